@@ -1,0 +1,231 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/redis/go-redis/v9"
+)
+
+// LockResult says how one key fared in a Lock.
+type LockResult uint8
+
+// The results: each key of each Lock counts as one of them.
+const (
+	LockMine     LockResult = iota // locked
+	LockHeld                       // another worker had it
+	LockDone                       // a done marker stood there
+	LockFailed                     // Redis failed: nothing is known of the key
+	LockBypassed                   // Redis was away and was not asked
+	lockResults
+)
+
+// LockResults returns all of them.
+func LockResults() []LockResult {
+	return []LockResult{LockMine, LockHeld, LockDone, LockFailed, LockBypassed}
+}
+
+// String is the metric's label.
+func (r LockResult) String() string {
+	return [...]string{"mine", "held", "done", "error", "bypassed"}[r]
+}
+
+func resultOf(h Hold) LockResult {
+	switch h {
+	case Mine:
+		return LockMine
+	case HeldByOther:
+		return LockHeld
+	case DoneMarker:
+		return LockDone
+	}
+	return LockFailed
+}
+
+func (l *RedisLock) count(r LockResult, n int) { l.counts[r].Add(uint64(n)) }
+
+// Attempts returns how many keys fared so since the lock was made.
+func (l *RedisLock) Attempts(r LockResult) uint64 { return l.counts[r].Load() }
+
+// Up says whether Redis is being asked, since when it is so, and, while it is not, why.
+func (l *RedisLock) Up() (up bool, since time.Time, cause error) {
+	s := l.health.state.Load()
+	return s.cause == nil, s.since, s.cause
+}
+
+// Run renews the locks in hand at a third of their TTL, in one pipeline, and while Redis is away probes it with jittered
+// backoff. It returns nil when ctx ends, leaving the locks in hand to their TTL. A RedisLock runs once.
+func (l *RedisLock) Run(ctx context.Context) error {
+	if !l.running.CompareAndSwap(false, true) {
+		return errors.New("the redis lock was run before")
+	}
+	keepLock(ctx, &l.health, l.o.LockTTL/3, l.probe, l.renew)
+	return nil
+}
+
+// Probing begins soon, so that a hiccup costs little, and does not fall behind a Redis that comes back after hours.
+const (
+	firstProbe = 100 * time.Millisecond
+	lastProbe  = 5 * time.Second
+)
+
+// keepLock is the life of Run: probe until Redis answers, then renew until it fails.
+func keepLock(ctx context.Context, h *lockHealth, every time.Duration, probe, renew func(context.Context) error) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = firstProbe, lastProbe
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for delay := time.Duration(0); ; {
+		if !pause(ctx, delay) {
+			return
+		}
+		if err := probe(ctx); err != nil {
+			if ctx.Err() == nil {
+				h.fail(err)
+			}
+			delay = wait.NextBackOff()
+			continue
+		}
+		h.recover()
+		up := time.Now()
+		for h.down() == nil { // first what is left from before
+			if err := renew(ctx); err != nil && ctx.Err() == nil {
+				h.fail(err)
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-h.failed:
+			case <-tick.C:
+			}
+		}
+		if time.Since(up) > lastProbe { // one that fails again at once keeps its long delays
+			wait.Reset()
+		}
+		delay = wait.NextBackOff()
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+const probeKey = lockKeyPrefix + "probe"
+
+// probe asks what Lock asks, because a PING is also answered by a Redis that is full, a read-only replica, or too old.
+func (l *RedisLock) probe(ctx context.Context) error {
+	pipe := l.client.Pipeline()
+	_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", probeKey, "probe", "nx", "px", 1000, "get"))
+	cmds, err := l.exec(ctx, pipe)
+	if err == nil {
+		err = cmds[0].Err()
+	}
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil
+	case redis.HasErrorPrefix(err, "syntax error"):
+		return fmt.Errorf("SET with NX and GET needs redis 7.0 or later: %w", err)
+	}
+	return err
+}
+
+// renewScript extends a key only while it holds our value.
+const renewScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) end return 0`
+
+// renewChunk bounds one pipeline of renewals, so that it fits into the timeout.
+const renewChunk = 1000
+
+func (l *RedisLock) renew(ctx context.Context) error {
+	keys, values, stale := l.renewer.due()
+	if stale > 0 {
+		l.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", stale, "over", l.o.MaxHold)
+	}
+	for len(keys) > 0 {
+		n := min(renewChunk, len(keys))
+		if err := l.renewSome(ctx, keys[:n], values[:n]); err != nil {
+			return fmt.Errorf("renew %d locks: %w", n, err)
+		}
+		keys, values = keys[n:], values[n:]
+	}
+	return nil
+}
+
+func (l *RedisLock) renewSome(ctx context.Context, keys []LockKey, values []string) error {
+	pipe := l.client.Pipeline()
+	for i, k := range keys {
+		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", renewScript, 1, k.name, values[i], l.lockTTL))
+	}
+	cmds, err := l.exec(ctx, pipe)
+	if err != nil {
+		return err
+	}
+	for i, cmd := range cmds {
+		n, err := cmd.(*redis.IntCmd).Result()
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return err
+		}
+		if n == 0 { // expired, flushed, or another's by now: there is nothing to renew any more
+			l.renewer.remove(values[i], keys[i:i+1])
+		}
+	}
+	return nil
+}
+
+// lockHealth is whether Redis is being asked.
+type lockHealth struct {
+	log    *slog.Logger
+	policy LockPolicy
+	state  atomic.Pointer[lockState]
+	failed chan struct{} // of one: wakes keepLock
+}
+
+type lockState struct {
+	since time.Time
+	cause error // nil: Redis is being asked
+}
+
+func (h *lockHealth) init(o RedisLockOptions) {
+	h.log, h.policy, h.failed = o.Log, o.OnError, make(chan struct{}, 1)
+	h.state.Store(&lockState{since: time.Now()})
+}
+
+// down returns why Redis is not being asked, nil if it is.
+func (h *lockHealth) down() error { return h.state.Load().cause }
+
+// fail ends the asking. Only the first failure is told to the log.
+func (h *lockHealth) fail(cause error) {
+	before := h.state.Load()
+	if before.cause != nil || !h.state.CompareAndSwap(before, &lockState{time.Now(), cause}) {
+		return
+	}
+	select {
+	case h.failed <- struct{}{}:
+	default: // keepLock has not seen the last one yet, and looks at the state
+	}
+	doing := "going on without the lock, on the consumer log alone"
+	if h.policy == LockPause {
+		doing = "nothing is consumed until it answers"
+	}
+	h.log.Warn("redis failed: "+doing, "err", cause)
+}
+
+func (h *lockHealth) recover() {
+	before := h.state.Load()
+	if before.cause == nil || !h.state.CompareAndSwap(before, &lockState{since: time.Now()}) {
+		return
+	}
+	h.log.Info("redis answers again: locking as before", "away", time.Since(before.since).Round(time.Millisecond))
+}
