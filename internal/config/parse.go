@@ -38,16 +38,16 @@ func (p problem) Error() string { return string(p) }
 // parsers has one function per type of a Config field; every error of theirs is a problem.
 func parsers() map[reflect.Type]env.ParserFunc {
 	return map[reflect.Type]env.ParserFunc{
-		reflect.TypeFor[int]():             parser(parseInt),
-		reflect.TypeFor[time.Duration]():   parser(parseDuration),
-		reflect.TypeFor[[]time.Duration](): parser(func(s string) ([]time.Duration, error) { return parseList(s, parseDuration) }),
-		reflect.TypeFor[[]string]():        parser(func(s string) ([]string, error) { return parseList(s, parseItem) }),
-		reflect.TypeFor[URLs]():            parser(parseURLs),
-		reflect.TypeFor[Rate]():            parser(parseRate),
+		reflect.TypeFor[int]():             parserOf(parseInt),
+		reflect.TypeFor[time.Duration]():   parserOf(parseDuration),
+		reflect.TypeFor[[]time.Duration](): parserOf(func(s string) ([]time.Duration, error) { return parseList(s, parseDuration) }),
+		reflect.TypeFor[[]string]():        parserOf(func(s string) ([]string, error) { return parseList(s, parseItem) }),
+		reflect.TypeFor[URLs]():            parserOf(parseURLs),
+		reflect.TypeFor[Rate]():            parserOf(parseRate),
 	}
 }
 
-func parser[T any](parse func(string) (T, error)) env.ParserFunc {
+func parserOf[T any](parse func(string) (T, error)) env.ParserFunc {
 	return func(s string) (any, error) { return parse(s) }
 }
 

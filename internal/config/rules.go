@@ -268,6 +268,9 @@ func mysqlDSN() rule {
 		case strings.Contains(raw, "://"):
 			return "is a URL; wanted is the form " + form
 		case err != nil:
+			if withoutParameters, _, has := strings.Cut(raw, "?"); has && parses(withoutParameters) {
+				return "has a parameter after the ? that the driver refuses (a duration needs its unit)"
+			}
 			return "is not of the form " + form
 		case dsn.DBName == "":
 			return "names no database after the last /"
@@ -276,6 +279,11 @@ func mysqlDSN() rule {
 		}
 		return ""
 	}}
+}
+
+func parses(dsn string) bool {
+	_, err := mysql.ParseDSN(dsn)
+	return err == nil
 }
 
 // offOr notes in the text that "off" is allowed; Load never asks a rule about "off".

@@ -16,11 +16,7 @@ func (v Variable) show(raw string) string {
 	}
 	switch v.key {
 	case "AMQP_URL":
-		urls := splitURLs(raw)
-		for i := range urls {
-			urls[i] = maskURL(urls[i])
-		}
-		return strings.Join(urls, ",")
+		return maskURLs(raw)
 	case "REDIS_URL":
 		return maskURL(raw)
 	case "MYSQL_DSN":
@@ -29,6 +25,19 @@ func (v Variable) show(raw string) string {
 		return maskWebhook(raw)
 	}
 	return mask
+}
+
+// maskURLs masks each URL of a list, or, if one is not good, the list as if it were one URL: its commas may belong to a
+// password.
+func maskURLs(raw string) string {
+	urls := splitURLs(raw)
+	for i, u := range urls {
+		if urlProblem(u, "amqp", "amqps") != "" {
+			return maskURL(raw)
+		}
+		urls[i] = maskURL(u)
+	}
+	return strings.Join(urls, ",")
 }
 
 var secretParameter = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)[^&]*`)

@@ -1,0 +1,155 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
+	long := strings.Repeat("x", 201)
+	for _, tc := range []struct{ key, value, want string }{
+		{"AMQP_URL", "localhost:5672", "must begin with amqp:// or amqps://"},
+		{"AMQP_URL", "http://localhost", "must begin with amqp:// or amqps://"},
+		{"AMQP_URL", "amqp://", "has no valid host"},
+		{"AMQP_URL", "amqp://u:p@h1,h2:5672/", "has no valid host"},
+		{"AMQP_URL", "amqp://u:p@h:99999/", "port"},
+		{"AMQP_URL", "amqp://u:p@h:0/", "port"},
+		{"AMQP_URL", "amqp://u:p/w@h/", "percent-encode"},
+		{"AMQP_URL", "amqp://u:p#w@h/", "percent-encode"},
+		{"AMQP_URL", "amqp://u:p%w@h/", "percent-encode"},
+		{"AMQP_URL", "amqp://u:1/w@h/", "percent-encode"},
+		{"AMQP_URL", "amqp://h/v w", "has a space"},
+		{"AMQP_URL", "amqp://h1/,redis://h2/", "URL 2 of 2 must begin with"},
+		{"AMQP_URL", "", "is set but empty"},
+		{"MYSQL_DSN", "mysql://root:pw@localhost/shop", "is a URL"},
+		{"MYSQL_DSN", "root:pw@tcp(localhost:3306)", "is not of the form"},
+		{"MYSQL_DSN", "root:pw@tcp(localhost:3306)/", "names no database"},
+		{"MYSQL_DSN", "root:pw@tcp(localhost:3306)/?parseTime=true", "names no database"},
+		{"MYSQL_DSN", "root:pw@tcp(localhost:3306)/shop?timeout=5", "has a parameter"},
+		{"MYSQL_DSN", "tcp(localhost:3306)/shop", "names no user"},
+		{"REDIS_URL", "localhost:6379", "must begin with redis:// or rediss://"},
+		{"REDIS_URL", "OFF", "must begin with redis:// or rediss://"},
+		{"REDIS_URL", "redis://h/notanumber", "is not understood"},
+		{"REDIS_URL", "redis://h/0?colour=red", "is not understood"},
+		{"GROUP", strings.Repeat("g", 101), "has 101 bytes, at most 100 are allowed"},
+		{"GROUP", "a\nb", "control character"},
+		{"GROUP", "a\xff", "not valid UTF-8"},
+		{"EXCHANGE", "amq.topic", "begins with amq."},
+		{"EXCHANGE", long, "at most 200"},
+		{"QUEUE", "amq.gen", "begins with amq."},
+		{"QUEUE", long, "at most 200"},
+		{"QUEUE", "a\tb", "control character"},
+		{"ROUTING_KEYS", "a,,b", "entry 2 is empty"},
+		{"ROUTING_KEYS", "a,b,a", "entry 3 is there twice"},
+		{"ROUTING_KEYS", "a," + strings.Repeat("k", 256), "entry 2 has 256 bytes"},
+		{"LOG_TABLE", "consumer-log", "is no identifier"},
+		{"LOG_TABLE", "shop.consumer_log", "is no identifier"},
+		{"LOG_TABLE", "x`; DROP TABLE stock", "is no identifier"},
+		{"LOG_TABLE", strings.Repeat("t", 51), "at most 50"},
+		{"LOG_TABLE", "stock", "another table"},
+		{"LOG_TABLE", "rollbackd_meta", "another table"},
+		{"HANDLER", "http", "must be stock"},
+		{"EMPTY_ROLLBACK", "ignore", "must be retry or refuse"},
+		{"MAX_ATTEMPTS", "0", "must be 1 to 100"},
+		{"MAX_ATTEMPTS", "101", "must be 1 to 100"},
+		{"MAX_ATTEMPTS", "99999999999999999999", "too large"},
+		{"RETRY_DELAYS", "1s,5,30s,2m", "entry 2 has no unit"},
+		{"RETRY_DELAYS", "1s,5s,5s,2m", "must grow: entry 3"},
+		{"RETRY_DELAYS", "5s,1s,30s,2m", "must grow: entry 2"},
+		{"RETRY_DELAYS", "1s,5s", "too few delays (2): MAX_ATTEMPTS (5) needs at least 4"},
+		{"RETRY_DELAYS", "99ms,5s,30s,2m", "entry 1 must be 100ms to 24h"},
+		{"RETRY_DELAYS", "1s,5s,30s,25h", "entry 4 must be 100ms to 24h"},
+		{"RETRY_DELAYS", "1s,5s,30s,60s500us", "entry 4 is not whole milliseconds"},
+		{"RETRY_DELAYS", "1s,2s,3s,4s,5s,6s,7s,8s,9s,10s,11s,12s,13s,14s,15s,16s,17s,18s,19s,20s,21s", "at most 20"},
+		{"LANES", "0", "must be 1 to 256"},
+		{"BATCH_SIZE", "0", "must be 1 to 10000"},
+		{"BATCH_SIZE", "-5", "must be 1 to 10000"},
+		{"BATCH_SIZE", "10001", "must be 1 to 10000"},
+		{"BATCH_LINGER", "11s", "must be 0s to 10s"},
+		{"BATCH_LINGER", "-1ms", "must be 0s to 10s"},
+		{"PREFETCH", "0", "must be 1 to 65535"},
+		{"PREFETCH", "-1", "must be 1 to 65535"},
+		{"PREFETCH", "70000", "must be 1 to 65535"},
+		{"PREFETCH", "499", "is less than BATCH_SIZE (500)"},
+		{"LEASE", "30", "has no unit"},
+		{"LEASE", "10s", "must be longer than HANDLER_TIMEOUT (10s)"},
+		{"LEASE", "2h", "must be 1s to 1h"},
+		{"HANDLER_TIMEOUT", "ten seconds", "is not a duration"},
+		{"HANDLER_TIMEOUT", "11m", "must be 100ms to 10m"},
+		{"LOCK_TTL", "999ms", "must be 1s to 10m"},
+		{"LOCK_TTL", "11m", "must be 1s to 10m"},
+		{"DONE_TTL", "0s", "must be 1s to 24h"},
+		{"LOCK_ON_ERROR", "fail", "must be proceed or pause"},
+		{"DRAIN_TIMEOUT", "0", "must be 100ms to 1h"},
+		{"MAX_DEAD_RATE", "100", "COUNT/DURATION"},
+		{"MAX_DEAD_RATE", "many/60s", "the count is not a whole number"},
+		{"MAX_DEAD_RATE", "100/60", "the duration has no unit"},
+		{"MAX_DEAD_RATE", "0/60s", "the count must be 1 to 1000000"},
+		{"MAX_DEAD_RATE", "1/2h", "the duration must be 1s to 1h"},
+		{"BRAKE_PAUSE", "0", "must be 1s to 24h"},
+		{"HTTP_ADDR", "8080", "is not host:port"},
+		{"HTTP_ADDR", "localhost:http", "port"},
+		{"HTTP_ADDR", "localhost:65536", "port"},
+		{"ADMIN_TOKEN", "two words in the token", "without spaces"},
+		{"LOG_LEVEL", "INFO+2", "must be debug, info, warn or error"},
+		{"LOG_LEVEL", "loud", "must be debug, info, warn or error"},
+		{"LOG_FORMAT", "xml", "must be auto, text or json"},
+		{"LOG_RETENTION", "1h", "must be 0 (keeps all) or 24h to 87600h"},
+		{"LOG_RETENTION", "-1h", "must be 0 (keeps all) or 24h to 87600h"},
+		{"MAX_REPLAYS", "0", "must be 1 to 1000"},
+		{"COMPENSATE_AFTER", "10ms", "must be 1s to 720h or off"},
+		{"COMPENSATE_AFTER", "0", "must be 1s to 720h or off"},
+		{"DEAD_LETTER_WEBHOOK", "ftp://example.com", "must begin with http:// or https://"},
+		{"DEAD_LETTER_WEBHOOK_SECRET", "x", "there is no DEAD_LETTER_WEBHOOK"},
+	} {
+		t.Run(tc.key+"="+tc.value, func(t *testing.T) {
+			name := Prefix + tc.key
+			got := problems(t, map[string]string{name: tc.value})
+			if len(got) != 1 || got[0].Variable != name {
+				t.Fatalf("problems = %v, want one, of %s", got, name)
+			}
+			line := got[0].String()
+			if !strings.Contains(line, tc.want) || !strings.Contains(line, ", for example "+name+"=") {
+				t.Errorf("problem is %q, want it to say %q and to give an example", line, tc.want)
+			}
+			if strings.ContainsAny(line, "\n\xff") {
+				t.Errorf("problem %q is not one printable line", line)
+			}
+		})
+	}
+}
+
+func TestRetryDelaysMustFitIntoTheRetention(t *testing.T) {
+	got := problems(t, map[string]string{"ROLLBACKD_LOG_RETENTION": "24h", "ROLLBACKD_RETRY_DELAYS": "1h,2h,3h,20h"})
+	if len(got) != 1 || !strings.Contains(got[0].String(), "longer than all RETRY_DELAYS together (26h)") {
+		t.Errorf("problems = %v, want LOG_RETENTION shorter than the retries refused", got)
+	}
+	load(t, map[string]string{"ROLLBACKD_LOG_RETENTION": "0", "ROLLBACKD_RETRY_DELAYS": "1h,2h,3h,20h"})
+}
+
+func TestOneMistakeIsOneLine(t *testing.T) {
+	// HANDLER_TIMEOUT cannot be parsed, so LEASE must not be compared with it.
+	if got := problems(t, map[string]string{"ROLLBACKD_HANDLER_TIMEOUT": "10", "ROLLBACKD_BATCH_SIZE": "none", "ROLLBACKD_MAX_ATTEMPTS": "many"}); len(got) != 3 {
+		t.Errorf("problems = %v, want three", got)
+	}
+}
+
+func TestExamplesOfEveryVariableAreAccepted(t *testing.T) {
+	all := make(map[string]string)
+	for _, v := range Variables() {
+		all[v.Name] = v.Example
+	}
+	load(t, all)
+}
+
+func TestDoubtfulSettingsWarn(t *testing.T) {
+	for name, tc := range map[string]struct{ value, want string }{
+		"ROLLBACKD_DRAIN_TIMEOUT": {"1s", "ROLLBACKD_DRAIN_TIMEOUT is shorter than HANDLER_TIMEOUT (10s)"},
+		"ROLLBACKD_ADMIN_TOKEN":   {"tiny", "ROLLBACKD_ADMIN_TOKEN has fewer than 16 characters"},
+	} {
+		_, warnings, err := Load(environ(map[string]string{name: tc.value}))
+		if err != nil || len(warnings) != 1 || !strings.HasPrefix(warnings[0].String(), tc.want) {
+			t.Errorf("%s=%s: warnings %v, error %v; want one warning %q", name, tc.value, warnings, err, tc.want)
+		}
+	}
+}
