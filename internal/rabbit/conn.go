@@ -1,0 +1,270 @@
+package rabbit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Config says how to reach RabbitMQ. A zero duration takes the default named at its field.
+type Config struct {
+	// URLs are tried one after the other, beginning at a random one. A heartbeat in a URL overrides Heartbeat.
+	URLs []string
+	// Name is shown beside the connection on the management page: see ConnectionName.
+	Name string
+	// Heartbeat, in whole seconds: a broker that is silent for one and a half of it is given up. 10s.
+	Heartbeat time.Duration
+	// DialTimeout bounds one attempt at one URL, and any single question to the broker (open, declare, consume). 10s.
+	DialTimeout time.Duration
+	// ConfirmTimeout bounds how long a publish may go without any progress: a confirmation, or bytes taken by the broker. 10s.
+	ConfirmTimeout time.Duration
+	// CloseTimeout bounds an orderly farewell; after it the socket is closed. 3s.
+	CloseTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.Heartbeat = orDefault(c.Heartbeat, 10*time.Second)
+	c.DialTimeout = orDefault(c.DialTimeout, 10*time.Second)
+	c.ConfirmTimeout = orDefault(c.ConfirmTimeout, 10*time.Second)
+	c.CloseTimeout = orDefault(c.CloseTimeout, 3*time.Second)
+	return c
+}
+
+func orDefault(d, otherwise time.Duration) time.Duration {
+	if d <= 0 {
+		return otherwise
+	}
+	return d
+}
+
+// ConnectionName is "rollbackd COMMAND host/pid", which an operator finds on the management page.
+func ConnectionName(command string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("rollbackd %s %s/%d", command, host, os.Getpid())
+}
+
+// Conn is one connection to RabbitMQ. It is safe for many goroutines, dies once, and is never reopened.
+type Conn struct {
+	amqp   *amqp.Connection
+	socket *socket
+	cfg    Config
+	where  string
+
+	watch   sync.WaitGroup
+	done    chan struct{}          // closed by watchEnd when the connection is over
+	end     error                  // written by watchEnd before it closes done
+	blocked atomic.Pointer[string] // why the broker does not read what we publish, or nil
+}
+
+// Dial connects to the first URL that answers, beginning at a random one so that a fleet spreads over a cluster.
+// The error names every address that was tried and why it failed, never a password.
+func Dial(ctx context.Context, cfg Config) (*Conn, error) {
+	cfg = cfg.withDefaults()
+	endpoints, err := parseURLs(cfg.URLs)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	first := rand.IntN(len(endpoints))
+	for i := range endpoints {
+		e := endpoints[(first+i)%len(endpoints)]
+		c, err := dialOne(ctx, cfg, e)
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, fmt.Errorf("connect to RabbitMQ at %s: %w", e.where, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.DialTimeout, fmt.Errorf("no answer in %v", cfg.DialTimeout))
+	defer cancel()
+	var sock *socket
+	unwatch := func() bool { return true }
+	client, err := amqp.DialConfig(e.raw, amqp.Config{
+		Locale:    "en_US",
+		Heartbeat: cfg.Heartbeat,
+		Properties: Table{
+			"product": "rollbackd", "platform": "Go", "connection_name": cfg.Name,
+		},
+		Recovery: nil, // in-place recovery restarts delivery tags: a late ack would delete another message
+		Dial: func(network, addr string) (net.Conn, error) {
+			var dialer net.Dialer
+			c, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			sock = &socket{Conn: c}
+			unwatch = context.AfterFunc(ctx, sock.abort)
+			return sock, nil
+		},
+	})
+	if !unwatch() || err != nil {
+		if sock != nil {
+			sock.abort() // the client leaves the socket open after some failed handshakes
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		return nil, translate(err)
+	}
+	c := &Conn{amqp: client, socket: sock, cfg: cfg, where: e.where, done: make(chan struct{})}
+	closes := client.NotifyClose(make(chan *amqp.Error, 1))
+	blocks := client.NotifyBlocked(make(chan amqp.Blocking, 8))
+	c.watch.Go(func() { c.watchEnd(closes, blocks) })
+	return c, nil
+}
+
+// watchEnd notes why the connection ended and whether the broker blocks publishers. The client closes both channels at the end.
+func (c *Conn) watchEnd(closes <-chan *amqp.Error, blocks <-chan amqp.Blocking) {
+	defer close(c.done)
+	for {
+		select {
+		case b, ok := <-blocks:
+			switch {
+			case !ok:
+				blocks = nil
+			case b.Active:
+				c.blocked.Store(&b.Reason)
+			default:
+				c.blocked.Store(nil)
+			}
+		case e, ok := <-closes:
+			c.end = ErrClosed
+			if ok {
+				c.end = translate(e)
+			}
+			return
+		}
+	}
+}
+
+// Done is closed when the connection is over, for whatever reason; Err then says why.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err says why the connection ended; nil while it lives.
+func (c *Conn) Err() error {
+	select {
+	case <-c.done:
+		return c.end
+	default:
+		return nil
+	}
+}
+
+// Blocked says why the broker has stopped reading what is published ("low on memory"), or "" if it has not.
+func (c *Conn) Blocked() string {
+	if why := c.blocked.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// Where names the broker: host:port/vhost.
+func (c *Conn) Where() string { return c.where }
+
+// ServerVersion is what the broker says of itself, for example "3.10.8"; "" if it does not say.
+func (c *Conn) ServerVersion() string {
+	switch v := c.amqp.Properties["version"].(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	}
+	return ""
+}
+
+// Close says goodbye, within CloseTimeout, and waits for the connection's goroutines. Everything unacked goes back to its
+// queue. Closing twice is harmless.
+func (c *Conn) Close() error {
+	late := time.AfterFunc(c.cfg.CloseTimeout, c.socket.abort)
+	defer late.Stop()
+	err := c.amqp.CloseDeadline(time.Now().Add(c.cfg.CloseTimeout))
+	c.socket.abort()
+	c.watch.Wait()
+	if err == nil || errors.Is(err, amqp.ErrClosed) {
+		return nil
+	}
+	return fmt.Errorf("close the connection to RabbitMQ at %s: %w", c.where, translate(err))
+}
+
+// ask runs one question to the broker. The client waits for an answer without any bound, so when ctx or DialTimeout ends
+// first, the whole connection is given up: its state is unknown then.
+func (c *Conn) ask(ctx context.Context, what string, f func() error) error {
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.DialTimeout, fmt.Errorf("RabbitMQ at %s gave no answer in %v", c.where, c.cfg.DialTimeout))
+	defer cancel()
+	unwatch := context.AfterFunc(ctx, c.socket.abort)
+	err := f()
+	if !unwatch() {
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, translate(err))
+	}
+	return nil
+}
+
+// onChannel runs one question on a channel of its own, so that an error, which closes the channel, hurts nobody else.
+func (c *Conn) onChannel(ctx context.Context, what string, f func(*amqp.Channel) error) error {
+	return c.ask(ctx, what, func() error {
+		ch, err := c.amqp.Channel()
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(ch), ch.Close())
+	})
+}
+
+// Depth counts the messages of a queue that are ready to be delivered (not the unacked ones), and its consumers.
+func (c *Conn) Depth(ctx context.Context, queue string) (ready, consumers int, err error) {
+	err = c.onChannel(ctx, fmt.Sprintf("look at queue %q", queue), func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, durable, !autoDelete, !exclusive, !noWait, nil)
+		ready, consumers = q.Messages, q.Consumers
+		return err
+	})
+	return ready, consumers, err
+}
+
+// socket closes itself as soon as reading fails. The client notices a dead peer by its read deadline, but then waits for a
+// lock that a goroutine holds which is stuck in Write; on a frozen broker that would be for ever.
+type socket struct{ net.Conn }
+
+func (s *socket) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	if err != nil {
+		s.abort()
+	}
+	return n, err
+}
+
+func (s *socket) abort() { _ = s.Conn.Close() }
+
+// Names for the client's positional booleans.
+const (
+	durable    = true
+	autoDelete = true
+	exclusive  = true
+	noWait     = true
+	autoAck    = true
+	noLocal    = true
+	mandatory  = true // an unroutable message must come back; the broker confirms it all the same
+	immediate  = true // RabbitMQ refuses it
+)

@@ -1,0 +1,134 @@
+package rabbit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// mainDeliveryLimit ends a crash loop on the main queue: beyond it the broker moves a message to the backstop. RabbitMQ 4 would
+	// take 20, which a few crashes of an innocent neighbour's process use up: a crash is charged to every unacked message.
+	mainDeliveryLimit = 200
+	// neverLimit stands for "unlimited" on queues that are read by taking and giving back, which counts as deliveries. RabbitMQ 4
+	// limits to 20 when nothing is said and then drops; -1 means unlimited there but "drop at once" on RabbitMQ 3.
+	neverLimit = 1_000_000
+	// retryMaxLength bounds what at-least-once dead-lettering may hold back while the main queue takes nothing; beyond it
+	// the publish of a retry copy is nacked.
+	retryMaxLength = 1_000_000
+	maxNameBytes   = 255 // AMQP short string
+)
+
+// Topology names everything that rollbackd needs on the broker.
+type Topology struct {
+	Exchange    string          // topic exchange that producers publish to
+	Queue       string          // main queue; all other queues' names derive from it
+	RoutingKeys []string        // bind the main queue to the exchange
+	Delays      []time.Duration // one retry queue each, whole milliseconds
+}
+
+// DeadQueue is the dead-letter queue's name, NAME.dead.
+func DeadQueue(queue string) string { return queue + ".dead" }
+
+// BackstopQueue is where the broker itself dead-letters the main queue's messages, NAME.backstop.
+func BackstopQueue(queue string) string { return queue + ".backstop" }
+
+// RetryQueue is the name of the retry queue with this delay, NAME.retry.DELAY. The delay is written in the largest unit of
+// h, m, s and ms that gives a whole number: 90s, 2m, 1h, 1500ms.
+func RetryQueue(queue string, delay time.Duration) string {
+	return queue + ".retry." + delayText(delay)
+}
+
+func delayText(d time.Duration) string {
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{{time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if d >= u.unit && d%u.unit == 0 {
+			return fmt.Sprintf("%d%s", d/u.unit, u.name)
+		}
+	}
+	return d.String()
+}
+
+// Validate says which names or delays RabbitMQ could not take.
+func (t Topology) Validate() error {
+	var errs []error
+	if t.Exchange == "" || len(t.Exchange) > maxNameBytes {
+		errs = append(errs, fmt.Errorf("exchange name %q must have 1 to %d bytes", t.Exchange, maxNameBytes))
+	}
+	if t.Queue == "" || strings.HasPrefix(t.Queue, "amq.") {
+		errs = append(errs, fmt.Errorf("queue name %q must not be empty nor start with amq.", t.Queue))
+	}
+	for _, k := range t.RoutingKeys {
+		if len(k) > maxNameBytes {
+			errs = append(errs, fmt.Errorf("routing key %q has more than %d bytes", k, maxNameBytes))
+		}
+	}
+	for _, d := range t.Delays {
+		if d < time.Millisecond || d%time.Millisecond != 0 || d > 1<<32*time.Millisecond/2 {
+			errs = append(errs, fmt.Errorf("retry delay %v must be whole milliseconds, from 1ms to about 24 days", d))
+		}
+	}
+	for _, q := range t.queues() {
+		if len(q.name) > maxNameBytes {
+			errs = append(errs, fmt.Errorf("queue name %q has more than %d bytes", q.name, maxNameBytes))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Queues lists all queue names, in the order in which they are declared: where a queue sends to exists before it.
+func (t Topology) Queues() []string {
+	var names []string
+	for _, q := range t.queues() {
+		names = append(names, q.name)
+	}
+	return names
+}
+
+type queue struct {
+	name string
+	args Table
+}
+
+// queues are all of type quorum: only those count deliveries and dead-letter at least once.
+func (t Topology) queues() []queue {
+	all := []queue{
+		{DeadQueue(t.Queue), Table{
+			amqp.QueueTypeArg:  amqp.QueueTypeQuorum,
+			"x-delivery-limit": int64(neverLimit),
+		}},
+		// The backstop is read like the dead-letter queue and has no queue behind it, so it must not drop either.
+		{BackstopQueue(t.Queue), Table{
+			amqp.QueueTypeArg:  amqp.QueueTypeQuorum,
+			"x-delivery-limit": int64(neverLimit),
+		}},
+		// Not to a retry queue and never straight back: a cycle of dead-lettering without a rejection drops the message.
+		{t.Queue, deadLetterTo(BackstopQueue(t.Queue), Table{"x-delivery-limit": int64(mainDeliveryLimit)})},
+	}
+	for _, d := range slices.Compact(slices.Sorted(slices.Values(t.Delays))) {
+		// A TTL of the queue, one queue per delay: a message's own TTL takes effect only at the head of the queue.
+		all = append(all, queue{RetryQueue(t.Queue, d), deadLetterTo(t.Queue, Table{
+			amqp.QueueMessageTTLArg: d.Milliseconds(),
+			amqp.QueueMaxLenArg:     int64(retryMaxLength),
+		})})
+	}
+	return all
+}
+
+// deadLetterTo makes the broker move messages on through the default exchange without losing any: that takes a quorum queue,
+// the at-least-once strategy and overflow reject-publish together (and the feature flag stream_queue before RabbitMQ 3.12).
+// Without one of them the broker silently dead-letters at most once.
+func deadLetterTo(target string, args Table) Table {
+	args[amqp.QueueTypeArg] = amqp.QueueTypeQuorum
+	args["x-dead-letter-exchange"] = ""
+	args["x-dead-letter-routing-key"] = target
+	args["x-dead-letter-strategy"] = "at-least-once"
+	args[amqp.QueueOverflowArg] = amqp.QueueOverflowRejectPublish
+	return args
+}
