@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+// The forms of output that every list knows.
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+// output is the value of the flag -o; the zero value is not usable, addOutputFlag makes it.
+type output struct {
+	chosen  string
+	allowed []string
+}
+
+// addOutputFlag gives cmd the flag -o with the forms table, json and those in more. A form that is not among them is
+// refused while flags are parsed, hence as wrong usage.
+func addOutputFlag(cmd *cobra.Command, more ...string) *output {
+	o := &output{chosen: outputTable, allowed: append([]string{outputTable, outputJSON}, more...)}
+	cmd.Flags().VarP(o, "output", "o", "form of the output: "+strings.Join(o.allowed, ", "))
+	return o
+}
+
+// String, Set and Type make output a flag's value.
+func (o *output) String() string { return o.chosen }
+
+// Set chooses a form.
+func (o *output) Set(s string) error {
+	if !slices.Contains(o.allowed, s) {
+		return fmt.Errorf("must be one of %s", strings.Join(o.allowed, ", "))
+	}
+	o.chosen = s
+	return nil
+}
+
+// Type is shown in the usage text.
+func (*output) Type() string { return "FORM" }
+
+// table is what a list looks like on a screen.
+type table struct {
+	header []string
+	rows   [][]string
+}
+
+// add appends a row; its cells are formatted as by fmt.Sprint.
+func (t *table) add(cells ...any) {
+	row := make([]string, len(cells))
+	for i, c := range cells {
+		row[i] = fmt.Sprint(c)
+	}
+	t.rows = append(t.rows, row)
+}
+
+// render writes a list in the chosen form: t for a screen, or value as JSON.
+func (o *output) render(w io.Writer, value any, t table) error {
+	if o.chosen == outputJSON {
+		return writeJSON(w, value)
+	}
+	return writeTable(w, t)
+}
+
+// writeJSON writes v indented, with a nil list as [], so that readers always get a list.
+func writeJSON(w io.Writer, v any) error {
+	if rv := reflect.ValueOf(v); rv.Kind() == reflect.Slice && rv.IsNil() {
+		v = []struct{}{}
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// writeTable aligns the columns. Nothing in a cell reaches the terminal as a control character: keys and errors come
+// from strangers. An empty cell is shown as -, so that columns can be counted.
+func writeTable(w io.Writer, t table) error {
+	var buf bytes.Buffer // tabwriter wants a writer that does not fail half-way
+	columns := tabwriter.NewWriter(&buf, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{t.header}, t.rows...) {
+		for i, c := range row {
+			if c == "" {
+				c = "-"
+			}
+			if i > 0 {
+				_, _ = io.WriteString(columns, "\t")
+			}
+			_, _ = io.WriteString(columns, printable(c))
+		}
+		_, _ = io.WriteString(columns, "\n")
+	}
+	if err := columns.Flush(); err != nil {
+		return fmt.Errorf("align the output: %w", err)
+	}
+	if _, err := buf.WriteTo(w); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// printable is s with everything escaped that is not a visible character or a plain space: control and formatting
+// characters (they can move the cursor or turn the writing round) and bytes that are no UTF-8.
+func printable(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r < utf8.RuneSelf:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += size
+	}
+	return b.String()
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker for releases (-ldflags "-X main.version=v1.2.3"); nothing else writes it.
+var version string
+
+// build says what was built from what.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"` // of the source, as version control names it
+	Time     string `json:"time,omitempty"`     // of the revision, RFC 3339
+	Modified bool   `json:"modified"`           // built with uncommitted changes
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// readBuild takes what the linker was told, else what the go command noted in the binary.
+func readBuild() build {
+	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if b.Version == "" {
+		b.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func newVersionCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show version, revision and platform",
+		Args:  cobra.NoArgs,
+	}
+	out := addOutputFlag(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		b := a.build
+		t := table{header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
+		t.add(b.Version, b.Revision, b.Time, b.Modified, b.Go, b.Platform)
+		return out.render(a.stdout, b, t)
+	}
+	return cmd
+}
