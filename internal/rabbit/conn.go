@@ -46,12 +46,17 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 }
 
 // ConnectionName is "rollbackd COMMAND host/pid", which an operator finds on the management page.
-func ConnectionName(command string) string {
+func ConnectionName(command string) string { return "rollbackd " + command + " " + process() }
+
+// ConsumerTag is "host/pid/lane", shown beside the consumer on the management page.
+func ConsumerTag(lane int) string { return fmt.Sprintf("%s/%d", process(), lane) }
+
+func process() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return fmt.Sprintf("rollbackd %s %s/%d", command, host, os.Getpid())
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }
 
 // Conn is one connection to RabbitMQ. It is safe for many goroutines, dies once, and is never reopened.

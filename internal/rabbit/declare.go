@@ -30,7 +30,7 @@ func (e *ArgumentError) Error() string {
 // Declare makes exchange, queues and bindings, or checks that they are what rollbackd needs; running it again changes
 // nothing. Where the user may not configure (403) it only checks that the thing exists and says in the warnings that its
 // arguments are unchecked. Policies cannot be seen over AMQP. An existing thing with other arguments gives an ArgumentError.
-func Declare(ctx context.Context, c *Conn, t Topology) (warnings []string, err error) {
+func Declare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string, err error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func Declare(ctx context.Context, c *Conn, t Topology) (warnings []string, err e
 }
 
 // Missing lists the queues and the exchange that do not exist, each as `queue "NAME"` or `exchange "NAME"`; `consumer migrate` makes them.
-func Missing(ctx context.Context, c *Conn, t Topology) ([]string, error) {
+func Missing(ctx context.Context, c *Conn, t TopologyConfig) ([]string, error) {
 	var missing []string
 	for _, step := range t.steps() {
 		if step.check == nil {
@@ -82,7 +82,7 @@ type step struct {
 }
 
 // steps are in such an order that everything a step refers to exists.
-func (t Topology) steps() []step {
+func (t TopologyConfig) steps() []step {
 	all := []step{{
 		what: fmt.Sprintf("exchange %q", t.Exchange),
 		declare: func(ch *amqp.Channel) error {

@@ -23,8 +23,8 @@ const (
 	maxNameBytes   = 255 // AMQP short string
 )
 
-// Topology names everything that rollbackd needs on the broker.
-type Topology struct {
+// TopologyConfig names everything that rollbackd needs on the broker.
+type TopologyConfig struct {
 	Exchange    string          // topic exchange that producers publish to
 	Queue       string          // main queue; all other queues' names derive from it
 	RoutingKeys []string        // bind the main queue to the exchange
@@ -56,7 +56,7 @@ func delayText(d time.Duration) string {
 }
 
 // Validate says which names or delays RabbitMQ could not take.
-func (t Topology) Validate() error {
+func (t TopologyConfig) Validate() error {
 	var errs []error
 	if t.Exchange == "" || len(t.Exchange) > maxNameBytes {
 		errs = append(errs, fmt.Errorf("exchange name %q must have 1 to %d bytes", t.Exchange, maxNameBytes))
@@ -83,7 +83,7 @@ func (t Topology) Validate() error {
 }
 
 // Queues lists all queue names, in the order in which they are declared: where a queue sends to exists before it.
-func (t Topology) Queues() []string {
+func (t TopologyConfig) Queues() []string {
 	var names []string
 	for _, q := range t.queues() {
 		names = append(names, q.name)
@@ -97,7 +97,7 @@ type queue struct {
 }
 
 // queues are all of type quorum: only those count deliveries and dead-letter at least once.
-func (t Topology) queues() []queue {
+func (t TopologyConfig) queues() []queue {
 	all := []queue{
 		{DeadQueue(t.Queue), Table{
 			amqp.QueueTypeArg:  amqp.QueueTypeQuorum,

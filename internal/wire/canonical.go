@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// maxKeptValue is the size in bytes up to which a header's value always fits into a copy. A larger one may have to be replaced by
+// its stand-in, so it takes part in an identity by its digest only. No usable key is that long.
+const maxKeptValue = 1024
+
+// The fields of a stand-in.
+const (
+	standInSHA256 = "x-rollbackd-cut-sha256"
+	standInBytes  = "x-rollbackd-cut-bytes"
+)
+
+// standIn is what a copy carries in place of a value that is too large.
+func standIn(v any) rabbit.Table {
+	c := canonicalText(v)
+	sum := sha256.Sum256([]byte(c))
+	return rabbit.Table{standInSHA256: sum[:], standInBytes: int64(len(c))}
+}
+
+// standInDigest is the digest that the replaced value had, as digestOf gives it.
+func standInDigest(v any) (string, bool) {
+	t, _ := v.(rabbit.Table)
+	sum, ok := t[standInSHA256].([]byte)
+	if len(t) != 2 || !ok || len(sum) != sha256.Size {
+		return "", false
+	}
+	return digestText(sum), true
+}
+
+func digestOf(canonical string) string {
+	sum := sha256.Sum256([]byte(canonical))
+	return digestText(sum[:])
+}
+
+func digestText(sum []byte) string { return "over-long, sha256:" + hex.EncodeToString(sum) }
+
+// canonicalText represents any value by bytes: text by itself, everything else with its type.
+func canonicalText(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	}
+	return string(appendCanonical(nil, v))
+}
+
+// appendCanonical writes a value so that it reads the same after RabbitMQ carried it, whose integers and floats may change
+// their width on the way.
+func appendCanonical(b []byte, v any) []byte {
+	if n, ok := integer(v); ok {
+		return binary.BigEndian.AppendUint64(append(b, 'l'), uint64(n))
+	}
+	switch v := v.(type) {
+	case nil:
+		return append(b, 'V')
+	case bool:
+		if v {
+			return append(b, 't', 1)
+		}
+		return append(b, 't', 0)
+	case float32:
+		return appendFloat(b, float64(v))
+	case float64:
+		return appendFloat(b, v)
+	case string:
+		return appendSized(append(b, 'S'), v)
+	case []byte:
+		return appendSized(append(b, 'S'), string(v))
+	case time.Time:
+		return binary.BigEndian.AppendUint64(append(b, 'T'), uint64(v.Unix()))
+	case rabbit.Decimal:
+		return binary.BigEndian.AppendUint32(append(b, 'D', v.Scale), uint32(v.Value))
+	case rabbit.Table:
+		b = binary.BigEndian.AppendUint64(append(b, 'F'), uint64(len(v)))
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			b = appendCanonical(appendSized(b, name), v[name])
+		}
+		return b
+	case []any:
+		b = binary.BigEndian.AppendUint64(append(b, 'A'), uint64(len(v)))
+		for _, e := range v {
+			b = appendCanonical(b, e)
+		}
+		return b
+	}
+	return appendSized(append(b, '?'), fmt.Sprintf("%T", v)) // no such type comes from the client
+}
+
+func integer(v any) (int64, bool) {
+	switch v.(type) {
+	case int64, int32, int16, int8, int, uint8, uint16, uint32:
+		return rabbit.Int(v)
+	}
+	return 0, false
+}
+
+func appendFloat(b []byte, f float64) []byte {
+	if math.IsNaN(f) {
+		f = math.NaN() // one of the many
+	}
+	return binary.BigEndian.AppendUint64(append(b, 'd'), math.Float64bits(f))
+}
+
+func appendSized(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint64(b, uint64(len(s))), s...)
+}

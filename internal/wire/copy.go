@@ -1,0 +1,160 @@
+package wire
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+const (
+	// maxHeaderBytes bounds the headers of a copy. RabbitMQ's frame_max is 131,072 bytes, which must also hold the properties (at
+	// most 2.3 KB) and the x-death that the broker adds on every way through a retry queue.
+	maxHeaderBytes = 120 << 10
+	// maxHeaders bounds their number: the client library gives up a connection on which a table of more than 8,192 entries arrives.
+	maxHeaders = 8000
+)
+
+// CopyOptions is what a copy says besides what the message says.
+type CopyOptions struct {
+	Identity Identity // as Identify (or Conflict) returned it
+	Attempt  int      // attempts made so far
+	Replays  int      // the row's
+	Error    string   // the last error; cut to MaxErrorBytes
+
+	// Reason makes the copy a dead letter.
+	Reason Reason
+	// DeadAt is when; zero with a Reason means now. Without a Reason it is not written.
+	DeadAt time.Time
+	// FirstFailedAt is when the message first failed. Zero takes it over from an earlier copy, else means now if there is an Error.
+	FirstFailedAt time.Time
+}
+
+// Copy makes the message that carries d on: to a retry queue, the dead-letter queue, or back to the main queue named queue. It is
+// persistent, keeps body, message_id, correlation_id, reply_to, app_id, content type and encoding, timestamp, priority and
+// the producer's headers, and carries the tag as its type. Left out is what would close the publishing channel, send
+// further copies or let the copy vanish: user_id, expiration, CC, BCC, and what the broker noted about the delivery.
+//
+// Headers that are too large for one AMQP frame together with ours are replaced by their digest, the largest first; beyond that
+// the ones that name no key are dropped and counted in x-rollbackd-dropped-headers. The identity stays in either case.
+func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
+	exchange, key := firstRoute(&d, queue)
+	m := d.Message
+	m.UserID, m.Expiration, m.DeliveryMode = "", "", rabbit.Persistent
+	if m.Type == "" && tagFlaw(key) == "" {
+		m.Type = key
+	}
+	if strings.HasPrefix(m.ReplyTo, "amq.rabbitmq.reply-to") {
+		m.ReplyTo = "" // direct reply-to: refused by the broker on a channel that does not wait for the answer
+	}
+	m.Headers = make(rabbit.Table, len(d.Headers)+8)
+	for name, v := range d.Headers {
+		if !brokerWrites(name) && !strings.HasPrefix(name, ownPrefix) {
+			m.Headers[name] = v
+		}
+	}
+	m.Headers[HeaderExchange], m.Headers[HeaderRoutingKey] = exchange, key
+	if at, ok := PublishedAt(d.Message); ok {
+		m.Headers[HeaderPublishedAt] = at.UnixMilli()
+	}
+	earlier := ReadCopy(d.Headers)
+	dropped, _ := rabbit.Int(d.Headers[HeaderDropped])
+	o.write(m.Headers, earlier)
+	if dropped = max(dropped, 0) + int64(fit(m.Headers, o.Identity.header)); dropped > 0 {
+		m.Headers[HeaderDropped] = dropped
+	}
+	return m
+}
+
+func (o *CopyOptions) write(h rabbit.Table, earlier CopyInfo) {
+	if o.Attempt > 0 {
+		h[HeaderAttempt] = int64(o.Attempt)
+	}
+	if o.Replays > 0 {
+		h[HeaderReplays] = int64(o.Replays)
+	}
+	if o.Error != "" {
+		h[HeaderError] = cutText(o.Error, MaxErrorBytes)
+	}
+	first := cmp.Or(o.FirstFailedAt, earlier.FirstFailedAt)
+	if first.IsZero() && o.Error != "" {
+		first = time.Now()
+	}
+	if !first.IsZero() {
+		h[HeaderFirstFailedAt] = writeTime(first)
+	}
+	if o.Reason != "" {
+		h[HeaderReason] = string(o.Reason)
+		h[HeaderDeadAt] = writeTime(cmp.Or(o.DeadAt, time.Now()))
+	}
+}
+
+// fit makes the headers small enough, sparing ours and keep, and counts what it dropped.
+func fit(h rabbit.Table, keep string) (dropped int) {
+	size := tableBytes(h)
+	if size <= maxHeaderBytes && len(h) <= maxHeaders {
+		return 0
+	}
+	foreign := foreignBySize(h)
+	for _, name := range foreign {
+		if size <= maxHeaderBytes {
+			break
+		}
+		if n := valueBytes(h[name]); n > maxKeptValue+5 {
+			h[name] = standIn(h[name])
+			size += valueBytes(h[name]) - n
+		}
+	}
+	for _, name := range foreign {
+		if size <= maxHeaderBytes && len(h) <= maxHeaders {
+			break
+		}
+		if name != keep && name != HeaderPublishedAt {
+			size -= 1 + len(name) + valueBytes(h[name])
+			delete(h, name)
+			dropped++
+		}
+	}
+	return dropped
+}
+
+// foreignBySize lists the producer's headers, the largest first.
+func foreignBySize(h rabbit.Table) []string {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(h)), func(name string) bool { return strings.HasPrefix(name, ownPrefix) })
+	sizes := make(map[string]int, len(names))
+	for _, name := range names {
+		sizes[name] = valueBytes(h[name])
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(sizes[b], sizes[a]) })
+	return names
+}
+
+// tableBytes is at least the size of a table on the wire.
+func tableBytes(t rabbit.Table) int {
+	size := 4
+	for name, v := range t {
+		size += 1 + len(name) + valueBytes(v)
+	}
+	return size
+}
+
+func valueBytes(v any) int {
+	switch v := v.(type) {
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case rabbit.Table:
+		return 1 + tableBytes(v)
+	case []any:
+		size := 5
+		for _, e := range v {
+			size += valueBytes(e)
+		}
+		return size
+	}
+	return 9
+}

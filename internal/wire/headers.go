@@ -1,0 +1,177 @@
+package wire
+
+import (
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// Headers of rollbackd's copies. All of them only inform: the row decides. A producer who forges one is overwritten by the
+// first copy.
+const (
+	HeaderAttempt       = "x-rollbackd-attempt"         // integer: attempts made before this copy
+	HeaderReason        = "x-rollbackd-reason"          // why it is a dead letter: see Reason
+	HeaderError         = "x-rollbackd-error"           // the last error, at most MaxErrorBytes
+	HeaderExchange      = "x-rollbackd-exchange"        // the exchange the producer published to
+	HeaderRoutingKey    = "x-rollbackd-routing-key"     // the producer's routing key
+	HeaderFirstFailedAt = "x-rollbackd-first-failed-at" // RFC 3339, UTC
+	HeaderDeadAt        = "x-rollbackd-dead-at"         // RFC 3339, UTC; only letters have it
+	HeaderReplays       = "x-rollbackd-replays"         // integer: the row's replays when this copy was made
+	HeaderDropped       = "x-rollbackd-dropped-headers" // integer: producer's headers that no longer fitted into a frame
+)
+
+const (
+	ownPrefix = "x-rollbackd-"
+	// HeaderPublishedAt is when the message was first published, in milliseconds since 1970. Producers may set it;
+	// copies carry the first time on.
+	HeaderPublishedAt = "x-published-at-ms"
+	// headerInterceptor is set by RabbitMQ's timestamp interceptor on every publish, a copy's too.
+	headerInterceptor = "timestamp_in_ms"
+
+	headerDeath = "x-death"
+)
+
+// MaxErrorBytes bounds the error text in a header: a header block must fit into one AMQP frame.
+const MaxErrorBytes = 1024
+
+// Reason says why a message is a dead letter.
+type Reason string
+
+// The reasons, a closed list.
+const (
+	ReasonMalformed     Reason = "malformed"      // its body cannot be what the handler takes
+	ReasonUnidentified  Reason = "unidentified"   // no usable tag or key
+	ReasonConflict      Reason = "conflict"       // its key is taken by another body
+	ReasonPermanent     Reason = "permanent"      // the handler says that no retry can help
+	ReasonExhausted     Reason = "exhausted"      // the last attempt failed
+	ReasonCrashed       Reason = "crashed"        // the last attempt never came back
+	ReasonDeliveryLimit Reason = "delivery_limit" // the broker gave it up
+)
+
+// Reasons lists all reasons.
+func Reasons() []Reason {
+	return []Reason{ReasonMalformed, ReasonUnidentified, ReasonConflict, ReasonPermanent, ReasonExhausted, ReasonCrashed, ReasonDeliveryLimit}
+}
+
+func (r Reason) String() string { return string(r) }
+
+// brokerWrites reports whether RabbitMQ acts on a header or writes it: a copy must not carry it. CC and BCC would send further
+// copies, a count or death of the original would be taken for the copy's.
+func brokerWrites(name string) bool {
+	switch name {
+	case "CC", "BCC", "x-delivery-count", "x-acquired-count":
+		return true
+	}
+	return strings.HasPrefix(name, headerDeath) || strings.HasPrefix(name, "x-first-death") || strings.HasPrefix(name, "x-last-death")
+}
+
+// CopyInfo is what the headers of one of our copies say. A value that is missing, malformed or out of range is zero.
+type CopyInfo struct {
+	Attempt       int
+	Reason        Reason // one of Reasons, or ""
+	Error         string // valid UTF-8, at most MaxErrorBytes
+	Exchange      string
+	RoutingKey    string
+	FirstFailedAt time.Time
+	DeadAt        time.Time // zero: not a letter
+	Replays       int
+}
+
+// ReadCopy reads the headers of a copy, whatever their types.
+func ReadCopy(h rabbit.Table) CopyInfo {
+	if len(h) == 0 {
+		return CopyInfo{}
+	}
+	return CopyInfo{
+		Attempt:       readCount(h[HeaderAttempt]),
+		Reason:        readReason(h[HeaderReason]),
+		Error:         cutText(readText(h[HeaderError]), MaxErrorBytes),
+		Exchange:      readText(h[HeaderExchange]),
+		RoutingKey:    readText(h[HeaderRoutingKey]),
+		FirstFailedAt: readTime(h[HeaderFirstFailedAt]),
+		DeadAt:        readTime(h[HeaderDeadAt]),
+		Replays:       readCount(h[HeaderReplays]),
+	}
+}
+
+func readCount(v any) int {
+	n, ok := rabbit.Int(v)
+	if !ok || n < 0 || n > 1<<31-1 {
+		return 0
+	}
+	return int(n)
+}
+
+func readReason(v any) Reason {
+	text := Reason(readText(v))
+	for _, r := range Reasons() {
+		if r == text {
+			return r
+		}
+	}
+	return ""
+}
+
+func readText(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	}
+	return ""
+}
+
+func readTime(v any) time.Time {
+	if t, ok := v.(time.Time); ok {
+		return plausible(t)
+	}
+	t, err := time.Parse(time.RFC3339Nano, readText(v))
+	if err != nil {
+		return time.Time{}
+	}
+	return plausible(t)
+}
+
+func writeTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// latest is the last moment that RFC 3339 can write.
+var latest = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+
+// plausible drops times that no clock shows: before 1970, after the year 9999.
+func plausible(t time.Time) time.Time {
+	if t.UnixMilli() <= 0 || t.After(latest) {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// PublishedAt is when the message was first published: by its header x-published-at-ms, else RabbitMQ's timestamp_in_ms,
+// else the AMQP timestamp (whole seconds).
+func PublishedAt(m rabbit.Message) (time.Time, bool) {
+	for _, name := range []string{HeaderPublishedAt, headerInterceptor} {
+		v, ok := m.Headers[name]
+		if !ok {
+			continue
+		}
+		if ms, ok := rabbit.Int(v); ok && ms > 0 && ms <= latest.UnixMilli() {
+			return time.UnixMilli(ms).UTC(), true
+		}
+	}
+	t := plausible(m.Timestamp)
+	return t, !t.IsZero()
+}
+
+// cutText makes text valid UTF-8 of at most n bytes, ending at a whole character.
+func cutText(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

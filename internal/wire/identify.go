@@ -1,0 +1,238 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// Limits of an identity's parts, in bytes.
+const (
+	MaxTagBytes = 100
+	MaxKeyBytes = 255
+)
+
+// Tags under which messages without an identity of their own are filed. No producer can claim them.
+const (
+	TagUnidentified = "rollbackd.unidentified"
+	TagConflict     = "rollbackd.conflict"
+	reservedTags    = "rollbackd."
+)
+
+// Identity names a message.
+type Identity struct {
+	Key      dedup.Key // of the message's row
+	BodyHash [sha256.Size]byte
+
+	header string // the header that a copy must keep for the key to stay the same; "" if none
+}
+
+// FiledError says why a message is filed under a tag of rollbackd's; its text stands in the row's remark.
+type FiledError struct {
+	Tag, Key string // the originals: any bytes
+	Why      string
+}
+
+func (e *FiledError) Error() string {
+	return fmt.Sprintf("%s (tag %s, key %s)", e.Why, quote(e.Tag), quote(e.Key))
+}
+
+// quote shows foreign bytes within bounds.
+func quote(s string) string {
+	const most = 300
+	if len(s) <= most {
+		return strconv.QuoteToGraphic(s)
+	}
+	return fmt.Sprintf("%s… of %d bytes", strconv.QuoteToGraphic(s[:most]), len(s))
+}
+
+// Identify names the message: its tag is the AMQP type, else the first routing key; its key comes from the first source that
+// exists. A source that exists but is unusable does not fall through to the next. A message without a usable tag or key
+// is named too, under TagUnidentified by what it consists of, and the error (an *FiledError) says why; the same message and
+// all its copies get the same name again.
+func Identify(group string, sources []KeySource, queue string, d rabbit.Delivery) (Identity, error) {
+	id := Identity{BodyHash: sha256.Sum256(d.Body)}
+	tag := d.Type
+	if tag == "" {
+		_, tag = firstRoute(&d, queue)
+	}
+	name, header, why := findKey(sources, &d, id.BodyHash)
+	id.header = header
+	if why == "" {
+		if flaw := textFlaw(name, MaxKeyBytes); flaw != "" {
+			why = "its key " + flaw
+		}
+	}
+	if flaw := tagFlaw(tag); flaw != "" {
+		why = "its tag " + flaw
+	}
+	if why != "" {
+		id.Key = filed(group, TagUnidentified, tag, name, d.Body)
+		return id, &FiledError{Tag: tag, Key: name, Why: why}
+	}
+	id.Key = dedup.Key{Group: group, Tag: tag, Name: name}
+	return id, nil
+}
+
+// Conflict is the identity under which a message is filed whose own is taken by another body, and the error for its remark.
+func Conflict(id Identity, body []byte) (Identity, error) {
+	own := id.Key
+	id.Key = filed(own.Group, TagConflict, own.Tag, own.Name, body)
+	return id, &FiledError{Tag: own.Tag, Key: own.Name, Why: "another body has taken its key"}
+}
+
+// filed makes a key from everything that makes the message what it is, each part with its length before it, so that no two
+// messages share one.
+func filed(group, tag, originalTag, originalKey string, body []byte) dedup.Key {
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(originalTag), []byte(originalKey), body} {
+		var length [8]byte
+		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
+		h.Write(length[:])
+		h.Write(part)
+	}
+	return dedup.Key{Group: group, Tag: tag, Name: "sha256:" + hex.EncodeToString(h.Sum(nil))}
+}
+
+// findKey looks at one source after the other. header is the one that it came from. why is not empty when there is no
+// key or the source is unusable; name then stands for what was found.
+func findKey(sources []KeySource, d *rabbit.Delivery, bodyHash [sha256.Size]byte) (name, header, why string) {
+	for i := range sources {
+		s := &sources[i]
+		switch s.kind {
+		case fromHeader:
+			if v, ok := d.Headers[s.name]; ok {
+				name, flaw := headerText(v)
+				if flaw != "" {
+					flaw = "its header " + quote(s.name) + " " + flaw
+				}
+				return name, s.name, flaw
+			}
+		case fromMessageID:
+			if d.MessageID != "" {
+				return d.MessageID, "", ""
+			}
+		case fromCorrelationID:
+			if d.CorrelationID != "" {
+				return d.CorrelationID, "", ""
+			}
+		case fromBodyHash:
+			return hex.EncodeToString(bodyHash[:]), "", ""
+		case fromJSON:
+			name, found, flaw := lookUp(d.Body, s.steps)
+			if flaw != "" {
+				return "", "", "its body " + flaw + " (" + s.text + ")"
+			}
+			if found {
+				return name, "", ""
+			}
+		}
+	}
+	return "", "", "it has none of the sources of a key"
+}
+
+// headerText is a header's value as a key. A flawed value is represented by what no other value is represented by.
+func headerText(v any) (text, flaw string) {
+	switch v := v.(type) {
+	case string:
+		return longText(v)
+	case []byte:
+		return longText(string(v))
+	case int64:
+		return strconv.FormatInt(v, 10), ""
+	case int32, int16, int8, int, uint8, uint16, uint32:
+		n, _ := rabbit.Int(v)
+		return strconv.FormatInt(n, 10), ""
+	}
+	if digest, ok := standInDigest(v); ok {
+		return digest, "was over-long"
+	}
+	text, _ = longText(string(appendCanonical(nil, v)))
+	return text, fmt.Sprintf("is neither text nor an integer but %T", v)
+}
+
+// longText represents a value that a copy may have to cut by its digest.
+func longText(s string) (text, flaw string) {
+	if len(s) <= maxKeptValue {
+		return s, ""
+	}
+	return digestOf(s), fmt.Sprintf("is over-long: %d bytes", len(s))
+}
+
+func tagFlaw(tag string) string {
+	if strings.HasPrefix(tag, reservedTags) {
+		return "begins with " + reservedTags + ", which is reserved"
+	}
+	return textFlaw(tag, MaxTagBytes)
+}
+
+// textFlaw says why s cannot be part of a key, or "".
+func textFlaw(s string, most int) string {
+	switch {
+	case s == "":
+		return "is empty"
+	case len(s) > most:
+		return fmt.Sprintf("is over-long: %d bytes, at most %d", len(s), most)
+	case !utf8.ValidString(s):
+		return "is not valid UTF-8"
+	}
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return fmt.Sprintf("has the control character %U", r)
+		}
+	}
+	return ""
+}
+
+// firstRoute is where the producer published to: by the headers of our copies, else by the oldest note of the broker that it
+// moved the message out of the main queue, else by the delivery itself.
+func firstRoute(d *rabbit.Delivery, queue string) (exchange, key string) {
+	if key, ok := shortText(d.Headers[HeaderRoutingKey]); ok {
+		exchange, _ := shortText(d.Headers[HeaderExchange])
+		return exchange, key
+	}
+	if v, ok := d.Headers[headerDeath]; ok {
+		if exchange, key, ok := firstDeath(v, queue); ok {
+			return exchange, key
+		}
+	}
+	return d.Exchange, d.RoutingKey
+}
+
+// firstDeath reads x-death, an array of tables with the latest first.
+func firstDeath(v any, queue string) (exchange, key string, ok bool) {
+	deaths, _ := v.([]any)
+	for i := len(deaths) - 1; i >= 0; i-- {
+		death, _ := deaths[i].(rabbit.Table)
+		if readText(death["queue"]) != queue {
+			continue
+		}
+		keys, _ := death["routing-keys"].([]any)
+		if len(keys) == 0 {
+			continue
+		}
+		if key, ok := shortText(keys[0]); ok {
+			return readText(death["exchange"]), key, true
+		}
+	}
+	return "", "", false
+}
+
+// shortText reads a name as AMQP allows it: text of at most 255 bytes.
+func shortText(v any) (string, bool) {
+	switch v := v.(type) {
+	case string:
+		return v, len(v) <= 255
+	case []byte:
+		return string(v), len(v) <= 255
+	}
+	return "", false
+}

@@ -1,0 +1,302 @@
+package wire
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// MaxPropertiesBytes bounds what MarshalProperties returns: the column is a BLOB of 64 KiB.
+const MaxPropertiesBytes = 60_000
+
+// properties is the form in which consumer_log keeps what a message carries besides its body. Text that is not UTF-8, and types
+// that JSON lacks, are objects with one field that begins with $.
+type properties struct {
+	Exchange        any            `json:"exchange,omitempty"`
+	RoutingKey      any            `json:"routing_key,omitempty"`
+	ContentType     any            `json:"content_type,omitempty"`
+	ContentEncoding any            `json:"content_encoding,omitempty"`
+	MessageID       any            `json:"message_id,omitempty"`
+	CorrelationID   any            `json:"correlation_id,omitempty"`
+	ReplyTo         any            `json:"reply_to,omitempty"`
+	Type            any            `json:"type,omitempty"`
+	AppID           any            `json:"app_id,omitempty"`
+	Timestamp       *int64         `json:"timestamp,omitempty"` // seconds since 1970
+	Priority        uint8          `json:"priority,omitempty"`
+	DeliveryMode    uint8          `json:"delivery_mode,omitempty"`
+	Headers         map[string]any `json:"headers,omitempty"`
+	Cut             bool           `json:"cut,omitempty"` // some headers had to be replaced by {"$cut": bytes}, or left out
+}
+
+// MarshalProperties writes the message's properties, headers and where it came from as JSON of at most MaxPropertiesBytes, for a
+// person to read and for UnmarshalProperties. What no copy carries on (user_id, expiration) is left out.
+func MarshalProperties(m rabbit.Delivery) []byte {
+	p := properties{
+		Exchange: encodeText(m.Exchange), RoutingKey: encodeText(m.RoutingKey),
+		ContentType: encodeText(m.ContentType), ContentEncoding: encodeText(m.ContentEncoding),
+		MessageID: encodeText(m.MessageID), CorrelationID: encodeText(m.CorrelationID), ReplyTo: encodeText(m.ReplyTo),
+		Type: encodeText(m.Type), AppID: encodeText(m.AppID), Priority: m.Priority, DeliveryMode: m.DeliveryMode,
+	}
+	if !m.Timestamp.IsZero() {
+		seconds := m.Timestamp.Unix()
+		p.Timestamp = &seconds
+	}
+	headers := m.Headers
+	if size := tableBytes(headers); size > MaxPropertiesBytes/12 {
+		headers, p.Cut = cutHeaders(headers)
+	}
+	if len(headers) > 0 {
+		p.Headers = encodeTable(headers)
+	}
+	b, err := json.Marshal(p)
+	if err != nil { // cannot be: everything encoded is text, an integer, a bool, nil or made of these
+		return fmt.Appendf(nil, `{"cut":true,"headers":{"$error":%q}}`, err)
+	}
+	return b
+}
+
+// cutHeaders returns as many headers as fit, measured as JSON, and whether any is missing or was replaced.
+func cutHeaders(h rabbit.Table) (rabbit.Table, bool) {
+	const room = MaxPropertiesBytes - 20_000 // nine properties of 255 bytes, each byte at most 6 in JSON, and names
+	kept, size, cut := make(rabbit.Table, len(h)), 0, false
+	bySize := foreignBySize(h)
+	for name := range h {
+		if len(name) >= len(ownPrefix) && name[:len(ownPrefix)] == ownPrefix {
+			bySize = append(bySize, name)
+		}
+	}
+	for i := len(bySize) - 1; i >= 0; i-- { // the smallest first: they say most per byte
+		name := bySize[i]
+		v := h[name]
+		n := jsonBytes(name, v)
+		if size+n > room {
+			v, cut = cutMark(valueBytes(v)), true
+			n = jsonBytes(name, v)
+		}
+		if size+n <= room {
+			kept[name] = v
+			size += n
+		}
+	}
+	return kept, cut
+}
+
+// cutMark stands for a value that was left out, by its size.
+type cutMark int
+
+func jsonBytes(name string, v any) int {
+	b, err := json.Marshal(map[string]any{name: encodeValue(v)})
+	if err != nil {
+		return math.MaxInt32
+	}
+	return len(b)
+}
+
+// UnmarshalProperties is the inverse of MarshalProperties; with the body added, Identify and Copy give what they gave for the
+// message then. Headers that were cut are absent.
+func UnmarshalProperties(b []byte) (rabbit.Delivery, error) {
+	var p properties
+	if err := json.Unmarshal(b, &p); err != nil {
+		return rabbit.Delivery{}, fmt.Errorf("read the properties of a message: %w", err)
+	}
+	m := rabbit.Delivery{Message: rabbit.Message{Priority: p.Priority, DeliveryMode: p.DeliveryMode}}
+	var errs []error
+	for _, f := range []struct {
+		to   *string
+		from any
+	}{
+		{&m.Exchange, p.Exchange}, {&m.RoutingKey, p.RoutingKey}, {&m.ContentType, p.ContentType}, {&m.ContentEncoding, p.ContentEncoding}, {&m.MessageID, p.MessageID},
+		{&m.CorrelationID, p.CorrelationID}, {&m.ReplyTo, p.ReplyTo}, {&m.Type, p.Type}, {&m.AppID, p.AppID},
+	} {
+		if f.from == nil {
+			continue
+		}
+		v, err := decodeValue(f.from)
+		s, ok := v.(string)
+		if !ok && err == nil {
+			err = fmt.Errorf("%T where text belongs", v)
+		}
+		*f.to = s
+		errs = append(errs, err)
+	}
+	if p.Timestamp != nil {
+		m.Timestamp = time.Unix(*p.Timestamp, 0)
+	}
+	if p.Headers != nil {
+		t, err := decodeTable(p.Headers)
+		m.Headers = t
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return rabbit.Delivery{}, fmt.Errorf("read the properties of a message: %w", err)
+	}
+	return m, nil
+}
+
+func encodeText(s string) any {
+	if s == "" {
+		return nil
+	}
+	return encodeValue(s)
+}
+
+func encodeTable(t rabbit.Table) map[string]any {
+	out := make(map[string]any, len(t))
+	for name, v := range t {
+		if !utf8.ValidString(name) || name != "" && name[0] == '$' {
+			name = "$" + base64.StdEncoding.EncodeToString([]byte(name))
+		}
+		out[name] = encodeValue(v)
+	}
+	return out
+}
+
+// encodeValue keeps the type: strings, bools, nil and arrays are themselves, everything else is {"$type": value}.
+func encodeValue(v any) any {
+	one := func(kind string, v any) any { return map[string]any{"$" + kind: v} }
+	switch v := v.(type) {
+	case nil, bool:
+		return v
+	case string:
+		if utf8.ValidString(v) {
+			return v
+		}
+		return one("string", []byte(v))
+	case []byte:
+		return one("bytes", v)
+	case int64, int32, int16, int8, int, uint8, uint16, uint32:
+		n, _ := rabbit.Int(v)
+		return one(fmt.Sprintf("%T", v), strconv.FormatInt(n, 10))
+	case float32:
+		return one("float32", strconv.FormatFloat(float64(v), 'g', -1, 32))
+	case float64:
+		return one("float64", strconv.FormatFloat(v, 'g', -1, 64))
+	case time.Time:
+		return one("time", strconv.FormatInt(v.Unix(), 10))
+	case rabbit.Decimal:
+		return one("decimal", fmt.Sprintf("%d/%d", v.Value, v.Scale))
+	case rabbit.Table:
+		return one("table", encodeTable(v))
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = encodeValue(e)
+		}
+		return out
+	case cutMark:
+		return one("cut", strconv.Itoa(int(v)))
+	}
+	return one("unknown", fmt.Sprintf("%T", v))
+}
+
+func decodeTable(in map[string]any) (rabbit.Table, error) {
+	out := make(rabbit.Table, len(in))
+	for name, v := range in {
+		if name != "" && name[0] == '$' {
+			raw, err := base64.StdEncoding.DecodeString(name[1:])
+			if err != nil {
+				return nil, fmt.Errorf("header name %q: %w", name, err)
+			}
+			name = string(raw)
+		}
+		v, err := decodeValue(v)
+		if errors.Is(err, errCut) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("header %q: %w", name, err)
+		}
+		out[name] = v
+	}
+	return out, nil
+}
+
+var errCut = errors.New("the value was left out")
+
+func decodeValue(v any) (any, error) {
+	switch v := v.(type) {
+	case nil, bool, string:
+		return v, nil
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			var err error
+			if out[i], err = decodeValue(e); err != nil {
+				return nil, fmt.Errorf("element %d: %w", i, err)
+			}
+		}
+		return out, nil
+	case map[string]any:
+		if len(v) == 1 {
+			for kind, value := range v {
+				return decodeTagged(kind, value)
+			}
+		}
+	}
+	return nil, fmt.Errorf("unexpected %T", v)
+}
+
+func decodeTagged(kind string, v any) (any, error) {
+	if t, ok := v.(map[string]any); ok && kind == "$table" {
+		return decodeTable(t)
+	}
+	s, ok := v.(string)
+	if !ok {
+		return nil, fmt.Errorf("%s holds %T", kind, v)
+	}
+	switch kind {
+	case "$string", "$bytes":
+		b, err := base64.StdEncoding.DecodeString(s)
+		if kind == "$string" {
+			return string(b), err
+		}
+		return b, err
+	case "$float32":
+		f, err := strconv.ParseFloat(s, 32)
+		return float32(f), err
+	case "$float64":
+		return strconv.ParseFloat(s, 64)
+	case "$decimal":
+		var d rabbit.Decimal
+		_, err := fmt.Sscanf(s, "%d/%d", &d.Value, &d.Scale)
+		return d, err
+	case "$cut":
+		return nil, errCut
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", kind, err)
+	}
+	return decodeInteger(kind, n)
+}
+
+func decodeInteger(kind string, n int64) (any, error) {
+	switch kind {
+	case "$int64":
+		return n, nil
+	case "$int32":
+		return int32(n), nil
+	case "$int16":
+		return int16(n), nil
+	case "$int8":
+		return int8(n), nil
+	case "$int":
+		return int(n), nil
+	case "$uint8":
+		return uint8(n), nil
+	case "$uint16":
+		return uint16(n), nil
+	case "$uint32":
+		return uint32(n), nil
+	case "$time":
+		return time.Unix(n, 0), nil
+	}
+	return nil, fmt.Errorf("unknown type %s", kind)
+}

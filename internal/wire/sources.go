@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+const sourcesExample = "header:x-message-key,property:message_id,body:sha256"
+
+type sourceKind uint8
+
+const (
+	fromHeader sourceKind = iota + 1
+	fromMessageID
+	fromCorrelationID
+	fromBodyHash
+	fromJSON
+)
+
+// KeySource is one place where a message's key may stand.
+type KeySource struct {
+	kind  sourceKind
+	text  string   // as it was written
+	name  string   // of the header
+	steps []string // of the JSON pointer, unescaped
+}
+
+// String is the source as KEY_FROM names it.
+func (s KeySource) String() string { return s.text }
+
+// ParseKeySources reads ROLLBACKD_KEY_FROM: a comma-separated list of header:NAME, property:message_id, property:correlation_id,
+// body:sha256 and json:/POINTER (RFC 6901). Neither a header name nor a pointer can contain a comma. Headers that a copy does not
+// carry over as they were are refused, since a copy's identity would differ from its message's.
+func ParseKeySources(list string) ([]KeySource, error) {
+	var sources []KeySource
+	for text := range strings.SplitSeq(list, ",") {
+		text = strings.TrimSpace(text)
+		s, err := parseSource(text)
+		if err != nil {
+			return nil, fmt.Errorf("key source %q %w; for example %s", text, err, sourcesExample)
+		}
+		if slices.ContainsFunc(sources, func(o KeySource) bool { return o.text == s.text }) {
+			return nil, fmt.Errorf("key source %q is named twice", text)
+		}
+		if n := len(sources); n > 0 && sources[n-1].kind == fromBodyHash {
+			return nil, fmt.Errorf("key source %q is never used: every message has a body, so body:sha256 must be the last", text)
+		}
+		sources = append(sources, s)
+	}
+	return sources, nil
+}
+
+func parseSource(text string) (KeySource, error) {
+	kind, name, _ := strings.Cut(text, ":")
+	s := KeySource{text: text}
+	switch {
+	case kind == "header":
+		s.kind, s.name = fromHeader, name
+		return s, checkHeaderName(name)
+	case text == "property:message_id":
+		s.kind = fromMessageID
+		return s, nil
+	case text == "property:correlation_id":
+		s.kind = fromCorrelationID
+		return s, nil
+	case text == "body:sha256":
+		s.kind = fromBodyHash
+		return s, nil
+	case kind == "json":
+		var err error
+		s.kind = fromJSON
+		s.steps, err = parsePointer(name)
+		return s, err
+	}
+	return KeySource{}, errors.New("is none of header:NAME, property:message_id, property:correlation_id, body:sha256, json:/POINTER")
+}
+
+func checkHeaderName(name string) error {
+	switch {
+	case name == "" || len(name) > 255:
+		return errors.New("must name a header of 1 to 255 bytes")
+	case strings.HasPrefix(name, ownPrefix), name == HeaderPublishedAt, name == headerInterceptor, brokerWrites(name):
+		return errors.New("names a header that RabbitMQ or rollbackd rewrites, so a copy would get another key")
+	}
+	return nil
+}
+
+// parsePointer splits a JSON pointer; "~1" stands for "/" and "~0" for "~".
+func parsePointer(p string) ([]string, error) {
+	if !strings.HasPrefix(p, "/") || !utf8.ValidString(p) {
+		return nil, errors.New("must be a JSON pointer that begins with /, like json:/order_sn")
+	}
+	steps := strings.Split(p[1:], "/")
+	for i, step := range steps {
+		for rest := step; ; {
+			_, after, found := strings.Cut(rest, "~")
+			if !found {
+				break
+			}
+			if after == "" || after[0] != '0' && after[0] != '1' {
+				return nil, errors.New("has a ~ that is neither ~0 nor ~1")
+			}
+			rest = after[1:]
+		}
+		steps[i] = strings.ReplaceAll(strings.ReplaceAll(step, "~1", "/"), "~0", "~")
+	}
+	return steps, nil
+}
