@@ -133,11 +133,19 @@ func (l *RedisLock) probe(ctx context.Context) error {
 	if err == nil {
 		err = cmds[0].Err()
 	}
-	switch {
-	case errors.Is(err, redis.Nil):
+	if errors.Is(err, redis.Nil) {
 		return nil
+	}
+	return explain(err)
+}
+
+// explain says what to do about answers that only another Redis or another URL can cure.
+func explain(err error) error {
+	switch {
 	case redis.HasErrorPrefix(err, "syntax error"):
-		return fmt.Errorf("SET with NX and GET needs redis 7.0 or later: %w", err)
+		return fmt.Errorf("redis 7.0 or later is needed, for SET with NX and GET: %w", err)
+	case redis.HasErrorPrefix(err, "MOVED"):
+		return fmt.Errorf("this is a cluster, say cluster=true in the URL: %w", err)
 	}
 	return err
 }

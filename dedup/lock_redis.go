@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -198,6 +199,7 @@ func (l *RedisLock) failed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
+	err = explain(err)
 	l.health.fail(err)
 	if l.o.OnError == LockProceed {
 		return nil
@@ -229,7 +231,8 @@ func (l *RedisLock) Release(ctx context.Context, token string, keys []LockKey) e
 	return nil
 }
 
-// Done is one pipeline of SET key marker PX ttl. 
+// Done is one pipeline of SET key marker PX ttl. On Redis 7.0 a marker takes 152 bytes by MEMORY USAGE, and 209 of
+// used_memory with its share of the hash tables: at 10,000 messages/s and a DoneTTL of 5 minutes that is 630 MB.
 func (l *RedisLock) Done(ctx context.Context, marks []Mark) error {
 	for _, m := range marks {
 		if err := m.Key.check(); err != nil {
@@ -253,12 +256,18 @@ func (l *RedisLock) Done(ctx context.Context, marks []Mark) error {
 	return nil
 }
 
-// exec sends the pipeline. Its error is one of the call as a whole; those of single commands stay with them.
+// exec sends the pipeline. Its error is one of the call as a whole, and then no command has an answer; those of single
+// commands stay with them. A Redis that refuses the connection (a wrong password, too many clients) answers with a
+// Redis error too, and the client leaves the commands as if each had succeeded with an empty answer.
 func (l *RedisLock) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.o.Timeout, fmt.Errorf("redis took over %v", l.o.Timeout))
 	defer cancel()
 	cmds, err := pipe.Exec(ctx)
-	if _, reply := errors.AsType[redis.Error](err); err == nil || reply {
+	if err == nil {
+		return cmds, nil
+	}
+	_, reply := errors.AsType[redis.Error](err)
+	if reply && slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
 		return cmds, nil
 	}
 	if cause := context.Cause(ctx); cause != nil {

@@ -1,0 +1,410 @@
+package dedup
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func TestLockWhoseReplyWasLostIsMine(t *testing.T) {
+	t.Parallel()
+	url := stack.Redis(t)
+	cutter := newReplyCutter(t, url)
+	l := newLock(t, cutter.url, RedisLockOptions{})
+	wantHolds(t, l.lock(t, "warm", "up"), Mine)
+
+	cutter.cut() // the next reply, once: the client sends the pipeline again on a new connection
+	wantHolds(t, l.lock(t, "a", "one", "two"), Mine, Mine)
+
+	if n := cutter.lost(); n != 1 {
+		t.Fatalf("%d replies were lost, want 1", n)
+	}
+	if up, _, cause := l.Up(); !up {
+		t.Errorf("one lost reply was taken for a failure: %v", cause)
+	}
+}
+
+func TestProceedGoesOnWithoutADeadRedisAndComesBack(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRedis(t)
+	l := newLock(t, server.URL(), RedisLockOptions{OnError: LockProceed})
+	l.run(t)
+	wantHolds(t, l.lock(t, "before", "one"), Mine)
+
+	must(t, server.Kill())
+	wantHolds(t, l.lock(t, "a", "one", "two"), Mine, Mine) // nobody can be asked
+	if up, since, cause := l.Up(); up || cause == nil || time.Since(since) > time.Minute {
+		t.Errorf("Up = %v, %v, %v, want down since now and why", up, since, cause)
+	}
+	failed := l.Attempts(LockFailed)
+	const batches = 1000
+	start := time.Now()
+	for range batches { // as many timeouts would take minutes
+		wantHolds(t, l.lock(t, "a", "one", "two"), Mine, Mine)
+		if err := errors.Join(l.Done(t.Context(), []Mark{{Key: l.keys("one")[0]}}), l.Release(t.Context(), "a", l.keys("two"))); err != nil {
+			t.Fatalf("settling without redis = %v, want nil", err)
+		}
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("%d batches without redis took %v", batches, took)
+	}
+	if got := l.Attempts(LockBypassed); got != 2*batches {
+		t.Errorf("Attempts(bypassed) = %d, want %d", got, 2*batches)
+	}
+	if got := l.Attempts(LockFailed); got != failed || got != 2 {
+		t.Errorf("Attempts(error) = %d, want 2: of the one call that found it out", got)
+	}
+
+	must(t, server.Start())
+	await(t, "redis is asked again", func() bool { up, _, _ := l.Up(); return up })
+	wantHolds(t, l.lock(t, "a", "one"), Mine)
+	wantHolds(t, l.lock(t, "b", "one"), HeldByOther)
+	if lost, back := l.log.count("redis failed"), l.log.count("redis answers again"); lost != 1 || back != 1 {
+		t.Errorf("the log tells %d losses and %d returns, want one of each: %q", lost, back, l.log.lines)
+	}
+}
+
+func TestPauseSaysUnavailableUntilRedisIsBack(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRedis(t)
+	l := newLock(t, server.URL(), RedisLockOptions{OnError: LockPause})
+	l.run(t)
+	wantHolds(t, l.lock(t, "a", "one"), Mine)
+
+	must(t, server.Kill())
+	start := time.Now()
+	for range 1000 {
+		held, err := l.Lock(t.Context(), "a", l.keys("one", "two"))
+		if !errors.Is(err, ErrLockUnavailable) || held != nil {
+			t.Fatalf("Lock = %v, %v, want ErrLockUnavailable", held, err)
+		}
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("1000 calls took %v, want one timeout at most", took)
+	}
+
+	must(t, server.Start())
+	await(t, "redis is asked again", func() bool {
+		_, err := l.Lock(t.Context(), "a", l.keys("one", "two"))
+		if err != nil && !errors.Is(err, ErrLockUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	wantHolds(t, l.lock(t, "b", "two"), HeldByOther)
+}
+
+func TestFrozenRedisBoundsEveryCall(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRedis(t)
+	l := newLock(t, server.URL(), RedisLockOptions{OnError: LockPause, Timeout: 300 * time.Millisecond})
+	l.lock(t, "a", "one")
+
+	must(t, server.Freeze())
+	start := time.Now()
+	_, err := l.Lock(t.Context(), "a", l.keys("one"))
+	took := time.Since(start)
+	if !errors.Is(err, ErrLockUnavailable) || !strings.Contains(err.Error(), "redis took over 300ms") {
+		t.Errorf("Lock = %v, want ErrLockUnavailable and why", err)
+	}
+	if took > 2*time.Second {
+		t.Errorf("Lock on a frozen redis took %v, want about 300ms", took)
+	}
+	if _, err := l.Show(t.Context(), l.keys("one")[0]); err == nil {
+		t.Error("Show on a frozen redis succeeded")
+	}
+	must(t, server.Thaw())
+	l.run(t)
+	await(t, "redis is asked again", func() bool { up, _, _ := l.Up(); return up })
+}
+
+// Redis may answer with an error instead of a result. That is no lock, and above all no done marker.
+func TestRefusingRedisIsAFailureAndNothingElse(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]struct{ set, undo []any }{
+		"OOM":      {[]any{"config", "set", "maxmemory", "1"}, []any{"config", "set", "maxmemory", "0"}},
+		"READONLY": {[]any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}},
+	} {
+		for _, policy := range []LockPolicy{LockProceed, LockPause} {
+			t.Run(name+"/"+string(policy), func(t *testing.T) {
+				t.Parallel()
+				l := newLock(t, stack.OwnRedis(t).URL(), RedisLockOptions{OnError: policy})
+				l.run(t)
+				if err := l.client.Do(t.Context(), fault.set...).Err(); err != nil {
+					t.Fatal(err)
+				}
+
+				held, err := l.Lock(t.Context(), "a", l.keys("one", "two"))
+				if policy == LockProceed {
+					if err != nil {
+						t.Fatal(err)
+					}
+					wantHolds(t, holdsOf(held), Mine, Mine)
+				} else if !errors.Is(err, ErrLockUnavailable) {
+					t.Errorf("Lock = %v, %v, want ErrLockUnavailable", held, err)
+				}
+				_, _, cause := l.Up()
+				if cause == nil || !strings.Contains(cause.Error(), name) {
+					t.Errorf("Up says %v, want down for %s", cause, name)
+				}
+				if n := l.renewer.size(); n != 0 {
+					t.Errorf("%d locks are renewed, want none: none was taken", n)
+				}
+
+				if err := l.client.Do(t.Context(), fault.undo...).Err(); err != nil {
+					t.Fatal(err)
+				}
+				await(t, "redis is asked again", func() bool { up, _, _ := l.Up(); return up })
+			})
+		}
+	}
+}
+
+// One key of a pipeline may fail (in a cluster, one node) while others have their answer.
+func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRedis(t)
+	admin := newLock(t, server.URL(), RedisLockOptions{})
+	done := Mark{Key: admin.keys("done")[0], BodyHash: [32]byte{1}}
+	admin.lock(t, "other", "held")
+	if err := admin.Done(t.Context(), []Mark{done}); err != nil {
+		t.Fatal(err)
+	}
+	acl := []any{"acl", "setuser", "half", "on", ">pw", "+@all", "resetkeys", "~" + probeKey}
+	for _, k := range admin.keys("held", "done", "free") { // and not "forbidden"
+		acl = append(acl, "~"+k.String())
+	}
+	if err := admin.client.Do(t.Context(), acl...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("half", "pw")
+	names := []string{"held", "forbidden", "done", "free"}
+
+	proceed := newLock(t, u.String(), RedisLockOptions{SchemaID: admin.o.SchemaID})
+	wantHolds(t, proceed.lock(t, "a", names...), HeldByOther, Mine, DoneMarker, Mine)
+	if up, _, _ := proceed.Up(); up {
+		t.Error("the failure was not noticed")
+	}
+	if n := proceed.renewer.size(); n != 1 {
+		t.Errorf("%d locks are renewed, want 1: the one taken", n)
+	}
+
+	pausing := newLock(t, u.String(), RedisLockOptions{SchemaID: admin.o.SchemaID, OnError: LockPause})
+	if held, err := pausing.Lock(t.Context(), "a", pausing.keys(names...)); !errors.Is(err, ErrLockUnavailable) || held != nil {
+		t.Errorf("Lock = %v, %v, want ErrLockUnavailable", held, err)
+	}
+	if n := pausing.renewer.size(); n != 0 {
+		t.Errorf("%d locks are renewed after an error, want none: nobody will release them", n)
+	}
+}
+
+func TestFlushedRedisCostsOnlyTheLocks(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRedis(t)
+	l := newLock(t, server.URL(), RedisLockOptions{LockTTL: 150 * time.Millisecond})
+	l.run(t)
+	l.lock(t, "a", "one", "two")
+	if err := l.client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "what is lost is no longer renewed", func() bool { return l.renewer.size() == 0 })
+
+	wantHolds(t, l.lock(t, "b", "one"), Mine)
+	if err := l.Release(t.Context(), "a", l.keys("one", "two")); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.show(t, "one"); s.Token != "b" {
+		t.Errorf("after the old holder's release Show = %+v, want it held by b", s)
+	}
+}
+
+func TestRenewerForgetsWhatIsSettled(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), RedisLockOptions{})
+	l.lock(t, "a", "one", "two", "three")
+	l.lock(t, "b", "three", "four") // three is not b's
+	for i, step := range []func() error{
+		func() error { return l.Release(t.Context(), "b", l.keys("one", "three", "four")) }, // its own only
+		func() error { return l.Release(t.Context(), "a", l.keys("one")) },
+		func() error { return l.Done(t.Context(), []Mark{{Key: l.keys("two")[0]}}) },
+		func() error { return l.Release(t.Context(), "a", l.keys("three")) },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := l.renewer.size(), 3-i; got != want {
+			t.Errorf("after step %d %d locks are renewed, want %d", i, got, want)
+		}
+	}
+}
+
+func TestCallEndedByItsCallerIsNoFailureOfRedis(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []LockPolicy{LockProceed, LockPause} {
+		l := newLock(t, stack.Redis(t), RedisLockOptions{OnError: policy})
+		why := errors.New("the lane stops")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(why)
+		_, err := l.Lock(ctx, "a", l.keys("one"))
+		for what, err := range map[string]error{
+			"Lock": err, "Release": l.Release(ctx, "a", l.keys("one")), "Done": l.Done(ctx, []Mark{{Key: l.keys("one")[0]}}),
+		} {
+			if !errors.Is(err, why) || errors.Is(err, ErrLockUnavailable) {
+				t.Errorf("%s: %s = %v, want the caller's own cause", policy, what, err)
+			}
+		}
+		if up, _, cause := l.Up(); !up {
+			t.Errorf("%s: redis was given up: %v", policy, cause)
+		}
+	}
+}
+
+func TestRedisLockRunsOnce(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), RedisLockOptions{})
+	l.run(t)()
+	if err := l.Run(t.Context()); err == nil {
+		t.Error("the second Run succeeded")
+	}
+}
+
+func TestHopelessAnswersAreExplained(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]string{
+		"ERR syntax error":          "redis 7.0 or later", // so Redis 6.2 answers SET with NX and GET
+		"MOVED 7566 127.0.0.1:7802": "cluster=true",
+	} {
+		l, err := NewRedisLock(answering(t, answer), RedisLockOptions{SchemaID: "s", OnError: LockPause})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, locked := l.Lock(t.Context(), "a", []LockKey{l.LockKey(Key{"g", "t", "one"})})
+		for what, err := range map[string]error{"Lock": locked, "probe": l.probe(t.Context())} {
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), answer) {
+				t.Errorf("%s = %v, want %s and what to do: %s", what, err, answer, want)
+			}
+		}
+	}
+}
+
+// answering returns a client of a server that answers everything with one error.
+func answering(t *testing.T, answer string) redis.UniversalClient {
+	t.Helper()
+	var serving sync.WaitGroup
+	client := redis.NewClient(&redis.Options{
+		DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			serving.Go(func() {
+				defer theirs.Close()
+				for in := bufio.NewScanner(theirs); in.Scan(); {
+					if strings.HasPrefix(in.Text(), "*") { // a command begins
+						if _, err := io.WriteString(theirs, "-"+answer+"\r\n"); err != nil {
+							return
+						}
+					}
+				}
+			})
+			return ours, nil
+		},
+	})
+	t.Cleanup(func() { _ = client.Close(); serving.Wait() })
+	return client
+}
+
+// replyCutter passes commands on to Redis; told to cut, it drops the next reply and its connection.
+type replyCutter struct {
+	url string
+
+	mu       sync.Mutex
+	armed    bool
+	replies  int
+	watching sync.WaitGroup
+}
+
+func newReplyCutter(t *testing.T, target string) *replyCutter {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &replyCutter{}
+	server := u.Host
+	c.watching.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.watching.Go(func() { c.serve(client, server) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); c.watching.Wait() }) // after the client was closed: it was made later
+	u.Host = ln.Addr().String()
+	c.url = u.String()
+	return c
+}
+
+func (c *replyCutter) serve(client net.Conn, addr string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	c.watching.Go(func() {
+		_, _ = io.Copy(server, client)
+		_ = server.Close()
+	})
+	for buf := make([]byte, 64<<10); ; {
+		n, err := server.Read(buf)
+		if err != nil || c.loses() {
+			return
+		}
+		if _, err := client.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (c *replyCutter) loses() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.armed {
+		return false
+	}
+	c.armed = false
+	c.replies++
+	return true
+}
+
+func (c *replyCutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.armed = true
+}
+
+func (c *replyCutter) lost() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.replies
+}
