@@ -1,0 +1,213 @@
+package stock
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"strconv"
+)
+
+// lockReservations reads all rows of the plan's orders and locks them, in order of the primary key. At READ COMMITTED
+// it locks no gaps.
+func (s *session) lockReservations(ctx context.Context, p *plan) error {
+	for chunk := range slices.Chunk(p.orders, maxIn) {
+		s.text("SELECT order_sn, sku_id, quantity, status FROM stock_reservation FORCE INDEX (PRIMARY) WHERE order_sn IN (")
+		for i := range chunk {
+			s.comma(i)
+			s.binary(chunk[i].sn)
+		}
+		s.text(") ORDER BY order_sn, sku_id FOR UPDATE")
+		var orderSN octets
+		var sku, quantity, st integer
+		err := s.query(ctx, func() error {
+			return p.add(orderSN, row{sku: int64(sku), quantity: int64(quantity), status: status(st), request: nobody})
+		}, &orderSN, &sku, &quantity, &st)
+		if err != nil {
+			return fmt.Errorf("lock the reservations of %d orders from %q: %w", len(chunk), chunk[0].sn, err)
+		}
+	}
+	return nil
+}
+
+// insertRefusals inserts insert-first: it waits for a Reserve that has the same row in hand, and a later Reserve waits
+// for it. A row that exists stays as it is.
+func (s *session) insertRefusals(ctx context.Context, p *plan) error {
+	slices.SortFunc(p.refusals, func(a, b refusal) int {
+		return cmp.Or(cmp.Compare(p.requests[a.request].OrderSN, p.requests[b.request].OrderSN), cmp.Compare(a.sku, b.sku))
+	})
+	for chunk := range slices.Chunk(p.refusals, maxIn) {
+		s.text("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES ")
+		for i, f := range chunk {
+			r := &p.requests[f.request]
+			s.comma(i)
+			s.text("(")
+			s.binary(r.OrderSN)
+			s.text(",")
+			s.number(f.sku)
+			s.text(",")
+			s.number(f.quantity)
+			s.text(",4,")
+			s.binary(r.Tag)
+			s.text(",")
+			s.binary(r.Key)
+			s.text(",UTC_TIMESTAMP(6))")
+		}
+		s.text(" ON DUPLICATE KEY UPDATE sku_id = stock_reservation.sku_id")
+		if _, err := s.exec(ctx); err != nil {
+			return fmt.Errorf("refuse %d reservations from order %q: %w", len(chunk), p.requests[chunk[0].request].OrderSN, err)
+		}
+	}
+	return nil
+}
+
+// mark is one condition of the statement that marks rows released, and what the rows it selects are marked with.
+type mark struct {
+	hash    uint32 // of what the statement finds in the row, distinct within one statement
+	order   string
+	sku     int64
+	request int
+	rows    int
+}
+
+// release marks the plan's rows released. An order whose reserved rows all go by one request, as nearly all do, is named
+// as a whole, which halves the statement's work; the others are named row by row.
+func (s *session) release(ctx context.Context, p *plan) error {
+	whole, single := p.marks()
+	if err := s.markAll(ctx, p, whole, &wholeOrders); err != nil {
+		return err
+	}
+	return s.markAll(ctx, p, single, &singleRows)
+}
+
+func (p *plan) marks() (whole, single []mark) {
+	for i := range p.orders {
+		o := &p.orders[i]
+		if request, n := o.onlyRequest(); request != nobody {
+			whole = append(whole, mark{hash: crc32.ChecksumIEEE([]byte(o.sn)), order: o.sn, request: request, rows: n})
+			continue
+		}
+		for _, r := range o.rows {
+			if r.request != nobody {
+				hash := crc32.ChecksumIEEE(strconv.AppendInt(append([]byte(o.sn), ':'), r.sku, 10))
+				single = append(single, mark{hash: hash, order: o.sn, sku: r.sku, request: r.request, rows: 1})
+			}
+		}
+	}
+	return whole, single
+}
+
+// onlyRequest is the one request that releases all that was reserved, with the number of rows; else nobody.
+func (o *order) onlyRequest() (request, rows int) {
+	request = nobody
+	for _, r := range o.rows {
+		switch {
+		case r.status == reserved:
+			return nobody, 0
+		case r.request == nobody:
+			continue
+		case request != nobody && request != r.request:
+			return nobody, 0
+		}
+		request = r.request
+		rows++
+	}
+	return request, rows
+}
+
+// naming is how a statement names rows: by order, or by order and sku.
+type naming struct {
+	columns string // what the IN list compares
+	hash    string // the SQL of mark.hash
+	value   func(s *session, m *mark)
+	max     int // names per statement
+}
+
+var (
+	wholeOrders = naming{
+		columns: "order_sn", hash: "CRC32(order_sn)", max: maxIn,
+		value: func(s *session, m *mark) { s.binary(m.order) },
+	}
+	singleRows = naming{
+		columns: "(order_sn,sku_id)", hash: "CRC32(CONCAT(order_sn,':',sku_id))", max: maxIn / 2,
+		value: func(s *session, m *mark) {
+			s.text("(")
+			s.binary(m.order)
+			s.text(",")
+			s.number(m.sku)
+			s.text(")")
+		},
+	}
+)
+
+// markAll runs as many statements as the marks need. Within one statement the hashes are distinct, so marks whose hashes
+// collide come in different ones.
+func (s *session) markAll(ctx context.Context, p *plan, marks []mark, by *naming) error {
+	slices.SortFunc(marks, func(a, b mark) int { return cmp.Compare(a.hash, b.hash) })
+	for len(marks) > 0 {
+		var later []mark
+		now := make([]mark, 0, min(len(marks), by.max))
+		for _, m := range marks {
+			if len(now) == by.max || len(now) > 0 && now[len(now)-1].hash == m.hash {
+				later = append(later, m)
+				continue
+			}
+			now = append(now, m)
+		}
+		if err := s.markReleased(ctx, p, now, by); err != nil {
+			return err
+		}
+		marks = later
+	}
+	return nil
+}
+
+// markReleased moves the marks' rows from reserved to released, in one UPDATE that matches no other row, so that a
+// trigger on the table sees the true releases only. Each row finds its own request by a binary search: INTERVAL gives
+// the place of the row's hash in a sorted list, and ELT the value at that place.
+func (s *session) markReleased(ctx context.Context, p *plan, marks []mark, by *naming) error {
+	s.text("UPDATE stock_reservation FORCE INDEX (PRIMARY) SET status=2, rollback_tag=")
+	s.choose(by, marks, func(m *mark) string { return p.requests[m.request].Tag })
+	s.text(", rollback_key=")
+	s.choose(by, marks, func(m *mark) string { return p.requests[m.request].Key })
+	s.text(", updated_at=UTC_TIMESTAMP(6) WHERE status=1 AND ")
+	s.text(by.columns)
+	s.text(" IN (")
+	want := 0
+	for i := range marks {
+		s.comma(i)
+		by.value(s, &marks[i])
+		want += marks[i].rows
+	}
+	s.text(")")
+	got, err := s.exec(ctx)
+	if err != nil {
+		return fmt.Errorf("release %d reservations: %w", want, err)
+	}
+	if got != want {
+		return fmt.Errorf("release %d reservations: %d rows changed: another transaction added or removed some", want, got)
+	}
+	return nil
+}
+
+// choose writes an expression for the value of a row's mark.
+func (s *session) choose(by *naming, marks []mark, value func(*mark) string) {
+	first := value(&marks[0])
+	if !slices.ContainsFunc(marks, func(m mark) bool { return value(&m) != first }) {
+		s.binary(first)
+		return
+	}
+	s.text("ELT(INTERVAL(")
+	s.text(by.hash)
+	for i := range marks {
+		s.text(",")
+		s.number(int64(marks[i].hash))
+	}
+	s.text(")")
+	for i := range marks {
+		s.text(",")
+		s.binary(value(&marks[i]))
+	}
+	s.text(")")
+}

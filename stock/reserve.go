@@ -1,0 +1,142 @@
+package stock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+)
+
+// errDuplicate is MySQL's number for a row whose key exists.
+const errDuplicate = 1062
+
+// Reserve takes items from the stock for an order, all or none, in tx, which the caller commits. Items that are already
+// reserved for the order, with the same quantities, are done: no effect and no error, so that a caller may repeat a
+// Reserve whose answer was lost.
+//
+// It fails with [ErrOutOfStock] when less is left of a sku, [ErrUnknownSKU], [ErrRefused] when a rollback of the order
+// came first, [ErrReleased] or [ErrDeducted] when an item was reserved before and is not any more, [ErrQuantity] when
+// it is reserved with another quantity or only some of the items are, [ErrInvalid]; any other error is the database's.
+// After any error the caller must roll back.
+func Reserve(ctx context.Context, tx *gorm.DB, orderSN string, items []Item) error {
+	if err := errors.Join(checkOrder(orderSN), checkItems(items)); err != nil {
+		return fmt.Errorf("reserve for order %q: %w", orderSN, err)
+	}
+	items = slices.Clone(items)
+	sortItems(items)
+	s := session{pool: tx.Statement.ConnPool}
+	done, err := s.reserve(ctx, orderSN, items)
+	if err == nil && !done {
+		err = s.take(ctx, items)
+	}
+	if err != nil {
+		return fmt.Errorf("reserve for order %q: %w", orderSN, err)
+	}
+	return nil
+}
+
+// reserve writes the reservations, before it looks whether the order as a whole was refused: a rollback that refuses it
+// does the same in the same order, so of the two at most one gets through.
+func (s *session) reserve(ctx context.Context, orderSN string, items []Item) (done bool, err error) {
+	if err := s.insertReservations(ctx, orderSN, items); err != nil {
+		if dup, ok := errors.AsType[*mysql.MySQLError](err); !ok || dup.Number != errDuplicate {
+			return false, err
+		}
+		return true, s.explainDuplicate(ctx, orderSN, items)
+	}
+	o, err := s.lockOrder(ctx, orderSN)
+	if err != nil {
+		return false, err
+	}
+	if o.find(wholeOrder) != nil {
+		return false, ErrRefused
+	}
+	return false, nil
+}
+
+func (s *session) insertReservations(ctx context.Context, orderSN string, items []Item) error {
+	for chunk := range slices.Chunk(items, maxIn) {
+		s.text("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ")
+		for i, it := range chunk {
+			s.comma(i)
+			s.text("(")
+			s.binary(orderSN)
+			s.text(",")
+			s.number(it.SKU)
+			s.text(",")
+			s.number(it.Quantity)
+			s.text(",1,UTC_TIMESTAMP(6))")
+		}
+		if _, err := s.exec(ctx); err != nil {
+			return fmt.Errorf("insert reservations: %w", err)
+		}
+	}
+	return nil
+}
+
+// explainDuplicate says why reservations exist already; nil when they are the very ones that were asked for.
+func (s *session) explainDuplicate(ctx context.Context, orderSN string, items []Item) error {
+	o, err := s.lockOrder(ctx, orderSN)
+	if err != nil {
+		return err
+	}
+	if o.find(wholeOrder) != nil {
+		return ErrRefused
+	}
+	for _, it := range items {
+		r := o.find(it.SKU)
+		switch {
+		case r == nil:
+			return fmt.Errorf("sku %d: %w: other items of this call are reserved already", it.SKU, ErrQuantity)
+		case r.status == refused:
+			return fmt.Errorf("sku %d: %w", it.SKU, ErrRefused)
+		case r.status == released:
+			return fmt.Errorf("sku %d: %w", it.SKU, ErrReleased)
+		case r.status == deducted:
+			return fmt.Errorf("sku %d: %w", it.SKU, ErrDeducted)
+		case r.quantity != it.Quantity:
+			return fmt.Errorf("sku %d: %w: asked for %d, reserved are %d", it.SKU, ErrQuantity, it.Quantity, r.quantity)
+		}
+	}
+	return nil
+}
+
+// lockOrder reads and locks all rows of one order.
+func (s *session) lockOrder(ctx context.Context, orderSN string) (*order, error) {
+	p := newPlan([]Request{{OrderSN: orderSN}}, Retry)
+	if err := s.lockReservations(ctx, p); err != nil {
+		return nil, err
+	}
+	return &p.orders[0], nil
+}
+
+// take takes items (sorted, distinct) off the stock. It looks before it takes, with the rows locked, so that it can name
+// the sku that is short; the UPDATE compares the amounts all the same.
+func (s *session) take(ctx context.Context, items []Item) error {
+	for chunk := range slices.Chunk(items, maxIn) {
+		amounts, err := s.amounts(ctx, chunk)
+		if err != nil {
+			return err
+		}
+		for _, it := range chunk {
+			amount, known := amounts[it.SKU]
+			switch {
+			case !known:
+				return fmt.Errorf("sku %d: %w", it.SKU, ErrUnknownSKU)
+			case amount < it.Quantity:
+				return fmt.Errorf("sku %d: %w: asked for %d, left are %d", it.SKU, ErrOutOfStock, it.Quantity, amount)
+			}
+		}
+		changed, err := s.changeAmounts(ctx, chunk, "-")
+		if err != nil {
+			return fmt.Errorf("take from the stock: %w", err)
+		}
+		if changed != len(chunk) {
+			return fmt.Errorf("take from the stock of %d skus from %d: %d rows changed", len(chunk), chunk[0].SKU, changed)
+		}
+	}
+	return nil
+}
