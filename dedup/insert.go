@@ -1,0 +1,145 @@
+package dedup
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// A statement has at most so many rows, and so many bytes of values: max_allowed_packet is 16 MiB on MariaDB, and may be
+// set lower.
+const (
+	maxRows  = 1000
+	maxBytes = 1 << 20
+)
+
+// prepareTexts makes the texts of the statements over many rows once.
+func (l *Log) prepareTexts() {
+	l.insertSuccess = newRowsText("INSERT INTO "+l.table+" (group_name, msg_tag, msg_key, msg_id, body_hash,"+
+		" consumer_status, consumer_times, replays, consumer_timestamp, created_at) VALUES ",
+		"(?,?,?,?,?,1,1,0,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6))", "", maxRows)
+	l.insertDead = newRowsText("INSERT INTO "+l.table+" (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash,"+
+		" consumer_status, consumer_times, replays, consumer_timestamp, created_at, dead_at, reason, remark) VALUES ",
+		"(?,?,?,?,?,?,?,3,0,0,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6),UTC_TIMESTAMP(6),?,?)", "", maxRows)
+	l.insertEvents = newRowsText("INSERT INTO "+l.events+
+		" (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays, error, `by`) VALUES ",
+		"(?,?,?,UTC_TIMESTAMP(6),?,0,0,?,?)", "", maxRows)
+	l.lookUp = newRowsText("SELECT "+rowColumns+" FROM "+l.table+" WHERE (group_name, msg_tag, msg_key) IN (",
+		"(?,?,?)", ")", maxRows)
+}
+
+// InsertSuccess is the fast path: it inserts all entries as applied in the transaction of their effect, sorted by key, so
+// that two workers with overlapping batches wait for each other instead of deadlocking. Bodies and properties are not
+// stored. ErrExists: one of them has a row already. Whatever the error, roll the transaction back: MySQL may have done so
+// already, and what is executed after that is committed on its own.
+func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	sorted, err := sortEntries(entries)
+	if err != nil {
+		return err
+	}
+	args := make([]any, 0, 5*min(len(sorted), maxRows))
+	for rest := sorted; len(rest) > 0; {
+		n := chunkOf(len(rest), func(i int) int { return rest[i].keySize() })
+		args = successArgs(args[:0], rest[:n])
+		if err := l.insertRows(ctx, tx, l.insertSuccess.of(n), args, n); err != nil {
+			return fmt.Errorf("insert %d rows as success from %v: %w", n, rest[0].Key, err)
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+// sortEntries orders entries by key without touching the caller's slice.
+func sortEntries(entries []Entry) ([]*Entry, error) {
+	sorted := make([]*Entry, len(entries))
+	for i := range entries {
+		if err := entries[i].Key.Validate(); err != nil {
+			return nil, fmt.Errorf("insert as success: %w", err)
+		}
+		sorted[i] = &entries[i]
+	}
+	slices.SortFunc(sorted, func(a, b *Entry) int { return a.Key.Compare(b.Key) })
+	for i := 1; i < len(sorted); i++ {
+		if sorted[i].Key == sorted[i-1].Key {
+			return nil, fmt.Errorf("insert as success: %v is named twice", sorted[i].Key)
+		}
+	}
+	return sorted, nil
+}
+
+// successArgs appends five values per row. Keys and message ids share one block of memory; group and tag, which hardly
+// ever change from row to row, share theirs.
+func successArgs(args []any, rows []*Entry) []any {
+	size := 0
+	for _, e := range rows {
+		size += len(e.Name) + len(e.MessageID)
+	}
+	block := make([]byte, 0, size)
+	var group, tag any
+	var last Key
+	for _, e := range rows {
+		if group == nil || e.Group != last.Group {
+			group = []byte(e.Group)
+		}
+		if tag == nil || e.Tag != last.Tag {
+			tag = []byte(e.Tag)
+		}
+		last = e.Key
+		block = append(block, e.Name...)
+		name := block[len(block)-len(e.Name):]
+		var id any
+		if e.MessageID != "" {
+			n := min(len(e.MessageID), MaxMessageID)
+			block = append(block, e.MessageID[:n]...)
+			id = block[len(block)-n:]
+		}
+		args = append(args, group, tag, name, id, bodyHash(e))
+	}
+	return args
+}
+
+// insertRows runs one insert and requires all its rows.
+func (l *Log) insertRows(ctx context.Context, tx Execer, text string, args []any, rows int) error {
+	res, err := tx.ExecContext(ctx, text, args...)
+	if l.exists(err) {
+		return fmt.Errorf("%w: %w", ErrExists, err)
+	}
+	if err != nil {
+		return err
+	}
+	affected, err := res.RowsAffected()
+	if err != nil {
+		return err
+	}
+	if affected != int64(rows) {
+		return fmt.Errorf("%d of %d rows were inserted", affected, rows)
+	}
+	return nil
+}
+
+// chunkOf says how many of n rows fit into one statement: at least one.
+func chunkOf(n int, size func(i int) int) int {
+	sum := 0
+	for i := range min(n, maxRows) {
+		sum += size(i)
+		if i > 0 && sum > maxBytes {
+			return i
+		}
+	}
+	return min(n, maxRows)
+}
+
+// rowOverhead is what a row costs in a statement besides its values, with room for escapes.
+const rowOverhead = 300
+
+func (e *Entry) keySize() int {
+	return len(e.Group) + len(e.Tag) + len(e.Name) + len(e.MessageID) + rowOverhead
+}
+
+// size is how many bytes a letter's rows take in a statement; every byte of a body may need a second one as escape.
+func (l *Letter) size() int {
+	return l.keySize() + 2*min(len(l.Body), MaxBody) + 2*min(len(l.Properties), MaxProperties) + 2*MaxRemark
+}

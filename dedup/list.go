@@ -1,0 +1,196 @@
+package dedup
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Filter chooses rows for a person.
+type Filter struct {
+	Group    string    // required
+	Statuses []Status  // none: all
+	Tag      string    // "": all
+	Key      string    // "": all
+	Reason   string    // "": all
+	Since    time.Time // last transition at or after; zero: any
+	Until    time.Time // last transition before; zero: any
+	Limit    int       // 1 to MaxListed; 0 means 100
+	After    Cursor    // where the last page ended; "" for the first
+}
+
+// Cursor is where a page of List ended. It is opaque, and good for the same filter only.
+type Cursor string
+
+// MaxListed bounds one page.
+const MaxListed = 1000
+
+const defaultListed = 100
+
+// place is the row at which a page ended.
+type place struct {
+	Status Status `json:"s"`
+	At     int64  `json:"a"` // microseconds since 1970
+	Tag    []byte `json:"t"`
+	Name   []byte `json:"k"`
+}
+
+// ErrCursor says that a cursor is not one of List's.
+var ErrCursor = errors.New("not a cursor of this list")
+
+func (c Cursor) place() (*place, error) {
+	if c == "" {
+		return nil, nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(string(c))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCursor, err)
+	}
+	p := new(place)
+	if err := json.Unmarshal(text, p); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCursor, err)
+	}
+	return p, nil
+}
+
+func cursorAt(r Row) (Cursor, error) {
+	text, err := json.Marshal(place{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Name)})
+	return Cursor(base64.RawURLEncoding.EncodeToString(text)), err
+}
+
+// List reads a page of rows: by status in the order of their numbers, within a status the latest first. The cursor is
+// empty after the last page. Each page is read through an index, however large the log is. A row that moves while
+// somebody pages may be seen twice or not at all.
+func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
+	after, err := f.After.place()
+	if err != nil {
+		return nil, "", fmt.Errorf("list: %w", err)
+	}
+	if err := f.check(); err != nil {
+		return nil, "", fmt.Errorf("list: %w", err)
+	}
+	var tags [][]byte
+	if f.Key != "" && f.Tag == "" {
+		if tags, err = l.tags(ctx, f.Group); err != nil {
+			return nil, "", fmt.Errorf("list the tags of group %s: %w", f.Group, err)
+		}
+	}
+	var found []Row
+	for _, status := range f.Statuses {
+		if after != nil && status < after.Status {
+			continue
+		}
+		from := after
+		if after != nil && status > after.Status {
+			from = nil
+		}
+		s := l.listText(f, status, tags, from, f.Limit+1-len(found))
+		if err := l.scan(ctx, func(r Row) { found = append(found, r) }, s.String(), s.args...); err != nil {
+			return nil, "", fmt.Errorf("list rows in %v: %w", status, err)
+		}
+		if len(found) > f.Limit {
+			next, err := cursorAt(found[f.Limit-1])
+			return found[:f.Limit], next, err
+		}
+	}
+	return found, "", nil
+}
+
+func (f *Filter) check() error {
+	if f.Limit == 0 {
+		f.Limit = defaultListed
+	}
+	if f.Limit < 1 || f.Limit > MaxListed {
+		return fmt.Errorf("a limit of %d: want 1 to %d", f.Limit, MaxListed)
+	}
+	if f.Group == "" {
+		return errors.New("no group")
+	}
+	if len(f.Statuses) == 0 {
+		f.Statuses = Statuses()
+		return nil
+	}
+	f.Statuses = slices.Compact(slices.Sorted(slices.Values(f.Statuses)))
+	return nil
+}
+
+// listText is the query for one status. The index on status and time ends, like every InnoDB index, in the primary key.
+func (l *Log) listText(f Filter, status Status, tags [][]byte, from *place, limit int) (s statement) {
+	s.add("SELECT "+rowColumns+" FROM "+l.table+" WHERE group_name = ?", []byte(f.Group))
+	s.add(" AND consumer_status = ?", int(status))
+	if f.Tag != "" {
+		s.add(" AND msg_tag = ?", []byte(f.Tag))
+	}
+	if f.Key != "" {
+		s.add(" AND msg_key = ?", []byte(f.Key))
+	}
+	if f.Key != "" && f.Tag == "" {
+		s.add(" AND msg_tag IN (NULL") // with the tags, the primary key finds it
+		for _, tag := range tags {
+			s.add(", ?", tag)
+		}
+		s.add(")")
+	}
+	if f.Reason != "" {
+		s.add(" AND reason = ?", f.Reason)
+	}
+	const at = "'1970-01-01' + INTERVAL ? MICROSECOND"
+	if !f.Since.IsZero() {
+		s.add(" AND consumer_timestamp >= "+at, f.Since.UnixMicro())
+	}
+	if !f.Until.IsZero() {
+		s.add(" AND consumer_timestamp < "+at, f.Until.UnixMicro())
+	}
+	if from != nil {
+		s.add(" AND consumer_timestamp <= "+at, from.At)
+		s.add(" AND (consumer_timestamp < "+at, from.At)
+		s.add(" OR (msg_tag, msg_key) < (?, ?))", from.Tag, from.Name)
+	}
+	s.add(" ORDER BY consumer_timestamp DESC, msg_tag DESC, msg_key DESC LIMIT ?", limit)
+	return s
+}
+
+// tags are the tags of a group, read by jumping from one to the next in the primary key.
+func (l *Log) tags(ctx context.Context, group string) (tags [][]byte, err error) {
+	const tooMany = 1000
+	last := []byte{}
+	for len(tags) < tooMany {
+		rows, err := l.db.QueryContext(ctx, "SELECT msg_tag FROM "+l.table+
+			" WHERE group_name = ? AND msg_tag > ? ORDER BY msg_tag LIMIT 1", []byte(group), last)
+		if err != nil {
+			return nil, err
+		}
+		found := rows.Next()
+		if found {
+			err = rows.Scan(&last)
+		}
+		if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
+			return nil, err
+		}
+		if !found {
+			return tags, nil
+		}
+		tags = append(tags, slices.Clone(last))
+	}
+	return nil, fmt.Errorf("more than %d tags: name one", tooMany)
+}
+
+// OldestOpen is the age of the oldest row in each state that has one. Index lookups only.
+func (l *Log) OldestOpen(ctx context.Context) (map[Status]time.Duration, error) {
+	ages := make(map[Status]time.Duration)
+	for _, status := range []Status{Processing, Failed, Dead} {
+		text := "SELECT TIMESTAMPDIFF(MICROSECOND, MIN(consumer_timestamp), UTC_TIMESTAMP(6)) FROM " + l.table + " WHERE consumer_status = ?"
+		var age *int64
+		if err := l.db.QueryRowContext(ctx, text, int(status)).Scan(&age); err != nil {
+			return nil, fmt.Errorf("read the oldest row in %v: %w", status, err)
+		}
+		if age != nil {
+			ages[status] = time.Duration(*age) * time.Microsecond
+		}
+	}
+	return ages, nil
+}

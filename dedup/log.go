@@ -1,0 +1,147 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// What the log says when a statement did not do what was asked.
+var (
+	// ErrLost: the row is not as it was read. Somebody else moved it, or it is not yet due, or its lease lives. Whoever
+	// gets it has no claim: roll back, and come back later.
+	ErrLost = errors.New("the row was moved by somebody else")
+	// ErrExists: a row that was to be inserted is there already.
+	ErrExists = errors.New("the row exists already")
+	// ErrUnknown: the answer to COMMIT was lost. It may be committed, or not, or be committed later. Repeat the same call
+	// with the same arguments, or look with Holds; never assume.
+	ErrUnknown = errors.New("the outcome of COMMIT is unknown")
+	// ErrStale: the identity has ended (success, or discarded), there is nothing to reopen or to discard.
+	ErrStale = errors.New("the identity has ended already")
+	// ErrTransition: no arrow of the diagram leads there. A fault of the caller.
+	ErrTransition = errors.New("no such transition")
+)
+
+// Execer runs statements; *sql.DB, *sql.Tx, *sql.Conn and gorm's ConnPool are some. The log uses the caller's
+// transaction through it.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// LogOptions say where the log is and how long its rows wait.
+type LogOptions struct {
+	// Table is the consumer log's name; events stand in Table_event. It must be an identifier of at most 41 characters.
+	Table string
+	// Lease protects a claimed row from other workers. At least a millisecond; longer than any attempt may take.
+	Lease time.Duration
+	// Delays are the pauses after attempt 1, 2, …; the last one holds for all further attempts. At least one.
+	Delays []time.Duration
+	// MaxAttempts is how many counted attempts an identity gets per opening. At least 1.
+	MaxAttempts int
+}
+
+var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,40}$`)
+
+func validateTable(table string) error {
+	if !tableName.MatchString(table) {
+		return fmt.Errorf("table %q: want a letter or _, then at most 40 letters, digits or _", table)
+	}
+	return nil
+}
+
+func (o LogOptions) validate() error {
+	var errs []error
+	if err := validateTable(o.Table); err != nil {
+		errs = append(errs, err)
+	}
+	if o.Lease < time.Millisecond {
+		errs = append(errs, fmt.Errorf("Lease %v must be at least 1ms", o.Lease))
+	}
+	if len(o.Delays) == 0 {
+		errs = append(errs, errors.New("Delays are empty"))
+	}
+	for _, d := range o.Delays {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("delay %v must be positive", d))
+		}
+	}
+	if o.MaxAttempts < 1 {
+		errs = append(errs, fmt.Errorf("MaxAttempts %d must be at least 1", o.MaxAttempts))
+	}
+	return errors.Join(errs...)
+}
+
+// Log is the consumer log. It is safe for many goroutines and holds nothing but its settings: all state is in MySQL.
+type Log struct {
+	db     *sql.DB
+	o      LogOptions
+	table  string // quoted
+	events string // quoted
+
+	insertSuccess rowsText
+	insertDead    rowsText
+	insertEvents  rowsText
+	lookUp        rowsText
+}
+
+// NewLog makes a log over db's pool, best one from [Open]. It sends nothing; [CheckSchema] says whether the tables are
+// there.
+func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("consumer log: %w", err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, fmt.Errorf("consumer log: take the pool from gorm: %w", err)
+	}
+	l := &Log{db: pool, o: o, table: "`" + o.Table + "`", events: "`" + eventTable(o.Table) + "`"}
+	l.prepareTexts()
+	return l, nil
+}
+
+func eventTable(table string) string { return table + "_event" }
+
+// delay is how long a row with so many attempts waits before the next. No attempt: not at all. It is 90 % of the
+// configured delay, so that a copy which leaves its retry queue a little early by the database's clock is not sent back.
+func (l *Log) delay(attempts int) time.Duration {
+	if attempts <= 0 {
+		return 0
+	}
+	d := l.o.Delays[min(attempts, len(l.o.Delays))-1]
+	return d - d/10
+}
+
+// judge fills in what follows from a row's age.
+func (l *Log) judge(r *Row) {
+	switch r.Status {
+	case Processing:
+		r.Wait = max(0, l.o.Lease-r.Age)
+		r.LeaseLive = r.Wait > 0
+	case Failed:
+		r.Wait = max(0, l.delay(r.Attempts)-r.Age)
+		r.Due = r.Wait == 0
+	}
+}
+
+// inTx runs f in a READ COMMITTED transaction: under REPEATABLE READ, workers that insert neighbouring keys deadlock on
+// gaps. An error of f means that nothing was committed; an error of COMMIT is ErrUnknown.
+func (l *Log) inTx(ctx context.Context, f func(Execer) error) error {
+	tx, err := l.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := f(tx); err != nil {
+		_ = tx.Rollback() // a connection that cannot roll back is gone, and its transaction with it
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return nil
+}

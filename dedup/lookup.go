@@ -1,0 +1,181 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// rowColumns are the columns of a Row, in the order of scanRow. Times come as microseconds, so that nothing depends on
+// the time zone or the time parsing of the connection; the age is by the database's clock.
+const rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, owner, body_hash, reason, remark" +
+	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp)" +
+	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)" +
+	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)" +
+	", TIMESTAMPDIFF(MICROSECOND, consumer_timestamp, UTC_TIMESTAMP(6))"
+
+const keyIs = " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
+
+// LookUp reads the rows of all keys, in one query per thousand. Every key is in the answer: one without a row is Absent.
+func (l *Log) LookUp(ctx context.Context, keys []Key) (map[Key]Row, error) {
+	found := make(map[Key]Row, len(keys))
+	for _, k := range keys {
+		found[k] = absent(k)
+	}
+	for rest := keys; len(rest) > 0; {
+		n := min(len(rest), maxRows)
+		err := l.scan(ctx, func(r Row) { found[r.Key] = r }, l.lookUp.of(n), lookUpArgs(rest[:n])...)
+		if err != nil {
+			return nil, fmt.Errorf("look up %d keys from %v: %w", n, rest[0], err)
+		}
+		rest = rest[n:]
+	}
+	return found, nil
+}
+
+func absent(k Key) Row { return Row{Key: k, Version: Version{Status: Absent}} }
+
+// lookUpArgs are three values per key, in one block of memory; group and tag are shared while they stay the same.
+func lookUpArgs(keys []Key) []any {
+	size := 0
+	for _, k := range keys {
+		size += len(k.Name)
+	}
+	block := make([]byte, 0, size)
+	args := make([]any, 0, 3*len(keys))
+	var group, tag any
+	var last Key
+	for _, k := range keys {
+		if group == nil || k.Group != last.Group {
+			group = []byte(k.Group)
+		}
+		if tag == nil || k.Tag != last.Tag {
+			tag = []byte(k.Tag)
+		}
+		last = k
+		block = append(block, k.Name...)
+		args = append(args, group, tag, block[len(block)-len(k.Name):])
+	}
+	return args
+}
+
+// Read reads one row with all it keeps of its message; Absent when there is none.
+func (l *Log) Read(ctx context.Context, k Key) (Row, error) {
+	row := absent(k)
+	text := "SELECT " + rowColumns + ", msg_id, msg_body, properties FROM " + l.table + keyIs
+	err := l.query(ctx, func(rows *sql.Rows) error {
+		var id sql.NullString
+		var body, properties []byte
+		r, err := l.scanRow(rows, &id, &body, &properties)
+		r.MessageID, r.Body, r.Properties = id.String, body, properties
+		row = r
+		return err
+	}, text, keyArgs(k)...)
+	if err != nil {
+		return Row{}, fmt.Errorf("read %v: %w", k, err)
+	}
+	return row, nil
+}
+
+// Holds reports whether the row is in exactly this version. An owner that is empty in want is not compared. It is how a
+// lost answer is cleared up; false may still become true as long as the COMMIT in question has not been decided.
+func (l *Log) Holds(ctx context.Context, k Key, want Version) (bool, error) {
+	rows, err := l.LookUp(ctx, []Key{k})
+	if err != nil {
+		return false, err
+	}
+	have := rows[k].Version
+	if want.Owner == "" {
+		have.Owner = ""
+	}
+	return have == want, nil
+}
+
+// Events reads the story of one identity, oldest first.
+func (l *Log) Events(ctx context.Context, k Key) ([]Event, error) {
+	var events []Event
+	text := "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', `at`), `from`, `to`, attempt, replays, owner, error, `by` FROM " +
+		l.events + keyIs + " ORDER BY id"
+	err := l.query(ctx, func(rows *sql.Rows) error {
+		var e Event
+		var at int64
+		var from sql.NullInt16
+		var owner sql.NullString
+		if err := rows.Scan(&at, &from, &e.To, &e.Attempt, &e.Replays, &owner, &e.Error, &e.By); err != nil {
+			return err
+		}
+		e.At, e.From, e.Owner = time.UnixMicro(at).UTC(), Absent, owner.String
+		if from.Valid {
+			e.From = Status(from.Int16)
+		}
+		events = append(events, e)
+		return nil
+	}, text, keyArgs(k)...)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of %v: %w", k, err)
+	}
+	return events, nil
+}
+
+// SchemaID is the UUID that the first migration gave to this log. It is part of every name in Redis, so that another
+// installation, or a log made anew, never meets this one's marks. ErrSchema when there is none.
+func (l *Log) SchemaID(ctx context.Context) (string, error) {
+	var id string
+	row := l.db.QueryRowContext(ctx, "SELECT value FROM "+metaTable+" WHERE name = ?", []byte(schemaIDName(l.o.Table)))
+	switch err := row.Scan(&id); {
+	case errors.Is(err, sql.ErrNoRows), isUnknownTable(err):
+		return "", fmt.Errorf("%w: table %s has no id", ErrSchema, l.o.Table)
+	case err != nil:
+		return "", fmt.Errorf("read the schema's id: %w", err)
+	}
+	return id, nil
+}
+
+func (l *Log) scan(ctx context.Context, add func(Row), text string, args ...any) error {
+	return l.query(ctx, func(rows *sql.Rows) error {
+		r, err := l.scanRow(rows)
+		if err == nil {
+			add(r)
+		}
+		return err
+	}, text, args...)
+}
+
+// scanRow reads the columns of rowColumns, and what comes after them into more.
+func (l *Log) scanRow(rows *sql.Rows, more ...any) (Row, error) {
+	var r Row
+	var owner, reason sql.NullString
+	var at, created, age int64
+	var dead sql.NullInt64
+	into := append([]any{
+		&r.Group, &r.Tag, &r.Name, &r.Status, &r.Attempts, &r.Replays, &owner, &r.BodyHash, &reason, &r.Remark,
+		&at, &created, &dead, &age,
+	}, more...)
+	if err := rows.Scan(into...); err != nil {
+		return Row{}, err
+	}
+	r.Owner, r.Reason = owner.String, reason.String
+	r.At, r.CreatedAt = time.UnixMicro(at).UTC(), time.UnixMicro(created).UTC()
+	if dead.Valid {
+		r.DeadAt = time.UnixMicro(dead.Int64).UTC()
+	}
+	r.Age = time.Duration(age) * time.Microsecond
+	l.judge(&r)
+	return r, nil
+}
+
+func (l *Log) query(ctx context.Context, each func(*sql.Rows) error, text string, args ...any) error {
+	rows, err := l.db.QueryContext(ctx, text, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,133 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+)
+
+// ErrSchema says that the tables are not such that the log may be used.
+var ErrSchema = errors.New("the database schema is not usable; run: consumer migrate")
+
+// keyColumns are the columns that tell identities apart. As text, a collation would make different keys equal: case,
+// accents, trailing spaces, any two emoji; and the second message would be taken for a copy of the first.
+var keyColumns = []struct {
+	name  string
+	bytes int64
+}{{"group_name", MaxGroup}, {"msg_tag", MaxTag}, {"msg_key", MaxName}}
+
+// CheckSchema refuses, as [ErrSchema], a table that is missing, that cannot roll back or whose key columns are not binary,
+// and a schema that is too old for this program or newer in a way that this program cannot work with. A newer schema whose
+// steps this program can live with is accepted, so that a fleet can be migrated first and replaced one by one. Any other
+// error means that nothing could be found out.
+func CheckSchema(ctx context.Context, db *gorm.DB, table string) error {
+	sets, err := setsOf(MigrateOptions{Table: table})
+	if err != nil {
+		return fmt.Errorf("check the schema: %w", err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return fmt.Errorf("check the schema: take the pool from gorm: %w", err)
+	}
+	for _, name := range []string{table, eventTable(table)} {
+		if err := checkTable(ctx, pool, name); err != nil {
+			return fmt.Errorf("check table %s: %w", name, err)
+		}
+	}
+	for _, set := range sets {
+		if err := set.check(ctx, pool); err != nil {
+			return fmt.Errorf("check schema version of %s: %w", set.name, err)
+		}
+	}
+	return nil
+}
+
+func checkTable(ctx context.Context, pool *sql.DB, table string) error {
+	var engine sql.NullString
+	err := pool.QueryRowContext(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", table).Scan(&engine)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("%w: it is missing", ErrSchema)
+	case err != nil:
+		return err
+	case !strings.EqualFold(engine.String, "InnoDB"):
+		return fmt.Errorf("%w: its engine is %q, which cannot roll back; it must be InnoDB", ErrSchema, engine.String)
+	}
+	for _, want := range keyColumns {
+		var kind string
+		var size sql.NullInt64
+		err := pool.QueryRowContext(ctx, "SELECT data_type, character_octet_length FROM information_schema.columns"+
+			" WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?", table, want.name).Scan(&kind, &size)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("%w: column %s is missing", ErrSchema, want.name)
+		case err != nil:
+			return err
+		case !strings.EqualFold(kind, "varbinary"):
+			return fmt.Errorf("%w: column %s is %s; it must be VARBINARY(%d), or keys that differ in case or accents become equal",
+				ErrSchema, want.name, kind, want.bytes)
+		case size.Int64 < want.bytes:
+			return fmt.Errorf("%w: column %s holds %d bytes, %d are needed", ErrSchema, want.name, size.Int64, want.bytes)
+		}
+	}
+	return nil
+}
+
+// check compares the applied versions with those this program knows.
+func (s migrationSet) check(ctx context.Context, pool *sql.DB) error {
+	steps, err := s.steps()
+	if err != nil {
+		return err
+	}
+	applied, err := readVersions(ctx, pool, s.name)
+	if err != nil {
+		return err
+	}
+	latest := steps[len(steps)-1].version
+	for _, step := range steps {
+		if _, ok := applied[step.version]; !ok {
+			return fmt.Errorf("%w: %s is not applied", ErrSchema, step.name)
+		}
+	}
+	for version, a := range applied {
+		if a.oldest > latest {
+			return fmt.Errorf("%w: it is at version %d, which needs a program that knows version %d; this one knows %d: install a newer rollbackd",
+				ErrSchema, version, a.oldest, latest)
+		}
+	}
+	return nil
+}
+
+type appliedVersion struct {
+	oldest int64
+	at     time.Time
+}
+
+// readVersions reads which versions of a set are applied; none when the version table is missing.
+func readVersions(ctx context.Context, pool *sql.DB, set string) (map[int64]appliedVersion, error) {
+	rows, err := pool.QueryContext(ctx, "SELECT version, oldest, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', applied_at) FROM "+versionTable+
+		" WHERE set_name = ?", []byte(set))
+	if isUnknownTable(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	applied := map[int64]appliedVersion{}
+	for rows.Next() {
+		var version, at int64
+		var a appliedVersion
+		if err := rows.Scan(&version, &a.oldest, &at); err != nil {
+			return nil, err
+		}
+		a.at = time.UnixMicro(at).UTC()
+		applied[version] = a
+	}
+	return applied, rows.Err()
+}
