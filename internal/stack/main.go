@@ -2,17 +2,11 @@ package stack
 
 import (
 	"context"
-	"crypto/rand"
-	"database/sql"
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"go.uber.org/goleak"
 )
 
@@ -99,119 +93,4 @@ func Main(m *testing.M) {
 func Redis(t testing.TB) string {
 	t.Helper()
 	return shared[KindRedis].get(t).url
-}
-
-// MySQL makes an empty database and returns a DSN for it, in go-sql-driver's form, of an account that may do everything. The database is
-// dropped when the test ends.
-func MySQL(t testing.TB) string {
-	t.Helper()
-	return freshDatabase(t, shared[KindMySQL].get(t).url)
-}
-
-// Database makes an empty database on this server, as [MySQL] does on the shared one.
-func (s *Server) Database(t testing.TB) string {
-	t.Helper()
-	return freshDatabase(t, s.url)
-}
-
-func freshDatabase(t testing.TB, serverDSN string) string {
-	t.Helper()
-	config, err := mysql.ParseDSN(serverDSN)
-	if err != nil {
-		t.Fatalf("parse the DSN of the test's mysql: %v", err)
-	}
-	config.DBName = ""
-	name := "rollbackd_test_" + uniqueSuffix()
-	server := config.FormatDSN()
-	execMySQL(t, server, "CREATE DATABASE "+name)
-	t.Cleanup(func() { dropDatabase(t, server, name) })
-	config.DBName = name
-	return config.FormatDSN()
-}
-
-// dropDatabase does not wait long for a transaction a test left open, and does not mind a server which the test killed.
-func dropDatabase(t testing.TB, server, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	db, err := openMySQL(server)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer db.Close()
-	_, err = db.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
-	if err != nil && db.PingContext(ctx) == nil {
-		t.Errorf("drop the test's database %s (does a transaction still hold it?): %v", name, err)
-	}
-}
-
-// Restricted makes an account that may only do what the grants say, each written as SQL writes it between GRANT and TO ("SELECT, INSERT ON
-// consumer_log"), within the database dsn names. It returns that account's DSN and drops it when the test ends.
-func Restricted(t testing.TB, dsn string, grants ...string) string {
-	t.Helper()
-	config, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		t.Fatalf("parse the DSN of the test's database: %v", err)
-	}
-	user, password := "r_"+uniqueSuffix(), rand.Text()
-	execMySQL(t, dsn, fmt.Sprintf("CREATE USER '%s'@'%%' IDENTIFIED BY '%s'", user, password))
-	t.Cleanup(func() { execMySQL(t, dsn, fmt.Sprintf("DROP USER '%s'@'%%'", user)) })
-	for _, grant := range grants {
-		execMySQL(t, dsn, fmt.Sprintf("GRANT %s TO '%s'@'%%'", grant, user))
-	}
-	config.User, config.Passwd = user, password
-	return config.FormatDSN()
-}
-
-func execMySQL(t testing.TB, dsn, statement string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	db, err := openMySQL(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.ExecContext(ctx, statement); err != nil && !errors.Is(err, sql.ErrConnDone) {
-		t.Fatalf("%s: %v", statement, err)
-	}
-}
-
-// uniqueSuffix is short, lower case, and never the same twice, in no process.
-func uniqueSuffix() string { return strings.ToLower(rand.Text()[:12]) }
-
-// OwnRabbit starts a RabbitMQ for this test alone, to be killed and frozen at will. With a server given from outside the test is skipped:
-// that run asked for tests on its own servers.
-func OwnRabbit(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindRabbitMQ}}) }
-
-// OwnMySQL starts a MySQL or MariaDB for this test alone, as [OwnRabbit] does.
-func OwnMySQL(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindMySQL}}) }
-
-// OwnRedis starts a Redis for this test alone, as [OwnRabbit] does.
-func OwnRedis(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindRedis}}) }
-
-// Own starts one server for this test alone with further options; o.Only must name exactly one kind.
-func Own(t testing.TB, o Options) *Server { t.Helper(); return own(t, o) }
-
-func own(t testing.TB, o Options) *Server {
-	t.Helper()
-	if len(o.Only) != 1 {
-		t.Fatalf("stack.Own: Options.Only names %d kinds, want one", len(o.Only))
-	}
-	kind := o.Only[0]
-	if env := shared[kind].env; os.Getenv(env) != "" && os.Getenv(EnvPrivate) == "" {
-		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, env)
-	}
-	s, err := Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Errorf("stop the test's own %s: %v", kind, err)
-		}
-	})
-	server := s.server(kind)
-	server.t = t
-	return server
 }

@@ -1,0 +1,307 @@
+package stack
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TCPProxy stands between a client and a server and breaks the wire between them, for one test, while the server itself stays well.
+// Its methods may be called from any goroutine.
+type TCPProxy struct {
+	// Addr is where the client connects to instead of the server.
+	Addr string
+
+	t      testing.TB
+	target string
+	wg     sync.WaitGroup // the listener's goroutine, and of each link one or two
+
+	mu       sync.Mutex
+	listener *net.TCPListener // nil while connections are refused
+	links    map[*link]struct{}
+	closed   bool
+	open     chan struct{} // closed while bytes may flow; replaced by an open channel to hold them
+	delay    time.Duration
+	traps    []*trap
+}
+
+// link is one client's connection and the one to the server that belongs to it.
+type link struct {
+	client *net.TCPConn
+	server atomic.Pointer[net.TCPConn] // nil until the server was reached
+	gone   chan struct{}               // closed when it is cut
+	once   sync.Once
+
+	// dropping is set from the moment the client sent what a DropReply waits for: the server's next bytes cut the link.
+	dropping atomic.Pointer[trap]
+}
+
+// trap waits for bytes of a client, once.
+type trap struct {
+	match   func(clientBytes []byte) bool
+	deliver bool // whether the server gets the bytes
+	sprung  chan struct{}
+}
+
+// Proxy starts a proxy in front of target, which is a host and port, for the time of this test.
+func Proxy(t testing.TB, target string) *TCPProxy {
+	t.Helper()
+	ports, err := freePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &TCPProxy{t: t, Addr: loopback(ports[0]), target: target, links: map[*link]struct{}{}, open: make(chan struct{})}
+	close(p.open)
+	p.Refuse(false)
+	t.Cleanup(p.close)
+	return p
+}
+
+// Through returns the URL or DSN of the server with the proxy's address in the place of the server's.
+func (p *TCPProxy) Through(url string) string {
+	if !strings.Contains(url, p.target) {
+		p.t.Errorf("lead a client through the proxy: its URL does not name %s", p.target)
+	}
+	return strings.Replace(url, p.target, p.Addr, 1)
+}
+
+// Cut resets all connections there are: both sides get an error at once. New ones are taken.
+func (p *TCPProxy) Cut() {
+	for _, l := range p.current() {
+		l.cut()
+	}
+}
+
+// Refuse makes new connections fail with "connection refused", or lets them in again. Those there are stay.
+func (p *TCPProxy) Refuse(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on == (p.listener == nil) {
+		return
+	}
+	if on {
+		_ = p.listener.Close() // a listener always closes
+		p.listener = nil
+		return
+	}
+	l, err := net.Listen("tcp", p.Addr)
+	if err != nil {
+		p.t.Errorf("listen again on the proxy's port: %v", err)
+		return
+	}
+	p.listener = l.(*net.TCPListener)
+	p.wg.Go(func() { p.accept(l) })
+}
+
+// Hold freezes the bytes of all connections, in both directions, as a network does that drops every packet; new connections are taken and
+// frozen too. Hold(false) lets the bytes go on: none is lost.
+func (p *TCPProxy) Hold(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch held := !isClosed(p.open); {
+	case on && !held:
+		p.open = make(chan struct{})
+	case !on && held:
+		close(p.open)
+	}
+}
+
+// Delay holds each piece of bytes back for d, in both directions, which makes every link slow. 0 ends it.
+func (p *TCPProxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// DropReply waits for the first piece of bytes from a client for which match is true, gives it to the server, waits until the server replies,
+// and then cuts that connection instead of passing the reply on: the server did it and the client does not know. The channel is closed when
+// that has happened. It happens once.
+//
+// A piece is what one read brings, at most 64 KiB: small requests such as COMMIT come whole.
+func (p *TCPProxy) DropReply(match func(clientBytes []byte) bool) <-chan struct{} {
+	return p.set(&trap{match: match, deliver: true})
+}
+
+// DropRequest cuts the connection before the server gets the first piece of bytes for which match is true: the server did not do it and the
+// client does not know. The channel is closed when that has happened. It happens once.
+func (p *TCPProxy) DropRequest(match func(clientBytes []byte) bool) <-chan struct{} {
+	return p.set(&trap{match: match})
+}
+
+func (p *TCPProxy) set(t *trap) <-chan struct{} {
+	t.sprung = make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.traps = append(p.traps, t)
+	return t.sprung
+}
+
+// Links is the number of connections that are open now.
+func (p *TCPProxy) Links() int { return len(p.current()) }
+
+func (p *TCPProxy) current() []*link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var links []*link
+	for l := range p.links {
+		links = append(links, l)
+	}
+	return links
+}
+
+func (p *TCPProxy) close() {
+	p.Refuse(true)
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.Cut()
+	p.wg.Wait()
+}
+
+// accept ends when its listener is closed.
+func (p *TCPProxy) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				p.t.Errorf("proxy: accept: %v", err)
+			}
+			return
+		}
+		l := &link{client: conn.(*net.TCPConn), gone: make(chan struct{})}
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			l.cut()
+			return
+		}
+		p.links[l] = struct{}{}
+		p.mu.Unlock()
+		p.wg.Go(func() { p.serve(l) })
+	}
+}
+
+// serve carries the bytes of one link until both sides have ended or the link is cut.
+func (p *TCPProxy) serve(l *link) {
+	defer func() {
+		l.cut()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.links, l)
+	}()
+	conn, err := net.DialTimeout("tcp", p.target, askTimeout)
+	if err != nil {
+		return // the client's connection is reset, as by a server that is down
+	}
+	server := conn.(*net.TCPConn)
+	l.server.Store(server)
+	if isClosed(l.gone) { // cut while the server was dialled, so cut did not see it
+		reset(server)
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { p.carry(l, l.client, server, p.fromClient) })
+	p.carry(l, server, l.client, p.fromServer)
+	wg.Wait()
+}
+
+// carry copies one direction. verdict says whether a piece is passed on; it may cut the link.
+func (p *TCPProxy) carry(l *link, from, to *net.TCPConn, verdict func(*link, []byte) bool) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if !p.wait(l) || !verdict(l, buf[:n]) {
+				l.cut()
+				return
+			}
+			if _, err := to.Write(buf[:n]); err != nil {
+				l.cut()
+				return
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			_ = to.CloseWrite() // one direction has ended; the other may go on
+			return
+		case err != nil:
+			l.cut()
+			return
+		}
+	}
+}
+
+// wait holds bytes back as Hold and Delay say; it is false when the link was cut meanwhile.
+func (p *TCPProxy) wait(l *link) bool {
+	p.mu.Lock()
+	open, delay := p.open, p.delay
+	p.mu.Unlock()
+	if delay > 0 {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-l.gone:
+			return false
+		}
+	}
+	select {
+	case <-open:
+		return true
+	case <-l.gone:
+		return false
+	}
+}
+
+// fromClient springs the first trap that matches.
+func (p *TCPProxy) fromClient(l *link, piece []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, t := range p.traps {
+		if !t.match(piece) {
+			continue
+		}
+		p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
+		if t.deliver {
+			l.dropping.Store(t)
+			return true
+		}
+		l.cut()
+		close(t.sprung)
+		return false
+	}
+	return true
+}
+
+// fromServer drops the reply a sprung trap waits for.
+func (p *TCPProxy) fromServer(l *link, _ []byte) bool {
+	t := l.dropping.Load()
+	if t == nil {
+		return true
+	}
+	l.cut()
+	close(t.sprung)
+	return false
+}
+
+// cut resets both sides. It may be called twice.
+func (l *link) cut() {
+	l.once.Do(func() {
+		close(l.gone)
+		reset(l.client)
+		if server := l.server.Load(); server != nil {
+			reset(server)
+		}
+	})
+}
+
+// reset closes so that the other side gets a reset instead of an orderly end.
+func reset(conn *net.TCPConn) {
+	_ = conn.SetLinger(0) // fails only on a closed connection
+	_ = conn.Close()
+}
