@@ -39,8 +39,8 @@ type Config struct {
 	Queue string `env:"QUEUE"`
 	// RoutingKeys bind the main queue to the exchange; topic patterns, each at most 255 bytes. Default stock.rollback.
 	RoutingKeys []string `env:"ROUTING_KEYS"`
-	// KeyFrom lists where a message's key comes from, first existing source wins: header:NAME, property:NAME, json:/POINTER,
-	// body:sha256. Default header:x-message-key,property:message_id,body:sha256. Changing it changes identities.
+	// KeyFrom lists where a message's key comes from, first existing source wins: header:NAME, property:message_id,
+	// property:correlation_id, json:/POINTER, body:sha256. Default header:x-message-key,property:message_id,body:sha256. Changing it changes identities.
 	KeyFrom string `env:"KEY_FROM"`
 	// LogTable is the consumer log's table: an identifier of at most 50 characters. Default consumer_log.
 	LogTable string `env:"LOG_TABLE"`

@@ -14,6 +14,9 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // rule is what one value must satisfy. Range text and check are made together, so that the documentation cannot drift.
@@ -208,7 +211,12 @@ func amqpURLs() rule {
 	return rule{text: "amqp:// or amqps:// URLs, comma-separated", check: func(_ string, v any) string {
 		urls := v.(URLs)
 		for i, raw := range urls {
-			if problem := urlProblem(raw, "amqp", "amqps"); problem != "" {
+			problem := urlProblem(raw, "amqp", "amqps")
+			if err := rabbit.CheckURL(raw); problem == "" && err != nil {
+				what, _, _ := strings.Cut(err.Error(), "; expected ") // the example is the variable's own
+				problem = what
+			}
+			if problem != "" {
 				if len(urls) > 1 {
 					return fmt.Sprintf("URL %d of %d %s", i+1, len(urls), problem)
 				}
@@ -297,9 +305,13 @@ func offOr(r rule) rule {
 	}}
 }
 
-// keyFrom checks the form of each source; what a source means is known by the package that reads messages.
+// keyFrom asks the package that reads messages.
 func keyFrom() rule {
-	return rule{text: "header:NAME, property:NAME, json:/POINTER, body:sha256, comma-separated", check: func(raw string, _ any) string {
+	return rule{text: "header:NAME, property:message_id, property:correlation_id, json:/POINTER, body:sha256; comma-separated", check: func(raw string, _ any) string {
+		if _, err := wire.ParseKeySources(raw); err != nil {
+			what, _, _ := strings.Cut(err.Error(), "; for example ") // the example is the variable's own
+			return "does not work: " + what
+		}
 		return ""
 	}}
 }
