@@ -1,0 +1,184 @@
+package deploy_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/config"
+)
+
+var variable = regexp.MustCompile(`\bROLLBACKD_[A-Z0-9_]+`)
+
+func TestEveryVariableUsedIsASettingOfTheProgram(t *testing.T) {
+	known := make(map[string]bool)
+	for _, v := range config.Variables() {
+		known[v.Name], known[v.Name+"_FILE"] = true, true
+	}
+	used := 0
+	for path, text := range files(t) {
+		for _, name := range variable.FindAllString(text, -1) {
+			used++
+			if !known[name] && name != "ROLLBACKD_SERVICE_" { // Kubernetes' own
+				t.Errorf("%s uses %s, which is no setting", path, name)
+			}
+		}
+	}
+	if used < 20 {
+		t.Errorf("only %d variables found: the pattern is wrong", used)
+	}
+}
+
+// metricNames are the program's own, beside those that every Go process exports.
+var metricNames = []string{
+	"rollbackd_deliveries_total", "rollbackd_dead_lettered_total", "rollbackd_batch_size", "rollbackd_batch_duration_seconds",
+	"rollbackd_lag_seconds", "rollbackd_dead_letters", "rollbackd_oldest_open_seconds", "rollbackd_oldest_dead_letter_seconds",
+	"rollbackd_lock_attempts_total", "rollbackd_publishes_total", "rollbackd_dependency_up", "rollbackd_paused",
+}
+
+var (
+	metric    = regexp.MustCompile(`\brollbackd_[a-z_]+`)
+	histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+func TestAlertsUseMetricsOfTheProgram(t *testing.T) {
+	names := metric.FindAllString(read(t, "prometheus/alerts.yaml"), -1)
+	if len(names) < 10 {
+		t.Fatalf("only %d metrics found: the pattern is wrong", len(names))
+	}
+	for _, name := range names {
+		if !slices.Contains(metricNames, name) && !slices.Contains(metricNames, histogram.ReplaceAllString(name, "")) {
+			t.Errorf("alerts use %s, which the program does not export", name)
+		}
+	}
+}
+
+// A stop that does not wait for the drain kills a process that holds claims: their messages then wait for the lease.
+func TestEveryStopWaitsLongerThanTheDrain(t *testing.T) {
+	cfg, _, err := config.Load(envFile(t, "systemd/rollbackd.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, pattern := range map[string]string{
+		"compose.yaml":               `stop_grace_period: (\d+)s`,
+		"kubernetes/deployment.yaml": `terminationGracePeriodSeconds: (\d+)`,
+		"systemd/rollbackd.service":  `TimeoutStopSec=(\d+)`,
+	} {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, path))
+		if found == nil {
+			t.Errorf("%s has no %s", path, pattern)
+			continue
+		}
+		seconds, err := strconv.Atoi(found[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wait := time.Duration(seconds) * time.Second; wait < cfg.DrainTimeout+5*time.Second {
+			t.Errorf("%s waits %v for a stop, want at least 5s more than the drain's %v", path, wait, cfg.DrainTimeout)
+		}
+	}
+}
+
+func TestEnvironmentFileIsAGoodConfiguration(t *testing.T) {
+	_, warnings, err := config.Load(envFile(t, "systemd/rollbackd.env"))
+	if err != nil || len(warnings) > 0 {
+		t.Errorf("error %v, warnings %v; want neither", err, warnings)
+	}
+}
+
+func TestUnitRunsTheInstalledNameAndStopsAtABadConfiguration(t *testing.T) {
+	unit := read(t, "systemd/rollbackd.service")
+	for _, line := range []string{"ExecStart=/usr/bin/rollbackd run", "RestartPreventExitStatus=2", "EnvironmentFile=/etc/rollbackd/rollbackd.env"} {
+		if !strings.Contains(unit, "\n"+line+"\n") {
+			t.Errorf("unit lacks %q", line)
+		}
+	}
+}
+
+func TestImageIsStaticAndNotRoot(t *testing.T) {
+	dockerfile := read(t, "Dockerfile")
+	stages := regexp.MustCompile(`(?m)^FROM `).FindAllStringIndex(dockerfile, -1)
+	if len(stages) != 2 {
+		t.Fatalf("Dockerfile has %d stages, want 2", len(stages))
+	}
+	build, final := dockerfile[:stages[1][0]], dockerfile[stages[1][0]:]
+	for _, want := range []string{"CGO_ENABLED=0", "./cmd/consumer", "-X main.version=$VERSION"} {
+		if !strings.Contains(build, want) {
+			t.Errorf("build stage lacks %q", want)
+		}
+	}
+	for _, want := range []string{"FROM scratch", "USER 65532:65532", "/usr/bin/rollbackd", `CMD ["run"]`, "ca-certificates.crt"} {
+		if !strings.Contains(final, want) {
+			t.Errorf("final stage lacks %q", want)
+		}
+	}
+	if _, err := os.Stat("../cmd/consumer/main.go"); err != nil {
+		t.Errorf("what the Dockerfile builds is not there: %v", err)
+	}
+}
+
+func TestReadmeNamesEveryFile(t *testing.T) {
+	readme := read(t, "README.md")
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasSuffix(name, ".go") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".dockerignore") || name == "README.md" {
+			continue
+		}
+		if !strings.Contains(readme, name) {
+			t.Errorf("README.md does not mention %s", name)
+		}
+	}
+}
+
+// envFile is an environment file as systemd reads it: NAME=value lines, quotes around a value stripped.
+func envFile(t *testing.T, path string) []string {
+	t.Helper()
+	var env []string
+	for line := range strings.Lines(read(t, path)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		if !ok {
+			t.Fatalf("%s: %q is not NAME=value", path, line)
+		}
+		env = append(env, name+"="+strings.Trim(value, "'"))
+	}
+	return env
+}
+
+// files are all texts of this directory except Go code, by path.
+func files(t *testing.T) map[string]string {
+	t.Helper()
+	texts := make(map[string]string)
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".sum") {
+			texts[path] = read(t, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return texts
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
