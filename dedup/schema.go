@@ -26,13 +26,20 @@ var keyColumns = []struct {
 // steps this program can live with is accepted, so that a fleet can be migrated first and replaced one by one. Any other
 // error means that nothing could be found out.
 func CheckSchema(ctx context.Context, db *gorm.DB, table string) error {
-	sets, err := setsOf(MigrateOptions{Table: table})
-	if err != nil {
-		return fmt.Errorf("check the schema: %w", err)
-	}
 	pool, err := db.DB()
 	if err != nil {
 		return fmt.Errorf("check the schema: take the pool from gorm: %w", err)
+	}
+	return checkSchema(ctx, pool, table)
+}
+
+// CheckSchema is [CheckSchema] for the log's own table.
+func (l *Log) CheckSchema(ctx context.Context) error { return checkSchema(ctx, l.db, l.o.Table) }
+
+func checkSchema(ctx context.Context, pool *sql.DB, table string) error {
+	sets, err := setsOf(MigrateOptions{Table: table})
+	if err != nil {
+		return fmt.Errorf("check the schema: %w", err)
 	}
 	for _, name := range []string{table, eventTable(table)} {
 		if err := checkTable(ctx, pool, name); err != nil {
