@@ -1,0 +1,105 @@
+package rabbit_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+func config(url string) rabbit.Config {
+	return rabbit.Config{
+		URLs: []string{url}, Name: rabbit.ConnectionName("test"),
+		Heartbeat: 2 * time.Second, DialTimeout: 10 * time.Second, ConfirmTimeout: 10 * time.Second, CloseTimeout: 2 * time.Second,
+	}
+}
+
+func dial(t *testing.T, url string) *rabbit.Conn {
+	t.Helper()
+	c, err := rabbit.Dial(t.Context(), config(url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func quorum(more rabbit.Table) rabbit.Table {
+	args := rabbit.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1000)}
+	for k, v := range more {
+		args[k] = v
+	}
+	return args
+}
+
+func consume(t *testing.T, c *rabbit.Conn, queue string, prefetch int) *rabbit.Subscription {
+	t.Helper()
+	s, err := c.Consume(t.Context(), queue, rabbit.ConsumerTag(1), prefetch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// collect takes n deliveries.
+func collect(t *testing.T, s *rabbit.Subscription, n int) []rabbit.Delivery {
+	t.Helper()
+	var all, buf []rabbit.Delivery
+	for len(all) < n {
+		var err error
+		buf, err = s.Collect(t.Context(), n-len(all), 0, buf)
+		if err != nil {
+			t.Fatalf("after %d of %d deliveries: %v", len(all), n, err)
+		}
+		all = append(all, buf...)
+	}
+	return all
+}
+
+func publishN(t *testing.T, p *rabbit.Publisher, queue string, n int) {
+	t.Helper()
+	var batch []rabbit.Publishing
+	for i := range n {
+		batch = append(batch, rabbit.Publishing{Key: queue, Message: rabbit.Message{MessageID: fmt.Sprint(i), Body: []byte("body")}})
+	}
+	for i, err := range p.Publish(t.Context(), batch) {
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+func publisher(t *testing.T, cfg rabbit.Config) *rabbit.Publisher {
+	t.Helper()
+	p := rabbit.NewPublisher(cfg)
+	t.Cleanup(func() {
+		if err := p.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Logf("close publisher: %v", err) // some tests leave a dead broker behind
+		}
+	})
+	return p
+}
+
+// eventually waits for a state that the broker reports with delay.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(30 * time.Second)
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("not within 30s: %s", what)
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package rabbit_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func to(queue, id string) rabbit.Publishing {
+	return rabbit.Publishing{Key: queue, Message: rabbit.Message{MessageID: id, Body: []byte("body")}}
+}
+
+func TestPublishedMessagesArriveWholeInOrderAndPersistent(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("whole")
+	b.DeclareQueue(q, quorum(nil))
+	p := publisher(t, config(b.URL))
+	at := time.Unix(1_700_000_000, 0)
+	m := rabbit.Message{
+		Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr", ReplyTo: "reply",
+		Type: "tag", AppID: "app", Timestamp: at, Priority: 3, UserID: "somebody", Expiration: "rubbish", DeliveryMode: rabbit.Transient,
+		Headers: rabbit.Table{"int": 1 << 40, "map": map[string]any{"a": uint(1)}, "list": []any{map[string]any{}, []byte{1}, nil}},
+	}
+	if err := p.Publish(t.Context(), []rabbit.Publishing{{Key: q, Message: m}})[0]; err != nil {
+		t.Fatal(err)
+	}
+	d := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]
+	if string(d.Body) != "b" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" || d.CorrelationID != "corr" ||
+		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 {
+		t.Errorf("delivery = %+v", d)
+	}
+	if d.UserID != "" || d.Expiration != "" || d.DeliveryMode != rabbit.Persistent {
+		t.Errorf("UserID %q, Expiration %q, DeliveryMode %d; want none, none, persistent", d.UserID, d.Expiration, d.DeliveryMode)
+	}
+	if d.Headers["int"] != int64(1<<40) || d.Headers["map"].(rabbit.Table)["a"] != int64(1) {
+		t.Errorf("headers = %v", d.Headers)
+	}
+}
+
+func TestEachMessageGetsItsOwnVerdict(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q, full := b.Name("open"), b.Name("full")
+	b.DeclareQueue(q, quorum(nil))
+	b.DeclareQueue(full, rabbit.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
+	p := publisher(t, config(b.URL))
+	long := to(q, strings.Repeat("x", 256))
+	huge := to(q, "huge")
+	huge.Headers = rabbit.Table{"big": strings.Repeat("x", 131_072)}
+	odd := to(q, "odd")
+	odd.Headers = rabbit.Table{"odd": struct{}{}}
+	deep := to(q, "deep")
+	nested := any("bottom")
+	for range 40 {
+		nested = []any{nested}
+	}
+	deep.Headers = rabbit.Table{"deep": nested}
+	var batch []rabbit.Publishing
+	want := []error{nil, rabbit.ErrUnroutable, nil, rabbit.ErrUnsendable, rabbit.ErrUnsendable, rabbit.ErrUnsendable, rabbit.ErrUnsendable, nil, rabbit.ErrNacked, nil}
+	batch = append(batch, to(q, "1"), to(b.Name("nowhere"), "2"), to(q, "3"), long, huge, odd, deep, to(full, "fills it"), to(full, "over"), to(q, "last"))
+	for i, err := range p.Publish(t.Context(), batch) {
+		if !errors.Is(err, want[i]) || (want[i] == nil) != (err == nil) {
+			t.Errorf("message %d (%.20q): %v, want %v", i, batch[i].MessageID, err, want[i])
+		}
+	}
+	if n := b.Depth(q); n != 3 {
+		t.Errorf("%d messages arrived, want 3", n)
+	}
+	if len(p.Publish(t.Context(), nil)) != 0 {
+		t.Error("an empty batch has verdicts")
+	}
+}
+
+func TestUnroutableIsNeverReportedAsPublishedWhileManyPublish(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q, nowhere := b.Name("some"), b.Name("none")
+	b.DeclareQueue(q, quorum(nil))
+	p := publisher(t, config(b.URL))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			batch := make([]rabbit.Publishing, 700) // 8 × 700 is more than the window
+			for i := range batch {
+				batch[i] = to(q, "routed")
+				if i%7 == 0 {
+					batch[i] = to(nowhere, "unroutable")
+				}
+			}
+			for i, err := range p.Publish(t.Context(), batch) {
+				if i%7 == 0 && !errors.Is(err, rabbit.ErrUnroutable) || i%7 != 0 && err != nil {
+					t.Errorf("message %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := b.Depth(q); n != 8*600 {
+		t.Errorf("%d messages arrived, want %d", n, 8*600)
+	}
+}
+
+func TestOneRefusedMessageIsBlamedAlone(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("refused")
+	b.DeclareQueue(q, quorum(nil))
+	for _, tt := range []struct {
+		name   string
+		spoilt rabbit.Publishing
+		want   error
+		text   string
+	}{
+		{"missing exchange", rabbit.Publishing{Exchange: "nowhere", Key: q}, rabbit.ErrUnroutable, "no exchange 'nowhere'"},
+		{"header that the broker cannot read", rabbit.Publishing{Key: q, Message: rabbit.Message{Headers: rabbit.Table{"CC": "no list"}}}, rabbit.ErrUnsendable, "CC"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := publisher(t, config(b.URL))
+			batch := make([]rabbit.Publishing, 20)
+			for i := range batch {
+				batch[i] = to(q, "good")
+			}
+			batch[7], batch[8] = tt.spoilt, tt.spoilt
+			for i, err := range p.Publish(t.Context(), batch) {
+				switch guilty := i == 7 || i == 8; {
+				case guilty && (!errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text)):
+					t.Errorf("the refused message %d: %v, want %v", i, err, tt.want)
+				case !guilty && err != nil:
+					t.Errorf("message %d: %v", i, err)
+				}
+			}
+			publishN(t, p, q, 1)
+		})
+	}
+}
+
+func TestOversizedMessageIsBlamedAlone(t *testing.T) {
+	t.Parallel()
+	s := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQConfig: "max_message_size = 100000"})
+	b := s.Broker(t)
+	q := b.Name("size")
+	b.DeclareQueue(q, quorum(nil))
+	p := publisher(t, config(b.URL))
+	batch := []rabbit.Publishing{to(q, "1"), to(q, "too large"), to(q, "2"), to(q, "too large too"), to(q, "3")}
+	batch[1].Body, batch[3].Body = make([]byte, 100_001), make([]byte, 200_000)
+	for i, err := range p.Publish(t.Context(), batch) {
+		if large := i == 1 || i == 3; large && !errors.Is(err, rabbit.ErrUnsendable) || !large && err != nil {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+}
+
+func TestPublisherDialsAnewAfterItsConnectionDied(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("anew")
+	b.DeclareQueue(q, quorum(nil))
+	p := publisher(t, config(b.URL))
+	for range 3 {
+		publishN(t, p, q, 10)
+		b.CloseConnections()
+		// The first Publish may meet the dying connection: then it must not claim success.
+		eventually(t, "published again", func() bool {
+			err := p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0]
+			if err != nil && !errors.Is(err, rabbit.ErrUnconfirmed) {
+				t.Errorf("Publish = %v", err)
+			}
+			return err == nil
+		})
+	}
+}
+
+func TestClosedPublisherRefusesAndCloseWaits(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("closing")
+	b.DeclareQueue(q, quorum(nil))
+	p := rabbit.NewPublisher(config(b.URL))
+	if err := p.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var confirmed, refused int
+	var mu sync.Mutex
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				err := p.Publish(t.Context(), []rabbit.Publishing{to(q, "x")})[0]
+				mu.Lock()
+				switch {
+				case err == nil:
+					confirmed++
+				case errors.Is(err, rabbit.ErrClosed) && !errors.Is(err, rabbit.ErrUnconfirmed):
+					refused++
+				default:
+					t.Errorf("Publish = %v, want confirmed or refused", err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	eventually(t, "some confirmed", func() bool { mu.Lock(); defer mu.Unlock(); return confirmed > 8 })
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if n := b.Depth(q); n != confirmed || confirmed+refused != 160 {
+		t.Errorf("%d in the queue, %d confirmed, %d refused", n, confirmed, refused)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
+	t.Parallel()
+	s := stack.OwnRabbit(t)
+	b := s.Broker(t)
+	q := b.Name("frozen")
+	b.DeclareQueue(q, quorum(nil))
+	cfg := config(b.URL)
+	cfg.Heartbeat, cfg.ConfirmTimeout, cfg.DialTimeout, cfg.CloseTimeout = time.Second, time.Second, time.Second, 500*time.Millisecond
+	p := publisher(t, cfg)
+	publishN(t, p, q, 100)
+	c, err := rabbit.Dial(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := consume(t, c, q, 100)
+	d := collect(t, sub, 100)
+	if err := s.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			big := make([]rabbit.Publishing, 200)
+			for i := range big { // more than all socket buffers hold: the writer itself gets stuck
+				big[i] = to(q, "x")
+				big[i].Body = make([]byte, 100_000)
+			}
+			for _, err := range p.Publish(t.Context(), big) {
+				if err == nil {
+					t.Error("a frozen broker confirmed")
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		if _, err := sub.Collect(t.Context(), 1, 0, nil); err == nil {
+			t.Error("Collect on a frozen broker: no error")
+		}
+	})
+	wg.Wait()
+	if err := sub.Ack(d[0].Tag, false); !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("ack after the heartbeat was missed: %v", err)
+	}
+	if err := sub.Cancel(t.Context()); err != nil {
+		t.Errorf("Cancel: %v", err)
+	}
+	_ = sub.Close()
+	_ = c.Close()
+	if took := time.Since(start); took > 12*time.Second { // four publishers, each with a dial of its own
+		t.Errorf("it took %v", took)
+	}
+	if err := s.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "published again", func() bool { return p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0] == nil })
+}
+
+func TestStuckAcksEndWithTheHeartbeat(t *testing.T) {
+	t.Parallel()
+	s := stack.OwnRabbit(t)
+	b := s.Broker(t)
+	q := b.Name("stuck")
+	b.DeclareQueue(q, quorum(nil))
+	cfg := config(b.URL)
+	cfg.Heartbeat, cfg.CloseTimeout = time.Second, 500*time.Millisecond
+	publishN(t, publisher(t, cfg), q, 1)
+	c, err := rabbit.Dial(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := consume(t, c, q, 1)
+	collect(t, sub, 1)
+	if err := s.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Thaw() //nolint:errcheck // the server is killed at the end of the test anyway
+	done := make(chan error, 1)
+	go func() { done <- rabbit.FillSocket(sub) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a write to a frozen broker is stuck although the heartbeat was missed")
+	}
+	<-c.Done()
+	_ = c.Close()
+}
+
+func TestMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T) {
+	t.Parallel()
+	s := stack.OwnRabbit(t)
+	b := s.Broker(t)
+	q := b.Name("alarm")
+	b.DeclareQueue(q, quorum(nil))
+	cfg := config(b.URL)
+	cfg.ConfirmTimeout = 2 * time.Second
+	p := publisher(t, cfg)
+	publishN(t, p, q, 1)
+	c := dial(t, b.URL)
+	sub := consume(t, c, q, 10)
+	b.Eval(`rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})`)
+	err := p.Publish(t.Context(), []rabbit.Publishing{to(q, "blocked")})[0]
+	if !errors.Is(err, rabbit.ErrUnconfirmed) || !strings.Contains(err.Error(), "low on memory") {
+		t.Errorf("Publish under a memory alarm: %v", err)
+	}
+	d := collect(t, sub, 1)[0]
+	if err := sub.Ack(d.Tag, false); err != nil {
+		t.Errorf("ack on the consuming connection: %v", err)
+	}
+	eventually(t, "acked under the alarm", func() bool { return b.Unacked(q) == 0 })
+	b.Eval(`rabbit_alarm:clear_alarm({resource_limit, memory, node()})`)
+	publishN(t, p, q, 1)
+}
+
+func TestEndOfContextEndsPublishing(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	p := publisher(t, config(b.URL))
+	cause := errors.New("time to stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	for _, err := range p.Publish(ctx, []rabbit.Publishing{to("q", "1"), to("q", "2")}) {
+		if !errors.Is(err, cause) {
+			t.Errorf("Publish = %v, want the context's cause", err)
+		}
+	}
+}

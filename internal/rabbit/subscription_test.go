@@ -1,0 +1,214 @@
+package rabbit_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("all")
+	b.DeclareQueue(q, quorum(nil))
+	at := time.Unix(1_700_000_000, 0)
+	b.Publish("", q, stack.Message{
+		Body: []byte{0, 255}, ContentType: "a/b", ContentEncoding: "gzip", MessageId: "id", CorrelationId: "corr", ReplyTo: "reply",
+		Type: "tag", AppId: "app", Timestamp: at, Priority: 3, DeliveryMode: 1, Expiration: "600000", UserId: "",
+		Headers: rabbit.Table{"n": int16(7), "t": rabbit.Table{"x": []any{true, nil}}},
+	})
+	s := consume(t, dial(t, b.URL), q, 1)
+	d := collect(t, s, 1)[0]
+	if string(d.Body) != "\x00\xff" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" || d.CorrelationID != "corr" ||
+		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 || d.DeliveryMode != rabbit.Transient ||
+		d.Expiration != "600000" || d.RoutingKey != q || d.Exchange != "" || d.Redelivered || d.Count != 0 || d.Headers["n"] != int16(7) {
+		t.Errorf("delivery = %+v", d)
+	}
+	if err := s.Requeue(d.Tag, false); err != nil {
+		t.Fatal(err)
+	}
+	again := collect(t, s, 1)[0]
+	if !again.Redelivered || again.Count != 1 {
+		t.Errorf("requeued: Redelivered %v Count %d, want true 1", again.Redelivered, again.Count)
+	}
+}
+
+func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("collect")
+	b.DeclareQueue(q, quorum(nil))
+	publishN(t, publisher(t, config(b.URL)), q, 5)
+	s := consume(t, dial(t, b.URL), q, 10)
+	first, err := s.Collect(t.Context(), 3, time.Minute, nil)
+	if err != nil || len(first) != 3 {
+		t.Fatalf("limit 3: %d deliveries, %v", len(first), err)
+	}
+	second, err := s.Collect(t.Context(), 100, 300*time.Millisecond, nil)
+	if err != nil || len(second) != 2 {
+		t.Fatalf("linger: %d deliveries, %v", len(second), err)
+	}
+	cause := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, cause)
+	defer cancel()
+	if got, err := s.Collect(ctx, 1, 0, nil); !errors.Is(err, cause) || len(got) != 0 {
+		t.Fatalf("empty queue: %d deliveries, %v; want the context's cause", len(got), err)
+	}
+	if _, err := s.Collect(t.Context(), 0, 0, nil); err == nil {
+		t.Error("a limit of 0 was taken")
+	}
+}
+
+func TestPrefetchIsCheckedAndHolds(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("prefetch")
+	b.DeclareQueue(q, quorum(nil))
+	c := dial(t, b.URL)
+	for _, n := range []int{-1, 0, 65536, 70000} {
+		if _, err := c.Consume(t.Context(), q, "tag", n); err == nil {
+			t.Errorf("prefetch %d was taken", n)
+		}
+	}
+	if _, err := c.Consume(t.Context(), q, "", 1); err == nil {
+		t.Error("an empty consumer tag was taken")
+	}
+	publishN(t, publisher(t, config(b.URL)), q, 5)
+	s := consume(t, c, q, 2)
+	got := collect(t, s, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := s.Collect(ctx, 1, 0, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("a third delivery with prefetch 2: %v", err)
+	}
+	if err := s.Ack(got[1].Tag, true); err != nil {
+		t.Fatal(err)
+	}
+	collect(t, s, 2)
+}
+
+func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("twice")
+	b.DeclareQueue(q, quorum(nil))
+	publishN(t, publisher(t, config(b.URL)), q, 6)
+	s := consume(t, dial(t, b.URL), q, 10)
+	d := collect(t, s, 6)
+	mustAck := func(tag uint64, multiple bool) {
+		t.Helper()
+		if err := s.Ack(tag, multiple); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustAck(d[1].Tag, false)
+	mustAck(d[3].Tag, false)
+	for _, tag := range []uint64{d[1].Tag, d[3].Tag, 0, d[5].Tag + 1} {
+		if err := s.Ack(tag, false); !errors.Is(err, rabbit.ErrNotOutstanding) {
+			t.Errorf("ack %d: %v, want ErrNotOutstanding", tag, err)
+		}
+	}
+	mustAck(d[2].Tag, true) // 1, 2, 3; then 4 is settled as well
+	if err := s.Requeue(d[0].Tag, false); !errors.Is(err, rabbit.ErrNotOutstanding) {
+		t.Errorf("requeue of an acked one: %v", err)
+	}
+	mustAck(d[5].Tag, true)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
+}
+
+func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("cancel")
+	b.DeclareQueue(q, quorum(nil))
+	publishN(t, publisher(t, config(b.URL)), q, 4)
+	s := consume(t, dial(t, b.URL), q, 3)
+	first := collect(t, s, 1)
+	eventually(t, "prefetch filled", func() bool { return b.Unacked(q) == 3 })
+	if err := s.Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ack(first[0].Tag, false); err != nil {
+		t.Fatal(err)
+	}
+	rest := collect(t, s, 2)
+	if _, err := s.Collect(t.Context(), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) || !errors.Is(s.Err(), rabbit.ErrCancelled) {
+		t.Fatalf("after the last delivery: %v, Err %v; want ErrCancelled", err, s.Err())
+	}
+	if err := s.Requeue(rest[1].Tag, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Cancel(t.Context()), s.Close(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "3 of 4 back in the queue", func() bool { return b.Depth(q) == 3 && b.Unacked(q) == 0 })
+}
+
+func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("deleted")
+	b.DeclareQueue(q, quorum(nil))
+	c := dial(t, b.URL)
+	s := consume(t, c, q, 1)
+	b.Delete(q)
+	if _, err := s.Collect(t.Context(), 1, 0, nil); !errors.Is(err, rabbit.ErrConsumerCancelled) || s.Err() == nil {
+		t.Fatalf("Collect on a deleted queue: %v", err)
+	}
+	if c.Err() != nil {
+		t.Errorf("the connection is over too: %v", c.Err())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLateAckAfterTheConnectionDiedSettlesNothing(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("late")
+	b.DeclareQueue(q, quorum(nil))
+	publishN(t, publisher(t, config(b.URL)), q, 3)
+	c := dial(t, b.URL)
+	s := consume(t, c, q, 3)
+	d := collect(t, s, 3)
+	b.CloseConnections()
+	if _, err := s.Collect(t.Context(), 1, 0, nil); err == nil || !strings.Contains(err.Error(), "closed by the test") {
+		t.Fatalf("Collect = %v, want the broker's reason", err)
+	}
+	<-c.Done()
+	if err := c.Err(); err == nil || !strings.Contains(err.Error(), "closed by the test") {
+		t.Errorf("Err = %v, want the broker's reason", err)
+	}
+	if err := s.Ack(d[2].Tag, true); !errors.Is(err, rabbit.ErrClosed) {
+		t.Fatalf("late ack: %v, want ErrClosed", err)
+	}
+	again := collect(t, consume(t, dial(t, b.URL), q, 3), 3)
+	if len(again) != 3 || again[0].Count != 1 {
+		t.Errorf("%d redelivered, count %d; want 3, 1", len(again), again[0].Count)
+	}
+}
+
+func TestConsumingFromAMissingQueueSaysSo(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c := dial(t, b.URL)
+	_, err := c.Consume(t.Context(), "nowhere", "tag", 1)
+	if err == nil || !strings.Contains(err.Error(), "no queue 'nowhere'") {
+		t.Fatalf("Consume = %v", err)
+	}
+	if e, ok := errors.AsType[*rabbit.BrokerError](err); !ok || e.Code != 404 {
+		t.Errorf("want a BrokerError 404, got %v", err)
+	}
+	if _, _, err := c.Depth(t.Context(), "nowhere"); err == nil {
+		t.Error("Depth of a missing queue")
+	}
+}
