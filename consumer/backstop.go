@@ -1,0 +1,90 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// processBackstop is the life of what the broker itself took off the main queue (the delivery limit, a policy): it gets a
+// row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
+func (l *lane) processBackstop(ctx context.Context, b *batch) error {
+	l.identify(b)
+	for ; len(b.open) > 0; b.nextPass() {
+		wait, err := l.routeBackstop(ctx, b)
+		if err != nil {
+			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
+		}
+		if err := l.settle(ctx, b); err != nil {
+			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
+		}
+		if wait > 0 { // somebody is at it: see what comes of it
+			l.clock.rest()
+			if err := sleep(ctx, min(wait, time.Second)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// routeBackstop ends every open item, but for those whose lease lives; it says how long the longest of these does.
+func (l *lane) routeBackstop(ctx context.Context, b *batch) (wait time.Duration, err error) {
+	var rows map[dedup.Key]dedup.Row
+	err = l.until(ctx, DependencyMySQL, func(ctx context.Context) (err error) {
+		rows, err = l.c.records.LookUp(ctx, keysOf(b.open))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	open := b.open
+	b.open = nil
+	for _, it := range open {
+		it.row = rows[it.id.Key]
+		switch {
+		case differs(it):
+			l.conflict(b, it) // opened again under its new name
+		case it.row.Status == dedup.Processing && it.row.LeaseLive:
+			wait = max(wait, it.row.Wait)
+			b.later = append(b.later, it)
+		case it.row.Status == dedup.Success:
+			it.end(Duplicate, ack{})
+		case it.row.Status == dedup.Dead && it.circumstances().LetterOf == it.row.Replays:
+			it.end(DuplicateOfDead, moveLetter{}) // it is the row's letter, moved by hand
+		case it.row.Status == dedup.Dead, it.row.Status == dedup.Discarded:
+			it.end(DuplicateOfDead, ack{})
+		default:
+			if err := l.buryBackstop(ctx, it); err != nil {
+				return 0, err
+			}
+		}
+	}
+	b.later = append(b.later, b.open...) // the renamed wait for the next pass with the rest
+	return wait, nil
+}
+
+// buryBackstop asks for a letter. A row whose lease expired is claimed first, so that nobody else attempts it meanwhile.
+func (l *lane) buryBackstop(ctx context.Context, it *item) error {
+	cause := fmt.Sprintf("delivered over %d times by RabbitMQ without being settled", it.delivery.Count)
+	if it.row.Status == dedup.Processing {
+		if it.row.Attempts >= l.c.cfg.MaxAttempts {
+			return l.onRow(ctx, it, func(ctx context.Context) error {
+				row, err := l.c.records.Exhaust(ctx, it.row)
+				if err == nil {
+					it.end(DeadLettered, deadLetter{wire.ReasonDeliveryLimit, row, cause})
+				}
+				return err
+			})
+		}
+		if err := l.claim(ctx, it); err != nil || it.outcome != 0 {
+			return err
+		}
+		it.row = it.claim.Row()
+	}
+	it.end(DeadLettered, deadLetter{wire.ReasonDeliveryLimit, it.row, cause})
+	return nil
+}

@@ -1,0 +1,203 @@
+package consumer
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// item is one delivery on its way through the life of a batch.
+type item struct {
+	delivery rabbit.Delivery
+	id       wire.Identity
+	copied   wire.CopyInfo // what the headers of an earlier copy say
+	msg      Message
+	unread   *unreadable // why nobody can read it; nil for a readable message
+
+	row       dedup.Row
+	lockKey   dedup.LockKey
+	locked    bool // by this batch, neither released nor marked done yet
+	held      bool // by another worker when last looked
+	attempt   verdict      // what the slow path must do with it
+	claim     *dedup.Claim // held while attempted
+	faults    suspicion
+	followers []*item // copies with the same identity and body in the same batch
+
+	outcome Outcome    // 0 while open
+	settle  settlement // what the broker will be told; nil while open
+	copyOut bool       // the copy that settle asks for is confirmed
+	durable bool       // nothing is missing but the ack
+	counted bool // taken into account by the brake
+	acked   bool
+}
+
+// unreadable says why a message cannot be handled at all.
+type unreadable struct {
+	reason wire.Reason
+	err    error
+}
+
+// settlement is how a delivery ends. nil means open: nothing may be told to the broker, and the delivery comes again.
+type settlement interface{ isSettlement() }
+
+type (
+	// ack: the outcome is durable.
+	ack struct{}
+	// retryAfter: a confirmed copy in the retry queue of delay, then ack.
+	retryAfter struct {
+		delay   time.Duration
+		attempt int
+		cause   string
+	}
+	// moveLetter: a confirmed copy in the dead-letter queue, where the row's letter was already, then ack.
+	moveLetter struct{}
+	// deadLetter: a confirmed copy in the dead-letter queue, then the row says dead, then ack.
+	deadLetter struct {
+		reason wire.Reason
+		from   dedup.Row // as it is before the row says dead
+		cause  string
+	}
+)
+
+func (ack) isSettlement()        {}
+func (retryAfter) isSettlement() {}
+func (moveLetter) isSettlement() {}
+func (deadLetter) isSettlement() {}
+
+func (it *item) end(o Outcome, s settlement) {
+	it.outcome, it.settle = o, s
+}
+
+func (it *item) entry() dedup.Entry {
+	return dedup.Entry{Key: it.id.Key, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
+}
+
+// fullEntry also holds what a person or reconcile needs to send the message again.
+func (it *item) fullEntry() dedup.Entry {
+	e := it.entry()
+	e.Body, e.Properties = it.delivery.Body, wire.MarshalProperties(it.delivery)
+	return e
+}
+
+// circumstances are what the verdict needs to know besides the row.
+func (it *item) circumstances() circumstances {
+	c := circumstances{Deliveries: it.delivery.Count, Unreadable: it.unread != nil, LetterOf: -1}
+	if !it.copied.DeadAt.IsZero() {
+		c.LetterOf = it.copied.Replays
+	}
+	return c
+}
+
+// differs reports whether the row belongs to another body. Only a committed row is asked, whatever its status.
+func differs(it *item) bool {
+	return len(it.row.BodyHash) > 0 && !bytes.Equal(it.row.BodyHash, it.id.BodyHash[:])
+}
+
+// conflict files an item whose key is taken by another body under a name of its own, which has a row or not.
+func (l *lane) conflict(b *batch, it *item) {
+	if it.locked {
+		b.stray, it.locked = append(b.stray, it.lockKey), false
+	}
+	id, err := wire.Conflict(it.id, it.delivery.Body)
+	it.id, it.msg.Key, it.row = id, id.Key, dedup.Row{}
+	it.unread = &unreadable{wire.ReasonConflict, err}
+	b.lead(it)
+}
+
+// asError is the failure of an attempt on a message that nobody can read.
+func (u *unreadable) asError() error { return Permanent(u) }
+
+// Error is why nobody can read it.
+func (u *unreadable) Error() string { return u.err.Error() }
+
+// Unwrap is what was found wrong.
+func (u *unreadable) Unwrap() error { return u.err }
+
+// batch is what a lane has in hand. Its steps narrow open until it is empty.
+type batch struct {
+	all     []*item             // in order of delivery
+	leaders map[dedup.Key]*item // the first of each identity in this pass
+	open    []*item             // leaders that are not yet settled and not waiting below
+	fresh   []*item             // to share a transaction
+	alone   []*item             // to be claimed and attempted one at a time
+	later   []*item             // wait for the next pass: another body under a key of this batch, or another worker's lock
+	pass    int
+	taken   time.Time
+	token   string // of the locks
+	stray   []dedup.LockKey // locked under identities that turned out to be another body's
+}
+
+// lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with
+// another body it waits, because bodies are compared only against a committed row.
+func (b *batch) lead(it *item) {
+	leader, taken := b.leaders[it.id.Key]
+	switch {
+	case !taken:
+		b.leaders[it.id.Key] = it
+		b.open = append(b.open, it)
+	case leader.id.BodyHash == it.id.BodyHash:
+		leader.followers = append(leader.followers, it)
+	default:
+		b.later = append(b.later, it)
+	}
+}
+
+// nextPass opens what had to wait.
+func (b *batch) nextPass() {
+	waited := b.later
+	b.open, b.later = nil, nil
+	b.pass++
+	if len(waited) == 0 {
+		return
+	}
+	clear(b.leaders)
+	for _, it := range waited {
+		b.lead(it)
+	}
+}
+
+func keysOf(items []*item) []dedup.Key {
+	keys := make([]dedup.Key, len(items))
+	for i, it := range items {
+		keys[i] = it.id.Key
+	}
+	return keys
+}
+
+func messagesOf(items []*item) []Message {
+	msgs := make([]Message, len(items))
+	for i, it := range items {
+		msgs[i] = it.msg
+	}
+	return msgs
+}
+
+func entriesOf(items []*item) []dedup.Entry {
+	entries := make([]dedup.Entry, len(items))
+	for i, it := range items {
+		entries[i] = it.entry()
+	}
+	return entries
+}
+
+// suspicion counts the troubles that one message met while other messages were applied.
+type suspicion struct {
+	met     int
+	applied uint64 // the engine's count of commits at the last trouble
+}
+
+// troublesForgiven is how often a message may meet trouble, while others succeed, before the trouble is its failure.
+const troublesForgiven = 2
+
+// blamed takes in one more trouble, and the engine's count of commits now. It reports whether the message itself must be
+// the cause.
+func (s *suspicion) blamed(applied uint64) bool {
+	if s.met == 0 || applied > s.applied {
+		s.met++
+		s.applied = applied
+	}
+	return s.met > troublesForgiven
+}

@@ -1,0 +1,141 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// effects runs the handler inside transactions. Its errors are of four kinds, told apart by errors.Is and errors.As:
+//
+//   - dedup.ErrExists, dedup.ErrLost: the row moved; nothing was committed.
+//   - dedup.ErrUnknown: the COMMIT's answer was lost; the effect may be committed or not, or be committed later.
+//   - *handlerError: the messages failed; nothing was committed.
+//   - *troubleError: a dependency failed or two transactions met; nothing was committed, no message is to blame.
+type effects struct {
+	db      *gorm.DB
+	pool    *sql.DB
+	handler Handler
+	timeout time.Duration
+	hook    func(Point)
+}
+
+// handlerError is a failure of the messages themselves.
+type handlerError struct{ err error }
+
+func (e *handlerError) Error() string { return e.err.Error() }
+func (e *handlerError) Unwrap() error { return e.err }
+
+// troubleError is anything that says nothing about this message's data.
+type troubleError struct {
+	fault dedup.Fault
+	err   error
+}
+
+func (e *troubleError) Error() string { return e.err.Error() }
+func (e *troubleError) Unwrap() error { return e.err }
+
+// errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
+var errHandlerTimeout = errors.New("handler timeout")
+
+// panicError is a handler's panic, with its stack.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("handler panicked: %v\n%s", e.value, e.stack) }
+
+// apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
+// costs no run of the handler and the row's lock is held while it runs.
+func (e *effects) apply(ctx context.Context, msgs []Message, mark func(context.Context, dedup.Execer) error) error {
+	bounded, cancel := context.WithTimeoutCause(ctx, e.timeout, fmt.Errorf("%w: over %v", errHandlerTimeout, e.timeout))
+	defer cancel()
+	tx, err := e.pool.BeginTx(bounded, nil)
+	if err != nil {
+		return e.explain(ctx, bounded, fmt.Errorf("begin: %w", err), nil)
+	}
+	guard := &guardedTx{tx: tx}
+	if err := mark(bounded, guard); err != nil {
+		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
+		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
+			return err
+		}
+		return e.explain(ctx, bounded, err, guard.failed)
+	}
+	err = e.call(bounded, gormOver(bounded, e.db, guard), msgs)
+	if err == nil {
+		err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
+	}
+	if err != nil {
+		_ = tx.Rollback()
+		return e.explain(ctx, bounded, err, guard.failed)
+	}
+	e.at(PointEffect)
+	if err := tx.Commit(); err != nil {
+		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) {
+			return e.explain(ctx, bounded, fmt.Errorf("commit: %w", err), nil) // refused before anything was sent
+		}
+		return fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs), err)
+	}
+	e.at(PointCommitted)
+	return nil
+}
+
+// call calls the handler and turns its panic into an error.
+func (e *effects) call(ctx context.Context, tx *gorm.DB, msgs []Message) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	return e.handler.Handle(ctx, tx, msgs)
+}
+
+// explain sorts an error of an uncommitted transaction. failed is the first statement's error that the guard saw: it
+// outweighs what the handler made of it.
+func (e *effects) explain(ctx, bounded context.Context, err, failed error) error {
+	for _, err := range []error{failed, err} {
+		switch fault := dedup.Classify(err); fault {
+		case dedup.FaultContention, dedup.FaultTooLarge, dedup.FaultUnavailable:
+			if ctx.Err() != nil {
+				return context.Cause(ctx) // the engine stops: not the database's fault
+			}
+			if fault == dedup.FaultUnavailable && bounded.Err() != nil && e.answers(ctx) == nil {
+				return &handlerError{context.Cause(bounded)} // the driver cut the connection because time was over
+			}
+			return &troubleError{fault, err}
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case bounded.Err() != nil:
+		// Too slow, or stuck on a server that does not answer? Ask the server.
+		if down := e.answers(ctx); down != nil {
+			return &troubleError{dedup.FaultUnavailable, fmt.Errorf("%w, and the database does not answer: %w", err, down)}
+		}
+		return &handlerError{fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
+	}
+	return &handlerError{err}
+}
+
+// answers asks the database for a sign of life on a connection of its own.
+func (e *effects) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("no answer to a ping within 2s"))
+	defer cancel()
+	return e.pool.PingContext(ctx)
+}
+
+func (e *effects) at(p Point) {
+	if e.hook != nil {
+		e.hook(p)
+	}
+}

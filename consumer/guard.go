@@ -1,0 +1,93 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"gorm.io/gorm"
+)
+
+// errHandlerEnded says that a handler tried to end the transaction that belongs to the engine.
+var errHandlerEnded = errors.New("a handler must not commit or roll back its transaction: return nil or an error instead")
+
+// guardedTx is the transaction as a handler gets it. After the first failed statement it refuses all others: after a
+// deadlock (1213) the server has rolled the transaction back and the next statement would commit by itself, and after a
+// lock wait timeout (1205) only that statement is gone and a swallowed error would commit half an effect.
+type guardedTx struct {
+	tx     *sql.Tx
+	failed error // of the first statement that failed; only the handler's goroutine touches it
+}
+
+var (
+	_ gorm.ConnPool    = (*guardedTx)(nil)
+	_ gorm.TxCommitter = (*guardedTx)(nil) // so that gorm nests transactions as savepoints
+)
+
+func (g *guardedTx) note(err error) error {
+	if err != nil && g.failed == nil {
+		g.failed = err
+	}
+	return err
+}
+
+func (g *guardedTx) refuse() error {
+	if g.failed == nil {
+		return nil
+	}
+	return fmt.Errorf("the transaction ended with an earlier statement's error: %w", g.failed)
+}
+
+// PrepareContext prepares a statement in the transaction.
+func (g *guardedTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	if err := g.refuse(); err != nil {
+		return nil, err
+	}
+	stmt, err := g.tx.PrepareContext(ctx, query)
+	return stmt, g.note(err)
+}
+
+// ExecContext runs a statement in the transaction.
+func (g *guardedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := g.refuse(); err != nil {
+		return nil, err
+	}
+	res, err := g.tx.ExecContext(ctx, query, args...)
+	return res, g.note(err)
+}
+
+// QueryContext queries in the transaction.
+func (g *guardedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := g.refuse(); err != nil {
+		return nil, err
+	}
+	rows, err := g.tx.QueryContext(ctx, query, args...)
+	return rows, g.note(err)
+}
+
+// QueryRowContext queries one row in the transaction. A *sql.Row cannot carry a foreign error, so after a failed
+// statement the row is that of a cancelled context.
+func (g *guardedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if err := g.refuse(); err != nil {
+		over, cancel := context.WithCancelCause(ctx)
+		cancel(err)
+		return g.tx.QueryRowContext(over, query, args...)
+	}
+	row := g.tx.QueryRowContext(ctx, query, args...)
+	_ = g.note(row.Err())
+	return row
+}
+
+// Commit refuses: the engine commits.
+func (g *guardedTx) Commit() error { return g.note(errHandlerEnded) }
+
+// Rollback refuses: the engine rolls back.
+func (g *guardedTx) Rollback() error { return g.note(errHandlerEnded) }
+
+// gormOver is db bound to tx, as a handler gets it.
+func gormOver(ctx context.Context, db *gorm.DB, tx gorm.ConnPool) *gorm.DB {
+	bound := db.Session(&gorm.Session{NewDB: true, Context: ctx, SkipDefaultTransaction: true})
+	bound.Statement.ConnPool = tx
+	return bound
+}

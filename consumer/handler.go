@@ -1,0 +1,161 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// Message is one message as a handler sees it. Body and Headers belong to the engine: a handler must not change them,
+// and must not keep them beyond its call.
+type Message struct {
+	dedup.Key
+	Body      []byte
+	Headers   map[string]any
+	MessageID string
+	// Attempt is 1 for the first counted attempt; 0 in the fast path, which counts none.
+	Attempt int
+	// Replays says how often a person or compensation reopened the message.
+	Replays int
+	// PublishedAt is zero when the producer said nothing of it.
+	PublishedAt time.Time
+	// Value is what the handler's Validate left here, nil without a Validator.
+	Value any
+}
+
+// Handler applies messages.
+type Handler interface {
+	// Handle applies msgs inside tx; the commit of tx marks them done. It must not commit, roll back or run DDL, and it
+	// must do nothing outside tx that may not happen again. Each identity occurs at most once in msgs. Several lanes
+	// call Handle at the same time, each with a transaction of its own.
+	//
+	// A nil error applies all of msgs. [Blame] names single messages, which leave the batch while the rest is handled
+	// anew. [Permanent] marks an error that no retry can cure. Any other error is the whole call's: a batch is halved
+	// until the guilty stand alone, and a message alone has failed an attempt. Database errors that are not about this
+	// message's data (a lost connection, a deadlock, a missing table) never count; pass them on, wrapped or not. After
+	// any error of a statement tx refuses all further statements, because MySQL may have rolled it back. A panic is a
+	// failed attempt. ctx ends after the configured handler timeout.
+	Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error
+}
+
+// Validator is a Handler that can refuse a message by its body alone, before any transaction.
+type Validator interface {
+	// Validate refuses a message that nobody can ever read: it is dead-lettered at once with reason malformed. It may
+	// leave the decoded body in m.Value for Handle. It must not do I/O; a panic counts as an error.
+	Validate(m *Message) error
+}
+
+// HandlerFunc makes a function a Handler.
+type HandlerFunc func(ctx context.Context, tx *gorm.DB, msgs []Message) error
+
+// Handle calls f.
+func (f HandlerFunc) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error {
+	return f(ctx, tx, msgs)
+}
+
+// Each makes a one-message function a Handler. The messages of a batch share one transaction; the first that fails is
+// blamed.
+func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
+	return HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
+		for i, m := range msgs {
+			if err := f(ctx, tx, m); err != nil {
+				return Blame(BlamedMessage{Index: i, Err: err})
+			}
+		}
+		return nil
+	})
+}
+
+// Permanent marks err as one that no retry can cure: the message is dead-lettered at once. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+// IsPermanent reports whether any error in err's tree was marked.
+func IsPermanent(err error) bool {
+	_, ok := errors.AsType[*permanentError](err)
+	return ok
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// Malformed marks err as [Permanent] because of what the body is: the letter's reason is then malformed, and the brake
+// does not count it. Malformed(nil) is nil.
+func Malformed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{&malformedError{err}}
+}
+
+type malformedError struct{ err error }
+
+func (e *malformedError) Error() string { return e.err.Error() }
+func (e *malformedError) Unwrap() error { return e.err }
+
+// permanentReason is the reason of the letter that a permanent error makes.
+func permanentReason(err error) wire.Reason {
+	if unread, ok := errors.AsType[*unreadable](err); ok {
+		return unread.reason
+	}
+	if _, ok := errors.AsType[*malformedError](err); ok {
+		return wire.ReasonMalformed
+	}
+	return wire.ReasonPermanent
+}
+
+// BlamedMessage names one message of a call and what is wrong with it; the error may be [Permanent].
+type BlamedMessage struct {
+	Index int // into the call's msgs
+	Err   error
+}
+
+// Blame says that only these messages of the call failed. Without any, it is nil.
+func Blame(msgs ...BlamedMessage) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	return &BlameError{Messages: slices.Clone(msgs)}
+}
+
+// BlameError is the error made by [Blame].
+type BlameError struct{ Messages []BlamedMessage }
+
+// Error names the first message and how many there are.
+func (e *BlameError) Error() string {
+	first := e.Messages[0]
+	if len(e.Messages) == 1 {
+		return fmt.Sprintf("message %d of the batch: %v", first.Index, first.Err)
+	}
+	return fmt.Sprintf("%d messages of the batch, the first is %d: %v", len(e.Messages), first.Index, first.Err)
+}
+
+// blameOf splits err: the error of each blamed message by its index, or nil when err blames nobody in particular. An
+// index outside 0..n-1 blames nobody: it is the handler's mistake and fails the whole call.
+func blameOf(err error, n int) map[int]error {
+	blame, ok := errors.AsType[*BlameError](err)
+	if !ok || len(blame.Messages) == 0 {
+		return nil
+	}
+	by := make(map[int]error, len(blame.Messages))
+	for _, m := range blame.Messages {
+		if m.Index < 0 || m.Index >= n || m.Err == nil {
+			return nil
+		}
+		by[m.Index] = m.Err
+	}
+	return by
+}

@@ -1,0 +1,185 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// Why a lane ends its session while the engine is not asked to stop.
+var (
+	errGiveBack    = errors.New("a dependency stayed away: deliveries given back")
+	errHeldTooLong = errors.New("deliveries held too long: given back before RabbitMQ's consumer timeout takes them")
+	errBraked      = errors.New("too many dead letters")
+	errHalve       = errors.New("the group must be halved")
+)
+
+const (
+	// lookAgainAfter is the pause before a lock that somebody else holds is tried once more: most holders are done by then.
+	lookAgainAfter = 20 * time.Millisecond
+	// settleEvery bounds how long finished messages of the slow path wait for their acks.
+	settleEvery = 50 * time.Millisecond
+	// meetingsBeforeHalving is how often a group may lose a deadlock or a lock wait before it is halved.
+	meetingsBeforeHalving = 3
+)
+
+// lane owns one channel, one goroutine and one batch at a time.
+type lane struct {
+	c     *Consumer
+	name  string // host/pid/start/lane
+	sub   *rabbit.Subscription
+	clock *laneClock
+	buf   []rabbit.Delivery
+}
+
+// run takes batches until intake ends (nil), the subscription ends, or a batch fails; limit, if not 0, is how many
+// batches it takes at most. work outlives intake: what is in hand is finished.
+func (l *lane) run(intake, work context.Context, limit int) error {
+	for n := 1; ; n++ {
+		l.clock.rest()
+		taken, err := l.sub.Collect(intake, l.c.cfg.BatchSize, l.c.cfg.BatchLinger, l.buf[:0])
+		if len(taken) == 0 {
+			if intake.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("take deliveries: %w", err)
+		}
+		l.buf = taken
+		l.clock.tick()
+		l.c.metrics.batchSize.Observe(float64(len(taken)))
+		b := l.newBatch(taken)
+		if err := l.process(work, b); err != nil {
+			l.unlock(context.WithoutCancel(work), b)
+			l.abandon(b)
+			return err
+		}
+		if n == limit {
+			return nil
+		}
+	}
+}
+
+func (l *lane) newBatch(taken []rabbit.Delivery) *batch {
+	b := &batch{
+		all:     make([]*item, len(taken)),
+		leaders: make(map[dedup.Key]*item, len(taken)),
+		taken:   time.Now(),
+		token:   l.owner(),
+	}
+	items := make([]item, len(taken))
+	for i := range taken {
+		items[i].delivery = taken[i]
+		b.all[i] = &items[i]
+	}
+	return b
+}
+
+// owner is a name never used twice, for the next claim or the locks of a batch: host/pid/start/lane/count.
+func (l *lane) owner() string {
+	return fmt.Sprintf("%s/%d", l.name, l.c.count.Add(1))
+}
+
+// validate asks the handler's Validator, if it is one. Its panic is an error of the message.
+func (l *lane) validate(m *Message) (err error) {
+	if l.c.validator == nil {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("validation panicked: %v", p)
+		}
+	}()
+	return l.c.validator.Validate(m)
+}
+
+// until repeats op while a dependency does not answer, with jittered backoff and the batch in hand: ending the session
+// would charge a delivery to every message the broker handed out. When that lasts longer than GiveBackAfter the batch
+// is given back after all.
+func (l *lane) until(ctx context.Context, dependency string, op func(context.Context) error) error {
+	pause := newBackOff()
+	var since time.Time
+	for {
+		l.clock.tick()
+		bounded, cancel := context.WithTimeout(ctx, l.c.opTimeout)
+		err := op(bounded)
+		cancel()
+		if err == nil {
+			if !since.IsZero() {
+				l.c.health.back(ctx, dependency)
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if !isTrouble(err) {
+			return err
+		}
+		if dedup.Classify(err) != dedup.FaultContention {
+			if since.IsZero() {
+				since = time.Now()
+			}
+			l.c.health.missing(ctx, dependency, err)
+			if time.Since(since) > l.c.cfg.GiveBackAfter {
+				return fmt.Errorf("%w: %w", errGiveBack, err)
+			}
+		}
+		if err := sleep(ctx, pause.NextBackOff()); err != nil {
+			return err
+		}
+	}
+}
+
+// untilKnown is until for a transition of the log, which may be repeated when the answer to its COMMIT was lost.
+func (l *lane) untilKnown(ctx context.Context, transition func(context.Context) error) error {
+	return l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
+		err := transition(ctx)
+		if errors.Is(err, dedup.ErrUnknown) {
+			return &troubleError{dedup.FaultUnavailable, err}
+		}
+		return err
+	})
+}
+
+// isTrouble reports whether err says nothing about a message: a dependency, or two transactions that met.
+func isTrouble(err error) bool {
+	if _, ok := errors.AsType[*handlerError](err); ok {
+		return false
+	}
+	if _, ok := errors.AsType[*troubleError](err); ok {
+		return true
+	}
+	for _, told := range []error{errHalve, dedup.ErrLost, dedup.ErrExists, dedup.ErrUnknown} {
+		if errors.Is(err, told) {
+			return false
+		}
+	}
+	return true // of the log or the lock: the database, Redis or a timeout
+}
+
+// newBackOff is the pause between two tries of something outside: 50 ms, growing to 5 s, half of it by chance.
+func newBackOff() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = 50*time.Millisecond, 5*time.Second
+	b.RandomizationFactor, b.Multiplier = 0.5, 2
+	b.Reset()
+	return b
+}
+
+// sleep waits for d or for the end of ctx, whose cause it returns then.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,168 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// pausedByBrake is the brake's name among the reasons for a pause.
+const pausedByBrake = "max_dead_rate"
+
+// sessions keeps one session after the other until intake ends. Everything is made anew for each: connections, channels
+// and lanes share nothing with those of a session that failed.
+func (c *Consumer) sessions(intake, work context.Context) (err error) {
+	defer func() { err = errors.Join(err, c.close(work)) }()
+	pause := newBackOff()
+	probing := false // after the brake: one lane, one batch
+	for first := true; intake.Err() == nil; first = false {
+		if err := c.ready(intake, work, first); err != nil {
+			if intake.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		began := time.Now()
+		err := c.session(intake, work, probing)
+		probing = false
+		switch {
+		case intake.Err() != nil:
+			if cause := context.Cause(work); cause != nil {
+				return cause
+			}
+			return nil
+		case errors.Is(err, errBraked):
+			c.health.missing(intake, pausedByBrake, fmt.Errorf("over %d dead letters in %v, and more than half of all: trying one batch after %v", c.cfg.MaxDead, c.cfg.MaxDeadWindow, c.cfg.BrakePause))
+			_ = sleep(intake, c.cfg.BrakePause) // its end is seen by the loop
+			c.brake.reset()
+			c.health.back(intake, pausedByBrake)
+			probing = true
+			continue
+		case err == nil: // the probe went well
+			continue
+		case errors.Is(err, errHeldTooLong), errors.Is(err, errGiveBack):
+			c.log.WarnContext(intake, "deliveries given back", "err", err)
+		default:
+			c.health.missing(intake, DependencyRabbitMQ, err)
+		}
+		if time.Since(began) > 10*time.Second {
+			pause.Reset()
+		}
+		_ = sleep(intake, pause.NextBackOff())
+	}
+	return nil
+}
+
+// ready waits until MySQL answers with a schema we can work with and every debt is paid. A schema that never was
+// migrated ends the first start, because waiting would not help.
+func (c *Consumer) ready(ctx, work context.Context, first bool) error {
+	pause := newBackOff()
+	for {
+		err := c.prepare(ctx, work)
+		if err == nil {
+			c.health.back(ctx, DependencyMySQL)
+			return nil
+		}
+		if ctx.Err() != nil || first && errors.Is(err, dedup.ErrSchema) {
+			return err
+		}
+		c.health.missing(ctx, DependencyMySQL, err)
+		if err := sleep(ctx, pause.NextBackOff()); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Consumer) prepare(intake, work context.Context) error {
+	ctx, cancel := context.WithTimeout(intake, c.opTimeout)
+	defer cancel()
+	if err := c.records.CheckSchema(ctx); err != nil {
+		return err
+	}
+	schemaID, err := c.records.SchemaID(ctx)
+	if err != nil {
+		return err
+	}
+	if c.locker, err = c.locks.use(work, schemaID); err != nil {
+		return err
+	}
+	return c.debts.pay(ctx, c.records)
+}
+
+// session is one connection with its lanes, until intake ends or any lane fails. It returns the first failure, nil when
+// intake ended or a probe passed.
+func (c *Consumer) session(intake, work context.Context, probing bool) error {
+	conn, err := rabbit.Dial(intake, c.amqp)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	warnings, err := rabbit.Declare(intake, conn, c.topology)
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		c.log.WarnContext(intake, w)
+	}
+	lanes, err := c.openLanes(intake, conn, probing)
+	if err != nil {
+		return err
+	}
+	clocks := make([]*laneClock, len(lanes))
+	for i, l := range lanes {
+		clocks[i] = l.clock
+	}
+	c.health.back(intake, DependencyRabbitMQ)
+	c.health.set(true, clocks...)
+	defer c.health.set(false)
+
+	limit := 0
+	if probing {
+		limit = 1
+	}
+	running, stop := context.WithCancelCause(intake)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	for _, l := range lanes {
+		wg.Go(func() { stop(l.run(running, work, limit)) })
+	}
+	wg.Wait()
+	// Cancel and close: what was prefetched goes back to the queue, everything in hand is settled.
+	if cause := context.Cause(running); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, probing bool) ([]*lane, error) {
+	n := c.cfg.Lanes
+	if probing {
+		n = 1
+	}
+	lanes := make([]*lane, 0, n)
+	for i := range n {
+		name := fmt.Sprintf("%s/%d", c.name, i)
+		sub, err := conn.Consume(ctx, c.cfg.Queue, rabbit.ConsumerTag(i), c.cfg.Prefetch)
+		if err != nil {
+			return nil, fmt.Errorf("lane %d: %w", i, err)
+		}
+		lanes = append(lanes, &lane{c: c, name: name, sub: sub, clock: &laneClock{}, buf: make([]rabbit.Delivery, 0, c.cfg.BatchSize)})
+	}
+	return lanes, nil
+}
+
+// close ends what outlives a session: unpaid debts, one last try; then the publisher.
+func (c *Consumer) close(work context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), time.Second)
+	defer cancel()
+	if err := c.debts.pay(ctx, c.records); err != nil {
+		c.log.WarnContext(ctx, "claims stay until their lease ends", "err", err)
+	}
+	c.locks.close()
+	return c.publisher.Close(ctx)
+}

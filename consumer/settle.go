@@ -1,0 +1,255 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// The kinds of copies in rollbackd_publishes_total.
+const (
+	kindRetry  = "retry"
+	kindLetter = "letter"
+)
+
+// 7. settle tells the broker what became of every item that has ended: copies are confirmed before the rows of letters
+// say dead, and nothing is acked before its outcome is durable or its copy confirmed. It may run several times in the
+// life of a batch and takes up only what is new.
+func (l *lane) settle(ctx context.Context, b *batch) error {
+	braked := l.brake(b)
+	for {
+		if err := l.publishCopies(ctx, b); err != nil {
+			return err
+		}
+		lost, err := l.recordLetters(ctx, b)
+		if err != nil {
+			return err
+		}
+		if !lost {
+			break
+		}
+	}
+	l.unlock(ctx, b)
+	if err := l.acknowledge(b); err != nil {
+		return err
+	}
+	if braked {
+		return errBraked
+	}
+	return nil
+}
+
+// brake asks whether the letters of this batch may be published. What may not is open again and goes back to the broker.
+func (l *lane) brake(b *batch) (tripped bool) {
+	var letters []*item
+	others := 0
+	for _, it := range b.all {
+		if it.outcome == 0 || it.counted {
+			continue
+		}
+		it.counted = true
+		if d, ok := it.settle.(deadLetter); ok && brakes(d.reason) {
+			letters = append(letters, it)
+		} else {
+			others++
+		}
+	}
+	allowed := l.c.brake.allow(others, len(letters))
+	for _, it := range letters[allowed:] {
+		it.end(0, nil)
+		if it.claim != nil {
+			l.c.debts.owe(*it.claim)
+		}
+	}
+	return allowed < len(letters)
+}
+
+// publishCopies publishes the copies that are still missing, confirmed and routed.
+func (l *lane) publishCopies(ctx context.Context, b *batch) error {
+	var waiting []*item
+	for _, it := range b.all {
+		if _, acked := it.settle.(ack); it.outcome != 0 && !acked && !it.copyOut {
+			waiting = append(waiting, it)
+		}
+	}
+	if len(waiting) == 0 {
+		return nil
+	}
+	return l.until(ctx, DependencyRabbitMQ, func(ctx context.Context) error {
+		copies := make([]rabbit.Publishing, len(waiting))
+		for i, it := range waiting {
+			copies[i] = l.copyOf(it)
+		}
+		var firstErr error
+		var rest []*item
+		for i, err := range l.c.publisher.Publish(ctx, copies) {
+			it := waiting[i]
+			kind := kindRetry
+			point := PointRetryCopy
+			if _, ok := it.settle.(deadLetter); ok {
+				kind, point = kindLetter, PointLetter
+			}
+			if err != nil {
+				l.c.metrics.publishes.WithLabelValues(kind, "failed").Inc()
+				rest = append(rest, it)
+				if firstErr == nil {
+					firstErr = fmt.Errorf("publish the %s copy of %v to %s: %w", kind, it.id.Key, copies[i].Key, err)
+				}
+				continue
+			}
+			l.c.metrics.publishes.WithLabelValues(kind, "confirmed").Inc()
+			it.copyOut = true
+			l.c.at(point)
+		}
+		waiting = rest
+		if firstErr != nil {
+			return &troubleError{dedup.FaultUnavailable, firstErr}
+		}
+		return nil
+	})
+}
+
+// copyOf is the copy that it's settlement asks for. Copies go through the default exchange to our queue by name: the
+// first exchange would hand them to every other queue bound there.
+func (l *lane) copyOf(it *item) rabbit.Publishing {
+	o := wire.CopyOptions{Identity: it.id, Replays: it.row.Replays}
+	queue := ""
+	switch s := it.settle.(type) {
+	case retryAfter:
+		queue = rabbit.RetryQueue(l.c.cfg.Queue, s.delay)
+		o.Attempt, o.Error = s.attempt, s.cause
+	case deadLetter:
+		queue = rabbit.DeadQueue(l.c.cfg.Queue)
+		o.Attempt, o.Error, o.Reason, o.Replays = s.from.Attempts, s.cause, s.reason, s.from.Replays
+	}
+	return rabbit.Publishing{Key: queue, Message: wire.Copy(it.delivery, l.c.cfg.Queue, o)}
+}
+
+// recordLetters makes the rows of confirmed letters say dead. A row that somebody else moved meanwhile is theirs: the
+// letter stays, and a copy comes back later to see what became of it; lost reports that there is such a copy to publish.
+func (l *lane) recordLetters(ctx context.Context, b *batch) (lost bool, err error) {
+	for _, it := range b.all {
+		letter, ok := it.settle.(deadLetter)
+		if !ok || !it.copyOut || it.durable {
+			continue
+		}
+		err := l.untilKnown(ctx, func(ctx context.Context) error {
+			return l.c.records.Dead(ctx, letter.from, it.fullEntry(), string(letter.reason), letter.cause)
+		})
+		switch {
+		case errors.Is(err, dedup.ErrLost), errors.Is(err, dedup.ErrExists):
+			l.leaseLost(it)
+			it.copyOut, lost = false, true
+		case err != nil:
+			return lost, err
+		default:
+			it.durable = true
+			l.c.metrics.deadLettered.WithLabelValues(string(letter.reason)).Inc()
+			l.c.at(PointDead)
+			l.c.log.WarnContext(ctx, "dead-lettered", "msg", it.id.Key, "reason", letter.reason, "attempt", letter.from.Attempts, "err", letter.cause)
+		}
+	}
+	return lost, nil
+}
+
+// unlock writes the done markers of what is success and releases the other locks. It only saves work, so its errors are
+// the lock's own business.
+func (l *lane) unlock(ctx context.Context, b *batch) {
+	var marks []dedup.Mark
+	var release []dedup.LockKey
+	for _, it := range b.all {
+		if it.outcome == 0 || !it.locked {
+			continue
+		}
+		it.locked = false
+		if it.outcome == Applied || it.outcome == Duplicate {
+			marks = append(marks, dedup.Mark{Key: it.lockKey, BodyHash: it.id.BodyHash})
+		} else {
+			release = append(release, it.lockKey)
+		}
+	}
+	_ = l.c.locker.Done(ctx, marks)
+	_ = l.c.locker.Release(ctx, b.token, append(release, b.stray...))
+	b.stray = nil
+}
+
+// acknowledge acks whatever is durable: all at once over the prefix of the batch in which everything is, and one by one
+// behind it.
+func (l *lane) acknowledge(b *batch) error {
+	for _, it := range b.all {
+		it.carryFollowers()
+	}
+	prefix, last := true, -1
+	var single []*item
+	for i, it := range b.all {
+		prefix = prefix && it.durable
+		switch {
+		case !it.durable || it.acked:
+		case prefix:
+			last = i
+		default:
+			single = append(single, it)
+		}
+	}
+	if last >= 0 {
+		if err := l.sub.Ack(b.all[last].delivery.Tag, true); err != nil {
+			return fmt.Errorf("ack up to %v: %w", b.all[last].id.Key, err)
+		}
+		for _, it := range b.all[:last+1] {
+			l.acked(it)
+		}
+	}
+	for _, it := range single {
+		if err := l.sub.Ack(it.delivery.Tag, false); err != nil {
+			return fmt.Errorf("ack %v: %w", it.id.Key, err)
+		}
+		l.acked(it)
+	}
+	if last >= 0 || len(single) > 0 {
+		l.c.at(PointAcked)
+	}
+	return nil
+}
+
+// carryFollowers makes an item durable whose settlement is complete, and its followers with it: the leader's effect or
+// its confirmed copy carries them.
+func (it *item) carryFollowers() {
+	switch it.settle.(type) {
+	case ack:
+		it.durable = true
+	case retryAfter, moveLetter:
+		it.durable = it.copyOut
+	}
+	if !it.durable {
+		return
+	}
+	for _, f := range it.followers {
+		f.end(it.outcome.ofFollower(), ack{})
+		f.durable = true
+	}
+}
+
+func (l *lane) acked(it *item) {
+	if !it.acked {
+		it.acked = true
+		l.c.metrics.deliveries[it.outcome].Inc()
+	}
+}
+
+// abandon counts what a failed batch leaves to the broker. What is durable keeps its outcome, although its ack was lost
+// and it comes again.
+func (l *lane) abandon(b *batch) {
+	for _, it := range b.all {
+		switch {
+		case it.acked:
+		case it.durable:
+			l.acked(it)
+		default:
+			l.c.metrics.deliveries[Abandoned].Inc()
+		}
+	}
+}

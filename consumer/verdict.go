@@ -1,0 +1,119 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// verdict says what a message's row asks for.
+type verdict uint8
+
+const (
+	runFresh verdict = iota + 1 // no row, hardly delivered before: the fast path
+	runAlone                    // claim it, attempt it alone
+	takeOver                    // claim an expired lease, attempt it while this process holds no other claim
+	bury                        // no row, and nobody can ever read it: letter, then a row that says dead
+	skipDone                    // success already
+	skipDead                    // dead or discarded already
+	reopen                      // dead, but this is its letter, moved back by hand
+	comeBack                    // a live lease or a retry not yet due
+	giveUp                      // out of attempts: letter, then dead
+	exhaust                     // an expired lease without attempts left: failed first, then giveUp
+)
+
+// circumstances are what decide needs to know of a delivery besides its row.
+type circumstances struct {
+	// Deliveries is how often the broker delivered it before; -1 when the fast path is out of the question.
+	Deliveries int
+	// Unreadable: unidentified, in conflict or malformed.
+	Unreadable bool
+	// LetterOf is the replays count of the letter this delivery is, -1 when it is none.
+	LetterOf int
+}
+
+// maxFastDeliveries is how often a message may have been delivered before and still share a transaction: an ordinary
+// reconnect redelivers the whole window once and must not slow the backlog down, while a message that kills the process
+// is alone from its third delivery on.
+const maxFastDeliveries = 1
+
+// decide is pure: the row and the circumstances in, a verdict out.
+func decide(row dedup.Row, c circumstances, maxAttempts int) verdict {
+	switch row.Status {
+	case dedup.Absent:
+		switch {
+		case c.Unreadable:
+			return bury
+		case c.Deliveries >= 0 && c.Deliveries <= maxFastDeliveries:
+			return runFresh
+		}
+		return runAlone
+	case dedup.Success:
+		return skipDone
+	case dedup.Discarded:
+		return skipDead
+	case dedup.Dead:
+		if c.LetterOf == row.Replays {
+			return reopen
+		}
+		return skipDead
+	case dedup.Processing:
+		switch {
+		case row.LeaseLive:
+			return comeBack
+		case row.Attempts >= maxAttempts:
+			return exhaust
+		}
+		return takeOver
+	case dedup.Failed:
+		switch {
+		case row.Attempts >= maxAttempts:
+			return giveUp
+		case !row.Due:
+			return comeBack
+		}
+		return runAlone
+	}
+	return comeBack // a status of a newer version: leave it to those who know it
+}
+
+// works reports whether the verdict means to attempt the message now, which must wait for its lock.
+func (v verdict) works() bool {
+	switch v {
+	case runFresh, runAlone, takeOver, reopen:
+		return true
+	}
+	return false
+}
+
+// reasonOf is the reason of the letter for a row without attempts left: whether the last attempt failed or never came
+// back was written down when it ended.
+func reasonOf(row dedup.Row) wire.Reason {
+	if row.Reason == string(wire.ReasonCrashed) {
+		return wire.ReasonCrashed
+	}
+	return wire.ReasonExhausted
+}
+
+// brakes reports whether letters with this reason may mean a broken deployment. What cannot be read never does: a bad
+// producer must not stop the good ones.
+func brakes(r wire.Reason) bool {
+	switch r {
+	case wire.ReasonPermanent, wire.ReasonExhausted, wire.ReasonCrashed:
+		return true
+	}
+	return false
+}
+
+// fit is the longest of delays that is not longer than wait, else the shortest: a copy that comes too early once more
+// costs less than one that sleeps past its time.
+func fit(delays []time.Duration, wait time.Duration) time.Duration {
+	best := delays[0]
+	for _, d := range delays {
+		if d <= wait {
+			best = d
+		}
+	}
+	return best
+}

@@ -1,0 +1,111 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Health is what the pages say of the daemon.
+type Health struct {
+	// Stuck is why the process should be restarted, empty while it is alive.
+	Stuck string
+	// Consuming: deliveries are taken.
+	Consuming bool
+	// Draining: a stop was asked for.
+	Draining bool
+	// Waiting names what is missing or paused, each with its reason.
+	Waiting []string
+}
+
+// Ready reports whether everything is reachable and deliveries are taken.
+func (h Health) Ready() bool { return h.Consuming && !h.Draining && len(h.Waiting) == 0 }
+
+// Server answers on one address.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+	log      *slog.Logger
+}
+
+// Listen binds addr (host:port, port 0 takes a free one). [Server.Serve] answers.
+func Listen(ctx context.Context, addr string, health func() Health, metrics prometheus.Gatherer, log *slog.Logger) (*Server, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w", addr, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { healthz(w, health()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { readyz(w, health()) })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
+	return &Server{
+		listener: l, log: log,
+		http: &http.Server{
+			Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+			IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		},
+	}, nil
+}
+
+// Addr is the bound address.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Serve answers until ctx ends, then lets the requests in hand finish within a second.
+func (s *Server) Serve(ctx context.Context) error {
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		stopped <- s.http.Shutdown(grace)
+	})
+	err := s.http.Serve(s.listener)
+	if !stop() {
+		err = errors.Join(err, <-stopped)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func healthz(w http.ResponseWriter, h Health) {
+	if h.Stuck != "" {
+		http.Error(w, h.Stuck, http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ok") // a prober that went away is not an error of ours
+}
+
+func readyz(w http.ResponseWriter, h Health) {
+	body := struct {
+		Ready    bool     `json:"ready"`
+		Draining bool     `json:"draining"`
+		Waiting  []string `json:"waiting"`
+	}{h.Ready(), h.Draining, h.Waiting}
+	if body.Waiting == nil {
+		body.Waiting = []string{}
+	}
+	if !h.Consuming && !h.Draining && len(h.Waiting) == 0 {
+		body.Waiting = append(body.Waiting, "session: not yet connected")
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if !body.Ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = fmt.Fprintln(w, strings.TrimSpace(string(text)))
+}
