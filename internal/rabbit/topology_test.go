@@ -1,0 +1,216 @@
+package rabbit_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func topology(b *stack.Broker) rabbit.TopologyConfig {
+	t := rabbit.TopologyConfig{
+		Exchange: b.Name("stock"), Queue: b.Name("main"), RoutingKeys: []string{"stock.rollback", "stock.#"},
+		Delays: []time.Duration{time.Second, time.Minute},
+	}
+	b.Track(t.Queues()...)
+	b.TrackExchanges(t.Exchange)
+	return t
+}
+
+func TestQueueNamesShowTheDelayInItsShortestForm(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		time.Millisecond: "q.retry.1ms", 1500 * time.Millisecond: "q.retry.1500ms", time.Second: "q.retry.1s", 90 * time.Second: "q.retry.90s",
+		2 * time.Minute: "q.retry.2m", time.Hour: "q.retry.1h", 90 * time.Minute: "q.retry.90m", 48 * time.Hour: "q.retry.48h",
+	} {
+		if got := rabbit.RetryQueue("q", d); got != want {
+			t.Errorf("RetryQueue(%v) = %s, want %s", d, got, want)
+		}
+	}
+	if rabbit.DeadQueue("q") != "q.dead" || rabbit.BackstopQueue("q") != "q.backstop" {
+		t.Error("names of the dead-letter queue and the backstop")
+	}
+}
+
+func TestImpossibleTopologyIsRefusedBeforeAskingTheBroker(t *testing.T) {
+	t.Parallel()
+	good := rabbit.TopologyConfig{Exchange: "e", Queue: "q", RoutingKeys: []string{"k"}, Delays: []time.Duration{time.Second}}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*rabbit.TopologyConfig){
+		"no exchange":       func(c *rabbit.TopologyConfig) { c.Exchange = "" },
+		"no queue":          func(c *rabbit.TopologyConfig) { c.Queue = "" },
+		"reserved queue":    func(c *rabbit.TopologyConfig) { c.Queue = "amq.q" },
+		"long derived name": func(c *rabbit.TopologyConfig) { c.Queue = strings.Repeat("q", 250) },
+		"long routing key":  func(c *rabbit.TopologyConfig) { c.RoutingKeys = []string{strings.Repeat("k", 256)} },
+		"no delay":          func(c *rabbit.TopologyConfig) { c.Delays = []time.Duration{0} },
+		"part of a ms":      func(c *rabbit.TopologyConfig) { c.Delays = []time.Duration{time.Second + time.Microsecond} },
+		"too long a delay":  func(c *rabbit.TopologyConfig) { c.Delays = []time.Duration{30 * 24 * time.Hour} },
+	} {
+		c := good
+		spoil(&c)
+		if c.Validate() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestDeclareMakesEverythingAndIsIdempotent(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c := dial(t, b.URL)
+	topo := topology(b)
+	missing, err := rabbit.Missing(t.Context(), c, topo)
+	if err != nil || len(missing) != 1+len(topo.Queues()) {
+		t.Fatalf("before: missing %q, %v", missing, err)
+	}
+	for range 2 {
+		if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if missing, err := rabbit.Missing(t.Context(), c, topo); err != nil || len(missing) != 0 {
+		t.Fatalf("after: missing %q, %v", missing, err)
+	}
+	b.Delete(rabbit.RetryQueue(topo.Queue, time.Minute))
+	missing, err = rabbit.Missing(t.Context(), c, topo)
+	want := []string{fmt.Sprintf("queue %q", rabbit.RetryQueue(topo.Queue, time.Minute))}
+	if err != nil || !slices.Equal(missing, want) {
+		t.Errorf("missing %q, %v; want %q", missing, err, want)
+	}
+}
+
+func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c := dial(t, b.URL)
+	topo := topology(b)
+	if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
+		t.Fatal(err)
+	}
+	p := publisher(t, config(b.URL))
+	for _, r := range []rabbit.Publishing{
+		{Exchange: topo.Exchange, Key: "stock.rollback"},
+		{Exchange: topo.Exchange, Key: "stock.other.key"},
+		{Key: rabbit.RetryQueue(topo.Queue, time.Second)},
+	} {
+		if err := p.Publish(t.Context(), []rabbit.Publishing{r})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: "unbound"}})[0]; !errors.Is(err, rabbit.ErrUnroutable) {
+		t.Errorf("unbound key: %v", err)
+	}
+	s := consume(t, c, topo.Queue, 10)
+	got := collect(t, s, 3)
+	if got[2].Exchange != "" || got[2].RoutingKey != topo.Queue || got[2].Headers["x-death"] == nil {
+		t.Errorf("from the retry queue: %+v", got[2])
+	}
+	if err := s.Ack(got[2].Tag, true); err != nil {
+		t.Fatal(err)
+	}
+	// Given back beyond the delivery limit of 200, a message lands in the backstop.
+	publishN(t, p, topo.Queue, 1)
+	for range 201 {
+		d := collect(t, s, 1)[0]
+		if err := s.Requeue(d.Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := collect(t, consume(t, c, rabbit.BackstopQueue(topo.Queue), 1), 1)[0]
+	if back.Headers["x-death"] == nil {
+		t.Errorf("from the backstop: %+v", back)
+	}
+	// Dead-lettering is really at least once: the broker keeps a process for it only then.
+	if got := b.Eval(`length([Q || Q <- rabbit_amqqueue:list(), {<<"x-dead-letter-strategy">>, longstr, <<"at-least-once">>} <- amqqueue:get_arguments(Q), erlang:element(1, Q) =:= amqqueue])`); got == "0" {
+		t.Error("no queue dead-letters at least once")
+	}
+	if got := b.Eval(`rabbit_feature_flags:is_enabled(stream_queue)`); got != "true" {
+		t.Errorf("feature flag stream_queue = %s", got)
+	}
+}
+
+func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c := dial(t, b.URL)
+	deadLetter := func(topo rabbit.TopologyConfig, more rabbit.Table) rabbit.Table {
+		args := rabbit.Table{
+			"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": topo.Queue + ".backstop",
+			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": int64(200),
+		}
+		for k, v := range more {
+			args[k] = v
+		}
+		return args
+	}
+	for _, tt := range []struct{ queue, arg string }{
+		{".dead", "x-delivery-limit"}, {".backstop", "x-delivery-limit"}, {"", "x-delivery-limit"}, {"", "x-dead-letter-strategy"},
+		{"", "x-dead-letter-routing-key"}, {"", "x-overflow"},
+	} {
+		t.Run(tt.queue+tt.arg, func(t *testing.T) {
+			topo := topology(b)
+			topo.Queue += tt.queue + "." + tt.arg
+			b.Track(topo.Queues()...)
+			args := quorum(rabbit.Table{"x-delivery-limit": int64(20)})
+			if tt.queue == "" {
+				other := map[string]any{"x-delivery-limit": int64(20), "x-dead-letter-strategy": "at-most-once", "x-dead-letter-routing-key": "elsewhere", "x-overflow": "drop-head"}
+				args = deadLetter(topo, rabbit.Table{tt.arg: other[tt.arg]})
+			}
+			b.DeclareQueue(topo.Queue+tt.queue, args)
+			_, err := rabbit.Declare(t.Context(), c, topo)
+			e, ok := errors.AsType[*rabbit.ArgumentError](err)
+			if !ok || e.What != fmt.Sprintf("queue %q", topo.Queue+tt.queue) || e.Arg != tt.arg || !strings.Contains(err.Error(), tt.arg) {
+				t.Fatalf("Declare = %v", err)
+			}
+		})
+	}
+	topo := topology(b)
+	topo.Exchange += ".fanout"
+	b.DeclareExchange(topo.Exchange, "fanout")
+	_, err := rabbit.Declare(t.Context(), c, topo)
+	if e, ok := errors.AsType[*rabbit.ArgumentError](err); !ok || e.Arg != "type" {
+		t.Errorf("exchange of another type: %v", err)
+	}
+}
+
+func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	u, err := url.Parse(b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vhost := strings.TrimPrefix(u.Path, "/")
+	user := "worker-" + vhost
+	b.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<".*">>, <<".*">>, <<"tests">>)`, user, user, vhost))
+	t.Cleanup(func() { b.Eval(fmt.Sprintf(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, user)) })
+	topo := topology(b)
+	u.User = url.UserPassword(user, "pw")
+	worker := dial(t, u.String())
+
+	if _, err := rabbit.Declare(t.Context(), worker, topo); err == nil || !strings.Contains(err.Error(), "not allowed to declare") || !strings.Contains(err.Error(), "404") {
+		t.Errorf("Declare of missing things: %v", err)
+	}
+	if _, err := rabbit.Declare(t.Context(), dial(t, b.URL), topo); err != nil {
+		t.Fatal(err)
+	}
+	warnings, err := rabbit.Declare(t.Context(), worker, topo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range topo.Queues() {
+		if !slices.ContainsFunc(warnings, func(w string) bool {
+			return strings.Contains(w, fmt.Sprintf("%q", q)) && strings.Contains(w, "arguments are unchecked")
+		}) {
+			t.Errorf("no warning for %s in %q", q, warnings)
+		}
+	}
+}
