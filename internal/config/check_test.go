@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
 func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
@@ -29,10 +31,12 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"MYSQL_DSN", "root:pw@tcp(localhost:3306)/?parseTime=true", "names no database"},
 		{"MYSQL_DSN", "root:pw@tcp(localhost:3306)/shop?timeout=5", "has a parameter"},
 		{"MYSQL_DSN", "tcp(localhost:3306)/shop", "names no user"},
-		{"REDIS_URL", "localhost:6379", "must begin with redis:// or rediss://"},
-		{"REDIS_URL", "OFF", "must begin with redis:// or rediss://"},
-		{"REDIS_URL", "redis://h/notanumber", "is not understood"},
-		{"REDIS_URL", "redis://h/0?colour=red", "is not understood"},
+		{"REDIS_URL", "localhost:6379", "neither redis:// nor rediss://"},
+		{"REDIS_URL", "OFF", "neither redis:// nor rediss://"},
+		{"REDIS_URL", "redis://h/notanumber", "no database number"},
+		{"REDIS_URL", "redis://h/0?colour=red", "unknown parameter"},
+		{"REDIS_URL", "redis://h1,h2", "say cluster=true"},
+		{"REDIS_URL", "redis://u:p/w@h/0", "is not host:port"},
 		{"GROUP", strings.Repeat("g", 101), "has 101 bytes, at most 100 are allowed"},
 		{"GROUP", "a\nb", "control character"},
 		{"GROUP", "a\xff", "not valid UTF-8"},
@@ -51,7 +55,7 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"LOG_TABLE", "consumer-log", "is no identifier"},
 		{"LOG_TABLE", "shop.consumer_log", "is no identifier"},
 		{"LOG_TABLE", "x`; DROP TABLE stock", "is no identifier"},
-		{"LOG_TABLE", strings.Repeat("t", 51), "at most 50"},
+		{"LOG_TABLE", strings.Repeat("t", 42), "at most 41"},
 		{"LOG_TABLE", "stock", "another table"},
 		{"LOG_TABLE", "rollbackd_meta", "another table"},
 		{"HANDLER", "http", "must be stock"},
@@ -146,6 +150,30 @@ func TestExamplesOfEveryVariableAreAccepted(t *testing.T) {
 		all[v.Name] = v.Example
 	}
 	load(t, all)
+}
+
+func TestRedisClusterAndSentinelsAreAccepted(t *testing.T) {
+	for _, u := range []string{"redis://u:p@h1:7000,h2:7001?cluster=true", "rediss://:p@h1,h2/3?master=lock&sentinel_password=q", "redis://[::1]:6379/0"} {
+		if got := load(t, map[string]string{"ROLLBACKD_REDIS_URL": u}).RedisURL; got != u {
+			t.Errorf("RedisURL = %q, want %q", got, u)
+		}
+	}
+}
+
+func TestLongestTableNameIsAcceptedByTheLog(t *testing.T) {
+	cfg := load(t, map[string]string{"ROLLBACKD_LOG_TABLE": strings.Repeat("t", 41)})
+	db, _, err := dedup.Open(t.Context(), cfg.MySQLDSN, dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := dedup.NewLog(db, dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts}); err != nil {
+		t.Errorf("the log refuses what config accepts: %v", err)
+	}
 }
 
 func TestDoubtfulSettingsWarn(t *testing.T) {

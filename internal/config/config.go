@@ -42,7 +42,7 @@ type Config struct {
 	// KeyFrom lists where a message's key comes from, first existing source wins: header:NAME, property:message_id,
 	// property:correlation_id, json:/POINTER, body:sha256. Default header:x-message-key,property:message_id,body:sha256. Changing it changes identities.
 	KeyFrom string `env:"KEY_FROM"`
-	// LogTable is the consumer log's table: an identifier of at most 50 characters. Default consumer_log.
+	// LogTable is the consumer log's table: an identifier of at most 41 characters. Default consumer_log.
 	LogTable string `env:"LOG_TABLE"`
 
 	// Handler names what is run for a message: stock. Default stock.

@@ -5,5 +5,6 @@
 // MAX_ATTEMPTS). No other package reads ROLLBACKD_ variables, fills in defaults or knows the variables' names.
 //
 // What belongs here: the variables, their defaults and ranges, the masking of secrets, the table for the documentation.
-// What does not: connecting to anything, and types of the packages that obey the settings beyond what checking needs.
+// What does not: connecting to anything, and the configuration types of the packages that
+// obey the settings; those packages are asked only whether a URL or a name is good.
 package config

@@ -63,16 +63,16 @@ func (e *Error) Error() string {
 // Config is then the zero one. The warnings hold what is not wrong enough to refuse, and are complete in both cases.
 // Load opens the files that X_FILE variables name and nothing else.
 func Load(environ []string) (Config, []Warning, error) {
-	env := prefixed(environ)
+	ours := prefixed(environ)
 	l := loader{variables: Variables(), given: make(map[string]given), bad: make(map[string]bool)}
 	for _, v := range l.variables {
-		l.gather(v, env)
+		l.gather(v, ours)
 	}
 	l.parse()
 	l.computeDefaults()
 	l.checkEach()
 	l.checkTogether()
-	warnings := unknownNames(env, l.variables)
+	warnings := unknownNames(ours, l.variables)
 	if len(l.problems) > 0 {
 		return Config{}, warnings, &Error{Problems: l.sorted()}
 	}
@@ -124,9 +124,9 @@ func (l *loader) sorted() []Problem {
 // gather finds the text of one setting: in the variable, in the file that X_FILE names, or its default. A variable that
 // is set but empty is refused unless empty means something: it is a template that was not filled in, and env would
 // quietly take the default.
-func (l *loader) gather(v Variable, env map[string]string) {
-	raw, set := env[v.Name]
-	path, fileSet := env[v.Name+fileSuffix]
+func (l *loader) gather(v Variable, ours map[string]string) {
+	raw, set := ours[v.Name]
+	path, fileSet := ours[v.Name+fileSuffix]
 	switch {
 	case set && fileSet:
 		l.refuse(v.key, "and %s are both set: keep one", v.Name+fileSuffix)

@@ -24,7 +24,7 @@ var kubernetes = regexp.MustCompile(`_SERVICE_|_PORT$|_PORT_[0-9]+_(TCP|UDP|SCTP
 
 // unknownNames warns of names with our prefix that are no setting, most likely a misspelling of one: the setting meant
 // is then at its default. It never shows the value, which may be a secret under a misspelt name.
-func unknownNames(env map[string]string, known []Variable) []Warning {
+func unknownNames(ours map[string]string, known []Variable) []Warning {
 	isKnown := make(map[string]bool)
 	var names []string
 	for _, v := range known {
@@ -32,7 +32,7 @@ func unknownNames(env map[string]string, known []Variable) []Warning {
 		names = append(names, v.Name)
 	}
 	var warnings []Warning
-	for _, name := range slices.Sorted(maps.Keys(env)) {
+	for _, name := range slices.Sorted(maps.Keys(ours)) {
 		if isKnown[name] || strings.HasPrefix(name, testPrefix) || kubernetes.MatchString(name) {
 			continue
 		}

@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/redis/go-redis/v9"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -123,9 +123,9 @@ func routingKeys() rule {
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// tableName leaves room for the suffixes of view, event table and index names within MySQL's 64 characters.
+// tableName leaves room for the suffixes of view, event table and what hangs on them within MySQL's 64 characters.
 func tableName() rule {
-	const maxBytes = 50
+	const maxBytes = 41 // as dedup.LogOptions says
 	return rule{text: fmt.Sprintf("letters, digits and _, at most %d", maxBytes), check: func(raw string, _ any) string {
 		switch {
 		case !identifier.MatchString(raw):
@@ -227,13 +227,16 @@ func amqpURLs() rule {
 	}}
 }
 
+// redisURL asks the package of the lock, by opening a client: that connects to nothing.
 func redisURL() rule {
 	return rule{text: "redis:// or rediss:// URL, or off", check: func(raw string, _ any) string {
-		if problem := urlProblem(raw, "redis", "rediss"); problem != "" {
-			return problem
+		client, err := dedup.OpenRedis(raw, dedup.RedisOptions{})
+		if err == nil {
+			err = client.Close()
 		}
-		if _, err := redis.ParseURL(raw); err != nil {
-			return "is not understood: the path must be a database number, the query known options of the client"
+		if err != nil {
+			what := strings.TrimPrefix(err.Error(), "redis URL: ")
+			return "cannot be used: " + what
 		}
 		return ""
 	}}

@@ -42,6 +42,9 @@ func maskURLs(raw string) string {
 
 var secretParameter = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)[^&]*`)
 
+// addresses are what may stand after the scheme without a login: hosts with numeric ports, then path or query.
+var addresses = regexp.MustCompile(`^(\[[0-9A-Fa-f:.]*\]|[^:/?#\[\]]+)(:[0-9]*)?(,(\[[0-9A-Fa-f:.]*\]|[^:/?#\[\]]+)(:[0-9]*)?)*([/?].*)?$`)
+
 // maskURL masks the password of a URL: all between the first colon after the scheme and the last @, so that a password
 // with special characters that nobody encoded is masked whole.
 func maskURL(raw string) string {
@@ -51,7 +54,7 @@ func maskURL(raw string) string {
 	}
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		rest = maskUserInfo(rest[:at]) + rest[at:]
-	} else if u, err := url.Parse(raw); err != nil || u.Host == "" {
+	} else if !addresses.MatchString(rest) {
 		rest = maskUserInfo(rest) // perhaps a password whose @ is missing
 	}
 	return scheme + "://" + secretParameter.ReplaceAllString(rest, "${1}"+mask)
