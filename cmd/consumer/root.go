@@ -11,6 +11,7 @@ import (
 // commands lists the program's commands. Each has a constructor newXCmd(a *app) in a file of its own.
 func commands(a *app) []*cobra.Command {
 	return []*cobra.Command{
+		newRunCmd(a),
 		newConfigCmd(a),
 		newVersionCmd(a),
 	}
