@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/config"
 )
 
@@ -55,6 +56,30 @@ func TestAlertsUseMetricsOfTheProgram(t *testing.T) {
 	for _, name := range names {
 		if !slices.Contains(metricNames, name) && !slices.Contains(metricNames, histogram.ReplaceAllString(name, "")) {
 			t.Errorf("alerts use %s, which the program does not export", name)
+		}
+	}
+}
+
+// An alert on a label value that never occurs is silent for ever.
+func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
+	var outcomes []string
+	for _, o := range consumer.Outcomes() {
+		outcomes = append(outcomes, o.String())
+	}
+	known := map[string][]string{
+		"outcome": outcomes,
+		"name":    {consumer.DependencyRabbitMQ, consumer.DependencyMySQL, consumer.DependencyRedis},
+		"why":     {"max_dead_rate"},
+		"result":  {"confirmed"},
+		"job":     {"rollbackd"},
+	}
+	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t, "prometheus/alerts.yaml"), -1)
+	if len(matchers) < 5 {
+		t.Fatalf("only %d label matchers found: the pattern is wrong", len(matchers))
+	}
+	for _, m := range matchers {
+		if !slices.Contains(known[m[1]], m[2]) {
+			t.Errorf("an alert asks for %s=%q, which does not occur", m[1], m[2])
 		}
 	}
 }
