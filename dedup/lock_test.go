@@ -1,138 +1,18 @@
 package dedup
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/stack"
 )
-
-// lockBundle is one installation's lock on a Redis of the test.
-type lockBundle struct {
-	*RedisLock
-	client redis.UniversalClient
-	log    *lockLog
-}
-
-func newLock(t *testing.T, url string, o RedisLockOptions) *lockBundle {
-	t.Helper()
-	client, err := OpenRedis(url, RedisOptions{Name: "rollbackd test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	b := &lockBundle{client: client, log: &lockLog{}}
-	o.SchemaID = orDefault(o.SchemaID, uuid.NewString())
-	o.Log = slog.New(slog.NewTextHandler(b.log, nil))
-	if b.RedisLock, err = NewRedisLock(client, o); err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// run runs the lock until the test ends or the returned function is called.
-func (b *lockBundle) run(t *testing.T) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := b.Run(ctx); err != nil {
-			t.Errorf("Run = %v, want nil", err)
-		}
-	})
-	stop = func() { cancel(); wg.Wait() }
-	t.Cleanup(stop)
-	return stop
-}
-
-func (b *lockBundle) keys(names ...string) []LockKey {
-	keys := make([]LockKey, len(names))
-	for i, n := range names {
-		keys[i] = b.LockKey(Key{Group: "g", Tag: "t", Name: n})
-	}
-	return keys
-}
-
-func (b *lockBundle) lock(t *testing.T, token string, names ...string) []Hold {
-	t.Helper()
-	held, err := b.Lock(t.Context(), token, b.keys(names...))
-	if err != nil {
-		t.Fatalf("Lock(%s, %v) = %v", token, names, err)
-	}
-	return holdsOf(held)
-}
-
-func (b *lockBundle) show(t *testing.T, name string) LockState {
-	t.Helper()
-	s, err := b.Show(t.Context(), b.keys(name)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func holdsOf(held []Held) []Hold {
-	holds := make([]Hold, len(held))
-	for i, h := range held {
-		holds[i] = h.Hold
-	}
-	return holds
-}
-
-func wantHolds(t *testing.T, got []Hold, want ...Hold) {
-	t.Helper()
-	if d := cmp.Diff(want, got); d != "" {
-		t.Fatalf("what was found (-want +got):\n%s", d)
-	}
-}
-
-// await waits for a condition of the servers.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(20 * time.Second); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
-type lockLog struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *lockLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, string(p))
-	return len(p), nil
-}
-
-func (l *lockLog) count(words string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, line := range l.lines {
-		if strings.Contains(line, words) {
-			n++
-		}
-	}
-	return n
-}
 
 func TestLockKeepsASecondWorkerOff(t *testing.T) {
 	t.Parallel()
@@ -349,71 +229,5 @@ func TestNothingToLock(t *testing.T) {
 	held, err := l.Lock(t.Context(), "a", nil)
 	if err := errors.Join(err, l.Release(t.Context(), "a", nil), l.Done(t.Context(), nil)); err != nil || len(held) != 0 {
 		t.Errorf("empty calls = %v, %v, want nothing", held, err)
-	}
-}
-
-func TestNoLockFindsEveryKeyFree(t *testing.T) {
-	t.Parallel()
-	var l Locker = NoLock{}
-	keys := []LockKey{l.LockKey(Key{"g", "t", "one"}), l.LockKey(Key{"g", "t", "two"})}
-	for _, token := range []string{"a", "b"} {
-		held, err := l.Lock(t.Context(), token, keys)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantHolds(t, holdsOf(held), Mine, Mine)
-		if err := l.Done(t.Context(), []Mark{{Key: keys[0]}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := l.Release(t.Context(), "a", keys); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestLockKeyIsOfTheSchemaAndTheWholeIdentity(t *testing.T) {
-	t.Parallel()
-	// The form is fixed: while a fleet is upgraded, old and new daemons must meet at the same key.
-	const want = "rollbackd:HCx_2_Xq6Z4zrf9bkeo9F4C4mgywebjT_hYrWNa5pVY"
-	first := newLockKey("8f14e45f-ceea-467f-a123-6d9d5d2b9c11", Key{"stock-rollback", "cancelled", "20261121-0001"})
-	if first.String() != want {
-		t.Errorf("LockKey = %q, want %q", first, want)
-	}
-	seen := map[LockKey]string{}
-	for _, parts := range [][4]string{
-		{"s", "g", "t", "k"}, {"S", "g", "t", "k"}, {"s", "G", "t", "k"}, {"s", "g", "T", "k"}, {"s", "g", "t", "K"},
-		{"sg", "t", "k", ""}, {"s", "gt", "k", ""}, {"s", "g", "tk", ""}, {"s", "g", "", "tk"}, {"", "sg", "t", "k"},
-		{"s", "g", "t", "k "}, {"s", "g", "t", "k\x00"}, {"s", "g", "t", "é"}, {"s", "g", "t", "e\u0301"},
-		{"s", strings.Repeat("g", 100), strings.Repeat("t", 100), strings.Repeat("k", 255)},
-		{"s", strings.Repeat("g", 100), strings.Repeat("t", 100), strings.Repeat("k", 2000)},
-	} {
-		k := newLockKey(parts[0], Key{parts[1], parts[2], parts[3]})
-		if before, ok := seen[k]; ok {
-			t.Errorf("%q and %s share the key %v", parts, before, k)
-		}
-		seen[k] = fmt.Sprintf("%q", parts)
-	}
-}
-
-func TestRedisLockOptionsAreChecked(t *testing.T) {
-	t.Parallel()
-	for what, o := range map[string]RedisLockOptions{
-		"schema id":   {},
-		"lock TTL":    {SchemaID: "s", LockTTL: -time.Second},
-		"done TTL":    {SchemaID: "s", DoneTTL: -1},
-		"timeout":     {SchemaID: "s", Timeout: -1},
-		"renewed for": {SchemaID: "s", MaxHold: time.Second},
-		"policy":      {SchemaID: "s", OnError: "hope"},
-	} {
-		if _, err := NewRedisLock(nil, o); err == nil || !strings.Contains(err.Error(), what) {
-			t.Errorf("NewRedisLock(%+v) = %v, want an error about the %s", o, err, what)
-		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rollbackd/rollbackd/internal/stack"
 )
@@ -104,6 +105,12 @@ func TestOpenRedisBoundsEveryStep(t *testing.T) {
 	}
 	if o.PoolSize != 5 || o.MaxRetries != 1 || o.DialerRetries != 1 {
 		t.Errorf("pool of %d, %d retries, %d dials, want 5, 1, 1", o.PoolSize, o.MaxRetries, o.DialerRetries)
+	}
+	if o.Protocol != 2 || !o.DisableIdentity || o.MaintNotificationsConfig.Mode != maintnotifications.ModeDisabled {
+		t.Error("the handshake says more than an old server or a proxy may understand")
+	}
+	if o.PipelinePoolSize >= 0 {
+		t.Error("pipelines have a pool of their own: more connections than were allowed")
 	}
 	if o.TLSConfig == nil || o.TLSConfig.InsecureSkipVerify || o.TLSConfig.MinVersion < tls.VersionTLS12 {
 		t.Errorf("TLS = %+v, want a verified one", o.TLSConfig)

@@ -3,11 +3,14 @@ package dedup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/stack"
 )
 
 func testHealth(log *lockLog, policy LockPolicy) *lockHealth {
@@ -68,8 +71,16 @@ func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
 		if h.down() != nil || renewals == 0 {
 			t.Errorf("redis answers again: down = %v with %d renewals", h.down(), renewals)
 		}
+		seen := len(probes)
+		h.fail(down)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if h.down() != nil {
+			t.Error("after minutes of health a new failure is probed as late as the old ones were")
+		}
 		cancel()
 		<-done
+		probes = probes[:seen]
 
 		var gaps []time.Duration
 		for i := range probes[1:] {
@@ -84,8 +95,8 @@ func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
 		if len(slices.Compact(slices.Clone(gaps[12:]))) < 2 {
 			t.Errorf("delays without jitter: %v", gaps[12:])
 		}
-		if lost, back := log.count("redis failed: nothing is consumed"), log.count("redis answers again"); lost != 1 || back != 1 {
-			t.Errorf("the log tells %d losses and %d returns, want one of each", lost, back)
+		if lost, back := log.count("redis failed: nothing is consumed"), log.count("redis answers again"); lost != 2 || back != 2 {
+			t.Errorf("the log tells %d losses and %d returns, want two of each", lost, back)
 		}
 	})
 }
@@ -149,4 +160,93 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 			t.Errorf("after 70s due = %v with %v, %d stale, want two with b and 1", due, values, stale)
 		}
 	})
+}
+
+func TestStoppingIsNoFailureOfRedis(t *testing.T) {
+	t.Parallel()
+	untilStopped := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	none := func(context.Context) error { return nil }
+	for what, during := range map[string]struct{ probe, renew func(context.Context) error }{
+		"probe": {untilStopped, none}, "renewal": {none, untilStopped},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			log := &lockLog{}
+			h := testHealth(log, LockProceed)
+			keepLock(ctx, h, time.Second, during.probe, during.renew)
+			if h.down() != nil || len(log.lines) != 0 {
+				t.Errorf("stopped during a %s: down = %v, the log says %q", what, h.down(), log.lines)
+			}
+		})
+	}
+}
+
+func TestRenewingTouchesOnlyItsOwnLocks(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), RedisLockOptions{LockTTL: time.Minute})
+	l.lock(t, "a", "mine", "lost", "list", "gone")
+	pipe := l.client.Pipeline()
+	for _, k := range l.keys("mine", "lost", "list", "gone") {
+		pipe.Del(t.Context(), k.String())
+	}
+	pipe.Set(t.Context(), l.keys("mine")[0].String(), lockedPrefix+"a", time.Second)
+	pipe.Set(t.Context(), l.keys("lost")[0].String(), lockedPrefix+"b", time.Second)
+	pipe.LPush(t.Context(), l.keys("list")[0].String(), "x")
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := l.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if s := l.show(t, "mine"); s.TTL < 50*time.Second {
+		t.Errorf("our lock: %+v, want it renewed for a minute", s)
+	}
+	if s := l.show(t, "lost"); s.Token != "b" || s.TTL > time.Second {
+		t.Errorf("another's lock: %+v, want it as it was", s)
+	}
+	if s := l.show(t, "gone"); s.Hold != 0 {
+		t.Errorf("an expired lock: %+v, want it free", s)
+	}
+	if n := l.renewer.size(); n != 1 {
+		t.Errorf("%d locks are renewed from now on, want only ours", n)
+	}
+}
+
+func TestEveryLockInHandIsRenewed(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), RedisLockOptions{LockTTL: time.Minute})
+	names := make([]string, 2*renewChunk+1)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	l.lock(t, "a", names...)
+	pipe := l.client.Pipeline()
+	for _, k := range l.keys(names...) {
+		pipe.PExpire(t.Context(), k.String(), 10*time.Second)
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if s := l.show(t, n); s.TTL < 30*time.Second {
+			t.Fatalf("lock %s of %d: %+v, want it renewed", n, len(names), s)
+		}
+	}
+}
+
+func TestForgottenLockExpiresAndIsTold(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), RedisLockOptions{LockTTL: 100 * time.Millisecond, MaxHold: 300 * time.Millisecond})
+	l.run(t)
+	l.lock(t, "leaked", "one")
+	await(t, "the lock expires", func() bool { return l.lock(t, "b", "one")[0] == Mine })
+	if n := l.log.count("held too long"); n != 1 {
+		t.Errorf("the log tells it %d times, want once: %q", n, l.log.lines)
+	}
 }

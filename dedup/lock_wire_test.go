@@ -1,0 +1,121 @@
+package dedup
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// replyCutter passes commands on to Redis; told to cut, it drops the next reply and its connection.
+type replyCutter struct {
+	url string
+
+	mu       sync.Mutex
+	armed    bool
+	replies  int
+	watching sync.WaitGroup
+}
+
+func newReplyCutter(t *testing.T, target string) *replyCutter {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &replyCutter{}
+	server := u.Host
+	c.watching.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.watching.Go(func() { c.serve(client, server) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); c.watching.Wait() }) // after the client was closed: it was made later
+	u.Host = ln.Addr().String()
+	c.url = u.String()
+	return c
+}
+
+func (c *replyCutter) serve(client net.Conn, addr string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	c.watching.Go(func() {
+		_, _ = io.Copy(server, client)
+		_ = server.Close()
+	})
+	for buf := make([]byte, 64<<10); ; {
+		n, err := server.Read(buf)
+		if err != nil || c.loses() {
+			return
+		}
+		if _, err := client.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (c *replyCutter) loses() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.armed {
+		return false
+	}
+	c.armed = false
+	c.replies++
+	return true
+}
+
+func (c *replyCutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.armed = true
+}
+
+func (c *replyCutter) lost() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.replies
+}
+
+// answering returns a client of a server that answers everything with one error.
+func answering(t *testing.T, answer string) redis.UniversalClient {
+	t.Helper()
+	var serving sync.WaitGroup
+	client := redis.NewClient(&redis.Options{
+		DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			serving.Go(func() {
+				defer theirs.Close()
+				for in := bufio.NewScanner(theirs); in.Scan(); {
+					if strings.HasPrefix(in.Text(), "*") { // a command begins
+						if _, err := io.WriteString(theirs, "-"+answer+"\r\n"); err != nil {
+							return
+						}
+					}
+				}
+			})
+			return ours, nil
+		},
+	})
+	t.Cleanup(func() { _ = client.Close(); serving.Wait() })
+	return client
+}
