@@ -19,8 +19,8 @@ type item struct {
 
 	row       dedup.Row
 	lockKey   dedup.LockKey
-	locked    bool // by this batch, neither released nor marked done yet
-	held      bool // by another worker when last looked
+	locked    bool         // by this batch, neither released nor marked done yet
+	held      bool         // by another worker when last looked
 	attempt   verdict      // what the slow path must do with it
 	claim     *dedup.Claim // held while attempted
 	faults    suspicion
@@ -30,7 +30,7 @@ type item struct {
 	settle  settlement // what the broker will be told; nil while open
 	copyOut bool       // the copy that settle asks for is confirmed
 	durable bool       // nothing is missing but the ack
-	counted bool // taken into account by the brake
+	counted bool       // taken into account by the brake
 	acked   bool
 }
 
@@ -126,7 +126,7 @@ type batch struct {
 	later   []*item             // wait for the next pass: another body under a key of this batch, or another worker's lock
 	pass    int
 	taken   time.Time
-	token   string // of the locks
+	token   string          // of the locks
 	stray   []dedup.LockKey // locked under identities that turned out to be another body's
 }
 

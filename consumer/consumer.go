@@ -58,8 +58,9 @@ type Consumer struct {
 	brake     *brake
 	claims    *claims
 	debts     debts
-	commits   atomic.Uint64 // transactions that applied something
-	count     atomic.Uint64 // names given out by lanes
+	warned    map[string]bool // about the topology; only sessions touches it
+	commits   atomic.Uint64   // transactions that applied something
+	count     atomic.Uint64   // names given out by lanes
 	log       *slog.Logger
 	opTimeout time.Duration
 	name      string // host/pid/start: the first parts of every owner
@@ -105,6 +106,7 @@ func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 		records:  o.Records, validator: validator, locks: locks, locker: dedup.NoLock{},
 		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook},
 		publisher: rabbit.NewPublisher(amqp),
+		warned:    map[string]bool{},
 		metrics:   m, log: o.Logger, health: newHealth(o.Logger, m),
 		brake:     newBrake(cfg.MaxDead, cfg.MaxDeadWindow, time.Now),
 		claims:    newClaims(cfg.Lanes + 1),

@@ -107,7 +107,10 @@ func (c *Consumer) session(intake, work context.Context, probing bool) error {
 		return err
 	}
 	for _, w := range warnings {
-		c.log.WarnContext(intake, w)
+		if !c.warned[w] { // a reconnect makes no news of it
+			c.warned[w] = true
+			c.log.WarnContext(intake, w)
+		}
 	}
 	lanes, err := c.openLanes(intake, conn, probing)
 	if err != nil {

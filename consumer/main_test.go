@@ -1,0 +1,9 @@
+package consumer_test
+
+import (
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }

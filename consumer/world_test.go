@@ -1,0 +1,362 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// world is a fresh database, a fresh set of queues and a Redis, with everything an engine needs. Its handler writes one
+// row per effect into a table without a unique key, so that an effect that happens twice shows.
+type world struct {
+	t      *testing.T
+	broker *stack.Broker
+	cfg    consumer.Config
+	// What the engine connects to; a test may put a proxy in between before it starts one.
+	amqpURL, dsn, redisURL string
+
+	db      *sql.DB // of the test itself
+	records *dedup.Log
+	handler consumer.Handler
+	reg     *prometheus.Registry
+	logs    *safeBuffer
+
+	mu     sync.Mutex
+	reject map[string]func() error // by key; guarded by mu
+	calls  [][]string              // keys of each call of the handler; guarded by mu
+}
+
+const (
+	group = "test-group"
+	tag   = "stock.rollback"
+)
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{
+		t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t), redisURL: stack.Redis(t),
+		reject: map[string]func() error{}, reg: prometheus.NewRegistry(), logs: &safeBuffer{},
+	}
+	w.handler = consumer.HandlerFunc(w.handle)
+	w.amqpURL = w.broker.URL
+	w.cfg = consumer.Config{
+		Group: group, Exchange: w.broker.Name("stock"), Queue: w.broker.Name("stock.rollback"), RoutingKeys: []string{tag},
+		KeyFrom:     "header:x-message-key,property:message_id,body:sha256",
+		MaxAttempts: 3, RetryDelays: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
+		Lanes: 2, BatchSize: 50, BatchLinger: 5 * time.Millisecond, Prefetch: 100,
+		Lease: 3 * time.Second, HandlerTimeout: 2 * time.Second, DrainTimeout: 10 * time.Second,
+		LockTTL: time.Second, DoneTTL: time.Minute,
+	}
+	w.broker.Track(w.topology().Queues()...)
+	w.broker.TrackExchanges(w.cfg.Exchange)
+	handle := w.open(w.dsn)
+	if err := dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if w.db, err = handle.DB(); err != nil {
+		t.Fatal(err)
+	}
+	w.records = w.log(handle)
+	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body VARBINARY(255) NOT NULL) ENGINE=InnoDB")
+	return w
+}
+
+func (w *world) topology() rabbit.TopologyConfig {
+	return rabbit.TopologyConfig{Exchange: w.cfg.Exchange, Queue: w.cfg.Queue, RoutingKeys: w.cfg.RoutingKeys, Delays: w.cfg.RetryDelays}
+}
+
+func (w *world) open(dsn string) *gorm.DB {
+	w.t.Helper()
+	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{LockWait: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = pool.Close() })
+	return db
+}
+
+func (w *world) log(db *gorm.DB) *dedup.Log {
+	w.t.Helper()
+	l, err := dedup.NewLog(db, dedup.LogOptions{Table: "consumer_log", Lease: w.cfg.Lease, Delays: w.cfg.RetryDelays, MaxAttempts: w.cfg.MaxAttempts})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+// running is an engine that a test started.
+type running struct {
+	*consumer.Consumer
+	stop context.CancelFunc
+	done chan error
+}
+
+// start starts an engine; the test's end stops it, and it must then have drained.
+func (w *world) start() *running {
+	w.t.Helper()
+	db := w.open(w.dsn)
+	var client redis.UniversalClient
+	if w.redisURL != "" {
+		var err error
+		if client, err = dedup.OpenRedis(w.redisURL, dedup.RedisOptions{}); err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { _ = client.Close() })
+	}
+	w.reg = prometheus.NewRegistry()
+	c, err := consumer.New(w.cfg, w.handler, consumer.Options{
+		AMQPURLs: []string{w.amqpURL}, DB: db, Records: w.log(db), Redis: client, Registerer: w.reg,
+		Logger: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	r := &running{Consumer: c, stop: stop, done: make(chan error, 1)}
+	go func() { r.done <- c.Run(ctx) }()
+	w.t.Cleanup(func() {
+		stop()
+		if err, ok := <-r.done; ok && err != nil {
+			w.t.Errorf("Run = %v, want a clean drain", err)
+		}
+		if w.t.Failed() {
+			w.t.Logf("log of the engine:\n%s", w.logs)
+		}
+	})
+	return r
+}
+
+// drained stops the engine and returns what Run returned.
+func (r *running) drained() error {
+	r.stop()
+	err := <-r.done
+	close(r.done)
+	return err
+}
+
+// handle is the world's handler.
+func (w *world) handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+	keys := make([]string, len(msgs))
+	var blamed []consumer.BlamedMessage
+	w.mu.Lock()
+	for i, m := range msgs {
+		keys[i] = m.Name
+		if reject := w.reject[m.Name]; reject != nil {
+			if err := reject(); err != nil {
+				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
+			}
+		}
+	}
+	w.calls = append(w.calls, keys)
+	w.mu.Unlock()
+	if len(blamed) > 0 {
+		return consumer.Blame(blamed...)
+	}
+	for _, m := range msgs {
+		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, ?)", m.Name, string(m.Body)).Error; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) rejecting(key string, reject func() error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reject[key] = reject
+}
+
+// publish declares the topology and publishes one message per key, all with the same body.
+func (w *world) publish(body string, keys ...string) {
+	w.t.Helper()
+	var msgs []rabbit.Message
+	for _, key := range keys {
+		msgs = append(msgs, rabbit.Message{MessageID: key, Body: []byte(body), DeliveryMode: rabbit.Persistent})
+	}
+	w.publishMessages(msgs...)
+}
+
+func (w *world) publishMessages(msgs ...rabbit.Message) {
+	w.t.Helper()
+	w.declare()
+	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	defer func() { _ = p.Close(w.t.Context()) }()
+	batch := make([]rabbit.Publishing, len(msgs))
+	for i, m := range msgs {
+		batch[i] = rabbit.Publishing{Exchange: w.cfg.Exchange, Key: tag, Message: m}
+	}
+	for i, err := range p.Publish(w.t.Context(), batch) {
+		if err != nil {
+			w.t.Fatalf("publish message %d: %v", i, err)
+		}
+	}
+}
+
+func (w *world) declare() {
+	w.t.Helper()
+	conn, err := rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := rabbit.Declare(w.t.Context(), conn, w.topology()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// effects is how often each key took effect.
+func (w *world) effects() map[string]int {
+	w.t.Helper()
+	rows, err := w.db.QueryContext(w.t.Context(), "SELECT k, COUNT(*) FROM effect GROUP BY k")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer rows.Close()
+	n := map[string]int{}
+	for rows.Next() {
+		var k string
+		var c int
+		if err := rows.Scan(&k, &c); err != nil {
+			w.t.Fatal(err)
+		}
+		n[k] = c
+	}
+	if err := rows.Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// row reads the row of a key with the test's tag; status Absent when there is none.
+func (w *world) row(key string) dedup.Row {
+	return w.rowOf(dedup.Key{Group: group, Tag: tag, Name: key})
+}
+
+func (w *world) rowOf(key dedup.Key) dedup.Row {
+	w.t.Helper()
+	rows, err := w.records.LookUp(w.t.Context(), []dedup.Key{key})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rows[key]
+}
+
+// outcomes reads rollbackd_deliveries_total.
+func (w *world) outcomes() map[string]int {
+	w.t.Helper()
+	families, err := w.reg.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n := map[string]int{}
+	for _, f := range families {
+		if f.GetName() != "rollbackd_deliveries_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if v := int(m.GetCounter().GetValue()); v != 0 {
+				n[m.GetLabel()[0].GetValue()] = v
+			}
+		}
+	}
+	return n
+}
+
+// eventually waits until yes, asking again every 20 ms, for at most 20 s.
+func (w *world) eventually(what string, yes func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(20 * time.Second)
+	defer late.Stop()
+	for !yes() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			w.t.Fatalf("still not after 20s: %s\neffects %v, outcomes %v\n%s", what, w.effects(), w.outcomes(), w.logs)
+		}
+	}
+}
+
+// settled waits until so many deliveries have ended in all.
+func (w *world) settled(deliveries int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%d deliveries settled", deliveries), func() bool {
+		sum := 0
+		for _, n := range w.outcomes() {
+			sum += n
+		}
+		return sum >= deliveries
+	})
+}
+
+// want compares two maps of counts.
+func (w *world) want(what string, got, want map[string]int) {
+	w.t.Helper()
+	if !maps.Equal(got, want) {
+		w.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// keys makes n keys.
+func keys(prefix string, n int) []string {
+	k := make([]string, n)
+	for i := range k {
+		k[i] = fmt.Sprintf("%s-%04d", prefix, i)
+	}
+	return slices.Clip(k)
+}
+
+func once(keys ...string) map[string]int {
+	m := map[string]int{}
+	for _, k := range keys {
+		m[k] = 1
+	}
+	return m
+}
+
+// safeBuffer is a bytes.Buffer for several goroutines.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
