@@ -93,7 +93,12 @@ func (a *app) loadConfig() (config.Config, error) {
 
 // logger writes the log to stderr in the form and from the level that cfg asks for.
 func (a *app) logger(cfg config.Config) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.LogLevel}
+	options := &slog.HandlerOptions{Level: cfg.LogLevel, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		if attr.Value.Kind() == slog.KindDuration { // JSON would have bare nanoseconds
+			attr.Value = slog.StringValue(attr.Value.Duration().String())
+		}
+		return attr
+	}}
 	if cfg.LogFormat == config.LogFormatText || cfg.LogFormat == config.LogFormatAuto && onTerminal(a.stderr) {
 		return slog.New(slog.NewTextHandler(a.stderr, options))
 	}

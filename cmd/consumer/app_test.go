@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -103,13 +104,13 @@ func TestLogFollowsTheConfiguration(t *testing.T) {
 		want   string
 	}{
 		{config.LogFormatText, slog.LevelInfo, "level=INFO msg=hello"},
-		{config.LogFormatJSON, slog.LevelInfo, `"msg":"hello"`},
+		{config.LogFormatJSON, slog.LevelInfo, `"msg":"hello","after":"1.5s"}`},
 		{config.LogFormatAuto, slog.LevelInfo, `"msg":"hello"`}, // a buffer is no terminal
 		{config.LogFormatText, slog.LevelWarn, ""},
 	} {
 		var stderr bytes.Buffer
 		a := &app{stderr: &stderr}
-		a.logger(config.Config{LogFormat: tc.format, LogLevel: tc.level}).Info("hello")
+		a.logger(config.Config{LogFormat: tc.format, LogLevel: tc.level}).Info("hello", "after", 1500*time.Millisecond)
 		if got := stderr.String(); !strings.Contains(got, tc.want) || tc.want == "" && got != "" {
 			t.Errorf("format %s, level %s: log is %q, want %q", tc.format, tc.level, got, tc.want)
 		}
