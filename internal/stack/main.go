@@ -4,33 +4,24 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-// The environment through which servers are given to the tests.
-const (
-	EnvAMQP  = "ROLLBACKD_TEST_AMQP_URL"
-	EnvMySQL = "ROLLBACKD_TEST_MYSQL_DSN"
-	EnvRedis = "ROLLBACKD_TEST_REDIS_URL"
-	// EnvPrivate marks servers which cmd/with-servers started for one run. Its value is the folder of that RabbitMQ.
-	EnvPrivate = "ROLLBACKD_TEST_PRIVATE"
-)
-
 // shared are the servers of this test process. They are package state because tests share nothing else: the first test that needs a server
 // starts it, and [Main] stops what was started.
 var shared = map[Kind]*sharedServer{
-	KindRabbitMQ: {kind: KindRabbitMQ, env: EnvAMQP},
-	KindMySQL:    {kind: KindMySQL, env: EnvMySQL},
-	KindRedis:    {kind: KindRedis, env: EnvRedis},
+	KindRabbitMQ: {kind: KindRabbitMQ},
+	KindMySQL:    {kind: KindMySQL},
+	KindRedis:    {kind: KindRedis},
 }
 
 // sharedServer is started, or found in the environment, at first use.
 type sharedServer struct {
 	kind Kind
-	env  string
 
 	once  sync.Once
 	url   string
@@ -49,13 +40,12 @@ func (s *sharedServer) get(t testing.TB) *sharedServer {
 }
 
 func (s *sharedServer) find() error {
-	if s.url = os.Getenv(s.env); s.url != "" {
-		if dir := os.Getenv(EnvPrivate); dir != "" && s.kind == KindRabbitMQ {
-			var err error
-			s.node, err = readRabbitNode(dir)
-			return err
+	if s.url = os.Getenv(s.kind.env()); s.url != "" {
+		private, err := readPrivate()
+		if err == nil && slices.Contains(private.Kinds, s.kind) {
+			s.node = private.Node
 		}
-		return nil
+		return err
 	}
 	var err error
 	if s.stack, err = Start(context.Background(), Options{Only: []Kind{s.kind}}); err != nil {

@@ -3,6 +3,7 @@ package stack
 import (
 	"net/url"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -27,8 +28,12 @@ func own(t testing.TB, o Options) *Server {
 		t.Fatalf("stack.Own: Options.Only names %d kinds, want one", len(o.Only))
 	}
 	kind := o.Only[0]
-	if env := shared[kind].env; os.Getenv(env) != "" && os.Getenv(EnvPrivate) == "" {
-		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, env)
+	private, err := readPrivate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv(kind.env()) != "" && !slices.Contains(private.Kinds, kind) {
+		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, kind.env())
 	}
 	s, err := Start(t.Context(), o)
 	if err != nil {

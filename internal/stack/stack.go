@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
@@ -43,6 +44,7 @@ type Stack struct {
 	Redis    *Server
 
 	dir     string
+	lock    *os.File // held while the folder is in use
 	spawner *spawner
 }
 
@@ -65,11 +67,11 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 	if len(kinds) == 0 {
 		kinds = []Kind{KindRabbitMQ, KindMySQL, KindRedis}
 	}
-	dir, err := os.MkdirTemp("", "rollbackd-stack-")
+	dir, lock, err := makeFolder()
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for the servers: %w", err)
+		return nil, err
 	}
-	s := &Stack{dir: dir, spawner: newSpawner()}
+	s := &Stack{dir: dir, lock: lock, spawner: newSpawner()}
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex
@@ -136,13 +138,16 @@ func (s *Stack) put(server *Server, log io.Writer) {
 // Stop kills the servers, waits for their ends and removes their data. Their data was for this run only, so none is asked to save it.
 func (s *Stack) Stop() error {
 	var errs []error
-	for _, server := range []*Server{s.RabbitMQ, s.MySQL, s.Redis} {
-		if server != nil {
-			errs = append(errs, server.end())
-		}
+	for _, server := range s.servers() {
+		errs = append(errs, server.end())
 	}
 	s.spawner.close()
-	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+	return errors.Join(append(errs, os.RemoveAll(s.dir), s.lock.Close())...)
+}
+
+// servers are those that were started.
+func (s *Stack) servers() []*Server {
+	return slices.DeleteFunc([]*Server{s.RabbitMQ, s.MySQL, s.Redis}, func(server *Server) bool { return server == nil })
 }
 
 func (s *Stack) server(kind Kind) *Server {
