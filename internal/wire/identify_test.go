@@ -1,0 +1,320 @@
+package wire_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+const defaultKeyFrom = "header:x-message-key,property:message_id,body:sha256"
+
+func sources(t testing.TB, list string) []wire.KeySource {
+	t.Helper()
+	s, err := wire.ParseKeySources(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func message(change func(*rabbit.Delivery)) rabbit.Delivery {
+	d := rabbit.Delivery{Exchange: "stock", RoutingKey: "stock.rollback", Message: rabbit.Message{Body: []byte(`{"order_sn":"1"}`)}}
+	if change != nil {
+		change(&d)
+	}
+	return d
+}
+
+func header(name string, v any) func(*rabbit.Delivery) {
+	return func(d *rabbit.Delivery) { d.Headers = rabbit.Table{name: v} }
+}
+
+func TestKeyComesFromTheFirstSourceThatExists(t *testing.T) {
+	t.Parallel()
+	sum := sha256.Sum256([]byte(`{"order_sn":"1"}`))
+	hash := hex.EncodeToString(sum[:])
+	all := func(d *rabbit.Delivery) {
+		d.Headers, d.MessageID, d.CorrelationID = rabbit.Table{"x-message-key": "h"}, "m", "c"
+	}
+	for _, tt := range []struct {
+		name, from string
+		change     func(*rabbit.Delivery)
+		key        string // "" means unidentified
+	}{
+		{"header first", defaultKeyFrom, all, "h"},
+		{"then message_id", defaultKeyFrom, func(d *rabbit.Delivery) { d.MessageID = "m" }, "m"},
+		{"then the body", defaultKeyFrom, nil, hash},
+		{"order of the list", "property:correlation_id,header:x-message-key", all, "c"},
+		{"json text", "json:/order_sn,body:sha256", nil, "1"},
+		{"json absent", "json:/nothing,body:sha256", nil, hash},
+		{"header bytes", defaultKeyFrom, header("x-message-key", []byte("b")), "b"},
+		{"header int", defaultKeyFrom, header("x-message-key", int32(-5)), "-5"},
+		{"header byte", defaultKeyFrom, header("x-message-key", uint8(200)), "200"},
+		{"header int64", defaultKeyFrom, header("x-message-key", int64(math.MinInt64)), "-9223372036854775808"},
+		{"255 bytes", defaultKeyFrom, header("x-message-key", strings.Repeat("k", 255)), strings.Repeat("k", 255)},
+		{"inner spaces and emoji", defaultKeyFrom, header("x-message-key", " ü 🎁 "), " ü 🎁 "},
+
+		{"header empty", defaultKeyFrom, header("x-message-key", ""), ""},
+		{"header void", defaultKeyFrom, header("x-message-key", nil), ""},
+		{"header float", defaultKeyFrom, header("x-message-key", 5.0), ""},
+		{"header bool", defaultKeyFrom, header("x-message-key", true), ""},
+		{"header table", defaultKeyFrom, header("x-message-key", rabbit.Table{"k": "v"}), ""},
+		{"header time", defaultKeyFrom, header("x-message-key", time.Unix(1, 0)), ""},
+		{"header list", defaultKeyFrom, header("x-message-key", []any{"k"}), ""},
+		{"256 bytes", defaultKeyFrom, header("x-message-key", strings.Repeat("k", 256)), ""},
+		{"huge", defaultKeyFrom, header("x-message-key", strings.Repeat("k", 100_000)), ""},
+		{"control character", defaultKeyFrom, header("x-message-key", "a\nb"), ""},
+		{"C1 control character", defaultKeyFrom, header("x-message-key", "a\u0085b"), ""},
+		{"DEL", defaultKeyFrom, header("x-message-key", "a\x7f"), ""},
+		{"invalid UTF-8", defaultKeyFrom, header("x-message-key", "a\xff"), ""},
+		{"control character in message_id", defaultKeyFrom, func(d *rabbit.Delivery) { d.MessageID = "\x00" }, ""},
+		{"no source at all", "header:x-message-key,property:message_id", nil, ""},
+		{"body is no JSON", "json:/order_sn,body:sha256", func(d *rabbit.Delivery) { d.Body = []byte("{") }, ""},
+		{"json null", "json:/order_sn,body:sha256", func(d *rabbit.Delivery) { d.Body = []byte(`{"order_sn":null}`) }, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := message(tt.change)
+			id, err := wire.Identify("g", sources(t, tt.from), "main", d)
+			if id.BodyHash != sha256.Sum256(d.Body) {
+				t.Error("wrong body hash")
+			}
+			if e := id.Key.Validate(); e != nil {
+				t.Errorf("the log would refuse %v: %v", id.Key, e)
+			}
+			if tt.key != "" {
+				if want := (dedup.Key{Group: "g", Tag: "stock.rollback", Name: tt.key}); id.Key != want || err != nil {
+					t.Errorf("Identify = %v, %v; want %v", id.Key, err, want)
+				}
+				return
+			}
+			if e, ok := errors.AsType[*wire.FiledError](err); !ok || id.Key.Tag != wire.TagUnidentified || e.Why == "" || len(err.Error()) > 1000 {
+				t.Errorf("Identify = %v, %v; want unidentified", id.Key, err)
+			}
+		})
+	}
+}
+
+func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
+	t.Parallel()
+	death := func(queue, exchange, key string) rabbit.Table {
+		return rabbit.Table{"queue": queue, "exchange": exchange, "routing-keys": []any{key}, "reason": "delivery_limit", "count": int64(1)}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*rabbit.Delivery)
+		tag    string // "" means unidentified
+	}{
+		{"type", func(d *rabbit.Delivery) { d.Type = "t" }, "t"},
+		{"routing key", nil, "stock.rollback"},
+		{"our header", header(wire.HeaderRoutingKey, "first"), "first"},
+		{"our header as bytes", header(wire.HeaderRoutingKey, []byte("first")), "first"},
+		{"type before our header", func(d *rabbit.Delivery) { d.Type, d.Headers = "t", rabbit.Table{wire.HeaderRoutingKey: "first"} }, "t"},
+		{"our header of an odd type", header(wire.HeaderRoutingKey, 7), "stock.rollback"},
+		{"our header over-long", header(wire.HeaderRoutingKey, strings.Repeat("x", 256)), "stock.rollback"},
+		{"x-death", header("x-death", []any{death("main", "", "latest"), death("other", "", "x"), death("main", "stock", "oldest"), death("other", "", "y")}), "oldest"},
+		{"x-death of other queues", header("x-death", []any{death("other", "", "x")}), "stock.rollback"},
+		{"x-death forged", header("x-death", "nonsense"), "stock.rollback"},
+		{"x-death of odd types", header("x-death", []any{nil, 5, rabbit.Table{"queue": "main"}, rabbit.Table{"queue": 1, "routing-keys": 2}, rabbit.Table{"queue": "main", "routing-keys": []any{5}}}), "stock.rollback"},
+		{"100 bytes", func(d *rabbit.Delivery) { d.Type = strings.Repeat("t", 100) }, strings.Repeat("t", 100)},
+		{"101 bytes", func(d *rabbit.Delivery) { d.Type = strings.Repeat("t", 101) }, ""},
+		{"reserved", func(d *rabbit.Delivery) { d.Type = "rollbackd.conflict" }, ""},
+		{"reserved routing key", func(d *rabbit.Delivery) { d.RoutingKey = "rollbackd.unidentified" }, ""},
+		{"empty", func(d *rabbit.Delivery) { d.RoutingKey = "" }, ""},
+		{"control character", func(d *rabbit.Delivery) { d.Type = "a\tb" }, ""},
+		{"invalid UTF-8", func(d *rabbit.Delivery) { d.Type = "\xc3" }, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			id, err := wire.Identify("g", sources(t, "body:sha256"), "main", message(tt.change))
+			switch {
+			case tt.tag != "" && (err != nil || id.Key.Tag != tt.tag):
+				t.Errorf("Identify = %v, %v; want tag %q", id.Key, err, tt.tag)
+			case tt.tag == "" && (err == nil || id.Key.Tag != wire.TagUnidentified):
+				t.Errorf("Identify = %v, %v; want unidentified", id.Key, err)
+			}
+		})
+	}
+}
+
+func TestFiledKeysTellMessagesApart(t *testing.T) {
+	t.Parallel()
+	from := sources(t, "header:k")
+	seen := map[dedup.Key]string{}
+	for name, change := range map[string]func(*rabbit.Delivery){
+		"plain":        header("k", "a\n"),
+		"other key":    header("k", "a\r"),
+		"other body":   func(d *rabbit.Delivery) { d.Headers, d.Body = rabbit.Table{"k": "a\n"}, []byte("x") },
+		"other tag":    func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"k": "a\n"}, "t" },
+		"shifted":      func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"k": "\n"}, "stock.rollbacka" },
+		"float 1":      header("k", 1.0),
+		"float 2":      header("k", 2.0),
+		"true":         header("k", true),
+		"false":        header("k", false),
+		"list":         header("k", []any{"a", "b"}),
+		"other list":   header("k", []any{"ab"}),
+		"table":        header("k", rabbit.Table{"a": "b", "c": int8(1)}),
+		"other table":  header("k", rabbit.Table{"a": "b", "c": int8(2)}),
+		"long":         header("k", strings.Repeat("x", 5000)),
+		"other long":   header("k", strings.Repeat("x", 4999)+"y"),
+		"long table":   header("k", rabbit.Table{"x": strings.Repeat("x", 5000)}),
+		"other long t": header("k", rabbit.Table{"x": strings.Repeat("x", 5001)}),
+		"no key":       nil,
+	} {
+		id, err := wire.Identify("g", from, "main", message(change))
+		if err == nil {
+			t.Errorf("%s: identified as %v", name, id.Key)
+		}
+		if other, ok := seen[id.Key]; ok {
+			t.Errorf("%s and %s are filed under the same key", name, other)
+		}
+		seen[id.Key] = name
+	}
+}
+
+func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
+	t.Parallel()
+	from := sources(t, defaultKeyFrom)
+	file := func(change func(*rabbit.Delivery)) wire.Identity {
+		t.Helper()
+		d := message(change)
+		id, err := wire.Identify("g", from, "main", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		filed, err := wire.Conflict(id, d.Body)
+		if err == nil || filed.Key.Tag != wire.TagConflict || filed.Key.Group != "g" || filed.BodyHash != id.BodyHash {
+			t.Fatalf("Conflict = %v, %v", filed, err)
+		}
+		return filed
+	}
+	one := file(header("x-message-key", "k"))
+	if one != file(header("x-message-key", []byte("k"))) {
+		t.Error("the same message is filed under two keys")
+	}
+	for _, other := range []wire.Identity{
+		file(header("x-message-key", "K")),
+		file(func(d *rabbit.Delivery) { d.Headers, d.Body = rabbit.Table{"x-message-key": "k"}, []byte("other") }),
+		file(func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"x-message-key": "k"}, "t" }),
+	} {
+		if one.Key == other.Key {
+			t.Errorf("two messages share %v", one.Key)
+		}
+	}
+}
+
+func TestKeySourcesAreReadStrictly(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{
+		defaultKeyFrom, "header:a", " header:a , property:correlation_id ", "json:/order_sn", "json:/a~1b/~0/0", "json:/", "header:X-Delivery-Count", "header:a:b",
+	} {
+		got, err := wire.ParseKeySources(good)
+		if err != nil {
+			t.Errorf("%q: %v", good, err)
+			continue
+		}
+		var names []string
+		for _, s := range got {
+			names = append(names, s.String())
+		}
+		if again, err := wire.ParseKeySources(strings.Join(names, ",")); err != nil || len(again) != len(got) {
+			t.Errorf("%q does not survive its own text %q: %v", good, names, err)
+		}
+	}
+	for _, bad := range []string{
+		"", ",", "header:a,", "header", "header:", "header:" + strings.Repeat("x", 256), "property:type", "property:", "body", "body:md5", "json:", "json:order_sn",
+		"json:/~2", "json:/a~", "json:/\xff", "Header:a", "header:a,header:a", "body:sha256,property:message_id", "header:x-death", "header:x-first-death-queue",
+		"header:x-last-death-reason", "header:x-delivery-count", "header:x-acquired-count", "header:CC", "header:BCC", "header:x-rollbackd-attempt",
+		"header:x-published-at-ms", "header:timestamp_in_ms",
+	} {
+		if got, err := wire.ParseKeySources(bad); err == nil || !strings.Contains(err.Error(), "key source") {
+			t.Errorf("%q: %v, %v; want an error", bad, got, err)
+		}
+	}
+}
+
+func TestJSONPointerFindsOnlyWhatIsUnambiguous(t *testing.T) {
+	t.Parallel()
+	const deep = 20_000
+	for _, tt := range []struct{ pointer, body, want string }{ // want: "=key", "absent", or part of the flaw
+		{"/a", `{"a":"x"}`, "=x"},
+		{"/a", ` {"b":{"a":1},"a" : "x" , "c":[{"a":2}]} ` + "\n", "=x"},
+		{"/a", `{"a":12345678901234567890}`, "=12345678901234567890"},
+		{"/a", `{"a":-0}`, "=-0"},
+		{"/a/b", `{"a":{"b":"x"}}`, "=x"},
+		{"/a/1", `{"a":["x","y"]}`, "=y"},
+		{"/0", `["x"]`, "=x"},
+		{"/a~1b/~0", `{"a/b":{"~":"x"}}`, "=x"},
+		{"/", `{"":"x"}`, "=x"},
+		{"/ä", `{"\u00e4":"\ud83c\udf81\n\"\\\/"}`, "control character"},
+		{"/ä", `{"\u00e4":"\ud83c\udf81\"\\\/"}`, "=🎁\"\\/"},
+		{"/a", `{"A":"x"}`, "absent"},
+		{"/a", `{}`, "absent"}, {"/a", `[]`, "absent"}, {"/a", `"a"`, "absent"}, {"/a", `1`, "absent"}, {"/a", `null`, "absent"},
+		{"/a/b", `{"a":"x"}`, "absent"}, {"/a/b", `{"a":null}`, "absent"}, {"/2", `["x","y"]`, "absent"}, {"/01", `["x","y"]`, "absent"}, {"/-", `["x"]`, "absent"},
+		{"/a", `{"a":1.0}`, "no integer literal"}, {"/a", `{"a":1e3}`, "no integer literal"}, {"/a", `{"a":true}`, "true"},
+		{"/a", `{"a":null}`, "null"}, {"/a", `{"a":{}}`, "an object"}, {"/a", `{"a":[]}`, "an array"}, {"/a", `{"a":""}`, "is empty"},
+		{"/a", `{"a":"x","a":"x"}`, "twice"}, {"/a", `{"a":"x","\u0061":"y"}`, "twice"}, {"/a/b", `{"a":{"b":"x"},"a":{}}`, "twice"},
+		{"/a", `{"a":"x"}{}`, "behind"}, {"/a", `{"a":"x"},`, "behind"}, {"/a", "", "ends too early"}, {"/a", " ", "ends too early"},
+		{"/a", `{"a":"x"`, "ends too early"}, {"/a", `{"a":"x",}`, "wrong character"}, {"/a", `{'a':"x"}`, "wrong character"}, {"/a", `{"a":01}`, "wrong character"},
+		{"/a", `{"a":+1}`, "wrong character"}, {"/a", `{"a":-}`, "wrong character"}, {"/a", `{"a":1.}`, "wrong character"}, {"/a", `{"a":1e}`, "wrong character"}, {"/a", `{"a":nul}`, "wrong character"},
+		{"/a", `{"a":"\x"}`, "wrong character"}, {"/a", `{"a":"\u00g0"}`, "wrong character"}, {"/a", `{"a":"\u+123"}`, "wrong character"}, {"/a", "{\"a\":\"\n\"}", "wrong character"}, {"/a", `[1 2]`, "wrong character"},
+		{"/a", "\ufeff{\"a\":\"x\"}", "wrong character"}, {"/a", "{\"a\":\"\xff\"}", "not valid UTF-8"}, {"/a", "{\"b\":\"\xff\",\"a\":\"x\"}", "not valid UTF-8"},
+		{"/a", `{"a":"\ud800"}`, "surrogate"}, {"/a", `{"a":"\ud800\u0041"}`, "surrogate"}, {"/a", `{"a":"\udc00"}`, "surrogate"}, {"/a", `{"b":"\udc00","a":"x"}`, "surrogate"},
+		{"/a", strings.Repeat("[", deep) + strings.Repeat("]", deep), "nests deeper"},
+	} {
+		d := message(func(d *rabbit.Delivery) { d.Body = []byte(tt.body) })
+		id, err := wire.Identify("g", sources(t, "json:"+tt.pointer), "main", d)
+		got := "=" + id.Key.Name
+		switch {
+		case err != nil && strings.Contains(err.Error(), "none of the sources"):
+			got = "absent"
+		case err != nil:
+			got = err.Error()
+		}
+		if got != tt.want && (tt.want[0] == '=' || !strings.Contains(got, tt.want)) {
+			t.Errorf("%s in %.40s: %s, want %s", tt.pointer, tt.body, got, tt.want)
+		}
+		if !bytes.Equal(d.Body, []byte(tt.body)) {
+			t.Errorf("%s changed the body %.40s", tt.pointer, tt.body)
+		}
+	}
+}
+
+func TestIdentifyAllocatesNothingOnTheUsualWay(t *testing.T) {
+	from := sources(t, defaultKeyFrom)
+	d := message(header("x-message-key", "order-1"))
+	d.Headers["x-published-at-ms"] = int64(1_700_000_000_000)
+	if n := testing.AllocsPerRun(100, func() { _, _ = wire.Identify("g", from, "main", d) }); n > 0 {
+		t.Errorf("Identify allocates %v times", n)
+	}
+}
+
+func BenchmarkIdentify(b *testing.B) {
+	body := []byte(`{"order_sn":"20261121-0001","reason":"payment_timeout","items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`)
+	for name, tt := range map[string]struct {
+		from   string
+		change func(*rabbit.Delivery)
+	}{
+		"header": {defaultKeyFrom, header("x-message-key", "20261121-0001")},
+		"body":   {"body:sha256", nil},
+		"json":   {"json:/order_sn", nil},
+	} {
+		b.Run(name, func(b *testing.B) {
+			from, d := sources(b, tt.from), message(tt.change)
+			d.Body = body
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := wire.Identify("g", from, "main", d); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,301 @@
+package wire_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// everyKeyFrom names each kind of source, alone and with others behind it.
+var everyKeyFrom = []string{
+	defaultKeyFrom, "body:sha256", "header:k", "header:k,body:sha256", "header:CCx,header:k,property:correlation_id", "property:message_id",
+	"property:correlation_id,json:/order_sn", "json:/order_sn", "json:/order_sn,body:sha256", "header:x-retry,property:message_id", "header:Type,json:/items/0/sku_id",
+}
+
+// road is a broker with all queues, and a main queue whose messages reach the backstop at the first requeue.
+type road struct {
+	b    *stack.Broker
+	topo rabbit.TopologyConfig
+	pub  *rabbit.Publisher
+	subs map[string]*rabbit.Subscription
+}
+
+func newRoad(t *testing.T) *road {
+	t.Helper()
+	r := &road{b: stack.AMQP(t), subs: map[string]*rabbit.Subscription{}}
+	r.topo = rabbit.TopologyConfig{Exchange: r.b.Name("stock"), Queue: r.b.Name("main"), RoutingKeys: []string{"#"}, Delays: []time.Duration{time.Millisecond}}
+	r.b.Track(r.topo.Queues()...)
+	r.b.TrackExchanges(r.topo.Exchange)
+	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
+	c, err := rabbit.Dial(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	r.pub = rabbit.NewPublisher(cfg)
+	t.Cleanup(func() { _ = r.pub.Close(context.WithoutCancel(t.Context())) })
+	if _, err := rabbit.Declare(t.Context(), c, r.topo); err != nil {
+		t.Fatal(err)
+	}
+	// The same queue with a lower limit, so that one requeue makes the broker dead-letter.
+	r.b.Delete(r.topo.Queue)
+	r.b.DeclareQueue(r.topo.Queue, rabbit.Table{
+		"x-queue-type": "quorum", "x-delivery-limit": int64(0), "x-dead-letter-exchange": "", "x-overflow": "reject-publish",
+		"x-dead-letter-routing-key": rabbit.BackstopQueue(r.topo.Queue), "x-dead-letter-strategy": "at-least-once",
+	})
+	r.b.Bind(r.topo.Queue, "#", r.topo.Exchange)
+	for _, q := range []string{r.topo.Queue, rabbit.DeadQueue(r.topo.Queue), rabbit.BackstopQueue(r.topo.Queue)} {
+		if r.subs[q], err = c.Consume(t.Context(), q, q, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// take receives the next message of a queue, which must come.
+func (r *road) take(t interface{ Fatalf(string, ...any) }, queue string) rabbit.Delivery {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	d, err := r.subs[queue].Collect(ctx, 1, 0, nil)
+	if err != nil {
+		t.Fatalf("take from %s: %v", queue, err)
+	}
+	return d[0]
+}
+
+func (r *road) send(t interface{ Fatalf(string, ...any) }, p rabbit.Publishing) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := r.pub.Publish(ctx, []rabbit.Publishing{p})[0]; err != nil {
+		t.Fatalf("publish: %v", err)
+	}
+}
+
+// hop moves a message on in one of the ways that exist.
+func (r *road) hop(t *rapid.T, from string, d rabbit.Delivery, o wire.CopyOptions) (string, rabbit.Delivery) {
+	main, dead, backstop := r.topo.Queue, rabbit.DeadQueue(r.topo.Queue), rabbit.BackstopQueue(r.topo.Queue)
+	ways := []string{"retry", "dead-letter", "replay", "shovel"}
+	if from == main {
+		ways = append(ways, "delivery limit")
+	}
+	way := rapid.SampledFrom(ways).Draw(t, "way")
+	to, arrives := main, main
+	m := wire.Copy(d, main, o)
+	switch way {
+	case "retry":
+		to = rabbit.RetryQueue(main, time.Millisecond)
+	case "dead-letter":
+		to, arrives = dead, dead
+	case "shovel":
+		m = d.Message // as it is, by whatever tool
+	case "delivery limit":
+		if err := r.subs[from].Requeue(d.Tag, false); err != nil {
+			t.Fatalf("requeue: %v", err)
+		}
+		return backstop, r.take(t, backstop)
+	}
+	if way == "shovel" && from == main && d.Exchange != "" {
+		to = main // a shovel from the main queue would lose the routing key: only letters are moved by hand
+		m = wire.Copy(d, main, o)
+	}
+	r.send(t, rabbit.Publishing{Key: to, Message: m})
+	if err := r.subs[from].Ack(d.Tag, false); err != nil {
+		t.Fatalf("ack: %v", err)
+	}
+	return arrives, r.take(t, arrives)
+}
+
+func TestACopyHasTheIdentityOfItsMessage(t *testing.T) {
+	t.Parallel()
+	r := newRoad(t)
+	conn := r.b
+	rapid.Check(t, func(t *rapid.T) {
+		key := routingKey().Draw(t, "routing key")
+		m := producersMessage().Draw(t, "message")
+		conn.Publish(r.topo.Exchange, key, m)
+		queue := r.topo.Queue
+		d := r.take(t, queue)
+		want := identities(t, r.topo.Queue, d)
+		published, known := wire.PublishedAt(d.Message)
+		for range rapid.IntRange(1, 5).Draw(t, "hops") {
+			o := options().Draw(t, "options")
+			o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
+			queue, d = r.hop(t, queue, d, o)
+			for i, got := range identities(t, r.topo.Queue, d) {
+				if got.id.Key != want[i].id.Key || got.id.BodyHash != want[i].id.BodyHash || got.why != want[i].why {
+					t.Fatalf("%s: identity %v (%s) became %v (%s)", everyKeyFrom[i], want[i].id.Key, want[i].why, got.id.Key, got.why)
+				}
+			}
+			if at, ok := wire.PublishedAt(d.Message); known && (!ok || !at.Equal(published)) {
+				t.Fatalf("published at %v became %v, %v", published, at, ok)
+			}
+		}
+		if err := r.subs[queue].Ack(d.Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+type named struct {
+	id  wire.Identity
+	why string
+}
+
+func identities(t interface{ Fatalf(string, ...any) }, queue string, d rabbit.Delivery) []named {
+	var all []named
+	for _, list := range everyKeyFrom {
+		from, err := wire.ParseKeySources(list)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		id, err := wire.Identify("g", from, queue, d)
+		if e := id.Key.Validate(); e != nil {
+			t.Fatalf("%s: the log would refuse the key: %v", list, e)
+		}
+		why := ""
+		if err != nil {
+			why = err.Error()
+		}
+		all = append(all, named{id, why})
+	}
+	return all
+}
+
+func options() *rapid.Generator[wire.CopyOptions] {
+	return rapid.Custom(func(t *rapid.T) wire.CopyOptions {
+		return wire.CopyOptions{
+			Attempt: rapid.IntRange(0, 5).Draw(t, "attempt"), Replays: rapid.IntRange(0, 2).Draw(t, "replays"),
+			Error:  rapid.SampledFrom([]string{"", "boom", strings.Repeat("ü", 2000), "\xff\x00"}).Draw(t, "error"),
+			Reason: rapid.SampledFrom(append(wire.Reasons(), "")).Draw(t, "reason"),
+		}
+	})
+}
+
+func routingKey() *rapid.Generator[string] {
+	return rapid.OneOf(
+		rapid.SampledFrom([]string{"stock.rollback", "", "rollbackd.conflict", strings.Repeat("k", 255), "a\nb", "\xff\xfe"}),
+		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 120), func(b []byte) string { return string(b) }),
+	)
+}
+
+// shortText is what fits into an AMQP property, often none, sometimes odd.
+func shortText() *rapid.Generator[string] {
+	return rapid.OneOf(
+		rapid.Just(""), rapid.StringN(1, 20, 60),
+		rapid.SampledFrom([]string{"rollbackd.x", strings.Repeat("t", 101), strings.Repeat("t", 255), "a\x00", "\xc3", "🎁 "}),
+		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 255), func(b []byte) string { return string(b) }),
+	)
+}
+
+func producersMessage() *rapid.Generator[stack.Message] {
+	return rapid.Custom(func(t *rapid.T) stack.Message {
+		m := stack.Message{
+			Body: rapid.OneOf(
+				rapid.SampledFrom([][]byte{nil, []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`), []byte(`{"order_sn":7}`), []byte(`{"order_sn":null}`), []byte(`{`), []byte("\xff")}),
+				rapid.SliceOfN(rapid.Byte(), 0, 300),
+			).Draw(t, "body"),
+			ContentType: shortText().Draw(t, "content type"), ContentEncoding: shortText().Draw(t, "encoding"),
+			DeliveryMode: rapid.Uint8Range(0, 2).Draw(t, "mode"), Priority: rapid.Uint8Range(0, 9).Draw(t, "priority"),
+			CorrelationId: shortText().Draw(t, "correlation"), MessageId: shortText().Draw(t, "id"), Type: shortText().Draw(t, "type"),
+			AppId: shortText().Draw(t, "app"), ReplyTo: rapid.SampledFrom([]string{"", "me", "\xff"}).Draw(t, "reply"),
+			Expiration: rapid.SampledFrom([]string{"", "3600000"}).Draw(t, "expiration"),
+			Headers:    headers(2).Draw(t, "headers"),
+		}
+		if rapid.Bool().Draw(t, "timestamp") {
+			m.Timestamp = time.Unix(rapid.Int64Range(-10, 1<<40).Draw(t, "seconds"), 0)
+		}
+		if rapid.Bool().Draw(t, "CC") {
+			m.Headers["CC"], m.Headers["BCC"] = []any{"nobody"}, []any{"nobody"}
+		}
+		return m
+	})
+}
+
+func headers(depth int) *rapid.Generator[rabbit.Table] {
+	names := rapid.OneOf(
+		rapid.SampledFrom([]string{"x-message-key", "k", "CCx", "x-retry", "Type", wire.HeaderPublishedAt, "timestamp_in_ms", wire.HeaderRoutingKey, wire.HeaderExchange,
+			wire.HeaderDeadAt, wire.HeaderAttempt, wire.HeaderDropped, "x-rollbackd-unknown", "x-delivery-count", "x-acquired-count", "x-first-death-queue"}),
+		rapid.StringN(1, 10, 30),
+	)
+	return rapid.Custom(func(t *rapid.T) rabbit.Table {
+		out := rabbit.Table{}
+		for range rapid.IntRange(0, 5).Draw(t, "headers") {
+			out[names.Draw(t, "name")] = value(depth).Draw(t, "value")
+		}
+		return out
+	})
+}
+
+func value(depth int) *rapid.Generator[any] {
+	kinds := []*rapid.Generator[any]{
+		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(), rapid.Uint16().AsAny(),
+		rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(), rapid.Float64().AsAny(),
+		shortText().AsAny(), rapid.SliceOfN(rapid.Byte(), 0, 300).AsAny(),
+		rapid.Map(rapid.Int64Range(-1000, 1<<40), func(n int64) any { return time.Unix(n, 0) }),
+		rapid.Map(rapid.Int32(), func(n int32) any { return rabbit.Decimal{Scale: 2, Value: n} }),
+		rapid.Map(rapid.IntRange(1000, 4000), func(n int) any { return strings.Repeat("x", n) }),
+	}
+	if depth > 0 {
+		kinds = append(kinds, headers(depth-1).AsAny(), rapid.SliceOfN(value(depth-1), 0, 3).AsAny())
+	}
+	return rapid.OneOf(kinds...)
+}
+
+func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
+	t.Parallel()
+	r := newRoad(t)
+	many := func(n int, v any) rabbit.Table {
+		h := rabbit.Table{}
+		for i := range n {
+			h[fmt.Sprintf("h%05d", i)] = v
+		}
+		return h
+	}
+	with := func(h rabbit.Table, name string, v any) rabbit.Table { h[name] = v; return h }
+	for _, tt := range []struct {
+		name    string
+		headers rabbit.Table
+	}{
+		{"one huge header", rabbit.Table{"x-message-key": "k", "huge": strings.Repeat("x", 130_500)}},
+		{"the key itself is huge", rabbit.Table{"x-message-key": strings.Repeat("k", 130_500)}},
+		{"the key is a huge table", rabbit.Table{"x-message-key": many(10, strings.Repeat("k", 13_000))}},
+		{"several large ones", with(many(12, []byte(strings.Repeat("x", 10_800))), "x-message-key", int64(5))},
+		{"thousands of small ones", with(many(8_185, nil), "x-message-key", "k")},
+		{"thousands of middling ones", with(many(1_300, strings.Repeat("x", 85)), "x-message-key", "k")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r.b.Publish(r.topo.Exchange, "stock.rollback", stack.Message{Body: []byte("b"), Headers: tt.headers, MessageId: "id"})
+			d := r.take(t, r.topo.Queue)
+			want := identities(t, r.topo.Queue, d)
+			from := sources(t, defaultKeyFrom)
+			for range 3 {
+				id, _ := wire.Identify("g", from, r.topo.Queue, d)
+				tag := d.Tag
+				r.send(t, rabbit.Publishing{Key: rabbit.RetryQueue(r.topo.Queue, time.Millisecond), Message: wire.Copy(d, r.topo.Queue, wire.CopyOptions{
+					Identity: id, Attempt: 1, Error: strings.Repeat("e", 5000), Reason: wire.ReasonUnidentified,
+				})})
+				if err := r.subs[r.topo.Queue].Ack(tag, false); err != nil {
+					t.Fatal(err)
+				}
+				d = r.take(t, r.topo.Queue)
+				if got := identities(t, r.topo.Queue, d)[0]; got.id.Key != want[0].id.Key {
+					t.Fatalf("identity %v (%s) became %v (%s)", want[0].id.Key, want[0].why, got.id.Key, got.why)
+				}
+			}
+			if info := wire.ReadCopy(d.Headers); info.Attempt != 1 || len(info.Error) != wire.MaxErrorBytes || info.RoutingKey != "stock.rollback" {
+				t.Errorf("our own headers suffered: %+v", info)
+			}
+			if err := r.subs[r.topo.Queue].Ack(d.Tag, false); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
