@@ -21,7 +21,7 @@ func (s *scanner) skip(depth int) error {
 	case c != '{' && c != '[':
 		return s.word()
 	case depth == maxDepth:
-		return fmt.Errorf("byte %d: nested deeper than %d", s.at, maxDepth)
+		return s.locate(fmt.Errorf("byte %d: nested deeper than %d", s.at, maxDepth))
 	case c == '[':
 		return s.list(func(s *scanner, _ int) error { return s.skip(depth + 1) })
 	}
