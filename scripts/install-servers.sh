@@ -1,0 +1,65 @@
+#!/bin/sh
+# Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
+# no system service is started, now or later, by this script. The tests run private servers of their own.
+set -eu
+
+# have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
+have() {
+	for name; do
+		case $name in
+		/*) for path in $name; do [ -x "$path" ] && return 0; done ;; # a pattern: it must expand
+		*) (PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" && command -v "$name") >/dev/null && return 0 ;;
+		esac
+	done
+	return 1
+}
+
+missing=
+if [ -z "${ROLLBACKD_TEST_AMQP_URL:-}" ]; then
+	have '/usr/lib/rabbitmq/bin/rabbitmq-server' '/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server' \
+		'/opt/rabbitmq/sbin/rabbitmq-server' rabbitmq-server || missing="$missing rabbitmq-server"
+fi
+if [ -z "${ROLLBACKD_TEST_MYSQL_DSN:-}" ]; then
+	have mariadbd mysqld || missing="$missing mariadb-server"
+fi
+if [ -z "${ROLLBACKD_TEST_REDIS_URL:-}" ]; then
+	have redis-server valkey-server || missing="$missing redis-server"
+fi
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+	echo "Missing:$missing. Install RabbitMQ 3.10 or newer, MariaDB 10.11 or MySQL 8.0 or newer, and Redis 7 or newer with your package manager," >&2
+	echo "or name servers with ROLLBACKD_TEST_AMQP_URL, ROLLBACKD_TEST_MYSQL_DSN and ROLLBACKD_TEST_REDIS_URL." >&2
+	exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+	echo "Missing:$missing. As root, run: scripts/install-servers.sh" >&2
+	echo "It runs apt-get install --no-install-recommends$missing and starts no service." >&2
+	exit 1
+fi
+
+echo "Installing with apt-get:$missing (no service is started)."
+
+# Debian starts a service when it installs it, unless /usr/sbin/policy-rc.d says 101, "forbidden".
+policy=/usr/sbin/policy-rc.d
+saved=
+restore() {
+	rm -f "$policy"
+	if [ -n "$saved" ]; then
+		mv "$saved" "$policy"
+	fi
+}
+trap restore EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+if [ -e "$policy" ] || [ -L "$policy" ]; then
+	saved=$policy.before-rollbackd
+	mv "$policy" "$saved"
+fi
+printf '#!/bin/sh\nexit 101\n' >"$policy"
+chmod 755 "$policy"
+
+export DEBIAN_FRONTEND=noninteractive
+apt-get -q update
+# shellcheck disable=SC2086 # a list of package names
+apt-get -q -y install --no-install-recommends $missing
