@@ -24,8 +24,9 @@ func (l *Log) prepareTexts() {
 	l.insertEvents = newRowsText("INSERT INTO "+l.events+
 		" (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays, error, `by`) VALUES ",
 		"(?,?,?,UTC_TIMESTAMP(6),?,0,0,?,?)", "", maxRows)
-	l.lookUp = newRowsText("SELECT "+rowColumns+" FROM "+l.table+" WHERE (group_name, msg_tag, msg_key) IN (",
-		"(?,?,?)", ")", maxRows)
+	from := "SELECT " + rowColumns + " FROM " + l.table + " FORCE INDEX (PRIMARY) WHERE "
+	l.lookUpTag = newRowsText(from+"group_name = ? AND msg_tag = ? AND msg_key IN (", "?", ")", lookUpTagRows)
+	l.lookUpAny = newRowsText(from+"(group_name, msg_tag, msg_key) IN (", "(?,?,?)", ")", lookUpAnyRows)
 }
 
 // InsertSuccess is the fast path: it inserts all entries as applied in the transaction of their effect, sorted by key, so

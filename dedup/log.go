@@ -87,7 +87,8 @@ type Log struct {
 	insertSuccess rowsText
 	insertDead    rowsText
 	insertEvents  rowsText
-	lookUp        rowsText
+	lookUpTag     rowsText
+	lookUpAny     rowsText
 }
 
 // NewLog makes a log over db's pool, best one from [Open]. It sends nothing; [CheckSchema] says whether the tables are

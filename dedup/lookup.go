@@ -18,16 +18,23 @@ const rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_time
 
 const keyIs = " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
 
-// LookUp reads the rows of all keys, in one query per thousand. Every key is in the answer: one without a row is Absent.
+// MariaDB makes a temporary table of an IN list with 1000 values or more; below that, both servers read ranges of the
+// primary key. The index is forced, because statistics of a young table may say that it is empty.
+const (
+	lookUpTagRows = 900 // keys of one group and tag: a value each
+	lookUpAnyRows = 300 // keys of any: three values each, and a slower plan
+)
+
+// LookUp reads the rows of all keys: in one query when they share group and tag and are at most 900, else in few. Every
+// key is in the answer; one without a row is Absent.
 func (l *Log) LookUp(ctx context.Context, keys []Key) (map[Key]Row, error) {
 	found := make(map[Key]Row, len(keys))
 	for _, k := range keys {
 		found[k] = absent(k)
 	}
 	for rest := keys; len(rest) > 0; {
-		n := min(len(rest), maxRows)
-		err := l.scan(ctx, func(r Row) { found[r.Key] = r }, l.lookUp.of(n), lookUpArgs(rest[:n])...)
-		if err != nil {
+		n, text, args := l.lookUpSome(rest)
+		if err := l.scan(ctx, func(r Row) { found[r.Key] = r }, text, args...); err != nil {
 			return nil, fmt.Errorf("look up %d keys from %v: %w", n, rest[0], err)
 		}
 		rest = rest[n:]
@@ -37,28 +44,28 @@ func (l *Log) LookUp(ctx context.Context, keys []Key) (map[Key]Row, error) {
 
 func absent(k Key) Row { return Row{Key: k, Version: Version{Status: Absent}} }
 
-// lookUpArgs are three values per key, in one block of memory; group and tag are shared while they stay the same.
-func lookUpArgs(keys []Key) []any {
-	size := 0
-	for _, k := range keys {
-		size += len(k.Name)
+// lookUpSome is the query for the first n of keys. Names share one block of memory.
+func (l *Log) lookUpSome(keys []Key) (n int, text string, args []any) {
+	first, size := keys[0], 0
+	for n < min(len(keys), lookUpTagRows) && keys[n].Group == first.Group && keys[n].Tag == first.Tag {
+		size += len(keys[n].Name)
+		n++
 	}
 	block := make([]byte, 0, size)
-	args := make([]any, 0, 3*len(keys))
-	var group, tag any
-	var last Key
-	for _, k := range keys {
-		if group == nil || k.Group != last.Group {
-			group = []byte(k.Group)
+	if n == len(keys) || n >= lookUpAnyRows {
+		args = append(make([]any, 0, 2+n), []byte(first.Group), []byte(first.Tag))
+		for _, k := range keys[:n] {
+			block = append(block, k.Name...)
+			args = append(args, block[len(block)-len(k.Name):])
 		}
-		if tag == nil || k.Tag != last.Tag {
-			tag = []byte(k.Tag)
-		}
-		last = k
-		block = append(block, k.Name...)
-		args = append(args, group, tag, block[len(block)-len(k.Name):])
+		return n, l.lookUpTag.of(n), args
 	}
-	return args
+	n = min(len(keys), lookUpAnyRows)
+	args = make([]any, 0, 3*n)
+	for _, k := range keys[:n] {
+		args = append(args, []byte(k.Group), []byte(k.Tag), []byte(k.Name))
+	}
+	return n, l.lookUpAny.of(n), args
 }
 
 // Read reads one row with all it keeps of its message; Absent when there is none.

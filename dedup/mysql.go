@@ -162,6 +162,7 @@ func force(cfg *mysql.Config, o OpenOptions) (warnings []string) {
 		collation = cfg.Collation
 	}
 	_ = cfg.Apply(mysql.Charset("utf8mb4", collation)) // this option cannot fail
+	cfg.Logger = &mysql.NopLogger{}                    // what goes wrong is returned as an error, and logged once
 	cfg.ParseTime, cfg.InterpolateParams, cfg.RejectReadOnly = true, true, true
 
 	for _, name := range slices.Sorted(maps.Keys(cfg.Params)) {

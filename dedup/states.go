@@ -117,7 +117,7 @@ var transitions = []Transition{
 
 	{ActionSuccess, Processing, Success, GuardOwner, "in the effect's transaction"},
 	{ActionFail, Processing, Failed, GuardOwner, ""},
-	{ActionUnclaim, Processing, Failed, GuardOwner, "never ran: attempts-1, due at once"},
+	{ActionUnclaim, Processing, Failed, GuardOwner, "never ran, attempts-1, due at once"},
 	{ActionExhaust, Processing, Failed, GuardExpired | GuardSpent, "no attempt"},
 
 	{ActionDead, Absent, Dead, 0, "letter confirmed"},

@@ -1,0 +1,187 @@
+package dedup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDeadKeepsWhatAPersonNeeds(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		name  string
+		from  func(Key) Row
+		story string
+		want  Version
+	}{
+		{"malformed, without a row", absent, "absent>dead 0/0", Version{Status: Dead}},
+		{
+			"permanent, under its claim", func(k Key) Row { return w.claim(absent(k), "a").Row() },
+			"absent>processing 1/0, processing>dead 1/0", Version{Dead, 1, 0, "a"},
+		},
+		{
+			"after a failure", func(k Key) Row { return w.fail(w.claim(absent(k), "a"), "boom") },
+			"absent>processing 1/0, processing>failed 1/0, failed>dead 1/0", Version{Dead, 1, 0, "a"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := key(c.name)
+			e := entryOf(k)
+
+			wantError(t, "dead", w.log.Dead(t.Context(), c.from(k), e, "permanent", "no such order"), nil)
+
+			row := w.read(k)
+			wantVersion(t, row, c.want)
+			if row.Reason != "permanent" || row.Remark != "no such order" || row.DeadAt.IsZero() || !bytes.Equal(row.Body, e.Body) ||
+				!bytes.Equal(row.Properties, e.Properties) || !bytes.Equal(row.BodyHash, e.BodyHash[:]) || row.MessageID != e.MessageID {
+				t.Errorf("dead row: %+v", row)
+			}
+			if got := w.story(k); got != c.story {
+				t.Errorf("story: %s\nwant:  %s", got, c.story)
+			}
+			if last := w.events(k)[len(w.events(k))-1]; last.Error != "no such order" {
+				t.Errorf("event %+v", last)
+			}
+		})
+	}
+}
+
+func TestDeadNeedsAReasonThatFits(t *testing.T) {
+	w := newWorld(t)
+	for _, reason := range []string{"", strings.Repeat("r", MaxReason+1), "\xff"} {
+		if err := w.log.Dead(t.Context(), absent(key("k")), entryOf(key("k")), reason, ""); err == nil {
+			t.Errorf("reason %q was taken", reason)
+		}
+	}
+}
+
+func TestDeadAllIsAllOrNothing(t *testing.T) {
+	w := newWorld(t)
+	var letters []Letter
+	for i := range 2500 { // more than one statement takes
+		letters = append(letters, Letter{entryOf(key(fmt.Sprintf("%04d", i))), "malformed", fmt.Sprint("cause ", i)})
+	}
+	slices.Reverse(letters)
+	taken := key("1234")
+	wantError(t, "insert", w.insertSuccess(entryOf(taken)), nil)
+
+	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), ErrExists)
+
+	if n := w.number("SELECT COUNT(*) FROM consumer_log") + w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 1 {
+		t.Errorf("%d rows and events, want the one before", n)
+	}
+	letters = slices.DeleteFunc(letters, func(l Letter) bool { return l.Key == taken })
+	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), nil)
+	row := w.read(key("0007"))
+	wantVersion(t, row, Version{Status: Dead})
+	if row.Reason != "malformed" || row.Remark != "cause 7" || row.DeadAt.IsZero() || len(row.Body) == 0 {
+		t.Errorf("dead row: %+v", row)
+	}
+	if got, want := w.story(key("2499")), "absent>dead 0/0"; got != want {
+		t.Errorf("story: %s, want %s", got, want)
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != len(letters) {
+		t.Errorf("%d events for %d letters", n, len(letters))
+	}
+	wantError(t, "none", w.log.DeadAll(t.Context(), nil), nil)
+	if err := w.log.DeadAll(t.Context(), []Letter{letters[0], letters[0]}); err == nil || errors.Is(err, ErrExists) {
+		t.Errorf("one identity twice = %v", err)
+	}
+}
+
+func TestDeadAllOfLargeBodiesStaysBelowThePacketLimit(t *testing.T) {
+	w := newWorld(t)
+	body := bytes.Repeat([]byte{'\''}, 400<<10) // every byte needs an escape
+	var letters []Letter
+	for i := range 50 {
+		e := entryOf(key(fmt.Sprint(i)))
+		e.Body = body
+		letters = append(letters, Letter{e, "malformed", ""})
+	}
+	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), nil)
+	if got := w.read(key("49")); !bytes.Equal(got.Body, body) {
+		t.Errorf("kept %d bytes of %d", len(got.Body), len(body))
+	}
+}
+
+func TestReopenedRowStartsAnew(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	row := w.fail(w.claim(absent(k), "a"), "boom")
+	wantError(t, "dead", w.log.Dead(t.Context(), row, entryOf(k), "permanent", "no such order"), nil)
+
+	row, err := w.log.Reopen(t.Context(), w.read(k), entryOf(k), ReplayNote{By: "ann", Filter: "--reason permanent", Token: "replay-1"})
+
+	wantError(t, "reopen", err, nil)
+	got := w.read(k)
+	for _, r := range []Row{row, got} {
+		wantVersion(t, r, Version{Failed, 0, 1, "replay-1"})
+		if !r.Due || r.Reason != "" || r.Remark != "no such order" {
+			t.Errorf("due %v, reason %q, remark %q", r.Due, r.Reason, r.Remark)
+		}
+	}
+	if !got.DeadAt.IsZero() || len(got.Body) == 0 {
+		t.Errorf("dead at %v, body %q", got.DeadAt, got.Body)
+	}
+	last := w.events(k)[len(w.events(k))-1]
+	if last.By != "ann" || last.Error != "replayed --reason permanent" || last.Owner != "replay-1" {
+		t.Errorf("event %+v", last)
+	}
+	if claim := w.claim(row, "b"); claim.Attempts != 1 || claim.Replays != 1 {
+		t.Errorf("claim after the replay: %+v", claim)
+	}
+}
+
+func TestTwoReplaysOfOneLetterReopenOnce(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", ""), nil)
+	from := w.read(k)
+
+	_, first := w.log.Reopen(t.Context(), from, entryOf(k), ReplayNote{Token: "1"})
+	_, second := w.log.Reopen(t.Context(), from, entryOf(k), ReplayNote{Token: "2"})
+
+	wantError(t, "first", first, nil)
+	wantError(t, "second", second, ErrLost)
+	wantVersion(t, w.read(k), Version{Failed, 0, 1, "1"})
+}
+
+func TestReopenAfterItsAnswerWasLostIsNotTakenForAnothers(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	from := absent(k)
+	note := ReplayNote{Token: "mine"}
+	row, err := w.log.Reopen(t.Context(), from, entryOf(k), note)
+	wantError(t, "reopen", err, nil)
+	w.claim(row, "worker") // the row went on: whether it was our reopen cannot be seen any more
+
+	_, err = w.log.Reopen(t.Context(), from, entryOf(k), note)
+	wantError(t, "repeated reopen", err, ErrLost)
+}
+
+func TestDiscardSaysWhoAndWhy(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", "bad"), nil)
+
+	wantError(t, "discard", w.log.Discard(t.Context(), w.read(k), entryOf(k), "ann", "test data"), nil)
+
+	row := w.read(k)
+	wantVersion(t, row, Version{Status: Discarded})
+	if row.Remark != "discarded by ann: test data" || row.Reason != "malformed" {
+		t.Errorf("remark %q, reason %q", row.Remark, row.Reason)
+	}
+	last := w.events(k)[len(w.events(k))-1]
+	if last.By != "ann" || last.Error != "test data" || time.Since(last.At).Abs() > time.Minute {
+		t.Errorf("event %+v", last)
+	}
+	wantError(t, "discard again", w.log.Discard(t.Context(), row, entryOf(k), "bob", ""), ErrStale)
+	_, err := w.log.Reopen(t.Context(), row, entryOf(k), ReplayNote{Token: "1"})
+	wantError(t, "reopen, not asked", err, ErrStale)
+	_, err = w.log.Reopen(t.Context(), row, entryOf(k), ReplayNote{Token: "1", Discarded: true})
+	wantError(t, "reopen, asked", err, nil)
+}

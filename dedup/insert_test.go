@@ -1,0 +1,182 @@
+package dedup
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func entries(n int) []Entry {
+	all := make([]Entry, n)
+	for i := range all {
+		all[i] = entryOf(key(fmt.Sprintf("order-%06d", i)))
+		all[i].Body, all[i].Properties = nil, nil
+	}
+	return all
+}
+
+func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
+	w := newWorld(t)
+	all := entries(2345) // three statements
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	first := all[0].Key
+
+	wantError(t, "insert", w.insertSuccess(all...), nil)
+
+	if all[0].Key != first {
+		t.Error("the caller's entries were reordered")
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times = 1 AND msg_body IS NULL"); n != len(all) {
+		t.Errorf("%d rows, want %d", n, len(all))
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 0 {
+		t.Errorf("%d events, want none", n)
+	}
+	row := w.read(all[0].Key)
+	wantVersion(t, row, Version{Success, 1, 0, ""})
+	if row.MessageID != all[0].MessageID || string(row.BodyHash) != string(all[0].BodyHash[:]) || time.Since(row.CreatedAt).Abs() > time.Minute {
+		t.Errorf("row %+v", row)
+	}
+}
+
+func TestFastPathMeetingARowOfOurs(t *testing.T) {
+	w := newWorld(t)
+	all := entries(10)
+	wantError(t, "insert", w.insertSuccess(all[3]), nil)
+
+	wantError(t, "insert again", w.insertSuccess(all...), ErrExists)
+
+	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 1 {
+		t.Errorf("%d rows, want the one before", n)
+	}
+	if err := w.insertSuccess(all[5], all[5]); err == nil || errors.Is(err, ErrExists) {
+		t.Errorf("one identity twice in a batch = %v, want an error that looking up again does not explain", err)
+	}
+	wantError(t, "none", w.insertSuccess(), nil)
+}
+
+// A 1062 of another table says nothing about our row: taken for ours, the engine would look up and start anew for ever.
+func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
+	w := newWorld(t)
+	w.exec("CREATE TABLE audit (n INT, UNIQUE KEY audit_once (n))")
+	w.exec("INSERT INTO audit VALUES (1)")
+	w.exec("CREATE TRIGGER audit_log BEFORE INSERT ON consumer_log FOR EACH ROW INSERT INTO audit VALUES (1)")
+	k := key("' for key 'PRIMARY")
+	err := w.insertSuccess(entryOf(k))
+	if errors.Is(err, ErrExists) || Classify(err) != FaultData {
+		t.Errorf("insert = %v (%v)", err, Classify(err))
+	}
+	if _, err := w.log.Claim(t.Context(), absent(k), entryOf(k), "o"); errors.Is(err, ErrLost) || Classify(err) != FaultData {
+		t.Errorf("claim = %v (%v)", err, Classify(err))
+	}
+	w.exec("DROP TRIGGER audit_log")
+	longest := Key{strings.Repeat("'", MaxGroup), strings.Repeat("\\", MaxTag), strings.Repeat("é", MaxName/2)}
+	for _, k := range []Key{k, longest} {
+		wantError(t, "insert", w.insertSuccess(entryOf(k)), nil)
+		wantError(t, "insert again", w.insertSuccess(entryOf(k)), ErrExists)
+	}
+}
+
+func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
+	w := newWorld(t)
+	all := entries(300)
+	var wg sync.WaitGroup
+	for n := range 6 {
+		wg.Go(func() {
+			for round := range 10 {
+				mine := append([]Entry(nil), all[round*30:round*30+30]...)
+				rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+				if err := w.insertSuccess(mine...); err != nil && !errors.Is(err, ErrExists) {
+					t.Errorf("worker %d: %v", n, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != len(all) {
+		t.Errorf("%d rows, want %d", n, len(all))
+	}
+}
+
+func TestRolledBackBatchLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	broken := errors.New("the effect failed")
+	err := w.inTx(func(tx *sql.Tx) error {
+		if err := w.log.InsertSuccess(t.Context(), tx, entries(5)); err != nil {
+			return err
+		}
+		return broken
+	})
+	wantError(t, "transaction", err, broken)
+	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
+	for _, c := range []struct{ n, size, want int }{
+		{1, 10, 1}, {maxRows, 10, maxRows}, {maxRows + 1, 10, maxRows}, {5, maxBytes, 1}, {5, 2 * maxBytes, 1}, {5, maxBytes / 2, 2},
+	} {
+		if got := chunkOf(c.n, func(int) int { return c.size }); got != c.want {
+			t.Errorf("%d rows of %d bytes: %d in a statement, want %d", c.n, c.size, got, c.want)
+		}
+	}
+}
+
+func BenchmarkBuildInsertOf500(b *testing.B) {
+	l := &Log{table: "`consumer_log`", events: "`consumer_log_event`"}
+	l.prepareTexts()
+	all := entries(500)
+	args := make([]any, 0, 5*500)
+	b.ReportAllocs()
+	for b.Loop() {
+		sorted, err := sortEntries(all)
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = l.insertSuccess.of(len(sorted))
+		args = successArgs(args[:0], sorted)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/row")
+}
+
+func BenchmarkBuildLookUpOf500(b *testing.B) {
+	l := &Log{table: "`consumer_log`", events: "`consumer_log_event`"}
+	l.prepareTexts()
+	keys := make([]Key, 500)
+	for i, e := range entries(500) {
+		keys[i] = e.Key
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		l.lookUpSome(keys)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/row")
+}
+
+func BenchmarkInsertAndLookUpOf500(b *testing.B) {
+	w := newWorld(b)
+	all := entries(500)
+	keys := make([]Key, len(all))
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		n++
+		for i := range all {
+			all[i].Tag = fmt.Sprint("t", n)
+			keys[i] = all[i].Key
+		}
+		if _, err := w.log.LookUp(b.Context(), keys); err != nil {
+			b.Fatal(err)
+		}
+		if err := w.insertSuccess(all...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(500*b.N)/b.Elapsed().Seconds(), "rows/s")
+}

@@ -1,0 +1,142 @@
+package dedup
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func (w *world) list(f Filter) (all []Row, pages int) {
+	w.t.Helper()
+	for {
+		rows, next, err := w.log.List(w.t.Context(), f)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, rows...)
+		pages++
+		if next == "" {
+			return all, pages
+		}
+		if len(rows) == 0 {
+			w.t.Fatal("an empty page with a next one")
+		}
+		f.After = next
+	}
+}
+
+func TestListPagesThroughEverythingOnce(t *testing.T) {
+	w := newWorld(t)
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for i := range 200 { // many rows share a time
+		k := Key{"g", fmt.Sprint("t", i%3), fmt.Sprint("k", i)}
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)"+
+			" VALUES (?, ?, ?, ?, 1, '2026-11-21 12:00:00' - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))", append(keyArgs(k), i%5, i/20)...)
+	}
+	for _, limit := range []int{1, 7, 100, 1000} {
+		all, _ := w.list(Filter{Group: "g", Limit: limit})
+		seen := map[Key]bool{}
+		for i, r := range all {
+			seen[r.Key] = true
+			if i > 0 && (r.Status < all[i-1].Status || r.Status == all[i-1].Status && r.At.After(all[i-1].At)) {
+				t.Errorf("limit %d: %v after %v", limit, r, all[i-1])
+			}
+		}
+		if len(all) != 200 || len(seen) != 200 {
+			t.Errorf("limit %d: %d rows, %d of them different, want 200", limit, len(all), len(seen))
+		}
+	}
+	if all, pages := w.list(Filter{Group: "g", Limit: 40, Statuses: []Status{Dead}}); len(all) != 40 || pages != 1 {
+		t.Errorf("a page that holds all: %d rows on %d pages", len(all), pages)
+	}
+	if all, _ := w.list(Filter{Group: "g", Since: noon.Add(-3 * time.Minute), Until: noon}); len(all) != 60 {
+		t.Errorf("since and until: %d rows, want 60", len(all))
+	}
+}
+
+func TestListFilters(t *testing.T) {
+	w := newWorld(t)
+	put := func(k Key, s Status, reason any) {
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at)"+
+			" VALUES (?, ?, ?, ?, 1, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))", append(keyArgs(k), int(s), reason)...)
+	}
+	put(Key{"g", "a", "1"}, Dead, "permanent")
+	put(Key{"g", "a", "2"}, Dead, "crashed")
+	put(Key{"g", "b", "1"}, Failed, nil)
+	put(Key{"g", "b", "3"}, Success, nil)
+	put(Key{"other", "a", "1"}, Dead, "permanent")
+	for _, c := range []struct {
+		f    Filter
+		want []string
+	}{
+		{Filter{}, []string{"a/1", "a/2", "b/1", "b/3"}},
+		{Filter{Key: "1"}, []string{"a/1", "b/1"}},
+		{Filter{Key: "1", Tag: "b"}, []string{"b/1"}},
+		{Filter{Key: "9"}, nil},
+		{Filter{Tag: "a"}, []string{"a/1", "a/2"}},
+		{Filter{Reason: "crashed"}, []string{"a/2"}},
+		{Filter{Statuses: []Status{Failed, Success, Failed}}, []string{"b/1", "b/3"}},
+	} {
+		c.f.Group = "g"
+		rows, _ := w.list(c.f)
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.Tag+"/"+r.Name)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v, want %v", c.f, got, c.want)
+		}
+	}
+	if rows, _ := w.list(Filter{Group: "nobody", Key: "1"}); len(rows) != 0 {
+		t.Errorf("an unknown group: %v", rows)
+	}
+}
+
+func TestListRefusesNonsense(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range []Filter{{}, {Group: "g", Limit: -1}, {Group: "g", Limit: MaxListed + 1}} {
+		if _, _, err := w.log.List(t.Context(), f); err == nil {
+			t.Errorf("%+v was taken", f)
+		}
+	}
+	for _, c := range []Cursor{"!", "e30x", "bm9wZQ"} {
+		if _, _, err := w.log.List(t.Context(), Filter{Group: "g", After: c}); !errors.Is(err, ErrCursor) {
+			t.Errorf("cursor %q = %v", c, err)
+		}
+	}
+}
+
+func TestListAndGaugesUseAnIndex(t *testing.T) {
+	w := newWorld(t)
+	wantError(t, "insert", w.insertSuccess(entries(10_000)...), nil)
+	var letters []Letter
+	for i := range 50 {
+		letters = append(letters, Letter{entryOf(key(fmt.Sprint("dead ", i))), "malformed", ""})
+	}
+	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), nil)
+	w.exec("ANALYZE TABLE consumer_log")
+	for name, c := range map[string]struct {
+		f    Filter
+		from *place
+	}{
+		"by status":        {Filter{}, nil},
+		"a later page":     {Filter{}, &place{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")}},
+		"by tag":           {Filter{Tag: "t"}, nil},
+		"by reason":        {Filter{Reason: "malformed"}, nil},
+		"by key":           {Filter{Key: "dead 3"}, nil},
+		"by key and tag":   {Filter{Key: "dead 3", Tag: "t"}, nil},
+		"since yesterday":  {Filter{Since: time.Now().Add(-24 * time.Hour)}, nil},
+		"until long after": {Filter{Until: time.Now().Add(24 * time.Hour)}, nil},
+	} {
+		c.f.Group = "g"
+		s := w.log.listText(c.f, Dead, [][]byte{[]byte("t")}, c.from, 100)
+		w.wantIndexed(name, 200, s.String(), s.args...)
+	}
+	ages, err := w.log.OldestOpen(t.Context())
+	if err != nil || len(ages) != 1 || ages[Dead] < 0 || ages[Dead] > time.Minute {
+		t.Errorf("oldest open: %v, %v", ages, err)
+	}
+}
