@@ -115,6 +115,9 @@ func parseDSN(dsn string) (*mysql.Config, error) {
 	if cfg.DBName == "" {
 		return nil, errors.New("the DSN names no database: " + want)
 	}
+	if strings.ContainsAny(cfg.DBName, "@()") { // a slash in the password, and no database after it
+		return nil, errors.New("the DSN's last slash is not before the database: " + want)
+	}
 	return cfg, nil
 }
 
