@@ -1,0 +1,174 @@
+package repo
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/rollbackd/rollbackd/"
+
+// arrow says which packages of ours a package may import, besides those below itself, and why no others.
+type arrow struct {
+	from string
+	to   []string
+	why  string
+}
+
+var arrows = []arrow{
+	{"stock", nil, "a shop that only reserves stock must not link a broker's or Redis's client, and the domain must stand without the engine"},
+	{"dedup", nil, "an identity and its row mean the same whatever brings the message; the log is tested without a broker"},
+	{"internal/rabbit", nil, "delivering and confirming know no identity, so no rule about duplicates can hide there"},
+	{"internal/wire", []string{"dedup", "internal/rabbit"}, "what a message says of itself depends on no configuration and no engine"},
+	{"consumer", []string{"dedup", "internal/rabbit", "internal/wire"},
+		"the engine serves any handler: it must not know stock, nor read the environment, nor what operators do with letters later"},
+	{"deadletter", []string{"dedup", "internal/rabbit", "internal/wire"},
+		"letters are replayed while no engine runs, by the command line too, so they must not need one"},
+	{"internal/admin", []string{"deadletter", "dedup", "internal/wire"},
+		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
+	{"internal/config", []string{"consumer", "deadletter", "dedup", "internal/rabbit", "internal/wire", "internal/admin", "stock"},
+		"it makes one plain Config for each package; packages that imported it would force environment variables on library users"},
+	{"internal/daemon", []string{"consumer", "deadletter", "dedup", "internal/rabbit", "internal/wire", "internal/admin", "internal/config", "stock"},
+		"it joins everything and is the only one to see both stock and consumer, so that neither comes to know the other"},
+	{"cmd/consumer", []string{"internal/daemon", "internal/config", "consumer", "deadletter", "dedup", "internal/rabbit", "internal/wire"},
+		"it parses, prints and exits; tests cannot import a main package, so nothing they want may be there"},
+	{"internal/stack", nil, "it is used by the tests of all others and must not be judged by the code it tests; the binary never links it"},
+	{"internal/demo", []string{"internal/stack", "internal/daemon", "internal/config", "consumer", "deadletter", "dedup", "internal/rabbit", "internal/wire", "stock"},
+		"it shows what a user does, with servers of its own"},
+	{"internal/repo", nil, "it looks at the repository from outside"},
+	{"deploy", nil, "files to deploy, and tests that they are true"},
+}
+
+// bans are modules which a package must not link, not even through others.
+var bans = []struct{ from, module, why string }{
+	{"stock", "github.com/rabbitmq/amqp091-go", "the domain has no broker"},
+	{"stock", "github.com/redis/go-redis/v9", "the domain has no lock"},
+	{"dedup", "github.com/rabbitmq/amqp091-go", "the log knows no AMQP"},
+	{"internal/rabbit", "gorm.io/gorm", "the broker's side has no database"},
+	{"internal/rabbit", "github.com/redis/go-redis/v9", "the broker's side has no lock"},
+	{"cmd/consumer", module + "internal/stack", "servers for tests are no part of the product"},
+	{"cmd/consumer", "testing", "the binary is not a test"},
+	{"cmd/consumer", "go.uber.org/goleak", "the binary is not a test"},
+	{"cmd/consumer", "pgregory.net/rapid", "the binary is not a test"},
+}
+
+// pkg is what go list says of a package.
+type pkg struct {
+	ImportPath string
+	Name       string
+	Dir        string
+	GoFiles    []string
+	Imports    []string // direct ones of the files that are no tests
+	Deps       []string // all, through others too
+}
+
+func (p pkg) path() string { return strings.TrimPrefix(p.ImportPath, module) }
+
+// packages lists the packages of this module. One that does not build is listed too: the build says what is wrong with it.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...")
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	if err != nil {
+		exit, _ := errors.AsType[*exec.ExitError](err)
+		if exit != nil {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("read what go list says: %v", err)
+		}
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		t.Fatal("go list found no package")
+	}
+	return all
+}
+
+// within reports whether path is the package or one below it.
+func within(path, parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") }
+
+func arrowOf(path string) (arrow, bool) {
+	i := slices.IndexFunc(arrows, func(a arrow) bool { return within(path, a.from) })
+	if i < 0 {
+		return arrow{}, false
+	}
+	return arrows[i], true
+}
+
+func TestImportsFollowTheArrows(t *testing.T) {
+	for _, p := range packages(t) {
+		a, ok := arrowOf(p.path())
+		if !ok {
+			t.Errorf("%s has no arrow: add to arrows what it may import and why no more", p.path())
+			continue
+		}
+		for _, dep := range p.Imports {
+			to, ours := strings.CutPrefix(dep, module)
+			if !ours || within(to, a.from) {
+				continue
+			}
+			if !slices.ContainsFunc(a.to, func(allowed string) bool { return within(to, allowed) }) {
+				t.Errorf("%s must not import %s: %s", p.path(), to, a.why)
+			}
+		}
+	}
+}
+
+func TestArrowsDoNotTurnBack(t *testing.T) {
+	allowed := map[string][]string{}
+	for _, a := range arrows {
+		allowed[a.from] = a.to
+	}
+	var reach func(from string, path []string)
+	reach = func(from string, path []string) {
+		if slices.Contains(path, from) {
+			t.Fatalf("the arrows go round: %v", append(path, from))
+		}
+		for _, to := range allowed[from] {
+			reach(to, append(slices.Clone(path), from))
+		}
+	}
+	for _, a := range arrows {
+		reach(a.from, nil)
+	}
+}
+
+func TestNobodyLinksWhatIsBanned(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, ban := range bans {
+			if !within(p.path(), ban.from) {
+				continue
+			}
+			if slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, ban.module) }) {
+				t.Errorf("%s must not depend on %s, not even through others: %s", p.path(), ban.module, ban.why)
+			}
+		}
+	}
+}
+
+func TestOnlyRabbitImportsTheAMQPClient(t *testing.T) {
+	for _, p := range packages(t) {
+		if !slices.ContainsFunc(p.Imports, func(dep string) bool { return within(dep, "github.com/rabbitmq/amqp091-go") }) {
+			continue
+		}
+		switch p.path() {
+		case "internal/rabbit":
+		case "internal/stack": // for tests: internal/rabbit's own must not be judged by internal/rabbit
+		default:
+			t.Errorf("%s must not import the AMQP client: its pitfalls are handled once, in internal/rabbit", p.path())
+		}
+	}
+}
