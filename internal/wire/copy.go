@@ -44,8 +44,8 @@ func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
 	exchange, key := firstRoute(&d, queue)
 	m := d.Message
 	m.UserID, m.Expiration, m.DeliveryMode = "", "", rabbit.Persistent
-	if m.Type == "" && tagFlaw(key) == "" {
-		m.Type = key
+	if m.Type == "" {
+		m.Type = key // unusable or not: what the tag is made of stays the same
 	}
 	if strings.HasPrefix(m.ReplyTo, "amq.rabbitmq.reply-to") {
 		m.ReplyTo = "" // direct reply-to: refused by the broker on a channel that does not wait for the answer
