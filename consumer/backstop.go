@@ -33,11 +33,7 @@ func (l *lane) processBackstop(ctx context.Context, b *batch) error {
 
 // routeBackstop ends every open item, but for those whose lease lives; it says how long the longest of these does.
 func (l *lane) routeBackstop(ctx context.Context, b *batch) (wait time.Duration, err error) {
-	var rows map[dedup.Key]dedup.Row
-	err = l.until(ctx, DependencyMySQL, func(ctx context.Context) (err error) {
-		rows, err = l.c.records.LookUp(ctx, keysOf(b.open))
-		return err
-	})
+	rows, err := l.rowsOf(ctx, b.open)
 	if err != nil {
 		return 0, err
 	}

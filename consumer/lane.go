@@ -100,15 +100,13 @@ func (l *lane) validate(m *Message) (err error) {
 
 // until repeats op while a dependency does not answer, with jittered backoff and the batch in hand: ending the session
 // would charge a delivery to every message the broker handed out. When that lasts longer than GiveBackAfter the batch
-// is given back after all.
+// is given back after all. op bounds itself.
 func (l *lane) until(ctx context.Context, dependency string, op func(context.Context) error) error {
 	pause := newBackOff()
 	var since time.Time
 	for {
 		l.clock.tick()
-		bounded, cancel := context.WithTimeout(ctx, l.c.opTimeout)
-		err := op(bounded)
-		cancel()
+		err := op(ctx)
 		if err == nil {
 			if !since.IsZero() {
 				l.c.health.back(ctx, dependency)
@@ -136,9 +134,23 @@ func (l *lane) until(ctx context.Context, dependency string, op func(context.Con
 	}
 }
 
+// rowsOf reads the rows of items, however long MySQL stays away.
+func (l *lane) rowsOf(ctx context.Context, items []*item) (rows map[dedup.Key]dedup.Row, err error) {
+	keys := keysOf(items)
+	err = l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, l.c.opTimeout)
+		defer cancel()
+		rows, err = l.c.records.LookUp(ctx, keys)
+		return err
+	})
+	return rows, err
+}
+
 // untilKnown is until for a transition of the log, which may be repeated when the answer to its COMMIT was lost.
 func (l *lane) untilKnown(ctx context.Context, transition func(context.Context) error) error {
 	return l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, l.c.opTimeout)
+		defer cancel()
 		err := transition(ctx)
 		if errors.Is(err, dedup.ErrUnknown) {
 			return &troubleError{dedup.FaultUnavailable, err}

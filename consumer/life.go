@@ -101,11 +101,7 @@ func (l *lane) lock(ctx context.Context, b *batch) error {
 func (l *lane) lookUp(ctx context.Context, b *batch) error {
 	defer l.c.metrics.phase(phaseLookUp, time.Now())
 	for len(b.open) > 0 {
-		var rows map[dedup.Key]dedup.Row
-		err := l.until(ctx, DependencyMySQL, func(ctx context.Context) (err error) {
-			rows, err = l.c.records.LookUp(ctx, keysOf(b.open))
-			return err
-		})
+		rows, err := l.rowsOf(ctx, b.open)
 		if err != nil {
 			return err
 		}
@@ -220,11 +216,7 @@ func (l *lane) applyTogether(ctx context.Context, group []*item) error {
 // lookAgain reads a group's rows after our insert met another's, or after a COMMIT whose answer was lost: never assume.
 // What has a row goes its row's way; the rest is returned to be tried anew.
 func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown bool) ([]*item, error) {
-	var rows map[dedup.Key]dedup.Row
-	err := l.until(ctx, DependencyMySQL, func(ctx context.Context) (err error) {
-		rows, err = l.c.records.LookUp(ctx, keysOf(group))
-		return err
-	})
+	rows, err := l.rowsOf(ctx, group)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -20,6 +21,7 @@ const (
 // say dead, and nothing is acked before its outcome is durable or its copy confirmed. It may run several times in the
 // life of a batch and takes up only what is new.
 func (l *lane) settle(ctx context.Context, b *batch) error {
+	defer l.c.metrics.phase(phaseSettle, time.Now())
 	braked := l.brake(b)
 	for {
 		if err := l.publishCopies(ctx, b); err != nil {
