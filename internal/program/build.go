@@ -1,0 +1,32 @@
+package program
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+)
+
+const mainPackage = "github.com/rollbackd/rollbackd/cmd/consumer"
+
+// Build compiles cmd/consumer into dir and returns the binary's path. It must be called from within the module.
+func Build(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "consumer")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, mainPackage)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", mainPackage, err, out)
+	}
+	return path, nil
+}
+
+// Run runs a command of the binary to its end, with env and nothing else as its environment. The output is standard
+// output and standard error together; it is part of the error too.
+func Run(ctx context.Context, path string, env []string, args ...string) (output string, err error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %v: %w\n%s", filepath.Base(path), args, err, out)
+	}
+	return string(out), nil
+}

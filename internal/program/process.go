@@ -1,0 +1,169 @@
+package program
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+)
+
+// Options say what to start.
+type Options struct {
+	Path string
+	Args []string
+	Env  []string // the whole environment
+	// Log receives what the process writes to standard output and standard error, line by line; nil discards it.
+	Log io.Writer
+}
+
+// Process is a running child. Its methods may be called from any goroutine.
+type Process struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has ended and all its output was read
+	code   int           // valid after exited
+	addrAt chan struct{} // closed when addr is known
+
+	mu   sync.Mutex
+	addr string // guarded by mu
+}
+
+// Start starts the process. Whoever starts it must see to its end with [Process.Kill], or [Process.Stop].
+func Start(o Options) (*Process, error) {
+	p := &Process{exited: make(chan struct{}), addrAt: make(chan struct{})}
+	p.cmd = exec.Command(o.Path, o.Args...)
+	p.cmd.Env = o.Env
+	// A group of its own: Ctrl-C at the terminal reaches whoever started it, who then decides.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", o.Path, err)
+	}
+	p.cmd.Stdout, p.cmd.Stderr = in, in
+	if o.Log == nil {
+		o.Log = io.Discard
+	}
+	started := make(chan error, 1)
+	go p.watch(started, out, o.Log) // joined by whoever waits for exited
+	err = <-started
+	_ = in.Close() // the child has its own
+	if err != nil {
+		_ = out.Close()
+		return nil, fmt.Errorf("start %s: %w", o.Path, err)
+	}
+	return p, nil
+}
+
+// watch starts the process and stays with it to its end. Linux sends the parent-death signal when the *thread* that
+// started a child ends, so this goroutine keeps its thread for as long as the child lives.
+func (p *Process) watch(started chan<- error, out *os.File, log io.Writer) {
+	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+	if err := p.cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	p.readLog(out, log)
+	_ = out.Close()
+	_ = p.cmd.Wait() // how it ended is in its state
+	p.code = exitCode(p.cmd.ProcessState)
+	close(p.exited)
+}
+
+// readLog copies line by line to the end and catches the address the pages listen on.
+func (p *Process) readLog(out io.Reader, log io.Writer) {
+	lines := bufio.NewReader(out)
+	for {
+		line, err := lines.ReadBytes('\n')
+		_, _ = log.Write(line) // a log that takes no more must not stop the child
+		var said struct{ Msg, Addr string }
+		if json.Unmarshal(line, &said) == nil && said.Msg == "listening" {
+			p.listensOn(said.Addr)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *Process) listensOn(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.addr == "" {
+		p.addr = addr
+		close(p.addrAt)
+	}
+}
+
+// exitCode is as shells say it: 128 + the signal for a process that a signal ended.
+func exitCode(state *os.ProcessState) int {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return state.ExitCode()
+}
+
+// Pid is the process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Wait waits for the end and returns the exit code, 128 + the signal for a process that was killed.
+func (p *Process) Wait(ctx context.Context) (code int, err error) {
+	select {
+	case <-p.exited:
+		return p.code, nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("wait for the end of process %d: %w", p.Pid(), context.Cause(ctx))
+	}
+}
+
+// Signal sends a signal; to a process that has ended it is [os.ErrProcessDone].
+func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("send %v to process %d: %w", s, p.Pid(), err)
+	}
+	return nil
+}
+
+// Kill ends the process with SIGKILL and returns when it is gone. Killing one that has ended is no error.
+func (p *Process) Kill() error {
+	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-p.exited
+	return nil
+}
+
+// Stop asks the process to end with SIGTERM and returns its exit code; when ctx ends first, it is killed.
+func (p *Process) Stop(ctx context.Context) (code int, err error) {
+	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return 0, err
+	}
+	code, err = p.Wait(ctx)
+	if err != nil {
+		return code, errors.Join(err, p.Kill())
+	}
+	return code, nil
+}
+
+// Addr waits until the process says where its pages listen. It must log as JSON.
+func (p *Process) Addr(ctx context.Context) (string, error) {
+	select {
+	case <-p.addrAt:
+	case <-p.exited:
+		return "", fmt.Errorf("process %d ended with code %d before it listened", p.Pid(), p.code)
+	case <-ctx.Done():
+		return "", fmt.Errorf("wait for the address of process %d: %w", p.Pid(), context.Cause(ctx))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.addr, nil
+}
