@@ -1,0 +1,116 @@
+package stock_test
+
+import (
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+func TestReserveTakesAllOrNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.goods(10, 1, 2)
+	must(t, w.reserve("a", item(2, 3), item(1, 10)))
+	w.wantReservations("a", "1×10 reserved, 2×3 reserved")
+	w.wantAmount(1, 0)
+	w.wantAmount(2, 7)
+	err := w.reserve("b", item(1, 1), item(2, 1))
+	if !is(err, stock.ErrOutOfStock) || !strings.Contains(err.Error(), `order "b": sku 1: out of stock: asked for 1, left are 0`) {
+		t.Errorf("error is %v", err)
+	}
+	w.wantReservations("b", "")
+	w.wantAmount(2, 7)
+}
+
+func TestReserveAgainIsDone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.goods(10, 1, 2)
+	must(t, w.reserve("a", item(1, 1), item(2, 2)))
+	must(t, w.reserve("a", item(2, 2), item(1, 1)))
+	w.wantAmount(1, 9)
+	w.wantAmount(2, 8)
+}
+
+func TestReserveRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.goods(10, 1, 2)
+	must(t, w.reserve("held", item(1, 1)))
+	must(t, w.reserve("final", item(1, 1)))
+	must(t, w.confirm("final"))
+	must(t, w.reserve("gone", item(1, 1)))
+	must(t, w.rollback(stock.Options{}, message("gone", "k")))
+	must(t, w.rollback(refuse, message("refused", "k", item(1, 1)), message("whole", "k")))
+	tests := []struct {
+		name, order string
+		items       []stock.Item
+		want        error
+	}{
+		{"unknown sku", "new", []stock.Item{item(1, 1), item(3, 1)}, stock.ErrUnknownSKU},
+		{"too many", "new", []stock.Item{item(1, 1), item(2, 11)}, stock.ErrOutOfStock},
+		{"another quantity", "held", []stock.Item{item(1, 2)}, stock.ErrQuantity},
+		{"more items than before", "held", []stock.Item{item(1, 1), item(2, 1)}, stock.ErrQuantity},
+		{"deducted", "final", []stock.Item{item(1, 1)}, stock.ErrDeducted},
+		{"released", "gone", []stock.Item{item(1, 1)}, stock.ErrReleased},
+		{"refused item", "refused", []stock.Item{item(1, 1)}, stock.ErrRefused},
+		{"refused item and another", "refused", []stock.Item{item(1, 1), item(2, 1)}, stock.ErrRefused},
+		{"refused order", "whole", []stock.Item{item(2, 1)}, stock.ErrRefused},
+		{"no items", "new", nil, stock.ErrInvalid},
+		{"no order", "", []stock.Item{item(1, 1)}, stock.ErrInvalid},
+		{"sku twice", "new", []stock.Item{item(1, 1), item(1, 1)}, stock.ErrInvalid},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w.t = t
+			before := w.reservations(test.order)
+			if err := w.reserve(test.order, test.items...); !is(err, test.want) {
+				t.Errorf("error is %v, want %v", err, test.want)
+			}
+			w.wantReservations(test.order, before)
+			w.wantAmount(1, 8)
+			w.wantAmount(2, 10)
+		})
+	}
+}
+
+func TestConfirmIsFinal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.goods(10, 1, 2)
+	must(t, w.reserve("a", item(1, 1), item(2, 2)))
+	must(t, w.confirm("a"))
+	must(t, w.confirm("a"))
+	w.wantReservations("a", "1×1 deducted, 2×2 deducted")
+	w.wantAmount(1, 9)
+
+	must(t, w.reserve("b", item(1, 1), item(2, 2)))
+	must(t, w.rollback(stock.Options{}, message("b", "k", item(1, 1))))
+	for order, want := range map[string]error{"b": stock.ErrReleased, "none": stock.ErrNoReservation, "": stock.ErrInvalid} {
+		if err := w.confirm(order); !is(err, want) {
+			t.Errorf("Confirm of %q: %v, want %v", order, err, want)
+		}
+	}
+	w.wantReservations("b", "1×1 released stock.rollback/k, 2×2 reserved")
+}
+
+func TestErrorsOfTheDatabasePassThrough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec("DROP TABLE stock_reservation")
+	acts := map[string]func(tx *gorm.DB) error{
+		"Reserve": func(tx *gorm.DB) error { return stock.Reserve(t.Context(), tx, "a", manyItems(1)) },
+		"Confirm": func(tx *gorm.DB) error { return stock.Confirm(t.Context(), tx, "a") },
+		"Rollback": func(tx *gorm.DB) error {
+			return stock.Rollback(t.Context(), tx, []stock.Request{message("a", "k")}, refuse)
+		},
+	}
+	for name, act := range acts {
+		if number := mysqlNumber(w.tx(act)); number != 1146 {
+			t.Errorf("%s without its table: error %d, want 1146", name, number)
+		}
+	}
+}
