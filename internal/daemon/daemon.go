@@ -91,11 +91,25 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	if err != nil {
 		return d, err
 	}
+	for _, name := range unusedSettings(cfg) {
+		log.WarnContext(ctx, "ROLLBACKD_"+name+" is set, but nothing acts on it in this version")
+	}
 	if cfg.HTTPAddr == "" {
 		return d, nil
 	}
 	d.admin, err = admin.Listen(ctx, cfg.HTTPAddr, d.health, d.registry, log)
 	return d, err
+}
+
+// unusedSettings names the settings that are checked but not yet acted on, where they ask for something.
+func unusedSettings(cfg config.Config) (names []string) {
+	if cfg.CompensateAfter != 0 {
+		names = append(names, "COMPENSATE_AFTER")
+	}
+	if cfg.DeadLetterWebhook != "" {
+		names = append(names, "DEAD_LETTER_WEBHOOK")
+	}
+	return names
 }
 
 func (d *Daemon) openRedis() (redis.UniversalClient, error) {
