@@ -56,10 +56,16 @@ func (s *sharedServer) find() error {
 	return nil
 }
 
-// Main is TestMain of a package whose tests use servers: it runs the tests, stops the servers they started, fails when a goroutine is left,
-// and exits.
-func Main(m *testing.M) {
+// Main is TestMain of a package whose tests use servers: it runs the tests, then after, stops the servers they started, fails when a
+// goroutine is left, and exits.
+func Main(m *testing.M, after ...func() error) {
 	code := m.Run()
+	for _, f := range after {
+		if err := f(); err != nil {
+			fmt.Fprintln(os.Stderr, "stack: clean up after the tests:", err)
+			code = max(code, 1)
+		}
+	}
 	for _, s := range shared {
 		if s.stack == nil {
 			continue
