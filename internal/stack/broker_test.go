@@ -1,18 +1,22 @@
 package stack
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
 
-func TestEachTestHasAVirtualHostOfItsOwn(t *testing.T) {
+func TestEachBrokerHasNamesOfItsOwn(t *testing.T) {
 	a, b := AMQP(t), AMQP(t)
-	a.DeclareQueue("q", nil)
-	if b.Exists("q") {
-		t.Error("a queue of one Broker is seen by another")
+	a.DeclareQueue(a.Name("q"), nil)
+	if b.Exists(b.Name("q")) {
+		t.Error("a queue of one Broker has the name of another's")
 	}
-	if !a.Exists("q") {
+	if !a.Exists(a.Name("q")) {
 		t.Error("a declared queue does not exist")
+	}
+	if a.node != nil && b.Exists(a.Name("q")) {
+		t.Error("two tests share a virtual host of ours")
 	}
 }
 
@@ -61,6 +65,7 @@ type recorder struct {
 }
 
 func (r *recorder) Helper()                           {}
+func (r *recorder) Error(args ...any)                 { r.errors = append(r.errors, fmt.Sprint(args...)) }
 func (r *recorder) Errorf(format string, args ...any) { r.errors = append(r.errors, format) }
 
 func TestPublishFailsTheTestWhenTheMessageReachesNoQueue(t *testing.T) {

@@ -39,18 +39,25 @@ func freshDatabase(t testing.TB, serverDSN string) string {
 	return config.FormatDSN()
 }
 
-// dropDatabase does not wait long for a transaction a test left open, and does not mind a server which the test killed.
+// dropDatabase does not wait long for a transaction which a test left open, and does not mind a server which the test killed.
 func dropDatabase(t testing.TB, server, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	db, err := openMySQL(server)
+	config, err := mysql.ParseDSN(server)
+	if err != nil {
+		t.Errorf("parse the DSN of the test's mysql: %v", err)
+		return
+	}
+	config.Params = map[string]string{"lock_wait_timeout": "5"} // seconds; for an ALTER or DROP it is a year by default
+	config.Timeout, config.ReadTimeout = 5*time.Second, 20*time.Second
+	db, err := openMySQL(config.FormatDSN())
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	defer db.Close()
-	_, err = db.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
-	if err != nil && db.PingContext(ctx) == nil {
+	if err := db.Ping(); err != nil {
+		return
+	}
+	if _, err := db.Exec("DROP DATABASE IF EXISTS " + name); err != nil {
 		t.Errorf("drop the test's database %s (does a transaction still hold it?): %v", name, err)
 	}
 }

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -140,5 +141,42 @@ func TestRestrictedAccountMayOnlyWhatWasGranted(t *testing.T) {
 	}
 	if _, err := db.Exec("INSERT INTO t VALUES (1)"); err == nil || !strings.Contains(err.Error(), "denied") {
 		t.Errorf("INSERT = %v, want it denied", err)
+	}
+}
+
+func TestRabbitWithPlugins(t *testing.T) {
+	s := Own(t, Options{Only: []Kind{KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management", "rabbitmq_shovel"}})
+	if out, err := s.Ctl("shovel_status"); err != nil {
+		t.Errorf("shovel_status = %q, %v", out, err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Get(s.HTTP() + "/api/overview")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Errorf("the management API answers %s", res.Status)
+	}
+}
+
+func TestFaultThatDoesNotHappenFailsTheTest(t *testing.T) {
+	s := OwnRedis(t)
+	r := &recorder{TB: t}
+	s.t = r
+	s.Kill()
+	if err := s.Freeze(); err == nil {
+		t.Error("a dead server was frozen")
+	}
+	if _, err := s.Ctl("x"); err == nil {
+		t.Error("redis has no control command and took one")
+	}
+	s.Start()
+	if err := s.Start(); err == nil {
+		t.Error("a running server was started")
+	}
+	s.t = t
+	if len(r.errors) != 3 {
+		t.Errorf("the test failed %d times, want 3: %q", len(r.errors), r.errors)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,13 +31,18 @@ func prepareRabbit(sp *spawner, dir string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
 	amqpPort, distPort := ports[0], ports[1]
 	node := &rabbitNode{Dir: dir, EpmdPort: ports[2], Name: fmt.Sprintf("rollbackd-%d@localhost", amqpPort), Cookie: rand.Text()}
 	user, password := "rollbackd", rand.Text()
+	management := ""
+	if slices.Contains(o.RabbitMQPlugins, "rabbitmq_management") {
+		management = loopback(ports[3])
+		o.RabbitMQConfig += fmt.Sprintf("\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d", ports[3])
+	}
 	if err := writeRabbitFiles(node, amqpPort, user, password, o); err != nil {
 		return nil, err
 	}
@@ -44,7 +50,6 @@ func prepareRabbit(sp *spawner, dir string, o Options) (*Server, error) {
 		"RABBITMQ_DIST_PORT="+strconv.Itoa(distPort),
 		"RABBITMQ_CONFIG_FILE="+filepath.Join(dir, "rabbitmq.conf"),
 		"RABBITMQ_ADVANCED_CONFIG_FILE="+filepath.Join(dir, "advanced.config"),
-		"RABBITMQ_ENABLED_PLUGINS_FILE="+filepath.Join(dir, "enabled_plugins"),
 		"RABBITMQ_MNESIA_BASE="+filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE="+filepath.Join(dir, "log"),
 		"RABBITMQ_PID_FILE="+filepath.Join(dir, "pid"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
@@ -53,7 +58,7 @@ func prepareRabbit(sp *spawner, dir string, o Options) (*Server, error) {
 	addr := loopback(amqpPort)
 	target := (&url.URL{Scheme: "amqp", User: url.UserPassword(user, password), Host: addr, Path: "/"}).String()
 	return &Server{
-		kind: KindRabbitMQ, dir: dir, addr: addr, url: target,
+		kind: KindRabbitMQ, dir: dir, addr: addr, url: target, http: management,
 		helper: &process{
 			name: "epmd", spawner: sp, logPath: filepath.Join(dir, "epmd.log"),
 			command: func() *exec.Cmd {

@@ -21,6 +21,7 @@ type rabbitNode struct {
 func (n *rabbitNode) environment(more ...string) []string {
 	return environment(n.Dir, append([]string{
 		"RABBITMQ_NODENAME=" + n.Name,
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(n.Dir, "enabled_plugins"), // plugins bring commands of their own
 		"RABBITMQ_CONF_ENV_FILE=" + filepath.Join(n.Dir, "rabbitmq-env.conf"),
 		"ERL_EPMD_PORT=" + strconv.Itoa(n.EpmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
 		// Commands talk Erlang too and listen for it; any free port does.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -27,6 +28,7 @@ type Server struct {
 	dir     string
 	addr    string
 	url     string
+	http    string // host and port of RabbitMQ's management plugin, or empty
 	main    *process
 	helper  *process // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
 	ask     func(ctx context.Context) error
@@ -41,6 +43,15 @@ func (s *Server) URL() string { return s.url }
 
 // Addr is the host and port the server listens on.
 func (s *Server) Addr() string { return s.addr }
+
+// HTTP is the base URL of RabbitMQ's management API, with the name and password of [Server.URL] in it, or empty without that plugin.
+func (s *Server) HTTP() string {
+	amqp, err := url.Parse(s.url)
+	if err != nil || s.http == "" {
+		return ""
+	}
+	return (&url.URL{Scheme: "http", User: amqp.User, Host: s.http}).String()
+}
 
 // Pid is the process id of the server, 0 while it does not run.
 func (s *Server) Pid() int { return s.main.pid() }

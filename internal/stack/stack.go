@@ -27,7 +27,7 @@ type Options struct {
 	Only []Kind
 	// RabbitMQConfig is added to rabbitmq.conf, one setting a line.
 	RabbitMQConfig string
-	// RabbitMQPlugins are enabled, for instance rabbitmq_shovel. None is by default.
+	// RabbitMQPlugins are enabled, for instance rabbitmq_shovel. None is by default. With rabbitmq_management, [Server.HTTP] tells where.
 	RabbitMQPlugins []string
 	// MySQLArgs are added to the server's command line, for instance --lower-case-table-names=1.
 	MySQLArgs []string
@@ -46,6 +46,7 @@ type Stack struct {
 	dir     string
 	lock    *os.File // held while the folder is in use
 	spawner *spawner
+	stop    func() error
 }
 
 // prepare makes a server of the kind in a folder of its own; it does not run yet.
@@ -72,6 +73,7 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 		return nil, err
 	}
 	s := &Stack{dir: dir, lock: lock, spawner: newSpawner()}
+	s.stop = sync.OnceValue(s.end)
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex
@@ -135,8 +137,11 @@ func (s *Stack) put(server *Server, log io.Writer) {
 	}
 }
 
-// Stop kills the servers, waits for their ends and removes their data. Their data was for this run only, so none is asked to save it.
-func (s *Stack) Stop() error {
+// Stop kills the servers, waits for their ends and removes their data. Their data was for this run only, so none is asked to save it. It may
+// be called again, to the same result.
+func (s *Stack) Stop() error { return s.stop() }
+
+func (s *Stack) end() error {
 	var errs []error
 	for _, server := range s.servers() {
 		errs = append(errs, server.end())
