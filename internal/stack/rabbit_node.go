@@ -52,8 +52,9 @@ func (n *rabbitNode) eval(ctx context.Context, expression string) (string, error
 		out, err := n.ctl(ctx, "eval", expression+".")
 		return strings.TrimSpace(out), err
 	}
-	// The node evaluates in a catch, so that a failure is told apart from a value whose text looks like one.
-	cmd := exec.CommandContext(ctx, program, "-n", n.Name, "-c", n.Cookie, "-e")
+	// The node evaluates in a catch, so that a failure is told apart from a value whose text looks like one. Each call has a name of its
+	// own: by default it is one per user, and a node refuses the second of two calls at once.
+	cmd := exec.CommandContext(ctx, program, "-n", n.Name, "-c", n.Cookie, "-h", "eval-"+uniqueSuffix(), "-e")
 	cmd.Dir, cmd.Env = n.Dir, n.environment()
 	cmd.Stdin = strings.NewReader(expression + ".\n")
 	out, err := cmd.CombinedOutput()
