@@ -1,0 +1,81 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// Options are the servers and names that [New] needs.
+type Options struct {
+	// Records is the consumer log. Its pool should allow ten connections.
+	Records *dedup.Log
+	// AMQPURLs are tried in turn. List needs none.
+	AMQPURLs []string
+	// Name is shown beside the connections on the management page.
+	Name string
+	// Group, Queue and KeyFrom are those of the daemon: they make a message's identity.
+	Group, Queue, KeyFrom string
+	// Retention is how long the log keeps success rows; 0: for ever.
+	Retention time.Duration
+
+	// Hook, if set, is called after each durable step, with the steps named by the Point constants; an error ends the run
+	// there as a kill would. Tests use it; production leaves it nil.
+	Hook func(Point) error
+}
+
+// Point names a durable step of a run.
+type Point string
+
+// The points, in their order.
+const (
+	PointReopened  Point = "reopened"  // the rows of a window are reopened, nothing is published
+	PointPublished Point = "published" // their messages are confirmed in the main queue, no letter is acked
+	PointDiscarded Point = "discarded" // the rows of a window say discarded, no letter is acked
+	PointAcked     Point = "acked"     // the acks of the window are sent
+)
+
+// Letters are the dead letters of one group and queue. Safe for many goroutines; each Replay or Discard opens its own
+// connections.
+type Letters struct {
+	o       Options
+	keyFrom []wire.KeySource
+}
+
+// New checks o. It touches no server.
+func New(o Options) (*Letters, error) {
+	sources, err := wire.ParseKeySources(o.KeyFrom)
+	if err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
+	var errs []error
+	if o.Records == nil {
+		errs = append(errs, errors.New("no consumer log"))
+	}
+	if o.Group == "" || o.Queue == "" {
+		errs = append(errs, errors.New("no group, or no queue"))
+	}
+	if o.Retention < 0 {
+		errs = append(errs, fmt.Errorf("retention %v is negative", o.Retention))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
+	return &Letters{o: o, keyFrom: sources}, nil
+}
+
+// Queue is the dead-letter queue's name.
+func (l *Letters) Queue() string { return rabbit.DeadQueue(l.o.Queue) }
+
+func (l *Letters) amqp() rabbit.Config { return rabbit.Config{URLs: l.o.AMQPURLs, Name: l.o.Name} }
+
+func (l *Letters) at(p Point) error {
+	if l.o.Hook == nil {
+		return nil
+	}
+	return l.o.Hook(p)
+}

@@ -1,0 +1,58 @@
+package deadletter
+
+import "fmt"
+
+// Result is what a run did. The names of its JSON form are stable.
+type Result struct {
+	DryRun bool `json:"dry_run"` // nothing was changed: the numbers say what would have been
+	Found  int  `json:"found"`   // letters in the queue when the run began
+	Seen   int  `json:"seen"`    // letters that were read
+
+	Replayed    int `json:"replayed"`     // reopened, published, acked
+	Discarded   int `json:"discarded"`    // ended and acked
+	Stale       int `json:"stale"`        // acked: their identity had ended already
+	Duplicates  int `json:"duplicates"`   // acked: further letters of a message that the run has just replayed or discarded
+	NotSelected int `json:"not_selected"` // stay: the filter or the limit left them out
+	Later       int `json:"later"`        // stay: they came, or died again, after the run began
+
+	ByReason map[string]int `json:"by_reason"` // of those replayed or discarded; "unknown" where nothing tells
+	Left     []Left         `json:"left"`      // chosen, but they stay in the queue
+}
+
+// Left is a letter that was chosen and stays in the queue.
+type Left struct {
+	Tag    string `json:"tag"`
+	Key    string `json:"key"`
+	Reason string `json:"reason"`
+	Why    Why    `json:"why"`
+	Error  string `json:"error,omitempty"`
+}
+
+func (l Left) String() string {
+	text := fmt.Sprintf("%s/%q: %s", l.Tag, l.Key, l.Why)
+	if l.Error != "" {
+		text += ": " + l.Error
+	}
+	return text
+}
+
+// Progress is how far a run has come.
+type Progress struct {
+	Seen, Found int
+}
+
+func (r *Result) done(lt *letter) {
+	reason := lt.reason()
+	if reason == "" {
+		reason = "unknown"
+	}
+	r.ByReason[reason]++
+}
+
+func (r *Result) leave(lt *letter, why Why, err error) {
+	left := Left{Tag: lt.id.Key.Tag, Key: lt.id.Key.Name, Reason: lt.reason(), Why: why}
+	if err != nil {
+		left.Error = err.Error()
+	}
+	r.Left = append(r.Left, left)
+}

@@ -1,0 +1,290 @@
+package deadletter_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+const (
+	group   = "test-group"
+	tag     = "stock.rollback"
+	keyFrom = "header:x-message-key,property:message_id,body:sha256"
+	lease   = time.Minute
+)
+
+var delays = []time.Duration{100 * time.Millisecond, time.Minute}
+
+// world is a fresh log and a fresh set of queues.
+type world struct {
+	t       *testing.T
+	broker  *stack.Broker
+	queue   string
+	dsn     string // of what Letters uses; a test may lead it through a proxy
+	amqpURL string
+	keyFrom string
+	hook    func(deadletter.Point) error
+
+	db        *sql.DB // of the test itself
+	records   *dedup.Log
+	publisher *rabbit.Publisher
+	sources   []wire.KeySource
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t), keyFrom: keyFrom}
+	w.queue, w.amqpURL = w.broker.Name("stock.rollback"), w.broker.URL
+	handle := w.open(w.dsn)
+	if err := dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if w.db, err = handle.DB(); err != nil {
+		t.Fatal(err)
+	}
+	w.records = w.log(handle)
+	w.declare()
+	w.publisher = rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	t.Cleanup(func() { _ = w.publisher.Close(context.WithoutCancel(t.Context())) })
+	if w.sources, err = wire.ParseKeySources(keyFrom); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) topology() rabbit.TopologyConfig {
+	return rabbit.TopologyConfig{Exchange: w.broker.Name("stock"), Queue: w.queue, RoutingKeys: []string{tag}, Delays: delays}
+}
+
+func (w *world) declare() {
+	w.t.Helper()
+	w.broker.Track(w.topology().Queues()...)
+	w.broker.TrackExchanges(w.topology().Exchange)
+	conn, err := rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := rabbit.Declare(w.t.Context(), conn, w.topology()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) open(dsn string) *gorm.DB {
+	w.t.Helper()
+	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{LockWait: time.Second, DialTimeout: time.Second, ReadTimeout: 3 * time.Second})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = pool.Close() })
+	return db
+}
+
+func (w *world) log(db *gorm.DB) *dedup.Log {
+	w.t.Helper()
+	l, err := dedup.NewLog(db, dedup.LogOptions{Table: "consumer_log", Lease: lease, Delays: delays, MaxAttempts: 3})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+// letters is what is tested, over connections of its own.
+func (w *world) letters() *deadletter.Letters {
+	w.t.Helper()
+	l, err := deadletter.New(deadletter.Options{
+		Records: w.log(w.open(w.dsn)), AMQPURLs: []string{w.amqpURL}, Name: rabbit.ConnectionName("test"),
+		Group: group, Queue: w.queue, KeyFrom: w.keyFrom, Retention: 720 * time.Hour, Hook: w.hook,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+func (w *world) replay(f deadletter.Filter, o deadletter.ReplayOptions) deadletter.Result {
+	w.t.Helper()
+	o.By = "tester"
+	res, err := w.letters().Replay(w.t.Context(), f, o)
+	if err != nil {
+		w.t.Fatalf("Replay: %v (%+v)", err, res)
+	}
+	return res
+}
+
+var all = deadletter.Filter{All: true}
+
+// message is one as a producer published it.
+func message(key, body string) rabbit.Delivery {
+	return rabbit.Delivery{Message: rabbit.Message{MessageID: key, Body: []byte(body)}, Exchange: "stock", RoutingKey: tag}
+}
+
+func identity(name string) dedup.Key { return dedup.Key{Group: group, Tag: tag, Name: name} }
+
+// put publishes the letter of a message to the dead-letter queue; its row is the caller's business.
+func (w *world) put(d rabbit.Delivery, id wire.Identity, o wire.CopyOptions) {
+	w.t.Helper()
+	o.Identity = id
+	if o.Reason == "" {
+		o.Reason = wire.ReasonExhausted
+	}
+	if o.Error == "" {
+		o.Error = "shelf is locked"
+	}
+	err := w.publisher.Publish(w.t.Context(), []rabbit.Publishing{{Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, o)}})[0]
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) identify(d rabbit.Delivery) wire.Identity {
+	id, _ := wire.Identify(group, w.sources, w.queue, d)
+	return id
+}
+
+// letter puts a letter of an ordinary message, without a row.
+func (w *world) letter(key string) {
+	w.t.Helper()
+	d := message(key, "{}")
+	w.put(d, w.identify(d), wire.CopyOptions{Attempt: 3})
+}
+
+// dead makes letters with their rows, in one go.
+func (w *world) dead(reason wire.Reason, keys ...string) {
+	w.t.Helper()
+	var batch []rabbit.Publishing
+	var rows []dedup.Letter
+	for _, key := range keys {
+		d := message(key, "{}")
+		id := w.identify(d)
+		batch = append(batch, rabbit.Publishing{Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, wire.CopyOptions{Identity: id, Reason: reason, Error: "no"})})
+		rows = append(rows, dedup.Letter{Entry: entry(id, d), Reason: string(reason), Cause: "no"})
+	}
+	for _, err := range w.publisher.Publish(w.t.Context(), batch) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if err := w.records.DeadAll(w.t.Context(), rows); err != nil {
+		w.t.Fatal(err)
+	}
+	w.moveBack(time.Second)
+}
+
+func entry(id wire.Identity, d rabbit.Delivery) dedup.Entry {
+	return dedup.Entry{Key: id.Key, BodyHash: sha256.Sum256(d.Body), MessageID: d.MessageID, Body: d.Body, Properties: wire.MarshalProperties(d)}
+}
+
+// moveBack makes all rows so much older.
+func (w *world) moveBack(d time.Duration) {
+	w.t.Helper()
+	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MICROSECOND, dead_at = dead_at - INTERVAL ? MICROSECOND", d.Microseconds(), d.Microseconds())
+}
+
+// inState gives a key's row a state.
+func (w *world) inState(key string, status dedup.Status) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	d := message(key, "{}")
+	e := entry(w.identify(d), d)
+	absent := dedup.Row{Key: e.Key, Version: dedup.Version{Status: dedup.Absent}}
+	var err error
+	switch status {
+	case dedup.Absent:
+	case dedup.Success:
+		err = w.records.InsertSuccess(ctx, w.db, []dedup.Entry{e})
+	case dedup.Processing, dedup.Failed:
+		var claim dedup.Claim
+		claim, err = w.records.Claim(ctx, absent, e, "host/1/1/"+key)
+		if err == nil && status == dedup.Failed {
+			_, err = w.records.Fail(ctx, claim, "shelf is locked")
+		}
+	case dedup.Dead:
+		err = w.records.Dead(ctx, absent, e, string(wire.ReasonExhausted), "shelf is locked")
+	case dedup.Discarded:
+		err = w.records.Discard(ctx, absent, e, "somebody", "test")
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) row(name string) dedup.Row { w.t.Helper(); return w.rowOf(identity(name)) }
+
+func (w *world) rowOf(key dedup.Key) dedup.Row {
+	w.t.Helper()
+	row, err := w.records.Read(w.t.Context(), key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return row
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(w.t.Context(), query, args...); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// wantQueues waits until the main and the dead-letter queue hold so many messages, none of them unacked: what a run gives
+// back is back a moment after its end.
+func (w *world) wantQueues(main, dead int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%d messages in the main queue, %d letters", main, dead), func() (string, bool) {
+		m, d := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue))
+		return fmt.Sprintf("%d and %d", m, d), m == main && d == dead
+	})
+}
+
+func (w *world) eventually(what string, look func() (have string, ok bool)) {
+	w.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(20 * time.Second)
+	defer late.Stop()
+	for {
+		have, ok := look()
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late.C:
+			w.t.Fatalf("still not after 20s: %s; have %s", what, have)
+		}
+	}
+}
+
+func (w *world) get(queue string) stack.Delivery {
+	w.t.Helper()
+	d, ok := w.broker.Get(queue)
+	if !ok {
+		w.t.Fatalf("queue %s is empty", queue)
+	}
+	return d
+}
+
+func names(prefix string, n int) []string {
+	k := make([]string, n)
+	for i := range k {
+		k[i] = fmt.Sprintf("%s-%05d", prefix, i)
+	}
+	return k
+}
