@@ -46,6 +46,31 @@ func TestSlowPathKeepsTheMessageUntilSuccess(t *testing.T) {
 	}
 }
 
+// A copy has other headers than the message it was made from.
+func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	w.fail(w.claim(absent(k), "a"), "boom")
+	w.older(k, testDelay)
+	copied := entryOf(k)
+	copied.MessageID, copied.Body, copied.Properties = "copy", []byte("copy"), []byte(`{"copy":true}`)
+	if _, err := w.log.Claim(t.Context(), w.read(k), copied, "b"); err != nil {
+		t.Fatal(err)
+	}
+	first, row := entryOf(k), w.read(k)
+	if row.MessageID != first.MessageID || !bytes.Equal(row.Body, first.Body) || !bytes.Equal(row.Properties, first.Properties) {
+		t.Errorf("the row keeps %q %q %q", row.MessageID, row.Body, row.Properties)
+	}
+
+	w.exec("UPDATE consumer_log SET msg_id = NULL, msg_body = NULL, properties = NULL, body_hash = NULL")
+	wantError(t, "dead", w.log.Dead(t.Context(), Claim{k, 2, 0, "b", nil, ""}.Row(), copied, "permanent", ""), nil)
+	row = w.read(k)
+	if row.MessageID != "copy" || string(row.Body) != "copy" || !bytes.Equal(row.Properties, copied.Properties) ||
+		!bytes.Equal(row.BodyHash, copied.BodyHash[:]) {
+		t.Errorf("a row without them keeps %q %q %q %x", row.MessageID, row.Body, row.Properties, row.BodyHash)
+	}
+}
+
 func TestRolledBackSuccessLeavesTheClaim(t *testing.T) {
 	w := newWorld(t)
 	k := key("k")

@@ -1,10 +1,12 @@
 package dedup
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -79,6 +81,32 @@ func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 	for _, k := range []Key{k, longest} {
 		wantError(t, "insert", w.insertSuccess(entryOf(k)), nil)
 		wantError(t, "insert again", w.insertSuccess(entryOf(k)), ErrExists)
+	}
+}
+
+// recorder notes the names in the order in which they are written.
+type recorder struct {
+	Execer
+	names []string
+}
+
+func (r *recorder) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	for _, arg := range args {
+		if b, ok := arg.([]byte); ok && strings.HasPrefix(string(b), "order-") {
+			r.names = append(r.names, string(b))
+		}
+	}
+	return r.Execer.ExecContext(ctx, query, args...)
+}
+
+func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
+	w := newWorld(t)
+	all := entries(1200)
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	r := &recorder{}
+	err := w.inTx(func(tx *sql.Tx) error { r.Execer = tx; return w.log.InsertSuccess(t.Context(), r, all) })
+	if err != nil || len(r.names) != len(all) || !slices.IsSorted(r.names) {
+		t.Errorf("%d names, sorted %v, %v", len(r.names), slices.IsSorted(r.names), err)
 	}
 }
 

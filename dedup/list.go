@@ -138,7 +138,7 @@ func (l *Log) listText(f Filter, status Status, tags [][]byte, from *place, limi
 	if f.Reason != "" {
 		s.add(" AND reason = ?", f.Reason)
 	}
-	const at = "'1970-01-01' + INTERVAL ? MICROSECOND"
+	const at = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
 	if !f.Since.IsZero() {
 		s.add(" AND consumer_timestamp >= "+at, f.Since.UnixMicro())
 	}

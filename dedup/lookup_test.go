@@ -135,6 +135,38 @@ func (w *world) wantIndexed(what string, most int, text string, args ...any) {
 	}
 }
 
+// A caller's own pool is REPEATABLE READ, where workers that insert neighbouring keys deadlock.
+func TestTransitionsReadCommittedOnAnyPool(t *testing.T) {
+	w := newWorld(t)
+	plain, err := sql.Open("mysql", w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	l := *w.log
+	l.db = plain
+	count := func(tx Execer) (n int) {
+		rows, err := tx.QueryContext(t.Context(), "SELECT msg_key FROM consumer_log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			n++
+		}
+		return n
+	}
+	err = l.inTx(t.Context(), func(tx Execer) error {
+		before := count(tx)
+		w.claimAt(key("k"))
+		if after := count(tx); before != 0 || after != 1 {
+			t.Errorf("the transaction sees %d rows, then %d", before, after)
+		}
+		return nil
+	})
+	wantError(t, "transaction", err, nil)
+}
+
 func TestSchemaIDIsKeptAndUnique(t *testing.T) {
 	w := newWorld(t)
 	id, err := w.log.SchemaID(t.Context())

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"net"
 	"strings"
@@ -52,6 +53,12 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	err = pool.QueryRow("SELECT attr_value FROM performance_schema.session_connect_attrs WHERE processlist_id = CONNECTION_ID() AND attr_name = 'program_name'").Scan(&program)
 	if err == nil && program != "rollbackd run host/1" { // the table is empty where the performance schema is off
 		t.Errorf("program %q", program)
+	}
+	if _, err := pool.Exec("DO 1; DO 2"); err == nil {
+		t.Error("two statements in one text were run")
+	}
+	if n := prepared(t, pool); n != 0 {
+		t.Errorf("%d statements were prepared: each costs a round trip", n)
 	}
 	var at time.Time
 	if err := pool.QueryRow("SELECT CAST('2026-11-21 12:00:00' AS DATETIME)").Scan(&at); err != nil || at.Location() != time.UTC {
@@ -183,4 +190,21 @@ func separator(dsn string) string {
 		return "&"
 	}
 	return "?"
+}
+
+// prepared counts the prepared statements of a session that has run one with an argument.
+func prepared(t *testing.T, pool *sql.DB) (n int) {
+	conn, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), "DO ?", 1); err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	if err := conn.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
