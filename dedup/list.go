@@ -31,8 +31,8 @@ const MaxListed = 1000
 
 const defaultListed = 100
 
-// place is the row at which a page ended.
-type place struct {
+// pageEnd is the row at which a page ended.
+type pageEnd struct {
 	Status Status `json:"s"`
 	At     int64  `json:"a"` // microseconds since 1970
 	Tag    []byte `json:"t"`
@@ -42,7 +42,7 @@ type place struct {
 // ErrCursor says that a cursor is not one of List's.
 var ErrCursor = errors.New("not a cursor of this list")
 
-func (c Cursor) place() (*place, error) {
+func (c Cursor) pageEnd() (*pageEnd, error) {
 	if c == "" {
 		return nil, nil
 	}
@@ -50,7 +50,7 @@ func (c Cursor) place() (*place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCursor, err)
 	}
-	p := new(place)
+	p := new(pageEnd)
 	if err := json.Unmarshal(text, p); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCursor, err)
 	}
@@ -58,7 +58,7 @@ func (c Cursor) place() (*place, error) {
 }
 
 func cursorAt(r Row) (Cursor, error) {
-	text, err := json.Marshal(place{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Name)})
+	text, err := json.Marshal(pageEnd{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Name)})
 	return Cursor(base64.RawURLEncoding.EncodeToString(text)), err
 }
 
@@ -66,7 +66,7 @@ func cursorAt(r Row) (Cursor, error) {
 // empty after the last page. Each page is read through an index, however large the log is. A row that moves while
 // somebody pages may be seen twice or not at all.
 func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
-	after, err := f.After.place()
+	after, err := f.After.pageEnd()
 	if err != nil {
 		return nil, "", fmt.Errorf("list: %w", err)
 	}
@@ -119,7 +119,7 @@ func (f *Filter) check() error {
 }
 
 // listText is the query for one status. The index on status and time ends, like every InnoDB index, in the primary key.
-func (l *Log) listText(f Filter, status Status, tags [][]byte, from *place, limit int) (s statement) {
+func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, limit int) (s statement) {
 	s.add("SELECT "+rowColumns+" FROM "+l.table+" WHERE group_name = ?", []byte(f.Group))
 	s.add(" AND consumer_status = ?", int(status))
 	if f.Tag != "" {

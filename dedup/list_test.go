@@ -120,10 +120,10 @@ func TestListAndGaugesUseAnIndex(t *testing.T) {
 	w.exec("ANALYZE TABLE consumer_log")
 	for name, c := range map[string]struct {
 		f    Filter
-		from *place
+		from *pageEnd
 	}{
 		"by status":        {Filter{}, nil},
-		"a later page":     {Filter{}, &place{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")}},
+		"a later page":     {Filter{}, &pageEnd{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")}},
 		"by tag":           {Filter{Tag: "t"}, nil},
 		"by reason":        {Filter{Reason: "malformed"}, nil},
 		"by key":           {Filter{Key: "dead 3"}, nil},
