@@ -128,6 +128,7 @@ type batch struct {
 	taken   time.Time
 	token   string          // of the locks
 	stray   []dedup.LockKey // locked under identities that turned out to be another body's
+	failed  bool            // what is open goes back to the broker
 }
 
 // lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with

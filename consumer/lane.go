@@ -55,6 +55,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		l.c.metrics.batchSize.Observe(float64(len(taken)))
 		b := l.newBatch(taken)
 		if err := l.process(work, b); err != nil {
+			b.failed = true
 			l.unlock(context.WithoutCancel(work), b)
 			l.abandon(b)
 			return err
@@ -103,30 +104,25 @@ func (l *lane) validate(m *Message) (err error) {
 // is given back after all. op bounds itself.
 func (l *lane) until(ctx context.Context, dependency string, op func(context.Context) error) error {
 	pause := newBackOff()
-	var since time.Time
+	began, missing := time.Now(), false
 	for {
 		l.clock.tick()
 		err := op(ctx)
-		if err == nil {
-			if !since.IsZero() {
-				l.c.health.back(ctx, dependency)
-			}
-			return nil
-		}
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if !isTrouble(err) {
+		if !isTrouble(err) { // whatever it says, the dependency has answered
+			if missing {
+				l.c.health.back(ctx, dependency)
+			}
 			return err
 		}
 		if dedup.Classify(err) != dedup.FaultContention {
-			if since.IsZero() {
-				since = time.Now()
-			}
+			missing = true
 			l.c.health.missing(ctx, dependency, err)
-			if time.Since(since) > l.c.cfg.GiveBackAfter {
-				return fmt.Errorf("%w: %w", errGiveBack, err)
-			}
+		}
+		if time.Since(began) > l.c.cfg.GiveBackAfter {
+			return fmt.Errorf("%w: %w", errGiveBack, err)
 		}
 		if err := sleep(ctx, pause.NextBackOff()); err != nil {
 			return err
@@ -161,6 +157,9 @@ func (l *lane) untilKnown(ctx context.Context, transition func(context.Context) 
 
 // isTrouble reports whether err says nothing about a message: a dependency, or two transactions that met.
 func isTrouble(err error) bool {
+	if err == nil {
+		return false
+	}
 	if _, ok := errors.AsType[*handlerError](err); ok {
 		return false
 	}

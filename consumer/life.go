@@ -222,7 +222,7 @@ func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown b
 	}
 	done := 0
 	for _, it := range group {
-		if rows[it.id.Key].Status == dedup.Success {
+		if it.row = rows[it.id.Key]; it.row.Status == dedup.Success && !differs(it) {
 			done++
 		}
 	}
@@ -232,7 +232,6 @@ func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown b
 	}
 	var rest []*item
 	for _, it := range group {
-		it.row = rows[it.id.Key]
 		switch {
 		case it.row.Status == dedup.Absent:
 			rest = append(rest, it)
@@ -360,21 +359,22 @@ func (l *lane) applyClaimed(ctx context.Context, it *item) error {
 	if it.unread != nil {
 		return &handlerError{it.unread.asError()}
 	}
+	unknown := false // the answer to a COMMIT was lost: who finds the row moved must look whether it was that COMMIT
 	return l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
 		err := l.c.effects.apply(ctx, []Message{it.msg}, func(ctx context.Context, tx dedup.Execer) error {
 			return l.c.records.Success(ctx, tx, *it.claim)
 		})
+		unknown = unknown || errors.Is(err, dedup.ErrUnknown)
 		if _, ok := errors.AsType[*troubleError](err); ok && it.faults.blamed(l.c.commits.Load()) {
 			return &handlerError{fmt.Errorf("met trouble %d times while other messages succeeded: %w", it.faults.met, err)}
 		}
-		if errors.Is(err, dedup.ErrUnknown) {
+		if unknown && (errors.Is(err, dedup.ErrUnknown) || errors.Is(err, dedup.ErrLost)) {
 			done, lookErr := l.c.records.Holds(ctx, it.id.Key, it.claim.Applied())
-			if lookErr != nil {
+			if lookErr != nil || done {
 				return lookErr
 			}
-			if done {
-				return nil
-			}
+		}
+		if errors.Is(err, dedup.ErrUnknown) {
 			return &troubleError{dedup.FaultUnavailable, err} // not committed yet: the row's lock or its status will tell
 		}
 		return err

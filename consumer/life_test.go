@@ -10,6 +10,7 @@ import (
 )
 
 func TestEveryMessageTakesEffectOnceAndIsAcked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	// given 200 messages, each published twice
 	all := keys("order", 200)
@@ -18,15 +19,19 @@ func TestEveryMessageTakesEffectOnceAndIsAcked(t *testing.T) {
 	// when an engine runs
 	w.start()
 	w.settled(400)
+	w.quiet()
 	// then each took effect once, has a success row, and the copies were counted
 	w.want("effects", w.effects(), once(all...))
 	if got := w.row(all[7]); got.Status != dedup.Success || got.Attempts != 1 {
 		t.Errorf("row = %v after %d attempts, want success after 1", got.Status, got.Attempts)
 	}
-	w.want("outcomes", w.outcomes(), map[string]int{"applied": 200, "duplicate": 200})
+	got := w.outcomes()
+	delete(got, "in_progress") // copies that met the first at work in the other lane came back later
+	w.want("outcomes", got, map[string]int{"applied": 200, "duplicate": 200})
 }
 
 func TestAFailingMessageGetsItsAttemptsAndThenALetter(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.rejecting("bad", func() error { return errors.New("shelf is locked") })
 	w.publish("{}", "good", "bad")
@@ -42,6 +47,7 @@ func TestAFailingMessageGetsItsAttemptsAndThenALetter(t *testing.T) {
 }
 
 func TestAPermanentErrorMakesALetterAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.rejecting("bad", func() error { return consumer.Permanent(errors.New("already shipped")) })
 	w.publish("{}", append(keys("order", 20), "bad")...)
@@ -54,8 +60,10 @@ func TestAPermanentErrorMakesALetterAtOnce(t *testing.T) {
 }
 
 func TestAnotherBodyUnderATakenKeyIsAConflict(t *testing.T) {
+	t.Parallel()
 	for name, together := range map[string]bool{"in the same batch": true, "after the row is committed": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.publish(`{"a":1}`, "key")
 			if !together {

@@ -131,40 +131,106 @@ func (l *lane) copyOf(it *item) rabbit.Publishing {
 	return rabbit.Publishing{Key: queue, Message: wire.Copy(it.delivery, l.c.cfg.Queue, o)}
 }
 
-// recordLetters makes the rows of confirmed letters say dead. A row that somebody else moved meanwhile is theirs: the
-// letter stays, and a copy comes back later to see what became of it; lost reports that there is such a copy to publish.
+// recordLetters makes the rows of confirmed letters say dead: all that have none in one transaction, the others one by
+// one. A row that somebody else moved meanwhile is theirs: the letter stays, and a copy comes back later to see what
+// became of it; lost reports that there is such a copy to publish.
 func (l *lane) recordLetters(ctx context.Context, b *batch) (lost bool, err error) {
+	var letters, rowless []*item
 	for _, it := range b.all {
 		letter, ok := it.settle.(deadLetter)
 		if !ok || !it.copyOut || it.durable {
 			continue
 		}
-		err := l.untilKnown(ctx, func(ctx context.Context) error {
-			return l.c.records.Dead(ctx, letter.from, it.fullEntry(), string(letter.reason), letter.cause)
-		})
-		switch {
-		case errors.Is(err, dedup.ErrLost), errors.Is(err, dedup.ErrExists):
-			l.leaseLost(it)
-			it.copyOut, lost = false, true
-		case err != nil:
-			return lost, err
-		default:
-			it.durable = true
-			l.c.metrics.deadLettered.WithLabelValues(string(letter.reason)).Inc()
-			l.c.at(PointDead)
-			l.c.log.WarnContext(ctx, "dead-lettered", "msg", it.id.Key, "reason", letter.reason, "attempt", letter.from.Attempts, "err", letter.cause)
+		letters = append(letters, it)
+		if letter.from.Status == dedup.Absent {
+			rowless = append(rowless, it)
 		}
+	}
+	if err := l.recordTogether(ctx, rowless); err != nil {
+		return false, err
+	}
+	for _, it := range letters {
+		if it.durable {
+			continue
+		}
+		dead, err := l.recordLetter(ctx, it)
+		if err != nil {
+			return lost, err
+		}
+		if dead {
+			l.recorded(ctx, it)
+			continue
+		}
+		l.leaseLost(it)
+		it.copyOut, lost = false, true
 	}
 	return lost, nil
 }
 
-// unlock writes the done markers of what is success and releases the other locks. It only saves work, so its errors are
-// the lock's own business.
+// recordTogether inserts the rows of letters that have none. When one has a row by now, or the answer to COMMIT was
+// lost, it leaves them to be looked at one by one.
+func (l *lane) recordTogether(ctx context.Context, rowless []*item) error {
+	if len(rowless) < 2 {
+		return nil
+	}
+	letters := make([]dedup.Letter, len(rowless))
+	for i, it := range rowless {
+		letter := it.settle.(deadLetter)
+		letters[i] = dedup.Letter{Entry: it.fullEntry(), Reason: string(letter.reason), Cause: letter.cause}
+	}
+	err := l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, l.c.opTimeout)
+		defer cancel()
+		return l.c.records.DeadAll(ctx, letters)
+	})
+	if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrUnknown) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, it := range rowless {
+		l.recorded(ctx, it)
+	}
+	return nil
+}
+
+// recordLetter makes one row say dead; dead is false when the row is somebody else's by now. A row that says dead
+// already, of this opening and this body, was written by a call of ours whose answer was lost, or for another copy of
+// the message: either way its letter is there.
+func (l *lane) recordLetter(ctx context.Context, it *item) (dead bool, err error) {
+	letter := it.settle.(deadLetter)
+	err = l.untilKnown(ctx, func(ctx context.Context) error {
+		return l.c.records.Dead(ctx, letter.from, it.fullEntry(), string(letter.reason), letter.cause)
+	})
+	if !errors.Is(err, dedup.ErrLost) {
+		return err == nil, err
+	}
+	rows, err := l.rowsOf(ctx, []*item{it})
+	if err != nil {
+		return false, err
+	}
+	it.row = rows[it.id.Key]
+	return it.row.Status == dedup.Dead && it.row.Replays == letter.from.Replays && !differs(it), nil
+}
+
+// recorded ends an item whose letter is confirmed and whose row says so.
+func (l *lane) recorded(ctx context.Context, it *item) {
+	letter := it.settle.(deadLetter)
+	it.durable = true
+	l.c.metrics.deadLettered.WithLabelValues(string(letter.reason)).Inc()
+	l.c.at(PointDead)
+	l.c.log.WarnContext(ctx, "dead-lettered", "msg", it.id.Key, "reason", letter.reason, "attempt", letter.from.Attempts, "err", letter.cause)
+}
+
+// unlock writes the done markers of what is success and releases the other locks; those of open items only when the
+// batch has failed, because their deliveries come again and must not find them held. It only saves work, so its errors
+// are the lock's own business.
 func (l *lane) unlock(ctx context.Context, b *batch) {
 	var marks []dedup.Mark
 	var release []dedup.LockKey
 	for _, it := range b.all {
-		if it.outcome == 0 || !it.locked {
+		if !it.locked || it.outcome == 0 && !b.failed {
 			continue
 		}
 		it.locked = false

@@ -34,12 +34,12 @@ type world struct {
 	db      *sql.DB // of the test itself
 	records *dedup.Log
 	handler consumer.Handler
-	reg     *prometheus.Registry
 	logs    *safeBuffer
 
 	mu     sync.Mutex
 	reject map[string]func() error // by key; guarded by mu
 	calls  [][]string              // keys of each call of the handler; guarded by mu
+	regs   []*prometheus.Registry  // of each engine started; guarded by mu
 }
 
 const (
@@ -47,11 +47,31 @@ const (
 	tag   = "stock.rollback"
 )
 
+// servers are a test's own, to be killed and frozen. Those that are nil are shared with other tests.
+type servers struct{ rabbit, mysql, redis *stack.Server }
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{
-		t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t), redisURL: stack.Redis(t),
-		reject: map[string]func() error{}, reg: prometheus.NewRegistry(), logs: &safeBuffer{},
+	return newWorldOn(t, servers{})
+}
+
+func newWorldOn(t *testing.T, own servers) *world {
+	t.Helper()
+	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}}
+	if own.rabbit != nil {
+		w.broker = own.rabbit.Broker(t)
+	} else {
+		w.broker = stack.AMQP(t)
+	}
+	if own.mysql != nil {
+		w.dsn = own.mysql.Database(t)
+	} else {
+		w.dsn = stack.MySQL(t)
+	}
+	if own.redis != nil {
+		w.redisURL = own.redis.URL()
+	} else {
+		w.redisURL = stack.Redis(t)
 	}
 	w.handler = consumer.HandlerFunc(w.handle)
 	w.amqpURL = w.broker.URL
@@ -109,11 +129,27 @@ func (w *world) log(db *gorm.DB) *dedup.Log {
 type running struct {
 	*consumer.Consumer
 	stop context.CancelFunc
-	done chan error
+	done chan error // closed once Run has returned and its error is taken
+	reg  *prometheus.Registry
 }
 
 // start starts an engine; the test's end stops it, and it must then have drained.
 func (w *world) start() *running {
+	w.t.Helper()
+	r := w.launch()
+	w.t.Cleanup(func() {
+		if err := r.drained(); err != nil {
+			w.t.Errorf("Run = %v, want a clean drain", err)
+		}
+		if w.t.Failed() {
+			w.t.Logf("log of the engine:\n%s", w.logs)
+		}
+	})
+	return r
+}
+
+// launch starts an engine that the test itself must end with drained.
+func (w *world) launch() *running {
 	w.t.Helper()
 	db := w.open(w.dsn)
 	var client redis.UniversalClient
@@ -124,34 +160,30 @@ func (w *world) start() *running {
 		}
 		w.t.Cleanup(func() { _ = client.Close() })
 	}
-	w.reg = prometheus.NewRegistry()
+	reg := prometheus.NewRegistry()
 	c, err := consumer.New(w.cfg, w.handler, consumer.Options{
-		AMQPURLs: []string{w.amqpURL}, DB: db, Records: w.log(db), Redis: client, Registerer: w.reg,
+		AMQPURLs: []string{w.amqpURL}, DB: db, Records: w.log(db), Redis: client, Registerer: reg,
 		Logger: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.mu.Lock()
+	w.regs = append(w.regs, reg)
+	w.mu.Unlock()
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	r := &running{Consumer: c, stop: stop, done: make(chan error, 1)}
-	go func() { r.done <- c.Run(ctx) }()
-	w.t.Cleanup(func() {
-		stop()
-		if err, ok := <-r.done; ok && err != nil {
-			w.t.Errorf("Run = %v, want a clean drain", err)
-		}
-		if w.t.Failed() {
-			w.t.Logf("log of the engine:\n%s", w.logs)
-		}
-	})
+	r := &running{Consumer: c, stop: stop, done: make(chan error, 1), reg: reg}
+	go func() { r.done <- c.Run(ctx) }() // joined by drained
 	return r
 }
 
-// drained stops the engine and returns what Run returned.
+// drained stops the engine and returns what Run returned; nil when it was asked before.
 func (r *running) drained() error {
 	r.stop()
-	err := <-r.done
-	close(r.done)
+	err, first := <-r.done
+	if first {
+		close(r.done)
+	}
 	return err
 }
 
@@ -269,21 +301,32 @@ func (w *world) rowOf(key dedup.Key) dedup.Row {
 	return rows[key]
 }
 
-// outcomes reads rollbackd_deliveries_total.
+// outcomes reads rollbackd_deliveries_total of all engines of the test.
 func (w *world) outcomes() map[string]int {
 	w.t.Helper()
-	families, err := w.reg.Gather()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	return w.counts("rollbackd_deliveries_total")
+}
+
+// counts sums a metric with one label over all engines of the test, by the label; what is 0 is left out.
+func (w *world) counts(metric string) map[string]int {
+	w.t.Helper()
+	w.mu.Lock()
+	regs := slices.Clone(w.regs)
+	w.mu.Unlock()
 	n := map[string]int{}
-	for _, f := range families {
-		if f.GetName() != "rollbackd_deliveries_total" {
-			continue
+	for _, reg := range regs {
+		families, err := reg.Gather()
+		if err != nil {
+			w.t.Fatal(err)
 		}
-		for _, m := range f.GetMetric() {
-			if v := int(m.GetCounter().GetValue()); v != 0 {
-				n[m.GetLabel()[0].GetValue()] = v
+		for _, f := range families {
+			if f.GetName() != metric {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				if v := int(m.GetCounter().GetValue() + m.GetGauge().GetValue()); v != 0 {
+					n[m.GetLabel()[0].GetValue()] += v
+				}
 			}
 		}
 	}

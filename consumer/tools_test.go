@@ -1,0 +1,198 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// links are proxies between an engine and its servers.
+type links struct{ amqp, mysql, redis *stack.TCPProxy }
+
+// proxied leads the next engine through proxies; the test itself goes directly.
+func (w *world) proxied() links {
+	w.t.Helper()
+	l := links{
+		amqp:  stack.Proxy(w.t, stack.Addr(w.t, w.amqpURL)),
+		mysql: stack.Proxy(w.t, stack.Addr(w.t, w.dsn)),
+	}
+	w.amqpURL, w.dsn = l.amqp.Through(w.amqpURL), l.mysql.Through(w.dsn)
+	if w.redisURL != "" {
+		l.redis = stack.Proxy(w.t, stack.Addr(w.t, w.redisURL))
+		w.redisURL = l.redis.Through(w.redisURL)
+	}
+	return l
+}
+
+// sever cuts all links for good.
+func (l links) sever() {
+	for _, p := range []*stack.TCPProxy{l.amqp, l.mysql, l.redis} {
+		if p != nil {
+			p.Refuse(true)
+			p.Cut()
+		}
+	}
+}
+
+// crashAt runs an engine into a point and lets it die there: it stands still and its links are cut, so that from there on
+// it is for its servers what a killed process is. It returns once that has happened.
+func (w *world) crashAt(point consumer.Point) {
+	w.t.Helper()
+	cfg, amqp, dsn, redis := w.cfg, w.amqpURL, w.dsn, w.redisURL
+	defer func() { w.cfg, w.amqpURL, w.dsn, w.redisURL = cfg, amqp, dsn, redis }()
+	l := w.proxied()
+	reached, released := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.cfg.DrainTimeout = 50 * time.Millisecond
+	w.cfg.Hook = func(p consumer.Point) {
+		if p == point {
+			once.Do(func() { close(reached) })
+		}
+		select {
+		case <-reached: // the whole process has stopped, at whatever points its lanes are
+			<-released
+		default:
+		}
+	}
+	r := w.launch()
+	w.t.Cleanup(func() {
+		close(released)
+		_ = r.drained() // it cannot: it is cut off
+	})
+	await(w.t, reached, "the engine comes to the point "+string(point))
+	l.sever()
+}
+
+// blockAt makes engines started from now on wait at a point, once, from reached until release.
+func (w *world) blockAt(point consumer.Point) (reached <-chan struct{}, release func()) {
+	at, goOn := make(chan struct{}), make(chan struct{})
+	var once, released sync.Once
+	w.cfg.Hook = func(p consumer.Point) {
+		if p == point {
+			once.Do(func() {
+				close(at)
+				<-goOn
+			})
+		}
+	}
+	release = func() { released.Do(func() { close(goOn) }) }
+	w.t.Cleanup(release)
+	return at, release
+}
+
+func await(t *testing.T, event <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-event:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("still not after 20s: %s", what)
+	}
+}
+
+// nth matches the n-th piece of client bytes, from 1, with this text in it.
+func nth(n int, text string) func([]byte) bool {
+	seen := 0
+	return func(piece []byte) bool {
+		if bytes.Contains(piece, []byte(text)) {
+			seen++
+			return seen == n
+		}
+		return false
+	}
+}
+
+// paused waits until the engine names what is missing.
+func (w *world) paused(r *running, what string) {
+	w.t.Helper()
+	w.eventually("paused because of "+what, func() bool { return waitsFor(r, what) })
+}
+
+// recovered waits until nothing is missing.
+func (w *world) recovered(r *running) {
+	w.t.Helper()
+	w.eventually("nothing is missing", func() bool {
+		s := r.State()
+		return s.Consuming && len(s.Paused) == 0
+	})
+}
+
+func waitsFor(r *running, what string) bool {
+	for _, p := range r.State().Paused {
+		if strings.HasPrefix(p, what+":") {
+			return true
+		}
+	}
+	return false
+}
+
+// ended waits until every key has a row in this status.
+func (w *world) ended(status dedup.Status, keys ...string) {
+	w.t.Helper()
+	var names []dedup.Key
+	for _, k := range keys {
+		names = append(names, dedup.Key{Group: group, Tag: tag, Name: k})
+	}
+	w.eventually("all rows say "+status.String(), func() bool {
+		rows, err := w.records.LookUp(context.WithoutCancel(w.t.Context()), names)
+		if err != nil {
+			return false // the test may have killed the server
+		}
+		for _, r := range rows {
+			if r.Status != status {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// quiet waits until no message is in the main queue or on its way back to it, then checks that no more was done than asked.
+func (w *world) quiet() {
+	w.t.Helper()
+	w.eventually("the main queue and the retry queues are empty", func() bool {
+		for _, q := range w.topology().Queues() {
+			if q == rabbit.DeadQueue(w.cfg.Queue) {
+				continue
+			}
+			if w.broker.Depth(q) > 0 {
+				return false
+			}
+		}
+		return w.broker.Unacked(w.cfg.Queue) == 0
+	})
+}
+
+// dead is the number of letters.
+func (w *world) dead() int { return w.broker.Depth(rabbit.DeadQueue(w.cfg.Queue)) }
+
+// letter takes a letter.
+func (w *world) letter() stack.Delivery {
+	w.t.Helper()
+	d, ok := w.broker.Get(rabbit.DeadQueue(w.cfg.Queue))
+	if !ok {
+		w.t.Fatal("there is no letter")
+	}
+	return d
+}
+
+// times is how often the handler was called with this key.
+func (w *world) times(key string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, call := range w.calls {
+		for _, k := range call {
+			if k == key {
+				n++
+			}
+		}
+	}
+	return n
+}
