@@ -56,7 +56,7 @@ func collect(t *testing.T, s *rabbit.Subscription, n int) []rabbit.Delivery {
 	var all, buf []rabbit.Delivery
 	for len(all) < n {
 		var err error
-		buf, err = s.Collect(t.Context(), n-len(all), 0, buf)
+		buf, err = s.Collect(within(t), n-len(all), 0, buf)
 		if err != nil {
 			t.Fatalf("after %d of %d deliveries: %v", len(all), n, err)
 		}
@@ -102,4 +102,11 @@ func eventually(t *testing.T, what string, is func() bool) {
 			t.Fatalf("not within 30s: %s", what)
 		}
 	}
+}
+
+// within bounds what must happen soon, so that a test fails instead of hanging.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
 }

@@ -256,7 +256,7 @@ func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		if _, err := sub.Collect(t.Context(), 1, 0, nil); err == nil {
+		if _, err := sub.Collect(within(t), 1, 0, nil); err == nil {
 			t.Error("Collect on a frozen broker: no error")
 		}
 	})

@@ -45,11 +45,11 @@ func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
 	b.DeclareQueue(q, quorum(nil))
 	publishN(t, publisher(t, config(b.URL)), q, 5)
 	s := consume(t, dial(t, b.URL), q, 10)
-	first, err := s.Collect(t.Context(), 3, time.Minute, nil)
+	first, err := s.Collect(within(t), 3, time.Minute, nil)
 	if err != nil || len(first) != 3 {
 		t.Fatalf("limit 3: %d deliveries, %v", len(first), err)
 	}
-	second, err := s.Collect(t.Context(), 100, 300*time.Millisecond, nil)
+	second, err := s.Collect(within(t), 100, 300*time.Millisecond, nil)
 	if err != nil || len(second) != 2 {
 		t.Fatalf("linger: %d deliveries, %v", len(second), err)
 	}
@@ -59,7 +59,7 @@ func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
 	if got, err := s.Collect(ctx, 1, 0, nil); !errors.Is(err, cause) || len(got) != 0 {
 		t.Fatalf("empty queue: %d deliveries, %v; want the context's cause", len(got), err)
 	}
-	if _, err := s.Collect(t.Context(), 0, 0, nil); err == nil {
+	if _, err := s.Collect(within(t), 0, 0, nil); err == nil {
 		t.Error("a limit of 0 was taken")
 	}
 }
@@ -140,7 +140,7 @@ func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := collect(t, s, 2)
-	if _, err := s.Collect(t.Context(), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) || !errors.Is(s.Err(), rabbit.ErrCancelled) {
+	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) || !errors.Is(s.Err(), rabbit.ErrCancelled) {
 		t.Fatalf("after the last delivery: %v, Err %v; want ErrCancelled", err, s.Err())
 	}
 	if err := s.Requeue(rest[1].Tag, true); err != nil {
@@ -160,7 +160,7 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	c := dial(t, b.URL)
 	s := consume(t, c, q, 1)
 	b.Delete(q)
-	if _, err := s.Collect(t.Context(), 1, 0, nil); !errors.Is(err, rabbit.ErrConsumerCancelled) || s.Err() == nil {
+	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrConsumerCancelled) || s.Err() == nil {
 		t.Fatalf("Collect on a deleted queue: %v", err)
 	}
 	if c.Err() != nil {
@@ -181,7 +181,7 @@ func TestLateAckAfterTheConnectionDiedSettlesNothing(t *testing.T) {
 	s := consume(t, c, q, 3)
 	d := collect(t, s, 3)
 	b.CloseConnections()
-	if _, err := s.Collect(t.Context(), 1, 0, nil); err == nil || !strings.Contains(err.Error(), "closed by the test") {
+	if _, err := s.Collect(within(t), 1, 0, nil); err == nil || !strings.Contains(err.Error(), "closed by the test") {
 		t.Fatalf("Collect = %v, want the broker's reason", err)
 	}
 	<-c.Done()

@@ -1,0 +1,50 @@
+package rabbit_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// BenchmarkCollect measures taking and acking in batches of 500, without the time that publishing takes.
+func BenchmarkCollect(b *testing.B) {
+	broker := stack.AMQP(b)
+	q := broker.Name("bench")
+	broker.DeclareQueue(q, rabbit.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(100)})
+	cfg := config(broker.URL)
+	p := rabbit.NewPublisher(cfg)
+	defer p.Close(b.Context()) //nolint:errcheck // nothing is left to lose
+	batch := make([]rabbit.Publishing, 1000)
+	for i := range batch {
+		batch[i] = rabbit.Publishing{Key: q, Message: rabbit.Message{MessageID: fmt.Sprint(i), Body: make([]byte, 120), Headers: rabbit.Table{"x-message-key": "k"}}}
+	}
+	for sent := 0; sent < b.N; sent += len(batch) {
+		for _, err := range p.Publish(b.Context(), batch) {
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	c, err := rabbit.Dial(b.Context(), cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // nothing is left to lose
+	s, err := c.Consume(b.Context(), q, "bench", 2000)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	var buf []rabbit.Delivery
+	for n := 0; n < b.N; n += len(buf) {
+		if buf, err = s.Collect(b.Context(), min(500, b.N-n), 0, buf); err != nil {
+			b.Fatal(err)
+		}
+		if err := s.Ack(buf[len(buf)-1].Tag, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
