@@ -1,0 +1,66 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/daemon"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+// childEnv, set to a key, makes this test binary a daemon that dies whenever its handler gets a message with that key.
+const childEnv = "ROLLBACKD_TEST_POISON"
+
+// crashCode is the exit code of such a death.
+const crashCode = 66
+
+// poisonedHandler rolls back like the daemon's own, but the message with the key poison kills the process.
+type poisonedHandler struct{ poison string }
+
+// Handle is a [consumer.Handler]'s.
+func (h poisonedHandler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+	requests := make([]stock.Request, len(msgs))
+	for i, m := range msgs {
+		if m.Name == h.poison {
+			os.Exit(crashCode)
+		}
+		var body struct {
+			OrderSN string `json:"order_sn"`
+		}
+		if err := json.Unmarshal(m.Body, &body); err != nil {
+			return fmt.Errorf("the test sent what it cannot read: %w", err)
+		}
+		requests[i] = stock.Request{OrderSN: body.OrderSN, Tag: m.Tag, Key: m.Name}
+	}
+	return stock.Rollback(ctx, tx, requests, stock.Options{})
+}
+
+// runChild is main of the child process.
+func runChild(poison string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	cfg, _, err := config.Load(os.Environ())
+	if err != nil {
+		log.Error("configuration", "err", err)
+		return 2
+	}
+	d, err := daemon.New(ctx, cfg, log, daemon.WithHandler(poisonedHandler{poison}))
+	if err == nil {
+		err = d.Run(ctx)
+	}
+	if err != nil {
+		log.Error("run", "err", err)
+		return 1
+	}
+	return 0
+}

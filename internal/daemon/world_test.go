@@ -1,0 +1,349 @@
+package daemon_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/oracle"
+	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/shop"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// bigEnv asks for the sizes that the issue names; without it the tests are as large as fits into an ordinary run.
+const bigEnv = "ROLLBACKD_TEST_BIG"
+
+func sized(ordinary, big int) int {
+	if os.Getenv(bigEnv) != "" {
+		return big
+	}
+	return ordinary
+}
+
+// world is a shop with a daemon's settings: a fresh database, fresh queues, and a ledger of what was published.
+type world struct {
+	t      *testing.T
+	broker *stack.Broker
+	db     *sql.DB // of the test itself
+	env    map[string]string
+	oracle oracle.World
+	ledger *oracle.Ledger
+	before oracle.Stock
+	route  shop.Route
+	rng    *rand.Rand
+	logs   *lines
+}
+
+const skus = 100
+
+// newWorld makes a migrated world; the pairs change or add settings, names without their prefix.
+func newWorld(t *testing.T, pairs ...string) *world {
+	t.Helper()
+	w := emptyWorld(t, pairs...)
+	w.migrate()
+	return w
+}
+
+// emptyWorld has a database without tables and a broker without queues.
+func emptyWorld(t *testing.T, pairs ...string) *world {
+	t.Helper()
+	w := &world{t: t, broker: stack.AMQP(t), logs: &lines{}}
+	dsn := stack.MySQL(t)
+	w.route = shop.Route{Exchange: w.broker.Name("stock"), Key: "stock.rollback"}
+	w.env = map[string]string{
+		"AMQP_URL": w.broker.URL, "MYSQL_DSN": dsn, "REDIS_URL": stack.Redis(t),
+		"EXCHANGE": w.route.Exchange, "QUEUE": w.broker.Name("stock.rollback"),
+		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json",
+	}
+	w.set(pairs...)
+	handle, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.db, err = handle.DB(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.db.Close() })
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	w.rng = rand.New(rand.NewPCG(seed, 1))
+
+	cfg := w.config()
+	w.oracle = oracle.World{
+		DB: w.db, LogTable: cfg.LogTable, Group: cfg.Group, KeyFrom: cfg.KeyFrom,
+		AMQPURL: w.broker.URL, Queue: cfg.Queue, Delays: cfg.RetryDelays, Unacked: w.unacked,
+	}
+	if w.ledger, err = w.oracle.NewLedger(); err != nil {
+		t.Fatal(err)
+	}
+	w.broker.Track(topology(cfg).Queues()...)
+	w.broker.TrackExchanges(cfg.Exchange)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last lines of the daemons' log:\n%s", w.logs.tail(60))
+		}
+	})
+	return w
+}
+
+// set changes settings: name, value, name, value …
+func (w *world) set(pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		w.env[pairs[i]] = pairs[i+1]
+	}
+}
+
+// environ is the environment of a daemon.
+func (w *world) environ() []string {
+	var env []string
+	for k, v := range w.env {
+		env = append(env, config.Prefix+k+"="+v)
+	}
+	return env
+}
+
+func (w *world) config() config.Config {
+	w.t.Helper()
+	cfg, warnings, err := config.Load(w.environ())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, warning := range warnings {
+		w.t.Log(warning)
+	}
+	return cfg
+}
+
+func topology(cfg config.Config) rabbit.TopologyConfig {
+	return rabbit.TopologyConfig{Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays}
+}
+
+// migrate makes tables, topology and the audit of releases.
+func (w *world) migrate() {
+	w.t.Helper()
+	cfg := w.config()
+	handle, _, err := dedup.Open(w.t.Context(), cfg.MySQLDSN, dedup.OpenOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool, err := handle.DB()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := dedup.Migrate(w.t.Context(), handle, dedup.MigrateOptions{Table: cfg.LogTable, Stock: true}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.declare(cfg)
+	if err := oracle.Audit(w.t.Context(), w.db); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) declare(cfg config.Config) {
+	w.t.Helper()
+	conn, err := rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := rabbit.Declare(w.t.Context(), conn, topology(cfg)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// open fills the shop: n orders have reserved what they want.
+func (w *world) open(n int) []shop.Order {
+	w.t.Helper()
+	orders := shop.Orders(w.rng, "order", n, skus)
+	if err := shop.Stock(w.t.Context(), w.db, skus, 10_000_000); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := shop.SeedReserved(w.t.Context(), w.db, orders); err != nil {
+		w.t.Fatal(err)
+	}
+	w.remember()
+	return orders
+}
+
+// remember takes the present stock as what there was at first.
+func (w *world) remember() {
+	w.t.Helper()
+	var err error
+	if w.before, err = oracle.ReadStock(w.t.Context(), w.db); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// publish publishes confirmed and writes it down.
+func (w *world) publish(sent ...oracle.Sent) {
+	w.t.Helper()
+	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
+	if err := shop.Publish(w.t.Context(), p, w.ledger, sent, nil); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// unacked counts deliveries that daemons hold.
+func (w *world) unacked(queue string) (int, error) { return w.broker.Unacked(queue), nil }
+
+// judge asks the oracle and prints its counters. No daemon may run any more.
+func (w *world) judge(allow oracle.Allowance) *oracle.Report {
+	w.t.Helper()
+	report, err := w.oracle.Check(w.t.Context(), w.before, w.ledger, allow)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Log(report.Counters)
+	if err := report.Err(); err != nil {
+		w.t.Error(err)
+	}
+	return report
+}
+
+// count asks the database for one number.
+func (w *world) count(query string, args ...any) int {
+	w.t.Helper()
+	var n int
+	if err := w.db.QueryRowContext(context.WithoutCancel(w.t.Context()), query, args...).Scan(&n); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// rows counts the rows of the log in a status.
+func (w *world) rows(status dedup.Status) int {
+	w.t.Helper()
+	return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ?", int(status))
+}
+
+// ended waits until n rows have ended, as success or dead, and no copy is left in the queues.
+func (w *world) ended(n int, within time.Duration) {
+	w.t.Helper()
+	cfg := w.config()
+	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), within, func() bool {
+		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
+			return false
+		}
+		for _, queue := range topology(cfg).Queues() {
+			if queue == rabbit.DeadQueue(cfg.Queue) {
+				continue
+			}
+			if w.broker.Depth(queue) > 0 || w.broker.Unacked(queue) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// eventually waits until yes.
+func (w *world) eventually(what string, within time.Duration, yes func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(within)
+	defer late.Stop()
+	for !yes() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			w.t.Fatalf("still not after %v: %s; rows: %d success, %d dead, %d failed, %d processing", within, what,
+				w.rows(dedup.Success), w.rows(dedup.Dead), w.rows(dedup.Failed), w.rows(dedup.Processing))
+		}
+	}
+}
+
+// start starts the real binary as a daemon; the test's end kills it if it still runs.
+func (w *world) start() *program.Process {
+	w.t.Helper()
+	return w.startProcess(program.Options{Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: w.logs})
+}
+
+func (w *world) startProcess(o program.Options) *program.Process {
+	w.t.Helper()
+	p, err := program.Start(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := p.Kill(); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return p
+}
+
+// stop drains a daemon, which must then exit with 0.
+func (w *world) stop(p *program.Process) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	defer cancel()
+	if code, err := p.Stop(ctx); err != nil || code != 0 {
+		w.t.Errorf("the drained daemon exited with %d (%v), want 0", code, err)
+	}
+}
+
+// binary builds cmd/consumer once for all tests of the process.
+func binary(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		dir, err := os.MkdirTemp("", "rollbackd-test-")
+		if err != nil {
+			built.err = err
+			return
+		}
+		built.dir = dir
+		built.path, built.err = program.Build(context.WithoutCancel(t.Context()), dir)
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.path
+}
+
+// built is the binary of this test process.
+var built struct {
+	once      sync.Once
+	dir, path string
+	err       error
+}
+
+// lines keeps what daemons log, for tests that fail.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+// Write takes a line.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String is everything.
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) tail(n int) string {
+	all := strings.Split(l.String(), "\n")
+	return strings.Join(all[max(0, len(all)-n):], "\n")
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
