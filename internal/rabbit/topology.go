@@ -62,7 +62,7 @@ func (t TopologyConfig) Validate() error {
 		errs = append(errs, fmt.Errorf("exchange name %q must have 1 to %d bytes", t.Exchange, maxNameBytes))
 	}
 	if t.Queue == "" || strings.HasPrefix(t.Queue, "amq.") {
-		errs = append(errs, fmt.Errorf("queue name %q must not be empty nor start with amq.", t.Queue))
+		errs = append(errs, fmt.Errorf("queue name %q must not be empty nor start with \"amq.\"", t.Queue))
 	}
 	for _, k := range t.RoutingKeys {
 		if len(k) > maxNameBytes {
