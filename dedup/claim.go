@@ -23,7 +23,8 @@ func (l *Log) Claim(ctx context.Context, from Row, e Entry, owner string) (Claim
 	if from.Status != Absent {
 		c.to = Version{Processing, from.Attempts + 1, from.Replays, owner}
 	}
-	c.own, c.entry = true, &e
+	none := "" // a reason noted by Exhaust is void when MAX_ATTEMPTS was raised since
+	c.own, c.entry, c.reason = true, &e, &none
 	if err := l.move(ctx, c); err != nil {
 		return Claim{}, err
 	}
@@ -79,8 +80,12 @@ func (l *Log) Unclaim(ctx context.Context, claim Claim) error {
 	return l.move(ctx, c)
 }
 
+// ReasonCrashed is why a message is dead whose last attempt never came back.
+const ReasonCrashed = "crashed"
+
 // Exhaust ends a claim whose lease is over and which was the last attempt: the worker never said what became of it, most
-// likely because the message killed it. No attempt is made or counted; the row waits for Dead. ErrLost: the lease lives,
+// likely because the message killed it. No attempt is made or counted; the row notes ReasonCrashed and waits for Dead, so
+// that its letter has the same reason whoever publishes it. ErrLost: the lease lives,
 // attempts are left, or somebody else has the row.
 func (l *Log) Exhaust(ctx context.Context, from Row) (Row, error) {
 	c, err := l.begin(ActionExhaust, from)
@@ -93,7 +98,8 @@ func (l *Log) Exhaust(ctx context.Context, from Row) (Row, error) {
 		c.why += "; before: " + from.Remark
 	}
 	c.why = cutText(c.why, MaxRemark)
-	c.remark = &c.why
+	reason := ReasonCrashed
+	c.remark, c.reason = &c.why, &reason
 	if err := l.move(ctx, c); err != nil {
 		return Row{}, err
 	}

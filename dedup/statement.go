@@ -80,7 +80,10 @@ func (l *Log) setColumns(s *statement, c *change) {
 		s.add(", reason = NULL, dead_at = NULL")
 	}
 	if c.reason != nil && *c.reason != "" {
-		s.add(", reason = ?, dead_at = UTC_TIMESTAMP(6)", *c.reason)
+		s.add(", reason = ?", *c.reason)
+	}
+	if c.to.Status == Dead {
+		s.add(", dead_at = UTC_TIMESTAMP(6)")
 	}
 	if c.remark != nil {
 		s.add(", remark = ?", *c.remark)
@@ -95,7 +98,7 @@ func (l *Log) insert(c *change) (s statement) {
 	s.add(", ?, ?, ?, ?", messageID(c.entry), body(c.entry), properties(c.entry), bodyHash(c.entry))
 	s.add(", ?, ?, ?", int(c.to.Status), c.to.Attempts, c.to.Replays)
 	s.add(", ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)", orNull(c.to.Owner))
-	if c.reason != nil && *c.reason != "" {
+	if c.to.Status == Dead {
 		s.add(", UTC_TIMESTAMP(6), ?", *c.reason)
 	} else {
 		s.add(", NULL, NULL")
