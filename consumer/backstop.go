@@ -22,6 +22,9 @@ func (l *lane) processBackstop(ctx context.Context, b *batch) error {
 			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
 		}
 		if wait > 0 { // somebody is at it: see what comes of it
+			if err := l.enough(b); err != nil {
+				return err
+			}
 			l.clock.rest()
 			if err := sleep(ctx, min(wait, time.Second)); err != nil {
 				return err

@@ -3,9 +3,11 @@ package consumer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 // Config is what an engine is told. Every field must be set unless it says otherwise; [New] refuses what cannot work.
@@ -92,6 +94,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+func (c Config) topology() rabbit.TopologyConfig {
+	return rabbit.TopologyConfig{Exchange: c.Exchange, Queue: c.Queue, RoutingKeys: c.RoutingKeys, Delays: c.RetryDelays}
+}
+
 func (c Config) validate() error {
 	var errs []error
 	bad := func(ok bool, format string, args ...any) {
@@ -111,6 +117,14 @@ func (c Config) validate() error {
 	bad(c.Prefetch >= 1 && c.Prefetch <= 65535, "Prefetch %d must be 1 to 65535", c.Prefetch)
 	bad(c.HandlerTimeout > 0 && c.Lease > c.HandlerTimeout, "Lease %v must be longer than HandlerTimeout %v", c.Lease, c.HandlerTimeout)
 	bad(c.DrainTimeout > 0, "DrainTimeout %v must be positive", c.DrainTimeout)
+	bad(c.MaxDead >= 0, "MaxDead %d must not be negative", c.MaxDead)
+	bad(c.BatchLinger >= 0 && c.GiveBackAfter > 0 && c.HoldLimit > 0, "BatchLinger, GiveBackAfter and HoldLimit must not be negative")
+	bad(c.LockTTL == 0 || c.LockTTL >= 100*time.Millisecond, "LockTTL %v must be at least 100ms", c.LockTTL)
+	bad(c.DoneTTL == 0 || c.DoneTTL >= time.Millisecond, "DoneTTL %v must be at least 1ms", c.DoneTTL)
+	bad(slices.Contains([]dedup.LockPolicy{"", dedup.LockProceed, dedup.LockPause}, c.LockOnError), "LockOnError %q must be %s or %s", c.LockOnError, dedup.LockProceed, dedup.LockPause)
+	if err := c.topology().Validate(); err != nil {
+		errs = append(errs, err)
+	}
 	bad(c.MaxDead == 0 || c.MaxDeadWindow > 0 && c.BrakePause > 0, "MaxDead needs MaxDeadWindow and BrakePause")
 	return errors.Join(errs...)
 }

@@ -38,6 +38,25 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+func (o Options) validate(h Handler) error {
+	var errs []error
+	if h == nil {
+		errs = append(errs, errors.New("no Handler"))
+	}
+	if o.DB == nil || o.Records == nil {
+		errs = append(errs, errors.New("Options need DB and Records"))
+	}
+	if len(o.AMQPURLs) == 0 {
+		errs = append(errs, errors.New("Options need AMQPURLs"))
+	}
+	for _, raw := range o.AMQPURLs {
+		if err := rabbit.CheckURL(raw); err != nil {
+			errs = append(errs, fmt.Errorf("AMQPURLs: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // ErrDrainTimeout says that a stop took longer than DrainTimeout: what was in hand is abandoned, nothing is lost.
 var ErrDrainTimeout = errors.New("not drained in time: what was in hand goes back to the broker")
 
@@ -70,7 +89,7 @@ type Consumer struct {
 // New checks cfg and makes an engine that hands messages to h. It touches no server.
 func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := errors.Join(cfg.validate(), o.validate(h)); err != nil {
 		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}
 	keyFrom, err := wire.ParseKeySources(cfg.KeyFrom)
@@ -102,7 +121,7 @@ func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 	amqp := rabbit.Config{URLs: o.AMQPURLs, Name: rabbit.ConnectionName("run")}
 	c := &Consumer{
 		cfg: cfg, keyFrom: keyFrom, amqp: amqp,
-		topology: rabbit.TopologyConfig{Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays},
+		topology: cfg.topology(),
 		records:  o.Records, validator: validator, locks: locks, locker: dedup.NoLock{},
 		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook},
 		publisher: rabbit.NewPublisher(amqp),
@@ -160,7 +179,7 @@ const killGrace = 2 * time.Second
 // State says what the engine is doing.
 func (c *Consumer) State() State {
 	s := c.health.state()
-	if err := c.locks.down(); err != nil {
+	if err := c.locks.down(); err != nil && !c.health.names(DependencyRedis) {
 		s.Paused = append(s.Paused, DependencyRedis+": "+err.Error())
 	}
 	return s

@@ -60,7 +60,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, mark func(context.C
 	defer cancel()
 	tx, err := e.pool.BeginTx(bounded, nil)
 	if err != nil {
-		return e.explain(ctx, bounded, fmt.Errorf("begin: %w", err), nil)
+		return e.unrun(e.explain(ctx, bounded, fmt.Errorf("begin: %w", err), nil))
 	}
 	guard := &guardedTx{tx: tx}
 	if err := mark(bounded, guard); err != nil {
@@ -68,7 +68,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, mark func(context.C
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
 			return err
 		}
-		return e.explain(ctx, bounded, err, guard.failed)
+		return e.unrun(e.explain(ctx, bounded, err, guard.failed))
 	}
 	err = e.call(bounded, gormOver(bounded, e.db, guard), msgs)
 	if err == nil {
@@ -125,6 +125,15 @@ func (e *effects) explain(ctx, bounded context.Context, err, failed error) error
 		return &handlerError{fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
 	}
 	return &handlerError{err}
+}
+
+// unrun is the error of a call that never came to its handler: time that was lost to a full pool or to others' locks is
+// no failure of the messages.
+func (e *effects) unrun(err error) error {
+	if errors.Is(err, errHandlerTimeout) {
+		return &troubleError{dedup.FaultUnavailable, fmt.Errorf("before the handler was called: %w", err)}
+	}
+	return err
 }
 
 // answers asks the database for a sign of life on a connection of its own.

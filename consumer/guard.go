@@ -12,6 +12,9 @@ import (
 // errHandlerEnded says that a handler tried to end the transaction that belongs to the engine.
 var errHandlerEnded = errors.New("a handler must not commit or roll back its transaction: return nil or an error instead")
 
+// errPrepared says that a handler asked for prepared statements.
+var errPrepared = errors.New("a handler's transaction takes no prepared statements: leave gorm's PrepareStmt off")
+
 // guardedTx is the transaction as a handler gets it. After the first failed statement it refuses all others: after a
 // deadlock (1213) the server has rolled the transaction back and the next statement would commit by itself, and after a
 // lock wait timeout (1205) only that statement is gone and a swallowed error would commit half an effect.
@@ -39,13 +42,9 @@ func (g *guardedTx) refuse() error {
 	return fmt.Errorf("the transaction ended with an earlier statement's error: %w", g.failed)
 }
 
-// PrepareContext prepares a statement in the transaction.
-func (g *guardedTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	if err := g.refuse(); err != nil {
-		return nil, err
-	}
-	stmt, err := g.tx.PrepareContext(ctx, query)
-	return stmt, g.note(err)
+// PrepareContext refuses: errors of a prepared statement would not be noted.
+func (g *guardedTx) PrepareContext(context.Context, string) (*sql.Stmt, error) {
+	return nil, g.note(errPrepared)
 }
 
 // ExecContext runs a statement in the transaction.
@@ -89,5 +88,6 @@ func (g *guardedTx) Rollback() error { return g.note(errHandlerEnded) }
 func gormOver(ctx context.Context, db *gorm.DB, tx gorm.ConnPool) *gorm.DB {
 	bound := db.Session(&gorm.Session{NewDB: true, Context: ctx, SkipDefaultTransaction: true})
 	bound.Statement.ConnPool = tx
+	bound.ConnPool = tx // where gorm's PrepareStmt looks: it must not find the pool, outside the transaction
 	return bound
 }

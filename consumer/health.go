@@ -84,6 +84,14 @@ func (h *health) back(ctx context.Context, what string) {
 	}
 }
 
+// names reports whether what is among the missing.
+func (h *health) names(what string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, missing := h.down[what]
+	return missing
+}
+
 func (h *health) set(consuming bool, lanes ...*laneClock) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,6 +17,7 @@ var (
 	errGiveBack    = errors.New("a dependency stayed away: deliveries given back")
 	errHeldTooLong = errors.New("deliveries held too long: given back before RabbitMQ's consumer timeout takes them")
 	errBraked      = errors.New("too many dead letters")
+	errStopping    = errors.New("the session ends: what was not started is given back")
 	errHalve       = errors.New("the group must be halved")
 )
 
@@ -36,14 +37,20 @@ type lane struct {
 	sub   *rabbit.Subscription
 	clock *laneClock
 	buf   []rabbit.Delivery
+	// life is what happens to a batch of at most size deliveries: process, or processBackstop.
+	life     func(context.Context, *batch) error
+	size     int
+	backstop bool
+	quit     <-chan struct{} // closed when nothing more may be started; run sets it
 }
 
 // run takes batches until intake ends (nil), the subscription ends, or a batch fails; limit, if not 0, is how many
 // batches it takes at most. work outlives intake: what is in hand is finished.
 func (l *lane) run(intake, work context.Context, limit int) error {
+	l.quit = intake.Done()
 	for n := 1; ; n++ {
 		l.clock.rest()
-		taken, err := l.sub.Collect(intake, l.c.cfg.BatchSize, l.c.cfg.BatchLinger, l.buf[:0])
+		taken, err := l.sub.Collect(intake, l.size, l.c.cfg.BatchLinger, l.buf[:0])
 		if len(taken) == 0 {
 			if intake.Err() != nil {
 				return nil
@@ -54,7 +61,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		l.clock.tick()
 		l.c.metrics.batchSize.Observe(float64(len(taken)))
 		b := l.newBatch(taken)
-		if err := l.process(work, b); err != nil {
+		if err := l.life(work, b); err != nil {
 			b.failed = true
 			l.unlock(context.WithoutCancel(work), b)
 			l.abandon(b)
@@ -81,9 +88,28 @@ func (l *lane) newBatch(taken []rabbit.Delivery) *batch {
 	return b
 }
 
+// enough says why the lane must not start what it has not started of a batch; nil while it may.
+func (l *lane) enough(b *batch) error {
+	if time.Since(b.taken) > l.c.cfg.HoldLimit {
+		return errHeldTooLong
+	}
+	select {
+	case <-l.quit:
+		return errStopping
+	default:
+		return nil
+	}
+}
+
 // owner is a name never used twice, for the next claim or the locks of a batch: host/pid/start/lane/count.
 func (l *lane) owner() string {
 	return fmt.Sprintf("%s/%d", l.name, l.c.count.Add(1))
+}
+
+// mayKill reports whether a message was in the hands of a process that died so often that not even the handler's
+// Validate may see it before a claim counts that.
+func (l *lane) mayKill(it *item) bool {
+	return l.backstop || it.delivery.Count > maxFastDeliveries
 }
 
 // validate asks the handler's Validator, if it is one. Its panic is an error of the message.

@@ -24,7 +24,11 @@ func (l *lane) process(ctx context.Context, b *batch) error {
 			l.applyAlone, // 6 claim, attempt, record: one message at a time
 			l.settle,     // 7 copies confirmed, rows dead, marks and releases, then acks
 		} {
-			if err := step(ctx, b); err != nil {
+			err := step(ctx, b)
+			if errors.Is(err, errHeldTooLong) || errors.Is(err, errStopping) { // what is done so far stays done
+				err = errors.Join(err, l.settle(ctx, b))
+			}
+			if err != nil {
 				return fmt.Errorf("batch of %d: %w", len(b.all), err)
 			}
 		}
@@ -49,6 +53,7 @@ func (l *lane) identify(b *batch) {
 			it.unread = &unreadable{wire.ReasonUnidentified, err}
 		case len(it.delivery.Body) > MaxBody:
 			it.unread = &unreadable{wire.ReasonMalformed, fmt.Errorf("a body of %d bytes is over the limit of %d", len(it.delivery.Body), MaxBody)}
+		case l.mayKill(it): // read it when a claim is there to count it
 		default:
 			if err := l.validate(&it.msg); err != nil {
 				it.unread = &unreadable{wire.ReasonMalformed, err}
@@ -157,7 +162,10 @@ func (l *lane) applyFresh(ctx context.Context, b *batch) error {
 	defer l.c.metrics.phase(phaseFast, time.Now())
 	groups := [][]*item{b.fresh}
 	b.fresh = nil
-	for len(groups) > 0 {
+	for first := true; len(groups) > 0; first = false {
+		if err := l.enough(b); err != nil && !first {
+			return err
+		}
 		group := groups[len(groups)-1]
 		groups = groups[:len(groups)-1]
 		if len(group) == 0 {
@@ -273,6 +281,9 @@ func (l *lane) applyAlone(ctx context.Context, b *batch) error {
 	defer l.c.metrics.phase(phaseSlow, time.Now())
 	settled := time.Now()
 	for len(b.alone) > 0 {
+		if err := l.enough(b); err != nil {
+			return err
+		}
 		it := b.alone[0]
 		if err := l.attempt(ctx, it); err != nil {
 			return err
@@ -283,9 +294,6 @@ func (l *lane) applyAlone(ctx context.Context, b *batch) error {
 				return err
 			}
 			settled = time.Now()
-		}
-		if time.Since(b.taken) > l.c.cfg.HoldLimit {
-			return errHeldTooLong
 		}
 	}
 	return nil
@@ -356,6 +364,11 @@ func (l *lane) claim(ctx context.Context, it *item) error {
 // applyClaimed runs the attempt. An unknown COMMIT is looked up: it is ours, still open, or somebody else's by now. A
 // dependency that fails this message three times while others succeed is the message's failure.
 func (l *lane) applyClaimed(ctx context.Context, it *item) error {
+	if l.mayKill(it) && it.unread == nil {
+		if err := l.validate(&it.msg); err != nil {
+			it.unread = &unreadable{wire.ReasonMalformed, err}
+		}
+	}
 	if it.unread != nil {
 		return &handlerError{it.unread.asError()}
 	}
@@ -365,7 +378,11 @@ func (l *lane) applyClaimed(ctx context.Context, it *item) error {
 			return l.c.records.Success(ctx, tx, *it.claim)
 		})
 		unknown = unknown || errors.Is(err, dedup.ErrUnknown)
-		if _, ok := errors.AsType[*troubleError](err); ok && it.faults.blamed(l.c.commits.Load()) {
+		trouble, ok := errors.AsType[*troubleError](err)
+		if ok && trouble.fault == dedup.FaultTooLarge {
+			return &handlerError{err} // and it is alone
+		}
+		if ok && it.faults.blamed(l.c.commits.Load()) {
 			return &handlerError{fmt.Errorf("met trouble %d times while other messages succeeded: %w", it.faults.met, err)}
 		}
 		if unknown && (errors.Is(err, dedup.ErrUnknown) || errors.Is(err, dedup.ErrLost)) {

@@ -74,6 +74,25 @@ func (k *locks) attempts(r dedup.LockResult) float64 {
 	return float64(n)
 }
 
+// up reports whether Redis is asked and answers.
+func (k *locks) up() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.current == nil {
+		return false
+	}
+	up, _, _ := k.current.Up()
+	return up
+}
+
+// required says why nothing may be consumed; nil while the lock works, or is not needed.
+func (k *locks) required() error {
+	if k.options.OnError != dedup.LockPause {
+		return nil
+	}
+	return k.down()
+}
+
 // down says why Redis is not asked; nil while it is, and without a lock.
 func (k *locks) down() error {
 	k.mu.Lock()

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,7 +19,7 @@ type metrics struct {
 	phases       map[string]prometheus.Observer
 	lag          prometheus.Histogram
 	publishes    *prometheus.CounterVec
-	dependency   *prometheus.GaugeVec
+	dependency   map[string]*atomic.Bool // whether it answers, by name; Redis is asked of its lock
 	paused       *prometheus.GaugeVec
 }
 
@@ -47,9 +48,7 @@ func newMetrics(reg prometheus.Registerer, locks *locks) (*metrics, error) {
 		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollbackd_publishes_total", Help: "Copies published, by kind and result.",
 		}, []string{"kind", "result"}),
-		dependency: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollbackd_dependency_up", Help: "1 while the dependency answers.",
-		}, []string{"name"}),
+		dependency: map[string]*atomic.Bool{DependencyRabbitMQ: {}, DependencyMySQL: {}},
 		paused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollbackd_paused", Help: "1 while nothing is consumed, by why.",
 		}, []string{"why"}),
@@ -70,7 +69,24 @@ func newMetrics(reg prometheus.Registerer, locks *locks) (*metrics, error) {
 	}
 	m.zero()
 	collectors := []prometheus.Collector{
-		deliveries, m.deadLettered, m.batchSize, durations, m.lag, m.publishes, m.dependency, m.paused,
+		deliveries, m.deadLettered, m.batchSize, durations, m.lag, m.publishes, m.paused,
+	}
+	up := func(name string, is func() bool) {
+		collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rollbackd_dependency_up", Help: "1 while the dependency answers.",
+			ConstLabels: prometheus.Labels{"name": name},
+		}, func() float64 {
+			if is() {
+				return 1
+			}
+			return 0
+		}))
+	}
+	for name, is := range m.dependency {
+		up(name, is.Load)
+	}
+	if locks.client != nil {
+		up(DependencyRedis, locks.up)
 	}
 	for _, r := range dedup.LockResults() {
 		collectors = append(collectors, prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -96,7 +112,6 @@ func (m *metrics) zero() {
 		}
 	}
 	for _, name := range []string{DependencyRabbitMQ, DependencyMySQL, DependencyRedis} {
-		m.dependency.WithLabelValues(name)
 		m.paused.WithLabelValues(name)
 	}
 	m.paused.WithLabelValues(pausedByBrake)
@@ -104,15 +119,15 @@ func (m *metrics) zero() {
 
 func (m *metrics) down(what string) {
 	m.paused.WithLabelValues(what).Set(1)
-	if what != pausedByBrake {
-		m.dependency.WithLabelValues(what).Set(0)
+	if is, ok := m.dependency[what]; ok {
+		is.Store(false)
 	}
 }
 
 func (m *metrics) up(what string) {
 	m.paused.WithLabelValues(what).Set(0)
-	if what != pausedByBrake {
-		m.dependency.WithLabelValues(what).Set(1)
+	if is, ok := m.dependency[what]; ok {
+		is.Store(true)
 	}
 }
 

@@ -16,8 +16,8 @@ const pausedByBrake = "max_dead_rate"
 
 // sessions keeps one session after the other until intake ends. Everything is made anew for each: connections, channels
 // and lanes share nothing with those of a session that failed.
-func (c *Consumer) sessions(intake, work context.Context) (err error) {
-	defer func() { err = errors.Join(err, c.close(work)) }()
+func (c *Consumer) sessions(intake, work context.Context) error {
+	defer c.close(work)
 	pause := newBackOff()
 	probing := false // after the brake: one lane, one batch
 	for first := true; intake.Err() == nil; first = false {
@@ -58,20 +58,25 @@ func (c *Consumer) sessions(intake, work context.Context) (err error) {
 	return nil
 }
 
-// ready waits until MySQL answers with a schema we can work with and every debt is paid. A schema that never was
-// migrated ends the first start, because waiting would not help.
+// ready waits until MySQL answers with a schema we can work with, every debt is paid, and Redis answers if nothing may
+// be consumed without it. A schema that never was migrated ends the first start, because waiting would not help.
 func (c *Consumer) ready(ctx, work context.Context, first bool) error {
 	pause := newBackOff()
 	for {
 		err := c.prepare(ctx, work)
+		missing := DependencyMySQL
 		if err == nil {
-			c.health.back(ctx, DependencyMySQL)
+			c.health.back(ctx, missing)
+			missing, err = DependencyRedis, c.locks.required()
+		}
+		if err == nil {
+			c.health.back(ctx, missing)
 			return nil
 		}
 		if ctx.Err() != nil || first && errors.Is(err, dedup.ErrSchema) {
 			return err
 		}
-		c.health.missing(ctx, DependencyMySQL, err)
+		c.health.missing(ctx, missing, err)
 		if err := sleep(ctx, pause.NextBackOff()); err != nil {
 			return err
 		}
@@ -154,18 +159,34 @@ func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, probing boo
 		if err != nil {
 			return nil, fmt.Errorf("lane %d: %w", i, err)
 		}
-		lanes = append(lanes, &lane{c: c, name: name, sub: sub, clock: &laneClock{}, buf: make([]rabbit.Delivery, 0, c.cfg.BatchSize)})
+		l := &lane{c: c, name: name, sub: sub, clock: &laneClock{}, size: c.cfg.BatchSize}
+		l.life = l.process
+		lanes = append(lanes, l)
 	}
-	return lanes, nil
+	if probing {
+		return lanes, nil
+	}
+	sub, err := conn.Consume(ctx, rabbit.BackstopQueue(c.cfg.Queue), rabbit.ConsumerTag(n), backstopBatch)
+	if err != nil {
+		return nil, fmt.Errorf("backstop: %w", err)
+	}
+	l := &lane{c: c, name: c.name + "/backstop", sub: sub, clock: &laneClock{}, size: backstopBatch, backstop: true}
+	l.life = l.processBackstop
+	return append(lanes, l), nil
 }
 
+// backstopBatch is how many of the broker's own dead letters are taken at once.
+const backstopBatch = 50
+
 // close ends what outlives a session: unpaid debts, one last try; then the publisher.
-func (c *Consumer) close(work context.Context) error {
+func (c *Consumer) close(work context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), time.Second)
 	defer cancel()
 	if err := c.debts.pay(ctx, c.records); err != nil {
 		c.log.WarnContext(ctx, "claims stay until their lease ends", "err", err)
 	}
 	c.locks.close()
-	return c.publisher.Close(ctx)
+	if err := c.publisher.Close(ctx); err != nil { // what it had to publish was confirmed, or its message not acked
+		c.log.WarnContext(ctx, "close the publisher", "err", err)
+	}
 }

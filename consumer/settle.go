@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +93,7 @@ func (l *lane) publishCopies(ctx context.Context, b *batch) error {
 			it := waiting[i]
 			kind := kindRetry
 			point := PointRetryCopy
-			if _, ok := it.settle.(deadLetter); ok {
+			if _, again := it.settle.(retryAfter); !again {
 				kind, point = kindLetter, PointLetter
 			}
 			if err != nil {
@@ -124,6 +125,10 @@ func (l *lane) copyOf(it *item) rabbit.Publishing {
 	case retryAfter:
 		queue = rabbit.RetryQueue(l.c.cfg.Queue, s.delay)
 		o.Attempt, o.Error = s.attempt, s.cause
+	case moveLetter:
+		queue = rabbit.DeadQueue(l.c.cfg.Queue)
+		o.Attempt, o.Error, o.Replays = it.copied.Attempt, it.copied.Error, it.copied.Replays
+		o.Reason, o.DeadAt = cmp.Or(it.copied.Reason, wire.Reason(it.row.Reason)), it.copied.DeadAt
 	case deadLetter:
 		queue = rabbit.DeadQueue(l.c.cfg.Queue)
 		o.Attempt, o.Error, o.Reason, o.Replays = s.from.Attempts, s.cause, s.reason, s.from.Replays

@@ -78,19 +78,20 @@ func decide(row dedup.Row, c circumstances, maxAttempts int) verdict {
 	return comeBack // a status of a newer version: leave it to those who know it
 }
 
-// works reports whether the verdict means to attempt the message now, which must wait for its lock.
+// works reports whether the verdict means to do something about the message now, which must wait for its lock: whoever
+// has it may be attempting the message, or about to publish its letter.
 func (v verdict) works() bool {
 	switch v {
-	case runFresh, runAlone, takeOver, reopen:
-		return true
+	case skipDone, skipDead, comeBack:
+		return false
 	}
-	return false
+	return true
 }
 
 // reasonOf is the reason of the letter for a row without attempts left: whether the last attempt failed or never came
 // back was written down when it ended.
 func reasonOf(row dedup.Row) wire.Reason {
-	if row.Reason == string(wire.ReasonCrashed) {
+	if row.Reason == dedup.ReasonCrashed {
 		return wire.ReasonCrashed
 	}
 	return wire.ReasonExhausted
