@@ -189,11 +189,23 @@ func TestExhaustedRowWaitsForItsLetter(t *testing.T) {
 	if !strings.Contains(row.Remark, "attempt 3 by worker 2") || row.Remark != w.read(k).Remark {
 		t.Errorf("remark %q, in the table %q", row.Remark, w.read(k).Remark)
 	}
+	if got := w.read(k); row.Reason != ReasonCrashed || got.Reason != ReasonCrashed || !got.DeadAt.IsZero() {
+		t.Errorf("reason %q, in the table %q, dead at %v: no letter is confirmed yet", row.Reason, got.Reason, got.DeadAt)
+	}
 	w.older(k, 100*testDelay)
 	_, err = w.log.Claim(t.Context(), w.read(k), entryOf(k), "one more")
 	wantError(t, "claim of a failed row without attempts left", err, ErrLost)
-	wantError(t, "dead", w.log.Dead(t.Context(), row, entryOf(k), "crashed", row.Remark), nil)
-	wantVersion(t, w.read(k), Version{Dead, testMax, 0, "worker 2"})
+	more := *w.log
+	more.o.MaxAttempts++ // somebody raised it, and lowered it again
+	claim, err := more.Claim(t.Context(), w.read(k), entryOf(k), "worker 3")
+	wantError(t, "claim with one attempt more", err, nil)
+	if got := w.read(k); got.Reason != "" {
+		t.Errorf("a claimed row has reason %q", got.Reason)
+	}
+	wantError(t, "unclaim", w.log.Unclaim(t.Context(), claim), nil)
+	row = w.read(k)
+	wantError(t, "dead", w.log.Dead(t.Context(), row, entryOf(k), ReasonCrashed, row.Remark), nil)
+	wantVersion(t, w.read(k), Version{Dead, testMax, 0, "worker 3"})
 }
 
 func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {

@@ -74,7 +74,7 @@ func (l *Log) insertLetters(ctx context.Context, tx Execer, step Transition, let
 		args = append(append(args, key...), messageID(e), body(e), properties(e), bodyHash(e), letters[i].Reason, cause)
 		events = append(append(events, key...), int(step.To), cause, "")
 	}
-	if err := l.insertRows(ctx, tx, l.insertDead.of(len(letters)), args, len(letters)); err != nil {
+	if err := l.insertRows(ctx, tx, l.insertDead.of(len(letters)), args); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, l.insertEvents.of(len(letters)), events...); err != nil {

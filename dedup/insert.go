@@ -45,7 +45,7 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 	for rest := sorted; len(rest) > 0; {
 		n := chunkOf(len(rest), func(i int) int { return rest[i].keySize() })
 		args = successArgs(args[:0], rest[:n])
-		if err := l.insertRows(ctx, tx, l.insertSuccess.of(n), args, n); err != nil {
+		if err := l.insertRows(ctx, tx, l.insertSuccess.of(n), args); err != nil {
 			return fmt.Errorf("insert %d rows as success from %v: %w", n, rest[0].Key, err)
 		}
 		rest = rest[n:]
@@ -102,23 +102,13 @@ func successArgs(args []any, rows []*Entry) []any {
 	return args
 }
 
-// insertRows runs one insert and requires all its rows.
-func (l *Log) insertRows(ctx context.Context, tx Execer, text string, args []any, rows int) error {
-	res, err := tx.ExecContext(ctx, text, args...)
+// insertRows runs one insert. Without IGNORE it inserts all its rows or fails.
+func (l *Log) insertRows(ctx context.Context, tx Execer, text string, args []any) error {
+	_, err := tx.ExecContext(ctx, text, args...)
 	if l.exists(err) {
 		return fmt.Errorf("%w: %w", ErrExists, err)
 	}
-	if err != nil {
-		return err
-	}
-	affected, err := res.RowsAffected()
-	if err != nil {
-		return err
-	}
-	if affected != int64(rows) {
-		return fmt.Errorf("%d of %d rows were inserted", affected, rows)
-	}
-	return nil
+	return err
 }
 
 // chunkOf says how many of n rows fit into one statement: at least one.

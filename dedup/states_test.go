@@ -202,14 +202,11 @@ func (tr trial) run(ctx context.Context, w *world) error {
 	return err
 }
 
-// Every state, version, age and action, on the real database: what the table allows happens, and nothing else.
-func TestOnlyTheTableHappens(t *testing.T) {
-	w := newWorld(t)
-	all := trials()
-	keys := make([]Key, len(all))
-	if err := w.inTx(func(tx *sql.Tx) error {
-		for i, tr := range all {
-			keys[i] = tr.key
+// prepare makes the rows that the trials meet.
+func (w *world) prepare(all []trial) {
+	w.t.Helper()
+	wantError(w.t, "prepare", w.inTx(func(tx *sql.Tx) error {
+		for _, tr := range all {
 			if tr.real.Status == Absent {
 				continue
 			}
@@ -220,9 +217,18 @@ func TestOnlyTheTableHappens(t *testing.T) {
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
+	}), nil)
+}
+
+// Every state, version, age and action, on the real database: what the table allows happens, and nothing else.
+func TestOnlyTheTableHappens(t *testing.T) {
+	w := newWorld(t)
+	all := trials()
+	keys := make([]Key, len(all))
+	for i, tr := range all {
+		keys[i] = tr.key
 	}
+	w.prepare(all)
 	before := w.lookUp(keys...)
 	moved := map[string]int{}
 	results := make([]error, len(all))
