@@ -118,28 +118,45 @@ func (o *order) onlyRequest() (request, rows int) {
 
 // naming is how a statement names rows: by order, or by order and sku.
 type naming struct {
-	columns string // what the IN list compares
-	hash    string // the SQL of mark.hash
-	value   func(s *session, m *mark)
-	max     int // names per statement
+	hash  string // the SQL of mark.hash
+	where func(s *session, marks []mark)
+	max   int // names per statement
 }
 
 var (
-	wholeOrders = naming{
-		columns: "order_sn", hash: "CRC32(order_sn)", max: maxIn,
-		value: func(s *session, m *mark) { s.binary(m.order) },
-	}
-	singleRows = naming{
-		columns: "(order_sn,sku_id)", hash: "CRC32(CONCAT(order_sn,':',sku_id))", max: maxIn / 2,
-		value: func(s *session, m *mark) {
-			s.text("(")
-			s.binary(m.order)
-			s.text(",")
-			s.number(m.sku)
-			s.text(")")
-		},
-	}
+	wholeOrders = naming{hash: "CRC32(order_sn)", where: whereOrders, max: maxIn}
+	singleRows  = naming{hash: "CRC32(CONCAT(order_sn,':',sku_id))", where: whereRows, max: maxIn / 2}
 )
+
+func whereOrders(s *session, marks []mark) {
+	s.text("order_sn IN (")
+	for i := range marks {
+		s.comma(i)
+		s.binary(marks[i].order)
+	}
+	s.text(")")
+}
+
+// whereRows does not write a list of one pair, for which MariaDB 10.11 scans the table.
+func whereRows(s *session, marks []mark) {
+	if len(marks) == 1 {
+		s.text("order_sn=")
+		s.binary(marks[0].order)
+		s.text(" AND sku_id=")
+		s.number(marks[0].sku)
+		return
+	}
+	s.text("(order_sn,sku_id) IN (")
+	for i := range marks {
+		s.comma(i)
+		s.text("(")
+		s.binary(marks[i].order)
+		s.text(",")
+		s.number(marks[i].sku)
+		s.text(")")
+	}
+	s.text(")")
+}
 
 // markAll runs as many statements as the marks need. Within one statement the hashes are distinct, so marks whose hashes
 // collide come in different ones.
@@ -172,15 +189,11 @@ func (s *session) markReleased(ctx context.Context, p *plan, marks []mark, by *n
 	s.text(", rollback_key=")
 	s.choose(by, marks, func(m *mark) string { return p.requests[m.request].Key })
 	s.text(", updated_at=UTC_TIMESTAMP(6) WHERE status=1 AND ")
-	s.text(by.columns)
-	s.text(" IN (")
+	by.where(s, marks)
 	want := 0
 	for i := range marks {
-		s.comma(i)
-		by.value(s, &marks[i])
 		want += marks[i].rows
 	}
-	s.text(")")
 	got, err := s.exec(ctx)
 	if err != nil {
 		return fmt.Errorf("release %d reservations: %w", want, err)

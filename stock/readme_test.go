@@ -1,0 +1,86 @@
+package stock_test
+
+import (
+	"database/sql"
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+)
+
+var (
+	sqlBlock  = regexp.MustCompile("(?s)```sql\n(.*?);\n```")
+	parameter = regexp.MustCompile(`:[a-z_]+`)
+)
+
+// A service in another language that does what README.md says and this package see each other's work.
+func TestTheDocumentedSQLWorks(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	must(t, err)
+	var blocks []string
+	for _, match := range sqlBlock.FindAllStringSubmatch(string(readme), -1) {
+		blocks = append(blocks, match[1])
+	}
+	if len(blocks) != 6 {
+		t.Fatalf("%d statements, want 6", len(blocks))
+	}
+	insert, look, take, deduct, release, restock := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5]
+	w := newWorld(t)
+	w.goods(10, 1)
+	values := map[string]any{":sku_id": 1, ":quantity": 4, ":tag": "tag", ":key": "key"}
+	do := func(order string, statements ...string) error {
+		values[":order_sn"] = order
+		return w.tx(func(tx *gorm.DB) error {
+			for _, statement := range statements {
+				var args []any
+				text := parameter.ReplaceAllStringFunc(statement, func(name string) string {
+					args = append(args, values[name])
+					return "?"
+				})
+				if strings.HasPrefix(text, "SELECT") {
+					rows, err := tx.Statement.ConnPool.QueryContext(t.Context(), text, args...)
+					if err != nil {
+						return err
+					}
+					if err := rows.Close(); err != nil {
+						return err
+					}
+					continue
+				}
+				res, err := tx.Statement.ConnPool.ExecContext(t.Context(), text, args...)
+				if err != nil {
+					return err
+				}
+				if n, err := res.RowsAffected(); err != nil || n != 1 {
+					return errors.Join(sql.ErrNoRows, err)
+				}
+			}
+			return nil
+		})
+	}
+	must(t, do("a", insert, look, take))
+	w.wantReservations("a", "1×4 reserved")
+	w.wantAmount(1, 6)
+	must(t, w.reserve("a", item(1, 4))) // already done
+	if err := do("a", insert); mysqlNumber(err) != 1062 {
+		t.Errorf("reserved twice: %v, want error 1062", err)
+	}
+	must(t, do("b", insert, look, take))
+	if err := do("c", insert, look, take); !is(err, sql.ErrNoRows) {
+		t.Errorf("sold what was not there: %v", err)
+	}
+	must(t, do("a", look, deduct))
+	must(t, w.confirm("a"))
+	must(t, do("b", look, release, restock))
+	must(t, w.rollback(refuse, message("b", "k", item(1, 4)), message("d", "k", item(1, 4))))
+	w.wantReservations("a", "1×4 deducted")
+	w.wantReservations("b", "1×4 released tag/key")
+	if err := do("d", insert); mysqlNumber(err) != 1062 {
+		t.Errorf("reserved a refused item: %v, want error 1062", err)
+	}
+	w.wantAmount(1, 6)
+}
