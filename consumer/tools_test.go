@@ -196,3 +196,22 @@ func (w *world) times(key string) (n int) {
 	}
 	return n
 }
+
+// events is the story of a key.
+func (w *world) events(key string) []dedup.Event {
+	w.t.Helper()
+	events, err := w.records.Events(w.t.Context(), dedup.Key{Group: group, Tag: tag, Name: key})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return events
+}
+
+// number reads one number from the database.
+func (w *world) number(query string) (n int) {
+	w.t.Helper()
+	if err := w.db.QueryRowContext(w.t.Context(), query).Scan(&n); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}

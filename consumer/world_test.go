@@ -94,7 +94,7 @@ func newWorldOn(t *testing.T, own servers) *world {
 		t.Fatal(err)
 	}
 	w.records = w.log(handle)
-	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body VARBINARY(255) NOT NULL) ENGINE=InnoDB")
+	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL) ENGINE=InnoDB")
 	return w
 }
 
