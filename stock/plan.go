@@ -13,6 +13,7 @@ type plan struct {
 
 	orders []order        // distinct, sorted by order_sn: the order of the primary key
 	byName map[string]int // index into orders
+	rows   []row          // of all orders, as the database gave them; each order has a part
 
 	moves    []move    // reserved → released
 	refusals []refusal // rows to insert as refused
@@ -21,8 +22,9 @@ type plan struct {
 
 // order is one order with its reservation rows, sorted by sku.
 type order struct {
-	sn   string
-	rows []row
+	sn       string
+	from, to int   // while rows are still coming: its part of plan.rows
+	rows     []row // from file on
 }
 
 type row struct {
@@ -47,7 +49,7 @@ type refusal struct {
 }
 
 func newPlan(requests []Request, empty EmptyPolicy) *plan {
-	p := &plan{requests: requests, empty: empty, byName: make(map[string]int, len(requests))}
+	p := &plan{requests: requests, empty: empty, byName: make(map[string]int, len(requests)), rows: make([]row, 0, 2*len(requests))}
 	for i := range requests {
 		p.byName[requests[i].OrderSN] = 0
 	}
@@ -75,8 +77,9 @@ func (p *plan) check() error {
 // reset forgets the rows, for another look at them.
 func (p *plan) reset() {
 	for i := range p.orders {
-		p.orders[i].rows = p.orders[i].rows[:0]
+		p.orders[i] = order{sn: p.orders[i].sn}
 	}
+	p.rows = p.rows[:0]
 	p.moves, p.refusals = p.moves[:0], p.refusals[:0]
 }
 
@@ -186,14 +189,27 @@ func (p *plan) verdict() error {
 	return &BatchError{Requests: p.blame}
 }
 
-// add files a row under its order; rows come in order of the primary key.
+// add takes a row; rows come in order of the primary key, those of one order after each other.
 func (p *plan) add(orderSN []byte, r row) error {
 	at, known := p.byName[string(orderSN)]
 	if !known {
 		return fmt.Errorf("look up reservations: the database answered with order %q, which nobody asked for", orderSN)
 	}
-	p.orders[at].rows = append(p.orders[at].rows, r)
+	o := &p.orders[at]
+	if o.to == 0 {
+		o.from = len(p.rows)
+	}
+	p.rows = append(p.rows, r)
+	o.to = len(p.rows)
 	return nil
+}
+
+// file gives each order its rows when all have come, since growing p.rows moves them.
+func (p *plan) file() {
+	for i := range p.orders {
+		o := &p.orders[i]
+		o.rows = p.rows[o.from:o.to]
+	}
 }
 
 // find is the row of a sku, nil without one.

@@ -28,6 +28,7 @@ func (s *session) lockReservations(ctx context.Context, p *plan) error {
 			return fmt.Errorf("lock the reservations of %d orders from %q: %w", len(chunk), chunk[0].sn, err)
 		}
 	}
+	p.file()
 	return nil
 }
 

@@ -19,7 +19,7 @@ func Rollback(ctx context.Context, tx *gorm.DB, requests []Request, o Options) e
 	if len(requests) == 0 {
 		return nil
 	}
-	s := session{pool: tx.Statement.ConnPool}
+	s := session{pool: tx.Statement.ConnPool, buf: make([]byte, 0, statementBytes*len(requests))}
 	p := newPlan(requests, o.Empty)
 	if err := p.check(); err != nil {
 		return err

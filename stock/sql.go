@@ -20,6 +20,9 @@ import (
 // table (in_predicate_conversion_threshold), which is slower and locks in another order.
 const maxIn = 900
 
+// statementBytes is about what one message takes in the longest statement.
+const statementBytes = 160
+
 // session runs statements in the caller's transaction and keeps the buffer they are written in.
 type session struct {
 	pool gorm.ConnPool
