@@ -33,9 +33,11 @@ type change struct {
 	by, why string // for the event
 }
 
-// update writes the conditional statement of a change whose row exists. Every guard is one line.
+// update writes the conditional statement of a change whose row exists. Every guard is one line. The primary key is
+// forced: the guards name the columns of by_status, too, and through that index the statement would wait for rows of other
+// identities.
 func (l *Log) update(c *change) (s statement) {
-	s.add("UPDATE " + l.table)
+	s.add("UPDATE " + l.table + " FORCE INDEX (PRIMARY)")
 	s.add(" SET consumer_status = ?", int(c.to.Status))
 	s.add(", consumer_times = ?", c.to.Attempts)
 	s.add(", replays = ?", c.to.Replays)
