@@ -82,9 +82,12 @@ func (it *item) fullEntry() dedup.Entry {
 	return e
 }
 
+// deliveries is how often it came back unsettled: this copy, which the broker counts, and those it is a copy of.
+func (it *item) deliveries() int { return it.delivery.Count + it.copied.Deliveries }
+
 // circumstances are what the verdict needs to know besides the row.
 func (it *item) circumstances() circumstances {
-	c := circumstances{Deliveries: it.delivery.Count, Unreadable: it.unread != nil, LetterOf: -1}
+	c := circumstances{Deliveries: it.deliveries(), Unreadable: it.unread != nil, LetterOf: -1}
 	if !it.copied.DeadAt.IsZero() {
 		c.LetterOf = it.copied.Replays
 	}

@@ -109,7 +109,7 @@ func (l *lane) owner() string {
 // mayKill reports whether a message was in the hands of a process that died so often that not even the handler's
 // Validate may see it before a claim counts that.
 func (l *lane) mayKill(it *item) bool {
-	return l.backstop || it.delivery.Count > maxFastDeliveries
+	return l.backstop || it.deliveries() > maxFastDeliveries
 }
 
 // validate asks the handler's Validator, if it is one. Its panic is an error of the message.

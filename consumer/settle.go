@@ -124,7 +124,7 @@ func (l *lane) copyOf(it *item) rabbit.Publishing {
 	switch s := it.settle.(type) {
 	case retryAfter:
 		queue = rabbit.RetryQueue(l.c.cfg.Queue, s.delay)
-		o.Attempt, o.Error = s.attempt, s.cause
+		o.Attempt, o.Error, o.Deliveries = s.attempt, s.cause, it.deliveries()
 	case moveLetter:
 		queue = rabbit.DeadQueue(l.c.cfg.Queue)
 		o.Attempt, o.Error, o.Replays = it.copied.Attempt, it.copied.Error, it.copied.Replays

@@ -3,6 +3,7 @@ package wire
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,10 @@ type CopyOptions struct {
 	Attempt  int      // attempts made so far
 	Replays  int      // the row's
 	Error    string   // the last error; cut to MaxErrorBytes
+	// Deliveries is how often the message came back unsettled so far. The broker counts that for each copy anew, so
+	// without it a message that kills every process, and waits in between for the dead process's lock, would look new
+	// for ever.
+	Deliveries int
 
 	// Reason makes the copy a dead letter.
 	Reason Reason
@@ -75,6 +80,9 @@ func (o *CopyOptions) write(h rabbit.Table, earlier CopyInfo) {
 	}
 	if o.Replays > 0 {
 		h[HeaderReplays] = int64(o.Replays)
+	}
+	if o.Deliveries > 0 {
+		h[HeaderDeliveries] = int64(min(o.Deliveries, math.MaxInt32))
 	}
 	if o.Error != "" {
 		h[HeaderError] = cutText(o.Error, MaxErrorBytes)

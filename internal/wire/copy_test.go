@@ -71,22 +71,37 @@ func TestLetterSaysWhyAndWhen(t *testing.T) {
 	}
 }
 
+func TestRetryCopySaysHowOftenItCameBack(t *testing.T) {
+	t.Parallel()
+	retry := wire.Copy(message(nil), "main", wire.CopyOptions{Deliveries: 2})
+	if got := wire.ReadCopy(retry.Headers).Deliveries; got != 2 {
+		t.Errorf("the copy says it came back %d times, want 2", got)
+	}
+	if got := wire.ReadCopy(wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Deliveries: 1 << 40}).Headers).Deliveries; got != 1<<31-1 {
+		t.Errorf("a count that no header can hold reads as %d, want the most it can", got)
+	}
+	letter := wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Reason: wire.ReasonExhausted})
+	if got := wire.ReadCopy(letter.Headers).Deliveries; got != 0 {
+		t.Errorf("the letter says it came back %d times: a replay must begin anew", got)
+	}
+}
+
 func TestForgedHeadersReadAsNothing(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]any{
 		"nil": nil, "float": 1.5, "table": rabbit.Table{}, "list": []any{1}, "text": "nonsense", "negative": int64(-1), "huge": int64(1 << 40), "bool": true, "bytes": []byte("\xff"),
 	} {
-		h := rabbit.Table{wire.HeaderAttempt: v, wire.HeaderReplays: v, wire.HeaderReason: v, wire.HeaderDeadAt: v, wire.HeaderFirstFailedAt: v}
+		h := rabbit.Table{wire.HeaderAttempt: v, wire.HeaderReplays: v, wire.HeaderDeliveries: v, wire.HeaderReason: v, wire.HeaderDeadAt: v, wire.HeaderFirstFailedAt: v}
 		if got := wire.ReadCopy(h); got != (wire.CopyInfo{}) {
 			t.Errorf("%s reads as %+v", name, got)
 		}
 	}
 	got := wire.ReadCopy(rabbit.Table{
-		wire.HeaderAttempt: "3", wire.HeaderReplays: uint8(2), wire.HeaderReason: []byte("conflict"), wire.HeaderDeadAt: time.Unix(1_700_000_000, 0),
+		wire.HeaderAttempt: "3", wire.HeaderReplays: uint8(2), wire.HeaderDeliveries: int64(4), wire.HeaderReason: []byte("conflict"), wire.HeaderDeadAt: time.Unix(1_700_000_000, 0),
 		wire.HeaderError: strings.Repeat("é", 600) + "\xff", wire.HeaderExchange: []byte("e"), wire.HeaderRoutingKey: "k", wire.HeaderFirstFailedAt: []byte("2023-11-14T22:13:20+01:00"),
 	})
 	want := wire.CopyInfo{
-		Attempt: 3, Replays: 2, Reason: wire.ReasonConflict, DeadAt: time.Unix(1_700_000_000, 0).UTC(), Error: strings.Repeat("é", 512), Exchange: "e", RoutingKey: "k",
+		Attempt: 3, Replays: 2, Deliveries: 4, Reason: wire.ReasonConflict, DeadAt: time.Unix(1_700_000_000, 0).UTC(), Error: strings.Repeat("é", 512), Exchange: "e", RoutingKey: "k",
 		FirstFailedAt: time.Unix(1_699_996_400, 0).UTC(),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

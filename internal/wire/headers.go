@@ -19,6 +19,7 @@ const (
 	HeaderFirstFailedAt = "x-rollbackd-first-failed-at" // RFC 3339, UTC
 	HeaderDeadAt        = "x-rollbackd-dead-at"         // RFC 3339, UTC; only letters have it
 	HeaderReplays       = "x-rollbackd-replays"         // integer: the row's replays when this copy was made
+	HeaderDeliveries    = "x-rollbackd-deliveries"      // integer: how often the message was delivered before this copy was made
 	HeaderDropped       = "x-rollbackd-dropped-headers" // integer: producer's headers that no longer fitted into a frame
 )
 
@@ -77,6 +78,7 @@ type CopyInfo struct {
 	FirstFailedAt time.Time
 	DeadAt        time.Time // zero: not a letter
 	Replays       int
+	Deliveries    int
 }
 
 // ReadCopy reads the headers of a copy, whatever their types.
@@ -93,6 +95,7 @@ func ReadCopy(h rabbit.Table) CopyInfo {
 		FirstFailedAt: readTime(h[HeaderFirstFailedAt]),
 		DeadAt:        readTime(h[HeaderDeadAt]),
 		Replays:       readCount(h[HeaderReplays]),
+		Deliveries:    readCount(h[HeaderDeliveries]),
 	}
 }
 

@@ -1,0 +1,69 @@
+package daemon_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/oracle"
+	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// Given a message that kills whatever process handles it, among more innocents than prefetch holds, when a supervisor
+// starts the daemon again each time, then after at most MAX_ATTEMPTS + 2 crashes the message is a dead letter with reason
+// crashed, and every innocent is applied.
+func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
+	const attempts, lanes, prefetch = 3, 2, 200
+	w := newWorld(t, "MAX_ATTEMPTS", itoa(attempts), "RETRY_DELAYS", "200ms,400ms", "LANES", itoa(lanes), "BATCH_SIZE", "100",
+		"PREFETCH", itoa(prefetch), "HANDLER_TIMEOUT", "1s", "LEASE", "2s", "LOCK_TTL", "1s")
+	orders := w.open(3 * lanes * prefetch)
+	poison := orders[lanes*prefetch/2]
+	var sent []oracle.Sent
+	for _, o := range orders {
+		s := w.route.Rollback(o)
+		if o.SN == poison.SN {
+			s.Fate = oracle.ToDie(wire.ReasonCrashed)
+		}
+		sent = append(sent, s)
+	}
+	w.publish(sent...)
+
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func() *program.Process {
+		return w.startProcess(program.Options{Path: executable, Env: append(w.environ(), childEnv+"="+poison.Key()), Log: w.logs})
+	}
+	daemon := start()
+	crashes := 0
+	w.eventually("all messages ended", 2*time.Minute, func() bool {
+		select {
+		case <-daemon.Exited():
+			if code, _ := daemon.Wait(context.Background()); code != crashCode {
+				t.Fatalf("the daemon exited with %d, want %d, the code of the poison", code, crashCode)
+			}
+			crashes++
+			t.Logf("crash %d: %d of %d applied", crashes, w.rows(dedup.Success), len(orders))
+			daemon = start()
+		default:
+		}
+		return w.rows(dedup.Success)+w.rows(dedup.Dead) == len(orders)
+	})
+	w.ended(len(orders), time.Minute)
+	w.stop(daemon)
+	if crashes < attempts || crashes > attempts+2 {
+		t.Errorf("%d crashes, want %d to %d", crashes, attempts, attempts+2)
+	}
+	// The first claim of the poison shares its process with one claim of each other lane: these may lose an attempt, once.
+	report := w.judge(oracle.Allowance{Attempts: 2})
+	if report.AttemptsSpent > lanes-1 {
+		t.Errorf("the crashes cost innocents %d attempts, at most %d were to be expected", report.AttemptsSpent, lanes-1)
+	}
+	if report.Applied != len(orders)-1 {
+		t.Errorf("%d applied, want all %d innocents", report.Applied, len(orders)-1)
+	}
+}
