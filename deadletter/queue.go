@@ -11,7 +11,7 @@ import (
 
 const (
 	// prefetch is how many letters one channel may hold unacked. What a run does not take it must hold until its end,
-	// because what is given back earlier is delivered again at once; so it opens a channel more whenever one is half full.
+	// because what is given back earlier is delivered again at once; so it opens a channel more whenever one is full.
 	prefetch = 1000
 	// idle is how long nothing comes before the broker is asked whether anything is left: another run may have taken it.
 	idle = 300 * time.Millisecond
@@ -26,15 +26,14 @@ var errIdle = errors.New("no letter came")
 type queue struct {
 	conn *rabbit.Conn
 	name string
-	now  *channel // the one that is read; nil before the first read
+	all  []*channel // the last one is read; the others are full
 	buf  []rabbit.Delivery
 }
 
 // channel is a subscription with what it holds.
 type channel struct {
 	sub  *rabbit.Subscription
-	held int  // unacked, of those collected
-	full bool // cancelled: the rest of what was delivered is collected, then another channel is opened
+	held int // unacked, of those collected
 }
 
 // taken is a delivery and the channel on which it must be acked.
@@ -56,55 +55,58 @@ func (t *taken) ack() error {
 func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 	began := time.Now()
 	for {
-		if err := q.advance(ctx); err != nil {
+		now, err := q.channel(ctx)
+		if err != nil {
 			return nil, err
 		}
 		wait, cancel := context.WithTimeoutCause(ctx, idle, errIdle)
-		got, err := q.now.sub.Collect(wait, n, 2*time.Millisecond, q.buf)
+		q.buf, err = now.sub.Collect(wait, n, 2*time.Millisecond, q.buf)
 		cancel()
-		q.buf = got
 		switch {
-		case len(got) > 0:
-			return q.hold(got), nil
+		case len(q.buf) > 0:
+			return now.hold(q.buf), nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.Is(err, rabbit.ErrCancelled) && q.now.full:
-			q.now = nil // it stays open with what it holds
-		case errors.Is(err, errIdle):
-			ready, _, err := q.conn.Depth(ctx, q.name)
-			if err != nil || ready == 0 {
-				return nil, err
-			}
-			if time.Since(began) > patience {
-				return nil, fmt.Errorf("queue %q has %d letters, but RabbitMQ delivered none in %v", q.name, ready, patience)
-			}
-		default:
+		case !errors.Is(err, errIdle):
 			return nil, err
 		}
-	}
-}
-
-// advance makes sure that there is a channel with room.
-func (q *queue) advance(ctx context.Context) error {
-	if q.now == nil {
-		sub, err := q.conn.Consume(ctx, q.name, rabbit.ConsumerTag(0), prefetch)
-		if err != nil {
-			return err
+		ready, _, err := q.conn.Depth(ctx, q.name)
+		if err != nil || ready == 0 {
+			return nil, err
 		}
-		q.now = &channel{sub: sub}
+		if time.Since(began) > patience {
+			return nil, fmt.Errorf("queue %q has %d letters, but RabbitMQ delivered none in %v", q.name, ready, patience)
+		}
 	}
-	if q.now.held < prefetch/2 || q.now.full {
-		return nil
-	}
-	q.now.full = true
-	return q.now.sub.Cancel(ctx)
 }
 
-func (q *queue) hold(got []rabbit.Delivery) []taken {
-	q.now.held += len(got)
+// channel is one with room.
+func (q *queue) channel(ctx context.Context) (*channel, error) {
+	if n := len(q.all); n > 0 && q.all[n-1].held < prefetch {
+		return q.all[n-1], nil
+	}
+	sub, err := q.conn.Consume(ctx, q.name, rabbit.ConsumerTag(len(q.all)), prefetch)
+	if err != nil {
+		return nil, err
+	}
+	q.all = append(q.all, &channel{sub: sub})
+	return q.all[len(q.all)-1], nil
+}
+
+// settle makes sure that every ack has reached the queue, as far as the connection lives. RabbitMQ holds back acks for a
+// quorum queue that is slow to take them, and forgets them when their channel closes; the answer to a cancel comes after
+// those that the queue has taken and makes the channel send the rest.
+func (q *queue) settle(ctx context.Context) {
+	for _, c := range q.all {
+		_ = c.sub.Cancel(ctx) // a lost ack brings back a stale letter, which the next run drops
+	}
+}
+
+func (c *channel) hold(got []rabbit.Delivery) []taken {
+	c.held += len(got)
 	letters := make([]taken, len(got))
 	for i, d := range got {
-		letters[i] = taken{d, q.now}
+		letters[i] = taken{d, c}
 	}
 	return letters
 }

@@ -94,6 +94,7 @@ func (r *run) all(ctx context.Context) (err error) {
 	r.publisher = rabbit.NewPublisher(r.l.amqp())
 	defer func() { err = errors.Join(err, r.publisher.Close(context.WithoutCancel(ctx))) }()
 	r.queue = &queue{conn: conn, name: r.l.Queue()}
+	defer func() { r.queue.settle(context.WithoutCancel(ctx)) }()
 	if r.result.Found, _, err = conn.Depth(ctx, r.queue.name); err != nil {
 		return err
 	}

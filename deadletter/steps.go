@@ -128,23 +128,32 @@ func isFault(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// insist repeats a change whose answer was lost, which the log recognises as its own, and one that lost a deadlock.
-func insist(ctx context.Context, do func() error) (err error) {
+// insist repeats a change whose answer was lost, which the log recognises as its own, and one that lost a deadlock. Once
+// an answer was lost, the outcome is unknown until a later one tells.
+func insist(ctx context.Context, do func() error) error {
+	var unknown error
 	pause := 50 * time.Millisecond
-	for range tries {
-		if err = do(); !errors.Is(err, dedup.ErrUnknown) && dedup.Classify(err) != dedup.FaultContention {
+	for try := 1; ; try++ {
+		err := do()
+		if errors.Is(err, dedup.ErrUnknown) {
+			unknown = dedup.ErrUnknown
+		}
+		again := unknown != nil && isFault(err) || dedup.Classify(err) == dedup.FaultContention
+		if !again {
 			return err
+		}
+		if try == tries {
+			return errors.Join(unknown, err)
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return errors.Join(err, context.Cause(ctx))
+			return errors.Join(unknown, err, context.Cause(ctx))
 		}
 		pause *= 4
 	}
-	return err
 }
 
 // whyNot is why a letter stays whose row could not be changed; "" when it was.
@@ -152,10 +161,10 @@ func whyNot(err error) Why {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, dedup.ErrLost), errors.Is(err, dedup.ErrStale):
-		return WhyMoved
 	case errors.Is(err, dedup.ErrUnknown):
 		return WhyUnknown
+	case errors.Is(err, dedup.ErrLost), errors.Is(err, dedup.ErrStale):
+		return WhyMoved
 	}
 	return WhyFailed
 }

@@ -44,6 +44,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	w := &world{t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t), keyFrom: keyFrom}
 	w.queue, w.amqpURL = w.broker.Name("stock.rollback"), w.broker.URL
 	handle := w.open(w.dsn)
