@@ -18,6 +18,7 @@ import (
 // transactions are open, its commits unanswered, its acks unsent. A dead process's locks in Redis live for LOCK_TTL; it is
 // short here so that the run is.
 func TestKilledFiveTimesNothingIsLostOrDoubled(t *testing.T) {
+	t.Parallel()
 	messages := sized(20_000, 200_000)
 	w := newWorld(t, "BATCH_SIZE", "500", "LOCK_TTL", "1s")
 	orders := w.open(messages)

@@ -16,6 +16,7 @@ import (
 // starts the daemon again each time, then after at most MAX_ATTEMPTS + 2 crashes the message is a dead letter with reason
 // crashed, and every innocent is applied.
 func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
+	t.Parallel()
 	const attempts, lanes, prefetch = 3, 2, 200
 	w := newWorld(t, "MAX_ATTEMPTS", itoa(attempts), "RETRY_DELAYS", "200ms,400ms", "LANES", itoa(lanes), "BATCH_SIZE", "100",
 		"PREFETCH", itoa(prefetch), "HANDLER_TIMEOUT", "1s", "LEASE", "2s", "LOCK_TTL", "1s")

@@ -16,6 +16,7 @@ import (
 // Given the same messages, a fifth of them twice and some of them bad, when a daemon consumes them one by one and another
 // in batches of 500, then stock, reservations and the fate of every message are the same.
 func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
+	t.Parallel()
 	orders := sized(5_000, 20_000)
 	type end struct {
 		stock        oracle.Stock

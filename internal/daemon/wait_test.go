@@ -1,0 +1,218 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/oracle"
+	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// readiness is what /readyz says.
+type readiness struct {
+	Ready    bool     `json:"ready"`
+	Draining bool     `json:"draining"`
+	Waiting  []string `json:"waiting"`
+}
+
+func (w *world) readyz(daemon *program.Process) (status int, r readiness) {
+	w.t.Helper()
+	status, body, err := daemon.Get(w.t.Context(), "/readyz")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(body), &r); err != nil {
+		w.t.Fatalf("/readyz says %q: %v", body, err)
+	}
+	if r.Ready != (status == http.StatusOK) {
+		w.t.Errorf("/readyz answers %d and says ready %v", status, r.Ready)
+	}
+	return status, r
+}
+
+func (w *world) ready(daemon *program.Process) {
+	w.t.Helper()
+	w.eventually("/readyz says ready", time.Minute, func() bool {
+		status, _ := w.readyz(daemon)
+		return status == http.StatusOK
+	})
+}
+
+// Given a server that is away when the daemon starts, then the daemon waits and /readyz names the server; and when the
+// server comes, the daemon goes on by itself, and no attempt was spent. Without Redis it works meanwhile.
+func TestServersThatAreAbsentAtTheStartAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		server, variable string
+		works            bool // without the server
+	}{{"rabbitmq", "AMQP_URL", false}, {"mysql", "MYSQL_DSN", false}, {"redis", "REDIS_URL", true}} {
+		t.Run(tt.server, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			proxy := stack.Proxy(t, stack.Addr(t, w.env[tt.variable]))
+			proxy.Refuse(true)
+			w.set(tt.variable, proxy.Through(w.env[tt.variable]))
+			w.publish(w.route.Rollbacks(w.open(50))...)
+
+			daemon := w.start()
+			w.eventually("/readyz names "+tt.server, 30*time.Second, func() bool {
+				_, r := w.readyz(daemon)
+				return !r.Ready && slices.ContainsFunc(r.Waiting, func(s string) bool { return strings.HasPrefix(s, tt.server+": ") })
+			})
+			if status, _, err := daemon.Get(t.Context(), "/healthz"); err != nil || status != http.StatusOK {
+				t.Errorf("/healthz answers %d (%v) while the daemon waits, want 200: restarting it would not help", status, err)
+			}
+			if tt.works {
+				w.ended(50, 30*time.Second)
+			} else if n := w.rows(dedup.Success); n != 0 {
+				t.Errorf("%d messages applied without %s", n, tt.server)
+			}
+			proxy.Refuse(false)
+			w.ready(daemon)
+			w.ended(50, 30*time.Second)
+			w.stop(daemon)
+			w.judge(oracle.Allowance{})
+		})
+	}
+}
+
+// Given a daemon that works, then its pages answer as documented.
+func TestPagesSayHowItGoes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	orders := w.open(100)
+	daemon := w.start()
+	w.ready(daemon)
+	w.publish(w.route.Rollbacks(orders)...)
+	w.publish(w.route.Rollback(orders[0]))
+	w.ended(len(orders), 30*time.Second)
+
+	if status, body, err := daemon.Get(t.Context(), "/healthz"); err != nil || status != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz answers %d %q (%v), want 200 and ok", status, body, err)
+	}
+	metrics, err := daemon.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if metrics.Deliveries("applied") != 100 || metrics.Deliveries("duplicate") != 1 || metrics.Settled() != 101 {
+		t.Errorf("metrics count %d applied, %d duplicates, %d in all; want 100, 1, 101", metrics.Deliveries("applied"), metrics.Deliveries("duplicate"), metrics.Settled())
+	}
+	for _, sample := range []string{
+		`rollbackd_dependency_up{name="rabbitmq"}`, `rollbackd_dependency_up{name="mysql"}`, `rollbackd_dead_lettered_total{reason="exhausted"}`,
+		`rollbackd_batch_size_count`, `rollbackd_batch_duration_seconds_count{phase="settle"}`, `rollbackd_lag_seconds_count`,
+		`rollbackd_lock_attempts_total{result="mine"}`, `rollbackd_publishes_total{kind="retry",result="confirmed"}`, `rollbackd_paused{why="mysql"}`,
+	} {
+		if _, ok := metrics[sample]; !ok {
+			t.Errorf("/metrics lacks %s", sample)
+		}
+	}
+	if up := metrics[`rollbackd_dependency_up{name="rabbitmq"}`]; up != 1 {
+		t.Errorf("RabbitMQ is up %v, want 1", up)
+	}
+	w.stop(daemon)
+	w.judge(oracle.Allowance{})
+}
+
+// Given a daemon whose transaction waits for a row that somebody else has locked, when it gets SIGTERM, then it drains:
+// /readyz says so, what is in hand is finished once the row is free, and the exit code is 0.
+func TestSIGTERMDrains(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	orders := w.open(300)
+	free := w.lockStock()
+	daemon := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.stuckInTransaction()
+
+	w.signal(daemon, syscall.SIGTERM)
+	w.eventually("/readyz says draining", 20*time.Second, func() bool {
+		_, r := w.readyz(daemon)
+		return r.Draining
+	})
+	free()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if code, err := daemon.Wait(ctx); err != nil || code != 0 {
+		t.Errorf("the drained daemon exited with %d (%v), want 0\n%s", code, err, w.logs.tail(20))
+	}
+	if n := w.rows(dedup.Success); n == 0 {
+		t.Error("the drain finished nothing of what was in hand")
+	}
+	w.judge(oracle.Allowance{Queued: true})
+}
+
+// Given a daemon that drains and cannot come to an end, when it gets a second signal, then it ends at once, and another
+// daemon finishes the work.
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "DRAIN_TIMEOUT", "1m", "LOCK_TTL", "1s")
+	orders := w.open(300)
+	free := w.lockStock()
+	daemon := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.stuckInTransaction()
+
+	w.signal(daemon, syscall.SIGTERM)
+	w.eventually("/readyz says draining", 20*time.Second, func() bool {
+		_, r := w.readyz(daemon)
+		return r.Draining
+	})
+	w.signal(daemon, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if code, err := daemon.Wait(ctx); err != nil || code != 128+int(syscall.SIGTERM) {
+		t.Errorf("after the second signal the daemon ended with %d (%v), want to be ended by the signal at once", code, err)
+	}
+	free()
+	next := w.start()
+	w.ended(len(orders), time.Minute)
+	w.stop(next)
+	w.judge(oracle.Allowance{})
+}
+
+// lockStock locks all stock rows; free lets them go.
+func (w *world) lockStock() (free func()) {
+	w.t.Helper()
+	tx, err := w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = tx.Rollback() }) // after free there is nothing to roll back
+	if _, err := tx.ExecContext(w.t.Context(), "UPDATE stock SET version = version + 1"); err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// stuckInTransaction waits until the daemon's transactions wait for a lock.
+func (w *world) stuckInTransaction() {
+	w.t.Helper()
+	w.eventually("a transaction waits for the stock", 20*time.Second, func() bool {
+		return w.count("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'UPDATE stock %'") > 0
+	})
+}
+
+// Given a database that was never migrated, when the daemon starts, then it exits with 1 and says what to run.
+func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	daemon := w.start()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	code, err := daemon.Wait(ctx)
+	if err != nil || code != 1 || !strings.Contains(w.logs.String(), "run 'consumer migrate'") {
+		t.Errorf("the daemon ended with %d (%v), want 1 and the advice to run 'consumer migrate'; it said:\n%s", code, err, w.logs)
+	}
+}
