@@ -43,7 +43,7 @@ func TestAFailingMessageGetsItsAttemptsAndThenALetter(t *testing.T) {
 	if row.Status != dedup.Dead || row.Attempts != 3 || row.Reason != "exhausted" || row.Remark != "shelf is locked" {
 		t.Errorf("row = %v, %d attempts, reason %q, remark %q; want dead, 3, exhausted, shelf is locked", row.Status, row.Attempts, row.Reason, row.Remark)
 	}
-	w.want("outcomes", w.outcomes(), map[string]int{"applied": 1, "retried": 2, "dead_lettered": 1})
+	w.end(map[string]int{"applied": 1, "retried": 2, "dead_lettered": 1})
 }
 
 func TestAPermanentErrorMakesALetterAtOnce(t *testing.T) {
@@ -77,7 +77,7 @@ func TestAnotherBodyUnderATakenKeyIsAConflict(t *testing.T) {
 			}
 			w.settled(3)
 			w.want("effects", w.effects(), once("key"))
-			w.want("outcomes", w.outcomes(), map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1})
+			w.end(map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1})
 			letter, ok := w.broker.Get(rabbit.DeadQueue(w.cfg.Queue))
 			if !ok || letter.Headers["x-rollbackd-reason"] != "conflict" || string(letter.Body) != `{"a":2}` {
 				t.Errorf("letter = %v %s, want the second body with reason conflict", letter.Headers, letter.Body)

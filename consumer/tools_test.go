@@ -3,6 +3,8 @@ package consumer_test
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -214,4 +216,19 @@ func (w *world) number(query string) (n int) {
 		w.t.Fatalf("%s: %v", query, err)
 	}
 	return n
+}
+
+// end waits until the deliveries have ended like this, all of them.
+func (w *world) end(want map[string]int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("outcomes %v", want), func() bool { return maps.Equal(w.outcomes(), want) })
+}
+
+// database is the name of the test's database.
+func (w *world) database() (name string) {
+	w.t.Helper()
+	if err := w.db.QueryRowContext(w.t.Context(), "SELECT DATABASE()").Scan(&name); err != nil {
+		w.t.Fatal(err)
+	}
+	return name
 }
