@@ -11,15 +11,17 @@ import (
 	"time"
 )
 
-// TCPProxy stands between a client and a server and breaks the wire between them, for one test, while the server itself stays well.
+// TCPProxy stands between a client and a server and breaks the wire between them while the server itself stays well.
 // Its methods may be called from any goroutine.
 type TCPProxy struct {
 	// Addr is where the client connects to instead of the server.
 	Addr string
 
-	t      testing.TB
+	fail   func(format string, args ...any) // told what the proxy itself could not do
 	target string
 	wg     sync.WaitGroup // the listener's goroutine, and of each link one or two
+
+	carried atomic.Int64
 
 	mu       sync.Mutex
 	listener *net.TCPListener // nil while connections are refused
@@ -27,6 +29,7 @@ type TCPProxy struct {
 	closed   bool
 	open     chan struct{} // closed while bytes may flow; replaced by an open channel to hold them
 	delay    time.Duration
+	rate     int // bytes a second in each direction of a link; 0 is unlimited
 	traps    []*trap
 }
 
@@ -51,30 +54,41 @@ type trap struct {
 // Proxy starts a proxy in front of target, which is a host and port, for the time of this test.
 func Proxy(t testing.TB, target string) *TCPProxy {
 	t.Helper()
-	ports, err := freePorts(1)
+	p, err := NewProxy(target, t.Errorf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &TCPProxy{t: t, Addr: loopback(ports[0]), target: target, links: map[*link]struct{}{}, open: make(chan struct{})}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// NewProxy starts a proxy outside of tests; fail is told when the proxy itself cannot do what it was told. [TCPProxy.Close] ends it.
+func NewProxy(target string, fail func(format string, args ...any)) (*TCPProxy, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	p := &TCPProxy{fail: fail, Addr: loopback(ports[0]), target: target, links: map[*link]struct{}{}, open: make(chan struct{})}
 	close(p.open)
 	p.Refuse(false)
-	t.Cleanup(p.close)
-	return p
+	return p, nil
 }
 
 // Through returns the URL or DSN of the server with the proxy's address in the place of the server's.
 func (p *TCPProxy) Through(url string) string {
 	if !strings.Contains(url, p.target) {
-		p.t.Errorf("lead a client through the proxy: its URL does not name %s", p.target)
+		p.fail("lead a client through the proxy: its URL does not name %s", p.target)
 	}
 	return strings.Replace(url, p.target, p.Addr, 1)
 }
 
-// Cut resets all connections there are: both sides get an error at once. New ones are taken.
-func (p *TCPProxy) Cut() {
-	for _, l := range p.current() {
+// Cut resets all connections there are: both sides get an error at once. New ones are taken. It returns how many there were.
+func (p *TCPProxy) Cut() int {
+	links := p.current()
+	for _, l := range links {
 		l.cut()
 	}
+	return len(links)
 }
 
 // Refuse makes new connections fail with "connection refused", or lets them in again. Those there are stay.
@@ -91,7 +105,7 @@ func (p *TCPProxy) Refuse(on bool) {
 	}
 	l, err := net.Listen("tcp", p.Addr)
 	if err != nil {
-		p.t.Errorf("listen again on the proxy's port: %v", err)
+		p.fail("listen again on the proxy's port: %v", err)
 		return
 	}
 	p.listener = l.(*net.TCPListener)
@@ -117,6 +131,16 @@ func (p *TCPProxy) Delay(d time.Duration) {
 	defer p.mu.Unlock()
 	p.delay = d
 }
+
+// Rate lets at most so many bytes a second through each direction of each link, as a narrow line does. 0 ends it.
+func (p *TCPProxy) Rate(bytesPerSecond int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = bytesPerSecond
+}
+
+// Carried is how many bytes have been passed on so far, in both directions.
+func (p *TCPProxy) Carried() int64 { return p.carried.Load() }
 
 // DropReply waits for the first piece of bytes from a client for which match is true, gives it to the server, waits until the server replies,
 // and then cuts that connection instead of passing the reply on: the server did it and the client does not know. The channel is closed when
@@ -154,7 +178,8 @@ func (p *TCPProxy) current() []*link {
 	return links
 }
 
-func (p *TCPProxy) close() {
+// Close cuts everything and returns when all goroutines of the proxy have ended.
+func (p *TCPProxy) Close() {
 	p.Refuse(true)
 	p.mu.Lock()
 	p.closed = true
@@ -169,7 +194,7 @@ func (p *TCPProxy) accept(listener net.Listener) {
 		conn, err := listener.Accept()
 		if err != nil {
 			if !errors.Is(err, net.ErrClosed) {
-				p.t.Errorf("proxy: accept: %v", err)
+				p.fail("proxy: accept: %v", err)
 			}
 			return
 		}
@@ -216,7 +241,7 @@ func (p *TCPProxy) carry(l *link, from, to *net.TCPConn, verdict func(*link, []b
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if !p.wait(l) || !verdict(l, buf[:n]) {
+			if !p.wait(l, n) || !verdict(l, buf[:n]) {
 				l.cut()
 				return
 			}
@@ -224,6 +249,7 @@ func (p *TCPProxy) carry(l *link, from, to *net.TCPConn, verdict func(*link, []b
 				l.cut()
 				return
 			}
+			p.carried.Add(int64(n))
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -236,10 +262,13 @@ func (p *TCPProxy) carry(l *link, from, to *net.TCPConn, verdict func(*link, []b
 	}
 }
 
-// wait holds bytes back as Hold and Delay say; it is false when the link was cut meanwhile.
-func (p *TCPProxy) wait(l *link) bool {
+// wait holds a piece of n bytes back as Hold, Delay and Rate say; it is false when the link was cut meanwhile.
+func (p *TCPProxy) wait(l *link, n int) bool {
 	p.mu.Lock()
 	open, delay := p.open, p.delay
+	if p.rate > 0 {
+		delay += time.Duration(n) * time.Second / time.Duration(p.rate)
+	}
 	p.mu.Unlock()
 	if delay > 0 {
 		timer := time.NewTimer(delay)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -203,4 +204,18 @@ func count(t *testing.T, dsn, query string) (n int) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+func TestRateMakesTheLinkNarrow(t *testing.T) {
+	p := Proxy(t, echo(t))
+	c := dial(t, p.Addr)
+	p.Rate(20_000)
+	began := time.Now()
+	text := strings.Repeat("x", 10_000)
+	say(t, c, text)
+	hear(t, c, text)
+	if took := time.Since(began); took < 900*time.Millisecond { // half a second each way
+		t.Errorf("10000 bytes went there and back in %v at 20000 a second", took)
+	}
+	eventually(t, "both directions being counted", func() bool { return p.Carried() == 20_000 })
 }

@@ -21,8 +21,9 @@ var rabbitScripts = []string{
 }
 
 // prepareRabbit makes a RabbitMQ with an epmd of its own: epmd, which tells Erlang nodes each other's ports, is otherwise shared by all nodes
-// of a machine, started in the background by the first of them, and outlives them all.
-func prepareRabbit(sp *spawner, dir string, o Options) (*Server, error) {
+// of a machine, started in the background by the first of them, and outlives them all. With first, the new node shares that one's epmd, cookie
+// and account and joins its cluster when it starts for the first time.
+func prepareRabbit(sp *spawner, dir string, o Options, first *Server) (*Server, error) {
 	script, err := findRabbitScript("rabbitmq-server")
 	if err != nil {
 		return nil, err
@@ -37,13 +38,18 @@ func prepareRabbit(sp *spawner, dir string, o Options) (*Server, error) {
 	}
 	amqpPort, distPort := ports[0], ports[1]
 	node := &rabbitNode{Dir: dir, EpmdPort: ports[2], Name: fmt.Sprintf("rollbackd-%d@localhost", amqpPort), Cookie: rand.Text()}
-	user, password := "rollbackd", rand.Text()
+	login := url.UserPassword("rollbackd", rand.Text())
+	if first != nil {
+		if login, err = join(node, first, &o); err != nil {
+			return nil, err
+		}
+	}
 	management := ""
 	if slices.Contains(o.RabbitMQPlugins, "rabbitmq_management") {
 		management = loopback(ports[3])
 		o.RabbitMQConfig += fmt.Sprintf("\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d", ports[3])
 	}
-	if err := writeRabbitFiles(node, amqpPort, user, password, o); err != nil {
+	if err := writeRabbitFiles(node, amqpPort, login, o); err != nil {
 		return nil, err
 	}
 	env := node.environment(
@@ -56,17 +62,9 @@ func prepareRabbit(sp *spawner, dir string, o Options) (*Server, error) {
 		"detached=true", // the script becomes the server (exec) instead of waiting for it as its parent
 	)
 	addr := loopback(amqpPort)
-	target := (&url.URL{Scheme: "amqp", User: url.UserPassword(user, password), Host: addr, Path: "/"}).String()
-	return &Server{
+	target := (&url.URL{Scheme: "amqp", User: login, Host: addr, Path: "/"}).String()
+	server := &Server{
 		kind: KindRabbitMQ, dir: dir, addr: addr, url: target, http: management,
-		helper: &process{
-			name: "epmd", spawner: sp, logPath: filepath.Join(dir, "epmd.log"),
-			command: func() *exec.Cmd {
-				cmd := exec.Command(epmd, "-port", strconv.Itoa(node.EpmdPort), "-address", "127.0.0.1") // in the foreground
-				cmd.Dir, cmd.Env = dir, environment(dir)
-				return cmd
-			},
-		},
 		main: &process{
 			name: "rabbitmq", spawner: sp, logPath: filepath.Join(dir, "rabbitmq.log"),
 			command: func() *exec.Cmd {
@@ -78,7 +76,22 @@ func prepareRabbit(sp *spawner, dir string, o Options) (*Server, error) {
 		ask:     func(ctx context.Context) error { return askRabbit(target) },
 		control: node.ctl,
 		node:    node,
-	}, nil
+	}
+	if first == nil {
+		server.helper = epmdProcess(sp, epmd, dir, node.EpmdPort)
+	}
+	return server, nil
+}
+
+func epmdProcess(sp *spawner, program, dir string, port int) *process {
+	return &process{
+		name: "epmd", spawner: sp, logPath: filepath.Join(dir, "epmd.log"),
+		command: func() *exec.Cmd {
+			cmd := exec.Command(program, "-port", strconv.Itoa(port), "-address", "127.0.0.1") // in the foreground
+			cmd.Dir, cmd.Env = dir, environment(dir)
+			return cmd
+		},
+	}
 }
 
 func findRabbitScript(name string) (string, error) {
@@ -89,11 +102,12 @@ func findRabbitScript(name string) (string, error) {
 	return findProgram(append(patterns, name)...)
 }
 
-func writeRabbitFiles(n *rabbitNode, port int, user, password string, o Options) error {
+func writeRabbitFiles(n *rabbitNode, port int, login *url.Userinfo, o Options) error {
+	password, _ := login.Password()
 	config := strings.Join([]string{
 		"listeners.tcp.1 = " + loopback(port),
 		"num_acceptors.tcp = 2",
-		"default_user = " + user,
+		"default_user = " + login.Username(),
 		"default_pass = " + password,
 		"vm_memory_high_watermark.absolute = 1GB",
 		"disk_free_limit.absolute = 50MB",

@@ -60,8 +60,11 @@ func (n *rabbitNode) eval(ctx context.Context, expression string) (string, error
 	out, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(out))
 	value, ok := strings.CutPrefix(text, "{ok, ")
-	if err != nil || !ok {
+	if err != nil {
 		return "", fmt.Errorf("run %q inside rabbitmq: %w: %s", expression, errors.Join(err, context.Cause(ctx)), text)
+	}
+	if !ok {
+		return "", fmt.Errorf("run %q inside rabbitmq: it answered %s", expression, text)
 	}
 	return strings.TrimSuffix(value, "}"), nil
 }

@@ -25,6 +25,8 @@ const (
 type Options struct {
 	// Only, if not empty, lists the servers to start.
 	Only []Kind
+	// RabbitMQNodes is how many RabbitMQ nodes form one cluster; 0 is 1. Quorum queues have a member on each of the first three.
+	RabbitMQNodes int
 	// RabbitMQConfig is added to rabbitmq.conf, one setting a line.
 	RabbitMQConfig string
 	// RabbitMQPlugins are enabled, for instance rabbitmq_shovel. None is by default. With rabbitmq_management, [Server.HTTP] tells where.
@@ -39,7 +41,8 @@ type Options struct {
 
 // Stack is a set of private servers. Those not asked for are nil.
 type Stack struct {
-	RabbitMQ *Server
+	RabbitMQ *Server   // the first node
+	Nodes    []*Server // all nodes of RabbitMQ
 	MySQL    *Server
 	Redis    *Server
 
@@ -53,7 +56,7 @@ type Stack struct {
 func prepare(ctx context.Context, kind Kind, sp *spawner, dir string, o Options) (*Server, error) {
 	switch kind {
 	case KindRabbitMQ:
-		return prepareRabbit(sp, dir, o)
+		return prepareRabbit(sp, dir, o, nil)
 	case KindMySQL:
 		return prepareMySQL(ctx, sp, dir, o)
 	case KindRedis:
@@ -92,14 +95,23 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 		})
 	}
 	wg.Wait()
+	if len(errs) == 0 && s.RabbitMQ != nil {
+		if err := s.startPeers(ctx, o); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(append(errs, s.Stop())...)
 	}
 	return s, nil
 }
 
-// startOne tries three times, because a port found free may be taken before the server gets to it.
 func startOne(ctx context.Context, kind Kind, sp *spawner, dir string, o Options) (*Server, error) {
+	return startWith(ctx, kind, dir, func(ctx context.Context, dir string) (*Server, error) { return prepare(ctx, kind, sp, dir, o) })
+}
+
+// startWith tries three times, because a port found free may be taken before the server gets to it.
+func startWith(ctx context.Context, kind Kind, dir string, prepare func(ctx context.Context, dir string) (*Server, error)) (*Server, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it took over %v to answer", startTimeout))
 	defer cancel()
 	var errs []error
@@ -108,7 +120,7 @@ func startOne(ctx context.Context, kind Kind, sp *spawner, dir string, o Options
 		if err := os.Mkdir(tryDir, 0o700); err != nil {
 			return nil, fmt.Errorf("make the folder of %s: %w", kind, err)
 		}
-		server, err := prepare(ctx, kind, sp, tryDir, o)
+		server, err := prepare(ctx, tryDir)
 		if err == nil {
 			if err = server.start(ctx); err == nil {
 				return server, nil
@@ -126,7 +138,7 @@ func startOne(ctx context.Context, kind Kind, sp *spawner, dir string, o Options
 func (s *Stack) put(server *Server, log io.Writer) {
 	switch server.kind {
 	case KindRabbitMQ:
-		s.RabbitMQ = server
+		s.RabbitMQ, s.Nodes = server, []*Server{server}
 	case KindMySQL:
 		s.MySQL = server
 	case KindRedis:
@@ -143,6 +155,9 @@ func (s *Stack) Stop() error { return s.stop() }
 
 func (s *Stack) end() error {
 	var errs []error
+	for i := len(s.Nodes) - 1; i > 0; i-- { // the first one's epmd serves all
+		errs = append(errs, s.Nodes[i].end())
+	}
 	for _, server := range s.servers() {
 		errs = append(errs, server.end())
 	}
