@@ -186,17 +186,10 @@ func (w *world) letter() stack.Delivery {
 }
 
 // times is how often the handler was called with this key.
-func (w *world) times(key string) (n int) {
+func (w *world) times(key string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, call := range w.calls {
-		for _, k := range call {
-			if k == key {
-				n++
-			}
-		}
-	}
-	return n
+	return w.timesLocked(key)
 }
 
 // events is the story of a key.
@@ -231,4 +224,24 @@ func (w *world) database() (name string) {
 		w.t.Fatal(err)
 	}
 	return name
+}
+
+// timesLocked is times for a rejecting function, which is called with mu held; the present call is not counted.
+func (w *world) timesLocked(key string) (n int) {
+	for _, call := range w.calls {
+		for _, k := range call {
+			if k == key {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// publishInto publishes straight into a queue and declares nothing.
+func (w *world) publishInto(queue string, keys ...string) {
+	w.t.Helper()
+	for _, key := range keys {
+		w.broker.Publish("", queue, stack.Message{MessageId: key, Type: tag, Body: []byte("{}"), DeliveryMode: rabbit.Persistent})
+	}
 }
