@@ -28,6 +28,18 @@ type Options struct {
 	Hook func(Point) error
 }
 
+// ErrBroker matches every error that came from RabbitMQ; the others came from the database, or from the caller's context.
+var ErrBroker = errors.New("RabbitMQ cannot be used")
+
+// brokerFault marks an error as ErrBroker without a word more.
+type brokerFault struct{ error }
+
+// Unwrap is the error itself.
+func (e brokerFault) Unwrap() error { return e.error }
+
+// Is reports that it came from RabbitMQ.
+func (brokerFault) Is(target error) bool { return target == ErrBroker }
+
 // Point names a durable step of a run.
 type Point string
 

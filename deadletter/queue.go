@@ -17,6 +17,8 @@ const (
 	idle = 300 * time.Millisecond
 	// patience is how long nothing may come although the queue has letters.
 	patience = 30 * time.Second
+	// moment is how long a run waits at its end for what it gave back.
+	moment = time.Second
 )
 
 // errIdle ends a wait for letters that nobody sends.
@@ -28,6 +30,7 @@ type queue struct {
 	name string
 	all  []*channel // the last one is read; the others are full
 	buf  []rabbit.Delivery
+	got  int // letters collected so far
 }
 
 // channel is a subscription with what it holds.
@@ -64,6 +67,7 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 		cancel()
 		switch {
 		case len(q.buf) > 0:
+			q.got += len(q.buf)
 			return now.hold(q.buf), nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -93,13 +97,45 @@ func (q *queue) channel(ctx context.Context) (*channel, error) {
 	return q.all[len(q.all)-1], nil
 }
 
-// settle makes sure that every ack has reached the queue, as far as the connection lives. RabbitMQ holds back acks for a
-// quorum queue that is slow to take them, and forgets them when their channel closes; the answer to a cancel comes after
-// those that the queue has taken and makes the channel send the rest.
-func (q *queue) settle(ctx context.Context) {
+// leave gives everything back that was not acked, as far as the connection lives.
+//
+// It makes sure that every ack has reached the queue: RabbitMQ holds back acks for a quorum queue that is slow to take
+// them, and forgets them when their channel closes; the answer to a cancel comes after those that the queue has taken
+// and makes the channel send the rest. And it waits a moment for what was given back to be there again, so that the next
+// run finds it; ready is how many letters there should be then if nobody else takes any.
+func (q *queue) leave(ctx context.Context, ready int) {
 	for _, c := range q.all {
 		_ = c.sub.Cancel(ctx) // a lost ack brings back a stale letter, which the next run drops
 	}
+	for _, c := range q.all {
+		_ = c.sub.Close() // the connection is closed next, whatever this says
+	}
+	if len(q.all) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, moment)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if have, _, err := q.conn.Depth(ctx, q.name); err != nil || have >= ready {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// acked is how many letters were acked.
+func (q *queue) acked() int {
+	n := q.got
+	for _, c := range q.all {
+		n -= c.held
+	}
+	return n
 }
 
 func (c *channel) hold(got []rabbit.Delivery) []taken {

@@ -88,20 +88,20 @@ func (r *run) all(ctx context.Context) (err error) {
 	r.token = "replay/" + uuid.NewString() + "/"
 	conn, err := rabbit.Dial(ctx, r.l.amqp())
 	if err != nil {
-		return err
+		return brokerError(err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }() // which gives back what was not taken
 	r.publisher = rabbit.NewPublisher(r.l.amqp())
 	defer func() { err = errors.Join(err, r.publisher.Close(context.WithoutCancel(ctx))) }()
 	r.queue = &queue{conn: conn, name: r.l.Queue()}
-	defer func() { r.queue.settle(context.WithoutCancel(ctx)) }()
+	defer func() { r.queue.leave(context.WithoutCancel(ctx), r.result.Found-r.queue.acked()) }()
 	if r.result.Found, _, err = conn.Depth(ctx, r.queue.name); err != nil {
-		return err
+		return brokerError(err)
 	}
 	for r.result.Seen < r.result.Found && !r.enough() {
 		taken, err := r.queue.next(ctx, min(window, r.result.Found-r.result.Seen))
 		if err != nil {
-			return err
+			return brokerError(err)
 		}
 		if len(taken) == 0 {
 			return nil // another run took the rest
@@ -119,6 +119,13 @@ func (r *run) all(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+func brokerError(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return brokerFault{err}
 }
 
 // enough reports whether the limit is reached.

@@ -190,7 +190,7 @@ func (r *run) publish(ctx context.Context, letters []*letter) (fault error) {
 		}
 		sent[i].why, sent[i].err = WhyUnpublished, err
 		if !errors.Is(err, rabbit.ErrUnsendable) { // the others would meet it too: do not reopen more rows
-			fault = fmt.Errorf("publish to queue %q: %w", r.l.o.Queue, err)
+			fault = brokerError(fmt.Errorf("publish to queue %q: %w", r.l.o.Queue, err))
 		}
 	}
 	return fault
@@ -244,7 +244,7 @@ func (r *run) settle(ctx context.Context, lt *letter) error {
 
 func (r *run) ackLetter(lt *letter) (Why, error) {
 	if err := lt.ack(); err != nil {
-		return WhyUnacked, fmt.Errorf("ack the letter of %v: %w", lt.id.Key, err)
+		return WhyUnacked, brokerError(fmt.Errorf("ack the letter of %v: %w", lt.id.Key, err))
 	}
 	return "", nil
 }
