@@ -10,10 +10,19 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/redis/go-redis/v9"
 )
 
 func main() {
+	redis.SetLogger(silent{}) // it would write to stderr, unasked and in a form of its own, what we get as an error anyway
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills at once
 	os.Exit(run(ctx, os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
+
+// silent is a logger of go-redis that says nothing.
+type silent struct{}
+
+// Printf says nothing.
+func (silent) Printf(context.Context, string, ...any) {}

@@ -12,6 +12,10 @@ import (
 func commands(a *app) []*cobra.Command {
 	return []*cobra.Command{
 		newRunCmd(a),
+		newMigrateCmd(a),
+		newPublishCmd(a),
+		newDLQCmd(a),
+		newLogCmd(a),
 		newConfigCmd(a),
 		newVersionCmd(a),
 	}

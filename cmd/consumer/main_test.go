@@ -1,0 +1,9 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+func TestEveryStateOfARowHasAMeaning(t *testing.T) {
+	cfg := config.Config{MaxAttempts: 5, Queue: "q"}
+	row := func(status dedup.Status, attempts int) dedup.Row {
+		return dedup.Row{Key: dedup.Key{Group: "g", Tag: "t", Name: "it's"}, Version: dedup.Version{Status: status, Attempts: attempts}, Wait: 3 * time.Second}
+	}
+	live, due, reopened := row(dedup.Processing, 2), row(dedup.Failed, 2), row(dedup.Failed, 0)
+	live.LeaseLive, due.Due, reopened.Replays = true, true, 1
+	for name, tc := range map[string]struct {
+		row         dedup.Row
+		means, next string
+	}{
+		"success":        {row(dedup.Success, 1), "is committed", "Nothing."},
+		"discarded":      {row(dedup.Discarded, 1), "A person ended it", "Nothing."},
+		"live":           {live, "attempt 2 right now; its lease ends in 3s", "Wait."},
+		"expired":        {row(dedup.Processing, 2), "The next copy takes it over", "daemon running?"},
+		"expired, spent": {row(dedup.Processing, 5), "the last one, ended without a result", "daemon running?"},
+		"waiting":        {row(dedup.Failed, 2), "Attempt 2 of 5 failed, see remark; the next one is due in 3s", "mend the cause"},
+		"due":            {due, "the next one is due.", "daemon running?"},
+		"spent":          {row(dedup.Failed, 5), "No attempt is left", "daemon running?"},
+		"reopened":       {reopened, "waits in q", "still in q.dead: `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
+		"dead":           {row(dedup.Dead, 5), "is in q.dead and had no effect: all 5 attempts failed", "then `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
+		"unknown":        {row(9, 1), "does not know the status", "Use the version that wrote it."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			means, next := meaning(tc.row, cfg, "rollbackd")
+			if !strings.Contains(means, tc.means) || !strings.Contains(next, tc.next) {
+				t.Errorf("means %q, next %q; want %q, %q in them", means, next, tc.means, tc.next)
+			}
+		})
+	}
+}
+
+func TestEveryReasonHasAMeaningOfItsOwn(t *testing.T) {
+	seen := map[string]wire.Reason{}
+	for _, reason := range wire.Reasons() {
+		means, _ := meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: string(reason)}, config.Config{Queue: "q"}, "rollbackd")
+		if other, ok := seen[means]; ok {
+			t.Errorf("%s means the same as %s: %q", reason, other, means)
+		}
+		seen[means] = reason
+	}
+}
+
+func TestLocksAreToldInWords(t *testing.T) {
+	for want, s := range map[string]dedup.LockState{
+		"free":                         {},
+		"done marker, for another 4m":  {Hold: dedup.DoneMarker, TTL: 4 * time.Minute},
+		"a value that is not":          {Hold: dedup.HeldByOther, TTL: time.Second},
+		"held by me, for another 5s":   {Hold: dedup.HeldByOther, Token: "me", TTL: 5 * time.Second},
+		"held by me, without an end: ": {Hold: dedup.HeldByOther, Token: "me", TTL: -1},
+	} {
+		if got := lockText(s); !strings.HasPrefix(got, want) {
+			t.Errorf("lock %+v is told as %q, want %q", s, got, want)
+		}
+	}
+}
+
+func TestMomentsAreTimesOrDurations(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"":                          {},
+		"24h":                       now.Add(-24 * time.Hour),
+		"2026-11-21T08:00:00Z":      time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC),
+		"2026-11-21T08:00:00+02:00": time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC),
+		"2026-11-21 08:00:00":       time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC),
+		"2026-11-21":                time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC),
+	} {
+		if got, err := readMoment("since", text, now); err != nil || !got.Equal(want) {
+			t.Errorf("readMoment(%q) = %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"yesterday", "-3h", "24", "21.11.2026"} {
+		if got, err := readMoment("since", text, now); err == nil {
+			t.Errorf("readMoment(%q) = %v, want an error", text, got)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// thing is one thing that migrate makes.
+type thing struct {
+	What  string     `json:"what"`  // migration, exchange, queue or binding
+	Name  string     `json:"name"`  // of a migration: its set and file
+	State string     `json:"state"` // there, made now, or missing
+	At    *time.Time `json:"at,omitempty"`
+}
+
+const (
+	stateThere   = "there"
+	stateMade    = "made now"
+	stateMissing = "missing"
+)
+
+func newMigrateCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Make or update tables, exchange and queues",
+		Long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again, and
+in several places at once: what is there stays as it is.
+
+With --status: show what is there and what is missing, change nothing, and exit with 1 when something is missing.`,
+		Args: cobra.NoArgs,
+	}
+	out := addOutputFlag(cmd)
+	status := cmd.Flags().Bool("status", false, "only show what is there and what is missing")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := a.loadConfig()
+		if err != nil {
+			return err
+		}
+		work := a.migrate
+		if *status {
+			work = a.migrationStatus
+		}
+		things, err := work(cmd.Context(), cfg)
+		if len(things) == 0 {
+			return err
+		}
+		t := table{header: []string{"WHAT", "NAME", "STATE"}}
+		for _, th := range things {
+			t.add(th.What, th.Name, th.State)
+		}
+		return errors.Join(out.render(a.stdout, things, t), err)
+	}
+	return cmd
+}
+
+// migrate makes what is missing and says of everything whether it was there. MySQL comes first: without its tables the
+// queues are of no use.
+func (a *app) migrate(ctx context.Context, cfg config.Config) ([]thing, error) {
+	db, closeDB, err := a.openDatabase(ctx, cfg, "migrate")
+	if err != nil {
+		return nil, err
+	}
+	defer closeDB()
+	o := migrateOptions(cfg)
+	before, err := dedup.MigrationStatus(ctx, db, o)
+	if err != nil {
+		return nil, a.mysqlError(cfg, err)
+	}
+	if err := dedup.Migrate(ctx, db, o); err != nil {
+		return nil, a.mysqlError(cfg, err)
+	}
+	things := migrations(before, stateMade)
+
+	conn, err := rabbit.Dial(ctx, rabbitConfig(cfg, "migrate"))
+	if err != nil {
+		return things, a.rabbitError(cfg, err)
+	}
+	defer func() { _ = conn.Close() }() // everything is declared, or err says what is not
+	missing, err := rabbit.Missing(ctx, conn, topology(cfg))
+	if err != nil {
+		return things, a.rabbitError(cfg, err)
+	}
+	warnings, err := rabbit.Declare(ctx, conn, topology(cfg))
+	for _, w := range warnings {
+		fmt.Fprintf(a.stderr, "%s: warning: %s\n", a.name, w)
+	}
+	if err != nil {
+		return things, a.rabbitError(cfg, err)
+	}
+	things = append(things, declared(cfg, missing, stateMade)...)
+	for _, key := range cfg.RoutingKeys {
+		things = append(things, thing{What: "binding", Name: fmt.Sprintf("%s to %s by %s", cfg.Queue, cfg.Exchange, key), State: stateThere})
+	}
+	return things, nil
+}
+
+// migrationStatus asks both servers, whichever answers.
+func (a *app) migrationStatus(ctx context.Context, cfg config.Config) ([]thing, error) {
+	tables, err1 := a.tableStatus(ctx, cfg)
+	queues, err2 := a.queueStatus(ctx, cfg)
+	things := append(tables, queues...)
+	if err := errors.Join(err1, err2); err != nil {
+		return things, err
+	}
+	missing := 0
+	for _, th := range things {
+		if th.State == stateMissing {
+			missing++
+		}
+	}
+	if missing > 0 {
+		return things, fmt.Errorf("missing: %d of these; '%s migrate' makes them", missing, a.name)
+	}
+	return things, nil
+}
+
+func (a *app) tableStatus(ctx context.Context, cfg config.Config) ([]thing, error) {
+	db, closeDB, err := a.openDatabase(ctx, cfg, "migrate")
+	if err != nil {
+		return nil, err
+	}
+	defer closeDB()
+	steps, err := dedup.MigrationStatus(ctx, db, migrateOptions(cfg))
+	if err != nil {
+		return nil, a.mysqlError(cfg, err)
+	}
+	things := migrations(steps, stateMissing)
+	if slices.ContainsFunc(things, func(th thing) bool { return th.State == stateMissing }) {
+		return things, nil
+	}
+	return things, a.mysqlError(cfg, dedup.CheckSchema(ctx, db, cfg.LogTable))
+}
+
+func (a *app) queueStatus(ctx context.Context, cfg config.Config) ([]thing, error) {
+	conn, err := rabbit.Dial(ctx, rabbitConfig(cfg, "migrate"))
+	if err != nil {
+		return nil, a.rabbitError(cfg, err)
+	}
+	defer func() { _ = conn.Close() }()
+	missing, err := rabbit.Missing(ctx, conn, topology(cfg))
+	if err != nil {
+		return nil, a.rabbitError(cfg, err)
+	}
+	return declared(cfg, missing, stateMissing), nil
+}
+
+func migrateOptions(cfg config.Config) dedup.MigrateOptions {
+	return dedup.MigrateOptions{Table: cfg.LogTable, Stock: cfg.Handler == config.HandlerStock}
+}
+
+// migrations lists the steps; otherwise is the state of those that were not applied.
+func migrations(steps []dedup.Migration, otherwise string) []thing {
+	var things []thing
+	for _, m := range steps {
+		th := thing{What: "migration", Name: m.Set + "/" + m.Name, State: otherwise}
+		if m.Applied {
+			th.State, th.At = stateThere, &m.At
+		}
+		things = append(things, th)
+	}
+	return things
+}
+
+// declared lists exchange and queues; otherwise is the state of those that are missing.
+func declared(cfg config.Config, missing []string, otherwise string) []thing {
+	things := []thing{{What: "exchange", Name: cfg.Exchange}}
+	for _, q := range topology(cfg).Queues() {
+		things = append(things, thing{What: "queue", Name: q})
+	}
+	for i, th := range things {
+		things[i].State = stateThere
+		if slices.Contains(missing, fmt.Sprintf("%s %q", th.What, th.Name)) {
+			things[i].State = otherwise
+		}
+	}
+	return things
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+
+	"github.com/redis/go-redis/v9"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// openDatabase makes a pool for a command; close it. It sends nothing yet.
+func (a *app) openDatabase(ctx context.Context, cfg config.Config, command string) (db *gorm.DB, closeDB func(), err error) {
+	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{Program: rabbit.ConnectionName(command)})
+	if err != nil {
+		return nil, nil, fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
+	}
+	for _, w := range warnings {
+		fmt.Fprintf(a.stderr, "%s: warning: ROLLBACKD_MYSQL_DSN: %s\n", a.name, w)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return nil, nil, fmt.Errorf("database handle: %w", err)
+	}
+	return db, func() { _ = pool.Close() }, nil // nothing is left in it that closing could lose
+}
+
+// openLog opens the consumer log and makes sure that its tables are there.
+func (a *app) openLog(ctx context.Context, cfg config.Config, command string) (*dedup.Log, func(), error) {
+	db, closeDB, err := a.openDatabase(ctx, cfg, command)
+	if err != nil {
+		return nil, nil, err
+	}
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
+	if err == nil {
+		err = a.mysqlError(cfg, records.CheckSchema(ctx))
+	}
+	if err != nil {
+		closeDB()
+		return nil, nil, err
+	}
+	return records, closeDB, nil
+}
+
+// openLetters opens what the dlq commands work with.
+func (a *app) openLetters(ctx context.Context, cfg config.Config, command string) (*deadletter.Letters, func(), error) {
+	records, closeLog, err := a.openLog(ctx, cfg, command)
+	if err != nil {
+		return nil, nil, err
+	}
+	letters, err := deadletter.New(deadletter.Options{
+		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName(command),
+		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.LogRetention,
+	})
+	if err != nil {
+		closeLog()
+		return nil, nil, err
+	}
+	return letters, closeLog, nil
+}
+
+// openRedis makes a client, nil when the settings say that there is no Redis.
+func (a *app) openRedis(cfg config.Config, command string) (redis.UniversalClient, func(), error) {
+	if cfg.RedisURL == "" {
+		return nil, func() {}, nil
+	}
+	client, err := dedup.OpenRedis(cfg.RedisURL, dedup.RedisOptions{Name: rabbit.ConnectionName(command), Connections: 1})
+	if err != nil {
+		return nil, nil, fmt.Errorf("ROLLBACKD_REDIS_URL: %w", err)
+	}
+	return client, func() { _ = client.Close() }, nil
+}
+
+func rabbitConfig(cfg config.Config, command string) rabbit.Config {
+	return rabbit.Config{URLs: cfg.AMQPURLs, Name: rabbit.ConnectionName(command)}
+}
+
+func topology(cfg config.Config) rabbit.TopologyConfig {
+	return rabbit.TopologyConfig{Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays}
+}
+
+// mysqlError says beside err what to do about it.
+func (a *app) mysqlError(cfg config.Config, err error) error {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, dedup.ErrSchema): // which says it already
+		return err
+	case dedup.Classify(err) == dedup.FaultUnavailable:
+		return fmt.Errorf("MySQL cannot be used: %w\nROLLBACKD_MYSQL_DSN is %s", err, shown(cfg, "ROLLBACKD_MYSQL_DSN"))
+	}
+	return err
+}
+
+// rabbitError says beside err what to do about it.
+func (a *app) rabbitError(cfg config.Config, err error) error {
+	const notFound = 404
+	broker, told := errors.AsType[*rabbit.BrokerError](err)
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), told && errors.Is(err, rabbit.ErrUnroutable): // which says it already
+		return err
+	case told && broker.Code == notFound, errors.Is(err, rabbit.ErrUnroutable):
+		return fmt.Errorf("%w\n'%s migrate' makes exchange and queues", err, a.name)
+	case !told && dedup.Classify(err) != dedup.FaultOther || errors.Is(err, rabbit.ErrClosed):
+		return fmt.Errorf("RabbitMQ cannot be used: %w\nROLLBACKD_AMQP_URL is %s", err, shown(cfg, "ROLLBACKD_AMQP_URL"))
+	}
+	return err
+}
+
+// lettersError is mysqlError or rabbitError, whichever server the error came from.
+func (a *app) lettersError(cfg config.Config, err error) error {
+	if errors.Is(err, deadletter.ErrBroker) {
+		return a.rabbitError(cfg, err)
+	}
+	return a.mysqlError(cfg, err)
+}
+
+// shown is a setting's value, secrets masked.
+func shown(cfg config.Config, name string) string {
+	for _, s := range cfg.Settings() {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	return "not set"
+}
+
+// person is who runs the command, for the story of a row.
+func person() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
