@@ -33,6 +33,10 @@ test: deps lint bin/with-servers ## lint, then all tests with the race detector 
 	bin/with-servers $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./... # a module of its own: its libraries stay out of ours
 
+.PHONY: test-big
+test-big: deps bin/with-servers ## the end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9
+	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|KilledFiveTimes' $(ARGS) ./internal/daemon
+
 .PHONY: demo
 demo: deps ## a shop's life in one minute, on private servers
 	$(GO) run ./internal/demo
