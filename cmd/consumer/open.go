@@ -73,7 +73,7 @@ func (a *app) openRedis(cfg config.Config, command string) (redis.UniversalClien
 	if cfg.RedisURL == "" {
 		return nil, func() {}, nil
 	}
-	client, err := dedup.OpenRedis(cfg.RedisURL, dedup.RedisOptions{Name: rabbit.ConnectionName(command), Connections: 1})
+	client, err := dedup.OpenRedis(cfg.RedisURL, dedup.RedisOptions{Name: rabbit.ConnectionName(command)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("ROLLBACKD_REDIS_URL: %w", err)
 	}
