@@ -216,3 +216,21 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 		t.Errorf("the daemon ended with %d (%v), want 1 and the advice to run 'consumer migrate'; it said:\n%s", code, err, w.logs)
 	}
 }
+
+// Given empty servers, when `consumer migrate` has run, twice, then the daemon starts and works.
+func TestMigratedServersAreReady(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	for range 2 {
+		if out, err := program.Run(t.Context(), binary(t), w.environ(), "migrate"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	orders := w.open(10)
+	daemon := w.start()
+	w.ready(daemon)
+	w.publish(w.route.Rollbacks(orders)...)
+	w.ended(len(orders), 30*time.Second)
+	w.stop(daemon)
+	w.judge(oracle.Allowance{})
+}
