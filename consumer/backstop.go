@@ -40,13 +40,11 @@ func (l *lane) routeBackstop(ctx context.Context, b *batch) (wait time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	open := b.open
-	b.open = nil
-	for _, it := range open {
+	for _, it := range b.open {
 		it.row = rows[it.id.Key]
 		switch {
 		case differs(it):
-			l.conflict(b, it) // opened again under its new name
+			l.conflict(b, it)
 		case it.row.Status == dedup.Processing && it.row.LeaseLive:
 			wait = max(wait, it.row.Wait)
 			b.later = append(b.later, it)
@@ -62,7 +60,7 @@ func (l *lane) routeBackstop(ctx context.Context, b *batch) (wait time.Duration,
 			}
 		}
 	}
-	b.later = append(b.later, b.open...) // the renamed wait for the next pass with the rest
+	b.open = nil
 	return wait, nil
 }
 

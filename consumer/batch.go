@@ -99,7 +99,8 @@ func differs(it *item) bool {
 	return len(it.row.BodyHash) > 0 && !bytes.Equal(it.row.BodyHash, it.id.BodyHash[:])
 }
 
-// conflict files an item whose key is taken by another body under a name of its own, which has a row or not.
+// conflict files an item whose key is taken by another body under a name of its own, which the next pass locks and looks
+// up like any other.
 func (l *lane) conflict(b *batch, it *item) {
 	if it.locked {
 		b.stray, it.locked = append(b.stray, it.lockKey), false
@@ -107,7 +108,7 @@ func (l *lane) conflict(b *batch, it *item) {
 	id, err := wire.Conflict(it.id, it.delivery.Body)
 	it.id, it.msg.Key, it.row = id, id.Key, dedup.Row{}
 	it.unread = &unreadable{wire.ReasonConflict, err}
-	b.lead(it)
+	b.later = append(b.later, it)
 }
 
 // asError is the failure of an attempt on a message that nobody can read.
@@ -126,7 +127,7 @@ type batch struct {
 	open    []*item             // leaders that are not yet settled and not waiting below
 	fresh   []*item             // to share a transaction
 	alone   []*item             // to be claimed and attempted one at a time
-	later   []*item             // wait for the next pass: another body under a key of this batch, or another worker's lock
+	later   []*item             // wait for the next pass: another body under a taken key, or another worker's lock
 	pass    int
 	taken   time.Time
 	token   string          // of the locks

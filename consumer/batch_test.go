@@ -32,7 +32,7 @@ func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg.Lanes = 1
+			w.oneBatch(40)
 			w.handler = handler(w)
 			for _, k := range guilty {
 				w.rejecting(k, func() error { return errors.New("shelf is locked") })
@@ -64,7 +64,7 @@ func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
 func TestCopiesInABatchShareTheirLeadersFate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.Lanes = 1
+	w.oneBatch(8)
 	w.rejecting("bad", func() error { return errors.New("shelf is locked") })
 	w.publish("{}", "good", "bad", "good", "bad", "bad", "good", "bad", "bad")
 	w.start()
@@ -104,8 +104,9 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 				t.Fatalf("%d attempts failed, want 3: %v", len(failures), events)
 			}
 			for i, least := range w.cfg.RetryDelays {
-				if gap := failures[i+1].At.Sub(failures[i].At); gap < least*9/10 {
-					t.Errorf("attempt %d came %v after the one before, want at least %v less a tenth", i+2, gap, least)
+				// Less the tenth that a copy may be early, and what passes between a row's time and its event's.
+				if gap := failures[i+1].At.Sub(failures[i].At); gap < least*7/10 {
+					t.Errorf("attempt %d came %v after the one before, want about %v", i+2, gap, least)
 				}
 			}
 			if got := w.outcomes(); got["retried"] != 2 || got["applied"] != 0 {
@@ -118,7 +119,7 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 func TestKeysThatDifferInOneByteAreDifferentMessages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.Lanes = 1
+	w.oneBatch(7)
 	alike := []string{"key", "KEY", "kéy", "key ", "ke\u0301y", "key\U0001F600", "key\U0001F601"}
 	w.publish("{}", alike...)
 	w.start()
@@ -130,7 +131,7 @@ func TestKeysThatDifferInOneByteAreDifferentMessages(t *testing.T) {
 func TestTwoOtherBodiesInOneBatchAreTwoConflicts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.Lanes = 1
+	w.oneBatch(5)
 	for _, body := range []string{"a", "b", "c", "a", "b"} {
 		w.publish(body, "key")
 	}
@@ -219,7 +220,7 @@ func TestAThousandMalformedMessagesAreRecordedTogetherAndDoNotBrake(t *testing.T
 func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.Lanes = 1
+	w.oneBatch(3)
 	w.handler = refuser{w.handler, func(*consumer.Message) error { return errors.New("no order in it") }}
 	w.publish("{}", "one", "two", "three")
 	reached, release := w.blockAt(consumer.PointLetter)

@@ -26,7 +26,16 @@ func (w *world) stocked() *sql.Conn {
 // conn is a connection of the test's own.
 func (w *world) conn() *sql.Conn {
 	w.t.Helper()
-	c, err := w.db.Conn(w.t.Context())
+	db, _, err := dedup.Open(w.t.Context(), w.direct, dedup.OpenOptions{ReadTimeout: time.Minute}) // it may have to wait for a lock
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = pool.Close() })
+	c, err := pool.Conn(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -54,7 +63,8 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg.Lanes = 1
+			w.oneBatch(2)
+			w.cfg.HandlerTimeout, w.cfg.Lease = 20*time.Second, 30*time.Second
 			other := w.stocked()
 			met, meetings := make(chan struct{}), 0
 			w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
@@ -65,6 +75,7 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 				if first {
 					meetings++
 					// Somebody else has sku 2, wants sku 1 in the case of a deadlock, and has written more, so that MySQL spares him.
+					w.execOn(other, "SET SESSION innodb_lock_wait_timeout = 60")
 					w.execOn(other, "BEGIN")
 					w.execOn(other, "INSERT INTO weight SELECT seq FROM seq_1_to_100")
 					w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 2")
@@ -74,9 +85,9 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 							w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 1")
 							w.execOn(other, "COMMIT")
 						}()
-						w.eventually("the other waits for us", func() bool {
-							return w.number("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'") > 0
-						})
+						for w.number("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_rows_modified >= 100") == 0 {
+							<-time.After(20 * time.Millisecond) // until the other waits for us
+						}
 					}
 				}
 				err := tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 2").Error

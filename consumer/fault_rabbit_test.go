@@ -59,7 +59,8 @@ func TestRabbitMQAway(t *testing.T) {
 func TestAcksOfAClosedConnectionAckNothingElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 10, 10
+	w.oneBatch(10)
+	w.cfg.Prefetch = 10
 	all := keys("order", 50)
 	w.publish("{}", all...)
 	// given ten messages committed, and the connection closed by force before their ack
@@ -81,7 +82,8 @@ func TestAcksOfAClosedConnectionAckNothingElse(t *testing.T) {
 func TestAnAbandonedBatchLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.Lanes, w.cfg.LockTTL = 1, time.Minute
+	w.oneBatch(6)
+	w.cfg.LockTTL = time.Minute
 	w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 5 * time.Second}
 	w.rejecting("flaky", func() error {
 		if w.timesLocked("flaky") < 1 {

@@ -105,22 +105,22 @@ func (l *lane) lock(ctx context.Context, b *batch) error {
 // conflict whatever the row's status; it is filed under a name of its own, which has a row or not.
 func (l *lane) lookUp(ctx context.Context, b *batch) error {
 	defer l.c.metrics.phase(phaseLookUp, time.Now())
-	for len(b.open) > 0 {
-		rows, err := l.rowsOf(ctx, b.open)
-		if err != nil {
-			return err
-		}
-		open := b.open
-		b.open = nil // conflict opens what it renames, for another round
-		for _, it := range open {
-			it.row = rows[it.id.Key]
-			if differs(it) {
-				l.conflict(b, it)
-			} else {
-				l.route(b, it)
-			}
+	if len(b.open) == 0 {
+		return nil
+	}
+	rows, err := l.rowsOf(ctx, b.open)
+	if err != nil {
+		return err
+	}
+	for _, it := range b.open {
+		it.row = rows[it.id.Key]
+		if differs(it) {
+			l.conflict(b, it)
+		} else {
+			l.route(b, it)
 		}
 	}
+	b.open = nil
 	return nil
 }
 
@@ -244,7 +244,7 @@ func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown b
 		case it.row.Status == dedup.Absent:
 			rest = append(rest, it)
 		case differs(it):
-			b.later = append(b.later, it) // the next pass files the conflict
+			l.conflict(b, it)
 		default:
 			l.route(b, it)
 		}

@@ -158,16 +158,10 @@ func (l *lane) recordLetters(ctx context.Context, b *batch) (lost bool, err erro
 		if it.durable {
 			continue
 		}
-		dead, err := l.recordLetter(ctx, it)
-		if err != nil {
+		if err := l.recordLetter(ctx, it); err != nil {
 			return lost, err
 		}
-		if dead {
-			l.recorded(ctx, it)
-			continue
-		}
-		l.leaseLost(it)
-		it.copyOut, lost = false, true
+		lost = lost || !it.durable
 	}
 	return lost, nil
 }
@@ -200,23 +194,38 @@ func (l *lane) recordTogether(ctx context.Context, rowless []*item) error {
 	return nil
 }
 
-// recordLetter makes one row say dead; dead is false when the row is somebody else's by now. A row that says dead
-// already, of this opening and this body, was written by a call of ours whose answer was lost, or for another copy of
-// the message: either way its letter is there.
-func (l *lane) recordLetter(ctx context.Context, it *item) (dead bool, err error) {
+// recordLetter makes one row say dead. A row that says so already, of this opening and this body, may be the work of a
+// call of ours whose answer was lost; else it is that of another copy, and our letter is one too many.
+func (l *lane) recordLetter(ctx context.Context, it *item) error {
 	letter := it.settle.(deadLetter)
-	err = l.untilKnown(ctx, func(ctx context.Context) error {
-		return l.c.records.Dead(ctx, letter.from, it.fullEntry(), string(letter.reason), letter.cause)
+	unknown := false
+	err := l.untilKnown(ctx, func(ctx context.Context) error {
+		err := l.c.records.Dead(ctx, letter.from, it.fullEntry(), string(letter.reason), letter.cause)
+		unknown = unknown || errors.Is(err, dedup.ErrUnknown)
+		return err
 	})
+	if err == nil {
+		l.recorded(ctx, it)
+		return nil
+	}
 	if !errors.Is(err, dedup.ErrLost) {
-		return err == nil, err
+		return err
 	}
 	rows, err := l.rowsOf(ctx, []*item{it})
 	if err != nil {
-		return false, err
+		return err
 	}
 	it.row = rows[it.id.Key]
-	return it.row.Status == dedup.Dead && it.row.Replays == letter.from.Replays && !differs(it), nil
+	switch {
+	case it.row.Status != dedup.Dead || it.row.Replays != letter.from.Replays || differs(it):
+		l.leaseLost(it)
+		it.copyOut = false
+	case unknown:
+		l.recorded(ctx, it)
+	default:
+		it.outcome, it.durable = DuplicateOfDead, true
+	}
+	return nil
 }
 
 // recorded ends an item whose letter is confirmed and whose row says so.

@@ -245,3 +245,8 @@ func (w *world) publishInto(queue string, keys ...string) {
 		w.broker.Publish("", queue, stack.Message{MessageId: key, Type: tag, Body: []byte("{}"), DeliveryMode: rabbit.Persistent})
 	}
 }
+
+// oneBatch makes sure that the next n messages come in one batch, however slow the machine is.
+func (w *world) oneBatch(n int) {
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 1, n, 500*time.Millisecond
+}

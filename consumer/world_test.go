@@ -31,6 +31,7 @@ type world struct {
 	// What the engine connects to; a test may put a proxy in between before it starts one.
 	amqpURL, dsn, redisURL string
 
+	direct  string  // DSN of the test itself
 	db      *sql.DB // of the test itself
 	records *dedup.Log
 	handler consumer.Handler
@@ -85,7 +86,8 @@ func newWorldOn(t *testing.T, own servers) *world {
 	}
 	w.broker.Track(w.topology().Queues()...)
 	w.broker.TrackExchanges(w.cfg.Exchange)
-	handle := w.open(w.dsn)
+	w.direct = w.dsn
+	handle := w.open(w.direct)
 	if err := dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
 		t.Fatal(err)
 	}

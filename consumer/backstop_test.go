@@ -1,0 +1,137 @@
+package consumer_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func TestWhatTheBrokerGaveUpGetsARowAndALetterAndNoHandler(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	validated := false
+	w.handler = refuser{w.handler, func(*consumer.Message) error { validated = true; return errors.New("refused") }}
+	w.declare()
+	claimed := dedup.Key{Group: group, Tag: tag, Name: "crashing"}
+	if _, err := w.records.Claim(t.Context(), w.row("crashing"), dedup.Entry{Key: claimed}, "a process that died"); err != nil {
+		t.Fatal(err)
+	}
+	w.publishInto(rabbit.BackstopQueue(w.cfg.Queue), "unknown", "unknown", "crashing", "")
+	w.start()
+	w.ended(dedup.Dead, "unknown", "crashing")
+	w.end(map[string]int{"dead_lettered": 3, "duplicate_of_dead": 1})
+	w.quiet()
+	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"delivery_limit": 3})
+	for range 3 {
+		if letter := w.letter(); letter.Headers["x-rollbackd-reason"] != "delivery_limit" {
+			t.Errorf("a letter has the reason %v, want delivery_limit", letter.Headers["x-rollbackd-reason"])
+		}
+	}
+	if row := w.row("unknown"); row.Reason != "delivery_limit" || !strings.Contains(row.Remark, "by RabbitMQ") {
+		t.Errorf("reason %q, remark %q", row.Reason, row.Remark)
+	}
+	if validated || w.times("unknown") > 0 {
+		t.Error("the handler has seen it")
+	}
+}
+
+func TestWhatTheBrokerGaveUpIsJudgedByItsRow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.rejecting("dead", func() error { return consumer.Permanent(errors.New("already shipped")) })
+	w.publish("{}", "done", "dead")
+	w.start()
+	w.ended(dedup.Success, "done")
+	w.ended(dedup.Dead, "dead")
+	w.quiet()
+	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	// given the letter of a dead row, moved by hand and given up by the broker; an ordinary copy; one that is done; another body
+	letter := w.letter()
+	w.broker.Publish("", backstop, stack.Message{MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body})
+	w.publishInto(backstop, "dead", "done")
+	w.broker.Publish("", backstop, stack.Message{MessageId: "done", Type: tag, Body: []byte("other")})
+	w.end(map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 2})
+	// then the row still has its letter, as it was
+	found := map[string]string{}
+	for range 2 {
+		l := w.letter()
+		found[l.Headers["x-rollbackd-reason"].(string)] = string(l.Body)
+		if l.Headers["x-rollbackd-reason"] == "permanent" && l.Headers["x-rollbackd-dead-at"] != letter.Headers["x-rollbackd-dead-at"] {
+			t.Errorf("the letter says it is dead since %v, was %v", l.Headers["x-rollbackd-dead-at"], letter.Headers["x-rollbackd-dead-at"])
+		}
+	}
+	if found["permanent"] != "{}" || found["delivery_limit"] != "other" {
+		t.Errorf("letters %v", found)
+	}
+	w.want("effects", w.effects(), once("done"))
+}
+
+func TestALeaseThatLivesIsWaitedForInTheBackstopButNotInADrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.Lease = 30 * time.Second
+	w.declare()
+	key := dedup.Key{Group: group, Tag: tag, Name: "busy"}
+	claim, err := w.log(w.open(w.dsn)).Claim(t.Context(), w.row("busy"), dedup.Entry{Key: key}, "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.publishInto(rabbit.BackstopQueue(w.cfg.Queue), "busy", "free")
+	r := w.launch()
+	w.ended(dedup.Dead, "free") // it does not wait for the other
+	began := time.Now()
+	if err := r.drained(); err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("Run = %v after %v, want nil at once", err, time.Since(began))
+	}
+	w.end(map[string]int{"dead_lettered": 1, "abandoned": 1})
+	if err := w.records.Unclaim(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.ended(dedup.Dead, "busy")
+}
+
+func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declare()
+	// given a message that the broker has delivered too often: taken and given back 201 times
+	w.publish("{}", "loops")
+	conn, err := rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	sub, err := conn.Consume(t.Context(), w.cfg.Queue, "test", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 201 {
+		got, err := sub.Collect(t.Context(), 1, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sub.Requeue(got[0].Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("it is in the backstop", func() bool { return w.broker.Depth(rabbit.BackstopQueue(w.cfg.Queue)) == 1 })
+	w.start()
+	w.ended(dedup.Dead, "loops") // under its own identity, although it came by another way
+	if row := w.row("loops"); row.Reason != "delivery_limit" {
+		t.Errorf("reason %q, want delivery_limit", row.Reason)
+	}
+	w.quiet()
+	if n := w.dead(); n != 1 {
+		t.Errorf("%d letters, want 1", n)
+	}
+}
