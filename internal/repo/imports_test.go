@@ -42,6 +42,8 @@ var arrows = []arrow{
 	{"internal/shop", []string{"internal/oracle", "internal/rabbit", "stock"},
 		"it makes what a shop's services would make: orders, reservations and messages"},
 	{"internal/program", nil, "it runs the real binary from outside, as a user does"},
+	{"internal/chaos", []string{"internal/stack", "internal/oracle", "internal/program", "internal/shop", "internal/rabbit", "internal/wire"},
+		"it treats the binary and its servers badly, from outside, and leaves the verdict to the oracle"},
 	{"internal/demo", []string{"internal/stack", "internal/oracle", "internal/program", "internal/shop", "internal/daemon", "internal/config", "consumer", "deadletter", "dedup", "internal/rabbit", "internal/wire", "stock"},
 		"it shows what a user does, with servers of its own"},
 	{"internal/repo", nil, "it looks at the repository from outside"},

@@ -1,0 +1,82 @@
+package chaos
+
+import (
+	"context"
+	"time"
+)
+
+func clusterFaults() []fault {
+	return []fault{
+		{name: "leader kill -9", unit: "leaders lost", nodes: 3, targets: on(onRabbit), least: 3 * time.Second, most: 10 * time.Second, strike: killLeader},
+		{name: "leader frozen", unit: "leaders lost", nodes: 3, targets: on(onRabbit), least: 30 * time.Second, most: 30 * time.Second, short: 20 * time.Second, strike: freezeLeader},
+		{name: "daemons' node cut off", unit: "links moved", nodes: 3, targets: on(onRabbit), least: 8 * time.Second, most: 15 * time.Second, strike: cutNode},
+	}
+}
+
+// leader waits for the queue to have one.
+func (w *world) leader(ctx context.Context) int {
+	leader := -1
+	until(ctx, 20*time.Second, func() bool { leader = w.broker.leader(ctx, -1); return leader >= 0 })
+	return max(leader, 0)
+}
+
+// moved waits until another node than lost leads the queue.
+func (w *world) moved(ctx context.Context, lost int, within time.Duration) (hits int) {
+	until(ctx, within, func() bool {
+		if now := w.broker.leader(ctx, lost); now >= 0 && now != lost {
+			hits = 1
+		}
+		return hits == 1
+	})
+	return hits
+}
+
+func killLeader(ctx context.Context, w *world, p planned) (int, error) {
+	leader := w.leader(ctx)
+	node := w.stack.Nodes[leader]
+	if err := node.Kill(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	hits := w.moved(ctx, leader, 20*time.Second)
+	_ = pause(ctx, p.lasts-time.Since(began))
+	return hits, node.Start()
+}
+
+// freezeLeader must not last as long as Erlang's net tick (a minute), after which the nodes would take it for gone.
+func freezeLeader(ctx context.Context, w *world, p planned) (int, error) {
+	leader := w.leader(ctx)
+	node := w.stack.Nodes[leader]
+	if err := node.Freeze(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	hits := w.moved(ctx, leader, p.lasts)
+	_ = pause(ctx, p.lasts-time.Since(began))
+	return hits, node.Thaw()
+}
+
+// cutNode takes the node away that most of the daemons' connections go to, and counts those that came to be elsewhere.
+func cutNode(ctx context.Context, w *world, p planned) (int, error) {
+	busy := 0
+	for i, l := range w.amqp {
+		if l.Links() > w.amqp[busy].Links() {
+			busy = i
+		}
+	}
+	elsewhere := func() (n int) {
+		for i, l := range w.amqp {
+			if i != busy {
+				n += l.Links()
+			}
+		}
+		return n
+	}
+	before := elsewhere()
+	w.amqp[busy].Refuse(true)
+	w.amqp[busy].Cut()
+	_ = pause(ctx, p.lasts)
+	hits := elsewhere() - before
+	w.amqp[busy].Refuse(false)
+	return max(0, hits), nil
+}

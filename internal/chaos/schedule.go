@@ -1,0 +1,69 @@
+package chaos
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// hands is how many faults may go on at once. Two are enough for a fault to meet another's aftermath.
+const hands = 2
+
+// planned is one entry of the schedule.
+type planned struct {
+	fault   fault
+	gap     time.Duration // the pause of the hand before it
+	lasts   time.Duration // how long a state holds, of faults that have one
+	variant uint          // which of several: a daemon, a link, a table
+}
+
+// schedule is the same for the same seed. It deals all kinds of faults in a new order again and again, so that none stays
+// away for long; entries whose turn does not come within Duration are not run.
+func (o Options) schedule() []planned {
+	rng := rand.New(rand.NewPCG(o.Seed, uint64(o.Nodes)))
+	var deck []fault
+	for _, f := range faults() {
+		if o.wants(f) {
+			deck = append(deck, f)
+		}
+	}
+	// Two hands never get through more entries than this.
+	rounds := 1
+	if !o.Round {
+		rounds = 1 + int(o.Duration/(10*time.Second))
+	}
+	var plan []planned
+	for range rounds {
+		rng.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		for _, f := range deck {
+			p := planned{fault: f, gap: time.Second + upTo(rng, 3*time.Second), lasts: f.least + upTo(rng, f.most-f.least), variant: uint(rng.Uint32())}
+			if o.Round {
+				p.gap, p.lasts = 500*time.Millisecond, f.least
+				if f.short != 0 {
+					p.lasts = f.short
+				}
+			}
+			plan = append(plan, p)
+		}
+	}
+	return plan
+}
+
+// wants says whether a kind of fault belongs to the run. A round of a cluster need not repeat what the round of a single
+// node has shown of MySQL and Redis.
+func (o Options) wants(f fault) bool {
+	switch {
+	case len(o.Only) > 0:
+		return slices.Contains(o.Only, f.name)
+	case f.nodes != 0:
+		return f.nodes == o.Nodes
+	case o.Round && o.Nodes > 1:
+		at := f.targets(planned{})[0]
+		return at != onMySQL && at != onRedis
+	}
+	return true
+}
+
+func upTo(rng *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(rng.Int64N(int64(most) + 1)).Round(10 * time.Millisecond)
+}
