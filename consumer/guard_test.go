@@ -16,6 +16,9 @@ func TestAHandlersGormKnowsNothingButTheTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := db.ConnPool
+	if own, err := db.DB(); err == nil {
+		defer own.Close()
+	}
 	guard := &guardedTx{}
 	tx := gormOver(t.Context(), db, guard)
 	for name, got := range map[string]gorm.ConnPool{
