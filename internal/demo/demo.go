@@ -205,7 +205,7 @@ func (d *demo) end(ctx context.Context) error {
 		return errors.Join(errs...)
 	}
 	errs = append(errs, os.RemoveAll(d.dir))
-	left, err := processesOf(d.dir)
+	left, err := waitForNone(ctx, d.dir)
 	if len(left) > 0 {
 		err = fmt.Errorf("still running: %s", strings.Join(left, ", "))
 	}

@@ -2,11 +2,31 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 )
+
+// waitForNone waits until no process of the demo is left, for a moment only: one that was killed takes its time to go.
+func waitForNone(ctx context.Context, dir string) (left []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if left, err = processesOf(dir); len(left) == 0 || err != nil {
+			return left, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return left, nil
+		}
+	}
+}
 
 // processesOf lists the processes that belong to the demo whose folder is dir: every server and every child has it in its
 // environment or its command line, what they have started in turn as well (RabbitMQ starts epmd and more). Where the system has no

@@ -21,6 +21,9 @@ const (
 	exitInterrupted = 130
 )
 
+// errInterrupted says that a person has seen enough.
+var errInterrupted = errors.New("interrupted")
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills at once; the servers die with this process
@@ -28,8 +31,8 @@ func main() {
 	switch {
 	case err == nil:
 		os.Exit(exitDone)
-	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Fprintln(os.Stderr, "demo: interrupted")
+	case errors.Is(err, errInterrupted):
+		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(exitInterrupted)
 	}
 	fmt.Fprintln(os.Stderr, "demo:", err)
@@ -39,7 +42,12 @@ func main() {
 // run tells the story from top to bottom. Whatever happens, what was started is stopped and what was written is removed.
 func run(ctx context.Context, out *os.File) (err error) {
 	d := &demo{out: out}
-	defer func() { err = errors.Join(err, d.end(ctx)) }()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = errInterrupted // whatever the interrupted step made of it
+		}
+		err = errors.Join(err, d.end(ctx))
+	}()
 	for _, step := range []func(context.Context) error{
 		d.begin,        // servers, binary, tables and queues
 		d.reserve,      // orders take their goods

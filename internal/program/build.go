@@ -2,9 +2,11 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 )
 
 const mainPackage = "github.com/rollbackd/rollbackd/cmd/consumer"
@@ -13,8 +15,11 @@ const mainPackage = "github.com/rollbackd/rollbackd/cmd/consumer"
 func Build(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "consumer")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, mainPackage)
+	// The compilers and the linker that go starts must end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", mainPackage, err, out)
+		return "", fmt.Errorf("build %s: %w\n%s", mainPackage, errors.Join(err, context.Cause(ctx)), out)
 	}
 	return path, nil
 }
@@ -26,7 +31,7 @@ func Run(ctx context.Context, path string, env []string, args ...string) (output
 	cmd.Env = env
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return string(out), fmt.Errorf("%s %v: %w\n%s", filepath.Base(path), args, err, out)
+		return string(out), fmt.Errorf("%s %v: %w\n%s", filepath.Base(path), args, errors.Join(err, context.Cause(ctx)), out)
 	}
 	return string(out), nil
 }
