@@ -1,0 +1,54 @@
+package dedup
+
+import (
+	"maps"
+	"slices"
+	"testing"
+)
+
+// report prints what happened how often.
+func (l *lab) report(t *testing.T) {
+	t.Logf("sequences %d, messages %d, random steps %d (shortest sequence %d), healing steps %d", l.sequences, l.messages, l.steps, l.shortest, l.healing)
+	for _, what := range slices.Sorted(maps.Keys(l.happened)) {
+		t.Logf("%7d %s", l.happened[what], what)
+	}
+	if l.violation != "" {
+		t.Logf("first violation: %s", l.violation)
+	}
+}
+
+// wanted is what a run must have met at least once: a fault that never happened has tested nothing.
+var wanted = []string{
+	"crash", "stall", "session lost", "redelivery", "took a redelivery", "delivery limit", "sent again",
+	"time passes", "lease expired", "live lease not heeded", "delay not heeded", "maximum not heeded",
+	string(lostAfter), string(lostBefore), string(undecided), "decided later, committed true", "decided later, committed false",
+	"answer forgotten", "confirm lost",
+	"applied", "duplicate", "duplicate of dead", "fast path met a row", "takeover",
+	"attempt fails", "attempt permanent", "attempt dependency away",
+	"unknown COMMIT was done", "unknown COMMIT is repeated", "unknown COMMIT given up",
+	string(atClaim), string(atFail), string(atUnclaim), string(atExhaust), string(atDead),
+	"lost: " + string(atClaim), "lost: " + string(atCommit), "lost: " + string(atFail), "lost: " + string(atUnclaim),
+	"lost: " + string(atExhaust), "lost: " + string(atDead), "lost: reopen", "lost: discard",
+	"replay", "stale letter", "letter moved by hand", "letter moved by hand is reopened",
+	"reopen from absent", "reopen from processing", "reopen from failed", "reopen from dead", "reopen from discarded",
+	"discard from absent", "discard from processing", "discard from failed", "discard from dead",
+}
+
+// missing lists what has not happened yet in a full run; a short one owes nothing.
+func (l *lab) missing() []string {
+	const full = 200
+	if l.t.Failed() || l.sequences < full {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(wanted), func(what string) bool { return l.happened[what] > 0 })
+}
+
+// wantAll fails a full run that missed a fault.
+func (l *lab) wantAll(t *testing.T) {
+	for _, what := range l.missing() {
+		t.Errorf("%q never happened in %d sequences", what, l.sequences)
+	}
+	if l.shortest < minSteps && !t.Failed() {
+		t.Errorf("a sequence had only %d steps", l.shortest)
+	}
+}

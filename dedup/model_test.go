@@ -1,0 +1,307 @@
+package dedup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestModel holds the log to the protocol of docs/model on a real server: random interleavings of two workers and two
+// people over a few copies of one or two messages, with crashes, lost answers, transactions decided later, lost sessions,
+// leases that run out, letters replayed, discarded and moved by hand. After every step it checks the invariants; at the
+// end of every sequence the faults stop and everything must come to its end.
+//
+// The broker here is the model's: queues of identical copies, as in rollbackd.pml. It stands for no test of RabbitMQ.
+func TestModel(t *testing.T) {
+	w := newWorld(t)
+	w.exec("CREATE TABLE model_effect (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARBINARY(255) NOT NULL, KEY (name)) ENGINE=InnoDB")
+	l := &lab{t: t, logs: map[int]*Log{}, happened: map[string]int{}}
+	wire, pool, db := openLossy(t, w.dsn)
+	l.wire, l.pool = wire, pool
+	for limit := 1; limit <= 3; limit++ {
+		log, err := NewLog(db, LogOptions{
+			Table: "consumer_log", Lease: modelLease, Delays: []time.Duration{modelDelay, 2 * modelDelay}, MaxAttempts: limit,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.logs[limit] = log
+	}
+	t.Cleanup(func() { l.report(t) })
+	for _, w := range worlds {
+		l.run(t, w)
+	}
+	// What is rare may need more sequences; what never happens in twice as many fails.
+	for i := 0; i < len(worlds) && len(l.missing()) > 0; i++ {
+		l.run(t, worlds[2])
+	}
+	l.wantAll(t)
+}
+
+// setting is what a sequence begins with.
+type setting struct {
+	name       string
+	identities int // at a time: one that is over makes room for the next
+	copies     int // at most
+	letters    int // at most, made by the broker
+}
+
+var worlds = []setting{
+	{"one message", 1, 1, 0},
+	{"one message and its copies", 1, 3, 0},
+	{"one message, its copies and letters", 1, 2, 2},
+	{"two messages", 2, 2, 0},
+}
+
+func (l *lab) run(t *testing.T, w setting) {
+	t.Run(w.name, func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) { l.sequence(rt, w) })
+	})
+}
+
+// minSteps is how many random steps a sequence has at least; most have more.
+const minSteps = 40
+
+// sequence is one random walk and its healing.
+func (l *lab) sequence(rt *rapid.T, w setting) {
+	l.sequences++
+	m := &model{lab: l, rt: rt, max: rapid.IntRange(1, 3).Draw(rt, "max attempts"), resends: 2, stalled: map[string]bool{}}
+	m.log = l.logs[m.max]
+	m.rough = rapid.Bool().Draw(rt, "rough")
+	for range w.identities {
+		m.ids = append(m.ids, m.publish(w))
+	}
+	m.actors = []actor{
+		&worker{who: "worker 1", at: atIdle}, &worker{who: "worker 2", at: atIdle},
+		&person{who: "person 1", at: atIdle}, &person{who: "person 2", at: atIdle},
+	}
+	defer m.close()
+	steps := rapid.IntRange(minSteps, 2*minSteps).Draw(rt, "steps")
+	last := ""
+	for m.step = 1; m.step <= steps; m.step++ {
+		l.steps++
+		last = m.random(last)
+		for i, id := range m.ids {
+			if m.over(id) {
+				m.ids[i] = m.publish(w)
+			}
+		}
+	}
+	if l.shortest == 0 || steps < l.shortest {
+		l.shortest = steps
+	}
+	m.recover()
+}
+
+// publish makes a new message in a few copies, of which the broker has dead-lettered some.
+func (m *model) publish(w setting) *identity {
+	m.messages++
+	m.sent++
+	k := key(fmt.Sprintf("%d %c", m.sequences, 'a'+m.sent-1))
+	id := &identity{Key: k, entry: entryOf(k), row: Version{Status: Absent}, ran: map[int]map[string]bool{}, ending: map[string]bool{}}
+	for range rapid.IntRange(1, w.copies).Draw(m.rt, "copies") {
+		id.main = append(id.main, message{letter: -1})
+	}
+	for range rapid.IntRange(0, w.letters).Draw(m.rt, "letters") {
+		id.letters = append(id.letters, -1)
+	}
+	return id
+}
+
+// over reports whether nothing can happen to a message any more. The sequence then goes on with a new one.
+func (m *model) over(id *identity) bool {
+	if id.row.Status != Success && id.row.Status != Discarded || id.locked || len(id.main)+len(id.retry)+len(id.letters) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(m.actors, func(a actor) bool { return a.worksOn(id) })
+}
+
+// random does one step of whoever is drawn; who did the last one is likely to go on, so that others stall.
+func (m *model) random(last string) string {
+	moves := map[string]func(){}
+	var names []string
+	offer := func(weight int, name string, move func()) {
+		moves[name] = move
+		for range weight {
+			names = append(names, name)
+		}
+	}
+	for _, a := range m.actors {
+		if m.stalled[a.name()] {
+			offer(1, "end of stall: "+a.name(), func() { delete(m.stalled, a.name()) })
+			continue
+		}
+		if !a.enabled(m) {
+			continue
+		}
+		weight := 3
+		if a.name() == last {
+			weight = 20
+		}
+		offer(weight, a.name(), func() { a.act(m) })
+	}
+	m.offerFaults(offer)
+	offer(1, "nothing", func() {})
+	name := rapid.SampledFrom(names).Draw(m.rt, "step")
+	moves[name]()
+	m.logStep(name)
+	m.sync()
+	return name
+}
+
+// offerFaults offers what the environment may do.
+func (m *model) offerFaults(offer func(weight int, name string, move func())) {
+	if busy := slices.DeleteFunc(slices.Clone(m.actors), actor.idle); len(busy) > 0 {
+		one := func() actor { return rapid.SampledFrom(busy).Draw(m.rt, "of") }
+		offer(1, "crash", func() { m.count("crash"); one().crash(m) })
+		offer(2, "stall", func() { m.count("stall"); m.stalled[one().name()] = true })
+		offer(1, "session lost", func() { m.count("session lost"); one().disconnect(m) })
+	}
+	for i, z := range m.zombies {
+		decide := func(commit bool) func() {
+			return func() { m.count(fmt.Sprintf("decided later, committed %v", commit)); m.decide(i, commit) }
+		}
+		offer(2, "late COMMIT of "+z.id.Name, decide(true))
+		offer(2, "late ROLLBACK of "+z.id.Name, decide(false))
+	}
+	for _, id := range m.ids {
+		if !id.locked && (id.row.Status == Processing || id.row.Status == Failed) {
+			offer(1, "30 minutes for "+id.Name, func() { m.pass(id, 30*time.Minute) })
+			offer(3, "4 hours for "+id.Name, func() { m.pass(id, 4*time.Hour) })
+		}
+		if len(id.retry) > 0 {
+			offer(3, "retry of "+id.Name, func() { m.back(id) })
+		}
+		if len(id.letters) > 0 {
+			offer(1, "letter of "+id.Name+" moved by hand", func() {
+				m.count("letter moved by hand")
+				id.main = append(id.main, message{letter: id.letters[0]})
+				id.letters = id.letters[1:]
+			})
+		}
+		if m.resends > 0 {
+			offer(1, "another copy of "+id.Name, func() {
+				m.count("sent again")
+				m.resends--
+				id.main = append(id.main, message{letter: -1})
+			})
+		}
+	}
+}
+
+// pass makes time pass for one row, by the database's clock.
+func (m *model) pass(id *identity, d time.Duration) {
+	m.count("time passes")
+	if _, err := m.pool.ExecContext(m.t.Context(), "UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MICROSECOND"+keyIs,
+		append([]any{d.Microseconds()}, keyArgs(id.Key)...)...); err != nil {
+		m.rt.Fatal(err)
+	}
+	before := id.age
+	id.age += d
+	if id.row.Status == Processing && before < modelLease && id.age >= modelLease {
+		m.count("lease expired")
+	}
+}
+
+// back lets a copy leave its retry queue, early or late.
+func (m *model) back(id *identity) {
+	id.main = append(id.main, id.retry[0])
+	id.retry = id.retry[1:]
+}
+
+func (m *model) decide(i int, commit bool) {
+	z := m.zombies[i]
+	m.zombies = slices.Delete(m.zombies, i, i+1)
+	z.id.locked = false
+	if err := z.decide(commit); err != nil {
+		m.rt.Fatal(err)
+	}
+}
+
+// recover is what must hold in the end: without faults everything comes to rest, and at most two replays of the whole
+// dead-letter queue end every message.
+func (m *model) recover() {
+	m.heal = true
+	for len(m.zombies) > 0 {
+		m.decide(0, m.step%2 == 0)
+		m.sync()
+	}
+	for round := 0; ; round++ {
+		m.resends = 0
+		for _, id := range m.ids {
+			if round > 0 {
+				m.resends += len(id.letters)
+			}
+		}
+		for _, id := range m.ids {
+			if !id.locked { // a lease that lives keeps a letter where it is
+				m.pass(id, 4*time.Hour)
+			}
+		}
+		m.rest()
+		over := true
+		for _, id := range m.ids {
+			if id.row.Status != Success && id.row.Status != Discarded || len(id.letters) > 0 {
+				over = false
+			}
+		}
+		if over {
+			return
+		}
+		if round == 2 {
+			m.violated("H", "after two clean replays of all letters: %s", m.describe())
+		}
+	}
+}
+
+// rest lets everybody work until nobody can.
+func (m *model) rest() {
+	const enough = 400
+	for range enough {
+		m.healing++
+		m.step++
+		i := slices.IndexFunc(m.actors, func(a actor) bool { return a.enabled(m) })
+		if i >= 0 {
+			m.actors[i].act(m)
+			m.logStep(m.actors[i].name())
+			m.sync()
+			continue
+		}
+		j := slices.IndexFunc(m.ids, func(id *identity) bool { return len(id.retry) > 0 })
+		if j < 0 {
+			return
+		}
+		if id := m.ids[j]; id.row.Status == Processing || id.row.Status == Failed {
+			m.pass(id, 4*time.Hour)
+		}
+		m.back(m.ids[j])
+	}
+	m.violated("H", "no rest within %d steps: %s", enough, m.describe())
+}
+
+func (m *model) describe() string {
+	var all []string
+	for _, id := range m.ids {
+		all = append(all, fmt.Sprintf("%s is %v, main %d, retry %d, letters %d", id.Name, id.row, len(id.main), len(id.retry), len(id.letters)))
+	}
+	return strings.Join(all, "; ")
+}
+
+// close ends what a failed sequence left open.
+func (m *model) close() {
+	m.wire.next, m.wire.left = answered, nil
+	for _, z := range m.zombies {
+		if err := z.decide(false); err != nil {
+			m.t.Error(err)
+		}
+	}
+	for _, a := range m.actors {
+		if w, ok := a.(*worker); ok && w.tx != nil {
+			_ = w.tx.Rollback() // over already when the step that failed ended it
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package dedup
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// stage is where an actor stands; each step leads from one to the next. It is consumer/life.go for one message:
+// fast path, slow path, settle.
+type stage string
+
+const (
+	atIdle      stage = "idle"
+	atLook      stage = "look up"
+	atFast      stage = "fast path"
+	atFastEnd   stage = "fast path, before COMMIT"
+	atReopen    stage = "reopen"
+	atClaim     stage = "claim"
+	atAttempt   stage = "claimed"
+	atCommit    stage = "effect and success"
+	atCommitEnd stage = "effect and success, before COMMIT"
+	atVerify    stage = "COMMIT unknown"
+	atFail      stage = "fail"
+	atUnclaim   stage = "unclaim"
+	atExhaust   stage = "exhaust"
+	atLetter    stage = "publish the letter"
+	atDead      stage = "mark dead"
+	atBack      stage = "publish the retry copy"
+	atAck       stage = "ack"
+)
+
+// writes are the stages whose next step needs the row's lock.
+var writes = map[stage]bool{
+	atFast: true, atReopen: true, atClaim: true, atCommit: true, atFail: true, atUnclaim: true, atExhaust: true, atDead: true,
+}
+
+// worker is one lane with one message in hand.
+type worker struct {
+	who   string
+	at    stage
+	id    *identity
+	hand  *message // unacked; nil also when the session was lost
+	msg   message
+	row   Row
+	claim Claim
+	owner string
+	tx    *sql.Tx
+}
+
+func (w *worker) name() string { return w.who }
+
+func (w *worker) idle() bool { return w.at == atIdle }
+
+func (w *worker) worksOn(id *identity) bool { return w.id == id }
+
+func (w *worker) enabled(m *model) bool {
+	if w.at == atIdle {
+		for _, id := range m.ids {
+			if len(id.main) > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	return !writes[w.at] || !w.id.locked
+}
+
+func (w *worker) act(m *model) {
+	m.trace = append(m.trace, string(w.at))
+	switch w.at {
+	case atIdle:
+		w.take(m)
+	case atLook:
+		w.look(m)
+	case atFast, atCommit:
+		w.begin(m)
+	case atFastEnd, atCommitEnd:
+		w.end(m)
+	case atAttempt:
+		w.attempt(m)
+	case atVerify:
+		w.verify(m)
+	case atLetter:
+		if m.confirmed(func() { w.id.letters = append(w.id.letters, max(w.row.Replays, 0)) }) {
+			w.at = atDead
+		}
+	case atBack:
+		if m.confirmed(func() { w.id.retry = append(w.id.retry, message{letter: w.msg.letter}) }) {
+			w.at = atAck
+		}
+	case atAck:
+		w.release()
+	default:
+		w.transition(m)
+	}
+}
+
+func (w *worker) take(m *model) {
+	for _, id := range m.ids {
+		if len(id.main) > 0 && (w.id == nil || m.choose("take", "this", "another") == "this") {
+			w.id = id
+		}
+	}
+	w.msg, w.id.main = w.id.main[0], w.id.main[1:]
+	w.hand = &w.msg
+	w.at = atLook
+	if w.msg.redelivered {
+		m.count("took a redelivery")
+	}
+}
+
+// look is decide of consumer/verdict.go, and now and then a worker that does not heed the clock: the statement must.
+func (w *worker) look(m *model) {
+	rows, err := m.log.LookUp(m.t.Context(), []Key{w.id.Key})
+	if err != nil {
+		m.rt.Fatal(err)
+	}
+	w.row = rows[w.id.Key]
+	spent := w.row.Attempts >= m.max
+	switch {
+	case w.row.Status == Absent && m.heal:
+		w.at = atFast
+	case w.row.Status == Absent:
+		w.at = stage(m.choose("no row", string(atFast), string(atFast), string(atClaim), string(atLetter)))
+	case w.row.Status == Dead && w.msg.letter == w.row.Replays:
+		m.count("letter moved by hand is reopened")
+		w.at = atReopen
+	case w.row.Status == Dead, w.row.Status == Discarded:
+		m.count("duplicate of dead")
+		w.at = atAck
+	case w.row.Status == Success:
+		m.count("duplicate")
+		w.at = atAck
+	case w.row.Status == Processing && w.row.LeaseLive && !m.maybe("live lease not heeded", 8):
+		w.at = atBack
+	case w.row.Status == Processing && spent:
+		w.at = atExhaust
+	case w.row.Status == Failed && spent && !m.maybe("maximum not heeded", 2):
+		w.at = atLetter
+	case w.row.Status == Failed && !w.row.Due && !m.maybe("delay not heeded", 4):
+		w.at = atBack
+	default:
+		w.at = atClaim
+	}
+	w.owner = ""
+}
+
+// token is unlike every other of this test run.
+func (m *model) token(who string) string { return fmt.Sprintf("%s/%d/%d", who, m.sequences, m.step) }
+
+// transition runs the one call of the log that the stage names. It is repeated while its outcome is unknown.
+func (w *worker) transition(m *model) {
+	if w.owner == "" {
+		w.owner = m.token(w.who)
+	}
+	ctx, at := m.t.Context(), w.at
+	m.did = at
+	if at == atFail || at == atUnclaim || at == atDead {
+		w.id.ending[w.claim.Owner] = true
+	}
+	var row Row
+	err := m.transition(w.id, func() (err error) {
+		switch at {
+		case atReopen:
+			row, err = m.log.Reopen(ctx, w.row, w.id.entry, ReplayNote{By: "by hand", Token: w.owner})
+		case atClaim:
+			w.claim, err = m.log.Claim(ctx, w.row, w.id.entry, w.owner)
+		case atFail:
+			row, err = m.log.Fail(ctx, w.claim, "failed")
+		case atUnclaim:
+			err = m.log.Unclaim(ctx, w.claim)
+		case atExhaust:
+			row, err = m.log.Exhaust(ctx, w.row)
+		case atDead:
+			err = m.log.Dead(ctx, w.row, w.id.entry, "permanent", "cause")
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return // again, with the same arguments
+	case errors.Is(err, ErrLost):
+		m.count("lost: " + string(at))
+		w.at = atBack
+		if at == atUnclaim {
+			w.forget()
+		}
+	case err != nil:
+		m.rt.Fatal(err)
+	default:
+		m.count(string(at))
+		w.moved(m, at, row)
+	}
+}
+
+// moved goes on after a transition that took place.
+func (w *worker) moved(m *model, at stage, row Row) {
+	switch at {
+	case atReopen:
+		w.row, w.owner, w.at = row, "", atClaim
+	case atClaim:
+		if w.row.Status == Processing {
+			m.count("takeover")
+		}
+		if w.id.ran[w.claim.Replays] == nil {
+			w.id.ran[w.claim.Replays] = map[string]bool{}
+		}
+		w.id.ran[w.claim.Replays][w.claim.Owner] = true
+		w.at = atAttempt
+	case atFail:
+		w.row, w.at = row, atBack
+		if row.Attempts >= m.max {
+			w.at = atLetter
+		}
+	case atUnclaim:
+		w.forget() // the session ended when the dependency was given up
+	case atExhaust:
+		w.row, w.at = row, atLetter
+	case atDead:
+		w.at = atAck
+	}
+}
+
+// attempt is the handler before its transaction, or of the kind that calls out of process.
+func (w *worker) attempt(m *model) {
+	if m.heal {
+		w.at = atCommit
+		return
+	}
+	w.ended(m, m.choose("attempt", "begin", "begin", "begin", "begin", "fails", "fails", "permanent", "dependency away"))
+}
+
+// ended goes on after a handler that did not succeed.
+func (w *worker) ended(m *model, how string) {
+	m.count("attempt " + how)
+	switch how {
+	case "begin":
+		w.at = atCommit
+	case "fails":
+		w.at = atFail
+	case "permanent":
+		w.row, w.at = w.claim.Row(), atLetter
+	case "dependency away": // the deliveries are given back, then the claim, before anything new is consumed
+		w.disconnect(m)
+		w.at = atUnclaim
+	}
+}
+
+// release acks what is in hand; the ack of a lost session is void.
+func (w *worker) release() {
+	w.hand = nil
+	w.forget()
+}
+
+func (w *worker) forget() { *w = worker{who: w.who, at: atIdle, hand: w.hand} }
+
+func (w *worker) crash(m *model) {
+	if w.tx != nil {
+		if err := w.tx.Rollback(); err != nil {
+			m.rt.Fatal(err)
+		}
+		w.id.locked = false
+	}
+	w.disconnect(m)
+	w.forget()
+}
+
+func (w *worker) disconnect(m *model) {
+	if w.hand == nil {
+		return
+	}
+	m.requeue(w.id, *w.hand)
+	w.hand = nil
+}
+
+func (w *worker) holds(id *identity) *message {
+	if w.id == id {
+		return w.hand
+	}
+	return nil
+}
+
+func (w *worker) holdsLetter(*identity) bool { return false }

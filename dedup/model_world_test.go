@@ -1,0 +1,298 @@
+package dedup
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// The clock of the model: nothing comes due by itself while a sequence runs.
+const (
+	modelLease = 3 * time.Hour
+	modelDelay = time.Hour
+)
+
+// lab is what all sequences share, and what it counts.
+type lab struct {
+	t         *testing.T
+	wire      *lossyWire
+	pool      *sql.DB
+	logs      map[int]*Log // by MaxAttempts
+	sequences int
+	messages  int
+	steps     int // random ones
+	shortest  int
+	healing   int // steps after the faults, until everything rests
+	happened  map[string]int
+	violation string // the first
+}
+
+// model is one sequence: a few identities, the actors on them, and the broker between.
+type model struct {
+	*lab
+	rt      *rapid.T
+	log     *Log
+	max     int
+	ids     []*identity
+	actors  []actor
+	zombies []*openCommit
+	stalled map[string]bool // actors that do nothing for a while
+	resends int
+	trace   []string
+	sent    int  // messages of this sequence
+	rough   bool // handlers fail more often than not
+	heal    bool // faults are over, handlers succeed
+	step    int
+	did     stage // the transition that this step makes, if any
+}
+
+// message is one copy in the broker. letter is -1, or the replays that a letter moved to the main queue by hand carries.
+type message struct {
+	redelivered bool
+	letter      int
+}
+
+// identity is one row, its copies in the broker, and what the test knows of both by itself.
+type identity struct {
+	Key
+	entry Entry
+
+	main, retry []message
+	letters     []int // in the dead-letter queue: the replays each was made at, -1 when the broker made it
+	locked      bool  // an open transaction has the row
+
+	row     Version // as committed
+	effects int
+	age     time.Duration           // since the last transition
+	early   bool                    // given back unrun: due at once
+	ran     map[int]map[string]bool // claims that a worker got, by replays and owner
+	ending  map[string]bool         // owners that have tried to end their claim
+}
+
+// openCommit is a transaction whose COMMIT the server has not decided.
+type openCommit struct {
+	*zombie
+	id *identity
+}
+
+// actor is somebody who works step by step.
+type actor interface {
+	name() string
+	enabled(m *model) bool
+	act(m *model)
+	idle() bool
+	worksOn(id *identity) bool
+	crash(m *model)      // loses all it knows; what it had in hand goes back to the broker
+	disconnect(m *model) // keeps what it knows, loses what it had in hand
+	holds(id *identity) *message
+	holdsLetter(id *identity) bool
+}
+
+func (m *model) count(what string) { m.happened[what]++ }
+
+// choose draws one of the options; one that stands there twice is twice as likely.
+func (m *model) choose(label string, options ...string) string {
+	if len(options) == 1 {
+		return options[0]
+	}
+	o := rapid.SampledFrom(options).Draw(m.rt, label)
+	m.trace = append(m.trace, o)
+	return o
+}
+
+// maybe is true about once in n while faults last.
+func (m *model) maybe(what string, n int) bool {
+	if m.heal || rapid.IntRange(0, n).Draw(m.rt, what) != n/2 {
+		return false
+	}
+	m.count(what)
+	m.trace = append(m.trace, what)
+	return true
+}
+
+// commitWith runs what ends in one COMMIT on id's row, whose fate is drawn.
+func (m *model) commitWith(id *identity, commit func() error) error {
+	f := answered
+	if !m.heal {
+		all := []fate{answered, answered, answered, answered, answered, answered, answered, answered, lostAfter, lostBefore, undecided}
+		f = rapid.SampledFrom(all).Draw(m.rt, "COMMIT")
+	}
+	m.wire.next = f
+	err := commit()
+	took := m.wire.next != f || f == answered
+	m.wire.next = answered
+	if took && f != answered {
+		m.count(string(f))
+		m.trace = append(m.trace, string(f))
+	}
+	if z := m.wire.left; z != nil {
+		m.wire.left = nil
+		m.zombies = append(m.zombies, &openCommit{z, id})
+		id.locked = true
+	}
+	return err
+}
+
+// transition runs one call of the log that commits by itself. Sometimes all of its answer is forgotten.
+func (m *model) transition(id *identity, call func() error) error {
+	err := m.commitWith(id, call)
+	if err == nil && m.maybe("answer forgotten", 12) {
+		return ErrUnknown
+	}
+	return err
+}
+
+// confirmed publishes a copy. false: the confirm was lost, and with it perhaps the copy.
+func (m *model) confirmed(publish func()) bool {
+	if !m.maybe("confirm lost", 12) {
+		publish()
+		return true
+	}
+	if m.choose("copy", "arrived", "did not arrive") == "arrived" {
+		publish()
+	}
+	return false
+}
+
+// effect is what the handler writes.
+func (m *model) effect(tx *sql.Tx, id *identity) error {
+	_, err := tx.ExecContext(m.t.Context(), "INSERT INTO model_effect (name) VALUES (?)", []byte(id.Name))
+	return err
+}
+
+// requeue gives a copy back: the broker delivers it again, or, over its delivery limit, makes a letter of it.
+func (m *model) requeue(id *identity, c message) {
+	if c.letter < 0 && m.maybe("delivery limit", 14) {
+		id.letters = append(id.letters, -1)
+		return
+	}
+	m.count("redelivery")
+	c.redelivered = true
+	id.main = append(id.main, c)
+}
+
+// sync reads the committed state and judges how it came about.
+func (m *model) sync() {
+	for _, id := range m.ids {
+		next, effects := Version{Status: Absent}, 0
+		var owner sql.NullString
+		row := m.pool.QueryRowContext(m.t.Context(), "SELECT consumer_status, consumer_times, replays, owner,"+
+			" (SELECT COUNT(*) FROM model_effect WHERE name = l.msg_key) FROM consumer_log l"+keyIs, keyArgs(id.Key)...)
+		switch err := row.Scan(&next.Status, &next.Attempts, &next.Replays, &owner, &effects); err {
+		case nil:
+			next.Owner = owner.String
+		case sql.ErrNoRows:
+			if err := m.pool.QueryRowContext(m.t.Context(), "SELECT COUNT(*) FROM model_effect WHERE name = ?",
+				[]byte(id.Name)).Scan(&effects); err != nil {
+				m.rt.Fatal(err)
+			}
+		default:
+			m.rt.Fatal(err)
+		}
+		prev := id.row
+		id.row, id.effects = next, effects
+		if next != prev {
+			m.rt.Logf("      %s: %v -> %v, effects %d", id.Name, prev, next, effects)
+			m.judge(id, prev, next, m.did)
+		}
+	}
+	m.did = ""
+	m.check()
+}
+
+// judge looks at one step of a row: was it time, and does the row count what happened?
+func (m *model) judge(id *identity, prev, next Version, did stage) {
+	reopened := next.Status == Failed && next.Replays == max(prev.Replays, 0)+1
+	if !reopened && prev.Status != Absent && next.Replays != prev.Replays {
+		m.violated("A", "%s: %v became %v: it forgot a reopening", id.Name, prev, next)
+	}
+	if prev.Status == Processing && id.age < modelLease &&
+		(next.Status == Processing || next.Status == Discarded || reopened || did == atExhaust) {
+		m.violated("B", "%s: %v became %v %v after its claim, although the lease is %v", id.Name, prev, next, id.age, modelLease)
+	}
+	exhausted := next.Status == Failed && next.Attempts == prev.Attempts && id.age >= modelLease
+	if prev.Status == Processing && next.Status != Processing && next.Status != Discarded && !reopened && !exhausted && !id.ending[prev.Owner] {
+		m.violated("B", "%s: %v became %v, and its owner did nothing", id.Name, prev, next)
+	}
+	if due := m.due(prev.Attempts); prev.Status == Failed && next.Status == Processing && id.age < due && !id.early {
+		m.violated("B", "%s: %v became %v %v after its failure, due after %v", id.Name, prev, next, id.age, due)
+	}
+	givenBack := prev.Status == Processing && next.Status == Failed && !reopened && next.Attempts == prev.Attempts-1
+	if givenBack {
+		delete(id.ran[prev.Replays], prev.Owner)
+	}
+	id.age, id.early = 0, givenBack
+}
+
+// due is how long a row waits after so many attempts, by the test's own reckoning.
+func (m *model) due(attempts int) time.Duration {
+	if attempts <= 0 {
+		return 0
+	}
+	return time.Duration(min(attempts, 2)) * modelDelay * 9 / 10
+}
+
+// check holds the invariants that are about what is, not how it came about.
+func (m *model) check() {
+	for _, id := range m.ids {
+		copies := len(id.main) + len(id.retry)
+		letters := len(id.letters)
+		ownLetter := false
+		for _, c := range slices.Concat(id.main, id.retry) {
+			ownLetter = ownLetter || c.letter == id.row.Replays
+		}
+		for _, a := range m.actors {
+			if c := a.holds(id); c != nil {
+				copies++
+				ownLetter = ownLetter || c.letter == id.row.Replays
+			}
+			if a.holdsLetter(id) {
+				letters++
+			}
+		}
+		ran := len(id.ran[id.row.Replays])
+		switch {
+		case id.effects > 1:
+			m.violated("E", "%s: %d effects", id.Name, id.effects)
+		case (id.effects == 1) != (id.row.Status == Success):
+			m.violated("S", "%s is %v with %d effects", id.Name, id.row, id.effects)
+		case id.row.Status != Success && id.row.Status != Discarded && copies+letters == 0:
+			m.violated("L", "%s is %v, and there is no copy of it", id.Name, id.row)
+		case id.row.Status == Dead && letters == 0 && !ownLetter:
+			m.violated("D", "%s is %v, and there is no letter of it", id.Name, id.row)
+		case ran > m.max || id.row.Status != Absent && (ran > id.row.Attempts || id.row.Attempts > m.max):
+			m.violated("A", "%s is %v after %d attempts, of %d allowed", id.Name, id.row, ran, m.max)
+		}
+	}
+}
+
+// The invariants by letter, as in docs/model.
+var invariants = map[string]string{
+	"E": "the effect is committed at most once",
+	"S": "success and effect stand or fall together",
+	"L": "nothing is lost",
+	"D": "a dead row has a letter",
+	"A": "the row counts its openings and the attempts of each, and allows no more than the maximum",
+	"B": "no attempt before its time, nothing taken from a live lease",
+	"H": "when the faults are over, everything ends",
+}
+
+func (m *model) violated(invariant, format string, args ...any) {
+	m.rt.Helper()
+	what := fmt.Sprintf(format, args...)
+	if m.violation == "" {
+		m.violation = fmt.Sprintf("%s after %d sequences and %d steps: %s", invariant, m.sequences, m.steps, what)
+	}
+	m.rt.Fatalf("%s (%s) is violated: %s", invariant, invariants[invariant], what)
+}
+
+// logStep writes one step into the trace that a failed sequence prints.
+func (m *model) logStep(name string) {
+	m.rt.Logf("%3d %s: %s", m.step, name, strings.Join(m.trace, ", "))
+	m.trace = m.trace[:0]
+}
