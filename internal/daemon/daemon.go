@@ -26,6 +26,7 @@ type Daemon struct {
 	log      *slog.Logger
 	registry *prometheus.Registry
 	engine   *consumer.Consumer
+	gauges   *gauges
 	closers  []io.Closer // in the order in which they were opened
 	admin    *admin.Server
 }
@@ -82,6 +83,9 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	})
 	if err != nil {
 		return d, err
+	}
+	if d.gauges, err = newGauges(records, d.registry, log); err != nil {
+		return d, fmt.Errorf("metrics: %w", err)
 	}
 	engine := engineConfig(cfg)
 	engine.Hook = o.hook
@@ -159,8 +163,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	} else {
 		served <- nil
 	}
+	wg.Go(func() { d.gauges.run(pages) })
 	err := d.engine.Run(ctx)
-	// 1 engine (intake, work, copies, acks, publisher, consumer connection)  2 pages  3 pools
+	// 1 engine (intake, work, copies, acks, publisher, consumer connection)  2 pages and gauges  3 pools
 	stopPages()
 	wg.Wait()
 	return errors.Join(err, <-served, d.close())
