@@ -20,6 +20,19 @@ import (
 // childEnv, set to a key, makes this test binary a daemon that dies whenever its handler gets a message with that key.
 const childEnv = "ROLLBACKD_TEST_POISON"
 
+// crashEnv, set to a point of a message's life, makes this test binary a daemon that kills itself there.
+const crashEnv = "ROLLBACKD_TEST_CRASH_AT"
+
+// killAt is a hook that ends the process as kill -9 does.
+func killAt(point consumer.Point) func(consumer.Point) {
+	return func(p consumer.Point) {
+		if p == point {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // the signal is on its way
+		}
+	}
+}
+
 // crashCode is the exit code of such a death.
 const crashCode = 66
 
@@ -45,7 +58,7 @@ func (h poisonedHandler) Handle(ctx context.Context, tx *gorm.DB, msgs []consume
 }
 
 // runChild is main of the child process.
-func runChild(poison string) int {
+func runChild(o daemon.Option) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
@@ -54,7 +67,7 @@ func runChild(poison string) int {
 		log.Error("configuration", "err", err)
 		return 2
 	}
-	d, err := daemon.New(ctx, cfg, log, daemon.WithHandler(poisonedHandler{poison}))
+	d, err := daemon.New(ctx, cfg, log, o)
 	if err == nil {
 		err = d.Run(ctx)
 	}

@@ -4,14 +4,19 @@ import (
 	"os"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/stack"
 )
 
-// TestMain runs the tests, or, in a process that a test has started with childEnv set, a daemon with a handler that no
-// product has.
+// TestMain runs the tests, or, in a process that a test has started with childEnv or crashEnv set, a daemon with a handler or a
+// hook that no product has.
 func TestMain(m *testing.M) {
 	if poison := os.Getenv(childEnv); poison != "" {
-		os.Exit(runChild(poison))
+		os.Exit(runChild(daemon.WithHandler(poisonedHandler{poison})))
+	}
+	if point := os.Getenv(crashEnv); point != "" {
+		os.Exit(runChild(daemon.WithHook(killAt(consumer.Point(point)))))
 	}
 	stack.Main(m, func() error { return os.RemoveAll(built.dir) })
 }

@@ -1,0 +1,135 @@
+package daemon_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/oracle"
+	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/shop"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// Given work of every kind, when the process kills itself with SIGKILL at a point of a message's life, then the next
+// process finishes everything: what is in order is applied once, what is hopeless is a dead letter.
+func TestProcessKilledAtAnyPointLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	for _, point := range []consumer.Point{
+		consumer.PointClaimed, consumer.PointEffect, consumer.PointCommitted, consumer.PointFailed,
+		consumer.PointRetryCopy, consumer.PointLetter, consumer.PointDead, consumer.PointAcked,
+	} {
+		t.Run(string(point), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "LOCK_TTL", "1s", "LEASE", "2s", "HANDLER_TIMEOUT", "1s", "LANES", "2", "BATCH_SIZE", "50",
+				"MAX_ATTEMPTS", "3", "RETRY_DELAYS", "100ms,200ms")
+			orders := w.open(300)
+			sent := w.route.Rollbacks(orders[:290])
+			for _, o := range orders[290:] { // each dies in its own way: at once, at its first attempt, after its last
+				sent = append(sent, badRollbacks(w.route, []shop.Order{o})...)
+				unknown := w.route.Message("unknown-"+o.SN, []byte(goodBody))
+				sent = append(sent, oracle.Sent{Publishing: unknown, Fate: dies(point)})
+			}
+			w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
+			w.publish(sent...)
+
+			executable, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			killed := w.startProcess(program.Options{Path: executable, Env: append(w.environ(), crashEnv+"="+string(point)), Log: w.logs})
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			if code, err := killed.Wait(ctx); err != nil || code != 128+int(syscall.SIGKILL) {
+				t.Fatalf("the process ended with %d (%v), want to be killed at the point %s", code, err, point)
+			}
+			daemon := w.start()
+			w.ended(len(sent), time.Minute)
+			w.stop(daemon)
+			report := w.judge(oracle.Allowance{Attempts: 2})
+			if report.Applied != 290 || report.DeadLettered != 30 {
+				t.Errorf("%d applied and %d dead, want 290 and 30", report.Applied, report.DeadLettered)
+			}
+		})
+	}
+}
+
+// dies is open where the kill may take the last attempt of a message: it is "crashed" then, else "exhausted".
+func dies(point consumer.Point) oracle.Fate {
+	if point == consumer.PointClaimed || point == consumer.PointEffect {
+		return oracle.Fate{}
+	}
+	return oracle.ToDie(wire.ReasonExhausted)
+}
+
+// Given ten daemons on one queue, when every message is published five times, then every one takes effect once and all
+// other copies are absorbed.
+func TestTenDaemonsAndFiveCopiesOfEverything(t *testing.T) {
+	t.Parallel()
+	messages := sized(1000, 20_000)
+	w := newWorld(t, "LANES", "2", "BATCH_SIZE", "100")
+	orders := w.open(messages)
+	var sent []oracle.Sent
+	for range 5 {
+		sent = append(sent, w.route.Rollbacks(orders)...)
+	}
+	w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
+	var all []*program.Process
+	for range 10 {
+		all = append(all, w.start())
+	}
+	w.publish(sent...)
+	w.ended(messages, 2*time.Minute)
+	for _, p := range all {
+		w.stop(p)
+	}
+	report := w.judge(oracle.Allowance{})
+	if report.Applied != messages || report.DuplicatesAbsorbed != 4*messages {
+		t.Errorf("%d applied and %d copies absorbed, want %d and %d", report.Applied, report.DuplicatesAbsorbed, messages, 4*messages)
+	}
+}
+
+// Given a schema that is dropped and made again, when the same messages come again and Redis still remembers them as done,
+// then all are applied: no mark of the old schema suppresses anything.
+func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	orders := w.open(200)
+	daemon := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.ended(len(orders), time.Minute)
+	w.stop(daemon)
+
+	var tables []string
+	for name, kind := range w.pairs("SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE()") {
+		drop := "DROP TABLE `"
+		if strings.Contains(kind, "VIEW") {
+			drop = "DROP VIEW `"
+		}
+		tables = append(tables, drop+name+"`")
+	}
+	for _, drop := range tables {
+		if _, err := w.db.ExecContext(t.Context(), drop); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.migrate()
+	if err := shop.Stock(t.Context(), w.db, skus, 10_000_000); err != nil {
+		t.Fatal(err)
+	}
+	if err := shop.SeedReserved(t.Context(), w.db, orders); err != nil {
+		t.Fatal(err)
+	}
+	w.remember()
+	again := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.ended(len(orders), time.Minute)
+	w.stop(again)
+	if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) {
+		t.Errorf("%d applied in the new schema, want all %d", report.Applied, len(orders))
+	}
+}
