@@ -27,10 +27,9 @@ func (o Options) schedule() []planned {
 			deck = append(deck, f)
 		}
 	}
-	// Two hands never get through more entries than this.
 	rounds := 1
-	if !o.Round {
-		rounds = 1 + int(o.Duration/(10*time.Second))
+	if !o.Round && len(deck) > 0 { // a hand takes over a second for each entry
+		rounds += hands * int(o.Duration/time.Second) / len(deck)
 	}
 	var plan []planned
 	for range rounds {
@@ -49,15 +48,15 @@ func (o Options) schedule() []planned {
 	return plan
 }
 
-// wants says whether a kind of fault belongs to the run. A round of a cluster need not repeat what the round of a single
-// node has shown of MySQL and Redis.
+// wants says whether a kind of fault belongs to the run. That of a cluster is about RabbitMQ and the daemons: what MySQL and
+// Redis do to them does not depend on the number of its nodes.
 func (o Options) wants(f fault) bool {
 	switch {
 	case len(o.Only) > 0:
 		return slices.Contains(o.Only, f.name)
 	case f.nodes != 0:
 		return f.nodes == o.Nodes
-	case o.Round && o.Nodes > 1:
+	case o.Nodes > 1:
 		at := f.targets(planned{})[0]
 		return at != onMySQL && at != onRedis
 	}

@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -35,7 +36,7 @@ func main() {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
-	duration := flags.Duration("duration", 5*time.Minute, "how long faults are started, two thirds of it with one RabbitMQ node")
+	duration := flags.Duration("duration", 5*time.Minute, "how long faults are started, half of it with one RabbitMQ node")
 	seed := flags.Uint64("seed", 0, "of the schedule; 0 takes one by chance")
 	nodes := flags.String("nodes", "1,3", "the phases: RabbitMQ nodes of each, 1 or 3")
 	round := flags.Bool("round", false, "each kind of fault once, shortened")
@@ -70,20 +71,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 func phases(ctx context.Context, o chaos.Options, all time.Duration, nodes string) error {
 	var errs []error
 	for phase := range strings.SplitSeq(nodes, ",") {
-		switch phase {
-		case "1":
-			o.Nodes, o.Duration = 1, all
-			if nodes != phase {
-				o.Duration = all * 2 / 3
-			}
-		case "3":
-			o.Nodes, o.Duration = 3, all
-			if nodes != phase {
-				o.Duration = all / 3
-			}
-		default:
+		n, err := strconv.Atoi(phase)
+		if err != nil || n != 1 && n != 3 {
 			return fmt.Errorf("-nodes %q: want 1, 3 or 1,3", nodes)
 		}
+		o.Nodes, o.Duration = n, all/time.Duration(1+strings.Count(nodes, ","))
 		result, err := chaos.Run(ctx, o)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
