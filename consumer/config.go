@@ -40,7 +40,7 @@ type Config struct {
 	// Lease protects a claimed row from other workers, by the database's clock. Longer than HandlerTimeout.
 	Lease time.Duration
 	// LockTTL is how long a dead worker's lock in Redis keeps others off; 0 means 10s. DoneTTL is how long Redis ends
-	// duplicates before MySQL is asked, at about 150 bytes a message; 0 means 5m. LockOnError says what happens while
+	// duplicates before MySQL is asked, at about 210 bytes a message; 0 means 5m. LockOnError says what happens while
 	// Redis is away; empty means proceed.
 	LockTTL, DoneTTL time.Duration
 	LockOnError      dedup.LockPolicy

@@ -72,7 +72,7 @@ type Config struct {
 	HandlerTimeout time.Duration `env:"HANDLER_TIMEOUT"`
 	// LockTTL is how long a dead worker's lock keeps others off a key; it is renewed at a third. 1s to 10m. Default 10s.
 	LockTTL time.Duration `env:"LOCK_TTL"`
-	// DoneTTL is how long Redis remembers a done message (about 150 bytes each). 1s to 24h. Default 5m.
+	// DoneTTL is how long Redis remembers a done message (about 210 bytes each (measured on Redis 7)). 1s to 24h. Default 5m.
 	DoneTTL time.Duration `env:"DONE_TTL"`
 	// LockOnError says what happens while Redis is away: proceed or pause. Default proceed.
 	LockOnError string `env:"LOCK_ON_ERROR"`
