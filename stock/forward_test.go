@@ -1,6 +1,7 @@
 package stock_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -33,6 +34,26 @@ func TestReserveAgainIsDone(t *testing.T) {
 	must(t, w.reserve("a", item(2, 2), item(1, 1)))
 	w.wantAmount(1, 9)
 	w.wantAmount(2, 8)
+}
+
+// A call of more items than one statement takes inserts rows of its own before it meets those of an earlier call.
+func TestReserveTakesNothingForFree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var items []stock.Item
+	values := ""
+	for sku := range int64(1000) {
+		items = append(items, item(sku+1, 1))
+		values += fmt.Sprintf(", (%d, 10, 0)", sku+1)
+	}
+	w.exec("INSERT INTO stock (sku_id, amount, version) VALUES " + values[2:])
+	must(t, w.reserve("a", items[900:]...))
+	if err := w.reserve("a", items...); !is(err, stock.ErrQuantity) {
+		t.Errorf("error is %v, want ErrQuantity", err)
+	}
+	must(t, w.rollback(stock.Options{}, message("a", "k")))
+	w.wantAmount(1, 10)
+	w.wantAmount(1000, 10)
 }
 
 func TestReserveRefuses(t *testing.T) {

@@ -41,11 +41,15 @@ func Reserve(ctx context.Context, tx *gorm.DB, orderSN string, items []Item) err
 // reserve writes the reservations, before it looks whether the order as a whole was refused: a rollback that refuses it
 // does the same in the same order, so of the two at most one gets through.
 func (s *session) reserve(ctx context.Context, orderSN string, items []Item) (done bool, err error) {
-	if err := s.insertReservations(ctx, orderSN, items); err != nil {
+	if inserted, err := s.insertReservations(ctx, orderSN, items); err != nil {
 		if dup, ok := errors.AsType[*mysql.MySQLError](err); !ok || dup.Number != errDuplicate {
 			return false, err
 		}
-		return true, s.explainDuplicate(ctx, orderSN, items)
+		err = s.explainDuplicate(ctx, orderSN, items)
+		if err == nil && inserted > 0 { // the rows just found are partly our own, and nothing was taken for them
+			err = someReserved(items[0].SKU)
+		}
+		return true, err
 	}
 	o, err := s.lockOrder(ctx, orderSN)
 	if err != nil {
@@ -57,7 +61,9 @@ func (s *session) reserve(ctx context.Context, orderSN string, items []Item) (do
 	return false, nil
 }
 
-func (s *session) insertReservations(ctx context.Context, orderSN string, items []Item) error {
+// insertReservations inserts as many rows as a statement takes at a time and returns how many it has inserted, also
+// beside an error.
+func (s *session) insertReservations(ctx context.Context, orderSN string, items []Item) (inserted int, err error) {
 	for chunk := range slices.Chunk(items, maxIn) {
 		s.text("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ")
 		for i, it := range chunk {
@@ -71,10 +77,11 @@ func (s *session) insertReservations(ctx context.Context, orderSN string, items 
 			s.text(",1,UTC_TIMESTAMP(6))")
 		}
 		if _, err := s.exec(ctx); err != nil {
-			return fmt.Errorf("insert reservations: %w", err)
+			return inserted, fmt.Errorf("insert reservations: %w", err)
 		}
+		inserted += len(chunk)
 	}
-	return nil
+	return inserted, nil
 }
 
 // explainDuplicate says why reservations exist already; nil when they are the very ones that were asked for.
@@ -90,7 +97,7 @@ func (s *session) explainDuplicate(ctx context.Context, orderSN string, items []
 		r := o.find(it.SKU)
 		switch {
 		case r == nil:
-			return fmt.Errorf("sku %d: %w: other items of this call are reserved already", it.SKU, ErrQuantity)
+			return someReserved(it.SKU)
 		case r.status == refused:
 			return fmt.Errorf("sku %d: %w", it.SKU, ErrRefused)
 		case r.status == released:
@@ -102,6 +109,10 @@ func (s *session) explainDuplicate(ctx context.Context, orderSN string, items []
 		}
 	}
 	return nil
+}
+
+func someReserved(sku int64) error {
+	return fmt.Errorf("sku %d: %w: other items of this call are reserved already", sku, ErrQuantity)
 }
 
 // lockOrder reads and locks all rows of one order.
