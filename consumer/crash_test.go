@@ -74,7 +74,7 @@ func TestALostAnswerToCommitChangesNothing(t *testing.T) {
 			w := newWorld(t)
 			w.cast()
 			l := w.proxied()
-			dropped := l.mysql.DropReply(nth(n, "COMMIT"))
+			dropped := l.mysql.DropReply(nthCommit(n))
 			r := w.start()
 			await(t, dropped, "the answer is lost")
 			w.castEnded()

@@ -69,6 +69,11 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 				return nil
 			}, "Duplicate entry",
 		},
+		"a statement larger than MySQL takes": {
+			func(_ context.Context, tx *gorm.DB) error {
+				return tx.Exec("SELECT LENGTH(?)", strings.Repeat("x", 200_000)).Error
+			}, "packet for query is too large",
+		},
 		"blames a message that is not there": {
 			func(context.Context, *gorm.DB) error {
 				return consumer.Blame(consumer.BlamedMessage{Index: 99, Err: errors.New("what")})
@@ -79,6 +84,7 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.cfg.Lanes, w.cfg.HandlerTimeout = 1, 300*time.Millisecond
+			w.dsn += "?maxAllowedPacket=100000"
 			w.exec("CREATE TABLE positive (n INT PRIMARY KEY, CHECK (n >= 0)) ENGINE=InnoDB")
 			w.exec("INSERT INTO positive VALUES (0)")
 			w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {

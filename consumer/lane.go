@@ -41,6 +41,7 @@ type lane struct {
 	life     func(context.Context, *batch) error
 	size     int
 	backstop bool
+	trial    trial
 	quit     <-chan struct{} // closed when nothing more may be started; run sets it
 }
 
@@ -50,6 +51,9 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 	l.quit = intake.Done()
 	for n := 1; ; n++ {
 		l.clock.rest()
+		if intake.Err() != nil { // although more may have been delivered
+			return nil
+		}
 		taken, err := l.sub.Collect(intake, l.size, l.c.cfg.BatchLinger, l.buf[:0])
 		if len(taken) == 0 {
 			if intake.Err() != nil {
@@ -147,12 +151,26 @@ func (l *lane) until(ctx context.Context, dependency string, op func(context.Con
 			missing = true
 			l.c.health.missing(ctx, dependency, err)
 		}
-		if time.Since(began) > l.c.cfg.GiveBackAfter {
+		if time.Since(began) > l.patience() {
 			return fmt.Errorf("%w: %w", errGiveBack, err)
 		}
 		if err := sleep(ctx, pause.NextBackOff()); err != nil {
 			return err
 		}
+	}
+}
+
+// patience is how long the lane waits for a dependency with a batch in hand: in a trial, no longer than until another
+// lane has ended it.
+func (l *lane) patience() time.Duration {
+	if l.trial.lanes == 0 {
+		return l.c.cfg.GiveBackAfter
+	}
+	select {
+	case <-l.quit:
+		return 0
+	default:
+		return l.trial.patience
 	}
 }
 

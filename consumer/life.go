@@ -346,10 +346,11 @@ func (l *lane) attempt(ctx context.Context, it *item) error {
 	return nil
 }
 
-// claim commits the row as processing with one more attempt.
+// claim commits the row as processing with one more attempt. If that is given up without an answer, it may be committed
+// all the same: then it is given back unrun.
 func (l *lane) claim(ctx context.Context, it *item) error {
 	owner := l.owner()
-	return l.onRow(ctx, it, func(ctx context.Context) error {
+	err := l.onRow(ctx, it, func(ctx context.Context) error {
 		claim, err := l.c.records.Claim(ctx, it.row, it.fullEntry(), owner)
 		if err != nil {
 			return err
@@ -359,6 +360,10 @@ func (l *lane) claim(ctx context.Context, it *item) error {
 		l.c.at(PointClaimed)
 		return nil
 	})
+	if err != nil {
+		l.c.debts.owe(dedup.Claim{Key: it.id.Key, Attempts: max(0, it.row.Attempts) + 1, Replays: it.row.Replays, Owner: owner})
+	}
+	return err
 }
 
 // applyClaimed runs the attempt. An unknown COMMIT is looked up: it is ours, still open, or somebody else's by now. A

@@ -19,7 +19,7 @@ const pausedByBrake = "max_dead_rate"
 func (c *Consumer) sessions(intake, work context.Context) error {
 	defer c.close(work)
 	pause := newBackOff()
-	probing := false // after the brake: one lane, one batch
+	var next trial
 	for first := true; intake.Err() == nil; first = false {
 		if err := c.ready(intake, work, first); err != nil {
 			if intake.Err() != nil {
@@ -28,8 +28,9 @@ func (c *Consumer) sessions(intake, work context.Context) error {
 			return err
 		}
 		began := time.Now()
-		err := c.session(intake, work, probing)
-		probing = false
+		last := next
+		err := c.session(intake, work, last)
+		next = trial{}
 		switch {
 		case intake.Err() != nil:
 			if cause := context.Cause(work); cause != nil {
@@ -41,11 +42,14 @@ func (c *Consumer) sessions(intake, work context.Context) error {
 			_ = sleep(intake, c.cfg.BrakePause) // its end is seen by the loop
 			c.brake.reset()
 			c.health.back(intake, pausedByBrake)
-			probing = true
+			next = trial{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}
 			continue
-		case err == nil: // the probe went well
+		case err == nil: // the trial went well
 			continue
-		case errors.Is(err, errHeldTooLong), errors.Is(err, errGiveBack):
+		case errors.Is(err, errGiveBack):
+			c.log.WarnContext(intake, "deliveries given back", "err", err)
+			next = trial{lanes: c.cfg.Lanes, size: 1, patience: min(max(last.patience*2, c.cfg.GiveBackAfter), c.cfg.HoldLimit)}
+		case errors.Is(err, errHeldTooLong):
 			c.log.WarnContext(intake, "deliveries given back", "err", err)
 		default:
 			c.health.missing(intake, DependencyRabbitMQ, err)
@@ -99,9 +103,18 @@ func (c *Consumer) prepare(intake, work context.Context) error {
 	return c.debts.pay(ctx, c.records)
 }
 
+// trial is how a session begins after all messages were given back: with few of them in hand, because each that is given
+// back once more costs it one of its queue's delivery limit, and an outage may last for days. What answered in ready may
+// still be away for the handler: a table, a right, a server that is read-only. The trial passes with the first batch of any
+// lane, so that one message with a trouble of its own cannot fail it for all. The zero trial is none.
+type trial struct {
+	lanes, size int
+	patience    time.Duration // before its batches are given back
+}
+
 // session is one connection with its lanes, until intake ends or any lane fails. It returns the first failure, nil when
-// intake ended or a probe passed.
-func (c *Consumer) session(intake, work context.Context, probing bool) error {
+// intake ended or its trial passed.
+func (c *Consumer) session(intake, work context.Context, t trial) error {
 	conn, err := rabbit.Dial(intake, c.amqp)
 	if err != nil {
 		return err
@@ -117,7 +130,7 @@ func (c *Consumer) session(intake, work context.Context, probing bool) error {
 			c.log.WarnContext(intake, w)
 		}
 	}
-	lanes, err := c.openLanes(intake, conn, probing)
+	lanes, err := c.openLanes(intake, conn, t)
 	if err != nil {
 		return err
 	}
@@ -130,7 +143,7 @@ func (c *Consumer) session(intake, work context.Context, probing bool) error {
 	defer c.health.set(false)
 
 	limit := 0
-	if probing {
+	if t.lanes > 0 {
 		limit = 1
 	}
 	running, stop := context.WithCancelCause(intake)
@@ -139,31 +152,50 @@ func (c *Consumer) session(intake, work context.Context, probing bool) error {
 	for _, l := range lanes {
 		wg.Go(func() { stop(l.run(running, work, limit)) })
 	}
+	wg.Go(func() {
+		<-running.Done()
+		c.cancel(intake, lanes)
+	})
 	wg.Wait()
-	// Cancel and close: what was prefetched goes back to the queue, everything in hand is settled.
+	// Close: what was prefetched goes back to the queue, everything in hand is settled.
 	if cause := context.Cause(running); !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return nil
 }
 
-func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, probing bool) ([]*lane, error) {
-	n := c.cfg.Lanes
-	if probing {
-		n = 1
+// cancel ends the consumers before their channels close one after the other: what one gives back would else be handed to
+// the next, which gives it back again, and each time counts as a delivery.
+func (c *Consumer) cancel(ctx context.Context, lanes []*lane) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cancelTimeout, fmt.Errorf("consumers not cancelled in %v", cancelTimeout))
+	defer cancel()
+	for _, l := range lanes {
+		if err := l.sub.Cancel(ctx); err != nil {
+			c.log.DebugContext(ctx, "cancel a consumer", "err", err) // the connection is gone, and the session with it
+			return
+		}
+	}
+}
+
+const cancelTimeout = 5 * time.Second
+
+func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, t trial) ([]*lane, error) {
+	n, size, prefetch := c.cfg.Lanes, c.cfg.BatchSize, c.cfg.Prefetch
+	if t.lanes > 0 {
+		n, size, prefetch = t.lanes, t.size, t.size
 	}
 	lanes := make([]*lane, 0, n)
 	for i := range n {
 		name := fmt.Sprintf("%s/%d", c.name, i)
-		sub, err := conn.Consume(ctx, c.cfg.Queue, rabbit.ConsumerTag(i), c.cfg.Prefetch)
+		sub, err := conn.Consume(ctx, c.cfg.Queue, rabbit.ConsumerTag(i), prefetch)
 		if err != nil {
 			return nil, fmt.Errorf("lane %d: %w", i, err)
 		}
-		l := &lane{c: c, name: name, sub: sub, clock: &laneClock{}, size: c.cfg.BatchSize}
+		l := &lane{c: c, name: name, sub: sub, clock: &laneClock{}, size: size, trial: t}
 		l.life = l.process
 		lanes = append(lanes, l)
 	}
-	if probing {
+	if t.lanes > 0 {
 		return lanes, nil
 	}
 	sub, err := conn.Consume(ctx, rabbit.BackstopQueue(c.cfg.Queue), rabbit.ConsumerTag(n), backstopBatch)

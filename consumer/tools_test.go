@@ -99,11 +99,14 @@ func await(t *testing.T, event <-chan struct{}, what string) {
 	}
 }
 
-// nth matches the n-th piece of client bytes, from 1, with this text in it.
-func nth(n int, text string) func([]byte) bool {
+// commit is MySQL's command COMMIT on the wire; READ COMMITTED is not.
+var commit = []byte("\x03COMMIT")
+
+// nthCommit matches the n-th COMMIT, from 1.
+func nthCommit(n int) func([]byte) bool {
 	seen := 0
 	return func(piece []byte) bool {
-		if bytes.Contains(piece, []byte(text)) {
+		if bytes.HasSuffix(piece, commit) {
 			seen++
 			return seen == n
 		}
