@@ -37,6 +37,31 @@ test: deps lint bin/with-servers ## lint, then all tests with the race detector 
 test-big: deps bin/with-servers ## the end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|KilledFiveTimes' $(ARGS) ./internal/daemon
 
+.PHONY: mutants
+mutants: deps ## take away one guard of the protocol at a time: the model test must notice
+	@scripts/mutants.sh
+
+# Bad messages and bad settings, end to end and one by one; docs/guarantees.md says which test holds which.
+BAD_INPUTS = BadMessages|BadValue|Refuse|Unknown|Decode|Key|Forged|Huge|HeadersThatFill|CheckSchema|Conflict|Copies
+FUZZ = ./internal/wire:FuzzIdentify ./internal/wire:FuzzParseKeySources ./internal/wire:FuzzReadHeaders \
+	./internal/daemon:FuzzDecode ./internal/config:FuzzPasswordIsNeverShown
+FUZZ_TIME ?= 10s
+
+.PHONY: test-faults
+test-faults: deps bin/with-servers bin/chaos ## bad inputs, one short round of every kind of fault, the fuzz targets
+	bin/with-servers $(GO) test -count=1 -timeout 5m -run '$(BAD_INPUTS)' ./internal/config ./internal/wire ./internal/daemon ./dedup ./stock ./consumer
+	bin/chaos -round -seed $(or $(SEED),0)
+	@for f in $(FUZZ); do echo "fuzz $${f#*:} for $(FUZZ_TIME)"; $(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzztime $(FUZZ_TIME) "$${f%:*}"; done
+
+DURATION ?= 5m
+.PHONY: chaos
+chaos: deps bin/chaos ## two daemons under random faults: DURATION=5m, SEED=n repeats the schedule, CHAOS='-nodes 3 -rate 500'
+	bin/chaos -duration $(DURATION) -seed $(or $(SEED),0) $(CHAOS)
+
+.PHONY: bin/chaos
+bin/chaos:
+	@$(GO) build -o $@ ./internal/chaos/cmd/chaos
+
 .PHONY: demo
 demo: deps ## a shop's life in one minute, on private servers
 	$(GO) run ./internal/demo
