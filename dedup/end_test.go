@@ -95,7 +95,7 @@ func TestDeadAllIsAllOrNothing(t *testing.T) {
 
 func TestDeadAllOfLargeBodiesStaysBelowThePacketLimit(t *testing.T) {
 	w := newWorld(t)
-	body := bytes.Repeat([]byte{'\''}, 400<<10) // every byte needs an escape
+	body := bytes.Repeat([]byte{'\''}, MaxBody) // every byte needs an escape
 	var letters []Letter
 	for i := range 50 {
 		e := entryOf(key(fmt.Sprint(i)))

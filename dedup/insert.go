@@ -7,10 +7,10 @@ import (
 )
 
 // A statement has at most so many rows, and so many bytes of values: max_allowed_packet is 16 MiB on MariaDB, and may be
-// set lower.
+// set lower. With its head, the longest statement has less than 1 MiB.
 const (
 	maxRows  = 1000
-	maxBytes = 1 << 20
+	maxBytes = 1000 << 10
 )
 
 // prepareTexts makes the texts of the statements over many rows once.
@@ -123,14 +123,15 @@ func chunkOf(n int, size func(i int) int) int {
 	return min(n, maxRows)
 }
 
-// rowOverhead is what a row costs in a statement besides its values, with room for escapes.
-const rowOverhead = 300
+// rowOverhead is what a row costs in a statement besides its keys, text and body.
+const rowOverhead = 250
 
+// keySize is the most that a row without its message takes; every byte may need a second one as escape.
 func (e *Entry) keySize() int {
-	return len(e.Group) + len(e.Tag) + len(e.Name) + len(e.MessageID) + rowOverhead
+	return 2*(len(e.Group)+len(e.Tag)+len(e.Name)+len(e.MessageID)) + rowOverhead
 }
 
-// size is how many bytes a letter's rows take in a statement; every byte of a body may need a second one as escape.
+// size is how many bytes a letter's rows take in a statement at most; a character of the remark may have four.
 func (l *Letter) size() int {
-	return l.keySize() + 2*min(len(l.Body), MaxBody) + 2*min(len(l.Properties), MaxProperties) + 2*MaxRemark
+	return l.keySize() + 2*min(len(l.Body), MaxBody) + 2*min(len(l.Properties), MaxProperties) + 4*min(len(l.Cause), MaxRemark)
 }

@@ -168,6 +168,10 @@ func force(cfg *mysql.Config, o OpenOptions) (warnings []string) {
 	cfg.Logger = &mysql.NopLogger{}                    // what goes wrong is returned as an error, and logged once
 	cfg.ParseTime, cfg.InterpolateParams, cfg.RejectReadOnly = true, true, true
 
+	if cfg.MaxAllowedPacket == mysql.NewConfig().MaxAllowedPacket {
+		// Ask the server. It hangs up on a statement that it finds too large, which looks as if it were away.
+		cfg.MaxAllowedPacket = 0
+	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Params)) {
 		if slices.Contains(overruled, strings.ToLower(name)) {
 			warn(true, "%s is ignored: rollbackd sets its own", name)

@@ -9,15 +9,16 @@ import (
 )
 
 // What the columns hold at most. Longer text is cut, a longer body keeps its beginning, longer properties are left out,
-// a longer owner or reason is refused.
+// a longer owner or reason is refused. Body and properties, every byte of them escaped, fit into a statement of 1 MiB,
+// the smallest max_allowed_packet that is in use: else a message that is too large could not even be filed as dead.
 const (
 	MaxRemark     = 1000 // characters
 	MaxBy         = 255  // characters
 	MaxReason     = 32   // bytes
 	MaxOwner      = 100  // bytes
 	MaxMessageID  = 255  // bytes; AMQP allows no more
-	MaxBody       = 1 << 20
-	MaxProperties = 1 << 20
+	MaxBody       = 256 << 10
+	MaxProperties = 64 << 10
 )
 
 // Row is one identity's row as it was read, or as a transition left it.

@@ -1,0 +1,72 @@
+package dedup
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// A row that the server finds too large could never be written: its message would come back for ever.
+func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
+	server := stack.OwnMySQL(t)
+	dsn := server.Database(t)
+	newWorldOn(t, dsn).exec("SET GLOBAL max_allowed_packet = 1048576")
+	w := worldOf(t, dsn, open(t, dsn))
+	if n := w.number("SELECT @@max_allowed_packet"); n != 1<<20 {
+		t.Fatalf("max_allowed_packet is %d", n)
+	}
+	// given values that take as many bytes as they can: each a quote, which is escaped, or a character of four bytes
+	quotes := func(n, unique int) string { return fmt.Sprintf("%s%05d", strings.Repeat("'", n-5), unique) }
+	worst := func(i int) Entry {
+		k := Key{Group: quotes(MaxGroup, 0), Tag: quotes(MaxTag, 0), Name: quotes(MaxName, i)}
+		return Entry{Key: k, BodyHash: sha256.Sum256([]byte{byte(i)}), MessageID: quotes(MaxMessageID, i)}
+	}
+	cause := strings.Repeat("\U0001F600", 2*MaxRemark)
+
+	huge := worst(0)
+	huge.Body, huge.Properties = bytes.Repeat([]byte{0}, 16<<20), bytes.Repeat([]byte("\""), MaxProperties)
+	wantError(t, "dead with a huge body", w.log.Dead(t.Context(), absent(huge.Key), huge, "malformed", cause), nil)
+	huge.Key.Name = quotes(MaxName, 1)
+	wantError(t, "a huge letter", w.log.DeadAll(t.Context(), []Letter{{huge, "malformed", cause}}), nil)
+	huge.Key.Name = quotes(MaxName, 2)
+	c, err := w.log.Claim(t.Context(), absent(huge.Key), huge, "owner")
+	wantError(t, "claim", err, nil)
+	_, err = w.log.Fail(t.Context(), c, cause)
+	wantError(t, "fail", err, nil)
+
+	var letters []Letter
+	var entries []Entry
+	var keys []Key
+	for i := range 3000 {
+		letter := Letter{worst(10_000 + i), "permanent", cause}
+		letter.Body = bytes.Repeat([]byte{0}, i%100)
+		letters, entries = append(letters, letter), append(entries, worst(20_000+i))
+		keys = append(keys, letter.Key)
+	}
+	wantError(t, "many letters", w.log.DeadAll(t.Context(), letters), nil)
+	wantError(t, "many successes", w.insertSuccess(entries...), nil)
+	rows, err := w.log.LookUp(t.Context(), keys)
+	wantError(t, "look up", err, nil)
+	for _, k := range keys {
+		if rows[k].Status != Dead {
+			t.Fatalf("%v is %v", k, rows[k].Status)
+		}
+	}
+}
+
+func TestTheServersPacketLimitIsKnown(t *testing.T) {
+	w := newWorld(t)
+	limit := w.number("SELECT @@max_allowed_packet")
+	before := w.number("SELECT CONNECTION_ID()")
+	_, err := w.pool.Exec("DO LENGTH('" + strings.Repeat("x", limit) + "')")
+	if got := Classify(err); got != FaultTooLarge {
+		t.Errorf("%v, want %v: %v", got, FaultTooLarge, err)
+	}
+	if id := w.number("SELECT CONNECTION_ID()"); id != before {
+		t.Errorf("the connection was lost: now %d, was %d", id, before)
+	}
+}
