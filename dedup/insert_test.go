@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 func entries(n int) []Entry {
@@ -81,6 +83,20 @@ func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 	for _, k := range []Key{k, longest} {
 		wantError(t, "insert", w.insertSuccess(entryOf(k)), nil)
 		wantError(t, "insert again", w.insertSuccess(entryOf(k)), ErrExists)
+	}
+}
+
+func TestServersNameThePrimaryKeyInTheirOwnWay(t *testing.T) {
+	t.Parallel()
+	l := &Log{o: LogOptions{Table: "Trade_MQ_Log"}}
+	for index, want := range map[string]bool{
+		"PRIMARY": true, "Trade_MQ_Log.PRIMARY": true, "trade_mq_log.PRIMARY": true,
+		"audit_once": false, "audit.PRIMARY": false, "Trade_MQ_Log.other": false,
+	} {
+		err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: duplicateKey, Message: "Duplicate entry 'a' for key 'b' for key '" + index + "'"})
+		if got := l.exists(err); got != want {
+			t.Errorf("index %s is ours: %v, want %v", index, got, want)
+		}
 	}
 }
 

@@ -74,7 +74,8 @@ func (l *Log) exists(err error) bool {
 		return false
 	}
 	index = strings.TrimSuffix(index, "'")
-	return index == "PRIMARY" || index == l.o.Table+".PRIMARY" // MariaDB; MySQL 8
+	// MariaDB names the index alone, MySQL 8 the table too: in small letters where lower_case_table_names is 1.
+	return index == "PRIMARY" || strings.EqualFold(index, l.o.Table+".PRIMARY")
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {
