@@ -1,0 +1,251 @@
+package figure
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/rollbackd/rollbackd/bench/internal/rival"
+	"github.com/rollbackd/rollbackd/bench/internal/run"
+)
+
+// Figure is one figure with how it came about.
+type Figure struct {
+	Key     string             `json:"-"`
+	What    string             `json:"what"`
+	Unit    string             `json:"unit"`
+	Value   float64            `json:"value"`
+	Goal    string             `json:"goal"`
+	Reached *bool              `json:"reached"` // null: there is no goal, the figure is reported
+	Spread  Spread             `json:"spread"`  // of the rounds' own values
+	Rounds  []float64          `json:"rounds"`
+	Parts   map[string]float64 `json:"parts"` // what the value is made of: medians
+	Note    string             `json:"note,omitempty"`
+}
+
+// Spread is the smallest and the largest of some values.
+type Spread struct {
+	Min float64 `json:"min"`
+	Max float64 `json:"max"`
+}
+
+// goal is a bound; the zero value is none.
+type goal struct {
+	sign  string // "≥" or "≤"
+	bound float64
+}
+
+func atLeast(x float64) goal { return goal{"≥", x} }
+func atMost(x float64) goal  { return goal{"≤", x} }
+
+func (g goal) String() string {
+	if g.sign == "" {
+		return "reported"
+	}
+	return fmt.Sprintf("%s %v", g.sign, g.bound)
+}
+
+func (g goal) reached(value float64) *bool {
+	if g.sign == "" {
+		return nil
+	}
+	ok := value <= g.bound
+	if g.sign == "≥" {
+		ok = value >= g.bound
+	}
+	return &ok
+}
+
+// definition is a figure that is made of rounds.
+type definition struct {
+	key, what, unit string
+	goal            goal
+	others          []string // contestants besides the base
+	// make computes the figure's own values, one a cycle, and its parts.
+	make func(t *Turns) (rounds []float64, parts map[string]float64)
+	note string
+}
+
+var definitions = []definition{
+	{
+		key: "vs_plain", what: "rollbackd ÷ plain consume, each message acked singly, same queue", unit: "ratio", goal: atLeast(0.5),
+		others: []string{rival.PlainEach, rival.PlainMultiple},
+		make:   baseOver(false, rival.PlainEach), note: "plain consume only takes and acks; plain_multiple acks every 500",
+	},
+	{
+		key: "vs_classic", what: "rollbackd ÷ the classic algorithm, best of 1, 16, 64 workers", unit: "ratio", goal: atLeast(15),
+		others: allWorkers(rival.Classic), make: baseOver(true, allWorkers(rival.Classic)...),
+	},
+	{
+		key: "vs_watermill", what: "rollbackd ÷ watermill v1.5.1 + watermill-amqp/v3 v3.0.0, dedup row and effect in one transaction, best of 1, 16, 64 subscribers", unit: "ratio", goal: atLeast(8),
+		others: allWorkers(rival.Watermill), make: baseOver(true, allWorkers(rival.Watermill)...),
+	},
+	{
+		key: "duplicates_50", what: "with 50 % duplicates ÷ without, in deliveries/s", unit: "ratio", goal: atLeast(1),
+		others: []string{"duplicates"}, make: overBase("duplicates", deliveries),
+		note: "each block of 10,000 messages is followed by its copies, shuffled",
+	},
+	{
+		key: "log_5m", what: "with 5,000,000 rows already in consumer_log ÷ empty", unit: "ratio", goal: atLeast(0.8),
+		others: []string{"log_5m"}, make: overBase("log_5m", deliveries),
+	},
+	{
+		key: "poison", what: "with 1 failing message in 1,000 ÷ without, in applied messages/s", unit: "ratio", goal: atLeast(0.7),
+		others: []string{"poison"}, make: overBase("poison", applied),
+		note: "its order has no reservation: an ordinary failure, tried again after 1s, 5s, 30s, 2m",
+	},
+	{
+		key: "hot_goods", what: "ten goods ÷ 1,000 goods", unit: "ratio", goal: atLeast(0.8),
+		others: []string{"hot_goods"}, make: overBase("hot_goods", deliveries),
+	},
+	{
+		key: "redis_off", what: "REDIS_URL=off ÷ on", unit: "ratio", goal: atLeast(0.8),
+		others: []string{"redis_off"}, make: overBase("redis_off", deliveries),
+	},
+	{
+		key: "two_daemons", what: "two daemons ÷ one, on the same two cores", unit: "ratio",
+		others: []string{"two_daemons"}, make: overBase("two_daemons", deliveries),
+	},
+	{
+		key: "cpu_us_per_message", what: "the daemon's own CPU for a message, user and system", unit: "µs",
+		make: cpuOfBase, note: "the parts are the CPU of all processes for the same message",
+	},
+}
+
+func allWorkers(rival string) (names []string) {
+	for _, n := range workerCounts {
+		names = append(names, workers(rival, n))
+	}
+	return names
+}
+
+// The keys of the figures that are made otherwise, and of the curves.
+const (
+	LatencyP50 = "latency_p50_ms"
+	LatencyP99 = "latency_p99_ms"
+	RSS        = "rss_mib"
+	BatchSize  = "batch_size"
+	Lanes      = "lanes"
+)
+
+// Names are all figures and curves.
+func Names() (names []string) {
+	for _, d := range definitions {
+		names = append(names, d.key)
+	}
+	return append(names, LatencyP50, LatencyP99, RSS, BatchSize, Lanes)
+}
+
+// Turns are the rounds of some cycles in the order they were run.
+type Turns struct {
+	Rounds []run.Round
+}
+
+// of are the rounds of one contestant.
+func (t *Turns) of(name string) (rounds []run.Round) {
+	for _, r := range t.Rounds {
+		if r.Contestant == name {
+			rounds = append(rounds, r)
+		}
+	}
+	return rounds
+}
+
+// rates are the deliveries/s of one contestant, round by round.
+func (t *Turns) rates(name string) []float64 { return values(t.of(name), deliveries) }
+
+// baseBefore is the base's last round before the i-th round of all.
+func (t *Turns) baseBefore(i int) (run.Round, bool) {
+	for ; i >= 0; i-- {
+		if t.Rounds[i].Contestant == Base {
+			return t.Rounds[i], true
+		}
+	}
+	return run.Round{}, false
+}
+
+func deliveries(r run.Round) float64 { return r.Rate }
+func applied(r run.Round) float64    { return r.Applied }
+
+func values(rounds []run.Round, value func(run.Round) float64) []float64 {
+	all := make([]float64, len(rounds))
+	for i, r := range rounds {
+		all[i] = value(r)
+	}
+	return all
+}
+
+// overBase divides each round of a contestant by the base's round just before it in its group.
+func overBase(name string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
+	return func(t *Turns) (ratios []float64, parts map[string]float64) {
+		var bases []float64
+		for i, r := range t.Rounds {
+			if base, ok := t.baseBefore(i); ok && r.Contestant == name {
+				ratios = append(ratios, value(r)/value(base))
+				bases = append(bases, value(base))
+			}
+		}
+		return ratios, map[string]float64{name: Median(values(t.of(name), value)), Base: Median(bases)}
+	}
+}
+
+// baseOver divides the base by the best of others, where best is meant by the median of all rounds. The parts also show
+// those that were not the best.
+func baseOver(best bool, names ...string) func(*Turns) ([]float64, map[string]float64) {
+	return func(t *Turns) ([]float64, map[string]float64) {
+		fastest := slices.MaxFunc(names, func(a, b string) int { return int(math.Copysign(1, Median(t.rates(a))-Median(t.rates(b)))) })
+		ratios, parts := overBase(fastest, deliveries)(t)
+		for i := range ratios {
+			ratios[i] = 1 / ratios[i]
+		}
+		for _, name := range names {
+			parts[name] = Median(t.rates(name))
+		}
+		if !best {
+			if more := t.rates(rival.PlainMultiple); len(more) > 0 {
+				parts[rival.PlainMultiple] = Median(more)
+			}
+		}
+		return ratios, parts
+	}
+}
+
+func cpuOfBase(t *Turns) ([]float64, map[string]float64) {
+	parts := map[string]float64{}
+	for _, process := range Processes {
+		parts[process] = Median(values(t.of(Base), func(r run.Round) float64 { return r.CPU[process] }))
+	}
+	return values(t.of(Base), func(r run.Round) float64 { return r.CPU["client"] }), parts
+}
+
+// Processes are those whose CPU is accounted for.
+var Processes = []string{"client", "mysql", "rabbitmq", "redis", "bench"}
+
+// Figures are those of the wanted ones that the rounds are enough for.
+func (t *Turns) Figures(wanted []string) (all []Figure) {
+	for _, d := range definitions {
+		if !slices.Contains(wanted, d.key) || !t.has(d.others) {
+			continue
+		}
+		rounds, parts := d.make(t)
+		if len(rounds) > 0 {
+			all = append(all, newFigure(d.key, d.what, d.unit, d.goal, d.note, rounds, parts))
+		}
+	}
+	return all
+}
+
+func (t *Turns) has(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return len(t.of(name)) == 0 })
+}
+
+func newFigure(key, what, unit string, g goal, note string, rounds []float64, parts map[string]float64) Figure {
+	f := Figure{Key: key, What: what, Unit: unit, Goal: g.String(), Note: note, Parts: parts, Value: round(Median(rounds)), Spread: spread(rounds)}
+	f.Reached = g.reached(Median(rounds))
+	f.Rounds = rounded(rounds)
+	for _, name := range slices.Collect(maps.Keys(parts)) {
+		parts[name] = round(parts[name])
+	}
+	return f
+}

@@ -1,0 +1,101 @@
+package ground
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/oracle"
+)
+
+// Harvest is what a round has left behind, checked.
+type Harvest struct {
+	Applied int64 // success rows of this round
+	Left    int64 // messages still in the main queue
+}
+
+// Check holds the round to the promise, whoever ran it, after all its processes have ended:
+//
+//   - per sku, amount + reserved is what it was (the oracle's first rule): nothing was given back twice or half;
+//   - both items of an order are released or none, and exactly as many orders as there are success rows;
+//   - every release names the key of a success row;
+//   - what is neither applied nor in the queue was not lost.
+func (f *Field) Check(ctx context.Context) (Harvest, error) {
+	var h Harvest
+	after, err := oracle.ReadStock(ctx, f.DB)
+	if err != nil {
+		return h, err
+	}
+	if h.Applied, err = f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); err != nil {
+		return h, err
+	}
+	h.Applied -= f.sown.rowsBefore
+	errs := []error{f.checkStock(ctx, after, h.Applied)}
+	orphans, err := f.count(ctx, `SELECT COUNT(*) FROM stock_reservation AS r LEFT JOIN consumer_log AS l FORCE INDEX (PRIMARY)
+		ON l.group_name = ? AND l.msg_tag = r.rollback_tag AND l.msg_key = r.rollback_key AND l.consumer_status = 1
+		WHERE r.status = 2 AND l.msg_key IS NULL`, []byte(Group))
+	if err != nil {
+		return h, err
+	}
+	if orphans > 0 {
+		errs = append(errs, fmt.Errorf("%d items are released by messages whose rows do not say success", orphans))
+	}
+	halves, err := f.count(ctx, "SELECT COUNT(*) FROM (SELECT order_sn FROM stock_reservation GROUP BY order_sn HAVING SUM(status = 2) NOT IN (0, 2)) AS halves")
+	if err != nil {
+		return h, err
+	}
+	if halves > 0 {
+		errs = append(errs, fmt.Errorf("%d orders are released by half", halves))
+	}
+	left, err := f.checkQueue(ctx, h.Applied)
+	h.Left = left
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return h, fmt.Errorf("the promise is broken: %w", err)
+	}
+	return h, nil
+}
+
+func (f *Field) checkStock(ctx context.Context, after oracle.Stock, applied int64) error {
+	var errs []error
+	if len(after) != len(f.sown.before) {
+		errs = append(errs, fmt.Errorf("there are %d goods, there were %d", len(after), len(f.sown.before)))
+	}
+	for sku, g := range after {
+		was := f.sown.before[sku]
+		if g.Total() != was.Total() && !f.sown.grown {
+			errs = append(errs, fmt.Errorf("sku %d has %d in all, had %d", sku, g.Total(), was.Total()))
+		}
+		if g.Amount-was.Amount != g.Released {
+			errs = append(errs, fmt.Errorf("sku %d got %d back, its reservations say %d", sku, g.Amount-was.Amount, g.Released))
+		}
+	}
+	released, err := f.count(ctx, "SELECT COUNT(*) FROM stock_reservation WHERE status = 2")
+	if err == nil && released != 2*applied {
+		err = fmt.Errorf("%d success rows, but %d items are released", applied, released)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// checkQueue waits until what was unacked is back and compares. Of messages that were published once, what is not applied
+// must be in the queue; poison also waits in the retry queues, and twins end without a row of their own.
+func (f *Field) checkQueue(ctx context.Context, applied int64) (left int64, err error) {
+	exact := !f.sown.Twice && f.sown.PoisonEvery == 0 && !f.sown.Unreserved
+	const patience, step = 10 * time.Second, 100 * time.Millisecond
+	for began := time.Now(); ; {
+		if left, err = f.ground.Depth(); err != nil {
+			return 0, err
+		}
+		if !exact || left == f.sown.published-applied {
+			return left, nil
+		}
+		if time.Since(began) > patience {
+			return left, fmt.Errorf("of %d messages %d are applied and %d are in the queue", f.sown.published, applied, left)
+		}
+		select {
+		case <-time.After(step):
+		case <-ctx.Done():
+			return left, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package ground
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+const (
+	// Exchange, Queue and RoutingKey are the product's own defaults.
+	Exchange, Queue, RoutingKey = "stock", "stock.rollback", "stock.rollback"
+	// Group is the product's default too; rivals write it into the same column.
+	Group = "stock-rollback"
+)
+
+// databaseOptions hold for everybody. The buffer pool holds all rows, as a production server's holds its hot ones, and
+// the redo log is large enough that no round is spent on a forced checkpoint. Durability stays as package stack sets it:
+// innodb_flush_log_at_trx_commit=1.
+var databaseOptions = []string{"--innodb-buffer-pool-size=4G", "--innodb-log-file-size=1G"}
+
+// brokerOptions keep the memory alarm, which blocks publishers, away from a backlog of a million.
+const brokerOptions = "vm_memory_high_watermark.absolute = 6GB"
+
+// Options say what to start.
+type Options struct {
+	// Statements lets the database time its statements, which costs a few percent.
+	Statements bool
+	Log        io.Writer
+}
+
+// Ground is a running set of servers with the product's binary.
+type Ground struct {
+	Stack  *stack.Stack
+	Binary string // the product
+	Self   string // this program, which is the rivals
+
+	dir  string
+	amqp *amqp.Connection
+}
+
+// Start builds the product, starts the servers and makes the table of numbers that seeding reads.
+func Start(ctx context.Context, o Options) (g *Ground, err error) {
+	g = &Ground{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Stop())
+		}
+	}()
+	if g.Self, err = os.Executable(); err != nil {
+		return g, fmt.Errorf("find this program: %w", err)
+	}
+	if g.dir, err = os.MkdirTemp("", "rollbackd-bench-"); err != nil {
+		return g, fmt.Errorf("make a folder for the binary: %w", err)
+	}
+	if g.Binary, err = build(ctx, g.dir); err != nil {
+		return g, err
+	}
+	database := databaseOptions
+	if o.Statements {
+		database = append(database[:len(database):len(database)], "--performance-schema=ON",
+			"--performance-schema-instrument=statement/%=ON", "--performance-schema-consumer-statements-digest=ON")
+	}
+	if g.Stack, err = stack.Start(ctx, stack.Options{RabbitMQConfig: brokerOptions, MySQLArgs: database, Log: o.Log}); err != nil {
+		return g, err
+	}
+	if g.amqp, err = amqp.Dial(g.Stack.RabbitMQ.URL()); err != nil {
+		return g, fmt.Errorf("connect to rabbitmq: %w", err)
+	}
+	return g, g.makeNumbers(ctx)
+}
+
+// build compiles the product with its own go.mod, not with this module's: other versions of libraries would be another
+// product.
+func build(ctx context.Context, dir string) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rollbackd/rollbackd").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the product's module: %w", err)
+	}
+	path := filepath.Join(dir, "consumer")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "./cmd/consumer")
+	cmd.Dir = strings.TrimSpace(string(out))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the product: %w\n%s", err, out)
+	}
+	return path, nil
+}
+
+// Stop stops the servers and removes all data.
+func (g *Ground) Stop() error {
+	var errs []error
+	if g.amqp != nil {
+		_ = g.amqp.Close() // the server goes with its data
+	}
+	if g.Stack != nil {
+		errs = append(errs, g.Stack.Stop())
+	}
+	if g.dir != "" {
+		errs = append(errs, os.RemoveAll(g.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// Field is one schema with the product's tables, and the one queue. Rounds follow each other on a field, each sown anew.
+type Field struct {
+	Name string
+	DB   *sql.DB
+	DSN  string
+
+	ground *Ground
+	sown   sown
+}
+
+// Field makes a schema and migrates it.
+func (g *Ground) Field(ctx context.Context, name string) (*Field, error) {
+	server, err := g.open("")
+	if err != nil {
+		return nil, err
+	}
+	err = server.exec(ctx, "CREATE DATABASE IF NOT EXISTS "+name+" DEFAULT CHARACTER SET utf8mb4")
+	if err := errors.Join(err, server.Close()); err != nil {
+		return nil, err
+	}
+	f, err := g.open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.migrate(ctx); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// open connects to a schema, or to the server only.
+func (g *Ground) open(schema string) (*Field, error) {
+	cfg, err := mysql.ParseDSN(g.Stack.MySQL.URL())
+	if err != nil {
+		return nil, fmt.Errorf("read the server's DSN: %w", err)
+	}
+	cfg.InterpolateParams, cfg.DBName, cfg.Logger = true, schema, &mysql.NopLogger{}
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open mysql: %w", err)
+	}
+	return &Field{Name: schema, DB: sql.OpenDB(connector), DSN: cfg.FormatDSN(), ground: g}, nil
+}
+
+// Close lets go of the schema's connections.
+func (f *Field) Close() error { return f.DB.Close() }
+
+// Environ is the product's environment on this field, and the rivals'. extra are further settings, NAME=value without
+// the prefix; a later one outdoes an earlier one.
+func (f *Field) Environ(extra ...string) []string {
+	s := f.ground.Stack
+	all := append([]string{
+		"AMQP_URL=" + s.RabbitMQ.URL(), "MYSQL_DSN=" + f.DSN, "REDIS_URL=" + s.Redis.URL(),
+		"HTTP_ADDR=127.0.0.1:0", "LOG_FORMAT=json",
+	}, extra...)
+	last := map[string]int{}
+	for i, setting := range all {
+		name, _, _ := strings.Cut(setting, "=")
+		last[name] = i
+	}
+	var env []string
+	for i, setting := range all {
+		if name, _, _ := strings.Cut(setting, "="); last[name] == i {
+			env = append(env, "ROLLBACKD_"+setting)
+		}
+	}
+	return env
+}
+
+// migrate makes tables and queues as every user does.
+func (f *Field) migrate(ctx context.Context) error {
+	_, err := program.Run(ctx, f.ground.Binary, f.Environ(), "migrate")
+	return err
+}

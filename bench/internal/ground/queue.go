@@ -1,0 +1,197 @@
+package ground
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// newQueue deletes the queues of the round before, with their logs on disk, and lets the product declare them anew.
+func (f *Field) newQueue(ctx context.Context) error {
+	cfg, _, err := config.Load(f.Environ())
+	if err != nil {
+		return err
+	}
+	queues := rabbit.TopologyConfig{Exchange: Exchange, Queue: Queue, Delays: cfg.RetryDelays}.Queues()
+	for _, queue := range queues {
+		if err := f.ground.onChannel(func(ch *amqp.Channel) error { _, err := ch.QueueDelete(queue, false, false, false); return err }); err != nil {
+			return fmt.Errorf("delete queue %s: %w", queue, err)
+		}
+	}
+	return f.migrate(ctx)
+}
+
+// Depth is how many messages are ready in the main queue.
+func (g *Ground) Depth() (n int64, err error) {
+	err = g.onChannel(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(Queue, true, false, false, false, nil)
+		n = int64(q.Messages)
+		return err
+	})
+	return n, err
+}
+
+// onChannel runs do with a channel of its own, because a refusal closes the channel.
+func (g *Ground) onChannel(do func(*amqp.Channel) error) error {
+	ch, err := g.amqp.Channel()
+	if err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	return errors.Join(do(ch), ch.Close())
+}
+
+// Producer publishes the messages of a field's orders with confirmation, many at a time.
+type Producer struct {
+	field     *Field
+	conn      *amqp.Connection
+	ch        *amqp.Channel
+	confirms  chan amqp.Confirmation
+	returns   chan amqp.Return
+	unsettled int
+}
+
+// inFlight is how many messages wait for their confirmations together.
+const inFlight = 4000
+
+// Producer opens a connection of its own.
+func (f *Field) Producer() (*Producer, error) {
+	conn, err := amqp.Dial(f.ground.Stack.RabbitMQ.URL())
+	if err != nil {
+		return nil, fmt.Errorf("connect a producer: %w", err)
+	}
+	p := &Producer{field: f, conn: conn}
+	if p.ch, err = conn.Channel(); err == nil {
+		err = p.ch.Confirm(false)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare a producer: %w", err), conn.Close())
+	}
+	p.confirms = p.ch.NotifyPublish(make(chan amqp.Confirmation, 2*inFlight))
+	p.returns = p.ch.NotifyReturn(make(chan amqp.Return, 1))
+	return p, nil
+}
+
+// Publish sends the message of order n; it waits when too many are unconfirmed.
+func (p *Producer) Publish(ctx context.Context, n int64) error {
+	for p.unsettled >= inFlight {
+		if err := p.settle(ctx); err != nil {
+			return err
+		}
+	}
+	f := p.field
+	const mandatory, immediate = true, false
+	err := p.ch.PublishWithContext(ctx, Exchange, RoutingKey, mandatory, immediate, amqp.Publishing{
+		MessageId: Key(f.sown.seed, n), Body: body(n, f.sown.Goods), ContentType: "application/json", DeliveryMode: amqp.Persistent,
+		Timestamp: time.Now(),
+	})
+	if err != nil {
+		return fmt.Errorf("publish order %d: %w", n, err)
+	}
+	p.unsettled++
+	f.sown.published++
+	return nil
+}
+
+// settle takes one confirmation.
+func (p *Producer) settle(ctx context.Context) error {
+	select {
+	case c, ok := <-p.confirms:
+		if !ok || !c.Ack {
+			return errors.New("publish: rabbitmq refused a message or went away")
+		}
+		p.unsettled--
+		return nil
+	case r := <-p.returns:
+		return fmt.Errorf("publish: a message came back: %d %s", r.ReplyCode, r.ReplyText)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close waits for the last confirmations.
+func (p *Producer) Close(ctx context.Context) error {
+	var err error
+	for p.unsettled > 0 && err == nil {
+		err = p.settle(ctx)
+	}
+	return errors.Join(err, p.conn.Close())
+}
+
+// blockOfTwins is how far apart the two copies of a message lie: a block of messages is followed by its copies, shuffled.
+const blockOfTwins = 10_000
+
+func (f *Field) publishBacklog(ctx context.Context) error {
+	p, err := f.Producer()
+	if err != nil {
+		return err
+	}
+	err = f.publishAll(ctx, p)
+	if err := errors.Join(err, p.Close(context.WithoutCancel(ctx))); err != nil {
+		return err
+	}
+	return f.waitForBacklog(ctx)
+}
+
+func (f *Field) publishAll(ctx context.Context, p *Producer) error {
+	rng := rand.New(rand.NewPCG(f.sown.seed, 2))
+	for from := int64(0); from < f.sown.Orders; from += blockOfTwins {
+		size := int(min(blockOfTwins, f.sown.Orders-from))
+		for n := range size {
+			if err := p.Publish(ctx, from+int64(n)); err != nil {
+				return err
+			}
+		}
+		if !f.sown.Twice {
+			continue
+		}
+		for _, n := range rng.Perm(size) {
+			if err := p.Publish(ctx, from+int64(n)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// waitForBacklog waits until the queue shows all that was confirmed: RabbitMQ counts a little later.
+func (f *Field) waitForBacklog(ctx context.Context) error {
+	const patience, step = 20 * time.Second, 50 * time.Millisecond
+	for began := time.Now(); ; {
+		n, err := f.ground.Depth()
+		if err != nil {
+			return err
+		}
+		if n == f.sown.published {
+			return nil
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("the queue shows %d messages, %d were confirmed", n, f.sown.published)
+		}
+		select {
+		case <-time.After(step):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (g *Ground) flushRedis(ctx context.Context) error {
+	o, err := redis.ParseURL(g.Stack.Redis.URL())
+	if err != nil {
+		return fmt.Errorf("read redis's URL: %w", err)
+	}
+	client := redis.NewClient(o)
+	defer client.Close()
+	if err := client.FlushAll(ctx).Err(); err != nil {
+		return fmt.Errorf("empty redis: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package ground
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollbackd/rollbackd/internal/oracle"
+)
+
+// Sowing says what a round finds.
+type Sowing struct {
+	// Orders is how many orders there are, each with its reservations and one message.
+	Orders int64
+	// Goods is how many goods the orders share.
+	Goods int64
+	// Twice publishes every message a second time, as a producer does that was not sure: after at most 10,000 others.
+	Twice bool
+	// PoisonEvery, if not 0, leaves every so many-th order without its reservation: its message fails whenever it is tried.
+	PoisonEvery int64
+	// KeepLog leaves the rows of earlier rounds in the consumer log.
+	KeepLog bool
+	// NoBacklog leaves the publishing to the caller.
+	NoBacklog bool
+	// Unreserved leaves out the reservations, for those who only consume.
+	Unreserved bool
+}
+
+// sown is what was sown last.
+type sown struct {
+	Sowing
+	seed       uint64
+	before     oracle.Stock
+	rowsBefore int64 // success rows
+	published  int64
+	grown      bool // orders came in after the stock was read
+}
+
+// restBefore is how long the servers are left alone between the preparations and the clock's start.
+const restBefore = time.Second
+
+// amountAtFirst is how many pieces of each of the goods the shop has.
+const amountAtFirst = 1_000_000_000
+
+// Sow empties the field and prepares a round: stock and reservations, and, meanwhile, an empty queue with the backlog. It
+// returns when everything lies there and the servers had a moment of rest.
+func (f *Field) Sow(ctx context.Context, s Sowing, seed uint64) error {
+	f.sown = sown{Sowing: s, seed: seed}
+	if err := f.clear(ctx); err != nil {
+		return err
+	}
+	both, ctx2 := errgroup.WithContext(ctx)
+	both.Go(func() error { return f.seed(ctx2) })
+	both.Go(func() error {
+		if err := f.newQueue(ctx2); err != nil || s.NoBacklog {
+			return err
+		}
+		return f.publishBacklog(ctx2)
+	})
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	var err error
+	if f.sown.before, err = oracle.ReadStock(ctx, f.DB); err != nil {
+		return err
+	}
+	if f.sown.rowsBefore, err = f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(restBefore):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Seed is the seed of the round's keys.
+func (f *Field) Seed() uint64 { return f.sown.seed }
+
+// Published is how many messages are in the queue when the clock starts.
+func (f *Field) Published() int64 { return f.sown.published }
+
+// clear leaves nothing of the round before, in MySQL and in Redis.
+func (f *Field) clear(ctx context.Context) error {
+	tables := []string{"consumer_log_event", "stock_reservation", "stock"}
+	if !f.sown.KeepLog {
+		tables = append(tables, "consumer_log")
+	}
+	for _, table := range tables {
+		if err := f.exec(ctx, "TRUNCATE TABLE "+table); err != nil {
+			return err
+		}
+	}
+	return f.ground.flushRedis(ctx)
+}
+
+// seed writes the stock and, as package stock would have left them, the reservations.
+func (f *Field) seed(ctx context.Context) error {
+	s := f.sown
+	if err := f.exec(ctx, fmt.Sprintf("INSERT INTO stock (sku_id, amount) SELECT n+1, %d FROM %s WHERE n < %d", amountAtFirst, numbers, s.Goods)); err != nil {
+		return err
+	}
+	if s.Unreserved {
+		return nil
+	}
+	return f.reserve(ctx, 0, s.Orders)
+}
+
+// Grow lets the shop take so many more orders while a round goes on, and returns the number of the first of them. Their
+// messages are the caller's to publish.
+func (f *Field) Grow(ctx context.Context, orders int64) (first int64, err error) {
+	first = f.sown.Orders
+	f.sown.grown = true
+	f.sown.Orders += orders
+	return first, f.reserve(ctx, first, f.sown.Orders)
+}
+
+// reserve writes the reservations of the orders from to to-1.
+func (f *Field) reserve(ctx context.Context, from, to int64) error {
+	sku1, q1, sku2, q2 := sqlGoods(f.sown.Goods)
+	where := ""
+	if every := f.sown.PoisonEvery; every != 0 {
+		where = fmt.Sprintf(" AND n MOD %d <> %d", every, every-1)
+	}
+	for at := from; at < to; at += numbersThereAre { // the table of numbers has so many
+		statement := fmt.Sprintf(`INSERT INTO stock_reservation (order_sn, sku_id, quantity, status)
+			SELECT %[1]s, IF(k.second, %[4]s, %[2]s), IF(k.second, %[5]s, %[3]s), 1
+			FROM (SELECT n + %[6]d AS n FROM %[7]s WHERE n < %[8]d) AS o, (SELECT 0 AS second UNION ALL SELECT 1) AS k WHERE 1%[9]s`,
+			sqlOrder, sku1, q1, sku2, q2, at, numbers, min(to-at, numbersThereAre), where)
+		if err := f.exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	numbers         = "bench_numbers.numbers"
+	numbersThereAre = 1 << 21
+)
+
+// makeNumbers makes a table with the numbers 0 to 2,097,151: both MariaDB and MySQL read it, which have different ways to
+// make numbers.
+func (g *Ground) makeNumbers(ctx context.Context) error {
+	f, err := g.open("")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	statements := []string{
+		"CREATE DATABASE bench_numbers",
+		"CREATE TABLE " + numbers + " (n BIGINT NOT NULL PRIMARY KEY) ENGINE=InnoDB",
+		"INSERT INTO " + numbers + " VALUES (0)",
+	}
+	for n := 1; n < numbersThereAre; n *= 2 {
+		statements = append(statements, fmt.Sprintf("INSERT INTO %[1]s SELECT n + %[2]d FROM %[1]s", numbers, n))
+	}
+	for _, statement := range statements {
+		if err := f.exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FillLog adds success rows of other messages to the consumer log, with keys in no order, until it has so many.
+func (f *Field) FillLog(ctx context.Context, rows int64) error {
+	have, err := f.count(ctx, "SELECT COUNT(*) FROM consumer_log")
+	if err != nil {
+		return err
+	}
+	const perStatement = 250_000 // a transaction of bounded undo
+	for ; have < rows; have += perStatement {
+		// The hash makes a key look like a UUID; the date lies up to a month back.
+		statement := fmt.Sprintf(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times, replays, consumer_timestamp, created_at)
+			SELECT '%s', '%s', k, k, UNHEX(SHA2(k, 256)), 1, 1, 0, at, at FROM (
+				SELECT INSERT(INSERT(INSERT(INSERT(MD5(n + %d), 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-') AS k,
+					UTC_TIMESTAMP(6) - INTERVAL (n MOD 2592000) SECOND AS at
+				FROM %s WHERE n < %d) AS others`, Group, RoutingKey, have, numbers, min(perStatement, rows-have))
+		if err := f.exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return f.exec(ctx, "ANALYZE TABLE consumer_log")
+}
+
+func (f *Field) exec(ctx context.Context, statement string) error {
+	if _, err := f.DB.ExecContext(ctx, statement); err != nil {
+		return fmt.Errorf("%.60s…: %w", statement, err)
+	}
+	return nil
+}
+
+func (f *Field) count(ctx context.Context, query string, args ...any) (n int64, err error) {
+	if err := f.DB.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
+		return 0, fmt.Errorf("%.60s…: %w", query, err)
+	}
+	return n, nil
+}

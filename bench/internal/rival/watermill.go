@@ -1,0 +1,120 @@
+package rival
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	wmessage "github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// watermillPrefetch keeps every subscription's next message at hand; Watermill's own default is 1.
+const watermillPrefetch = 20
+
+// asDeclared takes the queue as the product declared it.
+type asDeclared struct{}
+
+// BuildTopology declares nothing.
+func (asDeclared) BuildTopology(*amqp.Channel, wamqp.BuildTopologyParams, wamqp.Config, watermill.LoggerAdapter) error {
+	return nil
+}
+
+// ExchangeDeclare declares nothing.
+func (asDeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { return nil }
+
+// byMessageID names messages as our producers do; the default marshaler reads a header of Watermill's own producers and
+// copies all others, which costs more.
+type byMessageID struct{ wamqp.DefaultMarshaler }
+
+// Unmarshal makes Watermill's message.
+func (byMessageID) Unmarshal(d amqp.Delivery) (*wmessage.Message, error) {
+	return wmessage.NewMessage(d.MessageId, d.Body), nil
+}
+
+// watermillRival subscribes so many times, each with a channel and a goroutine of its own, without the router, which
+// would start a goroutine for each message. Watermill hands a subscription one message at a time.
+func watermillRival(ctx context.Context, c contest) error {
+	db, err := openPool(ctx, c.cfg.MySQLDSN, c.workers)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	config := wamqp.NewDurableQueueConfig(c.cfg.AMQPURLs[0])
+	config.Consume.Qos.PrefetchCount = watermillPrefetch
+	config.Marshaler, config.TopologyBuilder = byMessageID{}, asDeclared{}
+	subscriber, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	var wg sync.WaitGroup
+	for range c.workers {
+		messages, err := subscriber.Subscribe(context.WithoutCancel(ctx), c.cfg.Queue)
+		if err != nil {
+			return fmt.Errorf("subscribe: %w", err)
+		}
+		wg.Go(func() {
+			for {
+				select {
+				case m, ok := <-messages:
+					if !ok {
+						return
+					}
+					handleWatermill(db, c, m)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// Watermill sends an ack some time after it was told to, and a Close in between sends a nack instead.
+	const untilAcked = 300 * time.Millisecond
+	time.Sleep(untilAcked)
+	return subscriber.Close()
+}
+
+func handleWatermill(db *sql.DB, c contest, m *wmessage.Message) {
+	ctx := context.Background() // Watermill ends its own when it closes, in the middle of a transaction
+	done, err := dedupAndApply(ctx, db, c, m)
+	switch {
+	case err != nil:
+		c.counts.failed.Add(1)
+		fmt.Fprintln(os.Stderr, "watermill:", err)
+		m.Nack()
+		return
+	case done:
+		c.counts.duplicate.Add(1)
+	default:
+		c.counts.applied.Add(1)
+	}
+	m.Ack()
+}
+
+// dedupAndApply inserts the deduplication row and makes the effect in one transaction. A row that is there ends a duplicate.
+func dedupAndApply(ctx context.Context, db *sql.DB, c contest, wm *wmessage.Message) (done bool, err error) {
+	m, err := read(wm.UUID, tagOfRivals, wm.Payload)
+	if err != nil {
+		return false, err
+	}
+	err = transact(ctx, db, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times, replays, consumer_timestamp, created_at)
+			VALUES (?, ?, ?, ?, ?, 1, 1, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, []byte(c.cfg.Group), []byte(m.tag), []byte(m.key), []byte(m.key), m.hash())
+		if err != nil {
+			return fmt.Errorf("insert %s: %w", m.key, err)
+		}
+		return m.effect(ctx, tx)
+	})
+	if isMySQL(err, errDuplicate) {
+		return true, nil
+	}
+	return false, err
+}
+
+// tagOfRivals is the tag that the product takes from the routing key, which Watermill does not hand on.
+const tagOfRivals = "stock.rollback"

@@ -1,0 +1,224 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/rollbackd/rollbackd/bench/internal/ground"
+	"github.com/rollbackd/rollbackd/bench/internal/rival"
+	"github.com/rollbackd/rollbackd/internal/program"
+)
+
+// Contestant is who works off a backlog, and on what.
+type Contestant struct {
+	Name string
+	// Rival, if not empty, is one of package rival's, with so many workers; else it is the product.
+	Rival   string
+	Workers int
+	// Daemons is how many processes of the product run side by side; 0 means one.
+	Daemons int
+	// Settings are the product's that are not left at their defaults, NAME=value without the prefix.
+	Settings []string
+	// Sowing is what is special about the round's orders; how many there are is the runner's to say.
+	Sowing ground.Sowing
+	// FullLog puts the round on the field whose consumer log is full already.
+	FullLog bool
+	// Guess is how many deliveries a second are expected at first.
+	Guess float64
+}
+
+// Round is one measured round.
+type Round struct {
+	Contestant string             `json:"contestant"`
+	Seconds    float64            `json:"seconds"`    // between the two readings
+	Deliveries int64              `json:"deliveries"` // that ended meanwhile
+	Rate       float64            `json:"per_second"` // deliveries by seconds
+	Applied    float64            `json:"applied_per_second"`
+	CPU        map[string]float64 `json:"cpu_us_per_delivery"` // by process
+	Busy       float64            `json:"cores_busy"`          // by all processes of the machine that were watched
+	Total      int64              `json:"applied_in_all"`      // checked against the stock
+}
+
+// The outcomes that count as done work. The product's others (retried, in_progress) leave a copy behind.
+var done = []string{"applied", "duplicate", "duplicate_of_dead", "dead_lettered"}
+
+func (c Contestant) start(f *ground.Field, g *ground.Ground, log io.Writer) ([]*program.Process, error) {
+	o := program.Options{Path: g.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: log}
+	if c.Rival != "" {
+		o.Path, o.Args = g.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
+	}
+	var all []*program.Process
+	for range max(1, c.Daemons) {
+		p, err := program.Start(o)
+		if err != nil {
+			return all, errors.Join(err, kill(all))
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func kill(all []*program.Process) error {
+	var errs []error
+	for _, p := range all {
+		errs = append(errs, p.Kill())
+	}
+	return errors.Join(errs...)
+}
+
+// reading is what all processes of a contestant have done so far.
+type reading struct {
+	at           time.Time
+	ended, fresh int64 // deliveries; of them applied
+	cpu          times
+}
+
+func read(ctx context.Context, all []*program.Process, w watched) (r reading, err error) {
+	for _, p := range all {
+		m, err := p.Metrics(ctx)
+		if err != nil {
+			return r, err
+		}
+		for _, outcome := range done {
+			r.ended += int64(m.Deliveries(outcome))
+		}
+		r.fresh += int64(m.Deliveries("applied"))
+	}
+	r.at = time.Now()
+	r.cpu, err = w.now()
+	return r, err
+}
+
+// errTooShort says that the backlog ended before the clock.
+var errTooShort = errors.New("the backlog was worked off before the clock stopped")
+
+// measure runs one contestant against the backlog that lies there: it starts the processes, lets them warm up, reads
+// them at the beginning and at the end of the time, stops them and checks the stock.
+func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (round Round, err error) {
+	log := &tail{}
+	all, err := c.start(f, r.Ground, log)
+	if err != nil {
+		return round, err
+	}
+	defer func() {
+		if err = errors.Join(err, kill(all)); err != nil && !errors.Is(err, errTooShort) {
+			err = fmt.Errorf("%w\nlast lines of %s:\n%s", err, c.Name, log)
+		}
+	}()
+	w := r.watch(all)
+	if err := warmUp(ctx, all, r.Warm); err != nil {
+		return round, err
+	}
+	from, err := read(ctx, all, w)
+	if err != nil {
+		return round, err
+	}
+	if err := sleep(ctx, r.Length); err != nil {
+		return round, err
+	}
+	to, err := read(ctx, all, w)
+	if err != nil {
+		return round, err
+	}
+	left, err := r.Ground.Depth()
+	if err != nil {
+		return round, err
+	}
+	counted, err := stop(ctx, all)
+	if err != nil {
+		return round, err
+	}
+	round = c.round(from, to)
+	harvest, err := f.Check(ctx)
+	if err != nil {
+		return round, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	round.Total = harvest.Applied
+	if left == 0 {
+		return round, errTooShort
+	}
+	if c.Rival == rival.PlainEach || c.Rival == rival.PlainMultiple {
+		round.Total = counted
+	}
+	return round, nil
+}
+
+func (c Contestant) round(from, to reading) Round {
+	seconds := to.at.Sub(from.at).Seconds()
+	ended := to.ended - from.ended
+	round := Round{
+		Contestant: c.Name, Seconds: seconds, Deliveries: ended, Rate: float64(ended) / seconds,
+		Applied: float64(to.fresh-from.fresh) / seconds, CPU: map[string]float64{},
+	}
+	for name, cpu := range to.cpu.since(from.cpu) {
+		round.Busy += cpu.Seconds() / seconds
+		if ended > 0 {
+			round.CPU[name] = float64(cpu.Microseconds()) / float64(ended)
+		}
+	}
+	return round
+}
+
+// warmUp waits for the first deliveries to end, and then a while.
+func warmUp(ctx context.Context, all []*program.Process, warm time.Duration) error {
+	const patience, step = 30 * time.Second, 50 * time.Millisecond
+	for began := time.Now(); ; {
+		r, err := read(ctx, all, nil)
+		if err != nil {
+			return err
+		}
+		if r.ended > 0 {
+			return sleep(ctx, warm)
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("no delivery ended within %v", patience)
+		}
+		if err := sleep(ctx, step); err != nil {
+			return err
+		}
+	}
+}
+
+// stop ends all processes in good order: what they have in hand they finish. It returns how many deliveries they had
+// counted shortly before.
+func stop(ctx context.Context, all []*program.Process) (counted int64, err error) {
+	last, err := read(ctx, all, nil)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	var errs []error
+	for _, p := range all {
+		code, err := p.Stop(ctx)
+		if err == nil && code != 0 {
+			err = fmt.Errorf("process %d ended with code %d", p.Pid(), code)
+		}
+		errs = append(errs, err)
+	}
+	return last.ended, errors.Join(errs...)
+}
+
+func (r *Runner) watch(all []*program.Process) watched {
+	s := r.Ground.Stack
+	w := watched{"mysql": {s.MySQL.Pid()}, "rabbitmq": {s.RabbitMQ.Pid()}, "redis": {s.Redis.Pid()}, "bench": {os.Getpid()}}
+	for _, p := range all {
+		w["client"] = append(w["client"], p.Pid())
+	}
+	return w
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

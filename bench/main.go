@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/rollbackd/rollbackd/bench/internal/rival"
+)
+
+const usage = `usage: bench            measure everything and write the results
+       bench profile    profile the daemon's CPU and the database's statements
+       bench rival NAME WORKERS    (what bench itself runs)
+
+BENCH_ROUND=10s  BENCH_ROUNDS=3  BENCH_ONLY=vs_plain,latency_p50_ms,…  BENCH_OUT=FOLDER
+BENCH_LOG_ROWS=5000000  BENCH_BACKLOG=1000000  BENCH_MINUTE=1m`
+
+func main() {
+	if err := command(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func command(args []string) error {
+	if len(args) == 3 && args[0] == "rival" {
+		workers, err := strconv.Atoi(args[2])
+		if err != nil {
+			return fmt.Errorf("rival: %w", err)
+		}
+		return rival.Main(args[1], workers)
+	}
+	s, err := readSettings(os.Getenv)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	switch {
+	case len(args) == 0:
+		return measureAll(ctx, s)
+	case len(args) == 1 && args[0] == "profile":
+		return profile(ctx, s)
+	}
+	return errors.New(usage)
+}
