@@ -27,7 +27,8 @@ type Options struct {
 	// DB holds consumer_log and the handler's tables; [dedup.Open] makes one with the settings that are needed. Its pool
 	// must have more than 2 × Lanes connections.
 	DB *gorm.DB
-	// Records is the consumer log in DB.
+	// Records is the consumer log in DB. Its Lease, Delays and MaxAttempts must be Config's Lease, RetryDelays and
+	// MaxAttempts; New cannot see that. A log that allows fewer attempts keeps failed messages in the retry queues for ever.
 	Records *dedup.Log
 	// Redis holds the lock; [dedup.OpenRedis] makes a client with the settings that are needed. Nil: no lock, the consumer
 	// log alone keeps the promise.
@@ -77,6 +78,7 @@ type Consumer struct {
 	brake     *brake
 	claims    *claims
 	debts     debts
+	declared  bool            // the topology, at least once; only sessions touches it
 	warned    map[string]bool // about the topology; only sessions touches it
 	commits   atomic.Uint64   // transactions that applied something
 	count     atomic.Uint64   // names given out by lanes

@@ -52,6 +52,11 @@ func TestRedisAway(t *testing.T) {
 					w.ended(dedup.Success, after...)
 				} else {
 					w.eventually("the deliveries are given back", func() bool { return w.outcomes()["abandoned"] > 0 && !r.State().Consuming })
+					before := w.outcomes()["abandoned"]
+					<-time.After(3 * w.cfg.GiveBackAfter)
+					if n := w.outcomes()["abandoned"]; n != before {
+						t.Errorf("%d more deliveries were taken and given back while redis was away", n-before)
+					}
 					if rows := w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'after%'"); rows != 0 {
 						t.Errorf("%d messages were worked on without the lock", rows)
 					}

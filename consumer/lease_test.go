@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // crashed leaves rows as a process leaves them that died so many times in its attempts.
@@ -228,4 +231,34 @@ func TestTheBrakeHoldsABrokenDeployment(t *testing.T) {
 	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status NOT IN (1, 3)"); n != 0 {
 		t.Errorf("%d rows are neither applied nor dead", n)
 	}
+}
+
+func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declare()
+	// given a worker that has confirmed a letter and has yet to mark its row dead
+	id := dedup.Key{Group: group, Tag: tag, Name: "key"}
+	rows, err := w.records.LookUp(t.Context(), []dedup.Key{id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := dedup.Entry{Key: id, BodyHash: sha256.Sum256([]byte("{}")), MessageID: "key", Body: []byte("{}")}
+	claim, err := w.records.Claim(t.Context(), rows[id], entry, "the worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// when somebody moves that letter to the main queue, and an engine meets it while the lease lives
+	w.publishMessages(rabbit.Message{MessageID: "key", Body: []byte("{}"), Headers: rabbit.Table{
+		wire.HeaderReason: "permanent", wire.HeaderDeadAt: "2026-11-21T00:00:00.000Z",
+	}})
+	w.start()
+	w.eventually("the letter waits for the lease", func() bool { return w.outcomes()["in_progress"] > 0 })
+	// and then the worker marks the row dead
+	if err := w.records.Dead(t.Context(), claim.Row(), entry, "permanent", "no retry helps"); err != nil {
+		t.Fatal(err)
+	}
+	// then the letter, the only one there is, is processed
+	w.eventually("the row says success", func() bool { return w.row("key").Status == dedup.Success })
+	w.want("effects", w.effects(), once("key"))
 }

@@ -120,10 +120,15 @@ func (c *Consumer) session(intake, work context.Context, t trial) error {
 		return err
 	}
 	defer conn.Close()
-	warnings, err := rabbit.Declare(intake, conn, c.topology)
+	declare := rabbit.Declare
+	if c.declared {
+		declare = rabbit.Redeclare
+	}
+	warnings, err := declare(intake, conn, c.topology)
 	if err != nil {
 		return err
 	}
+	c.declared = true
 	for _, w := range warnings {
 		if !c.warned[w] { // a reconnect makes no news of it
 			c.warned[w] = true

@@ -125,6 +125,11 @@ func (l *lane) copyOf(it *item) rabbit.Publishing {
 	case retryAfter:
 		queue = rabbit.RetryQueue(l.c.cfg.Queue, s.delay)
 		o.Attempt, o.Error, o.Deliveries = s.attempt, s.cause, it.deliveries()
+		if it.outcome != Retried && !it.copied.DeadAt.IsZero() {
+			// A letter that was moved by hand and came too early stays the letter of its row: it may be the only one
+			// when the row says dead.
+			o.DeadAt, o.Replays = it.copied.DeadAt, it.copied.Replays
+		}
 	case moveLetter:
 		queue = rabbit.DeadQueue(l.c.cfg.Queue)
 		o.Attempt, o.Error, o.Replays = it.copied.Attempt, it.copied.Error, it.copied.Replays

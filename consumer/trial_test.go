@@ -19,7 +19,7 @@ import (
 func TestALongOutageChargesDeliveriesToAFewMessagesOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.GiveBackAfter = 100 * time.Millisecond
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.GiveBackAfter = 4, 15, 100*time.Millisecond
 	var mu sync.Mutex
 	counts := map[string]int64{}
 	handle := w.handler
@@ -91,5 +91,26 @@ func TestAClaimWhoseAnswerNeverCameIsGivenBack(t *testing.T) {
 	// then the claim that never ran is no attempt: one crashed, one succeeded
 	if row := w.row("key"); row.Attempts != 2 {
 		t.Errorf("%d attempts, want 2", row.Attempts)
+	}
+}
+
+func TestAnAttemptThatADependencyEndedIsNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(1)
+	w.cfg.GiveBackAfter, w.cfg.Lease = 100*time.Millisecond, time.Hour // so that nobody takes it over
+	w.exec("RENAME TABLE effect TO gone")
+	w.publish("{}", "key")
+	w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)
+		VALUES (?, ?, 'key', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag)
+	w.start()
+	w.eventually("it was claimed and given back", func() bool {
+		row := w.row("key")
+		return w.outcomes()["abandoned"] > 0 && row.Status == dedup.Failed && row.Attempts == 1 && row.Owner != ""
+	})
+	w.exec("RENAME TABLE gone TO effect")
+	w.ended(dedup.Success, "key")
+	if row := w.row("key"); row.Attempts != 2 {
+		t.Errorf("%d attempts, want 2: the one that failed and the one that succeeded", row.Attempts)
 	}
 }

@@ -61,10 +61,10 @@ func (o LogOptions) validate() error {
 		errs = append(errs, err)
 	}
 	if o.Lease < time.Millisecond {
-		errs = append(errs, fmt.Errorf("Lease %v must be at least 1ms", o.Lease))
+		errs = append(errs, fmt.Errorf("lease %v must be at least 1ms", o.Lease))
 	}
 	if len(o.Delays) == 0 {
-		errs = append(errs, errors.New("Delays are empty"))
+		errs = append(errs, errors.New("no delays are given"))
 	}
 	for _, d := range o.Delays {
 		if d <= 0 {
@@ -72,7 +72,7 @@ func (o LogOptions) validate() error {
 		}
 	}
 	if o.MaxAttempts < 1 {
-		errs = append(errs, fmt.Errorf("MaxAttempts %d must be at least 1", o.MaxAttempts))
+		errs = append(errs, fmt.Errorf("max attempts %d must be at least 1", o.MaxAttempts))
 	}
 	return errors.Join(errs...)
 }

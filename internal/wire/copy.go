@@ -32,7 +32,8 @@ type CopyOptions struct {
 
 	// Reason makes the copy a dead letter.
 	Reason Reason
-	// DeadAt is when; zero with a Reason means now. Without a Reason it is not written.
+	// DeadAt is when; zero with a Reason means now. Without a Reason it says that the copy still is the letter of its row,
+	// moved by hand and not taken up yet; zero then means that it is none.
 	DeadAt time.Time
 	// FirstFailedAt is when the message first failed. Zero takes it over from an earlier copy, else means now if there is an Error.
 	FirstFailedAt time.Time
@@ -96,7 +97,10 @@ func (o *CopyOptions) write(h rabbit.Table, earlier CopyInfo) {
 	}
 	if o.Reason != "" {
 		h[HeaderReason] = string(o.Reason)
-		h[HeaderDeadAt] = writeTime(cmp.Or(o.DeadAt, time.Now()))
+		o.DeadAt = cmp.Or(o.DeadAt, time.Now())
+	}
+	if !o.DeadAt.IsZero() {
+		h[HeaderDeadAt] = writeTime(o.DeadAt)
 	}
 }
 
