@@ -1,0 +1,51 @@
+package consumer_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	db := w.open(w.dsn)
+	client, err := dedup.OpenRedis(w.redisURL, dedup.RedisOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	reg := prometheus.NewRegistry()
+	if _, err := consumer.New(w.cfg, w.handler, consumer.Options{AMQPURLs: []string{w.amqpURL}, DB: db, Records: w.log(db), Redis: client, Registerer: reg}); err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{} // series of each
+	for _, f := range families {
+		got[f.GetName()] = len(f.GetMetric())
+	}
+	want := map[string]int{
+		"rollbackd_deliveries_total":       len(consumer.Outcomes()),
+		"rollbackd_dead_lettered_total":    7, // reasons
+		"rollbackd_batch_size":             1,
+		"rollbackd_batch_duration_seconds": 5, // phases
+		"rollbackd_lag_seconds":            1,
+		"rollbackd_lock_attempts_total":    len(dedup.LockResults()),
+		"rollbackd_publishes_total":        4, // kinds and results
+		"rollbackd_dependency_up":          3,
+		"rollbackd_paused":                 4, // dependencies and the brake
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if got[name] != want[name] {
+			t.Errorf("%s has %d series, want %d", name, got[name], want[name])
+		}
+	}
+}
