@@ -19,8 +19,9 @@ func sessionStatements(o OpenOptions) []string {
 	// Strict: a value that does not fit is an error, never cut. All the rest is what MySQL 8 has by default, less what
 	// forbids a user's GROUP BY.
 	const mode = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+	// English: which index a duplicate met stands only in the text of the error.
 	return []string{
-		fmt.Sprintf("SET SESSION autocommit = 1, sql_mode = '%s', time_zone = '+00:00', innodb_lock_wait_timeout = %d",
+		fmt.Sprintf("SET SESSION autocommit = 1, sql_mode = '%s', time_zone = '+00:00', lc_messages = 'en_US', innodb_lock_wait_timeout = %d",
 			mode, int64((o.LockWait+time.Second-1)/time.Second)),
 		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 	}

@@ -140,7 +140,7 @@ func maskedError(password string, err error) error {
 
 // overruled are session variables that a DSN must not set: the session statements do.
 var overruled = []string{
-	"autocommit", "sql_mode", "time_zone", "tx_isolation", "transaction_isolation", "innodb_lock_wait_timeout",
+	"autocommit", "sql_mode", "time_zone", "lc_messages", "tx_isolation", "transaction_isolation", "innodb_lock_wait_timeout",
 	"tx_read_only", "transaction_read_only", "read_only", "foreign_key_checks", "unique_checks", "check_constraint_checks",
 }
 

@@ -58,6 +58,20 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 	}
 }
 
+func TestADuplicateIsKnownWhateverTheServersLanguage(t *testing.T) {
+	server := stack.OwnMySQL(t)
+	dsn := server.Database(t)
+	if _, err := newWorldOn(t, dsn).pool.Exec("SET GLOBAL lc_messages = 'ja_JP'"); err != nil {
+		t.Skipf("the server speaks English only: %v", err)
+	}
+	w := worldOf(t, dsn, open(t, dsn))
+	k := key("k")
+	wantError(t, "insert", w.insertSuccess(entryOf(k)), nil)
+	wantError(t, "insert again", w.insertSuccess(entryOf(k)), ErrExists)
+	_, err := w.log.Claim(t.Context(), absent(k), entryOf(k), "owner")
+	wantError(t, "claim", err, ErrLost)
+}
+
 func TestTheServersPacketLimitIsKnown(t *testing.T) {
 	w := newWorld(t)
 	limit := w.number("SELECT @@max_allowed_packet")
