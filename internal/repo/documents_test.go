@@ -21,6 +21,14 @@ func TestReadmeHoldsTheTableOfSettings(t *testing.T) {
 	}
 }
 
+func TestReadmeShowsTheHandlerOfTheExample(t *testing.T) {
+	example := between(t, "consumer/example_test.go", "func ExampleEach() {\n", "\t_ = handler\n")
+	want := strings.ReplaceAll(strings.TrimPrefix(example, "\t"), "\n\t", "\n")
+	if diff := cmp.Diff(want, between(t, "README.md", "```go\n", "```")); diff != "" {
+		t.Errorf("README.md shows another handler than ExampleEach in consumer/example_test.go:\n%s", diff)
+	}
+}
+
 func TestReadmeExplainsEveryOutcomeAndReason(t *testing.T) {
 	readme := read(t, "README.md")
 	for _, o := range consumer.Outcomes() {
