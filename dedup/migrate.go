@@ -64,8 +64,8 @@ func setsOf(o MigrateOptions) ([]migrationSet, error) {
 }
 
 // Migrate brings the tables up to this program's version and checks the result. It may run again, or in several processes
-// at once: one works, the others wait for it. Migrating needs rights that the daemon does not: CREATE, ALTER, INDEX,
-// CREATE VIEW.
+// at once: one works, the others wait for it. It needs SELECT and INSERT, and rights that the daemon does not: CREATE, ALTER,
+// INDEX, CREATE VIEW and, to replace a view, DROP.
 func Migrate(ctx context.Context, db *gorm.DB, o MigrateOptions) error {
 	sets, err := setsOf(o)
 	if err != nil {
