@@ -59,7 +59,7 @@ func checkTable(ctx context.Context, pool *sql.DB, table string) error {
 	err := pool.QueryRowContext(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", table).Scan(&engine)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("%w: it is missing", ErrSchema)
+		return fmt.Errorf("it is missing: %w", ErrSchema)
 	case err != nil:
 		return err
 	case !strings.EqualFold(engine.String, "InnoDB"):
@@ -72,7 +72,7 @@ func checkTable(ctx context.Context, pool *sql.DB, table string) error {
 			" WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?", table, want.name).Scan(&kind, &size)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("%w: column %s is missing", ErrSchema, want.name)
+			return fmt.Errorf("column %s is missing: %w", want.name, ErrSchema)
 		case err != nil:
 			return err
 		case !strings.EqualFold(kind, "varbinary"):
@@ -98,7 +98,7 @@ func (s migrationSet) check(ctx context.Context, pool *sql.DB) error {
 	latest := steps[len(steps)-1].version
 	for _, step := range steps {
 		if _, ok := applied[step.version]; !ok {
-			return fmt.Errorf("%w: %s is not applied", ErrSchema, step.name)
+			return fmt.Errorf("%s is not applied: %w", step.name, ErrSchema)
 		}
 	}
 	for version, a := range applied {

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/daemon"
 )
 
@@ -38,8 +37,6 @@ func (a *app) runDaemon(ctx context.Context) error {
 	log.InfoContext(ctx, "starting", "version", a.build.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes", cfg.Lanes, "batch_size", cfg.BatchSize)
 	err = d.Run(ctx)
 	switch {
-	case errors.Is(err, dedup.ErrSchema):
-		return fmt.Errorf("%w; run '%s migrate' first", err, a.name)
 	case errors.Is(err, consumer.ErrDrainTimeout):
 		return fmt.Errorf("%w; a longer ROLLBACKD_DRAIN_TIMEOUT (now %v) finishes it", err, cfg.DrainTimeout)
 	case err != nil:
