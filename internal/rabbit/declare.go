@@ -57,6 +57,20 @@ func Declare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string,
 	return warnings, nil
 }
 
+// Redeclare is [Declare] for a connection made anew in a process that has declared everything before: it looks whether all
+// is still there, and declares only when something is missing.
+//
+// In a cluster, RabbitMQ 3.x answers a queue.bind only when every node agrees, even if the binding exists. While one node is
+// frozen, and until the others take it for gone a minute later, that is never; everything else works, the queues with a
+// leader on another node included. A consumer that insisted on its binding would stand still in a cluster that serves it.
+func Redeclare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string, err error) {
+	missing, err := Missing(ctx, c, t)
+	if err != nil || len(missing) == 0 {
+		return nil, err
+	}
+	return Declare(ctx, c, t)
+}
+
 // Missing lists the queues and the exchange that do not exist, each as `queue "NAME"` or `exchange "NAME"`; `consumer migrate` makes them.
 func Missing(ctx context.Context, c *Conn, t TopologyConfig) ([]string, error) {
 	var missing []string

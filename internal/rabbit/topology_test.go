@@ -214,3 +214,30 @@ func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 		}
 	}
 }
+
+// Given a topology that was declared before, when a connection made anew declares it again, then a queue that is missing
+// is made with its bindings; and where nothing is missing, nothing is asked that all nodes of a cluster must agree on, for
+// which a binding taken away stands here.
+func TestRedeclareMakesOnlyWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c := dial(t, b.URL)
+	topo := topology(b)
+	if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
+		t.Fatal(err)
+	}
+	routed := func() bool {
+		p := publisher(t, config(b.URL))
+		return p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: topo.RoutingKeys[0]}})[0] == nil
+	}
+	for _, key := range topo.RoutingKeys {
+		b.Unbind(topo.Queue, key, topo.Exchange)
+	}
+	if _, err := rabbit.Redeclare(t.Context(), c, topo); err != nil || routed() {
+		t.Errorf("with everything there: %v, routed %v; want nothing done", err, routed())
+	}
+	b.Delete(topo.Queue)
+	if _, err := rabbit.Redeclare(t.Context(), c, topo); err != nil || !routed() {
+		t.Errorf("with the main queue missing: %v, routed %v; want it made and bound", err, routed())
+	}
+}
