@@ -47,15 +47,11 @@ func (b *broker) number(ctx context.Context, expression string) (int, error) {
 	return n, nil
 }
 
-// inHandsOf counts the deliveries that a process holds; 0 when nobody can tell.
-func (b *broker) inHandsOf(ctx context.Context, pid int) int {
-	n, err := b.number(ctx, fmt.Sprintf(`Own = [P || [{pid, P}, {client_properties, Ps}] <- rabbit_networking:connection_info_all([pid, client_properties]),
+// inHandsOf counts the deliveries that a process holds.
+func (b *broker) inHandsOf(ctx context.Context, pid int) (int, error) {
+	return b.number(ctx, fmt.Sprintf(`Own = [P || [{pid, P}, {client_properties, Ps}] <- rabbit_networking:connection_info_all([pid, client_properties]),
 		{<<"connection_name">>, _, Name} <- Ps, lists:suffix("/%d", binary_to_list(Name))],
 		lists:sum([N || [{connection, C}, {messages_unacknowledged, N}] <- rabbit_channel:info_all([connection, messages_unacknowledged]), lists:member(C, Own)])`, pid))
-	if err != nil {
-		return 0 // a broker that is down, too, may be what the fault meets
-	}
-	return n
 }
 
 // total adds an item up for all queues of the topology but the dead letters'. Only the node that leads a queue knows its

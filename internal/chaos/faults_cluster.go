@@ -9,6 +9,7 @@ func clusterFaults() []fault {
 	return []fault{
 		{name: "leader kill -9", unit: "leaders lost", nodes: 3, targets: on(onRabbit), least: 3 * time.Second, most: 10 * time.Second, strike: killLeader},
 		{name: "leader frozen", unit: "leaders lost", nodes: 3, targets: on(onRabbit), least: 30 * time.Second, most: 30 * time.Second, short: 20 * time.Second, strike: freezeLeader},
+		{name: "follower frozen", unit: "messages applied meanwhile", nodes: 3, targets: on(onRabbit), least: 30 * time.Second, most: 30 * time.Second, short: 25 * time.Second, strike: freezeFollower},
 		{name: "daemons' node cut off", unit: "links moved", nodes: 3, targets: on(onRabbit), least: 8 * time.Second, most: 15 * time.Second, strike: cutNode},
 	}
 }
@@ -54,6 +55,34 @@ func freezeLeader(ctx context.Context, w *world, p planned) (int, error) {
 	hits := w.moved(ctx, leader, p.lasts)
 	_ = pause(ctx, p.lasts-time.Since(began))
 	return hits, node.Thaw()
+}
+
+// freezeFollower freezes the node that most of the daemons' connections go to, of those that do not lead the queue. The
+// others can do everything but what needs all nodes to agree, so the daemons must be at work again before it is thawed.
+func freezeFollower(ctx context.Context, w *world, p planned) (int, error) {
+	leader, busy := w.leader(ctx), -1
+	for i, l := range w.amqp {
+		if i != leader && (busy < 0 || l.Links() > w.amqp[busy].Links()) {
+			busy = i
+		}
+	}
+	if err := w.stack.Nodes[busy].Freeze(); err != nil {
+		return 0, err
+	}
+	const late = 5 * time.Second // the last part, when all timeouts are over
+	_ = pause(ctx, p.lasts-late)
+	before := w.applied(ctx)
+	_ = pause(ctx, late)
+	hits := w.applied(ctx) - before
+	return hits, w.stack.Nodes[busy].Thaw()
+}
+
+// applied is the number of success rows.
+func (w *world) applied(ctx context.Context) (n int) {
+	if err := w.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1").Scan(&n); err != nil {
+		w.say("cannot count what is applied: %v", err) // a database that another fault has hit
+	}
+	return n
 }
 
 // cutNode takes the node away that most of the daemons' connections go to, and counts those that came to be elsewhere.

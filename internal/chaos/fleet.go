@@ -218,13 +218,22 @@ func catch(ctx context.Context, w *world, p *program.Process) (held int) {
 		if p.Signal(syscall.SIGSTOP) != nil {
 			return true // it has ended
 		}
-		if held = w.broker.inHandsOf(ctx, p.Pid()); held > 0 {
+		if held = w.inHandsOf(ctx, p); held > 0 {
 			return true
 		}
 		_ = p.Signal(syscall.SIGCONT) // fails only when it has ended
 		return false
 	})
 	return held
+}
+
+// inHandsOf counts what a daemon holds; 0 when the broker is down, too, and nobody can tell.
+func (w *world) inHandsOf(ctx context.Context, p *program.Process) int {
+	n, err := w.broker.inHandsOf(ctx, p.Pid())
+	if err != nil {
+		w.say("no node says what a daemon holds")
+	}
+	return n
 }
 
 func killDaemon(ctx context.Context, w *world, p planned) (int, error) {
@@ -253,7 +262,7 @@ func terminateDaemon(ctx context.Context, w *world, p planned) (int, error) {
 	s := w.fleet.slots[p.variant%daemons]
 	process := s.ask()
 	held := 0
-	until(ctx, 10*time.Second, func() bool { held = w.broker.inHandsOf(ctx, process.Pid()); return held > 0 })
+	until(ctx, 10*time.Second, func() bool { held = w.inHandsOf(ctx, process); return held > 0 })
 	calm := w.undisturbed()
 	began := time.Now()
 	if err := process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -49,7 +49,7 @@ func (o Options) schedule() []planned {
 }
 
 // wants says whether a kind of fault belongs to the run. That of a cluster is about RabbitMQ and the daemons: what MySQL and
-// Redis do to them does not depend on the number of its nodes.
+// Redis do to them does not depend on the number of its nodes. Its round leaves out what the round of a single node has.
 func (o Options) wants(f fault) bool {
 	switch {
 	case len(o.Only) > 0:
@@ -58,7 +58,7 @@ func (o Options) wants(f fault) bool {
 		return f.nodes == o.Nodes
 	case o.Nodes > 1:
 		at := f.targets(planned{})[0]
-		return at != onMySQL && at != onRedis
+		return at != onMySQL && at != onRedis && (at != onRabbit || !o.Round)
 	}
 	return true
 }

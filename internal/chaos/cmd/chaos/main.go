@@ -42,6 +42,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	round := flags.Bool("round", false, "each kind of fault once, shortened")
 	rate := flags.Int("rate", 200, "messages published a second")
 	only := flags.String("only", "", "kinds of faults, comma-separated, instead of all")
+	logs := flags.String("logs", "", "an existing folder for the daemons' logs, which are kept; else they are kept when the run fails")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -57,11 +58,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	o := chaos.Options{Binary: binary, LogDir: dir, Seed: *seed, Round: *round, Rate: *rate, Out: out}
+	if *logs != "" {
+		o.LogDir = *logs
+	}
 	if *only != "" {
 		o.Only = strings.Split(*only, ",")
 	}
 	if err := phases(ctx, o, *duration, *nodes); err != nil {
-		return fmt.Errorf("%w\nseed %d; the daemons' logs are in %s", err, *seed, dir)
+		return fmt.Errorf("%w\nseed %d; the daemons' logs are in %s", err, *seed, o.LogDir)
 	}
 	fmt.Fprintln(out, "\nthe promise was kept")
 	return os.RemoveAll(dir)
