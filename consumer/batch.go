@@ -143,7 +143,7 @@ func (b *batch) lead(it *item) {
 	case !taken:
 		b.leaders[it.id.Key] = it
 		b.open = append(b.open, it)
-	case leader.id.BodyHash == it.id.BodyHash:
+	case leader.id.BodyHash == it.id.BodyHash && leader.circumstances().LetterOf == it.circumstances().LetterOf:
 		leader.followers = append(leader.followers, it)
 	default:
 		b.later = append(b.later, it)

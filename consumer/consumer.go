@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,13 +40,21 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-func (o Options) validate(h Handler) error {
+func (o Options) validate(cfg Config, h Handler) error {
 	var errs []error
 	if h == nil {
 		errs = append(errs, errors.New("no Handler"))
 	}
 	if o.DB == nil || o.Records == nil {
 		errs = append(errs, errors.New("Options need DB and Records"))
+	}
+	if o.Records != nil {
+		// A log with other limits than the engine would refuse what the engine believes possible, for ever.
+		log := o.Records.Options()
+		if log.MaxAttempts != cfg.MaxAttempts || log.Lease != cfg.Lease || !slices.Equal(log.Delays, cfg.RetryDelays) {
+			errs = append(errs, fmt.Errorf("the log was made with MaxAttempts %d, Lease %v, Delays %v, which must be those of Config: %d, %v, %v",
+				log.MaxAttempts, log.Lease, log.Delays, cfg.MaxAttempts, cfg.Lease, cfg.RetryDelays))
+		}
 	}
 	if len(o.AMQPURLs) == 0 {
 		errs = append(errs, errors.New("Options need AMQPURLs"))
@@ -91,7 +100,7 @@ type Consumer struct {
 // New checks cfg and makes an engine that hands messages to h. It touches no server.
 func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 	cfg = cfg.withDefaults()
-	if err := errors.Join(cfg.validate(), o.validate(h)); err != nil {
+	if err := errors.Join(cfg.validate(), o.validate(cfg, h)); err != nil {
 		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}
 	keyFrom, err := wire.ParseKeySources(cfg.KeyFrom)

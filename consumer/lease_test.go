@@ -236,6 +236,7 @@ func TestTheBrakeHoldsABrokenDeployment(t *testing.T) {
 func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.cfg.Lease = time.Minute
 	w.declare()
 	// given a worker that has confirmed a letter and has yet to mark its row dead
 	id := dedup.Key{Group: group, Tag: tag, Name: "key"}

@@ -202,11 +202,15 @@ func (l *lane) applyFresh(ctx context.Context, b *batch) error {
 // that grew too large, are nobody's fault: the group is tried again, then halved.
 func (l *lane) applyTogether(ctx context.Context, group []*item) error {
 	entries, msgs := entriesOf(group), messagesOf(group)
-	meetings := 0
+	meetings, unknown := 0, false
 	return l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
 		err := l.c.effects.apply(ctx, msgs, func(ctx context.Context, tx dedup.Execer) error {
 			return l.c.records.InsertSuccess(ctx, tx, entries)
 		})
+		unknown = unknown || errors.Is(err, dedup.ErrUnknown)
+		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrUnknown) {
+			return l.met(ctx, group, err, unknown)
+		}
 		trouble, ok := errors.AsType[*troubleError](err)
 		if !ok {
 			return err
@@ -219,6 +223,27 @@ func (l *lane) applyTogether(ctx context.Context, group []*item) error {
 		}
 		return err
 	})
+}
+
+// met is err, of an insert that met a row or of a COMMIT without an answer, when a row of the group is there to look at.
+// While there is none nothing can go on (a COMMIT that fails each time, a trigger that raises 1062): that is trouble. A
+// lost answer is remembered, because the COMMIT may still be decided.
+func (l *lane) met(ctx context.Context, group []*item, err error, unknown bool) error {
+	ctx, cancel := context.WithTimeout(ctx, l.c.opTimeout)
+	defer cancel()
+	rows, lookErr := l.c.records.LookUp(ctx, keysOf(group))
+	if lookErr != nil {
+		return lookErr
+	}
+	for _, row := range rows {
+		if row.Status != dedup.Absent {
+			if unknown {
+				return fmt.Errorf("%w: %w", dedup.ErrUnknown, err)
+			}
+			return err
+		}
+	}
+	return &troubleError{dedup.FaultUnavailable, fmt.Errorf("no row of the batch is there: %w", err)}
 }
 
 // lookAgain reads a group's rows after our insert met another's, or after a COMMIT whose answer was lost: never assume.

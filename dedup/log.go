@@ -106,6 +106,9 @@ func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
 	return l, nil
 }
 
+// Options are what the log was made with.
+func (l *Log) Options() LogOptions { return l.o }
+
 func eventTable(table string) string { return table + "_event" }
 
 // delay is how long a row with so many attempts waits before the next. No attempt: not at all. It is 90 % of the
