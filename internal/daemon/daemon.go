@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,7 +98,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 		return d, err
 	}
 	for _, name := range unusedSettings(cfg) {
-		log.WarnContext(ctx, "ROLLBACKD_"+name+" is set, but nothing acts on it in this version")
+		log.WarnContext(ctx, name+" is set, but nothing acts on it in this version")
 	}
 	if cfg.HTTPAddr == "" {
 		return d, nil
@@ -105,13 +107,16 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	return d, err
 }
 
-// unusedSettings names the settings that are checked but not yet acted on, where they ask for something.
+// notYet are the settings that are checked, but that `run` does not act on in this version. LOG_RETENTION is not among
+// them: a replay refuses letters that are older.
+var notYet = []string{"ADMIN_TOKEN", "MAX_REPLAYS", "COMPENSATE_AFTER", "DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET"}
+
+// unusedSettings names those of notYet that somebody has set.
 func unusedSettings(cfg config.Config) (names []string) {
-	if cfg.CompensateAfter != 0 {
-		names = append(names, "COMPENSATE_AFTER")
-	}
-	if cfg.DeadLetterWebhook != "" {
-		names = append(names, "DEAD_LETTER_WEBHOOK")
+	for _, s := range cfg.Settings() {
+		if s.Source != config.FromDefault && slices.Contains(notYet, strings.TrimPrefix(s.Name, "ROLLBACKD_")) {
+			names = append(names, s.Name)
+		}
 	}
 	return names
 }

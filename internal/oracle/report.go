@@ -64,7 +64,7 @@ func (r *Report) Err() error {
 
 // String is the counters on one line.
 func (c Counters) String() string {
-	return fmt.Sprintf("attempt %d, acknowledged %d, applied %d, lost %d, duplicated effects %d, dead-lettered %d, discarded %d, still queued %d, duplicates absorbed %d, recovered %d, stale %d, attempts spent %d",
+	return fmt.Sprintf("attempt %d, acknowledged %d, applied %d, lost %d, duplicated effects %d, dead-lettered %d, discarded %d, still queued %d, duplicates absorbed %d, recovered %d, stale %d, attempts spent on dependencies %d",
 		c.Attempt, c.Acknowledged, c.Applied, c.Lost, c.DuplicatedEffects, c.DeadLettered, c.Discarded, c.Queued,
 		c.DuplicatesAbsorbed, c.Recovered, c.Stale, c.AttemptsSpent)
 }
