@@ -212,7 +212,7 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	code, err := daemon.Wait(ctx)
-	if err != nil || code != 1 || !strings.Contains(w.logs.String(), "run 'consumer migrate'") {
+	if err != nil || code != 1 || !strings.Contains(w.logs.String(), "run: consumer migrate") {
 		t.Errorf("the daemon ended with %d (%v), want 1 and the advice to run 'consumer migrate'; it said:\n%s", code, err, w.logs)
 	}
 }
