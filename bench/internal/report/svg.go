@@ -24,6 +24,7 @@ func SVG(c figure.Curve) []byte {
 	for _, p := range c.Points {
 		highest = max(highest, p.Spread.Max)
 	}
+	highest *= 1.08 // room for the labels
 	step := niceStep(highest)
 	ceiling := step * math.Ceil(highest/step)
 	x := func(i int) float64 {
@@ -39,7 +40,7 @@ func SVG(c figure.Curve) []byte {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" font-family="sans-serif" font-size="13" fill="#222">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, "<title>%s</title>\n<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", html.EscapeString(c.Title), width, height)
 	fmt.Fprintf(&b, `<text x="%d" y="28" font-size="16" font-weight="bold">%s</text>`+"\n", left, html.EscapeString(c.Title))
-	fmt.Fprintf(&b, `<text x="%d" y="46" fill="#666">median of %d rounds, bars from the smallest to the largest; the default is %d</text>`+"\n", left, len(c.Points[0].Rounds), c.Default)
+	fmt.Fprintf(&b, `<text x="%d" y="46" fill="#666">median of %d rounds or more, bars from the smallest to the largest; the default is %d</text>`+"\n", left, len(c.Points[0].Rounds), c.Default)
 	for value := 0.0; value <= ceiling; value += step {
 		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>`+"\n", left, y(value), left+plotWidth, y(value))
 		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-8, y(value)+4, number(value))
@@ -65,7 +66,7 @@ func point(b *bytes.Buffer, c figure.Curve, p figure.Point, x float64, y func(fl
 		fill = "#c2410c"
 	}
 	fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="5" fill="%s"><title>%d: %s</title></circle>`+"\n", x, y(p.Median), fill, p.X, number(p.Median))
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x, y(p.Spread.Max)-10, number(p.Median))
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle" stroke="#fff" stroke-width="4" paint-order="stroke">%s</text>`+"\n", x, y(p.Spread.Max)-10, number(p.Median))
 	fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%d</text>`+"\n", x, top+plotHeight+20, p.X)
 }
 

@@ -39,7 +39,7 @@ func newTestRunner(t *testing.T) *Runner {
 			t.Error(err)
 		}
 	})
-	r := &Runner{Ground: g, Length: 300 * time.Millisecond, Warm: 50 * time.Millisecond, LogRows: 20_000, Out: t.Output()}
+	r := &Runner{Ground: g, Length: time.Second, Warm: 50 * time.Millisecond, LogRows: 20_000, Out: t.Output()}
 	if err := r.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
