@@ -32,6 +32,7 @@ lint: ## gofmt, go vet, staticcheck
 test: deps lint bin/with-servers ## lint, then all tests with the race detector on private servers
 	bin/with-servers $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./... # a module of its own: its libraries stay out of ours
+	cd bench && $(GO) vet ./... && $(GO) test ./... # another; with servers of its own
 
 .PHONY: test-big
 test-big: deps bin/with-servers ## the end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9
@@ -52,6 +53,15 @@ test-faults: deps bin/with-servers bin/chaos ## bad inputs, one short round of e
 	bin/with-servers $(GO) test -count=1 -timeout 5m -run '$(BAD_INPUTS)' ./internal/config ./internal/wire ./internal/daemon ./dedup ./stock ./consumer
 	bin/chaos -round -seed $(or $(SEED),0)
 	@for f in $(FUZZ); do echo "fuzz $${f#*:} for $(FUZZ_TIME)"; $(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzztime $(FUZZ_TIME) "$${f%:*}"; done
+
+# Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
+.PHONY: bench
+bench: deps ## rollbackd beside its rivals in one run of 45 minutes: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some
+	cd bench && $(GO) build -o bench . && ./bench
+
+.PHONY: bench-profile
+bench-profile: deps ## where the daemon's CPU and the database's time go: bench/out/profile.txt
+	cd bench && $(GO) build -o bench . && ./bench profile
 
 DURATION ?= 5m
 .PHONY: chaos
