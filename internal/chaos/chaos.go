@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/oracle"
@@ -46,6 +47,8 @@ type Result struct {
 	Options Options
 	Report  *oracle.Report
 	Struck  []Struck
+	// Unreached are the kinds whose turn did not come in the time.
+	Unreached []string
 	// Starts is how often a daemon was started.
 	Starts int
 	// Settled is how long it took until everything had come to rest after the last fault.
@@ -73,6 +76,9 @@ func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "\n%-26s %6s %6s  %s\n", "fault", "struck", "hit", "what it hit in all")
 	for _, s := range r.Struck {
 		fmt.Fprintf(w, "%-26s %6d %6d  %d %s\n", s.Name, s.Times, s.Hit, s.Hits, s.Unit)
+	}
+	if len(r.Unreached) > 0 {
+		fmt.Fprintf(w, "not reached in %v: %s\n", r.Options.Duration, strings.Join(r.Unreached, ", "))
 	}
 	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, 2 daemons started %d times, at rest %v after the last fault\n",
 		r.Options.Seed, r.Options.Nodes, r.Starts, r.Settled.Round(time.Millisecond))
@@ -140,6 +146,6 @@ func (w *world) judge(ctx context.Context, settled time.Duration) (*Result, erro
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return &Result{
-		Options: w.o, Report: report, Struck: w.struckInOrder(), Starts: w.fleet.starts(), Settled: settled, Violations: w.violations,
+		Options: w.o, Report: report, Struck: w.struckInOrder(), Unreached: w.unreached(), Starts: w.fleet.starts(), Settled: settled, Violations: w.violations,
 	}, nil
 }

@@ -77,10 +77,20 @@ func (w *world) strike(ctx context.Context, plan []planned) error {
 			if err := errors.Join(errs[:]...); err != nil || ctx.Err() != nil {
 				return errors.Join(err, context.Cause(ctx))
 			}
+			w.calm(ctx)
 			errs[0] = w.strikeOne(ctx, p)
 		}
 	}
 	return errors.Join(errors.Join(errs[:]...), context.Cause(ctx))
+}
+
+// calm waits until the daemons consume and the broker can be asked what they hold: after a leader was frozen, channels of
+// RabbitMQ answer nobody for up to half a minute.
+func (w *world) calm(ctx context.Context) {
+	until(ctx, time.Minute, func() bool {
+		_, err := w.broker.unackedNow(ctx)
+		return err == nil && w.fleet.consuming(ctx) == nil
+	})
 }
 
 // missed are the first entries of the kinds that were struck and have hit nothing.
@@ -135,6 +145,15 @@ func (w *world) struckInOrder() (all []Struck) {
 		}
 	}
 	return all
+}
+
+func (w *world) unreached() (names []string) {
+	for _, f := range faults() {
+		if w.o.wants(f) && w.struck[f.name] == nil {
+			names = append(names, f.name)
+		}
+	}
+	return names
 }
 
 // pause waits for d or the end of ctx.
