@@ -86,7 +86,7 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 							w.execOn(other, "COMMIT")
 						}()
 						for w.number("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND trx_rows_modified >= 100") == 0 {
-							<-time.After(20 * time.Millisecond) // until the other waits for us
+							<-time.After(300 * time.Millisecond) // until the other waits for us; the view is stale while it is read more often than every 0.1 s
 						}
 					}
 				}

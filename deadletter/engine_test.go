@@ -41,7 +41,7 @@ func (w *world) engine() (cured *atomic.Bool) {
 	c, err := consumer.New(consumer.Config{
 		Group: group, Exchange: w.topology().Exchange, Queue: w.queue, RoutingKeys: []string{tag}, KeyFrom: keyFrom,
 		MaxAttempts: 3, RetryDelays: delays, Lanes: 2, BatchSize: 50, BatchLinger: 2 * time.Millisecond, Prefetch: 100,
-		Lease: 5 * time.Second, HandlerTimeout: 4 * time.Second, DrainTimeout: 10 * time.Second,
+		Lease: lease, HandlerTimeout: 4 * time.Second, DrainTimeout: 10 * time.Second,
 	}, handler, consumer.Options{AMQPURLs: []string{w.broker.URL}, DB: db, Records: w.log(db), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
