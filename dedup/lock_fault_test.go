@@ -41,7 +41,8 @@ func TestProceedGoesOnWithoutADeadRedisAndComesBack(t *testing.T) {
 	if up, since, cause := l.Up(); up || cause == nil || time.Since(since) > time.Minute {
 		t.Errorf("Up = %v, %v, %v, want down since now and why", up, since, cause)
 	}
-	failed := l.Attempts(LockFailed)
+	// Whether that call or the prober found it out first is chance; from now on nobody asks.
+	failed, bypassed := l.Attempts(LockFailed), l.Attempts(LockBypassed)
 	const batches = 1000
 	start := time.Now()
 	for range batches { // as many timeouts would take minutes
@@ -50,14 +51,14 @@ func TestProceedGoesOnWithoutADeadRedisAndComesBack(t *testing.T) {
 			t.Fatalf("settling without redis = %v, want nil", err)
 		}
 	}
-	if took := time.Since(start); took > time.Second {
+	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("%d batches without redis took %v", batches, took)
 	}
-	if got := l.Attempts(LockBypassed); got != 2*batches {
-		t.Errorf("Attempts(bypassed) = %d, want %d", got, 2*batches)
+	if got := l.Attempts(LockBypassed) - bypassed; got != 2*batches {
+		t.Errorf("Attempts(bypassed) grew by %d, want %d", got, 2*batches)
 	}
-	if got := l.Attempts(LockFailed); got != failed || got != 2 {
-		t.Errorf("Attempts(error) = %d, want 2: of the one call that found it out", got)
+	if got := l.Attempts(LockFailed); got != failed || failed+bypassed != 2 {
+		t.Errorf("Attempts(error) = %d and bypassed %d of the first call, want 2 in all and no more errors", got, bypassed)
 	}
 
 	must(t, server.Start())

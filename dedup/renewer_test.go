@@ -242,7 +242,7 @@ func TestEveryLockInHandIsRenewed(t *testing.T) {
 
 func TestForgottenLockExpiresAndIsTold(t *testing.T) {
 	t.Parallel()
-	l := newLock(t, stack.Redis(t), RedisLockOptions{LockTTL: 100 * time.Millisecond, MaxHold: 300 * time.Millisecond})
+	l := newLock(t, stack.Redis(t), RedisLockOptions{LockTTL: time.Second, MaxHold: 2 * time.Second})
 	l.run(t)
 	l.lock(t, "leaked", "one")
 	await(t, "the lock expires", func() bool { return l.lock(t, "b", "one")[0] == Mine })
