@@ -319,14 +319,21 @@ func TestMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T) {
 	p := publisher(t, cfg)
 	publishN(t, p, q, 1)
 	c := dial(t, b.URL)
-	sub := consume(t, c, q, 10)
+	sub := consume(t, c, q, 1000)
 	b.Eval(`rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})`)
-	err := p.Publish(t.Context(), []rabbit.Publishing{to(q, "blocked")})[0]
+	var err error
+	arrived := 1
+	eventually(t, "the alarm blocks the connection", func() bool { // which is told a moment later
+		if err = p.Publish(t.Context(), []rabbit.Publishing{to(q, "blocked")})[0]; err == nil {
+			arrived++
+		}
+		return err != nil
+	})
 	if !errors.Is(err, rabbit.ErrUnconfirmed) || !strings.Contains(err.Error(), "low on memory") {
 		t.Errorf("Publish under a memory alarm: %v", err)
 	}
-	d := collect(t, sub, 1)[0]
-	if err := sub.Ack(d.Tag, false); err != nil {
+	taken := collect(t, sub, arrived)
+	if err := sub.Ack(taken[len(taken)-1].Tag, true); err != nil {
 		t.Errorf("ack on the consuming connection: %v", err)
 	}
 	eventually(t, "acked under the alarm", func() bool { return b.Unacked(q) == 0 })
