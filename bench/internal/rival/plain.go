@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// plainChannels and plainPrefetch were the fastest of 1, 2 and 4 channels and of prefetches from 100 to 4,000.
+	// Of 1, 2 and 4 channels with prefetches of 200, 1,000 and 4,000 none took less CPU for a delivery than these.
 	plainChannels = 4
 	plainPrefetch = 1000
 	// ackEvery is how many deliveries one ack settles with multiple.

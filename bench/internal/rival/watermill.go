@@ -14,7 +14,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// watermillPrefetch keeps every subscription's next message at hand; Watermill's own default is 1.
+// watermillPrefetch keeps every subscription's next message at hand; Watermill's own default of 1, 2 and 100 took no less
+// CPU for a message.
 const watermillPrefetch = 20
 
 // asDeclared takes the queue as the product declared it.

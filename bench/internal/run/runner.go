@@ -73,10 +73,15 @@ func (r *Runner) Round(ctx context.Context, c Contestant) (Round, error) {
 		return Round{}, err
 	}
 	const tries = 4
-	for range tries {
+	for try := range tries {
 		began := time.Now()
 		if err := f.Sow(ctx, r.sowing(c), r.seed()); err != nil {
-			return Round{}, fmt.Errorf("prepare %s: %w", c.Name, err)
+			err = fmt.Errorf("prepare %s: %w", c.Name, err)
+			if ctx.Err() != nil || try == tries-1 {
+				return Round{}, err
+			}
+			fmt.Fprintf(r.Out, "  %v; again\n", err) // a server that was slow to answer must not cost the whole run
+			continue
 		}
 		sown := time.Since(began)
 		round, err := r.measure(ctx, c, f)
