@@ -1,12 +1,9 @@
 package dedup
 
 import (
-	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/url"
-	"strings"
 	"sync"
 	"testing"
 
@@ -95,27 +92,3 @@ func (c *replyCutter) lost() int {
 	return c.replies
 }
 
-// answering returns a client of a server that answers everything with one error.
-func answering(t *testing.T, answer string) redis.UniversalClient {
-	t.Helper()
-	var serving sync.WaitGroup
-	client := redis.NewClient(&redis.Options{
-		DisableIdentity: true,
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			ours, theirs := net.Pipe()
-			serving.Go(func() {
-				defer theirs.Close()
-				for in := bufio.NewScanner(theirs); in.Scan(); {
-					if strings.HasPrefix(in.Text(), "*") { // a command begins
-						if _, err := io.WriteString(theirs, "-"+answer+"\r\n"); err != nil {
-							return
-						}
-					}
-				}
-			})
-			return ours, nil
-		},
-	})
-	t.Cleanup(func() { _ = client.Close(); serving.Wait() })
-	return client
-}
