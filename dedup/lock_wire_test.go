@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"sync"
 	"testing"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // replyCutter passes commands on to Redis; told to cut, it drops the next reply and its connection.
@@ -91,4 +89,3 @@ func (c *replyCutter) lost() int {
 	defer c.mu.Unlock()
 	return c.replies
 }
-
