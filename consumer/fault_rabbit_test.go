@@ -59,6 +59,7 @@ func TestRabbitMQAway(t *testing.T) {
 func TestAcksOfAClosedConnectionAckNothingElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.broker.Eval("ok") // skips on a server that is not ours, before the engine is held up
 	w.oneBatch(10)
 	w.cfg.Prefetch = 10
 	all := keys("order", 50)
@@ -82,6 +83,7 @@ func TestAcksOfAClosedConnectionAckNothingElse(t *testing.T) {
 func TestAnAbandonedBatchLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.broker.Eval("ok") // skips on a server that is not ours, before the engine is held up
 	w.oneBatch(6)
 	w.cfg.LockTTL = time.Minute
 	w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 5 * time.Second}
