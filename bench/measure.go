@@ -19,7 +19,7 @@ const offered = 1000
 
 // warmUp is how long a round runs before it is measured, at most and as a part of the round.
 const (
-	warmUp       = 2 * time.Second
+	warmUp       = time.Second
 	warmUpOfPart = 5
 )
 
@@ -47,6 +47,8 @@ func measureAll(ctx context.Context, s settings) (err error) {
 			return err
 		}
 		rep.Cycles++
+		each := time.Since(began) / time.Duration(rep.Cycles)
+		fmt.Printf("%v a cycle: all will take about %v\n", each.Round(time.Second), (each*time.Duration(s.rounds) + s.ofMemory()).Round(time.Second))
 		if err := s.write(&rep, turns, began); err != nil {
 			return err
 		}
@@ -64,6 +66,15 @@ func measureAll(ctx context.Context, s settings) (err error) {
 	}
 	fmt.Printf("%s", rep.Markdown())
 	return nil
+}
+
+// ofMemory is about what the memory round takes, with its preparations.
+func (s settings) ofMemory() time.Duration {
+	if !slices.Contains(s.only, figure.RSS) {
+		return 0
+	}
+	const preparations = time.Minute
+	return 3*s.minute + preparations
 }
 
 func newRunner(ctx context.Context, s settings, o ground.Options) (*run.Runner, error) {

@@ -31,9 +31,9 @@ func cycle() []group {
 		{
 			{Name: rival.PlainEach, Rival: rival.PlainEach, Sowing: plain, Guess: 70_000},
 			{Name: rival.PlainMultiple, Rival: rival.PlainMultiple, Sowing: plain, Guess: 85_000},
-			{Name: "duplicates", Sowing: ground.Sowing{Twice: true}, Guess: 35_000},
 		},
 		{
+			{Name: "duplicates", Sowing: ground.Sowing{Twice: true}, Guess: 35_000},
 			{Name: "log_5m", FullLog: true, Guess: 25_000},
 			{Name: "poison", Sowing: ground.Sowing{PoisonEvery: 1000}, Guess: 25_000},
 			{Name: "hot_goods", Sowing: ground.Sowing{Goods: run.FewGoods}, Guess: 30_000},
@@ -42,22 +42,21 @@ func cycle() []group {
 			{Name: "redis_off", Settings: []string{"REDIS_URL=off"}, Guess: 30_000},
 			{Name: "two_daemons", Daemons: 2, Guess: 30_000},
 		},
-		{},
 	}
 	for _, n := range workerCounts {
-		groups[2] = append(groups[2], run.Contestant{Name: workers(rival.Classic, n), Rival: rival.Classic, Workers: n, Guess: 2500})
+		groups[0] = append(groups[0], run.Contestant{Name: workers(rival.Classic, n), Rival: rival.Classic, Workers: n, Guess: 2500})
 	}
 	for _, n := range workerCounts {
-		groups[2] = append(groups[2], run.Contestant{Name: workers(rival.Watermill, n), Rival: rival.Watermill, Workers: n, Guess: 4000})
+		groups[0] = append(groups[0], run.Contestant{Name: workers(rival.Watermill, n), Rival: rival.Watermill, Workers: n, Guess: 4000})
 	}
 	for _, n := range batchSizes {
 		if n != defaultBatchSize {
-			groups[3] = append(groups[3], run.Contestant{Name: batchOf(n), Settings: []string{fmt.Sprintf("BATCH_SIZE=%d", n)}, Guess: min(30_000, 3000*float64(n))})
+			groups[2] = append(groups[2], run.Contestant{Name: batchOf(n), Settings: []string{fmt.Sprintf("BATCH_SIZE=%d", n)}, Guess: min(30_000, 3000*float64(n))})
 		}
 	}
 	for _, n := range laneCounts {
 		if n != defaultLanes {
-			groups[3] = append(groups[3], run.Contestant{Name: lanesOf(n), Settings: []string{fmt.Sprintf("LANES=%d", n)}, Guess: 30_000})
+			groups[2] = append(groups[2], run.Contestant{Name: lanesOf(n), Settings: []string{fmt.Sprintf("LANES=%d", n)}, Guess: 30_000})
 		}
 	}
 	return groups

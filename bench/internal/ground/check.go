@@ -86,11 +86,11 @@ func (f *Field) checkQueue(ctx context.Context, applied int64) (left int64, err 
 		if left, err = f.ground.Depth(); err != nil {
 			return 0, err
 		}
-		if !exact || left == f.sown.published-applied {
+		if !exact || left == f.published.Load()-applied {
 			return left, nil
 		}
 		if time.Since(began) > patience {
-			return left, fmt.Errorf("of %d messages %d are applied and %d are in the queue", f.sown.published, applied, left)
+			return left, fmt.Errorf("of %d messages %d are applied and %d are in the queue", f.published.Load(), applied, left)
 		}
 		select {
 		case <-time.After(step):

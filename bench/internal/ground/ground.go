@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -118,8 +119,9 @@ type Field struct {
 	DB   *sql.DB
 	DSN  string
 
-	ground *Ground
-	sown   sown
+	ground    *Ground
+	sown      sown
+	published atomic.Int64 // of this round
 }
 
 // Field makes a schema and migrates it.

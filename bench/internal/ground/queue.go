@@ -56,6 +56,7 @@ type Producer struct {
 	confirms  chan amqp.Confirmation
 	returns   chan amqp.Return
 	unsettled int
+	published int64
 }
 
 // inFlight is how many messages wait for their confirmations together.
@@ -96,7 +97,7 @@ func (p *Producer) Publish(ctx context.Context, n int64) error {
 		return fmt.Errorf("publish order %d: %w", n, err)
 	}
 	p.unsettled++
-	f.sown.published++
+	p.published++
 	return nil
 }
 
@@ -116,12 +117,13 @@ func (p *Producer) settle(ctx context.Context) error {
 	}
 }
 
-// Close waits for the last confirmations.
+// Close waits for the last confirmations; then the field knows of the messages.
 func (p *Producer) Close(ctx context.Context) error {
 	var err error
 	for p.unsettled > 0 && err == nil {
 		err = p.settle(ctx)
 	}
+	p.field.published.Add(p.published)
 	return errors.Join(err, p.conn.Close())
 }
 
@@ -169,11 +171,11 @@ func (f *Field) waitForBacklog(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if n == f.sown.published {
+		if n == f.published.Load() {
 			return nil
 		}
 		if time.Since(began) > patience {
-			return fmt.Errorf("the queue shows %d messages, %d were confirmed", n, f.sown.published)
+			return fmt.Errorf("the queue shows %d messages, %d were confirmed", n, f.published.Load())
 		}
 		select {
 		case <-time.After(step):

@@ -2,6 +2,7 @@ package ground
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -34,8 +35,7 @@ type sown struct {
 	seed       uint64
 	before     oracle.Stock
 	rowsBefore int64 // success rows
-	published  int64
-	grown      bool // orders came in after the stock was read
+	grown      bool  // orders came in after the stock was read
 }
 
 // restBefore is how long the servers are left alone between the preparations and the clock's start.
@@ -48,6 +48,7 @@ const amountAtFirst = 1_000_000_000
 // returns when everything lies there and the servers had a moment of rest.
 func (f *Field) Sow(ctx context.Context, s Sowing, seed uint64) error {
 	f.sown = sown{Sowing: s, seed: seed}
+	f.published.Store(0)
 	if err := f.clear(ctx); err != nil {
 		return err
 	}
@@ -80,8 +81,8 @@ func (f *Field) Sow(ctx context.Context, s Sowing, seed uint64) error {
 // Seed is the seed of the round's keys.
 func (f *Field) Seed() uint64 { return f.sown.seed }
 
-// Published is how many messages are in the queue when the clock starts.
-func (f *Field) Published() int64 { return f.sown.published }
+// Published is how many messages the producers that have closed have published in this round.
+func (f *Field) Published() int64 { return f.published.Load() }
 
 // clear leaves nothing of the round before, in MySQL and in Redis.
 func (f *Field) clear(ctx context.Context) error {
@@ -106,20 +107,14 @@ func (f *Field) seed(ctx context.Context) error {
 	if s.Unreserved {
 		return nil
 	}
-	return f.reserve(ctx, 0, s.Orders)
+	return f.Reserve(ctx, 0, s.Orders)
 }
 
-// Grow lets the shop take so many more orders while a round goes on, and returns the number of the first of them. Their
-// messages are the caller's to publish.
-func (f *Field) Grow(ctx context.Context, orders int64) (first int64, err error) {
-	first = f.sown.Orders
-	f.sown.grown = true
-	f.sown.Orders += orders
-	return first, f.reserve(ctx, first, f.sown.Orders)
-}
+// Growing says that the shop takes more orders while the round goes on: each with Reserve, then its message.
+func (f *Field) Growing() { f.sown.grown = true }
 
-// reserve writes the reservations of the orders from to to-1.
-func (f *Field) reserve(ctx context.Context, from, to int64) error {
+// Reserve writes the reservations of the orders from to to-1. It may be called from several goroutines.
+func (f *Field) Reserve(ctx context.Context, from, to int64) error {
 	sku1, q1, sku2, q2 := sqlGoods(f.sown.Goods)
 	where := ""
 	if every := f.sown.PoisonEvery; every != 0 {
@@ -184,7 +179,42 @@ func (f *Field) FillLog(ctx context.Context, rows int64) error {
 			return err
 		}
 	}
-	return f.exec(ctx, "ANALYZE TABLE consumer_log")
+	if err := f.exec(ctx, "ANALYZE TABLE consumer_log"); err != nil {
+		return err
+	}
+	return f.writeBack(ctx)
+}
+
+// writeBack waits until the database has written to disk what it changed: a log that was full before is there, and not
+// on its way.
+func (f *Field) writeBack(ctx context.Context) error {
+	const patience, step, fewPages = time.Minute, 250 * time.Millisecond, 2000
+	var usual float64
+	if err := f.DB.QueryRowContext(ctx, "SELECT @@GLOBAL.innodb_max_dirty_pages_pct").Scan(&usual); err != nil {
+		return fmt.Errorf("ask for the share of dirty pages: %w", err)
+	}
+	for _, statement := range []string{"SET GLOBAL innodb_io_capacity_max = 20000", "SET GLOBAL innodb_io_capacity = 20000", "SET GLOBAL innodb_max_dirty_pages_pct = 0"} {
+		if err := f.exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	for began := time.Now(); time.Since(began) < patience; {
+		var name string
+		var dirty int64
+		if err := f.DB.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'").Scan(&name, &dirty); err != nil {
+			return fmt.Errorf("ask for the dirty pages: %w", err)
+		}
+		if dirty < fewPages {
+			break
+		}
+		select {
+		case <-time.After(step):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return errors.Join(f.exec(ctx, fmt.Sprintf("SET GLOBAL innodb_max_dirty_pages_pct = %g", usual)),
+		f.exec(ctx, "SET GLOBAL innodb_io_capacity = DEFAULT"), f.exec(ctx, "SET GLOBAL innodb_io_capacity_max = DEFAULT"))
 }
 
 func (f *Field) exec(ctx context.Context, statement string) error {

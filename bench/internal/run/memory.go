@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/internal/program"
@@ -25,8 +28,8 @@ type Memory struct {
 // minutes is how many there are: the first is the way up, the second is compared with the last.
 const minutes = 3
 
-// Memory lets the daemon work for three minutes while a shop that goes on keeps the queue at so many messages: without it
-// the backlog would be gone in half a minute.
+// Memory lets the daemon work for three minutes while a shop that goes on keeps the queue at about so many messages:
+// without it the backlog would be gone in half a minute.
 func (r *Runner) Memory(ctx context.Context, backlog int64, minute time.Duration) (m Memory, err error) {
 	f := r.empty
 	if err := f.Sow(ctx, ground.Sowing{Orders: backlog, Goods: ManyGoods}, r.seed()); err != nil {
@@ -64,15 +67,16 @@ func (r *Runner) goOn(ctx context.Context, f *ground.Field, p *program.Process, 
 	ctx, cancel := context.WithTimeoutCause(ctx, minutes*minute, errTimeIsUp)
 	defer cancel()
 	var wg sync.WaitGroup
-	var shop error
+	var going error
+	s := &shop{field: f, daemon: p, m: m, planned: m.Backlog}
 	wg.Go(func() {
-		if shop = keepGoing(ctx, f, p, m); shop != nil {
+		if going = s.keepGoing(ctx); going != nil {
 			cancel()
 		}
 	})
 	watching := watchMemory(ctx, p.Pid(), m, minute)
 	wg.Wait()
-	return errors.Join(watching, shop)
+	return errors.Join(watching, going)
 }
 
 var errTimeIsUp = errors.New("time is up")
@@ -98,33 +102,101 @@ func watchMemory(ctx context.Context, pid int, m *Memory, minute time.Duration) 
 	}
 }
 
-// keepGoing takes as many new orders, and publishes their rollbacks, as the daemon has worked off.
-func keepGoing(ctx context.Context, f *ground.Field, p *program.Process, m *Memory) error {
-	const every, atOnce = 100 * time.Millisecond, 5000
-	producer, err := f.Producer()
-	if err != nil {
-		return err
+// shop takes as many new orders, and publishes their rollbacks, as the daemon has worked off.
+type shop struct {
+	field  *ground.Field
+	daemon *program.Process
+
+	mu      sync.Mutex
+	m       *Memory // LeastQueued is guarded by mu
+	planned int64   // orders taken, or about to be; guarded by mu
+}
+
+const (
+	// clerks work side by side: one alone is slower than the daemon.
+	clerks = 4
+	// atOnce is how many orders a clerk takes at a time.
+	atOnce = 2000
+)
+
+func (s *shop) keepGoing(ctx context.Context) error {
+	s.field.Growing()
+	all, ctx := errgroup.WithContext(ctx)
+	for range clerks {
+		all.Go(func() error { // a clerk
+			producer, err := s.field.Producer()
+			if err != nil {
+				return err
+			}
+			work := context.WithoutCancel(ctx) // a chunk is finished: its messages must match its reservations
+			return errors.Join(s.clerk(ctx, work, producer), producer.Close(work))
+		})
 	}
-	work := context.WithoutCancel(ctx) // a chunk is finished: its messages must match its reservations
+	all.Go(func() error { return s.holdBack(ctx) })
+	return all.Wait()
+}
+
+// holdBack stops the daemon for a moment, again and again, while the queue is too short: on the same two cores it is
+// faster than a shop that reserves and publishes. What it allocates is what it works off, so its memory is the same.
+func (s *shop) holdBack(ctx context.Context) error {
+	const still, moving = 100 * time.Millisecond, 50 * time.Millisecond
+	const enough = 0.99
 	for ctx.Err() == nil {
-		r, err := read(work, []*program.Process{p}, nil)
+		r, err := read(context.WithoutCancel(ctx), []*program.Process{s.daemon}, nil)
 		if err != nil {
-			return errors.Join(err, producer.Close(work))
+			return err
 		}
-		queued := f.Published() - r.ended
-		m.LeastQueued = min(m.LeastQueued, queued)
-		missing := m.Backlog - queued
-		if missing <= 0 {
+		s.mu.Lock()
+		queued := s.planned - r.ended
+		s.mu.Unlock()
+		if float64(queued) < enough*float64(s.m.Backlog) {
+			if err := s.daemon.Signal(syscall.SIGSTOP); err != nil {
+				return err
+			}
+			_ = sleep(ctx, still) // it must go on whatever ends meanwhile
+			if err := s.daemon.Signal(syscall.SIGCONT); err != nil {
+				return err
+			}
+		}
+		_ = sleep(ctx, moving) // the loop sees the end
+	}
+	return nil
+}
+
+func (s *shop) clerk(ctx, work context.Context, producer *ground.Producer) error {
+	const every = 50 * time.Millisecond
+	for ctx.Err() == nil {
+		from, to, err := s.next(work)
+		if err != nil {
+			return err
+		}
+		if from == to {
 			_ = sleep(ctx, every) // the loop sees the end
 			continue
 		}
-		first, err := f.Grow(work, min(missing, atOnce))
-		for n := first; err == nil && n < first+min(missing, atOnce); n++ {
-			err = producer.Publish(work, n)
+		if err := s.field.Reserve(work, from, to); err != nil {
+			return err
 		}
-		if err != nil {
-			return errors.Join(err, producer.Close(work))
+		for n := from; n < to; n++ {
+			if err := producer.Publish(work, n); err != nil {
+				return err
+			}
 		}
 	}
-	return producer.Close(work)
+	return nil
+}
+
+// next is the next chunk of orders to take; none while the queue is full.
+func (s *shop) next(ctx context.Context) (from, to int64, err error) {
+	r, err := read(ctx, []*program.Process{s.daemon}, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	queued := s.planned - r.ended
+	s.m.LeastQueued = min(s.m.LeastQueued, queued)
+	from = s.planned
+	s.planned += max(0, min(s.m.Backlog-queued, atOnce))
+	return from, s.planned, nil
 }

@@ -107,17 +107,21 @@ func cpuText(cpu map[string]float64) string {
 	return fmt.Sprintf("µs each: client %.1f mysql %.1f rabbitmq %.1f redis %.1f", cpu["client"], cpu["mysql"], cpu["rabbitmq"], cpu["redis"])
 }
 
-// margin is how much more is published than is expected to be needed.
-const margin = 1.3
+// How much more is published than is expected to be needed: more while a contestant's speed is a guess.
+const (
+	margin      = 1.2
+	firstMargin = 1.4
+)
 
 // sowing is the contestant's, with as many orders as it will need.
 func (r *Runner) sowing(c Contestant) ground.Sowing {
 	rate, known := r.rates[c.Name]
+	more := margin
 	if !known {
-		rate = c.Guess
+		rate, more = c.Guess, firstMargin
 	}
 	const ending = time.Second // between the last reading and the end of the processes
-	deliveries := int64(rate*margin*(r.Warm+r.Length+ending).Seconds()) + reserve
+	deliveries := int64(rate*more*(r.Warm+r.Length+ending).Seconds()) + reserve
 	s := c.Sowing
 	s.Orders, s.KeepLog = deliveries, c.FullLog
 	if s.Twice {
