@@ -73,10 +73,7 @@ func (l *Log) Read(ctx context.Context, k Key) (Row, error) {
 	row := absent(k)
 	text := "SELECT " + rowColumns + ", msg_id, msg_body, properties FROM " + l.table + keyIs
 	err := l.query(ctx, func(rows *sql.Rows) error {
-		var id sql.NullString
-		var body, properties []byte
-		r, err := l.scanRow(rows, &id, &body, &properties)
-		r.MessageID, r.Body, r.Properties = id.String, body, properties
+		r, err := l.scanWhole(rows)
 		row = r
 		return err
 	}, text, keyArgs(k)...)

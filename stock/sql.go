@@ -100,10 +100,10 @@ func (n *integer) Scan(src any) error {
 // octets scans bytes that are valid until the next row.
 type octets []byte
 
-// Scan keeps the driver's bytes.
+// Scan keeps the driver's bytes; nil for NULL.
 func (o *octets) Scan(src any) error {
 	v, ok := src.([]byte)
-	if !ok {
+	if !ok && src != nil {
 		return fmt.Errorf("got %T, want bytes", src)
 	}
 	*o = v

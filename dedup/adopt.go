@@ -1,0 +1,45 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Adopt marks an absent identity dead whose letter lies in the dead-letter queue without a row, on behalf of a person.
+// For the rest it is like [Log.Dead].
+func (l *Log) Adopt(ctx context.Context, e Entry, reason, cause, by string) error {
+	c, err := l.begin(ActionDead, absent(e.Key))
+	if err != nil {
+		return err
+	}
+	if err := validateReason(reason); err != nil {
+		return fmt.Errorf("adopt %v: %w", e.Key, err)
+	}
+	c.to = Version{Status: Dead}
+	c.entry, c.reason, c.by = &e, &reason, by
+	c.why = cutText(cause, MaxRemark)
+	c.remark = &c.why
+	return l.move(ctx, c)
+}
+
+// AdoptSuccess writes the success row of an absent identity whose effect is committed, on behalf of a person: somebody
+// deleted the row. The caller must hold, in tx, locks on what proves the effect. It writes a line of the story. ErrExists:
+// there is a row. Whatever the error, roll tx back.
+func (l *Log) AdoptSuccess(ctx context.Context, tx Execer, k Key, by, why string) error {
+	c, err := l.begin(ActionInsert, absent(k))
+	if err != nil {
+		return err
+	}
+	c.to = Version{Status: Success, Attempts: 1}
+	remark := cutText(why, MaxRemark)
+	c.entry, c.remark, c.by, c.why = &Entry{Key: k}, &remark, by, why
+	err = l.apply(ctx, tx, c)
+	if errors.Is(err, ErrLost) {
+		err = ErrExists
+	}
+	if err != nil {
+		return fmt.Errorf("adopt %v as applied: %w", k, err)
+	}
+	return nil
+}
