@@ -48,7 +48,7 @@ func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 	}
 	sprung := proxy.DropReply(isCommit)
 	proxy.Refuse(true)
-	res, err := letters.Replay(t.Context(), deadletter.Filter{Key: "k-00001"}, deadletter.ReplayOptions{By: "tester"})
+	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"k-00001"}}, deadletter.ReplayOptions{By: "tester"})
 	if err == nil {
 		t.Error("Replay did not say that the database is gone")
 	}

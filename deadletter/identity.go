@@ -177,9 +177,10 @@ func (lt *letter) matches(f Filter) bool {
 		return want == "" || want == part(lt.id.Key) || want == part(lt.own.Key) || lt.old.Status != dedup.Absent && want == part(lt.old.Key)
 	}
 	died := lt.deadAt()
-	return named(f.Key, func(k dedup.Key) string { return k.Name }) &&
+	byKey := func(k string) bool { return named(k, func(k dedup.Key) string { return k.Name }) }
+	return (len(f.Keys) == 0 || slices.ContainsFunc(f.Keys, byKey)) &&
 		named(f.Tag, func(k dedup.Key) string { return k.Tag }) &&
-		(f.Reason == "" || f.Reason == lt.reason()) &&
+		(len(f.Reasons) == 0 || slices.Contains(f.Reasons, lt.reason())) &&
 		(f.Since.IsZero() || !died.Before(f.Since)) &&
 		(f.Until.IsZero() || died.Before(f.Until))
 }

@@ -31,7 +31,7 @@ func TestAConflictIsReplayedUnderItsOwnRow(t *testing.T) {
 	conflict, _ := wire.Conflict(w.identify(d), d.Body)
 	w.filed(d, conflict, wire.ReasonConflict)
 	// when it is chosen by the key that dlq list shows
-	res := w.replay(deadletter.Filter{Key: conflict.Key.Name}, deadletter.ReplayOptions{})
+	res := w.replay(deadletter.Filter{Keys: []string{conflict.Key.Name}}, deadletter.ReplayOptions{})
 	// then the conflict's row is reopened, and the applied one is not touched
 	w.wantQueues(1, 0)
 	if row := w.rowOf(conflict.Key); row.Status != dedup.Failed || row.Replays != 1 {

@@ -22,6 +22,8 @@ type Options struct {
 	Group, Queue, KeyFrom string
 	// Retention is how long the log keeps success rows; 0: for ever.
 	Retention time.Duration
+	// MaxReplays parks a dead letter whose row was reopened so often: it stays until somebody forces it. 0: none is parked.
+	MaxReplays int
 
 	// Hook, if set, is called after each durable step, with the steps named by the Point constants; an error ends the run
 	// there as a kill would. Tests use it; production leaves it nil.
@@ -73,6 +75,9 @@ func New(o Options) (*Letters, error) {
 	}
 	if o.Retention < 0 {
 		errs = append(errs, fmt.Errorf("retention %v is negative", o.Retention))
+	}
+	if o.MaxReplays < 0 {
+		errs = append(errs, fmt.Errorf("%d replays at most", o.MaxReplays))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)

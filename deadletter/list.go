@@ -14,11 +14,12 @@ import (
 type Filter struct {
 	// All must be set to choose without any other condition. List needs none.
 	All bool
-	// Key and Tag are those of the row a letter belongs to. A letter without an identity of its own is also found under
-	// the one it has by now.
-	Key, Tag string
-	// Reason is one of the reasons, for example exhausted.
-	Reason string
+	// Keys and Tag are those of the row a letter belongs to: one of Keys, if there are any. A letter without an identity of
+	// its own is also found under the one it has by now. For List at most dedup.MaxListedKeys.
+	Keys []string
+	Tag  string
+	// Reasons are why letters are dead, for example exhausted: one of them, if there are any.
+	Reasons []string
 	// Since and Until bound when the letter died: at or after, and before.
 	Since, Until time.Time
 	// Limit is how many letters are taken at most, the oldest first; 0: no limit. For List it is the size of a page,
@@ -30,7 +31,7 @@ type Filter struct {
 var ErrNoFilter = errors.New("no letter is chosen: say which, or all")
 
 func (f Filter) validate() error {
-	narrow := f.Key != "" || f.Tag != "" || f.Reason != "" || !f.Since.IsZero() || !f.Until.IsZero()
+	narrow := len(f.Keys) > 0 || f.Tag != "" || len(f.Reasons) > 0 || !f.Since.IsZero() || !f.Until.IsZero()
 	switch {
 	case !f.All && !narrow:
 		return ErrNoFilter
@@ -48,9 +49,13 @@ func (f Filter) String() string {
 			text += fmt.Sprintf(" %s=%q", name, value)
 		}
 	}
-	add("key", f.Key)
+	for _, key := range f.Keys {
+		add("key", key)
+	}
 	add("tag", f.Tag)
-	add("reason", f.Reason)
+	for _, reason := range f.Reasons {
+		add("reason", reason)
+	}
 	if !f.Since.IsZero() {
 		add("since", f.Since.UTC().Format(time.RFC3339))
 	}
@@ -75,6 +80,7 @@ type Letter struct {
 	Created  time.Time `json:"created_at"` // of the row
 	Remark   string    `json:"remark"`     // the last error
 	BodyHash string    `json:"body_sha256,omitempty"`
+	Parked   bool      `json:"parked"` // replayed as often as Options.MaxReplays allows: only force replays it
 }
 
 // List reads a page of dead letters from the consumer log, the latest first. It never touches the queue. After is where
@@ -82,7 +88,7 @@ type Letter struct {
 func (l *Letters) List(ctx context.Context, f Filter, after dedup.Cursor) ([]Letter, dedup.Cursor, error) {
 	rows, next, err := l.o.Records.List(ctx, dedup.Filter{
 		Group: l.o.Group, Statuses: []dedup.Status{dedup.Dead},
-		Tag: f.Tag, Key: f.Key, Reason: f.Reason, Since: f.Since, Until: f.Until, Limit: f.Limit, After: after,
+		Tag: f.Tag, Keys: f.Keys, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Limit: f.Limit, After: after,
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("list dead letters: %w", err)
@@ -92,7 +98,10 @@ func (l *Letters) List(ctx context.Context, f Filter, after dedup.Cursor) ([]Let
 		letters[i] = Letter{
 			Group: r.Group, Tag: r.Tag, Key: r.Name, Reason: r.Reason, Attempts: r.Attempts, Replays: r.Replays,
 			DeadAt: r.DeadAt, Created: r.CreatedAt, Remark: r.Remark, BodyHash: hex.EncodeToString(r.BodyHash),
+			Parked: l.isParked(r),
 		}
 	}
 	return letters, next, nil
 }
+
+func (l *Letters) isParked(row dedup.Row) bool { return isSpent(row, l.o.MaxReplays) }

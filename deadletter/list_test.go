@@ -45,7 +45,7 @@ func TestListShowsWhatIsKnownUnderStableNames(t *testing.T) {
 	w := newWorld(t)
 	w.dead(wire.ReasonPermanent, "other")
 	w.inState("k", dedup.Dead)
-	page, _, err := w.letters().List(t.Context(), deadletter.Filter{Reason: "exhausted"}, "")
+	page, _, err := w.letters().List(t.Context(), deadletter.Filter{Reasons: []string{"exhausted"}}, "")
 	if err != nil || len(page) != 1 {
 		t.Fatalf("List = %v, %v; want one letter", page, err)
 	}
@@ -57,7 +57,7 @@ func TestListShowsWhatIsKnownUnderStableNames(t *testing.T) {
 	got, err := json.Marshal(page[0])
 	want := `{"group":"test-group","tag":"stock.rollback","key":"k","reason":"exhausted","attempts":0,"replays":0,` +
 		`"dead_at":"1970-01-01T00:00:01Z","created_at":"1970-01-01T00:00:00Z","remark":"shelf is locked",` +
-		`"body_sha256":"44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}`
+		`"body_sha256":"44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a","parked":false}`
 	if err != nil || string(got) != want {
 		t.Errorf("JSON is\n%s\nwant\n%s", got, want)
 	}

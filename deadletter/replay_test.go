@@ -90,7 +90,7 @@ func TestADiscardedLetterGoesTheWayOfItsRow(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.wantOutcome(res, tc.want)
-			if want := "discarded by ann: order was a test"; tc.want.Discarded == 1 && w.row("k").Remark != want {
+			if want := "discarded by ann: order was a test (chosen: all)"; tc.want.Discarded == 1 && w.row("k").Remark != want {
 				t.Errorf("remark = %q, want %q", w.row("k").Remark, want)
 			}
 		})
@@ -241,7 +241,7 @@ func TestWhatIsNotChosenGoesBackToItsPlace(t *testing.T) {
 	w := newWorld(t)
 	w.dead(wire.ReasonPermanent, "a", "b")
 	w.dead(wire.ReasonExhausted, "c", "d")
-	res := w.replay(deadletter.Filter{Reason: "exhausted", Limit: 1}, deadletter.ReplayOptions{})
+	res := w.replay(deadletter.Filter{Reasons: []string{"exhausted"}, Limit: 1}, deadletter.ReplayOptions{})
 	if res.Replayed != 1 || res.NotSelected != 3 {
 		t.Errorf("%+v; want 1 replayed and 3 passed", res)
 	}
@@ -257,7 +257,7 @@ func TestOneLetterIsFoundBehindManyOthers(t *testing.T) {
 	w := newWorld(t)
 	const n = 2600 // more than two channels hold
 	w.dead(wire.ReasonExhausted, names("k", n)...)
-	res := w.replay(deadletter.Filter{Key: "k-02599"}, deadletter.ReplayOptions{})
+	res := w.replay(deadletter.Filter{Keys: []string{"k-02599"}}, deadletter.ReplayOptions{})
 	if res.Replayed != 1 || res.NotSelected != n-1 {
 		t.Errorf("replayed %d, passed %d; want 1 and %d", res.Replayed, res.NotSelected, n-1)
 	}
@@ -269,17 +269,17 @@ func TestAFilterChoosesByTheRow(t *testing.T) {
 		filter deadletter.Filter
 		want   int
 	}{
-		"key":           {deadletter.Filter{Key: "a"}, 1},
-		"other key":     {deadletter.Filter{Key: "A"}, 0},
+		"key":           {deadletter.Filter{Keys: []string{"a"}}, 1},
+		"other key":     {deadletter.Filter{Keys: []string{"A"}}, 0},
 		"tag":           {deadletter.Filter{Tag: tag}, 2},
 		"other tag":     {deadletter.Filter{Tag: "order.cancelled"}, 0},
-		"reason":        {deadletter.Filter{Reason: "permanent"}, 1},
+		"reason":        {deadletter.Filter{Reasons: []string{"permanent"}}, 1},
 		"since":         {deadletter.Filter{Since: time.Now().Add(-time.Hour)}, 2},
 		"since later":   {deadletter.Filter{Since: time.Now().Add(time.Hour)}, 0},
 		"until":         {deadletter.Filter{Until: time.Now().Add(time.Hour)}, 2},
 		"until earlier": {deadletter.Filter{Until: time.Now().Add(-time.Hour)}, 0},
-		"all of it":     {deadletter.Filter{Key: "b", Tag: tag, Reason: "permanent", Since: time.Now().Add(-time.Hour)}, 1},
-		"contradiction": {deadletter.Filter{Key: "a", Reason: "permanent"}, 0},
+		"all of it":     {deadletter.Filter{Keys: []string{"b"}, Tag: tag, Reasons: []string{"permanent"}, Since: time.Now().Add(-time.Hour)}, 1},
+		"contradiction": {deadletter.Filter{Keys: []string{"a"}, Reasons: []string{"permanent"}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -378,7 +378,7 @@ func TestProgressEndsAtAllLetters(t *testing.T) {
 
 func TestAnEmptyQueueIsDoneAtOnce(t *testing.T) {
 	w := newWorld(t)
-	want := deadletter.Result{ByReason: map[string]int{}, Left: []deadletter.Left{}}
+	want := deadletter.Result{ByReason: map[string]int{}, Left: []deadletter.Left{}, NotFound: []string{}}
 	if diff := cmp.Diff(want, w.replay(all, deadletter.ReplayOptions{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}

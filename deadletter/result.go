@@ -15,6 +15,11 @@ type Result struct {
 	NotSelected int `json:"not_selected"` // stay: the filter or the limit left them out
 	Later       int `json:"later"`        // stay: they came, or died again, after the run began
 
+	// Parked counts the letters of Left that were replayed as often as is allowed. They are marked in their rows.
+	Parked int `json:"parked"`
+	// NotFound are the keys of the filter that no letter has which fulfils all of it. Empty while letters are unseen.
+	NotFound []string `json:"not_found"`
+
 	ByReason map[string]int `json:"by_reason"` // of those replayed or discarded; "unknown" where nothing tells
 	Left     []Left         `json:"left"`      // chosen, but they stay in the queue
 }

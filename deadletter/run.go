@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,7 +19,7 @@ type ReplayOptions struct {
 	// By is the person or process; it stands in the story of each row.
 	By string
 	// Force also takes letters without a row that are older than the log's retention, and those whose key another body had
-	// whose row is gone. Each of them may have had its effect, which then happens again.
+	// whose row is gone. Each of them may have had its effect, which then happens again. And it takes parked letters.
 	Force bool
 	// Discarded also takes letters whose identity a person has discarded.
 	Discarded bool
@@ -53,6 +55,8 @@ type run struct {
 	queue     *queue
 	publisher *rabbit.Publisher
 	result    Result
+	parked    []dedup.Row     // of the letters of a window that are not to be replayed again
+	missing   map[string]bool // keys of the filter that no letter had so far
 }
 
 // Replay puts the letters that f chooses back on the main queue, their rows reopened. The set is frozen: what was in the
@@ -81,7 +85,11 @@ func (l *Letters) Discard(ctx context.Context, f Filter, o DiscardOptions) (Resu
 // all takes the letters window by window, until all that were there at the beginning are seen or the limit is reached.
 func (r *run) all(ctx context.Context) (err error) {
 	r.began = time.Now()
-	r.result = Result{DryRun: r.o.DryRun, ByReason: map[string]int{}, Left: []Left{}}
+	r.result = Result{DryRun: r.o.DryRun, ByReason: map[string]int{}, Left: []Left{}, NotFound: []string{}}
+	r.missing = map[string]bool{}
+	for _, key := range r.f.Keys {
+		r.missing[key] = true
+	}
 	if err := r.f.validate(); err != nil {
 		return err
 	}
@@ -98,6 +106,16 @@ func (r *run) all(ctx context.Context) (err error) {
 	if r.result.Found, _, err = conn.Depth(ctx, r.queue.name); err != nil {
 		return brokerError(err)
 	}
+	if err := r.pass(ctx); err != nil || r.enough() {
+		return err
+	}
+	r.result.NotFound = slices.AppendSeq(r.result.NotFound, maps.Keys(r.missing))
+	slices.Sort(r.result.NotFound)
+	return nil
+}
+
+// pass goes through the queue once.
+func (r *run) pass(ctx context.Context) error {
 	for r.result.Seen < r.result.Found && !r.enough() {
 		taken, err := r.queue.next(ctx, min(window, r.result.Found-r.result.Seen))
 		if err != nil {
@@ -143,7 +161,7 @@ func (r *run) window(ctx context.Context, letters []*letter) error {
 			return err
 		}
 		leaders, stale, waiting := r.sort(letters, elapsed)
-		if err := r.drop(ctx, stale); err != nil {
+		if err := errors.Join(r.drop(ctx, stale), r.park(ctx)); err != nil {
 			return err
 		}
 		step := r.replay
@@ -169,6 +187,7 @@ func (r *run) sort(letters []*letter, elapsed time.Duration) (leaders, stale, wa
 			r.result.NotSelected++
 			continue
 		}
+		r.find(lt)
 		v, why := decide(lt.row, r.situation(lt, elapsed, now))
 		leader := led[lt.id.Key]
 		switch {
@@ -178,6 +197,9 @@ func (r *run) sort(letters []*letter, elapsed time.Duration) (leaders, stale, wa
 			r.result.Later++
 		case v == leave:
 			r.result.leave(lt, why, nil)
+			if why == WhyParked {
+				r.parked = append(r.parked, lt.row)
+			}
 		case leader == nil:
 			led[lt.id.Key] = lt
 			leaders = append(leaders, lt)
@@ -195,6 +217,13 @@ func (r *run) situation(lt *letter, elapsed time.Duration, now time.Time) situat
 	return situation{
 		discard: r.discard, discarded: r.o.Discarded, force: r.o.Force, token: r.token, elapsed: elapsed,
 		keyTaken: lt.row.Status == dedup.Absent && lt.conflicted,
-		age:      age, dated: dated, retention: r.l.o.Retention,
+		age:      age, dated: dated, retention: r.l.o.Retention, most: r.l.o.MaxReplays,
+	}
+}
+
+// find notes that the filter's keys which the letter has were found.
+func (r *run) find(lt *letter) {
+	for _, key := range []dedup.Key{lt.id.Key, lt.own.Key, lt.old.Key} {
+		delete(r.missing, key.Name)
 	}
 }

@@ -43,7 +43,7 @@ func (r *run) end(ctx context.Context, letters []*letter) error {
 		return nil
 	}
 	fault := r.change(ctx, letters, func(ctx context.Context, lt *letter, _ string) error {
-		return r.l.o.Records.Discard(ctx, lt.row, lt.entry(), r.o.By, r.because)
+		return r.l.o.Records.Discard(ctx, lt.row, lt.entry(), r.o.By, r.because+" (chosen: "+r.f.String()+")")
 	})
 	if err := r.l.at(PointDiscarded); err != nil {
 		return err
@@ -69,6 +69,23 @@ func (r *run) drop(ctx context.Context, letters []*letter) error {
 		r.result.Stale++
 	}
 	return errors.Join(errs...)
+}
+
+// park marks the rows of the letters that were replayed often enough.
+func (r *run) park(ctx context.Context) error {
+	rows := r.parked
+	r.parked = nil
+	r.result.Parked += len(rows)
+	if r.o.DryRun {
+		return nil
+	}
+	for _, row := range rows {
+		why := fmt.Sprintf("after %d replays of at most %d", row.Replays, r.l.o.MaxReplays)
+		if _, err := r.l.o.Records.Park(ctx, row, r.o.By, why); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reopen makes a letter's row start anew, under a name that only this letter of this run has.

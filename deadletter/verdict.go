@@ -20,6 +20,7 @@ const (
 	WhyUnacked     Why = "unacked"      // all is done but the ack; the next run drops it as stale
 	WhyTooOld      Why = "too_old"      // no row, and older than the log's retention: it may have had its effect; force takes it
 	WhyKeyTaken    Why = "key_taken"    // another body had its key, and that row is gone: force takes it
+	WhyParked      Why = "parked"       // replayed as often as Options.MaxReplays allows: force takes it
 	WhyNewerStatus Why = "newer_status" // the row is in a state that a newer version of this program wrote
 	WhyFailed      Why = "failed"       // see its error
 )
@@ -45,6 +46,7 @@ type situation struct {
 	age       time.Duration // since the letter's message first failed
 	dated     bool          // age is known
 	retention time.Duration // of success rows; 0: for ever
+	most      int           // replays of a dead row, after which it is parked; 0: any number
 }
 
 // decide is pure: a letter's row in, its verdict out.
@@ -72,7 +74,16 @@ func decide(row dedup.Row, s situation) (verdict, Why) {
 	if row.Status == dedup.Processing && row.LeaseLive {
 		return leave, WhyInProgress
 	}
+	if !s.discard && !s.force && isSpent(row, s.most) {
+		return leave, WhyParked
+	}
 	return act, ""
+}
+
+// isSpent: only a dead row can be parked. One that a killed replay left in Failed has its letter and no other copy
+// perhaps, and nobody would find it in a list of dead letters.
+func isSpent(row dedup.Row, most int) bool {
+	return most > 0 && row.Status == dedup.Dead && row.Replays >= most
 }
 
 // reopenedBy reports whether a row stands as this run reopened it, so that the letter is a second one of its identity.

@@ -17,6 +17,10 @@ func TestTheVerdictFollowsRowAndSituation(t *testing.T) {
 	own.Attempts, own.Owner = 0, "replay/me/17"
 	claimedOwn := row(dedup.Failed, 0)
 	claimedOwn.Owner = "replay/me/17"
+	often := row(dedup.Dead, time.Minute)
+	often.Replays = 2
+	oftenFailed := row(dedup.Failed, time.Minute)
+	oftenFailed.Replays = 2
 	const month = 720 * time.Hour
 	for name, tc := range map[string]struct {
 		row  dedup.Row
@@ -37,6 +41,13 @@ func TestTheVerdictFollowsRowAndSituation(t *testing.T) {
 		"discarded":                   {row(dedup.Discarded, time.Minute), situation{}, drop, ""},
 		"discarded, wanted":           {row(dedup.Discarded, time.Minute), situation{discarded: true}, act, ""},
 		"discarded, discard":          {row(dedup.Discarded, time.Minute), situation{discard: true, discarded: true}, drop, ""},
+		"replayed often":              {often, situation{most: 2}, leave, WhyParked},
+		"replayed often, forced":      {often, situation{most: 2, force: true}, act, ""},
+		"replayed often, discard":     {often, situation{most: 2, discard: true}, act, ""},
+		"replayed less often":         {often, situation{most: 3}, act, ""},
+		"replayed often, no limit":    {often, situation{}, act, ""},
+		"replayed often, since":       {row(dedup.Dead, 0), situation{most: 2, elapsed: time.Second}, later, ""},
+		"replayed often, failed":      {oftenFailed, situation{most: 2}, act, ""},
 		"unknown status":              {row(7, time.Minute), situation{force: true}, leave, WhyNewerStatus},
 		"absent, young":               {row(dedup.Absent, 0), situation{dated: true, age: month - 25*time.Hour, retention: month, elapsed: time.Second}, act, ""},
 		"absent, within the slack":    {row(dedup.Absent, 0), situation{dated: true, age: month - 23*time.Hour, retention: month}, leave, WhyTooOld},

@@ -34,6 +34,7 @@ type world struct {
 	dsn     string // of what Letters uses; a test may lead it through a proxy
 	amqpURL string
 	keyFrom string
+	most    int // replays
 	hook    func(deadletter.Point) error
 
 	db        *sql.DB // of the test itself
@@ -111,7 +112,7 @@ func (w *world) letters() *deadletter.Letters {
 	w.t.Helper()
 	l, err := deadletter.New(deadletter.Options{
 		Records: w.log(w.open(w.dsn)), AMQPURLs: []string{w.amqpURL}, Name: rabbit.ConnectionName("test"),
-		Group: group, Queue: w.queue, KeyFrom: w.keyFrom, Retention: 720 * time.Hour, Hook: w.hook,
+		Group: group, Queue: w.queue, KeyFrom: w.keyFrom, Retention: 720 * time.Hour, MaxReplays: w.most, Hook: w.hook,
 	})
 	if err != nil {
 		w.t.Fatal(err)

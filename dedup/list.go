@@ -15,8 +15,8 @@ type Filter struct {
 	Group    string    // required
 	Statuses []Status  // none: all
 	Tag      string    // "": all
-	Key      string    // "": all
-	Reason   string    // "": all
+	Keys     []string  // none: all; at most MaxListedKeys
+	Reasons  []string  // none: all
 	Since    time.Time // last transition at or after; zero: any
 	Until    time.Time // last transition before; zero: any
 	Limit    int       // 1 to MaxListed; 0 means 100
@@ -28,6 +28,9 @@ type Cursor string
 
 // MaxListed bounds one page.
 const MaxListed = 1000
+
+// MaxListedKeys bounds the keys of one Filter.
+const MaxListedKeys = 100
 
 const defaultListed = 100
 
@@ -74,7 +77,7 @@ func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
 		return nil, "", fmt.Errorf("list: %w", err)
 	}
 	var tags [][]byte
-	if f.Key != "" && f.Tag == "" {
+	if len(f.Keys) > 0 && f.Tag == "" {
 		if tags, err = l.tags(ctx, f.Group); err != nil {
 			return nil, "", fmt.Errorf("list the tags of group %s: %w", f.Group, err)
 		}
@@ -110,6 +113,9 @@ func (f *Filter) check() error {
 	if f.Group == "" {
 		return errors.New("no group")
 	}
+	if len(f.Keys) > MaxListedKeys {
+		return fmt.Errorf("%d keys: at most %d", len(f.Keys), MaxListedKeys)
+	}
 	if len(f.Statuses) == 0 {
 		f.Statuses = Statuses()
 		return nil
@@ -125,18 +131,14 @@ func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, li
 	if f.Tag != "" {
 		s.add(" AND msg_tag = ?", []byte(f.Tag))
 	}
-	if f.Key != "" {
-		s.add(" AND msg_key = ?", []byte(f.Key))
+	if len(f.Keys) > 0 {
+		s.among("msg_key", asBytes(f.Keys))
 	}
-	if f.Key != "" && f.Tag == "" {
-		s.add(" AND msg_tag IN (NULL") // with the tags, the primary key finds it
-		for _, tag := range tags {
-			s.add(", ?", tag)
-		}
-		s.add(")")
+	if len(f.Keys) > 0 && f.Tag == "" {
+		s.among("msg_tag", tags) // with the tags, the primary key finds it
 	}
-	if f.Reason != "" {
-		s.add(" AND reason = ?", f.Reason)
+	if len(f.Reasons) > 0 {
+		s.among("reason", asBytes(f.Reasons))
 	}
 	const at = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
 	if !f.Since.IsZero() {
@@ -152,6 +154,23 @@ func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, li
 	}
 	s.add(" ORDER BY consumer_timestamp DESC, msg_tag DESC, msg_key DESC LIMIT ?", limit)
 	return s
+}
+
+// among adds the condition that a column has one of values; none of none.
+func (s *statement) among(column string, values [][]byte) {
+	s.add(" AND " + column + " IN (NULL")
+	for _, v := range values {
+		s.add(", ?", v)
+	}
+	s.add(")")
+}
+
+func asBytes(texts []string) [][]byte {
+	b := make([][]byte, len(texts))
+	for i, t := range texts {
+		b[i] = []byte(t)
+	}
+	return b
 }
 
 // tags are the tags of a group, read by jumping from one to the next in the primary key.

@@ -72,11 +72,11 @@ func TestListFilters(t *testing.T) {
 		want []string
 	}{
 		{Filter{}, []string{"a/1", "a/2", "b/1", "b/3"}},
-		{Filter{Key: "1"}, []string{"a/1", "b/1"}},
-		{Filter{Key: "1", Tag: "b"}, []string{"b/1"}},
-		{Filter{Key: "9"}, nil},
+		{Filter{Keys: []string{"1"}}, []string{"a/1", "b/1"}},
+		{Filter{Keys: []string{"1"}, Tag: "b"}, []string{"b/1"}},
+		{Filter{Keys: []string{"9"}}, nil},
 		{Filter{Tag: "a"}, []string{"a/1", "a/2"}},
-		{Filter{Reason: "crashed"}, []string{"a/2"}},
+		{Filter{Reasons: []string{"crashed"}}, []string{"a/2"}},
 		{Filter{Statuses: []Status{Failed, Success, Failed}}, []string{"b/1", "b/3"}},
 	} {
 		c.f.Group = "g"
@@ -90,7 +90,7 @@ func TestListFilters(t *testing.T) {
 			t.Errorf("%+v: %v, want %v", c.f, got, c.want)
 		}
 	}
-	if rows, _ := w.list(Filter{Group: "nobody", Key: "1"}); len(rows) != 0 {
+	if rows, _ := w.list(Filter{Group: "nobody", Keys: []string{"1"}}); len(rows) != 0 {
 		t.Errorf("an unknown group: %v", rows)
 	}
 }
@@ -125,9 +125,9 @@ func TestListAndGaugesUseAnIndex(t *testing.T) {
 		"by status":        {Filter{}, nil},
 		"a later page":     {Filter{}, &pageEnd{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")}},
 		"by tag":           {Filter{Tag: "t"}, nil},
-		"by reason":        {Filter{Reason: "malformed"}, nil},
-		"by key":           {Filter{Key: "dead 3"}, nil},
-		"by key and tag":   {Filter{Key: "dead 3", Tag: "t"}, nil},
+		"by reason":        {Filter{Reasons: []string{"malformed"}}, nil},
+		"by key":           {Filter{Keys: []string{"dead 3"}}, nil},
+		"by key and tag":   {Filter{Keys: []string{"dead 3"}, Tag: "t"}, nil},
 		"since yesterday":  {Filter{Since: time.Now().Add(-24 * time.Hour)}, nil},
 		"until long after": {Filter{Until: time.Now().Add(24 * time.Hour)}, nil},
 	} {

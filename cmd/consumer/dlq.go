@@ -51,7 +51,11 @@ answer.`,
 		}
 		t := table{header: []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
 		for _, l := range found {
-			t.add(l.DeadAt.Format(time.RFC3339), l.Tag, l.Key, l.Reason, l.Attempts, l.Replays, shorten(l.Remark, 80))
+			replays := fmt.Sprint(l.Replays)
+			if l.Parked {
+				replays += " (parked)"
+			}
+			t.add(l.DeadAt.Format(time.RFC3339), l.Tag, l.Key, l.Reason, l.Attempts, replays, shorten(l.Remark, 80))
 		}
 		if more {
 			fmt.Fprintf(a.stderr, "%s: there are more; --limit 0 lists all\n", a.name)
@@ -100,9 +104,10 @@ chosen letter stays in the queue; the list says why.`,
 	flags := cmd.Flags()
 	all := flags.Bool("all", false, "choose all letters")
 	limit := flags.Int("limit", 0, "replay at most so many; 0: no limit")
+	by := addByFlag(cmd)
 	var o deadletter.ReplayOptions
 	flags.BoolVar(&o.DryRun, "dry-run", false, "change nothing, count what would be done")
-	flags.BoolVar(&o.Force, "force", false, "also letters whose row is gone and that are older than ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens again")
+	flags.BoolVar(&o.Force, "force", false, "also letters whose row is gone and that are older than ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens again; and letters that were replayed ROLLBACKD_MAX_REPLAYS times")
 	flags.BoolVar(&o.Discarded, "discarded", false, "also letters whose identity was discarded")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter.choose(time.Now(), *all, *limit)
@@ -110,7 +115,7 @@ chosen letter stays in the queue; the list says why.`,
 			return err
 		}
 		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters, progress func(deadletter.Progress)) (deadletter.Result, error) {
-			o.By, o.Progress = person(), progress
+			o.By, o.Progress = by.name(), progress
 			return letters.Replay(ctx, f, o)
 		})
 	}
@@ -131,6 +136,7 @@ their messages is acked without an effect. Which letters is said as for replay.`
 	flags := cmd.Flags()
 	all := flags.Bool("all", false, "choose all letters")
 	limit := flags.Int("limit", 0, "discard at most so many; 0: no limit")
+	by := addByFlag(cmd)
 	var o deadletter.DiscardOptions
 	flags.BoolVar(&o.DryRun, "dry-run", false, "change nothing, count what would be done")
 	flags.StringVar(&o.Why, "why", "", "the reason, for whoever asks later; required")
@@ -143,7 +149,7 @@ their messages is acked without an effect. Which letters is said as for replay.`
 			return usageErrorf("--why is missing: say why these letters may end without an effect")
 		}
 		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters, progress func(deadletter.Progress)) (deadletter.Result, error) {
-			o.By, o.Progress = person(), progress
+			o.By, o.Progress = by.name(), progress
 			return letters.Discard(ctx, f, o)
 		})
 	}
@@ -177,10 +183,22 @@ func (a *app) moveLetters(ctx context.Context, out *output, move func(context.Co
 	if err != nil {
 		return errors.Join(printErr, a.lettersError(cfg, err))
 	}
-	if len(res.Left) > 0 {
-		return errors.Join(printErr, fmt.Errorf("chosen letters that stay in the queue: %d", len(res.Left)))
+	return errors.Join(printErr, a.undone(letters.Queue(), res))
+}
+
+// undone is the error of a run that did less than it was asked to.
+func (a *app) undone(queue string, res deadletter.Result) error {
+	var errs []error
+	if n := len(res.NotFound); n > 0 {
+		for _, key := range res.NotFound[:min(n, maxShown)] {
+			fmt.Fprintf(a.stderr, "%s: no letter in %s has key %s and fulfils the other conditions; '%s log explain' says what became of it\n", a.name, queue, printable(key), a.name)
+		}
+		errs = append(errs, fmt.Errorf("keys that no letter has: %d", n))
 	}
-	return printErr
+	if n := len(res.Left); n > 0 {
+		errs = append(errs, fmt.Errorf("chosen letters that stay in the queue: %d", n))
+	}
+	return errors.Join(errs...)
 }
 
 func resultTable(res deadletter.Result) table {
@@ -217,30 +235,36 @@ var whatNext = map[deadletter.Why]string{
 	deadletter.WhyUnacked:     "done, but the ack was lost: the next replay drops them",
 	deadletter.WhyTooOld:      "the row is gone and they are older than ROLLBACKD_LOG_RETENTION, so they may have had their effect: make sure that they had not, then use --force",
 	deadletter.WhyKeyTaken:    "another body had the key and its row is gone: make sure that this one may take effect too, then use --force",
+	deadletter.WhyParked:      "they were replayed ROLLBACKD_MAX_REPLAYS times in vain: mend the cause, then use --force; or discard them",
 	deadletter.WhyNewerStatus: "a newer version wrote the row: use that version",
 	deadletter.WhyFailed:      "see the error",
 }
 
+// maxShown is how many letters or keys of a kind are named on a screen.
+const maxShown = 10
+
 // explainLeft says on stderr why letters stay, with some of their keys.
 func (a *app) explainLeft(left []deadletter.Left) {
-	const most = 10
 	groups := map[deadletter.Why][]deadletter.Left{}
 	for _, l := range left {
 		groups[l.Why] = append(groups[l.Why], l)
 	}
 	for _, why := range slices.Sorted(maps.Keys(groups)) {
 		fmt.Fprintf(a.stderr, "%s: %d stay (%s), %s\n", a.name, len(groups[why]), why, whatNext[why])
-		for _, l := range groups[why][:min(most, len(groups[why]))] {
+		for _, l := range groups[why][:min(maxShown, len(groups[why]))] {
 			fmt.Fprintf(a.stderr, "  %s %s %s\n", printable(l.Tag), printable(l.Key), printable(l.Error))
 		}
-		if n := len(groups[why]) - most; n > 0 {
+		if n := len(groups[why]) - maxShown; n > 0 {
 			fmt.Fprintf(a.stderr, "  and %d more; -o json lists all\n", n)
 		}
 	}
 }
 
 // filterFlags are the conditions that all dlq commands know.
-type filterFlags struct{ key, tag, reason, since, until string }
+type filterFlags struct {
+	keys, reasons     []string
+	tag, since, until string
+}
 
 func addFilterFlags(cmd *cobra.Command) *filterFlags {
 	f := new(filterFlags)
@@ -249,9 +273,9 @@ func addFilterFlags(cmd *cobra.Command) *filterFlags {
 		reasons = append(reasons, string(r))
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.key, "key", "", "choose by key")
+	flags.StringArrayVar(&f.keys, "key", nil, "choose by key; may be given several times")
 	flags.StringVar(&f.tag, "tag", "", "choose by tag")
-	flags.StringVar(&f.reason, "reason", "", "choose by reason: "+strings.Join(reasons, ", "))
+	flags.StringArrayVar(&f.reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(reasons, ", "))
 	flags.StringVar(&f.since, "since", "", "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a duration like 24h")
 	flags.StringVar(&f.until, "until", "", "choose those dead before then, said as for --since")
 	return f
@@ -259,9 +283,14 @@ func addFilterFlags(cmd *cobra.Command) *filterFlags {
 
 // read makes a filter that need not choose anything.
 func (f *filterFlags) read(now time.Time, limit int) (deadletter.Filter, error) {
-	filter := deadletter.Filter{Key: f.key, Tag: f.tag, Reason: f.reason, Limit: limit}
-	if f.reason != "" && !slices.Contains(wire.Reasons(), wire.Reason(f.reason)) {
-		return filter, usageErrorf("--reason %q is none; there are %v", f.reason, wire.Reasons())
+	filter := deadletter.Filter{Keys: f.keys, Tag: f.tag, Reasons: f.reasons, Limit: limit}
+	for _, reason := range f.reasons {
+		if !slices.Contains(wire.Reasons(), wire.Reason(reason)) {
+			return filter, usageErrorf("--reason %q is none; there are %v", reason, wire.Reasons())
+		}
+	}
+	if slices.Contains(f.keys, "") {
+		return filter, usageErrorf("--key is empty")
 	}
 	var err error
 	if filter.Since, err = readMoment("since", f.since, now); err != nil {
@@ -285,7 +314,7 @@ func (f *filterFlags) choose(now time.Time, all bool, limit int) (deadletter.Fil
 	if err != nil {
 		return filter, err
 	}
-	narrow := *f != (filterFlags{})
+	narrow := len(f.keys) > 0 || len(f.reasons) > 0 || f.tag != "" || f.since != "" || f.until != ""
 	switch {
 	case !all && !narrow:
 		return filter, usageErrorf("which letters? --all, or one of --key, --tag, --reason, --since, --until")
@@ -322,4 +351,20 @@ func shorten(s string, characters int) string {
 		n++
 	}
 	return s
+}
+
+// byFlag says in whose name something is done.
+type byFlag struct{ who string }
+
+func addByFlag(cmd *cobra.Command) *byFlag {
+	f := new(byFlag)
+	cmd.Flags().StringVar(&f.who, "by", "", "who does it, for the story of each letter (default the user's name at this host)")
+	return f
+}
+
+func (f *byFlag) name() string {
+	if who := strings.TrimSpace(f.who); who != "" {
+		return who
+	}
+	return person()
 }

@@ -104,7 +104,7 @@ func (a *app) explain(ctx context.Context, cfg config.Config, key, tag string) (
 		return nil, err
 	}
 	defer closeLog()
-	rows, _, err := records.List(ctx, dedup.Filter{Group: cfg.Group, Key: key, Tag: tag, Limit: dedup.MaxListed})
+	rows, _, err := records.List(ctx, dedup.Filter{Group: cfg.Group, Keys: []string{key}, Tag: tag, Limit: dedup.MaxListed})
 	if err != nil {
 		return nil, a.mysqlError(cfg, err)
 	}

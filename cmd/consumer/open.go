@@ -59,7 +59,7 @@ func (a *app) openLetters(ctx context.Context, cfg config.Config, command string
 	}
 	letters, err := deadletter.New(deadletter.Options{
 		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName(command),
-		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.LogRetention,
+		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.LogRetention, MaxReplays: cfg.MaxReplays,
 	})
 	if err != nil {
 		closeLog()

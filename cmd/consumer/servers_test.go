@@ -193,6 +193,7 @@ func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 	s.run("", "log", "explain", "A-1")
 	s.run("", "log", "explain", "A 2")
 	s.run("", "dlq", "replay", "--key", "A-1", "--dry-run")
+	s.run("", "dlq", "replay", "--key", "NOPE")
 	// when the cause is mended and the letter replayed
 	for _, statement := range []string{
 		"INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)",

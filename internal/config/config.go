@@ -100,7 +100,7 @@ type Config struct {
 	// LogRetention is how long success rows are kept; it must outlive every copy of a message, dead letters included. 0
 	// keeps all, else 24h to 87600h. Default 720h.
 	LogRetention time.Duration `env:"LOG_RETENTION"`
-	// MaxReplays is how often compensation replays one dead letter by itself. 1 to 1000. Default 10.
+	// MaxReplays is how often a dead letter is replayed before it is parked. 1 to 1000. Default 10.
 	MaxReplays int `env:"MAX_REPLAYS"`
 	// CompensateAfter is the cool-down after which dead letters are replayed automatically, 1s to 720h; 0 when "off".
 	// Default off.

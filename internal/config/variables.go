@@ -118,7 +118,7 @@ func operating() []Variable {
 		{key: "LOG_RETENTION", Default: "720h", rule: zeroOr("keeps all", durations(24*time.Hour, 87_600*time.Hour)), Example: "720h",
 			Meaning: "how long success rows are kept; must outlive every copy of a message, dead letters included"},
 		{key: "MAX_REPLAYS", Default: "10", rule: ints(1, 1000), Example: "10",
-			Meaning: "how often one dead letter is replayed automatically"},
+			Meaning: "after so many replays a dead letter is parked: it stays until a person replays it with --force"},
 		{key: "COMPENSATE_AFTER", Default: offWord, off: true, rule: offOr(durations(time.Second, 720*time.Hour)), Example: "15m",
 			Meaning: "cool-down after which dead letters are replayed automatically"},
 		{key: "DEAD_LETTER_WEBHOOK", Secret: true, empty: true, rule: webhookURL(), Example: "https://example.com/dead-letters",

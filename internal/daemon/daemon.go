@@ -107,9 +107,9 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	return d, err
 }
 
-// notYet are the settings that are checked, but that `run` does not act on in this version. LOG_RETENTION is not among
-// them: a replay refuses letters that are older.
-var notYet = []string{"ADMIN_TOKEN", "MAX_REPLAYS", "COMPENSATE_AFTER", "DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET"}
+// notYet are the settings that are checked, but that `run` does not act on in this version. LOG_RETENTION and
+// MAX_REPLAYS are not among them: a replay refuses letters that are older, and those replayed so often.
+var notYet = []string{"ADMIN_TOKEN", "COMPENSATE_AFTER", "DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET"}
 
 // unusedSettings names those of notYet that somebody has set.
 func unusedSettings(cfg config.Config) (names []string) {

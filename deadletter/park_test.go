@@ -1,0 +1,95 @@
+package deadletter_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// parkedWorld has a letter that may be replayed no more and one that may.
+func parkedWorld(t *testing.T) *world {
+	w := newWorld(t)
+	w.most = 2
+	w.dead(wire.ReasonExhausted, "often", "once")
+	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'often'")
+	w.exec("UPDATE consumer_log SET replays = 1 WHERE msg_key = 'once'")
+	return w
+}
+
+func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
+	w := parkedWorld(t)
+	if res := w.replay(all, deadletter.ReplayOptions{DryRun: true}); res.Parked != 1 || res.Replayed != 1 {
+		t.Errorf("dry run: %+v; want one replayed, one parked", res)
+	}
+	if remark := w.row("often").Remark; remark != "no" {
+		t.Errorf("a dry run wrote the remark %q", remark)
+	}
+	for range 2 {
+		res := w.replay(all, deadletter.ReplayOptions{})
+		if res.Parked != 1 || len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyParked || res.Left[0].Key != "often" {
+			t.Fatalf("%+v; want the letter parked", res)
+		}
+	}
+	w.wantQueues(1, 1)
+	row := w.row("often")
+	if row.Status != dedup.Dead || row.Replays != 2 || row.Remark != "parked after 2 replays of at most 2: no" {
+		t.Errorf("row: %v, %d replays, remark %q", row.Status, row.Replays, row.Remark)
+	}
+	events, err := w.records.Events(t.Context(), identity("often"))
+	if err != nil || len(events) != 2 || events[1].To != dedup.Dead || events[1].By != "tester" || !strings.HasPrefix(events[1].Error, "parked") {
+		t.Errorf("events = %+v, %v; want one more, the parking", events, err)
+	}
+	page, _, err := w.letters().List(t.Context(), deadletter.Filter{}, "")
+	if err != nil || len(page) != 1 || !page[0].Parked {
+		t.Errorf("List = %+v, %v; want it parked", page, err)
+	}
+}
+
+func TestAParkedLetterIsReplayedByForceAndCanBeDiscarded(t *testing.T) {
+	w := parkedWorld(t)
+	w.replay(all, deadletter.ReplayOptions{Force: true})
+	w.wantQueues(2, 0)
+	if n := w.row("often").Replays; n != 3 {
+		t.Errorf("%d replays in the row, want 3", n)
+	}
+	w.dead(wire.ReasonExhausted, "again")
+	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'again'")
+	if res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann", Why: "w"}); err != nil || res.Discarded != 1 {
+		t.Errorf("Discard = %+v, %v; want the parked letter discarded", res, err)
+	}
+}
+
+func TestAReplayThatWasKilledHalfWayIsFinishedThoughItWasTheLastAllowed(t *testing.T) {
+	w := newWorld(t)
+	w.most = 1
+	w.inState("k", dedup.Failed)
+	w.exec("UPDATE consumer_log SET replays = 1, consumer_times = 0")
+	w.letter("k")
+	w.moveBack(lease)
+	if res := w.replay(all, deadletter.ReplayOptions{}); res.Replayed != 1 {
+		t.Errorf("%+v; want it replayed: nobody would find it among the dead rows", res)
+	}
+	w.wantQueues(1, 0)
+}
+
+func TestAKeyThatNoLetterHasIsReported(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, "a", "b")
+	for name, tc := range map[string]struct {
+		filter deadletter.Filter
+		want   string
+	}{
+		"all found":              {deadletter.Filter{Keys: []string{"a", "b"}}, ""},
+		"none found":             {deadletter.Filter{Keys: []string{"nope", "nay"}}, "nay nope"},
+		"one found":              {deadletter.Filter{Keys: []string{"a", "nope"}}, "nope"},
+		"found but for a reason": {deadletter.Filter{Keys: []string{"a"}, Reasons: []string{"permanent"}}, "a"},
+	} {
+		res := w.replay(tc.filter, deadletter.ReplayOptions{DryRun: true})
+		if got := strings.Join(res.NotFound, " "); got != tc.want {
+			t.Errorf("%s: not found %q, want %q", name, got, tc.want)
+		}
+	}
+}
