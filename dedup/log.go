@@ -89,6 +89,8 @@ type Log struct {
 	insertEvents  rowsText
 	lookUpTag     rowsText
 	lookUpAny     rowsText
+
+	deleteOnly, deleteWithEvents, countEvents rowsText
 }
 
 // NewLog makes a log over db's pool, best one from [Open]. It sends nothing; [CheckSchema] says whether the tables are
@@ -103,6 +105,7 @@ func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
 	}
 	l := &Log{db: pool, o: o, table: "`" + o.Table + "`", events: "`" + eventTable(o.Table) + "`"}
 	l.prepareTexts()
+	l.preparePruneTexts()
 	return l, nil
 }
 

@@ -103,35 +103,11 @@ func TestLookUpIsNoFullScan(t *testing.T) {
 // wantIndexed fails when the plan reads a table from end to end, or more rows than it may.
 func (w *world) wantIndexed(what string, most int, text string, args ...any) {
 	w.t.Helper()
-	rows, err := w.pool.QueryContext(w.t.Context(), "EXPLAIN "+text, args...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer rows.Close()
-	columns, err := rows.Columns()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for rows.Next() {
-		cells := make([]sql.NullString, len(columns))
-		into := make([]any, len(columns))
-		plan := map[string]string{}
-		for i := range cells {
-			into[i] = &cells[i]
-		}
-		if err := rows.Scan(into...); err != nil {
-			w.t.Fatal(err)
-		}
-		for i, c := range columns {
-			plan[c] = cells[i].String
-		}
+	for _, plan := range w.explain(text, args...) {
 		n, _ := strconv.Atoi(plan["rows"])
 		if plan["type"] == "ALL" || plan["type"] == "index" || plan["key"] == "" || n > most {
 			w.t.Errorf("%s: plan %v reads more than %d rows of an index", what, plan, most)
 		}
-	}
-	if err := rows.Err(); err != nil {
-		w.t.Fatal(err)
 	}
 }
 
