@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 )
 
 const (
-	// writers is how many rows are changed at once: MySQL commits what waits together in one write.
-	writers = 8
+	// writers is how many transactions change rows at once: MySQL commits what waits together in one write.
+	writers = 4
 	// tries is how often a change of a row is tried whose answer was lost, or that met another transaction.
 	tries = 4
 )
@@ -25,7 +26,7 @@ func (r *run) replay(ctx context.Context, letters []*letter) error {
 		r.pretend(letters, &r.result.Replayed)
 		return nil
 	}
-	fault := r.change(ctx, letters, r.reopen)
+	fault := r.change(ctx, letters, r.reopenAll)
 	if err := r.l.at(PointReopened); err != nil {
 		return err
 	}
@@ -42,9 +43,7 @@ func (r *run) end(ctx context.Context, letters []*letter) error {
 		r.pretend(letters, &r.result.Discarded)
 		return nil
 	}
-	fault := r.change(ctx, letters, func(ctx context.Context, lt *letter, _ string) error {
-		return r.l.o.Records.Discard(ctx, lt.row, lt.entry(), r.o.By, r.because+" (chosen: "+r.f.String()+")")
-	})
+	fault := r.change(ctx, letters, r.discardAll)
 	if err := r.l.at(PointDiscarded); err != nil {
 		return err
 	}
@@ -88,38 +87,54 @@ func (r *run) park(ctx context.Context) error {
 	return nil
 }
 
-// reopen makes a letter's row start anew, under a name that only this letter of this run has.
-func (r *run) reopen(ctx context.Context, lt *letter, token string) error {
-	row, err := r.l.o.Records.Reopen(ctx, lt.row, lt.entry(), dedup.ReplayNote{
-		By: r.o.By, Filter: r.f.String(), Token: token, Discarded: r.o.Discarded,
-	})
-	if err == nil {
-		lt.row.Version = row.Version
+// reopenAll makes the letters' rows start anew, under a name that no other call has.
+func (r *run) reopenAll(ctx context.Context, letters []*letter, token string) []error {
+	all := make([]dedup.Reopening, len(letters))
+	for i, lt := range letters {
+		all[i] = dedup.Reopening{From: lt.row, Entry: lt.entry(), Note: dedup.ReplayNote{
+			By: r.o.By, Filter: r.f.String(), Token: token, Discarded: r.o.Discarded,
+		}}
 	}
-	return err
+	rows, errs := r.l.o.Records.ReopenAll(ctx, all)
+	for i, lt := range letters {
+		if errs[i] == nil {
+			lt.row.Version = rows[i].Version
+		}
+	}
+	return errs
 }
 
-// change changes the row of each letter, several at a time, and notes why a letter stays whose row could not be. The error is
-// that of a database that does not answer, after which the run must end.
-func (r *run) change(ctx context.Context, letters []*letter, do func(context.Context, *letter, string) error) error {
+func (r *run) discardAll(ctx context.Context, letters []*letter, _ string) []error {
+	all := make([]dedup.Discarding, len(letters))
+	for i, lt := range letters {
+		all[i] = dedup.Discarding{From: lt.row, Entry: lt.entry(), By: r.o.By, Why: r.because + " (chosen: " + r.f.String() + ")"}
+	}
+	return r.l.o.Records.DiscardAll(ctx, all)
+}
+
+// change changes the rows of letters, some in one transaction and several transactions at a time, and notes why a letter
+// stays whose row could not be. The error is that of a database that does not answer, after which the run must end.
+func (r *run) change(ctx context.Context, letters []*letter, do func(context.Context, []*letter, string) []error) error {
+	if len(letters) == 0 {
+		return nil
+	}
 	var wg sync.WaitGroup
-	next := make(chan func())
-	for range min(writers, len(letters)) {
+	for group := range slices.Chunk(letters, (len(letters)+writers-1)/writers) {
+		r.count++
+		token := fmt.Sprintf("%s%d", r.token, r.count)
 		wg.Go(func() {
-			for work := range next {
-				work()
+			errs := insistAll(ctx, len(group), func(open []int) []error {
+				some := make([]*letter, len(open))
+				for i, at := range open {
+					some[i] = group[at]
+				}
+				return do(ctx, some, token)
+			})
+			for i, lt := range group {
+				lt.err, lt.why = errs[i], whyNot(errs[i])
 			}
 		})
 	}
-	for _, lt := range letters {
-		r.count++
-		token := fmt.Sprintf("%s%d", r.token, r.count)
-		next <- func() {
-			lt.err = insist(ctx, func() error { return do(ctx, lt, token) })
-			lt.why = whyNot(lt.err)
-		}
-	}
-	close(next)
 	wg.Wait()
 	var fault error
 	for _, lt := range letters {
@@ -145,31 +160,58 @@ func isFault(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// insist repeats a change whose answer was lost, which the log recognises as its own, and one that lost a deadlock. Once
-// an answer was lost, the outcome is unknown until a later one tells.
+// insist is insistAll for one change.
 func insist(ctx context.Context, do func() error) error {
-	var unknown error
+	return insistAll(ctx, 1, func([]int) []error { return []error{do()} })[0]
+}
+
+// insistAll repeats those of n changes whose answer was lost, which the log recognises as its own, and those that lost a
+// deadlock. Once an answer was lost, the outcome is unknown until a later one tells.
+func insistAll(ctx context.Context, n int, do func(open []int) []error) []error {
+	errs := make([]error, n)
+	unknown := make([]error, n)
+	open := make([]int, n)
+	for i := range open {
+		open[i] = i
+	}
 	pause := 50 * time.Millisecond
 	for try := 1; ; try++ {
-		err := do()
-		if errors.Is(err, dedup.ErrUnknown) {
-			unknown = dedup.ErrUnknown
+		var again []int
+		for i, err := range do(open) {
+			at := open[i]
+			if errs[at] = err; errors.Is(err, dedup.ErrUnknown) {
+				unknown[at] = dedup.ErrUnknown
+			}
+			if unknown[at] != nil && isFault(err) || dedup.Classify(err) == dedup.FaultContention {
+				again = append(again, at)
+			}
 		}
-		again := unknown != nil && isFault(err) || dedup.Classify(err) == dedup.FaultContention
-		if !again {
-			return err
+		if len(again) == 0 {
+			return errs
 		}
-		if try == tries {
-			return errors.Join(unknown, err)
+		var ended error
+		if try < tries {
+			ended = wait(ctx, pause)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(unknown, err, context.Cause(ctx))
+		if try == tries || ended != nil {
+			for _, at := range again {
+				errs[at] = errors.Join(unknown[at], errs[at], ended)
+			}
+			return errs
 		}
-		pause *= 4
+		open, pause = again, 4*pause
+	}
+}
+
+// wait returns after d, or with the cause when ctx ends before.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

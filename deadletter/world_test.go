@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ var delays = []time.Duration{100 * time.Millisecond, time.Minute}
 
 // world is a fresh log and a fresh set of queues.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	broker  *stack.Broker
 	queue   string
 	dsn     string // of what Letters uses; a test may lead it through a proxy
@@ -46,6 +47,11 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
+	return newWorldOf(t)
+}
+
+func newWorldOf(t testing.TB) *world {
+	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t), keyFrom: keyFrom}
 	w.queue, w.amqpURL = w.broker.Name("stock.rollback"), w.broker.URL
 	handle := w.open(w.dsn)
@@ -191,6 +197,14 @@ func (w *world) dead(reason wire.Reason, keys ...string) {
 
 func entry(id wire.Identity, d rabbit.Delivery) dedup.Entry {
 	return dedup.Entry{Key: id.Key, BodyHash: sha256.Sum256(d.Body), MessageID: d.MessageID, Body: d.Body, Properties: wire.MarshalProperties(d)}
+}
+
+// deadMany makes n letters with their rows, named as names("k", n) does.
+func (w *world) deadMany(reason wire.Reason, n int) {
+	w.t.Helper()
+	for keys := range slices.Chunk(names("k", n), 5000) {
+		w.dead(reason, keys...)
+	}
 }
 
 // moveBack makes all rows so much older.

@@ -124,7 +124,7 @@ func (l *Log) begin(a Action, from Row) (*change, error) {
 // left is the row as a change left it.
 func (l *Log) left(from Row, c *change) Row {
 	r := Row{Key: c.key, Version: c.to, BodyHash: from.BodyHash, Reason: from.Reason, Remark: from.Remark, Age: c.backdate}
-	if r.BodyHash == nil && c.entry != nil && c.entry.BodyHash != ([32]byte{}) {
+	if (r.BodyHash == nil || c.replace) && c.entry != nil && c.entry.BodyHash != ([32]byte{}) {
 		r.BodyHash = c.entry.BodyHash[:]
 	}
 	if c.reason != nil {

@@ -3,10 +3,8 @@ package dedup
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Dead marks an identity dead, after its letter is confirmed: an absent or failed one, or a claimed one by the row of its
@@ -81,58 +79,4 @@ func (l *Log) insertLetters(ctx context.Context, tx Execer, step Transition, let
 		return fmt.Errorf("write %d events: %w", len(letters), err)
 	}
 	return nil
-}
-
-// Reopen makes an ended identity start anew: attempts 0, one replay more, due at once. From is the row as it was read:
-// absent, failed, dead, or processing with an expired lease; discarded only when the note says so. The letter may be
-// published only after Reopen returned nil for this very note.
-//
-// ErrStale: the row is in success, or discarded and nobody asked for those: the letter is stale. ErrLost: the lease
-// lives, or somebody moved the row; the letter stays. ErrUnknown: call again with the same note.
-func (l *Log) Reopen(ctx context.Context, from Row, e Entry, note ReplayNote) (Row, error) {
-	c, err := l.begin(ActionReopen, from)
-	if errors.Is(err, ErrTransition) && from.Status == Success {
-		err = fmt.Errorf("reopen %v: %w: %v", from.Key, ErrStale, from.Status)
-	}
-	if err == nil && c.step.Guard&GuardAsked != 0 && !note.Discarded {
-		err = fmt.Errorf("reopen %v: %w: %v", from.Key, ErrStale, from.Status)
-	}
-	if err == nil {
-		err = validateOwner(note.Token)
-	}
-	if err != nil {
-		return Row{}, err
-	}
-	replays := 1
-	if from.Status != Absent {
-		replays = from.Replays + 1
-	}
-	none := ""
-	c.to = Version{Failed, 0, replays, note.Token}
-	c.own, c.entry, c.reason = true, &e, &none
-	c.by, c.why = note.By, strings.TrimSpace("replayed "+note.Filter)
-	if err := l.move(ctx, c); err != nil {
-		return Row{}, err
-	}
-	return l.left(from, c), nil
-}
-
-// Discard ends an identity by a person's will: an absent, failed or dead one, or a processing one with an expired lease.
-// ErrStale: it has ended already. ErrLost: the lease lives, or somebody moved the row. ErrUnknown: look again.
-func (l *Log) Discard(ctx context.Context, from Row, e Entry, by, why string) error {
-	c, err := l.begin(ActionDiscard, from)
-	if errors.Is(err, ErrTransition) && (from.Status == Success || from.Status == Discarded) {
-		err = fmt.Errorf("discard %v: %w: %v", from.Key, ErrStale, from.Status)
-	}
-	if err != nil {
-		return err
-	}
-	c.to = Version{Status: Discarded}
-	if from.Status != Absent {
-		c.to = Version{Discarded, from.Attempts, from.Replays, from.Owner}
-	}
-	remark := cutText(fmt.Sprintf("discarded by %s: %s", by, why), MaxRemark)
-	c.entry, c.remark = &e, &remark
-	c.by, c.why = by, why
-	return l.move(ctx, c)
 }

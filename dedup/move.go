@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -30,7 +31,68 @@ func (l *Log) move(ctx context.Context, c *change) error {
 	return nil
 }
 
-// apply makes one transition inside tx. Whatever its error, the transaction must be rolled back.
+// moveAll makes many transitions in one transaction, each with its event, in the order of their keys. One that is lost
+// does not hinder the others; any other error is one of all. For the rest it is like move: what each call came to stands
+// in errs, which is as long as changes.
+func (l *Log) moveAll(ctx context.Context, changes []*change) (errs []error) {
+	errs = make([]error, len(changes))
+	order := make([]int, len(changes))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return changes[a].key.Compare(changes[b].key) })
+	err := l.inTx(ctx, func(tx Execer) error {
+		for _, i := range order {
+			errs[i] = l.apply(ctx, tx, changes[i])
+			if errs[i] != nil && !errors.Is(errs[i], ErrLost) {
+				return errs[i]
+			}
+		}
+		return nil
+	})
+	for i := range changes {
+		if err != nil {
+			errs[i] = err
+		}
+	}
+	l.recognise(ctx, changes, errs)
+	for i, c := range changes {
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("%s %v: %w", c.step.Action, c.key, errs[i])
+		}
+	}
+	return errs
+}
+
+// recognise clears the errors of changes that were lost, or whose answer was, and whose rows stand as they would have left
+// them.
+func (l *Log) recognise(ctx context.Context, changes []*change, errs []error) {
+	doubtful := func(i int) bool {
+		return changes[i].own && (errors.Is(errs[i], ErrLost) || errors.Is(errs[i], ErrUnknown))
+	}
+	var keys []Key
+	for i, c := range changes {
+		if doubtful(i) {
+			keys = append(keys, c.key)
+		}
+	}
+	if len(keys) == 0 {
+		return
+	}
+	rows, err := l.LookUp(ctx, keys)
+	for i, c := range changes {
+		switch {
+		case !doubtful(i):
+		case err == nil && rows[c.key].Version == c.to:
+			errs[i] = nil
+		case err != nil && errors.Is(errs[i], ErrLost):
+			errs[i] = err // whether it is lost is not known: an earlier call of ours may have moved the row
+		}
+	}
+}
+
+// apply makes one transition inside tx. After ErrLost the transaction may go on; after any other error it must be rolled
+// back.
 func (l *Log) apply(ctx context.Context, tx Execer, c *change) error {
 	var s statement
 	if c.from.Status == Absent {
@@ -56,7 +118,13 @@ func (l *Log) apply(ctx context.Context, tx Execer, c *change) error {
 	if _, err := tx.ExecContext(ctx, e.String(), e.args...); err != nil {
 		return fmt.Errorf("write the event: %w", err)
 	}
-	return nil
+	if c.also == nil {
+		return nil
+	}
+	if err := l.apply(ctx, tx, c.also); !errors.Is(err, ErrLost) {
+		return err
+	}
+	return nil // it is so already
 }
 
 // duplicateKey is MySQL's number for a row that violates a unique index.

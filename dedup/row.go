@@ -104,6 +104,11 @@ type ReplayNote struct {
 	Token string
 	// Discarded also reopens what a person discarded.
 	Discarded bool
+	// Mended, if set, says that the entry's body is another than the row's and takes its place, hash, message id and
+	// properties with it. It is the entry under which a copy that still has the former body will be filed, its key taken:
+	// that identity ends as discarded in the same transaction, so that no such copy goes anywhere. Zero when the former
+	// body is not known.
+	Mended *Entry
 }
 
 func validateOwner(owner string) error {

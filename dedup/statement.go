@@ -25,12 +25,15 @@ type change struct {
 	own      bool // to.Owner is known to this call alone: a row in version to is this call's work
 
 	entry    *Entry        // what the row keeps of the message, where it has nothing yet
+	replace  bool          // the entry takes the place of what the row has
 	dropBody bool          // success needs neither body nor properties
 	backdate time.Duration // so that a row given back unrun is due at once
 	reason   *string       // nil: stays as it is; "" clears it and dead_at
 	remark   *string       // nil: stays as it is
 
 	by, why string // for the event
+
+	also *change // made in the same transaction, if nobody has made it yet
 }
 
 // update writes the conditional statement of a change whose row exists. Every guard is one line. The primary key is
@@ -72,7 +75,9 @@ func (l *Log) setColumns(s *statement, c *change) {
 	if c.dropBody {
 		s.add(", msg_body = NULL, properties = NULL")
 	}
-	if e := c.entry; e != nil {
+	if e := c.entry; e != nil && c.replace {
+		s.add(", msg_id = ?, msg_body = ?, properties = ?, body_hash = ?", messageID(e), body(e), properties(e), bodyHash(e))
+	} else if e != nil {
 		s.add(", msg_id = COALESCE(msg_id, ?)", messageID(e))
 		s.add(", msg_body = COALESCE(msg_body, ?)", body(e))
 		s.add(", properties = COALESCE(properties, ?)", properties(e))

@@ -1,0 +1,161 @@
+package dedup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// deadRow makes a dead row of a key.
+func (w *world) deadRow(k Key) Row {
+	w.t.Helper()
+	wantError(w.t, "dead", w.log.Dead(w.t.Context(), absent(k), entryOf(k), "permanent", "no such order"), nil)
+	return w.read(k)
+}
+
+func TestOneLostReopenDoesNotHinderTheOthers(t *testing.T) {
+	w := newWorld(t)
+	var all []Reopening
+	for _, name := range []string{"c", "a", "moved", "done", "b"} { // not in their order
+		all = append(all, Reopening{From: w.deadRow(key(name)), Entry: entryOf(key(name)), Note: ReplayNote{By: "ann", Token: "replay/1"}})
+	}
+	all = append(all, Reopening{From: absent(key("new")), Entry: entryOf(key("new")), Note: ReplayNote{By: "ann", Token: "replay/1"}})
+	_, err := w.log.Reopen(t.Context(), all[2].From, entryOf(key("moved")), ReplayNote{By: "bob", Token: "replay/2"})
+	wantError(t, "somebody else's reopen", err, nil)
+	all[3].From.Status = Success
+
+	rows, errs := w.log.ReopenAll(t.Context(), all)
+
+	for i, want := range []error{nil, nil, ErrLost, ErrStale, nil, nil} {
+		wantError(t, all[i].From.Name, errs[i], want)
+		if want == nil {
+			got := w.read(all[i].From.Key)
+			wantVersion(t, got, Version{Failed, 0, 1, "replay/1"})
+			wantVersion(t, rows[i], got.Version)
+			if events := w.events(got.Key); events[len(events)-1].By != "ann" {
+				t.Errorf("%s: events %+v", got.Name, events)
+			}
+		}
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = 'ann'"); n != 4 {
+		t.Errorf("%d events of the call, want 4", n)
+	}
+}
+
+func TestReopensWhoseCommitWasNotAnsweredAreRecognised(t *testing.T) {
+	w := newWorld(t)
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	through := worldOf(t, w.dsn, open(t, proxy.Through(w.dsn)))
+	var all []Reopening
+	for i := range 20 {
+		k := key(fmt.Sprint(i))
+		all = append(all, Reopening{From: w.deadRow(k), Entry: entryOf(k), Note: ReplayNote{Token: "replay/1"}})
+	}
+	sprung := proxy.DropReply(func(b []byte) bool { return strings.HasSuffix(string(b), "COMMIT") })
+
+	_, errs := through.log.ReopenAll(t.Context(), all)
+
+	<-sprung
+	for i, err := range errs {
+		wantError(t, all[i].From.Name, err, nil)
+	}
+}
+
+func TestDiscardAllEndsWhatItCan(t *testing.T) {
+	w := newWorld(t)
+	moved := w.deadRow(key("moved"))
+	wantError(t, "discard", w.log.Discard(t.Context(), moved, entryOf(moved.Key), "bob", "first"), nil)
+	errs := w.log.DiscardAll(t.Context(), []Discarding{
+		{moved, entryOf(moved.Key), "ann", "w"}, {w.deadRow(key("k")), entryOf(key("k")), "ann", "w"}, {w.read(moved.Key), entryOf(moved.Key), "ann", "w"},
+	})
+	for i, want := range []error{ErrLost, nil, ErrStale} {
+		wantError(t, fmt.Sprint(i), errs[i], want)
+	}
+	if got := w.read(key("k")); got.Status != Discarded || got.Remark != "discarded by ann: w" {
+		t.Errorf("row %v, remark %q", got.Status, got.Remark)
+	}
+	if got := w.read(moved.Key); got.Remark != "discarded by bob: first" {
+		t.Errorf("remark %q, want the first one's", got.Remark)
+	}
+}
+
+func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	row := w.deadRow(k)
+	mended := entryOf(k)
+	mended.Body, mended.Properties, mended.MessageID = []byte(`{"mended":1}`), []byte(`{"type":"x"}`), "other"
+	mended.BodyHash = sha256.Sum256(mended.Body)
+	former := Entry{Key: Key{k.Group, "rollbackd.conflict", "sha256:1"}, Body: row.Body}
+	former.BodyHash = sha256.Sum256(row.Body)
+
+	left, err := w.log.Reopen(t.Context(), row, mended, ReplayNote{By: "ann", Filter: "file", Token: "t", Mended: &former})
+
+	wantError(t, "reopen", err, nil)
+	got := w.read(k)
+	wantVersion(t, got, Version{Failed, 0, 1, "t"})
+	if string(got.Body) != `{"mended":1}` || string(got.Properties) != `{"type":"x"}` || got.MessageID != "other" ||
+		string(got.BodyHash) != string(mended.BodyHash[:]) || string(left.BodyHash) != string(got.BodyHash) {
+		t.Errorf("row = %+v, returned hash %x; want all of the mended message", got, left.BodyHash)
+	}
+	events := w.events(k)
+	if want := "body sha256 " + hex.EncodeToString(row.BodyHash) + " mended to " + hex.EncodeToString(mended.BodyHash[:]) + ": replayed file"; events[len(events)-1].Error != want {
+		t.Errorf("event %q, want %q", events[len(events)-1].Error, want)
+	}
+	ended := w.read(former.Key)
+	if ended.Status != Discarded || !strings.Contains(ended.Remark, "was mended by ann") || string(ended.Body) != string(row.Body) {
+		t.Errorf("former identity: %v, %q", ended.Status, ended.Remark)
+	}
+	// and again, although the former identity has its row by now
+	back := entryOf(k)
+	back.Body, back.BodyHash = row.Body, former.BodyHash
+	_, err = w.log.Reopen(t.Context(), got, back, ReplayNote{By: "ann", Token: "t2", Mended: &former})
+	wantError(t, "mended back", err, nil)
+	if got := w.read(former.Key); got.Version != ended.Version {
+		t.Errorf("the former identity moved to %v", got.Version)
+	}
+}
+
+func TestALostMendChangesNothing(t *testing.T) {
+	w := newWorld(t)
+	k := key("k")
+	row := w.deadRow(k)
+	_, err := w.log.Reopen(t.Context(), row, entryOf(k), ReplayNote{Token: "first"})
+	wantError(t, "reopen", err, nil)
+	mended := entryOf(k)
+	mended.Body = []byte("x")
+	former := Entry{Key: Key{k.Group, "rollbackd.conflict", "sha256:1"}}
+	_, err = w.log.Reopen(t.Context(), row, mended, ReplayNote{Token: "t", Mended: &former})
+	if !errors.Is(err, ErrLost) || string(w.read(k).Body) == "x" || w.read(former.Key).Status != Absent {
+		t.Errorf("%v, body %q, former identity %v; want nothing changed", err, w.read(k).Body, w.read(former.Key).Status)
+	}
+}
+
+func TestParkMarksARowOnceAndMovesNothing(t *testing.T) {
+	w := newWorld(t)
+	row := w.deadRow(key("k"))
+	for i, want := range []bool{true, false} {
+		marked, err := w.log.Park(t.Context(), row, "ann", "after 3 replays")
+		if err != nil || marked != want {
+			t.Errorf("time %d: %t, %v; want %t", i, marked, err, want)
+		}
+	}
+	got := w.read(row.Key)
+	wantVersion(t, got, row.Version)
+	if !got.At.Equal(row.At) || got.Remark != "parked after 3 replays: no such order" || len(w.events(row.Key)) != 2 {
+		t.Errorf("at %v, remark %q, %d events", got.At, got.Remark, len(w.events(row.Key)))
+	}
+	moved := row
+	moved.Replays++
+	if marked, err := w.log.Park(t.Context(), moved, "ann", "x"); marked || err != nil {
+		t.Errorf("a row that has moved: %t, %v", marked, err)
+	}
+	if _, err := w.log.Park(t.Context(), absent(key("none")), "ann", "x"); !errors.Is(err, ErrTransition) {
+		t.Errorf("no row: %v", err)
+	}
+}
