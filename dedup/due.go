@@ -1,0 +1,58 @@
+package dedup
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Cooling says when a dead row is due to be reopened by itself.
+type Cooling struct {
+	Reasons []string // why it is dead: one of them
+	// After is the pause after the row died for the first time; it doubles with every replay, up to Most.
+	After, Most time.Duration
+	// MaxReplays is how often a row may be reopened; 0: any number of times. One that was reopened so often is due once
+	// more, to be marked as parked.
+	MaxReplays int
+}
+
+// maxDoublings keeps the pause within 64 bits: After is at most a month.
+const maxDoublings = 20
+
+// Pause is how long a row that was reopened so often stays dead.
+func (c Cooling) Pause(replays int) time.Duration {
+	if replays > maxDoublings || c.After > c.Most>>replays {
+		return max(c.Most, c.After)
+	}
+	return c.After << replays
+}
+
+// Due reports whether the row, as it was read, is due.
+func (c Cooling) Due(r Row) bool {
+	return r.Status == Dead && slices.Contains(c.Reasons, r.Reason) && r.Age >= c.Pause(r.Replays) &&
+		(c.MaxReplays == 0 || r.Replays < c.MaxReplays || !strings.HasPrefix(r.Remark, parked))
+}
+
+// CountDue is how many rows of a group are due, limit at most, by the database's clock. It reads the dead rows that are old
+// enough for the first pause.
+func (l *Log) CountDue(ctx context.Context, group string, c Cooling, limit int) (n int, err error) {
+	var s statement
+	most := max(c.Most, c.After)
+	s.add("SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?", []byte(group))
+	s.add(" AND consumer_status = ?", int(Dead))
+	s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.After.Microseconds())
+	s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL LEAST(? << LEAST(replays, ?), ?) MICROSECOND",
+		c.After.Microseconds(), maxDoublings, most.Microseconds())
+	s.among("reason", asBytes(c.Reasons))
+	if c.MaxReplays > 0 {
+		s.add(" AND (replays < ?", c.MaxReplays)
+		s.add(" OR remark NOT LIKE ?)", parked+"%")
+	}
+	s.add(" LIMIT ?) AS due", limit)
+	if err := l.db.QueryRowContext(ctx, s.String(), s.args...).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count the dead rows that are due: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,83 @@
+package dedup
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// News is a step of the log's story, of whatever identity.
+type News struct {
+	ID int64 // grows with every step that is written; steps may become visible in another order
+	Key
+	From, To Status
+	Replays  int
+	Age      time.Duration // by the database's clock
+}
+
+// News reads the steps after an id, in the order of their ids, limit at most. The fast path writes none.
+func (l *Log) News(ctx context.Context, after int64, limit int) (news []News, err error) {
+	text := "SELECT id, group_name, msg_tag, msg_key, `from`, `to`, replays, TIMESTAMPDIFF(MICROSECOND, `at`, UTC_TIMESTAMP(6)) FROM " +
+		l.events + " WHERE id > ? ORDER BY id LIMIT ?"
+	err = l.query(ctx, func(rows *sql.Rows) error {
+		n := News{From: Absent}
+		var from sql.NullInt16
+		var age int64
+		if err := rows.Scan(&n.ID, &n.Group, &n.Tag, &n.Name, &from, &n.To, &n.Replays, &age); err != nil {
+			return err
+		}
+		if from.Valid {
+			n.From = Status(from.Int16)
+		}
+		n.Age = time.Duration(age) * time.Microsecond
+		news = append(news, n)
+		return nil
+	}, text, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read what is new after step %d: %w", after, err)
+	}
+	return news, nil
+}
+
+// Bookmark is the step up to which a group was told what is new. The first call puts it behind the last step that there is.
+func (l *Log) Bookmark(ctx context.Context, group string) (id int64, err error) {
+	name := l.bookmarkName(group)
+	for {
+		var text []byte
+		err := l.db.QueryRowContext(ctx, "SELECT value FROM "+metaTable+" WHERE name = ?", name).Scan(&text)
+		if err == nil {
+			id, err = strconv.ParseInt(string(text), 10, 64)
+			if err != nil {
+				err = fmt.Errorf("read bookmark %s: %w", name, err)
+			}
+			return id, err
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return 0, fmt.Errorf("read the bookmark: %w", err)
+		}
+		if _, err := l.db.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) SELECT ?, COALESCE(MAX(id), 0) FROM "+l.events+
+			" ON DUPLICATE KEY UPDATE value = "+metaTable+".value", name); err != nil {
+			return 0, fmt.Errorf("put the first bookmark: %w", err)
+		}
+	}
+}
+
+// MoveBookmark moves a group's bookmark on, never back: whoever comes late changes nothing.
+func (l *Log) MoveBookmark(ctx context.Context, group string, id int64) error {
+	if _, err := l.db.ExecContext(ctx, "UPDATE "+metaTable+" SET value = ? WHERE name = ? AND CAST(value AS UNSIGNED) < ?",
+		strconv.AppendInt(nil, id, 10), l.bookmarkName(group), id); err != nil {
+		return fmt.Errorf("move the bookmark to step %d: %w", id, err)
+	}
+	return nil
+}
+
+// bookmarkName is at most 80 bytes; the column takes 100. A group may be longer than what is left of it.
+func (l *Log) bookmarkName(group string) []byte {
+	hash := sha256.Sum256([]byte(group))
+	return fmt.Appendf(nil, "told:%s:%s", l.o.Table, hex.EncodeToString(hash[:16]))
+}
