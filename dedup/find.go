@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Search is how far a bounded look through the log came.
@@ -151,4 +152,29 @@ func (l *Log) Groups(ctx context.Context, most int) (groups []string, err error)
 		}
 	}
 	return groups, nil
+}
+
+// Tags are the tags of a group; an error when there are more than a thousand.
+func (l *Log) Tags(ctx context.Context, group string) ([]string, error) {
+	tags, err := l.tags(ctx, group)
+	if err != nil {
+		return nil, fmt.Errorf("list the tags of group %s: %w", group, err)
+	}
+	names := make([]string, len(tags))
+	for i, t := range tags {
+		names[i] = string(t)
+	}
+	return names, nil
+}
+
+// Overdue is how long ago the lease of a claimed row ended or the next attempt of a failed one became due; 0 for a row
+// that waits yet, or for nothing.
+func (l *Log) Overdue(r Row) time.Duration {
+	switch r.Status {
+	case Processing:
+		return max(0, r.Age-l.o.Lease)
+	case Failed:
+		return max(0, r.Age-l.delay(r.Attempts))
+	}
+	return 0
 }

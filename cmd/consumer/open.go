@@ -38,17 +38,23 @@ func (a *app) openLog(ctx context.Context, cfg config.Config, command string) (*
 	if err != nil {
 		return nil, nil, err
 	}
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	})
-	if err == nil {
-		err = a.mysqlError(cfg, records.CheckSchema(ctx))
-	}
+	records, err := a.newLog(ctx, cfg, db)
 	if err != nil {
 		closeDB()
 		return nil, nil, err
 	}
 	return records, closeDB, nil
+}
+
+// newLog makes the consumer log and makes sure that its tables are there.
+func (a *app) newLog(ctx context.Context, cfg config.Config, db *gorm.DB) (*dedup.Log, error) {
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return records, a.mysqlError(cfg, records.CheckSchema(ctx))
 }
 
 // openLetters opens what the dlq commands work with.

@@ -16,6 +16,7 @@ func commands(a *app) []*cobra.Command {
 		newPublishCmd(a),
 		newDLQCmd(a),
 		newLogCmd(a),
+		newReconcileCmd(a),
 		newConfigCmd(a),
 		newVersionCmd(a),
 	}

@@ -69,6 +69,8 @@ var volatile = []struct {
 }{
 	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`replay/[-0-9a-f]{36}/\d+`), "REPLAY"},
+	{regexp.MustCompile(`20\d{6}T\d{6}Z`), "NOW"},
+	{regexp.MustCompile(`republish/[-0-9a-f]{36}/\d+`), "REPUBLISH"},
 	{regexp.MustCompile(`[-.\w]+/\d+/\d{15,}/\d+/\d+`), "WORKER"},
 	{regexp.MustCompile(`rollbackd:[-\w]{43}`), "rollbackd:HASH"},
 	{regexp.MustCompile(`for another \d+m?\d*s`), "for another WHILE"},

@@ -1,0 +1,179 @@
+package deadletter_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+func (w *world) survey(o deadletter.SurveyOptions) (all []deadletter.Surveyed, res deadletter.SurveyResult) {
+	w.t.Helper()
+	o.By = "ann"
+	o.Each = func(s deadletter.Surveyed) error { all = append(all, s); return nil }
+	res, err := w.letters().Survey(w.t.Context(), o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return all, res
+}
+
+func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
+	w := newWorld(t)
+	w.inState("success", dedup.Success)
+	w.letter("success")
+	w.letter("no row")
+	w.dead(wire.ReasonExhausted, names("k", 1500)...) // more than a channel holds
+	for range 3 {
+		all, res := w.survey(deadletter.SurveyOptions{})
+		if res.Found != 1502 || res.Seen != 1502 || res.Others != 0 {
+			t.Fatalf("%+v; want 1502 letters, nobody else", res)
+		}
+		if all[0].Row.Status != dedup.Success || all[1].Row.Status != dedup.Absent || all[1].Row.Name != "no row" || all[2].Row.Name != "k-00000" || all[2].Reason != "exhausted" {
+			t.Errorf("the first are %+v", all[:3])
+		}
+		w.wantQueues(0, 1502)
+	}
+}
+
+func TestASurveySaysThatSomebodyElseReads(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, names("k", 20)...)
+	conn, err := rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	other, err := conn.Consume(t.Context(), rabbit.DeadQueue(w.queue), "other", 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Collect(t.Context(), 5, time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, res := w.survey(deadletter.SurveyOptions{}); res.Others != 1 || res.Seen != 15 {
+		t.Errorf("%+v; want 15 letters seen, and one other reader", res)
+	}
+}
+
+func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
+	w := newWorld(t)
+	w.letter("a")
+	w.letter("a") // a second copy
+	w.letter("b")
+	old := message("old", "{}")
+	w.put(old, w.identify(old), wire.CopyOptions{FirstFailedAt: time.Now().Add(-1000 * time.Hour)})
+	w.broker.Publish("", rabbit.DeadQueue(w.queue), stack.Message{MessageId: "by hand", Type: tag, Body: []byte("{}"), DeliveryMode: 2})
+	chosen := func(k dedup.Key) bool { return k.Name != "b" }
+	all, res := w.survey(deadletter.SurveyOptions{Adopt: chosen})
+	if res.Adopted != 1 {
+		t.Errorf("%+v, %+v; want one adopted", res, all)
+	}
+	if row := w.row("a"); row.Status != dedup.Dead || row.Reason != "exhausted" || !strings.Contains(row.Remark, "shelf is locked") || string(row.Body) != "{}" {
+		t.Errorf("row of a: %+v", row)
+	}
+	if all[2].Row.Status != dedup.Absent || w.row("b").Status != dedup.Absent {
+		t.Error("b was not chosen, and has a row")
+	}
+	if all[3].Why != deadletter.WhyTooOld || all[4].Why != deadletter.WhyTooOld {
+		t.Errorf("%v and %v; want too_old for one older than the retention, and for one of unknown age", all[3].Why, all[4].Why)
+	}
+	if _, res = w.survey(deadletter.SurveyOptions{Adopt: chosen, Force: true}); res.Adopted != 2 {
+		t.Errorf("forced: %+v; want two adopted", res)
+	}
+	story, err := w.records.Events(t.Context(), identity("old"))
+	if err != nil || len(story) != 1 || story[0].By != "ann" {
+		t.Errorf("story %+v, %v; want one line, by ann", story, err)
+	}
+	w.wantQueues(0, 5)
+}
+
+func TestAPurgedLetterIsSentAgainFromItsRow(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, names("k", 450)...) // more than two windows
+	w.broker.Purge(rabbit.DeadQueue(w.queue))
+	var rows []dedup.Row
+	for _, name := range names("k", 450) {
+		rows = append(rows, w.row(name))
+	}
+	res, err := w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann", Because: "purged"})
+	if err != nil || res.Republished != 450 || len(res.Left) != 0 {
+		t.Fatalf("%+v, %v; want all sent", res, err)
+	}
+	w.wantQueues(450, 0)
+	row := w.row("k-00449")
+	if row.Status != dedup.Failed || row.Replays != 1 || row.Attempts != 0 || !row.Due || string(row.Body) != "{}" {
+		t.Errorf("row %+v; want failed, due, replayed once, with its body", row)
+	}
+	d := w.get(w.queue)
+	if string(d.Body) != "{}" || d.MessageId != "k-00000" || d.Type != tag || d.Headers["x-rollbackd-dead-at"] != nil {
+		t.Errorf("message %+v; want the producer's own", d)
+	}
+	// the same again finds the rows moved
+	if res, err = w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann"}); err != nil || res.Republished != 0 || res.Left[rows[0].Key].Why != deadletter.WhyMoved {
+		t.Errorf("again: %d, %+v, %v; want all moved", res.Republished, res.Left[rows[0].Key], err)
+	}
+	w.wantQueues(449, 0)
+}
+
+func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
+	for name, spoil := range map[string]string{
+		"cut body":        "UPDATE consumer_log SET msg_body = '{'",
+		"no body":         "UPDATE consumer_log SET msg_body = NULL",
+		"another key":     "UPDATE consumer_log SET properties = '{\"type\":\"stock.rollback\",\"message_id\":\"other\"}'",
+		"odd properties":  "UPDATE consumer_log SET properties = 'x'",
+		"no hash, 256KiB": "UPDATE consumer_log SET body_hash = NULL, msg_body = REPEAT('x', 262144)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.dead(wire.ReasonExhausted, "k")
+			w.exec(spoil)
+			before := w.row("k")
+			res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
+			if err != nil || res.Republished != 0 || res.Left[before.Key].Why != deadletter.WhyCut || w.letters().Kept(before) == nil {
+				t.Errorf("%+v, %v; want it left as cut", res, err)
+			}
+			if row := w.row("k"); row.Version.Status != dedup.Dead || row.Replays != 0 {
+				t.Errorf("row %+v; want it untouched", row)
+			}
+			w.wantQueues(0, 1)
+		})
+	}
+}
+
+func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
+	w := newWorld(t)
+	first, second := message("k", "{}"), message("k", `{"other":1}`)
+	own := w.identify(second)
+	conflict, cause := wire.Conflict(own, second.Body)
+	unnamed := rabbit.Delivery{Message: rabbit.Message{MessageID: "bad\x01key", Body: []byte("{}")}, RoutingKey: tag}
+	letters := []dedup.Letter{
+		{Entry: entry(w.identify(first), first), Reason: "exhausted", Cause: "no"},
+		{Entry: entry(conflict, second), Reason: "conflict", Cause: cause.Error()},
+		{Entry: entry(w.identify(unnamed), unnamed), Reason: "unidentified", Cause: "no"},
+	}
+	if err := w.records.DeadAll(t.Context(), letters); err != nil {
+		t.Fatal(err)
+	}
+	var rows []dedup.Row
+	for _, l := range letters {
+		rows = append(rows, w.rowOf(l.Key))
+	}
+	res, err := w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann"})
+	if err != nil || res.Republished != 3 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	var bodies []string
+	for range 3 {
+		bodies = append(bodies, string(w.get(w.queue).Body))
+	}
+	if !slices.Equal(bodies, []string{"{}", `{"other":1}`, "{}"}) {
+		t.Errorf("bodies %q", bodies)
+	}
+}

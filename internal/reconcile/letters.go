@@ -1,0 +1,126 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// digest stands for a key in the set of letters: 200,000 of them take some 10 MB.
+type digest [16]byte
+
+func digestOf(k dedup.Key) digest {
+	h := sha256.New()
+	for _, part := range []string{k.Group, k.Tag, k.Name} {
+		var n [4]byte
+		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
+		h.Write(n[:])
+		h.Write([]byte(part))
+	}
+	return digest(h.Sum(nil)[:16])
+}
+
+// maxKept bounds how many rows are read whole to see whether their message is kept; of the others the repair says so.
+const maxKept = 1000
+
+// confirmLetters looks again and keeps what is found twice.
+func (r *run) confirmLetters(ctx context.Context, first findings) error {
+	second, err := r.lookAtLetters(ctx)
+	if err != nil {
+		return err
+	}
+	found := first.stood(second)
+	for i := range found {
+		if i < maxKept && lacksCopy(found[i].Kind) {
+			if err := r.hinder(ctx, &found[i]); err != nil {
+				return err
+			}
+		}
+	}
+	r.report.Findings = append(r.report.Findings, found...)
+	return nil
+}
+
+func lacksCopy(k Kind) bool { return k == DeadWithoutLetter || k == Overdue }
+
+// hinder says of a message whether its row holds it whole.
+func (r *run) hinder(ctx context.Context, f *Finding) error {
+	row, err := r.Records.Read(ctx, f.row.Key)
+	if err != nil {
+		return err
+	}
+	if err := r.Letters.Kept(row); err != nil {
+		f.Hindrance = err.Error()
+	}
+	return nil
+}
+
+// lookAtLetters reads the queue first and the rows after it: a daemon confirms a letter before it writes the row, and a
+// replay moves the row before it takes the letter away. So a row that was dead before the first letter was read, and is
+// dead still, must have been among them.
+func (r *run) lookAtLetters(ctx context.Context) (findings, error) {
+	began := time.Now()
+	found, letters := findings{}, map[digest]struct{}{}
+	r.report.Letters, r.report.Rows = 0, 0
+	res, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
+		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
+		Each: func(s deadletter.Surveyed) error {
+			letters[digestOf(s.Row.Key)] = struct{}{}
+			switch s.Row.Status {
+			case dedup.Absent:
+				f := aboutRow(LetterWithoutRow, s.Row)
+				f.Reason = s.Reason
+				if s.Why != "" && !r.Force {
+					f.Hindrance = string(s.Why)
+				}
+				found.add(f)
+			case dedup.Success, dedup.Discarded:
+				found.add(aboutRow(StaleLetter, s.Row))
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.report.Letters = res.Seen
+	if res.Others > 0 && len(r.report.Unclear) == 0 {
+		r.report.Unclear = append(r.report.Unclear, "somebody else was reading "+r.Letters.Queue()+", so rows were not compared with letters: run it again")
+	}
+	return found, r.lookAtRows(ctx, func(row dedup.Row) {
+		_, hasLetter := letters[digestOf(row.Key)]
+		late := r.Records.Overdue(row) >= r.Overdue
+		switch {
+		case res.Others > 0: // it may hold the letter
+		case row.Status == dedup.Dead && !hasLetter && row.Age > time.Since(began):
+			found.add(aboutRow(DeadWithoutLetter, row))
+		case row.Status != dedup.Dead && late && hasLetter:
+			found.add(aboutRow(InterruptedReplay, row))
+		case row.Status != dedup.Dead && late:
+			found.add(aboutRow(Overdue, row))
+		}
+	})
+}
+
+func (r *run) lookAtRows(ctx context.Context, each func(dedup.Row)) error {
+	f := dedup.Filter{Group: r.Group, Statuses: []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead}, Limit: dedup.MaxListed}
+	for {
+		rows, next, err := r.Records.List(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			each(row)
+		}
+		r.report.Rows += len(rows)
+		r.Progress("rows", r.report.Rows)
+		if next == "" {
+			return nil
+		}
+		f.After = next
+	}
+}

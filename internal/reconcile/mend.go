@@ -1,0 +1,127 @@
+package reconcile
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+// because is what stands in the story of a row that is mended.
+const because = "reconcile"
+
+// mend repairs what was asked for. What is left over says why.
+func (r *run) mend(ctx context.Context) error {
+	if r.Adopt {
+		if err := r.adoptLetters(ctx); err != nil {
+			return err
+		}
+		if err := r.adoptReleases(ctx); err != nil {
+			return err
+		}
+	}
+	if r.Republish {
+		return r.republish(ctx)
+	}
+	return nil
+}
+
+// chosen are the findings of some kinds, by the key of their row.
+func (r *run) chosen(kinds ...Kind) map[dedup.Key]*Finding {
+	chosen := map[dedup.Key]*Finding{}
+	for i := range r.report.Findings {
+		if f := &r.report.Findings[i]; slices.Contains(kinds, f.Kind) {
+			chosen[f.row.Key] = f
+		}
+	}
+	return chosen
+}
+
+func (r *run) adoptLetters(ctx context.Context) error {
+	chosen := r.chosen(LetterWithoutRow)
+	if len(chosen) == 0 {
+		return nil
+	}
+	_, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
+		Adopt: func(k dedup.Key) bool { return chosen[k] != nil },
+		By:    r.By, Force: r.Force,
+		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
+		Each: func(s deadletter.Surveyed) error {
+			f := chosen[s.Row.Key]
+			switch {
+			case f == nil:
+			case s.Adopted:
+				f.Mended, f.Reason = true, s.Reason
+			case s.Err != nil:
+				f.Failure = s.Err.Error()
+			}
+			return nil
+		},
+	})
+	return err
+}
+
+// adoptReleases writes the success rows of releases whose rows are gone. The reservation proves the effect: it is locked
+// while the row is written.
+func (r *run) adoptReleases(ctx context.Context) error {
+	for _, f := range r.chosen(ReleasedWithoutSuccess) {
+		if f.row.Status != dedup.Absent {
+			continue
+		}
+		err := r.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+			rows, err := stock.LockReservationsOf(ctx, tx, f.Order)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(rows, func(row stock.Reservation) bool {
+				return row.Named && row.Tag == f.Tag && row.Key == f.Key && row.Status == f.Was
+			}) {
+				return fmt.Errorf("order %q is not %s by it any more", f.Order, f.Was)
+			}
+			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, f.row.Key, r.By, fmt.Sprintf("adopted: order %q is %s by it", f.Order, f.Was))
+		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		switch {
+		case err == nil, errors.Is(err, dedup.ErrExists):
+			f.Mended = err == nil
+		case dedup.Classify(err) == dedup.FaultUnavailable:
+			return err
+		}
+		if err != nil {
+			f.Failure = err.Error()
+		}
+	}
+	return nil
+}
+
+func (r *run) republish(ctx context.Context) error {
+	chosen := r.chosen(DeadWithoutLetter, Overdue)
+	var rows []dedup.Row
+	for _, f := range chosen {
+		rows = append(rows, f.row)
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	slices.SortFunc(rows, func(a, b dedup.Row) int { return a.At.Compare(b.At) }) // the oldest first
+	res, err := r.Letters.Republish(ctx, rows, deadletter.RepublishOptions{
+		By: r.By, Because: because, Progress: func(p deadletter.Progress) { r.Progress("messages", p.Seen) },
+	})
+	if err != nil {
+		return err
+	}
+	for key, f := range chosen {
+		if left, ok := res.Left[key]; ok {
+			f.Failure = left.Error
+			continue
+		}
+		f.Mended = true
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// Kind names a disagreement.
+type Kind string
+
+// The kinds.
+const (
+	// LetterWithoutRow: a letter is in the queue, and the log does not know its message. Adopt files it as dead.
+	LetterWithoutRow Kind = "letter_without_row"
+	// StaleLetter: the message of a letter has ended (success, or discarded). The next replay drops it.
+	StaleLetter Kind = "stale_letter"
+	// DeadWithoutLetter: the row says that a letter is in the queue, and there is none: purged, or moved by hand. Republish
+	// sends the message again.
+	DeadWithoutLetter Kind = "dead_without_letter"
+	// Overdue: a claim whose lease ended, or a retry that came due, long ago. No daemon runs, or its last copy is gone:
+	// then Republish sends the message again.
+	Overdue Kind = "overdue"
+	// InterruptedReplay is Overdue with a letter in the queue: a replay was killed after it had reopened the row. The next
+	// one finishes it.
+	InterruptedReplay Kind = "interrupted_replay"
+	// ReleasedWithoutSuccess: a reservation was given back by a message that the log does not show as success. Adopt
+	// writes the row, if there is none.
+	ReleasedWithoutSuccess Kind = "released_without_success"
+	// SuccessNotReleased: the message whose key is the order's number is success, and the order still has something reserved.
+	SuccessNotReleased Kind = "success_not_released"
+	// NamedNotReleased: a reservation names the message that released it, and is reserved or deducted.
+	NamedNotReleased Kind = "named_not_released"
+	// NegativeStock: less than nothing is on stock.
+	NegativeStock Kind = "negative_stock"
+)
+
+// Kinds lists all of them, in the order of a report.
+func Kinds() []Kind {
+	return []Kind{
+		LetterWithoutRow, StaleLetter, DeadWithoutLetter, Overdue, InterruptedReplay,
+		ReleasedWithoutSuccess, SuccessNotReleased, NamedNotReleased, NegativeStock,
+	}
+}
+
+// Finding is one disagreement. The names of its JSON form are stable.
+type Finding struct {
+	Kind   Kind       `json:"kind"`
+	Tag    string     `json:"tag,omitempty"`
+	Key    string     `json:"key,omitempty"`
+	Status string     `json:"status,omitempty"` // of the row
+	Since  *time.Time `json:"since,omitempty"`  // its last transition
+	Reason string     `json:"reason,omitempty"` // why it is dead
+	Order  string     `json:"order_sn,omitempty"`
+	SKU    int64      `json:"sku_id,omitempty"`
+	Was    string     `json:"reservation,omitempty"` // status of the reservation
+	Items  []Item     `json:"items,omitempty"`       // what is reserved and should have been released
+	// Hindrance says why the usual repair will not work: a letter that may have had its effect, a body that was cut.
+	Hindrance string `json:"hindrance,omitempty"`
+	Mended    bool   `json:"mended"`
+	// Failure is why mending was tried and did not work.
+	Failure string `json:"failure,omitempty"`
+
+	row dedup.Row
+}
+
+// Item is a quantity of one sku.
+type Item struct {
+	SKU      int64 `json:"sku_id"`
+	Quantity int64 `json:"quantity"`
+}
+
+func (f *Finding) id() findingID {
+	return findingID{f.Kind, f.Tag, f.Key, f.Order, f.SKU, f.row.Version}
+}
+
+type findingID struct {
+	kind            Kind
+	tag, key, order string
+	sku             int64
+	version         dedup.Version
+}
+
+// Report is what a run found. The names of its JSON form are stable.
+type Report struct {
+	Findings     []Finding `json:"findings"`     // by kind, then tag and key
+	Letters      int       `json:"letters"`      // that were looked at
+	Rows         int       `json:"rows"`         // in processing, failed and dead
+	Reservations int       `json:"reservations"` // none when the stock was left out
+	// TooOld counts releases whose success row may have been deleted after its retention, so that nothing follows.
+	TooOld int `json:"too_old"`
+	// Unclear says what could not be compared. What is left is true, but not all.
+	Unclear []string `json:"unclear"`
+}
+
+// Open counts the findings that are not mended.
+func (r *Report) Open() (n int) {
+	for i := range r.Findings {
+		if !r.Findings[i].Mended {
+			n++
+		}
+	}
+	return n
+}
+
+// Options are the servers and settings of a run. Records, Letters and Group are required.
+type Options struct {
+	Records *dedup.Log
+	Letters *deadletter.Letters
+	Group   string
+	// DB is the schema of the stock tables; nil leaves the stock out.
+	DB *gorm.DB
+	// Retention is how long success rows are kept; 0: for ever.
+	Retention time.Duration
+	// Overdue is how long after its lease or due time an open row counts; 0: an hour.
+	Overdue time.Duration
+	// Settle is the pause before the second look; 0: two seconds.
+	Settle time.Duration
+	// Except are tags of releases that are not rollbackd's: a service that gives stock back by itself.
+	Except []string
+
+	// Adopt files letters without a row as dead, and writes success rows that somebody deleted. Republish sends messages
+	// again whose copies are gone. By is who asks for it.
+	Adopt, Republish bool
+	By               string
+	// Force also adopts letters that may have had their effect, because their rows may have outlived the retention.
+	Force bool
+
+	// Progress, if set, is called now and then, by the goroutine that called Run.
+	Progress func(what string, seen int)
+}
+
+type run struct {
+	Options
+	report Report
+	groups []string
+	tags   []string
+}
+
+// Run looks, mends if it was asked to, and reports. It stops at the first server that does not answer; the report is then
+// what was found and mended so far, and not all.
+func Run(ctx context.Context, o Options) (Report, error) {
+	o.Overdue, o.Settle = cmp.Or(o.Overdue, time.Hour), cmp.Or(o.Settle, 2*time.Second)
+	if o.Progress == nil {
+		o.Progress = func(string, int) {}
+	}
+	if o.Records == nil || o.Letters == nil || o.Group == "" {
+		return Report{}, errors.New("reconcile: no log, no letters or no group")
+	}
+	r := &run{Options: o, report: Report{Findings: []Finding{}, Unclear: []string{}}}
+	err := r.all(ctx)
+	if err != nil {
+		err = fmt.Errorf("reconcile: %w", err)
+	}
+	slices.SortStableFunc(r.report.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(slices.Index(Kinds(), a.Kind), slices.Index(Kinds(), b.Kind)),
+			cmp.Compare(a.Tag, b.Tag), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Order, b.Order), cmp.Compare(a.SKU, b.SKU))
+	})
+	return r.report, err
+}
+
+// all looks at everything, a moment later again at what disagreed, and mends what stood.
+func (r *run) all(ctx context.Context) error {
+	letters, err := r.lookAtLetters(ctx)
+	if err != nil {
+		return err
+	}
+	var orders findings
+	if r.DB != nil {
+		if orders, err = r.lookAtStock(ctx); err != nil {
+			return err
+		}
+	}
+	if len(letters)+len(orders) > 0 {
+		if err := r.wait(ctx); err != nil {
+			return err
+		}
+	}
+	if len(letters) > 0 {
+		if err := r.confirmLetters(ctx, letters); err != nil {
+			return err
+		}
+	}
+	if len(orders) > 0 {
+		if err := r.confirmStock(ctx, orders); err != nil {
+			return err
+		}
+	}
+	return r.mend(ctx)
+}
+
+// wait lets what is in motion come to rest.
+func (r *run) wait(ctx context.Context) error {
+	timer := time.NewTimer(r.Settle)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// findings are those of one look, by what makes them the same at the next look.
+type findings map[findingID]Finding
+
+func (f findings) add(one Finding) { f[one.id()] = one }
+
+// stood are those that the second look met again.
+func (f findings) stood(again findings) (both []Finding) {
+	for id := range f {
+		if one, ok := again[id]; ok {
+			both = append(both, one)
+		}
+	}
+	return both
+}
+
+func aboutRow(kind Kind, row dedup.Row) Finding {
+	row.Remark, row.BodyHash = "", nil // there may be very many
+	f := Finding{Kind: kind, Tag: row.Tag, Key: row.Name, Status: row.Status.String(), Reason: row.Reason, row: row}
+	if row.Status != dedup.Absent {
+		f.Since = &row.At
+	}
+	return f
+}

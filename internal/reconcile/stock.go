@@ -1,0 +1,204 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+const (
+	// page is how many reservations are read at a time.
+	page = 1000
+	// maxGroups bounds the groups in which a release is looked up: several may share the stock.
+	maxGroups = 100
+	// maxNegative bounds the skus that are named.
+	maxNegative = 100
+	// slack is what the database's clock may have gone on between the statements of one transaction, and between the
+	// moment when retention counts a row and the one when it deletes it.
+	slack = time.Hour
+)
+
+// lookAtStock goes through all reservations.
+//
+// It begins with the reservations because they say which message released them, while a success row does not say which
+// order it was about: its body is gone. So of those rows only the ones are checked whose key is the order's number.
+func (r *run) lookAtStock(ctx context.Context) (found findings, err error) {
+	if r.groups, err = r.Records.Groups(ctx, maxGroups); err != nil {
+		return nil, err
+	}
+	if r.tags, err = r.Records.Tags(ctx, r.Group); err != nil {
+		return nil, err
+	}
+	found = findings{}
+	err = r.orders(ctx, func(orders [][]stock.Reservation) error { return r.judge(ctx, orders, found, &r.report.TooOld) })
+	if err != nil {
+		return nil, err
+	}
+	negative, err := stock.Negative(ctx, r.DB.WithContext(ctx), maxNegative)
+	if err != nil {
+		return nil, err
+	}
+	for _, sku := range negative { // it is committed, whatever moves
+		r.report.Findings = append(r.report.Findings, Finding{Kind: NegativeStock, SKU: sku})
+	}
+	return found, nil
+}
+
+// confirmStock looks again at the orders with which something was wrong, and keeps what is found twice.
+func (r *run) confirmStock(ctx context.Context, first findings) error {
+	second := findings{}
+	seen := map[string]bool{}
+	for _, f := range first {
+		if seen[f.Order] {
+			continue
+		}
+		seen[f.Order] = true
+		rows, err := stock.ReservationsOf(ctx, r.DB.WithContext(ctx), f.Order)
+		if err != nil {
+			return err
+		}
+		if err := r.judge(ctx, [][]stock.Reservation{rows}, second, new(int)); err != nil {
+			return err
+		}
+	}
+	r.report.Findings = append(r.report.Findings, first.stood(second)...)
+	return nil
+}
+
+// orders calls each with the reservations of some orders at a time, every order whole.
+func (r *run) orders(ctx context.Context, each func([][]stock.Reservation) error) error {
+	var last stock.Reservation
+	var begun []stock.Reservation // the order that the last page may have cut
+	for {
+		rows, err := stock.Reservations(ctx, r.DB.WithContext(ctx), last, page)
+		if err != nil {
+			return err
+		}
+		r.report.Reservations += len(rows)
+		r.Progress("reservations", r.report.Reservations)
+		end := len(rows) < page
+		var orders [][]stock.Reservation
+		for _, row := range rows {
+			if len(begun) > 0 && begun[0].OrderSN != row.OrderSN {
+				orders, begun = append(orders, begun), nil
+			}
+			begun = append(begun, row)
+		}
+		if end && len(begun) > 0 {
+			orders = append(orders, begun)
+		}
+		if err := each(orders); err != nil {
+			return err
+		}
+		if end {
+			return nil
+		}
+		last = rows[len(rows)-1]
+	}
+}
+
+// judge finds what is wrong with some orders. Reservations were read before the log is: a message's release and its
+// success row become visible together.
+func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, found findings, tooOld *int) error {
+	var keys []dedup.Key
+	for _, order := range orders {
+		keys = append(keys, r.keysOf(order)...)
+	}
+	slices.SortFunc(keys, dedup.Key.Compare)
+	rows, err := r.Records.LookUp(ctx, slices.Compact(keys))
+	if err != nil {
+		return err
+	}
+	for _, order := range orders {
+		for _, reservation := range order {
+			r.judgeOne(reservation, order, rows, found, tooOld)
+		}
+	}
+	return nil
+}
+
+// keysOf are the identities that an order's rows are about.
+func (r *run) keysOf(order []stock.Reservation) (keys []dedup.Key) {
+	for _, row := range order {
+		switch {
+		case r.isForeign(row):
+		case row.Named:
+			for _, group := range r.groups {
+				keys = append(keys, dedup.Key{Group: group, Tag: row.Tag, Name: row.Key})
+			}
+		case row.Status == stock.Reserved:
+			for _, tag := range r.tags {
+				keys = append(keys, dedup.Key{Group: r.Group, Tag: tag, Name: row.OrderSN})
+			}
+		}
+	}
+	return keys
+}
+
+// isForeign: no message of ours can have this name.
+func (r *run) isForeign(row stock.Reservation) bool {
+	return row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag))
+}
+
+func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows map[dedup.Key]dedup.Row, found findings, tooOld *int) {
+	switch {
+	case r.isForeign(row):
+	case row.Named && (row.Status == stock.Released || row.Status == stock.Refused):
+		by := r.applied(row, rows)
+		switch {
+		case by.Status == dedup.Success:
+		case r.Retention > 0 && row.Age > r.Retention-slack:
+			*tooOld++
+		default:
+			f := aboutRow(ReleasedWithoutSuccess, by)
+			f.Order, f.Was = row.OrderSN, row.Status
+			found.add(f)
+		}
+	case row.Named:
+		f := aboutRow(NamedNotReleased, r.applied(row, rows))
+		f.Order, f.SKU, f.Was = row.OrderSN, row.SKU, row.Status
+		f.Items = []Item{{row.SKU, row.Quantity}}
+		found.add(f)
+	case row.Status == stock.Reserved:
+		for _, tag := range r.tags {
+			by := rows[dedup.Key{Group: r.Group, Tag: tag, Name: row.OrderSN}]
+			// What was reserved after the success is another matter, and so is what a message with items left alone.
+			if by.Status == dedup.Success && row.UpdatedAt.Before(by.At.Add(time.Minute)) && !names(order, tag, row.OrderSN) {
+				f := aboutRow(SuccessNotReleased, by)
+				f.Order, f.Was, f.Items = row.OrderSN, row.Status, reservedOf(order)
+				found.add(f)
+			}
+		}
+	}
+}
+
+// applied is the row of the message that a reservation names: the one in success, in whatever group, else that of ours.
+func (r *run) applied(row stock.Reservation, rows map[dedup.Key]dedup.Row) dedup.Row {
+	key := dedup.Key{Group: r.Group, Tag: row.Tag, Name: row.Key}
+	own, ok := rows[key]
+	if !ok {
+		own = dedup.Row{Key: key, Version: dedup.Version{Status: dedup.Absent}}
+	}
+	for _, group := range r.groups {
+		if other := rows[dedup.Key{Group: group, Tag: row.Tag, Name: row.Key}]; other.Status == dedup.Success {
+			return other
+		}
+	}
+	return own
+}
+
+func names(order []stock.Reservation, tag, key string) bool {
+	return slices.ContainsFunc(order, func(r stock.Reservation) bool { return r.Named && r.Tag == tag && r.Key == key })
+}
+
+func reservedOf(order []stock.Reservation) (items []Item) {
+	for _, r := range order {
+		if r.Status == stock.Reserved && !r.Named {
+			items = append(items, Item{r.SKU, r.Quantity})
+		}
+	}
+	return items
+}
