@@ -182,7 +182,8 @@ func (lt *letter) matches(f Filter) bool {
 		named(f.Tag, func(k dedup.Key) string { return k.Tag }) &&
 		(len(f.Reasons) == 0 || slices.Contains(f.Reasons, lt.reason())) &&
 		(f.Since.IsZero() || !died.Before(f.Since)) &&
-		(f.Until.IsZero() || died.Before(f.Until))
+		(f.Until.IsZero() || died.Before(f.Until)) &&
+		(f.due == nil || f.due(lt.row))
 }
 
 // age is the time since the message first failed, by the earliest of what tells; false when nothing does.

@@ -25,6 +25,8 @@ type Filter struct {
 	// Limit is how many letters are taken at most, the oldest first; 0: no limit. For List it is the size of a page,
 	// 1 to dedup.MaxListed, 0 for 100.
 	Limit int
+
+	due func(dedup.Row) bool // if set, the letter's row must be due; List does not ask
 }
 
 // ErrNoFilter says that a filter chooses nothing.
@@ -95,13 +97,18 @@ func (l *Letters) List(ctx context.Context, f Filter, after dedup.Cursor) ([]Let
 	}
 	letters := make([]Letter, len(rows))
 	for i, r := range rows {
-		letters[i] = Letter{
-			Group: r.Group, Tag: r.Tag, Key: r.Name, Reason: r.Reason, Attempts: r.Attempts, Replays: r.Replays,
-			DeadAt: r.DeadAt, Created: r.CreatedAt, Remark: r.Remark, BodyHash: hex.EncodeToString(r.BodyHash),
-			Parked: l.isParked(r),
-		}
+		letters[i] = l.letterOf(r)
 	}
 	return letters, next, nil
+}
+
+// letterOf is a dead row as a letter.
+func (l *Letters) letterOf(r dedup.Row) Letter {
+	return Letter{
+		Group: r.Group, Tag: r.Tag, Key: r.Name, Reason: r.Reason, Attempts: r.Attempts, Replays: r.Replays,
+		DeadAt: r.DeadAt, Created: r.CreatedAt, Remark: r.Remark, BodyHash: hex.EncodeToString(r.BodyHash),
+		Parked: l.isParked(r),
+	}
 }
 
 func (l *Letters) isParked(row dedup.Row) bool { return isSpent(row, l.o.MaxReplays) }

@@ -1,0 +1,120 @@
+package deadletter_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
+	w := newWorld(t)
+	for _, reason := range wire.Reasons() {
+		w.dead(reason, names(string(reason), 3)...)
+	}
+	w.engine().Store(true)
+	w.compensate(deadletter.CompensateOptions{After: time.Second})
+	w.wantEffects(9)
+	w.wantStatus(dedup.Success, 1, 9)
+	w.wantQueues(0, 12)
+	w.wantStatus(dedup.Dead, 0, 12)
+	for _, reason := range []wire.Reason{wire.ReasonExhausted, wire.ReasonCrashed, wire.ReasonDeliveryLimit} {
+		key := names(string(reason), 1)[0]
+		events, err := w.records.Events(t.Context(), identity(key))
+		if err != nil || len(events) < 2 {
+			t.Fatalf("events of %s: %v, %v", key, events, err)
+		}
+		if by := events[1].By; !strings.HasPrefix(by, "compensation by ") {
+			t.Errorf("%s was replayed by %q, want it to say that nobody asked", key, by)
+		}
+	}
+}
+
+func TestALetterInItsCoolDownStays(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, "young", "old", "twice replayed")
+	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'twice replayed'")
+	age := func(key string, d time.Duration) {
+		w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? SECOND WHERE msg_key = ?", int(d.Seconds()), key)
+	}
+	age("old", 61*time.Minute)
+	age("twice replayed", 3*time.Hour+55*time.Minute)
+	if res := w.replayDue(time.Hour); res.Replayed != 1 || res.NotSelected != 2 {
+		t.Errorf("%+v, want one replayed of three", res)
+	}
+	if row := w.row("old"); row.Status != dedup.Failed || row.Replays != 1 {
+		t.Errorf("the old one is %v after %d replays, want it replayed", row.Status, row.Replays)
+	}
+	w.wantQueues(1, 2)
+}
+
+func TestALetterThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.most = 3
+	w.dead(wire.ReasonExhausted, "k")
+	w.exec("UPDATE consumer_log SET replays = 3")
+	w.moveBack(time.Hour)
+	w.compensate(deadletter.CompensateOptions{After: time.Second})
+	w.eventually("it is marked", func() (string, bool) {
+		remark := w.row("k").Remark
+		return remark, strings.HasPrefix(remark, "parked")
+	})
+	w.wantQueues(0, 1)
+	if n, err := w.records.CountDue(t.Context(), group, dedup.Cooling{Reasons: []string{"exhausted"}, After: time.Second, Most: time.Hour, MaxReplays: 3}, 10); err != nil || n != 0 {
+		t.Errorf("%d are due (%v), want a parked letter to be left alone", n, err)
+	}
+}
+
+func TestTwoCompensationsAtOnceHaveOneEffectEach(t *testing.T) {
+	w := newWorld(t)
+	const n = 120
+	w.dead(wire.ReasonCrashed, names("k", n)...)
+	w.engine().Store(true)
+	for range 2 {
+		w.compensate(deadletter.CompensateOptions{After: time.Second, Limit: n / 3, Per: time.Second})
+	}
+	w.wantEffects(n)
+	w.wantStatus(dedup.Success, 1, n)
+	w.wantQueues(0, 0)
+}
+
+func TestCompensationWaitsForServersThatAreAway(t *testing.T) {
+	w := newWorld(t)
+	w.bookmarked()
+	w.dead(wire.ReasonExhausted, "k")
+	w.moveBack(time.Hour)
+	mysql, broker := stack.Proxy(t, stack.Addr(t, w.dsn)), stack.Proxy(t, stack.Addr(t, w.amqpURL))
+	mysql.Refuse(true)
+	broker.Refuse(true)
+	w.dsn, w.amqpURL = mysql.Through(w.dsn), broker.Through(w.amqpURL)
+	told := new(listener)
+	w.compensate(deadletter.CompensateOptions{After: time.Second, Per: time.Second, Tell: told})
+	mysql.Refuse(false)
+	w.wantTold(told, "k")
+	broker.Refuse(false)
+	w.wantQueues(1, 0)
+}
+
+func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonPermanent, "k")
+	w.moveBack(time.Hour)
+	w.broker.Delete(rabbit.DeadQueue(w.queue))
+	if res := w.replayDue(time.Second); res.Found != 0 {
+		t.Errorf("%+v, want nothing read", res)
+	}
+}
+
+func (w *world) replayDue(after time.Duration) deadletter.Result {
+	w.t.Helper()
+	res, _, err := w.letters().ReplayDue(w.t.Context(), deadletter.CompensateOptions{After: after})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return res
+}

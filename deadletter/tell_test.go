@@ -1,0 +1,228 @@
+package deadletter_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// listener is a Compensator that remembers what it was told.
+type listener struct {
+	mu    sync.Mutex
+	calls [][]deadletter.Letter
+	fail  func(call int) error // called with mu held; nil: never
+}
+
+func (l *listener) Compensate(_ context.Context, letters []deadletter.Letter) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls = append(l.calls, slices.Clone(letters))
+	if l.fail != nil {
+		return l.fail(len(l.calls))
+	}
+	return nil
+}
+
+func (l *listener) keys() (keys []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.calls {
+		for _, letter := range c {
+			keys = append(keys, letter.Key)
+		}
+	}
+	return keys
+}
+
+// compensate runs Compensate until stop, or the end of the test.
+func (w *world) compensate(o deadletter.CompensateOptions) (stop func()) {
+	w.t.Helper()
+	if o.Settle == 0 {
+		o.Settle = time.Microsecond
+	}
+	letters := w.letters()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- letters.Compensate(ctx, o) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("Compensate = %v, want nil when it is stopped", err)
+		}
+	})
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// bookmarked makes everything so far old news.
+func (w *world) bookmarked() {
+	w.t.Helper()
+	if _, err := w.records.Bookmark(w.t.Context(), group); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) wantTold(l *listener, want ...string) {
+	w.t.Helper()
+	w.eventually("all are told", func() (string, bool) { return "", len(l.keys()) >= len(want) })
+	w.settled()
+	if diff := cmp.Diff(want, l.keys()); diff != "" {
+		w.t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+// settled waits until the bookmark is behind the last step.
+func (w *world) settled() {
+	w.t.Helper()
+	w.eventually("the bookmark at the end", func() (string, bool) {
+		at, err := w.records.Bookmark(w.t.Context(), group)
+		if err != nil {
+			return err.Error(), false
+		}
+		var last int64
+		err = w.db.QueryRowContext(w.t.Context(), "SELECT MAX(id) FROM consumer_log_event").Scan(&last)
+		return "", err == nil && at == last
+	})
+}
+
+func TestEveryNewLetterIsToldInItsOrder(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, names("old", 3)...)
+	w.bookmarked()
+	want := names("new", 250)
+	w.dead(wire.ReasonMalformed, want...)
+	w.inState("applied after a failure", dedup.Failed)
+	told := new(listener)
+	w.compensate(deadletter.CompensateOptions{Tell: told})
+	w.wantTold(told, want...)
+	for _, c := range told.calls {
+		if len(c) > 100 {
+			t.Errorf("%d letters at once, want 100 at most", len(c))
+		}
+	}
+	row := w.row(want[7])
+	letter := told.calls[0][7]
+	if letter.Reason != "malformed" || letter.Remark != "no" || !letter.DeadAt.Equal(row.DeadAt) || letter.BodyHash == "" {
+		t.Errorf("told %+v of %+v", letter, row)
+	}
+	// when one more dies, then it is told, too
+	w.inState("one more", dedup.Dead)
+	w.wantTold(told, append(want, "one more")...)
+}
+
+func TestALetterThatIsDeadNoMoreIsNotToldAndOneThatDiedAgainIs(t *testing.T) {
+	w := newWorld(t)
+	w.bookmarked()
+	w.dead(wire.ReasonExhausted, "replayed", "dies again", "stays")
+	for _, key := range []string{"replayed", "dies again"} {
+		row := w.row(key)
+		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Key: row.Key}, dedup.ReplayNote{By: "me", Token: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := w.row("dies again")
+	if err := w.records.Dead(t.Context(), again, dedup.Entry{Key: again.Key}, "crashed", "again"); err != nil {
+		t.Fatal(err)
+	}
+	told := new(listener)
+	w.compensate(deadletter.CompensateOptions{Tell: told})
+	w.wantTold(told, "stays", "dies again")
+	if letter := told.calls[0][1]; letter.Replays != 1 || letter.Reason != "crashed" {
+		t.Errorf("told %+v, want its second death", letter)
+	}
+}
+
+// A process that dies between telling and noting it tells again; one that noted it is not asked to tell again by the next.
+func TestALetterIsToldUntilThatIsNoted(t *testing.T) {
+	w := newWorld(t)
+	w.bookmarked()
+	w.dead(wire.ReasonExhausted, "k")
+	dies := &listener{fail: func(int) error { return errors.New("killed") }}
+	stop := w.compensate(deadletter.CompensateOptions{Tell: dies})
+	w.eventually("told twice", func() (string, bool) { return "", len(dies.keys()) >= 2 })
+	stop()
+	next := new(listener)
+	stop = w.compensate(deadletter.CompensateOptions{Tell: next})
+	w.wantTold(next, "k")
+	stop()
+	w.inState("another", dedup.Dead)
+	last := new(listener)
+	w.compensate(deadletter.CompensateOptions{Tell: last})
+	w.wantTold(last, "another")
+}
+
+// A worker may commit a letter's row after one that was written later: its step has a lower number and appears behind.
+func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
+	w := newWorld(t)
+	w.bookmarked()
+	tx, err := w.db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() // after the commit there is nothing to roll back
+	d := message("late", "{}")
+	e := entry(w.identify(d), d)
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at, dead_at)
+		VALUES (?, ?, ?, 3, 0, 'malformed', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, e.Group, e.Tag, e.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays) VALUES (?, ?, ?, UTC_TIMESTAMP(6), 3, 0, 0)",
+		e.Group, e.Tag, e.Name); err != nil {
+		t.Fatal(err)
+	}
+	w.inState("early", dedup.Dead)
+	told := new(listener)
+	w.compensate(deadletter.CompensateOptions{Tell: told, Settle: 4 * time.Second})
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	w.wantTold(told, "late", "early")
+}
+
+// The receiver fails, hangs, sends elsewhere and hangs up before it takes what it is told; nothing newer overtakes that.
+func TestTheWebhookGoesOnUntilItIsHeard(t *testing.T) {
+	w := newWorld(t)
+	w.bookmarked()
+	var calls atomic.Int32
+	var heard listener
+	url := receiver(t, func(rw http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch calls.Add(1) {
+		case 1:
+			rw.WriteHeader(http.StatusInternalServerError)
+		case 2:
+			<-r.Context().Done()
+		case 3:
+			http.Redirect(rw, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+		case 4:
+			panic(http.ErrAbortHandler)
+		default:
+			var told struct{ Letters []deadletter.Letter }
+			if err := json.Unmarshal(body, &told); err != nil {
+				t.Error(err)
+			}
+			_ = heard.Compensate(r.Context(), told.Letters) // it never fails
+		}
+	})
+	w.dead(wire.ReasonCrashed, "first")
+	w.compensate(deadletter.CompensateOptions{Tell: webhook(t, deadletter.WebhookOptions{URL: url, Timeout: 500 * time.Millisecond})})
+	w.eventually("a first try", func() (string, bool) { return "", calls.Load() > 0 })
+	w.inState("second", dedup.Dead)
+	w.wantTold(&heard, "first", "second")
+	if n := calls.Load(); n < 5 {
+		t.Errorf("%d calls, want 4 in vain and more", n)
+	}
+}
