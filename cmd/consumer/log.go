@@ -3,127 +3,225 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/daemon"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/story"
 )
 
 func newLogCmd(a *app) *cobra.Command {
-	return newGroupCmd("log", "Ask the consumer log", newLogExplainCmd(a))
+	return newGroupCmd("log", "Ask the consumer log", newLogListCmd(a), newLogExplainCmd(a))
+}
+
+// question is what log explain was asked.
+type question struct {
+	key, tag, order string
+	queue           bool // count the copies in the dead-letter queue
 }
 
 func newLogExplainCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain KEY",
-		Short: "Tell all that is known of one message, what it means and what to do next",
-		Long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time, its lock in
-Redis, what that means and what to do next. A key that exists under several tags is told once for each.`,
-		Args: cobra.ExactArgs(1),
+		Use:   "explain KEY | --order SN",
+		Short: "Tell all that is known of one message, or of one order's, what it means and what to do next",
+		Long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time, the
+reservations that it gave back, its lock in Redis, what that means and what to do next. A key that exists under several tags
+is told once for each, and so are messages that are filed as conflict or unidentified because of it.
+
+With --order: the same for every message of an order. They are found by what its reservations name, by the order's number as
+key, and by the bodies that the log keeps of messages which are not applied.
+
+The dead-letter queue is not touched: whether a copy lies there, the row says. --count-letters looks: it reads all letters
+and gives them back to their places, which RabbitMQ counts as one delivery of the million that the queue allows, and hides
+them from other readers meanwhile.`,
+		Args: cobra.MaximumNArgs(1),
 	}
 	out := addOutputFlag(cmd)
-	tag := cmd.Flags().String("tag", "", "only the message with this tag")
+	var q question
+	cmd.Flags().StringVar(&q.tag, "tag", "", "only the message with this tag")
+	cmd.Flags().StringVar(&q.order, "order", "", "all messages of the order with this number")
+	cmd.Flags().BoolVar(&q.queue, "count-letters", false, "count the copies in the dead-letter queue too")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0 && q.order == "":
+			return usageErrorf("which message? A key, or --order SN")
+		case len(args) == 1 && q.order != "":
+			return usageErrorf("a key and --order exclude each other")
+		case q.order != "" && q.tag != "":
+			return usageErrorf("--tag goes with a key")
+		case len(args) == 1:
+			q.key = args[0]
+		}
 		cfg, err := a.loadConfig()
 		if err != nil {
 			return err
 		}
-		told, err := a.explain(cmd.Context(), cfg, args[0], *tag)
+		told, err := a.explain(cmd.Context(), cfg, q)
 		if err != nil {
 			return err
 		}
-		if out.chosen == outputJSON {
-			return writeJSON(a.stdout, told)
-		}
-		var text bytes.Buffer
-		for i, e := range told {
-			if i > 0 {
-				text.WriteString("\n")
-			}
-			if err := e.write(&text); err != nil {
-				return err
-			}
-		}
-		if _, err := text.WriteTo(a.stdout); err != nil {
-			return fmt.Errorf("write the output: %w", err)
-		}
-		return nil
+		return a.showExplained(told, q, out)
 	}
 	return cmd
 }
 
-// explanation is all that is known of one identity. The names of its JSON form are stable.
-type explanation struct {
-	Group     string     `json:"group"`
-	Tag       string     `json:"tag"`
-	Key       string     `json:"key"`
-	Status    string     `json:"status"`
-	Reason    string     `json:"reason,omitempty"` // why it is dead
-	Attempts  int        `json:"attempts"`
-	Of        int        `json:"max_attempts"`
-	Replays   int        `json:"replays"`
-	Owner     string     `json:"owner,omitempty"` // of the last claim or replay
-	Since     time.Time  `json:"since"`           // the last transition, by the database's clock
-	Created   time.Time  `json:"created_at"`
-	DeadAt    *time.Time `json:"dead_at,omitempty"`
-	Remark    string     `json:"remark,omitempty"`
-	MessageID string     `json:"message_id,omitempty"`
-	Hash      string     `json:"body_sha256,omitempty"`
-	Body      string     `json:"body,omitempty"`       // as it was, when it is UTF-8
-	Raw       string     `json:"body_hex,omitempty"`   // when it is not
-	Props     string     `json:"properties,omitempty"` // AMQP properties and headers, as JSON
-	Lock      string     `json:"lock"`                 // in words
-	Story     []event    `json:"story"`                // oldest first
-	Means     string     `json:"means"`                // in words
-	Next      string     `json:"next"`                 // what to do
+// explained is the answer to a question. The names of its JSON form are stable.
+type explained struct {
+	Order        string        `json:"order_sn"`
+	Reservations []reservation `json:"reservations"`
+	Messages     []explanation `json:"messages"`
+	Unseen       []string      `json:"unseen"` // what the answer may lack
 }
 
-// event is one step of the story.
-type event struct {
-	At      time.Time `json:"at"`
-	From    string    `json:"from"`
-	To      string    `json:"to"`
-	Attempt int       `json:"attempt"`
-	Replays int       `json:"replays"`
-	Owner   string    `json:"owner,omitempty"`
-	By      string    `json:"by,omitempty"`
-	Error   string    `json:"error,omitempty"`
+func (a *app) showExplained(told explained, q question, out *output) error {
+	if out.chosen == outputJSON {
+		if q.order == "" {
+			for _, unseen := range told.Unseen {
+				fmt.Fprintf(a.stderr, "%s: not seen: %s\n", a.name, unseen)
+			}
+			return writeJSON(a.stdout, told.Messages)
+		}
+		return writeJSON(a.stdout, told)
+	}
+	var text bytes.Buffer
+	if q.order != "" {
+		if err := writeOrder(&text, told); err != nil {
+			return err
+		}
+	}
+	for i, e := range told.Messages {
+		if i > 0 || q.order != "" {
+			text.WriteString("\n")
+		}
+		if err := e.write(&text); err != nil {
+			return err
+		}
+	}
+	for i, unseen := range told.Unseen {
+		if i == 0 {
+			text.WriteString("\nNot seen:\n")
+		}
+		fmt.Fprintf(&text, "  %s\n", unseen)
+	}
+	if _, err := text.WriteTo(a.stdout); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
 }
 
-// explain finds the key under all its tags.
-func (a *app) explain(ctx context.Context, cfg config.Config, key, tag string) ([]explanation, error) {
-	records, closeLog, err := a.openLog(ctx, cfg, "log")
+func writeOrder(w io.Writer, told explained) error {
+	if _, err := fmt.Fprintf(w, "order %s: %d reservations, %d messages\n", printable(told.Order), len(told.Reservations), len(told.Messages)); err != nil || len(told.Reservations) == 0 {
+		return err
+	}
+	t := table{header: []string{"SKU", "QUANTITY", "STATUS", "SINCE", "BY TAG", "BY KEY"}}
+	for _, r := range told.Reservations {
+		t.add(r.SKU, r.Quantity, r.Status, r.Since.Format(time.RFC3339), r.Tag, r.Key)
+	}
+	_, _ = io.WriteString(w, "\n") // a buffer
+	return writeTable(w, t)
+}
+
+// explain gathers the answer.
+func (a *app) explain(ctx context.Context, cfg config.Config, q question) (explained, error) {
+	db, closeDB, err := a.openDatabase(ctx, cfg, "log")
 	if err != nil {
-		return nil, err
+		return explained{}, err
 	}
-	defer closeLog()
-	rows, _, err := records.List(ctx, dedup.Filter{Group: cfg.Group, Keys: []string{key}, Tag: tag, Limit: dedup.MaxListed})
+	defer closeDB()
+	records, err := a.newLog(ctx, cfg, db)
 	if err != nil {
-		return nil, a.mysqlError(cfg, err)
+		return explained{}, err
 	}
-	if len(rows) == 0 {
-		return nil, noSuchKey(a, cfg, key, tag)
+	o := story.Options{Records: records, Group: cfg.Group, OrderOf: daemon.OrderOf}
+	if cfg.Handler == config.HandlerStock {
+		o.DB = db
 	}
+	var told story.Told
+	if q.order != "" {
+		told, err = story.OfOrder(ctx, o, q.order)
+	} else {
+		told, err = story.OfKey(ctx, o, q.key, q.tag)
+	}
+	switch {
+	case err != nil:
+		return explained{}, a.mysqlError(cfg, err)
+	case q.order != "" && len(told.Messages)+len(told.Reservations) == 0:
+		return explained{}, fmt.Errorf("nothing is known of order %q: no reservation, no message that names it\nNot seen: %s", q.order, told.Unseen[len(told.Unseen)-1])
+	case q.order == "" && len(told.Messages) == 0:
+		return explained{}, noSuchKey(a, cfg, q.key, q.tag)
+	}
+	return a.explainAll(ctx, cfg, records, told, q)
+}
+
+// explainAll adds what Redis and, if asked for, the dead-letter queue say.
+func (a *app) explainAll(ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told, q question) (explained, error) {
 	show, closeRedis, err := a.locks(ctx, cfg, records)
 	if err != nil {
-		return nil, err
+		return explained{}, err
 	}
 	defer closeRedis()
-	told := make([]explanation, len(rows))
-	for i, row := range rows {
-		if told[i], err = explainRow(ctx, cfg, records, row.Key, a.name); err != nil {
-			return nil, a.mysqlError(cfg, err)
+	copies := func(row dedup.Row) string { return copiesText(row, cfg.Queue) }
+	if q.queue {
+		if copies, err = a.countLetters(ctx, cfg, records, told); err != nil {
+			return explained{}, a.lettersError(cfg, err)
 		}
-		told[i].Lock = show(row.Key)
 	}
-	return told, nil
+	x := explained{Order: q.order, Reservations: reservations(told.Reservations), Unseen: told.Unseen, Messages: []explanation{}}
+	if x.Unseen == nil {
+		x.Unseen = []string{}
+	}
+	for _, m := range told.Messages {
+		e := explainMessage(cfg, m, a.name)
+		e.Lock, e.Copies = show(m.Row.Key), copies(m.Row)
+		x.Messages = append(x.Messages, e)
+	}
+	return x, nil
+}
+
+// copiesText is what the row says of letters.
+func copiesText(row dedup.Row, queue string) string {
+	if row.Status == dedup.Dead {
+		return fmt.Sprintf("one was confirmed in %s at %s", rabbit.DeadQueue(queue), row.DeadAt.Format(time.RFC3339))
+	}
+	return ""
+}
+
+// countLetters reads the whole dead-letter queue once.
+func (a *app) countLetters(ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told) (func(dedup.Row) string, error) {
+	letters, err := deadletter.New(deadletter.Options{
+		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName("log"),
+		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.LogRetention,
+	})
+	if err != nil {
+		return nil, err
+	}
+	count := map[dedup.Key]int{}
+	for _, m := range told.Messages {
+		count[m.Row.Key] = 0
+	}
+	res, err := letters.Survey(ctx, deadletter.SurveyOptions{Each: func(s deadletter.Surveyed) error {
+		if n, ok := count[s.Row.Key]; ok {
+			count[s.Row.Key] = n + 1
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return func(row dedup.Row) string {
+		text := fmt.Sprintf("%d of the %d letters in %s", count[row.Key], res.Seen, letters.Queue())
+		if res.Others > 0 {
+			text += "; somebody else was reading it, so there may be more"
+		}
+		return text
+	}, nil
 }
 
 func noSuchKey(a *app, cfg config.Config, key, tag string) error {
@@ -177,72 +275,4 @@ func lockText(s dedup.LockState) string {
 		return fmt.Sprintf("held by %s, without an end: rollbackd did not write it", s.Token)
 	}
 	return fmt.Sprintf("held by %s, for another %v", s.Token, s.TTL.Round(time.Second))
-}
-
-func explainRow(ctx context.Context, cfg config.Config, records *dedup.Log, key dedup.Key, program string) (explanation, error) {
-	row, rowErr := records.Read(ctx, key)
-	story, storyErr := records.Events(ctx, key)
-	if err := errors.Join(rowErr, storyErr); err != nil {
-		return explanation{}, err
-	}
-	e := explanation{
-		Group: key.Group, Tag: key.Tag, Key: key.Name, Status: row.Status.String(), Reason: row.Reason,
-		Attempts: row.Attempts, Of: cfg.MaxAttempts, Replays: row.Replays, Owner: row.Owner,
-		Since: row.At, Created: row.CreatedAt, Remark: row.Remark, MessageID: row.MessageID,
-		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties),
-	}
-	if !row.DeadAt.IsZero() {
-		e.DeadAt = &row.DeadAt
-	}
-	if utf8.Valid(row.Body) {
-		e.Body = string(row.Body)
-	} else {
-		e.Raw = hex.EncodeToString(row.Body)
-	}
-	e.Story = make([]event, len(story))
-	for i, s := range story {
-		e.Story[i] = event{s.At, s.From.String(), s.To.String(), s.Attempt, s.Replays, s.Owner, s.By, s.Error}
-	}
-	e.Means, e.Next = meaning(row, cfg, program)
-	return e, nil
-}
-
-// write tells it to a person.
-func (e explanation) write(w io.Writer) error {
-	status := e.Status
-	if e.Reason != "" && e.DeadAt != nil {
-		status += " (" + e.Reason + ")"
-	}
-	facts := table{header: []string{"identity", fmt.Sprintf("group %s, tag %s, key %s", e.Group, e.Tag, e.Key)}}
-	facts.add("status", status+" since "+e.Since.Format(time.RFC3339))
-	facts.add("attempts", fmt.Sprintf("%d of %d, replays %d", e.Attempts, e.Of, e.Replays))
-	add := func(name, value string) {
-		if value != "" {
-			facts.add(name, value)
-		}
-	}
-	add("owner", e.Owner)
-	add("remark", e.Remark)
-	add("message id", e.MessageID)
-	add("body sha256", e.Hash)
-	add("body", shorten(e.Body, 400))
-	add("body in hex", shorten(e.Raw, 400))
-	add("lock", e.Lock)
-	facts.add("this means", e.Means)
-	facts.add("what next", e.Next)
-	if err := writeTable(w, facts); err != nil || len(e.Story) == 0 {
-		return err
-	}
-	story := table{header: []string{"AT", "FROM", "TO", "ATTEMPT", "REPLAYS", "BY", "ERROR"}}
-	for _, s := range e.Story {
-		by := s.By
-		if by == "" {
-			by = s.Owner
-		}
-		story.add(s.At.Format("2006-01-02T15:04:05.000Z"), s.From, s.To, s.Attempt, s.Replays, by, shorten(s.Error, 120))
-	}
-	if _, err := io.WriteString(w, "\n"); err != nil {
-		return err
-	}
-	return writeTable(w, story)
 }

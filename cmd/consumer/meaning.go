@@ -17,6 +17,9 @@ func meaning(row dedup.Row, cfg config.Config, name string) (means, next string)
 	const nothing = "Nothing."
 	wait := row.Wait.Round(time.Second)
 	switch row.Status {
+	case dedup.Absent:
+		return "The log does not know it, though a reservation names it: its row has outlived ROLLBACKD_LOG_RETENTION, or somebody deleted it.",
+			fmt.Sprintf("`%s reconcile` says whether it is too young for that.", name)
 	case dedup.Success:
 		return "Its effect is committed. Further copies are acked as duplicates, without an effect.", nothing
 	case dedup.Discarded:
@@ -64,6 +67,9 @@ func deadMeaning(row dedup.Row, cfg config.Config, name string) (means, next str
 		return means + "RabbitMQ delivered it too often without an ack.", "Look for crashes in the daemon's log, " + mend
 	case wire.ReasonPermanent:
 		return means + "the handler says that no retry can help, see remark.", "See remark; " + mend
+	}
+	if row.Attempts == 0 { // adopted: its attempts are not known
+		return means + "its attempts failed, the last one as in remark.", "See remark; " + mend
 	}
 	return means + fmt.Sprintf("all %d attempts failed, the last one as in remark.", row.Attempts), "See remark; " + mend
 }
