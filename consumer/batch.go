@@ -21,6 +21,7 @@ type item struct {
 	lockKey   dedup.LockKey
 	locked    bool         // by this batch, neither released nor marked done yet
 	held      bool         // by another worker when last looked
+	holder    string       // the token of that worker's batch
 	attempt   verdict      // what the slow path must do with it
 	claim     *dedup.Claim // held while attempted
 	faults    suspicion
@@ -133,6 +134,15 @@ type batch struct {
 	token   string          // of the locks
 	stray   []dedup.LockKey // locked under identities that turned out to be another body's
 	failed  bool            // what is open goes back to the broker
+	parting bool            // what is open will go back: nothing is gained by waiting for it
+	slow    bool            // what is open will take its time
+}
+
+// waits reports whether the rest of the batch is expected to end soon: one ack of everything then costs less than one for
+// each delivery behind the first that is open. A delivery that is done but not acked comes again after a crash, as a
+// duplicate.
+func (b *batch) waits() bool {
+	return !b.parting && !b.slow && len(b.open)+len(b.fresh)+len(b.alone)+len(b.later) > 0
 }
 
 // lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with

@@ -87,6 +87,7 @@ type Consumer struct {
 	brake     *brake
 	claims    *claims
 	debts     debts
+	inHand    inHand
 	declared  bool            // the topology, at least once; only sessions touches it
 	warned    map[string]bool // about the topology; only sessions touches it
 	commits   atomic.Uint64   // transactions that applied something

@@ -53,40 +53,91 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("handler panicked: %v\n%s", e.value, e.stack) }
 
+// marker writes the rows of messages in the transaction of their effect.
+type marker struct {
+	mark func(context.Context, dedup.Execer) error
+	// unmark takes the rows of these messages out again; nil when the transaction has only one message.
+	unmark func(context.Context, dedup.Execer, map[int]error) error
+}
+
 // apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
-// costs no run of the handler and the row's lock is held while it runs.
-func (e *effects) apply(ctx context.Context, msgs []Message, mark func(context.Context, dedup.Execer) error) error {
+// costs no run of the handler and the row's lock is held while it runs. Messages that the handler blames may leave the
+// transaction while the others are committed, or their COMMIT is unknown; they are returned.
+func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed map[int]error, err error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, e.timeout, fmt.Errorf("%w: over %v", errHandlerTimeout, e.timeout))
 	defer cancel()
 	tx, err := e.pool.BeginTx(bounded, nil)
 	if err != nil {
-		return e.unrun(e.explain(ctx, bounded, fmt.Errorf("begin: %w", err), nil))
+		return nil, e.unrun(e.explain(ctx, bounded, fmt.Errorf("begin: %w", err), nil))
 	}
 	guard := &guardedTx{tx: tx}
-	if err := mark(bounded, guard); err != nil {
+	if err := m.mark(bounded, guard); err != nil {
 		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
-			return err
+			return nil, err
 		}
-		return e.unrun(e.explain(ctx, bounded, err, guard.failed))
+		return nil, e.unrun(e.explain(ctx, bounded, err, guard.failed))
 	}
-	err = e.call(bounded, gormOver(bounded, e.db, guard), msgs)
+	blamed, err = e.effect(bounded, guard, msgs, m)
 	if err == nil {
 		err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
 	}
 	if err != nil {
 		_ = tx.Rollback()
-		return e.explain(ctx, bounded, err, guard.failed)
+		return nil, e.explain(ctx, bounded, err, guard.failed)
 	}
 	e.at(PointEffect)
 	if err := tx.Commit(); err != nil {
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) {
-			return e.explain(ctx, bounded, fmt.Errorf("commit: %w", err), nil) // refused before anything was sent
+			return nil, e.explain(ctx, bounded, fmt.Errorf("commit: %w", err), nil) // refused before anything was sent
 		}
-		return fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs), err)
+		return blamed, fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs)-len(blamed), err)
 	}
 	e.at(PointCommitted)
-	return nil
+	return blamed, nil
+}
+
+const (
+	// A transaction of fewer messages than this is begun anew when one of them is blamed: that costs less than a
+	// savepoint in each.
+	leastForSavepoint = 16
+	// More than this many blamed are a reason to begin anew.
+	mostUnmarked = 16
+)
+
+// effect calls the handler. When it blames some of many messages, what it wrote is undone up to a savepoint, the rows of
+// the blamed are taken out, and it is called once more with the others, so that one poisoned message does not cost its
+// neighbours their transaction. That is tried once, and while there is time; otherwise the blame is the error.
+func (e *effects) effect(bounded context.Context, guard *guardedTx, msgs []Message, m marker) (blamed map[int]error, err error) {
+	began := time.Now()
+	saved := m.unmark != nil && len(msgs) >= leastForSavepoint
+	if saved {
+		if _, err := guard.ExecContext(bounded, "SAVEPOINT rollbackd_batch"); err != nil {
+			return nil, fmt.Errorf("savepoint: %w", err)
+		}
+	}
+	err = e.call(bounded, gormOver(bounded, e.db, guard), msgs)
+	blamed = blameOf(err, len(msgs))
+	if !saved || blamed == nil || len(blamed) > mostUnmarked || guard.failed != nil || time.Since(began) > e.timeout/3 {
+		return nil, err
+	}
+	// InnoDB keeps the locks of what is undone until the end of the transaction.
+	if _, undone := guard.ExecContext(bounded, "ROLLBACK TO SAVEPOINT rollbackd_batch"); undone != nil {
+		return nil, fmt.Errorf("undo what was written before %w: %w", err, undone)
+	}
+	if err := m.unmark(bounded, guard, blamed); err != nil {
+		return nil, err
+	}
+	rest := make([]Message, 0, len(msgs))
+	for i := range msgs {
+		if blamed[i] == nil {
+			rest = append(rest, msgs[i])
+		}
+	}
+	if e.call(bounded, gormOver(bounded, e.db, guard), rest) != nil {
+		return nil, err // the first blame holds; what is wrong with the others shows when they are tried anew
+	}
+	return blamed, nil
 }
 
 // call calls the handler and turns its panic into an error.

@@ -37,7 +37,7 @@ type Handler interface {
 	// call Handle at the same time, each with a transaction of its own.
 	//
 	// A nil error applies all of msgs. [Blame] names single messages, which leave the batch while the rest is handled
-	// anew. [Permanent] marks an error that no retry can cure. Any other error is the whole call's: a batch is halved
+	// anew, in the same transaction after what was written is undone, or in another. [Permanent] marks an error that no retry can cure. Any other error is the whole call's: a batch is halved
 	// until the guilty stand alone, and a message alone has failed an attempt. Database errors that are not about this
 	// message's data (a lost connection, a deadlock, a missing table) never count; pass them on, wrapped or not. After
 	// any error of a statement tx refuses all further statements, because MySQL may have rolled it back. A panic is a

@@ -22,8 +22,6 @@ var (
 )
 
 const (
-	// lookAgainAfter is the pause before a lock that somebody else holds is tried once more: most holders are done by then.
-	lookAgainAfter = 20 * time.Millisecond
 	// settleEvery bounds how long finished messages of the slow path wait for their acks.
 	settleEvery = 50 * time.Millisecond
 	// meetingsBeforeHalving is how often a group may lose a deadlock or a lock wait before it is halved.
@@ -37,12 +35,15 @@ type lane struct {
 	sub   *rabbit.Subscription
 	clock *laneClock
 	buf   []rabbit.Delivery
+	items []item // the room of the batch in hand
 	// life is what happens to a batch of at most size deliveries: process, or processBackstop.
 	life     func(context.Context, *batch) error
 	size     int
 	backstop bool
 	trial    trial
-	quit     <-chan struct{} // closed when nothing more may be started; run sets it
+	// newcomers are the messages that look new.
+	newcomers newcomers
+	quit      <-chan struct{} // closed when nothing more may be started; run sets it
 }
 
 // run takes batches until intake ends (nil), the subscription ends, or a batch fails; limit, if not 0, is how many
@@ -71,6 +72,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 			l.abandon(b)
 			return err
 		}
+		clear(l.items) // an idle lane keeps no bodies
 		if n == limit {
 			return nil
 		}
@@ -84,10 +86,13 @@ func (l *lane) newBatch(taken []rabbit.Delivery) *batch {
 		taken:   time.Now(),
 		token:   l.owner(),
 	}
-	items := make([]item, len(taken))
+	if cap(l.items) < len(taken) {
+		l.items = make([]item, len(taken), max(len(taken), min(l.size, 2*cap(l.items))))
+	}
+	l.items = l.items[:len(taken)]
 	for i := range taken {
-		items[i].delivery = taken[i]
-		b.all[i] = &items[i]
+		l.items[i].delivery = taken[i]
+		b.all[i] = &l.items[i]
 	}
 	return b
 }

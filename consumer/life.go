@@ -14,6 +14,8 @@ import (
 // what had to wait for its twin or for another worker's lock goes through a second time. Whatever step fails, every item
 // is either settled or still unacked.
 func (l *lane) process(ctx context.Context, b *batch) error {
+	settled := l.c.inHand.enter(b.token)
+	defer settled()
 	l.identify(b) // 1 name each message; the first of an identity leads its copies
 	for ; len(b.open) > 0; b.nextPass() {
 		for _, step := range []func(context.Context, *batch) error{
@@ -21,11 +23,13 @@ func (l *lane) process(ctx context.Context, b *batch) error {
 			l.lookUp,     // 3 one query; success and dead rows end here
 			l.applyFresh, // 4 one transaction for all without a row; 5 the guilty leave it
 			l.settle,     //   what is done so far must not wait for what follows
+			func(context.Context, *batch) error { settled(); return nil }, // nor must the lanes that met our locks
 			l.applyAlone, // 6 claim, attempt, record: one message at a time
 			l.settle,     // 7 copies confirmed, rows dead, marks and releases, then acks
 		} {
 			err := step(ctx, b)
 			if errors.Is(err, errHeldTooLong) || errors.Is(err, errStopping) { // what is done so far stays done
+				b.parting = true
 				err = errors.Join(err, l.settle(ctx, b))
 			}
 			if err != nil {
@@ -67,7 +71,7 @@ func (l *lane) identify(b *batch) {
 func (l *lane) lock(ctx context.Context, b *batch) error {
 	defer l.c.metrics.phase(phaseLock, time.Now())
 	if b.pass > 0 {
-		if err := sleep(ctx, lookAgainAfter); err != nil {
+		if err := l.waitForHolders(ctx, b); err != nil {
 			return err
 		}
 	}
@@ -87,7 +91,7 @@ func (l *lane) lock(ctx context.Context, b *batch) error {
 	open := b.open
 	b.open = nil
 	for i, it := range open {
-		it.held = held[i].Hold == dedup.HeldByOther
+		it.held, it.holder = held[i].Hold == dedup.HeldByOther, held[i].Holder
 		it.locked = held[i].Hold == dedup.Mine
 		switch {
 		case held[i].Hold != dedup.DoneMarker:
@@ -101,26 +105,37 @@ func (l *lane) lock(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// 3. lookUp reads the rows of all open identities and gives each item its way. A body that differs from its row's is a
+// 3. lookUp reads the rows of all open identities and gives each item its way. What looks new is not looked up while no
+// such message had a row: its insert would meet it (1062) and applyFresh look again. A body that differs from its row's is a
 // conflict whatever the row's status; it is filed under a name of its own, which has a row or not.
 func (l *lane) lookUp(ctx context.Context, b *batch) error {
-	defer l.c.metrics.phase(phaseLookUp, time.Now())
-	if len(b.open) == 0 {
+	var known []*item
+	for _, it := range b.open {
+		if l.newcomers.trusted() && it.looksNew() {
+			it.row = dedup.Row{Key: it.id.Key, Version: dedup.Version{Status: dedup.Absent}}
+			b.fresh = append(b.fresh, it)
+		} else {
+			known = append(known, it)
+		}
+	}
+	b.open = nil
+	if len(known) == 0 {
 		return nil
 	}
-	rows, err := l.rowsOf(ctx, b.open)
+	defer l.c.metrics.phase(phaseLookUp, time.Now())
+	rows, err := l.rowsOf(ctx, known)
 	if err != nil {
 		return err
 	}
-	for _, it := range b.open {
+	for _, it := range known {
 		it.row = rows[it.id.Key]
+		l.newcomers.met(it)
 		if differs(it) {
 			l.conflict(b, it)
 		} else {
 			l.route(b, it)
 		}
 	}
-	b.open = nil
 	return nil
 }
 
@@ -171,13 +186,13 @@ func (l *lane) applyFresh(ctx context.Context, b *batch) error {
 		if len(group) == 0 {
 			continue
 		}
-		err := l.applyTogether(ctx, group)
+		blamed, err := l.applyTogether(ctx, group)
 		failure, failed := errors.AsType[*handlerError](err)
 		switch {
 		case err == nil:
-			l.applied(group)
+			l.applied(l.separate(b, group, blamed))
 		case errors.Is(err, dedup.ErrExists), errors.Is(err, dedup.ErrUnknown):
-			rest, err := l.lookAgain(ctx, b, group, errors.Is(err, dedup.ErrUnknown))
+			rest, err := l.lookAgain(ctx, b, l.separate(b, group, blamed), errors.Is(err, dedup.ErrUnknown))
 			if err != nil {
 				return err
 			}
@@ -200,13 +215,24 @@ func (l *lane) applyFresh(ctx context.Context, b *batch) error {
 
 // applyTogether runs one group until it is applied or somebody is to blame. Two transactions that meet, or a statement
 // that grew too large, are nobody's fault: the group is tried again, then halved.
-func (l *lane) applyTogether(ctx context.Context, group []*item) error {
+func (l *lane) applyTogether(ctx context.Context, group []*item) (blamed map[int]error, err error) {
 	entries, msgs := entriesOf(group), messagesOf(group)
-	meetings, unknown := 0, false
-	return l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
-		err := l.c.effects.apply(ctx, msgs, func(ctx context.Context, tx dedup.Execer) error {
+	rows := marker{
+		mark: func(ctx context.Context, tx dedup.Execer) error {
 			return l.c.records.InsertSuccess(ctx, tx, entries)
-		})
+		},
+		unmark: func(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
+			keys := make([]dedup.Key, 0, len(blamed))
+			for i := range blamed {
+				keys = append(keys, entries[i].Key)
+			}
+			return l.c.records.TakeBack(ctx, tx, keys)
+		},
+	}
+	meetings, unknown := 0, false
+	err = l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
+		var err error
+		blamed, err = l.c.effects.apply(ctx, msgs, rows)
 		unknown = unknown || errors.Is(err, dedup.ErrUnknown)
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrUnknown) {
 			return l.met(ctx, group, err, unknown)
@@ -223,6 +249,7 @@ func (l *lane) applyTogether(ctx context.Context, group []*item) error {
 		}
 		return err
 	})
+	return blamed, err
 }
 
 // met is err, of an insert that met a row or of a COMMIT without an answer, when a row of the group is there to look at.
@@ -257,6 +284,9 @@ func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown b
 	for _, it := range group {
 		if it.row = rows[it.id.Key]; it.row.Status == dedup.Success && !differs(it) {
 			done++
+		}
+		if !unknown {
+			l.newcomers.met(it)
 		}
 	}
 	if unknown && done == len(group) { // all or nothing: it was our COMMIT
@@ -315,6 +345,7 @@ func (l *lane) applyAlone(ctx context.Context, b *batch) error {
 		}
 		b.alone = b.alone[1:]
 		if time.Since(settled) > settleEvery {
+			b.slow = true
 			if err := l.settle(ctx, b); err != nil {
 				return err
 			}
@@ -404,9 +435,9 @@ func (l *lane) applyClaimed(ctx context.Context, it *item) error {
 	}
 	unknown := false // the answer to a COMMIT was lost: who finds the row moved must look whether it was that COMMIT
 	return l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
-		err := l.c.effects.apply(ctx, []Message{it.msg}, func(ctx context.Context, tx dedup.Execer) error {
+		_, err := l.c.effects.apply(ctx, []Message{it.msg}, marker{mark: func(ctx context.Context, tx dedup.Execer) error {
 			return l.c.records.Success(ctx, tx, *it.claim)
-		})
+		}})
 		unknown = unknown || errors.Is(err, dedup.ErrUnknown)
 		trouble, ok := errors.AsType[*troubleError](err)
 		if ok && trouble.fault == dedup.FaultTooLarge {

@@ -66,7 +66,7 @@ func (w *world) counts(metric string) map[string]int {
 				continue
 			}
 			for _, m := range f.GetMetric() {
-				if v := int(m.GetCounter().GetValue() + m.GetGauge().GetValue()); v != 0 {
+				if v := int(m.GetCounter().GetValue()+m.GetGauge().GetValue()) + int(m.GetHistogram().GetSampleCount()); v != 0 {
 					n[m.GetLabel()[0].GetValue()] += v
 				}
 			}

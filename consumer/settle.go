@@ -37,6 +37,7 @@ func (l *lane) settle(ctx context.Context, b *batch) error {
 		}
 	}
 	l.unlock(ctx, b)
+	b.parting = b.parting || braked
 	if err := l.acknowledge(b); err != nil {
 		return err
 	}
@@ -265,7 +266,7 @@ func (l *lane) unlock(ctx context.Context, b *batch) {
 }
 
 // acknowledge acks whatever is durable: all at once over the prefix of the batch in which everything is, and one by one
-// behind it.
+// behind it unless the rest will be durable soon.
 func (l *lane) acknowledge(b *batch) error {
 	for _, it := range b.all {
 		it.carryFollowers()
@@ -278,6 +279,7 @@ func (l *lane) acknowledge(b *batch) error {
 		case !it.durable || it.acked:
 		case prefix:
 			last = i
+		case b.waits():
 		default:
 			single = append(single, it)
 		}

@@ -53,6 +53,26 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 	return nil
 }
 
+// TakeBack removes rows that InsertSuccess has put into this very transaction, whose messages turned out to be at fault:
+// nobody ever sees them. Whatever the error, roll the transaction back.
+func (l *Log) TakeBack(ctx context.Context, tx Execer, keys []Key) error {
+	text := "DELETE FROM " + l.table + " WHERE group_name = ? AND msg_tag = ? AND msg_key = ? AND consumer_status = 1"
+	for _, k := range keys {
+		res, err := tx.ExecContext(ctx, text, keyArgs(k)...)
+		if err != nil {
+			return fmt.Errorf("take back the row of %v: %w", k, err)
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return fmt.Errorf("take back the row of %v: %w", k, err)
+		}
+		if n != 1 {
+			return fmt.Errorf("take back the row of %v: %d rows were there, 1 was inserted", k, n)
+		}
+	}
+	return nil
+}
+
 // sortEntries orders entries by key without touching the caller's slice.
 func sortEntries(entries []Entry) ([]*Entry, error) {
 	sorted := make([]*Entry, len(entries))

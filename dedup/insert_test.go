@@ -64,6 +64,32 @@ func TestFastPathMeetingARowOfOurs(t *testing.T) {
 	wantError(t, "none", w.insertSuccess(), nil)
 }
 
+func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
+	w := newWorld(t)
+	all := entries(3)
+	wantError(t, "insert", w.insertSuccess(all[2]), nil)
+	tx, err := w.pool.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	wantError(t, "insert", w.log.InsertSuccess(t.Context(), tx, all[:2]), nil)
+
+	wantError(t, "take back", w.log.TakeBack(t.Context(), tx, []Key{all[0].Key}), nil)
+	if err := w.log.TakeBack(t.Context(), tx, []Key{all[0].Key}); err == nil {
+		t.Error("taken back twice, want an error: its row is not this transaction's")
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if row := w.read(all[0].Key); row.Status != Absent {
+		t.Errorf("the row is %v, want none", row.Status)
+	}
+	if row := w.read(all[1].Key); row.Status != Success {
+		t.Errorf("its neighbour is %v, want success", row.Status)
+	}
+}
+
 // A 1062 of another table says nothing about our row: taken for ours, the engine would look up and start anew for ever.
 func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 	w := newWorld(t)

@@ -63,6 +63,7 @@ func (h Hold) String() string {
 type Held struct {
 	Hold     Hold
 	BodyHash [sha256.Size]byte // only with DoneMarker: SHA-256 of the body that was applied
+	Holder   string            // only with HeldByOther: the holder's token, if the value is a rollbackd's
 }
 
 // Mark says that the effect of a message with this body is committed under the key.
@@ -118,7 +119,8 @@ func readHeld(value, mine string) Held {
 	if hash, ok := readMarker(value); ok {
 		return Held{Hold: DoneMarker, BodyHash: hash}
 	}
-	return Held{Hold: HeldByOther}
+	holder, _ := readToken(value)
+	return Held{Hold: HeldByOther, Holder: holder}
 }
 
 func readMarker(value string) (hash [sha256.Size]byte, ok bool) {

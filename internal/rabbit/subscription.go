@@ -67,8 +67,8 @@ func (s *Subscription) start(prefetch int) error {
 	return nil
 }
 
-// Collect waits for one delivery, then takes what comes until limit are there or linger has passed, and returns them
-// appended to buf[:0]. It returns an error only without deliveries: the cause of ctx, or why the subscription is over, for
+// Collect waits for one delivery, then takes what comes until limit are there, linger has passed, or nothing came for a
+// quarter of it, and returns them appended to buf[:0]. It returns an error only without deliveries: the cause of ctx, or why the subscription is over, for
 // which Err says the same. The end of a subscription is always something to handle: a broker can end it and leave the
 // connection open.
 func (s *Subscription) Collect(ctx context.Context, limit int, linger time.Duration, buf []Delivery) ([]Delivery, error) {
@@ -86,9 +86,7 @@ func (s *Subscription) Collect(ctx context.Context, limit int, linger time.Durat
 		return buf, context.Cause(ctx)
 	}
 	if len(buf) < limit && linger > 0 {
-		s.linger.Reset(linger)
-		defer s.linger.Stop()
-		buf = s.fill(ctx, limit, buf)
+		buf = s.fill(ctx, limit, linger, buf)
 	} else {
 		buf = s.fillReady(limit, buf)
 	}
@@ -98,8 +96,18 @@ func (s *Subscription) Collect(ctx context.Context, limit int, linger time.Durat
 	return buf, nil
 }
 
-func (s *Subscription) fill(ctx context.Context, limit int, buf []Delivery) []Delivery {
-	for len(buf) < limit {
+// gapOfLinger is the part of linger after which a silence ends a batch: where deliveries come seldom, waiting longer only
+// delays the one in hand.
+const gapOfLinger = 4
+
+func (s *Subscription) fill(ctx context.Context, limit int, linger time.Duration, buf []Delivery) []Delivery {
+	end := time.Now().Add(linger)
+	defer s.linger.Stop()
+	for {
+		if buf = s.fillReady(limit, buf); len(buf) == limit {
+			return buf
+		}
+		s.linger.Reset(min(linger/gapOfLinger, time.Until(end)))
 		select {
 		case d, ok := <-s.in:
 			if !ok {
@@ -112,7 +120,6 @@ func (s *Subscription) fill(ctx context.Context, limit int, buf []Delivery) []De
 			return buf
 		}
 	}
-	return buf
 }
 
 func (s *Subscription) fillReady(limit int, buf []Delivery) []Delivery {

@@ -53,6 +53,12 @@ func TestCollectStopsAtLimitAndAfterLinger(t *testing.T) {
 	if err != nil || len(second) != 2 {
 		t.Fatalf("linger: %d deliveries, %v", len(second), err)
 	}
+	publishN(t, publisher(t, config(b.URL)), q, 1)
+	began, linger := time.Now(), 20*time.Second
+	third, err := s.Collect(within(t), 2, linger, nil)
+	if err != nil || len(third) != 1 || time.Since(began) >= linger {
+		t.Fatalf("silence: %d deliveries after %v of a linger of %v, %v", len(third), time.Since(began), linger, err)
+	}
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, cause)
 	defer cancel()

@@ -81,6 +81,9 @@ type CopyInfo struct {
 	Deliveries    int
 }
 
+// IsCopy reports whether any header of a copy is there: of one that rollbackd published, or forged.
+func (c CopyInfo) IsCopy() bool { return c != CopyInfo{} }
+
 // ReadCopy reads the headers of a copy, whatever their types.
 func ReadCopy(h rabbit.Table) CopyInfo {
 	if len(h) == 0 {

@@ -1,0 +1,151 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// What a handler wrote before it blamed somebody is undone inside the transaction, which then goes on with the others.
+func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(40)
+	var mu sync.Mutex
+	transactions := map[string][]int{} // sizes of the calls, by transaction
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		var blamed []consumer.BlamedMessage
+		for i, m := range msgs { // the effect of the guilty and of the innocent alike, and then the blame
+			if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Name).Error; err != nil {
+				return err
+			}
+			switch m.Name {
+			case "order-0003":
+				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: errors.New("shelf is locked")})
+			case "order-0017":
+				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("no such shelf"))})
+			}
+		}
+		var id string
+		if err := tx.WithContext(ctx).Raw("SELECT CONCAT(trx_mysql_thread_id, ' ', trx_id) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = CONNECTION_ID()").Scan(&id).Error; err != nil {
+			return err
+		}
+		mu.Lock()
+		transactions[id] = append(transactions[id], len(msgs))
+		mu.Unlock()
+		return consumer.Blame(blamed...)
+	})
+	all := keys("order", 40)
+	w.publish("{}", all...)
+	w.start()
+
+	w.ended(dedup.Dead, "order-0003", "order-0017")
+	w.ended(dedup.Success, all[0], all[39])
+	w.end(map[string]int{"applied": 38, "retried": 2, "dead_lettered": 2})
+	w.want("effects", w.effects(), once(slices.DeleteFunc(slices.Clone(all), func(k string) bool { return k == all[3] || k == all[17] })...))
+	mu.Lock()
+	defer mu.Unlock()
+	shared := 0
+	for _, sizes := range transactions {
+		if len(sizes) > 1 && sizes[0] == 40 && sizes[1] == 38 {
+			shared++
+		}
+	}
+	if shared != 1 {
+		t.Errorf("calls by transaction %v, want one with 40 and then 38 messages", transactions)
+	}
+}
+
+// A second call that fails too must not commit anything of the first.
+func TestABlameThatNeverEndsIsSplitUntilTheInnocentAreApplied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(40)
+	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Name).Error; err != nil {
+			return err
+		}
+		if m.Name < "order-0010" { // ten guilty, and each call blames one
+			return consumer.Permanent(errors.New("no such shelf"))
+		}
+		return nil
+	})
+	all := keys("order", 40)
+	w.publish("{}", all...)
+	w.start()
+	w.ended(dedup.Success, all[10:]...)
+	w.ended(dedup.Dead, all[:10]...)
+	w.end(map[string]int{"applied": 30, "dead_lettered": 10})
+	w.want("effects", w.effects(), once(all[10:]...))
+}
+
+// Without Redis nobody but the log knows what was done. Once a thousand messages had no row, it is not asked before the
+// insert: that must find every duplicate all the same, and another body too.
+func TestDuplicatesThatNobodyLookedForMeetTheInsert(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.redisURL = ""
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 100, 200
+	fresh := keys("fresh", 1500)
+	w.publish("{}", fresh...)
+	w.start()
+	w.settled(len(fresh))
+	before := w.looks()
+	w.publish("{}", keys("more", 300)...)
+	w.settled(len(fresh) + 300)
+	if looks := w.looks(); looks != before {
+		t.Errorf("%d looks into the log for messages that are all new, want none", looks-before)
+	}
+
+	again := append(slices.Clone(fresh[:250]), keys("last", 50)...)
+	w.publish("{}", again...)
+	w.publish(`{"another":"body"}`, fresh[700])
+
+	w.settled(len(fresh) + 300 + len(again) + 1)
+	w.end(map[string]int{"applied": 1850, "duplicate": 250, "dead_lettered": 1})
+	w.want("effects", w.effects(), once(slices.Concat(fresh, keys("more", 300), keys("last", 50))...))
+}
+
+// looks is how often the engines asked the log for rows in step 3.
+func (w *world) looks() int {
+	w.t.Helper()
+	return w.counts("rollbackd_batch_duration_seconds")["look_up"]
+}
+
+// A lane that meets the lock of another lane of its own process waits for that lane's batch.
+func TestALaneWaitsForTheBatchThatHoldsItsLock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 2, 1, 0
+	inside, proceed := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		first.Do(func() {
+			close(inside)
+			<-proceed
+		})
+		return w.handle(ctx, tx, msgs)
+	})
+	w.publish("{}", "twice")
+	w.start()
+	<-inside
+	// given its copy in the other lane's hand, which has seen the lock
+	w.publish("{}", "twice", "twice", "twice", "twice")
+	w.eventually("the lock was met", func() bool { return w.counts("rollbackd_lock_attempts_total")["held"] >= 1 })
+	// longer than a stranger's lock is waited for: without it a copy would go to the retry queue
+	timer := time.NewTimer(100 * time.Millisecond)
+	defer timer.Stop()
+	<-timer.C
+	close(proceed)
+	w.settled(5)
+	w.end(map[string]int{"applied": 1, "duplicate": 4})
+	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{})
+}
