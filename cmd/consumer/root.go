@@ -13,6 +13,7 @@ func commands(a *app) []*cobra.Command {
 	return []*cobra.Command{
 		newRunCmd(a),
 		newMigrateCmd(a),
+		newDoctorCmd(a),
 		newPublishCmd(a),
 		newDLQCmd(a),
 		newLogCmd(a),

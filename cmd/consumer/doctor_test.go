@@ -1,0 +1,256 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+// examine runs doctor with some settings besides, or instead of, those of the shell.
+func (s *shell) examine(more ...string) (checks []doctor.Check, code int) {
+	s.t.Helper()
+	stdout, stderr, code := runCLI(s.t, append(slices.Clip(s.environ), more...), "", "doctor", "-o", "json")
+	if err := json.Unmarshal([]byte(stdout), &checks); err != nil {
+		s.t.Fatalf("exit %d, %q, %q: %v", code, stdout, stderr, err)
+	}
+	return checks, code
+}
+
+// wantCheck looks for a check of this level whose name and finding contain the words.
+func wantCheck(t *testing.T, checks []doctor.Check, code int, level doctor.Level, name, found string) {
+	t.Helper()
+	i := slices.IndexFunc(checks, func(c doctor.Check) bool {
+		return c.Level == level && strings.Contains(c.Name, name) && strings.Contains(c.Found, found)
+	})
+	if i < 0 {
+		t.Errorf("no check says %s of %q with %q:\n%+v", level, name, found, checks)
+		return
+	}
+	if (level == doctor.Fail || level == doctor.Warn) && checks[i].Do == "" {
+		t.Errorf("%+v does not say what to do", checks[i])
+	}
+	if level == doctor.Fail && code != exitFailed {
+		t.Errorf("exit %d although %s fails, want 1", code, name)
+	}
+}
+
+func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
+	s := newShell(t)
+	s.replace = append(s.replace, stack.Addr(t, stack.Redis(t)), "REDIS")
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Fail, "schema", "consumer migrate")
+	wantCheck(t, checks, code, doctor.Fail, "queue", "does not exist")
+	wantCheck(t, checks, code, doctor.Fail, "exchange", "does not exist")
+	if s.broker.Exists(s.queue) {
+		t.Error("doctor has made the queue that it missed")
+	}
+	s.run("", "migrate")
+	s.script.Reset()
+	if code := s.run("", "doctor"); code != exitDone {
+		t.Errorf("all is well, and the exit code is %d", code)
+	}
+	if n := s.broker.Depth(s.queue) + s.broker.Depth(rabbit.DeadQueue(s.queue)) + s.broker.Depth(rabbit.BackstopQueue(s.queue)); n != 0 {
+		t.Errorf("doctor has left %d messages", n)
+	}
+	text := s.script.String()
+	for _, v := range []struct{ pattern, with string }{
+		{`-?[\d.]+(ms|µs|s) off`, "A MOMENT off"}, {`\d+ (bytes|allowed)`, "MANY $1"},
+		{`[\d.]+[KM] used, limit \S+, policy`, "SOME used, limit SOME, policy"}, {`rabbitmq  version.*\n`, "rabbitmq  version  RABBITMQ'S VERSION\n"},
+	} {
+		text = regexp.MustCompile(v.pattern).ReplaceAllString(text, v.with)
+	}
+	// which of these are well depends on the servers
+	text = regexp.MustCompile(`(?m)^\w+ +(rabbitmq +version|mysql +version|mysql +durability|redis +version|redis +memory).*\n`).ReplaceAllString(text, "")
+	s.script.Reset()
+	s.script.WriteString(text)
+	s.golden("doctor")
+}
+
+func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
+	s := newShell(t)
+	s.run("", "migrate")
+	s.broker.Delete(s.queue+".dead", s.queue+".retry.200ms")
+	s.broker.DeclareQueue(s.queue+".dead", map[string]any{"x-queue-type": "quorum", "x-delivery-limit": int64(20)})
+	s.broker.Publish("", s.queue, stack.Message{Body: []byte("{}"), DeliveryMode: 2})
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Fail, s.queue+".dead", "another x-delivery-limit")
+	wantCheck(t, checks, code, doctor.Fail, s.queue+".retry.200ms", "does not exist")
+	wantCheck(t, checks, code, doctor.Warn, "daemon", "nobody consumes")
+	wantCheck(t, checks, code, doctor.Note, "right to read "+s.queue, "messages wait")
+	if s.broker.Depth(s.queue) != 1 || s.broker.Exists(s.queue+".retry.200ms") {
+		t.Error("doctor has changed something")
+	}
+	// one URL of two that is away is a warning, all of them a failure
+	away := stack.Proxy(t, stack.Addr(t, s.broker.URL))
+	away.Refuse(true)
+	checks, code = s.examine("ROLLBACKD_AMQP_URL=" + away.Through(s.broker.URL) + "," + s.broker.URL)
+	wantCheck(t, checks, code, doctor.Warn, "reachable", away.Addr)
+	wantCheck(t, checks, code, doctor.OK, "reachable", "")
+	checks, code = s.examine("ROLLBACKD_AMQP_URL=" + away.Through(s.broker.URL))
+	wantCheck(t, checks, code, doctor.Fail, "reachable", away.Addr)
+	for _, c := range checks {
+		if u, _ := url.Parse(s.broker.URL); c.Area == "rabbitmq" && strings.Contains(fmt.Sprint(c), ":"+mustPassword(u)+"@") {
+			t.Errorf("%+v shows the password", c)
+		}
+	}
+}
+
+func mustPassword(u *url.URL) string {
+	password, _ := u.User.Password()
+	return password
+}
+
+func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
+	s := newShell(t)
+	s.run("", "migrate")
+	u, err := url.Parse(s.broker.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vhost, user := strings.TrimPrefix(u.Path, "/"), s.broker.Name("doctor")
+	s.broker.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<"^$">>, <<"^$">>, <<"tests">>)`, user, user, vhost))
+	t.Cleanup(func() {
+		s.broker.Eval(fmt.Sprintf(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, user))
+	})
+	u.User = url.UserPassword(user, "pw")
+	checks, code := s.examine("ROLLBACKD_AMQP_URL=" + u.String())
+	wantCheck(t, checks, code, doctor.Warn, s.queue, "unchecked")
+	wantCheck(t, checks, code, doctor.Fail, "right to publish", "")
+	wantCheck(t, checks, code, doctor.Fail, "right to read "+s.queue, "")
+}
+
+func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
+	s := newShell(t)
+	s.run("", "migrate")
+	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event", "SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
+		"SELECT, UPDATE ON stock", "SELECT, INSERT, UPDATE ON stock_reservation")
+	checks, code := s.examine("ROLLBACKD_MYSQL_DSN=" + withParam(dsn, "clientFoundRows=true"))
+	for _, what := range []string{"INSERT", "UPDATE"} {
+		wantCheck(t, checks, code, doctor.Fail, "right", what+" on consumer_log:")
+	}
+	wantCheck(t, checks, code, doctor.Warn, "right", "DELETE on consumer_log:")
+	wantCheck(t, checks, code, doctor.Warn, "DSN", "clientFoundRows")
+	if slices.ContainsFunc(checks, func(c doctor.Check) bool {
+		return c.Level == doctor.Fail && strings.Contains(c.Found, "stock_reservation")
+	}) {
+		t.Errorf("rights that are there are missed: %+v", checks)
+	}
+	// rows that wait for somebody
+	if _, err := s.db().ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)"+
+		" VALUES ('g', 't', 'k', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 3 HOUR, UTC_TIMESTAMP(6)), ('g', 't', 'l', 3, 1, UTC_TIMESTAMP(6) - INTERVAL 60 DAY, UTC_TIMESTAMP(6))"); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine()
+	wantCheck(t, checks, code, doctor.Warn, "oldest failed", "3h")
+	wantCheck(t, checks, code, doctor.Warn, "oldest dead letter", "1440h")
+	if _, err := s.db().ExecContext(t.Context(), "DELETE FROM rollbackd_schema WHERE set_name = 'stock'"); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine()
+	wantCheck(t, checks, code, doctor.Fail, "schema", "stock/0001_stock.sql is not applied")
+	away := stack.Proxy(t, stack.Addr(t, s.dsn))
+	away.Refuse(true)
+	checks, code = s.examine("ROLLBACKD_MYSQL_DSN=" + away.Through(s.dsn))
+	wantCheck(t, checks, code, doctor.Fail, "reachable", "refused")
+}
+
+func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
+	server := stack.OwnMySQL(t)
+	s := newShell(t)
+	s.dsn = server.Database(t)
+	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
+	s.run("", "migrate")
+	db := s.db()
+	for _, statement := range []string{
+		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 15", "SET GLOBAL wait_timeout = 60", "SET GLOBAL max_allowed_packet = 524288",
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Warn, "durability", "innodb_flush_log_at_trx_commit is 2")
+	wantCheck(t, checks, code, doctor.Warn, "connections", "15 allowed")
+	wantCheck(t, checks, code, doctor.Warn, "wait_timeout", "60 s")
+	wantCheck(t, checks, code, doctor.Fail, "max_allowed_packet", "524288")
+	checks, code = s.examine("ROLLBACKD_LANES=20")
+	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 44")
+	if _, err := db.ExecContext(t.Context(), "SET GLOBAL read_only = 1"); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine()
+	wantCheck(t, checks, code, doctor.Fail, "read_only", "read-only")
+}
+
+func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
+	server := stack.OwnRedis(t)
+	s := newShell(t)
+	s.run("", "migrate")
+	o, err := redis.ParseURL(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(o)
+	defer func() { _ = client.Close() }()
+	ctx := t.Context()
+	for _, command := range [][]any{
+		{"config", "set", "maxmemory", "100mb"}, {"config", "set", "maxmemory-policy", "allkeys-lru"},
+		{"acl", "setuser", "reader", "on", ">pw", "~*", "+@all", "-set"}, {"acl", "setuser", "nokeys", "on", ">pw", "~other:*", "+@all"},
+	} {
+		if err := client.Do(ctx, command...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checks, code := s.examine("ROLLBACKD_REDIS_URL=" + server.URL())
+	wantCheck(t, checks, code, doctor.Warn, "memory", "allkeys-lru")
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	if n, err := client.DBSize(ctx).Result(); err != nil || n != 0 {
+		t.Errorf("doctor has left %d keys, %v", n, err)
+	}
+	for _, user := range []string{"reader", "nokeys"} {
+		checks, code = s.examine("ROLLBACKD_REDIS_URL=redis://" + user + ":pw@" + server.Addr())
+		wantCheck(t, checks, code, doctor.Fail, "lock", "NOPERM")
+	}
+	checks, code = s.examine("ROLLBACKD_REDIS_URL=off", "ROLLBACKD_LOCK_ON_ERROR=pause")
+	wantCheck(t, checks, code, doctor.Note, "lock", "off")
+	wantCheck(t, checks, code, doctor.Warn, "ROLLBACKD_LOCK_ON_ERROR", "no effect")
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + server.URL())
+	wantCheck(t, checks, code, doctor.Warn, "reachable", "goes on without it")
+	checks, code = s.examine("ROLLBACKD_REDIS_URL="+server.URL(), "ROLLBACKD_LOCK_ON_ERROR=pause")
+	wantCheck(t, checks, code, doctor.Fail, "reachable", "")
+}
+
+func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
+	s := newShell(t)
+	s.run("", "migrate")
+	checks, code := s.examine("ROLLBACKD_DRAIN_TIMEOUT=5s", "ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LEASE=11s",
+		"ROLLBACKD_COMPENSATE_AFTER=720h", "ROLLBACKD_MAX_REPLAYS=100")
+	for name, found := range map[string]string{
+		"ROLLBACKD_DRAIN_TIMEOUT": "5s is shorter", "ROLLBACKD_MAX_DEAD_RATE": "off", "ROLLBACKD_LEASE": "hardly longer", "ROLLBACKD_LOG_RETENTION": "720h0m0s is shorter",
+	} {
+		wantCheck(t, checks, code, doctor.Warn, name, found)
+	}
+	if code != exitDone {
+		t.Errorf("warnings alone: exit %d, want 0", code)
+	}
+}
+
+func withParam(dsn, param string) string {
+	if strings.Contains(dsn, "?") {
+		return dsn + "&" + param
+	}
+	return dsn + "?" + param
+}

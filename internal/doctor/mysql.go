@@ -1,0 +1,269 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+)
+
+// mysqlTimeout bounds all questions to MySQL together.
+const mysqlTimeout = 20 * time.Second
+
+func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
+	ctx, cancel := context.WithTimeoutCause(ctx, mysqlTimeout, fmt.Errorf("MySQL took over %v", mysqlTimeout))
+	defer cancel()
+	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{Program: o.Name, MaxOpen: 2})
+	if err != nil {
+		l.fail("reachable", err.Error(), "mend ROLLBACKD_MYSQL_DSN")
+		return
+	}
+	pool, err := db.DB()
+	if err != nil {
+		l.fail("reachable", err.Error(), "report this")
+		return
+	}
+	defer func() { _ = pool.Close() }() // nothing is left in it
+	if err := pool.PingContext(ctx); err != nil {
+		l.fail("reachable", err.Error(), "is it running there, and are user, password and database right? ROLLBACKD_MYSQL_DSN is "+o.MySQL)
+		return
+	}
+	l.ok("reachable", o.MySQL)
+	for _, w := range warnings {
+		l.warn("DSN", w, "take it out of ROLLBACKD_MYSQL_DSN")
+	}
+	isMariaDB := checkServer(ctx, pool, l)
+	checkSession(ctx, pool, isMariaDB, l)
+	checkDurability(ctx, pool, l)
+	checkLimits(ctx, pool, cfg, l)
+	if !checkTables(ctx, db, cfg, o, l) {
+		return
+	}
+	checkRights(ctx, pool, cfg, l)
+	checkAges(ctx, db, cfg, o, l)
+}
+
+// checkServer looks at version and clock.
+func checkServer(ctx context.Context, pool *sql.DB, l *list) (isMariaDB bool) {
+	var version string
+	var micros int64
+	before := time.Now()
+	err := pool.QueryRowContext(ctx, "SELECT VERSION(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").Scan(&version, &micros)
+	if err != nil {
+		l.fail("version", err.Error(), "run again; see the server's log")
+		return false
+	}
+	isMariaDB = strings.Contains(strings.ToLower(version), "mariadb")
+	var major, minor int
+	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor) // what it cannot read is 0, hence too old
+	switch {
+	case isMariaDB && (major < 10 || major == 10 && minor < 6):
+		l.warn("version", version, "use MariaDB 10.11 or later: this one was never tried")
+	case !isMariaDB && major < 8:
+		l.fail("version", version, "use MySQL 8.0 or later: this one ignores CHECK constraints")
+	default:
+		l.ok("version", version)
+	}
+	here := before.Add(time.Since(before) / 2)
+	off := time.UnixMicro(micros).Sub(here).Round(time.Millisecond)
+	if off.Abs() > 2*time.Second {
+		l.warn("clock", fmt.Sprintf("%v off this host's", off), "set both clocks by NTP: leases follow the database's alone, but --since, --until and lag mix the two")
+	} else {
+		l.ok("clock", fmt.Sprintf("%v off this host's", off))
+	}
+	return isMariaDB
+}
+
+// checkSession looks whether the settings that are forced on every connection are in force: a proxy may share connections.
+func checkSession(ctx context.Context, pool *sql.DB, isMariaDB bool, l *list) {
+	isolation := "@@transaction_isolation"
+	if isMariaDB {
+		isolation = "@@tx_isolation"
+	}
+	var auto int
+	var mode, zone, level string
+	err := pool.QueryRowContext(ctx, "SELECT @@autocommit, @@sql_mode, @@time_zone, "+isolation).Scan(&auto, &mode, &zone, &level)
+	const name = "session settings"
+	switch {
+	case err != nil:
+		l.fail(name, err.Error(), "run again; see the server's log")
+	case auto != 1 || !strings.Contains(mode, "STRICT_ALL_TABLES") || zone != "+00:00" || level != "READ-COMMITTED":
+		l.fail(name, fmt.Sprintf("autocommit %d, sql_mode %s, time_zone %s, isolation %s", auto, mode, zone, level),
+			"something between here and the server changes them: a proxy that shares connections between clients")
+	default:
+		l.ok(name, "strict, UTC, READ COMMITTED")
+	}
+}
+
+func checkDurability(ctx context.Context, pool *sql.DB, l *list) {
+	var flush, logBin, syncBin, readOnly int
+	err := pool.QueryRowContext(ctx, "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only").Scan(&flush, &logBin, &syncBin, &readOnly)
+	if err != nil {
+		l.note("durability", "not shown: "+err.Error())
+		return
+	}
+	switch {
+	case flush != 1:
+		l.warn("durability", fmt.Sprintf("innodb_flush_log_at_trx_commit is %d", flush), "set it to 1: after a power cut MySQL must know what it committed, else a message whose ack was sent is lost")
+	case logBin == 1 && syncBin != 1:
+		l.warn("durability", fmt.Sprintf("sync_binlog is %d", syncBin), "set it to 1 where replicas take over: they must know what was committed")
+	default:
+		l.ok("durability", "every commit is on disk")
+	}
+	if readOnly == 1 {
+		l.fail("read_only", "the server is read-only", "is this a replica? ROLLBACKD_MYSQL_DSN must name the primary")
+	}
+}
+
+func checkLimits(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
+	var packet, connections, wait int64
+	err := pool.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@max_connections, @@wait_timeout").Scan(&packet, &connections, &wait)
+	if err != nil {
+		l.note("limits", "not shown: "+err.Error())
+		return
+	}
+	// No statement of rollbackd's is longer than 1 MiB.
+	if found := fmt.Sprintf("%d bytes", packet); packet < 1<<20 {
+		l.fail("max_allowed_packet", found, "set it to 16777216: statements have up to 1 MiB")
+	} else {
+		l.ok("max_allowed_packet", found)
+	}
+	need := int64(2*cfg.Lanes + 4)
+	found := fmt.Sprintf("%d allowed, a daemon with these settings may take %d", connections, need)
+	switch {
+	case need > connections:
+		l.fail("connections", found, "raise max_connections, or use fewer ROLLBACKD_LANES")
+	case 2*need > connections:
+		l.warn("connections", found, "raise max_connections")
+	default:
+		l.ok("connections", found)
+	}
+	if wait < 180 {
+		l.warn("wait_timeout", fmt.Sprintf("%d s", wait), "set it to 180 or more: connections live for three minutes, and every one that the server cuts costs a retry")
+	}
+}
+
+// checkTables looks at schema and engines; false when nothing more can be asked.
+func checkTables(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l *list) bool {
+	if err := dedup.CheckSchema(ctx, db, cfg.LogTable); err != nil {
+		l.fail("schema", err.Error(), o.Program+" migrate")
+		return false
+	}
+	hasStock := cfg.Handler == config.HandlerStock
+	steps, err := dedup.MigrationStatus(ctx, db, dedup.MigrateOptions{Table: cfg.LogTable, Stock: hasStock})
+	if err != nil {
+		l.fail("schema", err.Error(), "run again; see the server's log")
+		return false
+	}
+	for _, s := range steps {
+		if !s.Applied {
+			l.fail("schema", s.Set+"/"+s.Name+" is not applied", o.Program+" migrate")
+			return false
+		}
+	}
+	l.ok("schema", fmt.Sprintf("%d migrations applied, keys are binary, %s is InnoDB", len(steps), cfg.LogTable))
+	if !hasStock {
+		return true
+	}
+	var bad []string
+	err = db.WithContext(ctx).Raw("SELECT CONCAT(table_name, ' is ', COALESCE(engine, 'a view')) FROM information_schema.tables" +
+		" WHERE table_schema = DATABASE() AND table_name IN ('stock', 'stock_reservation') AND (engine IS NULL OR engine <> 'InnoDB')").Scan(&bad).Error
+	switch {
+	case err != nil:
+		l.fail("stock tables", err.Error(), "run again; see the server's log")
+	case len(bad) > 0:
+		l.fail("stock tables", strings.Join(bad, ", ")+", which cannot roll back", "ALTER TABLE … ENGINE=InnoDB")
+	default:
+		l.ok("stock tables", "they are InnoDB, like the log: one transaction holds both")
+	}
+	return true
+}
+
+// right is what the user must be allowed on a table. Each statement is planned and checked, and touches no row.
+type right struct{ table, what, statement string }
+
+func rights(cfg config.Config) []right {
+	var all []right
+	add := func(table, column string, needs ...string) {
+		quoted := "`" + table + "`"
+		for _, what := range needs {
+			all = append(all, right{table, what, map[string]string{
+				"SELECT": "SELECT 1 FROM " + quoted + " WHERE FALSE",
+				"INSERT": "INSERT INTO " + quoted + " SELECT * FROM " + quoted + " WHERE FALSE",
+				"UPDATE": "UPDATE " + quoted + " SET " + column + " = " + column + " WHERE FALSE",
+				"DELETE": "DELETE FROM " + quoted + " WHERE FALSE",
+			}[what]})
+		}
+	}
+	add(cfg.LogTable, "remark", "SELECT", "INSERT", "UPDATE", "DELETE")
+	add(cfg.LogTable+"_event", "error", "SELECT", "INSERT", "DELETE")
+	add("rollbackd_meta", "value", "SELECT")
+	if cfg.Handler == config.HandlerStock {
+		add("stock", "version", "SELECT", "UPDATE")
+		add("stock_reservation", "status", "SELECT", "INSERT", "UPDATE")
+	}
+	return all
+}
+
+func checkRights(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
+	lacking := 0
+	for _, r := range rights(cfg) {
+		err := try(ctx, pool, r.statement)
+		if err == nil {
+			continue
+		}
+		lacking++
+		advice := fmt.Sprintf("GRANT %s ON %s TO the user", r.what, r.table)
+		if r.what == "DELETE" {
+			l.warn("right", fmt.Sprintf("%s on %s: %v", r.what, r.table, err), advice+", or nothing is ever deleted: ROLLBACKD_LOG_RETENTION needs it")
+			continue
+		}
+		l.fail("right", fmt.Sprintf("%s on %s: %v", r.what, r.table, err), advice)
+	}
+	if lacking == 0 {
+		l.ok("rights", fmt.Sprintf("all %d that are needed", len(rights(cfg))))
+	}
+}
+
+// try runs a statement that changes nothing, in a transaction that is rolled back all the same.
+func try(ctx context.Context, pool *sql.DB, statement string) (err error) {
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, statement)
+	return errors.Join(err, tx.Rollback())
+}
+
+// checkAges says how old the oldest rows are that wait for somebody.
+func checkAges(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l *list) {
+	records, err := dedup.NewLog(db, dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts})
+	if err != nil {
+		l.fail("oldest rows", err.Error(), "report this")
+		return
+	}
+	ages, err := records.OldestOpen(ctx)
+	if err != nil {
+		l.fail("oldest rows", err.Error(), "run again; see the server's log")
+		return
+	}
+	before := len(l.checks)
+	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
+		if age := ages[status]; age > time.Hour {
+			l.warn("oldest "+status.String(), age.Round(time.Minute).String(), "is a daemon running? '"+o.Program+" reconcile' says which copies are gone")
+		}
+	}
+	if age := ages[dedup.Dead]; cfg.LogRetention > 0 && age > cfg.LogRetention-24*time.Hour {
+		l.warn("oldest dead letter", age.Round(time.Minute).String(), "replay or discard it, or make ROLLBACKD_LOG_RETENTION ("+cfg.LogRetention.String()+") longer: success rows must outlive letters")
+	}
+	if len(l.checks) == before {
+		l.ok("oldest rows", "nothing waits for too long")
+	}
+}

@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// checkRabbit looks at every URL, and at what is behind the first that answers.
+func checkRabbit(ctx context.Context, cfg config.Config, o Options, l *list) {
+	var first *rabbit.Conn
+	var url string
+	var away []error
+	for _, u := range cfg.AMQPURLs {
+		conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{u}, Name: o.Name})
+		if err != nil {
+			away = append(away, err)
+			continue
+		}
+		defer func() { _ = conn.Close() }() // everything is asked by then
+		l.ok("reachable", conn.Where())
+		checkBrokerVersion(conn, l)
+		if first == nil {
+			first, url = conn, u
+		}
+	}
+	for _, err := range away {
+		const advice = "is it running there, and are user, password and vhost right? See ROLLBACKD_AMQP_URL"
+		if first == nil {
+			l.fail("reachable", err.Error(), advice)
+		} else { // one that answers is enough
+			l.warn("reachable", err.Error(), advice)
+		}
+	}
+	if first == nil {
+		return
+	}
+	checkTopology(ctx, cfg, o, first, l)
+	checkPublishing(ctx, o, url, l)
+	l.note("bindings and policies", "AMQP does not show them; a policy with TTL, expiry or max-length on "+cfg.Queue+" or "+rabbit.DeadQueue(cfg.Queue)+
+		" would drop messages: `rabbitmqctl list_bindings`, `rabbitmqctl list_policies`")
+}
+
+func checkBrokerVersion(conn *rabbit.Conn, l *list) {
+	version := conn.ServerVersion()
+	warnings, err := rabbit.VersionWarnings(version)
+	switch {
+	case err != nil:
+		l.fail("version", err.Error(), "use RabbitMQ 3.10 or later")
+	case len(warnings) > 0:
+		l.warn("version", strings.Join(warnings, "; "), "enable the feature flag if it is off: rabbitmqctl enable_feature_flag stream_queue")
+	default:
+		l.ok("version", "RabbitMQ "+version)
+	}
+}
+
+func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabbit.Conn, l *list) {
+	topology := rabbit.TopologyConfig{Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays}
+	things, err := rabbit.Inspect(ctx, conn, topology)
+	if err != nil {
+		l.fail("exchange and queues", err.Error(), "run again; see RabbitMQ's log")
+		return
+	}
+	for _, th := range things {
+		switch {
+		case th.Missing:
+			l.fail(th.What, "it does not exist", o.Program+" migrate")
+		case th.Err != nil:
+			l.fail(th.What, th.Err.Error(), "see above; nothing was changed")
+		case th.Unchecked:
+			l.warn(th.What, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+o.Program+" migrate' run once with a user who may configure it")
+		case th.Queue == "":
+			l.ok(th.What, "as it must be")
+		default:
+			l.ok(th.What, fmt.Sprintf("as it must be; %d messages ready, %d consumers", th.Ready, th.Consumers))
+		}
+	}
+	for _, th := range things {
+		if th.Queue == "" || th.Missing || strings.Contains(th.Queue, cfg.Queue+".retry.") {
+			continue
+		}
+		checkReading(ctx, conn, th, l)
+		if th.Queue == cfg.Queue && th.Consumers == 0 {
+			l.warn("daemon", "nobody consumes from "+th.Queue, o.Program+" run")
+		}
+	}
+}
+
+// checkReading consumes from an empty queue only: from another it would take a message for a moment.
+func checkReading(ctx context.Context, conn *rabbit.Conn, th rabbit.Inspection, l *list) {
+	name := "right to read " + th.Queue
+	if th.Ready > 0 {
+		l.note(name, "not tried, because messages wait in it")
+		return
+	}
+	if err := conn.MayRead(ctx, th.Queue); err != nil {
+		l.fail(name, err.Error(), "give the user the read permission on it")
+		return
+	}
+	l.ok(name, "it may be consumed from")
+}
+
+// checkPublishing publishes to a queue that cannot exist: that the broker returns the message, and confirms it, is the
+// whole way of a copy but for its queue.
+func checkPublishing(ctx context.Context, o Options, url string, l *list) {
+	const name = "right to publish copies"
+	publisher := rabbit.NewPublisher(rabbit.Config{URLs: []string{url}, Name: o.Name})
+	defer func() { _ = publisher.Close(context.WithoutCancel(ctx)) }() // nothing waits in it
+	err := publisher.Publish(ctx, []rabbit.Publishing{{Key: "rollbackd.doctor." + uuid.NewString(), Message: rabbit.Message{DeliveryMode: rabbit.Persistent}}})[0]
+	switch {
+	case errors.Is(err, rabbit.ErrUnroutable):
+		l.ok(name, "the default exchange takes, returns and confirms")
+	case errors.Is(err, rabbit.ErrForbidden):
+		l.fail(name, err.Error(), "give the user the write permission on the default exchange, amq.default")
+	case err != nil && publisher.Blocked() != "":
+		l.fail(name, "RabbitMQ blocks publishers: "+publisher.Blocked(), "free memory or disk of the broker")
+	case err != nil:
+		l.fail(name, err.Error(), "see RabbitMQ's log")
+	default:
+		l.warn(name, "a message to a queue that cannot exist was taken", "is there an alternate exchange or a plugin behind the default exchange? Copies may go astray")
+	}
+}
