@@ -63,6 +63,10 @@ bench: deps ## rollbackd beside its rivals in one run of 45 minutes: bench/RESUL
 bench-profile: deps ## where the daemon's CPU and the database's time go: bench/out/profile.txt
 	cd bench && $(GO) build -o bench . && ./bench profile
 
+.PHONY: bench-prune
+bench-prune: deps ## what it costs a daemon under load when 1,000,000 old rows are deleted; on a quiet machine, five to ten minutes
+	ROLLBACKD_TEST_BIG=1 $(GO) test -v -count=1 -timeout 30m -run PruningBesideMessages ./internal/daemon
+
 DURATION ?= 5m
 .PHONY: chaos
 chaos: deps bin/chaos ## two daemons under random faults: DURATION=5m, SEED=n repeats the schedule, CHAOS='-nodes 3 -rate 500'

@@ -18,7 +18,7 @@ import (
 )
 
 func newLogCmd(a *app) *cobra.Command {
-	return newGroupCmd("log", "Ask the consumer log", newLogListCmd(a), newLogExplainCmd(a))
+	return newGroupCmd("log", "Ask the consumer log, or delete what is old in it", newLogListCmd(a), newLogExplainCmd(a), newLogPruneCmd(a))
 }
 
 // question is what log explain was asked.

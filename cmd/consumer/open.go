@@ -18,7 +18,11 @@ import (
 
 // openDatabase makes a pool for a command; close it. It sends nothing yet.
 func (a *app) openDatabase(ctx context.Context, cfg config.Config, command string) (db *gorm.DB, closeDB func(), err error) {
-	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{Program: rabbit.ConnectionName(command)})
+	return a.openDatabaseWith(ctx, cfg, dedup.OpenOptions{Program: rabbit.ConnectionName(command)})
+}
+
+func (a *app) openDatabaseWith(ctx context.Context, cfg config.Config, o dedup.OpenOptions) (db *gorm.DB, closeDB func(), err error) {
+	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
 	}

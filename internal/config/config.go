@@ -97,15 +97,15 @@ type Config struct {
 	// LogFormat is text, json, or auto: text on a terminal, else json. Default auto.
 	LogFormat string `env:"LOG_FORMAT"`
 
-	// LogRetention is how long success rows are kept; it must outlive every copy of a message, dead letters included. 0
+	// LogRetention is how long success and discarded rows are kept; it must outlive every copy of a message, dead letters included. 0
 	// keeps all, else 24h to 87600h. Default 720h.
 	LogRetention time.Duration `env:"LOG_RETENTION"`
 	// MaxReplays is how often a dead letter is replayed before it is parked. 1 to 1000. Default 10.
 	MaxReplays int `env:"MAX_REPLAYS"`
-	// CompensateAfter is the cool-down after which dead letters are replayed automatically, 1s to 720h; 0 when "off".
-	// Default off.
+	// CompensateAfter is the cool-down before dead letters whose reason may pass are replayed by themselves, 1s to 720h; 0
+	// when "off". Default off.
 	CompensateAfter time.Duration `env:"COMPENSATE_AFTER"`
-	// DeadLetterWebhook is an http or https URL that is told of every dead letter; empty: none. Default empty.
+	// DeadLetterWebhook is an http or https URL that is told of new dead letters; empty: none. Default empty.
 	DeadLetterWebhook string `env:"DEAD_LETTER_WEBHOOK"`
 	// DeadLetterWebhookSecret signs what the webhook is told; empty: unsigned. Default empty.
 	DeadLetterWebhookSecret string `env:"DEAD_LETTER_WEBHOOK_SECRET"`

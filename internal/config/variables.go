@@ -116,14 +116,14 @@ func operating() []Variable {
 		{key: "LOG_FORMAT", Default: LogFormatAuto, rule: words(LogFormatAuto, LogFormatText, LogFormatJSON), Example: LogFormatJSON,
 			Meaning: "form of the log; auto is text on a terminal, else json"},
 		{key: "LOG_RETENTION", Default: "720h", rule: zeroOr("keeps all", durations(24*time.Hour, 87_600*time.Hour)), Example: "720h",
-			Meaning: "how long success rows are kept; must outlive every copy of a message, dead letters included"},
+			Meaning: "how long success and discarded rows are kept; must outlive every copy of a message, dead letters included"},
 		{key: "MAX_REPLAYS", Default: "10", rule: ints(1, 1000), Example: "10",
 			Meaning: "after so many replays a dead letter is parked: it stays until a person replays it with --force"},
 		{key: "COMPENSATE_AFTER", Default: offWord, off: true, rule: offOr(durations(time.Second, 720*time.Hour)), Example: "15m",
-			Meaning: "cool-down after which dead letters are replayed automatically"},
+			Meaning: "cool-down before a letter whose reason may pass (exhausted, crashed, delivery_limit) is replayed by itself; it doubles with every replay, up to a day"},
 		{key: "DEAD_LETTER_WEBHOOK", Secret: true, empty: true, rule: webhookURL(), Example: "https://example.com/dead-letters",
-			Meaning: "is told of every dead letter"},
+			Meaning: "is told of new dead letters, as JSON; its answer must be 2xx"},
 		{key: "DEAD_LETTER_WEBHOOK_SECRET", Secret: true, empty: true, rule: anyText(), Example: "another-long-random-word",
-			Meaning: "signs what the webhook is told"},
+			Meaning: "signs what the webhook is told, with HMAC-SHA256"},
 	}
 }

@@ -29,6 +29,7 @@ type Daemon struct {
 	registry *prometheus.Registry
 	engine   *consumer.Consumer
 	gauges   *gauges
+	keeper   *keeper
 	closers  []io.Closer // in the order in which they were opened
 	admin    *admin.Server
 }
@@ -60,10 +61,9 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	for _, opt := range opts {
 		opt(&o)
 	}
-	lockWait := max(time.Second, (cfg.HandlerTimeout / 2).Truncate(time.Second))
 	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{
-		Program: rabbit.ConnectionName("run"), MaxOpen: 2*cfg.Lanes + 4, LockWait: lockWait,
-		ReadTimeout: max(cfg.HandlerTimeout, lockWait+time.Second), WriteTimeout: max(cfg.HandlerTimeout, lockWait+time.Second),
+		Program: rabbit.ConnectionName("run"), MaxOpen: 2*cfg.Lanes + 4, LockWait: lockWait(cfg),
+		ReadTimeout: statementTimeout(cfg), WriteTimeout: statementTimeout(cfg),
 	})
 	if err != nil {
 		return d, fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
@@ -80,14 +80,15 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	if err != nil {
 		return d, err
 	}
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	})
+	records, err := dedup.NewLog(db, logOptions(cfg))
 	if err != nil {
 		return d, err
 	}
 	if d.gauges, err = newGauges(records, d.registry, log); err != nil {
 		return d, fmt.Errorf("metrics: %w", err)
+	}
+	if d.keeper, err = d.newKeeper(ctx); err != nil {
+		return d, err
 	}
 	engine := engineConfig(cfg)
 	engine.Hook = o.hook
@@ -107,9 +108,8 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	return d, err
 }
 
-// notYet are the settings that are checked, but that `run` does not act on in this version. LOG_RETENTION and
-// MAX_REPLAYS are not among them: a replay refuses letters that are older, and those replayed so often.
-var notYet = []string{"ADMIN_TOKEN", "COMPENSATE_AFTER", "DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET"}
+// notYet are the settings that are checked, but that `run` does not act on in this version.
+var notYet = []string{"ADMIN_TOKEN"}
 
 // unusedSettings names those of notYet that somebody has set.
 func unusedSettings(cfg config.Config) (names []string) {
@@ -131,6 +131,20 @@ func (d *Daemon) openRedis() (redis.UniversalClient, error) {
 	}
 	d.closers = append(d.closers, client)
 	return client, nil
+}
+
+// lockWait bounds a wait for another transaction's lock, so that it ends before the handler's time does.
+func lockWait(cfg config.Config) time.Duration {
+	return max(time.Second, (cfg.HandlerTimeout / 2).Truncate(time.Second))
+}
+
+// statementTimeout is how long a statement's answer is waited for.
+func statementTimeout(cfg config.Config) time.Duration {
+	return max(cfg.HandlerTimeout, lockWait(cfg)+time.Second)
+}
+
+func logOptions(cfg config.Config) dedup.LogOptions {
+	return dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts}
 }
 
 func engineConfig(cfg config.Config) consumer.Config {
@@ -169,8 +183,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 		served <- nil
 	}
 	wg.Go(func() { d.gauges.run(pages) })
+	keeping, stopKeeper := context.WithCancel(ctx)
+	defer stopKeeper()
+	wg.Go(func() { d.keeper.run(keeping) })
 	err := d.engine.Run(ctx)
-	// 1 engine (intake, work, copies, acks, publisher, consumer connection)  2 pages and gauges  3 pools
+	// 1 keeper, while the engine drains  2 engine (intake, work, copies, acks, publisher, consumer connection)
+	// 3 pages and gauges  4 pools
+	stopKeeper()
 	stopPages()
 	wg.Wait()
 	return errors.Join(err, <-served, d.close())

@@ -59,14 +59,17 @@ func newWorld(t *testing.T, pairs ...string) *world {
 func emptyWorld(t *testing.T, pairs ...string) *world {
 	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t), logs: &lines{}}
-	dsn := stack.MySQL(t)
 	w.route = shop.Route{Exchange: w.broker.Name("stock"), Key: "stock.rollback"}
 	w.env = map[string]string{
-		"AMQP_URL": w.broker.URL, "MYSQL_DSN": dsn, "REDIS_URL": stack.Redis(t),
+		"AMQP_URL": w.broker.URL, "REDIS_URL": stack.Redis(t),
 		"EXCHANGE": w.route.Exchange, "QUEUE": w.broker.Name("stock.rollback"),
 		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json",
 	}
 	w.set(pairs...)
+	if w.env["MYSQL_DSN"] == "" {
+		w.env["MYSQL_DSN"] = stack.MySQL(t)
+	}
+	dsn := w.env["MYSQL_DSN"]
 	handle, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)

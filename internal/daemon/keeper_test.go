@@ -1,0 +1,244 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/oracle"
+	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/shop"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// member is a daemon of a fleet, with its own log.
+type member struct {
+	*program.Process
+	log *lines
+}
+
+func (w *world) join() member {
+	w.t.Helper()
+	log := &lines{}
+	return member{w.startProcess(program.Options{Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: io.MultiWriter(log, w.logs)}), log}
+}
+
+func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"elected"`) }
+
+// leader is the connection of the elected daemon, 0 if there is none.
+func (w *world) leader() int64 {
+	w.t.Helper()
+	handle, _, err := dedup.Open(w.t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool, err := handle.DB()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer pool.Close()
+	cfg := w.config()
+	records, err := dedup.NewLog(handle, dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	id, err := records.Leader(w.t.Context(), cfg.Group)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return id
+}
+
+// row puts a row into the log whose last transition was so long ago.
+func (w *world) row(key string, status dedup.Status, age time.Duration) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at, dead_at)
+		VALUES ('stock-rollback', 't', ?, ?, 1, 'permanent', UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`,
+		[]byte(key), int(status), int(age.Seconds())); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Given a fleet of two, then one of them is elected and deletes what has outlived its retention; and when its session is
+// killed, or its process, the other one takes over and does it.
+func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "LOG_RETENTION", "24h")
+	const day = 24 * time.Hour
+	w.row("young", dedup.Success, day-time.Hour)
+	w.row("dead", dedup.Dead, day-time.Hour)
+	first := w.join()
+	w.eventually("the first is elected", 30*time.Second, func() bool { return first.elections() == 1 })
+	second := w.join()
+	w.ready(second.Process)
+	works := func(who string) {
+		t.Helper()
+		w.row("old, while it is the "+who, dedup.Success, day+time.Hour)
+		w.eventually("the "+who+" deletes what is old", 30*time.Second, func() bool { return w.rows(dedup.Success) == 1 })
+	}
+	works("first")
+	if n := second.elections(); n != 0 {
+		t.Errorf("the second was elected %d times beside the first", n)
+	}
+
+	// when the session is killed that was elected
+	if _, err := w.db.ExecContext(t.Context(), "KILL ?", w.leader()); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the second is elected", 30*time.Second, func() bool { return second.elections() == 1 })
+	works("second")
+	w.eventually("the first says that it is not elected any more", 30*time.Second, func() bool {
+		return strings.Contains(first.log.String(), "no longer elected")
+	})
+
+	// when the process is killed that is elected
+	if err := second.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the first is elected again", 30*time.Second, func() bool { return first.elections() == 2 })
+	works("first")
+	w.stop(first.Process)
+	if n := w.rows(dedup.Dead); n != 1 {
+		t.Errorf("%d dead rows are left, want 1", n)
+	}
+	if id := w.leader(); id != 0 {
+		t.Errorf("connection %d holds the lock although nobody runs", id)
+	}
+}
+
+// Given a letter that is older than the log remembers successes, then every daemon says so at its start, once; and the
+// elected one says what waits longest.
+func TestAStartWarnsOfARetentionShorterThanTheOldestLetter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "LOG_RETENTION", "24h")
+	const warning, oldest = "ROLLBACKD_LOG_RETENTION is shorter", "what waits longest"
+	quiet := w.join()
+	w.ready(quiet.Process)
+	w.eventually("elected", 30*time.Second, func() bool { return quiet.elections() == 1 })
+	w.row("letter", dedup.Dead, 25*time.Hour)
+	warned := w.join()
+	w.eventually("the warning", 30*time.Second, func() bool { return strings.Contains(warned.log.String(), warning) })
+	w.stop(quiet.Process)
+	w.eventually("what waits longest", 30*time.Second, func() bool { return strings.Contains(warned.log.String(), oldest) })
+	w.stop(warned.Process)
+	if s := quiet.log.String(); strings.Contains(s, warning) || strings.Contains(s, oldest) {
+		t.Errorf("there was nothing to say, but it says\n%s", s)
+	}
+	if n := strings.Count(warned.log.String(), warning); n != 1 {
+		t.Errorf("%d warnings, want 1", n)
+	}
+	for _, s := range []string{`"key":"letter"`, `"reason":"permanent"`, `"age":"25h`} {
+		if !strings.Contains(warned.log.String(), s) {
+			t.Errorf("the log does not say %s", s)
+		}
+	}
+}
+
+// mailbox is a webhook's receiver.
+type mailbox struct {
+	mu      sync.Mutex
+	letters []deadletter.Letter
+	bad     []error
+}
+
+func (m *mailbox) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = deadletter.VerifySignature("between us", r.Header.Get(deadletter.SignatureHeader), body, time.Now(), time.Minute)
+	}
+	var told struct{ Letters []deadletter.Letter }
+	if err == nil {
+		err = json.Unmarshal(body, &told)
+	}
+	if err != nil {
+		m.bad = append(m.bad, err)
+	}
+	m.letters = append(m.letters, told.Letters...)
+}
+
+func (m *mailbox) got() []deadletter.Letter {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]deadletter.Letter(nil), m.letters...)
+}
+
+// Given rollbacks that fail because their reservations are not there yet, when these come, then the letters come back by
+// themselves, and people were told of them.
+func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
+	t.Parallel()
+	box := new(mailbox)
+	server := httptest.NewServer(box)
+	t.Cleanup(server.Close)
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "RETRY_DELAYS", "100ms", "HANDLER_TIMEOUT", "1s", "LEASE", "2s", "COMPENSATE_AFTER", "15s",
+		"DEAD_LETTER_WEBHOOK", server.URL, "DEAD_LETTER_WEBHOOK_SECRET", "between us")
+	const n = 20
+	orders := shop.Orders(w.rng, "order", n, skus)
+	if err := shop.Stock(t.Context(), w.db, skus, 1000); err != nil {
+		t.Fatal(err)
+	}
+	daemon := w.join()
+	w.ready(daemon.Process)
+	w.eventually("the bookmark", 30*time.Second, func() bool { return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1 })
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("all are dead", 30*time.Second, func() bool { return w.rows(dedup.Dead) == n })
+	// when the reservations come
+	if err := shop.SeedReserved(t.Context(), w.db, orders); err != nil {
+		t.Fatal(err)
+	}
+	w.remember()
+	w.eventually("people are told", 30*time.Second, func() bool { return len(box.got()) >= n })
+	w.eventually("all come back and have their effect", time.Minute, func() bool { return w.rows(dedup.Success) == n })
+	w.stop(daemon.Process)
+	for _, letter := range box.got() {
+		if letter.Reason != "exhausted" || letter.Replays != 0 || letter.Tag != "stock.rollback" {
+			t.Errorf("told of %+v", letter)
+		}
+	}
+	if len(box.bad) > 0 {
+		t.Errorf("requests that could not be read: %v", box.bad)
+	}
+	if strings.Contains(w.logs.String(), "nothing acts on it") || strings.Contains(w.logs.String(), "between us") {
+		t.Error("the log says that a setting is not used, or a secret")
+	}
+	w.judge(oracle.Allowance{})
+}
+
+// Given a webhook that never answers and a queue that is gone, when the daemon is stopped, then it stops at once.
+func TestAKeeperInTroubleDoesNotHoldADrainUp(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	w := newWorld(t, "HANDLER_TIMEOUT", "1s", "LEASE", "2s", "DEAD_LETTER_WEBHOOK", server.URL, "LOG_RETENTION", "24h")
+	orders := w.open(10)
+	daemon := w.join()
+	w.eventually("the bookmark", 30*time.Second, func() bool { return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1 })
+	w.publish(w.route.Rollbacks(orders)...)
+	w.ended(10, 30*time.Second)
+	w.publish(oracle.Sent{Publishing: w.route.Message("no json", []byte("{")), Fate: oracle.ToDie(wire.ReasonMalformed)})
+	select {
+	case <-asked:
+	case <-time.After(time.Minute):
+		t.Fatal("the webhook was never called")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // the webhook would wait for ten seconds
+	defer cancel()
+	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
+		t.Errorf("the daemon ended with %d (%v), want 0 at once", code, err)
+	}
+	w.judge(oracle.Allowance{})
+}
