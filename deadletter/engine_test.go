@@ -14,7 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -117,9 +116,7 @@ func TestALetterMovedByHandAfterAReplayIsProcessed(t *testing.T) {
 	w.wantQueues(0, 1)
 	cured.Store(true)
 	// when somebody moves the new letter as it is, as a shovel does
-	d := w.get(rabbit.DeadQueue(w.queue))
-	delete(d.Headers, "x-delivery-count")
-	w.broker.Publish("", w.queue, stack.Message{Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2})
+	w.shovel()
 	w.wantEffects(1)
 	w.wantStatus(dedup.Success, 2, 1)
 }

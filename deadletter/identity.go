@@ -27,6 +27,10 @@ type letter struct {
 	// conflicted: it was filed as conflict, whatever became of that row.
 	conflicted bool
 
+	line   *Line        // of the file that it comes from
+	former *dedup.Entry // its body was mended: what becomes of the former one
+	bar    Why          // why it must not be replayed, whatever its row says
+
 	followers []*letter // letters of the same message in the same pass
 	why       Why       // why it stays; "" while it does not
 	err       error     // more about that
@@ -171,6 +175,14 @@ func (lt *letter) deadAt() time.Time {
 	return lt.info.DeadAt
 }
 
+// mayMatch is false when the letter cannot have one of the filter's keys, whatever its row says: so a run for a few keys
+// among many letters asks the database nothing about the others. A filed key begins with sha256:, of what is no matter.
+func (lt *letter) mayMatch(f Filter) bool {
+	return len(f.Keys) == 0 || slices.ContainsFunc(f.Keys, func(key string) bool {
+		return key == lt.own.Key.Name || strings.HasPrefix(key, "sha256:")
+	})
+}
+
 // matches reports whether the filter chooses the letter.
 func (lt *letter) matches(f Filter) bool {
 	named := func(want string, part func(dedup.Key) string) bool {
@@ -212,7 +224,7 @@ func deathTimes(h rabbit.Table) (times []time.Time) {
 // entry is what the letter leaves in its row. A dead row has it all.
 func (lt *letter) entry() dedup.Entry {
 	e := dedup.Entry{Key: lt.id.Key, BodyHash: lt.id.BodyHash, MessageID: lt.MessageID}
-	if lt.row.Status != dedup.Dead {
+	if lt.row.Status != dedup.Dead || lt.former != nil {
 		e.Body, e.Properties = lt.Body, wire.MarshalProperties(lt.Delivery)
 	}
 	return e

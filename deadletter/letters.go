@@ -58,6 +58,7 @@ const (
 type Letters struct {
 	o       Options
 	keyFrom []wire.KeySource
+	hold    time.Duration // how long a pass through the queue may hold letters
 }
 
 // New checks o. It touches no server.
@@ -82,7 +83,7 @@ func New(o Options) (*Letters, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
-	return &Letters{o: o, keyFrom: sources}, nil
+	return &Letters{o: o, keyFrom: sources, hold: holdTime}, nil
 }
 
 // Queue is the dead-letter queue's name.

@@ -88,10 +88,9 @@ type Letter struct {
 // List reads a page of dead letters from the consumer log, the latest first. It never touches the queue. After is where
 // the last page ended, "" for the first; the cursor returned is "" after the last page.
 func (l *Letters) List(ctx context.Context, f Filter, after dedup.Cursor) ([]Letter, dedup.Cursor, error) {
-	rows, next, err := l.o.Records.List(ctx, dedup.Filter{
-		Group: l.o.Group, Statuses: []dedup.Status{dedup.Dead},
-		Tag: f.Tag, Keys: f.Keys, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Limit: f.Limit, After: after,
-	})
+	q := l.query(f)
+	q.After = after
+	rows, next, err := l.o.Records.List(ctx, q)
 	if err != nil {
 		return nil, "", fmt.Errorf("list dead letters: %w", err)
 	}
@@ -100,6 +99,14 @@ func (l *Letters) List(ctx context.Context, f Filter, after dedup.Cursor) ([]Let
 		letters[i] = l.letterOf(r)
 	}
 	return letters, next, nil
+}
+
+// query asks the log for the letters that f chooses.
+func (l *Letters) query(f Filter) dedup.Filter {
+	return dedup.Filter{
+		Group: l.o.Group, Statuses: []dedup.Status{dedup.Dead},
+		Tag: f.Tag, Keys: f.Keys, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Limit: f.Limit,
+	}
 }
 
 // letterOf is a dead row as a letter.

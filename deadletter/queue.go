@@ -45,8 +45,11 @@ type taken struct {
 	from *channel
 }
 
-// ack tells the broker to forget a letter.
+// ack tells the broker to forget a letter. One that comes from a file has nothing to forget.
 func (t *taken) ack() error {
+	if t.from == nil {
+		return nil
+	}
 	if err := t.from.sub.Ack(t.Tag, false); err != nil {
 		return err
 	}
@@ -107,12 +110,13 @@ func (q *queue) leave(ctx context.Context, ready int) {
 	for _, c := range q.all {
 		_ = c.sub.Cancel(ctx) // a lost ack brings back a stale letter, which the next run drops
 	}
-	for _, c := range q.all {
-		_ = c.sub.Close() // the connection is closed next, whatever this says
-	}
 	if len(q.all) == 0 {
 		return
 	}
+	for _, c := range q.all {
+		_ = c.sub.Close() // what is still unacked goes back when the connection is closed, whatever this says
+	}
+	q.got, q.all = q.acked(), nil
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -371,7 +371,7 @@ func TestProgressEndsAtAllLetters(t *testing.T) {
 	w.dead(wire.ReasonExhausted, names("k", 450)...)
 	var steps []deadletter.Progress
 	w.replay(all, deadletter.ReplayOptions{Progress: func(p deadletter.Progress) { steps = append(steps, p) }})
-	if n := len(steps); n < 3 || steps[n-1] != (deadletter.Progress{Seen: 450, Found: 450}) {
+	if n := len(steps); n < 3 || steps[n-1] != (deadletter.Progress{Seen: 450, Found: 450, Done: 450}) {
 		t.Errorf("progress = %v, want at least three steps up to 450 of 450", steps)
 	}
 }

@@ -9,11 +9,18 @@ type Result struct {
 	Seen   int  `json:"seen"`    // letters that were read
 
 	Replayed    int `json:"replayed"`     // reopened, published, acked
+	Mended      int `json:"mended"`       // of them, those with another body than their rows had
 	Discarded   int `json:"discarded"`    // ended and acked
 	Stale       int `json:"stale"`        // acked: their identity had ended already
 	Duplicates  int `json:"duplicates"`   // acked: further letters of a message that the run has just replayed or discarded
 	NotSelected int `json:"not_selected"` // stay: the filter or the limit left them out
 	Later       int `json:"later"`        // stay: they came, or died again, after the run began
+	Unseen      int `json:"unseen"`       // stay: the run ended before it came to them
+
+	// What became of the replayed letters until the end of the run, as far as it watched them.
+	Applied     int `json:"applied"`      // their effect is committed
+	FailedAgain int `json:"failed_again"` // an attempt failed: they are tried again, or dead again
+	Unsettled   int `json:"unsettled"`    // nothing yet
 
 	// Parked counts the letters of Left that were replayed as often as is allowed. They are marked in their rows.
 	Parked int `json:"parked"`
@@ -41,17 +48,18 @@ func (l Left) String() string {
 	return text
 }
 
-// Progress is how far a run has come.
-type Progress struct {
-	Seen, Found int
-}
-
 func (r *Result) done(lt *letter) {
 	reason := lt.reason()
 	if reason == "" {
 		reason = "unknown"
 	}
 	r.ByReason[reason]++
+}
+
+func (r *Result) mended(lt *letter) {
+	if lt.former != nil {
+		r.Mended++
+	}
 }
 
 func (r *Result) leave(lt *letter, why Why, err error) {

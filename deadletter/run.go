@@ -14,34 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-// ReplayOptions say how to replay.
-type ReplayOptions struct {
-	// By is the person or process; it stands in the story of each row.
-	By string
-	// Force also takes letters without a row that are older than the log's retention, and those whose key another body had
-	// whose row is gone. Each of them may have had its effect, which then happens again. And it takes parked letters.
-	Force bool
-	// Discarded also takes letters whose identity a person has discarded.
-	Discarded bool
-	// DryRun changes nothing and counts what would be.
-	DryRun bool
-	// Progress, if set, is called after every window of letters, by the goroutine that called Replay.
-	Progress func(Progress)
-}
-
-// DiscardOptions say how to discard.
-type DiscardOptions struct {
-	By, Why  string // who, and why: both stand in the row
-	DryRun   bool
-	Progress func(Progress)
-}
-
-// window is how many letters go through the steps together.
-const window = 200
-
-// windowTimeout bounds what a window does after the run was asked to stop: letters in hand are finished, not dropped.
-const windowTimeout = time.Minute
-
 // run is one Replay or Discard.
 type run struct {
 	l         *Letters
@@ -49,24 +21,32 @@ type run struct {
 	o         ReplayOptions
 	discard   bool
 	because   string // of a discard
+	from      string // the file that the letters come from; "" for the queue
 	began     time.Time
-	token     string // begins the owner of every row it reopens; no other run has it
-	count     int    // tokens given out
+	token     string    // begins the owner of every row it reopens; no other run has it
+	count     int       // tokens given out
+	next      time.Time // when the rate allows the next letters
 	queue     *queue
 	publisher *rabbit.Publisher
+	watch     *watch
 	result    Result
 	parked    []dedup.Row     // of the letters of a window that are not to be replayed again
 	missing   map[string]bool // keys of the filter that no letter had so far
+
+	// Of letters from a file whose messages are confirmed: the replays that the run gave their rows, and what their messages
+	// say they are.
+	sent   map[dedup.Key]int
+	owners map[dedup.Key]bool
 }
 
 // Replay puts the letters that f chooses back on the main queue, their rows reopened. The set is frozen: what was in the
 // dead-letter queue when Replay began. Letters that stay, and why, are in the result, which is good beside an error too.
 //
-// The error says why the run ended early: a server that went away, or ctx. Letters that were not finished are in the queue;
-// run it again. Nothing is lost and nothing has two effects, also when the process is killed half-way.
+// The error says why the run ended early: a server that went away, too many failures, or ctx. Letters that were not finished
+// are in the queue; run it again. Nothing is lost and nothing has two effects, also when the process is killed half-way.
 func (l *Letters) Replay(ctx context.Context, f Filter, o ReplayOptions) (Result, error) {
-	r := &run{l: l, f: f, o: o}
-	if err := r.all(ctx); err != nil {
+	r := l.newRun(f, o)
+	if err := r.do(ctx, r.throughQueue); err != nil {
 		return r.result, fmt.Errorf("replay dead letters: %w", err)
 	}
 	return r.result, nil
@@ -75,25 +55,25 @@ func (l *Letters) Replay(ctx context.Context, f Filter, o ReplayOptions) (Result
 // Discard ends the letters that f chooses: their rows say discarded, by whom and why, and they leave the queue. For the rest
 // it is like Replay.
 func (l *Letters) Discard(ctx context.Context, f Filter, o DiscardOptions) (Result, error) {
-	r := &run{l: l, f: f, o: ReplayOptions{By: o.By, DryRun: o.DryRun, Progress: o.Progress}, discard: true, because: o.Why}
-	if err := r.all(ctx); err != nil {
+	r := l.newRun(f, ReplayOptions{By: o.By, DryRun: o.DryRun, Progress: o.Progress})
+	r.discard, r.because = true, o.Why
+	if err := r.do(ctx, r.throughQueue); err != nil {
 		return r.result, fmt.Errorf("discard dead letters: %w", err)
 	}
 	return r.result, nil
 }
 
-// all takes the letters window by window, until all that were there at the beginning are seen or the limit is reached.
-func (r *run) all(ctx context.Context) (err error) {
-	r.began = time.Now()
-	r.result = Result{DryRun: r.o.DryRun, ByReason: map[string]int{}, Left: []Left{}, NotFound: []string{}}
-	r.missing = map[string]bool{}
-	for _, key := range r.f.Keys {
-		r.missing[key] = true
-	}
-	if err := r.f.validate(); err != nil {
+func (l *Letters) newRun(f Filter, o ReplayOptions) *run {
+	r := &run{l: l, f: f, o: o, began: time.Now(), token: "replay/" + uuid.NewString() + "/", missing: map[string]bool{}}
+	r.result = Result{DryRun: o.DryRun, ByReason: map[string]int{}, Left: []Left{}, NotFound: []string{}}
+	return r
+}
+
+// do opens what a run needs, lets it go its way, and waits for the outcomes of what it watches.
+func (r *run) do(ctx context.Context, way func(context.Context) error) (err error) {
+	if err := errors.Join(r.f.validate(), r.o.validate()); err != nil {
 		return err
 	}
-	r.token = "replay/" + uuid.NewString() + "/"
 	conn, err := rabbit.Dial(ctx, r.l.amqp())
 	if err != nil {
 		return brokerError(err)
@@ -102,41 +82,90 @@ func (r *run) all(ctx context.Context) (err error) {
 	r.publisher = rabbit.NewPublisher(r.l.amqp())
 	defer func() { err = errors.Join(err, r.publisher.Close(context.WithoutCancel(ctx))) }()
 	r.queue = &queue{conn: conn, name: r.l.Queue()}
-	defer func() { r.queue.leave(context.WithoutCancel(ctx), r.result.Found-r.queue.acked()) }()
-	if r.result.Found, _, err = conn.Depth(ctx, r.queue.name); err != nil {
+	r.watch = r.newWatch()
+	if err := way(ctx); err != nil {
+		return err
+	}
+	return r.watch.settle(ctx)
+}
+
+// throughQueue takes the letters window by window, until all that were there at the beginning are seen or the limit is
+// reached.
+func (r *run) throughQueue(ctx context.Context) (err error) {
+	defer func() {
+		r.queue.leave(context.WithoutCancel(ctx), r.result.Found-r.queue.acked())
+		if err != nil || r.enough() {
+			r.result.Unseen = r.result.Found - r.result.Seen
+		}
+	}()
+	if r.result.Found, _, err = r.queue.conn.Depth(ctx, r.queue.name); err != nil {
 		return brokerError(err)
 	}
-	if err := r.pass(ctx); err != nil || r.enough() {
-		return err
+	for {
+		r.newPass()
+		whole, err := r.pass(ctx)
+		if err != nil {
+			return err
+		}
+		if whole {
+			break
+		}
+		r.queue.leave(context.WithoutCancel(ctx), r.result.Found-r.queue.acked())
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+	}
+	if r.enough() {
+		return nil
 	}
 	r.result.NotFound = slices.AppendSeq(r.result.NotFound, maps.Keys(r.missing))
 	slices.Sort(r.result.NotFound)
 	return nil
 }
 
-// pass goes through the queue once.
-func (r *run) pass(ctx context.Context) error {
+// newPass forgets what will be seen again: what the last pass gave back.
+func (r *run) newPass() {
+	r.result.Seen = r.queue.acked()
+	r.result.NotSelected, r.result.Later, r.result.Parked, r.result.Left = 0, 0, 0, []Left{}
+	for _, key := range r.f.Keys {
+		r.missing[key] = r.missing[key] || r.queue.got == 0
+	}
+}
+
+// pass goes through the queue once; whole is false when it must begin anew with what is left, because it has held letters
+// for long.
+func (r *run) pass(ctx context.Context) (whole bool, err error) {
+	began, acked := time.Now(), r.queue.acked()
 	for r.result.Seen < r.result.Found && !r.enough() {
-		taken, err := r.queue.next(ctx, min(window, r.result.Found-r.result.Seen))
+		taken, err := r.queue.next(ctx, min(r.handful(), r.result.Found-r.result.Seen))
 		if err != nil {
-			return brokerError(err)
+			return false, brokerError(err)
 		}
 		if len(taken) == 0 {
-			return nil // another run took the rest
+			return true, nil // another run took the rest
 		}
 		letters := make([]*letter, len(taken))
 		for i, t := range taken {
 			letters[i] = r.l.read(t)
 		}
 		r.result.Seen += len(letters)
-		if err := r.window(ctx, letters); err != nil {
-			return err
+		if err := r.window(ctx, letters, r.l.lookUp); err != nil {
+			return false, err
 		}
-		if r.o.Progress != nil {
-			r.o.Progress(Progress{Seen: r.result.Seen, Found: r.result.Found})
+		r.tell()
+		if time.Since(began) > r.l.hold && r.queue.acked() > acked { // else it would come no further the next time
+			return false, nil
 		}
 	}
-	return nil
+	return true, nil
+}
+
+// handful is how many letters are taken from the queue together: with a low rate no more than go in a minute.
+func (r *run) handful() int {
+	if r.o.Rate > 0 && r.o.Rate*60 < window {
+		return max(1, int(r.o.Rate*60))
+	}
+	return window
 }
 
 func brokerError(err error) error {
@@ -151,29 +180,100 @@ func (r *run) enough() bool {
 	return r.f.Limit > 0 && r.result.Replayed+r.result.Discarded >= r.f.Limit
 }
 
-// window is the life of some letters. Those in hand are finished although ctx ends.
-func (r *run) window(ctx context.Context, letters []*letter) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), windowTimeout, fmt.Errorf("a window of letters took over %v", windowTimeout))
-	defer cancel()
+// finishing is a context for letters in hand: they are finished although ctx ends.
+func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), windowTimeout, fmt.Errorf("some letters took over %v", windowTimeout))
+}
+
+// window is the life of some letters.
+func (r *run) window(ctx context.Context, letters []*letter, lookUp func(context.Context, []*letter, bool) error) error {
+	letters = slices.DeleteFunc(letters, func(lt *letter) bool {
+		no := !lt.mayMatch(r.f)
+		if no {
+			r.result.NotSelected++
+		}
+		return no
+	})
 	for len(letters) > 0 {
-		elapsed := time.Since(r.began)
-		if err := r.l.lookUp(ctx, letters, r.o.Discarded); err != nil {
-			return err
+		leaders, waiting, err := r.judge(ctx, letters, lookUp)
+		for err == nil && len(leaders) > 0 {
+			var n int
+			if n, err = r.turn(ctx, len(leaders)); err == nil {
+				err = r.act(ctx, leaders[:n])
+				leaders = leaders[n:]
+			}
 		}
-		leaders, stale, waiting := r.sort(letters, elapsed)
-		if err := errors.Join(r.drop(ctx, stale), r.park(ctx)); err != nil {
-			return err
-		}
-		step := r.replay
-		if r.discard {
-			step = r.end
-		}
-		if err := step(ctx, leaders); err != nil {
+		if err != nil {
+			for _, lt := range leaders {
+				r.result.Seen -= 1 + len(lt.followers)
+			}
+			r.result.Seen -= len(waiting)
 			return err
 		}
 		letters = waiting
 	}
 	return nil
+}
+
+// judge finds out what becomes of letters: it drops the stale ones, notes those that stay and returns those to act on.
+func (r *run) judge(ctx context.Context, letters []*letter, lookUp func(context.Context, []*letter, bool) error) (leaders, waiting []*letter, err error) {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	elapsed := time.Since(r.began)
+	if err := lookUp(ctx, letters, r.o.Discarded); err != nil {
+		return nil, letters, err
+	}
+	leaders, stale, waiting := r.sort(letters, elapsed)
+	return leaders, waiting, errors.Join(r.drop(ctx, stale), r.park(ctx))
+}
+
+// act replays or discards letters, or pretends to.
+func (r *run) act(ctx context.Context, letters []*letter) error {
+	ctx, cancel := finishing(ctx)
+	defer cancel()
+	if r.discard {
+		return r.end(ctx, letters)
+	}
+	return r.replay(ctx, letters)
+}
+
+// turn waits until some of want letters may be replayed, by the rate and by what is watched, and says how many.
+func (r *run) turn(ctx context.Context, want int) (n int, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	n = want
+	if r.watch != nil {
+		room, err := r.watch.room(ctx)
+		if err != nil {
+			return 0, err
+		}
+		n = min(n, room)
+	}
+	if r.o.Rate == 0 || r.o.DryRun {
+		return n, nil
+	}
+	n = min(n, max(1, int(r.o.Rate/4))) // what goes in a quarter of a second
+	for now := time.Now(); r.next.After(now); now = time.Now() {
+		r.tell()
+		if err := wait(ctx, min(r.next.Sub(now), consumersEvery)); err != nil {
+			return 0, err
+		}
+	}
+	r.next = time.Now().Add(time.Duration(float64(n) / r.o.Rate * float64(time.Second)))
+	return n, nil
+}
+
+// tell reports the progress.
+func (r *run) tell() {
+	if r.o.Progress == nil {
+		return
+	}
+	p := Progress{Seen: r.result.Seen, Found: r.result.Found, Done: r.result.Replayed + r.result.Discarded, Failed: r.result.FailedAgain}
+	if r.watch != nil {
+		p.Waiting = len(r.watch.open)
+	}
+	r.o.Progress(p)
 }
 
 // sort judges each letter. Of several letters of one message the first leads and the others follow it: what is committed
@@ -189,6 +289,9 @@ func (r *run) sort(letters []*letter, elapsed time.Duration) (leaders, stale, wa
 		}
 		r.find(lt)
 		v, why := decide(lt.row, r.situation(lt, elapsed, now))
+		if v == act && lt.bar != "" && !(lt.bar == WhyCut && r.o.Force && !lt.line.BodyCut) {
+			v, why = leave, lt.bar
+		}
 		leader := led[lt.id.Key]
 		switch {
 		case v == drop:

@@ -21,6 +21,8 @@ const (
 )
 
 // replay is the way of some letters, each of another identity: reopen (committed), publish (confirmed and routed), ack.
+//
+// One whose message is confirmed is followed from then on, whatever becomes of the ack.
 func (r *run) replay(ctx context.Context, letters []*letter) error {
 	if r.o.DryRun {
 		r.pretend(letters, &r.result.Replayed)
@@ -31,6 +33,13 @@ func (r *run) replay(ctx context.Context, letters []*letter) error {
 		return err
 	}
 	fault = errors.Join(fault, r.publish(ctx, letters))
+	r.watch.add(letters)
+	for _, lt := range letters {
+		if r.sent != nil && lt.why == "" {
+			r.sent[lt.id.Key], r.owners[lt.own.Key] = lt.row.Replays, true
+			r.result.mended(lt)
+		}
+	}
 	if err := r.l.at(PointPublished); err != nil {
 		return err
 	}
@@ -92,7 +101,7 @@ func (r *run) reopenAll(ctx context.Context, letters []*letter, token string) []
 	all := make([]dedup.Reopening, len(letters))
 	for i, lt := range letters {
 		all[i] = dedup.Reopening{From: lt.row, Entry: lt.entry(), Note: dedup.ReplayNote{
-			By: r.o.By, Filter: r.f.String(), Token: token, Discarded: r.o.Discarded,
+			By: r.o.By, Filter: r.chosen(), Token: token, Discarded: r.o.Discarded, Mended: lt.former,
 		}}
 	}
 	rows, errs := r.l.o.Records.ReopenAll(ctx, all)
@@ -104,10 +113,18 @@ func (r *run) reopenAll(ctx context.Context, letters []*letter, token string) []
 	return errs
 }
 
+// chosen is what was asked for, for the story of a row.
+func (r *run) chosen() string {
+	if r.from == "" {
+		return r.f.String()
+	}
+	return fmt.Sprintf("%s from %q", r.f.String(), r.from)
+}
+
 func (r *run) discardAll(ctx context.Context, letters []*letter, _ string) []error {
 	all := make([]dedup.Discarding, len(letters))
 	for i, lt := range letters {
-		all[i] = dedup.Discarding{From: lt.row, Entry: lt.entry(), By: r.o.By, Why: r.because + " (chosen: " + r.f.String() + ")"}
+		all[i] = dedup.Discarding{From: lt.row, Entry: lt.entry(), By: r.o.By, Why: r.because + " (chosen: " + r.chosen() + ")"}
 	}
 	return r.l.o.Records.DiscardAll(ctx, all)
 }

@@ -12,17 +12,20 @@ type Why string
 
 // The reasons to leave a letter.
 const (
-	WhyInProgress  Why = "in_progress"  // a worker has its identity right now
-	WhyMoved       Why = "moved"        // somebody changed the row at the same moment
-	WhyUnknown     Why = "unknown"      // the database's answer was lost; the row may be reopened
-	WhyUnpublished Why = "unpublished"  // the row is reopened, the main queue did not confirm the message
-	WhyOldRow      Why = "old_row"      // its message is published, the row of its former identity could not be ended
-	WhyUnacked     Why = "unacked"      // all is done but the ack; the next run drops it as stale
-	WhyTooOld      Why = "too_old"      // no row, and older than the log's retention: it may have had its effect; force takes it
-	WhyKeyTaken    Why = "key_taken"    // another body had its key, and that row is gone: force takes it
-	WhyParked      Why = "parked"       // replayed as often as Options.MaxReplays allows: force takes it
-	WhyNewerStatus Why = "newer_status" // the row is in a state that a newer version of this program wrote
-	WhyFailed      Why = "failed"       // see its error
+	WhyInProgress  Why = "in_progress" // a worker has its identity right now
+	WhyMoved       Why = "moved"       // somebody changed the row at the same moment
+	WhyUnknown     Why = "unknown"     // the database's answer was lost; the row may be reopened
+	WhyUnpublished Why = "unpublished" // the row is reopened, the main queue did not confirm the message
+	WhyOldRow      Why = "old_row"     // its message is published, the row of its former identity could not be ended
+	WhyUnacked     Why = "unacked"     // all is done but the ack; the next run drops it as stale
+	WhyTooOld      Why = "too_old"     // no row, and older than the log's retention: it may have had its effect; force takes it
+	WhyKeyTaken    Why = "key_taken"   // another body had its key, and that row is gone: force takes it
+	WhyParked      Why = "parked"      // replayed as often as Options.MaxReplays allows: force takes it
+	WhyBadLine     Why = "bad_line"    // a line of the file cannot be read
+	// WhyOtherIdentity: a line's message is not that of the line's row any more. Discard the letter, publish the message.
+	WhyOtherIdentity Why = "other_identity"
+	WhyNewerStatus   Why = "newer_status" // the row is in a state that a newer version of this program wrote
+	WhyFailed        Why = "failed"       // see its error
 )
 
 // verdict says what becomes of a letter.

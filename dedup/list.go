@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"database/sql"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ type Filter struct {
 	Until    time.Time // last transition before; zero: any
 	Limit    int       // 1 to MaxListed; 0 means 100
 	After    Cursor    // where the last page ended; "" for the first
+	Bodies   bool      // read also what each row keeps of its message, as Read does
 }
 
 // Cursor is where a page of List ended. It is opaque, and good for the same filter only.
@@ -92,7 +94,16 @@ func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
 			from = nil
 		}
 		s := l.listText(f, status, tags, from, f.Limit+1-len(found))
-		if err := l.scan(ctx, func(r Row) { found = append(found, r) }, s.String(), s.args...); err != nil {
+		scan := func(rows *sql.Rows) (Row, error) { return l.scanRow(rows) }
+		if f.Bodies {
+			scan = l.scanWhole
+		}
+		err := l.query(ctx, func(rows *sql.Rows) error {
+			r, err := scan(rows)
+			found = append(found, r)
+			return err
+		}, s.String(), s.args...)
+		if err != nil {
 			return nil, "", fmt.Errorf("list rows in %v: %w", status, err)
 		}
 		if len(found) > f.Limit {
@@ -126,7 +137,11 @@ func (f *Filter) check() error {
 
 // listText is the query for one status. The index on status and time ends, like every InnoDB index, in the primary key.
 func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, limit int) (s statement) {
-	s.add("SELECT "+rowColumns+" FROM "+l.table+" WHERE group_name = ?", []byte(f.Group))
+	columns := rowColumns
+	if f.Bodies {
+		columns += ", msg_id, msg_body, properties"
+	}
+	s.add("SELECT "+columns+" FROM "+l.table+" WHERE group_name = ?", []byte(f.Group))
 	s.add(" AND consumer_status = ?", int(status))
 	if f.Tag != "" {
 		s.add(" AND msg_tag = ?", []byte(f.Tag))

@@ -1,0 +1,127 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
+	w := newWorld(t)
+	const n = 300
+	w.dead(wire.ReasonPermanent, names("k", n)...)
+	w.engine().Store(true)
+	waiting := 0
+	res := w.replay(all, deadletter.ReplayOptions{Window: 40, Progress: func(p deadletter.Progress) { waiting = max(waiting, p.Waiting) }})
+	if res.Replayed != n || res.Applied != n || res.FailedAgain != 0 || res.Unsettled != 0 {
+		t.Errorf("%+v; want all %d replayed and applied", res, n)
+	}
+	if waiting > 40 {
+		t.Errorf("%d letters waited at a time, want at most 40", waiting)
+	}
+	w.wantEffects(n)
+}
+
+func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
+	w := newWorld(t)
+	const n = 300
+	w.dead(wire.ReasonPermanent, names("k", n)...)
+	w.engine() // which refuses everything
+	res, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester", Window: 20, MaxFailures: 5})
+	if !errors.Is(err, deadletter.ErrTooManyFailures) || res.FailedAgain < 5 || res.Replayed > 5+20+20 {
+		t.Fatalf("%+v, %v; want it to end after 5 failures and what was under way", res, err)
+	}
+	if res.Unseen != n-res.Replayed {
+		t.Errorf("%d replayed, %d not seen; want %d in all", res.Replayed, res.Unseen, n)
+	}
+	w.wantQueues(0, n)
+}
+
+func TestFailuresOfOthersDoNotEndAReplay(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonPermanent, names("old", 50)...) // dead, and not of this run
+	w.dead(wire.ReasonExhausted, "k")
+	w.engine().Store(true)
+	res := w.replay(deadletter.Filter{Reasons: []string{"exhausted"}}, deadletter.ReplayOptions{Window: 10, MaxFailures: 1})
+	if res.Applied != 1 || res.FailedAgain != 0 {
+		t.Errorf("%+v; want one applied", res)
+	}
+}
+
+func TestAWatchedReplayWithoutADaemonDoesNotWait(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, names("k", 3)...)
+	res := w.replay(all, deadletter.ReplayOptions{Window: 500})
+	if res.Replayed != 3 || res.Unsettled != 3 {
+		t.Errorf("%+v; want 3 replayed, none settled", res)
+	}
+	w.wantQueues(3, 0)
+}
+
+func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, names("k", 30)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	// given no daemon, so that the window stays full
+	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Window: 10, Progress: func(p deadletter.Progress) {
+		if p.Waiting == 10 {
+			cancel()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || res.Replayed != 10 || res.Unseen != 20 || len(res.Left) != 0 {
+		t.Errorf("%+v, %v; want 10 replayed and 20 not seen", res, err)
+	}
+	w.wantQueues(10, 20)
+}
+
+func TestARateBoundsHowFastLettersGo(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, names("k", 12)...)
+	began := time.Now()
+	res := w.replay(all, deadletter.ReplayOptions{Rate: 10})
+	// the first goes at once, each further one at least a tenth of a second later; a slow machine only makes it slower
+	if took := time.Since(began); res.Replayed != 12 || took < time.Second {
+		t.Errorf("%d letters in %v, want 12 in a second at least", res.Replayed, took)
+	}
+	w.wantQueues(12, 0)
+}
+
+func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonPermanent, names("other", 300)...)
+	w.dead(wire.ReasonExhausted, names("k", 600)...)
+	letters := w.letters()
+	letters.Hold(time.Nanosecond) // after every window
+	first := true
+	res, err := letters.Replay(t.Context(), deadletter.Filter{Reasons: []string{"exhausted"}}, deadletter.ReplayOptions{
+		By: "tester", Progress: func(deadletter.Progress) {
+			if first { // a letter that comes now is not of this run
+				w.letter("late")
+			}
+			first = false
+		},
+	})
+	if err != nil || res.Replayed != 600 || res.NotSelected != 300 || res.Seen != 900 || res.Unseen != 0 {
+		t.Errorf("%+v, %v; want 600 replayed, 300 passed", res, err)
+	}
+	w.wantQueues(600, 301)
+}
+
+func TestNonsenseOptionsAreRefused(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, "k")
+	for _, o := range []deadletter.ReplayOptions{{Rate: -1}, {Window: -1}, {Window: deadletter.MaxWindow + 1}, {MaxFailures: -1, Window: 1}, {MaxFailures: 3}} {
+		if _, err := w.letters().Replay(t.Context(), all, o); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+	}
+	w.wantQueues(0, 1)
+	if row := w.row("k"); row.Status != dedup.Dead {
+		t.Errorf("row %v, want dead", row.Status)
+	}
+}
