@@ -1,0 +1,225 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/reconcile"
+)
+
+const day = 24 * time.Hour
+
+func TestNothingIsFoundWhereAllAgree(t *testing.T) {
+	w := newWorld(t)
+	w.dead(true, names("dead", 2300)...) // several pages and channels
+	for i, order := range names("order", 700) {
+		w.success(group, order, time.Hour)
+		w.reservation(order, 1, 2, order, time.Hour)
+		w.reservation(order, 2, 1+i%2*2, "", 2*time.Hour) // the rest of the order, reserved or deducted
+	}
+	w.reservation("whole", 0, 4, "order-00000", time.Hour) // a refusal by a success
+	w.reservation("by a service", 1, 2, "", time.Hour)     // which names nobody
+	r := w.run(nil)
+	w.wantFound(r)
+	if r.Letters != 2300 || r.Rows != 2300 || r.Reservations != 1402 || len(r.Unclear) != 0 {
+		t.Errorf("%d letters, %d rows, %d reservations, %q; want 2300, 2300, 1402, nothing unclear", r.Letters, r.Rows, r.Reservations, r.Unclear)
+	}
+}
+
+func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
+	w := newWorld(t)
+	for name, ago := range map[string]time.Duration{"just due": time.Hour, "long due": time.Hour + 2*time.Second} { // the delay is 1s
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES (?, ?, ?, 2, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))", group, tag, name, int(ago.Seconds())-1)
+	}
+	for name, ago := range map[string]time.Duration{"lease over": time.Hour, "lease long over": time.Hour + 62*time.Second} { // the lease is 1m
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES (?, ?, ?, 0, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))", group, tag, name, int(ago.Seconds()))
+	}
+	w.wantFound(w.run(nil), "overdue lease long over", "overdue long due")
+	if r := w.run(func(o *reconcile.Options) { o.Overdue = time.Minute }); len(r.Findings) != 4 {
+		t.Errorf("after a minute: %q, want all four", found(r))
+	}
+	r := w.run(nil)
+	if r.Findings[0].Hindrance == "" {
+		t.Errorf("%+v does not say that its body is not kept", r.Findings[0])
+	}
+}
+
+func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
+	w := newWorld(t)
+	w.dead(false, "purged", "moving")
+	w.reservation("A", 1, 2, "not yet", time.Minute)
+	w.reservation("B", 1, 2, "never", time.Minute)
+	// given a replay and a daemon that act while the first look is behind and the second is to come
+	moved := false
+	r := w.run(func(o *reconcile.Options) {
+		o.Progress = func(what string, seen int) {
+			if what == "reservations" && !moved {
+				moved = true
+				w.exec("UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1, consumer_timestamp = UTC_TIMESTAMP(6) WHERE msg_key = 'moving'")
+			}
+			if what == "rows" && moved {
+				w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)"+
+					" SELECT ?, ?, 'not yet', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) FROM (SELECT 1 AS one) AS once WHERE NOT EXISTS (SELECT 1 FROM consumer_log AS l WHERE l.msg_key = 'not yet')", group, tag)
+			}
+		}
+	})
+	w.wantFound(r, "dead_without_letter purged", "released_without_success never")
+}
+
+func TestALetterThatSomebodyElseHoldsIsNotMissed(t *testing.T) {
+	w := newWorld(t)
+	w.dead(true, names("k", 10)...)
+	other, err := w.dial().Consume(t.Context(), rabbit.DeadQueue(w.queue), "other", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Collect(t.Context(), 4, time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	r := w.run(func(o *reconcile.Options) { o.Republish = true })
+	w.wantFound(r)
+	if len(r.Unclear) != 1 {
+		t.Errorf("unclear: %q, want that somebody else reads", r.Unclear)
+	}
+	if n := w.broker.Depth(w.queue); n != 0 {
+		t.Errorf("%d messages were sent again whose letters another reader holds", n)
+	}
+}
+
+func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
+	w := newWorld(t)
+	w.success("another group", "shared", time.Hour)
+	w.reservation("1 of another group", 1, 2, "shared", time.Hour)
+	w.reservation("2 older than the retention", 1, 2, "pruned", retention+day)
+	w.reservation("3 gone", 1, 2, "gone", time.Hour)
+	w.dead(true, "died")
+	w.reservation("4 of a dead one", 1, 2, "died", time.Hour)
+	w.reservation("5 refused", 0, 4, "gone too", time.Hour)
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES ('6 of a service', 1, 1, 2, 'our.own', 'x', UTC_TIMESTAMP(6))")
+	// an order whose message is applied, in part, and has the rest reserved; one reserved anew after it; one not released at all
+	w.success(group, "7 in part", time.Hour)
+	w.reservation("7 in part", 1, 2, "7 in part", time.Hour)
+	w.reservation("7 in part", 2, 1, "", 2*time.Hour)
+	w.success(group, "8 again", time.Hour)
+	w.reservation("8 again", 1, 1, "", time.Minute)
+	w.success(group, "9 not at all", time.Hour)
+	w.reservation("9 not at all", 1, 1, "", 2*time.Hour)
+	w.reservation("9 not at all", 2, 3, "", 2*time.Hour)
+	r := w.run(func(o *reconcile.Options) { o.Except = []string{"our.own"} })
+	w.wantFound(r, "released_without_success died", "released_without_success gone", "released_without_success gone too", "success_not_released 9 not at all")
+	if r.TooOld != 1 {
+		t.Errorf("%d releases are too old to be judged, want 1", r.TooOld)
+	}
+	if items := r.Findings[3].Items; !slices.Equal(items, []reconcile.Item{{SKU: 1, Quantity: 1}}) {
+		t.Errorf("to be released: %+v; want sku 1 only, sku 2 is deducted", items)
+	}
+	if r := w.run(func(o *reconcile.Options) { o.Retention = 0 }); r.TooOld != 0 || len(r.Findings) != 6 {
+		t.Errorf("rows are kept for ever: %d too old, %q; want all of them judged", r.TooOld, found(r))
+	}
+	// an adoption ends the two whose rows are gone, not the one that died
+	r = w.run(func(o *reconcile.Options) { o.Except, o.Adopt = []string{"our.own"}, true })
+	if r.Open() != 2 {
+		t.Errorf("%+v; want two mended", r.Findings)
+	}
+	w.wantFound(w.run(func(o *reconcile.Options) { o.Except = []string{"our.own"} }), "released_without_success died", "success_not_released 9 not at all")
+	row, err := w.records.Read(t.Context(), dedup.Key{Group: group, Tag: tag, Name: "gone"})
+	if err != nil || row.Status != dedup.Success {
+		t.Errorf("row %+v, %v; want success", row, err)
+	}
+}
+
+func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
+	w := newWorld(t)
+	w.reservation("A", 1, 2, "gone", time.Hour)
+	if r := w.run(func(o *reconcile.Options) { o.Adopt = true }); len(r.Findings) != 1 || r.Open() != 0 {
+		t.Fatalf("%+v; want it adopted", r.Findings)
+	}
+	// given one whose reservation is held, and then changed, by somebody else just when it is to be adopted
+	w.reservation("B", 1, 2, "gone too", time.Hour)
+	tx, err := w.pool.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, rollback_key = NULL WHERE order_sn = 'B'"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan reconcile.Report)
+	go func() {
+		r, err := reconcile.Run(t.Context(), reconcile.Options{Records: w.records, Letters: w.letters, Group: group, DB: w.db, Settle: time.Millisecond, By: "ann", Adopt: true})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- r
+	}()
+	w.waitForLockWait()
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	r := <-done
+	if r.Open() != 1 || r.Findings[0].Failure == "" {
+		t.Errorf("%+v; want it left, and why", r.Findings)
+	}
+	if row, err := w.records.Read(t.Context(), dedup.Key{Group: group, Tag: tag, Name: "gone too"}); err != nil || row.Status != dedup.Absent {
+		t.Errorf("row %+v, %v; want none", row, err)
+	}
+}
+
+// waitForLockWait waits until a statement waits for a lock.
+func (w *world) waitForLockWait() {
+	w.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(20 * time.Second)
+	defer late.Stop()
+	for {
+		var n int
+		err := w.pool.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE '%FOR UPDATE%' AND id <> CONNECTION_ID()").Scan(&n)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if n > 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late.C:
+			w.t.Fatal("nobody waits for the lock")
+		}
+	}
+}
+
+func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
+	w := newWorld(t)
+	w.dead(true, names("k", 2500)...)
+	w.broker.Purge(rabbit.DeadQueue(w.queue))
+	if r := w.run(nil); len(r.Findings) != 2500 {
+		t.Fatalf("%d found, want 2500", len(r.Findings))
+	}
+	r := w.run(func(o *reconcile.Options) { o.Republish = true })
+	if r.Open() != 0 || w.broker.Depth(w.queue) != 2500 {
+		t.Errorf("%d are left, %d were sent; want all 2500 sent", r.Open(), w.broker.Depth(w.queue))
+	}
+	w.wantFound(w.run(nil))
+}
+
+func TestARunThatIsStoppedSaysSo(t *testing.T) {
+	w := newWorld(t)
+	w.dead(false, "purged")
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := reconcile.Run(ctx, reconcile.Options{
+		Records: w.records, Letters: w.letters, Group: group, Settle: time.Hour, By: "ann", Republish: true,
+		Progress: func(what string, _ int) {
+			if what == "rows" {
+				cancel()
+			}
+		},
+	})
+	if !errors.Is(err, context.Canceled) || w.broker.Depth(w.queue) != 0 {
+		t.Errorf("error %v, %d sent; want that it was stopped, and nothing sent", err, w.broker.Depth(w.queue))
+	}
+}
