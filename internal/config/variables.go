@@ -83,7 +83,7 @@ func working() []Variable {
 		{key: "BATCH_SIZE", Default: "500", rule: ints(1, 10_000), Example: "500",
 			Meaning: "deliveries that a lane takes into one transaction"},
 		{key: "BATCH_LINGER", Default: "2ms", rule: durations(0, 10*time.Second), Example: "2ms",
-			Meaning: "how long a lane waits for its batch to fill, at most; a quarter of it without a delivery ends the wait"},
+			Meaning: "how long a lane waits for its batch to fill, at most; an idle one, half of it after the last delivery"},
 		{key: "PREFETCH", Default: "2 × BATCH_SIZE", given: true, rule: ints(1, 65_535), Example: "1000",
 			Meaning: "unacked deliveries per lane; at least BATCH_SIZE"},
 		{key: "LEASE", Default: "30s", rule: durations(time.Second, time.Hour), Example: "30s",

@@ -67,47 +67,45 @@ func (s *Subscription) start(prefetch int) error {
 	return nil
 }
 
-// Collect waits for one delivery, then takes what comes until limit are there, linger has passed, or nothing came for a
-// quarter of it, and returns them appended to buf[:0]. It returns an error only without deliveries: the cause of ctx, or why the subscription is over, for
-// which Err says the same. The end of a subscription is always something to handle: a broker can end it and leave the
-// connection open.
+// Collect waits for one delivery, then takes what comes until limit are there or linger has passed, and returns them
+// appended to buf[:0]. If it had to wait for the first one, half a linger of silence is enough: where deliveries come
+// seldom, waiting longer only delays the one in hand. It returns an error only without deliveries: the cause of ctx, or
+// why the subscription is over, for which Err says the same. The end of a subscription is always something to handle: a
+// broker can end it and leave the connection open.
 func (s *Subscription) Collect(ctx context.Context, limit int, linger time.Duration, buf []Delivery) ([]Delivery, error) {
 	buf = buf[:0]
 	if limit < 1 {
 		return buf, fmt.Errorf("collect from %q: limit %d is below 1", s.queue, limit)
 	}
-	select {
-	case d, ok := <-s.in:
-		if !ok {
-			return buf, s.over()
+	buf = s.fillReady(limit, buf)
+	silence := linger
+	if len(buf) == 0 {
+		silence /= 2
+		select {
+		case d, ok := <-s.in:
+			if !ok {
+				return buf, s.over()
+			}
+			buf = append(buf, fromClient(&d))
+		case <-ctx.Done():
+			return buf, context.Cause(ctx)
 		}
-		buf = append(buf, fromClient(&d))
-	case <-ctx.Done():
-		return buf, context.Cause(ctx)
 	}
-	if len(buf) < limit && linger > 0 {
-		buf = s.fill(ctx, limit, linger, buf)
-	} else {
-		buf = s.fillReady(limit, buf)
-	}
+	buf = s.fill(ctx, limit, linger, silence, buf)
 	s.mu.Lock()
 	s.open.delivered(buf[len(buf)-1].Tag)
 	s.mu.Unlock()
 	return buf, nil
 }
 
-// gapOfLinger is the part of linger after which a silence ends a batch: where deliveries come seldom, waiting longer only
-// delays the one in hand.
-const gapOfLinger = 4
-
-func (s *Subscription) fill(ctx context.Context, limit int, linger time.Duration, buf []Delivery) []Delivery {
+func (s *Subscription) fill(ctx context.Context, limit int, linger, silence time.Duration, buf []Delivery) []Delivery {
 	end := time.Now().Add(linger)
 	defer s.linger.Stop()
 	for {
-		if buf = s.fillReady(limit, buf); len(buf) == limit {
+		if buf = s.fillReady(limit, buf); len(buf) == limit || linger <= 0 {
 			return buf
 		}
-		s.linger.Reset(min(linger/gapOfLinger, time.Until(end)))
+		s.linger.Reset(min(silence, time.Until(end)))
 		select {
 		case d, ok := <-s.in:
 			if !ok {
