@@ -141,7 +141,26 @@ func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, li
 	if f.Bodies {
 		columns += ", msg_id, msg_body, properties"
 	}
-	s.add("SELECT "+columns+" FROM "+l.table+" WHERE group_name = ?", []byte(f.Group))
+	s.add("SELECT " + columns + " FROM " + l.table)
+	s.choose(f, status)
+	if len(f.Keys) > 0 && f.Tag == "" {
+		s.among("msg_tag", tags) // with the tags, the primary key finds it
+	}
+	if from != nil {
+		s.add(" AND consumer_timestamp <= "+micros, from.At)
+		s.add(" AND (consumer_timestamp < "+micros, from.At)
+		s.add(" OR (msg_tag, msg_key) < (?, ?))", from.Tag, from.Name)
+	}
+	s.add(" ORDER BY consumer_timestamp DESC, msg_tag DESC, msg_key DESC LIMIT ?", limit)
+	return s
+}
+
+// micros turns microseconds since 1970 into a time.
+const micros = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
+
+// choose adds the conditions of a filter for one status.
+func (s *statement) choose(f Filter, status Status) {
+	s.add(" WHERE group_name = ?", []byte(f.Group))
 	s.add(" AND consumer_status = ?", int(status))
 	if f.Tag != "" {
 		s.add(" AND msg_tag = ?", []byte(f.Tag))
@@ -149,26 +168,15 @@ func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, li
 	if len(f.Keys) > 0 {
 		s.among("msg_key", asBytes(f.Keys))
 	}
-	if len(f.Keys) > 0 && f.Tag == "" {
-		s.among("msg_tag", tags) // with the tags, the primary key finds it
-	}
 	if len(f.Reasons) > 0 {
 		s.among("reason", asBytes(f.Reasons))
 	}
-	const at = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
 	if !f.Since.IsZero() {
-		s.add(" AND consumer_timestamp >= "+at, f.Since.UnixMicro())
+		s.add(" AND consumer_timestamp >= "+micros, f.Since.UnixMicro())
 	}
 	if !f.Until.IsZero() {
-		s.add(" AND consumer_timestamp < "+at, f.Until.UnixMicro())
+		s.add(" AND consumer_timestamp < "+micros, f.Until.UnixMicro())
 	}
-	if from != nil {
-		s.add(" AND consumer_timestamp <= "+at, from.At)
-		s.add(" AND (consumer_timestamp < "+at, from.At)
-		s.add(" OR (msg_tag, msg_key) < (?, ?))", from.Tag, from.Name)
-	}
-	s.add(" ORDER BY consumer_timestamp DESC, msg_tag DESC, msg_key DESC LIMIT ?", limit)
-	return s
 }
 
 // among adds the condition that a column has one of values; none of none.
