@@ -107,6 +107,8 @@ const (
 	longestLook  = time.Minute
 	restFactor   = 10
 	longestVain  = time.Hour
+	// withinByItself bounds what some letters do after ctx ended: a daemon that drains waits for them.
+	withinByItself = 10 * time.Second
 )
 
 func (l *Letters) newReplayer(o CompensateOptions) *replayer {
@@ -116,8 +118,7 @@ func (l *Letters) newReplayer(o CompensateOptions) *replayer {
 func (r *replayer) run(ctx context.Context) {
 	look := min(max(r.o.After/4, shortestLook), longestLook)
 	for next := look; ctx.Err() == nil; {
-		rest(ctx, next*3/4+rand.N(next/2))
-		if ctx.Err() != nil {
+		if wait(ctx, next*3/4+rand.N(next/2)) != nil {
 			return
 		}
 		began := time.Now()
@@ -140,7 +141,9 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 	if err != nil || due == 0 {
 		return Result{}, false, err
 	}
-	res, err = r.l.Replay(ctx, Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}, ReplayOptions{By: "compensation by " + r.l.o.Name})
+	res, err = r.l.Replay(ctx, Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}, ReplayOptions{
+		By: "compensation by " + r.l.o.Name, within: withinByItself,
+	})
 	return res, true, err
 }
 

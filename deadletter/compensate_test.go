@@ -110,6 +110,36 @@ func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
 	}
 }
 
+// A daemon that drains waits for letters in hand, but not as long as a person would.
+func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, "k")
+	w.moveBack(time.Hour)
+	// given a reopen that waits for a lock, and an answer to it that never comes
+	tx, err := w.db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() // it has changed nothing
+	if _, err := tx.ExecContext(t.Context(), "SELECT 1 FROM consumer_log FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	w.dsn = proxy.Through(w.dsn) + "?readTimeout=50s"
+	stop := w.compensate(deadletter.CompensateOptions{After: time.Second})
+	w.eventually("the reopen waits", func() (string, bool) {
+		var n int
+		err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'UPDATE `consumer_log`%'").Scan(&n)
+		return "", err == nil && n > 0
+	})
+	proxy.Hold(true)
+	began := time.Now()
+	stop()
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v to stop", took)
+	}
+}
+
 func (w *world) replayDue(after time.Duration) deadletter.Result {
 	w.t.Helper()
 	res, _, err := w.letters().ReplayDue(w.t.Context(), deadletter.CompensateOptions{After: after})

@@ -15,8 +15,9 @@
 //
 // The parts: letters.go opens, list.go reads consumer_log for a person, run.go is the way of the letters through a run,
 // identity.go finds the row that a letter belongs to, verdict.go says without touching a server what a row means for its
-// letter, queue.go reads the queue.
+// letter, queue.go reads the queue. compensate.go replays by itself what is due, tell.go tells a [Compensator] of new letters,
+// webhook.go is one.
 //
-// The package knows MySQL only through package dedup and AMQP only through internal/rabbit. It knows nothing of handlers,
-// HTTP or environment variables.
+// The package knows MySQL only through package dedup and AMQP only through internal/rabbit. It knows nothing of handlers
+// or environment variables, and HTTP only as the sender of a webhook.
 package deadletter

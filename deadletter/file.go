@@ -183,7 +183,7 @@ func (r *run) dropSent(ctx context.Context, letters []*letter) error {
 	if len(letters) == 0 {
 		return nil
 	}
-	ctx, cancel := finishing(ctx)
+	ctx, cancel := r.finishing(ctx)
 	defer cancel()
 	if err := r.l.lookUp(ctx, letters, false); err != nil {
 		return err

@@ -30,6 +30,8 @@ type ReplayOptions struct {
 
 	// Progress, if set, is called after every window of letters and while the run waits, by the goroutine that called Replay.
 	Progress func(Progress)
+
+	within time.Duration // instead of windowTimeout
 }
 
 // MaxWindow bounds ReplayOptions.Window.

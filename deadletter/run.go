@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -181,8 +182,9 @@ func (r *run) enough() bool {
 }
 
 // finishing is a context for letters in hand: they are finished although ctx ends.
-func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.WithoutCancel(ctx), windowTimeout, fmt.Errorf("some letters took over %v", windowTimeout))
+func (r *run) finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	within := cmp.Or(r.o.within, windowTimeout)
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("some letters took over %v", within))
 }
 
 // window is the life of some letters.
@@ -217,7 +219,7 @@ func (r *run) window(ctx context.Context, letters []*letter, lookUp func(context
 
 // judge finds out what becomes of letters: it drops the stale ones, notes those that stay and returns those to act on.
 func (r *run) judge(ctx context.Context, letters []*letter, lookUp func(context.Context, []*letter, bool) error) (leaders, waiting []*letter, err error) {
-	ctx, cancel := finishing(ctx)
+	ctx, cancel := r.finishing(ctx)
 	defer cancel()
 	elapsed := time.Since(r.began)
 	if err := lookUp(ctx, letters, r.o.Discarded); err != nil {
@@ -229,7 +231,7 @@ func (r *run) judge(ctx context.Context, letters []*letter, lookUp func(context.
 
 // act replays or discards letters, or pretends to.
 func (r *run) act(ctx context.Context, letters []*letter) error {
-	ctx, cancel := finishing(ctx)
+	ctx, cancel := r.finishing(ctx)
 	defer cancel()
 	if r.discard {
 		return r.end(ctx, letters)

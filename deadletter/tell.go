@@ -28,19 +28,19 @@ type teller struct {
 }
 
 func (t *teller) run(ctx context.Context) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = tellPause, tellPauses
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval, pauses.MaxInterval = tellPause, tellPauses
 	for ctx.Err() == nil {
 		more, err := t.round(ctx)
 		switch {
 		case err == nil && more:
 		case err == nil:
-			wait.Reset()
-			rest(ctx, tellEvery)
+			pauses.Reset()
+			_ = wait(ctx, tellEvery) // the loop looks at ctx
 		case ctx.Err() == nil:
-			next := wait.NextBackOff()
+			next := pauses.NextBackOff()
 			t.log.WarnContext(ctx, "nobody could be told of new dead letters", "err", err, "next_try_in", next.Round(time.Millisecond))
-			rest(ctx, next)
+			_ = wait(ctx, next)
 		}
 	}
 }
@@ -108,14 +108,4 @@ func (t *teller) tell(ctx context.Context, letters []Letter, upTo int64) error {
 		}
 	}
 	return t.l.o.Records.MoveBookmark(ctx, t.l.o.Group, upTo)
-}
-
-// rest waits, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

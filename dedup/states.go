@@ -107,7 +107,7 @@ type Transition struct {
 }
 
 // transitions is the whole protocol: what is not in it cannot happen. Whoever changes it changes the model in docs/model
-// first.
+// first. Prune is no arrow: it forgets identities that ended so long ago that no copy of their messages can be left.
 var transitions = []Transition{
 	{ActionInsert, Absent, Success, 0, "in the effect's transaction, attempts 1"},
 

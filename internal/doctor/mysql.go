@@ -205,6 +205,9 @@ func rights(cfg config.Config) []right {
 	add(cfg.LogTable, "remark", "SELECT", "INSERT", "UPDATE", "DELETE")
 	add(cfg.LogTable+"_event", "error", "SELECT", "INSERT", "DELETE")
 	add("rollbackd_meta", "value", "SELECT")
+	if cfg.DeadLetterWebhook != "" {
+		add("rollbackd_meta", "value", "INSERT", "UPDATE") // up to where people were told of letters
+	}
 	if cfg.Handler == config.HandlerStock {
 		add("stock", "version", "SELECT", "UPDATE")
 		add("stock_reservation", "status", "SELECT", "INSERT", "UPDATE")
