@@ -13,9 +13,9 @@ import (
 // digest stands for a key in the set of letters: 200,000 of them take some 10 MB.
 type digest [16]byte
 
-func digestOf(k dedup.Key) digest {
+func digestOf(parts ...string) digest {
 	h := sha256.New()
-	for _, part := range []string{k.Group, k.Tag, k.Name} {
+	for _, part := range parts {
 		var n [4]byte
 		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
 		h.Write(n[:])
@@ -24,24 +24,26 @@ func digestOf(k dedup.Key) digest {
 	return digest(h.Sum(nil)[:16])
 }
 
+func digestOfKey(k dedup.Key) digest { return digestOf(k.Group, k.Tag, k.Name) }
+
 // maxKept bounds how many rows are read whole to see whether their message is kept; of the others the repair says so.
 const maxKept = 1000
 
 // confirmLetters looks again and keeps what is found twice.
-func (r *run) confirmLetters(ctx context.Context, first findings) error {
-	second, err := r.lookAtLetters(ctx)
-	if err != nil {
+func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
+	if err := r.lookAtLetters(ctx, s); err != nil {
 		return err
 	}
-	found := first.stood(second)
-	for i := range found {
-		if i < maxKept && lacksCopy(found[i].Kind) {
-			if err := r.hinder(ctx, &found[i]); err != nil {
+	kept := 0
+	for i := range s.found {
+		if kept < maxKept && lacksCopy(s.found[i].Kind) {
+			kept++
+			if err := r.hinder(ctx, &s.found[i]); err != nil {
 				return err
 			}
 		}
 	}
-	r.report.Findings = append(r.report.Findings, found...)
+	r.report.Findings = append(r.report.Findings, s.found...)
 	return nil
 }
 
@@ -49,7 +51,7 @@ func lacksCopy(k Kind) bool { return k == DeadWithoutLetter || k == Overdue }
 
 // hinder says of a message whether its row holds it whole.
 func (r *run) hinder(ctx context.Context, f *Finding) error {
-	row, err := r.Records.Read(ctx, f.row.Key)
+	row, err := r.Records.Read(ctx, f.key)
 	if err != nil {
 		return err
 	}
@@ -62,46 +64,46 @@ func (r *run) hinder(ctx context.Context, f *Finding) error {
 // lookAtLetters reads the queue first and the rows after it: a daemon confirms a letter before it writes the row, and a
 // replay moves the row before it takes the letter away. So a row that was dead before the first letter was read, and is
 // dead still, must have been among them.
-func (r *run) lookAtLetters(ctx context.Context) (findings, error) {
+func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 	began := time.Now()
-	found, letters := findings{}, map[digest]struct{}{}
+	letters := map[digest]struct{}{}
 	r.report.Letters, r.report.Rows = 0, 0
 	res, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
 		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
-		Each: func(s deadletter.Surveyed) error {
-			letters[digestOf(s.Row.Key)] = struct{}{}
-			switch s.Row.Status {
+		Each: func(letter deadletter.Surveyed) error {
+			letters[digestOfKey(letter.Row.Key)] = struct{}{}
+			switch letter.Row.Status {
 			case dedup.Absent:
-				f := aboutRow(LetterWithoutRow, s.Row)
-				f.Reason = s.Reason
-				if s.Why != "" && !r.Force {
-					f.Hindrance = string(s.Why)
+				f := aboutRow(LetterWithoutRow, letter.Row)
+				f.Reason = letter.Reason
+				if letter.Why != "" && !r.Force {
+					f.Hindrance = string(letter.Why)
 				}
-				found.add(f)
+				s.add(f)
 			case dedup.Success, dedup.Discarded:
-				found.add(aboutRow(StaleLetter, s.Row))
+				s.add(aboutRow(StaleLetter, letter.Row))
 			}
 			return nil
 		},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.report.Letters = res.Seen
 	if res.Others > 0 && len(r.report.Unclear) == 0 {
 		r.report.Unclear = append(r.report.Unclear, "somebody else was reading "+r.Letters.Queue()+", so rows were not compared with letters: run it again")
 	}
-	return found, r.lookAtRows(ctx, func(row dedup.Row) {
-		_, hasLetter := letters[digestOf(row.Key)]
+	return r.lookAtRows(ctx, func(row dedup.Row) {
+		_, hasLetter := letters[digestOfKey(row.Key)]
 		late := r.Records.Overdue(row) >= r.Overdue
 		switch {
 		case res.Others > 0: // it may hold the letter
 		case row.Status == dedup.Dead && !hasLetter && row.Age > time.Since(began):
-			found.add(aboutRow(DeadWithoutLetter, row))
+			s.add(aboutRow(DeadWithoutLetter, row))
 		case row.Status != dedup.Dead && late && hasLetter:
-			found.add(aboutRow(InterruptedReplay, row))
+			s.add(aboutRow(InterruptedReplay, row))
 		case row.Status != dedup.Dead && late:
-			found.add(aboutRow(Overdue, row))
+			s.add(aboutRow(Overdue, row))
 		}
 	})
 }

@@ -38,7 +38,7 @@ func (r *run) chosen(kinds ...Kind) map[dedup.Key]*Finding {
 	chosen := map[dedup.Key]*Finding{}
 	for i := range r.report.Findings {
 		if f := &r.report.Findings[i]; slices.Contains(kinds, f.Kind) {
-			chosen[f.row.Key] = f
+			chosen[f.key] = f
 		}
 	}
 	return chosen
@@ -72,7 +72,7 @@ func (r *run) adoptLetters(ctx context.Context) error {
 // while the row is written.
 func (r *run) adoptReleases(ctx context.Context) error {
 	for _, f := range r.chosen(ReleasedWithoutSuccess) {
-		if f.row.Status != dedup.Absent {
+		if f.version.Status != dedup.Absent {
 			continue
 		}
 		err := r.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
@@ -85,7 +85,7 @@ func (r *run) adoptReleases(ctx context.Context) error {
 			}) {
 				return fmt.Errorf("order %q is not %s by it any more", f.Order, f.Was)
 			}
-			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, f.row.Key, r.By, fmt.Sprintf("adopted: order %q is %s by it", f.Order, f.Was))
+			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, f.key, r.By, fmt.Sprintf("adopted: order %q is %s by it", f.Order, f.Was))
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		switch {
 		case err == nil, errors.Is(err, dedup.ErrExists):
@@ -104,7 +104,7 @@ func (r *run) republish(ctx context.Context) error {
 	chosen := r.chosen(DeadWithoutLetter, Overdue)
 	var rows []dedup.Row
 	for _, f := range chosen {
-		rows = append(rows, f.row)
+		rows = append(rows, dedup.Row{Key: f.key, Version: f.version, At: *f.Since})
 	}
 	if len(rows) == 0 {
 		return nil

@@ -69,24 +69,14 @@ type Finding struct {
 	// Failure is why mending was tried and did not work.
 	Failure string `json:"failure,omitempty"`
 
-	row dedup.Row
+	key     dedup.Key // of the row
+	version dedup.Version
 }
 
 // Item is a quantity of one sku.
 type Item struct {
 	SKU      int64 `json:"sku_id"`
 	Quantity int64 `json:"quantity"`
-}
-
-func (f *Finding) id() findingID {
-	return findingID{f.Kind, f.Tag, f.Key, f.Order, f.SKU, f.row.Version}
-}
-
-type findingID struct {
-	kind            Kind
-	tag, key, order string
-	sku             int64
-	version         dedup.Version
 }
 
 // Report is what a run found. The names of its JSON form are stable.
@@ -143,6 +133,8 @@ type run struct {
 	report Report
 	groups []string
 	tags   []string
+
+	suspects []string // orders with which something was wrong at the first look
 }
 
 // Run looks, mends if it was asked to, and reports. It stops at the first server that does not answer; the report is then
@@ -169,28 +161,27 @@ func Run(ctx context.Context, o Options) (Report, error) {
 
 // all looks at everything, a moment later again at what disagreed, and mends what stood.
 func (r *run) all(ctx context.Context) error {
-	letters, err := r.lookAtLetters(ctx)
-	if err != nil {
+	letters, orders := firstLook(), firstLook()
+	if err := r.lookAtLetters(ctx, letters); err != nil {
 		return err
 	}
-	var orders findings
 	if r.DB != nil {
-		if orders, err = r.lookAtStock(ctx); err != nil {
+		if err := r.lookAtStock(ctx, orders); err != nil {
 			return err
 		}
 	}
-	if len(letters)+len(orders) > 0 {
+	if len(letters.seen)+len(orders.seen) > 0 {
 		if err := r.wait(ctx); err != nil {
 			return err
 		}
 	}
-	if len(letters) > 0 {
-		if err := r.confirmLetters(ctx, letters); err != nil {
+	if len(letters.seen) > 0 {
+		if err := r.confirmLetters(ctx, letters.secondLook()); err != nil {
 			return err
 		}
 	}
-	if len(orders) > 0 {
-		if err := r.confirmStock(ctx, orders); err != nil {
+	if len(orders.seen) > 0 {
+		if err := r.confirmStock(ctx, orders.secondLook()); err != nil {
 			return err
 		}
 	}
@@ -209,26 +200,33 @@ func (r *run) wait(ctx context.Context) error {
 	}
 }
 
-// findings are those of one look, by what makes them the same at the next look.
-type findings map[findingID]Finding
+// sieve keeps what is found at both looks. Of the first it holds 16 bytes per finding: a purged queue may give 200,000.
+type sieve struct {
+	first map[digest]bool // nil at the first look itself
+	seen  map[digest]bool
+	found []Finding // at the second look
+}
 
-func (f findings) add(one Finding) { f[one.id()] = one }
+func firstLook() *sieve             { return &sieve{seen: map[digest]bool{}} }
+func (s *sieve) secondLook() *sieve { return &sieve{first: s.seen, seen: map[digest]bool{}} }
 
-// stood are those that the second look met again.
-func (f findings) stood(again findings) (both []Finding) {
-	for id := range f {
-		if one, ok := again[id]; ok {
-			both = append(both, one)
-		}
+// add takes a finding; the same one twice at one look counts once.
+func (s *sieve) add(f Finding) {
+	id := digestOf(string(f.Kind), f.Tag, f.Key, f.Order, fmt.Sprint(f.SKU, f.version))
+	if s.seen[id] {
+		return
 	}
-	return both
+	s.seen[id] = true
+	if s.first[id] {
+		s.found = append(s.found, f)
+	}
 }
 
 func aboutRow(kind Kind, row dedup.Row) Finding {
-	row.Remark, row.BodyHash = "", nil // there may be very many
-	f := Finding{Kind: kind, Tag: row.Tag, Key: row.Name, Status: row.Status.String(), Reason: row.Reason, row: row}
+	f := Finding{Kind: kind, Tag: row.Tag, Key: row.Name, Status: row.Status.String(), Reason: row.Reason, key: row.Key, version: row.Version}
 	if row.Status != dedup.Absent {
-		f.Since = &row.At
+		at := row.At // a pointer into row would keep all of it
+		f.Since = &at
 	}
 	return f
 }

@@ -25,46 +25,39 @@ const (
 //
 // It begins with the reservations because they say which message released them, while a success row does not say which
 // order it was about: its body is gone. So of those rows only the ones are checked whose key is the order's number.
-func (r *run) lookAtStock(ctx context.Context) (found findings, err error) {
+func (r *run) lookAtStock(ctx context.Context, s *sieve) (err error) {
 	if r.groups, err = r.Records.Groups(ctx, maxGroups); err != nil {
-		return nil, err
+		return err
 	}
 	if r.tags, err = r.Records.Tags(ctx, r.Group); err != nil {
-		return nil, err
+		return err
 	}
-	found = findings{}
-	err = r.orders(ctx, func(orders [][]stock.Reservation) error { return r.judge(ctx, orders, found, &r.report.TooOld) })
+	err = r.orders(ctx, func(orders [][]stock.Reservation) error { return r.judge(ctx, orders, s, &r.report.TooOld) })
 	if err != nil {
-		return nil, err
+		return err
 	}
 	negative, err := stock.Negative(ctx, r.DB.WithContext(ctx), maxNegative)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, sku := range negative { // it is committed, whatever moves
 		r.report.Findings = append(r.report.Findings, Finding{Kind: NegativeStock, SKU: sku})
 	}
-	return found, nil
+	return nil
 }
 
 // confirmStock looks again at the orders with which something was wrong, and keeps what is found twice.
-func (r *run) confirmStock(ctx context.Context, first findings) error {
-	second := findings{}
-	seen := map[string]bool{}
-	for _, f := range first {
-		if seen[f.Order] {
-			continue
-		}
-		seen[f.Order] = true
-		rows, err := stock.ReservationsOf(ctx, r.DB.WithContext(ctx), f.Order)
+func (r *run) confirmStock(ctx context.Context, s *sieve) error {
+	for _, order := range slices.Compact(r.suspects) { // they come in order
+		rows, err := stock.ReservationsOf(ctx, r.DB.WithContext(ctx), order)
 		if err != nil {
 			return err
 		}
-		if err := r.judge(ctx, [][]stock.Reservation{rows}, second, new(int)); err != nil {
+		if err := r.judge(ctx, [][]stock.Reservation{rows}, s, new(int)); err != nil {
 			return err
 		}
 	}
-	r.report.Findings = append(r.report.Findings, first.stood(second)...)
+	r.report.Findings = append(r.report.Findings, s.found...)
 	return nil
 }
 
@@ -102,7 +95,7 @@ func (r *run) orders(ctx context.Context, each func([][]stock.Reservation) error
 
 // judge finds what is wrong with some orders. Reservations were read before the log is: a message's release and its
 // success row become visible together.
-func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, found findings, tooOld *int) error {
+func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve, tooOld *int) error {
 	var keys []dedup.Key
 	for _, order := range orders {
 		keys = append(keys, r.keysOf(order)...)
@@ -114,7 +107,12 @@ func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, found fin
 	}
 	for _, order := range orders {
 		for _, reservation := range order {
-			r.judgeOne(reservation, order, rows, found, tooOld)
+			if f, ok := r.judgeOne(reservation, order, rows, tooOld); ok {
+				s.add(f)
+				if s.first == nil {
+					r.suspects = append(r.suspects, f.Order)
+				}
+			}
 		}
 	}
 	return nil
@@ -143,7 +141,7 @@ func (r *run) isForeign(row stock.Reservation) bool {
 	return row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag))
 }
 
-func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows map[dedup.Key]dedup.Row, found findings, tooOld *int) {
+func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows map[dedup.Key]dedup.Row, tooOld *int) (f Finding, wrong bool) {
 	switch {
 	case r.isForeign(row):
 	case row.Named && (row.Status == stock.Released || row.Status == stock.Refused):
@@ -153,26 +151,27 @@ func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows ma
 		case r.Retention > 0 && row.Age > r.Retention-slack:
 			*tooOld++
 		default:
-			f := aboutRow(ReleasedWithoutSuccess, by)
+			f = aboutRow(ReleasedWithoutSuccess, by)
 			f.Order, f.Was = row.OrderSN, row.Status
-			found.add(f)
+			return f, true
 		}
 	case row.Named:
-		f := aboutRow(NamedNotReleased, r.applied(row, rows))
+		f = aboutRow(NamedNotReleased, r.applied(row, rows))
 		f.Order, f.SKU, f.Was = row.OrderSN, row.SKU, row.Status
 		f.Items = []Item{{row.SKU, row.Quantity}}
-		found.add(f)
+		return f, true
 	case row.Status == stock.Reserved:
 		for _, tag := range r.tags {
 			by := rows[dedup.Key{Group: r.Group, Tag: tag, Name: row.OrderSN}]
 			// What was reserved after the success is another matter, and so is what a message with items left alone.
 			if by.Status == dedup.Success && row.UpdatedAt.Before(by.At.Add(time.Minute)) && !names(order, tag, row.OrderSN) {
-				f := aboutRow(SuccessNotReleased, by)
+				f = aboutRow(SuccessNotReleased, by)
 				f.Order, f.Was, f.Items = row.OrderSN, row.Status, reservedOf(order)
-				found.add(f)
+				return f, true
 			}
 		}
 	}
+	return f, false
 }
 
 // applied is the row of the message that a reservation names: the one in success, in whatever group, else that of ours.
