@@ -13,7 +13,8 @@
 // take goes back to its place when the run ends: RabbitMQ counts that as a delivery, of which the dead-letter queue allows
 // a million, so reading drops nothing.
 //
-// The parts: letters.go opens, list.go reads consumer_log for a person, run.go is the way of the letters through a run,
+// The parts: letters.go opens, list.go, show.go and line.go read consumer_log for a person, run.go is the way of the letters
+// through a run, file.go that of letters from an export, watch.go looks what becomes of them,
 // identity.go finds the row that a letter belongs to, verdict.go says without touching a server what a row means for its
 // letter, queue.go reads the queue. compensate.go replays by itself what is due, tell.go tells a [Compensator] of new letters,
 // webhook.go is one.

@@ -291,3 +291,35 @@ func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 	w.wantEffects(1)
 	w.wantStatus(dedup.Success, 2, 1)
 }
+
+func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
+	w := newWorld(t)
+	const n = 120
+	w.dead(wire.ReasonPermanent, names("k", n)...)
+	w.engine().Store(true)
+	_, lines := w.export()
+	done := make(chan error, 2)
+	for _, body := range []string{`{"mended":1}`, `{"mended":2}`} {
+		var mended []deadletter.Line
+		for _, ln := range lines {
+			ln.Body = []byte(body)
+			mended = append(mended, ln)
+		}
+		text, letters := file(t, mended...), w.letters()
+		go func() {
+			_, err := letters.ReplayFrom(t.Context(), "f", strings.NewReader(text), all, deadletter.ReplayOptions{By: "tester"})
+			done <- err
+		}()
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Errorf("ReplayFrom: %v", err)
+		}
+	}
+	w.eventually("an empty dead-letter queue", func() (string, bool) {
+		w.replay(all, deadletter.ReplayOptions{})
+		return "letters", w.broker.Depth(rabbit.DeadQueue(w.queue)) == 0
+	})
+	w.wantEffects(n)
+	w.wantQueues(0, 0)
+}

@@ -330,6 +330,7 @@ func (r *run) pretend(letters []*letter, counter *int) {
 	for _, lt := range letters {
 		*counter++
 		r.result.done(lt)
+		r.result.mended(lt)
 		r.result.Duplicates += len(lt.followers)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -25,6 +26,8 @@ const (
 	maxPublishBody = 256 << 10
 	// publishWindow is how many messages wait for their confirmation together.
 	publishWindow = 500
+	// maxLetterLine is the longest line of an export.
+	maxLetterLine = 2 << 20
 	// maxBadLines is how many bad lines are shown one by one.
 	maxBadLines = 20
 )
@@ -43,6 +46,7 @@ publishing the file again is safe, because the daemon knows the messages by thei
 		Args:    cobra.MaximumNArgs(1),
 	}
 	field := cmd.Flags().String("key-field", "", "field of the body whose value becomes the message_id, by default the message's key (default: none, so that the key is the body's hash)")
+	letters := cmd.Flags().Bool("letters", false, "FILE is an export of dead letters: put each on the main queue ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
 	tag := cmd.Flags().String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the routing key)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := a.loadConfig()
@@ -58,9 +62,15 @@ publishing the file again is safe, because the daemon knows the messages by thei
 			defer f.Close()
 			from = f
 		}
+		if *letters && (*field != "" || *tag != "") {
+			return usageErrorf("--letters says key and tag: without --key-field and --tag")
+		}
 		p, err := a.newPublishing(cfg, *field, *tag)
 		if err != nil {
 			return err
+		}
+		if *letters {
+			p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", cfg.Queue), maxLetterLine
 		}
 		return p.run(cmd.Context(), from)
 	}
@@ -75,6 +85,10 @@ type publishing struct {
 	tag   string
 	to    *rabbit.Publisher
 
+	make    func(line []byte, whole bool) (p rabbit.Publishing, flaw string) // no body: an empty line
+	where   string                                                           // they go, in words
+	longest int                                                              // bytes of a line
+
 	batch     []rabbit.Publishing
 	lines     []int // of the batch
 	published int
@@ -83,6 +97,12 @@ type publishing struct {
 
 func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, error) {
 	p := &publishing{a: a, cfg: cfg, tag: tag, to: rabbit.NewPublisher(rabbitConfig(cfg, "publish"))}
+	p.where = fmt.Sprintf("to exchange %q with routing key %q", cfg.Exchange, cfg.RoutingKeys[0])
+	p.longest = maxPublishBody
+	p.make = func(line []byte, whole bool) (rabbit.Publishing, string) {
+		m, flaw := p.message(line, whole)
+		return rabbit.Publishing{Exchange: cfg.Exchange, Key: cfg.RoutingKeys[0], Message: m}, flaw
+	}
 	if tag != "" {
 		if err := (dedup.Key{Group: cfg.Group, Tag: tag, Name: "any"}).Validate(); err != nil || strings.HasPrefix(tag, "rollbackd.") {
 			return nil, usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag, wire.MaxTagBytes)
@@ -102,21 +122,21 @@ func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, 
 func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	defer func() {
 		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
-		_, printErr := fmt.Fprintf(p.a.stdout, "published %d messages to exchange %q with routing key %q\n", p.published, p.cfg.Exchange, p.cfg.RoutingKeys[0])
+		_, printErr := fmt.Fprintf(p.a.stdout, "published %d messages %s\n", p.published, p.where)
 		if printErr != nil {
 			err = errors.Join(err, fmt.Errorf("write the output: %w", printErr))
 		}
 	}()
-	lines := bufio.NewReaderSize(from, maxPublishBody+2)
+	lines := bufio.NewReaderSize(from, p.longest+2)
 	for number := 1; ; number++ {
 		line, whole, err := readLine(lines)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read line %d: %w", number, err)
 		}
-		if msg, flaw := p.message(line, whole); flaw != "" {
+		if msg, flaw := p.make(line, whole); flaw != "" {
 			p.reject(number, flaw)
-		} else if msg.Body != nil {
-			p.batch = append(p.batch, rabbit.Publishing{Exchange: p.cfg.Exchange, Key: p.cfg.RoutingKeys[0], Message: msg})
+		} else if msg.Message.Body != nil {
+			p.batch = append(p.batch, msg)
 			p.lines = append(p.lines, number)
 		}
 		if len(p.batch) == publishWindow || err != nil {
@@ -171,6 +191,30 @@ func (p *publishing) message(line []byte, whole bool) (m rabbit.Message, flaw st
 	}
 	m.MessageID = id.Key.Name
 	return m, ""
+}
+
+// letter makes a message of a line of an export, or says what is wrong with it.
+func (p *publishing) letter(line []byte, whole bool) (to rabbit.Publishing, flaw string) {
+	text := bytes.TrimSpace(line)
+	switch {
+	case !whole:
+		return to, fmt.Sprintf("is larger than %d bytes", maxLetterLine)
+	case len(text) == 0:
+		return to, ""
+	}
+	ln, err := deadletter.ParseLine(text)
+	if err != nil {
+		return to, err.Error()
+	}
+	if ln.BodyCut {
+		return to, "has only a part of the body: the log cut it"
+	}
+	m, err := ln.Message()
+	if err != nil {
+		return to, "cannot be made a message: " + err.Error()
+	}
+	m.DeliveryMode = rabbit.Persistent
+	return rabbit.Publishing{Key: p.cfg.Queue, Message: m.Message}, ""
 }
 
 func (p *publishing) reject(line int, why string) {

@@ -74,6 +74,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`[-.\w]+/\d+/\d{15,}/\d+/\d+`), "WORKER"},
 	{regexp.MustCompile(`rollbackd:[-\w]{43}`), "rollbackd:HASH"},
 	{regexp.MustCompile(`for another \d+m?\d*s`), "for another WHILE"},
+	{regexp.MustCompile(`\{"\$int64":"1\d{12}"\}`), `{"$int64":"MS"}`},
 	{regexp.MustCompile(`"x-published-at-ms\\":\d+`), `"x-published-at-ms\":MS`},
 	{regexp.MustCompile(`\b[\w%]*:\*\*\*@`), "USER:***@"},
 	{regexp.MustCompile(`rollbackd_test_\w+`), "DATABASE"},

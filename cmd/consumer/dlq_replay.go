@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+)
+
+func newDLQReplayCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Put dead letters back on the main queue",
+		Long: `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or more of the
+conditions, which must all hold. Taken are the letters that are in the queue when it begins, the oldest first; those that
+die again meanwhile wait for the next replay. Cure the cause first, and restart the daemons when their settings changed.
+
+It looks what becomes of them: at most --window letters wait for the daemon at a time, and in the end it waits for the last
+ones while a daemon consumes and gets on. With --max-failures it stops when the cause is not cured after all. --no-wait
+replays at full speed and looks at nothing.
+
+It may be interrupted at any time and run again: the letters in hand are finished, nothing is lost and nothing happens
+twice. The exit code is 1 when a chosen letter stays in the queue, the list says why, and when no letter has a --key. A
+letter that was replayed ROLLBACKD_MAX_REPLAYS times is parked: it stays until --force.
+
+--from takes the letters from an export, whether or not the queue still has them. A body in it may be mended: the row takes
+it, and the letter with the former one is dropped. The message must stay the one that it was: with a key from the body's
+hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter and publish the message.`,
+		Example: "  " + a.name + ` dlq replay --reason exhausted --since 24h --dry-run
+  ` + a.name + ` dlq replay --all --rate 50 --max-failures 20
+  ` + a.name + " dlq replay --from mended.ndjson",
+		Args: cobra.NoArgs,
+	}
+	out := addOutputFlag(cmd)
+	filter := addFilterFlags(cmd)
+	flags := cmd.Flags()
+	all := flags.Bool("all", false, "choose all letters")
+	limit := flags.Int("limit", 0, "replay at most so many; 0: no limit")
+	by := addByFlag(cmd)
+	var o deadletter.ReplayOptions
+	flags.BoolVar(&o.DryRun, "dry-run", false, "change nothing, count what would be done")
+	flags.BoolVar(&o.Force, "force", false, "also letters whose row is gone and that are older than ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens again; and letters that were replayed ROLLBACKD_MAX_REPLAYS times")
+	flags.BoolVar(&o.Discarded, "discarded", false, "also letters whose identity was discarded")
+	flags.Float64Var(&o.Rate, "rate", 0, "replay at most so many per second; 0: as many as can be")
+	flags.IntVar(&o.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
+	flags.IntVar(&o.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or are dead again; 0: only count them")
+	noWait := flags.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
+	from := flags.String("from", "", "take the letters from this FILE, an export; - is the standard input")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f, err := filter.choose(time.Now(), *all || *from != "" && !filter.narrow(), *limit)
+		switch {
+		case err != nil:
+			return err
+		case *noWait && (o.MaxFailures != 0 || flags.Changed("window")):
+			return usageErrorf("--no-wait looks at nothing: without --max-failures and --window")
+		case o.Window < 1 || o.Window > deadletter.MaxWindow:
+			return usageErrorf("--window %d: want 1 to %d", o.Window, deadletter.MaxWindow)
+		case o.MaxFailures < 0:
+			return usageErrorf("--max-failures %d is negative", o.MaxFailures)
+		case !(o.Rate >= 0) || math.IsInf(o.Rate, 0):
+			return usageErrorf("--rate %v: want 0 or more letters per second", o.Rate)
+		}
+		if *noWait {
+			o.Window = 0
+		}
+		lines, closeLines, err := a.openInput(*from)
+		if err != nil {
+			return err
+		}
+		defer closeLines()
+		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters, progress func(deadletter.Progress)) (deadletter.Result, error) {
+			o.By, o.Progress = by.name(), progress
+			if *from != "" {
+				return letters.ReplayFrom(ctx, *from, lines, f, o)
+			}
+			return letters.Replay(ctx, f, o)
+		})
+	}
+	return cmd
+}
+
+// openInput opens a file, or the standard input for "-".
+func (a *app) openInput(path string) (io.Reader, func(), error) {
+	if path == "" || path == "-" {
+		return a.stdin, func() {}, nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, usageErrorf("the letters: %w", err)
+	}
+	return file, func() { _ = file.Close() }, nil
+}
+
+func newDLQDiscardCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "discard",
+		Short: "End dead letters for good",
+		Long: `End dead letters for good: they leave the queue, their rows say discarded, by whom and why, and every further copy of
+their messages is acked without an effect. Which letters is said as for replay.`,
+		Example: "  " + a.name + ` dlq discard --key 20261121-0001 --why "a test order"`,
+		Args:    cobra.NoArgs,
+	}
+	out := addOutputFlag(cmd)
+	filter := addFilterFlags(cmd)
+	flags := cmd.Flags()
+	all := flags.Bool("all", false, "choose all letters")
+	limit := flags.Int("limit", 0, "discard at most so many; 0: no limit")
+	by := addByFlag(cmd)
+	var o deadletter.DiscardOptions
+	flags.BoolVar(&o.DryRun, "dry-run", false, "change nothing, count what would be done")
+	flags.StringVar(&o.Why, "why", "", "the reason, for whoever asks later; required")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f, err := filter.choose(time.Now(), *all, *limit)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(o.Why) == "" {
+			return usageErrorf("--why is missing: say why these letters may end without an effect")
+		}
+		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters, progress func(deadletter.Progress)) (deadletter.Result, error) {
+			o.By, o.Progress = by.name(), progress
+			return letters.Discard(ctx, f, o)
+		})
+	}
+	return cmd
+}
+
+// moveLetters runs a replay or a discard and shows what it did, also when it ended early.
+func (a *app) moveLetters(ctx context.Context, out *output, move func(context.Context, *deadletter.Letters, func(deadletter.Progress)) (deadletter.Result, error)) error {
+	cfg, err := a.loadConfig()
+	if err != nil {
+		return err
+	}
+	letters, closeAll, err := a.openLetters(ctx, cfg, "dlq")
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	progress := a.newProgress(time.Now())
+	res, err := move(ctx, letters, progress.show)
+	progress.end()
+	if err != nil && res.Seen == 0 {
+		return a.lettersError(cfg, err)
+	}
+	printErr := out.render(a.stdout, res, resultTable(res))
+	if out.chosen == outputTable {
+		a.explainLeft(res.Left)
+	}
+	if err != nil {
+		return errors.Join(printErr, a.lettersError(cfg, err))
+	}
+	return errors.Join(printErr, a.undone(letters.Queue(), res))
+}
+
+// undone is the error of a run that did less than it was asked to.
+func (a *app) undone(queue string, res deadletter.Result) error {
+	var errs []error
+	if n := len(res.NotFound); n > 0 {
+		for _, key := range res.NotFound[:min(n, maxShown)] {
+			fmt.Fprintf(a.stderr, "%s: no letter in %s has key %s and fulfils the other conditions; '%s log explain' says what became of it\n", a.name, queue, printable(key), a.name)
+		}
+		errs = append(errs, fmt.Errorf("keys that no letter has: %d", n))
+	}
+	if n := len(res.Left); n > 0 {
+		errs = append(errs, fmt.Errorf("chosen letters that stay in the queue: %d", n))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,107 @@
+package deadletter_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// bigEnv asks for the size that the issue names; without it the test is as large as fits into an ordinary run.
+const bigEnv = "ROLLBACKD_TEST_BIG"
+
+// childEnv makes the test binary a process that replays, to be killed.
+const childEnv = "ROLLBACKD_TEST_REPLAY"
+
+func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
+	n := 3000
+	if os.Getenv(bigEnv) != "" {
+		n = 200_000
+	}
+	w := newWorld(t)
+	w.deadMany(wire.ReasonExhausted, n)
+	keys := names("k", n)
+	var chosen []string
+	for i := range 12 {
+		chosen = append(chosen, keys[i*(n-1)/11])
+	}
+	// given a replay that is killed with SIGKILL when it has replayed some of them
+	w.killedReplay(chosen)
+	w.wantTogether(n)
+	// when it is done again
+	began := time.Now()
+	res := w.replay(deadletter.Filter{Keys: chosen}, deadletter.ReplayOptions{})
+	t.Logf("%d letters by key among %d: %v", len(chosen), n, time.Since(began).Round(10*time.Millisecond))
+	if res.Replayed == 0 || len(res.Left) != 0 || res.Unseen != 0 {
+		t.Errorf("%+v; want the rest replayed", res)
+	}
+	// then those are in the main queue, every other letter is where it was
+	w.eventually("all other letters", func() (string, bool) {
+		return "fewer", w.broker.Depth(rabbit.DeadQueue(w.queue)) == n-len(chosen)
+	})
+	var reopened, dead int
+	if err := w.db.QueryRowContext(t.Context(), "SELECT SUM(consumer_status = 2 AND replays > 0), SUM(consumer_status = 3 AND replays = 0) FROM consumer_log").Scan(&reopened, &dead); err != nil {
+		t.Fatal(err)
+	}
+	if reopened != len(chosen) || dead != n-len(chosen) {
+		t.Errorf("%d rows reopened, %d dead; want %d and %d", reopened, dead, len(chosen), n-len(chosen))
+	}
+	for _, key := range chosen {
+		if row := w.row(key); row.Status != dedup.Failed {
+			t.Errorf("%s is %v, want reopened", key, row.Status)
+		}
+	}
+}
+
+// killedReplay starts a process that replays keys slowly and kills it after its first ones.
+func (w *world) killedReplay(keys []string) {
+	w.t.Helper()
+	cmd := exec.CommandContext(w.t.Context(), os.Args[0], "-test.run=^TestChildThatReplays$")
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.dsn, w.amqpURL, w.queue, strings.Join(keys, ",")}, "\n"))
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; {
+		var reopened int
+		if err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2").Scan(&reopened); err != nil {
+			w.t.Error(err)
+		}
+		if reopened >= 3 || w.t.Failed() || time.Now().After(deadline) {
+			break
+		}
+		<-tick.C
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		w.t.Errorf("the replay had ended by itself: %v", err)
+	}
+	if err := cmd.Wait(); err == nil {
+		w.t.Error("the replay had ended by itself")
+	}
+}
+
+// wantTogether waits until the broker has taken back what the dead process held: no letter is missing.
+func (w *world) wantTogether(n int) {
+	w.t.Helper()
+	w.eventually("all letters in either queue", func() (string, bool) {
+		return "fewer", w.broker.Depth(w.queue)+w.broker.Depth(rabbit.DeadQueue(w.queue)) >= n
+	})
+}
+
+// TestChildThatReplays is the process that is killed; as a test of its own it does nothing.
+func TestChildThatReplays(t *testing.T) {
+	settings := strings.Split(os.Getenv(childEnv), "\n")
+	if len(settings) != 4 {
+		return
+	}
+	w := &world{t: t, dsn: settings[0], amqpURL: settings[1], queue: settings[2], keyFrom: keyFrom}
+	// a letter a second, so that it cannot be done before it is killed
+	w.replay(deadletter.Filter{Keys: strings.Split(settings[3], ",")}, deadletter.ReplayOptions{Rate: 1})
+}
