@@ -26,10 +26,13 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 	stop := s.daemon()
 	s.run(`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":1,"quantity":2}]}`+"\n", "publish", "--key-field", "id")
 	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-	s.run(`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":2,"quantity":3}]}`+"\n"+
-		`{"id":"k-3","order_sn":"A-1","items":[]}`+"\n"+
-		`{"id":"k-4","order_sn":"\u0041-1","items":[{"sku_id":2,"quantity":99}]}`+"\n"+
-		`{"id":"k-5","order_sn":"A-12"}`+"\n", "publish", "--key-field", "id")
+	for i, body := range []string{ // one after the other, so that the list has their order
+		`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":2,"quantity":3}]}`, `{"id":"k-3","order_sn":"A-1","items":[]}`,
+		`{"id":"k-4","order_sn":"\u0041-1","items":[{"sku_id":2,"quantity":99}]}`, `{"id":"k-5","order_sn":"A-12"}`,
+	} {
+		s.run(body+"\n", "publish", "--key-field", "id")
+		s.eventually(db, i+1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	}
 	s.broker.Publish("", s.queue, stack.Message{MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2})
 	s.eventually(db, 5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()

@@ -38,9 +38,10 @@ func (s *shell) paste(command string) {
 		fmt.Fprintf(&s.script, "$ %s    # mended: %d of %d\n\n", strings.Join(args, " "), len(report.Findings)-report.Open(), len(report.Findings))
 		return
 	}
-	if s.run(stdin, args[1:]...) != exitDone {
-		s.t.Errorf("%q failed", command)
+	if _, stderr, code := runCLI(s.t, s.environ, stdin, args[1:]...); code != exitDone {
+		s.t.Errorf("%q failed: %s", command, stderr)
 	}
+	fmt.Fprintf(&s.script, "$ %s\n\n", strings.Join(args, " "))
 }
 
 func words(t *testing.T, command string) (all []string) {
