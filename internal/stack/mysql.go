@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -41,8 +42,15 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Ser
 		return nil, fmt.Errorf("write the accounts of mysql: %w", err)
 	}
 	// Option files of the machine must not change a test's server. The user must be named: as root the server refuses to run otherwise.
-	base := []string{"--no-defaults", "--user=" + account.Username, "--datadir=" + filepath.Join(dir, "data")}
-	if err := installMySQL(ctx, program, dir, base); err != nil {
+	data := filepath.Join(dir, "data")
+	base := []string{"--no-defaults", "--user=" + account.Username, "--datadir=" + data}
+	var own *disk
+	if o.MySQLDisk != 0 {
+		if own, err = makeDisk(sp, data, o.MySQLDisk); err != nil {
+			return nil, err
+		}
+	}
+	if err := installMySQL(ctx, sp, program, dir, base); err != nil {
 		return nil, err
 	}
 	args := append(append(base, "--port="+strconv.Itoa(ports[0]), "--init-file="+initFile,
@@ -52,7 +60,7 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Ser
 	config := mysql.NewConfig()
 	config.User, config.Passwd, config.Net, config.Addr = "root", password, "tcp", loopback(ports[0])
 	return &Server{
-		kind: KindMySQL, dir: dir, addr: config.Addr, url: config.FormatDSN(),
+		kind: KindMySQL, dir: dir, addr: config.Addr, url: config.FormatDSN(), disk: own,
 		main: &process{
 			name: "mysql", spawner: sp, logPath: filepath.Join(dir, "mysql.log"),
 			command: func() *exec.Cmd {
@@ -80,14 +88,20 @@ func accountsSQL(password string) string {
 }
 
 // installMySQL makes the system tables: MariaDB has a program of its own for it, MySQL's server does it itself.
-func installMySQL(ctx context.Context, program, dir string, base []string) error {
+func installMySQL(ctx context.Context, sp *spawner, program, dir string, base []string) error {
 	cmd := exec.CommandContext(ctx, program, append(base, "--initialize-insecure")...)
 	if installer, err := findProgram("mariadb-install-db"); err == nil && filepath.Base(program) == "mariadbd" {
 		cmd = exec.CommandContext(ctx, installer, append(base, "--auth-root-authentication-method=normal", "--skip-test-db")...)
 	}
 	cmd.Dir, cmd.Env = dir, environment(dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("make the system tables of mysql: %w\n%s", err, out)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := sp.start(cmd) // where the data may be on a disk that no other thread sees
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return fmt.Errorf("make the system tables of mysql: %w\n%s", err, &out)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"errors"
 	"net/url"
 	"os"
 	"slices"
@@ -36,6 +37,9 @@ func own(t testing.TB, o Options) *Server {
 		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, kind.env())
 	}
 	s, err := Start(t.Context(), o)
+	if errors.Is(err, ErrNoDisk) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,31 +18,34 @@ import (
 // Linux sends a child its parent-death signal when the *thread* that started it ends, not the process. A Go thread may end at any time, so
 // the starting thread is locked and kept until every child is gone. When the process is killed, the thread dies with it, and so do they.
 type spawner struct {
-	starts chan func()
-	done   chan struct{}
+	calls chan func()
+	done  chan struct{}
 }
 
 func newSpawner() *spawner {
-	s := &spawner{starts: make(chan func()), done: make(chan struct{})}
+	s := &spawner{calls: make(chan func()), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		for start := range s.starts {
-			start()
+		for call := range s.calls {
+			call()
 		}
 	}()
 	return s
 }
 
-func (s *spawner) start(cmd *exec.Cmd) error {
+func (s *spawner) start(cmd *exec.Cmd) error { return s.do(cmd.Start) }
+
+// do runs f on the thread.
+func (s *spawner) do(f func() error) error {
 	result := make(chan error, 1)
-	s.starts <- func() { result <- cmd.Start() }
+	s.calls <- func() { result <- f() }
 	return <-result
 }
 
 // close ends the thread. Children that are still alive are killed by the kernel.
 func (s *spawner) close() {
-	close(s.starts)
+	close(s.calls)
 	<-s.done
 }
 

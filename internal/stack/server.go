@@ -36,6 +36,7 @@ type Server struct {
 	t       testing.TB                                                // nil outside tests
 	frozen  atomic.Bool
 	node    *rabbitNode // nil but for RabbitMQ
+	disk    *disk       // nil but for a MySQL that asked for one
 }
 
 // URL is how a client reaches the server: an amqp URL, a DSN in go-sql-driver's form for MySQL, a redis URL.

@@ -33,6 +33,9 @@ type Options struct {
 	RabbitMQPlugins []string
 	// MySQLArgs are added to the server's command line, for instance --lower-case-table-names=1.
 	MySQLArgs []string
+	// MySQLDisk, if not 0, puts MySQL's data on a file system of its own of so many bytes, in memory, so that [Server.FillDisk] can fill it.
+	// Where this process may not mount, [Start] returns [ErrNoDisk].
+	MySQLDisk int64
 	// RedisArgs are added to the server's command line.
 	RedisArgs []string
 	// Log receives one line for each server that was started; nil discards them.
@@ -128,7 +131,7 @@ func startWith(ctx context.Context, kind Kind, dir string, prepare func(ctx cont
 			_ = server.end() // the folder goes with the stack's
 		}
 		errs = append(errs, fmt.Errorf("start %s: %w", kind, err))
-		if errors.Is(err, errNotInstalled) || ctx.Err() != nil {
+		if errors.Is(err, errNotInstalled) || errors.Is(err, ErrNoDisk) || ctx.Err() != nil {
 			break
 		}
 	}

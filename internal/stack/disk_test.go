@@ -1,0 +1,58 @@
+package stack
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
+	s := OwnMySQLOnDisk(t, 400<<20)
+	mounts, err := os.ReadFile("/proc/thread-self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(mounts), s.dir) {
+		t.Error("the machine sees the disk")
+	}
+	db, err := openMySQL(s.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("CREATE TABLE x (id INT PRIMARY KEY AUTO_INCREMENT, b BLOB NOT NULL)"); err != nil {
+		t.Fatal(err)
+	}
+	insert := func() error {
+		_, err := db.Exec("INSERT INTO x (b) VALUES (?)", strings.Repeat("x", 4000))
+		return err
+	}
+
+	s.FillDisk()
+
+	for range 10_000 { // what InnoDB has set aside is soon used up
+		if err = insert(); err != nil {
+			break
+		}
+	}
+	if full, ok := errors.AsType[*mysql.MySQLError](err); !ok || full.Number != 1114 {
+		t.Errorf("INSERT on a full disk = %v, want error 1114", err)
+	}
+
+	s.FreeDisk()
+
+	if err := insert(); err != nil {
+		t.Errorf("INSERT on a disk that is free again: %v", err)
+	}
+
+	// One that died of it is started again, with its disk.
+	s.FillDisk()
+	s.Kill()
+	s.FreeDisk()
+	if err := insert(); err != nil {
+		t.Errorf("INSERT after a death on a full disk: %v", err)
+	}
+}
