@@ -173,8 +173,14 @@ func (w *world) letter(key string) {
 	w.put(d, w.identify(d), wire.CopyOptions{Attempt: 3})
 }
 
-// dead makes letters with their rows, in one go.
+// dead makes letters with their rows, in one go, a second ago.
 func (w *world) dead(reason wire.Reason, keys ...string) {
+	w.t.Helper()
+	w.deadNow(reason, keys...)
+	w.moveBack(time.Second)
+}
+
+func (w *world) deadNow(reason wire.Reason, keys ...string) {
 	w.t.Helper()
 	var batch []rabbit.Publishing
 	var rows []dedup.Letter
@@ -192,7 +198,6 @@ func (w *world) dead(reason wire.Reason, keys ...string) {
 	if err := w.records.DeadAll(w.t.Context(), rows); err != nil {
 		w.t.Fatal(err)
 	}
-	w.moveBack(time.Second)
 }
 
 func entry(id wire.Identity, d rabbit.Delivery) dedup.Entry {
@@ -203,8 +208,9 @@ func entry(id wire.Identity, d rabbit.Delivery) dedup.Entry {
 func (w *world) deadMany(reason wire.Reason, n int) {
 	w.t.Helper()
 	for keys := range slices.Chunk(names("k", n), 5000) {
-		w.dead(reason, keys...)
+		w.deadNow(reason, keys...)
 	}
+	w.moveBack(time.Second)
 }
 
 // moveBack makes all rows so much older.

@@ -206,3 +206,12 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 		t.Errorf("exit %d, %v, %s %s; want one replayed, two left", code, err, out.String(), stderr.String())
 	}
 }
+
+func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
+	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), remark = CONCAT(CHAR(27), ']0;title')`)
+	stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "show", "A-1")
+	if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") || !strings.Contains(stdout, `{"x":"\x1b[31m\x07yyy`) {
+		t.Errorf("exit %d, %d bytes, %q, %s", code, len(stdout), stdout[:min(len(stdout), 1500)], stderr)
+	}
+}
