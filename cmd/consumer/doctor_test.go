@@ -134,7 +134,8 @@ func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 	s.run("", "migrate")
 	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event", "SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
 		"SELECT, UPDATE ON stock", "SELECT, INSERT, UPDATE ON stock_reservation")
-	checks, code := s.examine("ROLLBACKD_MYSQL_DSN=" + withParam(dsn, "clientFoundRows=true"))
+	checks, code := s.examine("ROLLBACKD_MYSQL_DSN="+withParam(dsn, "clientFoundRows=true"), "ROLLBACKD_DEAD_LETTER_WEBHOOK=http://127.0.0.1:1/")
+	wantCheck(t, checks, code, doctor.Fail, "right", "INSERT on rollbackd_meta:")
 	for _, what := range []string{"INSERT", "UPDATE"} {
 		wantCheck(t, checks, code, doctor.Fail, "right", what+" on consumer_log:")
 	}

@@ -208,6 +208,9 @@ func rights(cfg config.Config) []right {
 	if cfg.DeadLetterWebhook != "" {
 		add("rollbackd_meta", "value", "INSERT", "UPDATE") // up to where people were told of letters
 	}
+	if cfg.DeadLetterWebhook != "" { // how far it was told stands there
+		add("rollbackd_meta", "value", "INSERT", "UPDATE")
+	}
 	if cfg.Handler == config.HandlerStock {
 		add("stock", "version", "SELECT", "UPDATE")
 		add("stock_reservation", "status", "SELECT", "INSERT", "UPDATE")
