@@ -24,12 +24,11 @@ const (
 // watch follows the letters of a run after their replay, by their rows: at most a window of them have no outcome. A nil
 // watch follows none.
 type watch struct {
-	r         *run
-	open      map[dedup.Key]int // replayed, without an outcome: the replays that the run gave their rows
-	looked    time.Time
-	asked     time.Time // for consumers
-	consumers int
-	alone     time.Time // since then nobody consumes; zero while somebody does
+	r      *run
+	open   map[dedup.Key]int // replayed, without an outcome: the replays that the run gave their rows
+	looked time.Time
+	asked  time.Time // for consumers
+	alone  time.Time // since then nobody consumes; zero while somebody does
 }
 
 func (r *run) newWatch() *watch {

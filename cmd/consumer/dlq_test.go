@@ -215,3 +215,23 @@ func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
 		t.Errorf("exit %d, %d bytes, %q, %s", code, len(stdout), stdout[:min(len(stdout), 1500)], stderr)
 	}
 }
+
+func TestAParkedLetterIsShownAndStaysUntilItIsForced(t *testing.T) {
+	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	exec("UPDATE consumer_log SET replays = 10")
+	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "list"); !strings.Contains(stdout, "10 (parked)") {
+		t.Errorf("list: %s", stdout)
+	}
+	for _, more := range [][]string{{"--dry-run"}, nil} {
+		stdout, stderr, code := runCLI(t, s.environ, "", append([]string{"dlq", "replay", "--all"}, more...)...)
+		if code != exitFailed || !strings.Contains(stderr, "1 stay (parked), they were replayed ROLLBACKD_MAX_REPLAYS times") || !strings.Contains(stdout, "of them parked") {
+			t.Errorf("replay %v: exit %d, %s%s", more, code, stdout, stderr)
+		}
+	}
+	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "show", "A-1"); !strings.Contains(stdout, "parked after 10 replays of at most 10: items: is empty") {
+		t.Errorf("show: %s", stdout)
+	}
+	if _, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--all", "--force"); code != exitDone {
+		t.Errorf("forced: exit %d, %s", code, stderr)
+	}
+}

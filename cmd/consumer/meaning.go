@@ -56,7 +56,8 @@ func deadMeaning(row dedup.Row, cfg config.Config, name string) (means, next str
 	mend := "mend the cause, then " + replay + "; " + end
 	switch wire.Reason(row.Reason) {
 	case wire.ReasonMalformed:
-		return means + "its body is not what the handler takes, see remark.", "A replay fails again. Mend the producer and let it send a good message under another key; " + end
+		return means + "its body is not what the handler takes, see remark.", "A replay fails again, unless its body is mended: " +
+			fmt.Sprintf("`%s dlq export %s -o FILE`, then `%s dlq replay --from FILE`. Or let the producer send a good message under another key; ", name, chosenBy(row.Key), name) + end
 	case wire.ReasonUnidentified:
 		return means + "it has no usable tag or key, see remark.", "Mend the producer, or correct ROLLBACKD_KEY_FROM, restart the daemons, then " + replay + "; " + end
 	case wire.ReasonConflict:
