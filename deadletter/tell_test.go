@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -185,7 +187,17 @@ func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 	}
 	w.inState("early", dedup.Dead)
 	told := new(listener)
-	w.compensate(deadletter.CompensateOptions{Tell: told, Settle: 4 * time.Second})
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	var looks atomic.Int32
+	proxy.DropReply(func(piece []byte) bool { // counts, never drops
+		if bytes.Contains(piece, []byte("FROM `consumer_log_event` WHERE id >")) {
+			looks.Add(1)
+		}
+		return false
+	})
+	w.dsn = proxy.Through(w.dsn)
+	w.compensate(deadletter.CompensateOptions{Tell: told, Settle: 10 * time.Second})
+	w.eventually("the story is read while one step of it is not visible", func() (string, bool) { return "", looks.Load() > 0 })
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}

@@ -149,16 +149,21 @@ func TestPruneRefusesNonsense(t *testing.T) {
 func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.rowAged(key("moves"), Discarded, month+time.Hour)
+	w.rowAged(key("moves and ends again"), Discarded, month+time.Hour)
 	w.rowAged(key("stays"), Discarded, month+time.Hour)
 	before, err := w.log.pruneBefore(t.Context(), PruneOptions{Group: "g", OlderThan: month})
 	wantError(t, "pruneBefore", err, nil)
 	p := pruner{log: w.log, o: PruneOptions{Group: "g", OlderThan: month}, before: before, pruned: Pruned{Status: Discarded}}
 	page, err := p.page(t.Context())
-	if err != nil || len(page) != 2 {
+	if err != nil || len(page) != 3 {
 		t.Fatalf("page = %v, %v", page, err)
 	}
-	_, err = w.log.Reopen(t.Context(), w.read(key("moves")), entryOf(key("moves")), ReplayNote{By: "me", Token: "r", Discarded: true})
-	wantError(t, "reopen", err, nil)
+	for _, name := range []string{"moves", "moves and ends again"} {
+		_, err = w.log.Reopen(t.Context(), w.read(key(name)), entryOf(key(name)), ReplayNote{By: "me", Token: name, Discarded: true})
+		wantError(t, "reopen", err, nil)
+	}
+	again := key("moves and ends again")
+	wantError(t, "discard", w.log.Discard(t.Context(), w.read(again), entryOf(again), "me", "again"), nil)
 
 	wantError(t, "delete", p.delete(t.Context(), page), nil)
 
@@ -167,6 +172,9 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	}
 	if n := len(w.events(key("moves"))); n != 2 {
 		t.Errorf("%d events of the reopened row, want 2", n)
+	}
+	if got := w.read(again).Status; got != Discarded {
+		t.Errorf("the row that was discarded again is %v, want discarded", got)
 	}
 	if got := w.read(key("stays")).Status; got != Absent {
 		t.Errorf("the other row is %v, want absent", got)
