@@ -42,8 +42,9 @@ type SurveyResult struct {
 	Others int
 }
 
-// surplus is how many letters more than were there at the beginning a survey reads: those that came meanwhile.
-const surplus = 10_000
+// surplus is how long a survey goes on when it has read as many letters as were there at the beginning: what another reader
+// gave back meanwhile comes before them. It ends earlier when nothing more comes, and not never while letters keep coming.
+const surplus = 3 * time.Second
 
 // Survey reads all letters and gives every one back to its place; it acks none. Letters that it holds are not there for
 // anybody else until it ends. RabbitMQ counts it as a delivery of each letter, of which the queue allows a million.
@@ -66,7 +67,8 @@ func (l *Letters) survey(ctx context.Context, o SurveyOptions) (res SurveyResult
 	if res.Found, res.Others, err = conn.Depth(ctx, q.name); err != nil {
 		return res, brokerError(err)
 	}
-	for res.Seen < res.Found+surplus {
+	var all time.Time // when as many were read as were there
+	for all.IsZero() || time.Since(all) < surplus {
 		got, err := q.next(ctx, window)
 		if err != nil {
 			return res, brokerError(err)
@@ -77,6 +79,9 @@ func (l *Letters) survey(ctx context.Context, o SurveyOptions) (res SurveyResult
 		res.Seen += len(got)
 		if err := l.surveyWindow(ctx, got, o, &res); err != nil {
 			return res, err
+		}
+		if all.IsZero() && res.Seen >= res.Found {
+			all = time.Now()
 		}
 		if o.Progress != nil {
 			o.Progress(Progress{Seen: res.Seen, Found: res.Found})
