@@ -423,7 +423,8 @@ func (l *lane) claim(ctx context.Context, it *item) error {
 }
 
 // applyClaimed runs the attempt. An unknown COMMIT is looked up: it is ours, still open, or somebody else's by now. A
-// dependency that fails this message three times while others succeed is the message's failure.
+// dependency that fails this message three times while others succeed is the message's failure, but for a disk that runs
+// full: that has room for one and none for another.
 func (l *lane) applyClaimed(ctx context.Context, it *item) error {
 	if l.mayKill(it) && it.unread == nil {
 		if err := l.validate(&it.msg); err != nil {
@@ -443,7 +444,7 @@ func (l *lane) applyClaimed(ctx context.Context, it *item) error {
 		if ok && trouble.fault == dedup.FaultTooLarge {
 			return &handlerError{err} // and it is alone
 		}
-		if ok && it.faults.blamed(l.c.commits.Load()) {
+		if ok && !dedup.NoRoom(err) && it.faults.blamed(l.c.commits.Load()) {
 			return &handlerError{fmt.Errorf("met trouble %d times while other messages succeeded: %w", it.faults.met, err)}
 		}
 		if unknown && (errors.Is(err, dedup.ErrUnknown) || errors.Is(err, dedup.ErrLost)) {

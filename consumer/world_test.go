@@ -36,6 +36,8 @@ type world struct {
 	records *dedup.Log
 	handler consumer.Handler
 	logs    *safeBuffer
+	// patience is how long to wait for what must happen.
+	patience time.Duration
 
 	mu     sync.Mutex
 	reject map[string]func() error // by key; guarded by mu
@@ -58,7 +60,7 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOn(t *testing.T, own servers) *world {
 	t.Helper()
-	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}}
+	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}, patience: 20 * time.Second}
 	if own.rabbit != nil {
 		w.broker = own.rabbit.Broker(t)
 	} else {
@@ -266,18 +268,18 @@ func (w *world) exec(query string, args ...any) {
 	}
 }
 
-// eventually waits until yes, asking again every 20 ms, for at most 20 s.
+// eventually waits until yes, asking again every 20 ms, for as long as there is patience.
 func (w *world) eventually(what string, yes func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.NewTimer(20 * time.Second)
+	late := time.NewTimer(w.patience)
 	defer late.Stop()
 	for !yes() {
 		select {
 		case <-tick.C:
 		case <-late.C:
-			w.t.Fatalf("still not after 20s: %s\neffects %v, outcomes %v\n%s", what, w.effects(), w.outcomes(), w.logs)
+			w.t.Fatalf("still not after %v: %s\neffects %v, outcomes %v\n%s", w.patience, what, w.effects(), w.outcomes(), w.logs)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"net"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 )
@@ -105,6 +106,24 @@ func faultOfServer(err *mysql.MySQLError) Fault {
 		return FaultContention
 	}
 	return FaultUnavailable
+}
+
+// NoRoom reports whether a server said in err that it has no room: its disk, a table or a log is full. No message is the
+// cause, not even when others succeed meanwhile: a disk runs full table by table, and one that has pages left still takes
+// rows.
+func NoRoom(err error) bool {
+	server, ok := errors.AsType[*mysql.MySQLError](err)
+	if !ok {
+		return false
+	}
+	switch server.Number {
+	case 1021, // disk full
+		1114: // the table is full: what InnoDB says on a full disk
+		return true
+	case 3, 1026, 1030: // error writing a file, error of the storage engine: which one is in the text alone
+		return strings.Contains(server.Message, "No space left on device")
+	}
+	return false
 }
 
 const unknownTable = 1146

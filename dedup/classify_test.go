@@ -84,6 +84,32 @@ func TestClassifyWhatIsNoAnswerOfTheServer(t *testing.T) {
 	}
 }
 
+func TestNoRoomIsTheServersOwnWord(t *testing.T) {
+	said := func(number uint16, message string) error {
+		return fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: number, Message: message})
+	}
+	for _, c := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"table full", said(1114, "The table 'stock' is full"), true},
+		{"disk full", said(1021, "Disk full (/tmp/#sql); waiting for someone to free some space..."), true},
+		{"file not written", said(3, `Error writing file 'binlog' (Errcode: 28 "No space left on device")`), true},
+		{"storage engine", said(1030, `Got error 28 "No space left on device" from storage engine InnoDB`), true},
+		{"storage engine, another error", said(1030, `Got error 5 "Input/output error" from storage engine InnoDB`), false},
+		{"missing table", said(1146, "Table 'shop.stock' doesn't exist"), false},
+		{"a network without a server", mysql.ErrInvalidConn, false},
+		{"nil", nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := NoRoom(c.err); got != c.want {
+				t.Errorf("NoRoom(%v) = %v, want %v", c.err, got, c.want)
+			}
+		})
+	}
+}
+
 // What a real server says, provoked.
 func TestClassifyWhatTheServerSays(t *testing.T) {
 	w := newWorld(t)
