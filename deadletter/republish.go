@@ -62,7 +62,12 @@ func (l *Letters) republish(ctx context.Context, publisher *rabbit.Publisher, ro
 		for i, row := range some {
 			again[i] = newAgain(row, fmt.Sprintf("%s%d", token, done+i))
 		}
-		err := errors.Join(l.reopenAll(work, again, o), l.sendAgain(work, publisher, again))
+		err := l.reopenAll(work, again, o)
+		if killed := l.at(PointReopened); killed != nil {
+			cancel()
+			return killed
+		}
+		err = errors.Join(err, l.sendAgain(work, publisher, again))
 		cancel()
 		for _, a := range again {
 			if a.err == nil {

@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -175,5 +176,58 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	}
 	if !slices.Equal(bodies, []string{"{}", `{"other":1}`, "{}"}) {
 		t.Errorf("bodies %q", bodies)
+	}
+}
+
+func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, "k")
+	w.broker.Purge(rabbit.DeadQueue(w.queue))
+	killed := errors.New("killed")
+	w.hook = func(p deadletter.Point) error {
+		if p == deadletter.PointReopened {
+			return killed
+		}
+		return nil
+	}
+	if _, err := w.letters().Republish(t.Context(), []dedup.Row{w.row("k")}, deadletter.RepublishOptions{By: "ann"}); !errors.Is(err, killed) {
+		t.Fatalf("error %v", err)
+	}
+	row := w.row("k")
+	if row.Status != dedup.Failed || row.Replays != 1 || string(row.Body) != "{}" {
+		t.Errorf("row %+v; want it reopened, with its body", row)
+	}
+	w.wantQueues(0, 0)
+	// the next run takes the row as it stands, and sends one message
+	w.hook = nil
+	if res, err := w.letters().Republish(t.Context(), []dedup.Row{row}, deadletter.RepublishOptions{By: "ann"}); err != nil || res.Republished != 1 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	w.wantQueues(1, 0)
+	if row := w.row("k"); row.Replays != 2 || !row.Due {
+		t.Errorf("row %+v; want it reopened a second time", row)
+	}
+}
+
+func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.dead(wire.ReasonExhausted, "k")
+	w.broker.Purge(rabbit.DeadQueue(w.queue))
+	before := w.row("k")
+	away := stack.Proxy(t, stack.Addr(t, w.dsn))
+	away.Refuse(true)
+	good := w.dsn
+	w.dsn = away.Through(w.dsn)
+	if res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"}); err == nil || res.Republished != 0 {
+		t.Errorf("without MySQL: %+v, %v; want an error", res, err)
+	}
+	w.wantQueues(0, 0)
+	w.dsn = good
+	away = stack.Proxy(t, stack.Addr(t, w.amqpURL))
+	away.Refuse(true)
+	w.amqpURL = away.Through(w.amqpURL)
+	res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
+	if !errors.Is(err, deadletter.ErrBroker) || res.Republished != 0 || res.Left[before.Key].Why != deadletter.WhyUnpublished {
+		t.Errorf("without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)
 	}
 }
