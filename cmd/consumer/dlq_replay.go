@@ -15,11 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 )
 
-func newDLQReplayCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "replay",
-		Short: "Put dead letters back on the main queue",
-		Long: `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or more of the
+const replayHelp = `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or more of the
 conditions, which must all hold. Taken are the letters that are in the queue when it begins, the oldest first; those that
 die again meanwhile wait for the next replay. Cure the cause first, and restart the daemons when their settings changed.
 
@@ -33,7 +29,13 @@ letter that was replayed ROLLBACKD_MAX_REPLAYS times is parked: it stays until -
 
 --from takes the letters from an export, whether or not the queue still has them. A body in it may be mended: the row takes
 it, and the letter with the former one is dropped. The message must stay the one that it was: with a key from the body's
-hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter and publish the message.`,
+hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter and publish the message.`
+
+func newDLQReplayCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Put dead letters back on the main queue",
+		Long:  replayHelp,
 		Example: "  " + a.name + ` dlq replay --reason exhausted --since 24h --dry-run
   ` + a.name + ` dlq replay --all --rate 50 --max-failures 20
   ` + a.name + " dlq replay --from mended.ndjson",
@@ -56,20 +58,11 @@ hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter 
 	from := flags.String("from", "", "take the letters from this FILE, an export; - is the standard input")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter.choose(time.Now(), *all || *from != "" && !filter.narrow(), *limit)
-		switch {
-		case err != nil:
-			return err
-		case *noWait && (o.MaxFailures != 0 || flags.Changed("window")):
-			return usageErrorf("--no-wait looks at nothing: without --max-failures and --window")
-		case o.Window < 1 || o.Window > deadletter.MaxWindow:
-			return usageErrorf("--window %d: want 1 to %d", o.Window, deadletter.MaxWindow)
-		case o.MaxFailures < 0:
-			return usageErrorf("--max-failures %d is negative", o.MaxFailures)
-		case !(o.Rate >= 0) || math.IsInf(o.Rate, 0):
-			return usageErrorf("--rate %v: want 0 or more letters per second", o.Rate)
+		if err == nil {
+			err = checkPace(&o, *noWait, flags.Changed("window"))
 		}
-		if *noWait {
-			o.Window = 0
+		if err != nil {
+			return err
 		}
 		lines, closeLines, err := a.openInput(*from)
 		if err != nil {
@@ -85,6 +78,24 @@ hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter 
 		})
 	}
 	return cmd
+}
+
+// checkPace refuses what contradicts itself among the flags that say how fast a replay goes and when it stops.
+func checkPace(o *deadletter.ReplayOptions, noWait, windowGiven bool) error {
+	switch {
+	case noWait && (o.MaxFailures != 0 || windowGiven):
+		return usageErrorf("--no-wait looks at nothing: without --max-failures and --window")
+	case o.Window < 1 || o.Window > deadletter.MaxWindow:
+		return usageErrorf("--window %d: want 1 to %d", o.Window, deadletter.MaxWindow)
+	case o.MaxFailures < 0:
+		return usageErrorf("--max-failures %d is negative", o.MaxFailures)
+	case !(o.Rate >= 0) || math.IsInf(o.Rate, 0):
+		return usageErrorf("--rate %v: want 0 or more letters per second", o.Rate)
+	}
+	if noWait {
+		o.Window = 0
+	}
+	return nil
 }
 
 // openInput opens a file, or the standard input for "-".
