@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options) (result *Result, err error) {
 	defer stopLoad()
 	done := make(chan error, 1)
 	go func() { done <- w.load.run(load) }() // joined below
-	strikes := w.strike(ctx, plan)
+	strikes := w.strike(ctx, w.plan)
 	stopLoad()
 	if err := errors.Join(strikes, <-done); err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ func mysqlFaults() []fault {
 		{name: "mysql right revoked", unit: "times missed by a daemon", targets: on(onMySQL), least: 3 * time.Second, most: 8 * time.Second, strike: revoke},
 		{name: "mysql table gone", unit: "times missed by a daemon", targets: on(onMySQL), least: 3 * time.Second, most: 8 * time.Second, strike: rename},
 		{name: "mysql too many connections", unit: "times missed by a daemon", targets: on(onMySQL), least: 3 * time.Second, most: 6 * time.Second, strike: tooMany},
+		{name: diskFull, unit: "times missed by a daemon", targets: on(onMySQL), least: 3 * time.Second, most: 10 * time.Second, strike: fillDisk},
 	}
 }
 
@@ -59,9 +60,27 @@ func (w *world) noticed(ctx context.Context, notice string, lasts time.Duration,
 		return 0, errors.Join(err, end())
 	}
 	_ = pause(ctx, lasts)
-	until(ctx, 5*time.Second, func() bool { return w.fleet.said(notice) > before }) // under other faults nobody may be there to notice
+	until(ctx, 30*time.Second, func() bool { return w.fleet.said(notice) > before }) // under other faults nobody may be there to notice
 	hits := w.fleet.said(notice) - before
 	return hits, end()
+}
+
+const (
+	diskFull = "mysql disk full"
+	diskSize = 8 << 30 // bytes: room for a run of an hour; what is free costs nothing
+)
+
+// fillDisk lasts until a daemon has noticed: first InnoDB uses up what its tables have set aside, about a megabyte each.
+// A server that dies of it is started again.
+func fillDisk(ctx context.Context, w *world, p planned) (int, error) {
+	before := w.fleet.said(missesMySQL)
+	if err := w.stack.MySQL.FillDisk(); err != nil {
+		return 0, err
+	}
+	until(ctx, time.Minute, func() bool { return w.fleet.said(missesMySQL) > before })
+	_ = pause(ctx, p.lasts)
+	hits := w.fleet.said(missesMySQL) - before
+	return hits, w.stack.MySQL.FreeDisk()
 }
 
 // exec returns a function that runs statements as root.

@@ -36,6 +36,7 @@ const (
 // world is one run: servers, links, daemons and load.
 type world struct {
 	o       Options
+	plan    []planned
 	stack   *stack.Stack
 	amqp    []*stack.TCPProxy // between the daemons and each node
 	mysql   *stack.TCPProxy
@@ -59,7 +60,7 @@ type world struct {
 var retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 
 func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err error) {
-	w = &world{o: o, began: time.Now(), struck: map[string]*Struck{}, counts: map[string]int{}, targets: map[string]*sync.Mutex{}}
+	w = &world{o: o, plan: plan, began: time.Now(), struck: map[string]*Struck{}, counts: map[string]int{}, targets: map[string]*sync.Mutex{}}
 	for _, target := range []string{onRabbit, onMySQL, onRedis, onDaemon0, onDaemon1} {
 		w.targets[target] = new(sync.Mutex)
 	}
@@ -73,9 +74,18 @@ func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err err
 			err = errors.Join(err, w.close())
 		}
 	}()
-	w.stack, err = stack.Start(ctx, stack.Options{
+	servers := stack.Options{
 		RabbitMQNodes: o.Nodes, RabbitMQConfig: fmt.Sprintf("heartbeat = %d\ncluster_partition_handling = pause_minority", heartbeat), Log: o.Out,
-	})
+	}
+	if slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == diskFull }) {
+		servers.MySQLDisk = diskSize
+	}
+	w.stack, err = stack.Start(ctx, servers)
+	if errors.Is(err, stack.ErrNoDisk) {
+		w.leaveOut(diskFull, err)
+		servers.MySQLDisk = 0
+		w.stack, err = stack.Start(ctx, servers)
+	}
 	if err != nil {
 		return w, err
 	}
@@ -86,6 +96,12 @@ func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err err
 	}
 	w.fleet, err = newFleet(w)
 	return w, err
+}
+
+// leaveOut takes a kind of fault that this machine does not allow out of the plan, and says why.
+func (w *world) leaveOut(name string, why error) {
+	w.plan = slices.DeleteFunc(w.plan, func(p planned) bool { return p.fault.name == name })
+	w.say("%s is left out: %v", name, why)
 }
 
 // link puts a proxy on each link of the daemons.
