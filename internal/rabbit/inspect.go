@@ -25,9 +25,11 @@ func Inspect(ctx context.Context, c *Conn, t TopologyConfig) ([]Inspection, erro
 			continue // a binding
 		}
 		one := Inspection{What: step.what}
-		err := c.onChannel(ctx, "check "+step.what, step.check)
-		if err == nil && i > 0 { // the first step is the exchange
+		if i > 0 { // the first step is the exchange
 			one.Queue = queues[i-1].name
+		}
+		err := c.onChannel(ctx, "check "+step.what, step.check)
+		if err == nil && one.Queue != "" {
 			one.Ready, one.Consumers, err = c.Depth(ctx, one.Queue)
 		}
 		if err == nil {

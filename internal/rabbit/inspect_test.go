@@ -1,0 +1,62 @@
+package rabbit_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/stack"
+)
+
+func TestInspectComparesWhatExistsAndMakesNothing(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c := dial(t, b.URL)
+	topo := topology(b)
+	inspect := func() map[string]rabbit.Inspection {
+		t.Helper()
+		all, err := rabbit.Inspect(t.Context(), c, topo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]rabbit.Inspection{}
+		for _, one := range all {
+			found[one.Queue] = one // the exchange under ""
+		}
+		if len(all) != 1+len(topo.Queues()) || len(found) != len(all) {
+			t.Fatalf("%+v; want the exchange and every queue once", all)
+		}
+		return found
+	}
+	for what, one := range inspect() {
+		if !one.Missing || one.Err != nil {
+			t.Errorf("%q: %+v; want it missing", what, one)
+		}
+	}
+	if missing, err := rabbit.Missing(t.Context(), c, topo); err != nil || len(missing) != 1+len(topo.Queues()) {
+		t.Fatalf("missing after the look: %q, %v; want everything still", missing, err)
+	}
+	if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
+		t.Fatal(err)
+	}
+	dead, retry := rabbit.DeadQueue(topo.Queue), rabbit.RetryQueue(topo.Queue, topo.Delays[0])
+	b.Delete(dead, retry)
+	b.DeclareQueue(dead, map[string]any{"x-queue-type": "quorum"})
+	b.Publish("", topo.Queue, stack.Message{Body: []byte("{}")})
+	found := inspect()
+	if one := found[topo.Queue]; one.Missing || one.Unchecked || one.Err != nil || one.Ready != 1 || one.Consumers != 0 {
+		t.Errorf("main queue: %+v; want it good, with one message", one)
+	}
+	if wrong, ok := errors.AsType[*rabbit.ArgumentError](found[dead].Err); !ok || wrong.Arg != "x-delivery-limit" {
+		t.Errorf("dead-letter queue: %+v; want another x-delivery-limit", found[dead])
+	}
+	if !found[retry].Missing || b.Exists(retry) {
+		t.Errorf("retry queue: %+v; want it missing, and not made", found[retry])
+	}
+	if err := c.MayRead(t.Context(), rabbit.BackstopQueue(topo.Queue)); err != nil {
+		t.Errorf("the backstop may not be read: %v", err)
+	}
+	if err := c.MayRead(t.Context(), retry); err == nil {
+		t.Error("a queue that is not there may be read")
+	}
+}
