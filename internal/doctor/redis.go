@@ -20,7 +20,7 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 		l.note("lock", "ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise holds without a lock")
 		return
 	}
-	client, err := dedup.OpenRedis(cfg.RedisURL, dedup.RedisOptions{Name: o.Name, Connections: 1})
+	client, err := dedup.OpenRedis(cfg.RedisURL, dedup.RedisOptions{Name: o.Name})
 	if err != nil {
 		l.fail("reachable", err.Error(), "mend ROLLBACKD_REDIS_URL")
 		return
