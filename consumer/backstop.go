@@ -18,6 +18,7 @@ func (l *lane) processBackstop(ctx context.Context, b *batch) error {
 		if err != nil {
 			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
 		}
+		b.slow = wait > 0
 		if err := l.settle(ctx, b); err != nil {
 			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
 		}

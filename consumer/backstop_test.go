@@ -135,3 +135,37 @@ func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
 		t.Errorf("%d letters, want 1", n)
 	}
 }
+
+// A letter that was moved by hand into the backstop behind a message whose lease lives is acked with its copy, not after
+// that lease: each restart would make another letter of it.
+func TestALetterInTheBackstopDoesNotMultiply(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.Lease = 30 * time.Second
+	w.rejecting("dead", func() error { return consumer.Permanent(errors.New("already shipped")) })
+	w.publish("{}", "dead")
+	r := w.launch()
+	w.ended(dedup.Dead, "dead")
+	w.quiet()
+	if err := r.drained(); err != nil {
+		t.Fatal(err)
+	}
+	letter := w.letter()
+	busy := dedup.Entry{Key: dedup.Key{Group: group, Tag: tag, Name: "busy"}}
+	if _, err := w.log(w.open(w.dsn)).Claim(t.Context(), w.row("busy"), busy, "another"); err != nil {
+		t.Fatal(err)
+	}
+	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	w.publishInto(backstop, "busy")
+	w.broker.Publish("", backstop, stack.Message{MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2})
+	for range 2 {
+		r := w.launch()
+		w.eventually("the letter is back and acked", func() bool { return w.dead() == 1 && w.broker.Unacked(backstop) == 1 && w.broker.Depth(backstop) <= 1 })
+		if err := r.drained(); err != nil {
+			t.Error(err)
+		}
+		if n := w.dead(); n != 1 {
+			t.Fatalf("%d letters of one row, want 1", n)
+		}
+	}
+}

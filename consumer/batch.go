@@ -135,14 +135,14 @@ type batch struct {
 	stray   []dedup.LockKey // locked under identities that turned out to be another body's
 	failed  bool            // what is open goes back to the broker
 	parting bool            // what is open will go back: nothing is gained by waiting for it
-	slow    bool            // what is open will take its time
+	slow    bool            // the next pass will take its time
 }
 
-// waits reports whether the rest of the batch is expected to end soon: one ack of everything then costs less than one for
-// each delivery behind the first that is open. A delivery that is done but not acked comes again after a crash, as a
-// duplicate.
+// waits reports whether deliveries that are done wait with their acks for those of the next pass, which takes a moment: one
+// ack of everything costs less than one for each delivery behind the first that is open. What is done but not acked comes
+// again after a crash, as a duplicate.
 func (b *batch) waits() bool {
-	return !b.parting && !b.slow && len(b.open)+len(b.fresh)+len(b.alone)+len(b.later) > 0
+	return !b.parting && !b.slow && len(b.alone) == 0 && len(b.later) > 0
 }
 
 // lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with

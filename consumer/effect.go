@@ -84,10 +84,16 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 	}
 	if err != nil {
 		_ = tx.Rollback()
+		if by := blameOf(err, len(msgs)); m.unmark == nil && by != nil {
+			err = by[0] // alone: what it is blamed for may be the database's
+		}
 		return nil, e.explain(ctx, bounded, err, guard.failed)
 	}
 	e.at(PointEffect)
 	if err := tx.Commit(); err != nil {
+		if errors.Is(err, dedup.ErrNotCommitted) {
+			return nil, e.explain(ctx, bounded, err, nil) // the handler overlooked an error that came with rows
+		}
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) {
 			return nil, e.explain(ctx, bounded, fmt.Errorf("commit: %w", err), nil) // refused before anything was sent
 		}
@@ -118,7 +124,8 @@ func (e *effects) effect(bounded context.Context, guard *guardedTx, msgs []Messa
 	}
 	err = e.call(bounded, gormOver(bounded, e.db, guard), msgs)
 	blamed = blameOf(err, len(msgs))
-	if !saved || blamed == nil || len(blamed) > mostUnmarked || guard.failed != nil || time.Since(began) > e.timeout/3 {
+	few := len(blamed) <= mostUnmarked && len(blamed) < len(msgs)
+	if !saved || blamed == nil || !few || guard.failed != nil || time.Since(began) > e.timeout/3 {
 		return nil, err
 	}
 	// InnoDB keeps the locks of what is undone until the end of the transaction.

@@ -54,11 +54,15 @@ func (w *world) execOn(c *sql.Conn, query string) {
 // or a lock wait timeout (only the statement is gone) must not commit anything.
 func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ deadlock, overlook bool }{
-		"deadlock, overlooked":          {true, true},
-		"deadlock, reported":            {true, false},
-		"lock wait timeout, overlooked": {false, true},
-		"lock wait timeout, reported":   {false, false},
+	for name, tc := range map[string]struct{ deadlock, overlook, reading bool }{
+		"deadlock, overlooked":                     {true, true, false},
+		"deadlock, reported":                       {true, false, false},
+		"deadlock among rows, overlooked":          {true, true, true},
+		"deadlock among rows, reported":            {true, false, true},
+		"lock wait timeout, overlooked":            {false, true, false},
+		"lock wait timeout, reported":              {false, false, false},
+		"lock wait timeout among rows, overlooked": {false, true, true},
+		"lock wait timeout among rows, reported":   {false, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -90,7 +94,14 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 						}
 					}
 				}
-				err := tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 2").Error
+				var err error
+				if tc.reading { // the server sends the names of the columns before it waits for the first row
+					var n []int
+					err = tx.Raw("SELECT n FROM amount WHERE sku BETWEEN 2 AND 9 FOR UPDATE").Scan(&n).Error
+				}
+				if err == nil || tc.overlook {
+					err = errors.Join(err, tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 2").Error)
+				}
 				if first && !tc.deadlock {
 					w.execOn(other, "ROLLBACK")
 					close(met)

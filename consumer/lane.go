@@ -67,12 +67,14 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		l.c.metrics.batchSize.Observe(float64(len(taken)))
 		b := l.newBatch(taken)
 		if err := l.life(work, b); err != nil {
-			b.failed = true
+			b.failed, b.parting = true, true
 			l.unlock(context.WithoutCancel(work), b)
+			_ = l.acknowledge(b) // what waited for the rest of the batch; a dead channel takes none
 			l.abandon(b)
 			return err
 		}
 		clear(l.items) // an idle lane keeps no bodies
+		clear(taken)
 		if n == limit {
 			return nil
 		}

@@ -231,8 +231,10 @@ func (l *lane) applyTogether(ctx context.Context, group []*item) (blamed map[int
 	}
 	meetings, unknown := 0, false
 	err = l.until(ctx, DependencyMySQL, func(ctx context.Context) error {
-		var err error
-		blamed, err = l.c.effects.apply(ctx, msgs, rows)
+		now, err := l.c.effects.apply(ctx, msgs, rows)
+		if err == nil || errors.Is(err, dedup.ErrUnknown) { // else the blame of the COMMIT that was lost holds
+			blamed = now
+		}
 		unknown = unknown || errors.Is(err, dedup.ErrUnknown)
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrUnknown) {
 			return l.met(ctx, group, err, unknown)
@@ -285,8 +287,8 @@ func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown b
 		if it.row = rows[it.id.Key]; it.row.Status == dedup.Success && !differs(it) {
 			done++
 		}
-		if !unknown {
-			l.newcomers.met(it)
+		if it.looksNew() && it.row.Status != dedup.Absent && !unknown {
+			l.newcomers.surprise()
 		}
 	}
 	if unknown && done == len(group) { // all or nothing: it was our COMMIT
@@ -345,7 +347,6 @@ func (l *lane) applyAlone(ctx context.Context, b *batch) error {
 		}
 		b.alone = b.alone[1:]
 		if time.Since(settled) > settleEvery {
-			b.slow = true
 			if err := l.settle(ctx, b); err != nil {
 				return err
 			}

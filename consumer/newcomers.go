@@ -24,6 +24,9 @@ func (n *newcomers) met(it *item) {
 	}
 }
 
+// surprise takes in that the insert met a row nobody had looked for.
+func (n *newcomers) surprise() { n.inARow = 0 }
+
 // looksNew reports whether nothing speaks for a row: it is readable, nobody else works on it, and it is neither
 // delivered again nor a copy.
 func (it *item) looksNew() bool {

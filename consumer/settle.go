@@ -279,7 +279,7 @@ func (l *lane) acknowledge(b *batch) error {
 		case !it.durable || it.acked:
 		case prefix:
 			last = i
-		case b.waits():
+		case b.waits() && !it.copyOut: // a copy that comes back beside its original makes two messages of one
 		default:
 			single = append(single, it)
 		}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
@@ -148,4 +150,95 @@ func TestALaneWaitsForTheBatchThatHoldsItsLock(t *testing.T) {
 	w.settled(5)
 	w.end(map[string]int{"applied": 1, "duplicate": 4})
 	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{})
+}
+
+// Nobody is left to go on with when all are blamed: the handler must not be called with nothing.
+func TestABatchInWhichAllAreBlamedIsNotHandledAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(16)
+	w.handler = consumer.HandlerFunc(func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
+		if len(msgs) == 0 {
+			t.Error("the handler was called without messages")
+		}
+		var blamed []consumer.BlamedMessage
+		for i := range msgs {
+			blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("no such shelf"))})
+		}
+		return consumer.Blame(blamed...)
+	})
+	all := keys("order", 16)
+	w.publish("{}", all...)
+	w.start()
+	w.ended(dedup.Dead, all...)
+	w.end(map[string]int{"dead_lettered": 16})
+}
+
+// What is finished is acked before a slow attempt begins: an outage during that attempt gives nothing finished back.
+func TestWhatIsFinishedIsAckedBeforeASlowAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(40)
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		if msgs[0].Attempt > 0 {
+			close(inside)
+			<-goOn
+			return nil
+		}
+		if msgs[0].Name == "order-0000" {
+			return consumer.Blame(consumer.BlamedMessage{Index: 0, Err: errors.New("shelf is locked")})
+		}
+		return nil
+	})
+	w.publish("{}", keys("order", 40)...)
+	w.start()
+	await(t, inside, "the slow attempt")
+	defer close(goOn)
+	w.eventually("only the one in hand is unacked", func() bool { return w.broker.Unacked(w.cfg.Queue) == 1 })
+}
+
+// The blame of a COMMIT whose answer was lost still holds when the next try finds the rows there.
+func TestALostCommitWithBlamedMessagesIsTheirsWhoWereApplied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.redisURL = ""
+	w.oneBatch(40)
+	w.rejecting("order-0003", func() error { return consumer.Permanent(errors.New("no such shelf")) })
+	l := w.proxied()
+	w.publish("{}", keys("order", 40)...)
+	dropped := l.mysql.DropReply(nthCommit(1))
+	w.start()
+	await(t, dropped, "the reply to COMMIT is dropped")
+	// and nobody can look the rows up for a while
+	l.mysql.Refuse(true)
+	l.mysql.Cut()
+	w.eventually("the engine knows", func() bool { return strings.Contains(w.logs.String(), "mysql") })
+	l.mysql.Refuse(false)
+	w.settled(40)
+	w.end(map[string]int{"applied": 39, "dead_lettered": 1})
+}
+
+// Trouble that a handler made of one message into blame is trouble all the same.
+func TestADatabaseErrorInABlameIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(1)
+	var mu sync.Mutex
+	calls := 0
+	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls++; calls <= 2 {
+			return &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"}
+		}
+		return insert(tx, m.Name)
+	})
+	w.publish("{}", "one")
+	w.start()
+	w.ended(dedup.Success, "one")
+	w.end(map[string]int{"applied": 1})
+	if row := w.row("one"); row.Attempts != 1 {
+		t.Errorf("%d attempts, want 1", row.Attempts)
+	}
 }

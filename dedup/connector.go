@@ -38,7 +38,11 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 		}
 	}
-	return conn, nil
+	watched, err := watch(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return watched, nil
 }
 
 func execOn(ctx context.Context, conn driver.Conn, text string) error {

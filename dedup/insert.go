@@ -56,7 +56,7 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 // TakeBack removes rows that InsertSuccess has put into this very transaction, whose messages turned out to be at fault:
 // nobody ever sees them. Whatever the error, roll the transaction back.
 func (l *Log) TakeBack(ctx context.Context, tx Execer, keys []Key) error {
-	text := "DELETE FROM " + l.table + " WHERE group_name = ? AND msg_tag = ? AND msg_key = ? AND consumer_status = 1"
+	text := "DELETE FROM " + l.table + " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
 	for _, k := range keys {
 		res, err := tx.ExecContext(ctx, text, keyArgs(k)...)
 		if err != nil {
