@@ -114,6 +114,9 @@ func Run(ctx context.Context, o Options) (result *Result, err error) {
 	if err := errors.Join(strikes, <-done); err != nil {
 		return nil, err
 	}
+	if w.load.next >= len(w.load.orders) {
+		w.violation("the load ended before the faults did: all %d orders were published", w.load.next)
+	}
 
 	settled := w.settle(ctx)
 	w.noLeaks(baseline, w.fleet.goroutines(ctx))

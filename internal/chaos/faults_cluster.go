@@ -14,6 +14,9 @@ func clusterFaults() []fault {
 	}
 }
 
+// frozenAtMost must be less than Erlang's net tick (a minute), after which the other nodes take a frozen one for gone.
+const frozenAtMost = 45 * time.Second
+
 // leader waits for the queue to have one.
 func (w *world) leader(ctx context.Context) int {
 	leader := -1
@@ -39,12 +42,12 @@ func killLeader(ctx context.Context, w *world, p planned) (int, error) {
 		return 0, err
 	}
 	began := time.Now()
-	hits := w.moved(ctx, leader, 20*time.Second)
+	hits := w.moved(ctx, leader, 30*time.Second)
 	_ = pause(ctx, p.lasts-time.Since(began))
 	return hits, node.Start()
 }
 
-// freezeLeader must not last as long as Erlang's net tick (a minute), after which the nodes would take it for gone.
+// freezeLeader lasts until another node leads, however slow the machine is.
 func freezeLeader(ctx context.Context, w *world, p planned) (int, error) {
 	leader := w.leader(ctx)
 	node := w.stack.Nodes[leader]
@@ -52,7 +55,7 @@ func freezeLeader(ctx context.Context, w *world, p planned) (int, error) {
 		return 0, err
 	}
 	began := time.Now()
-	hits := w.moved(ctx, leader, p.lasts)
+	hits := w.moved(ctx, leader, frozenAtMost)
 	_ = pause(ctx, p.lasts-time.Since(began))
 	return hits, node.Thaw()
 }
@@ -73,7 +76,8 @@ func freezeFollower(ctx context.Context, w *world, p planned) (int, error) {
 	_ = pause(ctx, p.lasts-late)
 	before := w.applied(ctx)
 	_ = pause(ctx, late)
-	hits := w.applied(ctx) - before
+	hits := 0
+	until(ctx, frozenAtMost-p.lasts, func() bool { hits = w.applied(ctx) - before; return hits > 0 })
 	return hits, w.stack.Nodes[busy].Thaw()
 }
 
@@ -105,7 +109,8 @@ func cutNode(ctx context.Context, w *world, p planned) (int, error) {
 	w.amqp[busy].Refuse(true)
 	w.amqp[busy].Cut()
 	_ = pause(ctx, p.lasts)
-	hits := elsewhere() - before
+	hits := 0
+	until(ctx, 30*time.Second, func() bool { hits = elsewhere() - before; return hits > 0 })
 	w.amqp[busy].Refuse(false)
 	return max(0, hits), nil
 }

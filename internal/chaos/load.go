@@ -38,7 +38,7 @@ func (w *world) fill(ctx context.Context) (err error) {
 	l.rng = rand.New(rand.NewPCG(w.o.Seed, 7))
 	lasts := w.o.Duration
 	if w.o.Round {
-		lasts = 0
+		lasts = 5 * time.Minute // on a slow machine
 	}
 	n := w.o.Rate * int((lasts+5*time.Minute)/time.Second) // 5 minutes for the faults that end late or are tried again
 	l.orders = shop.Orders(l.rng, "order", n, skus)
