@@ -2,6 +2,9 @@ package chaos
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 )
 
@@ -11,6 +14,7 @@ func clusterFaults() []fault {
 		{name: "leader frozen", unit: "leaders lost", nodes: 3, targets: on(onRabbit), least: 30 * time.Second, most: 30 * time.Second, short: 20 * time.Second, strike: freezeLeader},
 		{name: "follower frozen", unit: "messages applied meanwhile", nodes: 3, targets: on(onRabbit), least: 30 * time.Second, most: 30 * time.Second, short: 25 * time.Second, strike: freezeFollower},
 		{name: "daemons' node cut off", unit: "links moved", nodes: 3, targets: on(onRabbit), least: 8 * time.Second, most: 15 * time.Second, strike: cutNode},
+		{name: "leader cut from its peers", unit: "leaders lost", nodes: 3, targets: on(onRabbit), least: 8 * time.Second, most: 20 * time.Second, strike: partition},
 	}
 }
 
@@ -113,4 +117,48 @@ func cutNode(ctx context.Context, w *world, p planned) (int, error) {
 	until(ctx, 30*time.Second, func() bool { hits = elsewhere() - before; return hits > 0 })
 	w.amqp[busy].Refuse(false)
 	return max(0, hits), nil
+}
+
+// partition cuts the links between the leader and the other nodes: they change the cookie they have for it, so that no
+// link comes back, and end the ones there are. The leader is the minority and pauses; the daemons still reach all nodes.
+func partition(ctx context.Context, w *world, p planned) (int, error) {
+	leader := w.leader(ctx)
+	node := w.stack.Nodes[leader]
+	others := func(expression string) (answers []string, err error) {
+		for i, other := range w.stack.Nodes {
+			if i != leader {
+				ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+				answer, failed := other.Eval(ask, fmt.Sprintf(expression, node.NodeName()))
+				answers, err = append(answers, answer), errors.Join(err, failed)
+				cancel()
+			}
+		}
+		return answers, err
+	}
+	const restore = "erlang:set_cookie('%s', erlang:get_cookie())"
+	if _, err := others("N = '%s', erlang:set_cookie(N, cut), erlang:disconnect_node(N)"); err != nil {
+		_, healed := others(restore)
+		return 0, errors.Join(err, healed)
+	}
+	began := time.Now()
+	hits := w.moved(ctx, leader, frozenAtMost)
+	_ = pause(ctx, p.lasts-time.Since(began))
+	linked, err := others("lists:member('%s', nodes())")
+	if slices.Contains(linked, "true") {
+		w.say("the links between the nodes came back by themselves")
+		hits = 0
+	}
+	if _, healed := others(restore); err != nil || healed != nil {
+		return hits, errors.Join(err, healed)
+	}
+	back := until(ctx, 2*time.Minute, func() bool {
+		ask, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		running, err := node.Eval(ask, "rabbit:is_running() andalso length(rabbit_nodes:all_running())")
+		return err == nil && running == fmt.Sprint(len(w.stack.Nodes))
+	})
+	if !back && ctx.Err() == nil {
+		return hits, errors.New("the node has not come back to its peers within two minutes")
+	}
+	return hits, nil
 }
