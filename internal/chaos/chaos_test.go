@@ -66,8 +66,8 @@ func TestRoundHasEachKindOnce(t *testing.T) {
 		}
 	}
 	for _, f := range faults() {
-		if seen[f.name] == 0 {
-			t.Errorf("%s is in no round", f.name)
+		if seen[f.name] != 1 {
+			t.Errorf("%s is in %d rounds, want one", f.name, seen[f.name])
 		}
 	}
 }

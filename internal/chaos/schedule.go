@@ -58,7 +58,7 @@ func (o Options) wants(f fault) bool {
 		return f.nodes == o.Nodes
 	case o.Nodes > 1:
 		at := f.targets(planned{})[0]
-		return at != onMySQL && at != onRedis && (at != onRabbit || !o.Round)
+		return at != onMySQL && at != onRedis && !o.Round
 	}
 	return true
 }
