@@ -68,6 +68,9 @@ func (o CompensateOptions) withDefaults() (CompensateOptions, error) {
 // passing are the reasons that may pass without a person.
 var passing = []string{string(wire.ReasonExhausted), string(wire.ReasonCrashed), string(wire.ReasonDeliveryLimit)}
 
+// byItself begins the owner of the rows that compensation reopens. What it could not send is known by it.
+const byItself = "compensation/"
+
 // longestPause bounds the cool-down of a letter that died often.
 const longestPause = 24 * time.Hour
 
@@ -112,7 +115,7 @@ const (
 )
 
 func (l *Letters) newReplayer(o CompensateOptions) *replayer {
-	return &replayer{l: l, o: o, cooling: dedup.Cooling{Reasons: passing, After: o.After, Most: longestPause, MaxReplays: l.o.MaxReplays}}
+	return &replayer{l: l, o: o, cooling: dedup.Cooling{Reasons: passing, After: o.After, Most: longestPause, MaxReplays: l.o.MaxReplays, Begun: byItself}}
 }
 
 func (r *replayer) run(ctx context.Context) {
@@ -142,7 +145,7 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 		return Result{}, false, err
 	}
 	res, err = r.l.Replay(ctx, Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}, ReplayOptions{
-		By: "compensation by " + r.l.o.Name, within: withinByItself,
+		By: "compensation by " + r.l.o.Name, within: withinByItself, token: byItself,
 	})
 	return res, true, err
 }

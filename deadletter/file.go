@@ -116,7 +116,25 @@ func (r *run) readLine(number int, text []byte, readErr error) *letter {
 }
 
 // lookUpLines finds the rows of letters that come from a file, and what stands against them.
-func (l *Letters) lookUpLines(ctx context.Context, letters []*letter, _ bool) error {
+//
+// A line that is filed as conflict goes the way of its letter: the row of its key may be gone, or have this body by now.
+func (l *Letters) lookUpLines(ctx context.Context, letters []*letter, discardedToo bool) error {
+	var conflicts, ordinary []*letter
+	for _, lt := range letters {
+		if lt.line.Tag == wire.TagConflict {
+			lt.bar, lt.former = "", nil
+			if lt.line.BodyCut || lt.line.HeadersCut {
+				lt.bar = WhyCut
+			}
+			conflicts = append(conflicts, lt)
+		} else {
+			ordinary = append(ordinary, lt)
+		}
+	}
+	if err := l.lookUp(ctx, conflicts, discardedToo); err != nil {
+		return err
+	}
+	letters = ordinary
 	rows, err := l.o.Records.LookUp(ctx, keysOf(letters, func(lt *letter) []dedup.Key { return []dedup.Key{lt.id.Key} }))
 	if err != nil {
 		return err

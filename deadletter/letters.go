@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -88,6 +89,19 @@ func New(o Options) (*Letters, error) {
 
 // Queue is the dead-letter queue's name.
 func (l *Letters) Queue() string { return rabbit.DeadQueue(l.o.Queue) }
+
+// retention is how long after its end an identity is certainly remembered; 0: for ever. A person may have deleted younger rows
+// than the settings say, and the settings may have been others.
+func (l *Letters) retention(ctx context.Context) (time.Duration, error) {
+	remembers, err := l.o.Records.Remembers(ctx, l.o.Group)
+	if err != nil || remembers == 0 {
+		return l.o.Retention, err
+	}
+	if l.o.Retention == 0 {
+		return remembers, nil
+	}
+	return min(l.o.Retention, remembers), nil
+}
 
 func (l *Letters) amqp() rabbit.Config { return rabbit.Config{URLs: l.o.AMQPURLs, Name: l.o.Name} }
 

@@ -32,6 +32,7 @@ type ReplayOptions struct {
 	Progress func(Progress)
 
 	within time.Duration // instead of windowTimeout
+	token  string        // instead of "replay/": begins the owner of every row that the run reopens
 }
 
 // MaxWindow bounds ReplayOptions.Window.

@@ -134,6 +134,11 @@ func (l *Letters) reopenKept(ctx context.Context, a *again, o RepublishOptions) 
 	if err != nil {
 		return WhyCut, err
 	}
+	if row.Tag == wire.TagConflict {
+		if why, err := l.stillConflict(ctx, d); err != nil {
+			return why, err
+		}
+	}
 	var reopened dedup.Row
 	err = insist(ctx, func() (err error) {
 		reopened, err = l.o.Records.Reopen(ctx, row, dedup.Entry{Key: row.Key}, dedup.ReplayNote{By: o.By, Filter: o.Because, Token: a.token})
@@ -144,6 +149,23 @@ func (l *Letters) reopenKept(ctx context.Context, a *again, o RepublishOptions) 
 	}
 	a.row = reopened
 	a.message = wire.Copy(d, l.o.Queue, wire.CopyOptions{Identity: id, Replays: reopened.Replays})
+	return "", nil
+}
+
+// stillConflict makes sure that another body still has the key of a message that is filed as conflict: else the daemon would apply
+// it, or take it for a duplicate, and its row would never end.
+func (l *Letters) stillConflict(ctx context.Context, d rabbit.Delivery) (Why, error) {
+	own, _ := wire.Identify(l.o.Group, l.keyFrom, l.o.Queue, d)
+	rows, err := l.o.Records.LookUp(ctx, []dedup.Key{own.Key})
+	if err != nil {
+		return WhyFailed, err
+	}
+	switch row := rows[own.Key]; {
+	case row.Status == dedup.Absent:
+		return WhyKeyTaken, fmt.Errorf("another body had the key of %v, and that row is gone: replay it from an export with force", own.Key)
+	case bytes.Equal(row.BodyHash, own.BodyHash[:]):
+		return WhyKeyTaken, fmt.Errorf("by now the row of %v has its body: this one stands for nothing", own.Key)
+	}
 	return "", nil
 }
 
@@ -187,6 +209,9 @@ func (l *Letters) kept(row dedup.Row) (rabbit.Delivery, wire.Identity, error) {
 		return d, wire.Identity{}, errors.New("its row keeps no body")
 	case len(row.BodyHash) > 0 && !bytes.Equal(row.BodyHash, hash[:]), len(row.BodyHash) == 0 && len(row.Body) >= dedup.MaxBody:
 		return d, wire.Identity{}, fmt.Errorf("its row keeps only the first %d bytes of its body", len(row.Body))
+	}
+	if isCut(row.Properties) {
+		return d, wire.Identity{}, errors.New("its row keeps not all of its headers")
 	}
 	if len(row.Properties) > 0 {
 		var err error

@@ -7,6 +7,7 @@ type Result struct {
 	DryRun bool `json:"dry_run"` // nothing was changed: the numbers say what would have been
 	Found  int  `json:"found"`   // letters in the queue when the run began
 	Seen   int  `json:"seen"`    // letters that were read
+	Others int  `json:"others"`  // readers of the queue beside the run when it began: what they held it did not see
 
 	Replayed    int `json:"replayed"`     // reopened, published, acked
 	Mended      int `json:"mended"`       // of them, those with another body than their rows had

@@ -31,6 +31,7 @@ type run struct {
 	publisher *rabbit.Publisher
 	watch     *watch
 	result    Result
+	retention time.Duration   // how long an ended identity is remembered, when the letters of a window were judged
 	parked    []dedup.Row     // of the letters of a window that are not to be replayed again
 	missing   map[string]bool // keys of the filter that no letter had so far
 
@@ -65,7 +66,7 @@ func (l *Letters) Discard(ctx context.Context, f Filter, o DiscardOptions) (Resu
 }
 
 func (l *Letters) newRun(f Filter, o ReplayOptions) *run {
-	r := &run{l: l, f: f, o: o, began: time.Now(), token: "replay/" + uuid.NewString() + "/", missing: map[string]bool{}}
+	r := &run{l: l, f: f, o: o, began: time.Now(), token: cmp.Or(o.token, "replay/") + uuid.NewString() + "/", missing: map[string]bool{}}
 	r.result = Result{DryRun: o.DryRun, ByReason: map[string]int{}, Left: []Left{}, NotFound: []string{}}
 	return r
 }
@@ -99,7 +100,7 @@ func (r *run) throughQueue(ctx context.Context) (err error) {
 			r.result.Unseen = r.result.Found - r.result.Seen
 		}
 	}()
-	if r.result.Found, _, err = r.queue.conn.Depth(ctx, r.queue.name); err != nil {
+	if r.result.Found, r.result.Others, err = r.queue.conn.Depth(ctx, r.queue.name); err != nil {
 		return brokerError(err)
 	}
 	for {
@@ -225,6 +226,9 @@ func (r *run) judge(ctx context.Context, letters []*letter, lookUp func(context.
 	if err := lookUp(ctx, letters, r.o.Discarded); err != nil {
 		return nil, letters, err
 	}
+	if r.retention, err = r.l.retention(ctx); err != nil {
+		return nil, letters, err
+	}
 	leaders, stale, waiting := r.sort(letters, elapsed)
 	return leaders, waiting, errors.Join(r.drop(ctx, stale), r.park(ctx))
 }
@@ -322,7 +326,7 @@ func (r *run) situation(lt *letter, elapsed time.Duration, now time.Time) situat
 	return situation{
 		discard: r.discard, discarded: r.o.Discarded, force: r.o.Force, token: r.token, elapsed: elapsed,
 		keyTaken: lt.row.Status == dedup.Absent && lt.conflicted,
-		age:      age, dated: dated, retention: r.l.o.Retention, most: r.l.o.MaxReplays,
+		age:      age, dated: dated, retention: r.retention, most: r.l.o.MaxReplays,
 	}
 }
 

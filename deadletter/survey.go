@@ -121,6 +121,10 @@ func (l *Letters) surveyWindow(ctx context.Context, got []taken, o SurveyOptions
 	if err := l.lookUp(ctx, letters, false); err != nil {
 		return err
 	}
+	retention, err := l.retention(ctx)
+	if err != nil {
+		return err
+	}
 	adopted := map[dedup.Key]bool{}
 	for _, lt := range letters {
 		s := Surveyed{Row: lt.row, Reason: lt.reason(), DeadAt: lt.deadAt()}
@@ -129,7 +133,7 @@ func (l *Letters) surveyWindow(ctx context.Context, got []taken, o SurveyOptions
 			s.Row = lt.old
 		}
 		if s.Row.Status == dedup.Absent {
-			l.adopt(ctx, lt, o, &s, adopted)
+			l.adopt(ctx, lt, o, &s, retention, adopted)
 		}
 		if isFault(s.Err) {
 			return s.Err
@@ -145,9 +149,9 @@ func (l *Letters) surveyWindow(ctx context.Context, got []taken, o SurveyOptions
 }
 
 // adopt gives a letter without a row one, if it was chosen. Several letters of one message share it.
-func (l *Letters) adopt(ctx context.Context, lt *letter, o SurveyOptions, s *Surveyed, done map[dedup.Key]bool) {
+func (l *Letters) adopt(ctx context.Context, lt *letter, o SurveyOptions, s *Surveyed, retention time.Duration, done map[dedup.Key]bool) {
 	age, dated := lt.age(time.Now())
-	_, s.Why = decideAbsent(situation{force: o.Force, keyTaken: lt.conflicted, age: age, dated: dated, retention: l.o.Retention})
+	_, s.Why = decideAbsent(situation{force: o.Force, keyTaken: lt.conflicted, age: age, dated: dated, retention: retention})
 	if o.Adopt == nil || s.Why != "" || !o.Adopt(lt.id.Key) || done[lt.id.Key] {
 		return
 	}
@@ -166,7 +170,7 @@ func (l *Letters) adopt(ctx context.Context, lt *letter, o SurveyOptions, s *Sur
 		cause = "the letter does not say why it is dead"
 	}
 	s.Err = insist(ctx, func() error {
-		return l.o.Records.Adopt(ctx, lt.entry(), string(reason), "adopted: "+cause, o.By)
+		return l.o.Records.Adopt(ctx, lt.entry(), lt.info.Replays, string(reason), "adopted: "+cause, o.By)
 	})
 	s.Adopted = s.Err == nil
 	s.Reason = string(reason)

@@ -6,9 +6,13 @@ import (
 	"fmt"
 )
 
+// maxAdopted bounds the replays of a letter that is adopted: its header may be forged, and the column counts on.
+const maxAdopted = 1 << 30
+
 // Adopt marks an absent identity dead whose letter lies in the dead-letter queue without a row, on behalf of a person.
-// For the rest it is like [Log.Dead].
-func (l *Log) Adopt(ctx context.Context, e Entry, reason, cause, by string) error {
+// Replays are those that the letter says its row had, so that it still is its row's letter when somebody moves it by hand: the
+// daemon acks an older one. For the rest it is like [Log.Dead].
+func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason, cause, by string) error {
 	c, err := l.begin(ActionDead, absent(e.Key))
 	if err != nil {
 		return err
@@ -16,7 +20,7 @@ func (l *Log) Adopt(ctx context.Context, e Entry, reason, cause, by string) erro
 	if err := validateReason(reason); err != nil {
 		return fmt.Errorf("adopt %v: %w", e.Key, err)
 	}
-	c.to = Version{Status: Dead}
+	c.to = Version{Status: Dead, Replays: max(0, min(replays, maxAdopted))}
 	c.entry, c.reason, c.by = &e, &reason, by
 	c.why = cutText(cause, MaxRemark)
 	c.remark = &c.why

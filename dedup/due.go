@@ -16,7 +16,14 @@ type Cooling struct {
 	// MaxReplays is how often a row may be reopened; 0: any number of times. One that was reopened so often is due once
 	// more, to be marked as parked.
 	MaxReplays int
+	// Begun, if set, begins the owner of the rows that this cooling reopens. One that still stands as it was reopened after
+	// After (ten minutes at least) is due again, if its letter is still there: nothing was sent, because RabbitMQ was away or the
+	// process died.
+	Begun string
 }
+
+// begunAfter is how long a reopened row is left to the daemons before its letter counts as never sent.
+const begunAfter = 10 * time.Minute
 
 // maxDoublings keeps the pause within 64 bits: After is at most a month.
 const maxDoublings = 20
@@ -31,6 +38,9 @@ func (c Cooling) Pause(replays int) time.Duration {
 
 // Due reports whether the row, as it was read, is due.
 func (c Cooling) Due(r Row) bool {
+	if r.Status == Failed {
+		return c.Begun != "" && r.Attempts == 0 && strings.HasPrefix(r.Owner, c.Begun) && r.Age >= max(c.After, begunAfter)
+	}
 	return r.Status == Dead && slices.Contains(c.Reasons, r.Reason) && r.Age >= c.Pause(r.Replays) &&
 		(c.MaxReplays == 0 || r.Replays < c.MaxReplays || !strings.HasPrefix(r.Remark, parked))
 }
@@ -54,5 +64,14 @@ func (l *Log) CountDue(ctx context.Context, group string, c Cooling, limit int) 
 	if err := l.db.QueryRowContext(ctx, s.String(), s.args...).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count the dead rows that are due: %w", err)
 	}
-	return n, nil
+	if c.Begun == "" || n >= limit {
+		return n, nil
+	}
+	var begun int
+	if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?"+
+		" AND consumer_status = ? AND consumer_times = 0 AND owner LIKE ? AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?) AS begun",
+		[]byte(group), int(Failed), []byte(c.Begun+"%"), max(c.After, begunAfter).Microseconds(), limit-n).Scan(&begun); err != nil {
+		return 0, fmt.Errorf("count the rows that were reopened in vain: %w", err)
+	}
+	return n + begun, nil
 }

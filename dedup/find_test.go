@@ -84,14 +84,14 @@ func TestGroupsAreListedOnce(t *testing.T) {
 func TestAdoptionFilesALetterOnceAndSaysWho(t *testing.T) {
 	w := newWorld(t)
 	e := Entry{Key: Key{"g", "t", "k"}, BodyHash: [32]byte{1}, Body: []byte("{}")}
-	if err := w.log.Adopt(t.Context(), e, "exhausted", "no row", "ann"); err != nil {
+	if err := w.log.Adopt(t.Context(), e, 0, "exhausted", "no row", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	row, story := w.read(e.Key), w.events(e.Key)
 	if row.Status != Dead || row.Reason != "exhausted" || string(row.Body) != "{}" || row.DeadAt.IsZero() || len(story) != 1 || story[0].By != "ann" || story[0].From != Absent {
 		t.Errorf("row %+v, story %+v; want dead, exhausted, with its body, by ann", row, story)
 	}
-	if err := w.log.Adopt(t.Context(), e, "exhausted", "no row", "ann"); err == nil {
+	if err := w.log.Adopt(t.Context(), e, 0, "exhausted", "no row", "ann"); err == nil {
 		t.Error("a second adoption is no error; want ErrLost")
 	}
 }

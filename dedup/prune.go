@@ -3,11 +3,14 @@ package dedup
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -67,6 +70,9 @@ func (l *Log) Prune(ctx context.Context, o PruneOptions) ([]Pruned, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prune: %w", err)
 	}
+	if err := l.notePruned(ctx, o.Group, before); err != nil {
+		return nil, fmt.Errorf("prune: %w", err)
+	}
 	var all []Pruned
 	rows := 0
 	for _, status := range Prunable() {
@@ -79,6 +85,43 @@ func (l *Log) Prune(ctx context.Context, o PruneOptions) ([]Pruned, error) {
 		}
 	}
 	return all, nil
+}
+
+// notePruned writes down, before anything is deleted, that rows which ended before then may be gone. It never moves back.
+func (l *Log) notePruned(ctx context.Context, group string, before int64) error {
+	name := l.prunedName(group)
+	for _, s := range []struct {
+		text string
+		args []any
+	}{
+		{"INSERT INTO " + metaTable + " (name, value) VALUES (?, '0') ON DUPLICATE KEY UPDATE value = value", []any{name}},
+		{"UPDATE " + metaTable + " SET value = ? WHERE name = ? AND CAST(value AS SIGNED) < ?", []any{strconv.AppendInt(nil, before, 10), name, before}},
+	} {
+		if _, err := l.db.ExecContext(ctx, s.text, s.args...); err != nil {
+			return fmt.Errorf("note what is deleted: %w", err)
+		}
+	}
+	return nil
+}
+
+// Remembers is how far back the log of a group knows every identity that ended: older rows may have been deleted, whatever
+// the retention is now. 0: nothing was ever deleted.
+func (l *Log) Remembers(ctx context.Context, group string) (time.Duration, error) {
+	var age int64
+	err := l.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - CAST(value AS SIGNED) FROM "+
+		metaTable+" WHERE name = ? AND CAST(value AS SIGNED) > 0", l.prunedName(group)).Scan(&age)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read how far back the log goes: %w", err)
+	}
+	return max(time.Microsecond, time.Duration(age)*time.Microsecond), nil
+}
+
+func (l *Log) prunedName(group string) []byte {
+	hash := sha256.Sum256([]byte(group))
+	return fmt.Appendf(nil, "pruned:%s:%s", l.o.Table, hex.EncodeToString(hash[:16]))
 }
 
 // CountPrunable says what Prune would delete now. It reads an index only, but all of the part that is old.

@@ -18,10 +18,11 @@ func newDLQExportCmd(a *app) *cobra.Command {
 		Long: `Write dead letters as the consumer log knows them, the latest first, one JSON object per line: tag, key, reason, properties,
 headers, and the body in base64. All are written unless conditions choose. The queue is not touched, and the letters stay.
 
-'` + a.name + ` dlq replay --from FILE' replays the lines, also with a body that was mended. '` + a.name + ` publish --letters FILE' puts
+'` + a.name + ` dlq replay --from FILE' replays the lines, also with a body that was mended. Change its text: jq 1.6 rounds a sku_id beyond 2^53
+when it reads the body as JSON. '` + a.name + ` publish --letters FILE' puts
 them on the main queue as they are, like a letter moved by hand.`,
 		Example: "  " + a.name + ` dlq export --reason malformed -o letters.ndjson
-  jq -c '.body |= (@base64d | fromjson | .items[0].quantity = 2 | tojson | @base64)' letters.ndjson > mended.ndjson
+  jq -c '.body |= (@base64d | sub("\"quantity\": *[0-9]+"; "\"quantity\":2") | @base64)' letters.ndjson > mended.ndjson
   ` + a.name + ` dlq replay --from mended.ndjson`,
 		Args: cobra.NoArgs,
 	}

@@ -174,6 +174,9 @@ func (a *app) moveLetters(ctx context.Context, out *output, move func(context.Co
 // undone is the error of a run that did less than it was asked to.
 func (a *app) undone(queue string, res deadletter.Result) error {
 	var errs []error
+	if res.Others > 0 {
+		fmt.Fprintf(a.stderr, "%s: somebody else was reading %s (a daemon that replays by itself, reconcile, another replay): letters that it held were not seen; run it again\n", a.name, queue)
+	}
 	if n := len(res.NotFound); n > 0 {
 		for _, key := range res.NotFound[:min(n, maxShown)] {
 			fmt.Fprintf(a.stderr, "%s: no letter in %s has key %s and fulfils the other conditions; '%s log explain' says what became of it\n", a.name, queue, printable(key), a.name)

@@ -170,7 +170,7 @@ func writeKind(w io.Writer, r reconcile.Report, kind reconcile.Kind, limit int, 
 		fmt.Fprint(w, "\nWhat mends it:\n")
 	}
 	for _, c := range commands {
-		fmt.Fprintf(w, "  %s\n", c)
+		fmt.Fprintf(w, "  %s\n", printable(c)) // keys may turn the writing round; -o json has them as they are
 	}
 	_, err := io.WriteString(w, "\n")
 	return err

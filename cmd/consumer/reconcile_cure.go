@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -31,6 +33,9 @@ func cure(f reconcile.Finding, name string, now time.Time) string {
 	adopt, republish := name+" reconcile --adopt", name+" reconcile --republish"
 	replay := name + " dlq replay " + chosenBy(key)
 	explain := fmt.Sprintf("%s log explain %s --tag %s", name, shellWord(f.Key), shellWord(f.Tag))
+	if strings.HasPrefix(f.Key, "-") { // else it would be taken for a flag
+		explain = fmt.Sprintf("%s log explain --tag %s -- %s", name, shellWord(f.Tag), shellWord(f.Key))
+	}
 	switch f.Kind {
 	case reconcile.LetterWithoutRow:
 		switch deadletter.Why(f.Hindrance) {
@@ -74,7 +79,12 @@ func cure(f reconcile.Finding, name string, now time.Time) string {
 	return explain
 }
 
-// publishCure sends a message of its own that gives back what is still reserved, under a key that nobody has had.
+// repairTag is the tag of the messages that publishCure sends. With the tag of the message that is success, and a key that
+// ROLLBACKD_KEY_FROM takes from the order's number, they would have its identity and end as conflict.
+const repairTag = "repair"
+
+// publishCure sends a message of its own that gives back what is still reserved, under an identity that nobody has had. It is
+// printf, because echo turns \b and \n into other characters in some shells.
 func publishCure(f reconcile.Finding, name string, now time.Time) string {
 	body, err := json.Marshal(struct {
 		Order  string           `json:"order_sn"`
@@ -85,7 +95,24 @@ func publishCure(f reconcile.Finding, name string, now time.Time) string {
 	if err != nil {
 		return err.Error() // cannot be: text and integers
 	}
-	return fmt.Sprintf("echo '%s' | %s publish --key-field repair --tag %s", strings.ReplaceAll(string(body), "'", `'\''`), name, shellWord(f.Tag))
+	return fmt.Sprintf(`printf '%%s\n' '%s' | %s publish --key-field repair --tag %s`, strings.ReplaceAll(visible(body), "'", `'\''`), name, repairTag)
+}
+
+// visible is JSON with every character escaped that a terminal would not show.
+func visible(text []byte) string {
+	var b strings.Builder
+	for _, r := range string(text) {
+		switch {
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
 }
 
 func reservationText(f reconcile.Finding) string {

@@ -15,7 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// paste runs a printed command as a shell would: quotes, a pipe from echo, a comment. What is for MySQL goes there.
+// paste runs a printed command as a shell would: quotes, a pipe from printf, a comment. What is for MySQL goes there.
 func (s *shell) paste(command string) {
 	s.t.Helper()
 	if strings.HasPrefix(command, "UPDATE ") {
@@ -26,8 +26,8 @@ func (s *shell) paste(command string) {
 		return
 	}
 	stdin := ""
-	if echo, rest, ok := strings.Cut(command, " | "); ok {
-		stdin, command = words(s.t, echo)[1]+"\n", rest
+	if printf, rest, ok := strings.Cut(command, " | "); ok {
+		stdin, command = words(s.t, printf)[2]+"\n", rest
 	}
 	args := words(s.t, command)
 	if args[0] != "consumer" {
@@ -232,7 +232,7 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 		"dead":       {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "dead", Tag: "t", Key: "it's"}, `x dlq replay --tag t --key 'it'\''s'    # it finds`},
 		"discarded":  {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "discarded", Tag: "t", Key: "k"}, "x log explain k --tag t    # a person"},
 		"failed":     {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "failed"}, "x run    # its next attempt"},
-		"odd order":  {reconcile.Finding{Kind: reconcile.NamedNotReleased, Was: stock.Reserved, Order: "it's", Tag: "t", Items: []reconcile.Item{{SKU: 1, Quantity: 2}}}, `echo '{"order_sn":"it'\''s","reason":"reconcile","items":[{"sku_id":1,"quantity":2}],"repair":"repair/it'\''s/20261121T120000Z"}' | x publish --key-field repair --tag t`},
+		"odd order":  {reconcile.Finding{Kind: reconcile.NamedNotReleased, Was: stock.Reserved, Order: "it's", Tag: "t", Items: []reconcile.Item{{SKU: 1, Quantity: 2}}}, `printf '%s\n' '{"order_sn":"it'\''s","reason":"reconcile","items":[{"sku_id":1,"quantity":2}],"repair":"repair/it'\''s/20261121T120000Z"}' | x publish --key-field repair --tag repair`},
 		"deducted":   {reconcile.Finding{Kind: reconcile.NamedNotReleased, Was: stock.Deducted, Order: "a'b", SKU: 3}, "UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'612762' AND sku_id = 3    -- "},
 		"next kinds": {reconcile.Finding{Kind: "later version", Tag: "t", Key: "k"}, "x log explain k --tag t"},
 	} {

@@ -147,8 +147,15 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Records == nil || o.Letters == nil || o.Group == "" {
 		return Report{}, errors.New("reconcile: no log, no letters or no group")
 	}
+	remembers, err := o.Records.Remembers(ctx, o.Group)
+	if err != nil {
+		return Report{}, fmt.Errorf("reconcile: %w", err)
+	}
+	if remembers > 0 && (o.Retention == 0 || remembers < o.Retention) {
+		o.Retention = remembers
+	}
 	r := &run{Options: o, report: Report{Findings: []Finding{}, Unclear: []string{}}}
-	err := r.all(ctx)
+	err = r.all(ctx)
 	if err != nil {
 		err = fmt.Errorf("reconcile: %w", err)
 	}

@@ -163,8 +163,9 @@ func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows ma
 	case row.Status == stock.Reserved:
 		for _, tag := range r.tags {
 			by := rows[dedup.Key{Group: r.Group, Tag: tag, Name: row.OrderSN}]
-			// What was reserved after the success is another matter, and so is what a message with items left alone.
-			if by.Status == dedup.Success && row.UpdatedAt.Before(by.At.Add(time.Minute)) && !names(order, tag, row.OrderSN) {
+			// What was reserved after the success is another matter, and so is what a message with items left alone: also one
+			// whose items another message had released before it.
+			if by.Status == dedup.Success && row.UpdatedAt.Before(by.At.Add(time.Minute)) && !r.partly(order) {
 				f = aboutRow(SuccessNotReleased, by)
 				f.Order, f.Was, f.Items = row.OrderSN, row.Status, reservedOf(order)
 				return f, true
@@ -189,8 +190,11 @@ func (r *run) applied(row stock.Reservation, rows map[dedup.Key]dedup.Row) dedup
 	return own
 }
 
-func names(order []stock.Reservation, tag, key string) bool {
-	return slices.ContainsFunc(order, func(r stock.Reservation) bool { return r.Named && r.Tag == tag && r.Key == key })
+// partly reports whether some message released a part of the order.
+func (r *run) partly(order []stock.Reservation) bool {
+	return slices.ContainsFunc(order, func(row stock.Reservation) bool {
+		return row.Named && !r.isForeign(row) && row.Status != stock.Reserved
+	})
 }
 
 func reservedOf(order []stock.Reservation) (items []Item) {
