@@ -240,7 +240,7 @@ func (l *lane) recorded(ctx context.Context, it *item) {
 	it.durable = true
 	l.c.metrics.deadLettered.WithLabelValues(string(letter.reason)).Inc()
 	l.c.at(PointDead)
-	l.c.log.WarnContext(ctx, "dead-lettered", "msg", it.id.Key, "reason", letter.reason, "attempt", letter.from.Attempts, "err", letter.cause)
+	l.c.log.WarnContext(ctx, "dead-lettered", "message", it.id.Key, "reason", letter.reason, "attempt", letter.from.Attempts, "err", letter.cause)
 }
 
 // unlock writes the done markers of what is success and releases the other locks; those of open items only when the

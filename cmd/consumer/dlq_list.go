@@ -32,7 +32,7 @@ touched, and RabbitMQ need not answer. Every page is read through an index, howe
 		case err != nil:
 			return err
 		case *by != "" && *by != "reason":
-			return usageErrorf("--by %q is none; there is reason", *by)
+			return usageErrorf("--by %q can only be reason", *by)
 		case *by != "" && (*after != "" || flags.Changed("limit")):
 			return usageErrorf("--by counts all letters that are chosen: without --limit and --after")
 		}

@@ -177,9 +177,15 @@ func (a *app) undone(queue string, res deadletter.Result) error {
 	if res.Others > 0 {
 		fmt.Fprintf(a.stderr, "%s: somebody else was reading %s (a daemon that replays by itself, reconcile, another replay): letters that it held were not seen; run it again\n", a.name, queue)
 	}
+	if res.Found == 0 {
+		fmt.Fprintf(a.stderr, "%s: %s is empty; if '%s dlq list' has dead letters all the same, they were purged or moved: '%s reconcile'\n", a.name, queue, a.name, a.name)
+	}
+	if res.FailedAgain > 0 {
+		fmt.Fprintf(a.stderr, "%s: what failed again may have attempts left: '%s log list --status failed' and '%s dlq list' show it\n", a.name, a.name, a.name)
+	}
 	if n := len(res.NotFound); n > 0 {
 		for _, key := range res.NotFound[:min(n, maxShown)] {
-			fmt.Fprintf(a.stderr, "%s: no letter in %s has key %s and fulfils the other conditions; '%s log explain' says what became of it\n", a.name, queue, printable(key), a.name)
+			fmt.Fprintf(a.stderr, "%s: no letter in %s has key %s and fulfils the other conditions; '%s log explain' says what became of it; if its row is dead, the letter was purged or moved: '%s reconcile'\n", a.name, queue, printable(key), a.name, a.name)
 		}
 		errs = append(errs, fmt.Errorf("keys that no letter has: %d", n))
 	}

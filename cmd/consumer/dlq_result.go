@@ -15,23 +15,27 @@ func resultTable(res deadletter.Result) table {
 			t.add(n, outcome)
 		}
 	}
+	replayed, discarded := "replayed", "discarded"
+	if res.DryRun {
+		replayed, discarded = "would be replayed", "would be discarded"
+	}
 	t.add(res.Found, "found")
-	add(res.Replayed, "replayed")
+	add(res.Replayed, replayed)
 	add(res.Mended, "  of them with a mended body")
-	add(res.Discarded, "discarded")
+	add(res.Applied, "  of them applied by now")
+	add(res.FailedAgain, "  of them failed again")
+	add(res.Unsettled, "  of them not processed yet")
+	add(res.Discarded, discarded)
 	for _, reason := range slices.Sorted(maps.Keys(res.ByReason)) {
 		add(res.ByReason[reason], "  of them "+reason)
 	}
-	add(res.Duplicates, "dropped: further letters of the same messages")
+	add(res.Duplicates, "dropped: other copies of these messages")
 	add(res.Stale, "dropped: their messages had ended already")
 	add(res.NotSelected, "not chosen")
 	add(res.Later, "came after the beginning")
 	add(len(res.Left), "chosen, but stay")
 	add(res.Parked, "  of them parked")
 	add(res.Unseen, "not looked at: the run ended before")
-	add(res.Applied, "replayed: applied by now")
-	add(res.FailedAgain, "replayed: failed again")
-	add(res.Unsettled, "replayed: not processed yet")
 	if res.DryRun {
 		t.add("-", "this was a dry run: nothing was changed")
 	}

@@ -88,7 +88,7 @@ func writeShown(w io.Writer, s deadletter.Shown) error {
 	if err := writeTable(w, facts); err != nil || len(s.Events) == 0 {
 		return err
 	}
-	story := table{header: []string{"AT", "FROM", "TO", "ATTEMPT", "REPLAYS", "BY", "ERROR"}}
+	story := table{header: []string{"AT", "FROM", "TO", "ATTEMPT", "REPLAYS", "BY", "NOTE"}}
 	for _, e := range s.Events {
 		story.add(e.At.Format("2006-01-02T15:04:05.000Z"), e.From, e.To, e.Attempt, e.Replays, e.By, shorten(e.Error, 120))
 	}

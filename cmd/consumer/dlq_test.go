@@ -84,7 +84,7 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 		t.Fatalf("export: exit %d, %q, %q", code, text, stderr)
 	}
 	stdout, stderr, code := runCLI(t, s.environ, "not json\n\n{}\n"+text, "publish", "--letters")
-	if code != exitFailed || !strings.HasPrefix(stdout, "published 1 messages to queue ") || strings.Count(stderr, "consumer: line ") != 2 {
+	if code != exitFailed || !strings.HasPrefix(stdout, "published 1 message to queue ") || strings.Count(stderr, "consumer: line ") != 2 {
 		t.Fatalf("publish: exit %d, %q, %q", code, stdout, stderr)
 	}
 	defer s.daemon()()

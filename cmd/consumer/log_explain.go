@@ -146,7 +146,11 @@ func (e explanation) write(w io.Writer) error {
 	}
 	add("filed for", e.FiledFor)
 	add("owner", e.Owner)
-	add("remark", e.Remark)
+	if e.Status == dedup.Success.String() && (e.Attempts > 1 || e.Replays > 0) {
+		add("before that", e.Remark)
+	} else {
+		add("remark", e.Remark)
+	}
 	add("message id", e.MessageID)
 	add("body sha256", e.Hash)
 	add("body", shorten(e.Body, 400))
@@ -158,7 +162,7 @@ func (e explanation) write(w io.Writer) error {
 	if err := writeTable(w, facts); err != nil || len(e.Story) == 0 {
 		return err
 	}
-	story := table{header: []string{"AT", "WHAT", "ATTEMPT", "REPLAYS", "BY", "ERROR"}}
+	story := table{header: []string{"AT", "WHAT", "ATTEMPT", "REPLAYS", "BY", "NOTE"}}
 	for _, s := range e.Story {
 		by, attempt, replays := s.By, "", ""
 		if by == "" {
@@ -167,7 +171,7 @@ func (e explanation) write(w io.Writer) error {
 		if s.To != "" {
 			attempt, replays = fmt.Sprint(s.Attempt), fmt.Sprint(s.Replays)
 		}
-		story.add(s.At.Format("2006-01-02T15:04:05.000Z"), s.What, attempt, replays, by, shorten(s.Error, 120))
+		story.add(s.At.Format("2006-01-02T15:04:05.000Z"), s.What, attempt, replays, by, shorten(s.Error, 200))
 	}
 	if _, err := io.WriteString(w, "\n"); err != nil {
 		return err

@@ -50,7 +50,7 @@ func meaning(row dedup.Row, cfg config.Config, name string) (means, next string)
 }
 
 func deadMeaning(row dedup.Row, cfg config.Config, name string) (means, next string) {
-	means = fmt.Sprintf("Its message is in %s and had no effect: ", rabbit.DeadQueue(cfg.Queue))
+	means = fmt.Sprintf("A copy was confirmed in %s, and it had no effect: ", rabbit.DeadQueue(cfg.Queue))
 	replay := fmt.Sprintf("`%s dlq replay %s`", name, chosenBy(row.Key))
 	end := fmt.Sprintf("`%s dlq discard --why … %s` ends this one for good.", name, chosenBy(row.Key))
 	mend := "mend the cause, then " + replay + "; " + end

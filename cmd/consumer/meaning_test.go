@@ -30,7 +30,7 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		"due":            {due, "the next one is due.", "daemon running?"},
 		"spent":          {row(dedup.Failed, 5), "No attempt is left", "daemon running?"},
 		"reopened":       {reopened, "waits in q", "still in q.dead: `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
-		"dead":           {row(dedup.Dead, 5), "is in q.dead and had no effect: all 5 attempts failed", "then `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
+		"dead":           {row(dedup.Dead, 5), "confirmed in q.dead, and it had no effect: all 5 attempts failed", "then `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
 		"unknown":        {row(9, 1), "does not know the status", "Use the version that wrote it."},
 	} {
 		t.Run(name, func(t *testing.T) {

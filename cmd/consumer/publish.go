@@ -122,7 +122,11 @@ func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, 
 func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	defer func() {
 		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
-		_, printErr := fmt.Fprintf(p.a.stdout, "published %d messages %s\n", p.published, p.where)
+		what := "messages"
+		if p.published == 1 {
+			what = "message"
+		}
+		_, printErr := fmt.Fprintf(p.a.stdout, "published %d %s %s\n", p.published, what, p.where)
 		if printErr != nil {
 			err = errors.Join(err, fmt.Errorf("write the output: %w", printErr))
 		}

@@ -42,7 +42,7 @@ func Listen(ctx context.Context, addr string, health func() Health, metrics prom
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w", addr, err)
+		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w; is another daemon running there? Choose another address, or off", addr, err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { healthz(w, health()) })

@@ -32,7 +32,7 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 	defer func() { _ = pool.Close() }() // nothing is left in it
 	if err := pool.PingContext(ctx); err != nil {
-		l.fail("reachable", err.Error(), "is it running there, and are user, password and database right? ROLLBACKD_MYSQL_DSN is "+o.MySQL)
+		l.fail("reachable", err.Error(), "is it running there, does the database exist (migrate makes only tables), and are user and password right? ROLLBACKD_MYSQL_DSN is "+o.MySQL)
 		return
 	}
 	l.ok("reachable", o.MySQL)
