@@ -81,7 +81,7 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"PREFETCH", "0", "must be 1 to 65535"},
 		{"PREFETCH", "-1", "must be 1 to 65535"},
 		{"PREFETCH", "70000", "must be 1 to 65535"},
-		{"PREFETCH", "499", "is less than BATCH_SIZE (500)"},
+		{"PREFETCH", "999", "is less than BATCH_SIZE (1000)"},
 		{"LEASE", "30", "has no unit"},
 		{"LEASE", "10s", "must be longer than HANDLER_TIMEOUT (10s)"},
 		{"LEASE", "2h", "must be 1s to 1h"},

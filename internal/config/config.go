@@ -58,7 +58,7 @@ type Config struct {
 
 	// Lanes is how many batches are worked on at once, each on a channel of its own. 1 to 256. Default 4.
 	Lanes int `env:"LANES"`
-	// BatchSize is how many deliveries a lane takes into one transaction. 1 to 10000. Default 500.
+	// BatchSize is how many deliveries a lane takes into one transaction. 1 to 10000. Default 1000.
 	BatchSize int `env:"BATCH_SIZE"`
 	// BatchLinger is how long a lane waits for a batch to fill once it has a first delivery. 0 to 10s. Default 2ms.
 	BatchLinger time.Duration `env:"BATCH_LINGER"`

@@ -72,7 +72,7 @@ func TestDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 		RoutingKeys: []string{"stock.rollback"}, KeyFrom: "header:x-message-key,property:message_id,body:sha256",
 		LogTable: "consumer_log", Handler: "stock", EmptyRollback: "retry", MaxAttempts: 5,
 		RetryDelays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute},
-		Lanes:       4, BatchSize: 500, BatchLinger: 2 * time.Millisecond, Prefetch: 1000,
+		Lanes:       4, BatchSize: 1000, BatchLinger: 2 * time.Millisecond, Prefetch: 2000,
 		Lease: 30 * time.Second, HandlerTimeout: 10 * time.Second, LockTTL: 10 * time.Second, DoneTTL: 5 * time.Minute,
 		LockOnError: "proceed", DrainTimeout: 25 * time.Second, MaxDeadRate: Rate{Count: 100, Per: time.Minute},
 		BrakePause: 5 * time.Minute, HTTPAddr: "127.0.0.1:8080", LogLevel: slog.LevelInfo, LogFormat: "auto",

@@ -103,7 +103,7 @@ func TestSettingsTellValueAndSource(t *testing.T) {
 	want := []Setting{
 		{Name: "ROLLBACKD_GROUP", Value: "from-a-file", Source: FromFile, File: path},
 		{Name: "ROLLBACKD_LANES", Value: "8", Source: FromEnvironment},
-		{Name: "ROLLBACKD_PREFETCH", Value: "1000", Source: FromDefault},
+		{Name: "ROLLBACKD_PREFETCH", Value: "2000", Source: FromDefault},
 		{Name: "ROLLBACKD_ADMIN_TOKEN", Value: "", Source: FromDefault},
 		{Name: "ROLLBACKD_AMQP_URL", Value: "amqp://guest:***@localhost:5672/", Source: FromEnvironment},
 	}

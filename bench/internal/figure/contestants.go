@@ -17,7 +17,7 @@ var (
 	batchSizes       = []int{1, 10, 50, 100, 500, 1000, 2000}
 	laneCounts       = []int{1, 2, 4, 8}
 	workerCounts     = []int{1, 16, 64}
-	defaultBatchSize = 500
+	defaultBatchSize = 1000
 	defaultLanes     = 4
 )
 

@@ -82,7 +82,7 @@ var curves = []struct {
 	contestant    func(int) string
 }{
 	{BatchSize, "Applied messages per second over batch size (4 lanes)", "ROLLBACKD_BATCH_SIZE", batchSizes, defaultBatchSize, batchOf},
-	{Lanes, "Applied messages per second over lanes (batches of 500)", "ROLLBACKD_LANES", laneCounts, defaultLanes, lanesOf},
+	{Lanes, "Applied messages per second over lanes (batches of 1,000)", "ROLLBACKD_LANES", laneCounts, defaultLanes, lanesOf},
 }
 
 // Curves are those of the wanted ones that have all their points.
