@@ -91,7 +91,7 @@ func newRunner(ctx context.Context, s settings, o ground.Options) (*run.Runner, 
 
 // oneCycle gives everybody one turn.
 func oneCycle(ctx context.Context, s settings, r *run.Runner, turns *figure.Turns, rep *report.Report) error {
-	for _, c := range figure.Cycle(s.only) {
+	for _, c := range figure.Cycle(s.only, rep.Cycles == 0) {
 		round, err := r.Round(ctx, c)
 		if err != nil {
 			return err

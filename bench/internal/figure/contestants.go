@@ -78,11 +78,16 @@ func lanesOf(n int) string {
 	return fmt.Sprintf("lanes_%d", n)
 }
 
-// Cycle is one turn of the contestants that the wanted figures need, the base before each group of them.
-func Cycle(wanted []string) []run.Contestant {
+// Cycle is one turn of the contestants that the wanted figures need, the base before each group of them. Those that only
+// points of the curves, or remarks, are made of have one turn, in the first cycle: with three the run would take longer
+// than its 45 minutes.
+func Cycle(wanted []string, first bool) []run.Contestant {
 	base := run.Contestant{Name: Base, Guess: 30_000}
 	var all []run.Contestant
-	needed := needs(wanted)
+	needed, once := needs(wanted)
+	if first {
+		needed = append(needed, once...)
+	}
 	for _, g := range cycle() {
 		var some []run.Contestant
 		for _, c := range g {
@@ -100,20 +105,20 @@ func Cycle(wanted []string) []run.Contestant {
 	return all
 }
 
-// needs are the contestants whose rounds the wanted figures and curves are made of.
-func needs(wanted []string) []string {
-	var names []string
+// needs are the contestants whose rounds the wanted figures are made of, and those that the curves and remarks need besides.
+func needs(wanted []string) (names, once []string) {
 	for _, d := range definitions {
 		if slices.Contains(wanted, d.key) {
 			names = append(append(names, Base), d.others...)
+			once = append(once, d.remarks...)
 		}
 	}
 	for _, c := range curves {
 		if slices.Contains(wanted, c.key) {
 			for _, x := range c.points {
-				names = append(names, c.contestant(x))
+				once = append(once, c.contestant(x))
 			}
 		}
 	}
-	return names
+	return names, once
 }

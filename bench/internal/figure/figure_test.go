@@ -90,24 +90,36 @@ func TestMemoryGoalHasTwoBounds(t *testing.T) {
 
 func TestEveryFigureOfTheIssueHasItsContestants(t *testing.T) {
 	for _, key := range []string{"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison", "hot_goods", "redis_off", "two_daemons"} {
-		c := Cycle([]string{key})
+		c := Cycle([]string{key}, true)
 		if len(c) < 2 || c[0].Name != Base {
 			t.Errorf("%s: the cycle is %+v, want the base and somebody else", key, c)
 		}
 	}
 	for _, key := range []string{LatencyP50, LatencyP99, RSS} {
-		if !slices.Contains(Names(), key) || len(Cycle([]string{key})) > 0 {
+		if !slices.Contains(Names(), key) || len(Cycle([]string{key}, true)) > 0 {
 			t.Errorf("%s must be a figure without rounds of the cycle", key)
 		}
 	}
 	names := map[string]int{}
-	for _, c := range Cycle(Names()) {
+	for _, c := range Cycle(Names(), true) {
 		names[c.Name]++
 	}
 	for name, n := range names {
 		if n != 1 && name != Base {
 			t.Errorf("%s has %d turns in a cycle", name, n)
 		}
+	}
+	later := Cycle(Names(), false)
+	for _, c := range later {
+		names[c.Name] = 0
+	}
+	for _, name := range []string{"batch_1", "batch_2000", "lanes_8", "plain_multiple"} {
+		if names[name] != 1 {
+			t.Errorf("%s has a turn in each cycle, want the first only", name)
+		}
+	}
+	if names["classic_16"] != 0 || len(later) == 0 {
+		t.Error("classic_16 has no turn in later cycles")
 	}
 }
 
