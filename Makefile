@@ -55,7 +55,7 @@ FUZZ_TIME ?= 10s
 test-faults: deps bin/with-servers bin/chaos ## bad inputs, one short round of every kind of fault, the fuzz targets; SEED=n for another round
 	bin/with-servers $(GO) test -race -count=1 -timeout 5m -run '$(BAD_MESSAGES)|$(BAD_SETTINGS)' ./internal/config ./internal/wire ./internal/daemon ./internal/rabbit ./dedup ./stock ./consumer
 	bin/chaos -round -seed $(or $(SEED),20261121)
-	@for f in $(FUZZ); do echo "fuzz $${f#*:} for $(FUZZ_TIME)"; $(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzztime $(FUZZ_TIME) "$${f%:*}"; done
+	@GO="$(GO)" scripts/fuzz.sh $(FUZZ_TIME) $(FUZZ)
 
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
 .PHONY: bench
