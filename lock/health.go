@@ -1,4 +1,4 @@
-package dedup
+package lock
 
 import (
 	"context"
@@ -10,57 +10,24 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// LockResult says how one key fared in a Lock.
-type LockResult uint8
-
-// The results: each key of each Lock counts as one of them.
-const (
-	LockMine     LockResult = iota // locked
-	LockHeld                       // another worker had it
-	LockDone                       // a done marker stood there
-	LockFailed                     // Redis failed: nothing is known of the key
-	LockBypassed                   // Redis was away and was not asked
-	lockResults
-)
-
-// LockResults returns all of them.
-func LockResults() []LockResult {
-	return []LockResult{LockMine, LockHeld, LockDone, LockFailed, LockBypassed}
-}
-
-// String is the metric's label.
-func (r LockResult) String() string {
-	return [...]string{"mine", "held", "done", "error", "bypassed"}[r]
-}
-
-func resultOf(h Hold) LockResult {
-	switch h {
-	case Mine:
-		return LockMine
-	case HeldByOther:
-		return LockHeld
-	case DoneMarker:
-		return LockDone
-	}
-	return LockFailed
-}
-
-func (l *RedisLock) count(r LockResult, n int) { l.counts[r].Add(uint64(n)) }
+func (l *Redis) count(r Result, n int) { l.counts[r].Add(uint64(n)) }
 
 // Attempts returns how many keys fared so since the lock was made.
-func (l *RedisLock) Attempts(r LockResult) uint64 { return l.counts[r].Load() }
+func (l *Redis) Attempts(r Result) uint64 { return l.counts[r].Load() }
 
 // Up says whether Redis is being asked, since when it is so, and, while it is not, why.
-func (l *RedisLock) Up() (up bool, since time.Time, cause error) {
+func (l *Redis) Up() (up bool, since time.Time, cause error) {
 	s := l.health.state.Load()
 	return s.cause == nil, s.since, s.cause
 }
 
-// Run renews the locks in hand at a third of their TTL, in one pipeline, and while Redis is away probes it with jittered
-// backoff. It returns nil when ctx ends, leaving the locks in hand to their TTL. A RedisLock runs once.
-func (l *RedisLock) Run(ctx context.Context) error {
+// Run renews the locks in hand at a third of their TTL, in one pipeline, and while Redis is away probes it with
+// jittered backoff. It returns nil when ctx ends, leaving the locks in hand to their TTL. A Redis runs once.
+func (l *Redis) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
 		return errors.New("the redis lock was run before")
 	}
@@ -75,20 +42,20 @@ const (
 )
 
 // keepLock is the life of Run: probe until Redis answers, then renew until it fails.
-func keepLock(ctx context.Context, h *lockHealth, every time.Duration, probe, renew func(context.Context) error) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = firstProbe, lastProbe
+func keepLock(ctx context.Context, h *health, every time.Duration, probe, renew func(context.Context) error) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = firstProbe, lastProbe
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for delay := time.Duration(0); ; {
-		if !pause(ctx, delay) {
+		if wait.For(ctx, delay) != nil {
 			return
 		}
 		if err := probe(ctx); err != nil {
 			if ctx.Err() == nil {
 				h.fail(err)
 			}
-			delay = wait.NextBackOff()
+			delay = pause.NextBackOff()
 			continue
 		}
 		h.recover()
@@ -106,35 +73,24 @@ func keepLock(ctx context.Context, h *lockHealth, every time.Duration, probe, re
 			}
 		}
 		if time.Since(up) > lastProbe { // one that fails again at once keeps its long delays
-			wait.Reset()
+			pause.Reset()
 		}
-		delay = wait.NextBackOff()
+		delay = pause.NextBackOff()
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-const probeKey = lockKeyPrefix + "probe"
+const probeKey = namePrefix + "probe"
 
 // probe asks what Lock asks, because a PING is also answered by a Redis that is full, a read-only replica, or too old.
-func (l *RedisLock) probe(ctx context.Context) error {
+func (l *Redis) probe(ctx context.Context) error {
 	pipe := l.client.Pipeline()
 	_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", probeKey, "probe", "nx", "px", 1000, "get"))
 	cmds, err := l.exec(ctx, pipe)
 	if err == nil {
 		err = cmds[0].Err()
 	}
-	if errors.Is(err, redis.Nil) {
-		return nil
+	if errors.Is(err, redis.Nil) || err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil // somebody else's value under the probe's name is an answer too
 	}
 	return explain(err)
 }
@@ -151,30 +107,31 @@ func explain(err error) error {
 }
 
 // renewScript extends a key only while it holds our value.
-const renewScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) end return 0`
+const renewScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) end ` +
+	`return 0`
 
 // renewChunk bounds one pipeline of renewals, so that it fits into the timeout.
 const renewChunk = 1000
 
-func (l *RedisLock) renew(ctx context.Context) error {
-	keys, values, stale := l.renewer.due()
+func (l *Redis) renew(ctx context.Context) error {
+	names, values, stale := l.renewer.due()
 	if stale > 0 {
 		l.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", stale, "over", l.o.MaxHold)
 	}
-	for len(keys) > 0 {
-		n := min(renewChunk, len(keys))
-		if err := l.renewSome(ctx, keys[:n], values[:n]); err != nil {
-			return fmt.Errorf("renew %d locks: %w", n, err)
+	for len(names) > 0 {
+		size := min(renewChunk, len(names))
+		if err := l.renewSome(ctx, names[:size], values[:size]); err != nil {
+			return fmt.Errorf("renew %d locks: %w", size, err)
 		}
-		keys, values = keys[n:], values[n:]
+		names, values = names[size:], values[size:]
 	}
 	return nil
 }
 
-func (l *RedisLock) renewSome(ctx context.Context, keys []LockKey, values []string) error {
+func (l *Redis) renewSome(ctx context.Context, names []Name, values []string) error {
 	pipe := l.client.Pipeline()
-	for i, k := range keys {
-		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", renewScript, 1, k.name, values[i], l.lockTTL))
+	for i, n := range names {
+		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", renewScript, 1, n.text, values[i], l.lockTTL))
 	}
 	cmds, err := l.exec(ctx, pipe)
 	if err != nil {
@@ -186,37 +143,37 @@ func (l *RedisLock) renewSome(ctx context.Context, keys []LockKey, values []stri
 			return err
 		}
 		if n == 0 { // expired, flushed, or another's by now: there is nothing to renew any more
-			l.renewer.remove(values[i], keys[i:i+1])
+			l.renewer.remove(values[i], names[i:i+1])
 		}
 	}
 	return nil
 }
 
-// lockHealth is whether Redis is being asked.
-type lockHealth struct {
+// health is whether Redis is being asked.
+type health struct {
 	log    *slog.Logger
-	policy LockPolicy
-	state  atomic.Pointer[lockState]
+	policy Policy
+	state  atomic.Pointer[healthState]
 	failed chan struct{} // of one: wakes keepLock
 }
 
-type lockState struct {
+type healthState struct {
 	since time.Time
 	cause error // nil: Redis is being asked
 }
 
-func (h *lockHealth) init(o RedisLockOptions) {
+func (h *health) init(o Options) {
 	h.log, h.policy, h.failed = o.Log, o.OnError, make(chan struct{}, 1)
-	h.state.Store(&lockState{since: time.Now()})
+	h.state.Store(&healthState{since: time.Now()})
 }
 
 // down returns why Redis is not being asked, nil if it is.
-func (h *lockHealth) down() error { return h.state.Load().cause }
+func (h *health) down() error { return h.state.Load().cause }
 
 // fail ends the asking. Only the first failure is told to the log.
-func (h *lockHealth) fail(cause error) {
+func (h *health) fail(cause error) {
 	before := h.state.Load()
-	if before.cause != nil || !h.state.CompareAndSwap(before, &lockState{time.Now(), cause}) {
+	if before.cause != nil || !h.state.CompareAndSwap(before, &healthState{time.Now(), cause}) {
 		return
 	}
 	select {
@@ -224,15 +181,15 @@ func (h *lockHealth) fail(cause error) {
 	default: // keepLock has not seen the last one yet, and looks at the state
 	}
 	doing := "going on without the lock, on the consumer log alone"
-	if h.policy == LockPause {
+	if h.policy == Pause {
 		doing = "nothing is consumed until it answers"
 	}
 	h.log.Warn("redis failed: "+doing, "err", cause)
 }
 
-func (h *lockHealth) recover() {
+func (h *health) recover() {
 	before := h.state.Load()
-	if before.cause == nil || !h.state.CompareAndSwap(before, &lockState{since: time.Now()}) {
+	if before.cause == nil || !h.state.CompareAndSwap(before, &healthState{since: time.Now()}) {
 		return
 	}
 	h.log.Info("redis answers again: locking as before", "away", time.Since(before.since).Round(time.Millisecond))

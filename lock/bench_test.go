@@ -1,4 +1,4 @@
-package dedup
+package lock
 
 import (
 	"fmt"
@@ -6,14 +6,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func BenchmarkLockKey(b *testing.B) {
-	schema, k := uuid.NewString(), Key{Group: "stock-rollback", Tag: "stock.rollback", Name: "20261121-0001"}
+func BenchmarkNameOf(b *testing.B) {
+	schema := uuid.NewString()
 	b.ReportAllocs()
 	for b.Loop() {
-		_ = newLockKey(schema, k)
+		_ = NameOf(schema, "stock-rollback", "stock.rollback", "20261121-0001")
 	}
 }
 
@@ -25,18 +25,19 @@ func BenchmarkBatch(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer client.Close()
-	l, err := NewRedisLock(client, RedisLockOptions{SchemaID: uuid.NewString()})
+	l, err := NewRedis(client, Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	keys, marks := make([]LockKey, size), make([]Mark, size)
+	schema := uuid.NewString()
+	names, marks := make([]Name, size), make([]Mark, size)
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
-		for i := range keys {
-			keys[i] = l.LockKey(Key{Group: "g", Tag: "t", Name: fmt.Sprint(n, "/", i)})
-			marks[i].Key = keys[i]
+		for i := range names {
+			names[i] = NameOf(schema, "g", "t", fmt.Sprint(n, "/", i))
+			marks[i].Name = names[i]
 		}
-		held, err := l.Lock(b.Context(), "token", keys)
+		held, err := l.Lock(b.Context(), "token", names)
 		if err != nil || held[0].Hold != Mine {
 			b.Fatal(held, err)
 		}

@@ -1,4 +1,4 @@
-package dedup
+package lock
 
 import (
 	"context"
@@ -15,22 +15,22 @@ import (
 
 // lockBundle is one installation's lock on a Redis of the test.
 type lockBundle struct {
-	*RedisLock
+	*Redis
+	schema string // of its names
 	client redis.UniversalClient
 	log    *lockLog
 }
 
-func newLock(t *testing.T, url string, o RedisLockOptions) *lockBundle {
+func newLock(t *testing.T, url string, o Options) *lockBundle {
 	t.Helper()
 	client, err := OpenRedis(url, RedisOptions{Name: "rollbackd test"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	b := &lockBundle{client: client, log: &lockLog{}}
-	o.SchemaID = orDefault(o.SchemaID, uuid.NewString())
+	b := &lockBundle{schema: uuid.NewString(), client: client, log: &lockLog{}}
 	o.Log = slog.New(slog.NewTextHandler(b.log, nil))
-	if b.RedisLock, err = NewRedisLock(client, o); err != nil {
+	if b.Redis, err = NewRedis(client, o); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -51,26 +51,26 @@ func (b *lockBundle) run(t *testing.T) (stop func()) {
 	return stop
 }
 
-func (b *lockBundle) keys(names ...string) []LockKey {
-	keys := make([]LockKey, len(names))
-	for i, n := range names {
-		keys[i] = b.LockKey(Key{Group: "g", Tag: "t", Name: n})
+func (b *lockBundle) names(keys ...string) []Name {
+	names := make([]Name, len(keys))
+	for i, k := range keys {
+		names[i] = NameOf(b.schema, "g", "t", k)
 	}
-	return keys
+	return names
 }
 
 func (b *lockBundle) lock(t *testing.T, token string, names ...string) []Hold {
 	t.Helper()
-	held, err := b.Lock(t.Context(), token, b.keys(names...))
+	held, err := b.Lock(t.Context(), token, b.names(names...))
 	if err != nil {
 		t.Fatalf("Lock(%s, %v) = %v", token, names, err)
 	}
 	return holdsOf(held)
 }
 
-func (b *lockBundle) show(t *testing.T, name string) LockState {
+func (b *lockBundle) show(t *testing.T, name string) State {
 	t.Helper()
-	s, err := b.Show(t.Context(), b.keys(name)[0])
+	s, err := b.Show(t.Context(), b.names(name)[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(20 * time.Second); !ok(); {
+	for late := time.After(time.Minute); !ok(); {
 		select {
 		case <-tick.C:
 		case <-late:

@@ -1,16 +1,15 @@
-package dedup
+package lock_test
 
 import (
 	"io"
 	"net"
-	"net/url"
 	"sync"
 	"testing"
 )
 
 // replyCutter passes commands on to Redis; told to cut, it drops the next reply and its connection.
 type replyCutter struct {
-	url string
+	addr string
 
 	mu       sync.Mutex
 	armed    bool
@@ -20,28 +19,22 @@ type replyCutter struct {
 
 func newReplyCutter(t *testing.T, target string) *replyCutter {
 	t.Helper()
-	u, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &replyCutter{}
-	server := u.Host
 	c.watching.Go(func() {
 		for {
 			client, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			c.watching.Go(func() { c.serve(client, server) })
+			c.watching.Go(func() { c.serve(client, target) })
 		}
 	})
 	t.Cleanup(func() { _ = ln.Close(); c.watching.Wait() }) // after the client was closed: it was made later
-	u.Host = ln.Addr().String()
-	c.url = u.String()
+	c.addr = ln.Addr().String()
 	return c
 }
 

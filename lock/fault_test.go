@@ -1,38 +1,19 @@
-package dedup
+package lock
 
 import (
-	"context"
 	"errors"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
-
-func TestLockWhoseReplyWasLostIsMine(t *testing.T) {
-	t.Parallel()
-	url := stack.Redis(t)
-	cutter := newReplyCutter(t, url)
-	l := newLock(t, cutter.url, RedisLockOptions{})
-	wantHolds(t, l.lock(t, "warm", "up"), Mine)
-
-	cutter.cut() // the next reply, once: the client sends the pipeline again on a new connection
-	wantHolds(t, l.lock(t, "a", "one", "two"), Mine, Mine)
-
-	if n := cutter.lost(); n != 1 {
-		t.Fatalf("%d replies were lost, want 1", n)
-	}
-	if up, _, cause := l.Up(); !up {
-		t.Errorf("one lost reply was taken for a failure: %v", cause)
-	}
-}
 
 func TestProceedGoesOnWithoutADeadRedisAndComesBack(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRedis(t)
-	l := newLock(t, server.URL(), RedisLockOptions{OnError: LockProceed})
+	l := newLock(t, server.URL(), Options{OnError: Proceed})
 	l.run(t)
 	wantHolds(t, l.lock(t, "before", "one"), Mine)
 
@@ -42,22 +23,23 @@ func TestProceedGoesOnWithoutADeadRedisAndComesBack(t *testing.T) {
 		t.Errorf("Up = %v, %v, %v, want down since now and why", up, since, cause)
 	}
 	// Whether that call or the prober found it out first is chance; from now on nobody asks.
-	failed, bypassed := l.Attempts(LockFailed), l.Attempts(LockBypassed)
+	failed, bypassed := l.Attempts(ResultFailed), l.Attempts(ResultBypassed)
 	const batches = 1000
 	start := time.Now()
 	for range batches { // as many timeouts would take minutes
 		wantHolds(t, l.lock(t, "a", "one", "two"), Mine, Mine)
-		if err := errors.Join(l.Done(t.Context(), []Mark{{Key: l.keys("one")[0]}}), l.Release(t.Context(), "a", l.keys("two"))); err != nil {
+		if err := errors.Join(l.Done(t.Context(), []Mark{{Name: l.names("one")[0]}}),
+			l.Release(t.Context(), "a", l.names("two"))); err != nil {
 			t.Fatalf("settling without redis = %v, want nil", err)
 		}
 	}
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("%d batches without redis took %v", batches, took)
 	}
-	if got := l.Attempts(LockBypassed) - bypassed; got != 2*batches {
+	if got := l.Attempts(ResultBypassed) - bypassed; got != 2*batches {
 		t.Errorf("Attempts(bypassed) grew by %d, want %d", got, 2*batches)
 	}
-	if got := l.Attempts(LockFailed); got != failed || failed+bypassed != 2 {
+	if got := l.Attempts(ResultFailed); got != failed || failed+bypassed != 2 {
 		t.Errorf("Attempts(error) = %d and bypassed %d of the first call, want 2 in all and no more errors", got, bypassed)
 	}
 
@@ -70,56 +52,23 @@ func TestProceedGoesOnWithoutADeadRedisAndComesBack(t *testing.T) {
 	}
 }
 
-func TestPauseSaysUnavailableUntilRedisIsBack(t *testing.T) {
-	t.Parallel()
-	server := stack.OwnRedis(t)
-	l := newLock(t, server.URL(), RedisLockOptions{OnError: LockPause})
-	l.run(t)
-	wantHolds(t, l.lock(t, "a", "one"), Mine)
-
-	must(t, server.Kill())
-	start := time.Now()
-	for range 1000 {
-		held, err := l.Lock(t.Context(), "a", l.keys("one", "two"))
-		if !errors.Is(err, ErrLockUnavailable) || held != nil {
-			t.Fatalf("Lock = %v, %v, want ErrLockUnavailable", held, err)
-		}
-	}
-	if got := l.Attempts(LockFailed); got != 2000 {
-		t.Errorf("Attempts(error) = %d, want 2000: nothing is known of any key", got)
-	}
-	if took := time.Since(start); took > 3*time.Second {
-		t.Errorf("1000 calls took %v, want one timeout at most", took)
-	}
-
-	must(t, server.Start())
-	await(t, "redis is asked again", func() bool {
-		_, err := l.Lock(t.Context(), "a", l.keys("one", "two"))
-		if err != nil && !errors.Is(err, ErrLockUnavailable) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	wantHolds(t, l.lock(t, "b", "two"), HeldByOther)
-}
-
 func TestFrozenRedisBoundsEveryCall(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRedis(t)
-	l := newLock(t, server.URL(), RedisLockOptions{OnError: LockPause, Timeout: 300 * time.Millisecond})
+	l := newLock(t, server.URL(), Options{OnError: Pause, Timeout: 300 * time.Millisecond})
 	l.lock(t, "a", "one")
 
 	must(t, server.Freeze())
 	start := time.Now()
-	_, err := l.Lock(t.Context(), "a", l.keys("one"))
+	_, err := l.Lock(t.Context(), "a", l.names("one"))
 	took := time.Since(start)
-	if !errors.Is(err, ErrLockUnavailable) || !strings.Contains(err.Error(), "redis took over 300ms") {
-		t.Errorf("Lock = %v, want ErrLockUnavailable and why", err)
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "redis took over 300ms") {
+		t.Errorf("Lock = %v, want ErrUnavailable and why", err)
 	}
 	if took > 2*time.Second {
 		t.Errorf("Lock on a frozen redis took %v, want about 300ms", took)
 	}
-	if _, err := l.Show(t.Context(), l.keys("one")[0]); err == nil {
+	if _, err := l.Show(t.Context(), l.names("one")[0]); err == nil {
 		t.Error("Show on a frozen redis succeeded")
 	}
 	must(t, server.Thaw())
@@ -134,23 +83,23 @@ func TestRefusingRedisIsAFailureAndNothingElse(t *testing.T) {
 		"OOM":      {[]any{"config", "set", "maxmemory", "1"}, []any{"config", "set", "maxmemory", "0"}},
 		"READONLY": {[]any{"replicaof", "127.0.0.1", "1"}, []any{"replicaof", "no", "one"}},
 	} {
-		for _, policy := range []LockPolicy{LockProceed, LockPause} {
+		for _, policy := range []Policy{Proceed, Pause} {
 			t.Run(name+"/"+string(policy), func(t *testing.T) {
 				t.Parallel()
-				l := newLock(t, stack.OwnRedis(t).URL(), RedisLockOptions{OnError: policy})
+				l := newLock(t, stack.OwnRedis(t).URL(), Options{OnError: policy})
 				l.run(t)
 				if err := l.client.Do(t.Context(), fault.set...).Err(); err != nil {
 					t.Fatal(err)
 				}
 
-				held, err := l.Lock(t.Context(), "a", l.keys("one", "two"))
-				if policy == LockProceed {
+				held, err := l.Lock(t.Context(), "a", l.names("one", "two"))
+				if policy == Proceed {
 					if err != nil {
 						t.Fatal(err)
 					}
 					wantHolds(t, holdsOf(held), Mine, Mine)
-				} else if !errors.Is(err, ErrLockUnavailable) {
-					t.Errorf("Lock = %v, %v, want ErrLockUnavailable", held, err)
+				} else if !errors.Is(err, ErrUnavailable) {
+					t.Errorf("Lock = %v, %v, want ErrUnavailable", held, err)
 				}
 				_, _, cause := l.Up()
 				if cause == nil || !strings.Contains(cause.Error(), name) {
@@ -173,14 +122,14 @@ func TestRefusingRedisIsAFailureAndNothingElse(t *testing.T) {
 func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRedis(t)
-	admin := newLock(t, server.URL(), RedisLockOptions{})
-	done := Mark{Key: admin.keys("done")[0], BodyHash: [32]byte{1}}
+	admin := newLock(t, server.URL(), Options{})
+	done := Mark{Name: admin.names("done")[0], BodyHash: [32]byte{1}}
 	admin.lock(t, "other", "held")
 	if err := admin.Done(t.Context(), []Mark{done}); err != nil {
 		t.Fatal(err)
 	}
 	acl := []any{"acl", "setuser", "half", "on", ">pw", "+@all", "resetkeys", "~" + probeKey}
-	for _, k := range admin.keys("held", "done", "free") { // and not "forbidden"
+	for _, k := range admin.names("held", "done", "free") { // and not "forbidden"
 		acl = append(acl, "~"+k.String())
 	}
 	if err := admin.client.Do(t.Context(), acl...).Err(); err != nil {
@@ -193,7 +142,8 @@ func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 	u.User = url.UserPassword("half", "pw")
 	names := []string{"held", "forbidden", "done", "free"}
 
-	proceed := newLock(t, u.String(), RedisLockOptions{SchemaID: admin.o.SchemaID})
+	proceed := newLock(t, u.String(), Options{})
+	proceed.schema = admin.schema
 	wantHolds(t, proceed.lock(t, "a", names...), HeldByOther, Mine, DoneMarker, Mine)
 	if up, _, _ := proceed.Up(); up {
 		t.Error("the failure was not noticed")
@@ -202,9 +152,11 @@ func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 		t.Errorf("%d locks are renewed, want 1: the one taken", n)
 	}
 
-	pausing := newLock(t, u.String(), RedisLockOptions{SchemaID: admin.o.SchemaID, OnError: LockPause})
-	if held, err := pausing.Lock(t.Context(), "a", pausing.keys(names...)); !errors.Is(err, ErrLockUnavailable) || held != nil {
-		t.Errorf("Lock = %v, %v, want ErrLockUnavailable", held, err)
+	pausing := newLock(t, u.String(), Options{OnError: Pause})
+	pausing.schema = admin.schema
+	if held, err := pausing.Lock(t.Context(), "a", pausing.names(names...)); !errors.Is(err, ErrUnavailable) ||
+		held != nil {
+		t.Errorf("Lock = %v, %v, want ErrUnavailable", held, err)
 	}
 	if n := pausing.renewer.size(); n != 0 {
 		t.Errorf("%d locks are renewed after an error, want none: nobody will release them", n)
@@ -214,7 +166,7 @@ func TestPartialFailureSpoilsOnlyItsKeys(t *testing.T) {
 func TestFlushedRedisCostsOnlyTheLocks(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRedis(t)
-	l := newLock(t, server.URL(), RedisLockOptions{LockTTL: 150 * time.Millisecond})
+	l := newLock(t, server.URL(), Options{LockTTL: 150 * time.Millisecond})
 	l.run(t)
 	l.lock(t, "a", "one", "two")
 	if err := l.client.FlushAll(t.Context()).Err(); err != nil {
@@ -223,7 +175,7 @@ func TestFlushedRedisCostsOnlyTheLocks(t *testing.T) {
 	await(t, "what is lost is no longer renewed", func() bool { return l.renewer.size() == 0 })
 
 	wantHolds(t, l.lock(t, "b", "one"), Mine)
-	if err := l.Release(t.Context(), "a", l.keys("one", "two")); err != nil {
+	if err := l.Release(t.Context(), "a", l.names("one", "two")); err != nil {
 		t.Fatal(err)
 	}
 	if s := l.show(t, "one"); s.Token != "b" {
@@ -233,14 +185,14 @@ func TestFlushedRedisCostsOnlyTheLocks(t *testing.T) {
 
 func TestRenewerForgetsWhatIsSettled(t *testing.T) {
 	t.Parallel()
-	l := newLock(t, stack.Redis(t), RedisLockOptions{})
+	l := newLock(t, stack.Redis(t), Options{})
 	l.lock(t, "a", "one", "two", "three")
 	l.lock(t, "b", "three", "four") // three is not b's
 	for i, step := range []func() error{
-		func() error { return l.Release(t.Context(), "b", l.keys("one", "three", "four")) }, // its own only
-		func() error { return l.Release(t.Context(), "a", l.keys("one")) },
-		func() error { return l.Done(t.Context(), []Mark{{Key: l.keys("two")[0]}}) },
-		func() error { return l.Release(t.Context(), "a", l.keys("three")) },
+		func() error { return l.Release(t.Context(), "b", l.names("one", "three", "four")) }, // its own only
+		func() error { return l.Release(t.Context(), "a", l.names("one")) },
+		func() error { return l.Done(t.Context(), []Mark{{Name: l.names("two")[0]}}) },
+		func() error { return l.Release(t.Context(), "a", l.names("three")) },
 	} {
 		if err := step(); err != nil {
 			t.Fatal(err)
@@ -248,36 +200,6 @@ func TestRenewerForgetsWhatIsSettled(t *testing.T) {
 		if got, want := l.renewer.size(), 3-i; got != want {
 			t.Errorf("after step %d %d locks are renewed, want %d", i, got, want)
 		}
-	}
-}
-
-func TestCallEndedByItsCallerIsNoFailureOfRedis(t *testing.T) {
-	t.Parallel()
-	for _, policy := range []LockPolicy{LockProceed, LockPause} {
-		l := newLock(t, stack.Redis(t), RedisLockOptions{OnError: policy})
-		why := errors.New("the lane stops")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(why)
-		_, err := l.Lock(ctx, "a", l.keys("one"))
-		for what, err := range map[string]error{
-			"Lock": err, "Release": l.Release(ctx, "a", l.keys("one")), "Done": l.Done(ctx, []Mark{{Key: l.keys("one")[0]}}),
-		} {
-			if !errors.Is(err, why) || errors.Is(err, ErrLockUnavailable) {
-				t.Errorf("%s: %s = %v, want the caller's own cause", policy, what, err)
-			}
-		}
-		if up, _, cause := l.Up(); !up {
-			t.Errorf("%s: redis was given up: %v", policy, cause)
-		}
-	}
-}
-
-func TestRedisLockRunsOnce(t *testing.T) {
-	t.Parallel()
-	l := newLock(t, stack.Redis(t), RedisLockOptions{})
-	l.run(t)()
-	if err := l.Run(t.Context()); err == nil {
-		t.Error("the second Run succeeded")
 	}
 }
 

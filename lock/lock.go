@@ -1,0 +1,199 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Locker keeps two workers off one name. It only saves work: everything holds without it, with [None], and with a
+// server that is flushed, restarted, frozen, absent, or full of wrong values. What must not happen twice is kept from
+// happening by the consumer log, and only the log says what has happened.
+//
+// All methods may be called by many goroutines, keep none of the slices they are given, and wait no longer than the
+// implementation's timeout for one call. A call whose ctx ends returns the cause of that end, and is no failure of the
+// server.
+type Locker interface {
+	// Lock tries all names in one round trip and says of each, in order, what it found. It never waits for a holder.
+	// The token names the holder and must be unlike that of every other batch that may be in hand anywhere; a name that
+	// this token holds already is Mine again, so a call may be repeated with the same token after an error.
+	//
+	// An error means that nothing is known of any name: ErrUnavailable when the server is away and the policy is to
+	// pause (repeat the call later), or the end of ctx. Every name found Mine must be given to Release or Done.
+	//
+	// What it finds is a hint, whatever it is. Who ends a message because of it, without its row, loses messages: the
+	// marker of a row that MySQL does not have (a schema that was made anew, cloned or restored, a forged value) looks
+	// like every other one.
+	Lock(ctx context.Context, token string, names []Name) ([]Held, error)
+
+	// Release gives back the names that the token still holds and leaves every other one alone. An error may be
+	// ignored: a lock that is not released expires by itself.
+	Release(ctx context.Context, token string, names []Name) error
+
+	// Done writes done markers over whatever stands under the names, so that later copies are looked up in the consumer
+	// log instead of losing a transaction to the row that they would insert. A marker for an identity without a success
+	// row costs that look and nothing else. An error may be ignored: the consumer log knows the success.
+	Done(ctx context.Context, marks []Mark) error
+
+	// Show looks at one name, for an operator: also while Lock does not ask the server. Its error is the server's.
+	Show(ctx context.Context, name Name) (State, error)
+
+	// Run renews the locks in hand well before their time is over and, while the server is away, finds out when it is
+	// back. It returns nil when ctx ends, leaving the locks in hand to their time. It may be called once.
+	Run(ctx context.Context) error
+
+	// Up says whether the server is being asked, since when it is so, and, while it is not, why. Without a cause nothing
+	// is wrong.
+	Up() (up bool, since time.Time, cause error)
+
+	// Attempts returns how many names fared so in all calls of Lock.
+	Attempts(r Result) uint64
+}
+
+// Hold says what Lock found under a name.
+type Hold uint8
+
+// What Lock finds. The zero Hold is none of them.
+const (
+	Mine        Hold = iota + 1 // locked now for the caller's token, or nobody could be asked and the policy is to proceed
+	HeldByOther                 // another worker has it, for at most the lock's TTL unless it renews it
+	DoneMarker                  // somebody says that the identity's success is committed; BodyHash is that of the body
+	// no rollbackd with this TTL wrote it: another value or type, a lock without an end in sight
+	Foreign
+)
+
+// String is the metric's word for it.
+func (h Hold) String() string {
+	switch h {
+	case Mine:
+		return "mine"
+	case HeldByOther:
+		return "held"
+	case DoneMarker:
+		return "done"
+	case Foreign:
+		return "foreign"
+	}
+	return "unknown"
+}
+
+// Held is what Lock found under one name.
+type Held struct {
+	Hold     Hold
+	BodyHash [sha256.Size]byte // only with DoneMarker: SHA-256 of the body that is said to be applied
+	Holder   string            // only with HeldByOther: the holder's token
+}
+
+// Mark says that the effect of a message with this body is committed under the name.
+type Mark struct {
+	Name     Name
+	BodyHash [sha256.Size]byte
+}
+
+// State is what stands under a name now, for an operator.
+type State struct {
+	Hold  Hold          // 0: free; HeldByOther: locked by Token; DoneMarker; Foreign: the value is none of rollbackd's
+	Token string        // the holder's; empty if nobody holds it
+	Hash  []byte        // the body's in a done marker
+	TTL   time.Duration // until it expires; negative: never, so rollbackd did not write it
+}
+
+// Result says how one name fared in a Lock.
+type Result uint8
+
+// The results: each name of each Lock counts as one of them.
+const (
+	ResultMine     Result = iota // locked
+	ResultHeld                   // another worker had it
+	ResultDone                   // a done marker stood there
+	ResultForeign                // something stood there that no rollbackd writes
+	ResultFailed                 // the server failed: nothing is known of the name
+	ResultBypassed               // the server was away and was not asked
+	results
+)
+
+// Results returns all of them.
+func Results() []Result {
+	return []Result{ResultMine, ResultHeld, ResultDone, ResultForeign, ResultFailed, ResultBypassed}
+}
+
+// String is the metric's label.
+func (r Result) String() string {
+	return [...]string{"mine", "held", "done", "foreign", "error", "bypassed"}[r]
+}
+
+func resultOf(h Hold) Result {
+	switch h {
+	case Mine:
+		return ResultMine
+	case HeldByOther:
+		return ResultHeld
+	case DoneMarker:
+		return ResultDone
+	case Foreign:
+		return ResultForeign
+	}
+	return ResultFailed
+}
+
+// Policy says what Lock does while the server is away.
+type Policy string
+
+// The policies.
+const (
+	Proceed Policy = "proceed" // every name is Mine at once: the consumer log alone keeps the promise
+	Pause   Policy = "pause"   // ErrUnavailable at once: nothing is consumed until the server answers
+)
+
+// ErrUnavailable means that the server did not answer, or answered with an error, and the policy is to pause. Nothing
+// is known of the names. Repeat the call later.
+var ErrUnavailable = errors.New("the lock in redis is unavailable")
+
+// Options say how a lock works, whatever its server. A zero field has the default named beside it.
+type Options struct {
+	// LockTTL is how long a dead worker's lock keeps others off; renewed at a third. A lock that would stand for longer is
+	// Foreign, so those of a worker with a longer TTL save no work. 10s
+	LockTTL time.Duration
+	DoneTTL time.Duration // how long a done marker tells of a success. 5m
+	OnError Policy        // Proceed
+	Timeout time.Duration // of one call, its repetitions included. 1s
+	// MaxHold ends the renewing of a lock that was neither released nor done, so that a forgotten one does not keep its
+	// identity from everybody until this process ends. 15m
+	MaxHold time.Duration
+	Log     *slog.Logger // told once of each loss and each return of the server. Nothing is logged without it
+}
+
+func (o *Options) setDefaults() {
+	o.LockTTL = cmp.Or(o.LockTTL, 10*time.Second)
+	o.DoneTTL = cmp.Or(o.DoneTTL, 5*time.Minute)
+	o.OnError = cmp.Or(o.OnError, Proceed)
+	o.Timeout = cmp.Or(o.Timeout, time.Second)
+	o.MaxHold = cmp.Or(o.MaxHold, 15*time.Minute)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func (o Options) validate() error {
+	var errs []error
+	if o.LockTTL < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("lock TTL %v is under 100ms", o.LockTTL))
+	}
+	if o.DoneTTL < time.Millisecond {
+		errs = append(errs, fmt.Errorf("done TTL %v is under 1ms", o.DoneTTL))
+	}
+	if o.Timeout < time.Millisecond {
+		errs = append(errs, fmt.Errorf("timeout %v is under 1ms", o.Timeout))
+	}
+	if o.MaxHold < o.LockTTL {
+		errs = append(errs, fmt.Errorf("locks are renewed for %v, under their TTL %v", o.MaxHold, o.LockTTL))
+	}
+	if o.OnError != Proceed && o.OnError != Pause {
+		errs = append(errs, fmt.Errorf("policy %q is neither %q nor %q", o.OnError, Proceed, Pause))
+	}
+	return errors.Join(errs...)
+}

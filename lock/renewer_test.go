@@ -1,0 +1,253 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func testHealth(log *lockLog, policy Policy) *health {
+	h := &health{}
+	h.init(Options{Log: slog.New(slog.NewTextHandler(log, nil)), OnError: policy})
+	return h
+}
+
+func TestLocksAreRenewedAtEveryThirdOfTheTTL(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 9 * time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		h, start := testHealth(&lockLog{}, Proceed), time.Now()
+		var renewals []time.Duration
+		probes := 0
+
+		keepLock(ctx, h, ttl/3,
+			func(context.Context) error { probes++; return nil },
+			func(context.Context) error { renewals = append(renewals, time.Since(start)); return nil })
+
+		if want := []time.Duration{0, ttl / 3, 2 * ttl / 3, ttl}; !slices.Equal(renewals, want) {
+			t.Errorf("renewed at %v, want %v", renewals, want)
+		}
+		if probes != 1 {
+			t.Errorf("a healthy redis was probed %d times, want once, at the start", probes)
+		}
+	})
+}
+
+func TestDeadRedisIsProbedWithGrowingJitteredDelays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		log := &lockLog{}
+		h, down := testHealth(log, Pause), errors.New("connection refused")
+		var probes []time.Time
+		renewals := 0
+
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			keepLock(ctx, h, time.Second, func(context.Context) error {
+				if probes = append(probes, time.Now()); len(probes) <= 20 {
+					return down
+				}
+				return nil
+			}, func(context.Context) error { renewals++; return nil })
+		}()
+		synctest.Wait()
+		if got := h.down(); !errors.Is(got, down) {
+			t.Errorf("after the first probe down = %v, want %v", got, down)
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if h.down() != nil || renewals == 0 {
+			t.Errorf("redis answers again: down = %v with %d renewals", h.down(), renewals)
+		}
+		seen := len(probes)
+		h.fail(down)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if h.down() != nil {
+			t.Error("after minutes of health a new failure is probed as late as the old ones were")
+		}
+		cancel()
+		<-done
+		probes = probes[:seen]
+
+		var gaps []time.Duration
+		for i := range probes[1:] {
+			gaps = append(gaps, probes[i+1].Sub(probes[i]))
+		}
+		if first := gaps[0]; first < firstProbe/2 || first > 2*firstProbe {
+			t.Errorf("the second probe came after %v, want about %v", first, firstProbe)
+		}
+		if longest := slices.Max(gaps); longest < lastProbe/2 || longest > 2*lastProbe {
+			t.Errorf("the longest delay was %v, want about %v", longest, lastProbe)
+		}
+		if len(slices.Compact(slices.Clone(gaps[12:]))) < 2 {
+			t.Errorf("delays without jitter: %v", gaps[12:])
+		}
+		if lost, back := log.count("redis failed: nothing is consumed"), log.count("redis answers again"); lost != 2 ||
+			back != 2 {
+			t.Errorf("the log tells %d losses and %d returns, want two of each", lost, back)
+		}
+	})
+}
+
+func TestFailureOfALaneIsProbedAtOnceAndNotAtTheNextRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h := testHealth(&lockLog{}, Proceed)
+		done := make(chan struct{})
+		none := func(context.Context) error { return nil }
+		go func() { defer close(done); keepLock(ctx, h, time.Hour, none, none) }()
+		synctest.Wait()
+
+		h.fail(errors.New("reset by peer"))
+		h.fail(errors.New("reset by peer")) // of another lane
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if err := h.down(); err != nil {
+			t.Errorf("a second after the failure redis is still not asked: %v", err)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// A Redis that answers probes and fails at work must not be switched on and off ten times a second.
+func TestRedisThatFailsAtOnceAgainIsLeftAloneForLonger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		log := &lockLog{}
+		h := testHealth(log, Proceed)
+		keepLock(ctx, h, time.Second,
+			func(context.Context) error { return nil },
+			func(context.Context) error { return errors.New("oom") })
+		if n := log.count("redis failed"); n < 10 || n > 60 {
+			t.Errorf("%d changes in two minutes, want few", n)
+		}
+	})
+}
+
+func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r renewer
+		r.init(time.Minute)
+		names, mine := []Name{{"one"}, {"two"}}, []Held{{Hold: Mine}, {Hold: Mine}}
+		r.add("a", names, mine)
+		time.Sleep(40 * time.Second)
+		r.add("a", names[:1], mine) // again, with the same token: as old as before
+		r.add("b", names[1:], mine) // expired meanwhile, and another lane's now: new
+		if due, _, stale := r.due(); len(due) != 2 || stale != 0 {
+			t.Errorf("after 40s due = %v, %d stale, want both keys", due, stale)
+		}
+		time.Sleep(30 * time.Second)
+		due, values, stale := r.due()
+		if !slices.Equal(due, names[1:]) || !slices.Equal(values, []string{"b"}) || stale != 1 {
+			t.Errorf("after 70s due = %v with %v, %d stale, want two with b and 1", due, values, stale)
+		}
+	})
+}
+
+func TestStoppingIsNoFailureOfRedis(t *testing.T) {
+	t.Parallel()
+	untilStopped := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	none := func(context.Context) error { return nil }
+	for what, during := range map[string]struct{ probe, renew func(context.Context) error }{
+		"probe": {untilStopped, none}, "renewal": {none, untilStopped},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			log := &lockLog{}
+			h := testHealth(log, Proceed)
+			keepLock(ctx, h, time.Second, during.probe, during.renew)
+			if h.down() != nil || len(log.lines) != 0 {
+				t.Errorf("stopped during a %s: down = %v, the log says %q", what, h.down(), log.lines)
+			}
+		})
+	}
+}
+
+func TestRenewingTouchesOnlyItsOwnLocks(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), Options{LockTTL: time.Minute})
+	l.lock(t, "a", "mine", "lost", "list", "gone")
+	pipe := l.client.Pipeline()
+	for _, k := range l.names("mine", "lost", "list", "gone") {
+		pipe.Del(t.Context(), k.String())
+	}
+	pipe.Set(t.Context(), l.names("mine")[0].String(), lockedPrefix+"a", time.Second)
+	pipe.Set(t.Context(), l.names("lost")[0].String(), lockedPrefix+"b", time.Second)
+	pipe.LPush(t.Context(), l.names("list")[0].String(), "x")
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := l.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if s := l.show(t, "mine"); s.TTL < 50*time.Second {
+		t.Errorf("our lock: %+v, want it renewed for a minute", s)
+	}
+	if s := l.show(t, "lost"); s.Token != "b" || s.TTL > time.Second {
+		t.Errorf("another's lock: %+v, want it as it was", s)
+	}
+	if s := l.show(t, "gone"); s.Hold != 0 {
+		t.Errorf("an expired lock: %+v, want it free", s)
+	}
+	if n := l.renewer.size(); n != 1 {
+		t.Errorf("%d locks are renewed from now on, want only ours", n)
+	}
+}
+
+func TestEveryLockInHandIsRenewed(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), Options{LockTTL: time.Minute})
+	names := make([]string, 2*renewChunk+1)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	l.lock(t, "a", names...)
+	pipe := l.client.Pipeline()
+	for _, k := range l.names(names...) {
+		pipe.PExpire(t.Context(), k.String(), 10*time.Second)
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if s := l.show(t, n); s.TTL < 30*time.Second {
+			t.Fatalf("lock %s of %d: %+v, want it renewed", n, len(names), s)
+		}
+	}
+}
+
+func TestForgottenLockExpiresAndIsTold(t *testing.T) {
+	t.Parallel()
+	l := newLock(t, stack.Redis(t), Options{LockTTL: time.Second, MaxHold: 2 * time.Second})
+	l.run(t)
+	l.lock(t, "leaked", "one")
+	await(t, "the lock expires", func() bool { return l.lock(t, "b", "one")[0] == Mine })
+	if n := l.log.count("held too long"); n != 1 {
+		t.Errorf("the log tells it %d times, want once: %q", n, l.log.lines)
+	}
+}
