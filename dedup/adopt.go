@@ -10,15 +10,15 @@ import (
 const maxAdopted = 1 << 30
 
 // Adopt marks an absent identity dead whose letter lies in the dead-letter queue without a row, on behalf of a person.
-// Replays are those that the letter says its row had, so that it still is its row's letter when somebody moves it by hand: the
-// daemon acks an older one. For the rest it is like [Log.Dead].
-func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason, cause, by string) error {
-	c, err := l.begin(ActionDead, absent(e.Key))
+// Replays are those that the letter says its row had, so that it still is its row's letter when somebody moves it by
+// hand: the daemon acks an older one. For the rest it is like [Log.Dead].
+func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason Reason, cause, by string) error {
+	c, err := l.begin(actionDead, absent(e.Identity))
 	if err != nil {
 		return err
 	}
 	if err := validateReason(reason); err != nil {
-		return fmt.Errorf("adopt %v: %w", e.Key, err)
+		return fmt.Errorf("adopt %v: %w", e.Identity, err)
 	}
 	c.to = Version{Status: Dead, Replays: max(0, min(replays, maxAdopted))}
 	c.entry, c.reason, c.by = &e, &reason, by
@@ -28,16 +28,16 @@ func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason, cause, by
 }
 
 // AdoptSuccess writes the success row of an absent identity whose effect is committed, on behalf of a person: somebody
-// deleted the row. The caller must hold, in tx, locks on what proves the effect. It writes a line of the story. ErrExists:
-// there is a row. Whatever the error, roll tx back.
-func (l *Log) AdoptSuccess(ctx context.Context, tx Execer, k Key, by, why string) error {
-	c, err := l.begin(ActionInsert, absent(k))
+// deleted the row. The caller must hold, in tx, locks on what proves the effect. It writes a line of the story.
+// ErrExists: there is a row. Whatever the error, roll tx back.
+func (l *Log) AdoptSuccess(ctx context.Context, tx Execer, k Identity, by, why string) error {
+	c, err := l.begin(actionInsert, absent(k))
 	if err != nil {
 		return err
 	}
 	c.to = Version{Status: Success, Attempts: 1}
 	remark := cutText(why, MaxRemark)
-	c.entry, c.remark, c.by, c.why = &Entry{Key: k}, &remark, by, why
+	c.entry, c.remark, c.by, c.why = &Entry{Identity: k}, &remark, by, why
 	err = l.apply(ctx, tx, c)
 	if errors.Is(err, ErrLost) {
 		err = ErrExists

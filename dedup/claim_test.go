@@ -11,7 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestSlowPathKeepsTheMessageUntilSuccess(t *testing.T) {
@@ -58,7 +59,8 @@ func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, row := entryOf(k), w.read(k)
-	if row.MessageID != first.MessageID || !bytes.Equal(row.Body, first.Body) || !bytes.Equal(row.Properties, first.Properties) {
+	if row.MessageID != first.MessageID || !bytes.Equal(row.Body, first.Body) ||
+		!bytes.Equal(row.Properties, first.Properties) {
 		t.Errorf("the row keeps %q %q %q", row.MessageID, row.Body, row.Properties)
 	}
 
@@ -213,7 +215,7 @@ func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
 	const workers, keys, rounds = 8, 10, 5
 	for round := range rounds {
 		var mu sync.Mutex
-		claimed := map[Key][]string{}
+		claimed := map[Identity][]string{}
 		var wg sync.WaitGroup
 		for n := range workers {
 			wg.Go(func() {
@@ -317,7 +319,7 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 		_, err := w.log.Claim(t.Context(), absent(key("2")), entryOf(key("2")), "a")
 		wantError(t, "claim", err, ErrUnknown)
 		<-lost
-		if got := Classify(err); got != FaultUnavailable {
+		if got := mysqldb.Classify(err); got != mysqldb.FaultUnavailable {
 			t.Errorf("fault %v, want unavailable", got)
 		}
 		w.claim(absent(key("2")), "a")
@@ -337,13 +339,13 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 			t.Error("the COMMIT whose answer was lost reports success")
 		}
 		<-lost
-		holds, err := w.log.Holds(t.Context(), claim.Key, claim.Applied())
+		holds, err := w.log.Holds(t.Context(), claim.Identity, claim.Applied())
 		if !holds || err != nil {
 			t.Errorf("holds %v, %v", holds, err)
 		}
 		other := claim.Applied()
 		other.Owner = "b"
-		if holds, err := w.log.Holds(t.Context(), claim.Key, other); holds || err != nil {
+		if holds, err := w.log.Holds(t.Context(), claim.Identity, other); holds || err != nil {
 			t.Errorf("the success of another owner: holds %v, %v", holds, err)
 		}
 	})
@@ -363,12 +365,14 @@ func TestTextThatDoesNotFitIsCutCleanly(t *testing.T) {
 
 	got := w.read(k)
 	if got.Remark != row.Remark || utf8.RuneCountInString(got.Remark) != MaxRemark || !strings.HasSuffix(got.Remark, "…") {
-		t.Errorf("remark has %d characters and ends in %q", utf8.RuneCountInString(got.Remark), got.Remark[len(got.Remark)-6:])
+		t.Errorf("remark has %d characters and ends in %q", utf8.RuneCountInString(got.Remark),
+			got.Remark[len(got.Remark)-6:])
 	}
 	if len(got.MessageID) != MaxMessageID || len(got.Body) != MaxBody || got.Properties != nil {
 		t.Errorf("kept %d bytes of id, %d of body, %d of properties", len(got.MessageID), len(got.Body), len(got.Properties))
 	}
-	if row := w.fail(w.claimAt(key("bad utf-8")), "a\xffb"); row.Remark != "a\uFFFDb" || w.read(row.Key).Remark != row.Remark {
+	if row := w.fail(w.claimAt(key("bad utf-8")), "a\xffb"); row.Remark != "a\uFFFDb" ||
+		w.read(row.Identity).Remark != row.Remark {
 		t.Errorf("remark %q", row.Remark)
 	}
 	_, err = w.log.Claim(t.Context(), absent(k), e, strings.Repeat("o", MaxOwner+1))
@@ -380,4 +384,4 @@ func TestTextThatDoesNotFitIsCutCleanly(t *testing.T) {
 	}
 }
 
-func (w *world) claimAt(k Key) Claim { return w.claim(absent(k), "owner of "+k.Name) }
+func (w *world) claimAt(k Identity) Claim { return w.claim(absent(k), "owner of "+k.Key) }

@@ -8,7 +8,8 @@ import (
 // MaxCounted is where CountDead stops counting.
 const MaxCounted = 100_000
 
-// CountDead is the number of rows in Dead, MaxCounted at most, so that looking never takes long. It reads an index only.
+// CountDead is the number of rows in Dead, MaxCounted at most, so that looking never takes long. It reads an index
+// only.
 func (l *Log) CountDead(ctx context.Context) (int, error) {
 	text := "SELECT COUNT(*) FROM (SELECT 1 FROM " + l.table + " WHERE consumer_status = ? LIMIT ?) AS dead"
 	var n int

@@ -1,12 +1,20 @@
 // Package dedup keeps the one fact that makes an effect happen once: at most one row per identity in consumer_log, and
-// every change of that row a single conditional statement which either affects exactly one row or says that somebody else
-// was faster.
+// every change of that row a single conditional statement which either affects exactly one row or says that somebody
+// else was faster.
 //
-// Its parts: [Key] is a message's identity. [Log] is the consumer log; states.go holds the table of all transitions, from
-// which the diagram in ARCHITECTURE.md is made and by which every statement gets its guards. [Open] makes a database
-// handle with the settings without which the log is not safe. [Migrate] and [CheckSchema] keep the tables. [Log.Prune] forgets
-// what ended long ago, [Log.Lead] elects the process that does. [Locker] is the lock in Redis, which only saves work.
+// For users, who set a log up and look at it: [Open] makes a database handle with the settings without which the log is
+// not safe. [Migrate], [MigrationStatus] and [CheckSchema] keep the tables, also those that a handler brings as a
+// [MigrationSet]. [Identity] is a message's identity, [NewLog] makes a [Log]; [Log.Read], [Log.LookUp], [Log.List] and
+// [Log.Events] say what became of messages, each as a [Row] in a [Status].
 //
-// The package knows MySQL, MariaDB and Redis. It knows nothing of AMQP, of handlers or of stock, and it never decides
-// what a row means for a delivery: that is the engine's verdict.
+// For the engine and the tools of this module, who move rows; a program that calls these beside them must keep their
+// rules: all methods that take a [Claim], a from [Row] or an [Entry] ([Log.InsertSuccess], [Log.Claim], [Log.Success],
+// [Log.Fail], [Log.Unclaim], [Log.Exhaust], [Log.CondemnAll], [Log.Dead], [Log.Reopen], [Log.Discard] and their likes),
+// [Log.Prune], which forgets what ended long ago, [Log.Campaign], which elects the process that does, and
+// [Log.EventFeed] with its bookmark. states.go holds the table of all transitions, from which the diagram in
+// ARCHITECTURE.md is made and by which every statement gets its guards.
+//
+// What may live here: identities, the tables of the log, every statement on them, and what a row is by itself. What
+// must not: AMQP, locks, handlers, a handler's tables, and what a row means for a delivery, which is the engine's
+// verdict. Pools, session settings and error numbers are those of internal/mysqldb.
 package dedup

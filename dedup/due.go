@@ -10,15 +10,15 @@ import (
 
 // Cooling says when a dead row is due to be reopened by itself.
 type Cooling struct {
-	Reasons []string // why it is dead: one of them
+	Reasons []Reason // why it is dead: one of them
 	// After is the pause after the row died for the first time; it doubles with every replay, up to Most.
 	After, Most time.Duration
 	// MaxReplays is how often a row may be reopened; 0: any number of times. One that was reopened so often is due once
 	// more, to be marked as parked.
 	MaxReplays int
-	// Begun, if set, begins the owner of the rows that this cooling reopens. One that still stands as it was reopened after
-	// After (ten minutes at least) is due again, if its letter is still there: nothing was sent, because RabbitMQ was away or the
-	// process died.
+	// Begun, if set, begins the owner of the rows that this cooling reopens. One that still stands as it was reopened
+	// after After (ten minutes at least) is due again, if its letter is still there: nothing was sent, because RabbitMQ
+	// was away or the process died.
 	Begun string
 }
 
@@ -45,8 +45,8 @@ func (c Cooling) Due(r Row) bool {
 		(c.MaxReplays == 0 || r.Replays < c.MaxReplays || !strings.HasPrefix(r.Remark, parked))
 }
 
-// CountDue is how many rows of a group are due, limit at most, by the database's clock. It reads the dead rows that are old
-// enough for the first pause.
+// CountDue is how many rows of a group are due, limit at most, by the database's clock. It reads the dead rows that are
+// old enough for the first pause.
 func (l *Log) CountDue(ctx context.Context, group string, c Cooling, limit int) (n int, err error) {
 	var s statement
 	most := max(c.Most, c.After)
@@ -68,9 +68,12 @@ func (l *Log) CountDue(ctx context.Context, group string, c Cooling, limit int) 
 		return n, nil
 	}
 	var begun int
-	if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?"+
-		" AND consumer_status = ? AND consumer_times = 0 AND owner LIKE ? AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LIMIT ?) AS begun",
-		[]byte(group), int(Failed), []byte(c.Begun+"%"), max(c.After, begunAfter).Microseconds(), limit-n).Scan(&begun); err != nil {
+	if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE "+
+		"group_name = ?"+
+		" AND consumer_status = ? AND consumer_times = 0 AND owner LIKE ? AND consumer_timestamp <= UTC_TIMESTAMP(6) - "+
+		"INTERVAL ? MICROSECOND LIMIT ?) AS begun",
+		[]byte(group), int(Failed), []byte(c.Begun+"%"), max(c.After, begunAfter).Microseconds(),
+		limit-n).Scan(&begun); err != nil {
 		return 0, fmt.Errorf("count the rows that were reopened in vain: %w", err)
 	}
 	return n + begun, nil

@@ -26,17 +26,19 @@ func TestThePauseOfADeadRowGrowsUpToItsBound(t *testing.T) {
 // The statement and the judgement of a row must agree, else letters are looked for in vain or never.
 func TestTheRowsThatAreDueAreCounted(t *testing.T) {
 	w := newWorld(t)
-	c := Cooling{Reasons: []string{"exhausted", "crashed"}, After: time.Minute, Most: 24 * time.Hour, MaxReplays: 3}
+	c := Cooling{Reasons: []Reason{"exhausted", "crashed"}, After: time.Minute, Most: 24 * time.Hour, MaxReplays: 3}
 	n := 0
 	add := func(due bool, group, reason, remark string, status Status, replays int, age time.Duration) {
 		t.Helper()
 		n++
-		k := Key{group, "t", fmt.Sprint(n)}
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, consumer_timestamp, created_at, reason, remark)"+
+		k := Identity{group, "t", fmt.Sprint(n)}
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, "+
+			"consumer_timestamp, created_at, reason, remark)"+
 			" VALUES (?,?,?,?,0,?, UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), ?, ?)",
 			append(keyArgs(k), int(status), replays, age.Microseconds(), reason, remark)...)
 		if got := c.Due(w.read(k)); group == "g" && got != due {
-			t.Errorf("%s, %v after %d replays, dead for %v, %q: due is %v, want %v", reason, status, replays, age, remark, got, due)
+			t.Errorf("%s, %v after %d replays, dead for %v, %q: due is %v, want %v", reason, status, replays, age, remark, got,
+				due)
 		}
 	}
 	add(true, "g", "exhausted", "", Dead, 0, 61*time.Second)

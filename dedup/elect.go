@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// ErrDeposed is the cause with which a duty's context ends when the lock is lost before the caller's context ends.
-var ErrDeposed = errors.New("no longer elected")
+// ErrLeadershipLost is the cause with which a leader's context ends when the lock is lost before the caller's context
+// does.
+var ErrLeadershipLost = errors.New("no longer elected")
 
 const (
 	// leadWait is how long one GET_LOCK waits, in whole seconds: the successor has the lock as soon as it is free. It is
@@ -32,21 +35,22 @@ const (
 	leadRetryMax = 10 * time.Second
 )
 
-// Lead runs duty in one process of all that call it for the same log and group, and in another one when the first is gone,
-// until ctx ends. It waits for an election while there is no database, and calls duty again when elected again; duty's
-// context ends with ErrDeposed when the lock is lost, and Lead waits for duty before it stands again.
+// Campaign runs lead in one process, the leader, of all that call it for the same log and group, and in another one
+// when that is gone, until ctx ends. It waits for an election while there is no database, and calls lead again when
+// elected again; lead's context ends with ErrLeadershipLost when the lock is lost, and Campaign waits for lead before
+// it stands again.
 //
 // The lock is GET_LOCK on a connection that is kept for it, and dies with its session: killed, closed, or silent for a
-// minute. That is noticed within seconds, so for so long two processes may be on duty. Nothing is fenced, because nothing
-// need be: duty may do only what is a conditional update of the log, or may happen twice. A pool must have a connection to
-// spare. A proxy that shares sessions between clients cannot be used.
-func (l *Log) Lead(ctx context.Context, group string, log *slog.Logger, duty func(ctx context.Context)) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, leadRetryMax
+// minute. That is noticed within seconds, so for so long two processes may lead. Nothing is fenced, because nothing
+// need be: lead may do only what is a conditional update of the log, or may happen twice. A pool must have a connection
+// to spare. A proxy that shares sessions between clients cannot be used.
+func (l *Log) Campaign(ctx context.Context, group string, log *slog.Logger, lead func(ctx context.Context)) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, leadRetryMax
 	for ctx.Err() == nil {
-		elected, err := l.term(ctx, group, log, duty)
+		elected, err := l.term(ctx, group, log, lead)
 		if elected {
-			wait.Reset()
+			pause.Reset()
 		}
 		if ctx.Err() != nil {
 			return
@@ -56,11 +60,11 @@ func (l *Log) Lead(ctx context.Context, group string, log *slog.Logger, duty fun
 		} else {
 			log.DebugContext(ctx, "no election", "err", err) // the engine says so when MySQL is away
 		}
-		pause(ctx, wait.NextBackOff())
+		_ = wait.For(ctx, pause.NextBackOff()) // the loop looks at ctx
 	}
 }
 
-// Leader is the connection that holds the lock of Lead for a group; 0 when nobody does.
+// Leader is the connection that holds the lock of Campaign for a group; 0 when nobody does.
 func (l *Log) Leader(ctx context.Context, group string) (connection int64, err error) {
 	conn, err := l.db.Conn(ctx)
 	if err != nil {
@@ -79,13 +83,16 @@ func (l *Log) Leader(ctx context.Context, group string) (connection int64, err e
 }
 
 // term waits for one election and serves it.
-func (l *Log) term(ctx context.Context, group string, log *slog.Logger, duty func(context.Context)) (elected bool, err error) {
+func (l *Log) term(
+	ctx context.Context, group string, log *slog.Logger, lead func(context.Context),
+) (elected bool, err error) {
 	conn, err := l.db.Conn(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer func() {
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // ends the session: the pool must not lend it, nor keep the lock
+		// ends the session: the pool must not lend it, nor keep the lock
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		_ = conn.Close()
 	}()
 	name, err := l.leadName(ctx, conn, group)
@@ -99,14 +106,14 @@ func (l *Log) term(ctx context.Context, group string, log *slog.Logger, duty fun
 		return false, err
 	}
 	log.InfoContext(ctx, "elected", "group", group)
-	term, depose := context.WithCancelCause(ctx)
+	term, end := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		duty(term)
+		lead(term)
 	}()
-	err = keepLead(term, conn, name, done)
-	depose(err)
+	err = holdLeadership(term, conn, name, done)
+	end(err)
 	<-done
 	return true, err
 }
@@ -133,8 +140,8 @@ func waitForLock(ctx context.Context, conn *sql.Conn, name string) error {
 	}
 }
 
-// keepLead returns when ctx ends, when duty is done, or when the lock is not certainly ours any more.
-func keepLead(ctx context.Context, conn *sql.Conn, name string, done <-chan struct{}) error {
+// holdLeadership returns when ctx ends, when lead has returned, or when the lock is not certainly ours any more.
+func holdLeadership(ctx context.Context, conn *sql.Conn, name string, done <-chan struct{}) error {
 	tick := time.NewTicker(leadCheck)
 	defer tick.Stop()
 	for {
@@ -142,11 +149,11 @@ func keepLead(ctx context.Context, conn *sql.Conn, name string, done <-chan stru
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-done:
-			return errors.New("the duty has ended")
+			return errors.New("the leader's work has ended")
 		case <-tick.C:
 		}
 		if err := stillElected(ctx, conn, name); err != nil {
-			return fmt.Errorf("%w: %w", ErrDeposed, err)
+			return fmt.Errorf("%w: %w", ErrLeadershipLost, err)
 		}
 	}
 }
@@ -164,8 +171,8 @@ func stillElected(ctx context.Context, conn *sql.Conn, name string) error {
 	return nil
 }
 
-// leadName is the lock's name. Named locks are the server's and have at most 64 characters, so the name is a hash of all
-// that tells one fleet from another.
+// leadName is the lock's name. Named locks are the server's and have at most 64 characters, so the name is a hash of
+// all that tells one fleet from another.
 func (l *Log) leadName(ctx context.Context, conn *sql.Conn, group string) (string, error) {
 	var schema string
 	if err := conn.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&schema); err != nil {

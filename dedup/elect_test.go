@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // candidate is a process that stands for election, with a pool of its own.
 type candidate struct {
 	w     *world
 	on    chan struct{} // gets a value when it is elected
-	ended chan error    // gets the cause when its duty must end
+	ended chan error    // gets the cause when its leadership ends
 	stop  context.CancelFunc
 	gone  chan struct{} // closed when Lead has returned
 }
@@ -23,10 +23,13 @@ func stand(t *testing.T, dsn, group string) *candidate {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	db := openWith(t, dsn, OpenOptions{DialTimeout: time.Second, ReadTimeout: 3 * time.Second})
-	c := &candidate{w: worldOf(t, dsn, db), on: make(chan struct{}, 10), ended: make(chan error, 10), stop: stop, gone: make(chan struct{})}
+	c := &candidate{
+		w: worldOf(t, dsn, db), on: make(chan struct{}, 10), ended: make(chan error, 10), stop: stop,
+		gone: make(chan struct{}),
+	}
 	go func() {
 		defer close(c.gone)
-		c.w.log.Lead(ctx, group, slog.New(slog.DiscardHandler), func(ctx context.Context) {
+		c.w.log.Campaign(ctx, group, slog.New(slog.DiscardHandler), func(ctx context.Context) {
 			c.on <- struct{}{}
 			<-ctx.Done()
 			c.ended <- context.Cause(ctx)
@@ -72,7 +75,8 @@ func TestOneIsElectedAndTheNextTakesOverWhenItStops(t *testing.T) {
 	second := stand(t, w.dsn, "g")
 	// the second has asked at least once, in vain
 	await(t, "the second waits", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT GET_LOCK(%'") == 1
+		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
+			"GET_LOCK(%'") == 1
 	})
 	second.wantIdle(t)
 	// another group, and another schema, have an election of their own
@@ -83,25 +87,26 @@ func TestOneIsElectedAndTheNextTakesOverWhenItStops(t *testing.T) {
 	first.stop()
 	receive(t, "the first ends", first.gone)
 	if err := <-first.ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the first one's duty ended with %v, want the caller's end", err)
+		t.Errorf("the first one's leadership ended with %v, want the caller's end", err)
 	}
 	receive(t, "the second is elected", second.on)
 	first.wantIdle(t)
 }
 
-func TestWhoeverLosesItsSessionIsDeposedAndMayBeElectedAgain(t *testing.T) {
+func TestWhoeverLosesItsSessionLosesTheLeadershipAndMayBeElectedAgain(t *testing.T) {
 	w := newWorld(t)
 	first := stand(t, w.dsn, "g")
 	receive(t, "the first is elected", first.on)
 	second := stand(t, w.dsn, "g")
 	await(t, "the second waits", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT GET_LOCK(%'") == 1
+		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
+			"GET_LOCK(%'") == 1
 	})
 	// when somebody kills the session that holds the lock
 	w.exec("KILL ?", first.leader())
 	receive(t, "the second takes over", second.on)
-	if err := receive(t, "the first notices", first.ended); !errors.Is(err, ErrDeposed) {
-		t.Errorf("the first one's duty ended with %v, want ErrDeposed", err)
+	if err := receive(t, "the first notices", first.ended); !errors.Is(err, ErrLeadershipLost) {
+		t.Errorf("the first one's leadership ended with %v, want ErrLeadershipLost", err)
 	}
 	// when the second stops, then the first is elected again
 	second.stop()
@@ -116,14 +121,14 @@ func TestAnElectionOutlivesTheDatabase(t *testing.T) {
 	c := stand(t, newWorldOn(t, server.Database(t)).dsn, "g")
 	receive(t, "elected", c.on)
 	wantError(t, "kill the server", server.Kill(), nil)
-	if err := receive(t, "deposed", c.ended); !errors.Is(err, ErrDeposed) {
-		t.Errorf("the duty ended with %v, want ErrDeposed", err)
+	if err := receive(t, "its leadership is lost", c.ended); !errors.Is(err, ErrLeadershipLost) {
+		t.Errorf("the leadership ended with %v, want ErrLeadershipLost", err)
 	}
 	wantError(t, "start the server", server.Start(), nil)
 	receive(t, "elected again", c.on)
 	// a server that hangs is noticed, too, and a stop does not wait for it
 	wantError(t, "freeze", server.Freeze(), nil)
-	receive(t, "deposed", c.ended)
+	receive(t, "its leadership is lost", c.ended)
 	c.stop()
 	receive(t, "the end", c.gone)
 	wantError(t, "thaw", server.Thaw(), nil)
@@ -168,7 +173,8 @@ func TestTheLocksNameFitsAndTellsFleetsApart(t *testing.T) {
 		return n
 	}
 	seen := map[string]bool{}
-	for _, c := range [][2]string{{"consumer_log", "g"}, {"consumer_lo", "gg"}, {"consumer_log", "G"}, {"consumer_logg", ""}} {
+	for _, c := range [][2]string{{"consumer_log", "g"}, {"consumer_lo", "gg"}, {"consumer_log", "G"},
+		{"consumer_logg", ""}} {
 		seen[name(c[0], c[1])] = true
 	}
 	if len(seen) != 4 {

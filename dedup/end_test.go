@@ -14,17 +14,17 @@ func TestDeadKeepsWhatAPersonNeeds(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct {
 		name  string
-		from  func(Key) Row
+		from  func(Identity) Row
 		story string
 		want  Version
 	}{
 		{"malformed, without a row", absent, "absent>dead 0/0", Version{Status: Dead}},
 		{
-			"permanent, under its claim", func(k Key) Row { return w.claim(absent(k), "a").Row() },
+			"permanent, under its claim", func(k Identity) Row { return w.claim(absent(k), "a").Row() },
 			"absent>processing 1/0, processing>dead 1/0", Version{Dead, 1, 0, "a"},
 		},
 		{
-			"after a failure", func(k Key) Row { return w.fail(w.claim(absent(k), "a"), "boom") },
+			"after a failure", func(k Identity) Row { return w.fail(w.claim(absent(k), "a"), "boom") },
 			"absent>processing 1/0, processing>failed 1/0, failed>dead 1/0", Version{Dead, 1, 0, "a"},
 		},
 	} {
@@ -36,8 +36,10 @@ func TestDeadKeepsWhatAPersonNeeds(t *testing.T) {
 
 			row := w.read(k)
 			wantVersion(t, row, c.want)
-			if row.Reason != "permanent" || row.Remark != "no such order" || row.DeadAt.IsZero() || !bytes.Equal(row.Body, e.Body) ||
-				!bytes.Equal(row.Properties, e.Properties) || !bytes.Equal(row.BodyHash, e.BodyHash[:]) || row.MessageID != e.MessageID {
+			if row.Reason != "permanent" || row.Remark != "no such order" || row.DeadAt.IsZero() ||
+				!bytes.Equal(row.Body, e.Body) ||
+				!bytes.Equal(row.Properties, e.Properties) || !bytes.Equal(row.BodyHash, e.BodyHash[:]) ||
+				row.MessageID != e.MessageID {
 				t.Errorf("dead row: %+v", row)
 			}
 			if got := w.story(k); got != c.story {
@@ -52,7 +54,7 @@ func TestDeadKeepsWhatAPersonNeeds(t *testing.T) {
 
 func TestDeadNeedsAReasonThatFits(t *testing.T) {
 	w := newWorld(t)
-	for _, reason := range []string{"", strings.Repeat("r", MaxReason+1), "\xff"} {
+	for _, reason := range []Reason{"", Reason(strings.Repeat("r", MaxReason+1)), "\xff"} {
 		if err := w.log.Dead(t.Context(), absent(key("k")), entryOf(key("k")), reason, ""); err == nil {
 			t.Errorf("reason %q was taken", reason)
 		}
@@ -74,7 +76,7 @@ func TestDeadAllIsAllOrNothing(t *testing.T) {
 	if n := w.number("SELECT COUNT(*) FROM consumer_log") + w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 1 {
 		t.Errorf("%d rows and events, want the one before", n)
 	}
-	letters = slices.DeleteFunc(letters, func(l Letter) bool { return l.Key == taken })
+	letters = slices.DeleteFunc(letters, func(l Letter) bool { return l.Identity == taken })
 	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), nil)
 	row := w.read(key("0007"))
 	wantVersion(t, row, Version{Status: Dead})
@@ -114,7 +116,9 @@ func TestReopenedRowStartsAnew(t *testing.T) {
 	row := w.fail(w.claim(absent(k), "a"), "boom")
 	wantError(t, "dead", w.log.Dead(t.Context(), row, entryOf(k), "permanent", "no such order"), nil)
 
-	row, err := w.log.Reopen(t.Context(), w.read(k), entryOf(k), ReplayNote{By: "ann", Filter: "--reason permanent", Token: "replay-1"})
+	row, err := w.log.Reopen(t.Context(), w.read(k), entryOf(k), ReplayNote{
+		By: "ann", Filter: "--reason permanent", Token: "replay-1",
+	})
 
 	wantError(t, "reopen", err, nil)
 	got := w.read(k)

@@ -14,10 +14,10 @@ type Search struct {
 	All  bool // these were all
 }
 
-// Mentioning finds the identities of one tag whose remark, or whose story, holds a text: what could not be identified is
-// filed under a key of rollbackd's own, and only its remark names the original. Of rows and of events it looks at most at
-// each, in the order of the primary key.
-func (l *Log) Mentioning(ctx context.Context, group, tag, text string, most int) ([]Key, Search, error) {
+// Mentioning finds the identities of one tag whose remark, or whose story, holds a text: what could not be identified
+// is filed under a key of rollbackd's own, and only its remark names the original. Of rows and of events it looks at
+// most at each, in the order of the primary key.
+func (l *Log) Mentioning(ctx context.Context, group, tag, text string, most int) ([]Identity, Search, error) {
 	s := Search{All: true}
 	var names []string
 	for _, part := range []struct{ table, index, column string }{
@@ -45,9 +45,9 @@ func (l *Log) Mentioning(ctx context.Context, group, tag, text string, most int)
 		}
 	}
 	slices.Sort(names)
-	var keys []Key
+	var keys []Identity
 	for _, name := range slices.Compact(names) {
-		keys = append(keys, Key{group, tag, name})
+		keys = append(keys, Identity{group, tag, name})
 	}
 	return keys, s, nil
 }
@@ -55,9 +55,11 @@ func (l *Log) Mentioning(ctx context.Context, group, tag, text string, most int)
 // bodiesPerQuery bounds how many bodies, of 256 KiB at most, are looked through by one statement.
 const bodiesPerQuery = 300
 
-// Holding calls each with every row whose body holds one of the words: of the latest rows in each of the states, at most
-// so many per state. Rows in success keep no body.
-func (l *Log) Holding(ctx context.Context, group string, states []Status, words [][]byte, most int, each func(Row) error) (Search, error) {
+// Holding calls each with every row whose body holds one of the words: of the latest rows in each of the states, at
+// most so many per state. Rows in success keep no body.
+func (l *Log) Holding(
+	ctx context.Context, group string, states []Status, words [][]byte, most int, each func(Row) error,
+) (Search, error) {
 	s := Search{All: true}
 	for _, status := range states {
 		f := Filter{Group: group, Statuses: []Status{status}, Limit: MaxListed}
@@ -94,12 +96,13 @@ func (l *Log) holding(ctx context.Context, among []Row, words [][]byte, each fun
 		return nil
 	}
 	var q statement
-	q.add("SELECT " + rowColumns + ", msg_id, msg_body, properties FROM " + l.table + " FORCE INDEX (PRIMARY) WHERE (group_name, msg_tag, msg_key) IN (")
+	q.add("SELECT " + rowColumns + ", msg_id, msg_body, properties FROM " + l.table + " FORCE INDEX (PRIMARY) WHERE " +
+		"(group_name, msg_tag, msg_key) IN (")
 	for i, r := range among {
 		if i > 0 {
 			q.add(", ")
 		}
-		q.add("(?, ?, ?)", keyArgs(r.Key)...)
+		q.add("(?, ?, ?)", keyArgs(r.Identity)...)
 	}
 	q.add(") AND (FALSE")
 	for _, w := range words {

@@ -10,9 +10,11 @@ import (
 
 func TestMentioningFindsAnOriginalByRemarkAndByStory(t *testing.T) {
 	w := newWorld(t)
-	file := func(name, cause string) Key {
-		k := Key{"g", "rollbackd.conflict", name}
-		if err := w.log.DeadAll(t.Context(), []Letter{{Entry: Entry{Key: k, Body: []byte("{}")}, Reason: "conflict", Cause: cause}}); err != nil {
+	file := func(name, cause string) Identity {
+		k := Identity{"g", "rollbackd.conflict", name}
+		if err := w.log.DeadAll(t.Context(), []Letter{{
+			Entry: Entry{Identity: k, Body: []byte("{}")}, Reason: "conflict", Cause: cause,
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		return k
@@ -20,15 +22,16 @@ func TestMentioningFindsAnOriginalByRemarkAndByStory(t *testing.T) {
 	// given three conflicts, of which one has another remark by now
 	a, b := file("sha256:a", `taken (tag "t", key "A-1")`), file("sha256:b", `taken (tag "t", key "A-1")`)
 	file("sha256:c", `taken (tag "t", key "a-1")`)
-	if err := w.log.Discard(t.Context(), w.read(b), Entry{Key: b}, "ann", "a test"); err != nil {
+	if err := w.log.Discard(t.Context(), w.read(b), Entry{Identity: b}, "ann", "a test"); err != nil {
 		t.Fatal(err)
 	}
 	keys, seen, err := w.log.Mentioning(t.Context(), "g", "rollbackd.conflict", `, key "A-1")`, 1000)
-	if err != nil || !slices.Equal(keys, []Key{a, b}) || !seen.All {
+	if err != nil || !slices.Equal(keys, []Identity{a, b}) || !seen.All {
 		t.Errorf("found %v, %+v, %v; want %v and %v, and all looked at", keys, seen, err, a, b)
 	}
 	// a look that is bounded says so
-	if keys, seen, err = w.log.Mentioning(t.Context(), "g", "rollbackd.conflict", `, key "a-1")`, 1); err != nil || len(keys) != 0 || seen.All {
+	if keys, seen, err = w.log.Mentioning(t.Context(), "g", "rollbackd.conflict", `, key "a-1")`, 1); err != nil ||
+		len(keys) != 0 || seen.All {
 		t.Errorf("bounded to 1: %v, %+v, %v; want nothing, and that not all was seen", keys, seen, err)
 	}
 }
@@ -38,23 +41,27 @@ func TestHoldingFindsBodiesInEveryStateThatKeepsOne(t *testing.T) {
 	var letters []Letter
 	for i := range 2*MaxListed + 5 { // more than a page
 		body := fmt.Sprintf(`{"order_sn":"A-%04d"}`, i)
-		letters = append(letters, Letter{Entry: Entry{Key: Key{"g", "t", fmt.Sprint(i)}, Body: []byte(body)}, Reason: "permanent"})
+		letters = append(letters, Letter{
+			Entry: Entry{Identity: Identity{"g", "t", fmt.Sprint(i)}, Body: []byte(body)}, Reason: "permanent",
+		})
 	}
 	if err := w.log.DeadAll(t.Context(), letters); err != nil {
 		t.Fatal(err)
 	}
-	open := Key{"g", "t", "open"}
-	if _, err := w.log.Claim(t.Context(), absent(open), Entry{Key: open, Body: []byte(`{"order_sn":"A-0007","n":1}`)}, "owner"); err != nil {
+	open := Identity{"g", "t", "open"}
+	if _, err := w.log.Claim(t.Context(), absent(open), Entry{Identity: open, Body: []byte(`{"order_sn":"A-0007","n":1}`)},
+		"owner"); err != nil {
 		t.Fatal(err)
 	}
 	look := func(most int) (names []string, s Search) {
-		s, err := w.log.Holding(t.Context(), "g", []Status{Processing, Dead}, [][]byte{[]byte("A-0007"), []byte("no such")}, most, func(r Row) error {
-			names = append(names, r.Name)
-			if !strings.Contains(string(r.Body), "A-0007") {
-				t.Errorf("row %v has body %q", r.Key, r.Body)
-			}
-			return nil
-		})
+		s, err := w.log.Holding(t.Context(), "g", []Status{Processing, Dead}, [][]byte{[]byte("A-0007"), []byte("no such")},
+			most, func(r Row) error {
+				names = append(names, r.Key)
+				if !strings.Contains(string(r.Body), "A-0007") {
+					t.Errorf("row %v has body %q", r.Identity, r.Body)
+				}
+				return nil
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +78,8 @@ func TestHoldingFindsBodiesInEveryStateThatKeepsOne(t *testing.T) {
 func TestGroupsAreListedOnce(t *testing.T) {
 	w := newWorld(t)
 	for i := range 6 {
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES (?, 't', ?, 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+			"consumer_timestamp, created_at) VALUES (?, 't', ?, 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
 			fmt.Sprint("g", i%3), fmt.Sprint(i))
 	}
 	for most, want := range map[int]int{10: 3, 2: 2} {
@@ -83,12 +91,13 @@ func TestGroupsAreListedOnce(t *testing.T) {
 
 func TestAdoptionFilesALetterOnceAndSaysWho(t *testing.T) {
 	w := newWorld(t)
-	e := Entry{Key: Key{"g", "t", "k"}, BodyHash: [32]byte{1}, Body: []byte("{}")}
+	e := Entry{Identity: Identity{"g", "t", "k"}, BodyHash: [32]byte{1}, Body: []byte("{}")}
 	if err := w.log.Adopt(t.Context(), e, 0, "exhausted", "no row", "ann"); err != nil {
 		t.Fatal(err)
 	}
-	row, story := w.read(e.Key), w.events(e.Key)
-	if row.Status != Dead || row.Reason != "exhausted" || string(row.Body) != "{}" || row.DeadAt.IsZero() || len(story) != 1 || story[0].By != "ann" || story[0].From != Absent {
+	row, story := w.read(e.Identity), w.events(e.Identity)
+	if row.Status != Dead || row.Reason != "exhausted" || string(row.Body) != "{}" || row.DeadAt.IsZero() ||
+		len(story) != 1 || story[0].By != "ann" || story[0].From != Absent {
 		t.Errorf("row %+v, story %+v; want dead, exhausted, with its body, by ann", row, story)
 	}
 	if err := w.log.Adopt(t.Context(), e, 0, "exhausted", "no row", "ann"); err == nil {
@@ -98,12 +107,13 @@ func TestAdoptionFilesALetterOnceAndSaysWho(t *testing.T) {
 
 func TestAdoptedSuccessEndsCopiesAndNeverOverwrites(t *testing.T) {
 	w := newWorld(t)
-	k := Key{"g", "t", "k"}
+	k := Identity{"g", "t", "k"}
 	if err := w.log.AdoptSuccess(t.Context(), w.pool, k, "ann", "released"); err != nil {
 		t.Fatal(err)
 	}
 	row, story := w.read(k), w.events(k)
-	if row.Status != Success || row.Attempts != 1 || row.BodyHash != nil || len(story) != 1 || story[0].By != "ann" || time.Since(story[0].At).Abs() > time.Minute {
+	if row.Status != Success || row.Attempts != 1 || row.BodyHash != nil || len(story) != 1 || story[0].By != "ann" ||
+		time.Since(story[0].At).Abs() > time.Minute {
 		t.Errorf("row %+v, story %+v; want success by ann", row, story)
 	}
 	if err := w.log.AdoptSuccess(t.Context(), w.pool, k, "ann", "released"); err == nil {

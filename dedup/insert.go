@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// A statement has at most so many rows, and so many bytes of values: max_allowed_packet is 16 MiB on MariaDB, and may be
-// set lower. With its head, the longest statement has less than 1 MiB.
+// A statement has at most so many rows, and so many bytes of values: max_allowed_packet is 16 MiB on MariaDB, and may
+// be set lower. With its head, the longest statement has less than 1 MiB.
 const (
 	maxRows  = 1000
 	maxBytes = 1000 << 10
@@ -18,7 +18,8 @@ func (l *Log) prepareTexts() {
 	l.insertSuccess = newRowsText("INSERT INTO "+l.table+" (group_name, msg_tag, msg_key, msg_id, body_hash,"+
 		" consumer_status, consumer_times, replays, consumer_timestamp, created_at) VALUES ",
 		"(?,?,?,?,?,1,1,0,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6))", "", maxRows)
-	l.insertDead = newRowsText("INSERT INTO "+l.table+" (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash,"+
+	l.insertDead = newRowsText("INSERT INTO "+l.table+" (group_name, msg_tag, msg_key, msg_id, msg_body, properties, "+
+		"body_hash,"+
 		" consumer_status, consumer_times, replays, consumer_timestamp, created_at, dead_at, reason, remark) VALUES ",
 		"(?,?,?,?,?,?,?,3,0,0,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6),UTC_TIMESTAMP(6),?,?)", "", maxRows)
 	l.insertEvents = newRowsText("INSERT INTO "+l.events+
@@ -29,10 +30,10 @@ func (l *Log) prepareTexts() {
 	l.lookUpAny = newRowsText(from+"(group_name, msg_tag, msg_key) IN (", "(?,?,?)", ")", lookUpAnyRows)
 }
 
-// InsertSuccess is the fast path: it inserts all entries as applied in the transaction of their effect, sorted by key, so
-// that two workers with overlapping batches wait for each other instead of deadlocking. Bodies and properties are not
-// stored. ErrExists: one of them has a row already. Whatever the error, roll the transaction back: MySQL may have done so
-// already, and what is executed after that is committed on its own.
+// InsertSuccess is the fast path: it inserts all entries as applied in the transaction of their effect, sorted by key,
+// so that two workers with overlapping batches wait for each other instead of deadlocking. Bodies and properties are
+// not stored. ErrExists: one of them has a row already. Whatever the error, roll the transaction back: MySQL may have
+// done so already, and what is executed after that is committed on its own.
 func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -46,28 +47,30 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 		n := chunkOf(len(rest), func(i int) int { return rest[i].keySize() })
 		args = successArgs(args[:0], rest[:n])
 		if err := l.insertRows(ctx, tx, l.insertSuccess.of(n), args); err != nil {
-			return fmt.Errorf("insert %d rows as success from %v: %w", n, rest[0].Key, err)
+			return fmt.Errorf("insert %d rows as success from %v: %w", n, rest[0].Identity, err)
 		}
 		rest = rest[n:]
 	}
 	return nil
 }
 
-// TakeBack removes rows that InsertSuccess has put into this very transaction, whose messages turned out to be at fault:
-// nobody ever sees them. Whatever the error, roll the transaction back.
-func (l *Log) TakeBack(ctx context.Context, tx Execer, keys []Key) error {
-	text := "DELETE FROM " + l.table + " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
-	for _, k := range keys {
-		res, err := tx.ExecContext(ctx, text, keyArgs(k)...)
+// TakeBack removes rows that InsertSuccess has put into this very transaction, whose messages turned out to be at
+// fault: nobody ever sees them. Whatever the error, roll the transaction back.
+func (l *Log) TakeBack(ctx context.Context, tx Execer, keys []Identity) error {
+	for some := range slices.Chunk(keys, lookUpAnyRows) {
+		var s statement
+		s.add("DELETE FROM " + l.table + " WHERE ")
+		addKeys(&s, some)
+		res, err := tx.ExecContext(ctx, s.String(), s.args...)
 		if err != nil {
-			return fmt.Errorf("take back the row of %v: %w", k, err)
+			return fmt.Errorf("take back %d rows from %v: %w", len(some), some[0], err)
 		}
 		n, err := res.RowsAffected()
 		if err != nil {
-			return fmt.Errorf("take back the row of %v: %w", k, err)
+			return fmt.Errorf("take back %d rows from %v: %w", len(some), some[0], err)
 		}
-		if n != 1 {
-			return fmt.Errorf("take back the row of %v: %d rows were there, 1 was inserted", k, n)
+		if n != int64(len(some)) {
+			return fmt.Errorf("take back %d rows from %v: %d were there", len(some), some[0], n)
 		}
 	}
 	return nil
@@ -77,15 +80,15 @@ func (l *Log) TakeBack(ctx context.Context, tx Execer, keys []Key) error {
 func sortEntries(entries []Entry) ([]*Entry, error) {
 	sorted := make([]*Entry, len(entries))
 	for i := range entries {
-		if err := entries[i].Key.Validate(); err != nil {
+		if err := entries[i].Identity.Validate(); err != nil {
 			return nil, fmt.Errorf("insert as success: %w", err)
 		}
 		sorted[i] = &entries[i]
 	}
-	slices.SortFunc(sorted, func(a, b *Entry) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(sorted, func(a, b *Entry) int { return a.Identity.Compare(b.Identity) })
 	for i := 1; i < len(sorted); i++ {
-		if sorted[i].Key == sorted[i-1].Key {
-			return nil, fmt.Errorf("insert as success: %v is named twice", sorted[i].Key)
+		if sorted[i].Identity == sorted[i-1].Identity {
+			return nil, fmt.Errorf("insert as success: %v is named twice", sorted[i].Identity)
 		}
 	}
 	return sorted, nil
@@ -96,11 +99,11 @@ func sortEntries(entries []Entry) ([]*Entry, error) {
 func successArgs(args []any, rows []*Entry) []any {
 	size := 0
 	for _, e := range rows {
-		size += len(e.Name) + len(e.MessageID)
+		size += len(e.Key) + len(e.MessageID)
 	}
 	block := make([]byte, 0, size)
 	var group, tag any
-	var last Key
+	var last Identity
 	for _, e := range rows {
 		if group == nil || e.Group != last.Group {
 			group = []byte(e.Group)
@@ -108,9 +111,9 @@ func successArgs(args []any, rows []*Entry) []any {
 		if tag == nil || e.Tag != last.Tag {
 			tag = []byte(e.Tag)
 		}
-		last = e.Key
-		block = append(block, e.Name...)
-		name := block[len(block)-len(e.Name):]
+		last = e.Identity
+		block = append(block, e.Key...)
+		name := block[len(block)-len(e.Key):]
 		var id any
 		if e.MessageID != "" {
 			n := min(len(e.MessageID), MaxMessageID)
@@ -148,10 +151,11 @@ const rowOverhead = 250
 
 // keySize is the most that a row without its message takes; every byte may need a second one as escape.
 func (e *Entry) keySize() int {
-	return 2*(len(e.Group)+len(e.Tag)+len(e.Name)+len(e.MessageID)) + rowOverhead
+	return 2*(len(e.Group)+len(e.Tag)+len(e.Key)+len(e.MessageID)) + rowOverhead
 }
 
 // size is how many bytes a letter's rows take in a statement at most; a character of the remark may have four.
 func (l *Letter) size() int {
-	return l.keySize() + 2*min(len(l.Body), MaxBody) + 2*min(len(l.Properties), MaxProperties) + 4*min(len(l.Cause), MaxRemark)
+	return l.keySize() + 2*min(len(l.Body), MaxBody) + 2*min(len(l.Properties), MaxProperties) + 4*min(len(l.Cause),
+		MaxRemark)
 }

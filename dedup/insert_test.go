@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 func entries(n int) []Entry {
@@ -28,22 +30,24 @@ func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
 	w := newWorld(t)
 	all := entries(2345) // three statements
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	first := all[0].Key
+	first := all[0].Identity
 
 	wantError(t, "insert", w.insertSuccess(all...), nil)
 
-	if all[0].Key != first {
+	if all[0].Identity != first {
 		t.Error("the caller's entries were reordered")
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times = 1 AND msg_body IS NULL"); n != len(all) {
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND consumer_times = 1 AND msg_body " +
+		"IS NULL"); n != len(all) {
 		t.Errorf("%d rows, want %d", n, len(all))
 	}
 	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 0 {
 		t.Errorf("%d events, want none", n)
 	}
-	row := w.read(all[0].Key)
+	row := w.read(all[0].Identity)
 	wantVersion(t, row, Version{Success, 1, 0, ""})
-	if row.MessageID != all[0].MessageID || string(row.BodyHash) != string(all[0].BodyHash[:]) || time.Since(row.CreatedAt).Abs() > time.Minute {
+	if row.MessageID != all[0].MessageID || string(row.BodyHash) != string(all[0].BodyHash[:]) ||
+		time.Since(row.CreatedAt).Abs() > time.Minute {
 		t.Errorf("row %+v", row)
 	}
 }
@@ -75,17 +79,17 @@ func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
 	defer func() { _ = tx.Rollback() }()
 	wantError(t, "insert", w.log.InsertSuccess(t.Context(), tx, all[:2]), nil)
 
-	wantError(t, "take back", w.log.TakeBack(t.Context(), tx, []Key{all[0].Key}), nil)
-	if err := w.log.TakeBack(t.Context(), tx, []Key{all[0].Key}); err == nil {
+	wantError(t, "take back", w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}), nil)
+	if err := w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}); err == nil {
 		t.Error("taken back twice, want an error: its row is not this transaction's")
 	}
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if row := w.read(all[0].Key); row.Status != Absent {
+	if row := w.read(all[0].Identity); row.Status != Absent {
 		t.Errorf("the row is %v, want none", row.Status)
 	}
-	if row := w.read(all[1].Key); row.Status != Success {
+	if row := w.read(all[1].Identity); row.Status != Success {
 		t.Errorf("its neighbour is %v, want success", row.Status)
 	}
 }
@@ -98,15 +102,16 @@ func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 	w.exec("CREATE TRIGGER audit_log BEFORE INSERT ON consumer_log FOR EACH ROW INSERT INTO audit VALUES (1)")
 	k := key("' for key 'PRIMARY")
 	err := w.insertSuccess(entryOf(k))
-	if errors.Is(err, ErrExists) || Classify(err) != FaultData {
-		t.Errorf("insert = %v (%v)", err, Classify(err))
+	if errors.Is(err, ErrExists) || mysqldb.Classify(err) != mysqldb.FaultData {
+		t.Errorf("insert = %v (%v)", err, mysqldb.Classify(err))
 	}
-	if _, err := w.log.Claim(t.Context(), absent(k), entryOf(k), "o"); errors.Is(err, ErrLost) || Classify(err) != FaultData {
-		t.Errorf("claim = %v (%v)", err, Classify(err))
+	if _, err := w.log.Claim(t.Context(), absent(k), entryOf(k), "o"); errors.Is(err, ErrLost) ||
+		mysqldb.Classify(err) != mysqldb.FaultData {
+		t.Errorf("claim = %v (%v)", err, mysqldb.Classify(err))
 	}
 	w.exec("DROP TRIGGER audit_log")
-	longest := Key{strings.Repeat("'", MaxGroup), strings.Repeat("\\", MaxTag), strings.Repeat("é", MaxName/2)}
-	for _, k := range []Key{k, longest} {
+	longest := Identity{strings.Repeat("'", MaxGroup), strings.Repeat("\\", MaxTag), strings.Repeat("é", MaxKey/2)}
+	for _, k := range []Identity{k, longest} {
 		wantError(t, "insert", w.insertSuccess(entryOf(k)), nil)
 		wantError(t, "insert again", w.insertSuccess(entryOf(k)), ErrExists)
 	}
@@ -119,7 +124,9 @@ func TestServersNameThePrimaryKeyInTheirOwnWay(t *testing.T) {
 		"PRIMARY": true, "Trade_MQ_Log.PRIMARY": true, "trade_mq_log.PRIMARY": true,
 		"audit_once": false, "audit.PRIMARY": false, "Trade_MQ_Log.other": false,
 	} {
-		err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: duplicateKey, Message: "Duplicate entry 'a' for key 'b' for key '" + index + "'"})
+		err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{
+			Number: 1062, Message: "Duplicate entry 'a' for key 'b' for key '" + index + "'",
+		})
 		if got := l.exists(err); got != want {
 			t.Errorf("index %s is ours: %v, want %v", index, got, want)
 		}
@@ -190,7 +197,8 @@ func TestRolledBackBatchLeavesNothing(t *testing.T) {
 
 func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
 	for _, c := range []struct{ n, size, want int }{
-		{1, 10, 1}, {maxRows, 10, maxRows}, {maxRows + 1, 10, maxRows}, {5, maxBytes, 1}, {5, 2 * maxBytes, 1}, {5, maxBytes / 2, 2},
+		{1, 10, 1}, {maxRows, 10, maxRows}, {maxRows + 1, 10, maxRows}, {5, maxBytes, 1}, {5, 2 * maxBytes, 1},
+		{5, maxBytes / 2, 2},
 	} {
 		if got := chunkOf(c.n, func(int) int { return c.size }); got != c.want {
 			t.Errorf("%d rows of %d bytes: %d in a statement, want %d", c.n, c.size, got, c.want)
@@ -218,9 +226,9 @@ func BenchmarkBuildInsertOf500(b *testing.B) {
 func BenchmarkBuildLookUpOf500(b *testing.B) {
 	l := &Log{table: "`consumer_log`", events: "`consumer_log_event`"}
 	l.prepareTexts()
-	keys := make([]Key, 500)
+	keys := make([]Identity, 500)
 	for i, e := range entries(500) {
-		keys[i] = e.Key
+		keys[i] = e.Identity
 	}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -232,14 +240,14 @@ func BenchmarkBuildLookUpOf500(b *testing.B) {
 func BenchmarkInsertAndLookUpOf500(b *testing.B) {
 	w := newWorld(b)
 	all := entries(500)
-	keys := make([]Key, len(all))
+	keys := make([]Identity, len(all))
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {
 		n++
 		for i := range all {
 			all[i].Tag = fmt.Sprint("t", n)
-			keys[i] = all[i].Key
+			keys[i] = all[i].Identity
 		}
 		if _, err := w.log.LookUp(b.Context(), keys); err != nil {
 			b.Fatal(err)

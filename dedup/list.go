@@ -17,7 +17,7 @@ type Filter struct {
 	Statuses []Status  // none: all
 	Tag      string    // "": all
 	Keys     []string  // none: all; at most MaxListedKeys
-	Reasons  []string  // none: all
+	Reasons  []Reason  // none: all
 	Since    time.Time // last transition at or after; zero: any
 	Until    time.Time // last transition before; zero: any
 	Limit    int       // 1 to MaxListed; 0 means 100
@@ -63,7 +63,7 @@ func (c Cursor) pageEnd() (*pageEnd, error) {
 }
 
 func cursorAt(r Row) (Cursor, error) {
-	text, err := json.Marshal(pageEnd{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Name)})
+	text, err := json.Marshal(pageEnd{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Key)})
 	return Cursor(base64.RawURLEncoding.EncodeToString(text)), err
 }
 
@@ -188,7 +188,7 @@ func (s *statement) among(column string, values [][]byte) {
 	s.add(")")
 }
 
-func asBytes(texts []string) [][]byte {
+func asBytes[T ~string](texts []T) [][]byte {
 	b := make([][]byte, len(texts))
 	for i, t := range texts {
 		b[i] = []byte(t)
@@ -225,7 +225,8 @@ func (l *Log) tags(ctx context.Context, group string) (tags [][]byte, err error)
 func (l *Log) OldestOpen(ctx context.Context) (map[Status]time.Duration, error) {
 	ages := make(map[Status]time.Duration)
 	for _, status := range []Status{Processing, Failed, Dead} {
-		text := "SELECT TIMESTAMPDIFF(MICROSECOND, MIN(consumer_timestamp), UTC_TIMESTAMP(6)) FROM " + l.table + " WHERE consumer_status = ?"
+		text := "SELECT TIMESTAMPDIFF(MICROSECOND, MIN(consumer_timestamp), UTC_TIMESTAMP(6)) FROM " + l.table +
+			" WHERE consumer_status = ?"
 		var age *int64
 		if err := l.db.QueryRowContext(ctx, text, int(status)).Scan(&age); err != nil {
 			return nil, fmt.Errorf("read the oldest row in %v: %w", status, err)

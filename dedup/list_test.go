@@ -31,15 +31,17 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 	w := newWorld(t)
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for i := range 200 { // many rows share a time
-		k := Key{"g", fmt.Sprint("t", i%3), fmt.Sprint("k", i)}
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)"+
-			" VALUES (?, ?, ?, ?, 1, '2026-11-21 12:00:00' - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))", append(keyArgs(k), i%5, i/20)...)
+		k := Identity{"g", fmt.Sprint("t", i%3), fmt.Sprint("k", i)}
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+			"consumer_timestamp, created_at)"+
+			" VALUES (?, ?, ?, ?, 1, '2026-11-21 12:00:00' - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))",
+			append(keyArgs(k), i%5, i/20)...)
 	}
 	for _, limit := range []int{1, 7, 100, 1000} {
 		all, _ := w.list(Filter{Group: "g", Limit: limit})
-		seen := map[Key]bool{}
+		seen := map[Identity]bool{}
 		for i, r := range all {
-			seen[r.Key] = true
+			seen[r.Identity] = true
 			if i > 0 && (r.Status < all[i-1].Status || r.Status == all[i-1].Status && r.At.After(all[i-1].At)) {
 				t.Errorf("limit %d: %v after %v", limit, r, all[i-1])
 			}
@@ -58,15 +60,16 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 
 func TestListFilters(t *testing.T) {
 	w := newWorld(t)
-	put := func(k Key, s Status, reason any) {
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at)"+
+	put := func(k Identity, s Status, reason any) {
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, "+
+			"consumer_timestamp, created_at)"+
 			" VALUES (?, ?, ?, ?, 1, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))", append(keyArgs(k), int(s), reason)...)
 	}
-	put(Key{"g", "a", "1"}, Dead, "permanent")
-	put(Key{"g", "a", "2"}, Dead, "crashed")
-	put(Key{"g", "b", "1"}, Failed, nil)
-	put(Key{"g", "b", "3"}, Success, nil)
-	put(Key{"other", "a", "1"}, Dead, "permanent")
+	put(Identity{"g", "a", "1"}, Dead, "permanent")
+	put(Identity{"g", "a", "2"}, Dead, "crashed")
+	put(Identity{"g", "b", "1"}, Failed, nil)
+	put(Identity{"g", "b", "3"}, Success, nil)
+	put(Identity{"other", "a", "1"}, Dead, "permanent")
 	for _, c := range []struct {
 		f    Filter
 		want []string
@@ -76,14 +79,14 @@ func TestListFilters(t *testing.T) {
 		{Filter{Keys: []string{"1"}, Tag: "b"}, []string{"b/1"}},
 		{Filter{Keys: []string{"9"}}, nil},
 		{Filter{Tag: "a"}, []string{"a/1", "a/2"}},
-		{Filter{Reasons: []string{"crashed"}}, []string{"a/2"}},
+		{Filter{Reasons: []Reason{"crashed"}}, []string{"a/2"}},
 		{Filter{Statuses: []Status{Failed, Success, Failed}}, []string{"b/1", "b/3"}},
 	} {
 		c.f.Group = "g"
 		rows, _ := w.list(c.f)
 		var got []string
 		for _, r := range rows {
-			got = append(got, r.Tag+"/"+r.Name)
+			got = append(got, r.Tag+"/"+r.Key)
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, c.want) {
@@ -125,7 +128,7 @@ func TestListAndGaugesUseAnIndex(t *testing.T) {
 		"by status":        {Filter{}, nil},
 		"a later page":     {Filter{}, &pageEnd{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")}},
 		"by tag":           {Filter{Tag: "t"}, nil},
-		"by reason":        {Filter{Reasons: []string{"malformed"}}, nil},
+		"by reason":        {Filter{Reasons: []Reason{"malformed"}}, nil},
 		"by key":           {Filter{Keys: []string{"dead 3"}}, nil},
 		"by key and tag":   {Filter{Keys: []string{"dead 3"}, Tag: "t"}, nil},
 		"since yesterday":  {Filter{Since: time.Now().Add(-24 * time.Hour)}, nil},

@@ -115,7 +115,8 @@ func (l *Log) Options() LogOptions { return l.o }
 func eventTable(table string) string { return table + "_event" }
 
 // delay is how long a row with so many attempts waits before the next. No attempt: not at all. It is 90 % of the
-// configured delay, so that a copy which leaves its retry queue a little early by the database's clock is not sent back.
+// configured delay, so that a copy which leaves its retry queue a little early by the database's clock is not sent
+// back.
 func (l *Log) delay(attempts int) time.Duration {
 	if attempts <= 0 {
 		return 0

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // rowColumns are the columns of a Row, in the order of scanRow. Times come as microseconds, so that nothing depends on
 // the time zone or the time parsing of the connection; the age is by the database's clock.
-const rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, owner, body_hash, reason, remark" +
+const rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, owner, body_hash, " +
+	"reason, remark" +
 	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp)" +
 	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)" +
 	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)" +
@@ -27,14 +30,14 @@ const (
 
 // LookUp reads the rows of all keys: in one query when they share group and tag and are at most 900, else in few. Every
 // key is in the answer; one without a row is Absent.
-func (l *Log) LookUp(ctx context.Context, keys []Key) (map[Key]Row, error) {
-	found := make(map[Key]Row, len(keys))
+func (l *Log) LookUp(ctx context.Context, keys []Identity) (map[Identity]Row, error) {
+	found := make(map[Identity]Row, len(keys))
 	for _, k := range keys {
 		found[k] = absent(k)
 	}
 	for rest := keys; len(rest) > 0; {
 		n, text, args := l.lookUpSome(rest)
-		if err := l.scan(ctx, func(r Row) { found[r.Key] = r }, text, args...); err != nil {
+		if err := l.scan(ctx, func(r Row) { found[r.Identity] = r }, text, args...); err != nil {
 			return nil, fmt.Errorf("look up %d keys from %v: %w", n, rest[0], err)
 		}
 		rest = rest[n:]
@@ -42,34 +45,34 @@ func (l *Log) LookUp(ctx context.Context, keys []Key) (map[Key]Row, error) {
 	return found, nil
 }
 
-func absent(k Key) Row { return Row{Key: k, Version: Version{Status: Absent}} }
+func absent(k Identity) Row { return Row{Identity: k, Version: Version{Status: Absent}} }
 
 // lookUpSome is the query for the first n of keys. Names share one block of memory.
-func (l *Log) lookUpSome(keys []Key) (n int, text string, args []any) {
+func (l *Log) lookUpSome(keys []Identity) (n int, text string, args []any) {
 	first, size := keys[0], 0
 	for n < min(len(keys), lookUpTagRows) && keys[n].Group == first.Group && keys[n].Tag == first.Tag {
-		size += len(keys[n].Name)
+		size += len(keys[n].Key)
 		n++
 	}
 	block := make([]byte, 0, size)
 	if n == len(keys) || n >= lookUpAnyRows {
 		args = append(make([]any, 0, 2+n), []byte(first.Group), []byte(first.Tag))
 		for _, k := range keys[:n] {
-			block = append(block, k.Name...)
-			args = append(args, block[len(block)-len(k.Name):])
+			block = append(block, k.Key...)
+			args = append(args, block[len(block)-len(k.Key):])
 		}
 		return n, l.lookUpTag.of(n), args
 	}
 	n = min(len(keys), lookUpAnyRows)
 	args = make([]any, 0, 3*n)
 	for _, k := range keys[:n] {
-		args = append(args, []byte(k.Group), []byte(k.Tag), []byte(k.Name))
+		args = append(args, []byte(k.Group), []byte(k.Tag), []byte(k.Key))
 	}
 	return n, l.lookUpAny.of(n), args
 }
 
 // Read reads one row with all it keeps of its message; Absent when there is none.
-func (l *Log) Read(ctx context.Context, k Key) (Row, error) {
+func (l *Log) Read(ctx context.Context, k Identity) (Row, error) {
 	row := absent(k)
 	text := "SELECT " + rowColumns + ", msg_id, msg_body, properties FROM " + l.table + keyIs
 	err := l.query(ctx, func(rows *sql.Rows) error {
@@ -85,8 +88,8 @@ func (l *Log) Read(ctx context.Context, k Key) (Row, error) {
 
 // Holds reports whether the row is in exactly this version. An owner that is empty in want is not compared. It is how a
 // lost answer is cleared up; false may still become true as long as the COMMIT in question has not been decided.
-func (l *Log) Holds(ctx context.Context, k Key, want Version) (bool, error) {
-	rows, err := l.LookUp(ctx, []Key{k})
+func (l *Log) Holds(ctx context.Context, k Identity, want Version) (bool, error) {
+	rows, err := l.LookUp(ctx, []Identity{k})
 	if err != nil {
 		return false, err
 	}
@@ -98,9 +101,10 @@ func (l *Log) Holds(ctx context.Context, k Key, want Version) (bool, error) {
 }
 
 // Events reads the story of one identity, oldest first.
-func (l *Log) Events(ctx context.Context, k Key) ([]Event, error) {
+func (l *Log) Events(ctx context.Context, k Identity) ([]Event, error) {
 	var events []Event
-	text := "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', `at`), `from`, `to`, attempt, replays, owner, error, `by` FROM " +
+	text := "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', `at`), `from`, `to`, attempt, replays, owner, error, " +
+		"`by` FROM " +
 		l.events + keyIs + " ORDER BY id"
 	err := l.query(ctx, func(rows *sql.Rows) error {
 		var e Event
@@ -129,7 +133,7 @@ func (l *Log) SchemaID(ctx context.Context) (string, error) {
 	var id string
 	row := l.db.QueryRowContext(ctx, "SELECT value FROM "+metaTable+" WHERE name = ?", []byte(schemaIDName(l.o.Table)))
 	switch err := row.Scan(&id); {
-	case errors.Is(err, sql.ErrNoRows), isUnknownTable(err):
+	case errors.Is(err, sql.ErrNoRows), mysqldb.NoTable(err):
 		return "", fmt.Errorf("%w: table %s has no id", ErrSchema, l.o.Table)
 	case err != nil:
 		return "", fmt.Errorf("read the schema's id: %w", err)
@@ -154,13 +158,13 @@ func (l *Log) scanRow(rows *sql.Rows, more ...any) (Row, error) {
 	var at, created, age int64
 	var dead sql.NullInt64
 	into := append([]any{
-		&r.Group, &r.Tag, &r.Name, &r.Status, &r.Attempts, &r.Replays, &owner, &r.BodyHash, &reason, &r.Remark,
+		&r.Group, &r.Tag, &r.Key, &r.Status, &r.Attempts, &r.Replays, &owner, &r.BodyHash, &reason, &r.Remark,
 		&at, &created, &dead, &age,
 	}, more...)
 	if err := rows.Scan(into...); err != nil {
 		return Row{}, err
 	}
-	r.Owner, r.Reason = owner.String, reason.String
+	r.Owner, r.Reason = owner.String, Reason(reason.String)
 	r.At, r.CreatedAt = time.UnixMicro(at).UTC(), time.UnixMicro(created).UTC()
 	if dead.Valid {
 		r.DeadAt = time.UnixMicro(dead.Int64).UTC()

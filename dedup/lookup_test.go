@@ -2,12 +2,11 @@ package dedup
 
 import (
 	"database/sql"
-	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
@@ -15,10 +14,11 @@ func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
 	all := entries(1500)
 	wantError(t, "insert", w.insertSuccess(all[:1200]...), nil)
 	claim := w.claim(absent(key("claimed")), "a")
-	w.older(claim.Key, time.Hour)
-	keys := []Key{claim.Key, key("unknown"), claim.Key, {"g", "another tag", "order-000000"}, {"another group", "t", "order-000000"}}
+	w.older(claim.Identity, time.Hour)
+	keys := []Identity{claim.Identity, key("unknown"), claim.Identity, {"g", "another tag", "order-000000"},
+		{"another group", "t", "order-000000"}}
 	for _, e := range all {
-		keys = append(keys, e.Key)
+		keys = append(keys, e.Identity)
 	}
 
 	rows := w.lookUp(keys...)
@@ -26,8 +26,8 @@ func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
 	if len(rows) != len(keys)-1 {
 		t.Errorf("%d rows for %d keys", len(rows), len(keys)-1)
 	}
-	for _, k := range []Key{keys[1], keys[3], keys[4]} {
-		if rows[k].Status != Absent || rows[k].Key != k {
+	for _, k := range []Identity{keys[1], keys[3], keys[4]} {
+		if rows[k].Status != Absent || rows[k].Identity != k {
 			t.Errorf("%v: %+v", k, rows[k])
 		}
 	}
@@ -36,11 +36,11 @@ func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
 		if i >= 1200 {
 			want = Absent
 		}
-		if rows[e.Key].Status != want {
-			t.Fatalf("%v is %v, want %v", e.Key, rows[e.Key].Status, want)
+		if rows[e.Identity].Status != want {
+			t.Fatalf("%v is %v, want %v", e.Identity, rows[e.Identity].Status, want)
 		}
 	}
-	row := rows[claim.Key]
+	row := rows[claim.Identity]
 	if off := (row.Age - time.Hour).Abs(); off > time.Minute {
 		t.Errorf("age %v, want an hour", row.Age)
 	}
@@ -86,9 +86,9 @@ func TestLookUpIsNoFullScan(t *testing.T) {
 	all := entries(10_000)
 	wantError(t, "insert", w.insertSuccess(all...), nil)
 	w.exec("ANALYZE TABLE consumer_log")
-	keys := make([]Key, 500)
+	keys := make([]Identity, 500)
 	for i := range keys {
-		keys[i] = all[i*20].Key
+		keys[i] = all[i*20].Identity
 	}
 	n, text, args := w.log.lookUpSome(keys)
 	if n != len(keys) {
@@ -181,10 +181,4 @@ func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 			t.Errorf("%s: %+v was taken", name, o)
 		}
 	}
-}
-
-func ExampleKey() {
-	k := Key{Group: "stock-rollback", Tag: "stock.rollback", Name: "20261121-0001"}
-	fmt.Println(k, k.Validate())
-	// Output: stock-rollback/stock.rollback/"20261121-0001" <nil>
 }

@@ -1,17 +1,35 @@
 package dedup
 
 import (
+	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
+	"time"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
+
+// withSeats has a set of a handler's beside the log's.
+func withSeats() MigrateOptions {
+	const text = "-- oldest: 1\n-- +goose NO TRANSACTION\n-- +goose Up\n" +
+		"CREATE TABLE IF NOT EXISTS seat (id BIGINT NOT NULL PRIMARY KEY, note VARCHAR(20) DEFAULT 'consumer_log') " +
+		"ENGINE=InnoDB;\n"
+	return MigrateOptions{Table: "consumer_log", Extra: []MigrationSet{
+		{Name: "seats", Files: fstest.MapFS{"0001_seat.sql": {Data: []byte(text)}}},
+	}}
+}
 
 func TestMigrateTwiceIsOnce(t *testing.T) {
 	w := newWorld(t)
-	o := MigrateOptions{Table: "consumer_log", Stock: true}
+	o := withSeats()
 	pending, err := MigrationStatus(t.Context(), w.db, o)
 	wantError(t, "status", err, nil)
 	for _, m := range pending {
@@ -59,7 +77,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 	for range 6 {
 		db := openWith(t, dsn, OpenOptions{MaxOpen: 1})
 		wg.Go(func() {
-			if err := Migrate(t.Context(), db, MigrateOptions{Table: "consumer_log", Stock: true}); err != nil {
+			if err := Migrate(t.Context(), db, withSeats()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -68,6 +86,65 @@ func TestManyMigrateAtOnce(t *testing.T) {
 	w := worldOf(t, dsn, open(t, dsn))
 	if n := w.number("SELECT COUNT(*) FROM rollbackd_meta"); n != 1 {
 		t.Errorf("%d ids, want one", n)
+	}
+}
+
+// A migration by the former program, which let the server compute the lock's name, is waited for.
+func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
+	dsn := stack.MySQL(t)
+	w := worldOf(t, dsn, open(t, dsn))
+	conn, err := w.pool.Conn(t.Context())
+	wantError(t, "connection", err, nil)
+	defer conn.Close()
+	var name string
+	err = conn.QueryRowContext(t.Context(), "SELECT CONCAT('rollbackd.migrate.', SHA1(DATABASE()))").Scan(&name)
+	if server, ok := errors.AsType[*mysql.MySQLError](err); ok && server.Number == 1305 {
+		t.Skip("this server has no SHA1(): no former program ever migrated here")
+	}
+	wantError(t, "name", err, nil)
+	var got int
+	wantError(t, "lock", conn.QueryRowContext(t.Context(), "SELECT GET_LOCK(?, 0)", name).Scan(&got), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	migrated := make(chan error, 1)
+	go func() { migrated <- Migrate(ctx, w.db, MigrateOptions{Table: "consumer_log"}) }()
+
+	await(t, "it waits for the lock", func() bool {
+		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
+			"GET_LOCK(%'") == 1
+	})
+
+	cancel()
+	if err := <-migrated; err == nil {
+		t.Error("it did not wait")
+	}
+}
+
+// Somebody else has a table in use (a dump, another ALTER): the wait for it is bounded, said, and begun anew.
+func TestMigrateWaitsForWhoeverHasATableInUse(t *testing.T) {
+	for _, table := range []string{"consumer_log", "rollbackd_schema"} {
+		t.Run(table, func(t *testing.T) {
+			w := newWorld(t)
+			w.exec("DELETE FROM rollbackd_schema")
+			w.exec("DROP VIEW consumer_log_readable")
+			conn, err := w.pool.Conn(t.Context())
+			wantError(t, "connection", err, nil)
+			defer conn.Close()
+			_, err = conn.ExecContext(t.Context(), "LOCK TABLES "+table+" WRITE")
+			wantError(t, "lock", err, nil)
+			waited := 0
+			err = Migrate(t.Context(), openWith(t, w.dsn, OpenOptions{LockWait: time.Second}),
+				MigrateOptions{Table: "consumer_log", Waiting: func(err error) {
+					if waited++; waited == 2 {
+						_, err := conn.ExecContext(t.Context(), "UNLOCK TABLES")
+						wantError(t, "unlock", err, nil)
+					}
+				}})
+			wantError(t, "migrate", err, nil)
+			if waited != 2 {
+				t.Errorf("it said %d times that it waits, want twice", waited)
+			}
+			wantError(t, "check", CheckSchema(t.Context(), w.db, "consumer_log"), nil)
+		})
 	}
 }
 
@@ -106,7 +183,7 @@ func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
 	if events, err := second.Events(t.Context(), k); len(events) != 1 || events[0].Owner != "b" || err != nil {
 		t.Errorf("events of the second: %+v, %v", events, err)
 	}
-	for _, bad := range []string{"", "a-b", "1a", "a`b", "a b", strings.Repeat("t", 42)} {
+	for _, bad := range []string{"a-b", "1a", "a`b", "a b", strings.Repeat("t", 42)} {
 		if err := Migrate(t.Context(), w.db, MigrateOptions{Table: bad}); err == nil {
 			t.Errorf("table %q was taken", bad)
 		}
@@ -115,24 +192,66 @@ func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
 	wantError(t, "longest name", Migrate(t.Context(), w.db, MigrateOptions{Table: longest}), nil)
 }
 
+// Given a log that somebody alters under an exclusive lock, then a daemon that starts must wait: `consumer migrate` is
+// no cure for a lock.
+func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
+	w := newWorld(t)
+	for i := range 2000 {
+		k := key(fmt.Sprint("k", i))
+		wantError(t, "insert", w.log.InsertSuccess(t.Context(), w.pool, []Entry{entryOf(k)}), nil)
+	}
+	conn, err := w.pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var id int64
+	if err := conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	altered := make(chan error, 1)
+	go func() { // each row costs a while, so that the copy lasts until it is killed
+		_, err := conn.ExecContext(t.Context(), "ALTER TABLE consumer_log ADD n BIGINT DEFAULT "+
+			"(CRC32(SHA2(REPEAT(msg_key, 1000000), 512))), ALGORITHM=COPY, LOCK=EXCLUSIVE")
+		altered <- err
+	}()
+	await(t, "it copies", func() bool {
+		var state sql.NullString
+		err := w.pool.QueryRowContext(t.Context(), "SELECT state FROM information_schema.processlist WHERE id = ?", id).
+			Scan(&state)
+		return err == nil && strings.Contains(state.String, "copy")
+	})
+	if err := CheckSchema(t.Context(), w.db, "consumer_log"); err == nil || errors.Is(err, ErrSchema) {
+		t.Errorf("while it is locked: %v; want an error, and not of the schema", err)
+	}
+	w.exec(fmt.Sprintf("KILL QUERY %d", id))
+	if err := <-altered; err == nil {
+		t.Error("the copy came to its end before it was killed")
+	}
+	wantError(t, "when it is free", CheckSchema(t.Context(), w.db, "consumer_log"), nil)
+}
+
 func TestCheckSchemaRefuses(t *testing.T) {
 	for _, c := range []struct{ name, spoil, says string }{
 		{"nothing", "DO 1", ""},
 		{"a missing log", "DROP TABLE consumer_log", "missing"},
 		{"missing events", "DROP TABLE consumer_log_event", "missing"},
 		{"a key as text", "ALTER TABLE consumer_log MODIFY msg_key VARCHAR(255) NOT NULL", "VARBINARY"},
-		{"a tag as text with a binary collation", "ALTER TABLE consumer_log MODIFY msg_tag VARCHAR(100) COLLATE utf8mb4_bin NOT NULL", "VARBINARY"},
+		{"a tag as text with a binary collation", "ALTER TABLE consumer_log MODIFY msg_tag VARCHAR(100) COLLATE " +
+			"utf8mb4_bin NOT NULL", "VARBINARY"},
 		{"a short key", "ALTER TABLE consumer_log MODIFY msg_key VARBINARY(64) NOT NULL", "64 bytes"},
 		{"a table without transactions", "ALTER TABLE consumer_log ENGINE=MyISAM", "InnoDB"},
 		{"an old schema", "DELETE FROM rollbackd_schema WHERE version = 3", "0003"},
 		{"no version table", "DROP TABLE rollbackd_schema", "0001"},
 		{
 			"a newer schema that is compatible",
-			"INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 4, 3, UTC_TIMESTAMP(6))", "",
+			"INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 4, 3, " +
+				"UTC_TIMESTAMP(6))", "",
 		},
 		{
 			"a newer schema that is not",
-			"INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 4, 4, UTC_TIMESTAMP(6))", "newer rollbackd",
+			"INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 4, 4, " +
+				"UTC_TIMESTAMP(6))", "newer rollbackd",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -143,7 +262,8 @@ func TestCheckSchemaRefuses(t *testing.T) {
 				wantError(t, "check", err, nil)
 				return
 			}
-			if !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "run: consumer migrate") {
+			if !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), c.says) ||
+				!strings.Contains(err.Error(), "run: consumer migrate") {
 				t.Errorf("check = %v, want it to say %q and what to run", err, c.says)
 			}
 		})
@@ -152,7 +272,8 @@ func TestCheckSchemaRefuses(t *testing.T) {
 
 func TestMigrateLeavesANewerCompatibleSchemaAlone(t *testing.T) {
 	w := newWorld(t)
-	w.exec("INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 4, 3, UTC_TIMESTAMP(6))")
+	w.exec("INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 4, 3, " +
+		"UTC_TIMESTAMP(6))")
 	wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{Table: "consumer_log"}), nil)
 	w.exec("UPDATE rollbackd_schema SET oldest = 4 WHERE version = 4")
 	wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{Table: "consumer_log"}), ErrSchema)
@@ -160,7 +281,7 @@ func TestMigrateLeavesANewerCompatibleSchemaAlone(t *testing.T) {
 
 func TestCheckSchemaDoesNotBlameTheSchemaForADeadServer(t *testing.T) {
 	err := CheckSchema(t.Context(), open(t, "u:p@tcp(127.0.0.1:1)/d"), "consumer_log")
-	if errors.Is(err, ErrSchema) || Classify(err) != FaultUnavailable {
+	if errors.Is(err, ErrSchema) || mysqldb.Classify(err) != mysqldb.FaultUnavailable {
 		t.Errorf("check = %v", err)
 	}
 }
@@ -179,11 +300,12 @@ func TestDaemonsRightsSuffice(t *testing.T) {
 
 func TestReadableViewShowsText(t *testing.T) {
 	w := newWorld(t)
-	k := Key{"g", "tag é", "key 😀"}
+	k := Identity{"g", "tag é", "key 😀"}
 	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", "bad"), nil)
 	var tag, name, status, body string
-	err := w.pool.QueryRow("SELECT msg_tag, msg_key, status, msg_body FROM consumer_log_readable WHERE msg_key = 'key 😀'").Scan(&tag, &name, &status, &body)
-	if err != nil || tag != k.Tag || name != k.Name || status != Dead.String() || body != string(entryOf(k).Body) {
+	err := w.pool.QueryRow("SELECT msg_tag, msg_key, status, msg_body FROM consumer_log_readable WHERE msg_key = "+
+		"'key 😀'").Scan(&tag, &name, &status, &body)
+	if err != nil || tag != k.Tag || name != k.Key || status != Dead.String() || body != string(entryOf(k).Body) {
 		t.Errorf("%q %q %q %q, %v", tag, name, status, body, err)
 	}
 	for i, s := range Statuses() {
@@ -194,29 +316,44 @@ func TestReadableViewShowsText(t *testing.T) {
 	}
 }
 
-func TestStockTablesKeepTheirPromises(t *testing.T) {
+func TestASetOfSomebodyElsesIsAppliedAsItIs(t *testing.T) {
 	w := newWorld(t)
-	if n := w.number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name LIKE 'stock%'"); n != 0 {
-		t.Errorf("%d stock tables that nobody asked for", n)
+	o := withSeats()
+	o.Table = "a_second_log"
+	wantError(t, "migrate", Migrate(t.Context(), w.db, o), nil)
+	w.exec("INSERT INTO seat (id) VALUES (1)")
+	if n := w.number("SELECT COUNT(*) FROM seat WHERE note = 'consumer_log'"); n != 1 {
+		t.Error("the log's name was replaced in a file that is not the log's")
 	}
-	wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{Table: "consumer_log", Stock: true}), nil)
-	w.exec("INSERT INTO stock (sku_id, amount) VALUES (9223372036854775807, 1)")
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 1, 1000000000, 1), ('A', 1, 1, 2), ('a ', 1, 1, 3), ('á', 1, 0, 4)")
-	for _, text := range []string{
-		"UPDATE stock SET amount = amount - 2",
-		"UPDATE stock_reservation SET quantity = -1",
-		"UPDATE stock_reservation SET status = 5",
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 1, 1, 1)",
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES (REPEAT('o', 65), 1, 1, 1)",
+	if n := w.number("SELECT COUNT(*) FROM rollbackd_schema WHERE set_name = 'seats' AND version = 1 AND oldest = 1"); n !=
+		1 {
+		t.Errorf("%d rows of the set's first version, want 1", n)
+	}
+}
+
+func TestASetWithoutANameOfItsOwnIsRefused(t *testing.T) {
+	files := fstest.MapFS{"0001_a.sql": {Data: []byte("-- oldest: 1\n-- +goose Up\nDO 1;\n")}}
+	for what, extra := range map[string][]MigrationSet{
+		"no name":         {{Files: files}},
+		"the log's word":  {{Name: "log", Files: files}},
+		"a log's name":    {{Name: "log:consumer_log", Files: files}},
+		"another log's":   {{Name: "log:other", Files: files}},
+		"a name too long": {{Name: strings.Repeat("n", 101), Files: files}},
+		"a name twice":    {{Name: "a", Files: files}, {Name: "a", Files: files}},
+		"no files at all": {{Name: "a"}},
 	} {
-		if _, err := w.pool.Exec(text); Classify(err) != FaultData {
-			t.Errorf("%s = %v, want it refused", text, err)
+		o := MigrateOptions{Table: "consumer_log", Extra: extra}
+		if _, err := MigrationStatus(t.Context(), nil, o); err == nil {
+			t.Errorf("%s: MigrationStatus took it", what)
+		}
+		if err := Migrate(t.Context(), nil, o); err == nil {
+			t.Errorf("%s: Migrate took it", what)
 		}
 	}
 }
 
 func TestEveryMigrationSaysWhoCanStillWorkWithIt(t *testing.T) {
-	sets, err := setsOf(MigrateOptions{Table: "consumer_log", Stock: true})
+	sets, err := setsOf(withSeats())
 	wantError(t, "sets", err, nil)
 	for _, set := range sets {
 		steps, err := set.steps()

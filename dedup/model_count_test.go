@@ -8,7 +8,8 @@ import (
 
 // report prints what happened how often.
 func (l *lab) report(t *testing.T) {
-	t.Logf("sequences %d, messages %d, random steps %d (shortest sequence %d), healing steps %d", l.sequences, l.messages, l.steps, l.shortest, l.healing)
+	t.Logf("sequences %d, messages %d, random steps %d (shortest sequence %d), healing steps %d", l.sequences, l.messages,
+		l.steps, l.shortest, l.healing)
 	for _, what := range slices.Sorted(maps.Keys(l.happened)) {
 		t.Logf("%7d %s", l.happened[what], what)
 	}
@@ -21,14 +22,19 @@ func (l *lab) report(t *testing.T) {
 var wanted = []string{
 	"crash", "stall", "session lost", "redelivery", "took a redelivery", "delivery limit", "sent again",
 	"time passes", "lease expired", "live lease not heeded", "delay not heeded", "maximum not heeded",
-	string(lostAfter), string(lostBefore), string(undecided), "decided later, committed true", "decided later, committed false",
+	string(lostAfter), string(lostBefore), string(undecided), "decided later, committed true",
+	"decided later, committed false",
 	"answer forgotten", "confirm lost",
+	"letter refused", "held too long", "letter tried again", "ended while held", "reason not heeded",
 	"applied", "duplicate", "duplicate of dead", "fast path met a row", "takeover",
 	"attempt fails", "attempt permanent", "attempt dependency away",
 	"unknown COMMIT was done", "unknown COMMIT is repeated", "unknown COMMIT given up",
-	string(atClaim), string(atFail), string(atUnclaim), string(atExhaust), string(atDead),
+	string(atClaim), string(atFail), string(atUnclaim), string(atExhaust), string(atDead), string(atCondemn),
+	string(atBlame),
+	string(atBlame) + " in company", string(atClaim) + " in company", string(atCommit) + " in company",
+	string(atFail) + " in company", string(atUnclaim) + " in company",
 	"lost: " + string(atClaim), "lost: " + string(atCommit), "lost: " + string(atFail), "lost: " + string(atUnclaim),
-	"lost: " + string(atExhaust), "lost: " + string(atDead), "lost: reopen", "lost: discard",
+	"lost: " + string(atExhaust), "lost: " + string(atCondemn), "lost: " + string(atDead), "lost: reopen", "lost: discard",
 	"replay", "stale letter", "letter moved by hand", "letter moved by hand is reopened",
 	"reopen from absent", "reopen from processing", "reopen from failed", "reopen from dead", "reopen from discarded",
 	"discard from absent", "discard from processing", "discard from failed", "discard from dead",

@@ -12,7 +12,7 @@ func (w *worker) begin(m *model) {
 		err = m.log.InsertSuccess(m.t.Context(), tx, []Entry{w.id.entry})
 	} else {
 		w.id.ending[w.claim.Owner] = true
-		err = m.log.Success(m.t.Context(), tx, w.claim)
+		err = w.succeed(m, tx)
 	}
 	if err == nil {
 		err = m.effect(tx, w.id)
@@ -57,8 +57,9 @@ func (w *worker) end(m *model) {
 			w.ended(m, how)
 		case how == "permanent": // blamed in the fast path: dead without an attempt
 			w.at = atLetter
-		case how == "fails":
-			w.at = atClaim
+		case how == "fails": // in time, that was its attempt
+			w.at = stage(m.choose("blame", string(atBlame), string(atBlame), string(atClaim)))
+			w.owner = ""
 		default:
 			w.disconnect(m)
 			w.forget()
@@ -78,7 +79,7 @@ func (w *worker) end(m *model) {
 
 // verify looks a COMMIT up whose outcome is unknown: never assume.
 func (w *worker) verify(m *model) {
-	done, err := m.log.Holds(m.t.Context(), w.id.Key, w.claim.Applied())
+	done, err := m.log.Holds(m.t.Context(), w.id.Identity, w.claim.Applied())
 	switch {
 	case err != nil:
 		m.rt.Fatal(err)

@@ -84,7 +84,7 @@ func (p *person) take(m *model) {
 }
 
 func (p *person) look(m *model) {
-	row, err := m.log.Read(m.t.Context(), p.id.Key)
+	row, err := m.log.Read(m.t.Context(), p.id.Identity)
 	if err != nil {
 		m.rt.Fatal(err)
 	}

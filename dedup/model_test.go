@@ -11,14 +11,15 @@ import (
 )
 
 // TestModel holds the log to the protocol of docs/model on a real server: random interleavings of two workers and two
-// people over a few copies of one or two messages, with crashes, lost answers, transactions decided later, lost sessions,
-// leases that run out, letters replayed, discarded and moved by hand. After every step it checks the invariants; at the
-// end of every sequence the faults stop and everything must come to its end.
+// people over a few copies of one or two messages, with crashes, lost answers, transactions decided later, lost
+// sessions, leases that run out, letters replayed, discarded and moved by hand. After every step it checks the
+// invariants; at the end of every sequence the faults stop and everything must come to its end.
 //
 // The broker here is the model's: queues of identical copies, as in rollbackd.pml. It stands for no test of RabbitMQ.
 func TestModel(t *testing.T) {
 	w := newWorld(t)
-	w.exec("CREATE TABLE model_effect (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARBINARY(255) NOT NULL, KEY (name)) ENGINE=InnoDB")
+	w.exec("CREATE TABLE model_effect (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARBINARY(255) NOT NULL, KEY (name)) " +
+		"ENGINE=InnoDB")
 	l := &lab{t: t, logs: map[int]*Log{}, happened: map[string]int{}}
 	wire, pool, db := openLossy(t, w.dsn)
 	l.wire, l.pool = wire, pool
@@ -102,7 +103,10 @@ func (m *model) publish(w setting) *identity {
 	m.messages++
 	m.sent++
 	k := key(fmt.Sprintf("%d %c", m.sequences, 'a'+m.sent-1))
-	id := &identity{Key: k, entry: entryOf(k), row: Version{Status: Absent}, ran: map[int]map[string]bool{}, ending: map[string]bool{}}
+	id := &identity{
+		Identity: k, entry: entryOf(k), row: Version{Status: Absent}, ran: map[int]map[string]bool{},
+		ending: map[string]bool{},
+	}
 	for range rapid.IntRange(1, w.copies).Draw(m.rt, "copies") {
 		id.main = append(id.main, message{letter: -1})
 	}
@@ -114,7 +118,8 @@ func (m *model) publish(w setting) *identity {
 
 // over reports whether nothing can happen to a message any more. The sequence then goes on with a new one.
 func (m *model) over(id *identity) bool {
-	if id.row.Status != Success && id.row.Status != Discarded || id.locked || len(id.main)+len(id.retry)+len(id.letters) > 0 {
+	if id.row.Status != Success && id.row.Status != Discarded || id.locked || len(id.main)+len(id.retry)+
+		len(id.letters) > 0 {
 		return false
 	}
 	return !slices.ContainsFunc(m.actors, func(a actor) bool { return a.worksOn(id) })
@@ -165,26 +170,26 @@ func (m *model) offerFaults(offer func(weight int, name string, move func())) {
 		decide := func(commit bool) func() {
 			return func() { m.count(fmt.Sprintf("decided later, committed %v", commit)); m.decide(i, commit) }
 		}
-		offer(2, "late COMMIT of "+z.id.Name, decide(true))
-		offer(2, "late ROLLBACK of "+z.id.Name, decide(false))
+		offer(2, "late COMMIT of "+z.id.Key, decide(true))
+		offer(2, "late ROLLBACK of "+z.id.Key, decide(false))
 	}
 	for _, id := range m.ids {
 		if !id.locked && (id.row.Status == Processing || id.row.Status == Failed) {
-			offer(1, "30 minutes for "+id.Name, func() { m.pass(id, 30*time.Minute) })
-			offer(3, "4 hours for "+id.Name, func() { m.pass(id, 4*time.Hour) })
+			offer(1, "30 minutes for "+id.Key, func() { m.pass(id, 30*time.Minute) })
+			offer(3, "4 hours for "+id.Key, func() { m.pass(id, 4*time.Hour) })
 		}
 		if len(id.retry) > 0 {
-			offer(3, "retry of "+id.Name, func() { m.back(id) })
+			offer(3, "retry of "+id.Key, func() { m.back(id) })
 		}
 		if len(id.letters) > 0 {
-			offer(1, "letter of "+id.Name+" moved by hand", func() {
+			offer(1, "letter of "+id.Key+" moved by hand", func() {
 				m.count("letter moved by hand")
 				id.main = append(id.main, message{letter: id.letters[0]})
 				id.letters = id.letters[1:]
 			})
 		}
 		if m.resends > 0 {
-			offer(1, "another copy of "+id.Name, func() {
+			offer(1, "another copy of "+id.Key, func() {
 				m.count("sent again")
 				m.resends--
 				id.main = append(id.main, message{letter: -1})
@@ -196,8 +201,9 @@ func (m *model) offerFaults(offer func(weight int, name string, move func())) {
 // pass makes time pass for one row, by the database's clock.
 func (m *model) pass(id *identity, d time.Duration) {
 	m.count("time passes")
-	if _, err := m.pool.ExecContext(m.t.Context(), "UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MICROSECOND"+keyIs,
-		append([]any{d.Microseconds()}, keyArgs(id.Key)...)...); err != nil {
+	if _, err := m.pool.ExecContext(m.t.Context(), "UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - "+
+		"INTERVAL ? MICROSECOND"+keyIs,
+		append([]any{d.Microseconds()}, keyArgs(id.Identity)...)...); err != nil {
 		m.rt.Fatal(err)
 	}
 	before := id.age
@@ -217,6 +223,7 @@ func (m *model) decide(i int, commit bool) {
 	z := m.zombies[i]
 	m.zombies = slices.Delete(m.zombies, i, i+1)
 	z.id.locked = false
+	z.id.revived = z.id.revived || commit && z.id.row.Status == Discarded
 	if err := z.decide(commit); err != nil {
 		m.rt.Fatal(err)
 	}
@@ -286,7 +293,8 @@ func (m *model) rest() {
 func (m *model) describe() string {
 	var all []string
 	for _, id := range m.ids {
-		all = append(all, fmt.Sprintf("%s is %v, main %d, retry %d, letters %d", id.Name, id.row, len(id.main), len(id.retry), len(id.letters)))
+		all = append(all, fmt.Sprintf("%s is %v, main %d, retry %d, letters %d", id.Key, id.row, len(id.main), len(id.retry),
+			len(id.letters)))
 	}
 	return strings.Join(all, "; ")
 }

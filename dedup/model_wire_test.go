@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	gormmysql "gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // fate is what becomes of one COMMIT.
@@ -115,19 +116,13 @@ func (tx *lossyTx) Commit() error {
 // openLossy opens a pool as Open does, over a wire that may lose answers.
 func openLossy(t *testing.T, dsn string) (*lossyWire, *sql.DB, *gorm.DB) {
 	t.Helper()
-	o := OpenOptions{LockWait: time.Second}.withDefaults()
-	cfg, err := parseDSN(dsn)
+	inner, _, err := mysqldb.Connector(dsn, mysqldb.Options{LockWait: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	force(cfg, o)
-	inner, err := mysql.NewConnector(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire := &lossyWire{Connector: &sessionConnector{Connector: inner, statements: sessionStatements(o)}, next: answered}
+	wire := &lossyWire{Connector: inner, next: answered}
 	pool := sql.OpenDB(wire)
-	pool.SetMaxIdleConns(o.MaxOpen)
+	pool.SetMaxIdleConns(20)
 	t.Cleanup(func() { pool.Close() })
 	db, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: pool, SkipInitializeWithVersion: true}),
 		&gorm.Config{SkipDefaultTransaction: true, DisableAutomaticPing: true, Logger: logger.Discard})

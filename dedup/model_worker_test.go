@@ -21,10 +21,13 @@ const (
 	atCommit    stage = "effect and success"
 	atCommitEnd stage = "effect and success, before COMMIT"
 	atVerify    stage = "COMMIT unknown"
+	atBlame     stage = "blame"
 	atFail      stage = "fail"
 	atUnclaim   stage = "unclaim"
 	atExhaust   stage = "exhaust"
 	atLetter    stage = "publish the letter"
+	atCondemn   stage = "condemn"
+	atHeld      stage = "held"
 	atDead      stage = "mark dead"
 	atBack      stage = "publish the retry copy"
 	atAck       stage = "ack"
@@ -32,7 +35,8 @@ const (
 
 // writes are the stages whose next step needs the row's lock.
 var writes = map[stage]bool{
-	atFast: true, atReopen: true, atClaim: true, atCommit: true, atFail: true, atUnclaim: true, atExhaust: true, atDead: true,
+	atFast: true, atReopen: true, atClaim: true, atCommit: true, atFail: true, atUnclaim: true, atExhaust: true,
+	atDead: true, atCondemn: true, atBlame: true,
 }
 
 // worker is one lane with one message in hand.
@@ -46,6 +50,9 @@ type worker struct {
 	claim Claim
 	owner string
 	tx    *sql.Tx
+	// beside is another row in the same state that the present stage's change is made together with, if any.
+	beside    *Row
+	besideFor stage
 }
 
 func (w *worker) name() string { return w.who }
@@ -82,9 +89,19 @@ func (w *worker) act(m *model) {
 	case atVerify:
 		w.verify(m)
 	case atLetter:
+		if m.maybe("letter refused", 3) { // and its lane goes on with others
+			w.at = atHeld
+			m.stalled[w.who] = m.choose("held", "for a while", "tried at once") == "for a while"
+			if w.row.Status != Failed {
+				w.at = atCondemn
+			}
+			return
+		}
 		if m.confirmed(func() { w.id.letters = append(w.id.letters, max(w.row.Replays, 0)) }) {
 			w.at = atDead
 		}
+	case atHeld:
+		w.again(m)
 	case atBack:
 		if m.confirmed(func() { w.id.retry = append(w.id.retry, message{letter: w.msg.letter}) }) {
 			w.at = atAck
@@ -112,11 +129,11 @@ func (w *worker) take(m *model) {
 
 // look is decide of consumer/verdict.go, and now and then a worker that does not heed the clock: the statement must.
 func (w *worker) look(m *model) {
-	rows, err := m.log.LookUp(m.t.Context(), []Key{w.id.Key})
+	rows, err := m.log.LookUp(m.t.Context(), []Identity{w.id.Identity})
 	if err != nil {
 		m.rt.Fatal(err)
 	}
-	w.row = rows[w.id.Key]
+	w.row = rows[w.id.Identity]
 	spent := w.row.Attempts >= m.max
 	switch {
 	case w.row.Status == Absent && m.heal:
@@ -136,6 +153,8 @@ func (w *worker) look(m *model) {
 		w.at = atBack
 	case w.row.Status == Processing && spent:
 		w.at = atExhaust
+	case w.row.Condemned() && !m.maybe("reason not heeded", 2):
+		w.at = atLetter
 	case w.row.Status == Failed && spent && !m.maybe("maximum not heeded", 2):
 		w.at = atLetter
 	case w.row.Status == Failed && !w.row.Due && !m.maybe("delay not heeded", 4):
@@ -143,7 +162,33 @@ func (w *worker) look(m *model) {
 	default:
 		w.at = atClaim
 	}
-	w.owner = ""
+	w.owner, w.besideFor = "", ""
+}
+
+// again is what becomes of a delivery whose letter was refused: it goes back, or the letter is tried again if the row
+// stands as it did.
+func (w *worker) again(m *model) {
+	if m.maybe("held too long", 4) {
+		w.disconnect(m)
+		w.forget()
+		return
+	}
+	rows, err := m.log.LookUp(m.t.Context(), []Identity{w.id.Identity})
+	if err != nil {
+		m.rt.Fatal(err)
+	}
+	row := rows[w.id.Identity]
+	switch {
+	case row.Version == w.row.Version:
+		m.count("letter tried again")
+		w.at = atLetter
+	case row.Status == Success, row.Status == Discarded, row.Status == Dead && w.msg.letter != row.Replays:
+		m.count("ended while held")
+		w.at = atAck
+	default:
+		m.count("moved while held")
+		w.at = atBack
+	}
 }
 
 // token is unlike every other of this test run.
@@ -156,7 +201,8 @@ func (w *worker) transition(m *model) {
 	}
 	ctx, at := m.t.Context(), w.at
 	m.did = at
-	if at == atFail || at == atUnclaim || at == atDead {
+	w.choosePartner(m)
+	if at == atFail || at == atUnclaim || at == atDead || at == atCondemn {
 		w.id.ending[w.claim.Owner] = true
 	}
 	var row Row
@@ -164,14 +210,18 @@ func (w *worker) transition(m *model) {
 		switch at {
 		case atReopen:
 			row, err = m.log.Reopen(ctx, w.row, w.id.entry, ReplayNote{By: "by hand", Token: w.owner})
+		case atBlame:
+			row, err = w.blame(m)
 		case atClaim:
-			w.claim, err = m.log.Claim(ctx, w.row, w.id.entry, w.owner)
+			err = w.claimRow(m)
 		case atFail:
-			row, err = m.log.Fail(ctx, w.claim, "failed")
+			row, err = w.fail(m)
 		case atUnclaim:
-			err = m.log.Unclaim(ctx, w.claim)
+			err = w.unclaim(m)
 		case atExhaust:
 			row, err = m.log.Exhaust(ctx, w.row)
+		case atCondemn:
+			row, err = m.log.Condemn(ctx, w.row, w.id.entry, "permanent", "cause", w.owner)
 		case atDead:
 			err = m.log.Dead(ctx, w.row, w.id.entry, "permanent", "cause")
 		}
@@ -183,8 +233,11 @@ func (w *worker) transition(m *model) {
 	case errors.Is(err, ErrLost):
 		m.count("lost: " + string(at))
 		w.at = atBack
-		if at == atUnclaim {
+		switch at {
+		case atUnclaim:
 			w.forget()
+		case atBlame: // there is a row by now
+			w.at = atLook
 		}
 	case err != nil:
 		m.rt.Fatal(err)
@@ -203,12 +256,12 @@ func (w *worker) moved(m *model, at stage, row Row) {
 		if w.row.Status == Processing {
 			m.count("takeover")
 		}
-		if w.id.ran[w.claim.Replays] == nil {
-			w.id.ran[w.claim.Replays] = map[string]bool{}
-		}
-		w.id.ran[w.claim.Replays][w.claim.Owner] = true
+		w.id.runs(w.claim.Replays, w.claim.Owner)
 		w.at = atAttempt
-	case atFail:
+	case atBlame, atFail:
+		if at == atBlame {
+			w.id.runs(0, w.owner)
+		}
 		w.row, w.at = row, atBack
 		if row.Attempts >= m.max {
 			w.at = atLetter
@@ -217,6 +270,8 @@ func (w *worker) moved(m *model, at stage, row Row) {
 		w.forget() // the session ended when the dependency was given up
 	case atExhaust:
 		w.row, w.at = row, atLetter
+	case atCondemn:
+		w.row, w.owner, w.at = row, "", atHeld
 	case atDead:
 		w.at = atAck
 	}
@@ -245,6 +300,14 @@ func (w *worker) ended(m *model, how string) {
 		w.disconnect(m)
 		w.at = atUnclaim
 	}
+}
+
+// runs notes that an opening's attempt is counted under this owner.
+func (id *identity) runs(replays int, owner string) {
+	if id.ran[replays] == nil {
+		id.ran[replays] = map[string]bool{}
+	}
+	id.ran[replays][owner] = true
 }
 
 // release acks what is in hand; the ack of a lost session is void.

@@ -51,7 +51,8 @@ type model struct {
 	did     stage // the transition that this step makes, if any
 }
 
-// message is one copy in the broker. letter is -1, or the replays that a letter moved to the main queue by hand carries.
+// message is one copy in the broker. letter is -1, or the replays that a letter moved to the main queue by hand
+// carries.
 type message struct {
 	redelivered bool
 	letter      int
@@ -59,7 +60,7 @@ type message struct {
 
 // identity is one row, its copies in the broker, and what the test knows of both by itself.
 type identity struct {
-	Key
+	Identity
 	entry Entry
 
 	main, retry []message
@@ -70,6 +71,8 @@ type identity struct {
 	effects int
 	age     time.Duration           // since the last transition
 	early   bool                    // given back unrun: due at once
+	doomed  bool                    // failed, and keeps the reason of its letter
+	revived bool                    // discarded, until a reopen was committed that nobody waited for any more
 	ran     map[int]map[string]bool // claims that a worker got, by replays and owner
 	ending  map[string]bool         // owners that have tried to end their claim
 }
@@ -119,7 +122,8 @@ func (m *model) maybe(what string, n int) bool {
 func (m *model) commitWith(id *identity, commit func() error) error {
 	f := answered
 	if !m.heal {
-		all := []fate{answered, answered, answered, answered, answered, answered, answered, answered, lostAfter, lostBefore, undecided}
+		all := []fate{answered, answered, answered, answered, answered, answered, answered, answered, lostAfter, lostBefore,
+			undecided}
 		f = rapid.SampledFrom(all).Draw(m.rt, "COMMIT")
 	}
 	m.wire.next = f
@@ -165,7 +169,7 @@ func (m *model) confirmed(publish func()) bool {
 
 // effect is what the handler writes.
 func (m *model) effect(tx *sql.Tx, id *identity) error {
-	_, err := tx.ExecContext(m.t.Context(), "INSERT INTO model_effect (name) VALUES (?)", []byte(id.Name))
+	_, err := tx.ExecContext(m.t.Context(), "INSERT INTO model_effect (name) VALUES (?)", []byte(id.Key))
 	return err
 }
 
@@ -184,15 +188,15 @@ func (m *model) requeue(id *identity, c message) {
 func (m *model) sync() {
 	for _, id := range m.ids {
 		next, effects := Version{Status: Absent}, 0
-		var owner sql.NullString
-		row := m.pool.QueryRowContext(m.t.Context(), "SELECT consumer_status, consumer_times, replays, owner,"+
-			" (SELECT COUNT(*) FROM model_effect WHERE name = l.msg_key) FROM consumer_log l"+keyIs, keyArgs(id.Key)...)
-		switch err := row.Scan(&next.Status, &next.Attempts, &next.Replays, &owner, &effects); err {
+		var owner, reason sql.NullString
+		row := m.pool.QueryRowContext(m.t.Context(), "SELECT consumer_status, consumer_times, replays, owner, reason,"+
+			" (SELECT COUNT(*) FROM model_effect WHERE name = l.msg_key) FROM consumer_log l"+keyIs, keyArgs(id.Identity)...)
+		switch err := row.Scan(&next.Status, &next.Attempts, &next.Replays, &owner, &reason, &effects); err {
 		case nil:
 			next.Owner = owner.String
 		case sql.ErrNoRows:
 			if err := m.pool.QueryRowContext(m.t.Context(), "SELECT COUNT(*) FROM model_effect WHERE name = ?",
-				[]byte(id.Name)).Scan(&effects); err != nil {
+				[]byte(id.Key)).Scan(&effects); err != nil {
 				m.rt.Fatal(err)
 			}
 		default:
@@ -201,9 +205,10 @@ func (m *model) sync() {
 		prev := id.row
 		id.row, id.effects = next, effects
 		if next != prev {
-			m.rt.Logf("      %s: %v -> %v, effects %d", id.Name, prev, next, effects)
+			m.rt.Logf("      %s: %v -> %v, effects %d", id.Key, prev, next, effects)
 			m.judge(id, prev, next, m.did)
 		}
+		id.doomed = next.Status == Failed && reason.String == "permanent"
 	}
 	m.did = ""
 	m.check()
@@ -213,18 +218,23 @@ func (m *model) sync() {
 func (m *model) judge(id *identity, prev, next Version, did stage) {
 	reopened := next.Status == Failed && next.Replays == max(prev.Replays, 0)+1
 	if !reopened && prev.Status != Absent && next.Replays != prev.Replays {
-		m.violated("A", "%s: %v became %v: it forgot a reopening", id.Name, prev, next)
+		m.violated("A", "%s: %v became %v: it forgot a reopening", id.Key, prev, next)
 	}
 	if prev.Status == Processing && id.age < modelLease &&
 		(next.Status == Processing || next.Status == Discarded || reopened || did == atExhaust) {
-		m.violated("B", "%s: %v became %v %v after its claim, although the lease is %v", id.Name, prev, next, id.age, modelLease)
+		m.violated("B", "%s: %v became %v %v after its claim, although the lease is %v", id.Key, prev, next, id.age,
+			modelLease)
 	}
 	exhausted := next.Status == Failed && next.Attempts == prev.Attempts && id.age >= modelLease
-	if prev.Status == Processing && next.Status != Processing && next.Status != Discarded && !reopened && !exhausted && !id.ending[prev.Owner] {
-		m.violated("B", "%s: %v became %v, and its owner did nothing", id.Name, prev, next)
+	if prev.Status == Processing && next.Status != Processing && next.Status != Discarded && !reopened && !exhausted &&
+		!id.ending[prev.Owner] {
+		m.violated("B", "%s: %v became %v, and its owner did nothing", id.Key, prev, next)
 	}
 	if due := m.due(prev.Attempts); prev.Status == Failed && next.Status == Processing && id.age < due && !id.early {
-		m.violated("B", "%s: %v became %v %v after its failure, due after %v", id.Name, prev, next, id.age, due)
+		m.violated("B", "%s: %v became %v %v after its failure, due after %v", id.Key, prev, next, id.age, due)
+	}
+	if id.doomed && (next.Status == Processing || next.Status == Failed && !reopened) {
+		m.violated("P", "%s: %v failed for good and became %v", id.Key, prev, next)
 	}
 	givenBack := prev.Status == Processing && next.Status == Failed && !reopened && next.Attempts == prev.Attempts-1
 	if givenBack {
@@ -259,18 +269,22 @@ func (m *model) check() {
 				letters++
 			}
 		}
+		if id.revived && id.row.Status == Failed && copies+letters == 0 {
+			// Its letter was moved by hand and acked as discarded: a person has `reconcile --republish` send it again.
+			id.main, copies = append(id.main, message{letter: -1}), 1
+		}
 		ran := len(id.ran[id.row.Replays])
 		switch {
 		case id.effects > 1:
-			m.violated("E", "%s: %d effects", id.Name, id.effects)
+			m.violated("E", "%s: %d effects", id.Key, id.effects)
 		case (id.effects == 1) != (id.row.Status == Success):
-			m.violated("S", "%s is %v with %d effects", id.Name, id.row, id.effects)
+			m.violated("S", "%s is %v with %d effects", id.Key, id.row, id.effects)
 		case id.row.Status != Success && id.row.Status != Discarded && copies+letters == 0:
-			m.violated("L", "%s is %v, and there is no copy of it", id.Name, id.row)
+			m.violated("L", "%s is %v, and there is no copy of it", id.Key, id.row)
 		case id.row.Status == Dead && letters == 0 && !ownLetter:
-			m.violated("D", "%s is %v, and there is no letter of it", id.Name, id.row)
+			m.violated("D", "%s is %v, and there is no letter of it", id.Key, id.row)
 		case ran > m.max || id.row.Status != Absent && (ran > id.row.Attempts || id.row.Attempts > m.max):
-			m.violated("A", "%s is %v after %d attempts, of %d allowed", id.Name, id.row, ran, m.max)
+			m.violated("A", "%s is %v after %d attempts, of %d allowed", id.Key, id.row, ran, m.max)
 		}
 	}
 }
@@ -283,6 +297,8 @@ var invariants = map[string]string{
 	"D": "a dead row has a letter",
 	"A": "the row counts its openings and the attempts of each, and allows no more than the maximum",
 	"B": "no attempt before its time, nothing taken from a live lease",
+	"P": "what failed for good gets no further attempt until it is reopened",
+	"G": "who shares a transaction is not hindered by others whose rows were moved",
 	"H": "when the faults are over, everything ends",
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-sql-driver/mysql"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // move makes one transition, together with its event, in a transaction of its own.
@@ -31,9 +31,11 @@ func (l *Log) move(ctx context.Context, c *change) error {
 	return nil
 }
 
-// moveAll makes many transitions in one transaction, each with its event, in the order of their keys. One that is lost
-// does not hinder the others; any other error is one of all. For the rest it is like move: what each call came to stands
-// in errs, which is as long as changes.
+// moveAll makes many transitions in one transaction, each with its event, in the order of their keys. Those of one
+// shape share statements; when these do not find every row as it was read, all is undone and each has statements of its
+// own.
+// One that is lost does not hinder the others; any other error is one of all. For the rest it is like move: what each
+// call came to stands in errs, which is as long as changes.
 func (l *Log) moveAll(ctx context.Context, changes []*change) (errs []error) {
 	errs = make([]error, len(changes))
 	order := make([]int, len(changes))
@@ -41,15 +43,25 @@ func (l *Log) moveAll(ctx context.Context, changes []*change) (errs []error) {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int { return changes[a].key.Compare(changes[b].key) })
-	err := l.inTx(ctx, func(tx Execer) error {
-		for _, i := range order {
-			errs[i] = l.apply(ctx, tx, changes[i])
-			if errs[i] != nil && !errors.Is(errs[i], ErrLost) {
-				return errs[i]
-			}
+	err := errShort
+	if len(changes) > 1 {
+		sorted := make([]*change, len(order))
+		for i, at := range order {
+			sorted[i] = changes[at]
 		}
-		return nil
-	})
+		err = l.inTx(ctx, func(tx Execer) error { return l.applyMany(ctx, tx, sorted) })
+	}
+	if errors.Is(err, errShort) { // one by one tells which
+		err = l.inTx(ctx, func(tx Execer) error {
+			for _, i := range order {
+				errs[i] = l.apply(ctx, tx, changes[i])
+				if errs[i] != nil && !errors.Is(errs[i], ErrLost) {
+					return errs[i]
+				}
+			}
+			return nil
+		})
+	}
 	for i := range changes {
 		if err != nil {
 			errs[i] = err
@@ -64,13 +76,13 @@ func (l *Log) moveAll(ctx context.Context, changes []*change) (errs []error) {
 	return errs
 }
 
-// recognise clears the errors of changes that were lost, or whose answer was, and whose rows stand as they would have left
-// them.
+// recognise clears the errors of changes that were lost, or whose answer was, and whose rows stand as they would have
+// left them.
 func (l *Log) recognise(ctx context.Context, changes []*change, errs []error) {
 	doubtful := func(i int) bool {
 		return changes[i].own && (errors.Is(errs[i], ErrLost) || errors.Is(errs[i], ErrUnknown))
 	}
-	var keys []Key
+	var keys []Identity
 	for i, c := range changes {
 		if doubtful(i) {
 			keys = append(keys, c.key)
@@ -91,8 +103,8 @@ func (l *Log) recognise(ctx context.Context, changes []*change, errs []error) {
 	}
 }
 
-// apply makes one transition inside tx. After ErrLost the transaction may go on; after any other error it must be rolled
-// back.
+// apply makes one transition inside tx. After ErrLost the transaction may go on; after any other error it must be
+// rolled back.
 func (l *Log) apply(ctx context.Context, tx Execer, c *change) error {
 	var s statement
 	if c.from.Status == Absent {
@@ -127,29 +139,9 @@ func (l *Log) apply(ctx context.Context, tx Execer, c *change) error {
 	return nil // it is so already
 }
 
-// duplicateKey is MySQL's number for a row that violates a unique index.
-const duplicateKey = 1062
-
-// exists reports whether err is a 1062 of the log's own primary key. One of another table, met through a trigger, says
-// nothing about our row.
+// exists reports whether err is a duplicate in the log's own primary key. One of another table, met through a trigger,
+// says nothing about our row.
 func (l *Log) exists(err error) bool {
-	server, ok := errors.AsType[*mysql.MySQLError](err)
-	if !ok || server.Number != duplicateKey {
-		return false
-	}
-	_, index, ok := cutLast(server.Message, " for key '")
-	if !ok {
-		return false
-	}
-	index = strings.TrimSuffix(index, "'")
-	// MariaDB names the index alone, MySQL 8 the table too: in small letters where lower_case_table_names is 1.
-	return index == "PRIMARY" || strings.EqualFold(index, l.o.Table+".PRIMARY")
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
+	index, ok := mysqldb.Duplicate(err)
+	return ok && (index == "PRIMARY" || strings.EqualFold(index, l.o.Table+".PRIMARY"))
 }

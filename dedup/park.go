@@ -13,12 +13,12 @@ const parked = "parked "
 // loses it. False: it is marked already, or somebody has moved the row.
 func (l *Log) Park(ctx context.Context, row Row, by, why string) (marked bool, err error) {
 	if row.Status != Dead {
-		return false, fmt.Errorf("park %v: %w from %v", row.Key, ErrTransition, row.Status)
+		return false, fmt.Errorf("park %v: %w from %v", row.Identity, ErrTransition, row.Status)
 	}
 	err = l.inTx(ctx, func(tx Execer) error {
 		var s statement
 		s.add("UPDATE "+l.table+" FORCE INDEX (PRIMARY) SET remark = LEFT(CONCAT(?, remark), ?)", parked+why+": ", MaxRemark)
-		s.add(keyIs, keyArgs(row.Key)...)
+		s.add(keyIs, keyArgs(row.Identity)...)
 		s.add(" AND consumer_status = ?", int(row.Status))
 		s.add(" AND consumer_times = ?", row.Attempts)
 		s.add(" AND replays = ?", row.Replays)
@@ -32,12 +32,12 @@ func (l *Log) Park(ctx context.Context, row Row, by, why string) (marked bool, e
 			return err
 		}
 		marked = true
-		e := l.event(&change{key: row.Key, from: row.Version, to: row.Version, by: by, why: parked + why})
+		e := l.event(&change{key: row.Identity, from: row.Version, to: row.Version, by: by, why: parked + why})
 		_, err = tx.ExecContext(ctx, e.String(), e.args...)
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("park %v: %w", row.Key, err)
+		return false, fmt.Errorf("park %v: %w", row.Identity, err)
 	}
 	return marked, nil
 }

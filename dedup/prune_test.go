@@ -16,25 +16,29 @@ import (
 const month = 30 * 24 * time.Hour
 
 // rowAged inserts a row, with an event, whose last transition was so long ago.
-func (w *world) rowAged(k Key, status Status, age time.Duration) {
+func (w *world) rowAged(k Identity, status Status, age time.Duration) {
 	w.t.Helper()
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)"+
-		" VALUES (?,?,?,?,1, UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6))", append(keyArgs(k), int(status), age.Microseconds())...)
-	w.exec("INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays) VALUES (?,?,?, UTC_TIMESTAMP(6), ?, 1, 0)",
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		"consumer_timestamp, created_at)"+
+		" VALUES (?,?,?,?,1, UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6))", append(keyArgs(k), int(status),
+		age.Microseconds())...)
+	w.exec("INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays) VALUES (?,?,?, "+
+		"UTC_TIMESTAMP(6), ?, 1, 0)",
 		append(keyArgs(k), int(status))...)
 }
 
 // manySuccesses inserts n rows of one tag, all of one age, without events, as the fast path leaves them.
-func (w *world) manySuccesses(tag string, n int, age time.Duration) (keys []Key) {
+func (w *world) manySuccesses(tag string, n int, age time.Duration) (keys []Identity) {
 	w.t.Helper()
 	var entries []Entry
 	for i := range n {
-		k := Key{"g", tag, fmt.Sprintf("%s-%05d", tag, i)}
+		k := Identity{"g", tag, fmt.Sprintf("%s-%05d", tag, i)}
 		keys = append(keys, k)
-		entries = append(entries, Entry{Key: k})
+		entries = append(entries, Entry{Identity: k})
 	}
 	wantError(w.t, "insert", w.insertSuccess(entries...), nil)
-	w.exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND WHERE msg_tag = ?", age.Microseconds(), []byte(tag))
+	w.exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND WHERE msg_tag = ?",
+		age.Microseconds(), []byte(tag))
 	return keys
 }
 
@@ -60,7 +64,7 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	for _, status := range Statuses() {
 		for _, age := range []time.Duration{month - time.Minute, month + time.Minute} {
 			for _, group := range []string{"g", "other"} {
-				k := Key{group, "t", fmt.Sprintf("%v %v", status, age)}
+				k := Identity{group, "t", fmt.Sprintf("%v %v", status, age)}
 				w.rowAged(k, status, age)
 				if group == "other" || age < month || status == Processing || status == Failed || status == Dead {
 					stay = append(stay, k.String())
@@ -87,7 +91,9 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 
 	// when it is done, then exactly that has gone, with its events
 	var progress []int
-	pruned, err := w.log.Prune(t.Context(), PruneOptions{Group: "g", OlderThan: month, Progress: func(rows int) { progress = append(progress, rows) }})
+	pruned, err := w.log.Prune(t.Context(), PruneOptions{Group: "g", OlderThan: month, Progress: func(rows int) {
+		progress = append(progress, rows)
+	}})
 	wantError(t, "Prune", err, nil)
 	if diff := cmp.Diff(want, counts(pruned)); diff != "" {
 		t.Errorf("pruned (-want +got):\n%s", diff)
@@ -104,7 +110,8 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 	for _, table := range []string{"consumer_log", "consumer_log_event"} {
 		left = left[:0]
 		for _, status := range Statuses() {
-			rows := w.keysOf("SELECT group_name, msg_tag, msg_key FROM "+table+" WHERE msg_key LIKE ? AND msg_tag = 't' ORDER BY msg_key, group_name", fmt.Sprintf("%v %%", status))
+			rows := w.keysOf("SELECT group_name, msg_tag, msg_key FROM "+table+" WHERE msg_key LIKE ? AND msg_tag = 't' ORDER "+
+				"BY msg_key, group_name", fmt.Sprintf("%v %%", status))
 			left = append(left, rows...)
 		}
 		if diff := cmp.Diff(stay, left); diff != "" {
@@ -123,8 +130,8 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 func (w *world) keysOf(query string, args ...any) (keys []string) {
 	w.t.Helper()
 	err := w.log.query(w.t.Context(), func(rows *sql.Rows) error {
-		var k Key
-		err := rows.Scan(&k.Group, &k.Tag, &k.Name)
+		var k Identity
+		err := rows.Scan(&k.Group, &k.Tag, &k.Key)
 		keys = append(keys, k.String())
 		return err
 	}, query, args...)
@@ -153,13 +160,16 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	w.rowAged(key("stays"), Discarded, month+time.Hour)
 	before, err := w.log.pruneBefore(t.Context(), PruneOptions{Group: "g", OlderThan: month})
 	wantError(t, "pruneBefore", err, nil)
-	p := pruner{log: w.log, o: PruneOptions{Group: "g", OlderThan: month}, before: before, pruned: Pruned{Status: Discarded}}
+	p := pruner{
+		log: w.log, o: PruneOptions{Group: "g", OlderThan: month}, before: before, pruned: Pruned{Status: Discarded},
+	}
 	page, err := p.page(t.Context())
 	if err != nil || len(page) != 3 {
 		t.Fatalf("page = %v, %v", page, err)
 	}
 	for _, name := range []string{"moves", "moves and ends again"} {
-		_, err = w.log.Reopen(t.Context(), w.read(key(name)), entryOf(key(name)), ReplayNote{By: "me", Token: name, Discarded: true})
+		_, err = w.log.Reopen(t.Context(), w.read(key(name)), entryOf(key(name)), ReplayNote{By: "me", Token: name,
+			Discarded: true})
 		wantError(t, "reopen", err, nil)
 	}
 	again := key("moves and ends again")
@@ -200,12 +210,17 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 		done <- err
 	}()
 	await(t, "the cleaner waits for the lock", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'DELETE log%'") > 0
+		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE "+
+			"'DELETE log%'") > 0
 	})
 	await(t, "it gave up once", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'DELETE log%'") == 0
+		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE "+
+			"'DELETE log%'") == 0
 	})
-	wantError(t, "the worker's statement", func() error { _, err := tx.Exec("SELECT 1 FROM consumer_log"); return err }(), nil)
+	wantError(t, "the worker's statement", func() error {
+		_, err := tx.Exec("SELECT 1 FROM consumer_log")
+		return err
+	}(), nil)
 	wantError(t, "the worker's end", tx.Rollback(), nil)
 	wantError(t, "Prune", <-done, nil)
 	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 0 {
@@ -213,13 +228,13 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 	}
 }
 
-// Late duplicates and new messages come in while old rows go: whatever waits or loses a deadlock is the cleaner, never a
-// message.
+// Late duplicates and new messages come in while old rows go: whatever waits or loses a deadlock is the cleaner, never
+// a message.
 func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
 	w := newWorld(t)
 	old := w.manySuccesses("t", 6000, month+time.Hour)
 	for i := 0; i < len(old); i += 100 {
-		w.rowAged(Key{"g", "t", old[i].Name + " discarded"}, Discarded, month+time.Hour)
+		w.rowAged(Identity{"g", "t", old[i].Key + " discarded"}, Discarded, month+time.Hour)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -228,9 +243,11 @@ func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
 			for i := worker; ctx.Err() == nil; i += 4 {
 				var entries []Entry
 				for j := range 50 { // new ones, each batch around an old one
-					entries = append(entries, Entry{Key: Key{"g", "t", fmt.Sprintf("%s +%d %d", old[(i*50+j)%len(old)].Name, worker, i)}})
+					entries = append(entries, Entry{
+						Identity: Identity{"g", "t", fmt.Sprintf("%s +%d %d", old[(i*50+j)%len(old)].Key, worker, i)},
+					})
 				}
-				entries = append(entries, Entry{Key: old[i*37%len(old)]})
+				entries = append(entries, Entry{Identity: old[i*37%len(old)]})
 				err := w.insertSuccess(entries...)
 				if err != nil && !errors.Is(err, ErrExists) {
 					t.Errorf("a worker met %v", err)
@@ -244,7 +261,8 @@ func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
 	wantError(t, "Prune", err, nil)
 	stop()
 	wg.Wait()
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp < UTC_TIMESTAMP(6) - INTERVAL 1 DAY"); n != 0 {
+	n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp < UTC_TIMESTAMP(6) - INTERVAL 1 DAY")
+	if n != 0 {
 		t.Errorf("%d old rows are left", n)
 	}
 }
@@ -254,7 +272,7 @@ func TestPruneUsesIndexesAndSortsNothing(t *testing.T) {
 	w.manySuccesses("t", 4000, month+time.Hour)
 	w.manySuccesses("young", 2000, time.Hour)
 	w.exec("ANALYZE TABLE consumer_log, consumer_log_event")
-	old := &oldRow{Key{"g", "t", "t-00500"}, time.Now().Add(-month - 2*time.Hour).UnixMicro()}
+	old := &oldRow{Identity{"g", "t", "t-00500"}, time.Now().Add(-month - 2*time.Hour).UnixMicro()}
 	before := time.Now().Add(-month).UnixMicro()
 	for name, after := range map[string]*oldRow{"first page": nil, "later page": old} {
 		s := w.log.pruneText(Success, before, after)
@@ -273,9 +291,10 @@ func TestPruneUsesIndexesAndSortsNothing(t *testing.T) {
 		args []any
 		keys []string // of the tables in turn
 	}{
-		"delete":             {w.log.deleteOnly, append(args[:len(args):len(args)], 1, before), []string{"PRIMARY"}},
-		"delete with events": {w.log.deleteWithEvents, append(args[:len(args):len(args)], 1, before), []string{"PRIMARY", "by_identity"}},
-		"count events":       {w.log.countEvents, args, []string{"by_identity"}},
+		"delete": {w.log.deleteOnly, append(args[:len(args):len(args)], 1, before), []string{"PRIMARY"}},
+		"delete with events": {w.log.deleteWithEvents, append(args[:len(args):len(args)], 1, before),
+			[]string{"PRIMARY", "by_identity"}},
+		"count events": {w.log.countEvents, args, []string{"by_identity"}},
 	} {
 		plan := w.explain(c.text.of(pruneRows), c.args...)
 		if len(plan) != len(c.keys) {

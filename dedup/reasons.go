@@ -9,13 +9,13 @@ import (
 
 // ReasonCount counts the dead rows of one reason.
 type ReasonCount struct {
-	Reason         string
+	Reason         Reason
 	Count          int
 	Oldest, Newest time.Time // when they died
 }
 
-// CountReasons counts the dead rows that f chooses, by reason; its Statuses, Limit and After do not matter. It reads dead
-// rows only, through the index on the status, however large the log is.
+// CountReasons counts the dead rows that f chooses, by reason; its Statuses, Limit and After do not matter. It reads
+// dead rows only, through the index on the status, however large the log is.
 func (l *Log) CountReasons(ctx context.Context, f Filter) ([]ReasonCount, error) {
 	f.Limit = 0
 	if err := f.check(); err != nil {
@@ -37,10 +37,12 @@ func (l *Log) CountReasons(ctx context.Context, f Filter) ([]ReasonCount, error)
 	return counts, nil
 }
 
-// reasonsText forces the index: the primary key begins with the group, and through it the statement would read every row.
+// reasonsText forces the index: the primary key begins with the group, and through it the statement would read every
+// row.
 func (l *Log) reasonsText(f Filter) (s statement) {
 	const since = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
-	s.add("SELECT COALESCE(reason, ''), COUNT(*), " + since + "MIN(consumer_timestamp)), " + since + "MAX(consumer_timestamp)) FROM " +
+	s.add("SELECT COALESCE(reason, ''), COUNT(*), " + since + "MIN(consumer_timestamp)), " + since +
+		"MAX(consumer_timestamp)) FROM " +
 		l.table + " FORCE INDEX (by_status)")
 	s.choose(f, Dead)
 	s.add(" GROUP BY reason ORDER BY COUNT(*) DESC, reason")

@@ -9,21 +9,27 @@ import (
 func TestCountReasonsCountsWhatTheFilterChooses(t *testing.T) {
 	w := newWorld(t)
 	for i, reason := range []string{"permanent", "exhausted", "permanent", "permanent"} {
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at)"+
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, "+
+			"consumer_timestamp, created_at)"+
 			" VALUES (?, ?, ?, 3, 1, ?, '2026-11-21 12:00:00' + INTERVAL ? MINUTE, UTC_TIMESTAMP(6))",
-			append(keyArgs(Key{"g", fmt.Sprint("t", i%2), fmt.Sprint(i)}), reason, i)...)
+			append(keyArgs(Identity{"g", fmt.Sprint("t", i%2), fmt.Sprint(i)}), reason, i)...)
 	}
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at)" +
-		" VALUES ('other', 't0', 'k', 3, 1, 'permanent', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)), ('g', 't0', 'failed', 2, 1, NULL, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, " +
+		"consumer_timestamp, created_at)" +
+		" VALUES ('other', 't0', 'k', 3, 1, 'permanent', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)), ('g', 't0', 'failed', 2, 1, " +
+		"NULL, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		f    Filter
 		want string
 	}{
-		{Filter{}, fmt.Sprint([]ReasonCount{{"permanent", 3, noon, noon.Add(3 * time.Minute)}, {"exhausted", 1, noon.Add(time.Minute), noon.Add(time.Minute)}})},
+		{Filter{}, fmt.Sprint([]ReasonCount{{"permanent", 3, noon, noon.Add(3 * time.Minute)},
+			{"exhausted", 1, noon.Add(time.Minute), noon.Add(time.Minute)}})},
 		{Filter{Tag: "t0"}, fmt.Sprint([]ReasonCount{{"permanent", 2, noon, noon.Add(2 * time.Minute)}})},
-		{Filter{Reasons: []string{"exhausted"}, Limit: 5000}, fmt.Sprint([]ReasonCount{{"exhausted", 1, noon.Add(time.Minute), noon.Add(time.Minute)}})},
-		{Filter{Keys: []string{"0", "3"}, Since: noon.Add(time.Second)}, fmt.Sprint([]ReasonCount{{"permanent", 1, noon.Add(3 * time.Minute), noon.Add(3 * time.Minute)}})},
+		{Filter{Reasons: []Reason{"exhausted"}, Limit: 5000},
+			fmt.Sprint([]ReasonCount{{"exhausted", 1, noon.Add(time.Minute), noon.Add(time.Minute)}})},
+		{Filter{Keys: []string{"0", "3"}, Since: noon.Add(time.Second)},
+			fmt.Sprint([]ReasonCount{{"permanent", 1, noon.Add(3 * time.Minute), noon.Add(3 * time.Minute)}})},
 		{Filter{Until: noon}, "[]"},
 	} {
 		c.f.Group = "g"

@@ -37,12 +37,12 @@ func (l *Log) ReopenAll(ctx context.Context, all []Reopening) (rows []Row, errs 
 
 func (l *Log) reopening(r *Reopening) (*change, error) {
 	from, note := r.From, r.Note
-	c, err := l.begin(ActionReopen, from)
+	c, err := l.begin(actionReopen, from)
 	if errors.Is(err, ErrTransition) && from.Status == Success {
-		err = fmt.Errorf("reopen %v: %w: %v", from.Key, ErrStale, from.Status)
+		err = fmt.Errorf("reopen %v: %w: %v", from.Identity, ErrStale, from.Status)
 	}
-	if err == nil && c.step.Guard&GuardAsked != 0 && !note.Discarded {
-		err = fmt.Errorf("reopen %v: %w: %v", from.Key, ErrStale, from.Status)
+	if err == nil && c.step.Guard&guardAsked != 0 && !note.Discarded {
+		err = fmt.Errorf("reopen %v: %w: %v", from.Identity, ErrStale, from.Status)
 	}
 	if err == nil {
 		err = validateOwner(note.Token)
@@ -54,9 +54,12 @@ func (l *Log) reopening(r *Reopening) (*change, error) {
 	if from.Status != Absent {
 		replays = from.Replays + 1
 	}
-	none := ""
+	none := Reason("")
 	c.to = Version{Failed, 0, replays, note.Token}
 	c.own, c.entry, c.reason = true, &r.Entry, &none
+	if known := from.Status == Failed || from.Status == Dead; known && len(from.BodyHash) > 0 && note.Mended == nil {
+		c.entry = nil // the row has its message
+	}
 	c.by, c.why = note.By, strings.TrimSpace("replayed "+note.Filter)
 	if note.Mended != nil {
 		c.mend(from, *note.Mended)
@@ -68,13 +71,13 @@ func (l *Log) reopening(r *Reopening) (*change, error) {
 func (c *change) mend(from Row, former Entry) {
 	c.replace = true
 	c.why = fmt.Sprintf("body sha256 %s mended to %s: %s", hashText(from.BodyHash), hashText(c.entry.BodyHash[:]), c.why)
-	if former.Key == (Key{}) {
+	if former.Identity == (Identity{}) {
 		return
 	}
-	step, _ := transitionOf(ActionDiscard, Absent)
-	remark := cutText(fmt.Sprintf("this body of %s was mended by %s", from.Key, c.by), MaxRemark)
+	step, _ := transitionOf(actionDiscard, Absent)
+	remark := cutText(fmt.Sprintf("this body of %s was mended by %s", from.Identity, c.by), MaxRemark)
 	c.also = &change{
-		step: step, key: former.Key, from: Version{Status: Absent}, to: Version{Status: Discarded},
+		step: step, key: former.Identity, from: Version{Status: Absent}, to: Version{Status: Discarded},
 		entry: &former, remark: &remark, by: c.by, why: remark,
 	}
 }
@@ -86,8 +89,8 @@ func hashText(hash []byte) string {
 	return hex.EncodeToString(hash)
 }
 
-// Discard ends an identity by a person's will: an absent, failed or dead one, or a processing one with an expired lease.
-// ErrStale: it has ended already. ErrLost: the lease lives, or somebody moved the row. ErrUnknown: look again.
+// Discard ends an identity by a person's will: an absent, failed or dead one, or a processing one with an expired
+// lease. ErrStale: it has ended already. ErrLost: the lease lives, or somebody moved the row. ErrUnknown: look again.
 func (l *Log) Discard(ctx context.Context, from Row, e Entry, by, why string) error {
 	return l.DiscardAll(ctx, []Discarding{{from, e, by, why}})[0]
 }
@@ -106,9 +109,9 @@ func (l *Log) DiscardAll(ctx context.Context, all []Discarding) []error {
 
 func (l *Log) discarding(d *Discarding) (*change, error) {
 	from := d.From
-	c, err := l.begin(ActionDiscard, from)
+	c, err := l.begin(actionDiscard, from)
 	if errors.Is(err, ErrTransition) && (from.Status == Success || from.Status == Discarded) {
-		err = fmt.Errorf("discard %v: %w: %v", from.Key, ErrStale, from.Status)
+		err = fmt.Errorf("discard %v: %w: %v", from.Identity, ErrStale, from.Status)
 	}
 	if err != nil {
 		return nil, err

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // deadRow makes a dead row of a key.
-func (w *world) deadRow(k Key) Row {
+func (w *world) deadRow(k Identity) Row {
 	w.t.Helper()
 	wantError(w.t, "dead", w.log.Dead(w.t.Context(), absent(k), entryOf(k), "permanent", "no such order"), nil)
 	return w.read(k)
@@ -22,9 +22,13 @@ func TestOneLostReopenDoesNotHinderTheOthers(t *testing.T) {
 	w := newWorld(t)
 	var all []Reopening
 	for _, name := range []string{"c", "a", "moved", "done", "b"} { // not in their order
-		all = append(all, Reopening{From: w.deadRow(key(name)), Entry: entryOf(key(name)), Note: ReplayNote{By: "ann", Token: "replay/1"}})
+		all = append(all, Reopening{
+			From: w.deadRow(key(name)), Entry: entryOf(key(name)), Note: ReplayNote{By: "ann", Token: "replay/1"},
+		})
 	}
-	all = append(all, Reopening{From: absent(key("new")), Entry: entryOf(key("new")), Note: ReplayNote{By: "ann", Token: "replay/1"}})
+	all = append(all, Reopening{
+		From: absent(key("new")), Entry: entryOf(key("new")), Note: ReplayNote{By: "ann", Token: "replay/1"},
+	})
 	_, err := w.log.Reopen(t.Context(), all[2].From, entryOf(key("moved")), ReplayNote{By: "bob", Token: "replay/2"})
 	wantError(t, "somebody else's reopen", err, nil)
 	all[3].From.Status = Success
@@ -32,13 +36,13 @@ func TestOneLostReopenDoesNotHinderTheOthers(t *testing.T) {
 	rows, errs := w.log.ReopenAll(t.Context(), all)
 
 	for i, want := range []error{nil, nil, ErrLost, ErrStale, nil, nil} {
-		wantError(t, all[i].From.Name, errs[i], want)
+		wantError(t, all[i].From.Key, errs[i], want)
 		if want == nil {
-			got := w.read(all[i].From.Key)
+			got := w.read(all[i].From.Identity)
 			wantVersion(t, got, Version{Failed, 0, 1, "replay/1"})
 			wantVersion(t, rows[i], got.Version)
-			if events := w.events(got.Key); events[len(events)-1].By != "ann" {
-				t.Errorf("%s: events %+v", got.Name, events)
+			if events := w.events(got.Identity); events[len(events)-1].By != "ann" {
+				t.Errorf("%s: events %+v", got.Key, events)
 			}
 		}
 	}
@@ -62,16 +66,17 @@ func TestReopensWhoseCommitWasNotAnsweredAreRecognised(t *testing.T) {
 
 	<-sprung
 	for i, err := range errs {
-		wantError(t, all[i].From.Name, err, nil)
+		wantError(t, all[i].From.Key, err, nil)
 	}
 }
 
 func TestDiscardAllEndsWhatItCan(t *testing.T) {
 	w := newWorld(t)
 	moved := w.deadRow(key("moved"))
-	wantError(t, "discard", w.log.Discard(t.Context(), moved, entryOf(moved.Key), "bob", "first"), nil)
+	wantError(t, "discard", w.log.Discard(t.Context(), moved, entryOf(moved.Identity), "bob", "first"), nil)
 	errs := w.log.DiscardAll(t.Context(), []Discarding{
-		{moved, entryOf(moved.Key), "ann", "w"}, {w.deadRow(key("k")), entryOf(key("k")), "ann", "w"}, {w.read(moved.Key), entryOf(moved.Key), "ann", "w"},
+		{moved, entryOf(moved.Identity), "ann", "w"}, {w.deadRow(key("k")), entryOf(key("k")), "ann", "w"},
+		{w.read(moved.Identity), entryOf(moved.Identity), "ann", "w"},
 	})
 	for i, want := range []error{ErrLost, nil, ErrStale} {
 		wantError(t, fmt.Sprint(i), errs[i], want)
@@ -79,7 +84,7 @@ func TestDiscardAllEndsWhatItCan(t *testing.T) {
 	if got := w.read(key("k")); got.Status != Discarded || got.Remark != "discarded by ann: w" {
 		t.Errorf("row %v, remark %q", got.Status, got.Remark)
 	}
-	if got := w.read(moved.Key); got.Remark != "discarded by bob: first" {
+	if got := w.read(moved.Identity); got.Remark != "discarded by bob: first" {
 		t.Errorf("remark %q, want the first one's", got.Remark)
 	}
 }
@@ -91,7 +96,7 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 	mended := entryOf(k)
 	mended.Body, mended.Properties, mended.MessageID = []byte(`{"mended":1}`), []byte(`{"type":"x"}`), "other"
 	mended.BodyHash = sha256.Sum256(mended.Body)
-	former := Entry{Key: Key{k.Group, "rollbackd.conflict", "sha256:1"}, Body: row.Body}
+	former := Entry{Identity: Identity{k.Group, "rollbackd.conflict", "sha256:1"}, Body: row.Body}
 	former.BodyHash = sha256.Sum256(row.Body)
 
 	left, err := w.log.Reopen(t.Context(), row, mended, ReplayNote{By: "ann", Filter: "file", Token: "t", Mended: &former})
@@ -104,11 +109,13 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 		t.Errorf("row = %+v, returned hash %x; want all of the mended message", got, left.BodyHash)
 	}
 	events := w.events(k)
-	if want := "body sha256 " + hex.EncodeToString(row.BodyHash) + " mended to " + hex.EncodeToString(mended.BodyHash[:]) + ": replayed file"; events[len(events)-1].Error != want {
+	if want := "body sha256 " + hex.EncodeToString(row.BodyHash) + " mended to " + hex.EncodeToString(mended.BodyHash[:]) +
+		": replayed file"; events[len(events)-1].Error != want {
 		t.Errorf("event %q, want %q", events[len(events)-1].Error, want)
 	}
-	ended := w.read(former.Key)
-	if ended.Status != Discarded || !strings.Contains(ended.Remark, "was mended by ann") || string(ended.Body) != string(row.Body) {
+	ended := w.read(former.Identity)
+	if ended.Status != Discarded || !strings.Contains(ended.Remark, "was mended by ann") ||
+		string(ended.Body) != string(row.Body) {
 		t.Errorf("former identity: %v, %q", ended.Status, ended.Remark)
 	}
 	// and again, although the former identity has its row by now
@@ -116,7 +123,7 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 	back.Body, back.BodyHash = row.Body, former.BodyHash
 	_, err = w.log.Reopen(t.Context(), got, back, ReplayNote{By: "ann", Token: "t2", Mended: &former})
 	wantError(t, "mended back", err, nil)
-	if got := w.read(former.Key); got.Version != ended.Version {
+	if got := w.read(former.Identity); got.Version != ended.Version {
 		t.Errorf("the former identity moved to %v", got.Version)
 	}
 }
@@ -129,10 +136,10 @@ func TestALostMendChangesNothing(t *testing.T) {
 	wantError(t, "reopen", err, nil)
 	mended := entryOf(k)
 	mended.Body = []byte("x")
-	former := Entry{Key: Key{k.Group, "rollbackd.conflict", "sha256:1"}}
+	former := Entry{Identity: Identity{k.Group, "rollbackd.conflict", "sha256:1"}}
 	_, err = w.log.Reopen(t.Context(), row, mended, ReplayNote{Token: "t", Mended: &former})
-	if !errors.Is(err, ErrLost) || string(w.read(k).Body) == "x" || w.read(former.Key).Status != Absent {
-		t.Errorf("%v, body %q, former identity %v; want nothing changed", err, w.read(k).Body, w.read(former.Key).Status)
+	if !errors.Is(err, ErrLost) || string(w.read(k).Body) == "x" || w.read(former.Identity).Status != Absent {
+		t.Errorf("%v, body %q, former identity %v; want nothing changed", err, w.read(k).Body, w.read(former.Identity).Status)
 	}
 }
 
@@ -145,10 +152,10 @@ func TestParkMarksARowOnceAndMovesNothing(t *testing.T) {
 			t.Errorf("time %d: %t, %v; want %t", i, marked, err, want)
 		}
 	}
-	got := w.read(row.Key)
+	got := w.read(row.Identity)
 	wantVersion(t, got, row.Version)
-	if !got.At.Equal(row.At) || got.Remark != "parked after 3 replays: no such order" || len(w.events(row.Key)) != 2 {
-		t.Errorf("at %v, remark %q, %d events", got.At, got.Remark, len(w.events(row.Key)))
+	if !got.At.Equal(row.At) || got.Remark != "parked after 3 replays: no such order" || len(w.events(row.Identity)) != 2 {
+		t.Errorf("at %v, remark %q, %d events", got.At, got.Remark, len(w.events(row.Identity)))
 	}
 	moved := row
 	moved.Replays++

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -23,10 +24,10 @@ const (
 
 // Row is one identity's row as it was read, or as a transition left it.
 type Row struct {
-	Key
+	Identity
 	Version
 	BodyHash []byte // SHA-256 of the body; nil when the row does not know it
-	Reason   string // why it is dead
+	Reason   Reason // why it is dead; in Failed, why it will be once its letter is confirmed (see Condemned)
 	Remark   string // the last error, or who discarded it and why
 
 	// By the database's clock. At is the last transition, dated back by the retry delay when a claim was given back unrun.
@@ -46,9 +47,45 @@ type Row struct {
 	claimed bool // made by Claim.Row: the holder of this row holds the claim
 }
 
+// Condemned reports whether the row failed for good and keeps the reason of a letter that is not confirmed yet: it gets
+// no further attempt, however many are allowed. A row that was exhausted keeps a reason too (crashed), but when more
+// attempts are allowed since, it gets them.
+func (r Row) Condemned() bool {
+	return r.Status == Failed && r.Reason != "" && r.Reason != ReasonCrashed
+}
+
+// MarkAlone ends the owner, or the token, of a claim that took over an expired lease or a row with this mark, and of a
+// replay of what was dead because a process died with it: whoever takes the row up next must not do so together with
+// others.
+const MarkAlone = "/alone"
+
+// MarkGroup ends the owner of claims that were made together.
+const MarkGroup = "/group"
+
+// ClaimedWithOthers reports whether the row was claimed in a group, so that another message of it may have killed the
+// process.
+func (r Row) ClaimedWithOthers() bool {
+	return r.Status == Processing && strings.HasSuffix(r.Owner, MarkGroup)
+}
+
+// RunsAlone reports whether the message may have killed a process: its row was marked, or its last attempt never came
+// back.
+func (r Row) RunsAlone() bool {
+	return strings.HasSuffix(r.Owner, MarkAlone) || r.Reason == ReasonCrashed
+}
+
+// ReplayToken is token for a replay of this row, marked if its message may have killed a process. It is longer by
+// MarkAlone at most.
+func (r Row) ReplayToken(token string) string {
+	if r.RunsAlone() || r.Reason == ReasonDeliveryLimit {
+		return token + MarkAlone
+	}
+	return token
+}
+
 // Entry is what a message leaves in its row.
 type Entry struct {
-	Key
+	Identity
 	BodyHash   [sha256.Size]byte // all zero: not known
 	MessageID  string
 	Body       []byte // nil in the fast path, which stores none
@@ -58,7 +95,7 @@ type Entry struct {
 // Claim is the right to one attempt. It ends with Success, Fail, Unclaim or Dead, or when the lease is over and
 // somebody else takes the row.
 type Claim struct {
-	Key
+	Identity
 	Attempts int // including this one
 	Replays  int
 	Owner    string
@@ -68,7 +105,14 @@ type Claim struct {
 
 // Row is the claimed row, as Dead takes it.
 func (c Claim) Row() Row {
-	return Row{Key: c.Key, Version: c.version(), BodyHash: c.BodyHash, Remark: c.Remark, LeaseLive: true, claimed: true}
+	return Row{Identity: c.Identity, Version: c.version(), BodyHash: c.BodyHash, Remark: c.Remark, LeaseLive: true,
+		claimed: true}
+}
+
+// GivenBack is the row once the claim was given back unrun, as another claim takes it.
+func (c Claim) GivenBack() Row {
+	return Row{Identity: c.Identity, Version: Version{Failed, c.Attempts - 1, c.Replays, c.Owner}, BodyHash: c.BodyHash,
+		Remark: c.Remark, Due: true}
 }
 
 // Applied is the version of the row once the claim's effect is committed. A COMMIT whose answer was lost is looked up
@@ -91,7 +135,7 @@ type Event struct {
 // Letter is a message whose letter is confirmed and which has no row yet.
 type Letter struct {
 	Entry
-	Reason string // 1 to MaxReason bytes
+	Reason Reason // 1 to MaxReason bytes
 	Cause  string
 }
 
@@ -118,11 +162,11 @@ func validateOwner(owner string) error {
 	return nil
 }
 
-func validateReason(reason string) error {
+func validateReason(reason Reason) error {
 	switch {
 	case reason == "" || len(reason) > MaxReason:
 		return fmt.Errorf("reason %q: it must have 1 to %d bytes", reason, MaxReason)
-	case !utf8.ValidString(reason):
+	case !utf8.ValidString(string(reason)):
 		return errors.New("a reason must be valid UTF-8")
 	}
 	return nil

@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // ErrSchema says that the tables are not such that the log may be used.
@@ -19,12 +22,12 @@ var ErrSchema = errors.New("the database schema is not usable; run: consumer mig
 var keyColumns = []struct {
 	name  string
 	bytes int64
-}{{"group_name", MaxGroup}, {"msg_tag", MaxTag}, {"msg_key", MaxName}}
+}{{"group_name", MaxGroup}, {"msg_tag", MaxTag}, {"msg_key", MaxKey}}
 
-// CheckSchema refuses, as [ErrSchema], a table that is missing, that cannot roll back or whose key columns are not binary,
-// and a schema that is too old for this program or newer in a way that this program cannot work with. A newer schema whose
-// steps this program can live with is accepted, so that a fleet can be migrated first and replaced one by one. Any other
-// error means that nothing could be found out.
+// CheckSchema refuses, as [ErrSchema], a table that is missing, that cannot roll back or whose key columns are not
+// binary, and a schema that is too old for this program or newer in a way that this program cannot work with. A newer
+// schema whose steps this program can live with is accepted, so that a fleet can be migrated first and replaced one by
+// one. Any other error means that nothing could be found out.
 func CheckSchema(ctx context.Context, db *gorm.DB, table string) error {
 	pool, err := db.DB()
 	if err != nil {
@@ -55,15 +58,8 @@ func checkSchema(ctx context.Context, pool *sql.DB, table string) error {
 }
 
 func checkTable(ctx context.Context, pool *sql.DB, table string) error {
-	var engine sql.NullString
-	err := pool.QueryRowContext(ctx, "SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", table).Scan(&engine)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("it is missing: %w", ErrSchema)
-	case err != nil:
+	if err := checkEngine(ctx, pool, table); err != nil {
 		return err
-	case !strings.EqualFold(engine.String, "InnoDB"):
-		return fmt.Errorf("%w: its engine is %q, which cannot roll back; it must be InnoDB", ErrSchema, engine.String)
 	}
 	for _, want := range keyColumns {
 		var kind string
@@ -71,16 +67,37 @@ func checkTable(ctx context.Context, pool *sql.DB, table string) error {
 		err := pool.QueryRowContext(ctx, "SELECT data_type, character_octet_length FROM information_schema.columns"+
 			" WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?", table, want.name).Scan(&kind, &size)
 		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("column %s is missing: %w", want.name, ErrSchema)
+		case errors.Is(err, sql.ErrNoRows): // nor does a table that the server cannot open have columns
+			missing := fmt.Errorf("column %s is missing: %w", want.name, ErrSchema)
+			return cmp.Or(checkEngine(ctx, pool, table), missing)
 		case err != nil:
 			return err
 		case !strings.EqualFold(kind, "varbinary"):
-			return fmt.Errorf("%w: column %s is %s; it must be VARBINARY(%d), or keys that differ in case or accents become equal",
+			return fmt.Errorf("%w: column %s is %s; it must be VARBINARY(%d), or keys that differ in case or accents "+
+				"become equal",
 				ErrSchema, want.name, kind, want.bytes)
 		case size.Int64 < want.bytes:
 			return fmt.Errorf("%w: column %s holds %d bytes, %d are needed", ErrSchema, want.name, size.Int64, want.bytes)
 		}
+	}
+	return nil
+}
+
+// checkEngine refuses a table that cannot roll back. Of one that the server cannot open, because somebody has it locked
+// or it is broken, the server tells no engine: that is no fault of the schema, and may pass.
+func checkEngine(ctx context.Context, pool *sql.DB, table string) error {
+	var engine, kind, comment sql.NullString
+	err := pool.QueryRowContext(ctx, "SELECT engine, table_type, table_comment FROM information_schema.tables WHERE "+
+		"table_schema = DATABASE() AND table_name = ?", table).Scan(&engine, &kind, &comment)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("it is missing: %w", ErrSchema)
+	case err != nil:
+		return err
+	case !engine.Valid && kind.String == "BASE TABLE":
+		return fmt.Errorf("the server cannot open it now: %s", cmp.Or(comment.String, "it is locked, or broken"))
+	case !strings.EqualFold(engine.String, "InnoDB"):
+		return fmt.Errorf("%w: its engine is %q, which cannot roll back; it must be InnoDB", ErrSchema, engine.String)
 	}
 	return nil
 }
@@ -103,7 +120,8 @@ func (s migrationSet) check(ctx context.Context, pool *sql.DB) error {
 	}
 	for version, a := range applied {
 		if a.oldest > latest {
-			return fmt.Errorf("%w: it is at version %d, which needs a program that knows version %d; this one knows %d: install a newer rollbackd",
+			return fmt.Errorf("%w: it is at version %d, which needs a program that knows version %d; this one knows %d: "+
+				"install a newer rollbackd",
 				ErrSchema, version, a.oldest, latest)
 		}
 	}
@@ -117,9 +135,10 @@ type appliedVersion struct {
 
 // readVersions reads which versions of a set are applied; none when the version table is missing.
 func readVersions(ctx context.Context, pool *sql.DB, set string) (map[int64]appliedVersion, error) {
-	rows, err := pool.QueryContext(ctx, "SELECT version, oldest, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', applied_at) FROM "+versionTable+
+	rows, err := pool.QueryContext(ctx, "SELECT version, oldest, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+
+		"applied_at) FROM "+versionTable+
 		" WHERE set_name = ?", []byte(set))
-	if isUnknownTable(err) {
+	if mysqldb.NoTable(err) {
 		return nil, nil
 	}
 	if err != nil {

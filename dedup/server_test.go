@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // A row that the server finds too large could never be written: its message would come back for ever.
@@ -22,30 +23,30 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 	// given values that take as many bytes as they can: each a quote, which is escaped, or a character of four bytes
 	quotes := func(n, unique int) string { return fmt.Sprintf("%s%05d", strings.Repeat("'", n-5), unique) }
 	worst := func(i int) Entry {
-		k := Key{Group: quotes(MaxGroup, 0), Tag: quotes(MaxTag, 0), Name: quotes(MaxName, i)}
-		return Entry{Key: k, BodyHash: sha256.Sum256([]byte{byte(i)}), MessageID: quotes(MaxMessageID, i)}
+		k := Identity{Group: quotes(MaxGroup, 0), Tag: quotes(MaxTag, 0), Key: quotes(MaxKey, i)}
+		return Entry{Identity: k, BodyHash: sha256.Sum256([]byte{byte(i)}), MessageID: quotes(MaxMessageID, i)}
 	}
 	cause := strings.Repeat("\U0001F600", 2*MaxRemark)
 
 	huge := worst(0)
 	huge.Body, huge.Properties = bytes.Repeat([]byte{0}, 16<<20), bytes.Repeat([]byte("\""), MaxProperties)
-	wantError(t, "dead with a huge body", w.log.Dead(t.Context(), absent(huge.Key), huge, "malformed", cause), nil)
-	huge.Key.Name = quotes(MaxName, 1)
+	wantError(t, "dead with a huge body", w.log.Dead(t.Context(), absent(huge.Identity), huge, "malformed", cause), nil)
+	huge.Identity.Key = quotes(MaxKey, 1)
 	wantError(t, "a huge letter", w.log.DeadAll(t.Context(), []Letter{{huge, "malformed", cause}}), nil)
-	huge.Key.Name = quotes(MaxName, 2)
-	c, err := w.log.Claim(t.Context(), absent(huge.Key), huge, "owner")
+	huge.Identity.Key = quotes(MaxKey, 2)
+	c, err := w.log.Claim(t.Context(), absent(huge.Identity), huge, "owner")
 	wantError(t, "claim", err, nil)
 	_, err = w.log.Fail(t.Context(), c, cause)
 	wantError(t, "fail", err, nil)
 
 	var letters []Letter
 	var entries []Entry
-	var keys []Key
+	var keys []Identity
 	for i := range 3000 {
 		letter := Letter{worst(10_000 + i), "permanent", cause}
 		letter.Body = bytes.Repeat([]byte{0}, i%100)
 		letters, entries = append(letters, letter), append(entries, worst(20_000+i))
-		keys = append(keys, letter.Key)
+		keys = append(keys, letter.Identity)
 	}
 	wantError(t, "many letters", w.log.DeadAll(t.Context(), letters), nil)
 	wantError(t, "many successes", w.insertSuccess(entries...), nil)
@@ -77,8 +78,8 @@ func TestTheServersPacketLimitIsKnown(t *testing.T) {
 	limit := w.number("SELECT @@max_allowed_packet")
 	before := w.number("SELECT CONNECTION_ID()")
 	_, err := w.pool.Exec("DO LENGTH('" + strings.Repeat("x", limit) + "')")
-	if got := Classify(err); got != FaultTooLarge {
-		t.Errorf("%v, want %v: %v", got, FaultTooLarge, err)
+	if got := mysqldb.Classify(err); got != mysqldb.FaultTooLarge {
+		t.Errorf("%v, want %v: %v", got, mysqldb.FaultTooLarge, err)
 	}
 	if id := w.number("SELECT CONNECTION_ID()"); id != before {
 		t.Errorf("the connection was lost: now %d, was %d", id, before)

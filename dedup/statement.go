@@ -19,8 +19,8 @@ func (s *statement) String() string { return string(s.text) }
 
 // change is one transition of one row, about to happen.
 type change struct {
-	step     Transition
-	key      Key
+	step     transition
+	key      Identity
 	from, to Version
 	own      bool // to.Owner is known to this call alone: a row in version to is this call's work
 
@@ -28,7 +28,7 @@ type change struct {
 	replace  bool          // the entry takes the place of what the row has
 	dropBody bool          // success needs neither body nor properties
 	backdate time.Duration // so that a row given back unrun is due at once
-	reason   *string       // nil: stays as it is; "" clears it and dead_at
+	reason   *Reason       // nil: stays as it is; "" clears it and dead_at
 	remark   *string       // nil: stays as it is
 
 	by, why string // for the event
@@ -36,37 +36,55 @@ type change struct {
 	also *change // made in the same transaction, if nobody has made it yet
 }
 
+// keepsOwner reports whether the row's owner stays.
+func (c *change) keepsOwner() bool { return c.from.Status != Absent && c.to.Owner == c.from.Owner }
+
 // update writes the conditional statement of a change whose row exists. Every guard is one line. The primary key is
-// forced: the guards name the columns of by_status, too, and through that index the statement would wait for rows of other
-// identities.
+// forced: the guards name the columns of by_status, too, and through that index the statement would wait for rows of
+// other identities.
 func (l *Log) update(c *change) (s statement) {
+	l.set(&s, c)
+	s.add(" WHERE group_name = ? AND msg_tag = ? AND msg_key = ?", keyArgs(c.key)...)
+	l.guard(&s, c)
+	return s
+}
+
+// set writes the beginning of an UPDATE, up to its WHERE.
+func (l *Log) set(s *statement, c *change) {
 	s.add("UPDATE " + l.table + " FORCE INDEX (PRIMARY)")
 	s.add(" SET consumer_status = ?", int(c.to.Status))
 	s.add(", consumer_times = ?", c.to.Attempts)
 	s.add(", replays = ?", c.to.Replays)
-	s.add(", owner = ?", orNull(c.to.Owner))
+	if !c.keepsOwner() {
+		s.add(", owner = ?", orNull(c.to.Owner))
+	}
 	s.add(", consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.backdate.Microseconds())
-	l.setColumns(&s, c)
-	s.add(" WHERE group_name = ? AND msg_tag = ? AND msg_key = ?", keyArgs(c.key)...)
+	l.setColumns(s, c)
+}
+
+// guard writes what must be true of a row besides its key.
+func (l *Log) guard(s *statement, c *change) {
 	s.add(" AND consumer_status = ?", int(c.from.Status))
 	s.add(" AND consumer_times = ?", c.from.Attempts)
 	s.add(" AND replays = ?", c.from.Replays)
 	if c.from.Status == Processing {
 		s.add(" AND owner <=> ?", orNull(c.from.Owner))
 	}
-	if c.step.Guard&GuardExpired != 0 {
+	if c.step.Guard&guardExpired != 0 {
 		s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", l.o.Lease.Microseconds())
 	}
-	if c.step.Guard&GuardDue != 0 {
+	if c.step.Guard&guardDue != 0 {
 		s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", l.delay(c.from.Attempts).Microseconds())
 	}
-	if c.step.Guard&GuardLeft != 0 {
+	if c.step.Guard&guardLeft != 0 {
 		s.add(" AND consumer_times < ?", l.o.MaxAttempts)
 	}
-	if c.step.Guard&GuardSpent != 0 {
+	if c.step.Guard&guardLeft != 0 && c.from.Status == Failed {
+		s.add(" AND (reason IS NULL OR reason = ?)", ReasonCrashed) // as Row.Condemned
+	}
+	if c.step.Guard&guardSpent != 0 {
 		s.add(" AND consumer_times >= ?", l.o.MaxAttempts)
 	}
-	return s
 }
 
 // setColumns writes what a change says besides the version. What the row has of its message stays: the first copy is
@@ -99,38 +117,59 @@ func (l *Log) setColumns(s *statement, c *change) {
 
 // insert writes the statement of a change from Absent. The primary key is its guard.
 func (l *Log) insert(c *change) (s statement) {
-	s.add("INSERT INTO " + l.table + " (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash," +
-		" consumer_status, consumer_times, replays, owner, consumer_timestamp, created_at, dead_at, reason, remark) VALUES (")
-	s.add("?, ?, ?", keyArgs(c.key)...)
+	s.add(l.insertHead())
+	l.insertValues(&s, c)
+	return s
+}
+
+func (l *Log) insertHead() string {
+	return "INSERT INTO " + l.table + " (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash," +
+		" consumer_status, consumer_times, replays, owner, consumer_timestamp, created_at, dead_at, reason, remark) VALUES "
+}
+
+func (l *Log) insertValues(s *statement, c *change) {
+	s.add("(?, ?, ?", keyArgs(c.key)...)
 	s.add(", ?, ?, ?, ?", messageID(c.entry), body(c.entry), properties(c.entry), bodyHash(c.entry))
 	s.add(", ?, ?, ?", int(c.to.Status), c.to.Attempts, c.to.Replays)
 	s.add(", ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)", orNull(c.to.Owner))
 	if c.to.Status == Dead {
-		s.add(", UTC_TIMESTAMP(6), ?", *c.reason)
+		s.add(", UTC_TIMESTAMP(6)")
 	} else {
-		s.add(", NULL, NULL")
+		s.add(", NULL")
+	}
+	if c.reason != nil {
+		s.add(", ?", orNull(string(*c.reason)))
+	} else {
+		s.add(", NULL")
 	}
 	remark := ""
 	if c.remark != nil {
 		remark = *c.remark
 	}
 	s.add(", ?)", remark)
-	return s
 }
 
 // event writes the statement of a change's line in the story.
 func (l *Log) event(c *change) (s statement) {
-	s.add("INSERT INTO " + l.events +
-		" (group_name, msg_tag, msg_key, `at`, `from`, `to`, attempt, replays, owner, error, `by`) VALUES (")
-	s.add("?, ?, ?", keyArgs(c.key)...)
-	s.add(", UTC_TIMESTAMP(6), ?, ?", statusOrNull(c.from.Status), int(c.to.Status))
-	s.add(", ?, ?, ?", c.to.Attempts, c.to.Replays, orNull(c.to.Owner))
-	s.add(", ?, ?)", cutText(c.why, MaxRemark), cutText(c.by, MaxBy))
+	s.add(l.eventHead())
+	l.eventValues(&s, c)
 	return s
 }
 
+func (l *Log) eventHead() string {
+	return "INSERT INTO " + l.events +
+		" (group_name, msg_tag, msg_key, `at`, `from`, `to`, attempt, replays, owner, error, `by`) VALUES "
+}
+
+func (l *Log) eventValues(s *statement, c *change) {
+	s.add("(?, ?, ?", keyArgs(c.key)...)
+	s.add(", UTC_TIMESTAMP(6), ?, ?", statusOrNull(c.from.Status), int(c.to.Status))
+	s.add(", ?, ?, ?", c.to.Attempts, c.to.Replays, orNull(c.to.Owner))
+	s.add(", ?, ?)", cutText(c.why, MaxRemark), cutText(c.by, MaxBy))
+}
+
 // keyArgs passes a key as bytes: as text, MySQL would compare it by a collation.
-func keyArgs(k Key) []any { return []any{[]byte(k.Group), []byte(k.Tag), []byte(k.Name)} }
+func keyArgs(k Identity) []any { return []any{[]byte(k.Group), []byte(k.Tag), []byte(k.Key)} }
 
 func messageID(e *Entry) any { return orNull(e.MessageID[:min(len(e.MessageID), MaxMessageID)]) }
 

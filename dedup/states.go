@@ -1,7 +1,6 @@
 package dedup
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,8 +40,8 @@ func (s Status) String() string {
 	return "status " + strconv.Itoa(int(s))
 }
 
-// Version is what every conditional statement compares before it changes a row. Attempts alone repeat after a replay, and
-// attempts with replays repeat after a claim was given back; so all are compared, and in Processing the owner too.
+// Version is what every conditional statement compares before it changes a row. Attempts alone repeat after a replay,
+// and attempts with replays repeat after a claim was given back; so all are compared, and in Processing the owner too.
 type Version struct {
 	Status   Status
 	Attempts int // since the row was made or reopened
@@ -51,44 +50,47 @@ type Version struct {
 	Owner string
 }
 
-// Action names a way to change an identity's state.
-type Action string
+// action names a way to change an identity's state.
+type action string
 
-// The actions. Each may start from several states; the table of [Transitions] says from which, and under which guards.
+// The actions. Each may start from several states; the table of transitions says from which, and under which guards.
 const (
-	ActionInsert  Action = "fast path"
-	ActionClaim   Action = "claim"
-	ActionSuccess Action = "success"
-	ActionFail    Action = "fail"
-	ActionUnclaim Action = "unclaim"
-	ActionExhaust Action = "exhaust"
-	ActionDead    Action = "dead"
-	ActionReopen  Action = "reopen"
-	ActionDiscard Action = "discard"
+	actionInsert  action = "fast path"
+	actionBlame   action = "blamed"
+	actionClaim   action = "claim"
+	actionSuccess action = "success"
+	actionFail    action = "fail"
+	actionUnclaim action = "unclaim"
+	actionForgive action = "forgive"
+	actionExhaust action = "exhaust"
+	actionCondemn action = "condemn"
+	actionDead    action = "dead"
+	actionReopen  action = "reopen"
+	actionDiscard action = "discard"
 )
 
-// Guard is a set of conditions that a transition's statement checks beside the version.
-type Guard uint8
+// guard is a set of conditions that a transition's statement checks beside the version.
+type guard uint8
 
 // The guards. Leases and delays are judged by the database's clock in the statement itself.
 const (
-	GuardOwner   Guard = 1 << iota // the caller holds the claim
-	GuardExpired                   // the lease is over
-	GuardDue                       // the retry delay, less 10 %, has passed
-	GuardLeft                      // attempts are left
-	GuardSpent                     // no attempt is left
-	GuardAsked                     // the person asked for discarded ones too
+	guardOwner   guard = 1 << iota // the caller holds the claim
+	guardExpired                   // the lease is over
+	guardDue                       // the retry delay, less 10 %, has passed
+	guardLeft                      // attempts are left: fewer than the maximum were made, and the row is not condemned
+	guardSpent                     // no attempt is left
+	guardAsked                     // the person asked for discarded ones too
 )
 
 // String lists the guards in words.
-func (g Guard) String() string {
+func (g guard) String() string {
 	var words []string
 	for _, w := range []struct {
-		guard Guard
+		guard guard
 		word  string
 	}{
-		{GuardOwner, "own claim"}, {GuardExpired, "lease expired"}, {GuardDue, "due"},
-		{GuardLeft, "attempts left"}, {GuardSpent, "no attempt left"}, {GuardAsked, "asked for"},
+		{guardOwner, "own claim"}, {guardExpired, "lease expired"}, {guardDue, "due"},
+		{guardLeft, "attempts left"}, {guardSpent, "no attempt left"}, {guardAsked, "asked for"},
 	} {
 		if g&w.guard != 0 {
 			words = append(words, w.word)
@@ -97,60 +99,63 @@ func (g Guard) String() string {
 	return strings.Join(words, ", ")
 }
 
-// Transition is one arrow of the diagram.
-type Transition struct {
-	Action Action
+// transition is one arrow of the diagram.
+type transition struct {
+	Action action
 	From   Status
 	To     Status
-	Guard  Guard
+	Guard  guard
 	Note   string // what the arrow does to the version, or what the caller must have done before
 }
 
-// transitions is the whole protocol: what is not in it cannot happen. Whoever changes it changes the model in docs/model
-// first. Prune is no arrow: it forgets identities that ended so long ago that no copy of their messages can be left.
-var transitions = []Transition{
-	{ActionInsert, Absent, Success, 0, "in the effect's transaction, attempts 1"},
+// transitions is the whole protocol: what is not in it cannot happen. Whoever changes it changes the model in
+// docs/model first. Prune is no arrow: it forgets identities that ended so long ago that no copy of their messages can
+// be left.
+var transitions = []transition{
+	{actionInsert, Absent, Success, 0, "in the effect's transaction, attempts 1"},
 
-	{ActionClaim, Absent, Processing, 0, "attempts 1"},
-	{ActionClaim, Processing, Processing, GuardExpired | GuardLeft, "attempts+1"},
-	{ActionClaim, Failed, Processing, GuardDue | GuardLeft, "attempts+1"},
+	{actionBlame, Absent, Failed, 0, "by the handler in the fast path, attempts 1"},
+	{actionClaim, Absent, Processing, 0, "attempts 1"},
+	{actionClaim, Processing, Processing, guardExpired | guardLeft, "attempts+1"},
+	{actionClaim, Failed, Processing, guardDue | guardLeft, "attempts+1"},
 
-	{ActionSuccess, Processing, Success, GuardOwner, "in the effect's transaction"},
-	{ActionFail, Processing, Failed, GuardOwner, ""},
-	{ActionUnclaim, Processing, Failed, GuardOwner, "never ran, attempts-1, due at once"},
-	{ActionExhaust, Processing, Failed, GuardExpired | GuardSpent, "no attempt"},
+	{actionSuccess, Processing, Success, guardOwner, "in the effect's transaction"},
+	{actionFail, Processing, Failed, guardOwner, ""},
+	{actionUnclaim, Processing, Failed, guardOwner, "never ran, attempts-1, due at once"},
+	{actionForgive, Processing, Failed, guardExpired | guardSpent, "claimed with others, attempts-1, to run alone"},
+	{actionExhaust, Processing, Failed, guardExpired | guardSpent, "no attempt"},
 
-	{ActionDead, Absent, Dead, 0, "letter confirmed"},
-	{ActionDead, Processing, Dead, GuardOwner, "letter confirmed"},
-	{ActionDead, Failed, Dead, 0, "letter confirmed"},
+	{actionCondemn, Absent, Failed, 0, "letter refused for now, reason kept, no attempt left"},
+	{actionCondemn, Processing, Failed, guardOwner, "letter refused for now, reason kept, no attempt left"},
 
-	{ActionReopen, Absent, Failed, 0, "attempts 0, replays+1, due at once"},
-	{ActionReopen, Processing, Failed, GuardExpired, "attempts 0, replays+1, due at once"},
-	{ActionReopen, Failed, Failed, 0, "attempts 0, replays+1, due at once"},
-	{ActionReopen, Dead, Failed, 0, "attempts 0, replays+1, due at once"},
-	{ActionReopen, Discarded, Failed, GuardAsked, "attempts 0, replays+1, due at once"},
+	{actionDead, Absent, Dead, 0, "letter confirmed"},
+	{actionDead, Processing, Dead, guardOwner, "letter confirmed"},
+	{actionDead, Failed, Dead, 0, "letter confirmed"},
 
-	{ActionDiscard, Absent, Discarded, 0, ""},
-	{ActionDiscard, Processing, Discarded, GuardExpired, ""},
-	{ActionDiscard, Failed, Discarded, 0, ""},
-	{ActionDiscard, Dead, Discarded, 0, ""},
+	{actionReopen, Absent, Failed, 0, "attempts 0, replays+1, due at once"},
+	{actionReopen, Processing, Failed, guardExpired, "attempts 0, replays+1, due at once"},
+	{actionReopen, Failed, Failed, 0, "attempts 0, replays+1, due at once"},
+	{actionReopen, Dead, Failed, 0, "attempts 0, replays+1, due at once"},
+	{actionReopen, Discarded, Failed, guardAsked, "attempts 0, replays+1, due at once"},
+
+	{actionDiscard, Absent, Discarded, 0, ""},
+	{actionDiscard, Processing, Discarded, guardExpired, ""},
+	{actionDiscard, Failed, Discarded, 0, ""},
+	{actionDiscard, Dead, Discarded, 0, ""},
 }
 
-// Transitions is the table of all arrows.
-func Transitions() []Transition { return slices.Clone(transitions) }
-
 // transitionOf finds the arrow of an action that starts from a state.
-func transitionOf(a Action, from Status) (Transition, bool) {
+func transitionOf(a action, from Status) (transition, bool) {
 	for _, t := range transitions {
 		if t.Action == a && t.From == from {
 			return t, true
 		}
 	}
-	return Transition{}, false
+	return transition{}, false
 }
 
-// Diagram is the table of transitions as a Mermaid state diagram. ARCHITECTURE.md quotes it, a test compares.
-func Diagram() string {
+// diagram is the table of transitions as a Mermaid state diagram. ARCHITECTURE.md quotes it, a test compares.
+func diagram() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
 	for _, s := range Statuses() {

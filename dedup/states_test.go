@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func TestDiagramIsTheOneOfTheDesign(t *testing.T) {
 	const file = "testdata/diagram.mmd"
 	if *update {
-		if err := os.WriteFile(file, []byte(Diagram()), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(diagram()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -27,14 +28,14 @@ func TestDiagramIsTheOneOfTheDesign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), Diagram()); diff != "" {
+	if diff := cmp.Diff(string(want), diagram()); diff != "" {
 		t.Errorf("the transitions changed; the model and ARCHITECTURE.md must follow, then run with -update:\n%s", diff)
 	}
 }
 
 func TestEveryArrowStandsOnce(t *testing.T) {
 	seen := map[string]bool{}
-	for _, tr := range Transitions() {
+	for _, tr := range transitions {
 		name := fmt.Sprint(tr.Action, tr.From)
 		if seen[name] {
 			t.Errorf("two arrows for %s from %v", tr.Action, tr.From)
@@ -46,11 +47,11 @@ func TestEveryArrowStandsOnce(t *testing.T) {
 // trial is one attempt to move one row.
 type trial struct {
 	name   string
-	key    Key
+	key    Identity
 	age    time.Duration
 	real   Version // of the row in the table
 	shown  Version // what the caller believes
-	action Action
+	action action
 	own    bool // the caller shows a claim
 	asked  bool // for discarded ones
 }
@@ -60,16 +61,27 @@ func trials() (all []trial) {
 	states := append([]Status{Absent}, Statuses()...)
 	add := func(age time.Duration, what string, stored, shown Version) {
 		for _, a := range []struct {
-			action     Action
+			action     action
 			own, asked bool
 		}{
-			{action: ActionInsert}, {action: ActionClaim}, {action: ActionExhaust}, {action: ActionDead}, {action: ActionDiscard},
-			{action: ActionReopen}, {action: ActionReopen, asked: true},
-			{action: ActionSuccess, own: true}, {action: ActionFail, own: true}, {action: ActionUnclaim, own: true},
-			{action: ActionDead, own: true},
+			{action: actionInsert}, {action: actionBlame}, {action: actionClaim}, {action: actionForgive},
+			{action: actionExhaust}, {action: actionDead},
+			{action: actionDiscard},
+			{action: actionCondemn}, {action: actionCondemn, own: true},
+			{action: actionReopen}, {action: actionReopen, asked: true},
+			{action: actionSuccess, own: true}, {action: actionFail, own: true}, {action: actionUnclaim, own: true},
+			{action: actionDead, own: true},
 		} {
-			if a.own && shown.Status != Processing || a.action == ActionInsert && shown.Status != Absent {
+			unseen := a.action == actionInsert || a.action == actionBlame
+			if a.own && shown.Status != Processing || unseen && shown.Status != Absent {
 				continue // the API cannot express it
+			}
+			stored, shown := stored, shown
+			if a.action == actionForgive { // else the API refuses it
+				shown.Owner += MarkGroup
+				if stored.Status != Absent {
+					stored.Owner += MarkGroup
+				}
 			}
 			name := fmt.Sprintf("%03d %v %d/3 %v old, shown %v, %s: %s own=%v asked=%v",
 				len(all), stored.Status, stored.Attempts, age, shown.Status, what, a.action, a.own, a.asked)
@@ -111,18 +123,22 @@ func (tr trial) wants() (after Version, err error) {
 	arrow, ok := transitionOf(tr.action, tr.shown.Status)
 	ended := tr.shown.Status == Success || tr.shown.Status == Discarded
 	switch {
-	case !ok && ended && (tr.action == ActionReopen || tr.action == ActionDiscard && ended):
+	case !ok && ended && (tr.action == actionReopen || tr.action == actionDiscard && ended):
 		return refuse(ErrStale)
-	case !ok || arrow.Guard&GuardOwner != 0 && !tr.own:
+	case !ok || arrow.Guard&guardOwner != 0 && !tr.own:
 		return refuse(ErrTransition)
-	case arrow.Guard&GuardAsked != 0 && !tr.asked:
+	case arrow.Guard&guardAsked != 0 && !tr.asked:
 		return refuse(ErrStale)
 	}
 	after = tr.after()
-	if tr.own && tr.action != ActionSuccess && tr.real == after {
+	if kept := tr.shown.Owner; after.Owner == kept && tr.shown.Status != Absent && tr.shown.Status != Processing {
+		after.Owner = tr.real.Owner // who ends a row leaves the name of its last claim there, and compares it in no state
+	}
+	if tr.own && tr.action != actionSuccess && tr.real == after {
 		return after, nil // done by an earlier call of ours
 	}
-	same := tr.real.Status == tr.shown.Status && tr.real.Attempts == tr.shown.Attempts && tr.real.Replays == tr.shown.Replays
+	same := tr.real.Status == tr.shown.Status && tr.real.Attempts == tr.shown.Attempts &&
+		tr.real.Replays == tr.shown.Replays
 	if tr.real.Status == Absent {
 		same = tr.shown.Status == Absent
 	}
@@ -131,13 +147,13 @@ func (tr trial) wants() (after Version, err error) {
 	}
 	due := []time.Duration{0, testDelay, 2 * testDelay, 2 * testDelay}[tr.real.Attempts]
 	switch {
-	case !same && tr.action == ActionInsert:
+	case !same && tr.action == actionInsert:
 		return refuse(ErrExists)
 	case !same,
-		arrow.Guard&GuardExpired != 0 && tr.age < testLease,
-		arrow.Guard&GuardDue != 0 && tr.age < due*9/10,
-		arrow.Guard&GuardLeft != 0 && tr.real.Attempts >= testMax,
-		arrow.Guard&GuardSpent != 0 && tr.real.Attempts < testMax:
+		arrow.Guard&guardExpired != 0 && tr.age < testLease,
+		arrow.Guard&guardDue != 0 && tr.age < due*9/10,
+		arrow.Guard&guardLeft != 0 && tr.real.Attempts >= testMax,
+		arrow.Guard&guardSpent != 0 && tr.real.Attempts < testMax:
 		return refuse(ErrLost)
 	}
 	return after, nil
@@ -150,21 +166,30 @@ func (tr trial) after() Version {
 		was = Version{}
 	}
 	switch tr.action {
-	case ActionInsert:
+	case actionInsert:
 		return Version{Success, 1, 0, ""}
-	case ActionClaim:
+	case actionBlame:
+		return Version{Failed, 1, 0, "new token"}
+	case actionClaim:
 		return Version{Processing, was.Attempts + 1, was.Replays, "new owner"}
-	case ActionSuccess:
+	case actionSuccess:
 		return Version{Success, was.Attempts, was.Replays, was.Owner}
-	case ActionFail, ActionExhaust:
+	case actionFail, actionExhaust:
 		return Version{Failed, was.Attempts, was.Replays, was.Owner}
-	case ActionUnclaim:
+	case actionUnclaim:
 		return Version{Failed, was.Attempts - 1, was.Replays, was.Owner}
-	case ActionDead:
+	case actionForgive:
+		return Version{Failed, was.Attempts - 1, was.Replays, strings.TrimSuffix(was.Owner, MarkGroup) + MarkAlone}
+	case actionCondemn:
+		if tr.shown.Status == Absent {
+			return Version{Failed, 0, 0, "new token"}
+		}
+		return Version{Failed, was.Attempts, was.Replays, was.Owner}
+	case actionDead:
 		return Version{Dead, was.Attempts, was.Replays, was.Owner}
-	case ActionReopen:
+	case actionReopen:
 		return Version{Failed, 0, was.Replays + 1, "new token"}
-	case ActionDiscard:
+	case actionDiscard:
 		return Version{Discarded, was.Attempts, was.Replays, was.Owner}
 	}
 	panic("no such action")
@@ -172,31 +197,38 @@ func (tr trial) after() Version {
 
 // run tries it on the database.
 func (tr trial) run(ctx context.Context, w *world) error {
-	from := Row{Key: tr.key, Version: tr.shown}
+	from := Row{Identity: tr.key, Version: tr.shown}
 	e := entryOf(tr.key)
-	claim := Claim{Key: tr.key, Attempts: tr.shown.Attempts, Replays: tr.shown.Replays, Owner: tr.shown.Owner}
+	claim := Claim{Identity: tr.key, Attempts: tr.shown.Attempts, Replays: tr.shown.Replays, Owner: tr.shown.Owner}
 	if tr.own {
 		from = claim.Row()
 	}
 	var err error
 	switch tr.action {
-	case ActionInsert:
+	case actionInsert:
 		err = w.insertSuccess(e)
-	case ActionClaim:
+	case actionBlame:
+		_, errs := w.log.BlameAll(ctx, []Blamed{{e, "cause"}}, "new token")
+		err = errs[0]
+	case actionClaim:
 		_, err = w.log.Claim(ctx, from, e, "new owner")
-	case ActionSuccess:
+	case actionSuccess:
 		err = w.success(claim)
-	case ActionFail:
+	case actionFail:
 		_, err = w.log.Fail(ctx, claim, "cause")
-	case ActionUnclaim:
+	case actionUnclaim:
 		err = w.log.Unclaim(ctx, claim)
-	case ActionExhaust:
+	case actionForgive:
+		_, err = w.log.Forgive(ctx, from)
+	case actionExhaust:
 		_, err = w.log.Exhaust(ctx, from)
-	case ActionDead:
+	case actionCondemn:
+		_, err = w.log.Condemn(ctx, from, e, "permanent", "cause", "new token")
+	case actionDead:
 		err = w.log.Dead(ctx, from, e, "permanent", "cause")
-	case ActionReopen:
+	case actionReopen:
 		_, err = w.log.Reopen(ctx, from, e, ReplayNote{By: "me", Token: "new token", Discarded: tr.asked})
-	case ActionDiscard:
+	case actionDiscard:
 		err = w.log.Discard(ctx, from, e, "me", "why")
 	}
 	return err
@@ -210,9 +242,12 @@ func (w *world) prepare(all []trial) {
 			if tr.real.Status == Absent {
 				continue
 			}
-			if _, err := tx.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, consumer_times,"+
-				" replays, owner, consumer_timestamp, created_at) VALUES (?,?,?,'body',?,?,?,?, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
-				append(keyArgs(tr.key), int(tr.real.Status), tr.real.Attempts, tr.real.Replays, tr.real.Owner, int(tr.age.Seconds()))...); err != nil {
+			if _, err := tx.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, "+
+				"consumer_times,"+
+				" replays, owner, consumer_timestamp, created_at) VALUES (?,?,?,'body',?,?,?,?, UTC_TIMESTAMP(6) - INTERVAL ? "+
+				"SECOND, UTC_TIMESTAMP(6))",
+				append(keyArgs(tr.key), int(tr.real.Status), tr.real.Attempts, tr.real.Replays, tr.real.Owner,
+					int(tr.age.Seconds()))...); err != nil {
 				return err
 			}
 		}
@@ -224,17 +259,108 @@ func (w *world) prepare(all []trial) {
 func TestOnlyTheTableHappens(t *testing.T) {
 	w := newWorld(t)
 	all := trials()
-	keys := make([]Key, len(all))
+	moved := w.judge(all, func() []error {
+		results := make([]error, len(all))
+		for i, tr := range all {
+			results[i] = tr.run(t.Context(), w)
+		}
+		return results
+	})
+	for _, arrow := range transitions {
+		if moved[fmt.Sprint(arrow.Action, arrow.From)] == 0 {
+			t.Errorf("no trial made the transition %s from %v", arrow.Action, arrow.From)
+		}
+	}
+	t.Logf("%d trials, arrows taken: %v", len(all), moved)
+}
+
+// A call for many comes out for each as a call for it alone would, whoever is lost among them.
+func TestManyAtOnceComeOutAsEachAlone(t *testing.T) {
+	for name, chosen := range map[string]func(trial) bool{
+		"all of them, of which many are lost": func(trial) bool { return true },
+		"those alone that nobody has moved": func(tr trial) bool {
+			_, err := tr.wants()
+			return err == nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, a := range []action{actionBlame, actionClaim, actionFail, actionUnclaim, actionCondemn, actionReopen} {
+				var all []trial
+				for _, tr := range trials() {
+					// ClaimAll takes failed rows, which know their message
+					if tr.action == a && (a != actionClaim || tr.shown.Status == Failed) && chosen(tr) {
+						all = append(all, tr)
+					}
+				}
+				moved := w.judge(all, func() []error { return runAll(t.Context(), w, a, all) })
+				if len(moved) == 0 {
+					t.Errorf("no trial of %s moved a row", a)
+				}
+			}
+		})
+	}
+}
+
+// runAll tries all of one action in one call.
+func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error) {
+	rows, entries, claims := make([]Row, len(all)), make([]Entry, len(all)), make([]Claim, len(all))
+	for i, tr := range all {
+		entries[i] = entryOf(tr.key)
+		claims[i] = Claim{
+			Identity: tr.key, Attempts: tr.shown.Attempts, Replays: tr.shown.Replays, Owner: tr.shown.Owner,
+		}
+		rows[i] = Row{Identity: tr.key, Version: tr.shown, BodyHash: entries[i].BodyHash[:]}
+		if tr.own {
+			rows[i] = claims[i].Row()
+		}
+	}
+	switch a {
+	case actionBlame:
+		blamed := make([]Blamed, len(all))
+		for i := range all {
+			blamed[i] = Blamed{entries[i], "cause"}
+		}
+		_, errs = w.log.BlameAll(ctx, blamed, "new token")
+	case actionClaim:
+		_, errs = w.log.ClaimAll(ctx, rows, "new owner")
+	case actionFail:
+		failures := make([]Failure, len(all))
+		for i := range all {
+			failures[i] = Failure{claims[i], "cause"}
+		}
+		_, errs = w.log.FailAll(ctx, failures)
+	case actionUnclaim:
+		errs = w.log.UnclaimAll(ctx, claims)
+	case actionCondemn:
+		condemned := make([]Condemnation, len(all))
+		for i := range all {
+			condemned[i] = Condemnation{rows[i], entries[i], "permanent", "cause", "new token"}
+		}
+		_, errs = w.log.CondemnAll(ctx, condemned)
+	case actionReopen:
+		reopened := make([]Reopening, len(all))
+		for i, tr := range all {
+			reopened[i] = Reopening{rows[i], entries[i], ReplayNote{By: "me", Token: "new token", Discarded: tr.asked}}
+		}
+		_, errs = w.log.ReopenAll(ctx, reopened)
+	}
+	return errs
+}
+
+// judge makes the rows of trials, lets them happen, and holds against each what must come of it. It counts the arrows
+// that were taken.
+func (w *world) judge(all []trial, happen func() []error) (moved map[string]int) {
+	t := w.t
+	t.Helper()
+	keys := make([]Identity, len(all))
 	for i, tr := range all {
 		keys[i] = tr.key
 	}
 	w.prepare(all)
 	before := w.lookUp(keys...)
-	moved := map[string]int{}
-	results := make([]error, len(all))
-	for i, tr := range all {
-		results[i] = tr.run(t.Context(), w)
-	}
+	moved = map[string]int{}
+	results := happen()
 	after := w.lookUp(keys...)
 	for i, tr := range all {
 		want, wantErr := tr.wants()
@@ -256,24 +382,19 @@ func TestOnlyTheTableHappens(t *testing.T) {
 			continue
 		}
 		moved[fmt.Sprint(tr.action, tr.shown.Status)]++
-		if tr.action == ActionInsert {
+		if tr.action == actionInsert {
 			continue
 		}
 		events := w.events(tr.key)
 		if len(events) != 1 || events[0].From != tr.real.Status || events[0].To != want.Status ||
-			events[0].Attempt != want.Attempts || events[0].Replays != want.Replays || events[0].Owner != want.Owner {
+			events[0].Attempt != want.Attempts || events[0].Replays != want.Replays || events[0].Owner != tr.after().Owner {
 			t.Errorf("%s: events %+v, want one of %v to %+v", tr.name, events, tr.real.Status, want)
 		}
 	}
-	for _, arrow := range Transitions() {
-		if moved[fmt.Sprint(arrow.Action, arrow.From)] == 0 {
-			t.Errorf("no trial made the transition %s from %v", arrow.Action, arrow.From)
-		}
-	}
-	t.Logf("%d trials, arrows taken: %v", len(all), moved)
+	return moved
 }
 
-func (w *world) lookUp(keys ...Key) map[Key]Row {
+func (w *world) lookUp(keys ...Identity) map[Identity]Row {
 	w.t.Helper()
 	rows, err := w.log.LookUp(w.t.Context(), keys)
 	if err != nil {

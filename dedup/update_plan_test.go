@@ -18,7 +18,8 @@ func TestTransitionWaitsForNoOtherRow(t *testing.T) {
 			if i == 0 {
 				status = Failed
 			}
-			if _, err := tx.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, replays,"+
+			if _, err := tx.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+				"replays,"+
 				" consumer_timestamp, created_at) VALUES (?,?,?,?,1,0, UTC_TIMESTAMP(6) - INTERVAL 1 DAY, UTC_TIMESTAMP(6))",
 				append(keyArgs(key(fmt.Sprint(i))), int(status))...); err != nil {
 				return err
@@ -35,7 +36,7 @@ func TestTransitionWaitsForNoOtherRow(t *testing.T) {
 		if _, err := tx.Exec("SELECT 1 FROM consumer_log"+keyIs+" FOR UPDATE", keyArgs(key("0"))...); err != nil {
 			return err
 		}
-		asItWas := Row{Key: key("1"), Version: Version{Status: Failed, Attempts: 1}}
+		asItWas := Row{Identity: key("1"), Version: Version{Status: Failed, Attempts: 1}}
 		_, err := other.log.Claim(t.Context(), asItWas, entryOf(key("1")), "owner")
 		return err
 	})

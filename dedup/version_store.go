@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3/database"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // versionStore keeps goose's versions in rollbackd_schema: a count of its own for every set, and with each version the
@@ -37,7 +39,7 @@ func (s *versionStore) Tablename() string { return versionTable }
 // TableExists reports whether this set has been begun.
 func (s *versionStore) TableExists(ctx context.Context, db database.DBTxConn) (bool, error) {
 	_, err := s.GetMigration(ctx, db, 0)
-	if errors.Is(err, database.ErrVersionNotFound) || isUnknownTable(err) {
+	if errors.Is(err, database.ErrVersionNotFound) || mysqldb.NoTable(err) {
 		return false, nil
 	}
 	return err == nil, err
@@ -57,19 +59,23 @@ func (s *versionStore) CreateVersionTable(ctx context.Context, db database.DBTxC
 
 // Insert notes a version as applied.
 func (s *versionStore) Insert(ctx context.Context, db database.DBTxConn, req database.InsertRequest) error {
-	_, err := db.ExecContext(ctx, "INSERT INTO "+versionTable+" (set_name, version, oldest, applied_at) VALUES (?, ?, ?, UTC_TIMESTAMP(6))",
+	_, err := db.ExecContext(ctx, "INSERT INTO "+versionTable+" (set_name, version, oldest, applied_at) VALUES (?, ?, "+
+		"?, UTC_TIMESTAMP(6))",
 		[]byte(s.set), req.Version, s.oldest[req.Version])
 	return err
 }
 
 // Delete notes a version as not applied.
 func (s *versionStore) Delete(ctx context.Context, db database.DBTxConn, version int64) error {
-	_, err := db.ExecContext(ctx, "DELETE FROM "+versionTable+" WHERE set_name = ? AND version = ?", []byte(s.set), version)
+	_, err := db.ExecContext(ctx, "DELETE FROM "+versionTable+" WHERE set_name = ? AND version = ?", []byte(s.set),
+		version)
 	return err
 }
 
 // GetMigration reads one version.
-func (s *versionStore) GetMigration(ctx context.Context, db database.DBTxConn, version int64) (*database.GetMigrationResult, error) {
+func (s *versionStore) GetMigration(
+	ctx context.Context, db database.DBTxConn, version int64,
+) (*database.GetMigrationResult, error) {
 	var at int64
 	err := db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', applied_at) FROM "+versionTable+
 		" WHERE set_name = ? AND version = ?", []byte(s.set), version).Scan(&at)
@@ -85,7 +91,8 @@ func (s *versionStore) GetMigration(ctx context.Context, db database.DBTxConn, v
 // GetLatestVersion reads the highest version.
 func (s *versionStore) GetLatestVersion(ctx context.Context, db database.DBTxConn) (int64, error) {
 	var latest sql.NullInt64
-	err := db.QueryRowContext(ctx, "SELECT MAX(version) FROM "+versionTable+" WHERE set_name = ?", []byte(s.set)).Scan(&latest)
+	err := db.QueryRowContext(ctx, "SELECT MAX(version) FROM "+versionTable+" WHERE set_name = ?",
+		[]byte(s.set)).Scan(&latest)
 	if err == nil && !latest.Valid {
 		err = database.ErrVersionNotFound
 	}
@@ -93,8 +100,11 @@ func (s *versionStore) GetLatestVersion(ctx context.Context, db database.DBTxCon
 }
 
 // ListMigrations reads all versions, the latest first.
-func (s *versionStore) ListMigrations(ctx context.Context, db database.DBTxConn) ([]*database.ListMigrationsResult, error) {
-	rows, err := db.QueryContext(ctx, "SELECT version FROM "+versionTable+" WHERE set_name = ? ORDER BY version DESC", []byte(s.set))
+func (s *versionStore) ListMigrations(
+	ctx context.Context, db database.DBTxConn,
+) ([]*database.ListMigrationsResult, error) {
+	rows, err := db.QueryContext(ctx, "SELECT version FROM "+versionTable+" WHERE set_name = ? ORDER BY version DESC",
+		[]byte(s.set))
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // The settings of the tests' log: so long that no case comes due by itself.
@@ -96,13 +96,13 @@ func (w *world) number(text string, args ...any) (n int) {
 }
 
 // older makes a row as if its last transition were longer ago.
-func (w *world) older(k Key, by time.Duration) {
+func (w *world) older(k Identity, by time.Duration) {
 	w.t.Helper()
 	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MICROSECOND"+keyIs,
 		append([]any{by.Microseconds()}, keyArgs(k)...)...)
 }
 
-func (w *world) read(k Key) Row {
+func (w *world) read(k Identity) Row {
 	w.t.Helper()
 	row, err := w.log.Read(w.t.Context(), k)
 	if err != nil {
@@ -111,7 +111,7 @@ func (w *world) read(k Key) Row {
 	return row
 }
 
-func (w *world) events(k Key) []Event {
+func (w *world) events(k Identity) []Event {
 	w.t.Helper()
 	events, err := w.log.Events(w.t.Context(), k)
 	if err != nil {
@@ -121,7 +121,7 @@ func (w *world) events(k Key) []Event {
 }
 
 // story is an identity's events in short: "absent>processing 1/0".
-func (w *world) story(k Key) string {
+func (w *world) story(k Identity) string {
 	w.t.Helper()
 	var steps []string
 	for _, e := range w.events(k) {
@@ -132,7 +132,7 @@ func (w *world) story(k Key) string {
 
 func (w *world) claim(from Row, owner string) Claim {
 	w.t.Helper()
-	c, err := w.log.Claim(w.t.Context(), from, entryOf(from.Key), owner)
+	c, err := w.log.Claim(w.t.Context(), from, entryOf(from.Identity), owner)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -172,11 +172,13 @@ func (w *world) success(c Claim) error {
 	return w.inTx(func(tx *sql.Tx) error { return w.log.Success(w.t.Context(), tx, c) })
 }
 
-func key(name string) Key { return Key{Group: "g", Tag: "t", Name: name} }
+func key(name string) Identity { return Identity{Group: "g", Tag: "t", Key: name} }
 
-func entryOf(k Key) Entry {
-	body := []byte(`{"order_sn":"` + k.Name + `"}`)
-	return Entry{Key: k, BodyHash: sha256.Sum256(body), MessageID: "id-" + k.Name, Body: body, Properties: []byte(`{"type":"t"}`)}
+func entryOf(k Identity) Entry {
+	body := []byte(`{"order_sn":"` + k.Key + `"}`)
+	return Entry{
+		Identity: k, BodyHash: sha256.Sum256(body), MessageID: "id-" + k.Key, Body: body, Properties: []byte(`{"type":"t"}`),
+	}
 }
 
 func wantError(t testing.TB, what string, err, want error) {
@@ -189,6 +191,20 @@ func wantError(t testing.TB, what string, err, want error) {
 func wantVersion(t testing.TB, got Row, want Version) {
 	t.Helper()
 	if got.Version != want {
-		t.Errorf("%v is %+v, want %+v", got.Key, got.Version, want)
+		t.Errorf("%v is %+v, want %+v", got.Identity, got.Version, want)
+	}
+}
+
+// await waits for a condition of the servers.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(time.Minute); !ok(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("waited in vain: %s", what)
+		}
 	}
 }

@@ -11,40 +11,42 @@ import (
 	"time"
 )
 
-// News is a step of the log's story, of whatever identity.
-type News struct {
+// FeedEvent is a step of the log's story, of whatever identity.
+type FeedEvent struct {
 	ID int64 // grows with every step that is written; steps may become visible in another order
-	Key
+	Identity
 	From, To Status
 	Replays  int
 	Age      time.Duration // by the database's clock
 }
 
-// News reads the steps after an id, in the order of their ids, limit at most. The fast path writes none.
-func (l *Log) News(ctx context.Context, after int64, limit int) (news []News, err error) {
-	text := "SELECT id, group_name, msg_tag, msg_key, `from`, `to`, replays, TIMESTAMPDIFF(MICROSECOND, `at`, UTC_TIMESTAMP(6)) FROM " +
+// EventFeed reads the steps after an id, in the order of their ids, limit at most. The fast path writes none.
+func (l *Log) EventFeed(ctx context.Context, after int64, limit int) (feed []FeedEvent, err error) {
+	text := "SELECT id, group_name, msg_tag, msg_key, `from`, `to`, replays, TIMESTAMPDIFF(MICROSECOND, `at`, " +
+		"UTC_TIMESTAMP(6)) FROM " +
 		l.events + " WHERE id > ? ORDER BY id LIMIT ?"
 	err = l.query(ctx, func(rows *sql.Rows) error {
-		n := News{From: Absent}
+		e := FeedEvent{From: Absent}
 		var from sql.NullInt16
 		var age int64
-		if err := rows.Scan(&n.ID, &n.Group, &n.Tag, &n.Name, &from, &n.To, &n.Replays, &age); err != nil {
+		if err := rows.Scan(&e.ID, &e.Group, &e.Tag, &e.Key, &from, &e.To, &e.Replays, &age); err != nil {
 			return err
 		}
 		if from.Valid {
-			n.From = Status(from.Int16)
+			e.From = Status(from.Int16)
 		}
-		n.Age = time.Duration(age) * time.Microsecond
-		news = append(news, n)
+		e.Age = time.Duration(age) * time.Microsecond
+		feed = append(feed, e)
 		return nil
 	}, text, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read what is new after step %d: %w", after, err)
 	}
-	return news, nil
+	return feed, nil
 }
 
-// Bookmark is the step up to which a group was told what is new. The first call puts it behind the last step that there is.
+// Bookmark is the step of the event feed up to which a group was notified. The first call puts it behind the last step
+// that there is.
 func (l *Log) Bookmark(ctx context.Context, group string) (id int64, err error) {
 	name := l.bookmarkName(group)
 	for {
@@ -60,7 +62,8 @@ func (l *Log) Bookmark(ctx context.Context, group string) (id int64, err error) 
 		if !errors.Is(err, sql.ErrNoRows) {
 			return 0, fmt.Errorf("read the bookmark: %w", err)
 		}
-		if _, err := l.db.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) SELECT ?, COALESCE(MAX(id), 0) FROM "+l.events+
+		if _, err := l.db.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) SELECT ?, COALESCE(MAX(id), 0) FROM "+
+			l.events+
 			" ON DUPLICATE KEY UPDATE value = "+metaTable+".value", name); err != nil {
 			return 0, fmt.Errorf("put the first bookmark: %w", err)
 		}

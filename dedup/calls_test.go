@@ -1,0 +1,71 @@
+package dedup
+
+import "testing"
+
+// Who has no row is claimed together with others; who has one by now is told, and the others have their claims.
+func TestClaimsOfNewMessagesShareACommit(t *testing.T) {
+	w := newWorld(t)
+	_, entries := rowsNamed(250)
+	taken := entries[17]
+	if _, err := w.log.Claim(t.Context(), absent(taken.Identity), taken, "somebody/1"); err != nil {
+		t.Fatal(err)
+	}
+	claims, errs := w.log.ClaimNew(t.Context(), entries, "claim/1")
+	for i, e := range entries {
+		if e.Key == taken.Key {
+			wantError(t, "claim what is taken", errs[i], ErrLost)
+			continue
+		}
+		wantError(t, "claim", errs[i], nil)
+		row := w.read(e.Identity)
+		if row.Version != (Version{Processing, 1, 0, "claim/1"}) || string(row.Body) != string(e.Body) ||
+			claims[i].Attempts != 1 || string(claims[i].BodyHash) != string(e.BodyHash[:]) {
+			t.Fatalf("%v is %+v, its claim %+v", e.Identity, row, claims[i])
+		}
+		if events := w.events(e.Identity); len(events) != 1 || events[0].To != Processing {
+			t.Fatalf("the story of %v: %+v", e.Identity, events)
+		}
+	}
+	// repeated, as after an answer that was lost, it is the same claim
+	_, errs = w.log.ClaimNew(t.Context(), entries[:17], "claim/1")
+	for _, err := range errs {
+		wantError(t, "claim again", err, nil)
+	}
+}
+
+// A mark stands after the lease too, as long as nobody has taken it over.
+func TestMarksOfManyClaimsStandUnlessTheirLeaseWasTakenOver(t *testing.T) {
+	w := newWorld(t)
+	_, entries := rowsNamed(100)
+	claims, errs := w.log.ClaimNew(t.Context(), entries, "claim/1")
+	for _, err := range errs {
+		wantError(t, "claim", err, nil)
+	}
+	for _, e := range entries {
+		w.older(e.Identity, testLease)
+	}
+	rows, err := w.log.LookUp(t.Context(), []Identity{entries[3].Identity})
+	wantError(t, "look up", err, nil)
+	if _, err := w.log.Claim(t.Context(), rows[entries[3].Identity], entries[3], "other/1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // and repeated
+		for i, err := range w.log.MarkAll(t.Context(), claims) {
+			row := w.read(claims[i].Identity)
+			if i == 3 {
+				wantError(t, "mark what was taken over", err, ErrLost)
+				if row.Version != (Version{Processing, 2, 0, "other/1"}) {
+					t.Errorf("%v is %+v", claims[i].Identity, row)
+				}
+				continue
+			}
+			wantError(t, "mark", err, nil)
+			if row.Version != claims[i].Applied() || row.Body != nil || row.Properties != nil {
+				t.Fatalf("%v is %+v", claims[i].Identity, row)
+			}
+		}
+	}
+	if events := w.events(claims[0].Identity); len(events) != 2 {
+		t.Errorf("the story of a repeated mark: %+v", events)
+	}
+}

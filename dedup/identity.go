@@ -1,0 +1,67 @@
+package dedup
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The longest parts of an [Identity], in bytes.
+const (
+	MaxGroup = 100
+	MaxTag   = 100
+	MaxKey   = 255
+)
+
+// ErrIdentity says that a part of an identity is empty, too long, not UTF-8 or holds a control character.
+var ErrIdentity = errors.New("unusable key")
+
+// Identity is a message's identity. Two that differ in any byte (case, an accent, a trailing space) are two.
+type Identity struct {
+	Group string // the kind of consumer; 1 to MaxGroup bytes
+	Tag   string // the kind of message; 1 to MaxTag bytes
+	Key   string // the message's own key; 1 to MaxKey bytes
+}
+
+// Validate says what is wrong with k, as an [ErrIdentity]; nil when nothing is.
+func (k Identity) Validate() error {
+	if err := validatePart("group", k.Group, MaxGroup); err != nil {
+		return err
+	}
+	if err := validatePart("tag", k.Tag, MaxTag); err != nil {
+		return err
+	}
+	return validatePart("key", k.Key, MaxKey)
+}
+
+func validatePart(part, value string, limit int) error {
+	switch {
+	case value == "":
+		return fmt.Errorf("%w: the %s is empty", ErrIdentity, part)
+	case len(value) > limit:
+		return fmt.Errorf("%w: the %s has %d bytes, at most %d are allowed", ErrIdentity, part, len(value), limit)
+	case !utf8.ValidString(value):
+		return fmt.Errorf("%w: the %s is not valid UTF-8", ErrIdentity, part)
+	case strings.ContainsFunc(value, unicode.IsControl):
+		return fmt.Errorf("%w: the %s %q holds a control character", ErrIdentity, part, value)
+	}
+	return nil
+}
+
+// Compare orders keys as the log's primary key does, byte by byte. Workers that write several rows write them in this
+// order, so that they queue up behind each other instead of deadlocking.
+func (k Identity) Compare(o Identity) int {
+	return cmp.Or(cmp.Compare(k.Group, o.Group), cmp.Compare(k.Tag, o.Tag), cmp.Compare(k.Key, o.Key))
+}
+
+// String is for error messages; what is not printable in it is escaped.
+func (k Identity) String() string { return fmt.Sprintf("%s/%s/%q", k.Group, k.Tag, k.Key) }
+
+// LogValue is k as a group of three attributes.
+func (k Identity) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("group", k.Group), slog.String("tag", k.Tag), slog.String("key", k.Key))
+}

@@ -1,0 +1,41 @@
+package dedup
+
+import (
+	"context"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// OpenOptions are the settings of a pool. A zero value means the default.
+type OpenOptions struct {
+	// Program is this process's name in the server's list of connections.
+	Program string
+	// MaxOpen bounds the connections, default 20; as many may be idle.
+	MaxOpen int
+	// LockWait bounds a wait for a lock of somebody else's on a row, and one on a table or its definition
+	// (innodb_lock_wait_timeout and lock_wait_timeout). At least 1s; the servers know whole seconds only, so the rest is
+	// cut off. Default 5s. It must be at most half of what a handler may take.
+	LockWait time.Duration
+	// DialTimeout (default 5s), ReadTimeout and WriteTimeout (default 30s) hold where the DSN does not set its own.
+	DialTimeout, ReadTimeout, WriteTimeout time.Duration
+	// CurrentDSN, if set, is asked before each connection for the DSN as it is now. Only user and password are taken from
+	// it: they may have changed. What cannot be parsed changes nothing.
+	CurrentDSN func() string
+}
+
+// ErrNotCommitted is what the Commit of a transaction says, on a pool of [Open], that was not sent because an error had
+// come with the rows of one of its queries.
+var ErrNotCommitted = mysqldb.ErrNotCommitted
+
+// Open makes a gorm handle on a pool whose every connection has the settings without which the log is not safe: rows
+// affected count changed rows, statements are strict, times are UTC, isolation is READ COMMITTED, a server that became
+// read-only is left, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a
+// warning.
+//
+// Open never dials: a server that is away is found out by the first statement. No error or warning holds the password.
+func Open(ctx context.Context, dsn string, o OpenOptions) (*gorm.DB, []string, error) {
+	return mysqldb.Open(ctx, dsn, mysqldb.Options(o))
+}

@@ -1,0 +1,39 @@
+package dedup
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestNeitherOpenNorNewLogDials(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	db := open(t, "u:p@tcp("+listener.Addr().String()+")/stock")
+	if _, err := NewLog(db, LogOptions{"consumer_log", time.Second, []time.Duration{1}, 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := listener.Accept(); err == nil {
+		conn.Close()
+		t.Error("Open or NewLog dialled")
+	}
+}
+
+func TestOpenHandsItsOptionsOn(t *testing.T) {
+	dsn := stack.MySQL(t)
+	w := worldOf(t, dsn, openWith(t, dsn, OpenOptions{MaxOpen: 7, LockWait: 3 * time.Second}))
+	if n := w.pool.Stats().MaxOpenConnections; n != 7 {
+		t.Errorf("%d connections at most, want 7", n)
+	}
+	if n := w.number("SELECT @@innodb_lock_wait_timeout"); n != 3 {
+		t.Errorf("a lock is waited for %d s, want 3", n)
+	}
+}
