@@ -13,8 +13,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-// maxKeptValue is the size in bytes up to which a header's value always fits into a copy. A larger one may have to be replaced by
-// its stand-in, so it takes part in an identity by its digest only. No usable key is that long.
+// maxKeptValue is the size in bytes up to which a header's value always fits into a copy. A larger one may have to be
+// replaced by its stand-in, so it takes part in an identity by its digest only. No usable key is that long.
 const maxKeptValue = 1024
 
 // The fields of a stand-in.
@@ -58,8 +58,8 @@ func canonicalText(v any) string {
 	return string(appendCanonical(nil, v))
 }
 
-// appendCanonical writes a value so that it reads the same after RabbitMQ carried it, whose integers and floats may change
-// their width on the way.
+// appendCanonical writes a value so that it reads the same after RabbitMQ carried it, whose integers and floats may
+// change their width on the way.
 func appendCanonical(b []byte, v any) []byte {
 	if n, ok := integer(v); ok {
 		return binary.BigEndian.AppendUint64(append(b, 'l'), uint64(n))

@@ -8,44 +8,49 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 const (
-	// maxHeaderBytes bounds the headers of a copy. RabbitMQ's frame_max is 131,072 bytes, which must also hold the properties (at
-	// most 2.3 KB) and the x-death that the broker adds on every way through a retry queue.
+	// maxHeaderBytes bounds the headers of a copy. RabbitMQ's frame_max is 131,072 bytes, which must also hold the
+	// properties (at most 2.3 KB) and the x-death that the broker adds on every way through a retry queue.
 	maxHeaderBytes = 120 << 10
-	// maxHeaders bounds their number: the client library gives up a connection on which a table of more than 8,192 entries arrives.
+	// maxHeaders bounds their number: the client library gives up a connection on which a table of more than 8,192 entries
+	// arrives.
 	maxHeaders = 8000
 )
 
 // CopyOptions is what a copy says besides what the message says.
 type CopyOptions struct {
-	Identity Identity // as Identify (or Conflict) returned it
-	Attempt  int      // attempts made so far
-	Replays  int      // the row's
-	Error    string   // the last error; cut to MaxErrorBytes
+	Identity Identified // as Identify (or Conflict) returned it
+	Attempt  int        // attempts made so far
+	Replays  int        // the row's
+	Error    string     // the last error; cut to MaxErrorBytes
 	// Deliveries is how often the message came back unsettled so far. The broker counts that for each copy anew, so
 	// without it a message that kills every process, and waits in between for the dead process's lock, would look new
 	// for ever.
 	Deliveries int
 
 	// Reason makes the copy a dead letter.
-	Reason Reason
+	Reason dedup.Reason
 	// DeadAt is when; zero with a Reason means now. Without a Reason it says that the copy still is the letter of its row,
 	// moved by hand and not taken up yet; zero then means that it is none.
 	DeadAt time.Time
-	// FirstFailedAt is when the message first failed. Zero takes it over from an earlier copy, else means now if there is an Error.
+	// FirstFailedAt is when the message first failed. Zero takes it over from an earlier copy, else means now if there is
+	// an Error.
 	FirstFailedAt time.Time
 }
 
-// Copy makes the message that carries d on: to a retry queue, the dead-letter queue, or back to the main queue named queue. It is
-// persistent, keeps body, message_id, correlation_id, reply_to, app_id, content type and encoding, timestamp, priority and
-// the producer's headers, and carries the tag as its type. Left out is what would close the publishing channel, send
-// further copies or let the copy vanish: user_id, expiration, CC, BCC, and what the broker noted about the delivery.
+// Copy makes the message that carries d on: to a retry queue, the dead-letter queue, or back to the main queue named
+// queue. It is persistent, keeps body, message_id, correlation_id, reply_to, app_id, content type and encoding,
+// timestamp, priority and the producer's headers, and carries the tag as its type. Left out is what would close the
+// publishing channel, send further copies or let the copy vanish: user_id, expiration, CC, BCC, and what the broker
+// noted about the delivery.
 //
-// Headers that are too large for one AMQP frame together with ours are replaced by their digest, the largest first; beyond that
-// the ones that name no key are dropped and counted in x-rollbackd-dropped-headers. The identity stays in either case.
+// Headers that are too large for one AMQP frame together with ours are replaced by their digest, the largest first;
+// beyond that the ones that name no key are dropped and counted in x-rollbackd-dropped-headers. Of headers that the
+// client library did not read the mark stays. The identity stays in each case.
 func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
 	exchange, key := firstRoute(&d, queue)
 	m := d.Message
@@ -58,13 +63,16 @@ func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
 	}
 	m.Headers = make(rabbit.Table, len(d.Headers)+8)
 	for name, v := range d.Headers {
-		if !brokerWrites(name) && !strings.HasPrefix(name, ownPrefix) {
+		if !rabbit.BrokerWrites(name) && !strings.HasPrefix(name, ownPrefix) {
 			m.Headers[name] = v
 		}
 	}
 	m.Headers[HeaderExchange], m.Headers[HeaderRoutingKey] = exchange, key
 	if at, ok := PublishedAt(d.Message); ok {
 		m.Headers[HeaderPublishedAt] = at.UnixMilli()
+	}
+	if mark, ok := rabbit.ReadUnreadable(d.Headers); ok {
+		m.Headers[HeaderUnreadable] = mark.String()
 	}
 	earlier := ReadCopy(d.Headers)
 	dropped, _ := rabbit.Int(d.Headers[HeaderDropped])
@@ -135,7 +143,9 @@ func fit(h rabbit.Table, keep string) (dropped int) {
 
 // foreignBySize lists the producer's headers, the largest first.
 func foreignBySize(h rabbit.Table) []string {
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(h)), func(name string) bool { return strings.HasPrefix(name, ownPrefix) })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(h)), func(name string) bool {
+		return strings.HasPrefix(name, ownPrefix)
+	})
 	sizes := make(map[string]int, len(names))
 	for _, name := range names {
 		sizes[name] = valueBytes(h[name])

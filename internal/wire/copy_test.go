@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -18,12 +19,15 @@ func TestCopyKeepsWhatIsTheProducersAndDropsWhatActsOnTheBroker(t *testing.T) {
 	d := rabbit.Delivery{
 		Tag: 5, Redelivered: true, Exchange: "stock", RoutingKey: "stock.rollback", Count: 3,
 		Message: rabbit.Message{
-			Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr", ReplyTo: "reply",
-			AppID: "app", Timestamp: at, Priority: 3, DeliveryMode: rabbit.Transient, UserID: "u", Expiration: "1000",
+			Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr",
+			ReplyTo: "reply",
+			AppID:   "app", Timestamp: at, Priority: 3, DeliveryMode: rabbit.Transient, UserID: "u", Expiration: "1000",
 			Headers: rabbit.Table{
 				"mine": "stays", "cc": "stays", "x-retry": int64(1), "CC": []any{"a"}, "BCC": []any{"b"},
-				"x-death": []any{}, "x-first-death-queue": "q", "x-last-death-reason": "r", "x-delivery-count": int64(3), "x-acquired-count": int64(4),
-				wire.HeaderDeadAt: "2026-01-02T03:04:05Z", wire.HeaderReason: "forged", wire.HeaderAttempt: int64(99), "x-rollbackd-foo": "forged",
+				"x-death": []any{[]any{}}, "x-first-death-queue": "q", "x-last-death-reason": "r", "x-delivery-count": int64(3),
+				"x-acquired-count": int64(4),
+				wire.HeaderDeadAt:  "2026-01-02T03:04:05Z", wire.HeaderReason: "forged", wire.HeaderAttempt: int64(99),
+				"x-rollbackd-foo":        "forged",
 				wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
 			},
 		},
@@ -31,12 +35,14 @@ func TestCopyKeepsWhatIsTheProducersAndDropsWhatActsOnTheBroker(t *testing.T) {
 	before := len(d.Headers)
 	got := wire.Copy(d, "main", wire.CopyOptions{Attempt: 2, Replays: 1, Error: "boom"})
 	want := rabbit.Message{
-		Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr", ReplyTo: "reply",
-		Type: "stock.rollback", AppID: "app", Timestamp: at, Priority: 3, DeliveryMode: rabbit.Persistent,
+		Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr",
+		ReplyTo: "reply",
+		Type:    "stock.rollback", AppID: "app", Timestamp: at, Priority: 3, DeliveryMode: rabbit.Persistent,
 		Headers: rabbit.Table{
 			"mine": "stays", "cc": "stays", "x-retry": int64(1), wire.HeaderPublishedAt: at.UnixMilli(),
 			wire.HeaderAttempt: int64(2), wire.HeaderReplays: int64(1), wire.HeaderError: "boom",
-			wire.HeaderExchange: "stock", wire.HeaderRoutingKey: "stock.rollback", wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
+			wire.HeaderExchange: "stock", wire.HeaderRoutingKey: "stock.rollback",
+			wire.HeaderFirstFailedAt: "2026-01-02T03:04:05.000Z",
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -54,19 +60,26 @@ func TestCopyKeepsWhatIsTheProducersAndDropsWhatActsOnTheBroker(t *testing.T) {
 func TestLetterSaysWhyAndWhen(t *testing.T) {
 	t.Parallel()
 	d := message(nil)
-	letter := wire.Copy(d, "main", wire.CopyOptions{Attempt: 5, Replays: 2, Error: "last words", Reason: wire.ReasonExhausted})
+	letter := wire.Copy(d, "main", wire.CopyOptions{
+		Attempt: 5, Replays: 2, Error: "last words", Reason: dedup.ReasonExhausted,
+	})
 	info := wire.ReadCopy(letter.Headers)
-	if info.Reason != wire.ReasonExhausted || info.Attempt != 5 || info.Replays != 2 || info.Error != "last words" || info.Exchange != "stock" ||
-		info.RoutingKey != "stock.rollback" || time.Since(info.DeadAt) > time.Minute || time.Since(info.FirstFailedAt) > time.Minute {
+	if info.Reason != dedup.ReasonExhausted || info.Attempt != 5 || info.Replays != 2 || info.Error != "last words" ||
+		info.Exchange != "stock" ||
+		info.RoutingKey != "stock.rollback" || time.Since(info.DeadAt) > time.Minute ||
+		time.Since(info.FirstFailedAt) > time.Minute {
 		t.Errorf("letter says %+v", info)
 	}
 	dead, failed := time.UnixMilli(1_700_000_000_123).UTC(), time.UnixMilli(1_600_000_000_123).UTC()
-	info = wire.ReadCopy(wire.Copy(d, "main", wire.CopyOptions{Reason: wire.ReasonCrashed, DeadAt: dead, FirstFailedAt: failed}).Headers)
+	info = wire.ReadCopy(wire.Copy(d, "main", wire.CopyOptions{
+		Reason: dedup.ReasonCrashed, DeadAt: dead, FirstFailedAt: failed,
+	}).Headers)
 	if !info.DeadAt.Equal(dead) || !info.FirstFailedAt.Equal(failed) {
 		t.Errorf("times became %v, %v", info.DeadAt, info.FirstFailedAt)
 	}
 	again := wire.ReadCopy(wire.Copy(rabbit.Delivery{Message: letter}, "main", wire.CopyOptions{Replays: 3}).Headers)
-	if again.Reason != "" || !again.DeadAt.IsZero() || again.Error != "" || again.Attempt != 0 || again.FirstFailedAt.IsZero() || again.Replays != 3 || again.RoutingKey != "stock.rollback" {
+	if again.Reason != "" || !again.DeadAt.IsZero() || again.Error != "" || again.Attempt != 0 ||
+		again.FirstFailedAt.IsZero() || again.Replays != 3 || again.RoutingKey != "stock.rollback" {
 		t.Errorf("replayed letter says %+v", again)
 	}
 }
@@ -77,10 +90,11 @@ func TestRetryCopySaysHowOftenItCameBack(t *testing.T) {
 	if got := wire.ReadCopy(retry.Headers).Deliveries; got != 2 {
 		t.Errorf("the copy says it came back %d times, want 2", got)
 	}
-	if got := wire.ReadCopy(wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Deliveries: 1 << 40}).Headers).Deliveries; got != 1<<31-1 {
+	if got := wire.ReadCopy(wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Deliveries: 1 << 40}).
+		Headers).Deliveries; got != 1<<31-1 {
 		t.Errorf("a count that no header can hold reads as %d, want the most it can", got)
 	}
-	letter := wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Reason: wire.ReasonExhausted})
+	letter := wire.Copy(rabbit.Delivery{Message: retry}, "main", wire.CopyOptions{Reason: dedup.ReasonExhausted})
 	if got := wire.ReadCopy(letter.Headers).Deliveries; got != 0 {
 		t.Errorf("the letter says it came back %d times: a replay must begin anew", got)
 	}
@@ -89,19 +103,26 @@ func TestRetryCopySaysHowOftenItCameBack(t *testing.T) {
 func TestForgedHeadersReadAsNothing(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]any{
-		"nil": nil, "float": 1.5, "table": rabbit.Table{}, "list": []any{1}, "text": "nonsense", "negative": int64(-1), "huge": int64(1 << 40), "bool": true, "bytes": []byte("\xff"),
+		"nil": nil, "float": 1.5, "table": rabbit.Table{}, "list": []any{1}, "text": "nonsense", "negative": int64(-1),
+		"huge": int64(1 << 40), "bool": true, "bytes": []byte("\xff"),
 	} {
-		h := rabbit.Table{wire.HeaderAttempt: v, wire.HeaderReplays: v, wire.HeaderDeliveries: v, wire.HeaderReason: v, wire.HeaderDeadAt: v, wire.HeaderFirstFailedAt: v}
+		h := rabbit.Table{
+			wire.HeaderAttempt: v, wire.HeaderReplays: v, wire.HeaderDeliveries: v, wire.HeaderReason: v, wire.HeaderDeadAt: v,
+			wire.HeaderFirstFailedAt: v,
+		}
 		if got := wire.ReadCopy(h); got != (wire.CopyInfo{}) {
 			t.Errorf("%s reads as %+v", name, got)
 		}
 	}
 	got := wire.ReadCopy(rabbit.Table{
-		wire.HeaderAttempt: "3", wire.HeaderReplays: uint8(2), wire.HeaderDeliveries: int64(4), wire.HeaderReason: []byte("conflict"), wire.HeaderDeadAt: time.Unix(1_700_000_000, 0),
-		wire.HeaderError: strings.Repeat("é", 600) + "\xff", wire.HeaderExchange: []byte("e"), wire.HeaderRoutingKey: "k", wire.HeaderFirstFailedAt: []byte("2023-11-14T22:13:20+01:00"),
+		wire.HeaderAttempt: "3", wire.HeaderReplays: uint8(2), wire.HeaderDeliveries: int64(4),
+		wire.HeaderReason: []byte("conflict"), wire.HeaderDeadAt: time.Unix(1_700_000_000, 0),
+		wire.HeaderError: strings.Repeat("é", 600) + "\xff", wire.HeaderExchange: []byte("e"), wire.HeaderRoutingKey: "k",
+		wire.HeaderFirstFailedAt: []byte("2023-11-14T22:13:20+01:00"),
 	})
 	want := wire.CopyInfo{
-		Attempt: 3, Replays: 2, Deliveries: 4, Reason: wire.ReasonConflict, DeadAt: time.Unix(1_700_000_000, 0).UTC(), Error: strings.Repeat("é", 512), Exchange: "e", RoutingKey: "k",
+		Attempt: 3, Replays: 2, Deliveries: 4, Reason: dedup.ReasonConflict, DeadAt: time.Unix(1_700_000_000, 0).UTC(),
+		Error: strings.Repeat("é", 512), Exchange: "e", RoutingKey: "k",
 		FirstFailedAt: time.Unix(1_699_996_400, 0).UTC(),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -121,10 +142,12 @@ func TestPublishedAtTakesTheFirstUsableTime(t *testing.T) {
 		at   time.Time
 		want time.Time // zero: unknown
 	}{
-		"header":            {rabbit.Table{wire.HeaderPublishedAt: int64(1_700_000_000_001), "timestamp_in_ms": int64(5)}, amqp, ms(1_700_000_000_001)},
-		"header as text":    {rabbit.Table{wire.HeaderPublishedAt: "1700000000001"}, amqp, ms(1_700_000_000_001)},
-		"header as float":   {rabbit.Table{wire.HeaderPublishedAt: 1.7e12}, amqp, ms(1_700_000_000_000)},
-		"interceptor":       {rabbit.Table{wire.HeaderPublishedAt: "soon", "timestamp_in_ms": int64(1_600_000_000_000)}, amqp, ms(1_600_000_000_000)},
+		"header": {rabbit.Table{wire.HeaderPublishedAt: int64(1_700_000_000_001), "timestamp_in_ms": int64(5)},
+			amqp, ms(1_700_000_000_001)},
+		"header as text":  {rabbit.Table{wire.HeaderPublishedAt: "1700000000001"}, amqp, ms(1_700_000_000_001)},
+		"header as float": {rabbit.Table{wire.HeaderPublishedAt: 1.7e12}, amqp, ms(1_700_000_000_000)},
+		"interceptor": {rabbit.Table{wire.HeaderPublishedAt: "soon", "timestamp_in_ms": int64(1_600_000_000_000)}, amqp,
+			ms(1_600_000_000_000)},
 		"AMQP timestamp":    {nil, amqp, amqp.UTC()},
 		"zero and negative": {rabbit.Table{wire.HeaderPublishedAt: int64(0), "timestamp_in_ms": int64(-1)}, amqp, amqp.UTC()},
 		"far future":        {rabbit.Table{wire.HeaderPublishedAt: int64(1 << 62)}, time.Unix(1<<50, 0), time.Time{}},
@@ -145,8 +168,10 @@ func TestPropertiesSurviveTheLog(t *testing.T) {
 		d := rabbit.Delivery{
 			Exchange: shortText().Draw(t, "exchange"), RoutingKey: shortText().Draw(t, "key"),
 			Message: rabbit.Message{
-				ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, MessageID: m.MessageId, CorrelationID: m.CorrelationId, ReplyTo: m.ReplyTo,
-				Type: m.Type, AppID: m.AppId, Timestamp: m.Timestamp, Priority: m.Priority, DeliveryMode: m.DeliveryMode, Headers: m.Headers,
+				ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, MessageID: m.MessageId,
+				CorrelationID: m.CorrelationId, ReplyTo: m.ReplyTo,
+				Type: m.Type, AppID: m.AppId, Timestamp: m.Timestamp, Priority: m.Priority, DeliveryMode: m.DeliveryMode,
+				Headers: m.Headers,
 			},
 		}
 		b := wire.MarshalProperties(d)
@@ -171,25 +196,33 @@ func sameFloat[F float32 | float64](a, b F) bool { return a == b || a != a && b 
 func TestHugePropertiesAreCutAndMarked(t *testing.T) {
 	t.Parallel()
 	d := message(func(d *rabbit.Delivery) {
-		d.Headers = rabbit.Table{"x-message-key": "k", "huge": strings.Repeat("\x01", 100_000), "large": strings.Repeat("x", 20_000), "large2": strings.Repeat("x", 30_000)}
+		d.Headers = rabbit.Table{
+			"x-message-key": "k", "huge": strings.Repeat("\x01", 100_000), "large": strings.Repeat("x", 20_000),
+			"large2": strings.Repeat("x", 30_000),
+		}
 		d.Type = strings.Repeat("\xff", 255)
 	})
 	b := wire.MarshalProperties(d)
-	if len(b) > wire.MaxPropertiesBytes || !strings.Contains(string(b), `"cut":true`) || !strings.Contains(string(b), `"huge":{"$cut":"100005"}`) {
+	if len(b) > wire.MaxPropertiesBytes || !strings.Contains(string(b), `"cut":true`) ||
+		!strings.Contains(string(b), `"huge":{"$cut":"100005"}`) {
 		t.Fatalf("%d bytes: %.300s", len(b), b)
 	}
 	got, err := wire.UnmarshalProperties(b)
-	if err != nil || got.Headers["x-message-key"] != "k" || got.Headers["large"] == nil || got.Headers["huge"] != nil || got.Type != d.Type {
+	if err != nil || got.Headers["x-message-key"] != "k" || got.Headers["large"] == nil || got.Headers["huge"] != nil ||
+		got.Type != d.Type {
 		t.Errorf("read back %v, %v", got, err)
 	}
 	many := rabbit.Table{}
 	for i := range 8000 {
 		many[strings.Repeat("\x02", 3)+string(rune('0'+i%10))+time.Duration(i).String()] = nil
 	}
-	if b := wire.MarshalProperties(rabbit.Delivery{Message: rabbit.Message{Headers: many}}); len(b) > wire.MaxPropertiesBytes || !strings.Contains(string(b), `"cut":true`) {
+	if b := wire.MarshalProperties(rabbit.Delivery{Message: rabbit.Message{Headers: many}}); len(
+		b) > wire.MaxPropertiesBytes || !strings.Contains(string(b), `"cut":true`) {
 		t.Errorf("8000 headers: %d bytes", len(b))
 	}
-	for _, bad := range []string{"", "{", `{"type":5}`, `{"type":{"$bytes":"AA=="}}`, `{"headers":{"a":1}}`, `{"headers":{"a":{"$int9":"1"}}}`, `{"headers":{"a":{"$int64":1}}}`, `{"headers":{"a":{"$bytes":"?"}}}`, `{"headers":{"$?":null}}`} {
+	for _, bad := range []string{"", "{", `{"type":5}`, `{"type":{"$bytes":"AA=="}}`, `{"headers":{"a":1}}`,
+		`{"headers":{"a":{"$int9":"1"}}}`, `{"headers":{"a":{"$int64":1}}}`, `{"headers":{"a":{"$bytes":"?"}}}`,
+		`{"headers":{"$?":null}}`} {
 		if _, err := wire.UnmarshalProperties([]byte(bad)); err == nil {
 			t.Errorf("%s was read", bad)
 		}

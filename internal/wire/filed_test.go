@@ -9,7 +9,7 @@ import (
 
 func TestTheNoteFindsWhatIsFiledForAKey(t *testing.T) {
 	for _, key := range []string{"A-1", `it's "quoted"`, "ключ, key \"x\")", strings.Repeat("k", 255), "bad\x01\xff"} {
-		_, err := Conflict(Identity{Key: dedup.Key{Group: "g", Tag: "t", Name: key}}, []byte("{}"))
+		_, err := Conflict(Identified{Identity: dedup.Identity{Group: "g", Tag: "t", Key: key}}, []byte("{}"))
 		for _, tag := range []string{"", "t"} {
 			if note := FiledNote(tag, key); !strings.HasSuffix(err.Error(), note) {
 				t.Errorf("%q does not end with %q", err, note)

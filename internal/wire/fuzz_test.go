@@ -10,7 +10,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// FuzzIdentify holds: never a panic, the same bytes give the same key, any other byte another key, and a key that the log takes.
+// FuzzIdentify holds: never a panic, the same bytes give the same key, any other byte another key, and a key that the
+// log takes.
 func FuzzIdentify(f *testing.F) {
 	f.Add("stock.rollback", "order-1", []byte(`{"order_sn":"1"}`), uint8(0), byte(1), uint16(0))
 	f.Add("t\x00", "k\xff", []byte(`{"order_sn":"\ud800"}`), uint8(3), byte(255), uint16(3))
@@ -28,8 +29,8 @@ func FuzzIdentify(f *testing.F) {
 		}
 		d := build(tag, key, body)
 		id, err := wire.Identify("g", s, "main", d)
-		if e := id.Key.Validate(); e != nil {
-			t.Fatalf("the log would refuse %v: %v", id.Key, e)
+		if e := id.Identity.Validate(); e != nil {
+			t.Fatalf("the log would refuse %v: %v", id.Identity, e)
 		}
 		again, err2 := wire.Identify("g", s, "main", build(tag, key, bytes.Clone(body)))
 		if id != again || (err == nil) != (err2 == nil) {
@@ -47,23 +48,26 @@ func FuzzIdentify(f *testing.F) {
 			return string(b)
 		}
 		if other := change(tag); other != tag {
-			if o, _ := wire.Identify("g", s, "main", build(other, key, body)); o.Key == id.Key {
-				t.Fatalf("tags %q and %q have the same key %v", tag, other, id.Key)
+			if o, _ := wire.Identify("g", s, "main", build(other, key, body)); o.Identity == id.Identity {
+				t.Fatalf("tags %q and %q have the same key %v", tag, other, id.Identity)
 			}
 		}
 		if other := change(string(body)); other != string(body) && err != nil {
-			if o, err := wire.Identify("g", s, "main", build(tag, key, []byte(other))); err != nil && o.Key == id.Key {
+			if o, err := wire.Identify("g", s, "main", build(tag, key, []byte(other))); err != nil && o.Identity == id.Identity {
 				t.Fatalf("bodies %q and %q are filed under the same key", body, other)
 			}
 		}
-		usesKey := strings.HasPrefix(s[0].String(), "header:x-message-key") || s[0].String() == "header:k" || s[0].String() == "property:message_id"
+		usesKey := strings.HasPrefix(s[0].String(), "header:x-message-key") || s[0].String() == "header:k" ||
+			s[0].String() == "property:message_id"
 		if other := change(key); other != key && usesKey {
-			if o, _ := wire.Identify("g", s, "main", build(tag, other, body)); o.Key == id.Key {
+			if o, _ := wire.Identify("g", s, "main", build(tag, other, body)); o.Identity == id.Identity {
 				t.Fatalf("keys %q and %q are the same", key, other)
 			}
 		}
-		if c, _ := wire.Identify("g", s, "main", rabbit.Delivery{Message: wire.Copy(d, "main", wire.CopyOptions{Identity: id, Error: key})}); c.Key != id.Key {
-			t.Fatalf("the copy is %v, not %v", c.Key, id.Key)
+		if c, _ := wire.Identify("g", s, "main", rabbit.Delivery{
+			Message: wire.Copy(d, "main", wire.CopyOptions{Identity: id, Error: key}),
+		}); c.Identity != id.Identity {
+			t.Fatalf("the copy is %v, not %v", c.Identity, id.Identity)
 		}
 	})
 }
@@ -95,10 +99,17 @@ func FuzzReadHeaders(f *testing.F) {
 	f.Add("main", int64(-1), 1e300)
 	f.Fuzz(func(t *testing.T, text string, n int64, x float64) {
 		for _, v := range []any{
-			text, []byte(text), n, int32(n), uint8(n), x, float32(x), time.Unix(n, 0), nil, n > 0, rabbit.Decimal{Value: int32(n)},
-			rabbit.Table{text: n}, []any{text, n}, []any{rabbit.Table{"queue": text, "exchange": n, "routing-keys": []any{text}}},
+			text, []byte(text), n, int32(n), uint8(n), x, float32(x), time.Unix(n, 0), nil, n > 0,
+			rabbit.Decimal{Value: int32(n)},
+			rabbit.Table{text: n}, []any{text, n}, []any{rabbit.Table{
+				"queue": text, "exchange": n, "routing-keys": []any{text},
+			}},
 		} {
-			d := rabbit.Delivery{RoutingKey: "r", Message: rabbit.Message{Headers: rabbit.Table{"x-death": v, "timestamp_in_ms": v, wire.HeaderPublishedAt: v}}}
+			d := rabbit.Delivery{
+				RoutingKey: "r", Message: rabbit.Message{
+					Headers: rabbit.Table{"x-death": v, "timestamp_in_ms": v, wire.HeaderPublishedAt: v},
+				},
+			}
 			for _, name := range []string{
 				wire.HeaderAttempt, wire.HeaderReason, wire.HeaderError, wire.HeaderExchange, wire.HeaderRoutingKey,
 				wire.HeaderFirstFailedAt, wire.HeaderDeadAt, wire.HeaderReplays, wire.HeaderDropped,
@@ -115,9 +126,11 @@ func FuzzReadHeaders(f *testing.F) {
 				t.Fatalf("%d bytes, %v: %s", len(b), err, b)
 			}
 			id, _ := wire.Identify("g", sources(t, "header:k,body:sha256"), text, d)
-			again, _ := wire.Identify("g", sources(t, "header:k,body:sha256"), text, rabbit.Delivery{Message: wire.Copy(d, text, wire.CopyOptions{Identity: id})})
-			if id.Key != again.Key {
-				t.Fatalf("%T: %v became %v", v, id.Key, again.Key)
+			again, _ := wire.Identify("g", sources(t, "header:k,body:sha256"), text, rabbit.Delivery{
+				Message: wire.Copy(d, text, wire.CopyOptions{Identity: id}),
+			})
+			if id.Identity != again.Identity {
+				t.Fatalf("%T: %v became %v", v, id.Identity, again.Identity)
 			}
 		}
 	})

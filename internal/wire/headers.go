@@ -5,74 +5,43 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-// Headers of rollbackd's copies. All of them only inform: the row decides. A producer who forges one is overwritten by the
-// first copy.
+// Headers of rollbackd's copies. All of them only inform: the row decides. A producer who forges one is overwritten by
+// the first copy.
 const (
 	HeaderAttempt       = "x-rollbackd-attempt"         // integer: attempts made before this copy
-	HeaderReason        = "x-rollbackd-reason"          // why it is a dead letter: see Reason
+	HeaderReason        = "x-rollbackd-reason"          // why it is a dead letter: see dedup.Reason
 	HeaderError         = "x-rollbackd-error"           // the last error, at most MaxErrorBytes
 	HeaderExchange      = "x-rollbackd-exchange"        // the exchange the producer published to
 	HeaderRoutingKey    = "x-rollbackd-routing-key"     // the producer's routing key
 	HeaderFirstFailedAt = "x-rollbackd-first-failed-at" // RFC 3339, UTC
 	HeaderDeadAt        = "x-rollbackd-dead-at"         // RFC 3339, UTC; only letters have it
 	HeaderReplays       = "x-rollbackd-replays"         // integer: the row's replays when this copy was made
-	HeaderDeliveries    = "x-rollbackd-deliveries"      // integer: how often the message was delivered before this copy was made
-	HeaderDropped       = "x-rollbackd-dropped-headers" // integer: producer's headers that no longer fitted into a frame
+	// integer: how often the message was delivered before this copy was made
+	HeaderDeliveries = "x-rollbackd-deliveries"
+	HeaderDropped    = "x-rollbackd-dropped-headers" // integer: producer's headers that no longer fitted into a frame
+	// HeaderUnreadable stands in place of the headers that the client library would not have read; copies carry it on.
+	HeaderUnreadable = rabbit.HeaderUnreadable
 )
 
 const (
 	ownPrefix = "x-rollbackd-"
 	// HeaderPublishedAt is when the message was first published, in milliseconds since 1970. Producers may set it;
 	// copies carry the first time on.
-	HeaderPublishedAt = "x-published-at-ms"
-	// headerInterceptor is set by RabbitMQ's timestamp interceptor on every publish, a copy's too.
-	headerInterceptor = "timestamp_in_ms"
-
-	headerDeath = "x-death"
+	HeaderPublishedAt = rabbit.HeaderPublishedAt
 )
 
 // MaxErrorBytes bounds the error text in a header: a header block must fit into one AMQP frame.
 const MaxErrorBytes = 1024
 
-// Reason says why a message is a dead letter.
-type Reason string
-
-// The reasons, a closed list.
-const (
-	ReasonMalformed     Reason = "malformed"      // its body cannot be what the handler takes
-	ReasonUnidentified  Reason = "unidentified"   // no usable tag or key
-	ReasonConflict      Reason = "conflict"       // its key is taken by another body
-	ReasonPermanent     Reason = "permanent"      // the handler says that no retry can help
-	ReasonExhausted     Reason = "exhausted"      // the last attempt failed
-	ReasonCrashed       Reason = "crashed"        // the last attempt never came back
-	ReasonDeliveryLimit Reason = "delivery_limit" // the broker gave it up
-)
-
-// Reasons lists all reasons.
-func Reasons() []Reason {
-	return []Reason{ReasonMalformed, ReasonUnidentified, ReasonConflict, ReasonPermanent, ReasonExhausted, ReasonCrashed, ReasonDeliveryLimit}
-}
-
-func (r Reason) String() string { return string(r) }
-
-// brokerWrites reports whether RabbitMQ acts on a header or writes it: a copy must not carry it. CC and BCC would send further
-// copies, a count or death of the original would be taken for the copy's.
-func brokerWrites(name string) bool {
-	switch name {
-	case "CC", "BCC", "x-delivery-count", "x-acquired-count":
-		return true
-	}
-	return strings.HasPrefix(name, headerDeath) || strings.HasPrefix(name, "x-first-death") || strings.HasPrefix(name, "x-last-death")
-}
-
 // CopyInfo is what the headers of one of our copies say. A value that is missing, malformed or out of range is zero.
 type CopyInfo struct {
 	Attempt       int
-	Reason        Reason // one of Reasons, or ""
-	Error         string // valid UTF-8, at most MaxErrorBytes
+	Reason        dedup.Reason // one of dedup.Reasons, or ""
+	Error         string       // valid UTF-8, at most MaxErrorBytes
 	Exchange      string
 	RoutingKey    string
 	FirstFailedAt time.Time
@@ -110,9 +79,9 @@ func readCount(v any) int {
 	return int(n)
 }
 
-func readReason(v any) Reason {
-	text := Reason(readText(v))
-	for _, r := range Reasons() {
+func readReason(v any) dedup.Reason {
+	text := dedup.Reason(readText(v))
+	for _, r := range dedup.Reasons() {
 		if r == text {
 			return r
 		}
@@ -154,10 +123,10 @@ func plausible(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// PublishedAt is when the message was first published: by its header x-published-at-ms, else RabbitMQ's timestamp_in_ms,
-// else the AMQP timestamp (whole seconds).
+// PublishedAt is when the message was first published: by its header x-published-at-ms, else RabbitMQ's
+// timestamp_in_ms, else the AMQP timestamp (whole seconds).
 func PublishedAt(m rabbit.Message) (time.Time, bool) {
-	for _, name := range []string{HeaderPublishedAt, headerInterceptor} {
+	for _, name := range []string{HeaderPublishedAt, rabbit.HeaderInterceptor} {
 		v, ok := m.Headers[name]
 		if !ok {
 			continue

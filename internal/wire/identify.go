@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -27,9 +28,9 @@ const (
 	reservedTags    = "rollbackd."
 )
 
-// Identity names a message.
-type Identity struct {
-	Key      dedup.Key // of the message's row
+// Identified names a message.
+type Identified struct {
+	Identity dedup.Identity // of the message's row
 	BodyHash [sha256.Size]byte
 
 	header string // the header that a copy must keep for the key to stay the same; "" if none
@@ -54,12 +55,12 @@ func quote(s string) string {
 	return fmt.Sprintf("%s… of %d bytes", strconv.QuoteToGraphic(s[:most]), len(s))
 }
 
-// Identify names the message: its tag is the AMQP type, else the first routing key; its key comes from the first source that
-// exists. A source that exists but is unusable does not fall through to the next. A message without a usable tag or key
-// is named too, under TagUnidentified by what it consists of, and the error (an *FiledError) says why; the same message and
-// all its copies get the same name again.
-func Identify(group string, sources []KeySource, queue string, d rabbit.Delivery) (Identity, error) {
-	id := Identity{BodyHash: sha256.Sum256(d.Body)}
+// Identify names the message: its tag is the AMQP type, else the first routing key; its key comes from the first source
+// that exists. A source that exists but is unusable does not fall through to the next. A message without a usable tag
+// or key is named too, under TagUnidentified by what it consists of, and the error (an *FiledError) says why; the same
+// message and all its copies get the same name again.
+func Identify(group string, sources []KeySource, queue string, d rabbit.Delivery) (Identified, error) {
+	id := Identified{BodyHash: sha256.Sum256(d.Body)}
 	tag := d.Type
 	if tag == "" {
 		_, tag = firstRoute(&d, queue)
@@ -75,23 +76,24 @@ func Identify(group string, sources []KeySource, queue string, d rabbit.Delivery
 		why = "its tag " + flaw
 	}
 	if why != "" {
-		id.Key = filed(group, TagUnidentified, tag, name, d.Body)
+		id.Identity = filed(group, TagUnidentified, tag, name, d.Body)
 		return id, &FiledError{Tag: tag, Key: name, Why: why}
 	}
-	id.Key = dedup.Key{Group: group, Tag: tag, Name: name}
+	id.Identity = dedup.Identity{Group: group, Tag: tag, Key: name}
 	return id, nil
 }
 
-// Conflict is the identity under which a message is filed whose own is taken by another body, and the error for its remark.
-func Conflict(id Identity, body []byte) (Identity, error) {
-	own := id.Key
-	id.Key = filed(own.Group, TagConflict, own.Tag, own.Name, body)
-	return id, &FiledError{Tag: own.Tag, Key: own.Name, Why: "another body has taken its key"}
+// Conflict is the identity under which a message is filed whose own is taken by another body, and the error for its
+// remark.
+func Conflict(id Identified, body []byte) (Identified, error) {
+	own := id.Identity
+	id.Identity = filed(own.Group, TagConflict, own.Tag, own.Key, body)
+	return id, &FiledError{Tag: own.Tag, Key: own.Key, Why: "another body has taken its key"}
 }
 
-// filed makes a key from everything that makes the message what it is, each part with its length before it, so that no two
-// messages share one.
-func filed(group, tag, originalTag, originalKey string, body []byte) dedup.Key {
+// filed makes a key from everything that makes the message what it is, each part with its length before it, so that no
+// two messages share one.
+func filed(group, tag, originalTag, originalKey string, body []byte) dedup.Identity {
 	h := sha256.New()
 	for _, part := range [][]byte{[]byte(originalTag), []byte(originalKey), body} {
 		var length [8]byte
@@ -99,16 +101,23 @@ func filed(group, tag, originalTag, originalKey string, body []byte) dedup.Key {
 		h.Write(length[:])
 		h.Write(part)
 	}
-	return dedup.Key{Group: group, Tag: tag, Name: "sha256:" + hex.EncodeToString(h.Sum(nil))}
+	return dedup.Identity{Group: group, Tag: tag, Key: "sha256:" + hex.EncodeToString(h.Sum(nil))}
 }
 
 // findKey looks at one source after the other. header is the one that it came from. why is not empty when there is no
 // key or the source is unusable; name then stands for what was found.
 func findKey(sources []KeySource, d *rabbit.Delivery, bodyHash [sha256.Size]byte) (name, header, why string) {
+	mark, marked := rabbit.ReadUnreadable(d.Headers)
+	if mark.Lost {
+		return unreadableName(mark, d), "", "its properties cannot be read: " + mark.Why
+	}
 	for i := range sources {
 		s := &sources[i]
 		switch s.kind {
 		case fromHeader:
+			if marked { // the key may have stood there: the next source would give the message another one
+				return unreadableName(mark, d), "", "its headers cannot be read: " + mark.Why
+			}
 			if v, ok := d.Headers[s.name]; ok {
 				name, flaw := headerText(v)
 				if flaw != "" {
@@ -137,6 +146,13 @@ func findKey(sources []KeySource, d *rabbit.Delivery, bodyHash [sha256.Size]byte
 		}
 	}
 	return "", "", "it has none of the sources of a key"
+}
+
+// unreadableName stands for the key of a message whose headers nobody can read. Two of them with the same body are told
+// apart by what their headers were, and by what else a producer may number its messages with.
+func unreadableName(mark rabbit.Unreadable, d *rabbit.Delivery) string {
+	return fmt.Sprintf("headers sha256:%s, message_id %q, correlation_id %q",
+		mark.Digest, d.MessageID, d.CorrelationID)
 }
 
 // headerText is a header's value as a key. A flawed value is represented by what no other value is represented by.
@@ -192,14 +208,14 @@ func textFlaw(s string, most int) string {
 	return ""
 }
 
-// firstRoute is where the producer published to: by the headers of our copies, else by the oldest note of the broker that it
-// moved the message out of the main queue, else by the delivery itself.
+// firstRoute is where the producer published to: by the headers of our copies, else by the oldest note of the broker
+// that it moved the message out of the main queue, else by the delivery itself.
 func firstRoute(d *rabbit.Delivery, queue string) (exchange, key string) {
 	if key, ok := shortText(d.Headers[HeaderRoutingKey]); ok {
 		exchange, _ := shortText(d.Headers[HeaderExchange])
 		return exchange, key
 	}
-	if v, ok := d.Headers[headerDeath]; ok {
+	if v, ok := d.Headers[rabbit.HeaderDeath]; ok {
 		if exchange, key, ok := firstDeath(v, queue); ok {
 			return exchange, key
 		}
@@ -235,4 +251,21 @@ func shortText(v any) (string, bool) {
 		return string(v), len(v) <= 255
 	}
 	return "", false
+}
+
+// LastDeath is why the broker took a message off the queue when it did so last: expired, rejected, maxlen or
+// delivery_limit. It is empty when no entry of x-death says so.
+func LastDeath(headers rabbit.Table, queue string) string {
+	deaths, _ := headers[rabbit.HeaderDeath].([]any)
+	for _, entry := range deaths { // the latest first
+		death, _ := entry.(rabbit.Table)
+		if readText(death["queue"]) != queue {
+			continue
+		}
+		if why := readText(death["reason"]); slices.Contains([]string{"expired", "rejected", "maxlen", "delivery_limit"},
+			why) {
+			return why
+		}
+	}
+	return ""
 }

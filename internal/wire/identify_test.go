@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -27,7 +28,9 @@ func sources(t testing.TB, list string) []wire.KeySource {
 }
 
 func message(change func(*rabbit.Delivery)) rabbit.Delivery {
-	d := rabbit.Delivery{Exchange: "stock", RoutingKey: "stock.rollback", Message: rabbit.Message{Body: []byte(`{"order_sn":"1"}`)}}
+	d := rabbit.Delivery{
+		Exchange: "stock", RoutingKey: "stock.rollback", Message: rabbit.Message{Body: []byte(`{"order_sn":"1"}`)},
+	}
 	if change != nil {
 		change(&d)
 	}
@@ -87,17 +90,18 @@ func TestKeyComesFromTheFirstSourceThatExists(t *testing.T) {
 			if id.BodyHash != sha256.Sum256(d.Body) {
 				t.Error("wrong body hash")
 			}
-			if e := id.Key.Validate(); e != nil {
-				t.Errorf("the log would refuse %v: %v", id.Key, e)
+			if e := id.Identity.Validate(); e != nil {
+				t.Errorf("the log would refuse %v: %v", id.Identity, e)
 			}
 			if tt.key != "" {
-				if want := (dedup.Key{Group: "g", Tag: "stock.rollback", Name: tt.key}); id.Key != want || err != nil {
-					t.Errorf("Identify = %v, %v; want %v", id.Key, err, want)
+				if want := (dedup.Identity{Group: "g", Tag: "stock.rollback", Key: tt.key}); id.Identity != want || err != nil {
+					t.Errorf("Identify = %v, %v; want %v", id.Identity, err, want)
 				}
 				return
 			}
-			if e, ok := errors.AsType[*wire.FiledError](err); !ok || id.Key.Tag != wire.TagUnidentified || e.Why == "" || len(err.Error()) > 1000 {
-				t.Errorf("Identify = %v, %v; want unidentified", id.Key, err)
+			if e, ok := errors.AsType[*wire.FiledError](err); !ok || id.Identity.Tag != wire.TagUnidentified || e.Why == "" ||
+				len(err.Error()) > 1000 {
+				t.Errorf("Identify = %v, %v; want unidentified", id.Identity, err)
 			}
 		})
 	}
@@ -106,7 +110,9 @@ func TestKeyComesFromTheFirstSourceThatExists(t *testing.T) {
 func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
 	t.Parallel()
 	death := func(queue, exchange, key string) rabbit.Table {
-		return rabbit.Table{"queue": queue, "exchange": exchange, "routing-keys": []any{key}, "reason": "delivery_limit", "count": int64(1)}
+		return rabbit.Table{
+			"queue": queue, "exchange": exchange, "routing-keys": []any{key}, "reason": "delivery_limit", "count": int64(1),
+		}
 	}
 	for _, tt := range []struct {
 		name   string
@@ -117,13 +123,18 @@ func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
 		{"routing key", nil, "stock.rollback"},
 		{"our header", header(wire.HeaderRoutingKey, "first"), "first"},
 		{"our header as bytes", header(wire.HeaderRoutingKey, []byte("first")), "first"},
-		{"type before our header", func(d *rabbit.Delivery) { d.Type, d.Headers = "t", rabbit.Table{wire.HeaderRoutingKey: "first"} }, "t"},
+		{"type before our header", func(d *rabbit.Delivery) {
+			d.Type, d.Headers = "t", rabbit.Table{wire.HeaderRoutingKey: "first"}
+		}, "t"},
 		{"our header of an odd type", header(wire.HeaderRoutingKey, 7), "stock.rollback"},
 		{"our header over-long", header(wire.HeaderRoutingKey, strings.Repeat("x", 256)), "stock.rollback"},
-		{"x-death", header("x-death", []any{death("main", "", "latest"), death("other", "", "x"), death("main", "stock", "oldest"), death("other", "", "y")}), "oldest"},
+		{"x-death", header("x-death", []any{death("main", "", "latest"), death("other", "", "x"),
+			death("main", "stock", "oldest"), death("other", "", "y")}), "oldest"},
 		{"x-death of other queues", header("x-death", []any{death("other", "", "x")}), "stock.rollback"},
 		{"x-death forged", header("x-death", "nonsense"), "stock.rollback"},
-		{"x-death of odd types", header("x-death", []any{nil, 5, rabbit.Table{"queue": "main"}, rabbit.Table{"queue": 1, "routing-keys": 2}, rabbit.Table{"queue": "main", "routing-keys": []any{5}}}), "stock.rollback"},
+		{"x-death of odd types", header("x-death", []any{nil, 5, rabbit.Table{"queue": "main"},
+			rabbit.Table{"queue": 1, "routing-keys": 2}, rabbit.Table{"queue": "main", "routing-keys": []any{5}}}),
+			"stock.rollback"},
 		{"100 bytes", func(d *rabbit.Delivery) { d.Type = strings.Repeat("t", 100) }, strings.Repeat("t", 100)},
 		{"101 bytes", func(d *rabbit.Delivery) { d.Type = strings.Repeat("t", 101) }, ""},
 		{"reserved", func(d *rabbit.Delivery) { d.Type = "rollbackd.conflict" }, ""},
@@ -135,10 +146,10 @@ func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			id, err := wire.Identify("g", sources(t, "body:sha256"), "main", message(tt.change))
 			switch {
-			case tt.tag != "" && (err != nil || id.Key.Tag != tt.tag):
-				t.Errorf("Identify = %v, %v; want tag %q", id.Key, err, tt.tag)
-			case tt.tag == "" && (err == nil || id.Key.Tag != wire.TagUnidentified):
-				t.Errorf("Identify = %v, %v; want unidentified", id.Key, err)
+			case tt.tag != "" && (err != nil || id.Identity.Tag != tt.tag):
+				t.Errorf("Identify = %v, %v; want tag %q", id.Identity, err, tt.tag)
+			case tt.tag == "" && (err == nil || id.Identity.Tag != wire.TagUnidentified):
+				t.Errorf("Identify = %v, %v; want unidentified", id.Identity, err)
 			}
 		})
 	}
@@ -147,7 +158,7 @@ func TestTagIsTheTypeElseTheFirstRoutingKey(t *testing.T) {
 func TestFiledKeysTellMessagesApart(t *testing.T) {
 	t.Parallel()
 	from := sources(t, "header:k")
-	seen := map[dedup.Key]string{}
+	seen := map[dedup.Identity]string{}
 	for name, change := range map[string]func(*rabbit.Delivery){
 		"plain":        header("k", "a\n"),
 		"other key":    header("k", "a\r"),
@@ -170,19 +181,19 @@ func TestFiledKeysTellMessagesApart(t *testing.T) {
 	} {
 		id, err := wire.Identify("g", from, "main", message(change))
 		if err == nil {
-			t.Errorf("%s: identified as %v", name, id.Key)
+			t.Errorf("%s: identified as %v", name, id.Identity)
 		}
-		if other, ok := seen[id.Key]; ok {
+		if other, ok := seen[id.Identity]; ok {
 			t.Errorf("%s and %s are filed under the same key", name, other)
 		}
-		seen[id.Key] = name
+		seen[id.Identity] = name
 	}
 }
 
 func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
 	t.Parallel()
 	from := sources(t, defaultKeyFrom)
-	file := func(change func(*rabbit.Delivery)) wire.Identity {
+	file := func(change func(*rabbit.Delivery)) wire.Identified {
 		t.Helper()
 		d := message(change)
 		id, err := wire.Identify("g", from, "main", d)
@@ -190,7 +201,8 @@ func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		filed, err := wire.Conflict(id, d.Body)
-		if err == nil || filed.Key.Tag != wire.TagConflict || filed.Key.Group != "g" || filed.BodyHash != id.BodyHash {
+		if err == nil || filed.Identity.Tag != wire.TagConflict || filed.Identity.Group != "g" ||
+			filed.BodyHash != id.BodyHash {
 			t.Fatalf("Conflict = %v, %v", filed, err)
 		}
 		return filed
@@ -199,13 +211,13 @@ func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
 	if one != file(header("x-message-key", []byte("k"))) {
 		t.Error("the same message is filed under two keys")
 	}
-	for _, other := range []wire.Identity{
+	for _, other := range []wire.Identified{
 		file(header("x-message-key", "K")),
 		file(func(d *rabbit.Delivery) { d.Headers, d.Body = rabbit.Table{"x-message-key": "k"}, []byte("other") }),
 		file(func(d *rabbit.Delivery) { d.Headers, d.Type = rabbit.Table{"x-message-key": "k"}, "t" }),
 	} {
-		if one.Key == other.Key {
-			t.Errorf("two messages share %v", one.Key)
+		if one.Identity == other.Identity {
+			t.Errorf("two messages share %v", one.Identity)
 		}
 	}
 }
@@ -213,7 +225,8 @@ func TestConflictIsFiledByTagKeyAndBody(t *testing.T) {
 func TestKeySourcesAreReadStrictly(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{
-		defaultKeyFrom, "header:a", " header:a , property:correlation_id ", "json:/order_sn", "json:/a~1b/~0/0", "json:/", "header:X-Delivery-Count", "header:a:b",
+		defaultKeyFrom, "header:a", " header:a , property:correlation_id ", "json:/order_sn", "json:/a~1b/~0/0", "json:/",
+		"header:X-Delivery-Count", "header:a:b",
 	} {
 		got, err := wire.ParseKeySources(good)
 		if err != nil {
@@ -229,9 +242,12 @@ func TestKeySourcesAreReadStrictly(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"", ",", "header:a,", "header", "header:", "header:" + strings.Repeat("x", 256), "property:type", "property:", "body", "body:md5", "json:", "json:order_sn",
-		"json:/~2", "json:/a~", "json:/\xff", "Header:a", "header:a,header:a", "body:sha256,property:message_id", "header:x-death", "header:x-first-death-queue",
-		"header:x-last-death-reason", "header:x-delivery-count", "header:x-acquired-count", "header:CC", "header:BCC", "header:x-rollbackd-attempt",
+		"", ",", "header:a,", "header", "header:", "header:" + strings.Repeat("x", 256), "property:type", "property:", "body",
+		"body:md5", "json:", "json:order_sn",
+		"json:/~2", "json:/a~", "json:/\xff", "Header:a", "header:a,header:a", "body:sha256,property:message_id",
+		"header:x-death", "header:x-first-death-queue",
+		"header:x-last-death-reason", "header:x-delivery-count", "header:x-acquired-count", "header:CC", "header:BCC",
+		"header:x-rollbackd-attempt",
 		"header:x-published-at-ms", "header:timestamp_in_ms",
 	} {
 		if got, err := wire.ParseKeySources(bad); err == nil || !strings.Contains(err.Error(), "key source") {
@@ -256,22 +272,32 @@ func TestJSONPointerFindsOnlyWhatIsUnambiguous(t *testing.T) {
 		{"/ä", `{"\u00e4":"\ud83c\udf81\n\"\\\/"}`, "control character"},
 		{"/ä", `{"\u00e4":"\ud83c\udf81\"\\\/"}`, "=🎁\"\\/"},
 		{"/a", `{"A":"x"}`, "absent"},
-		{"/a", `{}`, "absent"}, {"/a", `[]`, "absent"}, {"/a", `"a"`, "absent"}, {"/a", `1`, "absent"}, {"/a", `null`, "absent"},
-		{"/a/b", `{"a":"x"}`, "absent"}, {"/a/b", `{"a":null}`, "absent"}, {"/2", `["x","y"]`, "absent"}, {"/01", `["x","y"]`, "absent"}, {"/-", `["x"]`, "absent"},
+		{"/a", `{}`, "absent"}, {"/a", `[]`, "absent"}, {"/a", `"a"`, "absent"}, {"/a", `1`, "absent"},
+		{"/a", `null`, "absent"},
+		{"/a/b", `{"a":"x"}`, "absent"}, {"/a/b", `{"a":null}`, "absent"}, {"/2", `["x","y"]`, "absent"},
+		{"/01", `["x","y"]`, "absent"}, {"/-", `["x"]`, "absent"},
 		{"/a", `{"a":1.0}`, "no integer literal"}, {"/a", `{"a":1e3}`, "no integer literal"}, {"/a", `{"a":true}`, "true"},
-		{"/a", `{"a":null}`, "null"}, {"/a", `{"a":{}}`, "an object"}, {"/a", `{"a":[]}`, "an array"}, {"/a", `{"a":""}`, "is empty"},
-		{"/a", `{"a":"x","a":"x"}`, "twice"}, {"/a", `{"a":"x","\u0061":"y"}`, "twice"}, {"/a/b", `{"a":{"b":"x"},"a":{}}`, "twice"},
-		{"/a", `{"a":"x"}{}`, "behind"}, {"/a", `{"a":"x"},`, "behind"}, {"/a", "", "ends too early"}, {"/a", " ", "ends too early"},
-		{"/a", `{"a":"x"`, "ends too early"}, {"/a", `{"a":"x",}`, "wrong character"}, {"/a", `{'a':"x"}`, "wrong character"}, {"/a", `{"a":01}`, "wrong character"},
-		{"/a", `{"a":+1}`, "wrong character"}, {"/a", `{"a":-}`, "wrong character"}, {"/a", `{"a":1.}`, "wrong character"}, {"/a", `{"a":1e}`, "wrong character"}, {"/a", `{"a":nul}`, "wrong character"},
-		{"/a", `{"a":"\x"}`, "wrong character"}, {"/a", `{"a":"\u00g0"}`, "wrong character"}, {"/a", `{"a":"\u+123"}`, "wrong character"}, {"/a", "{\"a\":\"\n\"}", "wrong character"}, {"/a", `[1 2]`, "wrong character"},
-		{"/a", "\ufeff{\"a\":\"x\"}", "wrong character"}, {"/a", "{\"a\":\"\xff\"}", "not valid UTF-8"}, {"/a", "{\"b\":\"\xff\",\"a\":\"x\"}", "not valid UTF-8"},
-		{"/a", `{"a":"\ud800"}`, "surrogate"}, {"/a", `{"a":"\ud800\u0041"}`, "surrogate"}, {"/a", `{"a":"\udc00"}`, "surrogate"}, {"/a", `{"b":"\udc00","a":"x"}`, "surrogate"},
-		{"/a", strings.Repeat("[", deep) + strings.Repeat("]", deep), "nests deeper"},
+		{"/a", `{"a":null}`, "null"}, {"/a", `{"a":{}}`, "an object"}, {"/a", `{"a":[]}`, "an array"},
+		{"/a", `{"a":""}`, "is empty"},
+		{"/a", `{"a":"x","b":{"c":1,"c":1}}`, "twice"}, {"/a", `{"a":"x","a":"x"}`, "twice"}, {"/a", `{"a":"x","\u0061":"y"}`,
+			"twice"}, {"/a/b", `{"a":{"b":"x"},"a":{}}`, "twice"},
+		{"/a", `{"a":"x"}{}`, "end of the body"}, {"/a", `{"a":"x"},`, "end of the body"}, {"/a", "", "the body is empty"},
+		{"/a", " ", "want a value, found the end"},
+		{"/a", `{"a":"x"`, "found the end"}, {"/a", `{"a":"x",}`, ": want "}, {"/a", `{'a':"x"}`, ": want "},
+		{"/a", `{"a":01}`, ": want "},
+		{"/a", `{"a":+1}`, ": want "}, {"/a", `{"a":-}`, ": want "}, {"/a", `{"a":1.}`, ": want "},
+		{"/a", `{"a":1e}`, ": want "}, {"/a", `{"a":nul}`, ": want "},
+		{"/a", `{"a":"\x"}`, ": want "}, {"/a", `{"a":"\u00g0"}`, ": want "}, {"/a", `{"a":"\u+123"}`, ": want "},
+		{"/a", "{\"a\":\"\n\"}", ": want "}, {"/a", `[1 2]`, ": want "},
+		{"/a", "\ufeff{\"a\":\"x\"}", "byte order mark"}, {"/a", "{\"a\":\"\xff\"}", "not UTF-8"},
+		{"/a", "{\"b\":\"\xff\",\"a\":\"x\"}", "not UTF-8"},
+		{"/a", `{"a":"\ud800"}`, "surrogate"}, {"/a", `{"a":"\ud800\u0041"}`, "surrogate"},
+		{"/a", `{"a":"\udc00"}`, "surrogate"}, {"/a", `{"b":"\udc00","a":"x"}`, "surrogate"},
+		{"/a", strings.Repeat("[", deep) + strings.Repeat("]", deep), "nested deeper"},
 	} {
 		d := message(func(d *rabbit.Delivery) { d.Body = []byte(tt.body) })
 		id, err := wire.Identify("g", sources(t, "json:"+tt.pointer), "main", d)
-		got := "=" + id.Key.Name
+		got := "=" + id.Identity.Key
 		switch {
 		case err != nil && strings.Contains(err.Error(), "none of the sources"):
 			got = "absent"
@@ -297,7 +323,8 @@ func TestIdentifyAllocatesNothingOnTheUsualWay(t *testing.T) {
 }
 
 func BenchmarkIdentify(b *testing.B) {
-	body := []byte(`{"order_sn":"20261121-0001","reason":"payment_timeout","items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`)
+	body := []byte(`{"order_sn":"20261121-0001","reason":"payment_timeout",` +
+		`"items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`)
 	for name, tt := range map[string]struct {
 		from   string
 		change func(*rabbit.Delivery)
@@ -316,5 +343,74 @@ func BenchmarkIdentify(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestUnreadableHeadersAreNoReasonToTakeTheNextSource(t *testing.T) {
+	t.Parallel()
+	digest := strings.Repeat("0f", 32)
+	mark := rabbit.Unreadable{Why: "nested deeper than 32", Bytes: 430, Digest: digest}
+	const (
+		headers    = "its headers cannot be read: nested deeper than 32"
+		properties = "its properties cannot be read: nested deeper than 32"
+	)
+	lost := mark
+	lost.Lost = true
+	for _, tt := range []struct {
+		name, from, id string
+		mark           rabbit.Unreadable
+		key, why       string // one of them
+	}{
+		{"a header comes first", "header:k,property:message_id", "id", mark, "", headers},
+		{"a header would be reached", "property:message_id,header:k,body:sha256", "", mark, "", headers},
+		{"a header is not reached", "property:message_id,header:k", "id", mark, "id", ""},
+		{"no header is asked for", "json:/order_sn", "id", mark, "order-1", ""},
+		{"properties are lost", "property:message_id,body:sha256", "", lost, "", properties},
+		{"properties are lost, and the body has a key", "json:/order_sn", "", lost, "", properties},
+	} {
+		d := rabbit.Delivery{RoutingKey: "r", Message: rabbit.Message{
+			Body: []byte(`{"order_sn":"order-1"}`), MessageID: tt.id,
+			Headers: rabbit.Table{wire.HeaderUnreadable: tt.mark.String(), "x-delivery-count": int64(1)},
+		}}
+		id, err := wire.Identify("g", sources(t, tt.from), "main", d)
+		if tt.why == "" && (err != nil || id.Identity.Key != tt.key) {
+			t.Errorf("%s: %v, %v; want the key %q", tt.name, id.Identity, err, tt.key)
+		}
+		if tt.why != "" && (id.Identity.Tag != wire.TagUnidentified || !strings.HasPrefix(fmt.Sprint(err), tt.why)) {
+			t.Errorf("%s: %v, %v; want %q", tt.name, id.Identity, err, tt.why)
+		}
+		o := wire.CopyOptions{Identity: id, Reason: dedup.ReasonUnidentified}
+		letter := rabbit.Delivery{Message: wire.Copy(d, "main", o)}
+		kept, err := wire.UnmarshalProperties(wire.MarshalProperties(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.Body = d.Body
+		for where, d := range map[string]rabbit.Delivery{"its letter": letter, "its row": kept} {
+			if again, _ := wire.Identify("g", sources(t, tt.from), "main", d); again.Identity != id.Identity {
+				t.Errorf("%s: %s is %v, want %v", tt.name, where, again.Identity, id.Identity)
+			}
+		}
+		other, another := d, tt.mark
+		another.Digest = strings.Repeat("1f", 32)
+		other.Headers = rabbit.Table{wire.HeaderUnreadable: another.String()}
+		if o, _ := wire.Identify("g", sources(t, tt.from), "main", other); tt.why != "" && o.Identity == id.Identity {
+			t.Errorf("%s: other headers have the same key %v", tt.name, id.Identity)
+		}
+		d.MessageID, d.CorrelationID = "", "c"
+		if o, _ := wire.Identify("g", sources(t, tt.from), "main", d); tt.why != "" && o.Identity == id.Identity {
+			t.Errorf("%s: other properties have the same key %v", tt.name, id.Identity)
+		}
+	}
+	short := "nested deeper than 32; 430 bytes; sha256:0f"
+	for _, forged := range []any{nil, int64(1), "", short, strings.Repeat("x", 1<<16), mark.String() + "\n"} {
+		h := rabbit.Table{wire.HeaderUnreadable: forged, "k": "key"}
+		d := rabbit.Delivery{RoutingKey: "r", Message: rabbit.Message{Headers: h}}
+		if id, err := wire.Identify("g", sources(t, "header:k"), "main", d); err != nil || id.Identity.Key != "key" {
+			t.Errorf("%.40v was taken for a mark: %v, %v", forged, id.Identity, err)
+		}
+		if _, ok := wire.Copy(d, "main", wire.CopyOptions{}).Headers[wire.HeaderUnreadable]; ok {
+			t.Errorf("a copy carries %.40v on", forged)
+		}
 	}
 }

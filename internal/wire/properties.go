@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -16,8 +17,8 @@ import (
 // MaxPropertiesBytes bounds what MarshalProperties returns: the column is a BLOB of 64 KiB.
 const MaxPropertiesBytes = 60_000
 
-// properties is the form in which consumer_log keeps what a message carries besides its body. Text that is not UTF-8, and types
-// that JSON lacks, are objects with one field that begins with $.
+// properties is the form in which consumer_log keeps what a message carries besides its body. Text that is not UTF-8,
+// and types that JSON lacks, are objects with one field that begins with $.
 type properties struct {
 	Exchange        any            `json:"exchange,omitempty"`
 	RoutingKey      any            `json:"routing_key,omitempty"`
@@ -32,11 +33,13 @@ type properties struct {
 	Priority        uint8          `json:"priority,omitempty"`
 	DeliveryMode    uint8          `json:"delivery_mode,omitempty"`
 	Headers         map[string]any `json:"headers,omitempty"`
-	Cut             bool           `json:"cut,omitempty"` // some headers had to be replaced by {"$cut": bytes}, or left out
+	// some headers had to be replaced by {"$cut": bytes}, or left out
+	Cut bool `json:"cut,omitempty"`
 }
 
-// MarshalProperties writes the message's properties, headers and where it came from as JSON of at most MaxPropertiesBytes, for a
-// person to read and for UnmarshalProperties. What no copy carries on (user_id, expiration) is left out.
+// MarshalProperties writes the message's properties, headers and where it came from as JSON of at most
+// MaxPropertiesBytes, for a person to read and for UnmarshalProperties. What no copy carries on (user_id, expiration)
+// is left out.
 func MarshalProperties(m rabbit.Delivery) []byte {
 	p := properties{
 		Exchange: encodeText(m.Exchange), RoutingKey: encodeText(m.RoutingKey),
@@ -99,8 +102,8 @@ func jsonBytes(name string, v any) int {
 	return len(b)
 }
 
-// UnmarshalProperties is the inverse of MarshalProperties; with the body added, Identify and Copy give what they gave for the
-// message then. Headers that were cut are absent.
+// UnmarshalProperties is the inverse of MarshalProperties; with the body added, Identify and Copy give what they gave
+// for the message then. Headers that were cut are absent.
 func UnmarshalProperties(b []byte) (rabbit.Delivery, error) {
 	var p properties
 	if err := json.Unmarshal(b, &p); err != nil {
@@ -112,7 +115,8 @@ func UnmarshalProperties(b []byte) (rabbit.Delivery, error) {
 		to   *string
 		from any
 	}{
-		{&m.Exchange, p.Exchange}, {&m.RoutingKey, p.RoutingKey}, {&m.ContentType, p.ContentType}, {&m.ContentEncoding, p.ContentEncoding}, {&m.MessageID, p.MessageID},
+		{&m.Exchange, p.Exchange}, {&m.RoutingKey, p.RoutingKey}, {&m.ContentType, p.ContentType},
+		{&m.ContentEncoding, p.ContentEncoding}, {&m.MessageID, p.MessageID},
 		{&m.CorrelationID, p.CorrelationID}, {&m.ReplyTo, p.ReplyTo}, {&m.Type, p.Type}, {&m.AppID, p.AppID},
 	} {
 		if f.from == nil {
@@ -299,4 +303,24 @@ func decodeInteger(kind string, n int64) (any, error) {
 		return time.Unix(n, 0), nil
 	}
 	return nil, fmt.Errorf("unknown type %s", kind)
+}
+
+// Exported makes a message of what a line of an export says: its properties, its headers, each JSON, and its body.
+func Exported(properties, headers json.RawMessage, body []byte) (rabbit.Delivery, error) {
+	fields := map[string]json.RawMessage{}
+	if len(properties) > 0 {
+		if err := json.Unmarshal(properties, &fields); err != nil {
+			return rabbit.Delivery{}, fmt.Errorf("its properties are no JSON object: %w", err)
+		}
+	}
+	if len(headers) > 0 && !bytes.Equal(headers, []byte("null")) {
+		fields["headers"] = headers
+	}
+	joined, err := json.Marshal(fields)
+	if err != nil {
+		return rabbit.Delivery{}, err
+	}
+	d, err := UnmarshalProperties(joined)
+	d.Body = body
+	return d, err
 }

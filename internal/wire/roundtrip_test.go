@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -9,15 +10,18 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // everyKeyFrom names each kind of source, alone and with others behind it.
 var everyKeyFrom = []string{
-	defaultKeyFrom, "body:sha256", "header:k", "header:k,body:sha256", "header:CCx,header:k,property:correlation_id", "property:message_id",
-	"property:correlation_id,json:/order_sn", "json:/order_sn", "json:/order_sn,body:sha256", "header:x-retry,property:message_id", "header:Type,json:/items/0/sku_id",
+	defaultKeyFrom, "body:sha256", "header:k", "header:k,body:sha256", "header:CCx,header:k,property:correlation_id",
+	"property:message_id",
+	"property:correlation_id,json:/order_sn", "json:/order_sn", "json:/order_sn,body:sha256",
+	"header:x-retry,property:message_id", "header:Type,json:/items/0/sku_id",
 }
 
 // road is a broker with all queues, and a main queue whose messages reach the backstop at the first requeue.
@@ -31,7 +35,10 @@ type road struct {
 func newRoad(t *testing.T) *road {
 	t.Helper()
 	r := &road{b: stack.AMQP(t), subs: map[string]*rabbit.Subscription{}}
-	r.topo = rabbit.TopologyConfig{Exchange: r.b.Name("stock"), Queue: r.b.Name("main"), RoutingKeys: []string{"#"}, Delays: []time.Duration{time.Millisecond}}
+	r.topo = rabbit.TopologyConfig{
+		Exchange: r.b.Name("stock"), Queue: r.b.Name("main"), RoutingKeys: []string{"#"},
+		Delays: []time.Duration{time.Millisecond},
+	}
 	r.b.Track(r.topo.Queues()...)
 	r.b.TrackExchanges(r.topo.Exchange)
 	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
@@ -130,8 +137,9 @@ func TestACopyHasTheIdentityOfItsMessage(t *testing.T) {
 			o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
 			queue, d = r.hop(t, queue, d, o)
 			for i, got := range identities(t, r.topo.Queue, d) {
-				if got.id.Key != want[i].id.Key || got.id.BodyHash != want[i].id.BodyHash || got.why != want[i].why {
-					t.Fatalf("%s: identity %v (%s) became %v (%s)", everyKeyFrom[i], want[i].id.Key, want[i].why, got.id.Key, got.why)
+				if got.id.Identity != want[i].id.Identity || got.id.BodyHash != want[i].id.BodyHash || got.why != want[i].why {
+					t.Fatalf("%s: identity %v (%s) became %v (%s)", everyKeyFrom[i], want[i].id.Identity, want[i].why,
+						got.id.Identity, got.why)
 				}
 			}
 			if at, ok := wire.PublishedAt(d.Message); known && (!ok || !at.Equal(published)) {
@@ -145,7 +153,7 @@ func TestACopyHasTheIdentityOfItsMessage(t *testing.T) {
 }
 
 type named struct {
-	id  wire.Identity
+	id  wire.Identified
 	why string
 }
 
@@ -157,7 +165,7 @@ func identities(t interface{ Fatalf(string, ...any) }, queue string, d rabbit.De
 			t.Fatalf("%v", err)
 		}
 		id, err := wire.Identify("g", from, queue, d)
-		if e := id.Key.Validate(); e != nil {
+		if e := id.Identity.Validate(); e != nil {
 			t.Fatalf("%s: the log would refuse the key: %v", list, e)
 		}
 		why := ""
@@ -174,7 +182,7 @@ func options() *rapid.Generator[wire.CopyOptions] {
 		return wire.CopyOptions{
 			Attempt: rapid.IntRange(0, 5).Draw(t, "attempt"), Replays: rapid.IntRange(0, 2).Draw(t, "replays"),
 			Error:  rapid.SampledFrom([]string{"", "boom", strings.Repeat("ü", 2000), "\xff\x00"}).Draw(t, "error"),
-			Reason: rapid.SampledFrom(append(wire.Reasons(), "")).Draw(t, "reason"),
+			Reason: rapid.SampledFrom(append(dedup.Reasons(), "")).Draw(t, "reason"),
 		}
 	})
 }
@@ -199,12 +207,14 @@ func producersMessage() *rapid.Generator[stack.Message] {
 	return rapid.Custom(func(t *rapid.T) stack.Message {
 		m := stack.Message{
 			Body: rapid.OneOf(
-				rapid.SampledFrom([][]byte{nil, []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`), []byte(`{"order_sn":7}`), []byte(`{"order_sn":null}`), []byte(`{`), []byte("\xff")}),
+				rapid.SampledFrom([][]byte{nil, []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`),
+					[]byte(`{"order_sn":7}`), []byte(`{"order_sn":null}`), []byte(`{`), []byte("\xff")}),
 				rapid.SliceOfN(rapid.Byte(), 0, 300),
 			).Draw(t, "body"),
 			ContentType: shortText().Draw(t, "content type"), ContentEncoding: shortText().Draw(t, "encoding"),
 			DeliveryMode: rapid.Uint8Range(0, 2).Draw(t, "mode"), Priority: rapid.Uint8Range(0, 9).Draw(t, "priority"),
-			CorrelationId: shortText().Draw(t, "correlation"), MessageId: shortText().Draw(t, "id"), Type: shortText().Draw(t, "type"),
+			CorrelationId: shortText().Draw(t, "correlation"), MessageId: shortText().Draw(t, "id"),
+			Type:  shortText().Draw(t, "type"),
 			AppId: shortText().Draw(t, "app"), ReplyTo: rapid.SampledFrom([]string{"", "me", "\xff"}).Draw(t, "reply"),
 			Expiration: rapid.SampledFrom([]string{"", "3600000"}).Draw(t, "expiration"),
 			Headers:    headers(2).Draw(t, "headers"),
@@ -221,8 +231,10 @@ func producersMessage() *rapid.Generator[stack.Message] {
 
 func headers(depth int) *rapid.Generator[rabbit.Table] {
 	names := rapid.OneOf(
-		rapid.SampledFrom([]string{"x-message-key", "k", "CCx", "x-retry", "Type", wire.HeaderPublishedAt, "timestamp_in_ms", wire.HeaderRoutingKey, wire.HeaderExchange,
-			wire.HeaderDeadAt, wire.HeaderAttempt, wire.HeaderDropped, "x-rollbackd-unknown", "x-delivery-count", "x-acquired-count", "x-first-death-queue"}),
+		rapid.SampledFrom([]string{"x-message-key", "k", "CCx", "x-retry", "Type", wire.HeaderPublishedAt, "timestamp_in_ms",
+			wire.HeaderRoutingKey, wire.HeaderExchange,
+			wire.HeaderDeadAt, wire.HeaderAttempt, wire.HeaderDropped, "x-rollbackd-unknown", "x-delivery-count",
+			"x-acquired-count", "x-first-death-queue"}),
 		rapid.StringN(1, 10, 30),
 	)
 	return rapid.Custom(func(t *rapid.T) rabbit.Table {
@@ -236,8 +248,10 @@ func headers(depth int) *rapid.Generator[rabbit.Table] {
 
 func value(depth int) *rapid.Generator[any] {
 	kinds := []*rapid.Generator[any]{
-		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(), rapid.Uint16().AsAny(),
-		rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(), rapid.Float64().AsAny(),
+		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(),
+		rapid.Uint16().AsAny(),
+		rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(),
+		rapid.Float64().AsAny(),
 		shortText().AsAny(), rapid.SliceOfN(rapid.Byte(), 0, 300).AsAny(),
 		rapid.Map(rapid.Int64Range(-1000, 1<<40), func(n int64) any { return time.Unix(n, 0) }),
 		rapid.Map(rapid.Int32(), func(n int32) any { return rabbit.Decimal{Scale: 2, Value: n} }),
@@ -272,25 +286,29 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 		{"thousands of middling ones", with(many(1_300, strings.Repeat("x", 85)), "x-message-key", strings.Repeat("k", 200))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r.b.Publish(r.topo.Exchange, "stock.rollback", stack.Message{Body: []byte("b"), Headers: tt.headers, MessageId: "id"})
+			r.b.Publish(r.topo.Exchange, "stock.rollback", stack.Message{
+				Body: []byte("b"), Headers: tt.headers, MessageId: "id",
+			})
 			d := r.take(t, r.topo.Queue)
 			want := identities(t, r.topo.Queue, d)
 			from := sources(t, defaultKeyFrom)
 			for range 3 {
 				id, _ := wire.Identify("g", from, r.topo.Queue, d)
 				tag := d.Tag
-				r.send(t, rabbit.Publishing{Key: rabbit.RetryQueue(r.topo.Queue, time.Millisecond), Message: wire.Copy(d, r.topo.Queue, wire.CopyOptions{
-					Identity: id, Attempt: 1, Error: strings.Repeat("e", 5000), Reason: wire.ReasonUnidentified,
-				})})
+				r.send(t, rabbit.Publishing{Key: rabbit.RetryQueue(r.topo.Queue, time.Millisecond),
+					Message: wire.Copy(d, r.topo.Queue, wire.CopyOptions{
+						Identity: id, Attempt: 1, Error: strings.Repeat("e", 5000), Reason: dedup.ReasonUnidentified,
+					})})
 				if err := r.subs[r.topo.Queue].Ack(tag, false); err != nil {
 					t.Fatal(err)
 				}
 				d = r.take(t, r.topo.Queue)
-				if got := identities(t, r.topo.Queue, d)[0]; got.id.Key != want[0].id.Key {
-					t.Fatalf("identity %v (%s) became %v (%s)", want[0].id.Key, want[0].why, got.id.Key, got.why)
+				if got := identities(t, r.topo.Queue, d)[0]; got.id.Identity != want[0].id.Identity {
+					t.Fatalf("identity %v (%s) became %v (%s)", want[0].id.Identity, want[0].why, got.id.Identity, got.why)
 				}
 			}
-			if info := wire.ReadCopy(d.Headers); info.Attempt != 1 || len(info.Error) != wire.MaxErrorBytes || info.RoutingKey != "stock.rollback" {
+			if info := wire.ReadCopy(d.Headers); info.Attempt != 1 || len(info.Error) != wire.MaxErrorBytes ||
+				info.RoutingKey != "stock.rollback" {
 				t.Errorf("our own headers suffered: %+v", info)
 			}
 			if err := r.subs[r.topo.Queue].Ack(d.Tag, false); err != nil {
@@ -298,4 +316,64 @@ func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Given messages whose headers nobody can read, when they go any way that a message can go, then each keeps its
+// identity, and no two of them share one where it would come from their headers.
+func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
+	t.Parallel()
+	r := newRoad(t)
+	raw, err := stack.DialRaw(t.Context(), r.b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	all := stack.UnreadableHeaders("m")
+	owner := map[string]string{} // of each identity that headers would have given
+	rapid.Check(t, func(t *rapid.T) {
+		odd := all[rapid.IntRange(0, len(all)-1).Draw(t, "headers")]
+		key := routingKey().Draw(t, "routing key")
+		m := stack.RawMessage{
+			Exchange: r.topo.Exchange, Key: key, Headers: odd.Entries,
+			MessageID: shortText().Draw(t, "id"), CorrelationID: shortText().Draw(t, "correlation"),
+			Type: shortText().Draw(t, "type"),
+			Body: []byte(`{"order_sn":"20261121-1","items":[{"sku_id":5}]}`),
+		}
+		if err := raw.Publish(m); err != nil {
+			t.Fatal(err)
+		}
+		queue := r.topo.Queue
+		d := r.take(t, queue)
+		if _, ok := rabbit.ReadUnreadable(d.Headers); !ok {
+			t.Fatalf("%s: not marked", odd.Name)
+		}
+		want := identities(t, r.topo.Queue, d)
+		tag := cmp.Or(m.Type, key) // with a type the routing key says nothing of what the message is
+		what := fmt.Sprintf("%q %q %q %q", odd.Name, tag, m.MessageID, m.CorrelationID)
+		for i, id := range want {
+			headerFirst := strings.HasPrefix(everyKeyFrom[i], "header:")
+			if headerFirst && id.id.Identity.Tag != wire.TagUnidentified {
+				t.Fatalf("%s: named %v although its headers are lost", everyKeyFrom[i], id.id.Identity)
+			}
+			if other := owner[id.id.Identity.Key]; headerFirst && other != "" && other != what {
+				t.Fatalf("%s and %s are both %v", other, what, id.id.Identity)
+			}
+			if headerFirst {
+				owner[id.id.Identity.Key] = what
+			}
+		}
+		for range rapid.IntRange(1, 4).Draw(t, "hops") {
+			o := options().Draw(t, "options")
+			o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
+			queue, d = r.hop(t, queue, d, o)
+			for i, got := range identities(t, r.topo.Queue, d) {
+				if got.id.Identity != want[i].id.Identity || got.why != want[i].why {
+					t.Fatalf("%s: identity %v became %v", everyKeyFrom[i], want[i], got)
+				}
+			}
+		}
+		if err := r.subs[queue].Ack(d.Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

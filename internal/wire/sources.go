@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 const sourcesExample = "header:x-message-key,property:message_id,body:sha256"
@@ -31,9 +33,10 @@ type KeySource struct {
 // String is the source as KEY_FROM names it.
 func (s KeySource) String() string { return s.text }
 
-// ParseKeySources reads ROLLBACKD_KEY_FROM: a comma-separated list of header:NAME, property:message_id, property:correlation_id,
-// body:sha256 and json:/POINTER (RFC 6901). Neither a header name nor a pointer can contain a comma. Headers that a copy does not
-// carry over as they were are refused, since a copy's identity would differ from its message's.
+// ParseKeySources reads ROLLBACKD_KEY_FROM: a comma-separated list of header:NAME, property:message_id,
+// property:correlation_id, body:sha256 and json:/POINTER (RFC 6901). Neither a header name nor a pointer can contain a
+// comma. Headers that a copy does not carry over as they were are refused, since a copy's identity would differ from
+// its message's.
 func ParseKeySources(list string) ([]KeySource, error) {
 	var sources []KeySource
 	for text := range strings.SplitSeq(list, ",") {
@@ -46,7 +49,8 @@ func ParseKeySources(list string) ([]KeySource, error) {
 			return nil, fmt.Errorf("key source %q is named twice", text)
 		}
 		if n := len(sources); n > 0 && sources[n-1].kind == fromBodyHash {
-			return nil, fmt.Errorf("key source %q is never used: every message has a body, so body:sha256 must be the last", text)
+			return nil, fmt.Errorf("key source %q is never used: every message has a body, so body:sha256 must be the last",
+				text)
 		}
 		sources = append(sources, s)
 	}
@@ -75,14 +79,16 @@ func parseSource(text string) (KeySource, error) {
 		s.steps, err = parsePointer(name)
 		return s, err
 	}
-	return KeySource{}, errors.New("is none of header:NAME, property:message_id, property:correlation_id, body:sha256, json:/POINTER")
+	return KeySource{}, errors.New("is none of header:NAME, property:message_id, property:correlation_id, body:sha256, " +
+		"json:/POINTER")
 }
 
 func checkHeaderName(name string) error {
 	switch {
 	case name == "" || len(name) > 255:
 		return errors.New("must name a header of 1 to 255 bytes")
-	case strings.HasPrefix(name, ownPrefix), name == HeaderPublishedAt, name == headerInterceptor, brokerWrites(name):
+	case strings.HasPrefix(name, ownPrefix), name == HeaderPublishedAt, name == rabbit.HeaderInterceptor,
+		rabbit.BrokerWrites(name):
 		return errors.New("names a header that RabbitMQ or rollbackd rewrites, so a copy would get another key")
 	}
 	return nil

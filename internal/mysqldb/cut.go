@@ -1,0 +1,206 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Activity knows what a transaction's time went by with, and whether it ended while a statement was in the hands of the
+// database. It is of one transaction, on a connection of [Open].
+type Activity struct {
+	mu     sync.Mutex
+	conn   int64         // guarded by mu; the server's number of the transaction's connection, 0 before it begins
+	cut    *CutStatement // guarded by mu
+	inside time.Duration // guarded by mu; in the hands of the database
+	waited bool          // guarded by mu; Watch has seen that it may wait for a lock
+}
+
+type activityKey struct{}
+
+// WithActivity makes a context; the transaction that begins with it is observed.
+func WithActivity(ctx context.Context) (context.Context, *Activity) {
+	a := &Activity{}
+	return context.WithValue(ctx, activityKey{}, a), a
+}
+
+// Cut is the statement that was cut off because its context ended, nil if none was.
+func (a *Activity) Cut() *CutStatement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cut
+}
+
+// Inside is how long the transaction was in the hands of the database, and whether [Activity.Watch] has seen that
+// it may have waited for a lock of somebody else's meanwhile.
+func (a *Activity) Inside() (took time.Duration, waited bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.inside, a.waited
+}
+
+// Watch looks from time to time whether the transaction may be waiting for a lock, from after on until stop is
+// called or it has seen that. It needs a connection of db, which only a slow transaction asks for. As in
+// [CutStatement.End] only a server on which no transaction waits for a row says no.
+func (a *Activity) Watch(ctx context.Context, db *sql.DB, after time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	timer := time.AfterFunc(after, func() {
+		defer close(done)
+		a.watch(ctx, db, after/watchesPerWait)
+	})
+	return func() {
+		cancel()
+		if !timer.Stop() {
+			<-done
+		}
+	}
+}
+
+// watchesPerWait is how often Watch looks in the time after which it begins.
+const watchesPerWait = 4
+
+func (a *Activity) watch(ctx context.Context, db *sql.DB, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	began := int64(-1) // waits for rows that had begun on the whole server when last looked
+	for {
+		a.mu.Lock()
+		conn := a.conn
+		a.mu.Unlock()
+		var state sql.NullString
+		if conn != 0 { // what it cannot see is no wait: the next look may
+			_ = db.QueryRowContext(ctx, "SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = ?", conn).Scan(&state)
+		}
+		begun, waiting, err := rowLockWaits(ctx, db)
+		if waitsForTable(state.String) || err == nil && (waiting > 0 || began >= 0 && begun > began) {
+			a.mu.Lock()
+			a.waited = true
+			a.mu.Unlock()
+			return
+		}
+		if err == nil {
+			began = begun
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// rowLockWaits counts the waits for rows on the whole server: those that ever were, and those of now.
+func rowLockWaits(ctx context.Context, db *sql.DB) (ever, now int64, err error) {
+	rows, err := db.QueryContext(ctx, "SHOW GLOBAL STATUS"+
+		" WHERE Variable_name IN ('Innodb_row_lock_waits', 'Innodb_row_lock_current_waits')")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer rows.Close()
+	found := 0
+	for ; rows.Next(); found++ {
+		var name string
+		var n int64
+		if err := rows.Scan(&name, &n); err != nil {
+			return 0, 0, err
+		}
+		if strings.EqualFold(name, "Innodb_row_lock_waits") {
+			ever = n
+		} else {
+			now = n
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return 0, 0, err
+	}
+	if found != 2 {
+		return 0, 0, errors.New("the server does not count waits for rows")
+	}
+	return ever, now, nil
+}
+
+// waitsForTable reads a connection's state: "Waiting for table metadata lock" and the like.
+func waitsForTable(state string) bool { return strings.HasPrefix(state, "Waiting for") }
+
+// on says on which connection the transaction is.
+func (a *Activity) on(conn int64) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.conn = conn
+}
+
+// begin is called before the driver is asked to do something, and what it returns after that. A context that had ended
+// before is nobody's wait.
+func (a *Activity) begin(ctx context.Context, conn int64, text string) (end func(error)) {
+	if a == nil || ctx.Err() != nil {
+		return func(error) {}
+	}
+	began := time.Now()
+	return func(err error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.inside += time.Since(began)
+		if err != nil && ctx.Err() != nil && a.cut == nil {
+			a.cut = &CutStatement{conn: conn, beginning: text[:min(len(text), cutBeginning)], Took: time.Since(began)}
+		}
+	}
+}
+
+// CutStatement is a statement whose caller has hung up. The server does not notice that before it answers: until
+// then the statement runs on, or waits, and keeps the locks of its transaction.
+type CutStatement struct {
+	// Took is how long its answer was waited for.
+	Took time.Duration
+
+	conn      int64 // the server's number of its connection
+	beginning string
+}
+
+// cutBeginning is how much of a statement tells it from what another client may run under its connection's number.
+const cutBeginning = 40
+
+// String is how the statement begins.
+func (c *CutStatement) String() string {
+	return fmt.Sprintf("%q…, after %v", c.beginning, c.Took.Round(time.Millisecond))
+}
+
+// End ends the statement on the server, so that nobody waits for its locks, and reports whether it may have waited
+// for a lock of somebody else's when it was cut off: then it says nothing of its message. Only a server that has
+// the statement at work, while no transaction at all waits for a row, says no. An error means that the server does
+// not answer.
+//
+// No right is needed: every user sees and may kill its own connections.
+func (c *CutStatement) End(ctx context.Context, db *sql.DB) (waited bool, err error) {
+	var state, text sql.NullString
+	const look = "SELECT STATE, INFO FROM information_schema.PROCESSLIST WHERE ID = ?"
+	err = db.QueryRowContext(ctx, look, c.conn).Scan(&state, &text)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !c.is(text.String) {
+		return true, nil // it is over, or behind a proxy
+	}
+	if Answered(err) {
+		return true, nil // a server that will not tell
+	}
+	if err != nil {
+		return false, err
+	}
+	_, now, err := rowLockWaits(ctx, db)
+	waited = err != nil || now > 0 || waitsForTable(state.String)
+	if _, err := db.ExecContext(ctx, fmt.Sprintf("KILL %d", c.conn)); err != nil && ctx.Err() != nil {
+		return false, err // else it has ended by itself
+	}
+	return waited, nil
+}
+
+// is compares up to the first placeholder, because the server shows values in their places.
+func (c *CutStatement) is(text string) bool {
+	beginning, _, _ := strings.Cut(c.beginning, "?")
+	return text != "" && strings.HasPrefix(text, beginning)
+}

@@ -1,0 +1,117 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given a statement that is cut off, when the server is asked, then it says whether that waited for a lock, and is
+// not left at work on it. The server is the test's own, because another test's wait for a row is a doubt.
+func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
+	server := stack.OwnMySQL(t)
+	for name, tc := range map[string]struct {
+		lock, then string // by somebody else
+		statement  string
+		query      bool // a reading one
+		want       bool
+	}{
+		"for a row": {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "UPDATE x SET n = 2 WHERE a = 1", false, true},
+		"for a row, behind names": {"BEGIN", "UPDATE x SET n = 1 WHERE a = 1", "SELECT n FROM x WHERE a = 1 FOR UPDATE", true,
+			true},
+		"for a table":         {"LOCK TABLES x WRITE", "DO 1", "UPDATE x SET n = 2 WHERE a = 1", false, true},
+		"for nobody":          {"BEGIN", "DO 1", "UPDATE x SET n = SLEEP(60) WHERE a = 1", false, false},
+		"for nobody, reading": {"BEGIN", "DO 1", "SELECT SLEEP(60) FROM x WHERE a = 1", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dsn := server.Database(t)
+			pool := poolOf(t, openWith(t, dsn, Options{LockWait: 30 * time.Second}))
+			for _, text := range []string{"CREATE TABLE x (a INT PRIMARY KEY, n INT) ENGINE=InnoDB",
+				"INSERT INTO x VALUES (1, 0)"} {
+				_, err := pool.ExecContext(t.Context(), text)
+				wantError(t, text, err, nil)
+			}
+			other, err := pool.Conn(t.Context())
+			wantError(t, "connection", err, nil)
+			defer other.Close()
+			for _, text := range []string{tc.lock, tc.then} {
+				_, err := other.ExecContext(t.Context(), text)
+				wantError(t, text, err, nil)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			ctx, activity := WithActivity(ctx)
+			stop := activity.Watch(t.Context(), pool, 250*time.Millisecond)
+			if err := readOrWrite(ctx, pool, tc.statement, tc.query); err == nil {
+				t.Error("the statement was not cut off")
+			}
+			stop()
+			cut := activity.Cut()
+			if cut == nil {
+				t.Fatal("nothing is known of a statement that was cut off")
+			}
+			if took, waited := activity.Inside(); took < 900*time.Millisecond || waited != tc.want {
+				t.Errorf("%v inside, waited %v; want about 1s, %v", took, waited, tc.want)
+			}
+			waited, err := cut.End(t.Context(), pool)
+			wantError(t, "end", err, nil)
+			if waited != tc.want {
+				t.Errorf("%v: it waited: %v, want %v", cut, waited, tc.want)
+			}
+			await(t, "the server has ended it", func() bool {
+				n := 0
+				err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
+					"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
+				return err == nil && n == 0
+			})
+			_, err = other.ExecContext(t.Context(), "ROLLBACK")
+			wantError(t, "rollback", err, nil)
+			_, err = other.ExecContext(t.Context(), "UNLOCK TABLES")
+			wantError(t, "unlock", err, nil)
+		})
+	}
+}
+
+// readOrWrite runs a statement in a transaction of its own.
+func readOrWrite(ctx context.Context, pool *sql.DB, statement string, read bool) error {
+	tx, err := pool.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // the connection is gone
+	if !read {
+		_, err = tx.ExecContext(ctx, statement)
+		return err
+	}
+	rows, err := tx.QueryContext(ctx, statement)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+	}
+	return rows.Err()
+}
+
+// A statement that failed, or was never sent, is not cut off.
+func TestOnlyWhatWasInTheServersHandsIsCutOff(t *testing.T) {
+	pool := poolOf(t, open(t, stack.MySQL(t)))
+	ctx, cancel := context.WithCancel(t.Context())
+	ctx, activity := WithActivity(ctx)
+	tx, err := pool.BeginTx(ctx, nil)
+	wantError(t, "begin", err, nil)
+	if _, err := tx.ExecContext(ctx, "SELECT nonsense"); err == nil {
+		t.Error("nonsense was understood")
+	}
+	cancel()
+	if _, err := tx.ExecContext(ctx, "DO 1"); err == nil {
+		t.Error("a statement was sent although its context had ended")
+	}
+	_ = tx.Rollback()
+	if cut := activity.Cut(); cut != nil {
+		t.Errorf("%v was cut off, want none", cut)
+	}
+}

@@ -1,0 +1,94 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Fault says whose fault an error is.
+type Fault uint8
+
+// The faults. Only FaultData is the message's own: everything else that a database says costs no attempt.
+const (
+	FaultNone        Fault = iota
+	FaultData              // a value that the tables refuse: this message's own
+	FaultContention        // two transactions met; try again
+	FaultTooLarge          // the statement is larger than the server takes; make it smaller
+	FaultUnavailable       // any other error of the database, the driver or the network, whatever it is
+	FaultOther             // not an error of the database, or a context that ended: the caller knows why
+)
+
+// String is the fault's word in logs.
+func (f Fault) String() string {
+	return [...]string{"none", "data", "contention", "too large", "unavailable", "other"}[f]
+}
+
+// driverErrors are what the driver says without a server's error.
+var driverErrors = []error{
+	driver.ErrBadConn, sql.ErrConnDone, sql.ErrTxDone,
+	mysql.ErrInvalidConn, mysql.ErrMalformPkt, mysql.ErrPktSync, mysql.ErrPktSyncMul, mysql.ErrBusyBuffer,
+	mysql.ErrNoTLS, mysql.ErrCleartextPassword, mysql.ErrNativePassword, mysql.ErrOldPassword, mysql.ErrUnknownPlugin,
+	mysql.ErrOldProtocol,
+}
+
+// Classify says whose fault err is. What the list of data errors does not name is not the message's fault: a missing
+// table, a missing right, a full disk, a server that became read-only.
+func Classify(err error) Fault {
+	if err == nil {
+		return FaultNone
+	}
+	if server, ok := said(err); ok {
+		return faultOfServer(server)
+	}
+	if errors.Is(err, mysql.ErrPktTooLarge) {
+		return FaultTooLarge
+	}
+	for _, e := range driverErrors {
+		if errors.Is(err, e) {
+			return FaultUnavailable
+		}
+	}
+	// A dial that timed out by itself also says that it is a deadline; one that the caller gave up is the caller's.
+	if _, ok := errors.AsType[*net.OpError](err); ok && !errors.Is(err, context.Canceled) {
+		return FaultUnavailable
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return FaultOther
+	}
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return FaultUnavailable
+	}
+	return FaultOther
+}
+
+func faultOfServer(err *mysql.MySQLError) Fault {
+	if fault, ok := faultOfNumber[err.Number]; ok {
+		return fault
+	}
+	switch string(err.SQLState[:2]) {
+	case "22", "23", "45": // data exception, integrity constraint violation, SIGNAL
+		return FaultData
+	case "40": // transaction rollback
+		return FaultContention
+	}
+	return FaultUnavailable
+}
+
+// Misworded reports whether a server said in err that it read the statement and cannot run it as it stands: its syntax,
+// a name that is not there, a right that is missing, a number of columns. To wait and send it again does not help.
+func Misworded(err error) bool {
+	server, ok := said(err)
+	if !ok {
+		return false
+	}
+	switch string(server.SQLState[:2]) {
+	case "21", "42", "0A": // cardinality violation, syntax error or access rule violation, not supported
+		return true
+	}
+	return server.Number == numUnpreparable
+}

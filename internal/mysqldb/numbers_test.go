@@ -1,0 +1,57 @@
+package mysqldb
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+func TestEachKnownNumberStandsInTheTableOnce(t *testing.T) {
+	seen, names := map[uint16]bool{}, map[string]bool{}
+	for _, k := range numbers {
+		if seen[k.number] || names[k.name] {
+			t.Errorf("%d %s stands in the table twice", k.number, k.name)
+		}
+		seen[k.number], names[k.name] = true, true
+		if k.name == "" || k.name != strings.ToUpper(k.name) || k.meaning == "" || k.from == "" {
+			t.Errorf("%+v lacks name, meaning or source", k)
+		}
+		if k.fault == FaultNone || k.fault == FaultOther {
+			t.Errorf("%d %s: an error of a server is never of class %v", k.number, k.name, k.fault)
+		}
+	}
+	for _, n := range []uint16{
+		numErrorOnWrite, numDiskFull, numErrorOnWriteOld, numStorageEngine, numNoDatabaseRight, numNoDatabase, numDuplicate,
+		numTableFull, numNoTable,
+	} {
+		if !seen[n] {
+			t.Errorf("%d is asked for and does not stand in the table", n)
+		}
+	}
+}
+
+func TestADuplicateNamesItsIndex(t *testing.T) {
+	for _, c := range []struct {
+		number        uint16
+		message, want string
+		ok            bool
+	}{
+		{1062, "Duplicate entry 'a' for key 'PRIMARY'", "PRIMARY", true},
+		{1062, "Duplicate entry 'a' for key 'b' for key 'consumer_log.PRIMARY'", "consumer_log.PRIMARY", true},
+		{1062, "Doppelter Eintrag", "", false},
+		{1586, "Duplicate entry 'a' for key 'PRIMARY'", "", false},
+	} {
+		err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: c.number, Message: c.message})
+		if index, ok := Duplicate(err); index != c.want || ok != c.ok {
+			t.Errorf("Duplicate(%v) = %q, %v, want %q, %v", err, index, ok, c.want, c.ok)
+		}
+	}
+	if Answered(mysql.ErrInvalidConn) || NoTable(mysql.ErrInvalidConn) {
+		t.Error("a network without a server is taken for an answer")
+	}
+	if err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: 1146}); !Answered(err) || !NoTable(err) {
+		t.Errorf("%v is not known", err)
+	}
+}

@@ -1,0 +1,190 @@
+package mysqldb
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	gormmysql "gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+)
+
+// Options are the settings of a pool. A zero value means the default.
+type Options struct {
+	// Program is this process's name in the server's list of connections.
+	Program string
+	// MaxOpen bounds the connections, default 20; as many may be idle.
+	MaxOpen int
+	// LockWait bounds a wait for a lock of somebody else's on a row, and one on a table or its definition
+	// (innodb_lock_wait_timeout and lock_wait_timeout). At least 1s; the servers know whole seconds only, so the rest is
+	// cut off. Default 5s. It must be at most half of what a handler may take.
+	LockWait time.Duration
+	// DialTimeout (default 5s), ReadTimeout and WriteTimeout (default 30s) hold where the DSN does not set its own.
+	DialTimeout, ReadTimeout, WriteTimeout time.Duration
+	// CurrentDSN, if set, is asked before each connection for the DSN as it is now. Only user and password are taken from
+	// it: they may have changed. What cannot be parsed changes nothing.
+	CurrentDSN func() string
+}
+
+const (
+	defaultMaxOpen     = 20
+	defaultLockWait    = 5 * time.Second
+	defaultDialTimeout = 5 * time.Second
+	defaultIOTimeout   = 30 * time.Second
+	connMaxLifetime    = 3 * time.Minute // servers and proxies drop idle connections without a word
+)
+
+func (o Options) withDefaults() Options {
+	o.MaxOpen = cmp.Or(o.MaxOpen, defaultMaxOpen)
+	o.LockWait = cmp.Or(o.LockWait, defaultLockWait)
+	o.DialTimeout = cmp.Or(o.DialTimeout, defaultDialTimeout)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultIOTimeout)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, defaultIOTimeout)
+	if o.Program == "" {
+		o.Program = "rollbackd"
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.MaxOpen < 0:
+		return fmt.Errorf("MaxOpen %d is negative", o.MaxOpen)
+	case o.LockWait != 0 && o.LockWait < time.Second:
+		return fmt.Errorf("LockWait %v must be at least 1s", o.LockWait)
+	case o.DialTimeout < 0 || o.ReadTimeout < 0 || o.WriteTimeout < 0:
+		return errors.New("a timeout is negative")
+	}
+	return nil
+}
+
+// Open makes a gorm handle on a pool whose every connection has the settings without which the log is not safe: rows
+// affected count changed rows, statements are strict, times are UTC, isolation is READ COMMITTED, a server that became
+// read-only is left, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a
+// warning.
+//
+// Open never dials: a server that is away is found out by the first statement. No error or warning holds the password.
+func Open(_ context.Context, dsn string, o Options) (*gorm.DB, []string, error) {
+	connector, warnings, err := Connector(dsn, o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open mysql: %w", err)
+	}
+	o = o.withDefaults()
+	pool := sql.OpenDB(connector)
+	pool.SetMaxOpenConns(o.MaxOpen)
+	pool.SetMaxIdleConns(o.MaxOpen)
+	pool.SetConnMaxLifetime(connMaxLifetime)
+	db, err := gorm.Open(
+		gormmysql.New(gormmysql.Config{Conn: pool, SkipInitializeWithVersion: true, DisableWithReturning: true}),
+		&gorm.Config{
+			SkipDefaultTransaction: true,
+			DisableAutomaticPing:   true,
+			Logger:                 logger.Discard, // errors are returned, not printed
+			NowFunc:                func() time.Time { return time.Now().UTC() },
+		})
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open mysql: %w", err), pool.Close())
+	}
+	return db, warnings, nil
+}
+
+// Connector makes connections with the settings of [Open], for a pool that somebody else keeps.
+func Connector(dsn string, o Options) (driver.Connector, []string, error) {
+	return connector(dsn, o, false)
+}
+
+// FoundRowsConnector is Connector, but the rows affected by an UPDATE are those that it found, not those that it
+// changed. It is for people who look: a compare-and-set that counts found rows is none.
+func FoundRowsConnector(dsn string, o Options) (driver.Connector, []string, error) {
+	return connector(dsn, o, true)
+}
+
+func connector(dsn string, o Options, found bool) (driver.Connector, []string, error) {
+	if err := o.validate(); err != nil {
+		return nil, nil, err
+	}
+	o = o.withDefaults()
+	cfg, err := ParseDSN(dsn)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the DSN %w", err)
+	}
+	warnings := force(cfg, o)
+	cfg.ClientFoundRows = found
+	if o.CurrentDSN != nil {
+		_ = cfg.Apply(mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) error { // this option cannot fail
+			if now, err := ParseDSN(o.CurrentDSN()); err == nil {
+				c.User, c.Passwd = now.User, now.Passwd
+			}
+			return nil
+		}))
+	}
+	inner, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, nil, errors.New("the driver refuses the DSN") // its error may hold any part of it
+	}
+	return &sessionConnector{Connector: inner, statements: sessionStatements(o)}, warnings, nil
+}
+
+// overruled are session variables that a DSN must not set: the session statements do.
+var overruled = []string{
+	"autocommit", "sql_mode", "time_zone", "lc_messages", "tx_isolation", "transaction_isolation",
+	"innodb_lock_wait_timeout",
+	"lock_wait_timeout",
+	"tx_read_only", "transaction_read_only", "read_only", "foreign_key_checks", "unique_checks", "check_constraint_checks",
+}
+
+// force sets what must not be otherwise and says what it overruled.
+func force(cfg *mysql.Config, o Options) (warnings []string) {
+	warn := func(contrary bool, format string, args ...any) {
+		if contrary {
+			warnings = append(warnings, fmt.Sprintf("mysql DSN: "+format, args...))
+		}
+	}
+	warn(cfg.ClientFoundRows, "clientFoundRows=true is ignored: a compare-and-set must count changed rows")
+	cfg.ClientFoundRows = false
+	warn(cfg.MultiStatements, "multiStatements=true is ignored: an injected statement must not run")
+	cfg.MultiStatements = false
+	warn(cfg.Loc != nil && cfg.Loc != time.UTC, "loc=%v is ignored: all times are UTC", cfg.Loc)
+	cfg.Loc = time.UTC
+	warn(!cfg.CheckConnLiveness, "checkConnLiveness=false is ignored: a dead connection must not be used")
+	cfg.CheckConnLiveness = true
+	warn(cfg.Collation != "" && !strings.HasPrefix(cfg.Collation, "utf8mb4_"), "collation=%s is ignored: the charset is "+
+		"utf8mb4", cfg.Collation)
+	collation := ""
+	if strings.HasPrefix(cfg.Collation, "utf8mb4_") {
+		collation = cfg.Collation
+	}
+	_ = cfg.Apply(mysql.Charset("utf8mb4", collation)) // this option cannot fail
+	cfg.Logger = &mysql.NopLogger{}                    // what goes wrong is returned as an error, and logged once
+	cfg.ParseTime, cfg.InterpolateParams, cfg.RejectReadOnly = true, true, true
+
+	if cfg.MaxAllowedPacket == mysql.NewConfig().MaxAllowedPacket {
+		// Ask the server. It hangs up on a statement that it finds too large, which looks as if it were away.
+		cfg.MaxAllowedPacket = 0
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Params)) {
+		if slices.Contains(overruled, strings.ToLower(name)) {
+			warn(true, "%s is ignored: rollbackd sets its own", name)
+			delete(cfg.Params, name)
+		}
+	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, o.DialTimeout)
+	cfg.ReadTimeout = cmp.Or(cfg.ReadTimeout, o.ReadTimeout)
+	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, o.WriteTimeout)
+	if cfg.ReadTimeout <= o.LockWait {
+		warn(true, "readTimeout=%v is not longer than a wait for a lock may take (%v): such a wait breaks the connection",
+			cfg.ReadTimeout, o.LockWait)
+	}
+	program := "program_name:" + strings.NewReplacer(",", "_", ":", "_").Replace(o.Program)
+	cfg.ConnectionAttributes = strings.TrimPrefix(cfg.ConnectionAttributes+","+program, ",")
+	return warnings
+}

@@ -1,0 +1,224 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
+	dsn := stack.MySQL(t)
+	contrary := "clientFoundRows=true&multiStatements=true&parseTime=false&loc=Local&checkConnLiveness=false" +
+		"&interpolateParams=false" +
+		"&time_zone=%27%2B09%3A00%27&sql_mode=%27%27&autocommit=0" +
+		"&innodb_lock_wait_timeout=77&lock_wait_timeout=78&tx_read_only=1" +
+		"&charset=latin1&collation=latin1_swedish_ci"
+	db, warnings, err := Open(t.Context(), dsn+separator(dsn)+contrary, Options{
+		Program: "rollbackd run host/1", LockWait: 3 * time.Second, MaxOpen: 7,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := poolOf(t, db)
+	defer pool.Close()
+
+	for _, word := range []string{"clientFoundRows", "multiStatements", "loc", "checkConnLiveness", "time_zone",
+		"sql_mode", "autocommit",
+		"mysql DSN: innodb_lock_wait_timeout", "mysql DSN: lock_wait_timeout", "tx_read_only", "collation"} {
+		if !strings.Contains(strings.Join(warnings, "\n"), word) {
+			t.Errorf("no warning of %s in %q", word, warnings)
+		}
+	}
+	var mode, zone, isolation, charset, program string
+	var wait, tableWait, auto int
+	if err := pool.QueryRow("SELECT @@sql_mode, @@time_zone, @@character_set_client, @@innodb_lock_wait_timeout, "+
+		"@@lock_wait_timeout, @@autocommit").
+		Scan(&mode, &zone, &charset, &wait, &tableWait, &auto); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(mode, "STRICT_ALL_TABLES") || zone != "+00:00" || charset != "utf8mb4" || wait != 3 ||
+		tableWait != 3 || auto != 1 {
+		t.Errorf("mode %q, zone %q, charset %q, lock waits %d and %d, autocommit %d", mode, zone, charset, wait, tableWait,
+			auto)
+	}
+	if err := pool.QueryRow("SELECT @@tx_isolation").Scan(&isolation); err != nil { // MariaDB's name
+		err = pool.QueryRow("SELECT @@transaction_isolation").Scan(&isolation) // MySQL's
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if isolation != "READ-COMMITTED" {
+		t.Errorf("isolation %s", isolation)
+	}
+	if pool.Stats().MaxOpenConnections != 7 {
+		t.Errorf("%d connections at most, want 7", pool.Stats().MaxOpenConnections)
+	}
+	err = pool.QueryRow("SELECT attr_value FROM performance_schema.session_connect_attrs WHERE processlist_id = " +
+		"CONNECTION_ID() AND attr_name = 'program_name'").Scan(&program)
+	if err == nil && program != "rollbackd run host/1" { // the table is empty where the performance schema is off
+		t.Errorf("program %q", program)
+	}
+	if _, err := pool.Exec("DO 1; DO 2"); err == nil {
+		t.Error("two statements in one text were run")
+	}
+	if n := prepared(t, pool); n != 0 {
+		t.Errorf("%d statements were prepared: each costs a round trip", n)
+	}
+	var at time.Time
+	if err := pool.QueryRow("SELECT CAST('2026-11-21 12:00:00' AS DATETIME)").Scan(&at); err != nil ||
+		at.Location() != time.UTC {
+		t.Errorf("time %v, %v", at, err)
+	}
+}
+
+func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
+	dsn := stack.MySQL(t)
+	pool := poolOf(t, open(t, dsn+separator(dsn)+"clientFoundRows=true"))
+	for _, text := range []string{"CREATE TABLE x (a INT)", "INSERT INTO x VALUES (1)"} {
+		if _, err := pool.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	res, err := pool.Exec("UPDATE x SET a = 1 WHERE a = 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := res.RowsAffected(); n != 0 || err != nil {
+		t.Errorf("%d rows, %v, want none", n, err)
+	}
+	if _, err := pool.Exec("INSERT INTO x VALUES ('nine')"); Classify(err) != FaultData {
+		t.Errorf("a value that does not fit = %v (%v), want it refused", err, Classify(err))
+	}
+}
+
+func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
+	for _, dsn := range []string{
+		"u:p@tcp(db:3306)/stock",
+		"u:p@tcp(db:3306)/stock?parseTime=true&timeout=1s&readTimeout=9s&tls=skip-verify&collation=utf8mb4_bin",
+	} {
+		db, warnings, err := Open(t.Context(), dsn, Options{})
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("%s: %v, %q", dsn, err, warnings)
+			continue
+		}
+		poolOf(t, db).Close()
+	}
+	db, warnings, err := Open(t.Context(), "u:p@tcp(db)/stock?readTimeout=2s", Options{LockWait: 2 * time.Second})
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "readTimeout") {
+		t.Errorf("a read timeout below the lock wait: %v, %q", err, warnings)
+	}
+	poolOf(t, db).Close()
+}
+
+func TestOpenDoesNotDial(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	db := open(t, "u:p@tcp("+listener.Addr().String()+")/stock")
+	if _, err := db.DB(); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := listener.Accept(); err == nil {
+		conn.Close()
+		t.Error("Open dialled")
+	}
+}
+
+func TestNoErrorHoldsThePassword(t *testing.T) {
+	const password = "s3cr"
+	for _, dsn := range []string{
+		"u:s3cr3t@tcp(db:3306)",
+		"u:s3cr/3t@tcp(db:3306)",
+		"u:s3cr@/3t@tcp(db:3306)",
+		"u:s3cr/3t",
+		"u:s3cr3t@tcp(db:3306/stock",
+		"u:s3cr3t@ftp/stock",
+		"u:s3cr3t@tcp(db:3306)/",
+		"u:s3cr3t@tcp(db:3306)/stock?timeout=5",
+		"u:s3cr3t@tcp(db:3306)/stock?tls=unknown",
+		"u:s3cr3t@tcp(db:3306)/stock?parseTime=perhaps",
+		"s3cr3t",
+		"",
+	} {
+		_, warnings, err := Open(t.Context(), dsn, Options{})
+		if err == nil {
+			t.Errorf("%s was taken", dsn)
+			continue
+		}
+		if all := err.Error() + strings.Join(warnings, ""); strings.Contains(all, password) || strings.Contains(all, "3t@") {
+			t.Errorf("%s: %s", dsn, all)
+		}
+	}
+	dsn := stack.MySQL(t)
+	user, rest, _ := strings.Cut(dsn, ":")
+	_, rest, _ = strings.Cut(rest, "@")
+	err := poolOf(t, open(t, user+":s3cr3t@"+rest)).Ping()
+	if err == nil || strings.Contains(err.Error(), password) || Classify(err) != FaultUnavailable {
+		t.Errorf("ping with a wrong password = %v", err)
+	}
+}
+
+func TestOpenRefusesNonsense(t *testing.T) {
+	for _, o := range []Options{{MaxOpen: -1}, {LockWait: time.Millisecond}, {ReadTimeout: -1}} {
+		if _, _, err := Open(t.Context(), "u:p@tcp(db)/stock", o); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+	}
+}
+
+func TestFrozenServerIsGivenUp(t *testing.T) {
+	dsn := stack.MySQL(t)
+	proxy := stack.Proxy(t, stack.Addr(t, dsn))
+	pool := poolOf(t, openWith(t, proxy.Through(dsn), Options{
+		LockWait: time.Second, ReadTimeout: 1100 * time.Millisecond, DialTimeout: time.Second,
+	}))
+	if err := pool.Ping(); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Hold(true)
+	defer proxy.Hold(false)
+	started := time.Now()
+	_, err := pool.Exec("DO 1")
+	if Classify(err) != FaultUnavailable || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("statement on a frozen server = %v (%v)", err, Classify(err))
+	}
+	if took := time.Since(started); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func separator(dsn string) string {
+	if strings.Contains(dsn, "?") {
+		return "&"
+	}
+	return "?"
+}
+
+// prepared counts the prepared statements of a session that has run one with an argument.
+func prepared(t *testing.T, pool *sql.DB) (n int) {
+	conn, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), "DO ?", 1); err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	if err := conn.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Com_stmt_prepare'").Scan(&name,
+		&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,91 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// sessionConnector gives every new connection its session settings. The driver could set variables itself, but not the
+// isolation level under one name: MariaDB 10.11 knows no transaction_isolation, MySQL 8 no tx_isolation.
+type sessionConnector struct {
+	driver.Connector
+	statements []string
+}
+
+func sessionStatements(o Options) []string {
+	// Strict: a value that does not fit is an error, never cut. All the rest is what MySQL 8 has by default, less what
+	// forbids a user's GROUP BY.
+	const mode = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+	// English: which index a duplicate met stands only in the text of the error.
+	//
+	// Two timeouts, because waits for rows follow the one, and waits for tables and their definitions (LOCK TABLES,
+	// ALTER TABLE, FLUSH TABLES WITH READ LOCK) the other, which is a day or a year by default.
+	//
+	// Read-write: the server's own default for new transactions may be read-only.
+	wait := int64(o.LockWait / time.Second)
+	return []string{
+		fmt.Sprintf("SET SESSION autocommit = 1, sql_mode = '%s', time_zone = '+00:00', lc_messages = 'en_US'"+
+			", innodb_lock_wait_timeout = %d, lock_wait_timeout = %d", mode, wait, wait),
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+	}
+}
+
+// Connect opens a connection and sets it up.
+func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range c.statements {
+		if err := execOn(ctx, conn, text); err != nil {
+			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
+		}
+	}
+	id, err := connectionID(ctx, conn)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
+	}
+	watched, err := watch(conn, id)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return watched, nil
+}
+
+func execOn(ctx context.Context, conn driver.Conn, text string) error {
+	e, ok := conn.(driver.ExecerContext)
+	if !ok {
+		return errors.New("the driver cannot execute a plain statement")
+	}
+	_, err := e.ExecContext(ctx, text, nil)
+	return err
+}
+
+// connectionID is the server's number of the connection, which the driver does not tell.
+func connectionID(ctx context.Context, conn driver.Conn) (int64, error) {
+	q, ok := conn.(driver.QueryerContext)
+	if !ok {
+		return 0, errors.New("the driver cannot run a plain query")
+	}
+	rows, err := q.QueryContext(ctx, "SELECT CONNECTION_ID()", nil)
+	if err != nil {
+		return 0, err
+	}
+	row := make([]driver.Value, 1)
+	if err := errors.Join(rows.Next(row), rows.Close()); err != nil {
+		return 0, err
+	}
+	switch id := row[0].(type) {
+	case int64:
+		return id, nil
+	case uint64:
+		return int64(id), nil
+	case []byte:
+		return strconv.ParseInt(string(id), 10, 64)
+	}
+	return 0, fmt.Errorf("CONNECTION_ID() is a %T", row[0])
+}

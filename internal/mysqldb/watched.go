@@ -1,0 +1,147 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// ErrNotCommitted means that a transaction's COMMIT was not sent, because an error had come with the rows of one of its
+// queries.
+var ErrNotCommitted = errors.New("the transaction had failed while rows were read, and is rolled back")
+
+// watch makes a transaction on conn refuse every statement after an error that came with the rows of a query. A
+// deadlock can come behind the column names of a locking read, where database/sql shows it to those who ask the rows
+// for their error, and to nobody else; MySQL has then rolled the transaction back, and what is executed next commits by
+// itself. It also tells the transaction's Activity; id is the server's number of the connection.
+func watch(conn driver.Conn, id int64) (driver.Conn, error) {
+	whole, ok := conn.(wholeConn)
+	if !ok {
+		return nil, fmt.Errorf("the driver's connection (%T) lacks a method that database/sql needs", conn)
+	}
+	return &watchedConn{wholeConn: whole, id: id}, nil
+}
+
+// wholeConn is all that database/sql looks for in go-sql-driver's connection: embedding less would hide the rest.
+type wholeConn interface {
+	driver.Conn
+	driver.Pinger
+	driver.ConnBeginTx
+	driver.QueryerContext
+	driver.ExecerContext
+	driver.ConnPrepareContext
+	driver.NamedValueChecker
+	driver.SessionResetter
+	driver.Validator
+}
+
+// wholeRows is the same for rows.
+type wholeRows interface {
+	driver.RowsNextResultSet
+	driver.RowsColumnTypeScanType
+	driver.RowsColumnTypeDatabaseTypeName
+	driver.RowsColumnTypeNullable
+	driver.RowsColumnTypePrecisionScale
+}
+
+type watchedConn struct {
+	wholeConn
+	id       int64
+	inTx     bool
+	failed   error     // of rows in this transaction
+	activity *Activity // of this transaction, nil if nobody asks
+}
+
+// BeginTx begins to watch.
+func (c *watchedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.wholeConn.BeginTx(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	c.inTx, c.failed = true, nil
+	c.activity, _ = ctx.Value(activityKey{}).(*Activity)
+	c.activity.on(c.id)
+	return &watchedTx{tx, c}, nil
+}
+
+// ExecContext executes a statement.
+func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if c.inTx && c.failed != nil {
+		return nil, c.failed
+	}
+	end := c.activity.begin(ctx, c.id, query)
+	res, err := c.wholeConn.ExecContext(ctx, query, args)
+	end(err)
+	return res, err
+}
+
+// QueryContext watches the rows of a transaction's query.
+func (c *watchedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if c.inTx && c.failed != nil {
+		return nil, c.failed
+	}
+	end := c.activity.begin(ctx, c.id, query)
+	rows, err := c.wholeConn.QueryContext(ctx, query, args)
+	end(err)
+	if err != nil || !c.inTx {
+		return rows, err
+	}
+	whole, ok := rows.(wholeRows)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("the driver's rows (%T) lack a method that database/sql needs", rows),
+			rows.Close())
+	}
+	return &watchedRows{whole, c, ctx, query}, nil
+}
+
+type watchedTx struct {
+	driver.Tx
+	conn *watchedConn
+}
+
+// Commit sends no COMMIT after an error: it might commit what came after MySQL had rolled back.
+func (t *watchedTx) Commit() error {
+	t.conn.inTx, t.conn.activity = false, nil
+	if failed := t.conn.failed; failed != nil {
+		return errors.Join(fmt.Errorf("%w: %w", ErrNotCommitted, failed), t.Tx.Rollback())
+	}
+	return t.Tx.Commit()
+}
+
+// Rollback rolls back.
+func (t *watchedTx) Rollback() error {
+	t.conn.inTx, t.conn.activity = false, nil
+	return t.Tx.Rollback()
+}
+
+type watchedRows struct {
+	wholeRows
+	conn *watchedConn
+	ctx  context.Context // of the query: it bounds the reading of its rows too
+	text string
+}
+
+func (r *watchedRows) note(err error) error {
+	if err != nil && !errors.Is(err, io.EOF) && r.conn.inTx && r.conn.failed == nil {
+		r.conn.failed = err
+	}
+	return err
+}
+
+// Next reads a row. The server may have to wait for a lock before it can send it.
+func (r *watchedRows) Next(dest []driver.Value) error {
+	end := r.conn.activity.begin(r.ctx, r.conn.id, r.text)
+	err := r.wholeRows.Next(dest)
+	if !errors.Is(err, io.EOF) {
+		end(err)
+	}
+	return r.note(err)
+}
+
+// NextResultSet goes on to the next result.
+func (r *watchedRows) NextResultSet() error { return r.note(r.wholeRows.NextResultSet()) }
+
+// Close reads what nobody asked for.
+func (r *watchedRows) Close() error { return r.note(r.wholeRows.Close()) }

@@ -1,0 +1,85 @@
+package mysqldb
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// world is a database of the test's own with a table and a row in it.
+type world struct {
+	t    testing.TB
+	dsn  string
+	pool *sql.DB
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	return newWorldOn(t, stack.MySQL(t))
+}
+
+func newWorldOn(t testing.TB, dsn string) *world {
+	t.Helper()
+	w := &world{t, dsn, poolOf(t, open(t, dsn))}
+	w.exec("CREATE TABLE goods (id INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
+	w.exec("INSERT INTO goods VALUES (1, 0)")
+	return w
+}
+
+func (w *world) exec(text string, args ...any) {
+	w.t.Helper()
+	if _, err := w.pool.ExecContext(w.t.Context(), text, args...); err != nil {
+		w.t.Fatalf("%s: %v", text, err)
+	}
+}
+
+func open(t testing.TB, dsn string) *gorm.DB {
+	t.Helper()
+	return openWith(t, dsn, Options{})
+}
+
+func openWith(t testing.TB, dsn string, o Options) *gorm.DB {
+	t.Helper()
+	db, _, err := Open(t.Context(), dsn, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := poolOf(t, db)
+	t.Cleanup(func() { pool.Close() })
+	return db
+}
+
+func poolOf(t testing.TB, db *gorm.DB) *sql.DB {
+	t.Helper()
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+func wantError(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) || (want == nil && err != nil) {
+		t.Errorf("%s = %v, want %v", what, err, want)
+	}
+}
+
+// await waits for a condition of the servers.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(time.Minute); !ok(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}

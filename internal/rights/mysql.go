@@ -1,0 +1,74 @@
+package rights
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// TableRight is one privilege on one table of MySQL. An empty Table means the schema with all its tables.
+type TableRight struct {
+	Table, Privilege string
+	By               []Role // who needs it
+}
+
+// everybody reads the log.
+var everybody = []Role{Daemon, Retention, Compensation, Webhook, CLI}
+
+// MySQL lists what the roles need there, a table's privileges side by side. Retention deletes stories with their rows
+// and notes how far it came; the webhook notes up to which letter it told.
+func MySQL(n Names, roles ...Role) []TableRight {
+	event, meta := n.LogTable+"_event", "rollbackd_meta"
+	all := []TableRight{
+		{"", "SELECT", []Role{Migrate}},
+		{"", "INSERT", []Role{Migrate}},
+		{"", "CREATE", []Role{Migrate}},
+		{"", "ALTER", []Role{Migrate}},
+		{"", "INDEX", []Role{Migrate}},
+		{"", "CREATE VIEW", []Role{Migrate}},
+		{"", "DROP", []Role{Migrate}}, // to replace the view
+		{n.LogTable, "SELECT", everybody},
+		{n.LogTable, "INSERT", []Role{Daemon, Compensation, CLI}},
+		{n.LogTable, "UPDATE", []Role{Daemon, Compensation, CLI}},
+		{n.LogTable, "DELETE", []Role{Daemon, Retention}}, // the daemon takes the rows of the blamed out of a transaction
+		{event, "SELECT", []Role{Retention, Compensation, Webhook, CLI}},
+		{event, "INSERT", []Role{Daemon, Compensation, CLI}},
+		{event, "DELETE", []Role{Retention}},
+		{meta, "SELECT", everybody},
+		{meta, "INSERT", []Role{Retention, Webhook}},
+		{meta, "UPDATE", []Role{Retention, Webhook}},
+		{"rollbackd_schema", "SELECT", everybody},
+	}
+	if n.Stock {
+		all = append(all, []TableRight{
+			{"stock", "SELECT", []Role{Daemon, CLI}},
+			{"stock", "UPDATE", []Role{Daemon}},
+			{"stock_reservation", "SELECT", []Role{Daemon, CLI}},
+			{"stock_reservation", "INSERT", []Role{Daemon}},      // a refusal, with EMPTY_ROLLBACK=refuse
+			{"stock_reservation", "UPDATE", []Role{Daemon, CLI}}, // reconcile --adopt locks what it reads
+		}...)
+	}
+	return slices.DeleteFunc(all, func(r TableRight) bool { return !needed(r.By, roles) })
+}
+
+// Grants are the statements that give the rights on a schema to an account, which must exist. MySQL grants nothing on a
+// table that does not exist: migrate first.
+func Grants(rights []TableRight, schema, account string) []string {
+	var tables []string
+	privileges := map[string][]string{}
+	for _, r := range rights {
+		if len(privileges[r.Table]) == 0 {
+			tables = append(tables, r.Table)
+		}
+		privileges[r.Table] = append(privileges[r.Table], r.Privilege)
+	}
+	statements := make([]string, len(tables))
+	for i, table := range tables {
+		on := "*"
+		if table != "" {
+			on = "`" + table + "`"
+		}
+		statements[i] = fmt.Sprintf("GRANT %s ON `%s`.%s TO %s", strings.Join(privileges[table], ", "), schema, on, account)
+	}
+	return statements
+}

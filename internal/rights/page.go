@@ -1,0 +1,63 @@
+package rights
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Markdown is the part of docs/rights.md that is made from the list, for an installation with these names.
+func Markdown(n Names) string {
+	var b strings.Builder
+	work := slices.DeleteFunc(Roles(), func(r Role) bool { return r == Migrate })
+
+	b.WriteString("## MySQL\n\n```sql\n" +
+		"CREATE USER 'rollbackd_migrate'@'%' IDENTIFIED BY 'PASSWORD';\n")
+	for _, grant := range Grants(MySQL(n, Migrate), "shop", "'rollbackd_migrate'@'%'") {
+		b.WriteString(grant + ";\n")
+	}
+	b.WriteString("-- after the first `consumer migrate`: nothing can be granted on a table that does not exist\n" +
+		"CREATE USER 'rollbackd'@'%' IDENTIFIED BY 'PASSWORD';\n")
+	for _, grant := range Grants(MySQL(n, work...), "shop", "'rollbackd'@'%'") {
+		b.WriteString(grant + ";\n")
+	}
+	b.WriteString("```\n\n| table | right | needed by |\n|---|---|---|\n")
+	for _, r := range MySQL(n, Roles()...) {
+		table := "`" + r.Table + "`"
+		if r.Table == "" {
+			table = "the schema"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", table, r.Privilege, words(r.By))
+	}
+
+	b.WriteString("\n## Redis\n\n```\n" + ACLText(Redis(work...), "rollbackd", "PASSWORD") +
+		"\n```\n\nA cluster's account also needs `+" + strings.Join(RedisCluster(), "` and `+") + "`.\n\n" +
+		"| command | for | needed by |\n|---|---|---|\n")
+	for _, c := range Redis(work...) {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", strings.ReplaceAll(c.Name, "|", `\|`), c.For, words(c.By))
+	}
+
+	b.WriteString("\n## RabbitMQ\n\n```\n")
+	for _, account := range []struct {
+		name  string
+		roles []Role
+	}{{"rollbackd_migrate", []Role{Migrate}}, {"rollbackd", work}} {
+		list := RabbitMQ(n, account.roles...)
+		fmt.Fprintf(&b, "rabbitmqctl add_user %s 'PASSWORD'\n", account.name)
+		fmt.Fprintf(&b, "rabbitmqctl set_permissions -p / %s \\\n  '%s' \\\n  '%s' \\\n  '%s'\n", account.name,
+			Pattern(list, Configure), Pattern(list, Write), Pattern(list, Read))
+	}
+	b.WriteString("```\n\n| permission | on | needed by |\n|---|---|---|\n")
+	for _, r := range RabbitMQ(n, Roles()...) {
+		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", r.Permission, r.Name, words(r.By))
+	}
+	return b.String()
+}
+
+func words(roles []Role) string {
+	text := make([]string, len(roles))
+	for i, r := range roles {
+		text[i] = string(r)
+	}
+	return strings.Join(text, ", ")
+}

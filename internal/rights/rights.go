@@ -1,0 +1,36 @@
+// Package rights is the one list of what rollbackd must be allowed to do on MySQL, Redis and RabbitMQ, and for what.
+// The documentation, the checks of doctor and a test that runs everything under exactly these rights are made from
+// it.
+//
+// What belongs here: the list, and its forms as statements for an administrator. What does not: asking a server
+// (internal/doctor).
+package rights
+
+import "slices"
+
+// Role is a part of rollbackd that needs rights. One account may have several.
+type Role string
+
+// The roles.
+const (
+	Daemon       Role = "daemon"       // consumer run
+	Retention    Role = "retention"    // consumer run with LOG_RETENTION, which is the default; consumer log prune
+	Compensation Role = "compensation" // consumer run with COMPENSATE_AFTER
+	Webhook      Role = "webhook"      // consumer run with DEAD_LETTER_WEBHOOK
+	CLI          Role = "cli"          // consumer dlq, log, reconcile, publish, doctor
+	Migrate      Role = "migrate"      // consumer migrate
+)
+
+// Roles returns all of them.
+func Roles() []Role { return []Role{Daemon, Retention, Compensation, Webhook, CLI, Migrate} }
+
+// Names are the names on the servers, as the settings have them.
+type Names struct {
+	LogTable, Exchange, Queue string
+	Stock                     bool // the built-in handler with its tables is in use
+}
+
+// needed reports whether one of the roles is among those that need something.
+func needed(by, roles []Role) bool {
+	return slices.ContainsFunc(roles, func(r Role) bool { return slices.Contains(by, r) })
+}

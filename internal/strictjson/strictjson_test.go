@@ -1,0 +1,281 @@
+package strictjson_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/strictjson"
+)
+
+func nested(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
+
+// documents are bodies and why they are refused; "" means that they are not.
+var documents = []struct{ body, why string }{
+	{`{}`, ""}, {`[]`, ""}, {`""`, ""}, {"true", ""}, {"false", ""}, {"null", ""},
+	{"0", ""}, {"-0", ""}, {"10", ""}, {"-1.50e+07", ""}, {"1E-2", ""}, {"0e0", ""},
+	{" \t\r\n{ \"a\" : [ 1 , 2 ] , \"b\" : { } } \n", ""},
+	{`"\"\\\/\b\f\n\r\t\u00e9\u20AC\ud83d\ude00\u0000\uffff"`, ""},
+	{"\"訂單 é 😀 \u007f\ufffd\"", ""},
+	{`{"a":1,"A":1,"a ":1,"á":1}`, ""}, {`{"":1," ":2}`, ""},
+	{`[{"a":1},{"a":1},{"b":{"a":1},"a":2}]`, ""}, // the same name, in other objects
+	{`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"j":10}`, ""},
+	{nested(strictjson.MaxDepth), ""},
+	{`"` + strings.Repeat("x", strictjson.MaxBytes-2) + `"`, ""},
+
+	{"", "the body is empty"},
+	{" \n", "byte 2: want a value, found the end"},
+	{"\ufeff{}", "the body begins with a byte order mark"},
+	{"\"\xff\"", "the body is not UTF-8: byte 1"},
+	{"\"\xed\xa0\x80\"", "the body is not UTF-8: byte 1"}, // a surrogate, encoded
+	{"{}\x80", "the body is not UTF-8: byte 2"},
+	{`"` + strings.Repeat("x", strictjson.MaxBytes-1) + `"`, "the body has 262145 bytes, may have 262144"},
+	{nested(strictjson.MaxDepth + 1), "byte 1000: nested deeper than 1000"},
+	{strings.Repeat(`{"":`, strictjson.MaxDepth+1), "byte 4000: nested deeper than 1000"},
+
+	{`{"a":1,"a":1}`, `byte 7: field "a" comes twice`},
+	{`{"a":1,"\u0061":1}`, `byte 7: field "a" comes twice`},
+	{`{"\u0061":1,"a":1}`, `byte 12: field "a" comes twice`},
+	{`{"\u0061":1,"b":1,"\u0061":1}`, `byte 18: field "a" comes twice`},
+	{`{"\ud83d\ude00":1,"😀":1}`, `byte 18: field "😀" comes twice`},
+	{`{"":1,"":1}`, `byte 6: field "" comes twice`},
+	{`[{"x":[{"b":1,"a":{},"b":2}]}]`, `byte 21: field "b" comes twice`},
+	{`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"a":1}`, `byte 55: field "a" comes twice`},
+	{`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"i":1}`, `byte 55: field "i" comes twice`},
+	{`{"` + strings.Repeat("n", 90) + `":1,"` + strings.Repeat("n", 90) + `":1}`, `byte 96: field "` + strings.Repeat("n",
+		40) + `…" comes twice`},
+
+	{`"\ud800"`, "byte 1: half a surrogate pair"},
+	{`"\ud800x"`, "byte 1: half a surrogate pair"},
+	{`"\ud800\n"`, "byte 1: half a surrogate pair"},
+	{`"\ud800\u0041"`, "byte 1: half a surrogate pair"},
+	{`"\ud800\ud800\udc00"`, "byte 1: half a surrogate pair"},
+	{`"a\udc00"`, "byte 2: half a surrogate pair"},
+	{`{"\udfff":1}`, "byte 2: half a surrogate pair"},
+	{`{"x":{"y":["\udc00\ud800"]}}`, "byte 12: half a surrogate pair"},
+
+	{`{} {}`, "byte 3: want the end of the body after the message, found '{'"},
+	{`1,`, "byte 1: want the end of the body after the message, found ','"},
+	{`01`, "byte 1: want the end of the body after the message, found '1'"},
+	{"{}\x00", `byte 2: want the end of the body after the message, found '\x00'`},
+
+	{`{`, "byte 1: want a field's name, found the end"},
+	{`{,}`, "byte 1: want a field's name, found ','"},
+	{`{1:2}`, "byte 1: want a field's name, found '1'"},
+	{`{'a':1}`, `byte 1: want a field's name, found '\''`},
+	{`{"a":1,}`, "byte 7: want a field's name, found '}'"},
+	{`{"a"}`, "byte 4: want a colon, found '}'"},
+	{`{"a" 1}`, "byte 5: want a colon, found '1'"},
+	{`{"a"`, "byte 4: want a colon, found the end"},
+	{`{"a":}`, "byte 5: want a value, found '}'"},
+	{`{"a":1`, "byte 6: want a comma or '}', found the end"},
+	{`{"a":1]`, "byte 6: want a comma or '}', found ']'"},
+	{`{"a":1/**/}`, "byte 6: want a comma or '}', found '/'"},
+	{`[`, "byte 1: want a value, found the end"},
+	{`[,1]`, "byte 1: want a value, found ','"},
+	{`[1,]`, "byte 3: want a value, found ']'"},
+	{`[1 2]`, "byte 3: want a comma or ']', found '2'"},
+	{`[1`, "byte 2: want a comma or ']', found the end"},
+	{`nul`, "byte 0: want a value, found 'n'"},
+	{`True`, "byte 0: want a value, found 'T'"},
+	{`+1`, "byte 0: want a value, found '+'"},
+	{`é`, "byte 0: want a value, found 'é'"},
+	{`-`, "byte 1: want a digit, found the end"},
+	{`-a`, "byte 1: want a digit, found 'a'"},
+	{`.5`, "byte 0: want a value, found '.'"},
+	{`1.`, "byte 2: want a digit, found the end"},
+	{`1.e1`, "byte 2: want a digit, found 'e'"},
+	{`1e`, "byte 2: want a digit, found the end"},
+	{`1e+`, "byte 3: want a digit, found the end"},
+	{`"a`, "byte 2: want the end of a string, found the end"},
+	{`"a\"`, "byte 4: want the end of a string, found the end"},
+	{"\"a\n\"", `byte 2: want no raw control character in a string, found '\n'`},
+	{`"\`, "byte 2: want an escape sequence, found the end"},
+	{`"\x41"`, "byte 2: want an escape sequence, found 'x'"},
+	{`"\u12"`, "byte 2: want an escape sequence, found 'u'"},
+	{`"\u+123"`, "byte 2: want an escape sequence, found 'u'"},
+}
+
+func TestABodyIsRefusedForItsOwnReason(t *testing.T) {
+	for _, d := range documents {
+		got := ""
+		if err := strictjson.Check([]byte(d.body)); err != nil {
+			got = err.Error()
+		}
+		if got != d.why {
+			t.Errorf("%.60s\n got %q\nwant %q", d.body, got, d.why)
+		}
+		if _, err := strictjson.Lookup([]byte(d.body), []string{"nothing"}); (err != nil) != (d.why != "") {
+			t.Errorf("%.60s: a pointer finds it %v, without one it is %q", d.body, err, d.why)
+		}
+		if d.why == "" && !json.Valid([]byte(d.body)) {
+			t.Errorf("%.60s is accepted, and no JSON", d.body)
+		}
+	}
+}
+
+func TestLookupReturnsTheValueAsItIsWritten(t *testing.T) {
+	const body = ` {"a":{"b":[1, {"c":-1.50} ,"x\u0041"]},"\u00e4":"\/","a/b":{"~":null,"":[ ]},"0":false} `
+	for _, test := range []struct{ pointer, want string }{
+		{"", strings.TrimSpace(body)},
+		{"/a/b/0", "1"}, {"/a/b/1", `{"c":-1.50}`}, {"/a/b/1/c", "-1.50"}, {"/a/b/2", `"x\u0041"`},
+		{"/ä", `"\/"`}, {"/a~1b/~0", "null"}, {"/a~1b/", "[ ]"}, {"/0", "false"},
+		{"/A", ""}, {"/a/b/3", ""}, {"/a/b/01", ""}, {"/a/b/+1", ""}, {"/a/b/-", ""}, {"/a/b/-1", ""}, {"/a/b/0/0", ""},
+		{"/ä/", ""},
+	} {
+		if got, err := strictjson.Lookup([]byte(body), steps(test.pointer)); err != nil || string(got) != test.want {
+			t.Errorf("%s: %q, %v; want %q", test.pointer, got, err, test.want)
+		}
+	}
+}
+
+func TestNaturalReadsIntegerLiteralsOnly(t *testing.T) {
+	const most = 1<<63 - 1
+	for body, want := range map[string]int64{
+		"1": 1, "120 ": 120, "7,": 7, "7]": 7, "7}": 7, "7\n": 7, "9223372036854775807": most,
+		"9223372036854775808": 0, "18446744073709551617": 0, "99999999999999999999": 0, "0": 0, "00": 0, "01": 0, "-1": 0,
+		"+1":  0,
+		"1.0": 0, "1e3": 0, "1x": 0, "1\x00": 0, `"1"`: 0, "null": 0,
+	} {
+		s, err := strictjson.New([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s
+		got, ok := s.Natural(most)
+		if got != want || ok != (want != 0) || !ok && !reflect.DeepEqual(s, before) {
+			t.Errorf("%q: %d %v, want %d; it stands at %+v", body, got, ok, want, s)
+		}
+	}
+}
+
+// A body of the greatest size is read or refused in time that its size explains.
+func TestALargeBodyIsNotSlow(t *testing.T) {
+	many := func(format string) string {
+		var b bytes.Buffer
+		for i := 0; b.Len() < strictjson.MaxBytes-100; i++ {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	for name, body := range map[string]string{
+		"names":          `{` + many(`"%d":1,`) + `"x":1}`,
+		"escaped names":  `{` + many(`"\u0061%d":1,`) + `"x":1}`,
+		"objects":        `[` + many(`{"0":0,"1":1,"2":2,"3":3,"4":4,"5":5,"6":6,"7":7,"8":%d},`) + `1]`,
+		"elements":       `[` + many(`%d,`) + `1]`,
+		"escapes":        `"` + strings.Repeat(`\u0041`, strictjson.MaxBytes/6-10) + `"`,
+		"depth":          nested(strictjson.MaxDepth),
+		"depth, refused": nested(strictjson.MaxBytes / 2),
+	} {
+		begin := time.Now()
+		_, err := strictjson.Lookup([]byte(body), []string{"x"})
+		if took := time.Since(begin); took > 500*time.Millisecond || err != nil && name != "depth, refused" {
+			t.Errorf("%s: %d bytes took %v, %v", name, len(body), took, err)
+		}
+	}
+}
+
+// steps splits a pointer: ~1 stands for a slash and ~0 for ~.
+func steps(pointer string) (steps []string) {
+	if pointer == "" {
+		return nil
+	}
+	for step := range strings.SplitSeq(pointer[1:], "/") {
+		steps = append(steps, strings.NewReplacer("~1", "/", "~0", "~").Replace(step))
+	}
+	return steps
+}
+
+// FuzzScanner holds the scanner against encoding/json: it takes nothing that encoding/json refuses, finds at a pointer
+// what stands there in the decoded document, and takes what encoding/json writes, within the limits.
+func FuzzScanner(f *testing.F) {
+	for _, d := range documents {
+		if len(d.body) < 1000 {
+			f.Add([]byte(d.body), "/a/0")
+		}
+	}
+	f.Add([]byte(`{"a":[{"b":"\ud83d\ude00"}]}`), "/a/0/b")
+	f.Fuzz(func(t *testing.T, body []byte, pointer string) {
+		path := steps("/" + pointer)
+		value, err := strictjson.Lookup(body, path)
+		if check := strictjson.Check(body); fmt.Sprint(check) != fmt.Sprint(err) {
+			t.Fatalf("%v with a pointer, %v without", err, check)
+		}
+		var all any
+		decodeErr := unmarshal(body, &all)
+		if err != nil {
+			if len(err.Error()) > 300 {
+				t.Fatalf("the error has %d bytes", len(err.Error()))
+			}
+			if decodeErr == nil {
+				takesWhatIsWritten(t, all)
+			}
+			return
+		}
+		if decodeErr != nil {
+			t.Fatalf("accepted what encoding/json refuses: %v", decodeErr)
+		}
+		want, found := at(all, path)
+		if found != (value != nil) {
+			t.Fatalf("found %q, encoding/json %v", value, want)
+		}
+		var got any
+		if found && (unmarshal(value, &got) != nil || !reflect.DeepEqual(got, want)) {
+			t.Fatalf("found %q, encoding/json %v", value, want)
+		}
+		if text, ok := want.(string); ok {
+			if unquoted, err := strictjson.Unquote(value); unquoted != text || err != nil {
+				t.Fatalf("unquoted %q as %q, %v", value, unquoted, err)
+			}
+		}
+	})
+}
+
+// takesWhatIsWritten: encoding/json writes each name once, valid UTF-8 and whole surrogate pairs.
+func takesWhatIsWritten(t *testing.T, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := strictjson.Check(body); err != nil && len(body) <= strictjson.MaxBytes &&
+		!strings.Contains(err.Error(), "nested deeper") {
+		t.Fatalf("refused %q: %v", body, err)
+	}
+}
+
+func unmarshal(body []byte, to *any) error {
+	if !json.Valid(body) { // a Decoder takes trailing data
+		return strconv.ErrSyntax
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	return d.Decode(to)
+}
+
+// at walks through a decoded document.
+func at(v any, path []string) (any, bool) {
+	for _, step := range path {
+		switch in := v.(type) {
+		case map[string]any:
+			next, ok := in[step]
+			if !ok {
+				return nil, false
+			}
+			v = next
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || strconv.Itoa(i) != step || i < 0 || i >= len(in) {
+				return nil, false
+			}
+			v = in[i]
+		default:
+			return nil, false
+		}
+	}
+	return v, true
+}
