@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // BenchmarkCollect measures taking and acking in batches of 500, without the time that publishing takes.
@@ -18,7 +18,11 @@ func BenchmarkCollect(b *testing.B) {
 	defer p.Close(b.Context()) //nolint:errcheck // nothing is left to lose
 	batch := make([]rabbit.Publishing, 1000)
 	for i := range batch {
-		batch[i] = rabbit.Publishing{Key: q, Message: rabbit.Message{MessageID: fmt.Sprint(i), Body: make([]byte, 120), Headers: rabbit.Table{"x-message-key": "k"}}}
+		batch[i] = rabbit.Publishing{
+			Key: q, Message: rabbit.Message{
+				MessageID: fmt.Sprint(i), Body: make([]byte, 120), Headers: rabbit.Table{"x-message-key": "k"},
+			},
+		}
 	}
 	for sent := 0; sent < b.N; sent += len(batch) {
 		for _, err := range p.Publish(b.Context(), batch) {
@@ -47,4 +51,38 @@ func BenchmarkCollect(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkPublish measures confirmed publishing of copies in batches of 500 by four lanes.
+func BenchmarkPublish(b *testing.B) {
+	broker := stack.AMQP(b)
+	q := broker.Name("bench")
+	broker.DeclareQueue(q, rabbit.Table{"x-queue-type": "quorum"})
+	p := rabbit.NewPublisher(config(broker.URL))
+	defer p.Close(b.Context()) //nolint:errcheck // nothing is left to lose
+	batch := make([]rabbit.Publishing, 500)
+	for i := range batch {
+		batch[i] = rabbit.Publishing{
+			Key: q, Message: rabbit.Message{
+				MessageID: fmt.Sprint(i), Body: make([]byte, 120), Headers: rabbit.Table{"x-message-key": "k"},
+			},
+		}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.SetParallelism(2)
+	b.RunParallel(func(pb *testing.PB) {
+		for n, more := 0, true; more; n = 0 {
+			for n < len(batch) && pb.Next() {
+				n++
+			}
+			more = n == len(batch)
+			for _, err := range p.Publish(b.Context(), batch[:n]) {
+				if err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		}
+	})
 }

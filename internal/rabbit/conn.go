@@ -18,14 +18,19 @@ import (
 type Config struct {
 	// URLs are tried one after the other, beginning at a random one. A heartbeat in a URL overrides Heartbeat.
 	URLs []string
+	// Current, if set, gives the URLs before each connection in place of URLs: their passwords may have changed.
+	Current func() []string
 	// Name is shown beside the connection on the management page: see ConnectionName.
 	Name string
 	// Heartbeat, in whole seconds: a broker that is silent for one and a half of it is given up. 10s.
 	Heartbeat time.Duration
 	// DialTimeout bounds one attempt at one URL, and any single question to the broker (open, declare, consume). 10s.
 	DialTimeout time.Duration
-	// ConfirmTimeout bounds how long a publish may go without any progress: a confirmation, or bytes taken by the broker. 10s.
+	// ConfirmTimeout bounds how long a publish may go without any progress: a confirmation, or bytes taken by the broker.
+	// 10s.
 	ConfirmTimeout time.Duration
+	// Budget, if set, bounds what the subscriptions of this and other connections have in hand.
+	Budget *Budget
 	// CloseTimeout bounds an orderly farewell; after it the socket is closed. 3s.
 	CloseTimeout time.Duration
 }
@@ -76,6 +81,9 @@ type Conn struct {
 // The error names every address that was tried and why it failed, never a password.
 func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	cfg = cfg.withDefaults()
+	if cfg.Current != nil {
+		cfg.URLs = cfg.Current()
+	}
 	endpoints, err := parseURLs(cfg.URLs)
 	if err != nil {
 		return nil, err
@@ -101,20 +109,18 @@ func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
 	defer cancel()
 	var sock *socket
 	unwatch := func() bool { return true }
-	client, err := amqp.DialConfig(e.raw, amqp.Config{
+	client, err := amqp.DialConfig(e.withoutTLS(), amqp.Config{
 		Locale:    "en_US",
 		Heartbeat: cfg.Heartbeat,
 		Properties: Table{
 			"product": "rollbackd", "platform": "Go", "connection_name": cfg.Name,
 		},
 		Recovery: nil, // in-place recovery restarts delivery tags: a late ack would delete another message
-		Dial: func(network, addr string) (net.Conn, error) {
-			var dialer net.Dialer
-			c, err := dialer.DialContext(ctx, network, addr)
-			if err != nil {
+		Dial: func(network, _ string) (net.Conn, error) {
+			var err error
+			if sock, err = connect(ctx, network, e); err != nil {
 				return nil, err
 			}
-			sock = &socket{Conn: c}
 			unwatch = context.AfterFunc(ctx, sock.abort)
 			return sock, nil
 		},
@@ -128,6 +134,7 @@ func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
 		}
 		return nil, translate(err)
 	}
+	sock.frames.agreed(client.Config.FrameSize)
 	c := &Conn{amqp: client, socket: sock, cfg: cfg, where: e.where, done: make(chan struct{})}
 	closes := client.NotifyClose(make(chan *amqp.Error, 1))
 	blocks := client.NotifyBlocked(make(chan amqp.Blocking, 8))
@@ -135,7 +142,8 @@ func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
 	return c, nil
 }
 
-// watchEnd notes why the connection ended and whether the broker blocks publishers. The client closes both channels at the end.
+// watchEnd notes why the connection ended and whether the broker blocks publishers. The client closes both channels at
+// the end.
 func (c *Conn) watchEnd(closes <-chan *amqp.Error, blocks <-chan amqp.Blocking) {
 	defer close(c.done)
 	for {
@@ -194,8 +202,8 @@ func (c *Conn) ServerVersion() string {
 	return ""
 }
 
-// Close says goodbye, within CloseTimeout, and waits for the connection's goroutines. Everything unacked goes back to its
-// queue. Closing twice is harmless.
+// Close says goodbye, within CloseTimeout, and waits for the connection's goroutines. Everything unacked goes back to
+// its queue. Closing twice is harmless.
 func (c *Conn) Close() error {
 	late := time.AfterFunc(c.cfg.CloseTimeout, c.socket.abort)
 	defer late.Stop()
@@ -208,13 +216,14 @@ func (c *Conn) Close() error {
 	return fmt.Errorf("close the connection to RabbitMQ at %s: %w", c.where, translate(err))
 }
 
-// ask runs one question to the broker. The client waits for an answer without any bound, so when ctx or DialTimeout ends
-// first, the whole connection is given up: its state is unknown then.
+// ask runs one question to the broker. The client waits for an answer without any bound, so when ctx or DialTimeout
+// ends first, the whole connection is given up: its state is unknown then.
 func (c *Conn) ask(ctx context.Context, what string, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.DialTimeout, fmt.Errorf("RabbitMQ at %s gave no answer in %v", c.where, c.cfg.DialTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.DialTimeout, fmt.Errorf("RabbitMQ at %s gave no answer in %v",
+		c.where, c.cfg.DialTimeout))
 	defer cancel()
 	unwatch := context.AfterFunc(ctx, c.socket.abort)
 	err := f()
@@ -222,7 +231,7 @@ func (c *Conn) ask(ctx context.Context, what string, f func() error) error {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, translate(err))
+		return fmt.Errorf("%s: %w", what, translateOpen(err))
 	}
 	return nil
 }
@@ -247,20 +256,6 @@ func (c *Conn) Depth(ctx context.Context, queue string) (ready, consumers int, e
 	})
 	return ready, consumers, err
 }
-
-// socket closes itself as soon as reading fails. The client notices a dead peer by its read deadline, but then waits for a
-// lock that a goroutine holds which is stuck in Write; on a frozen broker that would be for ever.
-type socket struct{ net.Conn }
-
-func (s *socket) Read(p []byte) (int, error) {
-	n, err := s.Conn.Read(p)
-	if err != nil {
-		s.abort()
-	}
-	return n, err
-}
-
-func (s *socket) abort() { _ = s.Conn.Close() }
 
 // Names for the client's positional booleans.
 const (

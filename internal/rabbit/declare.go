@@ -28,8 +28,9 @@ func (e *ArgumentError) Error() string {
 }
 
 // Declare makes exchange, queues and bindings, or checks that they are what rollbackd needs; running it again changes
-// nothing. Where the user may not configure (403) it only checks that the thing exists and says in the warnings that its
-// arguments are unchecked. Policies cannot be seen over AMQP. An existing thing with other arguments gives an ArgumentError.
+// nothing. Where the user may not configure (403) it only checks that the thing exists and says in the warnings that
+// its arguments are unchecked. Policies cannot be seen over AMQP. An existing thing with other arguments gives an
+// ArgumentError.
 func Declare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string, err error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
@@ -57,12 +58,13 @@ func Declare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string,
 	return warnings, nil
 }
 
-// Redeclare is [Declare] for a connection made anew in a process that has declared everything before: it looks whether all
-// is still there, and declares only when something is missing.
+// Redeclare is [Declare] for a connection made anew in a process that has declared everything before: it looks whether
+// all is still there, and declares only when something is missing.
 //
-// In a cluster, RabbitMQ 3.x answers a queue.bind only when every node agrees, even if the binding exists. While one node is
-// frozen, and until the others take it for gone a minute later, that is never; everything else works, the queues with a
-// leader on another node included. A consumer that insisted on its binding would stand still in a cluster that serves it.
+// In a cluster, RabbitMQ 3.x answers a queue.bind only when every node agrees, even if the binding exists. While one
+// node is frozen, and until the others take it for gone a minute later, that is never; everything else works, the
+// queues with a leader on another node included. A consumer that insisted on its binding would stand still in a cluster
+// that serves it.
 func Redeclare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string, err error) {
 	missing, err := Missing(ctx, c, t)
 	if err != nil || len(missing) == 0 {
@@ -71,7 +73,8 @@ func Redeclare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []strin
 	return Declare(ctx, c, t)
 }
 
-// Missing lists the queues and the exchange that do not exist, each as `queue "NAME"` or `exchange "NAME"`; `consumer migrate` makes them.
+// Missing lists the queues and the exchange that do not exist, each as `queue "NAME"` or `exchange "NAME"`; `consumer
+// migrate` makes them.
 func Missing(ctx context.Context, c *Conn, t TopologyConfig) ([]string, error) {
 	var missing []string
 	for _, step := range t.steps() {
@@ -155,7 +158,8 @@ func versionWarnings(version string) ([]string, error) {
 	case major < 3 || major == 3 && minor < 10:
 		return nil, fmt.Errorf("RabbitMQ %s dead-letters at most once; 3.10 or later is needed", version)
 	case major == 3 && minor < 12:
-		return []string{fmt.Sprintf("RabbitMQ %s dead-letters at least once only with the feature flag stream_queue; check `rabbitmqctl list_feature_flags`", version)}, nil
+		return []string{fmt.Sprintf("RabbitMQ %s dead-letters at least once only with the feature flag stream_queue; check "+
+			"`rabbitmqctl list_feature_flags`", version)}, nil
 	}
 	return nil, nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 const secret = "s3cr3t"
@@ -55,7 +55,8 @@ func TestDialTriesTheNextURL(t *testing.T) {
 	}
 	cfg.URLs = []string{dead, mute}
 	_, err := rabbit.Dial(t.Context(), cfg)
-	if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "127.0.0.1:1/vhost") || !strings.Contains(err.Error(), "no answer in 2s") {
+	if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "127.0.0.1:1/vhost") ||
+		!strings.Contains(err.Error(), "no answer in 2s") {
 		t.Errorf("Dial = %v", err)
 	}
 }
@@ -81,7 +82,8 @@ func TestWrongPasswordIsNotShown(t *testing.T) {
 	}
 	u.User = url.UserPassword("nobody", secret+"@/")
 	_, err = rabbit.Dial(t.Context(), config(u.String()))
-	if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "username or password not allowed") {
+	if err == nil || strings.Contains(err.Error(), secret) ||
+		!strings.Contains(err.Error(), "username or password not allowed") {
 		t.Errorf("Dial = %v", err)
 	}
 }
@@ -92,7 +94,9 @@ func TestConnectionBearsItsName(t *testing.T) {
 	dial(t, b.URL)
 	want := rabbit.ConnectionName("test")
 	// Connections of other tests may be closing, and have no properties.
-	got := b.Eval(fmt.Sprintf(`[] =/= [P || [{client_properties, P}] <- rabbit_networking:connection_info_all([client_properties]), is_list(P), lists:member({<<"connection_name">>, longstr, <<%q>>}, P)]`, want))
+	got := b.Eval(fmt.Sprintf(`[] =/= [P || [{client_properties, P}] <- `+
+		`rabbit_networking:connection_info_all([client_properties]), is_list(P), lists:member({<<"connection_name">>, `+
+		`longstr, <<%q>>}, P)]`, want))
 	if got != "true" {
 		t.Errorf("no connection named %q: %s", want, got)
 	}
@@ -102,8 +106,10 @@ func TestURLErrorsExplainWithoutQuoting(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{
 		"", "localhost", "http://u:" + secret + "@h/", "amqp://u:" + secret + "%zz@h/", "amqp://u:" + secret + "/x@h/v",
-		"amqp://u:12/" + secret + "@h/v", "amqp://u:12?" + secret + "@h/v", "amqp://u:12#" + secret + "@h/v", "amqp://u:" + secret + " x@h/v",
-		"amqp://u:" + secret + "@h:0/v", "amqp://u:" + secret + "@h:99999/v", "amqp://u:" + secret + "@h/v?heartbeat=often", "amqp://u:" + secret + "[@h/v",
+		"amqp://u:12/" + secret + "@h/v", "amqp://u:12?" + secret + "@h/v", "amqp://u:12#" + secret + "@h/v", "amqp://u:" +
+			secret + " x@h/v",
+		"amqp://u:" + secret + "@h:0/v", "amqp://u:" + secret + "@h:99999/v", "amqp://u:" + secret + "@h/v?heartbeat=often",
+		"amqp://u:" + secret + "[@h/v",
 	} {
 		err := rabbit.CheckURL(raw)
 		if err == nil {
@@ -119,7 +125,8 @@ func TestURLErrorsExplainWithoutQuoting(t *testing.T) {
 		}
 	}
 	for raw, want := range map[string]string{
-		"amqp://": "localhost:5672/", "amqps://u:p%40%2F@h/v%2Fw": "h:5671/v/w", "amqp://h:1/": "h:1/", "amqp://u:p@[::1]:7/v?heartbeat=5": "[::1]:7/v",
+		"amqp://": "localhost:5672/", "amqps://u:p%40%2F@h/v%2Fw": "h:5671/v/w", "amqp://h:1/": "h:1/",
+		"amqp://u:p@[::1]:7/v?heartbeat=5": "[::1]:7/v",
 	} {
 		if err := rabbit.CheckURL(raw); err != nil || rabbit.Where(raw) != want {
 			t.Errorf("%s: %v, %s; want %s", raw, err, rabbit.Where(raw), want)

@@ -10,3 +10,32 @@ func FillSocket(s *Subscription) error {
 		}
 	}
 }
+
+// Held is what a subscription's deliveries in hand weigh, but for one that is larger than a share.
+func Held(s *Subscription) int64 {
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	return s.ledger.held
+}
+
+// Window is how many deliveries the consumer of the moment may have unsettled. For the goroutine that collects.
+func Window(s *Subscription) int { return s.window }
+
+// Open is how many deliveries a subscription remembers.
+func Open(s *Subscription) int {
+	s.ledger.mu.Lock()
+	defer s.ledger.mu.Unlock()
+	return len(s.ledger.open)
+}
+
+// TranslateOpen is what becomes of an error of the client on a connection that stood.
+var TranslateOpen = translateOpen
+
+// Where is what is shown of an AMQP URL: host, port and vhost.
+func Where(raw string) string {
+	e, err := parseURL(raw)
+	if err != nil {
+		return "an invalid URL"
+	}
+	return e.where
+}

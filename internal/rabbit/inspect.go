@@ -3,6 +3,9 @@ package rabbit
 import (
 	"context"
 	"errors"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Inspection is what Inspect found of one queue or exchange.
@@ -15,8 +18,8 @@ type Inspection struct {
 	Err              error // an ArgumentError, or why it could not be looked at
 }
 
-// Inspect compares exchange and queues with what rollbackd needs, and makes nothing: only what exists is declared, which
-// compares its arguments. AMQP shows no bindings and no policies. The error is that of the connection.
+// Inspect compares exchange and queues with what rollbackd needs, and makes nothing: only what exists is declared,
+// which compares its arguments. AMQP shows no bindings and no policies. The error is that of the connection.
 func Inspect(ctx context.Context, c *Conn, t TopologyConfig) ([]Inspection, error) {
 	var found []Inspection
 	queues := t.queues()
@@ -62,4 +65,33 @@ func (c *Conn) MayRead(ctx context.Context, queue string) error {
 		return err
 	}
 	return errors.Join(sub.Cancel(ctx), sub.Close())
+}
+
+// MayBind says whether this user may bind the queue to the exchange: it takes away a binding that nobody made, which
+// asks for the same rights and changes nothing.
+func (c *Conn) MayBind(ctx context.Context, queue, exchange string) error {
+	return c.onChannel(ctx, "unbind what is not bound", func(ch *amqp.Channel) error {
+		return ch.QueueUnbind(queue, "rollbackd.doctor."+uuid.NewString(), exchange, nil)
+	})
+}
+
+// MayPublish says whether this user may publish to the exchange. The message that it tries expires at no time that
+// can be read: the broker refuses it after it has looked at the right, and before it looks for queues.
+func (c *Conn) MayPublish(ctx context.Context, exchange string) error {
+	err := c.onChannel(ctx, "publish what cannot be taken", func(ch *amqp.Channel) error {
+		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+		const mandatory, immediate = true, true
+		key, m := "rollbackd.doctor."+uuid.NewString(), amqp.Publishing{Expiration: "never"}
+		if err := ch.PublishWithContext(ctx, exchange, key, mandatory, !immediate, m); err != nil {
+			return err
+		}
+		if e, ok := <-closed; ok {
+			return e
+		}
+		return amqp.ErrClosed
+	})
+	if hasCode(err, codePrecondition) {
+		return nil
+	}
+	return err
 }

@@ -8,8 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Table is a set of AMQP headers. Values arrive as any integer or float type, bool, string, []byte, time.Time, Decimal, nil,
-// []any or Table; a producer chooses which, so never assert one type: see [Int].
+// Table is a set of AMQP headers. Values arrive as any integer or float type, bool, string, []byte, time.Time, Decimal,
+// nil, []any or Table; a producer chooses which, so never assert one type: see [Int].
 type Table = amqp.Table
 
 // Decimal is AMQP's decimal header value.
@@ -43,11 +43,14 @@ type Message struct {
 // Delivery is one arrival of a message.
 type Delivery struct {
 	Message
-	Tag         uint64 // what Ack and Requeue name; unique within its subscription
-	Redelivered bool   // maybe seen before, nothing more
+	Tag         uint64    // what Ack and Requeue name; unique within its subscription
+	Redelivered bool      // maybe seen before, nothing more
+	Came        time.Time // to this process; RabbitMQ's consumer timeout counts from there
 	Exchange    string
 	RoutingKey  string
-	Count       int // how often it was delivered before, by x-delivery-count of quorum queues; 0 if unknown
+	// Count is how often it was delivered before, by x-delivery-count of quorum queues; 0 if unknown. At a first delivery
+	// that header is the producer's, or that of a queue it was in before: it counts for nothing.
+	Count int
 }
 
 func fromClient(d *amqp.Delivery) Delivery {
@@ -62,7 +65,7 @@ func fromClient(d *amqp.Delivery) Delivery {
 		},
 		Tag: d.DeliveryTag, Redelivered: d.Redelivered, Exchange: d.Exchange, RoutingKey: d.RoutingKey,
 	}
-	if v, ok := d.Headers["x-delivery-count"]; ok {
+	if v, ok := d.Headers[HeaderDeliveryCount]; ok && d.Redelivered { // RabbitMQ writes over a forged one only then
 		if n, ok := Int(v); ok && n > 0 {
 			m.Count = int(min(n, math.MaxInt32))
 		}
@@ -70,8 +73,8 @@ func fromClient(d *amqp.Delivery) Delivery {
 	return m
 }
 
-// Int reads a header value as an integer, whatever type it came in: any integer type, a float without a fraction, or decimal
-// text as string or bytes.
+// Int reads a header value as an integer, whatever type it came in: any integer type, a float without a fraction, or
+// decimal text as string or bytes.
 func Int(v any) (int64, bool) {
 	switch n := v.(type) {
 	case int64:

@@ -1,46 +1,57 @@
 package rabbit
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
-// outstanding knows which delivery tags of a channel wait to be settled. The broker closes a channel, with all its unacked
-// messages, when a tag is settled twice or was never delivered, and the client reports nothing; so it is refused here first.
-// Tags of a channel count up from 1 without gaps.
+// outstanding knows which delivery tags of a channel wait to be settled. The broker closes a channel, with all its
+// unacked messages, when a tag is settled twice or was never delivered, and the client reports nothing; so it is
+// refused here first. Tags of a channel count up from 1 without gaps. It is as large as what is open is scattered: one
+// delivery may stay unsettled while millions after it are settled.
 type outstanding struct {
-	floor uint64              // every tag below is settled
-	last  uint64              // the highest tag delivered
-	done  map[uint64]struct{} // settled tags at or above floor, out of order
+	last uint64 // the highest tag delivered
+	open []span // unsettled tags, in order
 }
 
-// delivered notes all tags up to last.
-func (o *outstanding) delivered(last uint64) { o.last = max(o.last, last) }
+// span is the tags from first to last.
+type span struct{ first, last uint64 }
 
-func (o *outstanding) settle(tag uint64, multiple bool) error {
-	_, done := o.done[tag]
-	if tag < o.floor || tag > o.last || done {
-		return fmt.Errorf("%w: %d", ErrNotOutstanding, tag)
-	}
-	switch {
-	case multiple:
-		for t := range o.done {
-			if t <= tag {
-				delete(o.done, t)
-			}
-		}
-		o.floor = tag + 1
-	case tag == o.floor:
-		o.floor++
+// delivered notes all tags up to last.
+func (o *outstanding) delivered(last uint64) {
+	switch n := len(o.open); {
+	case last <= o.last:
+		return
+	case n > 0 && o.open[n-1].last == o.last:
+		o.open[n-1].last = last
 	default:
-		if o.done == nil {
-			o.done = make(map[uint64]struct{})
-		}
-		o.done[tag] = struct{}{}
+		o.open = append(o.open, span{o.last + 1, last})
 	}
-	for len(o.done) > 0 {
-		if _, ok := o.done[o.floor]; !ok {
-			break
-		}
-		delete(o.done, o.floor)
-		o.floor++
+	o.last = last
+}
+
+// settle takes out a tag, with multiple every one before it as well, and says how many these were.
+func (o *outstanding) settle(tag uint64, multiple bool) (n uint64, err error) {
+	i, _ := slices.BinarySearchFunc(o.open, tag, func(s span, tag uint64) int { return cmp.Compare(s.last, tag) })
+	if i == len(o.open) || tag < o.open[i].first {
+		return 0, fmt.Errorf("%w: %d", ErrNotOutstanding, tag)
 	}
-	return nil
+	s := o.open[i]
+	var rest []span
+	if !multiple && s.first < tag {
+		rest = append(rest, span{s.first, tag - 1})
+	}
+	if tag < s.last {
+		rest = append(rest, span{tag + 1, s.last})
+	}
+	from, n := i, uint64(1)
+	if multiple {
+		from, n = 0, tag-s.first+1
+		for _, before := range o.open[:i] {
+			n += before.last - before.first + 1
+		}
+	}
+	o.open = slices.Replace(o.open, from, i+1, rest...)
+	return n, nil
 }

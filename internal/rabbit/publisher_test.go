@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func to(queue, id string) rabbit.Publishing {
@@ -24,20 +24,26 @@ func TestPublishedMessagesArriveWholeInOrderAndPersistent(t *testing.T) {
 	p := publisher(t, config(b.URL))
 	at := time.Unix(1_700_000_000, 0)
 	m := rabbit.Message{
-		Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr", ReplyTo: "reply",
-		Type: "tag", AppID: "app", Timestamp: at, Priority: 3, UserID: "somebody", Expiration: "rubbish", DeliveryMode: rabbit.Transient,
-		Headers: rabbit.Table{"int": 1 << 40, "map": map[string]any{"a": uint(1)}, "list": []any{map[string]any{}, []byte{1}, nil}},
+		Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr",
+		ReplyTo: "reply",
+		Type:    "tag", AppID: "app", Timestamp: at, Priority: 3, UserID: "somebody", Expiration: "rubbish",
+		DeliveryMode: rabbit.Transient,
+		Headers: rabbit.Table{
+			"int": 1 << 40, "map": map[string]any{"a": uint(1)}, "list": []any{map[string]any{}, []byte{1}, nil},
+		},
 	}
 	if err := p.Publish(t.Context(), []rabbit.Publishing{{Key: q, Message: m}})[0]; err != nil {
 		t.Fatal(err)
 	}
 	d := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]
-	if string(d.Body) != "b" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" || d.CorrelationID != "corr" ||
+	if string(d.Body) != "b" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" ||
+		d.CorrelationID != "corr" ||
 		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 {
 		t.Errorf("delivery = %+v", d)
 	}
 	if d.UserID != "" || d.Expiration != "" || d.DeliveryMode != rabbit.Persistent {
-		t.Errorf("UserID %q, Expiration %q, DeliveryMode %d; want none, none, persistent", d.UserID, d.Expiration, d.DeliveryMode)
+		t.Errorf("UserID %q, Expiration %q, DeliveryMode %d; want none, none, persistent", d.UserID, d.Expiration,
+			d.DeliveryMode)
 	}
 	if d.Headers["int"] != int64(1<<40) || d.Headers["map"].(rabbit.Table)["a"] != int64(1) {
 		t.Errorf("headers = %v", d.Headers)
@@ -63,8 +69,10 @@ func TestEachMessageGetsItsOwnVerdict(t *testing.T) {
 	}
 	deep.Headers = rabbit.Table{"deep": nested}
 	var batch []rabbit.Publishing
-	want := []error{nil, rabbit.ErrUnroutable, nil, rabbit.ErrUnsendable, rabbit.ErrUnsendable, rabbit.ErrUnsendable, rabbit.ErrUnsendable, nil, rabbit.ErrNacked, nil}
-	batch = append(batch, to(q, "1"), to(b.Name("nowhere"), "2"), to(q, "3"), long, huge, odd, deep, to(full, "fills it"), to(full, "over"), to(q, "last"))
+	want := []error{nil, rabbit.ErrUnroutable, nil, rabbit.ErrUnsendable, rabbit.ErrUnsendable, rabbit.ErrUnsendable,
+		rabbit.ErrUnsendable, nil, rabbit.ErrNacked, nil}
+	batch = append(batch, to(q, "1"), to(b.Name("nowhere"), "2"), to(q, "3"), long, huge, odd, deep, to(full, "fills it"),
+		to(full, "over"), to(q, "last"))
 	for i, err := range p.Publish(t.Context(), batch) {
 		if !errors.Is(err, want[i]) || (want[i] == nil) != (err == nil) {
 			t.Errorf("message %d (%.20q): %v, want %v", i, batch[i].MessageID, err, want[i])
@@ -120,7 +128,9 @@ func TestOneRefusedMessageIsBlamedAlone(t *testing.T) {
 		text   string
 	}{
 		{"missing exchange", rabbit.Publishing{Exchange: "nowhere", Key: q}, rabbit.ErrUnroutable, "no exchange 'nowhere'"},
-		{"header that the broker cannot read", rabbit.Publishing{Key: q, Message: rabbit.Message{Headers: rabbit.Table{"CC": "no list"}}}, rabbit.ErrUnsendable, "CC"},
+		{"header that the broker cannot read", rabbit.Publishing{
+			Key: q, Message: rabbit.Message{Headers: rabbit.Table{"CC": "no list"}},
+		}, rabbit.ErrUnsendable, "CC"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := publisher(t, config(b.URL))
@@ -155,6 +165,48 @@ func TestOversizedMessageIsBlamedAlone(t *testing.T) {
 		if large := i == 1 || i == 3; large && !errors.Is(err, rabbit.ErrUnsendable) || !large && err != nil {
 			t.Errorf("message %d: %v", i, err)
 		}
+	}
+}
+
+// A body that is too large makes the broker close the channel, and what it had not confirmed on it must be published
+// again. That happens once and not each time: what is known to be too large goes apart, until the limit is raised.
+func TestWhatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t *testing.T) {
+	t.Parallel()
+	s := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQConfig: "max_message_size = 100000"})
+	b := s.Broker(t)
+	q := b.Name("known")
+	b.DeclareQueue(q, quorum(nil))
+	p := publisher(t, config(b.URL))
+	large := to(q, "too large")
+	large.Body = make([]byte, 100_001)
+	if err := p.Publish(t.Context(), []rabbit.Publishing{large})[0]; !errors.Is(err, rabbit.ErrUnsendable) {
+		t.Fatalf("the large one: %v, want %v", err, rabbit.ErrUnsendable)
+	}
+	batch := make([]rabbit.Publishing, 500)
+	for range 5 {
+		for i := range batch {
+			batch[i] = to(q, "small")
+		}
+		batch[400] = large
+		for i, err := range p.Publish(t.Context(), batch) {
+			if i == 400 && !errors.Is(err, rabbit.ErrUnsendable) || i != 400 && err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+	}
+	if n := b.Depth(q); n != 5*499 {
+		t.Errorf("%d messages arrived, want %d", n, 5*499)
+	}
+	b.Eval("application:set_env(rabbit, max_message_size, 200000)")
+	for range 2 { // apart, and then among the others
+		for i, err := range p.Publish(t.Context(), []rabbit.Publishing{to(q, "small"), large}) {
+			if err != nil {
+				t.Errorf("message %d, when the limit is raised: %v", i, err)
+			}
+		}
+	}
+	if n := b.Depth(q); n != 5*499+4 {
+		t.Errorf("%d messages arrived, want %d", n, 5*499+4)
 	}
 }
 
@@ -227,7 +279,8 @@ func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
 	q := b.Name("frozen")
 	b.DeclareQueue(q, quorum(nil))
 	cfg := config(b.URL)
-	cfg.Heartbeat, cfg.ConfirmTimeout, cfg.DialTimeout, cfg.CloseTimeout = time.Second, time.Second, time.Second, 500*time.Millisecond
+	cfg.Heartbeat, cfg.ConfirmTimeout, cfg.DialTimeout, cfg.CloseTimeout = time.Second, time.Second, time.Second,
+		500*time.Millisecond
 	p := publisher(t, cfg)
 	publishN(t, p, q, 100)
 	c, err := rabbit.Dial(t.Context(), cfg)
@@ -275,7 +328,9 @@ func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
 	if err := s.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "published again", func() bool { return p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0] == nil })
+	eventually(t, "published again", func() bool {
+		return p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0] == nil
+	})
 }
 
 func TestStuckAcksEndWithTheHeartbeat(t *testing.T) {

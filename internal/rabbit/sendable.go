@@ -10,16 +10,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-const (
-	frameOverhead    = 8   // type, channel, size, end octet
-	headerFixedBytes = 14  // class, weight, body size, property flags
-	maxShortString   = 255 // AMQP properties, header names, exchange and routing key
-	maxDepth         = 30  // the client reads tables nested up to 32
-	maxElements      = 8192
-)
+const maxShortString = 255 // AMQP properties, header names, exchange and routing key
 
-// toClient turns a publishing into the client's form. What the client or the broker would answer by closing the channel, with
-// everybody's messages on it, is refused here with ErrUnsendable.
+// toClient turns a publishing into the client's form. What the client or the broker would answer by closing the
+// channel, with everybody's messages on it, is refused here with ErrUnsendable.
 func toClient(p *Publishing, maxFrame int) (amqp.Publishing, error) {
 	size, err := propertyBytes(p)
 	if err != nil {
@@ -27,7 +21,8 @@ func toClient(p *Publishing, maxFrame int) (amqp.Publishing, error) {
 	}
 	headers, n, err := sendableTable(p.Headers, 0)
 	if err == nil && maxFrame > 0 && size+n+frameOverhead > maxFrame {
-		err = fmt.Errorf("its headers and properties take %d bytes; the broker's frame_max allows %d", size+n, maxFrame-frameOverhead)
+		err = fmt.Errorf("its headers and properties take %d bytes; the broker's frame_max allows %d", size+n,
+			maxFrame-frameOverhead)
 	}
 	if err != nil {
 		return amqp.Publishing{}, fmt.Errorf("publish to %s: %w: %w", route{p.Exchange, p.Key}, ErrUnsendable, err)
@@ -135,7 +130,8 @@ func sendableUint(v uint64) (any, int, error) {
 
 func sendableArray(a []any, depth int) (any, int, error) {
 	if depth > maxDepth || len(a) > maxElements {
-		return nil, 0, fmt.Errorf("an array of %d elements at depth %d is beyond %d and %d", len(a), depth, maxElements, maxDepth)
+		return nil, 0, fmt.Errorf("an array of %d elements at depth %d is beyond %d and %d", len(a), depth, maxElements,
+			maxDepth)
 	}
 	out, size := make([]any, len(a)), 5
 	for i, v := range a {
@@ -149,17 +145,19 @@ func sendableArray(a []any, depth int) (any, int, error) {
 	return out, size, nil
 }
 
-// isRefusal reports whether the broker closed the channel because of what was published, not because of its own troubles.
+// isRefusal reports whether the broker closed the channel because of what was published, not because of its own
+// troubles.
 func isRefusal(cause error) bool {
 	return hasCode(cause, codeRefused) || hasCode(cause, codeNotFound) || hasCode(cause, codePrecondition)
 }
 
 var (
-	maxSizeText  = regexp.MustCompile(`configured max size (\d+)`)
+	maxSizeText  = regexp.MustCompile(`larger than (?:configured )?max size (\d+)`)
 	exchangeText = regexp.MustCompile(`exchange '([^']*)'`)
 )
 
-// blame names those of the open messages that alone can have caused a refusal, if the broker's words or their number tell.
+// blame names those of the open messages that alone can have caused a refusal, if the broker's words or their number
+// tell.
 func blame(batch []Publishing, open []int, cause error) (guilty, rest []int) {
 	if !isRefusal(cause) {
 		return nil, open
@@ -168,10 +166,8 @@ func blame(batch []Publishing, open []int, cause error) (guilty, rest []int) {
 		return open, nil
 	}
 	matches := func(p *Publishing) bool { return false }
-	if m := maxSizeText.FindStringSubmatch(cause.Error()); m != nil {
-		if limit, err := strconv.Atoi(m[1]); err == nil {
-			matches = func(p *Publishing) bool { return len(p.Body) > limit }
-		}
+	if limit, ok := sizeLimit(cause); ok {
+		matches = func(p *Publishing) bool { return len(p.Body) > limit }
 	} else if m := exchangeText.FindStringSubmatch(cause.Error()); m != nil && !hasCode(cause, codePrecondition) {
 		matches = func(p *Publishing) bool { return p.Exchange == m[1] }
 	}
@@ -185,8 +181,21 @@ func blame(batch []Publishing, open []int, cause error) (guilty, rest []int) {
 	return guilty, rest
 }
 
-// refusal is the verdict on a message that the broker refuses for what it is or where it goes. A missing exchange or right is
-// mended on the broker; everything else lies in the message.
+// sizeLimit is the largest body that the broker takes, if that is why it refused something.
+func sizeLimit(cause error) (limit int, ok bool) {
+	if !isRefusal(cause) {
+		return 0, false
+	}
+	m := maxSizeText.FindStringSubmatch(cause.Error())
+	if m == nil {
+		return 0, false
+	}
+	limit, err := strconv.Atoi(m[1])
+	return limit, err == nil
+}
+
+// refusal is the verdict on a message that the broker refuses for what it is or where it goes. A missing exchange or
+// right is mended on the broker; everything else lies in the message.
 func refusal(p Publishing, cause error) error {
 	r := route{p.Exchange, p.Key}
 	switch {

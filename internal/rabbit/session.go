@@ -10,8 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// window is how many messages of a session may wait for their confirmation. The channel for returned messages has room for as
-// many: the client's reader must never wait for it, as it drops a return after 5 s.
+// window is how many messages of a session may wait for their confirmation. The channel for returned messages has room
+// for as many: the client's reader must never wait for it, as it drops a return after 5 s.
 const window = 1000
 
 // session is one publishing connection with its channel in confirm mode.
@@ -19,32 +19,29 @@ type session struct {
 	conn     *Conn
 	maxFrame int
 
+	born    time.Time
+	users   int  // who publish on it; guarded by Publisher.mu
+	retired bool // closed by its last user; guarded by Publisher.mu
+
 	slots chan struct{} // a token in it for each message that waits for its confirmation
 
-	mu       sync.Mutex // guards what is below; held while sending, since the client's channels are for one goroutine
-	ch       *amqp.Channel
-	closes   <-chan *amqp.Error
-	returns  <-chan amqp.Return
-	returned map[route]uint64 // how many messages came back per route
-	end      error            // why the channel closed
+	mu      sync.Mutex // guards what is below; held while sending, since the client's channels are for one goroutine
+	ch      *amqp.Channel
+	closes  <-chan *amqp.Error
+	returns <-chan amqp.Return
+	flight  flight
+	end     error // why the channel closed
 }
 
 type route struct{ exchange, key string }
-
-// sent is a message that waits for its confirmation.
-type sent struct {
-	index    int
-	confirm  *amqp.DeferredConfirmation
-	route    route
-	returned uint64 // session.returned of the route when it was sent
-}
 
 func openSession(ctx context.Context, cfg Config) (*session, error) {
 	conn, err := Dial(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{conn: conn, maxFrame: conn.amqp.Config.FrameSize, slots: make(chan struct{}, window), returned: make(map[route]uint64)}
+	s := &session{conn: conn, born: time.Now(), maxFrame: conn.amqp.Config.FrameSize, slots: make(chan struct{}, window),
+		flight: make(flight, window)}
 	err = conn.ask(ctx, "open a publishing channel", func() error {
 		ch, err := conn.amqp.Channel()
 		if err != nil {
@@ -63,12 +60,14 @@ func openSession(ctx context.Context, cfg Config) (*session, error) {
 
 func (s *session) alive() bool { return !s.ch.IsClosed() }
 
-// publish sends the messages of batch at indexes and files a verdict for each in errs, except for those that it returns as open,
-// with the cause: the session is over then.
-func (s *session) publish(ctx context.Context, batch []Publishing, indexes []int, errs []error) (open []int, cause error) {
+// publish sends the messages of batch at indexes and files a verdict for each in errs, except for those that it returns
+// as open, with the cause: the session is over then.
+func (s *session) publish(
+	ctx context.Context, batch []Publishing, indexes []int, errs []error,
+) (open []int, cause error) {
 	w := s.watch(ctx)
 	defer w.stop()
-	var waiting []sent
+	var waiting []*sent
 	settle := func() {
 		if i, ok := s.settle(waiting[0], errs); !ok {
 			open = append(open, i)
@@ -121,24 +120,27 @@ func (s *session) takeSlot(wait bool) bool {
 	}
 }
 
-func (s *session) send(i int, p *Publishing, msg amqp.Publishing) (sent, error) {
+func (s *session) send(i int, p *Publishing, msg amqp.Publishing) (*sent, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drainReturns()
-	r := route{p.Exchange, p.Key}
 	confirm, err := s.ch.PublishWithDeferredConfirm(p.Exchange, p.Key, mandatory, !immediate, msg)
-	return sent{index: i, confirm: confirm, route: r, returned: s.returned[r]}, err
+	if err != nil {
+		return nil, err
+	}
+	m := &sent{index: i, confirm: confirm, route: route{p.Exchange, p.Key}, msg: msg}
+	s.flight[confirm.DeliveryTag] = m
+	return m, nil
 }
 
-// settle waits for one confirmation. The end of the channel resolves it too, as "not acked" though the broker may have the message.
-func (s *session) settle(m sent, errs []error) (index int, ok bool) {
+// settle waits for one confirmation. The end of the channel resolves it too, as "not acked" though the broker may have
+// the message.
+func (s *session) settle(m *sent, errs []error) (index int, ok bool) {
 	<-m.confirm.Done()
-	// A return precedes its confirmation, so it is in the channel by now. It does not say which publish it answers, and no
-	// mark of ours shall stand in the message; but being unroutable is a matter of exchange and key: any return on this
-	// route since the message was sent makes it doubtful.
 	s.mu.Lock()
-	s.drainReturns()
-	unroutable := s.returned[m.route] != m.returned
+	s.drainReturns() // a return precedes its confirmation, so it is in the channel by now
+	unroutable := m.returned
+	delete(s.flight, m.confirm.DeliveryTag)
 	s.mu.Unlock()
 	<-s.slots
 	switch {
@@ -161,7 +163,7 @@ func (s *session) drainReturns() {
 			if !ok {
 				return
 			}
-			s.returned[route{r.Exchange, r.RoutingKey}]++
+			s.flight.cameBack(&r)
 		default:
 			return
 		}
@@ -188,8 +190,8 @@ func (r route) String() string {
 	return fmt.Sprintf("exchange %q with routing key %q", r.exchange, r.key)
 }
 
-// watchdog ends the connection when ctx ends or nothing moves for ConfirmTimeout: the client can wait neither for a write
-// nor for a confirmation with a bound.
+// watchdog ends the connection when ctx ends or nothing moves for ConfirmTimeout: the client can wait neither for a
+// write nor for a confirmation with a bound.
 type watchdog struct {
 	s      *session
 	ctx    context.Context

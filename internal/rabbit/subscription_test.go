@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
@@ -18,15 +18,19 @@ func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
 	b.DeclareQueue(q, quorum(nil))
 	at := time.Unix(1_700_000_000, 0)
 	b.Publish("", q, stack.Message{
-		Body: []byte{0, 255}, ContentType: "a/b", ContentEncoding: "gzip", MessageId: "id", CorrelationId: "corr", ReplyTo: "reply",
-		Type: "tag", AppId: "app", Timestamp: at, Priority: 3, DeliveryMode: 1, Expiration: "600000", UserId: "",
+		Body: []byte{0, 255}, ContentType: "a/b", ContentEncoding: "gzip", MessageId: "id", CorrelationId: "corr",
+		ReplyTo: "reply",
+		Type:    "tag", AppId: "app", Timestamp: at, Priority: 3, DeliveryMode: 1, Expiration: "600000", UserId: "",
 		Headers: rabbit.Table{"n": int16(7), "t": rabbit.Table{"x": []any{true, nil}}},
 	})
 	s := consume(t, dial(t, b.URL), q, 1)
 	d := collect(t, s, 1)[0]
-	if string(d.Body) != "\x00\xff" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" || d.CorrelationID != "corr" ||
-		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 || d.DeliveryMode != rabbit.Transient ||
-		d.Expiration != "600000" || d.RoutingKey != q || d.Exchange != "" || d.Redelivered || d.Count != 0 || d.Headers["n"] != int16(7) {
+	if string(d.Body) != "\x00\xff" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" ||
+		d.CorrelationID != "corr" ||
+		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 ||
+		d.DeliveryMode != rabbit.Transient ||
+		d.Expiration != "600000" || d.RoutingKey != q || d.Exchange != "" || d.Redelivered || d.Count != 0 ||
+		d.Headers["n"] != int16(7) {
 		t.Errorf("delivery = %+v", d)
 	}
 	if err := s.Requeue(d.Tag, false); err != nil {
@@ -35,6 +39,25 @@ func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
 	again := collect(t, s, 1)[0]
 	if !again.Redelivered || again.Count != 1 {
 		t.Errorf("requeued: Redelivered %v Count %d, want true 1", again.Redelivered, again.Count)
+	}
+}
+
+func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("forged")
+	b.DeclareQueue(q, quorum(nil))
+	b.Publish("", q, stack.Message{Headers: rabbit.Table{rabbit.HeaderDeliveryCount: int64(150)}})
+	s := consume(t, dial(t, b.URL), q, 1)
+	d := collect(t, s, 1)[0]
+	if d.Count != 0 {
+		t.Errorf("first delivery: Count %d, want 0", d.Count)
+	}
+	if err := s.Requeue(d.Tag, false); err != nil {
+		t.Fatal(err)
+	}
+	if again := collect(t, s, 1)[0]; again.Count != 1 {
+		t.Errorf("second delivery: Count %d, want 1", again.Count)
 	}
 }
 
@@ -170,7 +193,8 @@ func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := collect(t, s, 2)
-	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) || !errors.Is(s.Err(), rabbit.ErrCancelled) {
+	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) ||
+		!errors.Is(s.Err(), rabbit.ErrCancelled) {
 		t.Fatalf("after the last delivery: %v, Err %v; want ErrCancelled", err, s.Err())
 	}
 	if err := s.Requeue(rest[1].Tag, true); err != nil {
@@ -198,6 +222,23 @@ func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestARestEndsWithTheConsumer(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("deleted")
+	b.DeclareQueue(q, quorum(nil))
+	publishN(t, publisher(t, config(b.URL)), q, 3)
+	s := consume(t, dial(t, b.URL), q, 3)
+	collect(t, s, 1) // others wait to be collected
+	if err := s.Rest(within(t), 0); err != nil {
+		t.Fatalf("Rest while all is well: %v", err)
+	}
+	b.Delete(q)
+	if err := s.Rest(within(t), time.Hour); !errors.Is(err, rabbit.ErrConsumerCancelled) || s.Err() == nil {
+		t.Errorf("Rest on a deleted queue: %v", err)
 	}
 }
 
@@ -240,5 +281,35 @@ func TestConsumingFromAMissingQueueSaysSo(t *testing.T) {
 	}
 	if _, _, err := c.Depth(t.Context(), "nowhere"); err == nil {
 		t.Error("Depth of a missing queue")
+	}
+}
+
+// Given deliveries of which nobody has taken any, then they count as soon as the broker has announced them, and each
+// time that one comes.
+func TestDeliveriesCountWhenTheyCome(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("came")
+	b.DeclareQueue(q, quorum(nil))
+	s := consume(t, dial(t, b.URL), q, 5)
+	if n := s.Came(); n != 0 {
+		t.Errorf("%d came to an empty queue", n)
+	}
+	for range 3 {
+		b.Publish("", q, stack.Message{Body: []byte("x"), DeliveryMode: rabbit.Persistent})
+	}
+	all := collect(t, s, 3)
+	if n := s.Came(); n != 3 {
+		t.Errorf("%d came, want 3", n)
+	}
+	if err := s.Requeue(all[2].Tag, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ack(all[1].Tag, true); err != nil {
+		t.Fatal(err)
+	}
+	collect(t, s, 1)
+	if came, acked := s.Came(), s.Acked(); came != 4 || acked != 2 {
+		t.Errorf("%d came and %d were acked, want 4 and 2", came, acked)
 	}
 }

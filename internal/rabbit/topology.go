@@ -11,11 +11,15 @@ import (
 )
 
 const (
-	// mainDeliveryLimit ends a crash loop on the main queue: beyond it the broker moves a message to the backstop. RabbitMQ 4 would
-	// take 20, which a few crashes of an innocent neighbour's process use up: a crash is charged to every unacked message.
+	// mainDeliveryLimit ends a crash loop on the main queue: beyond it the broker moves a message to the backstop.
+	// RabbitMQ 4 would take 20, which a few crashes of an innocent neighbour's process use up: a crash is charged to every
+	// unacked message.
 	mainDeliveryLimit = 200
-	// neverLimit stands for "unlimited" on queues that are read by taking and giving back, which counts as deliveries. RabbitMQ 4
-	// limits to 20 when nothing is said and then drops; -1 means unlimited there but "drop at once" on RabbitMQ 3.
+	// DeliveryLimit is how often the main queue delivers a message again, unless a policy says less.
+	DeliveryLimit = mainDeliveryLimit
+	// neverLimit stands for "unlimited" on queues that are read by taking and giving back, which counts as deliveries.
+	// RabbitMQ 4 limits to 20 when nothing is said and then drops; -1 means unlimited there but "drop at once" on RabbitMQ
+	// 3.
 	neverLimit = 1_000_000
 	// retryMaxLength bounds what at-least-once dead-lettering may hold back while the main queue takes nothing; beyond it
 	// the publish of a retry copy is nacked.
@@ -37,8 +41,8 @@ func DeadQueue(queue string) string { return queue + ".dead" }
 // BackstopQueue is where the broker itself dead-letters the main queue's messages, NAME.backstop.
 func BackstopQueue(queue string) string { return queue + ".backstop" }
 
-// RetryQueue is the name of the retry queue with this delay, NAME.retry.DELAY. The delay is written in the largest unit of
-// h, m, s and ms that gives a whole number: 90s, 2m, 1h, 1500ms.
+// RetryQueue is the name of the retry queue with this delay, NAME.retry.DELAY. The delay is written in the largest unit
+// of h, m, s and ms that gives a whole number: 90s, 2m, 1h, 1500ms.
 func RetryQueue(queue string, delay time.Duration) string {
 	return queue + ".retry." + delayText(delay)
 }
@@ -121,9 +125,9 @@ func (t TopologyConfig) queues() []queue {
 	return all
 }
 
-// deadLetterTo makes the broker move messages on through the default exchange without losing any: that takes a quorum queue,
-// the at-least-once strategy and overflow reject-publish together (and the feature flag stream_queue before RabbitMQ 3.12).
-// Without one of them the broker silently dead-letters at most once.
+// deadLetterTo makes the broker move messages on through the default exchange without losing any: that takes a quorum
+// queue, the at-least-once strategy and overflow reject-publish together (and the feature flag stream_queue before
+// RabbitMQ 3.12). Without one of them the broker silently dead-letters at most once.
 func deadLetterTo(target string, args Table) Table {
 	args[amqp.QueueTypeArg] = amqp.QueueTypeQuorum
 	args["x-dead-letter-exchange"] = ""

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func topology(b *stack.Broker) rabbit.TopologyConfig {
@@ -26,8 +26,10 @@ func topology(b *stack.Broker) rabbit.TopologyConfig {
 func TestQueueNamesShowTheDelayInItsShortestForm(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
-		time.Millisecond: "q.retry.1ms", 1500 * time.Millisecond: "q.retry.1500ms", time.Second: "q.retry.1s", 90 * time.Second: "q.retry.90s",
-		2 * time.Minute: "q.retry.2m", time.Hour: "q.retry.1h", 90 * time.Minute: "q.retry.90m", 48 * time.Hour: "q.retry.48h",
+		time.Millisecond: "q.retry.1ms", 1500 * time.Millisecond: "q.retry.1500ms", time.Second: "q.retry.1s",
+		90 * time.Second: "q.retry.90s",
+		2 * time.Minute:  "q.retry.2m", time.Hour: "q.retry.1h", 90 * time.Minute: "q.retry.90m",
+		48 * time.Hour: "q.retry.48h",
 	} {
 		if got := rabbit.RetryQueue("q", d); got != want {
 			t.Errorf("RetryQueue(%v) = %s, want %s", d, got, want)
@@ -40,7 +42,9 @@ func TestQueueNamesShowTheDelayInItsShortestForm(t *testing.T) {
 
 func TestImpossibleTopologyIsRefusedBeforeAskingTheBroker(t *testing.T) {
 	t.Parallel()
-	good := rabbit.TopologyConfig{Exchange: "e", Queue: "q", RoutingKeys: []string{"k"}, Delays: []time.Duration{time.Second}}
+	good := rabbit.TopologyConfig{
+		Exchange: "e", Queue: "q", RoutingKeys: []string{"k"}, Delays: []time.Duration{time.Second},
+	}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +109,8 @@ func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: "unbound"}})[0]; !errors.Is(err, rabbit.ErrUnroutable) {
+	if err := p.Publish(t.Context(), []rabbit.Publishing{{Exchange: topo.Exchange, Key: "unbound"}})[0]; !errors.Is(err,
+		rabbit.ErrUnroutable) {
 		t.Errorf("unbound key: %v", err)
 	}
 	s := consume(t, c, topo.Queue, 10)
@@ -129,7 +134,8 @@ func TestMessagesTakeTheirWayThroughTheQueues(t *testing.T) {
 		t.Errorf("from the backstop: %+v", back)
 	}
 	// Dead-lettering is really at least once: the broker keeps a process for it only then.
-	if got := b.Eval(`length([Q || Q <- rabbit_amqqueue:list(), {<<"x-dead-letter-strategy">>, longstr, <<"at-least-once">>} <- amqqueue:get_arguments(Q), erlang:element(1, Q) =:= amqqueue])`); got == "0" {
+	if got := b.Eval(`length([Q || Q <- rabbit_amqqueue:list(), {<<"x-dead-letter-strategy">>, longstr, ` +
+		`<<"at-least-once">>} <- amqqueue:get_arguments(Q), erlang:element(1, Q) =:= amqqueue])`); got == "0" {
 		t.Error("no queue dead-letters at least once")
 	}
 	if got := b.Eval(`rabbit_feature_flags:is_enabled(stream_queue)`); got != "true" {
@@ -152,7 +158,8 @@ func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {
 		return args
 	}
 	for _, tt := range []struct{ queue, arg string }{
-		{".dead", "x-delivery-limit"}, {".backstop", "x-delivery-limit"}, {"", "x-delivery-limit"}, {"", "x-dead-letter-strategy"},
+		{".dead", "x-delivery-limit"}, {".backstop", "x-delivery-limit"}, {"", "x-delivery-limit"},
+		{"", "x-dead-letter-strategy"},
 		{"", "x-dead-letter-routing-key"}, {"", "x-overflow"},
 	} {
 		t.Run(tt.queue+tt.arg, func(t *testing.T) {
@@ -161,13 +168,17 @@ func TestDeclareSaysWhichArgumentDiffers(t *testing.T) {
 			b.Track(topo.Queues()...)
 			args := quorum(rabbit.Table{"x-delivery-limit": int64(20)})
 			if tt.queue == "" {
-				other := map[string]any{"x-delivery-limit": int64(20), "x-dead-letter-strategy": "at-most-once", "x-dead-letter-routing-key": "elsewhere", "x-overflow": "drop-head"}
+				other := map[string]any{
+					"x-delivery-limit": int64(20), "x-dead-letter-strategy": "at-most-once", "x-dead-letter-routing-key": "elsewhere",
+					"x-overflow": "drop-head",
+				}
 				args = deadLetter(topo, rabbit.Table{tt.arg: other[tt.arg]})
 			}
 			b.DeclareQueue(topo.Queue+tt.queue, args)
 			_, err := rabbit.Declare(t.Context(), c, topo)
 			e, ok := errors.AsType[*rabbit.ArgumentError](err)
-			if !ok || e.What != fmt.Sprintf("queue %q", topo.Queue+tt.queue) || e.Arg != tt.arg || !strings.Contains(err.Error(), tt.arg) {
+			if !ok || e.What != fmt.Sprintf("queue %q", topo.Queue+tt.queue) || e.Arg != tt.arg ||
+				!strings.Contains(err.Error(), tt.arg) {
 				t.Fatalf("Declare = %v", err)
 			}
 		})
@@ -190,13 +201,16 @@ func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 	}
 	vhost := strings.TrimPrefix(u.Path, "/")
 	user := "worker-" + vhost
-	b.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<".*">>, <<".*">>, <<"tests">>)`, user, user, vhost))
+	b.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+
+		`rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<".*">>, <<".*">>, <<"tests">>)`, user, user,
+		vhost))
 	t.Cleanup(func() { b.Eval(fmt.Sprintf(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, user)) })
 	topo := topology(b)
 	u.User = url.UserPassword(user, "pw")
 	worker := dial(t, u.String())
 
-	if _, err := rabbit.Declare(t.Context(), worker, topo); err == nil || !strings.Contains(err.Error(), "not allowed to declare") || !strings.Contains(err.Error(), "404") {
+	if _, err := rabbit.Declare(t.Context(), worker, topo); err == nil ||
+		!strings.Contains(err.Error(), "not allowed to declare") || !strings.Contains(err.Error(), "404") {
 		t.Errorf("Declare of missing things: %v", err)
 	}
 	if _, err := rabbit.Declare(t.Context(), dial(t, b.URL), topo); err != nil {
@@ -215,9 +229,9 @@ func TestWithoutTheRightToConfigureDeclareOnlyChecks(t *testing.T) {
 	}
 }
 
-// Given a topology that was declared before, when a connection made anew declares it again, then a queue that is missing
-// is made with its bindings; and where nothing is missing, nothing is asked that all nodes of a cluster must agree on, for
-// which a binding taken away stands here.
+// Given a topology that was declared before, when a connection made anew declares it again, then a queue that is
+// missing is made with its bindings; and where nothing is missing, nothing is asked that all nodes of a cluster must
+// agree on, for which a binding taken away stands here.
 func TestRedeclareMakesOnlyWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)

@@ -11,12 +11,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-const urlExample = "amqp://USER:PASSWORD@HOST:5672/VHOST; in user, password and vhost write : / ? # [ ] @ % and space percent-encoded, for example p%40ss for p@ss"
+const urlExample = "amqp://USER:PASSWORD@HOST:5672/VHOST; in user, password and vhost write : / ? # [ ] @ % and " +
+	"space percent-encoded, for example p%40ss for p@ss"
 
-// endpoint is one broker address. Only where may be shown: raw holds the password.
+// endpoint is one broker address. Only where may be shown: raw and uri hold the password.
 type endpoint struct {
 	raw   string
-	where string // host:port/vhost
+	uri   amqp.URI // the same, read
+	where string   // host:port/vhost
 }
 
 // CheckURL says why RabbitMQ cannot be reached under this URL by its form alone, without ever quoting it.
@@ -25,16 +27,8 @@ func CheckURL(raw string) error {
 	return err
 }
 
-// Where shows the harmless part of an AMQP URL: host, port and vhost.
-func Where(raw string) string {
-	e, err := parseURL(raw)
-	if err != nil {
-		return "an invalid URL"
-	}
-	return e.where
-}
-
-// parseURL never passes on an error of net/url: those quote the URL, and after a wrong split the "port" is half a password.
+// parseURL never passes on an error of net/url: those quote the URL, and after a wrong split the "port" is half a
+// password.
 func parseURL(raw string) (endpoint, error) {
 	scheme, _, ok := strings.Cut(raw, "://")
 	if !ok || scheme != "amqp" && scheme != "amqps" {
@@ -44,19 +38,21 @@ func parseURL(raw string) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, errors.New("is not a valid URL; expected " + urlExample)
 	}
-	// A raw @ behind the host means that an unencoded / ? or # ended the password too early: what looks like a vhost is a secret.
+	// A raw @ behind the host means that an unencoded / ? or # ended the password too early: what looks like a vhost is a
+	// secret.
 	if strings.Contains(u.EscapedPath()+u.RawQuery+u.EscapedFragment(), "@") || u.Fragment != "" {
 		return endpoint{}, errors.New("has an unencoded character in its password or vhost; expected " + urlExample)
 	}
 	parsed, err := amqp.ParseURI(raw)
 	if err != nil {
-		return endpoint{}, errors.New("is not a valid AMQP URL (query parameters are heartbeat and connection_timeout numbers, and certificate files); expected " + urlExample)
+		return endpoint{}, errors.New("is not a valid AMQP URL (query parameters are heartbeat and connection_timeout " +
+			"numbers, and certificate files); expected " + urlExample)
 	}
 	if parsed.Port < 1 || parsed.Port > 65535 {
 		return endpoint{}, errors.New("has a port outside 1 to 65535")
 	}
 	where := net.JoinHostPort(parsed.Host, strconv.Itoa(parsed.Port)) + "/" + strings.TrimPrefix(parsed.Vhost, "/")
-	return endpoint{raw: raw, where: where}, nil
+	return endpoint{raw: raw, uri: parsed, where: where}, nil
 }
 
 func parseURLs(raw []string) ([]endpoint, error) {

@@ -1,0 +1,431 @@
+package rabbit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// within budgets of so many bytes for one subscription.
+func budgeted(t *testing.T, b *stack.Broker, size int64, subscriptions int) *rabbit.Conn {
+	t.Helper()
+	cfg := config(b.URL)
+	cfg.Budget = rabbit.NewBudget(size, subscriptions)
+	c, err := rabbit.Dial(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// publishSizes publishes messages with bodies of these sizes, the first byte of each its number.
+func publishSizes(t *testing.T, p *rabbit.Publisher, queue, prefix string, sizes ...int) {
+	t.Helper()
+	batch := make([]rabbit.Publishing, 0, len(sizes))
+	flush := func() {
+		for _, err := range p.Publish(within(t), batch) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		batch = batch[:0]
+	}
+	for i, size := range sizes {
+		batch = append(batch, rabbit.Publishing{Key: queue, Message: rabbit.Message{
+			MessageID: fmt.Sprintf("%s-%d", prefix, i), Body: bytes.Repeat([]byte{byte(i)}, size),
+			DeliveryMode: rabbit.Persistent,
+		}})
+		if len(batch) == 100 || size > 1<<20 {
+			flush()
+		}
+	}
+	flush()
+}
+
+func times(n, size int) []int {
+	sizes := make([]int, n)
+	for i := range sizes {
+		sizes[i] = size
+	}
+	return sizes
+}
+
+// fillTime is how long a collection waits for a window to fill: it grows only while all of it is in hand.
+const fillTime = 50 * time.Millisecond
+
+// taken is what a subscription has handed out, by message.
+type taken map[string]int
+
+// work collects and acks, batch by batch, until n different messages have come whole.
+func (m taken) work(t *testing.T, s *rabbit.Subscription, n, size int) {
+	t.Helper()
+	var buf []rabbit.Delivery
+	for len(m) < n {
+		var err error
+		if buf, err = s.Collect(within(t), 2000, fillTime, buf); err != nil {
+			t.Fatalf("after %d of %d messages: %v", len(m), n, err)
+		}
+		for _, d := range buf {
+			if len(d.Body) != size {
+				t.Fatalf("%s came with a body of %d bytes, want %d", d.MessageID, len(d.Body), size)
+			}
+			m[d.MessageID] = max(m[d.MessageID], d.Count+1)
+		}
+		if err := s.Ack(buf[len(buf)-1].Tag, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Given bodies of 256 KiB from the beginning, then none is ever shed: no consumer asked for more than there was room
+// for.
+func TestAWindowBeginsSmallAndStaysSoForLargeBodies(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("large")
+	b.DeclareQueue(q, quorum(nil))
+	const share, n, size = 4 << 20, 60, 256 << 10
+	publishSizes(t, publisher(t, config(b.URL)), q, "large", times(n, size)...)
+	s := consume(t, budgeted(t, b, share, 1), q, 2000)
+	got := taken{}
+	got.work(t, s, n, size)
+	for id, deliveries := range got {
+		if deliveries != 1 {
+			t.Errorf("%s was delivered %d times, want once", id, deliveries)
+		}
+	}
+	if w := rabbit.Window(s); w > share/size {
+		t.Errorf("a window of %d, which is over the budget", w)
+	}
+}
+
+// Given a backlog of small messages, when the window grows to the prefetch, then none of them is delivered twice: a
+// quorum queue gives back what is on its way to a consumer that is cancelled, and counts that as a delivery.
+func TestAWindowGrowsWithoutASecondDelivery(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("growing")
+	b.DeclareQueue(q, quorum(nil))
+	const n, size, prefetch = 8000, 100, 1500
+	publishSizes(t, publisher(t, config(b.URL)), q, "small", times(n, size)...)
+	s := consume(t, budgeted(t, b, 16<<20, 1), q, prefetch)
+	got := taken{}
+	got.work(t, s, n, size)
+	again := 0
+	for _, deliveries := range got {
+		if deliveries > 1 {
+			again++
+		}
+	}
+	if again > 0 {
+		t.Errorf("%d of %d messages were delivered more than once", again, n)
+	}
+	if w := rabbit.Window(s); w < 500 {
+		t.Errorf("a window of %d at the end, want about the prefetch of %d", w, prefetch)
+	}
+}
+
+// Given small messages, then the window is as large as the prefetch within a few batches; and given large ones then,
+// while nothing is settled, what is in hand stays within the budget, and all of them come, twice delivered at most.
+func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("mixed")
+	b.DeclareQueue(q, quorum(nil))
+	const share, small, large, size = 8 << 20, 4000, 200, 256 << 10
+	p := publisher(t, config(b.URL))
+	publishSizes(t, p, q, "small", times(small, 100)...)
+	budget := budgeted(t, b, 2*share, 2)
+	s := consume(t, budget, q, 1500)
+	other, err := budget.Consume(t.Context(), q, rabbit.ConsumerTag(2), 1500)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := budget.Consume(t.Context(), q, rabbit.ConsumerTag(2), 1500); err == nil {
+		t.Error("two subscriptions may not have one tag")
+	}
+	both := []*rabbit.Subscription{s, other}
+	eventually(t, "all small ones are settled, and the windows are wide", func() bool {
+		for _, s := range both {
+			ackSome(t, s)
+		}
+		return s.Acked()+other.Acked() == small && rabbit.Window(s) >= 1000 && rabbit.Window(other) >= 1000
+	})
+	// when large ones fill it while nobody collects
+	publishSizes(t, p, q, "large", times(large, size)...)
+	eventually(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
+	for _, s := range both {
+		if held := rabbit.Held(s); held > share || held < share/2 {
+			t.Errorf("%d bytes are in hand, want most of the share of %d and no more", held, share)
+		}
+	}
+	// then what was shed comes again
+	got := taken{}
+	done := make(chan taken)
+	for _, s := range both {
+		go func() { // joined below
+			mine := taken{}
+			var buf []rabbit.Delivery
+			for {
+				var err error
+				if buf, err = s.Collect(t.Context(), 1000, time.Millisecond, buf); err != nil {
+					break
+				}
+				for _, d := range buf {
+					mine[d.MessageID] = d.Count + 1
+					if len(d.Body) != size {
+						t.Errorf("%s came with a body of %d bytes", d.MessageID, len(d.Body))
+					}
+				}
+				if err := s.Ack(buf[len(buf)-1].Tag, true); err != nil {
+					t.Error(err)
+				}
+			}
+			done <- mine
+		}()
+	}
+	eventually(t, "all are settled", func() bool {
+		return s.Acked()+other.Acked() >= small+large && b.Depth(q) == 0 && b.Unacked(q) == 0
+	})
+	for _, s := range both {
+		if err := s.Cancel(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	again := 0
+	for range 2 {
+		for id, deliveries := range <-done {
+			got[id] = deliveries
+			if deliveries > 2 {
+				t.Errorf("%s was delivered %d times, want no more than twice", id, deliveries)
+			}
+			if deliveries > 1 {
+				again++
+			}
+		}
+	}
+	if len(got) != large || again == 0 {
+		t.Errorf("%d of %d came, %d of them again; want all, and some again", len(got), large, again)
+	}
+}
+
+// ackSome acks what comes within a moment.
+func ackSome(t *testing.T, s *rabbit.Subscription) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*fillTime)
+	defer cancel()
+	for {
+		got, err := s.Collect(ctx, 2000, fillTime, nil)
+		if err != nil {
+			return
+		}
+		if err := s.Ack(got[len(got)-1].Tag, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestABodyLargerThanItsShareComesThroughAlone(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("huge")
+	b.DeclareQueue(q, quorum(nil))
+	const share, size = 1 << 20, 3 << 20
+	p := publisher(t, config(b.URL))
+	publishSizes(t, p, q, "huge", size, size, size)
+	publishSizes(t, p, q, "small", times(20, 100)...)
+	s := consume(t, budgeted(t, b, share, 1), q, 100)
+	sizes := map[int]int{}
+	var buf []rabbit.Delivery
+	for sizes[size] < 3 || sizes[100] < 20 {
+		var err error
+		if buf, err = s.Collect(within(t), 100, time.Millisecond, buf); err != nil {
+			t.Fatalf("after %v: %v", sizes, err)
+		}
+		huge := 0
+		for _, d := range buf {
+			sizes[len(d.Body)]++
+			if len(d.Body) == size {
+				huge++
+			}
+		}
+		if huge > 1 || rabbit.Held(s) > share {
+			t.Errorf("%d huge ones at once, and %d bytes beside, want one and a share of %d", huge, rabbit.Held(s), share)
+		}
+		if err := s.Ack(buf[len(buf)-1].Tag, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(sizes) != 2 || sizes[size] != 3 || sizes[100] != 20 {
+		t.Errorf("bodies by size: %v, want three huge and twenty small ones", sizes)
+	}
+}
+
+// Given a delivery that is held while thousands behind it are settled, then what is remembered does not grow with them.
+func TestWhatIsSettledBehindAHeldDeliveryIsForgotten(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("held")
+	b.DeclareQueue(q, quorum(nil))
+	publishN(t, publisher(t, config(b.URL)), q, 3000)
+	s := consume(t, budgeted(t, b, 64<<20, 1), q, 100)
+	first := collect(t, s, 1)[0]
+	for range 2999 {
+		if err := s.Ack(collect(t, s, 1)[0].Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := rabbit.Open(s); n > 100 {
+		t.Errorf("%d deliveries are remembered, want about as many as the prefetch", n)
+	}
+	if err := s.Ack(first.Tag, false); err != nil {
+		t.Error(err)
+	}
+}
+
+// crowded gives a subscription whose window small messages have made wide, and that holds large ones until there is no
+// room for more: what it holds, in order, and how many are back in the queue.
+func crowded(t *testing.T, b *stack.Broker, q string) (s *rabbit.Subscription, held []rabbit.Delivery) {
+	t.Helper()
+	b.DeclareQueue(q, quorum(nil))
+	const share, small, large, size = 4 << 20, 4000, 100, 256 << 10
+	p := publisher(t, config(b.URL))
+	publishSizes(t, p, q, "small", times(small, 100)...)
+	s = consume(t, budgeted(t, b, share, 1), q, 1500)
+	eventually(t, "all small ones are settled, and the window is wide", func() bool {
+		ackSome(t, s)
+		return s.Acked() == small && rabbit.Window(s) >= 1000
+	})
+	publishSizes(t, p, q, "large", times(large, size)...)
+	eventually(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
+	for { // and settles nothing
+		got, err := s.Collect(within(t), 1000, time.Millisecond, nil)
+		held = append(held, got...)
+		if errors.Is(err, rabbit.ErrNoRoom) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("after %d deliveries: %v, want ErrNoRoom", len(held), err)
+		}
+		if !s.HasRoom() && len(got) == 0 {
+			t.Fatal("Collect waited although there was no room")
+		}
+	}
+	if s.HasRoom() {
+		t.Error("it says that it has room")
+	}
+	eventually(t, "what there was no room for is back in the queue", func() bool { return b.Depth(q) > large/2 })
+	return s, held
+}
+
+// Given a subscription that has no room for anything more, all of it held, then Collect says so and does not wait; and
+// when something is settled, the rest comes.
+func TestASubscriptionWithoutRoomSaysSo(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("mixed")
+	s, held := crowded(t, b, q)
+	if _, err := s.Collect(within(t), 1000, time.Millisecond, nil); !errors.Is(err, rabbit.ErrNoRoom) {
+		t.Errorf("asked again: %v, want ErrNoRoom", err)
+	}
+	got := map[string]bool{}
+	for len(held) > 0 {
+		for _, d := range held {
+			got[d.MessageID] = true
+		}
+		if err := s.Ack(held[len(held)-1].Tag, true); err != nil {
+			t.Fatal(err)
+		}
+		if !s.HasRoom() {
+			t.Error("nothing is in hand, and it says that it has no room")
+		}
+		if len(got) == 100 {
+			break
+		}
+		var err error
+		if held, err = s.Collect(within(t), 1000, time.Millisecond, held); err != nil {
+			t.Fatalf("after %d of 100: %v", len(got), err)
+		}
+	}
+}
+
+// Given a subscription that has no room for anything more, all of it held, and so no consumer, when its connection
+// ends, then whoever rests until something is settled is told.
+func TestASubscriptionWithoutRoomNoticesItsEnd(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	s, _ := crowded(t, b, b.Name("mixed"))
+	done := make(chan error, 1)
+	go func() { done <- s.Rest(within(t), time.Hour) }() // joined below
+	b.CloseConnections()
+	if err := <-done; err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Rest did not notice that the connection ended: %v", err)
+	}
+	if _, err := s.Collect(within(t), 1000, time.Millisecond, nil); err == nil || errors.Is(err, rabbit.ErrNoRoom) {
+		t.Errorf("Collect = %v, want the end", err)
+	}
+}
+
+// It is not parallel: it measures the memory of the process.
+func TestHeadersWeighWhatTheyTakeInMemory(t *testing.T) {
+	b := stack.AMQP(t)
+	many := func(n int, v any) []any { return slices.Repeat([]any{v}, n) }
+	names := rabbit.Table{}
+	for i := range 8000 {
+		names[fmt.Sprintf("%x", i)] = nil
+	}
+	for name, headers := range map[string]rabbit.Table{
+		"tables of one entry": {"a": many(7500, rabbit.Table{"n": nil}), "b": many(7500, rabbit.Table{"n": nil})},
+		"empty tables":        {"a": many(8000, rabbit.Table{}), "b": many(8000, rabbit.Table{})},
+		"arrays of one":       {"a": many(8000, []any{nil}), "b": many(8000, []any{nil})},
+		"empty values":        {"a": many(8000, nil), "b": many(8000, nil), "c": many(8000, nil), "d": many(8000, nil)},
+		"entries":             names,
+		"one text":            {"a": strings.Repeat("t", 100_000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const n = 20
+			q := b.Name("heavy-" + strings.ReplaceAll(name, " ", "-"))
+			b.DeclareQueue(q, quorum(nil))
+			p := publisher(t, config(b.URL))
+			for range n {
+				m := rabbit.Message{Headers: headers, DeliveryMode: rabbit.Persistent}
+				if err := p.Publish(within(t), []rabbit.Publishing{{Key: q, Message: m}})[0]; err != nil {
+					t.Fatal(err)
+				}
+			}
+			conn := budgeted(t, b, 1<<30, 1)
+			before := heap()
+			s := consume(t, conn, q, n)
+			var in []rabbit.Delivery
+			for len(in) < n {
+				in = append(in, collect(t, s, 1)...)
+			}
+			took := heap() - before
+			if held := rabbit.Held(s); took > held+2<<20 {
+				t.Errorf("%d deliveries take %d bytes and are taken for %d", len(in), took, held)
+			}
+			runtime.KeepAlive(in)
+		})
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,180 @@
+package rabbit
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"testing"
+)
+
+// content is a whole delivery: the method, a header without properties, and the body in frames of at most so many
+// bytes.
+func content(tag byte, body []byte, most int) []byte {
+	m := append(delivery(tag), frame(frameOfHeader, 1, headerOf(len(body)))...)
+	for len(body) > 0 {
+		n := min(most, len(body))
+		m = append(m, frame(frameOfBody, 1, body[:n])...)
+		body = body[n:]
+	}
+	return m
+}
+
+func headerOf(body int) []byte {
+	h := binary.BigEndian.AppendUint64([]byte{0, 60, 0, 0}, uint64(body))
+	return append(h, 0, 0)
+}
+
+// Given three deliveries of which two fit, then the client gets the second one empty, the others whole and in order,
+// and the ledger knows which it is; and once the first is settled there is room again.
+func TestTheBodyOfADeliveryWithoutRoomIsDroppedAndItsNeighboursAreNot(t *testing.T) {
+	const size = 10_000
+	l := &ledger{budget: NewBudget(2*weigh(size, headerFixedBytes)+2*weigh(1, headerFixedBytes), 1)}
+	body := func(b byte) []byte { return bytes.Repeat([]byte{b}, size) }
+	stream := append(content(1, body('1'), 4000), content(2, body('2'), 4000)...)
+	stream = append(stream, content(3, body('3'), 4000)...)
+	stream = append(stream, content(4, []byte("4"), 1)...)
+	got := deliverWatched(t, stream, 4, true, l)
+	if len(got) != 4 {
+		t.Fatalf("the client read %d deliveries, want 4", len(got))
+	}
+	for i, want := range [][]byte{body('1'), body('2'), nil, []byte("4")} {
+		tag := uint64(i + 1)
+		if got[i].DeliveryTag != tag || !bytes.Equal(got[i].Body, want) || l.isShed(tag) != (want == nil) {
+			t.Errorf("delivery %d came as %d with %d bytes, shed %v; want %d bytes",
+				tag, got[i].DeliveryTag, len(got[i].Body), l.isShed(tag), len(want))
+		}
+	}
+	if err := l.passes(4, true); err == nil {
+		t.Error("an ack of many passes a delivery that nobody has seen")
+	}
+	l.settle(1, false)
+	if !l.admit(5, weigh(size, headerFixedBytes)) {
+		t.Error("there is no room although a delivery was settled")
+	}
+}
+
+// FuzzShedder holds, for any sequence of frames on two channels, each with a consumer that is weighed and one that is
+// not: only body frames of deliveries that were shed are missing in what the client gets, their headers say that no
+// body follows, all else comes byte by byte as it was, and what was let through is no more than the share and one
+// delivery that is larger.
+func FuzzShedder(f *testing.F) {
+	f.Add(uint16(3000), uint16(100), []byte{0, 10, 30, 60, 0, 10, 30, 60, 0, 30, 60}, []byte{})
+	f.Add(uint16(1500), uint16(7), []byte{0, 10, 30, 0, 10, 30, 30, 0, 6, 10, 30}, []byte{})
+	f.Add(uint16(50), uint16(1), []byte{0, 10, 30, 30, 0, 10, 1, 11, 31, 61, 30}, []byte{3, 0, 1, 0, 1, 255, 255})
+	f.Add(uint16(60000), uint16(4096), []byte{0, 10, 40, 0, 10, 20, 5, 0, 10, 40, 45}, []byte{2, 0, 1})
+	f.Add(uint16(2867), uint16(18), []byte("1Y19"), []byte{})
+	f.Add(uint16(4000), uint16(100), []byte{0, 10, 138}, []byte{}) // a second header of one delivery
+	consumers := [2]string{"c", "e"}
+	f.Fuzz(func(t *testing.T, share, step uint16, script, tail []byte) {
+		type piece struct {
+			bytes []byte
+			tag   uint64 // of the delivery whose header this is
+			body  bool
+		}
+		var in []byte
+		var pieces [2][]piece
+		var order []int     // the channel of each frame
+		var owner [2]uint64 // the delivery that was announced last, if its consumer is weighed
+		ledgers := [2]*ledger{}
+		for ch := range ledgers {
+			ledgers[ch] = &ledger{budget: NewBudget(int64(share), 1)}
+		}
+		var tag uint64
+		weights := [2]map[uint64]int64{{}, {}}
+		sizes := map[uint64]uint64{}
+		for i, b := range script {
+			ch := int(b % 2)
+			p := piece{}
+			switch kind := int(b) / 2 % 8; kind {
+			case 0, 1, 2: // a delivery, for the watched consumer or for another
+				tag++
+				name := consumers[ch]
+				if kind == 2 {
+					name = "n"
+				}
+				args := append([]byte("\x00\x3c\x00\x3c\x01"+name), binary.BigEndian.AppendUint64(nil, tag)...)
+				p.bytes = frame(frameOfMethod, uint16(ch+1), append(args, "\x00\x00\x01q"...))
+				owner[ch] = 0
+				if kind != 2 {
+					owner[ch] = tag
+				}
+			case 3: // something else that is asked or answered
+				p.bytes = frame(frameOfMethod, uint16(ch+1), []byte("\x00\x3c\x00\x50\x00"))
+				owner[ch] = 0
+			case 4, 5: // a header, whose body need not be what follows
+				size := int(b) * 16
+				p.bytes = frame(frameOfHeader, uint16(ch+1), headerOf(size))
+				p.tag, owner[ch] = owner[ch], 0
+				if p.tag != 0 {
+					weights[ch][p.tag], sizes[p.tag] = weigh(int64(size), headerWeight(p.bytes, headerFixedBytes)), uint64(size)
+				}
+			default:
+				p.bytes = frame(frameOfBody, uint16(ch+1), bytes.Repeat([]byte{byte(i)}, int(b)*8))
+				p.body = true
+			}
+			in = append(in, p.bytes...)
+			pieces[ch], order = append(pieces[ch], p), append(order, ch)
+		}
+		w := newWalker(bytes.NewReader(append(bytes.Clone(in), tail...)))
+		w.agreed(largestFrame)
+		for ch, l := range ledgers {
+			if !w.watch(consumers[ch], l) {
+				t.Fatal("the consumer tag is taken")
+			}
+		}
+		got := readAll(t, w, max(1, int(step)))
+		var want []byte
+		var pending [2]uint64 // bytes of a shed body still to come
+		for _, ch := range order {
+			p, left := pieces[ch][0], &pending[ch]
+			pieces[ch] = pieces[ch][1:]
+			size := uint64(len(p.bytes) - frameOverhead)
+			switch {
+			case p.tag != 0 && ledgers[ch].isShed(p.tag):
+				want = append(want, frame(frameOfHeader, uint16(ch+1), headerOf(0))...)
+				*left = sizes[p.tag]
+				continue
+			case p.body && *left > 0:
+				*left -= min(*left, size)
+				continue
+			case p.bytes[0] == frameOfMethod:
+				*left = 0
+			}
+			want = append(want, p.bytes...)
+		}
+		if !bytes.HasPrefix(got, want) {
+			t.Fatalf("got  %x\nwant %x", got, want)
+		}
+		for ch, l := range ledgers {
+			sum, large := int64(0), 0
+			for tag, weight := range weights[ch] {
+				switch {
+				case l.isShed(tag):
+				case weight > l.budget.share:
+					large++
+				default:
+					sum += weight
+				}
+			}
+			if sum > l.budget.share || large > 1 {
+				t.Fatalf("%d bytes and %d larger ones were let through, want a share of %d and one", sum, large, share)
+			}
+		}
+	})
+}
+
+// readAll reads to the end, so many bytes at a time.
+func readAll(t *testing.T, r io.Reader, step int) (all []byte) {
+	t.Helper()
+	buf := make([]byte, step)
+	for {
+		n, err := r.Read(buf)
+		all = append(all, buf[:n]...)
+		if err == io.EOF {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package rabbit_test
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given headers of every kind that the client would close the connection over, when they are delivered, come again, and
+// reach another queue by the delivery limit, then each time the message arrives with its properties, its body, its
+// delivery count and the same mark, and what follows it arrives as well.
+func TestAMessageWithUnreadableHeadersArrivesWithAMark(t *testing.T) {
+	t.Parallel()
+	broker := stack.AMQP(t)
+	raw := dialRaw(t, broker.URL)
+	for _, odd := range stack.UnreadableHeaders("m") {
+		t.Run(odd.Name, func(t *testing.T) { testUnreadable(t, broker, raw, odd, true) })
+	}
+}
+
+// Given headers that the client reads, and no longer with what the broker adds to them, when they are delivered, come
+// again, and reach another queue by the delivery limit, then each time all of them arrive, with the broker's.
+func TestHeadersThatFillAFrameStayReadable(t *testing.T) {
+	t.Parallel()
+	broker := stack.AMQP(t)
+	raw := dialRaw(t, broker.URL)
+	for _, odd := range stack.FillingHeaders(raw.FrameMax(), "m", "id", "t") {
+		t.Run(odd.Name, func(t *testing.T) { testUnreadable(t, broker, raw, odd, false) })
+	}
+}
+
+func dialRaw(t *testing.T, target string) *stack.RawPublisher {
+	t.Helper()
+	raw, err := stack.DialRaw(t.Context(), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = raw.Close() })
+	return raw
+}
+
+// testUnreadable lets the message come three times, and then from the other queue.
+func testUnreadable(t *testing.T, b *stack.Broker, raw *stack.RawPublisher, odd stack.OddHeaders, unreadable bool) {
+	q, dead := b.Name("main "+odd.Name), b.Name("dead "+odd.Name)
+	b.DeclareQueue(dead, quorum(nil))
+	b.DeclareQueue(q, quorum(rabbit.Table{
+		"x-delivery-limit": int64(2), "x-overflow": "reject-publish",
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead, "x-dead-letter-strategy": "at-least-once",
+	}))
+	m := stack.RawMessage{Key: q, MessageID: "id", Type: "t", Headers: odd.Entries, Body: []byte("b")}
+	if err := raw.Publish(m); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, b.URL)
+	var first rabbit.Unreadable
+	fields := 0 // headers of the producer
+	see := func(queue string, count int, marked bool) *rabbit.Subscription {
+		t.Helper()
+		s := consume(t, c, queue, 1)
+		d := collect(t, s, 1)[0]
+		mark, ok := rabbit.ReadUnreadable(d.Headers)
+		got := m // its headers are looked at below
+		got.MessageID, got.Type, got.CorrelationID, got.Body = d.MessageID, d.Type, d.CorrelationID, d.Body
+		if queue == dead && odd.Name == "a forged x-death" && !ok {
+			marked = false // RabbitMQ 4 writes a new one, and what is left can be read
+		}
+		if ok != marked || !reflect.DeepEqual(got, m) || d.DeliveryMode != rabbit.Persistent {
+			t.Fatalf("delivery %d of %q: marked %v as %v, %+v", count, queue, ok, mark, d.Message)
+		}
+		if queue == q && d.Count != count {
+			t.Errorf("it says that it came back %d times, want %d", d.Count, count)
+		}
+		if first == (rabbit.Unreadable{}) {
+			first = mark
+		}
+		if !unreadable {
+			own := 0
+			for name := range d.Headers {
+				if !rabbit.BrokerWrites(name) {
+					own++
+				}
+			}
+			deaths, _ := d.Headers[rabbit.HeaderDeath].([]any)
+			if fields == 0 {
+				fields = own
+			}
+			if own != fields || d.Headers["x-mark"] != "m" || (queue == dead) != (len(deaths) == 1) {
+				t.Errorf("%d headers of the producer became %d, with %d deaths", fields, own, len(deaths))
+			}
+		}
+		if marked && mark != first {
+			t.Errorf("the mark %v became %v", first, mark)
+		}
+		return s
+	}
+	for count := range 3 {
+		if err := see(q, count, unreadable).Close(); err != nil { // gives it back, and counts it
+			t.Fatal(err)
+		}
+	}
+	t.Log(first)
+	s := see(dead, 0, unreadable)
+	publishN(t, publisher(t, config(b.URL)), dead, 1)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := collect(t, consume(t, c, dead, 10), 2); got[1].MessageID != "0" {
+		t.Errorf("behind it came %q", got[1].MessageID)
+	}
+}
