@@ -29,7 +29,8 @@ func benchmarkRollback(b *testing.B, goods, batch int) {
 	requests := make([]stock.Request, batch)
 	for i := range requests {
 		items := []stock.Item{item(1_000_000+int64(i*7%goods), 2), item(1_000_000+int64((i*7+1)%goods), 1)}
-		requests[i] = message(fmt.Sprintf("20261121-%08d", i*7919%100_000), fmt.Sprintf("9f1c2a4e-0000-4000-8000-%012d", i), items...)
+		requests[i] = message(fmt.Sprintf("20261121-%08d", i*7919%100_000), fmt.Sprintf("9f1c2a4e-0000-4000-8000-%012d", i),
+			items...)
 	}
 	fill(w, requests)
 	fill(w, unrelated(20_000))
@@ -58,7 +59,8 @@ func fill(w *world, requests []stock.Request) {
 	var values []string
 	flush := func() {
 		if len(values) > 0 {
-			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES " + strings.Join(values, ","))
+			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES " +
+				strings.Join(values, ","))
 		}
 		values = values[:0]
 	}

@@ -15,7 +15,8 @@ func BenchmarkBuildRollbackOf500(b *testing.B) {
 	requests := make([]Request, size)
 	for i := range requests {
 		requests[i] = Request{
-			OrderSN: fmt.Sprintf("20261121-%08d", i*7919%100_000), Tag: "stock.rollback", Key: fmt.Sprintf("9f1c2a4e-0000-4000-8000-%012d", i),
+			OrderSN: fmt.Sprintf("20261121-%08d", i*7919%100_000), Tag: "stock.rollback",
+			Key:   fmt.Sprintf("9f1c2a4e-0000-4000-8000-%012d", i),
 			Items: []Item{{SKU: int64(i*7%goods) + 1, Quantity: 2}, {SKU: int64((i*7+1)%goods) + 1, Quantity: 1}},
 		}
 	}
@@ -27,7 +28,9 @@ func BenchmarkBuildRollbackOf500(b *testing.B) {
 		p := newPlan(requests, Retry)
 		for i := range requests {
 			for _, it := range requests[i].Items {
-				if err := p.add([]byte(requests[i].OrderSN), row{sku: it.SKU, quantity: it.Quantity, status: reserved, request: nobody}); err != nil {
+				if err := p.add([]byte(requests[i].OrderSN), row{
+					sku: it.SKU, quantity: it.Quantity, status: reserved, request: nobody,
+				}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -7,8 +7,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// Confirm deducts for good what is reserved for an order, in tx, which the caller commits. From then on a rollback of it
-// fails with [ErrDeducted]. An order that is deducted already is done: no effect and no error.
+// Confirm deducts for good what is reserved for an order, in tx, which the caller commits. From then on a rollback of
+// it fails with [ErrDeducted]. An order that is deducted already is done: no effect and no error.
 //
 // It fails with [ErrReleased] when any item was given back, [ErrRefused] when any was refused, [ErrNoReservation] when
 // there is none, [ErrInvalid]; any other error is the database's. After any error the caller must roll back.
@@ -34,19 +34,23 @@ func (s *session) confirm(ctx context.Context, orderSN string) error {
 	}
 	open := 0
 	for _, r := range o.rows {
-		switch r.status {
-		case reserved:
+		switch {
+		case r.status == reserved:
 			open++
-		case released:
+		case r.status == released:
 			return fmt.Errorf("sku %d: %w", r.sku, ErrReleased)
-		case refused:
+		case r.status == refused && r.sku != wholeOrder:
 			return fmt.Errorf("sku %d: %w", r.sku, ErrRefused)
 		}
+	}
+	if o.find(wholeOrder) != nil {
+		return ErrRefused
 	}
 	if open == 0 {
 		return nil
 	}
-	s.text("UPDATE stock_reservation FORCE INDEX (PRIMARY) SET status=3, updated_at=UTC_TIMESTAMP(6) WHERE status=1 AND order_sn=")
+	s.text("UPDATE stock_reservation FORCE INDEX (PRIMARY) SET status=3, updated_at=UTC_TIMESTAMP(6) WHERE status=1 AND " +
+		"order_sn=")
 	s.binary(orderSN)
 	changed, err := s.exec(ctx)
 	if err != nil {

@@ -26,10 +26,14 @@ var (
 	ErrRefused = errors.New("refused, its rollback came first")
 	// ErrReleased: the reservation was given back.
 	ErrReleased = errors.New("already released")
+
+	// ErrChanged: another transaction added rows between two looks at them, without the locks that this package takes. No
+	// request is at fault: roll back and try again.
+	ErrChanged = errors.New("another transaction added or removed some rows meanwhile")
 )
 
-// permanent reports whether no retry can cure err. A missing reservation or stock row may still come, and a full one may
-// be mended.
+// permanent reports whether no retry can cure err. A missing reservation or stock row may still come, and a full one
+// may be mended.
 func permanent(err error) bool {
 	return !errors.Is(err, ErrNoReservation) && !errors.Is(err, ErrUnknownSKU) && !errors.Is(err, ErrOverflow)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// Every statement goes by ranges of the primary key, also where the tables are small or statistics missing: a scan would
-// wait for the locks of rows that nobody asked for.
+// Every statement goes by ranges of the primary key, also where the tables are small or statistics missing: a scan
+// would wait for the locks of rows that nobody asked for.
 func TestStatementsUseThePrimaryKey(t *testing.T) {
 	t.Parallel()
 	for _, rows := range []int{0, 5000} {
@@ -28,7 +28,8 @@ func testPrimaryKey(t *testing.T, rows, single int) {
 	w := newWorld(t)
 	requests := make([]stock.Request, 500)
 	for i := range requests {
-		requests[i] = message(fmt.Sprintf("order-%04d", i), fmt.Sprintf("key-%d", i), item(int64(i)+1, 1), item(int64(i)+501, 2))
+		requests[i] = message(fmt.Sprintf("order-%04d", i), fmt.Sprintf("key-%d", i), item(int64(i)+1, 1),
+			item(int64(i)+501, 2))
 	}
 	for sku := range int64(1000) {
 		w.goods(10, sku+1)
@@ -41,8 +42,12 @@ func testPrimaryKey(t *testing.T, rows, single int) {
 	}
 	requests = append(requests, message("late", "late"))
 	statements := w.statements(func(tx *gorm.DB) error { return stock.Rollback(t.Context(), tx, requests, refuse) })
-	statements = append(statements, w.statements(func(tx *gorm.DB) error { return stock.Reserve(t.Context(), tx, "new", late) })...)
-	statements = append(statements, w.statements(func(tx *gorm.DB) error { return stock.Confirm(t.Context(), tx, "new") })...)
+	statements = append(statements, w.statements(func(tx *gorm.DB) error {
+		return stock.Reserve(t.Context(), tx, "new", late)
+	})...)
+	statements = append(statements, w.statements(func(tx *gorm.DB) error {
+		return stock.Confirm(t.Context(), tx, "new")
+	})...)
 	must(t, w.reserve("last", late...))
 	statements = append(statements, w.statements(func(tx *gorm.DB) error {
 		return stock.Rollback(t.Context(), tx, []stock.Request{message("last", "last", late...)}, refuse)
@@ -69,10 +74,13 @@ func TestRollbackTakesThreeStatements(t *testing.T) {
 	w.goods(1, 1, 2, 3)
 	var requests []stock.Request
 	for i := range 500 {
-		requests = append(requests, message(fmt.Sprintf("order-%04d", i), fmt.Sprintf("key-%d", i), item(int64(i)%3+1, 1), item(int64(i+1)%3+1, 2)))
+		requests = append(requests, message(fmt.Sprintf("order-%04d", i), fmt.Sprintf("key-%d", i), item(int64(i)%3+1, 1),
+			item(int64(i+1)%3+1, 2)))
 	}
 	fill(w, requests)
-	statements := w.statements(func(tx *gorm.DB) error { return stock.Rollback(t.Context(), tx, requests, stock.Options{}) })
+	statements := w.statements(func(tx *gorm.DB) error {
+		return stock.Rollback(t.Context(), tx, requests, stock.Options{})
+	})
 	if len(statements) != 3 {
 		t.Fatalf("%d statements: %.60q", len(statements), statements)
 	}

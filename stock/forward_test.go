@@ -19,7 +19,8 @@ func TestReserveTakesAllOrNothing(t *testing.T) {
 	w.wantAmount(1, 0)
 	w.wantAmount(2, 7)
 	err := w.reserve("b", item(1, 1), item(2, 1))
-	if !is(err, stock.ErrOutOfStock) || !strings.Contains(err.Error(), `order "b": sku 1: out of stock: asked for 1, left are 0`) {
+	if !is(err, stock.ErrOutOfStock) || !strings.Contains(err.Error(), `order "b": sku 1: out of stock: asked for 1, `+
+		`left are 0`) {
 		t.Errorf("error is %v", err)
 	}
 	w.wantReservations("b", "")
@@ -110,7 +111,9 @@ func TestConfirmIsFinal(t *testing.T) {
 
 	must(t, w.reserve("b", item(1, 1), item(2, 2)))
 	must(t, w.rollback(stock.Options{}, message("b", "k", item(1, 1))))
-	for order, want := range map[string]error{"b": stock.ErrReleased, "none": stock.ErrNoReservation, "": stock.ErrInvalid} {
+	for order, want := range map[string]error{
+		"b": stock.ErrReleased, "none": stock.ErrNoReservation, "": stock.ErrInvalid,
+	} {
 		if err := w.confirm(order); !is(err, want) {
 			t.Errorf("Confirm of %q: %v, want %v", order, err, want)
 		}

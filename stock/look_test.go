@@ -12,7 +12,8 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 	w := newWorld(t)
 	w.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0), (2, 100, 0)")
 	for i := range 10 {
-		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES (?, 1, 2, 1, UTC_TIMESTAMP(6)), (?, 2, 3, 1, UTC_TIMESTAMP(6))",
+		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES (?, 1, 2, 1, "+
+			"UTC_TIMESTAMP(6)), (?, 2, 3, 1, UTC_TIMESTAMP(6))",
 			fmt.Sprint("A-", i), fmt.Sprint("A-", i))
 	}
 	if err := w.rollback(stock.Options{}, stock.Request{OrderSN: "A-4", Tag: "t", Key: "k"}); err != nil {
@@ -22,7 +23,8 @@ func TestReservationsAreReadByOrderAndPageByPage(t *testing.T) {
 	if err != nil || len(of) != 2 {
 		t.Fatalf("%v, %v; want two rows", of, err)
 	}
-	if r := of[1]; r.SKU != 2 || r.Quantity != 3 || r.Status != stock.Released || r.Tag != "t" || r.Key != "k" || !r.Named || time.Since(r.UpdatedAt).Abs() > time.Minute || r.Age.Abs() > time.Minute {
+	if r := of[1]; r.SKU != 2 || r.Quantity != 3 || r.Status != stock.Released || r.Tag != "t" || r.Key != "k" ||
+		!r.Named || time.Since(r.UpdatedAt).Abs() > time.Minute || r.Age.Abs() > time.Minute {
 		t.Errorf("the second row is %+v", r)
 	}
 	for _, limit := range []int{1, 3, 20, 100} {

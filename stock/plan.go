@@ -49,7 +49,8 @@ type refusal struct {
 }
 
 func newPlan(requests []Request, empty EmptyPolicy) *plan {
-	p := &plan{requests: requests, empty: empty, byName: make(map[string]int, len(requests)), rows: make([]row, 0, 2*len(requests))}
+	p := &plan{requests: requests, empty: empty, byName: make(map[string]int, len(requests)),
+		rows: make([]row, 0, 2*len(requests))}
 	for i := range requests {
 		p.byName[requests[i].OrderSN] = 0
 	}
@@ -125,7 +126,8 @@ func (p *plan) decideItem(i, at int, it Item) error {
 	case r == nil:
 		return p.missing(i, it)
 	case r.quantity != it.Quantity && r.status != refused:
-		return fmt.Errorf("order %q sku %d: %w: message has %d, reserved are %d", o.sn, it.SKU, ErrQuantity, it.Quantity, r.quantity)
+		return fmt.Errorf("order %q sku %d: %w: message has %d, reserved are %d", o.sn, it.SKU, ErrQuantity, it.Quantity,
+			r.quantity)
 	case r.status == released, r.status == refused:
 		return nil
 	case r.status == deducted:
@@ -138,7 +140,8 @@ func (p *plan) decideItem(i, at int, it Item) error {
 }
 
 // decideOrder releases whatever is still reserved. An order that is deducted altogether is blamed; rows deducted beside
-// reserved or released ones are simply not reserved any more.
+// reserved or released ones are simply not reserved any more. A policy that refuses marks the order, whatever it has:
+// further parts of it may still come.
 func (p *plan) decideOrder(i, at int) error {
 	o := &p.orders[at]
 	if len(o.rows) == 0 {
@@ -155,6 +158,9 @@ func (p *plan) decideOrder(i, at int) error {
 	}
 	if gone == len(o.rows) {
 		return fmt.Errorf("order %q: %w", o.sn, ErrDeducted)
+	}
+	if p.empty == Refuse && o.find(wholeOrder) == nil {
+		return p.missing(i, Item{SKU: wholeOrder})
 	}
 	return nil
 }

@@ -92,6 +92,7 @@ func (w *world) state() string {
 	var text string
 	must(w.t, w.db.QueryRowContext(w.t.Context(), `SELECT CONCAT(
 		(SELECT GROUP_CONCAT(CONCAT_WS('/', sku_id, amount, version) ORDER BY sku_id) FROM stock), ' | ',
-		COALESCE((SELECT GROUP_CONCAT(CONCAT_WS('/', order_sn, sku_id, quantity, status, rollback_key) ORDER BY order_sn, sku_id) FROM stock_reservation), ''))`).Scan(&text))
+		COALESCE((SELECT GROUP_CONCAT(CONCAT_WS('/', order_sn, sku_id, quantity, status, rollback_key) ORDER BY order_sn,
+			sku_id) FROM stock_reservation), ''))`).Scan(&text))
 	return text
 }

@@ -57,7 +57,9 @@ func TestReserveThatOvertakesARefusalIsReleased(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.goods(100, 1)
-			must(t, w.hookedRollback(refuse, "INSERT", func() { must(t, w.reserve("a", item(1, 7))) }, message("a", "k", items...)))
+			must(t, w.hookedRollback(refuse, "INSERT", func() {
+				must(t, w.reserve("a", item(1, 7)))
+			}, message("a", "k", items...)))
 			if got := w.reservations("a"); !strings.HasSuffix(got, "1×7 released stock.rollback/k") {
 				t.Errorf("reservations are %s", got)
 			}
@@ -70,13 +72,15 @@ func TestReserveOfAnotherQuantityThatOvertakesARefusalIsBlamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.goods(100, 1)
-	err := w.hookedRollback(refuse, "INSERT", func() { must(t, w.reserve("a", item(1, 8))) }, message("a", "k", item(1, 7)))
+	err := w.hookedRollback(refuse, "INSERT", func() {
+		must(t, w.reserve("a", item(1, 8)))
+	}, message("a", "k", item(1, 7)))
 	wantBlame(t, err, map[int]error{0: stock.ErrQuantity})
 	w.wantReservations("a", "1×8 reserved")
 }
 
-// A row that appears between the look and the release must not go without its quantity being added. (Reserve waits for the
-// rollback; a service in another language may not.)
+// A row that appears between the look and the release must not go without its quantity being added. (Reserve waits for
+// the rollback; a service in another language may not.)
 func TestRowsThatAppearAfterTheLookStopTheRollback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -184,6 +188,54 @@ func TestReserveRacesARefusingRollback(t *testing.T) {
 	}
 }
 
+// Of a rollback of a whole order and a late part of it the part is released or refused, whichever comes first.
+func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.goods(100, 1, 2, 3)
+	released, refusals := 0, 0
+	for i := range 60 {
+		order, part := fmt.Sprintf("order-%d", i), item(1+2*int64(i%2), 1) // before and behind the part that it has
+		must(t, w.reserve(order, item(2, 1)))
+		var reserve, rollback error
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		wg.Go(func() { <-start; reserve = again(func() error { return w.reserve(order, part) }) })
+		wg.Go(func() { <-start; rollback = again(func() error { return w.rollback(refuse, message(order, "k")) }) })
+		close(start)
+		wg.Wait()
+		if rollback != nil {
+			t.Fatalf("rollback: %v", rollback)
+		}
+		switch got := w.reservations(order); {
+		case reserve == nil && strings.Count(got, "released") == 2 && !strings.Contains(got, "reserved"):
+			released++
+		case is(reserve, stock.ErrRefused) && strings.Count(got, "released") == 1 && !strings.Contains(got, "reserved"):
+			refusals++
+		default:
+			t.Fatalf("reserve said %v, reservations are %s", reserve, got)
+		}
+	}
+	t.Logf("%d parts came in time and were released, %d were refused", released, refusals)
+	for sku := range int64(3) {
+		w.wantAmount(sku+1, 100)
+	}
+}
+
+// The part is committed when the rollback has looked and not yet marked the order: it is released like the others.
+func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.goods(100, 1, 2)
+	must(t, w.reserve("a", item(2, 5)))
+	must(t, w.hookedRollback(refuse, "INSERT", func() {
+		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 1, 7, 1)")
+		w.exec("UPDATE stock SET amount = amount - 7 WHERE sku_id = 1")
+	}, message("a", "k")))
+	w.wantReservations("a", "0×0 refused stock.rollback/k, 1×7 released stock.rollback/k, 2×5 released stock.rollback/k")
+	w.wantAmount(1, 100)
+}
+
 // again repeats what lost a deadlock, as every caller must.
 func again(f func() error) error {
 	for {
@@ -225,7 +277,8 @@ func TestRollbacksOfTheSameGoodsDoNotDeadlock(t *testing.T) {
 	}
 	wg.Wait()
 	var reserved, released, amount int64
-	must(t, w.db.QueryRow("SELECT SUM(IF(status=1,quantity,0)), SUM(IF(status=2,quantity,0)) FROM stock_reservation").Scan(&reserved, &released))
+	must(t, w.db.QueryRow("SELECT SUM(IF(status=1,quantity,0)), SUM(IF(status=2,quantity,0)) FROM stock_reservation").Scan(
+		&reserved, &released))
 	must(t, w.db.QueryRow("SELECT SUM(amount) FROM stock").Scan(&amount))
 	if reserved != 0 || amount != released {
 		t.Errorf("%d reserved, %d released, %d on stock", reserved, released, amount)

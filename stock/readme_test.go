@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/stock"
 )
 
 var (
@@ -25,10 +27,11 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 	for _, match := range sqlBlock.FindAllStringSubmatch(string(readme), -1) {
 		blocks = append(blocks, match[1])
 	}
-	if len(blocks) != 6 {
-		t.Fatalf("%d statements, want 6", len(blocks))
+	if len(blocks) != 7 {
+		t.Fatalf("%d statements, want 7", len(blocks))
 	}
-	insert, look, take, deduct, release, restock := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5]
+	insert, look, take, deduct, release, restock, mark := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5],
+		blocks[6]
 	w := newWorld(t)
 	w.goods(10, 1)
 	values := map[string]any{":sku_id": 1, ":quantity": 4, ":tag": "tag", ":key": "key"}
@@ -83,4 +86,10 @@ func TestTheDocumentedSQLWorks(t *testing.T) {
 		t.Errorf("reserved a refused item: %v, want error 1062", err)
 	}
 	w.wantAmount(1, 6)
+	must(t, do("e", mark, look))
+	must(t, w.rollback(refuse, message("e", "k")))
+	w.wantReservations("e", "0×0 refused tag/key")
+	if err := w.reserve("e", item(1, 4)); !is(err, stock.ErrRefused) {
+		t.Errorf("reserved for an order that is marked: %v, want ErrRefused", err)
+	}
 }

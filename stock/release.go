@@ -39,7 +39,8 @@ func (s *session) insertRefusals(ctx context.Context, p *plan) error {
 		return cmp.Or(cmp.Compare(p.requests[a.request].OrderSN, p.requests[b.request].OrderSN), cmp.Compare(a.sku, b.sku))
 	})
 	for chunk := range slices.Chunk(p.refusals, maxIn) {
-		s.text("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES ")
+		s.text("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) " +
+			"VALUES ")
 		for i, f := range chunk {
 			r := &p.requests[f.request]
 			s.comma(i)
@@ -72,8 +73,8 @@ type mark struct {
 	rows    int
 }
 
-// release marks the plan's rows released. An order whose reserved rows all go by one request, as nearly all do, is named
-// as a whole, which halves the statement's work; the others are named row by row.
+// release marks the plan's rows released. An order whose reserved rows all go by one request, as nearly all do, is
+// named as a whole, which halves the statement's work; the others are named row by row.
 func (s *session) release(ctx context.Context, p *plan) error {
 	whole, single := p.marks()
 	if err := s.markAll(ctx, p, whole, &wholeOrders); err != nil {
@@ -159,8 +160,8 @@ func whereRows(s *session, marks []mark) {
 	s.text(")")
 }
 
-// markAll runs as many statements as the marks need. Within one statement the hashes are distinct, so marks whose hashes
-// collide come in different ones.
+// markAll runs as many statements as the marks need. Within one statement the hashes are distinct, so marks whose
+// hashes collide come in different ones.
 func (s *session) markAll(ctx context.Context, p *plan, marks []mark, by *naming) error {
 	slices.SortFunc(marks, func(a, b mark) int { return cmp.Compare(a.hash, b.hash) })
 	for len(marks) > 0 {
@@ -200,7 +201,7 @@ func (s *session) markReleased(ctx context.Context, p *plan, marks []mark, by *n
 		return fmt.Errorf("release %d reservations: %w", want, err)
 	}
 	if got != want {
-		return fmt.Errorf("release %d reservations: %d rows changed: another transaction added or removed some", want, got)
+		return fmt.Errorf("release %d reservations: %d rows changed: %w", want, got, ErrChanged)
 	}
 	return nil
 }

@@ -90,12 +90,12 @@ func (s *session) explainDuplicate(ctx context.Context, orderSN string, items []
 	if err != nil {
 		return err
 	}
-	if o.find(wholeOrder) != nil {
-		return ErrRefused
-	}
+	whole := o.find(wholeOrder) != nil
 	for _, it := range items {
 		r := o.find(it.SKU)
 		switch {
+		case r == nil && whole:
+			return ErrRefused
 		case r == nil:
 			return someReserved(it.SKU)
 		case r.status == refused:
@@ -107,6 +107,9 @@ func (s *session) explainDuplicate(ctx context.Context, orderSN string, items []
 		case r.quantity != it.Quantity:
 			return fmt.Errorf("sku %d: %w: asked for %d, reserved are %d", it.SKU, ErrQuantity, it.Quantity, r.quantity)
 		}
+	}
+	if whole { // a person reserved it again by hand
+		return ErrRefused
 	}
 	return nil
 }
@@ -124,8 +127,8 @@ func (s *session) lockOrder(ctx context.Context, orderSN string) (*order, error)
 	return &p.orders[0], nil
 }
 
-// take takes items (sorted, distinct) off the stock. It looks before it takes, with the rows locked, so that it can name
-// the sku that is short; the UPDATE compares the amounts all the same.
+// take takes items (sorted, distinct) off the stock. It looks before it takes, with the rows locked, so that it can
+// name the sku that is short; the UPDATE compares the amounts all the same.
 func (s *session) take(ctx context.Context, items []Item) error {
 	for chunk := range slices.Chunk(items, maxIn) {
 		amounts, err := s.amounts(ctx, chunk)

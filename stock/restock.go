@@ -44,9 +44,9 @@ func sortItems(items []Item) {
 	slices.SortFunc(items, func(a, b Item) int { return cmp.Compare(a.SKU, b.SKU) })
 }
 
-// changeAmounts adds items (sorted, distinct) to the stock, or takes them off, with one UPDATE, and returns how many rows
-// it changed. Each row finds its quantity by a binary search, as in markReleased. It skips a row that has too much to
-// add to, or too little to take from.
+// changeAmounts adds items (sorted, distinct) to the stock, or takes them off, with one UPDATE, and returns how many
+// rows it changed. Each row finds its quantity by a binary search, as in markReleased. It skips a row that has too much
+// to add to, or too little to take from.
 func (s *session) changeAmounts(ctx context.Context, items []Item, sign string) (int, error) {
 	s.text("UPDATE stock FORCE INDEX (PRIMARY) SET amount=amount")
 	s.text(sign)
@@ -103,8 +103,8 @@ func (s *session) amounts(ctx context.Context, items []Item) (map[int64]int64, e
 	return found, nil
 }
 
-// blameStock finds out which skus restock skipped and blames the requests that release them. A row that reached the bound
-// by this very UPDATE is blamed too, since nothing tells the two apart; alone, its request succeeds.
+// blameStock finds out which skus restock skipped and blames the requests that release them. A row that reached the
+// bound by this very UPDATE is blamed too, since nothing tells the two apart; alone, its request succeeds.
 func (s *session) blameStock(ctx context.Context, p *plan, items []Item) error {
 	amounts, err := s.amounts(ctx, items)
 	if err != nil {
@@ -128,5 +128,5 @@ func (s *session) blameStock(ctx context.Context, p *plan, items []Item) error {
 	if err := p.verdict(); err != nil {
 		return err
 	}
-	return fmt.Errorf("add to the stock of %d skus from %d: fewer rows changed", len(items), items[0].SKU)
+	return fmt.Errorf("add to the stock of %d skus from %d: fewer rows changed: %w", len(items), items[0].SKU, ErrChanged)
 }

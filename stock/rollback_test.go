@@ -41,7 +41,8 @@ func TestRollbackWithoutItemsReturnsEverythingStillReserved(t *testing.T) {
 	must(t, w.reserve("a", item(1, 1), item(2, 2), item(3, 3)))
 	must(t, w.rollback(stock.Options{}, message("a", "k1", item(2, 2))))
 	must(t, w.rollback(stock.Options{}, message("a", "k2")))
-	w.wantReservations("a", "1×1 released stock.rollback/k2, 2×2 released stock.rollback/k1, 3×3 released stock.rollback/k2")
+	w.wantReservations("a", "1×1 released stock.rollback/k2, 2×2 released stock.rollback/k1, 3×3 released "+
+		"stock.rollback/k2")
 	for sku := range int64(3) {
 		w.wantAmount(sku+1, 100)
 	}
@@ -69,9 +70,14 @@ func TestRollbackTwiceHasOneEffect(t *testing.T) {
 			must(t, w.reserve("a", item(1, 7)))
 			must(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("a", "k2", items...)))
 			must(t, w.rollback(stock.Options{}, message("a", "k1", items...)))
+			w.wantReservations("a", "1×7 released stock.rollback/k1")
 			must(t, w.rollback(refuse, message("a", "k3", items...)))
 			w.wantAmount(1, 100)
-			w.wantReservations("a", "1×7 released stock.rollback/k1")
+			marked := "1×7 released stock.rollback/k1"
+			if items == nil {
+				marked = "0×0 refused stock.rollback/k3, " + marked
+			}
+			w.wantReservations("a", marked)
 			if n := w.audited(); n != 1 {
 				t.Errorf("%d releases, want 1", n)
 			}
@@ -89,11 +95,14 @@ func TestRollbackMarksEachRowWithItsMessage(t *testing.T) {
 	}
 	other := message("c", "k4")
 	other.Tag = "order.cancelled"
-	must(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 1)), message("b", "k2", item(3, 3), item(2, 2), item(1, 1)),
+	must(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 1)), message("b", "k2", item(3, 3), item(2, 2),
+		item(1, 1)),
 		message("a", "k3", item(3, 3), item(1, 1)), other))
 	w.wantReservations("a", "1×1 released stock.rollback/k1, 2×2 reserved, 3×3 released stock.rollback/k3")
-	w.wantReservations("b", "1×1 released stock.rollback/k2, 2×2 released stock.rollback/k2, 3×3 released stock.rollback/k2")
-	w.wantReservations("c", "1×1 released order.cancelled/k4, 2×2 released order.cancelled/k4, 3×3 released order.cancelled/k4")
+	w.wantReservations("b", "1×1 released stock.rollback/k2, 2×2 released stock.rollback/k2, 3×3 released "+
+		"stock.rollback/k2")
+	w.wantReservations("c", "1×1 released order.cancelled/k4, 2×2 released order.cancelled/k4, 3×3 released "+
+		"order.cancelled/k4")
 	w.wantAmount(1, 100)
 	w.wantAmount(2, 98)
 	w.wantAmount(3, 100)
@@ -107,7 +116,8 @@ func TestRollbackTellsCollidingOrdersApart(t *testing.T) {
 	for _, order := range []string{"plumless", "buckeroo", "other"} {
 		must(t, w.reserve(order, item(1, 1), item(2, 1)))
 	}
-	must(t, w.rollback(stock.Options{}, message("plumless", "k1", item(1, 1)), message("buckeroo", "k2", item(1, 1)), message("other", "k3")))
+	must(t, w.rollback(stock.Options{}, message("plumless", "k1", item(1, 1)), message("buckeroo", "k2", item(1, 1)),
+		message("other", "k3")))
 	must(t, w.rollback(stock.Options{}, message("plumless", "k4"), message("buckeroo", "k5"), message("other", "k6")))
 	w.wantReservations("plumless", "1×1 released stock.rollback/k1, 2×1 released stock.rollback/k4")
 	w.wantReservations("buckeroo", "1×1 released stock.rollback/k2, 2×1 released stock.rollback/k5")
@@ -144,7 +154,8 @@ func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
 	must(t, w.reserve("two", item(1, 1), item(2, 2)))
 	must(t, w.reserve("final", item(3, 3)))
 	must(t, w.confirm("final"))
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('ghost', 99, 1, 1), ('full', 4, 9, 1)")
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('ghost', 99, 1, 1), ('full', " +
+		"4, 9, 1)")
 	must(t, w.reserve("done", item(1, 1)))
 	must(t, w.rollback(stock.Options{}, message("done", "k0")))
 	good := message("good", "good", item(1, 1), item(2, 2))
@@ -154,7 +165,8 @@ func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
 		want     error
 		contains string
 	}{
-		{"more than reserved", message("two", "k", item(1, 1), item(2, 3)), stock.ErrQuantity, "message has 3, reserved are 2"},
+		{"more than reserved", message("two", "k", item(1, 1), item(2, 3)), stock.ErrQuantity, "message has 3, " +
+			"reserved are 2"},
 		{"less than reserved", message("two", "k", item(2, 1)), stock.ErrQuantity, `order "two" sku 2`},
 		{"other than was released", message("done", "k", item(1, 2)), stock.ErrQuantity, "reserved are 1"},
 		{"deducted item", message("final", "k", item(3, 3)), stock.ErrDeducted, `order "final" sku 3`},
@@ -175,7 +187,8 @@ func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
 		{"quantity 0", message("two", "k", item(1, 0)), stock.ErrInvalid, "quantity 0"},
 		{"quantity above the column", message("two", "k", item(1, math.MaxInt32+1)), stock.ErrInvalid, "quantity 2147483648"},
 		{"sku twice", message("two", "k", item(1, 1), item(2, 2), item(1, 1)), stock.ErrInvalid, "sku 1 is named twice"},
-		{"sku twice among many", message("two", "k", append(manyItems(20), item(3, 1))...), stock.ErrInvalid, "sku 3 is named twice"},
+		{"sku twice among many", message("two", "k", append(manyItems(20), item(3, 1))...), stock.ErrInvalid,
+			"sku 3 is named twice"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -245,12 +258,87 @@ func TestRefusingRollbackStopsTheLateDeduction(t *testing.T) {
 			}
 			for _, o := range []stock.Options{refuse, {Empty: stock.Retry}} { // refused is done, whatever the policy is now
 				must(t, w.rollback(o, message("a", "k3", item(1, 7))))
-				must(t, w.rollback(o, message("a", "k4")))
 			}
+			must(t, w.rollback(stock.Options{Empty: stock.Retry}, message("a", "k4")))
 			w.wantReservations("a", test.refused)
 			w.wantAmount(1, 100)
 		})
 	}
+}
+
+// A rollback without items ends the order, also one that is reserved in parts: what had been reserved goes back, and
+// what comes late is refused, whichever sku it is.
+func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		given func(w *world)
+		want  string
+	}{
+		{"a part is reserved", func(w *world) { must(t, w.reserve("a", item(2, 5))) }, "2×5 released stock.rollback/k1"},
+		{"a part was released before", func(w *world) {
+			must(t, w.reserve("a", item(2, 5)))
+			must(t, w.rollback(refuse, message("a", "k0", item(2, 5))))
+		}, "2×5 released stock.rollback/k0"},
+		{"a part was refused before", func(w *world) { must(t, w.rollback(refuse, message("a", "k0", item(2, 5)))) },
+			"2×5 refused stock.rollback/k0"},
+		{"a part is deducted, another reserved", func(w *world) {
+			must(t, w.reserve("a", item(2, 5)))
+			must(t, w.confirm("a"))
+			must(t, w.reserve("a", item(3, 1)))
+		}, "2×5 deducted, 3×1 released stock.rollback/k1"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.goods(100, 1, 2, 3)
+			test.given(w)
+			must(t, w.rollback(refuse, message("a", "k1")))
+			want := "0×0 refused stock.rollback/k1, " + test.want
+			w.wantReservations("a", want)
+			for _, late := range []int64{1, 4} { // before and behind the skus that the order has
+				if err := w.reserve("a", item(late, 7)); !is(err, stock.ErrRefused) {
+					t.Errorf("Reserve of sku %d after the rollback: %v, want ErrRefused", late, err)
+				}
+			}
+			w.wantAmount(1, 100)
+			must(t, w.rollback(refuse, message("a", "k2"), message("a", "k3", item(1, 7))))
+			must(t, w.rollback(stock.Options{Empty: stock.Retry}, message("a", "k4"), message("a", "k5", item(1, 7))))
+			w.wantReservations("a", want)
+		})
+	}
+	t.Run("what was given back says so", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.goods(100, 1, 2)
+		must(t, w.reserve("a", item(2, 5)))
+		must(t, w.rollback(refuse, message("a", "k1")))
+		if err := w.reserve("a", item(2, 5)); !is(err, stock.ErrReleased) {
+			t.Errorf("Reserve again: %v, want ErrReleased", err)
+		}
+		if err := w.confirm("a"); !is(err, stock.ErrReleased) {
+			t.Errorf("Confirm: %v, want ErrReleased", err)
+		}
+	})
+	t.Run("an order that is deducted altogether is blamed and not marked", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.goods(100, 1)
+		must(t, w.reserve("a", item(1, 5)))
+		must(t, w.confirm("a"))
+		wantBlame(t, w.rollback(refuse, message("a", "k1")), map[int]error{0: stock.ErrDeducted})
+		w.wantReservations("a", "1×5 deducted")
+	})
+	t.Run("with retry a late part is another matter", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.goods(100, 1, 2)
+		must(t, w.reserve("a", item(2, 5)))
+		must(t, w.rollback(stock.Options{Empty: stock.Retry}, message("a", "k1")))
+		must(t, w.reserve("a", item(1, 7)))
+		w.wantReservations("a", "1×7 reserved, 2×5 released stock.rollback/k1")
+	})
 }
 
 func TestRefusingRollbackReleasesWhatIsReserved(t *testing.T) {
@@ -309,7 +397,8 @@ func TestRollbackOfTheLargestMessages(t *testing.T) {
 	}
 	must(t, w.reserve("a", items...))
 	w.wantAmount(1000, 8)
-	wantBlame(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("b", "k2", items...)), map[int]error{1: stock.ErrNoReservation})
+	wantBlame(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("b", "k2", items...)),
+		map[int]error{1: stock.ErrNoReservation})
 	w.wantAmount(1, 8)
 	must(t, w.rollback(refuse, message("a", "k1", items[:999]...), message("b", "k2", items...)))
 	w.wantAmount(999, 10)

@@ -10,8 +10,8 @@ import (
 )
 
 // Statements carry their values as literals: text and keys as hexadecimal strings (which are binary strings to both
-// databases, need no escaping and mean the same under every sql_mode and character set), numbers as digits. So they need
-// no placeholders, no prepare round trip and no interpolation by the driver.
+// databases, need no escaping and mean the same under every sql_mode and character set), numbers as digits. So they
+// need no placeholders, no prepare round trip and no interpolation by the driver.
 //
 // Every statement on these tables forces the primary key. With fresh or misleading statistics the optimizer may
 // otherwise scan the table, which waits for the locks of rows that nobody asked for.

@@ -21,13 +21,15 @@ type Request struct {
 	Tag, Key string
 }
 
-// EmptyPolicy says what a rollback does when it finds no reservation: it overtook its deduction, or there was none.
+// EmptyPolicy says what a rollback does about reservations that it does not find: it overtook its deduction, or there
+// was none.
 type EmptyPolicy uint8
 
 const (
 	// Retry blames the request with [ErrNoReservation], not permanently: the deduction may still come.
 	Retry EmptyPolicy = iota
-	// Refuse writes a refused reservation, so that the late deduction is refused with [ErrRefused].
+	// Refuse writes a refused reservation, so that the late deduction is refused with [ErrRefused]. A rollback without
+	// items marks its order in any case, also when it found reservations to release: every later one is refused.
 	Refuse
 )
 
@@ -73,8 +75,8 @@ func (s status) String() string {
 }
 
 const (
-	// wholeOrder is the sku_id of the row that refuses a whole order: a rollback without items found no reservation at
-	// all, so it cannot name the skus. No sku has it.
+	// wholeOrder is the sku_id of the row that refuses a whole order: a rollback without items cannot name the skus that
+	// may still come. No sku has it.
 	wholeOrder = 0
 
 	maxOrderBytes = 64

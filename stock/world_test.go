@@ -14,7 +14,7 @@ import (
 	"gorm.io/gorm/logger"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -52,7 +52,7 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := dedup.Migrate(t.Context(), g, dedup.MigrateOptions{Table: "consumer_log", Stock: true}); err != nil {
+	if err := dedup.Migrate(t.Context(), g, withStock()); err != nil {
 		t.Fatal(err)
 	}
 	w := &world{t: t, db: db, g: g}
@@ -108,7 +108,8 @@ func (w *world) amount(sku int64) int64 {
 // reservations are an order's rows as text: sku×quantity status (tag/key), or nothing.
 func (w *world) reservations(order string) string {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), `SELECT sku_id, quantity, status, COALESCE(rollback_tag,''), COALESCE(rollback_key,'')
+	rows, err := w.db.QueryContext(w.t.Context(),
+		`SELECT sku_id, quantity, status, COALESCE(rollback_tag,''), COALESCE(rollback_key,'')
 		FROM stock_reservation WHERE order_sn = ? ORDER BY sku_id`, order)
 	if err != nil {
 		w.t.Fatal(err)
@@ -122,7 +123,9 @@ func (w *world) reservations(order string) string {
 		if err := rows.Scan(&sku, &quantity, &status, &tag, &key); err != nil {
 			w.t.Fatal(err)
 		}
-		text := fmt.Sprintf("%d×%d %s", sku, quantity, [...]string{1: "reserved", 2: "released", 3: "deducted", 4: "refused"}[status])
+		text := fmt.Sprintf("%d×%d %s", sku, quantity, [...]string{
+			1: "reserved", 2: "released", 3: "deducted", 4: "refused",
+		}[status])
 		if tag+key != "" {
 			text += " " + tag + "/" + key
 		}
@@ -194,7 +197,8 @@ func wantBlame(t testing.TB, err error, want map[int]error) {
 		if !errors.Is(r.Err, want[r.Index]) {
 			t.Errorf("request %d: %v, want %v", r.Index, r.Err, want[r.Index])
 		}
-		later := errors.Is(r.Err, stock.ErrNoReservation) || errors.Is(r.Err, stock.ErrUnknownSKU) || errors.Is(r.Err, stock.ErrOverflow)
+		later := errors.Is(r.Err, stock.ErrNoReservation) || errors.Is(r.Err, stock.ErrUnknownSKU) ||
+			errors.Is(r.Err, stock.ErrOverflow)
 		if r.Permanent == later {
 			t.Errorf("request %d: permanent is %v with %v", r.Index, r.Permanent, r.Err)
 		}

@@ -1,0 +1,179 @@
+package http
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"regexp"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// The headers of a call.
+const (
+	// HeaderKey names the message: the same for every attempt and every replay, and unlike that of any other message.
+	HeaderKey = "Idempotency-Key"
+	// HeaderAttempt counts the calls since the message was published or replayed, from 1.
+	HeaderAttempt = "X-Rollbackd-Attempt"
+	// HeaderMessage is the message's group, tag and key, each percent-encoded, with slashes in between. It is for people.
+	HeaderMessage = "X-Rollbackd-Message"
+)
+
+// Options say what is called, and how.
+type Options struct {
+	// Target is an http or https URL without user and password.
+	Target string
+	// Timeout bounds a call with its answer, and Concurrency how many are made at once; see [consumer.CallOptions].
+	Timeout     time.Duration
+	Concurrency int
+	// Token goes into the header Authorization, behind Bearer; Secrets sign each call in the header
+	// X-Rollbackd-Signature, as [deadletter.SignatureHeader] says. Both are asked for once a second. Nil, or empty: none.
+	Token   func() string
+	Secrets func() []string
+	// CAFile, CertFile and KeyFile are PEM files: who signs the service's certificate, and the caller's own. They are read
+	// again once a second. Empty: the system's list, and none.
+	CAFile, CertFile, KeyFile string
+	// Warn is told, once for each, why changed files cannot be used; the former ones stay. Nil: nobody is.
+	Warn func(error)
+	// ProbeAfter is that of [consumer.CallOptions].
+	ProbeAfter time.Duration
+}
+
+// New makes the handler. It connects to nothing.
+func New(o Options) (consumer.Handler, error) {
+	c, err := newCaller(o)
+	if err != nil {
+		return nil, err
+	}
+	return consumer.Calls(c.call, consumer.CallOptions{
+		Concurrency: o.Concurrency, Timeout: o.Timeout, ProbeAfter: o.ProbeAfter,
+	}), nil
+}
+
+// caller makes the calls.
+type caller struct {
+	o      Options
+	host   string // the service, as errors name it: the rest of the URL may hold a secret
+	access *access
+	now    func() time.Time
+}
+
+func newCaller(o Options) (*caller, error) {
+	u, err := url.Parse(o.Target)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return nil, errors.New("the target must be a URL like https://stock.example.com/rollbacks, without a password")
+	}
+	a, err := newAccess(o)
+	if err != nil {
+		return nil, err
+	}
+	return &caller{o: o, host: u.Scheme + "://" + u.Host, access: a, now: time.Now}, nil
+}
+
+// call makes one call.
+func (c *caller) call(ctx context.Context, m consumer.Message) error {
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+	client, known := c.access.now()
+	req, err := c.request(ctx, m, known)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return c.noAnswer(withoutURL(err), sent.Load())
+	}
+	defer resp.Body.Close()
+	return c.meaning(resp)
+}
+
+func (c *caller) request(ctx context.Context, m consumer.Message, known secrets) (*http.Request, error) {
+	// A body of this kind can be sent again by the client library: a connection that the service has closed in the same
+	// moment costs no attempt, and the key makes one of two.
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.Target, bytes.NewReader(m.Body))
+	if err != nil {
+		return nil, consumer.Misconfigured(errors.New("the target cannot be requested"))
+	}
+	h := req.Header
+	h.Set(HeaderKey, KeyOf(m.Identity))
+	h.Set(HeaderAttempt, strconv.Itoa(m.Attempt))
+	h.Set(HeaderMessage, url.PathEscape(m.Group)+"/"+url.PathEscape(m.Tag)+"/"+url.PathEscape(m.Key))
+	h.Set("Content-Type", contentType(m))
+	h.Set("User-Agent", "rollbackd")
+	if parent := text(m.Headers["traceparent"]); traceparent.MatchString(parent) {
+		h.Set("Traceparent", parent)
+		if state := text(m.Headers["tracestate"]); plain.MatchString(state) {
+			h.Set("Tracestate", state)
+		}
+	}
+	if known.token != "" {
+		h.Set("Authorization", "Bearer "+known.token)
+	}
+	if signed := deadletter.Signature(known.hmac, m.Body, c.now()); signed != "" {
+		h.Set(deadletter.SignatureHeader, signed)
+	}
+	return req, nil
+}
+
+var (
+	traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$`)
+	plain       = regexp.MustCompile(`^[ -~]{1,512}$`)
+	mediaType   = regexp.MustCompile(`^[!-~]+/[!-~]+(; ?[ -~]+)?$`)
+)
+
+// text is an AMQP header that is text.
+func text(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	}
+	return ""
+}
+
+// contentType is what the producer says, if it says something that a header can hold.
+func contentType(m consumer.Message) string {
+	if len(m.ContentType) <= 255 && mediaType.MatchString(m.ContentType) {
+		return m.ContentType
+	}
+	return "application/json"
+}
+
+// KeyOf is the Idempotency-Key of a message: 43 characters of base64url, the SHA-256 of group, tag and key, each behind
+// its length as four bytes, the highest first. It depends on nothing else, so that every attempt, every replay and
+// every copy of a message has the same.
+func KeyOf(id dedup.Identity) string {
+	sum := sha256.New()
+	for _, part := range []string{id.Group, id.Tag, id.Key} {
+		var size [4]byte
+		binary.BigEndian.PutUint32(size[:], uint32(len(part))) //nolint:gosec // at most 255
+		sum.Write(size[:])
+		sum.Write([]byte(part))
+	}
+	return base64.RawURLEncoding.EncodeToString(sum.Sum(nil))
+}
+
+// withoutURL is what happened, without the address, which may hold a secret.
+func withoutURL(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+func (c *caller) errorf(format string, args ...any) error {
+	return fmt.Errorf(c.host+": "+format, args...)
+}

@@ -1,0 +1,298 @@
+package http
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// message is one as the engine gives it.
+func message() consumer.Message {
+	return consumer.Message{
+		Identity: dedup.Identity{Group: "g", Tag: "stock/rollback", Key: "20261121-0001 ü"},
+		Body:     []byte(`{"order_sn":"20261121-0001"}`), Attempt: 3,
+		Headers: map[string]any{
+			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": []byte("a=b"),
+		},
+	}
+}
+
+func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func call(t *testing.T, o Options, m consumer.Message) error {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Second
+	}
+	c, err := newCaller(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.access.client.CloseIdleConnections() })
+	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout)
+	defer cancel()
+	return c.call(ctx, m)
+}
+
+func TestWhatIsPosted(t *testing.T) {
+	t.Parallel()
+	var got *http.Request
+	var body []byte
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		got = r
+		body, _ = io.ReadAll(r.Body)
+	})
+	m := message()
+	if err := call(t, Options{Target: s.URL + "/rollbacks", Token: func() string { return "word" }}, m); err != nil {
+		t.Fatal(err)
+	}
+	if got.Method != http.MethodPost || got.URL.Path != "/rollbacks" || string(body) != string(m.Body) {
+		t.Errorf("%s %s %s", got.Method, got.URL, body)
+	}
+	for header, want := range map[string]string{
+		"Idempotency-Key": KeyOf(m.Identity), "X-Rollbackd-Attempt": "3", "Content-Type": "application/json",
+		"X-Rollbackd-Message": "g/stock%2Frollback/20261121-0001%20%C3%BC", "Authorization": "Bearer word",
+		"Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Tracestate": "a=b",
+	} {
+		if is := got.Header.Get(header); is != want {
+			t.Errorf("%s: %q, want %q", header, is, want)
+		}
+	}
+	// and of a message that says what it is, and what no header can hold
+	m.ContentType, m.Headers = "application/vnd.shop+json; v=1", map[string]any{"traceparent": "x\r\ny"}
+	if err := call(t, Options{Target: s.URL}, m); err != nil {
+		t.Fatal(err)
+	}
+	if is := got.Header.Get("Content-Type"); is != m.ContentType || got.Header.Get("Traceparent") != "" {
+		t.Errorf("headers %v", got.Header)
+	}
+}
+
+// The key must never change: services remember it for as long as they know the order.
+func TestTheKeyNamesTheIdentityAlone(t *testing.T) {
+	t.Parallel()
+	id := dedup.Identity{Group: "stock-rollback", Tag: "stock.rollback", Key: "20261121-0001"}
+	if got, want := KeyOf(id), goldenKey; got != want {
+		t.Errorf("key %q, want %q: it is part of the contract", got, want)
+	}
+	seen := map[string]dedup.Identity{}
+	for _, other := range []dedup.Identity{
+		id, {Group: "a", Tag: "b", Key: "c"}, {Group: "ab", Tag: "", Key: "c"}, {Group: "a", Tag: "bc", Key: ""},
+	} {
+		key := KeyOf(other)
+		if was, twice := seen[key]; twice || len(key) != 43 {
+			t.Errorf("%v and %v have the key %q", was, other, key)
+		}
+		seen[key] = other
+	}
+}
+
+func TestCallsAreSignedAsTheWebhookIs(t *testing.T) {
+	t.Parallel()
+	var header string
+	var body []byte
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		header = r.Header.Get(deadletter.SignatureHeader)
+		body, _ = io.ReadAll(r.Body)
+	})
+	o := Options{Target: s.URL, Secrets: func() []string { return []string{"old", "new"} }}
+	if err := call(t, o, message()); err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"old", "new"} {
+		if err := deadletter.VerifySignature(secret, header, body, time.Now(), time.Minute); err != nil {
+			t.Errorf("%s: %v", secret, err)
+		}
+	}
+}
+
+func TestWhatAnAnswerMeans(t *testing.T) {
+	t.Parallel()
+	status := http.StatusOK
+	header := http.Header{}
+	answer := "no such goods:\x1b[31m 1001\r\n" + strings.Repeat("x", 2000)
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		for k, v := range header {
+			w.Header()[k] = v
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, answer)
+	})
+	for code, want := range map[int]string{
+		200: "applied", 201: "applied", 202: "applied", 204: "applied",
+		300: "misconfigured", 301: "misconfigured", 302: "misconfigured", 303: "misconfigured", 304: "misconfigured",
+		307: "misconfigured", 308: "misconfigured", 401: "misconfigured", 403: "misconfigured", 407: "misconfigured",
+		400: "permanent", 402: "permanent", 404: "permanent", 405: "permanent", 406: "permanent", 410: "permanent",
+		411: "permanent", 412: "permanent", 413: "permanent", 415: "permanent", 418: "permanent", 422: "permanent",
+		451: "permanent", 499: "permanent",
+		409: "later", 429: "later",
+		408: "failed", 423: "failed", 425: "failed", 500: "failed", 501: "failed", 505: "failed", 599: "failed",
+		502: "unavailable", 503: "unavailable", 504: "unavailable",
+	} {
+		status = code
+		header = http.Header{"Retry-After": {"7"}}
+		err := call(t, Options{Target: s.URL}, message())
+		kind, after := consumer.CallMeans(err)
+		if kind.String() != want {
+			t.Errorf("%d is %s (%v), want %s", code, kind, err, want)
+		}
+		if want == "later" && after != 7*time.Second {
+			t.Errorf("%d: after %v, want 7s", code, after)
+		}
+		if want == "permanent" || want == "failed" {
+			if said := err.Error(); !strings.Contains(said, "no such goods: [31m 1001 xxx") || len(said) > 1200 {
+				t.Errorf("%d: the error says %q", code, said)
+			}
+		}
+	}
+}
+
+func TestWhatNoAnswerMeans(t *testing.T) {
+	t.Parallel()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	release := make(chan struct{})
+	hangs := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
+	t.Cleanup(func() { close(release) }) // before its server closes
+	cuts := serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	foreign := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(foreign.Close)
+	foreign.Config.ErrorLog = nil
+	for name, test := range map[string]struct{ target, kind, says string }{ // the kind is a consumer.CallMeaning's
+		"refused":     {"http://" + closed.Addr().String(), "unavailable", "no connection: "},
+		"no name":     {"http://no-such-host.invalid/", "unavailable", "no connection"},
+		"timeout":     {hangs.URL, "unanswered", "perhaps applied: no answer within 1s"},
+		"cut":         {cuts.URL, "unanswered", "perhaps applied: "},
+		"certificate": {foreign.URL, "misconfigured", "its certificate: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := call(t, Options{Target: test.target + "/secret", Timeout: time.Second}, message())
+			if kind, _ := consumer.CallMeans(err); kind.String() != test.kind || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%s: %v; want %s: %s", kind, err, test.kind, test.says)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error shows the path: %v", err)
+			}
+		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for header, want := range map[string]time.Duration{
+		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "x": 0, "1e3": 0, "99999999999999999999": 0,
+		"4294967295": 24 * time.Hour, "Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
+		"Sat, 21 Nov 2026 11:00:00 GMT": 0, "Tue, 21 Nov 2045 11:00:00 GMT": 24 * time.Hour,
+	} {
+		if got := retryAfter(header, now); got != want {
+			t.Errorf("Retry-After: %s is %v, want %v", header, got, want)
+		}
+	}
+}
+
+// Given a service that asks for a certificate of its own people, when the files of the client are changed, then the
+// next call uses what stands in them, and files that do not belong together change nothing.
+func TestCertificatesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	dir := t.TempDir()
+	file := func(name string, content []byte) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	pair := s.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
+	keyText := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})
+	var warned []error
+	o := Options{
+		Target: s.URL, Timeout: 5 * time.Second, Warn: func(err error) { warned = append(warned, err) },
+		CAFile: file("ca.pem", cert), CertFile: file("cert.pem", cert), KeyFile: file("key.pem", keyText),
+	}
+	c, err := newCaller(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.access.client.CloseIdleConnections() })
+	again := func() error {
+		c.access.asked = time.Time{}
+		return c.call(t.Context(), message())
+	}
+	if err := again(); err != nil {
+		t.Fatal(err)
+	}
+	file("key.pem", []byte("half a file"))
+	if err := again(); err != nil || len(warned) != 1 {
+		t.Errorf("%v, warned %v; want the former certificate and one warning", err, warned)
+	}
+	if err := again(); err != nil || len(warned) != 1 {
+		t.Errorf("%v, warned %v; want no second warning", err, warned)
+	}
+	file("key.pem", keyText)
+	file("ca.pem", []byte(otherCA(t)))
+	if kind, _ := consumer.CallMeans(again()); kind != consumer.CallMisconfigured {
+		t.Errorf("with another CA the call is %s, want misconfigured", kind)
+	}
+	// and one who does not know us
+	o.CAFile, o.CertFile, o.KeyFile = file("ca.pem", cert), "", ""
+	if kind, _ := consumer.CallMeans(call(t, o, message())); kind != consumer.CallMisconfigured {
+		t.Errorf("without a client certificate the call is %s, want misconfigured", kind)
+	}
+}
+
+// otherCA is a certificate that has signed nothing.
+func otherCA(t *testing.T) string {
+	t.Helper()
+	pair, err := tls.X509KeyPair(otherCert(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}))
+}
+
+func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{"", "ftp://h/", "http://", "h:80", "http://u:p@h/", "http://%zz"} {
+		if _, err := New(Options{Target: target, Timeout: time.Second}); err == nil ||
+			strings.Contains(err.Error(), "u:p") {
+			t.Errorf("%q: %v", target, err)
+		}
+	}
+	if _, err := New(Options{Target: "https://h/", CAFile: "/no/such/file"}); err == nil {
+		t.Error("a CA that cannot be read is not refused")
+	}
+}

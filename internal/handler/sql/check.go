@@ -1,0 +1,335 @@
+package sql
+
+import (
+	"context"
+	stdsql "database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+// Refusal is what the database has against a file: an [*Error] for each statement that cannot run.
+type Refusal struct{ Errors []*Error }
+
+// Error has a line for each.
+func (r *Refusal) Error() string {
+	lines := make([]string, len(r.Errors))
+	for i, e := range r.Errors {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Check asks the database whether the statements can run, and changes nothing. Each is prepared, so that a misspelt
+// column is found, and every table that a statement names must have a transactional engine: what MyISAM has written,
+// nobody can undo. Views and triggers are looked into, as far as the user may see them; procedures and functions are
+// not. It also learns whether runs of a statement may be joined. The error is a [*Refusal], or says that the database
+// could not be asked.
+func (f *File) Check(ctx context.Context, pool *stdsql.DB) error {
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("check %s: %w", f.Name, err)
+	}
+	defer func() { _ = conn.Close() }() // it goes back to the pool
+	var refused []*Error
+	for _, s := range f.all {
+		err := s.prepare(ctx, conn)
+		switch {
+		case err == nil:
+		case final(err):
+			refused = append(refused, &Error{f.Name, s.At, err})
+		default:
+			return fmt.Errorf("check %s:%v: %w", f.Name, s.At, err)
+		}
+	}
+	if len(refused) == 0 {
+		if refused, err = f.checkTables(ctx, conn); err != nil {
+			return fmt.Errorf("check the tables of %s: %w", f.Name, err)
+		}
+	}
+	if len(refused) > 0 {
+		return &Refusal{refused}
+	}
+	p, err := f.learn(ctx, conn)
+	if err != nil {
+		return fmt.Errorf("look how %s may be run for many messages: %w", f.Name, err)
+	}
+	f.plan.Store(p)
+	return nil
+}
+
+// errPlaces says that the server found another number of parameters than we did. Then one of the two has read a string
+// or a comment differently, and the statement is not what it looks like.
+var errPlaces = errors.New("the server reads this statement differently: it sees another number of parameters")
+
+// prepare has the server read the statement.
+func (s *Statement) prepare(ctx context.Context, conn *stdsql.Conn) error {
+	query, places := s.pattern()
+	return conn.Raw(func(raw any) error {
+		preparer, ok := raw.(driver.ConnPrepareContext)
+		if !ok {
+			return fmt.Errorf("the driver's connection (%T) cannot prepare", raw)
+		}
+		st, err := preparer.PrepareContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		n := st.NumInput()
+		if err := st.Close(); err != nil {
+			return err
+		}
+		if n != places {
+			return fmt.Errorf("%w (%d, not %d)", errPlaces, n, places)
+		}
+		return nil
+	})
+}
+
+// pattern is the statement with a ? for each parameter.
+func (s *Statement) pattern() (query string, places int) {
+	var b strings.Builder
+	for _, piece := range s.pieces {
+		b.WriteString(piece.text)
+		if piece.param != nil {
+			b.WriteString(" ? ")
+			places++
+		}
+	}
+	return b.String(), places
+}
+
+// final reports whether waiting cannot help: the server has read the statement and refuses it.
+func final(err error) bool {
+	return errors.Is(err, errPlaces) || mysqldb.Misworded(err)
+}
+
+// named is a table or a view that statements name.
+type named struct{ schema, name string }
+
+// checkTables finds the tables that are not transactional. A name counts wherever it stands, because the file is not
+// parsed; so a column that has the name of such a table is refused too, and the text says so.
+func (f *File) checkTables(ctx context.Context, conn *stdsql.Conn) (refused []*Error, err error) {
+	var schema stdsql.NullString
+	var folded int
+	if err := conn.QueryRowContext(ctx, "SELECT DATABASE(), @@lower_case_table_names").Scan(&schema, &folded); err != nil {
+		return nil, err
+	}
+	look := tableLook{ctx: ctx, conn: conn, folded: folded != 0, seen: map[named]string{}}
+	for _, s := range f.all {
+		why, err := look.at(schema.String, s.tokens)
+		if err != nil {
+			return nil, err
+		}
+		if why != "" {
+			refused = append(refused, &Error{f.Name, s.At, errors.New(why)})
+		}
+	}
+	return refused, nil
+}
+
+// tableLook looks at what statements name, and at what is behind that.
+type tableLook struct {
+	ctx    context.Context
+	conn   *stdsql.Conn
+	folded bool             // the server does not tell large letters in names from small ones
+	seen   map[named]string // why it is refused, or empty
+}
+
+// at says what is wrong with a table that is named by tokens of a statement in this schema.
+func (l *tableLook) at(schema string, tokens []token) (why string, err error) {
+	bySchema := map[string][]string{}
+	for i, t := range tokens {
+		if !t.isName() {
+			continue
+		}
+		in := schema
+		if i >= 2 && tokens[i-1].mark(".") && tokens[i-2].isName() {
+			in = tokens[i-2].text // or a table's alias: then there is no such schema
+		}
+		bySchema[in] = append(bySchema[in], t.text)
+		if in != schema { // alias.column
+			bySchema[schema] = append(bySchema[schema], t.text)
+		}
+	}
+	for _, in := range slices.Sorted(maps.Keys(bySchema)) {
+		if why, err := l.tables(in, bySchema[in]); why != "" || err != nil {
+			return why, err
+		}
+	}
+	return "", nil
+}
+
+// isName reports whether the token can be the name of a table. The server's own tables know three bytes a character.
+func (t token) isName() bool {
+	return (t.kind == kindWord || t.kind == kindName) && t.text != "" &&
+		!strings.ContainsFunc(t.text, func(r rune) bool { return r > 0xffff })
+}
+
+const tablesQuery = `SELECT t.table_name, t.table_type, COALESCE(t.engine, ''), COALESCE(e.transactions, '')
+FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine
+WHERE t.table_schema = ? AND t.table_name IN (?`
+
+func (l *tableLook) tables(schema string, names []string) (why string, err error) {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	args := []any{schema}
+	for _, n := range names {
+		args = append(args, n)
+	}
+	type found struct{ name, kind, engine, transactions string }
+	var all []found
+	rows, err := l.conn.QueryContext(l.ctx, tablesQuery+strings.Repeat(", ?", len(names)-1)+")", args...)
+	if err != nil {
+		return "", err
+	}
+	for rows.Next() {
+		var t found
+		if err := rows.Scan(&t.name, &t.kind, &t.engine, &t.transactions); err != nil {
+			return "", errors.Join(err, rows.Close())
+		}
+		if l.folded || slices.Contains(names, t.name) {
+			all = append(all, t)
+		}
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return "", err
+	}
+	for _, t := range all {
+		n := named{schema, t.name}
+		why, seen := l.seen[n]
+		if !seen {
+			l.seen[n] = "" // a view cannot name itself, but a trigger's table can
+			switch {
+			case t.kind == "VIEW":
+				why, err = l.behind("the view "+t.name, schema, viewQuery, n)
+			case t.kind == "SYSTEM VIEW":
+			case t.transactions != "YES":
+				why = fmt.Sprintf("the table %s has the engine %s, which cannot roll back: ALTER TABLE … ENGINE=InnoDB (if a "+
+					"column is meant that has this name too: one of the two needs another)", t.name, t.engine)
+			default:
+				why, err = l.behind("a trigger of "+t.name, schema, triggerQuery, n)
+			}
+			if err != nil {
+				return "", err
+			}
+			l.seen[n] = why
+		}
+		if why != "" {
+			return why, nil
+		}
+	}
+	return "", nil
+}
+
+const (
+	viewQuery    = "SELECT view_definition FROM information_schema.views WHERE table_schema = ? AND table_name = ?"
+	triggerQuery = "SELECT action_statement FROM information_schema.triggers WHERE event_object_schema = ? AND " +
+		"event_object_table = ?"
+)
+
+// behind looks at the tables in the text of a view, or of triggers.
+func (l *tableLook) behind(what, schema, query string, n named) (string, error) {
+	var texts []string
+	rows, err := l.conn.QueryContext(l.ctx, query, n.schema, n.name)
+	if err != nil {
+		return "", err
+	}
+	for rows.Next() {
+		var text stdsql.NullString
+		if err := rows.Scan(&text); err != nil {
+			return "", errors.Join(err, rows.Close())
+		}
+		texts = append(texts, text.String)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return "", err
+	}
+	for _, text := range texts {
+		if why, err := l.at(schema, tokensOf(text)); why != "" || err != nil {
+			return what + ": " + why, err
+		}
+	}
+	return "", nil
+}
+
+// tokensOf splits a text of the server's; what our files may not have is left out.
+func tokensOf(text string) (tokens []token) {
+	for l := newLexer(text); ; {
+		t, err := l.next()
+		if err != nil {
+			l.move(1)
+			continue
+		}
+		if t.kind == kindEnd {
+			return tokens
+		}
+		tokens = append(tokens, t)
+	}
+}
+
+// Server is the database against which a file is checked.
+type Server struct {
+	DSN string
+	mysqldb.Options
+	Logger *slog.Logger
+	// Waiting, if set, is told why the check cannot be made yet, each time.
+	Waiting func(error)
+}
+
+const (
+	checkTimeout = 30 * time.Second
+	longestPause = 5 * time.Second
+)
+
+// Await is Check, but waits for a database that is away; then it returns no sooner than ctx ends.
+func (f *File) Await(ctx context.Context, s Server) error {
+	pause := backoff.NewExponentialBackOff()
+	pause.MaxInterval = longestPause
+	for {
+		err := f.checkOn(ctx, s)
+		if _, refused := errors.AsType[*Refusal](err); err == nil || refused {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if s.Waiting != nil {
+			s.Waiting(err)
+		}
+		s.Logger.WarnContext(ctx, "the statements of the SQL file cannot be checked yet, nothing is consumed", "err", err)
+		if err := wait.For(ctx, pause.NextBackOff()); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *File) checkOn(ctx context.Context, s Server) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("no answer within %v", checkTimeout))
+	defer cancel()
+	pool, err := openOn(s, mysqldb.Connector)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pool.Close() }() // nothing is left in it
+	return f.Check(ctx, pool)
+}
+
+func openOn(
+	s Server, connect func(string, mysqldb.Options) (driver.Connector, []string, error),
+) (*stdsql.DB, error) {
+	connector, _, err := connect(s.DSN, s.Options)
+	if err != nil {
+		return nil, err
+	}
+	return stdsql.OpenDB(connector), nil
+}

@@ -1,0 +1,151 @@
+package sql
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given tables of every kind, when a file is checked, then what cannot run or cannot be rolled back is refused at its
+// statement, and what can is not.
+func TestCheckAsksTheDatabaseAboutEveryStatement(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+CREATE TABLE goods (id INT PRIMARY KEY, amount INT, old_goods INT) ENGINE=InnoDB;
+CREATE TABLE old_goods (id INT PRIMARY KEY, amount INT) ENGINE=MyISAM;
+CREATE TABLE plain (id INT) ENGINE=InnoDB;
+CREATE VIEW good_view AS SELECT id, amount FROM goods;
+CREATE VIEW old_view AS SELECT id AS key_of_it, amount FROM old_goods;
+CREATE VIEW deep_view AS SELECT * FROM old_view;
+CREATE TABLE watched (id INT PRIMARY KEY) ENGINE=InnoDB;
+CREATE TRIGGER watch AFTER INSERT ON watched FOR EACH ROW INSERT INTO old_goods VALUES (NEW.id, @x);
+CREATE TABLE fine (id INT PRIMARY KEY) ENGINE=InnoDB;
+CREATE TRIGGER fine_watch AFTER INSERT ON fine FOR EACH ROW INSERT INTO plain VALUES (NEW.id)`)
+	const cannotRollBack = "the table old_goods has the engine MyISAM, which cannot roll back"
+	tests := []struct {
+		name, text string
+		want       []string // of each refusal, in order
+	}{
+		{"good ones", "UPDATE goods SET amount = amount + :n WHERE id = :id; DELETE FROM good_view WHERE id = :id;" +
+			"INSERT INTO fine VALUES (:id); SELECT g.amount FROM goods g JOIN plain USING (id) FOR UPDATE", nil},
+		{"a misspelt column", "UPDATE goods SET amont = 1 WHERE id = :id",
+			[]string{"f.sql:1:1: Error 1054 (42S22): Unknown column 'amont' in "}},
+		{"all of them", "UPDATE goods SET a = 1;\n  UPDATE godos SET amount = 1;\nUPDATE goods SET amount 1",
+			[]string{"f.sql:1:1: Error 1054", "f.sql:2:3: Error 1146", "f.sql:3:1: Error 1064"}},
+		{"a wrong number of values", "INSERT INTO goods VALUES (:a, :b)", []string{"f.sql:1:1: Error 1136"}},
+		{"a table that is not transactional", "SELECT 1;\nUPDATE old_goods SET amount = :n",
+			[]string{"f.sql:2:1: " + cannotRollBack}},
+		{"in another spelling", "UPDATE `old_goods` SET amount = :n", []string{"f.sql:1:1: " + cannotRollBack}},
+		{"in a subquery", "UPDATE goods SET amount = (SELECT MAX(amount) FROM old_goods)",
+			[]string{"f.sql:1:1: " + cannotRollBack}},
+		{"behind a view", "UPDATE old_view SET amount = 1", []string{"f.sql:1:1: the view old_view: " + cannotRollBack}},
+		{"behind two views", "DELETE FROM goods WHERE id IN (SELECT key_of_it FROM deep_view)",
+			[]string{"f.sql:1:1: the view deep_view: the view old_view: " + cannotRollBack}},
+		{"behind a trigger", "INSERT INTO watched VALUES (1)",
+			[]string{"f.sql:1:1: a trigger of watched: " + cannotRollBack}},
+		{"a column with the name of such a table", "UPDATE goods SET old_goods = 1",
+			[]string{"f.sql:1:1: " + cannotRollBack + ": ALTER TABLE … ENGINE=InnoDB (if a column is meant"}},
+		{"in another schema", "INSERT INTO goods (id) SELECT 1 FROM mysql.general_log",
+			[]string{"f.sql:1:1: the table general_log"}},
+		{"a table of the server's own", "INSERT INTO goods (id) SELECT 1 FROM information_schema.tables", nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f, err := Parse("f.sql", test.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = f.Check(t.Context(), w.pool)
+			if test.want == nil {
+				if err != nil {
+					t.Errorf("it is refused: %v", err)
+				}
+				return
+			}
+			r, ok := errors.AsType[*Refusal](err)
+			if !ok || len(r.Errors) != len(test.want) {
+				t.Fatalf("got %v, want %d refusals", err, len(test.want))
+			}
+			for i, want := range test.want {
+				if got := r.Errors[i].Error(); !strings.HasPrefix(got, want) {
+					t.Errorf("got  %s\nwant %s", got, want)
+				}
+			}
+		})
+	}
+}
+
+// Given a session in which the server reads a backslash as a letter, when a statement with one is checked, then the
+// disagreement about its parameters is found.
+func TestCheckFindsWhatTheServerReadsDifferently(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	f, err := Parse("f.sql", `SELECT 'a\', ?, "'" -- "`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.pool.SetMaxOpenConns(1)
+	w.exec("SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'")
+	err = f.Check(t.Context(), w.pool)
+	if !errors.Is(err, errPlaces) && !strings.Contains(errorText(err), "another number of parameters") {
+		t.Errorf("got %v, want that the server sees another number of parameters", err)
+	}
+}
+
+// Given a database that does not answer, when a file is awaited, then nothing is refused until it answers.
+func TestAwaitWaitsForADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	dsn := server.Database(t)
+	good, err := Parse("f.sql", "SELECT :a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad, err := Parse("f.sql", "SELECT :a FROM nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan struct{}, 100)
+	log := slog.New(slog.NewTextHandler(writer(func() { told <- struct{}{} }), nil))
+	o := Server{DSN: dsn, Logger: log, Options: mysqldb.Options{DialTimeout: time.Second, ReadTimeout: time.Second}}
+	ended := make(chan error, 2)
+	go func() { ended <- good.Await(t.Context(), o); ended <- bad.Await(t.Context(), o) }()
+	<-told
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended while the database was frozen: %v", err)
+	default:
+	}
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the good one: %v", err)
+	}
+	if err := <-ended; !strings.Contains(errorText(err), "Error 1146") {
+		t.Errorf("the bad one: %v, want that there is no such table", err)
+	}
+
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if err := good.Await(stopped, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("when stopped: %v", err)
+	}
+}
+
+func writer(told func()) io.Writer { return writerFunc(told) }
+
+type writerFunc func()
+
+func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }

@@ -1,0 +1,198 @@
+package sql
+
+import (
+	"context"
+	stdsql "database/sql"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+const orders = `CREATE TABLE tb_order (sn VARCHAR(20) PRIMARY KEY, state VARCHAR(20) NOT NULL) ENGINE=InnoDB;
+CREATE TABLE goods (id INT PRIMARY KEY, amount INT UNSIGNED NOT NULL) ENGINE=InnoDB;
+INSERT INTO goods VALUES (1, 100), (2, 100), (3, 0);
+INSERT INTO tb_order VALUES ('a', 'open'), ('b', 'open'), ('c', 'open'), ('d', 'closed')`
+
+const orderFile = `UPDATE tb_order SET state = 'closed' WHERE sn = :sn AND state = 'open'; -- expect 1, else done
+-- for each /items
+UPDATE goods SET amount = amount + :n WHERE id = :id; -- expect 1, else permanent: unknown goods
+-- once
+SELECT id FROM goods WHERE id = :last; -- expect 1, else retry: not there yet`
+
+func order(sn string, last int, items ...string) string {
+	return fmt.Sprintf(`{"sn":%q,"last":%d,"items":[%s]}`, sn, last, strings.Join(items, ","))
+}
+
+func item(id, n int) string { return fmt.Sprintf(`{"id":%d,"n":%d}`, id, n) }
+
+// Given a batch in which messages fail in every way, when it is handled, then exactly they are blamed, each with its
+// own reason; when the others are handled again, as the engine does, then all of them have their effect.
+func TestOneMessagesVerdictCostsNobodyElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, orders)
+	h := New(w.parse(orderFile))
+	msgs := messages(
+		order("a", 1, item(1, 1), item(2, 2)),
+		order("b", 1, item(1, 10), item(9, 1)), // fails after two writes
+		order("d", 9, item(9, 1)),              // done before anything
+		order("c", 9, item(1, 50)),             // fails at its end
+		order("b", 2, item(2, 5)),              // the same order: it is open only when the one above was undone
+	)
+	by := blamed(t, w.handle(h, msgs...))
+	if len(by) != 2 || !consumer.IsPermanent(by[1]) || consumer.IsPermanent(by[3]) ||
+		by[1].Error() != "unknown goods (line 3, items[1]: changed 0 rows, expected 1)" ||
+		by[3].Error() != "not there yet (line 5: found 0 rows, expected 1)" {
+		t.Errorf("blamed: %v", by)
+	}
+	const look = "SELECT sn, state FROM tb_order UNION ALL SELECT id, amount FROM goods ORDER BY 1"
+	w.want("nothing was committed", look, "1 100\n2 100\n3 0\na open\nb open\nc open\nd closed")
+	if err := w.handle(h, msgs[0], msgs[2], msgs[4]); err != nil {
+		t.Fatal(err)
+	}
+	w.want("the others are", look, "1 101\n2 107\n3 0\na closed\nb closed\nc open\nd closed")
+}
+
+// Given batches, when nobody fails or only before a write, then there is one savepoint; when somebody fails after a
+// write, then the batch is undone once and each message gets one.
+func TestSavepointsAreForBatchesThatRunAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, orders)
+	f := w.parse(strings.Replace(orderFile, "else done", "else retry", 1))
+	good, early, late := order("a", 1, item(1, 1)), order("x", 1), order("b", 9, item(1, 1))
+	for _, test := range []struct {
+		name   string
+		bodies []string
+		want   int // savepoints of messages
+		undone int
+	}{
+		{"one alone", []string{late}, 0, 0},
+		{"nobody fails", []string{good, order("b", 1)}, 0, 0},
+		{"before a write", []string{early, good, early}, 0, 0},
+		{"after a write", []string{good, late, early}, 3, 2},
+	} {
+		tx := w.db.WithContext(t.Context()).Begin()
+		pool := &countedPool{ConnPool: tx.Statement.ConnPool}
+		tx.Statement.ConnPool = pool
+		msgs := messages(test.bodies...)
+		h := New(f)
+		for i := range msgs {
+			if err := h.(consumer.Validator).Validate(&msgs[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = h.Handle(t.Context(), tx, msgs)
+		if pool.ofMessages != test.want || pool.undone != test.undone {
+			t.Errorf("%s: %d savepoints of messages and %d undone, want %d and %d", test.name, pool.ofMessages, pool.undone,
+				test.want, test.undone)
+		}
+		if err := pool.ConnPool.(gorm.TxCommitter).Rollback(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// countedPool counts savepoints of messages, and what is undone.
+type countedPool struct {
+	gorm.ConnPool
+	ofMessages, undone int
+}
+
+// ExecContext counts a statement and runs it.
+func (p *countedPool) ExecContext(ctx context.Context, query string, args ...any) (stdsql.Result, error) {
+	switch {
+	case query == "SAVEPOINT rollbackd_sql_message":
+		p.ofMessages++
+	case strings.HasPrefix(query, "ROLLBACK TO"):
+		p.undone++
+	}
+	return p.ConnPool.ExecContext(ctx, query, args...)
+}
+
+// Given values that the tables refuse, when a batch is handled, then the message is blamed; a deadlock or a missing
+// table blames nobody.
+func TestErrorsOfTheDatabaseBlameOnlyForData(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, orders)
+	h := New(w.parse(orderFile))
+	by := blamed(t, w.handle(h, messages(order("a", 1, item(1, 1)), order("b", 1, item(3, -1)))...))
+	if len(by) != 1 || mysqldb.Classify(by[1]) != mysqldb.FaultData ||
+		!strings.HasPrefix(by[1].Error(), "line 3, items[0]: Error 1690") {
+		t.Errorf("blamed: %v", by)
+	}
+	w.exec("RENAME TABLE goods TO elsewhere")
+	err := w.handle(h, messages(order("a", 1, item(1, 1)), order("b", 1))...)
+	if mysqldb.Classify(err) != mysqldb.FaultUnavailable || strings.HasPrefix(err.Error(), "message") {
+		t.Errorf("without the table: %v", err)
+	}
+}
+
+// Given a guard that changes more than it was taken to, when it is met, then the message is not marked done with it.
+func TestDoneMeansThatNothingWasChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, orders)
+	h := New(w.parse("UPDATE tb_order SET state = :to WHERE state = 'open'; -- expect 1, else done"))
+	by := blamed(t, w.handle(h, messages(`{"to":"closed"}`)...))
+	if !consumer.IsPermanent(by[0]) || !strings.Contains(by[0].Error(), "changed 3 rows, expected 1") {
+		t.Errorf("blamed: %v", by)
+	}
+	w.exec("UPDATE tb_order SET state = 'closed'")
+	if err := w.handle(h, messages(`{"to":"closed"}`)...); err != nil {
+		t.Errorf("with nothing to do: %v", err)
+	}
+}
+
+// Rows that are found and stay as they are were not changed, whatever the DSN says.
+func TestRowsAreChangedRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, orders)
+	db, _, err := mysqldb.Open(t.Context(), w.dsn+"?clientFoundRows=true", mysqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	w.db = db
+	h := New(w.parse("UPDATE goods SET amount = amount + :n WHERE id = 1; -- expect 1, else permanent"))
+	by := blamed(t, w.handle(h, messages(`{"n":0}`)...))
+	if !consumer.IsPermanent(by[0]) || by[0].Error() != "line 1: changed 0 rows, expected 1" {
+		t.Errorf("blamed: %v", by)
+	}
+}
+
+// Given a procedure, when a file allows it, then it is called in the transaction, and what it signals is the message's
+// failure; a failing message's call is undone.
+func TestAProcedureThatIsAllowedIsCalledInTheTransaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, orders)
+	w.exec(`CREATE PROCEDURE give_back(IN which INT, IN pieces INT) BEGIN
+		UPDATE goods SET amount = amount + pieces WHERE id = which;
+		IF ROW_COUNT() <> 1 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'unknown goods'; END IF;
+		SELECT amount FROM goods WHERE id = which;
+	END`)
+	h := New(w.parse(`-- allow call
+CALL give_back(:id, :n);
+SELECT id FROM goods WHERE id = :last; -- expect 1, else permanent: too early`))
+	call := func(id, n, last int) string { return fmt.Sprintf(`{"id":%d,"n":%d,"last":%d}`, id, n, last) }
+	if err := w.handle(h, messages(call(1, 5, 1), call(2, 7, 1))...); err != nil {
+		t.Fatal(err)
+	}
+	const look = "SELECT id, amount FROM goods ORDER BY id"
+	w.want("both are called", look, "1 105\n2 107\n3 0")
+	by := blamed(t, w.handle(h, messages(call(1, 5, 1), call(9, 1, 1))...))
+	if len(by) != 1 || !strings.Contains(by[1].Error(), "unknown goods") {
+		t.Errorf("blamed: %v, want message 1 for unknown goods", by)
+	}
+	by = blamed(t, w.handle(h, messages(call(1, 5, 9), call(2, 1, 1))...))
+	if len(by) != 1 || !consumer.IsPermanent(by[0]) {
+		t.Errorf("blamed: %v, want message 0 for good", by)
+	}
+	w.want("nothing more was committed", look, "1 105\n2 107\n3 0")
+}

@@ -1,0 +1,500 @@
+package sql
+
+import (
+	"cmp"
+	"context"
+	stdsql "database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// plan says how the runs of all statements are joined. There is one only where every statement can be, because
+// statements of different messages then change their order.
+type plan struct{ shapes map[*Statement]*shape }
+
+// Bounds of a joined statement. MariaDB turns a list of 1,000 values or more into a join with a temporary table, which
+// locks in another order.
+const (
+	maxJoined      = 900
+	maxJoinedBytes = 512 << 10
+)
+
+// shapes are those of all statements, or nil where one has none, or where two write the same table.
+func (f *File) shapes() map[*Statement]*shape {
+	all, tables := map[*Statement]*shape{}, map[string]bool{}
+	verdicts := map[*section]Verdict{}
+	for in, s := range f.all {
+		sh := shapeOf(s)
+		if sh == nil || tables[strings.ToLower(sh.table)] {
+			return nil
+		}
+		all[s], tables[strings.ToLower(sh.table)] = sh, true
+		if in.each && s.expect != nil {
+			// Joined, the first item's second statement comes behind the second item's first one. What a message fails of must
+			// not depend on that.
+			if v, ok := verdicts[in]; ok && v != s.expect.other {
+				return nil
+			}
+			verdicts[in] = s.expect.other
+		}
+	}
+	return all
+}
+
+// learn asks the database whether joined statements mean the same as the single ones; nil when they do not, or nobody
+// can tell.
+func (f *File) learn(ctx context.Context, conn *stdsql.Conn) (*plan, error) {
+	shapes := f.shapes()
+	if shapes == nil {
+		return nil, nil
+	}
+	var sees bool
+	if err := conn.QueryRowContext(ctx, seesTriggersQuery).Scan(&sees); err != nil || !sees {
+		return nil, unlessAnswered(err)
+	}
+	for _, sh := range shapes {
+		if ok, err := sh.learn(ctx, conn); err != nil || !ok {
+			return nil, unlessAnswered(err)
+		}
+	}
+	return &plan{shapes}, nil
+}
+
+// unlessAnswered drops what the server said: whoever may not see a table's definition runs without joining.
+func unlessAnswered(err error) error {
+	if mysqldb.Answered(err) {
+		return nil
+	}
+	return err
+}
+
+// Joined reports whether Check found that runs of the statements may be joined for many messages.
+func (f *File) Joined() bool { return f.plan.Load() != nil }
+
+const (
+	// Without the right on triggers a server shows none.
+	seesTriggersQuery = `SELECT EXISTS (SELECT 1 FROM information_schema.user_privileges WHERE privilege_type = 'TRIGGER')
+OR EXISTS (SELECT 1 FROM information_schema.schema_privileges WHERE privilege_type = 'TRIGGER'
+AND DATABASE() LIKE table_schema)`
+	kindQuery = `SELECT COUNT(*) FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = ? AND table_type = 'BASE TABLE' AND engine = 'InnoDB'`
+	triggersQuery = `SELECT COUNT(*) FROM information_schema.triggers
+WHERE event_object_schema = DATABASE() AND event_object_table = ?`
+	uniqueQuery = `SELECT COALESCE(MIN(i.name), '') FROM (SELECT index_name AS name FROM information_schema.statistics
+WHERE table_schema = DATABASE() AND table_name = ? GROUP BY index_name
+HAVING COUNT(*) = 1 AND MAX(non_unique) = 0 AND MAX(sub_part) IS NULL AND MAX(column_name) = ?) AS i`
+	typeQuery = `SELECT LOWER(data_type) FROM information_schema.columns
+WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?`
+	keysQuery = `SELECT COUNT(*) FROM information_schema.key_column_usage
+WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?
+OR referenced_table_schema = DATABASE() AND referenced_table_name = ? AND referenced_column_name = ?`
+)
+
+var (
+	integerTypes = []string{"tinyint", "smallint", "mediumint", "int", "bigint"}
+	stringTypes  = []string{"char", "varchar", "varbinary"}
+)
+
+// learn says whether runs may be joined: the table is one of InnoDB's without triggers, a unique index on the key alone
+// makes each run change one row at most, what is added are integers, and no written column belongs to a key.
+func (sh *shape) learn(ctx context.Context, conn *stdsql.Conn) (ok bool, err error) {
+	ask := func(into any, query string, args ...any) {
+		if err == nil {
+			err = conn.QueryRowContext(ctx, query, args...).Scan(into)
+		}
+	}
+	var tables, triggers int
+	ask(&tables, kindQuery, sh.table)
+	ask(&triggers, triggersQuery, sh.table)
+	if err != nil || tables != 1 || triggers != 0 || sh.insert {
+		return err == nil && tables == 1 && triggers == 0, err
+	}
+	var kind, ignored, definition string
+	ask(&sh.index, uniqueQuery, sh.table, sh.key)
+	ask(&kind, typeQuery, sh.table, sh.key)
+	if err == nil {
+		err = conn.QueryRowContext(ctx, "SHOW CREATE TABLE "+quoteName(sh.table)).Scan(&ignored, &definition)
+	}
+	if err != nil || sh.index == "" {
+		return false, err
+	}
+	sh.integers = slices.Contains(integerTypes, kind)
+	if !sh.integers && !slices.Contains(stringTypes, kind) {
+		return false, nil
+	}
+	for _, column := range sh.assigned {
+		var keys int
+		if ask(&keys, keysQuery, sh.table, column, sh.table, column); err != nil || keys > 0 {
+			return false, err
+		}
+	}
+	for _, column := range sh.adding {
+		if ask(&kind, typeQuery, sh.table, column); err != nil || !slices.Contains(integerTypes, kind) {
+			return false, err
+		}
+	}
+	tokens := tokensOf(definition)
+	// A second run must find what the first found, and whatever refuses the sum must refuse one of its steps.
+	sh.repeats = len(sh.adds) > 0 && !sh.assigns && checksAreBounds(tokens) &&
+		!slices.ContainsFunc(sh.tested, func(c string) bool { return containsFold(sh.assigned, c) })
+	return !slices.ContainsFunc(tokens, func(t token) bool { return t.is("VERSIONING") }), nil
+}
+
+// checksAreBounds reports whether each CHECK in a table's definition is a bound of one column, such as amount >= 0. A
+// value that only grows, or only falls, meets such a bound at its end when it meets it anywhere; another CHECK may
+// refuse what stands between two steps, and take their sum.
+func checksAreBounds(tokens []token) bool {
+	for i := range tokens {
+		if tokens[i].is("CHECK") && !isBound(tokens[i+1:]) {
+			return false
+		}
+	}
+	return true
+}
+
+// isBound reads (column < number) with any of < <= > >=, in as many parentheses as there are.
+func isBound(tokens []token) bool {
+	depth := 0
+	for ; depth < len(tokens) && tokens[depth].mark("("); depth++ {
+	}
+	r := &reader{tokens: tokens, at: depth}
+	r.name()
+	r.take(r.peek().mark("<") || r.peek().mark(">"))
+	if r.peek().mark("=") {
+		r.take(true)
+	}
+	if r.peek().mark("-") {
+		r.take(true)
+	}
+	r.take(r.peek().isNumber())
+	for range depth {
+		r.mark(")")
+	}
+	return depth > 0 && !r.bad
+}
+
+func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+
+func containsFold(names []string, name string) bool {
+	return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
+}
+
+// joinedRun is a run of a statement for message msg; it may stand for several with the same key.
+type joinedRun struct {
+	run
+	msg  int
+	key  value
+	sums []int64 // of shape.adds
+}
+
+// runsOf lists the runs of a statement for all messages; ok is false where they cannot be joined.
+func (sh *shape) runsOf(b *batch, number int, in *section) (runs []joinedRun, ok bool) {
+	seen := map[value]bool{}
+	for m := range b.msgs {
+		d, ok := b.msgs[m].Value.(*fields)
+		if !ok {
+			return nil, false
+		}
+		items := [][]value{nil}
+		if in.each {
+			items = d.items[number]
+		}
+		for i, values := range items {
+			r := joinedRun{run: run{&b.msgs[m], d, values, i}, msg: m}
+			if !in.each {
+				r.item = -1
+			}
+			if !sh.insert {
+				if !r.prepare(sh) || seen[r.key] && !sh.repeats {
+					return nil, false
+				}
+				seen[r.key] = true
+			}
+			runs = append(runs, r)
+		}
+	}
+	return runs, true
+}
+
+// prepare reads the key and what is added; false when they are not of the kind that can be joined. What is added must
+// be positive: then no sum is refused of which each step is taken, or the other way round.
+func (r *joinedRun) prepare(sh *shape) bool {
+	r.key = r.value(sh.keyParam)
+	switch {
+	case sh.integers:
+		n, err := strconv.ParseInt(r.key.text, 10, 64)
+		if err != nil || r.key.kind != number {
+			return false
+		}
+		r.key.text = strconv.FormatInt(n, 10)
+	case r.key.kind != text:
+		return false
+	}
+	r.sums = make([]int64, len(sh.adds))
+	for i, a := range sh.adds {
+		if r.sums[i] = a.n; a.param == nil {
+			continue
+		}
+		v := r.value(a.param)
+		n, err := strconv.ParseInt(v.text, 10, 64)
+		if err != nil || v.kind != number {
+			return false
+		}
+		r.sums[i] = n
+	}
+	return !slices.ContainsFunc(r.sums, func(n int64) bool { return n <= 0 || n > math.MaxInt32 }) // no sum is over 2^63
+}
+
+// errNotJoined says that joined statements did something else than was expected of them: they must be undone, and the
+// messages run one by one.
+var errNotJoined = errors.New("the joined statements must be undone")
+
+// joined runs all messages by joined statements; false when they cannot be joined, and nothing was done. Who does not
+// find its row drops out: it is done, or to blame.
+func (b *batch) joined(ctx context.Context, p *plan) (ok bool, err error) {
+	all := map[*Statement][]joinedRun{}
+	for i := range b.file.sections {
+		in := &b.file.sections[i]
+		for _, s := range in.statements {
+			runs, ok := p.shapes[s].runsOf(b, i, in)
+			if !ok {
+				return false, nil
+			}
+			all[s] = runs
+		}
+	}
+	out := map[int]bool{}
+	for i := range b.file.sections {
+		in := &b.file.sections[i]
+		for _, s := range in.statements {
+			sh := p.shapes[s]
+			runs := all[s]
+			if len(out) > 0 {
+				runs = slices.DeleteFunc(runs, func(r joinedRun) bool { return out[r.msg] })
+			}
+			var missing []joinedRun
+			if sh.insert {
+				err = b.insertAll(ctx, sh, runs)
+			} else {
+				missing, err = b.updateAll(ctx, sh, runs)
+			}
+			if err != nil {
+				return true, fmt.Errorf("line %d, for %d messages at once: %w", s.At.Line, len(b.msgs), err)
+			}
+			for _, r := range missing {
+				if out[r.msg] {
+					continue
+				}
+				out[r.msg] = true
+				if err := b.file.unexpected(in, s, r.run, 0); err != nil {
+					b.failed = append(b.failed, consumer.BlamedMessage{Index: r.msg, Err: err})
+				}
+			}
+		}
+	}
+	return true, nil
+}
+
+// statement is one that is being written, with its arguments.
+type statement struct {
+	strings.Builder
+	args []any
+}
+
+func (w *statement) parts(parts []part, value func(*param) value) {
+	for _, p := range parts {
+		w.WriteByte(' ')
+		if p.param == nil {
+			w.WriteString(p.text)
+			continue
+		}
+		w.args = value(p.param).write(&w.Builder, w.args)
+	}
+}
+
+func (w *statement) exec(ctx context.Context, b *batch) (int64, error) {
+	res, err := b.conn.ExecContext(ctx, w.String(), w.args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// insertAll inserts a row for each run.
+func (b *batch) insertAll(ctx context.Context, sh *shape, runs []joinedRun) error {
+	for len(runs) > 0 {
+		var w statement
+		w.WriteString(sh.head)
+		n := 0
+		for n < len(runs) && n < maxJoined && w.Len() < maxJoinedBytes {
+			if n > 0 {
+				w.WriteString(",")
+			}
+			w.parts(sh.values, runs[n].value)
+			n++
+		}
+		rows, err := w.exec(ctx, b)
+		if err != nil {
+			return err
+		}
+		if rows != int64(n) {
+			return errNotJoined
+		}
+		runs = runs[n:]
+	}
+	return nil
+}
+
+// updateAll locks the rows of all runs in the order of their keys, so that two transactions do not wait for each other,
+// and then writes those that are there. Runs that write the same share a statement, or, where the key is an integer,
+// that add something. missing are the runs without a row.
+func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (missing []joinedRun, err error) {
+	byKey := map[value][]joinedRun{}
+	for _, r := range runs {
+		byKey[r.key] = append(byKey[r.key], r)
+	}
+	keys := slices.SortedFunc(maps.Keys(byKey), sh.compare)
+	found := map[value]bool{}
+	for chunk := range slices.Chunk(keys, maxJoined) {
+		if err := b.lockRows(ctx, sh, chunk, found); err != nil {
+			return nil, err
+		}
+	}
+	var groups [][]joinedRun // one for each key that was found, by what is written
+	byWrite := map[string]int{}
+	for _, key := range keys {
+		all := byKey[key]
+		if !found[key] {
+			missing = append(missing, all...)
+			continue
+		}
+		one := all[0]
+		one.sums = slices.Clone(one.sums)
+		for _, r := range all[1:] {
+			for i := range one.sums {
+				one.sums[i] += r.sums[i]
+			}
+		}
+		var w statement
+		w.set(sh, one)
+		write := w.String() + fmt.Sprint(w.args...)
+		at, known := byWrite[write]
+		if !known {
+			at = len(groups)
+			byWrite[write], groups = at, append(groups, nil)
+		}
+		groups[at] = append(groups[at], one)
+	}
+	if len(groups) > 1 && sh.integers && !sh.assigns {
+		groups = [][]joinedRun{slices.Concat(groups...)}
+		slices.SortFunc(groups[0], func(x, y joinedRun) int { return sh.compare(x.key, y.key) })
+	}
+	for _, group := range groups {
+		for chunk := range slices.Chunk(group, maxJoined) {
+			if err := b.writeRows(ctx, sh, chunk); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return missing, nil
+}
+
+// compare is the order of keys.
+func (sh *shape) compare(x, y value) int {
+	if !sh.integers {
+		return strings.Compare(x.text, y.text)
+	}
+	n, _ := strconv.ParseInt(x.text, 10, 64) // prepare has read both
+	m, _ := strconv.ParseInt(y.text, 10, 64)
+	return cmp.Compare(n, m)
+}
+
+// set writes what stands between SET and WHERE: where runs were added up, the sums. Of several runs only these differ.
+func (w *statement) set(sh *shape, runs ...joinedRun) {
+	for _, p := range sh.set {
+		if p.add > 0 {
+			p.text, p.param = sumOf(sh, runs, p.add-1), nil
+		}
+		w.parts([]part{p}, runs[0].value)
+	}
+}
+
+// sumOf is what is added to a row. Each row of several finds its sum by a binary search for its key.
+func sumOf(sh *shape, runs []joinedRun, add int) string {
+	same := func(r joinedRun) bool { return r.sums[add] == runs[0].sums[add] }
+	if !slices.ContainsFunc(runs, func(r joinedRun) bool { return !same(r) }) {
+		return strconv.FormatInt(runs[0].sums[add], 10)
+	}
+	var keys, sums strings.Builder
+	for _, r := range runs {
+		keys.WriteString("," + r.key.text)
+		sums.WriteString("," + strconv.FormatInt(r.sums[add], 10))
+	}
+	return "CAST(ELT(INTERVAL(" + quoteName(sh.key) + keys.String() + ")" + sums.String() + ") AS SIGNED)"
+}
+
+// selection writes the condition on rows with these keys.
+func (sh *shape) selection(w *statement, keys []value) {
+	w.WriteString(" WHERE " + quoteName(sh.key) + " IN (")
+	for i, k := range keys {
+		if i > 0 {
+			w.WriteByte(',')
+		}
+		w.args = k.write(&w.Builder, w.args)
+	}
+	w.WriteString(")")
+	w.parts(sh.where, nil)
+}
+
+// lockRows finds the rows with these keys that meet the other conditions, and locks them.
+func (b *batch) lockRows(ctx context.Context, sh *shape, keys []value, found map[value]bool) error {
+	var w statement
+	w.WriteString("SELECT " + quoteName(sh.key) + " FROM " + quoteName(sh.table) + " FORCE INDEX (" + quoteName(sh.index) +
+		")")
+	sh.selection(&w, keys)
+	w.WriteString(" ORDER BY " + quoteName(sh.key) + " FOR UPDATE")
+	rows, err := b.conn.QueryContext(ctx, w.String(), w.args...)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		key := value{kind: keys[0].kind}
+		if err := rows.Scan(&key.text); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+		// A collation may find a row under another spelling of its key.
+		if _, asked := slices.BinarySearchFunc(keys, key, sh.compare); !asked || found[key] {
+			return errors.Join(errNotJoined, rows.Close())
+		}
+		found[key] = true
+	}
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// writeRows writes the same into the rows of these runs, each of which must change.
+func (b *batch) writeRows(ctx context.Context, sh *shape, runs []joinedRun) error {
+	var w statement
+	w.WriteString("UPDATE " + quoteName(sh.table) + " FORCE INDEX (" + quoteName(sh.index) + ") SET")
+	w.set(sh, runs...)
+	keys := make([]value, len(runs))
+	for i := range runs {
+		keys[i] = runs[i].key
+	}
+	sh.selection(&w, keys)
+	changed, err := w.exec(ctx, b)
+	if err != nil {
+		return err
+	}
+	if changed != int64(len(runs)) {
+		return errNotJoined
+	}
+	return nil
+}

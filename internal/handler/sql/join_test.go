@@ -1,0 +1,223 @@
+package sql
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/consumer"
+)
+
+const joinTables = `CREATE TABLE tb_order (sn VARCHAR(20) PRIMARY KEY, state VARCHAR(20) NOT NULL) ENGINE=InnoDB;
+CREATE TABLE goods (id INT PRIMARY KEY, amount INT UNSIGNED NOT NULL, version INT NOT NULL DEFAULT 0) ENGINE=InnoDB;
+CREATE TABLE entry (n INT AUTO_INCREMENT PRIMARY KEY, sn VARCHAR(20), id INT, pieces INT NOT NULL) ENGINE=InnoDB`
+
+const joinFile = `UPDATE tb_order SET state = 'closed' WHERE sn = :sn AND state = 'open'; -- expect 1, else done
+-- for each /items
+UPDATE goods SET amount = amount + :n, version = version + 1 WHERE id = :id; -- expect 1, else permanent: unknown goods
+INSERT INTO entry (sn, id, pieces) VALUES (:sn, :id, :n)`
+
+func (w *world) fill(orders, goods int) {
+	w.t.Helper()
+	for _, table := range []string{"tb_order", "goods", "entry"} {
+		w.exec("DELETE FROM " + table)
+	}
+	for i := range orders {
+		w.exec("INSERT INTO tb_order VALUES (?, ?)", fmt.Sprint("o", i), []string{"open", "open", "open", "closed"}[i%4])
+	}
+	for i := range goods {
+		w.exec("INSERT INTO goods (id, amount) VALUES (?, 0)", i+1)
+	}
+}
+
+const joinLook = `SELECT sn, state, 0 FROM tb_order UNION ALL SELECT id, amount, version FROM goods UNION ALL
+SELECT sn, id, pieces FROM entry ORDER BY 1, 2, 3`
+
+// Given random batches, when they are handled by joined statements, then rows and blame are the same as message by
+// message.
+func TestJoinedStatementsMeanTheSame(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, joinTables)
+	single, err := Parse("handler.sql", joinFile) // not checked: it has no plan
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := w.parse(joinFile)
+	if !joined.Joined() || single.Joined() {
+		t.Fatal("the file that was checked must be joined, the other must not")
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	failing, joins := 0, 0
+	for range 40 {
+		var bodies []string
+		for _, o := range rng.Perm(45)[:2+rng.IntN(30)] { // o40 to o44 do not exist
+			var items []string
+			for range rng.IntN(4) {
+				id, n := 1+rng.IntN(5), 1+rng.IntN(3)
+				switch rng.IntN(60) {
+				case 0:
+					id = 99 // which nobody knows
+				case 1:
+					n = 0 // which changes no row
+				}
+				items = append(items, item(id, n))
+			}
+			bodies = append(bodies, order(fmt.Sprint("o", o), 0, items...))
+			if rng.IntN(40) == 0 {
+				bodies = append(bodies, bodies[len(bodies)-1]) // the same order under another key
+			}
+		}
+		var states, blames []string
+		for _, f := range []*File{single, joined} {
+			w.fill(40, 5)
+			h := New(f).(*handler)
+			msgs := messages(bodies...)
+			err := w.handle(h, msgs...)
+			if f == joined && h.single.Load() == 0 {
+				joins++
+			}
+			said := ""
+			for err != nil { // as the engine does
+				by := blamed(t, err)
+				for _, i := range slices.Backward(slices.Sorted(keysOf(by))) {
+					said += fmt.Sprintln(msgs[i].Key, consumer.IsPermanent(by[i]), by[i])
+					msgs = slices.Delete(msgs, i, i+1)
+				}
+				failing++
+				if err = nil; len(msgs) > 0 {
+					err = w.handle(h, msgs...)
+				}
+			}
+			states, blames = append(states, w.show(joinLook)), append(blames, said)
+		}
+		if states[0] != states[1] || blames[0] != blames[1] {
+			t.Fatalf("of %s\nsingle\n%s%s\njoined\n%s%s", strings.Join(bodies, "\n"), blames[0], states[0], blames[1], states[1])
+		}
+	}
+	if failing == 0 || joins < 10 {
+		t.Errorf("%d batches had somebody to blame and %d were joined: the test looks at nothing", failing, joins)
+	}
+}
+
+func keysOf(m map[int]error) func(func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range m {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// Given a table whose CHECK is a bound, or another condition, when two messages add to one row, then they are added up
+// only below a bound, and what the CHECK refuses is refused either way.
+func TestRunsAreAddedUpOnlyBelowBounds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+CREATE TABLE bound (id INT PRIMARY KEY, n INT NOT NULL, CHECK (n >= -5), CONSTRAINT most CHECK (n < 100)) ENGINE=InnoDB;
+CREATE TABLE odd (id INT PRIMARY KEY, n INT NOT NULL CHECK (n MOD 2 = 0)) ENGINE=InnoDB;
+INSERT INTO bound VALUES (1, 0); INSERT INTO odd VALUES (1, 0)`)
+	for table, want := range map[string]bool{"bound": true, "odd": false} {
+		f := w.parse("UPDATE " + table + " SET n = n + :n WHERE id = :id; -- expect 1, else permanent")
+		p := f.plan.Load()
+		if p == nil {
+			t.Fatalf("statements on %s are not joined at all", table)
+		}
+		for _, s := range f.all {
+			if got := p.shapes[s].repeats; got != want {
+				t.Errorf("runs on one row of %s are added up: %t, want %t", table, got, want)
+			}
+		}
+		h := New(f)
+		if err := w.handle(h, messages(`{"id":1,"n":4}`, `{"id":1,"n":2}`)...); err != nil {
+			t.Errorf("%s: %v", table, err)
+		}
+		if err := w.handle(h, messages(`{"id":1,"n":1}`, `{"id":1,"n":99}`)...); err == nil {
+			t.Errorf("%s took what its CHECK refuses", table)
+		}
+		w.want(table, "SELECT n FROM "+table, "6")
+	}
+}
+
+// Given a row that has already what a joined statement writes, when it is written with others, then its message alone
+// is blamed, as it would be by itself: nothing was changed.
+func TestAJoinedRowThatStaysAsItIsWasNotChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE goods (id INT PRIMARY KEY, state VARCHAR(10) NOT NULL) ENGINE=InnoDB;
+INSERT INTO goods VALUES (1, 'old'), (2, 'new'), (3, 'old')`)
+	f := w.parse("UPDATE goods SET state = 'new' WHERE id = :id; -- expect 1, else permanent")
+	if !f.Joined() {
+		t.Fatal("it is not joined: nothing is tried")
+	}
+	h := New(f)
+	by := blamed(t, w.handle(h, messages(`{"id":1}`, `{"id":2}`, `{"id":3}`)...))
+	if len(by) != 1 || by[1] == nil {
+		t.Errorf("blamed: %v, want message 1 alone", by)
+	}
+	if err := w.handle(h, messages(`{"id":1}`, `{"id":3}`)...); err != nil {
+		t.Errorf("the others: %v", err)
+	}
+}
+
+// Only where joined statements must mean the same are they joined.
+func TestFilesAreJoinedOnlyWhereTheMeaningAllows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+CREATE TABLE goods (id INT PRIMARY KEY, code VARCHAR(20), amount INT, price DECIMAL(10,2), n INT) ENGINE=InnoDB;
+CREATE TABLE other (id INT PRIMARY KEY, amount INT NOT NULL) ENGINE=InnoDB;
+CREATE TABLE pairs (a INT, b INT, c VARCHAR(40), PRIMARY KEY (a, b), UNIQUE (c(4))) ENGINE=InnoDB;
+CREATE TABLE parent (id INT PRIMARY KEY, ref INT UNIQUE) ENGINE=InnoDB;
+CREATE TABLE child (
+	id INT PRIMARY KEY, ref INT, FOREIGN KEY (ref) REFERENCES parent (ref) ON UPDATE CASCADE) ENGINE=InnoDB;
+CREATE TABLE watched (id INT PRIMARY KEY, amount INT) ENGINE=InnoDB;
+CREATE TRIGGER watch AFTER UPDATE ON watched FOR EACH ROW INSERT INTO other VALUES (NEW.id, 1);
+CREATE VIEW seen AS SELECT * FROM goods`)
+	const e = "; -- expect 1, else retry\n"
+	for _, test := range []struct {
+		text string
+		want bool
+	}{
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id" + e, true},
+		{"UPDATE `goods` SET `amount` = `amount` - :n, n = n + 2, code = 'x', price = :p " +
+			"WHERE code <> 'y' AND id = :id AND n IS NOT NULL AND price >= 3" + e, true},
+		{"UPDATE goods SET code = UTC_TIMESTAMP(6) WHERE id = :id" + e, true},
+		{"INSERT INTO goods (id, code) VALUES (:id, -1)", true},
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id" + e + "UPDATE other SET amount = 1 WHERE id = :id" + e, true},
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id", false}, // any number of rows
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id; -- expect 0 or 1, else retry", false},
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id AND n = :m" + e, false},
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id OR n = 1" + e, false},
+		{"UPDATE goods SET amount = amount + :n WHERE id = :id LIMIT 1" + e, false},
+		{"UPDATE goods SET amount = amount + :n + :m WHERE id = :id" + e, false},
+		{"UPDATE goods SET amount = n + :n WHERE id = :id" + e, false},
+		{"UPDATE goods SET amount = 1, amount = amount + :n WHERE id = :id" + e, false},
+		{"UPDATE goods SET amount = amount + RAND() WHERE id = :id" + e, false},
+		{"UPDATE IGNORE goods SET amount = amount + :n WHERE id = :id" + e, false},
+		{"UPDATE goods g SET amount = amount + :n WHERE id = :id" + e, false},
+		{"UPDATE goods SET price = price + :n WHERE id = :id" + e, false},     // sums may round
+		{"UPDATE goods SET amount = amount + :n WHERE code = :id" + e, false}, // no unique index
+		{"UPDATE goods SET id = :n WHERE id = :id" + e, false},                // writes a key
+		{"UPDATE pairs SET c = 'x' WHERE a = :id" + e, false},                 // unique only with another
+		{"UPDATE pairs SET a = 1 WHERE c = :id" + e, false},                   // unique only in a part
+		{"UPDATE parent SET ref = ref + :n WHERE id = :id" + e, false},        // others refer to it
+		{"UPDATE watched SET amount = amount + :n WHERE id = :id" + e, false},
+		{"UPDATE seen SET amount = amount + :n WHERE id = :id" + e, false},
+		{"INSERT IGNORE INTO goods (id) VALUES (:id)", false},
+		{"INSERT INTO goods (id) VALUES (:id) ON DUPLICATE KEY UPDATE n = 1", false},
+		{"INSERT INTO goods (id) VALUES (:id + 1)", false},
+		{"INSERT INTO goods (id) SELECT id FROM other WHERE id = :id", false},
+		{"SELECT id FROM goods WHERE id = :id" + e, false},
+		{"DELETE FROM goods WHERE id = :id" + e, false},
+		{"UPDATE goods SET n = 1 WHERE id = :a" + e + "UPDATE goods SET amount = 2 WHERE id = :b" + e, false},
+		{"-- for each /items\nUPDATE goods SET n = 1 WHERE id = :a; -- expect 1, else retry\n" +
+			"UPDATE other SET amount = 2 WHERE id = :b; -- expect 1, else permanent", false}, // which of the two comes first
+	} {
+		if f := w.parse(test.text); f.Joined() != test.want {
+			t.Errorf("joined is %t, want %t: %s", f.Joined(), test.want, test.text)
+		}
+	}
+}

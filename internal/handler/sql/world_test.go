@@ -1,0 +1,163 @@
+package sql
+
+import (
+	stdsql "database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// world is a database of the test's own.
+type world struct {
+	t    testing.TB
+	dsn  string
+	db   *gorm.DB
+	pool *stdsql.DB
+}
+
+func newWorld(t testing.TB, tables string) *world {
+	t.Helper()
+	w := &world{t: t, dsn: stack.MySQL(t)}
+	var err error
+	if w.db, _, err = mysqldb.Open(t.Context(), w.dsn, mysqldb.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if w.pool, err = w.db.DB(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.pool.Close() })
+	for _, text := range strings.Split(tables, ";") {
+		if strings.TrimSpace(text) != "" {
+			w.exec(text)
+		}
+	}
+	return w
+}
+
+func (w *world) exec(text string, args ...any) {
+	w.t.Helper()
+	if _, err := w.pool.ExecContext(w.t.Context(), text, args...); err != nil {
+		w.t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// show is what a query finds: a line for each row, NULL for what is NULL.
+func (w *world) show(query string) string {
+	w.t.Helper()
+	rows, err := w.pool.QueryContext(w.t.Context(), query)
+	if err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var lines []string
+	for rows.Next() {
+		cells, into := make([]stdsql.NullString, len(columns)), make([]any, len(columns))
+		for i := range cells {
+			into[i] = &cells[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			w.t.Fatal(err)
+		}
+		var line []string
+		for _, c := range cells {
+			if !c.Valid {
+				c.String = "NULL"
+			}
+			line = append(line, c.String)
+		}
+		lines = append(lines, strings.Join(line, " "))
+	}
+	if err := rows.Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (w *world) want(what, query, want string) {
+	w.t.Helper()
+	if got := w.show(query); got != want {
+		w.t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
+	}
+}
+
+// parse parses a file that must be good, and checks it against the database.
+func (w *world) parse(text string) *File {
+	w.t.Helper()
+	f, err := Parse("handler.sql", text)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := f.Check(w.t.Context(), w.pool); err != nil {
+		w.t.Fatal(err)
+	}
+	return f
+}
+
+// messages are messages with these bodies and the keys key-0, key-1, …
+func messages(bodies ...string) []consumer.Message {
+	all := make([]consumer.Message, len(bodies))
+	for i, b := range bodies {
+		all[i] = consumer.Message{
+			Identity: dedup.Identity{Group: "group", Tag: "tag", Key: fmt.Sprintf("key-%d", i)}, Body: []byte(b),
+		}
+	}
+	return all
+}
+
+// handle validates messages, hands them to the handler in one transaction, and commits it unless the handler fails. So
+// does the engine, which also takes the blamed out and hands on the rest.
+func (w *world) handle(h consumer.Handler, msgs ...consumer.Message) error {
+	w.t.Helper()
+	for i := range msgs {
+		if err := h.(consumer.Validator).Validate(&msgs[i]); err != nil {
+			w.t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	tx := w.db.WithContext(w.t.Context()).Begin()
+	if tx.Error != nil {
+		w.t.Fatal(tx.Error)
+	}
+	defer tx.Rollback()
+	if err := h.Handle(w.t.Context(), tx, msgs); err != nil {
+		return err
+	}
+	return tx.Commit().Error
+}
+
+// blamed are the errors of the blamed messages, by their index.
+func blamed(t testing.TB, err error) map[int]error {
+	t.Helper()
+	by, ok := errors.AsType[*consumer.BlameError](err)
+	if !ok {
+		t.Fatalf("nobody is blamed in particular: %v", err)
+	}
+	errs := map[int]error{}
+	for _, m := range by.Messages {
+		errs[m.Index] = m.Err
+	}
+	return errs
+}
+
+// example reads a file of deploy/examples/sql.
+func example(t testing.TB, name, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "examples", "sql", name, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

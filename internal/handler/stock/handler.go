@@ -1,0 +1,55 @@
+// Package stock is the handler of stock-rollback messages: it decodes them, hands them to the domain, and says in the
+// engine's words what became of each. What a release is belongs into the domain (package stock at the top), what
+// becomes of a delivery into the engine.
+package stock
+
+import (
+	"context"
+	"errors"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+// handler is a [consumer.Handler] and [consumer.Validator].
+type handler struct{ options stock.Options }
+
+// New makes the handler.
+func New(o stock.Options) consumer.Handler { return &handler{o} }
+
+// Validate decodes the body once, for Handle.
+func (h *handler) Validate(m *consumer.Message) error {
+	request, err := decode(m.Body)
+	if err != nil {
+		return err
+	}
+	request.Tag, request.Key = m.Tag, m.Key
+	m.Value = request
+	return nil
+}
+
+// Handle gives the stock of all messages back.
+func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+	requests := make([]stock.Request, len(msgs))
+	for i := range msgs {
+		requests[i] = msgs[i].Value.(stock.Request) // Validate left it: the engine hands on nothing that it refused
+	}
+	err := stock.Rollback(ctx, tx, requests, h.options)
+	if errors.Is(err, stock.ErrChanged) {
+		return consumer.Contention(err)
+	}
+	batch, ok := errors.AsType[*stock.BatchError](err)
+	if !ok {
+		return err
+	}
+	blamed := make([]consumer.BlamedMessage, len(batch.Requests))
+	for i, f := range batch.Requests {
+		blamed[i] = consumer.BlamedMessage{Index: f.Index, Err: f.Err}
+		if f.Permanent {
+			blamed[i].Err = consumer.Permanent(f.Err)
+		}
+	}
+	return consumer.Blame(blamed...)
+}

@@ -1,0 +1,133 @@
+package stock_test
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+//go:embed testdata/former.sql
+var former string
+
+// withStock is what a service migrates that has both log and stock in a schema.
+func withStock() dedup.MigrateOptions {
+	return dedup.MigrateOptions{
+		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+	}
+}
+
+// schema is all that the server tells of the tables, and the versions without their time.
+func schema(t *testing.T, db *gorm.DB) map[string]string {
+	t.Helper()
+	var names []string
+	const list = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
+	if err := db.WithContext(t.Context()).Raw(list).Scan(&names).Error; err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, name := range names {
+		shown := map[string]any{}
+		if err := db.WithContext(t.Context()).Raw("SHOW CREATE TABLE `" + name + "`").Scan(&shown).Error; err != nil {
+			t.Fatal(err)
+		}
+		all[name] = fmt.Sprint(shown["Create Table"], shown["Create View"])
+	}
+	all["versions"] = versions(t, db, "CONCAT_WS(' ', set_name, version, oldest)")
+	return all
+}
+
+func versions(t *testing.T, db *gorm.DB, what string) string {
+	t.Helper()
+	var rows []string
+	text := "SELECT " + what + " FROM rollbackd_schema ORDER BY set_name, version"
+	if err := db.WithContext(t.Context()).Raw(text).Scan(&rows).Error; err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(rows, "\n")
+}
+
+func openSchema(t *testing.T) *gorm.DB {
+	t.Helper()
+	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	return db
+}
+
+// The log's package made the tables of stock once. A database of that time is this program's too, and a new one is made
+// like it, down to the version table.
+func TestADatabaseOfTheFormerProgramHasNothingLeftToApply(t *testing.T) {
+	old := openSchema(t)
+	for text := range strings.SplitSeq(former, ";\n") {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		if err := old.WithContext(t.Context()).Exec(text).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, applied := schema(t, old), versions(t, old, "CONCAT_WS(' ', set_name, version, oldest, applied_at)")
+
+	steps, err := dedup.MigrationStatus(t.Context(), old, withStock())
+	if err != nil || len(steps) != 4 {
+		t.Fatalf("status: %d steps, %v, want 4", len(steps), err)
+	}
+	for _, s := range steps {
+		if !s.Applied {
+			t.Errorf("%s/%s is not applied", s.Set, s.Name)
+		}
+	}
+	if got := steps[3].Set + "/" + steps[3].Name; got != "stock/0001_stock.sql" {
+		t.Errorf("the last step is %s", got)
+	}
+	if err := dedup.Migrate(t.Context(), old, withStock()); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, schema(t, old)); d != "" {
+		t.Errorf("migrating changed the schema (-before +after):\n%s", d)
+	}
+	if got := versions(t, old, "CONCAT_WS(' ', set_name, version, oldest, applied_at)"); got != applied {
+		t.Errorf("the versions are\n%s\nthey were\n%s", got, applied)
+	}
+
+	fresh := openSchema(t)
+	if err := dedup.Migrate(t.Context(), fresh, withStock()); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, schema(t, fresh)); d != "" {
+		t.Errorf("a new schema differs from one of the former program (-former +new):\n%s", d)
+	}
+}
+
+func TestStockTablesKeepTheirPromises(t *testing.T) {
+	w := newWorld(t)
+	w.exec("INSERT INTO stock (sku_id, amount) VALUES (9223372036854775807, 1)")
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status)" +
+		" VALUES ('a', 1, 1000000000, 1), ('A', 1, 1, 2), ('a ', 1, 1, 3), ('á', 1, 0, 4)")
+	for _, text := range []string{
+		"UPDATE stock SET amount = amount - 2",
+		"UPDATE stock_reservation SET quantity = -1",
+		"UPDATE stock_reservation SET status = 5",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 1, 1, 1)",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES (REPEAT('o', 65), 1, 1, 1)",
+	} {
+		if _, err := w.db.ExecContext(t.Context(), text); mysqldb.Classify(err) != mysqldb.FaultData {
+			t.Errorf("%s = %v, want it refused", text, err)
+		}
+	}
+}
