@@ -6,28 +6,38 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// processBackstop is the life of what the broker itself took off the main queue (the delivery limit, a policy): it gets a
+// backstopLife is what happens to a batch of the backstop.
+type backstopLife struct {
+	*worker
+	look    *looker
+	alone   *alone
+	settler *settler
+}
+
+// process is the life of what the broker itself took off the main queue (the delivery limit, a policy): it gets a
 // row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
-func (l *lane) processBackstop(ctx context.Context, b *batch) error {
-	l.identify(b)
+func (l *backstopLife) process(ctx context.Context, b *batch) error {
+	l.look.identify(b)
 	for ; len(b.open) > 0; b.nextPass() {
-		wait, err := l.routeBackstop(ctx, b)
+		lease, err := l.route(ctx, b)
 		if err != nil {
 			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
 		}
-		b.slow = wait > 0
-		if err := l.settle(ctx, b); err != nil {
+		b.slow = lease > 0
+		if err := l.settler.settle(ctx, b); err != nil {
 			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
 		}
-		if wait > 0 { // somebody is at it: see what comes of it
+		if lease > 0 { // somebody is at it: see what comes of it
 			if err := l.enough(b); err != nil {
 				return err
 			}
 			l.clock.rest()
-			if err := sleep(ctx, min(wait, time.Second)); err != nil {
+			if err := wait.For(ctx, min(lease, time.Second)); err != nil {
 				return err
 			}
 		}
@@ -35,19 +45,19 @@ func (l *lane) processBackstop(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// routeBackstop ends every open item, but for those whose lease lives; it says how long the longest of these does.
-func (l *lane) routeBackstop(ctx context.Context, b *batch) (wait time.Duration, err error) {
+// route ends every open item, but for those whose lease lives; it says how long the longest of these does.
+func (l *backstopLife) route(ctx context.Context, b *batch) (lease time.Duration, err error) {
 	rows, err := l.rowsOf(ctx, b.open)
 	if err != nil {
 		return 0, err
 	}
 	for _, it := range b.open {
-		it.row = rows[it.id.Key]
+		it.row = rows[it.id.Identity]
 		switch {
 		case differs(it):
-			l.conflict(b, it)
+			l.look.conflict(b, it)
 		case it.row.Status == dedup.Processing && it.row.LeaseLive:
-			wait = max(wait, it.row.Wait)
+			lease = max(lease, it.row.Wait)
 			b.later = append(b.later, it)
 		case it.row.Status == dedup.Success:
 			it.end(Duplicate, ack{})
@@ -55,34 +65,62 @@ func (l *lane) routeBackstop(ctx context.Context, b *batch) (wait time.Duration,
 			it.end(DuplicateOfDead, moveLetter{}) // it is the row's letter, moved by hand
 		case it.row.Status == dedup.Dead, it.row.Status == dedup.Discarded:
 			it.end(DuplicateOfDead, ack{})
+		case l.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough
+			it.end(InProgress, retryAfter{delay: fit(l.c.cfg.RetryDelays, longest), attempt: it.row.Attempts})
+		case it.row.Condemned():
+			it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, it.row.Remark})
 		default:
-			if err := l.buryBackstop(ctx, it); err != nil {
+			if err := l.bury(ctx, it); err != nil {
 				return 0, err
 			}
 		}
 	}
 	b.open = nil
-	return wait, nil
+	return lease, nil
 }
 
-// buryBackstop asks for a letter. A row whose lease expired is claimed first, so that nobody else attempts it meanwhile.
-func (l *lane) buryBackstop(ctx context.Context, it *item) error {
-	cause := fmt.Sprintf("delivered over %d times by RabbitMQ without being settled", it.delivery.Count)
+// bury asks for a letter. A row whose lease expired is claimed first, so that nobody else attempts it meanwhile.
+func (l *backstopLife) bury(ctx context.Context, it *item) error {
+	cause := whyGivenUp(it, l.c.cfg.Queue)
 	if it.row.Status == dedup.Processing {
 		if it.row.Attempts >= l.c.cfg.MaxAttempts {
-			return l.onRow(ctx, it, func(ctx context.Context) error {
+			return l.transition(ctx, it, func(ctx context.Context) error {
 				row, err := l.c.records.Exhaust(ctx, it.row)
 				if err == nil {
-					it.end(DeadLettered, deadLetter{wire.ReasonDeliveryLimit, row, cause})
+					it.end(DeadLettered, deadLetter{dedup.ReasonDeliveryLimit, row, cause})
 				}
 				return err
 			})
 		}
-		if err := l.claim(ctx, it); err != nil || it.outcome != 0 {
+		if err := l.alone.claim(ctx, it); err != nil || it.outcome != 0 {
 			return err
 		}
 		it.row = it.claim.Row()
 	}
-	it.end(DeadLettered, deadLetter{wire.ReasonDeliveryLimit, it.row, cause})
+	it.end(DeadLettered, deadLetter{dedup.ReasonDeliveryLimit, it.row, cause})
+	if it.claimedLetter() { // its lease would end while others of the batch, or the letter, wait
+		_, err := l.settler.condemn(ctx, []*item{it})
+		return err
+	}
 	return nil
+}
+
+// whyGivenUp is what the broker says of the main queue. The delivery's own count is no such thing: it is the backstop's
+// on RabbitMQ 3, and that of both queues together on RabbitMQ 4.
+func whyGivenUp(it *item, queue string) string {
+	why := wire.LastDeath(it.delivery.Headers, queue)
+	switch why {
+	case "":
+		why = fmt.Sprintf("moved to %s, not by RabbitMQ's account of it", rabbit.BackstopQueue(queue))
+	case "delivery_limit":
+		why = fmt.Sprintf("given up by RabbitMQ: it came back unsettled to %s more often than its delivery limit allows "+
+			"(%d, unless a policy sets less)",
+			queue, rabbit.DeliveryLimit)
+	default:
+		why = fmt.Sprintf("taken off %s by RabbitMQ: %s", queue, why)
+	}
+	if n := it.copied.Deliveries; n > 0 {
+		why += fmt.Sprintf("; earlier copies of it came back unsettled %d times", n)
+	}
+	return why
 }

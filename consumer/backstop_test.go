@@ -2,14 +2,13 @@ package consumer_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestWhatTheBrokerGaveUpGetsARowAndALetterAndNoHandler(t *testing.T) {
@@ -18,8 +17,9 @@ func TestWhatTheBrokerGaveUpGetsARowAndALetterAndNoHandler(t *testing.T) {
 	validated := false
 	w.handler = refuser{w.handler, func(*consumer.Message) error { validated = true; return errors.New("refused") }}
 	w.declare()
-	claimed := dedup.Key{Group: group, Tag: tag, Name: "crashing"}
-	if _, err := w.records.Claim(t.Context(), w.row("crashing"), dedup.Entry{Key: claimed}, "a process that died"); err != nil {
+	claimed := dedup.Identity{Group: group, Tag: tag, Key: "crashing"}
+	if _, err := w.records.Claim(t.Context(), w.row("crashing"), dedup.Entry{Identity: claimed},
+		"a process that died"); err != nil {
 		t.Fatal(err)
 	}
 	w.publishInto(rabbit.BackstopQueue(w.cfg.Queue), "unknown", "unknown", "crashing", "")
@@ -33,7 +33,8 @@ func TestWhatTheBrokerGaveUpGetsARowAndALetterAndNoHandler(t *testing.T) {
 			t.Errorf("a letter has the reason %v, want delivery_limit", letter.Headers["x-rollbackd-reason"])
 		}
 	}
-	if row := w.row("unknown"); row.Reason != "delivery_limit" || !strings.Contains(row.Remark, "by RabbitMQ") {
+	if row := w.row("unknown"); row.Reason != "delivery_limit" ||
+		row.Remark != "moved to "+rabbit.BackstopQueue(w.cfg.Queue)+", not by RabbitMQ's account of it" {
 		t.Errorf("reason %q, remark %q", row.Reason, row.Remark)
 	}
 	if validated || w.times("unknown") > 0 {
@@ -51,9 +52,12 @@ func TestWhatTheBrokerGaveUpIsJudgedByItsRow(t *testing.T) {
 	w.ended(dedup.Dead, "dead")
 	w.quiet()
 	backstop := rabbit.BackstopQueue(w.cfg.Queue)
-	// given the letter of a dead row, moved by hand and given up by the broker; an ordinary copy; one that is done; another body
+	// given the letter of a dead row, moved by hand and given up by the broker; an ordinary copy; one that is done;
+	// another body
 	letter := w.letter()
-	w.broker.Publish("", backstop, stack.Message{MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body})
+	w.broker.Publish("", backstop, stack.Message{
+		MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body,
+	})
 	w.publishInto(backstop, "dead", "done")
 	w.broker.Publish("", backstop, stack.Message{MessageId: "done", Type: tag, Body: []byte("other")})
 	w.end(map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 2})
@@ -62,8 +66,10 @@ func TestWhatTheBrokerGaveUpIsJudgedByItsRow(t *testing.T) {
 	for range 2 {
 		l := w.letter()
 		found[l.Headers["x-rollbackd-reason"].(string)] = string(l.Body)
-		if l.Headers["x-rollbackd-reason"] == "permanent" && l.Headers["x-rollbackd-dead-at"] != letter.Headers["x-rollbackd-dead-at"] {
-			t.Errorf("the letter says it is dead since %v, was %v", l.Headers["x-rollbackd-dead-at"], letter.Headers["x-rollbackd-dead-at"])
+		if l.Headers["x-rollbackd-reason"] == "permanent" &&
+			l.Headers["x-rollbackd-dead-at"] != letter.Headers["x-rollbackd-dead-at"] {
+			t.Errorf("the letter says it is dead since %v, was %v", l.Headers["x-rollbackd-dead-at"],
+				letter.Headers["x-rollbackd-dead-at"])
 		}
 	}
 	if found["permanent"] != "{}" || found["delivery_limit"] != "other" {
@@ -77,8 +83,8 @@ func TestALeaseThatLivesIsWaitedForInTheBackstopButNotInADrain(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lease = 30 * time.Second
 	w.declare()
-	key := dedup.Key{Group: group, Tag: tag, Name: "busy"}
-	claim, err := w.log(w.open(w.dsn)).Claim(t.Context(), w.row("busy"), dedup.Entry{Key: key}, "another")
+	key := dedup.Identity{Group: group, Tag: tag, Key: "busy"}
+	claim, err := w.log(w.open(w.dsn)).Claim(t.Context(), w.row("busy"), dedup.Entry{Identity: key}, "another")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,11 +130,30 @@ func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
 	if err := sub.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is in the backstop", func() bool { return w.broker.Depth(rabbit.BackstopQueue(w.cfg.Queue)) == 1 })
+	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	w.eventually("it is in the backstop", func() bool { return w.broker.Depth(backstop) == 1 })
+	// and that came back from the backstop too
+	if sub, err = conn.Consume(t.Context(), backstop, "test", 1); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		got, err := sub.Collect(t.Context(), 1, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sub.Requeue(got[0].Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
 	w.start()
 	w.ended(dedup.Dead, "loops") // under its own identity, although it came by another way
-	if row := w.row("loops"); row.Reason != "delivery_limit" {
-		t.Errorf("reason %q, want delivery_limit", row.Reason)
+	remark := "given up by RabbitMQ: it came back unsettled to " + w.cfg.Queue +
+		" more often than its delivery limit allows (200, unless a policy sets less)"
+	if row := w.row("loops"); row.Reason != "delivery_limit" || row.Remark != remark {
+		t.Errorf("reason %q, remark %q; want delivery_limit, %q", row.Reason, row.Remark, remark)
 	}
 	w.quiet()
 	if n := w.dead(); n != 1 {
@@ -136,8 +161,8 @@ func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
 	}
 }
 
-// A letter that was moved by hand into the backstop behind a message whose lease lives is acked with its copy, not after
-// that lease: each restart would make another letter of it.
+// A letter that was moved by hand into the backstop behind a message whose lease lives is acked with its copy, not
+// after that lease: each restart would make another letter of it.
 func TestALetterInTheBackstopDoesNotMultiply(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -151,16 +176,20 @@ func TestALetterInTheBackstopDoesNotMultiply(t *testing.T) {
 		t.Fatal(err)
 	}
 	letter := w.letter()
-	busy := dedup.Entry{Key: dedup.Key{Group: group, Tag: tag, Name: "busy"}}
+	busy := dedup.Entry{Identity: dedup.Identity{Group: group, Tag: tag, Key: "busy"}}
 	if _, err := w.log(w.open(w.dsn)).Claim(t.Context(), w.row("busy"), busy, "another"); err != nil {
 		t.Fatal(err)
 	}
 	backstop := rabbit.BackstopQueue(w.cfg.Queue)
 	w.publishInto(backstop, "busy")
-	w.broker.Publish("", backstop, stack.Message{MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2})
+	w.broker.Publish("", backstop, stack.Message{
+		MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2,
+	})
 	for range 2 {
 		r := w.launch()
-		w.eventually("the letter is back and acked", func() bool { return w.dead() == 1 && w.broker.Unacked(backstop) == 1 && w.broker.Depth(backstop) <= 1 })
+		w.eventually("the letter is back and acked", func() bool {
+			return w.dead() == 1 && w.broker.Unacked(backstop) == 1 && w.broker.Depth(backstop) <= 1
+		})
 		if err := r.drained(); err != nil {
 			t.Error(err)
 		}

@@ -7,37 +7,45 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // item is one delivery on its way through the life of a batch.
 type item struct {
 	delivery rabbit.Delivery
-	id       wire.Identity
+	taken    time.Time
+	id       wire.Identified
 	copied   wire.CopyInfo // what the headers of an earlier copy say
 	msg      Message
-	unread   *unreadable // why nobody can read it; nil for a readable message
+	rejected *unreadable // why nobody can read it; nil for a readable message
 
-	row       dedup.Row
-	lockKey   dedup.LockKey
-	locked    bool         // by this batch, neither released nor marked done yet
-	held      bool         // by another worker when last looked
-	holder    string       // the token of that worker's batch
-	attempt   verdict      // what the slow path must do with it
-	claim     *dedup.Claim // held while attempted
-	faults    suspicion
-	followers []*item // copies with the same identity and body in the same batch
+	row         dedup.Row
+	lockName    lock.Name
+	locked      bool         // by this batch, neither released nor marked done yet
+	heldByOther bool         // its lock, when last looked
+	hinted      bool         // neither ours nor held when last looked: a done marker, or a foreign value; to be looked up
+	marked      bool         // a done marker with its body's hash stood there when last looked
+	holder      string       // the token of that worker's batch
+	next        verdict      // what the slow path must do with it
+	claim       *dedup.Claim // held while attempted
+	claimedAt   time.Time    // its lease began no sooner
+	faults      suspicion
+	followers   []*item // copies with the same identity and body in the same batch
 
+	refused error      // why a queue does not take its copy; nil else
+	tried   bool       // a publish of its copy has failed
 	outcome Outcome    // 0 while open
 	settle  settlement // what the broker will be told; nil while open
 	copyOut bool       // the copy that settle asks for is confirmed
 	durable bool       // nothing is missing but the ack
 	counted bool       // taken into account by the brake
+	unknown unanswered // when its row was to say dead
 	acked   bool
 }
 
 // unreadable says why a message cannot be handled at all.
 type unreadable struct {
-	reason wire.Reason
+	reason dedup.Reason
 	err    error
 }
 
@@ -57,7 +65,7 @@ type (
 	moveLetter struct{}
 	// deadLetter: a confirmed copy in the dead-letter queue, then the row says dead, then ack.
 	deadLetter struct {
-		reason wire.Reason
+		reason dedup.Reason
 		from   dedup.Row // as it is before the row says dead
 		cause  string
 	}
@@ -73,7 +81,7 @@ func (it *item) end(o Outcome, s settlement) {
 }
 
 func (it *item) entry() dedup.Entry {
-	return dedup.Entry{Key: it.id.Key, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
+	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
 }
 
 // fullEntry also holds what a person or reconcile needs to send the message again.
@@ -88,7 +96,7 @@ func (it *item) deliveries() int { return it.delivery.Count + it.copied.Deliveri
 
 // circumstances are what the verdict needs to know besides the row.
 func (it *item) circumstances() circumstances {
-	c := circumstances{Deliveries: it.deliveries(), Unreadable: it.unread != nil, LetterOf: -1}
+	c := circumstances{Deliveries: it.deliveries(), Unreadable: it.rejected != nil, LetterOf: -1}
 	if !it.copied.DeadAt.IsZero() {
 		c.LetterOf = it.copied.Replays
 	}
@@ -100,15 +108,15 @@ func differs(it *item) bool {
 	return len(it.row.BodyHash) > 0 && !bytes.Equal(it.row.BodyHash, it.id.BodyHash[:])
 }
 
-// conflict files an item whose key is taken by another body under a name of its own, which the next pass locks and looks
-// up like any other.
-func (l *lane) conflict(b *batch, it *item) {
+// conflict files an item whose key is taken by another body under a name of its own, which the next pass locks and
+// looks up like any other.
+func (k *looker) conflict(b *batch, it *item) {
 	if it.locked {
-		b.stray, it.locked = append(b.stray, it.lockKey), false
+		b.stray, it.locked = append(b.stray, it.lockName), false
 	}
 	id, err := wire.Conflict(it.id, it.delivery.Body)
-	it.id, it.msg.Key, it.row = id, id.Key, dedup.Row{}
-	it.unread = &unreadable{wire.ReasonConflict, err}
+	it.id, it.msg.Identity, it.row = id, id.Identity, dedup.Row{}
+	it.rejected = &unreadable{dedup.ReasonConflict, err}
 	b.later = append(b.later, it)
 }
 
@@ -123,35 +131,40 @@ func (u *unreadable) Unwrap() error { return u.err }
 
 // batch is what a lane has in hand. Its steps narrow open until it is empty.
 type batch struct {
-	all     []*item             // in order of delivery
-	leaders map[dedup.Key]*item // the first of each identity in this pass
-	open    []*item             // leaders that are not yet settled and not waiting below
-	fresh   []*item             // to share a transaction
-	alone   []*item             // to be claimed and attempted one at a time
-	later   []*item             // wait for the next pass: another body under a taken key, or another worker's lock
+	all     []*item                  // in order of delivery
+	leaders map[dedup.Identity]*item // the first of each identity in this pass
+	open    []*item                  // leaders that are not yet settled and not waiting below
+	fresh   []*item                  // to share a transaction
+	blamed  []blamed                 // by the handler, in the fast path: their attempt is to be recorded
+	again   []*item                  // failed before: to be claimed and attempted together
+	alone   []*item                  // to be claimed and attempted one at a time
+	later   []*item                  // wait for the next pass: another body under a taken key, or another worker's lock
 	pass    int
 	taken   time.Time
-	token   string          // of the locks
-	stray   []dedup.LockKey // locked under identities that turned out to be another body's
-	failed  bool            // what is open goes back to the broker
-	parting bool            // what is open will go back: nothing is gained by waiting for it
-	slow    bool            // the next pass will take its time
+	since   time.Time   // when the first of its deliveries came to this process
+	token   string      // of the locks
+	stray   []lock.Name // locked under identities that turned out to be another body's
+	stuck   bool        // copies are out of which nobody knows whether they arrived
+	failed  bool        // what is open goes back to the broker
+	parting bool        // what is open will go back: nothing is gained by waiting for it
+	slow    bool        // the next pass will take its time
+	braked  bool        // the brake holds some of its letters back
 }
 
-// waits reports whether deliveries that are done wait with their acks for those of the next pass, which takes a moment: one
-// ack of everything costs less than one for each delivery behind the first that is open. What is done but not acked comes
-// again after a crash, as a duplicate.
+// waits reports whether deliveries that are done wait with their acks for those of the next pass, which takes a moment:
+// one ack of everything costs less than one for each delivery behind the first that is open. What is done but not acked
+// comes again after a crash, as a duplicate.
 func (b *batch) waits() bool {
-	return !b.parting && !b.slow && len(b.alone) == 0 && len(b.later) > 0
+	return !b.parting && !b.slow && len(b.again)+len(b.alone) == 0 && len(b.later) > 0
 }
 
 // lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with
 // another body it waits, because bodies are compared only against a committed row.
 func (b *batch) lead(it *item) {
-	leader, taken := b.leaders[it.id.Key]
+	leader, taken := b.leaders[it.id.Identity]
 	switch {
 	case !taken:
-		b.leaders[it.id.Key] = it
+		b.leaders[it.id.Identity] = it
 		b.open = append(b.open, it)
 	case leader.id.BodyHash == it.id.BodyHash && leader.circumstances().LetterOf == it.circumstances().LetterOf:
 		leader.followers = append(leader.followers, it)
@@ -174,10 +187,10 @@ func (b *batch) nextPass() {
 	}
 }
 
-func keysOf(items []*item) []dedup.Key {
-	keys := make([]dedup.Key, len(items))
+func keysOf(items []*item) []dedup.Identity {
+	keys := make([]dedup.Identity, len(items))
 	for i, it := range items {
-		keys[i] = it.id.Key
+		keys[i] = it.id.Identity
 	}
 	return keys
 }
@@ -207,8 +220,8 @@ type suspicion struct {
 // troublesForgiven is how often a message may meet trouble, while others succeed, before the trouble is its failure.
 const troublesForgiven = 2
 
-// blamed takes in one more trouble, and the engine's count of commits now. It reports whether the message itself must be
-// the cause.
+// blamed takes in one more trouble, and the engine's count of commits now. It reports whether the message itself must
+// be the cause.
 func (s *suspicion) blamed(applied uint64) bool {
 	if s.met == 0 || applied > s.applied {
 		s.met++

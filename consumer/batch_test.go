@@ -97,7 +97,7 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 			events := w.events("bad")
 			var failures []dedup.Event
 			for _, e := range events {
-				if e.From == dedup.Processing && e.To == dedup.Failed {
+				if e.From != dedup.Failed && e.To == dedup.Failed {
 					failures = append(failures, e)
 				}
 			}
@@ -174,17 +174,22 @@ func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
 	w.ended(dedup.Dead, "refused", "panics", "large")
 	w.ended(dedup.Success, "largest")
 	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"malformed": 3, "unidentified": 1})
-	for key, remark := range map[string]string{"refused": "no order in it", "panics": "validation panicked: validator broke", "large": "over the limit"} {
+	for key, remark := range map[string]string{
+		"refused": "no order in it", "panics": "validation panicked: validator broke", "large": "over the limit",
+	} {
 		row := w.row(key)
 		if row.Reason != "malformed" || !strings.Contains(row.Remark, remark) || row.Attempts != 0 {
-			t.Errorf("%s: reason %q, remark %q, %d attempts; want malformed, %q, none", key, row.Reason, row.Remark, row.Attempts, remark)
+			t.Errorf("%s: reason %q, remark %q, %d attempts; want malformed, %q, none", key, row.Reason, row.Remark,
+				row.Attempts, remark)
 		}
-		kept, err := w.records.Read(t.Context(), dedup.Key{Group: group, Tag: tag, Name: key})
+		kept, err := w.records.Read(t.Context(), dedup.Identity{Group: group, Tag: tag, Key: key})
 		if err != nil || len(kept.Body) == 0 || len(kept.Properties) == 0 {
-			t.Errorf("%s: the row keeps %d bytes of body and %d of properties (%v), want both", key, len(kept.Body), len(kept.Properties), err)
+			t.Errorf("%s: the row keeps %d bytes of body and %d of properties (%v), want both", key, len(kept.Body),
+				len(kept.Properties), err)
 		}
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'rollbackd.unidentified' AND consumer_status = 3"); n != 1 {
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'rollbackd.unidentified' AND " +
+		"consumer_status = 3"); n != 1 {
 		t.Errorf("%d rows of unidentified messages, want 1", n)
 	}
 }
@@ -228,8 +233,8 @@ func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
 	w.start()
 	// given three confirmed letters without a row, and one row that another worker makes just now
 	await(t, reached, "the first letter is confirmed")
-	key := dedup.Key{Group: group, Tag: tag, Name: "two"}
-	if _, err := w.records.Claim(t.Context(), w.row("two"), dedup.Entry{Key: key}, "another"); err != nil {
+	key := dedup.Identity{Group: group, Tag: tag, Key: "two"}
+	if _, err := w.records.Claim(t.Context(), w.row("two"), dedup.Entry{Identity: key}, "another"); err != nil {
 		t.Fatal(err)
 	}
 	release()

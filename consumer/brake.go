@@ -3,21 +3,31 @@ package consumer
 import (
 	"sync"
 	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
 // brake notices a broken deployment: more than limit letters of messages that could be read within window, and more
 // than half of all that was settled in that time. It lets limit letters through in a window, so that even a queue of
-// nothing but bad messages is worked off in the end. What cannot be read is not counted as a letter: a bad producer must
-// not stop the good ones.
+// nothing but bad messages is worked off in the end. What cannot be read is not counted as a letter: a bad producer
+// must not stop the good ones. A letter that could not be published is counted once, however often it is tried and its
+// delivery comes again.
 type brake struct {
 	limit  int
 	window time.Duration
 	now    func() time.Time
 
 	mu      sync.Mutex
-	slots   []brakeSlot // one per second, oldest first; guarded by mu
-	settled int         // sum over slots; guarded by mu
-	letters int         // sum over slots; guarded by mu
+	slots   []brakeSlot          // one per second, oldest first; guarded by mu
+	settled int                  // sum over slots; guarded by mu
+	letters int                  // sum over slots; guarded by mu
+	open    map[opening]struct{} // whose letters were counted and are not confirmed yet; guarded by mu
+}
+
+// opening is one of the lives of a message: a replay begins another one.
+type opening struct {
+	key     dedup.Identity
+	replays int
 }
 
 type brakeSlot struct {
@@ -44,6 +54,34 @@ func (b *brake) allow(others, letters int) int {
 	}
 	b.add(others+allowed, allowed)
 	return allowed
+}
+
+// counted reports whether the letter of this opening was counted before.
+func (b *brake) counted(o opening) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, known := b.open[o]
+	return known
+}
+
+// maxOpenings bounds the memory for letters that other processes publish in the end.
+const maxOpenings = 10_000
+
+// let takes in that the letter of this opening was counted and goes on its way.
+func (b *brake) let(o opening) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open == nil || len(b.open) >= maxOpenings {
+		b.open = map[opening]struct{}{}
+	}
+	b.open[o] = struct{}{}
+}
+
+// arrived forgets an opening whose letter is confirmed.
+func (b *brake) arrived(o opening) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.open, o)
 }
 
 // add counts what is settled into the present second. The caller holds mu.

@@ -1,69 +1,197 @@
 package consumer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
-	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
-// Config is what an engine is told. Every field must be set unless it says otherwise; [New] refuses what cannot work.
-type Config struct {
-	// Group names this kind of consumer: identities of two groups never meet. 1 to 100 bytes.
-	Group string
-	// Exchange is declared with the topology. At most 200 bytes.
-	Exchange string
-	// Queue is the main queue; the names of the retry, dead-letter and backstop queues derive from it.
-	Queue string
-	// RoutingKeys bind Queue to Exchange.
-	RoutingKeys []string
-	// KeyFrom says where a message's key is read, in the form of ROLLBACKD_KEY_FROM.
-	KeyFrom string
+// Off switches off what has a default: [Config].MaxDead, BatchLinger and LogRetention.
+const Off = -1
 
-	// MaxAttempts is how many counted attempts a message gets before it is dead-lettered. At least 1.
+// Config is what a consumer is told. A field that is left zero takes the default that is named with it; together they
+// are [Defaults], which are the daemon's. [New] and [Open] refuse what cannot work.
+type Config struct {
+	// MySQLDSN names the schema of the consumer log and of the handler's tables, in the form of go-sql-driver/mysql.
+	// [Open] needs it; [New] is given a pool instead.
+	MySQLDSN string
+	// AMQPURLs are the RabbitMQ nodes, amqp:// or amqps://, tried in turn. At least one.
+	AMQPURLs []string
+	// RedisURL is the lock's Redis, redis:// or rediss://, for [Open]. Empty: no lock, the consumer log alone keeps the
+	// promise, with more work for MySQL when one message is in several hands at once.
+	RedisURL string
+	// Fresh gives the logins of these servers as they are now.
+	Fresh Fresh
+	// Migrate makes or updates the consumer log's tables before anything is consumed. Without it, tables that are missing
+	// or old end Run with [dedup.ErrSchema].
+	Migrate bool
+
+	// Group is the first part of every identity: messages of two groups never meet. 1 to 100 bytes. Default: Queue, so
+	// that two handlers never take each other's messages for done. (The daemon's own default is stock-rollback.)
+	Group string
+	// Exchange is the durable topic exchange that producers publish to; it is declared. At most 200 bytes. Default stock.
+	Exchange string
+	// Queue is the main queue; the retry, dead-letter and backstop queues derive their names from it. Default
+	// stock.rollback.
+	Queue string
+	// RoutingKeys bind Queue to Exchange. Default: Queue.
+	RoutingKeys []string
+	// KeyFrom says where a message's key is read, in the form of ROLLBACKD_KEY_FROM. Default
+	// header:x-message-key,property:message_id,body:sha256. With other sources identities change.
+	KeyFrom string
+	// LogTable is the consumer log's table. Default consumer_log.
+	LogTable string
+
+	// MaxAttempts is how many counted attempts a message gets before it is dead-lettered. Default 5.
 	MaxAttempts int
-	// RetryDelays are the pauses after attempt 1, 2, …: MaxAttempts-1 at least, growing, each with a queue of its own.
+	// RetryDelays are the pauses after attempt 1, 2, …: MaxAttempts-1 at least, growing, whole milliseconds, each with a
+	// queue of its own. Default 1s, 5s, 30s, 2m.
 	RetryDelays []time.Duration
 
-	// Lanes is how many batches are worked on at once. At least 1.
+	// Lanes is how many batches are worked on at once. Default 4.
 	Lanes int
-	// BatchSize is how many messages share a transaction at most.
+	// BatchSize is how many messages share a transaction at most. Default 1,000.
 	BatchSize int
-	// BatchLinger is how long a batch waits for more after its first message.
+	// BatchLinger is how long a batch waits for more after its first message. Default 2ms; Off: not at all.
 	BatchLinger time.Duration
-	// Prefetch is how many deliveries a lane may hold unacked. BatchSize to 65535.
+	// Prefetch is how many deliveries a lane may hold unacked. BatchSize to 65535. Default 2 × BatchSize.
 	Prefetch int
+	// MemoryBudget bounds what all lanes and the backstop have in hand, in bytes, as it lies in memory: large deliveries
+	// make the windows of the lanes smaller than Prefetch. One delivery a lane may come beside it that is larger than the
+	// lane's share. Default 64 MiB.
+	MemoryBudget int64
 
-	// Lease protects a claimed row from other workers, by the database's clock. Longer than HandlerTimeout.
+	// Lease protects a claimed row from other workers, by the database's clock. Longer than HandlerTimeout. Default 30s.
 	Lease time.Duration
-	// LockTTL is how long a dead worker's lock in Redis keeps others off; 0 means 10s. DoneTTL is how long Redis ends
-	// duplicates before MySQL is asked, at about 210 bytes a message; 0 means 5m. LockOnError says what happens while
-	// Redis is away; empty means proceed.
-	LockTTL, DoneTTL time.Duration
-	LockOnError      dedup.LockPolicy
-	// HandlerTimeout bounds one call of the handler.
+	// HandlerTimeout bounds one call of the handler, and a wait for somebody else's lock in MySQL to half of it. At least
+	// 2s, because MySQL counts such waits in whole seconds. Default 10s.
 	HandlerTimeout time.Duration
-	// DrainTimeout bounds a stop: what is in hand then is abandoned.
+	// LockTTL is how long a dead worker's lock in Redis keeps others off. At least 100ms. Default 10s.
+	LockTTL time.Duration
+	// DoneTTL is how long Redis remembers a done message, at about 210 bytes each. Default 5m.
+	DoneTTL time.Duration
+	// LockOnError says what happens while Redis is away. Default proceed.
+	LockOnError lock.Policy
+	// DrainTimeout bounds a stop: what is in hand then is abandoned. Default 25s.
 	DrainTimeout time.Duration
 	// GiveBackAfter is how long a lane keeps its batch while a dependency does not answer; then the deliveries go back to
-	// the broker and nothing is consumed until the dependency answers. 0 means one minute.
+	// the broker and nothing is consumed until the dependency answers. Default 1m.
 	GiveBackAfter time.Duration
-	// HoldLimit is how long a lane keeps deliveries it has not started. 0 means ten minutes, well below RabbitMQ's
-	// consumer timeout of 30 minutes.
+	// HoldLimit is how long a lane keeps deliveries it has not started. Default 10m, well below RabbitMQ's consumer
+	// timeout of 30 minutes.
 	HoldLimit time.Duration
 
 	// MaxDead letters within MaxDeadWindow, when they are more than half of what was settled, pause the engine for
-	// BrakePause: a broken deployment, not bad messages. MaxDead 0 turns the brake off.
+	// BrakePause: a broken deployment, not bad messages. Default 100 within 1m, paused for 5m; Off: never.
 	MaxDead       int
 	MaxDeadWindow time.Duration
 	BrakePause    time.Duration
 
+	// LogRetention is how long success and discarded rows are kept; it must outlive every copy of a message, dead letters
+	// included. Default 720h; Off: for ever.
+	LogRetention time.Duration
+	// MaxReplays parks a dead letter that was replayed so often: it stays until a person forces it. Default 10.
+	MaxReplays int
+	// CompensateAfter is the cool-down before a dead letter whose reason may pass is replayed by itself. Default 0: never.
+	CompensateAfter time.Duration
+	// Notifier, if set, is told of new dead letters; [deadletter.NewWebhook] makes one that posts them.
+	Notifier deadletter.Notifier
+	// WithoutKeeper leaves retention, compensation, notifying and the hourly line about what waits longest to somebody
+	// else. Otherwise one process of a group is elected for them.
+	WithoutKeeper bool
+
+	// Observe, if set, is called once for each delivery that ended, after its ack was sent or when it was given up. Lanes
+	// call it at the same time, and wait for it: it must be quick and must not block. A panic is logged and goes no
+	// further.
+	Observe func(Ended)
+	// Registerer takes the metrics. Default: a registry of its own.
+	Registerer prometheus.Registerer
+	// Logger takes what changes: waiting, back, dead letters. Default slog.Default.
+	Logger *slog.Logger
+
 	// Hook, if set, is called after each durable step with the step's name (see the Point constants). Tests kill the
 	// process there; production leaves it nil.
 	Hook func(Point)
+}
+
+// Fresh gives logins as they are now. Each function that is set is asked before a connection is made; only user and
+// password may differ from what Config says. They are for passwords that change while the process runs.
+type Fresh struct {
+	MySQLDSN func() string
+	AMQPURLs func() []string
+	RedisURL func() string
+}
+
+// Defaults are what a Config takes for fields that are left zero, but for Group and RoutingKeys, which follow Queue.
+func Defaults() Config {
+	return Config{
+		Exchange: "stock", Queue: "stock.rollback", KeyFrom: "header:x-message-key,property:message_id,body:sha256",
+		LogTable:    "consumer_log",
+		MaxAttempts: 5, RetryDelays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute},
+		Lanes: 4, BatchSize: 1000, BatchLinger: 2 * time.Millisecond, MemoryBudget: 64 << 20,
+		Lease: 30 * time.Second, HandlerTimeout: 10 * time.Second,
+		LockTTL: 10 * time.Second, DoneTTL: 5 * time.Minute, LockOnError: lock.Proceed,
+		DrainTimeout: 25 * time.Second, GiveBackAfter: time.Minute, HoldLimit: 10 * time.Minute,
+		MaxDead: 100, MaxDeadWindow: time.Minute, BrakePause: 5 * time.Minute,
+		LogRetention: 720 * time.Hour, MaxReplays: 10,
+	}
+}
+
+// withDefaults fills what is zero. What is Off becomes zero: from here on zero means zero.
+func (c Config) withDefaults() Config {
+	d := Defaults()
+	c.Exchange, c.Queue = cmp.Or(c.Exchange, d.Exchange), cmp.Or(c.Queue, d.Queue)
+	c.Group = cmp.Or(c.Group, c.Queue)
+	if c.RoutingKeys == nil {
+		c.RoutingKeys = []string{c.Queue}
+	}
+	c.KeyFrom, c.LogTable = cmp.Or(c.KeyFrom, d.KeyFrom), cmp.Or(c.LogTable, d.LogTable)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, d.MaxAttempts)
+	if c.RetryDelays == nil {
+		c.RetryDelays = d.RetryDelays
+	}
+	c.Lanes, c.BatchSize = cmp.Or(c.Lanes, d.Lanes), cmp.Or(c.BatchSize, d.BatchSize)
+	c.Prefetch = cmp.Or(c.Prefetch, 2*c.BatchSize)
+	c.BatchLinger = orOff(c.BatchLinger, d.BatchLinger)
+	c.MemoryBudget = cmp.Or(c.MemoryBudget, d.MemoryBudget)
+	c.Lease, c.HandlerTimeout = cmp.Or(c.Lease, d.Lease), cmp.Or(c.HandlerTimeout, d.HandlerTimeout)
+	c.LockTTL, c.DoneTTL = cmp.Or(c.LockTTL, d.LockTTL), cmp.Or(c.DoneTTL, d.DoneTTL)
+	c.LockOnError = cmp.Or(c.LockOnError, d.LockOnError)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, d.DrainTimeout)
+	c.GiveBackAfter, c.HoldLimit = cmp.Or(c.GiveBackAfter, d.GiveBackAfter), cmp.Or(c.HoldLimit, d.HoldLimit)
+	c.MaxDead = orOff(c.MaxDead, d.MaxDead)
+	c.MaxDeadWindow = cmp.Or(c.MaxDeadWindow, d.MaxDeadWindow)
+	c.BrakePause = cmp.Or(c.BrakePause, d.BrakePause)
+	c.LogRetention = orOff(c.LogRetention, d.LogRetention)
+	c.MaxReplays = cmp.Or(c.MaxReplays, d.MaxReplays)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Registerer == nil {
+		c.Registerer = prometheus.NewRegistry()
+	}
+	return c
+}
+
+// orOff is the default for what is zero, and zero for what is Off.
+func orOff[T ~int | ~int64](v, otherwise T) T {
+	switch v {
+	case 0:
+		return otherwise
+	case Off:
+		return 0
+	}
+	return v
 }
 
 // MaxBody is the largest body a message may have; a larger one is malformed.
@@ -80,22 +208,32 @@ const (
 	PointFailed    Point = "failed"    // a failed attempt is recorded, no copy is published
 	PointRetryCopy Point = "retried"   // the retry copy is confirmed, nothing is acked
 	PointLetter    Point = "lettered"  // the letter is confirmed, the row does not say dead
+	PointCondemned Point = "condemned" // the letter is refused, its row keeps the reason
 	PointDead      Point = "dead"      // the row says dead, nothing is acked
 	PointAcked     Point = "acked"     // the acks are sent
 )
 
-func (c Config) withDefaults() Config {
-	if c.GiveBackAfter == 0 {
-		c.GiveBackAfter = time.Minute
-	}
-	if c.HoldLimit == 0 {
-		c.HoldLimit = 10 * time.Minute
-	}
-	return c
-}
-
 func (c Config) topology() rabbit.TopologyConfig {
 	return rabbit.TopologyConfig{Exchange: c.Exchange, Queue: c.Queue, RoutingKeys: c.RoutingKeys, Delays: c.RetryDelays}
+}
+
+// check refuses what cannot work; c has its defaults.
+func (c Config) check(h Handler) ([]wire.KeySource, error) {
+	err := c.validate()
+	if h == nil {
+		err = errors.Join(err, errors.New("no Handler"))
+	}
+	if calls, ok := h.(*callHandler); ok {
+		err = errors.Join(err, calls.check(c))
+	}
+	keyFrom, keyErr := wire.ParseKeySources(c.KeyFrom)
+	if keyErr != nil {
+		err = errors.Join(err, fmt.Errorf("KeyFrom: %w", keyErr))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("consumer configuration: %w", err)
+	}
+	return keyFrom, nil
 }
 
 func (c Config) validate() error {
@@ -107,24 +245,39 @@ func (c Config) validate() error {
 	}
 	bad(c.Group != "" && len(c.Group) <= 100, "Group must have 1 to 100 bytes")
 	bad(c.Queue != "" && len(c.Queue) <= 200, "Queue must have 1 to 200 bytes")
+	bad(len(c.Exchange) <= 200, "Exchange must have at most 200 bytes")
 	bad(c.MaxAttempts >= 1, "MaxAttempts %d must be at least 1", c.MaxAttempts)
-	bad(len(c.RetryDelays) >= max(1, c.MaxAttempts-1), "%d RetryDelays are too few for %d attempts", len(c.RetryDelays), c.MaxAttempts)
+	bad(len(c.RetryDelays) >= max(1, c.MaxAttempts-1), "%d RetryDelays are too few for %d attempts", len(c.RetryDelays),
+		c.MaxAttempts)
 	for i := 1; i < len(c.RetryDelays); i++ {
 		bad(c.RetryDelays[i] > c.RetryDelays[i-1], "RetryDelays must grow: %v", c.RetryDelays)
 	}
 	bad(c.Lanes >= 1, "Lanes %d must be at least 1", c.Lanes)
 	bad(c.BatchSize >= 1 && c.BatchSize <= c.Prefetch, "BatchSize %d must be 1 to Prefetch %d", c.BatchSize, c.Prefetch)
 	bad(c.Prefetch >= 1 && c.Prefetch <= 65535, "Prefetch %d must be 1 to 65535", c.Prefetch)
-	bad(c.HandlerTimeout > 0 && c.Lease > c.HandlerTimeout, "Lease %v must be longer than HandlerTimeout %v", c.Lease, c.HandlerTimeout)
+	bad(c.MemoryBudget > 0, "MemoryBudget %d must be positive", c.MemoryBudget)
+	bad(c.HandlerTimeout >= 2*time.Second, "HandlerTimeout %v must be at least 2s", c.HandlerTimeout)
+	bad(c.Lease > c.HandlerTimeout, "Lease %v must be longer than HandlerTimeout %v", c.Lease, c.HandlerTimeout)
 	bad(c.DrainTimeout > 0, "DrainTimeout %v must be positive", c.DrainTimeout)
 	bad(c.MaxDead >= 0, "MaxDead %d must not be negative", c.MaxDead)
-	bad(c.BatchLinger >= 0 && c.GiveBackAfter > 0 && c.HoldLimit > 0, "BatchLinger, GiveBackAfter and HoldLimit must not be negative")
-	bad(c.LockTTL == 0 || c.LockTTL >= 100*time.Millisecond, "LockTTL %v must be at least 100ms", c.LockTTL)
-	bad(c.DoneTTL == 0 || c.DoneTTL >= time.Millisecond, "DoneTTL %v must be at least 1ms", c.DoneTTL)
-	bad(slices.Contains([]dedup.LockPolicy{"", dedup.LockProceed, dedup.LockPause}, c.LockOnError), "LockOnError %q must be %s or %s", c.LockOnError, dedup.LockProceed, dedup.LockPause)
+	bad(c.BatchLinger >= 0 && c.GiveBackAfter > 0 && c.HoldLimit > 0, "BatchLinger, GiveBackAfter and HoldLimit must "+
+		"not be negative")
+	bad(c.LockTTL >= 100*time.Millisecond, "LockTTL %v must be at least 100ms", c.LockTTL)
+	bad(c.DoneTTL >= time.Millisecond, "DoneTTL %v must be at least 1ms", c.DoneTTL)
+	bad(slices.Contains([]lock.Policy{lock.Proceed, lock.Pause}, c.LockOnError), "LockOnError %q must be %s or %s",
+		c.LockOnError, lock.Proceed, lock.Pause)
 	if err := c.topology().Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	bad(c.MaxDead == 0 || c.MaxDeadWindow > 0 && c.BrakePause > 0, "MaxDead needs MaxDeadWindow and BrakePause")
+	bad(c.MaxDeadWindow > 0 && c.BrakePause > 0, "MaxDeadWindow %v and BrakePause %v must be positive", c.MaxDeadWindow,
+		c.BrakePause)
+	bad(c.LogRetention >= 0 && c.CompensateAfter >= 0, "LogRetention and CompensateAfter must not be negative")
+	bad(c.MaxReplays >= 1, "MaxReplays %d must be at least 1", c.MaxReplays)
+	bad(len(c.AMQPURLs) > 0, "AMQPURLs: none is given")
+	for _, raw := range c.AMQPURLs {
+		if err := rabbit.CheckURL(raw); err != nil {
+			errs = append(errs, fmt.Errorf("AMQPURLs: %w", err))
+		}
+	}
 	return errors.Join(errs...)
 }

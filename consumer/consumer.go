@@ -1,9 +1,11 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -11,85 +13,74 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/semaphore"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/keeper"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
-// Options are the servers and sinks an engine works with.
+// Options are what [New] works with in place of what [Open] makes.
 type Options struct {
-	// AMQPURLs are tried in turn.
-	AMQPURLs []string
-	// DB holds consumer_log and the handler's tables; [dedup.Open] makes one with the settings that are needed. Its pool
-	// must have more than 2 × Lanes connections.
+	// DB holds the consumer log and the handler's tables; [dedup.Open] makes one with the settings that are needed. Its
+	// pool must allow more than 2 × Lanes connections, and twelve more unless KeeperDB is set.
 	DB *gorm.DB
-	// Records is the consumer log in DB. Its Lease, Delays and MaxAttempts must be Config's Lease, RetryDelays and
-	// MaxAttempts; New cannot see that. A log that allows fewer attempts keeps failed messages in the retry queues for ever.
-	Records *dedup.Log
-	// Redis holds the lock; [dedup.OpenRedis] makes a client with the settings that are needed. Nil: no lock, the consumer
+	// KeeperDB is the keeper's pool. Nil: DB, so that what it does may take connections from lanes, and a statement of its
+	// waits for locks as long as a handler's.
+	KeeperDB *gorm.DB
+	// Redis holds the lock; [lock.OpenRedis] makes a client with the settings that are needed. Nil: no lock, the consumer
 	// log alone keeps the promise.
 	Redis redis.UniversalClient
-	// Registerer takes the metrics. Nil: a registry of its own.
-	Registerer prometheus.Registerer
-	// Logger takes what changes: waiting, back, dead letters. Nil: slog.Default.
-	Logger *slog.Logger
+	// Lock is another lock in place of Redis; lock/locktest says what it must hold. Its own settings take the place of
+	// Config.LockTTL and DoneTTL.
+	Lock lock.Locker
 }
 
-func (o Options) validate(cfg Config, h Handler) error {
-	var errs []error
-	if h == nil {
-		errs = append(errs, errors.New("no Handler"))
+// locker is the lock that the options name; nil: none.
+func (o Options) locker(cfg Config) (lock.Locker, error) {
+	switch {
+	case o.Lock != nil && o.Redis != nil:
+		return nil, errors.New("Options have Redis and Lock: keep one")
+	case o.Redis == nil:
+		return o.Lock, nil
 	}
-	if o.DB == nil || o.Records == nil {
-		errs = append(errs, errors.New("Options need DB and Records"))
-	}
-	if o.Records != nil {
-		// A log with other limits than the engine would refuse what the engine believes possible, for ever.
-		log := o.Records.Options()
-		if log.MaxAttempts != cfg.MaxAttempts || log.Lease != cfg.Lease || !slices.Equal(log.Delays, cfg.RetryDelays) {
-			errs = append(errs, fmt.Errorf("the log was made with MaxAttempts %d, Lease %v, Delays %v, which must be those of Config: %d, %v, %v",
-				log.MaxAttempts, log.Lease, log.Delays, cfg.MaxAttempts, cfg.Lease, cfg.RetryDelays))
-		}
-	}
-	if len(o.AMQPURLs) == 0 {
-		errs = append(errs, errors.New("Options need AMQPURLs"))
-	}
-	for _, raw := range o.AMQPURLs {
-		if err := rabbit.CheckURL(raw); err != nil {
-			errs = append(errs, fmt.Errorf("AMQPURLs: %w", err))
-		}
-	}
-	return errors.Join(errs...)
+	return lock.NewRedis(o.Redis, lock.Options{
+		LockTTL: cfg.LockTTL, DoneTTL: cfg.DoneTTL, OnError: cfg.LockOnError, Log: cfg.Logger,
+	})
 }
 
 // ErrDrainTimeout says that a stop took longer than DrainTimeout: what was in hand is abandoned, nothing is lost.
 var ErrDrainTimeout = errors.New("not drained in time: what was in hand goes back to the broker")
 
-// Consumer is the engine. Make one with [New], run it once.
+// Consumer is the engine. Make one with [Open] or [New], run it once.
 type Consumer struct {
 	cfg       Config
+	db        *gorm.DB       // to migrate
+	keeper    *keeper.Keeper // nil: WithoutKeeper
+	closers   []io.Closer    // what Open opened, in that order
 	keyFrom   []wire.KeySource
 	amqp      rabbit.Config
 	topology  rabbit.TopologyConfig
 	records   *dedup.Log
 	effects   *effects
+	service   *service // nil: the handler writes in a transaction
 	validator Validator
 	locks     *locks
-	locker    dedup.Locker // of the schema that the present session met; only sessions changes it, while no lane runs
 	publisher *rabbit.Publisher
 	metrics   *metrics
 	health    *health
 	brake     *brake
-	claims    *claims
+	turns     *turns
 	debts     debts
+	suspects  suspects
 	inHand    inHand
-	declared  bool            // the topology, at least once; only sessions touches it
-	warned    map[string]bool // about the topology; only sessions touches it
+	holding   *holding
+	declaring sync.Mutex
+	declared  bool            // the topology, at least once; guarded by declaring
+	warned    map[string]bool // about the topology; guarded by declaring
 	commits   atomic.Uint64   // transactions that applied something
 	count     atomic.Uint64   // names given out by lanes
 	log       *slog.Logger
@@ -98,75 +89,115 @@ type Consumer struct {
 	ran       atomic.Bool
 }
 
-// New checks cfg and makes an engine that hands messages to h. It touches no server.
+// New checks cfg and makes a consumer that hands messages to h, on pools of the caller's own, which it leaves open. It
+// touches no server. [Open] makes the pools too.
 func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 	cfg = cfg.withDefaults()
-	if err := errors.Join(cfg.validate(), o.validate(cfg, h)); err != nil {
-		return nil, fmt.Errorf("consumer configuration: %w", err)
-	}
-	keyFrom, err := wire.ParseKeySources(cfg.KeyFrom)
+	keyFrom, err := cfg.check(h)
 	if err != nil {
-		return nil, fmt.Errorf("consumer configuration: KeyFrom: %w", err)
+		return nil, err
+	}
+	if o.DB == nil {
+		return nil, errors.New("consumer configuration: Options need a DB; Open makes one")
+	}
+	return newConsumer(cfg, keyFrom, h, o)
+}
+
+// newConsumer joins an engine and its keeper from a Config that was checked.
+func newConsumer(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Consumer, error) {
+	c, err := newEngine(cfg, keyFrom, h, o)
+	if err != nil || cfg.WithoutKeeper {
+		return c, err
+	}
+	c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB))
+	return c, err
+}
+
+func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Consumer, error) {
+	records, err := dedup.NewLog(o.DB, cfg.logOptions())
+	if err != nil {
+		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}
 	pool, err := o.DB.DB()
 	if err != nil {
 		return nil, fmt.Errorf("consumer: the database handle: %w", err)
 	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
+	locks := &locks{policy: cfg.LockOnError}
+	if locks.locker, err = o.locker(cfg); err != nil {
+		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	locks := &locks{client: o.Redis, earlier: map[string]uint64{}, options: dedup.RedisLockOptions{
-		LockTTL: cfg.LockTTL, DoneTTL: cfg.DoneTTL, OnError: cfg.LockOnError, Log: o.Logger,
-	}}
-	m, err := newMetrics(o.Registerer, locks)
+	calls, _ := h.(*callHandler)
+	m, err := newMetrics(cfg.Registerer, locks, cfg.Queue, calls != nil)
 	if err != nil {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
+	validator, _ := h.(Validator)
+	consumers := cfg.amqp("run")
+	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
+	c := &Consumer{
+		cfg: cfg, keyFrom: keyFrom, amqp: consumers,
+		topology: cfg.topology(), db: o.DB, records: records, validator: validator, locks: locks,
+		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook},
+		publisher: rabbit.NewPublisher(cfg.amqp("run")),
+		warned:    map[string]bool{},
+		metrics:   m, log: cfg.Logger, health: newHealth(cfg.Logger, m, cfg.HandlerTimeout),
+		brake:     newBrake(cfg.MaxDead, cfg.MaxDeadWindow, time.Now),
+		turns:     newTurns(cfg.Lanes + 1),
+		opTimeout: cfg.HandlerTimeout + 2*time.Second,
+		name:      processName(),
+	}
+	if calls != nil {
+		c.service = newService(calls, cfg, c.health)
+		m.up(DependencyService)
+	}
+	c.holding = newHolding(c.health)
+	m.holding.Store(c.holding)
+	return c, nil
+}
+
+// processName is host/pid/start: no other process has or had it.
+func processName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	validator, _ := h.(Validator)
-	amqp := rabbit.Config{URLs: o.AMQPURLs, Name: rabbit.ConnectionName("run")}
-	c := &Consumer{
-		cfg: cfg, keyFrom: keyFrom, amqp: amqp,
-		topology: cfg.topology(),
-		records:  o.Records, validator: validator, locks: locks, locker: dedup.NoLock{},
-		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook},
-		publisher: rabbit.NewPublisher(amqp),
-		warned:    map[string]bool{},
-		metrics:   m, log: o.Logger, health: newHealth(o.Logger, m),
-		brake:     newBrake(cfg.MaxDead, cfg.MaxDeadWindow, time.Now),
-		claims:    newClaims(cfg.Lanes + 1),
-		opTimeout: cfg.HandlerTimeout + 2*time.Second,
-		name:      fmt.Sprintf("%.40s/%d/%d", host, os.Getpid(), time.Now().UnixNano()),
-	}
-	return c, nil
+	return fmt.Sprintf("%.40s/%d/%d", host, os.Getpid(), time.Now().UnixNano())
 }
 
 // Run consumes until ctx ends, then drains: it takes nothing new, finishes what is in hand and returns nil, or
 // [ErrDrainTimeout] after DrainTimeout. Servers that are away are waited for, at the start as later. A schema that was
-// never migrated is an error at the start. Run may be called once.
+// never migrated is an error at the start. Run may be called once; what [Open] opened is closed with its end.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.ran.CompareAndSwap(false, true) {
 		return errors.New("consumer: Run was called before; make a new Consumer")
 	}
-	work, kill := context.WithCancelCause(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	keeping, stopKeeper := context.WithCancel(ctx) // it ends with the intake
+	defer stopKeeper()
+	if c.keeper != nil {
+		wg.Go(func() { c.keeper.Run(keeping) })
+	}
+	err := c.run(ctx)
+	stopKeeper()
+	wg.Wait()
+	return errors.Join(err, c.Close())
+}
+
+// run consumes until intake ends, and drains.
+func (c *Consumer) run(intake context.Context) error {
+	work, kill := context.WithCancelCause(context.WithoutCancel(intake))
 	defer kill(nil)
 	done := make(chan error, 1)
 	var wg sync.WaitGroup
-	wg.Go(func() { done <- c.sessions(ctx, work) })
+	wg.Go(func() { done <- c.consume(intake, work) })
 
 	select {
 	case err := <-done:
 		return err
-	case <-ctx.Done():
+	case <-intake.Done():
 	}
 	c.health.drain()
-	c.log.InfoContext(ctx, "draining", "timeout", c.cfg.DrainTimeout)
+	c.log.InfoContext(intake, "draining", "timeout", c.cfg.DrainTimeout)
 	late := time.NewTimer(c.cfg.DrainTimeout)
 	defer late.Stop()
 	select {
@@ -185,6 +216,16 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return ErrDrainTimeout
 }
 
+// Close closes what [Open] opened. Run does it at its end; it is for a Consumer that is never run.
+func (c *Consumer) Close() error {
+	var errs []error
+	for _, closer := range slices.Backward(c.closers) {
+		errs = append(errs, closer.Close())
+	}
+	c.closers = nil
+	return errors.Join(errs...)
+}
+
 // killGrace is how long lanes have to notice that the drain is over.
 const killGrace = 2 * time.Second
 
@@ -192,7 +233,13 @@ const killGrace = 2 * time.Second
 func (c *Consumer) State() State {
 	s := c.health.state()
 	if err := c.locks.down(); err != nil && !c.health.names(DependencyRedis) {
-		s.Paused = append(s.Paused, DependencyRedis+": "+err.Error())
+		without := DependencyRedis + ": " + err.Error()
+		if c.cfg.LockOnError != lock.Pause { // the lanes go on without it
+			s.Degraded = append(s.Degraded, without)
+			slices.Sort(s.Degraded)
+		} else {
+			s.Paused = append(s.Paused, without)
+		}
 	}
 	return s
 }
@@ -201,52 +248,4 @@ func (c *Consumer) at(p Point) {
 	if c.cfg.Hook != nil {
 		c.cfg.Hook(p)
 	}
-}
-
-// claims lets many ordinary claims of this process run at once, or one that takes over an expired lease.
-type claims struct {
-	all int64
-	sem *semaphore.Weighted
-}
-
-func newClaims(lanes int) *claims {
-	return &claims{int64(lanes), semaphore.NewWeighted(int64(lanes))}
-}
-
-// enter waits for its turn; leave ends it.
-func (c *claims) enter(ctx context.Context, alone bool) (leave func(), err error) {
-	weight := int64(1)
-	if alone {
-		weight = c.all
-	}
-	if err := c.sem.Acquire(ctx, weight); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	return func() { c.sem.Release(weight) }, nil
-}
-
-// debts are claims whose attempt never ran to an end. They are un-claimed before anything new is consumed, so that no
-// dependency's failure counts as an attempt.
-type debts struct {
-	mu   sync.Mutex
-	owed []dedup.Claim // guarded by mu
-}
-
-func (d *debts) owe(c dedup.Claim) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.owed = append(d.owed, c)
-}
-
-// pay un-claims what is owed. A claim that somebody else has taken over is paid.
-func (d *debts) pay(ctx context.Context, records *dedup.Log) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for len(d.owed) > 0 {
-		if err := records.Unclaim(ctx, d.owed[0]); err != nil && !errors.Is(err, dedup.ErrLost) {
-			return err
-		}
-		d.owed = d.owed[1:]
-	}
-	return nil
 }

@@ -5,12 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // effects runs the handler inside transactions. Its errors are of four kinds, told apart by errors.Is and errors.As:
@@ -19,6 +21,7 @@ import (
 //   - dedup.ErrUnknown: the COMMIT's answer was lost; the effect may be committed or not, or be committed later.
 //   - *handlerError: the messages failed; nothing was committed.
 //   - *troubleError: a dependency failed or two transactions met; nothing was committed, no message is to blame.
+//     errSlow is one that may be the message's all the same.
 type effects struct {
 	db      *gorm.DB
 	pool    *sql.DB
@@ -28,22 +31,30 @@ type effects struct {
 }
 
 // handlerError is a failure of the messages themselves.
-type handlerError struct{ err error }
+type handlerError struct {
+	err error
+	// late: the call's time was over. Whom the handler names then is whom it was at.
+	late bool
+}
 
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
 // troubleError is anything that says nothing about this message's data.
 type troubleError struct {
-	fault dedup.Fault
+	fault mysqldb.Fault
 	err   error
 }
 
 func (e *troubleError) Error() string { return e.err.Error() }
 func (e *troubleError) Unwrap() error { return e.err }
 
-// errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
-var errHandlerTimeout = errors.New("handler timeout")
+var (
+	// errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
+	errHandlerTimeout = errors.New("handler timeout")
+	// errSlow says that this happened while the database was at work on a statement, and waited for no lock.
+	errSlow = errors.New("time ran out inside a statement")
+)
 
 // panicError is a handler's panic, with its stack.
 type panicError struct {
@@ -58,6 +69,8 @@ type marker struct {
 	mark func(context.Context, dedup.Execer) error
 	// unmark takes the rows of these messages out again; nil when the transaction has only one message.
 	unmark func(context.Context, dedup.Execer, map[int]error) error
+	// seal writes, after the effect, what mark has not: the rows of all messages but these; nil when nothing is left.
+	seal func(context.Context, dedup.Execer, map[int]error) error
 }
 
 // apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
@@ -66,9 +79,11 @@ type marker struct {
 func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed map[int]error, err error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, e.timeout, fmt.Errorf("%w: over %v", errHandlerTimeout, e.timeout))
 	defer cancel()
+	bounded, activity := mysqldb.WithActivity(bounded)
+	defer activity.Watch(ctx, e.pool, e.timeout/4)()
 	tx, err := e.pool.BeginTx(bounded, nil)
 	if err != nil {
-		return nil, e.unrun(e.explain(ctx, bounded, fmt.Errorf("begin: %w", err), nil))
+		return nil, e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), nil))
 	}
 	guard := &guardedTx{tx: tx}
 	if err := m.mark(bounded, guard); err != nil {
@@ -76,26 +91,32 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
 			return nil, err
 		}
-		return nil, e.unrun(e.explain(ctx, bounded, err, guard.failed))
+		return nil, e.unrun(e.explain(ctx, bounded, activity, err, guard.failed))
 	}
 	blamed, err = e.effect(bounded, guard, msgs, m)
 	if err == nil {
 		err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
+	}
+	if err == nil && m.seal != nil {
+		if err = m.seal(bounded, guard, blamed); errors.Is(err, dedup.ErrLost) {
+			_ = tx.Rollback()
+			return nil, err
+		}
 	}
 	if err != nil {
 		_ = tx.Rollback()
 		if by := blameOf(err, len(msgs)); m.unmark == nil && by != nil {
 			err = by[0] // alone: what it is blamed for may be the database's
 		}
-		return nil, e.explain(ctx, bounded, err, guard.failed)
+		return nil, e.explain(ctx, bounded, activity, err, guard.failed)
 	}
 	e.at(PointEffect)
 	if err := tx.Commit(); err != nil {
-		if errors.Is(err, dedup.ErrNotCommitted) {
-			return nil, e.explain(ctx, bounded, err, nil) // the handler overlooked an error that came with rows
+		if errors.Is(err, mysqldb.ErrNotCommitted) {
+			return nil, e.explain(ctx, bounded, activity, err, nil) // the handler overlooked an error that came with rows
 		}
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) {
-			return nil, e.explain(ctx, bounded, fmt.Errorf("commit: %w", err), nil) // refused before anything was sent
+			return nil, e.explain(ctx, bounded, activity, fmt.Errorf("commit: %w", err), nil) // refused before anything was sent
 		}
 		return blamed, fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs)-len(blamed), err)
 	}
@@ -103,48 +124,85 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 	return blamed, nil
 }
 
-const (
-	// A transaction of fewer messages than this is begun anew when one of them is blamed: that costs less than a
-	// savepoint in each.
-	leastForSavepoint = 16
-	// More than this many blamed are a reason to begin anew.
-	mostUnmarked = 16
-)
+// A transaction of fewer messages than this is begun anew when one of them is blamed: that costs less than a savepoint
+// in each.
+const leastForSavepoint = 16
 
-// effect calls the handler. When it blames some of many messages, what it wrote is undone up to a savepoint, the rows of
-// the blamed are taken out, and it is called once more with the others, so that one poisoned message does not cost its
-// neighbours their transaction. That is tried once, and while there is time; otherwise the blame is the error.
-func (e *effects) effect(bounded context.Context, guard *guardedTx, msgs []Message, m marker) (blamed map[int]error, err error) {
+// effect calls the handler. When it blames some of many messages, what it wrote is undone up to a savepoint, the rows
+// of the blamed are taken out, and it is called again with the others, so that failing messages do not cost their
+// neighbours their transaction. That is repeated while there is time and most are not blamed; otherwise the blame is
+// the error.
+func (e *effects) effect(
+	bounded context.Context, guard *guardedTx, msgs []Message, m marker,
+) (blamed map[int]error, err error) {
 	began := time.Now()
 	saved := m.unmark != nil && len(msgs) >= leastForSavepoint
-	if saved {
+	save := func() error {
 		if _, err := guard.ExecContext(bounded, "SAVEPOINT rollbackd_batch"); err != nil {
-			return nil, fmt.Errorf("savepoint: %w", err)
+			return fmt.Errorf("savepoint: %w", err)
+		}
+		return nil
+	}
+	if saved {
+		if err := save(); err != nil {
+			return nil, err
 		}
 	}
-	err = e.call(bounded, gormOver(bounded, e.db, guard), msgs)
-	blamed = blameOf(err, len(msgs))
-	few := len(blamed) <= mostUnmarked && len(blamed) < len(msgs)
-	if !saved || blamed == nil || !few || guard.failed != nil || time.Since(began) > e.timeout/3 {
-		return nil, err
+	rest, at := msgs, make([]int, len(msgs)) // at: where each of rest stands in msgs
+	for i := range at {
+		at[i] = i
 	}
-	// InnoDB keeps the locks of what is undone until the end of the transaction.
-	if _, undone := guard.ExecContext(bounded, "ROLLBACK TO SAVEPOINT rollbackd_batch"); undone != nil {
-		return nil, fmt.Errorf("undo what was written before %w: %w", err, undone)
-	}
-	if err := m.unmark(bounded, guard, blamed); err != nil {
-		return nil, err
-	}
-	rest := make([]Message, 0, len(msgs))
-	for i := range msgs {
-		if blamed[i] == nil {
-			rest = append(rest, msgs[i])
+	for {
+		err := e.call(bounded, gormOver(bounded, e.db, guard), rest)
+		now := blameOf(err, len(rest))
+		switch {
+		case err == nil:
+			return blamed, nil
+		case now == nil && len(blamed) > 0 && bounded.Err() == nil && guard.failed == nil:
+			return nil, blameAll(blamed) // it holds; what is wrong with the others shows when they are tried anew
+		case now == nil, !saved:
+			return nil, err
+		}
+		fresh := make(map[int]error, len(now))
+		for i, cause := range now {
+			fresh[at[i]] = cause
+		}
+		if blamed == nil {
+			blamed = make(map[int]error, len(now))
+		}
+		maps.Copy(blamed, fresh)
+		if bounded.Err() != nil || guard.failed != nil { // by its place among msgs: err counts from the first of rest
+			return nil, blameAll(blamed)
+		}
+		if 2*len(blamed) > len(msgs) || time.Since(began) > e.timeout/3 {
+			return nil, blameAll(blamed)
+		}
+		// InnoDB keeps the locks of what is undone until the end of the transaction.
+		if _, undone := guard.ExecContext(bounded, "ROLLBACK TO SAVEPOINT rollbackd_batch"); undone != nil {
+			return nil, fmt.Errorf("undo what was written before %v: %w", err, undone) //nolint:errorlint // trouble, not blame
+		}
+		if err := m.unmark(bounded, guard, fresh); err != nil {
+			return nil, err
+		}
+		if err := save(); err != nil { // behind what was just taken out: the next undoing must not bring it back
+			return nil, err
+		}
+		rest, at = nil, at[:0]
+		for i := range msgs {
+			if blamed[i] == nil {
+				rest, at = append(rest, msgs[i]), append(at, i)
+			}
 		}
 	}
-	if e.call(bounded, gormOver(bounded, e.db, guard), rest) != nil {
-		return nil, err // the first blame holds; what is wrong with the others shows when they are tried anew
+}
+
+// blameAll is the blame of all these messages.
+func blameAll(blamed map[int]error) error {
+	msgs := make([]BlamedMessage, 0, len(blamed))
+	for i, err := range blamed {
+		msgs = append(msgs, BlamedMessage{Index: i, Err: err})
 	}
-	return blamed, nil
+	return Blame(msgs...)
 }
 
 // call calls the handler and turns its panic into an error.
@@ -159,44 +217,109 @@ func (e *effects) call(ctx context.Context, tx *gorm.DB, msgs []Message) (err er
 
 // explain sorts an error of an uncommitted transaction. failed is the first statement's error that the guard saw: it
 // outweighs what the handler made of it.
-func (e *effects) explain(ctx, bounded context.Context, err, failed error) error {
+func (e *effects) explain(ctx, bounded context.Context, activity *mysqldb.Activity, err, failed error) error {
+	switch cut := activity.Cut(); {
+	case cut == nil || bounded.Err() == nil:
+	case ctx.Err() != nil: // the engine stops, and has claims to give back whose rows this statement's transaction locks
+		e.end(ctx, cut)
+		return context.Cause(ctx)
+	default:
+		return e.cutOff(ctx, context.Cause(bounded), activity, cut)
+	}
 	for _, err := range []error{failed, err} {
-		switch fault := dedup.Classify(err); fault {
-		case dedup.FaultContention, dedup.FaultTooLarge, dedup.FaultUnavailable:
+		switch fault := mysqldb.Classify(err); fault {
+		case mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
 			if ctx.Err() != nil {
 				return context.Cause(ctx) // the engine stops: not the database's fault
 			}
-			if fault == dedup.FaultUnavailable && bounded.Err() != nil && e.answers(ctx) == nil {
-				return &handlerError{context.Cause(bounded)} // the driver cut the connection because time was over
+			if fault == mysqldb.FaultUnavailable && bounded.Err() != nil && e.answers(ctx) == nil {
+				return &handlerError{err: context.Cause(bounded), late: true} // the driver cut the connection because time was over
 			}
 			return &troubleError{fault, err}
 		}
 	}
+	_, met := errors.AsType[*contentionError](err)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case met && failed == nil:
+		return &troubleError{mysqldb.FaultContention, err}
 	case bounded.Err() != nil:
 		// Too slow, or stuck on a server that does not answer? Ask the server.
 		if down := e.answers(ctx); down != nil {
-			return &troubleError{dedup.FaultUnavailable, fmt.Errorf("%w, and the database does not answer: %w", err, down)}
+			return &troubleError{mysqldb.FaultUnavailable, fmt.Errorf("%w, and the database does not answer: %w", err, down)}
 		}
-		return &handlerError{fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
+		if took, waited := activity.Inside(); waited && took > e.timeout/2 { // in several statements, none of them cut off
+			err := fmt.Errorf("%w, of which locks of others took a part of %v", context.Cause(bounded), took)
+			return &troubleError{mysqldb.FaultContention, err}
+		}
+		return &handlerError{err: fmt.Errorf("%w (%w)", context.Cause(bounded), err), late: true}
 	}
-	return &handlerError{err}
+	return &handlerError{err: err}
 }
 
-// unrun is the error of a call that never came to its handler: time that was lost to a full pool or to others' locks is
-// no failure of the messages.
+// excuses reports whether the error of a blamed message is a server's, or says that transactions met: although a
+// handler made it blame, it is none.
+func excuses(err error) bool {
+	switch mysqldb.Classify(err) {
+	case mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
+		return true
+	}
+	_, met := errors.AsType[*contentionError](err)
+	return met
+}
+
+// cutOff is the error of a transaction whose time ended inside a statement. Whether that waits for a lock is asked of
+// the server while it is still at it, and it may have waited before; then it is ended, because the next try would have
+// to wait for its locks.
+func (e *effects) cutOff(
+	ctx context.Context, cause error, activity *mysqldb.Activity, cut *mysqldb.CutStatement,
+) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, signOfLife, fmt.Errorf("no answer within %v", signOfLife))
+	defer cancel()
+	waits, err := cut.End(ctx, e.pool)
+	_, waited := activity.Inside()
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%w in %v, and the database does not answer: %w", cause, cut, err)
+		return &troubleError{mysqldb.FaultUnavailable, err}
+	case waits || waited:
+		return &troubleError{mysqldb.FaultContention, fmt.Errorf("%w, of which locks of others took a part: %v", cause, cut)}
+	}
+	return &troubleError{mysqldb.FaultUnavailable, fmt.Errorf("%w: %w: %v", errSlow, cause, cut)}
+}
+
+// end ends a statement that was cut off because the engine stops, if the server answers at once.
+func (e *effects) end(ctx context.Context, cut *mysqldb.CutStatement) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killGrace/2)
+	defer cancel()
+	_, _ = cut.End(ctx, e.pool) // else the claims stay until their leases end
+}
+
+// contended reports whether err is a wait for locks of others, or a deadlock with them.
+func contended(err error) bool {
+	if trouble, ok := errors.AsType[*troubleError](err); ok {
+		return trouble.fault == mysqldb.FaultContention
+	}
+	return mysqldb.Classify(err) == mysqldb.FaultContention
+}
+
+// unrun is the error of a call that never came to its handler: time that was lost to a full pool or a slow server is no
+// failure of the messages.
 func (e *effects) unrun(err error) error {
-	if errors.Is(err, errHandlerTimeout) {
-		return &troubleError{dedup.FaultUnavailable, fmt.Errorf("before the handler was called: %w", err)}
+	if errors.Is(err, errHandlerTimeout) && !contended(err) {
+		err = fmt.Errorf("before the handler was called: %v", err) //nolint:errorlint // it is not errSlow any more
+		return &troubleError{mysqldb.FaultUnavailable, err}
 	}
 	return err
 }
 
+// signOfLife is how long a server may take to show that it is there.
+const signOfLife = 2 * time.Second
+
 // answers asks the database for a sign of life on a connection of its own.
 func (e *effects) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("no answer to a ping within 2s"))
+	ctx, cancel := context.WithTimeoutCause(ctx, signOfLife, fmt.Errorf("no answer to a ping within %v", signOfLife))
 	defer cancel()
 	return e.pool.PingContext(ctx)
 }

@@ -11,16 +11,16 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // TestMySQLWithAFullDisk fills the disk under a real server. What such a server does depends on where it meets the end:
 //
 //   - a table that cannot grow: error 1114, the statement is undone and the transaction goes on;
-//   - no room for the undo of a failed statement: InnoDB ends its own process ("Out of disk space in rollback"), which is
-//     how MariaDB 10.11 ends a large value that does not fit any more, and it cannot start before there is room;
-//   - a binary log that cannot grow: the server waits inside COMMIT until somebody makes room, looks for it once a minute,
-//     and then commits, long after everybody has hung up.
+//   - no room for the undo of a failed statement: InnoDB ends its own process ("Out of disk space in rollback"), which
+//     is how MariaDB 10.11 ends a large value that does not fit any more, and it cannot start before there is room;
+//   - a binary log that cannot grow: the server waits inside COMMIT until somebody makes room, looks for it once a
+//     minute, and then commits, long after everybody has hung up.
 func TestMySQLWithAFullDisk(t *testing.T) {
 	t.Parallel()
 	const size = 512 << 20 // bytes
@@ -56,7 +56,9 @@ func TestMySQLWithAFullDisk(t *testing.T) {
 			w.paused(r, "mysql")
 			t.Logf("paused: %v; alive: %v", r.State().Paused, server.Pid() != 0)
 			if tc.says != "" {
-				w.eventually("the pause says "+tc.says, func() bool { return strings.Contains(strings.Join(r.State().Paused, "\n"), tc.says) })
+				w.eventually("the pause says "+tc.says, func() bool {
+					return strings.Contains(strings.Join(r.State().Paused, "\n"), tc.says)
+				})
 			}
 			if tc.args != nil {
 				w.eventually("a COMMIT waits for room", func() bool {
@@ -86,8 +88,9 @@ func TestMySQLWithAFullDisk(t *testing.T) {
 	}
 }
 
-// While a disk runs full, some tables still have room and others have none: one message meets the full one again and again
-// while its neighbours succeed. A MEMORY table at its limit refuses with the same error 1114, and no disk is needed.
+// While a disk runs full, some tables still have room and others have none: one message meets the full one again and
+// again while its neighbours succeed. A MEMORY table at its limit refuses with the same error 1114, and no disk is
+// needed.
 func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -102,7 +105,7 @@ func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 	}
 	// given a message that needs the full table, and that failed once for a reason of its own
 	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		if msgs[0].Name == "big" {
+		if msgs[0].Key == "big" {
 			w.mu.Lock()
 			w.calls = append(w.calls, []string{"big"})
 			w.mu.Unlock()
@@ -110,10 +113,11 @@ func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 				return err
 			}
 		}
-		return insert(tx, msgs[0].Name)
+		return insert(tx, msgs[0].Key)
 	})
 	w.publish("{}", "big")
-	w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)
+	w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp,
+		created_at)
 		VALUES (?, ?, 'big', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag)
 	w.start()
 	// when the others succeed each time between two tries of it

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // TestRedisAway takes one server away in every way, under both policies, while messages come five times each.
@@ -24,7 +25,7 @@ func TestRedisAway(t *testing.T) {
 		{"frozen", func() { _ = server.Freeze() }, func() { _ = server.Thaw() }, false},
 		{"absent at the start", func() { _ = server.Kill() }, func() { _ = server.Start() }, true},
 	} {
-		for _, policy := range []dedup.LockPolicy{dedup.LockProceed, dedup.LockPause} {
+		for _, policy := range []lock.Policy{lock.Proceed, lock.Pause} {
 			t.Run(tc.name+", policy "+string(policy), func(t *testing.T) {
 				w := newWorldOn(t, servers{redis: server})
 				w.cfg.LockOnError, w.cfg.BatchSize, w.cfg.GiveBackAfter = policy, 10, 500*time.Millisecond
@@ -44,14 +45,20 @@ func TestRedisAway(t *testing.T) {
 					w.publish("{}", after...)
 					w.publish("{}", "bad")
 				}
-				w.paused(r, "redis")
-				if n := len(r.State().Paused); n != 1 {
-					t.Errorf("%d things are missing, want redis alone: %v", n, r.State().Paused)
+				if policy == lock.Pause {
+					w.paused(r, "redis")
+				} else {
+					w.eventually("degraded because of redis", func() bool { return degraded(r, "redis") })
 				}
-				if policy == dedup.LockProceed { // everything holds without it
+				if s := r.State(); len(s.Paused)+len(s.Degraded) != 1 {
+					t.Errorf("paused because of %q, degraded because of %q, want redis alone", s.Paused, s.Degraded)
+				}
+				if policy == lock.Proceed { // everything holds without it
 					w.ended(dedup.Success, after...)
 				} else {
-					w.eventually("the deliveries are given back", func() bool { return w.outcomes()["abandoned"] > 0 && !r.State().Consuming })
+					w.eventually("the deliveries are given back", func() bool {
+						return w.outcomes()["abandoned"] > 0 && !r.State().Consuming
+					})
 					before := w.outcomes()["abandoned"]
 					<-time.After(3 * w.cfg.GiveBackAfter)
 					if n := w.outcomes()["abandoned"]; n != before {
@@ -68,6 +75,8 @@ func TestRedisAway(t *testing.T) {
 				w.ended(dedup.Success, after...)
 				w.ended(dedup.Dead, "bad")
 				w.recovered(r)
+				// with proceed nobody waits for it
+				w.eventually("nothing is degraded", func() bool { return len(r.State().Degraded) == 0 })
 				w.quiet()
 				if up := w.counts("rollbackd_dependency_up"); up["redis"] != 1 {
 					t.Errorf("dependencies up: %v, want redis", up)
@@ -86,7 +95,7 @@ func TestRedisAway(t *testing.T) {
 	t.Run("flushed under load", func(t *testing.T) {
 		w := newWorldOn(t, servers{redis: server})
 		w.cfg.BatchSize, w.cfg.BatchLinger = 5, 0
-		client, err := dedup.OpenRedis(w.redisURL, dedup.RedisOptions{})
+		client, err := lock.OpenRedis(w.redisURL, lock.RedisOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,20 +119,4 @@ func TestRedisAway(t *testing.T) {
 			t.Errorf("outcomes %v, want 200 applied", got)
 		}
 	})
-}
-
-func TestDuplicatesEndAtRedisWithoutMySQL(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	all := keys("order", 20)
-	w.publish("{}", all...)
-	w.start()
-	w.ended(dedup.Success, all...)
-	w.eventually("the marks are written", func() bool { return w.broker.Unacked(w.cfg.Queue) == 0 })
-	w.exec("DELETE FROM consumer_log") // so that only Redis knows
-	w.publish("{}", all...)
-	w.publish("other", all[0])
-	w.end(map[string]int{"applied": 20, "duplicate": 20, "dead_lettered": 1})
-	w.want("effects", w.effects(), once(all...))
-	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"conflict": 1})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
@@ -38,7 +38,9 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 			dead = false
 			// given a plain re-send, and behind it the letter that somebody moved back
 			w.publishInto(queue(w.cfg.Queue), "key")
-			w.broker.Publish("", queue(w.cfg.Queue), stack.Message{MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2})
+			w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
+				MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2,
+			})
 			w.start()
 			w.settled(3)
 			w.quiet()
@@ -56,7 +58,8 @@ func TestAnInsertThatMeetsNobodysRowIsTroubleAndNotALoop(t *testing.T) {
 	// given a trigger that makes every insert into the log fail with a duplicate that is not the log's
 	w.exec("CREATE TABLE other (id INT PRIMARY KEY) ENGINE=InnoDB")
 	w.exec("INSERT INTO other VALUES (1)")
-	if _, err := w.db.ExecContext(t.Context(), "CREATE TRIGGER other_first BEFORE INSERT ON consumer_log FOR EACH ROW INSERT INTO other VALUES (1)"); err != nil {
+	if _, err := w.db.ExecContext(t.Context(), "CREATE TRIGGER other_first BEFORE INSERT ON consumer_log FOR EACH ROW "+
+		"INSERT INTO other VALUES (1)"); err != nil {
 		t.Skipf("this server lets nobody make triggers: %v", err)
 	}
 	w.publish("{}", "key")

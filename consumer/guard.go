@@ -10,17 +10,24 @@ import (
 )
 
 // errHandlerEnded says that a handler tried to end the transaction that belongs to the engine.
-var errHandlerEnded = errors.New("a handler must not commit or roll back its transaction: return nil or an error instead")
+var errHandlerEnded = errors.New("a handler must not commit or roll back its transaction: return nil or an error " +
+	"instead")
 
 // errPrepared says that a handler asked for prepared statements.
 var errPrepared = errors.New("a handler's transaction takes no prepared statements: leave gorm's PrepareStmt off")
+
+// errRowsOpen says that a handler went on while it had rows to read. The driver calls that a bad connection, which
+// would be the server's fault and be waited for without an end.
+var errRowsOpen = errors.New("a handler must close the rows of a query before its next statement")
 
 // guardedTx is the transaction as a handler gets it. After the first failed statement it refuses all others: after a
 // deadlock (1213) the server has rolled the transaction back and the next statement would commit by itself, and after a
 // lock wait timeout (1205) only that statement is gone and a swallowed error would commit half an effect.
 type guardedTx struct {
-	tx     *sql.Tx
-	failed error // of the first statement that failed; only the handler's goroutine touches it
+	tx *sql.Tx
+	// Only the handler's goroutine touches these.
+	failed error     // of the first statement that failed
+	rows   *sql.Rows // of the last query
 }
 
 var (
@@ -36,10 +43,22 @@ func (g *guardedTx) note(err error) error {
 }
 
 func (g *guardedTx) refuse() error {
-	if g.failed == nil {
-		return nil
+	switch {
+	case g.failed != nil:
+		return fmt.Errorf("the transaction ended with an earlier statement's error: %w", g.failed)
+	case isOpen(g.rows):
+		return g.note(errRowsOpen)
 	}
-	return fmt.Errorf("the transaction ended with an earlier statement's error: %w", g.failed)
+	return nil
+}
+
+// isOpen asks for what closed rows refuse to tell.
+func isOpen(rows *sql.Rows) bool {
+	if rows == nil {
+		return false
+	}
+	_, err := rows.Columns()
+	return err == nil
 }
 
 // PrepareContext refuses: errors of a prepared statement would not be noted.
@@ -62,6 +81,7 @@ func (g *guardedTx) QueryContext(ctx context.Context, query string, args ...any)
 		return nil, err
 	}
 	rows, err := g.tx.QueryContext(ctx, query, args...)
+	g.rows = rows
 	return rows, g.note(err)
 }
 
@@ -83,6 +103,11 @@ func (g *guardedTx) Commit() error { return g.note(errHandlerEnded) }
 
 // Rollback refuses: the engine rolls back.
 func (g *guardedTx) Rollback() error { return g.note(errHandlerEnded) }
+
+// SQL is the transaction of tx, as a handler was given it, for SQL that is written by hand or made by a generator. It
+// is guarded like tx itself: after the first failed statement it refuses all others, and the messages are not marked
+// done, also when the error is dropped. It takes no prepared statements: PrepareContext refuses.
+func SQL(tx *gorm.DB) gorm.ConnPool { return tx.Statement.ConnPool }
 
 // gormOver is db bound to tx, as a handler gets it.
 func gormOver(ctx context.Context, db *gorm.DB, tx gorm.ConnPool) *gorm.DB {

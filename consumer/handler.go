@@ -10,17 +10,19 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // Message is one message as a handler sees it. Body and Headers belong to the engine: a handler must not change them,
 // and must not keep them beyond its call.
 type Message struct {
-	dedup.Key
+	dedup.Identity
 	Body      []byte
 	Headers   map[string]any
 	MessageID string
-	// Attempt is 1 for the first counted attempt; 0 in the fast path, which counts none.
+	// ContentType is what the producer says of the body; often nothing.
+	ContentType string
+	// Attempt is 1 and more in an attempt that was counted before it began; 0 in the fast path, where an attempt is
+	// counted after it failed.
 	Attempt int
 	// Replays says how often a person or compensation reopened the message.
 	Replays int
@@ -37,11 +39,12 @@ type Handler interface {
 	// call Handle at the same time, each with a transaction of its own.
 	//
 	// A nil error applies all of msgs. [Blame] names single messages, which leave the batch while the rest is handled
-	// anew, in the same transaction after what was written is undone, or in another. [Permanent] marks an error that no retry can cure. Any other error is the whole call's: a batch is halved
-	// until the guilty stand alone, and a message alone has failed an attempt. Database errors that are not about this
-	// message's data (a lost connection, a deadlock, a missing table) never count; pass them on, wrapped or not. After
-	// any error of a statement tx refuses all further statements, because MySQL may have rolled it back. A panic is a
-	// failed attempt. ctx ends after the configured handler timeout.
+	// anew, in the same transaction after what was written is undone, or in another. [Permanent] marks an error that no
+	// retry can cure. Any other error is the whole call's: a batch is halved until the guilty stand alone, and a message
+	// alone has failed an attempt. Database errors that are not about this message's data (a lost connection, a deadlock,
+	// a missing table) never count; pass them on, wrapped or not; nor does what is marked as [Contention]. After any error
+	// of a statement tx refuses all further statements, because MySQL may have rolled it back. A panic is a failed
+	// attempt. ctx ends after the configured handler timeout.
 	Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error
 }
 
@@ -107,15 +110,29 @@ func (e *malformedError) Error() string { return e.err.Error() }
 func (e *malformedError) Unwrap() error { return e.err }
 
 // permanentReason is the reason of the letter that a permanent error makes.
-func permanentReason(err error) wire.Reason {
+func permanentReason(err error) dedup.Reason {
 	if unread, ok := errors.AsType[*unreadable](err); ok {
 		return unread.reason
 	}
 	if _, ok := errors.AsType[*malformedError](err); ok {
-		return wire.ReasonMalformed
+		return dedup.ReasonMalformed
 	}
-	return wire.ReasonPermanent
+	return dedup.ReasonPermanent
 }
+
+// Contention marks err as one of two transactions that met, where no statement of tx failed: all is rolled back and
+// tried again, and no attempt is counted. Contention(nil) is nil.
+func Contention(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &contentionError{err}
+}
+
+type contentionError struct{ err error }
+
+func (e *contentionError) Error() string { return e.err.Error() }
+func (e *contentionError) Unwrap() error { return e.err }
 
 // BlamedMessage names one message of a call and what is wrong with it; the error may be [Permanent].
 type BlamedMessage struct {

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -15,7 +16,11 @@ const (
 	DependencyRabbitMQ = "rabbitmq"
 	DependencyMySQL    = "mysql"
 	DependencyRedis    = "redis"
+	DependencyService  = "service" // what the function of [Calls] calls
 )
+
+// contention is the name of other people's locks in [State].
+const contention = "contention"
 
 // State is a snapshot of what the engine is doing, for health pages.
 type State struct {
@@ -23,9 +28,12 @@ type State struct {
 	Consuming bool
 	// Paused names why nothing is consumed, sorted; empty while consuming.
 	Paused []string
+	// Degraded names what is amiss while consuming goes on, sorted, each with its reason.
+	Degraded []string
 	// Draining: a stop was asked for.
 	Draining bool
-	// Still is how long the laziest lane with a batch in hand has not moved; 0 when none has a batch.
+	// Still is how long the laziest lane with a batch in hand has not moved; 0 when none has a batch. A lane that waits
+	// for a dependency, or for somebody else's lease, counts only while it asks.
 	Still time.Duration
 }
 
@@ -33,13 +41,29 @@ type State struct {
 type health struct {
 	log *slog.Logger
 	m   *metrics
+	// recently is how long a lock that was waited for in vain is told of: longer than the next wait may take to end.
+	recently time.Duration
 
 	mu        sync.Mutex
-	down      map[string]downSince // by what is missing; guarded by mu
-	consuming bool                 // guarded by mu
-	draining  bool                 // guarded by mu
-	lanes     []*laneClock         // guarded by mu
+	met       downSince                 // the last wait in vain; guarded by mu
+	down      map[string]downSince      // by what is missing; guarded by mu
+	partial   map[degradation]downSince // guarded by mu
+	consuming bool                      // guarded by mu
+	began     bool                      // it has consumed once; guarded by mu
+	draining  bool                      // guarded by mu
+	lanes     map[string][]*laneClock   // by queue; guarded by mu
 }
+
+// degradation is something that does not stop the engine, and the queue that it befell.
+type degradation struct{ why, queue string }
+
+// Why something is degraded, in the metric rollbackd_degraded.
+const (
+	notConsumed     = "not_consumed"     // the backstop: its session failed
+	refusesCopies   = "refuses_copies"   // it is full or gone: deliveries are held
+	cannotBeSent    = "cannot_be_sent"   // to it, as it is: a delivery is held
+	endsConnections = "ends_connections" // something in it ends the connections on which it is delivered
+)
 
 type downSince struct {
 	why string
@@ -52,8 +76,9 @@ type laneClock struct{ at atomic.Int64 }
 func (c *laneClock) tick() { c.at.Store(time.Now().UnixNano()) }
 func (c *laneClock) rest() { c.at.Store(0) }
 
-func newHealth(log *slog.Logger, m *metrics) *health {
-	return &health{log: log, m: m, down: map[string]downSince{}}
+func newHealth(log *slog.Logger, m *metrics, handlerTimeout time.Duration) *health {
+	return &health{log: log, m: m, recently: handlerTimeout + 2*longestPause, down: map[string]downSince{},
+		partial: map[degradation]downSince{}, lanes: map[string][]*laneClock{}}
 }
 
 // missing says that what does not answer. It logs when that is news.
@@ -92,10 +117,73 @@ func (h *health) names(what string) bool {
 	return missing
 }
 
-func (h *health) set(consuming bool, lanes ...*laneClock) {
+// degraded says that something is amiss with a queue while the engine goes on. It logs when that is news.
+func (h *health) degraded(ctx context.Context, why, queue string, err error) {
+	what := degradation{why, queue}
+	h.mu.Lock()
+	was, known := h.partial[what]
+	if !known {
+		was.at = time.Now()
+	}
+	h.partial[what] = downSince{err.Error(), was.at}
+	h.mu.Unlock()
+	if !known {
+		h.m.degraded.WithLabelValues(why, queue).Set(1)
+		h.log.WarnContext(ctx, "degraded", "why", why, "queue", queue, "err", err)
+	}
+}
+
+// sound says that it is amiss no more. It logs when that is news.
+func (h *health) sound(ctx context.Context, why, queue string) {
+	what := degradation{why, queue}
+	h.mu.Lock()
+	was, known := h.partial[what]
+	delete(h.partial, what)
+	h.mu.Unlock()
+	h.m.degraded.WithLabelValues(why, queue).Set(0)
+	if known {
+		h.log.InfoContext(ctx, "no longer degraded", "why", why, "queue", queue, "after",
+			time.Since(was.at).Round(time.Millisecond))
+	}
+}
+
+// shortestLockWait is the shortest wait for a lock that MySQL knows. What met others sooner than that has waited for
+// nobody.
+const shortestLockWait = time.Second
+
+// contended says that somebody else had locks that were waited for in vain for so long. It counts them, and logs when
+// that is news.
+// Messages that were in the way come back later, to whatever lane, so nobody can say when it is over: it is forgotten
+// after a while.
+func (h *health) contended(ctx context.Context, err error, waited time.Duration) {
+	if waited < shortestLockWait {
+		return // a deadlock: the next try may be the better one
+	}
+	h.m.contention.Inc()
+	h.mu.Lock()
+	news := time.Since(h.met.at) > h.recently
+	err = fmt.Errorf("others hold locks that messages wait for; SHOW FULL PROCESSLIST in MySQL tells who: %w", err)
+	h.met = downSince{err.Error(), time.Now()}
+	h.mu.Unlock()
+	if news {
+		h.log.WarnContext(ctx, "waiting for locks of others", "err", err)
+	}
+}
+
+// set says which lanes work on a queue; main, that it is the main queue, which makes the engine consume.
+// The first time is logged, because whoever starts a process waits for it; later what was missing is said to be back.
+func (h *health) set(ctx context.Context, queue string, main bool, lanes []*laneClock) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.consuming, h.lanes = consuming, lanes
+	h.lanes[queue] = lanes
+	if !main {
+		return
+	}
+	h.consuming = len(lanes) > 0
+	if h.consuming && !h.began {
+		h.began = true
+		h.log.InfoContext(ctx, "consuming", "queue", queue)
+	}
 }
 
 func (h *health) drain() {
@@ -111,10 +199,19 @@ func (h *health) state() State {
 	for _, what := range slices.Sorted(maps.Keys(h.down)) {
 		s.Paused = append(s.Paused, what+": "+h.down[what].why)
 	}
+	for what, since := range h.partial {
+		s.Degraded = append(s.Degraded, what.queue+": "+since.why)
+	}
+	if time.Since(h.met.at) <= h.recently {
+		s.Degraded = append(s.Degraded, contention+": "+h.met.why)
+	}
+	slices.Sort(s.Degraded)
 	now := time.Now().UnixNano()
-	for _, c := range h.lanes {
-		if at := c.at.Load(); at != 0 {
-			s.Still = max(s.Still, time.Duration(now-at))
+	for _, lanes := range h.lanes {
+		for _, c := range lanes {
+			if at := c.at.Load(); at != 0 {
+				s.Still = max(s.Still, time.Duration(now-at))
+			}
 		}
 	}
 	return s

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // inHand knows the batches of this process by the token of their locks, so that a lane which meets another lane's lock
@@ -46,19 +48,19 @@ const (
 	holderPatience = time.Second
 )
 
-// waitForHolders returns when those who hold the locks of b's open items have had the time to be done with them. A batch
-// comes here only after it is settled itself, so that no two wait for each other.
-func (l *lane) waitForHolders(ctx context.Context, b *batch) error {
+// waitForHolders returns when those who hold the locks of b's open items have had the time to be done with them. A
+// batch comes here only after it is settled itself, so that no two wait for each other.
+func (k *looker) waitForHolders(ctx context.Context, b *batch) error {
 	limit, cancel := context.WithTimeout(ctx, holderPatience)
 	defer cancel()
 	strangers := false
 	for _, it := range b.open {
 		switch {
-		case !it.held:
-		case !strings.HasPrefix(it.holder, l.c.name+"/"):
+		case !it.heldByOther:
+		case !strings.HasPrefix(it.holder, k.c.name+"/"):
 			strangers = true
 		default:
-			if settled := l.c.inHand.find(it.holder); settled != nil {
+			if settled := k.c.inHand.find(it.holder); settled != nil {
 				select {
 				case <-settled:
 				case <-limit.Done():
@@ -67,7 +69,7 @@ func (l *lane) waitForHolders(ctx context.Context, b *batch) error {
 		}
 	}
 	if strangers {
-		return sleep(ctx, lookAgainAfter)
+		return wait.For(ctx, lookAgainAfter)
 	}
 	return context.Cause(ctx)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -22,8 +22,35 @@ import (
 func (w *world) crashed(times int, keys ...string) {
 	w.t.Helper()
 	for _, k := range keys {
-		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner, consumer_timestamp, created_at)
-			VALUES (?, ?, ?, 0, ?, 'a process that died', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag, k, times)
+		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner,
+			consumer_timestamp, created_at)
+			VALUES (?, ?, ?, 0, ?, 'a process that died', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag,
+			k, times)
+	}
+}
+
+// A process died in the last attempt of two messages. Who was claimed by itself has most likely killed it. Who was
+// claimed together with others is given that attempt back, once, and makes it alone.
+func TestTheLastAttemptOfAMessageThatWasClaimedWithOthersIsMadeAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.crashed(w.cfg.MaxAttempts, "by itself", "innocent", "guilty")
+	w.exec("UPDATE consumer_log SET owner = CONCAT('host/1/2/3/4', ?) WHERE msg_key <> 'by itself'", dedup.MarkGroup)
+	w.rejecting("guilty", func() error { return errors.New("shelf is locked") })
+	w.publish("{}", "by itself", "innocent", "guilty")
+	w.start()
+	w.ended(dedup.Success, "innocent")
+	w.ended(dedup.Dead, "by itself", "guilty")
+	w.quiet()
+	w.want("effects", w.effects(), once("innocent"))
+	for k, want := range map[string]dedup.Reason{"by itself": dedup.ReasonCrashed, "guilty": dedup.ReasonExhausted} {
+		if row := w.row(k); row.Reason != want || row.Attempts != w.cfg.MaxAttempts {
+			t.Errorf("%s is dead after %d attempts because %q, want %d, %q", k, row.Attempts, row.Reason, w.cfg.MaxAttempts,
+				want)
+		}
+	}
+	if row := w.row("innocent"); row.Attempts != w.cfg.MaxAttempts || !row.RunsAlone() {
+		t.Errorf("the innocent one is %+v, want its last attempt, marked", row)
 	}
 }
 
@@ -39,7 +66,7 @@ func TestATakeoverRunsWhileNothingElseIsClaimed(t *testing.T) {
 		}
 		claimed.Add(1)
 		defer claimed.Add(-1)
-		if strings.HasPrefix(m.Name, "crashed") {
+		if strings.HasPrefix(m.Key, "crashed") {
 			takeovers.Add(1)
 			<-time.After(30 * time.Millisecond)
 			if n := claimed.Load(); n != 1 {
@@ -54,7 +81,7 @@ func TestATakeoverRunsWhileNothingElseIsClaimed(t *testing.T) {
 		} else if n == 2 {
 			close(second)
 		}
-		return insert(tx, m.Name)
+		return insert(tx, m.Key)
 	})
 	died, fine := keys("crashed", 5), keys("order", 30)
 	w.crashed(1, died...)
@@ -112,10 +139,10 @@ func TestALiveLeaseIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lease = 2500 * time.Millisecond
 	w.records = w.log(w.open(w.dsn))
-	key := dedup.Key{Group: group, Tag: tag, Name: "busy"}
+	key := dedup.Identity{Group: group, Tag: tag, Key: "busy"}
 	w.publish("{}", "busy")
 	began := time.Now()
-	if _, err := w.records.Claim(t.Context(), w.row("busy"), dedup.Entry{Key: key}, "another"); err != nil {
+	if _, err := w.records.Claim(t.Context(), w.row("busy"), dedup.Entry{Identity: key}, "another"); err != nil {
 		t.Fatal(err)
 	}
 	w.start()
@@ -160,7 +187,9 @@ func TestALetterMovedByHand(t *testing.T) {
 		return nil
 	})
 	move := func(d stack.Delivery) {
-		w.broker.Publish("", w.cfg.Queue, stack.Message{MessageId: d.MessageId, Type: d.Type, Headers: d.Headers, Body: d.Body, DeliveryMode: 2})
+		w.broker.Publish("", w.cfg.Queue, stack.Message{
+			MessageId: d.MessageId, Type: d.Type, Headers: d.Headers, Body: d.Body, DeliveryMode: 2,
+		})
 	}
 	w.publish("{}", "key")
 	w.start()
@@ -239,12 +268,12 @@ func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
 	w.cfg.Lease = time.Minute
 	w.declare()
 	// given a worker that has confirmed a letter and has yet to mark its row dead
-	id := dedup.Key{Group: group, Tag: tag, Name: "key"}
-	rows, err := w.records.LookUp(t.Context(), []dedup.Key{id})
+	id := dedup.Identity{Group: group, Tag: tag, Key: "key"}
+	rows, err := w.records.LookUp(t.Context(), []dedup.Identity{id})
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry := dedup.Entry{Key: id, BodyHash: sha256.Sum256([]byte("{}")), MessageID: "key", Body: []byte("{}")}
+	entry := dedup.Entry{Identity: id, BodyHash: sha256.Sum256([]byte("{}")), MessageID: "key", Body: []byte("{}")}
 	claim, err := w.records.Claim(t.Context(), rows[id], entry, "the worker")
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,8 @@ func TestAFailingMessageGetsItsAttemptsAndThenALetter(t *testing.T) {
 	w.want("effects", w.effects(), once("good"))
 	row := w.row("bad")
 	if row.Status != dedup.Dead || row.Attempts != 3 || row.Reason != "exhausted" || row.Remark != "shelf is locked" {
-		t.Errorf("row = %v, %d attempts, reason %q, remark %q; want dead, 3, exhausted, shelf is locked", row.Status, row.Attempts, row.Reason, row.Remark)
+		t.Errorf("row = %v, %d attempts, reason %q, remark %q; want dead, 3, exhausted, shelf is locked", row.Status,
+			row.Attempts, row.Reason, row.Remark)
 	}
 	w.end(map[string]int{"applied": 1, "retried": 2, "dead_lettered": 1})
 }

@@ -2,104 +2,95 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
-// locks keeps the lock of the schema that MySQL answered with last, and runs it. A schema that was dropped and made
-// again has another UUID and so a lock of its own, which meets no mark of the old one.
-type locks struct {
-	client  redis.UniversalClient // nil: no lock
-	options dedup.RedisLockOptions
-
-	mu      sync.Mutex
-	current *dedup.RedisLock  // guarded by mu
-	stop    func()            // ends and joins current's Run; guarded by mu
-	earlier map[string]uint64 // attempts of the locks before current, by result; guarded by mu
+// schemaLock is the lock, with the names of the schema that MySQL answered with. A schema that was dropped and made
+// again has another UUID, and so names of its own, which meet no mark of the old one.
+type schemaLock struct {
+	lock.Locker
+	schemaID string // empty: nothing is locked, and the names are nobody's
 }
 
-// use returns the locker for a schema; its Run lives until close.
-func (k *locks) use(ctx context.Context, schemaID string) (dedup.Locker, error) {
-	if k.client == nil {
-		return dedup.NoLock{}, nil
+// without is no lock at all.
+func without() schemaLock { return schemaLock{Locker: lock.None{}} }
+
+func (s schemaLock) nameOf(k dedup.Identity) lock.Name {
+	return lock.NameOf(s.schemaID, k.Group, k.Tag, k.Key)
+}
+
+// locks runs the lock of all sessions.
+type locks struct {
+	locker lock.Locker // nil: no lock
+	policy lock.Policy
+
+	mu   sync.Mutex
+	stop func() // ends and joins its Run; nil before it runs; guarded by mu
+}
+
+// use returns the lock for a schema; its Run lives until close.
+func (k *locks) use(ctx context.Context, schemaID string) schemaLock {
+	if k.locker == nil {
+		return without()
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.current != nil && k.options.SchemaID == schemaID {
-		return k.current, nil
+	if k.stop == nil {
+		ctx, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = k.locker.Run(ctx) }) // it runs once: there is no error
+		k.stop = func() { cancel(); wg.Wait() }
 	}
-	k.end()
-	k.options.SchemaID = schemaID
-	lock, err := dedup.NewRedisLock(k.client, k.options)
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = lock.Run(ctx) }) // a new lock runs once: there is no error
-	k.current, k.stop = lock, func() { cancel(); wg.Wait() }
-	return lock, nil
+	return schemaLock{k.locker, schemaID}
 }
 
 func (k *locks) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.end()
+	if k.stop != nil {
+		k.stop()
+	}
 }
 
-// end stops current and keeps its counts. The caller holds mu.
-func (k *locks) end() {
-	if k.current == nil {
-		return
-	}
-	k.stop()
-	for _, r := range dedup.LockResults() {
-		k.earlier[r.String()] += k.current.Attempts(r)
-	}
-	k.current = nil
+func (k *locks) runs() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stop != nil
 }
 
 // attempts is how many identities were looked at, with this result.
-func (k *locks) attempts(r dedup.LockResult) float64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	n := k.earlier[r.String()]
-	if k.current != nil {
-		n += k.current.Attempts(r)
+func (k *locks) attempts(r lock.Result) float64 {
+	if k.locker == nil {
+		return 0
 	}
-	return float64(n)
+	return float64(k.locker.Attempts(r))
 }
 
-// up reports whether Redis is asked and answers.
+// up reports whether the lock's server is asked and answers.
 func (k *locks) up() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.current == nil {
+	if k.locker == nil || !k.runs() {
 		return false
 	}
-	up, _, _ := k.current.Up()
+	up, _, _ := k.locker.Up()
 	return up
 }
 
 // required says why nothing may be consumed; nil while the lock works, or is not needed.
 func (k *locks) required() error {
-	if k.options.OnError != dedup.LockPause {
+	if k.policy != lock.Pause {
 		return nil
 	}
 	return k.down()
 }
 
-// down says why Redis is not asked; nil while it is, and without a lock.
+// down says why the lock's server is not asked; nil while it is, and without a lock.
 func (k *locks) down() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.current == nil {
+	if k.locker == nil || !k.runs() {
 		return nil
 	}
-	_, _, cause := k.current.Up()
+	_, _, cause := k.locker.Up()
 	return cause
 }

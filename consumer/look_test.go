@@ -31,12 +31,12 @@ func (w *world) effects() map[string]int {
 
 // row reads the row of a key with the test's tag; status Absent when there is none.
 func (w *world) row(key string) dedup.Row {
-	return w.rowOf(dedup.Key{Group: group, Tag: tag, Name: key})
+	return w.rowOf(dedup.Identity{Group: group, Tag: tag, Key: key})
 }
 
-func (w *world) rowOf(key dedup.Key) dedup.Row {
+func (w *world) rowOf(key dedup.Identity) dedup.Row {
 	w.t.Helper()
-	rows, err := w.records.LookUp(w.t.Context(), []dedup.Key{key})
+	rows, err := w.records.LookUp(w.t.Context(), []dedup.Identity{key})
 	if err != nil {
 		w.t.Fatal(err)
 	}

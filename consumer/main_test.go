@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // TestMain lets more tests run at once than there are processors: they wait most of the time, for leases, delays and

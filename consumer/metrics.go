@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // metrics are the engine's figures. Every label value exists from the start, so that a rate over an outcome that never
@@ -21,6 +22,9 @@ type metrics struct {
 	publishes    *prometheus.CounterVec
 	dependency   map[string]*atomic.Bool // whether it answers, by name; Redis is asked of its lock
 	paused       *prometheus.GaugeVec
+	holding      atomic.Pointer[holding] // what lanes hold; nil until the engine is made
+	degraded     *prometheus.GaugeVec
+	contention   prometheus.Counter
 }
 
 // The phases of a batch, in order.
@@ -32,7 +36,7 @@ const (
 	phaseSettle = "settle"
 )
 
-func newMetrics(reg prometheus.Registerer, locks *locks) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, locks *locks, queue string, calls bool) (*metrics, error) {
 	m := &metrics{
 		deadLettered: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rollbackd_dead_lettered_total", Help: "Messages dead-lettered, by reason.",
@@ -42,7 +46,8 @@ func newMetrics(reg prometheus.Registerer, locks *locks) (*metrics, error) {
 			Buckets: []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500},
 		}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "rollbackd_lag_seconds", Help: "From publishing to the committed effect, of messages that say when they were published.",
+			Name:    "rollbackd_lag_seconds",
+			Help:    "From publishing to the committed effect, of messages that say when they were published.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200},
 		}),
 		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -52,14 +57,42 @@ func newMetrics(reg prometheus.Registerer, locks *locks) (*metrics, error) {
 		paused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollbackd_paused", Help: "1 while nothing is consumed, by why.",
 		}, []string{"why"}),
+		degraded: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollbackd_degraded", Help: "1 while something is amiss with a queue although consuming goes on, by why.",
+		}, []string{"why", "queue"}),
+		contention: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollbackd_contention_total", Help: "Waits in MySQL for locks of others that ended in vain.",
+		}),
 		phases: map[string]prometheus.Observer{},
 	}
+	if calls {
+		m.dependency[DependencyService] = &atomic.Bool{}
+	}
+	collectors := []prometheus.Collector{
+		m.countDeliveries(), m.deadLettered, m.batchSize, m.timePhases(), m.lag, m.publishes, m.paused, m.degraded,
+		m.countHeld(), m.contention,
+	}
+	m.zero(queue)
+	collectors = append(append(collectors, m.watchDependencies(locks)...), countLocks(locks)...)
+	for _, c := range collectors {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) countDeliveries() prometheus.Collector {
 	deliveries := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "rollbackd_deliveries_total", Help: "Deliveries by how they ended; their sum is every delivery taken.",
 	}, []string{"outcome"})
 	for _, o := range Outcomes() {
 		m.deliveries[o] = deliveries.WithLabelValues(o.String())
 	}
+	return deliveries
+}
+
+func (m *metrics) timePhases() prometheus.Collector {
 	durations := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "rollbackd_batch_duration_seconds", Help: "Time a batch spent in each phase.",
 		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 60},
@@ -67,12 +100,23 @@ func newMetrics(reg prometheus.Registerer, locks *locks) (*metrics, error) {
 	for _, p := range []string{phaseLock, phaseLookUp, phaseFast, phaseSlow, phaseSettle} {
 		m.phases[p] = durations.WithLabelValues(p)
 	}
-	m.zero()
-	collectors := []prometheus.Collector{
-		deliveries, m.deadLettered, m.batchSize, durations, m.lag, m.publishes, m.paused,
-	}
+	return durations
+}
+
+func (m *metrics) countHeld() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rollbackd_held_deliveries", Help: "Deliveries whose copy a queue refuses, because it is full or gone.",
+	}, func() float64 {
+		if h := m.holding.Load(); h != nil {
+			return float64(h.size())
+		}
+		return 0
+	})
+}
+
+func (m *metrics) watchDependencies(locks *locks) (all []prometheus.Collector) {
 	up := func(name string, is func() bool) {
-		collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "rollbackd_dependency_up", Help: "1 while the dependency answers.",
 			ConstLabels: prometheus.Labels{"name": name},
 		}, func() float64 {
@@ -85,25 +129,25 @@ func newMetrics(reg prometheus.Registerer, locks *locks) (*metrics, error) {
 	for name, is := range m.dependency {
 		up(name, is.Load)
 	}
-	if locks.client != nil {
+	if locks.locker != nil {
 		up(DependencyRedis, locks.up)
 	}
-	for _, r := range dedup.LockResults() {
-		collectors = append(collectors, prometheus.NewCounterFunc(prometheus.CounterOpts{
+	return all
+}
+
+func countLocks(locks *locks) (all []prometheus.Collector) {
+	for _, r := range lock.Results() {
+		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "rollbackd_lock_attempts_total", Help: "Identities looked at in Redis, by result.",
 			ConstLabels: prometheus.Labels{"result": r.String()},
 		}, func() float64 { return locks.attempts(r) }))
 	}
-	for _, c := range collectors {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	return all
 }
 
-func (m *metrics) zero() {
-	for _, r := range wire.Reasons() {
+// zero makes every label value exist.
+func (m *metrics) zero(queue string) {
+	for _, r := range dedup.Reasons() {
 		m.deadLettered.WithLabelValues(string(r))
 	}
 	for _, kind := range []string{kindRetry, kindLetter} {
@@ -114,7 +158,15 @@ func (m *metrics) zero() {
 	for _, name := range []string{DependencyRabbitMQ, DependencyMySQL, DependencyRedis} {
 		m.paused.WithLabelValues(name)
 	}
+	if m.dependency[DependencyService] != nil {
+		m.paused.WithLabelValues(DependencyService)
+	}
 	m.paused.WithLabelValues(pausedByBrake)
+	m.paused.WithLabelValues(pausedByHeld)
+	m.degraded.WithLabelValues(notConsumed, rabbit.BackstopQueue(queue))
+	for _, queue := range []string{queue, rabbit.BackstopQueue(queue)} {
+		m.degraded.WithLabelValues(endsConnections, queue)
+	}
 }
 
 func (m *metrics) down(what string) {

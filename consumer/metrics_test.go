@@ -8,20 +8,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	db := w.open(w.dsn)
-	client, err := dedup.OpenRedis(w.redisURL, dedup.RedisOptions{})
+	client, err := lock.OpenRedis(w.redisURL, lock.RedisOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	reg := prometheus.NewRegistry()
-	if _, err := consumer.New(w.cfg, w.handler, consumer.Options{AMQPURLs: []string{w.amqpURL}, DB: db, Records: w.log(db), Redis: client, Registerer: reg}); err != nil {
+	w.cfg.AMQPURLs, w.cfg.Registerer = []string{w.amqpURL}, reg
+	if _, err := consumer.New(w.cfg, w.handler, consumer.Options{DB: db, Redis: client}); err != nil {
 		t.Fatal(err)
 	}
 	families, err := reg.Gather()
@@ -38,10 +39,13 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 		"rollbackd_batch_size":             1,
 		"rollbackd_batch_duration_seconds": 5, // phases
 		"rollbackd_lag_seconds":            1,
-		"rollbackd_lock_attempts_total":    len(dedup.LockResults()),
+		"rollbackd_lock_attempts_total":    len(lock.Results()),
 		"rollbackd_publishes_total":        4, // kinds and results
 		"rollbackd_dependency_up":          3,
-		"rollbackd_paused":                 4, // dependencies and the brake
+		"rollbackd_paused":                 5, // dependencies, the brake, held deliveries
+		"rollbackd_held_deliveries":        1,
+		"rollbackd_degraded":               3, // why and queue
+		"rollbackd_contention_total":       1,
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if got[name] != want[name] {

@@ -24,7 +24,8 @@ const (
 )
 
 var outcomeNames = [...]string{
-	"open", "applied", "duplicate", "duplicate_of_dead", "in_progress", "retried", "dead_lettered", "lease_lost", "abandoned",
+	"open", "applied", "duplicate", "duplicate_of_dead", "in_progress", "retried", "dead_lettered", "lease_lost",
+	"abandoned",
 }
 
 // String is the outcome's name in metrics, logs and documents.

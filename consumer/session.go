@@ -7,67 +7,180 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // pausedByBrake is the brake's name among the reasons for a pause.
 const pausedByBrake = "max_dead_rate"
 
-// sessions keeps one session after the other until intake ends. Everything is made anew for each: connections, channels
-// and lanes share nothing with those of a session that failed.
-func (c *Consumer) sessions(intake, work context.Context) error {
+// source is a queue that the engine consumes, over a connection of its own: what ends the connections of one source,
+// again and again perhaps, leaves the others alone. Its fields belong to the goroutine of sessions.
+type source struct {
+	c     *Consumer
+	queue string
+	amqp  rabbit.Config
+	// open starts the lanes of a session on its connection; locker is of the schema that this session met.
+	open   func(ctx context.Context, conn *rabbit.Conn, locker schemaLock, h halfOpen) ([]*lane, error)
+	locker schemaLock
+	// lost and stands say that its session failed, and that one stands.
+	lost   func(context.Context, error)
+	stands func(context.Context)
+	// main: the main queue. Only its lanes lock.
+	main       bool
+	quarantine quarantine
+	// window is how many deliveries an ordinary session may have in hand.
+	window uint64
+	// Of the last session: whether it came to consume, how many messages waited then, how many deliveries came, and how
+	// many of them it acked. That messages waited is asked for only after an end that may be a delivery's fault.
+	stood       bool
+	waited      int
+	came, acked uint64
+}
+
+// consume works on the main queue and on the backstop until intake ends, or until one of them cannot even start.
+func (c *Consumer) consume(intake, work context.Context) error {
 	defer c.close(work)
-	pause := newBackOff()
-	var next trial
-	for first := true; intake.Err() == nil; first = false {
-		if err := c.ready(intake, work, first); err != nil {
+	if c.cfg.Migrate {
+		if err := c.migrate(intake); err != nil {
 			if intake.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		began := time.Now()
-		last := next
-		err := c.session(intake, work, last)
-		next = trial{}
-		switch {
-		case intake.Err() != nil:
-			if cause := context.Cause(work); cause != nil {
-				return cause
+	}
+	group, intake := errgroup.WithContext(intake)
+	for _, s := range []*source{c.mainQueue(), c.backstopQueue()} {
+		group.Go(func() error { return s.sessions(intake, work) })
+	}
+	return group.Wait()
+}
+
+func (c *Consumer) mainQueue() *source {
+	return &source{
+		c: c, queue: c.cfg.Queue, amqp: c.amqp, open: c.openLanes, main: true, window: uint64(c.cfg.Lanes * c.cfg.Prefetch),
+		lost:   func(ctx context.Context, err error) { c.health.missing(ctx, DependencyRabbitMQ, err) },
+		stands: func(ctx context.Context) { c.health.back(ctx, DependencyRabbitMQ) },
+	}
+}
+
+func (c *Consumer) backstopQueue() *source {
+	amqp := c.amqp
+	amqp.Name = rabbit.ConnectionName("run backstop")
+	queue := rabbit.BackstopQueue(c.cfg.Queue)
+	return &source{
+		c: c, queue: queue, amqp: amqp, open: c.openBackstop, locker: without(), window: 2 * backstopBatch,
+		lost: func(ctx context.Context, err error) {
+			if !c.health.names(DependencyRabbitMQ) { // else that is told already
+				c.health.degraded(ctx, notConsumed, queue, err)
 			}
-			return nil
-		case errors.Is(err, errBraked):
-			c.health.missing(intake, pausedByBrake, fmt.Errorf("over %d dead letters in %v, and more than half of all: trying one batch after %v", c.cfg.MaxDead, c.cfg.MaxDeadWindow, c.cfg.BrakePause))
-			_ = sleep(intake, c.cfg.BrakePause) // its end is seen by the loop
-			c.brake.reset()
-			c.health.back(intake, pausedByBrake)
-			next = trial{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}
-			continue
-		case err == nil: // the trial went well
-			continue
-		case errors.Is(err, errGiveBack):
-			c.log.WarnContext(intake, "deliveries given back", "err", err)
-			next = trial{lanes: c.cfg.Lanes, size: 1, patience: min(max(last.patience*2, c.cfg.GiveBackAfter), c.cfg.HoldLimit)}
-		case errors.Is(err, errHeldTooLong):
-			c.log.WarnContext(intake, "deliveries given back", "err", err)
-		default:
-			c.health.missing(intake, DependencyRabbitMQ, err)
+		},
+		stands: func(ctx context.Context) { c.health.sound(ctx, notConsumed, queue) },
+	}
+}
+
+// sessions keeps one session after the other until intake ends. Everything is made anew for each: connection, channels
+// and lanes share nothing with those of a session that failed.
+func (s *source) sessions(intake, work context.Context) error {
+	pause := newBackOff()
+	var begin halfOpen
+	for first := true; intake.Err() == nil; first = false {
+		if err := s.ready(intake, work, first); err != nil {
+			if intake.Err() != nil {
+				return nil
+			}
+			return err
 		}
-		if time.Since(began) > 10*time.Second {
+		if s.quarantine.active() {
+			begin = quarantined(s.c, begin)
+		}
+		began := time.Now()
+		err := s.session(intake, work, begin)
+		if intake.Err() != nil {
+			return context.Cause(work) // nil while it may go on
+		}
+		lived := time.Since(began)
+		var atOnce, anew bool
+		begin, atOnce, anew = s.after(intake, err, begin, lived)
+		if atOnce {
+			continue
+		}
+		if anew || lived > longLife {
 			pause.Reset()
 		}
-		_ = sleep(intake, pause.NextBackOff())
+		s.c.rest(intake, pause.NextBackOff())
 	}
 	return nil
 }
 
+// longLife is how long a session must have stood for the pause before the next one to be short again.
+const longLife = 10 * time.Second
+
+// after says how the next session begins when one that began as last has ended with err: at once, or after a pause,
+// which may be the shortest anew.
+func (s *source) after(
+	ctx context.Context, err error, last halfOpen, lived time.Duration,
+) (next halfOpen, atOnce, anew bool) {
+	c := s.c
+	switch {
+	case errors.Is(err, errBraked):
+		c.standStill(ctx)
+		return halfOpen{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}, true, false
+	case err == nil: // half open went well
+		if last.quarantine {
+			s.cleared(ctx)
+		}
+		return halfOpen{}, true, false
+	case errors.Is(err, errGiveBack):
+		c.log.WarnContext(ctx, "deliveries given back", "queue", s.queue, "err", err)
+		patience := min(max(last.patience*2, c.cfg.GiveBackAfter), c.cfg.HoldLimit)
+		return halfOpen{lanes: c.cfg.Lanes, size: 1, patience: patience}, false, false
+	case errors.Is(err, errInHandTooLong):
+		c.log.WarnContext(ctx, "deliveries given back", "queue", s.queue, "err", err)
+	case s.endedByDelivery(ctx, err, lived):
+		return halfOpen{}, false, s.main && s.quarantine.ends < fastEnds
+	default:
+		s.lost(ctx, err)
+	}
+	return halfOpen{}, false, false
+}
+
+// standStill is the pause of the brake.
+func (c *Consumer) standStill(ctx context.Context) {
+	c.health.missing(ctx, pausedByBrake, fmt.Errorf("over %d dead letters in %v, and more than half of all: trying one "+
+		"batch after %v", c.cfg.MaxDead, c.cfg.MaxDeadWindow, c.cfg.BrakePause))
+	c.rest(ctx, c.cfg.BrakePause)
+	c.brake.reset()
+	c.health.back(ctx, pausedByBrake)
+}
+
+// rest waits after a session, for d or until ctx ends. Before that it pays what the session owed, again and again while
+// MySQL does not answer: a debt that had to wait as well would outlive its lease, and a copy of its message would take
+// the claim over and count an attempt that nobody made.
+func (c *Consumer) rest(ctx context.Context, d time.Duration) {
+	began, pause := time.Now(), newBackOff()
+	for {
+		paying, cancel := context.WithTimeout(ctx, c.opTimeout)
+		err := c.debts.pay(paying, c.records)
+		cancel()
+		left := d - time.Since(began)
+		if err == nil || left <= 0 {
+			_ = wait.For(ctx, left) // its end is seen by the caller
+			return
+		}
+		_ = wait.For(ctx, min(left, pause.NextBackOff()))
+	}
+}
+
 // ready waits until MySQL answers with a schema we can work with, every debt is paid, and Redis answers if nothing may
 // be consumed without it. A schema that never was migrated ends the first start, because waiting would not help.
-func (c *Consumer) ready(ctx, work context.Context, first bool) error {
-	pause := newBackOff()
+func (s *source) ready(ctx, work context.Context, first bool) error {
+	c, pause := s.c, newBackOff()
 	for {
-		err := c.prepare(ctx, work)
+		err := s.prepare(ctx, work)
 		missing := DependencyMySQL
 		if err == nil {
 			c.health.back(ctx, missing)
@@ -81,76 +194,80 @@ func (c *Consumer) ready(ctx, work context.Context, first bool) error {
 			return err
 		}
 		c.health.missing(ctx, missing, err)
-		if err := sleep(ctx, pause.NextBackOff()); err != nil {
+		if err := wait.For(ctx, pause.NextBackOff()); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *Consumer) prepare(intake, work context.Context) error {
+func (s *source) prepare(intake, work context.Context) error {
+	c := s.c
 	ctx, cancel := context.WithTimeout(intake, c.opTimeout)
 	defer cancel()
 	if err := c.records.CheckSchema(ctx); err != nil {
 		return err
 	}
-	schemaID, err := c.records.SchemaID(ctx)
-	if err != nil {
-		return err
-	}
-	if c.locker, err = c.locks.use(work, schemaID); err != nil {
-		return err
+	if s.main {
+		schemaID, err := c.records.SchemaID(ctx)
+		if err != nil {
+			return err
+		}
+		s.locker = c.locks.use(work, schemaID)
 	}
 	return c.debts.pay(ctx, c.records)
 }
 
-// trial is how a session begins after all messages were given back: with few of them in hand, because each that is given
-// back once more costs it one of its queue's delivery limit, and an outage may last for days. What answered in ready may
-// still be away for the handler: a table, a right, a server that is read-only. The trial passes with the first batch of any
-// lane, so that one message with a trouble of its own cannot fail it for all. The zero trial is none.
-type trial struct {
+// halfOpen is how a session begins after the brake, or after all messages were given back: with few of them in hand,
+// because each that is given back once more costs it one of its queue's delivery limit, and an outage may last for
+// days. What answered in ready may still be away for the handler: a table, a right, a server that is read-only. It
+// passes with the first batch of any lane, so that one message with a trouble of its own cannot fail it for all. The
+// zero value is a session that is open.
+type halfOpen struct {
 	lanes, size int
 	patience    time.Duration // before its batches are given back
+	quarantine  bool          // it goes on until its queue is cleared of suspicion
 }
 
 // session is one connection with its lanes, until intake ends or any lane fails. It returns the first failure, nil when
-// intake ended or its trial passed.
-func (c *Consumer) session(intake, work context.Context, t trial) error {
-	conn, err := rabbit.Dial(intake, c.amqp)
+// intake ended or what was half open passed.
+func (s *source) session(intake, work context.Context, h halfOpen) error {
+	c := s.c
+	s.stood, s.waited, s.came, s.acked = false, 0, 0, 0
+	conn, err := rabbit.Dial(intake, s.amqp)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	declare := rabbit.Declare
-	if c.declared {
-		declare = rabbit.Redeclare
-	}
-	warnings, err := declare(intake, conn, c.topology)
-	if err != nil {
+	if err := c.declare(intake, conn); err != nil {
 		return err
 	}
-	c.declared = true
-	for _, w := range warnings {
-		if !c.warned[w] { // a reconnect makes no news of it
-			c.warned[w] = true
-			c.log.WarnContext(intake, w)
+	if s.quarantine.ends > 0 {
+		if s.waited, _, err = conn.Depth(intake, s.queue); err != nil {
+			return err
 		}
 	}
-	lanes, err := c.openLanes(intake, conn, t)
+	s.stood = true
+	lanes, err := s.open(intake, conn, s.locker, h)
 	if err != nil {
 		return err
 	}
 	clocks := make([]*laneClock, len(lanes))
 	for i, l := range lanes {
+		l.declare = func(ctx context.Context) error { return c.declare(ctx, conn) }
 		clocks[i] = l.clock
 	}
-	c.health.back(intake, DependencyRabbitMQ)
-	c.health.set(true, clocks...)
-	defer c.health.set(false)
-
+	s.stands(intake)
+	c.health.set(intake, s.queue, s.main, clocks)
+	defer c.health.set(intake, s.queue, s.main, nil)
 	limit := 0
-	if t.lanes > 0 {
+	if h.lanes > 0 && !h.quarantine {
 		limit = 1
 	}
+	return s.runLanes(intake, work, lanes, limit)
+}
+
+// runLanes runs all lanes until intake ends or any of them does; limit is lane.run's.
+func (s *source) runLanes(intake, work context.Context, lanes []*lane, limit int) error {
 	running, stop := context.WithCancelCause(intake)
 	defer stop(nil)
 	var wg sync.WaitGroup
@@ -159,9 +276,13 @@ func (c *Consumer) session(intake, work context.Context, t trial) error {
 	}
 	wg.Go(func() {
 		<-running.Done()
-		c.cancel(intake, lanes)
+		s.c.cancel(intake, lanes)
 	})
 	wg.Wait()
+	for _, l := range lanes {
+		s.came += l.sub.Came()
+		s.acked += l.sub.Acked()
+	}
 	// Close: what was prefetched goes back to the queue, everything in hand is settled.
 	if cause := context.Cause(running); !errors.Is(cause, context.Canceled) {
 		return cause
@@ -169,10 +290,33 @@ func (c *Consumer) session(intake, work context.Context, t trial) error {
 	return nil
 }
 
-// cancel ends the consumers before their channels close one after the other: what one gives back would else be handed to
-// the next, which gives it back again, and each time counts as a delivery.
+// declare makes what is missing of the topology, or checks it. Both sources do it, one after the other.
+func (c *Consumer) declare(ctx context.Context, conn *rabbit.Conn) error {
+	c.declaring.Lock()
+	defer c.declaring.Unlock()
+	declare := rabbit.Declare
+	if c.declared {
+		declare = rabbit.Redeclare
+	}
+	warnings, err := declare(ctx, conn, c.topology)
+	if err != nil {
+		return err
+	}
+	c.declared = true
+	for _, w := range warnings {
+		if !c.warned[w] { // a reconnect makes no news of it
+			c.warned[w] = true
+			c.log.WarnContext(ctx, w)
+		}
+	}
+	return nil
+}
+
+// cancel ends the consumers before their channels close one after the other: what one gives back would else be handed
+// to the next, which gives it back again, and each time counts as a delivery.
 func (c *Consumer) cancel(ctx context.Context, lanes []*lane) {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cancelTimeout, fmt.Errorf("consumers not cancelled in %v", cancelTimeout))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cancelTimeout,
+		fmt.Errorf("consumers not cancelled in %v", cancelTimeout))
 	defer cancel()
 	for _, l := range lanes {
 		if err := l.sub.Cancel(ctx); err != nil {
@@ -184,10 +328,10 @@ func (c *Consumer) cancel(ctx context.Context, lanes []*lane) {
 
 const cancelTimeout = 5 * time.Second
 
-func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, t trial) ([]*lane, error) {
+func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, locker schemaLock, h halfOpen) ([]*lane, error) {
 	n, size, prefetch := c.cfg.Lanes, c.cfg.BatchSize, c.cfg.Prefetch
-	if t.lanes > 0 {
-		n, size, prefetch = t.lanes, t.size, t.size
+	if h.lanes > 0 {
+		n, size, prefetch = h.lanes, h.size, h.size
 	}
 	lanes := make([]*lane, 0, n)
 	for i := range n {
@@ -196,20 +340,28 @@ func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, t trial) ([
 		if err != nil {
 			return nil, fmt.Errorf("lane %d: %w", i, err)
 		}
-		l := &lane{c: c, name: name, sub: sub, clock: &laneClock{}, size: size, trial: t}
-		l.life = l.process
-		lanes = append(lanes, l)
+		lanes = append(lanes, newLane(&worker{
+			c: c, name: name, sub: sub, locker: locker, clock: &laneClock{}, size: size, halfOpen: h,
+		}))
 	}
-	if t.lanes > 0 {
-		return lanes, nil
+	return lanes, nil
+}
+
+func (c *Consumer) openBackstop(
+	ctx context.Context, conn *rabbit.Conn, locker schemaLock, h halfOpen,
+) ([]*lane, error) {
+	size, prefetch := backstopBatch, 2*backstopBatch
+	if h.lanes > 0 {
+		size, prefetch = h.size, h.size
 	}
-	sub, err := conn.Consume(ctx, rabbit.BackstopQueue(c.cfg.Queue), rabbit.ConsumerTag(n), backstopBatch)
+	sub, err := conn.Consume(ctx, rabbit.BackstopQueue(c.cfg.Queue), rabbit.ConsumerTag(c.cfg.Lanes), prefetch)
 	if err != nil {
 		return nil, fmt.Errorf("backstop: %w", err)
 	}
-	l := &lane{c: c, name: c.name + "/backstop", sub: sub, clock: &laneClock{}, size: backstopBatch, backstop: true}
-	l.life = l.processBackstop
-	return append(lanes, l), nil
+	return []*lane{newLane(&worker{
+		c: c, name: c.name + "/backstop", sub: sub, locker: locker, clock: &laneClock{}, size: size, backstop: true,
+		halfOpen: h,
+	})}, nil
 }
 
 // backstopBatch is how many of the broker's own dead letters are taken at once.

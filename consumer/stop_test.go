@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
@@ -39,30 +41,41 @@ func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
 	w.end(map[string]int{"applied": 600}) // so nothing that was finished came again
 }
 
+// 450 messages failed once and are claimed again, 200 at a time. A stop lets the claims that are made come to their
+// end, and charges nobody else.
 func TestADrainGivesBackWhatItHasNotStarted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.oneBatch(50)
-	// given 50 messages that all fail in the fast path, so each waits for an attempt of its own
-	for _, k := range keys("order", 50) {
+	w.oneBatch(450)
+	w.cfg.Prefetch = 450
+	w.cfg.RetryDelays = []time.Duration{time.Second, time.Hour}
+	all := keys("order", 450)
+	for _, k := range all {
 		w.rejecting(k, func() error { return errors.New("shelf is locked") })
 	}
-	w.publish("{}", keys("order", 50)...)
+	w.publish("{}", all...)
 	reached, release := w.blockAt(consumer.PointClaimed)
+	// given a lane in the middle of its first group
 	r := w.launch()
-	await(t, reached, "the first is claimed")
+	await(t, reached, "the first group is claimed")
+	// when it is to stop
 	r.stop()
 	w.eventually("it drains", func() bool { return r.State().Draining })
 	release()
 	if err := r.drained(); err != nil {
 		t.Fatalf("Run = %v, want nil", err)
 	}
-	w.end(map[string]int{"retried": 1, "abandoned": 49})
+	// then that group had its second attempt, and the others still have it
 	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0"); n != 0 {
 		t.Errorf("%d claims are left", n)
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 1 {
-		t.Errorf("%d rows, want that of the one that was started", n)
+	once := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND consumer_times = 1")
+	twice := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND consumer_times = 2")
+	if once+twice != 450 || twice == 0 || twice > 200 {
+		t.Errorf("%d rows with one attempt, %d with two; want 450 in all, and one group with two", once, twice)
+	}
+	if got := w.outcomes(); got["retried"] != 450+twice || got["applied"]+got["dead_lettered"] != 0 {
+		t.Errorf("outcomes %v, want %d retried", got, 450+twice)
 	}
 }
 
@@ -121,7 +134,7 @@ func TestADrainWhileServersAreAwayIsClean(t *testing.T) {
 func TestStartingAndStoppingUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.Lease, w.cfg.HandlerTimeout = 10, 20, 1500*time.Millisecond, time.Second
+	w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.Lease, w.cfg.HandlerTimeout = 10, 20, 3*time.Second, 2*time.Second
 	all := keys("order", 600)
 	for i, k := range all {
 		if i%40 == 0 {
@@ -214,61 +227,73 @@ func TestASchemaThatWasNeverMadeEndsTheStart(t *testing.T) {
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	db := w.open(w.dsn)
-	good := consumer.Options{AMQPURLs: []string{w.amqpURL}, DB: db, Records: w.log(db)}
+	w.cfg.AMQPURLs = []string{w.amqpURL}
+	good := consumer.Options{DB: w.open(w.dsn)}
 	if _, err := consumer.New(w.cfg, w.handler, good); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
-		change func(*consumer.Config, *consumer.Options, *consumer.Handler)
+		change func(*consumer.Config)
 		says   string
 	}{
-		"no group":           {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Group = "" }, "Group"},
-		"long group":         {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Group = strings.Repeat("x", 101) }, "Group"},
-		"no queue":           {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Queue = "" }, "Queue"},
-		"no exchange":        {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Exchange = "" }, "exchange"},
-		"unknown key source": {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.KeyFrom = "cookie:x" }, "KeyFrom"},
-		"no attempts":        {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.MaxAttempts = 0 }, "MaxAttempts"},
-		"too few delays":     {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.MaxAttempts = 9 }, "RetryDelays"},
-		"delays that shrink": {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) {
-			c.RetryDelays = []time.Duration{2e9, 1e9}
-		}, "grow"},
-		"half a millisecond": {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) {
-			c.RetryDelays = []time.Duration{5e5, 1e9}
-		}, "milliseconds"},
-		"no lanes":              {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Lanes = 0 }, "Lanes"},
-		"batch over prefetch":   {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.BatchSize = c.Prefetch + 1 }, "BatchSize"},
-		"no batch":              {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.BatchSize = 0 }, "BatchSize"},
-		"prefetch over 16 bit":  {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Prefetch = 65536 }, "Prefetch"},
-		"negative linger":       {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.BatchLinger = -1 }, "BatchLinger"},
-		"lease below timeout":   {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Lease = c.HandlerTimeout }, "Lease"},
-		"no timeout":            {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.HandlerTimeout = 0 }, "HandlerTimeout"},
-		"no drain":              {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.DrainTimeout = 0 }, "DrainTimeout"},
-		"negative give back":    {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.GiveBackAfter = -1 }, "GiveBackAfter"},
-		"short lock":            {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.LockTTL = time.Millisecond }, "LockTTL"},
-		"unknown policy":        {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.LockOnError = "hope" }, "LockOnError"},
-		"brake without window":  {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.MaxDead = 1 }, "MaxDeadWindow"},
-		"negative brake":        {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.MaxDead = -1 }, "MaxDead"},
-		"no handler":            {func(_ *consumer.Config, _ *consumer.Options, h *consumer.Handler) { *h = nil }, "Handler"},
-		"no database":           {func(_ *consumer.Config, o *consumer.Options, _ *consumer.Handler) { o.DB = nil }, "DB"},
-		"no log":                {func(_ *consumer.Config, o *consumer.Options, _ *consumer.Handler) { o.Records = nil }, "Records"},
-		"a log of other limits": {func(c *consumer.Config, _ *consumer.Options, _ *consumer.Handler) { c.Lease++ }, "the log was made with"},
-		"no broker":             {func(_ *consumer.Config, o *consumer.Options, _ *consumer.Handler) { o.AMQPURLs = nil }, "AMQPURLs"},
-		"not an AMQP URL":       {func(_ *consumer.Config, o *consumer.Options, _ *consumer.Handler) { o.AMQPURLs = []string{"http://x"} }, "AMQPURLs"},
+		"long group":           {func(c *consumer.Config) { c.Group = strings.Repeat("x", 101) }, "Group"},
+		"long queue":           {func(c *consumer.Config) { c.Queue = strings.Repeat("x", 201) }, "Queue"},
+		"long exchange":        {func(c *consumer.Config) { c.Exchange = strings.Repeat("x", 201) }, "Exchange"},
+		"unknown key source":   {func(c *consumer.Config) { c.KeyFrom = "cookie:x" }, "KeyFrom"},
+		"a table's injection":  {func(c *consumer.Config) { c.LogTable = "x; DROP TABLE y" }, "table"},
+		"negative attempts":    {func(c *consumer.Config) { c.MaxAttempts = -1 }, "MaxAttempts"},
+		"too few delays":       {func(c *consumer.Config) { c.MaxAttempts = 9 }, "RetryDelays"},
+		"delays that shrink":   {func(c *consumer.Config) { c.RetryDelays = []time.Duration{2e9, 1e9} }, "grow"},
+		"half a millisecond":   {func(c *consumer.Config) { c.RetryDelays = []time.Duration{5e5, 1e9} }, "milliseconds"},
+		"negative lanes":       {func(c *consumer.Config) { c.Lanes = -1 }, "Lanes"},
+		"batch over prefetch":  {func(c *consumer.Config) { c.BatchSize = c.Prefetch + 1 }, "BatchSize"},
+		"negative batch":       {func(c *consumer.Config) { c.BatchSize = -1 }, "BatchSize"},
+		"prefetch over 16 bit": {func(c *consumer.Config) { c.Prefetch = 65536 }, "Prefetch"},
+		"negative linger":      {func(c *consumer.Config) { c.BatchLinger = -2 }, "BatchLinger"},
+		"lease below timeout":  {func(c *consumer.Config) { c.Lease = c.HandlerTimeout }, "Lease"},
+		"timeout too short": {func(c *consumer.Config) {
+			c.HandlerTimeout = 1999 * time.Millisecond
+		}, "HandlerTimeout 1.999s"},
+		"negative budget":    {func(c *consumer.Config) { c.MemoryBudget = -1 }, "MemoryBudget"},
+		"negative drain":     {func(c *consumer.Config) { c.DrainTimeout = -1 }, "DrainTimeout"},
+		"negative give back": {func(c *consumer.Config) { c.GiveBackAfter = -1 }, "GiveBackAfter"},
+		"short lock":         {func(c *consumer.Config) { c.LockTTL = time.Millisecond }, "LockTTL"},
+		"unknown policy":     {func(c *consumer.Config) { c.LockOnError = "hope" }, "LockOnError"},
+		"negative window":    {func(c *consumer.Config) { c.MaxDeadWindow = -1 }, "MaxDeadWindow"},
+		"negative brake":     {func(c *consumer.Config) { c.MaxDead = -2 }, "MaxDead"},
+		"negative retention": {func(c *consumer.Config) { c.LogRetention = -2 }, "LogRetention"},
+		"negative replays":   {func(c *consumer.Config) { c.MaxReplays = -1 }, "MaxReplays"},
+		"no broker":          {func(c *consumer.Config) { c.AMQPURLs = nil }, "AMQPURLs"},
+		"not an AMQP URL":    {func(c *consumer.Config) { c.AMQPURLs = []string{"http://x"} }, "AMQPURLs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, o, h := w.cfg, good, w.handler
-			tc.change(&cfg, &o, &h)
-			if _, err := consumer.New(cfg, h, o); err == nil || !strings.Contains(err.Error(), tc.says) {
+			cfg := w.cfg
+			tc.change(&cfg)
+			if _, err := consumer.New(cfg, w.handler, good); err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("New = %v, want an error that names %s", err, tc.says)
 			}
 		})
 	}
+	for name, got := range map[string]func() (*consumer.Consumer, error){
+		"Handler": func() (*consumer.Consumer, error) { return consumer.New(w.cfg, nil, good) },
+		"DB":      func() (*consumer.Consumer, error) { return consumer.New(w.cfg, w.handler, consumer.Options{}) },
+		"Lock": func() (*consumer.Consumer, error) {
+			client := redis.NewClient(&redis.Options{})
+			defer client.Close()
+			both := consumer.Options{DB: good.DB, Redis: client, Lock: lock.None{}}
+			return consumer.New(w.cfg, w.handler, both)
+		},
+		"MySQLDSN": func() (*consumer.Consumer, error) { return consumer.Open(t.Context(), w.cfg, w.handler) },
+	} {
+		if _, err := got(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want an error that names %s", err, name)
+		}
+	}
 	t.Run("metrics registered twice", func(t *testing.T) {
-		o := good
-		o.Registerer = prometheus.NewRegistry()
-		_, first := consumer.New(w.cfg, w.handler, o)
-		_, second := consumer.New(w.cfg, w.handler, o)
+		cfg := w.cfg
+		cfg.Registerer = prometheus.NewRegistry()
+		_, first := consumer.New(cfg, w.handler, good)
+		_, second := consumer.New(cfg, w.handler, good)
 		if first != nil || second == nil {
 			t.Errorf("New = %v, then %v; want an error the second time", first, second)
 		}
@@ -284,7 +309,7 @@ func TestDeliveriesHeldTooLongAreGivenBack(t *testing.T) {
 			return errors.New("one at a time, please")
 		}
 		<-time.After(50 * time.Millisecond)
-		return insert(tx, msgs[0].Name)
+		return insert(tx, msgs[0].Key)
 	})
 	all := keys("order", 10)
 	w.publish("{}", all...)
@@ -300,4 +325,46 @@ func TestDeliveriesHeldTooLongAreGivenBack(t *testing.T) {
 	if s := fmt.Sprint(w.counts("rollbackd_paused")); s != "map[]" {
 		t.Errorf("paused: %s", s)
 	}
+}
+
+// A lane that waits for a server is not stuck, however long that takes; one whose handler never comes back is, whatever
+// else is missing.
+func TestOnlyALaneThatDoesNotMoveIsStill(t *testing.T) {
+	t.Parallel()
+	t.Run("waits", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		l := w.proxied()
+		w.cfg.Lanes = 1
+		r := w.start()
+		w.recovered(r)
+		l.mysql.Refuse(true)
+		l.mysql.Cut()
+		w.publish("{}", "a")
+		w.paused(r, "mysql")
+		w.eventually("the lane rests between two questions", func() bool { return r.State().Still == 0 })
+		l.mysql.Refuse(false)
+		w.ended(dedup.Success, "a")
+	})
+	t.Run("does not move", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		release := make(chan struct{})
+		w.handler = consumer.HandlerFunc(func(context.Context, *gorm.DB, []consumer.Message) error {
+			<-release // whatever its context says
+			return nil
+		})
+		l := w.proxied()
+		w.cfg.Lanes = 1
+		r := w.start()
+		w.recovered(r)
+		w.publish("{}", "a")
+		w.eventually("the lane is in the handler", func() bool { return r.State().Still > 0 })
+		l.redis.Refuse(true)
+		l.redis.Cut()
+		w.eventually("redis is missing", func() bool { return degraded(r, "redis") })
+		w.eventually("the lane stands still", func() bool { return r.State().Still > 3*w.cfg.HandlerTimeout })
+		close(release)
+		w.ended(dedup.Success, "a")
+	})
 }

@@ -7,13 +7,14 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // links are proxies between an engine and its servers.
@@ -44,18 +45,25 @@ func (l links) sever() {
 	}
 }
 
-// crashAt runs an engine into a point and lets it die there: it stands still and its links are cut, so that from there on
-// it is for its servers what a killed process is. It returns once that has happened.
+// crashAt runs an engine into a point and lets it die there: it stands still and its links are cut, so that from there
+// on it is for its servers what a killed process is. It returns once that has happened.
 func (w *world) crashAt(point consumer.Point) {
+	w.t.Helper()
+	w.crashAtThe(1, point)
+}
+
+// crashAtThe is crashAt at the n-th time.
+func (w *world) crashAtThe(n int64, point consumer.Point) {
 	w.t.Helper()
 	cfg, amqp, dsn, redis := w.cfg, w.amqpURL, w.dsn, w.redisURL
 	defer func() { w.cfg, w.amqpURL, w.dsn, w.redisURL = cfg, amqp, dsn, redis }()
 	l := w.proxied()
 	reached, released := make(chan struct{}), make(chan struct{})
 	var once sync.Once
+	var came atomic.Int64
 	w.cfg.DrainTimeout = 50 * time.Millisecond
 	w.cfg.Hook = func(p consumer.Point) {
-		if p == point {
+		if p == point && came.Add(1) >= n {
 			once.Do(func() { close(reached) })
 		}
 		select {
@@ -94,8 +102,8 @@ func await(t *testing.T, event <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-event:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("still not after 20s: %s", what)
+	case <-time.After(time.Minute):
+		t.Fatalf("still not after a minute: %s", what)
 	}
 }
 
@@ -141,9 +149,9 @@ func waitsFor(r *running, what string) bool {
 // ended waits until every key has a row in this status.
 func (w *world) ended(status dedup.Status, keys ...string) {
 	w.t.Helper()
-	var names []dedup.Key
+	var names []dedup.Identity
 	for _, k := range keys {
-		names = append(names, dedup.Key{Group: group, Tag: tag, Name: k})
+		names = append(names, dedup.Identity{Group: group, Tag: tag, Key: k})
 	}
 	w.eventually("all rows say "+status.String(), func() bool {
 		rows, err := w.records.LookUp(context.WithoutCancel(w.t.Context()), names)
@@ -159,7 +167,8 @@ func (w *world) ended(status dedup.Status, keys ...string) {
 	})
 }
 
-// quiet waits until no message is in the main queue or on its way back to it, then checks that no more was done than asked.
+// quiet waits until no message is in the main queue or on its way back to it, then checks that no more was done than
+// asked.
 func (w *world) quiet() {
 	w.t.Helper()
 	w.eventually("the main queue and the retry queues are empty", func() bool {
@@ -198,7 +207,7 @@ func (w *world) times(key string) int {
 // events is the story of a key.
 func (w *world) events(key string) []dedup.Event {
 	w.t.Helper()
-	events, err := w.records.Events(w.t.Context(), dedup.Key{Group: group, Tag: tag, Name: key})
+	events, err := w.records.Events(w.t.Context(), dedup.Identity{Group: group, Tag: tag, Key: key})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -245,11 +254,14 @@ func (w *world) timesLocked(key string) (n int) {
 func (w *world) publishInto(queue string, keys ...string) {
 	w.t.Helper()
 	for _, key := range keys {
-		w.broker.Publish("", queue, stack.Message{MessageId: key, Type: tag, Body: []byte("{}"), DeliveryMode: rabbit.Persistent})
+		w.broker.Publish("", queue, stack.Message{
+			MessageId: key, Type: tag, Body: []byte("{}"), DeliveryMode: rabbit.Persistent,
+		})
 	}
 }
 
 // oneBatch makes sure that the next n messages come in one batch, however slow the machine is.
 func (w *world) oneBatch(n int) {
-	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 1, n, 500*time.Millisecond
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 1, n, 2*time.Second
+	w.cfg.MemoryBudget = 1 << 30 // else the first batch is smaller while no body was seen
 }

@@ -28,7 +28,7 @@ func TestALongOutageChargesDeliveriesToAFewMessagesOnly(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, m := range msgs {
-			counts[m.Name], _ = rabbit.Int(m.Headers["x-delivery-count"])
+			counts[m.Key], _ = rabbit.Int(m.Headers["x-delivery-count"])
 		}
 		return err
 	})
@@ -56,7 +56,8 @@ func TestALongOutageChargesDeliveriesToAFewMessagesOnly(t *testing.T) {
 		t.Errorf("%d messages were delivered more than twice before, want no more than two per lane: %v", often, counts)
 	}
 	if counts["order-0059"] != 1 {
-		t.Errorf("the last message was delivered %d times before, want once: every end of a session charges it once at most", counts["order-0059"])
+		t.Errorf("the last message was delivered %d times before, want once: every end of a session charges it once at most",
+			counts["order-0059"])
 	}
 	if n := w.dead(); n != 0 {
 		t.Errorf("%d letters, want none", n)
@@ -101,7 +102,8 @@ func TestAnAttemptThatADependencyEndedIsNone(t *testing.T) {
 	w.cfg.GiveBackAfter, w.cfg.Lease = 100*time.Millisecond, time.Hour // so that nobody takes it over
 	w.exec("RENAME TABLE effect TO gone")
 	w.publish("{}", "key")
-	w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)
+	w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp,
+		created_at)
 		VALUES (?, ?, 'key', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag)
 	w.start()
 	w.eventually("it was claimed and given back", func() bool {

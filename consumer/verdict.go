@@ -1,10 +1,10 @@
 package consumer
 
 import (
+	"math"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // verdict says what a message's row asks for.
@@ -12,6 +12,7 @@ type verdict uint8
 
 const (
 	runFresh verdict = iota + 1 // no row, hardly delivered before: the fast path
+	runAgain                    // failed before: claim it, attempt it together with others
 	runAlone                    // claim it, attempt it alone
 	takeOver                    // claim an expired lease, attempt it while this process holds no other claim
 	bury                        // no row, and nobody can ever read it: letter, then a row that says dead
@@ -19,13 +20,14 @@ const (
 	skipDead                    // dead or discarded already
 	reopen                      // dead, but this is its letter, moved back by hand
 	comeBack                    // a live lease or a retry not yet due
-	giveUp                      // out of attempts: letter, then dead
+	giveUp                      // out of attempts, or failed for good: letter, then dead
+	forgive                     // likewise, but it was claimed with others: its last attempt is made again, alone
 	exhaust                     // an expired lease without attempts left: failed first, then giveUp
 )
 
 // circumstances are what decide needs to know of a delivery besides its row.
 type circumstances struct {
-	// Deliveries is how often the broker delivered it before; -1 when the fast path is out of the question.
+	// Deliveries is how often the broker delivered it before.
 	Deliveries int
 	// Unreadable: unidentified, in conflict or malformed.
 	Unreadable bool
@@ -45,7 +47,7 @@ func decide(row dedup.Row, c circumstances, maxAttempts int) verdict {
 		switch {
 		case c.Unreadable:
 			return bury
-		case c.Deliveries >= 0 && c.Deliveries <= maxFastDeliveries:
+		case c.Deliveries <= maxFastDeliveries:
 			return runFresh
 		}
 		return runAlone
@@ -62,18 +64,22 @@ func decide(row dedup.Row, c circumstances, maxAttempts int) verdict {
 		switch {
 		case row.LeaseLive:
 			return comeBack
+		case row.Attempts >= maxAttempts && row.ClaimedWithOthers():
+			return forgive
 		case row.Attempts >= maxAttempts:
 			return exhaust
 		}
 		return takeOver
 	case dedup.Failed:
 		switch {
-		case row.Attempts >= maxAttempts:
+		case row.Attempts >= maxAttempts, row.Condemned():
 			return giveUp
 		case !row.Due:
 			return comeBack
+		case c.Deliveries > 0, c.Unreadable, row.RunsAlone(), len(row.BodyHash) == 0:
+			return runAlone // it may be what kills its process, or its row lacks what a claim of one can add
 		}
-		return runAlone
+		return runAgain
 	}
 	return comeBack // a status of a newer version: leave it to those who know it
 }
@@ -90,22 +96,25 @@ func (v verdict) works() bool {
 
 // reasonOf is the reason of the letter for a row without attempts left: whether the last attempt failed or never came
 // back was written down when it ended.
-func reasonOf(row dedup.Row) wire.Reason {
-	if row.Reason == dedup.ReasonCrashed {
-		return wire.ReasonCrashed
+func reasonOf(row dedup.Row) dedup.Reason {
+	if row.Reason == dedup.ReasonCrashed || row.Condemned() {
+		return dedup.Reason(row.Reason)
 	}
-	return wire.ReasonExhausted
+	return dedup.ReasonExhausted
 }
 
 // brakes reports whether letters with this reason may mean a broken deployment. What cannot be read never does: a bad
 // producer must not stop the good ones.
-func brakes(r wire.Reason) bool {
+func brakes(r dedup.Reason) bool {
 	switch r {
-	case wire.ReasonPermanent, wire.ReasonExhausted, wire.ReasonCrashed:
+	case dedup.ReasonPermanent, dedup.ReasonExhausted, dedup.ReasonCrashed:
 		return true
 	}
 	return false
 }
+
+// longest is a wait that no delay exceeds.
+const longest = time.Duration(math.MaxInt64)
 
 // fit is the longest of delays that is not longer than wait, else the shortest: a copy that comes too early once more
 // costs less than one that sleeps past its time.

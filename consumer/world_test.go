@@ -19,7 +19,8 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // world is a fresh database, a fresh set of queues and a Redis, with everything an engine needs. Its handler writes one
@@ -60,7 +61,7 @@ func newWorld(t *testing.T) *world {
 
 func newWorldOn(t *testing.T, own servers) *world {
 	t.Helper()
-	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}, patience: 20 * time.Second}
+	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}, patience: time.Minute}
 	if own.rabbit != nil {
 		w.broker = own.rabbit.Broker(t)
 	} else {
@@ -85,6 +86,7 @@ func newWorldOn(t *testing.T, own servers) *world {
 		Lanes: 2, BatchSize: 50, BatchLinger: 5 * time.Millisecond, Prefetch: 100,
 		Lease: 3 * time.Second, HandlerTimeout: 2 * time.Second, DrainTimeout: 10 * time.Second,
 		LockTTL: time.Second, DoneTTL: time.Minute,
+		MaxDead: consumer.Off, WithoutKeeper: true, // each test that wants them says so
 	}
 	w.broker.Track(w.topology().Queues()...)
 	w.broker.TrackExchanges(w.cfg.Exchange)
@@ -103,12 +105,16 @@ func newWorldOn(t *testing.T, own servers) *world {
 }
 
 func (w *world) topology() rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{Exchange: w.cfg.Exchange, Queue: w.cfg.Queue, RoutingKeys: w.cfg.RoutingKeys, Delays: w.cfg.RetryDelays}
+	return rabbit.TopologyConfig{
+		Exchange: w.cfg.Exchange, Queue: w.cfg.Queue, RoutingKeys: w.cfg.RoutingKeys, Delays: w.cfg.RetryDelays,
+	}
 }
 
 func (w *world) open(dsn string) *gorm.DB {
 	w.t.Helper()
-	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{LockWait: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second})
+	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{
+		LockWait: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -122,7 +128,9 @@ func (w *world) open(dsn string) *gorm.DB {
 
 func (w *world) log(db *gorm.DB) *dedup.Log {
 	w.t.Helper()
-	l, err := dedup.NewLog(db, dedup.LogOptions{Table: "consumer_log", Lease: w.cfg.Lease, Delays: w.cfg.RetryDelays, MaxAttempts: w.cfg.MaxAttempts})
+	l, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: "consumer_log", Lease: w.cfg.Lease, Delays: w.cfg.RetryDelays, MaxAttempts: w.cfg.MaxAttempts,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -159,16 +167,16 @@ func (w *world) launch() *running {
 	var client redis.UniversalClient
 	if w.redisURL != "" {
 		var err error
-		if client, err = dedup.OpenRedis(w.redisURL, dedup.RedisOptions{}); err != nil {
+		if client, err = lock.OpenRedis(w.redisURL, lock.RedisOptions{}); err != nil {
 			w.t.Fatal(err)
 		}
 		w.t.Cleanup(func() { _ = client.Close() })
 	}
 	reg := prometheus.NewRegistry()
-	c, err := consumer.New(w.cfg, w.handler, consumer.Options{
-		AMQPURLs: []string{w.amqpURL}, DB: db, Records: w.log(db), Redis: client, Registerer: reg,
-		Logger: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	})
+	cfg := w.cfg
+	cfg.AMQPURLs, cfg.Registerer = []string{w.amqpURL}, reg
+	cfg.Logger = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	c, err := consumer.New(cfg, w.handler, consumer.Options{DB: db, Redis: client})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -197,8 +205,8 @@ func (w *world) handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message
 	var blamed []consumer.BlamedMessage
 	w.mu.Lock()
 	for i, m := range msgs {
-		keys[i] = m.Name
-		if reject := w.reject[m.Name]; reject != nil {
+		keys[i] = m.Key
+		if reject := w.reject[m.Key]; reject != nil {
 			if err := reject(); err != nil {
 				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
 			}
@@ -210,7 +218,8 @@ func (w *world) handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message
 		return consumer.Blame(blamed...)
 	}
 	for _, m := range msgs {
-		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, ?)", m.Name, string(m.Body)).Error; err != nil {
+		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, ?)", m.Key,
+			string(m.Body)).Error; err != nil {
 			return err
 		}
 	}
@@ -279,7 +288,8 @@ func (w *world) eventually(what string, yes func() bool) {
 		select {
 		case <-tick.C:
 		case <-late.C:
-			w.t.Fatalf("still not after %v: %s\neffects %v, outcomes %v\n%s", w.patience, what, w.effects(), w.outcomes(), w.logs)
+			w.t.Fatalf("still not after %v: %s\neffects %v, outcomes %v\n%s", w.patience, what, w.effects(), w.outcomes(),
+				w.logs)
 		}
 	}
 }

@@ -1,0 +1,657 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// blamed leaves rows as the fast path leaves them whose handler blamed these messages an hour ago. Their next attempt
+// is due, and they share it, if they come in one batch.
+func (w *world) blamed(keys ...string) {
+	w.t.Helper()
+	for _, k := range keys {
+		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, msg_body, consumer_status,
+			consumer_times, owner, consumer_timestamp, created_at)
+			VALUES (?, ?, ?, UNHEX(SHA2('{}', 256)), '{}', 2, 1, 'blame/1', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR,
+			UTC_TIMESTAMP(6))`, group, tag, k)
+	}
+}
+
+// story is what happened to a key: from, to and the attempts after each step.
+func (w *world) story(key string) string {
+	w.t.Helper()
+	var steps []string
+	for _, e := range w.events(key) {
+		steps = append(steps, fmt.Sprintf("%v>%v:%d", e.From, e.To, e.Attempt))
+	}
+	return strings.Join(steps, " ")
+}
+
+// wantStory checks that each of keys has had the same story.
+func (w *world) wantStory(want string, keys ...string) {
+	w.t.Helper()
+	for _, k := range keys {
+		if got := w.story(k); got != want {
+			w.t.Errorf("the story of %s is\n%s, want\n%s", k, got, want)
+			return // the others have most likely the same
+		}
+	}
+}
+
+// claimOwners is how many claims were made in all, if a group of messages is one.
+func (w *world) claimOwners() int {
+	w.t.Helper()
+	return w.number("SELECT COUNT(DISTINCT owner) FROM consumer_log_event WHERE `to` = 0")
+}
+
+// The stories of messages that were blamed in the fast path before, or by blamed.
+const (
+	firstFails   = "absent>failed:1"
+	secondFails  = "failed>processing:2 processing>failed:2"
+	thirdFails   = "failed>processing:3 processing>failed:3"
+	dies         = "failed>dead:3"
+	secondWorks  = "failed>processing:2 processing>success:2"
+	secondUnrun  = "failed>processing:2 processing>failed:1"
+	secondIsLost = "failed>processing:2"
+)
+
+// Given more messages than fit into a group that fail always, then each has had every attempt, one after the other, and
+// has one letter; and they were claimed together.
+func TestMessagesThatAlwaysFailHaveTheirAttemptsTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(300)
+	w.cfg.Prefetch = 600
+	all := keys("order", 300)
+	for _, k := range all {
+		w.rejecting(k, func() error { return errors.New("shelf is locked") })
+	}
+	w.publish("{}", all...)
+	w.start()
+
+	w.ended(dedup.Dead, all...)
+	w.quiet()
+	w.wantStory(strings.Join([]string{firstFails, secondFails, thirdFails, dies}, " "), all...)
+	for _, k := range all {
+		if row := w.row(k); row.Attempts != 3 || row.Reason != "exhausted" || row.Remark != "shelf is locked" {
+			t.Fatalf("%s is dead after %d attempts because %q: %q", k, row.Attempts, row.Reason, row.Remark)
+		}
+		if n := w.times(k); n != 3 {
+			t.Errorf("the handler got %s %d times, want 3", k, n)
+		}
+	}
+	w.want("letters", w.letters(), once(all...))
+	w.want("effects", w.effects(), map[string]int{})
+	got := w.outcomes()
+	delete(got, "in_progress") // copies that were a little early
+	w.want("outcomes", got, map[string]int{"retried": 600, "dead_lettered": 300})
+	if n := w.claimOwners(); n > 60 {
+		t.Errorf("%d claims for 600 attempts, want few", n)
+	}
+}
+
+// Given messages that fail once, then they are applied together, by their second attempt, in few transactions.
+func TestMessagesThatFailOnceAreAppliedTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(200)
+	w.cfg.Prefetch = 400
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	transactions := map[string]bool{}
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		var bad []consumer.BlamedMessage
+		mu.Lock()
+		for i, m := range msgs {
+			if !seen[m.Key] {
+				seen[m.Key] = true
+				bad = append(bad, consumer.BlamedMessage{Index: i, Err: errors.New("no reservation yet")})
+			}
+		}
+		mu.Unlock()
+		if len(bad) > 0 {
+			return consumer.Blame(bad...)
+		}
+		for _, m := range msgs {
+			if err := insert(tx, m.Key); err != nil {
+				return err
+			}
+			if m.Attempt != 2 {
+				t.Errorf("%s is in its attempt %d, want 2", m.Key, m.Attempt)
+			}
+		}
+		mu.Lock()
+		transactions[msgs[0].Key] = true
+		mu.Unlock()
+		return nil
+	})
+	all := keys("order", 200)
+	w.publish("{}", all...)
+	w.start()
+
+	w.ended(dedup.Success, all...)
+	w.quiet()
+	w.want("effects", w.effects(), once(all...))
+	w.wantStory(firstFails+" "+secondWorks, all...)
+	if n := w.claimOwners(); n > 20 {
+		t.Errorf("%d claims for 200 messages, want few", n)
+	}
+	if len(transactions) > 20 {
+		t.Errorf("%d transactions for 200 messages, want few", len(transactions))
+	}
+}
+
+// Given a group in which one message fails without being blamed, or too late, or for what may be the database's fault,
+// then its claims are given back, each message goes on alone, and nobody has paid an attempt for it.
+func TestAGroupThatFailsWithoutBlameGivesItsClaimsBack(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	at := func(msgs []consumer.Message, key string) int {
+		return slices.IndexFunc(msgs, func(m consumer.Message) bool { return m.Key == key })
+	}
+	for name, fail := range map[string]func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error{
+		"an error":  func(context.Context, *gorm.DB, []consumer.Message) error { return boom },
+		"a panic":   func(context.Context, *gorm.DB, []consumer.Message) error { panic(boom) },
+		"permanent": func(context.Context, *gorm.DB, []consumer.Message) error { return consumer.Permanent(boom) },
+		"blame of nobody who is there": func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
+			return consumer.Blame(consumer.BlamedMessage{Index: len(msgs), Err: boom})
+		},
+		"a blame without an error": func(context.Context, *gorm.DB, []consumer.Message) error {
+			return consumer.Blame(consumer.BlamedMessage{Index: 0})
+		},
+		"a slow statement": func(_ context.Context, tx *gorm.DB, _ []consumer.Message) error {
+			return tx.Exec("SELECT SLEEP(20)").Error
+		},
+		"its time is over": func(ctx context.Context, _ *gorm.DB, _ []consumer.Message) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		"blame when its time is over": func(ctx context.Context, _ *gorm.DB, msgs []consumer.Message) error {
+			<-ctx.Done()
+			return consumer.Blame(consumer.BlamedMessage{Index: at(msgs, "order-0007"), Err: ctx.Err()})
+		},
+		"a deadlock that it made of its own": func(context.Context, *gorm.DB, []consumer.Message) error {
+			return &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"}
+		},
+		"a table that is not there": func(_ context.Context, tx *gorm.DB, _ []consumer.Message) error {
+			return tx.Exec("INSERT INTO nowhere VALUES (1)").Error
+		},
+		"blame for a table that is not there": func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			return consumer.Blame(consumer.BlamedMessage{Index: at(msgs, "order-0007"),
+				Err: tx.Exec("INSERT INTO nowhere VALUES (1)").Error})
+		},
+		"a swallowed error": func(_ context.Context, tx *gorm.DB, _ []consumer.Message) error {
+			_ = tx.Exec("INSERT INTO nowhere VALUES (1)")
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oneBatch(20)
+			w.cfg.Lease, w.cfg.HandlerTimeout = 12*time.Second, 2*time.Second
+			var shared atomic.Int32
+			w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				for _, m := range msgs {
+					if err := insert(tx, m.Key); err != nil {
+						return err
+					}
+				}
+				if len(msgs) > 1 {
+					shared.Add(1)
+					return fail(ctx, tx, msgs)
+				}
+				return nil
+			})
+			all := keys("order", 20)
+			w.blamed(all...)
+			w.publish("{}", all...)
+			w.start()
+
+			w.ended(dedup.Success, all...)
+			w.end(map[string]int{"applied": 20})
+			w.want("effects", w.effects(), once(all...))
+			w.wantStory(secondUnrun+" "+secondWorks, all...)
+			if shared.Load() == 0 {
+				t.Error("they were never attempted together")
+			}
+		})
+	}
+}
+
+// Given a group of which the handler blames some for what may be the database's fault, then only these go on alone, and
+// nothing is counted for them.
+func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(20)
+	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		var bad []consumer.BlamedMessage
+		for i, m := range msgs {
+			switch {
+			case m.Key == "order-0003" && len(msgs) > 1:
+				bad = append(bad, consumer.BlamedMessage{Index: i, Err: consumer.Contention(errors.New("seats are taken"))})
+			case m.Key == "order-0004":
+				bad = append(bad, consumer.BlamedMessage{Index: i, Err: errors.New("shelf is locked")})
+			case m.Key == "order-0005":
+				bad = append(bad, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("no such shelf"))})
+			default:
+				if err := insert(tx, m.Key); err != nil {
+					return err
+				}
+			}
+		}
+		return consumer.Blame(bad...)
+	})
+	all := keys("order", 20)
+	w.blamed(all...)
+	w.publish("{}", all...)
+	w.start()
+
+	good := append(slices.Clone(all[:4]), all[6:]...)
+	w.ended(dedup.Success, good...)
+	w.ended(dedup.Dead, all[4:6]...)
+	w.quiet()
+	w.want("effects", w.effects(), once(good...))
+	w.wantStory(secondUnrun+" "+secondWorks, all[3])
+	w.wantStory(secondFails+" "+thirdFails+" "+dies, all[4])
+	w.wantStory("failed>processing:2 processing>failed:2 failed>dead:2", all[5])
+	w.wantStory(secondWorks, append(slices.Clone(all[:3]), all[6:]...)...)
+	if n := w.claimOwners(); n != 3 {
+		t.Errorf("%d claims, want one of the group, one of who went on alone, and one of who failed", n)
+	}
+}
+
+// Blame comes one at a time, again and again, in groups that share a savepoint and in those that do not: whoever was
+// blamed stays out.
+func TestBlameOfOneAfterTheOtherInAGroup(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 15, 16, 60} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oneBatch(n)
+			w.cfg.Prefetch, w.cfg.Lease = max(w.cfg.Prefetch, n), time.Minute // room for many rounds
+			w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+				if err := insert(tx, m.Key); err != nil {
+					return err
+				}
+				if strings.HasPrefix(m.Key, "bad") {
+					return errors.New("shelf is locked")
+				}
+				return nil
+			})
+			bad, good := keys("bad", n/2), keys("good", n-n/2)
+			var all []string
+			for i := range good {
+				all = append(all, good[i])
+				if i < len(bad) {
+					all = append(all, bad[i])
+				}
+			}
+			w.blamed(all...)
+			w.publish("{}", all...)
+			w.start()
+
+			w.ended(dedup.Success, good...)
+			w.ended(dedup.Dead, bad...)
+			w.quiet()
+			w.want("effects", w.effects(), once(good...))
+			w.wantStory(secondWorks, good...)
+			w.wantStory(secondFails+" "+thirdFails+" "+dies, bad...)
+		})
+	}
+}
+
+// Given rows that somebody moves between their claim and their effect, then they leave the group, which goes on without
+// them, and come to their end by the way that their rows ask for.
+func TestARowThatIsMovedLeavesItsGroup(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		move   string
+		status dedup.Status
+		story  string
+		ended  map[string]int
+	}{
+		"replayed": {"UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1, owner = 'by hand'",
+			dedup.Success, secondIsLost + " failed>processing:1 processing>success:1",
+			map[string]int{"applied": 20, "lease_lost": 1}},
+		"applied": {"UPDATE consumer_log SET consumer_status = 1, owner = 'somebody else'", dedup.Success, secondIsLost,
+			map[string]int{"applied": 19, "lease_lost": 1, "duplicate": 1}},
+		"discarded": {"UPDATE consumer_log SET consumer_status = 4, owner = NULL", dedup.Discarded, secondIsLost,
+			map[string]int{"applied": 19, "lease_lost": 1, "duplicate_of_dead": 1}},
+		"taken over": {"UPDATE consumer_log SET consumer_times = 3, owner = 'somebody else', " +
+			"consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR", dedup.Dead,
+			secondIsLost + " processing>failed:3 failed>dead:3",
+			map[string]int{"applied": 19, "lease_lost": 1, "dead_lettered": 1}},
+		"deleted": {"DELETE FROM consumer_log", dedup.Success, secondIsLost, map[string]int{"applied": 20, "lease_lost": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oneBatch(20)
+			all := keys("order", 20)
+			var moved sync.Once
+			w.cfg.Hook = func(p consumer.Point) {
+				if p == consumer.PointClaimed {
+					moved.Do(func() { w.exec(tc.move + " WHERE msg_key = 'order-0007'") })
+				}
+			}
+			w.blamed(all...)
+			w.publish("{}", all...)
+			w.start()
+
+			others := append(slices.Clone(all[:7]), all[8:]...)
+			w.ended(dedup.Success, others...)
+			w.ended(tc.status, all[7])
+			w.quiet()
+			w.end(tc.ended)
+			effects := once(others...)
+			if tc.ended["applied"] == 20 {
+				effects[all[7]] = 1
+			}
+			w.want("effects", w.effects(), effects)
+			w.wantStory(secondUnrun+" "+secondWorks, others...)
+			w.wantStory(tc.story, all[7])
+		})
+	}
+}
+
+// The handler names whichever message it is at when its time ends: that is no attempt, also in the fast path.
+func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(20)
+	w.cfg.Lease, w.cfg.HandlerTimeout = 12*time.Second, 2*time.Second
+	var slow atomic.Bool
+	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		if m.Key == "order-0007" && !slow.Swap(true) {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return insert(tx, m.Key)
+	})
+	all := keys("order", 20)
+	w.publish("{}", all...)
+	w.start()
+
+	w.ended(dedup.Success, all...)
+	w.end(map[string]int{"applied": 20})
+	w.want("effects", w.effects(), once(all...))
+	w.wantStory("absent>processing:1 processing>success:1", all[7])
+	w.wantStory("", append(slices.Clone(all[:7]), all[8:]...)...)
+}
+
+// Given a message that is blamed in the fast path, when somebody else has made its row before the blame is written
+// down, then that counts nothing, and the message goes the way of its row.
+func TestBlameThatMeetsARowCountsNothing(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status, times int
+		hash          string
+		outcome       string
+	}{
+		"success":                   {1, 1, "UNHEX(SHA2('{}', 256))", "duplicate"},
+		"dead":                      {3, 3, "UNHEX(SHA2('{}', 256))", "duplicate_of_dead"},
+		"discarded":                 {4, 0, "NULL", "duplicate_of_dead"},
+		"failed, not due":           {2, 1, "UNHEX(SHA2('{}', 256))", "in_progress"},
+		"claimed":                   {0, 1, "UNHEX(SHA2('{}', 256))", "in_progress"},
+		"success with another body": {1, 1, "UNHEX(SHA2('{\"another\":1}', 256))", "dead_lettered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oneBatch(40)
+			w.cfg.Lease, w.cfg.HandlerTimeout = time.Hour, 2*time.Second
+			w.cfg.RetryDelays = []time.Duration{time.Hour, 2 * time.Hour}
+			w.rejecting("order-0007", func() error { return errors.New("shelf is locked") })
+			w.cfg.Hook = func(p consumer.Point) {
+				if p == consumer.PointCommitted {
+					w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, consumer_status, consumer_times,
+						owner, consumer_timestamp, created_at) VALUES (?, ?, 'order-0007', `+tc.hash+`, ?, ?, 'somebody else',
+						UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, group, tag, tc.status, tc.times)
+				}
+			}
+			all := keys("order", 40)
+			w.publish("{}", all...)
+			w.start()
+
+			w.end(map[string]int{"applied": 39, tc.outcome: 1})
+			if row := w.row(all[7]); int(row.Status) != tc.status || row.Attempts != tc.times || row.Owner != "somebody else" {
+				t.Errorf("the row is %v after %d attempts, owner %q: it was moved", row.Status, row.Attempts, row.Owner)
+			}
+			w.wantStory("", all...)
+		})
+	}
+}
+
+// Given a MySQL that is far away, when one of many blamed messages has a row by then, then each is looked at by itself,
+// and that takes no longer than a call of the log may.
+func TestBlameOfManyThatMeetsARowIsRecordedOverASlowLine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(1000)
+	w.patience = 3 * time.Minute // a thousand letters, and a line that is slow
+	w.cfg.Prefetch, w.cfg.MaxAttempts = 1000, 1
+	w.cfg.GiveBackAfter = time.Second // nothing that fails is tried again
+	all := keys("order", 1000)
+	w.handler = consumer.HandlerFunc(func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
+		var bad []consumer.BlamedMessage
+		for i, m := range msgs {
+			if m.Key < "order-0490" {
+				bad = append(bad, consumer.BlamedMessage{Index: i, Err: errors.New("shelf is locked")})
+			}
+		}
+		return consumer.Blame(bad...)
+	})
+	l := w.proxied()
+	var committed sync.Once
+	w.cfg.Hook = func(p consumer.Point) {
+		if p == consumer.PointCommitted {
+			committed.Do(func() {
+				w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times,
+					consumer_timestamp, created_at) VALUES (?, ?, 'order-0007', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, group, tag)
+				l.mysql.Delay(2 * time.Millisecond)
+			})
+		}
+		if p == consumer.PointFailed {
+			l.mysql.Delay(0) // one such call is enough
+		}
+	}
+	w.publish("{}", all...)
+	w.start()
+	w.end(map[string]int{"applied": 510, "duplicate": 1, "dead_lettered": 489})
+}
+
+// The answer to any COMMIT of a group may be lost, whether it took place or not: every attempt is counted once.
+func TestALostAnswerToAGroupsCommitChangesNothing(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	always := func(*world) func([]consumer.Message) error {
+		return func(msgs []consumer.Message) error {
+			var all []consumer.BlamedMessage
+			for i := range msgs {
+				all = append(all, consumer.BlamedMessage{Index: i, Err: errors.New("shelf is locked")})
+			}
+			return consumer.Blame(all...)
+		}
+	}
+	half := func(*world) func([]consumer.Message) error {
+		return func(msgs []consumer.Message) error {
+			var bad []consumer.BlamedMessage
+			for i, m := range msgs {
+				if m.Attempt < 2 && m.Key < "order-0005" {
+					bad = append(bad, consumer.BlamedMessage{Index: i, Err: errors.New("no reservation yet")})
+				}
+			}
+			return consumer.Blame(bad...)
+		}
+	}
+	unrun := func(*world) func([]consumer.Message) error {
+		return func(msgs []consumer.Message) error {
+			if len(msgs) > 1 {
+				return errors.New("one at a time, please")
+			}
+			return nil
+		}
+	}
+	for name, tc := range map[string]struct {
+		fail    func(*world) func([]consumer.Message) error
+		blamed  bool // before
+		commits int
+		status  dedup.Status
+		stories []string // of which each message has one
+	}{
+		// their first blame; claim, failure; claim, failure; the first that says dead
+		"all fail": {always, false, 6, dedup.Dead, []string{
+			strings.Join([]string{firstFails, secondFails, thirdFails, dies}, " ")}},
+		// the effect of who is not blamed; blame; claim; effect
+		"some fail once": {half, false, 4, dedup.Success, []string{"", firstFails + " " + secondWorks,
+			firstFails + " " + secondUnrun + " " + secondWorks}},
+		// claim; un-claim; claim, effect
+		"none is blamed": {unrun, true, 4, dedup.Success, []string{secondUnrun + " " + secondWorks}},
+	} {
+		for i := 1; i <= tc.commits; i++ {
+			for _, took := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, commit %d, took place %v", name, i, took), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(t)
+					w.oneBatch(n)
+					w.cfg.Lease = 12 * time.Second
+					all := keys("order", n)
+					fail := tc.fail(w)
+					w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+						for _, m := range msgs {
+							if err := insert(tx, m.Key); err != nil {
+								return err
+							}
+						}
+						return fail(msgs)
+					})
+					if tc.blamed {
+						w.blamed(all...)
+					}
+					w.publish("{}", all...)
+					l := w.proxied()
+					drop := l.mysql.DropRequest
+					if took {
+						drop = l.mysql.DropReply
+					}
+					dropped := drop(nthCommit(i))
+					r := w.start()
+					await(t, dropped, "the answer is lost")
+
+					w.ended(tc.status, all...)
+					w.quiet()
+					w.recovered(r)
+					effects := map[string]int{}
+					if tc.status == dedup.Success {
+						effects = once(all...)
+					}
+					w.want("effects", w.effects(), effects)
+					for _, k := range all {
+						if got := w.story(k); !slices.Contains(tc.stories, got) {
+							t.Fatalf("the story of %s is\n%s, want one of\n%s", k, got, strings.Join(tc.stories, "\n"))
+						}
+					}
+					if tc.status == dedup.Dead {
+						w.want("letters", w.letters(), once(all...))
+					}
+				})
+			}
+		}
+	}
+}
+
+// What took over an expired lease and could not be tried stays alone, however often that happens, until it is tried.
+func TestATakeoverThatIsGivenBackTwiceStaysAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(1)
+	w.cfg.GiveBackAfter, w.cfg.Lease = 100*time.Millisecond, time.Hour // so that nobody takes it over
+	w.exec("RENAME TABLE effect TO gone")
+	// given the row of a take-over that was given back
+	w.blamed("key")
+	w.exec("UPDATE consumer_log SET owner = 'host/1/2/3/4/alone'")
+	// when that happens again
+	w.publish("{}", "key")
+	w.start()
+	w.eventually("it was claimed and given back", func() bool {
+		row := w.row("key")
+		return w.outcomes()["abandoned"] > 0 && row.Status == dedup.Failed && !strings.HasPrefix(row.Owner, "host/1/2/3/4")
+	})
+	// then whoever comes next knows all the same
+	if row := w.row("key"); !row.RunsAlone() || row.Attempts != 1 {
+		t.Errorf("the row is %v after %d attempts, owner %q: nothing says that it must run alone", row.Status, row.Attempts,
+			row.Owner)
+	}
+	w.exec("RENAME TABLE gone TO effect")
+	w.ended(dedup.Success, "key")
+	w.want("effects", w.effects(), once("key"))
+}
+
+// Two engines, half of the messages fail once, and each comes twice.
+func TestTwoEnginesShareFailingMessagesAndTheirCopies(t *testing.T) {
+	t.Parallel()
+	for name, redis := range map[string]bool{"with the lock": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg.BatchSize = 50
+			if !redis {
+				w.redisURL = ""
+			}
+			all := keys("order", 400)
+			failed := map[string]int{}
+			for i, k := range all {
+				if i%2 == 0 {
+					w.rejecting(k, func() error { // with the world's lock held
+						if failed[k]++; failed[k] == 1 {
+							return errors.New("no reservation yet")
+						}
+						return nil
+					})
+				}
+			}
+			for range 2 {
+				w.publish("{}", all...)
+			}
+			w.start()
+			w.start()
+			w.ended(dedup.Success, all...)
+			w.quiet()
+			w.want("effects", w.effects(), once(all...))
+			attempts := map[string]int{}
+			for i, k := range all {
+				row := w.row(k)
+				attempts[fmt.Sprint(i%2 == 0, row.Attempts)]++
+				// a copy may be applied while the blame of the other is on its way,
+				// without the lock, or where a group met trouble after its blame, and was begun anew
+				if most := 2 - i%2; row.Attempts > most {
+					t.Errorf("%s had %d attempts, want %d: %s", k, row.Attempts, most, w.story(k))
+				}
+			}
+			if attempts["true 2"] == 0 {
+				t.Errorf("attempts %v: no failure was counted", attempts)
+			}
+			got := w.outcomes()
+			if got["applied"]+got["duplicate"] != 800 || got["dead_lettered"]+got["abandoned"] > 0 {
+				t.Errorf("outcomes %v, want 800 applied or duplicate", maps.Clone(got))
+			}
+		})
+	}
+}

@@ -1,0 +1,456 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/lock"
+)
+
+// shopService is somebody's service: it knows a message again by its key, and does what it was told to do.
+type shopService struct {
+	mu      sync.Mutex
+	calls   map[string]int                                      // by key; guarded by mu
+	applied map[string]int                                      // effects by key; guarded by mu
+	answer  func(ctx context.Context, m consumer.Message) error // before the effect; nil: well; guarded by mu
+	order   []string                                            // keys as they came; guarded by mu
+	busy    int                                                 // calls at this moment; guarded by mu
+	most    int                                                 // of busy; guarded by mu
+}
+
+func newShopService() *shopService {
+	return &shopService{calls: map[string]int{}, applied: map[string]int{}}
+}
+
+func (s *shopService) call(ctx context.Context, m consumer.Message) error {
+	s.mu.Lock()
+	s.calls[m.Key]++
+	s.order = append(s.order, m.Key)
+	s.busy++
+	s.most = max(s.most, s.busy)
+	answer := s.answer
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.busy--
+	}()
+	if answer != nil {
+		if err := answer(ctx, m); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.applied[m.Key] == 0 {
+		s.applied[m.Key]++
+	}
+	return nil
+}
+
+func (s *shopService) answering(f func(ctx context.Context, m consumer.Message) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = f
+}
+
+func (s *shopService) callsOf() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.calls)
+}
+
+func (s *shopService) effectsOf() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.applied)
+}
+
+func (s *shopService) times(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[key]
+}
+
+// calling makes the world's handler one that calls a service.
+func (w *world) calling(o consumer.CallOptions) *shopService {
+	s := newShopService()
+	if o.ProbeAfter == 0 {
+		o.ProbeAfter = 100 * time.Millisecond
+	}
+	w.handler = consumer.Calls(s.call, o)
+	return s
+}
+
+// attempts are the attempts in the rows of the keys.
+func (w *world) attempts(keys ...string) map[string]int {
+	w.t.Helper()
+	got := map[string]int{}
+	for _, k := range keys {
+		id := dedup.Identity{Group: group, Tag: tag, Key: k}
+		rows, err := w.records.LookUp(w.t.Context(), []dedup.Identity{id})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		got[k] = rows[id].Attempts
+	}
+	return got
+}
+
+func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{Concurrency: 8})
+	all := keys("order", 300)
+	w.publish("{}", all...)
+	w.publish("{}", all...)
+	w.start()
+	w.settled(600)
+	w.want("calls", s.callsOf(), once(all...))
+	w.want("attempts", w.attempts(all...), once(all...))
+	w.ended(dedup.Success, all...)
+	w.quiet()
+	if s.most > 8 {
+		t.Errorf("%d calls at a time, want 8 at most", s.most)
+	}
+	if w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_body IS NOT NULL") > 0 {
+		t.Error("rows of success keep their bodies")
+	}
+	// and copies that come later
+	w.publish("{}", all[:50]...)
+	w.settled(650)
+	w.want("calls", s.callsOf(), once(all...))
+}
+
+func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{})
+	bad, refused, panics := "fails", "refused", "panics"
+	s.answering(func(_ context.Context, m consumer.Message) error {
+		switch m.Key {
+		case bad:
+			return fmt.Errorf("attempt %d: out of paper", m.Attempt)
+		case refused:
+			return consumer.Permanent(errors.New("no such goods"))
+		case panics:
+			panic("oops")
+		}
+		return nil
+	})
+	good := keys("good", 20)
+	w.publish("{}", append(good, bad, refused, panics)...)
+	w.start()
+	w.ended(dedup.Dead, bad, refused, panics)
+	w.ended(dedup.Success, good...)
+	w.quiet()
+	if n := w.dead(); n != 3 {
+		t.Errorf("%d letters, want 3", n)
+	}
+	want := once(append(good, refused)...)
+	want[bad], want[panics] = 3, 3
+	w.want("calls", s.callsOf(), want)
+	w.want("attempts", w.attempts(bad, refused, panics), map[string]int{bad: 3, refused: 1, panics: 3})
+	events := w.events(bad)
+	if last := events[len(events)-1]; last.Error != "attempt 3: out of paper" {
+		t.Errorf("the last event says %q", last.Error)
+	}
+}
+
+func TestLaterIsNoAttemptAndWaitsLongEnough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{})
+	var mu sync.Mutex
+	came := map[string][]time.Time{}
+	s.answering(func(_ context.Context, m consumer.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		came[m.Key] = append(came[m.Key], time.Now())
+		if m.Attempt != 1 {
+			t.Errorf("attempt %d, want 1 always", m.Attempt)
+		}
+		if len(came[m.Key]) < 5 {
+			return consumer.Later(errors.New("slow down"), 250*time.Millisecond)
+		}
+		return nil
+	})
+	w.publish("{}", "order")
+	w.start()
+	w.ended(dedup.Success, "order")
+	w.quiet()
+	w.want("calls", s.callsOf(), map[string]int{"order": 5})
+	w.want("attempts", w.attempts("order"), map[string]int{"order": 1})
+	mu.Lock()
+	defer mu.Unlock()
+	for i, at := range came["order"][1:] {
+		if gap := at.Sub(came["order"][i]); gap < 290*time.Millisecond {
+			t.Errorf("call %d came %v after the one before it, want the retry queue of 300ms", i+2, gap)
+		}
+	}
+}
+
+func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		err  func(error) error
+	}{
+		{"unavailable", consumer.Unavailable}, {"unanswered", consumer.Unanswered},
+		{"misconfigured", consumer.Misconfigured},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg.GiveBackAfter = 500 * time.Millisecond
+			s := w.calling(consumer.CallOptions{Concurrency: 4, Timeout: time.Second, ProbeAfter: 300 * time.Millisecond})
+			s.answering(func(context.Context, consumer.Message) error { return test.err(errors.New("nobody is there")) })
+			all := keys("order", 200)
+			w.publish("{}", all...)
+			r := w.start()
+			w.paused(r, consumer.DependencyService)
+			began := time.Now()
+			w.eventually("the deliveries are given back", func() bool {
+				return strings.Contains(w.logs.String(), `msg="deliveries given back"`)
+			})
+			asked := len(s.callsOf())
+			w.eventually("others ask all the same", func() bool { return len(s.callsOf()) > asked+3 })
+			if !waitsFor(r, consumer.DependencyService) {
+				t.Errorf("state %+v, want the service among what is missing", r.State())
+			}
+			sum := 0
+			for _, n := range s.callsOf() {
+				sum += n
+			}
+			if most := 2*5 + 4 + int(time.Since(began)/(300*time.Millisecond)); sum > most {
+				t.Errorf("%d calls of a service that is not there, want %d at most", sum, most)
+			}
+			if n := w.number("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"); n > 1 {
+				t.Errorf("%d attempts, want none but one that is on its way", n)
+			}
+			s.answering(nil)
+			w.ended(dedup.Success, all...)
+			w.recovered(r)
+			w.want("effects", s.effectsOf(), once(all...))
+			w.want("attempts", w.attempts(all...), once(all...))
+			if w.dead() > 0 {
+				t.Errorf("%d letters", w.dead())
+			}
+		})
+	}
+}
+
+func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.MaxAttempts, w.cfg.RetryDelays = 2, w.cfg.RetryDelays[:1]
+	s := w.calling(consumer.CallOptions{})
+	s.answering(func(_ context.Context, m consumer.Message) error {
+		if m.Key == "bad" {
+			return consumer.Unavailable(errors.New("502, whenever it is this one"))
+		}
+		return nil
+	})
+	w.publish("{}", "bad")
+	w.start()
+	for i := 0; ; i++ { // others succeed all the time
+		key := fmt.Sprintf("good-%04d", i)
+		w.publish("{}", key)
+		w.ended(dedup.Success, key)
+		if w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'bad' AND consumer_status = 3") == 1 {
+			break
+		}
+		if i > 2000 {
+			t.Fatal("it is tried for ever")
+		}
+	}
+	w.quiet()
+	if n := s.times("bad"); n < 6 {
+		t.Errorf("%d calls, want 6 at least: three for each of two attempts", n)
+	}
+}
+
+// A call without an answer may be the service's fault or the message's.
+func TestAnUnansweredCallIsAnAttemptWhileOthersSucceed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{Timeout: 500 * time.Millisecond})
+	s.answering(func(ctx context.Context, m consumer.Message) error {
+		if m.Key == "hangs" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	w.publish("{}", "hangs")
+	w.start()
+	for i := 0; w.dead() == 0; i++ { // others succeed all the time
+		key := fmt.Sprintf("good-%04d", i)
+		w.publish("{}", key)
+		w.ended(dedup.Success, key)
+		if i > 1000 {
+			t.Fatal("it is tried for ever")
+		}
+	}
+	w.ended(dedup.Dead, "hangs")
+	w.quiet()
+	w.want("attempts", w.attempts("hangs"), map[string]int{"hangs": w.cfg.MaxAttempts})
+	events := w.events("hangs")
+	if last := events[len(events)-1]; !strings.Contains(last.Error, "perhaps applied") {
+		t.Errorf("the last event says %q, want that it is perhaps applied", last.Error)
+	}
+}
+
+func TestACrashBetweenCallAndMarkCallsAgainForTheSameMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(10)
+	s := w.calling(consumer.CallOptions{})
+	all := keys("order", 10)
+	w.publish("{}", all...)
+	w.crashAt(consumer.PointEffect)
+	w.want("calls", s.callsOf(), once(all...))
+	w.start()
+	w.ended(dedup.Success, all...)
+	w.quiet()
+	for key, n := range s.callsOf() {
+		if n != 2 {
+			t.Errorf("%d calls for %s, want 2", n, key)
+		}
+	}
+	w.want("effects", s.effectsOf(), once(all...))
+	for key, n := range w.attempts(all...) {
+		if n != 2 {
+			t.Errorf("%d attempts of %s, want 2", n, key)
+		}
+	}
+}
+
+func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
+	w.calling(consumer.CallOptions{})
+	w.publish("{}", "order")
+	w.crashAt(consumer.PointEffect)
+	w.start()
+	w.ended(dedup.Dead, "order")
+	w.quiet()
+	letter := w.letter()
+	reason, why := letter.Headers["x-rollbackd-reason"], fmt.Sprint(letter.Headers["x-rollbackd-error"])
+	if reason != string(dedup.ReasonCrashed) || !strings.HasPrefix(why, "perhaps applied: ") {
+		t.Errorf("the letter says %v: %s", reason, why)
+	}
+	var remark string
+	if err := w.db.QueryRowContext(t.Context(), "SELECT remark FROM consumer_log").Scan(&remark); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(remark, "perhaps applied: ") {
+		t.Errorf("the row says %q", remark)
+	}
+}
+
+func TestALostCommitOfAClaimOrAMarkIsLookedUp(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2} {
+		t.Run(fmt.Sprintf("commit %d", n), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oneBatch(20)
+			s := w.calling(consumer.CallOptions{})
+			all := keys("order", 20)
+			w.publish("{}", all...)
+			l := w.proxied()
+			dropped := l.mysql.DropReply(nthCommit(n))
+			w.start()
+			await(t, dropped, "the reply is lost")
+			w.ended(dedup.Success, all...)
+			w.quiet()
+			w.want("calls", s.callsOf(), once(all...))
+			w.want("attempts", w.attempts(all...), once(all...))
+		})
+	}
+}
+
+// Given a MySQL that goes away when the service has applied a group, and stays away until the deliveries are given
+// back, when it is back, then the group is marked and nobody is called for again.
+func TestAMarkThatCouldNotBeWrittenIsOwed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(20)
+	w.cfg.GiveBackAfter, w.cfg.Lease = 300*time.Millisecond, 20*time.Second
+	s := w.calling(consumer.CallOptions{})
+	all := keys("order", 20)
+	w.publish("{}", all...)
+	l := w.proxied()
+	reached, release := w.blockAt(consumer.PointEffect)
+	r := w.start()
+	await(t, reached, "all are called for")
+	l.mysql.Refuse(true)
+	l.mysql.Cut()
+	release()
+	w.eventually("the deliveries are given back", func() bool {
+		return strings.Contains(w.logs.String(), `msg="deliveries given back"`)
+	})
+	l.mysql.Refuse(false)
+	w.ended(dedup.Success, all...)
+	w.recovered(r)
+	w.quiet()
+	w.want("calls", s.callsOf(), once(all...))
+	w.want("attempts", w.attempts(all...), once(all...))
+}
+
+func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(30)
+	s := w.calling(consumer.CallOptions{Concurrency: 2, Timeout: time.Second})
+	s.answering(func(ctx context.Context, _ consumer.Message) error {
+		select { // each call takes its time
+		case <-time.After(400 * time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	all := keys("order", 30)
+	w.publish("{}", all...)
+	w.start()
+	w.ended(dedup.Success, all...)
+	w.quiet()
+	w.want("calls", s.callsOf(), once(all...))
+	w.want("attempts", w.attempts(all...), once(all...))
+	w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
+	if w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `from` = 0 AND `to` = 2") == 0 {
+		t.Error("nothing was un-claimed: the test did not meet what it is about")
+	}
+}
+
+func TestCallsHoldWithRedisWiped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{})
+	all := keys("order", 100)
+	w.publish("{}", all...)
+	w.start()
+	w.ended(dedup.Success, all...)
+	client, err := lock.OpenRedis(w.redisURL, lock.RedisOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.publish("{}", all...)
+	w.settled(200)
+	w.want("calls", s.callsOf(), once(all...))
+}

@@ -1,0 +1,54 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+)
+
+var errUnknownBooking = errors.New("nobody has this booking")
+
+// refundOnce refuses for good what no retry can cure. Any other error would be tried again.
+func refundOnce(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+	paid := tx.Exec("UPDATE booking SET refunded = 1 WHERE id = ? AND refunded = 0", m.Key)
+	if paid.Error == nil && paid.RowsAffected == 0 {
+		return consumer.Permanent(errUnknownBooking)
+	}
+	return paid.Error
+}
+
+// A message that can never be applied is dead-lettered at its first attempt, with its reason.
+func ExamplePermanent() {
+	servers := exampleServers() // a program of yours says os.Getenv where this says servers
+	defer servers.Close()
+	servers.Exec("CREATE TABLE booking (id VARCHAR(40) PRIMARY KEY, refunded INT NOT NULL)")
+	servers.Publish("bookings.refund", "booking-1", "{}")
+
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	c, err := consumer.Open(ctx, consumer.Config{
+		MySQLDSN: servers.MySQLDSN, AMQPURLs: []string{servers.AMQPURL}, Queue: "bookings.refund", Migrate: true,
+		Observe: func(e consumer.Ended) {
+			fmt.Println(e.Key, e.Outcome)
+			fmt.Println("reason:", e.Reason)
+			fmt.Println("cause:", e.Cause)
+			stop()
+		},
+	}, consumer.Each(refundOnce))
+	if err != nil {
+		log.Panic(err)
+	}
+	if err := c.Run(ctx); err != nil {
+		log.Panic(err)
+	}
+	// Output:
+	// booking-1 dead_lettered
+	// reason: permanent
+	// cause: nobody has this booking
+}

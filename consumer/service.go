@@ -1,0 +1,179 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+	"golang.org/x/sync/semaphore"
+)
+
+// service is what the function of [Calls] calls, as all lanes of the process know it: whether it is there, and how many
+// calls are on their way.
+type service struct {
+	f       func(context.Context, Message) error
+	o       CallOptions
+	slots   *semaphore.Weighted
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	health  *health
+	// succeeded counts the calls that the service has applied.
+	succeeded atomic.Uint64
+
+	mu      sync.Mutex
+	why     error         // of the last call that found it away; guarded by mu
+	changed chan struct{} // closed when the breaker has changed its state; guarded by mu
+}
+
+// awayAfter is how many calls in a row must find the service away before nothing is consumed.
+const awayAfter = 5
+
+// errNotCalled tells the breaker that a call was never made.
+var errNotCalled = errors.New("the call was not made")
+
+func newService(h *callHandler, cfg Config, health *health) *service {
+	s := &service{f: h.f, o: h.options(cfg), health: health, changed: make(chan struct{})}
+	s.slots = semaphore.NewWeighted(int64(s.o.Concurrency))
+	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Name: DependencyService, MaxRequests: 1, Timeout: s.o.ProbeAfter,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= awayAfter || s.refused() },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errNotCalled) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			s.turned(from, to)
+		},
+	})
+	return s
+}
+
+// refused reports whether the last call that found the service away says that a person must do something.
+func (s *service) refused() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return isCall(s.why, CallMisconfigured)
+}
+
+// turned is called by the breaker, which holds its own lock.
+func (s *service) turned(_, to gobreaker.State) {
+	s.mu.Lock()
+	why := s.why
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
+	switch to {
+	case gobreaker.StateOpen:
+		s.health.missing(context.Background(), DependencyService, fmt.Errorf("%w; one message asks again every %v", why,
+			s.o.ProbeAfter))
+	case gobreaker.StateClosed:
+		s.health.back(context.Background(), DependencyService)
+	}
+}
+
+// away reports whether the service was found away and has not answered since. Nil is no service at all.
+func (s *service) away() bool { return s != nil && s.breaker.State() != gobreaker.StateClosed }
+
+// ticket is the right to one call; whoever has one must end it.
+type ticket func(error)
+
+// admit lets calls be made: a nil ticket is leave for many of them, each of which asks for its own. When the service
+// was found away, one is given out at a time.
+func (s *service) admit() (probe ticket, ok bool) {
+	if !s.away() {
+		return nil, true
+	}
+	done, err := s.breaker.Allow()
+	return done, err == nil
+}
+
+// wait returns when the breaker has changed its state, or soon enough to ask again; false when quit is closed or ctx
+// ends.
+func (s *service) wait(ctx context.Context, quit <-chan struct{}) bool {
+	const askAgain = 100 * time.Millisecond // the breaker tells nobody that it is time for a probe
+	s.mu.Lock()
+	changed := s.changed
+	s.mu.Unlock()
+	soon := time.NewTimer(askAgain)
+	defer soon.Stop()
+	select {
+	case <-changed:
+	case <-soon.C:
+	case <-quit:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// called is what a call came to.
+type called struct {
+	kind CallMeaning
+	err  error
+	// after is when it may be made again.
+	after time.Duration
+}
+
+// call makes one call and tells the breaker of it.
+func (s *service) call(ctx context.Context, m Message, done ticket) called {
+	before := s.succeeded.Load()
+	over := fmt.Errorf("%w: over %v", errHandlerTimeout, s.o.Timeout)
+	bounded, cancel := context.WithTimeoutCause(ctx, s.o.Timeout, over)
+	defer cancel()
+	err := s.guarded(bounded, m)
+	out := s.explain(ctx, bounded, err)
+	switch out.kind {
+	case CallUnavailable, CallUnanswered, CallMisconfigured:
+		s.mu.Lock()
+		s.why = err
+		s.mu.Unlock()
+		done(err)
+	case callStopped:
+		done(errNotCalled)
+	default:
+		if out.kind == CallApplied {
+			s.succeeded.Add(1)
+		}
+		done(nil)
+	}
+	if out.kind == CallUnanswered && s.succeeded.Load() > before {
+		out.kind = CallFailed // it is this message's: others are answered
+	}
+	return out
+}
+
+// guarded turns a panic into an error.
+func (s *service) guarded(ctx context.Context, m Message) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	return s.f(ctx, m)
+}
+
+// explain sorts what a call has returned. What it has said for sure holds, although its time or the engine's is over.
+func (s *service) explain(ctx, bounded context.Context, err error) called {
+	what, after := CallMeans(err)
+	switch what {
+	case CallApplied, CallPermanent, CallLater:
+	case CallFailed:
+		if bounded.Err() != nil {
+			what, err = CallUnanswered, fmt.Errorf("%w; perhaps applied: %w", context.Cause(bounded), err)
+		}
+		fallthrough
+	default:
+		if ctx.Err() != nil {
+			what = callStopped
+		}
+	}
+	return called{what, err, after}
+}
+
+// isCall reports whether err says this of a call.
+func isCall(err error, kind CallMeaning) bool {
+	told, ok := errors.AsType[*callError](err)
+	return ok && told.kind == kind
+}

@@ -1,0 +1,40 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// Given a lane in the middle of an attempt, when another waits with a message that must be attempted alone, then that
+// one is not stuck, however long the attempt takes: whether it moves is for the clock of the other to say.
+func TestALaneThatWaitsForTheAttemptsOfOthersIsNotStill(t *testing.T) {
+	c := &Consumer{turns: newTurns(2)}
+	other := turn{worker: &worker{c: c, clock: &laneClock{}}}
+	if err := other.take(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	defer other.end()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("stop")
+	l := turn{worker: &worker{c: c, clock: &laneClock{}}}
+	l.clock.tick()
+	done := make(chan error)
+	go func() { done <- l.take(ctx, true) }()
+	late := time.After(10 * time.Second)
+	for l.clock.at.Load() != 0 {
+		select {
+		case <-late:
+			t.Error("it counts as still after 10s")
+			cancel(stop)
+			<-done
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	cancel(stop)
+	if err := <-done; !errors.Is(err, stop) {
+		t.Errorf("take = %v, want the cause of its context", err)
+	}
+}

@@ -1,0 +1,61 @@
+package consumer
+
+import (
+	"sync"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// suspects are messages whose statements were cut off because they took too long: the slow path gives them back
+// each time and must know them when they come again. They are known to this process alone, which only makes its
+// judgement later.
+type suspects struct {
+	mu  sync.Mutex
+	met map[dedup.Identity]suspect // guarded by mu
+}
+
+type suspect struct {
+	suspicion
+	backs int // how often it was given back
+}
+
+// maxSuspects bounds the memory for a database that is slow for everybody.
+const maxSuspects = 10_000
+
+// blamed takes in one more trouble of a message; see [suspicion]. Who is blamed is forgotten.
+func (s *suspects) blamed(k dedup.Identity, applied uint64) (times int, blamed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.met[k]
+	if blamed = one.blamed(applied); blamed {
+		delete(s.met, k)
+	} else {
+		s.keep(k, one)
+	}
+	return one.met, blamed
+}
+
+// back takes in that a message is given back, and says for which time.
+func (s *suspects) back(k dedup.Identity) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.met[k]
+	one.backs++
+	s.keep(k, one)
+	return one.backs
+}
+
+// keep remembers. The caller holds mu.
+func (s *suspects) keep(k dedup.Identity, one suspect) {
+	if s.met == nil || len(s.met) >= maxSuspects {
+		s.met = map[dedup.Identity]suspect{}
+	}
+	s.met[k] = one
+}
+
+// clear forgets a message that came to an end.
+func (s *suspects) clear(k dedup.Identity) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.met, k)
+}

@@ -1,0 +1,247 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// failedOnce leaves rows as an engine leaves them whose handler failed an hour ago: the next attempt is due, and
+// claimed.
+func (w *world) failedOnce(keys ...string) {
+	w.t.Helper()
+	for _, k := range keys {
+		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times,
+			consumer_timestamp, created_at)
+			VALUES (?, ?, ?, 2, 1, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag, k)
+	}
+}
+
+// costNothing checks that nothing which was waited for became an attempt or a letter.
+func (w *world) costNothing(fresh, failedOnce []string) {
+	w.t.Helper()
+	w.want("effects", w.effects(), once(append(append([]string{}, fresh...), failedOnce...)...))
+	for _, k := range fresh {
+		if row := w.row(k); row.Attempts != 1 {
+			w.t.Errorf("%s had %d attempts, want 1", k, row.Attempts)
+		}
+	}
+	for _, k := range failedOnce {
+		if row := w.row(k); row.Attempts != 2 {
+			w.t.Errorf("%s had %d attempts, want 2: the one that failed and the one that succeeded", k, row.Attempts)
+		}
+	}
+	if n := w.dead(); n != 0 {
+		w.t.Errorf("%d letters, want none", n)
+	}
+}
+
+// Given somebody who has the handler's table locked for longer than a lease, when messages come, fresh ones and claimed
+// ones, then they wait, the engine says why, and it has cost nothing.
+func TestATableLockCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		lock, then, unlock string
+		server             bool // locks all of it
+	}{
+		"LOCK TABLES WRITE":           {"LOCK TABLES effect WRITE", "", "UNLOCK TABLES", false},
+		"LOCK TABLES READ, as a dump": {"LOCK TABLES effect READ", "", "UNLOCK TABLES", false},
+		"of the log":                  {"LOCK TABLES consumer_log READ", "", "UNLOCK TABLES", false},
+		"ALTER behind a reader": {"SELECT COUNT(*) FROM effect", "ALTER TABLE effect ADD COLUMN n INT, ALGORITHM=COPY",
+			"COMMIT", false},
+		"FLUSH TABLES WITH READ LOCK": {"FLUSH TABLES WITH READ LOCK", "", "UNLOCK TABLES", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var own servers
+			if tc.server {
+				own.mysql = stack.OwnMySQL(t)
+			}
+			w := newWorldOn(t, own)
+			w.cfg.Lease, w.patience = 6*time.Second, time.Minute
+			fresh, claimed := keys("fresh", 8), keys("claimed", 3)
+			w.failedOnce(claimed...)
+			w.publish("{}", append(append([]string{}, fresh...), claimed...)...)
+			other := w.conn()
+			w.execOn(other, "BEGIN")
+			w.execOn(other, tc.lock)
+			altered := make(chan struct{})
+			go func() { // joined through altered
+				defer close(altered)
+				if tc.then != "" {
+					third := w.conn()
+					w.execOn(third, "SET SESSION lock_wait_timeout = 60")
+					w.execOn(third, tc.then)
+				}
+			}()
+			locked := time.Now()
+			r := w.start()
+			w.eventually("it says that it waits for locks", func() bool { return contendedWith(r) })
+			w.eventually("the lock outlives a lease", func() bool { return time.Since(locked) > 2*w.cfg.Lease })
+			if n := w.contentions(); n == 0 {
+				t.Error("the metric counts no contention")
+			}
+			w.execOn(other, tc.unlock)
+			await(t, altered, "the table is altered")
+			w.ended(dedup.Success, append(fresh, claimed...)...)
+			w.recovered(r)
+			w.quiet()
+			w.costNothing(fresh, claimed)
+		})
+	}
+}
+
+// contentions is how many waits in vain all engines have counted.
+func (w *world) contentions() (n int) {
+	w.t.Helper()
+	w.mu.Lock()
+	regs := slices.Clone(w.regs)
+	w.mu.Unlock()
+	for _, reg := range regs {
+		families, err := reg.Gather()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "rollbackd_contention_total" {
+				n += int(f.GetMetric()[0].GetCounter().GetValue())
+			}
+		}
+	}
+	return n
+}
+
+// Given row locks of others, each shorter than a lock wait, one behind the other in the way of one statement, when the
+// handler's time ends while it waits, then that is nobody's attempt.
+func TestManyShortRowLocksInOneStatementCostNoAttempt(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ fresh, claimed []string }{
+		"fresh":   {fresh: keys("fresh", 4)},
+		"claimed": {claimed: keys("claimed", 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg.Lanes, w.cfg.Lease, w.patience = 1, 6*time.Second, time.Minute
+			const rows = 20
+			w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
+			for i := range rows {
+				w.exec("INSERT INTO amount VALUES (?, 0)", i)
+			}
+			handle := w.handler
+			w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				if err := tx.Exec("UPDATE amount SET n = n + ?", len(msgs)).Error; err != nil {
+					return err
+				}
+				return handle.Handle(ctx, tx, msgs)
+			})
+			all := append(append([]string{}, tc.fresh...), tc.claimed...)
+			w.failedOnce(tc.claimed...)
+			w.publish("{}", all...)
+			var held []func()
+			for i := range rows {
+				other := w.conn()
+				w.execOn(other, "BEGIN")
+				w.execOn(other, fmt.Sprintf("UPDATE amount SET n = n + 100 WHERE sku = %d", i))
+				held = append(held, func() { w.execOn(other, "COMMIT") })
+			}
+			r := w.start()
+			for _, free := range held {
+				<-time.After(700 * time.Millisecond)
+				free()
+			}
+			w.ended(dedup.Success, all...)
+			w.recovered(r)
+			w.quiet()
+			w.costNothing(tc.fresh, tc.claimed)
+			if n := w.number(fmt.Sprintf("SELECT COUNT(*) FROM amount WHERE n = %d", 100+len(all))); n != rows {
+				t.Errorf("%d rows have all changes, want all %d", n, rows)
+			}
+		})
+	}
+}
+
+// Given the handler's table away and the log there, two engines without a lock, and a message sent twice, when that
+// lasts for several leases, then neither copy ever takes a live claim for a dead one: no attempt is spent, no
+// letter made.
+func TestAWaitOnAClaimDoesNotOutliveItsLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 1, 1 // so that each engine has a copy
+	w.cfg.Lease, w.redisURL, w.patience = 3*time.Second, "", time.Minute
+	w.failedOnce("key")
+	w.exec("RENAME TABLE effect TO gone")
+	first, second := w.start(), w.start()
+	w.publish("{}", "key")
+	w.publish("{}", "key")
+	w.eventually("one waits for the table", func() bool { return waitsFor(first, "mysql") || waitsFor(second, "mysql") })
+	w.eventually("the other has met its claim", func() bool { return w.outcomes()["in_progress"] > 0 })
+	away := time.Now()
+	w.eventually("the table is away for four leases", func() bool { return time.Since(away) > 4*w.cfg.Lease })
+	w.exec("RENAME TABLE gone TO effect")
+	w.ended(dedup.Success, "key")
+	w.recovered(first)
+	w.recovered(second)
+	w.quiet()
+	w.costNothing(nil, []string{"key"})
+	for _, e := range w.events("key") {
+		if e.From == dedup.Processing && e.To == dedup.Processing {
+			t.Errorf("attempt %d was a takeover: its claim had outlived its lease", e.Attempt)
+		}
+	}
+}
+
+// Given a message whose statement takes longer than a handler may, when it is alone with it, then that is no
+// attempt, and when others succeed meanwhile, three such times are. Its lane goes on, and the server is not left at
+// work on it.
+func TestASlowStatementNeverStallsItsLane(t *testing.T) {
+	t.Parallel()
+	w := newWorldOn(t, servers{mysql: stack.OwnMySQL(t)}) // another test's wait for a row would be a doubt
+	w.cfg.Lanes, w.patience = 1, 2*time.Minute
+	handle := w.handler
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		if slices.ContainsFunc(msgs, func(m consumer.Message) bool { return m.Key == "slow" }) {
+			if err := tx.Exec("SELECT SLEEP(600)").Error; err != nil {
+				return err
+			}
+		}
+		return handle.Handle(ctx, tx, msgs)
+	})
+	w.publish("{}", "slow")
+	w.start()
+	w.eventually("it came back four times", func() bool { return w.outcomes()["in_progress"] >= 4 })
+	if row := w.row("slow"); row.Attempts > 1 || row.Status == dedup.Dead || row.Remark != "" {
+		t.Errorf("alone, it is %v after %d attempts: %q; want no attempt", row.Status, row.Attempts, row.Remark)
+	}
+	var sent []string
+	w.eventually("it is a letter, while others succeed", func() bool {
+		key := fmt.Sprintf("order-%03d", len(sent))
+		w.publish("{}", key)
+		sent = append(sent, key)
+		w.ended(dedup.Success, key)
+		return w.row("slow").Status == dedup.Dead
+	})
+	row := w.row("slow")
+	if row.Attempts != w.cfg.MaxAttempts || !strings.Contains(row.Remark, "time ran out inside a statement") {
+		t.Errorf("dead after %d attempts: %q; want %d, and why", row.Attempts, row.Remark, w.cfg.MaxAttempts)
+	}
+	w.want("effects", w.effects(), once(sent...))
+	w.eventually("the server is at work on none of them", func() bool {
+		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info = 'SELECT "+
+			"SLEEP(600)'") == 0
+	})
+}
+
+// contendedWith reports whether the engine says that it waits for locks of others.
+func contendedWith(r *running) bool {
+	return slices.ContainsFunc(r.State().Degraded, func(s string) bool { return strings.HasPrefix(s, "contention: ") })
+}
