@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
 // BenchmarkReplay is the time of one whole replay of 10,000 letters at full speed, beginning and end included.
@@ -13,7 +13,7 @@ func BenchmarkReplay(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		w := newWorldOf(b)
-		w.deadMany(wire.ReasonExhausted, n)
+		w.deadMany(dedup.ReasonExhausted, n)
 		b.StartTimer()
 		if res := w.replay(all, deadletter.ReplayOptions{}); res.Replayed != n {
 			b.Fatalf("%+v; want %d replayed", res, n)

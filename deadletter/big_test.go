@@ -10,7 +10,6 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // bigEnv asks for the size that the issue names; without it the test is as large as fits into an ordinary run.
@@ -25,7 +24,7 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 		n = 200_000
 	}
 	w := newWorld(t)
-	w.deadMany(wire.ReasonExhausted, n)
+	w.deadMany(dedup.ReasonExhausted, n)
 	keys := names("k", n)
 	var chosen []string
 	for i := range 12 {
@@ -46,7 +45,8 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 		return "fewer", w.broker.Depth(rabbit.DeadQueue(w.queue)) == n-len(chosen)
 	})
 	var reopened, dead int
-	if err := w.db.QueryRowContext(t.Context(), "SELECT SUM(consumer_status = 2 AND replays > 0), SUM(consumer_status = 3 AND replays = 0) FROM consumer_log").Scan(&reopened, &dead); err != nil {
+	if err := w.db.QueryRowContext(t.Context(), "SELECT SUM(consumer_status = 2 AND replays > 0), SUM(consumer_status = "+
+		"3 AND replays = 0) FROM consumer_log").Scan(&reopened, &dead); err != nil {
 		t.Fatal(err)
 	}
 	if reopened != len(chosen) || dead != n-len(chosen) {
@@ -63,7 +63,8 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 func (w *world) killedReplay(keys []string) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), os.Args[0], "-test.run=^TestChildThatReplays$")
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.dsn, w.amqpURL, w.queue, strings.Join(keys, ",")}, "\n"))
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.dsn, w.amqpURL, w.queue, strings.Join(keys, ",")},
+		"\n"))
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
@@ -71,7 +72,8 @@ func (w *world) killedReplay(keys []string) {
 	defer tick.Stop()
 	for deadline := time.Now().Add(time.Minute); ; {
 		var reopened int
-		if err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2").Scan(&reopened); err != nil {
+		if err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2").Scan(
+			&reopened); err != nil {
 			w.t.Error(err)
 		}
 		if reopened >= 3 || w.t.Failed() || time.Now().After(deadline) {

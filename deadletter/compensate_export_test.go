@@ -8,5 +8,5 @@ func (l *Letters) ReplayDue(ctx context.Context, o CompensateOptions) (Result, b
 	if err != nil {
 		return Result{}, false, err
 	}
-	return l.newReplayer(o).replay(ctx)
+	return newReplayer(l, o).replay(ctx)
 }

@@ -8,22 +8,21 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 	w := newWorld(t)
-	for _, reason := range wire.Reasons() {
+	for _, reason := range dedup.Reasons() {
 		w.dead(reason, names(string(reason), 3)...)
 	}
-	w.engine().Store(true)
+	w.cured()
 	w.compensate(deadletter.CompensateOptions{After: time.Second})
 	w.wantEffects(9)
 	w.wantStatus(dedup.Success, 1, 9)
 	w.wantQueues(0, 12)
 	w.wantStatus(dedup.Dead, 0, 12)
-	for _, reason := range []wire.Reason{wire.ReasonExhausted, wire.ReasonCrashed, wire.ReasonDeliveryLimit} {
+	for _, reason := range []dedup.Reason{dedup.ReasonExhausted, dedup.ReasonCrashed, dedup.ReasonDeliveryLimit} {
 		key := names(string(reason), 1)[0]
 		events, err := w.records.Events(t.Context(), identity(key))
 		if err != nil || len(events) < 2 {
@@ -37,10 +36,11 @@ func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 
 func TestALetterInItsCoolDownStays(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, "young", "old", "twice replayed")
+	w.dead(dedup.ReasonExhausted, "young", "old", "twice replayed")
 	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'twice replayed'")
 	age := func(key string, d time.Duration) {
-		w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? SECOND WHERE msg_key = ?", int(d.Seconds()), key)
+		w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? SECOND WHERE msg_key = ?",
+			int(d.Seconds()), key)
 	}
 	age("old", 61*time.Minute)
 	age("twice replayed", 3*time.Hour+55*time.Minute)
@@ -56,7 +56,7 @@ func TestALetterInItsCoolDownStays(t *testing.T) {
 func TestALetterThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.most = 3
-	w.dead(wire.ReasonExhausted, "k")
+	w.dead(dedup.ReasonExhausted, "k")
 	w.exec("UPDATE consumer_log SET replays = 3")
 	w.moveBack(time.Hour)
 	w.compensate(deadletter.CompensateOptions{After: time.Second})
@@ -65,7 +65,9 @@ func TestALetterThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
 		return remark, strings.HasPrefix(remark, "parked")
 	})
 	w.wantQueues(0, 1)
-	if n, err := w.records.CountDue(t.Context(), group, dedup.Cooling{Reasons: []string{"exhausted"}, After: time.Second, Most: time.Hour, MaxReplays: 3}, 10); err != nil || n != 0 {
+	if n, err := w.records.CountDue(t.Context(), group, dedup.Cooling{
+		Reasons: []dedup.Reason{"exhausted"}, After: time.Second, Most: time.Hour, MaxReplays: 3,
+	}, 10); err != nil || n != 0 {
 		t.Errorf("%d are due (%v), want a parked letter to be left alone", n, err)
 	}
 }
@@ -73,8 +75,8 @@ func TestALetterThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
 func TestTwoCompensationsAtOnceHaveOneEffectEach(t *testing.T) {
 	w := newWorld(t)
 	const n = 120
-	w.dead(wire.ReasonCrashed, names("k", n)...)
-	w.engine().Store(true)
+	w.dead(dedup.ReasonCrashed, names("k", n)...)
+	w.cured()
 	for range 2 {
 		w.compensate(deadletter.CompensateOptions{After: time.Second, Limit: n / 3, Per: time.Second})
 	}
@@ -86,14 +88,14 @@ func TestTwoCompensationsAtOnceHaveOneEffectEach(t *testing.T) {
 func TestCompensationWaitsForServersThatAreAway(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
-	w.dead(wire.ReasonExhausted, "k")
+	w.dead(dedup.ReasonExhausted, "k")
 	w.moveBack(time.Hour)
 	mysql, broker := stack.Proxy(t, stack.Addr(t, w.dsn)), stack.Proxy(t, stack.Addr(t, w.amqpURL))
 	mysql.Refuse(true)
 	broker.Refuse(true)
 	w.dsn, w.amqpURL = mysql.Through(w.dsn), broker.Through(w.amqpURL)
 	told := new(listener)
-	w.compensate(deadletter.CompensateOptions{After: time.Second, Per: time.Second, Tell: told})
+	w.compensate(deadletter.CompensateOptions{After: time.Second, Per: time.Second, Notifier: told})
 	mysql.Refuse(false)
 	w.wantTold(told, "k")
 	broker.Refuse(false)
@@ -102,7 +104,7 @@ func TestCompensationWaitsForServersThatAreAway(t *testing.T) {
 
 func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, "k")
+	w.dead(dedup.ReasonPermanent, "k")
 	w.moveBack(time.Hour)
 	w.broker.Delete(rabbit.DeadQueue(w.queue))
 	if res := w.replayDue(time.Second); res.Found != 0 {
@@ -113,7 +115,7 @@ func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
 // A daemon that drains waits for letters in hand, but not as long as a person would.
 func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, "k")
+	w.dead(dedup.ReasonExhausted, "k")
 	w.moveBack(time.Hour)
 	// given a reopen that waits for a lock, and an answer to it that never comes
 	tx, err := w.db.BeginTx(t.Context(), nil)
@@ -129,7 +131,8 @@ func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 	stop := w.compensate(deadletter.CompensateOptions{After: time.Second})
 	w.eventually("the reopen waits", func() (string, bool) {
 		var n int
-		err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'UPDATE `consumer_log`%'").Scan(&n)
+		err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
+			"DATABASE() AND info LIKE 'UPDATE `consumer_log`%'").Scan(&n)
 		return "", err == nil && n > 0
 	})
 	proxy.Hold(true)

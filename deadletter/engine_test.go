@@ -3,6 +3,7 @@ package deadletter_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -14,20 +15,34 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// engine runs the daemon's engine on the world until the test ends. Its handler refuses everything for good until cured.
+// engine runs the daemon's engine on the world until the test ends. Its handler refuses everything for good until
+// cured.
 func (w *world) engine() (cured *atomic.Bool) {
 	w.t.Helper()
 	cured = new(atomic.Bool)
+	w.engineThat(cured)
+	return cured
+}
+
+// cured runs an engine whose handler refuses nothing from the start.
+func (w *world) cured() {
+	w.t.Helper()
+	cured := new(atomic.Bool)
+	cured.Store(true)
+	w.engineThat(cured)
+}
+
+func (w *world) engineThat(cured *atomic.Bool) {
+	w.t.Helper()
 	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL) ENGINE=InnoDB")
 	handler := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 		var blamed []consumer.BlamedMessage
 		for i, m := range msgs {
 			if !cured.Load() {
 				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("shelf is locked"))})
-			} else if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k) VALUES (?)", m.Name).Error; err != nil {
+			} else if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k) VALUES (?)", m.Key).Error; err != nil {
 				return err
 			}
 		}
@@ -41,26 +56,32 @@ func (w *world) engine() (cured *atomic.Bool) {
 		Group: group, Exchange: w.topology().Exchange, Queue: w.queue, RoutingKeys: []string{tag}, KeyFrom: keyFrom,
 		MaxAttempts: 3, RetryDelays: delays, Lanes: 2, BatchSize: 50, BatchLinger: 2 * time.Millisecond, Prefetch: 100,
 		Lease: lease, HandlerTimeout: 4 * time.Second, DrainTimeout: 10 * time.Second,
-	}, handler, consumer.Options{AMQPURLs: []string{w.broker.URL}, DB: db, Records: w.log(db), Logger: slog.New(slog.DiscardHandler)})
+		AMQPURLs: []string{w.broker.URL}, Logger: slog.New(slog.DiscardHandler),
+		MaxDead: consumer.Off, WithoutKeeper: true,
+	}, handler, consumer.Options{DB: db})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
+	w.eventually("the engine consumes", func() (string, bool) { // else a replay finds nobody
+		s := c.State()
+		return fmt.Sprintf("%+v", s), s.Consuming
+	})
 	w.t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
 			w.t.Errorf("Run = %v, want a clean drain", err)
 		}
 	})
-	return cured
 }
 
 // effects counts the rows of effect, and the different keys in it.
 func (w *world) effects() (all, different int) {
 	w.t.Helper()
-	if err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*), COUNT(DISTINCT k) FROM effect").Scan(&all, &different); err != nil {
+	if err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*), COUNT(DISTINCT k) FROM effect").Scan(&all,
+		&different); err != nil {
 		w.t.Fatal(err)
 	}
 	return all, different
@@ -80,7 +101,7 @@ func (w *world) wantEffects(n int) {
 func TestALetterThatComesBackIsNotTakenAgain(t *testing.T) {
 	w := newWorld(t)
 	const n = 500
-	w.dead(wire.ReasonPermanent, names("k", n)...)
+	w.dead(dedup.ReasonPermanent, names("k", n)...)
 	// given a daemon whose handler still refuses everything
 	cured := w.engine()
 	res := w.replay(all, deadletter.ReplayOptions{})
@@ -102,14 +123,15 @@ func (w *world) wantStatus(status dedup.Status, replays, n int) {
 	w.t.Helper()
 	w.eventually("rows "+status.String(), func() (string, bool) {
 		var have int
-		err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ? AND replays = ?", int(status), replays).Scan(&have)
+		err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ? AND "+
+			"replays = ?", int(status), replays).Scan(&have)
 		return "", err == nil && have == n
 	})
 }
 
 func TestALetterMovedByHandAfterAReplayIsProcessed(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, "k")
+	w.dead(dedup.ReasonPermanent, "k")
 	cured := w.engine()
 	w.replay(all, deadletter.ReplayOptions{}) // in vain
 	w.wantStatus(dedup.Dead, 1, 1)
@@ -124,11 +146,11 @@ func TestALetterMovedByHandAfterAReplayIsProcessed(t *testing.T) {
 func TestEveryLetterHasOneEffectWhateverIsReplayed(t *testing.T) {
 	w := newWorld(t)
 	const n = 400
-	w.dead(wire.ReasonExhausted, names("k", n)...)
+	w.dead(dedup.ReasonExhausted, names("k", n)...)
 	for _, key := range names("k", 60) { // as crashes between letter and row leave them
 		w.letter(key)
 	}
-	w.engine().Store(true)
+	w.cured()
 	results := make(chan error, 3)
 	for i := range 3 {
 		letters := w.letters()

@@ -8,8 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func isCommit(b []byte) bool { return bytes.HasSuffix(b, []byte("COMMIT")) }
@@ -21,7 +20,7 @@ func TestAReopenWhoseAnswerIsLostIsRecognised(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.dead(wire.ReasonExhausted, "k")
+			w.dead(dedup.ReasonExhausted, "k")
 			proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 			w.dsn = proxy.Through(w.dsn)
 			sprung := arm(proxy)
@@ -37,7 +36,7 @@ func TestAReopenWhoseAnswerIsLostIsRecognised(t *testing.T) {
 
 func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 3)...)
+	w.dead(dedup.ReasonExhausted, names("k", 3)...)
 	direct := w.dsn
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	w.dsn = proxy.Through(w.dsn)
@@ -48,7 +47,8 @@ func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 	}
 	sprung := proxy.DropReply(isCommit)
 	proxy.Refuse(true)
-	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"k-00001"}}, deadletter.ReplayOptions{By: "tester"})
+	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"k-00001"}},
+		deadletter.ReplayOptions{By: "tester"})
 	if err == nil {
 		t.Error("Replay did not say that the database is gone")
 	}
@@ -71,7 +71,7 @@ func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 	w := newWorld(t)
 	const n = 600
-	w.dead(wire.ReasonExhausted, names("k", n)...)
+	w.dead(dedup.ReasonExhausted, names("k", n)...)
 	windows := 0
 	w.hook = func(p deadletter.Point) error {
 		if p == deadletter.PointReopened {
@@ -100,13 +100,14 @@ func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 		seen[d.MessageId] = true
 	}
 	if len(seen) != n {
-		t.Errorf("%d different messages are in the main queue, want %d; %d and then %d replayed", len(seen), n, res.Replayed, again.Replayed)
+		t.Errorf("%d different messages are in the main queue, want %d; %d and then %d replayed", len(seen), n, res.Replayed,
+			again.Replayed)
 	}
 }
 
 func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 400)...)
+	w.dead(dedup.ReasonExhausted, names("k", 400)...)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	w.dsn = proxy.Through(w.dsn)
 	cut := false

@@ -13,11 +13,11 @@ import (
 )
 
 // filed makes the letter and the row of a message that is dead under this identity.
-func (w *world) filed(d rabbit.Delivery, id wire.Identity, reason wire.Reason) {
+func (w *world) filed(d rabbit.Delivery, id wire.Identified, reason dedup.Reason) {
 	w.t.Helper()
 	w.put(d, id, wire.CopyOptions{Reason: reason})
-	row := dedup.Row{Key: id.Key, Version: dedup.Version{Status: dedup.Absent}}
-	if err := w.records.Dead(w.t.Context(), row, entry(id, d), string(reason), "see remark"); err != nil {
+	row := dedup.Row{Identity: id.Identity, Version: dedup.Version{Status: dedup.Absent}}
+	if err := w.records.Dead(w.t.Context(), row, entry(id, d), reason, "see remark"); err != nil {
 		w.t.Fatal(err)
 	}
 	w.moveBack(time.Second)
@@ -29,12 +29,12 @@ func TestAConflictIsReplayedUnderItsOwnRow(t *testing.T) {
 	w.inState("k", dedup.Success)
 	d := message("k", `{"other":1}`)
 	conflict, _ := wire.Conflict(w.identify(d), d.Body)
-	w.filed(d, conflict, wire.ReasonConflict)
+	w.filed(d, conflict, dedup.ReasonConflict)
 	// when it is chosen by the key that dlq list shows
-	res := w.replay(deadletter.Filter{Keys: []string{conflict.Key.Name}}, deadletter.ReplayOptions{})
+	res := w.replay(deadletter.Filter{Keys: []string{conflict.Identity.Key}}, deadletter.ReplayOptions{})
 	// then the conflict's row is reopened, and the applied one is not touched
 	w.wantQueues(1, 0)
-	if row := w.rowOf(conflict.Key); row.Status != dedup.Failed || row.Replays != 1 {
+	if row := w.rowOf(conflict.Identity); row.Status != dedup.Failed || row.Replays != 1 {
 		t.Errorf("row of the conflict = %v after %d replays, want failed after 1", row.Status, row.Replays)
 	}
 	if row := w.row("k"); row.Status != dedup.Success || row.Replays != 0 {
@@ -49,7 +49,7 @@ func TestAConflictWhoseOtherRowIsGoneWantsForce(t *testing.T) {
 	w := newWorld(t)
 	d := message("k", `{"other":1}`)
 	conflict, _ := wire.Conflict(w.identify(d), d.Body)
-	w.filed(d, conflict, wire.ReasonConflict)
+	w.filed(d, conflict, dedup.ReasonConflict)
 	res := w.replay(all, deadletter.ReplayOptions{})
 	w.wantQueues(0, 1)
 	if len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyKeyTaken {
@@ -60,14 +60,15 @@ func TestAConflictWhoseOtherRowIsGoneWantsForce(t *testing.T) {
 	if row := w.row("k"); row.Status != dedup.Failed || row.Replays != 1 {
 		t.Errorf("row = %v after %d replays, want it reopened under its own key", row.Status, row.Replays)
 	}
-	w.wantReplacedBy(conflict.Key, "k")
+	w.wantReplacedBy(conflict.Identity, "k")
 }
 
 // wantReplacedBy wants the row of a former identity ended in favour of another.
-func (w *world) wantReplacedBy(former dedup.Key, name string) {
+func (w *world) wantReplacedBy(former dedup.Identity, name string) {
 	w.t.Helper()
 	row := w.rowOf(former)
-	if want := "replayed as " + identity(name).String(); row.Status != dedup.Discarded || !strings.Contains(row.Remark, want) {
+	if want := "replayed as " + identity(name).String(); row.Status != dedup.Discarded ||
+		!strings.Contains(row.Remark, want) {
 		w.t.Errorf("former row = %v, %q; want discarded, %q", row.Status, row.Remark, want)
 	}
 }
@@ -76,8 +77,10 @@ func TestALetterOfADiscardedConflictIsStale(t *testing.T) {
 	w := newWorld(t)
 	d := message("k", `{"other":1}`)
 	conflict, _ := wire.Conflict(w.identify(d), d.Body)
-	w.put(d, conflict, wire.CopyOptions{Reason: wire.ReasonConflict})
-	if err := w.records.Discard(t.Context(), dedup.Row{Key: conflict.Key, Version: dedup.Version{Status: dedup.Absent}}, entry(conflict, d), "ann", "wrong"); err != nil {
+	w.put(d, conflict, wire.CopyOptions{Reason: dedup.ReasonConflict})
+	if err := w.records.Discard(t.Context(), dedup.Row{Identity: conflict.Identity,
+		Version: dedup.Version{Status: dedup.Absent}},
+		entry(conflict, d), "ann", "wrong"); err != nil {
 		t.Fatal(err)
 	}
 	if res := w.replay(all, deadletter.ReplayOptions{Force: true}); res.Stale != 1 {
@@ -96,23 +99,28 @@ func TestTwoBodiesUnderOneKeyAreTwoMessages(t *testing.T) {
 	w.wantQueues(2, 0)
 	d := message("k", `{"a":2}`)
 	conflict, _ := wire.Conflict(w.identify(d), d.Body)
-	if res.Replayed != 2 || w.row("k").Replays != 1 || w.rowOf(conflict.Key).Replays != 1 {
+	if res.Replayed != 2 || w.row("k").Replays != 1 || w.rowOf(conflict.Identity).Replays != 1 {
 		t.Errorf("%+v; want the first under the key and the second under its conflict", res)
 	}
 }
 
 func TestACorrectedKeyFromGivesALetterItsIdentity(t *testing.T) {
 	for name, d := range map[string]rabbit.Delivery{
-		"a header that is no text": {Message: rabbit.Message{Body: []byte(`{"order_sn":"k"}`), Headers: rabbit.Table{"x-message-key": true}}, RoutingKey: tag},
-		"an empty message id":      {Message: rabbit.Message{Body: []byte(`{"order_sn":"k"}`), MessageID: "a\x01b"}, RoutingKey: tag},
+		"a header that is no text": {
+			Message:    rabbit.Message{Body: []byte(`{"order_sn":"k"}`), Headers: rabbit.Table{"x-message-key": true}},
+			RoutingKey: tag,
+		},
+		"an empty message id": {
+			Message: rabbit.Message{Body: []byte(`{"order_sn":"k"}`), MessageID: "a\x01b"}, RoutingKey: tag,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			id, err := wire.Identify(group, w.sources, w.queue, d)
 			if _, filed := errors.AsType[*wire.FiledError](err); !filed {
-				t.Fatalf("the message is identified as %v", id.Key)
+				t.Fatalf("the message is identified as %v", id.Identity)
 			}
-			w.filed(d, id, wire.ReasonUnidentified)
+			w.filed(d, id, dedup.ReasonUnidentified)
 			// when it is replayed as it was: it stays what it is
 			w.replay(all, deadletter.ReplayOptions{DryRun: true})
 			// when KEY_FROM is corrected
@@ -124,11 +132,12 @@ func TestACorrectedKeyFromGivesALetterItsIdentity(t *testing.T) {
 				}
 				return nil
 			}
-			if _, err := w.letters().Replay(t.Context(), deadletter.Filter{Tag: wire.TagUnidentified}, deadletter.ReplayOptions{By: "ann"}); !errors.Is(err, killed) {
+			if _, err := w.letters().Replay(t.Context(), deadletter.Filter{Tag: wire.TagUnidentified},
+				deadletter.ReplayOptions{By: "ann"}); !errors.Is(err, killed) {
 				t.Fatal(err)
 			}
 			w.wantQueues(1, 1)
-			if row := w.rowOf(id.Key); row.Status != dedup.Dead {
+			if row := w.rowOf(id.Identity); row.Status != dedup.Dead {
 				t.Fatalf("the former row is %v before the letter is gone, want dead", row.Status)
 			}
 			w.hook = nil
@@ -138,7 +147,7 @@ func TestACorrectedKeyFromGivesALetterItsIdentity(t *testing.T) {
 			if row := w.row("k"); row.Status != dedup.Failed || row.Replays != 2 || res.ByReason["unidentified"] != 1 {
 				t.Errorf("row = %v after %d replays, by reason %v", row.Status, row.Replays, res.ByReason)
 			}
-			w.wantReplacedBy(id.Key, "k")
+			w.wantReplacedBy(id.Identity, "k")
 		})
 	}
 }
@@ -147,10 +156,10 @@ func TestAnUnidentifiedLetterIsReplayedAsWhatItIs(t *testing.T) {
 	w := newWorld(t)
 	d := rabbit.Delivery{Message: rabbit.Message{Body: []byte("{}"), Type: "rollbackd.forged"}, RoutingKey: tag}
 	id := w.identify(d)
-	w.filed(d, id, wire.ReasonUnidentified)
+	w.filed(d, id, dedup.ReasonUnidentified)
 	w.replay(all, deadletter.ReplayOptions{})
 	w.wantQueues(1, 0)
-	if row := w.rowOf(id.Key); row.Status != dedup.Failed || row.Replays != 1 {
+	if row := w.rowOf(id.Identity); row.Status != dedup.Failed || row.Replays != 1 {
 		t.Errorf("row = %v after %d replays, want failed after 1", row.Status, row.Replays)
 	}
 }

@@ -17,21 +17,21 @@ type Options struct {
 	Records *dedup.Log
 	// AMQPURLs are tried in turn. List needs none.
 	AMQPURLs []string
+	// CurrentAMQPURLs, if set, is asked before each connection in place of AMQPURLs: their passwords may have changed.
+	CurrentAMQPURLs func() []string
 	// Name is shown beside the connections on the management page.
 	Name string
 	// Group, Queue and KeyFrom are those of the daemon: they make a message's identity.
 	Group, Queue, KeyFrom string
 	// Retention is how long the log keeps success rows; 0: for ever.
 	Retention time.Duration
-	// MaxReplays parks a dead letter whose row was reopened so often: it stays until somebody forces it. 0: none is parked.
+	// MaxReplays parks a dead letter whose row was reopened so often: it stays until somebody forces it. 0: none is
+	// parked.
 	MaxReplays int
-
-	// Hook, if set, is called after each durable step, with the steps named by the Point constants; an error ends the run
-	// there as a kill would. Tests use it; production leaves it nil.
-	Hook func(Point) error
 }
 
-// ErrBroker matches every error that came from RabbitMQ; the others came from the database, or from the caller's context.
+// ErrBroker matches every error that came from RabbitMQ; the others came from the database, or from the caller's
+// context.
 var ErrBroker = errors.New("RabbitMQ cannot be used")
 
 // brokerFault marks an error as ErrBroker without a word more.
@@ -43,23 +43,33 @@ func (e brokerFault) Unwrap() error { return e.error }
 // Is reports that it came from RabbitMQ.
 func (brokerFault) Is(target error) bool { return target == ErrBroker }
 
-// Point names a durable step of a run.
-type Point string
+func brokerError(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return brokerFault{err}
+}
+
+// point names a durable step of a run.
+type point string
 
 // The points, in their order.
 const (
-	PointReopened  Point = "reopened"  // the rows of a window are reopened, nothing is published
-	PointPublished Point = "published" // their messages are confirmed in the main queue, no letter is acked
-	PointDiscarded Point = "discarded" // the rows of a window say discarded, no letter is acked
-	PointAcked     Point = "acked"     // the acks of the window are sent
+	pointReopened  point = "reopened"  // the rows of a window are reopened, nothing is published
+	pointPublished point = "published" // their messages are confirmed in the main queue, no letter is acked
+	pointDiscarded point = "discarded" // the rows of a window say discarded, no letter is acked
+	pointAcked     point = "acked"     // the acks of the window are sent
 )
 
 // Letters are the dead letters of one group and queue. Safe for many goroutines; each Replay or Discard opens its own
 // connections.
 type Letters struct {
-	o       Options
-	keyFrom []wire.KeySource
-	hold    time.Duration // how long a pass through the queue may hold letters
+	o    Options
+	find finder
+
+	// Tests change these.
+	hold time.Duration     // how long a pass through the queue may hold letters
+	hook func(point) error // called after each durable step; an error ends the run there as a kill would
 }
 
 // New checks o. It touches no server.
@@ -84,30 +94,28 @@ func New(o Options) (*Letters, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
-	return &Letters{o: o, keyFrom: sources, hold: holdTime}, nil
+	return &Letters{
+		o: o, hold: holdTime, hook: func(point) error { return nil },
+		find: finder{records: o.Records, group: o.Group, queue: o.Queue, keyFrom: sources},
+	}, nil
 }
 
 // Queue is the dead-letter queue's name.
 func (l *Letters) Queue() string { return rabbit.DeadQueue(l.o.Queue) }
 
-// retention is how long after its end an identity is certainly remembered; 0: for ever. A person may have deleted younger rows
-// than the settings say, and the settings may have been others.
-func (l *Letters) retention(ctx context.Context) (time.Duration, error) {
-	remembers, err := l.o.Records.Remembers(ctx, l.o.Group)
-	if err != nil || remembers == 0 {
-		return l.o.Retention, err
+// remembers is how long after its end an identity is certainly remembered; 0: for ever. A person may have deleted
+// younger rows than the settings say, and the settings may have been others.
+func (o Options) remembers(ctx context.Context) (time.Duration, error) {
+	kept, err := o.Records.Remembers(ctx, o.Group)
+	if err != nil || kept == 0 {
+		return o.Retention, err
 	}
-	if l.o.Retention == 0 {
-		return remembers, nil
+	if o.Retention == 0 {
+		return kept, nil
 	}
-	return min(l.o.Retention, remembers), nil
+	return min(o.Retention, kept), nil
 }
 
-func (l *Letters) amqp() rabbit.Config { return rabbit.Config{URLs: l.o.AMQPURLs, Name: l.o.Name} }
-
-func (l *Letters) at(p Point) error {
-	if l.o.Hook == nil {
-		return nil
-	}
-	return l.o.Hook(p)
+func (o Options) amqp() rabbit.Config {
+	return rabbit.Config{URLs: o.AMQPURLs, Current: o.CurrentAMQPURLs, Name: o.Name}
 }

@@ -2,13 +2,11 @@ package deadletter
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"time"
 
@@ -17,13 +15,13 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// Line is a dead letter in an export, one JSON object a line. Its properties and headers are those that the letter has in the
-// dead-letter queue, in the form of the column properties. The names are stable.
+// Line is a dead letter in an export, one JSON object a line. Its properties and headers are those that the letter has
+// in the dead-letter queue, in the form of the column properties. The names are stable.
 type Line struct {
 	Group      string          `json:"group"`
 	Tag        string          `json:"tag"`
 	Key        string          `json:"key"`
-	Reason     string          `json:"reason"`
+	Reason     dedup.Reason    `json:"reason"`
 	Remark     string          `json:"remark"`
 	Replays    int             `json:"replays"`
 	DeadAt     time.Time       `json:"dead_at"`
@@ -37,26 +35,6 @@ type Line struct {
 
 // maxLine is the longest line that is read: body and properties of the largest letter, with room for spaces.
 const maxLine = 2 << 20
-
-// Message is the letter as it stands in the dead-letter queue.
-func (ln Line) Message() (rabbit.Delivery, error) {
-	fields := map[string]json.RawMessage{}
-	if len(ln.Properties) > 0 {
-		if err := json.Unmarshal(ln.Properties, &fields); err != nil {
-			return rabbit.Delivery{}, fmt.Errorf("its properties are no JSON object: %w", err)
-		}
-	}
-	if len(ln.Headers) > 0 && !bytes.Equal(ln.Headers, []byte("null")) {
-		fields["headers"] = ln.Headers
-	}
-	joined, err := json.Marshal(fields)
-	if err != nil {
-		return rabbit.Delivery{}, err
-	}
-	d, err := wire.UnmarshalProperties(joined)
-	d.Body = ln.Body
-	return d, err
-}
 
 // ParseLine reads one line of an export. Its errors say what is wrong with it.
 func ParseLine(text []byte) (Line, error) {
@@ -76,9 +54,9 @@ func ParseLine(text []byte) (Line, error) {
 }
 
 // line is a row as an export writes it.
-func (l *Letters) line(row dedup.Row) (Line, error) {
+func (f *finder) line(row dedup.Row) (Line, error) {
 	ln := Line{
-		Group: row.Group, Tag: row.Tag, Key: row.Name, Reason: row.Reason, Remark: row.Remark, Replays: row.Replays,
+		Group: row.Group, Tag: row.Tag, Key: row.Key, Reason: row.Reason, Remark: row.Remark, Replays: row.Replays,
 		DeadAt: row.DeadAt, BodyHash: hex.EncodeToString(row.BodyHash), Body: row.Body,
 	}
 	sum := sha256.Sum256(row.Body)
@@ -89,14 +67,16 @@ func (l *Letters) line(row dedup.Row) (Line, error) {
 	}
 	ln.HeadersCut = err != nil || isCut(row.Properties)
 	kept.Body = row.Body
-	id, _ := wire.Identify(l.o.Group, l.keyFrom, l.o.Queue, kept) // for the header that a copy must keep
-	letter := rabbit.Delivery{Exchange: kept.Exchange, RoutingKey: kept.RoutingKey, Message: wire.Copy(kept, l.o.Queue, wire.CopyOptions{
-		Identity: id, Attempt: row.Attempts, Replays: row.Replays, Error: row.Remark, Reason: wire.Reason(row.Reason), DeadAt: row.DeadAt, FirstFailedAt: row.CreatedAt,
-	})}
+	id, _ := f.identify(kept) // for the header that a copy must keep
+	letter := rabbit.Delivery{Exchange: kept.Exchange, RoutingKey: kept.RoutingKey, Message: wire.Copy(kept, f.queue,
+		wire.CopyOptions{
+			Identity: id, Attempt: row.Attempts, Replays: row.Replays, Error: row.Remark, Reason: dedup.Reason(row.Reason),
+			DeadAt: row.DeadAt, FirstFailedAt: row.CreatedAt,
+		})}
 	fields := map[string]json.RawMessage{}
 	text := wire.MarshalProperties(letter)
 	if err := json.Unmarshal(text, &fields); err != nil {
-		return ln, fmt.Errorf("write the properties of %v: %w", row.Key, err)
+		return ln, fmt.Errorf("write the properties of %v: %w", row.Identity, err)
 	}
 	ln.HeadersCut = ln.HeadersCut || isCut(text)
 	ln.Headers = fields["headers"]
@@ -110,42 +90,4 @@ func isCut(properties []byte) bool {
 		Cut bool `json:"cut"`
 	}
 	return json.Unmarshal(properties, &mark) == nil && mark.Cut
-}
-
-// exportPage is how many letters are in memory at a time: at most 32 MiB.
-const exportPage = 100
-
-// Export writes the letters that f chooses to w, the latest first, as lines of NDJSON, and says how many. It reads the
-// consumer log page by page and never touches the queue. A letter that dies or ends meanwhile may be missing.
-func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (n int, err error) {
-	q := l.query(f)
-	q.Bodies = true
-	for {
-		q.Limit = exportPage
-		if f.Limit > 0 {
-			q.Limit = min(q.Limit, f.Limit-n)
-		}
-		rows, next, err := l.o.Records.List(ctx, q)
-		if err != nil {
-			return n, fmt.Errorf("export dead letters: %w", err)
-		}
-		for _, row := range rows {
-			ln, err := l.line(row)
-			if err != nil {
-				return n, fmt.Errorf("export dead letters: %w", err)
-			}
-			text, err := json.Marshal(ln)
-			if err == nil {
-				_, err = w.Write(append(text, '\n'))
-			}
-			if err != nil {
-				return n, fmt.Errorf("export dead letters: write %v: %w", row.Key, err)
-			}
-			n++
-		}
-		if next == "" || f.Limit > 0 && n >= f.Limit {
-			return n, nil
-		}
-		q.After = next
-	}
 }

@@ -11,13 +11,12 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 func TestListPagesThroughTheLogAndNeverTouchesTheQueue(t *testing.T) {
 	w := newWorld(t)
 	want := names("k", 25)
-	w.dead(wire.ReasonExhausted, want...)
+	w.dead(dedup.ReasonExhausted, want...)
 	w.inState("applied", dedup.Success)
 	w.broker.Delete(rabbit.DeadQueue(w.queue))
 	letters := w.letters()
@@ -43,9 +42,9 @@ func TestListPagesThroughTheLogAndNeverTouchesTheQueue(t *testing.T) {
 
 func TestListShowsWhatIsKnownUnderStableNames(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, "other")
+	w.dead(dedup.ReasonPermanent, "other")
 	w.inState("k", dedup.Dead)
-	page, _, err := w.letters().List(t.Context(), deadletter.Filter{Reasons: []string{"exhausted"}}, "")
+	page, _, err := w.letters().List(t.Context(), deadletter.Filter{Reasons: []dedup.Reason{"exhausted"}}, "")
 	if err != nil || len(page) != 1 {
 		t.Fatalf("List = %v, %v; want one letter", page, err)
 	}

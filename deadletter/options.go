@@ -21,14 +21,15 @@ type ReplayOptions struct {
 
 	// Rate is how many letters are replayed per second at most; 0: as many as can be.
 	Rate float64
-	// Window is how many replayed letters may wait for the daemon at a time, 0 to MaxWindow: the run looks at their rows and
-	// goes on when they are done or have failed, and in the end it waits for the last. 0: none is watched, full speed.
+	// Window is how many replayed letters may wait for the daemon at a time, 0 to MaxWindow: the run looks at their rows
+	// and goes on when they are done or have failed, and in the end it waits for the last. 0: none is watched, full speed.
 	Window int
 	// MaxFailures ends the run with ErrTooManyFailures when so many letters of it have failed again, or are dead again. It
 	// wants a Window, which bounds how many more may fail meanwhile. 0: they are only counted.
 	MaxFailures int
 
-	// Progress, if set, is called after every window of letters and while the run waits, by the goroutine that called Replay.
+	// Progress, if set, is called after every window of letters and while the run waits, by the goroutine that called
+	// Replay.
 	Progress func(Progress)
 
 	within time.Duration // instead of windowTimeout
@@ -42,6 +43,14 @@ const MaxWindow = 10_000
 type DiscardOptions struct {
 	By, Why  string // who, and why: both stand in the row
 	DryRun   bool
+	Progress func(Progress)
+}
+
+// RepublishOptions say how to republish.
+type RepublishOptions struct {
+	// By is the person or process, Because what was asked for: both stand in the story of each row.
+	By, Because string
+	// Progress, if set, is called after every window of rows, by the goroutine that called Republish.
 	Progress func(Progress)
 }
 

@@ -6,14 +6,13 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // parkedWorld has a letter that may be replayed no more and one that may.
 func parkedWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.most = 2
-	w.dead(wire.ReasonExhausted, "often", "once")
+	w.dead(dedup.ReasonExhausted, "often", "once")
 	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'often'")
 	w.exec("UPDATE consumer_log SET replays = 1 WHERE msg_key = 'once'")
 	return w
@@ -39,7 +38,8 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 		t.Errorf("row: %v, %d replays, remark %q", row.Status, row.Replays, row.Remark)
 	}
 	events, err := w.records.Events(t.Context(), identity("often"))
-	if err != nil || len(events) != 2 || events[1].To != dedup.Dead || events[1].By != "tester" || !strings.HasPrefix(events[1].Error, "parked") {
+	if err != nil || len(events) != 2 || events[1].To != dedup.Dead || events[1].By != "tester" ||
+		!strings.HasPrefix(events[1].Error, "parked") {
 		t.Errorf("events = %+v, %v; want one more, the parking", events, err)
 	}
 	page, _, err := w.letters().List(t.Context(), deadletter.Filter{}, "")
@@ -55,9 +55,10 @@ func TestAParkedLetterIsReplayedByForceAndCanBeDiscarded(t *testing.T) {
 	if n := w.row("often").Replays; n != 3 {
 		t.Errorf("%d replays in the row, want 3", n)
 	}
-	w.dead(wire.ReasonExhausted, "again")
+	w.dead(dedup.ReasonExhausted, "again")
 	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'again'")
-	if res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann", Why: "w"}); err != nil || res.Discarded != 1 {
+	if res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann", Why: "w"}); err != nil ||
+		res.Discarded != 1 {
 		t.Errorf("Discard = %+v, %v; want the parked letter discarded", res, err)
 	}
 }
@@ -77,7 +78,7 @@ func TestAReplayThatWasKilledHalfWayIsFinishedThoughItWasTheLastAllowed(t *testi
 
 func TestAKeyThatNoLetterHasIsReported(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, "a", "b")
+	w.dead(dedup.ReasonExhausted, "a", "b")
 	for name, tc := range map[string]struct {
 		filter deadletter.Filter
 		want   string
@@ -85,7 +86,7 @@ func TestAKeyThatNoLetterHasIsReported(t *testing.T) {
 		"all found":              {deadletter.Filter{Keys: []string{"a", "b"}}, ""},
 		"none found":             {deadletter.Filter{Keys: []string{"nope", "nay"}}, "nay nope"},
 		"one found":              {deadletter.Filter{Keys: []string{"a", "nope"}}, "nope"},
-		"found but for a reason": {deadletter.Filter{Keys: []string{"a"}, Reasons: []string{"permanent"}}, "a"},
+		"found but for a reason": {deadletter.Filter{Keys: []string{"a"}, Reasons: []dedup.Reason{"permanent"}}, "a"},
 	} {
 		res := w.replay(tc.filter, deadletter.ReplayOptions{DryRun: true})
 		if got := strings.Join(res.NotFound, " "); got != tc.want {

@@ -104,8 +104,8 @@ func (q *queue) channel(ctx context.Context) (*channel, error) {
 //
 // It makes sure that every ack has reached the queue: RabbitMQ holds back acks for a quorum queue that is slow to take
 // them, and forgets them when their channel closes; the answer to a cancel comes after those that the queue has taken
-// and makes the channel send the rest. And it waits a moment for what was given back to be there again, so that the next
-// run finds it; ready is how many letters there should be then if nobody else takes any.
+// and makes the channel send the rest. And it waits a moment for what was given back to be there again, so that the
+// next run finds it; ready is how many letters there should be then if nobody else takes any.
 func (q *queue) leave(ctx context.Context, ready int) {
 	for _, c := range q.all {
 		_ = c.sub.Cancel(ctx) // a lost ack brings back a stale letter, which the next run drops

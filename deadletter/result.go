@@ -1,6 +1,10 @@
 package deadletter
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
 
 // Result is what a run did. The names of its JSON form are stable.
 type Result struct {
@@ -9,11 +13,12 @@ type Result struct {
 	Seen   int  `json:"seen"`    // letters that were read
 	Others int  `json:"others"`  // readers of the queue beside the run when it began: what they held it did not see
 
-	Replayed    int `json:"replayed"`     // reopened, published, acked
-	Mended      int `json:"mended"`       // of them, those with another body than their rows had
-	Discarded   int `json:"discarded"`    // ended and acked
-	Stale       int `json:"stale"`        // acked: their identity had ended already
-	Duplicates  int `json:"duplicates"`   // acked: further letters of a message that the run has just replayed or discarded
+	Replayed  int `json:"replayed"`  // reopened, published, acked
+	Mended    int `json:"mended"`    // of them, those with another body than their rows had
+	Discarded int `json:"discarded"` // ended and acked
+	Stale     int `json:"stale"`     // acked: their identity had ended already
+	// acked: further letters of a message that the run has just replayed or discarded
+	Duplicates  int `json:"duplicates"`
 	NotSelected int `json:"not_selected"` // stay: the filter or the limit left them out
 	Later       int `json:"later"`        // stay: they came, or died again, after the run began
 	Unseen      int `json:"unseen"`       // stay: the run ended before it came to them
@@ -28,17 +33,17 @@ type Result struct {
 	// NotFound are the keys of the filter that no letter has which fulfils all of it. Empty while letters are unseen.
 	NotFound []string `json:"not_found"`
 
-	ByReason map[string]int `json:"by_reason"` // of those replayed or discarded; "unknown" where nothing tells
-	Left     []Left         `json:"left"`      // chosen, but they stay in the queue
+	ByReason map[dedup.Reason]int `json:"by_reason"` // of those replayed or discarded; "unknown" where nothing tells
+	Left     []Left               `json:"left"`      // chosen, but they stay in the queue
 }
 
 // Left is a letter that was chosen and stays in the queue.
 type Left struct {
-	Tag    string `json:"tag"`
-	Key    string `json:"key"`
-	Reason string `json:"reason"`
-	Why    Why    `json:"why"`
-	Error  string `json:"error,omitempty"`
+	Tag    string       `json:"tag"`
+	Key    string       `json:"key"`
+	Reason dedup.Reason `json:"reason"`
+	Why    Why          `json:"why"`
+	Error  string       `json:"error,omitempty"`
 }
 
 func (l Left) String() string {
@@ -47,26 +52,4 @@ func (l Left) String() string {
 		text += ": " + l.Error
 	}
 	return text
-}
-
-func (r *Result) done(lt *letter) {
-	reason := lt.reason()
-	if reason == "" {
-		reason = "unknown"
-	}
-	r.ByReason[reason]++
-}
-
-func (r *Result) mended(lt *letter) {
-	if lt.former != nil {
-		r.Mended++
-	}
-}
-
-func (r *Result) leave(lt *letter, why Why, err error) {
-	left := Left{Tag: lt.id.Key.Tag, Key: lt.id.Key.Name, Reason: lt.reason(), Why: why}
-	if err != nil {
-		left.Error = err.Error()
-	}
-	r.Left = append(r.Left, left)
 }

@@ -34,10 +34,10 @@ type ShownEvent struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// Show reads the dead letters with a key from the consumer log, one for each tag; tag "" is any. It never touches the queue.
-// None: no dead row has the key.
+// Show reads the dead letters with a key from the consumer log, one for each tag; tag "" is any. It never touches the
+// queue. None: no dead row has the key.
 func (l *Letters) Show(ctx context.Context, key, tag string) ([]Shown, error) {
-	q := l.query(Filter{Keys: []string{key}, Tag: tag})
+	q := Filter{Keys: []string{key}, Tag: tag}.query(l.o.Group)
 	q.Bodies = true
 	rows, _, err := l.o.Records.List(ctx, q)
 	if err != nil {
@@ -45,24 +45,24 @@ func (l *Letters) Show(ctx context.Context, key, tag string) ([]Shown, error) {
 	}
 	shown := make([]Shown, len(rows))
 	for i, row := range rows {
-		if shown[i], err = l.show(ctx, row); err != nil {
+		events, err := l.o.Records.Events(ctx, row.Identity)
+		if err == nil {
+			shown[i], err = l.shown(row, events)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("show dead letter %q: %w", key, err)
 		}
 	}
 	return shown, nil
 }
 
-func (l *Letters) show(ctx context.Context, row dedup.Row) (Shown, error) {
-	ln, err := l.line(row)
-	if err != nil {
-		return Shown{}, err
-	}
-	events, err := l.o.Records.Events(ctx, row.Key)
+func (l *Letters) shown(row dedup.Row, events []dedup.Event) (Shown, error) {
+	ln, err := l.find.line(row)
 	if err != nil {
 		return Shown{}, err
 	}
 	s := Shown{
-		Letter: l.letterOf(row), MessageID: row.MessageID, Properties: ln.Properties, Headers: ln.Headers,
+		Letter: letterOf(row, l.o.MaxReplays), MessageID: row.MessageID, Properties: ln.Properties, Headers: ln.Headers,
 		HeadersCut: ln.HeadersCut, BodyCut: ln.BodyCut, Events: make([]ShownEvent, len(events)),
 	}
 	if utf8.Valid(row.Body) {
@@ -75,28 +75,9 @@ func (l *Letters) show(ctx context.Context, row dedup.Row) (Shown, error) {
 		if by == "" {
 			by = e.Owner
 		}
-		s.Events[i] = ShownEvent{At: e.At, From: e.From.String(), To: e.To.String(), Attempt: e.Attempt, Replays: e.Replays, By: by, Error: e.Error}
+		s.Events[i] = ShownEvent{
+			At: e.At, From: e.From.String(), To: e.To.String(), Attempt: e.Attempt, Replays: e.Replays, By: by, Error: e.Error,
+		}
 	}
 	return s, nil
-}
-
-// Reason counts the dead letters of one reason. The names of its JSON form are stable.
-type Reason struct {
-	Reason string    `json:"reason"`
-	Count  int       `json:"count"`
-	Oldest time.Time `json:"oldest"` // when they died, by the database's clock
-	Newest time.Time `json:"newest"`
-}
-
-// Reasons counts the dead letters that f chooses by their reasons, the most frequent first. It reads the consumer log only.
-func (l *Letters) Reasons(ctx context.Context, f Filter) ([]Reason, error) {
-	counts, err := l.o.Records.CountReasons(ctx, l.query(f))
-	if err != nil {
-		return nil, fmt.Errorf("count dead letters: %w", err)
-	}
-	reasons := make([]Reason, len(counts))
-	for i, c := range counts {
-		reasons[i] = Reason{Reason: c.Reason, Count: c.Count, Oldest: c.Oldest, Newest: c.Newest}
-	}
-	return reasons, nil
 }

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, "k", "other")
+	w.dead(dedup.ReasonPermanent, "k", "other")
 	w.exec("UPDATE consumer_log SET msg_body = ?, body_hash = NULL WHERE msg_key = 'other'", []byte{0xff, 0})
 	w.broker.Delete(rabbit.DeadQueue(w.queue))
 	shown, err := w.letters().Show(t.Context(), "k", "")
@@ -25,10 +26,12 @@ func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
 	if err := json.Unmarshal(s.Headers, &headers); err != nil || headers[wire.HeaderReason] != "permanent" {
 		t.Errorf("headers %s, %v", s.Headers, err)
 	}
-	if s.Body != "{}" || s.BodyCut || s.MessageID != "k" || s.Reason != "permanent" || len(s.Events) != 1 || s.Events[0].To != "dead" {
+	if s.Body != "{}" || s.BodyCut || s.MessageID != "k" || s.Reason != "permanent" || len(s.Events) != 1 ||
+		s.Events[0].To != "dead" {
 		t.Errorf("%+v", s)
 	}
-	if shown, err := w.letters().Show(t.Context(), "other", tag); err != nil || len(shown) != 1 || !bytes.Equal(shown[0].BodyBytes, []byte{0xff, 0}) || shown[0].Body != "" {
+	if shown, err := w.letters().Show(t.Context(), "other", tag); err != nil || len(shown) != 1 ||
+		!bytes.Equal(shown[0].BodyBytes, []byte{0xff, 0}) || shown[0].Body != "" {
 		t.Errorf("a body that is no text: %+v, %v", shown, err)
 	}
 	for _, other := range [][2]string{{"nope", ""}, {"k", "another tag"}} {
@@ -40,10 +43,11 @@ func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
 
 func TestReasonsAreCountedFromTheLog(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, names("p", 3)...)
-	w.dead(wire.ReasonExhausted, "e")
+	w.dead(dedup.ReasonPermanent, names("p", 3)...)
+	w.dead(dedup.ReasonExhausted, "e")
 	reasons, err := w.letters().Reasons(t.Context(), deadletter.Filter{Tag: tag})
-	if err != nil || len(reasons) != 2 || reasons[0].Reason != "permanent" || reasons[0].Count != 3 || reasons[1].Count != 1 || reasons[0].Oldest.IsZero() {
+	if err != nil || len(reasons) != 2 || reasons[0].Reason != "permanent" || reasons[0].Count != 3 ||
+		reasons[1].Count != 1 || reasons[0].Oldest.IsZero() {
 		t.Errorf("%+v, %v", reasons, err)
 	}
 	text, err := json.Marshal(reasons)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -16,7 +17,7 @@ type SurveyOptions struct {
 	// Each is called for every letter, in the order of the queue. Its error ends the survey.
 	Each func(Surveyed) error
 	// Adopt, if set, chooses by their keys letters without a row; each gets one that says dead. By is who does it.
-	Adopt func(dedup.Key) bool
+	Adopt func(dedup.Identity) bool
 	By    string
 	// Force also adopts letters that may have had their effect: see ReplayOptions.Force.
 	Force bool
@@ -26,10 +27,10 @@ type SurveyOptions struct {
 
 // Surveyed is one letter with the row it belongs to.
 type Surveyed struct {
-	Row     dedup.Row // as looked up when the letter was read; Absent when there is none
-	Reason  string    // why it is dead: by its row, else by its headers; "" when nothing tells
-	DeadAt  time.Time // zero when nothing tells
-	Why     Why       // why a letter without a row is not adopted without Force; "" when it is
+	Row     dedup.Row    // as looked up when the letter was read; Absent when there is none
+	Reason  dedup.Reason // why it is dead: by its row, else by its headers; "" when nothing tells
+	DeadAt  time.Time    // zero when nothing tells
+	Why     Why          // why a letter without a row is not adopted without Force; "" when it is
 	Adopted bool
 	Err     error // of the adoption
 }
@@ -42,57 +43,65 @@ type SurveyResult struct {
 	Others int
 }
 
-// surplus is how long a survey goes on when it has read as many letters as were there at the beginning: what another reader
-// gave back meanwhile comes before them. It ends earlier when nothing more comes, and not never while letters keep coming.
+// surplus is how long a survey goes on when it has read as many letters as were there at the beginning: what another
+// reader gave back meanwhile comes before them. It ends earlier when nothing more comes, and not never while letters
+// keep coming.
 const surplus = 3 * time.Second
 
 // Survey reads all letters and gives every one back to its place; it acks none. Letters that it holds are not there for
 // anybody else until it ends. RabbitMQ counts it as a delivery of each letter, of which the queue allows a million.
 func (l *Letters) Survey(ctx context.Context, o SurveyOptions) (SurveyResult, error) {
-	res, err := l.survey(ctx, o)
-	if err != nil {
-		return res, fmt.Errorf("look through the dead letters: %w", err)
+	s := &survey{l: l, o: o}
+	if err := s.run(ctx); err != nil {
+		return s.result, fmt.Errorf("look through the dead letters: %w", err)
 	}
-	return res, nil
+	return s.result, nil
 }
 
-func (l *Letters) survey(ctx context.Context, o SurveyOptions) (res SurveyResult, err error) {
-	conn, err := rabbit.Dial(ctx, l.amqp())
+// survey is one Survey.
+type survey struct {
+	l      *Letters
+	o      SurveyOptions
+	result SurveyResult
+}
+
+func (s *survey) run(ctx context.Context) (err error) {
+	conn, err := rabbit.Dial(ctx, s.l.o.amqp())
 	if err != nil {
-		return res, brokerError(err)
+		return brokerError(err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	q := &queue{conn: conn, name: l.Queue()}
+	q := &queue{conn: conn, name: s.l.Queue()}
 	defer func() { q.giveBack(context.WithoutCancel(ctx)) }()
-	if res.Found, res.Others, err = conn.Depth(ctx, q.name); err != nil {
-		return res, brokerError(err)
+	if s.result.Found, s.result.Others, err = conn.Depth(ctx, q.name); err != nil {
+		return brokerError(err)
 	}
 	var all time.Time // when as many were read as were there
 	for all.IsZero() || time.Since(all) < surplus {
 		got, err := q.next(ctx, window)
 		if err != nil {
-			return res, brokerError(err)
+			return brokerError(err)
 		}
 		if len(got) == 0 {
 			break
 		}
-		res.Seen += len(got)
-		if err := l.surveyWindow(ctx, got, o, &res); err != nil {
-			return res, err
+		s.result.Seen += len(got)
+		if err := s.window(ctx, got); err != nil {
+			return err
 		}
-		if all.IsZero() && res.Seen >= res.Found {
+		if all.IsZero() && s.result.Seen >= s.result.Found {
 			all = time.Now()
 		}
-		if o.Progress != nil {
-			o.Progress(Progress{Seen: res.Seen, Found: res.Found})
+		if s.o.Progress != nil {
+			s.o.Progress(Progress{Seen: s.result.Seen, Found: s.result.Found})
 		}
 	}
 	_, consumers, err := conn.Depth(ctx, q.name)
 	if err != nil {
-		return res, brokerError(err)
+		return brokerError(err)
 	}
-	res.Others = max(res.Others, consumers-len(q.all))
-	return res, nil
+	s.result.Others = max(s.result.Others, consumers-len(q.all))
+	return nil
 }
 
 // giveBack is leave, and waits longer: whoever looked through all letters often acts on what he found at once.
@@ -105,77 +114,75 @@ func (q *queue) giveBack(ctx context.Context) {
 		if err != nil || consumers > 0 || ready >= q.got {
 			return
 		}
-		select {
-		case <-time.After(moment / 10):
-		case <-ctx.Done():
+		if wait.For(ctx, moment/10) != nil {
 			return
 		}
 	}
 }
 
-func (l *Letters) surveyWindow(ctx context.Context, got []taken, o SurveyOptions, res *SurveyResult) error {
+func (s *survey) window(ctx context.Context, got []taken) error {
 	letters := make([]*letter, len(got))
 	for i, t := range got {
-		letters[i] = l.read(t)
+		letters[i] = s.l.find.read(t)
 	}
-	if err := l.lookUp(ctx, letters, false); err != nil {
+	if err := s.l.find.lookUp(ctx, letters, false); err != nil {
 		return err
 	}
-	retention, err := l.retention(ctx)
+	retention, err := s.l.o.remembers(ctx)
 	if err != nil {
 		return err
 	}
-	adopted := map[dedup.Key]bool{}
+	adopted := map[dedup.Identity]bool{}
 	for _, lt := range letters {
-		s := Surveyed{Row: lt.row, Reason: lt.reason(), DeadAt: lt.deadAt()}
-		s.Row.Key = lt.id.Key
-		if lt.row.Status == dedup.Absent && lt.old.Status != dedup.Absent {
-			s.Row = lt.old
+		seen := Surveyed{Row: lt.row, Reason: lt.reason(), DeadAt: lt.deadAt()}
+		seen.Row.Identity = lt.id.Identity
+		if lt.row.Status == dedup.Absent && lt.formerRow.Status != dedup.Absent {
+			seen.Row = lt.formerRow
 		}
-		if s.Row.Status == dedup.Absent {
-			l.adopt(ctx, lt, o, &s, retention, adopted)
+		if seen.Row.Status == dedup.Absent {
+			age, dated := lt.age(time.Now())
+			_, seen.Why = decideAbsent(situation{
+				force: s.o.Force, keyTaken: lt.conflicted, age: age, dated: dated, retention: retention,
+			})
+			if s.o.Adopt != nil && seen.Why == "" && s.o.Adopt(lt.id.Identity) && !adopted[lt.id.Identity] {
+				s.adopt(ctx, lt, &seen)
+				adopted[lt.id.Identity] = seen.Adopted
+			}
 		}
-		if isFault(s.Err) {
-			return s.Err
+		if isFault(seen.Err) {
+			return seen.Err
 		}
-		if s.Adopted {
-			res.Adopted++
-		}
-		if err := o.Each(s); err != nil {
+		if err := s.o.Each(seen); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// adopt gives a letter without a row one, if it was chosen. Several letters of one message share it.
-func (l *Letters) adopt(ctx context.Context, lt *letter, o SurveyOptions, s *Surveyed, retention time.Duration, done map[dedup.Key]bool) {
-	age, dated := lt.age(time.Now())
-	_, s.Why = decideAbsent(situation{force: o.Force, keyTaken: lt.conflicted, age: age, dated: dated, retention: retention})
-	if o.Adopt == nil || s.Why != "" || !o.Adopt(lt.id.Key) || done[lt.id.Key] {
-		return
-	}
+// adopt gives a letter without a row one. Several letters of one message share it.
+func (s *survey) adopt(ctx context.Context, lt *letter, seen *Surveyed) {
 	reason := lt.info.Reason
 	switch {
 	case reason != "":
 	case lt.filed:
-		reason = wire.ReasonUnidentified
-	case lt.id.Key.Tag == wire.TagConflict:
-		reason = wire.ReasonConflict
+		reason = dedup.ReasonUnidentified
+	case lt.id.Identity.Tag == wire.TagConflict:
+		reason = dedup.ReasonConflict
 	default:
-		reason = wire.ReasonPermanent // so that only a person replays what nobody knows the story of
+		reason = dedup.ReasonPermanent // so that only a person replays what nobody knows the story of
 	}
 	cause := lt.info.Error
 	if cause == "" {
 		cause = "the letter does not say why it is dead"
 	}
-	s.Err = insist(ctx, func() error {
-		return l.o.Records.Adopt(ctx, lt.entry(), lt.info.Replays, string(reason), "adopted: "+cause, o.By)
+	err := insist(ctx, func() error {
+		return s.l.o.Records.Adopt(ctx, lt.entry(), lt.info.Replays, reason, "adopted: "+cause, s.o.By)
 	})
-	s.Adopted = s.Err == nil
-	s.Reason = string(reason)
-	done[lt.id.Key] = s.Adopted
-	if errors.Is(s.Err, dedup.ErrLost) { // it has a row by now
-		s.Err = nil
+	seen.Reason, seen.Adopted = reason, err == nil
+	if seen.Adopted {
+		s.result.Adopted++
+	}
+	if !errors.Is(err, dedup.ErrLost) { // else it has a row by now
+		seen.Err = err
 	}
 }

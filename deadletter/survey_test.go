@@ -10,7 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -25,18 +25,29 @@ func (w *world) survey(o deadletter.SurveyOptions) (all []deadletter.Surveyed, r
 	return all, res
 }
 
+// leftOf is what is left of a message, if it is.
+func leftOf(res deadletter.Result, key dedup.Identity) deadletter.Left {
+	for _, left := range res.Left {
+		if left.Tag == key.Tag && left.Key == key.Key {
+			return left
+		}
+	}
+	return deadletter.Left{}
+}
+
 func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
 	w := newWorld(t)
 	w.inState("success", dedup.Success)
 	w.letter("success")
 	w.letter("no row")
-	w.dead(wire.ReasonExhausted, names("k", 1500)...) // more than a channel holds
+	w.dead(dedup.ReasonExhausted, names("k", 1500)...) // more than a channel holds
 	for range 3 {
 		all, res := w.survey(deadletter.SurveyOptions{})
 		if res.Found != 1502 || res.Seen != 1502 || res.Others != 0 {
 			t.Fatalf("%+v; want 1502 letters, nobody else", res)
 		}
-		if all[0].Row.Status != dedup.Success || all[1].Row.Status != dedup.Absent || all[1].Row.Name != "no row" || all[2].Row.Name != "k-00000" || all[2].Reason != "exhausted" {
+		if all[0].Row.Status != dedup.Success || all[1].Row.Status != dedup.Absent || all[1].Row.Key != "no row" ||
+			all[2].Row.Key != "k-00000" || all[2].Reason != "exhausted" {
 			t.Errorf("the first are %+v", all[:3])
 		}
 		w.wantQueues(0, 1502)
@@ -45,7 +56,7 @@ func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
 
 func TestASurveySaysThatSomebodyElseReads(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 20)...)
+	w.dead(dedup.ReasonExhausted, names("k", 20)...)
 	conn, err := rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -70,20 +81,24 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	w.letter("b")
 	old := message("old", "{}")
 	w.put(old, w.identify(old), wire.CopyOptions{FirstFailedAt: time.Now().Add(-1000 * time.Hour)})
-	w.broker.Publish("", rabbit.DeadQueue(w.queue), stack.Message{MessageId: "by hand", Type: tag, Body: []byte("{}"), DeliveryMode: 2})
-	chosen := func(k dedup.Key) bool { return k.Name != "b" }
+	w.broker.Publish("", rabbit.DeadQueue(w.queue), stack.Message{
+		MessageId: "by hand", Type: tag, Body: []byte("{}"), DeliveryMode: 2,
+	})
+	chosen := func(k dedup.Identity) bool { return k.Key != "b" }
 	all, res := w.survey(deadletter.SurveyOptions{Adopt: chosen})
 	if res.Adopted != 1 {
 		t.Errorf("%+v, %+v; want one adopted", res, all)
 	}
-	if row := w.row("a"); row.Status != dedup.Dead || row.Reason != "exhausted" || !strings.Contains(row.Remark, "shelf is locked") || string(row.Body) != "{}" {
+	if row := w.row("a"); row.Status != dedup.Dead || row.Reason != "exhausted" ||
+		!strings.Contains(row.Remark, "shelf is locked") || string(row.Body) != "{}" {
 		t.Errorf("row of a: %+v", row)
 	}
 	if all[2].Row.Status != dedup.Absent || w.row("b").Status != dedup.Absent {
 		t.Error("b was not chosen, and has a row")
 	}
 	if all[3].Why != deadletter.WhyTooOld || all[4].Why != deadletter.WhyTooOld {
-		t.Errorf("%v and %v; want too_old for one older than the retention, and for one of unknown age", all[3].Why, all[4].Why)
+		t.Errorf("%v and %v; want too_old for one older than the retention, and for one of unknown age", all[3].Why,
+			all[4].Why)
 	}
 	if _, res = w.survey(deadletter.SurveyOptions{Adopt: chosen, Force: true}); res.Adopted != 2 {
 		t.Errorf("forced: %+v; want two adopted", res)
@@ -97,14 +112,14 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 
 func TestAPurgedLetterIsSentAgainFromItsRow(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 450)...) // more than two windows
+	w.dead(dedup.ReasonExhausted, names("k", 450)...) // more than two windows
 	w.broker.Purge(rabbit.DeadQueue(w.queue))
 	var rows []dedup.Row
 	for _, name := range names("k", 450) {
 		rows = append(rows, w.row(name))
 	}
 	res, err := w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann", Because: "purged"})
-	if err != nil || res.Republished != 450 || len(res.Left) != 0 {
+	if err != nil || res.Replayed != 450 || len(res.Left) != 0 {
 		t.Fatalf("%+v, %v; want all sent", res, err)
 	}
 	w.wantQueues(450, 0)
@@ -117,10 +132,29 @@ func TestAPurgedLetterIsSentAgainFromItsRow(t *testing.T) {
 		t.Errorf("message %+v; want the producer's own", d)
 	}
 	// the same again finds the rows moved
-	if res, err = w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann"}); err != nil || res.Republished != 0 || res.Left[rows[0].Key].Why != deadletter.WhyMoved {
-		t.Errorf("again: %d, %+v, %v; want all moved", res.Republished, res.Left[rows[0].Key], err)
+	if res, err = w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann"}); err != nil ||
+		res.Replayed != 0 || leftOf(res, rows[0].Identity).Why != deadletter.WhyMoved {
+		t.Errorf("again: %d, %+v, %v; want all moved", res.Replayed, leftOf(res, rows[0].Identity), err)
 	}
 	w.wantQueues(449, 0)
+}
+
+// What the log keeps of a message is not evidence of what it lacks.
+func TestARowThatIsSentAgainKeepsWhatItHadAndNoMore(t *testing.T) {
+	w := newWorld(t)
+	w.dead(dedup.ReasonExhausted, "k")
+	w.exec("UPDATE consumer_log SET body_hash = NULL, msg_id = NULL, consumer_status = 2")
+	before := w.row("k")
+	res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
+	if err != nil || res.Replayed != 1 {
+		t.Fatalf("%+v, %v; want it sent", res, err)
+	}
+	row := w.row("k")
+	if len(row.BodyHash) != 0 || row.MessageID != "" || string(row.Body) != "{}" ||
+		string(row.Properties) != string(before.Properties) {
+		t.Errorf("row %+v; want what it had before", row)
+	}
+	w.wantQueues(1, 1)
 }
 
 func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
@@ -133,11 +167,12 @@ func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.dead(wire.ReasonExhausted, "k")
+			w.dead(dedup.ReasonExhausted, "k")
 			w.exec(spoil)
 			before := w.row("k")
 			res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
-			if err != nil || res.Republished != 0 || res.Left[before.Key].Why != deadletter.WhyCut || w.letters().Kept(before) == nil {
+			if err != nil || res.Replayed != 0 || leftOf(res, before.Identity).Why != deadletter.WhyCut ||
+				w.letters().Kept(before) == nil {
 				t.Errorf("%+v, %v; want it left as cut", res, err)
 			}
 			if row := w.row("k"); row.Version.Status != dedup.Dead || row.Replays != 0 {
@@ -164,10 +199,10 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	}
 	var rows []dedup.Row
 	for _, l := range letters {
-		rows = append(rows, w.rowOf(l.Key))
+		rows = append(rows, w.rowOf(l.Identity))
 	}
 	res, err := w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann"})
-	if err != nil || res.Republished != 3 {
+	if err != nil || res.Replayed != 3 {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	var bodies []string
@@ -181,7 +216,7 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 
 func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, "k")
+	w.dead(dedup.ReasonExhausted, "k")
 	w.broker.Purge(rabbit.DeadQueue(w.queue))
 	killed := errors.New("killed")
 	w.hook = func(p deadletter.Point) error {
@@ -190,7 +225,8 @@ func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := w.letters().Republish(t.Context(), []dedup.Row{w.row("k")}, deadletter.RepublishOptions{By: "ann"}); !errors.Is(err, killed) {
+	if _, err := w.letters().Republish(t.Context(), []dedup.Row{w.row("k")},
+		deadletter.RepublishOptions{By: "ann"}); !errors.Is(err, killed) {
 		t.Fatalf("error %v", err)
 	}
 	row := w.row("k")
@@ -200,7 +236,8 @@ func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 	w.wantQueues(0, 0)
 	// the next run takes the row as it stands, and sends one message
 	w.hook = nil
-	if res, err := w.letters().Republish(t.Context(), []dedup.Row{row}, deadletter.RepublishOptions{By: "ann"}); err != nil || res.Republished != 1 {
+	if res, err := w.letters().Republish(t.Context(), []dedup.Row{row},
+		deadletter.RepublishOptions{By: "ann"}); err != nil || res.Replayed != 1 {
 		t.Errorf("%+v, %v", res, err)
 	}
 	w.wantQueues(1, 0)
@@ -211,14 +248,15 @@ func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 
 func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, "k")
+	w.dead(dedup.ReasonExhausted, "k")
 	w.broker.Purge(rabbit.DeadQueue(w.queue))
 	before := w.row("k")
 	away := stack.Proxy(t, stack.Addr(t, w.dsn))
 	away.Refuse(true)
 	good := w.dsn
 	w.dsn = away.Through(w.dsn)
-	if res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"}); err == nil || res.Republished != 0 {
+	if res, err := w.letters().Republish(t.Context(), []dedup.Row{before},
+		deadletter.RepublishOptions{By: "ann"}); err == nil || res.Replayed != 0 {
 		t.Errorf("without MySQL: %+v, %v; want an error", res, err)
 	}
 	w.wantQueues(0, 0)
@@ -227,7 +265,8 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	away.Refuse(true)
 	w.amqpURL = away.Through(w.amqpURL)
 	res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
-	if !errors.Is(err, deadletter.ErrBroker) || res.Republished != 0 || res.Left[before.Key].Why != deadletter.WhyUnpublished {
+	if !errors.Is(err, deadletter.ErrBroker) || res.Replayed != 0 ||
+		leftOf(res, before.Identity).Why != deadletter.WhyUnpublished {
 		t.Errorf("without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)
 	}
 }

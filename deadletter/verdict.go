@@ -18,14 +18,18 @@ const (
 	WhyUnpublished Why = "unpublished" // the row is reopened, the main queue did not confirm the message
 	WhyOldRow      Why = "old_row"     // its message is published, the row of its former identity could not be ended
 	WhyUnacked     Why = "unacked"     // all is done but the ack; the next run drops it as stale
-	WhyTooOld      Why = "too_old"     // no row, and older than the log's retention: it may have had its effect; force takes it
-	WhyKeyTaken    Why = "key_taken"   // another body had its key, and that row is gone: force takes it
-	WhyParked      Why = "parked"      // replayed as often as Options.MaxReplays allows: force takes it
-	WhyBadLine     Why = "bad_line"    // a line of the file cannot be read
+	// no row, and older than the log's retention: it may have had its effect; force takes it
+	WhyTooOld   Why = "too_old"
+	WhyKeyTaken Why = "key_taken" // another body had its key, and that row is gone: force takes it
+	WhyParked   Why = "parked"    // replayed as often as Options.MaxReplays allows: force takes it
+	WhyBadLine  Why = "bad_line"  // a line of the file cannot be read
 	// WhyOtherIdentity: a line's message is not that of the line's row any more. Discard the letter, publish the message.
 	WhyOtherIdentity Why = "other_identity"
 	WhyNewerStatus   Why = "newer_status" // the row is in a state that a newer version of this program wrote
 	WhyFailed        Why = "failed"       // see its error
+	// WhyCut: a row or a line keeps too little of its message to send it again. It never passes: get the message from its
+	// producer.
+	WhyCut Why = "cut"
 )
 
 // verdict says what becomes of a letter.
@@ -94,8 +98,8 @@ func reopenedBy(row dedup.Row, token string) bool {
 	return row.Status == dedup.Failed && row.Attempts == 0 && strings.HasPrefix(row.Owner, token)
 }
 
-// decideAbsent: a success row that outlived its retention is gone, and a letter that is as old could be a second copy of
-// what it stood for. Retention counts from the success, so a letter made after it has a day of slack.
+// decideAbsent: a success row that outlived its retention is gone, and a letter that is as old could be a second copy
+// of what it stood for. Retention counts from the success, so a letter made after it has a day of slack.
 func decideAbsent(s situation) (verdict, Why) {
 	const slack = 24 * time.Hour
 	switch {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 const (
@@ -21,40 +23,37 @@ const (
 	settleTime = 30 * time.Second
 )
 
-// watch follows the letters of a run after their replay, by their rows: at most a window of them have no outcome. A nil
-// watch follows none.
+// watch follows the letters of a run after their replay, by their rows: at most a window of them have no outcome.
 type watch struct {
-	r      *run
-	open   map[dedup.Key]int // replayed, without an outcome: the replays that the run gave their rows
+	*run
+	conn   *rabbit.Conn
+	window int                    // 0: it follows none
+	open   map[dedup.Identity]int // replayed, without an outcome: the replays that the run gave their rows
 	looked time.Time
-	asked  time.Time // for consumers
+	last   time.Time // that ask asked for consumers
 	alone  time.Time // since then nobody consumes; zero while somebody does
 }
 
-func (r *run) newWatch() *watch {
-	if r.o.Window == 0 || r.o.DryRun || r.discard {
-		return nil
+func newWatch(r *run, conn *rabbit.Conn) *watch {
+	w := &watch{run: r, conn: conn, window: r.o.Window, open: map[dedup.Identity]int{}, looked: time.Now()}
+	if r.o.DryRun {
+		w.window = 0
 	}
-	return &watch{r: r, open: map[dedup.Key]int{}, looked: time.Now()}
+	return w
 }
 
-// add follows letters whose messages are confirmed in the main queue.
-func (w *watch) add(letters []*letter) {
-	if w == nil {
-		return
+// add follows a letter whose message is confirmed in the main queue.
+func (w *watch) add(lt *letter) {
+	if w.window > 0 {
+		w.open[lt.id.Identity] = lt.row.Replays
 	}
-	for _, lt := range letters {
-		if lt.why == "" {
-			w.open[lt.id.Key] = lt.row.Replays
-		}
-	}
-	w.r.result.Unsettled = len(w.open)
+	w.tally.Unsettled = len(w.open)
 }
 
-// room waits until one letter more may be replayed, and says how many may.
-func (w *watch) room(ctx context.Context) (int, error) {
-	for {
-		if len(w.open) >= w.r.o.Window || time.Since(w.looked) > consumersEvery {
+// room waits until one letter more may be replayed, and says how many of want may.
+func (w *watch) room(ctx context.Context, want int) (int, error) {
+	for w.window > 0 {
+		if len(w.open) >= w.window || time.Since(w.looked) > consumersEvery {
 			if err := w.look(ctx); err != nil {
 				return 0, err
 			}
@@ -62,8 +61,8 @@ func (w *watch) room(ctx context.Context) (int, error) {
 		if err := w.tooMany(); err != nil {
 			return 0, err
 		}
-		if room := w.r.o.Window - len(w.open); room > 0 {
-			return room, nil
+		if room := w.window - len(w.open); room > 0 {
+			return min(want, room), nil
 		}
 		if err := w.ask(ctx); err != nil {
 			return 0, err
@@ -71,19 +70,17 @@ func (w *watch) room(ctx context.Context) (int, error) {
 		if !w.alone.IsZero() && time.Since(w.alone) > lonely {
 			return 0, fmt.Errorf("%w for %v, and %d replayed letters wait in it", ErrNobodyConsumes, lonely, len(w.open))
 		}
-		w.r.tell()
-		if err := wait(ctx, lookEvery); err != nil {
+		w.tally.report()
+		if err := wait.For(ctx, lookEvery); err != nil {
 			return 0, err
 		}
 	}
+	return want, nil
 }
 
 // settle waits for the last outcomes, unless nobody consumes or nothing happens any more.
 func (w *watch) settle(ctx context.Context) error {
-	if w == nil {
-		return nil
-	}
-	for moved := time.Now(); ; {
+	for moved := time.Now(); w.window > 0; {
 		before := len(w.open)
 		if err := w.look(ctx); err != nil {
 			return err
@@ -97,16 +94,17 @@ func (w *watch) settle(ctx context.Context) error {
 		if err := w.ask(ctx); err != nil || !w.alone.IsZero() {
 			return err
 		}
-		w.r.tell()
-		if err := wait(ctx, lookEvery); err != nil {
+		w.tally.report()
+		if err := wait.For(ctx, lookEvery); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 func (w *watch) tooMany() error {
-	if most := w.r.o.MaxFailures; most > 0 && w.r.result.FailedAgain >= most {
-		return fmt.Errorf("%w: %d of %d", ErrTooManyFailures, w.r.result.FailedAgain, w.r.result.Replayed)
+	if most := w.o.MaxFailures; most > 0 && w.tally.FailedAgain >= most {
+		return fmt.Errorf("%w: %d of %d", ErrTooManyFailures, w.tally.FailedAgain, w.tally.Replayed)
 	}
 	return nil
 }
@@ -114,33 +112,37 @@ func (w *watch) tooMany() error {
 // look reads the rows of all that have no outcome.
 func (w *watch) look(ctx context.Context) error {
 	w.looked = time.Now()
-	keys := slices.SortedFunc(maps.Keys(w.open), dedup.Key.Compare)
-	rows, err := w.r.l.o.Records.LookUp(ctx, keys)
+	keys := slices.SortedFunc(maps.Keys(w.open), dedup.Identity.Compare)
+	rows, err := w.l.o.Records.LookUp(ctx, keys)
 	if err != nil {
 		return fmt.Errorf("look what became of replayed letters: %w", err)
 	}
 	for key, row := range rows {
-		switch outcomeOf(row, w.open[key]) {
+		fate := outcomeOf(row, w.open[key])
+		switch fate {
 		case applied:
-			w.r.result.Applied++
+			w.tally.Applied++
 		case failedAgain:
-			w.r.result.FailedAgain++
+			w.tally.FailedAgain++
 		case noneYet:
 			continue
 		}
+		if fate != elsewhere {
+			w.alone = time.Time{} // somebody consumes by now, and the last answer to ask may be older
+		}
 		delete(w.open, key)
 	}
-	w.r.result.Unsettled = len(w.open)
+	w.tally.Unsettled = len(w.open)
 	return nil
 }
 
 // ask looks now and then whether anybody consumes the main queue.
 func (w *watch) ask(ctx context.Context) error {
-	if time.Since(w.asked) < consumersEvery {
+	if time.Since(w.last) < consumersEvery {
 		return nil
 	}
-	w.asked = time.Now()
-	_, consumers, err := w.r.queue.conn.Depth(ctx, w.r.l.o.Queue)
+	w.last = time.Now()
+	_, consumers, err := w.conn.Depth(ctx, w.l.o.Queue)
 	switch {
 	case err != nil:
 		return brokerError(err)
@@ -162,8 +164,8 @@ const (
 	elsewhere        // somebody else took it up: replayed again, discarded, pruned
 )
 
-// outcomeOf is pure. A failure counts when it is seen, also when a later attempt succeeds: whoever replays wants to know
-// whether the cause is cured.
+// outcomeOf is pure. A failure counts when it is seen, also when a later attempt succeeds: whoever replays wants to
+// know whether the cause is cured.
 func outcomeOf(row dedup.Row, replays int) fate {
 	switch {
 	case row.Status == dedup.Absent || row.Replays != replays:

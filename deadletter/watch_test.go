@@ -3,21 +3,24 @@ package deadletter_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
 	w := newWorld(t)
 	const n = 300
-	w.dead(wire.ReasonPermanent, names("k", n)...)
-	w.engine().Store(true)
+	w.dead(dedup.ReasonPermanent, names("k", n)...)
+	w.cured()
 	waiting := 0
-	res := w.replay(all, deadletter.ReplayOptions{Window: 40, Progress: func(p deadletter.Progress) { waiting = max(waiting, p.Waiting) }})
+	res := w.replay(all, deadletter.ReplayOptions{Window: 40, Progress: func(p deadletter.Progress) {
+		waiting = max(waiting, p.Waiting)
+	}})
 	if res.Replayed != n || res.Applied != n || res.FailedAgain != 0 || res.Unsettled != 0 {
 		t.Errorf("%+v; want all %d replayed and applied", res, n)
 	}
@@ -27,10 +30,28 @@ func TestAWatchedReplayWaitsForWhatBecomesOfItsLetters(t *testing.T) {
 	w.wantEffects(n)
 }
 
+func TestADaemonThatComesWhileAReplayWaitsIsWaitedForToTheEnd(t *testing.T) {
+	w := newWorld(t)
+	const n = 41
+	w.dead(dedup.ReasonPermanent, names("k", n)...)
+	// given that a full window of letters waits and nobody consumes them, when a daemon begins to
+	begin := sync.OnceFunc(func() { w.cured() })
+	res := w.replay(all, deadletter.ReplayOptions{Window: n - 1, Progress: func(p deadletter.Progress) {
+		if p.Waiting == n-1 {
+			begin()
+		}
+	}})
+	// then the last letter is waited for as well: what was true a moment before it came says nothing about it
+	if res.Replayed != n || res.Applied != n || res.Unsettled != 0 {
+		t.Errorf("%+v; want all %d replayed and applied", res, n)
+	}
+	w.wantEffects(n)
+}
+
 func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
 	w := newWorld(t)
 	const n = 300
-	w.dead(wire.ReasonPermanent, names("k", n)...)
+	w.dead(dedup.ReasonPermanent, names("k", n)...)
 	w.engine() // which refuses everything
 	res, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester", Window: 20, MaxFailures: 5})
 	if !errors.Is(err, deadletter.ErrTooManyFailures) || res.FailedAgain < 5 || res.Replayed > 5+20+20 {
@@ -44,10 +65,11 @@ func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
 
 func TestFailuresOfOthersDoNotEndAReplay(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, names("old", 50)...) // dead, and not of this run
-	w.dead(wire.ReasonExhausted, "k")
-	w.engine().Store(true)
-	res := w.replay(deadletter.Filter{Reasons: []string{"exhausted"}}, deadletter.ReplayOptions{Window: 10, MaxFailures: 1})
+	w.dead(dedup.ReasonPermanent, names("old", 50)...) // dead, and not of this run
+	w.dead(dedup.ReasonExhausted, "k")
+	w.cured()
+	res := w.replay(deadletter.Filter{Reasons: []dedup.Reason{"exhausted"}}, deadletter.ReplayOptions{Window: 10,
+		MaxFailures: 1})
 	if res.Applied != 1 || res.FailedAgain != 0 {
 		t.Errorf("%+v; want one applied", res)
 	}
@@ -55,7 +77,7 @@ func TestFailuresOfOthersDoNotEndAReplay(t *testing.T) {
 
 func TestAWatchedReplayWithoutADaemonDoesNotWait(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 3)...)
+	w.dead(dedup.ReasonExhausted, names("k", 3)...)
 	res := w.replay(all, deadletter.ReplayOptions{Window: 500})
 	if res.Replayed != 3 || res.Unsettled != 3 {
 		t.Errorf("%+v; want 3 replayed, none settled", res)
@@ -65,14 +87,15 @@ func TestAWatchedReplayWithoutADaemonDoesNotWait(t *testing.T) {
 
 func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 30)...)
+	w.dead(dedup.ReasonExhausted, names("k", 30)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	// given no daemon, so that the window stays full
-	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Window: 10, Progress: func(p deadletter.Progress) {
-		if p.Waiting == 10 {
-			cancel()
-		}
-	}})
+	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Window: 10,
+		Progress: func(p deadletter.Progress) {
+			if p.Waiting == 10 {
+				cancel()
+			}
+		}})
 	if !errors.Is(err, context.Canceled) || res.Replayed != 10 || res.Unseen != 20 || len(res.Left) != 0 {
 		t.Errorf("%+v, %v; want 10 replayed and 20 not seen", res, err)
 	}
@@ -81,7 +104,7 @@ func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
 
 func TestARateBoundsHowFastLettersGo(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 12)...)
+	w.dead(dedup.ReasonExhausted, names("k", 12)...)
 	began := time.Now()
 	res := w.replay(all, deadletter.ReplayOptions{Rate: 10})
 	// the first goes at once, each further one at least a tenth of a second later; a slow machine only makes it slower
@@ -93,29 +116,45 @@ func TestARateBoundsHowFastLettersGo(t *testing.T) {
 
 func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, names("other", 300)...)
-	w.dead(wire.ReasonExhausted, names("k", 600)...)
+	w.dead(dedup.ReasonPermanent, names("other", 300)...)
+	w.dead(dedup.ReasonExhausted, names("k", 600)...)
 	letters := w.letters()
 	letters.Hold(time.Nanosecond) // after every window
 	first := true
-	res, err := letters.Replay(t.Context(), deadletter.Filter{Reasons: []string{"exhausted"}}, deadletter.ReplayOptions{
-		By: "tester", Progress: func(deadletter.Progress) {
-			if first { // a letter that comes now is not of this run
-				w.letter("late")
-			}
-			first = false
-		},
-	})
+	res, err := letters.Replay(t.Context(), deadletter.Filter{Reasons: []dedup.Reason{"exhausted"}},
+		deadletter.ReplayOptions{
+			By: "tester", Progress: func(deadletter.Progress) {
+				if first { // a letter that comes now is not of this run
+					w.letter("late")
+				}
+				first = false
+			},
+		})
 	if err != nil || res.Replayed != 600 || res.NotSelected != 300 || res.Seen != 900 || res.Unseen != 0 {
 		t.Errorf("%+v, %v; want 600 replayed, 300 passed", res, err)
 	}
 	w.wantQueues(600, 301)
 }
 
+func TestAKeyThatWasFoundBeforeTheRunGaveBackWhatItHeldIsNotMissing(t *testing.T) {
+	w := newWorld(t)
+	w.dead(dedup.ReasonExhausted, names("k", 450)...)
+	letters := w.letters()
+	letters.Hold(time.Nanosecond) // after every window
+	// given two keys that are far apart, and one that no letter has
+	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"k-00001", "k-00449", "nobody's"}},
+		deadletter.ReplayOptions{By: "tester"})
+	if err != nil || res.Replayed != 2 || !slices.Equal(res.NotFound, []string{"nobody's"}) {
+		t.Errorf("%+v, %v; want two replayed and nobody's missing", res, err)
+	}
+	w.wantQueues(2, 448)
+}
+
 func TestNonsenseOptionsAreRefused(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, "k")
-	for _, o := range []deadletter.ReplayOptions{{Rate: -1}, {Window: -1}, {Window: deadletter.MaxWindow + 1}, {MaxFailures: -1, Window: 1}, {MaxFailures: 3}} {
+	w.dead(dedup.ReasonExhausted, "k")
+	for _, o := range []deadletter.ReplayOptions{{Rate: -1}, {Window: -1}, {Window: deadletter.MaxWindow + 1},
+		{MaxFailures: -1, Window: 1}, {MaxFailures: 3}} {
 		if _, err := w.letters().Replay(t.Context(), all, o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}

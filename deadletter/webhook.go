@@ -17,30 +17,32 @@ import (
 	"time"
 )
 
-// SignatureHeader holds "t=SECONDS,v1=HEX": when the request was signed, in seconds since 1970, and the HMAC-SHA256, with
-// the shared secret as its key, of these seconds, a full stop and the body as it was sent. See [VerifySignature].
+// SignatureHeader holds "t=SECONDS,v1=HEX": when the request was signed, in seconds since 1970, and the HMAC-SHA256,
+// with the shared secret as its key, of these seconds, a full stop and the body as it was sent. While a secret is
+// changed for another there is a v1 for each of the two. See [VerifySignature].
 const SignatureHeader = "X-Rollbackd-Signature"
 
 // WebhookOptions say where a webhook goes.
 type WebhookOptions struct {
 	// URL is http or https. What it holds besides the host (user, path, query) may be secret and is in no error.
 	URL string
-	// Secret signs the body; empty: unsigned.
-	Secret string
+	// Secrets are asked for before each request, and each of them signs it; nil or none: unsigned. Two are for the time
+	// in which the receiver is told the next one. Empty ones are left out.
+	Secrets func() []string
 	// Timeout bounds one request with its answer. Default 10s.
 	Timeout time.Duration
 }
 
-// Webhook is a [Compensator] that posts new letters as JSON: {"letters":[…]}, each as [Letter] says. Only an answer of the
-// class 2xx counts as told. A redirect does not: what was signed for one address must not go to another. Safe for many
-// goroutines.
+// Webhook is a [Notifier] that posts new letters as JSON: {"letters":[…]}, each as [Letter] says. Only an answer of the
+// class 2xx counts as notified. A redirect does not: what was signed for one address must not go to another. Safe for
+// many goroutines.
 type Webhook struct {
 	o      WebhookOptions
 	client *http.Client
 	now    func() time.Time
 }
 
-var _ Compensator = (*Webhook)(nil)
+var _ Notifier = (*Webhook)(nil)
 
 const (
 	webhookTimeout = 10 * time.Second
@@ -52,7 +54,8 @@ const (
 func NewWebhook(o WebhookOptions) (*Webhook, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, errors.New("dead-letter webhook: want a URL like https://example.com/dead-letters") // which may hold a secret
+		// which may hold a secret
+		return nil, errors.New("dead-letter webhook: want a URL like https://example.com/dead-letters")
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = webhookTimeout
@@ -68,8 +71,8 @@ func NewWebhook(o WebhookOptions) (*Webhook, error) {
 // Close closes idle connections.
 func (w *Webhook) Close() { w.client.CloseIdleConnections() }
 
-// Compensate posts the letters once.
-func (w *Webhook) Compensate(ctx context.Context, letters []Letter) error {
+// Notify posts the letters once.
+func (w *Webhook) Notify(ctx context.Context, letters []Letter) error {
 	body, err := json.Marshal(struct {
 		Letters []Letter `json:"letters"`
 	}{letters})
@@ -82,8 +85,10 @@ func (w *Webhook) Compensate(ctx context.Context, letters []Letter) error {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "rollbackd")
-	if w.o.Secret != "" {
-		req.Header.Set(SignatureHeader, signature(w.o.Secret, body, w.now()))
+	if w.o.Secrets != nil {
+		if signed := Signature(w.o.Secrets(), body, w.now()); signed != "" {
+			req.Header.Set(SignatureHeader, signed)
+		}
 	}
 	resp, err := w.client.Do(req)
 	if err != nil {
@@ -105,9 +110,19 @@ func withoutURL(err error) error {
 	return err
 }
 
-func signature(secret string, body []byte, at time.Time) string {
-	seconds := strconv.FormatInt(at.Unix(), 10)
-	return "t=" + seconds + ",v1=" + hex.EncodeToString(mac(secret, seconds, body))
+// Signature is the value of [SignatureHeader] for a body that is sent at this time, signed with each of the secrets
+// that is not empty; it is empty without any.
+func Signature(secrets []string, body []byte, at time.Time) string {
+	seconds, sums := strconv.FormatInt(at.Unix(), 10), ""
+	for _, secret := range secrets {
+		if secret != "" {
+			sums += ",v1=" + hex.EncodeToString(mac(secret, seconds, body))
+		}
+	}
+	if sums == "" {
+		return ""
+	}
+	return "t=" + seconds + sums
 }
 
 func mac(secret, seconds string, body []byte) []byte {
@@ -120,10 +135,14 @@ func mac(secret, seconds string, body []byte) []byte {
 // ErrSignature says that a request was not signed with this secret, or too long ago.
 var ErrSignature = errors.New("the signature does not fit")
 
-// VerifySignature is for whoever receives a webhook: it checks the value of [SignatureHeader] against the body as it was
-// received, and that it was signed at most tolerance before or after now; five minutes are usual. Within these a request
-// that somebody recorded can be sent again: know a letter by its group, tag, key and replays.
+// VerifySignature is for whoever receives a webhook: it checks the value of [SignatureHeader] against the body as it
+// was received, and that it was signed at most tolerance before or after now; five minutes are usual. Within these a
+// request that somebody recorded can be sent again: know a letter by its group, tag, key and replays. One of several
+// signatures has to fit. An empty secret, which everybody knows, is refused.
 func VerifySignature(secret, header string, body []byte, now time.Time, tolerance time.Duration) error {
+	if secret == "" {
+		return fmt.Errorf("%w: there is no secret to check it with", ErrSignature)
+	}
 	var seconds string
 	var sums [][]byte
 	for part := range strings.SplitSeq(header, ",") {

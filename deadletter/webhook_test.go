@@ -1,6 +1,9 @@
 package deadletter_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
@@ -32,7 +35,9 @@ func webhook(t *testing.T, o deadletter.WebhookOptions) *deadletter.Webhook {
 	return hook
 }
 
-var aLetter = []deadletter.Letter{{Group: "g", Tag: "t", Key: "k <1>", Reason: "exhausted", Attempts: 5, Replays: 1, Remark: "no"}}
+var aLetter = []deadletter.Letter{{
+	Group: "g", Tag: "t", Key: "k <1>", Reason: "exhausted", Attempts: 5, Replays: 1, Remark: "no",
+}}
 
 func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 	t.Parallel()
@@ -43,16 +48,24 @@ func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 		body, _ = io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusNoContent)
 	})
-	if err := webhook(t, deadletter.WebhookOptions{URL: url, Secret: secret}).Compensate(t.Context(), aLetter); err != nil {
+	if err := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string {
+		return []string{secret}
+	}}).Notify(t.Context(), aLetter); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"letters":[{"group":"g","tag":"t","key":"k \u003c1\u003e","reason":"exhausted","attempts":5,"replays":1,` +
 		`"dead_at":"0001-01-01T00:00:00Z","created_at":"0001-01-01T00:00:00Z","remark":"no","parked":false}]}`
-	if string(body) != want || request.Method != http.MethodPost || request.Header.Get("Content-Type") != "application/json" {
+	if string(body) != want || request.Method != http.MethodPost ||
+		request.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("%s of %s:\n%s\nwant\n%s", request.Method, request.Header.Get("Content-Type"), body, want)
 	}
 	header := request.Header.Get(deadletter.SignatureHeader)
 	now := time.Now()
+	seconds, _, _ := strings.Cut(strings.TrimPrefix(header, "t="), ",")
+	sum := hmac.New(sha256.New, nil)
+	sum.Write([]byte(seconds + "." + string(body)))
+	// by somebody who hopes for a receiver without a secret
+	forged := "t=" + seconds + ",v1=" + hex.EncodeToString(sum.Sum(nil))
 	for name, c := range map[string]struct {
 		secret, header, body string
 		at                   time.Time
@@ -67,6 +80,7 @@ func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 		"signed by a clock far ahead": {secret, header, string(body), now.Add(-time.Hour), false},
 		"no header":                   {secret, "", string(body), now, false},
 		"no signature":                {secret, strings.Split(header, ",")[0], string(body), now, false},
+		"no secret":                   {"", forged, string(body), now, false},
 		"no hex":                      {secret, strings.Split(header, ",")[0] + ",v1=zz", string(body), now, false},
 	} {
 		err := deadletter.VerifySignature(c.secret, c.header, []byte(c.body), c.at, 5*time.Minute)
@@ -76,18 +90,60 @@ func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 	}
 }
 
+// While the secret is changed, who knows the former and who knows the next one both find theirs.
+func TestTheWebhookSignsWithBothSecretsWhileOneIsChanged(t *testing.T) {
+	t.Parallel()
+	var header string
+	var body []byte
+	url := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		header = r.Header.Get(deadletter.SignatureHeader)
+		body, _ = io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	secrets := []string{"former"}
+	hook := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: func() []string { return secrets }})
+	for _, c := range []struct{ now, good, bad []string }{
+		{[]string{"former"}, []string{"former"}, []string{"next", ""}},
+		{[]string{"former", "next", ""}, []string{"former", "next"}, []string{"", "formernext"}},
+		{[]string{"next"}, []string{"next"}, []string{"former"}},
+	} {
+		secrets = c.now
+		if err := hook.Notify(t.Context(), aLetter); err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range c.good {
+			if err := deadletter.VerifySignature(secret, header, body, time.Now(), time.Minute); err != nil {
+				t.Errorf("signed with %q, checked with %q: %v", c.now, secret, err)
+			}
+		}
+		for _, secret := range c.bad {
+			if err := deadletter.VerifySignature(secret, header, body, time.Now(), time.Minute); !errors.Is(err,
+				deadletter.ErrSignature) {
+				t.Errorf("signed with %q, checked with %q: %v, want ErrSignature", c.now, secret, err)
+			}
+		}
+	}
+}
+
 func TestWithoutASecretTheWebhookSignsNothing(t *testing.T) {
 	t.Parallel()
 	var header []string
-	url := receiver(t, func(_ http.ResponseWriter, r *http.Request) { header = r.Header.Values(deadletter.SignatureHeader) })
-	if err := webhook(t, deadletter.WebhookOptions{URL: url}).Compensate(t.Context(), aLetter); err != nil || len(header) > 0 {
-		t.Errorf("Compensate = %v, signed %q; want no signature", err, header)
+	url := receiver(t, func(_ http.ResponseWriter, r *http.Request) {
+		header = r.Header.Values(deadletter.SignatureHeader)
+	})
+	for _, secrets := range []func() []string{nil, func() []string { return []string{""} }} {
+		if err := webhook(t, deadletter.WebhookOptions{URL: url, Secrets: secrets}).Notify(t.Context(),
+			aLetter); err != nil || len(header) > 0 {
+			t.Errorf("Notify = %v, signed %q; want no signature", err, header)
+		}
 	}
 }
 
 func TestOnlyAnAnswerOf2xxCountsAsTold(t *testing.T) {
 	t.Parallel()
-	elsewhere := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("the webhook went where it was not sent") })
+	elsewhere := receiver(t, func(http.ResponseWriter, *http.Request) {
+		t.Error("the webhook went where it was not sent")
+	})
 	status := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 	}
@@ -96,7 +152,7 @@ func TestOnlyAnAnswerOf2xxCountsAsTold(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
-		want   string // in the error; "": told
+		want   string // in the error; "": notified
 	}{
 		"200":           {status(200), ""},
 		"202":           {status(202), ""},
@@ -121,10 +177,12 @@ func TestOnlyAnAnswerOf2xxCountsAsTold(t *testing.T) {
 				_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client is gone
 				c.answer(w, r)
 			}
-			hook := webhook(t, deadletter.WebhookOptions{URL: receiver(t, answer), Secret: secret, Timeout: 2 * time.Second})
-			err := hook.Compensate(t.Context(), aLetter)
+			hook := webhook(t, deadletter.WebhookOptions{URL: receiver(t, answer), Secrets: func() []string {
+				return []string{secret}
+			}, Timeout: 2 * time.Second})
+			err := hook.Notify(t.Context(), aLetter)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("Compensate = %v, want %q", err, c.want)
+				t.Errorf("Notify = %v, want %q", err, c.want)
 			}
 		})
 	}
@@ -137,9 +195,9 @@ func TestNoErrorOfTheWebhookHoldsItsAddress(t *testing.T) {
 	open := receiver(t, http.NotFound)
 	for _, server := range []string{closed.URL, open} {
 		url := strings.Replace(server, "http://", "http://user:password@", 1) + "/token-in-path?key=token-in-query"
-		err := webhook(t, deadletter.WebhookOptions{URL: url}).Compensate(t.Context(), aLetter)
+		err := webhook(t, deadletter.WebhookOptions{URL: url}).Notify(t.Context(), aLetter)
 		if err == nil {
-			t.Fatal("told")
+			t.Fatal("notified")
 		}
 		for _, s := range []string{"password", "token"} {
 			if strings.Contains(err.Error(), s) {
@@ -148,7 +206,8 @@ func TestNoErrorOfTheWebhookHoldsItsAddress(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"", "ftp://token.example", "http://%zztoken", "token", "http:///token"} {
-		if _, err := deadletter.NewWebhook(deadletter.WebhookOptions{URL: url}); err == nil || strings.Contains(err.Error(), "token") {
+		if _, err := deadletter.NewWebhook(deadletter.WebhookOptions{URL: url}); err == nil ||
+			strings.Contains(err.Error(), "token") {
 			t.Errorf("%q: %v, want a refusal without it", url, err)
 		}
 	}

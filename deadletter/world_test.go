@@ -14,7 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -73,7 +73,9 @@ func newWorldOf(t testing.TB) *world {
 }
 
 func (w *world) topology() rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{Exchange: w.broker.Name("stock"), Queue: w.queue, RoutingKeys: []string{tag}, Delays: delays}
+	return rabbit.TopologyConfig{
+		Exchange: w.broker.Name("stock"), Queue: w.queue, RoutingKeys: []string{tag}, Delays: delays,
+	}
 }
 
 func (w *world) declare() {
@@ -92,7 +94,9 @@ func (w *world) declare() {
 
 func (w *world) open(dsn string) *gorm.DB {
 	w.t.Helper()
-	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{LockWait: time.Second, DialTimeout: time.Second, ReadTimeout: 3 * time.Second})
+	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{
+		LockWait: time.Second, DialTimeout: time.Second, ReadTimeout: 3 * time.Second,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -118,10 +122,13 @@ func (w *world) letters() *deadletter.Letters {
 	w.t.Helper()
 	l, err := deadletter.New(deadletter.Options{
 		Records: w.log(w.open(w.dsn)), AMQPURLs: []string{w.amqpURL}, Name: rabbit.ConnectionName("test"),
-		Group: group, Queue: w.queue, KeyFrom: w.keyFrom, Retention: 720 * time.Hour, MaxReplays: w.most, Hook: w.hook,
+		Group: group, Queue: w.queue, KeyFrom: w.keyFrom, Retention: 720 * time.Hour, MaxReplays: w.most,
 	})
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if w.hook != nil {
+		l.Hook(w.hook)
 	}
 	return l
 }
@@ -143,25 +150,27 @@ func message(key, body string) rabbit.Delivery {
 	return rabbit.Delivery{Message: rabbit.Message{MessageID: key, Body: []byte(body)}, Exchange: "stock", RoutingKey: tag}
 }
 
-func identity(name string) dedup.Key { return dedup.Key{Group: group, Tag: tag, Name: name} }
+func identity(name string) dedup.Identity { return dedup.Identity{Group: group, Tag: tag, Key: name} }
 
 // put publishes the letter of a message to the dead-letter queue; its row is the caller's business.
-func (w *world) put(d rabbit.Delivery, id wire.Identity, o wire.CopyOptions) {
+func (w *world) put(d rabbit.Delivery, id wire.Identified, o wire.CopyOptions) {
 	w.t.Helper()
 	o.Identity = id
 	if o.Reason == "" {
-		o.Reason = wire.ReasonExhausted
+		o.Reason = dedup.ReasonExhausted
 	}
 	if o.Error == "" {
 		o.Error = "shelf is locked"
 	}
-	err := w.publisher.Publish(w.t.Context(), []rabbit.Publishing{{Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, o)}})[0]
+	err := w.publisher.Publish(w.t.Context(), []rabbit.Publishing{{
+		Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, o),
+	}})[0]
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *world) identify(d rabbit.Delivery) wire.Identity {
+func (w *world) identify(d rabbit.Delivery) wire.Identified {
 	id, _ := wire.Identify(group, w.sources, w.queue, d)
 	return id
 }
@@ -174,21 +183,24 @@ func (w *world) letter(key string) {
 }
 
 // dead makes letters with their rows, in one go, a second ago.
-func (w *world) dead(reason wire.Reason, keys ...string) {
+func (w *world) dead(reason dedup.Reason, keys ...string) {
 	w.t.Helper()
 	w.deadNow(reason, keys...)
 	w.moveBack(time.Second)
 }
 
-func (w *world) deadNow(reason wire.Reason, keys ...string) {
+func (w *world) deadNow(reason dedup.Reason, keys ...string) {
 	w.t.Helper()
 	var batch []rabbit.Publishing
 	var rows []dedup.Letter
 	for _, key := range keys {
 		d := message(key, "{}")
 		id := w.identify(d)
-		batch = append(batch, rabbit.Publishing{Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, wire.CopyOptions{Identity: id, Reason: reason, Error: "no"})})
-		rows = append(rows, dedup.Letter{Entry: entry(id, d), Reason: string(reason), Cause: "no"})
+		batch = append(batch, rabbit.Publishing{
+			Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, wire.CopyOptions{Identity: id, Reason: reason,
+				Error: "no"}),
+		})
+		rows = append(rows, dedup.Letter{Entry: entry(id, d), Reason: reason, Cause: "no"})
 	}
 	for _, err := range w.publisher.Publish(w.t.Context(), batch) {
 		if err != nil {
@@ -200,12 +212,15 @@ func (w *world) deadNow(reason wire.Reason, keys ...string) {
 	}
 }
 
-func entry(id wire.Identity, d rabbit.Delivery) dedup.Entry {
-	return dedup.Entry{Key: id.Key, BodyHash: sha256.Sum256(d.Body), MessageID: d.MessageID, Body: d.Body, Properties: wire.MarshalProperties(d)}
+func entry(id wire.Identified, d rabbit.Delivery) dedup.Entry {
+	return dedup.Entry{
+		Identity: id.Identity, BodyHash: sha256.Sum256(d.Body), MessageID: d.MessageID, Body: d.Body,
+		Properties: wire.MarshalProperties(d),
+	}
 }
 
 // deadMany makes n letters with their rows, named as names("k", n) does.
-func (w *world) deadMany(reason wire.Reason, n int) {
+func (w *world) deadMany(reason dedup.Reason, n int) {
 	w.t.Helper()
 	for keys := range slices.Chunk(names("k", n), 5000) {
 		w.deadNow(reason, keys...)
@@ -216,7 +231,8 @@ func (w *world) deadMany(reason wire.Reason, n int) {
 // moveBack makes all rows so much older.
 func (w *world) moveBack(d time.Duration) {
 	w.t.Helper()
-	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MICROSECOND, dead_at = dead_at - INTERVAL ? MICROSECOND", d.Microseconds(), d.Microseconds())
+	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? MICROSECOND, dead_at = dead_at "+
+		"- INTERVAL ? MICROSECOND", d.Microseconds(), d.Microseconds())
 }
 
 // inState gives a key's row a state.
@@ -225,7 +241,7 @@ func (w *world) inState(key string, status dedup.Status) {
 	ctx := w.t.Context()
 	d := message(key, "{}")
 	e := entry(w.identify(d), d)
-	absent := dedup.Row{Key: e.Key, Version: dedup.Version{Status: dedup.Absent}}
+	absent := dedup.Row{Identity: e.Identity, Version: dedup.Version{Status: dedup.Absent}}
 	var err error
 	switch status {
 	case dedup.Absent:
@@ -238,7 +254,7 @@ func (w *world) inState(key string, status dedup.Status) {
 			_, err = w.records.Fail(ctx, claim, "shelf is locked")
 		}
 	case dedup.Dead:
-		err = w.records.Dead(ctx, absent, e, string(wire.ReasonExhausted), "shelf is locked")
+		err = w.records.Dead(ctx, absent, e, dedup.ReasonExhausted, "shelf is locked")
 	case dedup.Discarded:
 		err = w.records.Discard(ctx, absent, e, "somebody", "test")
 	}
@@ -249,7 +265,7 @@ func (w *world) inState(key string, status dedup.Status) {
 
 func (w *world) row(name string) dedup.Row { w.t.Helper(); return w.rowOf(identity(name)) }
 
-func (w *world) rowOf(key dedup.Key) dedup.Row {
+func (w *world) rowOf(key dedup.Identity) dedup.Row {
 	w.t.Helper()
 	row, err := w.records.Read(w.t.Context(), key)
 	if err != nil {
@@ -265,8 +281,8 @@ func (w *world) exec(query string, args ...any) {
 	}
 }
 
-// wantQueues waits until the main and the dead-letter queue hold so many messages, none of them unacked: what a run gives
-// back is back a moment after its end.
+// wantQueues waits until the main and the dead-letter queue hold so many messages, none of them unacked: what a run
+// gives back is back a moment after its end.
 func (w *world) wantQueues(main, dead int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%d messages in the main queue, %d letters", main, dead), func() (string, bool) {
@@ -279,7 +295,7 @@ func (w *world) eventually(what string, look func() (have string, ok bool)) {
 	w.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.NewTimer(20 * time.Second)
+	late := time.NewTimer(time.Minute)
 	defer late.Stop()
 	for {
 		have, ok := look()
@@ -289,7 +305,7 @@ func (w *world) eventually(what string, look func() (have string, ok bool)) {
 		select {
 		case <-tick.C:
 		case <-late.C:
-			w.t.Fatalf("still not after 20s: %s; have %s", what, have)
+			w.t.Fatalf("still not after a minute: %s; have %s", what, have)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -67,39 +67,42 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 	d := message("k", `{"a":1}`)
 	d.Headers = rabbit.Table{"x-tenant": "north", "x-count": int64(7)}
 	id := w.identify(d)
-	if err := w.records.Dead(t.Context(), dedup.Row{Key: id.Key, Version: dedup.Version{Status: dedup.Absent}}, entry(id, d), "permanent", "no such order"); err != nil {
+	if err := w.records.Dead(t.Context(), dedup.Row{Identity: id.Identity, Version: dedup.Version{Status: dedup.Absent}},
+		entry(id, d), "permanent", "no such order"); err != nil {
 		t.Fatal(err)
 	}
 	_, lines := w.export()
 	ln := lines["k"]
-	m, err := ln.Message()
+	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	info := wire.ReadCopy(m.Headers)
 	if ln.Reason != "permanent" || ln.Tag != tag || string(ln.Body) != `{"a":1}` || ln.BodyCut || ln.HeadersCut ||
 		m.Headers["x-tenant"] != "north" || m.Headers["x-count"] != int64(7) || m.MessageID != "k" ||
-		info.Reason != wire.ReasonPermanent || info.DeadAt.IsZero() || info.RoutingKey != tag {
+		info.Reason != dedup.ReasonPermanent || info.DeadAt.IsZero() || info.RoutingKey != tag {
 		t.Errorf("line %+v\nmessage %+v", ln, m)
 	}
-	if again := w.identify(m); again.Key != id.Key {
-		t.Errorf("the message is %v, want %v", again.Key, id.Key)
+	if again := w.identify(m); again.Identity != id.Identity {
+		t.Errorf("the message is %v, want %v", again.Identity, id.Identity)
 	}
 }
 
 func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("k", 250)...)
-	w.dead(wire.ReasonPermanent, "p")
+	w.dead(dedup.ReasonExhausted, names("k", 250)...)
+	w.dead(dedup.ReasonPermanent, "p")
 	w.broker.Delete(rabbit.DeadQueue(w.queue))
 	if _, lines := w.export(); len(lines) != 251 {
 		t.Errorf("%d different lines, want 251", len(lines))
 	}
 	for want, f := range map[int]deadletter.Filter{
-		1: {Reasons: []string{"permanent"}}, 2: {Keys: []string{"k-00003", "k-00100", "nope"}}, 120: {Limit: 120}, 251: {Tag: tag, Since: time.Now().Add(-time.Hour)}, 0: {Until: time.Now().Add(-time.Hour)},
+		1: {Reasons: []dedup.Reason{"permanent"}}, 2: {Keys: []string{"k-00003", "k-00100", "nope"}}, 120: {Limit: 120},
+		251: {Tag: tag, Since: time.Now().Add(-time.Hour)}, 0: {Until: time.Now().Add(-time.Hour)},
 	} {
 		var out bytes.Buffer
-		if n, err := w.letters().Export(t.Context(), f, &out); err != nil || n != want || strings.Count(out.String(), "\n") != want {
+		if n, err := w.letters().Export(t.Context(), f, &out); err != nil || n != want ||
+			strings.Count(out.String(), "\n") != want {
 			t.Errorf("%+v: %d letters, %v; want %d", f, n, err, want)
 		}
 	}
@@ -107,8 +110,8 @@ func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
 
 func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, names("k", 250)...)
-	w.dead(wire.ReasonPermanent, "not in the file")
+	w.dead(dedup.ReasonPermanent, names("k", 250)...)
+	w.dead(dedup.ReasonPermanent, "not in the file")
 	text, _ := w.export()
 	var some strings.Builder
 	for line := range strings.Lines(text) {
@@ -125,7 +128,7 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 		t.Errorf("%+v; want 250 replayed, their letters dropped", res)
 	}
 	w.wantQueues(250, 1)
-	w.engine().Store(true)
+	w.cured()
 	w.wantEffects(250)
 	// and when it is replayed again
 	if res := w.replayFrom(some.String(), deadletter.ReplayOptions{}); res.Stale != 250 || res.Replayed != 0 {
@@ -133,18 +136,19 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 	}
 	w.wantEffects(250)
 	events, err := w.records.Events(t.Context(), identity("k-00007"))
-	if err != nil || len(events) < 2 || events[1].By != "tester" || events[1].Error != `replayed all from "letters.ndjson"` {
+	if err != nil || len(events) < 2 || events[1].By != "tester" || events[1].Error != `replayed all from `+
+		`"letters.ndjson"` {
 		t.Errorf("events = %+v, %v; want by whom and from where", events, err)
 	}
 }
 
 func TestLettersOfALostQueueAreReplayedFromAFile(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, names("k", 3)...)
+	w.dead(dedup.ReasonPermanent, names("k", 3)...)
 	text, _ := w.export()
 	w.broker.Purge(rabbit.DeadQueue(w.queue))
 	w.replayFrom(text, deadletter.ReplayOptions{})
-	w.engine().Store(true)
+	w.cured()
 	w.wantEffects(3)
 	w.wantQueues(0, 0)
 }
@@ -166,10 +170,12 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 	byReplay := func(w *world) { w.replay(all, deadletter.ReplayOptions{}) }
 	byHand := func(w *world) { w.shovel() }
 	for name, move := range map[string]func(*world){"replayed": byReplay, "moved by hand": byHand} {
-		for point, replayedByThen := range map[deadletter.Point]bool{deadletter.PointReopened: false, deadletter.PointPublished: true, deadletter.PointAcked: true, "never": true} {
+		for point, replayedByThen := range map[deadletter.Point]bool{
+			deadletter.PointReopened: false, deadletter.PointPublished: true, deadletter.PointAcked: true, "never": true,
+		} {
 			t.Run(name+"/killed when "+string(point), func(t *testing.T) {
 				w := newWorld(t)
-				w.dead(wire.ReasonPermanent, "k")
+				w.dead(dedup.ReasonPermanent, "k")
 				mended := w.mendedFile(`{"mended":true}`)
 				w.hook = func(p deadletter.Point) error {
 					if p == point {
@@ -177,12 +183,13 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 					}
 					return nil
 				}
-				_, err := w.letters().ReplayFrom(t.Context(), "f", strings.NewReader(mended), all, deadletter.ReplayOptions{By: "ann"})
+				_, err := w.letters().ReplayFrom(t.Context(), "f", strings.NewReader(mended), all,
+					deadletter.ReplayOptions{By: "ann"})
 				if killed := errors.Is(err, errKilled); killed != (point != "never") {
 					t.Fatalf("ReplayFrom = %v", err)
 				}
 				w.hook = nil
-				w.engine().Store(true)
+				w.cured()
 				move(w) // the former letter, where it is still there
 				if !replayedByThen {
 					w.replayFrom(mended, deadletter.ReplayOptions{})
@@ -190,7 +197,8 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 				w.wantEffects(1)
 				w.wantQueues(0, 0)
 				row := w.row("k")
-				if id := w.identify(message("k", `{"mended":true}`)); row.Status != dedup.Success || !bytes.Equal(row.BodyHash, id.BodyHash[:]) {
+				if id := w.identify(message("k", `{"mended":true}`)); row.Status != dedup.Success ||
+					!bytes.Equal(row.BodyHash, id.BodyHash[:]) {
 					t.Errorf("row %v with hash %x, want success with the mended body's", row.Status, row.BodyHash)
 				}
 			})
@@ -209,13 +217,15 @@ func (w *world) shovel() {
 			return
 		}
 		delete(d.Headers, "x-delivery-count")
-		w.broker.Publish("", w.queue, stack.Message{Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2})
+		w.broker.Publish("", w.queue, stack.Message{
+			Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2,
+		})
 	}
 }
 
 func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonMalformed, "k")
+	w.dead(dedup.ReasonMalformed, "k")
 	former := w.row("k").BodyHash
 	res := w.replayFrom(w.mendedFile(`{"mended":true}`), deadletter.ReplayOptions{})
 	if res.Mended != 1 || res.Replayed != 1 || res.Duplicates != 1 {
@@ -226,9 +236,10 @@ func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 		t.Errorf("message %s of %s", got.Body, got.MessageId)
 	}
 	row := w.row("k")
-	events, err := w.records.Events(t.Context(), row.Key)
+	events, err := w.records.Events(t.Context(), row.Identity)
 	last := events[len(events)-1]
-	if err != nil || !strings.Contains(last.Error, hex.EncodeToString(former)) || !strings.Contains(last.Error, hex.EncodeToString(row.BodyHash)) || last.By != "tester" {
+	if err != nil || !strings.Contains(last.Error, hex.EncodeToString(former)) ||
+		!strings.Contains(last.Error, hex.EncodeToString(row.BodyHash)) || last.By != "tester" {
 		t.Errorf("event %+v, %v; want both hashes", last, err)
 	}
 	if string(row.Body) != `{"mended":true}` {
@@ -238,7 +249,7 @@ func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 
 func TestALetterThatTheDaemonMadeSinceStaysInTheQueue(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, names("k", 40)...)
+	w.dead(dedup.ReasonPermanent, names("k", 40)...)
 	text, _ := w.export()
 	w.engine() // which refuses everything: each comes back as a letter while the file is replayed
 	w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
@@ -250,38 +261,42 @@ func TestALetterThatTheDaemonMadeSinceStaysInTheQueue(t *testing.T) {
 
 func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, "k", "cut", "headers", "other")
+	w.dead(dedup.ReasonPermanent, "k", "cut", "headers", "other")
 	w.exec("UPDATE consumer_log SET msg_body = '{', body_hash = ? WHERE msg_key = 'cut'", bytes.Repeat([]byte{1}, 32))
 	w.exec("UPDATE consumer_log SET properties = NULL WHERE msg_key = 'headers'")
 	_, lines := w.export()
 	other := lines["other"]
 	other.Key = "another"
-	text := "not json\n\n{}\n" + file(t, other, lines["cut"], lines["headers"], lines["k"]) + strings.Repeat("x", 3<<20) + "\n"
+	text := "not json\n\n{}\n" + file(t, other, lines["cut"], lines["headers"], lines["k"]) + strings.Repeat("x", 3<<20) +
+		"\n"
 	res := w.replayFrom(text, deadletter.ReplayOptions{})
 	whys := map[deadletter.Why]int{}
 	for _, left := range res.Left {
 		whys[left.Why]++
 	}
-	if res.Replayed != 1 || whys[deadletter.WhyBadLine] != 3 || whys[deadletter.WhyOtherIdentity] != 1 || whys[deadletter.WhyCut] != 2 {
+	if res.Replayed != 1 || whys[deadletter.WhyBadLine] != 3 || whys[deadletter.WhyOtherIdentity] != 1 ||
+		whys[deadletter.WhyCut] != 2 {
 		t.Errorf("replayed %d, left %v", res.Replayed, res.Left)
 	}
 	w.wantQueues(1, 3)
 	// and what a person vouches for
-	if res := w.replayFrom(file(t, lines["cut"], lines["headers"]), deadletter.ReplayOptions{Force: true}); res.Replayed != 1 {
+	if res := w.replayFrom(file(t, lines["cut"], lines["headers"]),
+		deadletter.ReplayOptions{Force: true}); res.Replayed != 1 {
 		t.Errorf("forced: %+v; want the one with whole body", res)
 	}
 }
 
 func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonPermanent, "k")
+	w.dead(dedup.ReasonPermanent, "k")
 	cured := w.engine()
 	w.replay(all, deadletter.ReplayOptions{}) // in vain
 	w.wantStatus(dedup.Dead, 1, 1)
 	w.wantQueues(0, 1)
 	_, lines := w.export()
 	cured.Store(true)
-	m, err := lines["k"].Message()
+	ln := lines["k"]
+	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,8 +310,8 @@ func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 	w := newWorld(t)
 	const n = 120
-	w.dead(wire.ReasonPermanent, names("k", n)...)
-	w.engine().Store(true)
+	w.dead(dedup.ReasonPermanent, names("k", n)...)
+	w.cured()
 	_, lines := w.export()
 	done := make(chan error, 2)
 	for _, body := range []string{`{"mended":1}`, `{"mended":2}`} {

@@ -17,18 +17,17 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/stack"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// listener is a Compensator that remembers what it was told.
+// listener is a Notifier that remembers what it was told.
 type listener struct {
 	mu    sync.Mutex
 	calls [][]deadletter.Letter
 	fail  func(call int) error // called with mu held; nil: never
 }
 
-func (l *listener) Compensate(_ context.Context, letters []deadletter.Letter) error {
+func (l *listener) Notify(_ context.Context, letters []deadletter.Letter) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.calls = append(l.calls, slices.Clone(letters))
@@ -52,8 +51,8 @@ func (l *listener) keys() (keys []string) {
 // compensate runs Compensate until stop, or the end of the test.
 func (w *world) compensate(o deadletter.CompensateOptions) (stop func()) {
 	w.t.Helper()
-	if o.Settle == 0 {
-		o.Settle = time.Microsecond
+	if o.VisibilityDelay == 0 {
+		o.VisibilityDelay = time.Microsecond
 	}
 	letters := w.letters()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
@@ -102,13 +101,13 @@ func (w *world) settled() {
 
 func TestEveryNewLetterIsToldInItsOrder(t *testing.T) {
 	w := newWorld(t)
-	w.dead(wire.ReasonExhausted, names("old", 3)...)
+	w.dead(dedup.ReasonExhausted, names("old", 3)...)
 	w.bookmarked()
 	want := names("new", 250)
-	w.dead(wire.ReasonMalformed, want...)
+	w.dead(dedup.ReasonMalformed, want...)
 	w.inState("applied after a failure", dedup.Failed)
 	told := new(listener)
-	w.compensate(deadletter.CompensateOptions{Tell: told})
+	w.compensate(deadletter.CompensateOptions{Notifier: told})
 	w.wantTold(told, want...)
 	for _, c := range told.calls {
 		if len(c) > 100 {
@@ -128,41 +127,43 @@ func TestEveryNewLetterIsToldInItsOrder(t *testing.T) {
 func TestALetterThatIsDeadNoMoreIsNotToldAndOneThatDiedAgainIs(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
-	w.dead(wire.ReasonExhausted, "replayed", "dies again", "stays")
+	w.dead(dedup.ReasonExhausted, "replayed", "dies again", "stays")
 	for _, key := range []string{"replayed", "dies again"} {
 		row := w.row(key)
-		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Key: row.Key}, dedup.ReplayNote{By: "me", Token: key}); err != nil {
+		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
+			dedup.ReplayNote{By: "me", Token: key}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	again := w.row("dies again")
-	if err := w.records.Dead(t.Context(), again, dedup.Entry{Key: again.Key}, "crashed", "again"); err != nil {
+	if err := w.records.Dead(t.Context(), again, dedup.Entry{Identity: again.Identity}, "crashed", "again"); err != nil {
 		t.Fatal(err)
 	}
 	told := new(listener)
-	w.compensate(deadletter.CompensateOptions{Tell: told})
+	w.compensate(deadletter.CompensateOptions{Notifier: told})
 	w.wantTold(told, "stays", "dies again")
 	if letter := told.calls[0][1]; letter.Replays != 1 || letter.Reason != "crashed" {
 		t.Errorf("told %+v, want its second death", letter)
 	}
 }
 
-// A process that dies between telling and noting it tells again; one that noted it is not asked to tell again by the next.
+// A process that dies between telling and noting it tells again; one that noted it is not asked to tell again by the
+// next.
 func TestALetterIsToldUntilThatIsNoted(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
-	w.dead(wire.ReasonExhausted, "k")
+	w.dead(dedup.ReasonExhausted, "k")
 	dies := &listener{fail: func(int) error { return errors.New("killed") }}
-	stop := w.compensate(deadletter.CompensateOptions{Tell: dies})
+	stop := w.compensate(deadletter.CompensateOptions{Notifier: dies})
 	w.eventually("told twice", func() (string, bool) { return "", len(dies.keys()) >= 2 })
 	stop()
 	next := new(listener)
-	stop = w.compensate(deadletter.CompensateOptions{Tell: next})
+	stop = w.compensate(deadletter.CompensateOptions{Notifier: next})
 	w.wantTold(next, "k")
 	stop()
 	w.inState("another", dedup.Dead)
 	last := new(listener)
-	w.compensate(deadletter.CompensateOptions{Tell: last})
+	w.compensate(deadletter.CompensateOptions{Notifier: last})
 	w.wantTold(last, "another")
 }
 
@@ -177,12 +178,16 @@ func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 	defer tx.Rollback() // after the commit there is nothing to roll back
 	d := message("late", "{}")
 	e := entry(w.identify(d), d)
-	if _, err := tx.ExecContext(t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at, dead_at)
-		VALUES (?, ?, ?, 3, 0, 'malformed', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, e.Group, e.Tag, e.Name); err != nil {
+	if _, err := tx.ExecContext(t.Context(),
+		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason,
+			consumer_timestamp, created_at, dead_at)
+		VALUES (?, ?, ?, 3, 0, 'malformed', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, e.Group, e.Tag,
+		e.Key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.ExecContext(t.Context(), "INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays) VALUES (?, ?, ?, UTC_TIMESTAMP(6), 3, 0, 0)",
-		e.Group, e.Tag, e.Name); err != nil {
+	if _, err := tx.ExecContext(t.Context(), "INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, "+
+		"attempt, replays) VALUES (?, ?, ?, UTC_TIMESTAMP(6), 3, 0, 0)",
+		e.Group, e.Tag, e.Key); err != nil {
 		t.Fatal(err)
 	}
 	w.inState("early", dedup.Dead)
@@ -196,15 +201,18 @@ func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 		return false
 	})
 	w.dsn = proxy.Through(w.dsn)
-	w.compensate(deadletter.CompensateOptions{Tell: told, Settle: 10 * time.Second})
-	w.eventually("the story is read while one step of it is not visible", func() (string, bool) { return "", looks.Load() > 0 })
+	w.compensate(deadletter.CompensateOptions{Notifier: told, VisibilityDelay: 10 * time.Second})
+	w.eventually("the story is read while one step of it is not visible", func() (string, bool) {
+		return "", looks.Load() > 0
+	})
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	w.wantTold(told, "late", "early")
 }
 
-// The receiver fails, hangs, sends elsewhere and hangs up before it takes what it is told; nothing newer overtakes that.
+// The receiver fails, hangs, sends elsewhere and hangs up before it takes what it is told; nothing newer overtakes
+// that.
 func TestTheWebhookGoesOnUntilItIsHeard(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
@@ -226,11 +234,13 @@ func TestTheWebhookGoesOnUntilItIsHeard(t *testing.T) {
 			if err := json.Unmarshal(body, &told); err != nil {
 				t.Error(err)
 			}
-			_ = heard.Compensate(r.Context(), told.Letters) // it never fails
+			_ = heard.Notify(r.Context(), told.Letters) // it never fails
 		}
 	})
-	w.dead(wire.ReasonCrashed, "first")
-	w.compensate(deadletter.CompensateOptions{Tell: webhook(t, deadletter.WebhookOptions{URL: url, Timeout: 500 * time.Millisecond})})
+	w.dead(dedup.ReasonCrashed, "first")
+	w.compensate(deadletter.CompensateOptions{
+		Notifier: webhook(t, deadletter.WebhookOptions{URL: url, Timeout: 500 * time.Millisecond}),
+	})
 	w.eventually("a first try", func() (string, bool) { return "", calls.Load() > 0 })
 	w.inState("second", dedup.Dead)
 	w.wantTold(&heard, "first", "second")

@@ -1,0 +1,77 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// Filter chooses letters. All conditions must hold; a zero one always does.
+type Filter struct {
+	// All must be set to choose without any other condition. List needs none.
+	All bool
+	// Keys and Tag are those of the row a letter belongs to: one of Keys, if there are any. A letter without an identity
+	// of its own is also found under the one it has by now. For List at most dedup.MaxListedKeys.
+	Keys []string
+	Tag  string
+	// Reasons are why letters are dead, for example exhausted: one of them, if there are any.
+	Reasons []dedup.Reason
+	// Since and Until bound when the letter died: at or after, and before.
+	Since, Until time.Time
+	// Limit is how many letters are taken at most, the oldest first; 0: no limit. For List it is the size of a page,
+	// 1 to dedup.MaxListed, 0 for 100.
+	Limit int
+
+	due func(dedup.Row) bool // if set, the letter's row must be due; List does not ask
+}
+
+// ErrNoFilter says that a filter chooses nothing.
+var ErrNoFilter = errors.New("no letter is chosen: say which, or all")
+
+func (f Filter) validate() error {
+	narrow := len(f.Keys) > 0 || f.Tag != "" || len(f.Reasons) > 0 || !f.Since.IsZero() || !f.Until.IsZero()
+	switch {
+	case !f.All && !narrow:
+		return ErrNoFilter
+	case f.Limit < 0:
+		return fmt.Errorf("a limit of %d letters", f.Limit)
+	}
+	return nil
+}
+
+// String is what was asked for, for the story of a row.
+func (f Filter) String() string {
+	text := ""
+	add := func(name, value string) {
+		if value != "" {
+			text += fmt.Sprintf(" %s=%q", name, value)
+		}
+	}
+	for _, key := range f.Keys {
+		add("key", key)
+	}
+	add("tag", f.Tag)
+	for _, reason := range f.Reasons {
+		add("reason", string(reason))
+	}
+	if !f.Since.IsZero() {
+		add("since", f.Since.UTC().Format(time.RFC3339))
+	}
+	if !f.Until.IsZero() {
+		add("until", f.Until.UTC().Format(time.RFC3339))
+	}
+	if text == "" {
+		return "all"
+	}
+	return text[1:]
+}
+
+// query asks the log for the letters of a group that f chooses.
+func (f Filter) query(group string) dedup.Filter {
+	return dedup.Filter{
+		Group: group, Statuses: []dedup.Status{dedup.Dead},
+		Tag: f.Tag, Keys: f.Keys, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Limit: f.Limit,
+	}
+}

@@ -1,0 +1,69 @@
+package deadletter
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// Superseded reports whether a row that is filed as conflict stands for nothing any more: by now the row of its key has
+// this very body, because somebody mended it. The row must come from Log.Read.
+func (l *Letters) Superseded(ctx context.Context, row dedup.Row) (bool, error) {
+	if row.Tag != wire.TagConflict {
+		return false, nil
+	}
+	d, _, err := l.find.kept(row)
+	if err != nil {
+		return false, nil // nobody can say
+	}
+	own, _ := l.find.identify(d)
+	rows, err := l.o.Records.LookUp(ctx, []dedup.Identity{own.Identity})
+	if err != nil {
+		return false, fmt.Errorf("look for the row that has the key of %v: %w", row.Identity, err)
+	}
+	return bytes.Equal(rows[own.Identity].BodyHash, own.BodyHash[:]), nil
+}
+
+// Kept says why a row does not hold its whole message, or nil. The row must come from Log.Read.
+func (l *Letters) Kept(row dedup.Row) error {
+	_, _, err := l.find.kept(row)
+	return err
+}
+
+// kept makes the message anew from its row. It must be the very message that the row stands for, to the last byte.
+func (f *finder) kept(row dedup.Row) (rabbit.Delivery, wire.Identified, error) {
+	var d rabbit.Delivery
+	hash := sha256.Sum256(row.Body)
+	switch {
+	case row.Body == nil:
+		return d, wire.Identified{}, errors.New("its row keeps no body")
+	case len(row.BodyHash) > 0 && !bytes.Equal(row.BodyHash, hash[:]), len(row.BodyHash) == 0 &&
+		len(row.Body) >= dedup.MaxBody:
+		return d, wire.Identified{}, fmt.Errorf("its row keeps only the first %d bytes of its body", len(row.Body))
+	}
+	if isCut(row.Properties) {
+		return d, wire.Identified{}, errors.New("its row keeps not all of its headers")
+	}
+	if len(row.Properties) > 0 {
+		var err error
+		if d, err = wire.UnmarshalProperties(row.Properties); err != nil {
+			return d, wire.Identified{}, err
+		}
+	}
+	d.Body = row.Body
+	id, _ := f.identify(d) // one that is filed has a key too
+	if row.Tag == wire.TagConflict {
+		id, _ = wire.Conflict(id, d.Body)
+	}
+	if id.Identity != row.Identity {
+		return d, id, fmt.Errorf("what its row keeps of it names another message, %v: ROLLBACKD_KEY_FROM was changed,"+
+			" or its headers were too large to be kept", id.Identity)
+	}
+	return d, id, nil
+}
