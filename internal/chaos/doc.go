@@ -1,7 +1,0 @@
-// Package chaos tries to break the promise: two daemons, the real binary, work on one queue under load while a seeded
-// schedule of faults hits them, their servers and the links between; then the faults stop, everything must come to rest by
-// itself, and the oracle judges what is left. What hit nothing proves nothing, so each fault counts what it hit, and a
-// kind of fault that never hit anything fails the run.
-//
-// It uses private servers only. Nothing of the product may live here, no testing.TB, and the binary never links it.
-package chaos

@@ -1,0 +1,116 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+// everything is the target of faults that must cost nothing: beside another fault nobody could tell whose cost it was.
+var everything = on(onDaemon0, onDaemon1, onMySQL, onRabbit, onRedis)
+
+// lonely is a kind of fault that must cost nothing. Times are in seconds: in a round, at least and at most.
+func lonely(name, unit string, short, least, most int, do strike) fault {
+	return fault{
+		name: name, unit: unit, nodes: 1, targets: everything, short: time.Duration(short) * time.Second,
+		least: time.Duration(least) * time.Second, most: time.Duration(most) * time.Second, strike: alone(do),
+	}
+}
+
+// cost is what a fault that is nobody's fault must not raise.
+type cost struct {
+	attempts int // of applied messages, beyond the first of each
+	stale    int // letters beyond one for each dead message
+}
+
+// alone strikes while all is well otherwise, waits until all is well again, and looks what it has cost.
+func alone(do strike) strike {
+	return func(ctx context.Context, w *world, p planned) (int, error) {
+		w.recover(ctx, "before "+p.fault.name)
+		before, err := w.cost(ctx)
+		if err != nil {
+			return 0, err
+		}
+		hits, err := do(ctx, w, p)
+		if err != nil || ctx.Err() != nil {
+			return hits, err
+		}
+		w.recover(ctx, "after "+p.fault.name)
+		after, err := w.cost(ctx)
+		if err != nil {
+			return hits, err
+		}
+		if n := after.attempts - before.attempts; n > 0 {
+			w.violation("%s cost %d attempts of messages with which nothing is wrong", p.fault.name, n)
+		}
+		if n := after.stale - before.stale; n > 0 && !w.o.People {
+			w.violation("%s left %d letters more than dead messages", p.fault.name, n)
+		}
+		return hits, nil
+	}
+}
+
+// recover waits until the daemons consume and no message with which nothing is wrong has an open row, which an earlier
+// fault may have left, with the attempt that it cost.
+func (w *world) recover(ctx context.Context, when string) {
+	const patience = 90 * time.Second
+	w.calm(ctx)
+	open := -1
+	well := until(ctx, patience, func() bool {
+		err := w.db.QueryRowContext(ctx,
+			"SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2) AND msg_key LIKE 'rollback-%'").Scan(&open)
+		return err == nil && open == 0
+	})
+	if !well && ctx.Err() == nil {
+		w.violation("%s: %d messages with which nothing is wrong had open rows for %v", when, open, patience)
+	}
+}
+
+func (w *world) cost(ctx context.Context) (c cost, err error) {
+	const attempts = `SELECT COALESCE(SUM(consumer_times - 1), 0) FROM consumer_log
+		WHERE consumer_status = 1 AND consumer_times > 1`
+	err = w.db.QueryRowContext(ctx, attempts).Scan(&c.attempts)
+	if err != nil {
+		return c, fmt.Errorf("count the attempts: %w", err)
+	}
+	// A letter is confirmed a moment before its row says dead, so the least of some looks counts.
+	c.stale = math.MaxInt
+	for range 10 {
+		letters, err := w.depth(ctx, rabbit.DeadQueue(queue))
+		if err != nil {
+			return c, err
+		}
+		var dead int
+		err = w.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3").Scan(&dead)
+		if err != nil {
+			return c, fmt.Errorf("count the dead: %w", err)
+		}
+		c.stale = min(c.stale, letters-dead)
+		_ = wait.For(ctx, 100*time.Millisecond)
+	}
+	return c, nil
+}
+
+// depth is how many messages wait in a queue and are in nobody's hands.
+func (w *world) depth(ctx context.Context, queue string) (int, error) {
+	conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: w.load.urls, Name: "chaos depth"})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the depth of %s: %w", queue, err)
+	}
+	defer conn.Close()
+	ready, _, err := conn.Depth(ctx, queue)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the depth of %s: %w", queue, err)
+	}
+	return ready, nil
+}
+
+// plantName is unique; whoever plants has everything for itself.
+func (w *world) plantName() string {
+	w.planted++
+	return fmt.Sprintf("planted-%06d", w.planted)
+}

@@ -1,0 +1,106 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+)
+
+// told is what of a schedule does not depend on functions' addresses.
+func told(plan []planned) (lines []string) {
+	for _, p := range plan {
+		lines = append(lines, fmt.Sprint(p.fault.name, p.gap, p.lasts, p.variant))
+	}
+	return lines
+}
+
+func TestSeedRepeatsTheSchedule(t *testing.T) {
+	o := Options{Seed: 7, Nodes: 1, Duration: time.Minute}
+	first, again := told(o.schedule()), told(o.schedule())
+	if !slices.Equal(first, again) {
+		t.Error("the same seed gave two schedules")
+	}
+	o.Seed = 8
+	if slices.Equal(first, told(o.schedule())) {
+		t.Error("two seeds gave the same schedule")
+	}
+}
+
+func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
+	for _, nodes := range []int{1, 3} {
+		plan := Options{Seed: 1, Nodes: nodes, Duration: time.Hour}.schedule()
+		kinds := map[string]int{}
+		for _, f := range faults() {
+			if (Options{Nodes: nodes}).wants(f) {
+				kinds[f.name] = 0
+			}
+		}
+		for _, p := range plan[:len(kinds)] {
+			kinds[p.fault.name]++
+			if p.lasts < p.fault.least || p.lasts > p.fault.most {
+				t.Errorf("%s lasts %v, want %v to %v", p.fault.name, p.lasts, p.fault.least, p.fault.most)
+			}
+		}
+		for name, n := range kinds {
+			if n != 1 {
+				t.Errorf("with %d nodes %s comes %d times in the first deal, want once", nodes, name, n)
+			}
+		}
+	}
+}
+
+func TestRoundHasEachKindOnce(t *testing.T) {
+	seen := map[string]int{}
+	for _, nodes := range []int{1, 3} {
+		plan := told(Options{Seed: 1, Nodes: nodes, Round: true}.schedule())
+		slices.Sort(plan)
+		if len(slices.Compact(plan)) != len(plan) {
+			t.Errorf("the round with %d nodes has a kind twice: %v", nodes, plan)
+		}
+		for _, p := range (Options{Seed: 1, Nodes: nodes, Round: true}).schedule() {
+			seen[p.fault.name]++
+		}
+	}
+	for _, f := range faults() {
+		if seen[f.name] != 1 {
+			t.Errorf("%s is in %d rounds, want one", f.name, seen[f.name])
+		}
+	}
+}
+
+func TestRoundWithPeopleHasSomeKinds(t *testing.T) {
+	var kinds []string
+	for _, p := range (Options{Seed: 1, Nodes: 1, People: true, Round: true}).schedule() {
+		kinds = append(kinds, p.fault.name)
+	}
+	slices.Sort(kinds)
+	if !slices.Equal(kinds, slices.Sorted(slices.Values(leaveWork))) {
+		t.Errorf("the kinds are %v, want %v", kinds, leaveWork)
+	}
+}
+
+func TestRunFailsWhenAFaultNeverHitOrAnythingIsWrong(t *testing.T) {
+	good := func() *Result {
+		return &Result{Report: &oracle.Report{}, Struck: []Struck{{Name: "a", Times: 2, Hit: 1, Hits: 3}}}
+	}
+	if err := good().Err(); err != nil {
+		t.Errorf("a good run fails: %v", err)
+	}
+	for want, spoil := range map[string]func(*Result){
+		"b never hit anything": func(r *Result) { r.Struck = append(r.Struck, Struck{Name: "b", Times: 5}) },
+		"nobody replayed":      func(r *Result) { r.Done = []Struck{{Name: "nobody", Last: errors.New("nobody replayed")}} },
+		"it leaked":            func(r *Result) { r.Violations = []string{"it leaked"} },
+		"lost: a message":      func(r *Result) { r.Report.Findings = []string{"lost: a message"} },
+	} {
+		r := good()
+		spoil(r)
+		if err := r.Err(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Err = %v, want something of %q", err, want)
+		}
+	}
+}

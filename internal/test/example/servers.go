@@ -1,0 +1,147 @@
+// Package example is what stands behind the examples of the public packages: servers for one example alone, and a
+// producer, so that what an example shows is what a user would write. Where a test fails, it panics.
+package example
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// patience bounds what an example may wait for.
+const patience = time.Minute
+
+// Servers are a fresh schema and, made by [All], a fresh virtual host.
+type Servers struct {
+	MySQLDSN, AMQPURL string
+
+	t  *rig
+	db *sql.DB
+	// Of the broker:
+	broker    *stack.Broker
+	publisher *rabbit.Publisher
+	declared  map[string]bool // queues
+}
+
+// MySQL starts nothing but MySQL.
+func MySQL() *Servers {
+	t := &rig{}
+	s := &Servers{t: t, MySQLDSN: stack.MySQL(t), declared: map[string]bool{}}
+	db, err := sql.Open("mysql", s.MySQLDSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.db = db
+	t.Cleanup(func() { _ = db.Close() })
+	return s
+}
+
+// All starts RabbitMQ too.
+func All() *Servers {
+	s := MySQL()
+	s.broker = stack.AMQP(s.t)
+	s.AMQPURL = s.broker.URL
+	s.publisher = rabbit.NewPublisher(rabbit.Config{URLs: []string{s.AMQPURL}, Name: "example"})
+	s.t.Cleanup(func() { _ = s.publisher.Close(context.Background()) })
+	return s
+}
+
+// Close ends what the example had.
+func (s *Servers) Close() { s.t.end() }
+
+// Exec runs a statement.
+func (s *Servers) Exec(statement string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := s.db.ExecContext(ctx, statement); err != nil {
+		s.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// Show prints what a query finds, one line a row.
+func (s *Servers) Show(query string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	rows, err := s.db.QueryContext(ctx, query)
+	if err != nil {
+		s.t.Fatalf("%s: %v", query, err)
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for rows.Next() {
+		values, into := make([]string, len(columns)), make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			s.t.Fatal(err)
+		}
+		fmt.Println(strings.Join(values, " "))
+	}
+	if err := rows.Err(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Publish is the producer: it publishes a message of this key for a queue whose consumer leaves everything else at its
+// default. The exchange and the queues are made first, as a consumer that has run before has made them.
+func (s *Servers) Publish(queue, key, body string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	d := consumer.Defaults()
+	s.declare(ctx, rabbit.TopologyConfig{
+		Exchange: d.Exchange, Queue: queue, RoutingKeys: []string{queue}, Delays: d.RetryDelays,
+	})
+	m := rabbit.Message{MessageID: key, Body: []byte(body), DeliveryMode: rabbit.Persistent}
+	for _, err := range s.publisher.Publish(ctx, []rabbit.Publishing{{Exchange: d.Exchange, Key: queue, Message: m}}) {
+		if err != nil {
+			s.t.Fatalf("publish %s: %v", key, err)
+		}
+	}
+}
+
+func (s *Servers) declare(ctx context.Context, topology rabbit.TopologyConfig) {
+	if s.declared[topology.Queue] {
+		return
+	}
+	s.declared[topology.Queue] = true
+	s.broker.Track(topology.Queues()...)
+	conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{s.AMQPURL}, Name: "example"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := rabbit.Declare(ctx, conn, topology); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// rig is a testing.TB as far as package stack needs one.
+type rig struct {
+	testing.TB // nil
+
+	cleanups []func()
+}
+
+func (r *rig) Helper()                        {}
+func (r *rig) Cleanup(f func())               { r.cleanups = append(r.cleanups, f) }
+func (r *rig) Error(args ...any)              { panic(fmt.Sprint(args...)) }
+func (r *rig) Errorf(text string, arg ...any) { panic(fmt.Sprintf(text, arg...)) }
+func (r *rig) Fatal(args ...any)              { panic(fmt.Sprint(args...)) }
+func (r *rig) Fatalf(text string, arg ...any) { panic(fmt.Sprintf(text, arg...)) }
+
+func (r *rig) end() {
+	for i := len(r.cleanups) - 1; i >= 0; i-- {
+		r.cleanups[i]()
+	}
+}

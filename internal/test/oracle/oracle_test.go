@@ -1,0 +1,309 @@
+package oracle_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// world is what a perfect run leaves: message a applied (order A released), message d dead with its letter.
+type world struct {
+	t      *testing.T
+	broker *stack.Broker
+	db     *sql.DB
+	oracle oracle.World
+	ledger *oracle.Ledger
+	before oracle.Stock
+}
+
+const (
+	group = "g"
+	tag   = "stock.rollback"
+)
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, broker: stack.AMQP(t)}
+	handle, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.db, err = handle.DB(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.db.Close() })
+	if err := dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{
+		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.oracle = oracle.World{
+		DB: w.db, LogTable: "consumer_log", Group: group, KeyFrom: "property:message_id", AMQPURL: w.broker.URL,
+		Queue: w.broker.Name("main"), Delays: []time.Duration{time.Hour},
+		Unacked: func(queue string) (int, error) { return w.broker.Unacked(queue), nil },
+	}
+	w.declare()
+	if w.ledger, err = w.oracle.NewLedger(); err != nil {
+		t.Fatal(err)
+	}
+	w.perfect()
+	return w
+}
+
+func (w *world) declare() {
+	w.t.Helper()
+	conn, err := rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close()
+	topology := rabbit.TopologyConfig{
+		Exchange: w.broker.Name("x"), Queue: w.oracle.Queue, RoutingKeys: []string{tag}, Delays: w.oracle.Delays,
+	}
+	w.broker.Track(topology.Queues()...)
+	w.broker.TrackExchanges(topology.Exchange)
+	if _, err := rabbit.Declare(w.t.Context(), conn, topology); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) perfect() {
+	w.t.Helper()
+	w.exec("INSERT INTO stock (sku_id, amount) VALUES (1, 8), (2, 10)")
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('A', 1, 2, 1)")
+	if err := oracle.Audit(w.t.Context(), w.db); err != nil {
+		w.t.Fatal(err)
+	}
+	var err error
+	if w.before, err = oracle.ReadStock(w.t.Context(), w.db); err != nil {
+		w.t.Fatal(err)
+	}
+	w.record("a", "body a", "A", oracle.ToBeApplied(), 2)
+	w.record("d", "body d", "", oracle.ToDie(dedup.ReasonPermanent), 1)
+	w.release("A", 1, 2, "a")
+	w.row("a", "body a", 1, 1, "")
+	w.row("d", "body d", 3, 1, "permanent")
+	w.copyTo(rabbit.DeadQueue(w.oracle.Queue), "d", "body d", wire.CopyOptions{Reason: dedup.ReasonPermanent})
+}
+
+// record says that a message was published and confirmed so many times.
+func (w *world) record(key, body, order string, fate oracle.Fate, times int) {
+	for range times {
+		w.ledger.Record(oracle.Sent{Publishing: w.publishing(key, body), Order: order, Fate: fate}, nil)
+	}
+}
+
+// nameless says that a message with this body was published whose name nobody knows, and that must be dead.
+func (w *world) nameless(body string) {
+	w.ledger.RecordNameless([]byte(body), oracle.ToDie(dedup.ReasonUnidentified), nil)
+}
+
+func (w *world) publishing(key, body string) rabbit.Publishing {
+	return rabbit.Publishing{Key: tag, Message: rabbit.Message{MessageID: key, Body: []byte(body), Type: tag}}
+}
+
+func (w *world) release(order string, sku, quantity int, key string) {
+	w.t.Helper()
+	w.exec("UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = ? WHERE order_sn = ? AND sku_id = ?",
+		tag, key, order, sku)
+	w.exec("UPDATE stock SET amount = amount + ? WHERE sku_id = ?", quantity, sku)
+}
+
+func (w *world) row(key, body string, status, attempts int, reason string) {
+	w.t.Helper()
+	hash := sha256.Sum256([]byte(body))
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, consumer_status, consumer_times, reason, "+
+		"consumer_timestamp, created_at) VALUES (?, ?, ?, ?, ?, ?, NULLIF(?, ''), NOW(6), NOW(6))",
+		group, tag, key, hash[:], status, attempts, reason)
+}
+
+// copyTo puts a copy of a message into a queue.
+func (w *world) copyTo(queue, key, body string, o wire.CopyOptions) {
+	w.t.Helper()
+	copied := wire.Copy(rabbit.Delivery{Message: w.publishing(key, body).Message, RoutingKey: tag}, w.oracle.Queue, o)
+	w.broker.Publish("", queue, stack.Message{
+		MessageId: copied.MessageID, Type: copied.Type, Body: copied.Body, Headers: copied.Headers,
+	})
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func (w *world) check(allow oracle.Allowance) *oracle.Report {
+	w.t.Helper()
+	report, err := w.oracle.Check(w.t.Context(), w.before, w.ledger, allow)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return report
+}
+
+func TestOracleIsContentWithAPerfectRun(t *testing.T) {
+	w := newWorld(t)
+	for range 2 { // looking changes nothing
+		report := w.check(oracle.Allowance{})
+		if err := report.Err(); err != nil {
+			t.Error(err)
+		}
+		want := oracle.Counters{Attempt: 3, Acknowledged: 3, Applied: 1, DeadLettered: 1, DuplicatesAbsorbed: 1}
+		if report.Counters != want {
+			t.Errorf("counters are %v, want %v", report.Counters, want)
+		}
+	}
+}
+
+func TestANamelessMessageIsKnownByItsBody(t *testing.T) {
+	w := newWorld(t)
+	w.nameless("odd")
+	w.row("x", "odd", 3, 0, "unidentified")
+	w.copyTo(rabbit.DeadQueue(w.oracle.Queue), "x", "odd", wire.CopyOptions{Reason: dedup.ReasonUnidentified})
+	report := w.check(oracle.Allowance{})
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+	want := oracle.Counters{Attempt: 4, Acknowledged: 4, Applied: 1, DeadLettered: 2, DuplicatesAbsorbed: 1}
+	if report.Counters != want {
+		t.Errorf("counters are %v, want %v", report.Counters, want)
+	}
+}
+
+func TestOracleFindsEveryBrokenPromise(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spoil func(w *world)
+		kind  string // of the finding
+	}{
+		"stock from nothing": {func(w *world) {
+			w.exec("UPDATE stock SET amount = amount + 1 WHERE sku_id = 2")
+		}, "stock"},
+		"one sku's stock in another's": {func(w *world) {
+			w.exec("UPDATE stock SET amount = amount + 3 - 2 * sku_id")
+		}, "stock"},
+		"a message lost": {func(w *world) { w.record("lost", "b", "", oracle.Fate{}, 1) }, "lost"},
+		"a failed row without a copy": {func(w *world) {
+			w.record("f", "b", "", oracle.Fate{}, 1)
+			w.row("f", "b", 2, 1, "")
+		}, "lost"},
+		"a message still in a queue": {func(w *world) {
+			w.record("q", "b", "", oracle.Fate{}, 1)
+			w.copyTo(w.oracle.Queue, "q", "b", wire.CopyOptions{})
+		}, "still queued"},
+		"a stale copy left behind": {func(w *world) {
+			w.copyTo(rabbit.RetryQueue(w.oracle.Queue, time.Hour), "a", "body a", wire.CopyOptions{})
+		}, "left behind"},
+		"a dead row without a letter": {func(w *world) {
+			w.broker.Purge(rabbit.DeadQueue(w.oracle.Queue))
+		}, "letter missing"},
+		"an innocent dead": {func(w *world) {
+			w.exec("UPDATE consumer_log SET consumer_status = 3, reason = 'exhausted' WHERE msg_key = 'a'")
+		}, "innocent"},
+		"a death of another reason": {func(w *world) {
+			w.exec("UPDATE consumer_log SET reason = 'exhausted' WHERE msg_key = 'd'")
+		}, "fate"},
+		"an attempt too many": {func(w *world) {
+			w.exec("UPDATE consumer_log SET consumer_times = 2 WHERE msg_key = 'a'")
+		}, "attempts"},
+		"a release without a success": {func(w *world) {
+			w.exec("UPDATE consumer_log SET consumer_status = 2 WHERE msg_key = 'a'")
+		}, "half batch"},
+		"a success without the release": {func(w *world) {
+			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('A', 2, 1, 1)")
+		}, "half batch"},
+		"a release that happened twice": {func(w *world) {
+			w.exec("UPDATE stock_reservation SET status = 1 WHERE order_sn = 'A'")
+			w.exec("UPDATE stock_reservation SET status = 2 WHERE order_sn = 'A'")
+		}, "duplicated effect"},
+		"a nameless message lost": {func(w *world) { w.nameless("odd") }, "lost"},
+		"a nameless message without its letter": {func(w *world) {
+			w.nameless("odd")
+			w.row("x", "odd", 3, 0, "unidentified")
+		}, "letter missing"},
+		"a nameless message still in a queue": {func(w *world) {
+			w.nameless("odd")
+			w.copyTo(w.oracle.Queue, "x", "odd", wire.CopyOptions{})
+		}, "still queued"},
+		"a nameless message that ended otherwise": {func(w *world) {
+			w.nameless("odd")
+			w.row("x", "odd", 1, 1, "")
+		}, "fate"},
+		"a nameless message under two names": {func(w *world) {
+			w.nameless("odd")
+			w.row("x", "odd", 3, 0, "unidentified")
+			w.row("y", "odd", 3, 0, "unidentified")
+		}, "two names"},
+		"a row of nobody's message": {func(w *world) { w.row("stranger", "b", 1, 1, "") }, "unexpected"},
+		"a conflict without its row": {func(w *world) {
+			w.record("a", "another body", "", oracle.ToDie(dedup.ReasonConflict), 1)
+		}, "lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			tt.spoil(w)
+			report := w.check(oracle.Allowance{})
+			if err := report.Err(); err == nil || !strings.Contains(err.Error(), "  "+tt.kind+": ") {
+				t.Errorf("the oracle says %v, want a finding of kind %q", err, tt.kind)
+			}
+		})
+	}
+}
+
+// Given a delivery that somebody holds, then the oracle says so.
+func TestOracleFindsWhatIsUnacked(t *testing.T) {
+	w := newWorld(t)
+	w.copyTo(w.oracle.Queue, "a", "body a", wire.CopyOptions{})
+	conn, err := rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	sub, err := conn.Consume(t.Context(), w.oracle.Queue, "holder", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sub.Collect(t.Context(), 1, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.check(oracle.Allowance{}).Err(); err == nil || !strings.Contains(err.Error(), "unacked: 1 ") {
+		t.Errorf("the oracle says %v, want one unacked delivery", err)
+	}
+}
+
+// Given a run that was cut short, then what is still queued is counted and no fault; and what was never confirmed but
+// applied is recovered, what is nowhere without a confirmation not lost.
+func TestOracleCountsWhatIsNoFault(t *testing.T) {
+	w := newWorld(t)
+	w.record("q", "b", "", oracle.ToBeApplied(), 1)
+	w.copyTo(w.oracle.Queue, "q", "b", wire.CopyOptions{})
+	w.copyTo(rabbit.DeadQueue(w.oracle.Queue), "a", "body a", wire.CopyOptions{Reason: dedup.ReasonExhausted})
+	w.ledger.Record(oracle.Sent{Publishing: w.publishing("unsure", "u")}, rabbit.ErrUnconfirmed)
+	w.ledger.Record(oracle.Sent{Publishing: w.publishing("arrived", "r")}, rabbit.ErrUnconfirmed)
+	w.row("arrived", "r", 1, 1, "")
+	w.ledger.Restock(2, 5)
+	w.exec("UPDATE stock SET amount = amount + 5 WHERE sku_id = 2")
+
+	report := w.check(oracle.Allowance{Queued: true})
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+	want := oracle.Counters{
+		Attempt: 6, Acknowledged: 4, Applied: 2, DeadLettered: 1, Queued: 1, DuplicatesAbsorbed: 1, Recovered: 1, Stale: 1,
+	}
+	if report.Counters != want {
+		t.Errorf("counters are %v, want %v", report.Counters, want)
+	}
+}

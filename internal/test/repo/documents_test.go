@@ -1,0 +1,130 @@
+package repo
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rights"
+)
+
+var update = flag.Bool("update", false, "write what is made from the code into the documents")
+
+func TestSettingsPageHoldsTheTable(t *testing.T) {
+	generated(t, "docs/settings.md", "<!-- settings: consumer config -o markdown -->\n", "<!-- end of settings -->",
+		config.Markdown())
+}
+
+func TestRightsPageHoldsTheList(t *testing.T) {
+	d := consumer.Defaults()
+	names := rights.Names{LogTable: d.LogTable, Exchange: d.Exchange, Queue: d.Queue, Stock: true}
+	generated(t, "docs/rights.md", "<!-- rights: go test ./internal/test/repo -run Rights -update -->\n",
+		"<!-- end of rights -->", rights.Markdown(names))
+}
+
+func TestThePagesShowTheExamples(t *testing.T) {
+	for page, example := range map[string][2]string{
+		"README.md":       {"func ExampleOpen() {\n", "\n}\n"},
+		"docs/library.md": {"func ExampleEach() {\n", "\n\t_ = handler\n"},
+	} {
+		want := between(t, "consumer/example_test.go", example[0], example[1])
+		generated(t, page, "```go\n", "```", strings.ReplaceAll(strings.TrimPrefix(want, "\t"), "\n\t", "\n")+"\n")
+	}
+}
+
+func TestHandlersPageShowsTheExampleThatIsTested(t *testing.T) {
+	const example = "deploy/examples/sql/order-state/handler.sql"
+	generated(t, "docs/handlers.md", "<!-- example: "+example+" -->\n```sql\n", "```", read(t, example))
+}
+
+func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
+	const name = "docs/messages.md"
+	page := read(t, name)
+	for _, o := range consumer.Outcomes() {
+		if !strings.Contains(page, "| `"+o.String()+"` |") {
+			t.Errorf("%s has no row for the outcome %s", name, o)
+		}
+	}
+	for _, r := range dedup.Reasons() {
+		if !strings.Contains(page, "| `"+string(r)+"` |") {
+			t.Errorf("%s has no row for the reason %s", name, r)
+		}
+	}
+}
+
+func TestOperationsPageHasEveryMetric(t *testing.T) {
+	const name = "docs/operations.md"
+	page, metric := read(t, name), regexp.MustCompile(`\bName:\s+"(rollbackd_[a-z_]+)"`)
+	seen := 0
+	for _, file := range files(t, ".go") {
+		for _, match := range metric.FindAllStringSubmatch(read(t, file), -1) {
+			if seen++; !strings.Contains(page, "`"+match[1]+"`") && !strings.Contains(page, "`"+match[1]+"{") {
+				t.Errorf("%s has no row for the metric %s of %s", name, match[1], file)
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d metrics were found: does this test still look at the right thing?", seen)
+	}
+}
+
+func TestArchitectureShowsTheTransitionsOfTheCode(t *testing.T) {
+	generated(t, "ARCHITECTURE.md", "<!-- diagram: dedup/testdata/diagram.mmd -->\n```mermaid\n", "```",
+		read(t, "dedup/testdata/diagram.mmd")) // which a test of dedup makes of the code
+}
+
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	page := read(t, "ARCHITECTURE.md")
+	for _, a := range arrows {
+		if !strings.Contains(page, "\n| `"+a.from+"` |") {
+			t.Errorf("ARCHITECTURE.md has no row for the package %s", a.from)
+		}
+	}
+}
+
+// generated holds what stands between begin and end on a page against what it must be; with -update it is put there.
+func generated(t *testing.T, page, begin, end, want string) {
+	t.Helper()
+	got := between(t, page, begin, end)
+	if *update {
+		text := strings.Replace(read(t, page), begin+got+end, begin+want+end, 1)
+		if err := os.WriteFile(filepath.Join(root(t), page), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s is not true any more behind %q: go test ./internal/test/repo -update\n%s", page, begin, diff)
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// between is the text of a file from behind begin to the next end.
+func between(t *testing.T, name, begin, end string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(read(t, name), begin)
+	if !ok {
+		t.Fatalf("%s has no %q", name, begin)
+	}
+	text, _, ok := strings.Cut(rest, end)
+	if !ok {
+		t.Fatalf("%s has no %q behind %q", name, end, begin)
+	}
+	return text
+}

@@ -1,0 +1,146 @@
+package repo
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// results is what the documents show of bench/results.json.
+type results struct {
+	Run struct {
+		Started  string `json:"started"`
+		Complete bool   `json:"complete"`
+	} `json:"run"`
+	Machine struct {
+		CPU      string            `json:"cpu"`
+		Cores    int               `json:"cores"`
+		MemoryGB int               `json:"memory_gb"`
+		Fsync    float64           `json:"fsync_us"`
+		Versions map[string]string `json:"versions"`
+	} `json:"machine"`
+	Contestants []struct {
+		Name      string  `json:"name"`
+		PerSecond float64 `json:"per_second"`
+	} `json:"contestants"`
+}
+
+type shownFigure struct {
+	What    string  `json:"what"`
+	Unit    string  `json:"unit"`
+	Value   float64 `json:"value"`
+	Goal    string  `json:"goal"`
+	Reached *bool   `json:"reached"`
+}
+
+// shown are the figures in docs/scaling.md, in this order.
+var shown = []string{
+	"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison", "hot_goods", "redis_off",
+	"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing", "replay", "contended", "mysql_1ms",
+	"mysql_1ms_failing_5", "latency_p50_ms", "latency_p99_ms", "latency_failing_5_p99_ms", "start_ms", "rss_mib",
+	"large_bodies_rss_mib", "two_daemons", "cpu_us_per_message",
+}
+
+// summary are those in README.
+var summary = []string{"vs_plain", "vs_classic", "vs_watermill", "latency_p99_ms", "rss_mib"}
+
+// younger are the figures that came after the whole run that is shown: they come with the next one.
+var younger = []string{
+	"large_bodies_rss_mib", "failing_1", "failing_5", "failing_20", "all_failing", "classic_failing", "replay",
+	"contended", "mysql_1ms", "mysql_1ms_failing_5", "latency_failing_5_p99_ms", "start_ms",
+}
+
+func TestThePagesShowTheFiguresOfTheLastBenchmark(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root(t), "bench", "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r results
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Run.Complete {
+		t.Error("bench/results.json is of a trial, not of a whole run")
+	}
+	generated(t, "docs/scaling.md", "<!-- figures: bench/results.json -->\n", "<!-- end of figures -->",
+		r.machine()+"\n"+r.speeds()+"\n"+figureHead+figures(t, all, shown))
+	generated(t, "README.md", "<!-- summary: bench/results.json -->\n", "<!-- end of summary -->",
+		r.machine()+"\n"+figureHead+"| messages a second | "+thousands(r.speed("rollbackd"))+" | |\n"+
+			figures(t, all, summary))
+}
+
+// shownContestants are those whose speed is in docs/scaling.md.
+var shownContestants = []string{
+	"rollbackd", "plain_each", "plain_multiple", "classic_1", "classic_16", "classic_64", "watermill_1", "watermill_16",
+	"watermill_64",
+}
+
+const figureHead = "| figure | measured | goal |\n|---|---|---|\n"
+
+func (r results) speed(of string) float64 {
+	for _, c := range r.Contestants {
+		if c.Name == of {
+			return c.PerSecond
+		}
+	}
+	return 0
+}
+
+func (r results) machine() string {
+	m := r.Machine
+	mysql := strings.Replace(m.Versions["mysql"], "-MariaDB", " (MariaDB) ", 1)
+	return fmt.Sprintf("%s, %d cores, %d GB; an fsync takes %.0f µs; %s, RabbitMQ %s, Redis %s, Go %s; %s.\n", m.CPU,
+		m.Cores,
+		m.MemoryGB, m.Fsync, mysql, m.Versions["rabbitmq"], m.Versions["redis"], strings.TrimPrefix(m.Versions["go"], "go"),
+		r.Run.Started[:len("2026-01-02")])
+}
+
+func (r results) speeds() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| messages a second | |\n|---|---|\n")
+	for _, name := range shownContestants {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, thousands(r.speed(name)))
+	}
+	return b.String()
+}
+
+func figures(t *testing.T, all map[string]json.RawMessage, keys []string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, key := range keys {
+		if _, measured := all[key]; !measured && slices.Contains(younger, key) {
+			continue
+		}
+		var f shownFigure
+		if err := json.Unmarshal(all[key], &f); err != nil {
+			t.Fatalf("bench/results.json: %s: %v", key, err)
+		}
+		unit := " " + f.Unit
+		if f.Unit == "ratio" {
+			unit = ""
+		}
+		missed := ""
+		if f.Reached != nil && !*f.Reached {
+			missed = ", not reached"
+		}
+		fmt.Fprintf(&b, "| `%s`: %s | %.3g%s | %s%s |\n", key, f.What, f.Value, unit, f.Goal, missed)
+	}
+	return b.String()
+}
+
+func thousands(x float64) string {
+	n := strconv.Itoa(int(x + 0.5))
+	for i := len(n) - 3; i > 0; i -= 3 {
+		n = n[:i] + "," + n[i:]
+	}
+	return n
+}

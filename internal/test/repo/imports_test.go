@@ -1,0 +1,233 @@
+package repo
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/rollbackd/rollbackd/"
+
+// arrow says which packages of ours a package may import, besides those below itself, and why no others.
+type arrow struct {
+	from string
+	to   []string
+	why  string
+}
+
+var arrows = []arrow{
+	{"stock", nil, "a shop that only reserves stock must not link a broker's or Redis's client, and the domain must " +
+		"stand without the engine"},
+	{"internal/mysqldb", nil, "what is true of the servers and their driver holds whatever tables they have"},
+	{"dedup", []string{"internal/mysqldb"},
+		"an identity and its row mean the same whatever brings the message; the log is tested without a broker"},
+	{"lock", nil, "a lock knows names and tokens: a backend over another server must be possible without engine, log " +
+		"or broker"},
+	{"internal/wait", nil, "everybody may import it, so it can know nobody"},
+	{"internal/rabbit", nil, "delivering and confirming know no identity, so no rule about duplicates can hide there"},
+	{"internal/strictjson", nil, "a key and a message are read by the same rules, which know neither"},
+	{"internal/wire", []string{"dedup", "internal/rabbit", "internal/strictjson"}, "what a message says of itself " +
+		"depends on no configuration and no engine"},
+	{"consumer", []string{"deadletter", "dedup", "internal/wait", "internal/keeper", "internal/mysqldb", "lock",
+		"internal/rabbit",
+		"internal/wire"},
+		"it serves any handler: it must not know stock, nor read the environment; letters and keeper it only sets up"},
+	{"internal/keeper", []string{"deadletter", "dedup"},
+		"it deletes and moves what has ended; whatever a delivery needs to end may not be here"},
+	{"deadletter", []string{"dedup", "internal/mysqldb", "internal/rabbit", "internal/wire"},
+		"letters are replayed while no engine runs, by the command line too, so they must not need one"},
+	{"internal/admin", []string{"deadletter", "dedup", "internal/wire"},
+		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
+	{"internal/config", []string{"consumer", "deadletter", "dedup", "lock", "internal/mysqldb", "internal/rabbit",
+		"internal/wire", "internal/admin", "stock"},
+		"it makes one plain Config for each package; packages that imported it would force environment variables on " +
+			"library users"},
+	{"internal/handler/stock", []string{"consumer", "internal/strictjson", "stock"},
+		"it is the only package between the domain and the engine, so that neither comes to know the other"},
+	{"internal/handler/sql", []string{"consumer", "internal/mysqldb", "internal/strictjson"},
+		"it knows the transaction that it is given and the message; what a setting or a queue is called it must not know"},
+	{"internal/handler/http", []string{"consumer", "deadletter", "dedup"},
+		"it knows one request and its answer, signed as the webhook's are; what becomes of the message is the engine's"},
+	{"internal/daemon", []string{"consumer", "deadletter", "internal/admin", "internal/config", "internal/handler",
+		"internal/mysqldb", "internal/rabbit", "stock"},
+		"it joins what a library user joins by hand: settings, handler, engine and pages"},
+	{"internal/rights", []string{"internal/rabbit"},
+		"the list is made of names alone: whoever wants to know must not need a server or a setting"},
+	{"internal/doctor", []string{"internal/admin", "internal/config", "internal/handler/sql", "internal/handler/http",
+		"internal/mysqldb",
+		"internal/rights", "dedup", "lock", "internal/rabbit"},
+		"it looks at servers from outside, and asks a daemon over HTTP; a check that went through the engine would fail " +
+			"with what it is to find"},
+	{"internal/story", []string{"dedup", "internal/wire", "stock"}, "it reads what is known of a message, while no " +
+		"broker answers too"},
+	{"internal/reconcile", []string{"deadletter", "dedup", "internal/mysqldb", "stock"},
+		"it compares what others keep and repairs by their guarded steps only; how a letter is read or sent is not its " +
+			"business"},
+	{"cmd/consumer", []string{"internal/daemon", "internal/config", "internal/handler", "internal/doctor",
+		"internal/mysqldb", "internal/reconcile", "internal/story", "consumer", "deadletter", "dedup", "lock",
+		"internal/rabbit", "internal/strictjson", "internal/wire", "stock"},
+		"it parses, prints and exits; tests cannot import a main package, so nothing they want may be there"},
+	{"internal/test/stack", nil, "it is used by the tests of all others and must not be judged by the code it tests; " +
+		"the binary never links it"},
+	{"internal/test/oracle", []string{"dedup", "internal/rabbit", "internal/wire"},
+		"it judges runs with statements of its own and borrows no more of the product than how a message is named"},
+	{"internal/test/shop", []string{"internal/test/oracle", "internal/rabbit", "stock"},
+		"it makes what a shop's services would make: orders, reservations and messages"},
+	{"internal/test/example", []string{"internal/test/stack", "consumer", "dedup", "internal/rabbit"},
+		"it stands behind the examples, so that they show nothing but what a user would write"},
+	{"internal/test/program", nil, "it runs the real binary from outside, as a user does"},
+	{"internal/test/chaos", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
+		"internal/test/shop", "dedup", "internal/rabbit", "internal/wire"},
+		"it treats the binary and its servers badly, from outside, and leaves the verdict to the oracle; of the log it " +
+			"knows the reasons by name"},
+	{"internal/cmd/chaos", []string{"internal/test"}, "it parses the command line of a run and prints its verdict"},
+	{"internal/cmd/with-servers", []string{"internal/test/stack"}, "it shares one set of servers among a run's test " +
+		"binaries"},
+	{"internal/cmd/demo", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
+		"internal/test/shop", "internal/daemon", "internal/config", "consumer", "deadletter", "dedup", "internal/rabbit",
+		"internal/wire", "stock"},
+		"it shows what a user does, with servers of its own"},
+	{"internal/test/repo", nil, "it looks at the repository from outside"},
+	{"deploy", nil, "files to deploy, and tests that they are true"},
+}
+
+// bans are modules which a package must not link, not even through others.
+var bans = []struct{ from, module, why string }{
+	{"stock", "github.com/rabbitmq/amqp091-go", "the domain has no broker"},
+	{"stock", "github.com/redis/go-redis/v9", "the domain has no lock"},
+	{"dedup", "github.com/rabbitmq/amqp091-go", "the log knows no AMQP"},
+	{"dedup", "github.com/redis/go-redis/v9", "the log knows no lock"},
+	{"internal/mysqldb", "github.com/rabbitmq/amqp091-go", "a database knows no broker"},
+	{"internal/mysqldb", "github.com/redis/go-redis/v9", "a database knows no lock"},
+	{"lock", "gorm.io/gorm", "the lock knows no log"},
+	{"lock", "github.com/rabbitmq/amqp091-go", "the lock knows no broker"},
+	{"internal/rabbit", "gorm.io/gorm", "the broker's side has no database"},
+	{"internal/rabbit", "github.com/redis/go-redis/v9", "the broker's side has no lock"},
+	{"cmd/consumer", module + "lock/locktest", "tests are no part of the product"},
+	{"cmd/consumer", module + "internal/test/stack", "servers for tests are no part of the product"},
+	{"cmd/consumer", "testing", "the binary is not a test"},
+	{"cmd/consumer", "go.uber.org/goleak", "the binary is not a test"},
+	{"cmd/consumer", "pgregory.net/rapid", "the binary is not a test"},
+}
+
+// pkg is what go list says of a package.
+type pkg struct {
+	ImportPath string
+	Name       string
+	Dir        string
+	GoFiles    []string
+	Imports    []string // direct ones of the files that are no tests
+	Deps       []string // all, through others too
+}
+
+func (p pkg) path() string { return strings.TrimPrefix(p.ImportPath, module) }
+
+// packages lists the packages of this module. One that does not build is listed too: the build says what is wrong with
+// it.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...")
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	if err != nil {
+		exit, _ := errors.AsType[*exec.ExitError](err)
+		if exit != nil {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("read what go list says: %v", err)
+		}
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		t.Fatal("go list found no package")
+	}
+	return all
+}
+
+// within reports whether path is the package or one below it.
+func within(path, parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") }
+
+func arrowOf(path string) (arrow, bool) {
+	i := slices.IndexFunc(arrows, func(a arrow) bool { return within(path, a.from) })
+	if i < 0 {
+		return arrow{}, false
+	}
+	return arrows[i], true
+}
+
+func TestImportsFollowTheArrows(t *testing.T) {
+	for _, p := range packages(t) {
+		a, ok := arrowOf(p.path())
+		if !ok {
+			t.Errorf("%s has no arrow: add to arrows what it may import and why no more", p.path())
+			continue
+		}
+		for _, dep := range p.Imports {
+			to, ours := strings.CutPrefix(dep, module)
+			if !ours || within(to, a.from) || to == "internal/wait" {
+				continue
+			}
+			if !slices.ContainsFunc(a.to, func(allowed string) bool { return within(to, allowed) }) {
+				t.Errorf("%s must not import %s: %s", p.path(), to, a.why)
+			}
+		}
+	}
+}
+
+func TestArrowsDoNotTurnBack(t *testing.T) {
+	allowed := map[string][]string{}
+	for _, a := range arrows {
+		allowed[a.from] = a.to
+	}
+	var reach func(from string, path []string)
+	reach = func(from string, path []string) {
+		if slices.Contains(path, from) {
+			t.Fatalf("the arrows go round: %v", append(path, from))
+		}
+		for _, to := range allowed[from] {
+			reach(to, append(slices.Clone(path), from))
+		}
+	}
+	for _, a := range arrows {
+		reach(a.from, nil)
+	}
+}
+
+func TestNobodyLinksWhatIsBanned(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, ban := range bans {
+			if !within(p.path(), ban.from) {
+				continue
+			}
+			if slices.ContainsFunc(p.Deps, func(dep string) bool { return within(dep, ban.module) }) {
+				t.Errorf("%s must not depend on %s, not even through others: %s", p.path(), ban.module, ban.why)
+			}
+		}
+	}
+}
+
+func TestOnlyRabbitImportsTheAMQPClient(t *testing.T) {
+	for _, p := range packages(t) {
+		if !slices.ContainsFunc(p.Imports, func(dep string) bool { return within(dep, "github.com/rabbitmq/amqp091-go") }) {
+			continue
+		}
+		switch p.path() {
+		case "internal/rabbit":
+		case "internal/test/stack": // for tests: internal/rabbit's own must not be judged by internal/rabbit
+		default:
+			t.Errorf("%s must not import the AMQP client: its pitfalls are handled once, in internal/rabbit", p.path())
+		}
+	}
+}

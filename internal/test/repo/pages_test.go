@@ -1,0 +1,166 @@
+package repo
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+// pages are the Markdown files of the repository.
+func pages(t *testing.T) []string {
+	t.Helper()
+	return files(t, ".md")
+}
+
+// files are those of the repository whose names end so, by their paths from its root.
+func files(t *testing.T, ext string) []string {
+	t.Helper()
+	top, found := root(t), []string(nil)
+	err := filepath.WalkDir(top, func(file string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{".git", "bin", "out", "testdata"}, d.Name()):
+			return filepath.SkipDir
+		case !d.IsDir() && strings.HasSuffix(file, ext):
+			rel, err := filepath.Rel(top, file)
+			found = append(found, filepath.ToSlash(rel))
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("walk the repository: %v", err)
+	}
+	return found
+}
+
+func TestReadmeIsShort(t *testing.T) {
+	const most = 150
+	if n := strings.Count(read(t, "README.md"), "\n"); n > most {
+		t.Errorf("README.md has %d lines, at most %d are wanted: what is no first step belongs into docs/", n, most)
+	}
+}
+
+func TestReadmeLinksEveryPageOfDocs(t *testing.T) {
+	readme := read(t, "README.md")
+	for _, page := range pages(t) {
+		if strings.HasPrefix(page, "docs/") && !strings.Contains(readme, "]("+page+")") {
+			t.Errorf("README.md does not link %s", page)
+		}
+	}
+}
+
+// link finds the targets of Markdown links and pictures.
+var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+
+func TestEveryLinkLeadsSomewhere(t *testing.T) {
+	checked := 0
+	for _, page := range pages(t) {
+		for _, l := range prose(read(t, page)) {
+			for _, match := range link.FindAllStringSubmatch(l.text, -1) {
+				target := match[1]
+				if strings.Contains(target, "://") {
+					continue
+				}
+				checked++
+				file, anchor, _ := strings.Cut(target, "#")
+				if file = path.Join(path.Dir(page), file); strings.HasPrefix(target, "#") {
+					file = page
+				}
+				if _, err := os.Stat(filepath.Join(root(t), file)); errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s:%d links %s, which is not there", page, l.number, target)
+				} else if anchor != "" && !slices.Contains(anchors(read(t, file)), anchor) {
+					t.Errorf("%s:%d links %s, but %s has no such heading", page, l.number, target, file)
+				}
+			}
+		}
+	}
+	if checked < 10 {
+		t.Errorf("only %d links were found: does this test still look at the right thing?", checked)
+	}
+}
+
+// anchors are the names by which the headings of a page can be linked.
+func anchors(page string) (names []string) {
+	seen := map[string]int{}
+	for _, l := range prose(page) {
+		heading := strings.TrimLeft(l.text, "#")
+		if heading == l.text || !strings.HasPrefix(heading, " ") {
+			continue
+		}
+		name := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, strings.TrimSpace(heading))
+		if n := seen[name]; n > 0 {
+			names = append(names, name+"-"+string(rune('0'+n)))
+		} else {
+			names = append(names, name)
+		}
+		seen[name]++
+	}
+	return names
+}
+
+type textLine struct {
+	number int
+	text   string
+}
+
+// prose are the lines of a page that do not stand in fenced blocks, which hold code, or output as it was.
+func prose(page string) (lines []textLine) {
+	fenced := false
+	for i, text := range strings.Split(page, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(text), "```") {
+			fenced = !fenced
+		} else if !fenced {
+			lines = append(lines, textLine{i + 1, text})
+		}
+	}
+	return lines
+}
+
+// maxColumns is how long a line may be.
+const maxColumns = 120
+
+func TestLinesOfProseAreShort(t *testing.T) {
+	// What stands between these is made from something else.
+	begin, end := regexp.MustCompile(`^<!-- (settings|rights|figures|summary): `), regexp.MustCompile(`^<!-- end of `)
+	for _, page := range pages(t) {
+		generated := strings.HasPrefix(read(t, page), "<!-- written by make bench")
+		for _, l := range prose(read(t, page)) {
+			generated = (generated || begin.MatchString(l.text)) && !end.MatchString(l.text)
+			if generated || strings.HasPrefix(strings.TrimSpace(l.text), "|") || strings.Contains(l.text, "://") {
+				continue
+			}
+			if n := utf8.RuneCountInString(l.text); n > maxColumns {
+				t.Errorf("%s:%d has %d columns, want at most %d: %.60s…", page, l.number, n, maxColumns, l.text)
+			}
+		}
+	}
+}
+
+// A tab counts as one column.
+func TestLinesOfGoAreShort(t *testing.T) {
+	for _, name := range files(t, ".go") {
+		for i, line := range strings.Split(read(t, name), "\n") {
+			if n := utf8.RuneCountInString(line); n > maxColumns {
+				t.Errorf("%s:%d has %d columns, want at most %d: %.60s…", name, i+1, n, maxColumns, strings.TrimSpace(line))
+			}
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package repo
+
+import (
+	"bytes"
+	"go/ast"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// root is the folder of the module.
+func root(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output()
+	if err != nil {
+		t.Fatalf("go env GOMOD: %v", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out)))
+}
+
+func TestEachHeaderIsDeclaredOnce(t *testing.T) {
+	header := regexp.MustCompile(`^x-rollbackd-[a-z0-9-]*$`)
+	where := map[string][]string{}
+	for _, p := range packages(t) {
+		for _, f := range parse(t, token.NewFileSet(), p) {
+			ast.Inspect(f.syntax, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					if text, err := strconv.Unquote(lit.Value); err == nil && header.MatchString(text) {
+						where[text] = append(where[text], f.path)
+					}
+				}
+				return true
+			})
+		}
+	}
+	for text, paths := range where {
+		if len(paths) != 1 {
+			t.Errorf("header %q is written in %v, want once, in internal/wire", text, paths)
+		} else if paths[0] == "internal/rabbit/unreadable.go" {
+			continue // the connection writes it, before any other part of the program sees the message
+		} else if !strings.HasPrefix(paths[0], "internal/wire/") {
+			t.Errorf("header %q is declared in %s, want in internal/wire, which knows all of them", text, paths[0])
+		}
+	}
+	if len(where) == 0 {
+		t.Error("no header was found: does this test still look at the right thing?")
+	}
+}
+
+// machinePath finds paths that exist on one machine only: homes, and the folders in which services that build and test
+// put their clones.
+var machinePath = regexp.MustCompile(
+	`(?:^|[^\w.~/$})-])` +
+		`((?:/(?:home|Users|root|builds|workspaces?|work|__w|github/workspace|var/jenkins\w*)/|[A-Z]:\\Users\\)` +
+		`[\w.-]+[\w./\\-]*)`)
+
+// notOfAMachine are matches which mean a place inside a container image.
+var notOfAMachine = []string{"/root/.cache/go-build"}
+
+func TestNoFileNamesAPathOfOneMachine(t *testing.T) {
+	top := root(t)
+	seen := 0
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.Name() == ".git" || d.IsDir() && path == filepath.Join(top, "bin") {
+			if d.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if bytes.IndexByte(text[:min(len(text), 8000)], 0) >= 0 {
+			return nil // a binary
+		}
+		seen++
+		for i, line := range bytes.Split(text, []byte("\n")) {
+			for _, match := range machinePath.FindAllSubmatch(line, -1) {
+				if found := string(match[1]); !slices.Contains(notOfAMachine, found) {
+					rel, _ := filepath.Rel(top, path) // both are absolute
+					t.Errorf("%s:%d names %s, which exists on one machine only", rel, i+1, found)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("walk the repository: %v", err)
+	}
+	if seen < 10 {
+		t.Errorf("%d files were read: is %s the repository?", seen, top)
+	}
+}
+
+func TestMachinePathsAreFound(t *testing.T) {
+	slash := "/" // so that this file does not name what it forbids
+	for text, want := range map[string]bool{
+		"see " + slash + "home/ann/x.log":        true,
+		slash + "root/go/pkg/mod":                true,
+		"\"" + slash + "Users/ann\"":             true,
+		"at " + slash + "builds/group/project":   true,
+		"C:" + `\Users\ann`:                      true,
+		"https://example.org/home/page":          false,
+		"./internal/work/x":                      false,
+		"$HOME/home/x":                           false,
+		"the path " + slash + "home":             false,
+		"GET " + slash + "letters/work/1":        false,
+		"a " + slash + "tmp/x of no one machine": false,
+	} {
+		if got := machinePath.MatchString(text); got != want {
+			t.Errorf("%q is found: %v, want %v", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+// Package shop is a made-up shop for tests, demo, bench and chaos runs: goods, orders that have reserved some of them,
+// and the messages that give them back, all from one seed, so that a run can be repeated. Nothing of the product may
+// live here, and the binary never links it.
+package shop
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+// Order is one order with what it has reserved.
+type Order struct {
+	SN    string
+	Items []stock.Item // one to three, of different skus, in order of sku
+}
+
+// Orders makes n orders of 1 to 5 pieces of 1 to 3 of the skus 1 to skus (at least 3); their numbers begin with prefix.
+func Orders(rng *rand.Rand, prefix string, n, skus int) []Order {
+	orders := make([]Order, n)
+	for i := range orders {
+		first, step := rng.IntN(skus), 1+rng.IntN(max(1, skus/3))
+		o := Order{SN: fmt.Sprintf("%s-%06d", prefix, i)}
+		for j := range 1 + rng.IntN(3) {
+			sku := first + j*step
+			if sku >= skus {
+				break
+			}
+			o.Items = append(o.Items, stock.Item{SKU: int64(sku + 1), Quantity: int64(1 + rng.IntN(5))})
+		}
+		orders[i] = o
+	}
+	return orders
+}
+
+// Key is the key of the order's rollback message.
+func (o Order) Key() string { return "rollback-" + o.SN }
+
+// Body is what the order's rollback message says.
+func (o Order) Body() []byte {
+	body := append([]byte(`{"order_sn":`), strconv.Quote(o.SN)...)
+	body = append(body, `,"reason":"payment_timeout","items":[`...)
+	for i, it := range o.Items {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = fmt.Appendf(body, `{"sku_id":%d,"quantity":%d}`, it.SKU, it.Quantity)
+	}
+	return append(body, "]}"...)
+}
+
+// Route is where producers publish to.
+type Route struct{ Exchange, Key string }
+
+// Message is a message with this key and body, on its way to r.
+func (r Route) Message(key string, body []byte) rabbit.Publishing {
+	return rabbit.Publishing{Exchange: r.Exchange, Key: r.Key, Message: rabbit.Message{
+		MessageID: key, Body: body, ContentType: "application/json", DeliveryMode: rabbit.Persistent,
+	}}
+}
+
+// Rollback is the message that gives the order's goods back. Nothing is wrong with it.
+func (r Route) Rollback(o Order) oracle.Sent {
+	return oracle.Sent{Publishing: r.Message(o.Key(), o.Body()), Fate: oracle.ToBeApplied(), Order: o.SN}
+}
+
+// Rollbacks are the messages of all orders.
+func (r Route) Rollbacks(orders []Order) []oracle.Sent {
+	sent := make([]oracle.Sent, len(orders))
+	for i, o := range orders {
+		sent[i] = r.Rollback(o)
+	}
+	return sent
+}
+
+// Repeat adds a second copy of share of the messages and shuffles all of them, as a producer does that sends again what
+// it is not sure of.
+func Repeat(rng *rand.Rand, sent []oracle.Sent, share float64) []oracle.Sent {
+	all := append([]oracle.Sent(nil), sent...)
+	for _, i := range rng.Perm(len(sent))[:int(share*float64(len(sent)))] {
+		all = append(all, sent[i])
+	}
+	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}

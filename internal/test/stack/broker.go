@@ -1,0 +1,355 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Message is what a test publishes: Body, Headers, MessageId and so on, in the client library's own type, so that a
+// test can send what our product never would.
+type Message = amqp.Publishing
+
+// Delivery is what a test gets from a queue.
+type Delivery = amqp.Delivery
+
+// Broker is a test's own place on a RabbitMQ: a virtual host of its own, or, on a server given from outside, names of
+// its own ([Broker.Name]) on the virtual host of the given URL. Its methods fail the test when they fail, and may be
+// called from any goroutine.
+type Broker struct {
+	// URL has the virtual host in it.
+	URL string
+
+	t      testing.TB
+	node   *rabbitNode // nil on a server given from outside
+	vhost  string
+	suffix string
+
+	mu        sync.Mutex
+	conn      *amqp.Connection // opened at first use, again after it broke
+	queues    []string         // to delete at the end
+	exchanges []string
+}
+
+// AMQP makes a fresh virtual host for this test, and removes it with all that is in it when the test ends.
+func AMQP(t testing.TB) *Broker {
+	t.Helper()
+	s := shared[KindRabbitMQ].get(t)
+	if s.node == nil {
+		return newBroker(t, nil, s.url)
+	}
+	u, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatalf("parse the URL of the test's rabbitmq: %v", err)
+	}
+	vhost := "test-" + uniqueSuffix()
+	name := erlangBinary(vhost)
+	makeVhost := fmt.Sprintf(`ok = rabbit_vhost:add(%s, <<"tests">>), ok = `+
+		`rabbit_auth_backend_internal:set_permissions(%s, %s, <<".*">>, <<".*">>, <<".*">>, <<"tests">>)`,
+		name, erlangBinary(u.User.Username()), name)
+	evalForTest(t, s.node, makeVhost)
+	t.Cleanup(func() { evalForTest(t, s.node, fmt.Sprintf(`rabbit_vhost:delete(%s, <<"tests">>)`, name)) })
+	u.Path = "/" + vhost
+	return newBroker(t, s.node, u.String())
+}
+
+// Broker gives the broker methods for the default virtual host of a test's own RabbitMQ.
+func (s *Server) Broker(t testing.TB) *Broker {
+	t.Helper()
+	return newBroker(t, s.node, s.url)
+}
+
+func newBroker(t testing.TB, node *rabbitNode, target string) *Broker {
+	t.Helper()
+	uri, err := amqp.ParseURI(target)
+	if err != nil {
+		t.Fatalf("parse the URL of the test's rabbitmq: %v", err)
+	}
+	b := &Broker{URL: target, t: t, node: node, vhost: uri.Vhost, suffix: uniqueSuffix()}
+	t.Cleanup(b.cleanUp)
+	return b
+}
+
+// Name makes a name of a queue or exchange that no other test uses: name, a dot, and random letters that stay the same
+// for this Broker.
+func (b *Broker) Name(name string) string { return name + "." + b.suffix }
+
+// Track deletes these queues when the test ends, which matters only on a server given from outside: a virtual host goes
+// as a whole.
+func (b *Broker) Track(queues ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queues = append(b.queues, queues...)
+}
+
+// TrackExchanges deletes these exchanges when the test ends.
+func (b *Broker) TrackExchanges(exchanges ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.exchanges = append(b.exchanges, exchanges...)
+}
+
+// DeclareQueue makes a durable queue with these arguments and tracks it. A nil args makes a classic queue.
+func (b *Broker) DeclareQueue(name string, args map[string]any) {
+	b.t.Helper()
+	b.Track(name)
+	b.on("declare queue "+name, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(name, true, false, false, false, args)
+		return err
+	})
+}
+
+// DeclareExchange makes a durable exchange of this kind (direct, fanout, topic, headers) and tracks it.
+func (b *Broker) DeclareExchange(name, kind string) {
+	b.t.Helper()
+	b.TrackExchanges(name)
+	b.on("declare exchange "+name, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclare(name, kind, true, false, false, false, nil)
+	})
+}
+
+// Bind lets messages with this routing key come from the exchange to the queue.
+func (b *Broker) Bind(queue, key, exchange string) {
+	b.t.Helper()
+	b.on("bind queue "+queue, func(ch *amqp.Channel) error { return ch.QueueBind(queue, key, exchange, false, nil) })
+}
+
+// Unbind takes a binding away.
+func (b *Broker) Unbind(queue, key, exchange string) {
+	b.t.Helper()
+	b.on("unbind queue "+queue, func(ch *amqp.Channel) error { return ch.QueueUnbind(queue, key, exchange, nil) })
+}
+
+// Exists reports whether the queue exists.
+func (b *Broker) Exists(queue string) bool {
+	b.t.Helper()
+	_, _, ok := b.inspect(queue)
+	return ok
+}
+
+// Depth is the number of messages ready in the queue: neither those given to consumers nor, in RabbitMQ, those still
+// being written.
+func (b *Broker) Depth(queue string) int {
+	b.t.Helper()
+	ready, _, ok := b.inspect(queue)
+	if !ok {
+		b.t.Errorf("ask for the depth of queue %s: there is no such queue", queue)
+	}
+	return ready
+}
+
+// Consumers is how many consumers the queue has; 0 when there is no such queue yet.
+func (b *Broker) Consumers(queue string) int {
+	b.t.Helper()
+	_, consumers, _ := b.inspect(queue)
+	return consumers
+}
+
+func (b *Broker) inspect(queue string) (ready, consumers int, exists bool) {
+	b.t.Helper()
+	b.on("inspect queue "+queue, func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if e := (*amqp.Error)(nil); errors.As(err, &e) && e.Code == amqp.NotFound {
+			return nil
+		}
+		ready, consumers, exists = q.Messages, q.Consumers, err == nil
+		return err
+	})
+	return ready, consumers, exists
+}
+
+// Unacked is the number of messages given to consumers and not settled. Only a server of ours tells: on another the
+// test is skipped. The figure that RabbitMQ shows of a quorum queue is up to five seconds old, so the queue's state
+// machine is asked itself.
+func (b *Broker) Unacked(queue string) int {
+	b.t.Helper()
+	text := b.Eval(fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), case `+
+		`amqqueue:get_type(Q) of rabbit_quorum_queue -> {ok, {_, N}, _} = ra:local_query(amqqueue:get_pid(Q), fun `+
+		`rabbit_fifo:query_messages_checked_out/1), N; _ -> proplists:get_value(messages_unacknowledged, `+
+		`rabbit_amqqueue:info(Q, [messages_unacknowledged])) end`,
+		erlangBinary(b.vhost), erlangBinary(queue)))
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		b.t.Errorf("ask for the unacked messages of queue %s: rabbitmq answered %q", queue, text)
+	}
+	return n
+}
+
+// Publish sends one message and waits until the broker has confirmed it and not returned it.
+func (b *Broker) Publish(exchange, key string, m Message) {
+	b.t.Helper()
+	b.on(fmt.Sprintf("publish to exchange %q with key %q", exchange, key), func(ch *amqp.Channel) error {
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		returns := ch.NotifyReturn(make(chan amqp.Return, 1))
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, m)
+		if err != nil {
+			return err
+		}
+		acked, err := confirm.WaitContext(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !acked:
+			return errors.New("the broker refused it (nack)")
+		}
+		select { // a return comes before its confirm
+		case r := <-returns:
+			return fmt.Errorf("it came back: %d %s", r.ReplyCode, r.ReplyText)
+		default:
+			return nil
+		}
+	})
+}
+
+// Get takes one message from the queue and acks it; ok is false when the queue is empty.
+func (b *Broker) Get(queue string) (d Delivery, ok bool) {
+	b.t.Helper()
+	b.on("get from queue "+queue, func(ch *amqp.Channel) (err error) {
+		d, ok, err = ch.Get(queue, true)
+		return err
+	})
+	return d, ok
+}
+
+// Purge empties the queue of its ready messages.
+func (b *Broker) Purge(queue string) {
+	b.t.Helper()
+	b.on("purge queue "+queue, func(ch *amqp.Channel) error { _, err := ch.QueuePurge(queue, false); return err })
+}
+
+// Delete deletes queues; one that does not exist is no error.
+func (b *Broker) Delete(queues ...string) {
+	b.t.Helper()
+	for _, queue := range queues {
+		b.on("delete queue "+queue, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(queue, false, false, false)
+			return err
+		})
+	}
+}
+
+// CloseConnections makes the broker close all connections to this virtual host, as an operator would, and returns when
+// it has begun to. Only a server of ours can be told: on another the test is skipped.
+func (b *Broker) CloseConnections() {
+	b.t.Helper()
+	b.Eval(fmt.Sprintf(`[rabbit_networking:close_connection(P, "closed by the test") || [{pid, P}, {vhost, V}] <- `+
+		`rabbit_networking:connection_info_all([pid, vhost]), V =:= %s], ok`,
+		erlangBinary(b.vhost)))
+}
+
+// Policy applies a definition to one queue of this virtual host, as an operator would; a nil definition takes the
+// policy of this name away. Values are numbers and strings. Only a server of ours can be told: on another the test is
+// skipped.
+func (b *Broker) Policy(name, queue string, definition map[string]any) {
+	b.t.Helper()
+	if definition == nil {
+		b.Eval(fmt.Sprintf(`rabbit_policy:delete(%s, %s, <<"tests">>)`, erlangBinary(b.vhost), erlangBinary(name)))
+		return
+	}
+	var terms []string
+	for key, value := range definition {
+		term := fmt.Sprint(value)
+		if text, ok := value.(string); ok {
+			term = erlangBinary(text)
+		}
+		terms = append(terms, fmt.Sprintf("{%s, %s}", erlangBinary(key), term))
+	}
+	b.Eval(fmt.Sprintf(`ok = rabbit_policy:set(%s, %s, %s, [%s], 0, <<"queues">>, <<"tests">>)`,
+		erlangBinary(b.vhost), erlangBinary(name), erlangBinary("^"+regexp.QuoteMeta(queue)+"$"), strings.Join(terms, ", ")))
+}
+
+// Eval runs an Erlang expression inside the broker and returns its value as text. On a server given from outside the
+// test is skipped.
+func (b *Broker) Eval(expression string) string {
+	b.t.Helper()
+	if b.node == nil {
+		b.t.Skipf("needs a RabbitMQ it may command, and %s names one that is not ours", EnvAMQP)
+	}
+	return evalForTest(b.t, b.node, expression)
+}
+
+func evalForTest(t testing.TB, node *rabbitNode, expression string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	out, err := node.eval(ctx, expression)
+	if err != nil {
+		t.Error(err)
+	}
+	return out
+}
+
+// erlangBinary writes s as an Erlang binary, byte by byte, so that no character needs quoting.
+func erlangBinary(s string) string {
+	var bytes []string
+	for _, b := range []byte(s) {
+		bytes = append(bytes, strconv.Itoa(int(b)))
+	}
+	return "<<" + strings.Join(bytes, ",") + ">>"
+}
+
+// on runs do with a channel of its own, because a refusal closes the channel.
+func (b *Broker) on(what string, do func(ch *amqp.Channel) error) {
+	b.t.Helper()
+	if err := b.tryOn(do); err != nil {
+		b.t.Errorf("%s: %v", what, err)
+	}
+}
+
+func (b *Broker) tryOn(do func(ch *amqp.Channel) error) error {
+	conn, err := b.connection()
+	if err != nil {
+		return err
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	defer ch.Close() // no result of do depends on it
+	return do(ch)
+}
+
+func (b *Broker) connection() (*amqp.Connection, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil && !b.conn.IsClosed() {
+		return b.conn, nil
+	}
+	conn, err := amqp.DialConfig(b.URL, amqp.Config{
+		Dial: amqp.DefaultDial(10 * time.Second), Properties: amqp.Table{"connection_name": "test"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the test's rabbitmq: %w", err)
+	}
+	b.conn = conn
+	return conn, nil
+}
+
+// cleanUp deletes what was tracked when the virtual host is not ours to delete. A server which the test left dead has
+// nothing to delete.
+func (b *Broker) cleanUp() {
+	if b.node == nil {
+		b.Delete(b.queues...)
+		for _, exchange := range b.exchanges {
+			b.on("delete exchange "+exchange, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, false, false) })
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		_ = b.conn.Close() // the test may have closed it by force
+	}
+}

@@ -1,0 +1,62 @@
+package stack
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Given three nodes, when a quorum queue is declared on one of them, then all three hold it; and when its leader is
+// killed, a confirmed message can be had from another node.
+func TestNodesFormACluster(t *testing.T) {
+	if os.Getenv(EnvAMQP) != "" && os.Getenv(EnvPrivate) == "" {
+		t.Skipf("needs a RabbitMQ it may kill, and %s names one that is not ours to kill", EnvAMQP)
+	}
+	s, err := Start(t.Context(), Options{Only: []Kind{KindRabbitMQ}, RabbitMQNodes: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(s.Nodes) != 3 || s.Nodes[0] != s.RabbitMQ {
+		t.Fatalf("%d nodes, want 3, the first of them Stack.RabbitMQ", len(s.Nodes))
+	}
+	first := s.Nodes[0].Broker(t)
+	first.DeclareQueue("q", map[string]any{"x-queue-type": "quorum"})
+	first.Publish("", "q", Message{Body: []byte("kept")})
+	members := first.Eval(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"q">>)), maps:get(nodes, ` +
+		`amqqueue:get_type_state(Q))`)
+	for _, node := range s.Nodes {
+		if !strings.Contains(members, node.NodeName()) {
+			t.Errorf("the queue's members are %s, want %s among them", members, node.NodeName())
+		}
+	}
+	if err := s.Nodes[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the message being had from another node", func() bool {
+		conn, err := amqp.Dial(s.Nodes[1].URL())
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		ch, err := conn.Channel()
+		if err != nil {
+			return false
+		}
+		d, ok, err := ch.Get("q", true)
+		return err == nil && ok && string(d.Body) == "kept"
+	})
+	if err := s.Nodes[0].Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all nodes being together again", func() bool {
+		others, err := s.Nodes[1].Eval(t.Context(), "length(nodes())")
+		return err == nil && others == "2"
+	})
+}

@@ -1,0 +1,100 @@
+package stack
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// MySQL makes an empty database and returns a DSN for it, in go-sql-driver's form, of an account that may do
+// everything. The database is dropped when the test ends.
+func MySQL(t testing.TB) string {
+	t.Helper()
+	return freshDatabase(t, shared[KindMySQL].get(t).url)
+}
+
+// Database makes an empty database on this server, as [MySQL] does on the shared one.
+func (s *Server) Database(t testing.TB) string {
+	t.Helper()
+	return freshDatabase(t, s.url)
+}
+
+func freshDatabase(t testing.TB, serverDSN string) string {
+	t.Helper()
+	config, err := mysql.ParseDSN(serverDSN)
+	if err != nil {
+		t.Fatalf("parse the DSN of the test's mysql: %v", err)
+	}
+	config.DBName = ""
+	name := "rollbackd_test_" + uniqueSuffix()
+	server := config.FormatDSN()
+	execMySQL(t, server, "CREATE DATABASE "+name)
+	t.Cleanup(func() { dropDatabase(t, server, name) })
+	config.DBName = name
+	return config.FormatDSN()
+}
+
+// dropDatabase does not wait long for a transaction which a test left open, and does not mind a server which the test
+// killed.
+func dropDatabase(t testing.TB, server, name string) {
+	config, err := mysql.ParseDSN(server)
+	if err != nil {
+		t.Errorf("parse the DSN of the test's mysql: %v", err)
+		return
+	}
+	config.Params = map[string]string{"lock_wait_timeout": "5"} // seconds; for an ALTER or DROP it is a year by default
+	config.Timeout, config.ReadTimeout = 5*time.Second, 20*time.Second
+	db, err := openMySQL(config.FormatDSN())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer db.Close()
+	if err := db.Ping(); err != nil {
+		return
+	}
+	if _, err := db.Exec("DROP DATABASE IF EXISTS " + name); err != nil {
+		t.Errorf("drop the test's database %s (does a transaction still hold it?): %v", name, err)
+	}
+}
+
+// Restricted makes an account that may only do what the grants say, each written as SQL writes it between GRANT and TO
+// ("SELECT, INSERT ON consumer_log"), within the database dsn names. It returns that account's DSN and drops it when
+// the test ends.
+func Restricted(t testing.TB, dsn string, grants ...string) string {
+	t.Helper()
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatalf("parse the DSN of the test's database: %v", err)
+	}
+	user, password := "r_"+uniqueSuffix(), rand.Text()
+	execMySQL(t, dsn, fmt.Sprintf("CREATE USER '%s'@'%%' IDENTIFIED BY '%s'", user, password))
+	t.Cleanup(func() { execMySQL(t, dsn, fmt.Sprintf("DROP USER '%s'@'%%'", user)) })
+	for _, grant := range grants {
+		execMySQL(t, dsn, fmt.Sprintf("GRANT %s TO '%s'@'%%'", grant, user))
+	}
+	config.User, config.Passwd = user, password
+	return config.FormatDSN()
+}
+
+func execMySQL(t testing.TB, dsn, statement string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	db, err := openMySQL(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// uniqueSuffix is short, lower case, and never the same twice, in no process.
+func uniqueSuffix() string { return strings.ToLower(rand.Text()[:12]) }

@@ -1,0 +1,177 @@
+package stack
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestStopLeavesNoProcessAndNoFile(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	s, err := Start(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(processesIn(t, s.dir)); n < 4 { // epmd, rabbitmq, mysql, redis, and RabbitMQ's helpers
+		t.Errorf("%d processes run in the stack's folder, want at least 4", n)
+	}
+
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+
+	eventually(t, "no process being left", func() bool { return len(processesIn(t, s.dir)) == 0 })
+	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+}
+
+func TestStartThatFailsShowsTheLogAndLeavesNothing(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+
+	_, err := Start(t.Context(), Options{Only: []Kind{KindRedis}, RedisArgs: []string{"--no-such-setting", "1"}})
+
+	if err == nil || !strings.Contains(err.Error(), "no-such-setting") {
+		t.Errorf("Start = %v, want what redis wrote of the setting", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(tmp, "*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// processesIn finds the processes which have a folder below dir as their home, as all our servers and their helpers
+// have.
+func processesIn(t *testing.T, dir string) (pids []string) {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path) // fails for processes of others and for those that just ended
+		if err == nil && strings.Contains(string(text), "HOME="+dir) {
+			pids = append(pids, strings.Split(path, "/")[2])
+		}
+	}
+	return pids
+}
+
+// envHelper makes the test binary a helper of [TestKilledProcessLeavesNoServer] instead of running tests.
+const envHelper = "ROLLBACKD_STACK_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envHelper) != "" {
+		helper()
+	}
+	Main(m)
+}
+
+// helper starts servers, says where, and waits to be killed.
+func helper() {
+	s, err := Start(context.Background(), Options{})
+	if err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+	fmt.Println(s.dir)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent is gone
+	os.Exit(1)
+}
+
+func TestKilledProcessLeavesNoServer(t *testing.T) {
+	// Given a process with servers.
+	tmp := t.TempDir()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envHelper+"=1", "TMPDIR="+tmp)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	dir, _ := bufio.NewReader(stdout).ReadString('\n') // an early end shows in what was read
+	dir = strings.TrimSpace(dir)
+	if !filepath.IsAbs(dir) {
+		t.Fatalf("the helper said %q, want its folder", dir)
+	}
+	if n := len(processesIn(t, dir)); n < 4 {
+		t.Errorf("%d processes run in the stack's folder, want at least 4", n)
+	}
+
+	// When it is killed.
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // says that it was killed
+
+	// Then no server is left, and the next start removes the data.
+	eventually(t, "no process being left", func() bool { return len(processesIn(t, dir)) == 0 })
+	t.Setenv("TMPDIR", tmp)
+	s, err := Start(t.Context(), Options{Only: []Kind{KindRedis}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the killed process's folder is still there: %v", err)
+	}
+	if _, err := os.Stat(s.dir); err != nil {
+		t.Errorf("the living process's folder: %v", err)
+	}
+}
+
+func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
+	s, err := Start(t.Context(), Options{Only: []Kind{KindRedis}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	environ, err := s.Environ()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		private bool
+	}{{"given by somebody", false}, {"ours", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, v := range environ {
+				name, value, _ := strings.Cut(v, "=")
+				if name == EnvPrivate && !c.private {
+					value = ""
+				}
+				t.Setenv(name, value)
+			}
+			if slices.Contains(Missing(), KindRedis) {
+				t.Error("the redis that is given counts as missing")
+			}
+			given := &sharedServer{kind: KindRedis}
+			if got := given.get(t).url; got != s.Redis.URL() {
+				t.Errorf("shared redis = %s, want the given %s", got, s.Redis.URL())
+			}
+			skipped := true
+			t.Run("own", func(t *testing.T) {
+				OwnRedis(t)
+				skipped = false
+			})
+			if skipped == c.private {
+				t.Errorf("a test that kills was skipped: %v, want %v", skipped, !c.private)
+			}
+		})
+	}
+}

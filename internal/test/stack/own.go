@@ -1,0 +1,73 @@
+package stack
+
+import (
+	"errors"
+	"net/url"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// OwnRabbit starts a RabbitMQ for this test alone, to be killed and frozen at will. With a server given from outside
+// the test is skipped: that run asked for tests on its own servers.
+func OwnRabbit(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindRabbitMQ}}) }
+
+// OwnMySQL starts a MySQL or MariaDB for this test alone, as [OwnRabbit] does.
+func OwnMySQL(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindMySQL}}) }
+
+// OwnRedis starts a Redis for this test alone, as [OwnRabbit] does.
+func OwnRedis(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindRedis}}) }
+
+// OwnValkey starts a Valkey for this test alone, as [OwnRabbit] does. Where none is installed the test is skipped.
+func OwnValkey(t testing.TB) *Server {
+	t.Helper()
+	return own(t, Options{Only: []Kind{KindRedis}, RedisProgram: "valkey-server"})
+}
+
+// Own starts one server for this test alone with further options; o.Only must name exactly one kind.
+func Own(t testing.TB, o Options) *Server { t.Helper(); return own(t, o) }
+
+func own(t testing.TB, o Options) *Server {
+	t.Helper()
+	if len(o.Only) != 1 {
+		t.Fatalf("stack.Own: Options.Only names %d kinds, want one", len(o.Only))
+	}
+	kind := o.Only[0]
+	private, err := readPrivate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv(kind.env()) != "" && !slices.Contains(private.Kinds, kind) {
+		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, kind.env())
+	}
+	s, err := Start(t.Context(), o)
+	if errors.Is(err, ErrNoDisk) || o.RedisProgram != "" && errors.Is(err, errNotInstalled) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Errorf("stop the test's own %s: %v", kind, err)
+		}
+	})
+	server := s.server(kind)
+	server.t = t
+	return server
+}
+
+// Addr is the host and port in a URL or DSN of this package, to put a [TCPProxy] in front of it.
+func Addr(t testing.TB, target string) string {
+	t.Helper()
+	if u, err := url.Parse(target); err == nil && u.Scheme != "" && u.Host != "" {
+		return u.Host
+	}
+	config, err := mysql.ParseDSN(target)
+	if err != nil {
+		t.Fatalf("find the address in a URL or DSN: %v", err)
+	}
+	return config.Addr
+}

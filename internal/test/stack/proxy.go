@@ -1,0 +1,398 @@
+package stack
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TCPProxy stands between a client and a server and breaks the wire between them while the server itself stays well.
+// Its methods may be called from any goroutine.
+type TCPProxy struct {
+	// Addr is where the client connects to instead of the server.
+	Addr string
+
+	fail   func(format string, args ...any) // told what the proxy itself could not do
+	target string
+	wg     sync.WaitGroup // the listener's goroutine, and of each link one or two
+
+	carried atomic.Int64
+
+	mu       sync.Mutex
+	listener *net.TCPListener // set when the proxy is made
+	refuses  bool
+	links    map[*link]struct{}
+	closed   bool
+	open     chan struct{} // closed while bytes may flow; replaced by an open channel to hold them
+	delay    time.Duration
+	rate     int // bytes a second in each direction of a link; 0 is unlimited
+	traps    []*trap
+	killer   []byte // what a server may not send, or nil
+	killed   int    // how many links that has ended
+}
+
+// link is one client's connection and the one to the server that belongs to it.
+type link struct {
+	client *net.TCPConn
+	server atomic.Pointer[net.TCPConn] // nil until the server was reached
+	gone   chan struct{}               // closed when it is cut
+	once   sync.Once
+
+	// dropping is set from the moment the client sent what a DropReply waits for: the server's next bytes cut the link.
+	dropping atomic.Pointer[trap]
+
+	// tail is the end of what the server has sent, where a killer may have begun. Only the server's direction touches it.
+	tail []byte
+}
+
+// trap waits for bytes of a client, once.
+type trap struct {
+	match   func(clientBytes []byte) bool
+	deliver bool // whether the server gets the bytes
+	sprung  chan struct{}
+}
+
+// Proxy starts a proxy in front of target, which is a host and port, for the time of this test.
+func Proxy(t testing.TB, target string) *TCPProxy {
+	t.Helper()
+	p, err := NewProxy(target, t.Errorf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// NewProxy starts a proxy outside of tests; fail is told when the proxy itself cannot do what it was told.
+// [TCPProxy.Close] ends it.
+func NewProxy(target string, fail func(format string, args ...any)) (*TCPProxy, error) {
+	l, err := listen()
+	if err != nil {
+		return nil, err
+	}
+	p := &TCPProxy{
+		fail: fail, Addr: l.Addr().String(), target: target, listener: l,
+		links: map[*link]struct{}{}, open: make(chan struct{}),
+	}
+	close(p.open)
+	p.wg.Go(p.accept)
+	return p, nil
+}
+
+// Through returns the URL or DSN of the server with the proxy's address in the place of the server's.
+func (p *TCPProxy) Through(url string) string {
+	if !strings.Contains(url, p.target) {
+		p.fail("lead a client through the proxy: its URL does not name %s", p.target)
+	}
+	return strings.Replace(url, p.target, p.Addr, 1)
+}
+
+// Cut resets all connections there are: both sides get an error at once. New ones are taken. It returns how many there
+// were.
+func (p *TCPProxy) Cut() int {
+	links := p.current()
+	for _, l := range links {
+		l.cut()
+	}
+	return len(links)
+}
+
+// Refuse makes new connections fail with "connection refused", or lets them in again. Those there are stay. The port
+// stays bound meanwhile: somebody else's server would take it.
+func (p *TCPProxy) Refuse(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on == p.refuses {
+		return
+	}
+	err := p.onSocket(func(fd int) error {
+		if !on {
+			return errors.Join(shareAddress(fd, 1), syscall.Listen(fd, syscall.SOMAXCONN))
+		}
+		// On Linux the socket listens no more and keeps its address, which nobody may share.
+		return errors.Join(shareAddress(fd, 0), syscall.Shutdown(fd, syscall.SHUT_RD))
+	})
+	if err != nil {
+		p.fail("refuse connections (%v): %v", on, err)
+		return
+	}
+	p.refuses = on
+	if !on {
+		p.wg.Go(p.accept)
+	}
+}
+
+// shareAddress says whether a socket may be bound beside this one when neither listens, as Go has it by default.
+func shareAddress(fd, yes int) error {
+	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, yes)
+}
+
+func (p *TCPProxy) onSocket(do func(fd int) error) error {
+	raw, err := p.listener.SyscallConn()
+	if err != nil {
+		return err
+	}
+	controlled := raw.Control(func(fd uintptr) { err = do(int(fd)) })
+	return errors.Join(controlled, err)
+}
+
+// Hold freezes the bytes of all connections, in both directions, as a network does that drops every packet; new
+// connections are taken and frozen too. Hold(false) lets the bytes go on: none is lost.
+func (p *TCPProxy) Hold(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch held := !isClosed(p.open); {
+	case on && !held:
+		p.open = make(chan struct{})
+	case !on && held:
+		close(p.open)
+	}
+}
+
+// Delay holds each piece of bytes back for d, in both directions, which makes every link slow. 0 ends it.
+func (p *TCPProxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Rate lets at most so many bytes a second through each direction of each link, as a narrow line does. 0 ends it.
+func (p *TCPProxy) Rate(bytesPerSecond int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = bytesPerSecond
+}
+
+// Carried is how many bytes have been passed on so far, in both directions.
+func (p *TCPProxy) Carried() int64 { return p.carried.Load() }
+
+// DropReply waits for the first piece of bytes from a client for which match is true, gives it to the server, waits
+// until the server replies, and then cuts that connection instead of passing the reply on: the server did it and the
+// client does not know. The channel is closed when that has happened. It happens once.
+//
+// A piece is what one read brings, at most 64 KiB: small requests such as COMMIT come whole.
+func (p *TCPProxy) DropReply(match func(clientBytes []byte) bool) <-chan struct{} {
+	return p.set(&trap{match: match, deliver: true})
+}
+
+// DropRequest cuts the connection before the server gets the first piece of bytes for which match is true: the server
+// did not do it and the client does not know. The channel is closed when that has happened. It happens once.
+func (p *TCPProxy) DropRequest(match func(clientBytes []byte) bool) <-chan struct{} {
+	return p.set(&trap{match: match})
+}
+
+// KillOn cuts, from now on and each time, the connection on which the server sends these bytes, before they have
+// arrived whole: as a filter on the way does that takes them for an attack. nil ends it.
+func (p *TCPProxy) KillOn(killer []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.killer = killer
+}
+
+// Killed is how many connections KillOn has ended.
+func (p *TCPProxy) Killed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.killed
+}
+
+func (p *TCPProxy) set(t *trap) <-chan struct{} {
+	t.sprung = make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.traps = append(p.traps, t)
+	return t.sprung
+}
+
+// Links is the number of connections that are open now.
+func (p *TCPProxy) Links() int { return len(p.current()) }
+
+func (p *TCPProxy) current() []*link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var links []*link
+	for l := range p.links {
+		links = append(links, l)
+	}
+	return links
+}
+
+// Close cuts everything and returns when all goroutines of the proxy have ended.
+func (p *TCPProxy) Close() {
+	p.Refuse(true)
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	_ = p.listener.Close() // a listener always closes
+	p.Cut()
+	p.wg.Wait()
+}
+
+// accept ends when its listener is closed, or refuses.
+func (p *TCPProxy) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.EINVAL) {
+				p.fail("proxy: accept: %v", err)
+			}
+			return
+		}
+		l := &link{client: conn.(*net.TCPConn), gone: make(chan struct{})}
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			l.cut()
+			return
+		}
+		p.links[l] = struct{}{}
+		p.mu.Unlock()
+		p.wg.Go(func() { p.serve(l) })
+	}
+}
+
+// serve carries the bytes of one link until both sides have ended or the link is cut.
+func (p *TCPProxy) serve(l *link) {
+	defer func() {
+		l.cut()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.links, l)
+	}()
+	conn, err := net.DialTimeout("tcp", p.target, askTimeout)
+	if err != nil {
+		return // the client's connection is reset, as by a server that is down
+	}
+	server := conn.(*net.TCPConn)
+	l.server.Store(server)
+	if isClosed(l.gone) { // cut while the server was dialled, so cut did not see it
+		reset(server)
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { p.carry(l, l.client, server, p.fromClient) })
+	p.carry(l, server, l.client, p.fromServer)
+	wg.Wait()
+}
+
+// carry copies one direction. verdict says whether a piece is passed on; it may cut the link.
+func (p *TCPProxy) carry(l *link, from, to *net.TCPConn, verdict func(*link, []byte) bool) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if !p.wait(l, n) || !verdict(l, buf[:n]) {
+				l.cut()
+				return
+			}
+			if _, err := to.Write(buf[:n]); err != nil {
+				l.cut()
+				return
+			}
+			p.carried.Add(int64(n))
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			_ = to.CloseWrite() // one direction has ended; the other may go on
+			return
+		case err != nil:
+			l.cut()
+			return
+		}
+	}
+}
+
+// wait holds a piece of n bytes back as Hold, Delay and Rate say; it is false when the link was cut meanwhile.
+func (p *TCPProxy) wait(l *link, n int) bool {
+	p.mu.Lock()
+	open, delay := p.open, p.delay
+	if p.rate > 0 {
+		delay += time.Duration(n) * time.Second / time.Duration(p.rate)
+	}
+	p.mu.Unlock()
+	if delay > 0 {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-l.gone:
+			return false
+		}
+	}
+	select {
+	case <-open:
+		return true
+	case <-l.gone:
+		return false
+	}
+}
+
+// fromClient springs the first trap that matches.
+func (p *TCPProxy) fromClient(l *link, piece []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, t := range p.traps {
+		if !t.match(piece) {
+			continue
+		}
+		p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
+		if t.deliver {
+			l.dropping.Store(t)
+			return true
+		}
+		l.cut()
+		close(t.sprung)
+		return false
+	}
+	return true
+}
+
+// fromServer drops the reply a sprung trap waits for, and what kills.
+func (p *TCPProxy) fromServer(l *link, piece []byte) bool {
+	t := l.dropping.Load()
+	if t == nil {
+		return !p.kills(l, piece)
+	}
+	l.cut()
+	close(t.sprung)
+	return false
+}
+
+func (p *TCPProxy) kills(l *link, piece []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.killer == nil {
+		return false
+	}
+	seen := append(l.tail, piece...)
+	if bytes.Contains(seen, p.killer) {
+		p.killed++
+		return true
+	}
+	l.tail = append([]byte(nil), seen[max(0, len(seen)-len(p.killer)+1):]...)
+	return false
+}
+
+// cut resets both sides. It may be called twice.
+func (l *link) cut() {
+	l.once.Do(func() {
+		close(l.gone)
+		reset(l.client)
+		if server := l.server.Load(); server != nil {
+			reset(server)
+		}
+	})
+}
+
+// reset closes so that the other side gets a reset instead of an orderly end.
+func reset(conn *net.TCPConn) {
+	_ = conn.SetLinger(0) // fails only on a closed connection
+	_ = conn.Close()
+}

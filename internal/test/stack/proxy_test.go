@@ -1,0 +1,246 @@
+package stack
+
+import (
+	"bytes"
+	"database/sql"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// await fails the test when the event does not come.
+func await(t *testing.T, what string, event <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-event:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s did not happen within 20s", what)
+	}
+}
+
+// eventually asks until the answer is yes, and fails the test when it never is.
+func eventually(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); !yes(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s was not so after 20s", what)
+		}
+	}
+}
+
+// echo is a server that sends back what it gets.
+func echo(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return l.Addr().String()
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func say(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func hear(t *testing.T, c net.Conn, want string) {
+	t.Helper()
+	buf := make([]byte, len(want))
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != want {
+		t.Fatalf("heard %q, %v; want %q", buf, err, want)
+	}
+}
+
+func TestProxyCutResetsBothSidesAndTakesNewConnections(t *testing.T) {
+	p := Proxy(t, echo(t))
+	c := dial(t, p.Addr)
+	say(t, c, "a")
+	hear(t, c, "a")
+
+	p.Cut()
+
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("read after Cut: %v, want a reset", err)
+	}
+	eventually(t, "no link being left", func() bool { return p.Links() == 0 })
+	again := dial(t, p.Addr)
+	say(t, again, "b")
+	hear(t, again, "b")
+}
+
+func TestProxyRefuseLeavesOpenConnectionsAlone(t *testing.T) {
+	p := Proxy(t, echo(t))
+	c := dial(t, p.Addr)
+	say(t, c, "a")
+	hear(t, c, "a")
+
+	p.Refuse(true)
+
+	if _, err := net.Dial("tcp", p.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial while refusing: %v, want refused", err)
+	}
+	say(t, c, "b")
+	hear(t, c, "b")
+	if l, err := net.Listen("tcp", p.Addr); err == nil {
+		_ = l.Close()
+		t.Error("another server took the port meanwhile")
+	}
+	p.Refuse(false)
+	again := dial(t, p.Addr)
+	say(t, again, "c")
+	hear(t, again, "c")
+}
+
+func TestProxyHoldKeepsBytesAndLosesNone(t *testing.T) {
+	p := Proxy(t, echo(t))
+	c := dial(t, p.Addr)
+	say(t, c, "a")
+	hear(t, c, "a")
+
+	p.Hold(true)
+	say(t, c, "held")
+	_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	if n, err := c.Read(make([]byte, 4)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("read %d bytes, %v while held; want none", n, err)
+	}
+	p.Hold(false)
+	hear(t, c, "held")
+}
+
+func TestProxyDropReply(t *testing.T) {
+	// Given a row inserted in an open transaction through the proxy.
+	direct := MySQL(t)
+	target := Addr(t, direct)
+	execMySQL(t, direct, "CREATE TABLE t (a INT PRIMARY KEY)")
+	p := Proxy(t, target)
+	isCommit := func(b []byte) bool { return bytes.Contains(b, []byte("COMMIT")) }
+
+	for _, c := range []struct {
+		name string
+		trap func(func([]byte) bool) <-chan struct{}
+		want int
+	}{
+		{"a commit whose reply is lost is committed", p.DropReply, 1},
+		{"a commit that never arrives is not", p.DropRequest, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			execMySQL(t, direct, "DELETE FROM t")
+			db, err := openMySQL(p.Through(direct))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			tx, err := db.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec("INSERT INTO t VALUES (1)"); err != nil {
+				t.Fatal(err)
+			}
+
+			// When the commit meets the trap.
+			sprung := c.trap(isCommit)
+			if err := tx.Commit(); err == nil {
+				t.Error("Commit = nil, want an error")
+			}
+			await(t, "the trap's spring", sprung)
+
+			// Then the server holds the truth.
+			if n := count(t, direct, "SELECT COUNT(*) FROM t"); n != c.want {
+				t.Errorf("%d rows, want %d", n, c.want)
+			}
+		})
+	}
+}
+
+func TestProxyDelaySlowsTheLink(t *testing.T) {
+	p := Proxy(t, echo(t))
+	p.Delay(100 * time.Millisecond)
+	c := dial(t, p.Addr)
+	start := time.Now()
+	say(t, c, "a")
+	hear(t, c, "a")
+	if took := time.Since(start); took < 200*time.Millisecond {
+		t.Errorf("there and back took %v, want at least 200ms", took)
+	}
+}
+
+func count(t *testing.T, dsn, query string) (n int) {
+	t.Helper()
+	db, err := openMySQL(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRow(query).Scan(&n); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestRateMakesTheLinkNarrow(t *testing.T) {
+	p := Proxy(t, echo(t))
+	c := dial(t, p.Addr)
+	p.Rate(20_000)
+	began := time.Now()
+	text := strings.Repeat("x", 10_000)
+	say(t, c, text)
+	hear(t, c, text)
+	if took := time.Since(began); took < 900*time.Millisecond { // half a second each way
+		t.Errorf("10000 bytes went there and back in %v at 20000 a second", took)
+	}
+	eventually(t, "both directions being counted", func() bool { return p.Carried() == 20_000 })
+}
+
+func TestProxyKillsEachConnectionOnWhichTheServerSendsTheBytes(t *testing.T) {
+	p := Proxy(t, echo(t))
+	p.KillOn([]byte("killer"))
+	for range 2 {
+		c := dial(t, p.Addr)
+		say(t, c, "kill")
+		hear(t, c, "kill") // as yet it may be something else
+		say(t, c, "er")
+		if n, err := c.Read(make([]byte, 8)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read = %d, %v, want a reset", n, err)
+		}
+	}
+	if n := p.Killed(); n != 2 {
+		t.Errorf("%d connections were killed, want 2", n)
+	}
+	p.KillOn(nil)
+	c := dial(t, p.Addr)
+	say(t, c, "killer")
+	hear(t, c, "killer")
+}

@@ -1,0 +1,176 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	startTimeout = 90 * time.Second      // for a machine busy with other tests; a start takes one to eight seconds
+	stopTimeout  = 30 * time.Second      // a RabbitMQ with many queues takes a while to write them down
+	pollInterval = 50 * time.Millisecond // how often a starting server is asked whether it is ready
+	askTimeout   = 2 * time.Second       // how long one such question may take
+)
+
+// Server is one private server that may be killed, frozen and started again on the same port with the same data.
+//
+// Its methods return what went wrong, and when the server belongs to a test they also fail that test, so that a fault
+// which did not happen is never overlooked. They may be called from any goroutine, one at a time.
+type Server struct {
+	kind    Kind
+	dir     string
+	addr    string
+	url     string
+	http    string // host and port of RabbitMQ's management plugin, or empty
+	main    *process
+	helper  *process // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
+	ask     func(ctx context.Context) error
+	control func(ctx context.Context, args ...string) (string, error) // nil when the server has no control command
+	t       testing.TB                                                // nil outside tests
+	frozen  atomic.Bool
+	node    *rabbitNode // nil but for RabbitMQ
+	disk    *disk       // nil but for a MySQL that asked for one
+}
+
+// URL is how a client reaches the server: an amqp URL, a DSN in go-sql-driver's form for MySQL, a redis URL.
+func (s *Server) URL() string { return s.url }
+
+// Addr is the host and port the server listens on.
+func (s *Server) Addr() string { return s.addr }
+
+// HTTP is the base URL of RabbitMQ's management API, with the name and password of [Server.URL] in it, or empty without
+// that plugin.
+func (s *Server) HTTP() string {
+	amqp, err := url.Parse(s.url)
+	if err != nil || s.http == "" {
+		return ""
+	}
+	return (&url.URL{Scheme: "http", User: amqp.User, Host: s.http}).String()
+}
+
+// Pid is the process id of the server, 0 while it does not run.
+func (s *Server) Pid() int { return s.main.pid() }
+
+// Kill ends the server with SIGKILL, as a crash or the kernel's out-of-memory killer would, and returns when it is
+// gone.
+//
+// A RabbitMQ first writes down which quorum queues it has. By itself it does so only a second or two after a queue was
+// declared; killed before that, it comes back with a queue that never elects a leader. That is RabbitMQ's weakness and
+// would fail tests at random. Messages are not helped: those it confirmed are safe without.
+func (s *Server) Kill() error {
+	if s.node != nil && s.Pid() != 0 && !s.frozen.Load() {
+		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+		defer cancel()
+		// a node that cannot answer, being half down already, is killed as it is
+		_, _ = s.node.eval(ctx, "[dets:sync(T) || T <- dets:all()]")
+	}
+	s.frozen.Store(false)
+	return s.report("kill", s.main.kill())
+}
+
+// Stop ends the server in good order and returns when it is gone.
+func (s *Server) Stop() error {
+	s.frozen.Store(false) // stop thaws it
+	return s.report("stop", s.main.stop(stopTimeout))
+}
+
+// Start starts the server again and returns when it answers.
+func (s *Server) Start() error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("%s took over %v to answer",
+		s.kind, startTimeout))
+	defer cancel()
+	return s.report("start", s.start(ctx))
+}
+
+// Freeze stops the server's processes with SIGSTOP: its port still takes connections, and nobody answers.
+func (s *Server) Freeze() error {
+	s.frozen.Store(true)
+	return s.report("freeze", s.main.signal(syscall.SIGSTOP))
+}
+
+// Thaw lets a frozen server go on.
+func (s *Server) Thaw() error {
+	s.frozen.Store(false)
+	return s.report("thaw", s.main.signal(syscall.SIGCONT))
+}
+
+// Ctl runs the server's own control command and returns what it printed: rabbitmqctl for RabbitMQ, for instance
+// Ctl("stop_app"). Other servers have none and give an error.
+func (s *Server) Ctl(args ...string) (string, error) {
+	if s.control == nil {
+		return "", s.report("control", fmt.Errorf("%s has no control command", s.kind))
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("%s %q took over %v", s.kind,
+		args, startTimeout))
+	defer cancel()
+	out, err := s.control(ctx, args...)
+	return out, s.report("control", err)
+}
+
+func (s *Server) report(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s %s: %w", what, s.kind, err)
+	if s.t != nil {
+		s.t.Helper()
+		s.t.Error(err)
+	}
+	return err
+}
+
+// start runs the processes that do not run yet and waits until the server answers. When it does not, the end of its log
+// is in the error.
+func (s *Server) start(ctx context.Context) error {
+	if s.helper != nil && s.helper.pid() == 0 {
+		if err := s.helper.start(); err != nil {
+			return err
+		}
+	}
+	if err := s.main.start(); err != nil {
+		return err
+	}
+	if err := s.waitReady(ctx); err != nil {
+		return errors.Join(fmt.Errorf("%w\n%s", err, s.main.logTail()), s.main.kill())
+	}
+	return nil
+}
+
+// waitReady asks the server itself, again and again, until it answers, ends, or ctx is over.
+func (s *Server) waitReady(ctx context.Context) error {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			return s.ask(ctx)
+		}()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.main.ended():
+			return errors.New("it ended before it answered")
+		case <-ctx.Done():
+			return fmt.Errorf("%w; its last answer: %w", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// end kills what runs and removes the data: what a server wrote for a test is of no use afterwards.
+func (s *Server) end() error {
+	errs := []error{s.main.kill()}
+	if s.helper != nil {
+		errs = append(errs, s.helper.kill())
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+}
