@@ -17,6 +17,8 @@ import (
 
 // Health is what the pages say of the daemon.
 type Health struct {
+	// Group and Queue are those of the settings: whose daemon this is.
+	Group, Queue string
 	// Stuck is why the process should be restarted, empty while it is alive.
 	Stuck string
 	// Consuming: deliveries are taken.
@@ -25,10 +27,25 @@ type Health struct {
 	Draining bool
 	// Waiting names what is missing or paused, each with its reason.
 	Waiting []string
+	// Degraded names what is amiss while deliveries are taken all the same.
+	Degraded []string
 }
 
 // Ready reports whether everything is reachable and deliveries are taken.
 func (h Health) Ready() bool { return h.Consuming && !h.Draining && len(h.Waiting) == 0 }
+
+// Readiness is what /readyz answers; see [Health] for the words. The names of its JSON form are stable.
+type Readiness struct {
+	Ready    bool     `json:"ready"`
+	Draining bool     `json:"draining"`
+	Waiting  []string `json:"waiting"`
+	Degraded []string `json:"degraded"`
+	Group    string   `json:"group"`
+	Queue    string   `json:"queue"`
+}
+
+// NotConnected is what a daemon waits for that misses nothing: it starts, or is between two connections to RabbitMQ.
+const NotConnected = "session: not yet connected"
 
 // Server answers on one address.
 type Server struct {
@@ -38,16 +55,21 @@ type Server struct {
 }
 
 // Listen binds addr (host:port, port 0 takes a free one). [Server.Serve] answers.
-func Listen(ctx context.Context, addr string, health func() Health, metrics prometheus.Gatherer, log *slog.Logger) (*Server, error) {
+func Listen(
+	ctx context.Context, addr string, health func() Health, metrics prometheus.Gatherer, log *slog.Logger,
+) (*Server, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w; is another daemon running there? Choose another address, or off", addr, err)
+		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w; is another daemon running there? Choose another "+
+			"address, or off", addr, err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { healthz(w, health()) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { readyz(w, health()) })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError),
+	}))
 	return &Server{
 		listener: l, log: log,
 		http: &http.Server{
@@ -87,16 +109,15 @@ func healthz(w http.ResponseWriter, h Health) {
 }
 
 func readyz(w http.ResponseWriter, h Health) {
-	body := struct {
-		Ready    bool     `json:"ready"`
-		Draining bool     `json:"draining"`
-		Waiting  []string `json:"waiting"`
-	}{h.Ready(), h.Draining, h.Waiting}
+	body := Readiness{h.Ready(), h.Draining, h.Waiting, h.Degraded, h.Group, h.Queue}
 	if body.Waiting == nil {
 		body.Waiting = []string{}
 	}
+	if body.Degraded == nil {
+		body.Degraded = []string{}
+	}
 	if !h.Consuming && !h.Draining && len(h.Waiting) == 0 {
-		body.Waiting = append(body.Waiting, "session: not yet connected")
+		body.Waiting = append(body.Waiting, NotConnected)
 	}
 	text, err := json.Marshal(body)
 	if err != nil {

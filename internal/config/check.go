@@ -6,43 +6,23 @@ import (
 	"time"
 )
 
-// computeDefaults fills in the defaults that depend on other settings.
-func (l *loader) computeDefaults() {
-	if _, set := l.given["PREFETCH"]; !set && !l.bad["PREFETCH"] {
-		l.cfg.Prefetch = 2 * l.cfg.BatchSize
-		l.given["PREFETCH"] = given{raw: strconv.Itoa(l.cfg.Prefetch), from: FromDefault}
-	}
-}
-
-// checkEach asks every setting's own rule.
-func (l *loader) checkEach() {
-	values := fieldValues(l.cfg)
-	for _, v := range l.variables {
-		g := l.given[v.key]
-		if l.bad[v.key] || v.isZero(g.raw) || g.from == FromDefault && v.given {
-			continue
-		}
-		if what := v.rule.check(g.raw, values[v.key]); what != "" {
-			l.refuse(v.key, "%s", what)
-		}
-	}
-}
-
 // checkTogether compares settings with each other. A pair with a bad member is left alone: one mistake, one line.
-func (l *loader) checkTogether() {
+func (c *Config) checkTogether() {
 	good := func(keys ...string) bool {
-		return !slices.ContainsFunc(keys, func(k string) bool { return l.bad[k] })
+		return !slices.ContainsFunc(keys, func(key string) bool { return c.of(key).wrong != "" })
 	}
-	c := l.cfg
 	if good("BATCH_SIZE", "PREFETCH") && c.Prefetch < c.BatchSize {
-		l.refuse("PREFETCH", "is less than BATCH_SIZE (%d), so that no batch could fill: at least that is needed", c.BatchSize)
+		c.of("PREFETCH").refuse("is less than BATCH_SIZE (%d), so that no batch could fill: at least that is needed",
+			c.BatchSize)
 	}
 	if good("LEASE", "HANDLER_TIMEOUT") && c.Lease <= c.HandlerTimeout {
-		l.refuse("LEASE", "must be longer than HANDLER_TIMEOUT (%s), else a second worker takes over while the first one runs",
+		c.of("LEASE").refuse("must be longer than HANDLER_TIMEOUT (%s), else a second worker takes over while the first "+
+			"one runs",
 			shortDuration(c.HandlerTimeout))
 	}
 	if good("MAX_ATTEMPTS", "RETRY_DELAYS") && len(c.RetryDelays) < c.MaxAttempts-1 {
-		l.refuse("RETRY_DELAYS", "has too few delays (%d): MAX_ATTEMPTS (%d) needs at least %d", len(c.RetryDelays), c.MaxAttempts, c.MaxAttempts-1)
+		c.of("RETRY_DELAYS").refuse("has too few delays (%d): MAX_ATTEMPTS (%d) needs at least %d",
+			len(c.RetryDelays), c.MaxAttempts, c.MaxAttempts-1)
 	}
 	if good("LOG_RETENTION", "RETRY_DELAYS") && c.LogRetention > 0 {
 		var longest time.Duration
@@ -50,24 +30,53 @@ func (l *loader) checkTogether() {
 			longest += d
 		}
 		if c.LogRetention <= longest {
-			l.refuse("LOG_RETENTION", "must be longer than all RETRY_DELAYS together (%s), else a success row goes before its last copy",
+			c.of("LOG_RETENTION").refuse(
+				"must be longer than all RETRY_DELAYS together (%s), else a success row goes before its last copy",
 				shortDuration(longest))
 		}
 	}
-	if good("DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET") && c.DeadLetterWebhook == "" && c.DeadLetterWebhookSecret != "" {
-		l.refuse("DEAD_LETTER_WEBHOOK_SECRET", "is set, but there is no DEAD_LETTER_WEBHOOK that it could sign: set both or none")
+	if good("HANDLER", "SQL_FILE") && c.Handler == HandlerSQL && c.SQLFile == "" {
+		c.of("SQL_FILE").refuse("is needed by HANDLER=sql: the file with the statements")
+	}
+	c.checkHTTP(good)
+	if good("DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET") && c.DeadLetterWebhook == "" &&
+		c.DeadLetterWebhookSecret != "" {
+		c.of("DEAD_LETTER_WEBHOOK_SECRET").refuse(
+			"is set, but there is no DEAD_LETTER_WEBHOOK that it could sign: set both or none")
+	}
+}
+
+// checkHTTP compares the settings of handler http.
+func (c *Config) checkHTTP(good func(...string) bool) {
+	if c.Handler != HandlerHTTP || !good("HANDLER") {
+		return
+	}
+	if good("HTTP_TARGET") && c.HTTPTarget == "" {
+		c.of("HTTP_TARGET").refuse("is needed by HANDLER=http: the URL of the service")
+	}
+	if good("HTTP_TIMEOUT", "HANDLER_TIMEOUT") && c.HTTPTimeout > c.HandlerTimeout {
+		c.of("HTTP_TIMEOUT").refuse("must be at most HANDLER_TIMEOUT (%s)", shortDuration(c.HandlerTimeout))
+	}
+	if good("HTTP_TLS_CERT_FILE", "HTTP_TLS_KEY_FILE") && (c.HTTPTLSCertFile == "") != (c.HTTPTLSKeyFile == "") {
+		c.of("HTTP_TLS_CERT_FILE").refuse("and HTTP_TLS_KEY_FILE belong together: set both or none")
 	}
 }
 
 // doubts are combinations that work, but hardly as meant.
-func (l *loader) doubts() []Warning {
+func (c *Config) doubts() []Warning {
 	var doubts []Warning
-	if c := l.cfg; c.DrainTimeout < c.HandlerTimeout {
+	if c.DrainTimeout < c.HandlerTimeout {
 		doubts = append(doubts, Warning{Variable: Prefix + "DRAIN_TIMEOUT", What: "is shorter than HANDLER_TIMEOUT (" +
 			shortDuration(c.HandlerTimeout) + "): a stop may cut a running handler off, its messages are then delivered again"})
 	}
+	if c.SQLFile != "" && c.Handler != HandlerSQL {
+		doubts = append(doubts, Warning{Variable: Prefix + "SQL_FILE", What: "has no effect: HANDLER is " + c.Handler})
+	}
+	if c.HTTPTarget != "" && c.Handler != HandlerHTTP {
+		doubts = append(doubts, Warning{Variable: Prefix + "HTTP_TARGET", What: "has no effect: HANDLER is " + c.Handler})
+	}
 	const shortToken = 16
-	if n := len(l.cfg.AdminToken); n > 0 && n < shortToken {
+	if n := len(c.AdminToken); n > 0 && n < shortToken {
 		doubts = append(doubts, Warning{Variable: Prefix + "ADMIN_TOKEN", What: "has fewer than " + strconv.Itoa(shortToken) +
 			" characters: whoever guesses it can replay and discard messages"})
 	}

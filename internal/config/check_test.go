@@ -38,6 +38,12 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"REDIS_URL", "redis://h/0?colour=red", "unknown parameter"},
 		{"REDIS_URL", "redis://h1,h2", "say cluster=true"},
 		{"REDIS_URL", "redis://u:p/w@h/0", "is not host:port"},
+		{"REDIS_URL", "redis://password@h/0", "has no colon: write user:password, or :password"},
+		{"MYSQL_DSN", "root/secret@tcp(localhost:3306)/shop", "has a user that looks like something else"},
+		{"MYSQL_DSN", "Server=db;Uid=root;Pwd=s3cret;Database=shop", "is not of the form"},
+		{"MYSQL_DSN", "u:p@tcp(h)/shop\nsecond", "second line"},
+		{"DEAD_LETTER_WEBHOOK_SECRET", "a\nb\nc", "has 3 lines"},
+		{"DEAD_LETTER_WEBHOOK_SECRET", "\n", "has 0 lines"},
 		{"GROUP", strings.Repeat("g", 101), "has 101 bytes, at most 100 are allowed"},
 		{"GROUP", "a\nb", "control character"},
 		{"GROUP", "a\xff", "not valid UTF-8"},
@@ -59,7 +65,13 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"LOG_TABLE", strings.Repeat("t", 42), "at most 41"},
 		{"LOG_TABLE", "stock", "another table"},
 		{"LOG_TABLE", "rollbackd_meta", "another table"},
-		{"HANDLER", "http", "must be stock"},
+		{"HANDLER", "grpc", "must be stock, sql or http"},
+		{"HTTP_TARGET", "stock.example.com", "must begin with http:// or https://"},
+		{"HTTP_TARGET", "https://u:p@h/", "without user, password and fragment"},
+		{"HTTP_TIMEOUT", "1ms", "must be 100ms to 10m"},
+		{"HTTP_CONCURRENCY", "0", "must be 1 to 10000"},
+		{"HTTP_TOKEN", "two words", "printable ASCII without spaces"},
+		{"SQL_FILE", "a\nb", "has a control character"},
 		{"EMPTY_ROLLBACK", "ignore", "must be retry or refuse"},
 		{"MAX_ATTEMPTS", "0", "must be 1 to 100"},
 		{"MAX_ATTEMPTS", "101", "must be 1 to 100"},
@@ -82,11 +94,18 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"PREFETCH", "-1", "must be 1 to 65535"},
 		{"PREFETCH", "70000", "must be 1 to 65535"},
 		{"PREFETCH", "999", "is less than BATCH_SIZE (1000)"},
+		{"MEMORY_BUDGET", "64", "has no unit"},
+		{"MEMORY_BUDGET", "64MB", "is not a size"},
+		{"MEMORY_BUDGET", "1.5GiB", "is not a size"},
+		{"MEMORY_BUDGET", "1MiB", "must be 4MiB to 64GiB"},
+		{"MEMORY_BUDGET", "-64MiB", "is outside"},
+		{"MEMORY_BUDGET", "9223372036854775807GiB", "is outside"},
 		{"LEASE", "30", "has no unit"},
 		{"LEASE", "10s", "must be longer than HANDLER_TIMEOUT (10s)"},
 		{"LEASE", "2h", "must be 1s to 1h"},
 		{"HANDLER_TIMEOUT", "ten seconds", "is not a duration"},
-		{"HANDLER_TIMEOUT", "11m", "must be 100ms to 10m"},
+		{"HANDLER_TIMEOUT", "11m", "must be 2s to 10m"},
+		{"HANDLER_TIMEOUT", "1999ms", "must be 2s to 10m"},
 		{"LOCK_TTL", "999ms", "must be 1s to 10m"},
 		{"LOCK_TTL", "11m", "must be 1s to 10m"},
 		{"DONE_TTL", "0s", "must be 1s to 24h"},
@@ -140,21 +159,29 @@ func TestRetryDelaysMustFitIntoTheRetention(t *testing.T) {
 
 func TestOneMistakeIsOneLine(t *testing.T) {
 	// HANDLER_TIMEOUT cannot be parsed, so LEASE must not be compared with it.
-	if got := problems(t, map[string]string{"ROLLBACKD_HANDLER_TIMEOUT": "10", "ROLLBACKD_BATCH_SIZE": "none", "ROLLBACKD_MAX_ATTEMPTS": "many"}); len(got) != 3 {
+	if got := problems(t, map[string]string{
+		"ROLLBACKD_HANDLER_TIMEOUT": "10", "ROLLBACKD_BATCH_SIZE": "none", "ROLLBACKD_MAX_ATTEMPTS": "many",
+	}); len(got) != 3 {
 		t.Errorf("problems = %v, want three", got)
 	}
 }
 
 func TestExamplesOfEveryVariableAreAccepted(t *testing.T) {
-	all := make(map[string]string)
-	for _, v := range Variables() {
-		all[v.Name] = v.Example
+	for handler, others := range map[string]string{HandlerSQL: "ROLLBACKD_HTTP_T", HandlerHTTP: "ROLLBACKD_SQL_"} {
+		all := make(map[string]string)
+		for _, v := range Variables() {
+			if !strings.HasPrefix(v.Name, others) { // which warn that they have no effect
+				all[v.Name] = v.Example
+			}
+		}
+		all["ROLLBACKD_HANDLER"] = handler
+		load(t, all)
 	}
-	load(t, all)
 }
 
 func TestRedisClusterAndSentinelsAreAccepted(t *testing.T) {
-	for _, u := range []string{"redis://u:p@h1:7000,h2:7001?cluster=true", "rediss://:p@h1,h2/3?master=lock&sentinel_password=q", "redis://[::1]:6379/0"} {
+	for _, u := range []string{"redis://u:p@h1:7000,h2:7001?cluster=true",
+		"rediss://:p@h1,h2/3?master=lock&sentinel_password=q", "redis://[::1]:6379/0"} {
 		if got := load(t, map[string]string{"ROLLBACKD_REDIS_URL": u}).RedisURL; got != u {
 			t.Errorf("RedisURL = %q, want %q", got, u)
 		}
@@ -172,7 +199,9 @@ func TestLongestTableNameIsAcceptedByTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if _, err := dedup.NewLog(db, dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts}); err != nil {
+	if _, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	}); err != nil {
 		t.Errorf("the log refuses what config accepts: %v", err)
 	}
 }
@@ -180,11 +209,44 @@ func TestLongestTableNameIsAcceptedByTheLog(t *testing.T) {
 func TestDoubtfulSettingsWarn(t *testing.T) {
 	for name, tc := range map[string]struct{ value, want string }{
 		"ROLLBACKD_DRAIN_TIMEOUT": {"1s", "ROLLBACKD_DRAIN_TIMEOUT is shorter than HANDLER_TIMEOUT (10s)"},
+		"ROLLBACKD_SQL_FILE":      {"a.sql", "ROLLBACKD_SQL_FILE has no effect: HANDLER is stock"},
+		"ROLLBACKD_HTTP_TARGET":   {"http://h/", "ROLLBACKD_HTTP_TARGET has no effect: HANDLER is stock"},
 		"ROLLBACKD_ADMIN_TOKEN":   {"tiny", "ROLLBACKD_ADMIN_TOKEN has fewer than 16 characters"},
 	} {
 		_, warnings, err := Load(environ(map[string]string{name: tc.value}))
 		if err != nil || len(warnings) != 1 || !strings.HasPrefix(warnings[0].String(), tc.want) {
 			t.Errorf("%s=%s: warnings %v, error %v; want one warning %q", name, tc.value, warnings, err, tc.want)
 		}
+	}
+}
+
+func TestHandlerHTTPNeedsItsTarget(t *testing.T) {
+	for want, extra := range map[string][]string{
+		"ROLLBACKD_HTTP_TARGET is needed by HANDLER=http": {"ROLLBACKD_HTTP_TARGET", ""},
+		"must be at most HANDLER_TIMEOUT (10s)":           {"ROLLBACKD_HTTP_TIMEOUT", "11s"},
+		"and HTTP_TLS_KEY_FILE belong together":           {"ROLLBACKD_HTTP_TLS_CERT_FILE", "/etc/client.pem"},
+	} {
+		env := map[string]string{"ROLLBACKD_HANDLER": "http", "ROLLBACKD_HTTP_TARGET": "http://shop/rollbacks"}
+		env[extra[0]] = extra[1]
+		got := problems(t, env)
+		if len(got) != 1 || got[0].Variable != extra[0] || !strings.Contains(got[0].String(), want) {
+			t.Errorf("problems %v, want one: %s", got, want)
+		}
+	}
+	cfg := load(t, map[string]string{"ROLLBACKD_HANDLER": "http", "ROLLBACKD_HTTP_TARGET": "http://shop/rollbacks"})
+	if cfg.HTTPTarget != "http://shop/rollbacks" || len(cfg.Migrations().Extra) != 0 {
+		t.Errorf("the target is %q, and %d migrations are the handler's; want none", cfg.HTTPTarget,
+			len(cfg.Migrations().Extra))
+	}
+}
+
+func TestHandlerSQLNeedsItsFile(t *testing.T) {
+	got := problems(t, map[string]string{"ROLLBACKD_HANDLER": "sql"})
+	if len(got) != 1 || !strings.HasPrefix(got[0].String(), "ROLLBACKD_SQL_FILE is needed by HANDLER=sql") {
+		t.Errorf("problems %v, want that the file is needed", got)
+	}
+	cfg := load(t, map[string]string{"ROLLBACKD_HANDLER": "sql", "ROLLBACKD_SQL_FILE": "/etc/handler.sql"})
+	if cfg.SQLFile != "/etc/handler.sql" || len(cfg.Migrations().Extra) != 0 {
+		t.Errorf("the file is %q, and %d migrations are the handler's; want none", cfg.SQLFile, len(cfg.Migrations().Extra))
 	}
 }

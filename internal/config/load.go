@@ -1,16 +1,10 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/caarlos0/env/v11"
 )
 
 // Source says where a setting's value came from.
@@ -22,13 +16,6 @@ const (
 	FromEnvironment Source = "environment"
 	FromFile        Source = "file"
 )
-
-// given is the text of one setting.
-type given struct {
-	raw  string
-	from Source
-	path string // the file, when from is FromFile
-}
 
 // Problem is one bad setting.
 type Problem struct {
@@ -64,20 +51,29 @@ func (e *Error) Error() string {
 // Load opens the files that X_FILE variables name and nothing else.
 func Load(environ []string) (Config, []Warning, error) {
 	ours := prefixed(environ)
-	l := loader{variables: Variables(), given: make(map[string]given), bad: make(map[string]bool)}
-	for _, v := range l.variables {
-		l.gather(v, ours)
+	var c Config
+	for _, v := range variables(&c) {
+		s := &setting{Variable: v}
+		s.find(ours)
+		s.take()
+		c.settings = append(c.settings, s)
 	}
-	l.parse()
-	l.computeDefaults()
-	l.checkEach()
-	l.checkTogether()
-	warnings := unknownNames(ours, l.variables)
-	if len(l.problems) > 0 {
-		return Config{}, warnings, &Error{Problems: l.sorted()}
+	c.checkTogether()
+	warnings := unknownNames(ours, c.settings)
+	if problems := c.problems(); len(problems) > 0 {
+		return Config{}, warnings, &Error{Problems: problems}
 	}
-	l.cfg.given = l.given
-	return l.cfg, append(warnings, l.doubts()...), nil
+	return c, append(warnings, c.doubts()...), nil
+}
+
+// LogFormat is the text of LOG_FORMAT alone, whatever else is wrong: somebody has to say that. It is empty when it
+// cannot be read, and not checked.
+func LogFormat(environ []string) string {
+	all := Variables()
+	i := slices.IndexFunc(all, func(v Variable) bool { return v.key == "LOG_FORMAT" })
+	s := setting{Variable: all[i]}
+	s.find(prefixed(environ))
+	return s.raw
 }
 
 // prefixed keeps what is ours. The last of several entries of one name wins.
@@ -91,164 +87,96 @@ func prefixed(environ []string) map[string]string {
 	return ours
 }
 
-// loader carries one Load from step to step.
-type loader struct {
-	variables []Variable
-	given     map[string]given // by key; only settings that have a text
-	cfg       Config
-	problems  []Problem
-	bad       map[string]bool // keys with a problem: no further check looks at them
-}
-
-// refuse records a problem of the setting named by key.
-func (l *loader) refuse(key, format string, args ...any) {
-	i := slices.IndexFunc(l.variables, func(v Variable) bool { return v.key == key })
-	v := l.variables[i]
-	p := Problem{Variable: v.Name, What: fmt.Sprintf(format, args...), Example: v.Example}
-	if g, ok := l.given[key]; ok && g.raw != "" {
-		p.Value = strconv.Quote(shorten(v.show(g.raw)))
+func (c *Config) problems() []Problem {
+	var problems []Problem
+	for _, s := range c.settings {
+		if s.wrong != "" {
+			p := Problem{Variable: s.Name, What: s.wrong, Example: s.Example}
+			if s.raw != "" {
+				p.Value = strconv.Quote(shorten(s.show(s.raw)))
+			}
+			problems = append(problems, p)
+		}
 	}
-	l.problems = append(l.problems, p)
-	l.bad[key] = true
+	return problems
 }
 
-func (l *loader) sorted() []Problem {
-	position := make(map[string]int, len(l.variables))
-	for i, v := range l.variables {
-		position[v.Name] = i
+// of is the setting with the key; nil in a Config that did not come from Load.
+func (c *Config) of(key string) *setting {
+	for _, s := range c.settings {
+		if s.key == key {
+			return s
+		}
 	}
-	slices.SortStableFunc(l.problems, func(a, b Problem) int { return position[a.Variable] - position[b.Variable] })
-	return l.problems
+	return nil
 }
 
-// gather finds the text of one setting: in the variable, in the file that X_FILE names, or its default. A variable that
-// is set but empty is refused unless empty means something: it is a template that was not filled in, and env would
-// quietly take the default.
-func (l *loader) gather(v Variable, ours map[string]string) {
-	raw, set := ours[v.Name]
-	path, fileSet := ours[v.Name+fileSuffix]
+// setting is a variable and what Load found.
+type setting struct {
+	Variable
+	raw   string // empty also when there is no text
+	from  Source
+	path  string // the file, when from is FromFile
+	wrong string // what is wrong, completes the sentence "NAME=value …"; then no further check looks at it
+}
+
+func (s *setting) refuse(format string, args ...any) { s.wrong = fmt.Sprintf(format, args...) }
+
+// find finds the text: in the variable, in the file that X_FILE names, or the default. A variable that is set but empty
+// is refused unless empty means something: it is a template that was not filled in.
+func (s *setting) find(ours map[string]string) {
+	raw, set := ours[s.Name]
+	path, fileSet := ours[s.Name+fileSuffix]
+	empty := "is set but empty: give a value, or leave it out for the default"
 	switch {
 	case set && fileSet:
-		l.refuse(v.key, "and %s are both set: keep one", v.Name+fileSuffix)
+		s.refuse("and %s are both set: keep one", s.Name+fileSuffix)
 		return
 	case fileSet:
 		content, err := readValue(path)
 		if err != nil {
-			l.refuse(v.key, "cannot be read from the file that %s names: %v", v.Name+fileSuffix, err)
+			s.refuse("cannot be read from the file that %s names, %q: %v", s.Name+fileSuffix, s.showPath(path), err)
 			return
 		}
-		l.given[v.key] = given{raw: content, from: FromFile, path: path}
+		s.raw, s.from, s.path = content, FromFile, path
+		empty = "is empty: so is the file " + strconv.Quote(s.showPath(path))
 	case set:
-		l.given[v.key] = given{raw: raw, from: FromEnvironment}
-	case v.Required:
-		l.refuse(v.key, "is not set")
+		s.raw, s.from = raw, FromEnvironment
+		if s.Required {
+			empty = "is set but empty"
+		}
+	case s.Required:
+		s.refuse("is not set")
+		return
+	case s.computed != nil:
+		s.raw, s.from = s.computed(), FromDefault
 		return
 	default:
-		if !v.given {
-			l.given[v.key] = given{raw: v.Default, from: FromDefault}
+		s.raw, s.from = s.Default, FromDefault
+		return
+	}
+	if s.raw == "" && !s.empty {
+		s.refuse("%s", empty)
+	}
+}
+
+// take gives the field its value; without a text, or switched off, it stays zero. A default is not to blame: one that
+// is computed from a bad setting is bad too.
+func (s *setting) take() {
+	if s.wrong != "" || s.isZero(s.raw) {
+		if s.wrong == "" && s.raw == offWord && s.turnOff != nil {
+			s.turnOff()
 		}
 		return
 	}
-	if l.given[v.key].raw == "" && !v.empty {
-		what := "is set but empty: give a value, or leave it out for the default"
-		if v.Required {
-			what = "is set but empty"
-		}
-		if l.given[v.key].from == FromFile {
-			what = "is empty: so is the file " + strconv.Quote(path)
-		}
-		l.refuse(v.key, "%s", what)
+	err := s.lineProblem(s.raw)
+	if err == nil {
+		err = s.set(s.raw)
 	}
-}
-
-// maxFileBytes bounds what X_FILE reads, so that a wrong path cannot fill the memory.
-const maxFileBytes = 64 << 10
-
-// readValue reads a setting from a file, without the newline that editors leave at its end.
-func readValue(path string) (string, error) {
-	if path == "" {
-		return "", errors.New("the name is empty")
-	}
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return "", err
-	case info.IsDir():
-		return "", fmt.Errorf("%q is a directory", path)
-	case info.Size() > maxFileBytes:
-		return "", fmt.Errorf("%q has %d bytes, at most %d are allowed", path, info.Size(), maxFileBytes)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	return strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r"), nil
-}
-
-// parse fills cfg. Only texts that are there, not empty and not "off" are handed over; all others stay zero. env names
-// the Go field in its errors, so they are translated back to the variable.
-func (l *loader) parse() {
-	texts := make(map[string]string)
-	for _, v := range l.variables {
-		if g, ok := l.given[v.key]; ok && !l.bad[v.key] && !v.isZero(g.raw) {
-			texts[v.key] = g.raw
-		}
-	}
-	if len(texts) == 0 {
-		return // env takes an empty map for none and would read the process's own environment
-	}
-	err := env.ParseWithOptions(&l.cfg, env.Options{Environment: texts, FuncMap: parsers()})
-	keys := keysByField()
-	for _, parseErr := range parseErrors(err) {
-		key := keys[parseErr.Name]
-		what := "must be " + l.variable(key).rule.text
-		if p, ok := errors.AsType[problem](parseErr.Err); ok {
-			what = string(p)
-		}
-		l.refuse(key, "%s", what)
+	if err != nil && s.from != FromDefault {
+		s.refuse("%v", err)
 	}
 }
 
 // isZero reports whether raw leaves the field zero.
 func (v Variable) isZero(raw string) bool { return raw == "" || v.off && raw == offWord }
-
-func (l *loader) variable(key string) Variable {
-	return l.variables[slices.IndexFunc(l.variables, func(v Variable) bool { return v.key == key })]
-}
-
-// parseErrors are the parts of what env returned.
-func parseErrors(err error) []env.ParseError {
-	aggregate, ok := errors.AsType[env.AggregateError](err)
-	if !ok {
-		return nil
-	}
-	var parts []env.ParseError
-	for _, e := range aggregate.Errors {
-		if p, ok := errors.AsType[env.ParseError](e); ok {
-			parts = append(parts, p)
-		}
-	}
-	return parts
-}
-
-// keysByField maps the names of Config's fields to their keys.
-func keysByField() map[string]string {
-	keys := make(map[string]string)
-	for field := range reflect.TypeFor[Config]().Fields() {
-		if key, ok := field.Tag.Lookup("env"); ok {
-			keys[field.Name] = key
-		}
-	}
-	return keys
-}
-
-// fieldValues maps keys to the values of cfg's fields.
-func fieldValues(cfg Config) map[string]any {
-	values := make(map[string]any)
-	rv := reflect.ValueOf(cfg)
-	byField := keysByField()
-	for _, name := range slices.Sorted(maps.Keys(byField)) {
-		values[byField[name]] = rv.FieldByName(name).Interface()
-	}
-	return values
-}

@@ -8,10 +8,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/rollbackd/rollbackd/consumer"
 )
 
 // required is the least environment that Load accepts.
@@ -66,17 +69,14 @@ func problems(t *testing.T, changes map[string]string) []Problem {
 
 func TestDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 	got := fieldValues(load(t, nil))
+	engine := consumer.Defaults()
+	engine.AMQPURLs = []string{"amqp://guest:guest@localhost:5672/"}
+	engine.MySQLDSN = "root:secret@tcp(127.0.0.1:3306)/shop"
+	engine.RedisURL, engine.Prefetch = "redis://localhost:6379/0", 2000
+	engine.Group, engine.RoutingKeys = "stock-rollback", []string{"stock.rollback"}
 	want := fieldValues(Config{
-		AMQPURLs: URLs{"amqp://guest:guest@localhost:5672/"}, MySQLDSN: "root:secret@tcp(127.0.0.1:3306)/shop",
-		RedisURL: "redis://localhost:6379/0", Group: "stock-rollback", Exchange: "stock", Queue: "stock.rollback",
-		RoutingKeys: []string{"stock.rollback"}, KeyFrom: "header:x-message-key,property:message_id,body:sha256",
-		LogTable: "consumer_log", Handler: "stock", EmptyRollback: "retry", MaxAttempts: 5,
-		RetryDelays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute},
-		Lanes:       4, BatchSize: 1000, BatchLinger: 2 * time.Millisecond, Prefetch: 2000,
-		Lease: 30 * time.Second, HandlerTimeout: 10 * time.Second, LockTTL: 10 * time.Second, DoneTTL: 5 * time.Minute,
-		LockOnError: "proceed", DrainTimeout: 25 * time.Second, MaxDeadRate: Rate{Count: 100, Per: time.Minute},
-		BrakePause: 5 * time.Minute, HTTPAddr: "127.0.0.1:8080", LogLevel: slog.LevelInfo, LogFormat: "auto",
-		LogRetention: 720 * time.Hour, MaxReplays: 10,
+		Config: engine, Handler: "stock", EmptyRollback: "retry", HTTPAddr: "127.0.0.1:8080", LogLevel: slog.LevelInfo,
+		LogFormat: "auto", HTTPTimeout: 5 * time.Second, HTTPConcurrency: 64,
 	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
@@ -88,38 +88,54 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 		"ROLLBACKD_AMQP_URL":  "amqp://a:p,w@h1:5672/v, amqps://b@h2/%2f",
 		"ROLLBACKD_MYSQL_DSN": "u@unix(/run/mysqld.sock)/db", "ROLLBACKD_REDIS_URL": "rediss://:pw@h:6380/1",
 		"ROLLBACKD_GROUP": "g é", "ROLLBACKD_EXCHANGE": "ex", "ROLLBACKD_QUEUE": "q", "ROLLBACKD_ROUTING_KEYS": "a.*, b.#",
-		"ROLLBACKD_KEY_FROM": "json:/order_sn,body:sha256", "ROLLBACKD_LOG_TABLE": "trade_mq_consumer_log", "ROLLBACKD_HANDLER": "stock",
+		"ROLLBACKD_KEY_FROM": "json:/order_sn,body:sha256", "ROLLBACKD_LOG_TABLE": "trade_mq_consumer_log",
+		"ROLLBACKD_HANDLER":        "http",
 		"ROLLBACKD_EMPTY_ROLLBACK": "refuse", "ROLLBACKD_MAX_ATTEMPTS": "3", "ROLLBACKD_RETRY_DELAYS": "100ms, 90s",
+		"ROLLBACKD_HTTP_TARGET": "http://h/x", "ROLLBACKD_HTTP_TIMEOUT": "4s", "ROLLBACKD_HTTP_CONCURRENCY": "3",
+		"ROLLBACKD_HTTP_TOKEN": "t", "ROLLBACKD_HTTP_HMAC_SECRET": "s", "ROLLBACKD_HTTP_TLS_CA_FILE": "ca",
+		"ROLLBACKD_HTTP_TLS_CERT_FILE": "cert", "ROLLBACKD_HTTP_TLS_KEY_FILE": "key",
 		"ROLLBACKD_LANES": "1", "ROLLBACKD_BATCH_SIZE": "10", "ROLLBACKD_BATCH_LINGER": "0", "ROLLBACKD_PREFETCH": "11",
-		"ROLLBACKD_LEASE": "6s", "ROLLBACKD_HANDLER_TIMEOUT": "5s", "ROLLBACKD_LOCK_TTL": "3s", "ROLLBACKD_DONE_TTL": "1h",
-		"ROLLBACKD_LOCK_ON_ERROR": "pause", "ROLLBACKD_DRAIN_TIMEOUT": "7s", "ROLLBACKD_MAX_DEAD_RATE": "7/2m", "ROLLBACKD_BRAKE_PAUSE": "8s",
-		"ROLLBACKD_HTTP_ADDR": ":0", "ROLLBACKD_ADMIN_TOKEN": "abcdefghijklmnop", "ROLLBACKD_LOG_LEVEL": "warn", "ROLLBACKD_LOG_FORMAT": "json",
+		"ROLLBACKD_MEMORY_BUDGET": "5120KiB",
+		"ROLLBACKD_LEASE":         "6s", "ROLLBACKD_HANDLER_TIMEOUT": "5s", "ROLLBACKD_LOCK_TTL": "3s",
+		"ROLLBACKD_DONE_TTL":      "1h",
+		"ROLLBACKD_LOCK_ON_ERROR": "pause", "ROLLBACKD_DRAIN_TIMEOUT": "7s", "ROLLBACKD_MAX_DEAD_RATE": "7/2m",
+		"ROLLBACKD_BRAKE_PAUSE": "8s",
+		"ROLLBACKD_HTTP_ADDR":   ":0", "ROLLBACKD_ADMIN_TOKEN": "abcdefghijklmnop", "ROLLBACKD_LOG_LEVEL": "warn",
+		"ROLLBACKD_LOG_FORMAT":    "json",
 		"ROLLBACKD_LOG_RETENTION": "0", "ROLLBACKD_MAX_REPLAYS": "2", "ROLLBACKD_COMPENSATE_AFTER": "15m",
 		"ROLLBACKD_DEAD_LETTER_WEBHOOK": "https://example.com/x", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "s t",
 	}))
 	want := fieldValues(Config{
-		AMQPURLs: URLs{"amqp://a:p,w@h1:5672/v", "amqps://b@h2/%2f"}, MySQLDSN: "u@unix(/run/mysqld.sock)/db",
-		RedisURL: "rediss://:pw@h:6380/1", Group: "g é", Exchange: "ex", Queue: "q", RoutingKeys: []string{"a.*", "b.#"},
-		KeyFrom: "json:/order_sn,body:sha256", LogTable: "trade_mq_consumer_log", Handler: "stock", EmptyRollback: "refuse",
-		MaxAttempts: 3, RetryDelays: []time.Duration{100 * time.Millisecond, 90 * time.Second}, Lanes: 1, BatchSize: 10,
-		BatchLinger: 0, Prefetch: 11, Lease: 6 * time.Second, HandlerTimeout: 5 * time.Second, LockTTL: 3 * time.Second, DoneTTL: time.Hour,
-		LockOnError: "pause", DrainTimeout: 7 * time.Second, MaxDeadRate: Rate{Count: 7, Per: 2 * time.Minute}, BrakePause: 8 * time.Second,
-		HTTPAddr: ":0", AdminToken: "abcdefghijklmnop", LogLevel: slog.LevelWarn, LogFormat: "json", LogRetention: 0, MaxReplays: 2,
-		CompensateAfter: 15 * time.Minute, DeadLetterWebhook: "https://example.com/x", DeadLetterWebhookSecret: "s t",
+		Config: consumer.Config{
+			AMQPURLs: []string{"amqp://a:p,w@h1:5672/v", "amqps://b@h2/%2f"}, MySQLDSN: "u@unix(/run/mysqld.sock)/db",
+			RedisURL: "rediss://:pw@h:6380/1", Group: "g é", Exchange: "ex", Queue: "q",
+			RoutingKeys: []string{"a.*", "b.#"}, KeyFrom: "json:/order_sn,body:sha256", LogTable: "trade_mq_consumer_log",
+			MaxAttempts: 3, RetryDelays: []time.Duration{100 * time.Millisecond, 90 * time.Second}, Lanes: 1, BatchSize: 10,
+			BatchLinger: consumer.Off, Prefetch: 11, MemoryBudget: 5 << 20, Lease: 6 * time.Second,
+			HandlerTimeout: 5 * time.Second, LockTTL: 3 * time.Second, DoneTTL: time.Hour, LockOnError: "pause",
+			DrainTimeout: 7 * time.Second, MaxDead: 7, MaxDeadWindow: 2 * time.Minute, BrakePause: 8 * time.Second,
+			LogRetention: consumer.Off, MaxReplays: 2, CompensateAfter: 15 * time.Minute,
+		},
+		HTTPTarget: "http://h/x", HTTPTimeout: 4 * time.Second, HTTPConcurrency: 3, HTTPToken: "t", HTTPHMACSecret: "s",
+		HTTPTLSCAFile: "ca", HTTPTLSCertFile: "cert", HTTPTLSKeyFile: "key",
+		Handler: "http", EmptyRollback: "refuse", HTTPAddr: ":0", AdminToken: "abcdefghijklmnop",
+		LogLevel: slog.LevelWarn, LogFormat: "json",
+		DeadLetterWebhook: "https://example.com/x", DeadLetterWebhookSecret: "s t",
 	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)
 	}
 }
 
-func TestOffAndEmptyLeaveTheFieldZero(t *testing.T) {
+func TestOffAndEmptySwitchOff(t *testing.T) {
 	cfg := load(t, map[string]string{
-		"ROLLBACKD_REDIS_URL": "off", "ROLLBACKD_HTTP_ADDR": "off", "ROLLBACKD_MAX_DEAD_RATE": "off", "ROLLBACKD_COMPENSATE_AFTER": "off",
-		"ROLLBACKD_ADMIN_TOKEN": "", "ROLLBACKD_DEAD_LETTER_WEBHOOK": "", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "",
+		"ROLLBACKD_REDIS_URL": "off", "ROLLBACKD_HTTP_ADDR": "off", "ROLLBACKD_MAX_DEAD_RATE": "off",
+		"ROLLBACKD_COMPENSATE_AFTER": "off",
+		"ROLLBACKD_ADMIN_TOKEN":      "", "ROLLBACKD_DEAD_LETTER_WEBHOOK": "", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "",
 	})
-	if cfg.RedisURL != "" || cfg.HTTPAddr != "" || cfg.MaxDeadRate != (Rate{}) || cfg.CompensateAfter != 0 ||
+	if cfg.RedisURL != "" || cfg.HTTPAddr != "" || cfg.MaxDead != consumer.Off || cfg.CompensateAfter != 0 ||
 		cfg.AdminToken != "" || cfg.DeadLetterWebhook != "" || cfg.DeadLetterWebhookSecret != "" {
-		t.Errorf("fields switched off are not zero: %#v", fieldValues(cfg))
+		t.Errorf("fields are not switched off: %#v", fieldValues(cfg))
 	}
 }
 
@@ -129,30 +145,48 @@ func TestPrefetchFollowsTheBatchSize(t *testing.T) {
 	}
 }
 
+// Given a file as editors leave it, then what nobody sees in it is no part of the value: a byte order mark would be the
+// beginning of the user's name, or of a password that stands alone.
 func TestValueComesFromAFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "dsn")
-	write(t, path, "root:pw@tcp(db)/shop\r\n")
-	cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": path})
-	if cfg.MySQLDSN != "root:pw@tcp(db)/shop" {
-		t.Errorf("MySQLDSN = %q, want the file's content without its line end", cfg.MySQLDSN)
+	const dsn = "root:pw@tcp(db)/shop"
+	for name, content := range map[string]string{
+		"a line's end": dsn + "\r\n", "a byte order mark": "\ufeff" + dsn, "both": "\ufeff" + dsn + "\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "dsn")
+			write(t, path, content)
+			cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": path})
+			if cfg.MySQLDSN != dsn {
+				t.Errorf("MySQLDSN = %q, want %q", cfg.MySQLDSN, dsn)
+			}
+			if fresh := cfg.Fresh("MYSQL_DSN", func(w Warning) { t.Error(w) })(); fresh != dsn {
+				t.Errorf("read again it is %q, want %q", fresh, dsn)
+			}
+		})
 	}
 }
 
 func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	empty, large := filepath.Join(dir, "empty"), filepath.Join(dir, "large")
+	mark, wide := filepath.Join(dir, "mark"), filepath.Join(dir, "wide")
 	write(t, empty, "\n")
+	write(t, mark, "\ufeff\n")
+	write(t, wide, "\xff\xfeg\x00") // UTF-16
 	write(t, large, strings.Repeat("x", maxFileBytes+1))
 	for name, tc := range map[string]struct {
 		env  map[string]string
 		want string
 	}{
-		"missing":         {map[string]string{"ROLLBACKD_GROUP_FILE": filepath.Join(dir, "none")}, "no such file"},
-		"directory":       {map[string]string{"ROLLBACKD_GROUP_FILE": dir}, "is a directory"},
-		"empty name":      {map[string]string{"ROLLBACKD_GROUP_FILE": ""}, "the name is empty"},
-		"empty content":   {map[string]string{"ROLLBACKD_GROUP_FILE": empty}, "is empty"},
-		"too large":       {map[string]string{"ROLLBACKD_GROUP_FILE": large}, "at most 65536 are allowed"},
-		"both":            {map[string]string{"ROLLBACKD_GROUP_FILE": empty, "ROLLBACKD_GROUP": "g"}, "ROLLBACKD_GROUP_FILE are both set"},
+		"missing":       {map[string]string{"ROLLBACKD_GROUP_FILE": filepath.Join(dir, "none")}, "no such file"},
+		"directory":     {map[string]string{"ROLLBACKD_GROUP_FILE": dir}, "is a directory"},
+		"empty name":    {map[string]string{"ROLLBACKD_GROUP_FILE": ""}, "the name is empty"},
+		"empty content": {map[string]string{"ROLLBACKD_GROUP_FILE": empty}, "is empty"},
+		"only a mark":   {map[string]string{"ROLLBACKD_GROUP_FILE": mark}, "is empty"},
+		"UTF-16":        {map[string]string{"ROLLBACKD_GROUP_FILE": wide}, "ROLLBACKD_GROUP"},
+		"too large":     {map[string]string{"ROLLBACKD_GROUP_FILE": large}, "at most 65536 are allowed"},
+		"both": {map[string]string{"ROLLBACKD_GROUP_FILE": empty, "ROLLBACKD_GROUP": "g"},
+			"ROLLBACKD_GROUP_FILE are both set"},
 		"both, one empty": {map[string]string{"ROLLBACKD_GROUP_FILE": empty, "ROLLBACKD_GROUP": ""}, "are both set"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,9 +198,84 @@ func TestFileThatGivesNoValueIsRefused(t *testing.T) {
 	}
 }
 
+// A file that never ends, or never begins, is refused in time, and costs no memory.
+func TestFileWithoutAnEndIsRefused(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := problems(t, map[string]string{"ROLLBACKD_GROUP_FILE": "/dev/zero"})
+	if len(got) != 1 || !strings.Contains(got[0].String(), "neither a file nor a pipe") {
+		t.Errorf("an endless device: %v", got)
+	}
+	if _, err := readWithin(pipe, 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody writes") {
+		t.Errorf("a pipe into which nobody writes: %v", err)
+	}
+	// Opened for writing, and nothing comes.
+	w, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := readWithin(pipe, 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "nobody writes") {
+		t.Errorf("a pipe that stays open: %v", err)
+	}
+	if err := w.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // more than is allowed, and no end
+		for {
+			if _, err := w.Write(make([]byte, 4096)); err != nil {
+				return
+			}
+		}
+	}()
+	if _, err := readWithin(pipe, 20*time.Second); err == nil ||
+		!strings.Contains(err.Error(), "at most 65536 are allowed") {
+		t.Errorf("a pipe without an end: %v", err)
+	}
+}
+
+func TestValueComesFromAPipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() { written <- os.WriteFile(pipe, []byte("root:pw@tcp(db)/shop\n"), 0) }()
+	cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": pipe})
+	if err := <-written; err != nil || cfg.MySQLDSN != "root:pw@tcp(db)/shop" {
+		t.Errorf("MySQLDSN = %q, %v", cfg.MySQLDSN, err)
+	}
+}
+
+// Where the name of a secret's file is asked for, people put the secret.
+func TestSecretInPlaceOfAFileIsNotShown(t *testing.T) {
+	for _, name := range []string{"root:hunter2@tcp(db)/shop", "hunter2", "/hunter2@h", "hunter2\n/x"} {
+		got := problems(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": name})
+		if len(got) != 1 || strings.Contains(got[0].String(), "hunter2") {
+			t.Errorf("problems = %v", got)
+		}
+	}
+	got := problems(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": "/run/secrets/none"})
+	if len(got) != 1 || !strings.Contains(got[0].String(), `"/run/secrets/none": no such file`) {
+		t.Errorf("problems = %v, want the name of a file that is missing", got)
+	}
+}
+
+func TestSecondLineOfASecretFileIsRefusedAndNotShown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dsn")
+	write(t, path, "root:pw@tcp(db)/shop\nhunter2\n")
+	got := problems(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": path})
+	if len(got) != 1 || !strings.Contains(got[0].String(), "second line") || strings.Contains(got[0].String(), "hunter2") {
+		t.Errorf("problems = %v, want one that says: second line", got)
+	}
+}
+
 func TestAllProblemsAreReportedAtOnceInTheOrderOfTheDocumentation(t *testing.T) {
 	got := problems(t, map[string]string{
-		"ROLLBACKD_LOG_LEVEL": "loud", "ROLLBACKD_AMQP_URL": unset, "ROLLBACKD_LEASE": "10s", "ROLLBACKD_GROUP": "", "ROLLBACKD_LANES": "x",
+		"ROLLBACKD_LOG_LEVEL": "loud", "ROLLBACKD_AMQP_URL": unset, "ROLLBACKD_LEASE": "10s", "ROLLBACKD_GROUP": "",
+		"ROLLBACKD_LANES": "x",
 	})
 	var names []string
 	for _, p := range got {
@@ -177,7 +286,8 @@ func TestAllProblemsAreReportedAtOnceInTheOrderOfTheDocumentation(t *testing.T) 
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 	_, _, err := Load(environ(map[string]string{"ROLLBACKD_LANES": "x", "ROLLBACKD_GROUP": ""}))
-	wantText := `ROLLBACKD_GROUP is set but empty: give a value, or leave it out for the default, for example ROLLBACKD_GROUP=stock-rollback
+	wantText := `ROLLBACKD_GROUP is set but empty: give a value, or leave it out for the default, ` +
+		`for example ROLLBACKD_GROUP=stock-rollback
 ROLLBACKD_LANES="x" is not a whole number, for example ROLLBACKD_LANES=4`
 	if err.Error() != wantText {
 		t.Errorf("error is\n%s\nwant\n%s", err, wantText)

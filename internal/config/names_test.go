@@ -37,8 +37,10 @@ func TestUnknownNameWarnsAlsoWhenSomethingElseIsWrong(t *testing.T) {
 
 func TestNamesOfTestsAndKubernetesDoNotWarn(t *testing.T) {
 	_, warnings, err := Load(append(environ(nil),
-		"ROLLBACKD_TEST_AMQP_URL=x", "ROLLBACKD_SERVICE_HOST=10.0.0.1", "ROLLBACKD_SERVICE_PORT=8080", "ROLLBACKD_SERVICE_PORT_HTTP=8080",
-		"ROLLBACKD_ADMIN_SERVICE_HOST=10.0.0.2", "ROLLBACKD_PORT=tcp://10.0.0.1:8080", "ROLLBACKD_PORT_8080_TCP_ADDR=10.0.0.1"))
+		"ROLLBACKD_TEST_AMQP_URL=x", "ROLLBACKD_SERVICE_HOST=10.0.0.1", "ROLLBACKD_SERVICE_PORT=8080",
+		"ROLLBACKD_SERVICE_PORT_HTTP=8080",
+		"ROLLBACKD_ADMIN_SERVICE_HOST=10.0.0.2", "ROLLBACKD_PORT=tcp://10.0.0.1:8080",
+		"ROLLBACKD_PORT_8080_TCP_ADDR=10.0.0.1"))
 	if err != nil || len(warnings) != 0 {
 		t.Errorf("warnings %v, error %v; want none", warnings, err)
 	}
@@ -49,7 +51,8 @@ func TestEdits(t *testing.T) {
 		a, b string
 		want int
 	}{
-		{"", "", 0}, {"abc", "abc", 0}, {"abc", "", 3}, {"abc", "abd", 1}, {"abc", "acb", 1}, {"abc", "bc", 1}, {"bc", "abc", 1}, {"kitten", "sitting", 3},
+		{"", "", 0}, {"abc", "abc", 0}, {"abc", "", 3}, {"abc", "abd", 1}, {"abc", "acb", 1}, {"abc", "bc", 1},
+		{"bc", "abc", 1}, {"kitten", "sitting", 3},
 	} {
 		if got := edits(tc.a, tc.b); got != tc.want {
 			t.Errorf("edits(%q, %q) = %d, want %d", tc.a, tc.b, got, tc.want)

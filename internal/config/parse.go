@@ -3,17 +3,12 @@ package config
 import (
 	"errors"
 	"fmt"
-	"reflect"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/caarlos0/env/v11"
 )
-
-// URLs is a comma-separated list of URLs. A comma separates only where a scheme follows it, since a password may hold one.
-type URLs []string
 
 // Rate is a number of things in a span of time, written 100/60s. The zero Rate is "off".
 type Rate struct {
@@ -21,43 +16,21 @@ type Rate struct {
 	Per   time.Duration
 }
 
-// String writes the rate as it is parsed.
+// String writes the rate as it is parsed, in seconds.
 func (r Rate) String() string {
 	if r == (Rate{}) {
 		return offWord
 	}
-	return strconv.Itoa(r.Count) + "/" + shortDuration(r.Per)
-}
-
-// problem is an error of this package's own: it completes the sentence "NAME=value …" and never repeats the value,
-// which may be a secret. Errors of libraries do not get this promise, so their text is never shown.
-type problem string
-
-func (p problem) Error() string { return string(p) }
-
-// parsers has one function per type of a Config field; every error of theirs is a problem.
-func parsers() map[reflect.Type]env.ParserFunc {
-	return map[reflect.Type]env.ParserFunc{
-		reflect.TypeFor[int]():             parserOf(parseInt),
-		reflect.TypeFor[time.Duration]():   parserOf(parseDuration),
-		reflect.TypeFor[[]time.Duration](): parserOf(func(s string) ([]time.Duration, error) { return parseList(s, parseDuration) }),
-		reflect.TypeFor[[]string]():        parserOf(func(s string) ([]string, error) { return parseList(s, parseItem) }),
-		reflect.TypeFor[URLs]():            parserOf(parseURLs),
-		reflect.TypeFor[Rate]():            parserOf(parseRate),
-	}
-}
-
-func parserOf[T any](parse func(string) (T, error)) env.ParserFunc {
-	return func(s string) (any, error) { return parse(s) }
+	return strconv.Itoa(r.Count) + "/" + strconv.FormatFloat(r.Per.Seconds(), 'f', -1, 64) + "s"
 }
 
 func parseInt(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	switch {
 	case errors.Is(err, strconv.ErrRange):
-		return 0, problem("is too large a number")
+		return 0, errors.New("is too large a number")
 	case err != nil:
-		return 0, problem("is not a whole number")
+		return 0, errors.New("is not a whole number")
 	}
 	return n, nil
 }
@@ -68,35 +41,40 @@ func parseDuration(s string) (time.Duration, error) {
 		return d, nil
 	}
 	if _, numErr := strconv.ParseFloat(s, 64); numErr == nil {
-		return 0, problem("has no unit: a duration is a number and ms, s, m or h")
+		return 0, errors.New("has no unit: a duration is a number and ms, s, m or h")
 	}
-	return 0, problem("is not a duration: a number and ms, s, m or h")
+	return 0, errors.New("is not a duration: a number and ms, s, m or h")
 }
 
-func parseList[T any](s string, parse func(string) (T, error)) ([]T, error) {
-	var list []T
-	for i, part := range strings.Split(s, ",") {
-		v, err := parse(strings.TrimSpace(part))
-		if err != nil {
-			return nil, problem(fmt.Sprintf("entry %d %v", i+1, err))
+// listOf reads values with commas between them.
+func listOf[T any](parse func(string) (T, error)) func(string) ([]T, error) {
+	return func(raw string) ([]T, error) {
+		var list []T
+		for i, part := range strings.Split(raw, ",") {
+			v, err := parse(strings.TrimSpace(part))
+			if err != nil {
+				return nil, fmt.Errorf("entry %d %w", i+1, err)
+			}
+			list = append(list, v)
 		}
-		list = append(list, v)
+		return list, nil
 	}
-	return list, nil
 }
 
-func parseItem(s string) (string, error) {
-	if s == "" {
-		return "", problem("is empty")
+// listText writes values as listOf reads them.
+func listText[T any](list []T, text func(T) string) string {
+	texts := make([]string, len(list))
+	for i, v := range list {
+		texts[i] = text(v)
 	}
-	return s, nil
+	return strings.Join(texts, ",")
 }
 
 var betweenURLs = regexp.MustCompile(`,\s*([A-Za-z][A-Za-z0-9+.-]*://)`)
 
-func parseURLs(s string) (URLs, error) { return splitURLs(s), nil }
-
-func splitURLs(s string) URLs {
+// SplitURLs are the URLs of a list as AMQP_URL has it. A comma separates only where a scheme follows it, since a
+// password may hold one.
+func SplitURLs(s string) []string {
 	parts := strings.Split(betweenURLs.ReplaceAllString(s, "\x00$1"), "\x00")
 	for i := range parts {
 		parts[i] = strings.TrimSpace(parts[i])
@@ -107,15 +85,15 @@ func splitURLs(s string) URLs {
 func parseRate(s string) (Rate, error) {
 	count, per, ok := strings.Cut(s, "/")
 	if !ok {
-		return Rate{}, problem("is not of the form COUNT/DURATION")
+		return Rate{}, errors.New("is not of the form COUNT/DURATION")
 	}
 	n, err := parseInt(count)
 	if err != nil {
-		return Rate{}, problem("is not of the form COUNT/DURATION: the count " + err.Error())
+		return Rate{}, fmt.Errorf("is not of the form COUNT/DURATION: the count %w", err)
 	}
 	d, err := parseDuration(per)
 	if err != nil {
-		return Rate{}, problem("is not of the form COUNT/DURATION: the duration " + err.Error())
+		return Rate{}, fmt.Errorf("is not of the form COUNT/DURATION: the duration %w", err)
 	}
 	return Rate{Count: n, Per: d}, nil
 }
@@ -130,4 +108,42 @@ func shortDuration(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
+}
+
+// Bytes is a size in memory. Its text is a whole number with a unit: 64MiB.
+type Bytes int64
+
+var units = []struct {
+	name string
+	size Bytes
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// String is the shortest whole number with a unit.
+func (b Bytes) String() string {
+	for _, u := range units {
+		if b%u.size == 0 {
+			return strconv.FormatInt(int64(b/u.size), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(b), 10) + "B"
+}
+
+func parseBytes(s string) (Bytes, error) {
+	for _, u := range units {
+		number, ok := strings.CutSuffix(s, u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(number, 10, 64)
+		switch {
+		case errors.Is(err, strconv.ErrRange) || err == nil && (n > math.MaxInt64/int64(u.size) || n < 0):
+			return 0, errors.New("is outside what can be counted")
+		case err == nil:
+			return Bytes(n) * u.size, nil
+		}
+	}
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return 0, errors.New("has no unit: a size is a whole number and KiB, MiB or GiB")
+	}
+	return 0, errors.New("is not a size: a whole number and KiB, MiB or GiB")
 }

@@ -1,96 +1,178 @@
 package config
 
 import (
+	"errors"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
+	"unicode"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 const mask = "***"
 
-// show is raw with its secrets masked. It masks too much rather than too little, and works on values that cannot be
-// parsed, since those are what error messages show.
+// secrecy says what of a value is a secret. There are those below and no others.
+type secrecy struct {
+	// show masks the secrets of a value that its rule accepts: the value is taken apart and written anew from what is
+	// known to be harmless.
+	show func(good string) string
+	// fixed is what of such a value must stay while the process runs, when its file is read again.
+	fixed func(good string) string
+}
+
+var (
+	wholeText = &secrecy{show: func(string) string { return mask }, fixed: func(string) string { return "" }}
+	dsnLogin  = &secrecy{show: showDSN, fixed: dsnWithoutLogin}
+	urlLogin  = &secrecy{show: showURL, fixed: urlWithoutLogin}
+	urlLogins = &secrecy{show: eachURL(showURL), fixed: eachURL(urlWithoutLogin)}
+	urlPath   = &secrecy{show: showWebhook, fixed: func(good string) string { return good }}
+)
+
+// show is raw with its secrets masked. Of a value that its own rule refuses nothing is shown but the scheme: where a
+// password stands in it is anybody's guess, and refused values are what error messages show.
 func (v Variable) show(raw string) string {
-	if !v.Secret || v.isZero(raw) {
+	switch {
+	case v.secret == nil || v.isZero(raw):
 		return raw
+	case v.accepts(raw) || v.secret == wholeText:
+		return v.secret.show(raw)
 	}
-	switch v.key {
-	case "AMQP_URL":
-		return maskURLs(raw)
-	case "REDIS_URL":
-		return maskURL(raw)
-	case "MYSQL_DSN":
-		return maskDSN(raw)
-	case "DEAD_LETTER_WEBHOOK":
-		return maskWebhook(raw)
+	for _, scheme := range []string{"amqp", "amqps", "redis", "rediss", "http", "https", "mysql"} {
+		if strings.HasPrefix(raw, scheme+"://") {
+			return scheme + "://" + mask
+		}
 	}
 	return mask
 }
 
-// maskURLs masks each URL of a list, or, if one is not good, the list as if it were one URL: its commas may belong to a
-// password.
-func maskURLs(raw string) string {
-	urls := splitURLs(raw)
-	for i, u := range urls {
-		if urlProblem(u, "amqp", "amqps") != "" {
-			return maskURL(raw)
+// accepts reports whether the setting's own rule finds nothing wrong with the text.
+func (v Variable) accepts(raw string) bool { return v.lineProblem(raw) == nil && v.accept(raw) == nil }
+
+// lineProblem refuses what no URL, DSN or token has. It completes the sentence "NAME=value …".
+func (v Variable) lineProblem(raw string) error {
+	if v.secret != nil && !v.lines && strings.ContainsFunc(raw, unicode.IsControl) {
+		return errors.New("has a control character in it, perhaps a second line: the value must be one line")
+	}
+	return nil
+}
+
+// What may be shown of a part: nothing in these could not also be a password, but a password does not stand there.
+var (
+	plainUser  = regexp.MustCompile(`^[A-Za-z0-9_.%-]{0,64}$`)
+	plainHosts = regexp.MustCompile(`^[A-Za-z0-9_.:,\[\]-]+$`)
+	plainPath  = regexp.MustCompile(`^[A-Za-z0-9_.%/-]*$`)
+	plainNet   = regexp.MustCompile(`^(tcp|tcp4|tcp6|unix)$`)
+	plainAddr  = regexp.MustCompile(`^[A-Za-z0-9_.:%/\[\]-]+$`)
+	plainName  = regexp.MustCompile(`^[A-Za-z0-9_$.-]+$`)
+	plainValue = regexp.MustCompile(`^(true|false|[0-9]{1,9}(ms|s|m|h)?)$`)
+)
+
+// parameters are the names that are shown; what is not among them may be the rest of a password with an & in it.
+var parameters = []string{
+	"heartbeat", "connection_timeout", "channel_max", "auth_mechanism", "cacertfile", "certfile", "keyfile",
+	"server_name_indication", "cluster", "master", "sentinel_user", "sentinel_password", "timeout", "readTimeout",
+	"writeTimeout", "parseTime", "loc", "charset", "collation", "tls", "interpolateParams", "maxAllowedPacket",
+	"multiStatements", "clientFoundRows", "rejectReadOnly", "checkConnLiveness", "allowNativePasswords",
+	"allowCleartextPasswords", "allowAllFiles", "allowFallbackToPlaintext", "allowOldPasswords", "serverPubKey",
+	"connectionAttributes", "columnsWithAlias",
+}
+
+// eachURL does with each URL of a list what f does with one. Each is whole, since the list's rule accepts it, so the
+// list was not split inside a password.
+func eachURL(f func(string) string) func(string) string {
+	return func(list string) string { return listText(SplitURLs(list), f) }
+}
+
+// showURL shows a URL that its rule accepts. An @ behind the authority means that a character of a password, which
+// should be encoded, ends it: what looks like the host is its beginning then.
+func showURL(raw string) string {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 && strings.Contains(rest[end:], "@") {
+		return scheme + "://" + mask
+	}
+	rest, query, hasQuery := strings.Cut(rest, "?")
+	authority, path, hasPath := strings.Cut(rest, "/")
+	shown := scheme + "://"
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		user, _, hasPassword := strings.Cut(authority[:at], ":")
+		shown += showLogin(user, hasPassword)
+		authority = authority[at+1:]
+	}
+	shown += only(plainHosts, authority)
+	if hasPath {
+		shown += "/" + only(plainPath, path)
+	}
+	if hasQuery {
+		shown += "?" + showParameters(query)
+	}
+	return shown
+}
+
+// showDSN shows a DSN that its rule accepts.
+func showDSN(raw string) string {
+	dsn, err := mysqldb.ParseDSN(raw)
+	if err != nil || !plainNet.MatchString(dsn.Net) || !plainAddr.MatchString(dsn.Addr) ||
+		!plainName.MatchString(dsn.DBName) {
+		return mask // a slash or a parenthesis somewhere has moved the parts
+	}
+	shown := showLogin(dsn.User, dsn.Passwd != "") + dsn.Net + "(" + dsn.Addr + ")/" + dsn.DBName
+	if _, query, ok := strings.Cut(raw[strings.LastIndexByte(raw, '/'):], "?"); ok {
+		shown += "?" + showParameters(query)
+	}
+	return shown
+}
+
+// showLogin hides a name that stands alone: it is often a password.
+func showLogin(user string, hasPassword bool) string {
+	if !hasPassword {
+		return mask + "@"
+	}
+	return only(plainUser, user) + ":" + mask + "@"
+}
+
+func showParameters(query string) string {
+	pairs := strings.Split(query, "&")
+	for i, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		switch {
+		case !slices.Contains(parameters, name):
+			pairs[i] = mask
+		case !plainValue.MatchString(value):
+			pairs[i] = name + "=" + mask
 		}
-		urls[i] = maskURL(u)
 	}
-	return strings.Join(urls, ",")
+	return strings.Join(pairs, "&")
 }
 
-var secretParameter = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)[^&]*`)
-
-// addresses are what may stand after the scheme without a login: hosts with numeric ports, then path or query.
-var addresses = regexp.MustCompile(`^(\[[0-9A-Fa-f:.]*\]|[^:/?#\[\]]+)(:[0-9]*)?(,(\[[0-9A-Fa-f:.]*\]|[^:/?#\[\]]+)(:[0-9]*)?)*([/?].*)?$`)
-
-// maskURL masks the password of a URL: all between the first colon after the scheme and the last @, so that a password
-// with special characters that nobody encoded is masked whole.
-func maskURL(raw string) string {
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok {
-		return maskUserInfo(raw)
+func only(harmless *regexp.Regexp, part string) string {
+	if harmless.MatchString(part) {
+		return part
 	}
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		rest = maskUserInfo(rest[:at]) + rest[at:]
-	} else if !addresses.MatchString(rest) {
-		rest = maskUserInfo(rest) // perhaps a password whose @ is missing
-	}
-	return scheme + "://" + secretParameter.ReplaceAllString(rest, "${1}"+mask)
+	return mask
 }
 
-// maskUserInfo masks what stands after the first colon.
-func maskUserInfo(s string) string {
-	if user, _, ok := strings.Cut(s, ":"); ok {
-		return user + ":" + mask
-	}
-	return s
-}
-
-// maskDSN masks the password of user:password@net(address)/database. Without an @ everything after a colon might be it,
-// except an address in parentheses.
-func maskDSN(raw string) string {
-	if at := strings.LastIndexByte(raw, '@'); at >= 0 {
-		return maskUserInfo(raw[:at]) + raw[at:]
-	}
-	if paren := strings.IndexByte(raw, '('); paren >= 0 {
-		return maskUserInfo(raw[:paren]) + raw[paren:]
-	}
-	return maskUserInfo(raw)
-}
-
-// maskWebhook shows scheme and host only: the path of a webhook is often its secret.
-func maskWebhook(raw string) string {
+// showWebhook shows scheme and host only: the path of a webhook is often its secret.
+func showWebhook(raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" {
+	if err != nil {
 		return mask
 	}
-	shown := u.Scheme + "://" + u.Host
+	shown := u.Scheme + "://" + only(plainHosts, u.Host)
 	if shown != raw {
 		shown += "/" + mask
 	}
 	return shown
+}
+
+// showPath is the name of a setting's file as errors show it. Where a file is asked for, people also put the secret
+// itself.
+func (v Variable) showPath(path string) string {
+	if v.secret == nil || strings.HasPrefix(path, "/") && !strings.ContainsAny(path, "@;=?&\n") {
+		return path
+	}
+	return mask
 }
 
 // shorten keeps an error's line readable.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -15,23 +16,23 @@ func TestShownValuesMaskSecrets(t *testing.T) {
 		{"AMQP_URL", "amqp://u:hunter2@h:5672/v", "amqp://u:***@h:5672/v"},
 		{"AMQP_URL", "amqp://u:a@h1/,amqps://u:b@h2/", "amqp://u:***@h1/,amqps://u:***@h2/"},
 		{"AMQP_URL", "amqp://h:5672", "amqp://h:5672"},
-		{"AMQP_URL", "amqp://u:a/b@h", "amqp://u:***@h"},
+		{"AMQP_URL", "amqp://u:a/b@h", "amqp://***"},
 		{"AMQP_URL", "amqp://u:a@b@h", "amqp://u:***@h"},
 		{"AMQP_URL", "amqp://u:a,b@h", "amqp://u:***@h"},
-		{"AMQP_URL", "amqp://u:a,x://b@h", "amqp://u:***@h"},
-		{"AMQP_URL", "amqp://u:hunter2", "amqp://u:***"},
-		{"AMQP_URL", "u:hunter2@h", "u:***"},
-		{"AMQP_URL", "amqps://h/?cacertfile=/ca.pem&password=x", "amqps://h/?cacertfile=/ca.pem&password=***"},
-		{"MYSQL_DSN", "u:p@tcp(h:3306)/d?x=y", "u:***@tcp(h:3306)/d?x=y"},
-		{"MYSQL_DSN", "u:p@w/:@tcp(h)/d", "u:***@tcp(h)/d"},
-		{"MYSQL_DSN", "u:hunter2/d", "u:***"},
-		{"MYSQL_DSN", "u:hunter2tcp(h:3306)/d", "u:***(h:3306)/d"},
-		{"MYSQL_DSN", "u@unix(/s)/d", "u@unix(/s)/d"},
-		{"MYSQL_DSN", "mysql://u:p@h/d", "mysql:***@h/d"},
+		{"AMQP_URL", "amqp://u:a,x://b@h", "amqp://***"},
+		{"AMQP_URL", "amqp://u:hunter2", "amqp://***"},
+		{"AMQP_URL", "u:hunter2@h", "***"},
+		{"AMQP_URL", "amqps://h/?cacertfile=/ca.pem&password=x", "amqps://h/?cacertfile=***&***"},
+		{"MYSQL_DSN", "u:p@tcp(h:3306)/d?x=y&timeout=5s&tls=skip-verify", "u:***@tcp(h:3306)/d?***&timeout=5s&tls=***"},
+		{"MYSQL_DSN", "u:p@w/:@tcp(h)/d", "u:***@tcp(h:3306)/d"},
+		{"MYSQL_DSN", "u:hunter2/d", "***"},
+		{"MYSQL_DSN", "u:hunter2tcp(h:3306)/d", "***"},
+		{"MYSQL_DSN", "u@unix(/s)/d", "***@unix(/s)/d"},
+		{"MYSQL_DSN", "mysql://u:p@h/d", "mysql://***"},
 		{"REDIS_URL", "redis://:p@h/0", "redis://:***@h/0"},
-		{"REDIS_URL", "redis://h1:1,[::1]:2,h3/0?master=m", "redis://h1:1,[::1]:2,h3/0?master=m"},
-		{"REDIS_URL", "redis://h1,h2/0?master=m&sentinel_password=p", "redis://h1,h2/0?master=m&sentinel_password=***"},
-		{"REDIS_URL", "redis://u:hunter2,h2:1", "redis://u:***"},
+		{"REDIS_URL", "redis://h1:1,[::1]:2,h3/0?master=m", "redis://h1:1,[::1]:2,h3/0?master=***"},
+		{"REDIS_URL", "redis://h1,h2/0?master=m&sentinel_password=p", "redis://h1,h2/0?master=***&sentinel_password=***"},
+		{"REDIS_URL", "redis://u:hunter2,h2:1", "redis://***"},
 		{"REDIS_URL", "off", "off"},
 		{"ADMIN_TOKEN", "hunter2", "***"},
 		{"ADMIN_TOKEN", "", ""},
@@ -41,37 +42,83 @@ func TestShownValuesMaskSecrets(t *testing.T) {
 		{"DEAD_LETTER_WEBHOOK_SECRET", "hunter2", "***"},
 		{"GROUP", "a:b@c", "a:b@c"},
 	} {
-		l := loader{variables: Variables()}
-		if got := l.variable(tc.key).show(tc.raw); got != tc.want {
+		if got := variable(tc.key).show(tc.raw); got != tc.want {
 			t.Errorf("%s=%s is shown as %q, want %q", tc.key, tc.raw, got, tc.want)
 		}
 	}
 }
 
-// FuzzPasswordIsNeverShown gives any password, encoded or not, to URL and DSN: it must not stand in what Load says.
+// shapes are how people write servers and their passwords: rightly, and in other programs' forms.
+var shapes = []string{
+	"amqp://u:%s@h/", "amqps://%s@h/", "amqp://u:p@h1/,amqp://u:%s@h2/", "amqp://u:p@h/?password=%s&heartbeat=5",
+	"amqp://u:%s@h1,h2/",
+	"u:%s@tcp(h:1)/d", "%s@tcp(h:1)/d", "root/%s@tcp(h:1)/d", "u:%s@tcp(h:1)", "u:%s@h:3306/d",
+	"u:p@tcp(h:1)/d?password=%s&timeout=5s", "u;%s@tcp(h:1)/d",
+	"Server=h;Port=3306;Uid=u;Pwd=%s;Database=d", "Server=tcp(h);Pwd=%s;Database=a/b",
+	"host=h user=u password=%s dbname=d", "mysql://u:%s@h/d",
+	"jdbc:mysql://h/d?user=u&password=%s", "mysql -hh -uu -p%s d", "u:p@tcp(h:1)/d?x=%s",
+	"redis://u:%s@h/", "redis://:%s@h:6379/0", "redis://%s@h/0", "rediss://u:%s@h1,h2/0?master=m",
+	"redis://h1,h2/0?master=m&sentinel_password=%s", "h:6379,password=%s",
+	"https://u:%s@h/x", "https://h/x/%s", "https://h/?token=%s", "%s", "off %s",
+	"amqp://u:p@h/\n%s", "u:p@tcp(h:1)/d\n%s", "redis://:p@h/0\n%s", "redis://:p@h/0\r\n%s\n", "https://h/\n%s",
+	"%s\n%[1]s",
+}
+
+// alone are the shapes in which the password stands where a user would.
+var alone = regexp.MustCompile(`(//|^)%s(@|$)`)
+
+// FuzzPasswordIsNeverShown gives any password, encoded or not, in any shape, to each secret setting: it must not stand
+// in what Load says.
 func FuzzPasswordIsNeverShown(f *testing.F) {
-	for _, seed := range []string{"hunter2", "p@ss:w/rd#", "a,amqp://b", "%zz", "x y", "\n", "(h)/"} {
+	for _, seed := range []string{"hunter2", "p@ss:w/rd#", "a,amqp://b", "%zz", "x y", "\n", "?master=", "(h)/",
+		"p@h?master=x",
+		"a;b=c", "p)/d?timeout=", "@tcp(h)/"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, password string) {
 		const marker = "s3cr3tMARK"
 		password = marker + strings.Trim(password, "@") + marker
-		for _, pw := range []string{password, url.PathEscape(password)} {
-			cfg, warnings, err := Load([]string{
-				"ROLLBACKD_AMQP_URL=amqp://u:" + pw + "@h/", "ROLLBACKD_MYSQL_DSN=u:" + pw + "@tcp(h:1)/d", "ROLLBACKD_REDIS_URL=redis://u:" + pw + "@h/",
-				"ROLLBACKD_ADMIN_TOKEN=" + pw, "ROLLBACKD_DEAD_LETTER_WEBHOOK=https://u:" + pw + "@h/" + pw, "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET=" + pw,
-			})
-			if said := fmt.Sprint(cfg, warnings, err); strings.Contains(said, marker) {
-				t.Errorf("password %q is shown in %s", pw, said)
+		for _, format := range shapes {
+			for _, pw := range []string{password, url.PathEscape(password)} {
+				switch {
+				case strings.HasSuffix(format, "%s") && strings.Contains(pw, "@"):
+					continue // what follows is a host or a database then, and they are shown
+				case alone.MatchString(format) && strings.Contains(pw, ":"):
+					continue // what stands before the colon is a user then
+				case strings.Contains(pw, "://"):
+					continue // several URLs, in some shapes
+				}
+				checkHidden(t, fmt.Sprintf(format, pw), marker)
 			}
 		}
 	})
 }
 
+// checkHidden gives the value to all secret settings.
+func checkHidden(t *testing.T, value, marker string) {
+	t.Helper()
+	var environ []string
+	for _, v := range Variables() {
+		if v.secret != nil {
+			environ = append(environ, v.Name+"="+value)
+		}
+		// Each alone too: Load shows a value that is good only where all are.
+		if shown := v.show(value); v.secret != nil && !v.isZero(value) && strings.Contains(shown, marker) {
+			t.Errorf("%s=%q is shown as %q", v.Name, value, shown)
+		}
+	}
+	cfg, warnings, err := Load(environ)
+	if said := fmt.Sprint(cfg, warnings, err); strings.Contains(said, marker) {
+		t.Errorf("%q is shown in %s", value, said)
+	}
+}
+
 func TestConfigPrintsWithoutSecretsInEveryForm(t *testing.T) {
 	cfg := load(t, map[string]string{
-		"ROLLBACKD_AMQP_URL": "amqp://u:hunter2@h/", "ROLLBACKD_MYSQL_DSN": "u:hunter2@tcp(h:1)/d", "ROLLBACKD_REDIS_URL": "redis://:hunter2@h/",
-		"ROLLBACKD_ADMIN_TOKEN": "hunter2hunter2hunter2", "ROLLBACKD_DEAD_LETTER_WEBHOOK": "https://h/hunter2", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "hunter2",
+		"ROLLBACKD_AMQP_URL": "amqp://u:hunter2@h/", "ROLLBACKD_MYSQL_DSN": "u:hunter2@tcp(h:1)/d",
+		"ROLLBACKD_REDIS_URL":   "redis://:hunter2@h/",
+		"ROLLBACKD_ADMIN_TOKEN": "hunter2hunter2hunter2", "ROLLBACKD_DEAD_LETTER_WEBHOOK": "https://h/hunter2",
+		"ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "hunter2",
 	})
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("start", "config", cfg)

@@ -19,10 +19,8 @@ type Setting struct {
 // Config that did not come from Load.
 func (c Config) Settings() []Setting {
 	var settings []Setting
-	for _, v := range Variables() {
-		if g, ok := c.given[v.key]; ok {
-			settings = append(settings, Setting{Name: v.Name, Value: v.show(g.raw), Source: g.from, File: g.path})
-		}
+	for _, s := range c.settings {
+		settings = append(settings, Setting{Name: s.Name, Value: s.show(s.raw), Source: s.from, File: s.path})
 	}
 	return settings
 }
@@ -69,7 +67,7 @@ func (v Variable) defaultCell() string {
 		return "required"
 	case v.Default == "":
 		return "none"
-	case v.given:
+	case v.computed != nil:
 		return cell(v.Default)
 	}
 	return "`" + v.Default + "`"

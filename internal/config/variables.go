@@ -1,6 +1,13 @@
 package config
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+)
 
 // Prefix begins the name of every variable.
 const Prefix = "ROLLBACKD_"
@@ -11,119 +18,199 @@ const fileSuffix = "_FILE"
 // offWord switches off what can be switched off.
 const offWord = "off"
 
-// Variable describes one setting: for the documentation, for error messages and for `config`.
+// Variable is one setting: what it is called, what it may be, where its value goes and what of it is a secret.
 type Variable struct {
 	Name     string // with prefix
 	Default  string // as text; empty when there is none
 	Range    string // which values are allowed
 	Meaning  string // one line
-	Example  string // a good value
-	Secret   bool   // the value, or a part of it, is masked wherever it is shown
+	Example  string // a good value; Default, unless the row has another
 	Required bool   // Load refuses to go on without it
 
-	key   string // Name without prefix, the env tag of the Config field
-	empty bool   // set but empty is a meaningful value: none
-	off   bool   // "off" is a value: the field stays zero
-	given bool   // Default is computed from other settings, so it is not parsed
-	rule  rule
+	key      string   // Name without prefix
+	value             // its rule, and its field
+	secret   *secrecy // what of the value is masked wherever it is shown; nil: nothing
+	empty    bool     // set but empty is a meaningful value: none
+	off      bool     // "off" is a value: the field stays zero, unless turnOff says more
+	turnOff  func()
+	lines    bool          // a secret may have several lines
+	computed func() string // the default follows from settings before this one; Default only describes it
 }
 
 // Variables lists every setting in the order of the documentation.
-func Variables() []Variable {
-	all := append(connections(), naming()...)
-	all = append(all, working()...)
-	all = append(all, operating()...)
+func Variables() []Variable { return variables(new(Config)) }
+
+// variables are the settings, bound to the fields of c. What the engine has a default for, has that one: see
+// [consumer.Defaults].
+func variables(c *Config) []Variable {
+	d := consumer.Defaults()
+	all := slices.Concat(connections(c), naming(c, d), calling(c), working(c, d), operating(c, d))
 	for i := range all {
-		all[i].Name, all[i].Range = Prefix+all[i].key, all[i].rule.text
+		v := &all[i]
+		v.Name, v.Range, v.Example = Prefix+v.key, v.text, cmp.Or(v.Example, v.Default)
 	}
 	return all
 }
 
-func connections() []Variable {
+// offAtZero writes what is switched off by 0 as the engine has it, where zero would be the default.
+func offAtZero(field *time.Duration) func(time.Duration) {
+	return func(d time.Duration) {
+		if *field = d; d == 0 {
+			*field = consumer.Off
+		}
+	}
+}
+
+func connections(c *Config) []Variable {
 	return []Variable{
-		{key: "AMQP_URL", Required: true, Secret: true, rule: amqpURLs(), Example: "amqp://rollbackd:password@rabbitmq:5672/",
+		{key: "AMQP_URL", value: amqpURLs().into(&c.AMQPURLs),
+			Required: true, secret: urlLogins, Example: "amqp://rollbackd:password@rabbitmq:5672/",
 			Meaning: "RabbitMQ; several URLs are tried in turn"},
-		{key: "MYSQL_DSN", Required: true, Secret: true, rule: mysqlDSN(), Example: "rollbackd:password@tcp(mysql:3306)/shop",
-			Meaning: "MySQL or MariaDB, the schema that holds the consumer log and the stock; settings that safety needs are forced"},
-		{key: "REDIS_URL", Required: true, Secret: true, off: true, rule: redisURL(), Example: "redis://redis:6379/0",
+		{key: "MYSQL_DSN", value: mysqlDSN().into(&c.MySQLDSN),
+			Required: true, secret: dsnLogin, Example: "rollbackd:password@tcp(mysql:3306)/shop",
+			Meaning: "MySQL or MariaDB, the schema that holds the consumer log and the stock; settings that safety needs " +
+				"are forced"},
+		{key: "REDIS_URL", value: redisURL().into(&c.RedisURL),
+			Required: true, secret: urlLogin, off: true, Example: "redis://redis:6379/0",
 			Meaning: "Redis for the lock; off works without a lock, the consumer log alone keeps the promise"},
 	}
 }
 
-func naming() []Variable {
+func naming(c *Config, d consumer.Config) []Variable {
 	return []Variable{
-		{key: "GROUP", Default: "stock-rollback", rule: plainText(100), Example: "stock-rollback",
+		// The library's defaults of group and routing keys follow the name of its queue. The daemon keeps its own: the rows
+		// and bindings of installations have these names, and in another group everything would be new again.
+		{key: "GROUP", value: plainText(100).into(&c.Group), Default: "stock-rollback",
 			Meaning: "first part of every identity; with another group everything is new again"},
-		{key: "EXCHANGE", Default: "stock", rule: amqpName(), Example: "stock",
+		{key: "EXCHANGE", value: amqpName().into(&c.Exchange), Default: d.Exchange,
 			Meaning: "durable topic exchange that producers publish to"},
-		{key: "QUEUE", Default: "stock.rollback", rule: amqpName(), Example: "stock.rollback",
+		{key: "QUEUE", value: amqpName().into(&c.Queue), Default: d.Queue,
 			Meaning: "main queue; the retry, dead-letter and backstop queues derive their names from it"},
-		{key: "ROUTING_KEYS", Default: "stock.rollback", rule: routingKeys(), Example: "stock.rollback,order.cancelled",
+		{key: "ROUTING_KEYS", value: routingKeys().into(&c.RoutingKeys),
+			Default: "stock.rollback", Example: "stock.rollback,order.cancelled",
 			Meaning: "bind the main queue to the exchange"},
-		{key: "KEY_FROM", Default: "header:x-message-key,property:message_id,body:sha256", rule: keyFrom(),
+		{key: "KEY_FROM", value: keyFrom().into(&c.KeyFrom), Default: d.KeyFrom,
 			Example: "header:x-message-key,json:/order_sn",
 			Meaning: "where a message's key comes from, the first source that exists; with other sources identities change"},
-		{key: "LOG_TABLE", Default: "consumer_log", rule: tableName(), Example: "consumer_log",
+		{key: "LOG_TABLE", value: tableName().into(&c.LogTable), Default: d.LogTable,
 			Meaning: "table of the consumer log"},
-		{key: "HANDLER", Default: HandlerStock, rule: words(HandlerStock), Example: HandlerStock,
-			Meaning: "what is run for a message"},
-		{key: "EMPTY_ROLLBACK", Default: EmptyRollbackRetry, rule: words(EmptyRollbackRetry, EmptyRollbackRefuse), Example: EmptyRollbackRefuse,
-			Meaning: "a rollback without its reservation: an ordinary failure that is retried, or remembered so that the late reservation is refused"},
+		{key: "HANDLER", value: words(HandlerStock, HandlerSQL, HandlerHTTP).into(&c.Handler), Default: HandlerStock,
+			Example: HandlerSQL,
+			Meaning: "what is run for a message: the built-in stock rollback, statements of your own, or a service of your " +
+				"own"},
+		{key: "SQL_FILE", value: fileName().into(&c.SQLFile), empty: true, Example: "/etc/rollbackd/handler.sql",
+			Meaning: "with HANDLER=sql: the file with the statements, see docs/handlers.md"},
+		{key: "EMPTY_ROLLBACK", value: words(EmptyRollbackRetry, EmptyRollbackRefuse).into(&c.EmptyRollback),
+			Default: EmptyRollbackRetry, Example: EmptyRollbackRefuse,
+			Meaning: "a rollback without its reservation: an ordinary failure that is retried, or remembered so that the late " +
+				"reservation is refused, with a message without items any of its order"},
 	}
 }
 
-func working() []Variable {
+// calling are the settings of handler http.
+func calling(c *Config) []Variable {
 	return []Variable{
-		{key: "MAX_ATTEMPTS", Default: "5", rule: ints(1, 100), Example: "5",
+		{key: "HTTP_TARGET", value: httpTarget().into(&c.HTTPTarget),
+			secret: urlPath, empty: true, Example: "https://stock.example.com/rollbacks",
+			Meaning: "with HANDLER=http: the URL to which each message is posted, see docs/handlers.md"},
+		{key: "HTTP_TIMEOUT", value: durations(100*time.Millisecond, 10*time.Minute).into(&c.HTTPTimeout), Default: "5s",
+			Meaning: "bounds one call with its answer; at most HANDLER_TIMEOUT"},
+		{key: "HTTP_CONCURRENCY", value: ints(1, 10_000).into(&c.HTTPConcurrency), Default: "64",
+			Meaning: "calls that this process makes at once, at most"},
+		{key: "HTTP_TOKEN", value: headerText().into(&c.HTTPToken),
+			secret: wholeText, empty: true, Example: "a-long-random-word",
+			Meaning: "sent with each call, as Authorization: Bearer"},
+		{key: "HTTP_HMAC_SECRET", value: webhookSecrets().into(&c.HTTPHMACSecret),
+			secret: wholeText, empty: true, lines: true, Example: "another-long-random-word",
+			Meaning: "signs each call as the webhook's is signed; two while one is changed for the other: both sign"},
+		{key: "HTTP_TLS_CA_FILE", value: fileName().into(&c.HTTPTLSCAFile), empty: true, Example: "/etc/rollbackd/ca.pem",
+			Meaning: "who signs the service's certificate, in place of the system's list; read again when it is changed"},
+		{key: "HTTP_TLS_CERT_FILE", value: fileName().into(&c.HTTPTLSCertFile), empty: true,
+			Example: "/etc/rollbackd/client.pem",
+			Meaning: "the client certificate and its chain; read again when it is changed"},
+		{key: "HTTP_TLS_KEY_FILE", value: fileName().into(&c.HTTPTLSKeyFile), empty: true,
+			Example: "/etc/rollbackd/client-key.pem",
+			Meaning: "the key of the client certificate"},
+	}
+}
+
+func working(c *Config, d consumer.Config) []Variable {
+	return []Variable{
+		{key: "MAX_ATTEMPTS", value: ints(1, 100).into(&c.MaxAttempts), Default: strconv.Itoa(d.MaxAttempts),
 			Meaning: "runs of the handler before a message is dead-lettered"},
-		{key: "RETRY_DELAYS", Default: "1s,5s,30s,2m", rule: retryDelays(), Example: "1s,5s,30s,2m",
+		{key: "RETRY_DELAYS", value: retryDelays().into(&c.RetryDelays),
+			Default: listText(d.RetryDelays, shortDuration),
 			Meaning: "waits after the first, second, … failed attempt, a queue each; at least MAX_ATTEMPTS less one"},
-		{key: "LANES", Default: "4", rule: ints(1, 256), Example: "4",
+		{key: "LANES", value: ints(1, 256).into(&c.Lanes), Default: strconv.Itoa(d.Lanes),
 			Meaning: "batches worked on at once"},
-		{key: "BATCH_SIZE", Default: "1000", rule: ints(1, 10_000), Example: "1000",
+		{key: "BATCH_SIZE", value: ints(1, 10_000).into(&c.BatchSize), Default: strconv.Itoa(d.BatchSize),
 			Meaning: "deliveries that a lane takes into one transaction"},
-		{key: "BATCH_LINGER", Default: "2ms", rule: durations(0, 10*time.Second), Example: "2ms",
+		{key: "BATCH_LINGER", value: durations(0, 10*time.Second).to(offAtZero(&c.BatchLinger)),
+			Default: shortDuration(d.BatchLinger),
 			Meaning: "how long a lane waits for its batch to fill, at most; an idle one, half of it after the last delivery"},
-		{key: "PREFETCH", Default: "2 × BATCH_SIZE", given: true, rule: ints(1, 65_535), Example: "2000",
-			Meaning: "unacked deliveries per lane; at least BATCH_SIZE"},
-		{key: "LEASE", Default: "30s", rule: durations(time.Second, time.Hour), Example: "30s",
+		{key: "PREFETCH", value: ints(1, 65_535).into(&c.Prefetch),
+			Default: "2 × BATCH_SIZE", computed: func() string { return strconv.Itoa(2 * c.BatchSize) }, Example: "2000",
+			Meaning: "unacked deliveries per lane, at most; at least BATCH_SIZE. A batch takes half of it at most"},
+		{key: "MEMORY_BUDGET", value: sizes(4<<20, 64<<30).into((*Bytes)(&c.MemoryBudget)),
+			Default: Bytes(d.MemoryBudget).String(),
+			Meaning: "memory for the deliveries in hand of all lanes; fewer are taken when they are large. A larger body " +
+				"comes through alone"},
+		{key: "LEASE", value: durations(time.Second, time.Hour).into(&c.Lease), Default: shortDuration(d.Lease),
 			Meaning: "how long a claim protects its row; more than HANDLER_TIMEOUT"},
-		{key: "HANDLER_TIMEOUT", Default: "10s", rule: durations(100*time.Millisecond, 10*time.Minute), Example: "10s",
-			Meaning: "bounds one call of the handler"},
-		{key: "LOCK_TTL", Default: "10s", rule: durations(time.Second, 10*time.Minute), Example: "10s",
+		{key: "HANDLER_TIMEOUT", value: durations(2*time.Second, 10*time.Minute).into(&c.HandlerTimeout),
+			Default: shortDuration(d.HandlerTimeout),
+			Meaning: "bounds one call of the handler; a wait for somebody else's lock in MySQL, half of it"},
+		{key: "LOCK_TTL", value: durations(time.Second, 10*time.Minute).into(&c.LockTTL),
+			Default: shortDuration(d.LockTTL),
 			Meaning: "how long a dead worker's lock keeps others off a key; renewed at a third of it"},
-		{key: "DONE_TTL", Default: "5m", rule: durations(time.Second, 24*time.Hour), Example: "5m",
+		{key: "DONE_TTL", value: durations(time.Second, 24*time.Hour).into(&c.DoneTTL),
+			Default: shortDuration(d.DoneTTL),
 			Meaning: "how long Redis remembers a done message, at about 210 bytes each (measured on Redis 7)"},
-		{key: "LOCK_ON_ERROR", Default: LockOnErrorProceed, rule: words(LockOnErrorProceed, LockOnErrorPause), Example: LockOnErrorProceed,
+		{key: "LOCK_ON_ERROR", value: words(LockOnErrorProceed, LockOnErrorPause).into((*string)(&c.LockOnError)),
+			Default: string(d.LockOnError),
 			Meaning: "without Redis go on, or pause"},
 	}
 }
 
-func operating() []Variable {
+func operating(c *Config, d consumer.Config) []Variable {
 	return []Variable{
-		{key: "DRAIN_TIMEOUT", Default: "25s", rule: durations(100*time.Millisecond, time.Hour), Example: "25s",
+		{key: "DRAIN_TIMEOUT", value: durations(100*time.Millisecond, time.Hour).into(&c.DrainTimeout),
+			Default: shortDuration(d.DrainTimeout),
 			Meaning: "bounds the finishing of what is in hand after SIGTERM"},
-		{key: "MAX_DEAD_RATE", Default: "100/60s", off: true, rule: deadRate(), Example: "100/60s",
+		{key: "MAX_DEAD_RATE", value: deadRate().to(func(r Rate) { c.MaxDead, c.MaxDeadWindow = r.Count, r.Per }),
+			Default: Rate{d.MaxDead, d.MaxDeadWindow}.String(), off: true, turnOff: func() { c.MaxDead = consumer.Off },
 			Meaning: "more dead letters than this, and more than half of what was settled, pause consuming"},
-		{key: "BRAKE_PAUSE", Default: "5m", rule: durations(time.Second, 24*time.Hour), Example: "5m",
+		{key: "BRAKE_PAUSE", value: durations(time.Second, 24*time.Hour).into(&c.BrakePause),
+			Default: shortDuration(d.BrakePause),
 			Meaning: "how long that pause lasts before one batch is tried"},
-		{key: "HTTP_ADDR", Default: "127.0.0.1:8080", off: true, rule: listenAddr(), Example: "0.0.0.0:8080",
+		{key: "HTTP_ADDR", value: listenAddr().into(&c.HTTPAddr),
+			Default: "127.0.0.1:8080", off: true, Example: "0.0.0.0:8080",
 			Meaning: "where health, metrics and pages answer"},
-		{key: "ADMIN_TOKEN", Secret: true, empty: true, rule: headerText(), Example: "a-long-random-word",
+		{key: "ADMIN_TOKEN", value: headerText().into(&c.AdminToken),
+			secret: wholeText, empty: true, Example: "a-long-random-word",
 			Meaning: "asked for by pages, API and pprof; without one they answer to loopback only"},
-		{key: "LOG_LEVEL", Default: "info", rule: words("debug", "info", "warn", "error"), Example: "debug",
+		{key: "LOG_LEVEL", value: logLevels().into(&c.LogLevel), Default: "info", Example: "debug",
 			Meaning: "least level that is logged"},
-		{key: "LOG_FORMAT", Default: LogFormatAuto, rule: words(LogFormatAuto, LogFormatText, LogFormatJSON), Example: LogFormatJSON,
+		{key: "LOG_FORMAT", value: words(LogFormatAuto, LogFormatText, LogFormatJSON).into(&c.LogFormat),
+			Default: LogFormatAuto, Example: LogFormatJSON,
 			Meaning: "form of the log; auto is text on a terminal, else json"},
-		{key: "LOG_RETENTION", Default: "720h", rule: zeroOr("keeps all", durations(24*time.Hour, 87_600*time.Hour)), Example: "720h",
-			Meaning: "how long success and discarded rows are kept; must outlive every copy of a message, dead letters included"},
-		{key: "MAX_REPLAYS", Default: "10", rule: ints(1, 1000), Example: "10",
+		{key: "LOG_RETENTION", value: zeroOr("keeps all", durations(24*time.Hour, 87_600*time.Hour)).
+			to(offAtZero(&c.LogRetention)),
+			Default: shortDuration(d.LogRetention),
+			Meaning: "how long success and discarded rows are kept; must outlive every copy of a message, dead letters " +
+				"included"},
+		{key: "MAX_REPLAYS", value: ints(1, 1000).into(&c.MaxReplays), Default: strconv.Itoa(d.MaxReplays),
 			Meaning: "after so many replays a dead letter is parked: it stays until a person replays it with --force"},
-		{key: "COMPENSATE_AFTER", Default: offWord, off: true, rule: offOr(durations(time.Second, 720*time.Hour)), Example: "15m",
-			Meaning: "cool-down before a letter whose reason may pass (exhausted, crashed, delivery_limit) is replayed by itself; it doubles with every replay, up to a day"},
-		{key: "DEAD_LETTER_WEBHOOK", Secret: true, empty: true, rule: webhookURL(), Example: "https://example.com/dead-letters",
+		{key: "COMPENSATE_AFTER", value: offOr(durations(time.Second, 720*time.Hour)).into(&c.CompensateAfter),
+			Default: offWord, off: true, Example: "15m",
+			Meaning: "cool-down before a letter whose reason may pass (exhausted, crashed, delivery_limit) is replayed by " +
+				"itself; it doubles with every replay, up to a day"},
+		{key: "DEAD_LETTER_WEBHOOK", value: webhookURL().into(&c.DeadLetterWebhook),
+			secret: urlPath, empty: true, Example: "https://example.com/dead-letters",
 			Meaning: "is told of new dead letters, as JSON; its answer must be 2xx"},
-		{key: "DEAD_LETTER_WEBHOOK_SECRET", Secret: true, empty: true, rule: anyText(), Example: "another-long-random-word",
-			Meaning: "signs what the webhook is told, with HMAC-SHA256"},
+		{key: "DEAD_LETTER_WEBHOOK_SECRET", value: webhookSecrets().into(&c.DeadLetterWebhookSecret),
+			secret: wholeText, empty: true, lines: true,
+			Example: "another-long-random-word",
+			Meaning: "signs what the webhook is told, with HMAC-SHA256; two while one is changed for the other: both sign"},
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/oracle"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -20,7 +20,7 @@ type badMessage struct {
 	name   string
 	body   string
 	change func(m *rabbit.Message) // of the properties, if any
-	reason wire.Reason
+	reason dedup.Reason
 	remark string // part of it
 }
 
@@ -40,11 +40,14 @@ var badBodies = []badMessage{
 	{name: "scalar", body: "7", remark: "object"},
 	{name: "two documents", body: goodBody + goodBody, remark: "end of the body"},
 	{name: "byte order mark", body: "\ufeff" + goodBody, remark: "byte order mark"},
-	{name: "very deep", body: `{"order_sn":"a","x":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + "}", remark: "deep"},
+	{name: "very deep", body: `{"order_sn":"a","x":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + "}",
+		remark: "deep"},
 	{name: "too large", body: `{"order_sn":"a","x":"` + strings.Repeat("x", 256<<10) + `"}`, remark: "262144"},
 	{name: "invalid UTF-8", body: "{\"order_sn\":\"\xff\"}", remark: "UTF-8"},
 	{name: "half a surrogate pair", body: `{"order_sn":"\ud800"}`, remark: "surrogate"},
 	{name: "field twice", body: `{"order_sn":"a","order_sn":"b"}`, remark: "order_sn"},
+	{name: "field twice where nobody looks", body: `{"order_sn":"a","x":[{"b":1,"\u0062":2}]}`,
+		remark: `field "b" comes twice`},
 	{name: "field in another case", body: `{"Order_SN":"a"}`, remark: `must be written "order_sn"`},
 	{name: "empty order", body: `{"order_sn":""}`, remark: "0 bytes"},
 	{name: "over-long order", body: `{"order_sn":"` + strings.Repeat("a", 65) + `"}`, remark: "65 bytes"},
@@ -59,9 +62,12 @@ var badBodies = []badMessage{
 	{name: "no items", body: `{"order_sn":"a","items":[]}`, remark: "items: is empty"},
 	{name: "items null", body: `{"order_sn":"a","items":null}`, remark: "items"},
 	{name: "too many items", body: manyItems(1001), remark: "more than 1000 items"},
-	{name: "sku twice", body: `{"order_sn":"a","items":[{"sku_id":1,"quantity":1},{"sku_id":1,"quantity":1}]}`, remark: "items[1].sku_id: 1 is in items[0] already"},
+	{name: "sku twice", body: `{"order_sn":"a","items":[{"sku_id":1,"quantity":1},{"sku_id":1,"quantity":1}]}`,
+		remark: "items[1].sku_id: 1 is in items[0] already"},
 	{name: "text/xml", body: "<order/>", change: func(m *rabbit.Message) { m.ContentType = "text/xml" }, remark: "object"},
-	{name: "gzip", body: "\x1f\x8b\x08\x00", change: func(m *rabbit.Message) { m.ContentEncoding = "gzip" }, remark: "UTF-8"},
+	{name: "gzip", body: "\x1f\x8b\x08\x00", change: func(m *rabbit.Message) {
+		m.ContentEncoding = "gzip"
+	}, remark: "UTF-8"},
 	{name: "markup in the body", body: `{"order_sn":"<script>alert(1)</script>","items":"=cmd"}`, remark: "items"},
 }
 
@@ -70,8 +76,12 @@ var badNames = []badMessage{
 	{name: "empty key", body: goodBody, change: header(""), remark: "is empty"},
 	{name: "over-long key", body: goodBody, change: header(strings.Repeat("k", 256)), remark: "over-long"},
 	{name: "control character in the key", body: goodBody, change: header("a\x00b"), remark: "control character U+0000"},
-	{name: "key of an odd type", body: goodBody, change: func(m *rabbit.Message) { m.Headers = rabbit.Table{"x-message-key": []any{int32(1)}} }, remark: "neither text nor an integer"},
-	{name: "reserved tag", body: goodBody, change: func(m *rabbit.Message) { m.Type = "rollbackd.conflict" }, remark: "reserved"},
+	{name: "key of an odd type", body: goodBody, change: func(m *rabbit.Message) {
+		m.Headers = rabbit.Table{"x-message-key": []any{int32(1)}}
+	}, remark: "neither text nor an integer"},
+	{name: "reserved tag", body: goodBody, change: func(m *rabbit.Message) {
+		m.Type = "rollbackd.conflict"
+	}, remark: "reserved"},
 }
 
 func header(key string) func(m *rabbit.Message) {
@@ -91,8 +101,8 @@ func manyItems(n int) string {
 	return b.String()
 }
 
-// Given bad messages of every kind among good ones, when a daemon consumes them all together, then each bad one is a dead
-// letter whose row says what is wrong with it, and every good one is applied.
+// Given bad messages of every kind among good ones, when a daemon consumes them all together, then each bad one is a
+// dead letter whose row says what is wrong with it, and every good one is applied.
 func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "RETRY_DELAYS", "100ms,200ms,300ms,400ms")
@@ -102,15 +112,20 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	bad := w.badMessages()
 	for i, o := range held[:2] { // what only the tables know to be wrong
 		o.Items[0].Quantity += 7
-		bad[fmt.Sprintf("wrong quantity %d", i)] = badMessage{body: string(o.Body()), reason: wire.ReasonPermanent, remark: "quantity differs from the reservation"}
+		bad[fmt.Sprintf("wrong quantity %d", i)] = badMessage{
+			body: string(o.Body()), reason: dedup.ReasonPermanent, remark: "quantity differs from the reservation",
+		}
 	}
 	deducted := held[2]
-	if _, err := w.db.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 3 WHERE order_sn = ?", deducted.SN); err != nil {
+	if _, err := w.db.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 3 WHERE order_sn = ?",
+		deducted.SN); err != nil {
 		t.Fatal(err)
 	}
 	w.remember()
-	bad["deducted for good"] = badMessage{body: string(deducted.Body()), reason: wire.ReasonPermanent, remark: "already deducted for good"}
-	bad["unknown order"] = badMessage{body: goodBody, reason: wire.ReasonExhausted, remark: "no reservation"}
+	bad["deducted for good"] = badMessage{
+		body: string(deducted.Body()), reason: dedup.ReasonPermanent, remark: "already deducted for good",
+	}
+	bad["unknown order"] = badMessage{body: goodBody, reason: dedup.ReasonExhausted, remark: "no reservation"}
 
 	sent := good
 	for key, m := range bad {
@@ -124,10 +139,12 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 	daemon := w.start()
 	w.publish(sent...)
 	w.publishOdd("odd properties")
-	bad["odd properties"] = badMessage{reason: wire.ReasonExhausted, remark: "no reservation"}
+	bad["odd properties"] = badMessage{reason: dedup.ReasonExhausted, remark: "no reservation"}
 	w.ended(len(sent)+1, time.Minute)
 	// The same key with another body, once its own is applied; and a key that differs in case only, which is another key.
-	again := oracle.Sent{Publishing: w.route.Message(orders[0].Key(), []byte(goodBody)), Fate: oracle.ToDie(wire.ReasonConflict)}
+	again := oracle.Sent{
+		Publishing: w.route.Message(orders[0].Key(), []byte(goodBody)), Fate: oracle.ToDie(dedup.ReasonConflict),
+	}
 	twin := w.route.Rollback(orders[3+400])
 	twin.MessageID = strings.ToUpper(orders[0].Key()) + " "
 	w.publish(again, twin)
@@ -151,27 +168,29 @@ func (w *world) publishOdd(key string) {
 		w.t.Fatal(err)
 	}
 	forged := map[string]any{
-		wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(), wire.HeaderReplays: int64(-1),
-		wire.HeaderError: strings.Repeat("e", 5000), "CC": []any{"nowhere"}, "BCC": []any{"nowhere either"},
+		wire.HeaderAttempt: "4", wire.HeaderReason: []any{int32(1)}, wire.HeaderDeadAt: time.Now(),
+		wire.HeaderReplays: int64(-1),
+		wire.HeaderError:   strings.Repeat("e", 5000), "CC": []any{"nowhere"}, "BCC": []any{"nowhere either"},
 		"x-death": "not even a list", "x-delivery-count": "many",
 	}
 	w.broker.Publish(w.route.Exchange, w.route.Key, stack.Message{
-		MessageId: key, Body: []byte(goodBody), UserId: login.User.Username(), Expiration: "60000", Headers: forged, DeliveryMode: rabbit.Transient,
+		MessageId: key, Body: []byte(goodBody), UserId: login.User.Username(), Expiration: "60000", Headers: forged,
+		DeliveryMode: rabbit.Transient,
 	})
 	sent := w.route.Message(key, []byte(goodBody))
 	sent.Headers = forged
-	w.ledger.Record(oracle.Sent{Publishing: sent, Fate: oracle.ToDie(wire.ReasonExhausted)}, nil)
+	w.ledger.Record(oracle.Sent{Publishing: sent, Fate: oracle.ToDie(dedup.ReasonExhausted)}, nil)
 }
 
 // badMessages are by their message ids.
 func (w *world) badMessages() map[string]badMessage {
 	bad := map[string]badMessage{}
 	for _, m := range badBodies {
-		m.reason = wire.ReasonMalformed
+		m.reason = dedup.ReasonMalformed
 		bad[m.name] = m
 	}
 	for _, m := range badNames {
-		m.reason = wire.ReasonUnidentified
+		m.reason = dedup.ReasonUnidentified
 		bad[m.name] = m
 	}
 	return bad
@@ -180,7 +199,8 @@ func (w *world) badMessages() map[string]badMessage {
 // wantRemarks compares what the rows say, by message id.
 func (w *world) wantRemarks(bad map[string]badMessage) {
 	w.t.Helper()
-	remarks := w.pairs("SELECT msg_id, CONCAT(reason, ': ', remark) FROM consumer_log WHERE consumer_status = " + itoa(int(dedup.Dead)))
+	remarks := w.pairs("SELECT msg_id, CONCAT(reason, ': ', remark) FROM consumer_log WHERE consumer_status = " +
+		itoa(int(dedup.Dead)))
 	for key, m := range bad {
 		got := remarks[key]
 		w.t.Logf("%-30s %.150s", key, got)

@@ -5,19 +5,20 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/oracle"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
-// Given a producer that sends 10,000 messages which nobody can read, a hundred times what the brake allows of other letters,
-// then all of them are dead-lettered, nothing pauses, and the messages among them are applied.
+// Given a producer that sends 10,000 messages which nobody can read, a hundred times what the brake allows of other
+// letters, then all of them are dead-lettered, nothing pauses, and the messages among them are applied.
 func TestTenThousandMalformedMessagesDoNotBrake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "MAX_DEAD_RATE", "100/60s", "BRAKE_PAUSE", "24h")
 	const bad, good = 10_000, 100
 	var sent []oracle.Sent
 	for i := range bad {
-		sent = append(sent, oracle.Sent{Publishing: w.route.Message("bad-"+itoa(i), []byte("{")), Fate: oracle.ToDie(wire.ReasonMalformed)})
+		sent = append(sent, oracle.Sent{
+			Publishing: w.route.Message("bad-"+itoa(i), []byte("{")), Fate: oracle.ToDie(dedup.ReasonMalformed),
+		})
 	}
 	sent = append(sent, w.route.Rollbacks(w.open(good))...)
 	w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })

@@ -23,6 +23,18 @@ const childEnv = "ROLLBACKD_TEST_POISON"
 // crashEnv, set to a point of a message's life, makes this test binary a daemon that kills itself there.
 const crashEnv = "ROLLBACKD_TEST_CRASH_AT"
 
+// hangEnv, set to a point of a message's life, makes this test binary a daemon whose lanes stand still there.
+const hangEnv = "ROLLBACKD_TEST_HANG_AT"
+
+// hangAt is a hook at which a lane stands still.
+func hangAt(point consumer.Point) func(consumer.Point) {
+	return func(p consumer.Point) {
+		if p == point {
+			select {}
+		}
+	}
+}
+
 // killAt is a hook that ends the process as kill -9 does.
 func killAt(point consumer.Point) func(consumer.Point) {
 	return func(p consumer.Point) {
@@ -43,7 +55,7 @@ type poisonedHandler struct{ poison string }
 func (h poisonedHandler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 	requests := make([]stock.Request, len(msgs))
 	for i, m := range msgs {
-		if m.Name == h.poison {
+		if m.Key == h.poison {
 			os.Exit(crashCode)
 		}
 		var body struct {
@@ -52,7 +64,7 @@ func (h poisonedHandler) Handle(ctx context.Context, tx *gorm.DB, msgs []consume
 		if err := json.Unmarshal(m.Body, &body); err != nil {
 			return fmt.Errorf("the test sent what it cannot read: %w", err)
 		}
-		requests[i] = stock.Request{OrderSN: body.OrderSN, Tag: m.Tag, Key: m.Name}
+		requests[i] = stock.Request{OrderSN: body.OrderSN, Tag: m.Tag, Key: m.Key}
 	}
 	return stock.Rollback(ctx, tx, requests, stock.Options{})
 }

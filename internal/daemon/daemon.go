@@ -4,22 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/config"
+	httphandler "github.com/rollbackd/rollbackd/internal/handler/http"
+	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
+	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/stock"
 )
 
 // Daemon is one `consumer run`. Make it with [New], run it once.
@@ -28,10 +32,33 @@ type Daemon struct {
 	log      *slog.Logger
 	registry *prometheus.Registry
 	engine   *consumer.Consumer
-	gauges   *gauges
-	keeper   *keeper
-	closers  []io.Closer // in the order in which they were opened
-	admin    *admin.Server
+	webhook  *deadletter.Webhook // nil: none
+	admin    *admin.Server       // nil: none
+	// statements are handler sql's, to be checked before anything is consumed; nil for another handler.
+	statements *sqlhandler.File
+	logins     consumer.Fresh
+	// unchecked is why they are not checked yet, nil when they are.
+	unchecked atomic.Pointer[string]
+}
+
+// fresh are the secrets as they are now, to be asked for before a connection.
+type fresh struct {
+	logins         consumer.Fresh
+	webhookSecrets func() []string
+}
+
+func newFresh(ctx context.Context, cfg config.Config, log *slog.Logger) fresh {
+	of := func(key string) func() string {
+		return cfg.Fresh(key, func(w config.Warning) { log.WarnContext(ctx, w.String()) })
+	}
+	urls, secrets := of("AMQP_URL"), of("DEAD_LETTER_WEBHOOK_SECRET")
+	return fresh{
+		logins: consumer.Fresh{
+			MySQLDSN: of("MYSQL_DSN"), RedisURL: of("REDIS_URL"),
+			AMQPURLs: func() []string { return config.SplitURLs(urls()) },
+		},
+		webhookSecrets: func() []string { return config.Lines(secrets()) },
+	}
 }
 
 // Option changes a Daemon for tests.
@@ -48,7 +75,8 @@ func WithHandler(h consumer.Handler) Option { return func(o *options) { o.handle
 // WithHook is called after each durable step; see [consumer.Config].
 func WithHook(hook func(consumer.Point)) Option { return func(o *options) { o.hook = hook } }
 
-// New joins a daemon from cfg and binds its HTTP address. It asks no other server yet, so it succeeds while they are away.
+// New joins a daemon from cfg and binds its HTTP address. It asks no other server yet, so it succeeds while they are
+// away.
 func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Option) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry()}
 	defer func() {
@@ -57,45 +85,30 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 		}
 	}()
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	o := options{handler: newStockHandler(cfg.EmptyRollback)}
+	var o options
 	for _, opt := range opts {
 		opt(&o)
 	}
-	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{
-		Program: rabbit.ConnectionName("run"), MaxOpen: 2*cfg.Lanes + 4, LockWait: lockWait(cfg),
-		ReadTimeout: statementTimeout(cfg), WriteTimeout: statementTimeout(cfg),
-	})
-	if err != nil {
-		return d, fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
+	if o.handler == nil {
+		if o.handler, d.statements, err = handlerOf(ctx, cfg, log); err != nil {
+			return d, err
+		}
 	}
-	for _, w := range warnings {
-		log.WarnContext(ctx, "ROLLBACKD_MYSQL_DSN: "+w)
+	fresh := newFresh(ctx, cfg, log)
+	d.logins = fresh.logins
+	engine := cfg.Config
+	engine.Fresh, engine.Hook = fresh.logins, o.hook
+	engine.Registerer, engine.Logger = d.registry, log
+	if cfg.DeadLetterWebhook != "" {
+		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
+			URL: cfg.DeadLetterWebhook, Secrets: fresh.webhookSecrets,
+		})
+		if err != nil {
+			return d, err
+		}
+		engine.Notifier = d.webhook
 	}
-	pool, err := db.DB()
-	if err != nil {
-		return d, fmt.Errorf("database handle: %w", err)
-	}
-	d.closers = append(d.closers, pool)
-	lock, err := d.openRedis()
-	if err != nil {
-		return d, err
-	}
-	records, err := dedup.NewLog(db, logOptions(cfg))
-	if err != nil {
-		return d, err
-	}
-	if d.gauges, err = newGauges(records, d.registry, log); err != nil {
-		return d, fmt.Errorf("metrics: %w", err)
-	}
-	if d.keeper, err = d.newKeeper(ctx); err != nil {
-		return d, err
-	}
-	engine := engineConfig(cfg)
-	engine.Hook = o.hook
-	d.engine, err = consumer.New(engine, o.handler, consumer.Options{
-		AMQPURLs: cfg.AMQPURLs, DB: db, Records: records, Redis: lock, Registerer: d.registry, Logger: log,
-	})
-	if err != nil {
+	if d.engine, err = consumer.Open(ctx, engine, o.handler); err != nil {
 		return d, err
 	}
 	for _, name := range unusedSettings(cfg) {
@@ -111,50 +124,48 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 // notYet are the settings that are checked, but that `run` does not act on in this version.
 var notYet = []string{"ADMIN_TOKEN"}
 
-// unusedSettings names those of notYet that somebody has set.
+// unusedSettings names those of notYet that somebody has set to something.
 func unusedSettings(cfg config.Config) (names []string) {
 	for _, s := range cfg.Settings() {
-		if s.Source != config.FromDefault && slices.Contains(notYet, strings.TrimPrefix(s.Name, "ROLLBACKD_")) {
+		if s.Source != config.FromDefault && s.Value != "" &&
+			slices.Contains(notYet, strings.TrimPrefix(s.Name, "ROLLBACKD_")) {
 			names = append(names, s.Name)
 		}
 	}
 	return names
 }
 
-func (d *Daemon) openRedis() (redis.UniversalClient, error) {
-	if d.cfg.RedisURL == "" {
-		return nil, nil
+// handlerOf is the handler that the settings name, and its statements if it has any.
+func handlerOf(ctx context.Context, cfg config.Config, log *slog.Logger) (consumer.Handler, *sqlhandler.File, error) {
+	switch cfg.Handler {
+	case config.HandlerHTTP:
+		h, err := httphandler.New(httpOptions(ctx, cfg, log))
+		return h, nil, err
+	case config.HandlerSQL:
+		file, err := sqlhandler.Load(cfg.SQLFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		return sqlhandler.New(file), file, nil
 	}
-	client, err := dedup.OpenRedis(d.cfg.RedisURL, dedup.RedisOptions{Name: rabbit.ConnectionName("run"), Connections: d.cfg.Lanes + 4})
-	if err != nil {
-		return nil, fmt.Errorf("ROLLBACKD_REDIS_URL: %w", err)
+	empty := stock.Retry
+	if cfg.EmptyRollback == config.EmptyRollbackRefuse {
+		empty = stock.Refuse
 	}
-	d.closers = append(d.closers, client)
-	return client, nil
+	return stockhandler.New(stock.Options{Empty: empty}), nil, nil
 }
 
-// lockWait bounds a wait for another transaction's lock, so that it ends before the handler's time does.
-func lockWait(cfg config.Config) time.Duration {
-	return max(time.Second, (cfg.HandlerTimeout / 2).Truncate(time.Second))
-}
-
-// statementTimeout is how long a statement's answer is waited for.
-func statementTimeout(cfg config.Config) time.Duration {
-	return max(cfg.HandlerTimeout, lockWait(cfg)+time.Second)
-}
-
-func logOptions(cfg config.Config) dedup.LogOptions {
-	return dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts}
-}
-
-func engineConfig(cfg config.Config) consumer.Config {
-	return consumer.Config{
-		Group: cfg.Group, Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, KeyFrom: cfg.KeyFrom,
-		MaxAttempts: cfg.MaxAttempts, RetryDelays: cfg.RetryDelays,
-		Lanes: cfg.Lanes, BatchSize: cfg.BatchSize, BatchLinger: cfg.BatchLinger, Prefetch: cfg.Prefetch,
-		Lease: cfg.Lease, HandlerTimeout: cfg.HandlerTimeout, DrainTimeout: cfg.DrainTimeout,
-		LockTTL: cfg.LockTTL, DoneTTL: cfg.DoneTTL, LockOnError: dedup.LockPolicy(cfg.LockOnError),
-		MaxDead: cfg.MaxDeadRate.Count, MaxDeadWindow: cfg.MaxDeadRate.Per, BrakePause: cfg.BrakePause,
+// httpOptions are what the settings say of the service that handler http calls.
+func httpOptions(ctx context.Context, cfg config.Config, log *slog.Logger) httphandler.Options {
+	fresh := func(key string) func() string {
+		return cfg.Fresh(key, func(w config.Warning) { log.WarnContext(ctx, w.String()) })
+	}
+	token, secrets := fresh("HTTP_TOKEN"), fresh("HTTP_HMAC_SECRET")
+	return httphandler.Options{
+		Target: cfg.HTTPTarget, Timeout: cfg.HTTPTimeout, Concurrency: cfg.HTTPConcurrency,
+		CAFile: cfg.HTTPTLSCAFile, CertFile: cfg.HTTPTLSCertFile, KeyFile: cfg.HTTPTLSKeyFile,
+		Token: token, Secrets: func() []string { return config.Lines(secrets()) },
+		Warn: func(err error) { log.WarnContext(ctx, "handler http", "err", err) },
 	}
 }
 
@@ -182,37 +193,73 @@ func (d *Daemon) Run(ctx context.Context) error {
 	} else {
 		served <- nil
 	}
-	wg.Go(func() { d.gauges.run(pages) })
-	keeping, stopKeeper := context.WithCancel(ctx)
-	defer stopKeeper()
-	wg.Go(func() { d.keeper.run(keeping) })
-	err := d.engine.Run(ctx)
-	// 1 keeper, while the engine drains  2 engine (intake, work, copies, acks, publisher, consumer connection)
-	// 3 pages and gauges  4 pools
-	stopKeeper()
+	err := d.checkStatements(ctx)
+	if err == nil && ctx.Err() == nil {
+		err = d.engine.Run(ctx) // intake, work, copies, acks, connections, pools
+	}
 	stopPages()
 	wg.Wait()
 	return errors.Join(err, <-served, d.close())
 }
 
-// close closes the pools, the last first.
-func (d *Daemon) close() error {
-	var errs []error
-	for i := len(d.closers) - 1; i >= 0; i-- {
-		errs = append(errs, d.closers[i].Close())
+// checkStatements asks the database about handler sql's statements, before any message meets them. While the database
+// is away it waits; a stop meanwhile is none of its errors.
+func (d *Daemon) checkStatements(ctx context.Context) error {
+	if d.statements == nil {
+		return nil
 	}
-	d.closers = nil
-	return errors.Join(errs...)
+	err := d.statements.Await(ctx, sqlhandler.Server{
+		DSN: d.cfg.MySQLDSN, Logger: d.log,
+		Options: mysqldb.Options{Program: rabbit.ConnectionName("check"), CurrentDSN: d.logins.MySQLDSN},
+		Waiting: func(err error) {
+			why := consumer.DependencyMySQL + ": " + err.Error()
+			d.unchecked.Store(&why)
+		},
+	})
+	d.unchecked.Store(nil)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
-// stuckAfter is how many handler timeouts a lane may stand still before the process counts as stuck.
-const stuckAfter = 3
+// close ends what is not the engine's. An engine that never ran is closed too.
+func (d *Daemon) close() error {
+	if d.webhook != nil {
+		d.webhook.Close()
+	}
+	if d.engine == nil {
+		return nil
+	}
+	return d.engine.Close()
+}
+
+// A lane that stands still for so many handler timeouts, and at least for so long, counts as stuck. Whatever it asks of
+// a server has an end before that, also with the shortest timeouts; while it waits between two such questions it is not
+// counted. So a server that is away does not get the process restarted, and a stuck lane does, whatever else is away.
+const (
+	stuckAfter = 3
+	stuckLeast = 30 * time.Second
+)
 
 func (d *Daemon) health() admin.Health {
 	s := d.engine.State()
-	h := admin.Health{Consuming: s.Consuming, Draining: s.Draining, Waiting: s.Paused}
-	if limit := stuckAfter * d.cfg.HandlerTimeout; s.Still > limit && len(s.Paused) == 0 {
-		h.Stuck = fmt.Sprintf("a lane has not moved for %v, over %d × ROLLBACKD_HANDLER_TIMEOUT", s.Still.Round(time.Second), stuckAfter)
+	if why := d.unchecked.Load(); why != nil {
+		s.Paused = append(s.Paused, *why)
 	}
-	return h
+	return admin.Health{
+		Group: d.cfg.Group, Queue: d.cfg.Queue,
+		Consuming: s.Consuming, Draining: s.Draining, Waiting: s.Paused, Degraded: s.Degraded,
+		Stuck: stuck(s.Still, d.cfg.HandlerTimeout),
+	}
+}
+
+// stuck is why the process should be restarted; empty while it need not be.
+func stuck(still, handlerTimeout time.Duration) string {
+	limit := max(stuckAfter*handlerTimeout, stuckLeast)
+	if still <= limit {
+		return ""
+	}
+	return fmt.Sprintf("a lane has not moved for %v, over %v (%d × ROLLBACKD_HANDLER_TIMEOUT, at least %v)",
+		still.Round(time.Second), limit, stuckAfter, stuckLeast)
 }

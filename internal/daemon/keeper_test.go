@@ -13,10 +13,9 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/oracle"
-	"github.com/rollbackd/rollbackd/internal/program"
-	"github.com/rollbackd/rollbackd/internal/shop"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
 // member is a daemon of a fleet, with its own log.
@@ -28,7 +27,9 @@ type member struct {
 func (w *world) join() member {
 	w.t.Helper()
 	log := &lines{}
-	return member{w.startProcess(program.Options{Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: io.MultiWriter(log, w.logs)}), log}
+	return member{w.startProcess(program.Options{
+		Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: io.MultiWriter(log, w.logs),
+	}), log}
 }
 
 func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"elected"`) }
@@ -46,7 +47,9 @@ func (w *world) leader() int64 {
 	}
 	defer pool.Close()
 	cfg := w.config()
-	records, err := dedup.NewLog(handle, dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts})
+	records, err := dedup.NewLog(handle, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -60,15 +63,18 @@ func (w *world) leader() int64 {
 // row puts a row into the log whose last transition was so long ago.
 func (w *world) row(key string, status dedup.Status, age time.Duration) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, consumer_timestamp, created_at, dead_at)
-		VALUES ('stock-rollback', 't', ?, ?, 1, 'permanent', UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`,
+	if _, err := w.db.ExecContext(w.t.Context(),
+		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason,
+			consumer_timestamp, created_at, dead_at)
+		VALUES ('stock-rollback', 't', ?, ?, 1, 'permanent', UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6),
+			UTC_TIMESTAMP(6))`,
 		[]byte(key), int(status), int(age.Seconds())); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// Given a fleet of two, then one of them is elected and deletes what has outlived its retention; and when its session is
-// killed, or its process, the other one takes over and does it.
+// Given a fleet of two, then one of them is elected and deletes what has outlived its retention; and when its session
+// is killed, or its process, the other one takes over and does it.
 func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "LOG_RETENTION", "24h")
@@ -127,7 +133,9 @@ func TestAStartWarnsOfARetentionShorterThanTheOldestLetter(t *testing.T) {
 	warned := w.join()
 	w.eventually("the warning", 30*time.Second, func() bool { return strings.Contains(warned.log.String(), warning) })
 	w.stop(quiet.Process)
-	w.eventually("what waits longest", 30*time.Second, func() bool { return strings.Contains(warned.log.String(), oldest) })
+	w.eventually("what waits longest", 30*time.Second, func() bool {
+		return strings.Contains(warned.log.String(), oldest)
+	})
 	w.stop(warned.Process)
 	if s := quiet.log.String(); strings.Contains(s, warning) || strings.Contains(s, oldest) {
 		t.Errorf("there was nothing to say, but it says\n%s", s)
@@ -154,7 +162,8 @@ func (m *mailbox) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	defer m.mu.Unlock()
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
-		err = deadletter.VerifySignature("between us", r.Header.Get(deadletter.SignatureHeader), body, time.Now(), time.Minute)
+		err = deadletter.VerifySignature("between us", r.Header.Get(deadletter.SignatureHeader), body, time.Now(),
+			time.Minute)
 	}
 	var told struct{ Letters []deadletter.Letter }
 	if err == nil {
@@ -172,14 +181,15 @@ func (m *mailbox) got() []deadletter.Letter {
 	return append([]deadletter.Letter(nil), m.letters...)
 }
 
-// Given rollbacks that fail because their reservations are not there yet, when these come, then the letters come back by
-// themselves, and people were told of them.
+// Given rollbacks that fail because their reservations are not there yet, when these come, then the letters come back
+// by themselves, and people were told of them.
 func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 	t.Parallel()
 	box := new(mailbox)
 	server := httptest.NewServer(box)
 	t.Cleanup(server.Close)
-	w := newWorld(t, "MAX_ATTEMPTS", "1", "RETRY_DELAYS", "100ms", "HANDLER_TIMEOUT", "1s", "LEASE", "2s", "COMPENSATE_AFTER", "15s",
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "RETRY_DELAYS", "100ms", "HANDLER_TIMEOUT", "2s", "LEASE", "4s",
+		"COMPENSATE_AFTER", "15s",
 		"DEAD_LETTER_WEBHOOK", server.URL, "DEAD_LETTER_WEBHOOK_SECRET", "between us")
 	const n = 20
 	orders := shop.Orders(w.rng, "order", n, skus)
@@ -188,7 +198,9 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 	}
 	daemon := w.join()
 	w.ready(daemon.Process)
-	w.eventually("the bookmark", 30*time.Second, func() bool { return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1 })
+	w.eventually("the bookmark", 30*time.Second, func() bool {
+		return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
+	})
 	w.publish(w.route.Rollbacks(orders)...)
 	w.eventually("all are dead", 30*time.Second, func() bool { return w.rows(dedup.Dead) == n })
 	// when the reservations come
@@ -223,13 +235,15 @@ func TestAKeeperInTroubleDoesNotHoldADrainUp(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	w := newWorld(t, "HANDLER_TIMEOUT", "1s", "LEASE", "2s", "DEAD_LETTER_WEBHOOK", server.URL, "LOG_RETENTION", "24h")
+	w := newWorld(t, "HANDLER_TIMEOUT", "2s", "LEASE", "4s", "DEAD_LETTER_WEBHOOK", server.URL, "LOG_RETENTION", "24h")
 	orders := w.open(10)
 	daemon := w.join()
-	w.eventually("the bookmark", 30*time.Second, func() bool { return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1 })
+	w.eventually("the bookmark", 30*time.Second, func() bool {
+		return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
+	})
 	w.publish(w.route.Rollbacks(orders)...)
 	w.ended(10, 30*time.Second)
-	w.publish(oracle.Sent{Publishing: w.route.Message("no json", []byte("{")), Fate: oracle.ToDie(wire.ReasonMalformed)})
+	w.publish(oracle.Sent{Publishing: w.route.Message("no json", []byte("{")), Fate: oracle.ToDie(dedup.ReasonMalformed)})
 	select {
 	case <-asked:
 	case <-time.After(time.Minute):

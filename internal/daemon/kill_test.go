@@ -6,17 +6,17 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/oracle"
-	"github.com/rollbackd/rollbackd/internal/program"
-	"github.com/rollbackd/rollbackd/internal/shop"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
 // Given a daemon that works off a long queue, when it is killed five times in the middle of it and started again each
 // time, then every message takes effect once and none is dead-lettered.
 //
 // The process is frozen first, so that what it had in hand can be counted, and killed while it is frozen: its
-// transactions are open, its commits unanswered, its acks unsent. A dead process's locks in Redis live for LOCK_TTL, and
-// what it had claimed in the slow path is protected for LEASE; both are short here so that the run is.
+// transactions are open, its commits unanswered, its acks unsent. A dead process's locks in Redis live for LOCK_TTL,
+// and what it had claimed in the slow path is protected for LEASE; both are short here so that the run is.
 func TestKilledFiveTimesNothingIsLostOrDoubled(t *testing.T) {
 	t.Parallel()
 	messages := sized(20_000, 200_000)
@@ -32,7 +32,8 @@ func TestKilledFiveTimesNothingIsLostOrDoubled(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := 100 * float64(messages-applied) / float64(messages)
-		t.Logf("%v: kill -9 number %d: %d of %d not yet applied (%.0f %%), %d deliveries in hand", time.Since(began).Round(time.Millisecond), i+1, messages-applied, messages, left, held)
+		t.Logf("%v: kill -9 number %d: %d of %d not yet applied (%.0f %%), %d deliveries in hand",
+			time.Since(began).Round(time.Millisecond), i+1, messages-applied, messages, left, held)
 		if left < 10 || left > 90 || held == 0 {
 			t.Fatalf("kill -9 number %d did not hit the middle of the work", i+1)
 		}
@@ -41,7 +42,7 @@ func TestKilledFiveTimesNothingIsLostOrDoubled(t *testing.T) {
 	w.ended(messages, 5*time.Minute)
 	t.Logf("%v: all ended", time.Since(began).Round(time.Millisecond))
 	w.stop(daemon)
-	// A kill costs each lane at most the one attempt that it had claimed.
+	// No message fails, so a lane claims one at a time, and a kill costs it that one attempt.
 	report := w.judge(oracle.Allowance{Attempts: 2})
 	if report.Applied != messages || report.DeadLettered != 0 {
 		t.Errorf("%d applied and %d dead, want %d and none", report.Applied, report.DeadLettered, messages)
@@ -51,8 +52,9 @@ func TestKilledFiveTimesNothingIsLostOrDoubled(t *testing.T) {
 	}
 }
 
-// freezeInside leaves the daemon frozen with SIGSTOP when at least atLeast messages are applied and it has deliveries in
-// hand. It looks only while the daemon is frozen: however slow this machine is, the daemon gets no further meanwhile.
+// freezeInside leaves the daemon frozen with SIGSTOP when at least atLeast messages are applied and it has deliveries
+// in hand. It looks only while the daemon is frozen: however slow this machine is, the daemon gets no further
+// meanwhile.
 func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, held int) {
 	w.t.Helper()
 	w.eventually("the daemon is in the middle of its work", 3*time.Minute, func() bool {

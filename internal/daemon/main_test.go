@@ -6,17 +6,20 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/daemon"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// TestMain runs the tests, or, in a process that a test has started with childEnv or crashEnv set, a daemon with a handler or a
-// hook that no product has.
+// TestMain runs the tests, or, in a process that a test has started with childEnv, crashEnv or hangEnv set, a daemon
+// with a handler or a hook that no product has.
 func TestMain(m *testing.M) {
 	if poison := os.Getenv(childEnv); poison != "" {
 		os.Exit(runChild(daemon.WithHandler(poisonedHandler{poison})))
 	}
 	if point := os.Getenv(crashEnv); point != "" {
 		os.Exit(runChild(daemon.WithHook(killAt(consumer.Point(point)))))
+	}
+	if point := os.Getenv(hangEnv); point != "" {
+		os.Exit(runChild(daemon.WithHook(hangAt(consumer.Point(point)))))
 	}
 	stack.Main(m, func() error { return os.RemoveAll(built.dir) })
 }

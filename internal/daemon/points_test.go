@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/internal/oracle"
-	"github.com/rollbackd/rollbackd/internal/program"
-	"github.com/rollbackd/rollbackd/internal/shop"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
 // Given work of every kind, when the process kills itself with SIGKILL at a point of a message's life, then the next
@@ -25,7 +25,7 @@ func TestProcessKilledAtAnyPointLosesAndDoublesNothing(t *testing.T) {
 	} {
 		t.Run(string(point), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "LOCK_TTL", "1s", "LEASE", "2s", "HANDLER_TIMEOUT", "1s", "LANES", "2", "BATCH_SIZE", "50",
+			w := newWorld(t, "LOCK_TTL", "1s", "LEASE", "4s", "HANDLER_TIMEOUT", "2s", "LANES", "2", "BATCH_SIZE", "50",
 				"MAX_ATTEMPTS", "3", "RETRY_DELAYS", "100ms,200ms")
 			orders := w.open(300)
 			sent := w.route.Rollbacks(orders[:290])
@@ -41,7 +41,9 @@ func TestProcessKilledAtAnyPointLosesAndDoublesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			killed := w.startProcess(program.Options{Path: executable, Env: append(w.environ(), crashEnv+"="+string(point)), Log: w.logs})
+			killed := w.startProcess(program.Options{
+				Path: executable, Env: append(w.environ(), crashEnv+"="+string(point)), Log: w.logs,
+			})
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			if code, err := killed.Wait(ctx); err != nil || code != 128+int(syscall.SIGKILL) {
@@ -63,7 +65,7 @@ func dies(point consumer.Point) oracle.Fate {
 	if point == consumer.PointClaimed || point == consumer.PointEffect {
 		return oracle.Fate{}
 	}
-	return oracle.ToDie(wire.ReasonExhausted)
+	return oracle.ToDie(dedup.ReasonExhausted)
 }
 
 // Given ten daemons on one queue, when every message is published five times, then every one takes effect once and all
@@ -89,12 +91,13 @@ func TestTenDaemonsAndFiveCopiesOfEverything(t *testing.T) {
 	}
 	report := w.judge(oracle.Allowance{})
 	if report.Applied != messages || report.DuplicatesAbsorbed != 4*messages {
-		t.Errorf("%d applied and %d copies absorbed, want %d and %d", report.Applied, report.DuplicatesAbsorbed, messages, 4*messages)
+		t.Errorf("%d applied and %d copies absorbed, want %d and %d", report.Applied, report.DuplicatesAbsorbed, messages,
+			4*messages)
 	}
 }
 
-// Given a schema that is dropped and made again, when the same messages come again and Redis still remembers them as done,
-// then all are applied: no mark of the old schema suppresses anything.
+// Given a schema that is dropped and made again, when the same messages come again and Redis still remembers them as
+// done, then all are applied: no mark of the old schema suppresses anything.
 func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -105,7 +108,8 @@ func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
 	w.stop(daemon)
 
 	var tables []string
-	for name, kind := range w.pairs("SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE()") {
+	for name, kind := range w.pairs("SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = " +
+		"DATABASE()") {
 		drop := "DROP TABLE `"
 		if strings.Contains(kind, "VIEW") {
 			drop = "DROP VIEW `"

@@ -7,26 +7,26 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/oracle"
-	"github.com/rollbackd/rollbackd/internal/program"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
 // Given a message that kills whatever process handles it, among more innocents than prefetch holds, when a supervisor
-// starts the daemon again each time, then after at most MAX_ATTEMPTS + 2 crashes the message is a dead letter with reason
-// crashed, and every innocent is applied.
+// starts the daemon again each time, then after at most MAX_ATTEMPTS + 2 crashes the message is a dead letter with
+// reason crashed, and every innocent is applied.
 func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 	t.Parallel()
 	const attempts, lanes, prefetch = 3, 2, 200
-	w := newWorld(t, "MAX_ATTEMPTS", itoa(attempts), "RETRY_DELAYS", "200ms,400ms", "LANES", itoa(lanes), "BATCH_SIZE", "100",
-		"PREFETCH", itoa(prefetch), "HANDLER_TIMEOUT", "1s", "LEASE", "2s", "LOCK_TTL", "1s")
+	w := newWorld(t, "MAX_ATTEMPTS", itoa(attempts), "RETRY_DELAYS", "200ms,400ms", "LANES", itoa(lanes), "BATCH_SIZE",
+		"100",
+		"PREFETCH", itoa(prefetch), "HANDLER_TIMEOUT", "2s", "LEASE", "4s", "LOCK_TTL", "1s")
 	orders := w.open(3 * lanes * prefetch)
 	poison := orders[lanes*prefetch/2]
 	var sent []oracle.Sent
 	for _, o := range orders {
 		s := w.route.Rollback(o)
 		if o.SN == poison.SN {
-			s.Fate = oracle.ToDie(wire.ReasonCrashed)
+			s.Fate = oracle.ToDie(dedup.ReasonCrashed)
 		}
 		sent = append(sent, s)
 	}
@@ -37,7 +37,9 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func() *program.Process {
-		return w.startProcess(program.Options{Path: executable, Env: append(w.environ(), childEnv+"="+poison.Key()), Log: w.logs})
+		return w.startProcess(program.Options{
+			Path: executable, Env: append(w.environ(), childEnv+"="+poison.Key()), Log: w.logs,
+		})
 	}
 	daemon := start()
 	crashes := 0

@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/program"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/shop"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // Given a daemon that always has a backlog, when old rows are deleted beside it by the code and at the pace of its own
 // cleaner, then no transaction meets a deadlock, no message is tried twice, and all of them are applied.
 //
-// With ROLLBACKD_TEST_BIG (make bench-prune) it deletes a million rows and prints what that costs: the rate at which messages
-// are applied meanwhile, against the mean of the rates before and after. Nothing depends on the figure.
+// With ROLLBACKD_TEST_BIG (make bench-prune) it deletes a million rows and prints what that costs: the rate at which
+// messages are applied meanwhile, against the mean of the rates before and after. Nothing depends on the figure.
 func TestPruningBesideMessagesHurtsNone(t *testing.T) {
 	rows, window := sized(20_000, 1_000_000), time.Duration(sized(1, 20))*time.Second
 	server := stack.OwnMySQL(t) // deadlocks are counted by the server
@@ -40,7 +40,8 @@ func TestPruningBesideMessagesHurtsNone(t *testing.T) {
 	rateMeanwhile := float64(w.applied(daemon)-from) / took.Seconds()
 	rateAfter := w.rate(daemon, window)
 	t.Logf("deleted %d rows in %v, %.0f a second", rows, took.Round(time.Second), float64(rows)/took.Seconds())
-	t.Logf("messages a second: %.0f before, %.0f meanwhile, %.0f after: deleting costs %.1f %% of the throughput (a figure only with %s)",
+	t.Logf("messages a second: %.0f before, %.0f meanwhile, %.0f after: deleting costs %.1f %% of the throughput (a "+
+		"figure only with %s)",
 		rateBefore, rateMeanwhile, rateAfter, 100*(1-2*rateMeanwhile/(rateBefore+rateAfter)), bigEnv)
 
 	messages := enough()
@@ -124,13 +125,18 @@ func (w *world) rate(daemon *program.Process, window time.Duration) float64 {
 // oldRows puts n rows into the log that were applied one to two months ago, their keys among those of the messages.
 func (w *world) oldRows(n int) {
 	w.t.Helper()
-	const digits = "(SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
+	const digits = "(SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION " +
+		"SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
 	cfg := w.config()
 	for from := 0; from < n; from += 1000 {
-		if _, err := w.db.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times, consumer_timestamp, created_at)
-			SELECT ?, 'stock.rollback', CONCAT('rollback-order-', LPAD(n, 6, '0'), '-old'), CONCAT('rollback-order-', n), UNHEX(SHA2(n, 256)), 1, 1,
+		if _, err := w.db.ExecContext(w.t.Context(),
+			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
+				consumer_timestamp, created_at)
+			SELECT ?, 'stock.rollback', CONCAT('rollback-order-', LPAD(n, 6, '0'), '-old'), CONCAT('rollback-order-', n),
+				UNHEX(SHA2(n, 256)), 1, 1,
 				UTC_TIMESTAMP(6) - INTERVAL 60 DAY + INTERVAL n SECOND, UTC_TIMESTAMP(6) - INTERVAL 60 DAY
-			FROM (SELECT ? + a.d + 10*b.d + 100*c.d AS n FROM `+digits+` AS a, `+digits+` AS b, `+digits+` AS c) AS numbers WHERE n < ?`,
+			FROM (SELECT ? + a.d + 10*b.d + 100*c.d AS n FROM `+digits+` AS a, `+digits+` AS b,
+				`+digits+` AS c) AS numbers WHERE n < ?`,
 			[]byte(cfg.Group), from, n); err != nil {
 			w.t.Fatal(err)
 		}
@@ -150,17 +156,20 @@ func (w *world) pruneAll() (deleted int) {
 		w.t.Fatal(err)
 	}
 	defer pool.Close()
-	records, err := dedup.NewLog(handle, dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts})
+	records, err := dedup.NewLog(handle, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	said := time.Now()
-	pruned, err := records.Prune(w.t.Context(), dedup.PruneOptions{Group: cfg.Group, OlderThan: 24 * time.Hour, Progress: func(rows int) {
-		if time.Since(said) > 10*time.Second {
-			said = time.Now()
-			w.t.Logf("%d rows deleted", rows)
-		}
-	}})
+	pruned, err := records.Prune(w.t.Context(), dedup.PruneOptions{Group: cfg.Group, OlderThan: 24 * time.Hour,
+		Progress: func(rows int) {
+			if time.Since(said) > 10*time.Second {
+				said = time.Now()
+				w.t.Logf("%d rows deleted", rows)
+			}
+		}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -174,7 +183,9 @@ func (w *world) pruneAll() (deleted int) {
 func (w *world) deadlocks() (n int) {
 	w.t.Helper()
 	var name string
-	err := w.db.QueryRowContext(context.WithoutCancel(w.t.Context()), "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").Scan(&name, &n) // MariaDB
+	// MariaDB
+	err := w.db.QueryRowContext(context.WithoutCancel(w.t.Context()), "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").Scan(
+		&name, &n)
 	if err != nil {
 		n = w.count("SELECT COUNT FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'")
 	}

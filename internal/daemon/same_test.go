@@ -8,13 +8,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/rollbackd/rollbackd/internal/oracle"
-	"github.com/rollbackd/rollbackd/internal/shop"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
 
-// Given the same messages, a fifth of them twice and some of them bad, when a daemon consumes them one by one and another
-// in batches of 500, then stock, reservations and the fate of every message are the same.
+// Given the same messages, a fifth of them twice and some of them bad, when a daemon consumes them one by one and
+// another in batches of 500, then stock, reservations and the fate of every message are the same.
 func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 	t.Parallel()
 	orders := sized(5_000, 20_000)
@@ -37,14 +37,17 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		took := time.Since(began)
 		w.stop(daemon)
 		report := w.judge(oracle.Allowance{})
-		t.Logf("BATCH_SIZE %d: %d deliveries in %v, %.0f/s", batch, len(sent), took.Round(time.Millisecond), float64(len(sent))/took.Seconds())
+		t.Logf("BATCH_SIZE %d: %d deliveries in %v, %.0f/s", batch, len(sent), took.Round(time.Millisecond),
+			float64(len(sent))/took.Seconds())
 		if report.DuplicatesAbsorbed != len(sent)-messages {
 			t.Errorf("%d duplicates absorbed, want %d", report.DuplicatesAbsorbed, len(sent)-messages)
 		}
 		return end{
 			report.After,
-			w.pairs("SELECT CONCAT(order_sn, '/', sku_id), CONCAT_WS(' ', quantity, status, rollback_tag, rollback_key) FROM stock_reservation"),
-			w.pairs("SELECT CONCAT(group_name, '/', msg_tag, '/', msg_key), CONCAT_WS(' ', consumer_status, reason) FROM consumer_log"),
+			w.pairs("SELECT CONCAT(order_sn, '/', sku_id), CONCAT_WS(' ', quantity, status, rollback_tag, rollback_key) FROM " +
+				"stock_reservation"),
+			w.pairs("SELECT CONCAT(group_name, '/', msg_tag, '/', msg_key), CONCAT_WS(' ', consumer_status, reason) FROM " +
+				"consumer_log"),
 		}
 	}
 	var ends []end
@@ -71,8 +74,10 @@ func badRollbacks(r shop.Route, held []shop.Order) []oracle.Sent {
 	for _, o := range held {
 		o.Items[0].Quantity += 1000
 		sent = append(sent,
-			oracle.Sent{Publishing: r.Message(o.Key(), o.Body()), Fate: oracle.ToDie(wire.ReasonPermanent)},
-			oracle.Sent{Publishing: r.Message("malformed-"+o.SN, []byte(`{"order_sn":`)), Fate: oracle.ToDie(wire.ReasonMalformed)})
+			oracle.Sent{Publishing: r.Message(o.Key(), o.Body()), Fate: oracle.ToDie(dedup.ReasonPermanent)},
+			oracle.Sent{
+				Publishing: r.Message("malformed-"+o.SN, []byte(`{"order_sn":`)), Fate: oracle.ToDie(dedup.ReasonMalformed),
+			})
 	}
 	return sent
 }

@@ -14,11 +14,12 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/oracle"
-	"github.com/rollbackd/rollbackd/internal/program"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/shop"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/stock"
 )
 
 // bigEnv asks for the sizes that the issue names; without it the tests are as large as fits into an ordinary run.
@@ -129,7 +130,9 @@ func (w *world) config() config.Config {
 }
 
 func topology(cfg config.Config) rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays}
+	return rabbit.TopologyConfig{
+		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
+	}
 }
 
 // migrate makes tables, topology and the audit of releases.
@@ -145,7 +148,9 @@ func (w *world) migrate() {
 		w.t.Fatal(err)
 	}
 	defer pool.Close()
-	if err := dedup.Migrate(w.t.Context(), handle, dedup.MigrateOptions{Table: cfg.LogTable, Stock: true}); err != nil {
+	tables := cfg.Migrations()
+	tables.Extra = []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}} // whatever the handler is
+	if err := dedup.Migrate(w.t.Context(), handle, tables); err != nil {
 		w.t.Fatal(err)
 	}
 	w.declare(cfg)

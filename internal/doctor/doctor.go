@@ -1,9 +1,10 @@
-// Package doctor looks at everything that rollbackd stands on: every dependency, name, limit and right. Each check says what
-// was found and, unless all is well, what to do about it. It changes nothing that lasts: no message is published that a
-// queue could take, no row is written, and the one key it sets in Redis is its own and is taken away again.
+// Package doctor looks at everything that rollbackd stands on: every dependency, name, limit and right. Each check says
+// what was found and, unless all is well, what to do about it. It changes nothing that lasts: no message is published
+// that a queue could take, no row is written, and the one key it sets in Redis is its own and is taken away again.
+// What only a running daemon knows, it is asked for.
 //
-// What belongs here: the checks. What does not: how they are shown (cmd/consumer), and the rules of single settings, which
-// internal/config has checked before.
+// What belongs here: the checks. What does not: how they are shown (cmd/consumer), and the rules of single settings,
+// which internal/config has checked before.
 package doctor
 
 import (
@@ -26,7 +27,7 @@ const (
 
 // Check is one thing that was looked at. The names of its JSON form are stable.
 type Check struct {
-	Area  string `json:"area"` // rabbitmq, mysql, redis, settings or host
+	Area  string `json:"area"` // rabbitmq, mysql, redis, service, daemon, settings or host
 	Name  string `json:"check"`
 	Level Level  `json:"level"`
 	Found string `json:"found"`
@@ -43,18 +44,21 @@ type Options struct {
 
 // Run makes all checks. Servers are asked at the same time; one that does not answer costs some ten seconds.
 func Run(ctx context.Context, cfg config.Config, o Options) []Check {
-	var rabbitmq, mysql, redis list
-	rabbitmq.area, mysql.area, redis.area = "rabbitmq", "mysql", "redis"
+	var rabbitmq, mysql, redis, daemon list
+	rabbitmq.area, mysql.area, redis.area, daemon.area = "rabbitmq", "mysql", "redis", "daemon"
 	var wg sync.WaitGroup
 	wg.Go(func() { checkRabbit(ctx, cfg, o, &rabbitmq) })
 	wg.Go(func() { checkMySQL(ctx, cfg, o, &mysql) })
 	wg.Go(func() { checkRedis(ctx, cfg, o, &redis) })
+	wg.Go(func() { checkDaemon(ctx, cfg, &daemon) })
+	service := list{area: "service"}
+	wg.Go(func() { checkService(ctx, cfg, &service) })
 	settings, host := list{area: "settings"}, list{area: "host"}
 	checkSettings(cfg, &settings)
 	checkHost(cfg, &host)
 	wg.Wait()
 	var all []Check
-	for _, l := range []list{rabbitmq, mysql, redis, settings, host} {
+	for _, l := range []list{rabbitmq, mysql, redis, service, daemon, settings, host} {
 		all = append(all, l.checks...)
 	}
 	return all

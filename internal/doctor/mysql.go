@@ -12,10 +12,17 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // mysqlTimeout bounds all questions to MySQL together.
 const mysqlTimeout = 20 * time.Second
+
+// NoDatabase is what to do about a database that does not exist, or not for this user.
+const NoDatabase = "`migrate` makes tables only: make the database with CREATE DATABASE and give the user its " +
+	"rights, see " +
+	rightsPage
 
 func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 	ctx, cancel := context.WithTimeoutCause(ctx, mysqlTimeout, fmt.Errorf("MySQL took over %v", mysqlTimeout))
@@ -31,8 +38,12 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 		return
 	}
 	defer func() { _ = pool.Close() }() // nothing is left in it
-	if err := pool.PingContext(ctx); err != nil {
-		l.fail("reachable", err.Error(), "is it running there, does the database exist (migrate makes only tables), and are user and password right? ROLLBACKD_MYSQL_DSN is "+o.MySQL)
+	if err := pool.PingContext(ctx); mysqldb.NoDatabase(err) {
+		l.fail("reachable", err.Error(), NoDatabase+". ROLLBACKD_MYSQL_DSN is "+o.MySQL)
+		return
+	} else if err != nil {
+		l.fail("reachable", err.Error(), "is it running there, and are user and password right? ROLLBACKD_MYSQL_DSN is "+
+			o.MySQL)
 		return
 	}
 	l.ok("reachable", o.MySQL)
@@ -41,6 +52,7 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 	isMariaDB := checkServer(ctx, pool, l)
 	checkSession(ctx, pool, isMariaDB, l)
+	checkDefaults(ctx, pool, l)
 	checkDurability(ctx, pool, l)
 	checkLimits(ctx, pool, cfg, l)
 	if !checkTables(ctx, db, cfg, o, l) {
@@ -55,7 +67,8 @@ func checkServer(ctx context.Context, pool *sql.DB, l *list) (isMariaDB bool) {
 	var version string
 	var micros int64
 	before := time.Now()
-	err := pool.QueryRowContext(ctx, "SELECT VERSION(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").Scan(&version, &micros)
+	err := pool.QueryRowContext(ctx, "SELECT VERSION(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").Scan(
+		&version, &micros)
 	if err != nil {
 		l.fail("version", err.Error(), "run again; see the server's log")
 		return false
@@ -74,14 +87,16 @@ func checkServer(ctx context.Context, pool *sql.DB, l *list) (isMariaDB bool) {
 	here := before.Add(time.Since(before) / 2)
 	off := time.UnixMicro(micros).Sub(here).Round(time.Millisecond)
 	if off.Abs() > 2*time.Second {
-		l.warn("clock", fmt.Sprintf("%v off this host's", off), "set both clocks by NTP: leases follow the database's alone, but --since, --until and lag mix the two")
+		l.warn("clock", fmt.Sprintf("%v off this host's", off), "set both clocks by NTP: leases follow the database's "+
+			"alone, but --since, --until and lag mix the two")
 	} else {
 		l.ok("clock", fmt.Sprintf("%v off this host's", off))
 	}
 	return isMariaDB
 }
 
-// checkSession looks whether the settings that are forced on every connection are in force: a proxy may share connections.
+// checkSession looks whether the settings that are forced on every connection are in force: a proxy may share
+// connections.
 func checkSession(ctx context.Context, pool *sql.DB, isMariaDB bool, l *list) {
 	isolation := "@@transaction_isolation"
 	if isMariaDB {
@@ -89,7 +104,8 @@ func checkSession(ctx context.Context, pool *sql.DB, isMariaDB bool, l *list) {
 	}
 	var auto int
 	var mode, zone, level string
-	err := pool.QueryRowContext(ctx, "SELECT @@autocommit, @@sql_mode, @@time_zone, "+isolation).Scan(&auto, &mode, &zone, &level)
+	err := pool.QueryRowContext(ctx, "SELECT @@autocommit, @@sql_mode, @@time_zone, "+isolation).Scan(&auto, &mode, &zone,
+		&level)
 	const name = "session settings"
 	switch {
 	case err != nil:
@@ -104,16 +120,19 @@ func checkSession(ctx context.Context, pool *sql.DB, isMariaDB bool, l *list) {
 
 func checkDurability(ctx context.Context, pool *sql.DB, l *list) {
 	var flush, logBin, syncBin, readOnly int
-	err := pool.QueryRowContext(ctx, "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only").Scan(&flush, &logBin, &syncBin, &readOnly)
+	err := pool.QueryRowContext(ctx, "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only").
+		Scan(&flush, &logBin, &syncBin, &readOnly)
 	if err != nil {
 		l.note("durability", "not shown: "+err.Error())
 		return
 	}
 	switch {
 	case flush != 1:
-		l.warn("durability", fmt.Sprintf("innodb_flush_log_at_trx_commit is %d", flush), "set it to 1: after a power cut MySQL must know what it committed, else a message whose ack was sent is lost")
+		l.warn("durability", fmt.Sprintf("innodb_flush_log_at_trx_commit is %d", flush), "set it to 1: after a power cut "+
+			"MySQL must know what it committed, else a message whose ack was sent is lost")
 	case logBin == 1 && syncBin != 1:
-		l.warn("durability", fmt.Sprintf("sync_binlog is %d", syncBin), "set it to 1 where replicas take over: they must know what was committed")
+		l.warn("durability", fmt.Sprintf("sync_binlog is %d", syncBin), "set it to 1 where replicas take over: they must "+
+			"know what was committed")
 	default:
 		l.ok("durability", "every commit is on disk")
 	}
@@ -124,7 +143,8 @@ func checkDurability(ctx context.Context, pool *sql.DB, l *list) {
 
 func checkLimits(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
 	var packet, connections, wait int64
-	err := pool.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@max_connections, @@wait_timeout").Scan(&packet, &connections, &wait)
+	err := pool.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@max_connections, @@wait_timeout").Scan(&packet,
+		&connections, &wait)
 	if err != nil {
 		l.note("limits", "not shown: "+err.Error())
 		return
@@ -146,7 +166,8 @@ func checkLimits(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) 
 		l.ok("connections", found)
 	}
 	if wait < 180 {
-		l.warn("wait_timeout", fmt.Sprintf("%d s", wait), "set it to 180 or more: connections live for three minutes, and every one that the server cuts costs a retry")
+		l.warn("wait_timeout", fmt.Sprintf("%d s", wait), "set it to 180 or more: connections live for three minutes, and "+
+			"every one that the server cuts costs a retry")
 	}
 }
 
@@ -156,8 +177,7 @@ func checkTables(ctx context.Context, db *gorm.DB, cfg config.Config, o Options,
 		l.fail("schema", err.Error(), o.Program+" migrate")
 		return false
 	}
-	hasStock := cfg.Handler == config.HandlerStock
-	steps, err := dedup.MigrationStatus(ctx, db, dedup.MigrateOptions{Table: cfg.LogTable, Stock: hasStock})
+	steps, err := dedup.MigrationStatus(ctx, db, cfg.Migrations())
 	if err != nil {
 		l.fail("schema", err.Error(), "run again; see the server's log")
 		return false
@@ -169,12 +189,17 @@ func checkTables(ctx context.Context, db *gorm.DB, cfg config.Config, o Options,
 		}
 	}
 	l.ok("schema", fmt.Sprintf("%d migrations applied, keys are binary, %s is InnoDB", len(steps), cfg.LogTable))
-	if !hasStock {
+	if cfg.Handler == config.HandlerSQL {
+		checkStatements(ctx, db, cfg, l)
+	}
+	if cfg.Handler != config.HandlerStock {
 		return true
 	}
 	var bad []string
-	err = db.WithContext(ctx).Raw("SELECT CONCAT(table_name, ' is ', COALESCE(engine, 'a view')) FROM information_schema.tables" +
-		" WHERE table_schema = DATABASE() AND table_name IN ('stock', 'stock_reservation') AND (engine IS NULL OR engine <> 'InnoDB')").Scan(&bad).Error
+	err = db.WithContext(ctx).Raw("SELECT CONCAT(table_name, ' is ', COALESCE(engine, 'a view')) FROM " +
+		"information_schema.tables" +
+		" WHERE table_schema = DATABASE() AND table_name IN ('stock', 'stock_reservation') AND (engine IS NULL OR engine " +
+		"<> 'InnoDB')").Scan(&bad).Error
 	switch {
 	case err != nil:
 		l.fail("stock tables", err.Error(), "run again; see the server's log")
@@ -186,71 +211,39 @@ func checkTables(ctx context.Context, db *gorm.DB, cfg config.Config, o Options,
 	return true
 }
 
-// right is what the user must be allowed on a table. Each statement is planned and checked, and touches no row.
-type right struct{ table, what, statement string }
-
-func rights(cfg config.Config) []right {
-	var all []right
-	add := func(table, column string, needs ...string) {
-		quoted := "`" + table + "`"
-		for _, what := range needs {
-			all = append(all, right{table, what, map[string]string{
-				"SELECT": "SELECT 1 FROM " + quoted + " WHERE FALSE",
-				"INSERT": "INSERT INTO " + quoted + " SELECT * FROM " + quoted + " WHERE FALSE",
-				"UPDATE": "UPDATE " + quoted + " SET " + column + " = " + column + " WHERE FALSE",
-				"DELETE": "DELETE FROM " + quoted + " WHERE FALSE",
-			}[what]})
-		}
-	}
-	add(cfg.LogTable, "remark", "SELECT", "INSERT", "UPDATE", "DELETE")
-	add(cfg.LogTable+"_event", "error", "SELECT", "INSERT", "DELETE")
-	add("rollbackd_meta", "value", "SELECT")
-	if cfg.DeadLetterWebhook != "" {
-		add("rollbackd_meta", "value", "INSERT", "UPDATE") // up to where people were told of letters
-	}
-	if cfg.DeadLetterWebhook != "" { // how far it was told stands there
-		add("rollbackd_meta", "value", "INSERT", "UPDATE")
-	}
-	if cfg.Handler == config.HandlerStock {
-		add("stock", "version", "SELECT", "UPDATE")
-		add("stock_reservation", "status", "SELECT", "INSERT", "UPDATE")
-	}
-	return all
-}
-
-func checkRights(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
-	lacking := 0
-	for _, r := range rights(cfg) {
-		err := try(ctx, pool, r.statement)
-		if err == nil {
-			continue
-		}
-		lacking++
-		advice := fmt.Sprintf("GRANT %s ON %s TO the user", r.what, r.table)
-		if r.what == "DELETE" {
-			l.warn("right", fmt.Sprintf("%s on %s: %v", r.what, r.table, err), advice+", or nothing is ever deleted: ROLLBACKD_LOG_RETENTION needs it")
-			continue
-		}
-		l.fail("right", fmt.Sprintf("%s on %s: %v", r.what, r.table, err), advice)
-	}
-	if lacking == 0 {
-		l.ok("rights", fmt.Sprintf("all %d that are needed", len(rights(cfg))))
-	}
-}
-
-// try runs a statement that changes nothing, in a transaction that is rolled back all the same.
-func try(ctx context.Context, pool *sql.DB, statement string) (err error) {
-	tx, err := pool.BeginTx(ctx, nil)
+// checkStatements has the database prepare handler sql's statements. What is wrong with the file itself is said among
+// the settings.
+func checkStatements(ctx context.Context, db *gorm.DB, cfg config.Config, l *list) {
+	file, err := sqlhandler.Load(cfg.SQLFile)
 	if err != nil {
-		return err
+		return
 	}
-	_, err = tx.ExecContext(ctx, statement)
-	return errors.Join(err, tx.Rollback())
+	pool, err := db.DB()
+	if err == nil {
+		err = file.Check(ctx, pool)
+	}
+	refused, ok := errors.AsType[*sqlhandler.Refusal](err)
+	switch {
+	case ok:
+		for _, e := range refused.Errors {
+			l.fail("statements", e.Error(), "mend the file, or the tables: run refuses to start")
+		}
+	case err != nil:
+		l.fail("statements", err.Error(), "run again; see the server's log")
+	default:
+		many := "they run message by message: where messages share rows, ROLLBACKD_LANES=1 avoids deadlocks"
+		if file.Joined() {
+			many = "those of many messages become one"
+		}
+		l.ok("statements", "the database takes all of "+cfg.SQLFile+", and can roll back what they write; "+many)
+	}
 }
 
 // checkAges says how old the oldest rows are that wait for somebody.
 func checkAges(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l *list) {
-	records, err := dedup.NewLog(db, dedup.LogOptions{Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts})
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
 	if err != nil {
 		l.fail("oldest rows", err.Error(), "report this")
 		return
@@ -263,11 +256,13 @@ func checkAges(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l
 	before := len(l.checks)
 	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
 		if age := ages[status]; age > time.Hour {
-			l.warn("oldest "+status.String(), age.Round(time.Minute).String(), "is a daemon running? '"+o.Program+" reconcile' says which copies are gone")
+			l.warn("oldest "+status.String(), age.Round(time.Minute).String(), "is a daemon running? '"+o.Program+
+				" reconcile' says which copies are gone")
 		}
 	}
 	if age := ages[dedup.Dead]; cfg.LogRetention > 0 && age > cfg.LogRetention-24*time.Hour {
-		l.warn("oldest dead letter", age.Round(time.Minute).String(), "replay or discard it, or make ROLLBACKD_LOG_RETENTION ("+cfg.LogRetention.String()+") longer: success rows must outlive letters")
+		l.warn("oldest dead letter", age.Round(time.Minute).String(), "replay or discard it, or make "+
+			"ROLLBACKD_LOG_RETENTION ("+cfg.LogRetention.String()+") longer: success rows must outlive letters")
 	}
 	if len(l.checks) == before {
 		l.ok("oldest rows", "nothing waits for too long")

@@ -43,8 +43,11 @@ func checkRabbit(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 	checkTopology(ctx, cfg, o, first, l)
 	checkPublishing(ctx, o, url, l)
-	l.note("bindings and policies", "AMQP does not show them; a policy with TTL, expiry or max-length on "+cfg.Queue+" or "+rabbit.DeadQueue(cfg.Queue)+
-		" would drop messages: `rabbitmqctl list_bindings`, `rabbitmqctl list_policies`")
+	checkBinding(ctx, cfg, first, l)
+	l.note("bindings and policies", "AMQP does not show them; a policy with TTL, expiry or max-length on "+cfg.Queue+
+		" or "+rabbit.DeadQueue(cfg.Queue)+
+		" would drop messages: `rabbitmqctl list_bindings`, `rabbitmqctl list_policies`. One that makes a full queue "+
+		"refuse messages (reject-publish) shows at the daemon that meets it, under degraded")
 }
 
 func checkBrokerVersion(conn *rabbit.Conn, l *list) {
@@ -54,14 +57,17 @@ func checkBrokerVersion(conn *rabbit.Conn, l *list) {
 	case err != nil:
 		l.fail("version", err.Error(), "use RabbitMQ 3.10 or later")
 	case len(warnings) > 0:
-		l.warn("version", strings.Join(warnings, "; "), "enable the feature flag if it is off: rabbitmqctl enable_feature_flag stream_queue")
+		l.warn("version", strings.Join(warnings, "; "), "enable the feature flag if it is off: rabbitmqctl "+
+			"enable_feature_flag stream_queue")
 	default:
 		l.ok("version", "RabbitMQ "+version)
 	}
 }
 
 func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabbit.Conn, l *list) {
-	topology := rabbit.TopologyConfig{Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays}
+	topology := rabbit.TopologyConfig{
+		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
+	}
 	things, err := rabbit.Inspect(ctx, conn, topology)
 	if err != nil {
 		l.fail("exchange and queues", err.Error(), "run again; see RabbitMQ's log")
@@ -74,7 +80,8 @@ func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabb
 		case th.Err != nil:
 			l.fail(th.What, th.Err.Error(), "see above; nothing was changed")
 		case th.Unchecked:
-			l.warn(th.What, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+o.Program+" migrate' run once with a user who may configure it")
+			l.warn(th.What, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+o.Program+
+				" migrate' run once with a user who may configure it")
 		case th.Queue == "":
 			l.ok(th.What, "as it must be")
 		default:
@@ -82,10 +89,15 @@ func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabb
 		}
 	}
 	for _, th := range things {
-		if th.Queue == "" || th.Missing || strings.Contains(th.Queue, cfg.Queue+".retry.") {
+		if th.Queue == "" || th.Missing {
 			continue
 		}
 		checkReading(ctx, conn, th, l)
+		if th.Queue == rabbit.BackstopQueue(cfg.Queue) && th.Ready > 0 {
+			l.warn("backstop", fmt.Sprintf("%d messages that RabbitMQ gave up wait in %s", th.Ready, th.Queue),
+				"a daemon files them at once; if they stay although one runs, the first of them ends its connections: see "+
+					"degraded on its /readyz, mend what cuts them, or take it out by hand")
+		}
 		if th.Queue == cfg.Queue && th.Consumers == 0 {
 			l.warn("daemon", "nobody consumes from "+th.Queue, o.Program+" run")
 		}
@@ -100,10 +112,31 @@ func checkReading(ctx context.Context, conn *rabbit.Conn, th rabbit.Inspection, 
 		return
 	}
 	if err := conn.MayRead(ctx, th.Queue); err != nil {
-		l.fail(name, err.Error(), "give the user the read permission on it")
+		l.fail(name, err.Error(), "give the user the read permission on it: see "+rightsPage)
 		return
 	}
 	l.ok(name, "it may be consumed from")
+}
+
+// checkBinding looks at the rights with which what is missing is made anew, and messages are published by hand.
+func checkBinding(ctx context.Context, cfg config.Config, conn *rabbit.Conn, l *list) {
+	const binding, publishing = "right to bind", "right to publish to the exchange"
+	if err := conn.MayBind(ctx, cfg.Queue, cfg.Exchange); err != nil {
+		l.warn(binding, err.Error(), "give the user the write permission on "+cfg.Queue+" and read on "+cfg.Exchange+
+			": else a daemon that misses its binding cannot make it, see "+rightsPage)
+	} else {
+		l.ok(binding, cfg.Queue+" may be bound to "+cfg.Exchange)
+	}
+	err := conn.MayPublish(ctx, cfg.Exchange)
+	if gone, ok := errors.AsType[*rabbit.BrokerError](err); ok && gone.Code == 404 {
+		return // that there is no exchange was said above; no permission would help
+	}
+	if err != nil {
+		l.warn(publishing, err.Error(), "give the user the write permission on "+cfg.Exchange+
+			": `publish` needs it, the daemon does not")
+	} else {
+		l.ok(publishing, cfg.Exchange+" may be published to")
+	}
 }
 
 // checkPublishing publishes to a queue that cannot exist: that the broker returns the message, and confirms it, is the
@@ -112,7 +145,9 @@ func checkPublishing(ctx context.Context, o Options, url string, l *list) {
 	const name = "right to publish copies"
 	publisher := rabbit.NewPublisher(rabbit.Config{URLs: []string{url}, Name: o.Name})
 	defer func() { _ = publisher.Close(context.WithoutCancel(ctx)) }() // nothing waits in it
-	err := publisher.Publish(ctx, []rabbit.Publishing{{Key: "rollbackd.doctor." + uuid.NewString(), Message: rabbit.Message{DeliveryMode: rabbit.Persistent}}})[0]
+	err := publisher.Publish(ctx, []rabbit.Publishing{{
+		Key: "rollbackd.doctor." + uuid.NewString(), Message: rabbit.Message{DeliveryMode: rabbit.Persistent},
+	}})[0]
 	switch {
 	case errors.Is(err, rabbit.ErrUnroutable):
 		l.ok(name, "the default exchange takes, returns and confirms")
@@ -123,6 +158,7 @@ func checkPublishing(ctx context.Context, o Options, url string, l *list) {
 	case err != nil:
 		l.fail(name, err.Error(), "see RabbitMQ's log")
 	default:
-		l.warn(name, "a message to a queue that cannot exist was taken", "is there an alternate exchange or a plugin behind the default exchange? Copies may go astray")
+		l.warn(name, "a message to a queue that cannot exist was taken", "is there an alternate exchange or a plugin "+
+			"behind the default exchange? Copies may go astray")
 	}
 }

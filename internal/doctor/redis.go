@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,8 +12,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
@@ -20,13 +22,16 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 		l.note("lock", "ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise holds without a lock")
 		return
 	}
-	client, err := dedup.OpenRedis(cfg.RedisURL, dedup.RedisOptions{Name: o.Name})
+	client, err := lock.OpenRedis(cfg.RedisURL, lock.RedisOptions{Name: o.Name})
 	if err != nil {
 		l.fail("reachable", err.Error(), "mend ROLLBACKD_REDIS_URL")
 		return
 	}
 	defer func() { _ = client.Close() }() // nothing is left in it
-	if err := client.Ping(ctx).Err(); err != nil {
+	if err := client.Ping(ctx).Err(); redis.HasErrorPrefix(err, "NOPERM") {
+		l.fail("right", err.Error(), redisAdvice)
+		return
+	} else if err != nil {
 		const advice = "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "
 		if cfg.LockOnError == config.LockOnErrorPause {
 			l.fail("reachable", err.Error(), advice+o.Redis)
@@ -37,7 +42,35 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 	l.ok("reachable", o.Redis)
 	checkRedisInfo(ctx, client, l)
+	checkCommands(ctx, client, l)
 	checkLock(ctx, client, l)
+}
+
+// redisAdvice is what to do about a command or a key that an account may not use.
+const redisAdvice = "allow it in the account's ACL: " + rightsPage + " has the line"
+
+// checkCommands tries each command that the daemon and the command line use, on a key of its own. A lock would tell
+// of some only: a right that its scripts lack leaves locks behind which nobody renews or releases.
+func checkCommands(ctx context.Context, client redis.UniversalClient, l *list) {
+	key := strings.TrimSuffix(rights.RedisKeys, "*") + "doctor:" + uuid.NewString()
+	commands, lacking := rights.Redis(rights.Daemon, rights.CLI), 0
+	for _, c := range commands {
+		args := c.Try(key)
+		if args == nil {
+			continue
+		}
+		if err := client.Do(ctx, args...).Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
+			lacking++
+			if slices.Contains(c.By, rights.Daemon) {
+				l.fail("right", c.Name+" ("+c.For+"): "+err.Error(), redisAdvice)
+			} else {
+				l.warn("right", c.Name+" ("+c.For+"): "+err.Error(), redisAdvice)
+			}
+		}
+	}
+	if lacking == 0 {
+		l.ok("rights", "all commands that are needed")
+	}
 }
 
 func checkRedisInfo(ctx context.Context, client redis.UniversalClient, l *list) {
@@ -74,28 +107,29 @@ func checkRedisInfo(ctx context.Context, client redis.UniversalClient, l *list) 
 	case policy == "noeviction" || field("maxmemory") == "0":
 		l.ok("memory", fmt.Sprintf("%s used, limit %s, policy %s", field("used_memory_human"), limit, policy))
 	default:
-		l.warn("memory", fmt.Sprintf("limit %s, policy %s: locks and done markers may be evicted, which costs work and never an effect", limit, policy),
+		l.warn("memory", fmt.Sprintf("limit %s, policy %s: locks and done markers may be evicted, which costs work and "+
+			"never an effect", limit, policy),
 			"set maxmemory-policy noeviction, and a limit that holds 210 bytes × messages per second × ROLLBACKD_DONE_TTL")
 	}
 }
 
 // checkLock takes and releases a lock of its own, with the very commands of the daemon.
 func checkLock(ctx context.Context, client redis.UniversalClient, l *list) {
-	const name = "lock"
+	const check = "lock"
 	probe := uuid.NewString()
-	lock, err := dedup.NewRedisLock(client, dedup.RedisLockOptions{SchemaID: "doctor " + probe, LockTTL: time.Second, OnError: dedup.LockPause})
+	locker, err := lock.NewRedis(client, lock.Options{LockTTL: time.Second, OnError: lock.Pause})
 	if err != nil {
-		l.fail(name, err.Error(), "report this")
+		l.fail(check, err.Error(), "report this")
 		return
 	}
-	keys := []dedup.LockKey{lock.LockKey(dedup.Key{Group: "doctor", Tag: "doctor", Name: probe})}
-	held, err := lock.Lock(ctx, probe, keys)
-	if err == nil && held[0].Hold != dedup.Mine {
+	names := []lock.Name{lock.NameOf("doctor "+probe, "doctor", "doctor", probe)}
+	held, err := locker.Lock(ctx, probe, names)
+	if err == nil && held[0].Hold != lock.Mine {
 		err = fmt.Errorf("a key that nobody else has is %v", held[0].Hold)
 	}
-	if err = errors.Join(err, lock.Release(ctx, probe, keys)); err != nil {
-		l.fail(name, err.Error(), "the user needs get, set, eval and pttl on keys rollbackd:*")
+	if err = errors.Join(err, locker.Release(ctx, probe, names)); err != nil {
+		l.fail(check, err.Error(), redisAdvice)
 		return
 	}
-	l.ok(name, "taken and released")
+	l.ok(check, "taken and released")
 }

@@ -6,20 +6,29 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 )
 
 // checkSettings looks at what settings mean together; each by itself was checked when they were read.
 func checkSettings(cfg config.Config, l *list) {
 	before := len(l.checks)
 	if cfg.DrainTimeout < cfg.HandlerTimeout {
-		l.warn("ROLLBACKD_DRAIN_TIMEOUT", fmt.Sprintf("%v is shorter than ROLLBACKD_HANDLER_TIMEOUT, %v", cfg.DrainTimeout, cfg.HandlerTimeout),
-			"make it longer, and the time that your supervisor waits before it kills too: else a stop may end with exit code 1 (nothing is lost)")
+		l.warn("ROLLBACKD_DRAIN_TIMEOUT", fmt.Sprintf("%v is shorter than ROLLBACKD_HANDLER_TIMEOUT, %v", cfg.DrainTimeout,
+			cfg.HandlerTimeout),
+			"make it longer, and the time that your supervisor waits before it kills too: else a stop may end with exit code "+
+				"1 (nothing is lost)")
 	}
-	if cfg.MaxDeadRate.Count == 0 {
-		l.warn("ROLLBACKD_MAX_DEAD_RATE", "off: a broken deployment dead-letters everything", "set it, for example to 100/60s")
+	if !cfg.Brakes() {
+		l.warn("ROLLBACKD_MAX_DEAD_RATE", "off: a broken deployment dead-letters everything", "set it, for example to "+
+			"100/60s")
 	}
 	if cfg.RedisURL == "" && cfg.LockOnError == config.LockOnErrorPause {
 		l.warn("ROLLBACKD_LOCK_ON_ERROR", "pause has no effect, because ROLLBACKD_REDIS_URL is off", "leave it out")
+	}
+	if cfg.Handler == config.HandlerSQL {
+		if _, err := sqlhandler.Load(cfg.SQLFile); err != nil {
+			l.fail("ROLLBACKD_SQL_FILE", err.Error(), "mend the file: run refuses to start")
+		}
 	}
 	longest := time.Duration(0)
 	for _, d := range cfg.RetryDelays {
@@ -27,11 +36,13 @@ func checkSettings(cfg config.Config, l *list) {
 	}
 	longest += time.Duration(cfg.MaxReplays) * cfg.CompensateAfter
 	if cfg.LogRetention > 0 && longest > cfg.LogRetention {
-		l.warn("ROLLBACKD_LOG_RETENTION", fmt.Sprintf("%v is shorter than a message may live by retries and automatic replays, %v", cfg.LogRetention, longest),
+		l.warn("ROLLBACKD_LOG_RETENTION", fmt.Sprintf("%v is shorter than a message may live by retries and automatic "+
+			"replays, %v", cfg.LogRetention, longest),
 			"make it longer: a success row must outlive every copy of its message")
 	}
 	if cfg.Lease < cfg.HandlerTimeout*3/2 {
-		l.warn("ROLLBACKD_LEASE", fmt.Sprintf("%v is hardly longer than ROLLBACKD_HANDLER_TIMEOUT, %v", cfg.Lease, cfg.HandlerTimeout),
+		l.warn("ROLLBACKD_LEASE", fmt.Sprintf("%v is hardly longer than ROLLBACKD_HANDLER_TIMEOUT, %v", cfg.Lease,
+			cfg.HandlerTimeout),
 			"make it at least one and a half times as long: a slow commit loses the lease, and the attempt with it")
 	}
 	if len(l.checks) == before {
@@ -39,8 +50,8 @@ func checkSettings(cfg config.Config, l *list) {
 	}
 }
 
-// files is how many file descriptors a daemon may need at once: pools of MySQL and Redis, two connections to RabbitMQ, the
-// pages, and what the process has anyway.
+// files is how many file descriptors a daemon may need at once: pools of MySQL and Redis, two connections to RabbitMQ,
+// the pages, and what the process has anyway.
 func files(cfg config.Config) uint64 {
 	n := 2*cfg.Lanes + 4 + 2 + 64
 	if cfg.RedisURL != "" {

@@ -1,10 +1,12 @@
-// Package reconcile finds where the servers tell different stories of one message: consumer_log, the dead-letter queue and
-// the stock tables. Looking changes nothing, and what is in motion is never reported: whatever disagrees is looked at a
-// second time, a moment later, and only what stood still in between counts. So it may run beside daemons and replays.
+// Package reconcile finds where the servers tell different stories of one message: consumer_log, the dead-letter queue
+// and the stock tables. Looking changes nothing, and what is in motion is never reported: whatever disagrees is looked
+// at a second time, a moment later, and only what stood still in between counts. So it may run beside daemons and
+// replays.
 //
-// letters.go compares rows with letters, stock.go reservations with rows, mend.go repairs what a machine may repair, when
-// asked to, by the same guarded steps as a replay. Memory holds keys, never bodies: 16 MB for 200,000 letters that agree,
-// 260 MB for 200,000 that were purged. Every query reads an index.
+// letters.go compares rows with letters, stock.go reservations with rows, mend.go repairs what a machine may repair,
+// when asked to, by the same guarded steps as a replay. Memory holds keys, never bodies: 16 MB for 200,000 letters that
+// agree, 260 MB for 200,000 that were purged. Every query reads an index.
 //
-// What does not belong here: how letters are read and sent (package deadletter), and what a person reads of it (cmd/consumer).
+// What does not belong here: how letters are read and sent (package deadletter), and what a person reads of it
+// (cmd/consumer).
 package reconcile

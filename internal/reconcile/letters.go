@@ -24,7 +24,7 @@ func digestOf(parts ...string) digest {
 	return digest(h.Sum(nil)[:16])
 }
 
-func digestOfKey(k dedup.Key) digest { return digestOf(k.Group, k.Tag, k.Name) }
+func digestOfKey(k dedup.Identity) digest { return digestOf(k.Group, k.Tag, k.Key) }
 
 // maxKept bounds how many rows are read whole to see whether their message is kept; of the others the repair says so.
 const maxKept = 1000
@@ -34,9 +34,12 @@ func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
 	if err := r.lookAtLetters(ctx, s); err != nil {
 		return err
 	}
+	if err := r.dropSuperseded(ctx, s); err != nil {
+		return err
+	}
 	kept := 0
 	for i := range s.found {
-		if kept < maxKept && lacksCopy(s.found[i].Kind) {
+		if kept < maxKept && lacksCopy(s.found[i].Kind) && s.found[i].Hindrance == "" {
 			kept++
 			if err := r.hinder(ctx, &s.found[i]); err != nil {
 				return err
@@ -44,6 +47,29 @@ func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
 		}
 	}
 	r.report.Findings = append(r.report.Findings, s.found...)
+	return nil
+}
+
+// dropSuperseded leaves out conflicts whose body has its key by now: their letter is gone, and nothing is missing.
+func (r *run) dropSuperseded(ctx context.Context, s *sieve) error {
+	var left []Finding
+	for _, f := range s.found {
+		if f.Kind == DeadWithoutLetter && f.Reason == "conflict" {
+			row, err := r.Records.Read(ctx, f.key)
+			if err != nil {
+				return err
+			}
+			superseded, err := r.Letters.Superseded(ctx, row)
+			if err != nil {
+				return err
+			}
+			if superseded {
+				continue
+			}
+		}
+		left = append(left, f)
+	}
+	s.found = left
 	return nil
 }
 
@@ -71,7 +97,7 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 	res, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
 		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
 		Each: func(letter deadletter.Surveyed) error {
-			letters[digestOfKey(letter.Row.Key)] = struct{}{}
+			letters[digestOfKey(letter.Row.Identity)] = struct{}{}
 			switch letter.Row.Status {
 			case dedup.Absent:
 				f := aboutRow(LetterWithoutRow, letter.Row)
@@ -91,15 +117,20 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 	}
 	r.report.Letters = res.Seen
 	if res.Others > 0 && len(r.report.Unclear) == 0 {
-		r.report.Unclear = append(r.report.Unclear, "somebody else was reading "+r.Letters.Queue()+", so rows were not compared with letters: run it again")
+		r.report.Unclear = append(r.report.Unclear, "somebody else was reading "+r.Letters.Queue()+
+			", so rows were not compared with letters: run it again")
 	}
 	return r.lookAtRows(ctx, func(row dedup.Row) {
-		_, hasLetter := letters[digestOfKey(row.Key)]
+		_, hasLetter := letters[digestOfKey(row.Identity)]
 		late := r.Records.Overdue(row) >= r.Overdue
 		switch {
 		case res.Others > 0: // it may hold the letter
 		case row.Status == dedup.Dead && !hasLetter && row.Age > time.Since(began):
 			s.add(aboutRow(DeadWithoutLetter, row))
+		case row.Condemned() && late && !hasLetter:
+			f := aboutRow(Overdue, row)
+			f.Hindrance = LetterRefused
+			s.add(f)
 		case row.Status != dedup.Dead && late && hasLetter:
 			s.add(aboutRow(InterruptedReplay, row))
 		case row.Status != dedup.Dead && late:
@@ -109,7 +140,9 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 }
 
 func (r *run) lookAtRows(ctx context.Context, each func(dedup.Row)) error {
-	f := dedup.Filter{Group: r.Group, Statuses: []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead}, Limit: dedup.MaxListed}
+	f := dedup.Filter{
+		Group: r.Group, Statuses: []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead}, Limit: dedup.MaxListed,
+	}
 	for {
 		rows, next, err := r.Records.List(ctx, f)
 		if err != nil {

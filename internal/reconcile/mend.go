@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -34,8 +35,8 @@ func (r *run) mend(ctx context.Context) error {
 }
 
 // chosen are the findings of some kinds, by the key of their row.
-func (r *run) chosen(kinds ...Kind) map[dedup.Key]*Finding {
-	chosen := map[dedup.Key]*Finding{}
+func (r *run) chosen(kinds ...Kind) map[dedup.Identity]*Finding {
+	chosen := map[dedup.Identity]*Finding{}
 	for i := range r.report.Findings {
 		if f := &r.report.Findings[i]; slices.Contains(kinds, f.Kind) {
 			chosen[f.key] = f
@@ -50,11 +51,11 @@ func (r *run) adoptLetters(ctx context.Context) error {
 		return nil
 	}
 	_, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
-		Adopt: func(k dedup.Key) bool { return chosen[k] != nil },
+		Adopt: func(k dedup.Identity) bool { return chosen[k] != nil },
 		By:    r.By, Force: r.Force,
 		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
 		Each: func(s deadletter.Surveyed) error {
-			f := chosen[s.Row.Key]
+			f := chosen[s.Row.Identity]
 			switch {
 			case f == nil:
 			case s.Adopted:
@@ -68,8 +69,8 @@ func (r *run) adoptLetters(ctx context.Context) error {
 	return err
 }
 
-// adoptReleases writes the success rows of releases whose rows are gone. The reservation proves the effect: it is locked
-// while the row is written.
+// adoptReleases writes the success rows of releases whose rows are gone. The reservation proves the effect: it is
+// locked while the row is written.
 func (r *run) adoptReleases(ctx context.Context) error {
 	for _, f := range r.chosen(ReleasedWithoutSuccess) {
 		if f.version.Status != dedup.Absent {
@@ -85,12 +86,13 @@ func (r *run) adoptReleases(ctx context.Context) error {
 			}) {
 				return fmt.Errorf("order %q is not %s by it any more", f.Order, f.Was)
 			}
-			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, f.key, r.By, fmt.Sprintf("adopted: order %q is %s by it", f.Order, f.Was))
+			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, f.key, r.By, fmt.Sprintf("adopted: order %q is %s by it",
+				f.Order, f.Was))
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		switch {
 		case err == nil, errors.Is(err, dedup.ErrExists):
 			f.Mended = err == nil
-		case dedup.Classify(err) == dedup.FaultUnavailable:
+		case mysqldb.Classify(err) == mysqldb.FaultUnavailable:
 			return err
 		}
 		if err != nil {
@@ -103,8 +105,12 @@ func (r *run) adoptReleases(ctx context.Context) error {
 func (r *run) republish(ctx context.Context) error {
 	chosen := r.chosen(DeadWithoutLetter, Overdue)
 	var rows []dedup.Row
-	for _, f := range chosen {
-		rows = append(rows, dedup.Row{Key: f.key, Version: f.version, At: *f.Since})
+	for key, f := range chosen {
+		if f.Hindrance == LetterRefused {
+			delete(chosen, key)
+			continue
+		}
+		rows = append(rows, dedup.Row{Identity: f.key, Version: f.version, At: *f.Since})
 	}
 	if len(rows) == 0 {
 		return nil
@@ -116,12 +122,13 @@ func (r *run) republish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	failures := map[dedup.Identity]string{}
+	for _, left := range res.Left {
+		failures[dedup.Identity{Group: r.Group, Tag: left.Tag, Key: left.Key}] = left.Error
+	}
 	for key, f := range chosen {
-		if left, ok := res.Left[key]; ok {
-			f.Failure = left.Error
-			continue
-		}
-		f.Mended = true
+		failure, failed := failures[key]
+		f.Mended, f.Failure = !failed, failure
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Kind names a disagreement.
@@ -23,8 +24,8 @@ const (
 	LetterWithoutRow Kind = "letter_without_row"
 	// StaleLetter: the message of a letter has ended (success, or discarded). The next replay drops it.
 	StaleLetter Kind = "stale_letter"
-	// DeadWithoutLetter: the row says that a letter is in the queue, and there is none: purged, or moved by hand. Republish
-	// sends the message again.
+	// DeadWithoutLetter: the row says that a letter is in the queue, and there is none: purged, or moved by hand.
+	// Republish sends the message again.
 	DeadWithoutLetter Kind = "dead_without_letter"
 	// Overdue: a claim whose lease ended, or a retry that came due, long ago. No daemon runs, or its last copy is gone:
 	// then Republish sends the message again.
@@ -35,7 +36,8 @@ const (
 	// ReleasedWithoutSuccess: a reservation was given back by a message that the log does not show as success. Adopt
 	// writes the row, if there is none.
 	ReleasedWithoutSuccess Kind = "released_without_success"
-	// SuccessNotReleased: the message whose key is the order's number is success, and the order still has something reserved.
+	// SuccessNotReleased: the message whose key is the order's number is success, and the order still has something
+	// reserved.
 	SuccessNotReleased Kind = "success_not_released"
 	// NamedNotReleased: a reservation names the message that released it, and is reserved or deducted.
 	NamedNotReleased Kind = "named_not_released"
@@ -53,25 +55,29 @@ func Kinds() []Kind {
 
 // Finding is one disagreement. The names of its JSON form are stable.
 type Finding struct {
-	Kind   Kind       `json:"kind"`
-	Tag    string     `json:"tag,omitempty"`
-	Key    string     `json:"key,omitempty"`
-	Status string     `json:"status,omitempty"` // of the row
-	Since  *time.Time `json:"since,omitempty"`  // its last transition
-	Reason string     `json:"reason,omitempty"` // why it is dead
-	Order  string     `json:"order_sn,omitempty"`
-	SKU    int64      `json:"sku_id,omitempty"`
-	Was    string     `json:"reservation,omitempty"` // status of the reservation
-	Items  []Item     `json:"items,omitempty"`       // what is reserved and should have been released
+	Kind   Kind         `json:"kind"`
+	Tag    string       `json:"tag,omitempty"`
+	Key    string       `json:"key,omitempty"`
+	Status string       `json:"status,omitempty"` // of the row
+	Since  *time.Time   `json:"since,omitempty"`  // its last transition
+	Reason dedup.Reason `json:"reason,omitempty"` // why it is dead
+	Order  string       `json:"order_sn,omitempty"`
+	SKU    int64        `json:"sku_id,omitempty"`
+	Was    string       `json:"reservation,omitempty"` // status of the reservation
+	Items  []Item       `json:"items,omitempty"`       // what is reserved and should have been released
 	// Hindrance says why the usual repair will not work: a letter that may have had its effect, a body that was cut.
 	Hindrance string `json:"hindrance,omitempty"`
 	Mended    bool   `json:"mended"`
 	// Failure is why mending was tried and did not work.
 	Failure string `json:"failure,omitempty"`
 
-	key     dedup.Key // of the row
+	key     dedup.Identity // of the row
 	version dedup.Version
 }
+
+// LetterRefused is the hindrance of a message that failed for good, whose letter the dead-letter queue did not take:
+// its delivery waits until it does, in the hands of a daemon or in the main queue. Sent again it would run once more.
+const LetterRefused = "the dead-letter queue has not taken its letter, and its delivery waits until it does"
 
 // Item is a quantity of one sku.
 type Item struct {
@@ -137,8 +143,8 @@ type run struct {
 	suspects []string // orders with which something was wrong at the first look
 }
 
-// Run looks, mends if it was asked to, and reports. It stops at the first server that does not answer; the report is then
-// what was found and mended so far, and not all.
+// Run looks, mends if it was asked to, and reports. It stops at the first server that does not answer; the report is
+// then what was found and mended so far, and not all.
 func Run(ctx context.Context, o Options) (Report, error) {
 	o.Overdue, o.Settle = cmp.Or(o.Overdue, time.Hour), cmp.Or(o.Settle, 2*time.Second)
 	if o.Progress == nil {
@@ -178,7 +184,7 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	if len(letters.seen)+len(orders.seen) > 0 {
-		if err := r.wait(ctx); err != nil {
+		if err := wait.For(ctx, r.Settle); err != nil { // what is in motion comes to rest
 			return err
 		}
 	}
@@ -193,18 +199,6 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	return r.mend(ctx)
-}
-
-// wait lets what is in motion come to rest.
-func (r *run) wait(ctx context.Context) error {
-	timer := time.NewTimer(r.Settle)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // sieve keeps what is found at both looks. Of the first it holds 16 bytes per finding: a purged queue may give 200,000.
@@ -230,7 +224,10 @@ func (s *sieve) add(f Finding) {
 }
 
 func aboutRow(kind Kind, row dedup.Row) Finding {
-	f := Finding{Kind: kind, Tag: row.Tag, Key: row.Name, Status: row.Status.String(), Reason: row.Reason, key: row.Key, version: row.Version}
+	f := Finding{
+		Kind: kind, Tag: row.Tag, Key: row.Key, Status: row.Status.String(), Reason: row.Reason, key: row.Identity,
+		version: row.Version,
+	}
 	if row.Status != dedup.Absent {
 		at := row.At // a pointer into row would keep all of it
 		f.Since = &at

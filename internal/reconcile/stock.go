@@ -14,6 +14,8 @@ const (
 	page = 1000
 	// maxGroups bounds the groups in which a release is looked up: several may share the stock.
 	maxGroups = 100
+	// wholeOrder is the sku of the row that refuses whatever an order reserves later.
+	wholeOrder = 0
 	// maxNegative bounds the skus that are named.
 	maxNegative = 100
 	// slack is what the database's clock may have gone on between the statements of one transaction, and between the
@@ -96,11 +98,11 @@ func (r *run) orders(ctx context.Context, each func([][]stock.Reservation) error
 // judge finds what is wrong with some orders. Reservations were read before the log is: a message's release and its
 // success row become visible together.
 func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve, tooOld *int) error {
-	var keys []dedup.Key
+	var keys []dedup.Identity
 	for _, order := range orders {
 		keys = append(keys, r.keysOf(order)...)
 	}
-	slices.SortFunc(keys, dedup.Key.Compare)
+	slices.SortFunc(keys, dedup.Identity.Compare)
 	rows, err := r.Records.LookUp(ctx, slices.Compact(keys))
 	if err != nil {
 		return err
@@ -119,17 +121,17 @@ func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve,
 }
 
 // keysOf are the identities that an order's rows are about.
-func (r *run) keysOf(order []stock.Reservation) (keys []dedup.Key) {
+func (r *run) keysOf(order []stock.Reservation) (keys []dedup.Identity) {
 	for _, row := range order {
 		switch {
 		case r.isForeign(row):
 		case row.Named:
 			for _, group := range r.groups {
-				keys = append(keys, dedup.Key{Group: group, Tag: row.Tag, Name: row.Key})
+				keys = append(keys, dedup.Identity{Group: group, Tag: row.Tag, Key: row.Key})
 			}
 		case row.Status == stock.Reserved:
 			for _, tag := range r.tags {
-				keys = append(keys, dedup.Key{Group: r.Group, Tag: tag, Name: row.OrderSN})
+				keys = append(keys, dedup.Identity{Group: r.Group, Tag: tag, Key: row.OrderSN})
 			}
 		}
 	}
@@ -141,9 +143,11 @@ func (r *run) isForeign(row stock.Reservation) bool {
 	return row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag))
 }
 
-func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows map[dedup.Key]dedup.Row, tooOld *int) (f Finding, wrong bool) {
+func (r *run) judgeOne(
+	row stock.Reservation, order []stock.Reservation, rows map[dedup.Identity]dedup.Row, tooOld *int,
+) (f Finding, wrong bool) {
 	switch {
-	case r.isForeign(row):
+	case r.isForeign(row), coveredByReleases(row, order):
 	case row.Named && (row.Status == stock.Released || row.Status == stock.Refused):
 		by := r.applied(row, rows)
 		switch {
@@ -162,7 +166,7 @@ func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows ma
 		return f, true
 	case row.Status == stock.Reserved:
 		for _, tag := range r.tags {
-			by := rows[dedup.Key{Group: r.Group, Tag: tag, Name: row.OrderSN}]
+			by := rows[dedup.Identity{Group: r.Group, Tag: tag, Key: row.OrderSN}]
 			// What was reserved after the success is another matter, and so is what a message with items left alone: also one
 			// whose items another message had released before it.
 			if by.Status == dedup.Success && row.UpdatedAt.Before(by.At.Add(time.Minute)) && !r.partly(order) {
@@ -176,24 +180,32 @@ func (r *run) judgeOne(row stock.Reservation, order []stock.Reservation, rows ma
 }
 
 // applied is the row of the message that a reservation names: the one in success, in whatever group, else that of ours.
-func (r *run) applied(row stock.Reservation, rows map[dedup.Key]dedup.Row) dedup.Row {
-	key := dedup.Key{Group: r.Group, Tag: row.Tag, Name: row.Key}
+func (r *run) applied(row stock.Reservation, rows map[dedup.Identity]dedup.Row) dedup.Row {
+	key := dedup.Identity{Group: r.Group, Tag: row.Tag, Key: row.Key}
 	own, ok := rows[key]
 	if !ok {
-		own = dedup.Row{Key: key, Version: dedup.Version{Status: dedup.Absent}}
+		own = dedup.Row{Identity: key, Version: dedup.Version{Status: dedup.Absent}}
 	}
 	for _, group := range r.groups {
-		if other := rows[dedup.Key{Group: group, Tag: row.Tag, Name: row.Key}]; other.Status == dedup.Success {
+		if other := rows[dedup.Identity{Group: group, Tag: row.Tag, Key: row.Key}]; other.Status == dedup.Success {
 			return other
 		}
 	}
 	return own
 }
 
-// partly reports whether some message released a part of the order.
+// partly reports whether some message released or refused a part of the order. One that refused the order as a whole
+// left nothing alone.
 func (r *run) partly(order []stock.Reservation) bool {
 	return slices.ContainsFunc(order, func(row stock.Reservation) bool {
-		return row.Named && !r.isForeign(row) && row.Status != stock.Reserved
+		return row.Named && !r.isForeign(row) && row.Status != stock.Reserved && row.SKU != wholeOrder
+	})
+}
+
+// coveredByReleases: the row refuses the order as a whole, and what its message released says all that it could say.
+func coveredByReleases(row stock.Reservation, order []stock.Reservation) bool {
+	return row.SKU == wholeOrder && slices.ContainsFunc(order, func(other stock.Reservation) bool {
+		return other.Status == stock.Released && other.Named && other.Tag == row.Tag && other.Key == row.Key
 	})
 }
 

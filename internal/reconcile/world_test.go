@@ -15,8 +15,9 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/stock"
 )
 
 const (
@@ -49,13 +50,19 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.pool.Close() })
-	if err := dedup.Migrate(t.Context(), w.db, dedup.MigrateOptions{Table: "consumer_log", Stock: true}); err != nil {
+	if err := dedup.Migrate(t.Context(), w.db, dedup.MigrateOptions{
+		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if w.records, err = dedup.NewLog(w.db, dedup.LogOptions{Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 3}); err != nil {
+	if w.records, err = dedup.NewLog(w.db, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 3,
+	}); err != nil {
 		t.Fatal(err)
 	}
-	topology := rabbit.TopologyConfig{Exchange: w.broker.Name("stock"), Queue: w.queue, RoutingKeys: []string{tag}, Delays: []time.Duration{time.Second}}
+	topology := rabbit.TopologyConfig{
+		Exchange: w.broker.Name("stock"), Queue: w.queue, RoutingKeys: []string{tag}, Delays: []time.Duration{time.Second},
+	}
 	w.broker.Track(topology.Queues()...)
 	w.broker.TrackExchanges(topology.Exchange)
 	conn := w.dial()
@@ -94,7 +101,10 @@ func (w *world) exec(query string, args ...any) {
 // run reconciles with short pauses.
 func (w *world) run(change func(*reconcile.Options)) reconcile.Report {
 	w.t.Helper()
-	o := reconcile.Options{Records: w.records, Letters: w.letters, Group: group, DB: w.db, Retention: retention, Settle: 10 * time.Millisecond, By: "ann"}
+	o := reconcile.Options{
+		Records: w.records, Letters: w.letters, Group: group, DB: w.db, Retention: retention, Settle: 10 * time.Millisecond,
+		By: "ann",
+	}
 	if change != nil {
 		change(&o)
 	}
@@ -120,9 +130,16 @@ func (w *world) dead(letters bool, names ...string) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		batch = append(batch, rabbit.Publishing{Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, wire.CopyOptions{Identity: id, Reason: wire.ReasonExhausted, Error: "no"})})
+		batch = append(batch, rabbit.Publishing{
+			Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, wire.CopyOptions{
+				Identity: id, Reason: dedup.ReasonExhausted, Error: "no",
+			}),
+		})
 		rows = append(rows, dedup.Letter{
-			Entry:  dedup.Entry{Key: id.Key, BodyHash: sha256.Sum256(d.Body), MessageID: name, Body: d.Body, Properties: wire.MarshalProperties(d)},
+			Entry: dedup.Entry{
+				Identity: id.Identity, BodyHash: sha256.Sum256(d.Body), MessageID: name, Body: d.Body,
+				Properties: wire.MarshalProperties(d),
+			},
 			Reason: "exhausted", Cause: "no",
 		})
 	}
@@ -136,13 +153,15 @@ func (w *world) dead(letters bool, names ...string) {
 	if err := w.records.DeadAll(w.t.Context(), rows); err != nil {
 		w.t.Fatal(err)
 	}
-	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 1 MINUTE, dead_at = dead_at - INTERVAL 1 MINUTE")
+	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 1 MINUTE, dead_at = dead_at - " +
+		"INTERVAL 1 MINUTE")
 }
 
 // success makes a row of an applied message, so long ago.
 func (w *world) success(inGroup, name string, ago time.Duration) {
 	w.t.Helper()
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		"consumer_timestamp, created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
 		inGroup, tag, name, int(ago.Seconds()))
 }
 
@@ -153,7 +172,8 @@ func (w *world) reservation(order string, sku, status int, by string, ago time.D
 	if by != "" {
 		byTag, byKey = tag, by
 	}
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES (?, ?, 1, ?, ?, ?, UTC_TIMESTAMP(6) - INTERVAL ? SECOND)",
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) "+
+		"VALUES (?, ?, 1, ?, ?, ?, UTC_TIMESTAMP(6) - INTERVAL ? SECOND)",
 		order, sku, status, byTag, byKey, int(ago.Seconds()))
 }
 

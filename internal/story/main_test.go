@@ -3,7 +3,7 @@ package story_test
 import (
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestMain(m *testing.M) { stack.Main(m) }

@@ -1,6 +1,6 @@
-// Package story gathers what is known of one message, or of all messages of one order, from the consumer log and the stock
-// tables, and says what it could not see: it never lets a bounded look pass for a whole one. It only reads, and every query
-// is bounded by an index and a number of rows, so that an operator may ask in the middle of an incident.
+// Package story gathers what is known of one message, or of all messages of one order, from the consumer log and the
+// stock tables, and says what it could not see: it never lets a bounded look pass for a whole one. It only reads, and
+// every query is bounded by an index and a number of rows, so that an operator may ask in the middle of an incident.
 //
 // What does not belong here: the dead-letter queue (package deadletter reads it), the lock, and how a person is told
 // (cmd/consumer).
@@ -36,7 +36,8 @@ type Options struct {
 
 // Message is what is known of one identity.
 type Message struct {
-	Row          dedup.Row // with body and properties; Absent when a reservation names a message that the log does not know
+	// with body and properties; Absent when a reservation names a message that the log does not know
+	Row          dedup.Row
 	Events       []dedup.Event
 	Reservations []stock.Reservation // of its order, or those that it released
 	// FiledFor is set when the message stands under a key of rollbackd's own and was asked for by its original one.
@@ -58,20 +59,22 @@ func (t *Told) unseen(format string, args ...any) {
 	}
 }
 
-func (t *Told) has(k dedup.Key) bool {
-	return slices.ContainsFunc(t.Messages, func(m Message) bool { return m.Row.Key == k })
+func (t *Told) has(k dedup.Identity) bool {
+	return slices.ContainsFunc(t.Messages, func(m Message) bool { return m.Row.Identity == k })
 }
 
-// OfKey tells of every message with this key, under whatever tag ("" means all), and of those that are filed under a key of
-// rollbackd's own because of it: conflicts, and what could not be identified.
+// OfKey tells of every message with this key, under whatever tag ("" means all), and of those that are filed under a
+// key of rollbackd's own because of it: conflicts, and what could not be identified.
 func OfKey(ctx context.Context, o Options, key, tag string) (Told, error) {
 	var t Told
-	rows, _, err := o.Records.List(ctx, dedup.Filter{Group: o.Group, Keys: []string{key}, Tag: tag, Limit: dedup.MaxListed})
+	rows, _, err := o.Records.List(ctx, dedup.Filter{
+		Group: o.Group, Keys: []string{key}, Tag: tag, Limit: dedup.MaxListed,
+	})
 	if err != nil {
 		return t, err
 	}
 	for _, row := range rows {
-		if err := o.add(ctx, &t, row.Key, ""); err != nil {
+		if err := o.add(ctx, &t, row.Identity, ""); err != nil {
 			return t, err
 		}
 	}
@@ -92,8 +95,8 @@ func OfKey(ctx context.Context, o Options, key, tag string) (Told, error) {
 	return t, nil
 }
 
-// OfOrder tells of every message that is known to be about an order: those that its reservations name, those whose key is
-// the order's number, and those whose body says so, as far as the log keeps bodies.
+// OfOrder tells of every message that is known to be about an order: those that its reservations name, those whose key
+// is the order's number, and those whose body says so, as far as the log keeps bodies.
 func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
 	var t Told
 	if o.DB == nil {
@@ -104,19 +107,19 @@ func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
 		return t, err
 	}
 	for _, r := range t.Reservations {
-		if k := (dedup.Key{Group: o.Group, Tag: r.Tag, Name: r.Key}); r.Named && k.Validate() == nil {
+		if k := (dedup.Identity{Group: o.Group, Tag: r.Tag, Key: r.Key}); r.Named && k.Validate() == nil {
 			if err := o.add(ctx, &t, k, ""); err != nil {
 				return t, err
 			}
 		}
 	}
-	if (dedup.Key{Group: o.Group, Tag: "t", Name: orderSN}).Validate() == nil {
+	if (dedup.Identity{Group: o.Group, Tag: "t", Key: orderSN}).Validate() == nil {
 		byKey, err := OfKey(ctx, o, orderSN, "")
 		if err != nil {
 			return t, err
 		}
 		for _, m := range byKey.Messages {
-			if !t.has(m.Row.Key) {
+			if !t.has(m.Row.Identity) {
 				t.Messages = append(t.Messages, m)
 			}
 		}
@@ -124,7 +127,8 @@ func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
 	if err := o.searchBodies(ctx, &t, orderSN); err != nil {
 		return t, err
 	}
-	t.unseen("applied messages keep no body: one that found everything given back already, under a key that is not the order's number, is not found; nor is a message that no daemon has taken yet")
+	t.unseen("applied messages keep no body: one that found everything given back already, under a key that is not the " +
+		"order's number, is not found; nor is a message that no daemon has taken yet")
 	return t, nil
 }
 
@@ -135,10 +139,10 @@ func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) erro
 	seen, err := o.Records.Holding(ctx, o.Group, states, words, MaxSeen, func(row dedup.Row) error {
 		order, ok := o.OrderOf(row.Body)
 		about := ok && order == orderSN || !ok && bytes.Contains(row.Body, []byte(strconv.Quote(orderSN)))
-		if !about || t.has(row.Key) {
+		if !about || t.has(row.Identity) {
 			return nil
 		}
-		return o.add(ctx, t, row.Key, "")
+		return o.add(ctx, t, row.Identity, "")
 	})
 	if err == nil && !seen.All {
 		t.unseen("of the messages that are not applied, only the latest %d of each status were looked into", MaxSeen)
@@ -147,7 +151,7 @@ func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) erro
 }
 
 // add gathers one identity.
-func (o Options) add(ctx context.Context, t *Told, k dedup.Key, filedFor string) error {
+func (o Options) add(ctx context.Context, t *Told, k dedup.Identity, filedFor string) error {
 	if t.has(k) {
 		return nil
 	}
@@ -168,17 +172,17 @@ func (o Options) add(ctx context.Context, t *Told, k dedup.Key, filedFor string)
 	return nil
 }
 
-// addReservations finds the reservations of the message's order. A body says which that is; without one the key may be the
-// order's number; and else those are searched that name the message.
+// addReservations finds the reservations of the message's order. A body says which that is; without one the key may be
+// the order's number; and else those are searched that name the message.
 func (o Options) addReservations(ctx context.Context, t *Told, m *Message) error {
-	mine := func(r stock.Reservation) bool { return r.Named && r.Tag == m.Row.Tag && r.Key == m.Row.Name }
+	mine := func(r stock.Reservation) bool { return r.Named && r.Tag == m.Row.Tag && r.Key == m.Row.Key }
 	if slices.ContainsFunc(t.Reservations, mine) {
 		m.Reservations, m.Orders = t.Reservations, []string{t.Reservations[0].OrderSN}
 		return nil
 	}
 	order, ok := o.OrderOf(m.Row.Body)
 	if !ok {
-		order = m.Row.Name
+		order = m.Row.Key
 	}
 	rows, err := stock.ReservationsOf(ctx, o.DB.WithContext(ctx), order)
 	if err != nil {
@@ -216,7 +220,8 @@ func (o Options) searchReservations(ctx context.Context, t *Told, m *Message, mi
 		last = rows[len(rows)-1]
 	}
 	if len(m.Reservations) == 0 {
-		t.unseen("which reservations it released: the log keeps no body of applied messages, and of the reservations only the first %d were searched; --order SN looks at an order's own", MaxSeen)
+		t.unseen("which reservations it released: the log keeps no body of applied messages, and of the reservations only "+
+			"the first %d were searched; --order SN looks at an order's own", MaxSeen)
 	}
 	return nil
 }

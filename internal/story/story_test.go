@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/stack"
 	"github.com/rollbackd/rollbackd/internal/story"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/stock"
 )
 
 type world struct {
@@ -32,10 +33,14 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = pool.Close() })
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log", Stock: true}); err != nil {
+	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
+		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	records, err := dedup.NewLog(db, dedup.LogOptions{Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 3})
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 3,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,30 +60,36 @@ func (w *world) exec(query string, args ...any) {
 	}
 }
 
-func (w *world) dead(k dedup.Key, body, cause string) {
+func (w *world) dead(k dedup.Identity, body, cause string) {
 	w.t.Helper()
-	err := w.o.Records.DeadAll(w.t.Context(), []dedup.Letter{{Entry: dedup.Entry{Key: k, BodyHash: sha256.Sum256([]byte(body)), Body: []byte(body)}, Reason: "permanent", Cause: cause}})
+	err := w.o.Records.DeadAll(w.t.Context(), []dedup.Letter{{
+		Entry: dedup.Entry{Identity: k, BodyHash: sha256.Sum256([]byte(body)), Body: []byte(body)}, Reason: "permanent",
+		Cause: cause,
+	}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *world) success(k dedup.Key) {
+func (w *world) success(k dedup.Identity) {
 	w.t.Helper()
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
-		k.Group, k.Tag, k.Name)
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		"consumer_timestamp, created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
+		k.Group, k.Tag, k.Key)
 }
 
-func key(name string) dedup.Key { return dedup.Key{Group: "g", Tag: "t", Name: name} }
+func key(name string) dedup.Identity { return dedup.Identity{Group: "g", Tag: "t", Key: name} }
 
 func keys(t story.Told) (all []string) {
 	for _, m := range t.Messages {
-		all = append(all, m.Row.Name+" "+m.Row.Status.String())
+		all = append(all, m.Row.Key+" "+m.Row.Status.String())
 	}
 	return all
 }
 
-func ask(t *testing.T, f func(context.Context, story.Options, string) (story.Told, error), o story.Options, what string) story.Told {
+func ask(
+	t *testing.T, f func(context.Context, story.Options, string) (story.Told, error), o story.Options, what string,
+) story.Told {
 	t.Helper()
 	told, err := f(t.Context(), o, what)
 	if err != nil {
@@ -93,7 +104,8 @@ func ofKey(ctx context.Context, o story.Options, k string) (story.Told, error) {
 
 func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	w := newWorld(t)
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('A', 1, 1, 2, 't', 'by-reservation'), ('A', 2, 1, 2, 't', 'pruned'), ('A', 3, 1, 1, NULL, NULL)")
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('A', " +
+		"1, 1, 2, 't', 'by-reservation'), ('A', 2, 1, 2, 't', 'pruned'), ('A', 3, 1, 1, NULL, NULL)")
 	w.success(key("by-reservation"))
 	w.success(key("A")) // its key is the order's number
 	w.dead(key("by-body"), `{"order_sn":"A"}`, "no")
@@ -101,14 +113,17 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	w.dead(key("unreadable"), `{"order_sn":"A",`, "no")
 	w.dead(key("another"), `{"order_sn":"AB","note":"A"}`, "no")
 	told := ask(t, story.OfOrder, w.o, "A")
-	want := []string{"by-reservation success", "pruned absent", "A success", "by-body dead", "by-escaped-body dead", "unreadable dead"}
+	want := []string{"by-reservation success", "pruned absent", "A success", "by-body dead", "by-escaped-body dead",
+		"unreadable dead"}
 	if have := keys(told); !slices.Equal(have, want) {
 		t.Errorf("found %q, want %q", have, want)
 	}
-	if len(told.Reservations) != 3 || len(told.Messages[0].Reservations) != 3 || len(told.Messages[3].Reservations) != 3 || len(told.Unseen) != 1 {
+	if len(told.Reservations) != 3 || len(told.Messages[0].Reservations) != 3 || len(told.Messages[3].Reservations) != 3 ||
+		len(told.Unseen) != 1 {
 		t.Errorf("reservations %v, unseen %q", told.Reservations, told.Unseen)
 	}
-	if told := ask(t, story.OfOrder, w.o, "none"); len(told.Messages)+len(told.Reservations) != 0 || len(told.Unseen) == 0 {
+	if told := ask(t, story.OfOrder, w.o, "none"); len(told.Messages)+len(told.Reservations) != 0 ||
+		len(told.Unseen) == 0 {
 		t.Errorf("an unknown order: %+v; want nothing, and what may lack", told)
 	}
 	if _, err := story.OfOrder(t.Context(), story.Options{Records: w.o.Records, Group: "g"}, "A"); err == nil {
@@ -119,15 +134,17 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
 	w := newWorld(t)
 	w.success(key("k"))
-	for _, original := range []dedup.Key{key("k"), {Group: "g", Tag: "t2", Name: "k"}, key("K")} {
-		id, cause := wire.Conflict(wire.Identity{Key: original}, []byte("{}"))
-		w.dead(id.Key, "{}", cause.Error())
+	for _, original := range []dedup.Identity{key("k"), {Group: "g", Tag: "t2", Key: "k"}, key("K")} {
+		id, cause := wire.Conflict(wire.Identified{Identity: original}, []byte("{}"))
+		w.dead(id.Identity, "{}", cause.Error())
 	}
 	told := ask(t, ofKey, w.o, "k")
-	if len(told.Messages) != 3 || told.Messages[0].FiledFor != "" || told.Messages[1].FiledFor != "k" || told.Messages[2].FiledFor != "k" {
+	if len(told.Messages) != 3 || told.Messages[0].FiledFor != "" || told.Messages[1].FiledFor != "k" ||
+		told.Messages[2].FiledFor != "k" {
 		t.Errorf("%+v; want the message and two conflicts", told.Messages)
 	}
-	if told, err := story.OfKey(t.Context(), w.o, "k", "t2"); err != nil || len(told.Messages) != 1 || told.Messages[0].FiledFor != "k" {
+	if told, err := story.OfKey(t.Context(), w.o, "k", "t2"); err != nil || len(told.Messages) != 1 ||
+		told.Messages[0].FiledFor != "k" {
 		t.Errorf("under tag t2: %+v, %v; want its conflict", told.Messages, err)
 	}
 }
@@ -136,7 +153,8 @@ func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *test
 	w := newWorld(t)
 	w.success(key("m"))
 	w.success(key("late"))
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('B', 1, 1, 2, 't', 'm'), ('B', 2, 1, 2, 't', 'm')")
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('B', " +
+		"1, 1, 2, 't', 'm'), ('B', 2, 1, 2, 't', 'm')")
 	told := ask(t, ofKey, w.o, "m")
 	if m := told.Messages[0]; len(m.Reservations) != 2 || !slices.Equal(m.Orders, []string{"B"}) || len(told.Unseen) != 0 {
 		t.Errorf("%+v, unseen %q; want the two of order B", m, told.Unseen)
@@ -149,9 +167,11 @@ func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *test
 		}
 		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES " + strings.Join(rows, ","))
 	}
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('z', 1, 1, 2, 't', 'late')")
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('z', " +
+		"1, 1, 2, 't', 'late')")
 	told = ask(t, ofKey, w.o, "late")
-	if m := told.Messages[0]; len(m.Reservations) != 0 || len(told.Unseen) != 1 || !strings.Contains(told.Unseen[0], "first 100000") {
+	if m := told.Messages[0]; len(m.Reservations) != 0 || len(told.Unseen) != 1 ||
+		!strings.Contains(told.Unseen[0], "first 100000") {
 		t.Errorf("%+v, unseen %q; want nothing found, and that not all was searched", m, told.Unseen)
 	}
 }

@@ -1,0 +1,148 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/url"
+	"time"
+)
+
+// Why [Ask] has no answer of a daemon.
+var (
+	ErrNobody   = errors.New("nobody answers")
+	ErrSilent   = errors.New("somebody takes the connection and gives no answer")
+	ErrStranger = errors.New("what answers is not a daemon of rollbackd")
+)
+
+const (
+	// dialTimeout bounds one try to connect: the daemon is on this machine, or near.
+	dialTimeout = 2 * time.Second
+	// askTimeout bounds a question as a whole. A daemon answers from memory.
+	askTimeout = 5 * time.Second
+	// maxAnswerBytes bounds an answer: a daemon's has a line for each queue.
+	maxAnswerBytes = 64 << 10
+)
+
+// Answer is what a daemon said, and the address at which it did.
+type Answer struct {
+	Readiness
+
+	From string
+}
+
+// Ask asks the daemon that listens on addr, an address as [Listen] takes it, for its readiness. It goes through no
+// proxy and follows no redirect. The error is ErrNobody, ErrSilent or ErrStranger, or why addr cannot be asked.
+func Ask(ctx context.Context, addr string) (Answer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("no answer in %v", askTimeout))
+	defer cancel()
+	addrs, err := own(addr)
+	if err != nil {
+		return Answer{}, err
+	}
+	client := &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return dialFirst(ctx, network, addrs)
+			},
+			DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	from := ""
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(got httptrace.GotConnInfo) { from = got.Conn.RemoteAddr().String() },
+	})
+	page := url.URL{Scheme: "http", Host: addrs[0], Path: "/readyz"}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), http.NoBody)
+	if err != nil {
+		return Answer{}, fmt.Errorf("ask %s: %w", addr, err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return Answer{}, unanswered(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
+	if err != nil {
+		return Answer{}, unanswered(ctx, err)
+	}
+	said, err := understand(resp.StatusCode, body)
+	return Answer{said, from}, err
+}
+
+// unanswered says which of the errors it is that nothing whole came.
+func unanswered(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, ErrNobody):
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ErrSilent, context.Cause(ctx))
+	}
+	return fmt.Errorf("%w: %w", ErrStranger, err)
+}
+
+// understand reads an answer. What has not all that a daemon says is somebody else's.
+func understand(status int, body []byte) (Readiness, error) {
+	var said struct {
+		Ready    *bool     `json:"ready"`
+		Draining *bool     `json:"draining"`
+		Waiting  *[]string `json:"waiting"`
+		Degraded *[]string `json:"degraded"`
+		Group    *string   `json:"group"`
+		Queue    *string   `json:"queue"`
+	}
+	switch {
+	case status != http.StatusOK && status != http.StatusServiceUnavailable:
+		return Readiness{}, fmt.Errorf("%w: it answers with HTTP %d", ErrStranger, status)
+	case len(body) > maxAnswerBytes:
+		return Readiness{}, fmt.Errorf("%w: it answers with over %d bytes", ErrStranger, maxAnswerBytes)
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		return Readiness{}, fmt.Errorf("%w: %w", ErrStranger, err)
+	}
+	if said.Ready == nil || said.Draining == nil || said.Waiting == nil || said.Degraded == nil || said.Group == nil ||
+		said.Queue == nil {
+		return Readiness{}, fmt.Errorf("%w: its answer lacks what a daemon of this version says", ErrStranger)
+	}
+	return Readiness{*said.Ready, *said.Draining, *said.Waiting, *said.Degraded, *said.Group, *said.Queue}, nil
+}
+
+// own are the addresses at which a server that listens on addr can be reached from its own machine: one that listens on
+// every address does so on the loopback's.
+func own(addr string) ([]string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", addr, err)
+	}
+	v4, v6 := net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case host == "":
+		return []string{v4, v6}, nil
+	case err != nil || !ip.IsUnspecified(): // a name, or one address
+		return []string{addr}, nil
+	case ip.Is4():
+		return []string{v4}, nil
+	}
+	return []string{v6, v4}, nil // the kernel lets IPv4 in too
+}
+
+func dialFirst(ctx context.Context, network string, addrs []string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	var errs []error
+	for _, addr := range addrs {
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrNobody, errors.Join(errs...))
+}

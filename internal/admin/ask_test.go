@@ -1,0 +1,139 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// serve runs the daemon's pages on addr for the time of this test.
+func serve(t *testing.T, addr string, h Health) (port string) {
+	t.Helper()
+	s, err := Listen(t.Context(), addr, func() Health { return h }, prometheus.NewRegistry(),
+		slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Skipf("this machine cannot listen on %s: %v", addr, err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	_, port, err = net.SplitHostPort(s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// Given a daemon that listens on an address in any of the forms that the setting takes, then it is found there, and
+// what it says arrives word for word.
+func TestADaemonIsAskedWhereItListens(t *testing.T) {
+	const why = "stock.rollback.backstop: something in it ended the last 3 connections \u202e"
+	for _, host := range []string{"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]", "localhost"} {
+		t.Run(host, func(t *testing.T) {
+			port := serve(t, host+":0", Health{
+				Group: "group", Queue: "queue", Consuming: true, Waiting: []string{"mysql: refused"}, Degraded: []string{why},
+			})
+			got, err := Ask(t.Context(), host+":"+port)
+			if err != nil || got.Group != "group" || got.Queue != "queue" || got.Ready || got.Draining ||
+				!slices.Equal(got.Waiting, []string{"mysql: refused"}) || !slices.Equal(got.Degraded, []string{why}) {
+				t.Errorf("Ask = %+v, %v", got, err)
+			}
+			from, err := netip.ParseAddrPort(got.From)
+			if err != nil || !from.Addr().IsLoopback() || fmt.Sprint(from.Port()) != port {
+				t.Errorf("it is said to answer at %q, %v", got.From, err)
+			}
+		})
+	}
+}
+
+func TestAReadyDaemonSaysSo(t *testing.T) {
+	got, err := Ask(t.Context(), "127.0.0.1:"+serve(t, "127.0.0.1:0", Health{Consuming: true}))
+	if err != nil || !got.Ready || len(got.Waiting)+len(got.Degraded) > 0 {
+		t.Errorf("Ask = %+v, %v", got, err)
+	}
+}
+
+// Given that nobody listens, then that is told apart from somebody who gives no answer.
+func TestWhereNobodyListensNobodyAnswers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := Ask(ctx, addr); !errors.Is(err, ErrSilent) { // nothing ever accepts
+		t.Errorf("a frozen listener: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	for _, form := range []string{addr, ":" + port, "0.0.0.0:" + port, "[::]:" + port} {
+		if _, err := Ask(t.Context(), form); !errors.Is(err, ErrNobody) {
+			t.Errorf("%s: %v", form, err)
+		}
+	}
+}
+
+// Given another program on the port, whatever it answers, then it is not believed, not followed, and not read to its
+// end.
+func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
+	var followed atomic.Bool
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		followed.Store(true)
+		readyz(w, Health{Consuming: true})
+	}))
+	defer elsewhere.Close()
+	for name, answer := range map[string]http.HandlerFunc{
+		"not found": http.NotFound,
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
+		},
+		"a page":          func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "<html>") },
+		"an empty object": func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "{}") },
+		"null":            func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "null") },
+		"nothing":         func(http.ResponseWriter, *http.Request) {},
+		"a daemon's and more": func(w http.ResponseWriter, _ *http.Request) {
+			readyz(w, Health{Consuming: true, Degraded: []string{strings.Repeat("x", maxAnswerBytes)}})
+		},
+		"without an end": func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := w.Write(make([]byte, 32<<10)); err != nil {
+					return
+				}
+			}
+		},
+		"a connection that ends": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(answer)
+			defer s.Close()
+			if got, err := Ask(t.Context(), s.Listener.Addr().String()); !errors.Is(err, ErrStranger) {
+				t.Errorf("Ask = %+v, %v", got, err)
+			}
+		})
+	}
+	if followed.Load() {
+		t.Error("the redirect was followed")
+	}
+}

@@ -1,0 +1,102 @@
+// Command chaos runs the chaos of package chaos, first with one RabbitMQ node, then with three, then with one and with
+// people who replay, purge and mend beside the faults, and exits with 1 when the promise was broken or a kind of fault
+// never hit anything:
+//
+//	go run ./internal/cmd/chaos -duration 5m -seed 7
+//
+// The same seed gives the same schedule. It is for tests; nothing of the product may live here.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/chaos"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	duration := flags.Duration("duration", 5*time.Minute, "how long faults are started, half of it with one node")
+	seed := flags.Uint64("seed", 0, "of the schedule; 0 takes one by chance")
+	phases := flags.String("phases", "1,3,people", "the phases: one RabbitMQ node, three, one and people at work")
+	round := flags.Bool("round", false, "each kind of fault once, shortened")
+	rate := flags.Int("rate", 200, "messages published a second")
+	only := flags.String("only", "", "kinds of faults, comma-separated, instead of all")
+	logs := flags.String("logs", "", "an existing folder for the daemons' logs, which are kept; else they are kept when "+
+		"the run fails")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *seed == 0 {
+		*seed = rand.Uint64()
+	}
+	dir, err := os.MkdirTemp("", "rollbackd-chaos-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the binary and the logs: %w", err)
+	}
+	binary, err := program.Build(ctx, dir)
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	o := chaos.Options{Binary: binary, LogDir: dir, Seed: *seed, Round: *round, Rate: *rate, Out: out}
+	if *logs != "" {
+		o.LogDir = *logs
+	}
+	if *only != "" {
+		o.Only = strings.Split(*only, ",")
+	}
+	if err := runPhases(ctx, o, *duration, strings.Split(*phases, ",")); err != nil {
+		return fmt.Errorf("%w\nseed %d; the daemons' logs are in %s", err, *seed, o.LogDir)
+	}
+	fmt.Fprintln(out, "\nthe promise was kept")
+	return os.RemoveAll(dir)
+}
+
+// runPhases runs one phase after the other, each with servers of its own.
+func runPhases(ctx context.Context, o chaos.Options, all time.Duration, phases []string) error {
+	known := map[string]struct {
+		nodes  int
+		people bool
+		share  int // of the time: most kinds of faults are those of one node
+	}{"1": {1, false, 2}, "3": {3, false, 1}, "people": {1, true, 1}}
+	shares := 0
+	for _, name := range phases {
+		phase, ok := known[name]
+		if !ok {
+			return fmt.Errorf("-phases %q: want some of 1, 3 and people", strings.Join(phases, ","))
+		}
+		shares += phase.share
+	}
+	var errs []error
+	for _, name := range phases {
+		phase := known[name]
+		o.Nodes, o.People, o.Duration = phase.nodes, phase.people, all*time.Duration(phase.share)/time.Duration(shares)
+		result, err := chaos.Run(ctx, o)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		result.Print(o.Out)
+		errs = append(errs, result.Err())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,69 @@
+// Command demo shows a shop's life in one minute: orders reserve stock, are cancelled, and their rollback messages,
+// some of them twice and a few of them bad, give the stock back exactly once. `make demo` runs it.
+//
+// It does what a user does, with the real binary (migrate, run, dlq replay), on private servers with their data in a
+// temporary folder; it leaves no process running. It exits with 1 when the stock is not what it must be. What belongs
+// here: the story and its report. What does not: anything a test would want besides.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitInterrupted = 130
+)
+
+// errInterrupted says that a person has seen enough.
+var errInterrupted = errors.New("interrupted")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills at once; the servers die with this process
+	err := run(ctx, os.Stdout)
+	switch {
+	case err == nil:
+		os.Exit(exitDone)
+	case errors.Is(err, errInterrupted):
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(exitInterrupted)
+	}
+	fmt.Fprintln(os.Stderr, "demo:", err)
+	os.Exit(exitFailed)
+}
+
+// run tells the story from top to bottom. Whatever happens, what was started is stopped and what was written is
+// removed.
+func run(ctx context.Context, out *os.File) (err error) {
+	d := &demo{out: out}
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = errInterrupted // whatever the interrupted step made of it
+		}
+		err = errors.Join(err, d.end(ctx))
+	}()
+	for _, step := range []func(context.Context) error{
+		d.begin,        // servers, binary, tables and queues
+		d.reserve,      // orders take their goods
+		d.startDaemon,  // consumer run
+		d.publish,      // their rollbacks, some twice, a few bad
+		d.await,        // the end of every message
+		d.report,       // what became of them
+		d.mend,         // the unknown orders become known
+		d.replay,       // their dead letters go back
+		d.reportReplay, // what that changed
+		d.judge,        // all of it once more, by the oracle
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxFileBytes bounds what X_FILE reads, so that a wrong path cannot fill the memory.
+	maxFileBytes = 64 << 10
+	// fileTimeout bounds how long a file may take: a pipe into which nobody writes, a file system that is away.
+	fileTimeout = 5 * time.Second
+	// byteOrderMark is U+FEFF in UTF-8. A file in UTF-16 has control characters, which no secret may have.
+	byteOrderMark = "\ufeff"
+)
+
+// readValue reads a setting from a file, without the newline that editors leave at its end and the byte order mark that
+// some write before its beginning: nobody sees either, and each would be a part of a user's name or a password. No
+// error holds the name, which may be the secret itself.
+func readValue(path string) (string, error) { return readWithin(path, fileTimeout) }
+
+func readWithin(path string, timeout time.Duration) (string, error) {
+	type answer struct {
+		content string
+		err     error
+	}
+	answered := make(chan answer, 1)
+	until := time.Now().Add(timeout)
+	go func() { // a pipe that nobody opens for writing holds whoever opens it for reading
+		content, err := readFile(path, until)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = tooSlow(timeout)
+		}
+		answered <- answer{content, err}
+	}()
+	late := time.NewTimer(timeout)
+	defer late.Stop()
+	select {
+	case a := <-answered:
+		return a.content, withoutPath(a.err)
+	case <-late.C:
+	}
+	if w, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // which lets it go
+		_ = w.Close()
+	}
+	return "", tooSlow(timeout)
+}
+
+func tooSlow(timeout time.Duration) error {
+	return fmt.Errorf("it has not been read to its end within %v: is it a pipe into which nobody writes?", timeout)
+}
+
+func readFile(path string, until time.Time) (string, error) {
+	if path == "" {
+		return "", errors.New("the name is empty")
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", err
+	case info.IsDir():
+		return "", errors.New("it is a directory")
+	case !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0:
+		return "", errors.New("it is neither a file nor a pipe")
+	case info.Size() > maxFileBytes:
+		return "", tooLarge(fmt.Sprint(info.Size()))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	_ = f.SetReadDeadline(until)     // a regular file has none, and needs none
+	content, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	switch {
+	case err != nil:
+		return "", err
+	case len(content) > maxFileBytes:
+		return "", tooLarge("more")
+	}
+	value := strings.TrimPrefix(string(content), byteOrderMark)
+	return strings.TrimSuffix(strings.TrimSuffix(value, "\n"), "\r"), nil
+}
+
+func tooLarge(size string) error {
+	return fmt.Errorf("it has %s bytes, at most %d are allowed", size, maxFileBytes)
+}
+
+func withoutPath(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
+}

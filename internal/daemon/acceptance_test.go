@@ -1,0 +1,264 @@
+package daemon_test
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// handlers are the ways in which the stock can be given back. Each must pass the acceptance tests, on the same tables
+// and judged by the same oracle.
+var handlers = []struct {
+	name  string
+	pairs func(t *testing.T) []string // settings
+}{
+	{"stock", func(*testing.T) []string { return nil }},
+	{"sql", func(t *testing.T) []string {
+		file, err := filepath.Abs(filepath.Join("testdata", "stock.sql"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []string{"HANDLER", "sql", "SQL_FILE", file}
+	}},
+	{"http", func(t *testing.T) []string {
+		dsn := stack.MySQL(t)
+		return []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", serveStock(t, dsn).URL + "/rollbacks",
+			"HTTP_TIMEOUT", "2s"}
+	}},
+}
+
+// ownRedis as REDIS_URL gives a world a server that no other test uses.
+const ownRedis = "own"
+
+// accept runs a test for each handler, in a world of its own; the pairs are settings as for newWorld.
+func accept(t *testing.T, test func(w *world), pairs ...string) {
+	t.Helper()
+	t.Parallel()
+	for _, h := range handlers {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			settings := append(h.pairs(t), pairs...)
+			for i := range settings {
+				if settings[i] == ownRedis {
+					settings[i] = stack.OwnRedis(t).URL()
+				}
+			}
+			test(newWorld(t, settings...))
+		})
+	}
+}
+
+// Given orders of which everything is published three times, and a second message about each under another key, when a
+// daemon has run, then each order's goods are back once.
+func TestAcceptDuplicatesAndTwoKeysOfOneOrder(t *testing.T) {
+	accept(t, func(w *world) {
+		orders := w.open(200)
+		sent := w.route.Rollbacks(orders)
+		sent = append(sent, sent...)
+		sent = append(sent, w.route.Rollbacks(orders)...)
+		for _, o := range orders {
+			second := w.route.Message("again-"+o.SN, o.Body())
+			sent = append(sent, oracle.Sent{Publishing: second, Fate: oracle.ToBeApplied(), Order: o.SN})
+		}
+		w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
+		w.publish(sent...)
+		daemon := w.start()
+		w.ended(2*len(orders), time.Minute)
+		w.stop(daemon)
+		report := w.judge(oracle.Allowance{})
+		if report.Applied != 2*len(orders) || report.DuplicatesAbsorbed != 2*len(orders) {
+			w.t.Errorf("%d applied and %d copies absorbed, want %d each", report.Applied, report.DuplicatesAbsorbed,
+				2*len(orders))
+		}
+	}, "BATCH_SIZE", "50")
+}
+
+// Given messages that can never be applied among good ones, when a daemon has run, then each is a dead letter for its
+// own reason, and no good one has paid for them.
+func TestAcceptBadMessagesDieAlone(t *testing.T) {
+	accept(t, func(w *world) {
+		orders := w.open(300)
+		sent := w.route.Rollbacks(orders)
+		for i := range 20 {
+			malformed := dedup.ReasonMalformed
+			if w.env["HANDLER"] == "http" { // what a body means is the service's to say, and it has one way to refuse
+				malformed = dedup.ReasonPermanent
+			}
+			add := func(key, body string, reason dedup.Reason) {
+				p := w.route.Message(fmt.Sprintf("%s-%d", key, i), []byte(body))
+				sent = append(sent, oracle.Sent{Publishing: p, Fate: oracle.ToDie(reason)})
+			}
+			add("unreadable", fmt.Sprintf(`{"order_sn":"x-%d","items":[{"sku_id":1`, i), malformed)
+			add("nameless", `{"items":[{"sku_id":1,"quantity":1}]}`, malformed)
+			add("nothing reserved", fmt.Sprintf(`{"order_sn":"x-%d","items":[{"sku_id":1,"quantity":1}]}`, i),
+				dedup.ReasonExhausted)
+		}
+		w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
+		w.publish(sent...)
+		daemon := w.start()
+		w.ended(len(sent), time.Minute)
+		w.stop(daemon)
+		if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) || report.DeadLettered != 60 {
+			w.t.Errorf("%d applied and %d dead, want %d and 60", report.Applied, report.DeadLettered, len(orders))
+		}
+	}, "MAX_ATTEMPTS", "5", "RETRY_DELAYS", "100ms,200ms,300ms,400ms")
+}
+
+// Given a message whose key another body has taken, when it comes, then it is a dead letter of its own, and the first
+// one's effect stays as it is.
+func TestAcceptConflictsDieBesideTheFirst(t *testing.T) {
+	accept(t, func(w *world) {
+		orders := w.open(60)
+		daemon := w.start()
+		w.publish(w.route.Rollbacks(orders)...)
+		w.ended(len(orders), time.Minute)
+		var others []oracle.Sent
+		for _, o := range orders {
+			other := w.route.Message(o.Key(), append(o.Body(), ' '))
+			others = append(others, oracle.Sent{Publishing: other, Fate: oracle.ToDie(dedup.ReasonConflict)})
+		}
+		w.publish(others...)
+		w.ended(2*len(orders), time.Minute)
+		w.stop(daemon)
+		if report := w.judge(oracle.Allowance{}); report.Applied != 60 || report.DeadLettered != 60 {
+			w.t.Errorf("%d applied and %d dead, want 60 each", report.Applied, report.DeadLettered)
+		}
+	})
+}
+
+// Given messages that came before their orders' reservations, when they have failed as often as they may, then they are
+// dead letters; when the orders have reserved, then a replay by hand applies some, and compensation the others.
+func TestAcceptReplayAndCompensationApplyWhatFailed(t *testing.T) {
+	accept(t, func(w *world) {
+		orders := shop.Orders(w.rng, "order", 40, skus)
+		if err := shop.Stock(w.t.Context(), w.db, skus, 10_000_000); err != nil {
+			w.t.Fatal(err)
+		}
+		w.remember()
+		reserve := func(some []shop.Order) {
+			if err := shop.SeedReserved(w.t.Context(), w.db, some); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		daemon := w.start()
+		w.publish(w.route.Rollbacks(orders)...)
+		w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == len(orders) })
+		reserve(orders[:25])
+		replay := w.startProcess(program.Options{
+			Path: binary(w.t), Args: []string{"dlq", "replay", "--all", "--no-wait"}, Env: w.environ(), Log: w.logs,
+		})
+		if code, err := replay.Wait(w.t.Context()); err != nil || code != 0 {
+			w.t.Fatalf("the replay ended with %d (%v)", code, err)
+		}
+		w.eventually("what can be applied is, and the rest is dead again", time.Minute, func() bool {
+			return w.rows(dedup.Success) == 25 && w.rows(dedup.Dead) == 15
+		})
+		w.stop(daemon)
+
+		reserve(orders[25:])
+		w.set("COMPENSATE_AFTER", "1s")
+		daemon = w.start()
+		w.eventually("compensation has applied the rest", time.Minute, func() bool { return w.rows(dedup.Success) == 40 })
+		w.stop(daemon)
+		w.judge(oracle.Allowance{})
+	}, "MAX_ATTEMPTS", "2", "RETRY_DELAYS", "100ms", "MAX_DEAD_RATE", "off")
+}
+
+// Given a daemon in the middle of its work, when it is killed three times, then every message takes effect once.
+func TestAcceptKilledInTheMiddle(t *testing.T) {
+	accept(t, func(w *world) {
+		messages := sized(3000, 50_000)
+		orders := w.open(messages)
+		w.publish(shop.Repeat(w.rng, w.route.Rollbacks(orders), .1)...)
+		for _, share := range []float64{.1, .3, .5} {
+			daemon := w.start()
+			w.freezeInside(daemon, int(share*float64(messages)))
+			if err := daemon.Kill(); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		daemon := w.start()
+		w.ended(messages, 3*time.Minute)
+		w.stop(daemon)
+		report := w.judge(oracle.Allowance{Attempts: 2})
+		if report.Applied != messages || report.DeadLettered != 0 {
+			w.t.Errorf("%d applied and %d dead, want %d and none", report.Applied, report.DeadLettered, messages)
+		}
+	}, "BATCH_SIZE", "100", "LANES", "2", "LOCK_TTL", "1s", "HANDLER_TIMEOUT", "3s", "LEASE", "5s")
+}
+
+// Given a COMMIT whose answer is lost, now of one that was made and now of one that was not, when the daemon has gone
+// on, then every message took effect once.
+func TestAcceptLostCommits(t *testing.T) {
+	accept(t, func(w *world) {
+		proxy := stack.Proxy(w.t, stack.Addr(w.t, w.env["MYSQL_DSN"]))
+		orders := w.open(400)
+		w.publish(w.route.Rollbacks(orders)...)
+		direct := w.env["MYSQL_DSN"]
+		w.set("MYSQL_DSN", proxy.Through(direct))
+		commits := func(piece []byte) bool { return bytes.HasSuffix(piece, []byte("\x03COMMIT")) }
+		var lost []<-chan struct{}
+		for range 4 {
+			lost = append(lost, proxy.DropReply(commits), proxy.DropRequest(commits))
+		}
+		daemon := w.start()
+		w.ended(len(orders), time.Minute)
+		w.stop(daemon)
+		for i, c := range lost {
+			select {
+			case <-c:
+			default:
+				w.t.Errorf("COMMIT number %d was not lost: nothing was tried", i)
+			}
+		}
+		w.set("MYSQL_DSN", direct)
+		if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) {
+			w.t.Errorf("%d applied, want %d", report.Applied, len(orders))
+		}
+	}, "BATCH_SIZE", "20", "LANES", "2")
+}
+
+// Given a Redis that forgets everything again and again, when every message is published three times, then every one
+// takes effect once.
+func TestAcceptRedisIsWiped(t *testing.T) {
+	accept(t, func(w *world) {
+		options, err := redis.ParseURL(w.env["REDIS_URL"])
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		client := redis.NewClient(options)
+		defer client.Close()
+		orders := w.open(1000)
+		sent := w.route.Rollbacks(orders)
+		sent = append(sent, sent...)
+		w.publish(append(sent, w.route.Rollbacks(orders)...)...)
+		first, second := w.start(), w.start()
+		wiped := 0
+		w.eventually("all are applied", time.Minute, func() bool {
+			n, err := client.DBSize(w.t.Context()).Result()
+			if err == nil && n > 0 {
+				err, wiped = client.FlushAll(w.t.Context()).Err(), wiped+1
+			}
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return w.rows(dedup.Success) == len(orders)
+		})
+		w.ended(len(orders), time.Minute)
+		w.stop(first)
+		w.stop(second)
+		if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) || wiped == 0 {
+			w.t.Errorf("%d applied while Redis was wiped %d times, want %d and some", report.Applied, wiped, len(orders))
+		}
+	}, "BATCH_SIZE", "20", "LANES", "2", "REDIS_URL", "own")
+}

@@ -1,0 +1,171 @@
+package daemon_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+)
+
+// failedOnce leaves rows as a daemon leaves them whose handler blamed these messages an hour ago: their next attempt
+// is due, and they share it.
+func (w *world) failedOnce(sent []oracle.Sent) {
+	w.t.Helper()
+	group := w.config().Group
+	tx, err := w.db.BeginTx(w.t.Context(), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }() // over already
+	for _, s := range sent {
+		hash := sha256.Sum256(s.Body)
+		if _, err := tx.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body,
+			body_hash, consumer_status, consumer_times, owner, consumer_timestamp, created_at) VALUES (?, ?, ?, ?, ?, ?, 2, 1,
+			'blame/1', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, w.route.Key, s.MessageID, s.MessageID,
+			s.Body, hash[:]); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// fullBatches make every lane begin with a batch that is one full group, however slow the machine is.
+var fullBatches = []string{
+	config.Prefix + "BATCH_SIZE=200", config.Prefix + "BATCH_LINGER=5s", config.Prefix + "MEMORY_BUDGET=1GiB",
+}
+
+// Given a daemon with the default lease whose lanes all hold a full group of claims, when it is killed, then another
+// one has applied everything within a minute, and only those claims have cost an attempt, one each.
+func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
+	t.Parallel()
+	const messages, claimed = 4000, 4 * 200
+	// The lanes share the messages evenly: the first to subscribe would take all it may.
+	w := newWorld(t, "LANES", "4", "LEASE", "30s", "HANDLER_TIMEOUT", "10s", "LOCK_TTL", "10s", "PREFETCH", "1000")
+	sent := w.route.Rollbacks(w.open(messages))
+	w.failedOnce(sent)
+	w.publish(sent...)
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hanging := w.startProcess(program.Options{
+		Path: executable, Env: append(append(w.environ(), fullBatches...), hangEnv+"=claimed"), Log: w.logs,
+	})
+	w.eventually("all lanes hold full groups", time.Minute, func() bool { return w.rows(dedup.Processing) == claimed })
+	if err := hanging.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if _, err := w.db.ExecContext(t.Context(), "CREATE TABLE at_kill AS SELECT msg_key, consumer_times FROM "+
+		"consumer_log"); err != nil {
+		t.Fatal(err)
+	}
+
+	daemon := w.start()
+	w.eventually("everything is applied", time.Minute, func() bool { return w.rows(dedup.Success) == messages })
+	t.Logf("applied %v after the kill", time.Since(killed).Round(time.Millisecond))
+	w.ended(messages, time.Minute)
+	w.stop(daemon)
+	if n := w.count("SELECT COUNT(*) FROM consumer_log l JOIN at_kill k USING (msg_key) WHERE l.consumer_times <> " +
+		"k.consumer_times + 1"); n != 0 {
+		t.Errorf("%d messages needed more than one attempt after the kill", n)
+	}
+	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 3"); n != claimed {
+		t.Errorf("the kill has cost %d messages an attempt, want %d", n, claimed)
+	}
+	if report := w.judge(oracle.Allowance{Attempts: 3}); report.Applied != messages {
+		t.Errorf("%d applied, want all %d", report.Applied, messages)
+	}
+}
+
+// Given a daemon whose lanes all hold a full group of claims and wait for somebody's lock on the stock, when it is to
+// stop and that lasts longer than it may drain, then nobody has paid an attempt for it.
+func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	const messages, claimed = 4 * 400, 4 * 200 // a lane begins with half of its window
+	w := newWorld(t, "LANES", "4", "DRAIN_TIMEOUT", "1s", "BATCH_SIZE", "200", "PREFETCH", "400")
+	sent := w.route.Rollbacks(w.open(messages))
+	w.failedOnce(sent)
+	w.publish(sent...)
+	others, err := w.db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = others.Rollback() }()
+	if _, err := others.ExecContext(t.Context(), "UPDATE stock SET amount = amount + 1"); err != nil {
+		t.Fatal(err)
+	}
+	waiting := w.startProcess(program.Options{
+		Path: binary(t), Args: []string{"run"}, Env: append(w.environ(), fullBatches...), Log: w.logs,
+	})
+	w.eventually("all lanes hold full groups", time.Minute, func() bool { return w.rows(dedup.Processing) == claimed })
+	w.signal(waiting, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if code, err := waiting.Wait(ctx); err != nil || code == 0 {
+		t.Errorf("the daemon exited with %d (%v), want an error: it could not finish", code, err)
+	}
+	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"); n != 0 {
+		t.Errorf("the stop has cost %d messages an attempt, %d are claimed still", n, w.rows(dedup.Processing))
+	}
+	if err := others.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+
+	daemon := w.start()
+	w.ended(messages, time.Minute)
+	w.stop(daemon)
+	if report := w.judge(oracle.Allowance{Attempts: 2}); report.Applied != messages || report.AttemptsSpent != messages {
+		t.Errorf("%d applied with %d attempts beyond the first, want %d with one each", report.Applied, report.AttemptsSpent,
+			messages)
+	}
+}
+
+// Given two daemons and messages of which half come before their reservations, and half come twice, then each takes
+// effect once, and who was in time had one attempt.
+func TestTwoDaemonsAndLateReservations(t *testing.T) {
+	t.Parallel()
+	messages := sized(4000, 40_000)
+	w := newWorld(t, "BATCH_SIZE", "500", "LANES", "2", "RETRY_DELAYS", "1s,3s,9s,27s")
+	sent := w.route.Rollbacks(w.open(messages))
+	exec := func(query string) {
+		t.Helper()
+		if _, err := w.db.ExecContext(t.Context(), query); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+	const isLate = " WHERE CRC32(order_sn) % 2 = 0"
+	exec("CREATE TABLE late LIKE stock_reservation")
+	exec("INSERT INTO late SELECT * FROM stock_reservation" + isLate)
+	exec("DELETE FROM stock_reservation" + isLate)
+	late := w.count("SELECT COUNT(DISTINCT order_sn) FROM late")
+	first, second := w.start(), w.start()
+	copies := shop.Repeat(w.rng, sent, .5)
+	w.publish(copies...)
+	w.eventually("all others are applied, and the late ones have failed", time.Minute, func() bool {
+		return w.rows(dedup.Success) == messages-late &&
+			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2) AND consumer_times > 0") == late
+	})
+	exec("INSERT INTO stock_reservation SELECT * FROM late")
+	w.ended(messages, 2*time.Minute)
+	w.stop(first)
+	w.stop(second)
+	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 1"); n != messages-late {
+		t.Errorf("%d messages had one attempt, want those %d that were in time", n, messages-late)
+	}
+	report := w.judge(oracle.Allowance{Attempts: 5})
+	if report.Applied != messages || report.DuplicatesAbsorbed != len(copies)-messages {
+		t.Errorf("%d applied and %d copies absorbed, want %d and %d", report.Applied, report.DuplicatesAbsorbed, messages,
+			len(copies)-messages)
+	}
+}
