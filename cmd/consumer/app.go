@@ -33,6 +33,8 @@ type app struct {
 
 	// started is set when a command's own code begins: an error before that is one of usage.
 	started bool
+	// lastWords, if a command has set it, writes the error with which it ends.
+	lastWords func(error)
 }
 
 // run is the whole program. args begins with the program's name, as os.Args does. It prints an error once, to stderr,
@@ -41,7 +43,8 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	if len(args) == 0 {
 		args = []string{"consumer"} // whoever started us gave not even a name
 	}
-	a := &app{name: filepath.Base(args[0]), environ: environ, stdin: stdin, stdout: stdout, stderr: stderr, build: readBuild()}
+	a := &app{name: filepath.Base(args[0]), environ: environ, stdin: stdin, stdout: stdout, stderr: stderr,
+		build: readBuild()}
 	return a.execute(ctx, newRootCmd(a, commands(a)...), args[1:])
 }
 
@@ -57,7 +60,11 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		err = errors.New("interrupted before it was done")
 	}
-	fmt.Fprintf(a.stderr, "%s: %v\n", a.name, err)
+	if a.lastWords != nil {
+		a.lastWords(err)
+	} else {
+		fmt.Fprintf(a.stderr, "%s: %v\n", a.name, err)
+	}
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
@@ -77,9 +84,13 @@ func usageErrorf(format string, args ...any) error {
 
 // loadConfig reads the settings, prints their warnings to stderr, and returns every bad one in a single usageError.
 func (a *app) loadConfig() (config.Config, error) {
+	return a.loadSettings(func(w config.Warning) { fmt.Fprintf(a.stderr, "%s: warning: %s\n", a.name, w) })
+}
+
+func (a *app) loadSettings(warn func(config.Warning)) (config.Config, error) {
 	cfg, warnings, err := config.Load(a.environ)
 	for _, w := range warnings {
-		fmt.Fprintf(a.stderr, "%s: warning: %s\n", a.name, w)
+		warn(w)
 	}
 	if bad, ok := errors.AsType[*config.Error](err); ok {
 		head := "a setting is wrong"
@@ -99,10 +110,15 @@ func (a *app) logger(cfg config.Config) *slog.Logger {
 		}
 		return attr
 	}}
-	if cfg.LogFormat == config.LogFormatText || cfg.LogFormat == config.LogFormatAuto && onTerminal(a.stderr) {
-		return slog.New(slog.NewTextHandler(a.stderr, options))
+	if a.logsJSON(cfg.LogFormat) {
+		return slog.New(slog.NewJSONHandler(a.stderr, options))
 	}
-	return slog.New(slog.NewJSONHandler(a.stderr, options))
+	return slog.New(slog.NewTextHandler(a.stderr, options))
+}
+
+// logsJSON reports whether the log has the form json with this LOG_FORMAT; an empty or unknown one is auto.
+func (a *app) logsJSON(format string) bool {
+	return format == config.LogFormatJSON || format != config.LogFormatText && !onTerminal(a.stderr)
 }
 
 // onTerminal reports whether w is a person's screen, for colours, progress bars and the log's form.

@@ -3,9 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +28,11 @@ type fullDisk struct{}
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
-	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}, {"config"}, {"config", "-o", "json"}, {"config", "-o", "markdown"}} {
+	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}, {"config"}, {"config", "-o", "json"},
+		{"config", "-o", "markdown"}} {
 		var stderr bytes.Buffer
-		code := run(t.Context(), append([]string{"consumer"}, args...), goodEnviron, strings.NewReader(""), fullDisk{}, &stderr)
+		code := run(t.Context(), append([]string{"consumer"}, args...), goodEnviron, strings.NewReader(""), fullDisk{},
+			&stderr)
 		if code != exitFailed || stderr.String() != "consumer: write the output: no space left on device\n" {
 			t.Errorf("%v: exit %d, stderr %q; want 1 and the reason, once", args, code, stderr.String())
 		}
@@ -36,7 +41,8 @@ func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 
 func TestUsageTextTakesTheProgramsOwnName(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"/opt/rollbackd", "version", "--help"}, nil, strings.NewReader(""), &stdout, &stderr); code != exitDone {
+	if code := run(t.Context(), []string{"/opt/rollbackd", "version", "--help"}, nil, strings.NewReader(""), &stdout,
+		&stderr); code != exitDone {
 		t.Fatalf("exit %d: %s", code, stderr.String())
 	}
 	if got := stdout.String(); !strings.Contains(got, "rollbackd version [flags]") || strings.Contains(got, "consumer") {
@@ -59,7 +65,8 @@ func TestExitCodeFollowsTheError(t *testing.T) {
 	}{
 		"none":    {nil, exitDone, ""},
 		"failure": {errors.New("RabbitMQ is away"), exitFailed, "consumer: RabbitMQ is away\n"},
-		"usage":   {usageErrorf("--since must come before --until"), exitUsage, "consumer: --since must come before --until\n"},
+		"usage": {usageErrorf("--since must come before --until"), exitUsage, "consumer: --since must come before " +
+			"--until\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stderr := execute(t, t.Context(), func(*cobra.Command, []string) error { return tc.err })
@@ -92,7 +99,8 @@ func execute(t *testing.T, ctx context.Context, runE func(*cobra.Command, []stri
 
 func TestWarningsOfTheConfigurationGoToStderr(t *testing.T) {
 	_, stderr, code := runCLI(t, append(goodEnviron, "ROLLBACKD_LANE=3"), "", "config")
-	if want := "consumer: warning: ROLLBACKD_LANE is no setting and has no effect; the nearest one is ROLLBACKD_LANES\n"; code != exitDone || stderr != want {
+	if want := "consumer: warning: ROLLBACKD_LANE is no setting and has no effect; the nearest one is " +
+		"ROLLBACKD_LANES\n"; code != exitDone || stderr != want {
 		t.Errorf("exit %d, stderr %q; want 0, %q", code, stderr, want)
 	}
 }
@@ -113,6 +121,37 @@ func TestLogFollowsTheConfiguration(t *testing.T) {
 		a.logger(config.Config{LogFormat: tc.format, LogLevel: tc.level}).Info("hello", "after", 1500*time.Millisecond)
 		if got := stderr.String(); !strings.Contains(got, tc.want) || tc.want == "" && got != "" {
 			t.Errorf("format %s, level %s: log is %q, want %q", tc.format, tc.level, got, tc.want)
+		}
+	}
+}
+
+// Whatever collects a daemon's JSON log reads its last line too, and the warnings before the log has begun.
+func TestTheLastErrorOfRunFollowsTheLogFormat(t *testing.T) {
+	wrong := append(slices.Clone(goodEnviron), "ROLLBACKD_LANE=3", "ROLLBACKD_HTTP_ADDR=127.0.0.1:notaport")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	busy := append(slices.Clone(goodEnviron), "ROLLBACKD_LANE=3", "ROLLBACKD_HTTP_ADDR="+taken.Addr().String())
+	for name, c := range map[string]struct {
+		environ []string
+		code    int
+		says    string
+	}{"a wrong setting": {wrong, exitUsage, "ROLLBACKD_HTTP_ADDR"},
+		"an address that is taken": {busy, exitFailed, "address already in use"}} {
+		for _, format := range []string{"json", "auto", "text"} {
+			_, stderr, code := runCLI(t, append(c.environ, "ROLLBACKD_LOG_FORMAT="+format), "", "run")
+			lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+			last := lines[len(lines)-1]
+			if code != c.code || !strings.Contains(last, c.says) {
+				t.Errorf("%s, %s: exit %d, last line %s; want %d and %q", name, format, code, last, c.code, c.says)
+			}
+			for _, line := range lines {
+				if json.Valid([]byte(line)) == (format == "text") {
+					t.Errorf("%s, %s: it says %s", name, format, line)
+				}
+			}
 		}
 	}
 }

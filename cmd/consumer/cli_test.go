@@ -21,7 +21,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func runCLI(t *testing.T, environ []string, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = run(t.Context(), append([]string{"/usr/bin/consumer"}, args...), environ, strings.NewReader(stdin), &out, &errOut)
+	code = run(t.Context(), append([]string{"/usr/bin/consumer"}, args...), environ, strings.NewReader(stdin), &out,
+		&errOut)
 	return out.String(), errOut.String(), code
 }
 
@@ -65,7 +66,9 @@ func runGolden(t *testing.T, path string) {
 		return strings.Split(text, "\n")
 	}
 	stdout, stderr, code := runCLI(t, list("env"), parts["stdin"], list("args")...)
-	got := map[string]string{"stdout": normalForm(stdout, work), "stderr": normalForm(stderr, work), "exit": strconv.Itoa(code) + "\n"}
+	got := map[string]string{
+		"stdout": normalForm(stdout, work), "stderr": normalForm(stderr, work), "exit": strconv.Itoa(code) + "\n",
+	}
 	if *update {
 		archive.Files = input
 		for _, name := range []string{"stdout", "stderr", "exit"} {
@@ -90,6 +93,7 @@ var spaces = regexp.MustCompile(`(GOVERSION|PLATFORM|\bGO\b) +`)
 
 // normalForm replaces what differs from machine to machine.
 func normalForm(s, work string) string {
-	s = strings.NewReplacer(work, "$WORK", runtime.Version(), "GOVERSION", runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM").Replace(s)
+	s = strings.NewReplacer(work, "$WORK", runtime.Version(), "GOVERSION", runtime.GOOS+"/"+runtime.GOARCH,
+		"PLATFORM").Replace(s)
 	return spaces.ReplaceAllString(s, "$1  ")
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 func newDLQCmd(a *app) *cobra.Command {
@@ -26,25 +25,28 @@ type filterFlags struct {
 func addFilterFlags(cmd *cobra.Command) *filterFlags {
 	f := new(filterFlags)
 	var reasons []string
-	for _, r := range wire.Reasons() {
+	for _, r := range dedup.Reasons() {
 		reasons = append(reasons, string(r))
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.keys, "key", nil, "choose by key; may be given several times")
 	flags.StringVar(&f.tag, "tag", "", "choose by tag")
-	flags.StringArrayVar(&f.reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(reasons, ", "))
-	flags.StringVar(&f.since, "since", "", "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a duration like 24h")
+	flags.StringArrayVar(&f.reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(reasons,
+		", "))
+	flags.StringVar(&f.since, "since", "", "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a "+
+		"duration like 24h")
 	flags.StringVar(&f.until, "until", "", "choose those dead before then, said as for --since")
 	return f
 }
 
 // read makes a filter that need not choose anything.
 func (f *filterFlags) read(now time.Time, limit int) (deadletter.Filter, error) {
-	filter := deadletter.Filter{Keys: f.keys, Tag: f.tag, Reasons: f.reasons, Limit: limit}
+	filter := deadletter.Filter{Keys: f.keys, Tag: f.tag, Limit: limit}
 	for _, reason := range f.reasons {
-		if !slices.Contains(wire.Reasons(), wire.Reason(reason)) {
-			return filter, usageErrorf("--reason %q is none; there are %v", reason, wire.Reasons())
+		if !slices.Contains(dedup.Reasons(), dedup.Reason(reason)) {
+			return filter, usageErrorf("--reason %q is none; there are %v", reason, dedup.Reasons())
 		}
+		filter.Reasons = append(filter.Reasons, dedup.Reason(reason))
 	}
 	if slices.Contains(f.keys, "") {
 		return filter, usageErrorf("--key is empty")
@@ -102,12 +104,14 @@ func readMoment(flag, text string, now time.Time) (time.Time, error) {
 	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
 		return now.Add(-ago), nil
 	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02"} {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04",
+		"2006-01-02"} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, usageErrorf("--%s %q is neither a time (2026-11-21T08:00:00Z; without a zone it is UTC) nor a duration (24h)", flag, text)
+	return time.Time{}, usageErrorf("--%s %q is neither a time (2026-11-21T08:00:00Z; without a zone it is UTC) nor a "+
+		"duration (24h)", flag, text)
 }
 
 // shorten cuts text after so many characters.
@@ -127,7 +131,8 @@ type byFlag struct{ who string }
 
 func addByFlag(cmd *cobra.Command) *byFlag {
 	f := new(byFlag)
-	cmd.Flags().StringVar(&f.who, "by", "", "who does it, for the story of each letter (default the user's name at this host)")
+	cmd.Flags().StringVar(&f.who, "by", "", "who does it, for the story of each letter (default the user's name at "+
+		"this host)")
 	return f
 }
 

@@ -15,12 +15,13 @@ func newDLQExportCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write dead letters to a file, a JSON object per line",
-		Long: `Write dead letters as the consumer log knows them, the latest first, one JSON object per line: tag, key, reason, properties,
-headers, and the body in base64. All are written unless conditions choose. The queue is not touched, and the letters stay.
+		Long: `Write dead letters as the consumer log knows them, the latest first, one JSON object per line: tag, key,
+reason, properties, headers, and the body in base64. All are written unless conditions choose. The queue is not touched,
+and the letters stay.
 
-'` + a.name + ` dlq replay --from FILE' replays the lines, also with a body that was mended. Change its text: jq 1.6 rounds a sku_id beyond 2^53
-when it reads the body as JSON. '` + a.name + ` publish --letters FILE' puts
-them on the main queue as they are, like a letter moved by hand.`,
+'` + a.name + ` dlq replay --from FILE' replays the lines, also with a body that was mended. Change its text: jq 1.6
+rounds a sku_id beyond 2^53 when it reads the body as JSON. '` + a.name + ` publish --letters FILE' puts them on the
+main queue as they are, like a letter moved by hand.`,
 		Example: "  " + a.name + ` dlq export --reason malformed -o letters.ndjson
   jq -c '.body |= (@base64d | sub("\"quantity\": *[0-9]+"; "\"quantity\":2") | @base64)' letters.ndjson > mended.ndjson
   ` + a.name + ` dlq replay --from mended.ndjson`,
@@ -55,9 +56,13 @@ them on the main queue as they are, like a letter moved by hand.`,
 			}()
 		}
 		buffered := bufio.NewWriterSize(to, 64<<10)
-		n, err := letters.Export(cmd.Context(), f, buffered)
+		n, err := letters.Export(cmd.Context(), f, escaping{buffered})
 		err = errors.Join(a.mysqlError(cfg, err), buffered.Flush())
-		fmt.Fprintf(a.stderr, "%s: exported %d letters\n", a.name, n)
+		what := "letters"
+		if n == 1 {
+			what = "letter"
+		}
+		fmt.Fprintf(a.stderr, "%s: exported %d %s\n", a.name, n, what)
 		return err
 	}
 	return cmd

@@ -15,8 +15,8 @@ func newDLQListCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters, the latest first, or count them by reason",
-		Long: `List dead letters as the consumer log knows them, the latest first, or count them with --by reason. The queue is not
-touched, and RabbitMQ need not answer. Every page is read through an index, however large the log is.`,
+		Long: `List dead letters as the consumer log knows them, the latest first, or count them with --by reason. The queue
+is not touched, and RabbitMQ need not answer. Every page is read through an index, however large the log is.`,
 		Example: "  " + a.name + " dlq list --by reason --since 24h",
 		Args:    cobra.NoArgs,
 	}
@@ -88,7 +88,9 @@ func reasonTable(reasons []deadletter.Reason) table {
 }
 
 // listLetters pages through the log up to the filter's limit; next is where there would have been more.
-func listLetters(ctx context.Context, letters *deadletter.Letters, f deadletter.Filter, after dedup.Cursor) (found []deadletter.Letter, next dedup.Cursor, err error) {
+func listLetters(
+	ctx context.Context, letters *deadletter.Letters, f deadletter.Filter, after dedup.Cursor,
+) (found []deadletter.Letter, next dedup.Cursor, err error) {
 	limit := f.Limit
 	for {
 		f.Limit = dedup.MaxListed

@@ -15,21 +15,22 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 )
 
-const replayHelp = `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or more of the
-conditions, which must all hold. Taken are the letters that are in the queue when it begins, the oldest first; those that
-die again meanwhile wait for the next replay. Cure the cause first, and restart the daemons when their settings changed.
+const replayHelp = `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or
+more of the conditions, which must all hold. Taken are the letters that are in the queue when it begins, the oldest
+first; those that die again meanwhile wait for the next replay. Cure the cause first, and restart the daemons when their
+settings changed.
 
-It looks what becomes of them: at most --window letters wait for the daemon at a time, and in the end it waits for the last
-ones while a daemon consumes and gets on. With --max-failures it stops when the cause is not cured after all. --no-wait
-replays at full speed and looks at nothing.
+It looks what becomes of them: at most --window letters wait for the daemon at a time, and in the end it waits for the
+last ones while a daemon consumes and gets on. With --max-failures it stops when the cause is not cured after all.
+--no-wait replays at full speed and looks at nothing.
 
 It may be interrupted at any time and run again: the letters in hand are finished, nothing is lost and nothing happens
 twice. The exit code is 1 when a chosen letter stays in the queue, the list says why, and when no letter has a --key. A
 letter that was replayed ROLLBACKD_MAX_REPLAYS times is parked: it stays until --force.
 
---from takes the letters from an export, whether or not the queue still has them. A body in it may be mended: the row takes
-it, and the letter with the former one is dropped. The message must stay the one that it was: with a key from the body's
-hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter and publish the message.`
+--from takes the letters from an export, whether or not the queue still has them. A body in it may be mended: the row
+takes it, and the letter with the former one is dropped. The message must stay the one that it was: with a key from the
+body's hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter and publish the message.`
 
 func newDLQReplayCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -49,11 +50,14 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 	by := addByFlag(cmd)
 	var o deadletter.ReplayOptions
 	flags.BoolVar(&o.DryRun, "dry-run", false, "change nothing, count what would be done")
-	flags.BoolVar(&o.Force, "force", false, "also letters whose row is gone and that are older than ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens again; and letters that were replayed ROLLBACKD_MAX_REPLAYS times")
+	flags.BoolVar(&o.Force, "force", false, "also letters whose row is gone and that are older than "+
+		"ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens again; "+
+		"and letters that were replayed ROLLBACKD_MAX_REPLAYS times")
 	flags.BoolVar(&o.Discarded, "discarded", false, "also letters whose identity was discarded")
 	flags.Float64Var(&o.Rate, "rate", 0, "replay at most so many per second; 0: as many as can be")
 	flags.IntVar(&o.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
-	flags.IntVar(&o.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or are dead again; 0: only count them")
+	flags.IntVar(&o.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or "+
+		"are dead again; 0: only count them")
 	noWait := flags.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
 	from := flags.String("from", "", "take the letters from this FILE, an export; - is the standard input")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -69,7 +73,8 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 			return err
 		}
 		defer closeLines()
-		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters, progress func(deadletter.Progress)) (deadletter.Result, error) {
+		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters,
+			progress func(deadletter.Progress)) (deadletter.Result, error) {
 			o.By, o.Progress = by.name(), progress
 			if *from != "" {
 				return letters.ReplayFrom(ctx, *from, lines, f, o)
@@ -114,8 +119,8 @@ func newDLQDiscardCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "discard",
 		Short: "End dead letters for good",
-		Long: `End dead letters for good: they leave the queue, their rows say discarded, by whom and why, and every further copy of
-their messages is acked without an effect. Which letters is said as for replay.`,
+		Long: `End dead letters for good: they leave the queue, their rows say discarded, by whom and why, and every further
+copy of their messages is acked without an effect. Which letters is said as for replay.`,
 		Example: "  " + a.name + ` dlq discard --key 20261121-0001 --why "a test order"`,
 		Args:    cobra.NoArgs,
 	}
@@ -136,7 +141,8 @@ their messages is acked without an effect. Which letters is said as for replay.`
 		if strings.TrimSpace(o.Why) == "" {
 			return usageErrorf("--why is missing: say why these letters may end without an effect")
 		}
-		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters, progress func(deadletter.Progress)) (deadletter.Result, error) {
+		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters,
+			progress func(deadletter.Progress)) (deadletter.Result, error) {
 			o.By, o.Progress = by.name(), progress
 			return letters.Discard(ctx, f, o)
 		})
@@ -145,7 +151,10 @@ their messages is acked without an effect. Which letters is said as for replay.`
 }
 
 // moveLetters runs a replay or a discard and shows what it did, also when it ended early.
-func (a *app) moveLetters(ctx context.Context, out *output, move func(context.Context, *deadletter.Letters, func(deadletter.Progress)) (deadletter.Result, error)) error {
+func (a *app) moveLetters(
+	ctx context.Context, out *output, move func(context.Context, *deadletter.Letters,
+		func(deadletter.Progress)) (deadletter.Result, error),
+) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
@@ -175,17 +184,22 @@ func (a *app) moveLetters(ctx context.Context, out *output, move func(context.Co
 func (a *app) undone(queue string, res deadletter.Result) error {
 	var errs []error
 	if res.Others > 0 {
-		fmt.Fprintf(a.stderr, "%s: somebody else was reading %s (a daemon that replays by itself, reconcile, another replay): letters that it held were not seen; run it again\n", a.name, queue)
+		fmt.Fprintf(a.stderr, "%s: somebody else was reading %s (a daemon that replays by itself, reconcile, another "+
+			"replay): letters that it held were not seen; run it again\n", a.name, queue)
 	}
 	if res.Found == 0 {
-		fmt.Fprintf(a.stderr, "%s: %s is empty; if '%s dlq list' has dead letters all the same, they were purged or moved: '%s reconcile'\n", a.name, queue, a.name, a.name)
+		fmt.Fprintf(a.stderr, "%s: %s is empty; if '%s dlq list' has dead letters all the same, they were purged or moved: "+
+			"'%s reconcile'\n", a.name, queue, a.name, a.name)
 	}
 	if res.FailedAgain > 0 {
-		fmt.Fprintf(a.stderr, "%s: what failed again may have attempts left: '%s log list --status failed' and '%s dlq list' show it\n", a.name, a.name, a.name)
+		fmt.Fprintf(a.stderr, "%s: what failed again may have attempts left: '%s log list --status failed' and '%s dlq "+
+			"list' show it\n", a.name, a.name, a.name)
 	}
 	if n := len(res.NotFound); n > 0 {
 		for _, key := range res.NotFound[:min(n, maxShown)] {
-			fmt.Fprintf(a.stderr, "%s: no letter in %s has key %s and fulfils the other conditions; '%s log explain' says what became of it; if its row is dead, the letter was purged or moved: '%s reconcile'\n", a.name, queue, printable(key), a.name, a.name)
+			fmt.Fprintf(a.stderr, "%s: no letter in %s has key %s and fulfils the other conditions; '%s log explain' says "+
+				"what became of it; if its row is dead, the letter was purged or moved: '%s reconcile'\n", a.name, queue,
+				printable(key), a.name, a.name)
 		}
 		errs = append(errs, fmt.Errorf("keys that no letter has: %d", n))
 	}

@@ -27,7 +27,7 @@ func resultTable(res deadletter.Result) table {
 	add(res.Unsettled, "  of them not processed yet")
 	add(res.Discarded, discarded)
 	for _, reason := range slices.Sorted(maps.Keys(res.ByReason)) {
-		add(res.ByReason[reason], "  of them "+reason)
+		add(res.ByReason[reason], "  of them "+string(reason))
 	}
 	add(res.Duplicates, "dropped: other copies of these messages")
 	add(res.Stale, "dropped: their messages had ended already")
@@ -44,20 +44,26 @@ func resultTable(res deadletter.Result) table {
 
 // whatNext says what to do about letters that stay.
 var whatNext = map[deadletter.Why]string{
-	deadletter.WhyInProgress:    "a worker has them right now: try again later",
-	deadletter.WhyMoved:         "somebody changed the row at the same moment: try again",
-	deadletter.WhyUnknown:       "the database's answer was lost: try again",
-	deadletter.WhyUnpublished:   "the main queue did not confirm the message: try again",
-	deadletter.WhyOldRow:        "published, but the row of the former identity could not be ended: try again, it is only dropped then",
-	deadletter.WhyUnacked:       "done, but the ack was lost: the next replay drops them",
-	deadletter.WhyTooOld:        "the row is gone and they are older than ROLLBACKD_LOG_RETENTION, so they may have had their effect: make sure that they had not, then use --force",
-	deadletter.WhyKeyTaken:      "another body had the key and its row is gone: make sure that this one may take effect too, then use --force",
-	deadletter.WhyParked:        "they were replayed ROLLBACKD_MAX_REPLAYS times in vain: mend the cause, then use --force; or discard them",
-	deadletter.WhyCut:           "the log keeps only a part of the message: replay it from the queue, or complete the line; --force if only headers are missing and nobody needs them",
-	deadletter.WhyBadLine:       "mend the line",
-	deadletter.WhyOtherIdentity: "the line's message is another one: discard the letter and publish the message, or undo what changed its key",
-	deadletter.WhyNewerStatus:   "a newer version wrote the row: use that version",
-	deadletter.WhyFailed:        "see the error",
+	deadletter.WhyInProgress:  "a worker has them right now: try again later",
+	deadletter.WhyMoved:       "somebody changed the row at the same moment: try again",
+	deadletter.WhyUnknown:     "the database's answer was lost: try again",
+	deadletter.WhyUnpublished: "the main queue did not confirm the message: try again",
+	deadletter.WhyOldRow: "published, but the row of the former identity could not be ended: try again, it is " +
+		"only dropped then",
+	deadletter.WhyUnacked: "done, but the ack was lost: the next replay drops them",
+	deadletter.WhyTooOld: "the row is gone and they are older than ROLLBACKD_LOG_RETENTION, so they may have had " +
+		"their effect: make sure that they had not, then use --force",
+	deadletter.WhyKeyTaken: "another body had the key and its row is gone: make sure that this one may take effect " +
+		"too, then use --force",
+	deadletter.WhyParked: "they were replayed ROLLBACKD_MAX_REPLAYS times in vain: mend the cause, then use " +
+		"--force; or discard them",
+	deadletter.WhyCut: "the log keeps only a part of the message: replay it from the queue, or complete the " +
+		"line; --force if only headers are missing and nobody needs them",
+	deadletter.WhyBadLine: "mend the line",
+	deadletter.WhyOtherIdentity: "the line's message is another one: discard the letter and publish the message, or " +
+		"undo what changed its key",
+	deadletter.WhyNewerStatus: "a newer version wrote the row: use that version",
+	deadletter.WhyFailed:      "see the error",
 }
 
 // maxShown is how many letters or keys of a kind are named on a screen.

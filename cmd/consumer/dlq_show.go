@@ -21,9 +21,9 @@ func newDLQShowCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show KEY",
 		Short: "Show a dead letter: why it is dead, its body, properties, headers and story",
-		Long: `Show the dead letter with this key as the consumer log knows it: why it is dead, its body, properties and headers, and its
-story. The queue is not touched. On a screen long texts are cut and control characters escaped; -o json has all.
-A key that is dead under several tags is shown once for each.`,
+		Long: `Show the dead letter with this key as the consumer log knows it: why it is dead, its body, properties and
+headers, and its story. The queue is not touched. On a screen long texts are cut and control characters escaped; -o json
+has all. A key that is dead under several tags is shown once for each.`,
 		Args: cobra.ExactArgs(1),
 	}
 	out := addOutputFlag(cmd)
@@ -65,7 +65,8 @@ A key that is dead under several tags is shown once for each.`,
 }
 
 func (a *app) noSuchLetter(cfg config.Config, key string) error {
-	return fmt.Errorf("no dead letter of group %s has the key %q; '%s log explain' says what became of it", cfg.Group, key, a.name)
+	return fmt.Errorf("no dead letter of group %s has the key %q; '%s log explain' says what became of it", cfg.Group, key,
+		a.name)
 }
 
 // writeShown tells a letter to a person.
@@ -76,7 +77,7 @@ func writeShown(w io.Writer, s deadletter.Shown) error {
 			facts.add(name, shorten(value, maxShownText))
 		}
 	}
-	add("dead", s.Reason+" since "+s.DeadAt.Format(time.RFC3339))
+	add("dead", string(s.Reason)+" since "+s.DeadAt.Format(time.RFC3339))
 	add("error", s.Remark)
 	add("attempts", fmt.Sprintf("%d, replays %s", s.Attempts, replaysText(s.Letter)))
 	add("message id", s.MessageID)

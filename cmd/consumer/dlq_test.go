@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
 // deadShop is a shop with rollbacks of some orders among its dead letters: the named ones, none of them reserved.
@@ -37,7 +38,8 @@ func deadShop(t *testing.T, bodies ...string) (*shell, func(statement string)) {
 func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`)
 	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
-	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, UTC_TIMESTAMP(6))")
+	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
+		"UTC_TIMESTAMP(6))")
 	file := filepath.Join(t.TempDir(), "letters.ndjson")
 	s.replace = append(s.replace, file, "FILE")
 	s.run("", "dlq", "list", "--by", "reason")
@@ -78,13 +80,15 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 	s, exec := deadShop(t, `{"order_sn":"A-1"}`)
 	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
-	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, UTC_TIMESTAMP(6))")
+	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
+		"UTC_TIMESTAMP(6))")
 	text, stderr, code := runCLI(t, s.environ, "", "dlq", "export")
-	if code != exitDone || stderr != "consumer: exported 1 letters\n" || strings.Count(text, "\n") != 1 {
+	if code != exitDone || stderr != "consumer: exported 1 letter\n" || strings.Count(text, "\n") != 1 {
 		t.Fatalf("export: exit %d, %q, %q", code, text, stderr)
 	}
 	stdout, stderr, code := runCLI(t, s.environ, "not json\n\n{}\n"+text, "publish", "--letters")
-	if code != exitFailed || !strings.HasPrefix(stdout, "published 1 message to queue ") || strings.Count(stderr, "consumer: line ") != 2 {
+	if code != exitFailed || !strings.HasPrefix(stdout, "published 1 message to queue ") ||
+		strings.Count(stderr, "consumer: line ") != 2 {
 		t.Fatalf("publish: exit %d, %q, %q", code, stdout, stderr)
 	}
 	defer s.daemon()()
@@ -99,7 +103,8 @@ func TestLettersAreListedPageByPage(t *testing.T) {
 	for after := ""; len(seen) < 3; {
 		stdout, stderr, code := runCLI(t, s.environ, "", append(args, "--after", after)...)
 		var page []deadletter.Letter
-		if err := json.Unmarshal([]byte(stdout), &page); err != nil || code != exitDone || len(page) != 1 || seen[page[0].Key] {
+		if err := json.Unmarshal([]byte(stdout), &page); err != nil || code != exitDone || len(page) != 1 ||
+			seen[page[0].Key] {
 			t.Fatalf("exit %d, %v, %s %s; want one letter that was not seen", code, err, stdout, stderr)
 		}
 		seen[page[0].Key] = true
@@ -127,13 +132,16 @@ func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
 			return reasonsIn(t, stdout)
 		},
 		"discard": func(args ...string) string {
-			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "discard", "--why", "w", "--dry-run", "-o", "json"}, args...)...)
+			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "discard", "--why", "w", "--dry-run", "-o", "json"},
+				args...)...)
 			return reasonsIn(t, stdout)
 		},
 	}
 	one := map[string]string{"list": "A-1", "export": "A-1", "replay": "malformed", "discard": "malformed"}
 	other := map[string]string{"list": "A-2", "export": "A-2", "replay": "exhausted", "discard": "exhausted"}
-	both := map[string]string{"list": "A-1 A-2", "export": "A-1 A-2", "replay": "exhausted malformed", "discard": "exhausted malformed"}
+	both := map[string]string{
+		"list": "A-1 A-2", "export": "A-1 A-2", "replay": "exhausted malformed", "discard": "exhausted malformed",
+	}
 	none := map[string]string{}
 	for _, tc := range []struct {
 		args []string
@@ -181,9 +189,9 @@ func reasonsIn(t *testing.T, text string) string {
 		t.Fatalf("%v: %s", err, text)
 	}
 	var reasons []string
-	for _, reason := range []string{"exhausted", "malformed"} {
+	for _, reason := range []dedup.Reason{dedup.ReasonExhausted, dedup.ReasonMalformed} {
 		if res.ByReason[reason] > 0 {
-			reasons = append(reasons, reason)
+			reasons = append(reasons, string(reason))
 		}
 	}
 	return strings.Join(reasons, " ")
@@ -200,18 +208,22 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 		cancel()
 	}()
 	var stderr strings.Builder
-	code := run(ctx, []string{"consumer", "dlq", "replay", "--all", "--window", "1", "-o", "json"}, s.environ, strings.NewReader(""), &out, &stderr)
+	code := run(ctx, []string{"consumer", "dlq", "replay", "--all", "--window", "1", "-o", "json"}, s.environ,
+		strings.NewReader(""), &out, &stderr)
 	var res deadletter.Result
-	if err := json.Unmarshal([]byte(out.String()), &res); err != nil || code != exitFailed || res.Replayed != 1 || res.Unseen != 2 {
+	if err := json.Unmarshal([]byte(out.String()), &res); err != nil || code != exitFailed || res.Replayed != 1 ||
+		res.Unseen != 2 {
 		t.Errorf("exit %d, %v, %s %s; want one replayed, two left", code, err, out.String(), stderr.String())
 	}
 }
 
 func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
 	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), remark = CONCAT(CHAR(27), ']0;title')`)
+	exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), remark = ` +
+		`CONCAT(CHAR(27), ']0;title')`)
 	stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "show", "A-1")
-	if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") || !strings.Contains(stdout, `{"x":"\x1b[31m\x07yyy`) {
+	if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") ||
+		!strings.Contains(stdout, `{"x":"\x1b[31m\x07yyy`) {
 		t.Errorf("exit %d, %d bytes, %q, %s", code, len(stdout), stdout[:min(len(stdout), 1500)], stderr)
 	}
 }
@@ -224,11 +236,13 @@ func TestAParkedLetterIsShownAndStaysUntilItIsForced(t *testing.T) {
 	}
 	for _, more := range [][]string{{"--dry-run"}, nil} {
 		stdout, stderr, code := runCLI(t, s.environ, "", append([]string{"dlq", "replay", "--all"}, more...)...)
-		if code != exitFailed || !strings.Contains(stderr, "1 stay (parked), they were replayed ROLLBACKD_MAX_REPLAYS times") || !strings.Contains(stdout, "of them parked") {
+		if code != exitFailed || !strings.Contains(stderr, "1 stay (parked), they were replayed "+
+			"ROLLBACKD_MAX_REPLAYS times") || !strings.Contains(stdout, "of them parked") {
 			t.Errorf("replay %v: exit %d, %s%s", more, code, stdout, stderr)
 		}
 	}
-	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "show", "A-1"); !strings.Contains(stdout, "parked after 10 replays of at most 10: items: is empty") {
+	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "show", "A-1"); !strings.Contains(stdout,
+		"parked after 10 replays of at most 10: items: is empty") {
 		t.Errorf("show: %s", stdout)
 	}
 	if _, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--all", "--force"); code != exitDone {

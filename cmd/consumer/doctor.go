@@ -14,8 +14,10 @@ func newDoctorCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check every dependency, name, limit and right, and say what to do",
-		Long: `Check RabbitMQ, MySQL, Redis, the settings and this host: whether all is reachable, new enough, named and configured as it
-must be, and whether the user may do what the daemon does. Each line says what was found and what to do about it:
+		Long: `Check RabbitMQ, MySQL, Redis, the settings and this host: whether all is reachable, new enough, named and
+configured as it must be, and whether the user may do what the daemon does. A daemon that answers at ROLLBACKD_HTTP_ADDR
+is asked what it misses, such as a queue that ends its connections or refuses its copies, which nobody sees from
+outside. Each line says what was found and what to do about it:
 
   ok    as it must be
   note  cannot be checked from here, or is only to be known
@@ -32,7 +34,8 @@ The exit code is 1 when something fails. Nothing is changed: no message is publi
 			return err
 		}
 		checks := doctor.Run(cmd.Context(), cfg, doctor.Options{
-			Program: a.name, Name: rabbit.ConnectionName("doctor"), MySQL: shown(cfg, "ROLLBACKD_MYSQL_DSN"), Redis: shown(cfg, "ROLLBACKD_REDIS_URL"),
+			Program: a.name, Name: rabbit.ConnectionName("doctor"), MySQL: shown(cfg, "ROLLBACKD_MYSQL_DSN"),
+			Redis: shown(cfg, "ROLLBACKD_REDIS_URL"),
 		})
 		if err := cmd.Context().Err(); err != nil {
 			return err // what it cut short says nothing

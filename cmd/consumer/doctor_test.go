@@ -3,17 +3,20 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // examine runs doctor with some settings besides, or instead of, those of the shell.
@@ -51,6 +54,9 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 	wantCheck(t, checks, code, doctor.Fail, "schema", "consumer migrate")
 	wantCheck(t, checks, code, doctor.Fail, "queue", "does not exist")
 	wantCheck(t, checks, code, doctor.Fail, "exchange", "does not exist")
+	if slices.ContainsFunc(checks, func(c doctor.Check) bool { return strings.Contains(c.Do, "permission") }) {
+		t.Errorf("doctor advises to give permissions on what does not exist: %+v", checks)
+	}
 	if s.broker.Exists(s.queue) {
 		t.Error("doctor has made the queue that it missed")
 	}
@@ -59,21 +65,51 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 	if code := s.run("", "doctor"); code != exitDone {
 		t.Errorf("all is well, and the exit code is %d", code)
 	}
-	if n := s.broker.Depth(s.queue) + s.broker.Depth(rabbit.DeadQueue(s.queue)) + s.broker.Depth(rabbit.BackstopQueue(s.queue)); n != 0 {
+	if n := s.broker.Depth(s.queue) + s.broker.Depth(rabbit.DeadQueue(s.queue)) +
+		s.broker.Depth(rabbit.BackstopQueue(s.queue)); n != 0 {
 		t.Errorf("doctor has left %d messages", n)
 	}
 	text := s.script.String()
 	for _, v := range []struct{ pattern, with string }{
 		{`-?[\d.]+(ms|µs|s) off`, "A MOMENT off"}, {`\d+ (bytes|allowed)`, "MANY $1"},
-		{`[\d.]+[KM] used, limit \S+, policy`, "SOME used, limit SOME, policy"}, {`rabbitmq  version.*\n`, "rabbitmq  version  RABBITMQ'S VERSION\n"},
+		{`[\d.]+[KM] used, limit \S+, policy`, "SOME used, limit SOME, policy"},
+		{`rabbitmq  version.*\n`, "rabbitmq  version  RABBITMQ'S VERSION\n"},
 	} {
 		text = regexp.MustCompile(v.pattern).ReplaceAllString(text, v.with)
 	}
 	// which of these are well depends on the servers
-	text = regexp.MustCompile(`(?m)^\w+ +(rabbitmq +version|mysql +version|mysql +durability|redis +version|redis +memory).*\n`).ReplaceAllString(text, "")
+	text = regexp.MustCompile(`(?m)^\w+ +(rabbitmq +version|mysql +version|mysql +durability|redis +version|redis `+
+		`+memory).*\n`).ReplaceAllString(text, "")
 	s.script.Reset()
 	s.script.WriteString(text)
 	s.golden("doctor")
+}
+
+// The service gets no message: a HEAD request tells whether it is there.
+func TestDoctorAsksWhetherTheServiceAnswers(t *testing.T) {
+	s := newShell(t)
+	var posts atomic.Int64
+	status := http.StatusMethodNotAllowed
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodHead {
+			posts.Add(1)
+		}
+		w.WriteHeader(status)
+	}))
+	target := []string{"ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=" + service.URL + "/secret-path"}
+	for code, level := range map[int]doctor.Level{
+		200: doctor.OK, 405: doctor.OK, 401: doctor.Warn, 301: doctor.Warn, 404: doctor.Warn, 503: doctor.Warn,
+	} {
+		status = code
+		checks, exit := s.examine(target...)
+		wantCheck(t, checks, exit, level, "answer", fmt.Sprintf("it answers a HEAD request with %d", code))
+	}
+	service.Close()
+	checks, exit := s.examine(target...)
+	wantCheck(t, checks, exit, doctor.Fail, "answer", "no connection")
+	if text := fmt.Sprint(checks); strings.Contains(text, "secret-path") || posts.Load() > 0 {
+		t.Errorf("%d messages were sent; %s", posts.Load(), text)
+	}
 }
 
 func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
@@ -82,10 +118,12 @@ func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 	s.broker.Delete(s.queue+".dead", s.queue+".retry.200ms")
 	s.broker.DeclareQueue(s.queue+".dead", map[string]any{"x-queue-type": "quorum", "x-delivery-limit": int64(20)})
 	s.broker.Publish("", s.queue, stack.Message{Body: []byte("{}"), DeliveryMode: 2})
+	s.broker.Publish("", rabbit.BackstopQueue(s.queue), stack.Message{Body: []byte("{}"), DeliveryMode: 2})
 	checks, code := s.examine()
 	wantCheck(t, checks, code, doctor.Fail, s.queue+".dead", "another x-delivery-limit")
 	wantCheck(t, checks, code, doctor.Fail, s.queue+".retry.200ms", "does not exist")
 	wantCheck(t, checks, code, doctor.Warn, "daemon", "nobody consumes")
+	wantCheck(t, checks, code, doctor.Warn, "backstop", "1 messages that RabbitMQ gave up")
 	wantCheck(t, checks, code, doctor.Note, "right to read "+s.queue, "messages wait")
 	if s.broker.Depth(s.queue) != 1 || s.broker.Exists(s.queue+".retry.200ms") {
 		t.Error("doctor has changed something")
@@ -118,7 +156,9 @@ func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 		t.Fatal(err)
 	}
 	vhost, user := strings.TrimPrefix(u.Path, "/"), s.broker.Name("doctor")
-	s.broker.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<"^$">>, <<"^$">>, <<"tests">>)`, user, user, vhost))
+	s.broker.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+
+		`rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<"^$">>, <<"^$">>, <<"tests">>)`, user, user,
+		vhost))
 	t.Cleanup(func() {
 		s.broker.Eval(fmt.Sprintf(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, user))
 	})
@@ -132,14 +172,16 @@ func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 	s := newShell(t)
 	s.run("", "migrate")
-	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event", "SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
+	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event",
+		"SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
 		"SELECT, UPDATE ON stock", "SELECT, INSERT, UPDATE ON stock_reservation")
-	checks, code := s.examine("ROLLBACKD_MYSQL_DSN="+withParam(dsn, "clientFoundRows=true"), "ROLLBACKD_DEAD_LETTER_WEBHOOK=http://127.0.0.1:1/")
+	checks, code := s.examine("ROLLBACKD_MYSQL_DSN="+withParam(dsn, "clientFoundRows=true"),
+		"ROLLBACKD_DEAD_LETTER_WEBHOOK=http://127.0.0.1:1/")
 	wantCheck(t, checks, code, doctor.Fail, "right", "INSERT on rollbackd_meta:")
 	for _, what := range []string{"INSERT", "UPDATE"} {
 		wantCheck(t, checks, code, doctor.Fail, "right", what+" on consumer_log:")
 	}
-	wantCheck(t, checks, code, doctor.Warn, "right", "DELETE on consumer_log:")
+	wantCheck(t, checks, code, doctor.Fail, "right", "DELETE on consumer_log:")
 	wantCheck(t, checks, code, doctor.Warn, "DSN", "clientFoundRows")
 	if slices.ContainsFunc(checks, func(c doctor.Check) bool {
 		return c.Level == doctor.Fail && strings.Contains(c.Found, "stock_reservation")
@@ -147,8 +189,10 @@ func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 		t.Errorf("rights that are there are missed: %+v", checks)
 	}
 	// rows that wait for somebody
-	if _, err := s.db().ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)"+
-		" VALUES ('g', 't', 'k', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 3 HOUR, UTC_TIMESTAMP(6)), ('g', 't', 'l', 3, 1, UTC_TIMESTAMP(6) - INTERVAL 60 DAY, UTC_TIMESTAMP(6))"); err != nil {
+	if _, err := s.db().ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, "+
+		"consumer_status, consumer_times, consumer_timestamp, created_at)"+
+		" VALUES ('g', 't', 'k', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 3 HOUR, UTC_TIMESTAMP(6)), ('g', 't', 'l', 3, 1, "+
+		"UTC_TIMESTAMP(6) - INTERVAL 60 DAY, UTC_TIMESTAMP(6))"); err != nil {
 		t.Fatal(err)
 	}
 	checks, code = s.examine()
@@ -165,6 +209,31 @@ func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 	wantCheck(t, checks, code, doctor.Fail, "reachable", "refused")
 }
 
+// Given a table that somebody has locked, then doctor does not advise to grant rights that are there.
+func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
+	s := newShell(t)
+	s.run("", "migrate")
+	other, err := s.db().Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	if _, err := other.ExecContext(t.Context(), "LOCK TABLES stock WRITE"); err != nil {
+		t.Fatal(err)
+	}
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Warn, "right", "those on stock could not be tried")
+	if code != exitDone || slices.ContainsFunc(checks,
+		func(c doctor.Check) bool { return strings.Contains(c.Do, "GRANT") }) {
+		t.Errorf("exit %d: %+v", code, checks)
+	}
+	if _, err := other.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine()
+	wantCheck(t, checks, code, doctor.OK, "rights", "")
+}
+
 func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	server := stack.OwnMySQL(t)
 	s := newShell(t)
@@ -173,7 +242,8 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	s.run("", "migrate")
 	db := s.db()
 	for _, statement := range []string{
-		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 15", "SET GLOBAL wait_timeout = 60", "SET GLOBAL max_allowed_packet = 524288",
+		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 15", "SET GLOBAL wait_timeout = 60",
+		"SET GLOBAL max_allowed_packet = 524288",
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -193,6 +263,42 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	wantCheck(t, checks, code, doctor.Fail, "read_only", "read-only")
 }
 
+// Given a server whose transactions are read-only by default, when it is migrated and asked, then it is written to all
+// the same, and doctor names the default. A binary log of statements it names before anything is tried: it refuses
+// every write.
+func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
+	server := stack.Own(t, stack.Options{
+		Only:      []stack.Kind{stack.KindMySQL},
+		MySQLArgs: []string{"--log-bin=bin", "--server-id=1", "--binlog-format=STATEMENT"},
+	})
+	s := newShell(t)
+	s.dsn = server.Database(t)
+	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
+	db := s.db()
+	if _, err := db.ExecContext(t.Context(), "SET GLOBAL tx_read_only = ON"); err != nil { // MariaDB's name
+		if _, err := db.ExecContext(t.Context(), "SET GLOBAL transaction_read_only = ON"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Fail, "binlog_format", "error 1665")
+	wantCheck(t, checks, code, doctor.Note, "transaction_read_only", "read-write all the same")
+	if _, err := db.ExecContext(t.Context(), "SET GLOBAL binlog_format = 'ROW'"); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatalf("migrate: exit %d", code)
+	}
+	checks, _ = s.examine()
+	if slices.ContainsFunc(checks, func(c doctor.Check) bool { return c.Name == "binlog_format" }) {
+		t.Errorf("binlog_format is ROW, and doctor finds fault with it: %+v", checks)
+	}
+	wantCheck(t, checks, exitDone, doctor.OK, "schema", "")
+	for _, name := range []string{"tx_read_only", "transaction_read_only"} { // so that the database can be dropped
+		_, _ = db.ExecContext(t.Context(), "SET GLOBAL "+name+" = OFF")
+	}
+}
+
 func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	server := stack.OwnRedis(t)
 	s := newShell(t)
@@ -206,7 +312,8 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	ctx := t.Context()
 	for _, command := range [][]any{
 		{"config", "set", "maxmemory", "100mb"}, {"config", "set", "maxmemory-policy", "allkeys-lru"},
-		{"acl", "setuser", "reader", "on", ">pw", "~*", "+@all", "-set"}, {"acl", "setuser", "nokeys", "on", ">pw", "~other:*", "+@all"},
+		{"acl", "setuser", "reader", "on", ">pw", "~*", "+@all", "-set"}, {"acl", "setuser", "nokeys", "on", ">pw",
+			"~other:*", "+@all"},
 	} {
 		if err := client.Do(ctx, command...).Err(); err != nil {
 			t.Fatal(err)
@@ -240,7 +347,8 @@ func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
 	checks, code := s.examine("ROLLBACKD_DRAIN_TIMEOUT=5s", "ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LEASE=11s",
 		"ROLLBACKD_COMPENSATE_AFTER=720h", "ROLLBACKD_MAX_REPLAYS=100")
 	for name, found := range map[string]string{
-		"ROLLBACKD_DRAIN_TIMEOUT": "5s is shorter", "ROLLBACKD_MAX_DEAD_RATE": "off", "ROLLBACKD_LEASE": "hardly longer", "ROLLBACKD_LOG_RETENTION": "720h0m0s is shorter",
+		"ROLLBACKD_DRAIN_TIMEOUT": "5s is shorter", "ROLLBACKD_MAX_DEAD_RATE": "off", "ROLLBACKD_LEASE": "hardly longer",
+		"ROLLBACKD_LOG_RETENTION": "720h0m0s is shorter",
 	} {
 		wantCheck(t, checks, code, doctor.Warn, name, found)
 	}

@@ -12,13 +12,15 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/daemon"
+	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/story"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 func newLogCmd(a *app) *cobra.Command {
-	return newGroupCmd("log", "Ask the consumer log, or delete what is old in it", newLogListCmd(a), newLogExplainCmd(a), newLogPruneCmd(a))
+	return newGroupCmd("log", "Ask the consumer log, or delete what is old in it", newLogListCmd(a), newLogExplainCmd(a),
+		newLogPruneCmd(a))
 }
 
 // question is what log explain was asked.
@@ -31,16 +33,16 @@ func newLogExplainCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain KEY | --order SN",
 		Short: "Tell all that is known of one message, or of one order's, what it means and what to do next",
-		Long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time, the
-reservations that it gave back, its lock in Redis, what that means and what to do next. A key that exists under several tags
-is told once for each, and so are messages that are filed as conflict or unidentified because of it.
+		Long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time,
+the reservations that it gave back, its lock in Redis, what that means and what to do next. A key that exists under
+several tags is told once for each, and so are messages that are filed as conflict or unidentified because of it.
 
-With --order: the same for every message of an order. They are found by what its reservations name, by the order's number as
-key, and by the bodies that the log keeps of messages which are not applied.
+With --order: the same for every message of an order. They are found by what its reservations name, by the order's
+number as key, and by the bodies that the log keeps of messages which are not applied.
 
-The dead-letter queue is not touched: whether a copy lies there, the row says. --count-letters looks: it reads all letters
-and gives them back to their places, which RabbitMQ counts as one delivery of the million that the queue allows, and hides
-them from other readers meanwhile.`,
+The dead-letter queue is not touched: whether a copy lies there, the row says. --count-letters looks: it reads all
+letters and gives them back to their places, which RabbitMQ counts as one delivery of the million that the queue allows,
+and hides them from other readers meanwhile.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	out := addOutputFlag(cmd)
@@ -117,12 +119,17 @@ func (a *app) showExplained(told explained, q question, out *output) error {
 }
 
 func writeOrder(w io.Writer, told explained) error {
-	if _, err := fmt.Fprintf(w, "order %s: %d reservations, %d messages\n", printable(told.Order), len(told.Reservations), len(told.Messages)); err != nil || len(told.Reservations) == 0 {
+	if _, err := fmt.Fprintf(w, "order %s: %d reservations, %d messages\n", printable(told.Order), len(told.Reservations),
+		len(told.Messages)); err != nil || len(told.Reservations) == 0 {
 		return err
 	}
 	t := table{header: []string{"SKU", "QUANTITY", "STATUS", "SINCE", "BY TAG", "BY KEY"}}
 	for _, r := range told.Reservations {
-		t.add(r.SKU, r.Quantity, r.Status, r.Since.Format(time.RFC3339), r.Tag, r.Key)
+		sku := any(r.SKU)
+		if r.SKU == 0 { // whatever is reserved later
+			sku = "all"
+		}
+		t.add(sku, r.Quantity, r.Status, r.Since.Format(time.RFC3339), r.Tag, r.Key)
 	}
 	_, _ = io.WriteString(w, "\n") // a buffer
 	return writeTable(w, t)
@@ -139,7 +146,7 @@ func (a *app) explain(ctx context.Context, cfg config.Config, q question) (expla
 	if err != nil {
 		return explained{}, err
 	}
-	o := story.Options{Records: records, Group: cfg.Group, OrderOf: daemon.OrderOf}
+	o := story.Options{Records: records, Group: cfg.Group, OrderOf: stockhandler.OrderOf}
 	if cfg.Handler == config.HandlerStock {
 		o.DB = db
 	}
@@ -153,7 +160,8 @@ func (a *app) explain(ctx context.Context, cfg config.Config, q question) (expla
 	case err != nil:
 		return explained{}, a.mysqlError(cfg, err)
 	case q.order != "" && len(told.Messages)+len(told.Reservations) == 0:
-		return explained{}, fmt.Errorf("nothing is known of order %q: no reservation, no message that names it\nNot seen: %s", q.order, told.Unseen[len(told.Unseen)-1])
+		return explained{}, fmt.Errorf("nothing is known of order %q: no reservation, no message that names it\nNot seen: %s",
+			q.order, told.Unseen[len(told.Unseen)-1])
 	case q.order == "" && len(told.Messages) == 0:
 		return explained{}, noSuchKey(a, cfg, q.key, q.tag)
 	}
@@ -161,7 +169,9 @@ func (a *app) explain(ctx context.Context, cfg config.Config, q question) (expla
 }
 
 // explainAll adds what Redis and, if asked for, the dead-letter queue say.
-func (a *app) explainAll(ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told, q question) (explained, error) {
+func (a *app) explainAll(
+	ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told, q question,
+) (explained, error) {
 	show, closeRedis, err := a.locks(ctx, cfg, records)
 	if err != nil {
 		return explained{}, err
@@ -173,13 +183,15 @@ func (a *app) explainAll(ctx context.Context, cfg config.Config, records *dedup.
 			return explained{}, a.lettersError(cfg, err)
 		}
 	}
-	x := explained{Order: q.order, Reservations: reservations(told.Reservations), Unseen: told.Unseen, Messages: []explanation{}}
+	x := explained{
+		Order: q.order, Reservations: reservations(told.Reservations), Unseen: told.Unseen, Messages: []explanation{},
+	}
 	if x.Unseen == nil {
 		x.Unseen = []string{}
 	}
 	for _, m := range told.Messages {
 		e := explainMessage(cfg, m, a.name)
-		e.Lock, e.Copies = show(m.Row.Key), copies(m.Row)
+		e.Lock, e.Copies = show(m.Row.Identity), copies(m.Row)
 		x.Messages = append(x.Messages, e)
 	}
 	return x, nil
@@ -194,21 +206,23 @@ func copiesText(row dedup.Row, queue string) string {
 }
 
 // countLetters reads the whole dead-letter queue once.
-func (a *app) countLetters(ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told) (func(dedup.Row) string, error) {
+func (a *app) countLetters(
+	ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told,
+) (func(dedup.Row) string, error) {
 	letters, err := deadletter.New(deadletter.Options{
 		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName("log"),
-		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.LogRetention,
+		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	count := map[dedup.Key]int{}
+	count := map[dedup.Identity]int{}
 	for _, m := range told.Messages {
-		count[m.Row.Key] = 0
+		count[m.Row.Identity] = 0
 	}
 	res, err := letters.Survey(ctx, deadletter.SurveyOptions{Each: func(s deadletter.Surveyed) error {
-		if n, ok := count[s.Row.Key]; ok {
-			count[s.Row.Key] = n + 1
+		if n, ok := count[s.Row.Identity]; ok {
+			count[s.Row.Identity] = n + 1
 		}
 		return nil
 	}})
@@ -216,7 +230,7 @@ func (a *app) countLetters(ctx context.Context, cfg config.Config, records *dedu
 		return nil, err
 	}
 	return func(row dedup.Row) string {
-		text := fmt.Sprintf("%d of the %d letters in %s", count[row.Key], res.Seen, letters.Queue())
+		text := fmt.Sprintf("%d of the %d letters in %s", count[row.Identity], res.Seen, letters.Queue())
 		if res.Others > 0 {
 			text += "; somebody else was reading it, so there may be more"
 		}
@@ -232,30 +246,33 @@ func noSuchKey(a *app, cfg config.Config, key, tag string) error {
 	return fmt.Errorf(`the consumer log knows no key %q in %s
 It may not have been published or consumed yet, its row may have outlived ROLLBACKD_LOG_RETENTION (%v), or the key is
 another one: ROLLBACKD_KEY_FROM is %s. What could not be identified stands under a key of rollbackd's own:
-'%s dlq list --tag rollbackd.unidentified', and --tag rollbackd.conflict`, key, where, cfg.LogRetention, cfg.KeyFrom, a.name)
+'%s dlq list --tag rollbackd.unidentified', and --tag rollbackd.conflict`, key, where, cfg.LogRetention, cfg.KeyFrom,
+		a.name)
 }
 
 // locks returns what says in words who holds the lock of a key. A Redis that is away is no reason to tell nothing.
-func (a *app) locks(ctx context.Context, cfg config.Config, records *dedup.Log) (func(dedup.Key) string, func(), error) {
+func (a *app) locks(
+	ctx context.Context, cfg config.Config, records *dedup.Log,
+) (func(dedup.Identity) string, func(), error) {
 	client, closeRedis, err := a.openRedis(cfg, "log")
 	if err != nil {
 		return nil, nil, err
 	}
 	if client == nil {
-		return func(dedup.Key) string { return "no lock is used: ROLLBACKD_REDIS_URL is off" }, closeRedis, nil
+		return func(dedup.Identity) string { return "no lock is used: ROLLBACKD_REDIS_URL is off" }, closeRedis, nil
 	}
 	schema, err := records.SchemaID(ctx)
 	if err != nil {
 		closeRedis()
 		return nil, nil, a.mysqlError(cfg, err)
 	}
-	lock, err := dedup.NewRedisLock(client, dedup.RedisLockOptions{SchemaID: schema})
+	locker, err := lock.NewRedis(client, lock.Options{})
 	if err != nil {
 		closeRedis()
 		return nil, nil, fmt.Errorf("lock: %w", err)
 	}
-	return func(k dedup.Key) string {
-		state, err := lock.Show(ctx, lock.LockKey(k))
+	return func(k dedup.Identity) string {
+		state, err := locker.Show(ctx, lock.NameOf(schema, k.Group, k.Tag, k.Key))
 		if err != nil {
 			return fmt.Sprintf("unknown: %v; ROLLBACKD_REDIS_URL is %s", err, shown(cfg, "ROLLBACKD_REDIS_URL"))
 		}
@@ -263,14 +280,16 @@ func (a *app) locks(ctx context.Context, cfg config.Config, records *dedup.Log) 
 	}, closeRedis, nil
 }
 
-func lockText(s dedup.LockState) string {
+func lockText(s lock.State) string {
 	switch {
 	case s.Hold == 0:
 		return "free"
-	case s.Hold == dedup.DoneMarker:
-		return fmt.Sprintf("done marker, for another %v", s.TTL.Round(time.Second))
-	case s.Token == "":
+	case s.Hold == lock.Foreign:
 		return "a value that is not rollbackd's"
+	case s.Hold == lock.DoneMarker && s.TTL < 0:
+		return "done marker, without an end: rollbackd did not write it"
+	case s.Hold == lock.DoneMarker:
+		return fmt.Sprintf("done marker, for another %v", s.TTL.Round(time.Second))
 	case s.TTL < 0:
 		return fmt.Sprintf("held by %s, without an end: rollbackd did not write it", s.Token)
 	}

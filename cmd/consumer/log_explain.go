@@ -16,30 +16,31 @@ import (
 
 // explanation is all that is known of one identity. The names of its JSON form are stable.
 type explanation struct {
-	Group     string     `json:"group"`
-	Tag       string     `json:"tag"`
-	Key       string     `json:"key"`
-	Status    string     `json:"status"`
-	Reason    string     `json:"reason,omitempty"` // why it is dead
-	Attempts  int        `json:"attempts"`
-	Of        int        `json:"max_attempts"`
-	Replays   int        `json:"replays"`
-	Owner     string     `json:"owner,omitempty"` // of the last claim or replay
-	Since     time.Time  `json:"since"`           // the last transition, by the database's clock
-	Created   time.Time  `json:"created_at"`
-	DeadAt    *time.Time `json:"dead_at,omitempty"`
-	Remark    string     `json:"remark,omitempty"`
-	MessageID string     `json:"message_id,omitempty"`
-	Hash      string     `json:"body_sha256,omitempty"`
-	Body      string     `json:"body,omitempty"`       // as it was, when it is UTF-8
-	Raw       string     `json:"body_hex,omitempty"`   // when it is not
-	Props     string     `json:"properties,omitempty"` // AMQP properties and headers, as JSON
-	FiledFor  string     `json:"filed_for,omitempty"`  // the original key of a conflict or of what could not be identified
-	Lock      string     `json:"lock"`                 // in words
-	Copies    string     `json:"copies,omitempty"`     // in the dead-letter queue, in words
-	Story     []event    `json:"story"`                // oldest first
-	Means     string     `json:"means"`                // in words
-	Next      string     `json:"next"`                 // what to do
+	Group     string       `json:"group"`
+	Tag       string       `json:"tag"`
+	Key       string       `json:"key"`
+	Status    string       `json:"status"`
+	Reason    dedup.Reason `json:"reason,omitempty"` // why it is dead
+	Attempts  int          `json:"attempts"`
+	Of        int          `json:"max_attempts"`
+	Replays   int          `json:"replays"`
+	Owner     string       `json:"owner,omitempty"` // of the last claim or replay
+	Since     time.Time    `json:"since"`           // the last transition, by the database's clock
+	Created   time.Time    `json:"created_at"`
+	DeadAt    *time.Time   `json:"dead_at,omitempty"`
+	Remark    string       `json:"remark,omitempty"`
+	MessageID string       `json:"message_id,omitempty"`
+	Hash      string       `json:"body_sha256,omitempty"`
+	Body      string       `json:"body,omitempty"`       // as it was, when it is UTF-8
+	Raw       string       `json:"body_hex,omitempty"`   // when it is not
+	Props     string       `json:"properties,omitempty"` // AMQP properties and headers, as JSON
+	// the original key of a conflict or of what could not be identified
+	FiledFor string  `json:"filed_for,omitempty"`
+	Lock     string  `json:"lock"`             // in words
+	Copies   string  `json:"copies,omitempty"` // in the dead-letter queue, in words
+	Story    []event `json:"story"`            // oldest first
+	Means    string  `json:"means"`            // in words
+	Next     string  `json:"next"`             // what to do
 
 	Reservations []reservation `json:"reservations"` // of its order
 }
@@ -77,9 +78,9 @@ type event struct {
 }
 
 func explainMessage(cfg config.Config, m story.Message, program string) explanation {
-	row, key := m.Row, m.Row.Key
+	row, key := m.Row, m.Row.Identity
 	e := explanation{
-		Group: key.Group, Tag: key.Tag, Key: key.Name, Status: row.Status.String(), Reason: row.Reason, FiledFor: m.FiledFor,
+		Group: key.Group, Tag: key.Tag, Key: key.Key, Status: row.Status.String(), Reason: row.Reason, FiledFor: m.FiledFor,
 		Attempts: row.Attempts, Of: cfg.MaxAttempts, Replays: row.Replays, Owner: row.Owner,
 		Since: row.At, Created: row.CreatedAt, Remark: row.Remark, MessageID: row.MessageID,
 		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties), Reservations: reservations(m.Reservations),
@@ -120,7 +121,11 @@ func tell(m story.Message) []event {
 		if r.Named {
 			by = r.Tag + " " + r.Key
 		}
-		all = append(all, event{At: r.UpdatedAt, What: fmt.Sprintf("order %s, sku %d: %d %s", r.OrderSN, r.SKU, r.Quantity, r.Status), By: by})
+		what := fmt.Sprintf("order %s, sku %d: %d %s", r.OrderSN, r.SKU, r.Quantity, r.Status)
+		if r.SKU == 0 { // the mark of a message without items
+			what = fmt.Sprintf("order %s, whatever it reserves later: %s", r.OrderSN, r.Status)
+		}
+		all = append(all, event{At: r.UpdatedAt, What: what, By: by})
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return a.At.Compare(b.At) })
 	return all
@@ -130,7 +135,7 @@ func tell(m story.Message) []event {
 func (e explanation) write(w io.Writer) error {
 	status := e.Status
 	if e.Reason != "" && e.DeadAt != nil {
-		status += " (" + e.Reason + ")"
+		status += " (" + string(e.Reason) + ")"
 	}
 	facts := table{header: []string{"identity", fmt.Sprintf("group %s, tag %s, key %s", e.Group, e.Tag, e.Key)}}
 	if e.Status == dedup.Absent.String() {

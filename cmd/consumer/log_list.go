@@ -33,8 +33,8 @@ func newLogListCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List rows of the consumer log, by status, the latest first",
-		Long: `List rows of the consumer log: by status in the order processing, success, failed, dead, discarded, within a status the
-latest transition first. Every page is read through an index, however large the log is.`,
+		Long: `List rows of the consumer log: by status in the order processing, success, failed, dead, discarded, within a
+status the latest transition first. Every page is read through an index, however large the log is.`,
 		Example: "  " + a.name + " log list --status processing,failed --until 1h",
 		Args:    cobra.NoArgs,
 	}
@@ -44,7 +44,8 @@ latest transition first. Every page is read through an index, however large the 
 	var f dedup.Filter
 	flags.StringVar(&f.Tag, "tag", "", "only rows with this tag")
 	flags.StringArrayVar(&f.Keys, "key", nil, "only rows with this key; may be repeated")
-	since := flags.String("since", "", "whose last transition came then or later: a time like 2026-11-21T08:00:00Z, or a duration like 24h")
+	since := flags.String("since", "", "whose last transition came then or later: a time like 2026-11-21T08:00:00Z, or "+
+		"a duration like 24h")
 	until := flags.String("until", "", "whose last transition came before then, said as for --since")
 	limit := flags.Int("limit", 100, "list at most so many; 0: all")
 	after := flags.String("after", "", "go on where the last list ended: it said how")
@@ -135,11 +136,14 @@ func (a *app) listLog(ctx context.Context, f dedup.Filter, limit int, out *outpu
 
 func listedRow(r dedup.Row) listed {
 	l := listed{
-		Group: r.Group, Tag: r.Tag, Key: r.Name, Status: r.Status.String(), Attempts: r.Attempts, Replays: r.Replays,
+		Group: r.Group, Tag: r.Tag, Key: r.Key, Status: r.Status.String(), Attempts: r.Attempts, Replays: r.Replays,
 		Since: r.At, Created: r.CreatedAt, Owner: r.Owner, Remark: r.Remark,
 	}
 	if !r.DeadAt.IsZero() {
-		l.Reason, l.DeadAt = r.Reason, &r.DeadAt
+		l.Reason, l.DeadAt = string(r.Reason), &r.DeadAt
+	}
+	if r.Condemned() { // it will be
+		l.Reason = string(r.Reason)
 	}
 	return l
 }

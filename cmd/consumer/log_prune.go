@@ -34,29 +34,31 @@ func newLogPruneCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Delete rows whose messages ended long ago, as the daemon does by itself",
-		Long: `Delete the rows in success and discarded whose last transition is older than ROLLBACKD_LOG_RETENTION, with their stories, as
-one daemon of the fleet does by itself. Rows that are processing, failed or dead never go. A message whose row is gone is new
-again: rows must outlive every copy of their message, and dead letters are copies too.
+		Long: `Delete the rows in success and discarded whose last transition is older than ROLLBACKD_LOG_RETENTION, with
+their stories, as one daemon of the fleet does by itself. Rows that are processing, failed or dead never go. A message
+whose row is gone is new again: rows must outlive every copy of their message, and dead letters are copies too.
 
-It deletes in short statements and rests between them four times as long as they take, so it may run while daemons work. It
-may be interrupted and run again.`,
+It deletes in short statements and rests between them four times as long as they take, so it may run while daemons work.
+It may be interrupted and run again.`,
 		Example: "  " + a.name + " log prune --dry-run --older-than 2160h",
 		Args:    cobra.NoArgs,
 	}
 	out := addOutputFlag(cmd)
 	flags := cmd.Flags()
 	dryRun := flags.Bool("dry-run", false, "change nothing, count what would go")
-	olderThan := flags.Duration("older-than", 0, "delete what is older than this, 24h or more; default ROLLBACKD_LOG_RETENTION")
+	olderThan := flags.Duration("older-than", 0, "delete what is older than this, 24h or more; default "+
+		"ROLLBACKD_LOG_RETENTION")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if flags.Changed("older-than") && *olderThan < leastRetention {
-			return usageErrorf("--older-than %v is less than %v: copies of a message may still come, and would take effect again", *olderThan, leastRetention)
+			return usageErrorf("--older-than %v is less than %v: copies of a message may still come, and would take "+
+				"effect again", *olderThan, leastRetention)
 		}
 		cfg, err := a.loadConfig()
 		if err != nil {
 			return err
 		}
 		if !flags.Changed("older-than") {
-			*olderThan = cfg.LogRetention
+			*olderThan = cfg.Retention()
 		}
 		if *olderThan == 0 {
 			return usageErrorf("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
@@ -68,7 +70,9 @@ may be interrupted and run again.`,
 
 func (a *app) prune(ctx context.Context, cfg config.Config, olderThan time.Duration, dryRun bool, out *output) error {
 	// It gives way to messages: MySQL knows no shorter wait for a lock.
-	db, closeDB, err := a.openDatabaseWith(ctx, cfg, dedup.OpenOptions{Program: rabbit.ConnectionName("log"), LockWait: time.Second})
+	db, closeDB, err := a.openDatabaseWith(ctx, cfg, dedup.OpenOptions{
+		Program: rabbit.ConnectionName("log"), LockWait: time.Second,
+	})
 	if err != nil {
 		return err
 	}
@@ -105,14 +109,17 @@ func (a *app) prune(ctx context.Context, cfg config.Config, olderThan time.Durat
 }
 
 // warnOfOldLetter says so when a letter waits that is older than what goes.
-func (a *app) warnOfOldLetter(ctx context.Context, cfg config.Config, records *dedup.Log, olderThan time.Duration) error {
+func (a *app) warnOfOldLetter(
+	ctx context.Context, cfg config.Config, records *dedup.Log, olderThan time.Duration,
+) error {
 	oldest, err := records.Oldest(ctx, cfg.Group)
 	if err != nil {
 		return a.mysqlError(cfg, err)
 	}
 	if dead, ok := oldest[dedup.Dead]; ok && dead.Age > olderThan {
-		fmt.Fprintf(a.stderr, "%s: warning: a dead letter is older than %v, tag %s, key %s: copies of messages live longer than the rows that you keep\n",
-			a.name, olderThan, printable(dead.Tag), printable(dead.Name))
+		fmt.Fprintf(a.stderr, "%s: warning: a dead letter is older than %v, tag %s, key %s: copies of messages live longer "+
+			"than the rows that you keep\n",
+			a.name, olderThan, printable(dead.Tag), printable(dead.Key))
 	}
 	return nil
 }

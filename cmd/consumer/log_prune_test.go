@@ -9,8 +9,10 @@ import (
 func (s *shell) rows(status, n int, age time.Duration) {
 	s.t.Helper()
 	for i := range n {
-		if _, err := s.db().ExecContext(s.t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at)"+
-			" VALUES ('stock-rollback', 't', CONCAT(?, ' ', ?, ' ', ?), ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
+		if _, err := s.db().ExecContext(s.t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, "+
+			"consumer_status, consumer_times, consumer_timestamp, created_at)"+
+			" VALUES ('stock-rollback', 't', CONCAT(?, ' ', ?, ' ', ?), ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, "+
+			"UTC_TIMESTAMP(6))",
 			status, int(age.Hours()), i, status, int(age.Seconds())); err != nil {
 			s.t.Fatal(err)
 		}

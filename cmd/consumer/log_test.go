@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
@@ -16,13 +16,15 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 	db := s.db()
 	for _, statement := range []string{
 		"INSERT INTO stock (sku_id, amount, version) VALUES (1, 0, 0), (2, 0, 0)",
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1, 2, 1, UTC_TIMESTAMP(6)), ('A-1', 2, 3, 1, UTC_TIMESTAMP(6)), ('B-1', 1, 7, 3, UTC_TIMESTAMP(6))",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1, 2, 1, " +
+			"UTC_TIMESTAMP(6)), ('A-1', 2, 3, 1, UTC_TIMESTAMP(6)), ('B-1', 1, 7, 3, UTC_TIMESTAMP(6))",
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// given an order that goes back in part, with a conflict, two bodies that cannot be read, and one that nobody can identify
+	// given an order that goes back in part, with a conflict, two bodies that cannot be read, and one that nobody can
+	// identify
 	stop := s.daemon()
 	s.run(`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":1,"quantity":2}]}`+"\n", "publish", "--key-field", "id")
 	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
@@ -33,7 +35,9 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 		s.run(body+"\n", "publish", "--key-field", "id")
 		s.eventually(db, i+1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	}
-	s.broker.Publish("", s.queue, stack.Message{MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2})
+	s.broker.Publish("", s.queue, stack.Message{
+		MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2,
+	})
 	s.eventually(db, 5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()
 	s.script.Reset()
@@ -63,7 +67,9 @@ func TestALongListGoesOnWhereItEnded(t *testing.T) {
 	s.run("", "migrate")
 	db := s.db()
 	for i := range 2105 { // more than two pages
-		if _, err := db.ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', ?, ?, 1, '2026-11-21 12:00:00', UTC_TIMESTAMP(6))",
+		if _, err := db.ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, "+
+			"consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', ?, ?, 1, '2026-11-21 12:00:00', "+
+			"UTC_TIMESTAMP(6))",
 			fmt.Sprint(i), i%5); err != nil {
 			t.Fatal(err)
 		}
@@ -110,23 +116,33 @@ func TestTheStoryIsInOrderOfTime(t *testing.T) {
 	s.run("", "migrate")
 	db := s.db()
 	for _, statement := range []string{
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES ('A', 1, 2, 2, 't', 'k', '2026-11-21 12:00:01'), ('A', 2, 1, 3, NULL, NULL, '2026-11-21 11:00:00')",
-		"INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'k', 1, 1, '2026-11-21 12:00:01.5', '2026-11-21 12:00:01.5')",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES " +
+			"('A', 1, 2, 2, 't', 'k', '2026-11-21 12:00:01'), ('A', 0, 0, 4, 't', 'k', '2026-11-21 12:00:01.2'), ('A', 2, 1, " +
+			"3, NULL, NULL, '2026-11-21 11:00:00')",
+		"INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, " +
+			"created_at) VALUES ('stock-rollback', 't', 'k', 1, 1, '2026-11-21 12:00:01.5', '2026-11-21 12:00:01.5')",
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stdout, stderr, code := runCLI(t, s.environ, "", "log", "explain", "k") // found by a search: the key is not the order's number
+	// found by a search: the key is not the order's number
+	stdout, stderr, code := runCLI(t, s.environ, "", "log", "explain", "k")
 	if code != exitDone {
 		t.Fatal(stderr)
 	}
 	last := -1
-	for _, step := range []string{"2026-11-21T12:00:01.000Z  order A, sku 1: 2 released", "2026-11-21T12:00:01.500Z  absent → success, in a batch"} {
+	for _, step := range []string{"2026-11-21T12:00:01.000Z  order A, sku 1: 2 released",
+		"2026-11-21T12:00:01.200Z  order A, whatever it reserves later: refused",
+		"2026-11-21T12:00:01.500Z  absent → success, in a batch"} {
 		at := strings.Index(stdout, step)
 		if at <= last {
 			t.Errorf("%q is missing, or out of order, in\n%s", step, stdout)
 		}
 		last = at
+	}
+	stdout, stderr, code = runCLI(t, s.environ, "", "log", "explain", "--order", "A")
+	if code != exitDone || !strings.Contains(stdout, "all  0         refused") {
+		t.Errorf("the order's mark is not shown in\n%s%s", stdout, stderr)
 	}
 }

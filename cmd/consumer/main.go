@@ -1,8 +1,8 @@
 // Command consumer is rollbackd: the daemon that gives stock back exactly once, and the tools around it.
 //
 // What belongs here: reading flags and arguments, calling one function of a package below, printing its result, and the
-// exit code. What does not: anything a test would want to call without a command line. Signals and os.Exit exist in main
-// only; run does everything in process, and the tests call it.
+// exit code. What does not: anything a test would want to call without a command line. Signals and os.Exit exist in
+// main only; run does everything in process, and the tests call it.
 package main
 
 import (
@@ -20,8 +20,8 @@ func main() {
 	os.Exit(run(ctx, os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
 
-// untilSignalled ends the context it returns at the first of the signals, and the process at the second, however soon that
-// comes: signal.NotifyContext would swallow one that comes before it has stopped listening.
+// untilSignalled ends the context it returns at the first of the signals, and the process at the second, however soon
+// that comes: signal.NotifyContext would swallow one that comes before it has stopped listening.
 func untilSignalled(ctx context.Context, signals ...os.Signal) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	got := make(chan os.Signal, 2)

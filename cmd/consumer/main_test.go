@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestMain(m *testing.M) { stack.Main(m) }

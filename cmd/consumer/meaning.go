@@ -8,17 +8,17 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// meaning says in words what a row means for its message and what to do about it, with the commands of a program that is
-// called name. It is pure.
+// meaning says in words what a row means for its message and what to do about it, with the commands of a program that
+// is called name. It is pure.
 func meaning(row dedup.Row, cfg config.Config, name string) (means, next string) {
 	const nothing = "Nothing."
 	wait := row.Wait.Round(time.Second)
 	switch row.Status {
 	case dedup.Absent:
-		return "The log does not know it, though a reservation names it: its row has outlived ROLLBACKD_LOG_RETENTION, or somebody deleted it.",
+		return "The log does not know it, though a reservation names it: its row has outlived ROLLBACKD_LOG_RETENTION, or " +
+				"somebody deleted it.",
 			fmt.Sprintf("`%s reconcile` says whether it is too young for that.", name)
 	case dedup.Success:
 		return "Its effect is committed. Further copies are acked as duplicates, without an effect.", nothing
@@ -29,44 +29,62 @@ func meaning(row dedup.Row, cfg config.Config, name string) (means, next string)
 	case dedup.Processing:
 		switch {
 		case row.LeaseLive:
-			return fmt.Sprintf("A worker makes attempt %d right now; its lease ends in %v at the latest.", row.Attempts, wait), "Wait."
+			return fmt.Sprintf("A worker makes attempt %d right now; its lease ends in %v at the latest.", row.Attempts, wait),
+				"Wait."
 		case row.Attempts >= cfg.MaxAttempts:
-			return fmt.Sprintf("Attempt %d, the last one, ended without a result. The next copy goes to the dead-letter queue as crashed.", row.Attempts), "Is the daemon running? A redelivered copy comes by itself."
+			return fmt.Sprintf("Attempt %d, the last one, ended without a result. The next copy goes to the dead-letter queue "+
+				"as crashed.", row.Attempts), "Is the daemon running? A redelivered copy comes by itself."
 		}
-		return fmt.Sprintf("Attempt %d ended without a result, most likely with its process. The next copy takes it over.", row.Attempts), "Is the daemon running? A redelivered copy comes by itself."
+		return fmt.Sprintf("Attempt %d ended without a result, most likely with its process. The next copy takes it over.",
+			row.Attempts), "Is the daemon running? A redelivered copy comes by itself."
 	case dedup.Failed:
 		switch {
+		case row.Condemned():
+			return fmt.Sprintf("It failed for good (%s, see remark) and gets no further attempt; %s does not take its letter "+
+					"yet, and its delivery is held until then.",
+					row.Reason, rabbit.DeadQueue(cfg.Queue)),
+				fmt.Sprintf("Make room in %s, or make it again with `%s migrate`; the daemon's log and /readyz say what RabbitMQ "+
+					"answers.", rabbit.DeadQueue(cfg.Queue), name)
 		case row.Attempts >= cfg.MaxAttempts:
-			return "No attempt is left; the worker that comes next sends it to the dead-letter queue.", "Wait; is the daemon running?"
+			return "No attempt is left; the worker that comes next sends it to the dead-letter queue.",
+				"Wait; is the daemon running?"
 		case row.Attempts == 0 && row.Replays > 0:
 			return fmt.Sprintf("A replay reopened it; its message waits in %s.", cfg.Queue),
-				fmt.Sprintf("Is the daemon running? If the replay was cut off, its letter is still in %s: `%s dlq replay %s`.", rabbit.DeadQueue(cfg.Queue), name, chosenBy(row.Key))
+				fmt.Sprintf("Is the daemon running? If the replay was cut off, its letter is still in %s: `%s dlq replay %s`.",
+					rabbit.DeadQueue(cfg.Queue), name, chosenBy(row.Identity))
 		case row.Due:
-			return fmt.Sprintf("Attempt %d of %d failed, see remark; the next one is due.", row.Attempts, cfg.MaxAttempts), "Wait; is the daemon running?"
+			return fmt.Sprintf("Attempt %d of %d failed, see remark; the next one is due.", row.Attempts, cfg.MaxAttempts),
+				"Wait; is the daemon running?"
 		}
-		return fmt.Sprintf("Attempt %d of %d failed, see remark; the next one is due in %v.", row.Attempts, cfg.MaxAttempts, wait), "Wait, or mend the cause meanwhile."
+		return fmt.Sprintf("Attempt %d of %d failed, see remark; the next one is due in %v.", row.Attempts, cfg.MaxAttempts,
+			wait), "Wait, or mend the cause meanwhile."
 	}
 	return "This version does not know the status.", "Use the version that wrote it."
 }
 
 func deadMeaning(row dedup.Row, cfg config.Config, name string) (means, next string) {
 	means = fmt.Sprintf("A copy was confirmed in %s, and it had no effect: ", rabbit.DeadQueue(cfg.Queue))
-	replay := fmt.Sprintf("`%s dlq replay %s`", name, chosenBy(row.Key))
-	end := fmt.Sprintf("`%s dlq discard --why … %s` ends this one for good.", name, chosenBy(row.Key))
+	replay := fmt.Sprintf("`%s dlq replay %s`", name, chosenBy(row.Identity))
+	end := fmt.Sprintf("`%s dlq discard --why … %s` ends this one for good.", name, chosenBy(row.Identity))
 	mend := "mend the cause, then " + replay + "; " + end
-	switch wire.Reason(row.Reason) {
-	case wire.ReasonMalformed:
-		return means + "its body is not what the handler takes, see remark.", "A replay fails again, unless its body is mended: " +
-			fmt.Sprintf("`%s dlq export %s -o FILE`, then `%s dlq replay --from FILE`. Or let the producer send a good message under another key; ", name, chosenBy(row.Key), name) + end
-	case wire.ReasonUnidentified:
-		return means + "it has no usable tag or key, see remark.", "Mend the producer, or correct ROLLBACKD_KEY_FROM, restart the daemons, then " + replay + "; " + end
-	case wire.ReasonConflict:
-		return means + "another body has its key, see remark.", fmt.Sprintf("Find out which body is right: `%s log explain` with the key in remark; %s", name, end)
-	case wire.ReasonCrashed:
-		return means + fmt.Sprintf("%d attempts ended without a result, so it may kill the process.", row.Attempts), "Look for crashes in the daemon's log, " + mend
-	case wire.ReasonDeliveryLimit:
+	switch dedup.Reason(row.Reason) {
+	case dedup.ReasonMalformed:
+		return means + "its body is not what the handler takes, see remark.", "A replay fails again, unless its body is " +
+			"mended: " +
+			fmt.Sprintf("`%s dlq export %s -o FILE`, then `%s dlq replay --from FILE`. Or let the producer send a good "+
+				"message under another key; ", name, chosenBy(row.Identity), name) + end
+	case dedup.ReasonUnidentified:
+		return means + "it has no usable tag or key, see remark.", "Mend the producer, or correct ROLLBACKD_KEY_FROM, " +
+			"restart the daemons, then " + replay + "; " + end
+	case dedup.ReasonConflict:
+		return means + "another body has its key, see remark.", fmt.Sprintf("Find out which body is right: `%s log "+
+			"explain` with the key in remark; %s", name, end)
+	case dedup.ReasonCrashed:
+		return means + fmt.Sprintf("%d attempts ended without a result, so it may kill the process.", row.Attempts),
+			"Look for crashes in the daemon's log, " + mend
+	case dedup.ReasonDeliveryLimit:
 		return means + "RabbitMQ delivered it too often without an ack.", "Look for crashes in the daemon's log, " + mend
-	case wire.ReasonPermanent:
+	case dedup.ReasonPermanent:
 		return means + "the handler says that no retry can help, see remark.", "See remark; " + mend
 	}
 	if row.Attempts == 0 { // adopted: its attempts are not known
@@ -76,12 +94,15 @@ func deadMeaning(row dedup.Row, cfg config.Config, name string) (means, next str
 }
 
 // chosenBy are the flags that choose one identity.
-func chosenBy(k dedup.Key) string { return "--tag " + shellWord(k.Tag) + " --key " + shellWord(k.Name) }
+func chosenBy(k dedup.Identity) string {
+	return "--tag " + shellWord(k.Tag) + " --key " + shellWord(k.Key)
+}
 
 // shellWord quotes a key so that it can be pasted into a shell.
 func shellWord(s string) string {
 	plain := func(r rune) bool {
-		return r < 128 && (r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("._-:/@%+=,", r))
+		return r < 128 && (r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' ||
+			strings.ContainsRune("._-:/@%+=,", r))
 	}
 	if s != "" && s[0] != '-' && s[0] != '=' && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s

@@ -5,15 +5,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 func TestEveryStateOfARowHasAMeaning(t *testing.T) {
-	cfg := config.Config{MaxAttempts: 5, Queue: "q"}
+	cfg := config.Config{Config: consumer.Config{MaxAttempts: 5, Queue: "q"}}
 	row := func(status dedup.Status, attempts int) dedup.Row {
-		return dedup.Row{Key: dedup.Key{Group: "g", Tag: "t", Name: "it's"}, Version: dedup.Version{Status: status, Attempts: attempts}, Wait: 3 * time.Second}
+		return dedup.Row{
+			Identity: dedup.Identity{Group: "g", Tag: "t", Key: "it's"}, Version: dedup.Version{Status: status,
+				Attempts: attempts},
+			Wait: 3 * time.Second,
+		}
 	}
 	live, due, reopened := row(dedup.Processing, 2), row(dedup.Failed, 2), row(dedup.Failed, 0)
 	live.LeaseLive, due.Due, reopened.Replays = true, true, 1
@@ -26,12 +31,14 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		"live":           {live, "attempt 2 right now; its lease ends in 3s", "Wait."},
 		"expired":        {row(dedup.Processing, 2), "The next copy takes it over", "daemon running?"},
 		"expired, spent": {row(dedup.Processing, 5), "the last one, ended without a result", "daemon running?"},
-		"waiting":        {row(dedup.Failed, 2), "Attempt 2 of 5 failed, see remark; the next one is due in 3s", "mend the cause"},
-		"due":            {due, "the next one is due.", "daemon running?"},
-		"spent":          {row(dedup.Failed, 5), "No attempt is left", "daemon running?"},
-		"reopened":       {reopened, "waits in q", "still in q.dead: `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
-		"dead":           {row(dedup.Dead, 5), "confirmed in q.dead, and it had no effect: all 5 attempts failed", "then `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
-		"unknown":        {row(9, 1), "does not know the status", "Use the version that wrote it."},
+		"waiting": {row(dedup.Failed, 2), "Attempt 2 of 5 failed, see remark; the next one is due in 3s",
+			"mend the cause"},
+		"due":      {due, "the next one is due.", "daemon running?"},
+		"spent":    {row(dedup.Failed, 5), "No attempt is left", "daemon running?"},
+		"reopened": {reopened, "waits in q", "still in q.dead: `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
+		"dead": {row(dedup.Dead, 5), "confirmed in q.dead, and it had no effect: all 5 attempts failed",
+			"then `rollbackd dlq replay --tag t --key 'it'\\''s'`"},
+		"unknown": {row(9, 1), "does not know the status", "Use the version that wrote it."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			means, next := meaning(tc.row, cfg, "rollbackd")
@@ -43,9 +50,10 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 }
 
 func TestEveryReasonHasAMeaningOfItsOwn(t *testing.T) {
-	seen := map[string]wire.Reason{}
-	for _, reason := range wire.Reasons() {
-		means, _ := meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: string(reason)}, config.Config{Queue: "q"}, "rollbackd")
+	seen := map[string]dedup.Reason{}
+	for _, reason := range dedup.Reasons() {
+		means, _ := meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: reason},
+			config.Config{Config: consumer.Config{Queue: "q"}}, "rollbackd")
 		if other, ok := seen[means]; ok {
 			t.Errorf("%s means the same as %s: %q", reason, other, means)
 		}
@@ -54,12 +62,13 @@ func TestEveryReasonHasAMeaningOfItsOwn(t *testing.T) {
 }
 
 func TestLocksAreToldInWords(t *testing.T) {
-	for want, s := range map[string]dedup.LockState{
-		"free":                         {},
-		"done marker, for another 4m":  {Hold: dedup.DoneMarker, TTL: 4 * time.Minute},
-		"a value that is not":          {Hold: dedup.HeldByOther, TTL: time.Second},
-		"held by me, for another 5s":   {Hold: dedup.HeldByOther, Token: "me", TTL: 5 * time.Second},
-		"held by me, without an end: ": {Hold: dedup.HeldByOther, Token: "me", TTL: -1},
+	for want, s := range map[string]lock.State{
+		"free":                          {},
+		"done marker, for another 4m":   {Hold: lock.DoneMarker, TTL: 4 * time.Minute},
+		"done marker, without an end: ": {Hold: lock.DoneMarker, TTL: -1},
+		"a value that is not":           {Hold: lock.Foreign, TTL: time.Second},
+		"held by me, for another 5s":    {Hold: lock.HeldByOther, Token: "me", TTL: 5 * time.Second},
+		"held by me, without an end: ":  {Hold: lock.HeldByOther, Token: "me", TTL: -1},
 	} {
 		if got := lockText(s); !strings.HasPrefix(got, want) {
 			t.Errorf("lock %+v is told as %q, want %q", s, got, want)

@@ -32,8 +32,8 @@ func newMigrateCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make or update tables, exchange and queues",
-		Long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again, and
-in several places at once: what is there stays as it is.
+		Long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again,
+and in several places at once: what is there stays as it is.
 
 With --status: show what is there and what is missing, change nothing, and exit with 1 when something is missing.`,
 		Args: cobra.NoArgs,
@@ -70,7 +70,7 @@ func (a *app) migrate(ctx context.Context, cfg config.Config) ([]thing, error) {
 		return nil, err
 	}
 	defer closeDB()
-	o := migrateOptions(cfg)
+	o := a.migrateOptions(cfg)
 	before, err := dedup.MigrationStatus(ctx, db, o)
 	if err != nil {
 		return nil, a.mysqlError(cfg, err)
@@ -98,7 +98,9 @@ func (a *app) migrate(ctx context.Context, cfg config.Config) ([]thing, error) {
 	}
 	things = append(things, declared(cfg, missing, stateMade)...)
 	for _, key := range cfg.RoutingKeys {
-		things = append(things, thing{What: "binding", Name: fmt.Sprintf("%s to %s by %s", cfg.Queue, cfg.Exchange, key), State: stateThere})
+		things = append(things, thing{
+			What: "binding", Name: fmt.Sprintf("%s to %s by %s", cfg.Queue, cfg.Exchange, key), State: stateThere,
+		})
 	}
 	return things, nil
 }
@@ -129,7 +131,7 @@ func (a *app) tableStatus(ctx context.Context, cfg config.Config) ([]thing, erro
 		return nil, err
 	}
 	defer closeDB()
-	steps, err := dedup.MigrationStatus(ctx, db, migrateOptions(cfg))
+	steps, err := dedup.MigrationStatus(ctx, db, a.migrateOptions(cfg))
 	if err != nil {
 		return nil, a.mysqlError(cfg, err)
 	}
@@ -153,8 +155,13 @@ func (a *app) queueStatus(ctx context.Context, cfg config.Config) ([]thing, erro
 	return declared(cfg, missing, stateMissing), nil
 }
 
-func migrateOptions(cfg config.Config) dedup.MigrateOptions {
-	return dedup.MigrateOptions{Table: cfg.LogTable, Stock: cfg.Handler == config.HandlerStock}
+// migrateOptions wait for whoever has a table in use, and say so.
+func (a *app) migrateOptions(cfg config.Config) dedup.MigrateOptions {
+	o := cfg.Migrations()
+	o.Waiting = func(err error) {
+		fmt.Fprintf(a.stderr, "%s: somebody else has a table in use, waiting: %v\n", a.name, err)
+	}
+	return o
 }
 
 // migrations lists the steps; otherwise is the state of those that were not applied.

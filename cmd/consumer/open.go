@@ -13,15 +13,22 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // openDatabase makes a pool for a command; close it. It sends nothing yet.
-func (a *app) openDatabase(ctx context.Context, cfg config.Config, command string) (db *gorm.DB, closeDB func(), err error) {
+func (a *app) openDatabase(
+	ctx context.Context, cfg config.Config, command string,
+) (db *gorm.DB, closeDB func(), err error) {
 	return a.openDatabaseWith(ctx, cfg, dedup.OpenOptions{Program: rabbit.ConnectionName(command)})
 }
 
-func (a *app) openDatabaseWith(ctx context.Context, cfg config.Config, o dedup.OpenOptions) (db *gorm.DB, closeDB func(), err error) {
+func (a *app) openDatabaseWith(
+	ctx context.Context, cfg config.Config, o dedup.OpenOptions,
+) (db *gorm.DB, closeDB func(), err error) {
 	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
@@ -69,7 +76,7 @@ func (a *app) openLetters(ctx context.Context, cfg config.Config, command string
 	}
 	letters, err := deadletter.New(deadletter.Options{
 		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName(command),
-		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.LogRetention, MaxReplays: cfg.MaxReplays,
+		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,
 	})
 	if err != nil {
 		closeLog()
@@ -83,7 +90,7 @@ func (a *app) openRedis(cfg config.Config, command string) (redis.UniversalClien
 	if cfg.RedisURL == "" {
 		return nil, func() {}, nil
 	}
-	client, err := dedup.OpenRedis(cfg.RedisURL, dedup.RedisOptions{Name: rabbit.ConnectionName(command)})
+	client, err := lock.OpenRedis(cfg.RedisURL, lock.RedisOptions{Name: rabbit.ConnectionName(command)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("ROLLBACKD_REDIS_URL: %w", err)
 	}
@@ -95,7 +102,9 @@ func rabbitConfig(cfg config.Config, command string) rabbit.Config {
 }
 
 func topology(cfg config.Config) rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays}
+	return rabbit.TopologyConfig{
+		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
+	}
 }
 
 // mysqlError says beside err what to do about it.
@@ -103,7 +112,10 @@ func (a *app) mysqlError(cfg config.Config, err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, dedup.ErrSchema): // which says it already
 		return err
-	case dedup.Classify(err) == dedup.FaultUnavailable:
+	case mysqldb.NoDatabase(err):
+		return fmt.Errorf("MySQL has no such database, or not for this user: %w\n%s\nROLLBACKD_MYSQL_DSN names it: %s", err,
+			doctor.NoDatabase, shown(cfg, "ROLLBACKD_MYSQL_DSN"))
+	case mysqldb.Classify(err) == mysqldb.FaultUnavailable:
 		return fmt.Errorf("MySQL cannot be used: %w\nROLLBACKD_MYSQL_DSN is %s", err, shown(cfg, "ROLLBACKD_MYSQL_DSN"))
 	}
 	return err
@@ -114,11 +126,12 @@ func (a *app) rabbitError(cfg config.Config, err error) error {
 	const notFound = 404
 	broker, told := errors.AsType[*rabbit.BrokerError](err)
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), told && errors.Is(err, rabbit.ErrUnroutable): // which says it already
+	case err == nil, errors.Is(err, context.Canceled), told && errors.Is(err, rabbit.ErrUnroutable):
+		// which says it already
 		return err
 	case told && broker.Code == notFound, errors.Is(err, rabbit.ErrUnroutable):
 		return fmt.Errorf("%w\n'%s migrate' makes exchange and queues", err, a.name)
-	case !told && dedup.Classify(err) != dedup.FaultOther || errors.Is(err, rabbit.ErrClosed):
+	case !told && mysqldb.Classify(err) != mysqldb.FaultOther || errors.Is(err, rabbit.ErrClosed):
 		return fmt.Errorf("RabbitMQ cannot be used: %w\nROLLBACKD_AMQP_URL is %s", err, shown(cfg, "ROLLBACKD_AMQP_URL"))
 	}
 	return err

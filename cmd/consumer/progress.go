@@ -17,8 +17,8 @@ const (
 	barWidth  = 30
 )
 
-// progress shows on stderr how far a run has come: a bar on a terminal, elsewhere a line now and then. The standard output
-// is left to the result.
+// progress shows on stderr how far a run has come: a bar on a terminal, elsewhere a line now and then. The standard
+// output is left to the result.
 type progress struct {
 	to    io.Writer
 	name  string // of the program

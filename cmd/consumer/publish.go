@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,12 +17,13 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/strictjson"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 const (
 	// maxPublishBody is the largest body that the daemon takes.
-	maxPublishBody = 256 << 10
+	maxPublishBody = strictjson.MaxBytes
 	// publishWindow is how many messages wait for their confirmation together.
 	publishWindow = 500
 	// maxLetterLine is the longest line of an export.
@@ -36,18 +36,23 @@ func newPublishCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish [FILE|-]",
 		Short: "Publish messages from a file or stdin, a JSON body per line",
-		Long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange ROLLBACKD_EXCHANGE with
-the first of ROLLBACKD_ROUTING_KEYS, persistent, confirmed, and only if a queue takes it. Empty lines are left out.
+		Long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
+ROLLBACKD_EXCHANGE with the first of ROLLBACKD_ROUTING_KEYS, persistent, confirmed, and only if a queue takes it. Empty
+lines are left out.
 
-A line that is no JSON, too large, or lacks the field that --key-field names is reported with its number and left out;
-the exit code is then 1. So it is when RabbitMQ does not take a message: the lines from there on are not published, and
-publishing the file again is safe, because the daemon knows the messages by their keys.`,
+A line that the daemon could not read as JSON, that is too large, or lacks the field that --key-field names is reported
+with its number and left out; the exit code is then 1. So it is when RabbitMQ does not take a message: the lines from
+there on are not published, and publishing the file again is safe, because the daemon knows the messages by their
+keys.`,
 		Example: `  echo '{"order_sn":"20261121-0001"}' | ` + a.name + ` publish --key-field order_sn`,
 		Args:    cobra.MaximumNArgs(1),
 	}
-	field := cmd.Flags().String("key-field", "", "field of the body whose value becomes the message_id, by default the message's key (default: none, so that the key is the body's hash)")
-	letters := cmd.Flags().Bool("letters", false, "FILE is an export of dead letters: put each on the main queue ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
-	tag := cmd.Flags().String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the routing key)")
+	field := cmd.Flags().String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
+		"message's key (default: none, so that the key is the body's hash)")
+	letters := cmd.Flags().Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
+		"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
+	tag := cmd.Flags().String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the "+
+		"routing key)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := a.loadConfig()
 		if err != nil {
@@ -104,8 +109,10 @@ func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, 
 		return rabbit.Publishing{Exchange: cfg.Exchange, Key: cfg.RoutingKeys[0], Message: m}, flaw
 	}
 	if tag != "" {
-		if err := (dedup.Key{Group: cfg.Group, Tag: tag, Name: "any"}).Validate(); err != nil || strings.HasPrefix(tag, "rollbackd.") {
-			return nil, usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag, wire.MaxTagBytes)
+		if err := (dedup.Identity{Group: cfg.Group, Tag: tag, Key: "any"}).Validate(); err != nil ||
+			strings.HasPrefix(tag, "rollbackd.") {
+			return nil, usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag,
+				wire.MaxTagBytes)
 		}
 	}
 	if field != "" {
@@ -179,8 +186,9 @@ func (p *publishing) message(line []byte, whole bool) (m rabbit.Message, flaw st
 		return m, fmt.Sprintf("is larger than %d bytes", maxPublishBody)
 	case len(body) == 0:
 		return m, ""
-	case !json.Valid(body):
-		return m, "is not JSON"
+	}
+	if err := strictjson.Check(body); err != nil {
+		return m, "is not JSON: " + err.Error()
 	}
 	m = rabbit.Message{
 		Body: body, ContentType: "application/json", Type: p.tag, DeliveryMode: rabbit.Persistent,
@@ -189,11 +197,12 @@ func (p *publishing) message(line []byte, whole bool) (m rabbit.Message, flaw st
 	if p.field == nil {
 		return m, ""
 	}
-	id, err := wire.Identify(p.cfg.Group, p.field, p.cfg.Queue, rabbit.Delivery{Message: rabbit.Message{Body: body, Type: "any"}})
+	id, err := wire.Identify(p.cfg.Group, p.field, p.cfg.Queue,
+		rabbit.Delivery{Message: rabbit.Message{Body: body, Type: "any"}})
 	if filed, ok := errors.AsType[*wire.FiledError](err); ok {
 		return m, "has no usable key: " + filed.Why
 	}
-	m.MessageID = id.Key.Name
+	m.MessageID = id.Identity.Key
 	return m, ""
 }
 
@@ -213,7 +222,7 @@ func (p *publishing) letter(line []byte, whole bool) (to rabbit.Publishing, flaw
 	if ln.BodyCut {
 		return to, "has only a part of the body: the log cut it"
 	}
-	m, err := ln.Message()
+	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
 	if err != nil {
 		return to, "cannot be made a message: " + err.Error()
 	}

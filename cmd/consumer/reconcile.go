@@ -20,26 +20,29 @@ func newReconcileCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reconcile",
 		Short: "Compare the consumer log with dead letters and stock, and say what mends it",
-		Long: `Compare the consumer log with the dead-letter queue and with the reservations, show what disagrees and the command that
-mends it. The exit code is 1 when something does. It may run at any time: whatever disagrees is looked at again two seconds
-later, and what has moved meanwhile is left out.
+		Long: `Compare the consumer log with the dead-letter queue and with the reservations, show what disagrees and the
+command that mends it. The exit code is 1 when something does. It may run at any time: whatever disagrees is looked at
+again two seconds later, and what has moved meanwhile is left out.
 
 Without --adopt and --republish nothing is changed. The letters are read and given back to their places, which RabbitMQ
 counts as one delivery of the million that the queue allows; other readers do not see them meanwhile.
 
-What it cannot see: a success row keeps no body, so only where the key is the order's number is it compared with what the
-order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTION has no row any more, rightly.`,
+What it cannot see: a success row keeps no body, so only where the key is the order's number is it compared with what
+the order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTION has no row any more, rightly.`,
 		Args: cobra.NoArgs,
 	}
 	out := addOutputFlag(cmd)
 	var o reconcile.Options
 	flags := cmd.Flags()
-	flags.BoolVar(&o.Adopt, "adopt", false, "file letters without a row as dead, and write success rows again that released reservations prove")
+	flags.BoolVar(&o.Adopt, "adopt", false, "file letters without a row as dead, and write success rows again that "+
+		"released reservations prove")
 	flags.BoolVar(&o.Republish, "republish", false, "send messages again, from their rows, that have no copy any more")
-	flags.BoolVar(&o.Force, "force", false, "adopt also letters that are older than ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect")
+	flags.BoolVar(&o.Force, "force", false, "adopt also letters that are older than ROLLBACKD_LOG_RETENTION, or whose "+
+		"key another body had: they may have had their effect")
 	flags.StringVar(&o.By, "by", "", "who mends, for the story of the rows (default: the user's name)")
 	flags.DurationVar(&o.Overdue, "overdue", time.Hour, "how long after its lease or due time an open row counts")
-	flags.StringArrayVar(&o.Except, "except-tag", nil, "releases by this rollback_tag are a service's own, not rollbackd's; may be repeated")
+	flags.StringArrayVar(&o.Except, "except-tag", nil, "releases by this rollback_tag are a service's own, not "+
+		"rollbackd's; may be repeated")
 	noStock := flags.Bool("no-stock", false, "leave the reservations out")
 	limit := flags.Int("limit", 20, "show at most so many of a kind; 0: all. -o json has all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -67,7 +70,9 @@ order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTI
 	return cmd
 }
 
-func (a *app) reconcile(ctx context.Context, cfg config.Config, o reconcile.Options, noStock bool) (reconcile.Report, error) {
+func (a *app) reconcile(
+	ctx context.Context, cfg config.Config, o reconcile.Options, noStock bool,
+) (reconcile.Report, error) {
 	db, closeDB, err := a.openDatabase(ctx, cfg, "reconcile")
 	if err != nil {
 		return reconcile.Report{}, err
@@ -78,12 +83,12 @@ func (a *app) reconcile(ctx context.Context, cfg config.Config, o reconcile.Opti
 	}
 	o.Letters, err = deadletter.New(deadletter.Options{
 		Records: o.Records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName("reconcile"),
-		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.LogRetention,
+		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(),
 	})
 	if err != nil {
 		return reconcile.Report{}, err
 	}
-	o.Group, o.Retention = cfg.Group, cfg.LogRetention
+	o.Group, o.Retention = cfg.Group, cfg.Retention()
 	if cfg.Handler == config.HandlerStock && !noStock {
 		o.DB = db
 	}
@@ -119,13 +124,15 @@ func (a *app) showReport(r reconcile.Report, out *output, limit int) error {
 		fmt.Fprintf(&text, "%s\n\n", unclear)
 	}
 	if r.TooOld > 0 {
-		fmt.Fprintf(&text, "Releases older than ROLLBACKD_LOG_RETENTION, whose rows may be deleted by now: %d. Nothing follows from them.\n", r.TooOld)
+		fmt.Fprintf(&text, "Releases older than ROLLBACKD_LOG_RETENTION, whose rows may be deleted by now: %d. Nothing "+
+			"follows from them.\n", r.TooOld)
 	}
 	word := "All agree"
 	if len(r.Findings) > 0 || len(r.Unclear) > 0 {
 		word = "Looked at"
 	}
-	fmt.Fprintf(&text, "%s: %d letters, %d rows that are open or dead, %d reservations.\n", word, r.Letters, r.Rows, r.Reservations)
+	fmt.Fprintf(&text, "%s: %d letters, %d rows that are open or dead, %d reservations.\n", word, r.Letters, r.Rows,
+		r.Reservations)
 	if _, err := text.WriteTo(a.stdout); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}

@@ -16,11 +16,13 @@ import (
 
 // whatItIs explains each kind of disagreement in a sentence or two.
 var whatItIs = map[reconcile.Kind]string{
-	reconcile.LetterWithoutRow:       "A letter is in the dead-letter queue, and the log does not know its message.",
-	reconcile.StaleLetter:            "A letter's message has ended already. It does no harm; the next replay drops it.",
-	reconcile.DeadWithoutLetter:      "The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
-	reconcile.Overdue:                "An attempt should have begun long ago. No daemon runs, or the last copy of the message is gone.",
-	reconcile.InterruptedReplay:      "A replay reopened the row and was cut off before it sent the message; its letter is still there.",
+	reconcile.LetterWithoutRow:  "A letter is in the dead-letter queue, and the log does not know its message.",
+	reconcile.StaleLetter:       "A letter's message has ended already. It does no harm; the next replay drops it.",
+	reconcile.DeadWithoutLetter: "The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
+	reconcile.Overdue: "An attempt should have begun long ago. No daemon runs, or the last copy of the " +
+		"message is gone.",
+	reconcile.InterruptedReplay: "A replay reopened the row and was cut off before it sent the message; its letter " +
+		"is still there.",
 	reconcile.ReleasedWithoutSuccess: "A message gave the stock back, and the log does not show it as success.",
 	reconcile.SuccessNotReleased:     "The message of this order is success, and the order still has something reserved.",
 	reconcile.NamedNotReleased:       "A reservation names the message that released it, and is not released.",
@@ -29,7 +31,7 @@ var whatItIs = map[reconcile.Kind]string{
 
 // cure is the command that mends a finding, for a program that is called name. It is pure.
 func cure(f reconcile.Finding, name string, now time.Time) string {
-	key := dedup.Key{Tag: f.Tag, Name: f.Key}
+	key := dedup.Identity{Tag: f.Tag, Key: f.Key}
 	adopt, republish := name+" reconcile --adopt", name+" reconcile --republish"
 	replay := name + " dlq replay " + chosenBy(key)
 	explain := fmt.Sprintf("%s log explain %s --tag %s", name, shellWord(f.Key), shellWord(f.Tag))
@@ -42,15 +44,20 @@ func cure(f reconcile.Finding, name string, now time.Time) string {
 		case "":
 			return adopt
 		case deadletter.WhyKeyTaken:
-			return adopt + " --force    # another body had its key and that row is gone: make sure first that this one may take effect too"
+			return adopt + " --force    # another body had its key and that row is gone: make sure first that this one may " +
+				"take effect too"
 		}
-		return adopt + " --force    # it may have had its effect, and its row be deleted since: make sure first that it had not"
+		return adopt + " --force    # it may have had its effect, and its row be deleted since: make sure first that it " +
+			"had not"
 	case reconcile.StaleLetter, reconcile.InterruptedReplay:
 		return replay
 	case reconcile.DeadWithoutLetter, reconcile.Overdue:
 		switch {
+		case f.Hindrance == reconcile.LetterRefused:
+			return explain + "    # it failed for good, and its letter waits for room in the dead-letter queue: see there"
 		case f.Hindrance != "":
-			return fmt.Sprintf("%s dlq replay --from FILE    # with the whole message from its producer, because %s", name, f.Hindrance)
+			return fmt.Sprintf("%s dlq replay --from FILE    # with the whole message from its producer, because %s", name,
+				f.Hindrance)
 		case f.Kind == reconcile.Overdue:
 			return republish + "    # when a daemon runs and the main queue is empty: else it is only waiting"
 		}
@@ -71,20 +78,22 @@ func cure(f reconcile.Finding, name string, now time.Time) string {
 		if f.Was == stock.Reserved {
 			return publishCure(f, name, now)
 		}
-		return fmt.Sprintf("UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'%x' AND sku_id = %d"+
+		return fmt.Sprintf("UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'%x' "+
+			"AND sku_id = %d"+
 			"    -- in MySQL; and take the goods off the stock again if they have left", f.Order, f.SKU)
 	case reconcile.NegativeStock:
-		return fmt.Sprintf("UPDATE stock SET amount = …, version = version + 1 WHERE sku_id = %d    -- in MySQL, after counting the goods", f.SKU)
+		return fmt.Sprintf("UPDATE stock SET amount = …, version = version + 1 WHERE sku_id = %d    -- in MySQL, after "+
+			"counting the goods", f.SKU)
 	}
 	return explain
 }
 
-// repairTag is the tag of the messages that publishCure sends. With the tag of the message that is success, and a key that
-// ROLLBACKD_KEY_FROM takes from the order's number, they would have its identity and end as conflict.
+// repairTag is the tag of the messages that publishCure sends. With the tag of the message that is success, and a key
+// that ROLLBACKD_KEY_FROM takes from the order's number, they would have its identity and end as conflict.
 const repairTag = "repair"
 
-// publishCure sends a message of its own that gives back what is still reserved, under an identity that nobody has had. It is
-// printf, because echo turns \b and \n into other characters in some shells.
+// publishCure sends a message of its own that gives back what is still reserved, under an identity that nobody has had.
+// It is printf, because echo turns \b and \n into other characters in some shells.
 func publishCure(f reconcile.Finding, name string, now time.Time) string {
 	body, err := json.Marshal(struct {
 		Order  string           `json:"order_sn"`
@@ -95,7 +104,8 @@ func publishCure(f reconcile.Finding, name string, now time.Time) string {
 	if err != nil {
 		return err.Error() // cannot be: text and integers
 	}
-	return fmt.Sprintf(`printf '%%s\n' '%s' | %s publish --key-field repair --tag %s`, strings.ReplaceAll(visible(body), "'", `'\''`), name, repairTag)
+	return fmt.Sprintf(`printf '%%s\n' '%s' | %s publish --key-field repair --tag %s`, strings.ReplaceAll(visible(body),
+		"'", `'\''`), name, repairTag)
 }
 
 // visible is JSON with every character escaped that a terminal would not show.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -35,7 +35,8 @@ func (s *shell) paste(command string) {
 	}
 	if args[1] == "reconcile" { // which fails because of what other commands mend
 		report, _ := s.reconcileJSON(args[2:]...)
-		fmt.Fprintf(&s.script, "$ %s    # mended: %d of %d\n\n", strings.Join(args, " "), len(report.Findings)-report.Open(), len(report.Findings))
+		fmt.Fprintf(&s.script, "$ %s    # mended: %d of %d\n\n", strings.Join(args, " "), len(report.Findings)-report.Open(),
+			len(report.Findings))
 		return
 	}
 	if _, stderr, code := runCLI(s.t, s.environ, stdin, args[1:]...); code != exitDone {
@@ -78,7 +79,8 @@ func prepareDisagreements(t *testing.T, s *shell) {
 	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0), (9, 5, 0)")
 	var bodies strings.Builder
 	for _, order := range []string{"applied-1", "applied-2", "applied-3", "applied-4"} {
-		exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('" + order + "', 1, 2, 1, UTC_TIMESTAMP(6))")
+		exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('" + order +
+			"', 1, 2, 1, UTC_TIMESTAMP(6))")
 		bodies.WriteString(`{"order_sn":"` + order + "\"}\n")
 	}
 	for _, order := range []string{"no-row", "stale", "purged", "moved", "overdue", "claimed", "cut-off"} {
@@ -102,7 +104,9 @@ func prepareDisagreements(t *testing.T, s *shell) {
 		letters = append(letters, d)
 	}
 	for _, d := range letters {
-		m := stack.Message{Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2, ContentType: d.ContentType}
+		m := stack.Message{
+			Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2, ContentType: d.ContentType,
+		}
 		switch d.MessageId {
 		case "no-row", "stale", "cut-off":
 			s.broker.Publish("", dead, m)
@@ -113,8 +117,9 @@ func prepareDisagreements(t *testing.T, s *shell) {
 	const longAgo = ", consumer_timestamp = consumer_timestamp - INTERVAL 2 HOUR"
 	exec("DELETE FROM consumer_log WHERE msg_key = 'no-row'",
 		"UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'stale'",
-		"UPDATE consumer_log SET consumer_status = 2, consumer_times = 1"+longAgo+" WHERE msg_key = 'overdue'",
-		"UPDATE consumer_log SET consumer_status = 0, consumer_times = 1, owner = 'host/1/2/3/4'"+longAgo+" WHERE msg_key = 'claimed'",
+		"UPDATE consumer_log SET consumer_status = 2, consumer_times = 1, reason = NULL"+longAgo+" WHERE msg_key = 'overdue'",
+		"UPDATE consumer_log SET consumer_status = 0, consumer_times = 1, owner = 'host/1/2/3/4'"+longAgo+
+			" WHERE msg_key = 'claimed'",
 		"UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1"+longAgo+" WHERE msg_key = 'cut-off'",
 		"DELETE FROM consumer_log WHERE msg_key = 'applied-1'",
 		"UPDATE stock_reservation SET status = 1, rollback_tag = NULL, rollback_key = NULL WHERE order_sn = 'applied-2'",
@@ -137,7 +142,8 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 		found[f.Kind] = append(found[f.Kind], f.Key+f.Order)
 	}
 	for kind, want := range map[reconcile.Kind][]string{
-		reconcile.LetterWithoutRow: {"no-row"}, reconcile.StaleLetter: {"stale"}, reconcile.DeadWithoutLetter: {"moved", "purged"},
+		reconcile.LetterWithoutRow: {"no-row"}, reconcile.StaleLetter: {"stale"}, reconcile.DeadWithoutLetter: {"moved",
+			"purged"},
 		reconcile.Overdue: {"claimed", "overdue"}, reconcile.InterruptedReplay: {"cut-off"},
 		reconcile.ReleasedWithoutSuccess: {"applied-1applied-1"}, reconcile.SuccessNotReleased: {"applied-2applied-2"},
 		reconcile.NamedNotReleased: {"applied-3applied-3", "applied-4applied-4"}, reconcile.NegativeStock: {""},
@@ -170,6 +176,10 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	s.run("", "log", "explain", "applied-1")
 	// the stock has each order's goods once more than it should only where somebody put the reservation back by hand
 	s.eventually(db, 112, "SELECT amount FROM stock WHERE sku_id = 1")
+	// A done marker is a hint, which a slow Redis may not get in time.
+	script := regexp.MustCompile(`(lock +)done marker, for another [^\n]+`).ReplaceAllString(s.script.String(), "${1}free")
+	s.script.Reset()
+	s.script.WriteString(script)
 	s.golden("reconcile")
 }
 
@@ -196,7 +206,8 @@ func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 				order := fmt.Sprintf("order-%d-%d", n, i)
 				fmt.Fprintf(&bodies, "{\"order_sn\":%q}\n", order)
 				if i%2 == 0 {
-					if _, err := db.ExecContext(t.Context(), "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES (?, 1, 2, 1, UTC_TIMESTAMP(6))", order); err != nil {
+					if _, err := db.ExecContext(t.Context(), "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, "+
+						"updated_at) VALUES (?, 1, 2, 1, UTC_TIMESTAMP(6))", order); err != nil {
 						t.Error(err)
 					}
 				}
@@ -205,7 +216,8 @@ func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 				t.Error(stderr)
 			}
 			if n%3 == 2 {
-				if _, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--all", "--no-wait"); code != exitDone && !strings.Contains(stderr, "stay") {
+				if _, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--all", "--no-wait"); code != exitDone &&
+					!strings.Contains(stderr, "stay") {
 					t.Error(stderr)
 				}
 			}
@@ -226,14 +238,27 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 		f    reconcile.Finding
 		want string
 	}{
-		"too old":    {reconcile.Finding{Kind: reconcile.LetterWithoutRow, Hindrance: "too_old"}, "x reconcile --adopt --force    # it may have had its effect"},
-		"key taken":  {reconcile.Finding{Kind: reconcile.LetterWithoutRow, Hindrance: "key_taken"}, "x reconcile --adopt --force    # another body"},
-		"cut":        {reconcile.Finding{Kind: reconcile.DeadWithoutLetter, Hindrance: "its row keeps no body"}, "x dlq replay --from FILE    # with the whole message from its producer, because its row keeps no body"},
-		"dead":       {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "dead", Tag: "t", Key: "it's"}, `x dlq replay --tag t --key 'it'\''s'    # it finds`},
-		"discarded":  {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "discarded", Tag: "t", Key: "k"}, "x log explain k --tag t    # a person"},
-		"failed":     {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "failed"}, "x run    # its next attempt"},
-		"odd order":  {reconcile.Finding{Kind: reconcile.NamedNotReleased, Was: stock.Reserved, Order: "it's", Tag: "t", Items: []reconcile.Item{{SKU: 1, Quantity: 2}}}, `printf '%s\n' '{"order_sn":"it'\''s","reason":"reconcile","items":[{"sku_id":1,"quantity":2}],"repair":"repair/it'\''s/20261121T120000Z"}' | x publish --key-field repair --tag repair`},
-		"deducted":   {reconcile.Finding{Kind: reconcile.NamedNotReleased, Was: stock.Deducted, Order: "a'b", SKU: 3}, "UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'612762' AND sku_id = 3    -- "},
+		"too old": {reconcile.Finding{Kind: reconcile.LetterWithoutRow, Hindrance: "too_old"},
+			"x reconcile --adopt --force    # it may have had its effect"},
+		"key taken": {reconcile.Finding{Kind: reconcile.LetterWithoutRow, Hindrance: "key_taken"},
+			"x reconcile --adopt --force    # another body"},
+		"cut": {reconcile.Finding{Kind: reconcile.DeadWithoutLetter, Hindrance: "its row keeps no body"},
+			"x dlq replay --from FILE    # with the whole message from its producer, because its row keeps no body"},
+		"dead": {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "dead", Tag: "t", Key: "it's"},
+			`x dlq replay --tag t --key 'it'\''s'    # it finds`},
+		"discarded": {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "discarded", Tag: "t", Key: "k"},
+			"x log explain k --tag t    # a person"},
+		"failed": {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "failed"},
+			"x run    # its next attempt"},
+		"odd order": {reconcile.Finding{
+			Kind: reconcile.NamedNotReleased, Was: stock.Reserved, Order: "it's", Tag: "t",
+			Items: []reconcile.Item{{SKU: 1, Quantity: 2}},
+		}, `printf '%s\n' ` +
+			`'{"order_sn":"it'\''s","reason":"reconcile","items":[{"sku_id":1,"quantity":2}],` +
+			`"repair":"repair/it'\''s/20261121T120000Z"}' | x publish --key-field repair --tag repair`},
+		"deducted": {reconcile.Finding{Kind: reconcile.NamedNotReleased, Was: stock.Deducted, Order: "a'b", SKU: 3},
+			"UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'612762' AND sku_id = " +
+				"3    -- "},
 		"next kinds": {reconcile.Finding{Kind: "later version", Tag: "t", Key: "k"}, "x log explain k --tag t"},
 	} {
 		if got := cure(tc.f, "x", now); !strings.HasPrefix(got, tc.want) {

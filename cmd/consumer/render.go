@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -73,12 +74,13 @@ func (o *output) render(w io.Writer, value any, t table) error {
 	return writeTable(w, t)
 }
 
-// writeJSON writes v indented, with a nil list as [], so that readers always get a list.
+// writeJSON writes v indented, with a nil list as [], so that readers always get a list. As in a table nothing in it
+// acts on a terminal; what is escaped reads the same.
 func writeJSON(w io.Writer, v any) error {
 	if rv := reflect.ValueOf(v); rv.Kind() == reflect.Slice && rv.IsNil() {
 		v = []struct{}{}
 	}
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(escaping{w})
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
@@ -86,6 +88,38 @@ func writeJSON(w io.Writer, v any) error {
 	}
 	return nil
 }
+
+// escaping writes JSON on with every character escaped that is none a person sees. encoding/json leaves DEL, the
+// control characters U+0080 to U+009F and the formatting ones as they are; beyond ASCII a character stands inside a
+// string.
+type escaping struct{ io.Writer }
+
+// Write takes whole characters at a time, as encoding/json writes them.
+func (w escaping) Write(p []byte) (int, error) {
+	if !bytes.ContainsFunc(p, acts) {
+		return w.Writer.Write(p)
+	}
+	escaped := make([]byte, 0, len(p)+64)
+	for _, r := range string(p) {
+		switch {
+		case !acts(r):
+			escaped = utf8.AppendRune(escaped, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			escaped = fmt.Appendf(escaped, `\u%04x\u%04x`, high, low)
+		default:
+			escaped = fmt.Appendf(escaped, `\u%04x`, r)
+		}
+	}
+	if _, err := w.Writer.Write(escaped); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// acts reports whether a character of JSON may act on a terminal. Below DEL encoding/json has escaped what is inside
+// strings.
+func acts(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 
 // writeTable aligns the columns. Nothing in a cell reaches the terminal as a control character: keys and errors come
 // from strangers. An empty cell is shown as -, so that columns can be counted.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -20,6 +22,26 @@ func TestTableAlignsAndNeverSendsControlCharacters(t *testing.T) {
 		`\u202eevil\x00\xff\u200b\r  -1` + "\n"
 	if got := out.String(); got != want {
 		t.Errorf("table is\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestJSONNeverActsOnATerminal(t *testing.T) {
+	value := map[string]string{
+		"k\u009bm": "\x1b[31m \x7f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \U000e0041 \xff \n",
+	}
+	var out bytes.Buffer
+	if err := writeJSON(&out, value); err != nil {
+		t.Fatal(err)
+	}
+	want := "{\n" + `  "k\u009bm": "\u001b[31m \u007f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \udb40\udc41 ` +
+		`\ufffd \n"` + "\n}\n"
+	if out.String() != want {
+		t.Errorf("JSON is\n%s\nwant\n%s", out.String(), want)
+	}
+	var back map[string]string
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil ||
+		back["k\u009bm"] != strings.ToValidUTF8(value["k\u009bm"], "\ufffd") {
+		t.Errorf("read again it is %q, %v", back, err)
 	}
 }
 

@@ -18,6 +18,7 @@ func commands(a *app) []*cobra.Command {
 		newDLQCmd(a),
 		newLogCmd(a),
 		newReconcileCmd(a),
+		newHandlerCmd(a),
 		newConfigCmd(a),
 		newVersionCmd(a),
 	}
@@ -29,7 +30,8 @@ func newRootCmd(a *app, commands ...*cobra.Command) *cobra.Command {
 	root.Long = `rollbackd consumes stock-rollback messages from RabbitMQ and gives the stock back in MySQL:
 delivered at least once, in effect exactly once.
 
-It is set up by environment variables alone: '` + a.name + ` config' shows them, '` + a.name + ` config -o markdown' explains them.`
+It is set up by environment variables alone: '` + a.name + ` config' shows them, '` + a.name + ` config -o markdown' ` +
+		`explains them.`
 	root.SilenceUsage, root.SilenceErrors = true, true // run prints an error once
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetIn(a.stdin)
@@ -37,13 +39,14 @@ It is set up by environment variables alone: '` + a.name + ` config' shows them,
 	root.SetErr(a.stderr)
 	root.SetHelpCommand(newHelpCmd())
 	// A group is runnable for cobra only so that it can refuse; its usage must not offer that.
-	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not "+
+		".HasAvailableSubCommands)}}", 1))
 	noteStart(a, root)
 	return root
 }
 
-// newGroupCmd is a command that only holds others. cobra would answer a missing or unknown subcommand with the help text
-// and success, which a script takes for done.
+// newGroupCmd is a command that only holds others. cobra would answer a missing or unknown subcommand with the help
+// text and success, which a script takes for done.
 func newGroupCmd(use, short string, commands ...*cobra.Command) *cobra.Command {
 	group := &cobra.Command{
 		Use:   use,

@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
+	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 )
 
 func newRunCmd(a *app) *cobra.Command {
@@ -20,7 +22,8 @@ func newRunCmd(a *app) *cobra.Command {
 		Long: `Consume stock-rollback messages and give the stock back, each message exactly once.
 
 Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is taken, what is in hand is finished, and
-the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is lost then). A second signal ends at once.`,
+the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is lost then). A second signal ends at
+once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runDaemon(cmd.Context()) },
 	}
@@ -31,8 +34,26 @@ the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is 
 // measured there too. The variable GOGC of the Go runtime says otherwise.
 const gcPercent = 400
 
+// loadInLogForm is loadConfig for a command that writes a log: where that is JSON, warnings and the error with which
+// the command ends are lines of it, also while the settings are not known yet. In text they are for a person, as
+// elsewhere.
+func (a *app) loadInLogForm(ctx context.Context) (config.Config, error) {
+	format := config.LogFormat(a.environ)
+	if !a.logsJSON(format) {
+		return a.loadConfig()
+	}
+	log := a.logger(config.Config{LogFormat: config.LogFormatJSON})
+	a.lastWords = func(err error) { log.ErrorContext(ctx, "ended", "err", err.Error()) }
+	return a.loadSettings(func(w config.Warning) { log.WarnContext(ctx, w.String()) })
+}
+
+// besideBudget is how much memory the Go runtime may take beside ROLLBACKD_MEMORY_BUDGET before it collects more often
+// than gcPercent says: large bodies would else lie around as garbage, four times over. The variable GOMEMLIMIT of the
+// Go runtime says otherwise.
+const besideBudget = 80 << 20
+
 func (a *app) runDaemon(ctx context.Context) error {
-	cfg, err := a.loadConfig()
+	cfg, err := a.loadInLogForm(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,18 +61,32 @@ func (a *app) runDaemon(ctx context.Context) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(cfg.MemoryBudget) + besideBudget)
+	}
 	d, err := daemon.New(ctx, cfg, log)
 	if err != nil {
-		return err
+		return a.sqlFileError(err)
 	}
-	log.InfoContext(ctx, "starting", "version", a.build.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes", cfg.Lanes, "batch_size", cfg.BatchSize)
+	log.InfoContext(ctx, "starting", "version", a.build.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes",
+		cfg.Lanes, "batch_size", cfg.BatchSize)
 	err = d.Run(ctx)
 	switch {
 	case errors.Is(err, consumer.ErrDrainTimeout):
 		return fmt.Errorf("%w; a longer ROLLBACKD_DRAIN_TIMEOUT (now %v) finishes it", err, cfg.DrainTimeout)
 	case err != nil:
-		return err
+		return a.sqlFileError(err)
 	}
 	log.InfoContext(context.WithoutCancel(ctx), "stopped")
 	return nil
+}
+
+// sqlFileError makes a usageError of what is wrong with handler sql's file: to start again does not help.
+func (a *app) sqlFileError(err error) error {
+	_, unread := errors.AsType[*sqlhandler.Error](err)
+	_, refused := errors.AsType[*sqlhandler.Refusal](err)
+	if unread || refused || errors.Is(err, sqlhandler.ErrFile) {
+		return usageErrorf("ROLLBACKD_SQL_FILE: %w", err)
+	}
+	return err
 }

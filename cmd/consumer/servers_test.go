@@ -15,8 +15,9 @@ import (
 	_ "github.com/go-sql-driver/mysql" // the driver of db
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // shell runs commands against real servers of the test's own and keeps a transcript, which is compared with
@@ -41,9 +42,12 @@ func newShell(t *testing.T, more ...string) *shell {
 		"ROLLBACKD_QUEUE=" + s.queue, "ROLLBACKD_EXCHANGE=" + s.broker.Name("stock"),
 		"ROLLBACKD_MAX_ATTEMPTS=2", "ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_HTTP_ADDR=off",
 	}, more...)
-	s.broker.Track(rabbit.TopologyConfig{Queue: s.queue, Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond}}.Queues()...)
+	s.broker.Track(rabbit.TopologyConfig{
+		Queue: s.queue, Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond},
+	}.Queues()...)
 	s.broker.TrackExchanges(s.broker.Name("stock"))
-	s.replace = append(s.replace, strings.TrimPrefix(s.broker.Name("x"), "x."), "SUFFIX", stack.Addr(t, s.dsn), "MYSQL", stack.Addr(t, s.broker.URL), "RABBITMQ",
+	s.replace = append(s.replace, strings.TrimPrefix(s.broker.Name("x"), "x."), "SUFFIX", stack.Addr(t, s.dsn), "MYSQL",
+		stack.Addr(t, s.broker.URL), "RABBITMQ",
 		person(), "PERSON")
 	return s
 }
@@ -63,6 +67,8 @@ func (s *shell) run(stdin string, args ...string) (code int) {
 	return code
 }
 
+var rollbackdTest = regexp.MustCompile(`rollbackd_test_\w+`)
+
 var volatile = []struct {
 	pattern *regexp.Regexp
 	with    string
@@ -77,7 +83,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`\{"\$int64":"1\d{12}"\}`), `{"$int64":"MS"}`},
 	{regexp.MustCompile(`"x-published-at-ms\\":\d+`), `"x-published-at-ms\":MS`},
 	{regexp.MustCompile(`\b[\w%]*:\*\*\*@`), "USER:***@"},
-	{regexp.MustCompile(`rollbackd_test_\w+`), "DATABASE"},
+	{rollbackdTest, "DATABASE"},
 	{regexp.MustCompile(`(RABBITMQ/)[-\w%]+`), "${1}VHOST"},
 	{regexp.MustCompile(`vhost '[^']*'`), "vhost 'VHOST'"},
 	{regexp.MustCompile("consumer: warning: RabbitMQ .* stream_queue.*\n-- "), "-- "}, // only before 3.12
@@ -108,7 +114,7 @@ func (s *shell) golden(name string) {
 	}
 }
 
-// daemon runs `consumer run` until stop, or the end of the test.
+// daemon runs `consumer run`, from when it consumes until stop, or the end of the test.
 func (s *shell) daemon() (stop func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
@@ -129,6 +135,13 @@ func (s *shell) daemon() (stop func()) {
 		}
 	}
 	s.t.Cleanup(stop)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(time.Minute); s.broker.Consumers(s.queue) == 0; <-tick.C {
+		if time.Now().After(late) {
+			s.t.Fatal("still nobody consumes after a minute")
+		}
+	}
 	return stop
 }
 
@@ -147,7 +160,7 @@ func (s *shell) eventually(db *sql.DB, want int, query string) {
 	s.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.NewTimer(20 * time.Second)
+	late := time.NewTimer(time.Minute)
 	defer late.Stop()
 	for {
 		var n int
@@ -160,14 +173,15 @@ func (s *shell) eventually(db *sql.DB, want int, query string) {
 		select {
 		case <-tick.C:
 		case <-late.C:
-			s.t.Fatalf("still not after 20s: %s gives %d, want %d", query, n, want)
+			s.t.Fatalf("still not after a minute: %s gives %d, want %d", query, n, want)
 		}
 	}
 }
 
 func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
 	s := newShell(t)
-	if s.run("", "migrate", "--status") != exitFailed || s.run("", "migrate") != exitDone || s.run("", "migrate") != exitDone || s.run("", "migrate", "--status") != exitDone {
+	if s.run("", "migrate", "--status") != exitFailed || s.run("", "migrate") != exitDone ||
+		s.run("", "migrate") != exitDone || s.run("", "migrate", "--status") != exitDone {
 		t.Error("want: something missing, made, made again, nothing missing")
 	}
 	s.broker.Delete(s.queue + ".backstop")
@@ -185,7 +199,8 @@ func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 	s.script.Reset()
 	db := s.db()
 	// given a rollback of an order that was never reserved, one that nobody can read, and a line that is no message at all
-	s.run("{\"order_sn\":\"A-1\"}\n\n{\"order_sn\":\"A 2\",\"items\":[]}\nnot json\n{\"order\":\"A-3\"}\n", "publish", "--key-field", "order_sn")
+	s.run("{\"order_sn\":\"A-1\"}\n\n{\"order_sn\":\"A 2\",\"items\":[]}\nnot json\n{\"order\":\"A-3\"}\n", "publish",
+		"--key-field", "order_sn")
 	s.run("", "log", "explain", "A-1")
 	s.run("", "dlq", "list")
 	stop := s.daemon()
@@ -200,7 +215,8 @@ func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 	// when the cause is mended and the letter replayed
 	for _, statement := range []string{
 		"INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)",
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, UTC_TIMESTAMP(6))",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
+			"UTC_TIMESTAMP(6))",
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -232,9 +248,11 @@ func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"order_sn":"A-1","n":12}`+"\r\n"+`  {"order_sn":"A-2"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"publish", file, "--key-field", "order_sn", "--tag", "order.cancelled"}, {"publish", file}} {
+	for _, args := range [][]string{{"publish", file, "--key-field", "order_sn", "--tag", "order.cancelled"},
+		{"publish", file}} {
 		stdout, stderr, code := runCLI(t, s.environ, "", args...)
-		if want := fmt.Sprintf("published 2 messages to exchange %q with routing key \"stock.rollback\"\n", s.broker.Name("stock")); code != exitDone || stdout != want || stderr != "" {
+		if want := fmt.Sprintf("published 2 messages to exchange %q with routing key \"stock.rollback\"\n",
+			s.broker.Name("stock")); code != exitDone || stdout != want || stderr != "" {
 			t.Fatalf("%v: exit %d, %q, %q", args, code, stdout, stderr)
 		}
 	}
@@ -243,7 +261,8 @@ func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 		{`{"order_sn":"A-1","n":12}`, "", ""}, {`{"order_sn":"A-2"}`, "", ""},
 	} {
 		d, ok := s.broker.Get(s.queue)
-		if !ok || string(d.Body) != want.body || d.MessageId != want.id || d.Type != want.tag || d.DeliveryMode != rabbit.Persistent || d.ContentType != "application/json" {
+		if !ok || string(d.Body) != want.body || d.MessageId != want.id || d.Type != want.tag ||
+			d.DeliveryMode != rabbit.Persistent || d.ContentType != "application/json" {
 			t.Errorf("message %q, id %q, type %q, mode %d; want %+v", d.Body, d.MessageId, d.Type, d.DeliveryMode, want)
 		}
 		if ms, ok := rabbit.Int(d.Headers["x-published-at-ms"]); !ok || time.Since(time.UnixMilli(ms)).Abs() > time.Minute {
@@ -286,8 +305,15 @@ func TestAnErrorSaysWhatToDo(t *testing.T) {
 	s.run("{\"order_sn\":1}\n{\"order_sn\":2}", "publish", "--key-field", "order_sn")
 	s.broker.Delete(s.queue + ".dead")
 	s.run("", "dlq", "replay", "--all")
-	// given servers that are not there
+	// given a database that does not exist
 	good := s.environ
+	none := rollbackdTest.ReplaceAllString(s.dsn, "${0}_none")
+	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_MYSQL_DSN="+none)
+	s.run("", "migrate")
+	s.run("", "dlq", "list")
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Fail, "reachable", "Unknown database")
+	// given servers that are not there
 	mysqlAway, rabbitAway := stack.Proxy(t, stack.Addr(t, s.dsn)), stack.Proxy(t, stack.Addr(t, s.broker.URL))
 	s.replace = append(s.replace, mysqlAway.Addr, "MYSQL", rabbitAway.Addr, "RABBITMQ")
 	mysqlAway.Refuse(true)

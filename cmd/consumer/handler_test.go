@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/doctor"
+)
+
+const exampleSQL = "../../deploy/examples/sql/order-state/"
+
+// sqlShell is a shell whose handler is the example with the order's state.
+func sqlShell(t *testing.T) *shell {
+	t.Helper()
+	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+exampleSQL+"handler.sql", "ROLLBACKD_LOG_FORMAT=text")
+	tables, err := os.ReadFile(exampleSQL + "tables.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := s.db()
+	for statement := range strings.SplitSeq(string(tables), ";") {
+		if strings.TrimSpace(statement) == "" {
+			continue
+		}
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// Given an order that is being cancelled, when messages are tried, then each run of a statement is shown and nothing
+// changes; when one is tried with --commit, then its effect stays.
+func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
+	t.Parallel()
+	s := sqlShell(t)
+	db := s.db()
+	amount := func(want int) {
+		t.Helper()
+		s.eventually(db, want, "SELECT amount FROM tb_stock WHERE goods_id = 1001")
+	}
+	s.run("", "handler", "try", exampleSQL+"message.json")
+	amount(5)
+	s.run(`{"order_sn":"20261121-0001","items":[{"sku_id":1001,"quantity":0},{"sku_id":9,"quantity":1}]}`,
+		"handler", "try", "-", "-o", "json")
+	s.run(`{"order_sn":"20261121-0001","items":[{"sku_id":1001,"quantity":-6}]}`, "handler", "try", "-", "--commit")
+	s.run(`{"order_sn":"20261121-0002","items":[]}`, "handler", "try", "-")
+	s.run(`{"order_sn":"20261121-0001"}`, "handler", "try", "-")
+	amount(5)
+	s.run("", "handler", "try", exampleSQL+"message.json", "--commit")
+	amount(7)
+	s.run("", "handler", "try", exampleSQL+"message.json", "--key", "another")
+	s.run("", "handler", "try", "no such file")
+	s.run("", "handler", "try")
+	s.environ = append(s.environ, "ROLLBACKD_HANDLER=stock")
+	s.run("{}", "handler", "try", "-")
+	s.golden("handler-try")
+}
+
+// Given a file with a mistake, when a daemon is started, then it ends with the exit code of wrong configuration, and
+// doctor says the same; a file that the database refuses likewise.
+func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
+	t.Parallel()
+	s := sqlShell(t)
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	if checks, code := s.examine(); code != exitDone {
+		t.Errorf("doctor fails of the example: %+v", checks)
+	} else {
+		wantCheck(t, checks, code, doctor.OK, "statements", "the database takes all of "+exampleSQL)
+	}
+	name := filepath.Join(t.TempDir(), "mistake.sql")
+	s.environ = append(s.environ, "ROLLBACKD_SQL_FILE="+name)
+	for _, test := range []struct{ text, check, want string }{
+		{"UPDATE tb_stock SET amount = 1;\n  COMMIT", "ROLLBACKD_SQL_FILE", ":2:3: COMMIT is refused"},
+		{"UPDATE tb_stock SET amount = 1;\n\n UPDATE tb_stock SET amont = 2", "statements", ":3:2: Error 1054"},
+	} {
+		if err := os.WriteFile(name, []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, stderr, code := runCLI(t, s.environ, "", "run")
+		if want := "ROLLBACKD_SQL_FILE: " + name + test.want; code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("run ended with %d and\n%s\nwant %d and %q", code, stderr, exitUsage, want)
+		}
+		checks, code := s.examine()
+		wantCheck(t, checks, code, doctor.Fail, test.check, name+test.want)
+	}
+	if n := s.broker.Consumers(s.queue); n != 0 {
+		t.Errorf("%d consumers were there", n)
+	}
+}
