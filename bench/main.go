@@ -9,15 +9,18 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
 )
 
 const usage = `usage: bench            measure everything and write the results
-       bench profile    profile the daemon's CPU and the database's statements
+       bench profile [CONTESTANT]    profile the daemon's CPU and the database's statements, for example of all_failing
+       bench sizing     what LANES, BATCH_SIZE, PREFETCH and MEMORY_BUDGET cost in resident memory
        bench rival NAME WORKERS    (what bench itself runs)
 
 BENCH_ROUND=10s  BENCH_ROUNDS=3  BENCH_ONLY=vs_plain,latency_p50_ms,…  BENCH_OUT=FOLDER
-BENCH_LOG_ROWS=5000000  BENCH_BACKLOG=1000000  BENCH_MINUTE=1m`
+BENCH_LOG_ROWS=5000000  BENCH_BACKLOG=1000000  BENCH_MINUTE=1m
+BENCH_WAITING=200000  BENCH_FAILING=20000  BENCH_LETTERS=100000`
 
 func main() {
 	if err := command(os.Args[1:]); err != nil {
@@ -44,7 +47,11 @@ func command(args []string) error {
 	case len(args) == 0:
 		return measureAll(ctx, s)
 	case len(args) == 1 && args[0] == "profile":
-		return profile(ctx, s)
+		return profile(ctx, s, figure.Base)
+	case len(args) == 2 && args[0] == "profile":
+		return profile(ctx, s, args[1])
+	case len(args) == 1 && args[0] == "sizing":
+		return sizing(ctx, s)
 	}
 	return errors.New(usage)
 }

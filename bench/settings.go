@@ -20,6 +20,9 @@ type settings struct {
 	logRows int64         // rows in the full consumer log
 	backlog int64         // of the memory round
 	minute  time.Duration // of the memory round
+	waiting int64         // messages of a round in which some fail
+	failing int64         // messages of a round in which all fail
+	letters int64         // that are replayed
 }
 
 const (
@@ -28,12 +31,16 @@ const (
 	leastRounds = 3
 	logRows     = 5_000_000
 	backlog     = 1_000_000
+	waiting     = 200_000
+	failing     = 20_000
+	letters     = 100_000
 )
 
 // complete reports whether the run is a result.
 func (s settings) complete() bool {
 	return s.round >= leastRound && s.rounds >= leastRounds && len(s.only) == len(figure.Names()) &&
-		s.logRows >= logRows && s.backlog >= backlog && s.minute >= time.Minute
+		s.logRows >= logRows && s.backlog >= backlog && s.minute >= time.Minute &&
+		s.waiting >= waiting && s.failing >= failing && s.letters >= letters
 }
 
 // readSettings reads the environment; all that is wrong is in the error. Results go into this folder, trials into out,
@@ -71,6 +78,9 @@ func readSettings(env func(string) string) (settings, error) {
 	get("BENCH_ROUNDS", strconv.Itoa(leastRounds), count(&rounds))
 	get("BENCH_LOG_ROWS", strconv.Itoa(logRows), count(&s.logRows))
 	get("BENCH_BACKLOG", strconv.Itoa(backlog), count(&s.backlog))
+	get("BENCH_WAITING", strconv.Itoa(waiting), count(&s.waiting))
+	get("BENCH_FAILING", strconv.Itoa(failing), count(&s.failing))
+	get("BENCH_LETTERS", strconv.Itoa(letters), count(&s.letters))
 	get("BENCH_MINUTE", time.Minute.String(), duration(&s.minute))
 	get("BENCH_ONLY", strings.Join(figure.Names(), ","), func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {

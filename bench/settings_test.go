@@ -16,6 +16,9 @@ func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
 		{map[string]string{"BENCH_ROUND": "2s"}, false, "out"},
 		{map[string]string{"BENCH_ROUNDS": "1"}, false, "out"},
 		{map[string]string{"BENCH_ONLY": "poison"}, false, "out"},
+		{map[string]string{"BENCH_WAITING": "20000"}, false, "out"},
+		{map[string]string{"BENCH_FAILING": "1000"}, false, "out"},
+		{map[string]string{"BENCH_LETTERS": "1000"}, false, "out"},
 		{map[string]string{"BENCH_ONLY": "poison", "BENCH_OUT": "x"}, false, "x"},
 		{map[string]string{"BENCH_ROUND": "20s", "BENCH_ROUNDS": "5"}, true, "."},
 	} {
@@ -27,7 +30,10 @@ func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
 }
 
 func TestAllBadSettingsAreNamed(t *testing.T) {
-	bad := map[string]string{"BENCH_ROUND": "fast", "BENCH_ROUNDS": "0", "BENCH_ONLY": "vs_nobody", "BENCH_MINUTE": "-1s"}
+	bad := map[string]string{
+		"BENCH_ROUND": "fast", "BENCH_ROUNDS": "0", "BENCH_ONLY": "vs_nobody", "BENCH_MINUTE": "-1s", "BENCH_WAITING": "-2",
+		"BENCH_FAILING": "some", "BENCH_LETTERS": "0.5",
+	}
 	_, err := readSettings(func(name string) string { return bad[name] })
 	for name, value := range bad {
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
@@ -37,7 +43,9 @@ func TestAllBadSettingsAreNamed(t *testing.T) {
 }
 
 func TestRoundHasTenSeconds(t *testing.T) {
-	if s, err := readSettings(func(string) string { return "" }); err != nil || s.round != 10*time.Second || s.rounds != 3 {
+	if s, err := readSettings(func(string) string {
+		return ""
+	}); err != nil || s.round != 10*time.Second || s.rounds != 3 {
 		t.Errorf("got %+v, %v", s, err)
 	}
 }

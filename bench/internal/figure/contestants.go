@@ -3,6 +3,8 @@ package figure
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
@@ -17,16 +19,38 @@ var (
 	batchSizes       = []int{1, 10, 50, 100, 500, 1000, 2000}
 	laneCounts       = []int{1, 2, 4, 8}
 	workerCounts     = []int{1, 16, 64}
+	failingWorkers   = []int{16, 64} // one worker alone was never the fastest
 	defaultBatchSize = 1000
 	defaultLanes     = 4
 )
 
-// group is a part of a cycle. Each begins with the base, which is so never far from those it is compared with.
+// Delays are the waits after failed attempts in the rounds in which messages fail and everything has to come to its
+// end, the same for everybody: with the product's own, of 1 s to 2 min, a round would measure the waiting.
+const Delays = "200ms,400ms,700ms,1s"
+
+// What is special about rollbackd in some rounds.
+const (
+	// noBrake lets all letters through: nobody else counts them.
+	noBrake = "MAX_DEAD_RATE=off"
+	// moreLanes work at once while MySQL is far away, because each waits for it more often.
+	moreLanes = "LANES=8"
+	farAway   = time.Millisecond
+)
+
+// group is a part of a cycle. Each begins with the base if somebody in it is compared with the base, which is so never
+// far.
 type group []run.Contestant
+
+// The names of the contestants whose messages fail.
+const (
+	noneFailing = "failing_0"
+	allFailing  = "all_failing"
+)
 
 // cycle is one turn of everybody. The guesses are for the first turn only.
 func cycle() []group {
 	plain := ground.Sowing{Unreserved: true}
+	all := ground.Sowing{PoisonEvery: 1, Delays: Delays}
 	groups := []group{
 		{
 			{Name: rival.PlainEach, Rival: rival.PlainEach, Sowing: plain, Guess: 70_000},
@@ -42,25 +66,77 @@ func cycle() []group {
 			{Name: "redis_off", Settings: []string{"REDIS_URL=off"}, Guess: 30_000},
 			{Name: "two_daemons", Daemons: 2, Guess: 30_000},
 		},
+		{
+			failing(noneFailing, 0), failing("failing_1", 100), failing("failing_5", 20),
+			far(failing("mysql_1ms_failing_5", 20)), failing("failing_20", 5),
+		},
+		{
+			{Name: "replay", Replay: true, Sowing: ground.Sowing{Mistaken: true, Delays: Delays}, Settings: []string{noBrake}},
+			{Name: allFailing, ToTheEnd: true, Sowing: all, Settings: []string{noBrake}},
+		},
+		{
+			far(run.Contestant{Name: "mysql_1ms", Guess: 25_000}),
+			contended(contendedOne, 1), contended("contended", 2),
+		},
+	}
+	for _, name := range []string{rival.Classic, rival.Watermill} {
+		for _, n := range failingWorkers {
+			groups[4] = append(groups[4], run.Contestant{
+				Name: failingRival(name, n), Rival: name, Workers: n, ToTheEnd: true, Sowing: all,
+			})
+		}
 	}
 	for _, n := range workerCounts {
-		groups[0] = append(groups[0], run.Contestant{Name: workers(rival.Classic, n), Rival: rival.Classic, Workers: n, Guess: 2500})
+		groups[0] = append(groups[0], run.Contestant{
+			Name: workers(rival.Classic, n), Rival: rival.Classic, Workers: n, Guess: 2500,
+		})
 	}
 	for _, n := range workerCounts {
-		groups[0] = append(groups[0], run.Contestant{Name: workers(rival.Watermill, n), Rival: rival.Watermill, Workers: n, Guess: 4000})
+		groups[0] = append(groups[0], run.Contestant{
+			Name: workers(rival.Watermill, n), Rival: rival.Watermill, Workers: n, Guess: 4000,
+		})
 	}
 	for _, n := range batchSizes {
 		if n != defaultBatchSize {
-			groups[2] = append(groups[2], run.Contestant{Name: batchOf(n), Settings: []string{fmt.Sprintf("BATCH_SIZE=%d", n)}, Guess: min(30_000, 3000*float64(n))})
+			groups[2] = append(groups[2], run.Contestant{
+				Name: batchOf(n), Settings: []string{fmt.Sprintf("BATCH_SIZE=%d", n)}, Guess: min(30_000, 3000*float64(n)),
+			})
 		}
 	}
 	for _, n := range laneCounts {
 		if n != defaultLanes {
-			groups[2] = append(groups[2], run.Contestant{Name: lanesOf(n), Settings: []string{fmt.Sprintf("LANES=%d", n)}, Guess: 30_000})
+			groups[2] = append(groups[2], run.Contestant{
+				Name: lanesOf(n), Settings: []string{fmt.Sprintf("LANES=%d", n)}, Guess: 30_000,
+			})
 		}
 	}
 	return groups
 }
+
+// failing is rollbackd before a backlog of which every so many-th message fails, or none if that is 0.
+func failing(name string, every int64) run.Contestant {
+	return run.Contestant{
+		Name: name, ToTheEnd: true, Sowing: ground.Sowing{PoisonEvery: every, Delays: Delays}, Settings: []string{noBrake},
+	}
+}
+
+// far is the same with MySQL far away.
+func far(c run.Contestant) run.Contestant {
+	c.MySQLDelay, c.Settings = farAway, append(slices.Clip(c.Settings), moreLanes)
+	return c
+}
+
+const contendedOne = "contended_one"
+
+// contended are some daemons before a backlog in which each message comes twice within two thousand: so both copies are
+// in hand at the same time, and with two daemons half of them in two.
+func contended(name string, daemons int) run.Contestant {
+	return run.Contestant{
+		Name: name, Daemons: daemons, Sowing: ground.Sowing{Twice: true, TwinsApart: 1000}, Guess: 35_000,
+	}
+}
+
+func failingRival(rival string, n int) string { return workers(rival, n) + "_failing" }
 
 func workers(rival string, n int) string { return fmt.Sprintf("%s_%d", rival, n) }
 
@@ -78,16 +154,17 @@ func lanesOf(n int) string {
 	return fmt.Sprintf("lanes_%d", n)
 }
 
-// Cycle is one turn of the contestants that the wanted figures need, the base before each group of them. Those that only
-// points of the curves, or remarks, are made of have one turn, in the first cycle: with three the run would take longer
-// than its 45 minutes.
+// Cycle is one turn of the contestants that the wanted figures need, the base before each group of them that is
+// compared with it. Those that only points of the curves, or remarks, are made of have one turn, in the first cycle:
+// the run is long enough.
 func Cycle(wanted []string, first bool) []run.Contestant {
 	base := run.Contestant{Name: Base, Guess: 30_000}
 	var all []run.Contestant
-	needed, once := needs(wanted)
+	needed, once, compared := needs(wanted)
 	if first {
 		needed = append(needed, once...)
 	}
+	based := false
 	for _, g := range cycle() {
 		var some []run.Contestant
 		for _, c := range g {
@@ -95,30 +172,58 @@ func Cycle(wanted []string, first bool) []run.Contestant {
 				some = append(some, c)
 			}
 		}
-		if len(some) > 0 {
-			all = append(append(all, base), some...)
+		if slices.ContainsFunc(some, func(c run.Contestant) bool { return slices.Contains(compared, c.Name) }) {
+			all, based = append(all, base), true
 		}
+		all = append(all, some...)
 	}
-	if len(all) == 0 && slices.Contains(needed, Base) {
-		all = []run.Contestant{base}
+	if !based && slices.Contains(needed, Base) {
+		all = append([]run.Contestant{base}, all...)
 	}
 	return all
 }
 
-// needs are the contestants whose rounds the wanted figures are made of, and those that the curves and remarks need besides.
-func needs(wanted []string) (names, once []string) {
+// Profiled is a contestant whose daemon can be profiled: one daemon, on a field of its own, with MySQL beside it.
+func Profiled(name string) (run.Contestant, error) {
+	fit := []run.Contestant{{Name: Base, Guess: 45_000}}
+	for _, g := range cycle() {
+		for _, c := range g {
+			if c.Rival == "" && c.Daemons <= 1 && !c.FullLog && !c.Replay && c.MySQLDelay == 0 {
+				fit = append(fit, c)
+			}
+		}
+	}
+	var names []string
+	for _, c := range fit {
+		if c.Name == name {
+			return c, nil
+		}
+		names = append(names, c.Name)
+	}
+	return run.Contestant{}, fmt.Errorf("there is no %q to profile; there are %s", name, strings.Join(names, ", "))
+}
+
+// needs are the contestants whose rounds the wanted figures are made of, those that the curves and remarks need
+// besides, and those of both that are compared with the base.
+func needs(wanted []string) (names, once, compared []string) {
 	for _, d := range definitions {
-		if slices.Contains(wanted, d.key) {
-			names = append(append(names, Base), d.others...)
-			once = append(once, d.remarks...)
+		if !slices.Contains(wanted, d.key) {
+			continue
+		}
+		names = append(names, d.others...)
+		once = append(once, d.remarks...)
+		if !d.apart {
+			names = append(names, Base)
+			compared = append(append(compared, d.others...), d.remarks...)
 		}
 	}
 	for _, c := range curves {
 		if slices.Contains(wanted, c.key) {
 			for _, x := range c.points {
 				once = append(once, c.contestant(x))
+				compared = append(compared, c.contestant(x))
 			}
 		}
 	}
-	return names, once
+	return names, once, compared
 }

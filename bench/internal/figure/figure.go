@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
@@ -63,6 +64,7 @@ type definition struct {
 	goal            goal
 	others          []string // contestants besides the base
 	remarks         []string // contestants that stand in the table beside them
+	apart           bool     // these are compared with each other and not with the base
 	// make computes the figure's own values, one a cycle, and its parts.
 	make func(t *Turns) (rounds []float64, parts map[string]float64)
 	note string
@@ -70,17 +72,21 @@ type definition struct {
 
 var definitions = []definition{
 	{
-		key: "vs_plain", what: "rollbackd ÷ plain consume, each message acked singly, same queue", unit: "ratio", goal: atLeast(0.5),
+		key: "vs_plain", what: "rollbackd ÷ plain consume, each message acked singly, same queue", unit: "ratio",
+		goal:   atLeast(0.5),
 		others: []string{rival.PlainEach}, remarks: []string{rival.PlainMultiple},
-		make: baseOver(false, rival.PlainEach), note: "plain consume only takes and acks; plain_multiple acks every 500",
+		make: bestOf(Base, []string{rival.PlainEach}, []string{rival.PlainMultiple}),
+		note: "plain consume only takes and acks; plain_multiple acks every 500",
 	},
 	{
-		key: "vs_classic", what: "rollbackd ÷ the classic algorithm, best of 1, 16, 64 workers", unit: "ratio", goal: atLeast(15),
-		others: allWorkers(rival.Classic), make: baseOver(true, allWorkers(rival.Classic)...),
+		key: "vs_classic", what: "rollbackd ÷ the classic algorithm, best of 1, 16, 64 workers", unit: "ratio",
+		goal:   atLeast(15),
+		others: allWorkers(rival.Classic), make: bestOf(Base, allWorkers(rival.Classic), nil),
 	},
 	{
-		key: "vs_watermill", what: "rollbackd ÷ watermill v1.5.1 + watermill-amqp/v3 v3.0.0, dedup row and effect in one transaction, best of 1, 16, 64 subscribers", unit: "ratio", goal: atLeast(8),
-		others: allWorkers(rival.Watermill), make: baseOver(true, allWorkers(rival.Watermill)...),
+		key: "vs_watermill", what: "rollbackd ÷ watermill v1.5.1 + watermill-amqp/v3 v3.0.0, dedup row and effect in one " +
+			"transaction, best of 1, 16, 64 subscribers", unit: "ratio", goal: atLeast(8),
+		others: allWorkers(rival.Watermill), make: bestOf(Base, allWorkers(rival.Watermill), nil),
 	},
 	{
 		key: "duplicates_50", what: "with 50 % duplicates ÷ without, in deliveries/s", unit: "ratio", goal: atLeast(1),
@@ -92,7 +98,8 @@ var definitions = []definition{
 		others: []string{"log_5m"}, make: overBase("log_5m", deliveries),
 	},
 	{
-		key: "poison", what: "with 1 failing message in 1,000 ÷ without, in applied messages/s", unit: "ratio", goal: atLeast(0.7),
+		key: "poison", what: "with 1 failing message in 1,000 ÷ without, in applied messages/s", unit: "ratio",
+		goal:   atLeast(0.7),
 		others: []string{"poison"}, make: overBase("poison", applied),
 		note: "its order has no reservation: an ordinary failure, tried again after 1s, 5s, 30s, 2m",
 	},
@@ -109,9 +116,69 @@ var definitions = []definition{
 		others: []string{"two_daemons"}, make: overBase("two_daemons", deliveries),
 	},
 	{
+		key: "failing_1", what: "good messages/s while 1 % of 200,000 fail ÷ while none fails", unit: "ratio",
+		goal: atLeast(0.8), others: []string{noneFailing, "failing_1"}, apart: true,
+		make: over("failing_1", noneFailing, applied), note: failingNote,
+	},
+	{
+		key: "failing_5", what: "good messages/s while 5 % of 200,000 fail ÷ while none fails", unit: "ratio",
+		goal: atLeast(0.55), others: []string{noneFailing, "failing_5"}, apart: true,
+		make: over("failing_5", noneFailing, applied), note: failingNote,
+	},
+	{
+		key: "failing_20", what: "good messages/s while 20 % of 200,000 fail ÷ while none fails", unit: "ratio",
+		goal: atLeast(0.3), others: []string{noneFailing, "failing_20"}, apart: true,
+		make: over("failing_20", noneFailing, applied), note: failingNote,
+	},
+	{
+		key: "all_failing", what: "attempts/s when every message fails ÷ messages/s when none does", unit: "ratio",
+		goal: atLeast(0.15), others: []string{allFailing}, make: overBase(allFailing, deliveries),
+		note: "until all are dead letters, " + fiveAttempts,
+	},
+	{
+		key: "classic_failing", what: "attempts/s when every message fails, rollbackd ÷ the classic algorithm, best of 16, " +
+			"64 workers", unit: "ratio",
+		goal: atLeast(2), others: append(failingRivals(rival.Classic), allFailing),
+		remarks: failingRivals(rival.Watermill), apart: true,
+		make: bestOf(allFailing, failingRivals(rival.Classic), failingRivals(rival.Watermill)),
+		note: "everybody with " + fiveAttempts + ", and the same dead-letter queue",
+	},
+	{
+		key: "replay", what: "dead letters replayed until applied, a second ÷ messages/s", unit: "ratio",
+		goal: atLeast(0.15), others: []string{"replay"}, make: overBase("replay", deliveries),
+		note: "consumer dlq replay --all --no-wait of 100,000 letters beside one daemon",
+	},
+	{
+		key: "contended", what: "two daemons ÷ one, both copies of each message in hand at the same time, in deliveries/s",
+		unit: "ratio", goal: atLeast(0.8), others: []string{contendedOne, "contended"}, apart: true,
+		make: over("contended", contendedOne, deliveries),
+		note: "each 1,000 messages are followed by the same ones, shuffled; on the same two cores",
+	},
+	{
+		key: "mysql_1ms", what: "with MySQL 1 ms away, each way ÷ beside it", unit: "ratio", goal: atLeast(0.8),
+		others: []string{"mysql_1ms"}, make: overBase("mysql_1ms", deliveries), note: "eight lanes instead of four",
+	},
+	{
+		key: "mysql_1ms_failing_5", what: "good messages/s while 5 % fail with MySQL 1 ms away, each way ÷ beside it",
+		unit: "ratio", goal: atLeast(0.7), others: []string{"failing_5", "mysql_1ms_failing_5"}, apart: true,
+		make: over("mysql_1ms_failing_5", "failing_5", applied), note: "eight lanes instead of four",
+	},
+	{
 		key: "cpu_us_per_message", what: "the daemon's own CPU for a message, user and system", unit: "µs",
 		make: cpuOfBase, note: "the parts are the CPU of all processes for the same message",
 	},
+}
+
+// fiveAttempts are the same for everybody.
+var fiveAttempts = "five attempts each, " + strings.ReplaceAll(Delays, ",", ", ") + " apart"
+
+const failingNote = "an order without its reservation; until the last good one is applied"
+
+func failingRivals(rival string) (names []string) {
+	for _, n := range failingWorkers {
+		names = append(names, failingRival(rival, n))
+	}
+	return names
 }
 
 func allWorkers(rival string) (names []string) {
@@ -125,9 +192,13 @@ func allWorkers(rival string) (names []string) {
 const (
 	LatencyP50 = "latency_p50_ms"
 	LatencyP99 = "latency_p99_ms"
-	RSS        = "rss_mib"
-	BatchSize  = "batch_size"
-	Lanes      = "lanes"
+	// LatencyFailing is the latency of the good messages among some that fail.
+	LatencyFailing = "latency_failing_5_p99_ms"
+	StartMS        = "start_ms"
+	RSS            = "rss_mib"
+	LargeRSS       = "large_bodies_rss_mib"
+	BatchSize      = "batch_size"
+	Lanes          = "lanes"
 )
 
 // Names are all figures and curves.
@@ -135,7 +206,7 @@ func Names() (names []string) {
 	for _, d := range definitions {
 		names = append(names, d.key)
 	}
-	return append(names, LatencyP50, LatencyP99, RSS, BatchSize, Lanes)
+	return append(names, LatencyP50, LatencyP99, LatencyFailing, StartMS, RSS, LargeRSS, BatchSize, Lanes)
 }
 
 // Turns are the rounds of some cycles in the order they were run.
@@ -156,10 +227,10 @@ func (t *Turns) of(name string) (rounds []run.Round) {
 // rates are the deliveries/s of one contestant, round by round.
 func (t *Turns) rates(name string) []float64 { return values(t.of(name), deliveries) }
 
-// baseBefore is the base's last round before the i-th round of all.
-func (t *Turns) baseBefore(i int) (run.Round, bool) {
+// before is a contestant's last round before the i-th round of all.
+func (t *Turns) before(i int, name string) (run.Round, bool) {
 	for ; i >= 0; i-- {
-		if t.Rounds[i].Contestant == Base {
+		if t.Rounds[i].Contestant == name {
 			return t.Rounds[i], true
 		}
 	}
@@ -179,33 +250,37 @@ func values(rounds []run.Round, value func(run.Round) float64) []float64 {
 
 // overBase divides each round of a contestant by the base's round just before it in its group.
 func overBase(name string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
+	return over(name, Base, value)
+}
+
+// over divides each round of a contestant by the last one of another before it.
+func over(name, other string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
 	return func(t *Turns) (ratios []float64, parts map[string]float64) {
-		var bases []float64
+		var others []float64
 		for i, r := range t.Rounds {
-			if base, ok := t.baseBefore(i); ok && r.Contestant == name {
-				ratios = append(ratios, value(r)/value(base))
-				bases = append(bases, value(base))
+			if o, ok := t.before(i, other); ok && r.Contestant == name {
+				ratios = append(ratios, value(r)/value(o))
+				others = append(others, value(o))
 			}
 		}
-		return ratios, map[string]float64{name: Median(values(t.of(name), value)), Base: Median(bases)}
+		return ratios, map[string]float64{name: Median(values(t.of(name), value)), other: Median(others)}
 	}
 }
 
-// baseOver divides the base by the best of others, where best is meant by the median of all rounds. The parts also show
-// those that were not the best.
-func baseOver(best bool, names ...string) func(*Turns) ([]float64, map[string]float64) {
+// bestOf divides one by the best of some rivals, where best is meant by the median of all rounds. The parts also show
+// those that were not the best, and the remarks as far as they had a turn.
+func bestOf(one string, names, remarks []string) func(*Turns) ([]float64, map[string]float64) {
 	return func(t *Turns) ([]float64, map[string]float64) {
-		fastest := slices.MaxFunc(names, func(a, b string) int { return int(math.Copysign(1, Median(t.rates(a))-Median(t.rates(b)))) })
-		ratios, parts := overBase(fastest, deliveries)(t)
+		fastest := slices.MaxFunc(names, func(a, b string) int {
+			return int(math.Copysign(1, Median(t.rates(a))-Median(t.rates(b))))
+		})
+		ratios, parts := over(fastest, one, deliveries)(t)
 		for i := range ratios {
 			ratios[i] = 1 / ratios[i]
 		}
-		for _, name := range names {
-			parts[name] = Median(t.rates(name))
-		}
-		if !best {
-			if more := t.rates(rival.PlainMultiple); len(more) > 0 {
-				parts[rival.PlainMultiple] = Median(more)
+		for _, name := range slices.Concat(names, remarks) {
+			if rates := t.rates(name); len(rates) > 0 {
+				parts[name] = Median(rates)
 			}
 		}
 		return ratios, parts
@@ -242,7 +317,10 @@ func (t *Turns) has(names []string) bool {
 }
 
 func newFigure(key, what, unit string, g goal, note string, rounds []float64, parts map[string]float64) Figure {
-	f := Figure{Key: key, What: what, Unit: unit, Goal: g.String(), Note: note, Parts: parts, Value: round(Median(rounds)), Spread: spread(rounds)}
+	f := Figure{
+		Key: key, What: what, Unit: unit, Goal: g.String(), Note: note, Parts: parts, Value: round(Median(rounds)),
+		Spread: spread(rounds),
+	}
 	f.Reached = g.reached(Median(rounds))
 	f.Rounds = rounded(rounds)
 	for _, name := range slices.Collect(maps.Keys(parts)) {

@@ -12,7 +12,9 @@ func turns(rates ...any) *Turns {
 	t := &Turns{}
 	for i := 0; i < len(rates); i += 2 {
 		rate := float64(rates[i+1].(int))
-		t.Rounds = append(t.Rounds, run.Round{Contestant: rates[i].(string), Rate: rate, Applied: rate, CPU: map[string]float64{"client": 1e6 / rate}})
+		t.Rounds = append(t.Rounds, run.Round{
+			Contestant: rates[i].(string), Rate: rate, Applied: rate, CPU: map[string]float64{"client": 1e6 / rate},
+		})
 	}
 	return t
 }
@@ -41,7 +43,8 @@ func TestEachRoundIsComparedWithTheBaseJustBefore(t *testing.T) {
 }
 
 func TestRivalIsTheBestOfItsSettingsByTheMedian(t *testing.T) {
-	all := turns(Base, 1000, "classic_1", 10, "classic_16", 50, "classic_64", 40, Base, 1000, "classic_1", 10, "classic_16", 50, "classic_64", 45,
+	all := turns(Base, 1000, "classic_1", 10, "classic_16", 50, "classic_64", 40, Base, 1000, "classic_1", 10,
+		"classic_16", 50, "classic_64", 45,
 		Base, 1000, "classic_1", 10, "classic_16", 20, "classic_64", 90)
 	f := only(t, "vs_classic", all.Figures([]string{"vs_classic"}))
 	if !slices.Equal(f.Rounds, []float64{20, 20, 50}) || f.Value != 20 {
@@ -88,14 +91,136 @@ func TestMemoryGoalHasTwoBounds(t *testing.T) {
 	}
 }
 
-func TestEveryFigureOfTheIssueHasItsContestants(t *testing.T) {
-	for _, key := range []string{"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison", "hot_goods", "redis_off", "two_daemons"} {
+func TestLargeBodiesMayTakeTwoHundred(t *testing.T) {
+	for most, want := range map[float64]bool{200: true, 201: false} {
+		f := LargeBodiesFigure(run.LargeBodies{AfterSmall: 90, AtBlock: 120, Max: most})
+		if *f.Reached != want || f.Value != most || f.Parts["at_block_mib"] != 120 {
+			t.Errorf("%v MiB: %+v, want reached %v", most, f, want)
+		}
+	}
+}
+
+func TestFiguresOfFailuresAreMadeOfTheirOwnRounds(t *testing.T) {
+	all := turns(
+		Base, 1000, "replay", 300, "all_failing", 160, "classic_16_failing", 60, "classic_64_failing", 80,
+		"watermill_16_failing", 90, "watermill_64_failing", 95,
+		"failing_0", 900, "failing_1", 720, "failing_5", 495, "mysql_1ms_failing_5", 396, "failing_20", 270,
+		Base, 500, "mysql_1ms", 400, "contended_one", 600, "contended", 480,
+	)
+	// Attempts are counted in one way, good messages in another.
+	for i := range all.Rounds {
+		switch name := all.Rounds[i].Contestant; name {
+		case "failing_1", "failing_5", "failing_20", "mysql_1ms_failing_5":
+			all.Rounds[i].Rate *= 3
+		case "all_failing":
+			all.Rounds[i].Applied = 0
+		}
+	}
+	for key, want := range map[string]float64{
+		"failing_1": 0.8, "failing_5": 0.55, "failing_20": 0.3, "all_failing": 0.16, "classic_failing": 2, "replay": 0.3,
+		"contended": 0.8, "mysql_1ms": 0.8, "mysql_1ms_failing_5": 0.8,
+	} {
+		f := only(t, key, all.Figures([]string{key}))
+		if f.Value != want || f.Reached == nil || !*f.Reached {
+			t.Errorf("%s is %v (%s, reached: %v), want %v", key, f.Value, f.Goal, f.Reached, want)
+		}
+		if key == "classic_failing" && (f.Parts["watermill_64_failing"] != 95 || f.Parts["classic_16_failing"] != 60) {
+			t.Errorf("%s: the parts are %v, want Watermill's too, and the slower workers'", key, f.Parts)
+		}
+	}
+}
+
+func TestFiguresOfFailuresHaveTheirGoals(t *testing.T) {
+	goals := map[string]string{
+		"failing_1": "≥ 0.8", "failing_5": "≥ 0.55", "failing_20": "≥ 0.3", "all_failing": "≥ 0.15", "classic_failing": "≥ 2",
+		"replay": "≥ 0.15", "contended": "≥ 0.8", "mysql_1ms": "≥ 0.8", "mysql_1ms_failing_5": "≥ 0.7",
+	}
+	for _, d := range definitions {
+		if want, ok := goals[d.key]; ok && d.goal.String() != want {
+			t.Errorf("%s: the goal is %s, want %s", d.key, d.goal, want)
+		}
+		delete(goals, d.key)
+	}
+	if len(goals) > 0 {
+		t.Errorf("there are no figures for %v", goals)
+	}
+}
+
+// Everybody whose messages fail has the same delays and, for the product as for its rivals, no brake.
+func TestWhoIsComparedOverFailuresHasTheSameRules(t *testing.T) {
+	for _, c := range Cycle([]string{"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing"}, true) {
+		if c.Name == Base {
+			continue
+		}
+		if c.Sowing.Delays != Delays || !c.ToTheEnd || c.Rival == "" && !slices.Contains(c.Settings, noBrake) {
+			t.Errorf("%s works by other rules: %+v", c.Name, c)
+		}
+	}
+}
+
+func TestLatencyAmongFailuresAndStartsHaveFiguresOfTheirOwn(t *testing.T) {
+	for p99, want := range map[float64]bool{30: true, 30.1: false} {
+		all := LatencyFailingFigures([]run.Latency{{P50: 4, P99: 1}, {P50: 5, P99: p99}, {P50: 6, P99: 90}})
+		f := only(t, LatencyFailing, all)
+		if f.Value != p99 || *f.Reached != want || f.Parts["p50_ms"] != 5 {
+			t.Errorf("p99 of %v ms: got %+v, want reached %v", p99, f, want)
+		}
+	}
+	for ms, want := range map[float64]bool{300: true, 301: false} {
+		f := only(t, StartMS, StartFigures([]run.Starts{{MS: []float64{100, ms, 900}}}))
+		if f.Value != ms || *f.Reached != want || f.Parts["slowest_ms"] != 900 || f.Parts["starts"] != 3 {
+			t.Errorf("%v ms: got %+v, want reached %v", ms, f, want)
+		}
+	}
+	if len(LatencyFailingFigures(nil)) > 0 || len(StartFigures(nil)) > 0 {
+		t.Error("there are figures of no rounds")
+	}
+}
+
+func TestTheBaseHasNoTurnWhereNobodyIsComparedWithIt(t *testing.T) {
+	for _, c := range []struct {
+		wanted []string
+		want   []string
+	}{
+		{[]string{"failing_5"}, []string{"failing_0", "failing_5"}},
+		{[]string{"mysql_1ms_failing_5"}, []string{"failing_5", "mysql_1ms_failing_5"}},
+		{[]string{"contended"}, []string{"contended_one", "contended"}},
+		{[]string{"contended", "mysql_1ms"}, []string{Base, "mysql_1ms", "contended_one", "contended"}},
+		{[]string{"all_failing"}, []string{Base, "all_failing"}},
+		{[]string{"cpu_us_per_message", "failing_1"}, []string{Base, "failing_0", "failing_1"}},
+		{[]string{"classic_failing"}, []string{"all_failing", "classic_16_failing", "classic_64_failing",
+			"watermill_16_failing", "watermill_64_failing"}},
+	} {
+		var got []string
+		for _, contestant := range Cycle(c.wanted, true) {
+			got = append(got, contestant.Name)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: the cycle is %v, want %v", c.wanted, got, c.want)
+		}
+	}
+}
+
+func TestOnlyADaemonAloneCanBeProfiled(t *testing.T) {
+	for name, want := range map[string]bool{
+		Base: true, "all_failing": true, "failing_5": true, "batch_10": true, "replay": false, "classic_16": false,
+		"two_daemons": false, "mysql_1ms": false, "nobody": false,
+	} {
+		if c, err := Profiled(name); (err == nil) != want || want && c.Name != name {
+			t.Errorf("%s: %+v, %v; want one: %v", name, c, err, want)
+		}
+	}
+}
+
+func TestEveryFigureHasItsContestants(t *testing.T) {
+	for _, key := range []string{"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison",
+		"hot_goods", "redis_off", "two_daemons", "all_failing", "replay", "mysql_1ms"} {
 		c := Cycle([]string{key}, true)
 		if len(c) < 2 || c[0].Name != Base {
 			t.Errorf("%s: the cycle is %+v, want the base and somebody else", key, c)
 		}
 	}
-	for _, key := range []string{LatencyP50, LatencyP99, RSS} {
+	for _, key := range []string{LatencyP50, LatencyP99, LatencyFailing, StartMS, RSS, LargeRSS} {
 		if !slices.Contains(Names(), key) || len(Cycle([]string{key}, true)) > 0 {
 			t.Errorf("%s must be a figure without rounds of the cycle", key)
 		}
@@ -113,7 +238,7 @@ func TestEveryFigureOfTheIssueHasItsContestants(t *testing.T) {
 	for _, c := range later {
 		names[c.Name] = 0
 	}
-	for _, name := range []string{"batch_1", "batch_2000", "lanes_8", "plain_multiple"} {
+	for _, name := range []string{"batch_1", "batch_2000", "lanes_8", "plain_multiple", "watermill_64_failing"} {
 		if names[name] != 1 {
 			t.Errorf("%s has a turn in each cycle, want the first only", name)
 		}

@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Harvest is what a round has left behind, checked.
 type Harvest struct {
 	Applied int64 // success rows of this round
 	Left    int64 // messages still in the main queue
+	Dead    int64 // messages in the dead-letter queue
 }
 
 // Check holds the round to the promise, whoever ran it, after all its processes have ended:
@@ -20,7 +22,7 @@ type Harvest struct {
 //   - per sku, amount + reserved is what it was (the oracle's first rule): nothing was given back twice or half;
 //   - both items of an order are released or none, and exactly as many orders as there are success rows;
 //   - every release names the key of a success row;
-//   - what is neither applied nor in the queue was not lost.
+//   - what is not applied is in a queue: nothing was lost.
 func (f *Field) Check(ctx context.Context) (Harvest, error) {
 	var h Harvest
 	after, err := oracle.ReadStock(ctx, f.DB)
@@ -32,7 +34,8 @@ func (f *Field) Check(ctx context.Context) (Harvest, error) {
 	}
 	h.Applied -= f.sown.rowsBefore
 	errs := []error{f.checkStock(ctx, after, h.Applied)}
-	orphans, err := f.count(ctx, `SELECT COUNT(*) FROM stock_reservation AS r LEFT JOIN consumer_log AS l FORCE INDEX (PRIMARY)
+	orphans, err := f.count(ctx,
+		`SELECT COUNT(*) FROM stock_reservation AS r LEFT JOIN consumer_log AS l FORCE INDEX (PRIMARY)
 		ON l.group_name = ? AND l.msg_tag = r.rollback_tag AND l.msg_key = r.rollback_key AND l.consumer_status = 1
 		WHERE r.status = 2 AND l.msg_key IS NULL`, []byte(Group))
 	if err != nil {
@@ -41,15 +44,15 @@ func (f *Field) Check(ctx context.Context) (Harvest, error) {
 	if orphans > 0 {
 		errs = append(errs, fmt.Errorf("%d items are released by messages whose rows do not say success", orphans))
 	}
-	halves, err := f.count(ctx, "SELECT COUNT(*) FROM (SELECT order_sn FROM stock_reservation GROUP BY order_sn HAVING SUM(status = 2) NOT IN (0, 2)) AS halves")
+	halves, err := f.count(ctx, "SELECT COUNT(*) FROM (SELECT order_sn FROM stock_reservation GROUP BY order_sn HAVING "+
+		"SUM(status = 2) NOT IN (0, 2)) AS halves")
 	if err != nil {
 		return h, err
 	}
 	if halves > 0 {
 		errs = append(errs, fmt.Errorf("%d orders are released by half", halves))
 	}
-	left, err := f.checkQueue(ctx, h.Applied)
-	h.Left = left
+	h.Left, h.Dead, err = f.checkQueues(ctx, h.Applied)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return h, fmt.Errorf("the promise is broken: %w", err)
 	}
@@ -77,25 +80,27 @@ func (f *Field) checkStock(ctx context.Context, after oracle.Stock, applied int6
 	return errors.Join(append(errs, err)...)
 }
 
-// checkQueue waits until what was unacked is back and compares. Of messages that were published once, what is not applied
-// must be in the queue; poison also waits in the retry queues, and twins end without a row of their own.
-func (f *Field) checkQueue(ctx context.Context, applied int64) (left int64, err error) {
-	exact := !f.sown.Twice && f.sown.PoisonEvery == 0 && !f.sown.Unreserved
-	const patience, step = 10 * time.Second, 100 * time.Millisecond
+// checkQueues waits until what was unacked is back and compares. What was published once and is not applied must be in
+// a queue: where nothing fails in the main queue and exactly once; else in any of them, and at least once, because a
+// copy is confirmed before the message is acked. Twins end without a row of their own, so they are not counted.
+func (f *Field) checkQueues(ctx context.Context, applied int64) (left, dead int64, err error) {
+	fails := f.sown.PoisonEvery != 0 || f.sown.Mistaken
+	const patience, step = time.Minute, 100 * time.Millisecond
 	for began := time.Now(); ; {
-		if left, err = f.ground.Depth(); err != nil {
-			return 0, err
+		var all int64
+		if left, dead, all, err = f.ground.depths(); err != nil {
+			return 0, 0, err
 		}
-		if !exact || left == f.published.Load()-applied {
-			return left, nil
+		open := f.published.Load() - applied
+		if f.sown.Twice || f.sown.Unreserved || !fails && left == open || fails && all >= open {
+			return left, dead, nil
 		}
 		if time.Since(began) > patience {
-			return left, fmt.Errorf("of %d messages %d are applied and %d are in the queue", f.published.Load(), applied, left)
+			return left, dead, fmt.Errorf("of %d messages %d are applied, %d are in the queue, %d in all queues",
+				f.published.Load(), applied, left, all)
 		}
-		select {
-		case <-time.After(step):
-		case <-ctx.Done():
-			return left, context.Cause(ctx)
+		if err := wait.For(ctx, step); err != nil {
+			return left, dead, err
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/rollbackd/rollbackd/internal/program"
-	"github.com/rollbackd/rollbackd/internal/stack"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 const (
@@ -27,8 +27,8 @@ const (
 )
 
 // databaseOptions hold for everybody. The buffer pool holds all rows, as a production server's holds its hot ones, and
-// the redo log is large enough that no round is spent on a forced checkpoint. Durability stays as package stack sets it:
-// innodb_flush_log_at_trx_commit=1.
+// the redo log is large enough that no round is spent on a forced checkpoint. Durability stays as package stack sets
+// it: innodb_flush_log_at_trx_commit=1.
 var databaseOptions = []string{"--innodb-buffer-pool-size=4G", "--innodb-log-file-size=1G"}
 
 // brokerOptions keep the memory alarm, which blocks publishers, away from a backlog of a million.
@@ -47,8 +47,9 @@ type Ground struct {
 	Binary string // the product
 	Self   string // this program, which is the rivals
 
-	dir  string
-	amqp *amqp.Connection
+	dir    string
+	amqp   *amqp.Connection
+	queues []string // of the round
 }
 
 // Start builds the product, starts the servers and makes the table of numbers that seeding reads.
@@ -73,7 +74,9 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 		database = append(database[:len(database):len(database)], "--performance-schema=ON",
 			"--performance-schema-instrument=statement/%=ON", "--performance-schema-consumer-statements-digest=ON")
 	}
-	if g.Stack, err = stack.Start(ctx, stack.Options{RabbitMQConfig: brokerOptions, MySQLArgs: database, Log: o.Log}); err != nil {
+	if g.Stack, err = stack.Start(ctx, stack.Options{
+		RabbitMQConfig: brokerOptions, MySQLArgs: database, Log: o.Log,
+	}); err != nil {
 		return g, err
 	}
 	if g.amqp, err = amqp.Dial(g.Stack.RabbitMQ.URL()); err != nil {
@@ -113,7 +116,8 @@ func (g *Ground) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Field is one schema with the product's tables, and the one queue. Rounds follow each other on a field, each sown anew.
+// Field is one schema with the product's tables, and the one queue. Rounds follow each other on a field, each sown
+// anew.
 type Field struct {
 	Name string
 	DB   *sql.DB
@@ -169,6 +173,9 @@ func (f *Field) Environ(extra ...string) []string {
 		"AMQP_URL=" + s.RabbitMQ.URL(), "MYSQL_DSN=" + f.DSN, "REDIS_URL=" + s.Redis.URL(),
 		"HTTP_ADDR=127.0.0.1:0", "LOG_FORMAT=json",
 	}, extra...)
+	if f.sown.Delays != "" {
+		all = append(all, "RETRY_DELAYS="+f.sown.Delays)
+	}
 	last := map[string]int{}
 	for i, setting := range all {
 		name, _, _ := strings.Cut(setting, "=")

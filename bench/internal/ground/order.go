@@ -1,12 +1,13 @@
 package ground
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 )
 
-// The orders of a round are numbered from 0. What order n holds follows from n alone, so that SQL makes the reservations
-// on the server and Go the messages, without either telling the other:
+// The orders of a round are numbered from 0. What order n holds follows from n alone, so that SQL makes the
+// reservations on the server and Go the messages, without either telling the other:
 //
 //	order_sn   20261121-00000123
 //	items      two different goods, spread evenly; 1 to 5 pieces of the first, 1 to 3 of the second
@@ -54,6 +55,18 @@ func body(n, of int64) []byte {
 	b = strconv.AppendInt(append(b, `},{"sku_id":`...), sku2, 10)
 	b = strconv.AppendInt(append(b, `,"quantity":`...), q2, 10)
 	return append(b, "}]}"...)
+}
+
+// padded makes a body so large, with a field that nobody reads; one that is larger stays as it is.
+func padded(body []byte, size int) []byte {
+	const before, after = `,"note":"`, `"}`
+	pad := size - len(body) - len(before) - len(after) + 1
+	if pad < 0 {
+		return body
+	}
+	b := append(make([]byte, 0, size), body[:len(body)-1]...)
+	b = append(append(b, before...), bytes.Repeat([]byte("x"), pad)...)
+	return append(b, after...)
 }
 
 // Key is the key of order n's message in the round with this seed: a UUID of version 4.

@@ -1,10 +1,12 @@
 package ground
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // newQueue deletes the queues of the round before, with their logs on disk, and lets the product declare them anew.
@@ -22,8 +25,13 @@ func (f *Field) newQueue(ctx context.Context) error {
 		return err
 	}
 	queues := rabbit.TopologyConfig{Exchange: Exchange, Queue: Queue, Delays: cfg.RetryDelays}.Queues()
-	for _, queue := range queues {
-		if err := f.ground.onChannel(func(ch *amqp.Channel) error { _, err := ch.QueueDelete(queue, false, false, false); return err }); err != nil {
+	before := f.ground.queues
+	f.ground.queues = queues
+	for _, queue := range slices.Compact(slices.Sorted(slices.Values(append(before, queues...)))) {
+		if err := f.ground.onChannel(func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(queue, false, false, false)
+			return err
+		}); err != nil {
 			return fmt.Errorf("delete queue %s: %w", queue, err)
 		}
 	}
@@ -31,13 +39,36 @@ func (f *Field) newQueue(ctx context.Context) error {
 }
 
 // Depth is how many messages are ready in the main queue.
-func (g *Ground) Depth() (n int64, err error) {
+func (g *Ground) Depth() (int64, error) { return g.depth(Queue) }
+
+// depths are how many messages are ready in the main queue, in the dead-letter queue, and in these and all others.
+func (g *Ground) depths() (left, dead, all int64, err error) {
+	for _, queue := range g.queues {
+		n, err := g.depth(queue)
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		switch queue {
+		case Queue:
+			left = n
+		case rabbit.DeadQueue(Queue):
+			dead = n
+		}
+		all += n
+	}
+	return left, dead, all, nil
+}
+
+func (g *Ground) depth(queue string) (n int64, err error) {
 	err = g.onChannel(func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(Queue, true, false, false, false, nil)
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		n = int64(q.Messages)
 		return err
 	})
-	return n, err
+	if err != nil {
+		return 0, fmt.Errorf("look at queue %s: %w", queue, err)
+	}
+	return n, nil
 }
 
 // onChannel runs do with a channel of its own, because a refusal closes the channel.
@@ -51,6 +82,9 @@ func (g *Ground) onChannel(do func(*amqp.Channel) error) error {
 
 // Producer publishes the messages of a field's orders with confirmation, many at a time.
 type Producer struct {
+	// BodyBytes, if not 0, is how large the bodies are made that are smaller.
+	BodyBytes int
+
 	field     *Field
 	conn      *amqp.Connection
 	ch        *amqp.Channel
@@ -60,8 +94,11 @@ type Producer struct {
 	published int64
 }
 
-// inFlight is how many messages wait for their confirmations together.
-const inFlight = 4000
+// How many messages, and bytes of their bodies, wait for their confirmations together.
+const (
+	inFlight      = 4000
+	inFlightBytes = 64 << 20
+)
 
 // Producer opens a connection of its own.
 func (f *Field) Producer() (*Producer, error) {
@@ -83,7 +120,7 @@ func (f *Field) Producer() (*Producer, error) {
 
 // Publish sends the message of order n; it waits when too many are unconfirmed.
 func (p *Producer) Publish(ctx context.Context, n int64) error {
-	for p.unsettled >= inFlight {
+	for p.unsettled >= inFlight || p.unsettled*p.BodyBytes > inFlightBytes {
 		if err := p.settle(ctx); err != nil {
 			return err
 		}
@@ -91,8 +128,8 @@ func (p *Producer) Publish(ctx context.Context, n int64) error {
 	f := p.field
 	const mandatory, immediate = true, false
 	err := p.ch.PublishWithContext(ctx, Exchange, RoutingKey, mandatory, immediate, amqp.Publishing{
-		MessageId: Key(f.sown.seed, n), Body: body(n, f.sown.Goods), ContentType: "application/json", DeliveryMode: amqp.Persistent,
-		Timestamp: time.Now(),
+		MessageId: Key(f.sown.seed, n), Body: padded(body(n, f.sown.Goods), p.BodyBytes),
+		ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: time.Now(),
 	})
 	if err != nil {
 		return fmt.Errorf("publish order %d: %w", n, err)
@@ -128,7 +165,8 @@ func (p *Producer) Close(ctx context.Context) error {
 	return errors.Join(err, p.conn.Close())
 }
 
-// blockOfTwins is how far apart the two copies of a message lie: a block of messages is followed by its copies, shuffled.
+// blockOfTwins is how far apart the two copies of a message lie if nothing else is said: a block of messages is
+// followed by its copies, shuffled.
 const blockOfTwins = 10_000
 
 // publishBacklog publishes the orders in their order, as a shop would; where nothing is reserved the order is nobody's
@@ -157,8 +195,9 @@ func (f *Field) publishBacklog(ctx context.Context) error {
 // publishBlocks publishes its share of the blocks of orders: one of so many, beginning with the first.
 func (f *Field) publishBlocks(ctx context.Context, p *Producer, first, every int64) error {
 	rng := rand.New(rand.NewPCG(f.sown.seed, 2))
-	for from := first * blockOfTwins; from < f.sown.Orders; from += every * blockOfTwins {
-		size := int(min(blockOfTwins, f.sown.Orders-from))
+	block := cmp.Or(f.sown.TwinsApart, blockOfTwins)
+	for from := first * block; from < f.sown.Orders; from += every * block {
+		size := int(min(block, f.sown.Orders-from))
 		for n := range size {
 			if err := p.Publish(ctx, from+int64(n)); err != nil {
 				return err
@@ -190,10 +229,8 @@ func (f *Field) waitForBacklog(ctx context.Context) error {
 		if time.Since(began) > patience {
 			return fmt.Errorf("the queue shows %d messages, %d were confirmed", n, f.published.Load())
 		}
-		select {
-		case <-time.After(step):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := wait.For(ctx, step); err != nil {
+			return err
 		}
 	}
 }

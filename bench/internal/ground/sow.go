@@ -8,7 +8,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/rollbackd/rollbackd/internal/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Sowing says what a round finds.
@@ -17,16 +18,36 @@ type Sowing struct {
 	Orders int64
 	// Goods is how many goods the orders share.
 	Goods int64
-	// Twice publishes every message a second time, as a producer does that was not sure: after at most 10,000 others.
-	Twice bool
-	// PoisonEvery, if not 0, leaves every so many-th order without its reservation: its message fails whenever it is tried.
+	// Twice publishes every message a second time, as a producer does that was not sure: a block of TwinsApart messages
+	// is followed by the same ones, shuffled. 0 means blocks of 10,000.
+	Twice      bool
+	TwinsApart int64
+	// PoisonEvery, if not 0, leaves every so many-th order without its reservation: its message fails whenever it is
+	// tried. 1 is all of them.
 	PoisonEvery int64
+	// Mistaken reserves one piece more of everything than the messages say: each is refused for good, until
+	// [Field.Mend].
+	Mistaken bool
+	// Delays, if not empty, are the waits after failed attempts, as in RETRY_DELAYS: their queues are declared, and all
+	// contestants learn them from their environment.
+	Delays string
 	// KeepLog leaves the rows of earlier rounds in the consumer log.
 	KeepLog bool
 	// NoBacklog leaves the publishing to the caller.
 	NoBacklog bool
 	// Unreserved leaves out the reservations, for those who only consume.
 	Unreserved bool
+}
+
+// Fails reports whether the message of order n fails whenever it is tried.
+func (s Sowing) Fails(n int64) bool { return s.PoisonEvery != 0 && n%s.PoisonEvery == s.PoisonEvery-1 }
+
+// Failing is how many of the messages fail whenever they are tried.
+func (s Sowing) Failing() int64 {
+	if s.PoisonEvery == 0 {
+		return 0
+	}
+	return s.Orders / s.PoisonEvery
 }
 
 // sown is what was sown last.
@@ -44,8 +65,8 @@ const restBefore = time.Second
 // amountAtFirst is how many pieces of each of the goods the shop has.
 const amountAtFirst = 1_000_000_000
 
-// Sow empties the field and prepares a round: stock and reservations, and, meanwhile, an empty queue with the backlog. It
-// returns when everything lies there and the servers had a moment of rest.
+// Sow empties the field and prepares a round: stock and reservations, and, meanwhile, an empty queue with the backlog.
+// It returns when everything lies there and the servers had a moment of rest.
 func (f *Field) Sow(ctx context.Context, s Sowing, seed uint64) error {
 	f.sown = sown{Sowing: s, seed: seed}
 	f.published.Store(0)
@@ -70,13 +91,11 @@ func (f *Field) Sow(ctx context.Context, s Sowing, seed uint64) error {
 	if f.sown.rowsBefore, err = f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(restBefore):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return wait.For(ctx, restBefore)
 }
+
+// Sown is what was sown last.
+func (f *Field) Sown() Sowing { return f.sown.Sowing }
 
 // Seed is the seed of the round's keys.
 func (f *Field) Seed() uint64 { return f.sown.seed }
@@ -101,7 +120,8 @@ func (f *Field) clear(ctx context.Context) error {
 // seed writes the stock and, as package stock would have left them, the reservations.
 func (f *Field) seed(ctx context.Context) error {
 	s := f.sown
-	if err := f.exec(ctx, fmt.Sprintf("INSERT INTO stock (sku_id, amount) SELECT n+1, %d FROM %s WHERE n < %d", amountAtFirst, numbers, s.Goods)); err != nil {
+	if err := f.exec(ctx, fmt.Sprintf("INSERT INTO stock (sku_id, amount) SELECT n+1, %d FROM %s WHERE n < %d",
+		amountAtFirst, numbers, s.Goods)); err != nil {
 		return err
 	}
 	if s.Unreserved {
@@ -120,10 +140,14 @@ func (f *Field) Reserve(ctx context.Context, from, to int64) error {
 	if every := f.sown.PoisonEvery; every != 0 {
 		where = fmt.Sprintf(" AND n MOD %d <> %d", every, every-1)
 	}
+	if f.sown.Mistaken {
+		q1, q2 = q1+"+1", q2+"+1"
+	}
 	for at := from; at < to; at += numbersThereAre { // the table of numbers has so many
 		statement := fmt.Sprintf(`INSERT INTO stock_reservation (order_sn, sku_id, quantity, status)
 			SELECT %[1]s, IF(k.second, %[4]s, %[2]s), IF(k.second, %[5]s, %[3]s), 1
-			FROM (SELECT n + %[6]d AS n FROM %[7]s WHERE n < %[8]d) AS o, (SELECT 0 AS second UNION ALL SELECT 1) AS k WHERE 1%[9]s`,
+			FROM (SELECT n + %[6]d AS n FROM %[7]s WHERE n < %[8]d) AS o,
+				(SELECT 0 AS second UNION ALL SELECT 1) AS k WHERE 1%[9]s`,
 			sqlOrder, sku1, q1, sku2, q2, at, numbers, min(to-at, numbersThereAre), where)
 		if err := f.exec(ctx, statement); err != nil {
 			return err
@@ -132,13 +156,23 @@ func (f *Field) Reserve(ctx context.Context, from, to int64) error {
 	return nil
 }
 
+// Mend corrects the reservations of a round that was sown Mistaken, before anything was released.
+func (f *Field) Mend(ctx context.Context) error {
+	if err := f.exec(ctx, "UPDATE stock_reservation SET quantity = quantity - 1"); err != nil {
+		return err
+	}
+	var err error
+	f.sown.before, err = oracle.ReadStock(ctx, f.DB)
+	return err
+}
+
 const (
 	numbers         = "bench_numbers.numbers"
 	numbersThereAre = 1 << 21
 )
 
-// makeNumbers makes a table with the numbers 0 to 2,097,151: both MariaDB and MySQL read it, which have different ways to
-// make numbers.
+// makeNumbers makes a table with the numbers 0 to 2,097,151: both MariaDB and MySQL read it, which have different ways
+// to make numbers.
 func (g *Ground) makeNumbers(ctx context.Context) error {
 	f, err := g.open("")
 	if err != nil {
@@ -170,7 +204,9 @@ func (f *Field) FillLog(ctx context.Context, rows int64) error {
 	const perStatement = 250_000 // a transaction of bounded undo
 	for ; have < rows; have += perStatement {
 		// The hash makes a key look like a UUID; the date lies up to a month back.
-		statement := fmt.Sprintf(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times, replays, consumer_timestamp, created_at)
+		statement := fmt.Sprintf(
+			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
+				replays, consumer_timestamp, created_at)
 			SELECT '%s', '%s', k, k, UNHEX(SHA2(k, 256)), 1, 1, 0, at, at FROM (
 				SELECT INSERT(INSERT(INSERT(INSERT(MD5(n + %d), 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-') AS k,
 					UTC_TIMESTAMP(6) - INTERVAL (n MOD 2592000) SECOND AS at
@@ -193,7 +229,8 @@ func (f *Field) writeBack(ctx context.Context) error {
 	if err := f.DB.QueryRowContext(ctx, "SELECT @@GLOBAL.innodb_max_dirty_pages_pct").Scan(&usual); err != nil {
 		return fmt.Errorf("ask for the share of dirty pages: %w", err)
 	}
-	for _, statement := range []string{"SET GLOBAL innodb_io_capacity_max = 20000", "SET GLOBAL innodb_io_capacity = 20000", "SET GLOBAL innodb_max_dirty_pages_pct = 0"} {
+	for _, statement := range []string{"SET GLOBAL innodb_io_capacity_max = 20000", "SET GLOBAL innodb_io_capacity " +
+		"= 20000", "SET GLOBAL innodb_max_dirty_pages_pct = 0"} {
 		if err := f.exec(ctx, statement); err != nil {
 			return err
 		}
@@ -201,20 +238,44 @@ func (f *Field) writeBack(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < patience; {
 		var name string
 		var dirty int64
-		if err := f.DB.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'").Scan(&name, &dirty); err != nil {
+		if err := f.DB.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'").Scan(&name,
+			&dirty); err != nil {
 			return fmt.Errorf("ask for the dirty pages: %w", err)
 		}
 		if dirty < fewPages {
 			break
 		}
-		select {
-		case <-time.After(step):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := wait.For(ctx, step); err != nil {
+			return err
 		}
 	}
 	return errors.Join(f.exec(ctx, fmt.Sprintf("SET GLOBAL innodb_max_dirty_pages_pct = %g", usual)),
 		f.exec(ctx, "SET GLOBAL innodb_io_capacity = DEFAULT"), f.exec(ctx, "SET GLOBAL innodb_io_capacity_max = DEFAULT"))
+}
+
+// Applied reports whether the row of order n's message says success.
+func (f *Field) Applied(ctx context.Context, n int64) (bool, error) {
+	there, err := f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE group_name = ? AND msg_tag = ? AND "+
+		"msg_key = ? AND consumer_status = 1", []byte(Group), []byte(RoutingKey), []byte(Key(f.sown.seed, n)))
+	return there > 0, err
+}
+
+// Block keeps everybody else off the log's and the stock's tables until unblock.
+func (f *Field) Block(ctx context.Context) (unblock func() error, err error) {
+	conn, err := f.DB.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to block the tables: %w", err)
+	}
+	exec := func(statement string) error {
+		if _, err := conn.ExecContext(context.WithoutCancel(ctx), statement); err != nil {
+			return fmt.Errorf("%.60s…: %w", statement, err)
+		}
+		return nil
+	}
+	if err := exec("LOCK TABLES consumer_log WRITE, stock WRITE, stock_reservation WRITE"); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return func() error { return errors.Join(exec("UNLOCK TABLES"), conn.Close()) }, nil
 }
 
 func (f *Field) exec(ctx context.Context, statement string) error {

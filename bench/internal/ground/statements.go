@@ -22,7 +22,8 @@ func (f *Field) ForgetStatements(ctx context.Context) error {
 // on each, waiting for locks and for the disk included.
 func (f *Field) Statements(ctx context.Context) (all []Statement, err error) {
 	rows, err := f.DB.QueryContext(ctx, `SELECT COALESCE(DIGEST_TEXT, ''), COUNT_STAR, SUM_TIMER_WAIT
-		FROM performance_schema.events_statements_summary_by_digest WHERE SCHEMA_NAME = DATABASE() ORDER BY SUM_TIMER_WAIT DESC LIMIT 15`)
+		FROM performance_schema.events_statements_summary_by_digest WHERE SCHEMA_NAME = DATABASE() ORDER BY SUM_TIMER_WAIT
+			DESC LIMIT 15`)
 	if err != nil {
 		return nil, fmt.Errorf("read the statements' times: %w", err)
 	}

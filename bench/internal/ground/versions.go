@@ -41,8 +41,10 @@ func (g *Ground) Versions(ctx context.Context) (map[string]string, error) {
 // Setup says how the servers are set up, where that is not their default.
 func Setup() []string {
 	return []string{
-		"RabbitMQ: one quorum queue as the product declares it, persistent messages of about 130 bytes with a UUID as message_id, published with confirms",
-		"MySQL: innodb_flush_log_at_trx_commit=1, " + strings.ReplaceAll(strings.Join(databaseOptions, ", "), "--", "") + ", no binary log",
+		"RabbitMQ: one quorum queue as the product declares it, persistent messages of about 130 bytes with a UUID as " +
+			"message_id, published with confirms",
+		"MySQL: innodb_flush_log_at_trx_commit=1, " + strings.ReplaceAll(strings.Join(databaseOptions, ", "), "--", "") +
+			", no binary log",
 		"Redis: nothing on disk",
 		"all clients: interpolateParams, READ COMMITTED",
 	}

@@ -18,12 +18,13 @@ import (
 
 // Machine is where the figures come from.
 type Machine struct {
-	CPU      string            `json:"cpu"`
-	Cores    int               `json:"cores"`
-	MemoryGB int               `json:"memory_gb"`
-	Kernel   string            `json:"kernel"`
-	Virtual  bool              `json:"virtual"`
-	FsyncUS  float64           `json:"fsync_us"` // median of 200 appends of 4 KiB, each synced, where the servers keep their data
+	CPU      string `json:"cpu"`
+	Cores    int    `json:"cores"`
+	MemoryGB int    `json:"memory_gb"`
+	Kernel   string `json:"kernel"`
+	Virtual  bool   `json:"virtual"`
+	// median of 200 appends of 4 KiB, each synced, where the servers keep their data
+	FsyncUS  float64           `json:"fsync_us"`
 	Versions map[string]string `json:"versions"` // of Go, the servers and the rivals' libraries
 }
 
@@ -112,6 +113,7 @@ func (m Machine) String() string {
 	if m.Virtual {
 		kind = " (virtual)"
 	}
-	return fmt.Sprintf("%s, %d cores%s, %d GB of memory, %s; an fsync of 4 KiB takes %s µs", m.CPU, m.Cores, kind, m.MemoryGB, m.Kernel,
+	return fmt.Sprintf("%s, %d cores%s, %d GB of memory, %s; an fsync of 4 KiB takes %s µs", m.CPU, m.Cores, kind,
+		m.MemoryGB, m.Kernel,
 		strconv.FormatFloat(m.FsyncUS, 'f', 0, 64))
 }

@@ -18,16 +18,19 @@ func (r Report) Markdown() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "<!-- written by make bench; do not edit -->\n# Results\n\n")
 	if !r.Complete {
-		fmt.Fprintf(&b, "**A trial run: some figures are missing, or the rounds were too short or too few to mean anything.**\n\n")
+		fmt.Fprintf(&b, "**A trial run: some figures are missing, or the rounds were too short or too few to mean "+
+			"anything.**\n\n")
 	}
-	fmt.Fprintf(&b, "%s, in %v. %d cycles, in which everybody had a turn of %v; medians, and beside them the smallest and the largest round.\n\n",
+	fmt.Fprintf(&b, "%s, in %v. %d cycles, in which everybody had a turn of %v; medians, and beside them the smallest "+
+		"and the largest round.\n\n",
 		r.Started.UTC().Format("2006-01-02"), r.Took.Round(time.Minute), r.Cycles, r.Round)
 	fmt.Fprintf(&b, "Machine: %s.\n\n", r.Machine)
 	var versions []string
 	for _, name := range slices.Sorted(maps.Keys(r.Machine.Versions)) {
 		versions = append(versions, name+" "+r.Machine.Versions[name])
 	}
-	fmt.Fprintf(&b, "Versions: %s.\n\nServers, private and on the same machine: %s.\n\n", strings.Join(versions, ", "), strings.Join(r.Servers, "; "))
+	fmt.Fprintf(&b, "Versions: %s.\n\nServers, private and on the same machine: %s.\n\n", strings.Join(versions, ", "),
+		strings.Join(r.Servers, "; "))
 	r.figures(&b)
 	r.contestants(&b)
 	r.bounds(&b)
@@ -38,7 +41,8 @@ func (r Report) Markdown() []byte {
 }
 
 func (r Report) figures(b *bytes.Buffer) {
-	fmt.Fprintf(b, "## Figures\n\n| figure | | value | goal | reached | spread | made of |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(b, "## Figures\n\n| figure | | value | goal | reached | spread | made of "+
+		"|\n|---|---|---|---|---|---|---|\n")
 	for _, f := range r.Figures {
 		reached := "–"
 		if f.Reached != nil {
@@ -52,7 +56,8 @@ func (r Report) figures(b *bytes.Buffer) {
 		if f.Note != "" {
 			what += " (" + f.Note + ")"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | **%s**%s | %s | %s | %s to %s | %s |\n", f.Key, what, number(f.Value), strings.TrimRight(" "+unit, " "),
+		fmt.Fprintf(b, "| `%s` | %s | **%s**%s | %s | %s | %s to %s | %s |\n", f.Key, what, number(f.Value),
+			strings.TrimRight(" "+unit, " "),
 			f.Goal, reached, number(f.Spread.Min), number(f.Spread.Max), parts(f.Parts))
 	}
 	fmt.Fprintln(b)
@@ -75,10 +80,13 @@ func (r Report) contestants(b *bytes.Buffer) {
 	if len(r.Contestants) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "## Everybody\n\nDeliveries a second, and what one delivery costs each process in µs of CPU (user and system, from /proc).\n\n")
-	fmt.Fprintf(b, "| contestant | deliveries/s | spread | rounds | its own CPU | mysql | rabbitmq | redis | cores busy |\n|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(b, "## Everybody\n\nDeliveries a second, and what one delivery costs each process in µs of CPU (user "+
+		"and system, from /proc). Where messages fail, an attempt that failed counts as a delivery.\n\n")
+	fmt.Fprintf(b, "| contestant | deliveries/s | spread | rounds | its own CPU | mysql | rabbitmq | redis | cores busy "+
+		"|\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, c := range r.Contestants {
-		fmt.Fprintf(b, "| %s | %s | %s to %s | %d |", c.Name, number(c.Rate), number(c.Spread.Min), number(c.Spread.Max), len(c.Rounds))
+		fmt.Fprintf(b, "| %s | %s | %s to %s | %d |", c.Name, number(c.Rate), number(c.Spread.Min), number(c.Spread.Max),
+			len(c.Rounds))
 		for _, process := range []string{"client", "mysql", "rabbitmq", "redis"} {
 			fmt.Fprintf(b, " %s |", number(c.CPU[process]))
 		}
@@ -111,12 +119,15 @@ func (r Report) bounds(b *bytes.Buffer) {
 	if c.Busy >= mostlyBusy*float64(r.Machine.Cores) {
 		what = "The processors bound it."
 	}
-	fmt.Fprintf(b, "## What bounds it\n\nA message costs %s µs of CPU in all, most of it in %s (%.0f %%). While rollbackd works, %s of %d cores are busy. %s Two cores could not do more than %s messages/s at this price.\n\n",
-		number(sum), strings.Replace(largest, "client", "rollbackd itself", 1), 100*c.CPU[largest]/sum, number(c.Busy), r.Machine.Cores, what, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
+	fmt.Fprintf(b, "## What bounds it\n\nA message costs %s µs of CPU in all, most of it in %s (%.0f %%). While "+
+		"rollbackd works, %s of %d cores are busy. %s Two cores could not do more than %s messages/s at this price.\n\n",
+		number(sum), strings.Replace(largest, "client", "rollbackd itself", 1), 100*c.CPU[largest]/sum, number(c.Busy),
+		r.Machine.Cores, what, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
 }
 
 func curve(b *bytes.Buffer, c figure.Curve) {
-	fmt.Fprintf(b, "## %s\n\n![%s](%s.svg)\n\n| %s | %s | spread |\n|---|---|---|\n", c.Title, c.Title, c.Key, c.XLabel, c.YLabel)
+	fmt.Fprintf(b, "## %s\n\n![%s](%s.svg)\n\n| %s | %s | spread |\n|---|---|---|\n", c.Title, c.Title, c.Key, c.XLabel,
+		c.YLabel)
 	for _, p := range c.Points {
 		fmt.Fprintf(b, "| %d | %s | %s to %s |\n", p.X, number(p.Median), number(p.Spread.Min), number(p.Spread.Max))
 	}

@@ -14,19 +14,22 @@ import (
 
 // Report is all there is to tell of a run.
 type Report struct {
-	Started     time.Time
-	Took        time.Duration
-	Round       time.Duration // how long a round was measured
-	Cycles      int           // how often everybody had a turn
-	Complete    bool          // all figures, rounds of ten seconds or more, three of them or more
-	Machine     Machine
-	Servers     []string // how they were set up
-	Figures     []figure.Figure
-	Contestants []figure.Contestant
-	Curves      []figure.Curve
-	Latency     []run.Latency
-	Memory      *run.Memory
-	Rounds      []run.Round
+	Started        time.Time
+	Took           time.Duration
+	Round          time.Duration // how long a round was measured
+	Cycles         int           // how often everybody had a turn
+	Complete       bool          // all figures, rounds of ten seconds or more, three of them or more
+	Machine        Machine
+	Servers        []string // how they were set up
+	Figures        []figure.Figure
+	Contestants    []figure.Contestant
+	Curves         []figure.Curve
+	Latency        []run.Latency
+	LatencyFailing []run.Latency
+	Starts         []run.Starts
+	Memory         *run.Memory
+	LargeBodies    *run.LargeBodies
+	Rounds         []run.Round
 }
 
 // Write puts results.json, RESULTS.md and the curves into dir.
@@ -56,7 +59,8 @@ type member struct {
 	value any
 }
 
-// JSON has every figure under its key, and beside them the run, the machine, the contestants, the curves and all rounds.
+// JSON has every figure under its key, and beside them the run, the machine, the contestants, the curves and all
+// rounds.
 func (r Report) JSON() ([]byte, error) {
 	members := []member{
 		{"run", map[string]any{
@@ -77,7 +81,9 @@ func (r Report) JSON() ([]byte, error) {
 		return nil, err
 	}
 	members = append(members, member{"contestants", r.Contestants}, member{"curves", json.RawMessage(object)},
-		member{"latency_rounds", r.Latency}, member{"memory", r.Memory}, member{"rounds", r.Rounds})
+		member{"latency_rounds", r.Latency}, member{"latency_failing_rounds", r.LatencyFailing},
+		member{"start_rounds", r.Starts}, member{"memory", r.Memory},
+		member{"large_bodies", r.LargeBodies}, member{"rounds", r.Rounds})
 	text, err := marshal(members)
 	if err != nil {
 		return nil, err

@@ -10,23 +10,31 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
+	"github.com/rollbackd/rollbackd/bench/internal/run"
 )
 
 func sample() Report {
 	yes, no := true, false
 	return Report{
-		Started: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), Took: 40 * time.Minute, Round: 10 * time.Second, Cycles: 3, Complete: true,
-		Machine: Machine{CPU: "Any <CPU>", Cores: 2, Versions: map[string]string{"go": "go1.26"}},
+		Started: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), Took: 40 * time.Minute, Round: 10 * time.Second, Cycles: 3,
+		Complete: true,
+		Machine:  Machine{CPU: "Any <CPU>", Cores: 2, Versions: map[string]string{"go": "go1.26"}},
 		Figures: []figure.Figure{
-			{Key: "vs_plain", What: "x", Unit: "ratio", Value: 0.51, Goal: "≥ 0.5", Reached: &yes, Rounds: []float64{0.5, 0.51, 0.52}, Parts: map[string]float64{"rollbackd": 44_000}},
+			{Key: "vs_plain", What: "x", Unit: "ratio", Value: 0.51, Goal: "≥ 0.5", Reached: &yes,
+				Rounds: []float64{0.5, 0.51, 0.52}, Parts: map[string]float64{"rollbackd": 44_000}},
 			{Key: "vs_classic", What: "x", Unit: "ratio", Value: 0.9, Goal: "≥ 15", Reached: &no},
 			{Key: "two_daemons", What: "x", Unit: "ratio", Value: 1, Goal: "reported"},
 		},
-		Contestants: []figure.Contestant{{Name: figure.Base, Rate: 44_000, CPU: map[string]float64{"client": 10, "mysql": 30, "rabbitmq": 8, "redis": 4}, Busy: 1.95}},
-		Curves: []figure.Curve{{Key: "lanes", Title: "Messages <per> second", XLabel: "lanes", YLabel: "messages/s", Default: 4, Points: []figure.Point{
-			{X: 1, Median: 20_000, Rounds: []float64{1}, Spread: figure.Spread{Min: 19_000, Max: 21_000}},
-			{X: 4, Median: 44_000, Rounds: []float64{1}, Spread: figure.Spread{Min: 40_000, Max: 45_000}},
-		}}},
+		Contestants: []figure.Contestant{{
+			Name: figure.Base, Rate: 44_000, CPU: map[string]float64{"client": 10, "mysql": 30, "rabbitmq": 8, "redis": 4},
+			Busy: 1.95,
+		}},
+		LatencyFailing: []run.Latency{{FailEvery: 20, P99: 29.5}}, Starts: []run.Starts{{MS: []float64{250}}},
+		Curves: []figure.Curve{{Key: "lanes", Title: "Messages <per> second", XLabel: "lanes", YLabel: "messages/s",
+			Default: 4, Points: []figure.Point{
+				{X: 1, Median: 20_000, Rounds: []float64{1}, Spread: figure.Spread{Min: 19_000, Max: 21_000}},
+				{X: 4, Median: 44_000, Rounds: []float64{1}, Spread: figure.Spread{Min: 40_000, Max: 45_000}},
+			}}},
 	}
 }
 
@@ -45,24 +53,39 @@ func TestJSONHasEachFigureUnderItsKey(t *testing.T) {
 		} `json:"vs_plain"`
 		Two struct{ Reached *bool } `json:"two_daemons"`
 		Run struct{ Complete bool }
+
+		Failing []struct {
+			Every int64   `json:"fail_every"`
+			P99   float64 `json:"p99_ms"`
+		} `json:"latency_failing_rounds"`
+		Starts []struct{ MS []float64 } `json:"start_rounds"`
 	}
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	p := got.Plain
-	if p.Value != 0.51 || p.Goal != "≥ 0.5" || p.Reached == nil || !*p.Reached || len(p.Rounds) != 3 || p.Parts["rollbackd"] != 44_000 {
+	if p.Value != 0.51 || p.Goal != "≥ 0.5" || p.Reached == nil || !*p.Reached || len(p.Rounds) != 3 ||
+		p.Parts["rollbackd"] != 44_000 {
 		t.Errorf("vs_plain is %+v", p)
 	}
 	if got.Two.Reached != nil || !got.Run.Complete {
 		t.Errorf("got %+v", got)
+	}
+	if len(got.Failing) != 1 || got.Failing[0].Every != 20 || got.Failing[0].P99 != 29.5 {
+		t.Errorf("the rounds of latency among failures are %+v", got.Failing)
+	}
+	if len(got.Starts) != 1 || len(got.Starts[0].MS) != 1 || got.Starts[0].MS[0] != 250 {
+		t.Errorf("the rounds of starts are %+v", got.Starts)
 	}
 }
 
 func TestMarkdownTellsWhatWasNotReachedAndWhoWins(t *testing.T) {
 	text := string(sample().Markdown())
 	for _, want := range []string{
-		"| `vs_plain` | x | **0.51** | ≥ 0.5 | yes |", "| ≥ 15 | **no** |", "**The rival wins in `vs_classic`.**", "| reported | – |",
-		"rollbackd 44,000", "The processors bound it.", "most of it in mysql (58 %)", "![Messages <per> second](lanes.svg)", "Best at 4; the default is 4.",
+		"| `vs_plain` | x | **0.51** | ≥ 0.5 | yes |", "| ≥ 15 | **no** |", "**The rival wins in `vs_classic`.**",
+		"| reported | – |",
+		"rollbackd 44,000", "The processors bound it.", "most of it in mysql (58 %)", "![Messages <per> second](lanes.svg)",
+		"Best at 4; the default is 4.",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("RESULTS.md lacks %q:\n%s", want, text)
@@ -91,7 +114,9 @@ func TestSVGIsWellFormed(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	for in, want := range map[float64]string{0: "0", 0.5012345: "0.5012", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1500: "-1,500"} {
+	for in, want := range map[float64]string{
+		0: "0", 0.5012345: "0.5012", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1500: "-1,500",
+	} {
 		if got := number(in); got != want {
 			t.Errorf("%v is written %q, want %q", in, got, want)
 		}

@@ -36,8 +36,8 @@ func read(key, tag string, body []byte) (*message, error) {
 	return m, nil
 }
 
-// openPool opens as many connections as there are workers and keeps them. As for the product: READ COMMITTED, and values
-// written into the statements by the driver, which saves the round trips of prepared statements.
+// openPool opens as many connections as there are workers and keeps them. As for the product: READ COMMITTED, and
+// values written into the statements by the driver, which saves the round trips of prepared statements.
 func openPool(ctx context.Context, dsn string, workers int) (*sql.DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -67,7 +67,8 @@ func isolationVariable(ctx context.Context, dsn string) (name string, err error)
 	}
 	defer db.Close()
 	var value string
-	if err := db.QueryRowContext(ctx, "SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')").Scan(&name, &value); err != nil {
+	if err := db.QueryRowContext(ctx, "SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')").
+		Scan(&name, &value); err != nil {
 		return "", fmt.Errorf("look for the isolation's variable: %w", err)
 	}
 	return name, nil
@@ -91,12 +92,14 @@ func (m *message) effect(ctx context.Context, tx *sql.Tx) error {
 		skus.WriteString("?")
 		in = append(in, it.SKU)
 	}
-	res, err := tx.ExecContext(ctx, `UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = ?, updated_at = UTC_TIMESTAMP(6)
+	res, err := tx.ExecContext(ctx,
+		`UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = ?, updated_at = UTC_TIMESTAMP(6)
 		WHERE order_sn = ? AND status = 1 AND (`+where.String()+")", args...)
 	if err := all(res, err, len(m.order.Items)); err != nil {
 		return fmt.Errorf("release order %s: %w", m.order.OrderSN, err)
 	}
-	res, err = tx.ExecContext(ctx, "UPDATE stock SET amount = amount + CASE sku_id"+quantity.String()+" END, version = version + 1 WHERE sku_id IN ("+skus.String()+")", append(add, in...)...)
+	res, err = tx.ExecContext(ctx, "UPDATE stock SET amount = amount + CASE sku_id"+quantity.String()+
+		" END, version = version + 1 WHERE sku_id IN ("+skus.String()+")", append(add, in...)...)
 	if err := all(res, err, len(m.order.Items)); err != nil {
 		return fmt.Errorf("restock order %s: %w", m.order.OrderSN, err)
 	}
@@ -108,6 +111,10 @@ func (m *message) hash() []byte {
 	return sum[:]
 }
 
+// errRows: a statement did not find the rows that it should change. Of an effect it says that the message cannot be
+// applied now; another attempt may find them.
+var errRows = errors.New("not the rows that should be there")
+
 // all reports an error unless a statement changed as many rows as it should.
 func all(res sql.Result, err error, want int) error {
 	if err != nil {
@@ -115,7 +122,7 @@ func all(res sql.Result, err error, want int) error {
 	}
 	n, err := res.RowsAffected()
 	if err == nil && int(n) != want {
-		err = fmt.Errorf("%d rows changed, want %d", n, want)
+		err = fmt.Errorf("%w: %d changed, want %d", errRows, n, want)
 	}
 	return err
 }

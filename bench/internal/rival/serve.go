@@ -24,8 +24,9 @@ const (
 	Watermill     = "watermill"
 )
 
-// counts are what a rival says of itself, under the product's metric so that one reader reads all.
-type counts struct{ applied, duplicate, failed atomic.Int64 }
+// counts are what a rival says of itself, under the product's metric so that one reader reads all. An attempt that
+// failed is retried or dead; abandoned is what was given back to the queue.
+type counts struct{ applied, duplicate, retried, dead, abandoned atomic.Int64 }
 
 // contest is everything a rival is given.
 type contest struct {
@@ -68,13 +69,17 @@ func (c *counts) listen() (stop func(), err error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		for outcome, n := range map[string]*atomic.Int64{"applied": &c.applied, "duplicate": &c.duplicate, "retried": &c.failed} {
+		for outcome, n := range map[string]*atomic.Int64{
+			"applied": &c.applied, "duplicate": &c.duplicate, "retried": &c.retried, "dead_lettered": &c.dead,
+			"abandoned": &c.abandoned,
+		} {
 			fmt.Fprintf(w, "rollbackd_deliveries_total{outcome=%q} %d\n", outcome, n.Load())
 		}
 	})}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = server.Serve(l) }) // ends by Close
-	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"msg": "listening", "addr": l.Addr().String()}); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"msg": "listening",
+		"addr": l.Addr().String()}); err != nil {
 		return nil, errors.Join(err, server.Close())
 	}
 	return func() { _ = server.Close(); wg.Wait() }, nil

@@ -3,9 +3,12 @@ package rival
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,8 +17,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// watermillPrefetch keeps every subscription's next message at hand; Watermill's own default of 1, 2 and 100 took no less
-// CPU for a message.
+// watermillPrefetch keeps every subscription's next message at hand; Watermill's own default of 1, 2 and 100 took no
+// less CPU for a message.
 const watermillPrefetch = 20
 
 // asDeclared takes the queue as the product declared it.
@@ -35,11 +38,31 @@ type byMessageID struct{ wamqp.DefaultMarshaler }
 
 // Unmarshal makes Watermill's message.
 func (byMessageID) Unmarshal(d amqp.Delivery) (*wmessage.Message, error) {
-	return wmessage.NewMessage(d.MessageId, d.Body), nil
+	m := wmessage.NewMessage(d.MessageId, d.Body)
+	if attempts, ok := d.Headers[attemptsHeader].(string); ok {
+		m.Metadata.Set(attemptsHeader, attempts)
+	}
+	return m, nil
 }
 
+// Marshal makes the copy that goes to a retry queue or to the dead-letter queue.
+func (byMessageID) Marshal(m *wmessage.Message) (amqp.Publishing, error) {
+	headers := amqp.Table{}
+	for name, value := range m.Metadata {
+		headers[name] = value
+	}
+	return amqp.Publishing{
+		MessageId: m.UUID, ContentType: "application/json", DeliveryMode: amqp.Persistent, Headers: headers, Body: m.Payload,
+	}, nil
+}
+
+// attemptsHeader counts the attempts that failed: the row of a message that is not applied is rolled back with it.
+const attemptsHeader = "x-attempts"
+
 // watermillRival subscribes so many times, each with a channel and a goroutine of its own, without the router, which
-// would start a goroutine for each message. Watermill hands a subscription one message at a time.
+// would start a goroutine for each message. Watermill hands a subscription one message at a time. What fails goes to
+// the same retry queues as everybody's, by a confirmed publish: Watermill's own Retry middleware would sleep in the
+// subscription, which all messages behind it would wait for.
 func watermillRival(ctx context.Context, c contest) error {
 	db, err := openPool(ctx, c.cfg.MySQLDSN, c.workers)
 	if err != nil {
@@ -53,6 +76,12 @@ func watermillRival(ctx context.Context, c contest) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
+	config.Publish.ConfirmDelivery, config.Publish.ChannelPoolSize = true, c.workers
+	publisher, err := wamqp.NewPublisher(config, watermill.NopLogger{})
+	if err != nil {
+		return errors.Join(fmt.Errorf("connect to publish: %w", err), subscriber.Close())
+	}
+	w := watermillWorker{contest: c, db: db, copies: publisher}
 	var wg sync.WaitGroup
 	for range c.workers {
 		messages, err := subscriber.Subscribe(context.WithoutCancel(ctx), c.cfg.Queue)
@@ -66,7 +95,7 @@ func watermillRival(ctx context.Context, c contest) error {
 					if !ok {
 						return
 					}
-					handleWatermill(db, c, m)
+					w.handle(m)
 				case <-ctx.Done():
 					return
 				}
@@ -77,35 +106,66 @@ func watermillRival(ctx context.Context, c contest) error {
 	// Watermill sends an ack some time after it was told to, and a Close in between sends a nack instead.
 	const untilAcked = 300 * time.Millisecond
 	time.Sleep(untilAcked)
-	return subscriber.Close()
+	return errors.Join(subscriber.Close(), publisher.Close())
 }
 
-func handleWatermill(db *sql.DB, c contest, m *wmessage.Message) {
+// watermillWorker is what all subscriptions share.
+type watermillWorker struct {
+	contest
+	db     *sql.DB
+	copies *wamqp.Publisher
+}
+
+func (w watermillWorker) handle(m *wmessage.Message) {
 	ctx := context.Background() // Watermill ends its own when it closes, in the middle of a transaction
-	done, err := dedupAndApply(ctx, db, c, m)
-	switch {
-	case err != nil:
-		c.counts.failed.Add(1)
+	count := &w.counts.applied
+	done, err := dedupAndApply(ctx, w.db, w.contest, m)
+	if done {
+		count = &w.counts.duplicate
+	}
+	if errors.Is(err, errRows) {
+		count, err = w.fail(m, err)
+	}
+	if err != nil {
+		w.counts.abandoned.Add(1)
 		fmt.Fprintln(os.Stderr, "watermill:", err)
 		m.Nack()
 		return
-	case done:
-		c.counts.duplicate.Add(1)
-	default:
-		c.counts.applied.Add(1)
 	}
+	count.Add(1)
 	m.Ack()
 }
 
-// dedupAndApply inserts the deduplication row and makes the effect in one transaction. A row that is there ends a duplicate.
+// fail sends a copy of a message on whose attempt failed, and says what that is counted as.
+func (w watermillWorker) fail(m *wmessage.Message, cause error) (*atomic.Int64, error) {
+	attempts, _ := strconv.Atoi(m.Metadata.Get(attemptsHeader)) // none: 0
+	attempts++
+	onward := wmessage.NewMessage(m.UUID, m.Payload)
+	onward.Metadata.Set(attemptsHeader, strconv.Itoa(attempts))
+	onward.Metadata.Set("x-error", cause.Error())
+	queue, last := next(w.cfg, attempts)
+	if err := w.copies.Publish(queue, onward); err != nil {
+		return nil, fmt.Errorf("send %s to %s: %w", m.UUID, queue, err)
+	}
+	if last {
+		return &w.counts.dead, nil
+	}
+	return &w.counts.retried, nil
+}
+
+// dedupAndApply inserts the deduplication row and makes the effect in one transaction. A row that is there ends a
+// duplicate.
 func dedupAndApply(ctx context.Context, db *sql.DB, c contest, wm *wmessage.Message) (done bool, err error) {
 	m, err := read(wm.UUID, tagOfRivals, wm.Payload)
 	if err != nil {
 		return false, err
 	}
 	err = transact(ctx, db, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times, replays, consumer_timestamp, created_at)
-			VALUES (?, ?, ?, ?, ?, 1, 1, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, []byte(c.cfg.Group), []byte(m.tag), []byte(m.key), []byte(m.key), m.hash())
+		_, err := tx.ExecContext(ctx,
+			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
+				replays, consumer_timestamp, created_at)
+			VALUES (?, ?, ?, ?, ?, 1, 1, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, []byte(c.cfg.Group), []byte(m.tag),
+			[]byte(m.key), []byte(m.key), m.hash())
 		if err != nil {
 			return fmt.Errorf("insert %s: %w", m.key, err)
 		}

@@ -11,15 +11,18 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
-	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Latency is one round of messages that come evenly.
 type Latency struct {
 	Offered float64 `json:"offered_per_second"`
+	// FailEvery, if not 0, says that every so many-th message failed; the figures are of the others.
+	FailEvery int64 `json:"fail_every,omitempty"`
 	// Sampled is how many messages were watched; P50 and P99, in milliseconds, are of them: from just before the publish
-	// to the first look that finds the row committed. A look follows the last one after about lookEvery, so the figures are
-	// too large by up to that, never too small.
+	// to the first look that finds the row committed. A look follows the last one after about lookEvery, so the figures
+	// are too large by up to that, never too small.
 	Sampled int     `json:"sampled"`
 	P50     float64 `json:"p50_ms"`
 	P99     float64 `json:"p99_ms"`
@@ -38,11 +41,12 @@ const (
 	mostLookers = 64
 )
 
-// Latency offers messages evenly to an idle daemon and measures how long each takes to be applied.
-func (r *Runner) Latency(ctx context.Context, perSecond int) (l Latency, err error) {
+// Latency offers messages evenly to an idle daemon and measures how long each takes to be applied. Every so many-th one
+// fails, if that is said, and is tried again after these delays.
+func (r *Runner) Latency(ctx context.Context, perSecond int, failEvery int64, delays string) (l Latency, err error) {
 	f := r.empty
 	total := int64(float64(perSecond) * (r.Warm + r.Length).Seconds())
-	sowing := ground.Sowing{Orders: total, Goods: ManyGoods, NoBacklog: true}
+	sowing := ground.Sowing{Orders: total, Goods: ManyGoods, NoBacklog: true, PoisonEvery: failEvery, Delays: delays}
 	if err := f.Sow(ctx, sowing, r.seed()); err != nil {
 		return l, fmt.Errorf("prepare the latency round: %w", err)
 	}
@@ -65,7 +69,7 @@ func (r *Runner) Latency(ctx context.Context, perSecond int) (l Latency, err err
 	if err := s.offer(ctx, total, perSecond); err != nil {
 		return l, err
 	}
-	if err := untilApplied(ctx, all[0], total); err != nil {
+	if err := untilApplied(ctx, all[0], total-sowing.Failing()); err != nil {
 		return l, err
 	}
 	if _, err := stop(ctx, all); err != nil {
@@ -79,11 +83,18 @@ func (r *Runner) Latency(ctx context.Context, perSecond int) (l Latency, err err
 		return l, err
 	}
 	l = Latency{
-		Offered: float64(perSecond), Sampled: len(s.seen), P50: percentile(s.seen, 50), P99: percentile(s.seen, 99), Max: percentile(s.seen, 100),
+		Offered: float64(perSecond), FailEvery: failEvery, Sampled: len(s.seen),
+		P50: percentile(s.seen, 50), P99: percentile(s.seen, 99),
+		Max: percentile(s.seen, 100),
 		All: len(written), WrittenP50: percentile(written, 50), WrittenP99: percentile(written, 99),
 	}
-	fmt.Fprintf(r.Out, "  latency                p50 %.2f ms, p99 %.2f ms, max %.2f ms of %d; rows written after %.2f and %.2f ms (p50, p99 of %d)\n",
-		l.P50, l.P99, l.Max, l.Sampled, l.WrittenP50, l.WrittenP99, l.All)
+	among := ""
+	if failEvery != 0 {
+		among = fmt.Sprintf("; one in %d failed", failEvery)
+	}
+	fmt.Fprintf(r.Out, "  latency                p50 %.2f ms, p99 %.2f ms, max %.2f ms of %d; rows written after %.2f "+
+		"and %.2f ms (p50, p99 of %d)%s\n",
+		l.P50, l.P99, l.Max, l.Sampled, l.WrittenP50, l.WrittenP99, l.All, among)
 	return l, nil
 }
 
@@ -112,7 +123,7 @@ func (s *sampler) offer(ctx context.Context, total int64, perSecond int) error {
 		if err := p.Publish(ctx, n); err != nil {
 			return errors.Join(err, p.Close(ctx))
 		}
-		if n >= s.warm && n%sampleEvery == 0 {
+		if n >= s.warm && n%sampleEvery == 0 && !s.field.Sown().Fails(n) {
 			lookers.Go(func() { s.look(ctx, n) })
 		}
 	}
@@ -123,16 +134,13 @@ func (s *sampler) offer(ctx context.Context, total int64, perSecond int) error {
 // look asks for the message's row until it is committed.
 func (s *sampler) look(ctx context.Context, n int64) {
 	const patience = 30 * time.Second
-	key := []byte(ground.Key(s.field.Seed(), n))
 	for {
-		var there int
-		err := s.field.DB.QueryRowContext(ctx, "SELECT COUNT(*) FROM consumer_log WHERE group_name = ? AND msg_tag = ? AND msg_key = ? AND consumer_status = 1",
-			[]byte(ground.Group), []byte(ground.RoutingKey), key).Scan(&there)
+		there, err := s.field.Applied(ctx, n)
 		took := time.Since(s.at[n])
-		if err == nil && there == 0 && took > patience {
-			err = fmt.Errorf("message %s was not applied within %v", key, patience)
+		if err == nil && !there && took > patience {
+			err = fmt.Errorf("message %d was not applied within %v", n, patience)
 		}
-		if err != nil || there > 0 {
+		if err != nil || there {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.seen = append(s.seen, took)
@@ -153,7 +161,8 @@ func nap(d time.Duration) {
 
 // written is, for all measured messages, the time from the publish to the insert of their rows.
 func (s *sampler) written(ctx context.Context) ([]time.Duration, error) {
-	rows, err := s.field.DB.QueryContext(ctx, "SELECT msg_key, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp) FROM consumer_log WHERE consumer_status = 1")
+	rows, err := s.field.DB.QueryContext(ctx, "SELECT msg_key, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+
+		"consumer_timestamp) FROM consumer_log WHERE consumer_status = 1")
 	if err != nil {
 		return nil, fmt.Errorf("read the rows' times: %w", err)
 	}
@@ -213,7 +222,7 @@ func until(ctx context.Context, what string, there func() (bool, error)) error {
 		if time.Since(began) > patience {
 			return fmt.Errorf("until %s: not within %v: %w", what, patience, os.ErrDeadlineExceeded)
 		}
-		if err := sleep(ctx, step); err != nil {
+		if err := wait.For(ctx, step); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
-	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Memory is what the daemon took while a long backlog stood before it.
@@ -57,7 +58,8 @@ func (r *Runner) Memory(ctx context.Context, backlog int64, minute time.Duration
 		return m, err
 	}
 	m.Applied = harvest.Applied
-	fmt.Fprintf(r.Out, "  memory                 at most %.0f MiB; second minute %.0f, last minute %.0f; %d applied, never fewer than %d in the queue\n",
+	fmt.Fprintf(r.Out, "  memory                 at most %.0f MiB; second minute %.0f, last minute %.0f; %d applied, "+
+		"never fewer than %d in the queue\n",
 		m.Max, m.SecondMinute, m.LastMinute, m.Applied, m.LeastQueued)
 	return m, nil
 }
@@ -96,7 +98,7 @@ func watchMemory(ctx context.Context, pid int, m *Memory, minute time.Duration) 
 		case minutes - 1:
 			m.LastMinute = max(m.LastMinute, mib)
 		}
-		if sleep(ctx, every) != nil {
+		if wait.For(ctx, every) != nil {
 			return nil
 		}
 	}
@@ -153,12 +155,12 @@ func (s *shop) holdBack(ctx context.Context) error {
 			if err := s.daemon.Signal(syscall.SIGSTOP); err != nil {
 				return err
 			}
-			_ = sleep(ctx, still) // it must go on whatever ends meanwhile
+			_ = wait.For(ctx, still) // it must go on whatever ends meanwhile
 			if err := s.daemon.Signal(syscall.SIGCONT); err != nil {
 				return err
 			}
 		}
-		_ = sleep(ctx, moving) // the loop sees the end
+		_ = wait.For(ctx, moving) // the loop sees the end
 	}
 	return nil
 }
@@ -171,7 +173,7 @@ func (s *shop) clerk(ctx, work context.Context, producer *ground.Producer) error
 			return err
 		}
 		if from == to {
-			_ = sleep(ctx, every) // the loop sees the end
+			_ = wait.For(ctx, every) // the loop sees the end
 			continue
 		}
 		if err := s.field.Reserve(work, from, to); err != nil {

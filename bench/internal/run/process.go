@@ -36,13 +36,16 @@ func cpuOf(pid int) (time.Duration, error) {
 }
 
 // rssOf is a process's resident memory, in bytes.
-func rssOf(pid int) (int64, error) {
+func rssOf(pid int) (int64, error) { return memoryOf(pid, "VmRSS:") }
+
+// memoryOf is a line of /proc/PID/status that tells of memory, in bytes.
+func memoryOf(pid int, name string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, name); ok {
 			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 			if err != nil {
 				return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -19,11 +20,12 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// Profile runs the daemon inside this process for one round, where it can be profiled, and writes into dir: cpu.prof and
-// allocs.prof for go tool pprof, and profile.txt with their top entries and with the database's time by statement, for
-// which the ground must have been started with Statements.
+// Profile runs the daemon inside this process for one round, where it can be profiled, and writes into dir: cpu.prof
+// and allocs.prof for go tool pprof, and profile.txt with their top entries and with the database's time by statement,
+// for which the ground must have been started with Statements.
 func (r *Runner) Profile(ctx context.Context, c Contestant, dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the folder of the profiles: %w", err)
@@ -42,7 +44,7 @@ func (r *Runner) Profile(ctx context.Context, c Contestant, dir string) (err err
 	running, stopDaemon := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(running) }() // joined below
-	text, err := r.profileRunning(ctx, d.Metrics(), dir)
+	text, err := r.profileRunning(ctx, c, d.Metrics(), dir)
 	stopDaemon()
 	if err := errors.Join(err, <-ended); err != nil {
 		return err
@@ -66,11 +68,16 @@ func (r *Runner) Profile(ctx context.Context, c Contestant, dir string) (err err
 	return os.WriteFile(filepath.Join(dir, "profile.txt"), []byte(text), 0o644)
 }
 
-func (r *Runner) profileRunning(ctx context.Context, metrics prometheus.Gatherer, dir string) (text string, err error) {
-	if err := until(ctx, "the first messages are applied", func() (bool, error) { n, err := applied(metrics); return n > 0, err }); err != nil {
+func (r *Runner) profileRunning(ctx context.Context, c Contestant, metrics prometheus.Gatherer, dir string) (
+	text string, err error,
+) {
+	if err := until(ctx, "the first messages are applied", func() (bool, error) {
+		n, err := worked(metrics)
+		return n > 0, err
+	}); err != nil {
 		return "", err
 	}
-	if err := sleep(ctx, r.Warm); err != nil {
+	if err := wait.For(ctx, r.Warm); err != nil {
 		return "", err
 	}
 	if err := r.empty.ForgetStatements(ctx); err != nil {
@@ -81,7 +88,7 @@ func (r *Runner) profileRunning(ctx context.Context, metrics prometheus.Gatherer
 		return "", fmt.Errorf("write the profile: %w", err)
 	}
 	defer cpu.Close()
-	before, err := applied(metrics)
+	before, err := worked(metrics)
 	if err != nil {
 		return "", err
 	}
@@ -92,25 +99,27 @@ func (r *Runner) profileRunning(ctx context.Context, metrics prometheus.Gatherer
 	if err := pprof.StartCPUProfile(cpu); err != nil {
 		return "", fmt.Errorf("profile: %w", err)
 	}
-	err = sleep(ctx, r.Length)
+	err = wait.For(ctx, r.Length)
 	pprof.StopCPUProfile()
 	took := time.Since(began)
-	after, countErr := applied(metrics)
+	after, countErr := worked(metrics)
 	statements, stErr := r.empty.Statements(ctx)
 	left, depthErr := r.Ground.Depth()
 	if err := errors.Join(err, countErr, stErr, depthErr, writeAllocs(dir, "allocs.prof")); err != nil {
 		return "", err
 	}
-	if left == 0 {
+	if left == 0 && !c.ToTheEnd { // what failed waits in other queues
 		return "", errTooShort
 	}
 	n := float64(after - before)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%.0f messages applied in %v, %.0f a second\n\nstatements, by all their time\n", n, took.Round(time.Millisecond), n/took.Seconds())
+	fmt.Fprintf(&b, "%.0f messages applied or failed in %v, %.0f a second\n\nstatements, by all their time\n", n,
+		took.Round(time.Millisecond), n/took.Seconds())
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "µs a message\tcount\tms each\tstatement")
 	for _, s := range statements {
-		fmt.Fprintf(w, "%.2f\t%d\t%.2f\t%.150s\n", s.Total.Seconds()*1e6/n, s.Count, s.Total.Seconds()*1e3/float64(s.Count), s.Text)
+		fmt.Fprintf(w, "%.2f\t%d\t%.2f\t%.150s\n", s.Total.Seconds()*1e6/n, s.Count, s.Total.Seconds()*1e3/float64(s.Count),
+			s.Text)
 	}
 	if err := w.Flush(); err != nil {
 		return "", fmt.Errorf("write the statements: %w", err)
@@ -129,29 +138,30 @@ func writeAllocs(dir, name string) error {
 	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
 }
 
-// applied reads the count of applied messages where it is made.
-func applied(metrics prometheus.Gatherer) (int64, error) {
+// worked reads the count of messages that were applied or failed where it is made.
+func worked(metrics prometheus.Gatherer) (int64, error) {
 	families, err := metrics.Gather()
 	if err != nil {
 		return 0, fmt.Errorf("read the metrics: %w", err)
 	}
+	n := 0.0
 	for _, family := range families {
 		if family.GetName() != "rollbackd_deliveries_total" {
 			continue
 		}
 		for _, m := range family.GetMetric() {
-			if isApplied(m) {
-				return int64(m.GetCounter().GetValue()), nil
+			if isWork(m) {
+				n += m.GetCounter().GetValue()
 			}
 		}
 	}
-	return 0, nil
+	return int64(n), nil
 }
 
-func isApplied(m *dto.Metric) bool {
+func isWork(m *dto.Metric) bool {
 	for _, label := range m.GetLabel() {
-		if label.GetName() == "outcome" && label.GetValue() == "applied" {
-			return true
+		if label.GetName() == "outcome" {
+			return slices.Contains([]string{"applied", retried, dead}, label.GetValue())
 		}
 	}
 	return false

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
-	"github.com/rollbackd/rollbackd/internal/program"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Contestant is who works off a backlog, and on what.
@@ -27,6 +29,16 @@ type Contestant struct {
 	Sowing ground.Sowing
 	// FullLog puts the round on the field whose consumer log is full already.
 	FullLog bool
+	// ToTheEnd is a round over so many messages as the runner says, and not over a time: until the last one that can be
+	// applied is, or, if none can, until the last one is a dead letter; but no longer than six rounds. In such a round an
+	// attempt that failed counts as a delivery that ended, whether or not another follows.
+	ToTheEnd bool
+	// Replay is a round over dead letters: the daemon first files the messages as letters, which is not measured. Then
+	// what was wrong is mended, the letters are replayed with the product's command, and the clock runs until all are
+	// applied.
+	Replay bool
+	// MySQLDelay is how much later everything arrives on the way to MySQL, and on the way back.
+	MySQLDelay time.Duration
 	// Guess is how many deliveries a second are expected at first.
 	Guess float64
 }
@@ -38,13 +50,20 @@ type Round struct {
 	Deliveries int64              `json:"deliveries"` // that ended meanwhile
 	Rate       float64            `json:"per_second"` // deliveries by seconds
 	Applied    float64            `json:"applied_per_second"`
+	Failed     float64            `json:"failed_attempts_per_second,omitempty"`
 	CPU        map[string]float64 `json:"cpu_us_per_delivery"` // by process
 	Busy       float64            `json:"cores_busy"`          // by all processes of the machine that were watched
 	Total      int64              `json:"applied_in_all"`      // checked against the stock
+	Cut        bool               `json:"cut,omitempty"`       // a round to the end that took too long
 }
 
+const (
+	dead    = "dead_lettered"
+	retried = "retried"
+)
+
 // The outcomes that count as done work. The product's others (retried, in_progress) leave a copy behind.
-var done = []string{"applied", "duplicate", "duplicate_of_dead", "dead_lettered"}
+var done = []string{"applied", "duplicate", "duplicate_of_dead", dead}
 
 func (c Contestant) start(f *ground.Field, g *ground.Ground, log io.Writer) ([]*program.Process, error) {
 	o := program.Options{Path: g.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: log}
@@ -74,6 +93,7 @@ func kill(all []*program.Process) error {
 type reading struct {
 	at           time.Time
 	ended, fresh int64 // deliveries; of them applied
+	again, dead  int64 // failed attempts with another to come; and those that made a dead letter
 	cpu          times
 }
 
@@ -87,6 +107,8 @@ func read(ctx context.Context, all []*program.Process, w watched) (r reading, er
 			r.ended += int64(m.Deliveries(outcome))
 		}
 		r.fresh += int64(m.Deliveries("applied"))
+		r.again += int64(m.Deliveries(retried))
+		r.dead += int64(m.Deliveries(dead))
 	}
 	r.at = time.Now()
 	r.cpu, err = w.now()
@@ -99,6 +121,14 @@ var errTooShort = errors.New("the backlog was worked off before the clock stoppe
 // measure runs one contestant against the backlog that lies there: it starts the processes, lets them warm up, reads
 // them at the beginning and at the end of the time, stops them and checks the stock.
 func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (round Round, err error) {
+	if c.MySQLDelay > 0 {
+		proxy, err := r.slowLine(f, c.MySQLDelay)
+		if err != nil {
+			return round, err
+		}
+		defer proxy.Close()
+		c.Settings = append(slices.Clip(c.Settings), "MYSQL_DSN="+proxy.Through(f.DSN))
+	}
 	log := &tail{}
 	all, err := c.start(f, r.Ground, log)
 	if err != nil {
@@ -109,18 +139,7 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 			err = fmt.Errorf("%w\nlast lines of %s:\n%s", err, c.Name, log)
 		}
 	}()
-	w := r.watch(all)
-	if err := warmUp(ctx, all, r.Warm); err != nil {
-		return round, err
-	}
-	from, err := read(ctx, all, w)
-	if err != nil {
-		return round, err
-	}
-	if err := sleep(ctx, r.Length); err != nil {
-		return round, err
-	}
-	to, err := read(ctx, all, w)
+	from, to, err := r.clock(c)(ctx, f, all, r.watch(all))
 	if err != nil {
 		return round, err
 	}
@@ -138,6 +157,10 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 		return round, fmt.Errorf("%s: %w", c.Name, err)
 	}
 	round.Total = harvest.Applied
+	if c.ToTheEnd || c.Replay {
+		round.Cut = !goalOf(f.Sown()).reached(to)
+		return round, c.checkEnd(round.Cut, f.Sown(), to, harvest)
+	}
 	if left == 0 {
 		return round, errTooShort
 	}
@@ -150,9 +173,13 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 func (c Contestant) round(from, to reading) Round {
 	seconds := to.at.Sub(from.at).Seconds()
 	ended := to.ended - from.ended
+	if c.ToTheEnd {
+		ended += to.again - from.again
+	}
 	round := Round{
 		Contestant: c.Name, Seconds: seconds, Deliveries: ended, Rate: float64(ended) / seconds,
-		Applied: float64(to.fresh-from.fresh) / seconds, CPU: map[string]float64{},
+		Applied: float64(to.fresh-from.fresh) / seconds,
+		Failed:  float64(to.again+to.dead-from.again-from.dead) / seconds, CPU: map[string]float64{},
 	}
 	for name, cpu := range to.cpu.since(from.cpu) {
 		round.Busy += cpu.Seconds() / seconds
@@ -171,13 +198,13 @@ func warmUp(ctx context.Context, all []*program.Process, warm time.Duration) err
 		if err != nil {
 			return err
 		}
-		if r.ended > 0 {
-			return sleep(ctx, warm)
+		if r.ended+r.again > 0 {
+			return wait.For(ctx, warm)
 		}
 		if time.Since(began) > patience {
 			return fmt.Errorf("no delivery ended within %v", patience)
 		}
-		if err := sleep(ctx, step); err != nil {
+		if err := wait.For(ctx, step); err != nil {
 			return err
 		}
 	}
@@ -205,20 +232,11 @@ func stop(ctx context.Context, all []*program.Process) (counted int64, err error
 
 func (r *Runner) watch(all []*program.Process) watched {
 	s := r.Ground.Stack
-	w := watched{"mysql": {s.MySQL.Pid()}, "rabbitmq": {s.RabbitMQ.Pid()}, "redis": {s.Redis.Pid()}, "bench": {os.Getpid()}}
+	w := watched{
+		"mysql": {s.MySQL.Pid()}, "rabbitmq": {s.RabbitMQ.Pid()}, "redis": {s.Redis.Pid()}, "bench": {os.Getpid()},
+	}
 	for _, p := range all {
 		w["client"] = append(w["client"], p.Pid())
 	}
 	return w
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

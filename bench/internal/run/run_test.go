@@ -1,8 +1,10 @@
 package run
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,7 +41,10 @@ func newTestRunner(t *testing.T) *Runner {
 			t.Error(err)
 		}
 	})
-	r := &Runner{Ground: g, Length: time.Second, Warm: 50 * time.Millisecond, LogRows: 20_000, Out: t.Output()}
+	r := &Runner{
+		Ground: g, Length: time.Second, Warm: 50 * time.Millisecond, LogRows: 20_000, Waiting: 5000, Failing: 200,
+		Letters: 1000, Out: t.Output(),
+	}
 	if err := r.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +61,11 @@ func TestOnRealServers(t *testing.T) {
 	r := newTestRunner(t)
 	for name, test := range map[string]func(*testing.T, *Runner){
 		"every contestant is measured and checked": testContestants,
+		"a round goes to its end":                  testRoundsToTheEnd,
+		"a slow contestant's round is cut":         testCut,
+		"an end that is none fails the round":      testNoEnd,
+		"a line to MySQL is slow both ways":        testSlowLine,
+		"starts are measured":                      testStarts,
 		"latency and memory are measured":          testLatencyAndMemory,
 		"an empty queue makes no round":            testEmptyQueue,
 		"a broken promise fails the round":         testBrokenPromise,
@@ -82,7 +92,8 @@ func testContestants(t *testing.T, r *Runner) {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		if round.Rate <= 0 || round.Total <= 0 || round.Busy <= 0 || round.CPU["client"] <= 0 || round.Seconds < r.Length.Seconds() {
+		if round.Rate <= 0 || round.Total <= 0 || round.Busy <= 0 || round.CPU["client"] <= 0 ||
+			round.Seconds < r.Length.Seconds() {
 			t.Errorf("%s was not measured: %+v", c.Name, round)
 		}
 		if c.Sowing == (ground.Sowing{}) && round.Total < round.Deliveries {
@@ -91,13 +102,141 @@ func testContestants(t *testing.T, r *Runner) {
 	}
 }
 
-func testLatencyAndMemory(t *testing.T, r *Runner) {
-	l, err := r.Latency(t.Context(), 1000)
+// Everybody has the delays and the attempts of the product, in whose places the test puts short ones.
+const testDelays = "100ms,110ms,120ms,130ms"
+
+func testRoundsToTheEnd(t *testing.T, r *Runner) {
+	all := ground.Sowing{PoisonEvery: 1, Delays: testDelays}
+	noBrake := []string{"MAX_DEAD_RATE=off"}
+	for _, c := range []struct {
+		Contestant
+		applied, most int64 // messages, and attempts that fail
+	}{
+		{Contestant{Name: "none fails", Sowing: ground.Sowing{Delays: testDelays}}, 5000, 0},
+		{Contestant{Name: "some fail", Sowing: ground.Sowing{PoisonEvery: 100, Delays: testDelays}}, 4950, 5 * 50},
+		{Contestant{Name: "all fail", Sowing: all, Settings: noBrake}, 0, 5 * 200},
+		{Contestant{Name: "all fail, classic", Sowing: all, Rival: rival.Classic, Workers: 8}, 0, 5 * 200},
+		{Contestant{Name: "all fail, watermill", Sowing: all, Rival: rival.Watermill, Workers: 8}, 0, 5 * 200},
+		{Contestant{Name: "replay", Replay: true, Sowing: ground.Sowing{Mistaken: true}, Settings: noBrake}, 1000, 0},
+	} {
+		c.ToTheEnd = !c.Replay
+		r.Length = 10 * time.Second // a loaded machine needs time until the end
+		round, err := r.Round(t.Context(), c.Contestant)
+		r.Length = time.Second
+		if err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+			continue
+		}
+		if round.Cut || round.Total != c.applied || round.Rate <= 0 || round.CPU["client"] <= 0 {
+			t.Errorf("%s: %+v, want %d applied in all", c.Name, round, c.applied)
+		}
+		// The clock starts with the first deliveries that ended.
+		if failed := int64(round.Failed*round.Seconds + 0.5); failed > c.most || c.applied == 0 && failed == 0 {
+			t.Errorf("%s: %d attempts failed while the clock ran, want at most %d", c.Name, failed, c.most)
+		}
+	}
+}
+
+func testCut(t *testing.T, r *Runner) {
+	c := Contestant{
+		Name: "slow", ToTheEnd: true, Rival: rival.Classic, Workers: 1,
+		Sowing: ground.Sowing{PoisonEvery: 1, Delays: testDelays},
+	}
+	defer func() { r.Length, r.Failing, r.Letters = time.Second, 200, 1000 }()
+	r.Length, r.Failing = 50*time.Millisecond, 5000
+	round, err := r.Round(t.Context(), c)
+	if err != nil || !round.Cut || round.Rate <= 0 || round.Seconds > 5 {
+		t.Errorf("got %+v, %v: want a round that was cut after 300ms", round, err)
+	}
+	// The command that replays is stopped too: what it has not replayed stays a letter.
+	r.Letters = 20_000
+	c = Contestant{
+		Name: "slow replay", Replay: true, Sowing: ground.Sowing{Mistaken: true}, Settings: []string{"MAX_DEAD_RATE=off"},
+	}
+	round, err = r.Round(t.Context(), c)
+	if err != nil || !round.Cut || round.Total == r.Letters || round.Seconds > 10 {
+		t.Errorf("got %+v, %v: want a replay that was cut after 300ms", round, err)
+	}
+}
+
+func testNoEnd(t *testing.T, _ *Runner) {
+	all, some := ground.Sowing{Orders: 10, PoisonEvery: 1}, ground.Sowing{Orders: 10, PoisonEvery: 5}
+	for name, c := range map[string]struct {
+		sown    ground.Sowing
+		to      reading
+		harvest ground.Harvest
+		replay  bool
+		fails   bool
+	}{
+		"all that could are applied": {some, reading{}, ground.Harvest{Applied: 8}, false, false},
+		"one that could is not":      {some, reading{}, ground.Harvest{Applied: 7}, false, true},
+		"one that could not is":      {some, reading{}, ground.Harvest{Applied: 9}, false, true},
+		"all are dead":               {all, reading{again: 40}, ground.Harvest{Dead: 10}, false, false},
+		"one letter is missing":      {all, reading{again: 40}, ground.Harvest{Dead: 9}, false, true},
+		"one had four attempts":      {all, reading{again: 39}, ground.Harvest{Dead: 10}, false, true},
+		"one had six":                {all, reading{again: 41}, ground.Harvest{Dead: 10}, false, true},
+		"a letter was replayed twice and one not": {ground.Sowing{Orders: 10}, reading{},
+			ground.Harvest{Applied: 10, Dead: 1}, true, true},
+	} {
+		contestant := Contestant{Name: name, ToTheEnd: !c.replay, Replay: c.replay}
+		if err := contestant.checkEnd(false, c.sown, c.to, c.harvest); (err != nil) != c.fails {
+			t.Errorf("%s: %v, want an error: %v", name, err, c.fails)
+		}
+		if err := contestant.checkEnd(true, c.sown, c.to, c.harvest); err != nil {
+			t.Errorf("%s, but the round was cut: %v", name, err)
+		}
+	}
+}
+
+func testSlowLine(t *testing.T, r *Runner) {
+	const delay = 20 * time.Millisecond
+	proxy, err := r.slowLine(r.empty, delay)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Sampled == 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Max < l.P99 || l.WrittenP50 <= 0 || l.WrittenP50 > l.P50 || l.All < 10*l.Sampled {
+	defer proxy.Close()
+	db, err := sql.Open("mysql", proxy.Through(r.empty.DSN))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	if _, err := conn.ExecContext(t.Context(), "DO 1"); err != nil || time.Since(began) < 2*delay {
+		t.Errorf("a statement took %v (%v), want %v at least", time.Since(began), err, 2*delay)
+	}
+}
+
+func testStarts(t *testing.T, r *Runner) {
+	s, err := r.Starts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.MS) != startsOfRound || slices.Min(s.MS) <= 1 {
+		t.Errorf("got %v ms of %d starts", s.MS, startsOfRound)
+	}
+}
+
+func testLatencyAndMemory(t *testing.T, r *Runner) {
+	l, err := r.Latency(t.Context(), 1000, 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Sampled == 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Max < l.P99 || l.WrittenP50 <= 0 || l.WrittenP50 > l.P50 ||
+		l.All < 10*l.Sampled {
 		t.Errorf("got %+v", l)
+	}
+	l, err = r.Latency(t.Context(), 1000, 20, testDelays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Sampled == 0 || l.P50 <= 0 || l.P99 < l.P50 || l.FailEvery != 20 || l.All < 18*l.Sampled ||
+		l.All > 19*(l.Sampled+1) {
+		t.Errorf("among failing ones: got %+v", l)
 	}
 	m, err := r.Memory(t.Context(), 20_000, 500*time.Millisecond)
 	if err != nil {
@@ -120,9 +259,10 @@ func testEmptyQueue(t *testing.T, r *Runner) {
 
 func testBrokenPromise(t *testing.T, r *Runner) {
 	for breach, statement := range map[string]string{
-		"given back twice":    "UPDATE stock SET amount = amount + 1 WHERE sku_id = 3",
-		"released by half":    "UPDATE stock_reservation SET status = 2, rollback_key = 'x' ORDER BY order_sn LIMIT 1",
-		"a row and no effect": "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'k', 1, 1, NOW(6), NOW(6))",
+		"given back twice": "UPDATE stock SET amount = amount + 1 WHERE sku_id = 3",
+		"released by half": "UPDATE stock_reservation SET status = 2, rollback_key = 'x' ORDER BY order_sn LIMIT 1",
+		"a row and no effect": "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
+			"consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'k', 1, 1, NOW(6), NOW(6))",
 	} {
 		if err := r.empty.Sow(t.Context(), ground.Sowing{Orders: 100, Goods: 10, NoBacklog: true}, r.seed()); err != nil {
 			t.Fatal(err)

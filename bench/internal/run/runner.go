@@ -19,7 +19,10 @@ type Runner struct {
 	Length, Warm time.Duration
 	// LogRows is how many rows the full consumer log has.
 	LogRows int64
-	Out     io.Writer
+	// Waiting is how many messages wait in a round to the end, Failing how many if all of them fail, and Letters how many
+	// dead letters are replayed.
+	Waiting, Failing, Letters int64
+	Out                       io.Writer
 
 	empty, full *ground.Field
 	rounds      uint64             // rounds so far: seeds
@@ -96,15 +99,29 @@ func (r *Runner) Round(ctx context.Context, c Contestant) (Round, error) {
 		if err != nil {
 			return round, err
 		}
-		fmt.Fprintf(r.Out, "  %-22s %9.0f/s  %4.2f cores  %s  (%d published in %v, all in all %v)\n", c.Name, round.Rate, round.Busy,
-			cpuText(round.CPU), f.Published(), sown.Round(time.Second/10), time.Since(began).Round(time.Second/10))
+		fmt.Fprintf(r.Out, "  %-22s %9.0f/s  %4.2f cores  %s  (%d published in %v, all in all %v)%s\n", c.Name, round.Rate,
+			round.Busy,
+			cpuText(round.CPU), f.Published(), sown.Round(time.Second/10), time.Since(began).Round(time.Second/10),
+			round.remark())
 		return round, nil
 	}
 	return Round{}, fmt.Errorf("%s emptied its queue %d times: %w", c.Name, tries, errTooShort)
 }
 
+// remark is what else there is to say of a round to the end.
+func (r Round) remark() (text string) {
+	if r.Failed > 0 {
+		text = fmt.Sprintf("  applied %.0f/s, failed attempts %.0f/s", r.Applied, r.Failed)
+	}
+	if r.Cut {
+		text += fmt.Sprintf("  ended early, after %.0f s", r.Seconds)
+	}
+	return text
+}
+
 func cpuText(cpu map[string]float64) string {
-	return fmt.Sprintf("µs each: client %.1f mysql %.1f rabbitmq %.1f redis %.1f", cpu["client"], cpu["mysql"], cpu["rabbitmq"], cpu["redis"])
+	return fmt.Sprintf("µs each: client %.1f mysql %.1f rabbitmq %.1f redis %.1f", cpu["client"], cpu["mysql"],
+		cpu["rabbitmq"], cpu["redis"])
 }
 
 // How much more is published than is expected to be needed: more while a contestant's speed is a guess.
@@ -124,6 +141,14 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 	deliveries := int64(rate*more*(r.Warm+r.Length+ending).Seconds()) + reserve
 	s := c.Sowing
 	s.Orders, s.KeepLog = deliveries, c.FullLog
+	switch {
+	case c.Replay:
+		s.Orders = r.Letters
+	case c.ToTheEnd && s.PoisonEvery == 1:
+		s.Orders = r.Failing
+	case c.ToTheEnd:
+		s.Orders = r.Waiting
+	}
 	if s.Twice {
 		s.Orders /= 2
 	}
