@@ -38,9 +38,12 @@ func TestEveryVariableUsedIsASettingOfTheProgram(t *testing.T) {
 
 // metricNames are the program's own, beside those that every Go process exports.
 var metricNames = []string{
-	"rollbackd_deliveries_total", "rollbackd_dead_lettered_total", "rollbackd_batch_size", "rollbackd_batch_duration_seconds",
-	"rollbackd_lag_seconds", "rollbackd_dead_letters", "rollbackd_oldest_open_seconds", "rollbackd_oldest_dead_letter_seconds",
+	"rollbackd_deliveries_total", "rollbackd_dead_lettered_total", "rollbackd_batch_size",
+	"rollbackd_batch_duration_seconds",
+	"rollbackd_lag_seconds", "rollbackd_dead_letters", "rollbackd_oldest_open_seconds",
+	"rollbackd_oldest_dead_letter_seconds",
 	"rollbackd_lock_attempts_total", "rollbackd_publishes_total", "rollbackd_dependency_up", "rollbackd_paused",
+	"rollbackd_degraded", "rollbackd_contention_total",
 }
 
 var (
@@ -60,6 +63,36 @@ func TestAlertsUseMetricsOfTheProgram(t *testing.T) {
 	}
 }
 
+// Messages that meet locks of others come back after a retry delay, each time for longer while HANDLER_TIMEOUT ends in
+// the wait: an alert whose look back is shorter than the longest delay would forget the contention between two of them.
+func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
+	text := read(t, "prometheus/alerts.yaml")
+	rule := regexp.MustCompile(`expr: sum\(increase\(rollbackd_contention_total\[(\w+)\]\)\) > 0\n\s+for: (\w+)`)
+	found := rule.FindStringSubmatch(text)
+	if found == nil {
+		t.Fatal("there is no alert on contention")
+	}
+	var spans []time.Duration
+	for _, span := range found[1:] {
+		d, err := time.ParseDuration(span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spans = append(spans, d)
+	}
+	cfg, _, err := config.Load(envFile(t, "systemd/rollbackd.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lookBack, lasts := spans[0], spans[1]
+	if longest := slices.Max(cfg.RetryDelays); lookBack < 2*longest {
+		t.Errorf("it looks back %v, want twice the longest retry delay of %v", lookBack, longest)
+	}
+	if lasts < 2*lookBack { // else one wait would raise it
+		t.Errorf("it fires after %v, want twice the %v that one wait is seen for", lasts, lookBack)
+	}
+}
+
 // An alert on a label value that never occurs is silent for ever.
 func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 	var outcomes []string
@@ -69,11 +102,12 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 	known := map[string][]string{
 		"outcome": outcomes,
 		"name":    {consumer.DependencyRabbitMQ, consumer.DependencyMySQL, consumer.DependencyRedis},
-		"why":     {"max_dead_rate"},
+		"why":     {"max_dead_rate", "not_consumed", "ends_connections"},
 		"result":  {"confirmed"},
 		"job":     {"rollbackd"},
 	}
-	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t, "prometheus/alerts.yaml"), -1)
+	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t,
+		"prometheus/alerts.yaml"), -1)
 	if len(matchers) < 5 {
 		t.Fatalf("only %d label matchers found: the pattern is wrong", len(matchers))
 	}
@@ -110,6 +144,33 @@ func TestEveryStopWaitsLongerThanTheDrain(t *testing.T) {
 	}
 }
 
+// The daemon takes 200 MiB with the default budget, and 310 were measured with four bodies of 60 MB.
+func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
+	cfg, _, err := config.Load(envFile(t, "systemd/rollbackd.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	needs := 136<<20 + int64(cfg.MemoryBudget) + int64(cfg.Lanes)*(60_000_000+60_000_000/4)
+	for path, pattern := range map[string]string{
+		"compose.yaml":               `mem_limit: (\d+)m`,
+		"kubernetes/deployment.yaml": `limits: {memory: (\d+)Mi}`,
+		"systemd/rollbackd.service":  `MemoryMax=(\d+)M`,
+	} {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, path))
+		if found == nil {
+			t.Errorf("%s has no %s", path, pattern)
+			continue
+		}
+		mib, err := strconv.ParseInt(found[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mib<<20 < needs {
+			t.Errorf("%s allows %d MiB, want at least %d", path, mib, needs>>20)
+		}
+	}
+}
+
 func TestEnvironmentFileIsAGoodConfiguration(t *testing.T) {
 	_, warnings, err := config.Load(envFile(t, "systemd/rollbackd.env"))
 	if err != nil || len(warnings) > 0 {
@@ -119,7 +180,8 @@ func TestEnvironmentFileIsAGoodConfiguration(t *testing.T) {
 
 func TestUnitRunsTheInstalledNameAndStopsAtABadConfiguration(t *testing.T) {
 	unit := read(t, "systemd/rollbackd.service")
-	for _, line := range []string{"ExecStart=/usr/bin/rollbackd run", "RestartPreventExitStatus=2", "EnvironmentFile=/etc/rollbackd/rollbackd.env"} {
+	for _, line := range []string{"ExecStart=/usr/bin/rollbackd run", "RestartPreventExitStatus=2",
+		"EnvironmentFile=/etc/rollbackd/rollbackd.env"} {
 		if !strings.Contains(unit, "\n"+line+"\n") {
 			t.Errorf("unit lacks %q", line)
 		}
@@ -138,7 +200,8 @@ func TestImageIsStaticAndNotRoot(t *testing.T) {
 			t.Errorf("build stage lacks %q", want)
 		}
 	}
-	for _, want := range []string{"FROM scratch", "USER 65532:65532", "/usr/bin/rollbackd", `CMD ["run"]`, "ca-certificates.crt"} {
+	for _, want := range []string{"FROM scratch", "USER 65532:65532", "/usr/bin/rollbackd", `CMD ["run"]`,
+		"ca-certificates.crt"} {
 		if !strings.Contains(final, want) {
 			t.Errorf("final stage lacks %q", want)
 		}
@@ -156,7 +219,8 @@ func TestReadmeNamesEveryFile(t *testing.T) {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if strings.HasSuffix(name, ".go") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".dockerignore") || name == "README.md" {
+		if strings.HasSuffix(name, ".go") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".dockerignore") ||
+			name == "README.md" {
 			continue
 		}
 		if !strings.Contains(readme, name) {

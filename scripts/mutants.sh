@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 
 # All runs share one server. The command starts it and runs this script again.
 if [[ -z ${ROLLBACKD_TEST_MYSQL_DSN:-} ]]; then
-	$GO build -o "$work/with-servers" ./internal/stack/cmd/with-servers
+	$GO build -o "$work/with-servers" ./internal/cmd/with-servers
 	"$work/with-servers" "$0" "$@"
 	exit
 fi

@@ -48,11 +48,13 @@ func environ(s types.ServiceConfig) []string {
 }
 
 func TestContainersGetAGoodConfiguration(t *testing.T) {
-	for _, env := range [][]string{nil, {"RABBITMQ_PASSWORD=abc123", "MYSQL_PASSWORD=def456", "ADMIN_TOKEN=a-long-random-word"}} {
+	for _, env := range [][]string{nil, {"RABBITMQ_PASSWORD=abc123", "MYSQL_PASSWORD=def456",
+		"ADMIN_TOKEN=a-long-random-word"}} {
 		for _, name := range []string{"rollbackd", "migrate"} {
 			s := service(t, project(t, env...), name)
 			accepted(t, name, environ(s))
-			if text := strings.Join(environ(s), " "); len(env) > 0 && (!strings.Contains(text, ":abc123@") || !strings.Contains(text, ":def456@")) {
+			if text := strings.Join(environ(s), " "); len(env) > 0 && (!strings.Contains(text, ":abc123@") ||
+				!strings.Contains(text, ":def456@")) {
 				t.Errorf("%s does not use the passwords of the environment", name)
 			}
 		}
@@ -62,16 +64,21 @@ func TestContainersGetAGoodConfiguration(t *testing.T) {
 func TestDaemonUsesTheServersOfTheProject(t *testing.T) {
 	p := project(t)
 	env := service(t, p, "rollbackd").Environment
-	for variable, part := range map[string]string{"ROLLBACKD_AMQP_URL": "@rabbitmq:5672/", "ROLLBACKD_MYSQL_DSN": "@tcp(mysql:3306)/", "ROLLBACKD_REDIS_URL": "redis://redis:6379/"} {
+	for variable, part := range map[string]string{
+		"ROLLBACKD_AMQP_URL": "@rabbitmq:5672/", "ROLLBACKD_MYSQL_DSN": "@tcp(mysql:3306)/",
+		"ROLLBACKD_REDIS_URL": "redis://redis:6379/",
+	} {
 		if value := env[variable]; value == nil || !strings.Contains(*value, part) {
 			t.Errorf("%s does not name %s", variable, part)
 		}
 	}
 	rabbit, mysql := service(t, p, "rabbitmq").Environment, service(t, p, "mysql").Environment
-	if login := *rabbit["RABBITMQ_DEFAULT_USER"] + ":" + *rabbit["RABBITMQ_DEFAULT_PASS"] + "@"; !strings.Contains(*env["ROLLBACKD_AMQP_URL"], login) {
+	if login := *rabbit["RABBITMQ_DEFAULT_USER"] + ":" + *rabbit["RABBITMQ_DEFAULT_PASS"] +
+		"@"; !strings.Contains(*env["ROLLBACKD_AMQP_URL"], login) {
 		t.Error("the daemon's login is not the one that RabbitMQ makes")
 	}
-	if dsn := *mysql["MYSQL_USER"] + ":" + *mysql["MYSQL_PASSWORD"] + "@tcp(mysql:3306)/" + *mysql["MYSQL_DATABASE"]; *env["ROLLBACKD_MYSQL_DSN"] != dsn {
+	if dsn := *mysql["MYSQL_USER"] + ":" + *mysql["MYSQL_PASSWORD"] + "@tcp(mysql:3306)/" +
+		*mysql["MYSQL_DATABASE"]; *env["ROLLBACKD_MYSQL_DSN"] != dsn {
 		t.Error("the daemon's login or schema is not the one that MySQL makes")
 	}
 }
@@ -81,7 +88,8 @@ func TestDaemonStartsAfterItsServersAndTheMigration(t *testing.T) {
 	for name, want := range map[string]map[string]string{
 		"migrate": {"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy},
 		"rollbackd": {
-			"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy, "redis": types.ServiceConditionHealthy,
+			"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy,
+			"redis":   types.ServiceConditionHealthy,
 			"migrate": types.ServiceConditionCompletedSuccessfully,
 		},
 	} {

@@ -133,7 +133,9 @@ func TestPodsGetAGoodConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for path, command := range map[string]string{"../kubernetes/deployment.yaml": "run", "../kubernetes/migrate.yaml": "migrate"} {
+	for path, command := range map[string]string{
+		"../kubernetes/deployment.yaml": "run", "../kubernetes/migrate.yaml": "migrate",
+	} {
 		spec := readYAML[workload](t, path).Spec.Template.Spec
 		c := spec.Containers[0]
 		if len(spec.Containers) != 1 || len(c.Args) != 1 || c.Args[0] != command {
@@ -171,7 +173,8 @@ func TestPodsAreProbedAndMayDoLittle(t *testing.T) {
 	for _, path := range []string{"../kubernetes/deployment.yaml", "../kubernetes/migrate.yaml"} {
 		spec := readYAML[workload](t, path).Spec.Template.Spec
 		s := spec.Containers[0].SecurityContext
-		if !spec.SecurityContext.RunAsNonRoot || spec.SecurityContext.FSGroup == 0 || !s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
+		if !spec.SecurityContext.RunAsNonRoot || spec.SecurityContext.FSGroup == 0 || !s.ReadOnlyRootFilesystem ||
+			s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
 			t.Errorf("%s: the container may run as root, write its file system or gain rights, or cannot read its Secret", path)
 		}
 	}
@@ -208,7 +211,8 @@ func TestAlertsAreWellFormed(t *testing.T) {
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s does not say what it means and what to do", r.Alert)
 			}
-			if !strings.ContainsAny(r.Expr, "<>=") || strings.Count(r.Expr, "(") != strings.Count(r.Expr, ")") || strings.Count(r.Expr, "{") != strings.Count(r.Expr, "}") {
+			if !strings.ContainsAny(r.Expr, "<>=") || strings.Count(r.Expr, "(") != strings.Count(r.Expr, ")") ||
+				strings.Count(r.Expr, "{") != strings.Count(r.Expr, "}") {
 				t.Errorf("%s: expression %q compares nothing, or its brackets do not match", r.Alert, r.Expr)
 			}
 		}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"database/sql"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// Given the example's tables, when a message is called for many times with one key, also at once, then its goods are
+// added once, and every call is told that all is well.
+func TestACallIsKnownAgainByItsKey(t *testing.T) {
+	db, err := sql.Open("mysql", stack.MySQL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, statement := range []string{
+		"CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount BIGINT NOT NULL)",
+		"CREATE TABLE rollback_done (idempotency_key VARCHAR(64) PRIMARY KEY, at TIMESTAMP DEFAULT CURRENT_TIMESTAMP)",
+		"INSERT INTO tb_stock VALUES (1001, 5), (1002, 0)",
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const order = `{"order_sn":"1","items":[{"sku_id":1001,"quantity":2},{"sku_id":1002,"quantity":1}]}`
+	call := func(key, body string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/rollbacks", strings.NewReader(body))
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		return rollback(db, r)
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if status := call("first", order); status != http.StatusOK && status != http.StatusNoContent {
+				t.Errorf("a call is answered with %d, want 200 or 204", status)
+			}
+		})
+	}
+	wg.Wait()
+	if status := call("second", order); status != http.StatusNoContent {
+		t.Errorf("another order is answered with %d, want 204", status)
+	}
+	for key, body := range map[string]string{"": order, "third": `{"items":`} {
+		if status := call(key, body); status != http.StatusBadRequest {
+			t.Errorf("key %q and body %q are answered with %d, want 400", key, body, status)
+		}
+	}
+	for sku, want := range map[int]int{1001: 9, 1002: 2} {
+		var amount int
+		err := db.QueryRowContext(t.Context(), "SELECT amount FROM tb_stock WHERE goods_id = ?", sku).Scan(&amount)
+		if err != nil || amount != want {
+			t.Errorf("the stock of %d is %d (%v), want %d", sku, amount, err, want)
+		}
+	}
+}

@@ -1,0 +1,5 @@
+CREATE TABLE tb_stock (
+  goods_id BIGINT NOT NULL PRIMARY KEY,
+  amount   INT UNSIGNED NOT NULL
+) ENGINE=InnoDB;
+INSERT INTO tb_stock VALUES (1001, 5), (1002, 0);

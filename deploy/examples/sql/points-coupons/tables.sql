@@ -1,0 +1,17 @@
+CREATE TABLE account (
+  id     BIGINT NOT NULL PRIMARY KEY,
+  points DECIMAL(20, 2) NOT NULL
+) ENGINE=InnoDB;
+CREATE TABLE point_entry (
+  id          BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  account_id  BIGINT NOT NULL,
+  points      DECIMAL(20, 2) NOT NULL,
+  why         VARCHAR(100) NULL,
+  message_key VARBINARY(255) NOT NULL
+) ENGINE=InnoDB;
+CREATE TABLE coupon (
+  code     VARCHAR(40) NOT NULL PRIMARY KEY,
+  order_sn VARCHAR(64) NULL
+) ENGINE=InnoDB;
+INSERT INTO account VALUES (7, 0.50);
+INSERT INTO coupon VALUES ('WINTER-5', 'B-12'), ('FREE-SHIP', 'B-12'), ('OTHER', 'B-13');
