@@ -6,14 +6,17 @@
  *             an unacked delivery is hand[worker], an unacked dead letter is held[replayer].
  *   MySQL     one consumer_log row per identity; a row lock from the first write to the end of a transaction;
  *             a COMMIT whose answer is lost stays open in the server and is decided later, either way.
- *   Redis     the lock is left out (every interleaving that a lock would forbid is allowed); the done marker is in.
+ *   Redis     nothing of it is kept, because nothing in it may count: the lock is left out (every interleaving that a lock
+ *             would forbid is allowed), and a done marker says what it likes at every look, as a forged one would: with
+ *             it the row is looked up, without it the row may be inserted unseen.
  *   time      a row's lease ends at will when its owner is gone, and PAUSES times under a live owner;
  *             a failed row becomes due at will (the retry delay).
  *   faults    CRASH process kills between any two steps, UNK lost answers (commit, claim, publish confirm, reopen),
  *             SLOST broken broker sessions under a living worker, DLIM dead-letterings by the broker itself,
- *             INFRA claims given back because a dependency stayed down.
+ *             INFRA claims given back because a dependency stayed down,
+ *             REF letters that the dead-letter queue refuses for now: full, or gone.
  *   people    RTOK letters replayed by NR replayers at once, DTOK letters discarded, PRUNE retention; MTOK letters
- *             moved to the main queue by hand.
+ *             moved to the main queue by hand; ADOPT letters without a row that are filed as dead.
  *   heal      when nothing can move any more, faults stop, handlers succeed and every letter is replayed:
  *             everything must then be applied (or discarded), with nothing left over.
  *
@@ -24,6 +27,7 @@
  *   A  at most MAX attempts per opening of the row
  *   B  no attempt before the retry delay has passed
  *   H  after healing: applied or discarded, and no copy left over; no deadlock
+ *   P  a failure that was found permanent costs no further run of the handler, until somebody reopens the row
  *
  * Default = the protocol as the code has it, less what README.md lists. A -DM_... switch takes one rule away; see run.sh.
  */
@@ -70,6 +74,12 @@
 #ifndef MTOK
 #define MTOK 0
 #endif
+#ifndef REF
+#define REF 0          /* the permanent failures of the fast path are in only with it */
+#endif
+#ifndef ADOPT
+#define ADOPT 0        /* letters without a row that a person files (reconcile --adopt) */
+#endif
 #ifdef ONLY_E          /* check at-most-once alone: what does that need? */
 #define CHECK(x) skip
 #else
@@ -84,12 +94,32 @@ byte own[NID];                    /* worker+1 that claimed it last (only to driv
 bool live[NID], due[NID];         /* lease lives; retry delay has passed */
 byte rl[NID];                     /* row lock: worker+1 */
 byte effects[NID];
-bool done[NID];                   /* Redis: done marker */
 bool pruned[NID];
+#if REF>0
+byte ref = REF;
+bool doom[NID];                   /* the row in 2 keeps the reason of its letter: no attempt is left */
+bool found[NID];                  /* no column: somebody has written down that this opening failed for good */
+#ifdef M_REASON_IGNORED           /* the reason is written, and nobody reads it */
+#define DOOMED(x) false
+#else
+#define DOOMED(x) (st[x]==2 && doom[x])
+#endif
+#define PERMANENT(x) found[x]
+#else
+#define DOOMED(x) false
+#define PERMANENT(x) false
+#endif
 
 /* The broker. */
 byte mainF[NID], mainR[NID], retry[NID], dlq[NID];
+#if ADOPT>0
+byte hand[NW], held[NR+2];        /* id+1 of the unacked delivery; held[NR] belongs to discard, held[NR+1] to adoption */
+byte adopt = ADOPT;
+#define ADOPTED(x) (held[NR+1]==(x)+1)
+#else
 byte hand[NW], held[NR+1];        /* id+1 of the unacked delivery; held[NR] belongs to discard */
+#define ADOPTED(x) 0
+#endif
 #if MTOK>0                        /* NID 1, RTOK 0, SLOST 0: one letter on its way back by hand, made before any reopening */
 byte mtok = MTOK;
 byte mloc;                        /* 0 nowhere, 1 main queue, 2 a worker's hand, 3 retry queue */
@@ -128,9 +158,9 @@ byte rounds;                      /* clean replays of the whole queue */
 #define INHAND(x) ((hand[0]==(x)+1)+(hand[1]==(x)+1)+(hand[2]==(x)+1))
 #endif
 #if NR==1
-#define HELD(x) ((held[0]==(x)+1)+(held[1]==(x)+1))
+#define HELD(x) ((held[0]==(x)+1)+(held[1]==(x)+1)+ADOPTED(x))
 #else
-#define HELD(x) ((held[0]==(x)+1)+(held[1]==(x)+1)+(held[2]==(x)+1))
+#define HELD(x) ((held[0]==(x)+1)+(held[1]==(x)+1)+(held[2]==(x)+1)+ADOPTED(x))
 #endif
 #define COPY(x) (mainF[x]+mainR[x]+retry[x]+MOVED(x)+INHAND(x))
 #define NOTLOST(x) (st[x]==1 || st[x]==4 || pruned[x] || COPY(x)+dlq[x]+HELD(x) > 0)
@@ -140,7 +170,11 @@ byte rounds;                      /* clean replays of the whole queue */
 #define LETTER(x)  (st[x]!=3 || dlq[x]+HELD(x) > 0)
 #endif
 
+#if REF>0
+inline setrow(S,T,R) { if :: repl[i]!=(R) -> found[i]=0 :: else fi; doom[i]=0; st[i]=S; times[i]=T; repl[i]=R; live[i]=(S==0); due[i]=0; own[i]=0 }
+#else
 inline setrow(S,T,R) { st[i]=S; times[i]=T; repl[i]=R; live[i]=(S==0); due[i]=0; own[i]=0 }
+#endif
 inline effect() { effects[i]++; assert(effects[i]<=1) /* E */ }
 
 /* A delivery goes back to the queue, or over the delivery limit to the dead-letter queue. */
@@ -180,8 +214,11 @@ end_idle:
 look:                             /* done marker, then consumer_log */
   if
   KILL
-  :: atomic { done[i] -> goto ack }
-  :: atomic {
+#ifdef M_MARKER_ENDS              /* a done marker ends a message */
+  :: atomic { true -> goto ack }
+#endif
+  :: atomic { fr -> s=NONE; t=0; r=0; goto fast }    /* no marker, and new by its looks: the insert finds out */
+  :: atomic {                                        /* a marker, or not new by its looks */
        true -> s=st[i]; t=times[i]; r=repl[i];
        if
        :: s==1 || s==4 || (s==3 && !(lt && r==0)) -> goto ack  /* duplicate, duplicate_of_dead */
@@ -195,14 +232,14 @@ look:                             /* done marker, then consumer_log */
 #else
        :: s==0 && !live[i] && t>=MAX -> goto exhaust
 #endif
-       :: s==2 && t>=MAX       -> goto dead          /* its letter was never confirmed */
-       :: s==2 && t<MAX && due[i] -> goto claim
+       :: s==2 && (t>=MAX || DOOMED(i)) -> goto dead /* its letter was never confirmed */
+       :: s==2 && t<MAX && !DOOMED(i) && due[i] -> goto claim
 #if defined(M_NO_DUE)             /* a failed row may be claimed by any copy, at once */
-       :: s==2 && t<MAX && !due[i] -> goto claim
+       :: s==2 && t<MAX && !DOOMED(i) && !due[i] -> goto claim
 #elif defined(M_ACK_WAITING)      /* a copy of a row that waits for its retry is acked as a duplicate */
-       :: s==2 && t<MAX && !due[i] -> goto ack
+       :: s==2 && t<MAX && !DOOMED(i) && !due[i] -> goto ack
 #else
-       :: s==2 && t<MAX && !due[i] -> goto back
+       :: s==2 && t<MAX && !DOOMED(i) && !due[i] -> goto back
 #endif
        fi
      }
@@ -214,13 +251,17 @@ fast:                             /* INSERT as success, handler, COMMIT: one tra
 #ifdef M_NO_UNIQUE                /* (b) no unique key: the insert never fails */
   :: atomic { true -> skip }
 #else
-  :: atomic { rl[i]==0 && st[i]==NONE -> rl[i]=w+1 }
+  :: atomic { rl[i]==0 && st[i]==NONE -> CHECK(!PERMANENT(i)) /* P */; rl[i]=w+1 }
   :: atomic { rl[i]==0 && st[i]!=NONE -> fr=0; goto look }       /* 1062: look again */
 #endif
   fi;
   if
   :: atomic { crashes>0 -> crashes--; rl[i]=0; goto crashed }
-  :: atomic { !heal -> rl[i]=0; s=NONE; t=0; r=0; goto claim }   /* handler failed, rolled back: slow path */
+  :: atomic { !heal -> rl[i]=0; s=NONE; t=0; r=0; goto claim }   /* failed without blame, rolled back: slow path */
+  :: atomic { !heal -> rl[i]=0; s=NONE; t=0; r=0; goto blamed }  /* blamed in time: that was its attempt */
+#if REF>0
+  :: atomic { !heal -> rl[i]=0; s=NONE; t=0; r=0; goto dead }    /* blamed for good, without an attempt */
+#endif
   :: atomic { true -> setrow(1,1,0); effect(); rl[i]=0; goto settled }
   :: atomic { unk>0 && zomb[w]==0 -> unk--; zomb[w]=i+1; fr=0;
 #ifdef M_DONE_EARLY               /* a done marker (and an ack) although the commit's outcome is unknown */
@@ -229,6 +270,24 @@ fast:                             /* INSERT as success, handler, COMMIT: one tra
               goto look
 #endif
      }
+  fi;
+
+blamed:                           /* the fast path's blame: none -> 2, one attempt; a death before that counts none */
+  if
+  KILL
+  :: atomic { rl[i]==0 ->
+       if
+#ifdef M_BLAMED_OVER              /* an insert that overwrites what it meets */
+       :: true
+#else
+       :: st[i]==NONE
+#endif
+          -> CHECK(!PERMANENT(i)); setrow(2,1,0); s=2; t=1; if :: t>=MAX -> goto dead :: else -> goto back fi
+#ifndef M_BLAMED_OVER
+       :: else -> fr=0; goto look                   /* 1062: nothing is counted, it goes the row's way */
+#endif
+       fi }
+  :: atomic { unk>0 && rl[i]==0 && st[i]==NONE -> unk--; if :: setrow(2,1,0) :: true fi; goto blamed }
   fi;
 
 reopen:                           /* a letter moved by hand: as a replay does */
@@ -246,15 +305,16 @@ claim:                            /* one committed conditional UPDATE (or INSERT
   KILL
   :: atomic { rl[i]==0 ->
        if
-       :: SAME(s,t,r) && !(s==0 && live[i]) ->
+       :: SAME(s,t,r) && !(s==0 && live[i]) && !DOOMED(i) ->
           CHECK(s!=2 || due[i]);                    /* B */
+          CHECK(!PERMANENT(i));                     /* P */
           setrow(0,t+1,r); own[i]=w+1; hold[w]=i+1; s=0; t=t+1;
           CHECK(t<=MAX)                             /* A */
        :: else -> goto back
        fi }
   :: atomic { unk>0 && rl[i]==0 -> unk--;            /* answer lost: without a token nobody can say whose claim it is */
        if
-       :: SAME(s,t,r) && !(s==0 && live[i]) -> setrow(0,t+1,r); own[i]=w+1
+       :: SAME(s,t,r) && !(s==0 && live[i]) && !DOOMED(i) -> setrow(0,t+1,r); own[i]=w+1
        :: true
        fi; goto back }
   fi;
@@ -322,6 +382,9 @@ dead:                             /* letter, confirmed; then the row */
   KILL
   :: atomic { true -> dlq[i]++ }
   :: atomic { unk>0 -> unk--; if :: dlq[i]++ :: true fi; goto dead }
+#if REF>0
+  :: atomic { ref>0 -> ref--; if :: s==2 -> goto wait :: else -> goto condemn fi }
+#endif
   fi;
 #ifdef M_MARK_FIRST
   goto ack;
@@ -334,6 +397,47 @@ dead:                             /* letter, confirmed; then the row */
        :: else -> goto back
        fi }
   fi;
+
+#if REF>0
+condemn:                          /* the letter is refused for now: none, 0 -> 2 with its reason, no attempt left */
+  if
+  KILL
+#ifdef M_NO_REASON                /* as before: the row stays as it is until the letter is confirmed */
+  :: atomic { true -> found[i]=1; goto wait }
+#else
+  :: atomic { rl[i]==0 ->
+       if
+#ifdef M_CONDEMN_NO_CAS           /* whatever the row has become meanwhile */
+       :: true
+#else
+       :: SAME(s,t,r)
+#endif
+          -> setrow(2,t,r); doom[i]=1; found[i]=1; hold[w]=0; s=2
+       :: else -> goto back
+       fi }
+  :: atomic { unk>0 && rl[i]==0 && SAME(s,t,r) -> unk--; setrow(2,t,r); doom[i]=1; found[i]=1; hold[w]=0; goto look }
+#endif
+  fi;
+
+wait:                             /* the delivery is held, unacked, while its lane goes on with others */
+  if
+  KILL
+#ifdef M_ACK_PAST                 /* somebody else's ack with multiple passes it */
+  :: goto ack
+#endif
+  :: goto crashed                                   /* held too long, or the lane ends: it goes back */
+  :: atomic { true ->                               /* once more: the row is looked at first */
+       if
+       :: SAME(s,t,r) -> goto dead
+#ifdef M_HELD_FORGOT              /* a letter moved by hand is held, and forgets that it is the letter of a dead row */
+       :: !SAME(s,t,r) && (st[i]==1 || st[i]==3 || st[i]==4) -> goto ack
+#else
+       :: !SAME(s,t,r) && (st[i]==1 || st[i]==4 || (st[i]==3 && !(lt && repl[i]==0))) -> goto ack
+#endif
+       :: else -> goto back
+       fi }
+  fi;
+#endif
 
 back:                             /* a copy to a retry queue, confirmed */
   if
@@ -348,7 +452,7 @@ back:                             /* a copy to a retry queue, confirmed */
   fi;
 
 settled:
-  atomic { done[i]=1; hold[w]=0 }
+  atomic { hold[w]=0 }
 ack:                              /* void when the session is gone */
   if
   KILL
@@ -459,8 +563,47 @@ crashed:
   atomic { if :: held[NR]!=0 -> held[NR]=0; dlq[i]++ :: else fi; goto idle }
 }
 
+#if ADOPT>0
+/* A letter whose row is missing: none -> 3, by a person; then the letter is given back. */
+proctype Adopter() {
+  byte i;
+idle:
+end_idle:
+  atomic { adopt>0 && dlq[0]>0 && !heal -> adopt--; dlq[0]--; held[NR+1]=1 }
+  if
+  KILL
+#ifdef M_ADOPT_OLD                /* a letter that is older than the log's memory is filed as well */
+  :: atomic { st[i]==NONE -> skip }
+#else
+  :: atomic { st[i]==NONE && !pruned[i] -> skip }
+  :: atomic { st[i]==NONE && pruned[i] -> goto crashed }
+#endif
+  :: atomic { st[i]!=NONE -> goto crashed }
+  fi;
+again:
+  if
+  KILL
+  :: atomic { rl[i]==0 ->
+       if
+#ifdef M_ADOPT_OVER               /* an insert that overwrites what it meets */
+       :: true
+#else
+       :: st[i]==NONE
+#endif
+          -> setrow(3,0,0); CHECK(LETTER(i)) /* D */
+#ifndef M_ADOPT_OVER
+       :: else                                      /* somebody else wrote a row meanwhile */
+#endif
+       fi }
+  :: atomic { unk>0 && rl[i]==0 && st[i]==NONE -> unk--; if :: setrow(3,0,0) :: true fi; goto again }
+  fi;
+crashed:
+  atomic { if :: held[NR+1]!=0 -> held[NR+1]=0; dlq[i]++ :: else fi; CHECK(NOTLOST(i)); CHECK(LETTER(i)); goto idle }
+}
+#endif
+
 /* A copy leaves its retry queue when it would not be sent straight back: an earlier arrival changes nothing. */
-#define READY(x) (!(st[x]==0 && live[x]) && !(st[x]==2 && times[x]<MAX && !due[x]))
+#define READY(x) (!(st[x]==0 && live[x]) && !(st[x]==2 && times[x]<MAX && !due[x] && !DOOMED(x)))
 
 proctype Env() {
   byte i, k;
@@ -492,7 +635,7 @@ end_env:
 #ifdef PRUNE
   /* retention: the row is older than every copy in motion, but perhaps not than a dead letter */
   :: atomic { st[0]==1 && COPY(0)==0 && HELD(0)==0 && !pruned[0] && !heal ->
-              st[0]=NONE; times[0]=0; repl[0]=0; done[0]=0; pruned[0]=1 }
+              st[0]=NONE; times[0]=0; repl[0]=0; pruned[0]=1 }
 #endif
   od;
 decide:
@@ -510,6 +653,9 @@ decide:
 proctype Healer() {
 end_wait:
   timeout -> atomic { heal=1; crashes=0; unk=0; pauses=0; slost=0; dlim=0; infra=0; dtok=0; rtok=0;
+#if REF>0
+                   ref=0;
+#endif
 #if MTOK>0
                    mtok=0
 #endif
@@ -553,6 +699,9 @@ init {
     do :: j<NR -> run Replayer(j); j++ :: else -> break od; j=0;
 #if DTOK>0
     run Discarder();
+#endif
+#if ADOPT>0
+    run Adopter();
 #endif
     run Env();
 #ifndef NOHEAL
