@@ -52,6 +52,23 @@ type CopyOptions struct {
 // beyond that the ones that name no key are dropped and counted in x-rollbackd-dropped-headers. Of headers that the
 // client library did not read the mark stays. The identity stays in each case.
 func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
+	m := onItsWay(d, queue, func(name string) bool { return !strings.HasPrefix(name, ownPrefix) })
+	if mark, ok := rabbit.ReadUnreadable(d.Headers); ok {
+		m.Headers[HeaderUnreadable] = mark.String()
+	}
+	earlier := ReadCopy(d.Headers)
+	dropped, _ := rabbit.Int(d.Headers[HeaderDropped])
+	o.write(m.Headers, earlier)
+	if dropped = max(dropped, 0) + int64(fit(m.Headers, o.Identity.header)); dropped > 0 {
+		m.Headers[HeaderDropped] = dropped
+	}
+	return m
+}
+
+// onItsWay is the message that d, which came from queue, is on its way to another queue: persistent, without what would
+// close the publishing channel, send further copies or let it vanish, and with what its identity is made of. Of the
+// other headers it has those that keep chooses.
+func onItsWay(d rabbit.Delivery, queue string, keep func(header string) bool) rabbit.Message {
 	exchange, key := firstRoute(&d, queue)
 	m := d.Message
 	m.UserID, m.Expiration, m.DeliveryMode = "", "", rabbit.Persistent
@@ -63,22 +80,13 @@ func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
 	}
 	m.Headers = make(rabbit.Table, len(d.Headers)+8)
 	for name, v := range d.Headers {
-		if !rabbit.BrokerWrites(name) && !strings.HasPrefix(name, ownPrefix) {
+		if !rabbit.BrokerWrites(name) && keep(name) {
 			m.Headers[name] = v
 		}
 	}
 	m.Headers[HeaderExchange], m.Headers[HeaderRoutingKey] = exchange, key
 	if at, ok := PublishedAt(d.Message); ok {
 		m.Headers[HeaderPublishedAt] = at.UnixMilli()
-	}
-	if mark, ok := rabbit.ReadUnreadable(d.Headers); ok {
-		m.Headers[HeaderUnreadable] = mark.String()
-	}
-	earlier := ReadCopy(d.Headers)
-	dropped, _ := rabbit.Int(d.Headers[HeaderDropped])
-	o.write(m.Headers, earlier)
-	if dropped = max(dropped, 0) + int64(fit(m.Headers, o.Identity.header)); dropped > 0 {
-		m.Headers[HeaderDropped] = dropped
 	}
 	return m
 }

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -261,6 +262,75 @@ func value(depth int) *rapid.Generator[any] {
 		kinds = append(kinds, headers(depth-1).AsAny(), rapid.SliceOfN(value(depth-1), 0, 3).AsAny())
 	}
 	return rapid.OneOf(kinds...)
+}
+
+// Given messages in a queue that was there before, some of which went through its own retry queue, when they are
+// carried over to the main queue and go on from there, then each has the identity that it has where it came from, for
+// every source of keys and tags.
+func TestACarriedMessageHasTheIdentityOfItsMessage(t *testing.T) {
+	t.Parallel()
+	r := newRoad(t)
+	old, retry, exchange := r.b.Name("old"), r.b.Name("old-retry"), r.b.Name("shop")
+	r.b.DeclareExchange(exchange, "topic")
+	r.b.DeclareQueue(retry, rabbit.Table{
+		"x-message-ttl": int32(1), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": old,
+	})
+	r.b.DeclareQueue(old, rabbit.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": retry})
+	r.b.Bind(old, "#", exchange)
+	cfg := rabbit.Config{URLs: []string{r.b.URL}, Name: rabbit.ConnectionName("test"), Heartbeat: 5 * time.Second}
+	c, err := rabbit.Dial(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	// meet takes the next message of the old queue over a consumer of its own, so that the shop's can be first.
+	meet := func(t *rapid.T) (*rabbit.Subscription, rabbit.Delivery) {
+		sub, err := c.Consume(context.Background(), old, old, 1)
+		if err != nil {
+			t.Fatalf("consume: %v", err)
+		}
+		r.subs[old] = sub
+		return sub, r.take(t, old)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		key := routingKey().Draw(t, "routing key")
+		r.b.Publish(exchange, key, producersMessage().Draw(t, "message"))
+		sub, d := meet(t)
+		want := identities(t, old, d)
+		if rapid.Bool().Draw(t, "the shop retries it") {
+			if err := errors.Join(sub.Requeue(d.Tag, false), sub.Close()); err != nil {
+				t.Fatalf("give back: %v", err)
+			}
+			r.b.Reject(old)
+			sub, d = meet(t)
+		}
+		m, err := wire.Carry(d, old)
+		if err != nil {
+			t.Fatalf("carry: %v", err)
+		}
+		r.send(t, rabbit.Publishing{Key: r.topo.Queue, Message: m})
+		if err := errors.Join(sub.Ack(d.Tag, false), sub.Close()); err != nil {
+			t.Fatalf("ack: %v", err)
+		}
+		queue, d := r.topo.Queue, r.take(t, r.topo.Queue)
+		for n := rapid.IntRange(0, 2).Draw(t, "hops"); ; n-- {
+			for i, got := range identities(t, r.topo.Queue, d) {
+				if got.id.Identity != want[i].id.Identity || got.id.BodyHash != want[i].id.BodyHash || got.why != want[i].why {
+					t.Fatalf("%s: identity %v (%s) became %v (%s)", everyKeyFrom[i], want[i].id.Identity, want[i].why,
+						got.id.Identity, got.why)
+				}
+			}
+			if n == 0 {
+				break
+			}
+			o := options().Draw(t, "options")
+			o.Identity = want[rapid.IntRange(0, len(everyKeyFrom)-1).Draw(t, "copied under")].id
+			queue, d = r.hop(t, queue, d, o)
+		}
+		if err := r.subs[queue].Ack(d.Tag, false); err != nil {
+			t.Fatalf("ack: %v", err)
+		}
+	})
 }
 
 func TestHeadersThatFillAFrameDoNotStopACopy(t *testing.T) {

@@ -224,6 +224,48 @@ func (b *Broker) Get(queue string) (d Delivery, ok bool) {
 	return d, ok
 }
 
+// Reject takes one message from the queue, for which it waits, and rejects it for good: the broker dead-letters it if
+// the queue says so.
+func (b *Broker) Reject(queue string) {
+	b.t.Helper()
+	b.on("reject from queue "+queue, func(ch *amqp.Channel) error {
+		if err := ch.Qos(1, 0, false); err != nil {
+			return err
+		}
+		got, err := ch.Consume(queue, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		select {
+		case d := <-got:
+			return d.Reject(false)
+		case <-time.After(30 * time.Second):
+			return errors.New("no message came")
+		}
+	})
+}
+
+// HoldExclusively makes an exclusive consumer of the queue, which takes one message and acks none, until the test ends.
+func (b *Broker) HoldExclusively(queue string) {
+	b.t.Helper()
+	conn, err := b.connection()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Qos(1, 0, false)
+	}
+	if err == nil {
+		const exclusive = true
+		_, err = ch.Consume(queue, "", false, exclusive, false, false, nil)
+	}
+	if err != nil {
+		b.t.Fatalf("consume queue %s exclusively: %v", queue, err)
+	}
+	b.t.Cleanup(func() { _ = ch.Close() })
+}
+
 // Purge empties the queue of its ready messages.
 func (b *Broker) Purge(queue string) {
 	b.t.Helper()
