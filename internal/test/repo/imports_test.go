@@ -62,13 +62,16 @@ var arrows = []arrow{
 		"internal/rights", "dedup", "lock", "internal/rabbit"},
 		"it looks at servers from outside, and asks a daemon over HTTP; a check that went through the engine would fail " +
 			"with what it is to find"},
+	{"internal/move", []string{"internal/rabbit", "internal/wire"},
+		"it carries messages from queue to queue: whatever a row says must not matter to it, so that it runs beside anybody"},
 	{"internal/story", []string{"dedup", "internal/wire", "stock"}, "it reads what is known of a message, while no " +
 		"broker answers too"},
 	{"internal/reconcile", []string{"deadletter", "dedup", "internal/mysqldb", "stock"},
 		"it compares what others keep and repairs by their guarded steps only; how a letter is read or sent is not its " +
 			"business"},
 	{"cmd/consumer", []string{"internal/daemon", "internal/config", "internal/handler", "internal/doctor",
-		"internal/mysqldb", "internal/reconcile", "internal/story", "consumer", "deadletter", "dedup", "lock",
+		"internal/move", "internal/mysqldb", "internal/reconcile", "internal/story", "consumer", "deadletter", "dedup",
+		"lock",
 		"internal/rabbit", "internal/strictjson", "internal/wire", "stock"},
 		"it parses, prints and exits; tests cannot import a main package, so nothing they want may be there"},
 	{"internal/test/stack", nil, "it is used by the tests of all others and must not be judged by the code it tests; " +

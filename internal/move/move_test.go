@@ -1,0 +1,411 @@
+package move_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rollbackd/rollbackd/internal/move"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given a classic queue with messages, when they are moved, then each stands in the main queue as it was, with its tag
+// as its type and without its expiry, and the old queue is empty.
+func TestEachMessageIsCarriedAsItWas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.b.DeclareExchange(w.b.Name("shop"), "topic")
+	w.b.Bind(w.from, "#", w.b.Name("shop"))
+	at := time.Unix(1_700_000_000, 0)
+	w.b.Publish(w.b.Name("shop"), "order.cancelled", stack.Message{
+		Body: []byte(`{"order_sn":"A-1"}`), MessageId: "A-1", CorrelationId: "c", ContentType: "application/json",
+		ContentEncoding: "identity", AppId: "shop", ReplyTo: "me", Timestamp: at, Priority: 7, Expiration: "3600000",
+		Headers: map[string]any{"x-message-key": "k", "n": int64(5), "CC": []any{"nobody"}}, DeliveryMode: 1,
+	})
+	w.b.Publish(w.b.Name("shop"), "order.cancelled", stack.Message{Body: []byte("b"), Type: "own.tag", MessageId: "A-2"})
+	res, err := w.start(w.options()).wait()
+	if err != nil || res.Moved != 2 || res.Left != 0 {
+		t.Fatalf("%+v, %v; want 2 moved", res, err)
+	}
+	w.empty(w.from)
+	d, _ := w.b.Get(w.topo.Queue)
+	if d.Type != "order.cancelled" || d.MessageId != "A-1" || string(d.Body) != `{"order_sn":"A-1"}` ||
+		d.Expiration != "" ||
+		d.CorrelationId != "c" || d.ContentType != "application/json" || d.ContentEncoding != "identity" ||
+		d.AppId != "shop" || d.ReplyTo != "me" || !d.Timestamp.Equal(at) || d.Priority != 7 || d.DeliveryMode != 2 {
+		t.Errorf("the copy is %+v", d)
+	}
+	wanted := map[string]any{
+		"x-message-key": "k", "n": int64(5), "x-published-at-ms": at.UnixMilli(),
+		"x-rollbackd-exchange": w.b.Name("shop"), "x-rollbackd-routing-key": "order.cancelled",
+	}
+	delete(d.Headers, "x-delivery-count") // the main queue's own, on some versions also of a first delivery
+	if diff := cmp.Diff(wanted, map[string]any(d.Headers)); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+	if d, _ := w.b.Get(w.topo.Queue); d.Type != "own.tag" {
+		t.Errorf("the type %q of a message that has one became %q", "own.tag", d.Type)
+	}
+}
+
+// Given queues of all kinds, when their messages are moved, then acking makes nothing of their own arguments act: no
+// dead letter, nothing lost, nothing twice.
+func TestWhateverKindTheOldQueueIs(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string]map[string]any{
+		"classic":  nil,
+		"priority": {"x-max-priority": int32(10)},
+		"own dead-letter exchange": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "DEAD",
+			"x-message-ttl": int32(3_600_000)},
+		"quorum": {"x-queue-type": "quorum", "x-delivery-limit": int32(1), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": "DEAD"},
+		"lazy, limited": {"x-queue-mode": "lazy", "x-max-length": int32(100_000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := stack.AMQP(t)
+			dead := b.Name("their-dead")
+			b.DeclareQueue(dead, nil)
+			if args["x-dead-letter-routing-key"] != nil {
+				args["x-dead-letter-routing-key"] = dead
+			}
+			w := worldOn(t, b, args)
+			const n = 1200
+			w.fill("m", n)
+			res, err := w.start(w.options()).wait()
+			if err != nil || res.Moved != n {
+				t.Fatalf("%+v, %v; want %d moved", res, err, n)
+			}
+			w.empty(w.from)
+			w.empty(dead)
+			w.allThere(want("m", n), true)
+		})
+	}
+}
+
+// Given messages that no copy can stand for among many others, when all are moved, then those stay in their queue,
+// named, and the others go.
+func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	raw, err := stack.DialRaw(t.Context(), w.b.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	odd := stack.UnreadableHeaders("m")
+	w.fill("before", 100)
+	for i, h := range odd {
+		if err := raw.Publish(stack.RawMessage{
+			Key: w.from, Headers: h.Entries, MessageID: fmt.Sprintf("odd-%d", i), Body: []byte("{}"),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Readable, but with what a copy says besides there is no room for it in a frame.
+	w.b.Publish("", w.from, stack.Message{
+		MessageId: "large", Headers: map[string]any{"huge": strings.Repeat("x", 130_980)},
+	})
+	w.fill("after", 100)
+	stays := len(odd) + 1
+	r := w.start(w.options())
+	res, err := r.wait()
+	if err != nil || res.Moved != 200 || res.Left != stays || len(res.Stays) != stays {
+		t.Fatalf("%+v, %v; want 200 moved and %d left", res, err, stays)
+	}
+	if said := strings.Join(r.words(), "\n"); !strings.Contains(said, `"odd-0"`) ||
+		!strings.Contains(said, "cannot be read") || !strings.Contains(said, `"large"`) ||
+		!strings.Contains(said, "frame_max") {
+		t.Errorf("said:\n%s", said)
+	}
+	eventually(t, "what stays is back in its queue", func() bool { return w.b.Depth(w.from) == stays })
+	w.allThere(func() map[string]int {
+		all := want("before", 100)
+		for id := range want("after", 100) {
+			all[id] = 1
+		}
+		return all
+	}(), true)
+}
+
+// Given a main queue that is full and refuses, when messages are moved, then the run waits, with all that it holds
+// unacked, and goes on once there is room.
+func TestAFullMainQueueMakesItWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.b.Policy("full", w.topo.Queue, map[string]any{"max-length": 10})
+	const n = 300
+	w.fill("m", n)
+	r := w.start(w.options())
+	eventually(t, "it waits for room", func() bool { return r.progress().Why != "" })
+	w.b.Policy("full", w.topo.Queue, nil)
+	res, err := r.wait()
+	if err != nil || res.Moved != n {
+		t.Fatalf("%+v, %v; want %d moved", res, err, n)
+	}
+	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "takes nothing, waiting") {
+		t.Errorf("said %q, want once that it waits", said)
+	}
+	w.empty(w.from)
+	w.allThere(want("m", n), false)
+}
+
+// Given a full main queue and messages in hand, when the run is interrupted, then they are back in their queue.
+func TestInterruptedWhileItWaitsItGivesEverythingBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.b.Policy("full", w.topo.Queue, map[string]any{"max-length": 10})
+	const n = 300
+	w.fill("m", n)
+	r := w.start(w.options())
+	eventually(t, "it waits for room", func() bool { return r.progress().Why != "" })
+	res, err := r.stop()
+	if !errors.Is(err, context.Canceled) || res.Moved >= n {
+		t.Fatalf("%+v, %v; want an interrupted run", res, err)
+	}
+	eventually(t, "the rest is back", func() bool { return w.b.Depth(w.from) == n-res.Moved })
+	if n := w.b.Unacked(w.from); n != 0 {
+		t.Errorf("%d messages are still unacked", n)
+	}
+}
+
+// Given two runs at once on a queue whose old consumer works beside them, then together they take each message once.
+func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	const n = 5000
+	w.fill("m", n)
+	conn, err := rabbit.Dial(t.Context(), config(w.b.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	old, err := conn.Consume(t.Context(), w.from, "old", 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := w.start(w.options()), w.start(w.options())
+	theirs := map[string]int{}
+	for range 20 {
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		got, err := old.Collect(soon, 1, 0, nil)
+		cancel()
+		if err != nil {
+			break // the others were faster
+		}
+		theirs[got[0].MessageID]++
+		if err := old.Ack(got[0].Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	resA, errA := a.wait()
+	resB, errB := b.wait()
+	res, err := w.start(w.options()).wait() // what the old consumer gave back after both had seen an empty queue
+	if err := errors.Join(errA, errB, err); err != nil || resA.Moved+resB.Moved+res.Moved+len(theirs) != n {
+		t.Errorf("moved %d, %d and %d beside %d, %v; want %d together", resA.Moved, resB.Moved, res.Moved, len(theirs), err,
+			n)
+	}
+	w.empty(w.from)
+	rest := want("m", n)
+	for id := range theirs {
+		delete(rest, id)
+	}
+	w.allThere(rest, true)
+}
+
+// Given producers that go on under the old name, when it follows, then it carries what comes until it is interrupted,
+// and nothing is lost or left unacked by that.
+func TestFollowGoesOnUntilItIsInterrupted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	o := w.options()
+	o.Follow = true
+	r := w.start(o)
+	all := map[string]int{}
+	for i := range 3 {
+		prefix := fmt.Sprintf("m%d", i)
+		w.fill(prefix, 50)
+		for id := range want(prefix, 50) {
+			all[id] = 1
+		}
+		eventually(t, "what came is carried", func() bool { return r.progress().Moved == 50*(i+1) })
+	}
+	res, err := r.stop()
+	if !errors.Is(err, context.Canceled) || res.Moved != 150 {
+		t.Errorf("%+v, %v; want 150 moved, and that it was interrupted", res, err)
+	}
+	w.empty(w.from)
+	w.allThere(all, true)
+}
+
+// Given connections that are closed by force again and again, when messages are moved, then it connects again and none
+// is lost.
+func TestConnectionsThatEndLoseNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	const n = 3000
+	w.fill("m", n)
+	o := w.options()
+	o.Rate = 1500 // so that there is something to cut
+	r := w.start(o)
+	for i := range 3 {
+		eventually(t, "it moves", func() bool { return r.progress().Moved > 400*i })
+		w.b.CloseConnections()
+	}
+	res, err := r.wait()
+	if err != nil {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if !slices.ContainsFunc(r.words(), func(s string) bool { return strings.Contains(s, "made again") }) {
+		t.Errorf("said %q, want that a connection was lost", r.words())
+	}
+	w.empty(w.from)
+	w.allThere(want("m", n), false)
+}
+
+// Given a broker that is stopped and started again, when it follows, then it goes on by itself.
+func TestABrokerThatRestartsLosesNothing(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRabbit(t)
+	b := server.Broker(t)
+	w := worldOn(t, b, nil)
+	const n = 500
+	w.fill("before", n)
+	o := w.options()
+	o.Follow, o.Rate = true, 500
+	r := w.start(o)
+	eventually(t, "it moves", func() bool { return r.progress().Moved > 50 })
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has noticed", func() bool { return r.progress().Why != "" })
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.fill("after", 10)
+	eventually(t, "the queue is empty", func() bool {
+		return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0
+	})
+	if _, err := r.stop(); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	all := want("before", n)
+	for id := range want("after", 10) {
+		all[id] = 1
+	}
+	w.allThere(all, false)
+}
+
+// Given what can only be a mistake, or cannot work, then the run ends at once, takes nothing, and says what is wrong.
+func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.fill("m", 3)
+	single := w.b.Name("single")
+	w.b.DeclareQueue(single, map[string]any{"x-single-active-consumer": true})
+	w.b.Publish("", single, stack.Message{Body: []byte("b")})
+	active, err := rabbit.Dial(t.Context(), config(w.b.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = active.Close() }()
+	if _, err := active.Consume(t.Context(), single, "active", 1); err != nil {
+		t.Fatal(err)
+	}
+	w.b.Publish("", single, stack.Message{Body: []byte("b")})
+	held := w.b.Name("held")
+	w.b.DeclareQueue(held, nil)
+	w.b.HoldExclusively(held)
+	for name, tt := range map[string]struct {
+		spoil func(*move.Options)
+		says  string
+	}{
+		"main queue":      {func(o *move.Options) { o.From = o.Topology.Queue }, "is the main queue itself"},
+		"dead letters":    {func(o *move.Options) { o.From = rabbit.DeadQueue(o.Topology.Queue) }, "rollbackd's own"},
+		"a retry queue":   {func(o *move.Options) { o.From = o.Topology.Queue + ".retry.1s" }, "rollbackd's own"},
+		"no queue":        {func(o *move.Options) { o.From = "" }, "no queue is named"},
+		"missing queue":   {func(o *move.Options) { o.From = "nowhere" }, "404"},
+		"no main queue":   {func(o *move.Options) { o.Topology.Queue = "nowhere" }, "the main queue"},
+		"negative rate":   {func(o *move.Options) { o.Rate = -1 }, "rate"},
+		"too slow":        {func(o *move.Options) { o.Rate = 0.001 }, "rate"},
+		"exclusive":       {func(o *move.Options) { o.From = held }, "consumes it exclusively"},
+		"nobody delivers": {func(o *move.Options) { o.From, o.Patience = single, time.Second }, "single active"},
+		"no server": {func(o *move.Options) { o.Rabbit.URLs = []string{"amqp://a:secret@127.0.0.1:1/"} },
+			"connect to RabbitMQ at 127.0.0.1:1"},
+	} {
+		o := w.options()
+		tt.spoil(&o)
+		res, err := w.start(o).wait()
+		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "secret") ||
+			res.Moved != 0 {
+			t.Errorf("%s: %+v, %v; want an error with %q", name, res, err, tt.says)
+		}
+	}
+	if n := w.b.Depth(w.from); n != 3 {
+		t.Errorf("%d messages are left in the queue, want all 3", n)
+	}
+}
+
+// Given an account that may read the queue but not publish, or publish but not read, then the messages stay.
+func TestMissingRightsTakeNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.fill("m", 3)
+	for _, tt := range []struct{ write, read, says string }{
+		{"^$", ".*", "does not allow this user to publish"},
+		{".*", "^$", "may not read it"},
+	} {
+		o := w.options()
+		o.Rabbit = config(w.as(tt.write, tt.read))
+		res, err := w.start(o).wait()
+		if err == nil || res.Moved != 0 || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("write %s, read %s: %+v, %v; want an error with %q", tt.write, tt.read, res, err, tt.says)
+		}
+	}
+	eventually(t, "all are back", func() bool { return w.b.Depth(w.from) == 3 })
+}
+
+// as makes an account with these rights and returns its URL.
+func (w *world) as(write, read string) string {
+	w.t.Helper()
+	u, err := url.Parse(w.b.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	vhost := strings.TrimPrefix(u.Path, "/")
+	user := w.b.Name("mover") + rand.Text()
+	w.b.Eval(fmt.Sprintf(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<"pw">>, <<"tests">>), ok = `+
+		`rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<"^$">>, <<%q>>, <<%q>>, <<"tests">>)`, user, user,
+		vhost, write, read))
+	w.t.Cleanup(func() { w.b.Eval(fmt.Sprintf(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, user)) })
+	u.User = url.UserPassword(user, "pw")
+	return u.String()
+}
+
+// Given messages whose bodies together are several times the bound on memory, when they are moved, then all arrive.
+func TestLargeMessagesGoThroughAFewAtATime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	const n = 40
+	for i := range n {
+		w.b.Publish("", w.from, stack.Message{MessageId: fmt.Sprintf("m-%d", i), Body: make([]byte, 4<<20)})
+	}
+	res, err := w.start(w.options()).wait()
+	if err != nil || res.Moved != n {
+		t.Fatalf("%+v, %v; want %d moved", res, err, n)
+	}
+	w.empty(w.from)
+	w.allThere(want("m", n), true)
+}

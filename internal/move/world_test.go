@@ -1,0 +1,230 @@
+package move_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/move"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// world is a broker with rollbackd's queues, and a queue that was there before.
+type world struct {
+	t    *testing.T
+	b    *stack.Broker
+	topo rabbit.TopologyConfig
+	from string
+}
+
+// newWorld makes the old queue with these arguments; a nil args makes a classic queue.
+func newWorld(t *testing.T, args map[string]any) *world {
+	t.Helper()
+	return worldOn(t, stack.AMQP(t), args)
+}
+
+func worldOn(t *testing.T, b *stack.Broker, args map[string]any) *world {
+	t.Helper()
+	w := &world{t: t, b: b, from: b.Name("old")}
+	w.topo = rabbit.TopologyConfig{
+		Exchange: b.Name("stock"), Queue: b.Name("main"), RoutingKeys: []string{"stock.rollback"},
+		Delays: []time.Duration{time.Second},
+	}
+	b.Track(w.topo.Queues()...)
+	b.TrackExchanges(w.topo.Exchange)
+	c, err := rabbit.Dial(t.Context(), config(b.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := rabbit.Declare(t.Context(), c, w.topo); err != nil {
+		t.Fatal(err)
+	}
+	b.DeclareQueue(w.from, args)
+	return w
+}
+
+func config(url string) rabbit.Config {
+	return rabbit.Config{
+		URLs: []string{url}, Name: rabbit.ConnectionName("test"), Heartbeat: 2 * time.Second,
+		ConfirmTimeout: 3 * time.Second, CloseTimeout: 2 * time.Second,
+	}
+}
+
+func (w *world) options() move.Options {
+	return move.Options{Rabbit: config(w.b.URL), Topology: w.topo, From: w.from}
+}
+
+// fill puts n messages into the old queue, with the keys PREFIX-0 and so on.
+func (w *world) fill(prefix string, n int) {
+	w.t.Helper()
+	p := rabbit.NewPublisher(config(w.b.URL))
+	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
+	batch := make([]rabbit.Publishing, n)
+	for i := range batch {
+		batch[i] = rabbit.Publishing{Key: w.from, Message: rabbit.Message{
+			MessageID: fmt.Sprintf("%s-%d", prefix, i), Body: fmt.Appendf(nil, `{"order_sn":"%s-%d"}`, prefix, i),
+		}}
+	}
+	for i, err := range p.Publish(w.t.Context(), batch) {
+		if err != nil {
+			w.t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+// ids takes all messages out of a queue and counts them by message_id.
+func (w *world) ids(queue string) map[string]int {
+	w.t.Helper()
+	c, err := rabbit.Dial(w.t.Context(), config(w.b.URL))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	s, err := c.Consume(w.t.Context(), queue, "count", 1000)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	found := map[string]int{}
+	errEmpty := errors.New("nothing comes")
+	for {
+		soon, cancel := context.WithTimeoutCause(w.t.Context(), time.Second, errEmpty)
+		got, err := s.Collect(soon, 1000, 0, nil)
+		cancel()
+		if errors.Is(err, errEmpty) {
+			ready, _, err := c.Depth(w.t.Context(), queue)
+			if err != nil || ready == 0 {
+				return found
+			}
+			continue
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, d := range got {
+			found[d.MessageID]++
+		}
+		if err := s.Ack(got[len(got)-1].Tag, true); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// want is n keys, each once.
+func want(prefix string, n int) map[string]int {
+	all := map[string]int{}
+	for i := range n {
+		all[fmt.Sprintf("%s-%d", prefix, i)] = 1
+	}
+	return all
+}
+
+// allThere fails unless the main queue has each of these messages, at least once and no others.
+func (w *world) allThere(wanted map[string]int, exactly bool) {
+	w.t.Helper()
+	got := w.ids(w.topo.Queue)
+	for id := range wanted {
+		if got[id] == 0 {
+			w.t.Errorf("message %s is lost", id)
+		} else if exactly && got[id] != 1 {
+			w.t.Errorf("message %s came %d times", id, got[id])
+		}
+	}
+	for id := range maps.Keys(got) {
+		if wanted[id] == 0 {
+			w.t.Errorf("message %s came from nowhere", id)
+		}
+	}
+}
+
+// empty fails unless nothing is left in a queue, in hand neither.
+func (w *world) empty(queue string) {
+	w.t.Helper()
+	if n, unacked := w.b.Depth(queue), w.b.Unacked(queue); n != 0 || unacked != 0 {
+		w.t.Errorf("queue %s has %d messages and %d unacked, want none", queue, n, unacked)
+	}
+}
+
+// running is a run in the background.
+type running struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	done   chan struct{}
+	res    move.Result
+	err    error
+
+	mu   sync.Mutex
+	at   move.Progress
+	said []string
+}
+
+func (w *world) start(o move.Options) *running {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	r := &running{t: w.t, cancel: cancel, done: make(chan struct{})}
+	o.Progress = func(p move.Progress) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.at = p
+	}
+	o.Say = func(text string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.said = append(r.said, text)
+	}
+	go func() {
+		defer close(r.done)
+		r.res, r.err = move.Run(ctx, o)
+	}()
+	w.t.Cleanup(func() { cancel(); <-r.done })
+	return r
+}
+
+func (r *running) progress() move.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.at
+}
+
+func (r *running) words() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.said...)
+}
+
+// wait waits for the end of a run by itself.
+func (r *running) wait() (move.Result, error) {
+	r.t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(time.Minute):
+		r.t.Fatalf("still running after a minute: %+v, %q", r.progress(), r.words())
+	}
+	return r.res, r.err
+}
+
+// stop is Ctrl-C.
+func (r *running) stop() (move.Result, error) {
+	r.t.Helper()
+	r.cancel()
+	return r.wait()
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Minute)
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
