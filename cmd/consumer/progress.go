@@ -33,7 +33,10 @@ func (a *app) newProgress(began time.Time) *progress {
 }
 
 // show is called more often than anybody could read.
-func (p *progress) show(at deadletter.Progress) {
+func (p *progress) show(at deadletter.Progress) { p.draw(progressText(at), at.Seen, at.Found) }
+
+// draw shows a text, and on a terminal a bar in front of it when it is known how many there are.
+func (p *progress) draw(text string, seen, found int) {
 	every := lineEvery
 	if p.bar {
 		every = drawEvery
@@ -44,12 +47,11 @@ func (p *progress) show(at deadletter.Progress) {
 	}
 	p.last = now
 	if !p.bar {
-		fmt.Fprintf(p.to, "%s: %s\n", p.name, progressText(at))
+		fmt.Fprintf(p.to, "%s: %s\n", p.name, text)
 		return
 	}
-	text := progressText(at)
-	if at.Found > 0 {
-		full := barWidth * min(at.Seen, at.Found) / at.Found
+	if found > 0 {
+		full := barWidth * min(seen, found) / found
 		text = "[" + strings.Repeat("#", full) + strings.Repeat(".", barWidth-full) + "] " + text
 	}
 	fmt.Fprintf(p.to, "\r%-*s", p.drawn, text) // which covers a longer one

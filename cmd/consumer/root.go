@@ -15,6 +15,7 @@ func commands(a *app) []*cobra.Command {
 		newMigrateCmd(a),
 		newDoctorCmd(a),
 		newPublishCmd(a),
+		newMoveCmd(a),
 		newDLQCmd(a),
 		newLogCmd(a),
 		newReconcileCmd(a),

@@ -17,7 +17,7 @@ const (
 	Retention    Role = "retention"    // consumer run with LOG_RETENTION, which is the default; consumer log prune
 	Compensation Role = "compensation" // consumer run with COMPENSATE_AFTER
 	Webhook      Role = "webhook"      // consumer run with DEAD_LETTER_WEBHOOK
-	CLI          Role = "cli"          // consumer dlq, log, reconcile, publish, doctor
+	CLI          Role = "cli"          // consumer dlq, log, reconcile, publish, move, doctor
 	Migrate      Role = "migrate"      // consumer migrate
 )
 
