@@ -248,8 +248,12 @@ func (w *world) close() error {
 
 // settle waits until nothing is left to do: all queues but the dead letters' are empty, nothing is unacked and no row
 // is open.
+//
+// It waits for RabbitMQ too: a queue that was moving what expired into another whose leader is lost sends that again
+// after dead_letter_worker_publisher_confirm_timeout, three minutes unless it is set, and looks for such messages only
+// as often as that.
 func (w *world) settle(ctx context.Context) time.Duration {
-	const patience = 3 * time.Minute
+	const patience = 2*3*time.Minute + time.Minute
 	began := time.Now()
 	var last error
 	rest := until(ctx, patience, func() bool {
