@@ -128,10 +128,10 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 // in each.
 const leastForSavepoint = 16
 
-// effect calls the handler. When it blames some of many messages, what it wrote is undone up to a savepoint, the rows
-// of the blamed are taken out, and it is called again with the others, so that failing messages do not cost their
-// neighbours their transaction. That is repeated while there is time and most are not blamed; otherwise the blame is
-// the error.
+// effect calls the handler. When it blames some and has applied the others, the rows of the blamed are taken out. When
+// it blames some of many otherwise, what it wrote is undone up to a savepoint, the rows of the blamed are taken out,
+// and it is called again with the others, so that failing messages do not cost their neighbours their transaction. That
+// is repeated while there is time and most are not blamed; otherwise the blame is the error.
 func (e *effects) effect(
 	bounded context.Context, guard *guardedTx, msgs []Message, m marker,
 ) (blamed map[int]error, err error) {
@@ -160,7 +160,7 @@ func (e *effects) effect(
 			return blamed, nil
 		case now == nil && len(blamed) > 0 && bounded.Err() == nil && guard.failed == nil:
 			return nil, blameAll(blamed) // it holds; what is wrong with the others shows when they are tried anew
-		case now == nil, !saved:
+		case now == nil, !saved && !appliedOthers(err):
 			return nil, err
 		}
 		fresh := make(map[int]error, len(now))
@@ -174,7 +174,10 @@ func (e *effects) effect(
 		if bounded.Err() != nil || guard.failed != nil { // by its place among msgs: err counts from the first of rest
 			return nil, blameAll(blamed)
 		}
-		if 2*len(blamed) > len(msgs) || time.Since(began) > e.timeout/3 {
+		switch {
+		case appliedOthers(err) && m.unmark != nil && len(blamed) < len(msgs):
+			return blamed, m.unmark(bounded, guard, fresh)
+		case !saved, 2*len(blamed) > len(msgs), time.Since(began) > e.timeout/3:
 			return nil, blameAll(blamed)
 		}
 		// InnoDB keeps the locks of what is undone until the end of the transaction.
@@ -194,6 +197,12 @@ func (e *effects) effect(
 			}
 		}
 	}
+}
+
+// appliedOthers reports whether the handler has applied all messages that err does not blame.
+func appliedOthers(err error) bool {
+	blame, ok := errors.AsType[*BlameError](err)
+	return ok && blame.OthersApplied
 }
 
 // blameAll is the blame of all these messages.

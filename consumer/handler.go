@@ -39,12 +39,13 @@ type Handler interface {
 	// call Handle at the same time, each with a transaction of its own.
 	//
 	// A nil error applies all of msgs. [Blame] names single messages, which leave the batch while the rest is handled
-	// anew, in the same transaction after what was written is undone, or in another. [Permanent] marks an error that no
-	// retry can cure. Any other error is the whole call's: a batch is halved until the guilty stand alone, and a message
-	// alone has failed an attempt. Database errors that are not about this message's data (a lost connection, a deadlock,
-	// a missing table) never count; pass them on, wrapped or not; nor does what is marked as [Contention]. After any error
-	// of a statement tx refuses all further statements, because MySQL may have rolled it back. A panic is a failed
-	// attempt. ctx ends after the configured handler timeout.
+	// anew, in the same transaction after what was written is undone, or in another; after [Except] the rest is
+	// committed as it is. [Permanent] marks an error that no retry can cure. Any other error is the whole call's: a
+	// batch is halved until the guilty stand alone, and a message alone has failed an attempt. Database errors that are
+	// not about this message's data (a lost connection, a deadlock, a missing table) never count; pass them on, wrapped
+	// or not; nor does what is marked as [Contention]. After any error of a statement tx refuses all further
+	// statements, because MySQL may have rolled it back. A panic is a failed attempt. ctx ends after the configured
+	// handler timeout.
 	Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error
 }
 
@@ -148,8 +149,22 @@ func Blame(msgs ...BlamedMessage) error {
 	return &BlameError{Messages: slices.Clone(msgs)}
 }
 
-// BlameError is the error made by [Blame].
-type BlameError struct{ Messages []BlamedMessage }
+// Except says that all messages of the call are applied but these, for which nothing was written in tx: the engine
+// commits the others without another call. It is for a handler that finds out who is to blame before it writes; one
+// that has written anything for a blamed message, or is not sure, says [Blame]. Without any, it is nil.
+func Except(msgs ...BlamedMessage) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	return &BlameError{Messages: slices.Clone(msgs), OthersApplied: true}
+}
+
+// BlameError is the error made by [Blame] and [Except].
+type BlameError struct {
+	Messages []BlamedMessage
+	// OthersApplied: nothing was written for these, and all others of the call are applied.
+	OthersApplied bool
+}
 
 // Error names the first message and how many there are.
 func (e *BlameError) Error() string {

@@ -70,6 +70,57 @@ func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
 	}
 }
 
+// A handler that has applied all but those whom it blames is not called again for the others: in few messages as in
+// many, in the fast path and among those that failed before.
+func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
+	for name, n := range map[string]int{"few": 4, "many": 40} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oneBatch(n)
+			w.cfg.MaxAttempts = 2
+			var mu sync.Mutex
+			calls := map[string]int{}
+			guilty := func(m consumer.Message) error {
+				switch {
+				case m.Key == "order-0000", m.Key == "order-0001" && m.Attempt == 0:
+					return errors.New("shelf is locked")
+				case m.Key == "order-0002":
+					return consumer.Permanent(errors.New("no such shelf"))
+				}
+				return nil
+			}
+			w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				var blamed []consumer.BlamedMessage
+				for i, m := range msgs {
+					mu.Lock()
+					calls[m.Key]++
+					mu.Unlock()
+					if err := guilty(m); err != nil {
+						blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
+					} else if err := insert(tx, m.Key); err != nil {
+						return err
+					}
+				}
+				return consumer.Except(blamed...)
+			})
+			all := keys("order", n)
+			w.publish("{}", all...)
+			w.start()
+
+			w.ended(dedup.Dead, "order-0000", "order-0002")
+			w.ended(dedup.Success, slices.Concat(all[1:2], all[3:])...)
+			w.end(map[string]int{"applied": n - 2, "retried": 2, "dead_lettered": 2})
+			w.want("effects", w.effects(), once(slices.Concat(all[1:2], all[3:])...))
+			want := once(all...)
+			want["order-0000"], want["order-0001"] = 2, 2
+			mu.Lock()
+			defer mu.Unlock()
+			w.want("calls", calls, want)
+		})
+	}
+}
+
 // A second call that fails too must not commit anything of the first.
 func TestABlameThatNeverEndsIsSplitUntilTheInnocentAreApplied(t *testing.T) {
 	t.Parallel()

@@ -39,9 +39,12 @@ func permanent(err error) bool {
 }
 
 // BatchError says which requests of a [Rollback] are to blame; without them the rest can succeed. The caller must roll
-// the transaction back first.
+// the transaction back first, unless the others are released.
 type BatchError struct {
 	Requests []RequestError // at least one, in order of Index, one per request
+	// OthersReleased: all requests but these have taken effect in the transaction, which may be committed, and nothing was
+	// written for these. It is never so unless [Options] asks for it.
+	OthersReleased bool
 }
 
 // RequestError is what is wrong with one request.

@@ -192,7 +192,14 @@ func (p *plan) verdict() error {
 	if len(p.blame) == 0 {
 		return nil
 	}
+	slices.SortFunc(p.blame, func(a, b RequestError) int { return cmp.Compare(a.Index, b.Index) })
 	return &BatchError{Requests: p.blame}
+}
+
+// releasesOthers reports whether what is left besides the blamed can go on at once. Refusals cannot: to write them
+// means to look at the rows again, and who is to blame then may be somebody else.
+func (p *plan) releasesOthers() bool {
+	return len(p.refusals) == 0 && len(p.blame) < len(p.requests)
 }
 
 // add takes a row; rows come in order of the primary key, those of one order after each other.

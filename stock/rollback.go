@@ -14,7 +14,7 @@ import (
 // What was released or refused before, by whatever message or by an earlier request of the same call, is done: no
 // effect and no error. A request takes effect with all of its items or none. Requests that cannot take effect are
 // returned as a [*BatchError]; any other error is the database's, or says that the rows changed under the transaction.
-// After any error the caller must roll back.
+// After any error the caller must roll back, but for a BatchError which says that the others are released.
 func Rollback(ctx context.Context, tx *gorm.DB, requests []Request, o Options) error {
 	if len(requests) == 0 {
 		return nil
@@ -27,10 +27,11 @@ func Rollback(ctx context.Context, tx *gorm.DB, requests []Request, o Options) e
 	if err := s.lockReservations(ctx, p); err != nil {
 		return err
 	}
-	if err := p.decide(); err != nil {
-		return err
-	}
-	if len(p.refusals) > 0 {
+	blame := p.decide()
+	switch {
+	case blame != nil && !(o.Others && p.releasesOthers()):
+		return blame
+	case len(p.refusals) > 0:
 		if err := s.refuse(ctx, p); err != nil {
 			return err
 		}
@@ -38,7 +39,13 @@ func Rollback(ctx context.Context, tx *gorm.DB, requests []Request, o Options) e
 	if err := s.release(ctx, p); err != nil {
 		return err
 	}
-	return s.restock(ctx, p)
+	if err := s.restock(ctx, p); err != nil {
+		return err
+	}
+	if blame != nil {
+		return &BatchError{Requests: p.blame, OthersReleased: true}
+	}
+	return nil
 }
 
 // refuse writes the refusals before anything else and decides anew. A reservation that was committed since the first

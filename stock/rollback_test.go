@@ -1,6 +1,7 @@
 package stock_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -219,6 +220,76 @@ func manyItems(n int) []stock.Item {
 		items[i] = item(int64(i)+1, 1)
 	}
 	return items
+}
+
+// Whoever asks for it gets what can take effect although others cannot, as far as that is known before anything is
+// written.
+func TestRollbackReleasesTheOthers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		options  stock.Options
+		requests []stock.Request
+		blamed   map[int]error
+		others   bool
+		good     string // what becomes of order good, which the second request names
+	}{
+		{"nobody is to blame", stock.Options{Others: true}, []stock.Request{message("two", "k"), message("good", "g")},
+			nil, false, "released"},
+		{"nobody asked for it", stock.Options{}, []stock.Request{message("none", "k"), message("good", "g")},
+			map[int]error{0: stock.ErrNoReservation}, false, "reserved"},
+		{"found when looking", stock.Options{Others: true},
+			[]stock.Request{message("none", "k"), message("good", "g"), message("two", "k", item(1, 5))},
+			map[int]error{0: stock.ErrNoReservation, 2: stock.ErrQuantity}, true, "released"},
+		{"of the same order", stock.Options{Others: true},
+			[]stock.Request{message("good", "k", item(1, 5)), message("good", "g", item(1, 1), item(2, 2))},
+			map[int]error{0: stock.ErrQuantity}, true, "released"},
+		{"all", stock.Options{Others: true}, []stock.Request{message("none", "k"), message("nil", "g")},
+			map[int]error{0: stock.ErrNoReservation, 1: stock.ErrNoReservation}, false, "reserved"},
+		{"found when writing", stock.Options{Others: true},
+			[]stock.Request{message("none", "k"), message("good", "g"), message("ghost", "k")},
+			map[int]error{0: stock.ErrNoReservation, 2: stock.ErrUnknownSKU}, false, "reserved"},
+		{"beside a refusal", stock.Options{Others: true, Empty: stock.Refuse},
+			[]stock.Request{message("two", "k", item(1, 5)), message("good", "g"), message("none", "k", item(1, 1))},
+			map[int]error{0: stock.ErrQuantity}, false, "reserved"},
+		{"invalid", stock.Options{Others: true}, []stock.Request{message("", "k"), message("good", "g")},
+			map[int]error{0: stock.ErrInvalid}, false, "reserved"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			// given two orders that can be rolled back, and one whose goods have no stock row
+			w := newWorld(t)
+			w.goods(100, 1, 2)
+			must(t, w.reserve("good", item(1, 1), item(2, 2)))
+			must(t, w.reserve("two", item(1, 1)))
+			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('ghost', 99, 1, 1)")
+			// when they are rolled back beside others, and the transaction is committed if it may be
+			var err error
+			committed := w.tx(func(tx *gorm.DB) error {
+				err = stock.Rollback(t.Context(), tx, test.requests, test.options)
+				if batch, ok := errors.AsType[*stock.BatchError](err); ok && batch.OthersReleased {
+					return nil
+				}
+				return err
+			})
+			if test.others {
+				must(t, committed)
+			}
+			// then the blame names whom it must, and the others are released or not
+			if test.blamed == nil {
+				must(t, err)
+			} else {
+				wantBlame(t, err, test.blamed)
+				if batch, _ := errors.AsType[*stock.BatchError](err); batch.OthersReleased != test.others {
+					t.Errorf("others released: %v, want %v", batch.OthersReleased, test.others)
+				}
+			}
+			want := "1×1 reserved, 2×2 reserved"
+			if test.good == "released" {
+				want = "1×1 released stock.rollback/g, 2×2 released stock.rollback/g"
+			}
+			w.wantReservations("good", want)
+		})
+	}
 }
 
 // A request that is blamed must not shadow another one of the same order.

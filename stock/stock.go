@@ -47,6 +47,9 @@ func (p EmptyPolicy) String() string {
 // Options of a [Rollback].
 type Options struct {
 	Empty EmptyPolicy
+	// Others releases what the requests name that can take effect although others cannot, where that is known before
+	// anything was written: see [BatchError].
+	Others bool
 }
 
 // status of a reservation row, as stored.

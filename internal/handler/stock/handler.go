@@ -17,7 +17,10 @@ import (
 type handler struct{ options stock.Options }
 
 // New makes the handler.
-func New(o stock.Options) consumer.Handler { return &handler{o} }
+func New(o stock.Options) consumer.Handler {
+	o.Others = true
+	return &handler{o}
+}
 
 // Validate decodes the body once, for Handle.
 func (h *handler) Validate(m *consumer.Message) error {
@@ -50,6 +53,9 @@ func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Messa
 		if f.Permanent {
 			blamed[i].Err = consumer.Permanent(f.Err)
 		}
+	}
+	if batch.OthersReleased {
+		return consumer.Except(blamed...)
 	}
 	return consumer.Blame(blamed...)
 }
