@@ -40,6 +40,16 @@ func Declare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string,
 		return warnings, err
 	}
 	for _, step := range t.steps() {
+		if step.declare == nil {
+			err := c.onChannel(ctx, "check "+step.what, step.check)
+			if hasCode(err, codeNotFound) {
+				return warnings, fmt.Errorf("%s %w", step.what, ErrNoMain)
+			}
+			if err != nil {
+				return warnings, err
+			}
+			continue
+		}
 		err := c.onChannel(ctx, "declare "+step.what, step.declare)
 		switch {
 		case hasCode(err, codePrecondition):
@@ -92,28 +102,23 @@ func Missing(ctx context.Context, c *Conn, t TopologyConfig) ([]string, error) {
 	return missing, nil
 }
 
-// step is one thing on the broker. check is nil for bindings, which AMQP cannot look up.
+// step is one thing on the broker. check is nil for bindings, which AMQP cannot look up; declare is nil for what is
+// taken as it is.
 type step struct {
 	what           string
+	queue          string // its name; "" if it is none
 	declare, check func(*amqp.Channel) error
 }
 
 // steps are in such an order that everything a step refers to exists.
 func (t TopologyConfig) steps() []step {
-	all := []step{{
-		what: fmt.Sprintf("exchange %q", t.Exchange),
-		declare: func(ch *amqp.Channel) error {
-			const internal = true
-			return ch.ExchangeDeclare(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
-		},
-		check: func(ch *amqp.Channel) error {
-			const internal = true
-			return ch.ExchangeDeclarePassive(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
-		},
-	}}
+	var all []step
+	if !t.TakeMain {
+		all = append(all, t.exchange())
+	}
 	for _, q := range t.queues() {
-		all = append(all, step{
-			what: fmt.Sprintf("queue %q", q.name),
+		one := step{
+			what: fmt.Sprintf("queue %q", q.name), queue: q.name,
 			declare: func(ch *amqp.Channel) error {
 				_, err := ch.QueueDeclare(q.name, durable, !autoDelete, !exclusive, !noWait, q.args)
 				return err
@@ -122,7 +127,14 @@ func (t TopologyConfig) steps() []step {
 				_, err := ch.QueueDeclarePassive(q.name, durable, !autoDelete, !exclusive, !noWait, nil)
 				return err
 			},
-		})
+		}
+		if q.taken {
+			one.declare = nil
+		}
+		all = append(all, one)
+	}
+	if t.TakeMain {
+		return all
 	}
 	for _, key := range t.RoutingKeys {
 		all = append(all, step{
@@ -133,6 +145,20 @@ func (t TopologyConfig) steps() []step {
 		})
 	}
 	return all
+}
+
+func (t TopologyConfig) exchange() step {
+	return step{
+		what: fmt.Sprintf("exchange %q", t.Exchange),
+		declare: func(ch *amqp.Channel) error {
+			const internal = true
+			return ch.ExchangeDeclare(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
+		},
+		check: func(ch *amqp.Channel) error {
+			const internal = true
+			return ch.ExchangeDeclarePassive(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
+		},
+	}
 }
 
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)'`)

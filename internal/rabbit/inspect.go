@@ -14,6 +14,7 @@ type Inspection struct {
 	Queue            string // its name, "" for an exchange
 	Ready, Consumers int    // of a queue
 	Missing          bool
+	Taken            bool  // as it is: its arguments were not compared
 	Unchecked        bool  // it exists, but this user may not declare it, so its arguments cannot be compared
 	Err              error // an ArgumentError, or why it could not be looked at
 }
@@ -22,20 +23,16 @@ type Inspection struct {
 // which compares its arguments. AMQP shows no bindings and no policies. The error is that of the connection.
 func Inspect(ctx context.Context, c *Conn, t TopologyConfig) ([]Inspection, error) {
 	var found []Inspection
-	queues := t.queues()
-	for i, step := range t.steps() {
+	for _, step := range t.steps() {
 		if step.check == nil {
 			continue // a binding
 		}
-		one := Inspection{What: step.what}
-		if i > 0 { // the first step is the exchange
-			one.Queue = queues[i-1].name
-		}
+		one := Inspection{What: step.what, Queue: step.queue, Taken: step.declare == nil}
 		err := c.onChannel(ctx, "check "+step.what, step.check)
 		if err == nil && one.Queue != "" {
 			one.Ready, one.Consumers, err = c.Depth(ctx, one.Queue)
 		}
-		if err == nil {
+		if err == nil && !one.Taken {
 			err = c.onChannel(ctx, "declare "+step.what, step.declare)
 		}
 		switch {

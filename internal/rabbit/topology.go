@@ -33,6 +33,9 @@ type TopologyConfig struct {
 	Queue       string          // main queue; all other queues' names derive from it
 	RoutingKeys []string        // bind the main queue to the exchange
 	Delays      []time.Duration // one retry queue each, whole milliseconds
+	// TakeMain takes the main queue as it is: it must exist, and what feeds it is somebody else's. It is neither declared
+	// nor bound, and no exchange is either; the queues beside it are. See [LookAtMain].
+	TakeMain bool
 }
 
 // DeadQueue is the dead-letter queue's name, NAME.dead.
@@ -96,28 +99,34 @@ func (t TopologyConfig) Queues() []string {
 }
 
 type queue struct {
-	name string
-	args Table
+	name  string
+	args  Table
+	taken bool // as it is
+}
+
+// mainArguments are those of a main queue that rollbackd makes.
+func (t TopologyConfig) mainArguments() Table {
+	// Not to a retry queue and never straight back: a cycle of dead-lettering without a rejection drops the message.
+	return deadLetterTo(BackstopQueue(t.Queue), Table{"x-delivery-limit": int64(mainDeliveryLimit)})
 }
 
 // queues are all of type quorum: only those count deliveries and dead-letter at least once.
 func (t TopologyConfig) queues() []queue {
 	all := []queue{
-		{DeadQueue(t.Queue), Table{
+		{name: DeadQueue(t.Queue), args: Table{
 			amqp.QueueTypeArg:  amqp.QueueTypeQuorum,
 			"x-delivery-limit": int64(neverLimit),
 		}},
 		// The backstop is read like the dead-letter queue and has no queue behind it, so it must not drop either.
-		{BackstopQueue(t.Queue), Table{
+		{name: BackstopQueue(t.Queue), args: Table{
 			amqp.QueueTypeArg:  amqp.QueueTypeQuorum,
 			"x-delivery-limit": int64(neverLimit),
 		}},
-		// Not to a retry queue and never straight back: a cycle of dead-lettering without a rejection drops the message.
-		{t.Queue, deadLetterTo(BackstopQueue(t.Queue), Table{"x-delivery-limit": int64(mainDeliveryLimit)})},
+		{name: t.Queue, args: t.mainArguments(), taken: t.TakeMain},
 	}
 	for _, d := range slices.Compact(slices.Sorted(slices.Values(t.Delays))) {
 		// A TTL of the queue, one queue per delay: a message's own TTL takes effect only at the head of the queue.
-		all = append(all, queue{RetryQueue(t.Queue, d), deadLetterTo(t.Queue, Table{
+		all = append(all, queue{name: RetryQueue(t.Queue, d), args: deadLetterTo(t.Queue, Table{
 			amqp.QueueMessageTTLArg: d.Milliseconds(),
 			amqp.QueueMaxLenArg:     int64(retryMaxLength),
 		})})

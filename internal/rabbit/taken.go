@@ -1,0 +1,304 @@
+package rabbit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// ErrClassic says that a main queue that is taken as it is has the type classic: such a queue counts no deliveries and
+// dead-letters at most once, so it cannot keep the promise.
+var ErrClassic = errors.New("is a classic queue, which counts no deliveries and dead-letters at most once: give " +
+	"rollbackd a queue of its own, with another ROLLBACKD_QUEUE and ROLLBACKD_TOPOLOGY=declare, and carry the messages " +
+	"over with `consumer move`")
+
+// ErrNoMain says that there is no main queue to take as it is.
+var ErrNoMain = errors.New("does not exist, and with ROLLBACKD_TOPOLOGY=check nobody makes it: make it, as a quorum " +
+	"queue, or let rollbackd declare it")
+
+const (
+	codeNotImplemented = amqp.NotImplemented
+	classicType        = "classic"
+	// managementTimeout bounds one question to the management API, and managementAnswer its answer in bytes.
+	managementTimeout = 10 * time.Second
+	managementAnswer  = 1 << 20
+	// policyPriority is higher than what people give their own policies. Only one policy applies to a queue.
+	policyPriority = 100
+)
+
+// policy is what a queue that is taken as it is needs to be told: the arguments that the main queue is declared with
+// otherwise, under their names in a policy.
+func (t TopologyConfig) policy() map[string]any {
+	definition := map[string]any{}
+	for name, value := range t.mainArguments() {
+		if name != amqp.QueueTypeArg {
+			definition[strings.TrimPrefix(name, "x-")] = value
+		}
+	}
+	return definition
+}
+
+// PolicyCommand is the command, quoted for a shell, that gives the main queue what it needs when it is taken as it is.
+// version is the broker's: before 3.12 a policy cannot be for quorum queues alone.
+func (t TopologyConfig) PolicyCommand(version, vhost string) string {
+	definition, err := json.Marshal(t.policy()) // keys sorted, text and integers only: it cannot fail
+	if err != nil {
+		return err.Error()
+	}
+	apply := "quorum_queues"
+	if major, minor, ok := parseVersion(version); ok && (major < 3 || major == 3 && minor < 12) {
+		apply = "queues"
+	}
+	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s %s %s", shellWord(vhost),
+		policyPriority, apply, shellWord("rollbackd."+t.Queue), shellWord(exactly(t.Queue)), shellWord(string(definition)))
+}
+
+// exactly is the regular expression, in the dialect of policies, that matches a name alone.
+func exactly(name string) string {
+	var b strings.Builder
+	for _, r := range name {
+		if strings.ContainsRune(`\.+*?()|[]{}^$`, r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return "^" + b.String() + "$"
+}
+
+func shellWord(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// QueueFacts are what the management API tells of a queue.
+type QueueFacts struct {
+	Type      string         // quorum, classic, stream
+	Arguments map[string]any // as it was declared
+	Policy    map[string]any // what policies say of it, an operator's too
+}
+
+// AskManagement asks RabbitMQ's management API about a queue. api is its address, http or https, with user and
+// password in it if it wants any; neither is in an error.
+func AskManagement(ctx context.Context, api, vhost, queue string) (QueueFacts, error) {
+	facts, where, err := askManagement(ctx, api, vhost, queue)
+	if err != nil {
+		return facts, fmt.Errorf("ask RabbitMQ's management API at %s about queue %q: %w", where, queue, err)
+	}
+	return facts, nil
+}
+
+func askManagement(ctx context.Context, api, vhost, queue string) (facts QueueFacts, where string, err error) {
+	u, err := url.Parse(api)
+	if err != nil {
+		return facts, "its address", errors.New("the address is no URL") // what url.Parse says may quote a password
+	}
+	login := u.User
+	u.User = nil
+	where = u.Host
+	ctx, cancel := context.WithTimeoutCause(ctx, managementTimeout, fmt.Errorf("no answer in %v", managementTimeout))
+	defer cancel()
+	path := strings.TrimSuffix(u.EscapedPath(), "/") + "/api/queues/" + url.PathEscape(vhost) + "/" + url.PathEscape(queue)
+	u.RawQuery = ""
+	if u, err = u.Parse(path); err != nil {
+		return facts, where, errors.New("the address is no URL")
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return facts, where, err
+	}
+	if login != nil {
+		password, _ := login.Password()
+		r.SetBasicAuth(login.Username(), password)
+	}
+	// A client of its own: nothing of it outlives the question, and no redirect carries the password elsewhere.
+	client := &http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return facts, where, cause
+		}
+		if whole, ok := errors.AsType[*url.Error](err); ok {
+			err = whole.Err // where it was asked is said
+		}
+		return facts, where, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return facts, where, fmt.Errorf("it answers %s", answer.Status)
+	}
+	var got struct {
+		Type      string          `json:"type"`
+		Arguments json.RawMessage `json:"arguments"`
+		Policy    json.RawMessage `json:"effective_policy_definition"`
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, managementAnswer)).Decode(&got); err != nil {
+		return facts, where, fmt.Errorf("its answer is no JSON: %w", err)
+	}
+	facts.Type, facts.Arguments, facts.Policy = got.Type, object(got.Arguments), object(got.Policy)
+	if facts.Type == "" {
+		return facts, where, errors.New("its answer names no type of queue: is it the management API?")
+	}
+	return facts, where, nil
+}
+
+// object reads a JSON object. RabbitMQ writes an empty one as [] in some versions.
+func object(raw json.RawMessage) map[string]any {
+	var o map[string]any
+	if json.Unmarshal(raw, &o) != nil {
+		return nil
+	}
+	return o
+}
+
+// Flaws says what is amiss with a main queue that is taken as it is, each in a sentence of its own; none: it does what
+// a declared one does.
+func (t TopologyConfig) Flaws(f QueueFacts) []string {
+	if f.Type != amqp.QueueTypeQuorum {
+		return []string{fmt.Sprintf("it is of type %s, not quorum", f.Type)}
+	}
+	var flaws []string
+	wanted := t.policy()
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		want := wanted[name]
+		has, there, fixed := f.effective(name)
+		switch {
+		case !there:
+			flaws = append(flaws, fmt.Sprintf("%s is not set, %v is needed: %s", name, shownValue(want), without[name]))
+		case same(has, want) || name == "delivery-limit" && atLeast(has, want):
+		case fixed:
+			flaws = append(flaws, fmt.Sprintf("%s is %v by an argument of the queue, which no policy changes, %v is "+
+				"needed: %s", name, shownValue(has), shownValue(want), without[name]))
+		default:
+			flaws = append(flaws, fmt.Sprintf("%s is %v, %v is needed: %s", name, shownValue(has), shownValue(want),
+				without[name]))
+		}
+	}
+	for _, name := range []string{"message-ttl", "expires"} {
+		if has, there, _ := f.effective(name); there {
+			flaws = append(flaws, fmt.Sprintf("%s is %v: messages would vanish", name, has))
+		}
+	}
+	return flaws
+}
+
+// without says what happens without a part of the policy.
+var without = map[string]string{
+	"dead-letter-exchange":    "what RabbitMQ gives up is dropped, or goes where nobody files it",
+	"dead-letter-routing-key": "what RabbitMQ gives up does not reach the backstop, so nobody files it",
+	"dead-letter-strategy":    "what RabbitMQ gives up may be lost on its way",
+	"delivery-limit":          "a message that ends connections comes for ever, or innocent ones are given up too soon",
+	"overflow":                "a queue that is full drops messages, and dead-letters at most once",
+}
+
+// effective is what holds of a policy's part: an argument of the queue comes before it, and of two numbers the lower
+// one holds. fixed: the argument holds.
+func (f QueueFacts) effective(name string) (value any, there, fixed bool) {
+	byPolicy, inPolicy := f.Policy[name]
+	argument, isArgument := f.Arguments["x-"+name]
+	if !isArgument {
+		return byPolicy, inPolicy, false
+	}
+	a, numberA := argument.(float64)
+	p, numberP := byPolicy.(float64)
+	if inPolicy && numberA && numberP && p < a {
+		return byPolicy, true, false
+	}
+	return argument, true, true
+}
+
+func same(has, want any) bool { return shownValue(has) == shownValue(want) }
+
+func atLeast(has, want any) bool {
+	h, ok := has.(float64)
+	w, isInt := want.(int64)
+	return ok && isInt && h >= float64(w)
+}
+
+func shownValue(v any) string {
+	if text, ok := v.(string); ok {
+		return fmt.Sprintf("%q", text)
+	}
+	return fmt.Sprint(v)
+}
+
+// RefuseClassic returns ErrClassic if the main queue is a classic one. It asks with connections of its own, because
+// AMQP answers in one way only: a consumer under a limit for its whole channel is refused by every other type of queue,
+// together with its connection. That the backstop refuses one shows that this broker still does so. An error that is
+// not ErrClassic means that it could not be found out. A classic queue gives a message out for that moment.
+func RefuseClassic(ctx context.Context, cfg Config, t TopologyConfig) error {
+	takes, err := takesChannelLimit(ctx, cfg, t.Queue)
+	if err != nil || !takes {
+		return err
+	}
+	takes, err = takesChannelLimit(ctx, cfg, BackstopQueue(t.Queue))
+	if err != nil || takes {
+		return err
+	}
+	return fmt.Errorf("queue %q %w", t.Queue, ErrClassic)
+}
+
+func takesChannelLimit(ctx context.Context, cfg Config, queue string) (bool, error) {
+	cfg.Budget = nil
+	c, err := Dial(ctx, cfg)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = c.Close() }() // the broker has closed it, or gives back what it delivered
+	var ch *amqp.Channel
+	err = c.ask(ctx, "limit a channel", func() (err error) {
+		if ch, err = c.amqp.Channel(); err != nil {
+			return err
+		}
+		const wholeChannel = true
+		return ch.Qos(1, 0, wholeChannel)
+	})
+	if err != nil {
+		return false, err
+	}
+	err = c.ask(ctx, fmt.Sprintf("find out the type of queue %q", queue), func() error {
+		_, err := ch.Consume(queue, ConsumerTag(0)+"/type", !autoAck, !exclusive, !noLocal, !noWait, nil)
+		return err
+	})
+	if hasCode(err, codeNotImplemented) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Vhost is the name of the connection's virtual host.
+func (c *Conn) Vhost() string { return c.amqp.Config.Vhost }
+
+// TakenMain is what was found out about a main queue that is taken as it is.
+type TakenMain struct {
+	Seen    bool     // the management API told
+	Flaws   []string // what is amiss, as far as was seen
+	Command string   // that gives it the policy it needs
+}
+
+// LookAtMain looks at a main queue that is taken as it is, with the management API at api, or without one if that is
+// empty. ErrClassic says that it cannot be used at all; another error, that it could not be looked at.
+func LookAtMain(ctx context.Context, cfg Config, c *Conn, api string, t TopologyConfig) (TakenMain, error) {
+	found := TakenMain{Command: t.PolicyCommand(c.ServerVersion(), c.Vhost())}
+	if api == "" {
+		return found, RefuseClassic(ctx, cfg, t)
+	}
+	facts, err := AskManagement(ctx, api, c.Vhost(), t.Queue)
+	if err != nil {
+		return found, errors.Join(err, RefuseClassic(ctx, cfg, t))
+	}
+	if facts.Type == classicType {
+		return found, fmt.Errorf("queue %q %w", t.Queue, ErrClassic)
+	}
+	found.Seen, found.Flaws = true, t.Flaws(facts)
+	return found, nil
+}

@@ -1,0 +1,259 @@
+package rabbit_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// takenMain is the topology of a main queue that somebody else has made, with these arguments.
+func takenMain(b *stack.Broker, args rabbit.Table) rabbit.TopologyConfig {
+	topo := topology(b)
+	topo.TakeMain = true
+	b.DeclareQueue(topo.Queue, args)
+	return topo
+}
+
+// Given a main queue that was there before with other arguments, when it is taken as it is, then nothing of it is
+// declared or compared, no exchange is made, and the queues beside it are.
+func TestAMainQueueIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	c := dial(t, b.URL)
+	topo := topology(b)
+	topo.TakeMain = true
+	if _, err := rabbit.Declare(t.Context(), c, topo); !errors.Is(err, rabbit.ErrNoMain) {
+		t.Errorf("without the queue: %v, want ErrNoMain", err)
+	}
+	if b.Exists(topo.Queue) {
+		t.Error("the main queue was made")
+	}
+	b.DeclareQueue(topo.Queue, rabbit.Table{
+		"x-queue-type": "quorum", "x-delivery-limit": int64(7), "x-max-length": int64(1000),
+	})
+	if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range topo.Queues() {
+		if !b.Exists(q) {
+			t.Errorf("queue %s is missing", q)
+		}
+	}
+	found, err := rabbit.Inspect(t.Context(), c, topo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range found {
+		if one.Err != nil || one.Missing || one.Taken != (one.Queue == topo.Queue) || one.Queue == "" {
+			t.Errorf("inspected %+v", one)
+		}
+	}
+	if missing, err := rabbit.Missing(t.Context(), c, topo); err != nil || len(missing) != 0 {
+		t.Errorf("missing %q, %v", missing, err)
+	}
+}
+
+// Given main queues of each type, with messages or not, when their type is asked for, then only a classic one is
+// refused, and what was in it is there afterwards.
+func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		args    rabbit.Table
+		classic bool
+	}{
+		"classic":          {nil, true},
+		"classic priority": {rabbit.Table{"x-max-priority": int32(5)}, true},
+		"quorum":           {rabbit.Table{"x-queue-type": "quorum"}, false},
+		"quorum, others":   {rabbit.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1)}, false},
+	} {
+		b := stack.AMQP(t)
+		topo := takenMain(b, tt.args)
+		if _, err := rabbit.Declare(t.Context(), dial(t, b.URL), topo); err != nil {
+			t.Fatal(err)
+		}
+		b.Publish("", topo.Queue, stack.Message{Body: []byte("b")})
+		for range 2 {
+			err := rabbit.RefuseClassic(t.Context(), config(b.URL), topo)
+			if errors.Is(err, rabbit.ErrClassic) != tt.classic || !tt.classic && err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if tt.classic && !strings.Contains(fmt.Sprint(err), "consumer move") {
+				t.Errorf("%v does not say what to do", err)
+			}
+		}
+		eventually(t, "its message is there", func() bool { return b.Depth(topo.Queue) == 1 })
+	}
+}
+
+// Given a quorum queue of a shop and the command that is printed for it, when a shell runs that, then the management
+// API finds nothing amiss, and what RabbitMQ gives up arrives in the backstop.
+func TestThePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T) {
+	t.Parallel()
+	server := stack.Own(t, stack.Options{
+		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"},
+	})
+	b := server.Broker(t)
+	topo := topology(b)
+	topo.TakeMain, topo.Queue = true, b.Name("the shop's [own]+queue")
+	b.DeclareQueue(topo.Queue, rabbit.Table{"x-queue-type": "quorum"})
+	other := topo.Queue + ".x"
+	b.DeclareQueue(other, rabbit.Table{"x-queue-type": "quorum"})
+	c := dial(t, b.URL)
+	if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
+		t.Fatal(err)
+	}
+	before, err := rabbit.LookAtMain(t.Context(), config(b.URL), c, server.HTTP(), topo)
+	if err != nil || !before.Seen || len(before.Flaws) != 5 {
+		t.Errorf("without a policy: %+v, %v; want five things missing", before, err)
+	}
+	words, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+before.Command).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")
+	if out, err := server.Ctl(args[1:]...); err != nil {
+		t.Fatalf("%q: %v, %s", args, err, out)
+	}
+	eventually(t, "the policy holds", func() bool {
+		after, err := rabbit.LookAtMain(t.Context(), config(b.URL), c, server.HTTP(), topo)
+		return err == nil && after.Seen && len(after.Flaws) == 0
+	})
+	if facts, err := rabbit.AskManagement(t.Context(), server.HTTP(), c.Vhost(), other); err != nil ||
+		len(facts.Policy) != 0 {
+		t.Errorf("another queue has %+v, %v; want no policy", facts, err)
+	}
+	p := publisher(t, config(b.URL))
+	publishN(t, p, topo.Queue, 1)
+	s := consume(t, c, topo.Queue, 10)
+	for range rabbit.DeliveryLimit + 1 {
+		if err := s.Requeue(collect(t, s, 1)[0].Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	collect(t, consume(t, c, rabbit.BackstopQueue(topo.Queue), 1), 1)
+	if err := rabbit.RefuseClassic(t.Context(), config(b.URL), topo); err != nil {
+		t.Errorf("a quorum queue: %v", err)
+	}
+}
+
+func TestFlawsOfAMainQueueThatIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
+	topo := rabbit.TopologyConfig{Exchange: "e", Queue: "q", TakeMain: true}
+	good := func() map[string]any {
+		return map[string]any{
+			"dead-letter-exchange": "", "dead-letter-routing-key": "q.backstop", "dead-letter-strategy": "at-least-once",
+			"delivery-limit": 200.0, "overflow": "reject-publish",
+		}
+	}
+	for name, tt := range map[string]struct {
+		kind             string
+		policy, argument map[string]any
+		want             []string // what each flaw contains, in order
+	}{
+		"by policy":    {"quorum", nil, nil, nil},
+		"classic":      {"classic", nil, nil, []string{"type classic"}},
+		"stream":       {"stream", nil, nil, []string{"type stream"}},
+		"higher limit": {"quorum", map[string]any{"delivery-limit": 500.0}, nil, nil},
+		"lower limit": {"quorum", map[string]any{"delivery-limit": 20.0}, nil,
+			[]string{"delivery-limit is 20, 200 is needed"}},
+		"lower argument": {"quorum", nil, map[string]any{"x-delivery-limit": 20.0},
+			[]string{"delivery-limit is 20 by an argument"}},
+		"higher argument": {"quorum", nil, map[string]any{"x-delivery-limit": 1000.0}, nil},
+		"by arguments":    {"quorum", map[string]any{"overflow": nil}, map[string]any{"x-overflow": "reject-publish"}, nil},
+		"own DLX": {"quorum", nil, map[string]any{"x-dead-letter-exchange": "shop.dlx"},
+			[]string{`dead-letter-exchange is "shop.dlx" by an argument of the queue, which no policy changes, "" is needed`}},
+		"missing": {"quorum", map[string]any{"dead-letter-exchange": nil, "overflow": nil}, nil,
+			[]string{`dead-letter-exchange is not set, "" is needed`, "overflow is not set"}},
+		"elsewhere": {"quorum", map[string]any{"dead-letter-routing-key": "x"}, nil, []string{`"x", "q.backstop" is needed`}},
+		"vanish": {"quorum", map[string]any{"message-ttl": 5.0}, map[string]any{"x-expires": 7.0},
+			[]string{"message-ttl is 5", "expires is 7"}},
+	} {
+		policy := good()
+		for k, v := range tt.policy {
+			if policy[k] = v; v == nil {
+				delete(policy, k)
+			}
+		}
+		flaws := topo.Flaws(rabbit.QueueFacts{Type: tt.kind, Arguments: tt.argument, Policy: policy})
+		if !slices.EqualFunc(flaws, tt.want, strings.Contains) {
+			t.Errorf("%s: %q, want %q", name, flaws, tt.want)
+		}
+	}
+}
+
+func TestPolicyCommandIsQuotedForAShell(t *testing.T) {
+	t.Parallel()
+	topo := rabbit.TopologyConfig{Queue: `it's.a+b`}
+	const definition = `{"dead-letter-exchange":"","dead-letter-routing-key":"it'\''s.a+b.backstop",` +
+		`"dead-letter-strategy":"at-least-once","delivery-limit":200,"overflow":"reject-publish"}`
+	for version, apply := range map[string]string{
+		"3.10.8": "queues", "3.12.0": "quorum_queues", "4.0.5": "quorum_queues", "": "quorum_queues",
+	} {
+		want := `rabbitmqctl set_policy -p '/' --priority 100 --apply-to ` + apply +
+			` 'rollbackd.it'\''s.a+b' '^it'\''s\.a\+b$' '` + definition + `'`
+		if got := topo.PolicyCommand(version, "/"); got != want {
+			t.Errorf("RabbitMQ %s:\n%s, want\n%s", version, got, want)
+		}
+	}
+}
+
+// Given a management API that is away, refuses, redirects or answers nonsense, then the error says so and holds no
+// password, and the password goes nowhere else.
+func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
+	t.Parallel()
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("a redirect was followed, with %q", r.Header.Get("Authorization"))
+	}))
+	defer elsewhere.Close()
+	var status int
+	var body, asked string
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		asked = r.URL.EscapedPath() + " " + user + " " + password
+		w.Header().Set("Location", elsewhere.URL)
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	defer api.Close()
+	u, err := url.Parse(api.URL + "/prefix/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("us/er", "hunter2?")
+	for _, tt := range []struct {
+		status     int
+		body, says string
+	}{
+		{401, "{}", "401"}, {301, "", "301"}, {200, "<html>", "no JSON"}, {200, "{}", "names no type"}, {404, "", "404"},
+	} {
+		status, body = tt.status, tt.body
+		_, err := rabbit.AskManagement(t.Context(), u.String(), "/a b", "q/1")
+		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%d %s: %v; want an error with %q and no password", tt.status, tt.body, err, tt.says)
+		}
+	}
+	if want := "/prefix/api/queues/%2Fa%20b/q%2F1 us/er hunter2?"; asked != want {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+	status, body = 200, `{"type":"quorum","arguments":{"x-queue-type":"quorum"},"effective_policy_definition":[]}`
+	facts, err := rabbit.AskManagement(t.Context(), u.String(), "/", "q")
+	if text, _ := json.Marshal(facts); err != nil || facts.Type != "quorum" || len(facts.Policy) != 0 {
+		t.Errorf("%s, %v", text, err)
+	}
+	for _, bad := range []string{"http://u:hunter2@127.0.0.1:1", "http://u:hunter2%@h"} {
+		_, err := rabbit.AskManagement(t.Context(), bad, "/", "q")
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v; want an error without the password", err)
+		}
+	}
+}
