@@ -46,6 +46,13 @@ type Config struct {
 	Queue string
 	// RoutingKeys bind Queue to Exchange. Default: Queue.
 	RoutingKeys []string
+	// Topology says whose Queue is. [TopologyDeclare], the default: the engine's own, declared with what it needs and
+	// bound to Exchange. [TopologyCheck]: somebody else's, taken as it is; it must be a quorum queue, a policy gives it
+	// what it needs, and only the queues beside it are declared.
+	Topology Topology
+	// RabbitMQAPIURL is RabbitMQ's management API, http:// or https:// with user and password. With it a Queue that is
+	// taken as it is, is looked at when the engine starts. Empty: nobody looks.
+	RabbitMQAPIURL string
 	// KeyFrom says where a message's key is read, in the form of ROLLBACKD_KEY_FROM. Default
 	// header:x-message-key,property:message_id,body:sha256. With other sources identities change.
 	KeyFrom string
@@ -124,6 +131,15 @@ type Config struct {
 	Hook func(Point)
 }
 
+// Topology says what is done with the main queue.
+type Topology string
+
+// The topologies.
+const (
+	TopologyDeclare Topology = "declare"
+	TopologyCheck   Topology = "check"
+)
+
 // Fresh gives logins as they are now. Each function that is set is asked before a connection is made; only user and
 // password may differ from what Config says. They are for passwords that change while the process runs.
 type Fresh struct {
@@ -136,7 +152,7 @@ type Fresh struct {
 func Defaults() Config {
 	return Config{
 		Exchange: "stock", Queue: "stock.rollback", KeyFrom: "header:x-message-key,property:message_id,body:sha256",
-		LogTable:    "consumer_log",
+		LogTable: "consumer_log", Topology: TopologyDeclare,
 		MaxAttempts: 5, RetryDelays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute},
 		Lanes: 4, BatchSize: 1000, BatchLinger: 2 * time.Millisecond, MemoryBudget: 64 << 20,
 		Lease: 30 * time.Second, HandlerTimeout: 10 * time.Second,
@@ -156,6 +172,7 @@ func (c Config) withDefaults() Config {
 		c.RoutingKeys = []string{c.Queue}
 	}
 	c.KeyFrom, c.LogTable = cmp.Or(c.KeyFrom, d.KeyFrom), cmp.Or(c.LogTable, d.LogTable)
+	c.Topology = cmp.Or(c.Topology, d.Topology)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, d.MaxAttempts)
 	if c.RetryDelays == nil {
 		c.RetryDelays = d.RetryDelays
@@ -214,7 +231,10 @@ const (
 )
 
 func (c Config) topology() rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{Exchange: c.Exchange, Queue: c.Queue, RoutingKeys: c.RoutingKeys, Delays: c.RetryDelays}
+	return rabbit.TopologyConfig{
+		Exchange: c.Exchange, Queue: c.Queue, RoutingKeys: c.RoutingKeys, Delays: c.RetryDelays,
+		TakeMain: c.Topology == TopologyCheck,
+	}
 }
 
 // check refuses what cannot work; c has its defaults.
@@ -264,6 +284,8 @@ func (c Config) validate() error {
 		"not be negative")
 	bad(c.LockTTL >= 100*time.Millisecond, "LockTTL %v must be at least 100ms", c.LockTTL)
 	bad(c.DoneTTL >= time.Millisecond, "DoneTTL %v must be at least 1ms", c.DoneTTL)
+	bad(slices.Contains([]Topology{TopologyDeclare, TopologyCheck}, c.Topology), "Topology %q must be %s or %s",
+		c.Topology, TopologyDeclare, TopologyCheck)
 	bad(slices.Contains([]lock.Policy{lock.Proceed, lock.Pause}, c.LockOnError), "LockOnError %q must be %s or %s",
 		c.LockOnError, lock.Proceed, lock.Pause)
 	if err := c.topology().Validate(); err != nil {

@@ -102,6 +102,9 @@ func (s *source) sessions(intake, work context.Context) error {
 		if intake.Err() != nil {
 			return context.Cause(work) // nil while it may go on
 		}
+		if errors.Is(err, rabbit.ErrClassic) {
+			return err // waiting would not change it
+		}
 		lived := time.Since(began)
 		var atOnce, anew bool
 		begin, atOnce, anew = s.after(intake, err, begin, lived)
@@ -302,12 +305,38 @@ func (c *Consumer) declare(ctx context.Context, conn *rabbit.Conn) error {
 	if err != nil {
 		return err
 	}
+	if !c.declared && c.topology.TakeMain {
+		if err := c.lookAtMain(ctx, conn); err != nil {
+			return err
+		}
+	}
 	c.declared = true
 	for _, w := range warnings {
 		if !c.warned[w] { // a reconnect makes no news of it
 			c.warned[w] = true
 			c.log.WarnContext(ctx, w)
 		}
+	}
+	return nil
+}
+
+// lookAtMain refuses a main queue that is taken as it is and can never work, and warns of what it lacks as far as that
+// is seen: none of it keeps messages from being consumed.
+func (c *Consumer) lookAtMain(ctx context.Context, conn *rabbit.Conn) error {
+	found, err := rabbit.LookAtMain(ctx, c.cfg.amqp("run"), conn, c.cfg.RabbitMQAPIURL, c.topology)
+	switch {
+	case errors.Is(err, rabbit.ErrClassic), ctx.Err() != nil:
+		return err
+	case err != nil:
+		c.log.WarnContext(ctx, "the main queue is taken as it is, and could not be looked at", "queue", c.cfg.Queue,
+			"err", err, "it needs", found.Command)
+	case !found.Seen:
+		c.log.WarnContext(ctx, "the main queue is taken as it is; what policies give it is not seen over AMQP, only by "+
+			"the management API", "queue", c.cfg.Queue, "it needs", found.Command)
+	}
+	for _, flaw := range found.Flaws {
+		c.log.WarnContext(ctx, "the main queue lacks something", "queue", c.cfg.Queue, "what", flaw,
+			"it needs", found.Command)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -97,12 +98,36 @@ func (a *app) migrate(ctx context.Context, cfg config.Config) ([]thing, error) {
 		return things, a.rabbitError(cfg, err)
 	}
 	things = append(things, declared(cfg, missing, stateMade)...)
+	if cfg.Topology == consumer.TopologyCheck {
+		return things, a.lookAtMain(ctx, cfg, conn)
+	}
 	for _, key := range cfg.RoutingKeys {
 		things = append(things, thing{
 			What: "binding", Name: fmt.Sprintf("%s to %s by %s", cfg.Queue, cfg.Exchange, key), State: stateThere,
 		})
 	}
 	return things, nil
+}
+
+// lookAtMain says what a main queue that is taken as it is needs, and what it lacks as far as that is seen.
+func (a *app) lookAtMain(ctx context.Context, cfg config.Config, conn *rabbit.Conn) error {
+	found, err := rabbit.LookAtMain(ctx, rabbitConfig(cfg, "migrate"), conn, cfg.RabbitMQAPIURL, topology(cfg))
+	if errors.Is(err, rabbit.ErrClassic) {
+		return err
+	}
+	if err != nil {
+		fmt.Fprintf(a.stderr, "%s: warning: the main queue could not be looked at: %v\n", a.name, err)
+	}
+	for _, flaw := range found.Flaws {
+		fmt.Fprintf(a.stderr, "%s: warning: queue %q: %s\n", a.name, cfg.Queue, flaw)
+	}
+	if found.Seen && len(found.Flaws) == 0 {
+		return nil
+	}
+	fmt.Fprintf(a.stderr, "%s: queue %q is taken as it is (ROLLBACKD_TOPOLOGY=check). It needs this policy, which "+
+		"migrate does not make; only one policy applies to a queue, so add to it what another one gives the queue now:\n%s\n",
+		a.name, cfg.Queue, found.Command)
+	return nil
 }
 
 // migrationStatus asks both servers, whichever answers.
@@ -152,7 +177,11 @@ func (a *app) queueStatus(ctx context.Context, cfg config.Config) ([]thing, erro
 	if err != nil {
 		return nil, a.rabbitError(cfg, err)
 	}
-	return declared(cfg, missing, stateMissing), nil
+	things := declared(cfg, missing, stateMissing)
+	if main := fmt.Sprintf("queue %q", cfg.Queue); topology(cfg).TakeMain && slices.Contains(missing, main) {
+		return things, fmt.Errorf("%s %w", main, rabbit.ErrNoMain) // which migrate does not make either
+	}
+	return things, nil
 }
 
 // migrateOptions wait for whoever has a table in use, and say so.
@@ -179,7 +208,10 @@ func migrations(steps []dedup.Migration, otherwise string) []thing {
 
 // declared lists exchange and queues; otherwise is the state of those that are missing.
 func declared(cfg config.Config, missing []string, otherwise string) []thing {
-	things := []thing{{What: "exchange", Name: cfg.Exchange}}
+	var things []thing
+	if cfg.Topology != consumer.TopologyCheck {
+		things = append(things, thing{What: "exchange", Name: cfg.Exchange})
+	}
 	for _, q := range topology(cfg).Queues() {
 		things = append(things, thing{What: "queue", Name: q})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -104,6 +105,7 @@ func rabbitConfig(cfg config.Config, command string) rabbit.Config {
 func topology(cfg config.Config) rabbit.TopologyConfig {
 	return rabbit.TopologyConfig{
 		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
+		TakeMain: cfg.Topology == consumer.TopologyCheck,
 	}
 }
 

@@ -83,6 +83,8 @@ var volatile = []struct {
 	{regexp.MustCompile(`\{"\$int64":"1\d{12}"\}`), `{"$int64":"MS"}`},
 	{regexp.MustCompile(`"x-published-at-ms\\":\d+`), `"x-published-at-ms\":MS`},
 	{regexp.MustCompile(`\b[\w%]*:\*\*\*@`), "USER:***@"},
+	{regexp.MustCompile(`set_policy -p '[^']*'`), "set_policy -p 'VHOST'"},
+	{regexp.MustCompile(`--apply-to (quorum_)?queues`), "--apply-to QUEUES"}, // quorum_queues from 3.12 on
 	{rollbackdTest, "DATABASE"},
 	{regexp.MustCompile(`(RABBITMQ/)[-\w%]+`), "${1}VHOST"},
 	{regexp.MustCompile(`vhost '[^']*'`), "vhost 'VHOST'"},

@@ -88,6 +88,7 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 		"ROLLBACKD_AMQP_URL":  "amqp://a:p,w@h1:5672/v, amqps://b@h2/%2f",
 		"ROLLBACKD_MYSQL_DSN": "u@unix(/run/mysqld.sock)/db", "ROLLBACKD_REDIS_URL": "rediss://:pw@h:6380/1",
 		"ROLLBACKD_GROUP": "g é", "ROLLBACKD_EXCHANGE": "ex", "ROLLBACKD_QUEUE": "q", "ROLLBACKD_ROUTING_KEYS": "a.*, b.#",
+		"ROLLBACKD_TOPOLOGY": "check", "ROLLBACKD_RABBITMQ_API_URL": "https://a:p@h:15671/prefix",
 		"ROLLBACKD_KEY_FROM": "json:/order_sn,body:sha256", "ROLLBACKD_LOG_TABLE": "trade_mq_consumer_log",
 		"ROLLBACKD_HANDLER":        "http",
 		"ROLLBACKD_EMPTY_ROLLBACK": "refuse", "ROLLBACKD_MAX_ATTEMPTS": "3", "ROLLBACKD_RETRY_DELAYS": "100ms, 90s",
@@ -109,7 +110,9 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 		Config: consumer.Config{
 			AMQPURLs: []string{"amqp://a:p,w@h1:5672/v", "amqps://b@h2/%2f"}, MySQLDSN: "u@unix(/run/mysqld.sock)/db",
 			RedisURL: "rediss://:pw@h:6380/1", Group: "g é", Exchange: "ex", Queue: "q",
-			RoutingKeys: []string{"a.*", "b.#"}, KeyFrom: "json:/order_sn,body:sha256", LogTable: "trade_mq_consumer_log",
+			RoutingKeys: []string{"a.*", "b.#"}, Topology: consumer.TopologyCheck,
+			RabbitMQAPIURL: "https://a:p@h:15671/prefix",
+			KeyFrom:        "json:/order_sn,body:sha256", LogTable: "trade_mq_consumer_log",
 			MaxAttempts: 3, RetryDelays: []time.Duration{100 * time.Millisecond, 90 * time.Second}, Lanes: 1, BatchSize: 10,
 			BatchLinger: consumer.Off, Prefetch: 11, MemoryBudget: 5 << 20, Lease: 6 * time.Second,
 			HandlerTimeout: 5 * time.Second, LockTTL: 3 * time.Second, DoneTTL: time.Hour, LockOnError: "pause",

@@ -277,6 +277,19 @@ func webhookURL() rule[string] {
 	})
 }
 
+// managementURL is asked for paths below it, so it has neither query nor fragment.
+func managementURL() rule[string] {
+	return texts("http:// or https:// URL, with user and password", func(raw string) error {
+		if err := urlProblem(raw, "http", "https"); err != nil {
+			return err
+		}
+		if u, err := url.Parse(raw); err != nil || u.RawQuery != "" || u.Fragment != "" {
+			return errors.New("must be a URL without query and fragment")
+		}
+		return nil
+	})
+}
+
 // httpTarget has no login: that has settings of its own.
 func httpTarget() rule[string] {
 	return texts("http:// or https:// URL without user and password", func(raw string) error {

@@ -89,6 +89,13 @@ func naming(c *Config, d consumer.Config) []Variable {
 		{key: "ROUTING_KEYS", value: routingKeys().into(&c.RoutingKeys),
 			Default: "stock.rollback", Example: "stock.rollback,order.cancelled",
 			Meaning: "bind the main queue to the exchange"},
+		{key: "TOPOLOGY", value: words(string(consumer.TopologyDeclare), string(consumer.TopologyCheck)).
+			into((*string)(&c.Topology)), Default: string(d.Topology), Example: string(consumer.TopologyCheck),
+			Meaning: "the main queue is declared with what it needs and bound, or taken as it is: see docs/adopting.md"},
+		{key: "RABBITMQ_API_URL", value: managementURL().into(&c.RabbitMQAPIURL),
+			secret: urlPath, empty: true, Example: "http://rollbackd:password@rabbitmq:15672",
+			Meaning: "RabbitMQ's management API, with which a main queue that is taken as it is, is looked at; needs a user " +
+				"with the tag monitoring"},
 		{key: "KEY_FROM", value: keyFrom().into(&c.KeyFrom), Default: d.KeyFrom,
 			Example: "header:x-message-key,json:/order_sn",
 			Meaning: "where a message's key comes from, the first source that exists; with other sources identities change"},

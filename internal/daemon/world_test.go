@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -132,6 +133,7 @@ func (w *world) config() config.Config {
 func topology(cfg config.Config) rabbit.TopologyConfig {
 	return rabbit.TopologyConfig{
 		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
+		TakeMain: cfg.Topology == consumer.TopologyCheck,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
@@ -43,7 +44,11 @@ func checkRabbit(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 	checkTopology(ctx, cfg, o, first, l)
 	checkPublishing(ctx, o, url, l)
-	checkBinding(ctx, cfg, first, l)
+	if cfg.Topology == consumer.TopologyCheck {
+		checkTaken(ctx, cfg, o, first, url, l)
+	} else {
+		checkBinding(ctx, cfg, first, l)
+	}
 	l.note("bindings and policies", "AMQP does not show them; a policy with TTL, expiry or max-length on "+cfg.Queue+
 		" or "+rabbit.DeadQueue(cfg.Queue)+
 		" would drop messages: `rabbitmqctl list_bindings`, `rabbitmqctl list_policies`. One that makes a full queue "+
@@ -64,17 +69,44 @@ func checkBrokerVersion(conn *rabbit.Conn, l *list) {
 	}
 }
 
-func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabbit.Conn, l *list) {
-	topology := rabbit.TopologyConfig{
+func topologyOf(cfg config.Config) rabbit.TopologyConfig {
+	return rabbit.TopologyConfig{
 		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
+		TakeMain: cfg.Topology == consumer.TopologyCheck,
 	}
-	things, err := rabbit.Inspect(ctx, conn, topology)
+}
+
+// checkTaken looks at a main queue that is taken as it is: what it is, and what policies give it.
+func checkTaken(ctx context.Context, cfg config.Config, o Options, conn *rabbit.Conn, url string, l *list) {
+	const name = "policy of the main queue"
+	found, err := rabbit.LookAtMain(ctx, rabbit.Config{URLs: []string{url}, Name: o.Name}, conn, cfg.RabbitMQAPIURL,
+		topologyOf(cfg))
+	switch {
+	case errors.Is(err, rabbit.ErrClassic):
+		l.fail(name, err.Error(), o.Program+" move")
+	case err != nil:
+		l.warn(name, err.Error(), "mend that, see ROLLBACKD_RABBITMQ_API_URL; what the queue needs is\n"+found.Command)
+	case !found.Seen:
+		l.warn(name, "AMQP does not show what policies give "+cfg.Queue+", and an exact pattern matches no other queue "+
+			"that could be tried instead", "set ROLLBACKD_RABBITMQ_API_URL, or compare `rabbitmqctl list_policies` with\n"+
+			found.Command)
+	case len(found.Flaws) > 0:
+		l.fail(name, strings.Join(found.Flaws, "; "), found.Command)
+	default:
+		l.ok(name, "gives it what a declared one has")
+	}
+}
+
+func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabbit.Conn, l *list) {
+	things, err := rabbit.Inspect(ctx, conn, topologyOf(cfg))
 	if err != nil {
 		l.fail("exchange and queues", err.Error(), "run again; see RabbitMQ's log")
 		return
 	}
 	for _, th := range things {
 		switch {
+		case th.Missing && th.Taken:
+			l.fail(th.What, rabbit.ErrNoMain.Error(), "see docs/adopting.md")
 		case th.Missing:
 			l.fail(th.What, "it does not exist", o.Program+" migrate")
 		case th.Err != nil:
@@ -82,6 +114,8 @@ func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabb
 		case th.Unchecked:
 			l.warn(th.What, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+o.Program+
 				" migrate' run once with a user who may configure it")
+		case th.Taken:
+			l.ok(th.What, fmt.Sprintf("taken as it is; %d messages ready, %d consumers", th.Ready, th.Consumers))
 		case th.Queue == "":
 			l.ok(th.What, "as it must be")
 		default:

@@ -57,8 +57,8 @@ var arrows = []arrow{
 		"it joins what a library user joins by hand: settings, handler, engine and pages"},
 	{"internal/rights", []string{"internal/rabbit"},
 		"the list is made of names alone: whoever wants to know must not need a server or a setting"},
-	{"internal/doctor", []string{"internal/admin", "internal/config", "internal/handler/sql", "internal/handler/http",
-		"internal/mysqldb",
+	{"internal/doctor", []string{"consumer", "internal/admin", "internal/config", "internal/handler/sql",
+		"internal/handler/http", "internal/mysqldb",
 		"internal/rights", "dedup", "lock", "internal/rabbit"},
 		"it looks at servers from outside, and asks a daemon over HTTP; a check that went through the engine would fail " +
 			"with what it is to find"},
