@@ -3,6 +3,8 @@ package stock
 import (
 	"errors"
 	"fmt"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 // What can be wrong with a request. The errors returned name the sku and order and wrap one of these.
@@ -30,7 +32,20 @@ var (
 	// ErrChanged: another transaction added rows between two looks at them, without the locks that this package takes. No
 	// request is at fault: roll back and try again.
 	ErrChanged = errors.New("another transaction added or removed some rows meanwhile")
+	// ErrTables: stock_reservation lacks a column of [Migrations]. No request is at fault.
+	ErrTables = errors.New("stock_reservation is older than this program; run: consumer migrate")
 )
+
+// errUnknownColumn is the server's number for a column that is not there.
+const errUnknownColumn = 1054
+
+// ofTables adds [ErrTables] to an error that it explains.
+func ofTables(err error) error {
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok && e.Number == errUnknownColumn {
+		return fmt.Errorf("%w: %w", ErrTables, err)
+	}
+	return err
+}
 
 // permanent reports whether no retry can cure err. A missing reservation or stock row may still come, and a full one
 // may be mended.

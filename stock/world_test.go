@@ -36,6 +36,17 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	w := newEmptyWorld(t)
+	w.migrate()
+	for _, statement := range audit {
+		w.exec(statement)
+	}
+	return w
+}
+
+// newEmptyWorld has no tables yet.
+func newEmptyWorld(t testing.TB) *world {
+	t.Helper()
 	config, err := mysql.ParseDSN(stack.MySQL(t))
 	if err != nil {
 		t.Fatal(err)
@@ -52,14 +63,12 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := dedup.Migrate(t.Context(), g, withStock()); err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, db: db, g: g}
-	for _, statement := range audit {
-		w.exec(statement)
-	}
-	return w
+	return &world{t: t, db: db, g: g}
+}
+
+func (w *world) migrate() {
+	w.t.Helper()
+	must(w.t, dedup.Migrate(w.t.Context(), w.g, withStock()))
 }
 
 // exec runs a statement that must succeed.

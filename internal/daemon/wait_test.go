@@ -233,6 +233,34 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 	}
 }
 
+// Given stock tables of the last release, when the daemon meets them, then it waits, says what they lack, and charges
+// no message an attempt; after `consumer migrate` beside it, it goes on.
+func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, text := range []string{"ALTER TABLE stock_reservation DROP COLUMN room",
+		"DELETE FROM rollbackd_schema WHERE set_name = 'stock' AND version = 2"} {
+		if _, err := w.db.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	orders := w.open(20)
+	daemon := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("the daemon says what is missing", time.Minute, func() bool {
+		return strings.Contains(w.logs.String(), "Unknown column 'room'")
+	})
+	if n := w.count("SELECT COUNT(*) FROM consumer_log"); n != 0 {
+		t.Errorf("%d messages were charged an attempt", n)
+	}
+	if out, err := program.Run(t.Context(), binary(t), w.environ(), "migrate"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.ended(len(orders), time.Minute)
+	w.stop(daemon)
+	w.judge(oracle.Allowance{})
+}
+
 // Given empty servers, when `consumer migrate` has run, twice, then the daemon starts and works.
 func TestMigratedServersAreReady(t *testing.T) {
 	t.Parallel()

@@ -93,7 +93,7 @@ func (m *message) effect(ctx context.Context, tx *sql.Tx) error {
 		in = append(in, it.SKU)
 	}
 	res, err := tx.ExecContext(ctx,
-		`UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = ?, updated_at = UTC_TIMESTAMP(6)
+		`UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = ?, room = '', updated_at = UTC_TIMESTAMP(6)
 		WHERE order_sn = ? AND status = 1 AND (`+where.String()+")", args...)
 	if err := all(res, err, len(m.order.Items)); err != nil {
 		return fmt.Errorf("release order %s: %w", m.order.OrderSN, err)
