@@ -33,6 +33,8 @@ part2() {
   MODEL=group.pml run group-perm     -DPERM -DCRASH=1 -DPAUSES=1
   MODEL=mended.pml run mended
   MODEL=mended.pml run mended-twice  -DDUPS=2 -DMENDS=2 -DMOVES=2 -DCRASH=2
+  MODEL=taken.pml run taken
+  MODEL=taken.pml run taken-more     -DCOPIES=2 -DPASSES=3
   MODEL=poison.pml run poison        -DMAX=5
   MODEL=poison.pml run poison-shut   -DQFAIL=1 -DSHUT
 }
@@ -55,6 +57,7 @@ part3() {
   run M_ADOPT_OLD -DM_ADOPT_OLD -DADOPT=1 -DPRUNE -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
   MODEL=mended.pml run M_MEND_FORGOT -DM_MEND_FORGOT
   MODEL=mended.pml run M_MEND_BLIND -DM_MEND_BLIND -DMENDS=2 -DCRASH=2
+  for m in M_INSERT_OVER M_BLIND M_LAST_EARLY M_LAST_RESUMED M_DECIDE_EARLY; do MODEL=taken.pml run $m -D$m; done
   MODEL=poison.pml run poison-open -DQFAIL=1 -DNP=2 -DMAX=3 -DCHARGES=9
 }
 case $1 in 1|2|3) part$1;; *) part1; part2; part3;; esac
