@@ -148,7 +148,9 @@ func countLocks(locks *locks) (all []prometheus.Collector) {
 // zero makes every label value exist.
 func (m *metrics) zero(queue string) {
 	for _, r := range dedup.Reasons() {
-		m.deadLettered.WithLabelValues(string(r))
+		if r != dedup.ReasonEffectUnknown { // no delivery dies of it
+			m.deadLettered.WithLabelValues(string(r))
+		}
 	}
 	for _, kind := range []string{kindRetry, kindLetter} {
 		for _, result := range []string{"confirmed", "failed"} {

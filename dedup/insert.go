@@ -22,6 +22,9 @@ func (l *Log) prepareTexts() {
 		"body_hash,"+
 		" consumer_status, consumer_times, replays, consumer_timestamp, created_at, dead_at, reason, remark) VALUES ",
 		"(?,?,?,?,?,?,?,3,0,0,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6),UTC_TIMESTAMP(6),?,?)", "", maxRows)
+	l.insertTaken = newRowsText(l.insertHead(), "(?,?,?,?,?,?,?,?,?,0,?,"+
+		"IF(?,UTC_TIMESTAMP(6),LEAST(UTC_TIMESTAMP(6),"+microTime+")),LEAST(UTC_TIMESTAMP(6),"+microTime+"),"+
+		"IF(?,UTC_TIMESTAMP(6),NULL),?,?)", "", maxRows)
 	l.insertEvents = newRowsText("INSERT INTO "+l.events+
 		" (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays, error, `by`) VALUES ",
 		"(?,?,?,UTC_TIMESTAMP(6),?,0,0,?,?)", "", maxRows)

@@ -86,6 +86,7 @@ type Log struct {
 
 	insertSuccess rowsText
 	insertDead    rowsText
+	insertTaken   rowsText
 	insertEvents  rowsText
 	lookUpTag     rowsText
 	lookUpAny     rowsText

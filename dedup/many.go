@@ -25,8 +25,8 @@ type shape struct {
 	by         string
 }
 
-// shapeOf is the shape of a change. One that writes what a row may have already of its message, or changes a second
-// row, has a statement of its own.
+// shapeOf is the shape of a change. One that writes what a row may have already of its message, has a time of its own,
+// or changes a second row, has a statement of its own.
 func shapeOf(c *change) (_ shape, ok bool) {
 	s := shape{
 		step: c.step, group: c.key.Group, tag: c.key.Tag, from: c.from, to: c.to, backdate: c.backdate.Microseconds(),
@@ -40,7 +40,7 @@ func shapeOf(c *change) (_ shape, ok bool) {
 	} else if c.from.Status != Processing {
 		s.from.Owner = ""
 	}
-	return s, c.also == nil && !c.replace && (c.entry == nil || c.from.Status == Absent)
+	return s, c.also == nil && !c.replace && c.at == nil && (c.entry == nil || c.from.Status == Absent)
 }
 
 // maxSameShape is how many changes share an UPDATE at most: each remark is looked for among those before it.

@@ -12,12 +12,15 @@ const (
 	ReasonExhausted     Reason = "exhausted"      // the last attempt failed
 	ReasonCrashed       Reason = "crashed"        // the last attempt never came back
 	ReasonDeliveryLimit Reason = "delivery_limit" // the broker gave it up
+	// ReasonEffectUnknown: the log of the consumer before rollbackd left it open, so it may have had its effect. Alone
+	// among the reasons it means a row without a letter; see Log.TakeOver.
+	ReasonEffectUnknown Reason = "effect_unknown"
 )
 
 // Reasons lists all reasons.
 func Reasons() []Reason {
 	return []Reason{
 		ReasonMalformed, ReasonUnidentified, ReasonConflict, ReasonPermanent, ReasonExhausted, ReasonCrashed,
-		ReasonDeliveryLimit,
+		ReasonDeliveryLimit, ReasonEffectUnknown,
 	}
 }

@@ -60,6 +60,8 @@ func (l *Log) reopening(r *Reopening) (*change, error) {
 	if known := from.Status == Failed || from.Status == Dead; known && len(from.BodyHash) > 0 && note.Mended == nil {
 		c.entry = nil // the row has its message
 	}
+	// A row that was taken over may keep a body that is not its message's, and knows no hash: it takes what is sent.
+	c.replace = from.Status == Dead && len(from.BodyHash) == 0 && r.Entry.Body != nil
 	c.by, c.why = note.By, strings.TrimSpace("replayed "+note.Filter)
 	if note.Mended != nil {
 		c.mend(from, *note.Mended)

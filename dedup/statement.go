@@ -27,6 +27,7 @@ type change struct {
 	entry    *Entry        // what the row keeps of the message, where it has nothing yet
 	replace  bool          // the entry takes the place of what the row has
 	dropBody bool          // success needs neither body nor properties
+	at       *int64        // when another log moved it, microseconds since 1970; nil: now
 	backdate time.Duration // so that a row given back unrun is due at once
 	reason   *Reason       // nil: stays as it is; "" clears it and dead_at
 	remark   *string       // nil: stays as it is
@@ -58,7 +59,11 @@ func (l *Log) set(s *statement, c *change) {
 	if !c.keepsOwner() {
 		s.add(", owner = ?", orNull(c.to.Owner))
 	}
-	s.add(", consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.backdate.Microseconds())
+	if c.at != nil {
+		s.add(", consumer_timestamp = LEAST(UTC_TIMESTAMP(6), "+microTime+")", *c.at)
+	} else {
+		s.add(", consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.backdate.Microseconds())
+	}
 	l.setColumns(s, c)
 }
 
@@ -67,7 +72,7 @@ func (l *Log) guard(s *statement, c *change) {
 	s.add(" AND consumer_status = ?", int(c.from.Status))
 	s.add(" AND consumer_times = ?", c.from.Attempts)
 	s.add(" AND replays = ?", c.from.Replays)
-	if c.from.Status == Processing {
+	if c.from.Status == Processing || c.step.Guard&guardTaken != 0 {
 		s.add(" AND owner <=> ?", orNull(c.from.Owner))
 	}
 	if c.step.Guard&guardExpired != 0 {

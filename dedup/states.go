@@ -55,18 +55,20 @@ type action string
 
 // The actions. Each may start from several states; the table of transitions says from which, and under which guards.
 const (
-	actionInsert  action = "fast path"
-	actionBlame   action = "blamed"
-	actionClaim   action = "claim"
-	actionSuccess action = "success"
-	actionFail    action = "fail"
-	actionUnclaim action = "unclaim"
-	actionForgive action = "forgive"
-	actionExhaust action = "exhaust"
-	actionCondemn action = "condemn"
-	actionDead    action = "dead"
-	actionReopen  action = "reopen"
-	actionDiscard action = "discard"
+	actionInsert   action = "fast path"
+	actionBlame    action = "blamed"
+	actionClaim    action = "claim"
+	actionSuccess  action = "success"
+	actionFail     action = "fail"
+	actionUnclaim  action = "unclaim"
+	actionForgive  action = "forgive"
+	actionExhaust  action = "exhaust"
+	actionCondemn  action = "condemn"
+	actionDead     action = "dead"
+	actionReopen   action = "reopen"
+	actionDiscard  action = "discard"
+	actionTakeDone action = "taken over, done"
+	actionTakeOpen action = "taken over, open"
 )
 
 // guard is a set of conditions that a transition's statement checks beside the version.
@@ -80,6 +82,7 @@ const (
 	guardLeft                      // attempts are left: fewer than the maximum were made, and the row is not condemned
 	guardSpent                     // no attempt is left
 	guardAsked                     // the person asked for discarded ones too
+	guardTaken                     // the row is as it was taken over: nobody of ours has moved it since
 )
 
 // String lists the guards in words.
@@ -91,6 +94,7 @@ func (g guard) String() string {
 	}{
 		{guardOwner, "own claim"}, {guardExpired, "lease expired"}, {guardDue, "due"},
 		{guardLeft, "attempts left"}, {guardSpent, "no attempt left"}, {guardAsked, "asked for"},
+		{guardTaken, "untouched since"},
 	} {
 		if g&w.guard != 0 {
 			words = append(words, w.word)
@@ -142,6 +146,11 @@ var transitions = []transition{
 	{actionDiscard, Processing, Discarded, guardExpired, ""},
 	{actionDiscard, Failed, Discarded, 0, ""},
 	{actionDiscard, Dead, Discarded, 0, ""},
+
+	{actionTakeDone, Absent, Success, 0, "another log says so"},
+	{actionTakeDone, Dead, Success, guardTaken, "another log says so by now"},
+	{actionTakeOpen, Absent, Dead, 0, "another log left it open, effect unknown, no letter"},
+	{actionTakeOpen, Dead, Dead, guardTaken, "another log has moved it"},
 }
 
 // transitionOf finds the arrow of an action that starts from a state.

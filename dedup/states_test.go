@@ -70,7 +70,7 @@ func trials() (all []trial) {
 			{action: actionCondemn}, {action: actionCondemn, own: true},
 			{action: actionReopen}, {action: actionReopen, asked: true},
 			{action: actionSuccess, own: true}, {action: actionFail, own: true}, {action: actionUnclaim, own: true},
-			{action: actionDead, own: true},
+			{action: actionDead, own: true}, {action: actionTakeDone}, {action: actionTakeOpen},
 		} {
 			unseen := a.action == actionInsert || a.action == actionBlame
 			if a.own && shown.Status != Processing || unseen && shown.Status != Absent {
@@ -81,6 +81,15 @@ func trials() (all []trial) {
 				shown.Owner += MarkGroup
 				if stored.Status != Absent {
 					stored.Owner += MarkGroup
+				}
+			}
+			if a.action == actionTakeDone || a.action == actionTakeOpen { // else the API refuses it
+				shown.Owner, shown.Replays = markTaken+shown.Owner, shown.Replays-1
+				if stored.Status != Absent {
+					stored.Owner, stored.Replays = markTaken+stored.Owner, stored.Replays-1
+				}
+				if shown.Status == Dead && shown.Replays < 0 {
+					continue
 				}
 			}
 			name := fmt.Sprintf("%03d %v %d/3 %v old, shown %v, %s: %s own=%v asked=%v",
@@ -142,7 +151,8 @@ func (tr trial) wants() (after Version, err error) {
 	if tr.real.Status == Absent {
 		same = tr.shown.Status == Absent
 	}
-	if tr.shown.Status == Processing && tr.real.Owner != tr.shown.Owner {
+	if compared := tr.shown.Status == Processing || arrow.Guard&guardTaken != 0; compared &&
+		tr.real.Owner != tr.shown.Owner {
 		same = false
 	}
 	due := []time.Duration{0, testDelay, 2 * testDelay, 2 * testDelay}[tr.real.Attempts]
@@ -191,6 +201,10 @@ func (tr trial) after() Version {
 		return Version{Failed, 0, was.Replays + 1, "new token"}
 	case actionDiscard:
 		return Version{Discarded, was.Attempts, was.Replays, was.Owner}
+	case actionTakeDone:
+		return Version{Success, 7, 0, markTaken + "new origin"}
+	case actionTakeOpen:
+		return Version{Dead, 7, 0, markTaken + "new origin"}
 	}
 	panic("no such action")
 }
@@ -230,6 +244,12 @@ func (tr trial) run(ctx context.Context, w *world) error {
 		_, err = w.log.Reopen(ctx, from, e, ReplayNote{By: "me", Token: "new token", Discarded: tr.asked})
 	case actionDiscard:
 		err = w.log.Discard(ctx, from, e, "me", "why")
+	case actionTakeDone, actionTakeOpen:
+		t := Taken{Entry: e, From: from, Status: Success, Attempts: 7, Origin: "new origin", Remark: "cause", By: "me"}
+		if tr.action == actionTakeOpen {
+			t.Status = Dead
+		}
+		_, err = w.log.TakeOver(ctx, w.waypoint(strings.Fields(tr.name)[0]), nil, []Taken{t})
 	}
 	return err
 }
@@ -382,7 +402,7 @@ func (w *world) judge(all []trial, happen func() []error) (moved map[string]int)
 			continue
 		}
 		moved[fmt.Sprint(tr.action, tr.shown.Status)]++
-		if tr.action == actionInsert {
+		if tr.action == actionInsert || tr.action == actionTakeDone && tr.real.Status == Absent {
 			continue
 		}
 		events := w.events(tr.key)
