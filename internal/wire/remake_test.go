@@ -1,0 +1,51 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// Given an identity and a body, when its message is made anew, then it has that identity, also when it is kept as
+// properties; or nobody is told that it has.
+func TestARemadeMessageHasItsIdentity(t *testing.T) {
+	const body = `{"order_sn":"A-1"}`
+	sum := sha256.Sum256([]byte(body))
+	for _, c := range []struct {
+		sources, key string
+		want         bool
+	}{
+		{sourcesExample, "A-1", true},
+		{sourcesExample, "key with spaces, ü and \"quotes\"", true},
+		{"property:message_id", "A-1", true},
+		{"property:correlation_id,body:sha256", "A-1", true},
+		{"json:/order_sn", "A-1", true},
+		{"json:/order_sn", "A-2", false},
+		{"json:/order_sn,property:message_id", "A-2", false},
+		{"json:/other,property:message_id", "A-2", true},
+		{"json:/other", "A-2", false},
+		{"body:sha256", hex.EncodeToString(sum[:]), true},
+		{"body:sha256", "A-1", false},
+	} {
+		sources, err := ParseKeySources(c.sources)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := dedup.Identity{Group: "g", Tag: "stock.rollback", Key: c.key}
+		d, ok := Remake(sources, "q", id, []byte(body), "0A1B")
+		if ok != c.want {
+			t.Errorf("%s, key %s: %v, want %v", c.sources, c.key, ok, c.want)
+		}
+		if !ok {
+			continue
+		}
+		kept, err := UnmarshalProperties(MarshalProperties(d))
+		kept.Body = []byte(body)
+		own, idErr := Identify("g", sources, "q", kept)
+		if err != nil || idErr != nil || own.Identity != id {
+			t.Errorf("%s, key %s: kept it is %v, %v, %v", c.sources, c.key, own.Identity, err, idErr)
+		}
+	}
+}
