@@ -20,8 +20,8 @@ func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 	w.compensate(deadletter.CompensateOptions{After: time.Second})
 	w.wantEffects(9)
 	w.wantStatus(dedup.Success, 1, 9)
-	w.wantQueues(0, 12)
-	w.wantStatus(dedup.Dead, 0, 12)
+	w.wantQueues(0, 15)
+	w.wantStatus(dedup.Dead, 0, 15)
 	for _, reason := range []dedup.Reason{dedup.ReasonExhausted, dedup.ReasonCrashed, dedup.ReasonDeliveryLimit} {
 		key := names(string(reason), 1)[0]
 		events, err := w.records.Events(t.Context(), identity(key))

@@ -10,20 +10,26 @@ import (
 // discardEnd: the row says so (committed), ack.
 type discardEnd struct {
 	*run
-	why string
+	why  string
+	done func(*letter) // told of each whose row says so
 }
 
-func toDiscard(r *run, why string) end {
+func toDiscard(r *run, why string, done func(*letter)) end {
 	if r.o.DryRun {
 		return &dryEnd{r, &r.tally.Discarded}
 	}
-	return &discardEnd{r, why}
+	return &discardEnd{r, why, done}
 }
 
 func (e *discardEnd) act(ctx context.Context, letters []*letter) error {
 	fault := e.change(ctx, letters, e.mark)
 	if err := e.l.hook(pointDiscarded); err != nil {
 		return err
+	}
+	for _, lt := range letters {
+		if lt.why == "" {
+			e.done(lt)
+		}
 	}
 	return errors.Join(fault, e.finish(ctx, letters, &e.tally.Discarded))
 }

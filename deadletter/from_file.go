@@ -20,6 +20,7 @@ type fileSource struct {
 	number int // of the last line
 	ended  bool
 	sweep  *sweep
+	make   func(text []byte) (ln Line, lt *letter, why Why, err error) // a letter of a line, or why not
 }
 
 func fromFile(ctx context.Context, r *run, q *queue, file io.Reader) (*fileSource, error) {
@@ -27,7 +28,9 @@ func fromFile(ctx context.Context, r *run, q *queue, file io.Reader) (*fileSourc
 	if err != nil {
 		return nil, err
 	}
-	return &fileSource{byRow: byRow{run: r}, lines: bufio.NewReaderSize(file, maxLine), sweep: sweep}, nil
+	s := &fileSource{byRow: byRow{run: r}, lines: bufio.NewReaderSize(file, maxLine), sweep: sweep}
+	s.make = s.message
+	return s, nil
 }
 
 func (s *fileSource) next(context.Context) ([]*letter, error) {
@@ -79,28 +82,41 @@ func (s *fileSource) readLine(text []byte, readErr error) *letter {
 	if errors.Is(readErr, bufio.ErrBufferFull) {
 		return bad(WhyBadLine, Line{}, fmt.Errorf("is longer than %d bytes", maxLine))
 	}
+	ln, lt, why, err := s.make(text)
+	if err != nil {
+		return bad(why, ln, err)
+	}
+	lt.line = &ln
+	return lt
+}
+
+// message makes a letter of a line that is to be sent again: with the message, which must have the line's identity.
+func (s *fileSource) message(text []byte) (Line, *letter, Why, error) {
 	ln, err := ParseLine(text)
 	if err != nil {
-		return bad(WhyBadLine, ln, err)
+		return ln, nil, WhyBadLine, err
 	}
 	d, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
 	if err != nil {
-		return bad(WhyBadLine, ln, fmt.Errorf("cannot be made a message: %w", err))
+		return ln, nil, WhyBadLine, fmt.Errorf("cannot be made a message: %w", err)
 	}
 	lt := s.l.find.read(taken{Delivery: d})
-	lt.line = &ln
 	want := dedup.Identity{Group: s.l.o.Group, Tag: ln.Tag, Key: ln.Key}
 	conflict, _ := wire.Conflict(lt.own, d.Body)
 	switch {
 	case ln.Group != "" && ln.Group != s.l.o.Group:
-		return bad(WhyOtherIdentity, ln, fmt.Errorf("is of group %s, not %s", ln.Group, s.l.o.Group))
+		return ln, nil, WhyOtherIdentity, s.otherGroup(ln)
 	case lt.own.Identity == want:
 	case !lt.filed && conflict.Identity == want:
 		lt.id = conflict
 	default:
-		return bad(WhyOtherIdentity, ln, fmt.Errorf("has the message of %v", lt.own.Identity))
+		return ln, nil, WhyOtherIdentity, fmt.Errorf("has the message of %v", lt.own.Identity)
 	}
-	return lt
+	return ln, lt, "", nil
+}
+
+func (s *fileSource) otherGroup(ln Line) error {
+	return fmt.Errorf("is of group %s, not %s", ln.Group, s.l.o.Group)
 }
 
 func (s *fileSource) lookUp(ctx context.Context, letters []*letter) error {

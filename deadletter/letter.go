@@ -105,13 +105,14 @@ func deathTimes(h rabbit.Table) (times []time.Time) {
 	return times
 }
 
-// entry is what the letter leaves in its row. A dead row has it all.
+// entry is what the letter leaves in its row. A dead row has it all, unless it was taken over from another log and does
+// not know its body.
 func (lt *letter) entry() dedup.Entry {
 	if lt.stored {
 		return dedup.Entry{Identity: lt.id.Identity}
 	}
 	e := dedup.Entry{Identity: lt.id.Identity, BodyHash: lt.id.BodyHash, MessageID: lt.MessageID}
-	if lt.row.Status != dedup.Dead || lt.replacedBody != nil {
+	if lt.row.Status != dedup.Dead || lt.replacedBody != nil || len(lt.row.BodyHash) == 0 {
 		e.Body, e.Properties = lt.Body, wire.MarshalProperties(lt.Delivery)
 	}
 	return e

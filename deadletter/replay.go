@@ -73,10 +73,33 @@ func (l *Letters) Discard(ctx context.Context, f Filter, o DiscardOptions) (Resu
 		if err != nil {
 			return err
 		}
-		return move(ctx, r, from, toDiscard(r, o.Why), newWatch(r, q.conn))
+		return move(ctx, r, from, toDiscard(r, o.Why, func(*letter) {}), newWatch(r, q.conn))
 	})
 	if err != nil {
 		return r.tally.Result, fmt.Errorf("discard dead letters: %w", err)
+	}
+	return r.tally.Result, nil
+}
+
+// DiscardFrom ends what the lines of an export stand for, those that f chooses: their rows say discarded, by whom and
+// why, whether or not the dead-letter queue has a letter of them; one that it has is dropped, but for a conflict's,
+// which the next replay drops. Of a line only group, tag and key are read, so it may lack its body.
+func (l *Letters) DiscardFrom(
+	ctx context.Context, name string, lines io.Reader, f Filter, o DiscardOptions,
+) (Result, error) {
+	r := newRun(l, f, ReplayOptions{By: o.By, DryRun: o.DryRun, Progress: o.Progress},
+		fmt.Sprintf("%s from %q", f.String(), name))
+	err := r.connected(ctx, func(q *queue, _ *rabbit.Publisher) error {
+		from, err := fromFile(ctx, r, q, lines)
+		if err != nil {
+			return err
+		}
+		names := &nameSource{from}
+		from.discard = true
+		return move(ctx, r, names, toDiscard(r, o.Why, from.sweep.confirmed), newWatch(r, q.conn))
+	})
+	if err != nil {
+		return r.tally.Result, fmt.Errorf("discard dead letters from %s: %w", name, err)
 	}
 	return r.tally.Result, nil
 }
