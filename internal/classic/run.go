@@ -1,0 +1,409 @@
+package classic
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+// Options say what is taken over, and how. Records, DB, From and Group are required.
+type Options struct {
+	Records *dedup.Log
+	// DB is the pool through which the old table is read: the log's own.
+	DB *sql.DB
+	// From is the old table, TABLE or DATABASE.TABLE, on the same server.
+	From string
+	// Group is rollbackd's. Rows of the old group of that name are taken over, and those of each old group that Groups
+	// gives a new name. Tags gives new names to old tags; others keep theirs.
+	Group        string
+	Groups, Tags map[string]string
+	// Zone is that of times which stand in the table without one (DATETIME); nil: UTC.
+	Zone *time.Location
+	// Retention is how long the log keeps a success; 0: for ever. It is reported which rows are older.
+	Retention time.Duration
+	// NoBodyHash takes no hash of the bodies: what the old consumer wrote there is not, byte for byte, what RabbitMQ
+	// delivers.
+	NoBodyHash bool
+	// LastPass says that the old consumer has ended. Such a pass begins at the first row in any case, and finds out if
+	// somebody writes all the same.
+	LastPass bool
+	// DryRun changes nothing, and counts what a pass from the first row would do.
+	DryRun bool
+	// NoWait leaves out the pauses, each as long as the page before it took.
+	NoWait bool
+	// By is who takes over, for the story of what is filed as dead.
+	By string
+	// Remake makes the properties with which a message has an identity, for a row that was left open: with them and its
+	// body it can be sent again. Nil, or nil as its result: it cannot be.
+	Remake func(id dedup.Identity, body []byte, messageID string) []byte
+	// Progress, if set, is called after every page, by the goroutine that called Run.
+	Progress func(Progress)
+
+	page int // instead of pageRows
+}
+
+// Progress is how far a pass has come.
+type Progress struct {
+	Rows    int   // read, since the first row
+	Written int   // of them written
+	About   int64 // how many there are, as the server estimates; 0: not known
+}
+
+// ErrNotLast says that the old table was written to during a last pass: the old consumer has not ended.
+var ErrNotLast = errors.New("the old table was written to during its last pass")
+
+// tries is how often a page is begun anew that met somebody else's rows, or an answer that was lost.
+const tries = 8
+
+// longestRest bounds the pause behind a page.
+const longestRest = 5 * time.Second
+
+// state is what the note of the waypoint holds. It is good for the pass with these options only.
+type state struct {
+	From    string       `json:"from"`    // the old table, for people
+	Into    string       `json:"into"`    // the log's table
+	Group   string       `json:"group"`   // rollbackd's
+	Last    bool         `json:"last"`    // it is a last pass
+	Options string       `json:"options"` // digest of what the pass was asked for
+	Began   int64        `json:"began"`   // by the database's clock, microseconds since 1970
+	Done    bool         `json:"done"`    // the last row was seen
+	At      [][]byte     `json:"at"`      // primary key of the last row that is done
+	Rows    int          `json:"rows"`
+	Late    int          `json:"late"`
+	Counts  map[Kind]int `json:"counts"`
+	Names   []Name       `json:"names"`
+}
+
+// pass is one Run.
+type pass struct {
+	Options
+	shape    *shape
+	waypoint dedup.Waypoint
+	state    state
+	report   Report
+
+	now     time.Time // the database's, when this run began
+	started time.Time // at that moment, by the clock of this process
+}
+
+// Run makes one pass, or goes on with one that was cut off: of the same options, and no last one, which begins anew. It
+// may be killed at any point. Of two at once on the same table one ends with [dedup.ErrOvertaken], and has written
+// nothing that the other would not.
+//
+// The report is good beside an error: what it counts as written is. An error that is none of ErrTable, ErrNotLast or
+// dedup.ErrOvertaken is that of a server.
+func Run(ctx context.Context, o Options) (Report, error) {
+	o.page = cmp.Or(o.page, pageRows)
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
+	if o.Records == nil || o.DB == nil || o.Group == "" {
+		return Report{}, errors.New("take over: no log, no database or no group")
+	}
+	p := &pass{Options: o}
+	err := p.run(ctx)
+	if p.shape != nil {
+		p.report.close(p)
+	}
+	if err != nil {
+		err = fmt.Errorf("take over %s: %w", o.From, err)
+	}
+	return p.report, err
+}
+
+func (p *pass) run(ctx context.Context) (err error) {
+	if p.shape, err = inspect(ctx, p.DB, p.From); err != nil {
+		return err
+	}
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	for {
+		began := time.Now()
+		page, err := p.shape.readPage(ctx, p.DB, p.state.At, p.page)
+		if err != nil {
+			return err
+		}
+		for rest := page; len(rest) > 0; {
+			n, err := p.chunk(ctx, rest)
+			if err != nil {
+				return err
+			}
+			rest = rest[n:]
+		}
+		p.Progress(Progress{Rows: p.state.Rows, Written: p.state.written(), About: p.shape.rows})
+		if len(page) < p.page {
+			break
+		}
+		if rest := min(time.Since(began), longestRest); !p.NoWait {
+			if err := wait.For(ctx, rest); err != nil {
+				return err
+			}
+		}
+	}
+	return p.end(ctx)
+}
+
+// begin finds out where the pass begins.
+func (p *pass) begin(ctx context.Context) error {
+	var now int64
+	if err := p.DB.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").
+		Scan(&now); err != nil {
+		return fmt.Errorf("ask for the time: %w", err)
+	}
+	p.now, p.started = time.UnixMicro(now), time.Now()
+	p.state = state{From: p.shape.name(), Into: p.Records.Options().Table, Group: p.Group, Last: p.LastPass,
+		Options: p.digest(), Began: now, Counts: map[Kind]int{}}
+	if p.DryRun {
+		return nil
+	}
+	var note []byte
+	var err error
+	p.waypoint, note, err = p.Records.Waypoint(ctx, p.waypointName(), uuid.NewString())
+	if err != nil {
+		return err
+	}
+	var was state
+	if err := json.Unmarshal(note, &was); err != nil || p.LastPass || was.Done || was.Options != p.state.Options ||
+		len(was.At) != len(p.shape.primary) {
+		return nil // none, an older form, or another pass: from the first row
+	}
+	p.state, p.report.Resumed = was, true
+	if p.state.Counts == nil {
+		p.state.Counts = map[Kind]int{}
+	}
+	return nil
+}
+
+// waypoints begins the names of all waypoints of passes.
+const waypoints = "taken:"
+
+// Unfinished are the old tables of which passes went into a group of this log, and no last one has come to its end
+// since, with nobody writing meanwhile: what the old consumer did after them is not known here.
+func Unfinished(ctx context.Context, records *dedup.Log, group string) (tables []string, err error) {
+	notes, err := records.Waypoints(ctx, waypoints)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range notes {
+		var s state
+		if err := json.Unmarshal(note, &s); err != nil {
+			continue // another version's
+		}
+		if s.Into == records.Options().Table && s.Group == group && !(s.Last && s.Done && s.Late == 0) {
+			tables = append(tables, s.From)
+		}
+	}
+	return tables, nil
+}
+
+// waypointName tells the passes over one table into one group of one log from all others.
+func (p *pass) waypointName() string {
+	return waypoints + digest(p.shape.database, p.shape.table, p.Records.Options().Table, p.Group)
+}
+
+// digest tells what the pass was asked for.
+func (p *pass) digest() string {
+	parts := []string{fmt.Sprint(cmp.Or(p.Zone, time.UTC), p.NoBodyHash, p.LastPass)}
+	for _, names := range []map[string]string{p.Groups, p.Tags} {
+		parts = append(parts, "names")
+		for _, old := range slices.Sorted(maps.Keys(names)) {
+			parts = append(parts, old, names[old])
+		}
+	}
+	return digest(parts...)
+}
+
+func digest(parts ...string) string {
+	h := sha256.New()
+	for _, part := range parts {
+		fmt.Fprintf(h, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// chunk takes the first rows of a page over, as many as one transaction may have, and says how many they were.
+func (p *pass) chunk(ctx context.Context, rows []oldRow) (n int, err error) {
+	now := p.now.Add(time.Since(p.started))
+	var some []candidate
+	seen := map[dedup.Identity]bool{}
+	bodies := int64(0)
+	for i := range rows {
+		c := p.read(p.shape, &rows[i], now)
+		if c.fate == "" && c.taken.Status == dedup.Dead {
+			bodies += min(c.length, dedup.MaxBody)
+		}
+		if i > 0 && (bodies > chunkBodies || c.fate == "" && seen[c.taken.Identity]) {
+			break
+		}
+		seen[c.taken.Identity] = true
+		some = append(some, c)
+	}
+	pause := 50 * time.Millisecond
+	for try := 1; ; try++ {
+		err = p.write(ctx, some)
+		again := errors.Is(err, dedup.ErrLost) || errors.Is(err, dedup.ErrUnknown) ||
+			mysqldb.Classify(err) == mysqldb.FaultContention
+		if !again || try == tries {
+			return len(some), err
+		}
+		if ended := wait.For(ctx, pause); ended != nil {
+			return 0, errors.Join(ended, err)
+		}
+		pause = min(2*pause, longestRest)
+	}
+}
+
+// write looks our rows up, decides, and writes what changes together with how far the pass has come.
+func (p *pass) write(ctx context.Context, some []candidate) error {
+	var ids []dedup.Identity
+	for i := range some {
+		if some[i].fate == "" {
+			ids = append(ids, some[i].taken.Identity)
+		}
+	}
+	ours, err := p.Records.LookUp(ctx, ids)
+	if err != nil {
+		return err
+	}
+	next := p.state.clone()
+	var all []dedup.Taken
+	var named []Named
+	for i := range some {
+		c := &some[i]
+		fate, write, odd := c.fate, false, c.odd
+		row := ours[c.taken.Identity]
+		if fate == "" {
+			fate, write = decide(c, row)
+		}
+		if write {
+			taken, err := p.whole(ctx, c, row)
+			if err != nil {
+				return err
+			}
+			if taken.Status == dedup.Dead && taken.Properties == nil {
+				odd = append(slices.Clip(odd), NoMessage)
+			}
+			all = append(all, taken)
+		}
+		next.count(c, fate, odd, time.UnixMicro(p.state.Began))
+		if fate.named() {
+			named = append(named, nameOf(c, fate, row))
+		}
+	}
+	next.At = some[len(some)-1].old.at
+	if !p.DryRun {
+		note, err := json.Marshal(next)
+		if err != nil {
+			return fmt.Errorf("note how far it came: %w", err)
+		}
+		at, err := p.Records.TakeOver(ctx, p.waypoint, note, all)
+		if err != nil {
+			return err
+		}
+		p.waypoint = at
+	}
+	p.state = next
+	p.report.name(named)
+	return nil
+}
+
+// whole is what is written of a candidate: with all that is known of the message when it was left open.
+func (p *pass) whole(ctx context.Context, c *candidate, ours dedup.Row) (dedup.Taken, error) {
+	taken := c.taken
+	taken.From = ours
+	if taken.Status != dedup.Dead || !c.old.bodyLength.Valid {
+		return taken, nil
+	}
+	taken.Body = c.old.body
+	if taken.Body == nil {
+		body, err := p.shape.readBody(ctx, p.DB, c.old.at)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) { // else somebody has just deleted it
+			return taken, err
+		}
+		taken.Body = body
+	}
+	if p.Remake != nil && c.length <= dedup.MaxBody {
+		taken.Properties = p.Remake(taken.Identity, taken.Body, taken.MessageID)
+	}
+	return taken, nil
+}
+
+// end notes that the last row was seen, and of a last pass says whether it was one.
+func (p *pass) end(ctx context.Context) error {
+	p.state.Done = true
+	if !p.DryRun {
+		note, err := json.Marshal(p.state)
+		if err != nil {
+			return fmt.Errorf("note that it is done: %w", err)
+		}
+		if p.waypoint, err = p.Records.TakeOver(ctx, p.waypoint, note, nil); err != nil {
+			return err
+		}
+	}
+	p.report.Finished = true
+	if p.LastPass && p.state.Late > 0 {
+		return fmt.Errorf("%w: %d rows since it began; end the old consumer and make the last pass again", ErrNotLast,
+			p.state.Late)
+	}
+	return nil
+}
+
+func (s *state) clone() state {
+	c := *s
+	c.Counts, c.Names = maps.Clone(s.Counts), slices.Clone(s.Names)
+	return c
+}
+
+func (s *state) count(c *candidate, fate Kind, odd []Kind, began time.Time) {
+	s.Rows++
+	s.Counts[fate]++
+	if c.fate == "" {
+		for _, k := range odd {
+			s.Counts[k]++
+		}
+	}
+	if c.hasAt && c.taken.At.After(began) {
+		s.Late++
+	}
+	s.addName(c)
+}
+
+func (s *state) written() int {
+	return s.Counts[Success] + s.Counts[Open] + s.Counts[Settled] + s.Counts[Renewed]
+}
+
+func (s *state) addName(c *candidate) {
+	if c.fate != "" && c.fate != OtherName {
+		return
+	}
+	group, tag := string(c.old.group), string(c.old.tag)
+	i, found := slices.BinarySearchFunc(s.Names, group+"\x00"+tag, func(n Name, want string) int {
+		return strings.Compare(n.OldGroup+"\x00"+n.OldTag, want)
+	})
+	switch {
+	case found:
+		s.Names[i].Rows++
+	case len(s.Names) < maxNames:
+		n := Name{OldGroup: group, OldTag: tag, Rows: 1}
+		if c.fate == "" {
+			n.Group, n.Tag = c.taken.Group, c.taken.Tag
+		}
+		s.Names = slices.Insert(s.Names, i, n)
+	}
+}

@@ -1,0 +1,484 @@
+package classic
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given the table as the literature has it, when it is taken over, then what it calls success is success, what it left
+// open is dead with all that is known of it, and other groups are left alone.
+func TestAClassicTableIsTakenOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	w.old("done", 1)
+	w.old("failed", 2)
+	w.old("going on", 0)
+	w.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status) VALUES " +
+		"('other', 't', 'k', 1)")
+	r := w.run()
+	w.want("the pass", r, map[Kind]int{Success: 1, Open: 2, OtherName: 1})
+	if !r.Finished || r.Resumed || r.Rows != 4 || r.Chosen() != 3 || r.Contradictions() != 0 {
+		t.Errorf("report: %+v", r)
+	}
+	names := fmt.Sprint(r.Names)
+	if names != "[{order_orderTopic_cancel_group order_cancel stock-rollback stock.rollback 3} {other t   1}]" {
+		t.Errorf("names: %s", names)
+	}
+	sum := sha256.Sum256([]byte(bodyOf("done")))
+	at := time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
+	row := w.read("done")
+	if row.Status != dedup.Success || row.Attempts != 1 || !row.At.Equal(at) || string(row.BodyHash) != string(sum[:]) ||
+		row.Body != nil || row.MessageID != "0A" || row.Remark != "" || !row.TakenOver() {
+		t.Errorf("done: %+v", row)
+	}
+	row = w.read("failed")
+	if row.Status != dedup.Dead || row.Reason != dedup.ReasonEffectUnknown || string(row.Body) != bodyOf("failed") ||
+		string(row.Properties) != `{"type":"stock.rollback"}` || !strings.HasSuffix(row.Remark,
+		"trade_mq_consumer_log left it open: status 2, failed, tried 1 times, at 2026-11-01T10:00:00Z: last error") {
+		t.Errorf("failed: %+v", row)
+	}
+	if row = w.read("going on"); row.Status != dedup.Dead || !strings.Contains(row.Remark, "status 0, in progress") {
+		t.Errorf("going on: %+v", row)
+	}
+}
+
+// Given passes beside a consumer that works on, when later passes run, then they bring what it has done since, and
+// leave alone what anybody of ours has moved.
+func TestALaterPassBringsWhatChangedSince(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	for _, key := range []string{"finished", "retried", "same", "discarded", "replayed", "replayed, and done there"} {
+		w.old(key, 0)
+	}
+	w.old("went back", 1)
+	w.want("the first pass", w.run(), map[Kind]int{Success: 1, Open: 6})
+	w.want("a second one", w.run(), map[Kind]int{There: 7})
+
+	w.old("finished", 1)
+	w.old("retried", 2)
+	w.old("new", 1)
+	w.old("new and open", 0)
+	w.old("went back", 2)
+	w.old("discarded", 1)
+	w.old("replayed, and done there", 1)
+	discarded := w.read("discarded")
+	entry := dedup.Entry{Identity: discarded.Identity}
+	if err := w.records.Discard(t.Context(), discarded, entry, "ann", "x"); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"replayed", "replayed, and done there"} {
+		row := w.read(key)
+		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
+			dedup.ReplayNote{By: "ann", Token: "replay/1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	third := map[Kind]int{Success: 1, Open: 1, Settled: 1, Renewed: 1, There: 1, Ours: 2, UnderWay: 1, WentBack: 1}
+	w.o.DryRun = true
+	w.want("a dry run", w.run(), third)
+	w.o.DryRun = false
+	r := w.run()
+	w.want("the third pass", r, third)
+	if r.Contradictions() != 2 || len(r.Named) != 2 {
+		t.Errorf("named: %+v", r.Named)
+	}
+	for key, want := range map[string]dedup.Version{
+		"finished": {Status: dedup.Success, Attempts: 2}, "retried": {Status: dedup.Dead, Attempts: 2},
+		"same": {Status: dedup.Dead, Attempts: 1}, "new": {Status: dedup.Success, Attempts: 1},
+		"new and open": {Status: dedup.Dead, Attempts: 1}, "went back": {Status: dedup.Success, Attempts: 1},
+		"discarded": {Status: dedup.Discarded, Attempts: 1}, "replayed": {Status: dedup.Failed, Replays: 1},
+		"replayed, and done there": {Status: dedup.Failed, Replays: 1},
+	} {
+		got := w.read(key).Version
+		if got.Owner = ""; got != want {
+			t.Errorf("%s is %+v, want %+v", key, got, want)
+		}
+	}
+	if row := w.read("retried"); !strings.Contains(row.Remark, "status 2, failed, tried 2 times") {
+		t.Errorf("remark: %s", row.Remark)
+	}
+	// what rollbackd has applied itself
+	row := w.read("replayed")
+	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = ?", []byte(row.Key))
+	w.old("replayed", 1)
+	if r := w.run(); r.Counts[BothApplied] != 1 {
+		t.Errorf("counts: %v", r.Counts)
+	}
+}
+
+// Each odd row has a meaning of its own, and none stops a pass.
+func TestOddRowsHaveAMeaning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "CREATE TABLE trade_mq_consumer_log (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY,"+
+		" msg_id VARCHAR(400), group_name VARCHAR(300), msg_tag VARBINARY(300), msg_key VARCHAR(400) COLLATE utf8mb4_bin,"+
+		" msg_body LONGTEXT, consumer_status VARCHAR(10), consumer_times BIGINT, consumer_timestamp DATETIME,"+
+		" remark TEXT) ENGINE=InnoDB CHARSET=utf8mb4")
+	w.o.Zone = time.FixedZone("east", 8*3600)
+	add := func(key any, columns string, values ...any) {
+		t.Helper()
+		names, marks, args := "group_name, msg_key", "?, ?", []any{oldGroup, key}
+		for i, name := range strings.Fields(columns) {
+			names, marks, args = names+", "+name, marks+", ?", append(args, values[i])
+		}
+		for name, value := range map[string]any{
+			"msg_tag": "order_cancel", "consumer_status": "1", "consumer_times": 1, "msg_body": "{}",
+			"consumer_timestamp": "2026-11-01 10:00:00",
+		} {
+			if !slices.Contains(strings.Fields(columns), name) {
+				names, marks, args = names+", "+name, marks+", ?", append(args, value)
+			}
+		}
+		w.exec("INSERT INTO trade_mq_consumer_log ("+names+") VALUES ("+marks+")", args...)
+	}
+	long := strings.Repeat("x", dedup.MaxBody+7)
+	add("A-1", "")
+	add("a-1", "")
+	add("a-1 ", "")
+	add(nil, "")
+	add("null tag", "msg_tag", nil)
+	add("", "")
+	add("two\nlines", "")
+	add("bytes", "msg_tag", []byte{0xff, 'x'})
+	add(strings.Repeat("ü", 128), "")
+	add("long tag", "msg_tag", strings.Repeat("t", 101))
+	add("reserved", "msg_tag", "rollbackd.conflict")
+	add("status null", "consumer_status", nil)
+	add("status 3", "consumer_status", "3")
+	add("status x", "consumer_status", "done")
+	add("times null", "consumer_times", nil)
+	add("times -1", "consumer_times", -1)
+	add("times 9", "consumer_times", 9)
+	add("times huge", "consumer_times", int64(1)<<40)
+	add("no time", "consumer_timestamp", nil)
+	add("future", "consumer_timestamp", "2099-01-01 00:00:00")
+	add("no body", "msg_body", nil)
+	add("no body, open", "msg_body consumer_status", nil, "2")
+	add("long body", "msg_body msg_id", long, strings.Repeat("i", 400))
+	add("long body, open", "msg_body consumer_status remark", long, "2", strings.Repeat("é", 5000))
+	add("middling body, open", "msg_body consumer_status", long[:5000], "0")
+	add("twice", "consumer_status", "2")
+	add("twice", "")
+	add("twice", "consumer_status", "0")
+	r := w.run()
+	w.want("the pass", r, map[Kind]int{
+		Success: 11, Open: 7, Settled: 1, Merged: 1, NullName: 2, Unusable: 3, TooLong: 2, ReservedTag: 1,
+		StatusNull: 1, StatusOther: 2, OddTimes: 2, ManyTimes: 2, NoTime: 1, FutureTime: 1, NoBody: 2, CutBody: 1,
+		NoMessage: 2,
+	})
+	if r.Rows != 28 || len(r.Named) != 9 {
+		t.Errorf("%d rows, named %+v", r.Rows, r.Named)
+	}
+	if row := w.read("A-1"); !row.At.Equal(time.Date(2026, 11, 1, 2, 0, 0, 0, time.UTC)) {
+		t.Errorf("a time of the zone +08:00 is %v", row.At)
+	}
+	for _, key := range []string{"A-1", "a-1", "a-1 ", "twice"} {
+		if row := w.read(key); row.Status != dedup.Success {
+			t.Errorf("%q is %v", key, row.Status)
+		}
+	}
+	sum := sha256.Sum256([]byte(long))
+	if row := w.read("long body"); string(row.BodyHash) != string(sum[:]) || len(row.MessageID) != dedup.MaxMessageID {
+		t.Errorf("long body: %x, id of %d bytes", row.BodyHash, len(row.MessageID))
+	}
+	if row := w.read("long body, open"); string(row.BodyHash) != string(sum[:]) || len(row.Body) != dedup.MaxBody ||
+		row.Properties != nil {
+		t.Errorf("long body, open: %x, %d bytes", row.BodyHash, len(row.Body))
+	}
+	if row := w.read("middling body, open"); string(row.Body) != long[:5000] {
+		t.Errorf("middling body, open: %d bytes", len(row.Body))
+	}
+	if row := w.read("no body"); row.BodyHash != nil {
+		t.Errorf("no body: %x", row.BodyHash)
+	}
+	if row := w.read("times huge"); row.Attempts != 1<<31-1 {
+		t.Errorf("times huge: %d", row.Attempts)
+	}
+	for _, key := range []string{"future", "no time"} {
+		if row := w.read(key); row.Age < 0 || row.Age > time.Hour {
+			t.Errorf("%s: %v old", key, row.Age)
+		}
+	}
+	second := w.run()
+	w.want("a second pass", second, map[Kind]int{
+		There: 18, Merged: 2, NullName: 2, Unusable: 3, TooLong: 2, ReservedTag: 1,
+		StatusNull: 1, StatusOther: 2, OddTimes: 2, ManyTimes: 2, NoTime: 1, FutureTime: 1, NoBody: 2, CutBody: 1,
+	})
+}
+
+// Given a pass that is cut off after some pages, when it is run again, then it goes on behind them; a last pass begins
+// at the first row.
+func TestAPassThatWasCutOffGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	w.fill(1000)
+	w.o.page = 100
+	cut := func(o Options, rows int) Report {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		o.NoWait = false
+		o.Progress = func(p Progress) {
+			if p.Rows >= rows {
+				cancel()
+			}
+		}
+		r, err := Run(ctx, o)
+		if !errors.Is(err, context.Canceled) || r.Finished {
+			t.Fatalf("%v, %+v; want an end before the last row", err, r)
+		}
+		return r
+	}
+	if r := cut(w.o, 300); r.Rows != 300 || w.number("SELECT COUNT(*) FROM consumer_log") != 300 {
+		t.Errorf("%d rows", r.Rows)
+	}
+	if r := cut(w.o, 600); !r.Resumed || r.Rows != 600 {
+		t.Errorf("resumed %v, %d rows", r.Resumed, r.Rows)
+	}
+	reads := 0
+	w.o.Progress = func(Progress) { reads++ }
+	r := w.run()
+	w.want("the pass in three parts", r, map[Kind]int{Success: 900, Open: 100})
+	if !r.Resumed || r.Rows != 1000 || reads > 5 {
+		t.Errorf("resumed %v, %d rows, %d pages", r.Resumed, r.Rows, reads)
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 100 {
+		t.Errorf("%d events, want one for each row that was left open", n)
+	}
+	cut(w.o, 300)
+	other := w.o
+	other.Tags = nil
+	if r, err := Run(t.Context(), other); err != nil || r.Resumed || r.Counts[Success] != 900 {
+		t.Errorf("%v, resumed %v, %v; want a pass of its own", err, r.Resumed, r.Counts)
+	}
+	w.o.LastPass = true
+	cut(w.o, 300)
+	if r := w.run(); r.Resumed || r.Rows != 1000 || r.Counts[There] != 1000 {
+		t.Errorf("a last pass that was cut off: resumed %v, %v; want the first row", r.Resumed, r.Counts)
+	}
+}
+
+// A last pass notices that somebody still writes.
+func TestALastPassNoticesAConsumerThatIsStillAtWork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	w.old("a", 1)
+	w.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_timestamp) VALUES "+
+		"(?, 'order_cancel', 'z', 1, UTC_TIMESTAMP() + INTERVAL 30 SECOND)", oldGroup) // as if it came during the pass
+	w.o.LastPass = true
+	r, err := Run(t.Context(), w.o)
+	if !errors.Is(err, ErrNotLast) || r.Late != 1 || r.Counts[Success] != 2 {
+		t.Errorf("%v, %+v; want ErrNotLast, and all taken over", err, r)
+	}
+	w.exec("UPDATE trade_mq_consumer_log SET consumer_timestamp = UTC_TIMESTAMP() - INTERVAL 30 SECOND")
+	w.run()
+}
+
+// Given two migrations at once beside a consumer that writes, when they end, then one has gone through, and a last pass
+// leaves each old row exactly as it is there.
+func TestTwoAtOnceBesideTheOldConsumerDoNotHurt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	w.fill(2000)
+	w.o.page = 50
+	writing, stop := context.WithCancel(t.Context())
+	var consumer, both sync.WaitGroup
+	consumer.Go(func() {
+		for i := 0; writing.Err() == nil; i++ {
+			w.exec("UPDATE trade_mq_consumer_log SET consumer_status = (consumer_status + 1) % 3, consumer_times = "+
+				"consumer_times + 1 WHERE consumer_status <> 1 AND msg_key LIKE ?", fmt.Sprintf("%%%d0", i%10))
+			w.exec("INSERT IGNORE INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times) "+
+				"VALUES (?, 'order_cancel', ?, ?, 1)", oldGroup, fmt.Sprintf("%d-new", i*7919%1000), i%3)
+		}
+	})
+	var finished, overtaken int
+	var mu sync.Mutex
+	for range 2 {
+		both.Go(func() {
+			for range 5 {
+				_, err := Run(t.Context(), w.o)
+				mu.Lock()
+				switch {
+				case err == nil:
+					finished++
+				case errors.Is(err, dedup.ErrOvertaken):
+					overtaken++
+				default:
+					t.Error(err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	both.Wait()
+	stop()
+	consumer.Wait()
+	t.Logf("%d finished, %d overtaken", finished, overtaken)
+	w.o.LastPass = true
+	r := w.run()
+	if finished == 0 || r.Contradictions() > 0 {
+		t.Errorf("finished %d, last pass: %v", finished, r.Counts)
+	}
+	const joined = "SELECT COUNT(*) FROM trade_mq_consumer_log o LEFT JOIN consumer_log n ON n.msg_key = " +
+		"CAST(o.msg_key AS BINARY) WHERE NOT COALESCE(n.consumer_status = IF(o.consumer_status = 1, 1, 3) AND " +
+		"n.consumer_times = o.consumer_times, FALSE)"
+	if n := w.number(joined); n != 0 {
+		t.Errorf("%d rows are not as they are in the old table", n)
+	}
+	theirs := w.number("SELECT COUNT(*) FROM trade_mq_consumer_log")
+	if ours := w.number("SELECT COUNT(*) FROM consumer_log"); ours != theirs {
+		t.Errorf("%d old rows, %d of ours", theirs, ours)
+	}
+}
+
+// Given a daemon at work on the new log, when a pass meets what it has done, at the same moment too, then nothing of
+// that is overwritten, and what contradicts the old log is named.
+func TestWhatADaemonDoesMeanwhileIsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	w.fill(2000)
+	w.o.page = 100
+	working, stop := context.WithCancel(t.Context())
+	var daemon sync.WaitGroup
+	applied := map[string]bool{}
+	daemon.Go(func() {
+		for i := 0; working.Err() == nil && i < 2000; i += 7 {
+			key := fmt.Sprintf("2026%09d", i*1009%2000)
+			id := dedup.Identity{Group: group, Tag: "stock.rollback", Key: key}
+			entry := dedup.Entry{Identity: id}
+			err := func() error {
+				tx, err := w.db.BeginTx(t.Context(), nil)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = tx.Rollback() }() // does nothing behind a commit
+				if err := w.records.InsertSuccess(t.Context(), tx, []dedup.Entry{entry}); err != nil {
+					return err
+				}
+				return tx.Commit()
+			}()
+			switch {
+			case err == nil:
+				applied[key] = true
+			case !errors.Is(err, dedup.ErrExists):
+				t.Error(err)
+			}
+		}
+	})
+	for range 3 {
+		w.run()
+	}
+	stop()
+	daemon.Wait()
+	r := w.run()
+	if len(applied) == 0 {
+		t.Skip("the pass was faster than the daemon")
+	}
+	if n := r.Counts[BothApplied] + r.Counts[Ours]; n != len(applied) || r.Counts[There] != 2000-n {
+		t.Errorf("%d applied by the daemon, %v", len(applied), r.Counts)
+	}
+	for key := range applied {
+		if row := w.read(key); row.Status != dedup.Success || row.Owner != "" {
+			t.Errorf("%s was overwritten: %+v", key, row)
+		}
+	}
+}
+
+// Given answers to COMMIT that are lost, when a pass goes on, then it does nothing twice.
+func TestALostAnswerIsLookedUp(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*stack.TCPProxy) <-chan struct{}{
+		"committed":     func(p *stack.TCPProxy) <-chan struct{} { return p.DropReply(isCommit) },
+		"not committed": func(p *stack.TCPProxy) <-chan struct{} { return p.DropRequest(isCommit) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, classicTable)
+			w.fill(300)
+			proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+			far := openWorld(t, proxy.Through(w.dsn))
+			far.o.page = 100
+			sprung := lose(proxy)
+			far.want("the pass", far.run(), map[Kind]int{Success: 270, Open: 30})
+			<-sprung
+			if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 30 {
+				t.Errorf("%d events, want 30", n)
+			}
+		})
+	}
+}
+
+func isCommit(b []byte) bool { return bytes.HasSuffix(b, []byte("COMMIT")) }
+
+// Given rows in success that are older than the log keeps them, a report counts them.
+func TestWhatTheDaemonWillDeleteIsCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	w.old("old", 1)
+	w.old("old and open", 2)
+	w.exec("UPDATE trade_mq_consumer_log SET consumer_timestamp = UTC_TIMESTAMP() - INTERVAL 31 DAY")
+	w.old("new", 1)
+	w.exec("UPDATE trade_mq_consumer_log SET consumer_timestamp = UTC_TIMESTAMP() - INTERVAL 29 DAY WHERE msg_key = 'new'")
+	w.o.Retention = 30 * 24 * time.Hour
+	w.want("the pass", w.run(), map[Kind]int{Success: 2, Open: 1, Outlived: 1})
+}
+
+// Given many rows, when they are taken over, then each is read once and through the primary key, in transactions of at
+// most a thousand rows; a later pass writes nothing.
+func TestManyRowsAreReadOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many rows")
+	}
+	n := big()
+	w := newWorld(t, classicTable)
+	began := time.Now()
+	w.fill(n)
+	t.Logf("%d rows made in %v", n, time.Since(began))
+	w.db.SetMaxOpenConns(1) // the counters are the session's
+	read := func() (rows int) {
+		t.Helper()
+		counters, err := w.db.QueryContext(t.Context(), "SHOW SESSION STATUS WHERE variable_name IN ('Handler_read_next', "+
+			"'Handler_read_first', 'Handler_read_rnd_next')")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer counters.Close()
+		for counters.Next() {
+			var name string
+			var n int
+			if err := counters.Scan(&name, &n); err != nil {
+				t.Fatal(err)
+			}
+			rows += n
+		}
+		if err := counters.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	before, began := read(), time.Now()
+	r := w.run()
+	t.Logf("%d rows taken over in %v", n, time.Since(began))
+	w.want("the pass", r, map[Kind]int{Success: n - n/10, Open: n / 10})
+	if seen := read() - before; seen > n+n/2 { // each page begins a few ranges, and the log is looked up by key
+		t.Errorf("%d rows were read to take %d over", seen, n)
+	}
+	began = time.Now()
+	w.o.LastPass = true
+	r = w.run()
+	t.Logf("a pass that finds nothing new took %v", time.Since(began))
+	w.want("the last pass", r, map[Kind]int{There: n})
+	if rows := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); rows != n-n/10 {
+		t.Errorf("%d rows in success", rows)
+	}
+}

@@ -1,0 +1,247 @@
+package classic
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ErrTable says that a table is not there, or not one that can be taken over.
+var ErrTable = errors.New("this table cannot be taken over")
+
+// The columns of the classic table. The first four are required.
+const (
+	colGroup  = "group_name"
+	colTag    = "msg_tag"
+	colKey    = "msg_key"
+	colStatus = "consumer_status"
+	colID     = "msg_id"
+	colBody   = "msg_body"
+	colTimes  = "consumer_times"
+	colTime   = "consumer_timestamp"
+	colRemark = "remark"
+)
+
+// ParseTable reads "table" or "database.table"; parts of a name that hold a dot stand in backticks.
+func ParseTable(name string) (database, table string, err error) {
+	var parts []string
+	for rest := name; ; {
+		part := rest
+		if quoted, ok := strings.CutPrefix(rest, "`"); ok {
+			part, rest, ok = strings.Cut(quoted, "`")
+			if !ok || rest != "" && rest[0] != '.' {
+				return "", "", fmt.Errorf("%q is no name of a table", name)
+			}
+		} else if i := strings.IndexByte(rest, '.'); i >= 0 {
+			part, rest = rest[:i], rest[i:]
+		} else {
+			rest = ""
+		}
+		parts = append(parts, part)
+		if rest == "" {
+			break
+		}
+		rest = rest[1:]
+	}
+	const most = 64 // characters of a name
+	if len(parts) > 2 || slices.ContainsFunc(parts, func(p string) bool {
+		return p == "" || len([]rune(p)) > most || strings.Contains(p, "`")
+	}) {
+		return "", "", fmt.Errorf("%q is no name of a table: want TABLE or DATABASE.TABLE", name)
+	}
+	if len(parts) == 1 {
+		return "", parts[0], nil
+	}
+	return parts[0], parts[1], nil
+}
+
+// column is a column as the server describes it.
+type column struct {
+	name      string
+	kind      string // data_type, in small letters
+	charset   string // "" of what is no text
+	collation string
+	most      int64 // characters, of text; else bytes
+	octets    int64
+}
+
+func (c column) isText() bool { return c.charset != "" }
+func (c column) isBinary() bool {
+	return strings.HasSuffix(c.kind, "binary") || strings.HasSuffix(c.kind, "blob")
+}
+func (c column) isInteger() bool {
+	return slices.Contains([]string{"tinyint", "smallint", "mediumint", "int", "bigint"}, c.kind)
+}
+
+// quoted is the column's name in a statement.
+func (c column) quoted() string { return "`" + strings.ReplaceAll(c.name, "`", "``") + "`" }
+
+// text is the column as UTF-8 text, or as bytes when it holds bytes.
+func (c column) text() string {
+	if c.isText() || c.isBinary() {
+		return c.quoted()
+	}
+	return "CAST(" + c.quoted() + " AS CHAR)"
+}
+
+// shape is what is known of a table that is taken over.
+type shape struct {
+	database, table string
+	columns         map[string]column
+	primary         []column // of the primary key, in its order
+	rows            int64    // about
+	notes           []string
+}
+
+func (s *shape) has(name string) bool { _, ok := s.columns[name]; return ok }
+
+// name is the table's name for people.
+func (s *shape) name() string { return s.database + "." + s.table }
+
+func (s *shape) quoted() string {
+	return column{name: s.database}.quoted() + "." + column{name: s.table}.quoted()
+}
+
+func (s *shape) note(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
+
+// inspect finds out what a table is. Its errors are ErrTable, or those of a server that does not answer.
+func inspect(ctx context.Context, db *sql.DB, name string) (*shape, error) {
+	s := &shape{columns: map[string]column{}}
+	database, table, err := ParseTable(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTable, err)
+	}
+	var kind, engine sql.NullString
+	var rows sql.NullInt64
+	err = db.QueryRowContext(ctx, "SELECT table_schema, table_name, table_type, engine, table_rows FROM "+
+		"information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?",
+		database, table).Scan(&s.database, &s.table, &kind, &engine, &rows)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, fmt.Errorf("%w: there is no %s on this server, or this account may not read it "+
+			"(GRANT SELECT ON %s TO …)", ErrTable, name, name)
+	case err != nil:
+		return nil, fmt.Errorf("look for %s: %w", name, err)
+	case kind.String != "BASE TABLE":
+		return nil, fmt.Errorf("%w: %s is a %s. It is read in pages through its primary key, which a view has not: name "+
+			"the table below it", ErrTable, s.name(), strings.ToLower(kind.String))
+	}
+	if s.rows = rows.Int64; !strings.EqualFold(engine.String, "InnoDB") {
+		s.note("its engine is %s: each page that is read makes writers wait for as long as that takes", engine.String)
+	}
+	if err := s.readColumns(ctx, db); err != nil {
+		return nil, err
+	}
+	if err := s.readPrimary(ctx, db); err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+func (s *shape) readColumns(ctx context.Context, db *sql.DB) error {
+	rows, err := db.QueryContext(ctx, "SELECT column_name, data_type, character_set_name, collation_name, "+
+		"character_maximum_length, character_octet_length FROM information_schema.columns WHERE table_schema = ? AND "+
+		"table_name = ?", s.database, s.table)
+	if err != nil {
+		return fmt.Errorf("read the columns of %s: %w", s.name(), err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var c column
+		var charset, collation sql.NullString
+		var most, octets sql.Null[uint64] // of LONGTEXT more than an int32
+		if err := rows.Scan(&c.name, &c.kind, &charset, &collation, &most, &octets); err != nil {
+			return fmt.Errorf("read the columns of %s: %w", s.name(), err)
+		}
+		c.kind, c.charset, c.collation = strings.ToLower(c.kind), charset.String, collation.String
+		c.most, c.octets = int64(most.V), int64(octets.V)
+		s.columns[strings.ToLower(c.name)] = c
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read the columns of %s: %w", s.name(), err)
+	}
+	return nil
+}
+
+func (s *shape) readPrimary(ctx context.Context, db *sql.DB) error {
+	rows, err := db.QueryContext(ctx, "SELECT column_name, sub_part FROM information_schema.statistics WHERE "+
+		"table_schema = ? AND table_name = ? AND index_name = 'PRIMARY' ORDER BY seq_in_index", s.database, s.table)
+	if err != nil {
+		return fmt.Errorf("read the primary key of %s: %w", s.name(), err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var part sql.NullInt64
+		if err := rows.Scan(&name, &part); err != nil {
+			return fmt.Errorf("read the primary key of %s: %w", s.name(), err)
+		}
+		if part.Valid {
+			return fmt.Errorf("%w: the primary key of %s holds only the first %d characters of %s, so no page ends at a "+
+				"row", ErrTable, s.name(), part.Int64, name)
+		}
+		s.primary = append(s.primary, s.columns[strings.ToLower(name)])
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read the primary key of %s: %w", s.name(), err)
+	}
+	return nil
+}
+
+// check refuses what cannot be the classic table, and notes what is missing.
+func (s *shape) check() error {
+	if s.has("owner") && s.has("replays") && s.has("body_hash") {
+		return fmt.Errorf("%w: %s is a consumer log of rollbackd's own", ErrTable, s.name())
+	}
+	var missing []string
+	for _, name := range []string{colGroup, colTag, colKey, colStatus} {
+		if !s.has(name) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s has no column %s; it must have %s, %s, %s and %s, and may have %s, %s, %s, %s and %s",
+			ErrTable, s.name(), strings.Join(missing, ", "), colGroup, colTag, colKey, colStatus, colID, colBody, colTimes,
+			colTime, colRemark)
+	}
+	if len(s.primary) == 0 {
+		return fmt.Errorf("%w: %s has no primary key, through which it could be read in pages", ErrTable, s.name())
+	}
+	for _, c := range s.primary {
+		if !c.isText() && !c.isBinary() && !c.isInteger() || c.kind == "enum" || c.kind == "set" {
+			return fmt.Errorf("%w: column %s of the primary key of %s is %s; it must hold text, bytes or integers", ErrTable,
+				c.name, s.name(), c.kind)
+		}
+	}
+	s.checkOptional()
+	return nil
+}
+
+func (s *shape) checkOptional() {
+	for _, o := range []struct{ name, means string }{
+		{colID, "nothing is known of message ids"},
+		{colBody, "no hash of a body is kept, so a later delivery with any body is taken for a copy; and what was left " +
+			"open cannot be sent again from here"},
+		{colTimes, "a success counts as one attempt, what was left open as none"},
+		{colTime, "rows count as of now, and LOG_RETENTION begins now"},
+		{colRemark, "what was left open has no last error"},
+	} {
+		if !s.has(o.name) {
+			s.note("it has no column %s: %s", o.name, o.means)
+		}
+	}
+	if c := s.columns[colTime]; s.has(colTime) && c.kind != "timestamp" && c.kind != "datetime" && !c.isInteger() {
+		s.note("%s is %s, which is no time: rows count as of now, and LOG_RETENTION begins now", c.name, c.kind)
+		delete(s.columns, colTime)
+	}
+	if c := s.columns[colKey]; c.isText() && !strings.HasSuffix(c.collation, "_bin") {
+		s.note("%s is %s: the old consumer took keys for one that differ in no more than this collation sees (case, "+
+			"accents, trailing spaces). rollbackd takes them for two, and knows the one that the table has", c.name,
+			c.collation)
+	}
+}

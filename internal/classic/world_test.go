@@ -1,0 +1,163 @@
+package classic
+
+import (
+	"database/sql"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// classicTable is the table as the literature has it.
+const classicTable = "CREATE TABLE trade_mq_consumer_log (" +
+	" msg_id VARCHAR(50) DEFAULT NULL, group_name VARCHAR(100) NOT NULL, msg_tag VARCHAR(100) NOT NULL," +
+	" msg_key VARCHAR(100) NOT NULL, msg_body VARCHAR(500) DEFAULT NULL, consumer_status INT(1) DEFAULT NULL," +
+	" consumer_times INT(1) DEFAULT NULL, consumer_timestamp TIMESTAMP NULL DEFAULT NULL," +
+	" remark VARCHAR(500) DEFAULT NULL, PRIMARY KEY (group_name, msg_tag, msg_key)) ENGINE=InnoDB CHARSET=utf8"
+
+const (
+	group    = "stock-rollback"
+	oldGroup = "order_orderTopic_cancel_group"
+)
+
+// world is an empty log beside an old table.
+type world struct {
+	t       testing.TB
+	dsn     string
+	db      *sql.DB
+	records *dedup.Log
+	o       Options
+}
+
+func newWorld(t testing.TB, create string) *world {
+	t.Helper()
+	w := openWorld(t, stack.MySQL(t))
+	db, _, err := dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
+		t.Fatal(err)
+	}
+	if pool, err := db.DB(); err != nil || pool.Close() != nil {
+		t.Fatal("close the pool", err)
+	}
+	if create != "" {
+		w.exec(create)
+	}
+	return w
+}
+
+// openWorld is a world as it stands, perhaps seen through a proxy.
+func openWorld(t testing.TB, dsn string) *world {
+	t.Helper()
+	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dsn: dsn}
+	if w.db, err = db.DB(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.db.Close() })
+	w.records, err = dedup.NewLog(db, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Minute}, MaxAttempts: MaxTimes,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.o = Options{
+		Records: w.records, DB: w.db, From: "trade_mq_consumer_log", Group: group, NoWait: true, By: "ann",
+		Groups: map[string]string{oldGroup: group}, Tags: map[string]string{"order_cancel": "stock.rollback"},
+		Remake: func(id dedup.Identity, _ []byte, _ string) []byte { return []byte(`{"type":"` + id.Tag + `"}`) },
+	}
+	return w
+}
+
+func (w *world) exec(text string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(w.t.Context(), text, args...); err != nil {
+		w.t.Fatalf("%s: %v", text, err)
+	}
+}
+
+func (w *world) number(text string, args ...any) (n int) {
+	w.t.Helper()
+	if err := w.db.QueryRowContext(w.t.Context(), text, args...).Scan(&n); err != nil {
+		w.t.Fatalf("%s: %v", text, err)
+	}
+	return n
+}
+
+// old writes a row of the old consumer's, tried once.
+func (w *world) old(key string, status any) {
+	w.t.Helper()
+	w.exec("INSERT INTO trade_mq_consumer_log (msg_id, group_name, msg_tag, msg_key, msg_body, consumer_status, "+
+		"consumer_times, consumer_timestamp, remark) VALUES ('0A', ?, 'order_cancel', ?, ?, ?, 1, '2026-11-01 10:00:00', "+
+		"'last error') ON DUPLICATE KEY UPDATE consumer_status = VALUES(consumer_status), consumer_times = "+
+		"consumer_times + 1", oldGroup, key, bodyOf(key), status)
+}
+
+func bodyOf(key string) string { return `{"order_sn":"` + key + `"}` }
+
+// fill writes n rows fast, of which each tenth is left open.
+func (w *world) fill(n int) {
+	w.t.Helper()
+	for from := 0; from < n; from += 10_000 {
+		var b strings.Builder
+		b.WriteString("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, " +
+			"consumer_times, consumer_timestamp) VALUES ")
+		for i := from; i < min(n, from+10_000); i++ {
+			if i > from {
+				b.WriteString(",")
+			}
+			status := 1
+			if i%10 == 0 {
+				status = i / 10 % 2 * 2
+			}
+			fmt.Fprintf(&b, "('%s','order_cancel','2026%09d','{\"order_sn\":\"2026%09d\",\"items\":[{\"sku_id\":1001,"+
+				"\"quantity\":2}]}',%d,1,'2026-11-01 10:00:00')", oldGroup, i, i, status)
+		}
+		w.exec(b.String())
+	}
+}
+
+func (w *world) run() Report {
+	w.t.Helper()
+	r, err := Run(w.t.Context(), w.o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) read(key string) dedup.Row {
+	w.t.Helper()
+	row, err := w.records.Read(w.t.Context(), dedup.Identity{Group: group, Tag: "stock.rollback", Key: key})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return row
+}
+
+// want compares the counts of a report; what is not named must be zero.
+func (w *world) want(what string, r Report, want map[Kind]int) {
+	w.t.Helper()
+	for _, k := range append(Fates(), Oddities()...) {
+		if r.Counts[k] != want[k] {
+			w.t.Errorf("%s: %d of %s, want %d", what, r.Counts[k], k, want[k])
+		}
+	}
+}
+
+// big is how many rows the large test has.
+func big() int {
+	if os.Getenv("ROLLBACKD_TEST_BIG") != "" {
+		return 1_000_000
+	}
+	return 20_000
+}
