@@ -199,7 +199,7 @@ func (a *app) explainAll(
 
 // copiesText is what the row says of letters.
 func copiesText(row dedup.Row, queue string) string {
-	if row.Status == dedup.Dead {
+	if row.Status == dedup.Dead && row.Reason != dedup.ReasonEffectUnknown {
 		return fmt.Sprintf("one was confirmed in %s at %s", rabbit.DeadQueue(queue), row.DeadAt.Format(time.RFC3339))
 	}
 	return ""

@@ -98,6 +98,14 @@ func explainMessage(cfg config.Config, m story.Message, program string) explanat
 	return e
 }
 
+// firstSuccess says how a row without a story came to be success.
+func firstSuccess(row dedup.Row) string {
+	if row.TakenOver() {
+		return "absent → success, in the log before rollbackd's"
+	}
+	return "absent → success, in a batch"
+}
+
 // tell joins the story of a message with what its order's reservations say, oldest first.
 func tell(m story.Message) []event {
 	all := []event{}
@@ -112,7 +120,7 @@ func tell(m story.Message) []event {
 	}
 	if m.Row.Status == dedup.Success && !applied { // the fast path writes no events
 		all = append(all, event{
-			At: m.Row.At, What: "absent → success, in a batch", From: dedup.Absent.String(), To: dedup.Success.String(),
+			At: m.Row.At, What: firstSuccess(m.Row), From: dedup.Absent.String(), To: dedup.Success.String(),
 			Attempt: m.Row.Attempts, Replays: m.Row.Replays,
 		})
 	}

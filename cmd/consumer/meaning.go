@@ -21,6 +21,9 @@ func meaning(row dedup.Row, cfg config.Config, name string) (means, next string)
 				"somebody deleted it.",
 			fmt.Sprintf("`%s reconcile` says whether it is too young for that.", name)
 	case dedup.Success:
+		if row.TakenOver() {
+			return takenMeaning(row), nothing
+		}
 		return "Its effect is committed. Further copies are acked as duplicates, without an effect.", nothing
 	case dedup.Discarded:
 		return "A person ended it, see remark. Further copies are acked without an effect.", nothing
@@ -62,11 +65,27 @@ func meaning(row dedup.Row, cfg config.Config, name string) (means, next string)
 	return "This version does not know the status.", "Use the version that wrote it."
 }
 
+// takenMeaning is about a success of the consumer before rollbackd.
+func takenMeaning(row dedup.Row) string {
+	means := "The consumer before rollbackd applied it, as its log says. Further copies are acked as duplicates, " +
+		"without an effect"
+	if len(row.BodyHash) == 0 {
+		return means + ", whatever their body: its hash is not known."
+	}
+	return means + "."
+}
+
 func deadMeaning(row dedup.Row, cfg config.Config, name string) (means, next string) {
 	means = fmt.Sprintf("A copy was confirmed in %s, and it had no effect: ", rabbit.DeadQueue(cfg.Queue))
 	replay := fmt.Sprintf("`%s dlq replay %s`", name, chosenBy(row.Identity))
 	end := fmt.Sprintf("`%s dlq discard --why … %s` ends this one for good.", name, chosenBy(row.Identity))
 	mend := "mend the cause, then " + replay + "; " + end
+	if row.Reason == dedup.ReasonEffectUnknown {
+		return "The consumer before rollbackd left it open, see remark. Whether it had its effect is not known, no letter " +
+				"of it is in a queue, and further copies are acked without an effect.",
+			fmt.Sprintf("Find out whether it had its effect, and `%s dlq export %s -o FILE`. If it had: `%s dlq discard --from "+
+				"FILE --why …`. If it had not: `%s dlq replay --from FILE`.", name, chosenBy(row.Identity), name, name)
+	}
 	switch dedup.Reason(row.Reason) {
 	case dedup.ReasonMalformed:
 		return means + "its body is not what the handler takes, see remark.", "A replay fails again, unless its body is " +

@@ -19,6 +19,8 @@ var whatItIs = map[reconcile.Kind]string{
 	reconcile.LetterWithoutRow:  "A letter is in the dead-letter queue, and the log does not know its message.",
 	reconcile.StaleLetter:       "A letter's message has ended already. It does no harm; the next replay drops it.",
 	reconcile.DeadWithoutLetter: "The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
+	reconcile.EffectUnknown: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
+		"had its effect is not known; a person must find out.",
 	reconcile.Overdue: "An attempt should have begun long ago. No daemon runs, or the last copy of the " +
 		"message is gone.",
 	reconcile.InterruptedReplay: "A replay reopened the row and was cut off before it sent the message; its letter " +
@@ -62,6 +64,9 @@ func cure(f reconcile.Finding, name string, now time.Time) string {
 			return republish + "    # when a daemon runs and the main queue is empty: else it is only waiting"
 		}
 		return republish
+	case reconcile.EffectUnknown:
+		return fmt.Sprintf("%s dlq export --reason %s -o open.ndjson    # then, of each line: did it have its effect? "+
+			"dlq discard --from, or dlq replay --from", name, dedup.ReasonEffectUnknown)
 	case reconcile.ReleasedWithoutSuccess:
 		switch f.Status {
 		case dedup.Absent.String():

@@ -125,6 +125,8 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 		late := r.Records.Overdue(row) >= r.Overdue
 		switch {
 		case res.Others > 0: // it may hold the letter
+		case row.Status == dedup.Dead && row.Reason == dedup.ReasonEffectUnknown:
+			s.add(aboutRow(EffectUnknown, row))
 		case row.Status == dedup.Dead && !hasLetter && row.Age > time.Since(began):
 			s.add(aboutRow(DeadWithoutLetter, row))
 		case row.Condemned() && late && !hasLetter:

@@ -27,6 +27,9 @@ const (
 	// DeadWithoutLetter: the row says that a letter is in the queue, and there is none: purged, or moved by hand.
 	// Republish sends the message again.
 	DeadWithoutLetter Kind = "dead_without_letter"
+	// EffectUnknown: the log of the consumer before rollbackd left a message open, so it may have had its effect; there is
+	// no letter. A person finds out, and discards or replays it.
+	EffectUnknown Kind = "effect_unknown"
 	// Overdue: a claim whose lease ended, or a retry that came due, long ago. No daemon runs, or its last copy is gone:
 	// then Republish sends the message again.
 	Overdue Kind = "overdue"
@@ -48,7 +51,7 @@ const (
 // Kinds lists all of them, in the order of a report.
 func Kinds() []Kind {
 	return []Kind{
-		LetterWithoutRow, StaleLetter, DeadWithoutLetter, Overdue, InterruptedReplay,
+		LetterWithoutRow, StaleLetter, DeadWithoutLetter, EffectUnknown, Overdue, InterruptedReplay,
 		ReleasedWithoutSuccess, SuccessNotReleased, NamedNotReleased, NegativeStock,
 	}
 }
