@@ -13,10 +13,10 @@ type TableRight struct {
 }
 
 // everybody reads the log.
-var everybody = []Role{Daemon, Retention, Compensation, Webhook, CLI}
+var everybody = []Role{Daemon, Retention, Compensation, Webhook, CLI, TakeOver}
 
 // MySQL lists what the roles need there, a table's privileges side by side. Retention deletes stories with their rows
-// and notes how far it came; the webhook notes up to which letter it told.
+// and notes how far it came; the webhook notes up to which letter it told, and taking over how far that came.
 func MySQL(n Names, roles ...Role) []TableRight {
 	event, meta := n.LogTable+"_event", "rollbackd_meta"
 	all := []TableRight{
@@ -28,15 +28,15 @@ func MySQL(n Names, roles ...Role) []TableRight {
 		{"", "CREATE VIEW", []Role{Migrate}},
 		{"", "DROP", []Role{Migrate}}, // to replace the view
 		{n.LogTable, "SELECT", everybody},
-		{n.LogTable, "INSERT", []Role{Daemon, Compensation, CLI}},
-		{n.LogTable, "UPDATE", []Role{Daemon, Compensation, CLI}},
+		{n.LogTable, "INSERT", []Role{Daemon, Compensation, CLI, TakeOver}},
+		{n.LogTable, "UPDATE", []Role{Daemon, Compensation, CLI, TakeOver}},
 		{n.LogTable, "DELETE", []Role{Daemon, Retention}}, // the daemon takes the rows of the blamed out of a transaction
 		{event, "SELECT", []Role{Retention, Compensation, Webhook, CLI}},
-		{event, "INSERT", []Role{Daemon, Compensation, CLI}},
+		{event, "INSERT", []Role{Daemon, Compensation, CLI, TakeOver}},
 		{event, "DELETE", []Role{Retention}},
 		{meta, "SELECT", everybody},
-		{meta, "INSERT", []Role{Retention, Webhook}},
-		{meta, "UPDATE", []Role{Retention, Webhook}},
+		{meta, "INSERT", []Role{Retention, Webhook, TakeOver}},
+		{meta, "UPDATE", []Role{Retention, Webhook, TakeOver}},
 		{"rollbackd_schema", "SELECT", everybody},
 	}
 	if n.Stock {
@@ -47,6 +47,9 @@ func MySQL(n Names, roles ...Role) []TableRight {
 			{"stock_reservation", "INSERT", []Role{Daemon}},      // a refusal, with EMPTY_ROLLBACK=refuse
 			{"stock_reservation", "UPDATE", []Role{Daemon, CLI}}, // reconcile --adopt locks what it reads
 		}...)
+	}
+	if n.Classic != "" {
+		all = append(all, TableRight{n.Classic, "SELECT", []Role{TakeOver}})
 	}
 	return slices.DeleteFunc(all, func(r TableRight) bool { return !needed(r.By, roles) })
 }

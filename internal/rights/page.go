@@ -9,7 +9,7 @@ import (
 // Markdown is the part of docs/rights.md that is made from the list, for an installation with these names.
 func Markdown(n Names) string {
 	var b strings.Builder
-	work := slices.DeleteFunc(Roles(), func(r Role) bool { return r == Migrate })
+	work := slices.DeleteFunc(Roles(), func(r Role) bool { return r == Migrate || r == TakeOver })
 
 	b.WriteString("## MySQL\n\n```sql\n" +
 		"CREATE USER 'rollbackd_migrate'@'%' IDENTIFIED BY 'PASSWORD';\n")
@@ -19,6 +19,11 @@ func Markdown(n Names) string {
 	b.WriteString("-- after the first `consumer migrate`: nothing can be granted on a table that does not exist\n" +
 		"CREATE USER 'rollbackd'@'%' IDENTIFIED BY 'PASSWORD';\n")
 	for _, grant := range Grants(MySQL(n, work...), "shop", "'rollbackd'@'%'") {
+		b.WriteString(grant + ";\n")
+	}
+	b.WriteString("-- for `consumer migrate --from`, while the classic table is taken over; it needs nothing else\n" +
+		"CREATE USER 'rollbackd_take_over'@'%' IDENTIFIED BY 'PASSWORD';\n")
+	for _, grant := range Grants(MySQL(n, TakeOver), "shop", "'rollbackd_take_over'@'%'") {
 		b.WriteString(grant + ";\n")
 	}
 	b.WriteString("```\n\n| table | right | needed by |\n|---|---|---|\n")

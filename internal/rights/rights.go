@@ -19,15 +19,18 @@ const (
 	Webhook      Role = "webhook"      // consumer run with DEAD_LETTER_WEBHOOK
 	CLI          Role = "cli"          // consumer dlq, log, reconcile, publish, move, doctor
 	Migrate      Role = "migrate"      // consumer migrate
+	TakeOver     Role = "take over"    // consumer migrate --from
 )
 
 // Roles returns all of them.
-func Roles() []Role { return []Role{Daemon, Retention, Compensation, Webhook, CLI, Migrate} }
+func Roles() []Role { return []Role{Daemon, Retention, Compensation, Webhook, CLI, Migrate, TakeOver} }
 
 // Names are the names on the servers, as the settings have them.
 type Names struct {
 	LogTable, Exchange, Queue string
 	Stock                     bool // the built-in handler with its tables is in use
+	// Classic is the table of the classic algorithm that is taken over, in the same schema; "": none is.
+	Classic string
 }
 
 // needed reports whether one of the roles is among those that need something.

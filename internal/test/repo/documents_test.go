@@ -25,7 +25,8 @@ func TestSettingsPageHoldsTheTable(t *testing.T) {
 
 func TestRightsPageHoldsTheList(t *testing.T) {
 	d := consumer.Defaults()
-	names := rights.Names{LogTable: d.LogTable, Exchange: d.Exchange, Queue: d.Queue, Stock: true}
+	names := rights.Names{LogTable: d.LogTable, Exchange: d.Exchange, Queue: d.Queue, Stock: true,
+		Classic: "trade_mq_consumer_log"}
 	generated(t, "docs/rights.md", "<!-- rights: go test ./internal/test/repo -run Rights -update -->\n",
 		"<!-- end of rights -->", rights.Markdown(names))
 }
