@@ -37,9 +37,10 @@ test: deps lint bin/with-servers ## lint, then all tests with the race detector 
 	cd bench && $(GO) vet ./... && $(GO) test ./... # another; with servers of its own
 
 .PHONY: test-big
-test-big: deps bin/with-servers ## the end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9; 12 letters by key among 200,000
+test-big: deps bin/with-servers ## the end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9; 12 letters by key among 200,000; a classic log of a million rows
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|KilledFiveTimes' $(ARGS) ./internal/daemon
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'AmongMany' $(ARGS) ./deadletter
+	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'ManyRows' $(ARGS) ./internal/classic
 
 .PHONY: mutants
 mutants: deps ## take away one guard of the protocol at a time: the model test must notice

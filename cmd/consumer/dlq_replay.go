@@ -7,12 +7,14 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
 const replayHelp = `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or
@@ -63,6 +65,9 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter.choose(time.Now(), *all || *from != "" && !filter.narrow(), *limit)
 		if err == nil {
+			err = a.checkSource(f, *from)
+		}
+		if err == nil {
 			err = checkPace(&o, *noWait, flags.Changed("window"))
 		}
 		if err != nil {
@@ -83,6 +88,16 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// checkSource refuses to look in the queue for what is never there.
+func (a *app) checkSource(f deadletter.Filter, from string) error {
+	if from == "" && slices.Contains(f.Reasons, dedup.ReasonEffectUnknown) {
+		return usageErrorf("--reason %s: the consumer before rollbackd left these open, and no queue has a letter of them; "+
+			"'%s dlq export --reason %s -o FILE', then --from FILE", dedup.ReasonEffectUnknown, a.name,
+			dedup.ReasonEffectUnknown)
+	}
+	return nil
 }
 
 // checkPace refuses what contradicts itself among the flags that say how fast a replay goes and when it stops.
@@ -120,7 +135,9 @@ func newDLQDiscardCmd(a *app) *cobra.Command {
 		Use:   "discard",
 		Short: "End dead letters for good",
 		Long: `End dead letters for good: they leave the queue, their rows say discarded, by whom and why, and every further
-copy of their messages is acked without an effect. Which letters is said as for replay.`,
+copy of their messages is acked without an effect. Which letters is said as for replay.
+
+--from takes them from an export, whether or not the queue has them: of each line only tag and key are read.`,
 		Example: "  " + a.name + ` dlq discard --key 20261121-0001 --why "a test order"`,
 		Args:    cobra.NoArgs,
 	}
@@ -133,17 +150,29 @@ copy of their messages is acked without an effect. Which letters is said as for 
 	var o deadletter.DiscardOptions
 	flags.BoolVar(&o.DryRun, "dry-run", false, "change nothing, count what would be done")
 	flags.StringVar(&o.Why, "why", "", "the reason, for whoever asks later; required")
+	from := flags.String("from", "", "take the letters from this FILE, an export; - is the standard input")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		f, err := filter.choose(time.Now(), *all, *limit)
+		f, err := filter.choose(time.Now(), *all || *from != "" && !filter.narrow(), *limit)
+		if err == nil {
+			err = a.checkSource(f, *from)
+		}
 		if err != nil {
 			return err
 		}
 		if strings.TrimSpace(o.Why) == "" {
 			return usageErrorf("--why is missing: say why these letters may end without an effect")
 		}
+		lines, closeLines, err := a.openInput(*from)
+		if err != nil {
+			return err
+		}
+		defer closeLines()
 		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters,
 			progress func(deadletter.Progress)) (deadletter.Result, error) {
 			o.By, o.Progress = by.name(), progress
+			if *from != "" {
+				return letters.DiscardFrom(ctx, *from, lines, f, o)
+			}
 			return letters.Discard(ctx, f, o)
 		})
 	}

@@ -36,12 +36,22 @@ func newMigrateCmd(a *app) *cobra.Command {
 		Long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again,
 and in several places at once: what is there stays as it is.
 
-With --status: show what is there and what is missing, change nothing, and exit with 1 when something is missing.`,
+With --status: show what is there and what is missing, change nothing, and exit with 1 when something is missing.` +
+			migrateFromHelp,
+		Example: "  " + a.name + ` migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
+    --map-tag order_cancel=stock.rollback --dry-run`,
 		Args: cobra.NoArgs,
 	}
 	out := addOutputFlag(cmd)
 	status := cmd.Flags().Bool("status", false, "only show what is there and what is missing")
+	takeOver := addTakeOverFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := takeOver.check(cmd, *status); err != nil {
+			return err
+		}
+		if takeOver.from != "" {
+			return a.takeOver(cmd.Context(), out, takeOver)
+		}
 		cfg, err := a.loadConfig()
 		if err != nil {
 			return err

@@ -79,6 +79,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`republish/[-0-9a-f]{36}/\d+`), "REPUBLISH"},
 	{regexp.MustCompile(`[-.\w]+/\d+/\d{15,}/\d+/\d+`), "WORKER"},
 	{regexp.MustCompile(`rollbackd:[-\w]{43}`), "rollbackd:HASH"},
+	{regexp.MustCompile(`taken/[0-9a-f]{32}`), "taken/ORIGIN"},
 	{regexp.MustCompile(`for another \d+m?\d*s`), "for another WHILE"},
 	{regexp.MustCompile(`\{"\$int64":"1\d{12}"\}`), `{"$int64":"MS"}`},
 	{regexp.MustCompile(`"x-published-at-ms\\":\d+`), `"x-published-at-ms\":MS`},

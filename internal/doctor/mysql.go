@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/classic"
 	"github.com/rollbackd/rollbackd/internal/config"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -60,6 +61,29 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 	checkRights(ctx, pool, cfg, l)
 	checkAges(ctx, db, cfg, o, l)
+	checkClassic(ctx, db, cfg, o, l)
+}
+
+// checkClassic looks whether the log of a classic consumer was taken over to its end.
+func checkClassic(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l *list) {
+	const name = "classic log"
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
+	if err != nil {
+		l.fail(name, err.Error(), "report this")
+		return
+	}
+	tables, err := classic.Unfinished(ctx, records, cfg.Group)
+	if err != nil {
+		l.fail(name, err.Error(), "run again; see the server's log")
+		return
+	}
+	for _, table := range tables {
+		l.warn(name, table+" was taken over, and no last pass has come to its end since", "stop the old consumer, then `"+
+			o.Program+" migrate --from "+table+" … --last-pass`: what it has done since is new to rollbackd, and would be "+
+			"done again")
+	}
 }
 
 // checkServer looks at version and clock.

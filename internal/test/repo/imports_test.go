@@ -57,8 +57,8 @@ var arrows = []arrow{
 		"it joins what a library user joins by hand: settings, handler, engine and pages"},
 	{"internal/rights", []string{"internal/rabbit"},
 		"the list is made of names alone: whoever wants to know must not need a server or a setting"},
-	{"internal/doctor", []string{"consumer", "internal/admin", "internal/config", "internal/handler/sql",
-		"internal/handler/http", "internal/mysqldb",
+	{"internal/doctor", []string{"consumer", "internal/admin", "internal/classic", "internal/config",
+		"internal/handler/sql", "internal/handler/http", "internal/mysqldb",
 		"internal/rights", "dedup", "lock", "internal/rabbit"},
 		"it looks at servers from outside, and asks a daemon over HTTP; a check that went through the engine would fail " +
 			"with what it is to find"},
@@ -69,9 +69,12 @@ var arrows = []arrow{
 	{"internal/reconcile", []string{"deadletter", "dedup", "internal/mysqldb", "stock"},
 		"it compares what others keep and repairs by their guarded steps only; how a letter is read or sent is not its " +
 			"business"},
-	{"cmd/consumer", []string{"internal/daemon", "internal/config", "internal/handler", "internal/doctor",
-		"internal/move", "internal/mysqldb", "internal/reconcile", "internal/story", "consumer", "deadletter", "dedup",
-		"lock",
+	{"internal/classic", []string{"dedup", "internal/mysqldb"},
+		"it reads a table of somebody else's and writes through the log's guarded steps; broker and messages are not its " +
+			"business"},
+	{"cmd/consumer", []string{"internal/daemon", "internal/classic", "internal/config", "internal/handler",
+		"internal/doctor", "internal/move", "internal/mysqldb", "internal/reconcile", "internal/story", "consumer",
+		"deadletter", "dedup", "lock",
 		"internal/rabbit", "internal/strictjson", "internal/wire", "stock"},
 		"it parses, prints and exits; tests cannot import a main package, so nothing they want may be there"},
 	{"internal/test/stack", nil, "it is used by the tests of all others and must not be judged by the code it tests; " +
