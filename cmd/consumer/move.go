@@ -40,6 +40,8 @@ func newMoveCmd(a *app) *cobra.Command {
 	flags := cmd.Flags()
 	from := flags.String("from", "", "the queue to take messages from; required")
 	rate := flags.Float64("rate", 0, "carry at most so many messages per second; 0: as many as can be")
+	tag := flags.String("tag", "", "the tag of messages that have neither a type nor a routing key, as from a fanout "+
+		"exchange; without it they are unidentified")
 	follow := flags.Bool("follow", false, "go on when the queue is empty, until interrupted")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *from == "" {
@@ -48,27 +50,29 @@ func newMoveCmd(a *app) *cobra.Command {
 		if *rate != 0 && !(*rate >= move.MinRate && *rate <= 1e9) {
 			return usageErrorf("--rate %v: want 0, or %v and more messages per second", *rate, move.MinRate)
 		}
-		return a.move(cmd.Context(), out, *from, *rate, *follow)
+		if err := checkTag(*tag); err != nil {
+			return err
+		}
+		return a.move(cmd.Context(), out, move.Options{From: *from, Rate: *rate, Tag: *tag, Follow: *follow})
 	}
 	return cmd
 }
 
-func (a *app) move(ctx context.Context, out *output, from string, rate float64, follow bool) error {
+func (a *app) move(ctx context.Context, out *output, o move.Options) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
 	bar := a.newProgress(time.Now())
-	say := func(text string) {
+	o.Rabbit, o.Topology = rabbitConfig(cfg, "move"), topology(cfg)
+	o.Progress = func(at move.Progress) { bar.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
+	o.Say = func(text string) {
 		bar.end()
 		fmt.Fprintf(a.stderr, "%s: %s\n", a.name, printable(text))
 	}
-	res, err := move.Run(ctx, move.Options{
-		Rabbit: rabbitConfig(cfg, "move"), Topology: topology(cfg), From: from, Rate: rate, Follow: follow,
-		Progress: func(at move.Progress) { bar.draw(moveText(at), at.Moved, movable(at, follow)) }, Say: say,
-	})
+	res, err := move.Run(ctx, o)
 	bar.end()
-	if follow && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if o.Follow && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // that is how it ends
 	}
 	if !errors.Is(err, move.ErrSource) {

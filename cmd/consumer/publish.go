@@ -108,12 +108,8 @@ func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, 
 		m, flaw := p.message(line, whole)
 		return rabbit.Publishing{Exchange: cfg.Exchange, Key: cfg.RoutingKeys[0], Message: m}, flaw
 	}
-	if tag != "" {
-		if err := (dedup.Identity{Group: cfg.Group, Tag: tag, Key: "any"}).Validate(); err != nil ||
-			strings.HasPrefix(tag, "rollbackd.") {
-			return nil, usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag,
-				wire.MaxTagBytes)
-		}
+	if err := checkTag(tag); err != nil {
+		return nil, err
 	}
 	if field != "" {
 		var err error
@@ -123,6 +119,19 @@ func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, 
 		}
 	}
 	return p, nil
+}
+
+// checkTag refuses what is no tag of a producer's; none at all is fine.
+func checkTag(tag string) error {
+	if tag == "" {
+		return nil
+	}
+	if err := (dedup.Identity{Group: "any", Tag: tag, Key: "any"}).Validate(); err != nil ||
+		strings.HasPrefix(tag, "rollbackd.") {
+		return usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag,
+			wire.MaxTagBytes)
+	}
+	return nil
 }
 
 // run publishes window by window, and says in the end how many.

@@ -48,6 +48,7 @@ type Options struct {
 	Topology rabbit.TopologyConfig // of the daemon, whose main queue the messages go to
 	From     string                // the queue that they come from
 	Rate     float64               // messages per second at most, from MinRate; 0: as many as can be
+	Tag      string                // of messages that have neither a type nor a routing key; "": they stay without
 	Follow   bool                  // go on when the queue is empty, until the context ends
 	// Patience is how long RabbitMQ may deliver nothing although messages wait. 30s when zero.
 	Patience time.Duration
@@ -273,6 +274,9 @@ func (m *mover) carry(ctx context.Context, came []rabbit.Delivery) error {
 		if err != nil {
 			m.stay(&d, err)
 			continue
+		}
+		if msg.Type == "" { // there is no routing key either
+			msg.Type = m.o.Tag
 		}
 		open, from = append(open, rabbit.Publishing{Key: m.o.Topology.Queue, Message: msg}), append(from, d)
 	}

@@ -57,6 +57,29 @@ func TestEachMessageIsCarriedAsItWas(t *testing.T) {
 	}
 }
 
+// Given messages through a fanout exchange, without a type and without a routing key, when they are moved with a tag,
+// then it is theirs, and nobody else's.
+func TestATagIsForMessagesThatHaveNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	fanout := w.b.Name("fanout")
+	w.b.DeclareExchange(fanout, "fanout")
+	w.b.Bind(w.from, "", fanout)
+	w.b.Publish(fanout, "", stack.Message{Body: []byte("1")})
+	w.b.Publish(fanout, "", stack.Message{Body: []byte("2"), Type: "own"})
+	w.b.Publish("", w.from, stack.Message{Body: []byte("3")})
+	o := w.options()
+	o.Tag = "given"
+	if res, err := w.start(o).wait(); err != nil || res.Moved != 3 {
+		t.Fatalf("%+v, %v; want 3 moved", res, err)
+	}
+	for _, want := range []string{"given", "own", w.from} {
+		if d, _ := w.b.Get(w.topo.Queue); d.Type != want {
+			t.Errorf("message %s has type %q, want %q", d.Body, d.Type, want)
+		}
+	}
+}
+
 // Given queues of all kinds, when their messages are moved, then acking makes nothing of their own arguments act: no
 // dead letter, nothing lost, nothing twice.
 func TestWhateverKindTheOldQueueIs(t *testing.T) {
