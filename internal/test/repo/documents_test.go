@@ -46,6 +46,11 @@ func TestHandlersPageShowsTheExampleThatIsTested(t *testing.T) {
 	generated(t, "docs/handlers.md", "<!-- example: "+example+" -->\n```sql\n", "```", read(t, example))
 }
 
+func TestAdoptingPageShowsTheScriptThatIsTested(t *testing.T) {
+	const script = "deploy/examples/job/publish-cancelled.sh"
+	generated(t, "docs/adopting.md", "<!-- example: "+script+" -->\n```sh\n", "```", read(t, script))
+}
+
 func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
 	const name = "docs/messages.md"
 	page := read(t, name)

@@ -1,0 +1,371 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+)
+
+// These tests go through docs/adopting.md from step to step, with the program and nothing but its commands.
+
+const classicStock = 1000 // of each sku at first
+
+// classicShop is a shop with tb_stock, which producers go on feeding whatever is done to it.
+type classicShop struct {
+	*world
+	queue string // that was there before
+
+	wg      sync.WaitGroup
+	end     context.CancelFunc
+	mu      sync.Mutex
+	orders  int
+	wanted  map[int64]int64 // by sku: what all orders give back; guarded by mu
+	failure error           // of the producer; guarded by mu
+}
+
+// newClassicShop has the tables of the classic shop and its queue, bound to its exchange.
+func newClassicShop(t *testing.T, pairs ...string) *classicShop {
+	t.Helper()
+	file, err := filepath.Abs("../../deploy/examples/sql/classic/handler.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := emptyWorld(t, append([]string{
+		"HANDLER", "sql", "SQL_FILE", file, "KEY_FROM", "property:message_id", "ROUTING_KEYS", "order.cancelled",
+	}, pairs...)...)
+	s := &classicShop{world: w, queue: w.broker.Name("trade.cancelled"), wanted: map[int64]int64{}}
+	w.route.Key = "order.cancelled"
+	w.broker.DeclareExchange(s.route.Exchange, "topic")
+	w.broker.DeclareQueue(s.queue, nil)
+	w.broker.Bind(s.queue, s.route.Key, s.route.Exchange)
+	s.exec(classicTables)
+	// What the oracle reads besides; this shop has none.
+	s.exec("CREATE TABLE stock (sku_id BIGINT PRIMARY KEY, amount BIGINT);" +
+		"CREATE TABLE stock_reservation (order_sn VARBINARY(64), sku_id BIGINT, quantity INT, status TINYINT, " +
+		"rollback_tag VARBINARY(100), rollback_key VARBINARY(255))")
+	for sku := range skus {
+		s.exec(fmt.Sprintf("INSERT INTO tb_stock VALUES (%d, %d)", sku+1, classicStock))
+	}
+	s.remember()
+	return s
+}
+
+func (s *classicShop) exec(statements string) {
+	s.t.Helper()
+	for statement := range strings.SplitSeq(statements, ";") {
+		if strings.TrimSpace(statement) == "" {
+			continue
+		}
+		if _, err := s.db.ExecContext(s.t.Context(), statement); err != nil {
+			s.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+// produce publishes orders without a pause until it is stopped, each tenth twice and each tenth once more later.
+func (s *classicShop) produce() {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	s.end = cancel
+	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{s.broker.URL}, Name: "producer"})
+	s.wg.Go(func() {
+		defer func() { _ = p.Close(context.WithoutCancel(ctx)) }()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		var again []oracle.Sent
+		for i := 0; ctx.Err() == nil; i++ {
+			orders := shop.Orders(s.rng, fmt.Sprintf("o%05d", i), 5, skus)
+			sent := s.route.Rollbacks(orders)
+			s.note(orders)
+			again = append(again, sent[0])
+			sent = append(sent, sent[1])
+			if i%20 == 19 {
+				sent, again = append(sent, again...), nil
+			}
+			if err := shop.Publish(context.WithoutCancel(ctx), p, s.ledger, sent, nil); err != nil {
+				s.mu.Lock()
+				s.failure = err
+				s.mu.Unlock()
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	s.t.Cleanup(func() { cancel(); s.wg.Wait() })
+}
+
+func (s *classicShop) note(orders []shop.Order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.orders += len(orders)
+	for _, o := range orders {
+		for _, item := range o.Items {
+			s.wanted[item.SKU] += item.Quantity
+		}
+	}
+}
+
+// stopProducing returns how many orders there were.
+func (s *classicShop) stopProducing() int {
+	s.t.Helper()
+	s.end()
+	s.wg.Wait()
+	if s.failure != nil {
+		s.t.Fatalf("the producers could not publish: %v", s.failure)
+	}
+	return s.orders
+}
+
+// checkStock compares what there is of each sku with what all orders gave back.
+func (s *classicShop) checkStock() {
+	s.t.Helper()
+	for sku := range int64(skus) {
+		got := s.count("SELECT amount FROM tb_stock WHERE goods_id = ?", sku+1)
+		if want := classicStock + int(s.wanted[sku+1]); got != want {
+			s.t.Errorf("there are %d of sku %d, want %d", got, sku+1, want)
+		}
+	}
+}
+
+// consumer runs a command to its end, which must be a good one.
+func (s *classicShop) consumer(args ...string) string {
+	s.t.Helper()
+	out, err := program.Run(s.t.Context(), binary(s.t), append(s.environ(), os.Environ()...), args...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+// moving starts `consumer move`.
+func (s *classicShop) moving(args ...string) *program.Process {
+	s.t.Helper()
+	return s.startProcess(program.Options{
+		Path: binary(s.t), Args: append([]string{"move"}, args...), Env: s.environ(), Log: s.logs,
+	})
+}
+
+// Given a shop with tb_stock, trade_mq_consumer_log and a classic queue whose producers never stop, when it is brought
+// over as the page says, and `move` is killed again and again meanwhile, then each order is given back once, and the
+// oracle finds nothing lost and nothing twice.
+func TestAClassicShopIsBroughtOver(t *testing.T) {
+	t.Parallel()
+	s := newClassicShop(t)
+	stopClassic := s.classic(s.queue)
+	s.produce()
+	s.eventually("the classic consumer works", time.Minute, func() bool { return s.classicSuccesses() > 50 })
+
+	s.consumer("migrate") // step 2
+	s.consumer("handler", "try", "--key", "x", s.exampleMessage())
+	s.takeOver() // a first pass
+	s.eventually("the classic consumer works on", time.Minute, func() bool { return s.classicSuccesses() > 100 })
+	stopClassic()             // step 3
+	s.takeOver("--last-pass") // step 4
+	byClassic := s.classicSuccesses()
+	s.eventually("messages wait in both queues", time.Minute, func() bool {
+		return s.broker.Depth(s.queue) > 100 && s.broker.Depth(s.env["QUEUE"]) > 100
+	})
+	daemon := s.start()                                  // step 5
+	first := s.moving("--from", s.queue, "--rate", "20") // step 6, slowly, so that it is killed with messages in hand
+	s.eventually("it has messages in hand", time.Minute, func() bool { return s.broker.Unacked(s.queue) > 0 })
+	if err := first.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	a, b := s.moving("--from", s.queue, "--follow"), s.moving("--from", s.queue, "--follow", "--rate", "50")
+	s.eventually("both move", time.Minute, func() bool { return s.broker.Consumers(s.queue) == 2 })
+	s.eventually("more than the classic consumer's is applied", time.Minute, func() bool {
+		return s.rows(dedup.Success) > byClassic+200
+	})
+	if err := b.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.broker.Unbind(s.queue, s.route.Key, s.route.Exchange) // step 7
+	s.eventually("the old queue is empty", time.Minute, func() bool {
+		return s.broker.Depth(s.queue) == 0 && s.broker.Unacked(s.queue) == 0
+	})
+	s.stop(a)
+	if out := s.consumer("move", "--from", s.queue); !strings.Contains(out, "0         moved") {
+		t.Errorf("the last move says %s", out)
+	}
+	s.broker.Delete(s.queue)
+	orders := s.stopProducing()
+	s.ended(orders, time.Minute)
+	s.stop(daemon)
+	if report := s.judge(oracle.Allowance{}); report.Applied != orders || report.DuplicatesAbsorbed == 0 {
+		t.Errorf("%d applied, %d copies absorbed; want %d and some", report.Applied, report.DuplicatesAbsorbed, orders)
+	}
+	s.checkStock()
+	if byClassic == orders {
+		t.Error("the classic consumer did it all: nothing was brought over")
+	}
+}
+
+// exampleMessage is a message of the shop's in a file.
+func (s *classicShop) exampleMessage() string {
+	s.t.Helper()
+	path := filepath.Join(s.t.TempDir(), "message.json")
+	if err := os.WriteFile(path, []byte(`{"order_sn":"x","items":[{"sku_id":1,"quantity":1}]}`), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// takeOver is a pass over the classic table.
+func (s *classicShop) takeOver(more ...string) {
+	s.t.Helper()
+	s.consumer(append([]string{
+		"migrate", "--from", "trade_mq_consumer_log", "--map-group", classicGroup + "=" + s.config().Group,
+	}, more...)...)
+}
+
+// Given a classic shop that was brought over, when it goes back as the page says, producers never stopping, then each
+// order is given back once by either of the two, and the old table knows all of them.
+func TestAClassicShopGoesBack(t *testing.T) {
+	t.Parallel()
+	s := newClassicShop(t)
+	stopClassic := s.classic(s.queue)
+	s.produce()
+	s.eventually("the classic consumer works", time.Minute, func() bool { return s.classicSuccesses() > 50 })
+	s.consumer("migrate")
+	stopClassic()
+	s.takeOver("--last-pass")
+	daemon := s.start()
+	move := s.moving("--from", s.queue, "--follow")
+	s.eventually("the daemon works, and what the old queue has is moved", time.Minute, func() bool {
+		return s.rows(dedup.Success) > 150 && s.broker.Consumers(s.queue) == 1
+	})
+
+	s.broker.Unbind(s.env["QUEUE"], s.route.Key, s.route.Exchange) // the way back: step 1
+	s.stop(move)
+	s.eventually("the new queues are empty", time.Minute, func() bool { // step 2
+		for _, queue := range topology(s.config()).Queues() {
+			if s.broker.Depth(queue) > 0 || s.broker.Unacked(queue) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	s.stop(daemon)
+	s.exec(s.statementOfThePage())   // step 3
+	stopClassic = s.classic(s.queue) // step 4
+	orders := s.stopProducing()
+	s.eventually("the classic consumer has done all", time.Minute, func() bool {
+		return s.classicSuccesses() == orders && s.broker.Depth(s.queue) == 0 && s.broker.Unacked(s.queue) == 0
+	})
+	stopClassic()
+	s.checkStock()
+}
+
+// statementOfThePage is the SQL that docs/adopting.md shows for the way back.
+func (s *classicShop) statementOfThePage() string {
+	s.t.Helper()
+	page, err := os.ReadFile("../../docs/adopting.md")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
+	if m == nil {
+		s.t.Fatal("docs/adopting.md has no statement")
+	}
+	return string(m[1])
+}
+
+// Given a shop whose job goes over a table of cancelled orders, when the script of the page takes the job's place, is
+// killed, fails and runs twice at once, then each order is given back once, and no row is marked that was not
+// published.
+func TestAJobOverATableIsBroughtOver(t *testing.T) {
+	t.Parallel()
+	s := newClassicShop(t)
+	s.broker.Unbind(s.queue, s.route.Key, s.route.Exchange)
+	s.exec("CREATE TABLE cancelled_order (id BIGINT AUTO_INCREMENT PRIMARY KEY, body JSON NOT NULL, " +
+		"done TINYINT NOT NULL DEFAULT 0) ENGINE=InnoDB")
+	orders := shop.Orders(s.rng, "job", 2500, skus)
+	s.note(orders)
+	for i, o := range orders {
+		if _, err := s.db.ExecContext(t.Context(), "INSERT INTO cancelled_order (body) VALUES (?)", o.Body()); err != nil {
+			t.Fatal(err)
+		}
+		if i < 500 { // the old job has done these
+			for _, item := range o.Items {
+				s.exec(fmt.Sprintf("UPDATE tb_stock SET amount = amount + %d WHERE goods_id = %d", item.Quantity, item.SKU))
+			}
+			s.exec(fmt.Sprintf("UPDATE cancelled_order SET done = 1 WHERE id = %d", i+1))
+		}
+	}
+	job := s.job()
+	if _, err := job("consumer-is-not-there"); err == nil {
+		t.Error("a script that could not publish says that it has")
+	}
+	s.consumer("migrate")
+	if n := s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"); n != 2000 {
+		t.Fatalf("%d orders are open after a run that published nothing, want all 2000", n)
+	}
+	daemon := s.start()
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if out, err := job(""); err != nil {
+				t.Errorf("the script: %v\n%s", err, out)
+			}
+		})
+	}
+	wg.Wait()
+	// A run that is killed between publishing and marking publishes again.
+	s.exec("UPDATE cancelled_order SET done = 0 WHERE id BETWEEN 600 AND 700")
+	if out, err := job(""); err != nil {
+		t.Errorf("the script: %v\n%s", err, out)
+	}
+	if n := s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"); n != 0 {
+		t.Errorf("%d orders are left in the table", n)
+	}
+	s.ended(2000, time.Minute)
+	s.stop(daemon)
+	if n := s.rows(dedup.Success); n != 2000 {
+		t.Errorf("%d are applied, want 2000", n)
+	}
+	s.checkStock()
+}
+
+// job is the script of the page as the shop runs it; other is a program in the place of consumer.
+func (s *classicShop) job() func(other string) (string, error) {
+	s.t.Helper()
+	dsn, err := mysql.ParseDSN(s.env["MYSQL_DSN"])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(dsn.Addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	client := fmt.Sprintf("mysql --no-defaults -h%s -P%s -u%s %s", host, port, dsn.User, dsn.DBName)
+	dir := filepath.Dir(binary(s.t)) // in which the program is called consumer
+	return func(other string) (string, error) {
+		cmd := exec.CommandContext(s.t.Context(), "sh", "../../deploy/examples/job/publish-cancelled.sh")
+		path := dir + ":" + os.Getenv("PATH")
+		if other != "" {
+			path = os.Getenv("PATH")
+		}
+		cmd.Env = append(s.environ(), "PATH="+path, "MYSQL="+client, "MYSQL_PWD="+dsn.Passwd)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+}
