@@ -13,10 +13,17 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
+// profiles are one for each handler; ours are the containers of the program in them.
+var (
+	profiles = []string{"stock", "sql", "http"}
+	daemons  = map[string]string{"stock": "rollbackd", "sql": "rollbackd-sql", "http": "rollbackd-http"}
+	ours     = []string{"rollbackd", "migrate", "rollbackd-sql", "migrate-sql", "rollbackd-http", "migrate-http"}
+)
+
 // project loads compose.yaml with its schema, interpolation and consistency checks, and no variables but those given.
 func project(t *testing.T, env ...string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{"../compose.yaml"}, cli.WithEnv(env))
+	options, err := cli.NewProjectOptions([]string{"../compose.yaml"}, cli.WithEnv(env), cli.WithProfiles(profiles))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +57,12 @@ func environ(s types.ServiceConfig) []string {
 func TestContainersGetAGoodConfiguration(t *testing.T) {
 	for _, env := range [][]string{nil, {"RABBITMQ_PASSWORD=abc123", "MYSQL_PASSWORD=def456",
 		"ADMIN_TOKEN=a-long-random-word"}} {
-		for _, name := range []string{"rollbackd", "migrate"} {
+		for _, name := range ours {
 			s := service(t, project(t, env...), name)
-			accepted(t, name, environ(s))
+			settings := accepted(t, name, environ(s))
+			if handler := settings["ROLLBACKD_HANDLER"]; !slices.Equal(s.Profiles, []string{handler}) {
+				t.Errorf("%s has the handler %s, and the profiles %v", name, handler, s.Profiles)
+			}
 			if text := strings.Join(environ(s), " "); len(env) > 0 && (!strings.Contains(text, ":abc123@") ||
 				!strings.Contains(text, ":def456@")) {
 				t.Errorf("%s does not use the passwords of the environment", name)
@@ -63,7 +73,13 @@ func TestContainersGetAGoodConfiguration(t *testing.T) {
 
 func TestDaemonUsesTheServersOfTheProject(t *testing.T) {
 	p := project(t)
-	env := service(t, p, "rollbackd").Environment
+	for _, name := range ours {
+		usesTheServers(t, p, service(t, p, name).Environment)
+	}
+}
+
+func usesTheServers(t *testing.T, p *types.Project, env types.MappingWithEquals) {
+	t.Helper()
 	for variable, part := range map[string]string{
 		"ROLLBACKD_AMQP_URL": "@rabbitmq:5672/", "ROLLBACKD_MYSQL_DSN": "@tcp(mysql:3306)/",
 		"ROLLBACKD_REDIS_URL": "redis://redis:6379/",
@@ -85,14 +101,22 @@ func TestDaemonUsesTheServersOfTheProject(t *testing.T) {
 
 func TestDaemonStartsAfterItsServersAndTheMigration(t *testing.T) {
 	p := project(t)
-	for name, want := range map[string]map[string]string{
-		"migrate": {"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy},
-		"rollbackd": {
+	wanted := map[string]map[string]string{}
+	for profile, name := range daemons {
+		migrate := "migrate" + strings.TrimPrefix(name, "rollbackd")
+		wanted[migrate] = map[string]string{
 			"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy,
-			"redis":   types.ServiceConditionHealthy,
-			"migrate": types.ServiceConditionCompletedSuccessfully,
-		},
-	} {
+		}
+		wanted[name] = map[string]string{
+			"rabbitmq": types.ServiceConditionHealthy, "mysql": types.ServiceConditionHealthy,
+			"redis": types.ServiceConditionHealthy, migrate: types.ServiceConditionCompletedSuccessfully,
+		}
+		if profile == "sql" {
+			wanted[name]["tables-sql"] = types.ServiceConditionCompletedSuccessfully
+			wanted["tables-sql"] = map[string]string{"mysql": types.ServiceConditionHealthy}
+		}
+	}
+	for name, want := range wanted {
 		dependencies := service(t, p, name).DependsOn
 		for other, condition := range want {
 			if got := dependencies[other].Condition; got != condition {
@@ -106,7 +130,7 @@ func TestDaemonStartsAfterItsServersAndTheMigration(t *testing.T) {
 }
 
 func TestImageIsBuiltFromTheRepository(t *testing.T) {
-	for _, name := range []string{"rollbackd", "migrate"} {
+	for _, name := range ours {
 		build := service(t, project(t), name).Build
 		if build == nil {
 			t.Fatalf("%s is not built", name)
@@ -121,7 +145,7 @@ func TestImageIsBuiltFromTheRepository(t *testing.T) {
 }
 
 func TestOurContainersMayDoLittle(t *testing.T) {
-	for _, name := range []string{"rollbackd", "migrate"} {
+	for _, name := range ours {
 		s := service(t, project(t), name)
 		if !s.ReadOnly || !slices.Contains(s.CapDrop, "ALL") || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
 			t.Errorf("%s may write its file system or gain rights", name)
@@ -130,11 +154,13 @@ func TestOurContainersMayDoLittle(t *testing.T) {
 }
 
 func TestDaemonStopsAfterItsDrain(t *testing.T) {
-	s := service(t, project(t), "rollbackd")
-	if s.StopGracePeriod == nil {
-		t.Fatal("no stop_grace_period")
+	for _, name := range daemons {
+		s := service(t, project(t), name)
+		if s.StopGracePeriod == nil {
+			t.Fatalf("%s has no stop_grace_period", name)
+		}
+		enough(t, "compose.yaml", time.Duration(*s.StopGracePeriod), accepted(t, name, environ(s)))
 	}
-	enough(t, "compose.yaml", time.Duration(*s.StopGracePeriod), accepted(t, "rollbackd", environ(s)))
 }
 
 func TestPortsArePublishedToLoopbackOnly(t *testing.T) {
@@ -163,5 +189,58 @@ func TestDurableDataLivesInVolumes(t *testing.T) {
 	}
 	if service(t, p, "rabbitmq").Hostname == "" {
 		t.Error("rabbitmq has no fixed host name: its data belongs to the node's name")
+	}
+}
+
+// Given the three handlers, then each has a profile with one daemon, the servers have none, and the daemons of two
+// profiles cannot run beside each other: they would take each other's messages.
+func TestEachHandlerHasAProfileOfItsOwn(t *testing.T) {
+	p := project(t)
+	for name, s := range p.Services {
+		switch name {
+		case "rabbitmq", "mysql", "redis":
+			if len(s.Profiles) > 0 {
+				t.Errorf("%s starts with %v only", name, s.Profiles)
+			}
+		default:
+			if len(s.Profiles) != 1 || !slices.Contains(profiles, s.Profiles[0]) {
+				t.Errorf("%s has the profiles %v, want one of %v", name, s.Profiles, profiles)
+			}
+		}
+	}
+	for profile, name := range daemons {
+		s := service(t, p, name)
+		if !slices.Equal(s.Profiles, []string{profile}) || len(s.Ports) != 1 || s.Ports[0].Published != "8080" {
+			t.Errorf("%s has the profiles %v and the ports %v, want %s and 8080", name, s.Profiles, s.Ports, profile)
+		}
+	}
+}
+
+// Given the files and folders of this repository that containers see, then they are there.
+func TestMountedFilesAreThere(t *testing.T) {
+	mounted := 0
+	for name, s := range project(t).Services {
+		for _, v := range s.Volumes {
+			if v.Type != types.VolumeTypeBind {
+				continue
+			}
+			mounted++
+			if _, err := os.Stat(v.Source); err != nil || !v.ReadOnly {
+				t.Errorf("%s mounts %s, read-only %v: %v", name, v.Source, v.ReadOnly, err)
+			}
+		}
+	}
+	if mounted < 4 {
+		t.Errorf("only %d files are mounted", mounted)
+	}
+}
+
+// Given the service that handler http calls, then the daemon's target is its address.
+func TestTheServiceListensWhereItIsCalled(t *testing.T) {
+	p := project(t)
+	target := service(t, p, "rollbackd-http").Environment["ROLLBACKD_HTTP_TARGET"]
+	_, port, _ := strings.Cut(*service(t, p, "stock-service").Environment["SHOP_ADDR"], ":")
+	if want := "http://stock-service:" + port + "/rollbacks"; target == nil || *target != want {
+		t.Errorf("the target is %v, want %s", target, want)
 	}
 }

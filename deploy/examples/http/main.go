@@ -1,7 +1,6 @@
 // Command http is a shop's stock service for handler http, as an example: it gives stock back, and knows a call again.
 //
-//	CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount BIGINT NOT NULL);
-//	CREATE TABLE rollback_done (idempotency_key VARCHAR(64) PRIMARY KEY, at TIMESTAMP DEFAULT CURRENT_TIMESTAMP);
+//	mysql shop <deploy/examples/http/tables.sql
 //	SHOP_DSN='shop:shop@tcp(127.0.0.1:3306)/shop' SHOP_ADDR=127.0.0.1:8090 go run ./deploy/examples/http
 package main
 

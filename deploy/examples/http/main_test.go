@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -21,11 +22,11 @@ func TestACallIsKnownAgainByItsKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	for _, statement := range []string{
-		"CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount BIGINT NOT NULL)",
-		"CREATE TABLE rollback_done (idempotency_key VARCHAR(64) PRIMARY KEY, at TIMESTAMP DEFAULT CURRENT_TIMESTAMP)",
-		"INSERT INTO tb_stock VALUES (1001, 5), (1002, 0)",
-	} {
+	tables, err := os.ReadFile("tables.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range strings.Split(strings.TrimSuffix(string(tables), ";\n"), ";\n") {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}

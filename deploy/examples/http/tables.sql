@@ -1,0 +1,9 @@
+CREATE TABLE tb_stock (
+  goods_id BIGINT NOT NULL PRIMARY KEY,
+  amount   BIGINT NOT NULL
+) ENGINE=InnoDB;
+CREATE TABLE rollback_done (
+  idempotency_key VARCHAR(64) NOT NULL PRIMARY KEY,
+  at              TIMESTAMP DEFAULT CURRENT_TIMESTAMP
+) ENGINE=InnoDB;
+INSERT INTO tb_stock VALUES (1001, 5), (1002, 0);
