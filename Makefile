@@ -83,8 +83,8 @@ bin/chaos:
 	@$(GO) build -o $@ ./internal/cmd/chaos
 
 .PHONY: demo
-demo: deps ## a shop's life in one minute, on private servers
-	$(GO) run ./internal/cmd/demo
+demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own
+	$(GO) run ./internal/cmd/demo $(HANDLER)
 
 # Built and not run with go run, which does not pass signals on.
 .PHONY: bin/with-servers

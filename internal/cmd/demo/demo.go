@@ -43,7 +43,8 @@ const database = "rollbackd_demo"
 
 // demo is what the steps hand on to each other, in their order.
 type demo struct {
-	out *os.File
+	out    *os.File
+	tables tables
 
 	dir    string // everything is below it
 	stack  *stack.Stack
@@ -94,7 +95,10 @@ func (d *demo) begin(ctx context.Context) (err error) {
 	if _, err := program.Run(ctx, d.binary, d.env, "migrate"); err != nil {
 		return err
 	}
-	d.say("migrate      tables, exchange and queues are made")
+	if err := d.tables.create(ctx, d.pool); err != nil {
+		return err
+	}
+	d.say("migrate      tables, exchange and queues are made; %s", d.tables)
 	return nil
 }
 
@@ -110,6 +114,7 @@ func (d *demo) open(ctx context.Context) error {
 	} {
 		d.env = append(d.env, config.Prefix+name+"="+value)
 	}
+	d.env = append(d.env, d.tables.settings()...)
 	if d.cfg, _, err = config.Load(d.env); err != nil {
 		return fmt.Errorf("settings of the demo: %w", err)
 	}

@@ -1,5 +1,7 @@
 // Command demo shows a shop's life in one minute: orders reserve stock, are cancelled, and their rollback messages,
-// some of them twice and a few of them bad, give the stock back exactly once. `make demo` runs it.
+// some of them twice and a few of them bad, give the stock back exactly once. `make demo` runs it, with the
+// tables of the built-in handler; `make demo HANDLER=sql` with those of the classic algorithm, for which the daemon runs
+// the statements of an example.
 //
 // It does what a user does, with the real binary (migrate, run, dlq replay), on private servers with their data in a
 // temporary folder; it leaves no process running. It exits with 1 when the stock is not what it must be. What belongs
@@ -13,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/rollbackd/rollbackd/internal/config"
 )
 
 const (
@@ -27,7 +31,7 @@ var errInterrupted = errors.New("interrupted")
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills at once; the servers die with this process
-	err := run(ctx, os.Stdout)
+	err := command(ctx, os.Args[1:], os.Stdout)
 	switch {
 	case err == nil:
 		os.Exit(exitDone)
@@ -39,10 +43,21 @@ func main() {
 	os.Exit(exitFailed)
 }
 
+// command reads which handler is wanted. None is the built-in one.
+func command(ctx context.Context, args []string, out *os.File) error {
+	switch {
+	case len(args) == 0 || len(args) == 1 && args[0] == config.HandlerStock:
+		return run(ctx, out, stockTables{})
+	case len(args) == 1 && args[0] == config.HandlerSQL:
+		return run(ctx, out, classicTables{})
+	}
+	return fmt.Errorf("there is no demo of %q: the handlers are %s and %s", args, config.HandlerStock, config.HandlerSQL)
+}
+
 // run tells the story from top to bottom. Whatever happens, what was started is stopped and what was written is
 // removed.
-func run(ctx context.Context, out *os.File) (err error) {
-	d := &demo{out: out}
+func run(ctx context.Context, out *os.File, t tables) (err error) {
+	d := &demo{out: out, tables: t}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
 			err = errInterrupted // whatever the interrupted step made of it

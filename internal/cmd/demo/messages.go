@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
-	"github.com/rollbackd/rollbackd/stock"
 )
 
 const (
@@ -24,9 +24,9 @@ const (
 	ordersPerCommit = 200
 )
 
-// reserve fills the stock and lets every known order take its goods, through package stock as a shop's service does.
+// reserve fills the stock and lets every known order take its goods, as a shop's service does.
 func (d *demo) reserve(ctx context.Context) (err error) {
-	if err := shop.Stock(ctx, d.pool, skus, amount); err != nil {
+	if err := d.tables.fill(ctx, d.pool); err != nil {
 		return err
 	}
 	if d.initial, err = oracle.ReadStock(ctx, d.pool); err != nil {
@@ -72,7 +72,7 @@ func (d *demo) reserveAll(ctx context.Context, all []shop.Order) error {
 	for some := range slices.Chunk(all, ordersPerCommit) {
 		err := d.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 			for _, o := range some {
-				if err := stock.Reserve(ctx, tx, o.SN, o.Items); err != nil {
+				if err := d.tables.reserve(ctx, tx, o); err != nil {
 					return err
 				}
 			}
@@ -93,7 +93,7 @@ func (d *demo) publish(ctx context.Context) error {
 	for i := range malformed {
 		sent = append(sent, oracle.Sent{
 			Publishing: route.Message(fmt.Sprintf("malformed-%d", i),
-				[]byte(`{"order_sn":"order-0-000001","items":[{"sku_id":1,"quantity":"all"}]}`)),
+				[]byte(`{"order_sn":"order-0-000001","items":[{"sku_id":1}]}`)),
 			Fate: oracle.ToDie(dedup.ReasonMalformed),
 		})
 	}
@@ -125,8 +125,8 @@ func (d *demo) publish(ctx context.Context) error {
 	var late []oracle.Sent
 	for _, o := range d.known[:conflicts] {
 		late = append(late, oracle.Sent{
-			// all of it, says another service under the same key
-			Publishing: route.Message(o.Key(), []byte(`{"order_sn":"`+o.SN+`"}`)),
+			// another service says something else under the same key
+			Publishing: route.Message(o.Key(), bytes.Replace(o.Body(), []byte(`"reason":"`), []byte(`"reason":"no `), 1)),
 			Fate:       oracle.ToDie(dedup.ReasonConflict),
 		})
 	}

@@ -36,6 +36,14 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			other: `{"order_sn":"20261121-0002","items":[{"sku_id":9,"quantity":1}]}`,
 		},
 		{
+			name:   "overtaking",
+			look:   "SELECT * FROM tb_order UNION ALL SELECT * FROM tb_stock ORDER BY 1",
+			before: "1001 5\n1002 0\n20261121-0001 cancelling\n20261121-0002 cancelled",
+			after:  "1001 7\n1002 1\n20261121-0001 cancelled\n20261121-0002 cancelled",
+			again:  "the order is not being cancelled yet",
+			other:  `{"order_sn":"nobody","items":[{"sku_id":1001,"quantity":1}]}`, refused: "the order is not being cancelled yet",
+		},
+		{
 			name: "points-coupons",
 			look: "SELECT id, points, 'NULL' FROM account UNION ALL SELECT account_id, points, why FROM point_entry " +
 				"UNION ALL SELECT code, order_sn, '' FROM coupon",
