@@ -147,7 +147,7 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 		name:      processName(),
 	}
 	if calls != nil {
-		c.service = newService(calls, cfg, c.health)
+		c.service = newService(calls, cfg, c.health, m)
 		m.up(DependencyService)
 	}
 	c.holding = newHolding(c.health)

@@ -25,6 +25,7 @@ type metrics struct {
 	holding      atomic.Pointer[holding] // what lanes hold; nil until the engine is made
 	degraded     *prometheus.GaugeVec
 	contention   prometheus.Counter
+	calls        map[CallMeaning]prometheus.Counter // nil without a handler of [Calls]
 }
 
 // The phases of a batch, in order.
@@ -65,12 +66,13 @@ func newMetrics(reg prometheus.Registerer, locks *locks, queue string, calls boo
 		}),
 		phases: map[string]prometheus.Observer{},
 	}
-	if calls {
-		m.dependency[DependencyService] = &atomic.Bool{}
-	}
 	collectors := []prometheus.Collector{
 		m.countDeliveries(), m.deadLettered, m.batchSize, m.timePhases(), m.lag, m.publishes, m.paused, m.degraded,
 		m.countHeld(), m.contention,
+	}
+	if calls {
+		m.dependency[DependencyService] = &atomic.Bool{}
+		collectors = append(collectors, m.countCalls())
 	}
 	m.zero(queue)
 	collectors = append(append(collectors, m.watchDependencies(locks)...), countLocks(locks)...)
@@ -90,6 +92,19 @@ func (m *metrics) countDeliveries() prometheus.Collector {
 		m.deliveries[o] = deliveries.WithLabelValues(o.String())
 	}
 	return deliveries
+}
+
+// countCalls counts what each call came to, by the service's own word: not what the engine makes of it, which also
+// depends on other calls and on the attempts that are left.
+func (m *metrics) countCalls() prometheus.Collector {
+	all := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "rollbackd_calls_total", Help: "Calls of the service, by what they came to.",
+	}, []string{"result"})
+	m.calls = map[CallMeaning]prometheus.Counter{}
+	for what := CallApplied; what <= callStopped; what++ {
+		m.calls[what] = all.WithLabelValues(what.String())
+	}
+	return all
 }
 
 func (m *metrics) timePhases() prometheus.Collector {

@@ -1,13 +1,17 @@
 package consumer_test
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -52,4 +56,48 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 			t.Errorf("%s has %d series, want %d", name, got[name], want[name])
 		}
 	}
+}
+
+// Given a service that answers one call in each way, then each answer is counted by its word, once, and the words that
+// nobody has said are there too.
+func TestCallsAreCountedByWhatTheyCameTo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{})
+	s.answering(func(_ context.Context, m consumer.Message) error {
+		err := errors.New("no")
+		switch {
+		case m.Key == "permanent":
+			return consumer.Permanent(err)
+		case m.Attempt > 1 || s.times(m.Key) > 1:
+			return nil
+		case m.Key == "failed":
+			return err
+		case m.Key == "later":
+			return consumer.Later(err, time.Millisecond)
+		}
+		return nil
+	})
+	w.publish("{}", "fine", "permanent", "failed", "later")
+	r := w.start()
+	w.ended(dedup.Success, "fine", "failed", "later")
+	w.ended(dedup.Dead, "permanent")
+	want := map[string]int{
+		"applied": 3, "permanent": 1, "failed": 1, "later": 1, "unavailable": 0, "unanswered": 0, "misconfigured": 0,
+		"stopped": 0,
+	}
+	families, err := r.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for _, f := range families {
+		if f.GetName() != "rollbackd_calls_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			got[m.GetLabel()[0].GetValue()] = int(m.GetCounter().GetValue())
+		}
+	}
+	w.want("calls", got, want)
 }

@@ -21,6 +21,7 @@ type service struct {
 	slots   *semaphore.Weighted
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	health  *health
+	metrics *metrics
 	// succeeded counts the calls that the service has applied.
 	succeeded atomic.Uint64
 
@@ -35,8 +36,8 @@ const awayAfter = 5
 // errNotCalled tells the breaker that a call was never made.
 var errNotCalled = errors.New("the call was not made")
 
-func newService(h *callHandler, cfg Config, health *health) *service {
-	s := &service{f: h.f, o: h.options(cfg), health: health, changed: make(chan struct{})}
+func newService(h *callHandler, cfg Config, health *health, m *metrics) *service {
+	s := &service{f: h.f, o: h.options(cfg), health: health, metrics: m, changed: make(chan struct{})}
 	s.slots = semaphore.NewWeighted(int64(s.o.Concurrency))
 	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: DependencyService, MaxRequests: 1, Timeout: s.o.ProbeAfter,
@@ -124,6 +125,7 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 	defer cancel()
 	err := s.guarded(bounded, m)
 	out := s.explain(ctx, bounded, err)
+	s.metrics.calls[out.kind].Inc()
 	switch out.kind {
 	case CallUnavailable, CallUnanswered, CallMisconfigured:
 		s.mu.Lock()

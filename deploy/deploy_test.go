@@ -43,7 +43,7 @@ var metricNames = []string{
 	"rollbackd_lag_seconds", "rollbackd_dead_letters", "rollbackd_oldest_open_seconds",
 	"rollbackd_oldest_dead_letter_seconds",
 	"rollbackd_lock_attempts_total", "rollbackd_publishes_total", "rollbackd_dependency_up", "rollbackd_paused",
-	"rollbackd_degraded", "rollbackd_contention_total",
+	"rollbackd_degraded", "rollbackd_contention_total", "rollbackd_calls_total",
 }
 
 var (
@@ -103,7 +103,7 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 		"outcome": outcomes,
 		"name":    {consumer.DependencyRabbitMQ, consumer.DependencyMySQL, consumer.DependencyRedis},
 		"why":     {"max_dead_rate", "not_consumed", "ends_connections"},
-		"result":  {"confirmed"},
+		"result":  {"confirmed", consumer.CallLater.String()},
 		"job":     {"rollbackd"},
 	}
 	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t,
