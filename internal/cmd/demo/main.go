@@ -1,7 +1,7 @@
 // Command demo shows a shop's life in one minute: orders reserve stock, are cancelled, and their rollback messages,
 // some of them twice and a few of them bad, give the stock back exactly once. `make demo` runs it, with the
-// tables of the built-in handler; `make demo HANDLER=sql` with those of the classic algorithm, for which the daemon runs
-// the statements of an example.
+// tables of the built-in handler; `make demo HANDLER=sql` with those of the classic algorithm, for which the daemon
+// runs the statements of an example.
 //
 // It does what a user does, with the real binary (migrate, run, dlq replay), on private servers with their data in a
 // temporary folder; it leaves no process running. It exits with 1 when the stock is not what it must be. What belongs

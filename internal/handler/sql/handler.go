@@ -18,13 +18,14 @@ type handler struct {
 	file *File
 	// single is how many of the next batches are run message by message, because joined statements were undone or refused.
 	single atomic.Int32
+	gate   *gate
 }
 
 // singleBatches are run message by message after a batch that could not be joined to its end.
 const singleBatches = 8
 
 // New makes the handler that runs the statements of f.
-func New(f *File) consumer.Handler { return &handler{file: f} }
+func New(f *File) consumer.Handler { return &handler{file: f, gate: newGate()} }
 
 // Validate reads the fields that the statements name.
 func (h *handler) Validate(m *consumer.Message) error {
@@ -51,6 +52,7 @@ func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Messa
 	}
 	if p := h.file.plan.Load(); p != nil && h.single.Add(-1) < 0 {
 		h.single.Store(0)
+		h.gate.pass(ctx, b.conn)
 		switch ok, err := b.joined(ctx, p); {
 		case errors.Is(err, errNotJoined):
 			h.single.Store(singleBatches)
@@ -67,6 +69,7 @@ func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Messa
 			return blame(b.failed, nil)
 		}
 	}
+	h.gate.enter(ctx, b.conn)
 	for i := range msgs {
 		wrote, err := b.one(ctx, i)
 		if err != nil {

@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"context"
 	stdsql "database/sql"
 	"errors"
 	"fmt"
@@ -127,12 +128,14 @@ func (w *world) handle(h consumer.Handler, msgs ...consumer.Message) error {
 			w.t.Fatalf("message %d: %v", i, err)
 		}
 	}
-	tx := w.db.WithContext(w.t.Context()).Begin()
+	ctx, cancel := context.WithCancel(w.t.Context()) // it ends with the transaction, as the engine's does
+	defer cancel()
+	tx := w.db.WithContext(ctx).Begin()
 	if tx.Error != nil {
 		w.t.Fatal(tx.Error)
 	}
 	defer tx.Rollback()
-	if err := h.Handle(w.t.Context(), tx, msgs); err != nil {
+	if err := h.Handle(ctx, tx, msgs); err != nil {
 		return err
 	}
 	return tx.Commit().Error
