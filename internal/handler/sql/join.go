@@ -88,9 +88,11 @@ AND DATABASE() LIKE table_schema)`
 WHERE table_schema = DATABASE() AND table_name = ? AND table_type = 'BASE TABLE' AND engine = 'InnoDB'`
 	triggersQuery = `SELECT COUNT(*) FROM information_schema.triggers
 WHERE event_object_schema = DATABASE() AND event_object_table = ?`
-	uniqueQuery = `SELECT COALESCE(MIN(i.name), '') FROM (SELECT index_name AS name FROM information_schema.statistics
-WHERE table_schema = DATABASE() AND table_name = ? GROUP BY index_name
-HAVING COUNT(*) = 1 AND MAX(non_unique) = 0 AND MAX(sub_part) IS NULL AND MAX(column_name) = ?) AS i`
+	uniqueQuery = `SELECT index_name, COALESCE(column_name, '') FROM information_schema.statistics
+WHERE table_schema = DATABASE() AND table_name = ? AND index_name IN (SELECT name FROM (
+	SELECT index_name AS name FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ?
+	GROUP BY index_name HAVING MAX(non_unique) = 0 AND MAX(sub_part) IS NULL AND COUNT(*) = ?) AS i)
+ORDER BY index_name, seq_in_index`
 	typeQuery = `SELECT LOWER(data_type) FROM information_schema.columns
 WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?`
 	keysQuery = `SELECT COUNT(*) FROM information_schema.key_column_usage
@@ -118,17 +120,21 @@ func (sh *shape) learn(ctx context.Context, conn *stdsql.Conn) (ok bool, err err
 		return err == nil && tables == 1 && triggers == 0, err
 	}
 	var kind, ignored, definition string
-	ask(&sh.index, uniqueQuery, sh.table, sh.key)
-	ask(&kind, typeQuery, sh.table, sh.key)
+	if err := sh.learnIndex(ctx, conn); err != nil || sh.index == "" {
+		return false, err
+	}
+	for i := range sh.key {
+		ask(&kind, typeQuery, sh.table, sh.key[i].name)
+		sh.key[i].integer = slices.Contains(integerTypes, kind)
+		if err != nil || !sh.key[i].integer && !slices.Contains(stringTypes, kind) {
+			return false, err
+		}
+	}
 	if err == nil {
 		err = conn.QueryRowContext(ctx, "SHOW CREATE TABLE "+quoteName(sh.table)).Scan(&ignored, &definition)
 	}
-	if err != nil || sh.index == "" {
+	if err != nil {
 		return false, err
-	}
-	sh.integers = slices.Contains(integerTypes, kind)
-	if !sh.integers && !slices.Contains(stringTypes, kind) {
-		return false, nil
 	}
 	for _, column := range sh.assigned {
 		var keys int
@@ -146,6 +152,34 @@ func (sh *shape) learn(ctx context.Context, conn *stdsql.Conn) (ok bool, err err
 	sh.repeats = len(sh.adds) > 0 && !sh.assigns && checksAreBounds(tokens) &&
 		!slices.ContainsFunc(sh.tested, func(c string) bool { return containsFold(sh.assigned, c) })
 	return !slices.ContainsFunc(tokens, func(t token) bool { return t.is("VERSIONING") }), nil
+}
+
+// learnIndex finds a unique index on the columns of the key and no others, and puts these into its order: so rows are
+// locked in the order in which the index is read.
+func (sh *shape) learnIndex(ctx context.Context, conn *stdsql.Conn) error {
+	rows, err := conn.QueryContext(ctx, uniqueQuery, sh.table, sh.table, len(sh.key))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var at string // the index that is read
+	var ordered []keyColumn
+	for rows.Next() {
+		var index, column string
+		if err := rows.Scan(&index, &column); err != nil {
+			return err
+		}
+		if index != at {
+			at, ordered = index, nil
+		}
+		if i := slices.IndexFunc(sh.key, func(k keyColumn) bool { return strings.EqualFold(k.name, column) }); i >= 0 {
+			ordered = append(ordered, sh.key[i])
+		}
+		if len(ordered) == len(sh.key) && sh.index == "" {
+			sh.index, sh.key = index, ordered
+		}
+	}
+	return rows.Err()
 }
 
 // checksAreBounds reports whether each CHECK in a table's definition is a bound of one column, such as amount >= 0. A
@@ -191,13 +225,13 @@ func containsFold(names []string, name string) bool {
 type joinedRun struct {
 	run
 	msg  int
-	key  value
+	key  rowKey
 	sums []int64 // of shape.adds
 }
 
 // runsOf lists the runs of a statement for all messages; ok is false where they cannot be joined.
 func (sh *shape) runsOf(b *batch, number int, in *section) (runs []joinedRun, ok bool) {
-	seen := map[value]bool{}
+	seen := map[rowKey]bool{}
 	for m := range b.msgs {
 		d, ok := b.msgs[m].Value.(*fields)
 		if !ok {
@@ -227,16 +261,19 @@ func (sh *shape) runsOf(b *batch, number int, in *section) (runs []joinedRun, ok
 // prepare reads the key and what is added; false when they are not of the kind that can be joined. What is added must
 // be positive: then no sum is refused of which each step is taken, or the other way round.
 func (r *joinedRun) prepare(sh *shape) bool {
-	r.key = r.value(sh.keyParam)
-	switch {
-	case sh.integers:
-		n, err := strconv.ParseInt(r.key.text, 10, 64)
-		if err != nil || r.key.kind != number {
+	for i, k := range sh.key {
+		v := r.value(k.param)
+		switch {
+		case k.integer:
+			n, err := strconv.ParseInt(v.text, 10, 64)
+			if err != nil || v.kind != number {
+				return false
+			}
+			v.text = strconv.FormatInt(n, 10)
+		case v.kind != text:
 			return false
 		}
-		r.key.text = strconv.FormatInt(n, 10)
-	case r.key.kind != text:
-		return false
+		r.key[i] = v
 	}
 	r.sums = make([]int64, len(sh.adds))
 	for i, a := range sh.adds {
@@ -357,14 +394,19 @@ func (b *batch) insertAll(ctx context.Context, sh *shape, runs []joinedRun) erro
 // and then writes those that are there. Runs that write the same share a statement, or, where the key is an integer,
 // that add something. missing are the runs without a row.
 func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (missing []joinedRun, err error) {
-	byKey := map[value][]joinedRun{}
+	byKey := map[rowKey][]joinedRun{}
 	for _, r := range runs {
 		byKey[r.key] = append(byKey[r.key], r)
 	}
 	keys := slices.SortedFunc(maps.Keys(byKey), sh.compare)
-	found := map[value]bool{}
+	found := map[rowKey]bool{}
 	for chunk := range slices.Chunk(keys, maxJoined) {
 		if err := b.lockRows(ctx, sh, chunk, found); err != nil {
+			return nil, err
+		}
+	}
+	if !sh.oneInteger() {
+		if err := b.lookAgain(ctx, sh, keys, found); err != nil {
 			return nil, err
 		}
 	}
@@ -393,7 +435,7 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (mis
 		}
 		groups[at] = append(groups[at], one)
 	}
-	if len(groups) > 1 && sh.integers && !sh.assigns {
+	if len(groups) > 1 && sh.oneInteger() && !sh.assigns {
 		groups = [][]joinedRun{slices.Concat(groups...)}
 		slices.SortFunc(groups[0], func(x, y joinedRun) int { return sh.compare(x.key, y.key) })
 	}
@@ -407,14 +449,37 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (mis
 	return missing, nil
 }
 
-// compare is the order of keys.
-func (sh *shape) compare(x, y value) int {
-	if !sh.integers {
-		return strings.Compare(x.text, y.text)
+// lookAgain asks for the keys without a row by themselves: where another key stood beside one that its collation holds
+// for the same, their row was shown under one of the two.
+func (b *batch) lookAgain(ctx context.Context, sh *shape, keys []rowKey, found map[rowKey]bool) error {
+	var missing []rowKey
+	for _, key := range keys {
+		if !found[key] {
+			missing = append(missing, key)
+		}
 	}
-	n, _ := strconv.ParseInt(x.text, 10, 64) // prepare has read both
-	m, _ := strconv.ParseInt(y.text, 10, 64)
-	return cmp.Compare(n, m)
+	for chunk := range slices.Chunk(missing, maxJoined) {
+		if err := b.lockRows(ctx, sh, chunk, found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare is the order of keys.
+func (sh *shape) compare(x, y rowKey) int {
+	for i, k := range sh.key {
+		order := strings.Compare(x[i].text, y[i].text)
+		if k.integer {
+			n, _ := strconv.ParseInt(x[i].text, 10, 64) // prepare has read both
+			m, _ := strconv.ParseInt(y[i].text, 10, 64)
+			order = cmp.Compare(n, m)
+		}
+		if order != 0 {
+			return order
+		}
+	}
+	return 0
 }
 
 // set writes what stands between SET and WHERE: where runs were added up, the sums. Of several runs only these differ.
@@ -435,39 +500,67 @@ func sumOf(sh *shape, runs []joinedRun, add int) string {
 	}
 	var keys, sums strings.Builder
 	for _, r := range runs {
-		keys.WriteString("," + r.key.text)
+		keys.WriteString("," + r.key[0].text)
 		sums.WriteString("," + strconv.FormatInt(r.sums[add], 10))
 	}
-	return "CAST(ELT(INTERVAL(" + quoteName(sh.key) + keys.String() + ")" + sums.String() + ") AS SIGNED)"
+	return "CAST(ELT(INTERVAL(" + quoteName(sh.key[0].name) + keys.String() + ")" + sums.String() + ") AS SIGNED)"
 }
 
 // selection writes the condition on rows with these keys.
-func (sh *shape) selection(w *statement, keys []value) {
-	w.WriteString(" WHERE " + quoteName(sh.key) + " IN (")
-	for i, k := range keys {
-		if i > 0 {
-			w.WriteByte(',')
+func (sh *shape) selection(w *statement, keys []rowKey) {
+	if len(sh.key) == 1 {
+		w.WriteString(" WHERE " + quoteName(sh.key[0].name) + " IN (")
+		for i, k := range keys {
+			if i > 0 {
+				w.WriteByte(',')
+			}
+			w.args = k[0].write(&w.Builder, w.args)
 		}
-		w.args = k.write(&w.Builder, w.args)
+	} else { // not as a list of rows, for which MariaDB reads the whole index
+		w.WriteString(" WHERE (")
+		for i, k := range keys {
+			if i > 0 {
+				w.WriteString(" OR ")
+			}
+			for c, column := range sh.key {
+				if c > 0 {
+					w.WriteString(" AND ")
+				}
+				w.WriteString(quoteName(column.name) + "=")
+				w.args = k[c].write(&w.Builder, w.args)
+			}
+		}
 	}
 	w.WriteString(")")
 	w.parts(sh.where, nil)
 }
 
+// columns are those of the key, with commas.
+func (sh *shape) columns() string {
+	names := make([]string, len(sh.key))
+	for i, k := range sh.key {
+		names[i] = quoteName(k.name)
+	}
+	return strings.Join(names, ",")
+}
+
 // lockRows finds the rows with these keys that meet the other conditions, and locks them.
-func (b *batch) lockRows(ctx context.Context, sh *shape, keys []value, found map[value]bool) error {
+func (b *batch) lockRows(ctx context.Context, sh *shape, keys []rowKey, found map[rowKey]bool) error {
 	var w statement
-	w.WriteString("SELECT " + quoteName(sh.key) + " FROM " + quoteName(sh.table) + " FORCE INDEX (" + quoteName(sh.index) +
+	w.WriteString("SELECT " + sh.columns() + " FROM " + quoteName(sh.table) + " FORCE INDEX (" + quoteName(sh.index) +
 		")")
 	sh.selection(&w, keys)
-	w.WriteString(" ORDER BY " + quoteName(sh.key) + " FOR UPDATE")
+	w.WriteString(" ORDER BY " + sh.columns() + " FOR UPDATE")
 	rows, err := b.conn.QueryContext(ctx, w.String(), w.args...)
 	if err != nil {
 		return err
 	}
 	for rows.Next() {
-		key := value{kind: keys[0].kind}
-		if err := rows.Scan(&key.text); err != nil {
+		key, into := keys[0], make([]any, len(sh.key)) // of the same kinds
+		for i := range into {
+			into[i] = &key[i].text
+		}
+		if err := rows.Scan(into...); err != nil {
 			return errors.Join(err, rows.Close())
 		}
 		// A collation may find a row under another spelling of its key.
@@ -484,7 +577,7 @@ func (b *batch) writeRows(ctx context.Context, sh *shape, runs []joinedRun) erro
 	var w statement
 	w.WriteString("UPDATE " + quoteName(sh.table) + " FORCE INDEX (" + quoteName(sh.index) + ") SET")
 	w.set(sh, runs...)
-	keys := make([]value, len(runs))
+	keys := make([]rowKey, len(runs))
 	for i := range runs {
 		keys[i] = runs[i].key
 	}

@@ -170,6 +170,7 @@ func TestFilesAreJoinedOnlyWhereTheMeaningAllows(t *testing.T) {
 CREATE TABLE goods (id INT PRIMARY KEY, code VARCHAR(20), amount INT, price DECIMAL(10,2), n INT) ENGINE=InnoDB;
 CREATE TABLE other (id INT PRIMARY KEY, amount INT NOT NULL) ENGINE=InnoDB;
 CREATE TABLE pairs (a INT, b INT, c VARCHAR(40), PRIMARY KEY (a, b), UNIQUE (c(4))) ENGINE=InnoDB;
+CREATE TABLE places (house CHAR(3), id INT, free INT, PRIMARY KEY (house, id)) ENGINE=InnoDB;
 CREATE TABLE parent (id INT PRIMARY KEY, ref INT UNIQUE) ENGINE=InnoDB;
 CREATE TABLE child (
 	id INT PRIMARY KEY, ref INT, FOREIGN KEY (ref) REFERENCES parent (ref) ON UPDATE CASCADE) ENGINE=InnoDB;
@@ -185,6 +186,11 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		{"UPDATE `goods` SET `amount` = `amount` - :n, n = n + 2, code = 'x', price = :p " +
 			"WHERE code <> 'y' AND id = :id AND n IS NOT NULL AND price >= 3" + e, true},
 		{"UPDATE goods SET code = UTC_TIMESTAMP(6) WHERE id = :id" + e, true},
+		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id" + e, true},
+		{"UPDATE places SET free = free + :n WHERE id = :id AND free > 0 AND house = :h" + e, true},
+		{"UPDATE places SET free = free + :n WHERE house = 'x' AND id = :id" + e, false},
+		{"UPDATE places SET free = free + :n WHERE house = :h AND id = :id AND free = :f" + e, false},
+		{"UPDATE places SET free = free + :n WHERE id = :h AND id = :id" + e, false},
 		{"INSERT INTO goods (id, code) VALUES (:id, -1)", true},
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id" + e + "UPDATE other SET amount = 1 WHERE id = :id" + e, true},
 		{"UPDATE goods SET amount = amount + :n WHERE id = :id", false}, // any number of rows

@@ -11,7 +11,8 @@ import (
 //	UPDATE t SET a = a + :n, b = 'x' WHERE k = :k AND c = 'y'
 //	INSERT INTO t (a, b) VALUES (:a, 'x')
 //
-// The first needs a unique index on k, integers in a, and more: see learn. Everything else runs message by message.
+// The first needs a unique index on k, or on all columns that are compared with parameters, integers in a, and more:
+// see learn. Everything else runs message by message.
 type shape struct {
 	table  string // without quotes
 	insert bool
@@ -21,21 +22,35 @@ type shape struct {
 	values []part
 
 	// Of an UPDATE.
-	set      []part   // between SET and WHERE
-	where    []part   // behind WHERE, without the condition on the key
-	key      string   // column of the key, without quotes
-	keyParam *param   // its value
-	adds     []addend // each is added to a column, or taken off
-	adding   []string // these columns
-	assigned []string // all columns that are written
-	tested   []string // columns of the other conditions
-	assigns  bool     // a parameter is a column's new value
+	set      []part      // between SET and WHERE
+	where    []part      // behind WHERE, without the conditions on the key
+	key      []keyColumn // in the order of the conditions; learn puts them into that of the index
+	adds     []addend    // each is added to a column, or taken off
+	adding   []string    // these columns
+	assigned []string    // all columns that are written
+	tested   []string    // columns of the other conditions
+	assigns  bool        // a parameter is a column's new value
 
 	// What learn found out.
-	index    string // a unique one on the key alone
-	integers bool   // the key is an integer, not a string
-	repeats  bool   // runs with the same key may be added up
+	index   string // a unique one on the key alone
+	repeats bool   // runs with the same key may be added up
 }
+
+// maxKeyColumns is how many columns a key may have.
+const maxKeyColumns = 4
+
+// keyColumn is a column of the key.
+type keyColumn struct {
+	name    string // without quotes
+	param   *param // its value
+	integer bool   // else it is a string; learn finds out
+}
+
+// oneInteger reports whether the key is one column with integers.
+func (sh *shape) oneInteger() bool { return len(sh.key) == 1 && sh.key[0].integer }
+
+// rowKey is the values of a key.
+type rowKey [maxKeyColumns]value
 
 // addend is a parameter, or a number.
 type addend struct {
@@ -179,7 +194,7 @@ func (r *reader) update() *shape {
 		}
 		r.take(true)
 	}
-	if sh.keyParam == nil {
+	if len(sh.key) == 0 {
 		r.bad = true
 	}
 	return sh
@@ -216,13 +231,14 @@ func (r *reader) assignment(sh *shape) {
 	}
 }
 
-// condition reads column = :key once, and conditions that are the same in each run.
+// condition reads column = :key, and conditions that are the same in each run.
 func (r *reader) condition(sh *shape) {
 	column := r.name()
 	if r.peek().mark("=") && r.at+1 < len(r.tokens) && r.tokens[r.at+1].kind == kindParam {
 		r.take(true)
-		if _, p := r.take(sh.keyParam == nil); p != nil {
-			sh.key, sh.keyParam = column, p
+		known := slices.ContainsFunc(sh.key, func(k keyColumn) bool { return strings.EqualFold(k.name, column) })
+		if _, p := r.take(!known && len(sh.key) < maxKeyColumns); p != nil {
+			sh.key = append(sh.key, keyColumn{name: column, param: p})
 		}
 		return
 	}

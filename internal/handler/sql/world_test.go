@@ -144,15 +144,23 @@ func (w *world) handle(h consumer.Handler, msgs ...consumer.Message) error {
 // blamed are the errors of the blamed messages, by their index.
 func blamed(t testing.TB, err error) map[int]error {
 	t.Helper()
-	by, ok := errors.AsType[*consumer.BlameError](err)
+	errs, ok := blamedOf(err)
 	if !ok {
 		t.Fatalf("nobody is blamed in particular: %v", err)
 	}
-	errs := map[int]error{}
+	return errs
+}
+
+func blamedOf(err error) (errs map[int]error, ok bool) {
+	by, ok := errors.AsType[*consumer.BlameError](err)
+	if !ok {
+		return nil, false
+	}
+	errs = map[int]error{}
 	for _, m := range by.Messages {
 		errs[m.Index] = m.Err
 	}
-	return errs
+	return errs, true
 }
 
 // example reads a file of deploy/examples/sql.
