@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // A statement has at most so many rows, and so many bytes of values: max_allowed_packet is 16 MiB on MariaDB, and may
@@ -12,6 +14,10 @@ const (
 	maxRows  = 1000
 	maxBytes = 1000 << 10
 )
+
+// leastRepeated is how many rows an insert has at least that the server keeps prepared. Batches that are full have one
+// size, and so one text; below this a text takes the server less than the round trip that prepares it.
+const leastRepeated = 100
 
 // prepareTexts makes the texts of the statements over many rows once.
 func (l *Log) prepareTexts() {
@@ -49,7 +55,11 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 	for rest := sorted; len(rest) > 0; {
 		n := chunkOf(len(rest), func(i int) int { return rest[i].keySize() })
 		args = successArgs(args[:0], rest[:n])
-		if err := l.insertRows(ctx, tx, l.insertSuccess.of(n), args); err != nil {
+		run := ctx
+		if n >= leastRepeated {
+			run = mysqldb.Repeated(ctx)
+		}
+		if err := l.insertRows(run, tx, l.insertSuccess.of(n), args); err != nil {
 			return fmt.Errorf("insert %d rows as success from %v: %w", n, rest[0].Identity, err)
 		}
 		rest = rest[n:]

@@ -258,3 +258,42 @@ func BenchmarkInsertAndLookUpOf500(b *testing.B) {
 	}
 	b.ReportMetric(float64(500*b.N)/b.Elapsed().Seconds(), "rows/s")
 }
+
+// Batches that are full have one text, which a connection prepares once; what it stores is the same.
+func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
+	w := newWorld(t)
+	w.pool.SetMaxOpenConns(1)
+	count := func(name string) (n int) {
+		t.Helper()
+		row := w.pool.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE '"+name+"'")
+		wantError(t, name, row.Scan(&name, &n), nil)
+		return n
+	}
+	all := entries(3*maxRows + 3*(leastRepeated-1))
+	all[maxRows].Key, all[maxRows].MessageID = "'\\\"é", ""
+	for i := range 3 {
+		wantError(t, "insert", w.insertSuccess(all[i*maxRows:(i+1)*maxRows]...), nil)
+	}
+	prepares, executes := count("Com_stmt_prepare"), count("Com_stmt_execute")
+	if prepares != 1 || executes != 2 {
+		t.Errorf("three full batches: prepared %d times, executed so %d times; want 1 and 2", prepares, executes)
+	}
+	for i := range 3 {
+		from := 3*maxRows + i*(leastRepeated-1)
+		wantError(t, "insert", w.insertSuccess(all[from:from+leastRepeated-1]...), nil)
+	}
+	if n := count("Com_stmt_prepare"); n != 1 {
+		t.Errorf("small batches were prepared too: %d times", n)
+	}
+	for _, i := range []int{0, maxRows, 2*maxRows + 1, len(all) - 1} {
+		row := w.read(all[i].Identity)
+		wantVersion(t, row, Version{Success, 1, 0, ""})
+		if row.MessageID != all[i].MessageID || string(row.BodyHash) != string(all[i].BodyHash[:]) {
+			t.Errorf("row %d is %+v", i, row)
+		}
+	}
+	wantError(t, "a copy in a full batch", w.insertSuccess(all[:maxRows]...), ErrExists)
+	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != len(all) {
+		t.Errorf("%d rows, want %d", n, len(all))
+	}
+}

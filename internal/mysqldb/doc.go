@@ -1,6 +1,7 @@
 // Package mysqldb is how rollbackd talks to MySQL and MariaDB: [Open] makes a pool whose every connection has the
-// settings without which the consumer log is not safe, [Classify] says whose fault an error is, and [Activity] and
-// [CutStatement] say what a statement waited for that was cut off.
+// settings without which the consumer log is not safe, [Repeated] spares the server the text of what comes again and
+// again, [Classify] says whose fault an error is, and [Activity] and [CutStatement] say what a statement waited for
+// that was cut off.
 //
 // What may live here: what is true of the servers and of their driver, whatever tables they hold. All error numbers
 // that the product knows stand in one table, in numbers.go. What must not: tables, statements of the log or of a

@@ -52,6 +52,7 @@ type watchedConn struct {
 	inTx     bool
 	failed   error     // of rows in this transaction
 	activity *Activity // of this transaction, nil if nobody asks
+	repeated repeated
 }
 
 // BeginTx begins to watch.
@@ -72,9 +73,16 @@ func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driv
 		return nil, c.failed
 	}
 	end := c.activity.begin(ctx, c.id, query)
-	res, err := c.wholeConn.ExecContext(ctx, query, args)
+	res, err := c.exec(ctx, query, args)
 	end(err)
 	return res, err
+}
+
+func (c *watchedConn) exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if ctx.Value(repeatedKey{}) == nil {
+		return c.wholeConn.ExecContext(ctx, query, args)
+	}
+	return c.repeated.exec(ctx, c.wholeConn, query, args)
 }
 
 // QueryContext watches the rows of a transaction's query.
