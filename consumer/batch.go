@@ -84,6 +84,12 @@ func (it *item) entry() dedup.Entry {
 	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
 }
 
+// runsByItself reports whether a process has died with it, or is to be thought to have: then it is attempted while this
+// process does nothing else.
+func (it *item) runsByItself() bool {
+	return it.next == takeOver || it.next == forgive || it.row.RunsAlone()
+}
+
 // fullEntry also holds what a person or reconcile needs to send the message again.
 func (it *item) fullEntry() dedup.Entry {
 	e := it.entry()

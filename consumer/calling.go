@@ -130,7 +130,7 @@ func (g *calling) attempt(ctx context.Context, b *batch, it *item, turn *turn) e
 		return err
 	}
 	try := &callTry{calling: g, probe: probe, left: []*item{it}}
-	if err := turn.take(ctx, it.next == takeOver); err != nil {
+	if err := turn.take(ctx, it.runsByItself()); err != nil {
 		try.unused()
 		return err
 	}
@@ -244,7 +244,7 @@ func (t *callTry) claimAgain(ctx context.Context, _ *batch) error {
 func (t *callTry) claimTogether(
 	ctx context.Context, claim func(context.Context, string) ([]dedup.Claim, []error),
 ) (lost []*item, err error) {
-	owner := t.owner()
+	owner := t.owner() + dedup.MarkGroup
 	t.since = time.Now()
 	var claims []dedup.Claim
 	var errs []error

@@ -334,12 +334,36 @@ func TestACrashBetweenCallAndMarkCallsAgainForTheSameMessage(t *testing.T) {
 	}
 }
 
+// One of the calls may have killed the process: the others are not dead for it.
+func TestTheLastCallOfAMessageThatWasClaimedWithOthersIsMadeAgainAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(3)
+	s := w.calling(consumer.CallOptions{})
+	all := keys("order", 3)
+	w.publish("{}", all...)
+	// given a process that dies with the last attempts of three
+	w.crashAt(consumer.PointClaimed)
+	w.exec("UPDATE consumer_log SET consumer_times = ?, consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR",
+		w.cfg.MaxAttempts)
+	w.start()
+	w.ended(dedup.Success, all...)
+	w.want("calls", s.callsOf(), once(all...))
+	for _, k := range all {
+		if row := w.row(k); row.Attempts != w.cfg.MaxAttempts || !row.RunsAlone() {
+			t.Errorf("%s is %+v, want its last attempt, marked", k, row)
+		}
+	}
+}
+
 func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
 	w.calling(consumer.CallOptions{})
 	w.publish("{}", "order")
+	// given two processes that died between call and mark: beside the first call others may have run
+	w.crashAt(consumer.PointEffect)
 	w.crashAt(consumer.PointEffect)
 	w.start()
 	w.ended(dedup.Dead, "order")

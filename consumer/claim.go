@@ -22,8 +22,10 @@ type claiming struct {
 func (a *alone) ask(ctx context.Context, it *item, c *claiming) error {
 	if c.owner == "" {
 		c.owner = a.owner()
-		if it.next == takeOver || it.row.RunsAlone() {
+		if it.runsByItself() {
 			c.owner += dedup.MarkAlone // should it be given back unrun, the row still says what it may have done
+		} else {
+			c.owner += dedup.MarkGroup // another lane may kill the process meanwhile
 		}
 	}
 	if !c.unknown.lost {

@@ -54,8 +54,44 @@ func TestTheLastAttemptOfAMessageThatWasClaimedWithOthersIsMadeAlone(t *testing.
 	}
 }
 
-func TestATakeoverRunsWhileNothingElseIsClaimed(t *testing.T) {
+// Beside an attempt of one message other lanes are at work, and what they run may kill the process.
+func TestALastAttemptBesideOtherLanesIsMadeAgainAlone(t *testing.T) {
 	t.Parallel()
+	w := newWorld(t)
+	// given a message whose row makes it go by itself, and a process that dies with its last attempt
+	w.publish("{}", "innocent")
+	w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp,
+		created_at)
+		VALUES (?, ?, 'innocent', 2, ?, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag,
+		w.cfg.MaxAttempts-1)
+	w.crashAt(consumer.PointClaimed)
+	w.exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR")
+	w.start()
+	w.ended(dedup.Success, "innocent")
+	w.want("effects", w.effects(), once("innocent"))
+	if row := w.row("innocent"); row.Attempts != w.cfg.MaxAttempts || !row.RunsAlone() {
+		t.Errorf("it is %+v, want its last attempt, marked", row)
+	}
+}
+
+func TestWhatMayHaveKilledAProcessRunsWhileNothingElseDoes(t *testing.T) {
+	t.Parallel()
+	for name, since := range map[string]string{
+		"its lease is over":      "",
+		"it failed since":        "UPDATE consumer_log SET consumer_status = 2, owner = 'host/1/2/3/4/alone'",
+		"its last is taken back": "UPDATE consumer_log SET consumer_times = 3, owner = 'host/1/2/3/4/group'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runsWhileNothingElseDoes(t, since)
+		})
+	}
+}
+
+// runsWhileNothingElseDoes has five messages with which a process died, and to whose rows since happened, and thirty
+// others.
+func runsWhileNothingElseDoes(t *testing.T, since string) {
+	t.Helper()
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger, w.cfg.Prefetch = 4, 1, 0, 1 // so that all lanes have work
 	var claimed, ordinary, takeovers atomic.Int32
@@ -85,6 +121,10 @@ func TestATakeoverRunsWhileNothingElseIsClaimed(t *testing.T) {
 	})
 	died, fine := keys("crashed", 5), keys("order", 30)
 	w.crashed(1, died...)
+	if since != "" {
+		w.exec(since)
+	}
+	before := w.row(died[0]).Attempts
 	w.publish("{}", fine[:15]...)
 	w.start()
 	await(t, second, "two ordinary claims are held at once")
@@ -96,8 +136,8 @@ func TestATakeoverRunsWhileNothingElseIsClaimed(t *testing.T) {
 	if n := takeovers.Load(); n != 5 {
 		t.Errorf("%d takeovers, want 5", n)
 	}
-	if row := w.row(died[0]); row.Attempts != 2 {
-		t.Errorf("%d attempts, want 2: the crash counts", row.Attempts)
+	if row := w.row(died[0]); row.Attempts != min(before+1, w.cfg.MaxAttempts) {
+		t.Errorf("%d attempts, want one more than %d: the crash counts, unless it was the last one", row.Attempts, before)
 	}
 }
 

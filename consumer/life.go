@@ -474,7 +474,7 @@ func (a *alone) apply(ctx context.Context, b *batch) error {
 			return err
 		}
 		it := b.alone[0]
-		if err := turn.take(ctx, it.next == takeOver || it.next == forgive); err != nil {
+		if err := turn.take(ctx, it.runsByItself()); err != nil {
 			return err
 		}
 		tries := maxMeetings

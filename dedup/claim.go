@@ -10,8 +10,9 @@ import (
 // or failed and due with attempts left, or processing with an expired lease and attempts left; the database checks that
 // again. The owner must be unlike that of every other claim ever made (1 to MaxOwner bytes).
 //
-// ErrLost: somebody else was faster, or it is not time. ErrUnknown: call again with the same owner; a claim found to be
-// ours is ours. Claim keeps the entry in the row where the row does not have it yet.
+// ErrLost: somebody else was faster, or it is not time, or the row is failed and marked with MarkAlone and the owner is
+// not. ErrUnknown: call again with the same owner; a claim found to be ours is ours. Claim keeps the entry in the row
+// where the row does not have it yet.
 func (l *Log) Claim(ctx context.Context, from Row, e Entry, owner string) (Claim, error) {
 	c, err := l.claiming(from, &e, owner)
 	if err != nil {

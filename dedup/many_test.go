@@ -146,6 +146,39 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 	}
 }
 
+// A worker that has read a row and stood still since may find the same attempts and replays in it: its last attempt was
+// begun in a group and taken back. It is to run alone now, and the worker read it without its mark.
+func TestAClaimWithOthersDoesNotTakeWhatIsToRunAlone(t *testing.T) {
+	w := newWorld(t)
+	_, entries := rowsNamed(2)
+	w.blameAll(entries, func(int) string { return "no" })
+	w.exec("UPDATE consumer_log SET consumer_times = ?", w.log.o.MaxAttempts-1)
+	var asRead []Row
+	for _, e := range entries {
+		w.older(e.Identity, 24*time.Hour)
+		asRead = append(asRead, w.read(e.Identity))
+	}
+	// given the first one's last attempt, claimed in a group that never came back, and taken back
+	_, errs := w.log.ClaimAll(t.Context(), asRead[:1], "claim/1"+MarkGroup)
+	wantError(t, "claim", errs[0], nil)
+	w.older(asRead[0].Identity, 24*time.Hour)
+	forgiven, err := w.log.Forgive(t.Context(), w.read(asRead[0].Identity))
+	wantError(t, "forgive", err, nil)
+	// when both are claimed as they were read
+	claims, errs := w.log.ClaimAll(t.Context(), asRead, "claim/2"+MarkGroup)
+	// then the second is, and the first only by itself, with its mark
+	wantError(t, "claim what is marked by now", errs[0], ErrLost)
+	wantError(t, "claim its neighbour", errs[1], nil)
+	if row := w.read(claims[1].Identity); row.Owner != "claim/2"+MarkGroup {
+		t.Errorf("the neighbour is %+v", row)
+	}
+	if row := w.read(asRead[0].Identity); row.Version != forgiven.Version {
+		t.Errorf("the marked one is %+v, want %+v", row.Version, forgiven.Version)
+	}
+	_, err = w.log.Claim(t.Context(), forgiven, entries[0], "claim/3"+MarkAlone)
+	wantError(t, "claim it alone", err, nil)
+}
+
 // An answer that was lost is asked for again under the same owner: what the first call did is found, and no attempt
 // counted twice.
 func TestBlameThatIsRepeatedCountsOnce(t *testing.T) {

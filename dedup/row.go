@@ -59,11 +59,12 @@ func (r Row) Condemned() bool {
 // others.
 const MarkAlone = "/alone"
 
-// MarkGroup ends the owner of claims that were made together.
+// MarkGroup ends the owner of claims beside which others were at work in the process: those of a group, and those of
+// one message that needs not run while nothing else does.
 const MarkGroup = "/group"
 
-// ClaimedWithOthers reports whether the row was claimed in a group, so that another message of it may have killed the
-// process.
+// ClaimedWithOthers reports whether the row was claimed while others were at work, so that another message may have
+// killed the process.
 func (r Row) ClaimedWithOthers() bool {
 	return r.Status == Processing && strings.HasSuffix(r.Owner, MarkGroup)
 }

@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"strings"
 	"time"
 )
 
@@ -89,6 +90,9 @@ func (l *Log) guard(s *statement, c *change) {
 	}
 	if c.step.Guard&guardSpent != 0 {
 		s.add(" AND consumer_times >= ?", l.o.MaxAttempts)
+	}
+	if c.step.Action == actionClaim && c.from.Status == Failed && !strings.HasSuffix(c.to.Owner, MarkAlone) {
+		s.add(" AND (owner IS NULL OR RIGHT(owner, ?) <> ?)", len(MarkAlone), MarkAlone) // it was read before it was marked
 	}
 }
 
