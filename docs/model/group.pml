@@ -8,7 +8,8 @@
  *   MySQL     a row per identity with status, attempts, replays and owner; row locks until the end of a transaction, also
  *             of a COMMIT without an answer, which is decided later, either way. Every statement of many is one step; what
  *             is compared is compared row by row, and a row that is lost leaves the others alone.
- *   owner     a token that nobody else uses for this identity: the smallest that is neither in the row nor in a worker
+ *   owner     a token that nobody else uses for this identity: the smallest that is neither in the row nor in a worker;
+ *             and the mark behind it: claimed while others were (1), or by itself because of what it may do (2)
  *   reads     are snapshots: they do not wait for locks
  *   faults    CRASH deaths of a worker between any two steps, UNK lost answers (COMMIT, claims, un-claims, failures),
  *             PAUSES leases that end under a living owner, INFRA groups that meet trouble (their claims are given back)
@@ -18,6 +19,8 @@
  *   K  the row counts exactly the attempts that a worker got or that the handler blamed, and no other
  *   X  an attempt ends without a result only by a death or by a lease that ended under a living owner: as many of an
  *      identity as there were of these
+ *   G  only a claim that was made by itself is exhausted: a last attempt beside others is taken back and made alone
+ *   F  that is done once in each opening of the row
  *   P  (PERM) what failed for good costs no further run
  *   R  at rest nothing is in motion, and every identity is applied, or dead with its letter
  *
@@ -56,6 +59,8 @@ bool live[2], due[2];
 byte rl[2];                       /* row lock: worker+1 */
 byte effects[2];
 byte att[2];                      /* no column: attempts that workers got since the row was made or reopened */
+byte mk[2];                       /* the mark of the owner: 0 none, 1 with others, 2 by itself */
+byte forg[2];                     /* no column: last attempts that were taken back since the row was made or reopened */
 byte lost[2];                     /* no column: claims that were taken over or ended from outside */
 #ifdef PERM
 bool doom[2], found[2];           /* the reason of a letter is kept; no column: somebody knows that it failed for good */
@@ -85,13 +90,16 @@ byte held;                        /* id+1 of the letter in the replayer's hand *
 #define MARK 13                   /* letter confirmed; the row */
 #define BACK 14                   /* a copy to a retry queue */
 #define ACK 15
+#define FORG 16                   /* expired, no attempts left, claimed with others: its last attempt is taken back */
 
 byte wy[4], tok[4];               /* of worker w and identity x at w*2+x */
+bool al[4];                       /* it goes by itself: a take-over, or a row with the mark */
 byte lk[2], zl[2], zm[2];         /* per worker: rows locked; rows locked by a lost COMMIT; rows which that would apply */
 byte crashes = CRASH, unk = UNK, pauses = PAUSES, infra = INFRA, rtok = RTOK;
 
 #define W(x) wy[w*2+(x)]
 #define O(x) tok[w*2+(x)]
+#define AL(x) al[w*2+(x)]
 #define ANY(y) (W(0)==(y) || W(1)==(y))
 #define FREE(y) ((W(0)!=(y) || rl[0]==0) && (W(1)!=(y) || rl[1]==0))
 #define NO(y) (W(0)!=(y) && W(1)!=(y))
@@ -127,13 +135,29 @@ byte crashes = CRASH, unk = UNK, pauses = PAUSES, infra = INFRA, rtok = RTOK;
 #define FAILS(x) MINE(x)
 #endif
 
+#ifdef M_NO_FORGIVE               /* whatever the mark, an expired lease without attempts left is the end */
+#define TAKEN_BACK(x) false
+#elif defined(M_FORGIVE_ALWAYS)   /* also what was claimed by itself */
+#define TAKEN_BACK(x) true
+#else
+#define TAKEN_BACK(x) (mk[x]!=2)
+#endif
+#ifdef M_FORGIVE_BLIND            /* compares status, attempts and replays, and not the owner */
+#define HELD_BY(x) true
+#else
+#define HELD_BY(x) (own[x]==O(x))
+#endif
+
+/* A mark 1 says something of a claim only, a mark 2 stays until success. */
+inline mark(x,S) { if :: (S)==1 || (S)!=0 && mk[x]==1 -> mk[x]=0 :: else fi }
+
 #ifdef PERM
-inline setrow(x,S,T,R,P) { if :: repl[x]!=(R) -> found[x]=0 :: else fi; doom[x]=0;
+inline setrow(x,S,T,R,P) { mark(x,S); if :: repl[x]!=(R) -> found[x]=0 :: else fi; doom[x]=0;
                            st[x]=S; times[x]=T; repl[x]=R; own[x]=P; live[x]=(S==0); due[x]=0 }
 #else
-inline setrow(x,S,T,R,P) { st[x]=S; times[x]=T; repl[x]=R; own[x]=P; live[x]=(S==0); due[x]=0 }
+inline setrow(x,S,T,R,P) { mark(x,S); st[x]=S; times[x]=T; repl[x]=R; own[x]=P; live[x]=(S==0); due[x]=0 }
 #endif
-inline effect(x) { effects[x]++; assert(effects[x]<=1) /* E */; att[x]=0 }
+inline effect(x) { effects[x]++; assert(effects[x]<=1) /* E */; att[x]=0; forg[x]=0 }
 inline token(x) {                 /* one that nobody else has */
   if
   :: O(x)!=0
@@ -144,12 +168,12 @@ inline token(x) {                 /* one that nobody else has */
   fi
 }
 inline unlock(m) { if :: (m)&1 -> rl[0]=0 :: else fi; if :: (m)&2 -> rl[1]=0 :: else fi; m=0 }
-#define DONE(x) s[x]=0; t[x]=0; r[x]=0; O(x)=0
+#define DONE(x) s[x]=0; t[x]=0; r[x]=0; O(x)=0; AL(x)=0
 
 inline look(x) {
   if
   :: W(x)==LOOK ->
-     s[x]=st[x]; t[x]=times[x]; r[x]=repl[x]; O(x)=0;
+     s[x]=st[x]; t[x]=times[x]; r[x]=repl[x]; O(x)=0; AL(x)=0;
      if :: s[x]==NONE -> t[x]=0; r[x]=0 :: else fi;
      assert(rl[x]!=0 || COUNTS(x)) /* K */;
      if
@@ -157,10 +181,11 @@ inline look(x) {
      :: s[x]==NONE -> W(x)=GROUP                    /* delivered more often */
      :: s[x]==1 || s[x]==3 -> W(x)=ACK; DONE(x)
      :: s[x]==0 && live[x] -> W(x)=BACK; DONE(x)
-     :: s[x]==0 && !live[x] && t[x]<MAX -> W(x)=SINGLE
-     :: s[x]==0 && !live[x] && t[x]>=MAX -> W(x)=EXH
+     :: s[x]==0 && !live[x] && t[x]<MAX -> W(x)=SINGLE; AL(x)=1
+     :: s[x]==0 && !live[x] && t[x]>=MAX && TAKEN_BACK(x) -> W(x)=FORG; O(x)=own[x]
+     :: s[x]==0 && !live[x] && t[x]>=MAX && !TAKEN_BACK(x) -> W(x)=EXH
      :: s[x]==2 && (t[x]>=MAX || DOOMED(x)) -> W(x)=DEAD
-     :: s[x]==2 && t[x]<MAX && !DOOMED(x) && due[x] -> W(x)=GROUP
+     :: s[x]==2 && t[x]<MAX && !DOOMED(x) && due[x] -> if :: mk[x]==2 -> W(x)=SINGLE; AL(x)=1 :: else -> W(x)=GROUP fi
      :: s[x]==2 && t[x]<MAX && !DOOMED(x) && !due[x] -> W(x)=BACK; DONE(x)
      fi
   :: else
@@ -231,14 +256,19 @@ inline lostblame(x) {             /* no answer, committed: it is repeated under 
   fi
 }
 
-#define CLAIMABLE(x) (SEEN(x) && !(st[x]==0 && live[x]) && !DOOMED(x))
+#ifdef M_CLAIM_MARKED             /* whoever read a row before it was marked claims it with others all the same */
+#define ALLOWED(x) true
+#else
+#define ALLOWED(x) (AL(x) || st[x]!=2 || mk[x]!=2)
+#endif
+#define CLAIMABLE(x) (SEEN(x) && !(st[x]==0 && live[x]) && !DOOMED(x) && ALLOWED(x))
 inline doclaim(x) {
   assert(s[x]!=2 || due[x]) /* B */;
 #ifdef PERM
   assert(!found[x]) /* P */;
 #endif
   if :: s[x]==0 -> lost[x]++; assert(lost[x]<=CRASH-crashes+PAUSES-pauses) /* X */ :: else fi;
-  setrow(x,0,t[x]+1,r[x],O(x)); att[x]++; assert(att[x]<=MAX) /* A */; assert(COUNTS(x)) /* K */
+  setrow(x,0,t[x]+1,r[x],O(x)); mk[x]=1+AL(x); att[x]++; assert(att[x]<=MAX) /* A */; assert(COUNTS(x)) /* K */
 }
 inline claim(x) {
   if
@@ -368,11 +398,29 @@ inline markdead(x) {
 }
 inline exhaust(x) {
   if
-  :: SEEN(x) && !live[x] -> lost[x]++; assert(lost[x]<=CRASH-crashes+PAUSES-pauses) /* X */;
+  :: SEEN(x) && !live[x] -> assert(mk[x]==2) /* G */; lost[x]++; assert(lost[x]<=CRASH-crashes+PAUSES-pauses) /* X */;
                             setrow(x,2,t[x],r[x],0); s[x]=2; W(x)=DEAD
   :: else -> W(x)=BACK; DONE(x)
   fi
 }
+inline forgive(x) {
+  if
+  :: W(x)==FORG ->
+     if
+     :: SEEN(x) && !live[x] && HELD_BY(x) -> takeback(x); s[x]=2; t[x]=t[x]-1; O(x)=0; AL(x)=1; W(x)=SINGLE
+     :: VERSION(x,2,t[x]-1,r[x]) && own[x]==O(x) && mk[x]==2 -> s[x]=2; t[x]=t[x]-1; O(x)=0; AL(x)=1; W(x)=SINGLE
+     :: else -> W(x)=BACK; DONE(x)
+     fi;
+     assert(COUNTS(x)) /* K */
+  :: else
+  fi
+}
+inline takeback(x) {
+  lost[x]++; assert(lost[x]<=CRASH-crashes+PAUSES-pauses) /* X */;
+  forg[x]++; assert(forg[x]<=1) /* F */;
+  setrow(x,2,t[x]-1,r[x],O(x)); mk[x]=2; due[x]=1; att[x]--
+}
+inline lostforgive(x) { if :: W(x)==FORG && SEEN(x) && !live[x] && HELD_BY(x) -> takeback(x) :: else fi }
 inline copyout(x) { retry[x]++; W(x)=ACK
 #ifdef M_COPIES_AT_ONCE           /* one confirm is taken for all of them */
   ; if :: W(1-(x))==BACK -> W(1-(x))=ACK :: else fi
@@ -435,7 +483,11 @@ next:
 #define RECORDS (CLAIMS && NO(ASK) && NO(UNCL))
   :: atomic { RECORDS && (ANY(FAILED) || ANY(COND)) && FREE(FAILED) && FREE(COND) -> recordfail(0); recordfail(1) }
   :: atomic { RECORDS && ANY(FAILED) && FREE(FAILED) && unk>0 -> unk--; lostfail(0); lostfail(1) }
-#define RESTS (RECORDS && NO(FAILED) && NO(COND))
+#define TAKES (RECORDS && NO(FAILED) && NO(COND))
+  :: atomic { TAKES && W(0)==FORG && rl[0]==0 -> forgive(0) }
+  :: atomic { TAKES && W(0)!=FORG && W(1)==FORG && rl[1]==0 -> forgive(1) }
+  :: atomic { TAKES && ANY(FORG) && FREE(FORG) && unk>0 -> unk--; lostforgive(0); lostforgive(1) }
+#define RESTS (TAKES && NO(FORG))
   :: atomic { RESTS && W(0)==SINGLE -> W(0)=GROUP }                /* one at a time */
   :: atomic { RESTS && W(0)!=SINGLE && W(1)==SINGLE -> W(1)=GROUP }
 
@@ -480,7 +532,7 @@ end_idle:
   }
   atomic { rl[x]==0 ->
     if
-    :: VERSION(x,s,t,r) && !(s==0 && live[x]) -> setrow(x,2,0,r+1,0); due[x]=1; att[x]=0
+    :: VERSION(x,s,t,r) && !(s==0 && live[x]) -> setrow(x,2,0,r+1,0); due[x]=1; att[x]=0; forg[x]=0
     :: else -> goto putback
     fi }
   atomic { mainq[x]++ }

@@ -1,19 +1,24 @@
 /*
  * poison.pml - who pays for a crash? One process, NW lanes, NP poisonous identities (whenever their handler runs it may
  * kill the process, or fail) and NQ innocents (their handler succeeds, or fails QFAIL times, all together). A lane has
- * up to two identities in hand and takes them as the engine does: the fast path, then a group of claims, then what must
- * be alone. After a crash every delivery in hand comes back with one delivery more, and every lease has run out.
+ * up to two identities in hand and takes them as the engine does: the fast path, then a group of claims, then one at a
+ * time. After a death every delivery in hand comes back with one delivery more, and every lease has run out.
  *
  * An identity has COPIES copies, each with a count of its own; a retry copy keeps the count of what it is a copy of.
- * UNC claims are given back unrun (a dependency, a stop, a group that met trouble).
+ * UNC claims are given back unrun (a dependency, a stop, a group that met trouble). KILL deaths come from outside,
+ * between any two steps.
+ *
+ * Turns: the fast path, groups and single claims run beside those of other lanes. What may have killed a process (a
+ * take-over, a row with the mark, a last attempt that was taken back) runs while nothing else does.
+ * -DCALLS: the handler's effect is outside MySQL, so there is no fast path: new messages are claimed in groups too.
  *
  * What is checked
- *   I  no innocent is dead because of crashes
- *   C  a crash charges an innocent one attempt at most, and no innocent is ever charged more than CHARGES times
- *   K  a poison kills the process at most MAX times plus twice for each copy
+ *   I  no innocent is dead because its last attempt never came back, unless it was killed from outside
+ *   C  no innocent is ever charged more than CHARGES attempts by the deaths of others
+ *   K  a poison kills the process at most KILLS times
+ *   F  a last attempt is taken back once (FORGIVES)
  *
- * Default   as the engine is to have it. A -DM_... switch takes one rule away.
- * -DSHUT    an attempt that must be alone also waits until no transaction of the fast path runs, and keeps others out
+ * Default = the protocol. A -DM_... switch takes one rule away; see run.sh.
  */
 #ifndef MAX
 #define MAX 5
@@ -39,13 +44,22 @@
 #ifndef NW
 #define NW 2
 #endif
+#ifndef KILL
+#define KILL 0
+#endif
+#ifndef KILLS          /* two in the fast path for each copy, then one for each attempt */
+#define KILLS (MAX+2*COPIES)
+#endif
+#ifndef FORGIVES
+#define FORGIVES 1
+#endif
 #define NID (NP+NQ)
 #define POISON(i) ((i)<NP)
 #define NONE 5                     /* no row; 0 processing, 1 success, 2 failed, 3 dead */
 
 byte st[NID] = NONE, times[NID];
 bool over[NID];                    /* row in 0: its lease has run out */
-bool mark[NID];                    /* the owner's mark: a take-over, or what follows from one that was given back */
+byte mark[NID];                    /* the owner's: 1 claimed beside others, 2 by itself; 2 stays until success */
 byte taken[NID];                   /* lane+1 that has a copy in hand */
 bool claimed[NID];                 /* by this process */
 byte dc[NID*COPIES];               /* deliveries before this one, 2 means more than once */
@@ -55,59 +69,110 @@ byte claims;                       /* groups, or single claims, at work in this 
 bool alone;                        /* what must be alone is at work */
 bool stale[NW];                    /* the lane's process has died */
 
-byte charged[NID];                 /* no column: crashes while claimed */
+byte charged[NID];                 /* no column: deaths of others while claimed, less what was taken back */
+byte forgiven[NID];                /* no column */
+bool hit[NID];                     /* no column: killed from outside while claimed */
 byte kills[NP];
+#if KILL>0
+byte kill = KILL;
+#endif
 
 #define OPEN(i) (taken[i]==0 && st[i]!=1 && st[i]!=3)
 #define DC(i) dc[(i)*COPIES+cp[i]]
 
 #ifdef M_TOGETHER                  /* an expired lease is claimed in a group, like anything else */
-#define LONE_OVER false
+#define TAKEOVER 2
 #else
-#define LONE_OVER true
+#define TAKEOVER 3
 #endif
-#ifdef M_SHARED                    /* ... and one at a time, but beside other claims */
+#ifdef M_SHARED                    /* what must be alone runs one at a time, but beside others */
 #define ENTER_ALONE true
 #else
 #define ENTER_ALONE (claims==0 && !alone)
+#endif
+#ifdef M_OPEN                      /* the fast path runs beside what must be alone */
+#define ENTER_FAST true
+#else
+#define ENTER_FAST (!alone)
 #endif
 #ifdef M_ALWAYS_FAST               /* a message without a row never leaves the fast path */
 #define FASTWAY(i) true
 #else
 #define FASTWAY(i) (DC(i)<=1)
 #endif
-#ifdef M_BACK_ONCE                 /* what has a row and came back once still goes in a group */
-#define LONE_BACK(i) (DC(i)>1)
+#ifdef CALLS
+#define NEWWAY 2
 #else
-#define LONE_BACK(i) (DC(i)>0)
+#define NEWWAY 1
+#endif
+#ifdef M_BACK_TOGETHER             /* what has a row and came back goes in a group */
+#define BACK(i) false
+#else
+#define BACK(i) (DC(i)>0)
+#endif
+#ifdef M_MARKED_BESIDE             /* a row with the mark is claimed by itself, but beside other lanes */
+#define MARKED 4
+#else
+#define MARKED 3
+#endif
+#ifdef M_GROUP_UNMARKED            /* claims of a group do not say that they were made beside others */
+#define GROUPMARK 0
+#else
+#define GROUPMARK 1
+#endif
+#ifdef M_SINGLE_UNMARKED           /* nor do single claims */
+#define SINGLEMARK 0
+#else
+#define SINGLEMARK 1
+#endif
+#if defined(M_NO_FORGIVE)          /* whatever the mark, an expired lease without attempts left is the end */
+#define TAKEN_BACK(i) false
+#elif defined(M_FORGIVE_ALWAYS)    /* also what was claimed by itself */
+#define TAKEN_BACK(i) true
+#else
+#define TAKEN_BACK(i) (mark[i]==1)
 #endif
 
-inline crash(p) {
+/* The process dies, by poison p or (p==NID) from outside. */
+inline dies(p) {
   k=0;
   do
   :: k<NID ->
-     if :: claimed[k] -> charged[k]++; claimed[k]=0; assert(POISON(k) || charged[k]<=CHARGES) /* C */ :: else fi;
+     if
+     :: claimed[k] && p<NID -> claimed[k]=0;
+        if :: !POISON(k) -> charged[k]++; assert(charged[k]<=CHARGES) /* C */ :: else fi
+     :: claimed[k] && p>=NID -> claimed[k]=0; hit[k]=!POISON(k)
+     :: else
+     fi;
      if :: taken[k]!=0 -> if :: DC(k)<2 -> DC(k)++ :: else fi; taken[k]=0; cp[k]=0 :: else fi;
      if :: st[k]==0 -> over[k]=1 :: else fi;
      k++
   :: else -> break
   od;
   k=0; do :: k<NW -> stale[k]=1; k++ :: else -> break od; k=0;
-  stale[w]=0;
-  claims=0; alone=0; kills[p]++;
-  assert(kills[p]<=MAX+2*COPIES)   /* K */
+  claims=0; alone=0
 }
+inline crash(p) { dies(p); stale[w]=0; kills[p]++; assert(kills[p]<=KILLS) /* K */ }
 
-inline applied(i) { st[i]=1; times[i]=0; mark[i]=0; over[i]=0; claimed[i]=0; taken[i]=0; cp[i]=0; way[i]=0; charged[i]=0;
+inline applied(i) { st[i]=1; times[i]=0; mark[i]=0; forgiven[i]=0; hit[i]=0; over[i]=0; claimed[i]=0; taken[i]=0; cp[i]=0; way[i]=0; charged[i]=0;
                     k=0; do :: k<COPIES -> dc[(i)*COPIES+k]=0; k++ :: else -> break od; k=0 }
-inline failed(i,T) { st[i]=2; times[i]=T; mark[i]=0; claimed[i]=0; taken[i]=0; cp[i]=0; way[i]=0 }
-inline dead(i) { st[i]=3; times[i]=0; mark[i]=0; over[i]=0; taken[i]=0; cp[i]=0; way[i]=0 }
-inline giveback(i,W) { st[i]=2; times[i]--; claimed[i]=0; way[i]=W; if :: W==0 -> taken[i]=0; cp[i]=0 :: else fi }
+inline failed(i,T) { st[i]=2; times[i]=T; if :: mark[i]==1 -> mark[i]=0 :: else fi; claimed[i]=0; taken[i]=0; cp[i]=0; way[i]=0 }
+inline dead(i) { st[i]=3; times[i]=0; mark[i]=0; forgiven[i]=0; hit[i]=0; over[i]=0; taken[i]=0; cp[i]=0; way[i]=0 }
+inline giveback(i,W) { st[i]=2; times[i]--; if :: mark[i]==1 -> mark[i]=0 :: else fi; claimed[i]=0; way[i]=W; if :: W==0 -> taken[i]=0; cp[i]=0 :: else fi }
+
+inline claim(m) {
+#ifdef M_UNMARKED                  /* a take-over leaves no mark: given back, it looks like anything else */
+  mark[i]=0;
+#else
+  mark[i]=(m);
+#endif
+  over[i]=0; hit[i]=0; if :: st[i]==NONE -> times[i]=1 :: else -> times[i]++ fi; st[i]=0; claimed[i]=1
+}
 
 #define BEAT stale[w] -> stale[w]=0; goto gone
 
 proctype Lane(byte w) {
-  byte i, k, way[NID];             /* 1 fast, 2 group, 3 alone, 4 single */
+  byte i, k, way[NID];             /* 1 fast, 2 group, 3 alone, 4 single, 5 alone, its last attempt taken back */
   bool some;
 idle:
 end_idle:
@@ -142,14 +207,15 @@ end_idle:
     do                             /* look up */
     :: i<NID && taken[i]==w+1 ->
        if
-       :: st[i]==NONE && FASTWAY(i) -> way[i]=1
-       :: st[i]==NONE && !FASTWAY(i) -> way[i]=3
-       :: st[i]==0 && times[i]>=MAX -> assert(POISON(i)) /* I */; dead(i)
-       :: st[i]==0 && times[i]<MAX && LONE_OVER -> way[i]=3
-       :: st[i]==0 && times[i]<MAX && !LONE_OVER -> way[i]=2
+       :: st[i]==NONE && FASTWAY(i) -> way[i]=NEWWAY
+       :: st[i]==NONE && !FASTWAY(i) -> way[i]=4
+       :: st[i]==0 && times[i]>=MAX && TAKEN_BACK(i) -> way[i]=5
+       :: st[i]==0 && times[i]>=MAX && !TAKEN_BACK(i) -> assert(POISON(i) || hit[i]) /* I */; dead(i)
+       :: st[i]==0 && times[i]<MAX -> way[i]=TAKEOVER
        :: st[i]==2 && times[i]>=MAX -> dead(i)
-       :: st[i]==2 && times[i]<MAX && (mark[i] || LONE_BACK(i)) -> way[i]=3
-       :: st[i]==2 && times[i]<MAX && !mark[i] && !LONE_BACK(i) -> way[i]=2
+       :: st[i]==2 && times[i]<MAX && mark[i]==2 -> way[i]=MARKED
+       :: st[i]==2 && times[i]<MAX && mark[i]!=2 && BACK(i) -> way[i]=4
+       :: st[i]==2 && times[i]<MAX && mark[i]!=2 && !BACK(i) -> way[i]=2
        fi;
        i++
     :: i<NID && taken[i]!=w+1 -> i++
@@ -165,12 +231,10 @@ fast:
     :: else
     fi
   }
-#ifdef SHUT
   if
   :: atomic { BEAT }
-  :: atomic { !stale[w] && !alone -> claims++ }
+  :: atomic { !stale[w] && ENTER_FAST -> claims++ }
   fi;
-#endif
   if
   :: atomic { BEAT }
   :: atomic { !stale[w] ->
@@ -180,9 +244,7 @@ fast:
        :: i<NID && way[i]!=1 -> i++
        :: else -> i=0; break
        od;
-#ifdef SHUT
        claims--
-#endif
      }
   fi;
 
@@ -198,7 +260,7 @@ group:
   :: atomic { BEAT }
   :: atomic { !stale[w] && !alone -> claims++;
        do
-       :: i<NID && way[i]==2 -> mark[i]=over[i]; over[i]=0; st[i]=0; times[i]++; claimed[i]=1; i++
+       :: i<NID && way[i]==2 -> claim(GROUPMARK); i++
        :: i<NID && way[i]!=2 -> i++
        :: else -> i=0; break
        od }
@@ -224,7 +286,7 @@ group:
 
 rest:
   atomic {
-    do :: i<NID && way[i]!=3 && way[i]!=4 -> i++ :: else -> break od;
+    do :: i<NID && way[i]<3 -> i++ :: else -> break od;
     if
     :: i>=NID -> i=0; goto idle
     :: else
@@ -232,14 +294,14 @@ rest:
   }
   if
   :: atomic { BEAT }
-  :: atomic { !stale[w] && way[i]==3 && ENTER_ALONE -> alone=1; claims++;
-#ifdef M_UNMARKED                  /* a take-over that is given back looks like anything else */
-       mark[i]=0;
-#else
-       mark[i]=(mark[i]||over[i]);
-#endif
-       over[i]=0; st[i]=0; if :: st[i]==NONE -> times[i]=1 :: else -> times[i]++ fi; claimed[i]=1 }
-  :: atomic { !stale[w] && way[i]==4 && !alone -> claims++; st[i]=0; times[i]++; claimed[i]=1 }
+  :: atomic { !stale[w] && way[i]==5 && ENTER_ALONE -> alone=1; claims++; st[i]=2; times[i]--; over[i]=0; mark[i]=2;
+       forgiven[i]++; assert(forgiven[i]<=FORGIVES) /* F */; if :: charged[i]>0 -> charged[i]-- :: else fi; way[i]=3 }
+     if
+     :: atomic { BEAT }
+     :: atomic { !stale[w] -> claim(2) }
+     fi
+  :: atomic { !stale[w] && way[i]==3 && ENTER_ALONE -> alone=1; claims++; claim(2) }
+  :: atomic { !stale[w] && way[i]==4 && !alone -> claims++; claim((mark[i]==2 -> 2 : SINGLEMARK)) }
   fi;
   if
   :: atomic { BEAT }
@@ -257,4 +319,21 @@ gone:
   atomic { i=0; k=0; some=0; do :: i<NID -> way[i]=0; i++ :: else -> break od; i=0; goto idle }
 }
 
-init { atomic { byte j; do :: j<NW -> run Lane(j); j++ :: else -> break od } }
+#if KILL>0
+proctype Outside() {
+  byte k;
+end_outside:
+  do
+  :: atomic { kill>0 -> kill--; dies(NID) }
+  od
+}
+#endif
+
+init {
+  atomic {
+    byte j; do :: j<NW -> run Lane(j); j++ :: else -> break od;
+#if KILL>0
+    run Outside()
+#endif
+  }
+}

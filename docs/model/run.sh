@@ -1,63 +1,100 @@
 #!/bin/bash
-# run.sh [1|2|3]: every check of README.md, one line each (part 1 and 2: must hold; part 3: must fail). About 20 minutes
-# on two cores when part 1 and part 2 run side by side; each search stays under 4 GB.
+# run.sh [PATTERN]: every check of README.md, or those whose name or model matches, one line each; exit 1 if one that must
+# hold does not, one that must fail does not, or one is not finished. One core, up to 4 GB, 10 to 25 minutes. PATTERN is
+# an extended regular expression for the whole name: ./run.sh 'group.pml', ./run.sh 'M_FORGIVE.*'.
 cd "$(dirname "$0")" || exit 2
-run() { ./one.sh "$@"; }
-part1() {
-  TMO=900 run all-faults -DCRASH=2 -DUNK=1 -DPAUSES=1 -DRTOK=1
-  run three-copies    -DCOPIES=3 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+only=${1:-.*}; wrong=0
+model() { export MODEL=$1; }
+holds() { check 0 "$@"; }
+fails() { OPT=-O1 check 1 "$@"; } # found at once: the compiler takes longer
+check() {
+  local want=$1; shift
+  [[ $1 =~ ^($only)$ || $MODEL =~ ^($only)$ ]] || return
+  ./one.sh "$@"; local got=$?
+  [ $got = "$want" ] || { echo "^^^ NOT AS IT SHOULD BE: $1 of $MODEL"; wrong=1; }
 }
-part2() {
-  run replayers2      -DNR=2 -DRTOK=2 -DCRASH=1 -DUNK=0 -DPAUSES=0
-  run session-dlimit  -DSLOST=1 -DDLIM=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
-  run max3            -DMAX=3 -DCRASH=2 -DUNK=0 -DPAUSES=0 -DRTOK=1
-  run pauses2         -DCRASH=0 -DUNK=1 -DPAUSES=2 -DRTOK=1
-  run moved           -DMTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run moved-max3      -DMTOK=1 -DMAX=3 -DCRASH=2 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run discard         -DDTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=1 -DRTOK=1
-  run prune           -DPRUNE -DCRASH=1 -DUNK=0 -DPAUSES=1 -DRTOK=1
-  run unclaim         -DINFRA=1 -DCRASH=1 -DUNK=1 -DPAUSES=1 -DRTOK=0
-  run two-ids         -DNID=2 -DCOPIES=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
-  run two-ids-dup     -DNID=2 -DCOPIES=2 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run refused         -DREF=2 -DCRASH=1 -DUNK=1 -DPAUSES=1 -DRTOK=0
-  run refused-replay  -DREF=2 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
-  run refused-moved   -DREF=2 -DMTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run adopt-refused   -DADOPT=1 -DREF=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run adopt-old       -DADOPT=1 -DPRUNE -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
-  MODEL=group.pml run group-crash    -DCRASH=1
-  MODEL=group.pml run group-unknown  -DCRASH=0 -DUNK=1
-  MODEL=group.pml run group-copies   -DCRASH=1 -DCOPIES=2
-  MODEL=group.pml run group-claims   -DCRASH=1 -DUNK=1 -DPAUSES=1 -DINFRA=1 -DSTART=2
-  MODEL=group.pml run group-fast     -DCRASH=1 -DUNK=1 -DINFRA=1
-  MODEL=group.pml run group-replay   -DCRASH=1 -DRTOK=1
-  MODEL=group.pml run group-perm     -DPERM -DCRASH=1 -DPAUSES=1
-  MODEL=mended.pml run mended
-  MODEL=mended.pml run mended-twice  -DDUPS=2 -DMENDS=2 -DMOVES=2 -DCRASH=2
-  MODEL=taken.pml run taken
-  MODEL=taken.pml run taken-more     -DCOPIES=2 -DPASSES=3
-  MODEL=poison.pml run poison        -DMAX=5
-  MODEL=poison.pml run poison-shut   -DQFAIL=1 -DSHUT
-}
-part3() {
-  F="-DCRASH=1 -DUNK=1 -DPAUSES=1 -DRTOK=1"
-  for m in M_ACK_EARLY M_NO_UNIQUE M_NO_CAS M_REPLAY_NO_REOPEN M_TIMES_ONLY M_STATUS_ONLY M_NO_STATUS \
-           M_REPLAY_SKIP M_REPLAY_PUBLISH M_NO_DUE M_ACK_WAITING M_MARK_FIRST M_DONE_EARLY M_MARKER_ENDS; do run $m -D$m $F; done
-  run M_NO_EXHAUST -DM_NO_EXHAUST -DCRASH=2 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run M_PRUNE_BLIND -DPRUNE -DM_PRUNE_BLIND -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
-  run M_LETTER_FORGOT -DM_LETTER_FORGOT -DMTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  R="-DREF=2 -DCRASH=1 -DUNK=0 -DPAUSES=1 -DRTOK=0"
-  for m in M_REASON_IGNORED M_NO_REASON M_CONDEMN_NO_CAS M_ACK_PAST; do run $m -D$m $R; done
-  run M_HELD_FORGOT -DM_HELD_FORGOT -DREF=1 -DMTOK=1 -DCRASH=0 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  G="-DCRASH=1 -DUNK=1 -DPAUSES=1 -DINFRA=1 -DCOPIES=2"
-  for m in M_BLAMED_OVER M_BLAMED_COUNTS M_BLAME_EARLY M_CLAIM_TIMES M_TX_BLIND M_UNCLAIM_BLIND M_UNCLAIM_OWNER \
-           M_UNCLAIM_KEEPS M_UNKNOWN_DONE M_FAIL_BLIND M_COPIES_AT_ONCE; do MODEL=group.pml run $m -D$m $G; done
-  MODEL=group.pml run M_CLAIMS_FORGOTTEN -DM_CLAIMS_FORGOTTEN -DCRASH=0 -DINFRA=1 -DSTART=2
-  run M_BLAMED_OVER -DM_BLAMED_OVER -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run M_ADOPT_OVER -DM_ADOPT_OVER -DADOPT=1 -DREF=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
-  run M_ADOPT_OLD -DM_ADOPT_OLD -DADOPT=1 -DPRUNE -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
-  MODEL=mended.pml run M_MEND_FORGOT -DM_MEND_FORGOT
-  MODEL=mended.pml run M_MEND_BLIND -DM_MEND_BLIND -DMENDS=2 -DCRASH=2
-  for m in M_INSERT_OVER M_BLIND M_LAST_EARLY M_LAST_RESUMED M_DECIDE_EARLY; do MODEL=taken.pml run $m -D$m; done
-  MODEL=poison.pml run poison-open -DQFAIL=1 -DNP=2 -DMAX=3 -DCHARGES=9
-}
-case $1 in 1|2|3) part$1;; *) part1; part2; part3;; esac
+
+model rollbackd.pml
+holds all-faults      -DCRASH=1 -DUNK=1 -DPAUSES=1 -DRTOK=1
+COLLAPSE=1 holds replayers2 -DNR=2 -DRTOK=2 -DCRASH=1 -DUNK=0 -DPAUSES=0
+holds three-copies    -DCOPIES=3 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+holds session-dlimit  -DSLOST=1 -DDLIM=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+holds max3            -DMAX=3 -DCRASH=2 -DUNK=0 -DPAUSES=0 -DRTOK=1
+holds pauses2         -DCRASH=0 -DUNK=1 -DPAUSES=2 -DRTOK=1
+holds moved           -DMTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
+holds moved-max3      -DMTOK=1 -DMAX=3 -DCRASH=2 -DUNK=0 -DPAUSES=0 -DRTOK=0
+holds discard         -DDTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=1 -DRTOK=1
+holds prune           -DPRUNE -DCRASH=1 -DUNK=0 -DPAUSES=1 -DRTOK=1
+holds unclaim         -DINFRA=1 -DCRASH=1 -DUNK=1 -DPAUSES=1 -DRTOK=0
+holds two-ids         -DNID=2 -DCOPIES=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+holds two-ids-dup     -DNID=2 -DCOPIES=2 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
+holds refused         -DREF=2 -DCRASH=1 -DUNK=1 -DPAUSES=1 -DRTOK=0
+holds refused-replay  -DREF=2 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+holds refused-moved   -DREF=2 -DMTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
+holds adopt-refused   -DADOPT=1 -DREF=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
+holds adopt-old       -DADOPT=1 -DPRUNE -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+F="-DCRASH=1 -DUNK=1 -DPAUSES=1 -DRTOK=1"
+for m in M_ACK_EARLY M_NO_UNIQUE M_NO_CAS M_NO_STATUS M_STATUS_ONLY M_TIMES_ONLY M_NO_DUE M_ACK_WAITING; do
+  fails $m -D$m $F
+done
+fails M_NO_EXHAUST       -DM_NO_EXHAUST -DCRASH=2 -DUNK=0 -DPAUSES=0 -DRTOK=0
+for m in M_MARK_FIRST M_DONE_EARLY M_MARKER_ENDS M_REPLAY_NO_REOPEN M_REPLAY_PUBLISH M_REPLAY_SKIP; do
+  fails $m -D$m $F
+done
+fails M_PRUNE_BLIND      -DPRUNE -DM_PRUNE_BLIND -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+fails M_LETTER_FORGOT    -DM_LETTER_FORGOT -DMTOK=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
+for m in M_NO_REASON M_REASON_IGNORED M_CONDEMN_NO_CAS M_ACK_PAST; do
+  fails $m -D$m -DREF=2 -DCRASH=1 -DUNK=0 -DPAUSES=1 -DRTOK=0
+done
+fails M_HELD_FORGOT      -DM_HELD_FORGOT -DREF=1 -DMTOK=1 -DCRASH=0 -DUNK=0 -DPAUSES=0 -DRTOK=0
+fails M_BLAMED_OVER      -DM_BLAMED_OVER -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
+fails M_ADOPT_OVER       -DM_ADOPT_OVER -DADOPT=1 -DREF=1 -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=0
+fails M_ADOPT_OLD        -DM_ADOPT_OLD -DADOPT=1 -DPRUNE -DCRASH=1 -DUNK=0 -DPAUSES=0 -DRTOK=1
+
+model group.pml
+holds group-crash        -DCRASH=1
+holds group-unknown      -DCRASH=0 -DUNK=1
+holds group-copies       -DCRASH=1 -DCOPIES=2
+holds group-fast         -DCRASH=1 -DUNK=1 -DINFRA=1
+holds group-claims       -DCRASH=1 -DUNK=1 -DPAUSES=1 -DINFRA=1 -DSTART=2
+holds group-replay       -DCRASH=1 -DRTOK=1
+holds group-perm         -DPERM -DCRASH=1 -DPAUSES=1
+holds group-last         -DCRASH=2 -DCOPIES=2 -DSTART=2
+holds group-last-unknown -DCRASH=2 -DUNK=1 -DSTART=2
+G="-DCRASH=1 -DUNK=1 -DPAUSES=1 -DINFRA=1 -DCOPIES=2"
+for m in M_BLAMED_OVER M_BLAMED_COUNTS M_BLAME_EARLY M_CLAIM_TIMES M_TX_BLIND M_UNCLAIM_BLIND M_UNCLAIM_OWNER \
+         M_UNCLAIM_KEEPS M_FAIL_BLIND M_UNKNOWN_DONE; do
+  fails $m -D$m $G
+done
+fails M_CLAIMS_FORGOTTEN -DM_CLAIMS_FORGOTTEN -DCRASH=0 -DINFRA=1 -DSTART=2
+fails M_COPIES_AT_ONCE   -DM_COPIES_AT_ONCE $G
+for m in M_NO_FORGIVE M_FORGIVE_ALWAYS M_FORGIVE_BLIND M_CLAIM_MARKED; do
+  fails $m -D$m -DCRASH=2 -DCOPIES=2 -DSTART=2
+done
+
+model mended.pml
+holds mended
+holds mended-twice       -DDUPS=2 -DMENDS=2 -DMOVES=2 -DCRASH=2
+fails M_MEND_FORGOT      -DM_MEND_FORGOT
+fails M_MEND_BLIND       -DM_MEND_BLIND -DMENDS=2 -DCRASH=2
+
+model taken.pml
+holds taken
+holds taken-more         -DCOPIES=2 -DPASSES=3
+for m in M_INSERT_OVER M_BLIND M_LAST_EARLY M_LAST_RESUMED M_DECIDE_EARLY; do fails $m -D$m; done
+
+model poison.pml
+holds poison             -DMAX=5
+holds poison-fails       -DMAX=3 -DQFAIL=2
+holds poison-back        -DMAX=3 -DQFAIL=2 -DUNC=1
+holds poison-kill        -DMAX=3 -DQFAIL=2 -DKILL=1
+holds poison-copies      -DMAX=3 -DQFAIL=2 -DCOPIES=2
+holds poison-calls       -DMAX=3 -DQFAIL=2 -DCALLS -DUNC=1 -DKILL=1
+holds poison-once        -DMAX=1 -DKILLS=4
+for m in M_NO_FORGIVE M_GROUP_UNMARKED M_SINGLE_UNMARKED M_MARKED_BESIDE; do fails $m -D$m -DMAX=3 -DQFAIL=2; done
+fails M_GROUP_UNMARKED_CALLS -DM_GROUP_UNMARKED -DCALLS -DMAX=3 -DQFAIL=2
+fails M_FORGIVE_ALWAYS   -DM_FORGIVE_ALWAYS -DMAX=3 -DFORGIVES=99
+fails M_OPEN             -DM_OPEN -DMAX=3 -DQFAIL=1
+for m in M_SHARED M_TOGETHER M_ALWAYS_FAST; do fails $m -D$m -DMAX=3; done
+fails M_UNMARKED         -DM_UNMARKED -DMAX=3 -DUNC=1
+exit $wrong

@@ -1,0 +1,45 @@
+package repo
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A run that is in the table and not in the script was not made; one that is only in the script tells nobody anything.
+func TestTheTablesOfTheModelNameWhatItsScriptRuns(t *testing.T) {
+	script, readme := read(t, "docs/model/run.sh"), read(t, "docs/model/README.md")
+	script = strings.ReplaceAll(script, "\\\n", " ")
+	run := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^(?:\w+=\w+ )?(?:holds|fails) ([\w-]+)`).FindAllStringSubmatch(script, -1) {
+		run[m[1]] = true
+	}
+	for _, m := range regexp.MustCompile(`for m in ([^;]+);`).FindAllStringSubmatch(script, -1) {
+		for _, name := range strings.Fields(m[1]) {
+			run[name] = true
+		}
+	}
+	if len(run) < 10 {
+		t.Fatalf("only %d checks are found in run.sh", len(run))
+	}
+	told := map[string]bool{}
+	for _, line := range strings.Split(readme, "\n") {
+		if cell, is := strings.CutPrefix(line, "| "); is {
+			name, _, _ := strings.Cut(cell, " |")
+			told[strings.TrimSpace(name)] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(run)) {
+		if !told[name] {
+			t.Errorf("run.sh runs %s, and no table of docs/model/README.md has a row for it", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(told)) {
+		if named := regexp.MustCompile(`^(M_|group-|poison|mended)`); named.MatchString(name) &&
+			!strings.HasSuffix(name, ".pml") && !run[name] {
+			t.Errorf("docs/model/README.md has a row for %s, which run.sh does not run", name)
+		}
+	}
+}
