@@ -412,10 +412,14 @@ func (b *batch) updateAll(ctx context.Context, sh *shape, runs []joinedRun) (mis
 	}
 	var groups [][]joinedRun // one for each key that was found, by what is written
 	byWrite := map[string]int{}
+	for _, r := range runs { // in their own order: the first of a message is the one that it fails of
+		if !found[r.key] {
+			missing = append(missing, r)
+		}
+	}
 	for _, key := range keys {
 		all := byKey[key]
 		if !found[key] {
-			missing = append(missing, all...)
 			continue
 		}
 		one := all[0]
