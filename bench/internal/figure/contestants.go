@@ -9,6 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/config"
 )
 
 // Base is the product as it comes, all settings at their defaults: the other side of most ratios.
@@ -20,6 +21,7 @@ var (
 	laneCounts       = []int{1, 2, 4, 8}
 	workerCounts     = []int{1, 16, 64}
 	failingWorkers   = []int{16, 64} // one worker alone was never the fastest
+	poolWorkers      = []int{16, 64, 128}
 	defaultBatchSize = 1000
 	defaultLanes     = 4
 )
@@ -45,6 +47,12 @@ type group []run.Contestant
 const (
 	noneFailing = "failing_0"
 	allFailing  = "all_failing"
+)
+
+// The names of the handlers' contestants, which are their figures' too.
+const (
+	handlerSQL  = "handler_sql"
+	handlerHTTP = "handler_http"
 )
 
 // cycle is one turn of everybody. The guesses are for the first turn only.
@@ -79,6 +87,21 @@ func cycle() []group {
 			contended(contendedOne, 1), contended("contended", 2),
 		},
 	}
+	statements, calls := ground.Sowing{Handler: config.HandlerSQL}, ground.Sowing{Handler: config.HandlerHTTP}
+	handlers := group{
+		{Name: handlerSQL, Sowing: statements, Guess: 20_000}, {Name: handlerHTTP, Sowing: calls, Guess: 8000},
+	}
+	for _, n := range workerCounts {
+		handlers = append(handlers, run.Contestant{
+			Name: workers(rival.Classic, n) + "_sql", Rival: rival.Classic, Workers: n, Sowing: statements, Guess: 2500,
+		})
+	}
+	for _, n := range poolWorkers {
+		handlers = append(handlers, run.Contestant{
+			Name: workers(rival.Pool, n), Rival: rival.Pool, Workers: n, Sowing: calls, Guess: 4000,
+		})
+	}
+	groups = append(groups, handlers)
 	for _, name := range []string{rival.Classic, rival.Watermill} {
 		for _, n := range failingWorkers {
 			groups[4] = append(groups[4], run.Contestant{

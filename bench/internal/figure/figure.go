@@ -164,6 +164,28 @@ var definitions = []definition{
 		make: over("mysql_1ms_failing_5", "failing_5", applied), note: "eight lanes instead of four",
 	},
 	{
+		key: handlerSQL, what: "HANDLER=sql, an order's state as the guard and amount = amount + n for each item ÷ the " +
+			"built-in handler", unit: "ratio", goal: atLeast(0.3),
+		others: []string{handlerSQL}, make: overBase(handlerSQL, deliveries),
+		note: "the statements of deploy/examples/sql/order-state",
+	},
+	{
+		key: "handler_sql_classic", what: "HANDLER=sql ÷ the classic algorithm with the same two updates, best of 1, 16, " +
+			"64 workers", unit: "ratio", goal: atLeast(4),
+		others: append(classicOnStatements(), handlerSQL), apart: true,
+		make: bestOf(handlerSQL, classicOnStatements(), nil),
+	},
+	{
+		key: handlerHTTP, what: "HANDLER=http, a service that answers in 1 ms ÷ the built-in handler", unit: "ratio",
+		goal: atLeast(0.15), others: []string{handlerHTTP}, make: overBase(handlerHTTP, deliveries),
+		note: "the service runs in the bench, on the same two cores",
+	},
+	{
+		key: "handler_http_pool", what: "HANDLER=http ÷ a worker pool in Go with a commit before and after each call, best " +
+			"of 16, 64, 128 workers", unit: "ratio", goal: atLeast(2),
+		others: append(pools(), handlerHTTP), apart: true, make: bestOf(handlerHTTP, pools(), nil),
+	},
+	{
 		key: "cpu_us_per_message", what: "the daemon's own CPU for a message, user and system", unit: "µs",
 		make: cpuOfBase, note: "the parts are the CPU of all processes for the same message",
 	},
@@ -177,6 +199,20 @@ const failingNote = "an order without its reservation; until the last good one i
 func failingRivals(rival string) (names []string) {
 	for _, n := range failingWorkers {
 		names = append(names, failingRival(rival, n))
+	}
+	return names
+}
+
+func classicOnStatements() (names []string) {
+	for _, n := range workerCounts {
+		names = append(names, workers(rival.Classic, n)+"_sql")
+	}
+	return names
+}
+
+func pools() (names []string) {
+	for _, n := range poolWorkers {
+		names = append(names, workers(rival.Pool, n))
 	}
 	return names
 }

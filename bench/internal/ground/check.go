@@ -23,23 +23,38 @@ type Harvest struct {
 //   - both items of an order are released or none, and exactly as many orders as there are success rows;
 //   - every release names the key of a success row;
 //   - what is not applied is in a queue: nothing was lost.
-func (f *Field) Check(ctx context.Context) (Harvest, error) {
-	var h Harvest
-	after, err := oracle.ReadStock(ctx, f.DB)
-	if err != nil {
-		return h, err
-	}
+//
+// Rounds of other handlers than the built-in one have rules of their own, see checkHandler.
+func (f *Field) Check(ctx context.Context) (h Harvest, err error) {
 	if h.Applied, err = f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); err != nil {
 		return h, err
 	}
 	h.Applied -= f.sown.rowsBefore
-	errs := []error{f.checkStock(ctx, after, h.Applied)}
+	effects := f.checkReservations
+	if f.sown.Handler != "" {
+		effects = f.checkHandler
+	}
+	broken := effects(ctx, h.Applied)
+	h.Left, h.Dead, err = f.checkQueues(ctx, h.Applied)
+	if err := errors.Join(broken, err); err != nil {
+		return h, fmt.Errorf("the promise is broken: %w", err)
+	}
+	return h, nil
+}
+
+// checkReservations holds the tables of package stock to it.
+func (f *Field) checkReservations(ctx context.Context, applied int64) error {
+	after, err := oracle.ReadStock(ctx, f.DB)
+	if err != nil {
+		return err
+	}
+	errs := []error{f.checkStock(ctx, after, applied)}
 	orphans, err := f.count(ctx,
 		`SELECT COUNT(*) FROM stock_reservation AS r LEFT JOIN consumer_log AS l FORCE INDEX (PRIMARY)
 		ON l.group_name = ? AND l.msg_tag = r.rollback_tag AND l.msg_key = r.rollback_key AND l.consumer_status = 1
 		WHERE r.status = 2 AND l.msg_key IS NULL`, []byte(Group))
 	if err != nil {
-		return h, err
+		return err
 	}
 	if orphans > 0 {
 		errs = append(errs, fmt.Errorf("%d items are released by messages whose rows do not say success", orphans))
@@ -47,16 +62,12 @@ func (f *Field) Check(ctx context.Context) (Harvest, error) {
 	halves, err := f.count(ctx, "SELECT COUNT(*) FROM (SELECT order_sn FROM stock_reservation GROUP BY order_sn HAVING "+
 		"SUM(status = 2) NOT IN (0, 2)) AS halves")
 	if err != nil {
-		return h, err
+		return err
 	}
 	if halves > 0 {
 		errs = append(errs, fmt.Errorf("%d orders are released by half", halves))
 	}
-	h.Left, h.Dead, err = f.checkQueues(ctx, h.Applied)
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return h, fmt.Errorf("the promise is broken: %w", err)
-	}
-	return h, nil
+	return errors.Join(errs...)
 }
 
 func (f *Field) checkStock(ctx context.Context, after oracle.Stock, applied int64) error {

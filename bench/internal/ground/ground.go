@@ -47,9 +47,11 @@ type Ground struct {
 	Binary string // the product
 	Self   string // this program, which is the rivals
 
-	dir    string
-	amqp   *amqp.Connection
-	queues []string // of the round
+	dir     string
+	module  string // the product's folder
+	service *service
+	amqp    *amqp.Connection
+	queues  []string // of the round
 }
 
 // Start builds the product, starts the servers and makes the table of numbers that seeding reads.
@@ -66,7 +68,13 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 	if g.dir, err = os.MkdirTemp("", "rollbackd-bench-"); err != nil {
 		return g, fmt.Errorf("make a folder for the binary: %w", err)
 	}
-	if g.Binary, err = build(ctx, g.dir); err != nil {
+	if g.module, err = findModule(ctx); err != nil {
+		return g, err
+	}
+	if g.Binary, err = build(ctx, g.module, g.dir); err != nil {
+		return g, err
+	}
+	if g.service, err = startService(); err != nil {
 		return g, err
 	}
 	database := databaseOptions
@@ -85,16 +93,21 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 	return g, g.makeNumbers(ctx)
 }
 
-// build compiles the product with its own go.mod, not with this module's: other versions of libraries would be another
-// product.
-func build(ctx context.Context, dir string) (string, error) {
+// findModule is the folder of the product.
+func findModule(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rollbackd/rollbackd").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the product's module: %w", err)
 	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// build compiles the product with its own go.mod, not with this module's: other versions of libraries would be another
+// product.
+func build(ctx context.Context, module, dir string) (string, error) {
 	path := filepath.Join(dir, "consumer")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "./cmd/consumer")
-	cmd.Dir = strings.TrimSpace(string(out))
+	cmd.Dir = module
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the product: %w\n%s", err, out)
 	}
@@ -104,6 +117,9 @@ func build(ctx context.Context, dir string) (string, error) {
 // Stop stops the servers and removes all data.
 func (g *Ground) Stop() error {
 	var errs []error
+	if g.service != nil {
+		errs = append(errs, g.service.close())
+	}
 	if g.amqp != nil {
 		_ = g.amqp.Close() // the server goes with its data
 	}
@@ -172,7 +188,7 @@ func (f *Field) Environ(extra ...string) []string {
 	all := append([]string{
 		"AMQP_URL=" + s.RabbitMQ.URL(), "MYSQL_DSN=" + f.DSN, "REDIS_URL=" + s.Redis.URL(),
 		"HTTP_ADDR=127.0.0.1:0", "LOG_FORMAT=json",
-	}, extra...)
+	}, append(f.handlerSettings(), extra...)...)
 	if f.sown.Delays != "" {
 		all = append(all, "RETRY_DELAYS="+f.sown.Delays)
 	}

@@ -35,6 +35,8 @@ type Sowing struct {
 	KeepLog bool
 	// NoBacklog leaves the publishing to the caller.
 	NoBacklog bool
+	// Handler is that of the round, as in HANDLER; empty: the built-in one. The others have no reservations.
+	Handler string
 	// Unreserved leaves out the reservations, for those who only consume.
 	Unreserved bool
 }
@@ -120,6 +122,9 @@ func (f *Field) clear(ctx context.Context) error {
 // seed writes the stock and, as package stock would have left them, the reservations.
 func (f *Field) seed(ctx context.Context) error {
 	s := f.sown
+	if s.Handler != "" {
+		return f.seedHandler(ctx)
+	}
 	if err := f.exec(ctx, fmt.Sprintf("INSERT INTO stock (sku_id, amount) SELECT n+1, %d FROM %s WHERE n < %d",
 		amountAtFirst, numbers, s.Goods)); err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/config"
 )
 
 // classicPrefetch keeps every worker's next message at hand; 1, 2 and 100 took no less CPU for a message.
@@ -95,7 +97,9 @@ func (all classicWorkers) work(ctx context.Context, conn, publishing *amqp.Conne
 			}
 			if err := w.process(context.WithoutCancel(ctx), d); err != nil {
 				w.counts.abandoned.Add(1)
-				fmt.Fprintln(os.Stderr, "classic:", err)
+				if !errors.Is(err, errHeld) { // who has failed keeps the lock for a while, and the message comes again at once
+					fmt.Fprintln(os.Stderr, "classic:", err)
+				}
 				if err := d.Nack(false, true); err != nil {
 					return fmt.Errorf("nack: %w", err)
 				}
@@ -132,7 +136,7 @@ func (w classicWorker) process(ctx context.Context, d amqp.Delivery) error {
 		w.counts.duplicate.Add(1)
 		return nil
 	}
-	err = transact(ctx, w.db, func(tx *sql.Tx) error { return m.effect(ctx, tx) })
+	err = transact(ctx, w.db, func(tx *sql.Tx) error { return w.effect(ctx, tx, m) })
 	if errors.Is(err, errRows) {
 		return w.fail(ctx, d, m, attempt, err)
 	}
@@ -144,6 +148,14 @@ func (w classicWorker) process(ctx context.Context, d amqp.Delivery) error {
 	}
 	w.counts.applied.Add(1)
 	return nil
+}
+
+// effect is the one of the round's tables.
+func (w classicWorker) effect(ctx context.Context, tx *sql.Tx, m *message) error {
+	if w.cfg.Handler == config.HandlerSQL {
+		return m.cancel(ctx, tx)
+	}
+	return m.effect(ctx, tx)
 }
 
 const lockPrefix = "lock:"

@@ -106,6 +106,33 @@ func (m *message) effect(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
+// cancel gives the stock back on the tables of handler sql: the order's state is the guard, then the stock. Two
+// statements again.
+func (m *message) cancel(ctx context.Context, tx *sql.Tx) error {
+	res, err := tx.ExecContext(ctx,
+		"UPDATE tb_order SET status = 'cancelled' WHERE order_sn = ? AND status = 'cancelling'", m.order.OrderSN)
+	if err := all(res, err, 1); err != nil {
+		return fmt.Errorf("cancel order %s: %w", m.order.OrderSN, err)
+	}
+	var quantity, skus strings.Builder
+	var add, in []any
+	for i, it := range m.order.Items {
+		if i > 0 {
+			skus.WriteString(",")
+		}
+		quantity.WriteString(" WHEN ? THEN ?")
+		add = append(add, it.SKU, it.Quantity)
+		skus.WriteString("?")
+		in = append(in, it.SKU)
+	}
+	res, err = tx.ExecContext(ctx, "UPDATE tb_stock SET amount = amount + CASE goods_id"+quantity.String()+
+		" END WHERE goods_id IN ("+skus.String()+")", append(add, in...)...)
+	if err := all(res, err, len(m.order.Items)); err != nil {
+		return fmt.Errorf("restock order %s: %w", m.order.OrderSN, err)
+	}
+	return nil
+}
+
 func (m *message) hash() []byte {
 	sum := sha256.Sum256(m.body)
 	return sum[:]

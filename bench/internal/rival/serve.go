@@ -22,6 +22,7 @@ const (
 	PlainMultiple = "plain_multiple" // acks over many deliveries
 	Classic       = "classic"
 	Watermill     = "watermill"
+	Pool          = "pool" // calls a service
 )
 
 // counts are what a rival says of itself, under the product's metric so that one reader reads all. An attempt that
@@ -50,6 +51,7 @@ func Main(name string, workers int) error {
 		PlainMultiple: func(ctx context.Context, c contest) error { return plain(ctx, c, ackEvery) },
 		Classic:       classic,
 		Watermill:     watermillRival,
+		Pool:          callPool,
 	}[name]
 	if !ok {
 		return fmt.Errorf("there is no rival %q", name)

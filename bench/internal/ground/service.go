@@ -1,0 +1,96 @@
+package ground
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+// answerAfter is how long the service takes for a call.
+const answerAfter = time.Millisecond
+
+// service is what handler http and its rivals call: it adds to the goods what a call says, once for each key, and
+// answers when its time is over. It works in this process, whose CPU is accounted for as the bench's.
+type service struct {
+	server *http.Server
+	addr   string
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	known   map[string]bool // keys that were applied; guarded by mu
+	amounts map[int64]int64 // by sku; guarded by mu
+}
+
+func startService() (*service, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start the service that is called: %w", err)
+	}
+	s := &service{addr: l.Addr().String()}
+	s.forget()
+	s.server = &http.Server{Handler: http.HandlerFunc(s.answer), ReadHeaderTimeout: time.Minute}
+	s.done.Go(func() { _ = s.server.Serve(l) }) // ends by close
+	return s, nil
+}
+
+func (s *service) close() error {
+	err := s.server.Close()
+	s.done.Wait()
+	return err
+}
+
+func (s *service) target() string { return "http://" + s.addr + "/rollbacks" }
+
+// forget makes the service know nothing.
+func (s *service) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known, s.amounts = map[string]bool{}, map[int64]int64{}
+}
+
+// seen are the keys that were applied, and what each of the goods has got.
+func (s *service) seen() (known map[string]bool, amounts map[int64]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.known), maps.Clone(s.amounts)
+}
+
+// called is what a call says.
+type called struct {
+	Items []struct {
+		SKU      int64 `json:"sku_id"`
+		Quantity int64 `json:"quantity"`
+	} `json:"items"`
+}
+
+func (s *service) answer(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	var c called
+	key := r.Header.Get("Idempotency-Key")
+	if err := json.NewDecoder(r.Body).Decode(&c); err != nil || key == "" || len(c.Items) == 0 {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	s.apply(key, c)
+	if wait.For(r.Context(), answerAfter-time.Since(began)) == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+func (s *service) apply(key string, c called) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known[key] {
+		return
+	}
+	s.known[key] = true
+	for _, it := range c.Items {
+		s.amounts[it.SKU] += it.Quantity
+	}
+}

@@ -1,0 +1,137 @@
+package rival
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	calls "github.com/rollbackd/rollbackd/internal/handler/http"
+)
+
+// pool calls a service for each message, as a worker pool in Go does it whose author has thought of crashes: a row says
+// that the call is made, which is committed, then the call, then the row says success, which is committed, then the
+// ack. The workers share one channel of RabbitMQ; each has a connection to MySQL and one to the service.
+type pool struct {
+	contest
+	db     *sql.DB
+	client *http.Client
+}
+
+// callPool is a process of them.
+func callPool(ctx context.Context, c contest) error {
+	p := pool{contest: c, client: &http.Client{
+		Transport: &http.Transport{MaxIdleConns: c.workers, MaxIdleConnsPerHost: c.workers}, Timeout: c.cfg.HTTPTimeout,
+	}}
+	defer p.client.CloseIdleConnections()
+	var err error
+	if p.db, err = openPool(ctx, c.cfg.MySQLDSN, c.workers); err != nil {
+		return err
+	}
+	defer p.db.Close()
+	conn, err := amqp.Dial(c.cfg.AMQPURLs[0])
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	defer ch.Close()
+	const eachHas = 4 // deliveries at hand
+	deliveries, err := consume(ch, c.cfg.Queue, eachHas*c.workers)
+	if err != nil {
+		return err
+	}
+	errs := make(chan error, c.workers)
+	var wg sync.WaitGroup
+	for range c.workers {
+		wg.Go(func() {
+			if err := p.work(ctx, deliveries); err != nil {
+				errs <- err
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	return <-errs
+}
+
+func (p pool) work(ctx context.Context, deliveries <-chan amqp.Delivery) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case d, ok := <-deliveries:
+			if !ok {
+				return fmt.Errorf("consume from %s: it ended", p.cfg.Queue)
+			}
+			if err := p.process(context.WithoutCancel(ctx), d); err != nil {
+				p.counts.abandoned.Add(1)
+				fmt.Fprintln(os.Stderr, "pool:", err)
+				if err := d.Nack(false, true); err != nil {
+					return fmt.Errorf("nack: %w", err)
+				}
+				continue
+			}
+			if err := d.Ack(false); err != nil {
+				return fmt.Errorf("ack: %w", err)
+			}
+		}
+	}
+}
+
+func (p pool) process(ctx context.Context, d amqp.Delivery) error {
+	m, err := read(d.MessageId, d.RoutingKey, d.Body)
+	if err != nil {
+		return err
+	}
+	w := classicWorker{classicWorkers: classicWorkers{contest: p.contest, db: p.db}}
+	err = w.insert(ctx, m)
+	if isMySQL(err, errDuplicate) { // the same call again, unless it is known that the service has applied it
+		var status int
+		err = p.db.QueryRowContext(ctx, "SELECT consumer_status FROM consumer_log WHERE group_name = ? AND msg_tag = ? AND "+
+			"msg_key = ?", []byte(p.cfg.Group), []byte(m.tag), []byte(m.key)).Scan(&status)
+		if err == nil && status == success {
+			p.counts.duplicate.Add(1)
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := p.call(ctx, m); err != nil {
+		return err
+	}
+	if err := w.end(ctx, m, 1, success, ""); err != nil {
+		return err
+	}
+	p.counts.applied.Add(1)
+	return nil
+}
+
+func (p pool) call(ctx context.Context, m *message) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.cfg.HTTPTarget, bytes.NewReader(m.body))
+	if err != nil {
+		return fmt.Errorf("call for %s: %w", m.key, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(calls.HeaderKey, calls.KeyOf(dedup.Identity{Group: p.cfg.Group, Tag: m.tag, Key: m.key}))
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("call for %s: %w", m.key, err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode/100 != 2 {
+		return fmt.Errorf("call for %s: it answered %s: %w", m.key, resp.Status, err)
+	}
+	return nil
+}
