@@ -34,7 +34,6 @@ type classicConsumer struct {
 	sub   *rabbit.Subscription
 	conn  *rabbit.Conn
 	wg    sync.WaitGroup
-	end   context.CancelFunc
 	errs  chan error
 }
 
