@@ -18,7 +18,8 @@ import (
 
 // pool calls a service for each message, as a worker pool in Go does it whose author has thought of crashes: a row says
 // that the call is made, which is committed, then the call, then the row says success, which is committed, then the
-// ack. The workers share one channel of RabbitMQ; each has a connection to MySQL and one to the service.
+// ack. Each worker has a channel of RabbitMQ, a connection to MySQL and one to the service. With one channel for all,
+// the broker lost acks that it had not passed on to the queue when the channel was closed: the messages came again.
 type pool struct {
 	contest
 	db     *sql.DB
@@ -41,21 +42,11 @@ func callPool(ctx context.Context, c contest) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
-	}
-	defer ch.Close()
-	const eachHas = 4 // deliveries at hand
-	deliveries, err := consume(ch, c.cfg.Queue, eachHas*c.workers)
-	if err != nil {
-		return err
-	}
 	errs := make(chan error, c.workers)
 	var wg sync.WaitGroup
 	for range c.workers {
 		wg.Go(func() {
-			if err := p.work(ctx, deliveries); err != nil {
+			if err := p.work(ctx, conn); err != nil {
 				errs <- err
 			}
 		})
@@ -65,7 +56,17 @@ func callPool(ctx context.Context, c contest) error {
 	return <-errs
 }
 
-func (p pool) work(ctx context.Context, deliveries <-chan amqp.Delivery) error {
+func (p pool) work(ctx context.Context, conn *amqp.Connection) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	defer ch.Close()
+	const prefetch = 4
+	deliveries, err := consume(ch, p.cfg.Queue, prefetch)
+	if err != nil {
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
