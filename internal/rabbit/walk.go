@@ -99,20 +99,20 @@ func (w *walker) next() error {
 	if err != nil {
 		return w.rest(err)
 	}
-	size := payloadBytes(head)
+	// What head shows is somewhere else as soon as more is looked at.
+	kind, channel, size := head[0], int(binary.BigEndian.Uint16(head[1:])), payloadBytes(head)
 	w.pass = frameOverhead + size
-	channel := int(binary.BigEndian.Uint16(head[1:]))
 	switch {
-	case head[0] == frameOfMethod && size <= smallestFrame:
+	case kind == frameOfMethod && size <= smallestFrame:
 		frame, err := w.in.Peek(int(frameHeadBytes + size))
 		if err != nil {
 			return w.rest(err)
 		}
 		w.shed.delivers(channel, frame[frameHeadBytes:])
-	case head[0] == frameOfBody && w.shed.drops(channel, size):
+	case kind == frameOfBody && w.shed.drops(channel, size):
 		w.pass, w.skip = 0, w.pass
 	}
-	if head[0] != frameOfHeader || size < headerFixedBytes {
+	if kind != frameOfHeader || size < headerFixedBytes {
 		return nil
 	}
 	whole, known := w.pass <= int64(w.in.Size()), frameHeadBytes+headerFixedBytes

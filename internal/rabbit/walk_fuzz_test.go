@@ -98,6 +98,38 @@ func FuzzWalker(f *testing.F) {
 	})
 }
 
+// Given frames that come in two pieces, wherever they are cut, when the client reads all that is there each time, then
+// it gets every byte as it was. The name of the consumer is one that looks like the beginning of a content header
+// wherever it is read.
+func TestFramesThatComeInPiecesGoByAsTheyAre(t *testing.T) {
+	t.Parallel()
+	name := strings.Repeat("\x02", 60)
+	method := append([]byte{0, 60, 0, 60, byte(len(name))}, name...)
+	method = append(method, make([]byte, 8+1+2)...) // the tag, not redelivered, no exchange and no route
+	var stream []byte
+	for beats := range 6 { // so that frames begin in many places
+		stream = append(stream, bytes.Repeat(frame(8, 0, nil), beats)...)
+		stream = append(stream, frame(frameOfMethod, 1, method)...)
+	}
+	for cut := range stream {
+		w := newWalker(io.MultiReader(bytes.NewReader(stream[:cut]), bytes.NewReader(stream[cut:])))
+		full := &ledger{budget: NewBudget(1, 1)}
+		full.admit(1, 1<<20)
+		w.watch(name, full)
+		var got []byte
+		for p := make([]byte, 4096); ; {
+			n, err := w.Read(p)
+			got = append(got, p[:n]...)
+			if err != nil {
+				break
+			}
+		}
+		if !bytes.Equal(got, stream) {
+			t.Fatalf("cut at %d: the client reads %x, want %x", cut, got, stream)
+		}
+	}
+}
+
 // many is so many headers without values.
 func many(n int) (entries []byte) {
 	for i := range n {
