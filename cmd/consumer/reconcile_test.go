@@ -193,6 +193,7 @@ func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 	s.daemon()
 	// given a daemon that applies, dead-letters and takes replays all the time
 	stop, done := make(chan struct{}), make(chan struct{})
+	defer func() { close(stop); <-done }() // also when a look fails
 	go func() {
 		defer close(done)
 		for n := 0; ; n++ {
@@ -228,8 +229,6 @@ func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 			t.Errorf("look %d: %+v; want nothing, everything is only in motion", look, report.Findings)
 		}
 	}
-	close(stop)
-	<-done
 }
 
 func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
