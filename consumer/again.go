@@ -246,36 +246,46 @@ func (t *groupTry) giveBack(ctx context.Context) error {
 
 // record writes down the failed attempts, and why, in one commit, and what failed for good in another.
 func (t *groupTry) record(ctx context.Context, b *batch) error {
+	if err := t.failAll(ctx, t.blamed); err != nil {
+		return err
+	}
+	return t.settler.keepReasons(ctx, b)
+}
+
+// failAll commits the failed attempts of claimed messages together. What failed for good ends with its letter: its row
+// says dead when that is confirmed, and before that keepReasons ends the claim.
+func (w *worker) failAll(ctx context.Context, failed []blamed) error {
 	var counted []*item
 	var all []dedup.Failure
-	for _, f := range t.blamed {
-		if IsPermanent(f.cause) { // the row says dead when the letter is confirmed; before that keepReasons ends the claim
+	for _, f := range failed {
+		if IsPermanent(f.cause) {
 			f.it.end(DeadLettered, deadLetter{permanentReason(f.cause), f.it.claim.Row(), f.cause.Error()})
 			continue
 		}
 		counted = append(counted, f.it)
 		all = append(all, dedup.Failure{Claim: *f.it.claim, Cause: f.cause.Error()})
 	}
-	if len(all) > 0 {
-		var rows []dedup.Row
-		var errs []error
-		err := t.untilKnown(ctx, func(ctx context.Context) error {
-			rows, errs = t.c.records.FailAll(ctx, all)
-			return firstBut(errs, dedup.ErrLost)
-		})
-		if err != nil {
-			return err
-		}
-		t.c.at(PointFailed)
-		for i, it := range counted {
-			if errs[i] != nil {
-				t.leaseLost(it)
-			} else {
-				t.failedOnce(it, rows[i], all[i].Cause)
-			}
+	if len(all) == 0 {
+		return nil
+	}
+	var rows []dedup.Row
+	var errs []error
+	err := w.untilKnown(ctx, func(ctx context.Context) error {
+		rows, errs = w.c.records.FailAll(ctx, all)
+		return firstBut(errs, dedup.ErrLost)
+	})
+	if err != nil {
+		return err
+	}
+	w.c.at(PointFailed)
+	for i, it := range counted {
+		if errs[i] != nil {
+			w.leaseLost(it)
+		} else {
+			w.failedOnce(it, rows[i], all[i].Cause)
 		}
 	}
-	return t.settler.keepReasons(ctx, b)
+	return nil
 }
 
 // owe notes the claims that never ran to an end.

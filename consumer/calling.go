@@ -433,40 +433,11 @@ func (t *callTry) suspect() {
 	t.back = back
 }
 
-// fail commits the failed attempts. What failed for good ends with its letter.
+// fail commits the failed attempts. Where that fails their leases end, and the attempts count.
 func (t *callTry) fail(ctx context.Context) error {
-	var counted []*item
-	var all []dedup.Failure
-	for _, f := range t.failed {
-		if IsPermanent(f.cause) { // the row says dead when the letter is confirmed; before that keepReasons ends the claim
-			f.it.end(DeadLettered, deadLetter{permanentReason(f.cause), f.it.claim.Row(), f.cause.Error()})
-			continue
-		}
-		counted = append(counted, f.it)
-		all = append(all, dedup.Failure{Claim: *f.it.claim, Cause: f.cause.Error()})
-	}
+	failed := t.failed
 	t.failed = nil
-	if len(all) == 0 {
-		return nil
-	}
-	var rows []dedup.Row
-	var errs []error
-	err := t.untilKnown(ctx, func(ctx context.Context) error {
-		rows, errs = t.c.records.FailAll(ctx, all)
-		return firstBut(errs, dedup.ErrLost)
-	})
-	if err != nil {
-		return err // their leases end, and the attempts count
-	}
-	t.c.at(PointFailed)
-	for i, it := range counted {
-		if errs[i] != nil {
-			t.leaseLost(it)
-		} else {
-			t.failedOnce(it, rows[i], all[i].Cause)
-		}
-	}
-	return nil
+	return t.failAll(ctx, failed)
 }
 
 // giveBack un-claims what comes again without an attempt, and what was not called.
