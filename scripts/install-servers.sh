@@ -1,6 +1,10 @@
 #!/bin/sh
 # Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
 # no system service is started, now or later, by this script. The tests run private servers of their own.
+#
+#	scripts/install-servers.sh [prometheus]
+#
+# With the word prometheus, Prometheus and its promtool are installed likewise.
 set -eu
 
 # have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
@@ -25,6 +29,9 @@ fi
 if [ -z "${ROLLBACKD_TEST_REDIS_URL:-}" ]; then
 	have redis-server valkey-server || missing="$missing redis-server"
 fi
+if [ "${1:-}" = prometheus ]; then
+	{ have prometheus && have promtool; } || missing="$missing prometheus"
+fi
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
@@ -33,7 +40,7 @@ if ! command -v apt-get >/dev/null; then
 	exit 1
 fi
 if [ "$(id -u)" -ne 0 ]; then
-	echo "Missing:$missing. As root, run: scripts/install-servers.sh" >&2
+	echo "Missing:$missing. As root, run: scripts/install-servers.sh${1:+ $1}" >&2
 	echo "It runs apt-get install --no-install-recommends$missing and starts no service." >&2
 	exit 1
 fi

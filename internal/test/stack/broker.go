@@ -184,6 +184,20 @@ func (b *Broker) Unacked(queue string) int {
 	return n
 }
 
+// Leaving is the number of messages of a quorum queue that expired or were given up, and that the queue they go to has
+// not taken yet: they are ready in neither. Only a server of ours tells: on another the test is skipped.
+func (b *Broker) Leaving(queue string) int {
+	b.t.Helper()
+	text := b.Eval(fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), `+
+		`{ok, {_, {N, _}}, _} = ra:local_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_stat_dlx/1), N`,
+		erlangBinary(b.vhost), erlangBinary(queue)))
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		b.t.Errorf("ask for the messages that leave queue %s: rabbitmq answered %q", queue, text)
+	}
+	return n
+}
+
 // Publish sends one message and waits until the broker has confirmed it and not returned it.
 func (b *Broker) Publish(exchange, key string, m Message) {
 	b.t.Helper()
@@ -243,6 +257,41 @@ func (b *Broker) Reject(queue string) {
 			return errors.New("no message came")
 		}
 	})
+}
+
+// Fail takes the queue's first message n times and gives it back as failed (basic.reject), which every version of
+// RabbitMQ counts towards the delivery limit; from 4.3 it counts no basic.nack.
+func (b *Broker) Fail(queue string, n int) {
+	b.t.Helper()
+	b.on("fail deliveries of queue "+queue, func(ch *amqp.Channel) error {
+		if err := ch.Qos(1, 0, false); err != nil {
+			return err
+		}
+		got, err := ch.Consume(queue, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		late := time.After(time.Minute)
+		for i := range n {
+			select {
+			case d := <-got:
+				if err := d.Reject(true); err != nil {
+					return err
+				}
+			case <-late:
+				return fmt.Errorf("%d of %d deliveries came within a minute", i, n)
+			}
+		}
+		return nil
+	})
+}
+
+// LimitMessages changes how large a message may be, in bytes. From RabbitMQ 4 the setting is read once, at the start,
+// and kept elsewhere.
+func (b *Broker) LimitMessages(size int) {
+	b.t.Helper()
+	b.Eval(fmt.Sprintf("application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %[1]d)",
+		size))
 }
 
 // HoldExclusively makes an exclusive consumer of the queue, which takes one message and acks none, until the test ends.

@@ -1,12 +1,20 @@
 package stack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 )
+
+// EnvTree names a folder with a whole system tree, as scripts/server-tree.sh makes it: the servers are its programs
+// then, and run with it as their root. So they are of another release than the machine's. The folder of temporary files
+// must be in the tree at the same path, and the process root's.
+const EnvTree = "ROLLBACKD_TEST_TREE"
 
 // errNotInstalled says that a server's program is not on this machine; no other port will change that.
 var errNotInstalled = errors.New("not installed: run scripts/install-servers.sh")
@@ -17,25 +25,72 @@ func searchPath() string {
 	return os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 }
 
+// program is an executable file of the machine, or of the tree that [EnvTree] names.
+type program struct {
+	path string // seen from the root that it runs with
+	tree string // that root; empty: the machine's
+}
+
 // findProgram returns the first of names that is an executable file: a name with a slash is a pattern for a path,
 // another is looked for in the search path.
-func findProgram(names ...string) (string, error) {
+func findProgram(names ...string) (program, error) {
+	tree := os.Getenv(EnvTree)
 	for _, name := range names {
-		var candidates []string
+		dirs := filepath.SplitList(searchPath())
 		if filepath.Base(name) != name {
-			candidates, _ = filepath.Glob(name) // the only error is a malformed pattern, and ours are constants
-		} else {
-			for _, dir := range filepath.SplitList(searchPath()) {
-				candidates = append(candidates, filepath.Join(dir, name))
-			}
+			dirs = []string{"/"}
 		}
-		for _, path := range candidates {
-			if found, err := exec.LookPath(path); err == nil {
-				return found, nil
+		for _, dir := range dirs {
+			// the only error is a malformed pattern, and ours are constants
+			found, _ := filepath.Glob(filepath.Join(tree, dir, name))
+			for _, file := range found {
+				if isProgram(file, tree) {
+					return program{path: strings.TrimPrefix(file, tree), tree: tree}, nil
+				}
 			}
 		}
 	}
-	return "", fmt.Errorf("find %s: %w", names[0], errNotInstalled)
+	where := ""
+	if tree != "" {
+		where = " in " + tree
+	}
+	return program{}, fmt.Errorf("find %s%s: %w", names[0], where, errNotInstalled)
+}
+
+// isProgram follows links as the tree's own programs would: an absolute one begins at the tree's root.
+func isProgram(file, tree string) bool {
+	const most = 10 // links; a loop has no end
+	for range most {
+		target, err := os.Readlink(file)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(strings.TrimPrefix(filepath.Dir(file), tree), target)
+		}
+		file = filepath.Join(tree, target)
+	}
+	info, err := os.Stat(file)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// name is the last part of the path.
+func (p program) name() string { return filepath.Base(p.path) }
+
+// command runs the program in a folder, with nothing of the caller's environment but what is given. It is killed when
+// ctx ends.
+func (p program) command(ctx context.Context, dir string, environ []string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, p.path, args...)
+	// os/exec has looked for the path outside the tree, and may have missed it there.
+	cmd.Path, cmd.Err = p.path, nil
+	cmd.Dir, cmd.Env = dir, environ
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: p.tree}
+	return cmd
+}
+
+// server runs the program until somebody ends it.
+func (p program) server(dir string, environ []string, args ...string) *exec.Cmd {
+	return p.command(context.Background(), dir, environ, args...)
 }
 
 // environment is what a server gets: nothing of the caller's that could change its behaviour.

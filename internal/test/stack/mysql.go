@@ -23,6 +23,11 @@ var mysqlArgs = []string{
 	"--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=256M", "--max-connections=500",
 }
 
+// Explain begins a statement that asks for another one's plan, as rows with the columns type, key, rows and Extra.
+// MySQL has to be told since 8.0.32, where its default may be a tree; MariaDB knows no word for it, and skips comments
+// that are meant for MySQL 8 (mariadb.com, "Comment Syntax").
+const Explain = "EXPLAIN /*!80018 FORMAT=TRADITIONAL */ "
+
 // prepareMySQL makes a MariaDB, or a MySQL where that is installed, with empty data and a root account that has a
 // random password.
 func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Server, error) {
@@ -49,7 +54,7 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Ser
 	base := []string{"--no-defaults", "--user=" + account.Username, "--datadir=" + data}
 	var own *disk
 	if o.MySQLDisk != 0 {
-		if own, err = makeDisk(sp, data, o.MySQLDisk); err != nil {
+		if own, err = makeDisk(sp, filepath.Join(program.tree, data), o.MySQLDisk); err != nil {
 			return nil, err
 		}
 	}
@@ -59,18 +64,17 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Ser
 	args := append(append(base, "--port="+strconv.Itoa(ports[0]), "--init-file="+initFile,
 		"--socket="+filepath.Join(dir, "s"), "--pid-file="+filepath.Join(dir, "pid"), "--tmpdir="+dir), mysqlArgs...)
 	args = append(args, o.MySQLArgs...)
+	if o.Encryption != nil {
+		args = append(args, o.Encryption.mysql()...)
+	}
 
 	config := mysql.NewConfig()
 	config.User, config.Passwd, config.Net, config.Addr = "root", password, "tcp", loopback(ports[0])
 	return &Server{
-		kind: KindMySQL, dir: dir, addr: config.Addr, url: config.FormatDSN(), disk: own,
+		kind: KindMySQL, dir: dir, addr: config.Addr, url: config.FormatDSN(), disk: own, encryption: o.Encryption,
 		main: &process{
 			name: "mysql", spawner: sp, logPath: filepath.Join(dir, "mysql.log"),
-			command: func() *exec.Cmd {
-				cmd := exec.Command(program, args...)
-				cmd.Dir, cmd.Env = dir, environment(dir)
-				return cmd
-			},
+			command: func() *exec.Cmd { return program.server(dir, environment(dir), args...) },
 		},
 		ask: func(ctx context.Context) error {
 			db, err := openMySQL(config.FormatDSN())
@@ -92,13 +96,12 @@ func accountsSQL(password string) string {
 }
 
 // installMySQL makes the system tables: MariaDB has a program of its own for it, MySQL's server does it itself.
-func installMySQL(ctx context.Context, sp *spawner, program, dir string, base []string) error {
-	cmd := exec.CommandContext(ctx, program, append(base, "--initialize-insecure")...)
-	if installer, err := findProgram("mariadb-install-db"); err == nil && filepath.Base(program) == "mariadbd" {
-		cmd = exec.CommandContext(ctx, installer, append(base, "--auth-root-authentication-method=normal",
+func installMySQL(ctx context.Context, sp *spawner, server program, dir string, base []string) error {
+	cmd := server.command(ctx, dir, environment(dir), append(base, "--initialize-insecure")...)
+	if installer, err := findProgram("mariadb-install-db"); err == nil && server.name() == "mariadbd" {
+		cmd = installer.command(ctx, dir, environment(dir), append(base, "--auth-root-authentication-method=normal",
 			"--skip-test-db")...)
 	}
-	cmd.Dir, cmd.Env = dir, environment(dir)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := sp.start(cmd) // where the data may be on a disk that no other thread sees

@@ -77,7 +77,7 @@ func (p *process) start() error {
 	defer log.Close() // the child has its own copy
 	cmd := p.command()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	if err := p.spawner.start(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}

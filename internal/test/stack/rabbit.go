@@ -34,7 +34,7 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) (*Server, 
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(4)
+	ports, err := freePorts(5)
 	if err != nil {
 		return nil, err
 	}
@@ -53,6 +53,9 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) (*Server, 
 		management = loopback(ports[3])
 		o.RabbitMQConfig += fmt.Sprintf("\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d", ports[3])
 	}
+	if o.Encryption != nil {
+		o.RabbitMQConfig += o.Encryption.rabbit(ports[4])
+	}
 	if err := writeRabbitFiles(node, amqpPort, login, o); err != nil {
 		return nil, err
 	}
@@ -69,13 +72,10 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) (*Server, 
 	target := (&url.URL{Scheme: "amqp", User: login, Host: addr, Path: "/"}).String()
 	server := &Server{
 		kind: KindRabbitMQ, dir: dir, addr: addr, url: target, http: management,
+		tlsAddr: loopback(ports[4]), encryption: o.Encryption,
 		main: &process{
 			name: "rabbitmq", spawner: sp, logPath: filepath.Join(dir, "rabbitmq.log"),
-			command: func() *exec.Cmd {
-				cmd := exec.Command(script)
-				cmd.Dir, cmd.Env = dir, env
-				return cmd
-			},
+			command: func() *exec.Cmd { return script.server(dir, env) },
 		},
 		ask:     func(ctx context.Context) error { return askRabbit(target) },
 		control: node.ctl,
@@ -87,18 +87,17 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) (*Server, 
 	return server, nil
 }
 
-func epmdProcess(sp *spawner, program, dir string, port int) *process {
+func epmdProcess(sp *spawner, epmd program, dir string, port int) *process {
 	return &process{
 		name: "epmd", spawner: sp, logPath: filepath.Join(dir, "epmd.log"),
 		command: func() *exec.Cmd {
-			cmd := exec.Command(program, "-port", strconv.Itoa(port), "-address", "127.0.0.1") // in the foreground
-			cmd.Dir, cmd.Env = dir, environment(dir)
-			return cmd
+			// in the foreground
+			return epmd.server(dir, environment(dir), "-port", strconv.Itoa(port), "-address", "127.0.0.1")
 		},
 	}
 }
 
-func findRabbitScript(name string) (string, error) {
+func findRabbitScript(name string) (program, error) {
 	var patterns []string
 	for _, dir := range rabbitScripts {
 		patterns = append(patterns, dir+name)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -35,8 +34,7 @@ func (n *rabbitNode) ctl(ctx context.Context, args ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, script, append([]string{"-q"}, args...)...)
-	cmd.Dir, cmd.Env = n.Dir, n.environment()
+	cmd := script.command(ctx, n.Dir, n.environment(), append([]string{"-q"}, args...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("rabbitmqctl %s: %w: %s", strings.Join(args, " "),
@@ -57,8 +55,7 @@ func (n *rabbitNode) eval(ctx context.Context, expression string) (string, error
 	}
 	// The node evaluates in a catch, so that a failure is told apart from a value whose text looks like one. Each call has
 	// a name of its own: by default it is one per user, and a node refuses the second of two calls at once.
-	cmd := exec.CommandContext(ctx, program, "-n", n.Name, "-c", n.Cookie, "-h", "eval-"+uniqueSuffix(), "-e")
-	cmd.Dir, cmd.Env = n.Dir, n.environment()
+	cmd := program.command(ctx, n.Dir, n.environment(), "-n", n.Name, "-c", n.Cookie, "-h", "eval-"+uniqueSuffix(), "-e")
 	cmd.Stdin = strings.NewReader(expression + ".\n")
 	out, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(out))

@@ -23,7 +23,7 @@ func prepareRedis(sp *spawner, dir string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(1)
+	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err
 	}
@@ -32,15 +32,15 @@ func prepareRedis(sp *spawner, dir string, o Options) (*Server, error) {
 		"--port", strconv.Itoa(ports[0]), "--bind", "127.0.0.1", "--dir", dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
 	}, o.RedisArgs...)
+	if o.Encryption != nil {
+		args = append(args, o.Encryption.redis(ports[1])...)
+	}
 	return &Server{
-		kind: KindRedis, dir: dir, addr: addr, url: "redis://" + addr + "/0",
+		kind: KindRedis, dir: dir, addr: addr, url: "redis://" + addr + "/0", tlsAddr: loopback(ports[1]),
+		encryption: o.Encryption,
 		main: &process{
 			name: "redis", spawner: sp, logPath: filepath.Join(dir, "redis.log"),
-			command: func() *exec.Cmd {
-				cmd := exec.Command(program, args...)
-				cmd.Dir, cmd.Env = dir, environment(dir)
-				return cmd
-			},
+			command: func() *exec.Cmd { return program.server(dir, environment(dir), args...) },
 		},
 		ask: func(ctx context.Context) error { return pingRedis(ctx, addr) },
 	}, nil

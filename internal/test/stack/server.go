@@ -28,6 +28,7 @@ type Server struct {
 	dir     string
 	addr    string
 	url     string
+	tlsAddr string // host and port of TLS, where that is another
 	http    string // host and port of RabbitMQ's management plugin, or empty
 	main    *process
 	helper  *process // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
@@ -37,6 +38,8 @@ type Server struct {
 	frozen  atomic.Bool
 	node    *rabbitNode // nil but for RabbitMQ
 	disk    *disk       // nil but for a MySQL that asked for one
+
+	encryption *Encryption // nil: none
 }
 
 // URL is how a client reaches the server: an amqp URL, a DSN in go-sql-driver's form for MySQL, a redis URL.

@@ -42,6 +42,8 @@ type Options struct {
 	RedisProgram string
 	// RedisArgs are added to the server's command line.
 	RedisArgs []string
+	// Encryption, if set, makes each server speak TLS too; see [Server.TLSURL].
+	Encryption *Encryption
 	// Log receives one line for each server that was started; nil discards them.
 	Log io.Writer
 }

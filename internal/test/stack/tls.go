@@ -1,0 +1,122 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Encryption is what a server needs to speak TLS.
+type Encryption struct {
+	Pair                 // the server's own certificate
+	ClientsCA     string // who signs the certificates of clients
+	ClientsNeeded bool   // whoever has none is refused; of MySQL the account says so, with REQUIRE X509
+}
+
+// Servers are three servers of a test's own that speak TLS beside plain text.
+type Servers struct{ RabbitMQ, MySQL, Redis *Server }
+
+// OwnEncrypted starts the three servers for this test alone, side by side, with encryption. With a server given from
+// outside the test is skipped.
+func OwnEncrypted(t testing.TB, e Encryption, kinds ...Kind) Servers {
+	t.Helper()
+	if len(kinds) == 0 {
+		kinds = []Kind{KindRabbitMQ, KindMySQL, KindRedis}
+	}
+	s := Servers{}
+	for _, kind := range kinds {
+		server := own(t, Options{Only: []Kind{kind}, Encryption: &e})
+		switch kind {
+		case KindRabbitMQ:
+			s.RabbitMQ = server
+		case KindMySQL:
+			s.MySQL = server
+		case KindRedis:
+			s.Redis = server
+		}
+	}
+	return s
+}
+
+// TLSURL is how a client that speaks TLS reaches the server, by its address; of MySQL it is the URL with tls=true.
+func (s *Server) TLSURL() string {
+	if s.kind == KindMySQL {
+		sep := "?"
+		if strings.Contains(s.url, "?") {
+			sep = "&"
+		}
+		return s.url + sep + "tls=true"
+	}
+	u, err := url.Parse(s.url)
+	if err != nil {
+		return ""
+	}
+	u.Scheme, u.Host = u.Scheme+"s", s.tlsAddr
+	return u.String()
+}
+
+// TLSAddr is host and port of TLS.
+func (s *Server) TLSAddr() string {
+	if s.kind == KindMySQL {
+		return s.addr
+	}
+	return s.tlsAddr
+}
+
+// ReloadCertificates makes the server read the files of its certificates again. Connections that stand stay.
+func (s *Server) ReloadCertificates(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	switch s.kind {
+	case KindRabbitMQ: // which keeps what it has read for two minutes
+		evalForTest(t, s.node, "ssl:clear_pem_cache()")
+	case KindMySQL:
+		reload := "FLUSH SSL" // MariaDB's
+		if filepath.Base(s.main.command().Path) == "mysqld" {
+			reload = "ALTER INSTANCE RELOAD TLS"
+		}
+		execMySQL(t, s.url, reload)
+	case KindRedis:
+		client := redis.NewClient(&redis.Options{Addr: s.addr, Protocol: 2})
+		defer client.Close()
+		if err := client.ConfigSet(ctx, "tls-cert-file", s.encryption.Cert).Err(); err != nil {
+			t.Fatalf("reload redis's certificates: %v", err)
+		}
+	}
+}
+
+// rabbit are the lines of rabbitmq.conf.
+func (e *Encryption) rabbit(port int) string {
+	verify := "verify_none"
+	if e.ClientsNeeded {
+		verify = "verify_peer"
+	}
+	lines := []string{
+		"listeners.ssl.1 = " + loopback(port), "num_acceptors.ssl = 2",
+		"ssl_options.cacertfile = " + e.ClientsCA, "ssl_options.certfile = " + e.Cert, "ssl_options.keyfile = " + e.Key,
+		"ssl_options.verify = " + verify, fmt.Sprintf("ssl_options.fail_if_no_peer_cert = %v", e.ClientsNeeded),
+	}
+	return "\n" + strings.Join(lines, "\n")
+}
+
+func (e *Encryption) mysql() []string {
+	return []string{"--ssl-ca=" + e.ClientsCA, "--ssl-cert=" + e.Cert, "--ssl-key=" + e.Key}
+}
+
+func (e *Encryption) redis(port int) []string {
+	needed := "no"
+	if e.ClientsNeeded {
+		needed = "yes"
+	}
+	return []string{
+		"--tls-port", strconv.Itoa(port), "--tls-cert-file", e.Cert, "--tls-key-file", e.Key,
+		"--tls-ca-cert-file", e.ClientsCA, "--tls-auth-clients", needed,
+	}
+}
