@@ -1,19 +1,11 @@
 package lock
 
 import (
-	"cmp"
 	"crypto/tls"
-	"errors"
-	"fmt"
-	"net"
-	"net/url"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/rollbackd/rollbackd/internal/redisdb"
 )
 
 // RedisOptions says how OpenRedis connects.
@@ -25,14 +17,13 @@ type RedisOptions struct {
 	// CurrentURL, if set, is asked before each connection for the URL as it is now. Only user and password are taken from
 	// it: they may have changed. What cannot be parsed changes nothing, and sentinels keep their password.
 	CurrentURL func() string
+	// Opened, if set, is called for each connection that stands.
+	Opened func()
+	// TLS encrypts, for a rediss URL that names no certificates. Nil: what the URL names.
+	TLS *tls.Config
+	// Warn, if set, is told why certificates that the URL names cannot be read again; the former ones stay in use.
+	Warn func(error)
 }
-
-// One exchange with Redis takes well under a millisecond. What takes longer than this is a Redis that is away, and the
-// consumer log can do without.
-const (
-	redisTimeout = 500 * time.Millisecond
-	redisRetries = 1 // repetitions of a pipeline whose connection died; every command of the lock may be sent twice
-)
 
 // OpenRedis returns a client for the URL. It connects at first use, so it succeeds while Redis is away.
 //
@@ -41,171 +32,13 @@ const (
 //	redis://…@host[:port],host[:port]…[/db]?master=NAME      the master NAME, found by these sentinels;
 //	                                                         sentinel_user and sentinel_password if those want some
 //
-// rediss:// speaks TLS and verifies the server's certificate. What a URL does not say is not guessed: a cluster is
-// spoken to only with cluster=true, and several addresses without cluster or master are an error. No error shows the
-// password.
+// rediss:// speaks TLS and verifies the server's certificate, by the system's list of authorities or by the PEM file
+// ssl_ca_certs; ssl_certfile and ssl_keyfile are the client's own, and ssl_server_name is expected in place of the
+// host. The files are read again before each connection. What a URL does not say is not guessed: a cluster is spoken to
+// only with cluster=true, and several addresses without cluster or master are an error. No error shows the password.
 func OpenRedis(rawURL string, o RedisOptions) (redis.UniversalClient, error) {
-	u, err := parseRedisURL(rawURL)
-	if err != nil {
-		return nil, fmt.Errorf("redis URL: %w", err)
-	}
-	c := &redis.UniversalOptions{
-		Addrs: u.addrs, Username: u.user, Password: u.password, DB: u.db,
-		MasterName: u.master, SentinelUsername: u.sentinelUser, SentinelPassword: u.sentinelPassword,
-		IsClusterMode: u.cluster,
-		ClientName:    clientName(o.Name),
-
-		ContextTimeoutEnabled: true, // without it a context does not bound a command
-		DialTimeout:           redisTimeout, ReadTimeout: redisTimeout, WriteTimeout: redisTimeout, PoolTimeout: redisTimeout,
-		DialerRetries: 1,
-		MaxRetries:    redisRetries, MaxRetryBackoff: 50 * time.Millisecond,
-
-		PoolSize:         cmp.Or(o.Connections, 8),
-		PipelinePoolSize: -1, // everything is a pipeline: no second pool for them
-		ConnMaxIdleTime:  5 * time.Minute,
-
-		// Nothing is said in the handshake but HELLO, AUTH and the name, so that old servers, Valkey and proxies do.
-		Protocol:                 2, // the newer one only adds push messages, which the lock has no use for
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-	if o.CurrentURL != nil {
-		c.CredentialsProvider = func() (user, password string) {
-			if now, err := parseRedisURL(o.CurrentURL()); err == nil {
-				return now.user, now.password
-			}
-			return u.user, u.password
-		}
-	}
-	if u.tls {
-		c.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	return redis.NewUniversalClient(c), nil
-}
-
-type redisURL struct {
-	tls, cluster                           bool
-	user, password                         string
-	addrs                                  []string
-	db                                     int
-	master, sentinelUser, sentinelPassword string
-}
-
-// parseRedisURL reads the URL by hand, because net/url refuses several addresses with ports.
-func parseRedisURL(raw string) (redisURL, error) {
-	var u redisURL
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok || scheme != "redis" && scheme != "rediss" {
-		return u, errors.New("it begins with neither redis:// nor rediss://")
-	}
-	u.tls = scheme == "rediss"
-	rest, query, _ := strings.Cut(rest, "?")
-	authority, path, _ := strings.Cut(rest, "/")
-	hosts := authority
-	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
-		hosts = authority[i+1:]
-		if err := u.readLogin(authority[:i]); err != nil {
-			return u, err
-		}
-	}
-	if err := u.readQuery(query); err != nil {
-		return u, err
-	}
-	if err := u.readHosts(hosts); err != nil {
-		return u, err
-	}
-	if path == "" {
-		return u, nil
-	}
-	db, err := strconv.ParseUint(path, 10, 15)
-	if err != nil {
-		return u, errors.New("what follows the address is no database number; percent-encode a / or ? in the password")
-	}
-	if u.cluster && db != 0 {
-		return u, errors.New("a cluster has only database 0")
-	}
-	u.db = int(db)
-	return u, nil
-}
-
-func (u *redisURL) readLogin(login string) (err error) {
-	user, password, ok := strings.Cut(login, ":")
-	if !ok { // Redis has no login without a password, and what stands alone is mostly that
-		return errors.New("what stands before the @ has no colon: write user:password, or :password")
-	}
-	if u.user, err = url.PathUnescape(user); err != nil {
-		return errors.New("the user is not percent-encoded") // err would show it
-	}
-	if u.password, err = url.PathUnescape(password); err != nil {
-		return errors.New("the password is not percent-encoded")
-	}
-	return nil
-}
-
-func (u *redisURL) readQuery(query string) error {
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return errors.New("what follows the ? is not percent-encoded")
-	}
-	for name, vs := range values {
-		v := vs[len(vs)-1]
-		switch name {
-		case "cluster":
-			if u.cluster, err = strconv.ParseBool(v); err != nil {
-				return errors.New("cluster is neither true nor false")
-			}
-		case "master":
-			u.master = v
-		case "sentinel_user":
-			u.sentinelUser = v
-		case "sentinel_password":
-			u.sentinelPassword = v
-		default:
-			// The name is not shown: after an unencoded ? in a password it would be the rest of that.
-			return errors.New("unknown parameter; known are cluster, master, sentinel_user and sentinel_password")
-		}
-	}
-	switch {
-	case u.cluster && u.master != "":
-		return errors.New("cluster and master exclude each other")
-	case u.master == "" && (u.sentinelUser != "" || u.sentinelPassword != ""):
-		return errors.New("sentinel_user and sentinel_password want master")
-	}
-	return nil
-}
-
-func (u *redisURL) readHosts(hosts string) error {
-	port := "6379"
-	if u.master != "" {
-		port = "26379"
-	}
-	for addr := range strings.SplitSeq(hosts, ",") {
-		host, p, err := net.SplitHostPort(addr)
-		if err != nil { // without a port
-			host, p, err = net.SplitHostPort(addr + ":" + port)
-		}
-		if n, bad := strconv.ParseUint(p, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
-			return fmt.Errorf("address %d of %d is not host:port", len(u.addrs)+1, strings.Count(hosts, ",")+1)
-		}
-		u.addrs = append(u.addrs, net.JoinHostPort(host, p))
-	}
-	slices.Sort(u.addrs)
-	u.addrs = slices.Compact(u.addrs)
-	if len(u.addrs) > 1 && !u.cluster && u.master == "" {
-		return errors.New("several addresses: say cluster=true, or master=NAME if they are sentinels")
-	}
-	return nil
-}
-
-// clientName replaces what CLIENT SETNAME refuses: everything but visible ASCII.
-func clientName(name string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == ' ':
-			return ':'
-		case r < '!' || r > '~':
-			return '-'
-		}
-		return r
-	}, name)
+	return redisdb.Open(rawURL, redisdb.Options{
+		Name: o.Name, Connections: o.Connections, CurrentURL: o.CurrentURL, Opened: o.Opened,
+		TLS: o.TLS, Warn: o.Warn,
+	})
 }

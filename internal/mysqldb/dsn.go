@@ -2,26 +2,45 @@ package mysqldb
 
 import (
 	"errors"
+	"fmt"
+	"net"
+	"net/url"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // DSNForm is what a DSN looks like.
 const DSNForm = "user:password@tcp(host:3306)/database"
 
+// TLSSetting begins the names of the settings for certificates.
+const TLSSetting = "ROLLBACKD_MYSQL_TLS"
+
+// tlsParameters name the parts of a [certs.TLS] in a DSN as MySQL's own clients name them. The driver knows none of
+// them.
+var tlsParameters = map[string]string{
+	"ca": "ssl-ca", "cert": "ssl-cert", "key": "ssl-key", "name": "tls-sni-servername",
+}
+
 // ParseDSN reads a DSN and refuses one that cannot be what was meant. The driver quotes parts of a DSN that it cannot
 // read, and in one that is malformed the password may be any part; so no error here holds any. They complete a sentence
-// whose subject is the DSN.
+// whose subject is the DSN. Certificates stand in Params, under the names that they have in the DSN.
 func ParseDSN(raw string) (*mysql.Config, error) {
-	dsn, err := mysql.ParseDSN(raw)
+	drivers, ours, err := split(raw)
+	if err != nil {
+		return nil, err
+	}
+	dsn, err := mysql.ParseDSN(drivers)
 	switch {
-	case strings.Contains(raw, "://"):
+	case strings.Contains(drivers, "://"):
 		return nil, errors.New("is a URL; wanted is the form " + DSNForm)
 	case err != nil:
-		before, _, has := strings.Cut(raw, "?")
+		before, _, has := strings.Cut(drivers, "?")
 		if _, err := mysql.ParseDSN(before); has && err == nil {
-			return nil, errors.New("has a parameter after the ? that the driver refuses (a duration needs its unit)")
+			return nil, errors.New("has a parameter after the ? that the driver refuses (a duration needs its unit; tls is " +
+				"true, skip-verify, preferred or false)")
 		}
 		return nil, errors.New("is not of the form " + DSNForm)
 	case dsn.DBName == "":
@@ -33,5 +52,144 @@ func ParseDSN(raw string) (*mysql.Config, error) {
 	case strings.ContainsAny(dsn.DBName, "@()?&;="): // a slash in the password, and no database after it
 		return nil, errors.New("has a last / that is not before the database; wanted is the form " + DSNForm)
 	}
-	return dsn, nil
+	for name, value := range ours {
+		if dsn.Params == nil {
+			dsn.Params = map[string]string{}
+		}
+		dsn.Params[name] = value
+	}
+	return dsn, checkTLS(dsn)
+}
+
+// split takes our parameters out of a DSN. The driver looks for the last slash, which in a file's name is not the one
+// before the database.
+func split(raw string) (drivers string, ours map[string]string, err error) {
+	base, query, ok := cutQuery(raw)
+	if !ok {
+		return raw, nil, nil
+	}
+	var others []string
+	for pair := range strings.SplitSeq(query, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		if !isTLSParameter(name) {
+			others = append(others, pair)
+			continue
+		}
+		if value, err = url.QueryUnescape(value); err != nil || value == "" {
+			return "", nil, fmt.Errorf("has %s without a value, or one that is not percent-encoded", name)
+		}
+		if ours == nil {
+			ours = map[string]string{}
+		}
+		ours[name] = value
+	}
+	if ours == nil {
+		return raw, nil, nil
+	}
+	if len(others) > 0 {
+		base += "?" + strings.Join(others, "&")
+	}
+	return base, ours, nil
+}
+
+// cutQuery cuts a DSN at the ? before its parameters, which is not one in a password.
+func cutQuery(raw string) (base, query string, ok bool) {
+	i := strings.LastIndexByte(raw, '?')
+	if i < 0 {
+		return raw, "", false
+	}
+	if _, err := mysql.ParseDSN(raw[:i]); err != nil {
+		return raw, "", false
+	}
+	return raw[:i], raw[i+1:], true
+}
+
+func isTLSParameter(name string) bool {
+	for _, known := range tlsParameters {
+		if name == known {
+			return true
+		}
+	}
+	return false
+}
+
+// TLSOf is what a DSN that was parsed says of certificates.
+func TLSOf(dsn *mysql.Config) certs.TLS {
+	p := dsn.Params
+	return certs.TLS{CA: p[tlsParameters["ca"]], Cert: p[tlsParameters["cert"]], Key: p[tlsParameters["key"]],
+		ServerName: p[tlsParameters["name"]]}
+}
+
+// checkTLS refuses what a DSN says of encryption when it contradicts itself.
+func checkTLS(dsn *mysql.Config) error {
+	t := TLSOf(dsn)
+	named := t != (certs.TLS{})
+	switch dsn.TLSConfig {
+	case "", "true":
+	case "false":
+		if named {
+			return errors.New("says tls=false, and certificates are named: take tls=false out")
+		}
+	case "preferred":
+		if named {
+			return errors.New("says tls=preferred, which goes on without encryption, and certificates are named: write tls=true")
+		}
+	case "skip-verify":
+		if t.CA != "" {
+			return errors.New("says tls=skip-verify, which looks at no certificate, and a CA is named: write tls=true")
+		}
+	default:
+		if named {
+			return errors.New("says tls=NAME, a configuration of the program's, and certificates are named: keep one")
+		}
+	}
+	if err := t.Check(); err != nil {
+		return fmt.Errorf("names only one of ssl-cert and ssl-key: %w", err)
+	}
+	verified := named && dsn.TLSConfig != "skip-verify" || dsn.TLSConfig == "true"
+	if verified && dsn.Net == "unix" && t.ServerName == "" {
+		return errors.New("asks for TLS on a Unix socket, whose server has no name that could be verified: say which, with " +
+			"tls-sni-servername")
+	}
+	return nil
+}
+
+// WithTLS writes certificates into a DSN, where everybody who connects finds them. What the DSN says already must be
+// the same. The error completes a sentence about the settings, and quotes no secret.
+func WithTLS(raw string, t certs.TLS) (string, error) {
+	dsn, err := ParseDSN(raw)
+	if err != nil || t == (certs.TLS{}) {
+		return raw, err
+	}
+	has := TLSOf(dsn)
+	merged, err := t.Merge(has, func(part string) (here, there string) {
+		return certs.SettingOf(TLSSetting, part), tlsParameters[part] + " in ROLLBACKD_MYSQL_DSN"
+	})
+	if err != nil {
+		return raw, err
+	}
+	_, _, query := cutQuery(raw)
+	whole := raw + merged.Missing(has, tlsParameters, query)
+	if _, err := ParseDSN(whole); err != nil {
+		return raw, fmt.Errorf("cannot be used with ROLLBACKD_MYSQL_DSN, which %w", err)
+	}
+	return whole, nil
+}
+
+// QueryOf is what stands behind the ? of a DSN, if it has one.
+func QueryOf(raw string) (query string, ok bool) {
+	_, query, ok = cutQuery(raw)
+	return query, ok
+}
+
+// HostOf is the host of a DSN that was parsed, and empty for a Unix socket.
+func HostOf(dsn *mysql.Config) string {
+	if dsn.Net == "unix" {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(dsn.Addr)
+	if err != nil {
+		return dsn.Addr
+	}
+	return host
 }

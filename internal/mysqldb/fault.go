@@ -8,6 +8,8 @@ import (
 	"net"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // Fault says whose fault an error is.
@@ -52,6 +54,9 @@ func Classify(err error) Fault {
 		if errors.Is(err, e) {
 			return FaultUnavailable
 		}
+	}
+	if _, ok := errors.AsType[*certs.Error](err); ok {
+		return FaultUnavailable
 	}
 	// A dial that timed out by itself also says that it is a deadline; one that the caller gave up is the caller's.
 	if _, ok := errors.AsType[*net.OpError](err); ok && !errors.Is(err, context.Canceled) {

@@ -14,6 +14,7 @@ const (
 	numErrorOnWriteOld = 1026
 	numStorageEngine   = 1030
 	numNoDatabaseRight = 1044
+	numAccessDenied    = 1045
 	numNoDatabase      = 1049
 	numDuplicate       = 1062
 	numTableFull       = 1114
@@ -80,6 +81,8 @@ var numbers = []known{
 	{numStorageEngine, "ER_GET_ERRNO", "error of the storage engine; which one is in the text alone", FaultUnavailable,
 		both},
 	{numTableFull, "ER_RECORD_FILE_FULL", "the table is full: what InnoDB says on a full disk", FaultUnavailable, both},
+	{numAccessDenied, "ER_ACCESS_DENIED_ERROR", "wrong user or password, or an encryption that the account requires is " +
+		"missing", FaultUnavailable, both},
 	{numNoDatabaseRight, "ER_DBACCESS_DENIED_ERROR", "no right on the database; said of a missing one too, to who " +
 		"has none",
 		FaultUnavailable, both},

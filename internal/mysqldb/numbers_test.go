@@ -24,7 +24,7 @@ func TestEachKnownNumberStandsInTheTableOnce(t *testing.T) {
 	}
 	for _, n := range []uint16{
 		numErrorOnWrite, numDiskFull, numErrorOnWriteOld, numStorageEngine, numNoDatabaseRight, numNoDatabase, numDuplicate,
-		numTableFull, numNoTable,
+		numAccessDenied, numTableFull, numNoTable,
 	} {
 		if !seen[n] {
 			t.Errorf("%d is asked for and does not stand in the table", n)

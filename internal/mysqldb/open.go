@@ -3,6 +3,7 @@ package mysqldb
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	gormmysql "gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // Options are the settings of a pool. A zero value means the default.
@@ -30,9 +33,19 @@ type Options struct {
 	LockWait time.Duration
 	// DialTimeout (default 5s), ReadTimeout and WriteTimeout (default 30s) hold where the DSN does not set its own.
 	DialTimeout, ReadTimeout, WriteTimeout time.Duration
+	// Statement bounds each reading statement on the server, which ends it; 0: the server's own bound.
+	Statement time.Duration
 	// CurrentDSN, if set, is asked before each connection for the DSN as it is now. Only user and password are taken from
 	// it: they may have changed. What cannot be parsed changes nothing.
 	CurrentDSN func() string
+	// Opened, if set, is called for each connection that stands.
+	Opened func()
+	// TLS encrypts, for a DSN that says nothing of it. Nil: what the DSN says.
+	TLS *tls.Config
+	// Warn, if set, is told why certificates that the DSN names cannot be read again; the former ones stay in use.
+	Warn func(error)
+	// Certs, if set, makes what the DSN's certificates are used for, and Warn is not called.
+	Certs *certs.Store
 }
 
 const (
@@ -119,19 +132,12 @@ func connector(dsn string, o Options, found bool) (driver.Connector, []string, e
 	}
 	warnings := force(cfg, o)
 	cfg.ClientFoundRows = found
-	if o.CurrentDSN != nil {
-		_ = cfg.Apply(mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) error { // this option cannot fail
-			if now, err := ParseDSN(o.CurrentDSN()); err == nil {
-				c.User, c.Passwd = now.User, now.Passwd
-			}
-			return nil
-		}))
-	}
-	inner, err := mysql.NewConnector(cfg)
+	inner, err := newDialer(cfg, o)
 	if err != nil {
-		return nil, nil, errors.New("the driver refuses the DSN") // its error may hold any part of it
+		return nil, nil, err
 	}
-	return &sessionConnector{Connector: inner, statements: sessionStatements(o)}, warnings, nil
+	return &sessionConnector{Connector: inner, statements: sessionStatements(o), bound: o.Statement,
+		opened: o.Opened}, warnings, nil
 }
 
 // overruled are session variables that a DSN must not set: the session statements do.
@@ -164,7 +170,6 @@ func force(cfg *mysql.Config, o Options) (warnings []string) {
 		collation = cfg.Collation
 	}
 	_ = cfg.Apply(mysql.Charset("utf8mb4", collation)) // this option cannot fail
-	cfg.Logger = &mysql.NopLogger{}                    // what goes wrong is returned as an error, and logged once
 	cfg.ParseTime, cfg.InterpolateParams, cfg.RejectReadOnly = true, true, true
 
 	if cfg.MaxAllowedPacket == mysql.NewConfig().MaxAllowedPacket {

@@ -14,6 +14,8 @@ import (
 type sessionConnector struct {
 	driver.Connector
 	statements []string
+	bound      time.Duration // of a reading statement; 0: none
+	opened     func()        // nil: nobody counts
 }
 
 func sessionStatements(o Options) []string {
@@ -45,6 +47,9 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 		}
 	}
+	if err := boundStatements(ctx, conn, c.bound); err != nil {
+		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
+	}
 	id, err := connectionID(ctx, conn)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
@@ -53,7 +58,22 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	if c.opened != nil {
+		c.opened()
+	}
 	return watched, nil
+}
+
+// boundStatements sets the server's own bound. MariaDB and MySQL know it under different names and in different units.
+func boundStatements(ctx context.Context, conn driver.Conn, bound time.Duration) error {
+	if bound == 0 {
+		return nil
+	}
+	err := execOn(ctx, conn, fmt.Sprintf("SET SESSION max_statement_time = %.3f", bound.Seconds()))
+	if _, answered := said(err); !answered {
+		return err
+	}
+	return execOn(ctx, conn, fmt.Sprintf("SET SESSION max_execution_time = %d", bound.Milliseconds()))
 }
 
 func execOn(ctx context.Context, conn driver.Conn, text string) error {

@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // Config says how to reach RabbitMQ. A zero duration takes the default named at its field.
@@ -31,8 +34,14 @@ type Config struct {
 	ConfirmTimeout time.Duration
 	// Budget, if set, bounds what the subscriptions of this and other connections have in hand.
 	Budget *Budget
+	// Certs makes what amqps URLs need of their files, and keeps it from one connection to the next; nil reads them each
+	// time. TLS is used instead when the URLs name none.
+	Certs *certs.Store
+	TLS   *tls.Config
 	// CloseTimeout bounds an orderly farewell; after it the socket is closed. 3s.
 	CloseTimeout time.Duration
+	// Opened, if set, is called for each connection that stands.
+	Opened func()
 }
 
 func (c Config) withDefaults() Config {
@@ -69,7 +78,7 @@ type Conn struct {
 	amqp   *amqp.Connection
 	socket *socket
 	cfg    Config
-	where  string
+	to     endpoint
 
 	watch   sync.WaitGroup
 	done    chan struct{}          // closed by watchEnd when the connection is over
@@ -85,6 +94,9 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		cfg.URLs = cfg.Current()
 	}
 	endpoints, err := parseURLs(cfg.URLs)
+	if err == nil {
+		err = cfg.checkTLS(endpoints)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +106,9 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		e := endpoints[(first+i)%len(endpoints)]
 		c, err := dialOne(ctx, cfg, e)
 		if err == nil {
+			if cfg.Opened != nil {
+				cfg.Opened()
+			}
 			return c, nil
 		}
 		errs = append(errs, fmt.Errorf("connect to RabbitMQ at %s: %w", e.where, err))
@@ -102,6 +117,39 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		}
 	}
 	return nil, errors.Join(errs...)
+}
+
+// checkTLS refuses a TLS that is not used, or not alone.
+func (c Config) checkTLS(endpoints []endpoint) error {
+	if c.TLS == nil {
+		return nil
+	}
+	for _, e := range endpoints {
+		switch {
+		case !e.encrypted():
+			return errors.New("a TLS configuration is given, and an AMQP URL begins with amqp://, which is not encrypted: " +
+				"write amqps://")
+		case e.tls != (certs.TLS{}):
+			return errors.New("a TLS configuration is given, and an AMQP URL names certificates or a server name too: keep one")
+		}
+	}
+	return nil
+}
+
+// CheckTLS reads the certificates that the URLs name, so that what is wrong with them is known before anybody connects.
+func (c Config) CheckTLS() error {
+	endpoints, err := parseURLs(c.URLs)
+	if err != nil {
+		return err
+	}
+	for _, e := range endpoints {
+		if e.encrypted() && c.TLS == nil {
+			if _, err := c.Certs.Config(e.tls); err != nil {
+				return fmt.Errorf("RabbitMQ at %s: %w", e.where, err)
+			}
+		}
+	}
+	return c.checkTLS(endpoints)
 }
 
 func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
@@ -118,7 +166,7 @@ func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
 		Recovery: nil, // in-place recovery restarts delivery tags: a late ack would delete another message
 		Dial: func(network, _ string) (net.Conn, error) {
 			var err error
-			if sock, err = connect(ctx, network, e); err != nil {
+			if sock, err = connect(ctx, network, e, cfg); err != nil {
 				return nil, err
 			}
 			unwatch = context.AfterFunc(ctx, sock.abort)
@@ -129,13 +177,16 @@ func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
 		if sock != nil {
 			sock.abort() // the client leaves the socket open after some failed handshakes
 		}
+		if sock != nil && sock.refused() != nil {
+			return nil, sock.refused()
+		}
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
 		return nil, translate(err)
 	}
 	sock.frames.agreed(client.Config.FrameSize)
-	c := &Conn{amqp: client, socket: sock, cfg: cfg, where: e.where, done: make(chan struct{})}
+	c := &Conn{amqp: client, socket: sock, cfg: cfg, to: e, done: make(chan struct{})}
 	closes := client.NotifyClose(make(chan *amqp.Error, 1))
 	blocks := client.NotifyBlocked(make(chan amqp.Blocking, 8))
 	c.watch.Go(func() { c.watchEnd(closes, blocks) })
@@ -189,7 +240,7 @@ func (c *Conn) Blocked() string {
 }
 
 // Where names the broker: host:port/vhost.
-func (c *Conn) Where() string { return c.where }
+func (c *Conn) Where() string { return c.to.where }
 
 // ServerVersion is what the broker says of itself, for example "3.10.8"; "" if it does not say.
 func (c *Conn) ServerVersion() string {
@@ -213,7 +264,7 @@ func (c *Conn) Close() error {
 	if err == nil || errors.Is(err, amqp.ErrClosed) {
 		return nil
 	}
-	return fmt.Errorf("close the connection to RabbitMQ at %s: %w", c.where, translate(err))
+	return fmt.Errorf("close the connection to RabbitMQ at %s: %w", c.to.where, translate(err))
 }
 
 // ask runs one question to the broker. The client waits for an answer without any bound, so when ctx or DialTimeout
@@ -223,7 +274,7 @@ func (c *Conn) ask(ctx context.Context, what string, f func() error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.DialTimeout, fmt.Errorf("RabbitMQ at %s gave no answer in %v",
-		c.where, c.cfg.DialTimeout))
+		c.to.where, c.cfg.DialTimeout))
 	defer cancel()
 	unwatch := context.AfterFunc(ctx, c.socket.abort)
 	err := f()

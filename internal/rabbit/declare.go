@@ -190,6 +190,13 @@ func versionWarnings(version string) ([]string, error) {
 	return nil, nil
 }
 
+// countsAcquired: from 4.3, a broker writes x-acquired-count at each redelivery, and x-delivery-count only when a
+// delivery failed.
+func countsAcquired(version string) bool {
+	major, minor, ok := parseVersion(version)
+	return ok && (major > 4 || major == 4 && minor >= 3)
+}
+
 func parseVersion(v string) (major, minor int, ok bool) {
 	a, rest, _ := strings.Cut(v, ".")
 	b, _, _ := strings.Cut(rest, ".")

@@ -48,12 +48,13 @@ type Delivery struct {
 	Came        time.Time // to this process; RabbitMQ's consumer timeout counts from there
 	Exchange    string
 	RoutingKey  string
-	// Count is how often it was delivered before, by x-delivery-count of quorum queues; 0 if unknown. At a first delivery
-	// that header is the producer's, or that of a queue it was in before: it counts for nothing.
+	// Count is how often it came back before, by what quorum queues write; 0 if unknown. From RabbitMQ 4.3 what was given
+	// back in good order (basic.nack) does not count, before that it does.
 	Count int
 }
 
-func fromClient(d *amqp.Delivery) Delivery {
+// fromClient takes what the client read. Acquired: the broker writes x-acquired-count (RabbitMQ 4.3).
+func fromClient(d *amqp.Delivery, acquired bool) Delivery {
 	m := Delivery{
 		Message: Message{
 			Body: d.Body, Headers: d.Headers,
@@ -65,12 +66,26 @@ func fromClient(d *amqp.Delivery) Delivery {
 		},
 		Tag: d.DeliveryTag, Redelivered: d.Redelivered, Exchange: d.Exchange, RoutingKey: d.RoutingKey,
 	}
-	if v, ok := d.Headers[HeaderDeliveryCount]; ok && d.Redelivered { // RabbitMQ writes over a forged one only then
-		if n, ok := Int(v); ok && n > 0 {
-			m.Count = int(min(n, math.MaxInt32))
-		}
+	if d.Redelivered {
+		m.Count = timesBack(d.Headers, acquired)
 	}
 	return m
+}
+
+// timesBack reads how often a message came back. A producer may have forged the headers: before 4.3 RabbitMQ writes
+// over x-delivery-count at each redelivery. From 4.3 it does so only when a delivery failed; x-acquired-count is what
+// it writes each time, and no message failed more often than it was delivered.
+func timesBack(h Table, acquired bool) int {
+	failed := max(0, countOf(h, HeaderDeliveryCount))
+	if !acquired {
+		return failed
+	}
+	return min(failed, max(0, countOf(h, headerAcquiredCount)))
+}
+
+func countOf(h Table, name string) int {
+	n, _ := Int(h[name])
+	return int(min(n, math.MaxInt32))
 }
 
 // Int reads a header value as an integer, whatever type it came in: any integer type, a float without a fraction, or

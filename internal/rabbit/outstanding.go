@@ -55,3 +55,16 @@ func (o *outstanding) settle(tag uint64, multiple bool) (n uint64, err error) {
 	o.open = slices.Replace(o.open, from, i+1, rest...)
 	return n, nil
 }
+
+// leading is how many of tags, which ascend, are the first that are unsettled, without a gap between them.
+func (o *outstanding) leading(tags []uint64) (n int) {
+	for _, s := range o.open {
+		for tag := s.first; tag <= s.last; tag++ {
+			if n == len(tags) || tags[n] != tag {
+				return n
+			}
+			n++
+		}
+	}
+	return n
+}

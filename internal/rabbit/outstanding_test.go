@@ -2,7 +2,9 @@ package rabbit
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -18,6 +20,16 @@ func TestOutstandingAgreesWithASetOfTags(t *testing.T) {
 				o.delivered(next)
 				for ; last < next; last++ {
 					open[last+1] = true
+				}
+			}
+			some := slices.Sorted(maps.Keys(open)) // as they are, with one taken out
+			if len(some) > 0 {
+				i := r.IntN(len(some))
+				if n := o.leading(some); n != len(some) {
+					t.Fatalf("%d of all that are open lead, want %d", n, len(some))
+				}
+				if n := o.leading(slices.Delete(some, i, i+1)); n != i {
+					t.Fatalf("%d lead the one that is not among them, want %d", n, i)
 				}
 			}
 			tag, multiple := r.Uint64N(last+3), r.IntN(4) == 0

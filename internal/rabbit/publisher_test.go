@@ -197,7 +197,7 @@ func TestWhatIsKnownToBeTooLargeMakesNoNeighbourComeTwice(t *testing.T) {
 	if n := b.Depth(q); n != 5*499 {
 		t.Errorf("%d messages arrived, want %d", n, 5*499)
 	}
-	b.Eval("application:set_env(rabbit, max_message_size, 200000)")
+	b.LimitMessages(200000)
 	for range 2 { // apart, and then among the others
 		for i, err := range p.Publish(t.Context(), []rabbit.Publishing{to(q, "small"), large}) {
 			if err != nil {

@@ -2,15 +2,13 @@ package rabbit
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // socket is the client's way to the broker. What comes goes through the walker, above TLS.
@@ -21,25 +19,27 @@ import (
 // The client moves that deadline with each frame that it gets, and gets none while the walker drops a large body or
 // reads headers as large. So the deadline moves with the bytes that come.
 type socket struct {
-	net.Conn          // tcp, or TLS over it
-	tcp      net.Conn // closing it waits for nobody; TLS would say goodbye first
+	net.Conn             // tcp, or TLS over it
+	tcp      net.Conn    // closing it waits for nobody; TLS would say goodbye first
+	tls      *certs.Conn // nil without
 	frames   *walker
 	patience atomic.Int64 // nanoseconds from one frame to the next, as the client asks for; 0: without end
 }
 
 // connect opens the way to one broker, TLS included.
-func connect(ctx context.Context, network string, e endpoint) (*socket, error) {
+func connect(ctx context.Context, network string, e endpoint, cfg Config) (*socket, error) {
 	var dialer net.Dialer
 	tcp, err := dialer.DialContext(ctx, network, net.JoinHostPort(e.uri.Host, strconv.Itoa(e.uri.Port)))
 	if err != nil {
 		return nil, err
 	}
 	s := &socket{Conn: tcp, tcp: tcp}
-	if e.uri.Scheme == "amqps" {
-		if s.Conn, err = overTLS(ctx, tcp, e); err != nil {
+	if e.encrypted() {
+		if s.tls, err = overTLS(ctx, tcp, e, cfg); err != nil {
 			s.abort()
 			return nil, err
 		}
+		s.Conn = s.tls
 	}
 	s.frames = newWalker(arriving{s})
 	return s, nil
@@ -81,30 +81,23 @@ func (s *socket) abort() { _ = s.tcp.Close() }
 // withoutTLS is the URL for the client, which would wrap its TLS around our socket: the walker would see ciphertext.
 func (e endpoint) withoutTLS() string { return "amqp" + strings.TrimPrefix(e.raw, e.uri.Scheme) }
 
-// overTLS does what the client does for an amqps URL.
-func overTLS(ctx context.Context, tcp net.Conn, e endpoint) (net.Conn, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: e.uri.ServerName}
-	if cfg.ServerName == "" {
-		cfg.ServerName = e.uri.Host
+// overTLS does what the client does for an amqps URL, and says more when it fails.
+func overTLS(ctx context.Context, tcp net.Conn, e endpoint, cfg Config) (*certs.Conn, error) {
+	h, err := cfg.Certs.Begin(e.peer(cfg))
+	if err != nil {
+		return nil, err
 	}
-	if e.uri.CACertFile != "" {
-		data, err := os.ReadFile(e.uri.CACertFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the CA certificate: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		cfg.RootCAs.AppendCertsFromPEM(data)
+	return h.Client(ctx, tcp)
+}
+
+func (e endpoint) peer(cfg Config) certs.Peer {
+	return certs.Peer{TLS: e.tls, Host: e.uri.Host, Base: cfg.TLS, Setting: TLSSetting}
+}
+
+// refused is why the broker hung up on the certificates before it said a word; nil if it did not.
+func (s *socket) refused() error {
+	if s.tls == nil {
+		return nil
 	}
-	if e.uri.CertFile != "" && e.uri.KeyFile != "" {
-		certificate, err := tls.LoadX509KeyPair(e.uri.CertFile, e.uri.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("load the client's certificate: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{certificate}
-	}
-	c := tls.Client(tcp, cfg)
-	if err := c.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("TLS: %w", err)
-	}
-	return c, nil
+	return s.tls.Failed()
 }

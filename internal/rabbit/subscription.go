@@ -23,6 +23,7 @@ type Subscription struct {
 	queue    string
 	name     string // the consumer tag, but for a number
 	prefetch int
+	acquired bool // the broker writes x-acquired-count
 	ledger   ledger
 
 	// Collect's: the consumer of the moment, and its timer, kept because a lane collects for ever.
@@ -60,7 +61,10 @@ func (c *Conn) Consume(ctx context.Context, queue, consumerTag string, prefetch 
 	if consumerTag == "" {
 		return nil, fmt.Errorf("consume from %q: empty consumer tag", queue)
 	}
-	s := &Subscription{conn: c, queue: queue, name: consumerTag, prefetch: prefetch, ledger: ledger{budget: c.cfg.Budget}}
+	s := &Subscription{
+		conn: c, queue: queue, name: consumerTag, prefetch: prefetch, acquired: countsAcquired(c.ServerVersion()),
+		ledger: ledger{budget: c.cfg.Budget},
+	}
 	err := c.ask(ctx, fmt.Sprintf("consume from %q", queue), s.start)
 	if err != nil {
 		return nil, err
@@ -219,7 +223,7 @@ func (s *Subscription) take(d *amqp.Delivery, buf []Delivery) []Delivery {
 	if aside != nil {
 		maps.Copy(d.Headers, aside)
 	}
-	got := fromClient(d)
+	got := fromClient(d, s.acquired)
 	got.Came = came
 	return append(buf, got)
 }
@@ -410,6 +414,27 @@ func (s *Subscription) Ack(tag uint64, multiple bool) error {
 	return err
 }
 
+// AckAll tells the broker to forget these deliveries, whose tags ascend, and no others: those at the beginning, as far
+// as nothing older is unsettled, at once, which costs a quorum queue little more than one ack, and the rest one by one.
+// An error means that the broker was not told of all of them, as for Ack.
+func (s *Subscription) AckAll(tags []uint64) error {
+	s.mu.Lock()
+	n := s.open.leading(tags)
+	s.mu.Unlock()
+	if n > 1 {
+		if err := s.Ack(tags[n-1], true); err != nil {
+			return err
+		}
+		tags = tags[n:]
+	}
+	for _, tag := range tags {
+		if err := s.Ack(tag, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Requeue gives a delivery back, to be delivered again soon; multiple as for Ack. On RabbitMQ 3 it costs the message
 // one of its queue's delivery limit.
 func (s *Subscription) Requeue(tag uint64, multiple bool) error {
@@ -464,7 +489,7 @@ func (s *Subscription) Close() error {
 	s.stopped = true
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), s.conn.cfg.CloseTimeout,
-		fmt.Errorf("RabbitMQ at %s gave no answer in %v", s.conn.where, s.conn.cfg.CloseTimeout))
+		fmt.Errorf("RabbitMQ at %s gave no answer in %v", s.conn.to.where, s.conn.cfg.CloseTimeout))
 	defer cancel()
 	err := s.conn.ask(ctx, fmt.Sprintf("close consumer on %q", s.queue), s.ch.Close)
 	s.conn.socket.frames.forget(&s.ledger)

@@ -23,8 +23,8 @@ func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
 		Type:    "tag", AppId: "app", Timestamp: at, Priority: 3, DeliveryMode: 1, Expiration: "600000", UserId: "",
 		Headers: rabbit.Table{"n": int16(7), "t": rabbit.Table{"x": []any{true, nil}}},
 	})
-	s := consume(t, dial(t, b.URL), q, 1)
-	d := collect(t, s, 1)[0]
+	c := dial(t, b.URL)
+	d := collect(t, consume(t, c, q, 1), 1)[0]
 	if string(d.Body) != "\x00\xff" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" ||
 		d.CorrelationID != "corr" ||
 		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 ||
@@ -33,12 +33,12 @@ func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
 		d.Headers["n"] != int16(7) {
 		t.Errorf("delivery = %+v", d)
 	}
-	if err := s.Requeue(d.Tag, false); err != nil {
+	if err := c.Close(); err != nil { // before it was settled
 		t.Fatal(err)
 	}
-	again := collect(t, s, 1)[0]
+	again := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]
 	if !again.Redelivered || again.Count != 1 {
-		t.Errorf("requeued: Redelivered %v Count %d, want true 1", again.Redelivered, again.Count)
+		t.Errorf("again: Redelivered %v Count %d, want true 1", again.Redelivered, again.Count)
 	}
 }
 
@@ -47,17 +47,27 @@ func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
 	b := stack.AMQP(t)
 	q := b.Name("forged")
 	b.DeclareQueue(q, quorum(nil))
-	b.Publish("", q, stack.Message{Headers: rabbit.Table{rabbit.HeaderDeliveryCount: int64(150)}})
-	s := consume(t, dial(t, b.URL), q, 1)
+	b.Publish("", q, stack.Message{
+		Headers: rabbit.Table{rabbit.HeaderDeliveryCount: int64(150), "x-acquired-count": int64(150)},
+	})
+	c := dial(t, b.URL)
+	s := consume(t, c, q, 1)
 	d := collect(t, s, 1)[0]
 	if d.Count != 0 {
 		t.Errorf("first delivery: Count %d, want 0", d.Count)
 	}
+	// given back, which RabbitMQ 4.3 does not count, and writes nothing over the forged count for
 	if err := s.Requeue(d.Tag, false); err != nil {
 		t.Fatal(err)
 	}
-	if again := collect(t, s, 1)[0]; again.Count != 1 {
-		t.Errorf("second delivery: Count %d, want 1", again.Count)
+	if again := collect(t, s, 1)[0]; again.Count > 1 {
+		t.Errorf("second delivery: Count %d, want 1 at most", again.Count)
+	}
+	if err := c.Close(); err != nil { // before it was settled
+		t.Fatal(err)
+	}
+	if again := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]; again.Count < 1 || again.Count > 2 {
+		t.Errorf("third delivery: Count %d, want 1 or 2", again.Count)
 	}
 }
 
@@ -175,6 +185,75 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
+}
+
+func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		before, ack, left []int
+	}{
+		"all":                        {nil, []int{0, 1, 2, 3, 4, 5}, nil},
+		"not the first":              {nil, []int{1, 2, 5}, []int{0, 3, 4}},
+		"a gap":                      {nil, []int{0, 1, 3, 4}, []int{2, 5}},
+		"a gap that is settled":      {[]int{2}, []int{0, 1, 3, 4}, []int{5}},
+		"behind what is settled":     {[]int{0, 1}, []int{2, 3}, []int{4, 5}},
+		"one":                        {nil, []int{0}, []int{1, 2, 3, 4, 5}},
+		"the last one, behind a gap": {[]int{1, 3}, []int{5}, []int{0, 2, 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := stack.AMQP(t)
+			q := b.Name("many")
+			b.DeclareQueue(q, quorum(nil))
+			publishN(t, publisher(t, config(b.URL)), q, 6)
+			s := consume(t, dial(t, b.URL), q, 10)
+			d := collect(t, s, 6)
+			for _, i := range tc.before {
+				if err := s.Ack(d[i].Tag, false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var tags []uint64
+			for _, i := range tc.ack {
+				tags = append(tags, d[i].Tag)
+			}
+			if err := s.AckAll(tags); err != nil {
+				t.Fatal(err)
+			}
+			if have := s.Acked(); have != uint64(len(tc.before)+len(tc.ack)) {
+				t.Errorf("%d deliveries count as acked, want %d", have, len(tc.before)+len(tc.ack))
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
+			for _, i := range tc.left {
+				if m, ok := b.Get(q); !ok || m.MessageId != d[i].MessageID {
+					t.Errorf("%q came back (%v), want %q", m.MessageId, ok, d[i].MessageID)
+				}
+			}
+		})
+	}
+}
+
+func TestAnAckOfManyRefusesWhatIsSettled(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("manytwice")
+	b.DeclareQueue(q, quorum(nil))
+	publishN(t, publisher(t, config(b.URL)), q, 3)
+	s := consume(t, dial(t, b.URL), q, 10)
+	d := collect(t, s, 3)
+	tags := []uint64{d[0].Tag, d[1].Tag}
+	if err := s.AckAll(tags); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AckAll(tags); !errors.Is(err, rabbit.ErrNotOutstanding) {
+		t.Errorf("the same again: %v, want ErrNotOutstanding", err)
+	}
+	if err := s.AckAll([]uint64{d[2].Tag}); err != nil {
+		t.Errorf("the third, on the same channel: %v", err)
+	}
 }
 
 func TestCancelledSubscriptionCanStillSettle(t *testing.T) {

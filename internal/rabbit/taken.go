@@ -14,6 +14,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // ErrClassic says that a main queue that is taken as it is has the type classic: such a queue counts no deliveries and
@@ -48,10 +50,25 @@ func (t TopologyConfig) policy() map[string]any {
 	return definition
 }
 
+// Policy is what gives the main queue what it needs when it is taken as it is. Only one policy applies to a queue, so
+// it also keeps off those with wider patterns and lower priorities.
+type Policy struct {
+	Name       string         `json:"name"`
+	Pattern    string         `json:"pattern"`
+	Priority   int            `json:"priority"`
+	Definition map[string]any `json:"definition"`
+}
+
+// MainPolicy is the policy for the main queue. Where rollbackd declares the queue, its arguments say the same.
+func (t TopologyConfig) MainPolicy() Policy {
+	return Policy{"rollbackd." + t.Queue, exactly(t.Queue), policyPriority, t.policy()}
+}
+
 // PolicyCommand is the command, quoted for a shell, that gives the main queue what it needs when it is taken as it is.
 // version is the broker's: before 3.12 a policy cannot be for quorum queues alone.
 func (t TopologyConfig) PolicyCommand(version, vhost string) string {
-	definition, err := json.Marshal(t.policy()) // keys sorted, text and integers only: it cannot fail
+	p := t.MainPolicy()
+	definition, err := json.Marshal(p.Definition) // keys sorted, text and integers only: it cannot fail
 	if err != nil {
 		return err.Error()
 	}
@@ -60,7 +77,7 @@ func (t TopologyConfig) PolicyCommand(version, vhost string) string {
 		apply = "queues"
 	}
 	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s %s %s", shellWord(vhost),
-		policyPriority, apply, shellWord("rollbackd."+t.Queue), shellWord(exactly(t.Queue)), shellWord(string(definition)))
+		p.Priority, apply, shellWord(p.Name), shellWord(p.Pattern), shellWord(string(definition)))
 }
 
 // exactly is the regular expression, in the dialect of policies, that matches a name alone.
@@ -85,16 +102,20 @@ type QueueFacts struct {
 }
 
 // AskManagement asks RabbitMQ's management API about a queue. api is its address, http or https, with user and
-// password in it if it wants any; neither is in an error.
-func AskManagement(ctx context.Context, api, vhost, queue string) (QueueFacts, error) {
-	facts, where, err := askManagement(ctx, api, vhost, queue)
+// password in it if it wants any; neither is in an error. encryption, if not nil, is for https.
+func AskManagement(
+	ctx context.Context, api, vhost, queue string, encryption *certs.Handshake,
+) (QueueFacts, error) {
+	facts, where, err := askManagement(ctx, api, vhost, queue, encryption)
 	if err != nil {
 		return facts, fmt.Errorf("ask RabbitMQ's management API at %s about queue %q: %w", where, queue, err)
 	}
 	return facts, nil
 }
 
-func askManagement(ctx context.Context, api, vhost, queue string) (facts QueueFacts, where string, err error) {
+func askManagement(
+	ctx context.Context, api, vhost, queue string, encryption *certs.Handshake,
+) (facts QueueFacts, where string, err error) {
 	u, err := url.Parse(api)
 	if err != nil {
 		return facts, "its address", errors.New("the address is no URL") // what url.Parse says may quote a password
@@ -118,8 +139,12 @@ func askManagement(ctx context.Context, api, vhost, queue string) (facts QueueFa
 		r.SetBasicAuth(login.Username(), password)
 	}
 	// A client of its own: nothing of it outlives the question, and no redirect carries the password elsewhere.
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
+	if encryption != nil {
+		transport.TLSClientConfig = encryption.Config
+	}
 	client := &http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	answer, err := client.Do(r)
@@ -129,6 +154,9 @@ func askManagement(ctx context.Context, api, vhost, queue string) (facts QueueFa
 		}
 		if whole, ok := errors.AsType[*url.Error](err); ok {
 			err = whole.Err // where it was asked is said
+		}
+		if encryption != nil {
+			err = encryption.Explain(err)
 		}
 		return facts, where, err
 	}
@@ -285,6 +313,24 @@ type TakenMain struct {
 	Command string   // that gives it the policy it needs
 }
 
+// forAPI is the encryption for the management API: with an https address, what the connection itself is checked with.
+// The name of the server is the address's own, but for the same host.
+func (c *Conn) forAPI(api string) (*certs.Handshake, error) {
+	u, err := url.Parse(api)
+	if err != nil || u.Scheme != "https" || !c.to.encrypted() {
+		return nil, nil // the system's list, if any
+	}
+	peer := c.to.peer(c.cfg)
+	if u.Hostname() != peer.Host {
+		peer.ServerName, peer.Host = "", u.Hostname()
+		if peer.Base != nil {
+			peer.Base = peer.Base.Clone()
+			peer.Base.ServerName = ""
+		}
+	}
+	return c.cfg.Certs.Begin(peer)
+}
+
 // LookAtMain looks at a main queue that is taken as it is, with the management API at api, or without one if that is
 // empty. ErrClassic says that it cannot be used at all; another error, that it could not be looked at.
 func LookAtMain(ctx context.Context, cfg Config, c *Conn, api string, t TopologyConfig) (TakenMain, error) {
@@ -292,7 +338,11 @@ func LookAtMain(ctx context.Context, cfg Config, c *Conn, api string, t Topology
 	if api == "" {
 		return found, RefuseClassic(ctx, cfg, t)
 	}
-	facts, err := AskManagement(ctx, api, c.Vhost(), t.Queue)
+	encryption, err := c.forAPI(api)
+	var facts QueueFacts
+	if err == nil {
+		facts, err = AskManagement(ctx, api, c.Vhost(), t.Queue, encryption)
+	}
 	if err != nil {
 		return found, errors.Join(err, RefuseClassic(ctx, cfg, t))
 	}

@@ -91,7 +91,7 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 				t.Errorf("%v does not say what to do", err)
 			}
 		}
-		eventually(t, "its message is there", func() bool { return b.Depth(topo.Queue) == 1 })
+		eventually(t, name+": its message is there", func() bool { return b.Depth(topo.Queue) == 1 })
 	}
 }
 
@@ -128,18 +128,13 @@ func TestThePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T) {
 		after, err := rabbit.LookAtMain(t.Context(), config(b.URL), c, server.HTTP(), topo)
 		return err == nil && after.Seen && len(after.Flaws) == 0
 	})
-	if facts, err := rabbit.AskManagement(t.Context(), server.HTTP(), c.Vhost(), other); err != nil ||
+	if facts, err := rabbit.AskManagement(t.Context(), server.HTTP(), c.Vhost(), other, nil); err != nil ||
 		len(facts.Policy) != 0 {
 		t.Errorf("another queue has %+v, %v; want no policy", facts, err)
 	}
 	p := publisher(t, config(b.URL))
 	publishN(t, p, topo.Queue, 1)
-	s := consume(t, c, topo.Queue, 10)
-	for range rabbit.DeliveryLimit + 1 {
-		if err := s.Requeue(collect(t, s, 1)[0].Tag, false); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.Fail(topo.Queue, rabbit.DeliveryLimit+1)
 	collect(t, consume(t, c, rabbit.BackstopQueue(topo.Queue), 1), 1)
 	if err := rabbit.RefuseClassic(t.Context(), config(b.URL), topo); err != nil {
 		t.Errorf("a quorum queue: %v", err)
@@ -237,7 +232,7 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 		{401, "{}", "401"}, {301, "", "301"}, {200, "<html>", "no JSON"}, {200, "{}", "names no type"}, {404, "", "404"},
 	} {
 		status, body = tt.status, tt.body
-		_, err := rabbit.AskManagement(t.Context(), u.String(), "/a b", "q/1")
+		_, err := rabbit.AskManagement(t.Context(), u.String(), "/a b", "q/1", nil)
 		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%d %s: %v; want an error with %q and no password", tt.status, tt.body, err, tt.says)
 		}
@@ -246,12 +241,12 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
 	status, body = 200, `{"type":"quorum","arguments":{"x-queue-type":"quorum"},"effective_policy_definition":[]}`
-	facts, err := rabbit.AskManagement(t.Context(), u.String(), "/", "q")
+	facts, err := rabbit.AskManagement(t.Context(), u.String(), "/", "q", nil)
 	if text, _ := json.Marshal(facts); err != nil || facts.Type != "quorum" || len(facts.Policy) != 0 {
 		t.Errorf("%s, %v", text, err)
 	}
 	for _, bad := range []string{"http://u:hunter2@127.0.0.1:1", "http://u:hunter2%@h"} {
-		_, err := rabbit.AskManagement(t.Context(), bad, "/", "q")
+		_, err := rabbit.AskManagement(t.Context(), bad, "/", "q", nil)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v; want an error without the password", err)
 		}

@@ -59,7 +59,8 @@ func ReadUnreadable(h Table) (Unreadable, bool) {
 // Headers that RabbitMQ, or rollbackd for a copy's sake, writes beside the producer's.
 const (
 	HeaderDeath         = "x-death"           // an array of tables: which queues the broker moved the message out of
-	HeaderDeliveryCount = "x-delivery-count"  // integer
+	HeaderDeliveryCount = "x-delivery-count"  // integer: deliveries that failed
+	headerAcquiredCount = "x-acquired-count"  // integer: all deliveries, from RabbitMQ 4.3
 	HeaderPublishedAt   = "x-published-at-ms" // integer: when it was first published, in milliseconds since 1970
 	HeaderInterceptor   = "timestamp_in_ms"   // likewise, by RabbitMQ's timestamp interceptor, on a copy too
 )
@@ -72,7 +73,7 @@ func BrokerWrites(name string) bool {
 
 // brokerAdds reports whether RabbitMQ writes a header beside the producer's while the message waits.
 func brokerAdds(name string) bool {
-	if name == HeaderDeliveryCount || name == "x-acquired-count" {
+	if name == HeaderDeliveryCount || name == headerAcquiredCount {
 		return true
 	}
 	return slices.ContainsFunc([]string{HeaderDeath, "x-first-death", "x-last-death"}, func(prefix string) bool {
@@ -103,7 +104,7 @@ type salvage struct {
 // that of reading.
 func replaceHeader(in *bufio.Reader, size int64, why string, frameMax int) ([]byte, error) {
 	s := &salvage{in: in, left: frameHeadBytes + size, mark: Unreadable{Why: why}, raw: sha256.New()}
-	s.room = min(8<<10, frameMax-3<<10) // the other properties have at most 2.6 KB, the mark and three integers 0.3 KB
+	s.room = min(8<<10, frameMax-3<<10) // the other properties have at most 2.6 KB, the mark and four integers 0.4 KB
 	frame := slices.Clone(s.take(frameHeadBytes + headerFixedBytes))
 	if s.err != nil {
 		return nil, s.err
@@ -224,7 +225,7 @@ func (s *salvage) entry(left int64) bool {
 // first, and when.
 func (s *salvage) worthKeeping(name string, typ byte, size int64) []byte {
 	switch name {
-	case HeaderDeliveryCount, HeaderPublishedAt, HeaderInterceptor:
+	case HeaderDeliveryCount, headerAcquiredCount, HeaderPublishedAt, HeaderInterceptor:
 		if strings.IndexByte("bBsuIil", typ) >= 0 {
 			return s.peek(size)
 		}

@@ -9,17 +9,26 @@ import (
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 const urlExample = "amqp://USER:PASSWORD@HOST:5672/VHOST; in user, password and vhost write : / ? # [ ] @ % and " +
 	"space percent-encoded, for example p%40ss for p@ss"
+
+// TLSSetting begins the names of the settings for certificates.
+const TLSSetting = "ROLLBACKD_AMQP_TLS"
 
 // endpoint is one broker address. Only where may be shown: raw and uri hold the password.
 type endpoint struct {
 	raw   string
 	uri   amqp.URI // the same, read
 	where string   // host:port/vhost
+	tls   certs.TLS
 }
+
+// encrypted reports whether TLS is spoken there.
+func (e endpoint) encrypted() bool { return e.uri.Scheme == "amqps" }
 
 // CheckURL says why RabbitMQ cannot be reached under this URL by its form alone, without ever quoting it.
 func CheckURL(raw string) error {
@@ -52,7 +61,54 @@ func parseURL(raw string) (endpoint, error) {
 		return endpoint{}, errors.New("has a port outside 1 to 65535")
 	}
 	where := net.JoinHostPort(parsed.Host, strconv.Itoa(parsed.Port)) + "/" + strings.TrimPrefix(parsed.Vhost, "/")
-	return endpoint{raw: raw, uri: parsed, where: where}, nil
+	e := endpoint{raw: raw, uri: parsed, where: where, tls: certs.TLS{
+		CA: parsed.CACertFile, Cert: parsed.CertFile, Key: parsed.KeyFile, ServerName: parsed.ServerName,
+	}}
+	if e.tls != (certs.TLS{}) && !e.encrypted() {
+		return endpoint{}, errors.New("names certificates, and what begins with amqp:// is not encrypted: write amqps://, " +
+			"and the port for it, which is 5671 unless it is named")
+	}
+	if err := e.tls.Check(); err != nil {
+		return endpoint{}, fmt.Errorf("names only one of certfile and keyfile: %w", err)
+	}
+	return e, nil
+}
+
+// tlsParameters are what RabbitMQ's clients call the parts of a [certs.TLS] in a URL.
+var tlsParameters = map[string]string{
+	"ca": "cacertfile", "cert": "certfile", "key": "keyfile", "name": "server_name_indication",
+}
+
+// WithTLS writes certificates into a URL, where everybody who connects finds them. What the URL says already must be
+// the same. The error completes a sentence about the settings, and quotes no secret.
+func WithTLS(raw string, t certs.TLS) (string, error) {
+	e, err := parseURL(raw)
+	if err != nil || t == (certs.TLS{}) {
+		return raw, err
+	}
+	if !e.encrypted() {
+		return raw, errors.New("has no effect on a URL that begins with amqp://, which is not encrypted: write amqps:// in " +
+			"ROLLBACKD_AMQP_URL, and the port for it")
+	}
+	merged, err := t.Merge(e.tls, func(part string) (here, there string) {
+		return certs.SettingOf(TLSSetting, part), tlsParameters[part] + " in ROLLBACKD_AMQP_URL"
+	})
+	if err != nil {
+		return raw, err
+	}
+	if err := merged.Check(); err != nil {
+		return raw, err
+	}
+	return raw + merged.Missing(e.tls, tlsParameters, strings.Contains(raw, "?")), nil
+}
+
+// Host is the URL's; empty if the URL is malformed.
+func Host(raw string) string {
+	e, err := parseURL(raw)
+	if err != nil {
+		return ""
+	}
+	return e.uri.Host
 }
 
 func parseURLs(raw []string) ([]endpoint, error) {

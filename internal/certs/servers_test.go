@@ -1,0 +1,348 @@
+package certs_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/certs"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/redisdb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// place is a server that wants client certificates, and how this program connects to it.
+type place struct {
+	name, setting string
+	server        *stack.Server
+	target        string // a URL or DSN that speaks TLS and names no certificates
+	withTLS       func(raw string, t certs.TLS) (string, error)
+	connect       func(ctx context.Context, target string, config *tls.Config) error
+}
+
+// world is three servers behind one authority, which clients have to show a certificate of.
+type world struct {
+	trusted, foreign *stack.Authority
+	server           stack.Pair
+	servers          stack.Servers
+	places           []place
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{trusted: stack.NewAuthority(t, "Trusted CA"), foreign: stack.NewAuthority(t, "Foreign CA")}
+	w.server = w.trusted.Issue(serverCertificate())
+	w.servers = stack.OwnEncrypted(t, stack.Encryption{Pair: w.server, ClientsCA: w.trusted.File, ClientsNeeded: true})
+	dsn := w.servers.MySQL.Database(t)
+	admin, _, err := mysqldb.Open(t.Context(), dsn, mysqldb.Options{MaxOpen: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{
+		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON *.* TO 'x509'@'%'",
+	} {
+		if err := admin.Exec(statement).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool, err := admin.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Close(); err != nil {
+		t.Fatal(err)
+	}
+	account, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account.User, account.Passwd = "x509", "secret"
+	w.places = []place{
+		{"RabbitMQ", rabbit.TLSSetting, w.servers.RabbitMQ, w.servers.RabbitMQ.TLSURL(), rabbit.WithTLS, dialRabbit},
+		{"MySQL", mysqldb.TLSSetting, w.servers.MySQL, account.FormatDSN(), mysqldb.WithTLS, dialMySQL},
+		{"Redis", redisdb.TLSSetting, w.servers.Redis, w.servers.Redis.TLSURL(), redisdb.WithTLS, dialRedis},
+	}
+	return w
+}
+
+func serverCertificate() stack.Certificate {
+	return stack.Certificate{Name: "server", Hosts: []string{"127.0.0.1", "broker.test"}}
+}
+
+func dialRabbit(ctx context.Context, target string, config *tls.Config) error {
+	c, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{target}, Name: "certs", TLS: config})
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+func dialMySQL(ctx context.Context, target string, config *tls.Config) error {
+	db, _, err := mysqldb.Open(ctx, target, mysqldb.Options{MaxOpen: 1, TLS: config})
+	if err != nil {
+		return err
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	return errors.Join(pool.PingContext(ctx), pool.Close())
+}
+
+func dialRedis(ctx context.Context, target string, config *tls.Config) error {
+	client, err := redisdb.Open(target, redisdb.Options{TLS: config, Connections: 1})
+	if err != nil {
+		return err
+	}
+	return errors.Join(client.Ping(ctx).Err(), client.Close())
+}
+
+// with is the place's URL with these certificates.
+func (p place) with(t *testing.T, c certs.TLS) string {
+	t.Helper()
+	target, err := p.withTLS(p.target, c)
+	if err != nil {
+		t.Fatalf("%s: %v", p.name, err)
+	}
+	return target
+}
+
+// Given servers that want client certificates, when a client has the right ones, then it connects; when something is
+// wrong with one of them, then the error says which server, what is wrong with whose certificate, and the setting to
+// look at.
+func TestEachServerSaysWhichCertificateIsWrong(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	day := 24 * time.Hour
+	good := w.trusted.Issue(stack.Certificate{Name: "client"})
+	stranger := w.foreign.Issue(stack.Certificate{Name: "stranger"})
+	old := w.trusted.Issue(stack.Certificate{Name: "old", From: time.Now().Add(-3 * day), To: time.Now().Add(-2 * day)})
+	right := certs.TLS{CA: w.trusted.File, Cert: good.Cert, Key: good.Key}
+	type test struct {
+		name string
+		tls  certs.TLS
+		says []string // empty: it connects; SETTING stands for the server's
+	}
+	both := []test{
+		{name: "right", tls: right},
+		{"wrong CA", certs.TLS{CA: w.foreign.File, Cert: good.Cert, Key: good.Key},
+			[]string{"TLS: the server's certificate is signed by nobody who is trusted here",
+				"SETTING_CA_FILE, which is now /"}},
+		{"the system's list", certs.TLS{Cert: good.Cert, Key: good.Key},
+			[]string{"signed by nobody who is trusted here", "SETTING_CA_FILE, which is not set"}},
+		{"wrong name", certs.TLS{CA: w.trusted.File, Cert: good.Cert, Key: good.Key, ServerName: "other.test"},
+			[]string{`the server's certificate is not for "other.test" but for broker.test, 127.0.0.1`,
+				"SETTING_SERVER_NAME which to expect, which is now other.test"}},
+		{"another of its names", certs.TLS{CA: w.trusted.File, Cert: good.Cert, Key: good.Key, ServerName: "broker.test"},
+			nil},
+		{"no client certificate", certs.TLS{CA: w.trusted.File},
+			[]string{"client certificate, and we have none", "SETTING_CERT_FILE and _KEY_FILE"}},
+		{"a stranger's", certs.TLS{CA: w.trusted.File, Cert: stranger.Cert, Key: stranger.Key},
+			[]string{"the server refuses our client certificate, CN=stranger", "SETTING_CERT_FILE"}},
+		{"expired", certs.TLS{CA: w.trusted.File, Cert: old.Cert, Key: old.Key},
+			[]string{"our client certificate, CN=old, has expired on ", ": renew SETTING_CERT_FILE"}},
+	}
+	expect := func(t *testing.T, p place, name string, says []string, err error) {
+		t.Helper()
+		if len(says) == 0 {
+			if err != nil {
+				t.Errorf("%s, %s: %v", p.name, name, err)
+			}
+			return
+		}
+		if err == nil {
+			t.Errorf("%s, %s: it connects", p.name, name)
+			return
+		}
+		for _, want := range append(says, p.name+" at "+p.server.TLSAddr()) {
+			want = strings.ReplaceAll(want, "SETTING", p.setting)
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, %s: %v\nwant: %s", p.name, name, err, want)
+			}
+		}
+		if strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s, %s shows the password: %v", p.name, name, err)
+		}
+		if mysqldb.Classify(err) != mysqldb.FaultUnavailable && !isBroker(err) {
+			t.Errorf("%s, %s: %v is of class %v", p.name, name, err, mysqldb.Classify(err))
+		}
+	}
+	for _, p := range w.places {
+		for _, test := range both {
+			err := p.connect(t.Context(), p.with(t, test.tls), nil)
+			t.Logf("%s, %s: %v", p.name, test.name, err)
+			expect(t, p, test.name, test.says, err)
+		}
+		// The same under TLS 1.2, which says it in the handshake, and with a configuration of the program's.
+		plain := p.target
+		for name, of := range map[string]struct {
+			pair *stack.Pair
+			says []string
+		}{
+			"1.2, right":                 {&good, nil},
+			"1.2, no client certificate": {nil, []string{"client certificate, and we have none"}},
+			"1.2, expired":               {&old, []string{"our client certificate, CN=old, has expired on "}},
+			"1.2, a stranger's":          {&stranger, []string{"the server refuses our client certificate, CN=stranger"}},
+		} {
+			config := w.trusted.Client(of.pair)
+			config.MaxVersion = tls.VersionTLS12
+			err := p.connect(t.Context(), plain, config)
+			t.Logf("%s, %s: %v", p.name, name, err)
+			expect(t, p, name, of.says, err)
+		}
+	}
+
+	// A certificate of the server's that has expired.
+	w.trusted.Replace(&w.server, stack.Certificate{Name: "server", Hosts: serverCertificate().Hosts,
+		From: time.Now().Add(-3 * day), To: time.Now().Add(-2 * day)})
+	for _, p := range w.places {
+		p.server.ReloadCertificates(t)
+		err := p.connect(t.Context(), p.with(t, right), nil)
+		t.Logf("%s, the server's has expired: %v", p.name, err)
+		expect(t, p, "the server's has expired", []string{"the server's certificate, CN=server, has expired on ",
+			": renew it at the server"}, err)
+	}
+}
+
+// isBroker reports an error that came in AMQP's own words.
+func isBroker(err error) bool {
+	_, ok := errors.AsType[*rabbit.BrokerError](err)
+	return ok
+}
+
+// Given a connection that has certificates, when they are renewed in their files, then the next connection uses the new
+// ones; when the files are broken, then the former ones stay in use, and one warning says so.
+func TestRenewedCertificatesAreUsedForTheNextConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, p := range w.places {
+		t.Run(p.name, func(t *testing.T) {
+			ours := w.trusted.Issue(stack.Certificate{Name: "first"})
+			store, seen := &certs.Store{}, &clients{}
+			var warned []error
+			store.Warn, store.Seen = func(err error) { warned = append(warned, err) }, seen.add
+			target := p.with(t, certs.TLS{CA: w.trusted.File, Cert: ours.Cert, Key: ours.Key})
+			connect := func() {
+				t.Helper()
+				if err := connectWith(t.Context(), p, target, store); err != nil {
+					t.Error(err)
+				}
+			}
+			connect()
+			w.trusted.Replace(&ours, stack.Certificate{Name: "second"})
+			connect()
+			other := w.foreign.Issue(stack.Certificate{Name: "half"}) // its certificate with our key
+			copyFile(t, other.Cert, ours.Cert)
+			connect()
+			connect()
+			if len(warned) != 1 || !strings.Contains(warned[0].Error(), "the former certificates stay in use") {
+				t.Errorf("warned of %v, want once of the broken files", warned)
+			}
+			w.trusted.Replace(&ours, stack.Certificate{Name: "third"})
+			connect()
+			if got := seen.names(); got != "first second second second third" {
+				t.Errorf("the server saw %s", got)
+			}
+		})
+	}
+}
+
+func connectWith(ctx context.Context, p place, target string, store *certs.Store) error {
+	switch p.name {
+	case "RabbitMQ":
+		c, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{target}, Name: "certs", Certs: store})
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	case "MySQL":
+		connector, _, err := mysqldb.Connector(target, mysqldb.Options{Certs: store})
+		if err != nil {
+			return err
+		}
+		c, err := connector.Connect(ctx)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	case "Redis":
+		client, err := redisdb.Open(target, redisdb.Options{Certs: store, Connections: 1})
+		if err != nil {
+			return err
+		}
+		return errors.Join(client.Ping(ctx).Err(), client.Close())
+	}
+	return fmt.Errorf("no server %s", p.name)
+}
+
+// clients are the certificates that were used.
+type clients struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// Given servers without TLS, when TLS is asked for, then the error says that they speak none.
+func TestAServerWithoutTLSIsTold(t *testing.T) {
+	t.Parallel()
+	broker := stack.AMQP(t)
+	rabbitURL := strings.Replace(broker.URL, "amqp://", "amqps://", 1)
+	redisURL := strings.Replace(stack.Redis(t), "redis://", "rediss://", 1)
+	for _, of := range []struct {
+		server, says string
+		err          error
+	}{
+		{"RabbitMQ at " + stack.Addr(t, rabbitURL), "does not speak TLS", dialRabbit(t.Context(), rabbitURL, nil)},
+		{"MySQL at ", "does not speak TLS", dialMySQL(t.Context(), stack.MySQL(t)+"?tls=true", nil)},
+		// It waits for the end of a line.
+		{"Redis at " + stack.Addr(t, redisURL), "does the server speak TLS on this port?",
+			dialRedis(t.Context(), redisURL, nil)},
+	} {
+		if of.err == nil || !strings.Contains(of.err.Error(), of.server) || !strings.Contains(of.err.Error(), of.says) {
+			t.Errorf("%v, want %s … %s", of.err, of.server, of.says)
+		}
+	}
+}
+
+// Given a configuration of the program's, when a URL or DSN says something of TLS itself, or cannot be encrypted, then
+// nothing connects, whatever would have come of it.
+func TestAConfigurationAndAURLThatContradictAreRefused(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]string{
+		"amqp://127.0.0.1:1/":                                 "begins with amqp://",
+		"amqps://127.0.0.1:1/?cacertfile=/ca":                 "keep one",
+		"u:p@tcp(127.0.0.1:1)/d?tls=true":                     "keep one",
+		"u:p@tcp(127.0.0.1:1)/d?tls=false":                    "keep one",
+		"u:p@tcp(127.0.0.1:1)/d?tls-sni-servername=n":         "keep one",
+		"redis://127.0.0.1:1":                                 "begins with redis://",
+		"rediss://127.0.0.1:1?ssl_server_name=n":              "keep one",
+		"amqps://127.0.0.1:1/?cacertfile=/no/such/file":       "",
+		"u:p@tcp(127.0.0.1:1)/d?ssl-ca=/no/such/file":         "",
+		"rediss://127.0.0.1:1?ssl_ca_certs=%2Fno%2Fsuch/file": "",
+	} {
+		connect, config := dialMySQL, &tls.Config{MinVersion: tls.VersionTLS12}
+		switch {
+		case strings.HasPrefix(target, "amqp"):
+			connect = dialRabbit
+		case strings.HasPrefix(target, "redis"):
+			connect = dialRedis
+		}
+		if want == "" { // the file is missing
+			config, want = nil, "open /no/such/file"
+			if strings.HasPrefix(target, "amqp") { // which looks first whether anybody is there
+				err := rabbit.Config{URLs: []string{target}}.CheckTLS()
+				connect = func(context.Context, string, *tls.Config) error { return err }
+			}
+		}
+		if err := connect(t.Context(), target, config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", target, err, want)
+		}
+	}
+}

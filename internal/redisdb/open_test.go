@@ -1,0 +1,125 @@
+package redisdb
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestOpenTakesTheModeFromTheURL(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]redisURL{
+		"redis://cache":                    {addrs: []string{"cache:6379"}},
+		"redis://cache:6380/3":             {addrs: []string{"cache:6380"}, db: 3},
+		"redis://cache/":                   {addrs: []string{"cache:6379"}},
+		"redis://[::1]:6380":               {addrs: []string{"[::1]:6380"}},
+		"redis://[::1]":                    {addrs: []string{"[::1]:6379"}},
+		"rediss://app:s3%40%2Fcret@cache":  {tls: true, user: "app", password: "s3@/cret", addrs: []string{"cache:6379"}},
+		"redis://:s3+cret@cache":           {password: "s3+cret", addrs: []string{"cache:6379"}},
+		"redis://one/?cluster=true":        {cluster: true, addrs: []string{"one:6379"}},
+		"redis://a:1,b,a:1/0?cluster=true": {cluster: true, addrs: []string{"a:1", "b:6379"}},
+		"redis://u:p@a,b:7/2?master=m&sentinel_user=su&sentinel_password=sp": {
+			user: "u", password: "p", addrs: []string{"a:26379", "b:7"}, db: 2,
+			master: "m", sentinelUser: "su", sentinelPassword: "sp",
+		},
+	} {
+		got, err := parseURL(raw)
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(redisURL{})); err != nil || d != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", raw, err, d)
+		}
+		client, err := Open(raw, Options{})
+		if err != nil {
+			t.Errorf("Open(%s) = %v", raw, err)
+			continue
+		}
+		if _, cluster := client.(*redis.ClusterClient); cluster != want.cluster {
+			t.Errorf("Open(%s) made a %T", raw, client)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpenRefusesWithoutShowingThePassword(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"":                                         "redis://",
+		"cache:6379":                               "redis://",
+		"http://u:s3cret@cache":                    "redis://",
+		"redis://":                                 "address 1 of 1",
+		"redis://u:s3cret@":                        "address 1 of 1",
+		"redis://u:s3cret@a:0":                     "address 1 of 1",
+		"redis://u:s3cret@a:99999":                 "address 1 of 1",
+		"redis://u:s3cret@a,,b?cluster=true":       "address 2 of 3",
+		"redis://u:s3cret@a,b":                     "several addresses",
+		"redis://u:s3cret@a/x":                     "database number",
+		"redis://u:s3cret@a/-1":                    "database number",
+		"redis://u:s3/cret@a":                      "address 1 of 1",
+		"redis://u:s?3cret@a":                      "unknown parameter",
+		"redis://u:s3cret%zz@a":                    "percent-encoded",
+		"redis://s3cret%zz:x@a":                    "percent-encoded",
+		"redis://u:s3cret@a?x=%zz":                 "percent-encoded",
+		"redis://u:s3cret@a?cluster=s3cret":        "neither true nor false",
+		"redis://u:s3cret@a?pool_size=3":           "unknown parameter",
+		"redis://u:s3cret@a?cluster=1&master=m":    "exclude",
+		"redis://u:s3cret@a/1?cluster=true":        "database 0",
+		"redis://u:s3cret@a?sentinel_password=s3c": "want master",
+	} {
+		_, err := Open(raw, Options{})
+		if err == nil {
+			t.Errorf("Open(%q) succeeded", raw)
+			continue
+		}
+		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "cret") {
+			t.Errorf("Open(%q) = %v, want it to say %q and no password", raw, err, want)
+		}
+	}
+}
+
+func TestOpenBoundsEveryStep(t *testing.T) {
+	t.Parallel()
+	client, err := Open("rediss://cache", Options{Connections: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	o := client.(*redis.Client).Options()
+	if !o.ContextTimeoutEnabled {
+		t.Error("contexts do not bound commands")
+	}
+	for what, d := range map[string]time.Duration{
+		"dial": o.DialTimeout, "read": o.ReadTimeout, "write": o.WriteTimeout, "pool": o.PoolTimeout,
+	} {
+		if d <= 0 || d > time.Second {
+			t.Errorf("%s timeout is %v, want at most a second", what, d)
+		}
+	}
+	if o.PoolSize != 5 || o.MaxRetries != 1 || o.DialerRetries != 1 {
+		t.Errorf("pool of %d, %d retries, %d dials, want 5, 1, 1", o.PoolSize, o.MaxRetries, o.DialerRetries)
+	}
+	if o.Protocol != 2 || !o.DisableIdentity || o.MaintNotificationsConfig.Mode != maintnotifications.ModeDisabled {
+		t.Error("the handshake says more than an old server or a proxy may understand")
+	}
+	if o.PipelinePoolSize >= 0 {
+		t.Error("pipelines have a pool of their own: more connections than were allowed")
+	}
+}
+
+func TestOpenNamesItsConnections(t *testing.T) {
+	t.Parallel()
+	client, err := Open(stack.Redis(t), Options{Name: "rollbackd höst/17"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if name, err := client.ClientGetName(t.Context()).Result(); err != nil || name != "rollbackd:h-st/17" {
+		t.Errorf("CLIENT GETNAME = %q, %v, want rollbackd:h-st/17", name, err)
+	}
+}
