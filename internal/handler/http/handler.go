@@ -16,6 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -112,7 +115,9 @@ func (c *caller) request(ctx context.Context, m consumer.Message, known secrets)
 	h.Set(HeaderMessage, url.PathEscape(m.Group)+"/"+url.PathEscape(m.Tag)+"/"+url.PathEscape(m.Key))
 	h.Set("Content-Type", contentType(m))
 	h.Set("User-Agent", "rollbackd")
-	if parent := text(m.Headers["traceparent"]); traceparent.MatchString(parent) {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() { // the call is its child
+		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
+	} else if parent := text(m.Headers["traceparent"]); traceparent.MatchString(parent) {
 		h.Set("Traceparent", parent)
 		if state := text(m.Headers["tracestate"]); plain.MatchString(state) {
 			h.Set("Tracestate", state)

@@ -1,0 +1,96 @@
+package tracing
+
+import (
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Given the standard variables, then spans are exported when an endpoint or an exporter is named, and never when they
+// are switched off; what is not known is said.
+func TestTheStandardVariablesSwitchTracesOnAndOff(t *testing.T) {
+	const endpoint = "http://127.0.0.1:1"
+	type env map[string]string
+	for name, c := range map[string]struct {
+		env        env
+		on, failed bool
+	}{
+		"nothing is set": {env{}, false, false},
+		"an endpoint":    {env{"EXPORTER_OTLP_ENDPOINT": endpoint}, true, false},
+		"one of traces":  {env{"EXPORTER_OTLP_TRACES_ENDPOINT": endpoint}, true, false},
+		"an exporter":    {env{"TRACES_EXPORTER": "otlp"}, true, false},
+		"none":           {env{"TRACES_EXPORTER": "none", "EXPORTER_OTLP_ENDPOINT": endpoint}, false, false},
+		"disabled":       {env{"SDK_DISABLED": "TRUE", "EXPORTER_OTLP_ENDPOINT": endpoint}, false, false},
+		"grpc":           {env{"EXPORTER_OTLP_PROTOCOL": "grpc", "TRACES_EXPORTER": "otlp"}, true, false},
+		"not known":      {env{"TRACES_EXPORTER": "zipkin"}, false, true},
+		"a protocol that is not known": {
+			env{"EXPORTER_OTLP_PROTOCOL": "http/json", "TRACES_EXPORTER": "otlp"}, false, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, name := range []string{"SDK_DISABLED", "TRACES_EXPORTER", "EXPORTER_OTLP_ENDPOINT",
+				"EXPORTER_OTLP_TRACES_ENDPOINT", "EXPORTER_OTLP_PROTOCOL", "EXPORTER_OTLP_TRACES_PROTOCOL"} {
+				t.Setenv("OTEL_"+name, c.env[name]) // empty is unset
+			}
+			p, err := Open(t.Context(), "v1", slog.New(slog.DiscardHandler))
+			if (p != nil) != c.on || (err != nil) != c.failed {
+				t.Errorf("Open = %v, %v", p, err)
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Given a receiver that takes connections and says nothing, then the end of the process waits for it three seconds at
+// most, and says so; and of one that is not there the log tells.
+func TestAReceiverThatIsAwayHoldsNoEndUp(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for at, lost := range map[string]bool{silent.Addr().String(): false, "127.0.0.1:1": true} {
+		t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
+		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+at)
+		var out lines
+		p, err := Open(t.Context(), "v1", slog.New(slog.NewTextHandler(&out, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, span := p.Tracer("test").Start(t.Context(), "lost")
+		span.End()
+		began := time.Now()
+		err = p.Close()
+		if took := time.Since(began); took > stopTimeout+2*time.Second {
+			t.Errorf("%s: it took %v", at, took)
+		}
+		if said := strings.Contains(out.String(), "spans are lost"); said != lost || (err == nil) != lost {
+			t.Errorf("%s: Close = %v, and the log says %q", at, err, out.String())
+		}
+	}
+}
+
+// lines is a log. The SDK may still write to it after the end of the provider.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+// Write takes a line.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String is everything.
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

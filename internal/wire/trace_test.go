@@ -1,0 +1,37 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// Given the headers of W3C Trace Context in each type that clients write text as, then they name the span that
+// published the message; and what nobody can read names none.
+func TestTheSpanThatPublishedIsReadFromTheHeaders(t *testing.T) {
+	const (
+		parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		trace  = "0af7651916cd43dd8448eb211c80319c"
+		span   = "b7ad6b7169203331"
+	)
+	for name, headers := range map[string]rabbit.Table{
+		"text":  {"traceparent": parent, "tracestate": "shop=checkout"},
+		"bytes": {"traceparent": []byte(parent), "tracestate": []byte("shop=checkout")},
+	} {
+		of := TraceOf(headers)
+		if !of.IsValid() || !of.IsRemote() || !of.IsSampled() || of.TraceID().String() != trace ||
+			of.SpanID().String() != span || of.TraceState().String() != "shop=checkout" {
+			t.Errorf("%s: %+v", name, of)
+		}
+	}
+	for name, v := range map[string]any{
+		"nothing": nil, "a number": int64(7), "too short": parent[:50], "zeros": "00-" + trace + "-0000000000000000-01",
+		"a table":    rabbit.Table{"traceparent": parent},
+		"upper case": "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+		"version ff": "ff" + parent[2:], "controls": parent + "\r\nX: y",
+	} {
+		if of := TraceOf(rabbit.Table{"traceparent": v}); of.IsValid() {
+			t.Errorf("%s: %+v", name, of)
+		}
+	}
+}
