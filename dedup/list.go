@@ -20,9 +20,12 @@ type Filter struct {
 	Reasons  []Reason  // none: all
 	Since    time.Time // last transition at or after; zero: any
 	Until    time.Time // last transition before; zero: any
+	UpTo     time.Time // last transition then or before; zero: any
+	Remark   string    // the remark holds this text; "": any. No index helps to find it
 	Limit    int       // 1 to MaxListed; 0 means 100
 	After    Cursor    // where the last page ended; "" for the first
 	Bodies   bool      // read also what each row keeps of its message, as Read does
+	Oldest   bool      // within a status the oldest first
 }
 
 // Cursor is where a page of List ended. It is opaque, and good for the same filter only.
@@ -67,7 +70,8 @@ func cursorAt(r Row) (Cursor, error) {
 	return Cursor(base64.RawURLEncoding.EncodeToString(text)), err
 }
 
-// List reads a page of rows: by status in the order of their numbers, within a status the latest first. The cursor is
+// List reads a page of rows: by status in the order of their numbers, within a status the latest first,
+// or the oldest. The cursor is
 // empty after the last page. Each page is read through an index, however large the log is. A row that moves while
 // somebody pages may be seen twice or not at all.
 func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
@@ -146,12 +150,17 @@ func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, li
 	if len(f.Keys) > 0 && f.Tag == "" {
 		s.among("msg_tag", tags) // with the tags, the primary key finds it
 	}
-	if from != nil {
-		s.add(" AND consumer_timestamp <= "+micros, from.At)
-		s.add(" AND (consumer_timestamp < "+micros, from.At)
-		s.add(" OR (msg_tag, msg_key) < (?, ?))", from.Tag, from.Name)
+	behind, order := "<", " DESC"
+	if f.Oldest {
+		behind, order = ">", ""
 	}
-	s.add(" ORDER BY consumer_timestamp DESC, msg_tag DESC, msg_key DESC LIMIT ?", limit)
+	if from != nil {
+		s.add(" AND consumer_timestamp "+behind+"= "+micros, from.At)
+		s.add(" AND (consumer_timestamp "+behind+" "+micros, from.At)
+		s.add(" OR (msg_tag, msg_key) "+behind+" (?, ?))", from.Tag, from.Name)
+	}
+	s.add(" ORDER BY consumer_timestamp" + order + ", msg_tag" + order + ", msg_key" + order)
+	s.add(" LIMIT ?", limit)
 	return s
 }
 
@@ -176,6 +185,12 @@ func (s *statement) choose(f Filter, status Status) {
 	}
 	if !f.Until.IsZero() {
 		s.add(" AND consumer_timestamp < "+micros, f.Until.UnixMicro())
+	}
+	if !f.UpTo.IsZero() {
+		s.add(" AND consumer_timestamp <= "+micros, f.UpTo.UnixMicro())
+	}
+	if f.Remark != "" {
+		s.add(" AND LOCATE(?, remark) > 0", f.Remark)
 	}
 }
 

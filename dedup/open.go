@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"crypto/tls"
 	"time"
 
 	"gorm.io/gorm"
@@ -21,9 +22,17 @@ type OpenOptions struct {
 	LockWait time.Duration
 	// DialTimeout (default 5s), ReadTimeout and WriteTimeout (default 30s) hold where the DSN does not set its own.
 	DialTimeout, ReadTimeout, WriteTimeout time.Duration
+	// Statement bounds each reading statement on the server, which ends it; 0: the server's own bound.
+	Statement time.Duration
 	// CurrentDSN, if set, is asked before each connection for the DSN as it is now. Only user and password are taken from
 	// it: they may have changed. What cannot be parsed changes nothing.
 	CurrentDSN func() string
+	// Opened, if set, is called for each connection that stands.
+	Opened func()
+	// TLS encrypts, for a DSN that says nothing of it. Nil: what the DSN says.
+	TLS *tls.Config
+	// Warn, if set, is told why certificates that the DSN names cannot be read again; the former ones stay in use.
+	Warn func(error)
 }
 
 // ErrNotCommitted is what the Commit of a transaction says, on a pool of [Open], that was not sent because an error had
@@ -35,7 +44,15 @@ var ErrNotCommitted = mysqldb.ErrNotCommitted
 // read-only is left, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a
 // warning.
 //
+// Beside the driver's own parameters a DSN may name PEM files: ssl-ca, ssl-cert and ssl-key, which are read again
+// before each connection, and tls-sni-servername, the name that is expected instead of the host's. With any of them the
+// connection is encrypted and verified.
+//
 // Open never dials: a server that is away is found out by the first statement. No error or warning holds the password.
 func Open(ctx context.Context, dsn string, o OpenOptions) (*gorm.DB, []string, error) {
-	return mysqldb.Open(ctx, dsn, mysqldb.Options(o))
+	return mysqldb.Open(ctx, dsn, mysqldb.Options{
+		Program: o.Program, MaxOpen: o.MaxOpen, LockWait: o.LockWait, DialTimeout: o.DialTimeout,
+		ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, CurrentDSN: o.CurrentDSN,
+		Opened: o.Opened, TLS: o.TLS, Warn: o.Warn,
+	})
 }

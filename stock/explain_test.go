@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -106,7 +107,7 @@ func (w *world) statements(f func(tx *gorm.DB) error) []string {
 // explain gives the kind of access and the key of a statement on one table.
 func (w *world) explain(statement string) (kind, key string) {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), "EXPLAIN "+statement)
+	rows, err := w.db.QueryContext(w.t.Context(), stack.Explain+statement)
 	must(w.t, err)
 	defer func() { _ = rows.Close() }()
 	columns, err := rows.Columns()

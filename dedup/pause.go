@@ -1,0 +1,182 @@
+package dedup
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// Pause is a person's word that the daemons of a group take nothing from a queue until it ends.
+type Pause struct {
+	ID  string // of the act in which it was ordered
+	By  string // who, at most MaxBy characters
+	Why string // at most MaxPauseWhy characters
+	// By the database's clock.
+	Since, Until time.Time
+	// Left is the time until its end by the database's clock, as it was read; 0 when there is no pause, or it is over.
+	Left time.Duration
+}
+
+// MaxPauseWhy is how many characters of a pause's reason every daemon is told; the act has all of it.
+const MaxPauseWhy = 250
+
+// String says who paused, until when, and why.
+func (p Pause) String() string {
+	return fmt.Sprintf("paused by %s until %s: %s", p.By, p.Until.UTC().Format(time.RFC3339), p.Why)
+}
+
+// ErrPaused says that a pause stands already, ErrNotPaused that none does, or not the one that was named.
+var (
+	ErrPaused    = errors.New("consuming is paused already")
+	ErrNotPaused = errors.New("consuming is not paused, or by another order than was seen")
+)
+
+// pauseNote is a pause as the meta table has it; times are microseconds since 1970.
+type pauseNote struct {
+	ID    string `json:"id"`
+	By    string `json:"by"`
+	Why   string `json:"why"`
+	Since int64  `json:"since"`
+	Until int64  `json:"until"`
+}
+
+// Paused reads the pause of a group's queue. It is one read by primary key.
+func (l *Log) Paused(ctx context.Context, group, queue string) (Pause, error) {
+	p, _, _, err := l.readPause(ctx, l.db, group, queue)
+	return p, err
+}
+
+// SetPause pauses for a time from now, inside tx: p has ID, By and Why. A pause that stands is replaced only if instead
+// names it, else ErrPaused with the pause that stands. Another one who pauses at the same moment makes one of the two
+// fail with ErrPaused.
+func (l *Log) SetPause(
+	ctx context.Context, tx Execer, group, queue string, p Pause, lasts time.Duration, instead string,
+) (Pause, error) {
+	now, stored, at, err := l.readPause(ctx, tx, group, queue)
+	if err != nil {
+		return Pause{}, err
+	}
+	if now.Left > 0 && now.ID != instead {
+		return now, ErrPaused
+	}
+	p.By, p.Why = cutText(p.By, MaxBy), cutText(p.Why, MaxPauseWhy)
+	p.Since, p.Until, p.Left = at, at.Add(lasts), lasts
+	moved, err := l.writePause(ctx, tx, group, queue, stored, p)
+	if err == nil && !moved {
+		err = ErrPaused
+	}
+	return p, err
+}
+
+// EndPause ends a pause now, inside tx: the one with this id, or whichever stands if id is empty. It returns what it
+// ended, or ErrNotPaused with what stands.
+func (l *Log) EndPause(ctx context.Context, tx Execer, group, queue, id string) (Pause, error) {
+	p, stored, _, err := l.readPause(ctx, tx, group, queue)
+	if err != nil {
+		return p, err
+	}
+	if p.Left == 0 || id != "" && p.ID != id {
+		return p, ErrNotPaused
+	}
+	moved, err := l.writePause(ctx, tx, group, queue, stored, Pause{})
+	if err == nil && !moved {
+		err = ErrNotPaused
+	}
+	return p, err
+}
+
+// readPause also returns the stored text, nil when there is none, and the database's time.
+func (l *Log) readPause(
+	ctx context.Context, on Execer, group, queue string,
+) (p Pause, stored []byte, now time.Time, err error) {
+	rows, err := on.QueryContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), value FROM "+
+		"(SELECT 1 AS one) AS once LEFT JOIN "+metaTable+" ON name = ?", l.pauseName(group, queue))
+	if err != nil {
+		return p, nil, now, fmt.Errorf("look whether consuming is paused: %w", err)
+	}
+	defer rows.Close()
+	var micros int64
+	for rows.Next() {
+		var value sql.Null[[]byte]
+		if err := rows.Scan(&micros, &value); err != nil {
+			return p, nil, now, fmt.Errorf("look whether consuming is paused: %w", err)
+		}
+		stored = value.V
+	}
+	if err := rows.Err(); err != nil {
+		return p, nil, now, fmt.Errorf("look whether consuming is paused: %w", err)
+	}
+	now = time.UnixMicro(micros).UTC()
+	if stored == nil {
+		return p, nil, now, nil
+	}
+	var n pauseNote
+	if err := json.Unmarshal(stored, &n); err != nil {
+		return p, stored, now, fmt.Errorf("read the pause of group %s: %s holds %q: %w", group, metaTable, stored, err)
+	}
+	if left := n.Until - micros; left > 0 {
+		p = Pause{
+			ID: n.ID, By: n.By, Why: n.Why, Since: time.UnixMicro(n.Since).UTC(), Until: time.UnixMicro(n.Until).UTC(),
+			Left: time.Duration(left) * time.Microsecond,
+		}
+	}
+	return p, stored, now, nil
+}
+
+// writePause writes p, or that there is none, if the row is as it was read.
+func (l *Log) writePause(
+	ctx context.Context, tx Execer, group, queue string, stored []byte, p Pause,
+) (moved bool, err error) {
+	n := pauseNote{ID: p.ID, By: p.By, Why: p.Why}
+	if !p.Until.IsZero() {
+		n.Since, n.Until = p.Since.UnixMicro(), p.Until.UnixMicro()
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return false, err
+	}
+	name := l.pauseName(group, queue)
+	if stored == nil {
+		_, err := tx.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) VALUES (?, ?)", name, text)
+		if _, taken := mysqldb.Duplicate(err); taken {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	res, err := tx.ExecContext(ctx, "UPDATE "+metaTable+" SET value = ? WHERE name = ? AND value = ?", text, name, stored)
+	if err != nil {
+		return false, err
+	}
+	n1, err := res.RowsAffected()
+	return n1 == 1, err
+}
+
+// pauseName is at most 81 bytes; the column takes 100.
+func (l *Log) pauseName(group, queue string) []byte {
+	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(group), group, queue))
+	return fmt.Appendf(nil, "pause:%s:%s", l.o.Table, hex.EncodeToString(hash[:16]))
+}
+
+// Now is the time by the database's clock.
+func (l *Log) Now(ctx context.Context) (time.Time, error) {
+	var micros int64
+	if err := l.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").Scan(
+		&micros); err != nil {
+		return time.Time{}, fmt.Errorf("ask the database for the time: %w", err)
+	}
+	return time.UnixMicro(micros).UTC(), nil
+}
+
+// ActTable and OnceTable are where internal/desk keeps what people did, and the answers that are given once. Their
+// statements are its own.
+func (l *Log) ActTable() string { return "`" + l.o.Table + "_act`" }
+
+// OnceTable is said beside ActTable.
+func (l *Log) OnceTable() string { return "`" + l.o.Table + "_once`" }
