@@ -22,6 +22,8 @@ type CompensateOptions struct {
 	// Default 50 per minute.
 	Limit int
 	Per   time.Duration
+	// Ran, if set, is called after each run that looked into the queue, with what it did; err is why it did not end well.
+	Ran func(res Result, err error)
 	// Notifier, if set, is notified of new letters.
 	Notifier Notifier
 	// VisibilityDelay is how old a letter must be before anybody is notified: longer than a transaction may take that
@@ -123,6 +125,9 @@ func (r *replayer) run(ctx context.Context) {
 		}
 		next = look
 		if read {
+			if r.o.Ran != nil && (err == nil || ctx.Err() == nil) {
+				r.o.Ran(res, err)
+			}
 			r.report(ctx, res, err)
 			next = max(look, r.o.Per, restFactor*time.Since(began))
 			next = min(next<<min(r.vain, 10), max(next, longestVain))

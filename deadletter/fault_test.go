@@ -70,7 +70,7 @@ func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 
 func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 	w := newWorld(t)
-	const n = 600
+	const n = 1400
 	w.dead(dedup.ReasonExhausted, names("k", n)...)
 	windows := 0
 	w.hook = func(p deadletter.Point) error {
@@ -107,7 +107,7 @@ func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 
 func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 400)...)
+	w.dead(dedup.ReasonExhausted, names("k", 1100)...)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	w.dsn = proxy.Through(w.dsn)
 	cut := false
@@ -124,9 +124,9 @@ func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
 		again := w.replay(all, deadletter.ReplayOptions{})
 		res.Replayed += again.Replayed
 	}
-	w.wantQueues(400, 0)
-	if res.Replayed != 400 {
-		t.Errorf("%d replayed, want 400", res.Replayed)
+	w.wantQueues(1100, 0)
+	if res.Replayed != 1100 {
+		t.Errorf("%d replayed, want 1100", res.Replayed)
 	}
 }
 

@@ -20,6 +20,10 @@ type Filter struct {
 	Reasons []dedup.Reason
 	// Since and Until bound when the letter died: at or after, and before.
 	Since, Until time.Time
+	// Error is a text that the last error holds, letter by letter; "": any.
+	Error string
+	// Fingerprint is the [Fingerprint] of the last error; "": any.
+	Fingerprint string
 	// Limit is how many letters are taken at most, the oldest first; 0: no limit. For List it is the size of a page,
 	// 1 to dedup.MaxListed, 0 for 100.
 	Limit int
@@ -31,7 +35,8 @@ type Filter struct {
 var ErrNoFilter = errors.New("no letter is chosen: say which, or all")
 
 func (f Filter) validate() error {
-	narrow := len(f.Keys) > 0 || f.Tag != "" || len(f.Reasons) > 0 || !f.Since.IsZero() || !f.Until.IsZero()
+	narrow := len(f.Keys) > 0 || f.Tag != "" || len(f.Reasons) > 0 || !f.Since.IsZero() || !f.Until.IsZero() ||
+		f.Error != "" || f.Fingerprint != ""
 	switch {
 	case !f.All && !narrow:
 		return ErrNoFilter
@@ -62,6 +67,8 @@ func (f Filter) String() string {
 	if !f.Until.IsZero() {
 		add("until", f.Until.UTC().Format(time.RFC3339))
 	}
+	add("error", f.Error)
+	add("fingerprint", f.Fingerprint)
 	if text == "" {
 		return "all"
 	}
@@ -73,5 +80,6 @@ func (f Filter) query(group string) dedup.Filter {
 	return dedup.Filter{
 		Group: group, Statuses: []dedup.Status{dedup.Dead},
 		Tag: f.Tag, Keys: f.Keys, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Limit: f.Limit,
+		Remark: f.Error,
 	}
 }

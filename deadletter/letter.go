@@ -79,7 +79,17 @@ func (lt *letter) matches(f Filter) bool {
 		(len(f.Reasons) == 0 || slices.Contains(f.Reasons, lt.reason())) &&
 		(f.Since.IsZero() || !died.Before(f.Since)) &&
 		(f.Until.IsZero() || died.Before(f.Until)) &&
+		(f.Error == "" || strings.Contains(lt.lastError(), f.Error)) &&
+		(f.Fingerprint == "" || Fingerprint(lt.lastError()) == f.Fingerprint) &&
 		(f.due == nil || f.due(lt.row))
+}
+
+// lastError is why the letter's last attempt failed: the row says so, and where there is none, the header.
+func (lt *letter) lastError() string {
+	if lt.row.Status != dedup.Absent {
+		return lt.row.Remark
+	}
+	return lt.info.Error
 }
 
 // age is the time since the message first failed, by the earliest of what tells; false when nothing does.

@@ -2,11 +2,13 @@ package deadletter
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -19,6 +21,10 @@ type Options struct {
 	AMQPURLs []string
 	// CurrentAMQPURLs, if set, is asked before each connection in place of AMQPURLs: their passwords may have changed.
 	CurrentAMQPURLs func() []string
+	// AMQPTLS encrypts, for amqps URLs that name no certificates. Nil: what the URLs name.
+	AMQPTLS *tls.Config
+	// Warn, if set, is told why certificates that the URLs name cannot be read again; the former ones stay in use.
+	Warn func(error)
 	// Name is shown beside the connections on the management page.
 	Name string
 	// Group, Queue and KeyFrom are those of the daemon: they make a message's identity.
@@ -28,6 +34,8 @@ type Options struct {
 	// MaxReplays parks a dead letter whose row was reopened so often: it stays until somebody forces it. 0: none is
 	// parked.
 	MaxReplays int
+
+	certs *certs.Store // of Warn
 }
 
 // ErrBroker matches every error that came from RabbitMQ; the others came from the database, or from the caller's
@@ -94,6 +102,7 @@ func New(o Options) (*Letters, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
+	o.certs = &certs.Store{Warn: o.Warn}
 	return &Letters{
 		o: o, hold: holdTime, hook: func(point) error { return nil },
 		find: finder{records: o.Records, group: o.Group, queue: o.Queue, keyFrom: sources},
@@ -117,5 +126,7 @@ func (o Options) remembers(ctx context.Context) (time.Duration, error) {
 }
 
 func (o Options) amqp() rabbit.Config {
-	return rabbit.Config{URLs: o.AMQPURLs, Current: o.CurrentAMQPURLs, Name: o.Name}
+	return rabbit.Config{
+		URLs: o.AMQPURLs, Current: o.CurrentAMQPURLs, Name: o.Name, TLS: o.AMQPTLS, Certs: o.certs,
+	}
 }

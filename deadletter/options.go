@@ -60,6 +60,10 @@ type Progress struct {
 	Done        int // replayed or discarded
 	Waiting     int // replayed and watched, without an outcome
 	Failed      int // replayed and watched, failed again
+	Applied     int // replayed and watched, their effect committed
+	Left        int // chosen, and stay
+	// Confirmed: of a [Set], everything that was ever reopened for it is published and confirmed by now.
+	Confirmed bool
 }
 
 // What ends a replay that is watched.
@@ -69,8 +73,9 @@ var (
 )
 
 const (
-	// window is how many letters go through the steps together.
-	window = 200
+	// window is how many letters go through the steps together: half of what a channel holds, so that the next ones come
+	// meanwhile.
+	window = 500
 	// windowTimeout bounds what some letters do after the run was asked to stop: those in hand are finished, not dropped.
 	windowTimeout = time.Minute
 	// holdTime is how long a run holds letters that it does not take: after 30 minutes, RabbitMQ closes the channel of a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -39,22 +40,10 @@ type channel struct {
 	held int // unacked, of those collected
 }
 
-// taken is a delivery and the channel on which it must be acked.
+// taken is a delivery and the channel on which it must be acked; none if it comes from a file.
 type taken struct {
 	rabbit.Delivery
 	from *channel
-}
-
-// ack tells the broker to forget a letter. One that comes from a file has nothing to forget.
-func (t *taken) ack() error {
-	if t.from == nil {
-		return nil
-	}
-	if err := t.from.sub.Ack(t.Tag, false); err != nil {
-		return err
-	}
-	t.from.held--
-	return nil
 }
 
 // next takes up to n letters, at least one while there are some; none at the end of the queue.
@@ -149,4 +138,18 @@ func (c *channel) hold(got []rabbit.Delivery) []taken {
 		letters[i] = taken{d, c}
 	}
 	return letters
+}
+
+// ack tells the broker to forget these letters.
+func (c *channel) ack(letters []*letter) error {
+	tags := make([]uint64, len(letters))
+	for i, lt := range letters {
+		tags[i] = lt.Tag
+	}
+	slices.Sort(tags)
+	if err := c.sub.AckAll(tags); err != nil {
+		return err
+	}
+	c.held -= len(tags)
+	return nil
 }

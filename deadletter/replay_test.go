@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -284,6 +285,45 @@ func TestWhatIsNotChosenGoesBackToItsPlace(t *testing.T) {
 	}
 }
 
+func TestManyLettersAreAckedTogetherAndNoneBetweenThemThatStays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stay []int // of eight letters, in their order
+	}{
+		"none stays":       {},
+		"the first stays":  {[]int{0}},
+		"the middle stays": {[]int{3, 4}},
+		"some stay":        {[]int{1, 6}},
+		"the last stays":   {[]int{7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			keys := names("k", 8)
+			reasons := make([]dedup.Reason, len(keys))
+			var want []string
+			for i, key := range keys {
+				reasons[i] = dedup.ReasonExhausted
+				if slices.Contains(tc.stay, i) {
+					reasons[i] = dedup.ReasonPermanent
+					want = append(want, key)
+				}
+				w.dead(reasons[i], key)
+			}
+			f := deadletter.Filter{Reasons: []dedup.Reason{dedup.ReasonExhausted}}
+			if res := w.replay(f, deadletter.ReplayOptions{}); res.Replayed != len(keys)-len(want) || len(res.Left) > 0 {
+				t.Fatalf("%+v; want %d replayed and nothing left", res, len(keys)-len(want))
+			}
+			w.wantQueues(len(keys)-len(want), len(want))
+			var have []string
+			for range want {
+				have = append(have, w.get(rabbit.DeadQueue(w.queue)).MessageId)
+			}
+			if !slices.Equal(have, want) {
+				t.Errorf("the letters that stayed are %v, want %v", have, want)
+			}
+		})
+	}
+}
+
 func TestOneLetterIsFoundBehindManyOthers(t *testing.T) {
 	w := newWorld(t)
 	const n = 2600 // more than two channels hold
@@ -392,24 +432,24 @@ func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
 
 func TestAnInterruptedReplayFinishesWhatItHasInHand(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 450)...)
+	w.dead(dedup.ReasonExhausted, names("k", 1150)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := w.letters().Replay(ctx, all, deadletter.ReplayOptions{By: "tester", Progress: func(deadletter.Progress) {
 		cancel()
 	}})
-	if !errors.Is(err, context.Canceled) || res.Replayed == 0 || res.Replayed >= 450 || len(res.Left) > 0 {
+	if !errors.Is(err, context.Canceled) || res.Replayed == 0 || res.Replayed >= 1150 || len(res.Left) > 0 {
 		t.Fatalf("Replay = %+v, %v; want a finished part and the interruption", res, err)
 	}
-	w.wantQueues(res.Replayed, 450-res.Replayed)
+	w.wantQueues(res.Replayed, 1150-res.Replayed)
 }
 
 func TestProgressEndsAtAllLetters(t *testing.T) {
 	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 450)...)
+	w.dead(dedup.ReasonExhausted, names("k", 1150)...)
 	var steps []deadletter.Progress
 	w.replay(all, deadletter.ReplayOptions{Progress: func(p deadletter.Progress) { steps = append(steps, p) }})
-	if n := len(steps); n < 3 || steps[n-1] != (deadletter.Progress{Seen: 450, Found: 450, Done: 450}) {
-		t.Errorf("progress = %v, want at least three steps up to 450 of 450", steps)
+	if n := len(steps); n < 3 || steps[n-1] != (deadletter.Progress{Seen: 1150, Found: 1150, Done: 1150}) {
+		t.Errorf("progress = %v, want at least three steps up to 1150 of 1150", steps)
 	}
 }
 

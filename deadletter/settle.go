@@ -14,18 +14,15 @@ func (r *run) drop(ctx context.Context, letters []*letter) error {
 		r.tally.Stale += len(letters)
 		return nil
 	}
-	var errs []error
+	err := r.ackAll(r.endFormer(ctx, letters))
 	for _, lt := range letters {
-		if err := r.settle(ctx, lt); err != nil {
-			errs = append(errs, err)
-		}
 		if lt.why != "" {
 			r.tally.leave(lt, lt.why, lt.err)
 			continue
 		}
 		r.tally.Stale++
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // park marks the rows of the letters that were replayed often enough.
@@ -45,21 +42,26 @@ func (r *run) park(ctx context.Context, rows []dedup.Row) error {
 
 // finish acks the letters for which everything is durable, with their followers, and reports the others.
 func (r *run) finish(ctx context.Context, letters []*letter, counter *int) error {
-	var errs []error
+	var durable []*letter
 	for _, lt := range letters {
 		if lt.why == "" {
 			*counter++
 			r.tally.done(lt)
-			if err := r.settle(ctx, lt); err != nil {
-				errs = append(errs, err)
-			}
+			durable = append(durable, lt)
 		}
+	}
+	durable = r.endFormer(ctx, durable)
+	for _, lt := range durable {
+		durable = append(durable, lt.followers...)
+	}
+	err := r.ackAll(durable)
+	for _, lt := range letters {
 		if lt.why != "" {
 			r.tally.leave(lt, lt.why, lt.err)
 		}
 		for _, f := range lt.followers {
-			if f.why, f.err = lt.why, lt.err; f.why == "" {
-				f.why, f.err = r.ack(f)
+			if f.why == "" {
+				f.why, f.err = lt.why, lt.err
 			}
 			if f.why != "" {
 				r.tally.leave(f, f.why, f.err)
@@ -68,31 +70,46 @@ func (r *run) finish(ctx context.Context, letters []*letter, counter *int) error
 			r.tally.Duplicates++
 		}
 	}
-	return errors.Join(append(errs, r.l.hook(pointAcked))...)
+	return errors.Join(err, r.l.hook(pointAcked))
 }
 
-// settle ends the row of a former identity, then acks. Its error is one after which the run must end.
-func (r *run) settle(ctx context.Context, lt *letter) error {
-	if lt.formerRow.Status != dedup.Absent {
-		err := insist(ctx, func() error {
-			return r.l.o.Records.Discard(ctx, lt.formerRow, dedup.Entry{Identity: lt.formerRow.Identity}, r.o.By,
-				"replayed as "+lt.id.Identity.String())
-		})
-		if err != nil && !errors.Is(err, dedup.ErrStale) {
-			lt.why, lt.err = WhyOldRow, err
-			return nil
+// endFormer ends the rows of former identities, and returns the letters that may be acked. One whose former row could
+// not be ended stays.
+func (r *run) endFormer(ctx context.Context, letters []*letter) (rest []*letter) {
+	for _, lt := range letters {
+		if lt.formerRow.Status != dedup.Absent {
+			err := insist(ctx, func() error {
+				return r.l.o.Records.Discard(ctx, lt.formerRow, dedup.Entry{Identity: lt.formerRow.Identity}, r.o.By,
+					"replayed as "+lt.id.Identity.String())
+			})
+			if err != nil && !errors.Is(err, dedup.ErrStale) {
+				lt.why, lt.err = WhyOldRow, err
+				continue
+			}
+		}
+		rest = append(rest, lt)
+	}
+	return rest
+}
+
+// ackAll acks letters together, as far as they came on one channel. After an error nobody knows which acks of that
+// channel arrived: all its letters stay as unacked, and the run must end.
+func (r *run) ackAll(letters []*letter) error {
+	by := map[*channel][]*letter{}
+	for _, lt := range letters {
+		if lt.from != nil { // one from a file has nothing to forget
+			by[lt.from] = append(by[lt.from], lt)
 		}
 	}
-	lt.why, lt.err = r.ack(lt)
-	if lt.why != "" {
-		return lt.err
+	var errs []error
+	for from, some := range by {
+		if err := from.ack(some); err != nil {
+			err = brokerError(fmt.Errorf("ack %d letters, the first of %v: %w", len(some), some[0].id.Identity, err))
+			for _, lt := range some {
+				lt.why, lt.err = WhyUnacked, err
+			}
+			errs = append(errs, err)
+		}
 	}
-	return nil
-}
-
-func (r *run) ack(lt *letter) (Why, error) {
-	if err := lt.ack(); err != nil {
-		return WhyUnacked, brokerError(fmt.Errorf("ack the letter of %v: %w", lt.id.Identity, err))
-	}
-	return "", nil
+	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"slices"
 
 	"github.com/rollbackd/rollbackd/dedup"
 )
@@ -66,15 +67,13 @@ func (s *sweep) drop(ctx context.Context, letters []*letter) error {
 	if err := s.r.l.find.lookUp(ctx, letters, false); err != nil {
 		return err
 	}
-	for _, lt := range letters {
-		if !isDoneWith(lt.row, lt.info.Replays, s.sent[lt.id.Identity]) {
-			continue
-		}
-		if _, err := s.r.ack(lt); err != nil {
-			return err
-		}
-		s.r.tally.Duplicates++
+	letters = slices.DeleteFunc(letters, func(lt *letter) bool {
+		return !isDoneWith(lt.row, lt.info.Replays, s.sent[lt.id.Identity])
+	})
+	if err := s.r.ackAll(letters); err != nil {
+		return err
 	}
+	s.r.tally.Duplicates += len(letters)
 	return s.r.l.hook(pointAcked)
 }
 

@@ -13,10 +13,16 @@ type tally struct {
 	limit    int             // letters that are taken at most; 0: any number
 	missing  map[string]bool // keys of the filter that no letter had so far
 	progress func(Progress)
+	keep     int         // of Left at most so many are kept, the others only counted; 0: all
+	leftBy   map[Why]int // all that stay
+	// passed: of a set, all that was reopened before and perhaps not published has been met. risky counts what stays and
+	// is, or may be, reopened without being published.
+	passed bool
+	risky  int
 }
 
 func newTally(f Filter, o ReplayOptions) *tally {
-	t := &tally{limit: f.Limit, missing: map[string]bool{}, progress: o.Progress}
+	t := &tally{limit: f.Limit, missing: map[string]bool{}, leftBy: map[Why]int{}, progress: o.Progress}
 	t.Result = Result{DryRun: o.DryRun, ByReason: map[dedup.Reason]int{}, Left: []Left{}, NotFound: []string{}}
 	for _, key := range f.Keys {
 		t.missing[key] = true
@@ -31,6 +37,7 @@ func newTally(f Filter, o ReplayOptions) *tally {
 func (t *tally) again(acked int) {
 	t.Seen = acked
 	t.NotSelected, t.Later, t.Parked, t.Left = 0, 0, 0, []Left{}
+	clear(t.leftBy)
 }
 
 // unsee takes back that letters were seen which the run ended before.
@@ -81,12 +88,42 @@ func (t *tally) leave(lt *letter, why Why, err error) {
 	if err != nil {
 		left.Error = err.Error()
 	}
-	t.Left = append(t.Left, left)
+	t.leftBy[why]++
+	if why == WhyUnknown || lt.row.Status == dedup.Failed {
+		t.risky++
+	}
+	if t.keep == 0 || len(t.Left) < t.keep {
+		t.Left = append(t.Left, left)
+	}
+}
+
+// ofSet is the result of a run over a set.
+func (t *tally) ofSet() SetResult {
+	res := SetResult{Result: t.Result, LeftBy: t.leftBy, Confirmed: t.passed && t.risky == 0}
+	for _, n := range t.leftBy {
+		res.LeftCount += n
+	}
+	return res
+}
+
+// add adds what a walk through the queue did for the same set.
+func (t *tally) add(o *tally) {
+	t.Replayed, t.Stale, t.Duplicates = t.Replayed+o.Replayed, t.Stale+o.Stale, t.Duplicates+o.Duplicates
+	t.Applied, t.FailedAgain, t.Unsettled = t.Applied+o.Applied, t.FailedAgain+o.FailedAgain, t.Unsettled+o.Unsettled
+	t.Parked, t.risky = t.Parked+o.Parked, t.risky+o.risky
+	for reason, n := range o.ByReason {
+		t.ByReason[reason] += n
+	}
+	for why, n := range o.leftBy {
+		t.leftBy[why] += n
+	}
+	t.Left = append(t.Left, o.Left...)
 }
 
 // report says how far the run has come.
 func (t *tally) report() {
 	t.progress(Progress{
 		Seen: t.Seen, Found: t.Found, Done: t.Replayed + t.Discarded, Waiting: t.Unsettled, Failed: t.FailedAgain,
+		Applied: t.Applied, Left: len(t.Left), Confirmed: t.passed && t.risky == 0,
 	})
 }

@@ -15,6 +15,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // SignatureHeader holds "t=SECONDS,v1=HEX": when the request was signed, in seconds since 1970, and the HMAC-SHA256,
@@ -31,6 +36,8 @@ type WebhookOptions struct {
 	Secrets func() []string
 	// Timeout bounds one request with its answer. Default 10s.
 	Timeout time.Duration
+	// TracerProvider, if set, takes a span for each request, which the request names in its headers (W3C Trace Context).
+	TracerProvider trace.TracerProvider
 }
 
 // Webhook is a [Notifier] that posts new letters as JSON: {"letters":[…]}, each as [Letter] says. Only an answer of the
@@ -40,6 +47,7 @@ type Webhook struct {
 	o      WebhookOptions
 	client *http.Client
 	now    func() time.Time
+	tracer trace.Tracer // nil: none
 }
 
 var _ Notifier = (*Webhook)(nil)
@@ -62,10 +70,14 @@ func NewWebhook(o WebhookOptions) (*Webhook, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns, transport.MaxConnsPerHost = 2, 2
-	return &Webhook{o: o, now: time.Now, client: &http.Client{
+	w := &Webhook{o: o, now: time.Now, client: &http.Client{
 		Transport: transport, Timeout: o.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	}}
+	if o.TracerProvider != nil {
+		w.tracer = o.TracerProvider.Tracer("github.com/rollbackd/rollbackd/deadletter")
+	}
+	return w, nil
 }
 
 // Close closes idle connections.
@@ -73,6 +85,20 @@ func (w *Webhook) Close() { w.client.CloseIdleConnections() }
 
 // Notify posts the letters once.
 func (w *Webhook) Notify(ctx context.Context, letters []Letter) error {
+	if w.tracer == nil {
+		return w.post(ctx, letters)
+	}
+	ctx, span := w.tracer.Start(ctx, "POST dead-letter webhook", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.Int("rollbackd.letters", len(letters))))
+	defer span.End()
+	err := w.post(ctx, letters)
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
+}
+
+func (w *Webhook) post(ctx context.Context, letters []Letter) error {
 	body, err := json.Marshal(struct {
 		Letters []Letter `json:"letters"`
 	}{letters})
@@ -85,6 +111,7 @@ func (w *Webhook) Notify(ctx context.Context, letters []Letter) error {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "rollbackd")
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header)) // nothing without a span
 	if w.o.Secrets != nil {
 		if signed := Signature(w.o.Secrets(), body, w.now()); signed != "" {
 			req.Header.Set(SignatureHeader, signed)

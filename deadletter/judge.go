@@ -1,0 +1,179 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// Verdict is what would become of a letter.
+type Verdict string
+
+// The verdicts.
+const (
+	VerdictAct        Verdict = "will_run"    // it is replayed, or discarded
+	VerdictDone       Verdict = "done"        // its effect is committed: its letter is dropped
+	VerdictDiscarded  Verdict = "discarded"   // a person ended it: its letter is dropped
+	VerdictInProgress Verdict = "in_progress" // it is being processed, or waits for its next attempt
+	VerdictParked     Verdict = "parked"      // replayed as often as Options.MaxReplays allows: force takes it
+	VerdictLater      Verdict = "later"       // it died after the set was frozen
+	// VerdictFromQueue: its row keeps too little of its message, so the letter is looked for in the queue.
+	VerdictFromQueue Verdict = "from_queue"
+	// VerdictTooOld: nothing is known of the key: its row is gone, and a letter that is left may have had its effect.
+	VerdictTooOld Verdict = "too_old"
+	VerdictStays  Verdict = "stays" // for another reason
+)
+
+// Verdicts are all of them.
+func Verdicts() []Verdict {
+	return []Verdict{VerdictAct, VerdictDone, VerdictDiscarded, VerdictInProgress, VerdictParked, VerdictLater,
+		VerdictFromQueue, VerdictTooOld, VerdictStays}
+}
+
+// Judged is a letter with what would become of it. The names of its JSON form are stable.
+type Judged struct {
+	Letter
+	Status  string  `json:"status"` // of the row; "" when there is none
+	Verdict Verdict `json:"verdict"`
+}
+
+// JudgeOptions say for what, and which page.
+type JudgeOptions struct {
+	Discard, Force bool
+	After          dedup.Cursor
+	Limit          int // 1 to dedup.MaxListed
+}
+
+// CountSet counts the letters of a set, most at most, and those that are parked; more: there are more. With a
+// fingerprint it looks at no more than ten times as many letters.
+func (l *Letters) CountSet(ctx context.Context, set Set, most int) (matched, parked int, more bool, err error) {
+	if err := set.validate(); err != nil {
+		return 0, 0, false, err
+	}
+	keys := [][]string{nil}
+	if len(set.Filter.Keys) > 0 {
+		keys = slices.Collect(slices.Chunk(set.Filter.Keys, dedup.MaxListedKeys))
+	}
+	for _, some := range keys {
+		q := set.query(l.o.Group, some)
+		if set.Filter.Fingerprint == "" {
+			n, spent, err := l.o.Records.Count(ctx, q, l.o.MaxReplays, most+1-matched)
+			if err != nil {
+				return 0, 0, false, err
+			}
+			matched, parked = matched+n, parked+spent
+		} else if err := l.eachOfSet(ctx, q, 10*most, func(row dedup.Row) bool {
+			if Fingerprint(row.Remark) == set.Filter.Fingerprint {
+				matched++
+				if isSpent(row, l.o.MaxReplays) {
+					parked++
+				}
+			}
+			return matched <= most
+		}); err != nil {
+			return 0, 0, false, err
+		}
+		if matched > most {
+			return most, min(parked, most), true, nil
+		}
+	}
+	return matched, parked, false, nil
+}
+
+// eachOfSet looks at rows until each says no, most at most.
+func (l *Letters) eachOfSet(ctx context.Context, q dedup.Filter, most int, each func(dedup.Row) bool) error {
+	for seen := 0; seen < most; {
+		rows, next, err := l.o.Records.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if !each(row) {
+				return nil
+			}
+		}
+		if seen, q.After = seen+len(rows), next; next == "" {
+			return nil
+		}
+	}
+	return nil
+}
+
+// fewPages is how many pages of rows one page of letters with a fingerprint is looked for in. It may have less than its
+// limit then, and all the same a cursor.
+const fewPages = 20
+
+// JudgeSet judges a page of a set by the rows, the latest first. With keys, it judges the rows of these keys in
+// whatever state, and says of a key without a row that it is too old.
+func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judged, dedup.Cursor, error) {
+	if err := set.validate(); err != nil {
+		return nil, "", err
+	}
+	q := set.query(l.o.Group, set.Filter.Keys)
+	q.Oldest, q.Bodies, q.Limit, q.After = false, !o.Discard, o.Limit, o.After
+	byKey := len(q.Keys) > 0
+	if byKey {
+		if len(q.Keys) > dedup.MaxListedKeys {
+			q.Keys = q.Keys[:dedup.MaxListedKeys] // the first page is what a person looks at
+		}
+		q.Statuses, q.UpTo = nil, dedup.Filter{}.UpTo
+	}
+	var judged []Judged
+	var next dedup.Cursor
+	known := map[string]bool{}
+	for range fewPages {
+		var rows []dedup.Row
+		var err error
+		q.Limit = o.Limit - len(judged)
+		if rows, next, err = l.o.Records.List(ctx, q); err != nil {
+			return nil, "", fmt.Errorf("judge dead letters: %w", err)
+		}
+		for _, row := range rows {
+			known[row.Key] = true
+			if want := set.Filter.Fingerprint; want != "" && row.Status == dedup.Dead && Fingerprint(row.Remark) != want {
+				continue
+			}
+			judged = append(judged, Judged{letterOf(row, l.o.MaxReplays), row.Status.String(), l.verdict(row, set, o)})
+		}
+		if q.After = next; next == "" || len(judged) >= o.Limit {
+			break
+		}
+	}
+	if byKey && next == "" && o.After == "" {
+		for _, key := range q.Keys {
+			if !known[key] && set.Filter.Tag == "" && len(set.Filter.Reasons) == 0 && set.Filter.Error == "" {
+				judged = append(judged, Judged{Letter: Letter{Group: l.o.Group, Key: key}, Verdict: VerdictTooOld})
+			}
+		}
+	}
+	return judged, next, nil
+}
+
+// verdict is of one row.
+func (l *Letters) verdict(row dedup.Row, set Set, o JudgeOptions) Verdict {
+	switch row.Status {
+	case dedup.Success:
+		return VerdictDone
+	case dedup.Discarded:
+		return VerdictDiscarded
+	case dedup.Processing, dedup.Failed:
+		return VerdictInProgress
+	case dedup.Dead:
+	default:
+		return VerdictStays
+	}
+	if row.At.After(set.CutOff) {
+		return VerdictLater
+	}
+	switch v, why := decide(row, situation{discard: o.Discard, force: o.Force, most: l.o.MaxReplays}); {
+	case why == WhyParked:
+		return VerdictParked
+	case v != act:
+		return VerdictStays
+	case !o.Discard && l.Kept(row) != nil:
+		return VerdictFromQueue
+	}
+	return VerdictAct
+}
