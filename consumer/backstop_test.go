@@ -107,47 +107,13 @@ func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.declare()
-	// given a message that the broker has delivered too often: taken and given back 201 times
+	// given a message that the broker has delivered too often: 201 deliveries failed
 	w.publish("{}", "loops")
-	conn, err := rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	sub, err := conn.Consume(t.Context(), w.cfg.Queue, "test", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 201 {
-		got, err := sub.Collect(t.Context(), 1, 0, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sub.Requeue(got[0].Tag, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := sub.Close(); err != nil {
-		t.Fatal(err)
-	}
+	w.broker.Fail(w.cfg.Queue, 201)
 	backstop := rabbit.BackstopQueue(w.cfg.Queue)
 	w.eventually("it is in the backstop", func() bool { return w.broker.Depth(backstop) == 1 })
 	// and that came back from the backstop too
-	if sub, err = conn.Consume(t.Context(), backstop, "test", 1); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		got, err := sub.Collect(t.Context(), 1, 0, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sub.Requeue(got[0].Tag, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := sub.Close(); err != nil {
-		t.Fatal(err)
-	}
+	w.broker.Fail(backstop, 3)
 	w.start()
 	w.ended(dedup.Dead, "loops") // under its own identity, although it came by another way
 	remark := "given up by RabbitMQ: it came back unsettled to " + w.cfg.Queue +

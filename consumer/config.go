@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,8 +10,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
@@ -30,6 +33,11 @@ type Config struct {
 	// RedisURL is the lock's Redis, redis:// or rediss://, for [Open]. Empty: no lock, the consumer log alone keeps the
 	// promise, with more work for MySQL when one message is in several hands at once.
 	RedisURL string
+	// MySQLTLS, AMQPTLS and RedisTLS encrypt the connections to these servers, for who has a configuration instead of
+	// files. Mostly they are not needed: the URLs and the DSN themselves name PEM files with CA, client certificate and
+	// key, which are read again before each connection (docs/tls.md). They go with amqps:// and rediss://, and with a DSN
+	// that says nothing of tls.
+	MySQLTLS, AMQPTLS, RedisTLS *tls.Config
 	// Fresh gives the logins of these servers as they are now.
 	Fresh Fresh
 	// Migrate makes or updates the consumer log's tables before anything is consumed. Without it, tables that are missing
@@ -123,8 +131,15 @@ type Config struct {
 	Observe func(Ended)
 	// Registerer takes the metrics. Default: a registry of its own.
 	Registerer prometheus.Registerer
+	// TracerProvider, if set, takes a span for each batch, linked to the traces of its messages, and one for each message
+	// that is attempted or called for by itself, as a child of the span that published it. The handler's context holds the
+	// span. Nil: no spans, at no cost.
+	TracerProvider trace.TracerProvider
 	// Logger takes what changes: waiting, back, dead letters. Default slog.Default.
 	Logger *slog.Logger
+
+	// certs keeps the certificates of RabbitMQ from one connection to the next.
+	certs *certs.Store
 
 	// Hook, if set, is called after each durable step with the step's name (see the Point constants). Tests kill the
 	// process there; production leaves it nil.
@@ -197,7 +212,15 @@ func (c Config) withDefaults() Config {
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}
+	if c.certs == nil {
+		c.certs = &certs.Store{Warn: c.warnOf(DependencyRabbitMQ)}
+	}
 	return c
+}
+
+// warnOf logs what is amiss with the certificates for a server, while the former ones stay in use.
+func (c Config) warnOf(server string) func(error) {
+	return func(err error) { c.Logger.Warn("certificates cannot be read again", "server", server, "err", err) }
 }
 
 // orOff is the default for what is zero, and zero for what is Off.
@@ -298,6 +321,11 @@ func (c Config) validate() error {
 	bad(len(c.AMQPURLs) > 0, "AMQPURLs: none is given")
 	for _, raw := range c.AMQPURLs {
 		if err := rabbit.CheckURL(raw); err != nil {
+			errs = append(errs, fmt.Errorf("AMQPURLs: %w", err))
+		}
+	}
+	if len(errs) == 0 {
+		if err := c.amqp("").CheckTLS(); err != nil {
 			errs = append(errs, fmt.Errorf("AMQPURLs: %w", err))
 		}
 	}

@@ -37,6 +37,8 @@ type Options struct {
 	// Lock is another lock in place of Redis; lock/locktest says what it must hold. Its own settings take the place of
 	// Config.LockTTL and DoneTTL.
 	Lock lock.Locker
+
+	connections *connections // to the pools, which Open counts
 }
 
 // locker is the lock that the options name; nil: none.
@@ -73,11 +75,14 @@ type Consumer struct {
 	metrics   *metrics
 	health    *health
 	brake     *brake
+	pause     *pause // ordered by a person
 	turns     *turns
 	debts     debts
 	suspects  suspects
 	inHand    inHand
 	holding   *holding
+	depths    *depths
+	tracing   *tracing // nil: none
 	declaring sync.Mutex
 	declared  bool            // the topology, at least once; guarded by declaring
 	warned    map[string]bool // about the topology; guarded by declaring
@@ -132,13 +137,27 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
 	validator, _ := h.(Validator)
+	if o.connections == nil {
+		o.connections = newConnections(DependencyRabbitMQ)
+	}
+	if err := cfg.Registerer.Register(o.connections.vec); err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
 	consumers := cfg.amqp("run")
+	consumers.Opened = o.connections.opened(DependencyRabbitMQ)
+	publisher := consumers
+	watched, err := newDepths(cfg, consumers)
+	if err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
 	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
 	c := &Consumer{
 		cfg: cfg, keyFrom: keyFrom, amqp: consumers,
 		topology: cfg.topology(), db: o.DB, records: records, validator: validator, locks: locks,
-		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook},
-		publisher: rabbit.NewPublisher(cfg.amqp("run")),
+		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m},
+		publisher: rabbit.NewPublisher(publisher),
+		depths:    watched,
+		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
 		warned:    map[string]bool{},
 		metrics:   m, log: cfg.Logger, health: newHealth(cfg.Logger, m, cfg.HandlerTimeout),
 		brake:     newBrake(cfg.MaxDead, cfg.MaxDeadWindow, time.Now),
@@ -147,10 +166,11 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 		name:      processName(),
 	}
 	if calls != nil {
-		c.service = newService(calls, cfg, c.health, m)
+		c.service = newService(calls, cfg, c.health, m, c.tracing)
 		m.up(DependencyService)
 	}
 	c.holding = newHolding(c.health)
+	c.pause = newPause(c)
 	m.holding.Store(c.holding)
 	return c, nil
 }
@@ -174,6 +194,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	keeping, stopKeeper := context.WithCancel(ctx) // it ends with the intake
 	defer stopKeeper()
+	wg.Go(func() { c.depths.run(keeping) })
 	if c.keeper != nil {
 		wg.Go(func() { c.keeper.Run(keeping) })
 	}

@@ -28,6 +28,7 @@ type effects struct {
 	handler Handler
 	timeout time.Duration
 	hook    func(Point)
+	metrics *metrics
 }
 
 // handlerError is a failure of the messages themselves.
@@ -216,10 +217,12 @@ func blameAll(blamed map[int]error) error {
 
 // call calls the handler and turns its panic into an error.
 func (e *effects) call(ctx context.Context, tx *gorm.DB, msgs []Message) (err error) {
+	began := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
 			err = &panicError{value: p, stack: debug.Stack()}
 		}
+		e.metrics.handled(began, err)
 	}()
 	return e.handler.Handle(ctx, tx, msgs)
 }

@@ -243,7 +243,7 @@ func TestALetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T) {
 		w.broker.Publish("", w.cfg.Queue, stack.Message{MessageId: k, Type: tag, Body: make([]byte, sizes[k]),
 			DeliveryMode: rabbit.Persistent})
 	}
-	w.broker.Eval("application:set_env(rabbit, max_message_size, 100000)")
+	w.broker.LimitMessages(100000)
 	first := w.launch()
 	w.eventually("they are held, and who reads the state knows what to do", func() bool {
 		s := first.State()
@@ -281,7 +281,7 @@ func TestALetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T) {
 	r := w.start()
 	w.eventually("they are held again", func() bool { return w.held() == len(large) })
 	// when the limit is raised
-	w.broker.Eval("application:set_env(rabbit, max_message_size, 134217728)")
+	w.broker.LimitMessages(134217728)
 	w.ended(dedup.Dead, large...)
 	w.recovered(r)
 	w.eventually("nothing is amiss", func() bool { return len(r.State().Degraded) == 0 && w.held() == 0 })

@@ -181,7 +181,7 @@ func TestIdleConnectionsThatAreCutAreNobodysFault(t *testing.T) {
 	r := w.start()
 	for range 4 {
 		w.eventually("both queues are consumed", func() bool {
-			return l.amqp.Links() == 2 && consumed(w.cfg.Queue) && consumed(backstop)
+			return l.amqp.Links() >= 2 && consumed(w.cfg.Queue) && consumed(backstop)
 		})
 		l.amqp.Refuse(true) // so that the broker is seen to know of it
 		l.amqp.Cut()

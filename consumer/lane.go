@@ -77,7 +77,10 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		l.c.metrics.batchSize.Observe(float64(len(taken)))
 		b := l.newBatch(taken)
 		clear(taken) // the batch lets go of a body with its ack
-		if err := l.life(work, b); err != nil {
+		ctx, span := l.c.tracing.batch(work, b)
+		err = l.life(ctx, b)
+		l.c.tracing.ended(span, b, err)
+		if err != nil {
 			b.failed, b.parting = true, true
 			l.oweClaims(b)
 			l.settler.unlock(context.WithoutCancel(work), b)

@@ -508,7 +508,9 @@ func (a *alone) attempt(ctx context.Context, it *item, tries int) error {
 	if err := a.claim(ctx, it); err != nil || it.outcome != 0 {
 		return err
 	}
-	err := a.applyClaimed(ctx, it, tries)
+	spanned, span := a.c.tracing.message(ctx, it.msg)
+	err := a.applyClaimed(spanned, it, tries)
+	endSpan(span, err)
 	failure, failed := errors.AsType[*handlerError](err)
 	switch {
 	case err == nil:

@@ -25,6 +25,8 @@ type metrics struct {
 	holding      atomic.Pointer[holding] // what lanes hold; nil until the engine is made
 	degraded     *prometheus.GaugeVec
 	contention   prometheus.Counter
+	lost         *prometheus.CounterVec
+	handler      *prometheus.HistogramVec
 	calls        map[CallMeaning]prometheus.Counter // nil without a handler of [Calls]
 }
 
@@ -64,11 +66,18 @@ func newMetrics(reg prometheus.Registerer, locks *locks, queue string, calls boo
 		contention: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rollbackd_contention_total", Help: "Waits in MySQL for locks of others that ended in vain.",
 		}),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollbackd_dependency_lost_total", Help: "Times that a dependency stopped answering and was waited for.",
+		}, []string{"name"}),
+		handler: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "rollbackd_handler_duration_seconds", Help: "Time a call of the handler took, for a batch or for one message.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"result"}),
 		phases: map[string]prometheus.Observer{},
 	}
 	collectors := []prometheus.Collector{
 		m.countDeliveries(), m.deadLettered, m.batchSize, m.timePhases(), m.lag, m.publishes, m.paused, m.degraded,
-		m.countHeld(), m.contention,
+		m.countHeld(), m.contention, m.lost, m.handler,
 	}
 	if calls {
 		m.dependency[DependencyService] = &atomic.Bool{}
@@ -174,11 +183,17 @@ func (m *metrics) zero(queue string) {
 	}
 	for _, name := range []string{DependencyRabbitMQ, DependencyMySQL, DependencyRedis} {
 		m.paused.WithLabelValues(name)
+		m.lost.WithLabelValues(name)
 	}
 	if m.dependency[DependencyService] != nil {
 		m.paused.WithLabelValues(DependencyService)
+		m.lost.WithLabelValues(DependencyService)
+	}
+	for _, result := range []string{handlerDone, handlerFailed} {
+		m.handler.WithLabelValues(result)
 	}
 	m.paused.WithLabelValues(pausedByBrake)
+	m.paused.WithLabelValues(PausedByPerson)
 	m.paused.WithLabelValues(pausedByHeld)
 	m.degraded.WithLabelValues(notConsumed, rabbit.BackstopQueue(queue))
 	for _, queue := range []string{queue, rabbit.BackstopQueue(queue)} {
@@ -191,6 +206,10 @@ func (m *metrics) down(what string) {
 	if is, ok := m.dependency[what]; ok {
 		is.Store(false)
 	}
+	switch what {
+	case DependencyRabbitMQ, DependencyMySQL, DependencyRedis, DependencyService:
+		m.lost.WithLabelValues(what).Inc()
+	}
 }
 
 func (m *metrics) up(what string) {
@@ -198,6 +217,21 @@ func (m *metrics) up(what string) {
 	if is, ok := m.dependency[what]; ok {
 		is.Store(true)
 	}
+}
+
+// The results of a call of the handler.
+const (
+	handlerDone   = "done"
+	handlerFailed = "failed" // it blamed messages, or returned another error
+)
+
+// handled notes how long a call of the handler took.
+func (m *metrics) handled(began time.Time, err error) {
+	result := handlerDone
+	if err != nil {
+		result = handlerFailed
+	}
+	m.handler.WithLabelValues(result).Observe(time.Since(began).Seconds())
 }
 
 func (m *metrics) phase(name string, since time.Time) {

@@ -38,18 +38,21 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 		got[f.GetName()] = len(f.GetMetric())
 	}
 	want := map[string]int{
-		"rollbackd_deliveries_total":       len(consumer.Outcomes()),
-		"rollbackd_dead_lettered_total":    7, // reasons
-		"rollbackd_batch_size":             1,
-		"rollbackd_batch_duration_seconds": 5, // phases
-		"rollbackd_lag_seconds":            1,
-		"rollbackd_lock_attempts_total":    len(lock.Results()),
-		"rollbackd_publishes_total":        4, // kinds and results
-		"rollbackd_dependency_up":          3,
-		"rollbackd_paused":                 5, // dependencies, the brake, held deliveries
-		"rollbackd_held_deliveries":        1,
-		"rollbackd_degraded":               3, // why and queue
-		"rollbackd_contention_total":       1,
+		"rollbackd_deliveries_total":         len(consumer.Outcomes()),
+		"rollbackd_dead_lettered_total":      7, // reasons
+		"rollbackd_batch_size":               1,
+		"rollbackd_batch_duration_seconds":   5, // phases
+		"rollbackd_lag_seconds":              1,
+		"rollbackd_lock_attempts_total":      len(lock.Results()),
+		"rollbackd_publishes_total":          4, // kinds and results
+		"rollbackd_dependency_up":            3,
+		"rollbackd_paused":                   6, // dependencies, the brake, held deliveries, a person
+		"rollbackd_held_deliveries":          1,
+		"rollbackd_degraded":                 3, // why and queue
+		"rollbackd_contention_total":         1,
+		"rollbackd_dependency_lost_total":    3,
+		"rollbackd_handler_duration_seconds": 2, // results
+		"rollbackd_connections_opened_total": 1, // RabbitMQ: the pools are the caller's
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if got[name] != want[name] {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/keeper"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -36,18 +37,20 @@ func Open(ctx context.Context, cfg Config, h Handler) (c *Consumer, err error) {
 			err = errors.Join(err, opened.Close())
 		}
 	}()
-	o := Options{}
-	if o.DB, err = opened.openMySQL(ctx, cfg, lanesPool(cfg)); err != nil {
+	o := Options{connections: newConnections(DependencyRabbitMQ, DependencyMySQL)}
+	if o.DB, err = opened.openMySQL(ctx, cfg, o.connections, lanesPool(cfg)); err != nil {
 		return nil, err
 	}
 	if !cfg.WithoutKeeper {
-		if o.KeeperDB, err = opened.openMySQL(ctx, cfg, keeperPool()); err != nil {
+		if o.KeeperDB, err = opened.openMySQL(ctx, cfg, o.connections, keeperPool()); err != nil {
 			return nil, err
 		}
 	}
 	if cfg.RedisURL != "" {
 		client, err := lock.OpenRedis(cfg.RedisURL, lock.RedisOptions{
 			Name: rabbit.ConnectionName("run"), Connections: cfg.Lanes + 4, CurrentURL: cfg.Fresh.RedisURL,
+			Opened: o.connections.opened(DependencyRedis),
+			TLS:    cfg.RedisTLS, Warn: cfg.warnOf(DependencyRedis),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("RedisURL: %w", err)
@@ -62,8 +65,13 @@ func Open(ctx context.Context, cfg Config, h Handler) (c *Consumer, err error) {
 	return c, nil
 }
 
-func (c *Consumer) openMySQL(ctx context.Context, cfg Config, o dedup.OpenOptions) (*gorm.DB, error) {
-	o.CurrentDSN = cfg.Fresh.MySQLDSN
+func (c *Consumer) openMySQL(
+	ctx context.Context, cfg Config, counted *connections, o dedup.OpenOptions,
+) (*gorm.DB, error) {
+	o.CurrentDSN, o.Opened, o.TLS = cfg.Fresh.MySQLDSN, counted.opened(DependencyMySQL), cfg.MySQLTLS
+	if len(c.closers) == 0 { // the second pool has nothing new to say
+		o.Warn = cfg.warnOf(DependencyMySQL)
+	}
 	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, o)
 	if err != nil {
 		return nil, fmt.Errorf("MySQLDSN: %w", err)
@@ -72,7 +80,7 @@ func (c *Consumer) openMySQL(ctx context.Context, cfg Config, o dedup.OpenOption
 	if err != nil {
 		return nil, fmt.Errorf("MySQLDSN: the database handle: %w", err)
 	}
-	if len(c.closers) == 0 { // the second pool has nothing new to say
+	if len(c.closers) == 0 {
 		for _, w := range warnings {
 			cfg.Logger.WarnContext(ctx, "MySQLDSN: "+w)
 		}
@@ -111,7 +119,9 @@ func (c Config) logOptions() dedup.LogOptions {
 }
 
 func (c Config) amqp(command string) rabbit.Config {
-	return rabbit.Config{URLs: c.AMQPURLs, Current: c.Fresh.AMQPURLs, Name: rabbit.ConnectionName(command)}
+	return rabbit.Config{
+		URLs: c.AMQPURLs, Current: c.Fresh.AMQPURLs, Name: rabbit.ConnectionName(command), TLS: c.AMQPTLS, Certs: c.certs,
+	}
 }
 
 // Letters are the dead letters of the queue that a consumer with this Config consumes, to list, replay or discard them
@@ -133,6 +143,7 @@ func (c Config) letters(db *gorm.DB, command string) (*dedup.Log, *deadletter.Le
 	}
 	letters, err := deadletter.New(deadletter.Options{
 		Records: records, AMQPURLs: c.AMQPURLs, CurrentAMQPURLs: c.Fresh.AMQPURLs, Name: rabbit.ConnectionName(command),
+		AMQPTLS: c.AMQPTLS, Warn: c.warnOf(DependencyRabbitMQ),
 		Group: c.Group, Queue: c.Queue, KeyFrom: c.KeyFrom, Retention: c.LogRetention, MaxReplays: c.MaxReplays,
 	})
 	return records, letters, err
@@ -156,7 +167,12 @@ func newKeeper(cfg Config, db *gorm.DB) (*keeper.Keeper, error) {
 	if cfg.MaxDead > 0 {
 		compensate.Limit, compensate.Per = max(1, cfg.MaxDead/2), cfg.MaxDeadWindow
 	}
+	acts, err := desk.New(desk.Options{DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue})
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
 	return keeper.New(keeper.Options{
+		Clean:   acts.Clean,
 		Records: records, Letters: letters, Group: cfg.Group, Retention: cfg.LogRetention, Compensate: compensate,
 		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger,
 	}, cfg.Registerer)

@@ -22,6 +22,7 @@ type service struct {
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	health  *health
 	metrics *metrics
+	tracing *tracing
 	// succeeded counts the calls that the service has applied.
 	succeeded atomic.Uint64
 
@@ -36,8 +37,8 @@ const awayAfter = 5
 // errNotCalled tells the breaker that a call was never made.
 var errNotCalled = errors.New("the call was not made")
 
-func newService(h *callHandler, cfg Config, health *health, m *metrics) *service {
-	s := &service{f: h.f, o: h.options(cfg), health: health, metrics: m, changed: make(chan struct{})}
+func newService(h *callHandler, cfg Config, health *health, m *metrics, spans *tracing) *service {
+	s := &service{f: h.f, o: h.options(cfg), health: health, metrics: m, tracing: spans, changed: make(chan struct{})}
 	s.slots = semaphore.NewWeighted(int64(s.o.Concurrency))
 	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: DependencyService, MaxRequests: 1, Timeout: s.o.ProbeAfter,
@@ -123,7 +124,9 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 	over := fmt.Errorf("%w: over %v", errHandlerTimeout, s.o.Timeout)
 	bounded, cancel := context.WithTimeoutCause(ctx, s.o.Timeout, over)
 	defer cancel()
-	err := s.guarded(bounded, m)
+	spanned, span := s.tracing.message(bounded, m)
+	err := s.guarded(spanned, m)
+	endSpan(span, err)
 	out := s.explain(ctx, bounded, err)
 	s.metrics.calls[out.kind].Inc()
 	switch out.kind {
@@ -148,10 +151,12 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 
 // guarded turns a panic into an error.
 func (s *service) guarded(ctx context.Context, m Message) (err error) {
+	began := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
 			err = &panicError{value: p, stack: debug.Stack()}
 		}
+		s.metrics.handled(began, err)
 	}()
 	return s.f(ctx, m)
 }

@@ -53,6 +53,11 @@ func (c *Consumer) consume(intake, work context.Context) error {
 		}
 	}
 	group, intake := errgroup.WithContext(intake)
+	watching, stopWatching := context.WithCancel(intake)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer stopWatching()
+	watch.Go(func() { c.pause.watch(watching) })
 	for _, s := range []*source{c.mainQueue(), c.backstopQueue()} {
 		group.Go(func() error { return s.sessions(intake, work) })
 	}
@@ -94,13 +99,24 @@ func (s *source) sessions(intake, work context.Context) error {
 			}
 			return err
 		}
+		running, stop := s.c.pause.running(intake)
+		if running.Err() != nil { // paused
+			stop()
+			s.c.pause.wait(intake)
+			continue
+		}
 		if s.quarantine.active() {
 			begin = quarantined(s.c, begin)
 		}
 		began := time.Now()
-		err := s.session(intake, work, begin)
+		err := s.session(running, work, begin)
+		paused := running.Err() != nil
+		stop()
 		if intake.Err() != nil {
 			return context.Cause(work) // nil while it may go on
+		}
+		if paused { // it says nothing of what it met, and the next one begins as it did
+			continue
 		}
 		if errors.Is(err, rabbit.ErrClassic) {
 			return err // waiting would not change it
@@ -217,7 +233,10 @@ func (s *source) prepare(intake, work context.Context) error {
 		}
 		s.locker = c.locks.use(work, schemaID)
 	}
-	return c.debts.pay(ctx, c.records)
+	if err := c.debts.pay(ctx, c.records); err != nil {
+		return err
+	}
+	return c.pause.look(ctx)
 }
 
 // halfOpen is how a session begins after the brake, or after all messages were given back: with few of them in hand,

@@ -171,16 +171,22 @@ func (w *world) ended(status dedup.Status, keys ...string) {
 // asked.
 func (w *world) quiet() {
 	w.t.Helper()
+	// While it is looked at one queue after the other, a message may go from one that comes to one that is done: so it
+	// must be true a few times.
+	const times = 3
+	quiet := 0
 	w.eventually("the main queue and the retry queues are empty", func() bool {
+		quiet++
 		for _, q := range w.topology().Queues() {
-			if q == rabbit.DeadQueue(w.cfg.Queue) {
-				continue
-			}
-			if w.broker.Depth(q) > 0 {
+			if q != rabbit.DeadQueue(w.cfg.Queue) && (w.broker.Depth(q) > 0 || w.broker.Leaving(q) > 0) {
+				quiet = 0
 				return false
 			}
 		}
-		return w.broker.Unacked(w.cfg.Queue) == 0
+		if w.broker.Unacked(w.cfg.Queue) > 0 {
+			quiet = 0
+		}
+		return quiet >= times
 	})
 }
 

@@ -1,0 +1,58 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+// tracedBatch is one of n messages that say which spans published them.
+func tracedBatch(n int) *batch {
+	b := &batch{}
+	for i := range n {
+		it := &item{outcome: Applied}
+		it.delivery.Headers = rabbit.Table{"traceparent": fmt.Sprintf("00-%032x-%016x-01", i+1, i+1)}
+		b.all = append(b.all, it)
+	}
+	return b
+}
+
+// Given no TracerProvider, then spans cost no allocation, whatever the messages say of their traces.
+func TestWithoutTracingNothingIsAllocated(t *testing.T) {
+	var off *tracing
+	b, ctx := tracedBatch(100), context.Background()
+	m := Message{Headers: b.all[0].delivery.Headers}
+	if n := testing.AllocsPerRun(100, func() { spansOf(ctx, off, b, m) }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+	on := newTracing(noop.NewTracerProvider(), "q")
+	if n := testing.AllocsPerRun(100, func() { spansOf(ctx, on, b, m) }); n < 100 {
+		t.Errorf("%v allocations with tracing: what is measured is not what happens", n)
+	}
+}
+
+// spansOf is what a lane does for a batch of which one message is attempted alone.
+func spansOf(ctx context.Context, t *tracing, b *batch, m Message) {
+	ctx, span := t.batch(ctx, b)
+	_, alone := t.message(ctx, m)
+	endSpan(alone, nil)
+	t.ended(span, b, nil)
+}
+
+// BenchmarkTracing is the cost of spans for a batch of 1,000 messages: off, and on with a provider that drops them.
+func BenchmarkTracing(b *testing.B) {
+	all, ctx := tracedBatch(1000), context.Background()
+	m := Message{Headers: all.all[0].delivery.Headers}
+	for name, t := range map[string]*tracing{"off": nil, "on": newTracing(noop.NewTracerProvider(), "q")} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				spansOf(ctx, t, all, m)
+			}
+		})
+	}
+}
