@@ -1,0 +1,333 @@
+package desk
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// Kind is what an act is.
+type Kind string
+
+// The kinds. [Desk.Note] takes others, of at most 32 letters, digits and _.
+const (
+	KindReplay  Kind = "replay"
+	KindDiscard Kind = "discard"
+	KindPause   Kind = "pause"
+	KindResume  Kind = "resume"
+)
+
+// State is how an act stands.
+type State string
+
+// The states. An act that takes no time is done, or failed, from the start.
+const (
+	Running State = "running" // a run goes on, or waits for a daemon that takes it up
+	Done    State = "done"    // it came to its end; what it could not do stands in its result
+	Stopped State = "stopped" // somebody stopped it
+	Failed  State = "failed"  // it ended early, see its error
+)
+
+// Act is what somebody did, or does. The names of its JSON form are stable.
+type Act struct {
+	ID    string `json:"id"`
+	Kind  Kind   `json:"kind"`
+	State State  `json:"state"`
+	Actor string `json:"actor"`
+	Why   string `json:"why,omitempty"`
+	// Detail is what was asked for, as JSON: a [Request] of a run, of a pause its end.
+	Detail json.RawMessage `json:"detail,omitempty"`
+	// CutOff freezes the set of a run: what died later is not of it.
+	CutOff  time.Time `json:"cut_off,omitzero"`
+	Created time.Time `json:"created_at"` // by the database's clock, as all times
+	Ended   time.Time `json:"ended_at,omitzero"`
+	// StopBy asked a run to stop.
+	StopBy string `json:"stop_by,omitempty"`
+	// Owner is the process that works on it; "" while none does.
+	Owner string `json:"owner,omitempty"`
+	// Terms is how often a process took the run up: more than once when one died, drained, or waited for a server.
+	Terms    int       `json:"terms,omitempty"`
+	Progress *Progress `json:"progress,omitempty"` // of a run
+	// Sweeping: the letters are done, and what is stale of them in the dead-letter queue is yet to be dropped.
+	Sweeping bool   `json:"sweeping,omitempty"`
+	Error    string `json:"error,omitempty"`
+	// Result is nil while it is running.
+	Result *Result `json:"result,omitempty"`
+}
+
+// Request is what was asked of a run; ErrRequest when the act is none.
+func (a Act) Request() (Request, error) {
+	var r Request
+	if a.Kind != KindReplay && a.Kind != KindDiscard {
+		return r, fmt.Errorf("%w: %s is no run over letters", ErrRequest, a.Kind)
+	}
+	if err := json.Unmarshal(a.Detail, &r); err != nil {
+		return r, fmt.Errorf("read what was asked for in act %s: %w", a.ID, err)
+	}
+	return r, nil
+}
+
+// Progress is how far a run has come.
+type Progress struct {
+	Phase   string `json:"phase"`   // letters, queue (rows that keep too little are looked for there), waiting
+	Matched int    `json:"matched"` // letters of the set, counted up to MaxCounted when it began
+	More    bool   `json:"more"`    // there were more
+	Done    int    `json:"done"`    // replayed or discarded, by all processes that worked on it
+	Left    int    `json:"left"`    // stay, seen by the process that works on it now
+	Waiting int    `json:"waiting"` // replayed, without an outcome
+	Applied int    `json:"applied"`
+	Failed  int    `json:"failed_again"`
+	// Trouble is what the run waits for; "" while it goes on.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// Result is what a run came to. Replayed and Discarded are exact over all processes that worked on it.
+type Result struct {
+	Replayed  int `json:"replayed"` // rows reopened, messages confirmed
+	Discarded int `json:"discarded"`
+	// What became of the replayed until the end of the run, as far as it watched them.
+	Applied     int `json:"applied"`
+	FailedAgain int `json:"failed_again"`
+	Unsettled   int `json:"unsettled"`
+	// Swept are stale letters that were dropped from the queue afterwards.
+	Swept int `json:"swept"`
+	// LeftCount letters were chosen and stay, by their reasons in LeftBy; Left names the first of them.
+	LeftCount int                    `json:"left_count"`
+	LeftBy    map[deadletter.Why]int `json:"left_by,omitempty"`
+	Left      []deadletter.Left      `json:"left,omitempty"`
+	// ByReason counts the replayed or discarded by why they were dead.
+	ByReason map[dedup.Reason]int `json:"by_reason,omitempty"`
+}
+
+const actColumns = "id, kind, state, work, actor, why, request, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', cut_off), " +
+	"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at), " +
+	"stop_by, IF(lease_until > UTC_TIMESTAMP(6), owner, NULL), term, progress, result, error"
+
+// What is left to do of an act, in the column work.
+const (
+	workNone    = 0
+	workLetters = 1
+	workSweep   = 2
+)
+
+func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
+	var work int
+	var cutOff, ended sql.NullInt64
+	var created int64
+	var stopBy, owner sql.NullString
+	var request, progress, result []byte
+	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &request, &cutOff, &created, &ended,
+		&stopBy, &owner, &a.Terms, &progress, &result, &a.Error); err != nil {
+		return a, err
+	}
+	a.Detail, a.StopBy, a.Owner, a.Sweeping = request, stopBy.String, owner.String, work == workSweep
+	a.CutOff, a.Created, a.Ended = moment(cutOff), time.UnixMicro(created).UTC(), moment(ended)
+	if progress != nil {
+		a.Progress = new(Progress)
+		err = json.Unmarshal(progress, a.Progress)
+	}
+	if result != nil {
+		a.Result = new(Result)
+		err = errors.Join(err, json.Unmarshal(result, a.Result))
+	}
+	if err != nil {
+		err = fmt.Errorf("read act %s: %w", a.ID, err)
+	}
+	return a, err
+}
+
+func moment(micros sql.NullInt64) time.Time {
+	if !micros.Valid {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros.Int64).UTC()
+}
+
+// Act reads one act; ErrNoAct when this group and queue have none with the id.
+func (d *Desk) Act(ctx context.Context, id string) (Act, error) {
+	if uuid.Validate(id) != nil {
+		return Act{}, ErrNoAct
+	}
+	a, err := scanAct(d.db.QueryRowContext(ctx, "SELECT "+actColumns+" FROM "+d.acts+
+		" WHERE id = ? AND group_name = ? AND queue = ?", []byte(id), []byte(d.o.Group), []byte(d.o.Queue)))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return Act{}, ErrNoAct
+	case err != nil:
+		return Act{}, fmt.Errorf("read act %s: %w", id, err)
+	}
+	return a, nil
+}
+
+// ActFilter chooses acts for a page. A zero condition always holds.
+type ActFilter struct {
+	Kind   Kind
+	State  State
+	Actor  string
+	Before string // id at which the last page ended: older acts only
+	Limit  int    // 1 to MaxActs, 0 for 50
+}
+
+// MaxActs bounds a page of acts.
+const MaxActs = 200
+
+// Acts are the acts of the group and queue, the latest first, each page read through an index. Next is the Before of
+// the next page, "" after the last.
+func (d *Desk) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, err error) {
+	if f.Limit == 0 {
+		f.Limit = 50
+	}
+	if f.Limit < 1 || f.Limit > MaxActs {
+		return nil, "", fmt.Errorf("%w: a page of %d acts, want 1 to %d", ErrRequest, f.Limit, MaxActs)
+	}
+	text := "SELECT " + actColumns + " FROM " + d.acts + " WHERE group_name = ? AND queue = ?"
+	args := []any{[]byte(d.o.Group), []byte(d.o.Queue)}
+	for _, c := range []struct{ column, value string }{
+		{"kind", string(f.Kind)}, {"state", string(f.State)}, {"actor", f.Actor},
+	} {
+		if c.value != "" {
+			text += " AND " + c.column + " = ?"
+			args = append(args, c.value)
+		}
+	}
+	if f.Before != "" {
+		text += " AND id < ?"
+		args = append(args, []byte(f.Before))
+	}
+	rows, err := d.db.QueryContext(ctx, text+" ORDER BY id DESC LIMIT ?", append(args, f.Limit+1)...)
+	if err != nil {
+		return nil, "", fmt.Errorf("list acts: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		a, err := scanAct(rows)
+		if err != nil {
+			return nil, "", fmt.Errorf("list acts: %w", err)
+		}
+		acts = append(acts, a)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, "", fmt.Errorf("list acts: %w", err)
+	}
+	if len(acts) > f.Limit {
+		acts = acts[:f.Limit]
+		next = acts[f.Limit-1].ID
+	}
+	return acts, next, nil
+}
+
+// newAct is an act about to be written.
+type newAct struct {
+	id         string // "": a new one
+	kind       Kind
+	state      State
+	actor, why string
+	detail     any
+	guard      []byte    // nil: none
+	cutOff     time.Time // zero: none
+	firstEvent int64
+	progress   *Progress
+	err        string
+}
+
+// errActExists says that an act with this id was written before, by the same request.
+var errActExists = errors.New("the act was written before")
+
+// errGuarded says that a run of the same set goes on.
+var errGuarded = errors.New("the guard is taken")
+
+// insert writes an act inside tx.
+func (d *Desk) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
+	if n.id == "" {
+		id, err := newID()
+		if err != nil {
+			return err
+		}
+		n.id = id
+	}
+	if utf8.RuneCountInString(n.why) > dedup.MaxRemark {
+		return fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
+	}
+	detail, err := json.Marshal(n.detail)
+	if err != nil {
+		return err
+	}
+	work, ended := workNone, "UTC_TIMESTAMP(6)"
+	var progress, cutOff any
+	if n.state == Running {
+		work, ended = workLetters, "NULL"
+		if progress, err = json.Marshal(n.progress); err != nil {
+			return err
+		}
+		cutOff = n.cutOff.UnixMicro()
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, request, "+
+		"guard, cut_off, created_at, ended_at, first_event, progress, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "+
+		"TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?)",
+		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why, detail,
+		n.guard, cutOff, n.firstEvent, progress, n.err)
+	if index, taken := mysqldb.Duplicate(err); taken {
+		if index == "one_run_of_a_set" {
+			return errGuarded
+		}
+		return errActExists
+	}
+	if err != nil {
+		return fmt.Errorf("write down %s: %w", n.kind, err)
+	}
+	return nil
+}
+
+// Note writes down an act that somebody else did, has done, or was refused: a repair, a message sent by hand. Detail is
+// anything that has a JSON form; failure is why it was not done, "" when it was.
+func (d *Desk) Note(ctx context.Context, who Actor, kind Kind, why string, detail any, failure string) (Act, error) {
+	actor, err := who.name()
+	if err != nil {
+		return Act{}, err
+	}
+	n := &newAct{kind: kind, state: Done, actor: actor, why: why, detail: detail}
+	if failure != "" {
+		n.state, n.err = Failed, cut(failure, dedup.MaxRemark)
+	}
+	if err := kind.check(); err != nil {
+		return Act{}, err
+	}
+	if err := d.insert(ctx, d.db, n); err != nil {
+		return Act{}, err
+	}
+	return d.Act(ctx, n.id)
+}
+
+func (k Kind) check() error {
+	for _, r := range k {
+		if r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') {
+			return fmt.Errorf("%w: a kind of act named %q", ErrRequest, string(k))
+		}
+	}
+	if len(k) < 1 || len(k) > 32 {
+		return fmt.Errorf("%w: a kind of act of %d letters", ErrRequest, len(k))
+	}
+	return nil
+}
+
+// cut keeps so many characters of a text.
+func cut(s string, characters int) string {
+	n := 0
+	for i := range s {
+		if n == characters-1 && utf8.RuneCountInString(s[i:]) > 1 {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}

@@ -1,0 +1,43 @@
+package desk
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// ActsKept is how long acts that have ended are kept.
+const ActsKept = 90 * 24 * time.Hour
+
+// cleanSome bounds the rows of one statement.
+const cleanSome = 1000
+
+// Clean deletes acts that ended ActsKept ago, and requests that were done OnceKept ago. One process of a fleet is
+// enough, see [dedup.Log.Campaign]; two at once do no harm.
+func (d *Desk) Clean(ctx context.Context) (deleted int, err error) {
+	for _, s := range []struct {
+		text string
+		args []any
+	}{
+		{"DELETE FROM " + d.once + " WHERE created_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND AND group_name = ? LIMIT ?",
+			[]any{int(OnceKept.Seconds()), []byte(d.o.Group), cleanSome}},
+		{"DELETE FROM " + d.acts + " WHERE group_name = ? AND queue = ? AND work = 0 AND created_at < UTC_TIMESTAMP(6) - " +
+			"INTERVAL ? SECOND LIMIT ?",
+			[]any{[]byte(d.o.Group), []byte(d.o.Queue), int(ActsKept.Seconds()), cleanSome}},
+	} {
+		for {
+			res, err := d.db.ExecContext(ctx, s.text, s.args...)
+			if err != nil {
+				return deleted, fmt.Errorf("delete what persons did long ago: %w", err)
+			}
+			n, err := res.RowsAffected()
+			if err != nil {
+				return deleted, fmt.Errorf("delete what persons did long ago: %w", err)
+			}
+			if deleted += int(n); n < cleanSome {
+				break
+			}
+		}
+	}
+	return deleted, nil
+}

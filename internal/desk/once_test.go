@@ -1,0 +1,174 @@
+package desk_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 3)...)
+	at := w.preview(desk.KindReplay, all).At
+	desks := []*desk.Desk{w.newDesk(), w.newDesk()}
+	for name, issued := range map[string]bool{"an Idempotency-Key": false, "the token of a form": true} {
+		key, hash := "key-1", sha256.Sum256([]byte(name))
+		if issued {
+			var err error
+			if key, err = w.desk.Issue(t.Context(), anna); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := w.number("SELECT COUNT(*) FROM consumer_log_act")
+		var mu sync.Mutex
+		answers := map[string]int{}
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				for {
+					o, answer, err := desks[i%2].Begin(t.Context(), anna, desk.OnceRequest{Name: key, Hash: hash, Issued: issued})
+					switch {
+					case errors.Is(err, desk.ErrRunning):
+						continue
+					case err != nil:
+						t.Error(err)
+						return
+					case o != nil:
+						a, err := desks[i%2].Start(t.Context(), anna, desk.Request{
+							ID: o.ActID, Kind: desk.KindDiscard, Why: name, Filter: desk.Filter{Reasons: []dedup.Reason{"exhausted"},
+								Error: map[bool]string{true: "n", false: "o"}[issued]}, CutOff: at,
+						})
+						if err != nil {
+							t.Error(err)
+						}
+						answer = &desk.Answer{Status: 202, ContentType: "text/plain", Location: "/acts/" + a.ID, Body: []byte(a.ID)}
+						if err := o.Finish(t.Context(), *answer); err != nil {
+							t.Error(err)
+						}
+					}
+					mu.Lock()
+					answers[fmt.Sprintf("%d %s %s %s", answer.Status, answer.ContentType, answer.Location, answer.Body)]++
+					mu.Unlock()
+					return
+				}
+			})
+		}
+		wg.Wait()
+		if len(answers) != 1 {
+			t.Errorf("%s: answers %v, want one", name, answers)
+		}
+		if n := w.number("SELECT COUNT(*) FROM consumer_log_act") - before; n != 1 {
+			t.Errorf("%s: %d acts, want 1", name, n)
+		}
+		// another body, or another person
+		_, _, err := w.desk.Begin(t.Context(), anna, desk.OnceRequest{Name: key, Hash: sha256.Sum256([]byte("x")),
+			Issued: issued})
+		if !errors.Is(err, desk.ErrOtherRequest) {
+			t.Errorf("%s: another request: %v", name, err)
+		}
+		o, answer, err := w.desk.Begin(t.Context(), bert, desk.OnceRequest{Name: key, Hash: hash, Issued: issued})
+		if issued != errors.Is(err, desk.ErrNotIssued) || answer != nil || (o != nil) == issued {
+			t.Errorf("%s: another person: %v, %v, %v", name, o, answer, err)
+		}
+	}
+}
+
+func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 3)...)
+	at := w.preview(desk.KindReplay, all).At
+	r := desk.OnceRequest{Name: "k", Hash: sha256.Sum256([]byte("body"))}
+	// given one who has acted and died before the answer was kept
+	first, _, err := w.desk.Begin(t.Context(), anna, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := desk.Request{ID: first.ActID, Kind: desk.KindReplay, Filter: all, CutOff: at}
+	if _, err := w.desk.Start(t.Context(), anna, ask); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.desk.Begin(t.Context(), anna, r); !errors.Is(err, desk.ErrRunning) {
+		t.Errorf("while its lease lives: %v", err)
+	}
+	// when the lease is over and the request comes again
+	w.exec("UPDATE consumer_log_once SET lease_until = UTC_TIMESTAMP(6)")
+	second, answer, err := w.newDesk().Begin(t.Context(), anna, r)
+	if err != nil || answer != nil || second.ActID != first.ActID {
+		t.Fatalf("taken up: %+v, %+v, %v; want act %s", second, answer, err, first.ActID)
+	}
+	a, err := w.desk.Start(t.Context(), anna, ask)
+	if err != nil || a.ID != first.ActID {
+		t.Errorf("started again: %v, %v", a.ID, err)
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_act"); n != 1 {
+		t.Errorf("%d acts, want 1", n)
+	}
+	// the first one's answer comes too late to be kept
+	if err := errors.Join(first.Finish(t.Context(), desk.Answer{Status: 500}), second.Finish(t.Context(),
+		desk.Answer{Status: 202})); err != nil {
+		t.Error(err)
+	}
+	if _, answer, err = w.desk.Begin(t.Context(), anna, r); err != nil || answer == nil || answer.Status != 202 {
+		t.Errorf("the answer is %+v, %v", answer, err)
+	}
+}
+
+func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
+	w := newWorld(t)
+	o, _, err := w.desk.Begin(t.Context(), anna, desk.OnceRequest{Name: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		p, err := w.desk.Pause(t.Context(), anna, desk.PauseRequest{ID: o.ActID, Why: "a test", For: time.Minute})
+		if err != nil || p.ID != o.ActID {
+			t.Errorf("%+v, %v", p, err)
+		}
+	}
+	if _, err := w.desk.Pause(t.Context(), bert, desk.PauseRequest{Why: "another"}); !errors.Is(err, dedup.ErrPaused) {
+		t.Errorf("another pause: %v", err)
+	}
+	if _, err := w.desk.Resume(t.Context(), bert, desk.ResumeRequest{Pause: o.ActID}); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.desk.Resume(t.Context(), bert, desk.ResumeRequest{}); !errors.Is(err, dedup.ErrNotPaused) {
+		t.Errorf("resumed again: %v", err)
+	}
+	acts, next, err := w.desk.Acts(t.Context(), desk.ActFilter{Limit: 1})
+	if err != nil || len(acts) != 1 || next == "" || acts[0].Kind != desk.KindResume || acts[0].Actor != "bert" {
+		t.Errorf("%+v, %q, %v", acts, next, err)
+	}
+	if acts, next, err = w.desk.Acts(t.Context(), desk.ActFilter{Limit: 1, Before: next}); err != nil || next != "" ||
+		acts[0].Kind != desk.KindPause {
+		t.Errorf("%+v, %q, %v", acts, next, err)
+	}
+}
+
+func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", "a")
+	run := w.start(desk.Request{Filter: all})
+	if _, err := w.desk.Note(t.Context(), anna, "sign_in", "", map[string]string{"from": "here"}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.desk.Issue(t.Context(), anna); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := w.desk.Clean(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d deleted, %v; want none yet", n, err)
+	}
+	w.exec("UPDATE consumer_log_act SET created_at = created_at - INTERVAL 91 DAY")
+	w.exec("UPDATE consumer_log_once SET created_at = created_at - INTERVAL 25 HOUR")
+	if n, err := w.desk.Clean(t.Context()); n != 2 || err != nil {
+		t.Errorf("%d deleted, %v; want the note and the token", n, err)
+	}
+	if a := w.act(run.ID); a.State != desk.Running {
+		t.Errorf("the run is %s", a.State)
+	}
+}

@@ -1,0 +1,400 @@
+package desk
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+const (
+	// leaseTime is how long a run stays with a process that says nothing any more.
+	leaseTime = 15 * time.Second
+	// lookEvery is how often a daemon looks for work, and for a stop.
+	lookEvery = time.Second
+	// askTime bounds one statement about a lease.
+	askTime = 4 * time.Second
+	// longestTrouble bounds the pause before a run that met a server's trouble goes on.
+	longestTrouble = 10 * time.Second
+	// restFactor: a sweep is followed by a rest of so many times as long as it took.
+	restFactor = 10
+)
+
+// What ends the work on a run early.
+var (
+	errStopped   = errors.New("somebody stopped it")
+	errLeaseLost = errors.New("another process has taken it over")
+)
+
+// job is one act that this process works on.
+type job struct {
+	d     *Desk
+	act   Act
+	work  int
+	owner string
+	first int64 // event
+	// Confirmed is the column settled_at.
+	confirmed    time.Time
+	stop         context.CancelCauseFunc
+	allConfirmed bool // at the end of the last pass
+
+	mu       sync.Mutex
+	progress Progress // guarded by mu
+	// settled is when everything that was reopened was known to be confirmed; zero: not since it was asked for. Guarded
+	// by mu.
+	settled time.Time
+}
+
+// atOnce is how many runs one process works on: a slow one must not keep others waiting.
+const atOnce = 3
+
+// Work takes up runs, some at a time, until ctx ends; then it finishes the letters in hand and gives the runs to
+// whichever daemon is free. While MySQL is away it waits.
+func (d *Desk) Work(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	free := make(chan struct{}, atOnce)
+	sweeping := make(chan time.Duration, 1)
+	sweeping <- 0
+	var nextSweep time.Time
+	idle := false // no sweep of this process goes on
+	for said := false; ctx.Err() == nil; {
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case took := <-sweeping:
+			idle, nextSweep = true, time.Now().Add(restFactor*took)
+		default:
+		}
+		j, err := d.take(ctx, idle && time.Now().After(nextSweep))
+		if err != nil && !said && ctx.Err() == nil { // the engine says so too when MySQL is away
+			d.log.WarnContext(ctx, "runs over dead letters are not taken up", "err", err)
+		}
+		said = err != nil
+		switch {
+		case j == nil:
+			<-free
+			_ = wait.For(ctx, d.look) // the loop looks at ctx
+		case j.work == workLetters:
+			wg.Go(func() {
+				j.run(ctx)
+				<-free
+			})
+		default:
+			idle = false
+			wg.Go(func() {
+				began := time.Now()
+				j.sweep(ctx)
+				sweeping <- time.Since(began)
+				<-free
+			})
+		}
+	}
+}
+
+// take takes the oldest act that waits for somebody, letters before sweeps, by compare-and-set.
+func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	most := workLetters
+	if sweeps {
+		most = workSweep
+	}
+	var id string
+	var work, term int
+	err := d.db.QueryRowContext(ctx, "SELECT id, work, term FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND "+
+		"work BETWEEN 1 AND ? AND (lease_until IS NULL OR lease_until <= UTC_TIMESTAMP(6)) ORDER BY work, id LIMIT 1",
+		[]byte(d.o.Group), []byte(d.o.Queue), most).Scan(&id, &work, &term)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for runs: %w", err)
+	}
+	if work == workSweep { // one walk at a time is enough for all of them
+		var walks int
+		if err := d.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work = ?"+
+			" AND lease_until > UTC_TIMESTAMP(6)", []byte(d.o.Group), []byte(d.o.Queue), workSweep).Scan(&walks); err != nil {
+			return nil, fmt.Errorf("look for sweeps: %w", err)
+		}
+		if walks > 0 {
+			return nil, nil
+		}
+	}
+	j := &job{d: d, work: work, owner: d.name + "/" + uuid.NewString()[:8]}
+	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET owner = ?, term = term + 1, lease_until = UTC_TIMESTAMP(6) "+
+		"+ INTERVAL ? MICROSECOND WHERE id = ? AND work = ? AND term = ? AND (lease_until IS NULL OR lease_until <= "+
+		"UTC_TIMESTAMP(6))", []byte(j.owner), d.lease.Microseconds(), []byte(id), work, term)
+	if err != nil {
+		return nil, fmt.Errorf("take run %s: %w", id, err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n != 1 {
+		return nil, err // somebody was faster
+	}
+	if j.act, err = d.Act(ctx, id); err != nil {
+		return nil, err
+	}
+	var settled sql.NullInt64
+	if err := d.db.QueryRowContext(ctx, "SELECT first_event, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', settled_at) FROM "+
+		d.acts+" WHERE id = ?", []byte(id)).Scan(&j.first, &settled); err != nil {
+		return nil, fmt.Errorf("take run %s: %w", id, err)
+	}
+	j.confirmed = moment(settled)
+	if j.act.Progress != nil {
+		j.progress = *j.act.Progress
+	}
+	return j, nil
+}
+
+// run works on the letters of an act until they are done, or somebody else must go on.
+func (j *job) run(ctx context.Context) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	j.stop = cancel
+	if j.act.StopBy != "" {
+		cancel(errStopped) // nobody had taken it up yet
+	}
+	var wg sync.WaitGroup
+	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
+	wg.Go(func() { j.renew(renewing) })
+	result, err := j.passes(ctx)
+	stopRenewing()
+	wg.Wait()
+	over := context.WithoutCancel(ctx)
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errLeaseLost):
+		return // whatever is to be said of it, the other one says
+	case errors.Is(cause, errStopped):
+		j.end(over, Stopped, result, nil)
+	case ctx.Err() != nil:
+		j.giveUp(over)
+	case err != nil:
+		j.end(over, Failed, result, err)
+	default:
+		j.end(over, Done, result, nil)
+	}
+	cancel(nil)
+}
+
+// renew keeps the lease, writes how far the run has come, and sees that somebody asked it to stop.
+func (j *job) renew(ctx context.Context) {
+	last := time.Now()
+	for wait.For(ctx, j.d.look) == nil {
+		ours, stopped, err := j.renewOnce(ctx)
+		switch {
+		case err != nil && time.Since(last) < j.d.lease:
+		case err != nil || !ours: // nobody can tell whether it is ours yet
+			j.stop(errLeaseLost)
+			return
+		default:
+			last = time.Now()
+		}
+		if stopped {
+			j.stop(errStopped)
+		}
+	}
+}
+
+func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	j.mu.Lock()
+	progress, settled := j.progress, j.settled
+	j.settled = time.Time{}
+	j.mu.Unlock()
+	text, err := json.Marshal(progress)
+	if err != nil {
+		return false, false, err
+	}
+	at := ""
+	if !settled.IsZero() {
+		at = "settled_at = GREATEST(COALESCE(settled_at, created_at), UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND), "
+	}
+	args := []any{j.d.lease.Microseconds(), text, []byte(j.act.ID), []byte(j.owner)}
+	if !settled.IsZero() { // the statement may wait for as long as it may take
+		args = append([]any{(time.Since(settled) + askTime + time.Second).Microseconds()}, args...)
+	}
+	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+at+"lease_until = UTC_TIMESTAMP(6) + INTERVAL ? "+
+		"MICROSECOND, progress = ? WHERE id = ? AND owner = ?", args...); err != nil {
+		return false, false, err
+	}
+	var owner, stopBy sql.NullString
+	if err := j.d.db.QueryRowContext(ctx, "SELECT owner, stop_by FROM "+j.d.acts+" WHERE id = ?",
+		[]byte(j.act.ID)).Scan(&owner, &stopBy); err != nil {
+		return false, false, err
+	}
+	return owner.String == j.owner, stopBy.Valid, nil
+}
+
+// report takes in how far a pass has come. No letter is in hand then.
+func (j *job) report(base Progress) func(deadletter.Progress) {
+	return func(p deadletter.Progress) {
+		j.mu.Lock()
+		j.progress = base
+		j.progress.Phase = "letters"
+		j.progress.Done += p.Done
+		j.progress.Left, j.progress.Waiting, j.progress.Applied, j.progress.Failed = p.Left, p.Waiting, p.Applied, p.Failed
+		if p.Confirmed {
+			j.settled = time.Now()
+		}
+		j.mu.Unlock()
+		j.d.inMove()
+	}
+}
+
+// passes goes over the set until a pass comes to its end. What a server's trouble ended is tried again.
+func (j *job) passes(ctx context.Context) (result Result, err error) {
+	for pause := time.Second; ; pause = min(2*pause, longestTrouble) {
+		var again bool
+		if result, again, err = j.pass(ctx); !again || ctx.Err() != nil {
+			return result, err
+		}
+		j.mu.Lock()
+		j.progress.Phase, j.progress.Trouble = "waiting", err.Error()
+		j.mu.Unlock()
+		j.d.log.WarnContext(ctx, "a run over dead letters waits", "act", j.act.ID, "err", err)
+		if wait.For(ctx, pause) != nil {
+			return result, err
+		}
+	}
+}
+
+// pass goes over the set once; again: a server is to blame for its error.
+func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
+	r, err := j.act.Request()
+	if err != nil {
+		return result, false, err
+	}
+	set := r.set(j.act.ID)
+	set.Confirmed = j.confirmed
+	base := Progress{Matched: j.progress.Matched, More: j.progress.More}
+	if base.Done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first); err != nil {
+		return result, true, err
+	}
+	if j.act.Kind == KindReplay && base.Done > 0 {
+		if err := j.recount(ctx, &set, r.Window); err != nil {
+			return result, true, err
+		}
+	}
+	var res deadletter.SetResult
+	if j.act.Kind == KindDiscard {
+		res, err = j.d.o.Letters.DiscardSet(ctx, set, deadletter.DiscardOptions{
+			By: j.act.story(), Why: r.Why, Progress: j.report(base),
+		})
+	} else {
+		res, err = j.d.o.Letters.ReplaySet(ctx, set, deadletter.ReplayOptions{
+			By: j.act.story(), Force: r.Force, Rate: r.Rate, Window: r.Window, MaxFailures: r.MaxFailures,
+			Progress: j.report(base),
+		})
+	}
+	j.allConfirmed = res.Confirmed
+	result = Result{
+		Applied: res.Applied, FailedAgain: res.FailedAgain, Unsettled: res.Unsettled, LeftCount: res.LeftCount,
+		LeftBy: res.LeftBy, Left: res.Left, ByReason: res.ByReason,
+	}
+	return result, err != nil && !errors.Is(err, deadletter.ErrTooManyFailures), err
+}
+
+// recount finds out what became of the letters that the run has replayed before this pass.
+func (j *job) recount(ctx context.Context, set *deadletter.Set, window int) error {
+	const some = 1000
+	set.Open = map[dedup.Identity]int{}
+	for after := j.first; ; {
+		steps, err := j.d.o.Records.StepsBy(ctx, j.d.o.Group, j.act.story(), dedup.Failed, after, some)
+		if err != nil {
+			return err
+		}
+		if len(steps) > 0 {
+			after = steps[len(steps)-1].ID
+			if err := j.d.o.Letters.Recount(ctx, set, steps, 2*window); err != nil {
+				return err
+			}
+		}
+		if len(steps) < some {
+			return nil
+		}
+	}
+}
+
+// end writes down how the run ended.
+func (j *job) end(ctx context.Context, state State, result Result, cause error) {
+	for pause := time.Second; ; pause = min(2*pause, longestTrouble) {
+		err := j.tryEnd(ctx, state, result, cause)
+		if err == nil {
+			return
+		}
+		j.d.log.WarnContext(ctx, "the end of a run could not be written down; another process does it when the lease is "+
+			"over", "act", j.act.ID, "err", err)
+		if pause > longestTrouble/2 || wait.For(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+func (j *job) tryEnd(ctx context.Context, state State, result Result, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*askTime)
+	defer cancel()
+	done, err := j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first)
+	if err != nil {
+		return err
+	}
+	if j.act.Kind == KindDiscard {
+		result.Discarded = done
+	} else {
+		result.Replayed = done - result.LeftBy[deadletter.WhyUnpublished]
+	}
+	j.mu.Lock()
+	j.progress.Done, j.progress.Left, j.progress.Phase, j.progress.Trouble = done, result.LeftCount, "letters", ""
+	j.progress.Applied, j.progress.Failed, j.progress.Waiting = result.Applied, result.FailedAgain, result.Unsettled
+	progress := j.progress
+	j.mu.Unlock()
+	said, work := "", workNone
+	if cause != nil {
+		said = cut(cause.Error(), dedup.MaxRemark)
+	}
+	if done > 0 {
+		work = workSweep
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	far, err := json.Marshal(progress)
+	if err != nil {
+		return err
+	}
+	settled := ""
+	if j.allConfirmed {
+		settled = "settled_at = UTC_TIMESTAMP(6), "
+	}
+	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+settled+"state = ?, work = ?, guard = NULL, "+
+		"ended_at = UTC_TIMESTAMP(6), lease_until = NULL, progress = ?, result = ?, error = ? WHERE id = ? AND owner = ? "+
+		"AND work = ?", string(state), work, far, text, said, []byte(j.act.ID), []byte(j.owner), workLetters); err != nil {
+		return err
+	}
+	j.d.log.InfoContext(ctx, "a run over dead letters has ended", "act", j.act.ID, "kind", j.act.Kind, "state", state,
+		"done", done, "left", result.LeftCount, "failed_again", result.FailedAgain, "err", said)
+	return nil
+}
+
+// giveUp lets another daemon go on at once.
+func (j *job) giveUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET lease_until = NULL WHERE id = ? AND owner = ?",
+		[]byte(j.act.ID), []byte(j.owner)); err != nil {
+		j.d.log.WarnContext(ctx, "a run is taken over when its lease is over", "act", j.act.ID, "lease", j.d.lease,
+			"err", err)
+	}
+}
