@@ -47,6 +47,9 @@ type Readiness struct {
 // NotConnected is what a daemon waits for that misses nothing: it starts, or is between two connections to RabbitMQ.
 const NotConnected = "session: not yet connected"
 
+// aliveText is what /healthz answers of a daemon that is alive.
+const aliveText = "ok"
+
 // Server answers on one address.
 type Server struct {
 	listener net.Listener
@@ -54,29 +57,53 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// Listen binds addr (host:port, port 0 takes a free one). [Server.Serve] answers.
-func Listen(
-	ctx context.Context, addr string, health func() Health, metrics prometheus.Gatherer, log *slog.Logger,
-) (*Server, error) {
+// Options are what a [Server] answers with.
+type Options struct {
+	Addr    string // host:port; port 0 takes a free one
+	Health  func() Health
+	Metrics prometheus.Gatherer
+	// Guarded are handlers by the pattern below the base path that they answer at, such as /debug/pprof/. They see paths
+	// without the base path, and must stand behind the guard.
+	Guarded map[string]http.Handler
+	// Guard knows the base path; nil when there is nothing that it guards.
+	Guard  *Guard
+	Logger *slog.Logger
+}
+
+// Listen binds the address. [Server.Serve] answers.
+func Listen(ctx context.Context, o Options) (*Server, error) {
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", addr)
+	l, err := lc.Listen(ctx, "tcp", o.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w; is another daemon running there? Choose another "+
-			"address, or off", addr, err)
+			"address, or off", o.Addr, err)
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { healthz(w, health()) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { readyz(w, health()) })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError),
-	}))
 	return &Server{
-		listener: l, log: log,
+		listener: l, log: o.Logger,
 		http: &http.Server{
-			Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-			IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+			Handler: o.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+			WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+			ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 		},
 	}, nil
+}
+
+// handler answers probes and scrapes to anybody, at the root. Behind the guard everything answers below the base path,
+// and at the root too, for a proxy that cuts the base path off.
+func (o Options) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { healthz(w, o.Health()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { readyz(w, o.Health()) })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError),
+	}))
+	for pattern, h := range o.Guarded {
+		mux.Handle(pattern, h)
+		if base := o.Guard.BasePath(); base != "" {
+			mux.Handle(base+pattern, http.StripPrefix(base, h))
+		}
+	}
+	return mux
 }
 
 // Addr is the bound address.
@@ -105,7 +132,7 @@ func healthz(w http.ResponseWriter, h Health) {
 		http.Error(w, h.Stuck, http.StatusServiceUnavailable)
 		return
 	}
-	_, _ = fmt.Fprintln(w, "ok") // a prober that went away is not an error of ours
+	_, _ = fmt.Fprintln(w, aliveText) // a prober that went away is not an error of ours
 }
 
 func readyz(w http.ResponseWriter, h Health) {

@@ -40,11 +40,28 @@ type Answer struct {
 // Ask asks the daemon that listens on addr, an address as [Listen] takes it, for its readiness. It goes through no
 // proxy and follows no redirect. The error is ErrNobody, ErrSilent or ErrStranger, or why addr cannot be asked.
 func Ask(ctx context.Context, addr string) (Answer, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("no answer in %v", askTimeout))
+	p, err := get(ctx, addr, "/readyz", askTimeout)
+	if err != nil {
+		return Answer{}, err
+	}
+	said, err := understand(p.status, p.body)
+	return Answer{said, p.from}, err
+}
+
+// page is what somebody answered.
+type page struct {
+	status int
+	body   []byte // at most one byte more than maxAnswerBytes
+	from   string // the address that answered
+}
+
+// get asks whoever listens on addr for a page, in at most the time given.
+func get(ctx context.Context, addr, path string, limit time.Duration) (page, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
 	defer cancel()
 	addrs, err := own(addr)
 	if err != nil {
-		return Answer{}, err
+		return page{}, err
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
@@ -55,26 +72,25 @@ func Ask(ctx context.Context, addr string) (Answer, error) {
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	from := ""
+	p := page{}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(got httptrace.GotConnInfo) { from = got.Conn.RemoteAddr().String() },
+		GotConn: func(got httptrace.GotConnInfo) { p.from = got.Conn.RemoteAddr().String() },
 	})
-	page := url.URL{Scheme: "http", Host: addrs[0], Path: "/readyz"}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), http.NoBody)
+	where := url.URL{Scheme: "http", Host: addrs[0], Path: path}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask %s: %w", addr, err)
+		return page{}, fmt.Errorf("ask %s: %w", addr, err)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return Answer{}, unanswered(ctx, err)
+		return page{}, unanswered(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
-	if err != nil {
-		return Answer{}, unanswered(ctx, err)
+	p.status = resp.StatusCode
+	if p.body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1)); err != nil {
+		return page{}, unanswered(ctx, err)
 	}
-	said, err := understand(resp.StatusCode, body)
-	return Answer{said, from}, err
+	return p, nil
 }
 
 // unanswered says which of the errors it is that nothing whole came.

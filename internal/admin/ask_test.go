@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,8 +21,10 @@ import (
 // serve runs the daemon's pages on addr for the time of this test.
 func serve(t *testing.T, addr string, h Health) (port string) {
 	t.Helper()
-	s, err := Listen(t.Context(), addr, func() Health { return h }, prometheus.NewRegistry(),
-		slog.New(slog.NewTextHandler(io.Discard, nil)))
+	s, err := Listen(t.Context(), Options{
+		Addr: addr, Health: func() Health { return h }, Metrics: prometheus.NewRegistry(),
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Skipf("this machine cannot listen on %s: %v", addr, err)
 	}

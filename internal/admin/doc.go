@@ -1,4 +1,9 @@
-// Package admin is what the daemon answers over HTTP: /healthz (is the process alive), /readyz (does it consume, and if
-// not, what is it waiting for) and /metrics (Prometheus), and how another process asks it ([Ask]). It reads and never
-// writes; it must not know the engine, whose state it is given as a function.
+// Package admin is what the daemon answers over HTTP, and who is answered. /healthz (is the process alive), /readyz
+// (does it consume, and if not, what is it waiting for) and /metrics (Prometheus) answer anybody; everything else
+// stands behind a [Guard]. It is also how another process asks a daemon ([Ask]).
+//
+// The guard's files are guard.go (who asks, what he may do), local.go (nothing is set up: only this machine), tokens.go
+// and session.go (a token, and the cookie that stands for one), proxy.go (a proxy that says who asks).
+//
+// It must not know the engine, whose state it is given as a function.
 package admin

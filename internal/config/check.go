@@ -39,6 +39,7 @@ func (c *Config) checkTogether() {
 		c.of("SQL_FILE").refuse("is needed by HANDLER=sql: the file with the statements")
 	}
 	c.checkHTTP(good)
+	c.joinTLS(good)
 	if good("DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET") && c.DeadLetterWebhook == "" &&
 		c.DeadLetterWebhookSecret != "" {
 		c.of("DEAD_LETTER_WEBHOOK_SECRET").refuse(
@@ -75,10 +76,14 @@ func (c *Config) doubts() []Warning {
 	if c.HTTPTarget != "" && c.Handler != HandlerHTTP {
 		doubts = append(doubts, Warning{Variable: Prefix + "HTTP_TARGET", What: "has no effect: HANDLER is " + c.Handler})
 	}
+	doubts = append(doubts, c.idleTLS()...)
 	const shortToken = 16
 	if n := len(c.AdminToken); n > 0 && n < shortToken {
 		doubts = append(doubts, Warning{Variable: Prefix + "ADMIN_TOKEN", What: "has fewer than " + strconv.Itoa(shortToken) +
 			" characters: whoever guesses it can replay and discard messages"})
+	}
+	if c.AdminProxy.Header != "" && c.HTTPAddr == "" {
+		doubts = append(doubts, Warning{Variable: Prefix + "ADMIN_PROXY", What: "has no effect: HTTP_ADDR is off"})
 	}
 	return doubts
 }

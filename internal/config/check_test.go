@@ -121,6 +121,12 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"HTTP_ADDR", "localhost:http", "port"},
 		{"HTTP_ADDR", "localhost:65536", "port"},
 		{"ADMIN_TOKEN", "two words in the token", "without spaces"},
+		{"ADMIN_PROXY", "X-User everywhere", "an address or a network"},
+		{"UI_HIDE_BODIES", "on", "must be yes or no"},
+		{"UI_REDACT", "/a,b", "entry 2 is no JSON pointer"},
+		{"BASE_PATH", "/rollbackd/", "must be a path"},
+		{"BASE_PATH", "/a/../b", "must be a path"},
+		{"BASE_PATH", "rollbackd", "must be a path"},
 		{"LOG_LEVEL", "INFO+2", "must be debug, info, warn or error"},
 		{"LOG_LEVEL", "loud", "must be debug, info, warn or error"},
 		{"LOG_FORMAT", "xml", "must be auto, text or json"},
@@ -175,6 +181,10 @@ func TestExamplesOfEveryVariableAreAccepted(t *testing.T) {
 			}
 		}
 		all["ROLLBACKD_HANDLER"] = handler
+		for _, url := range []string{"ROLLBACKD_AMQP_URL", "ROLLBACKD_REDIS_URL"} { // certificates want what is encrypted
+			scheme, rest, _ := strings.Cut(all[url], "://")
+			all[url] = scheme + "s://" + rest
+		}
 		load(t, all)
 	}
 }

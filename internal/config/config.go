@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // Values of the settings that are one of a few words.
@@ -55,6 +57,16 @@ type Config struct {
 	HTTPAddr string
 	// AdminToken is asked for by pages, API and pprof; without one they answer to loopback only.
 	AdminToken string
+	// AdminTokensFile holds named tokens; empty: none.
+	AdminTokensFile string
+	// AdminProxy is a proxy that says who asks; zero: none.
+	AdminProxy admin.Proxy
+	// BasePath is where pages and API begin, without a slash at its end; empty: at the root.
+	BasePath string
+	// UIHideBodies: pages and API show no body, no properties and no headers.
+	UIHideBodies bool
+	// UIRedact are JSON pointers, as their steps, of what pages and API hide in bodies.
+	UIRedact [][]string
 
 	// LogLevel is the least level that is logged.
 	LogLevel slog.Level
@@ -65,6 +77,10 @@ type Config struct {
 	DeadLetterWebhook string
 	// DeadLetterWebhookSecret signs what the webhook is told, each of its [Lines]; empty: unsigned.
 	DeadLetterWebhookSecret string
+
+	// tls are the certificates for the three servers. Load writes them into the URLs and the DSN, where everybody who
+	// connects finds them.
+	tls struct{ amqp, mysql, redis certs.TLS }
 
 	settings []*setting // as Load found them
 }

@@ -76,6 +76,22 @@ func LogFormat(environ []string) string {
 	return s.raw
 }
 
+// HTTPAddr is HTTP_ADDR alone, whatever else is wrong or cannot be read: a probe asks a daemon that is running, and
+// must not call it dead because a file of a secret is being replaced. It is empty when the setting is off.
+func HTTPAddr(environ []string) (string, error) {
+	var c Config
+	all := variables(&c)
+	i := slices.IndexFunc(all, func(v Variable) bool { return v.key == "HTTP_ADDR" })
+	s := &setting{Variable: all[i]}
+	s.find(prefixed(environ))
+	s.take()
+	c.settings = []*setting{s}
+	if problems := c.problems(); len(problems) > 0 {
+		return "", &Error{Problems: problems}
+	}
+	return c.HTTPAddr, nil
+}
+
 // prefixed keeps what is ours. The last of several entries of one name wins.
 func prefixed(environ []string) map[string]string {
 	ours := make(map[string]string)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/admin"
 )
 
 // required is the least environment that Load accepts.
@@ -102,6 +104,8 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 		"ROLLBACKD_LOCK_ON_ERROR": "pause", "ROLLBACKD_DRAIN_TIMEOUT": "7s", "ROLLBACKD_MAX_DEAD_RATE": "7/2m",
 		"ROLLBACKD_BRAKE_PAUSE": "8s",
 		"ROLLBACKD_HTTP_ADDR":   ":0", "ROLLBACKD_ADMIN_TOKEN": "abcdefghijklmnop", "ROLLBACKD_LOG_LEVEL": "warn",
+		"ROLLBACKD_ADMIN_TOKENS_FILE": "tokens", "ROLLBACKD_ADMIN_PROXY": "x-user 10.0.0.1/8 x-groups=g",
+		"ROLLBACKD_BASE_PATH": "/x/y", "ROLLBACKD_UI_HIDE_BODIES": "yes", "ROLLBACKD_UI_REDACT": "/a~1b/*,/c",
 		"ROLLBACKD_LOG_FORMAT":    "json",
 		"ROLLBACKD_LOG_RETENTION": "0", "ROLLBACKD_MAX_REPLAYS": "2", "ROLLBACKD_COMPENSATE_AFTER": "15m",
 		"ROLLBACKD_DEAD_LETTER_WEBHOOK": "https://example.com/x", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "s t",
@@ -122,10 +126,14 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 		HTTPTarget: "http://h/x", HTTPTimeout: 4 * time.Second, HTTPConcurrency: 3, HTTPToken: "t", HTTPHMACSecret: "s",
 		HTTPTLSCAFile: "ca", HTTPTLSCertFile: "cert", HTTPTLSKeyFile: "key",
 		Handler: "http", EmptyRollback: "refuse", HTTPAddr: ":0", AdminToken: "abcdefghijklmnop",
+		AdminTokensFile: "tokens", BasePath: "/x/y", UIHideBodies: true, UIRedact: [][]string{{"a/b", "*"}, {"c"}},
+		AdminProxy: admin.Proxy{
+			Header: "X-User", Peers: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, GroupHeader: "X-Groups", Group: "g",
+		},
 		LogLevel: slog.LevelWarn, LogFormat: "json",
 		DeadLetterWebhook: "https://example.com/x", DeadLetterWebhookSecret: "s t",
 	})
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, prefixes); diff != "" {
 		t.Errorf("fields (-want +got):\n%s", diff)
 	}
 }

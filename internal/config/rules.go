@@ -15,10 +15,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/internal/wire"
-	"github.com/rollbackd/rollbackd/lock"
 )
 
 // rule is how the text of a setting is read, and what the value must satisfy. The text for the documentation is made
@@ -252,10 +253,63 @@ func Lines(raw string) []string {
 	return strings.FieldsFunc(raw, func(r rune) bool { return r == '\n' || r == '\r' })
 }
 
+// serverName is a host's name or IP address.
+func serverName() rule[string] {
+	const maxBytes = 253
+	return texts("a host's name or IP address", func(raw string) error {
+		if strings.ContainsAny(raw, " /:@,") && net.ParseIP(raw) == nil {
+			return errors.New("must be a host's name or IP address, without a port")
+		}
+		return plainProblem(raw, maxBytes)
+	})
+}
+
 // fileName is not opened here: who uses the file says what is wrong with it.
 func fileName() rule[string] {
 	const maxBytes = 4096
 	return texts("a file's name", func(raw string) error { return plainProblem(raw, maxBytes) })
+}
+
+// adminProxy asks the package that reads the headers.
+func adminProxy() rule[admin.Proxy] {
+	return rule[admin.Proxy]{text: "HEADER CIDR[,CIDR…] [GROUPHEADER=GROUP]", parse: admin.ParseProxy,
+		check: func(admin.Proxy) error { return nil }}
+}
+
+var plainBase = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
+
+// basePath has no character that means something in an address, and no step up.
+func basePath() rule[string] {
+	return texts("/ and a path, without a slash at its end", func(raw string) error {
+		if !plainBase.MatchString(raw) || len(raw) > 200 {
+			return errors.New("must be a path like /rollbackd: letters, digits, - _ . ~, no slash at its end")
+		}
+		return nil
+	})
+}
+
+func yesOrNo() rule[bool] {
+	both := words("yes", "no")
+	parse := func(raw string) (bool, error) { return raw == "yes", both.check(raw) }
+	return rule[bool]{text: both.text, parse: parse, check: func(bool) error { return nil }}
+}
+
+// pointers are JSON pointers, each as its steps.
+func pointers() rule[[][]string] {
+	unescape := strings.NewReplacer("~1", "/", "~0", "~")
+	parse := listOf(func(raw string) ([]string, error) {
+		rest, ok := strings.CutPrefix(raw, "/")
+		if !ok {
+			return nil, errors.New("is no JSON pointer: it must begin with /")
+		}
+		steps := strings.Split(rest, "/")
+		for i := range steps {
+			steps[i] = unescape.Replace(steps[i])
+		}
+		return steps, nil
+	})
+	return rule[[][]string]{text: "comma-separated JSON pointers", parse: parse,
+		check: func([][]string) error { return nil }}
 }
 
 func listenAddr() rule[string] {
@@ -324,15 +378,11 @@ func amqpURLs() rule[[]string] {
 		}}
 }
 
-// redisURL asks the package of the lock, by opening a client: that connects to nothing.
+// redisURL asks the package that connects.
 func redisURL() rule[string] {
 	return texts("redis:// or rediss:// URL, or off", func(raw string) error {
-		client, err := lock.OpenRedis(raw, lock.RedisOptions{})
-		if err == nil {
-			err = client.Close()
-		}
-		if err != nil {
-			return errors.New("cannot be used: " + strings.TrimPrefix(err.Error(), "redis URL: "))
+		if err := redisdb.CheckURL(raw); err != nil {
+			return fmt.Errorf("cannot be used: %w", err)
 		}
 		return nil
 	})

@@ -67,7 +67,15 @@ var (
 	plainAddr  = regexp.MustCompile(`^[A-Za-z0-9_.:%/\[\]-]+$`)
 	plainName  = regexp.MustCompile(`^[A-Za-z0-9_$.-]+$`)
 	plainValue = regexp.MustCompile(`^(true|false|[0-9]{1,9}(ms|s|m|h)?)$`)
+	plainTLS   = regexp.MustCompile(`^(true|false|skip-verify|preferred)$`)
 )
+
+// harmless are the parameters whose values are names of files or hosts, or one of a few words.
+var harmless = map[string]*regexp.Regexp{
+	"cacertfile": plainPath, "certfile": plainPath, "keyfile": plainPath, "server_name_indication": plainName,
+	"ssl_ca_certs": plainPath, "ssl_certfile": plainPath, "ssl_keyfile": plainPath, "ssl_server_name": plainName,
+	"ssl-ca": plainPath, "ssl-cert": plainPath, "ssl-key": plainPath, "tls-sni-servername": plainName, "tls": plainTLS,
+}
 
 // parameters are the names that are shown; what is not among them may be the rest of a password with an & in it.
 var parameters = []string{
@@ -77,6 +85,8 @@ var parameters = []string{
 	"multiStatements", "clientFoundRows", "rejectReadOnly", "checkConnLiveness", "allowNativePasswords",
 	"allowCleartextPasswords", "allowAllFiles", "allowFallbackToPlaintext", "allowOldPasswords", "serverPubKey",
 	"connectionAttributes", "columnsWithAlias",
+	"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_server_name", "ssl-ca", "ssl-cert", "ssl-key",
+	"tls-sni-servername",
 }
 
 // eachURL does with each URL of a list what f does with one. Each is whole, since the list's rule accepts it, so the
@@ -118,7 +128,7 @@ func showDSN(raw string) string {
 		return mask // a slash or a parenthesis somewhere has moved the parts
 	}
 	shown := showLogin(dsn.User, dsn.Passwd != "") + dsn.Net + "(" + dsn.Addr + ")/" + dsn.DBName
-	if _, query, ok := strings.Cut(raw[strings.LastIndexByte(raw, '/'):], "?"); ok {
+	if query, ok := mysqldb.QueryOf(raw); ok {
 		shown += "?" + showParameters(query)
 	}
 	return shown
@@ -139,6 +149,7 @@ func showParameters(query string) string {
 		switch {
 		case !slices.Contains(parameters, name):
 			pairs[i] = mask
+		case harmless[name] != nil && harmless[name].MatchString(value):
 		case !plainValue.MatchString(value):
 			pairs[i] = name + "=" + mask
 		}

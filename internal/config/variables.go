@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
 // Prefix begins the name of every variable.
@@ -44,7 +46,7 @@ func Variables() []Variable { return variables(new(Config)) }
 // [consumer.Defaults].
 func variables(c *Config) []Variable {
 	d := consumer.Defaults()
-	all := slices.Concat(connections(c), naming(c, d), calling(c), working(c, d), operating(c, d))
+	all := slices.Concat(connections(c), encrypting(c), naming(c, d), calling(c), working(c, d), operating(c, d))
 	for i := range all {
 		v := &all[i]
 		v.Name, v.Range, v.Example = Prefix+v.key, v.text, cmp.Or(v.Example, v.Default)
@@ -74,6 +76,31 @@ func connections(c *Config) []Variable {
 			Required: true, secret: urlLogin, off: true, Example: "redis://redis:6379/0",
 			Meaning: "Redis for the lock; off works without a lock, the consumer log alone keeps the promise"},
 	}
+}
+
+// encrypting are the certificates for the three servers: the same four for each.
+func encrypting(c *Config) (all []Variable) {
+	for _, server := range []struct {
+		key, name string
+		to        *certs.TLS
+	}{{"AMQP", "RabbitMQ", &c.tls.amqp}, {"MYSQL", "MySQL", &c.tls.mysql}, {"REDIS", "Redis", &c.tls.redis}} {
+		folder := "/etc/rollbackd/" + strings.ToLower(server.name)
+		all = append(all,
+			Variable{key: server.key + "_TLS_CA_FILE", value: fileName().into(&server.to.CA), empty: true,
+				Example: folder + "-ca.pem",
+				Meaning: "who signs " + server.name + "'s certificate, in place of the system's list; read again before each " +
+					"connection, see docs/tls.md"},
+			Variable{key: server.key + "_TLS_CERT_FILE", value: fileName().into(&server.to.Cert), empty: true,
+				Example: folder + "-client.pem",
+				Meaning: "the client certificate for " + server.name + " and its chain; read again before each connection"},
+			Variable{key: server.key + "_TLS_KEY_FILE", value: fileName().into(&server.to.Key), empty: true,
+				Example: folder + "-client-key.pem",
+				Meaning: "the key of that certificate"},
+			Variable{key: server.key + "_TLS_SERVER_NAME", value: serverName().into(&server.to.ServerName), empty: true,
+				Example: strings.ToLower(server.name) + ".example.com",
+				Meaning: "the name that " + server.name + "'s certificate must have, if it is not the host's"})
+	}
+	return all
 }
 
 func naming(c *Config, d consumer.Config) []Variable {
@@ -196,6 +223,20 @@ func operating(c *Config, d consumer.Config) []Variable {
 		{key: "ADMIN_TOKEN", value: headerText().into(&c.AdminToken),
 			secret: wholeText, empty: true, Example: "a-long-random-word",
 			Meaning: "asked for by pages, API and pprof; without one they answer to loopback only"},
+		{key: "ADMIN_TOKENS_FILE", value: fileName().into(&c.AdminTokensFile), empty: true,
+			Example: "/etc/rollbackd/tokens",
+			Meaning: "named tokens, a line each: NAME read|full TOKEN, or sha256: and the token's SHA-256 in its place; " +
+				"read again when it is changed"},
+		{key: "ADMIN_PROXY", value: adminProxy().into(&c.AdminProxy), empty: true,
+			Example: "X-Forwarded-User 10.0.0.0/8 X-Forwarded-Groups=on-call",
+			Meaning: "a proxy that says who asks: the header with the name, the addresses of the proxy, and the group of " +
+				"those who may act; without a group all may"},
+		{key: "BASE_PATH", value: basePath().into(&c.BasePath), empty: true, Example: "/rollbackd",
+			Meaning: "where a proxy shows pages and API, if not at its root; it may pass the path on or cut it off"},
+		{key: "UI_HIDE_BODIES", value: yesOrNo().into(&c.UIHideBodies), Default: "no", Example: "yes",
+			Meaning: "pages and API show no body, no properties and no headers of a message, and nothing can be downloaded"},
+		{key: "UI_REDACT", value: pointers().into(&c.UIRedact), empty: true, Example: "/customer/name,/items/*/note",
+			Meaning: "what stands at these JSON pointers in a body is hidden by pages and API; * is any name or place"},
 		{key: "LOG_LEVEL", value: logLevels().into(&c.LogLevel), Default: "info", Example: "debug",
 			Meaning: "least level that is logged"},
 		{key: "LOG_FORMAT", value: words(LogFormatAuto, LogFormatText, LogFormatJSON).into(&c.LogFormat),

@@ -2,11 +2,12 @@ package daemon
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,12 +18,16 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/pages"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	httphandler "github.com/rollbackd/rollbackd/internal/handler/http"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/tracing"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -33,7 +38,13 @@ type Daemon struct {
 	registry *prometheus.Registry
 	engine   *consumer.Consumer
 	webhook  *deadletter.Webhook // nil: none
-	admin    *admin.Server       // nil: none
+	admin    *admin.Server       // nil: none, and so are view and pages
+	view     *view.View
+	pages    *pages.Pages
+	closers  []func() error    // of what the pages opened
+	desk     *desk.Desk        // nil without HTTP address
+	deskPool *sql.DB           // nil likewise
+	spans    *tracing.Provider // nil: none
 	// statements are handler sql's, to be checked before anything is consumed; nil for another handler.
 	statements *sqlhandler.File
 	logins     consumer.Fresh
@@ -45,28 +56,30 @@ type Daemon struct {
 type fresh struct {
 	logins         consumer.Fresh
 	webhookSecrets func() []string
+	adminToken     func() string
 }
 
 func newFresh(ctx context.Context, cfg config.Config, log *slog.Logger) fresh {
-	of := func(key string) func() string {
-		return cfg.Fresh(key, func(w config.Warning) { log.WarnContext(ctx, w.String()) })
-	}
-	urls, secrets := of("AMQP_URL"), of("DEAD_LETTER_WEBHOOK_SECRET")
+	warn := func(w config.Warning) { log.WarnContext(ctx, w.String()) }
+	of := func(key string) func() string { return cfg.Fresh(key, warn) }
+	secrets := of("DEAD_LETTER_WEBHOOK_SECRET")
 	return fresh{
 		logins: consumer.Fresh{
 			MySQLDSN: of("MYSQL_DSN"), RedisURL: of("REDIS_URL"),
-			AMQPURLs: func() []string { return config.SplitURLs(urls()) },
+			AMQPURLs: cfg.FreshAMQPURLs(warn),
 		},
 		webhookSecrets: func() []string { return config.Lines(secrets()) },
+		adminToken:     of("ADMIN_TOKEN"),
 	}
 }
 
-// Option changes a Daemon for tests.
+// Option changes a Daemon, most of them for tests.
 type Option func(*options)
 
 type options struct {
-	handler consumer.Handler
-	hook    func(consumer.Point)
+	handler           consumer.Handler
+	hook              func(consumer.Point)
+	version, revision string
 }
 
 // WithHandler replaces the handler that the settings name.
@@ -89,6 +102,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	for _, opt := range opts {
 		opt(&o)
 	}
+	d.registry.MustRegister(buildInfo(o.version, o.revision))
 	if o.handler == nil {
 		if o.handler, d.statements, err = handlerOf(ctx, cfg, log); err != nil {
 			return d, err
@@ -99,9 +113,15 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	engine := cfg.Config
 	engine.Fresh, engine.Hook = fresh.logins, o.hook
 	engine.Registerer, engine.Logger = d.registry, log
+	if d.spans, err = tracing.Open(ctx, o.version, log); err != nil {
+		return d, err
+	}
+	if d.spans != nil {
+		engine.TracerProvider = d.spans
+	}
 	if cfg.DeadLetterWebhook != "" {
 		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
-			URL: cfg.DeadLetterWebhook, Secrets: fresh.webhookSecrets,
+			URL: cfg.DeadLetterWebhook, Secrets: fresh.webhookSecrets, TracerProvider: engine.TracerProvider,
 		})
 		if err != nil {
 			return d, err
@@ -111,28 +131,34 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	if d.engine, err = consumer.Open(ctx, engine, o.handler); err != nil {
 		return d, err
 	}
-	for _, name := range unusedSettings(cfg) {
-		log.WarnContext(ctx, name+" is set, but nothing acts on it in this version")
-	}
 	if cfg.HTTPAddr == "" {
 		return d, nil
 	}
-	d.admin, err = admin.Listen(ctx, cfg.HTTPAddr, d.health, d.registry, log)
+	if err := d.openDesk(ctx, engine); err != nil {
+		return d, err
+	}
+	guard, err := admin.NewGuard(admin.GuardOptions{
+		Token: fresh.adminToken, TokensFile: cfg.AdminTokensFile, Proxy: cfg.AdminProxy, BasePath: cfg.BasePath, Logger: log,
+	})
+	if err != nil {
+		return d, err
+	}
+	if err := d.openPages(ctx, guard, o.version); err != nil {
+		return d, err
+	}
+	d.admin, err = admin.Listen(ctx, admin.Options{
+		Addr: cfg.HTTPAddr, Health: d.health, Metrics: d.registry, Guard: guard, Logger: log,
+		Guarded: d.guarded(guard),
+	})
 	return d, err
 }
 
-// notYet are the settings that are checked, but that `run` does not act on in this version.
-var notYet = []string{"ADMIN_TOKEN"}
-
-// unusedSettings names those of notYet that somebody has set to something.
-func unusedSettings(cfg config.Config) (names []string) {
-	for _, s := range cfg.Settings() {
-		if s.Source != config.FromDefault && s.Value != "" &&
-			slices.Contains(notYet, strings.TrimPrefix(s.Name, "ROLLBACKD_")) {
-			names = append(names, s.Name)
-		}
+// guarded are the handlers that answer to people only, by their paths below the base path.
+func (d *Daemon) guarded(guard *admin.Guard) map[string]http.Handler {
+	return map[string]http.Handler{
+		"/":             d.pages, // which guard themselves, page by page
+		"/debug/pprof/": guard.Protect(admin.Act, profiles()),
 	}
-	return names
 }
 
 // handlerOf is the handler that the settings name, and its statements if it has any.
@@ -183,21 +209,30 @@ func (d *Daemon) Metrics() prometheus.Gatherer { return d.registry }
 // Run consumes until ctx ends and drains then; see [consumer.Consumer.Run] for its errors. The pages answer until the
 // engine has stopped, so that /readyz says "draining".
 func (d *Daemon) Run(ctx context.Context) error {
-	pages, stopPages := context.WithCancel(context.WithoutCancel(ctx))
+	answering, stopPages := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopPages()
 	served := make(chan error, 1)
 	var wg sync.WaitGroup
 	if d.admin != nil {
 		d.log.InfoContext(ctx, "listening", "addr", d.admin.Addr())
-		wg.Go(func() { served <- d.admin.Serve(pages) })
+		wg.Go(func() { served <- d.admin.Serve(answering) })
+		wg.Go(func() { d.view.Run(answering) })
+		stop := context.AfterFunc(answering, d.pages.End)
+		defer stop()
 	} else {
 		served <- nil
+	}
+	working, stopWork := context.WithCancel(ctx)
+	defer stopWork()
+	if d.desk != nil {
+		wg.Go(func() { d.desk.Work(working) })
 	}
 	err := d.checkStatements(ctx)
 	if err == nil && ctx.Err() == nil {
 		err = d.engine.Run(ctx) // intake, work, copies, acks, connections, pools
 	}
 	stopPages()
+	stopWork()
 	wg.Wait()
 	return errors.Join(err, <-served, d.close())
 }
@@ -228,10 +263,18 @@ func (d *Daemon) close() error {
 	if d.webhook != nil {
 		d.webhook.Close()
 	}
-	if d.engine == nil {
-		return nil
+	var errs []error
+	for _, end := range slices.Backward(d.closers) {
+		errs = append(errs, end())
 	}
-	return d.engine.Close()
+	d.closers = nil
+	if d.deskPool != nil {
+		errs = append(errs, d.deskPool.Close())
+	}
+	if d.engine != nil {
+		errs = append(errs, d.engine.Close())
+	}
+	return errors.Join(append(errs, d.spans.Close())...)
 }
 
 // A lane that stands still for so many handler timeouts, and at least for so long, counts as stuck. Whatever it asks of

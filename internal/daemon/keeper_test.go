@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -94,6 +95,23 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	if n := second.elections(); n != 0 {
 		t.Errorf("the second was elected %d times beside the first", n)
 	}
+	shows := func(m member, want program.Metrics) { // a pass is counted when it has ended, after its commit
+		t.Helper()
+		w.eventually(fmt.Sprintf("its metrics are %v", want), 30*time.Second, func() bool {
+			got, err := m.Metrics(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for sample, v := range want {
+				if got[sample] != v {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	shows(first, program.Metrics{"rollbackd_leader": 1, "rollbackd_retention_deleted_rows_total": 1})
+	shows(second, program.Metrics{"rollbackd_leader": 0, "rollbackd_retention_deleted_rows_total": 0})
 
 	// when the session is killed that was elected
 	if _, err := w.db.ExecContext(t.Context(), "KILL ?", w.leader()); err != nil {
@@ -104,6 +122,8 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	w.eventually("the first says that it is not elected any more", 30*time.Second, func() bool {
 		return strings.Contains(first.log.String(), "no longer elected")
 	})
+	shows(first, program.Metrics{"rollbackd_leader": 0, `rollbackd_retention_runs_total{result="done"}`: 1})
+	shows(second, program.Metrics{"rollbackd_leader": 1})
 
 	// when the process is killed that is elected
 	if err := second.Kill(); err != nil {
@@ -210,6 +230,26 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 	w.remember()
 	w.eventually("people are told", 30*time.Second, func() bool { return len(box.got()) >= n })
 	w.eventually("all come back and have their effect", time.Minute, func() bool { return w.rows(dedup.Success) == n })
+	metrics, err := daemon.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	atLeast := program.Metrics{
+		`rollbackd_compensation_runs_total{result="done"}`:          1,
+		`rollbackd_compensation_letters_total{result="replayed"}`:   n,
+		`rollbackd_notifications_total{result="done"}`:              1,
+		`rollbackd_notified_letters_total`:                          n,
+		`rollbackd_handler_duration_seconds_count{result="failed"}`: 1,
+		`rollbackd_handler_duration_seconds_count{result="done"}`:   1,
+		`rollbackd_connections_opened_total{name="rabbitmq"}`:       4, // main queue, backstop, copies, depths
+		`rollbackd_connections_opened_total{name="mysql"}`:          2,
+		`rollbackd_connections_opened_total{name="redis"}`:          1,
+	}
+	for sample, least := range atLeast {
+		if metrics[sample] < least {
+			t.Errorf("%s is %v, want at least %v", sample, metrics[sample], least)
+		}
+	}
 	w.stop(daemon.Process)
 	for _, letter := range box.got() {
 		if letter.Reason != "exhausted" || letter.Replays != 0 || letter.Tag != "stock.rollback" {

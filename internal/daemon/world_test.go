@@ -243,19 +243,26 @@ func (w *world) rows(status dedup.Status) int {
 func (w *world) ended(n int, within time.Duration) {
 	w.t.Helper()
 	cfg := w.config()
+	// While it is looked at one queue after the other, a copy may go from one that comes to one that is done: so it must
+	// be true a few times.
+	const times = 3
+	quiet := 0
 	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), within, func() bool {
+		quiet++
 		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
+			quiet = 0
 			return false
 		}
 		for _, queue := range topology(cfg).Queues() {
 			if queue == rabbit.DeadQueue(cfg.Queue) {
 				continue
 			}
-			if w.broker.Depth(queue) > 0 || w.broker.Unacked(queue) > 0 {
+			if w.broker.Depth(queue) > 0 || w.broker.Leaving(queue) > 0 || w.broker.Unacked(queue) > 0 {
+				quiet = 0
 				return false
 			}
 		}
-		return true
+		return quiet >= times
 	})
 }
 

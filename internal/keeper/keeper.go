@@ -28,6 +28,8 @@ type Options struct {
 	// Retention is how long success and discarded rows are kept; 0: for ever.
 	Retention  time.Duration
 	Compensate deadletter.CompensateOptions
+	// Clean deletes what persons did long ago, and says how much; nil: nobody does.
+	Clean func(ctx context.Context) (deleted int, err error)
 	// Overdue is the age at which a row that is neither applied nor dead is worth a warning.
 	Overdue time.Duration
 	Logger  *slog.Logger
@@ -40,6 +42,7 @@ type Keeper struct {
 	Options
 	log    *slog.Logger
 	gauges *gauges
+	counts *counts
 }
 
 const (
@@ -60,7 +63,12 @@ func New(o Options, reg prometheus.Registerer) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{Options: o, log: o.Logger, gauges: g}, nil
+	counts, err := newCounts(o, reg)
+	if err != nil {
+		return nil, err
+	}
+	o.Compensate = counts.compensation(o.Compensate)
+	return &Keeper{Options: o, log: o.Logger, gauges: g, counts: counts}, nil
 }
 
 // Run stands for election until ctx ends.
@@ -74,9 +82,14 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // lead is what the leader does until ctx ends.
 func (k *Keeper) lead(ctx context.Context) {
+	k.counts.leader.Set(1)
+	defer k.counts.leader.Set(0)
 	var wg sync.WaitGroup
 	if k.Retention > 0 {
 		wg.Go(func() { k.prune(ctx) })
+	}
+	if k.Clean != nil {
+		wg.Go(func() { k.clean(ctx) })
 	}
 	wg.Go(func() { k.sayOldest(ctx) })
 	wg.Go(func() { k.compensate(ctx) })
@@ -110,7 +123,9 @@ func (k *Keeper) warn(ctx context.Context) {
 func (k *Keeper) prune(ctx context.Context) {
 	for next := pruneFirst; wait.For(ctx, next/2+rand.N(next)) == nil; next = pruneEvery {
 		began := time.Now()
-		pruned, err := k.Records.Prune(ctx, dedup.PruneOptions{Group: k.Group, OlderThan: k.Retention})
+		pruned, err := k.Records.Prune(ctx, dedup.PruneOptions{
+			Group: k.Group, OlderThan: k.Retention, Progress: k.counts.deleted(),
+		})
 		rows := 0
 		for _, p := range pruned {
 			rows += p.Rows
@@ -119,8 +134,20 @@ func (k *Keeper) prune(ctx context.Context) {
 			k.log.InfoContext(ctx, "deleted rows that have outlived ROLLBACKD_LOG_RETENTION", "rows", rows, "took",
 				time.Since(began).Round(time.Millisecond))
 		}
+		if ctx.Err() == nil { // else it was cut short by the end of its term
+			k.counts.retention.WithLabelValues(resultOf(err)).Inc()
+		}
 		if err != nil && ctx.Err() == nil {
 			k.log.WarnContext(ctx, "old rows of the consumer log could not be deleted", "err", err, "next_try_in", pruneEvery)
+		}
+	}
+}
+
+// clean deletes what persons did long ago.
+func (k *Keeper) clean(ctx context.Context) {
+	for next := pruneFirst; wait.For(ctx, next/2+rand.N(next)) == nil; next = pruneEvery {
+		if _, err := k.Clean(ctx); err != nil && ctx.Err() == nil {
+			k.log.WarnContext(ctx, "old acts of persons could not be deleted", "err", err, "next_try_in", pruneEvery)
 		}
 	}
 }

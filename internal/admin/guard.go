@@ -1,0 +1,181 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Right is what somebody may do.
+type Right uint8
+
+// The rights. Who may act may also look.
+const (
+	Nobody Right = iota
+	Look
+	Act
+)
+
+// String is the right as the file of tokens has it.
+func (r Right) String() string {
+	switch r {
+	case Look:
+		return "read"
+	case Act:
+		return "full"
+	}
+	return "none"
+}
+
+// Person is who asks, as far as the guard knows.
+type Person struct {
+	// Name is that of the token, of the proxy's header, or [Local]; it stands in the audit of what was done.
+	Name  string
+	Right Right
+	// Session: known by the cookie that a sign-in set, so that signing out means something.
+	Session bool
+}
+
+// Local is the name of whoever asks from this machine while nothing else is set up.
+const Local = "loopback"
+
+// GuardOptions say who is let in. With none of them, only this machine's own loopback address is, to everything.
+type GuardOptions struct {
+	// Token is one token that may do everything, asked for at each request, so that it may change; nil or "": none.
+	Token func() string
+	// TokensFile holds named tokens, see [ReadTokens]; it is read again when it has changed. "": none.
+	TokensFile string
+	// Proxy is a proxy that says who asks; zero: none.
+	Proxy Proxy
+	// BasePath is where the pages begin, without a slash at its end: "" or like /stock/rollback.
+	BasePath string
+	Logger   *slog.Logger
+}
+
+// Guard knows who asks and what he may do. It is safe for many goroutines.
+type Guard struct {
+	o      GuardOptions
+	tokens *tokens
+	cross  *http.CrossOriginProtection
+}
+
+// NewGuard reads the file of tokens, if there is one.
+func NewGuard(o GuardOptions) (*Guard, error) {
+	g := &Guard{o: o, cross: http.NewCrossOriginProtection()}
+	var err error
+	g.tokens, err = newTokens(o)
+	return g, err
+}
+
+// open reports whether nothing is set up that could tell people apart.
+func (g *Guard) open() bool { return g.tokens.none() && g.o.Proxy.Header == "" }
+
+// BasePath is where the pages begin.
+func (g *Guard) BasePath() string { return g.o.BasePath }
+
+// SignsIn reports whether there is a token with which somebody could sign in.
+func (g *Guard) SignsIn() bool { return !g.tokens.none() }
+
+type personKey struct{}
+
+// Who is the person that the guard let through; the zero Person where it did not stand.
+func Who(ctx context.Context) Person {
+	p, _ := ctx.Value(personKey{}).(Person)
+	return p
+}
+
+// Why somebody is not let in.
+var (
+	errNoToken  = errors.New("a token is needed: sign in, or send it as Authorization: Bearer TOKEN")
+	errBadToken = errors.New("the token is not one of those that are known here")
+	errNotLocal = errors.New("without ROLLBACKD_ADMIN_TOKEN only this machine's loopback address is answered")
+	errHost     = errors.New("without ROLLBACKD_ADMIN_TOKEN only names of the loopback address are answered, " +
+		"such as localhost")
+	errForwarded = errors.New("a proxy has passed this on: ROLLBACKD_ADMIN_TOKEN or ROLLBACKD_ADMIN_PROXY must be set")
+)
+
+// Protect lets those through to h who have the right, and stops requests that another site makes a browser send. h
+// finds the person with [Who]. A browser without a session is sent to the page where it can sign in.
+func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := g.who(r)
+		switch {
+		case errors.Is(err, errNotLocal), errors.Is(err, errHost), errors.Is(err, errForwarded):
+			Problem(w, r, http.StatusForbidden, err.Error())
+		case err != nil && g.SignsIn() && wantsPage(r):
+			http.Redirect(w, r, g.o.BasePath+"/sign-in?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+		case err != nil:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="rollbackd"`)
+			Problem(w, r, http.StatusUnauthorized, err.Error())
+		case p.Right < need:
+			Problem(w, r, http.StatusForbidden, fmt.Sprintf("%s may look and not act: a token that may do everything is needed",
+				p.Name))
+		default:
+			if err := g.cross.Check(r); err != nil {
+				Problem(w, r, http.StatusForbidden, "another site made this request: "+err.Error())
+				return
+			}
+			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
+		}
+	})
+}
+
+// Public lets everybody through who can reach this daemon at all, for the page where people sign in and what it is
+// drawn with; it too stops requests that another site makes a browser send.
+func (g *Guard) Public(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := g.cross.Check(r)
+		if g.open() {
+			err = errors.Join(local(r), err)
+		}
+		if err != nil {
+			Problem(w, r, http.StatusForbidden, err.Error())
+			return
+		}
+		p, err := g.who(r)
+		if err != nil {
+			p = Person{}
+		}
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
+	})
+}
+
+// who asks. A token in the header decides alone: whoever sends one wants to be that one.
+func (g *Guard) who(r *http.Request) (Person, error) {
+	if g.open() {
+		return Person{Name: Local, Right: Act}, local(r)
+	}
+	if text, ok := bearer(r); ok {
+		if t, ok := g.tokens.find(text); ok {
+			return Person{Name: t.Name, Right: t.Right}, nil
+		}
+		g.o.Logger.WarnContext(r.Context(), "a request with an unknown token", "from", r.RemoteAddr, "path", r.URL.Path)
+		return Person{}, errBadToken
+	}
+	if p, ok := g.session(r); ok {
+		return p, nil
+	}
+	if p, ok := g.o.Proxy.who(r); ok {
+		return p, nil
+	}
+	if g.tokens.none() {
+		return Person{}, fmt.Errorf("no proxy that is named in ROLLBACKD_ADMIN_PROXY says who asks, in the header %s",
+			g.o.Proxy.Header)
+	}
+	return Person{}, errNoToken
+}
+
+func bearer(r *http.Request) (string, bool) {
+	scheme, text, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.TrimSpace(text), ok && strings.EqualFold(scheme, "Bearer")
+}
+
+// wantsPage reports whether a person looks at the answer: a browser that opens a page.
+func wantsPage(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
+		strings.Contains(r.Header.Get("Accept"), "text/html")
+}

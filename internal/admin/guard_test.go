@@ -1,0 +1,327 @@
+package admin
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// newGuard makes a guard whose log goes to logs.
+func newGuard(t *testing.T, o GuardOptions, logs io.Writer) *Guard {
+	t.Helper()
+	o.Logger = slog.New(slog.NewTextHandler(logs, nil))
+	g, err := NewGuard(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// asked is one request as the kernel and the client tell it.
+type asked struct {
+	method, peer, host string
+	header             http.Header
+	cookie             *http.Cookie
+}
+
+// ask asks a handler that wants a right and answers with the name of who asked.
+func (a asked) ask(g *Guard, need Right) *httptest.ResponseRecorder {
+	if a.method == "" {
+		a.method = http.MethodGet
+	}
+	if a.peer == "" {
+		a.peer = "127.0.0.1:50000"
+	}
+	if a.host == "" {
+		a.host = "localhost:8080"
+	}
+	r := httptest.NewRequest(a.method, "http://"+a.host+"/page?x=1", http.NoBody)
+	r.RemoteAddr, r.Host = a.peer, a.host
+	for name, values := range a.header {
+		r.Header[name] = values
+	}
+	if a.cookie != nil {
+		r.AddCookie(a.cookie)
+	}
+	w := httptest.NewRecorder()
+	g.Protect(need, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, Who(r.Context()).Name)
+	})).ServeHTTP(w, r)
+	return w
+}
+
+func token(text string) http.Header { return http.Header{"Authorization": {"Bearer " + text}} }
+
+// Given no token and no proxy, then only this machine is answered, by a name of the loopback address, and not through
+// a proxy; else a page of a stranger's in a browser here, or a proxy here, could act for anybody.
+func TestWithoutATokenOnlyTheLoopbackIsAnswered(t *testing.T) {
+	g := newGuard(t, GuardOptions{}, io.Discard)
+	for name, c := range map[string]struct {
+		asked
+		want int
+	}{
+		"IPv4":                            {asked{}, 200},
+		"another address of the loopback": {asked{peer: "127.9.9.9:1", host: "127.0.0.1"}, 200},
+		"IPv6":                            {asked{peer: "[::1]:1", host: "[::1]:8080"}, 200},
+		"IPv4 in IPv6":                    {asked{peer: "[::ffff:127.0.0.1]:1"}, 200},
+		"it may act":                      {asked{method: http.MethodPost}, 200},
+		"another machine":                 {asked{peer: "10.0.0.7:1"}, 403},
+		"another machine that says it is this one": {asked{peer: "10.0.0.7:1", header: http.Header{
+			"X-Forwarded-For": {"127.0.0.1"}, "X-Real-Ip": {"127.0.0.1"}, "Forwarded": {"for=127.0.0.1"}}}, 403},
+		"a name that a stranger's DNS gave the loopback address": {asked{host: "evil.example:8080"}, 403},
+		"a name that begins like localhost":                      {asked{host: "localhost.evil.example"}, 403},
+		"an address of another machine as name":                  {asked{host: "10.0.0.1:8080"}, 403},
+		"through a proxy on this machine": {asked{header: http.Header{
+			"X-Forwarded-For": {"10.0.0.7"}}}, 403},
+		"another site makes a browser post": {asked{method: http.MethodPost,
+			header: http.Header{"Sec-Fetch-Site": {"cross-site"}}}, 403},
+		"another origin posts": {asked{method: http.MethodPost, header: http.Header{"Origin": {"http://evil.example"}}}, 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := c.ask(g, Act)
+			if w.Code != c.want || w.Code == 200 && w.Body.String() != Local {
+				t.Errorf("HTTP %d %s, want %d", w.Code, w.Body, c.want)
+			}
+			public := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodGet, "/sign-in", http.NoBody)
+			r.RemoteAddr, r.Host = c.peer, c.host
+			if c.peer != "" && c.want == 403 {
+				g.Public(http.NotFoundHandler()).ServeHTTP(public, r)
+				if public.Code != 403 {
+					t.Errorf("what is public answers with %d", public.Code)
+				}
+			}
+		})
+	}
+}
+
+// Given named tokens, then each opens what its right says, the loopback without one opens nothing, and what may not be
+// done is refused by the server.
+func TestATokenOpensWhatItsRightSays(t *testing.T) {
+	sum := sha256.Sum256([]byte("token-of-hash"))
+	path := filepath.Join(t.TempDir(), "tokens")
+	writeFile(t, path, "# who may do what\n\nann full token-of-ann\nbob read token-of-bob\nhash full sha256:"+
+		hex.EncodeToString(sum[:])+"\n")
+	var logs bytes.Buffer
+	g := newGuard(t, GuardOptions{Token: func() string { return "the-one" }, TokensFile: path}, &logs)
+	for text, c := range map[string]struct {
+		name      string
+		look, act int
+	}{
+		"the-one":                              {SettingName, 200, 200},
+		"token-of-ann":                         {"ann", 200, 200},
+		"token-of-bob":                         {"bob", 200, 403},
+		"token-of-hash":                        {"hash", 200, 200},
+		"token-of-eve":                         {"", 401, 401},
+		"sha256:" + hex.EncodeToString(sum[:]): {"", 401, 401},
+		"":                                     {"", 401, 401},
+	} {
+		a := asked{header: token(text), peer: "10.0.0.7:1", host: "shop.example"}
+		look, act := a.ask(g, Look), a.ask(g, Act)
+		if look.Code != c.look || act.Code != c.act || look.Code == 200 && look.Body.String() != c.name {
+			t.Errorf("%q: %d %s and %d, want %+v", text, look.Code, look.Body, act.Code, c)
+		}
+		if look.Code == 401 && look.Header().Get("WWW-Authenticate") == "" {
+			t.Error("401 without WWW-Authenticate")
+		}
+	}
+	if strings.Contains(logs.String(), "token-of-eve") || !strings.Contains(logs.String(), "10.0.0.7") {
+		t.Errorf("the log of a refused token: %s", logs.String())
+	}
+	if w := (asked{}).ask(g, Look); w.Code != 401 {
+		t.Errorf("the loopback without a token: HTTP %d", w.Code)
+	}
+	page := asked{header: http.Header{"Accept": {"text/html,*/*"}}}.ask(g, Look)
+	if page.Code != 303 || page.Header().Get("Location") != "/sign-in?next=%2Fpage%3Fx%3D1" {
+		t.Errorf("a browser is answered with %d to %q", page.Code, page.Header().Get("Location"))
+	}
+}
+
+// Given that the file of tokens changes, then it holds from the next request on; given that it cannot be read, then
+// the former ones hold and one warning says why, without a token in it.
+func TestTheFileOfTokensIsReadAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	writeFile(t, path, "ann full first\n")
+	var logs bytes.Buffer
+	g := newGuard(t, GuardOptions{TokensFile: path}, &logs)
+	can := func(text string) bool { return asked{header: token(text)}.ask(g, Look).Code == 200 }
+	if !can("first") || can("second") {
+		t.Fatal("the first token does not open")
+	}
+	writeFile(t, path, "ann full second-token\n")
+	if can("first") || !can("second-token") {
+		t.Error("the changed file is not read")
+	}
+	writeFile(t, path, "ann everything third-secret-token\n")
+	if !can("second-token") || can("third-secret-token") || !can("second-token") {
+		t.Error("a broken file changes who is let in")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if !can("second-token") {
+		t.Error("without the file nobody is let in")
+	}
+	if n := strings.Count(logs.String(), "cannot be read again"); n != 2 || strings.Contains(logs.String(), "third") {
+		t.Errorf("%d warnings, want one for each trouble:\n%s", n, logs.String())
+	}
+}
+
+func TestABadFileOfTokensIsRefusedByLineAndWithoutItsText(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "no token",
+		"ann full":                            "line 1",
+		"ann full a b":                        "line 1",
+		"ann full tok-secret\nbob tok-secret": "line 2",
+		"ann write tok-secret":                "read or full",
+		"ann full sha256:tok-secret":          "sha256",
+		"ann full tok-secret\nann read other": "line 2 has the name",
+		"ann full tok-secret\nbob read tok-secret": "line 2 has the token",
+	} {
+		_, err := ReadTokens(strings.NewReader(text))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// Given a sign-in, then the cookie is good for its time, on every daemon with the token, until the token is changed; a
+// cookie that somebody makes or changes is none, not even by who knows the token's hash.
+func TestASessionIsItsTokenAndNothingElse(t *testing.T) {
+	one := "the-one-and-only"
+	o := GuardOptions{Token: func() string { return one }, BasePath: "/x/y"}
+	g, other := newGuard(t, o, io.Discard), newGuard(t, o, io.Discard)
+	signIn := func(text, origin string) *http.Cookie {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, "/x/y/sign-in", http.NoBody)
+		r.Header.Set("Origin", origin)
+		if _, ok := g.SignIn(w, r, text); !ok {
+			return nil
+		}
+		return w.Result().Cookies()[0]
+	}
+	if signIn("another", "http://shop.example") != nil {
+		t.Fatal("a wrong token signs in")
+	}
+	c := signIn(" the-one-and-only\n", "https://shop.example") // pasted
+	if c == nil || !c.HttpOnly || !c.Secure || c.SameSite != http.SameSiteStrictMode || c.Path != "/x/y/" ||
+		strings.Contains(c.Value, one) || time.Until(c.Expires) > sessionTime {
+		t.Fatalf("the cookie: %+v", c)
+	}
+	if plain := signIn(one, "http://localhost:8080"); plain.Secure {
+		t.Error("over plain HTTP the browser would not send a Secure cookie back")
+	}
+	remote := asked{cookie: c, peer: "10.0.0.7:1", host: "shop.example"}
+	if a, b := remote.ask(g, Act), remote.ask(other, Act); a.Code != 200 || b.Code != 200 ||
+		a.Body.String() != SettingName {
+		t.Errorf("HTTP %d and %d, want 200 of both daemons", a.Code, b.Code)
+	}
+	now := time.Now()
+	known := Token{SettingName, Act, sha256.Sum256([]byte(one))}
+	if !opensSession(known, c.Value, now) || opensSession(known, c.Value, now.Add(sessionTime+time.Second)) {
+		t.Error("a session does not end")
+	}
+	forged, err := sealSession(known, "anything", now.Add(time.Hour)) // by the hash, without the token
+	if err != nil || opensSession(known, forged, now) {
+		t.Errorf("the hash is enough for a session, %v", err)
+	}
+	head, tail, _ := strings.Cut(c.Value, ".")
+	_, sealed, _ := strings.Cut(tail, ".")
+	for _, bad := range []string{"", ".", "..", "a.b.c", head + ".99999999999." + sealed, c.Value + "A",
+		c.Value[:len(c.Value)-4]} {
+		if w := (asked{cookie: &http.Cookie{Name: cookieName, Value: bad}}).ask(g, Look); w.Code != 401 {
+			t.Errorf("cookie %q: HTTP %d", bad, w.Code)
+		}
+	}
+	one = "another-one"
+	if w := remote.ask(g, Look); w.Code != 401 {
+		t.Errorf("after the token was changed: HTTP %d", w.Code)
+	}
+}
+
+// Given a proxy that is trusted, then its header names who asks; from anywhere else, or twice, it means nothing.
+func TestAProxyIsBelievedByItsAddress(t *testing.T) {
+	p, err := ParseProxy("x-user 10.1.0.0/16,fd00::/8,192.0.2.1 x-groups=on-call")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGuard(t, GuardOptions{Proxy: p}, io.Discard)
+	h := func(user string, more ...string) http.Header {
+		head := http.Header{"X-User": {user}}
+		if len(more) > 0 {
+			head["X-Groups"] = more
+		}
+		return head
+	}
+	for name, c := range map[string]struct {
+		asked
+		look, act int
+	}{
+		"in the group":       {asked{peer: "10.1.2.3:1", header: h("ann", "staff, on-call")}, 200, 200},
+		"in IPv6":            {asked{peer: "[fd00::7]:1", header: h("ann", "on-call")}, 200, 200},
+		"a single address":   {asked{peer: "192.0.2.1:1", header: h("ann", "on-call")}, 200, 200},
+		"in another group":   {asked{peer: "10.1.2.3:1", header: h("bob", "staff,on-call-2")}, 200, 403},
+		"in no group":        {asked{peer: "10.1.2.3:1", header: h("bob")}, 200, 403},
+		"groups twice":       {asked{peer: "10.1.2.3:1", header: h("bob", "staff", "on-call")}, 200, 403},
+		"from elsewhere":     {asked{peer: "10.2.0.1:1", header: h("ann", "on-call")}, 401, 401},
+		"from this machine":  {asked{header: h("ann", "on-call")}, 401, 401},
+		"twice":              {asked{peer: "10.1.2.3:1", header: http.Header{"X-User": {"ann", "eve"}}}, 401, 401},
+		"nobody":             {asked{peer: "10.1.2.3:1", header: h("")}, 401, 401},
+		"a name with a line": {asked{peer: "10.1.2.3:1", header: h("a\tb")}, 401, 401},
+		"a site makes it post": {asked{method: http.MethodPost, peer: "10.1.2.3:1", header: http.Header{"X-User": {"ann"},
+			"X-Groups": {"on-call"}, "Sec-Fetch-Site": {"cross-site"}}}, 403, 403},
+	} {
+		if look, act := c.ask(g, Look), c.ask(g, Act); look.Code != c.look || act.Code != c.act {
+			t.Errorf("%s: HTTP %d and %d, want %d and %d", name, look.Code, act.Code, c.look, c.act)
+		}
+	}
+	for text, want := range map[string]string{
+		"X-User": "must be", "X-User 10.0.0.0/8 a=b c": "must be", "X User 10.0.0.0/8": "an address", "X-User ten": "ten",
+		"X-User 10.0.0.0/8 groups": "GROUPHEADER", "X: 10.0.0.0/8": "header's name",
+	} {
+		if _, err := ParseProxy(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// Given a base path, then what is guarded answers below it, and at the root for a proxy that cuts it off; probes answer
+// to anybody.
+func TestWhatIsGuardedAnswersBelowTheBasePath(t *testing.T) {
+	g := newGuard(t, GuardOptions{Token: func() string { return "tok" }, BasePath: "/x/y"}, io.Discard)
+	h := Options{
+		Health: func() Health { return Health{Consuming: true} }, Guard: g, Logger: slog.New(slog.DiscardHandler),
+		Guarded: map[string]http.Handler{"/a/": g.Protect(Act, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, r.URL.Path)
+		}))},
+	}.handler()
+	for path, want := range map[string]string{
+		"/a/b": "401", "/x/y/a/b": "401", "/a/b?tok": "/a/b", "/x/y/a/b?tok": "/a/b", "/healthz": "ok", "/x/a/b?tok": "404",
+	} {
+		r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+		if strings.HasSuffix(path, "?tok") {
+			r.Header = token("tok")
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := strings.TrimSpace(w.Body.String()); !strings.Contains(got, want) {
+			t.Errorf("%s: HTTP %d %s, want %s", path, w.Code, got, want)
+		}
+	}
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

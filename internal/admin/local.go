@@ -1,0 +1,43 @@
+package admin
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// forwarded are headers with which proxies say that they pass something on.
+var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"}
+
+// local says why a request is not certainly from this machine; nil when it is. The address that the kernel tells counts
+// and no header does. But the loopback address alone proves little: a browser on this machine may have been led here by
+// a name of a stranger's that resolves to it, so the name that it asked for must be the loopback's too; and a proxy on
+// this machine asks for the whole world, so a request that says it was forwarded is somebody else's.
+func local(r *http.Request) error {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !peer.Addr().Unmap().IsLoopback() {
+		return errNotLocal
+	}
+	if !loopbackName(r.Host) {
+		return errHost
+	}
+	for _, name := range forwarded {
+		if len(r.Header.Values(name)) > 0 {
+			return errForwarded
+		}
+	}
+	return nil
+}
+
+func loopbackName(hostPort string) bool {
+	host, _, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(hostPort, "["), "]")
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}

@@ -1,0 +1,181 @@
+package pages
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+const (
+	// actTime bounds an act. It goes on when the browser that asked for it has gone away, as after a double click.
+	actTime = 10 * time.Second
+	// awaitFirst is how long the second of two same forms waits for the answer of the first.
+	awaitFirst = 8 * time.Second
+	awaitEvery = 50 * time.Millisecond
+)
+
+// act answers to a form: it does it, or says why not, as a page.
+func (p *Pages) act(do func(ctx context.Context, r *http.Request) (path string, err error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTime)
+		defer cancel()
+		err := r.ParseForm()
+		if err != nil {
+			err = problem{http.StatusBadRequest, "The form could not be read: " + err.Error()}
+		}
+		var path string
+		if err == nil {
+			path, err = do(ctx, r)
+		}
+		if err != nil {
+			text, status := p.trouble(r, p.newDrawn(r), deskError(err))
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			w.WriteHeader(status)
+			_, _ = w.Write(text) // who went away needs no answer
+			return
+		}
+		http.Redirect(w, r, p.o.Guard.BasePath()+path, http.StatusSeeOther)
+	})
+}
+
+// once does what a form asks for unless it was done before, and returns the path that shows what was done. What do
+// refuses was not done, and may be asked for again.
+func (p *Pages) once(
+	ctx context.Context, r *http.Request, do func(id string) (path string, err error),
+) (string, error) {
+	o, a, err := p.begin(ctx, desk.OnceRequest{
+		Name: r.PostForm.Get("token"), Hash: sha256.Sum256([]byte(r.URL.Path + "?" + r.PostForm.Encode())), Issued: true,
+	})
+	if err != nil {
+		return "", err
+	}
+	if a != nil {
+		return a.Location, nil
+	}
+	path, err := do(o.ActID)
+	if err != nil {
+		if later := o.Release(ctx); later != nil {
+			p.o.Logger.WarnContext(ctx, "a form that was not done stays taken for half a minute", "err", later)
+		}
+		return "", err
+	}
+	if err := o.Finish(ctx, desk.Answer{Status: http.StatusSeeOther, Location: path}); err != nil {
+		p.o.Logger.WarnContext(ctx, "the answer to a form could not be kept", "act", o.ActID, "err", err)
+	}
+	return path, nil
+}
+
+// begin waits for the first of two same forms, whose answer is the second one's too.
+func (p *Pages) begin(ctx context.Context, r desk.OnceRequest) (*desk.Once, *desk.Answer, error) {
+	tick, end := time.NewTicker(awaitEvery), time.NewTimer(awaitFirst)
+	defer tick.Stop()
+	defer end.Stop()
+	for {
+		o, a, err := p.o.Desk.Begin(ctx, actorOf(ctx), r)
+		if !errors.Is(err, desk.ErrRunning) {
+			return o, a, err
+		}
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return nil, nil, err
+		case <-ctx.Done():
+			return nil, nil, err
+		}
+	}
+}
+
+// start begins a run over the letters that a preview has shown.
+func (p *Pages) start(ctx context.Context, r *http.Request) (string, error) {
+	ask, err := requestOf(r)
+	if err != nil {
+		return "", err
+	}
+	return p.once(ctx, r, func(id string) (string, error) {
+		ask.ID = id
+		a, err := p.o.Desk.Start(ctx, actorOf(ctx), ask)
+		if same, ok := errors.AsType[*desk.SameSetError](err); ok {
+			return "/acts/" + same.Act.ID + "?same=1", nil
+		}
+		return "/acts/" + a.ID, err
+	})
+}
+
+// requestOf reads the form of a preview. All that can be wrong with it is found before its token is taken, so that one
+// can go back and send it again.
+func requestOf(r *http.Request) (desk.Request, error) {
+	var s set
+	text, err := base64.RawURLEncoding.DecodeString(r.PostForm.Get("set"))
+	if err == nil {
+		form := json.NewDecoder(bytes.NewReader(text))
+		form.DisallowUnknownFields()
+		err = form.Decode(&s)
+	}
+	if err != nil {
+		return desk.Request{}, problem{http.StatusBadRequest, "The form does not say which letters: open it from their page."}
+	}
+	ask := desk.Request{
+		Kind: s.Kind, Filter: s.Filter, CutOff: s.CutOff, Force: s.Force, Why: strings.TrimSpace(r.PostForm.Get("why")),
+	}
+	if s.Kind == desk.KindDiscard {
+		if ask.Why == "" {
+			return ask, problem{http.StatusUnprocessableEntity, "Say why these letters may end without an effect: go back and " +
+				"write a reason. Nothing was done."}
+		}
+		return ask, nil
+	}
+	if text := strings.TrimSpace(r.PostForm.Get("rate")); text != "" {
+		rate, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(rate >= 0) || math.IsInf(rate, 0) {
+			return ask, problem{http.StatusUnprocessableEntity, fmt.Sprintf("%q letters a second is no rate: go back and "+
+				"write a number, or nothing. Nothing was done.", text)}
+		}
+		ask.Rate = rate
+	}
+	if text := strings.TrimSpace(r.PostForm.Get("max_failures")); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return ask, problem{http.StatusUnprocessableEntity, fmt.Sprintf("%q is no number of failures: go back and write "+
+				"one, or nothing. Nothing was done.", text)}
+		}
+		ask.MaxFailures = n
+	}
+	return ask, nil
+}
+
+// stop asks a run to stop. To ask twice is to ask once, so its form needs no token.
+func (p *Pages) stop(ctx context.Context, r *http.Request) (string, error) {
+	a, err := p.o.Desk.Stop(ctx, actorOf(ctx), r.PathValue("id"))
+	if err != nil && !errors.Is(err, desk.ErrEnded) {
+		return "", err
+	}
+	return "/acts/" + a.ID, nil
+}
+
+// deskError gives the errors of a person's request a status; those of servers stay what they are.
+func deskError(err error) error {
+	status := 0
+	switch {
+	case errors.Is(err, desk.ErrNoAct):
+		status = http.StatusNotFound
+	case errors.Is(err, desk.ErrRequest), errors.Is(err, desk.ErrOtherRequest):
+		status = http.StatusUnprocessableEntity
+	case errors.Is(err, desk.ErrNotIssued), errors.Is(err, desk.ErrRunning):
+		status = http.StatusConflict
+	default:
+		return err
+	}
+	return problem{status, err.Error()}
+}

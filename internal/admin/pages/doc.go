@@ -1,0 +1,9 @@
+// Package pages is what a person sees in a browser: pages drawn on the server, whole without a script, from templates
+// and files that are part of the binary. One small script replaces parts that are marked as live, as the server sends
+// them.
+//
+// pages.go has the addresses and what is common to all pages, live.go the server-sent events, one file each what a page
+// is made of (overview.go, letters.go, messages.go, log.go, sign.go, preview.go, runs.go), acts.go does what forms ask
+// for, chart.go the small charts, words.go how figures and times are written. What is shown comes from package view,
+// what is done goes through package desk; a page decides nothing.
+package pages

@@ -1,0 +1,146 @@
+package pages
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+)
+
+// onePage is how many rows a page of a list has.
+const onePage = 50
+
+// asked is a search for letters, as it stands in the form and in the address.
+type asked struct {
+	Key, Tag, Reason, Error, Since, Until string
+}
+
+func askedOf(q url.Values) asked {
+	return asked{
+		Key: strings.TrimSpace(q.Get("key")), Tag: strings.TrimSpace(q.Get("tag")), Reason: q.Get("reason"),
+		Error: q.Get("error"), Since: q.Get("since"), Until: q.Get("until"),
+	}
+}
+
+// Any reports whether the search chooses at all.
+func (a asked) Any() bool { return a != asked{} }
+
+func (a asked) filter(now time.Time) (f deadletter.Filter, err error) {
+	f = deadletter.Filter{All: true, Tag: a.Tag, Error: a.Error}
+	if a.Key != "" {
+		f.Keys = []string{a.Key}
+	}
+	if a.Reason != "" {
+		if !slices.Contains(dedup.Reasons(), dedup.Reason(a.Reason)) {
+			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no reason for which a message is dead.", a.Reason)}
+		}
+		f.Reasons = []dedup.Reason{dedup.Reason(a.Reason)}
+	}
+	if f.Since, err = moment(a.Since, now); err != nil {
+		return f, err
+	}
+	f.Until, err = moment(a.Until, now)
+	return f, err
+}
+
+type letters struct {
+	Asked   asked
+	Reasons []dedup.Reason
+	Groups  view.Aged[view.Groups]
+	Page    view.Page[deadletter.Letter]
+	Further bool // not the first page
+	Hidden  bool
+}
+
+func (p *Pages) letters(ctx context.Context, r *http.Request, d *drawn) error {
+	q := r.URL.Query()
+	l := letters{
+		Asked: askedOf(q), Reasons: dedup.Reasons(), Further: q.Get("after") != "", Hidden: p.o.View.Options().Hide.Any(),
+	}
+	f, err := l.Asked.filter(time.Now())
+	if err != nil {
+		return err
+	}
+	f.Limit = onePage
+	if l.Page, err = p.o.View.Letters(ctx, f, dedup.Cursor(q.Get("after"))); err != nil {
+		return listError(err)
+	}
+	l.Groups = p.o.View.Groups()
+	d.Title, d.Data = "Dead letters", l
+	if !l.Further {
+		d.Events = p.liveAt(r)
+	}
+	return nil
+}
+
+// listError makes a person's mistake out of a cursor that is none.
+func listError(err error) error {
+	if errors.Is(err, dedup.ErrCursor) {
+		return problem{http.StatusBadRequest, "This address does not say where the next page begins: begin at the first one."}
+	}
+	return err
+}
+
+type group struct {
+	ID     string
+	Known  bool
+	Group  view.Group
+	Groups view.Aged[view.Groups]
+}
+
+func (p *Pages) group(_ context.Context, r *http.Request, d *drawn) error {
+	g := group{ID: r.PathValue("id"), Groups: p.o.View.Groups()}
+	g.Group, g.Known = g.Groups.Value.Group(g.ID)
+	d.Title, d.Events, d.Data = "Group of dead letters", p.liveAt(r), g
+	return nil
+}
+
+// download writes what `dlq export` writes.
+func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
+	f, err := askedOf(r.URL.Query()).filter(time.Now())
+	if err == nil && p.o.View.Options().Hide.Any() {
+		err = problem{http.StatusForbidden, "A download holds whole messages, and ROLLBACKD_UI_HIDE_BODIES or " +
+			"ROLLBACKD_UI_REDACT hides parts of them: use dlq export on a machine that may."}
+	}
+	f.Fingerprint = r.URL.Query().Get("fingerprint")
+	if err != nil {
+		text, status := p.trouble(r, p.newDrawn(r), err)
+		w.WriteHeader(status)
+		_, _ = w.Write(text)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Content-Disposition", `attachment; filename="dead-letters-`+
+		time.Now().UTC().Format("20060102T150405Z")+`.ndjson"`)
+	out := bufio.NewWriterSize(deadlined{w, http.NewResponseController(w)}, 64<<10)
+	n, err := p.o.View.Export(r.Context(), f, out)
+	err = errors.Join(err, out.Flush())
+	if err != nil {
+		p.o.Logger.WarnContext(r.Context(), "a download ended early", "letters", strconv.Itoa(n), "err", err)
+		panic(http.ErrAbortHandler) // so that the reader sees that it is not whole
+	}
+}
+
+// deadlined gives each piece of a long answer its own time.
+type deadlined struct {
+	http.ResponseWriter
+	out *http.ResponseController
+}
+
+// Write writes a piece.
+func (w deadlined) Write(b []byte) (int, error) {
+	if err := w.out.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
+		return 0, err
+	}
+	return w.ResponseWriter.Write(b)
+}

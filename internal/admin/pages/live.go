@@ -1,0 +1,110 @@
+package pages
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+const (
+	// liveEvery is how often a page is drawn anew for who watches it.
+	liveEvery = 2 * time.Second
+	// liveTime ends a stream: the browser asks again, and is let in again or not.
+	liveTime = 5 * time.Minute
+	// mostStreams bounds the streams of a process.
+	mostStreams = 64
+	// liveWrite bounds how long a browser may take to read what it is sent.
+	liveWrite = 10 * time.Second
+)
+
+// events sends each part of a page that is marked as live, whenever it has changed.
+func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make maker) {
+	if !p.enter() {
+		http.Error(w, "too many pages are watched; this one does not change by itself", http.StatusServiceUnavailable)
+		return
+	}
+	defer p.leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back
+	out := http.NewResponseController(w)
+	sent := map[string]string{}
+	tick, end := time.NewTicker(liveEvery), time.NewTimer(liveTime)
+	defer tick.Stop()
+	defer end.Stop()
+	for {
+		text, status := p.draw(r, name, make)
+		if status != http.StatusOK {
+			return
+		}
+		var b bytes.Buffer
+		b.WriteString(": still here\n\n")
+		for id, part := range liveParts(text) {
+			if sent[id] == part {
+				continue
+			}
+			sent[id] = part
+			data, err := json.Marshal(map[string]string{"id": id, "html": part})
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(&b, "event: part\ndata: %s\n\n", data)
+		}
+		if err := out.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
+			return
+		}
+		if _, err := w.Write(b.Bytes()); err != nil {
+			return
+		}
+		if err := out.Flush(); err != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return
+		case <-p.ending:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (p *Pages) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.streams >= mostStreams {
+		return false
+	}
+	p.streams++
+	return true
+}
+
+func (p *Pages) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.streams--
+}
+
+// The marks of a live part in a page. Templates escape what comes from strangers, so only they can write these.
+const (
+	liveBegin = `<live-part id="`
+	liveEnd   = `</live-part>`
+)
+
+// liveParts are the insides of the parts of a page that are marked as live, by their ids.
+func liveParts(page []byte) map[string]string {
+	parts := map[string]string{}
+	for rest := page; ; {
+		_, after, ok := bytes.Cut(rest, []byte(liveBegin))
+		id, inside, ok2 := bytes.Cut(after, []byte(`">`))
+		part, next, ok3 := bytes.Cut(inside, []byte(liveEnd))
+		if !ok || !ok2 || !ok3 {
+			return parts
+		}
+		parts[string(id)] = string(part)
+		rest = next
+	}
+}

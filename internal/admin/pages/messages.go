@@ -1,0 +1,91 @@
+package pages
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/screen"
+	"github.com/rollbackd/rollbackd/internal/story"
+)
+
+type told struct {
+	Asked    string // key or order
+	Tag      string
+	Order    bool
+	Told     view.Told
+	Letters  []deadletter.Shown // of those that are dead
+	Reserved []string
+	Columns  []string
+	Steps    []string
+	Text     string // the same as a command prints
+}
+
+// message tells of one message, under its stable address.
+func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
+	q := r.URL.Query()
+	key, tag := q.Get("key"), q.Get("tag")
+	if key == "" {
+		return problem{http.StatusBadRequest, "Which message? The address must name a key."}
+	}
+	t, err := p.o.View.Message(ctx, key, tag)
+	if err != nil {
+		return err
+	}
+	if len(t.Messages) == 0 {
+		d.Status = http.StatusNotFound
+	}
+	page := told{Asked: key, Tag: tag, Told: t}
+	for _, m := range t.Messages {
+		if m.Status == "dead" {
+			if page.Letters, err = p.o.View.Letter(ctx, key, tag); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	return p.tell(r, d, page)
+}
+
+// order tells of all messages of an order, under its stable address.
+func (p *Pages) order(ctx context.Context, r *http.Request, d *drawn) error {
+	sn := strings.TrimSpace(r.URL.Query().Get("sn"))
+	switch {
+	case sn == "":
+		return problem{http.StatusBadRequest, "Which order? The address must name its number as sn."}
+	case p.o.View.Options().Story.DB == nil:
+		return problem{http.StatusNotFound, "Orders are known to ROLLBACKD_HANDLER=stock only."}
+	}
+	t, err := p.o.View.Order(ctx, sn)
+	if err != nil {
+		return err
+	}
+	if len(t.Messages)+len(t.Reserved) == 0 {
+		d.Status = http.StatusNotFound
+	}
+	return p.tell(r, d, told{Asked: sn, Order: true, Told: t})
+}
+
+func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
+	var text bytes.Buffer
+	if err := page.Told.Write(&text); err != nil {
+		return fmt.Errorf("tell of %q: %w", page.Asked, err)
+	}
+	page.Text, page.Columns, page.Steps = text.String(), story.ReservedHeader(), story.StepsHeader()
+	what := "Message "
+	if page.Order {
+		what = "Order "
+	}
+	d.Title, d.Events, d.Data = what+screen.Printable(page.Asked), p.liveAt(r), page
+	return nil
+}
+
+// find leads to the page of a message or an order.
+func (p *Pages) find(_ context.Context, _ *http.Request, d *drawn) error {
+	d.Title, d.Data = "Message or order", p.o.View.Options().Story.DB != nil
+	return nil
+}

@@ -1,0 +1,145 @@
+package pages
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+)
+
+// need is something that a person should look at.
+type need struct {
+	Level string // stop, warn or note
+	What  string
+	Why   string
+	Path  string // the page that says more; "" for none
+	Go    string // what is there
+}
+
+type overview struct {
+	Needs    []need
+	Now      view.Sample
+	Charts   []series
+	Outcomes []outcome
+	Parts    []part
+	Stuck    view.Aged[[]view.Stuck]
+	Groups   view.Aged[view.Groups]
+	Most     int
+	Health   admin.Health
+}
+
+type outcome struct {
+	Name string
+	Now  float64 // a second, in the last ten seconds
+	Hour float64 // a second, in the last hour
+}
+
+// part is a dependency or a queue with its last trouble.
+type part struct {
+	Name    string
+	State   string // answers, away, amiss
+	Trouble *view.Trouble
+}
+
+func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
+	v := p.o.View
+	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Health: v.Options().Health(), Most: view.MostSurveyed}
+	hour := v.Hour()
+	o.Now, o.Charts, o.Outcomes, o.Parts = hour.Now(), charts(hour), outcomes(hour), parts(hour)
+	o.Needs = needs(o)
+	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), o
+	return nil
+}
+
+// needs are what a person should look at, the worst first.
+func needs(o overview) (all []need) {
+	for _, why := range o.Health.Waiting {
+		all = append(all, need{Level: "stop", What: "Nothing is consumed", Why: why})
+	}
+	if o.Health.Draining {
+		all = append(all, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
+	}
+	if !o.Health.Consuming && len(o.Health.Waiting) == 0 && !o.Health.Draining {
+		all = append(all, need{Level: "stop", What: "Nothing is consumed", Why: admin.NotConnected})
+	}
+	if o.Health.Stuck != "" {
+		all = append(all, need{Level: "stop", What: "A lane is stuck", Why: o.Health.Stuck + ": restart this daemon"})
+	}
+	if n := len(o.Stuck.Value); n > 0 {
+		all = append(all, need{
+			Level: "warn", What: fmt.Sprintf("%d %s not move", n, plural(n, "message does", "messages do")),
+			Why: "The time is over, and nobody goes on; why stands below.", Path: "#stuck-messages", Go: "See which",
+		})
+	}
+	for _, why := range o.Health.Degraded {
+		all = append(all, need{Level: "warn", What: "Something is amiss while messages flow", Why: why})
+	}
+	if g := o.Groups.Value; g.Seen > 0 {
+		n := need{
+			Level: "warn", What: fmt.Sprintf("%s dead %s", atLeast(g.Seen, g.More), plural(g.Seen, "letter", "letters")),
+			Path: "/letters", Go: "Look at them",
+			Why: fmt.Sprintf("In %d %s; the largest: %s.", len(g.All), plural(len(g.All), "group", "groups"),
+				g.All[0].Reason),
+		}
+		if g.Parked > 0 {
+			n.Why += fmt.Sprintf(" %s of them parked: replayed as often as is allowed.", count(g.Parked))
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+func atLeast(n int, more bool) string {
+	if more {
+		return count(n) + " or more"
+	}
+	return count(n)
+}
+
+// outcomes are the rates by outcome, the most frequent first; those that did not happen in the hour are left out.
+func outcomes(h view.Hour) (all []outcome) {
+	sum := map[string]float64{}
+	for _, s := range h.Samples {
+		for name, r := range s.Rates {
+			sum[name] += r
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(sum)) {
+		if sum[name] > 0 {
+			all = append(all, outcome{name, h.Now().Rates[name], sum[name] / float64(max(1, len(h.Samples)-1))})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b outcome) int { return cmp.Compare(b.Hour, a.Hour) })
+	return all
+}
+
+// parts are the dependencies, and whatever else was in trouble within memory.
+func parts(h view.Hour) (all []part) {
+	up := h.Now().Up
+	for _, name := range slices.Sorted(maps.Keys(up)) {
+		state := "answers"
+		if !up[name] {
+			state = "away"
+		}
+		all = append(all, part{Name: name, State: state})
+	}
+	for i := range h.Troubles {
+		t := &h.Troubles[i]
+		at := slices.IndexFunc(all, func(p part) bool { return p.Name == t.What })
+		if at < 0 {
+			state := "well again"
+			if t.Until.IsZero() {
+				state = "amiss"
+			}
+			all = append(all, part{Name: t.What, State: state, Trouble: t})
+			continue
+		}
+		all[at].Trouble = t
+	}
+	return all
+}

@@ -1,0 +1,292 @@
+package pages
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+//go:embed static
+var staticFiles embed.FS
+
+// Options are what the pages are made of.
+type Options struct {
+	View  *view.View
+	Guard *admin.Guard
+	// Desk is where what people ask for is done.
+	Desk *desk.Desk
+	// Group and Queue say whose pages these are, Version which program drew them.
+	Group, Queue, Version string
+	Logger                *slog.Logger
+}
+
+// Pages answers to browsers. Make it with [New]; it is safe for many goroutines.
+type Pages struct {
+	o         Options
+	templates map[string]*template.Template
+	mux       *http.ServeMux
+	nav       []place
+
+	mu      sync.Mutex
+	ending  chan struct{} // closed by End
+	streams int           // events that are being sent; guarded by mu
+}
+
+// place is one entry of the navigation.
+type place struct{ Path, Name string }
+
+// New reads the templates.
+func New(o Options) (*Pages, error) {
+	p := &Pages{
+		o: o, templates: map[string]*template.Template{}, mux: http.NewServeMux(), ending: make(chan struct{}),
+		nav: []place{
+			{"/", "Overview"}, {"/letters", "Dead letters"}, {"/log", "Log"}, {"/find", "Message or order"},
+			{"/acts", "Acts"},
+		},
+	}
+	layout, err := template.New("layout.html").Funcs(p.words()).ParseFS(templateFiles, "templates/layout.html",
+		"templates/parts.html")
+	if err != nil {
+		return nil, fmt.Errorf("pages: %w", err)
+	}
+	names, err := fs.Glob(templateFiles, "templates/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("pages: %w", err)
+	}
+	for _, path := range names {
+		name := strings.TrimSuffix(strings.TrimPrefix(path, "templates/"), ".html")
+		if name == "layout" || name == "parts" {
+			continue
+		}
+		t, err := layout.Clone()
+		if err == nil {
+			_, err = t.ParseFS(templateFiles, path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("pages: %w", err)
+		}
+		p.templates[name] = t
+	}
+	return p, p.routes()
+}
+
+// End ends the events that are being sent, so that the server can stop.
+func (p *Pages) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.ending:
+	default:
+		close(p.ending)
+	}
+}
+
+func (p *Pages) routes() error {
+	static, err := fs.Sub(staticFiles, "static")
+	if err != nil {
+		return fmt.Errorf("pages: %w", err)
+	}
+	look := func(pattern, name string, make maker) {
+		p.mux.Handle(pattern, p.o.Guard.Protect(admin.Look, p.page(name, make)))
+	}
+	look("GET /{$}", "overview", p.overview)
+	look("GET /letters", "letters", p.letters)
+	look("GET /letters/groups/{id}", "group", p.group)
+	look("GET /letters/act", "preview", p.preview)
+	look("GET /acts", "acts", p.acts)
+	look("GET /acts/{id}", "run", p.run)
+	look("GET /message", "message", p.message)
+	look("GET /order", "message", p.order)
+	look("GET /find", "find", p.find)
+	look("GET /log", "log", p.log)
+	look("GET /", "nothing", p.nothing)
+	p.mux.Handle("POST /letters/act", p.o.Guard.Protect(admin.Act, p.act(p.start)))
+	p.mux.Handle("POST /acts/{id}/stop", p.o.Guard.Protect(admin.Act, p.act(p.stop)))
+	p.mux.Handle("GET /letters/download", p.o.Guard.Protect(admin.Look, http.HandlerFunc(p.download)))
+	p.mux.Handle("GET /static/", p.o.Guard.Public(http.StripPrefix("/static/", cached(http.FileServerFS(static)))))
+	p.mux.Handle("GET /sign-in", p.o.Guard.Public(p.page("sign-in", p.signIn)))
+	p.mux.Handle("POST /sign-in", p.o.Guard.Public(http.HandlerFunc(p.signedIn)))
+	p.mux.Handle("POST /sign-out", p.o.Guard.Public(http.HandlerFunc(p.signedOut)))
+	return nil
+}
+
+// cached lets a browser keep a file for as long as this version runs: its address names the version.
+func cached(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "public, max-age=3600")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// policy lets a page use nothing but what this server sends as a file of its own.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP answers below the base path, which is cut off already.
+func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	p.mux.ServeHTTP(w, r)
+}
+
+// drawn is what a template is given.
+type drawn struct {
+	Title  string
+	Status int // 200 when it is 0
+	Here   string
+	Nav    []place
+	Person admin.Person
+	Signs  bool // there is a token to sign in with
+	Group  string
+	Queue  string
+	Events string // where the live parts come from; "" for a page without
+	Data   any
+}
+
+// maker gathers what a page shows.
+type maker func(ctx context.Context, r *http.Request, d *drawn) error
+
+// problem is an error that a person may see as it is.
+type problem struct {
+	status int
+	text   string
+}
+
+func (e problem) Error() string { return e.text }
+
+// page draws a page, or sends the live parts of it as events.
+func (p *Pages) page(name string, make maker) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("live") {
+			p.events(w, r, name, make)
+			return
+		}
+		text, status := p.draw(r, name, make)
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(status)
+		_, _ = w.Write(text) // who went away needs no answer
+	})
+}
+
+// draw makes the text of a page; of what went wrong, a page that says so.
+func (p *Pages) draw(r *http.Request, name string, make maker) ([]byte, int) {
+	d := p.newDrawn(r)
+	if err := make(r.Context(), r, d); err != nil {
+		return p.trouble(r, d, err)
+	}
+	text, err := p.render(name, d)
+	if err != nil {
+		p.o.Logger.ErrorContext(r.Context(), "a page could not be drawn", "page", name, "err", err)
+		return []byte("the page could not be drawn; the daemon's log says why\n"), http.StatusInternalServerError
+	}
+	if d.Status == 0 {
+		d.Status = http.StatusOK
+	}
+	return text, d.Status
+}
+
+func (p *Pages) newDrawn(r *http.Request) *drawn {
+	return &drawn{
+		Nav: p.nav, Here: r.URL.Path, Person: admin.Who(r.Context()), Signs: p.o.Guard.SignsIn(), Group: p.o.Group,
+		Queue: p.o.Queue,
+	}
+}
+
+func (p *Pages) render(name string, d *drawn) ([]byte, error) {
+	var b bytes.Buffer
+	err := p.templates[name].ExecuteTemplate(&b, "layout.html", d)
+	return b.Bytes(), err
+}
+
+func (p *Pages) trouble(r *http.Request, d *drawn, err error) ([]byte, int) {
+	known, ok := errors.AsType[problem](err)
+	switch {
+	case ok:
+	case errors.Is(err, view.ErrTooLong):
+		known = problem{http.StatusServiceUnavailable, err.Error()}
+	default:
+		p.o.Logger.WarnContext(r.Context(), "a page could not be made", "path", r.URL.Path, "err", err)
+		known = problem{http.StatusBadGateway, err.Error()}
+	}
+	d.Title, d.Status, d.Events, d.Data = http.StatusText(known.status), known.status, "", known.text
+	text, err := p.render("trouble", d)
+	if err != nil {
+		return []byte(known.text + "\n"), known.status
+	}
+	return text, known.status
+}
+
+func (p *Pages) nothing(_ context.Context, r *http.Request, _ *drawn) error {
+	return problem{http.StatusNotFound, fmt.Sprintf("There is no page %s.", r.URL.Path)}
+}
+
+// link is an address of this server's: the path and pairs of names and values; empty values are left out.
+func (p *Pages) link(path string, pairs ...any) (template.URL, error) {
+	if len(pairs)%2 != 0 {
+		return "", errors.New("a link wants pairs")
+	}
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		if v := fmt.Sprint(pairs[i+1]); v != "" {
+			q.Set(fmt.Sprint(pairs[i]), v)
+		}
+	}
+	to := p.o.Guard.BasePath() + path
+	if len(q) > 0 {
+		to += "?" + q.Encode()
+	}
+	return template.URL(to), nil // made of a fixed path and encoded values
+}
+
+// query is an address of this server's with values.
+func (p *Pages) query(path string, q url.Values) template.URL {
+	return template.URL(p.o.Guard.BasePath() + path + "?" + q.Encode()) // made of a fixed path and encoded values
+}
+
+// liveAt is where the events of this very page come from.
+func (p *Pages) liveAt(r *http.Request) string {
+	q := r.URL.Query()
+	q.Set("live", "1")
+	return p.o.Guard.BasePath() + r.URL.EscapedPath() + "?" + q.Encode()
+}
+
+// moment reads a time of a form: 2026-11-22T21:00, with or without seconds, in UTC, or a duration before now.
+func moment(text string, now time.Time) (time.Time, error) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, form := range []string{
+		time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02",
+	} {
+		if t, err := time.Parse(form, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return now.Add(-d).UTC(), nil
+	}
+	return time.Time{}, problem{http.StatusBadRequest,
+		fmt.Sprintf("%q is no time: write 2026-11-22T21:00 in UTC, or how long ago, like 90m", text)}
+}

@@ -1,0 +1,412 @@
+package pages
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"html"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/story"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// hostile is text that would be something in a page, were it not escaped.
+const hostile = `<script>alert(1)</script>"'><img src=x onerror=alert(2)>&amp;` + "\u202e" + ` javascript:alert(3)`
+
+// hostileOrder is as much of it as the number of an order may hold.
+const hostileOrder = `<img src=x onerror=alert(2)>"'<script>alert(1)`
+
+// world is a log on a real server, and pages over it.
+type world struct {
+	t       *testing.T
+	records *dedup.Log
+	desk    *desk.Desk
+	server  *httptest.Server
+	base    string
+	health  admin.Health
+	exec    func(query string, args ...any)
+}
+
+func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hide) *world {
+	t.Helper()
+	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{
+		MaxOpen: view.Connections, Statement: view.StatementTime,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
+		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	letters, err := deadletter.New(deadletter.Options{
+		Records: records, Group: "g", Queue: "q", KeyFrom: "header:x-message-key", MaxReplays: 3,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	w := &world{t: t, records: records, base: base, health: admin.Health{Group: "g", Queue: "q", Consuming: true}}
+	w.exec = func(query string, args ...any) {
+		t.Helper()
+		if _, err := pool.ExecContext(t.Context(), query, args...); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+	if w.desk, err = desk.New(desk.Options{
+		DB: db, Records: records, Letters: letters, Group: "g", Queue: "q",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	v := view.New(view.Options{
+		Records: records, Letters: letters, Group: "g", Lease: time.Minute, Metrics: prometheus.NewRegistry(),
+		Health: func() admin.Health { return w.health }, Hide: hide, Logger: log,
+		Names: story.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
+		Story: story.Options{Records: records, Group: "g", DB: db, OrderOf: func([]byte) (string, bool) { return "", false }},
+	})
+	guard.BasePath, guard.Logger = base, log
+	g, err := admin.NewGuard(guard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Options{View: v, Guard: g, Desk: w.desk, Group: "g", Queue: "q", Version: "test", Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server = httptest.NewServer(http.StripPrefix(base, p))
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	go func() { v.Run(ctx); close(ended) }()
+	t.Cleanup(func() {
+		p.End()
+		w.server.Close()
+		stop()
+		<-ended
+		_ = pool.Close()
+	})
+	return w
+}
+
+func (w *world) dead(key, body, cause string, reason dedup.Reason) {
+	w.t.Helper()
+	err := w.records.DeadAll(w.t.Context(), []dedup.Letter{{Entry: dedup.Entry{
+		Identity: dedup.Identity{Group: "g", Tag: "stock.rollback", Key: key}, BodyHash: sha256.Sum256([]byte(body)),
+		Body: []byte(body),
+	}, Reason: reason, Cause: cause}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// get asks for a page; a redirect is an answer.
+func (w *world) get(path string, header ...string) (int, string) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.server.URL+path, http.NoBody)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// until asks for a page until it shows something that is found out in the background.
+func (w *world) until(path, text string) string {
+	w.t.Helper()
+	for began := time.Now(); ; {
+		status, page := w.get(path)
+		if strings.Contains(page, text) {
+			return page
+		}
+		if status != http.StatusOK || time.Since(began) > time.Minute {
+			w.t.Fatalf("%s: HTTP %d, without %q:\n%s", path, status, text, page)
+		}
+	}
+}
+
+func (w *world) some() {
+	w.dead("order-1", `{"order_sn":"A-1","note":"secret"}`, `sku 7 has only 3 reserved, 5 were asked for`,
+		dedup.ReasonExhausted)
+	w.dead("order-2", `{"order_sn":"A-2"}`, `sku 9 has only 1 reserved, 2 were asked for`, dedup.ReasonExhausted)
+	w.dead(hostile, hostile, hostile, dedup.ReasonMalformed)
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, "+
+		"created_at, owner) VALUES ('g', 'stock.rollback', ?, 0, 2, UTC_TIMESTAMP(6) - INTERVAL 10 MINUTE, "+
+		"UTC_TIMESTAMP(6), 'host/1/2')", "stuck-1")
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES "+
+		"(?, 1, 1, 2, 'stock.rollback', 'order-1')", hostileOrder)
+}
+
+var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
+
+// Given pages below a base path, then every link, form and file of every page stands below it and answers, and what
+// strangers have written is text and nothing else.
+func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
+	w := newWorld(t, "/x/y", admin.GuardOptions{}, view.Hide{})
+	w.some()
+	seenNow, err := w.desk.Preview(t.Context(), desk.PreviewRequest{
+		Kind: desk.KindDiscard, Filter: desk.Filter{Error: hostile},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.desk.Start(t.Context(), desk.Actor{Name: "anna"}, desk.Request{
+		Kind: desk.KindDiscard, Filter: seenNow.Filter, CutOff: seenNow.At, Why: hostile,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.until("/x/y/letters", "/letters/groups/")
+	seen := map[string]bool{}
+	for queue := []string{"/x/y/",
+		"/x/y/order?sn=" + url.QueryEscape(hostileOrder), "/x/y/sign-in", "/x/y/message?key=none",
+		"/x/y/letters?error=reserved", "/x/y/log?status=dead"}; len(queue) > 0; {
+		path := queue[0]
+		queue = queue[1:]
+		if seen[path] || strings.Contains(path, "live=1") {
+			continue
+		}
+		seen[path] = true
+		status, page := w.get(path)
+		if status != http.StatusOK && path != "/x/y/message?key=none" {
+			t.Errorf("%s: HTTP %d", path, status)
+		}
+		if strings.Contains(path, "/static/") || strings.Contains(path, "/download") {
+			continue
+		}
+		for _, bad := range []string{"<script>alert", "<img src=x", "\u202e", "ZgotmplZ", "href=\"javascript", "style="} {
+			if strings.Contains(page, bad) {
+				t.Errorf("%s holds %q", path, bad)
+			}
+		}
+		for _, m := range linked.FindAllStringSubmatch(page, -1) {
+			to := html.UnescapeString(m[1])
+			if strings.HasPrefix(to, "#") {
+				continue
+			}
+			if !strings.HasPrefix(to, "/x/y/") {
+				t.Errorf("%s leads out of the base path: %q", path, to)
+			}
+			if !strings.Contains(m[0], "action=") {
+				queue = append(queue, to)
+			}
+		}
+	}
+	for _, want := range []string{"/x/y/acts/", "/x/y/letters/act?act=replay&all=1", "/x/y/letters/act?act=discard"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(path string) bool {
+			return strings.HasPrefix(path, want)
+		}) {
+			t.Errorf("no link leads to %s", want)
+		}
+	}
+	if len(seen) < 15 {
+		t.Errorf("only %d addresses were found: %v", len(seen), seen)
+	}
+}
+
+// Given a message, then its page says word for word what log explain prints.
+func TestThePageOfAMessageSaysWhatTheCommandPrints(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.some()
+	_, page := w.get("/message?key=order-1&tag=stock.rollback")
+	for _, want := range []string{
+		"A copy was confirmed in q.dead, and it had no effect: its attempts failed, the last one as in remark.",
+		"rollbackd dlq replay --tag stock.rollback --key order-1",
+		"sku 7 has only 3 reserved, 5 were asked for", "&#34;order_sn&#34;: &#34;A-1&#34;", "absent → dead",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+	if status, page := w.get("/message?key=nobody"); status != http.StatusNotFound ||
+		!strings.Contains(page, "knows no message") {
+		t.Errorf("an unknown key: HTTP %d", status)
+	}
+	if status, _ := w.get("/nowhere"); status != http.StatusNotFound {
+		t.Errorf("an unknown page: HTTP %d", status)
+	}
+}
+
+// Given letters with one kind of error and another, then they are groups with stable addresses, which count them.
+func TestLettersAreGroupedByReasonAndErrorWithoutWhatDiffers(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.some()
+	page := w.until("/letters", "/letters/groups/")
+	id := view.GroupID(dedup.ReasonExhausted, deadletter.Fingerprint("sku 1 has only 1 reserved, 1 were asked for"))
+	if !strings.Contains(page, "/letters/groups/"+id) || strings.Count(page, "/letters/groups/") != 2 {
+		t.Errorf("want two groups, one of them %s:\n%s", id, page)
+	}
+	if page := w.until("/letters/groups/"+id, "order-1"); !strings.Contains(page, "order-2") ||
+		strings.Contains(page, "alert") {
+		t.Errorf("the group's page:\n%s", page)
+	}
+	for query, want := range map[string]string{
+		"key=order-2": "order-2", "error=only+3": "order-1", "reason=malformed": "alert(1)",
+		"until=2000-01-01": "No dead",
+	} {
+		if _, page := w.get("/letters?" + query); !strings.Contains(page, want) {
+			t.Errorf("%s lacks %q", query, want)
+		}
+	}
+	if status, _ := w.get("/letters?since=yesterday"); status != http.StatusBadRequest {
+		t.Errorf("a time that is none: HTTP %d", status)
+	}
+	if status, text := w.get("/letters/download?error=reserved"); status != 200 || strings.Count(text, "\n") != 2 {
+		t.Errorf("download: HTTP %d\n%s", status, text)
+	}
+}
+
+// Given that bodies are hidden, or parts of them, then no page and no download shows them.
+func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
+	for name, hide := range map[string]view.Hide{
+		"bodies": {Bodies: true}, "pointer": {Pointers: [][]string{{"note"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "", admin.GuardOptions{}, hide)
+			w.some()
+			_, page := w.get("/message?key=order-1")
+			if strings.Contains(page, "secret") || strings.Contains(page, "A-1") != (name == "pointer") {
+				t.Errorf("the page of the message:\n%s", page)
+			}
+			if status, text := w.get("/letters/download"); status != http.StatusForbidden || strings.Contains(text, "secret") {
+				t.Errorf("download: HTTP %d", status)
+			}
+		})
+	}
+}
+
+// Given stuck messages, trouble and letters, then the overview says first what needs a person, and the same page sends
+// its live parts as events when they change.
+func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.until("/", "<b>Nothing.</b>")
+	watching, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	req, err := http.NewRequestWithContext(watching, http.MethodGet, w.server.URL+"/?live=1", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	await := func(what string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), what) {
+				return
+			}
+		}
+		t.Fatalf("the events end before %q: %v", what, lines.Err())
+	}
+	await("Nothing.")
+	w.some()
+	await("3 dead letters")
+	w.until("/", "1 message does not move")
+	page := w.until("/", "3 dead letters")
+	for _, want := range []string{"stuck-1", "host/1/2", "ended without a result"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the overview lacks %q", want)
+		}
+	}
+}
+
+// Given a token, then a browser is led to the sign-in, from there to where it wanted to go and nowhere else.
+func TestASignInLeadsWhereOneWanted(t *testing.T) {
+	w := newWorld(t, "/x", admin.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
+	if status, _ := w.get("/x/letters"); status != http.StatusUnauthorized {
+		t.Errorf("a program without a token: HTTP %d", status)
+	}
+	if status, _ := w.get("/x/letters", "Accept", "text/html"); status != http.StatusSeeOther {
+		t.Errorf("a browser without a session: HTTP %d", status)
+	}
+	for next, want := range map[string]string{
+		"/x/letters?key=a": "/x/letters?key=a", "": "/x/", "//evil.example/": "/x/", "https://evil.example/": "/x/",
+		"/\\evil.example": "/x/", "/letters": "/x/letters",
+	} {
+		resp, err := http.DefaultTransport.RoundTrip(post(t, w.server.URL+"/x/sign-in", url.Values{
+			"token": {"the-token"}, "next": {next}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got := resp.Header.Get("Location"); resp.StatusCode != http.StatusSeeOther || got != want {
+			t.Errorf("next %q leads to %q, HTTP %d; want %q", next, got, resp.StatusCode, want)
+		}
+		if next != "/letters" {
+			continue
+		}
+		if status, page := w.get("/x/", "Cookie", strings.SplitN(resp.Header.Get("Set-Cookie"), ";", 2)[0]); status != 200 ||
+			!strings.Contains(page, "Sign out") {
+			t.Errorf("signed in: HTTP %d", status)
+		}
+	}
+	resp, err := http.DefaultTransport.RoundTrip(post(t, w.server.URL+"/x/sign-in", url.Values{"token": {"wrong"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized || len(resp.Cookies()) > 0 {
+		t.Errorf("a wrong token: HTTP %d, cookies %v", resp.StatusCode, resp.Cookies())
+	}
+	for name, want := range map[string]string{
+		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
+	} {
+		if got := resp.Header.Get(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func post(t *testing.T, to string, form url.Values) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return req
+}

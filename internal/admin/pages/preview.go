@@ -1,0 +1,176 @@
+package pages
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+// previewTime bounds what a preview asks while somebody waits.
+const previewTime = 5 * time.Second
+
+// set is what a form acts on, as its preview has frozen it.
+type set struct {
+	Kind   desk.Kind   `json:"kind"`
+	Filter desk.Filter `json:"filter"`
+	CutOff time.Time   `json:"cut_off"`
+	Force  bool        `json:"force,omitempty"`
+}
+
+// preview is what an act would come to, and the form that does it.
+type preview struct {
+	Kind    desk.Kind
+	Preview desk.Preview
+	Chosen  string // the filter in words
+	Force   bool
+	Totals  []total
+	Further bool // not the first page
+	Token   string
+	Set     string // for the form: JSON in base64, so that no text of strangers stands in it as it is
+	// Other is the address of the same set with the other kind, Parked the one with force or without, Next the next page.
+	Other, Parked, Next url.Values
+	CanAct              bool
+}
+
+type total struct {
+	Verdict deadletter.Verdict
+	Count   int
+}
+
+// preview says what would happen to a set of letters. It changes nothing but that it issues the token of its form.
+func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
+	q := r.URL.Query()
+	f, err := chosen(q, time.Now())
+	if err != nil {
+		return err
+	}
+	ask := desk.PreviewRequest{
+		Kind: desk.Kind(q.Get("act")), Filter: f, Force: q.Get("force") == "1", After: dedup.Cursor(q.Get("after")),
+	}
+	if ask.At, err = moment(q.Get("at"), time.Now()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, previewTime, view.ErrTooLong)
+	defer cancel()
+	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != "", CanAct: d.Person.Right >= admin.Act}
+	if v.Preview, err = p.o.Desk.Preview(ctx, ask); err != nil {
+		if errors.Is(context.Cause(ctx), view.ErrTooLong) {
+			err = view.ErrTooLong
+		}
+		return deskError(listError(err))
+	}
+	for _, verdict := range deadletter.Verdicts() {
+		if n := v.Preview.Totals[verdict]; n > 0 {
+			v.Totals = append(v.Totals, total{verdict, n})
+		}
+	}
+	text, err := json.Marshal(set{v.Kind, v.Preview.Filter, v.Preview.At, v.Force})
+	if err != nil {
+		return fmt.Errorf("write the set into the form: %w", err)
+	}
+	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), filterText(v.Preview.Filter)
+	v.Other, v.Parked, v.Next = changed(q, "after", "", "force", "", "act", other(v.Kind)), nil, nil
+	if v.Kind == desk.KindReplay && (v.Force || v.Preview.Parked > 0) {
+		v.Parked = changed(q, "after", "", "force", map[bool]string{false: "1"}[v.Force])
+	}
+	if v.Preview.Next != "" {
+		v.Next = changed(q, "after", string(v.Preview.Next), "at", v.Preview.At.UTC().Format(time.RFC3339Nano))
+	}
+	if v.CanAct && !q.Has("live") {
+		if v.Token, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
+			return err
+		}
+	}
+	d.Title, d.Data = "What a "+string(v.Kind)+" would do", v
+	return nil
+}
+
+// chosen is the filter that an address names. Nothing named is an error, and all letters are named by all=1.
+func chosen(q url.Values, now time.Time) (desk.Filter, error) {
+	a := askedOf(q)
+	f, err := a.filter(now)
+	if err != nil {
+		return desk.Filter{}, err
+	}
+	chosen := desk.Filter{
+		Keys: f.Keys, Tag: f.Tag, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Error: f.Error,
+		Order: strings.TrimSpace(q.Get("sn")), Fingerprint: q.Get("fingerprint"),
+	}
+	chosen.All = q.Get("all") == "1"
+	return chosen, nil
+}
+
+func other(k desk.Kind) string {
+	if k == desk.KindReplay {
+		return string(desk.KindDiscard)
+	}
+	return string(desk.KindReplay)
+}
+
+// changed are the values of an address with some of them replaced; an empty one is taken out.
+func changed(q url.Values, pairs ...string) url.Values {
+	to := url.Values{}
+	for name, values := range q {
+		if name != "live" {
+			to[name] = values
+		}
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		to.Del(pairs[i])
+		if pairs[i+1] != "" {
+			to.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return to
+}
+
+// filterText is a filter as the commands write it.
+func filterText(f desk.Filter) string {
+	if f.Order != "" {
+		return fmt.Sprintf("order=%q", f.Order)
+	}
+	return deadletter.Filter{
+		All: f.All, Keys: f.Keys, Tag: f.Tag, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Error: f.Error,
+		Fingerprint: f.Fingerprint,
+	}.String()
+}
+
+func actorOf(ctx context.Context) desk.Actor { return desk.Actor{Name: admin.Who(ctx).Name} }
+
+// verdictText says what becomes of a letter.
+func verdictText(k desk.Kind, v deadletter.Verdict) string {
+	switch v {
+	case deadletter.VerdictAct:
+		if k == desk.KindDiscard {
+			return "ends without an effect"
+		}
+		return "will run"
+	case deadletter.VerdictDone:
+		return "already done"
+	case deadletter.VerdictDiscarded:
+		return "discarded before"
+	case deadletter.VerdictInProgress:
+		return "in progress"
+	case deadletter.VerdictParked:
+		return "parked: stays"
+	case deadletter.VerdictLater:
+		return "died later: stays"
+	case deadletter.VerdictFromQueue:
+		return "will be looked for in the queue"
+	case deadletter.VerdictTooOld:
+		return "too old: nothing is known of it"
+	}
+	return "stays"
+}

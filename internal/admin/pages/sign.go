@@ -1,0 +1,58 @@
+package pages
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+)
+
+// signing is what the page of the sign-in shows.
+type signing struct {
+	Next  string
+	Wrong bool
+}
+
+func (p *Pages) signIn(_ context.Context, r *http.Request, d *drawn) error {
+	d.Title, d.Data = "Sign in", signing{Next: p.next(r.URL.Query().Get("next"))}
+	return nil
+}
+
+// maxForm bounds what a form may send.
+const maxForm = 64 << 10
+
+func (p *Pages) signedIn(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	next := p.next(r.PostFormValue("next"))
+	if _, ok := p.o.Guard.SignIn(w, r, r.PostFormValue("token")); ok {
+		http.Redirect(w, r, next, http.StatusSeeOther)
+		return
+	}
+	p.page("sign-in", func(_ context.Context, _ *http.Request, d *drawn) error {
+		d.Title, d.Status, d.Data = "Sign in", http.StatusUnauthorized, signing{Next: next, Wrong: true}
+		d.Person = admin.Person{}
+		return nil
+	}).ServeHTTP(w, r)
+}
+
+func (p *Pages) signedOut(w http.ResponseWriter, r *http.Request) {
+	p.o.Guard.SignOut(w, r)
+	http.Redirect(w, r, p.o.Guard.BasePath()+"/sign-in", http.StatusSeeOther)
+}
+
+// next is where to go after a sign-in: a page of ours and nowhere else.
+func (p *Pages) next(asked string) string {
+	home := p.o.Guard.BasePath() + "/"
+	u, err := url.Parse(asked)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, "/") ||
+		strings.HasPrefix(asked, "//") || strings.ContainsAny(asked, "\\\r\n\t") {
+		return home
+	}
+	if !strings.HasPrefix(u.Path, home) { // a proxy has cut the base path off
+		u.Path = strings.TrimSuffix(home, "/") + u.Path
+	}
+	u.Fragment = ""
+	return u.String()
+}

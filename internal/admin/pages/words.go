@@ -1,0 +1,116 @@
+package pages
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/screen"
+)
+
+// words are what templates may call.
+func (p *Pages) words() template.FuncMap {
+	return template.FuncMap{
+		"link":    p.link,
+		"query":   p.query,
+		"verdict": verdictText,
+		"static":  func(name string) (template.URL, error) { return p.link("/static/"+name, "v", p.o.Version) },
+		"moment":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
+		"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"ago":     func(t time.Time) string { return ago(time.Since(t)) },
+		"span":    ago, "count": count, "figure": figure, "rate": rate, "seconds": seconds, "chart": chart,
+		"printable": screen.Printable, "shorten": screen.Shorten, "pretty": pretty, "plural": plural,
+		"current": func(here, path string) bool {
+			return here == path || path != "/" && strings.HasPrefix(here, path)
+		},
+	}
+}
+
+// ago is a span in one unit, or two where one says too little.
+func ago(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < time.Minute:
+		return strconv.Itoa(int(d.Seconds())) + " s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + " min"
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return strconv.Itoa(int(d.Hours()/24)) + " days"
+}
+
+// count is a whole number with thin spaces between thousands.
+func count(n int) string {
+	digits := strconv.Itoa(n)
+	var b strings.Builder
+	for i, r := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 && digits[i-1] != '-' {
+			b.WriteRune(',')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// figure is a number of messages; – when nobody knows it.
+func figure(x float64) string {
+	if math.IsNaN(x) {
+		return "–"
+	}
+	return count(int(math.Round(x)))
+}
+
+// rate is a number a second, as exact as it need be.
+func rate(x float64) string {
+	switch {
+	case math.IsNaN(x):
+		return "–"
+	case x == 0 || x >= 100:
+		return count(int(math.Round(x)))
+	case x >= 10:
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(x, 'f', 2, 64)
+}
+
+// seconds is a span that may be short; – when nobody knows it.
+func seconds(x float64) string {
+	switch {
+	case math.IsNaN(x):
+		return "–"
+	case x < 1:
+		return strconv.FormatFloat(x*1000, 'g', 3, 64) + " ms"
+	case x < 60:
+		return strconv.FormatFloat(x, 'g', 3, 64) + " s"
+	}
+	return ago(time.Duration(x * float64(time.Second)))
+}
+
+// pretty is JSON with a line for each value, and anything else as it is, without what would turn the writing round.
+func pretty(text string) string {
+	var b bytes.Buffer
+	if len(text) > maxPretty || json.Indent(&b, []byte(text), "", "  ") != nil {
+		b.Reset()
+		b.WriteString(screen.Shorten(text, maxPretty))
+	}
+	lines := strings.Split(b.String(), "\n")
+	for i := range lines {
+		lines[i] = screen.Printable(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// maxPretty is how many characters of a body are shown.
+const maxPretty = 20_000
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}

@@ -1,0 +1,122 @@
+package admin
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A session is a cookie with a name, an end and the token itself, sealed with a key that is made of the token's hash.
+// So no server keeps anything and every daemon with the same tokens knows it; it ends when the token is changed or
+// taken away. Whoever steals the cookie does not have the token, and whoever reads the hashes in the file cannot make a
+// cookie.
+
+// cookieName is that of the session's cookie.
+const cookieName = "rollbackd_session"
+
+// sessionTime is how long a sign-in lasts: a working day, and nobody is signed in for ever.
+const sessionTime = 12 * time.Hour
+
+// SignIn sets the cookie if the text is a token.
+func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request, text string) (Person, bool) {
+	text = strings.TrimSpace(text)
+	t, ok := g.tokens.find(text)
+	end := time.Now().Add(sessionTime)
+	var value string
+	if ok {
+		var err error
+		if value, err = sealSession(t, text, end); err != nil {
+			g.o.Logger.ErrorContext(r.Context(), "a session could not be made", "err", err)
+			ok = false
+		}
+	}
+	if !ok {
+		g.o.Logger.WarnContext(r.Context(), "a sign-in with an unknown token", "from", r.RemoteAddr)
+		return Person{}, false
+	}
+	g.setCookie(w, r, value, end)
+	return Person{Name: t.Name, Right: t.Right, Session: true}, true
+}
+
+// SignOut takes the cookie away.
+func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
+	g.setCookie(w, r, "", time.Unix(1, 0))
+}
+
+// setCookie says Secure when the browser came by TLS: to us, or, as it says itself in Origin, to a proxy before us.
+func (g *Guard) setCookie(w http.ResponseWriter, r *http.Request, value string, end time.Time) {
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName, Value: value, Path: g.o.BasePath + "/", Expires: end, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://"),
+	})
+}
+
+// session is who the cookie says, if it is one of ours and has not ended.
+func (g *Guard) session(r *http.Request) (Person, bool) {
+	cookies := r.CookiesNamed(cookieName)
+	if len(cookies) == 0 {
+		return Person{}, false
+	}
+	known := g.tokens.all()
+	for _, c := range cookies {
+		for _, t := range known {
+			if opensSession(t, c.Value, time.Now()) {
+				return Person{Name: t.Name, Right: t.Right, Session: true}, true
+			}
+		}
+	}
+	return Person{}, false
+}
+
+func sealSession(t Token, text string, end time.Time) (string, error) {
+	seal, err := sealOf(t)
+	if err != nil {
+		return "", err
+	}
+	said := sessionHead(t, end)
+	return said + "." + base64.RawURLEncoding.EncodeToString(seal.Seal(nil, nil, []byte(text), []byte(said))), nil
+}
+
+// opensSession reports whether a cookie is a session of this token that has not ended.
+func opensSession(t Token, cookie string, now time.Time) bool {
+	name, rest, _ := strings.Cut(cookie, ".")
+	seconds, sealed, ok := strings.Cut(rest, ".")
+	end, err := strconv.ParseInt(seconds, 10, 64)
+	if !ok || err != nil || !now.Before(time.Unix(end, 0)) ||
+		name != base64.RawURLEncoding.EncodeToString([]byte(t.Name)) {
+		return false
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(sealed)
+	if err != nil {
+		return false
+	}
+	seal, err := sealOf(t)
+	if err != nil {
+		return false
+	}
+	text, err := seal.Open(nil, nil, raw, []byte(sessionHead(t, time.Unix(end, 0))))
+	return err == nil && sha256.Sum256(text) == t.Hash
+}
+
+func sessionHead(t Token, end time.Time) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(t.Name)) + "." + strconv.FormatInt(end.Unix(), 10)
+}
+
+func sealOf(t Token) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, t.Hash[:], nil, "rollbackd session", 32)
+	if err != nil {
+		return nil, fmt.Errorf("the key of a session: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("the key of a session: %w", err)
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}

@@ -1,0 +1,73 @@
+package view
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// background is something that takes longer than a page may wait: it is found out once for all who ask at a time, and
+// kept for a while.
+type background[T any] struct {
+	look func(context.Context) (T, error)
+
+	mu      sync.Mutex
+	ctx     context.Context // of Run; nil before and after it. Guarded by mu
+	wg      sync.WaitGroup
+	running bool    // guarded by mu
+	last    Aged[T] // guarded by mu
+}
+
+// Aged is what was found out, and when.
+type Aged[T any] struct {
+	Value T
+	// At is when it was found out; zero: not yet.
+	At time.Time
+	// Took is how long that took.
+	Took time.Duration
+	// Err is why the last look failed; Value is then what was found before.
+	Err error
+	// Looking: somebody looks right now.
+	Looking bool
+}
+
+// Age is how long ago it was found out.
+func (a Aged[T]) Age() time.Duration { return time.Since(a.At) }
+
+func (b *background[T]) begin(ctx context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ctx = ctx
+}
+
+func (b *background[T]) end() {
+	b.mu.Lock()
+	b.ctx = nil
+	b.mu.Unlock()
+	b.wg.Wait()
+}
+
+// get is what is known. It never waits; when that is older than keep, a look begins.
+func (b *background[T]) get(keep time.Duration) Aged[T] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.running && b.ctx != nil && b.ctx.Err() == nil && time.Since(b.last.At) > keep {
+		b.running = true
+		ctx := b.ctx
+		b.wg.Go(func() { b.run(ctx) })
+	}
+	known := b.last
+	known.Looking = b.running
+	return known
+}
+
+func (b *background[T]) run(ctx context.Context) {
+	began := time.Now()
+	value, err := b.look(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.running = false
+	if b.last.Err = err; err == nil {
+		b.last.Value, b.last.At, b.last.Took = value, time.Now(), time.Since(began)
+	}
+}

@@ -1,0 +1,253 @@
+package view
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+)
+
+const (
+	// sampleEvery is how often figures are taken, sampled how many are kept: an hour.
+	sampleEvery = 10 * time.Second
+	sampled     = 360
+	// healthEvery is how often the engine is asked what it misses, so that short troubles are remembered too.
+	healthEvery = time.Second
+)
+
+// Sample is what the metrics said at a time, and how much of it came since the sample before.
+type Sample struct {
+	At time.Time
+	// Rates are deliveries a second, by outcome, since the sample before.
+	Rates map[string]float64
+	// Lag is the 99th percentile of the seconds from publishing to the committed effect, of what ended since the sample
+	// before; NaN when nothing did.
+	Lag float64
+	// Ready are messages that wait, by kind of queue: main, retry, backstop, dead. A queue that nobody could look at is
+	// not in it.
+	Ready map[string]float64
+	// Dead is the number of dead rows; at most dedup.MaxCounted.
+	Dead float64
+	// Leader: this process is elected.
+	Leader bool
+	// Up says of each dependency whether it answers.
+	Up map[string]bool
+
+	total map[string]float64 // deliveries since the start
+	lag   *dto.Histogram
+}
+
+// Rate is the sum of the rates.
+func (s Sample) Rate() (sum float64) {
+	for _, r := range s.Rates {
+		sum += r
+	}
+	return sum
+}
+
+// Trouble is the last time that something was amiss.
+type Trouble struct {
+	What  string // as the engine names it: a dependency, a queue, the brake
+	Why   string
+	Since time.Time
+	Until time.Time // zero: it still is
+	Stops bool      // nothing was consumed meanwhile
+}
+
+// ring keeps the last hour.
+type ring struct {
+	mu       sync.Mutex
+	samples  []Sample   // oldest first; guarded by mu
+	troubles []*Trouble // guarded by mu
+}
+
+func newRing() *ring { return &ring{} }
+
+// mostTroubles bounds what is remembered.
+const mostTroubles = 50
+
+// sample takes figures until ctx ends.
+func (v *View) sample(ctx context.Context) {
+	figures, health := time.NewTicker(sampleEvery), time.NewTicker(healthEvery)
+	defer figures.Stop()
+	defer health.Stop()
+	v.take(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-figures.C:
+			v.take(ctx)
+		case <-health.C:
+			v.ring.watch(v.o.Health(), time.Now())
+		}
+	}
+}
+
+// take adds a sample.
+func (v *View) take(ctx context.Context) {
+	families, err := v.o.Metrics.Gather()
+	if err != nil { // what could be gathered is there all the same
+		v.log.WarnContext(ctx, "the figures of the pages lack some", "err", err)
+	}
+	v.ring.add(read(families, time.Now()))
+}
+
+// read takes what the pages show out of the metrics.
+func read(families []*dto.MetricFamily, now time.Time) Sample {
+	s := Sample{At: now, Ready: map[string]float64{}, Up: map[string]bool{}, total: map[string]float64{}, Lag: math.NaN()}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			switch f.GetName() {
+			case "rollbackd_deliveries_total":
+				s.total[label(m, "outcome")] = m.GetCounter().GetValue()
+			case "rollbackd_lag_seconds":
+				s.lag = m.GetHistogram()
+			case "rollbackd_queue_messages_ready":
+				if n := m.GetGauge().GetValue(); !math.IsNaN(n) {
+					s.Ready[label(m, "kind")] += n
+				}
+			case "rollbackd_dead_letters":
+				s.Dead = m.GetGauge().GetValue()
+			case "rollbackd_leader":
+				s.Leader = m.GetGauge().GetValue() == 1
+			case "rollbackd_dependency_up":
+				s.Up[label(m, "name")] = m.GetGauge().GetValue() == 1
+			}
+		}
+	}
+	return s
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
+
+// add keeps a sample, with what it has more than the one before.
+func (r *ring) add(s Sample) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Rates = map[string]float64{}
+	if n := len(r.samples); n > 0 {
+		before := r.samples[n-1]
+		if seconds := s.At.Sub(before.At).Seconds(); seconds > 0 {
+			for outcome, total := range s.total {
+				s.Rates[outcome] = max(0, total-before.total[outcome]) / seconds
+			}
+		}
+		s.Lag = quantile(0.99, s.lag, before.lag)
+		r.samples[n-1].lag, r.samples[n-1].total = nil, nil
+	}
+	if r.samples = append(r.samples, s); len(r.samples) > sampled {
+		r.samples = slices.Delete(r.samples, 0, len(r.samples)-sampled)
+	}
+}
+
+// quantile of what a histogram has more than it had: the upper bound of the bucket in which it lies.
+func quantile(q float64, now, before *dto.Histogram) float64 {
+	had := map[float64]uint64{}
+	var hadAll uint64
+	if before != nil {
+		hadAll = before.GetSampleCount()
+		for _, b := range before.GetBucket() {
+			had[b.GetUpperBound()] = b.GetCumulativeCount()
+		}
+	}
+	if now == nil || now.GetSampleCount() <= hadAll {
+		return math.NaN()
+	}
+	want := q * float64(now.GetSampleCount()-hadAll)
+	last := math.NaN()
+	for _, b := range now.GetBucket() {
+		last = b.GetUpperBound()
+		if float64(b.GetCumulativeCount()-had[last]) >= want {
+			return last
+		}
+	}
+	return last // beyond the last bucket: at least that
+}
+
+// watch remembers what is amiss, and when it was over.
+func (r *ring) watch(h admin.Health, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	open := map[string]bool{}
+	for _, list := range []struct {
+		words []string
+		stops bool
+	}{{h.Waiting, true}, {h.Degraded, false}} {
+		for _, text := range list.words {
+			what, why := cut(text)
+			if what == "session" { // between two connections: RabbitMQ itself is named when it does not answer
+				continue
+			}
+			open[what] = true
+			r.note(what, why, list.stops, now)
+		}
+	}
+	for _, t := range r.troubles {
+		if t.Until.IsZero() && !open[t.What] {
+			t.Until = now
+		}
+	}
+	if n := len(r.troubles) - mostTroubles; n > 0 {
+		r.troubles = slices.Delete(r.troubles, 0, n)
+	}
+}
+
+func (r *ring) note(what, why string, stops bool, now time.Time) {
+	for _, t := range r.troubles {
+		if t.What == what && t.Until.IsZero() {
+			t.Why, t.Stops = why, stops
+			return
+		}
+	}
+	r.troubles = slices.DeleteFunc(r.troubles, func(t *Trouble) bool { return t.What == what }) // the last one counts
+	r.troubles = append(r.troubles, &Trouble{What: what, Why: why, Since: now, Stops: stops})
+}
+
+// cut takes "mysql: refused" apart.
+func cut(text string) (what, why string) {
+	for i := range text {
+		if i > 0 && text[i-1] == ':' && text[i] == ' ' {
+			return text[:i-1], text[i+1:]
+		}
+	}
+	return text, ""
+}
+
+// Hour is what is kept of the last hour.
+type Hour struct {
+	Samples  []Sample  // oldest first; those that are kept must not be changed
+	Troubles []Trouble // the latest first
+}
+
+// Now is the last sample; its At is zero when there is none yet.
+func (h Hour) Now() Sample {
+	if len(h.Samples) == 0 {
+		return Sample{}
+	}
+	return h.Samples[len(h.Samples)-1]
+}
+
+// Hour is the last hour, from memory.
+func (v *View) Hour() Hour {
+	v.ring.watch(v.o.Health(), time.Now())
+	v.ring.mu.Lock()
+	defer v.ring.mu.Unlock()
+	h := Hour{Samples: slices.Clone(v.ring.samples)}
+	for _, t := range slices.Backward(v.ring.troubles) {
+		h.Troubles = append(h.Troubles, *t)
+	}
+	return h
+}

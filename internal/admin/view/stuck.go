@@ -1,0 +1,65 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/story"
+)
+
+// Stuck is a message that does not move although it could.
+type Stuck struct {
+	Tag, Key string
+	Status   dedup.Status
+	Since    time.Time
+	Overdue  time.Duration // since its lease ended, or it was due
+	Attempts int
+	Owner    string
+	Why      string // in words
+	Lock     string // who holds its lock, in words; "" when there is no lock
+}
+
+const (
+	// stuckAfter is how long past its lease or its due time a message may stand: a copy needs a moment to come.
+	stuckAfter = time.Minute
+	// mostStuck bounds those that are shown, mostOpen those that are looked at.
+	mostStuck = 20
+	mostOpen  = 1000
+	stuckKeep = 5 * time.Second
+)
+
+// Stuck are the messages that do not move, as last looked at.
+func (v *View) Stuck() Aged[[]Stuck] { return v.stuck.get(stuckKeep) }
+
+// lookAtStuck reads what is open and has not moved for as long as its lease or its longest delay may take.
+func (v *View) lookAtStuck(ctx context.Context) ([]Stuck, error) {
+	found := []Stuck{}
+	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
+		rows, _, err := v.o.Records.List(ctx, dedup.Filter{
+			Group: v.o.Group, Statuses: []dedup.Status{status}, Until: time.Now().Add(-stuckAfter), Limit: mostOpen,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("look for messages that do not move: %w", err)
+		}
+		for i := len(rows) - 1; i >= 0 && len(found) < mostStuck; i-- { // the oldest first
+			if late := v.o.Records.Overdue(rows[i]); late > stuckAfter {
+				found = append(found, v.stuckRow(ctx, rows[i], late))
+			}
+		}
+	}
+	return found, nil
+}
+
+func (v *View) stuckRow(ctx context.Context, row dedup.Row, late time.Duration) Stuck {
+	s := Stuck{
+		Tag: row.Tag, Key: row.Key, Status: row.Status, Since: row.At, Overdue: late, Attempts: row.Attempts,
+		Owner: row.Owner,
+	}
+	s.Why, _ = story.Meaning(row, v.o.Names)
+	if v.o.Lock != nil {
+		s.Lock = v.o.Lock(ctx, row.Identity)
+	}
+	return s
+}

@@ -1,0 +1,130 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+const (
+	// MostSurveyed bounds the letters that one survey looks at, the latest first.
+	MostSurveyed = 100_000
+	// mostNamed bounds the letters that a group names.
+	mostNamed = 50
+	// mostGroups bounds the groups: errors that are all different are one group of others.
+	mostGroups = 500
+	// surveyKeep is how long a survey is kept.
+	surveyKeep = 10 * time.Second
+)
+
+// Groups are the dead letters, grouped by why they are dead and by their errors without what differs.
+type Groups struct {
+	All    []Group // the largest first
+	Seen   int     // letters that were looked at
+	More   bool    // there are more than MostSurveyed
+	Parked int     // of those seen
+}
+
+// Group is a kind of failure.
+type Group struct {
+	// ID is a stable name: the same failure has the same one on every daemon, at any time.
+	ID     string
+	Reason dedup.Reason
+	// Fingerprint is the error without what differs from letter to letter.
+	Fingerprint string
+	Count       int
+	First, Last time.Time           // when its first and last letter died
+	Example     string              // the error of its last letter
+	Letters     []deadletter.Letter // the latest of them, mostNamed at most
+}
+
+// Chosen reports whether a filter by reason and fingerprint chooses this group and nothing else.
+func (g Group) Chosen() bool { return g.Fingerprint != "" && g.Fingerprint != others }
+
+// GroupID is the name of a group.
+func GroupID(reason dedup.Reason, fingerprint string) string {
+	sum := sha256.Sum256([]byte(string(reason) + "\x00" + fingerprint))
+	return hex.EncodeToString(sum[:8])
+}
+
+type survey = background[Groups]
+
+// Groups are the groups as last looked at, at most some seconds ago while somebody looks.
+func (v *View) Groups() Aged[Groups] { return v.survey.get(surveyKeep) }
+
+// Group finds a group by its name.
+func (g Groups) Group(id string) (Group, bool) {
+	i := slices.IndexFunc(g.All, func(g Group) bool { return g.ID == id })
+	if i < 0 {
+		return Group{}, false
+	}
+	return g.All[i], true
+}
+
+// others is the fingerprint of what has no group of its own.
+const others = "(errors that are all different)"
+
+// lookAtDead reads the dead rows page by page, through the index, and groups them.
+func (v *View) lookAtDead(ctx context.Context) (Groups, error) {
+	var g Groups
+	byID := map[string]*Group{}
+	for after := dedup.Cursor(""); ; {
+		letters, next, err := v.o.Letters.List(ctx, deadletter.Filter{Limit: dedup.MaxListed}, after)
+		if err != nil {
+			return g, fmt.Errorf("group the dead letters: %w", err)
+		}
+		for _, l := range letters {
+			add(byID, l)
+			if l.Parked {
+				g.Parked++
+			}
+		}
+		if g.Seen += len(letters); next == "" {
+			break
+		}
+		if g.Seen >= MostSurveyed {
+			g.More = true
+			break
+		}
+		after = next
+	}
+	for _, one := range byID {
+		g.All = append(g.All, *one)
+	}
+	slices.SortFunc(g.All, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), b.Last.Compare(a.Last), cmp.Compare(a.ID, b.ID))
+	})
+	return g, nil
+}
+
+// add takes a letter, the latest first.
+func add(byID map[string]*Group, l deadletter.Letter) {
+	print := deadletter.Fingerprint(l.Remark)
+	id := GroupID(l.Reason, print)
+	if byID[id] == nil && len(byID) >= mostGroups {
+		print = others
+		id = GroupID(l.Reason, print)
+	}
+	g := byID[id]
+	if g == nil {
+		g = &Group{ID: id, Reason: l.Reason, Fingerprint: print, Last: l.DeadAt, First: l.DeadAt, Example: l.Remark}
+		byID[id] = g
+	}
+	g.Count++
+	if l.DeadAt.Before(g.First) {
+		g.First = l.DeadAt
+	}
+	if l.DeadAt.After(g.Last) {
+		g.Last = l.DeadAt
+	}
+	if len(g.Letters) < mostNamed {
+		g.Letters = append(g.Letters, l)
+	}
+}

@@ -1,0 +1,200 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/story"
+)
+
+// Options are where to look.
+type Options struct {
+	// Records and Letters are on a pool of the view's own, of [Connections], so that no page takes one from the engine.
+	Records *dedup.Log
+	Letters *deadletter.Letters
+	// Story says where messages and orders are looked up; its Records may be these.
+	Story story.Options
+	// Lock says in words who holds the lock of an identity; nil when there is none.
+	Lock  func(context.Context, dedup.Identity) string
+	Names story.Names
+	Group string
+	Lease time.Duration
+	// Metrics are the engine's, Health what it says of itself.
+	Metrics prometheus.Gatherer
+	Health  func() admin.Health
+	Hide    Hide
+	Logger  *slog.Logger
+}
+
+const (
+	// Connections is how many the pool of a view should have: one for people, one for what is found out meanwhile.
+	Connections = 2
+	// StatementTime bounds every statement, on the server too.
+	StatementTime = 5 * time.Second
+	// pageTime bounds what a page asks while somebody waits.
+	pageTime = 2 * time.Second
+)
+
+// View is safe for many goroutines.
+type View struct {
+	o      Options
+	ring   *ring
+	survey survey
+	stuck  background[[]Stuck]
+	log    *slog.Logger
+}
+
+// New makes a view. It asks nobody yet.
+func New(o Options) *View {
+	v := &View{o: o, ring: newRing(), log: o.Logger}
+	v.survey.look = v.lookAtDead
+	v.stuck.look = v.lookAtStuck
+	return v
+}
+
+// Options are what the view was made with.
+func (v *View) Options() Options { return v.o }
+
+// Run samples figures until ctx ends, and ends what is found out in the background.
+func (v *View) Run(ctx context.Context) {
+	v.survey.begin(ctx)
+	v.stuck.begin(ctx)
+	v.sample(ctx)
+	v.survey.end()
+	v.stuck.end()
+}
+
+// ErrTooLong says that the answer took longer than a page may wait.
+var ErrTooLong = errors.New("the database took too long: narrow the search by key, tag, reason or time")
+
+// bounded runs a question within the time of a page.
+func bounded[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, pageTime, ErrTooLong)
+	defer cancel()
+	answer, err := ask(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), ErrTooLong) {
+		err = ErrTooLong
+	}
+	return answer, err
+}
+
+// Page is one page of a list, and where the next one begins.
+type Page[T any] struct {
+	Items []T
+	Next  dedup.Cursor // "" after the last
+}
+
+// Letters is a page of dead letters, the latest first.
+func (v *View) Letters(ctx context.Context, f deadletter.Filter, after dedup.Cursor) (Page[deadletter.Letter], error) {
+	return bounded(ctx, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+		p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
+		return p, err
+	})
+}
+
+// Rows is a page of the log: by status, the latest first.
+func (v *View) Rows(ctx context.Context, f dedup.Filter) (Page[dedup.Row], error) {
+	f.Group = v.o.Group
+	return bounded(ctx, func(ctx context.Context) (p Page[dedup.Row], err error) {
+		p.Items, p.Next, err = v.o.Records.List(ctx, f)
+		return p, err
+	})
+}
+
+// Letter is all that the log knows of the dead letters with a key, of all tags when tag is "". What of them may not be
+// seen is taken out.
+func (v *View) Letter(ctx context.Context, key, tag string) ([]deadletter.Shown, error) {
+	return bounded(ctx, func(ctx context.Context) ([]deadletter.Shown, error) {
+		all, err := v.o.Letters.Show(ctx, key, tag)
+		for i := range all {
+			v.o.Hide.letter(&all[i])
+		}
+		return all, err
+	})
+}
+
+// Export writes the letters that f chooses as `dlq export` does. It takes as long as the reader.
+func (v *View) Export(ctx context.Context, f deadletter.Filter, w io.Writer) (int, error) {
+	return v.o.Letters.Export(ctx, f, w)
+}
+
+// Told is what is known of a message or an order, in words.
+type Told struct {
+	Order    string              `json:"order_sn,omitempty"`
+	Reserved []story.Reserved    `json:"reservations"`
+	Messages []story.Explanation `json:"messages"`
+	Unseen   []string            `json:"unseen"` // what the answer may lack
+}
+
+// Message tells of a message, as `log explain KEY` does.
+func (v *View) Message(ctx context.Context, key, tag string) (Told, error) {
+	return bounded(ctx, func(ctx context.Context) (Told, error) {
+		told, err := story.OfKey(ctx, v.o.Story, key, tag)
+		return v.told(ctx, told, ""), err
+	})
+}
+
+// Order tells of an order, as `log explain --order` does.
+func (v *View) Order(ctx context.Context, sn string) (Told, error) {
+	return bounded(ctx, func(ctx context.Context) (Told, error) {
+		told, err := story.OfOrder(ctx, v.o.Story, sn)
+		return v.told(ctx, told, sn), err
+	})
+}
+
+func (v *View) told(ctx context.Context, told story.Told, order string) Told {
+	t := Told{
+		Order: order, Reserved: story.ReservedOf(told.Reservations), Messages: []story.Explanation{}, Unseen: told.Unseen,
+	}
+	if t.Unseen == nil {
+		t.Unseen = []string{}
+	}
+	for _, m := range told.Messages {
+		e := story.Explain(m, v.o.Names)
+		e.Copies = story.CopiesText(m.Row, v.o.Names.Queue)
+		e.Lock = "no lock is used: ROLLBACKD_REDIS_URL is off"
+		if v.o.Lock != nil {
+			e.Lock = v.o.Lock(ctx, m.Row.Identity)
+		}
+		v.o.Hide.explanation(&e)
+		t.Messages = append(t.Messages, e)
+	}
+	return t
+}
+
+// Write writes what `log explain` prints.
+func (t Told) Write(w io.Writer) error {
+	if t.Order != "" {
+		if err := story.WriteOrder(w, t.Order, t.Reserved, len(t.Messages)); err != nil {
+			return err
+		}
+	}
+	for i, e := range t.Messages {
+		if i > 0 || t.Order != "" {
+			if _, err := io.WriteString(w, "\n"); err != nil {
+				return err
+			}
+		}
+		if err := e.Write(w); err != nil {
+			return err
+		}
+	}
+	for i, unseen := range t.Unseen {
+		head := ""
+		if i == 0 {
+			head = "\nNot seen:\n"
+		}
+		if _, err := io.WriteString(w, head+"  "+unseen+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package daemon_test
+
+import (
+	"html"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+)
+
+// said is what a page answered.
+type said struct {
+	status   int
+	location string
+	page     string
+}
+
+// asks sends a request to a page as whoever has the token; a form is posted.
+func asks(t *testing.T, p *program.Process, token, path string, form url.Values) said {
+	t.Helper()
+	addr, err := p.Addr(t.Context())
+	if err != nil {
+		t.Error(err)
+		return said{}
+	}
+	method, body := http.MethodGet, io.Reader(http.NoBody)
+	if form != nil {
+		method, body = http.MethodPost, strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, body)
+	if err != nil {
+		t.Error(err)
+		return said{}
+	}
+	req.Close = true
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Error(err)
+		return said{}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return said{resp.StatusCode, resp.Header.Get("Location"), string(text)}
+}
+
+// field is the value of a hidden field of a form.
+func field(t *testing.T, page, name string) string {
+	t.Helper()
+	m := regexp.MustCompile(`name="` + name + `" value="([^"]*)"`).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("the page has no field %s:\n%s", name, page)
+	}
+	return html.UnescapeString(m[1])
+}
+
+// Given orders whose rollbacks are dead letters, two daemons below a base path, and one who may act and one who may
+// look; when the cause is mended and the form of a preview is posted at once to both daemons, twice each, then one run
+// begins, every answer leads to it, each order's stock is back once, and who may only look has changed nothing.
+func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
+	t.Parallel()
+	const n, anna, rita = 20, "token-of-anna-who-may-act", "token-of-rita-who-may-look"
+	const hostile = `<script>alert(1)</script>"'><img src=x>`
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y",
+		"ADMIN_TOKENS_FILE", file)
+	orders := w.open(n)
+	if _, err := w.db.ExecContext(t.Context(),
+		"UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)"); err != nil {
+		t.Fatal(err)
+	}
+	first, second := w.start(), w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	if _, err := w.db.ExecContext(t.Context(),
+		"UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)"); err != nil {
+		t.Fatal(err)
+	}
+	acts := func() int { return w.count("SELECT COUNT(*) FROM consumer_log_act") }
+
+	const replay, discard = "/x/y/letters/act?act=replay&tag=stock.rollback", "/x/y/letters/act?act=discard&all=1"
+	looks := asks(t, first, rita, replay, nil)
+	if looks.status != http.StatusOK || !strings.Contains(looks.page, "<button disabled") ||
+		field(t, looks.page, "token") != "" || !strings.Contains(looks.page, "<b>20</b> will run") {
+		t.Errorf("who may look sees, HTTP %d:\n%s", looks.status, looks.page)
+	}
+	sees := asks(t, first, anna, replay, nil)
+	form := url.Values{
+		"token": {field(t, sees.page, "token")}, "set": {field(t, sees.page, "set")}, "rate": {"1000"},
+		"max_failures": {"5"}, "why": {hostile},
+	}
+	if got := asks(t, first, rita, "/x/y/letters/act", form); got.status != http.StatusForbidden {
+		t.Errorf("who may look posts the form: HTTP %d", got.status)
+	}
+	unsaid := asks(t, first, anna, discard, nil)
+	if got := asks(t, first, anna, "/x/y/letters/act", url.Values{
+		"token": {field(t, unsaid.page, "token")}, "set": {field(t, unsaid.page, "set")}, "why": {" "},
+	}); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.page, "write a reason") {
+		t.Errorf("a discard without a reason: HTTP %d", got.status)
+	}
+	if acts() != 0 || w.rows(dedup.Dead) != n {
+		t.Fatalf("%d acts and %d dead letters, though nobody who may has asked for anything", acts(), w.rows(dedup.Dead))
+	}
+
+	answers := make([]said, 4)
+	var posting sync.WaitGroup
+	for i := range answers {
+		posting.Go(func() {
+			answers[i] = asks(t, []*program.Process{first, second}[i%2], anna, "/x/y/letters/act", form)
+		})
+	}
+	posting.Wait()
+	for _, a := range answers {
+		if a.status != http.StatusSeeOther || a.location != answers[0].location ||
+			!strings.HasPrefix(a.location, "/x/y/acts/") {
+			t.Fatalf("the same form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
+		}
+	}
+	w.eventually("all are applied", time.Minute, func() bool { return w.rows(dedup.Success) == n })
+	var run said
+	w.eventually("the run is done", time.Minute, func() bool {
+		run = asks(t, second, rita, answers[0].location, nil)
+		return strings.Contains(run.page, `<span class="tag success">done</span>`) &&
+			!strings.Contains(run.page, "are being dropped")
+	})
+	for _, want := range []string{"replay by anna", "<dt>replayed</dt><dd><b>20</b>", "&lt;script&gt;alert(1)",
+		`tag=&#34;stock.rollback&#34;`, "1,000 a second"} {
+		if !strings.Contains(run.page, want) {
+			t.Errorf("the run's page lacks %q:\n%s", want, run.page)
+		}
+	}
+	list := asks(t, first, rita, "/x/y/acts", nil)
+	if strings.Contains(run.page+list.page, "<script>alert") || strings.Contains(run.page+list.page, "<img src=x") ||
+		!strings.Contains(list.page, answers[0].location) || !strings.Contains(list.page, "20 replayed") {
+		t.Errorf("the list of acts:\n%s", list.page)
+	}
+	if again := asks(t, second, anna, "/x/y/letters/act", form); again.location != answers[0].location {
+		t.Errorf("the form posted after the end leads to %q, HTTP %d", again.location, again.status)
+	}
+	form.Set("why", "another")
+	if got := asks(t, second, anna, "/x/y/letters/act", form); got.status != http.StatusUnprocessableEntity {
+		t.Errorf("the token under another form: HTTP %d", got.status)
+	}
+	if acts() != 1 {
+		t.Errorf("%d acts", acts())
+	}
+	w.stop(first)
+	w.stop(second)
+	w.judge(oracle.Allowance{})
+}

@@ -1,0 +1,100 @@
+package daemon_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+)
+
+// person is a desk of the test's own, as a page or a program has it, which works on nothing.
+func (w *world) person() *desk.Desk {
+	w.t.Helper()
+	cfg := w.config()
+	db, _, err := dedup.Open(w.t.Context(), cfg.MySQLDSN, dedup.OpenOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = pool.Close() })
+	letters, err := cfg.Config.Letters(db)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	d, err := desk.New(desk.Options{DB: db, Records: records, Letters: letters, Group: cfg.Group, Queue: cfg.Queue})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// Given orders whose reservations are missing, so that their rollbacks are dead letters, and two daemons; when the
+// cause is mended and a person replays them all, and the daemon that works on that is killed with SIGKILL, then the
+// other one goes on, and each order's stock is back once.
+func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
+	t.Parallel()
+	const n = 400
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1")
+	orders := w.open(n)
+	hide := func(query string) {
+		t.Helper()
+		if _, err := w.db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hide("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
+	first, second := w.start(), w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	hide("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+	person := w.person()
+	p, err := person.Preview(t.Context(), desk.PreviewRequest{Kind: desk.KindReplay, Filter: desk.Filter{All: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := person.Start(t.Context(), desk.Actor{Name: "anna"}, desk.Request{
+		Kind: desk.KindReplay, Filter: p.Filter, CutOff: p.At, Rate: 40,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("some are replayed", time.Minute, func() bool { return w.rows(dedup.Success) > 40 })
+	a, err = person.Act(t.Context(), a.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim, other := first, second
+	if strings.Contains(a.Owner, fmt.Sprintf("/%d/", second.Pid())) {
+		victim, other = second, first
+	}
+	if err := victim.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the run is done and the queue swept", 2*time.Minute, func() bool {
+		a, err = person.Act(t.Context(), a.ID)
+		return err == nil && a.State == desk.Done && !a.Sweeping
+	})
+	if a.Result.Replayed != n || a.Terms < 2 || a.Result.LeftCount != 0 {
+		t.Errorf("after %d terms: %+v", a.Terms, a.Result)
+	}
+	w.eventually("all are applied", time.Minute, func() bool { return w.rows(dedup.Success) == n })
+	if have := w.broker.Depth(rabbit.DeadQueue(w.config().Queue)); have != 0 {
+		t.Errorf("%d letters are left", have)
+	}
+	w.stop(other)
+	w.judge(oracle.Allowance{})
+}

@@ -1,0 +1,145 @@
+package daemon_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+)
+
+// upgradeEnv asks for the test of two builds, whose older one is compiled for it: make test-upgrade.
+const upgradeEnv = "ROLLBACKD_TEST_UPGRADE"
+
+// former builds the program as it was at the commit that testdata/former-release names, the last before a migration.
+func former(t *testing.T) string {
+	t.Helper()
+	if os.Getenv(upgradeEnv) == "" {
+		t.Skipf("it compiles an older version of the program, and so runs only with %s=1: make test-upgrade", upgradeEnv)
+	}
+	text, err := os.ReadFile("testdata/former-release")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := strings.TrimSpace(string(text))
+	in := func(dir, name string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "git", "cat-file", "-e", commit+"^{commit}").CombinedOutput()
+	if err != nil {
+		t.Skipf("this clone does not hold the commit %s of the former version (git fetch --unshallow): %s", commit, out)
+	}
+	dir := t.TempDir()
+	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
+	if err := os.Mkdir(source, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	top, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in(top, "git", "archive", "-o", archive, commit)
+	in(source, "tar", "-xf", archive)
+	path := filepath.Join(dir, "former")
+	in(source, "go", "build", "-buildvcs=false", "-o", path, "./cmd/consumer")
+	return path
+}
+
+// Given a fleet of the former version at work, when the new version migrates beside it, runs beside it, is taken back,
+// and comes again for good, while messages keep coming, then both have worked, every message takes effect once and none
+// is a dead letter. The migration is one that changes the tables of the effect.
+func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
+	old := former(t)
+	const steps, each = 5, 1500
+	w := emptyWorld(t, "BATCH_SIZE", "50", "LANES", "2")
+	migrated := func(path string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if _, err := program.Run(ctx, path, w.environ(), "migrate"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	started := func(path string) *program.Process {
+		t.Helper()
+		return w.startProcess(program.Options{Path: path, Args: []string{"run"}, Env: w.environ(), Log: w.logs})
+	}
+	settled := func(p *program.Process) int {
+		t.Helper()
+		metrics, err := p.Metrics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return metrics.Settled()
+	}
+	columns := func() int {
+		t.Helper()
+		return w.count("SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = DATABASE()")
+	}
+
+	// given
+	migrated(old)
+	if err := oracle.Audit(t.Context(), w.db); err != nil {
+		t.Fatal(err)
+	}
+	orders := w.open(steps * each)
+	published := 0
+	publish := func() {
+		t.Helper()
+		part := orders[published*each : (published+1)*each]
+		published++
+		w.publish(shop.Repeat(w.rng, w.route.Rollbacks(part), .1)...)
+	}
+	first := started(old)
+	publish()
+	w.ended(each, time.Minute)
+
+	// when: the new one migrates while the old one works
+	before := columns()
+	publish()
+	migrated(binary(t))
+	if after := columns(); after <= before {
+		t.Fatalf("the migration changes nothing: %d columns before and %d after; name a newer commit's parent", before, after)
+	}
+	w.ended(2*each, time.Minute)
+	// side by side
+	fresh := started(binary(t))
+	w.eventually("both consume", time.Minute, func() bool { return w.broker.Consumers(w.config().Queue) >= 4 })
+	alone := settled(first)
+	publish()
+	w.ended(3*each, time.Minute)
+	if byOld, byNew := settled(first)-alone, settled(fresh); byOld == 0 || byNew == 0 {
+		t.Errorf("side by side the old one settled %d deliveries and the new one %d: one of them did nothing", byOld, byNew)
+	} else {
+		t.Logf("side by side the old version settled %d deliveries, the new one %d", byOld, byNew)
+	}
+	// back: the old one goes on alone on the new tables, also when it starts anew
+	w.stop(fresh)
+	w.stop(first)
+	first = started(old)
+	publish()
+	w.ended(4*each, time.Minute)
+	// for good
+	fresh = started(binary(t))
+	publish()
+	w.stop(first)
+	w.ended(5*each, time.Minute)
+	w.stop(fresh)
+
+	// then
+	report := w.judge(oracle.Allowance{})
+	if report.Applied != steps*each || report.DeadLettered != 0 {
+		t.Errorf("%d applied and %d dead, want %d and none", report.Applied, report.DeadLettered, steps*each)
+	}
+}
