@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/config"
 )
@@ -58,6 +60,10 @@ func checkDaemon(ctx context.Context, cfg config.Config, l *list) {
 	for _, what := range said.Waiting {
 		if what == admin.NotConnected {
 			l.warn("waiting", what, "ask again: the daemon starts, or is between two connections")
+			continue
+		}
+		if strings.HasPrefix(what, consumer.PausedByPerson+": ") {
+			l.note("waiting", what)
 			continue
 		}
 		l.fail("waiting", what, "the daemon takes nothing until that is mended; its log says since when")

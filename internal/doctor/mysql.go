@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/classic"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
@@ -28,7 +29,10 @@ const NoDatabase = "`migrate` makes tables only: make the database with CREATE D
 func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 	ctx, cancel := context.WithTimeoutCause(ctx, mysqlTimeout, fmt.Errorf("MySQL took over %v", mysqlTimeout))
 	defer cancel()
-	db, warnings, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{Program: o.Name, MaxOpen: 2})
+	var encryption shown
+	db, warnings, err := mysqldb.Open(ctx, cfg.MySQLDSN, mysqldb.Options{
+		Program: o.Name, MaxOpen: 2, Certs: encryption.store(),
+	})
 	if err != nil {
 		l.fail("reachable", err.Error(), "mend ROLLBACKD_MYSQL_DSN")
 		return
@@ -43,14 +47,15 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 		l.fail("reachable", err.Error(), NoDatabase+". ROLLBACKD_MYSQL_DSN is "+o.MySQL)
 		return
 	} else if err != nil {
-		l.fail("reachable", err.Error(), "is it running there, and are user and password right? ROLLBACKD_MYSQL_DSN is "+
-			o.MySQL)
+		l.fail("reachable", err.Error(), orCertificates(err, "is it running there, and are user and password right? "+
+			"ROLLBACKD_MYSQL_DSN is "+o.MySQL))
 		return
 	}
 	l.ok("reachable", o.MySQL)
 	for _, w := range warnings {
 		l.warn("DSN", w, "take it out of ROLLBACKD_MYSQL_DSN")
 	}
+	checkEncryption(ctx, pool, cfg, &encryption, l)
 	isMariaDB := checkServer(ctx, pool, l)
 	checkSession(ctx, pool, isMariaDB, l)
 	checkDefaults(ctx, pool, l)
@@ -61,7 +66,45 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 	checkRights(ctx, pool, cfg, l)
 	checkAges(ctx, db, cfg, o, l)
+	checkPause(ctx, db, cfg, o, l)
 	checkClassic(ctx, db, cfg, o, l)
+}
+
+// checkPause looks whether a person has paused the fleet: nothing else is amiss then, and nothing is consumed.
+func checkPause(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l *list) {
+	const name = "consuming"
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
+	})
+	if err != nil {
+		l.fail(name, err.Error(), "report this")
+		return
+	}
+	switch p, err := records.Paused(ctx, cfg.Group, cfg.Queue); {
+	case err != nil:
+		l.fail(name, err.Error(), "run again; see the server's log")
+	case p.Left > 0:
+		l.warn(name, p.String(), "the daemons go on by themselves then; `"+o.Program+" resume` ends it now")
+	}
+}
+
+// checkEncryption looks at both ends: the server may know nothing of an encryption that a proxy before it ends.
+func checkEncryption(ctx context.Context, pool *sql.DB, cfg config.Config, encryption *shown, l *list) {
+	dsn, err := mysqldb.ParseDSN(cfg.MySQLDSN)
+	if err != nil {
+		return // it was opened
+	}
+	encrypted := encryption.check(l, []string{mysqldb.HostOf(dsn)}, mysqldb.TLSSetting, "ROLLBACKD_MYSQL_DSN",
+		"write tls=true")
+	if dsn.AllowFallbackToPlaintext {
+		l.warn("encryption", "tls=preferred goes on in plain text when the server offers no TLS, or somebody on the way "+
+			"says so", "write tls=true in ROLLBACKD_MYSQL_DSN, see "+tlsPage)
+	}
+	var name, cipher string
+	err = pool.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher)
+	if err == nil && cipher == "" && encrypted {
+		l.note("encryption", "the server itself sees plain text: something before it ends the encryption")
+	}
 }
 
 // checkClassic looks whether the log of a classic consumer was taken over to its end.
@@ -180,6 +223,9 @@ func checkLimits(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) 
 		l.ok("max_allowed_packet", found)
 	}
 	need := int64(2*cfg.Lanes + 4)
+	if cfg.HTTPAddr != "" {
+		need += desk.Connections
+	}
 	found := fmt.Sprintf("%d allowed, a daemon with these settings may take %d", connections, need)
 	switch {
 	case need > connections:

@@ -19,20 +19,22 @@ func checkRabbit(ctx context.Context, cfg config.Config, o Options, l *list) {
 	var url string
 	var away []error
 	for _, u := range cfg.AMQPURLs {
-		conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{u}, Name: o.Name})
+		var encryption shown
+		conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{u}, Name: o.Name, Certs: encryption.store()})
 		if err != nil {
 			away = append(away, err)
 			continue
 		}
 		defer func() { _ = conn.Close() }() // everything is asked by then
 		l.ok("reachable", conn.Where())
+		encryption.check(l, []string{rabbit.Host(u)}, rabbit.TLSSetting, "ROLLBACKD_AMQP_URL", "write amqps://")
 		checkBrokerVersion(conn, l)
 		if first == nil {
 			first, url = conn, u
 		}
 	}
 	for _, err := range away {
-		const advice = "is it running there, and are user, password and vhost right? See ROLLBACKD_AMQP_URL"
+		advice := orCertificates(err, "is it running there, and are user, password and vhost right? See ROLLBACKD_AMQP_URL")
 		if first == nil {
 			l.fail("reachable", err.Error(), advice)
 		} else { // one that answers is enough

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -22,7 +23,8 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 		l.note("lock", "ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise holds without a lock")
 		return
 	}
-	client, err := lock.OpenRedis(cfg.RedisURL, lock.RedisOptions{Name: o.Name})
+	var encryption shown
+	client, err := redisdb.Open(cfg.RedisURL, redisdb.Options{Name: o.Name, Certs: encryption.store()})
 	if err != nil {
 		l.fail("reachable", err.Error(), "mend ROLLBACKD_REDIS_URL")
 		return
@@ -32,15 +34,16 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 		l.fail("right", err.Error(), redisAdvice)
 		return
 	} else if err != nil {
-		const advice = "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "
+		advice := orCertificates(err, "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "+o.Redis)
 		if cfg.LockOnError == config.LockOnErrorPause {
-			l.fail("reachable", err.Error(), advice+o.Redis)
+			l.fail("reachable", err.Error(), advice)
 		} else {
-			l.warn("reachable", err.Error()+"; the daemon goes on without it", advice+o.Redis)
+			l.warn("reachable", err.Error()+"; the daemon goes on without it", advice)
 		}
 		return
 	}
 	l.ok("reachable", o.Redis)
+	encryption.check(l, redisdb.Hosts(cfg.RedisURL), redisdb.TLSSetting, "ROLLBACKD_REDIS_URL", "write rediss://")
 	checkRedisInfo(ctx, client, l)
 	checkCommands(ctx, client, l)
 	checkLock(ctx, client, l)

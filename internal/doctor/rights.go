@@ -27,6 +27,9 @@ func running(cfg config.Config) []rights.Role {
 	if cfg.DeadLetterWebhook != "" {
 		roles = append(roles, rights.Webhook)
 	}
+	if cfg.HTTPAddr != "" {
+		roles = append(roles, rights.Pages)
+	}
 	return roles
 }
 
@@ -87,6 +90,7 @@ func statement(n rights.Names, r rights.TableRight) string {
 	}
 	set := map[string]string{
 		n.LogTable: "remark = ''", "rollbackd_meta": "value = ''",
+		n.LogTable + "_act": "why = ''", n.LogTable + "_once": "status = 0",
 		"stock": "version = 0", "stock_reservation": "quantity = 0",
 	}[r.Table]
 	return "UPDATE " + table + " SET " + set + " WHERE FALSE"

@@ -13,12 +13,13 @@ type TableRight struct {
 }
 
 // everybody reads the log.
-var everybody = []Role{Daemon, Retention, Compensation, Webhook, CLI, TakeOver}
+var everybody = []Role{Daemon, Retention, Compensation, Webhook, Pages, CLI, TakeOver}
 
 // MySQL lists what the roles need there, a table's privileges side by side. Retention deletes stories with their rows
-// and notes how far it came; the webhook notes up to which letter it told, and taking over how far that came.
+// and notes how far it came; the webhook notes up to which letter it told, taking over how far that came, and
+// whoever pauses the fleet that it is paused.
 func MySQL(n Names, roles ...Role) []TableRight {
-	event, meta := n.LogTable+"_event", "rollbackd_meta"
+	event, meta, act, once := n.LogTable+"_event", "rollbackd_meta", n.LogTable+"_act", n.LogTable+"_once"
 	all := []TableRight{
 		{"", "SELECT", []Role{Migrate}},
 		{"", "INSERT", []Role{Migrate}},
@@ -28,22 +29,30 @@ func MySQL(n Names, roles ...Role) []TableRight {
 		{"", "CREATE VIEW", []Role{Migrate}},
 		{"", "DROP", []Role{Migrate}}, // to replace the view
 		{n.LogTable, "SELECT", everybody},
-		{n.LogTable, "INSERT", []Role{Daemon, Compensation, CLI, TakeOver}},
-		{n.LogTable, "UPDATE", []Role{Daemon, Compensation, CLI, TakeOver}},
+		{n.LogTable, "INSERT", []Role{Daemon, Compensation, Pages, CLI, TakeOver}},
+		{n.LogTable, "UPDATE", []Role{Daemon, Compensation, Pages, CLI, TakeOver}},
 		{n.LogTable, "DELETE", []Role{Daemon, Retention}}, // the daemon takes the rows of the blamed out of a transaction
-		{event, "SELECT", []Role{Retention, Compensation, Webhook, CLI}},
-		{event, "INSERT", []Role{Daemon, Compensation, CLI, TakeOver}},
+		{event, "SELECT", []Role{Retention, Compensation, Webhook, Pages, CLI}},
+		{event, "INSERT", []Role{Daemon, Compensation, Pages, CLI, TakeOver}},
 		{event, "DELETE", []Role{Retention}},
 		{meta, "SELECT", everybody},
-		{meta, "INSERT", []Role{Retention, Webhook, TakeOver}},
-		{meta, "UPDATE", []Role{Retention, Webhook, TakeOver}},
+		{meta, "INSERT", []Role{Retention, Webhook, Pages, CLI, TakeOver}},
+		{meta, "UPDATE", []Role{Retention, Webhook, Pages, CLI, TakeOver}},
+		{act, "SELECT", []Role{Daemon, Pages, CLI}},
+		{act, "INSERT", []Role{Pages, CLI}},
+		{act, "UPDATE", []Role{Pages}},
+		{act, "DELETE", []Role{Daemon}},
+		{once, "SELECT", []Role{Daemon, Pages}},
+		{once, "INSERT", []Role{Pages}},
+		{once, "UPDATE", []Role{Pages}},
+		{once, "DELETE", []Role{Daemon}},
 		{"rollbackd_schema", "SELECT", everybody},
 	}
 	if n.Stock {
 		all = append(all, []TableRight{
-			{"stock", "SELECT", []Role{Daemon, CLI}},
+			{"stock", "SELECT", []Role{Daemon, Pages, CLI}},
 			{"stock", "UPDATE", []Role{Daemon}},
-			{"stock_reservation", "SELECT", []Role{Daemon, CLI}},
+			{"stock_reservation", "SELECT", []Role{Daemon, Pages, CLI}},
 			{"stock_reservation", "INSERT", []Role{Daemon}},      // a refusal, with EMPTY_ROLLBACK=refuse
 			{"stock_reservation", "UPDATE", []Role{Daemon, CLI}}, // reconcile --adopt locks what it reads
 		}...)

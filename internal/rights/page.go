@@ -2,14 +2,13 @@ package rights
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
 // Markdown is the part of docs/rights.md that is made from the list, for an installation with these names.
 func Markdown(n Names) string {
 	var b strings.Builder
-	work := slices.DeleteFunc(Roles(), func(r Role) bool { return r == Migrate || r == TakeOver })
+	work := work()
 
 	b.WriteString("## MySQL\n\n```sql\n" +
 		"CREATE USER 'rollbackd_migrate'@'%' IDENTIFIED BY 'PASSWORD';\n")

@@ -48,13 +48,13 @@ func RabbitMQ(n Names, roles ...Role) []Resource {
 		retries(Configure, declaring...),
 		one(Configure, dead, declaring...),
 		one(Configure, backstop, declaring...),
-		one(Write, DefaultExchange, Daemon, Migrate, Compensation, CLI), // copies, letters, replays go through it
+		one(Write, DefaultExchange, Daemon, Migrate, Compensation, Pages, CLI), // copies, letters, replays go through it
 		one(Write, n.Queue, declaring...),
-		one(Write, n.Exchange, CLI), // consumer publish
+		one(Write, n.Exchange, Pages, CLI), // consumer publish
 		one(Read, n.Exchange, declaring...),
 		one(Read, n.Queue, declaring...),
 		retries(Read, declaring...),
-		one(Read, dead, Compensation, CLI),
+		one(Read, dead, Compensation, Pages, CLI),
 		one(Read, backstop, Daemon),
 	}
 	return slices.DeleteFunc(all, func(r Resource) bool { return !needed(r.By, roles) })

@@ -17,13 +17,16 @@ const (
 	Retention    Role = "retention"    // consumer run with LOG_RETENTION, which is the default; consumer log prune
 	Compensation Role = "compensation" // consumer run with COMPENSATE_AFTER
 	Webhook      Role = "webhook"      // consumer run with DEAD_LETTER_WEBHOOK
+	Pages        Role = "pages"        // consumer run with HTTP_ADDR, which is the default: what persons do there
 	CLI          Role = "cli"          // consumer dlq, log, reconcile, publish, move, doctor
 	Migrate      Role = "migrate"      // consumer migrate
 	TakeOver     Role = "take over"    // consumer migrate --from
 )
 
 // Roles returns all of them.
-func Roles() []Role { return []Role{Daemon, Retention, Compensation, Webhook, CLI, Migrate, TakeOver} }
+func Roles() []Role {
+	return []Role{Daemon, Retention, Compensation, Webhook, Pages, CLI, Migrate, TakeOver}
+}
 
 // Names are the names on the servers, as the settings have them.
 type Names struct {
