@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 func newDLQCmd(a *app) *cobra.Command {
@@ -114,17 +115,7 @@ func readMoment(flag, text string, now time.Time) (time.Time, error) {
 		"duration (24h)", flag, text)
 }
 
-// shorten cuts text after so many characters.
-func shorten(s string, characters int) string {
-	n := 0
-	for i := range s {
-		if n == characters-1 && len(s) > i+1 {
-			return s[:i] + "…"
-		}
-		n++
-	}
-	return s
-}
+func shorten(s string, characters int) string { return screen.Shorten(s, characters) }
 
 // byFlag says in whose name something is done.
 type byFlag struct{ who string }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,10 +74,10 @@ and hides them from other readers meanwhile.`,
 
 // explained is the answer to a question. The names of its JSON form are stable.
 type explained struct {
-	Order        string        `json:"order_sn"`
-	Reservations []reservation `json:"reservations"`
-	Messages     []explanation `json:"messages"`
-	Unseen       []string      `json:"unseen"` // what the answer may lack
+	Order        string              `json:"order_sn"`
+	Reservations []story.Reserved    `json:"reservations"`
+	Messages     []story.Explanation `json:"messages"`
+	Unseen       []string            `json:"unseen"` // what the answer may lack
 }
 
 func (a *app) showExplained(told explained, q question, out *output) error {
@@ -94,7 +92,7 @@ func (a *app) showExplained(told explained, q question, out *output) error {
 	}
 	var text bytes.Buffer
 	if q.order != "" {
-		if err := writeOrder(&text, told); err != nil {
+		if err := story.WriteOrder(&text, told.Order, told.Reservations, len(told.Messages)); err != nil {
 			return err
 		}
 	}
@@ -102,7 +100,7 @@ func (a *app) showExplained(told explained, q question, out *output) error {
 		if i > 0 || q.order != "" {
 			text.WriteString("\n")
 		}
-		if err := e.write(&text); err != nil {
+		if err := e.Write(&text); err != nil {
 			return err
 		}
 	}
@@ -116,23 +114,6 @@ func (a *app) showExplained(told explained, q question, out *output) error {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil
-}
-
-func writeOrder(w io.Writer, told explained) error {
-	if _, err := fmt.Fprintf(w, "order %s: %d reservations, %d messages\n", printable(told.Order), len(told.Reservations),
-		len(told.Messages)); err != nil || len(told.Reservations) == 0 {
-		return err
-	}
-	t := table{header: []string{"SKU", "QUANTITY", "STATUS", "SINCE", "BY TAG", "BY KEY"}}
-	for _, r := range told.Reservations {
-		sku := any(r.SKU)
-		if r.SKU == 0 { // whatever is reserved later
-			sku = "all"
-		}
-		t.add(sku, r.Quantity, r.Status, r.Since.Format(time.RFC3339), r.Tag, r.Key)
-	}
-	_, _ = io.WriteString(w, "\n") // a buffer
-	return writeTable(w, t)
 }
 
 // explain gathers the answer.
@@ -177,32 +158,25 @@ func (a *app) explainAll(
 		return explained{}, err
 	}
 	defer closeRedis()
-	copies := func(row dedup.Row) string { return copiesText(row, cfg.Queue) }
+	copies := func(row dedup.Row) string { return story.CopiesText(row, cfg.Queue) }
 	if q.queue {
 		if copies, err = a.countLetters(ctx, cfg, records, told); err != nil {
 			return explained{}, a.lettersError(cfg, err)
 		}
 	}
 	x := explained{
-		Order: q.order, Reservations: reservations(told.Reservations), Unseen: told.Unseen, Messages: []explanation{},
+		Order: q.order, Reservations: story.ReservedOf(told.Reservations), Unseen: told.Unseen,
+		Messages: []story.Explanation{},
 	}
 	if x.Unseen == nil {
 		x.Unseen = []string{}
 	}
 	for _, m := range told.Messages {
-		e := explainMessage(cfg, m, a.name)
+		e := story.Explain(m, namesOf(cfg, a.name))
 		e.Lock, e.Copies = show(m.Row.Identity), copies(m.Row)
 		x.Messages = append(x.Messages, e)
 	}
 	return x, nil
-}
-
-// copiesText is what the row says of letters.
-func copiesText(row dedup.Row, queue string) string {
-	if row.Status == dedup.Dead && row.Reason != dedup.ReasonEffectUnknown {
-		return fmt.Sprintf("one was confirmed in %s at %s", rabbit.DeadQueue(queue), row.DeadAt.Format(time.RFC3339))
-	}
-	return ""
 }
 
 // countLetters reads the whole dead-letter queue once.
@@ -280,18 +254,4 @@ func (a *app) locks(
 	}, closeRedis, nil
 }
 
-func lockText(s lock.State) string {
-	switch {
-	case s.Hold == 0:
-		return "free"
-	case s.Hold == lock.Foreign:
-		return "a value that is not rollbackd's"
-	case s.Hold == lock.DoneMarker && s.TTL < 0:
-		return "done marker, without an end: rollbackd did not write it"
-	case s.Hold == lock.DoneMarker:
-		return fmt.Sprintf("done marker, for another %v", s.TTL.Round(time.Second))
-	case s.TTL < 0:
-		return fmt.Sprintf("held by %s, without an end: rollbackd did not write it", s.Token)
-	}
-	return fmt.Sprintf("held by %s, for another %v", s.Token, s.TTL.Round(time.Second))
-}
+func lockText(s lock.State) string { return story.LockText(s) }

@@ -8,12 +8,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 // The forms of output that every list knows.
@@ -121,55 +122,7 @@ func (w escaping) Write(p []byte) (int, error) {
 // strings.
 func acts(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 
-// writeTable aligns the columns. Nothing in a cell reaches the terminal as a control character: keys and errors come
-// from strangers. An empty cell is shown as -, so that columns can be counted.
-func writeTable(w io.Writer, t table) error {
-	var buf bytes.Buffer // tabwriter wants a writer that does not fail half-way
-	columns := tabwriter.NewWriter(&buf, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{t.header}, t.rows...) {
-		for i, c := range row {
-			if c == "" {
-				c = "-"
-			}
-			if i > 0 {
-				_, _ = io.WriteString(columns, "\t")
-			}
-			_, _ = io.WriteString(columns, printable(c))
-		}
-		_, _ = io.WriteString(columns, "\n")
-	}
-	if err := columns.Flush(); err != nil {
-		return fmt.Errorf("align the output: %w", err)
-	}
-	if _, err := buf.WriteTo(w); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
-}
+// writeTable writes t for a screen.
+func writeTable(w io.Writer, t table) error { return screen.WriteTable(w, t.header, t.rows) }
 
-// printable is s with everything escaped that is not a visible character or a plain space: control and formatting
-// characters (they can move the cursor or turn the writing round) and bytes that are no UTF-8.
-func printable(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, size := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		case r < utf8.RuneSelf:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-		i += size
-	}
-	return b.String()
-}
+func printable(s string) string { return screen.Printable(s) }

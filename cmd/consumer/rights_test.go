@@ -239,7 +239,8 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	for _, args := range [][]string{
 		{"config"}, {"dlq", "list"}, {"dlq", "list", "--by", "reason"}, {"dlq", "show", "A-2"},
 		{"dlq", "export", "-o", file}, {"log", "list"}, {"log", "explain", "A-2"}, {"log", "explain", "--order", "A-2"},
-		{"log", "prune", "--dry-run"}, {"log", "prune"},
+		{"log", "prune", "--dry-run"}, {"log", "prune"}, {"pause"},
+		{"pause", "--why", "a test"}, {"resume"},
 		{"dlq", "replay", "--key", "A-2", "--dry-run"}, {"dlq", "replay", "--key", "A-2", "--no-wait"},
 	} {
 		person.do("", args...)
@@ -272,9 +273,10 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 // Given an account with exactly the rights of the list, when any one of them is taken away, then doctor says so.
 func TestDoctorNoticesEachRightThatIsTakenAway(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_COMPENSATE_AFTER=1h", "ROLLBACKD_DEAD_LETTER_WEBHOOK=http://127.0.0.1:1/")
+	s := newShell(t, "ROLLBACKD_COMPENSATE_AFTER=1h", "ROLLBACKD_DEAD_LETTER_WEBHOOK=http://127.0.0.1:1/",
+		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
 	s.run("", "migrate")
-	roles := []rights.Role{rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook, rights.CLI}
+	roles := []rights.Role{rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook, rights.Pages, rights.CLI}
 	a := s.account(newAdmin(t)).may(roles...)
 	environ := s.environ
 	s.environ = a.environ

@@ -10,19 +10,22 @@ import (
 
 // commands lists the program's commands. Each has a constructor newXCmd(a *app) in a file of its own.
 func commands(a *app) []*cobra.Command {
-	return []*cobra.Command{
+	return append([]*cobra.Command{
 		newRunCmd(a),
 		newMigrateCmd(a),
 		newDoctorCmd(a),
+		newProbeCmd(a),
 		newPublishCmd(a),
 		newMoveCmd(a),
 		newDLQCmd(a),
 		newLogCmd(a),
 		newReconcileCmd(a),
+		newPauseCmd(a),
+		newResumeCmd(a),
 		newHandlerCmd(a),
 		newConfigCmd(a),
 		newVersionCmd(a),
-	}
+	}, manCommands(a)...)
 }
 
 // newRootCmd joins commands to the program.

@@ -64,7 +64,7 @@ func (a *app) runDaemon(ctx context.Context) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(cfg.MemoryBudget) + besideBudget)
 	}
-	d, err := daemon.New(ctx, cfg, log)
+	d, err := daemon.New(ctx, cfg, log, daemon.WithBuild(a.build.Version, a.build.Revision))
 	if err != nil {
 		return a.sqlFileError(err)
 	}

@@ -76,6 +76,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`replay/[-0-9a-f]{36}/\d+`), "REPLAY"},
 	{regexp.MustCompile(`20\d{6}T\d{6}Z`), "NOW"},
+	{regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b`), "ACT"},
 	{regexp.MustCompile(`republish/[-0-9a-f]{36}/\d+`), "REPUBLISH"},
 	{regexp.MustCompile(`[-.\w]+/\d+/\d{15,}/\d+/\d+`), "WORKER"},
 	{regexp.MustCompile(`rollbackd:[-\w]{43}`), "rollbackd:HASH"},

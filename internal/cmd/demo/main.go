@@ -1,7 +1,7 @@
 // Command demo shows a shop's life in one minute: orders reserve stock, are cancelled, and their rollback messages,
 // some of them twice and a few of them bad, give the stock back exactly once. `make demo` runs it, with the
 // tables of the built-in handler; `make demo HANDLER=sql` with those of the classic algorithm, for which the daemon
-// runs the statements of an example.
+// runs the statements of an example; `make demo HOLD=1` stays up after the report, for a person to look and mend.
 //
 // It does what a user does, with the real binary (migrate, run, dlq replay), on private servers with their data in a
 // temporary folder; it leaves no process running. It exits with 1 when the stock is not what it must be. What belongs
@@ -43,20 +43,27 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// command reads which handler is wanted. None is the built-in one.
+// holdFlag asks to stay up after the report.
+const holdFlag = "-hold"
+
+// command reads which handler is wanted, none is the built-in one, and whether to stay up.
 func command(ctx context.Context, args []string, out *os.File) error {
+	hold := len(args) > 0 && args[0] == holdFlag
+	if hold {
+		args = args[1:]
+	}
 	switch {
 	case len(args) == 0 || len(args) == 1 && args[0] == config.HandlerStock:
-		return run(ctx, out, stockTables{})
+		return run(ctx, out, stockTables{}, hold)
 	case len(args) == 1 && args[0] == config.HandlerSQL:
-		return run(ctx, out, classicTables{})
+		return run(ctx, out, classicTables{}, hold)
 	}
 	return fmt.Errorf("there is no demo of %q: the handlers are %s and %s", args, config.HandlerStock, config.HandlerSQL)
 }
 
 // run tells the story from top to bottom. Whatever happens, what was started is stopped and what was written is
 // removed.
-func run(ctx context.Context, out *os.File, t tables) (err error) {
+func run(ctx context.Context, out *os.File, t tables, hold bool) (err error) {
 	d := &demo{out: out, tables: t}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
@@ -64,7 +71,7 @@ func run(ctx context.Context, out *os.File, t tables) (err error) {
 		}
 		err = errors.Join(err, d.end(ctx))
 	}()
-	for _, step := range []func(context.Context) error{
+	steps := []func(context.Context) error{
 		d.begin,        // servers, binary, tables and queues
 		d.reserve,      // orders take their goods
 		d.startDaemon,  // consumer run
@@ -75,7 +82,11 @@ func run(ctx context.Context, out *os.File, t tables) (err error) {
 		d.replay,       // their dead letters go back
 		d.reportReplay, // what that changed
 		d.judge,        // all of it once more, by the oracle
-	} {
+	}
+	if hold {
+		steps = append(steps, d.hold) // a person's turn
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
+	s := newShell(t)
+	s.run("", "migrate")
+	s.script.Reset()
+	// given a daemon
+	stop := s.daemon()
+	db := s.db()
+	// when it is paused
+	s.run("", "pause")
+	s.run("", "pause", "--for", "10m")
+	s.run("", "pause", "--why", "a test", "--for", "48h")
+	s.run("", "pause", "--why", "a test", "--for", "10m", "--by", "anna")
+	s.wantConsumers(0)
+	s.run("", "pause", "--why", "another test", "--by", "bert")
+	s.run("", "pause", "--why", "another test", "--for", "20m", "--by", "bert", "--instead")
+	s.run("", "pause", "-o", "json")
+	s.wantConsumers(0)
+	// then it goes on when it is resumed
+	s.run("", "resume", "--by", "carl")
+	s.run("", "resume")
+	s.eventually(db, 3, "SELECT COUNT(*) FROM consumer_log_act WHERE state = 'done'")
+	s.consumes()
+	stop()
+	s.golden("pause")
+}
+
+// consumes waits until somebody consumes the main queue.
+func (s *shell) consumes() { s.t.Helper(); s.waitForConsumers(func(n int) bool { return n > 0 }) }
+
+// wantConsumers waits until so many do.
+func (s *shell) wantConsumers(want int) {
+	s.t.Helper()
+	s.waitForConsumers(func(n int) bool { return n == want })
+}
+
+func (s *shell) waitForConsumers(enough func(int) bool) {
+	s.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(time.Minute); !enough(s.broker.Consumers(s.queue)); <-tick.C {
+		if time.Now().After(late) {
+			s.t.Fatalf("still %d consumers after a minute", s.broker.Consumers(s.queue))
+		}
+	}
+}
