@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,29 +37,52 @@ func TestEveryVariableUsedIsASettingOfTheProgram(t *testing.T) {
 	}
 }
 
-// metricNames are the program's own, beside those that every Go process exports.
-var metricNames = []string{
-	"rollbackd_deliveries_total", "rollbackd_dead_lettered_total", "rollbackd_batch_size",
-	"rollbackd_batch_duration_seconds",
-	"rollbackd_lag_seconds", "rollbackd_dead_letters", "rollbackd_oldest_open_seconds",
-	"rollbackd_oldest_dead_letter_seconds",
-	"rollbackd_lock_attempts_total", "rollbackd_publishes_total", "rollbackd_dependency_up", "rollbackd_paused",
-	"rollbackd_degraded", "rollbackd_contention_total", "rollbackd_calls_total",
-}
-
 var (
-	metric    = regexp.MustCompile(`\brollbackd_[a-z_]+`)
+	metric    = regexp.MustCompile(`(?:^|[^:a-z_])(rollbackd_[a-z_]+)`) // not the middle of a recorded name
 	histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
+	exported  = regexp.MustCompile(`\bName:\s+"(rollbackd_[a-z_]+)"`)
+	recorded  = regexp.MustCompile(`[a-z_]+:rollbackd_[a-z_]+:[a-z0-9_]+`)
 )
 
-func TestAlertsUseMetricsOfTheProgram(t *testing.T) {
-	names := metric.FindAllString(read(t, "prometheus/alerts.yaml"), -1)
-	if len(names) < 10 {
-		t.Fatalf("only %d metrics found: the pattern is wrong", len(names))
+// metricNames are those that the program's sources export.
+func metricNames(t *testing.T) (names []string) {
+	t.Helper()
+	for _, dir := range []string{"../consumer", "../internal/keeper", "../internal/daemon"} {
+		for path, text := range filesIn(t, dir) {
+			if strings.HasSuffix(path, ".go") {
+				for _, m := range exported.FindAllStringSubmatch(text, -1) {
+					names = append(names, m[1])
+				}
+			}
+		}
 	}
-	for _, name := range names {
-		if !slices.Contains(metricNames, name) && !slices.Contains(metricNames, histogram.ReplaceAllString(name, "")) {
-			t.Errorf("alerts use %s, which the program does not export", name)
+	if len(names) < 20 {
+		t.Fatalf("only %d metrics found in the sources: the pattern is wrong", len(names))
+	}
+	return names
+}
+
+func TestRulesAndDashboardUseMetricsOfTheProgram(t *testing.T) {
+	known := metricNames(t)
+	rules := recorded.FindAllString(read(t, "prometheus/rules.yaml"), -1)
+	for file, least := range map[string]int{
+		"prometheus/alerts.yaml": 20, "prometheus/rules.yaml": 5, "prometheus/alerts_test.yaml": 20,
+		"grafana/rollbackd.json": 20,
+	} {
+		text := read(t, file)
+		names := metric.FindAllStringSubmatch(text, -1)
+		if len(names) < least {
+			t.Errorf("only %d metrics found in %s: the pattern is wrong", len(names), file)
+		}
+		for _, m := range names {
+			if name := m[1]; !slices.Contains(known, name) && !slices.Contains(known, histogram.ReplaceAllString(name, "")) {
+				t.Errorf("%s uses %s, which the program does not export", file, name)
+			}
+		}
+		for _, name := range recorded.FindAllString(text, -1) {
+			if !slices.Contains(rules, name) {
+				t.Errorf("%s uses %s, which no rule records", file, name)
+			}
 		}
 	}
 }
@@ -67,7 +91,8 @@ func TestAlertsUseMetricsOfTheProgram(t *testing.T) {
 // the wait: an alert whose look back is shorter than the longest delay would forget the contention between two of them.
 func TestTheAlertOnContentionLooksBackFurtherThanARetryDelay(t *testing.T) {
 	text := read(t, "prometheus/alerts.yaml")
-	rule := regexp.MustCompile(`expr: sum\(increase\(rollbackd_contention_total\[(\w+)\]\)\) > 0\n\s+for: (\w+)`)
+	rule := regexp.MustCompile(
+		`expr: sum by \(job\) \(increase\(rollbackd_contention_total\[(\w+)\]\)\) > 0\n\s+for: (\w+)`)
 	found := rule.FindStringSubmatch(text)
 	if found == nil {
 		t.Fatal("there is no alert on contention")
@@ -102,9 +127,9 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 	known := map[string][]string{
 		"outcome": outcomes,
 		"name":    {consumer.DependencyRabbitMQ, consumer.DependencyMySQL, consumer.DependencyRedis},
-		"why":     {"max_dead_rate", "not_consumed", "ends_connections"},
-		"result":  {"confirmed", consumer.CallLater.String()},
-		"job":     {"rollbackd"},
+		"why":     {"max_dead_rate", "not_consumed", "ends_connections", "person"},
+		"result":  {"confirmed", "done", "failed", consumer.CallLater.String()},
+		"kind":    {"main", "retry", "backstop", "dead"},
 	}
 	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t,
 		"prometheus/alerts.yaml"), -1)
@@ -125,9 +150,9 @@ func TestEveryStopWaitsLongerThanTheDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, pattern := range map[string]string{
-		"compose.yaml":               `stop_grace_period: (\d+)s`,
-		"kubernetes/deployment.yaml": `terminationGracePeriodSeconds: (\d+)`,
-		"systemd/rollbackd.service":  `TimeoutStopSec=(\d+)`,
+		"compose.yaml":                    `stop_grace_period: (\d+)s`,
+		"kubernetes/base/deployment.yaml": `terminationGracePeriodSeconds: (\d+)`,
+		"systemd/rollbackd.service":       `TimeoutStopSec=(\d+)`,
 	} {
 		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, path))
 		if found == nil {
@@ -152,9 +177,9 @@ func TestEveryLimitHasRoomForTheMemoryBudget(t *testing.T) {
 	}
 	needs := 136<<20 + int64(cfg.MemoryBudget) + int64(cfg.Lanes)*(60_000_000+60_000_000/4)
 	for path, pattern := range map[string]string{
-		"compose.yaml":               `mem_limit: (\d+)m`,
-		"kubernetes/deployment.yaml": `limits: {memory: (\d+)Mi}`,
-		"systemd/rollbackd.service":  `MemoryMax=(\d+)M`,
+		"compose.yaml":                    `mem_limit: (\d+)m`,
+		"kubernetes/base/deployment.yaml": `limits: {memory: (\d+)Mi}`,
+		"systemd/rollbackd.service":       `MemoryMax=(\d+)M`,
 	} {
 		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, path))
 		if found == nil {
@@ -206,6 +231,10 @@ func TestImageIsStaticAndNotRoot(t *testing.T) {
 			t.Errorf("final stage lacks %q", want)
 		}
 	}
+	// An image without a shell can only ask with its own binary.
+	if !regexp.MustCompile(`(?m)^HEALTHCHECK .* CMD \["/usr/bin/rollbackd", "probe"\]$`).MatchString(final) {
+		t.Error("the final stage asks nobody whether the daemon is alive")
+	}
 	if _, err := os.Stat("../cmd/consumer/main.go"); err != nil {
 		t.Errorf("what the Dockerfile builds is not there: %v", err)
 	}
@@ -250,9 +279,19 @@ func envFile(t *testing.T, path string) []string {
 // files are all texts of this directory except Go code, by path.
 func files(t *testing.T) map[string]string {
 	t.Helper()
+	texts := filesIn(t, ".")
+	maps.DeleteFunc(texts, func(path, _ string) bool {
+		return strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".sum")
+	})
+	return texts
+}
+
+// filesIn are the texts of all files in and below a folder, by their paths.
+func filesIn(t *testing.T, dir string) map[string]string {
+	t.Helper()
 	texts := make(map[string]string)
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".sum") {
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
 			texts[path] = read(t, path)
 		}
 		return err

@@ -3,7 +3,9 @@ package composetest
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -242,5 +244,56 @@ func TestTheServiceListensWhereItIsCalled(t *testing.T) {
 	_, port, _ := strings.Cut(*service(t, p, "stock-service").Environment["SHOP_ADDR"], ":")
 	if want := "http://stock-service:" + port + "/rollbacks"; target == nil || *target != want {
 		t.Errorf("the target is %v, want %s", target, want)
+	}
+}
+
+var digest = regexp.MustCompile(`^\S+:[\w.-]+@sha256:[0-9a-f]{64}$`)
+
+// Given images that others make, then each is named by its tag, for people, and by its digest, for machines; and one
+// image has one digest wherever it is used.
+func TestForeignImagesArePinned(t *testing.T) {
+	used := map[string]string{}
+	for name, s := range project(t).Services {
+		if s.Build != nil {
+			continue
+		}
+		if !digest.MatchString(s.Image) {
+			t.Errorf("%s uses %s, want name:tag@digest", name, s.Image)
+			continue
+		}
+		used[s.Image[:strings.Index(s.Image, "@")]] = s.Image
+	}
+	dockerfile, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := regexp.MustCompile(`(?m)^FROM (?:--platform=\S+ )?(\S+)`).FindAllStringSubmatch(string(dockerfile), -1)
+	if len(from) != 2 || !digest.MatchString(from[0][1]) || from[1][1] != "scratch" {
+		t.Fatalf("the Dockerfile builds from %v, want a pinned image and scratch", from)
+	}
+	if image := from[0][1]; used[image[:strings.Index(image, "@")]] != image {
+		t.Errorf("the Dockerfile builds with %s, compose.yaml uses %v", image, used)
+	}
+}
+
+// Given the daemons, then Docker asks each with its own binary, which is all that its image has.
+func TestDaemonsAreAskedByTheirOwnBinary(t *testing.T) {
+	for _, name := range daemons {
+		s := service(t, project(t), name)
+		if s.HealthCheck == nil {
+			t.Errorf("%s is asked by nobody", name)
+			continue
+		}
+		test := []string(s.HealthCheck.Test)
+		if !slices.Equal(test, []string{"CMD", "/usr/bin/rollbackd", "probe", "--ready"}) {
+			t.Errorf("%s is asked by %v", name, test)
+			continue
+		}
+		ask := exec.CommandContext(t.Context(), program, test[2:]...)
+		ask.Env = append(environ(s), "ROLLBACKD_HTTP_ADDR=127.0.0.1:1")
+		out, err := ask.CombinedOutput()
+		if code := ask.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "no daemon answers") {
+			t.Errorf("%v without a daemon: exit %d, %v, %s", test, code, err, out)
+		}
 	}
 }

@@ -31,6 +31,37 @@ func TestRightsPageHoldsTheList(t *testing.T) {
 		"<!-- end of rights -->", rights.Markdown(names))
 }
 
+func TestAccountFilesHoldTheRights(t *testing.T) {
+	d := consumer.Defaults()
+	files, err := rights.Files(rights.Names{LogTable: d.LogTable, Exchange: d.Exchange, Queue: d.Queue, Stock: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const dir = "deploy/accounts"
+	if *update {
+		if err := os.MkdirAll(filepath.Join(root(t), dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(root(t), dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(root(t), dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != len(files) {
+		t.Errorf("%s holds %v, want %d files", dir, entries, len(files))
+	}
+	for name, text := range files {
+		if diff := cmp.Diff(text, read(t, dir+"/"+name)); diff != "" {
+			t.Errorf("%s/%s is not true any more: go test ./internal/test/repo -update\n%s", dir, name, diff)
+		}
+	}
+}
+
 func TestThePagesShowTheExamples(t *testing.T) {
 	for page, example := range map[string][2]string{
 		"README.md":       {"func ExampleOpen() {\n", "\n}\n"},

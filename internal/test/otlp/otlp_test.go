@@ -1,0 +1,317 @@
+package otlp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/ptrace"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
+	"go.opentelemetry.io/collector/receiver/receivertest"
+
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// receiver is the collector's, with everything that it got.
+type receiver struct {
+	http, grpc string // addresses
+	sink       *consumertest.TracesSink
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func startReceiver(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{http: freeAddr(t), grpc: freeAddr(t), sink: new(consumertest.TracesSink)}
+	factory := otlpreceiver.NewFactory()
+	cfg := factory.CreateDefaultConfig()
+	err := confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{
+		"http": map[string]any{"endpoint": r.http}, "grpc": map[string]any{"endpoint": r.grpc},
+	}}).Unmarshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := factory.CreateTraces(t.Context(), receivertest.NewNopSettings(factory.Type()), cfg, r.sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := got.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := got.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// span is one that was received, with the name of the service that sent it.
+type span struct {
+	ptrace.Span
+
+	service string
+}
+
+func (s span) text(attribute string) string {
+	v, ok := s.Attributes().Get(attribute)
+	if !ok {
+		return ""
+	}
+	return v.AsString()
+}
+
+func (s span) id() string { return s.TraceID().String() + "/" + s.SpanID().String() }
+
+func (s span) parent() string { return s.TraceID().String() + "/" + s.ParentSpanID().String() }
+
+func (s span) links() (ids []string) {
+	for _, l := range s.Links().All() {
+		ids = append(ids, l.TraceID().String()+"/"+l.SpanID().String())
+	}
+	return ids
+}
+
+func (r *receiver) spans() (all []span) {
+	for _, traces := range r.sink.AllTraces() {
+		for _, of := range traces.ResourceSpans().All() {
+			name, _ := of.Resource().Attributes().Get("service.name")
+			for _, scope := range of.ScopeSpans().All() {
+				for _, s := range scope.Spans().All() {
+					all = append(all, span{s, name.AsString()})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// find waits for n spans that are as yes says.
+func (r *receiver) find(t *testing.T, what string, n int, yes func(span) bool) []span {
+	t.Helper()
+	var found []span
+	eventually(t, what, func() bool {
+		found = slices.DeleteFunc(r.spans(), func(s span) bool { return !yes(s) })
+		return len(found) >= n
+	})
+	if len(found) > n {
+		t.Errorf("%s: %d spans, want %d", what, len(found), n)
+	}
+	return found
+}
+
+func eventually(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(time.Minute)
+	defer late.Stop()
+	for !yes() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			t.Fatal("still not after a minute: " + what)
+		}
+	}
+}
+
+// others are the service that is called and the webhook: both note what traces they are told of.
+type others struct {
+	mu     sync.Mutex
+	fails  map[string]int      // answers by body; 0: 200; guarded by mu
+	parent map[string][]string // of calls, by body; of the webhook by its path; guarded by mu
+	state  map[string]string   // guarded by mu
+}
+
+func (o *others) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	key := string(body)
+	if r.URL.Path == "/webhook" {
+		key = r.URL.Path
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.parent[key] = append(o.parent[key], r.Header.Get("Traceparent"))
+	o.state[key] = r.Header.Get("Tracestate")
+	if status := o.fails[key]; status != 0 {
+		w.WriteHeader(status)
+	}
+}
+
+func (o *others) answer(key string, status int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.fails[key] = status
+}
+
+func (o *others) told(key string) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.parent[key])
+}
+
+// idOf is trace/span of a traceparent.
+func idOf(traceparent string) string {
+	parts := strings.Split(traceparent, "-")
+	if len(parts) != 4 {
+		return ""
+	}
+	return parts[1] + "/" + parts[2]
+}
+
+// Given messages that say which spans published them, when they are called for, fail, are retried, dead-lettered and
+// replayed, then the receiver gets a span for each batch, linked to all of them, and one for each call, whose parent is
+// the span that published the message, at each attempt and after the replay; and the service and the webhook are told
+// of the spans that called them.
+func TestTracesGoOnFromTheProducerToTheServiceAndTheWebhook(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "consumer")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/consumer")
+	build.Dir = "../../.." // with rollbackd's own versions of its libraries
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, protocol := range []string{"http/protobuf", "grpc"} {
+		t.Run(filepath.Base(protocol), func(t *testing.T) { goesOn(t, binary, protocol) })
+	}
+}
+
+func goesOn(t *testing.T, binary, protocol string) {
+	r := startReceiver(t)
+	o := &others{fails: map[string]int{}, parent: map[string][]string{}, state: map[string]string{}}
+	at := httptest.NewServer(o)
+	t.Cleanup(at.Close)
+	b := stack.AMQP(t)
+	queue := b.Name("stock.rollback")
+	endpoint := "http://" + r.http
+	if protocol == "grpc" {
+		endpoint = "http://" + r.grpc
+	}
+	env := []string{
+		"PATH=" + os.Getenv("PATH"), "ROLLBACKD_AMQP_URL=" + b.URL, "ROLLBACKD_MYSQL_DSN=" + stack.MySQL(t),
+		"ROLLBACKD_REDIS_URL=off", "ROLLBACKD_QUEUE=" + queue, "ROLLBACKD_EXCHANGE=" + b.Name("stock"),
+		"ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=" + at.URL + "/call", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0",
+		"ROLLBACKD_DEAD_LETTER_WEBHOOK=" + at.URL + "/webhook", "ROLLBACKD_HANDLER_TIMEOUT=2s", "ROLLBACKD_HTTP_TIMEOUT=1s",
+		"ROLLBACKD_LEASE=5s", "ROLLBACKD_RETRY_DELAYS=100ms,200ms,300ms,400ms", "ROLLBACKD_LANES=1",
+		"ROLLBACKD_BATCH_LINGER=2s",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=" + endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol,
+		"OTEL_SERVICE_NAME=shop-rollbacks", "OTEL_BSP_SCHEDULE_DELAY=200",
+	}
+	if _, err := program.Run(t.Context(), binary, env, "migrate"); err != nil {
+		t.Fatal(err)
+	}
+	o.answer(`"retried"`, http.StatusInternalServerError)
+	o.answer(`"dead"`, http.StatusUnprocessableEntity)
+	published := map[string]string{} // trace/span by body
+	for i, body := range []string{`"fine"`, `"retried"`, `"dead"`} {
+		parent := fmt.Sprintf("00-%032x-%016x-01", 0xabc0+i, 0xdef0+i)
+		published[body] = idOf(parent)
+		b.Publish("", queue, stack.Message{
+			MessageId: body, Type: "t", Body: []byte(body), DeliveryMode: 2,
+			Headers: map[string]any{"traceparent": parent, "tracestate": "shop=checkout"},
+		})
+	}
+	logs := new(strings.Builder)
+	daemon, err := program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = daemon.Kill() // if it still runs
+		if t.Failed() {
+			t.Log(logs.String())
+		}
+	})
+	callsOf := func(body string, n int) []span {
+		t.Helper()
+		return r.find(t, "calls of "+body, n, func(s span) bool { return s.text("messaging.message.id") == body })
+	}
+
+	// the first attempt of each is a child of what published it, and the service is told of the call
+	fine := callsOf(`"fine"`, 1)[0]
+	if fine.parent() != published[`"fine"`] || fine.service != "shop-rollbacks" || fine.Kind() != ptrace.SpanKindConsumer {
+		t.Errorf("the call's parent is %s of %s, want %s of shop-rollbacks", fine.parent(), fine.service, published[`"fine"`])
+	}
+	if told := o.told(`"fine"`); len(told) != 1 || idOf(told[0]) != fine.id() {
+		t.Errorf("the service was told of %v, want %s", told, fine.id())
+	}
+	if o.state[`"fine"`] != "shop=checkout" {
+		t.Errorf("the tracestate is %q", o.state[`"fine"`])
+	}
+	// the batch is linked to all three, and is nobody's child
+	batch := r.find(t, "the first batch", 1, func(s span) bool {
+		return s.text("messaging.batch.message_count") == "3"
+	})[0]
+	links := batch.links()
+	for body, id := range published {
+		if !slices.Contains(links, id) {
+			t.Errorf("the batch is linked to %v, not to %s of %s", links, id, body)
+		}
+	}
+	if !batch.ParentSpanID().IsEmpty() || len(links) != 3 || batch.text("messaging.destination.name") != queue {
+		t.Errorf("the batch has the parent %s, %d links, and is of %s", batch.ParentSpanID(), len(links),
+			batch.text("messaging.destination.name"))
+	}
+	if got := fine.links(); !slices.Equal(got, []string{batch.id()}) {
+		t.Errorf("the call is linked to %v, want the batch %s", got, batch.id())
+	}
+	// what comes again from a retry queue is still a child of what published it
+	eventually(t, "the second attempt", func() bool { return len(o.told(`"retried"`)) >= 2 })
+	o.answer(`"retried"`, 0)
+	eventually(t, "an attempt that is not an error", func() bool {
+		return slices.ContainsFunc(r.spans(), func(s span) bool {
+			return s.text("messaging.message.id") == `"retried"` && s.Status().Code() != ptrace.StatusCodeError
+		})
+	})
+	for _, s := range r.spans() {
+		if s.text("messaging.message.id") == `"retried"` && s.parent() != published[`"retried"`] {
+			t.Errorf("attempt %s has the parent %s, want %s", s.text("rollbackd.attempt"), s.parent(), published[`"retried"`])
+		}
+	}
+	// the webhook is told of the span that posts to it
+	post := r.find(t, "the webhook", 1, func(s span) bool { return s.Name() == "POST dead-letter webhook" })[0]
+	if told := o.told("/webhook"); len(told) != 1 || idOf(told[0]) != post.id() {
+		t.Errorf("the webhook was told of %v, want %s", told, post.id())
+	}
+	// and so is what a person replays from the letter
+	callsOf(`"dead"`, 1)
+	o.answer(`"dead"`, 0)
+	if out, err := program.Run(t.Context(), binary, env, "dlq", "replay", "--all"); err != nil {
+		t.Fatal(out, err)
+	}
+	for _, s := range callsOf(`"dead"`, 2) {
+		if s.parent() != published[`"dead"`] {
+			t.Errorf("of %s replays, the call has the parent %s, want %s", s.text("rollbackd.replays"), s.parent(),
+				published[`"dead"`])
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
+		t.Errorf("the daemon ended with %d, %v", code, err)
+	}
+}

@@ -1,0 +1,157 @@
+package prometheus
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	folder     = "../../../deploy/prometheus"
+	alertsFile = folder + "/alerts.yaml"
+	rulesFile  = folder + "/rules.yaml"
+	unitTests  = folder + "/alerts_test.yaml"
+	dashboard  = "../../../deploy/grafana/rollbackd.json"
+)
+
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed; make test-prometheus installs it: ", err)
+	}
+	if out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %v: %v\n%s", args, err, out)
+	}
+}
+
+func TestPromtoolAcceptsTheRules(t *testing.T) {
+	promtool(t, "check", "rules", alertsFile, rulesFile)
+}
+
+// Each alert fires after its time for what it is meant for, with its labels and annotations, and not for what is
+// sound.
+func TestPromtoolRunsTheUnitTestsOfTheAlerts(t *testing.T) {
+	promtool(t, "test", "rules", unitTests)
+	text := read(t, unitTests)
+	for _, alert := range alertNames(t) {
+		if !strings.Contains(text, "alertname: "+alert+"\n") {
+			t.Errorf("%s has no unit test of %s", unitTests, alert)
+		}
+	}
+}
+
+// A rule is known by no job's name, which is somebody else's choice.
+func TestNoRuleKnowsTheNameOfAJob(t *testing.T) {
+	for _, file := range []string{alertsFile, rulesFile} {
+		if found := regexp.MustCompile(`job\s*(=|!=|=~|!~)`).FindString(read(t, file)); found != "" {
+			t.Errorf("%s asks for %s", file, found)
+		}
+	}
+}
+
+// Every expression of the dashboard is one that Prometheus understands.
+func TestPromtoolAcceptsTheDashboardsExpressions(t *testing.T) {
+	var rules strings.Builder
+	rules.WriteString("groups:\n  - name: dashboard\n    rules:\n")
+	for i, expr := range dashboardExpressions(t) {
+		quoted, err := json.Marshal(expr) // a JSON string is one of YAML
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&rules, "      - record: dashboard:expression_%d\n        expr: %s\n", i, quoted)
+	}
+	path := filepath.Join(t.TempDir(), "dashboard.yaml")
+	write(t, path, rules.String())
+	promtool(t, "check", "rules", path)
+}
+
+func alertNames(t *testing.T) (names []string) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(read(t, alertsFile), -1) {
+		names = append(names, m[1])
+	}
+	if len(names) < 20 {
+		t.Fatalf("only %d alerts found: the pattern is wrong", len(names))
+	}
+	return names
+}
+
+// dashboardExpressions are those of all panels, with Grafana's variables replaced by what they may stand for.
+func dashboardExpressions(t *testing.T) (all []string) {
+	t.Helper()
+	var board any
+	if err := json.Unmarshal([]byte(read(t, dashboard)), &board); err != nil {
+		t.Fatal(err)
+	}
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			if expr, ok := v["expr"].(string); ok {
+				all = append(all, strings.NewReplacer("$job", ".+", "$__rate_interval", "5m").Replace(expr))
+			}
+			for _, inner := range v {
+				walk(inner)
+			}
+		case []any:
+			for _, inner := range v {
+				walk(inner)
+			}
+		}
+	}
+	walk(board)
+	if len(all) < 10 {
+		t.Fatalf("only %d expressions found in %s", len(all), dashboard)
+	}
+	return all
+}
+
+// faster is how much shorter every time span of the rules is in the copy that the test's Prometheus reads.
+const faster = 100
+
+var span = regexp.MustCompile(`(for: |\[)(\d+)([smhd])(\n|\])`)
+
+// sped is a file of rules whose spans are all shorter by the same factor, so that their proportions stay.
+func sped(t *testing.T, file string) string {
+	t.Helper()
+	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+	n := 0
+	text := span.ReplaceAllStringFunc(read(t, file), func(found string) string {
+		m := span.FindStringSubmatch(found)
+		n++
+		count, err := strconv.Atoi(m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := time.Duration(count) * units[m[3]] / faster
+		return m[1] + strconv.FormatInt(d.Milliseconds(), 10) + "ms" + m[4]
+	})
+	if n < 5 {
+		t.Fatalf("only %d time spans found in %s: the pattern is wrong", n, file)
+	}
+	return text
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

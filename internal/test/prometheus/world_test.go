@@ -1,0 +1,237 @@
+package prometheus
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m, func() error { return os.RemoveAll(built.dir) }) }
+
+var built struct {
+	once      sync.Once
+	dir, path string
+	err       error
+}
+
+func binary(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "rollbackd-test-"); built.err == nil {
+			built.path, built.err = program.Build(context.WithoutCancel(t.Context()), built.dir)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.path
+}
+
+// service is what handler http calls: it answers everything with a status.
+type service struct {
+	status atomic.Int64
+	delay  atomic.Int64 // before an answer, in nanoseconds
+}
+
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	select {
+	case <-time.After(time.Duration(s.delay.Load())):
+	case <-r.Context().Done():
+	}
+	w.WriteHeader(int(s.status.Load()))
+}
+
+// world is a daemon on queues and a schema of its own, under a job of its own.
+type world struct {
+	t       *testing.T
+	prom    *server
+	job     string
+	broker  *stack.Broker
+	db      *sql.DB
+	env     map[string]string
+	service *service
+	queue   string
+	addr    string
+	logs    *logs
+	names   atomic.Int64
+}
+
+func newWorld(t *testing.T, prom *server, job string, pairs ...string) *world {
+	t.Helper()
+	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: freeAddr(t), logs: &logs{}}
+	w.service.status.Store(http.StatusOK)
+	at := httptest.NewServer(w.service)
+	t.Cleanup(at.Close)
+	w.env = map[string]string{
+		"HTTP_ADDR": w.addr, "HANDLER": "http", "HTTP_TARGET": at.URL, "LOG_FORMAT": "text",
+		"HANDLER_TIMEOUT": "2s", "HTTP_TIMEOUT": "1s", "LEASE": "5s", "RETRY_DELAYS": "100ms,200ms,300ms,400ms",
+		"LOG_RETENTION": "0", // its passes are ten minutes apart, which the faster rules take for none at all
+	}
+	w.set(pairs...)
+	if w.env["MYSQL_DSN"] == "" {
+		w.set("MYSQL_DSN", stack.MySQL(t))
+	}
+	if w.env["REDIS_URL"] == "" {
+		w.set("REDIS_URL", stack.Redis(t))
+	}
+	handle, _, err := dedup.Open(t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.db, err = handle.DB(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.db.Close() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the daemon's log:\n%s", w.logs.tail(40))
+		}
+	})
+	return w
+}
+
+func (w *world) set(pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		w.env[pairs[i]] = pairs[i+1]
+	}
+}
+
+// on gives it a place on a RabbitMQ, and makes tables and queues.
+func (w *world) on(b *stack.Broker) *world {
+	w.t.Helper()
+	w.broker, w.queue = b, b.Name("stock.rollback")
+	w.set("AMQP_URL", b.URL, "QUEUE", w.queue, "EXCHANGE", b.Name("stock"))
+	if _, err := program.Run(w.t.Context(), binary(w.t), w.environ(), "migrate"); err != nil {
+		w.t.Fatal(err)
+	}
+	return w
+}
+
+// behindAKiller puts something between the daemon and RabbitMQ that cuts each connection on which a message comes that
+// cut has made.
+func (w *world) behindAKiller() (same *world, cut func(*stack.Message)) {
+	w.t.Helper()
+	proxy := stack.Proxy(w.t, stack.Addr(w.t, w.broker.URL))
+	proxy.KillOn([]byte("cut me"))
+	w.set("AMQP_URL", proxy.Through(w.broker.URL))
+	return w, func(m *stack.Message) { m.Body = []byte(`"cut me"`) }
+}
+
+func (w *world) environ() []string {
+	env := []string{"PATH=" + os.Getenv("PATH")}
+	for k, v := range w.env {
+		env = append(env, "ROLLBACKD_"+k+"="+v)
+	}
+	return env
+}
+
+// start starts the daemon; [world.run] waits until Prometheus has seen it too.
+func (w *world) start() *program.Process {
+	w.t.Helper()
+	p, err := program.Start(program.Options{Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: w.logs})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = p.Kill() }) // it is done with, whatever it says
+	return p
+}
+
+func (w *world) run() *program.Process {
+	w.t.Helper()
+	p := w.start()
+	w.prom.scrape(w.t, w.job, w.addr)
+	eventually(w.t, w.job+" is scraped, elected and consumes", time.Minute, func() bool {
+		return w.prom.holds(w.t, fmt.Sprintf(
+			`rollbackd_leader{job=%q} == 1 and on() rollbackd_queue_consumers{job=%[1]q,kind="main"} > 0`, w.job))
+	})
+	return p
+}
+
+// publish publishes n messages with new keys.
+func (w *world) publish(queue string, n int, change func(*stack.Message)) {
+	w.t.Helper()
+	for range n {
+		m := stack.Message{MessageId: fmt.Sprint("m", w.names.Add(1)), Type: "t", Body: []byte("{}"), DeliveryMode: 2}
+		if change != nil {
+			change(&m)
+		}
+		w.broker.Publish("", queue, m)
+	}
+}
+
+// steadily publishes five messages a second until the test of this world ends.
+func (w *world) steadily(change func(*stack.Message)) {
+	w.t.Helper()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for tick := time.Tick(200 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				return
+			case <-tick:
+				w.publish(w.queue, 1, change)
+			}
+		}
+	}()
+	w.t.Cleanup(func() { close(stop); <-stopped })
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(w.t.Context(), query, args...); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// row is a row of the log whose last transition was so long ago.
+func (w *world) rows(n int, status dedup.Status, reason string, age time.Duration) {
+	w.t.Helper()
+	for i := range n {
+		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason,
+			consumer_timestamp, created_at, dead_at)
+			VALUES ('stock-rollback', 't', ?, ?, 1, ?, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6),
+				UTC_TIMESTAMP(6))`,
+			fmt.Appendf(nil, "row-%v-%d", status, i), int(status), reason, int(age.Seconds()))
+	}
+}
+
+func (w *world) fires(alerts ...string) {
+	w.t.Helper()
+	for _, alert := range alerts {
+		w.prom.fires(w.t, alert, w.job, 2*time.Minute)
+	}
+}
+
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+// Write takes a line.
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) tail(n int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := strings.Split(l.text.String(), "\n")
+	return strings.Join(all[max(0, len(all)-n):], "\n")
+}
