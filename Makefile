@@ -34,6 +34,7 @@ lint: ## gofmt, go vet, staticcheck
 test: deps lint bin/with-servers ## lint, then all tests with the race detector on private servers
 	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./... # a module of its own: its libraries stay out of ours
+	cd internal/test/otlp && $(GO) vet ./... && $(GO) test ./... # another: the collector of OpenTelemetry as a library
 	cd bench && $(GO) vet ./... && $(GO) test ./... # another; with servers of its own
 
 .PHONY: test-big
@@ -60,6 +61,11 @@ test-faults: deps bin/with-servers bin/chaos ## bad inputs, one short round of e
 	bin/chaos -round -seed $(or $(SEED),20261121)
 	@GO="$(GO)" scripts/fuzz.sh $(FUZZ_TIME) $(FUZZ)
 
+.PHONY: test-prometheus
+test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Prometheus, which is installed where it is missing
+	@scripts/install-servers.sh prometheus
+	ROLLBACKD_TEST_PROMETHEUS=1 bin/with-servers $(GO) test -count=1 -timeout 4m -parallel 16 $(ARGS) ./internal/test/prometheus # they wait
+
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
 .PHONY: bench
 bench: deps ## rollbackd beside its rivals in one run of about an hour: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some
@@ -83,10 +89,48 @@ bin/chaos:
 	@$(GO) build -o $@ ./internal/cmd/chaos
 
 .PHONY: demo
-demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own
-	$(GO) run ./internal/cmd/demo $(HANDLER)
+demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own; HOLD=1 stays up
+	$(GO) run ./internal/cmd/demo $(if $(HOLD),-hold) $(HANDLER)
+
+.PHONY: cut
+cut: ## VERSION=0.1.0: what CHANGELOG.md has under Unreleased becomes part of that version
+	@[[ "$(VERSION)" =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || { echo "make cut VERSION=0.1.0"; exit 1; }
+	sed -i -e '/^## \[$(VERSION)\]/,+1d' -e "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date -u +%F)/" CHANGELOG.md
+
+.PHONY: test-upgrade
+test-upgrade: deps bin/with-servers ## the version before the last migration and this one, side by side on one queue
+	ROLLBACKD_TEST_UPGRADE=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'TwoVersions' $(ARGS) ./internal/daemon
+
+.PHONY: notices
+notices: ## THIRD_PARTY_NOTICES: the licenses of what the binary links
+	cd tools/release && $(GO) run . -notices
+
+.PHONY: release
+release: ## static binaries, what they consist of, Debian packages and checksums: dist/
+	cd tools/release && $(GO) run . $(RELEASE)
+
+.PHONY: test-release
+test-release: deps bin/with-servers ## builds twice and compares, then a package's life on this machine, as root: install, start, upgrade, remove, purge
+	cd tools/release && $(GO) vet ./... && $(GO) test -count=1 ./...
+	bin/with-servers scripts/test-deb.sh
+
+.PHONY: pin
+pin: ## write the digests that the images of deploy/ have now into its files (asks the images' registries)
+	cd deploy/composetest && $(GO) run ./pin ../Dockerfile ../compose.yaml
 
 # Built and not run with go run, which does not pass signals on.
 .PHONY: bin/with-servers
 bin/with-servers:
 	@$(GO) build -o $@ ./internal/cmd/with-servers
+
+# The other suites are whole system trees of other Debian releases; scripts/server-tree.sh says which servers they hold.
+TREES ?= /var/tmp/rollbackd
+.PHONY: test-servers
+test-servers: bin/with-servers ## all tests on the servers of a Debian release: SUITE=bookworm|trixie|sid; as root for the last two
+ifeq ($(SUITE),bookworm)
+	@scripts/install-servers.sh
+	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
+else
+	@scripts/server-tree.sh "$(SUITE)" "$(TREES)-$(SUITE)"
+	ROLLBACKD_TEST_TREE="$(TREES)-$(SUITE)" AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
+endif
