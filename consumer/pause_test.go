@@ -27,9 +27,11 @@ func (w *world) resume(id string) {
 	}
 }
 
-func pausedByAnna(r *running) bool {
-	s := r.State()
-	return !s.Consuming && slices.ContainsFunc(s.Paused, func(why string) bool {
+func pausedByAnna(r *running) bool { return !r.State().Consuming && knowsPause(r) }
+
+// knowsPause reports whether the daemon has read anna's order, also while its work in hand is being finished.
+func knowsPause(r *running) bool {
+	return slices.ContainsFunc(r.State().Paused, func(why string) bool {
 		return strings.HasPrefix(why, consumer.PausedByPerson+": paused by anna until ")
 	})
 }
@@ -45,6 +47,7 @@ func TestAPauseStopsEachDaemonOfTheFleetAndChargesNoMessageMoreThanOneDelivery(t
 	await(t, reached, "a batch is in hand")
 	// when a person pauses the fleet
 	w.order("p1", "the shelves are counted", time.Hour)
+	w.eventually("both know of it", func() bool { return knowsPause(first) && knowsPause(second) })
 	release()
 	// then both stop, what was in hand is finished, the rest is in the queue again
 	w.eventually("both are paused", func() bool { return pausedByAnna(first) && pausedByAnna(second) })
