@@ -1,0 +1,92 @@
+package deadletter_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
+	killed := errors.New("killed")
+	// replaySet replays the letter as a run of the pages does: from its row, while its letter stays in the queue.
+	replaySet := func(w *world) error {
+		now, err := w.records.Now(w.t.Context())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		_, err = w.letters().ReplaySet(w.t.Context(), deadletter.Set{Filter: all, CutOff: now, Name: "run-1"},
+			deadletter.ReplayOptions{By: "ann"})
+		return err
+	}
+	replayed := func(w *world) {
+		if err := replaySet(w); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	claimed := func(w *world) dedup.Claim {
+		replayed(w)
+		d := message("k", "{}")
+		claim, err := w.records.Claim(w.t.Context(), w.row("k"), entry(w.identify(d), d), "host/1/1/k")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return claim
+	}
+	for name, tc := range map[string]struct {
+		given   func(w *world)
+		main    int // copies in the main queue
+		dropped int
+	}{
+		"its row is dead": {given: func(*world) {}},
+		"it was reopened by a process that died before it published": {given: func(w *world) {
+			w.hook = func(p deadletter.Point) error {
+				if p == deadletter.PointReopened {
+					return killed
+				}
+				return nil
+			}
+			if err := replaySet(w); !errors.Is(err, killed) {
+				w.t.Fatalf("ReplaySet = %v, want the kill", err)
+			}
+			w.hook = nil
+		}},
+		"it was published, and nobody has taken it": {given: replayed, main: 1},
+		"its copy is being processed":               {given: func(w *world) { claimed(w) }, main: 1, dropped: 1},
+		"its copy has failed": {given: func(w *world) {
+			if _, err := w.records.Fail(w.t.Context(), claimed(w), "shelf is locked"); err != nil {
+				w.t.Fatal(err)
+			}
+		}, main: 1, dropped: 1},
+		"its row was discarded": {given: func(w *world) {
+			d := message("k", "{}")
+			if err := w.records.Discard(w.t.Context(), w.row("k"), entry(w.identify(d), d), "ann", "a test"); err != nil {
+				w.t.Fatal(err)
+			}
+		}, dropped: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.dead(dedup.ReasonExhausted, "k")
+			w.moveBack(time.Second)
+			tc.given(w)
+			w.wantQueues(tc.main, 1)
+			// when the queue is swept, also twice
+			for i := range 2 {
+				res, err := w.letters().Sweep(t.Context())
+				if err != nil || i == 0 && res.Dropped != tc.dropped {
+					t.Fatalf("Sweep = %+v, %v; want %d dropped", res, err, tc.dropped)
+				}
+				w.wantQueues(tc.main, 1-tc.dropped)
+			}
+			if tc.dropped > 0 {
+				return
+			}
+			// then what stayed can be replayed
+			w.replay(all, deadletter.ReplayOptions{})
+			w.wantQueues(tc.main+1, 0)
+		})
+	}
+}
