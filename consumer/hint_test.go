@@ -69,7 +69,8 @@ func (w *world) migrateAnew() {
 		w.exec("DROP TABLE `" + table + "`")
 	}
 	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL) ENGINE=InnoDB")
-	if err := dedup.Migrate(w.t.Context(), w.open(w.direct), dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
+	migrating := w.open(stack.ForMigrations(w.t, w.direct))
+	if err := dedup.Migrate(w.t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -91,10 +91,11 @@ func newWorldOn(t *testing.T, own servers) *world {
 	w.broker.Track(w.topology().Queues()...)
 	w.broker.TrackExchanges(w.cfg.Exchange)
 	w.direct = w.dsn
-	handle := w.open(w.direct)
-	if err := dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
+	migrating := w.open(stack.ForMigrations(t, w.direct))
+	if err := dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
 		t.Fatal(err)
 	}
+	handle := w.open(w.direct)
 	var err error
 	if w.db, err = handle.DB(); err != nil {
 		t.Fatal(err)

@@ -54,10 +54,11 @@ func newWorldOf(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t), keyFrom: keyFrom}
 	w.queue, w.amqpURL = w.broker.Name("stock.rollback"), w.broker.URL
-	handle := w.open(w.dsn)
-	if err := dedup.Migrate(t.Context(), handle, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
+	migrating := w.open(stack.ForMigrations(t, w.dsn))
+	if err := dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
 		t.Fatal(err)
 	}
+	handle := w.open(w.dsn)
 	var err error
 	if w.db, err = handle.DB(); err != nil {
 		t.Fatal(err)

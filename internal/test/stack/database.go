@@ -39,6 +39,18 @@ func freshDatabase(t testing.TB, serverDSN string) string {
 	return config.FormatDSN()
 }
 
+// ForMigrations is dsn for connections that make tables, which takes seconds on a loaded machine: the read timeout that
+// a test gives its own connections would end it half way.
+func ForMigrations(t testing.TB, dsn string) string {
+	t.Helper()
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		t.Fatalf("parse the DSN of the test's mysql: %v", err)
+	}
+	config.ReadTimeout = time.Minute
+	return config.FormatDSN()
+}
+
 // dropDatabase does not wait long for a transaction which a test left open, and does not mind a server which the test
 // killed.
 func dropDatabase(t testing.TB, server, name string) {
