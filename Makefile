@@ -10,7 +10,7 @@ ARGS ?=
 # How often a test that failed must pass afterwards, alone, to be let through with a warning: 0 lets none through.
 AGAIN ?= 0
 # One package's tests end with a trace of all goroutines when they take longer.
-TEST_TIMEOUT ?= 7m
+TEST_TIMEOUT ?= 12m
 
 .PHONY: help
 help: ## this list
