@@ -41,6 +41,7 @@ const Connections = 12
 // Desk is where persons act. It is safe for many goroutines and keeps nothing: all state is in MySQL.
 type Desk struct {
 	o      Options
+	wake   chan struct{} // holds one word that a run was written down here
 	db     *sql.DB
 	acts   string // table, quoted
 	once   string // table, quoted
@@ -67,6 +68,7 @@ func New(o Options) (*Desk, error) {
 	d := &Desk{
 		o: o, db: pool, acts: o.Records.ActTable(), once: o.Records.OnceTable(), log: o.Logger, lease: leaseTime,
 		look: lookEvery, name: fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]), inMove: func() {},
+		wake: make(chan struct{}, 1),
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)

@@ -10,7 +10,8 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// Start writes a run down; a daemon of the fleet takes it up within a second or two, whoever looks. A SameSetError
+// Start writes a run down. The daemon whose desk this is takes it up at once, if it has a hand free, else any daemon of
+// the fleet within a second or two. A SameSetError
 // names the run of the same letters that goes on. The same ID again is the same run, whatever became of it.
 func (d *Desk) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 	actor, err := who.name()
@@ -64,6 +65,7 @@ func (d *Desk) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 		}
 		d.log.InfoContext(ctx, "a run over dead letters begins", "kind", r.Kind, "by", actor, "filter",
 			r.Filter.letters().String(), "letters", progress.Matched, "act", n.id)
+		d.waken()
 		return d.Act(ctx, n.id)
 	}
 }

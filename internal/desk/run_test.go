@@ -1,6 +1,7 @@
 package desk_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -271,6 +272,35 @@ func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
 		return fmt.Sprint(n), n == 10
 	})
 	w.wantLetters(0)
+}
+
+// Given a daemon that looks for work once in an hour, then a run that is begun at its own desk does not wait for that.
+func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 2)...)
+	d := w.newDesk()
+	d.LookEvery(time.Hour)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	begin := func(key string) string {
+		t.Helper()
+		f := desk.Filter{Keys: []string{key}}
+		a, err := d.Start(t.Context(), anna, desk.Request{
+			Kind: desk.KindDiscard, Filter: f, CutOff: w.preview(desk.KindDiscard, f).At, Why: "never paid",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.ID
+	}
+	first := begin("a-000000") // found by the first look, after which the daemon waits for the hour to pass
+	wg.Go(func() { d.Work(ctx) })
+	w.ends(first)
+	if a := w.ends(begin("a-000001")); a.State != desk.Done || a.Result.Discarded != 1 {
+		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
+	}
 }
 
 func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {

@@ -86,7 +86,7 @@ func (d *Desk) Work(ctx context.Context) {
 		switch {
 		case j == nil:
 			<-free
-			_ = wait.For(ctx, d.look) // the loop looks at ctx
+			d.rest(ctx)
 		case j.work == workLetters:
 			wg.Go(func() {
 				j.run(ctx)
@@ -101,6 +101,25 @@ func (d *Desk) Work(ctx context.Context) {
 				<-free
 			})
 		}
+	}
+}
+
+// rest waits until it is time to look for work, or until this desk has some. The other daemons look by the clock.
+func (d *Desk) rest(ctx context.Context) {
+	next := time.NewTimer(d.look)
+	defer next.Stop()
+	select {
+	case <-d.wake:
+	case <-next.C:
+	case <-ctx.Done():
+	}
+}
+
+// waken says that there is work.
+func (d *Desk) waken() {
+	select {
+	case d.wake <- struct{}{}:
+	default: // it is said already
 	}
 }
 
