@@ -166,6 +166,9 @@ func (p *Pages) stop(ctx context.Context, r *http.Request) (string, error) {
 
 // deskError gives the errors of a person's request a status; those of servers stay what they are.
 func deskError(err error) error {
+	if known, ok := pauseError(err); ok {
+		return known
+	}
 	status := 0
 	switch {
 	case errors.Is(err, desk.ErrNoAct):

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/desk"
@@ -43,6 +44,7 @@ type Pages struct {
 	templates map[string]*template.Template
 	mux       *http.ServeMux
 	nav       []place
+	banner    banner
 
 	mu      sync.Mutex
 	ending  chan struct{} // closed by End
@@ -58,7 +60,7 @@ func New(o Options) (*Pages, error) {
 		o: o, templates: map[string]*template.Template{}, mux: http.NewServeMux(), ending: make(chan struct{}),
 		nav: []place{
 			{"/", "Overview"}, {"/letters", "Dead letters"}, {"/log", "Log"}, {"/find", "Message or order"},
-			{"/acts", "Acts"},
+			{"/acts", "Acts"}, {"/pause", "Pause"},
 		},
 	}
 	layout, err := template.New("layout.html").Funcs(p.words()).ParseFS(templateFiles, "templates/layout.html",
@@ -116,9 +118,12 @@ func (p *Pages) routes() error {
 	look("GET /order", "message", p.order)
 	look("GET /find", "find", p.find)
 	look("GET /log", "log", p.log)
+	look("GET /pause", "pause", p.pausePage)
 	look("GET /", "nothing", p.nothing)
 	p.mux.Handle("POST /letters/act", p.o.Guard.Protect(admin.Act, p.act(p.start)))
 	p.mux.Handle("POST /acts/{id}/stop", p.o.Guard.Protect(admin.Act, p.act(p.stop)))
+	p.mux.Handle("POST /pause", p.o.Guard.Protect(admin.Act, p.act(p.pause)))
+	p.mux.Handle("POST /resume", p.o.Guard.Protect(admin.Act, p.act(p.resume)))
 	p.mux.Handle("GET /letters/download", p.o.Guard.Protect(admin.Look, http.HandlerFunc(p.download)))
 	p.mux.Handle("GET /static/", p.o.Guard.Public(http.StripPrefix("/static/", cached(http.FileServerFS(static)))))
 	p.mux.Handle("GET /sign-in", p.o.Guard.Public(p.page("sign-in", p.signIn)))
@@ -160,7 +165,8 @@ type drawn struct {
 	Signs  bool // there is a token to sign in with
 	Group  string
 	Queue  string
-	Events string // where the live parts come from; "" for a page without
+	Paused *dedup.Pause // that every page shows; nil when there is none
+	Events string       // where the live parts come from; "" for a page without
 	Data   any
 }
 
@@ -207,10 +213,14 @@ func (p *Pages) draw(r *http.Request, name string, make maker) ([]byte, int) {
 }
 
 func (p *Pages) newDrawn(r *http.Request) *drawn {
-	return &drawn{
+	d := &drawn{
 		Nav: p.nav, Here: r.URL.Path, Person: admin.Who(r.Context()), Signs: p.o.Guard.SignsIn(), Group: p.o.Group,
 		Queue: p.o.Queue,
 	}
+	if d.Person.Right >= admin.Look {
+		d.Paused = p.paused(r.Context())
+	}
+	return d
 }
 
 func (p *Pages) render(name string, d *drawn) ([]byte, error) {

@@ -23,6 +23,7 @@ func (p *Pages) words() template.FuncMap {
 		"moment":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 		"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"ago":     func(t time.Time) string { return ago(time.Since(t)) },
+		"length":  length,
 		"span":    ago, "count": count, "figure": figure, "rate": rate, "seconds": seconds, "chart": chart,
 		"printable": screen.Printable, "shorten": screen.Shorten, "pretty": pretty, "plural": plural,
 		"current": func(here, path string) bool {
@@ -42,6 +43,14 @@ func ago(d time.Duration) string {
 		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return strconv.Itoa(int(d.Hours()/24)) + " days"
+}
+
+// length is a span as a person chooses it.
+func length(d time.Duration) string {
+	if d < time.Hour {
+		return fmt.Sprintf("%d minutes", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d %s", int(d.Hours()), plural(int(d.Hours()), "hour", "hours"))
 }
 
 // count is a whole number with thin spaces between thousands.
@@ -70,13 +79,16 @@ func rate(x float64) string {
 	switch {
 	case math.IsNaN(x):
 		return "–"
-	case x == 0 || x >= 100:
+	case x >= 100:
 		return count(int(math.Round(x)))
 	case x >= 10:
-		return strconv.FormatFloat(x, 'f', 1, 64)
+		return whole(strconv.FormatFloat(x, 'f', 1, 64))
 	}
-	return strconv.FormatFloat(x, 'f', 2, 64)
+	return whole(strconv.FormatFloat(x, 'f', 2, 64))
 }
+
+// whole leaves out a fraction of zeros: 50 and not 50.0.
+func whole(digits string) string { return strings.TrimSuffix(strings.TrimRight(digits, "0"), ".") }
 
 // seconds is a span that may be short; – when nobody knows it.
 func seconds(x float64) string {

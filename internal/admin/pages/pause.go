@@ -1,0 +1,162 @@
+package pages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+const (
+	// pauseKeep is how long what was read of the pause is good for every page.
+	pauseKeep = time.Second
+	// pauseTime bounds that reading, which every page waits for: one row by its primary key. A page that cannot have it in
+	// time shows what was read before.
+	pauseTime = 150 * time.Millisecond
+)
+
+// banner is what every page knows of the pause of the fleet.
+type banner struct {
+	mu    sync.Mutex
+	asked time.Time   // guarded by mu
+	last  dedup.Pause // guarded by mu
+	at    time.Time   // when last was read; guarded by mu
+}
+
+// paused is the pause that stands, nil when none does as far as is known.
+func (p *Pages) paused(ctx context.Context) *dedup.Pause {
+	b := &p.banner
+	b.mu.Lock()
+	old := time.Since(b.asked) > pauseKeep
+	if old {
+		b.asked = time.Now()
+	}
+	b.mu.Unlock()
+	if old {
+		ctx, cancel := context.WithTimeout(ctx, pauseTime)
+		defer cancel()
+		if now, err := p.o.Desk.Paused(ctx); err == nil { // else the page says what is known
+			b.know(now)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.last
+	if now.Left -= time.Since(b.at); now.ID == "" || now.Left <= 0 {
+		return nil
+	}
+	return &now
+}
+
+func (b *banner) know(now dedup.Pause) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked, b.last, b.at = time.Now(), now, time.Now()
+}
+
+// pausing is the page on which consuming is paused and resumed.
+type pausing struct {
+	Standing *dedup.Pause
+	Default  time.Duration
+	Lengths  []time.Duration
+	// The tokens of its two forms.
+	PauseToken, ResumeToken string
+	CanAct                  bool
+}
+
+// pausePage shows whether the fleet is paused, and the forms that change it.
+func (p *Pages) pausePage(ctx context.Context, r *http.Request, d *drawn) error {
+	ctx, cancel := context.WithTimeout(ctx, previewTime)
+	defer cancel()
+	now, err := p.o.Desk.Paused(ctx)
+	if err != nil {
+		return err
+	}
+	p.banner.know(now)
+	v := pausing{
+		CanAct: d.Person.Right >= admin.Act, Default: desk.DefaultPause,
+		Lengths: []time.Duration{
+			5 * time.Minute, 15 * time.Minute, 30 * time.Minute, desk.DefaultPause, 2 * time.Hour, 4 * time.Hour,
+			8 * time.Hour, desk.LongestPause,
+		},
+	}
+	if now.ID != "" {
+		v.Standing = &now
+	}
+	if v.CanAct && !r.URL.Query().Has("live") {
+		if v.PauseToken, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
+			return err
+		}
+		if v.Standing != nil {
+			if v.ResumeToken, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
+				return err
+			}
+		}
+	}
+	d.Title, d.Events, d.Data, d.Paused = "Pause", p.liveAt(r), v, v.Standing
+	return nil
+}
+
+// pause pauses the fleet, in place of the pause that the form has shown if it has shown one. All that can be wrong with
+// the form is found before its token is taken.
+func (p *Pages) pause(ctx context.Context, r *http.Request) (string, error) {
+	ask := desk.PauseRequest{
+		Why: strings.TrimSpace(r.PostForm.Get("why")), Instead: r.PostForm.Get("instead"),
+	}
+	if ask.Why == "" {
+		return "", problem{http.StatusUnprocessableEntity, "Say why consuming is to be paused, for whoever finds it so: " +
+			"go back and write a reason. Nothing was done."}
+	}
+	var err error
+	if ask.For, err = time.ParseDuration(r.PostForm.Get("for")); err != nil || ask.For < desk.LeastPause ||
+		ask.For > desk.LongestPause {
+		return "", problem{http.StatusUnprocessableEntity, fmt.Sprintf("%q is no time for which consuming can be paused: go "+
+			"back and choose one of up to %s, like 30m. Nothing was done.", r.PostForm.Get("for"), length(desk.LongestPause))}
+	}
+	return p.once(ctx, r, func(id string) (string, error) {
+		ask.ID = id
+		now, err := p.o.Desk.Pause(ctx, actorOf(ctx), ask)
+		if err != nil {
+			return "", err
+		}
+		p.banner.know(now)
+		return "/acts/" + id, nil
+	})
+}
+
+// resume ends the pause that the form has shown.
+func (p *Pages) resume(ctx context.Context, r *http.Request) (string, error) {
+	ask := desk.ResumeRequest{Why: strings.TrimSpace(r.PostForm.Get("why")), Pause: r.PostForm.Get("pause")}
+	if ask.Pause == "" {
+		return "", problem{http.StatusUnprocessableEntity, "The form does not say which pause is to end: load the page " +
+			"again."}
+	}
+	return p.once(ctx, r, func(id string) (string, error) {
+		ask.ID = id
+		if _, err := p.o.Desk.Resume(ctx, actorOf(ctx), ask); err != nil {
+			return "", err
+		}
+		p.banner.know(dedup.Pause{})
+		return "/acts/" + id, nil
+	})
+}
+
+// pauseError says in words of the page what became of a pause meanwhile.
+func pauseError(err error) (problem, bool) {
+	standing, ok := errors.AsType[*desk.PausedError](err)
+	switch {
+	case ok:
+		return problem{http.StatusConflict, fmt.Sprintf("Somebody was faster: consuming is %v now. Nothing was done; load "+
+			"the page again.", standing.Pause)}, true
+	case errors.Is(err, dedup.ErrNotPaused):
+		return problem{http.StatusConflict, "Consuming is not paused any more. Nothing was done."}, true
+	}
+	return problem{}, false
+}
