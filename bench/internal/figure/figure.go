@@ -70,6 +70,8 @@ type definition struct {
 	note string
 }
 
+const pagesNote = "5,000,000 rows, 100,000 dead letters; four pages a second, each in turn, and the overview live"
+
 var definitions = []definition{
 	{
 		key: "vs_plain", what: "rollbackd ÷ plain consume, each message acked singly, same queue", unit: "ratio",
@@ -94,8 +96,16 @@ var definitions = []definition{
 		note: "each block of 10,000 messages is followed by its copies, shuffled",
 	},
 	{
-		key: "log_5m", what: "with 5,000,000 rows already in consumer_log ÷ empty", unit: "ratio", goal: atLeast(0.8),
-		others: []string{"log_5m"}, make: overBase("log_5m", deliveries),
+		key: fullLog, what: "with 5,000,000 rows already in consumer_log ÷ empty", unit: "ratio", goal: atLeast(0.8),
+		others: []string{fullLog}, make: overBase(fullLog, deliveries), note: "and 100,000 dead letters",
+	},
+	{
+		key: "pages", what: "while somebody looks at the pages ÷ while nobody does", unit: "ratio", goal: atLeast(0.98),
+		others: []string{fullLog, "pages"}, apart: true, make: over("pages", fullLog, deliveries), note: pagesNote,
+	},
+	{
+		key: "page_ms", what: "the slowest answer of any page meanwhile", unit: "ms", goal: atMost(200),
+		others: []string{"pages"}, apart: true, make: slowestPages, note: pagesNote,
 	},
 	{
 		key: "poison", what: "with 1 failing message in 1,000 ÷ without, in applied messages/s", unit: "ratio",
@@ -321,6 +331,24 @@ func bestOf(one string, names, remarks []string) func(*Turns) ([]float64, map[st
 		}
 		return ratios, parts
 	}
+}
+
+// slowestPages are the slowest answers of each round; the parts are the pages.
+func slowestPages(t *Turns) (slowest []float64, parts map[string]float64) {
+	all := map[string][]float64{}
+	for _, r := range t.of("pages") {
+		for name, ms := range r.Pages {
+			all[name] = append(all[name], ms)
+		}
+		if len(r.Pages) > 0 {
+			slowest = append(slowest, slices.Max(slices.Collect(maps.Values(r.Pages))))
+		}
+	}
+	parts = map[string]float64{}
+	for name, ms := range all {
+		parts[name] = slices.Max(ms)
+	}
+	return slowest, parts
 }
 
 func cpuOfBase(t *Turns) ([]float64, map[string]float64) {

@@ -200,7 +200,8 @@ func (g *Ground) makeNumbers(ctx context.Context) error {
 	return nil
 }
 
-// FillLog adds success rows of other messages to the consumer log, with keys in no order, until it has so many.
+// FillLog adds success rows of other messages to the consumer log, with keys in no order, until it has so many, and
+// beside them fullDead dead ones.
 func (f *Field) FillLog(ctx context.Context, rows int64) error {
 	have, err := f.count(ctx, "SELECT COUNT(*) FROM consumer_log")
 	if err != nil {
@@ -219,6 +220,9 @@ func (f *Field) FillLog(ctx context.Context, rows int64) error {
 		if err := f.exec(ctx, statement); err != nil {
 			return err
 		}
+	}
+	if err := f.fillDead(ctx); err != nil {
+		return err
 	}
 	if err := f.exec(ctx, "ANALYZE TABLE consumer_log"); err != nil {
 		return err

@@ -39,6 +39,8 @@ type Contestant struct {
 	Replay bool
 	// MySQLDelay is how much later everything arrives on the way to MySQL, and on the way back.
 	MySQLDelay time.Duration
+	// Viewed: somebody looks at the daemon's pages meanwhile.
+	Viewed bool
 	// Guess is how many deliveries a second are expected at first.
 	Guess float64
 }
@@ -55,6 +57,7 @@ type Round struct {
 	Busy       float64            `json:"cores_busy"`          // by all processes of the machine that were watched
 	Total      int64              `json:"applied_in_all"`      // checked against the stock
 	Cut        bool               `json:"cut,omitempty"`       // a round to the end that took too long
+	Pages      map[string]float64 `json:"pages_ms,omitempty"`  // the longest time of each page that was looked at
 }
 
 const (
@@ -139,8 +142,15 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 			err = fmt.Errorf("%w\nlast lines of %s:\n%s", err, c.Name, log)
 		}
 	}()
+	looked := func() (map[string]float64, error) { return nil, nil }
+	if c.Viewed {
+		if looked, err = viewing(ctx, all); err != nil {
+			return round, err
+		}
+	}
 	from, to, err := r.clock(c)(ctx, f, all, r.watch(all))
-	if err != nil {
+	pages, notLooked := looked()
+	if err = errors.Join(err, notLooked); err != nil {
 		return round, err
 	}
 	left, err := r.Ground.Depth()
@@ -152,6 +162,7 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 		return round, err
 	}
 	round = c.round(from, to)
+	round.Pages = pages
 	harvest, err := f.Check(ctx)
 	if err != nil {
 		return round, fmt.Errorf("%s: %w", c.Name, err)
