@@ -9,6 +9,7 @@ package story
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// MaxSeen bounds how many rows one look goes through that no index narrows down.
+// MaxSeen is how many rows one look that no index narrows down goes through, unless Options.Most says less.
 const MaxSeen = 100_000
 
 // Options are where to look.
@@ -33,7 +34,12 @@ type Options struct {
 	DB *gorm.DB
 	// OrderOf reads the order from a body; required with DB.
 	OrderOf func(body []byte) (orderSN string, ok bool)
+	// Most bounds how many rows one look goes through that no index narrows down, for an answer that is wanted at once.
+	// 0: MaxSeen.
+	Most int
 }
+
+func (o Options) most() int { return cmp.Or(o.Most, MaxSeen) }
 
 // Message is what is known of one identity.
 type Message struct {
@@ -52,6 +58,7 @@ type Told struct {
 	Messages     []Message
 	Reservations []stock.Reservation // of the order, when that was asked for
 	Unseen       []string            // what the answer may lack, in words
+	More         bool                // a look through more rows than Options.Most may find more
 }
 
 func (t *Told) unseen(format string, args ...any) {
@@ -80,11 +87,12 @@ func OfKey(ctx context.Context, o Options, key, tag string) (Told, error) {
 		}
 	}
 	for _, filed := range []string{wire.TagConflict, wire.TagUnidentified} {
-		keys, seen, err := o.Records.Mentioning(ctx, o.Group, filed, wire.FiledNote(tag, key), MaxSeen)
+		keys, seen, err := o.Records.Mentioning(ctx, o.Group, filed, wire.FiledNote(tag, key), o.most())
 		if err != nil {
 			return t, err
 		}
 		if !seen.All {
+			t.More = true
 			t.unseen("of what is filed under %s, only %d rows and events were looked at", filed, seen.Seen)
 		}
 		for _, k := range keys {
@@ -137,7 +145,7 @@ func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
 func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) error {
 	states := []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead, dedup.Discarded}
 	words := [][]byte{[]byte(orderSN), []byte(`\`)} // an escape may stand for any character
-	seen, err := o.Records.Holding(ctx, o.Group, states, words, MaxSeen, func(row dedup.Row) error {
+	seen, err := o.Records.Holding(ctx, o.Group, states, words, o.most(), func(row dedup.Row) error {
 		order, ok := o.OrderOf(row.Body)
 		about := ok && order == orderSN || !ok && bytes.Contains(row.Body, []byte(strconv.Quote(orderSN)))
 		if !about || t.has(row.Identity) {
@@ -146,7 +154,8 @@ func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) erro
 		return o.add(ctx, t, row.Identity, "")
 	})
 	if err == nil && !seen.All {
-		t.unseen("of the messages that are not applied, only the latest %d of each status were looked into", MaxSeen)
+		t.More = true
+		t.unseen("of the messages that are not applied, only the latest %d of each status were looked into", o.most())
 	}
 	return err
 }
@@ -200,9 +209,9 @@ func (o Options) addReservations(ctx context.Context, t *Told, m *Message) error
 }
 
 func (o Options) searchReservations(ctx context.Context, t *Told, m *Message, mine func(stock.Reservation) bool) error {
-	const page = 5000
+	page := min(5000, o.most())
 	var last stock.Reservation
-	for seen := 0; seen < MaxSeen; seen += page {
+	for seen := 0; seen < o.most(); seen += page {
 		rows, err := stock.Reservations(ctx, o.DB.WithContext(ctx), last, page)
 		if err != nil {
 			return err
@@ -221,8 +230,9 @@ func (o Options) searchReservations(ctx context.Context, t *Told, m *Message, mi
 		last = rows[len(rows)-1]
 	}
 	if len(m.Reservations) == 0 {
+		t.More = true
 		t.unseen("which reservations it released: the log keeps no body of applied messages, and of the reservations only "+
-			"the first %d were searched; --order SN looks at an order's own", MaxSeen)
+			"the first %d were searched; --order SN looks at an order's own", o.most())
 	}
 	return nil
 }

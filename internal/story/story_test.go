@@ -131,6 +131,22 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	}
 }
 
+func TestALookThroughFewRowsSaysThatThereIsMore(t *testing.T) {
+	w := newWorld(t)
+	w.dead(key("late"), `{"order_sn":"A"}`, "no")
+	w.dead(key("latest"), `{"order_sn":"B"}`, "no")
+	few := w.o
+	few.Most = 1
+	told := ask(t, story.OfOrder, few, "A")
+	if len(told.Messages) != 0 || !told.More || len(told.Unseen) != 2 ||
+		!strings.Contains(told.Unseen[0], "only the latest 1 of each status") {
+		t.Errorf("%+v; want nothing, and that more rows were not looked into", told)
+	}
+	if told := ask(t, story.OfOrder, w.o, "A"); !slices.Equal(keys(told), []string{"late dead"}) || told.More {
+		t.Errorf("%+v; want the letter, and no more", told)
+	}
+}
+
 func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
 	w := newWorld(t)
 	w.success(key("k"))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -17,6 +18,7 @@ type told struct {
 	Asked    string // key or order
 	Tag      string
 	Order    bool
+	Whole    bool // everything was looked through
 	Told     view.Told
 	Letters  []deadletter.Shown // of those that are dead
 	Reserved []string
@@ -32,14 +34,14 @@ func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
 	if key == "" {
 		return problem{http.StatusBadRequest, "Which message? The address must name a key."}
 	}
-	t, err := p.o.View.Message(ctx, key, tag)
+	t, err := p.o.View.Message(ctx, key, tag, inWhole(q))
 	if err != nil {
 		return err
 	}
 	if len(t.Messages) == 0 {
 		d.Status = http.StatusNotFound
 	}
-	page := told{Asked: key, Tag: tag, Told: t}
+	page := told{Asked: key, Tag: tag, Whole: inWhole(q), Told: t}
 	for _, m := range t.Messages {
 		if m.Status == "dead" {
 			if page.Letters, err = p.o.View.Letter(ctx, key, tag); err != nil {
@@ -60,14 +62,14 @@ func (p *Pages) order(ctx context.Context, r *http.Request, d *drawn) error {
 	case p.o.View.Options().Story.DB == nil:
 		return problem{http.StatusNotFound, "Orders are known to ROLLBACKD_HANDLER=stock only."}
 	}
-	t, err := p.o.View.Order(ctx, sn)
+	t, err := p.o.View.Order(ctx, sn, inWhole(r.URL.Query()))
 	if err != nil {
 		return err
 	}
 	if len(t.Messages)+len(t.Reserved) == 0 {
 		d.Status = http.StatusNotFound
 	}
-	return p.tell(r, d, told{Asked: sn, Order: true, Told: t})
+	return p.tell(r, d, told{Asked: sn, Order: true, Whole: inWhole(r.URL.Query()), Told: t})
 }
 
 func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
@@ -80,9 +82,15 @@ func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
 	if page.Order {
 		what = "Order "
 	}
-	d.Title, d.Events, d.Data = what+screen.Printable(page.Asked), p.liveAt(r), page
+	d.Title, d.Data = what+screen.Printable(page.Asked), page
+	if !page.Whole { // that costs too much to be done again and again
+		d.Events = p.liveAt(r)
+	}
 	return nil
 }
+
+// inWhole reports whether the address asks for everything, however long it takes.
+func inWhole(q url.Values) bool { return q.Get("whole") == "1" }
 
 // find leads to the page of a message or an order.
 func (p *Pages) find(_ context.Context, _ *http.Request, d *drawn) error {

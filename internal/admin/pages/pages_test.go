@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +265,34 @@ func TestThePageOfAMessageSaysWhatTheCommandPrints(t *testing.T) {
 	}
 	if status, _ := w.get("/nowhere"); status != http.StatusNotFound {
 		t.Errorf("an unknown page: HTTP %d", status)
+	}
+}
+
+func TestAnOrderBehindManyLettersIsFoundInWhole(t *testing.T) {
+	w := newWorld(t, "/stock", admin.GuardOptions{}, view.Hide{})
+	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)
+	// given more letters, all later, than a page looks through
+	later := make([]dedup.Letter, 1200)
+	for i := range later {
+		later[i] = dedup.Letter{Entry: dedup.Entry{
+			Identity: dedup.Identity{Group: "g", Tag: "stock.rollback", Key: "later-" + strconv.Itoa(i)}, Body: []byte("{}"),
+		}, Reason: dedup.ReasonExhausted}
+	}
+	for some := range slices.Chunk(later, 400) {
+		if err := w.records.DeadAll(t.Context(), some); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// when its order is asked for, then the page says that it did not look everywhere
+	_, quick := w.get("/stock/order?sn=A-1")
+	whole := "/stock/order?sn=A-1&amp;whole=1"
+	if strings.Contains(quick, ">first<") || !strings.Contains(quick, `href="`+whole+`"`) {
+		t.Errorf("the page holds the letter, or no way to look through all:\n%s", quick)
+	}
+	status, all := w.get(html.UnescapeString(whole))
+	if status != http.StatusOK || !strings.Contains(all, ">first<") || strings.Contains(all, whole) ||
+		strings.Contains(all, "data-events") {
+		t.Errorf("%d; want the letter, no further look, and no repetition of it:\n%s", status, all)
 	}
 }
 

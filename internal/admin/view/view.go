@@ -77,7 +77,11 @@ var ErrTooLong = errors.New("the database took too long: narrow the search by ke
 
 // bounded runs a question within the time of a page.
 func bounded[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, pageTime, ErrTooLong)
+	return boundedBy(ctx, pageTime, ask)
+}
+
+func boundedBy[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, ErrTooLong)
 	defer cancel()
 	answer, err := ask(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), ErrTooLong) {
@@ -132,27 +136,47 @@ type Told struct {
 	Reserved []story.Reserved    `json:"reservations"`
 	Messages []story.Explanation `json:"messages"`
 	Unseen   []string            `json:"unseen"` // what the answer may lack
+	More     bool                `json:"more"`   // asked for in whole, the answer may be longer
 }
 
-// Message tells of a message, as `log explain KEY` does.
-func (v *View) Message(ctx context.Context, key, tag string) (Told, error) {
-	return bounded(ctx, func(ctx context.Context) (Told, error) {
-		told, err := story.OfKey(ctx, v.o.Story, key, tag)
-		return v.told(ctx, told, ""), err
+const (
+	// mostAtOnce bounds the rows that a page goes through where no index leads to them, so that it answers at once.
+	mostAtOnce = 1000
+	// wholeTime bounds an answer in whole.
+	wholeTime = 20 * time.Second
+)
+
+// Message tells of a message, as `log explain KEY` does: what is found at once, or in whole, which may take seconds.
+func (v *View) Message(ctx context.Context, key, tag string, whole bool) (Told, error) {
+	return v.tell(ctx, "", whole, func(ctx context.Context, o story.Options) (story.Told, error) {
+		return story.OfKey(ctx, o, key, tag)
 	})
 }
 
-// Order tells of an order, as `log explain --order` does.
-func (v *View) Order(ctx context.Context, sn string) (Told, error) {
-	return bounded(ctx, func(ctx context.Context) (Told, error) {
-		told, err := story.OfOrder(ctx, v.o.Story, sn)
-		return v.told(ctx, told, sn), err
+// Order tells of an order, as `log explain --order` does: what is found at once, or in whole, which may take seconds.
+func (v *View) Order(ctx context.Context, sn string, whole bool) (Told, error) {
+	return v.tell(ctx, sn, whole, func(ctx context.Context, o story.Options) (story.Told, error) {
+		return story.OfOrder(ctx, o, sn)
+	})
+}
+
+func (v *View) tell(
+	ctx context.Context, order string, whole bool, ask func(context.Context, story.Options) (story.Told, error),
+) (Told, error) {
+	o, within := v.o.Story, pageTime
+	if o.Most = mostAtOnce; whole {
+		o.Most, within = 0, wholeTime
+	}
+	return boundedBy(ctx, within, func(ctx context.Context) (Told, error) {
+		told, err := ask(ctx, o)
+		return v.told(ctx, told, order), err
 	})
 }
 
 func (v *View) told(ctx context.Context, told story.Told, order string) Told {
 	t := Told{
 		Order: order, Reserved: story.ReservedOf(told.Reservations), Messages: []story.Explanation{}, Unseen: told.Unseen,
+		More: told.More,
 	}
 	if t.Unseen == nil {
 		t.Unseen = []string{}
