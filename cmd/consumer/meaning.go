@@ -14,7 +14,3 @@ func namesOf(cfg config.Config, program string) story.Names {
 func meaning(row dedup.Row, cfg config.Config, program string) (means, next string) {
 	return story.Meaning(row, namesOf(cfg, program))
 }
-
-func chosenBy(k dedup.Identity) string { return story.ChosenBy(k) }
-
-func shellWord(s string) string { return story.ShellWord(s) }

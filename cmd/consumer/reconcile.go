@@ -157,8 +157,8 @@ func writeKind(w io.Writer, r reconcile.Report, kind reconcile.Kind, limit int, 
 		if f.Since != nil {
 			since = f.Since.Format(time.RFC3339)
 		}
-		t.add(f.Tag, f.Key, f.Status, since, f.Order, reservationText(f), resultText(f))
-		if cure := cure(f, program, now); !f.Mended && !seen[cure] {
+		t.add(f.Tag, f.Key, f.Status, since, f.Order, f.Reservation(), f.Outcome())
+		if cure := f.Cure(program, now); !f.Mended && !seen[cure] {
 			seen[cure] = true
 			commands = append(commands, cure)
 		}
@@ -166,7 +166,7 @@ func writeKind(w io.Writer, r reconcile.Report, kind reconcile.Kind, limit int, 
 	if n == 0 {
 		return nil
 	}
-	fmt.Fprintf(w, "%s: %d. %s\n\n", kind, n, whatItIs[kind])
+	fmt.Fprintf(w, "%s: %d. %s\n\n", kind, n, kind.Means())
 	if err := writeTable(w, t); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ func TestTheCureOfAnOrderGivesItsNumberAndAFreeIdentity(t *testing.T) {
 			Kind: reconcile.SuccessNotReleased, Tag: "stock.rollback", Key: order, Order: order,
 			Items: []reconcile.Item{{SKU: 1, Quantity: 2}},
 		}
-		command := cure(f, "x", time.Now())
+		command := f.Cure("x", time.Now())
 		echo, publish, _ := strings.Cut(command, " | ")
 		body, err := exec.CommandContext(t.Context(), "sh", "-c", echo).Output()
 		if err != nil {

@@ -260,12 +260,12 @@ func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 				"3    -- "},
 		"next kinds": {reconcile.Finding{Kind: "later version", Tag: "t", Key: "k"}, "x log explain k --tag t"},
 	} {
-		if got := cure(tc.f, "x", now); !strings.HasPrefix(got, tc.want) {
+		if got := tc.f.Cure("x", now); !strings.HasPrefix(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 	for _, kind := range reconcile.Kinds() {
-		if whatItIs[kind] == "" || strings.Contains(cure(reconcile.Finding{Kind: kind}, "x", now), "log explain") {
+		if f := (reconcile.Finding{Kind: kind}); kind.Means() == "" || strings.Contains(f.Cure("x", now), "log explain") {
 			t.Errorf("%s has no explanation or no cure of its own", kind)
 		}
 	}

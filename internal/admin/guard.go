@@ -53,7 +53,9 @@ type GuardOptions struct {
 	Proxy Proxy
 	// BasePath is where the pages begin, without a slash at its end: "" or like /stock/rollback.
 	BasePath string
-	Logger   *slog.Logger
+	// Refused is told of whoever may look and asked to act, before he gets the answer; nil: nobody is told.
+	Refused func(context.Context, Person, *http.Request)
+	Logger  *slog.Logger
 }
 
 // Guard knows who asks and what he may do. It is safe for many goroutines.
@@ -112,6 +114,9 @@ func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="rollbackd"`)
 			Problem(w, r, http.StatusUnauthorized, err.Error())
 		case p.Right < need:
+			if g.o.Refused != nil && p.Name != "" {
+				g.o.Refused(r.Context(), p, r)
+			}
 			Problem(w, r, http.StatusForbidden, fmt.Sprintf("%s may look and not act: a token that may do everything is needed",
 				p.Name))
 		default:

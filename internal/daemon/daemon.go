@@ -138,7 +138,8 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 		return d, err
 	}
 	guard, err := admin.NewGuard(admin.GuardOptions{
-		Token: fresh.adminToken, TokensFile: cfg.AdminTokensFile, Proxy: cfg.AdminProxy, BasePath: cfg.BasePath, Logger: log,
+		Token: fresh.adminToken, TokensFile: cfg.AdminTokensFile, Proxy: cfg.AdminProxy, BasePath: cfg.BasePath,
+		Refused: pages.NewRefusals(d.desk, log).Note, Logger: log,
 	})
 	if err != nil {
 		return d, err

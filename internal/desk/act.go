@@ -25,7 +25,17 @@ const (
 	KindDiscard Kind = "discard"
 	KindPause   Kind = "pause"
 	KindResume  Kind = "resume"
+	// KindReconcile compares log, letters and stock; KindMend mends one finding of that. See [Task].
+	KindReconcile Kind = "reconcile"
+	KindMend      Kind = "mend"
+	// KindRefused is what a person asked for and may not do.
+	KindRefused Kind = "refused"
 )
+
+// Kinds are those that a person may ask for.
+func Kinds() []Kind {
+	return []Kind{KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindRefused}
+}
 
 // State is how an act stands.
 type State string
@@ -107,6 +117,8 @@ type Result struct {
 	Left      []deadletter.Left      `json:"left,omitempty"`
 	// ByReason counts the replayed or discarded by why they were dead.
 	ByReason map[dedup.Reason]int `json:"by_reason,omitempty"`
+	// Report is what the work of a [Task] came to.
+	Report json.RawMessage `json:"report,omitempty"`
 }
 
 const actColumns = "id, kind, state, work, actor, why, request, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', cut_off), " +

@@ -30,6 +30,8 @@ type Options struct {
 	Group, Queue string
 	// Order finds the messages of an order; nil: letters cannot be chosen by order.
 	Order func(ctx context.Context, order string) ([]dedup.Identity, error)
+	// Tasks do the kinds of work that the desk does not know itself; a kind without one is left to other daemons.
+	Tasks map[Kind]func(context.Context, Task) (report any, err error)
 	// Logger gets a line for each act that begins or ends, and for what runs wait for. Default: none.
 	Logger *slog.Logger
 }

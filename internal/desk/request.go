@@ -141,10 +141,14 @@ func (d *Desk) guard(r Request) ([]byte, error) {
 	return sum[:], nil
 }
 
-// SameSetError says that a run of the same letters goes on.
+// SameSetError says that a run of the same letters goes on, or the same [Task].
 type SameSetError struct{ Act Act }
 
 func (e *SameSetError) Error() string {
+	if e.Act.Kind != KindReplay && e.Act.Kind != KindDiscard {
+		return fmt.Sprintf("the same %s by %s goes on since %s, act %s: look at it", e.Act.Kind, e.Act.Actor,
+			e.Act.Created.Format(time.RFC3339), e.Act.ID)
+	}
 	return fmt.Sprintf("%s of the same letters by %s goes on since %s, act %s: look at it, or stop it", e.Act.Kind,
 		e.Act.Actor, e.Act.Created.Format(time.RFC3339), e.Act.ID)
 }

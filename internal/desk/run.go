@@ -43,30 +43,41 @@ func (d *Desk) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 		return Act{}, err
 	}
 	n.progress = &progress
+	a, begun, err := d.begin(ctx, n)
+	if begun {
+		d.log.InfoContext(ctx, "a run over dead letters begins", "kind", r.Kind, "by", actor, "filter",
+			r.Filter.letters().String(), "letters", progress.Matched, "act", n.id)
+	}
+	return a, err
+}
+
+// begin writes an act down that somebody has to work on, and wakes whoever does here. It has begun if nobody wrote it
+// down before; what goes on under the same guard is a SameSetError.
+func (d *Desk) begin(ctx context.Context, n *newAct) (a Act, begun bool, err error) {
 	for {
 		err := d.insert(ctx, d.db, n)
 		switch {
 		case errors.Is(err, errActExists):
-			return d.Act(ctx, n.id)
+			a, err := d.Act(ctx, n.id)
+			return a, false, err
 		case errors.Is(err, errGuarded):
 			same, err := d.guarded(ctx, n.guard)
 			if errors.Is(err, sql.ErrNoRows) {
 				continue // it has ended meanwhile
 			}
 			if err != nil {
-				return Act{}, fmt.Errorf("look who runs over the same letters: %w", err)
+				return Act{}, false, fmt.Errorf("look who does the same: %w", err)
 			}
 			if same.ID == n.id {
-				return same, nil
+				return same, false, nil
 			}
-			return same, &SameSetError{same}
+			return same, false, &SameSetError{same}
 		case err != nil:
-			return Act{}, err
+			return Act{}, false, err
 		}
-		d.log.InfoContext(ctx, "a run over dead letters begins", "kind", r.Kind, "by", actor, "filter",
-			r.Filter.letters().String(), "letters", progress.Matched, "act", n.id)
 		d.waken()
-		return d.Act(ctx, n.id)
+		a, err := d.Act(ctx, n.id)
+		return a, true, err
 	}
 }
 

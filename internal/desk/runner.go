@@ -133,9 +133,11 @@ func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 	}
 	var id string
 	var work, term int
+	kinds, args := d.kinds()
 	err := d.db.QueryRowContext(ctx, "SELECT id, work, term FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND "+
-		"work BETWEEN 1 AND ? AND (lease_until IS NULL OR lease_until <= UTC_TIMESTAMP(6)) ORDER BY work, id LIMIT 1",
-		[]byte(d.o.Group), []byte(d.o.Queue), most).Scan(&id, &work, &term)
+		"work BETWEEN 1 AND ? AND (lease_until IS NULL OR lease_until <= UTC_TIMESTAMP(6)) AND kind IN ("+kinds+
+		") ORDER BY work, id LIMIT 1", append([]any{[]byte(d.o.Group), []byte(d.o.Queue), most}, args...)...).Scan(&id,
+		&work, &term)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -187,7 +189,7 @@ func (j *job) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
 	wg.Go(func() { j.renew(renewing) })
-	result, err := j.passes(ctx)
+	result, err := j.outcome(ctx)
 	stopRenewing()
 	wg.Wait()
 	over := context.WithoutCancel(ctx)
@@ -364,18 +366,14 @@ func (j *job) end(ctx context.Context, state State, result Result, cause error) 
 func (j *job) tryEnd(ctx context.Context, state State, result Result, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*askTime)
 	defer cancel()
-	done, err := j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first)
-	if err != nil {
-		return err
-	}
-	if j.act.Kind == KindDiscard {
-		result.Discarded = done
-	} else {
-		result.Replayed = done - result.LeftBy[deadletter.WhyUnpublished]
+	done := 0
+	if !j.task() {
+		var err error
+		if done, err = j.count(ctx, &result); err != nil {
+			return err
+		}
 	}
 	j.mu.Lock()
-	j.progress.Done, j.progress.Left, j.progress.Phase, j.progress.Trouble = done, result.LeftCount, "letters", ""
-	j.progress.Applied, j.progress.Failed, j.progress.Waiting = result.Applied, result.FailedAgain, result.Unsettled
 	progress := j.progress
 	j.mu.Unlock()
 	said, work := "", workNone
@@ -402,9 +400,27 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 		"AND work = ?", string(state), work, far, text, said, []byte(j.act.ID), []byte(j.owner), workLetters); err != nil {
 		return err
 	}
-	j.d.log.InfoContext(ctx, "a run over dead letters has ended", "act", j.act.ID, "kind", j.act.Kind, "state", state,
+	j.d.log.InfoContext(ctx, "a run has ended", "act", j.act.ID, "kind", j.act.Kind, "state", state,
 		"done", done, "left", result.LeftCount, "failed_again", result.FailedAgain, "err", said)
 	return nil
+}
+
+// count finds out how many letters a run has moved, over all its processes.
+func (j *job) count(ctx context.Context, result *Result) (done int, err error) {
+	done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first)
+	if err != nil {
+		return 0, err
+	}
+	if j.act.Kind == KindDiscard {
+		result.Discarded = done
+	} else {
+		result.Replayed = done - result.LeftBy[deadletter.WhyUnpublished]
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress.Done, j.progress.Left, j.progress.Phase, j.progress.Trouble = done, result.LeftCount, "letters", ""
+	j.progress.Applied, j.progress.Failed, j.progress.Waiting = result.Applied, result.FailedAgain, result.Unsettled
+	return done, nil
 }
 
 // giveUp lets another daemon go on at once.

@@ -7,6 +7,9 @@
 // when asked to, by the same guarded steps as a replay. Memory holds keys, never bodies: 16 MB for 200,000 letters that
 // agree, 260 MB for 200,000 that were purged. Every query reads an index.
 //
-// What does not belong here: how letters are read and sent (package deadletter), and what a person reads of it
-// (cmd/consumer).
+// cure.go says in words what a finding is and what mends it, for the command and the pages; one.go mends one finding
+// that was written down, and bounds what a page may ask for.
+//
+// What does not belong here: how letters are read and sent (package deadletter), and how a report is laid out
+// (cmd/consumer, internal/admin/pages).
 package reconcile

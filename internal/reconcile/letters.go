@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -46,7 +49,7 @@ func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
 			}
 		}
 	}
-	r.report.Findings = append(r.report.Findings, s.found...)
+	r.keep(s)
 	return nil
 }
 
@@ -98,6 +101,9 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
 		Each: func(letter deadletter.Surveyed) error {
 			letters[digestOfKey(letter.Row.Identity)] = struct{}{}
+			if r.Bounds.Letters > 0 && len(letters) > r.Bounds.Letters {
+				return errTooMany
+			}
 			switch letter.Row.Status {
 			case dedup.Absent:
 				f := aboutRow(LetterWithoutRow, letter.Row)
@@ -112,13 +118,18 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 			return nil
 		},
 	})
+	if errors.Is(err, errTooMany) {
+		r.unclear(fmt.Sprintf("%s holds over %d letters, so rows were not compared with letters here: the command compares "+
+			"all", r.Letters.Queue(), r.Bounds.Letters))
+		s.found, s.seen = nil, map[digest]bool{}
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	r.report.Letters = res.Seen
-	if res.Others > 0 && len(r.report.Unclear) == 0 {
-		r.report.Unclear = append(r.report.Unclear, "somebody else was reading "+r.Letters.Queue()+
-			", so rows were not compared with letters: run it again")
+	if res.Others > 0 {
+		r.unclear("somebody else was reading " + r.Letters.Queue() + ", so rows were not compared with letters: run it again")
 	}
 	return r.lookAtRows(ctx, func(row dedup.Row) {
 		_, hasLetter := letters[digestOfKey(row.Identity)]
@@ -139,6 +150,16 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 			s.add(aboutRow(Overdue, row))
 		}
 	})
+}
+
+// errTooMany ends a survey of more letters than may be looked at.
+var errTooMany = errors.New("too many letters")
+
+// unclear says once what could not be compared.
+func (r *run) unclear(why string) {
+	if !slices.Contains(r.report.Unclear, why) {
+		r.report.Unclear = append(r.report.Unclear, why)
+	}
 }
 
 func (r *run) lookAtRows(ctx context.Context, each func(dedup.Row)) error {

@@ -94,6 +94,8 @@ type Report struct {
 	Letters      int       `json:"letters"`      // that were looked at
 	Rows         int       `json:"rows"`         // in processing, failed and dead
 	Reservations int       `json:"reservations"` // none when the stock was left out
+	// More findings there are of each kind than were kept, see [Bounds].
+	More map[Kind]int `json:"more,omitempty"`
 	// TooOld counts releases whose success row may have been deleted after its retention, so that nothing follows.
 	TooOld int `json:"too_old"`
 	// Unclear says what could not be compared. What is left is true, but not all.
@@ -133,6 +135,9 @@ type Options struct {
 	// Force also adopts letters that may have had their effect, because their rows may have outlived the retention.
 	Force bool
 
+	// Bounds of the run; without them it looks at everything.
+	Bounds Bounds
+
 	// Progress, if set, is called now and then, by the goroutine that called Run.
 	Progress func(what string, seen int)
 }
@@ -144,6 +149,7 @@ type run struct {
 	tags   []string
 
 	suspects []string // orders with which something was wrong at the first look
+	began    time.Time
 }
 
 // Run looks, mends if it was asked to, and reports. It stops at the first server that does not answer; the report is
@@ -163,7 +169,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if remembers > 0 && (o.Retention == 0 || remembers < o.Retention) {
 		o.Retention = remembers
 	}
-	r := &run{Options: o, report: Report{Findings: []Finding{}, Unclear: []string{}}}
+	r := &run{Options: o, began: time.Now(), report: Report{Findings: []Finding{}, Unclear: []string{}}}
 	err = r.all(ctx)
 	if err != nil {
 		err = fmt.Errorf("reconcile: %w", err)
@@ -192,27 +198,43 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	if len(letters.seen) > 0 {
-		if err := r.confirmLetters(ctx, letters.secondLook()); err != nil {
+		if err := r.confirmLetters(ctx, letters.secondLook(r.Bounds.Findings)); err != nil {
 			return err
 		}
 	}
 	if len(orders.seen) > 0 {
-		if err := r.confirmStock(ctx, orders.secondLook()); err != nil {
+		if err := r.confirmStock(ctx, orders.secondLook(r.Bounds.Findings)); err != nil {
 			return err
 		}
 	}
 	return r.mend(ctx)
 }
 
+// keep takes the findings of a sieve into the report.
+func (r *run) keep(s *sieve) {
+	r.report.Findings = append(r.report.Findings, s.found...)
+	for kind, n := range s.more {
+		if r.report.More == nil {
+			r.report.More = map[Kind]int{}
+		}
+		r.report.More[kind] += n
+	}
+}
+
 // sieve keeps what is found at both looks. Of the first it holds 16 bytes per finding: a purged queue may give 200,000.
 type sieve struct {
 	first map[digest]bool // nil at the first look itself
 	seen  map[digest]bool
-	found []Finding // at the second look
+	found []Finding // at the second look, most of them at most
+	most  int       // 0: all
+	more  map[Kind]int
 }
 
-func firstLook() *sieve             { return &sieve{seen: map[digest]bool{}} }
-func (s *sieve) secondLook() *sieve { return &sieve{first: s.seen, seen: map[digest]bool{}} }
+func firstLook() *sieve { return &sieve{seen: map[digest]bool{}} }
+
+func (s *sieve) secondLook(most int) *sieve {
+	return &sieve{first: s.seen, seen: map[digest]bool{}, most: most, more: map[Kind]int{}}
+}
 
 // add takes a finding; the same one twice at one look counts once.
 func (s *sieve) add(f Finding) {
@@ -221,7 +243,11 @@ func (s *sieve) add(f Finding) {
 		return
 	}
 	s.seen[id] = true
-	if s.first[id] {
+	switch {
+	case !s.first[id]:
+	case s.most > 0 && len(s.found) >= s.most:
+		s.more[f.Kind]++
+	default:
 		s.found = append(s.found, f)
 	}
 }

@@ -2,10 +2,12 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -59,7 +61,7 @@ func (r *run) confirmStock(ctx context.Context, s *sieve) error {
 			return err
 		}
 	}
-	r.report.Findings = append(r.report.Findings, s.found...)
+	r.keep(s)
 	return nil
 }
 
@@ -68,6 +70,7 @@ func (r *run) orders(ctx context.Context, each func([][]stock.Reservation) error
 	var last stock.Reservation
 	var begun []stock.Reservation // the order that the last page may have cut
 	for {
+		began := time.Now()
 		rows, err := stock.Reservations(ctx, r.DB.WithContext(ctx), last, page)
 		if err != nil {
 			return err
@@ -92,6 +95,16 @@ func (r *run) orders(ctx context.Context, each func([][]stock.Reservation) error
 			return nil
 		}
 		last = rows[len(rows)-1]
+		if r.Bounds.Time > 0 && time.Since(r.began) > r.Bounds.Time {
+			r.unclear(fmt.Sprintf("%d reservations were compared in %v, and there are more: the command compares all",
+				r.report.Reservations, r.Bounds.Time))
+			return nil
+		}
+		if r.Bounds.Rest {
+			if err := wait.For(ctx, time.Since(began)); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -110,6 +123,11 @@ func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve,
 	for _, order := range orders {
 		for _, reservation := range order {
 			if f, ok := r.judgeOne(reservation, order, rows, tooOld); ok {
+				if most := r.Bounds.Findings; most > 0 && s.first == nil && len(r.suspects) >= most {
+					r.unclear(fmt.Sprintf("over %d reservations disagree; the others were not looked at a second time: the "+
+						"command compares all", most))
+					continue
+				}
 				s.add(f)
 				if s.first == nil {
 					r.suspects = append(r.suspects, f.Order)

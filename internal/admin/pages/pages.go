@@ -60,7 +60,7 @@ func New(o Options) (*Pages, error) {
 		o: o, templates: map[string]*template.Template{}, mux: http.NewServeMux(), ending: make(chan struct{}),
 		nav: []place{
 			{"/", "Overview"}, {"/letters", "Dead letters"}, {"/log", "Log"}, {"/find", "Message or order"},
-			{"/acts", "Acts"}, {"/pause", "Pause"},
+			{"/reconcile", "Reconcile"}, {"/acts", "Acts"}, {"/pause", "Pause"},
 		},
 	}
 	layout, err := template.New("layout.html").Funcs(p.words()).ParseFS(templateFiles, "templates/layout.html",
@@ -118,10 +118,14 @@ func (p *Pages) routes() error {
 	look("GET /order", "message", p.order)
 	look("GET /find", "find", p.find)
 	look("GET /log", "log", p.log)
+	look("GET /reconcile", "reconcile", p.comparison)
+	look("GET /reconcile/finding", "finding", p.finding)
 	look("GET /pause", "pause", p.pausePage)
 	look("GET /", "nothing", p.nothing)
 	p.mux.Handle("POST /letters/act", p.o.Guard.Protect(admin.Act, p.act(p.start)))
 	p.mux.Handle("POST /acts/{id}/stop", p.o.Guard.Protect(admin.Act, p.act(p.stop)))
+	p.mux.Handle("POST /reconcile", p.o.Guard.Protect(admin.Act, p.act(p.compare)))
+	p.mux.Handle("POST /reconcile/mend", p.o.Guard.Protect(admin.Act, p.act(p.mend)))
 	p.mux.Handle("POST /pause", p.o.Guard.Protect(admin.Act, p.act(p.pause)))
 	p.mux.Handle("POST /resume", p.o.Guard.Protect(admin.Act, p.act(p.resume)))
 	p.mux.Handle("GET /letters/download", p.o.Guard.Protect(admin.Look, http.HandlerFunc(p.download)))

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"html"
 	"io"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/story"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
@@ -97,7 +99,7 @@ func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hid
 		Names: story.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
 		Story: story.Options{Records: records, Group: "g", DB: db, OrderOf: func([]byte) (string, bool) { return "", false }},
 	})
-	guard.BasePath, guard.Logger = base, log
+	guard.BasePath, guard.Logger, guard.Refused = base, log, NewRefusals(w.desk, log).Note
 	g, err := admin.NewGuard(guard)
 	if err != nil {
 		t.Fatal(err)
@@ -179,6 +181,46 @@ func (w *world) some() {
 		"(?, 1, 1, 2, 'stock.rollback', 'order-1')", hostileOrder)
 }
 
+// compared writes down a comparison that has ended, with a finding of each kind.
+func (w *world) compared() (id string) {
+	w.t.Helper()
+	report := reconcile.Written{Findings: []reconcile.Kept{}}
+	report.Unclear, report.More = []string{hostile}, map[reconcile.Kind]int{reconcile.Overdue: 7}
+	since := time.Now().Add(-time.Hour)
+	for _, kind := range reconcile.Kinds() {
+		report.Findings = append(report.Findings, reconcile.Kept{Group: "g", Finding: reconcile.Finding{
+			Kind: kind, Tag: "stock.rollback", Key: "order-1", Status: "dead", Since: &since, Order: hostileOrder, SKU: 7,
+			Was: "released", Items: []reconcile.Item{{SKU: 7, Quantity: 2}},
+		}})
+	}
+	report.Findings[0].Hindrance = "too_old"
+	report.Findings[2].Hindrance = hostile
+	text, err := json.Marshal(desk.Result{Report: marshal(w.t, report)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a, err := w.desk.Note(w.t.Context(), desk.Actor{Name: hostile}, desk.KindReconcile, hostile, nil, "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.exec("UPDATE consumer_log_act SET result = ? WHERE id = ?", text, []byte(a.ID))
+	if _, err := w.desk.Note(w.t.Context(), desk.Actor{Name: "anna"}, desk.KindMend, "", reconcile.MendOrder{
+		Of: a.ID, Number: 1, Finding: report.Findings[1],
+	}, hostile); err != nil {
+		w.t.Fatal(err)
+	}
+	return a.ID
+}
+
+func marshal(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
 
 // Given pages below a base path, then every link, form and file of every page stands below it and answers, and what
@@ -195,6 +237,10 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 	if _, err := w.desk.Start(t.Context(), desk.Actor{Name: "anna"}, desk.Request{
 		Kind: desk.KindDiscard, Filter: seenNow.Filter, CutOff: seenNow.At, Why: hostile,
 	}); err != nil {
+		t.Fatal(err)
+	}
+	w.compared()
+	if _, err := w.desk.Pause(t.Context(), desk.Actor{Name: hostile}, desk.PauseRequest{Why: hostile}); err != nil {
 		t.Fatal(err)
 	}
 	w.until("/x/y/letters", "/letters/groups/")
@@ -233,7 +279,10 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"/x/y/acts/", "/x/y/letters/act?act=replay&all=1", "/x/y/letters/act?act=discard"} {
+	for _, want := range []string{
+		"/x/y/reconcile/finding?", "/x/y/reconcile?of=", "/x/y/pause", "/x/y/acts/",
+		"/x/y/letters/act?act=replay&all=1", "/x/y/letters/act?act=discard",
+	} {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(path string) bool {
 			return strings.HasPrefix(path, want)
 		}) {

@@ -173,7 +173,7 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 		t.Errorf("instead of a pause that another one has replaced: HTTP %d\n%s", got.status, got.page)
 	}
 	list := w.ask(rita, "/x/acts", nil).page
-	if n := strings.Count(list, `/x/acts/`); n != 4 {
-		t.Errorf("%d acts, want three pauses and a resume:\n%s", n, list)
+	if n := strings.Count(list, `/x/acts/`); n != 6 {
+		t.Errorf("%d acts, want three pauses, a resume, and what rita was refused:\n%s", n, list)
 	}
 }

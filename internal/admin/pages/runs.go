@@ -3,23 +3,36 @@ package pages
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"html/template"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // run is one act, with what it was asked for.
 type run struct {
 	Act     desk.Act
 	Request *desk.Request // nil when it is no run over letters
-	Chosen  string
-	Same    bool // a form led here instead of beginning a second run
+	Chosen  string        // what it is about, in words
+	Facts   []fact        // of an act that is no run over letters
+	Same    bool          // a form led here instead of beginning a second run
 	LeftBy  []leftBy
 	CanAct  bool
+}
+
+// fact is something that stands in an act, with the page that shows it, if there is one.
+type fact struct {
+	Name, Text string
+	Go         template.URL // "": none
 }
 
 type leftBy struct {
@@ -33,16 +46,21 @@ func (p *Pages) run(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return deskError(err)
 	}
-	v := runOf(a)
+	v := p.runOf(a)
 	v.Same, v.CanAct = r.URL.Query().Has("same"), d.Person.Right >= admin.Act
 	d.Title, d.Events, d.Data = "Act: "+string(a.Kind), p.liveAt(r), v
 	return nil
 }
 
-func runOf(a desk.Act) run {
+func (p *Pages) runOf(a desk.Act) run {
 	v := run{Act: a}
 	if asked, err := a.Request(); err == nil {
 		v.Request, v.Chosen = &asked, filterText(asked.Filter)
+	} else {
+		v.Facts = p.about(a)
+		if len(v.Facts) > 0 {
+			v.Chosen = v.Facts[0].Text
+		}
 	}
 	if a.Result != nil {
 		for _, why := range slices.SortedFunc(maps.Keys(a.Result.LeftBy), func(x, y deadletter.Why) int {
@@ -52,6 +70,46 @@ func runOf(a desk.Act) run {
 		}
 	}
 	return v
+}
+
+// about says in words what was asked for in an act that is no run over letters. What it does not know is shown as it
+// was written down.
+func (p *Pages) about(a desk.Act) (all []fact) {
+	add := func(name, text, path string, pairs ...any) {
+		f := fact{Name: name, Text: text}
+		if path != "" {
+			f.Go, _ = p.link(path, pairs...) // which wants pairs, and has them
+		}
+		all = append(all, f)
+	}
+	var said struct {
+		Seconds float64   `json:"seconds"`
+		Until   time.Time `json:"until"`
+		Pause   string    `json:"pause"`
+		reconcile.MendOrder
+		refusal
+	}
+	if json.Unmarshal(a.Detail, &said) != nil {
+		return nil
+	}
+	switch a.Kind {
+	case desk.KindPause:
+		add("until", said.Until.UTC().Format("2006-01-02 15:04:05"), "")
+	case desk.KindRefused:
+		add("asked for", said.Method+" "+said.Path, "")
+	case desk.KindResume:
+		add("ended the pause", said.Pause, "/acts/"+said.Pause)
+	case desk.KindReconcile:
+		add("found", "what it found", "/reconcile", "of", a.ID)
+	case desk.KindMend:
+		f := said.Finding
+		add("finding", strings.TrimSpace(fmt.Sprintf("%s %s", f.Kind, cmp.Or(f.Key, f.Order))), "/reconcile/finding", "of",
+			said.Of, "n", said.Number)
+		if f.Key != "" {
+			add("message", f.Key, "/message", "key", f.Key, "tag", f.Tag)
+		}
+	}
+	return all
 }
 
 type acts struct {
@@ -69,7 +127,7 @@ func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	v := acts{Next: next, Further: before != ""}
 	for _, a := range all {
-		v.Acts = append(v.Acts, runOf(a))
+		v.Acts = append(v.Acts, p.runOf(a))
 	}
 	d.Title, d.Data = "Acts", v
 	if !v.Further {

@@ -47,7 +47,8 @@ var arrows = []arrow{
 	{"internal/desk", []string{"deadletter", "dedup", "internal/mysqldb"},
 		"a person's act must be the same from a page, a program and a command, so it knows none of them; nor the engine, " +
 			"which it could change"},
-	{"internal/admin", []string{"deadletter", "dedup", "internal/desk", "internal/screen", "internal/story",
+	{"internal/admin", []string{"deadletter", "dedup", "internal/desk", "internal/reconcile", "internal/screen",
+		"internal/story",
 		"internal/wire"},
 		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
 	{"internal/config", []string{"consumer", "deadletter", "dedup", "internal/certs", "internal/mysqldb",
@@ -61,7 +62,7 @@ var arrows = []arrow{
 	{"internal/handler/http", []string{"consumer", "deadletter", "dedup", "internal/certs"},
 		"it knows one request and its answer, signed as the webhook's are; what becomes of the message is the engine's"},
 	{"internal/daemon", []string{"consumer", "deadletter", "dedup", "internal/admin", "internal/config", "internal/desk",
-		"internal/handler", "internal/mysqldb", "internal/rabbit", "internal/story",
+		"internal/handler", "internal/mysqldb", "internal/rabbit", "internal/reconcile", "internal/story",
 		"internal/tracing", "lock", "stock"},
 		"it joins what a library user joins by hand: settings, handler, engine and pages"},
 	{"internal/tracing", nil, "it makes what takes spans; whoever makes spans must not need it"},
@@ -77,7 +78,7 @@ var arrows = []arrow{
 	{"internal/screen", nil, "it writes for a screen whatever it is given"},
 	{"internal/story", []string{"dedup", "internal/rabbit", "internal/screen", "internal/wire", "lock", "stock"},
 		"it reads what is known of a message, while no broker answers too; of locks and queues it knows the words"},
-	{"internal/reconcile", []string{"deadletter", "dedup", "internal/mysqldb", "stock"},
+	{"internal/reconcile", []string{"deadletter", "dedup", "internal/mysqldb", "internal/story", "stock"},
 		"it compares what others keep and repairs by their guarded steps only; how a letter is read or sent is not its " +
 			"business"},
 	{"internal/classic", []string{"dedup", "internal/mysqldb"},

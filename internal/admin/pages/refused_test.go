@@ -1,0 +1,74 @@
+package pages
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+// Given one who may look, when he sends each form that acts, some of them twice, then each is refused, and stands once
+// in the list of acts with who asked for what; nothing else was done.
+func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
+	w := newWorld(t, "/x", people(t), view.Hide{})
+	paths := []string{
+		"/letters/act", "/pause", "/resume", "/reconcile", "/reconcile/mend",
+		"/acts/01890000-0000-7000-8000-000000000000/stop",
+	}
+	for _, path := range append(paths, paths[:2]...) {
+		if got := w.ask(rita, "/x"+path, url.Values{"why": {"because"}}); got.status != http.StatusForbidden ||
+			got.kind != "application/problem+json" || !strings.Contains(got.page, "rita may look and not act") {
+			t.Errorf("%s: HTTP %d %s %s", path, got.status, got.kind, got.page)
+		}
+	}
+	all, _, err := w.desk.Acts(t.Context(), desk.ActFilter{})
+	if err != nil || len(all) != len(paths) {
+		t.Fatalf("%d acts, %v; want %d", len(all), err, len(paths))
+	}
+	for i, a := range all {
+		if a.Kind != desk.KindRefused || a.Actor != "rita" || a.State != desk.Failed {
+			t.Errorf("%+v", a)
+		}
+		if page := w.ask(anna, "/x/acts/"+a.ID, nil).page; !strings.Contains(page, "POST "+paths[len(paths)-1-i]) {
+			t.Errorf("the page of the act does not say what was asked for:\n%s", page)
+		}
+	}
+	// Who has no right at all is nobody who could be named.
+	if got := w.ask("no token of ours", "/x/pause", url.Values{}); got.status != http.StatusUnauthorized {
+		t.Errorf("a stranger: HTTP %d", got.status)
+	}
+	if all, _, err := w.desk.Acts(t.Context(), desk.ActFilter{}); err != nil || len(all) != len(paths) {
+		t.Errorf("%d acts, %v", len(all), err)
+	}
+}
+
+// The same refusal counts once in a minute, and one who thinks of ever new ones does not fill the memory.
+func TestTheSameRefusalIsNewsOnceInAMinute(t *testing.T) {
+	f := NewRefusals(nil, nil)
+	now := time.Now()
+	for _, tc := range []struct {
+		what string
+		at   time.Duration
+		want bool
+	}{
+		{"a", 0, true}, {"a", time.Second, false}, {"b", time.Second, true}, {"a", refusedEvery - 1, false},
+		{"a", refusedEvery, true}, {"a", refusedEvery + 1, false},
+	} {
+		if got := f.news(tc.what, now.Add(tc.at)); got != tc.want {
+			t.Errorf("%s after %v: %v", tc.what, tc.at, got)
+		}
+	}
+	for i := range 3 * mostRefused {
+		f.news(strings.Repeat("x", i), now)
+	}
+	if len(f.known) > mostRefused {
+		t.Errorf("%d are remembered", len(f.known))
+	}
+	if !f.news("later", now.Add(3*refusedEvery)) || len(f.known) > 10 {
+		t.Errorf("after a while %d are remembered", len(f.known))
+	}
+}

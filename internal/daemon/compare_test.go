@@ -1,0 +1,105 @@
+package daemon_test
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+)
+
+// Given dead orders whose letters somebody purged, and one who may act and one who may look; when the first has log,
+// letters and stock compared on a page and mends what is found one by one, then each message runs once, the acts say
+// who did it, and the form that was sent twice did it once; what the second asks for is refused.
+func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
+	t.Parallel()
+	const n, anna, rita = 3, "token-of-anna-who-may-act", "token-of-rita-who-may-look"
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x",
+		"ADMIN_TOKENS_FILE", file)
+	orders := w.open(n)
+	change := func(query string) {
+		t.Helper()
+		if _, err := w.db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
+	p := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	change("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+	w.eventually("all letters are there", time.Minute, func() bool {
+		return w.broker.Depth(rabbit.DeadQueue(w.config().Queue)) == n
+	})
+	w.broker.Purge(rabbit.DeadQueue(w.config().Queue))
+
+	sees := asks(t, p, rita, "/x/reconcile", nil)
+	if sees.status != http.StatusOK || !strings.Contains(sees.page, "Nothing has been compared yet.") ||
+		!strings.Contains(sees.page, "<button disabled") {
+		t.Errorf("who may look sees, HTTP %d:\n%s", sees.status, sees.page)
+	}
+	form := url.Values{"token": {field(t, asks(t, p, anna, "/x/reconcile", nil).page, "token")}}
+	if got := asks(t, p, rita, "/x/reconcile", form); got.status != http.StatusForbidden {
+		t.Errorf("who may look compares: HTTP %d", got.status)
+	}
+	for range 2 {
+		if got := asks(t, p, anna, "/x/reconcile", form); got.status != http.StatusSeeOther ||
+			got.location != "/x/reconcile" {
+			t.Fatalf("HTTP %d, %q\n%s", got.status, got.location, got.page)
+		}
+	}
+	finding := regexp.MustCompile(`/x/reconcile/finding\?n=\d+&amp;of=[0-9a-f-]{36}`)
+	var links []string
+	w.eventually("it has compared", 2*time.Minute, func() bool {
+		sees = asks(t, p, rita, "/x/reconcile", nil)
+		links = finding.FindAllString(sees.page, -1)
+		return strings.Contains(sees.page, `<span class="tag success">done</span>`)
+	})
+	if len(links) != n || !strings.Contains(sees.page, "it was purged, or moved by hand") {
+		t.Fatalf("it has found:\n%s", sees.page)
+	}
+	for i, link := range links {
+		link = strings.ReplaceAll(link, "&amp;", "&")
+		page := asks(t, p, anna, link, nil).page
+		form := url.Values{"token": {field(t, page, "token")}, "of": {field(t, page, "of")}, "n": {field(t, page, "n")},
+			"why": {"purged by mistake"}}
+		if !strings.Contains(page, "rollbackd reconcile --republish") {
+			t.Errorf("the finding does not name its command:\n%s", page)
+		}
+		if i == 0 {
+			if got := asks(t, p, rita, "/x/reconcile/mend", form); got.status != http.StatusForbidden {
+				t.Errorf("who may look mends: HTTP %d", got.status)
+			}
+		}
+		done := asks(t, p, anna, "/x/reconcile/mend", form)
+		again := asks(t, p, anna, "/x/reconcile/mend", form)
+		if done.status != http.StatusSeeOther || again.location != done.location {
+			t.Fatalf("mended: HTTP %d, %q and %q\n%s", done.status, done.location, again.location, done.page)
+		}
+		w.eventually("it is mended and applied", time.Minute, func() bool {
+			act := asks(t, p, rita, done.location, nil)
+			return strings.Contains(act.page, `<span class="tag success">done</span>`) &&
+				strings.Contains(act.page, "purged by mistake") && w.rows(dedup.Success) == i+1
+		})
+		if page := asks(t, p, rita, link, nil).page; !strings.Contains(page, "<b>It was mended</b> by anna") {
+			t.Errorf("the finding does not say that it is mended:\n%s", page)
+		}
+	}
+	if have := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND actor = 'anna' AND state = " +
+		"'done'"); have != n {
+		t.Errorf("%d acts have mended something, want %d", have, n)
+	}
+	w.stop(p)
+	w.judge(oracle.Allowance{})
+}

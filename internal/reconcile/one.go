@@ -1,0 +1,211 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// Repair is what a machine may do about a finding.
+type Repair string
+
+// The repairs. What has none is a person's: its cure says how.
+const (
+	NoRepair        Repair = ""
+	RepairAdopt     Repair = "adopt"     // file the letter as dead, or write the success row again
+	RepairRepublish Repair = "republish" // send the message again, from its row
+	RepairReplay    Repair = "replay"    // drop the letter of what has ended, or end a replay that was cut off
+)
+
+// Repair is what [Mend] would do. A risk is why a person must be sure of something first, "" when nothing is to be
+// feared: such a finding is mended with Force only.
+func (f *Finding) Repair() (by Repair, risk string) {
+	switch f.Kind {
+	case LetterWithoutRow:
+		switch deadletter.Why(f.Hindrance) {
+		case "":
+			return RepairAdopt, ""
+		case deadletter.WhyKeyTaken:
+			return RepairAdopt, "Another body had this key, and that row is gone: this one may take effect too."
+		}
+		return RepairAdopt, "The message may have had its effect, and its row be deleted since."
+	case StaleLetter, InterruptedReplay:
+		return RepairReplay, ""
+	case DeadWithoutLetter, Overdue:
+		if f.Hindrance != "" {
+			return NoRepair, ""
+		}
+		return RepairRepublish, ""
+	case ReleasedWithoutSuccess:
+		if f.Status == dedup.Absent.String() {
+			return RepairAdopt, ""
+		}
+	}
+	return NoRepair, ""
+}
+
+// Kept is a finding as it is written down, so that another process may mend it. The names of its JSON form are stable.
+type Kept struct {
+	Finding
+
+	Group    string `json:"group"`
+	Attempts int    `json:"attempts"`
+	Replays  int    `json:"replays"`
+	Owner    string `json:"owner,omitempty"` // which wrote the row last
+}
+
+// Keep is the finding to be written down.
+func (f *Finding) Keep() Kept {
+	return Kept{Finding: *f, Group: f.key.Group, Attempts: f.version.Attempts, Replays: f.version.Replays,
+		Owner: f.version.Owner}
+}
+
+// restored is the finding that was written down.
+func (k *Kept) restored() (Finding, error) {
+	f := k.Finding
+	f.Mended, f.Failure = false, ""
+	f.key = dedup.Identity{Group: k.Group, Tag: k.Tag, Key: k.Key}
+	f.version = dedup.Version{Attempts: k.Attempts, Replays: k.Replays, Owner: k.Owner}
+	for _, s := range append(dedup.Statuses(), dedup.Absent) {
+		if s.String() == k.Status {
+			f.version.Status = s
+			return f, nil
+		}
+	}
+	return f, fmt.Errorf("a finding of status %q", k.Status)
+}
+
+// Written is a report as it is written down.
+type Written struct {
+	Report
+
+	Findings []Kept `json:"findings"`
+}
+
+// Compare is Run without mending anything, for a report that is written down.
+func Compare(ctx context.Context, o Options) (Written, error) {
+	o.Adopt, o.Republish = false, false
+	r, err := Run(ctx, o)
+	w := Written{Report: r, Findings: []Kept{}}
+	for i := range r.Findings {
+		w.Findings = append(w.Findings, r.Findings[i].Keep())
+	}
+	w.Report.Findings = nil
+	return w, err
+}
+
+// MendOrder asks for the mending of one finding of a comparison. The names of its JSON form are stable.
+type MendOrder struct {
+	// Of is the act of the comparison, and Number that of the finding in its report, from 0.
+	Of      string `json:"of"`
+	Number  int    `json:"number"`
+	Finding Kept   `json:"finding"`
+	// Force: a person is sure of what is at risk.
+	Force bool `json:"force,omitempty"`
+}
+
+// ErrNoRepair says that a finding is a person's to mend, or that Force is needed.
+var ErrNoRepair = errors.New("no machine may mend this")
+
+// ErrLeft says that a finding was left as it is.
+var ErrLeft = errors.New("it was not mended")
+
+// errFound ends a survey that has found what it was for.
+var errFound = errors.New("found")
+
+// Mend mends one finding that was written down, by the same guarded steps as Run: what has moved since is left as it
+// is. Its error says why it was not mended: a server's, ErrNoRepair, or ErrLeft with what stood in the way. Of o it
+// needs what Run needs, By, and Force for a finding with a risk. The same finding again is ErrLeft.
+func Mend(ctx context.Context, o Options, kept Kept) (Finding, error) {
+	f, err := kept.restored()
+	if err != nil {
+		return f, fmt.Errorf("reconcile: %w", err)
+	}
+	by, risk := f.Repair()
+	if by == NoRepair || risk != "" && !o.Force {
+		return f, ErrNoRepair
+	}
+	o.Progress = func(string, int) {}
+	r := &run{Options: o, report: Report{Findings: []Finding{f}}}
+	switch {
+	case by == RepairRepublish:
+		err = r.republish(ctx)
+	case by == RepairReplay:
+		err = r.replayOne(ctx)
+	case f.Kind == LetterWithoutRow:
+		err = r.adoptOne(ctx)
+	case o.DB == nil:
+		return f, fmt.Errorf("%w: the stock tables are not known here", ErrNoRepair)
+	default:
+		err = r.adoptReleases(ctx)
+	}
+	f = r.report.Findings[0]
+	if err != nil {
+		return f, fmt.Errorf("reconcile: %w", err)
+	}
+	if !f.Mended {
+		return f, fmt.Errorf("%w: %s", ErrLeft, cmp.Or(f.Failure, "it has moved since it was found"))
+	}
+	return f, nil
+}
+
+// adoptOne looks through the letters until it has filed the one that was found.
+func (r *run) adoptOne(ctx context.Context) error {
+	f := &r.report.Findings[0]
+	_, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
+		Adopt: func(k dedup.Identity) bool { return k == f.key }, By: r.By, Force: r.Force,
+		Each: func(s deadletter.Surveyed) error {
+			switch {
+			case s.Row.Identity != f.key:
+				return nil
+			case s.Adopted:
+				f.Mended, f.Reason = true, s.Reason
+			case s.Err != nil:
+				f.Failure = s.Err.Error()
+			}
+			return errFound
+		},
+	})
+	if errors.Is(err, errFound) {
+		return nil
+	}
+	if err == nil {
+		f.Failure = "its letter is not in the queue any more"
+	}
+	return err
+}
+
+// replayOne goes through the queue as `dlq replay --tag T --key K` does.
+func (r *run) replayOne(ctx context.Context) error {
+	f := &r.report.Findings[0]
+	res, err := r.Letters.Replay(ctx, deadletter.Filter{Tag: f.Tag, Keys: []string{f.Key}},
+		deadletter.ReplayOptions{By: r.By})
+	f.Mended = res.Replayed+res.Stale+res.Duplicates > 0
+	if f.Mended {
+		return nil
+	}
+	if len(res.Left) > 0 {
+		f.Failure = cmp.Or(res.Left[0].Error, string(res.Left[0].Why))
+	} else if err == nil {
+		f.Failure = "its letter is not in the queue any more"
+	}
+	return err
+}
+
+// Bounds keep a run small that a page asks for, beside daemons. A zero one is none.
+type Bounds struct {
+	// Findings are kept at most; the others are counted in Report.More.
+	Findings int
+	// Letters are looked at at most: what is beyond them cannot be told from what is missing, so with more of them rows
+	// are not compared with letters.
+	Letters int
+	// Time is how long reservations are gone through. What is beyond is not compared.
+	Time time.Duration
+	// Rest makes it rest after each page of reservations for as long as that page took.
+	Rest bool
+}

@@ -1,0 +1,154 @@
+package reconcile_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/reconcile"
+)
+
+// compare is what a page asks for, as it is read from where it was written down.
+func (w *world) compare(bounds reconcile.Bounds) reconcile.Written {
+	w.t.Helper()
+	report, err := reconcile.Compare(w.t.Context(), w.options(bounds))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	text, err := json.Marshal(report)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var read reconcile.Written
+	if err := json.Unmarshal(text, &read); err != nil {
+		w.t.Fatal(err)
+	}
+	return read
+}
+
+func (w *world) options(bounds reconcile.Bounds) reconcile.Options {
+	return reconcile.Options{
+		Records: w.records, Letters: w.letters, Group: group, DB: w.db, Retention: retention, Settle: 10 * time.Millisecond,
+		By: "ann", Bounds: bounds,
+	}
+}
+
+// Given findings of each kind that a machine may mend, when they are mended one by one, then each time that one is
+// gone and all others are as they were, and to mend it again changes nothing.
+func TestFindingsAreMendedOneByOne(t *testing.T) {
+	w := newWorld(t)
+	w.dead(true, "no row", "ended", "cut off", "agrees")
+	w.exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
+	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
+	w.exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
+		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
+	w.dead(false, "purged", "purged too")
+	w.reservation("A", 1, 2, "forgotten", time.Hour)
+	all := w.compare(reconcile.Bounds{})
+	if len(all.Findings) != 6 {
+		t.Fatalf("%d findings, want 6: %+v", len(all.Findings), all.Findings)
+	}
+	left := map[string]bool{}
+	for _, f := range all.Findings {
+		left[f.Key] = true
+	}
+	for _, f := range all.Findings {
+		by, risk := f.Repair()
+		if by == reconcile.NoRepair || risk != "" {
+			t.Fatalf("%s %s: repair %q, risk %q", f.Kind, f.Key, by, risk)
+		}
+		done, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f)
+		if err != nil || !done.Mended {
+			t.Errorf("%s %s: %+v, %v", f.Kind, f.Key, done, err)
+		}
+		delete(left, f.Key)
+		now := w.compare(reconcile.Bounds{})
+		if len(now.Findings) != len(left) {
+			t.Errorf("after %s %s there are %d findings, want %d", f.Kind, f.Key, len(now.Findings), len(left))
+		}
+		for _, other := range now.Findings {
+			if !left[other.Key] {
+				t.Errorf("after %s %s there is %s %s", f.Kind, f.Key, other.Kind, other.Key)
+			}
+		}
+		sent, letters := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue))
+		if _, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f); !errors.Is(err, reconcile.ErrLeft) {
+			t.Errorf("%s %s again: %v", f.Kind, f.Key, err)
+		}
+		if n, m := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue)); n != sent || m != letters {
+			t.Errorf("%s %s again: %d messages sent and %d letters, before %d and %d", f.Kind, f.Key, n, m, sent, letters)
+		}
+	}
+	if n := w.broker.Depth(w.queue); n != 3 {
+		t.Errorf("%d messages were sent again, want the two that were purged and the replay that was cut off", n)
+	}
+	for key, want := range map[string]dedup.Status{
+		"no row": dedup.Dead, "ended": dedup.Success, "cut off": dedup.Failed, "agrees": dedup.Dead, "purged": dedup.Failed,
+		"forgotten": dedup.Success,
+	} {
+		row, err := w.records.Read(t.Context(), dedup.Identity{Group: group, Tag: tag, Key: key})
+		if err != nil || row.Status != want {
+			t.Errorf("%s is %s, %v; want %s", key, row.Status, err, want)
+		}
+	}
+}
+
+// Given findings that a person must mend, or be sure of first, then a machine does not.
+func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
+	w := newWorld(t)
+	w.dead(true, "old")
+	w.exec("DELETE FROM consumer_log")
+	for _, f := range []reconcile.Finding{
+		{Kind: reconcile.NegativeStock, SKU: 1},
+		{Kind: reconcile.SuccessNotReleased, Status: "success", Key: "A"},
+		{Kind: reconcile.DeadWithoutLetter, Status: "dead", Key: "cut", Hindrance: "its row keeps no body"},
+		{Kind: reconcile.LetterWithoutRow, Status: "absent", Tag: tag, Key: "old", Hindrance: "too_old"},
+	} {
+		kept := f.Keep()
+		kept.Group = group
+		if kept.Status == "" {
+			kept.Status = "absent"
+		}
+		if _, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), kept); !errors.Is(err,
+			reconcile.ErrNoRepair) {
+			t.Errorf("%s: %v", f.Kind, err)
+		}
+		if f.Kind != reconcile.LetterWithoutRow {
+			continue
+		}
+		o := w.options(reconcile.Bounds{})
+		o.Force = true
+		if done, err := reconcile.Mend(t.Context(), o, kept); err != nil || !done.Mended {
+			t.Errorf("with a person's word: %+v, %v", done, err)
+		}
+	}
+}
+
+// Given more findings, letters and reservations than a page may have looked at, then what is left out is said.
+func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
+	w := newWorld(t)
+	w.dead(false, names("k", 30)...)
+	r := w.compare(reconcile.Bounds{Findings: 10})
+	if len(r.Findings) != 10 || r.More[reconcile.DeadWithoutLetter] != 20 {
+		t.Errorf("%d findings and %v more", len(r.Findings), r.More)
+	}
+	w.dead(true, names("letter", 6)...)
+	r = w.compare(reconcile.Bounds{Letters: 5})
+	if len(r.Findings) != 0 || len(r.Unclear) != 1 || !strings.Contains(r.Unclear[0], "over 5 letters") {
+		t.Errorf("%d findings, unclear %q", len(r.Findings), r.Unclear)
+	}
+	if n := w.broker.Depth(rabbit.DeadQueue(w.queue)); n != 6 {
+		t.Errorf("%d letters are left", n)
+	}
+	for _, order := range names("order", 1500) {
+		w.reservation(order, 1, 2, order, time.Hour) // each released by a message that the log does not know
+	}
+	r = w.compare(reconcile.Bounds{Letters: 5, Time: time.Nanosecond})
+	if r.Reservations != 1000 || len(r.Unclear) != 2 || len(r.Findings) == 0 {
+		t.Errorf("%d reservations, %d findings, unclear %q", r.Reservations, len(r.Findings), r.Unclear)
+	}
+}
