@@ -66,6 +66,12 @@ test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Pro
 	@scripts/install-servers.sh prometheus
 	ROLLBACKD_TEST_PROMETHEUS=1 bin/with-servers $(GO) test -count=1 -timeout 4m -parallel 16 $(ARGS) ./internal/test/prometheus # they wait
 
+.PHONY: test-browser
+test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them
+	@scripts/install-servers.sh browser
+	axe=$$(scripts/axe-core.sh); here=$$PWD; cd internal/test/browser && $(GO) vet ./... && \
+		ROLLBACKD_TEST_AXE=$$axe $$here/bin/with-servers $(GO) test -count=1 -timeout 5m $(ARGS) ./...
+
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
 .PHONY: bench
 bench: deps ## rollbackd beside its rivals in one run of about an hour: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some

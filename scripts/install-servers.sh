@@ -2,9 +2,10 @@
 # Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
 # no system service is started, now or later, by this script. The tests run private servers of their own.
 #
-#	scripts/install-servers.sh [prometheus]
+#	scripts/install-servers.sh [prometheus|browser]
 #
-# With the word prometheus, Prometheus and its promtool are installed likewise.
+# With the word prometheus, Prometheus and its promtool are installed likewise; with browser, Chromium, a font, and npm,
+# by which the tests of the pages get axe-core.
 set -eu
 
 # have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
@@ -29,9 +30,14 @@ fi
 if [ -z "${ROLLBACKD_TEST_REDIS_URL:-}" ]; then
 	have redis-server valkey-server || missing="$missing redis-server"
 fi
-if [ "${1:-}" = prometheus ]; then
-	{ have prometheus && have promtool; } || missing="$missing prometheus"
-fi
+case ${1:-} in
+prometheus) { have prometheus && have promtool; } || missing="$missing prometheus" ;;
+browser)
+	have chromium || missing="$missing chromium"
+	[ -d /usr/share/fonts/truetype ] || missing="$missing fonts-dejavu-core"
+	have npm || missing="$missing npm"
+	;;
+esac
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null; then

@@ -1,0 +1,222 @@
+package browser
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// Screens, in CSS pixels.
+const (
+	wide, high = 1280, 900
+	narrow     = 390 // a phone's
+)
+
+// tab is one tab of Chromium with a profile of its own. It notes whatever goes wrong in its pages.
+type tab struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu         sync.Mutex
+	complaints []string // guarded by mu
+	wg         sync.WaitGroup
+}
+
+// newTab opens an empty tab. When the test ends, nothing may have gone wrong in it but what [tab.forgive] has taken.
+func newTab(t *testing.T) *tab {
+	t.Helper()
+	b := &tab{t: t}
+	ctx, cancel := chromedp.NewContext(browserContext(t), chromedp.WithNewBrowserContext())
+	b.ctx = ctx
+	if err := chromedp.Listen(ctx, b.hear); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.quiet()
+		b.wg.Wait()
+		cancel()
+	})
+	b.do(chromedp.EmulateViewport(wide, high))
+	b.prefer("light")
+	return b
+}
+
+// hear notes what no page of ours does: errors in the console, what the policy has stopped, exceptions, dialogs, and
+// requests to anybody else. It is called by the loop that reads from Chromium and must not wait.
+func (b *tab) hear(event any) {
+	switch e := event.(type) {
+	case *log.EventEntryAdded:
+		b.complain("log %s %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text, e.Entry.URL)
+	case *runtime.EventConsoleAPICalled:
+		b.complain("console.%s %v", e.Type, e.Args)
+	case *runtime.EventExceptionThrown:
+		b.complain("exception: %s", e.ExceptionDetails.Text)
+	case *network.EventRequestWillBeSent:
+		if to := e.Request.URL; !strings.HasPrefix(to, "http://127.0.0.1:") {
+			b.complain("request to %.200s", to)
+		}
+	case *page.EventJavascriptDialogOpening:
+		b.complain("dialog: %s", e.Message)
+		b.wg.Go(func() { // a dialog stops everything in its page
+			_, _ = chromedp.Call(b.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
+		})
+	}
+}
+
+func (b *tab) complain(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.complaints = append(b.complaints, fmt.Sprintf(format, args...))
+}
+
+// quiet fails for what went wrong so far.
+func (b *tab) quiet() {
+	b.t.Helper()
+	for _, c := range b.forgive("") {
+		b.t.Error(c)
+	}
+}
+
+// forgive takes away and returns the complaints that hold the text.
+func (b *tab) forgive(text string) (taken []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.complaints = slices.DeleteFunc(b.complaints, func(c string) bool {
+		yes := strings.Contains(c, text)
+		if yes {
+			taken = append(taken, c)
+		}
+		return yes
+	})
+	return taken
+}
+
+func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// open opens an address and waits until all of it is there.
+func (b *tab) open(address string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(address))
+}
+
+// prefer sets the scheme of colours, light or dark. Movement is off: a page that scrolls smoothly is not where it will
+// be.
+func (b *tab) prefer(scheme string) {
+	b.t.Helper()
+	b.call(emulation.SetEmulatedMedia.Method, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
+}
+
+// withoutScript switches the scripts of pages off. What the test asks of a page still runs.
+func (b *tab) withoutScript() {
+	b.t.Helper()
+	b.call(emulation.SetScriptExecutionDisabled.Method, emulation.SetScriptExecutionDisabledParams{Value: true})
+}
+
+func (b *tab) call(method string, params any) {
+	b.t.Helper()
+	b.do(chromedp.Func(func(ctx context.Context, to *chromedp.Target) error {
+		return to.Call(ctx, method, params, &cdp.Empty{})
+	}))
+}
+
+// ask evaluates an expression in the page.
+func ask[T any](b *tab, expression string) T {
+	b.t.Helper()
+	v, err := tryAsk[T](b, expression)
+	if err != nil {
+		b.t.Fatalf("%s\n%v", expression, err)
+	}
+	return v
+}
+
+func tryAsk[T any](b *tab, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+}
+
+// until waits until an expression is true in the page, or in the one that comes after it.
+func (b *tab) until(what, expression string) {
+	b.t.Helper()
+	var err error
+	tick, late := time.NewTicker(20*time.Millisecond), time.NewTimer(patience)
+	defer tick.Stop()
+	defer late.Stop()
+	for yes := false; ; {
+		if yes, err = tryAsk[bool](b, `document.readyState === "complete" && !!(`+expression+`)`); yes && err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late.C:
+			text, _ := tryAsk[string](b, `location.href + "\n" + document.body.innerText`)
+			b.t.Fatalf("still not after %v: %s (%v)\n%s", patience, what, err, text)
+		}
+	}
+}
+
+// shows waits until the page shows a text.
+func (b *tab) shows(text string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("the page shows %q", text), fmt.Sprintf("document.body.innerText.includes(%q)", text))
+}
+
+// layout is what can be measured of how a page stands on the screen.
+type layout struct {
+	Over      int      `json:"over"`      // how many pixels are to be reached by scrolling sideways only
+	Offenders []string `json:"offenders"` // what sticks out
+	Marks     []string `json:"marks"`     // characters that turn the writing round, or are none
+	Parts     string   `json:"parts"`     // the parts of the body, in their order
+}
+
+func (b *tab) layout() layout {
+	b.t.Helper()
+	return ask[layout](b, `(() => {
+		const root = document.documentElement, room = root.clientWidth, offenders = [];
+		for (const e of document.body.querySelectorAll("*")) {
+			if (e.closest(".scroll, pre, .unseen, .skip, svg")) continue;
+			if (e.getBoundingClientRect().right > room + 1) offenders.push(e.outerHTML.slice(0, 120));
+		}
+		return {
+			over: Math.max(root.scrollWidth, document.body.scrollWidth) - room, offenders: offenders.slice(0, 5),
+			marks: root.textContent.match(/[\u0000-\u0008\u202a-\u202e\u2066-\u2069\ufffe\uffff]/g) || [],
+			parts: Array.from(document.body.children, e => e.localName).join(" "),
+		};
+	})()`)
+}
+
+// stands fails when the page is not laid out as all pages are, or is wider than the screen.
+func (b *tab) stands(where string) {
+	b.t.Helper()
+	l := b.layout()
+	if l.Over > 0 || len(l.Offenders) > 0 {
+		b.t.Errorf("%s is %d pixels wider than the screen: %q", where, l.Over, l.Offenders)
+	}
+	if len(l.Marks) > 0 {
+		b.t.Errorf("%s shows the characters %q as they are", where, l.Marks)
+	}
+	if l.Parts != "a header main footer" {
+		b.t.Errorf("%s consists of %s", where, l.Parts)
+	}
+}

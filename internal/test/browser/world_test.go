@@ -1,0 +1,207 @@
+package browser
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+var built struct {
+	once      sync.Once
+	dir, path string
+	err       error
+}
+
+// binary builds cmd/consumer once, in rollbackd's own module, with the versions of libraries that it is released with.
+func binary(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "rollbackd-test-"); built.err != nil {
+			return
+		}
+		built.path = filepath.Join(built.dir, "consumer")
+		build := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "build", "-o", built.path, "./cmd/consumer")
+		build.Dir = "../../.."
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("%w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.path
+}
+
+// token lets into the pages.
+const token = "the-token-of-the-test"
+
+// world is a daemon on queues and a schema of its own, whose pages stand below a path as behind a proxy.
+type world struct {
+	t      *testing.T
+	broker *stack.Broker
+	db     *sql.DB
+	queue  string
+	at     string // the address of its pages, without a slash at its end
+	logs   *logs
+	sent   int
+}
+
+const basePath = "/shop/rollbackd"
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, broker: stack.AMQP(t), logs: &logs{}}
+	w.queue = w.broker.Name("stock.rollback")
+	dsn := stack.MySQL(t)
+	env := []string{
+		"PATH=" + os.Getenv("PATH"),
+		"ROLLBACKD_AMQP_URL=" + w.broker.URL, "ROLLBACKD_MYSQL_DSN=" + dsn, "ROLLBACKD_REDIS_URL=" + stack.Redis(t),
+		"ROLLBACKD_QUEUE=" + w.queue, "ROLLBACKD_EXCHANGE=" + w.broker.Name("stock"), "ROLLBACKD_LOG_FORMAT=json",
+		"ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_MAX_ATTEMPTS=3", "ROLLBACKD_MAX_DEAD_RATE=off",
+		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_BASE_PATH=" + basePath, "ROLLBACKD_ADMIN_TOKEN=" + token,
+	}
+	if _, err := program.Run(t.Context(), binary(t), env, "migrate"); err != nil {
+		t.Fatal(err)
+	}
+	handle, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.db, err = handle.DB(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.db.Close() })
+	daemon, err := program.Start(program.Options{Path: binary(t), Args: []string{"run"}, Env: env, Log: w.logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		if code, err := daemon.Stop(stopping); err != nil || code != 0 {
+			t.Errorf("the daemon ended with %d, %v", code, err)
+		}
+		if t.Failed() {
+			t.Logf("the end of the daemon's log:\n%s", w.logs.tail(40))
+		}
+	})
+	starting, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	addr, err := daemon.Addr(starting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.at = "http://" + addr + basePath
+	return w
+}
+
+// letter is a message and why it will be dead.
+type letter struct {
+	key, tag, body string
+	headers        map[string]any
+	reason         dedup.Reason
+}
+
+// publish publishes a message and no more.
+func (w *world) publish(l letter) {
+	w.t.Helper()
+	m := stack.Message{MessageId: l.key, Type: l.tag, Body: []byte(l.body), Headers: l.headers, DeliveryMode: 2}
+	if m.Type == "" {
+		m.Type = "stock.rollback"
+	}
+	w.broker.Publish("", w.queue, m)
+}
+
+// die publishes messages and waits until all of them are dead, each for its reason.
+func (w *world) die(letters ...letter) {
+	w.t.Helper()
+	for _, l := range letters {
+		w.publish(l)
+	}
+	w.eventually(fmt.Sprintf("%d more letters are dead", len(letters)), func() bool {
+		return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3") >= w.sent+len(letters)
+	})
+	w.sent += len(letters)
+	for _, l := range letters {
+		if l.reason == dedup.ReasonConflict || l.reason == dedup.ReasonUnidentified {
+			continue // under a key of its own
+		}
+		var got dedup.Reason
+		if err := w.db.QueryRowContext(w.t.Context(), "SELECT reason FROM consumer_log WHERE msg_key = ?",
+			[]byte(l.key)).Scan(&got); err != nil || got != l.reason {
+			w.t.Fatalf("%q is dead for %q, %v; want %q", l.key, got, err, l.reason)
+		}
+	}
+}
+
+// reserve makes an order that has taken its goods, as a shop's service does.
+func (w *world) reserve(order string, sku, quantity int64) {
+	w.t.Helper()
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES (?, ?, ?, 1)", []byte(order), sku,
+		quantity)
+}
+
+// amount is what is on stock.
+func (w *world) amount(sku int64) int {
+	w.t.Helper()
+	return w.count("SELECT amount FROM stock WHERE sku_id = ?", sku)
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(w.t.Context(), query, args...); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func (w *world) count(query string, args ...any) (n int) {
+	w.t.Helper()
+	if err := w.db.QueryRowContext(w.t.Context(), query, args...).Scan(&n); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func (w *world) eventually(what string, yes func() bool) {
+	w.t.Helper()
+	tick, late := time.NewTicker(20*time.Millisecond), time.NewTimer(patience)
+	defer tick.Stop()
+	defer late.Stop()
+	for !yes() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			w.t.Fatalf("still not after %v: %s", patience, what)
+		}
+	}
+}
+
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+// Write takes a line.
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) tail(n int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := strings.Split(l.text.String(), "\n")
+	return strings.Join(all[max(0, len(all)-n):], "\n")
+}
