@@ -15,10 +15,12 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestMain(m *testing.M) { stack.Main(m, closeChromium, func() error { return os.RemoveAll(built.dir) }) }
+func TestMain(m *testing.M) {
+	stack.Main(m, closeChromium, func() error { return os.RemoveAll(built.dir) })
+}
 
 // patience is how long a test waits for something that takes no time on an idle machine.
-const patience = time.Minute
+const patience = 25 * time.Second
 
 // chromium is the one browser of this test process. Each test has a profile of its own in it.
 var chromium struct {

@@ -18,6 +18,7 @@ func (w *world) signIn(b *tab) {
 // Given a daemon, then a browser is led to the sign-in, a wrong token is refused there, and the right one leads to the
 // overview, without an error in the console.
 func TestASignInLeadsToTheOverview(t *testing.T) {
+	t.Parallel()
 	w, b := newWorld(t), newTab(t)
 	b.open(w.at + "/")
 	b.shows("Sign in")

@@ -48,6 +48,7 @@ func newTab(t *testing.T) *tab {
 		b.wg.Wait()
 		cancel()
 	})
+	b.call(emulation.SetFocusEmulationEnabled.Method, emulation.SetFocusEmulationEnabledParams{Enabled: true})
 	b.do(chromedp.EmulateViewport(wide, high))
 	b.prefer("light")
 	return b

@@ -129,7 +129,7 @@ func (w *world) die(letters ...letter) {
 	for _, l := range letters {
 		w.publish(l)
 	}
-	w.eventually(fmt.Sprintf("%d more letters are dead", len(letters)), func() bool {
+	eventually(w.t, fmt.Sprintf("%d more letters are dead", len(letters)), func() bool {
 		return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3") >= w.sent+len(letters)
 	})
 	w.sent += len(letters)
@@ -173,8 +173,8 @@ func (w *world) count(query string, args ...any) (n int) {
 	return n
 }
 
-func (w *world) eventually(what string, yes func() bool) {
-	w.t.Helper()
+func eventually(t *testing.T, what string, yes func() bool) {
+	t.Helper()
 	tick, late := time.NewTicker(20*time.Millisecond), time.NewTimer(patience)
 	defer tick.Stop()
 	defer late.Stop()
@@ -182,7 +182,7 @@ func (w *world) eventually(what string, yes func() bool) {
 		select {
 		case <-tick.C:
 		case <-late.C:
-			w.t.Fatalf("still not after %v: %s", patience, what)
+			t.Fatalf("still not after %v: %s", patience, what)
 		}
 	}
 }

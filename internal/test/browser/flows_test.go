@@ -1,0 +1,281 @@
+package browser
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// unreserved are rollbacks of orders that have reserved nothing, so that they are dead letters of one group.
+func unreserved(orders ...string) (all []letter) {
+	for _, o := range orders {
+		all = append(all, letter{
+			key: "rollback-" + o, body: fmt.Sprintf(`{"order_sn":%q,"items":[{"sku_id":1001,"quantity":2}]}`, o),
+			reason: dedup.ReasonExhausted,
+		})
+	}
+	return all
+}
+
+// lateOrders are unreserved orders whose reservations come late: mend writes them.
+func (w *world) lateOrders(orders ...string) (mend func()) {
+	w.t.Helper()
+	w.exec("INSERT INTO stock (sku_id, amount) VALUES (1001, 5)")
+	w.die(unreserved(orders...)...)
+	return func() {
+		w.t.Helper()
+		for _, o := range orders {
+			w.reserve(o, 1001, 2)
+		}
+	}
+}
+
+// cameBack fails unless the stock of n late orders is back, once, by one act.
+func (w *world) cameBack(n int) {
+	w.t.Helper()
+	if got := w.amount(1001); got != 5+2*n {
+		w.t.Errorf("%d of sku 1001 are on stock, want %d", got, 5+2*n)
+	}
+	if got := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1 AND replays = 1"); got != n {
+		w.t.Errorf("%d rows say success after one replay, want %d", got, n)
+	}
+	if got := w.count("SELECT COUNT(*) FROM consumer_log_act"); got != 1 {
+		w.t.Errorf("%d acts are known, want 1", got)
+	}
+	if got := w.count("SELECT COUNT(*) FROM stock_reservation WHERE status = 2"); got != n {
+		w.t.Errorf("%d reservations are released, want %d", got, n)
+	}
+}
+
+// at is where a link or button with this text is on the screen; it is scrolled there.
+func (b *tab) where(text string) (x, y float64) {
+	b.t.Helper()
+	find := fmt.Sprintf(`Array.from(document.querySelectorAll("a, button")).find(e => e.innerText.trim() === %q)`, text)
+	b.until(fmt.Sprintf("there is %q to click on", text), find)
+	at := ask[[]float64](b, `(e => {
+		e.scrollIntoView({block: "center"});
+		const r = e.getBoundingClientRect();
+		return [r.x + r.width / 2, r.y + r.height / 2];
+	})(`+find+`)`)
+	return at[0], at[1]
+}
+
+func (b *tab) click(text string) {
+	b.t.Helper()
+	x, y := b.where(text)
+	b.do(chromedp.MouseClickXY(x, y))
+}
+
+// Given orders whose stock did not come back for one reason, when that is mended and a person goes from the overview to
+// their group, sees the verdicts and replays them, then the page of the run says so by itself, and the stock is back.
+func TestAGroupIsReplayedFromTheOverview(t *testing.T) {
+	t.Parallel()
+	w, b := newWorld(t), newTab(t)
+	mend := w.lateOrders("A-1", "A-2", "A-3")
+	w.signIn(b)
+	b.shows("3 dead letters")
+	b.click("Look at them")
+	b.shows("By failure")
+	b.until("the group is there", `document.querySelectorAll("a[href*='/letters/groups/']").length === 1`)
+	b.click(ask[string](b, `document.querySelector("a[href*='/letters/groups/']").innerText`))
+	b.shows("The latest of them")
+	for _, key := range []string{"rollback-A-1", "rollback-A-2", "rollback-A-3"} {
+		b.shows(key)
+	}
+	b.click("Replay or discard these letters")
+	b.shows("3 letters are of this set")
+	b.shows("3 will run")
+	mend()
+	b.click("Replay these letters")
+	b.until("the run is done", `document.querySelector(".tag")?.innerText === "done"`)
+	b.shows("replayed\n3\napplied\n3")
+	b.stands("the page of the run")
+	w.cameBack(3)
+	b.click("Dead letters")
+	b.shows("No message is dead.")
+}
+
+// Given a preview, when its button is clicked on twice in a row, and its form sent twice at once after that, then there
+// is one act and one effect, and each answer leads to the same page.
+func TestADoubleClickActsOnce(t *testing.T) {
+	t.Parallel()
+	w, b := newWorld(t), newTab(t)
+	w.lateOrders("A-1")()
+	w.signIn(b)
+	b.open(w.at + "/letters/act?act=replay&key=rollback-A-1")
+	again := ask[string](b, `JSON.stringify(Array.from(new FormData(document.querySelector("main form"))))`)
+	x, y := b.where("Replay these letters")
+	b.do(chromedp.MouseClickXY(x, y), chromedp.MouseClickXY(x, y, chromedp.ClickCount(2)))
+	b.until("the run is done", `document.querySelector(".tag")?.innerText === "done"`)
+	run := ask[string](b, "location.href")
+	led := ask[[]string](b, fmt.Sprintf(`(() => {
+		const send = () => fetch(%q, {method: "POST", body: new URLSearchParams(JSON.parse(%q))}).then(r => r.url);
+		return Promise.all([send(), send()]);
+	})()`, basePath+"/letters/act", again))
+	for _, to := range led {
+		if to != run {
+			t.Errorf("the same form leads to %s, not to %s", to, run)
+		}
+	}
+	w.cameBack(1)
+}
+
+// keyboard is a person who has nothing else.
+type keyboard struct {
+	*tab
+	presses, typed int
+}
+
+func (k *keyboard) press(key string) {
+	k.t.Helper()
+	k.do(chromedp.KeyEvent(key))
+	k.presses++
+}
+
+func (k *keyboard) write(text string) {
+	k.t.Helper()
+	k.do(chromedp.KeyEvent(text))
+	k.typed += len(text)
+}
+
+// focus is what has the focus.
+type focus struct {
+	Name    string `json:"name"`
+	Nothing bool   `json:"nothing"` // the page itself
+	Marked  bool   `json:"marked"`  // it is seen to have the focus
+	Seen    bool   `json:"seen"`    // it is on the screen
+}
+
+func (k *keyboard) focus() focus {
+	k.t.Helper()
+	return ask[focus](k.tab, `(() => {
+		const e = document.activeElement, s = getComputedStyle(e), r = e.getBoundingClientRect();
+		const label = e.labels && e.labels.length ? e.labels[0].innerText : e.getAttribute("aria-label") || e.innerText;
+		return {
+			name: label.trim(), nothing: e === document.body,
+			marked: s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2,
+			seen: r.width > 0 && r.height > 0 && r.bottom > 0 && r.top < innerHeight && r.right > 0 && r.left < innerWidth,
+		};
+	})()`)
+}
+
+// tabTo presses Tab until what begins so has the focus. Wherever the focus is on the way, it must be seen.
+func (k *keyboard) tabTo(name string) {
+	k.t.Helper()
+	var way []string
+	for range 60 {
+		k.press(kb.Tab)
+		f := k.focus()
+		if way = append(way, f.Name); f.Nothing {
+			continue
+		}
+		if !f.Marked || !f.Seen {
+			k.t.Errorf("at %s nobody sees that %q has the focus: %+v", ask[string](k.tab, "location.href"), f.Name, f)
+		}
+		if strings.HasPrefix(f.Name, name) {
+			return
+		}
+	}
+	k.t.Fatalf("Tab does not lead to %q: %q", name, way)
+}
+
+// Given an order whose stock did not come back, when a newcomer has the pages and a keyboard alone, then he finds why,
+// replays it once the cause is mended, and sees the effect; also when scripts are switched off.
+func TestWhyStockDidNotComeBackIsFoundAndMendedByKeyboard(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]bool{"with script": true, "no script": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, k := newWorld(t), &keyboard{tab: newTab(t)}
+			mend := w.lateOrders("20261122-0007")
+			if !script {
+				k.withoutScript()
+			}
+			began := time.Now()
+			k.open(w.at + "/")
+			k.until("one may write the token at once", `document.activeElement.id === "token"`)
+			k.write(token)
+			k.press(kb.Enter)
+			k.shows("What needs a person")
+			if script {
+				k.shows("This page changes by itself.")
+			} else {
+				k.shows("Load the page again for newer figures.")
+			}
+			k.tabTo("Message or order")
+			k.press(kb.Enter)
+			k.shows("Its messages are found by its reservations")
+			k.tabTo("Number of the order")
+			k.write("20261122-0007")
+			k.press(kb.Enter)
+			k.shows("all 3 attempts failed, the last one as in remark")
+			k.shows("no reservation")
+			mend() // somebody else's part: the shop writes what it forgot
+			k.tabTo("Replay or discard this letter")
+			k.press(kb.Enter)
+			k.shows("1 will run")
+			k.tabTo("Replay these letters")
+			k.press(" ")
+			k.shows("replay by admin")
+			if script {
+				k.shows("What it came to")
+			}
+			for late := time.Now().Add(patience); !ask[bool](k.tab, `document.body.innerText.includes("What it came to")`); {
+				if time.Now().After(late) {
+					t.Fatal("the run does not end")
+				}
+				k.do(chromedp.Reload())
+			}
+			k.shows("applied\n1")
+			k.tabTo("See this message")
+			k.press(kb.Enter)
+			k.shows("dead → failed") // the replay, in the message's story
+			k.until("the message is applied", `document.querySelector("h2 .tag")?.innerText === "success"`)
+			t.Logf("%d presses of Tab, Enter and Space, %d characters typed, %v", k.presses, k.typed,
+				time.Since(began).Round(100*time.Millisecond))
+			w.cameBack(1)
+		})
+	}
+}
+
+// Given a page that is open, when messages die and are replayed by somebody else, then it shows that without anybody
+// doing anything; and what has the focus is not taken away by it.
+func TestAnOpenPageChangesByItself(t *testing.T) {
+	t.Parallel()
+	w, b := newWorld(t), newTab(t)
+	w.signIn(b)
+	b.shows("This page changes by itself.")
+	b.shows("Nothing. Messages are consumed, and none is dead")
+	w.stuck("stuck-1", "a-machine/1/2")
+	b.shows("1 message does not move")
+	b.until("the page is marked", `window.sameDocument = true`)
+	w.lateOrders("A-1", "A-2")()
+	b.shows("2 dead letters")
+	b.until("the link has the focus", `(e => { e.focus(); return document.activeElement === e; })(
+		Array.from(document.querySelectorAll("#needs a")).find(e => e.innerText === "Look at them"))`)
+	w.die(unreserved("A-3")...)
+	b.until("figures that have no focus change", `document.querySelector("#hour").innerText.includes("Dead letters\n3")`)
+	if !ask[bool](b, `document.activeElement.innerText === "Look at them" && document.activeElement.isConnected`) {
+		t.Error("the focus was taken away")
+	}
+	b.do(chromedp.KeyEvent(kb.Tab))
+	b.shows("3 dead letters")
+	b.do(chromedp.EmulateViewport(narrow, high))
+	b.until("a table is scrolled sideways and has not the focus", `(e => { document.activeElement.blur(); e.scrollLeft = 40; return e.scrollLeft === 40; })(
+		document.querySelector("#stuck .scroll"))`)
+	b.until("its part is marked", `document.querySelector("#stuck .scroll").append(
+		Object.assign(document.createElement("i"), {className: "old"})) || true`)
+	b.until("its part was replaced", `!document.querySelector("#stuck .old")`)
+	if got := ask[int](b, `document.querySelector("#stuck .scroll").scrollLeft`); got != 40 {
+		t.Errorf("the table was scrolled back, to %d", got)
+	}
+	if !ask[bool](b, "window.sameDocument === true") {
+		t.Error("the page was loaded again")
+	}
+}

@@ -1,0 +1,101 @@
+package browser
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+var (
+	pictures = flag.String("pictures", "", "write the pictures of the documents into this folder")
+	history  = flag.Duration("history", 0, "how long messages flow before the pictures are made, for the charts")
+)
+
+// mostOfPicture bounds a picture in bytes: whoever reads the documents loads them all.
+const mostOfPicture = 200_000
+
+// Given a shop in which some rollbacks fail, then there are pictures of the overview, of a group's letters with their
+// preview, and of a message's story. They are kept when -pictures says where, and made in any case.
+func TestPicturesOfThePagesAreSmall(t *testing.T) {
+	t.Parallel()
+	w, b := newWorld(t), newTab(t)
+	w.exec("INSERT INTO stock (sku_id, amount) VALUES (1001, 400), (1002, 90), (1003, 12)")
+	w.flow(*history)
+	var late []string
+	for i := range 7 {
+		late = append(late, fmt.Sprintf("20261122-%04d", 300+i))
+	}
+	w.die(unreserved(late...)...)
+	for i := range 3 {
+		order := fmt.Sprintf("20261122-%04d", 400+i)
+		w.reserve(order, 1002, 1)
+		w.die(letter{key: "rollback-" + order, reason: dedup.ReasonPermanent,
+			body: fmt.Sprintf(`{"order_sn":%q,"items":[{"sku_id":1002,"quantity":4}]}`, order)})
+	}
+	w.die(letter{key: "rollback-20261122-0500", body: `{"order_sn":"20261122-0500","items":[{"sku":1003}]}`,
+		reason: dedup.ReasonMalformed})
+	w.signIn(b)
+	b.shows("11 dead letters")
+	b.until("there is a figure", `document.querySelector("#hour").innerText.includes("Dead letters\n11")`)
+	b.picture("pages-overview.png")
+	b.open(w.at + "/letters")
+	b.until("the groups are there", `document.querySelectorAll("a[href*='/letters/groups/']").length === 3`)
+	b.click(ask[string](b, `document.querySelector("a[href*='/letters/groups/']").innerText`))
+	b.shows("The latest of them")
+	b.click("Replay or discard these letters")
+	b.shows("7 will run")
+	b.picture("pages-preview.png")
+	w.reserve(late[0], 1001, 2)
+	b.open(w.at + "/letters/act?act=replay&tag=stock.rollback&key=rollback-" + late[0])
+	b.do(chromedp.SetValue(chromedp.CSS("#why"), "the order service was late"))
+	b.click("Replay these letters")
+	b.shows("What it came to")
+	b.click("See this message")
+	b.until("the message is applied", `document.querySelector("h2 .tag")?.innerText === "success"`)
+	b.picture("pages-message.png")
+}
+
+// flow lets orders be made and given back for some time, more of them in the middle, as over a day.
+func (w *world) flow(whole time.Duration) {
+	w.t.Helper()
+	began := time.Now()
+	for n := 0; time.Since(began) < whole; n++ {
+		order := fmt.Sprintf("20261121-%06d", n)
+		w.reserve(order, 1001, 1)
+		w.publish(letter{key: "rollback-" + order, body: fmt.Sprintf(`{"order_sn":%q}`, order)})
+		part := float64(time.Since(began)) / float64(whole)
+		rest := time.NewTimer(time.Duration(float64(400*time.Millisecond) * (0.2 + 4*(part-0.5)*(part-0.5))))
+		select {
+		case <-rest.C:
+		case <-w.t.Context().Done():
+			rest.Stop()
+			return
+		}
+	}
+}
+
+// picture takes what is on the screen.
+func (b *tab) picture(name string) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(1120, 840))
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if len(png) < 10_000 || len(png) > mostOfPicture {
+		b.t.Errorf("%s has %d bytes", name, len(png))
+	}
+	if *pictures == "" {
+		return
+	}
+	if err := os.WriteFile(filepath.Join(*pictures, name), png, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
