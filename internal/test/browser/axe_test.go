@@ -46,8 +46,8 @@ func (b *tab) axe(rules ...string) []finding {
 		})))`)
 }
 
-// usable fails for what axe-core finds in light colours, and in dark ones by the one rule that looks at colours. What it
-// calls minor counts too: none of its rules is of no use here.
+// usable fails for what axe-core finds in light colours, and in dark ones by the one rule that looks at colours. What
+// it calls minor counts too: none of its rules is of no use here.
 func (b *tab) usable(where string) {
 	b.t.Helper()
 	tell := func(scheme string, found []finding) {

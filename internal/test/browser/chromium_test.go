@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for something that takes no time on an idle machine.
-const patience = 25 * time.Second
+const patience = time.Minute
 
 // chromium is the one browser of this test process. Each test has a profile of its own in it.
 var chromium struct {

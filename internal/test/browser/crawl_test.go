@@ -14,8 +14,8 @@ import (
 )
 
 // hostile is text that would be something in a page, were it not escaped.
-const hostile = `<script>alert(1)</script>"'><img src=x onerror=alert(2)><svg onload=alert(3)></svg></pre></live-part>` +
-	"\u202e" + `<a href="javascript:alert(4)">{{.}}`
+const hostile = `<script>alert(1)</script>"'><img src=x onerror=alert(2)><svg onload=alert(3)></svg></pre>` +
+	"</live-part>\u202e" + `<a href="javascript:alert(4)">{{.}}`
 
 // hostileLetters are dead for most of the reasons that there are, and what stands in them was written by somebody who
 // wants to harm, or by a broken program.
@@ -120,7 +120,8 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 	}
 	t.Logf("%d pages of %d kinds", len(opened), len(kinds))
 	for _, want := range []string{
-		"/?", "/letters?", "/letters/groups/…?", "/letters/act?act=replay&fingerprint&reason", "/letters/act?act=discard&key&tag",
+		"/?", "/letters?", "/letters/groups/…?", "/letters/act?act=replay&fingerprint&reason",
+		"/letters/act?act=discard&key&tag",
 		"/acts?", "/acts/…?", "/message?key&tag", "/order?sn", "/find?", "/log?", "/log?status", "/sign-in?",
 	} {
 		if kinds[basePath+want] == 0 {
@@ -141,8 +142,9 @@ func (w *world) staysHarmless(b *tab) {
 		b.shows("This page changes by itself.")
 		b.until("a part is marked", `document.querySelectorAll("live-part").forEach(e => e.append(
 			Object.assign(document.createElement("i"), {className: "old"}))) || true`)
-		w.exec(`UPDATE consumer_log SET remark = '<img src=y onerror=alert(5)>' WHERE msg_key = 'huge'`)
-		b.until("the part was replaced", `Array.from(document.querySelectorAll("live-part")).some(e => !e.querySelector(".old"))`)
+		w.exec("UPDATE consumer_log SET remark = ? WHERE msg_key = 'huge'", "<img src=y onerror=alert(5)>"+path)
+		b.until("the part was replaced", `
+			Array.from(document.querySelectorAll("live-part")).some(e => !e.querySelector(".old"))`)
 		b.stands(path)
 		b.quiet()
 	}
@@ -154,7 +156,8 @@ func TestPagesThatSayWhatIsWrongAreUsable(t *testing.T) {
 	w, b := newWorld(t), newTab(t)
 	w.signIn(b)
 	for path, want := range map[string]string{
-		"/nowhere" + strings.Repeat("wide", 100): "There is no page", "/message?key=" + url.QueryEscape(hostile): "knows no message",
+		"/nowhere" + strings.Repeat("wide", 100):   "There is no page",
+		"/message?key=" + url.QueryEscape(hostile): "knows no message",
 		"/order?sn=none": "No message of this order is known", "/letters?since=yesterday": "is no time",
 		"/acts/none": "act", "/letters/act?act=replay": "",
 	} {

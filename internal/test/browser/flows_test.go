@@ -267,8 +267,11 @@ func TestAnOpenPageChangesByItself(t *testing.T) {
 	b.do(chromedp.KeyEvent(kb.Tab))
 	b.shows("3 dead letters")
 	b.do(chromedp.EmulateViewport(narrow, high))
-	b.until("a table is scrolled sideways and has not the focus", `(e => { document.activeElement.blur(); e.scrollLeft = 40; return e.scrollLeft === 40; })(
-		document.querySelector("#stuck .scroll"))`)
+	b.until("a table is scrolled sideways and has not the focus", `(e => {
+		document.activeElement.blur();
+		e.scrollLeft = 40;
+		return e.scrollLeft === 40;
+	})(document.querySelector("#stuck .scroll"))`)
 	b.until("its part is marked", `document.querySelector("#stuck .scroll").append(
 		Object.assign(document.createElement("i"), {className: "old"})) || true`)
 	b.until("its part was replaced", `!document.querySelector("#stuck .old")`)
