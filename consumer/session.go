@@ -170,7 +170,8 @@ func (s *source) after(
 // standStill is the pause of the brake.
 func (c *Consumer) standStill(ctx context.Context) {
 	c.health.missing(ctx, pausedByBrake, fmt.Errorf("over %d dead letters in %v, and more than half of all: trying one "+
-		"batch after %v", c.cfg.MaxDead, c.cfg.MaxDeadWindow, c.cfg.BrakePause))
+		"batch after %v, at %s", c.cfg.MaxDead, c.cfg.MaxDeadWindow, c.cfg.BrakePause,
+		time.Now().Add(c.cfg.BrakePause).UTC().Format(time.RFC3339)))
 	c.rest(ctx, c.cfg.BrakePause)
 	c.brake.reset()
 	c.health.back(ctx, pausedByBrake)

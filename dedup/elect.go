@@ -82,6 +82,24 @@ func (l *Log) Leader(ctx context.Context, group string) (connection int64, err e
 	return id.Int64, nil
 }
 
+// LeaderAddress says where the connection of the elected process comes from, as the server sees it: host and port, or
+// its number when the server does not tell. "" when nobody is elected.
+func (l *Log) LeaderAddress(ctx context.Context, group string) (string, error) {
+	id, err := l.Leader(ctx, group)
+	if err != nil || id == 0 {
+		return "", err
+	}
+	var host sql.NullString
+	err = l.db.QueryRowContext(ctx, "SELECT host FROM information_schema.processlist WHERE id = ?", id).Scan(&host)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("ask who is elected: %w", err)
+	}
+	if host.String == "" {
+		return fmt.Sprintf("connection %d", id), nil
+	}
+	return host.String, nil
+}
+
 // term waits for one election and serves it.
 func (l *Log) term(
 	ctx context.Context, group string, log *slog.Logger, lead func(context.Context),

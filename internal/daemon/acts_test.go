@@ -151,6 +151,17 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 		!strings.Contains(list.page, answers[0].location) || !strings.Contains(list.page, "20 replayed") {
 		t.Errorf("the list of acts:\n%s", list.page)
 	}
+	sn, key := orders[0].SN, ""
+	if err := w.db.QueryRowContext(t.Context(), "SELECT rollback_key FROM stock_reservation WHERE order_sn = ? LIMIT 1",
+		sn).Scan(&key); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/x/y/order?sn=" + sn, "/x/y/message?key=" + url.QueryEscape(key)} {
+		if page := asks(t, second, rita, path, nil).page; !strings.Contains(page, `<a href="`+answers[0].location+
+			`">replay by anna</a>`) {
+			t.Errorf("%s does not lead to the act that replayed it:\n%s", path, page)
+		}
+	}
 	if again := asks(t, second, anna, "/x/y/letters/act", form); again.location != answers[0].location {
 		t.Errorf("the form posted after the end leads to %q, HTTP %d", again.location, again.status)
 	}

@@ -58,8 +58,8 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	}
 	d.view = view.New(view.Options{
 		Records: records, Letters: letters, Story: o, Lock: showLock, Group: cfg.Group, Lease: cfg.Lease,
-		Names:   story.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
-		Metrics: d.registry, Health: d.health, Logger: d.log,
+		Names:  story.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
+		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},
 	})
 	d.pages, err = pages.New(pages.Options{

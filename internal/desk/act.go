@@ -183,11 +183,13 @@ func (d *Desk) Act(ctx context.Context, id string) (Act, error) {
 
 // ActFilter chooses acts for a page. A zero condition always holds.
 type ActFilter struct {
-	Kind   Kind
-	State  State
-	Actor  string
-	Before string // id at which the last page ended: older acts only
-	Limit  int    // 1 to MaxActs, 0 for 50
+	Kind  Kind
+	State State
+	Actor string
+	// Since and Until bound when the act was written down: at or after, and before.
+	Since, Until time.Time
+	Before       string // id at which the last page ended: older acts only
+	Limit        int    // 1 to MaxActs, 0 for 50
 }
 
 // MaxActs bounds a page of acts.
@@ -210,6 +212,17 @@ func (d *Desk) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, 
 		if c.value != "" {
 			text += " AND " + c.column + " = ?"
 			args = append(args, c.value)
+		}
+	}
+	for _, c := range []struct {
+		at   time.Time
+		sign string
+		wide time.Duration
+	}{{f.Since, ">=", -clocks}, {f.Until, "<", clocks}} {
+		if !c.at.IsZero() {
+			text += " AND created_at " + c.sign + " TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND AND id " + c.sign +
+				" ?"
+			args = append(args, c.at.UnixMicro(), []byte(idAt(c.at.Add(c.wide))))
 		}
 	}
 	if f.Before != "" {
@@ -236,6 +249,15 @@ func (d *Desk) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, 
 		next = acts[f.Limit-1].ID
 	}
 	return acts, next, nil
+}
+
+// clocks is how far the clock of a process, of which ids are made, may be from the database's.
+const clocks = time.Hour
+
+// idAt is the smallest id of a moment, so that a time is found through the index of ids.
+func idAt(t time.Time) string {
+	hexed := fmt.Sprintf("%012x", max(0, t.UnixMilli()))
+	return hexed[:8] + "-" + hexed[8:12] + "-7000-8000-000000000000"
 }
 
 // newAct is an act about to be written.

@@ -3,13 +3,18 @@ package pages
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/internal/story"
 )
@@ -24,7 +29,8 @@ type told struct {
 	Reserved []string
 	Columns  []string
 	Steps    []string
-	Text     string // the same as a command prints
+	Text     string     // the same as a command prints
+	Acts     []desk.Act // that touched one of them, the latest first
 }
 
 // message tells of one message, under its stable address.
@@ -77,6 +83,10 @@ func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
 	if err := page.Told.Write(&text); err != nil {
 		return fmt.Errorf("tell of %q: %w", page.Asked, err)
 	}
+	var err error
+	if page.Acts, err = p.touched(r.Context(), page.Told); err != nil {
+		return err
+	}
 	page.Text, page.Columns, page.Steps = text.String(), story.ReservedHeader(), story.StepsHeader()
 	what := "Message "
 	if page.Order {
@@ -91,6 +101,41 @@ func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
 
 // inWhole reports whether the address asks for everything, however long it takes.
 func inWhole(q url.Values) bool { return q.Get("whole") == "1" }
+
+// mostTouched bounds the acts that a page names; a message has few.
+const mostTouched = 10
+
+// named is how the story of a row names the act that moved it.
+var named = regexp.MustCompile(`, run ([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$`)
+
+// touched are the acts that moved a message, the latest first. Those that are not kept any more are left out.
+func (p *Pages) touched(ctx context.Context, t view.Told) (all []desk.Act, err error) {
+	ids := map[string]bool{}
+	for _, m := range t.Messages {
+		for _, step := range m.Story {
+			if by := named.FindStringSubmatch(step.By); by != nil {
+				ids[by[1]] = true
+			}
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(ids)) // by time
+	for _, id := range slices.Backward(sorted[max(0, len(sorted)-mostTouched):]) {
+		a, err := p.o.Desk.Act(ctx, id)
+		if errors.Is(err, desk.ErrNoAct) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// failure is the group of dead letters that a message belongs to.
+func failure(m story.Explanation) string {
+	return view.GroupID(m.Reason, deadletter.Fingerprint(m.Remark))
+}
 
 // find leads to the page of a message or an order.
 func (p *Pages) find(_ context.Context, _ *http.Request, d *drawn) error {

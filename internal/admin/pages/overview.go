@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
@@ -31,6 +32,8 @@ type overview struct {
 	Groups   view.Aged[view.Groups]
 	Most     int
 	Health   admin.Health
+	Leader   view.Aged[string]
+	Elects   bool
 }
 
 type outcome struct {
@@ -49,6 +52,9 @@ type part struct {
 func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 	v := p.o.View
 	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Health: v.Options().Health(), Most: view.MostSurveyed}
+	if o.Elects = v.Options().Elects; o.Elects {
+		o.Leader = v.Leader()
+	}
 	hour := v.Hour()
 	o.Now, o.Charts, o.Outcomes, o.Parts = hour.Now(), charts(hour), outcomes(hour), parts(hour)
 	o.Needs = needs(o)
@@ -59,7 +65,7 @@ func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 // needs are what a person should look at, the worst first.
 func needs(o overview) (all []need) {
 	for _, why := range o.Health.Waiting {
-		all = append(all, need{Level: "stop", What: "Nothing is consumed", Why: why})
+		all = append(all, waits(why))
 	}
 	if o.Health.Draining {
 		all = append(all, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
@@ -74,6 +80,12 @@ func needs(o overview) (all []need) {
 		all = append(all, need{
 			Level: "warn", What: fmt.Sprintf("%d %s not move", n, plural(n, "message does", "messages do")),
 			Why: "The time is over, and nobody goes on; why stands below.", Path: "#stuck-messages", Go: "See which",
+		})
+	}
+	if o.Elects && o.Leader.Err == nil && !o.Leader.At.IsZero() && o.Leader.Value == "" {
+		all = append(all, need{
+			Level: "warn", What: "No daemon is elected",
+			Why: "Retention, compensation and notifying rest until one is, which takes seconds after a start.",
 		})
 	}
 	for _, why := range o.Health.Degraded {
@@ -92,6 +104,29 @@ func needs(o overview) (all []need) {
 		all = append(all, n)
 	}
 	return all
+}
+
+// The names under which the engine says that a person or the brake makes it consume nothing.
+const (
+	waitsForPerson = "person: "
+	waitsForBrake  = "max_dead_rate: "
+)
+
+// waits says what it is that nothing is consumed for, and where that can be changed.
+func waits(why string) need {
+	if by, ok := strings.CutPrefix(why, waitsForPerson); ok {
+		return need{
+			Level: "stop", What: "A person has paused consuming", Why: "It is " + by + ".", Path: "/pause",
+			Go: "Resume or change it",
+		}
+	}
+	if what, ok := strings.CutPrefix(why, waitsForBrake); ok {
+		return need{
+			Level: "stop", What: "The brake holds: too many messages end as dead letters", Why: "There were " + what + ".",
+			Path: "/letters", Go: "See why they are dead",
+		}
+	}
+	return need{Level: "stop", What: "Nothing is consumed", Why: why}
 }
 
 func atLeast(n int, more bool) string {

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,11 +49,16 @@ type world struct {
 	desk    *desk.Desk
 	server  *httptest.Server
 	base    string
-	health  admin.Health
+	health  atomic.Pointer[admin.Health]
 	exec    func(query string, args ...any)
 }
 
 func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hide) *world {
+	t.Helper()
+	return newWorldWith(t, base, guard, func(o *view.Options) { o.Hide = hide })
+}
+
+func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change func(*view.Options)) *world {
 	t.Helper()
 	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{
 		MaxOpen: view.Connections, Statement: view.StatementTime,
@@ -81,7 +88,8 @@ func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hid
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	w := &world{t: t, records: records, base: base, health: admin.Health{Group: "g", Queue: "q", Consuming: true}}
+	w := &world{t: t, records: records, base: base}
+	w.health.Store(&admin.Health{Group: "g", Queue: "q", Consuming: true})
 	w.exec = func(query string, args ...any) {
 		t.Helper()
 		if _, err := pool.ExecContext(t.Context(), query, args...); err != nil {
@@ -93,12 +101,14 @@ func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hid
 	}); err != nil {
 		t.Fatal(err)
 	}
-	v := view.New(view.Options{
+	o := view.Options{
 		Records: records, Letters: letters, Group: "g", Lease: time.Minute, Metrics: prometheus.NewRegistry(),
-		Health: func() admin.Health { return w.health }, Hide: hide, Logger: log,
+		Health: func() admin.Health { return *w.health.Load() }, Logger: log,
 		Names: story.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
 		Story: story.Options{Records: records, Group: "g", DB: db, OrderOf: func([]byte) (string, bool) { return "", false }},
-	})
+	}
+	change(&o)
+	v := view.New(o)
 	guard.BasePath, guard.Logger, guard.Refused = base, log, NewRefusals(w.desk, log).Note
 	g, err := admin.NewGuard(guard)
 	if err != nil {
@@ -302,6 +312,8 @@ func TestThePageOfAMessageSaysWhatTheCommandPrints(t *testing.T) {
 	for _, want := range []string{
 		"A copy was confirmed in q.dead, and it had no effect: its attempts failed, the last one as in remark.",
 		"rollbackd dlq replay --tag stock.rollback --key order-1",
+		"/letters/groups/" + view.GroupID(dedup.ReasonExhausted, deadletter.Fingerprint("sku 1 has only 1 reserved, 1 were "+
+			"asked for")) + `">All letters of this failure`,
 		"sku 7 has only 3 reserved, 5 were asked for", "&#34;order_sn&#34;: &#34;A-1&#34;", "absent → dead",
 	} {
 		if !strings.Contains(page, want) {
@@ -429,6 +441,85 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 		if !strings.Contains(page, want) {
 			t.Errorf("the overview lacks %q", want)
 		}
+	}
+}
+
+// Given a brake that holds, or a pause by a person, then the overview says first which it is, until when, and where
+// that is changed.
+func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
+	w := newWorld(t, "/x", admin.GuardOptions{}, view.Hide{})
+	for why, want := range map[string][]string{
+		"max_dead_rate: over 100 dead letters in 1m0s, trying one batch after 5m0s, at 2026-11-23T10:00:00Z": {
+			"The brake holds", "at 2026-11-23T10:00:00Z", `href="/x/letters">See why they are dead`},
+		"person: paused by anna until 2026-11-23T10:00:00Z: shelves are counted": {
+			"A person has paused consuming", "It is paused by anna until 2026-11-23T10:00:00Z: shelves are counted.",
+			`href="/x/pause">Resume or change it`},
+		"mysql: refused": {"Nothing is consumed", "mysql: refused"},
+	} {
+		w.health.Store(&admin.Health{Group: "g", Queue: "q", Waiting: []string{why}})
+		_, page := w.get("/x/")
+		_, first, _ := strings.Cut(page, `<ul class="needs">`)
+		first, _, _ = strings.Cut(first, "</li>")
+		for _, text := range want {
+			if !strings.Contains(first, text) {
+				t.Errorf("%s: the first need lacks %q:\n%s", why, text, first)
+			}
+		}
+	}
+}
+
+// Given a group without an elected daemon, then that needs a person; when one is elected, then the overview says from
+// where it is connected.
+func TestTheOverviewSaysWhoIsElected(t *testing.T) {
+	w := newWorldWith(t, "", admin.GuardOptions{}, func(o *view.Options) { o.Elects = true })
+	w.until("/", "<b>No daemon is elected</b>")
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() {
+		w.records.Campaign(ctx, "g", slog.New(slog.DiscardHandler), func(ctx context.Context) { <-ctx.Done() })
+	})
+	page := w.until("/", "The daemon that is connected to MySQL from ")
+	if !regexp.MustCompile(`MySQL from (localhost|127\.0\.0\.1:\d+) is elected`).MatchString(page) {
+		t.Errorf("who is elected:\n%s", page)
+	}
+}
+
+// Given acts of several people, then the list is searched by who, what and when.
+func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	note := func(who string, kind desk.Kind, why string) {
+		t.Helper()
+		if _, err := w.desk.Note(t.Context(), desk.Actor{Name: who}, kind, why, nil, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	note("anna", desk.KindPause, "the first one")
+	note("bert", desk.KindPause, "the second one")
+	between, err := w.records.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	note("anna", desk.KindResume, "the third one")
+	at := url.QueryEscape(between.Format(time.RFC3339Nano))
+	for query, want := range map[string]string{
+		"": "third second first", "who=anna": "third first", "kind=pause": "second first", "since=" + at: "third",
+		"until=" + at: "second first", "who=anna&kind=pause": "first", "who=nobody": "", "since=1h": "third second first",
+		"until=2000-01-01": "",
+	} {
+		_, page := w.get("/acts?" + query)
+		var have []string
+		for _, m := range regexp.MustCompile(`the (\w+) one`).FindAllStringSubmatch(page, -1) {
+			have = append(have, m[1])
+		}
+		if got := strings.Join(have, " "); got != want || strings.Contains(page, "No act matches.") != (want == "") {
+			t.Errorf("%q finds %q, want %q", query, got, want)
+		}
+	}
+	if status, page := w.get("/acts?since=yesterday"); status != http.StatusBadRequest ||
+		!strings.Contains(page, "is no") {
+		t.Errorf("a time that is none: HTTP %d", status)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
@@ -113,19 +115,42 @@ func (p *Pages) about(a desk.Act) (all []fact) {
 }
 
 type acts struct {
+	Who, Kind, Since, Until string // what was searched for
+	Kinds                   []desk.Kind
+
 	Acts    []run
 	Next    string
 	Further bool
 }
 
+// Any reports whether the search chooses at all.
+func (a acts) Any() bool { return a.Who+a.Kind+a.Since+a.Until != "" }
+
 // acts lists who did what, the latest first.
 func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
-	before := r.URL.Query().Get("before")
-	all, next, err := p.o.Desk.Acts(ctx, desk.ActFilter{Before: before, Limit: onePage})
+	q := r.URL.Query()
+	v := acts{
+		Who: strings.TrimSpace(q.Get("who")), Kind: q.Get("kind"), Since: q.Get("since"), Until: q.Get("until"),
+		Kinds: desk.Kinds(), Further: q.Get("before") != "",
+	}
+	f := desk.ActFilter{Actor: v.Who, Kind: desk.Kind(v.Kind), Before: q.Get("before"), Limit: onePage}
+	var err error
+	if f.Since, err = moment(v.Since, time.Now()); err != nil {
+		return err
+	}
+	if f.Until, err = moment(v.Until, time.Now()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, previewTime, view.ErrTooLong)
+	defer cancel()
+	all, next, err := p.o.Desk.Acts(ctx, f)
 	if err != nil {
+		if errors.Is(context.Cause(ctx), view.ErrTooLong) {
+			err = view.ErrTooLong
+		}
 		return deskError(err)
 	}
-	v := acts{Next: next, Further: before != ""}
+	v.Next = next
 	for _, a := range all {
 		v.Acts = append(v.Acts, p.runOf(a))
 	}

@@ -24,6 +24,7 @@ func (p *Pages) words() template.FuncMap {
 		"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"ago":     func(t time.Time) string { return ago(time.Since(t)) },
 		"length":  length,
+		"failure": failure,
 		"span":    ago, "count": count, "figure": figure, "rate": rate, "seconds": seconds, "chart": chart,
 		"printable": screen.Printable, "shorten": screen.Shorten, "pretty": pretty, "plural": plural,
 		"current": func(here, path string) bool {

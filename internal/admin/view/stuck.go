@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -60,6 +61,9 @@ func (v *View) stuckRow(ctx context.Context, row dedup.Row, late time.Duration) 
 	s.Why, _ = story.Meaning(row, v.o.Names)
 	if v.o.Lock != nil {
 		s.Lock = v.o.Lock(ctx, row.Identity)
+		if strings.HasPrefix(s.Lock, "held by ") {
+			s.Lock += "; unless somebody has just begun, nobody works under it, and a copy waits for its end"
+		}
 	}
 	return s
 }

@@ -27,6 +27,8 @@ type Options struct {
 	Names story.Names
 	Group string
 	Lease time.Duration
+	// Elects: the daemons of the group elect one that keeps house.
+	Elects bool
 	// Metrics are the engine's, Health what it says of itself.
 	Metrics prometheus.Gatherer
 	Health  func() admin.Health
@@ -49,6 +51,7 @@ type View struct {
 	ring   *ring
 	survey survey
 	stuck  background[[]Stuck]
+	leader background[string]
 	log    *slog.Logger
 }
 
@@ -57,6 +60,7 @@ func New(o Options) *View {
 	v := &View{o: o, ring: newRing(), log: o.Logger}
 	v.survey.look = v.lookAtDead
 	v.stuck.look = v.lookAtStuck
+	v.leader.look = func(ctx context.Context) (string, error) { return o.Records.LeaderAddress(ctx, o.Group) }
 	return v
 }
 
@@ -67,10 +71,18 @@ func (v *View) Options() Options { return v.o }
 func (v *View) Run(ctx context.Context) {
 	v.survey.begin(ctx)
 	v.stuck.begin(ctx)
+	v.leader.begin(ctx)
 	v.sample(ctx)
 	v.survey.end()
 	v.stuck.end()
+	v.leader.end()
 }
+
+// leaderKeep is how long it is believed who is elected.
+const leaderKeep = 5 * time.Second
+
+// Leader is from where the elected process is connected to MySQL, as last looked at; "" when nobody is elected.
+func (v *View) Leader() Aged[string] { return v.leader.get(leaderKeep) }
 
 // ErrTooLong says that the answer took longer than a page may wait.
 var ErrTooLong = errors.New("the database took too long: narrow the search by key, tag, reason or time")
