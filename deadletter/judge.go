@@ -46,9 +46,11 @@ type JudgeOptions struct {
 	Limit          int // 1 to dedup.MaxListed
 }
 
-// CountSet counts the letters of a set, most at most, and those that are parked; more: there are more. With a
-// fingerprint it looks at no more than ten times as many letters.
-func (l *Letters) CountSet(ctx context.Context, set Set, most int) (matched, parked int, more bool, err error) {
+// CountSet counts the letters of a set, most at most, and those that are parked; more: there may be more. No index
+// leads to a fingerprint: with one, through letters at most are looked at.
+func (l *Letters) CountSet(
+	ctx context.Context, set Set, most, through int,
+) (matched, parked int, more bool, err error) {
 	if err := set.validate(); err != nil {
 		return 0, 0, false, err
 	}
@@ -64,16 +66,22 @@ func (l *Letters) CountSet(ctx context.Context, set Set, most int) (matched, par
 				return 0, 0, false, err
 			}
 			matched, parked = matched+n, parked+spent
-		} else if err := l.eachOfSet(ctx, q, 10*most, func(row dedup.Row) bool {
-			if Fingerprint(row.Remark) == set.Filter.Fingerprint {
-				matched++
-				if isSpent(row, l.o.MaxReplays) {
-					parked++
+		} else {
+			seen, all, err := l.eachOfSet(ctx, q, through, func(row dedup.Row) bool {
+				if Fingerprint(row.Remark) == set.Filter.Fingerprint {
+					matched++
+					if isSpent(row, l.o.MaxReplays) {
+						parked++
+					}
 				}
+				return matched <= most
+			})
+			if err != nil {
+				return 0, 0, false, err
 			}
-			return matched <= most
-		}); err != nil {
-			return 0, 0, false, err
+			if through -= seen; !all && matched <= most {
+				return matched, parked, true, nil
+			}
 		}
 		if matched > most {
 			return most, min(parked, most), true, nil
@@ -82,23 +90,25 @@ func (l *Letters) CountSet(ctx context.Context, set Set, most int) (matched, par
 	return matched, parked, false, nil
 }
 
-// eachOfSet looks at rows until each says no, most at most.
-func (l *Letters) eachOfSet(ctx context.Context, q dedup.Filter, most int, each func(dedup.Row) bool) error {
-	for seen := 0; seen < most; {
+// eachOfSet looks at rows until each says no, about most at most; all: there are no further ones.
+func (l *Letters) eachOfSet(
+	ctx context.Context, q dedup.Filter, most int, each func(dedup.Row) bool,
+) (seen int, all bool, err error) {
+	for seen < most {
 		rows, next, err := l.o.Records.List(ctx, q)
 		if err != nil {
-			return err
+			return seen, false, err
 		}
 		for _, row := range rows {
 			if !each(row) {
-				return nil
+				return seen, false, nil
 			}
 		}
 		if seen, q.After = seen+len(rows), next; next == "" {
-			return nil
+			return seen, true, nil
 		}
 	}
-	return nil
+	return seen, false, nil
 }
 
 // fewPages is how many pages of rows one page of letters with a fingerprint is looked for in. It may have less than its

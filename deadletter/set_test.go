@@ -9,6 +9,33 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
+func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
+	w := newWorld(t)
+	w.deadMany(dedup.ReasonExhausted, 1200)
+	w.exec("UPDATE consumer_log SET remark = 'shelf is locked'")
+	w.exec("UPDATE consumer_log SET remark = 'no such order' WHERE msg_key IN ('k-00001', 'k-01199')")
+	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp + INTERVAL 1 SECOND WHERE msg_key = 'k-01199'")
+	w.moveBack(2 * time.Second)
+	now, err := w.records.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := deadletter.Set{Filter: deadletter.Filter{Fingerprint: deadletter.Fingerprint("no such order")}, CutOff: now,
+		Name: "count"}
+	for _, tc := range []struct {
+		through, matched int
+		more             bool
+	}{{10_000, 2, false}, {600, 1, true}} {
+		matched, _, more, err := w.letters().CountSet(t.Context(), set, 100, tc.through)
+		if err != nil || matched != tc.matched || more != tc.more {
+			t.Errorf("through %d letters: %d, more %t, %v; want %d, %t", tc.through, matched, more, err, tc.matched, tc.more)
+		}
+	}
+	if matched, _, more, err := w.letters().CountSet(t.Context(), set, 1, 10_000); err != nil || matched != 1 || !more {
+		t.Errorf("one at most: %d, more %t, %v; want one and more", matched, more, err)
+	}
+}
+
 func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 	killed := errors.New("killed")
 	// replaySet replays the letter as a run of the pages does: from its row, while its letter stays in the queue.

@@ -12,6 +12,9 @@ import (
 // MaxCounted is up to how many letters a preview and a run's progress count.
 const MaxCounted = 10_000
 
+// lookThrough bounds the letters that are looked at for a fingerprint while a person waits for the count.
+const lookThrough = 2000
+
 // PreviewRequest asks what an act would come to.
 type PreviewRequest struct {
 	Kind   Kind
@@ -32,12 +35,13 @@ type Preview struct {
 	At time.Time `json:"at"`
 	// Filter is what was asked for, with the keys of an order.
 	Filter Filter `json:"filter"`
-	// Matched are the letters of the set, Parked those of them that stay without force. With More there are more of
-	// either than were counted.
+	// Matched are the letters of the set, Parked those of them that stay without force. With More there may be
+	// more of either than were counted.
 	Matched int  `json:"matched"`
 	Parked  int  `json:"parked"`
 	More    bool `json:"more"`
-	// Letters are a page of the set, the latest first; with keys in the filter, all rows of these keys in whatever state.
+	// Letters are a page of the set, the latest first; with keys in the filter, all rows of these keys in whatever
+	// state.
 	Letters []deadletter.Judged `json:"letters"`
 	// Totals count the page by verdict.
 	Totals map[deadletter.Verdict]int `json:"totals"`
@@ -73,7 +77,7 @@ func (d *Desk) Preview(ctx context.Context, r PreviewRequest) (Preview, error) {
 		return p, err
 	}
 	set := deadletter.Set{Filter: p.Filter.letters(), CutOff: r.At, Name: "preview"}
-	if p.Matched, p.Parked, p.More, err = d.o.Letters.CountSet(ctx, set, MaxCounted); err != nil {
+	if p.Matched, p.Parked, p.More, err = d.o.Letters.CountSet(ctx, set, MaxCounted, lookThrough); err != nil {
 		return p, err
 	}
 	p.Letters, p.Next, err = d.o.Letters.JudgeSet(ctx, set, deadletter.JudgeOptions{

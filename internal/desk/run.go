@@ -39,7 +39,8 @@ func (d *Desk) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 		return Act{}, err
 	}
 	progress := Progress{Phase: "waiting"}
-	if progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted); err != nil {
+	progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted, lookThrough)
+	if err != nil {
 		return Act{}, err
 	}
 	n.progress = &progress
