@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,17 +136,23 @@ func healthz(w http.ResponseWriter, h Health) {
 	_, _ = fmt.Fprintln(w, aliveText) // a prober that went away is not an error of ours
 }
 
-func readyz(w http.ResponseWriter, h Health) {
-	body := Readiness{h.Ready(), h.Draining, h.Waiting, h.Degraded, h.Group, h.Queue}
-	if body.Waiting == nil {
-		body.Waiting = []string{}
+// Readiness is h as /readyz answers it.
+func (h Health) Readiness() Readiness {
+	r := Readiness{h.Ready(), h.Draining, slices.Clone(h.Waiting), h.Degraded, h.Group, h.Queue}
+	if r.Waiting == nil {
+		r.Waiting = []string{}
 	}
-	if body.Degraded == nil {
-		body.Degraded = []string{}
+	if r.Degraded == nil {
+		r.Degraded = []string{}
 	}
 	if !h.Consuming && !h.Draining && len(h.Waiting) == 0 {
-		body.Waiting = append(body.Waiting, NotConnected)
+		r.Waiting = append(r.Waiting, NotConnected)
 	}
+	return r
+}
+
+func readyz(w http.ResponseWriter, h Health) {
+	body := h.Readiness()
 	text, err := json.Marshal(body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -5,8 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -73,14 +71,10 @@ func field(t *testing.T, page, name string) string {
 // begins, every answer leads to it, each order's stock is back once, and who may only look has changed nothing.
 func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	t.Parallel()
-	const n, anna, rita = 20, "token-of-anna-who-may-act", "token-of-rita-who-may-look"
+	const n = 20
 	const hostile = `<script>alert(1)</script>"'><img src=x>`
-	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y",
-		"ADMIN_TOKENS_FILE", file)
+		"ADMIN_TOKENS_FILE", twoTokens(t))
 	orders := w.open(n)
 	if _, err := w.db.ExecContext(t.Context(),
 		"UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)"); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/pages"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -38,9 +39,10 @@ type Daemon struct {
 	registry *prometheus.Registry
 	engine   *consumer.Consumer
 	webhook  *deadletter.Webhook // nil: none
-	admin    *admin.Server       // nil: none, and so are view and pages
+	admin    *admin.Server       // nil: none, and so are view, pages and api
 	view     *view.View
 	pages    *pages.Pages
+	api      *api.API
 	closers  []func() error    // of what the pages opened
 	desk     *desk.Desk        // nil without HTTP address
 	deskPool *sql.DB           // nil likewise
@@ -157,8 +159,9 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 // guarded are the handlers that answer to people only, by their paths below the base path.
 func (d *Daemon) guarded(guard *admin.Guard) map[string]http.Handler {
 	return map[string]http.Handler{
-		"/":             d.pages, // which guard themselves, page by page
-		"/debug/pprof/": guard.Protect(admin.Act, profiles()),
+		"/":              d.pages, // which guard themselves, page by page
+		api.Prefix + "/": d.api,   // which does so too
+		"/debug/pprof/":  guard.Protect(admin.Act, profiles()),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/pages"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -20,7 +21,7 @@ import (
 // programName is how the commands are called that pages name.
 const programName = "rollbackd"
 
-// openPages makes what people see. It asks no server yet, and works on connections of its own.
+// openPages makes what people and programs see. It asks no server yet, and works on connections of its own.
 func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version string) error {
 	cfg := d.cfg
 	db, _, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{ // the engine has said what the DSN is warned of
@@ -65,6 +66,10 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	d.pages, err = pages.New(pages.Options{
 		View: d.view, Guard: guard, Desk: d.desk, Group: cfg.Group, Queue: cfg.Queue, Version: version, Logger: d.log,
 	})
+	if err != nil {
+		return err
+	}
+	d.api, err = api.New(api.Options{View: d.view, Guard: guard, Desk: d.desk, Logger: d.log})
 	return err
 }
 

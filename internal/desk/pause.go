@@ -52,6 +52,9 @@ func (d *Desk) Paused(ctx context.Context) (dedup.Pause, error) {
 	return d.o.Records.Paused(ctx, d.o.Group, d.o.Queue)
 }
 
+// Now is the time by the database's clock, as the cut-off of a set that nobody has looked at before.
+func (d *Desk) Now(ctx context.Context) (time.Time, error) { return d.o.Records.Now(ctx) }
+
 // Pause makes all daemons of the group and queue take no more deliveries, within seconds, until it ends. What they have
 // begun they finish; what they have not goes back to the queue. PausedError: a pause stands, and Instead does not name
 // it. The same ID again is the same pause, and changes nothing.

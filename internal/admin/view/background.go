@@ -14,8 +14,9 @@ type background[T any] struct {
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before and after it. Guarded by mu
 	wg      sync.WaitGroup
-	running bool    // guarded by mu
-	last    Aged[T] // guarded by mu
+	running bool          // guarded by mu
+	ended   chan struct{} // closed when the look that is running has ended; guarded by mu
+	last    Aged[T]       // guarded by mu
 }
 
 // Aged is what was found out, and when.
@@ -52,7 +53,7 @@ func (b *background[T]) get(keep time.Duration) Aged[T] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.running && b.ctx != nil && b.ctx.Err() == nil && time.Since(b.last.At) > keep {
-		b.running = true
+		b.running, b.ended = true, make(chan struct{})
 		ctx := b.ctx
 		b.wg.Go(func() { b.run(ctx) })
 	}
@@ -61,12 +62,38 @@ func (b *background[T]) get(keep time.Duration) Aged[T] {
 	return known
 }
 
+// await is what is known, and waits for the first look if nothing is. Its error is that of ctx, or why the look failed.
+func (b *background[T]) await(ctx context.Context, keep time.Duration) (Aged[T], error) {
+	known := b.get(keep)
+	if known.At.IsZero() && known.Looking {
+		b.mu.Lock()
+		ended := b.ended
+		b.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return known, context.Cause(ctx)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		known = b.last
+	}
+	if known.At.IsZero() {
+		if known.Err != nil {
+			return known, known.Err
+		}
+		return known, ErrEnding
+	}
+	return known, nil
+}
+
 func (b *background[T]) run(ctx context.Context) {
 	began := time.Now()
 	value, err := b.look(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.running = false
+	close(b.ended)
 	if b.last.Err = err; err == nil {
 		b.last.Value, b.last.At, b.last.Took = value, time.Now(), time.Since(began)
 	}

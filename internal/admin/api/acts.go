@@ -1,0 +1,66 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+func (a *API) acts() {
+	look(a, route{
+		id: "list-acts", path: "/acts", tag: "Acts", summary: "Who did what",
+		details: "Runs over dead letters, pauses, resumes and whatever else a person or a program did, the latest first.",
+	}, a.listActs)
+	look(a, route{
+		id: "get-act", path: "/acts/{id}", tag: "Acts", summary: "One act",
+		details: "A run shows how far it is, and when it has ended what it came to.", errors: []int{http.StatusNotFound},
+	}, a.getAct)
+	look(a, route{
+		id: "get-pause", path: "/pause", tag: "Acts", summary: "Whether consuming is paused",
+		details: "For all daemons of the group and queue.",
+	}, a.getPause)
+}
+
+func (a *API) listActs(ctx context.Context, in *struct {
+	Kind  string `query:"kind" maxLength:"32"`
+	State string `query:"state" enum:"running,done,stopped,failed" doc:"Only those in this state."`
+	Actor string `query:"actor" maxLength:"200" doc:"Only those of this one."`
+	After string `query:"after" maxLength:"100" doc:"The next of the page before; missing: the first page."`
+	Limit int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many at most."`
+}) (Page[desk.Act], error) {
+	if in.After != "" && uuid.Validate(in.After) != nil {
+		return Page[desk.Act]{}, wrong("query.after", "it is not what the page before said as next")
+	}
+	all, next, err := a.o.Desk.Acts(ctx, desk.ActFilter{
+		Kind: desk.Kind(in.Kind), State: desk.State(in.State), Actor: in.Actor, Before: in.After, Limit: in.Limit,
+	})
+	return pageOf(all, next), err
+}
+
+func (a *API) getAct(ctx context.Context, in *struct {
+	ID string `path:"id" maxLength:"100" doc:"Of the act."`
+}) (desk.Act, error) {
+	return a.o.Desk.Act(ctx, in.ID)
+}
+
+// Pause says whether consuming is paused.
+type Pause struct {
+	Paused bool      `json:"paused" doc:"No daemon of the group and queue takes deliveries."`
+	ID     string    `json:"id,omitempty" doc:"Of the act that paused."`
+	By     string    `json:"by,omitempty" doc:"Who paused."`
+	Why    string    `json:"why,omitempty" doc:"Why."`
+	Since  time.Time `json:"since,omitzero" doc:"From when, by the database's clock."`
+	Until  time.Time `json:"until,omitzero" doc:"When it ends by itself, by the database's clock."`
+}
+
+func (a *API) getPause(ctx context.Context, _ *struct{}) (Pause, error) {
+	p, err := a.o.Desk.Paused(ctx)
+	if err != nil || p.Left == 0 {
+		return Pause{}, err
+	}
+	return Pause{Paused: true, ID: p.ID, By: p.By, Why: p.Why, Since: p.Since, Until: p.Until}, nil
+}

@@ -1,0 +1,190 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+// LetterFilter chooses dead letters. All that is named must hold.
+type LetterFilter struct {
+	Key         []string  `query:"key,explode" maxItems:"100" doc:"One of these keys; may be repeated."`
+	Tag         string    `query:"tag" maxLength:"100" doc:"The kind of message."`
+	Order       string    `query:"order" maxLength:"255"`
+	Reason      []string  `query:"reason,explode" maxItems:"20"`
+	Since       time.Time `query:"since" doc:"It died then or later."`
+	Until       time.Time `query:"until" doc:"It died before then."`
+	Error       string    `query:"error" maxLength:"1000" doc:"Its last error holds this text, letter by letter."`
+	Fingerprint string    `query:"fingerprint" maxLength:"1000"`
+}
+
+func (f LetterFilter) reasons() (all []dedup.Reason) {
+	for _, r := range f.Reason {
+		all = append(all, dedup.Reason(r))
+	}
+	return all
+}
+
+// Paging says which page of a list.
+type Paging struct {
+	After string `query:"after" maxLength:"2000" doc:"The next of the page before; missing: the first page."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (a *API) letters() {
+	look(a, route{
+		id: "list-groups", path: "/letters/groups", tag: "Dead letters", summary: "Groups of failures",
+		details: "The dead letters by why they are dead and by their last errors without what differs from letter to " +
+			"letter, the largest group first. At most 100,000 letters are looked at, the latest first; what is answered is " +
+			"at most some seconds old. 503: the first look of this daemon goes on; ask again in a second.",
+	}, a.listGroups)
+	look(a, route{
+		id: "get-group", path: "/letters/groups/{id}", tag: "Dead letters", summary: "One group of failures",
+		details: "With its latest letters, 50 at most.", errors: []int{http.StatusNotFound},
+	}, a.getGroup)
+	look(a, route{
+		id: "list-letters", path: "/letters", tag: "Dead letters", summary: "Dead letters",
+		details: "The latest first. Nothing named chooses all.",
+	}, a.listLetters)
+	look(a, route{
+		id: "get-letter", path: "/letter", tag: "Dead letters", summary: "One dead letter",
+		details: "With body, headers and story, from the consumer log; of a key that is dead under several tags, all. Key " +
+			"and tag are parameters and not a part of the path, because a key may hold anything, a slash too.",
+		errors: []int{http.StatusNotFound},
+	}, a.getLetter)
+	look(a, route{
+		id: "preview-run", path: "/runs/preview", tag: "Acts", summary: "What a replay or a discard would do",
+		details: "Judges each letter of a page and counts the set, up to 10,000. It changes nothing. Hand the answer's at " +
+			"as cut_off to POST /runs, with the same filter: what dies after that moment is not of the run. A filter must " +
+			"name something; all=true names all.",
+	}, a.preview)
+}
+
+// Groups are the groups of failures.
+type Groups struct {
+	Groups []Group   `json:"groups" doc:"The largest first."`
+	Seen   int       `json:"seen" doc:"Letters that were looked at."`
+	More   bool      `json:"more" doc:"There are more letters than were looked at."`
+	Parked int       `json:"parked" doc:"Of those seen: replayed as often as is allowed, so that only force replays them."`
+	AsOf   time.Time `json:"as_of" doc:"When they were looked at, by this daemon's clock."`
+}
+
+// Group is a kind of failure.
+type Group struct {
+	ID          string              `json:"id" doc:"The same for the same failure, on every daemon, at any time."`
+	Reason      dedup.Reason        `json:"reason" doc:"Why they are dead."`
+	Fingerprint string              `json:"fingerprint" doc:"Their last error without what differs from letter to letter."`
+	Count       int                 `json:"count" doc:"How many letters."`
+	First       time.Time           `json:"first_dead_at" doc:"When the first of them died, by the database's clock."`
+	Last        time.Time           `json:"last_dead_at" doc:"When the last of them died, by the database's clock."`
+	Example     string              `json:"example" doc:"The last error of the latest."`
+	Filter      *desk.Filter        `json:"filter,omitempty"`
+	Letters     []deadletter.Letter `json:"letters,omitempty"`
+}
+
+func groupOf(g view.Group) Group {
+	out := Group{
+		ID: g.ID, Reason: g.Reason, Fingerprint: g.Fingerprint, Count: g.Count, First: g.First, Last: g.Last,
+		Example: g.Example,
+	}
+	if g.Chosen() {
+		out.Filter = &desk.Filter{Reasons: []dedup.Reason{g.Reason}, Fingerprint: g.Fingerprint}
+	}
+	return out
+}
+
+func (a *API) listGroups(ctx context.Context, _ *struct{}) (Groups, error) {
+	known, err := a.o.View.GroupsNow(ctx)
+	if err != nil {
+		return Groups{}, err
+	}
+	g := Groups{
+		Groups: []Group{}, Seen: known.Value.Seen, More: known.Value.More, Parked: known.Value.Parked, AsOf: known.At.UTC(),
+	}
+	for _, one := range known.Value.All {
+		g.Groups = append(g.Groups, groupOf(one))
+	}
+	return g, nil
+}
+
+func (a *API) getGroup(ctx context.Context, in *struct {
+	ID string `path:"id" maxLength:"100" doc:"Of a group that was listed."`
+}) (Group, error) {
+	known, err := a.o.View.GroupsNow(ctx)
+	if err != nil {
+		return Group{}, err
+	}
+	g, ok := known.Value.Group(in.ID)
+	if !ok {
+		return Group{}, fmt.Errorf("%w: no dead letter that was looked at is of the group %q", errNothing, in.ID)
+	}
+	out := groupOf(g)
+	out.Letters = g.Letters
+	return out, nil
+}
+
+func (a *API) listLetters(ctx context.Context, in *struct {
+	LetterFilter
+	Paging
+}) (Page[deadletter.Letter], error) {
+	f := deadletter.Filter{
+		All: true, Keys: in.Key, Tag: in.Tag, Reasons: in.reasons(), Since: in.Since, Until: in.Until, Error: in.Error,
+		Fingerprint: in.Fingerprint, Limit: in.Limit,
+	}
+	page, err := a.o.View.LettersOf(ctx, in.Order, f, dedup.Cursor(in.After))
+	return pageOf(page.Items, string(page.Next)), err
+}
+
+// Letters are all dead letters with a key.
+type Letters struct {
+	Letters []deadletter.Shown `json:"letters" doc:"One for each tag."`
+}
+
+func (a *API) getLetter(ctx context.Context, in *struct {
+	Key string `query:"key" required:"true" maxLength:"255" doc:"Of the message."`
+	Tag string `query:"tag" maxLength:"100" doc:"The kind of message; missing: all that have the key."`
+}) (Letters, error) {
+	all, err := a.o.View.Letter(ctx, in.Key, in.Tag)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("%w: no dead letter has the key %q; /message tells of a message that is not dead", errNothing,
+			in.Key)
+	}
+	return Letters{all}, err
+}
+
+func (a *API) preview(ctx context.Context, in *struct {
+	Kind  string `query:"kind" required:"true" enum:"replay,discard" doc:"What would be done."`
+	All   bool   `query:"all" doc:"All letters; nothing else may be named beside it."`
+	Force bool   `query:"force" doc:"Of a replay: also letters that are parked."`
+	LetterFilter
+	At    time.Time `query:"at" doc:"The at of an earlier page of the same preview; missing: now."`
+	After string    `query:"after" maxLength:"2000" doc:"The next of the page before; missing: the first page."`
+	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many letters at most."`
+}) (desk.Preview, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, previewTime, view.ErrTooLong)
+	defer cancel()
+	p, err := a.o.Desk.Preview(ctx, desk.PreviewRequest{
+		Kind: desk.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
+		Filter: desk.Filter{
+			All: in.All, Keys: in.Key, Tag: in.Tag, Order: in.Order, Reasons: in.reasons(), Since: in.Since, Until: in.Until,
+			Error: in.Error, Fingerprint: in.Fingerprint,
+		},
+	})
+	if err != nil && errors.Is(context.Cause(ctx), view.ErrTooLong) {
+		err = view.ErrTooLong
+	}
+	if p.Letters == nil {
+		p.Letters = []deadletter.Judged{}
+	}
+	return p, err
+}
+
+// previewTime bounds what a preview asks while somebody waits.
+const previewTime = 5 * time.Second

@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+)
+
+func (a *API) messages() {
+	look(a, route{
+		id: "list-log", path: "/log", tag: "Messages", summary: "Rows of the consumer log",
+		details: "By status in the order processing, success, failed, dead, discarded; within a status the latest " +
+			"transition first. A row that moves while somebody pages may be seen twice or not at all.",
+	}, a.listLog)
+	look(a, route{
+		id: "get-message", path: "/message", tag: "Messages", summary: "One message",
+		details: "All that is known of it, with its story, what its state means and what to do, as `log explain KEY` " +
+			"prints; of a key that is known under several tags, all. 404: nothing is known of the key.",
+		errors: []int{http.StatusNotFound},
+	}, a.getMessage)
+	look(a, route{
+		id: "get-order", path: "/order", tag: "Messages", summary: "One order",
+		details: "What it has or had reserved, and all that is known of its messages, as `log explain --order` prints: why " +
+			"its stock did not come back. Known to ROLLBACKD_HANDLER=stock only.",
+		errors: []int{http.StatusNotFound},
+	}, a.getOrder)
+}
+
+// Row is one row of the consumer log.
+type Row struct {
+	Group    string       `json:"group" doc:"The kind of consumer."`
+	Tag      string       `json:"tag" doc:"The kind of message."`
+	Key      string       `json:"key" doc:"Of the message."`
+	Status   string       `json:"status" doc:"processing, success, failed, dead or discarded."`
+	Reason   dedup.Reason `json:"reason,omitempty" doc:"Why it is dead, or will be once its letter is confirmed."`
+	Attempts int          `json:"attempts" doc:"Since the row was made or reopened."`
+	Replays  int          `json:"replays" doc:"How often it was reopened."`
+	Since    time.Time    `json:"since" doc:"The last transition, by the database's clock."`
+	Created  time.Time    `json:"created_at" doc:"When the row was made, by the database's clock."`
+	DeadAt   time.Time    `json:"dead_at,omitzero" doc:"When it died, if it is dead."`
+	Owner    string       `json:"owner,omitempty" doc:"Of the last claim or replay."`
+	Remark   string       `json:"remark,omitempty" doc:"The last error, or who discarded it and why."`
+}
+
+func rowOf(r dedup.Row) Row {
+	row := Row{
+		Group: r.Group, Tag: r.Tag, Key: r.Key, Status: r.Status.String(), Attempts: r.Attempts, Replays: r.Replays,
+		Since: r.At, Created: r.CreatedAt, DeadAt: r.DeadAt, Owner: r.Owner, Remark: r.Remark,
+	}
+	if !r.DeadAt.IsZero() || r.Condemned() {
+		row.Reason = r.Reason
+	}
+	return row
+}
+
+func (a *API) listLog(ctx context.Context, in *struct {
+	Key    []string  `query:"key,explode" maxItems:"100" doc:"One of these keys; may be repeated."`
+	Tag    string    `query:"tag" maxLength:"100" doc:"The kind of message."`
+	Status []string  `query:"status,explode" maxItems:"20" doc:"In one of these; may be repeated."`
+	Since  time.Time `query:"since" doc:"Whose last transition came then or later."`
+	Until  time.Time `query:"until" doc:"Whose last transition came before then."`
+	Paging
+}) (Page[Row], error) {
+	f := dedup.Filter{
+		Keys: in.Key, Tag: in.Tag, Since: in.Since, Until: in.Until, After: dedup.Cursor(in.After), Limit: in.Limit,
+	}
+	for _, s := range dedup.Statuses() {
+		if slices.Contains(in.Status, s.String()) {
+			f.Statuses = append(f.Statuses, s)
+		}
+	}
+	page, err := a.o.View.Rows(ctx, f)
+	rows := make([]Row, len(page.Items))
+	for i, r := range page.Items {
+		rows[i] = rowOf(r)
+	}
+	return pageOf(rows, string(page.Next)), err
+}
+
+func (a *API) getMessage(ctx context.Context, in *struct {
+	Key string `query:"key" required:"true" maxLength:"255" doc:"Of the message."`
+	Tag string `query:"tag" maxLength:"100" doc:"The kind of message; missing: all that have the key."`
+}) (view.Told, error) {
+	t, err := a.o.View.Message(ctx, in.Key, in.Tag)
+	if err == nil && len(t.Messages) == 0 {
+		err = fmt.Errorf("%w: no message has the key %q", errNothing, in.Key)
+	}
+	return t, err
+}
+
+func (a *API) getOrder(ctx context.Context, in *struct {
+	SN string `query:"sn" required:"true" maxLength:"255" doc:"The order's number."`
+}) (view.Told, error) {
+	if !a.o.View.KnowsOrders() {
+		return view.Told{}, fmt.Errorf("%w: orders are known to ROLLBACKD_HANDLER=stock only", errNothing)
+	}
+	t, err := a.o.View.Order(ctx, in.SN)
+	if err == nil && len(t.Messages)+len(t.Reserved) == 0 {
+		err = fmt.Errorf("%w: no message and no reservation is of the order %q", errNothing, in.SN)
+	}
+	return t, err
+}

@@ -1,0 +1,92 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/story"
+)
+
+// Errors of what is asked for.
+var (
+	// ErrNoOrders says that orders are not known here.
+	ErrNoOrders = errors.New("orders are known to ROLLBACKD_HANDLER=stock only")
+	// ErrManyMessages says that an order has more messages than one list is made for.
+	ErrManyMessages = fmt.Errorf("the order has over %d messages: name keys", dedup.MaxListedKeys)
+)
+
+// fewPages is how many pages of rows one page of letters with a fingerprint is looked for in: no index finds them.
+const fewPages = 20
+
+// KnowsOrders reports whether messages can be found by their order.
+func (v *View) KnowsOrders() bool { return v.o.Story.DB != nil }
+
+// LettersOf is a page of dead letters, the latest first, of an order if one is named. With a fingerprint a page may
+// have less than its limit, or nothing, and still not be the last.
+func (v *View) LettersOf(
+	ctx context.Context, order string, f deadletter.Filter, after dedup.Cursor,
+) (Page[deadletter.Letter], error) {
+	return bounded(ctx, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+		if order != "" {
+			if f.Keys, err = v.keysOf(ctx, order, f.Keys); err != nil || len(f.Keys) == 0 {
+				return p, err
+			}
+		}
+		if f.Fingerprint == "" {
+			p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
+			return p, err
+		}
+		most := f.Limit
+		for range fewPages {
+			var letters []deadletter.Letter
+			f.Limit = most - len(p.Items)
+			if letters, p.Next, err = v.o.Letters.List(ctx, f, after); err != nil {
+				return p, err
+			}
+			for _, l := range letters {
+				if deadletter.Fingerprint(l.Remark) == f.Fingerprint {
+					p.Items = append(p.Items, l)
+				}
+			}
+			if after = p.Next; after == "" || len(p.Items) >= most {
+				break
+			}
+		}
+		return p, nil
+	})
+}
+
+// keysOf are the keys of an order's messages, those among others only if there are others.
+func (v *View) keysOf(ctx context.Context, order string, among []string) ([]string, error) {
+	if !v.KnowsOrders() {
+		return nil, ErrNoOrders
+	}
+	told, err := story.OfOrder(ctx, v.o.Story, order)
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for _, m := range told.Messages {
+		if key := m.Row.Key; len(among) == 0 || slices.Contains(among, key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	if keys = slices.Compact(keys); len(keys) > dedup.MaxListedKeys {
+		return nil, ErrManyMessages
+	}
+	return keys, nil
+}
+
+// GroupsNow are the groups as last looked at. Where nobody has looked yet, it waits for the first look, for as long as
+// a page may wait.
+func (v *View) GroupsNow(ctx context.Context) (Aged[Groups], error) {
+	return bounded(ctx, func(ctx context.Context) (Aged[Groups], error) { return v.survey.await(ctx, surveyKeep) })
+}
+
+// ErrEnding says that this daemon is about to end and finds nothing out any more.
+var ErrEnding = errors.New("this daemon is ending: ask another one")

@@ -1,0 +1,313 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+)
+
+// reply is what the API answered.
+type reply struct {
+	status int
+	header http.Header
+	text   []byte
+}
+
+// into reads the answer, which must have the status.
+func (r reply) into(t *testing.T, status int, v any) {
+	t.Helper()
+	if r.status != status {
+		t.Fatalf("HTTP %d, want %d: %s", r.status, status, r.text)
+	}
+	if err := json.Unmarshal(r.text, v); err != nil {
+		t.Fatalf("%v: %s", err, r.text)
+	}
+}
+
+// calls sends a request to the API as whoever has the token; a body is sent as JSON. Pairs are further headers.
+func calls(t *testing.T, p *program.Process, token, method, path, body string, pairs ...string) reply {
+	t.Helper()
+	addr, err := p.Addr(t.Context())
+	if err != nil {
+		t.Error(err)
+		return reply{}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return reply{}
+	}
+	req.Close = true
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		req.Header.Set(pairs[i], pairs[i+1])
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Error(err)
+		return reply{}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return reply{resp.StatusCode, resp.Header, text}
+}
+
+// The tokens of one who may act and of one who may look.
+const anna, rita = "token-of-anna-who-may-act", "token-of-rita-who-may-look"
+
+// twoTokens is a file with them.
+func twoTokens(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// pageOf is a page of a list of rows or letters.
+type pageOf struct {
+	Items []struct{ Key, Tag, Status, Reason string }
+	Next  string
+}
+
+// keysOf walks through all pages of a list; the path has a question mark. No page may be larger than the limit.
+func keysOf(t *testing.T, p *program.Process, path string, limit int) (keys []string) {
+	t.Helper()
+	for after := ""; ; {
+		var page pageOf
+		calls(t, p, rita, http.MethodGet, fmt.Sprintf("%s&limit=%d&after=%s", path, limit, url.QueryEscape(after)), "").
+			into(t, http.StatusOK, &page)
+		if len(page.Items) > limit {
+			t.Fatalf("%s: a page of %d", path, len(page.Items))
+		}
+		for _, item := range page.Items {
+			keys = append(keys, item.Key)
+		}
+		if after = page.Next; after == "" {
+			return keys
+		}
+	}
+}
+
+// Given dead letters, below a base path; when one who may look reads all that there is, then every letter and row is in
+// its list exactly once however small the pages are, a group names a filter that finds its letters, and the order tells
+// why its stock did not come back.
+func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
+	t.Parallel()
+	const n, at = 23, "/x/y/api/v1"
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y",
+		"ADMIN_TOKENS_FILE", twoTokens(t))
+	orders := w.open(n + 2)
+	if _, err := w.db.ExecContext(t.Context(), "UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn) "+
+		"WHERE order_sn NOT IN (?, ?)", orders[n].SN, orders[n+1].SN); err != nil {
+		t.Fatal(err)
+	}
+	p := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("they are dead, and two are done", time.Minute, func() bool {
+		return w.rows(dedup.Dead) == n && w.rows(dedup.Success) == 2
+	})
+
+	dead := keysOf(t, p, at+"/letters?tag=stock.rollback", 1000)
+	if len(dead) != n {
+		t.Fatalf("%d letters are listed, want %d", len(dead), n)
+	}
+	everyOnce := func(what string, got, want []string) {
+		t.Helper()
+		if !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+			t.Errorf("%s: %d are listed, want each of %d once: %v", what, len(got), len(want), got)
+		}
+	}
+	rows := keysOf(t, p, at+"/log?tag=stock.rollback", 1000)
+	if len(rows) != n+2 {
+		t.Errorf("%d rows are listed, want %d", len(rows), n+2)
+	}
+	for _, limit := range []int{1, 7, n - 1, n, n + 1} {
+		everyOnce("letters", keysOf(t, p, at+"/letters?reason=permanent&reason=exhausted", limit), dead)
+		everyOnce("rows", keysOf(t, p, at+"/log?since=2020-01-01T00:00:00Z", limit), rows)
+	}
+	everyOnce("dead rows", keysOf(t, p, at+"/log?status=dead&status=failed", 7), dead)
+	everyOnce("two keys", keysOf(t, p, at+"/letters?key="+url.QueryEscape(dead[0])+"&key="+url.QueryEscape(dead[5]), 1),
+		[]string{dead[0], dead[5]})
+	everyOnce("nothing", keysOf(t, p, at+"/letters?until=2020-01-01T00:00:00Z", 7), nil)
+
+	var groups struct {
+		Groups []struct {
+			ID     string
+			Count  int
+			Filter struct {
+				Reasons     []string
+				Fingerprint string
+			}
+		}
+		Seen int
+	}
+	calls(t, p, rita, http.MethodGet, at+"/letters/groups", "").into(t, http.StatusOK, &groups)
+	found := 0
+	for _, g := range groups.Groups {
+		found += g.Count
+		chosen := keysOf(t, p, at+"/letters?reason="+g.Filter.Reasons[0]+"&fingerprint="+
+			url.QueryEscape(g.Filter.Fingerprint), 7)
+		if len(chosen) != g.Count {
+			t.Errorf("the filter of group %s finds %d letters, want %d", g.ID, len(chosen), g.Count)
+		}
+		var one struct {
+			Count   int
+			Letters []struct{ Key string }
+		}
+		calls(t, p, rita, http.MethodGet, at+"/letters/groups/"+g.ID, "").into(t, http.StatusOK, &one)
+		if one.Count != g.Count || len(one.Letters) != g.Count {
+			t.Errorf("group %s has %d letters and names %d, want %d", g.ID, one.Count, len(one.Letters), g.Count)
+		}
+	}
+	if found != n || groups.Seen != n {
+		t.Errorf("the groups hold %d letters of %d seen, want %d", found, groups.Seen, n)
+	}
+
+	var told struct {
+		Messages []struct{ Key, Status, Means, Next string }
+	}
+	calls(t, p, rita, http.MethodGet, at+"/order?sn="+orders[3].SN, "").into(t, http.StatusOK, &told)
+	if len(told.Messages) != 1 || told.Messages[0].Status != "dead" || told.Messages[0].Next == "" {
+		t.Fatalf("of the order it tells %+v", told)
+	}
+	key := told.Messages[0].Key
+	everyOnce("letters of an order", keysOf(t, p, at+"/letters?order="+orders[3].SN, 7), []string{key})
+	everyOnce("letters of an order that is done", keysOf(t, p, at+"/letters?order="+orders[n].SN, 7), nil)
+	calls(t, p, rita, http.MethodGet, at+"/message?key="+url.QueryEscape(key), "").into(t, http.StatusOK, &told)
+	if len(told.Messages) != 1 || told.Messages[0].Key != key {
+		t.Errorf("of the message it tells %+v", told)
+	}
+	var letters struct {
+		Letters []struct{ Body, Remark string }
+	}
+	calls(t, p, rita, http.MethodGet, at+"/letter?key="+url.QueryEscape(key), "").into(t, http.StatusOK, &letters)
+	if len(letters.Letters) != 1 || !strings.Contains(letters.Letters[0].Body, orders[3].SN) {
+		t.Errorf("the letter is %+v", letters)
+	}
+	var preview struct {
+		Matched int
+		Letters []struct{ Key, Verdict string }
+	}
+	calls(t, p, rita, http.MethodGet, at+"/runs/preview?kind=replay&order="+orders[3].SN, "").
+		into(t, http.StatusOK, &preview)
+	if preview.Matched != 1 || preview.Letters[0].Key != key || preview.Letters[0].Verdict != "will_run" {
+		t.Errorf("the preview says %+v", preview)
+	}
+	var overview struct {
+		Health struct {
+			Ready bool
+			Queue string
+		}
+		DeadLetters struct{ Seen int } `json:"dead_letters"`
+	}
+	calls(t, p, rita, http.MethodGet, at+"/overview", "").into(t, http.StatusOK, &overview)
+	if !overview.Health.Ready || overview.Health.Queue != w.config().Queue || overview.DeadLetters.Seen != n {
+		t.Errorf("the overview says %+v", overview)
+	}
+	var document struct {
+		OpenAPI string
+		Servers []struct{ URL string }
+	}
+	calls(t, p, rita, http.MethodGet, at+"/openapi.json", "").into(t, http.StatusOK, &document)
+	if !strings.HasPrefix(document.OpenAPI, "3.1") || len(document.Servers) != 1 || document.Servers[0].URL != at {
+		t.Errorf("the description is of OpenAPI %s at %v", document.OpenAPI, document.Servers)
+	}
+	// a proxy may cut the base path off
+	everyOnce("without the base path", keysOf(t, p, "/api/v1/letters?tag=stock.rollback", 7), dead)
+	w.stop(p)
+}
+
+// Given a daemon, whatever is asked for in a way that cannot be answered gets a problem of RFC 9457 that says what is
+// wrong and repeats nothing of what was sent.
+func TestTheAPIAnswersWhatItCannotUnderstandWithAProblem(t *testing.T) {
+	t.Parallel()
+	const secret = "a-secret-that-nobody-repeats"
+	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t), "HANDLER", "stock")
+	p := w.start()
+	long := strings.Repeat("k", 300)
+	for _, c := range []struct {
+		token, method, path string
+		status              int
+		says                string
+	}{
+		{"", "GET", "/letters", 401, "a token is needed"},
+		{"wrong", "GET", "/letters", 401, "not one of those that are known"},
+		{rita, "POST", "/letters", 403, "rita may look and not act"},
+		{rita, "DELETE", "/letters", 403, "rita may look and not act"},
+		{anna, "POST", "/letters", 405, "only with GET"},
+		{anna, "PATCH", "/acts", 405, "only with GET"},
+		{rita, "GET", "/letter/s", 404, "There is no /api/v1/letter/s"},
+		{rita, "GET", "/", 404, "openapi.json says what there is"},
+		{rita, "GET", "/letters?limit=1001", 422, "query.limit: expected number <= 1000"},
+		{rita, "GET", "/letters?limit=0", 422, "query.limit: expected number >= 1"},
+		{rita, "GET", "/letters?limit=99999999999999999999", 422, "query.limit: invalid integer"},
+		{rita, "GET", "/letters?status=" + secret, 422, "query.status: unknown query parameter"},
+		{rita, "GET", "/letters?reason=" + secret, 422, "query.reason[0]: expected value to be one of"},
+		{rita, "GET", "/letters?reason=permanent&reason=" + secret, 422, "query.reason[1]: expected value to be one of"},
+		{rita, "GET", "/letters?since=" + secret, 422, "query.since: invalid date/time"},
+		{rita, "GET", "/letters?after=" + secret, 422, "query.after: it is not what the page before said as next"},
+		{rita, "GET", "/letters?tag=" + long, 422, "query.tag: expected length <= 100"},
+		{rita, "GET", "/letters?key=k" + strings.Repeat("&key=k", 100), 422, "query.key: expected array length <= 100"},
+		{rita, "GET", "/letters/groups/" + secret, 404, "no dead letter that was looked at"},
+		{rita, "GET", "/log?status=gone", 422, "query.status[0]: expected value to be one of"},
+		{rita, "GET", "/log?after=bm90IGEgY3Vyc29y", 422, "query.after"},
+		{rita, "GET", "/letter", 422, "query.key: required query parameter is missing"},
+		{rita, "GET", "/letter?key=k", 404, "no dead letter has the key"},
+		{rita, "GET", "/message?key=k", 404, "no message has the key"},
+		{rita, "GET", "/message?key=" + long, 422, "query.key: expected length <= 255"},
+		{rita, "GET", "/order?sn=nothing", 404, "no message and no reservation"},
+		{rita, "GET", "/acts/" + secret, 404, "no act has this id"},
+		{rita, "GET", "/acts?after=" + secret, 422, "query.after"},
+		{rita, "GET", "/acts?state=" + secret, 422, "query.state: expected value to be one of"},
+		{rita, "GET", "/acts?limit=201", 422, "query.limit: expected number <= 200"},
+		{rita, "GET", "/runs/preview?kind=replay", 422, "no letter is chosen"},
+		{rita, "GET", "/runs/preview?kind=replay&all=true&tag=t", 422, "contradict each other"},
+		{rita, "GET", "/runs/preview?kind=" + secret + "&all=true", 422, "query.kind: expected value to be one of"},
+		{rita, "GET", "/runs/preview?kind=replay&all=true&at=2999-01-01T00:00:00Z", 422, "time is to come"},
+	} {
+		got := calls(t, p, c.token, c.method, "/api/v1"+c.path, "")
+		var problem struct {
+			Title, Detail string
+			Status        int
+		}
+		got.into(t, c.status, &problem)
+		if problem.Status != c.status || problem.Title != http.StatusText(c.status) ||
+			got.header.Get("Content-Type") != "application/problem+json" || !strings.Contains(problem.Detail, c.says) {
+			t.Errorf("%s %s: %s of %s, want %d and %q", c.method, c.path, got.text, got.header.Get("Content-Type"), c.status,
+				c.says)
+		}
+		if c.status == http.StatusUnprocessableEntity && strings.Contains(string(got.text), secret) {
+			t.Errorf("%s %s: the answer repeats what was sent: %s", c.method, c.path, got.text)
+		}
+		for name, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"} {
+			if got.header.Get(name) != want {
+				t.Errorf("%s %s: %s is %q", c.method, c.path, name, got.header.Get(name))
+			}
+		}
+	}
+	if acts := w.count("SELECT COUNT(*) FROM consumer_log_act"); acts != 0 {
+		t.Errorf("%d acts", acts)
+	}
+	w.stop(p)
+}
