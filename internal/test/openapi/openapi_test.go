@@ -1,0 +1,415 @@
+package openapi
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	"github.com/pb33f/libopenapi"
+	validator "github.com/pb33f/libopenapi-validator"
+	"github.com/pb33f/libopenapi-validator/config"
+	"github.com/pb33f/libopenapi-validator/errors"
+
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestMain(m *testing.M) { stack.Main(m) }
+
+// described is docs/openapi.json.
+type described struct {
+	validator validator.Validator
+	paths     map[string]map[string]struct {
+		OperationID string `json:"operationId"`
+	}
+}
+
+func read(t *testing.T) described {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, errs := validatorOf(t, text).ValidateDocument(); !ok {
+		t.Fatalf("docs/openapi.json is not valid:\n%s", words(errs))
+	}
+	var document map[string]any
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	closeSchemas(document["components"])
+	closed, err := json.Marshal(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := described{validator: validatorOf(t, closed)}
+	all := struct{ Paths any }{&d.paths}
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func validatorOf(t *testing.T, text []byte) validator.Validator {
+	t.Helper()
+	document, err := libopenapi.NewDocument(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, errs := validator.NewValidator(document, config.WithFormatAssertions())
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return v
+}
+
+// closeSchemas lets no object have a property that is not described. To programs the description leaves that open, so
+// that a later version may say more.
+func closeSchemas(part any) {
+	switch v := part.(type) {
+	case map[string]any:
+		_, object := v["properties"].(map[string]any)
+		if _, said := v["additionalProperties"]; object && !said && v["type"] == "object" {
+			v["additionalProperties"] = false
+		}
+		for _, inner := range v {
+			closeSchemas(inner)
+		}
+	case []any:
+		for _, inner := range v {
+			closeSchemas(inner)
+		}
+	}
+}
+
+func words(errs []*errors.ValidationError) string {
+	var b strings.Builder
+	for _, e := range errs {
+		fmt.Fprintf(&b, "%s: %s\n", e.Message, e.Reason)
+		for _, s := range e.SchemaValidationErrors {
+			fmt.Fprintf(&b, "  %s at %s\n", s.Reason, s.FieldPath)
+		}
+	}
+	return b.String()
+}
+
+// client asks a daemon, and holds what it asks and what it is answered against the description.
+type client struct {
+	t     *testing.T
+	d     described
+	base  string
+	token string
+	seen  map[string]bool // operations that were answered with success
+}
+
+// ask sends a request that is as described; headers come in pairs. The answer must have the status and is read into v.
+func (c *client) ask(method, path, body string, status int, v any, headers ...string) http.Header {
+	c.t.Helper()
+	req := c.request(method, path, body, headers)
+	if ok, errs := c.d.validator.ValidateHttpRequest(req); !ok {
+		c.t.Errorf("%s %s is not as described:\n%s", method, path, words(errs))
+	}
+	return c.answered(c.request(method, path, body, headers), status, v)
+}
+
+// askWrong sends a request that need not be as described.
+func (c *client) askWrong(method, path, body string, status int, v any, headers ...string) {
+	c.t.Helper()
+	c.answered(c.request(method, path, body, headers), status, v)
+}
+
+func (c *client) request(method, path, body string, headers []string) *http.Request {
+	c.t.Helper()
+	req, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Close = true
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	return req
+}
+
+func (c *client) answered(req *http.Request, status int, v any) http.Header {
+	c.t.Helper()
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if resp.StatusCode != status {
+		c.t.Fatalf("%s %s: HTTP %d, want %d: %s", req.Method, req.URL, resp.StatusCode, status, text)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	if ok, errs := c.d.validator.GetResponseBodyValidator().ValidateResponseBody(req, resp); !ok {
+		c.t.Errorf("the answer to %s %s is not as described:\n%s%s", req.Method, req.URL, words(errs), text)
+	}
+	if status < 300 {
+		c.seen[c.operation(req)] = true
+	}
+	if v != nil {
+		if err := json.Unmarshal(text, v); err != nil {
+			c.t.Fatalf("%s %s: %v: %s", req.Method, req.URL, err, text)
+		}
+	}
+	return resp.Header
+}
+
+// operation is the id of the operation that a request asks for; a path without parameters counts before one with.
+func (c *client) operation(req *http.Request) string {
+	c.t.Helper()
+	asked := strings.Split(strings.TrimPrefix(req.URL.Path, "/api/v1"), "/")
+	found := ""
+	for path, methods := range c.d.paths {
+		steps := strings.Split(path, "/")
+		fits := len(steps) == len(asked)
+		for i := 0; fits && i < len(steps); i++ {
+			fits = steps[i] == asked[i] || strings.HasPrefix(steps[i], "{")
+		}
+		op, ok := methods[strings.ToLower(req.Method)]
+		if fits && ok && (found == "" || !strings.Contains(path, "{")) {
+			found = op.OperationID
+		}
+	}
+	if found == "" {
+		c.t.Errorf("%s %s is no operation of the description", req.Method, req.URL.Path)
+	}
+	return found
+}
+
+func eventually(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(2 * time.Minute)
+	defer late.Stop()
+	for !yes() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			t.Fatal("still not after two minutes: " + what)
+		}
+	}
+}
+
+// key is the header that each request that does something carries.
+const key = "Idempotency-Key"
+
+// Given orders whose reservations were written under other numbers, so that their rollbacks are dead letters; when
+// somebody who has docs/openapi.json alone looks why an order's stock did not come back, mends the cause and replays,
+// then the stock comes back, each operation answers as it is described, and so does what is refused.
+func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
+	d := read(t)
+	binary := filepath.Join(t.TempDir(), "consumer")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/consumer")
+	build.Dir = "../../.." // with rollbackd's own versions of its libraries
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const token = "a-token-of-the-test"
+	b, dsn := stack.AMQP(t), stack.MySQL(t)
+	queue, exchange := b.Name("stock.rollback"), b.Name("stock")
+	env := []string{
+		"PATH=" + os.Getenv("PATH"), "ROLLBACKD_AMQP_URL=" + b.URL, "ROLLBACKD_MYSQL_DSN=" + dsn,
+		"ROLLBACKD_REDIS_URL=" + stack.Redis(t), "ROLLBACKD_QUEUE=" + queue, "ROLLBACKD_EXCHANGE=" + exchange,
+		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_ADMIN_TOKEN=" + token, "ROLLBACKD_MAX_ATTEMPTS=1",
+		"ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LANES=1",
+	}
+	if out, err := program.Run(t.Context(), binary, env, "migrate"); err != nil {
+		t.Fatal(out, err)
+	}
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	orders := shop.Orders(rand.New(rand.NewPCG(1, 2)), "order", 5, 10)
+	if err := shop.Stock(t.Context(), db, 10, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if err := shop.SeedReserved(t.Context(), db, orders); err != nil {
+		t.Fatal(err)
+	}
+	rename := func(query string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
+	logs := new(strings.Builder)
+	daemon, err := program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = daemon.Kill() // if it still runs
+		if t.Failed() {
+			t.Log(logs.String())
+		}
+	})
+	for _, o := range orders {
+		b.Publish(exchange, "stock.rollback", stack.Message{
+			MessageId: o.Key(), Type: "stock.rollback", Body: o.Body(), DeliveryMode: 2,
+		})
+	}
+	addr, err := daemon.Addr(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, d: d, base: "http://" + addr + "/api/v1", token: token, seen: map[string]bool{}}
+	var list struct {
+		Items []struct{ Key, Tag string }
+		Next  string
+	}
+	eventually(t, "all are dead", func() bool {
+		c.ask("GET", "/letters?limit=2", "", http.StatusOK, &list)
+		var all struct{ Items []struct{ Key string } }
+		c.ask("GET", "/letters", "", http.StatusOK, &all)
+		return len(all.Items) == len(orders)
+	})
+	c.ask("GET", "/letters?limit=2&after="+list.Next, "", http.StatusOK, nil)
+	c.ask("GET", "/letters?reason=permanent&reason=exhausted&since=2020-01-01T00:00:00Z&error=order&key=a&key=b", "",
+		http.StatusOK, nil)
+	eventually(t, "there is a sample with rates", func() bool {
+		var o struct {
+			Now *struct{ Up map[string]bool }
+		}
+		c.ask("GET", "/overview", "", http.StatusOK, &o)
+		return o.Now != nil
+	})
+	c.ask("GET", "/hour", "", http.StatusOK, nil)
+	var groups struct {
+		Groups []struct {
+			ID     string
+			Filter json.RawMessage
+		}
+	}
+	c.ask("GET", "/letters/groups", "", http.StatusOK, &groups)
+	c.ask("GET", "/letters/groups/"+groups.Groups[0].ID, "", http.StatusOK, nil)
+	c.ask("GET", "/letter?key="+list.Items[0].Key, "", http.StatusOK, nil)
+	c.ask("GET", "/log?status=dead&limit=2", "", http.StatusOK, nil)
+	c.ask("GET", "/message?key="+list.Items[0].Key, "", http.StatusOK, nil)
+	c.ask("GET", "/order?sn="+orders[0].SN, "", http.StatusOK, nil)
+	c.ask("GET", "/runs/preview?kind=discard&tag=stock.rollback&limit=2", "", http.StatusOK, nil)
+	c.ask("GET", "/acts", "", http.StatusOK, nil)
+	c.ask("GET", "/pause", "", http.StatusOK, nil)
+
+	// the cause is mended, and what was dead goes back to work, once
+	var act struct{ ID, State string }
+	c.ask("POST", "/pause", `{"why":"nobody may act meanwhile"}`, http.StatusCreated, &act, key, "k1")
+	c.ask("POST", "/pause", `{"why":"another"}`, http.StatusConflict, nil, key, "k2")
+	c.ask("POST", "/pause", `{"why":"longer","seconds":7200,"instead":"`+act.ID+`"}`, http.StatusCreated, &act, key, "k3")
+	c.ask("GET", "/pause", "", http.StatusOK, nil)
+	c.ask("POST", "/resume", `{"why":"it is done","pause":"`+act.ID+`"}`, http.StatusCreated, nil, key, "k4")
+	rename("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+	run := fmt.Sprintf(`{"kind":"replay","filter":%s,"rate":0.001,"window":10,"max_failures":3}`, groups.Groups[0].Filter)
+	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k5")
+	c.ask("POST", "/runs", run, http.StatusConflict, nil, key, "k6")
+	c.ask("POST", "/runs/"+act.ID+"/stop", "", http.StatusOK, nil, key, "k7")
+	eventually(t, "the slow run is stopped", func() bool {
+		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
+		return act.State == "stopped"
+	})
+	run = strings.Replace(run, `,"rate":0.001`, "", 1)
+	before := act.ID
+	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k8")
+	if h := c.ask("POST", "/runs", run, http.StatusCreated, nil, key, "k8"); h.Get("Idempotency-Replayed") != "true" ||
+		act.ID == before {
+		t.Errorf("the same request again is answered with %v, act %s after %s", h, act.ID, before)
+	}
+	eventually(t, "the run is done", func() bool {
+		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
+		return act.State == "done"
+	})
+	eventually(t, "the order's stock is back", func() bool {
+		var told struct {
+			Messages     []struct{ Status string }
+			Reservations []struct{ Status string }
+		}
+		c.ask("GET", "/order?sn="+orders[0].SN, "", http.StatusOK, &told)
+		return told.Messages[0].Status == "success" && told.Reservations[0].Status == "released"
+	})
+	var acts struct{ Items []struct{ ID string } }
+	c.ask("GET", "/acts?limit=2", "", http.StatusOK, &acts)
+	if len(acts.Items) != 2 || acts.Items[0].ID != act.ID || acts.Items[1].ID != before {
+		t.Errorf("the last acts are %v, want %s after %s", acts, act.ID, before)
+	}
+
+	c.ask("GET", "/letter?key=nobody", "", http.StatusNotFound, nil)
+	c.ask("GET", "/message?key=nobody", "", http.StatusNotFound, nil)
+	c.ask("GET", "/order?sn=nobody", "", http.StatusNotFound, nil)
+	c.ask("GET", "/acts/nobody", "", http.StatusNotFound, nil)
+	c.ask("GET", "/letters/groups/nobody", "", http.StatusNotFound, nil)
+	c.askWrong("GET", "/letters?limit=100000", "", http.StatusUnprocessableEntity, nil)
+	c.askWrong("GET", "/letters?nobody=knows", "", http.StatusUnprocessableEntity, nil)
+	c.askWrong("POST", "/runs", `{"kind":"replay","filter":{"al":true}}`, http.StatusUnprocessableEntity, nil, key, "k9")
+	c.askWrong("POST", "/runs", `{"kind":"replay","filter":{"all":true}}`, http.StatusUnprocessableEntity, nil)
+	c.ask("POST", "/runs/nobody/stop", "", http.StatusNotFound, nil, key, "k10")
+	c.token = "wrong"
+	c.ask("GET", "/letters", "", http.StatusUnauthorized, nil)
+
+	for path, methods := range d.paths {
+		for method, op := range methods {
+			if !c.seen[op.OperationID] {
+				t.Errorf("%s %s was not tried", method, path)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if code, err := daemon.Stop(ctx); err != nil || code != 0 {
+		t.Errorf("the daemon ended with %d, %v", code, err)
+	}
+}
+
+// The test above can only fail if the validator notices what is wrong.
+func TestWhatIsNotAsDescribedIsNoticed(t *testing.T) {
+	t.Parallel()
+	d := read(t)
+	for _, c := range []struct {
+		body string
+		fine bool
+	}{
+		{`{"paused":false}`, true},
+		{`{"paused":true,"id":"a","since":"2026-11-22T21:00:00Z"}`, true},
+		{`{"paused":"no"}`, false},
+		{`{}`, false},
+		{`{"paused":false,"color":"red"}`, false},
+		{`{"paused":true,"since":"yesterday"}`, false},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/api/v1/pause", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp := &http.Response{
+			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(c.body)),
+		}
+		if ok, errs := d.validator.GetResponseBodyValidator().ValidateResponseBody(req, resp); ok != c.fine {
+			t.Errorf("%s: %v, want %v\n%s", c.body, ok, c.fine, words(errs))
+		}
+	}
+}
