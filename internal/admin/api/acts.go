@@ -13,7 +13,8 @@ import (
 func (a *API) acts() {
 	look(a, route{
 		id: "list-acts", path: "/acts", tag: "Acts", summary: "Who did what",
-		details: "Runs over dead letters, pauses, resumes and whatever else a person or a program did, the latest first.",
+		details: "Runs over dead letters, pauses, resumes, what was refused, and whatever else a person or a program did, " +
+			"the latest first.",
 	}, a.listActs)
 	look(a, route{
 		id: "get-act", path: "/acts/{id}", tag: "Acts", summary: "One act",

@@ -85,23 +85,39 @@ func (a *API) listLog(ctx context.Context, in *struct {
 func (a *API) getMessage(ctx context.Context, in *struct {
 	Key string `query:"key" required:"true" maxLength:"255" doc:"Of the message."`
 	Tag string `query:"tag" maxLength:"100" doc:"The kind of message; missing: all that have the key."`
+	Whole
 }) (view.Told, error) {
-	t, err := a.o.View.Message(ctx, in.Key, in.Tag)
+	t, err := a.o.View.Message(ctx, in.Key, in.Tag, in.Whole.Whole)
 	if err == nil && len(t.Messages) == 0 {
-		err = fmt.Errorf("%w: no message has the key %q", errNothing, in.Key)
+		err = fmt.Errorf("%w: no message has the key %q%s", errNothing, in.Key, furtherWords(t))
 	}
 	return t, err
 }
 
+// Whole says how far to look.
+type Whole struct {
+	Whole bool `query:"whole"`
+}
+
+// furtherWords say that something may be found all the same.
+func furtherWords(t view.Told) string {
+	if t.More {
+		return "; not all rows were looked through: ask with whole=true"
+	}
+	return ""
+}
+
 func (a *API) getOrder(ctx context.Context, in *struct {
 	SN string `query:"sn" required:"true" maxLength:"255" doc:"The order's number."`
+	Whole
 }) (view.Told, error) {
 	if !a.o.View.KnowsOrders() {
 		return view.Told{}, fmt.Errorf("%w: orders are known to ROLLBACKD_HANDLER=stock only", errNothing)
 	}
-	t, err := a.o.View.Order(ctx, in.SN)
+	t, err := a.o.View.Order(ctx, in.SN, in.Whole.Whole)
 	if err == nil && len(t.Messages)+len(t.Reserved) == 0 {
-		err = fmt.Errorf("%w: no message and no reservation is of the order %q", errNothing, in.SN)
+		err = fmt.Errorf("%w: no message and no reservation is of the order %q%s", errNothing, in.SN,
+			furtherWords(t))
 	}
 	return t, err
 }

@@ -94,6 +94,7 @@ var words = map[string]map[string]string{
 	"Told": {
 		"order_sn": "The order's number, if one was asked for.", "reservations": "What the order has or had reserved.",
 		"messages": "What is known, message by message.", "unseen": "What the answer may lack, and why.",
+		"more": "Asked for with whole=true, the answer may be longer.",
 	},
 	"Explanation": {
 		"group": "The kind of consumer.", "tag": "The kind of message.", "key": "Of the message.",
@@ -121,7 +122,7 @@ var words = map[string]map[string]string{
 		"owner": "Of the claim.", "by": "A person, or the message that changed a reservation.", "error": "What went wrong.",
 	},
 	"Act": {
-		"id": "Sorts by time.", "kind": "replay, discard, pause, resume, or another.",
+		"id": "Sorts by time.", "kind": "replay, discard, pause, resume, reconcile, mend, refused, or another.",
 		"state": "running, done, stopped or failed. What takes no time is done, or failed, from the start.",
 		"actor": "Who did it.", "why": "As the actor said.",
 		"cut_off":    "Freezes the set of a run: what died later is not of it.",
@@ -146,6 +147,7 @@ var words = map[string]map[string]string{
 		"failed_again": "Of the replayed: an attempt failed.", "unsettled": "Of the replayed: nothing yet.",
 		"swept":      "Stale letters that were dropped from the queue afterwards.",
 		"left_count": "Chosen, and stay.", "left_by": "Them, by why they stay.", "left": "The first of them.",
+		"report":    "What other work than a run over letters came to.",
 		"by_reason": "The replayed or discarded, by why they were dead.",
 	},
 	"Problem":       problemWords,
@@ -158,11 +160,13 @@ var words = map[string]map[string]string{
 
 // parameterWords explain those parameters whose words would not fit beside them.
 var parameterWords = map[string]string{
-	"kind":        "Only these: replay, discard, pause, resume, or another kind that is listed.",
+	"kind":        "Only these: replay, discard, pause, resume, reconcile, mend, refused, or another kind that is listed.",
 	"order":       "The number of an order: the letters of its messages. Known to ROLLBACKD_HANDLER=stock only.",
 	"reason":      "One of these reasons why it is dead; may be repeated.",
 	"fingerprint": "Its last error, without what differs from letter to letter, is this; a group of failures names it.",
 	"limit":       "How many at most. A page may have less and still not be the last: only a missing next says so.",
+	"whole": "Look through more rows where no index leads to them: up to 100,000 and 20 seconds, instead of 1,000 at " +
+		"once. An answer whose more is true may be longer then.",
 	"Idempotency-Key": "A name of this request that you choose, such as a new UUID; yours alone, whoever else uses it. " +
 		"Send the request again under the same key, and it is done once.",
 	"Idempotency-Replayed": "true: this was done before, under the same key; the answer is that one.",
@@ -274,7 +278,7 @@ func explainOperation(op *huma.Operation) {
 }
 
 // anything are properties that are an object of whatever is in it, or null.
-var anything = map[string][]string{"Shown": {"properties", "headers"}, "Act": {"detail"}}
+var anything = map[string][]string{"Shown": {"properties", "headers"}, "Act": {"detail"}, "Result": {"report"}}
 
 // asked reports whether a schema is part of a request.
 func asked(name string) bool { return name == "Filter" || strings.HasSuffix(name, "Request") }

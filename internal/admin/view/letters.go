@@ -30,7 +30,11 @@ func (v *View) KnowsOrders() bool { return v.o.Story.DB != nil }
 func (v *View) LettersOf(
 	ctx context.Context, order string, f deadletter.Filter, after dedup.Cursor,
 ) (Page[deadletter.Letter], error) {
-	return bounded(ctx, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+	within := pageTime
+	if order != "" { // its messages are found by their bodies too, and none may be missing
+		within = wholeTime
+	}
+	return boundedBy(ctx, within, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
 		if order != "" {
 			if f.Keys, err = v.keysOf(ctx, order, f.Keys); err != nil || len(f.Keys) == 0 {
 				return p, err
