@@ -32,7 +32,16 @@ func (d *Daemon) tasks(
 		desk.KindReconcile: func(ctx context.Context, t desk.Task) (any, error) {
 			o := o
 			o.By, o.Progress = t.By, t.Progress
-			return reconcile.Compare(ctx, o)
+			found, err := reconcile.Compare(ctx, o)
+			if err != nil {
+				return nil, err // what was found so far would look like all
+			}
+			all := len(found.Findings)
+			for _, more := range found.More {
+				all += more
+			}
+			t.Progress("findings", all)
+			return found, nil
 		},
 		desk.KindMend: func(ctx context.Context, t desk.Task) (any, error) {
 			var order reconcile.MendOrder

@@ -26,13 +26,16 @@ func (s series) Now() string {
 	return s.Show(s.Values[len(s.Values)-1])
 }
 
-// Most is the largest value in words.
+// Most is the largest value in words; "" when none is known.
 func (s series) Most() string {
 	most := math.NaN()
 	for _, v := range s.Values {
 		if math.IsNaN(most) || v > most {
 			most = v
 		}
+	}
+	if math.IsNaN(most) {
+		return ""
 	}
 	return s.Show(most)
 }

@@ -57,15 +57,17 @@ func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 	}
 	hour := v.Hour()
 	o.Now, o.Charts, o.Outcomes, o.Parts = hour.Now(), charts(hour), outcomes(hour), parts(hour)
-	o.Needs = needs(o)
+	o.Needs = needs(o, d.Paused != nil)
 	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), o
 	return nil
 }
 
-// needs are what a person should look at, the worst first.
-func needs(o overview) (all []need) {
+// needs are what a person should look at, the worst first. What the banner says of a pause is not said twice.
+func needs(o overview, banner bool) (all []need) {
 	for _, why := range o.Health.Waiting {
-		all = append(all, waits(why))
+		if !banner || !strings.HasPrefix(why, waitsForPerson) {
+			all = append(all, waits(why))
+		}
 	}
 	if o.Health.Draining {
 		all = append(all, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
@@ -127,6 +129,17 @@ func waits(why string) need {
 		}
 	}
 	return need{Level: "stop", What: "Nothing is consumed", Why: why}
+}
+
+// partName is what is amiss, in words where the engine's name says too little.
+func partName(name string) string {
+	switch name + ": " {
+	case waitsForPerson:
+		return "pause by a person"
+	case waitsForBrake:
+		return "brake"
+	}
+	return name
 }
 
 func atLeast(n int, more bool) string {

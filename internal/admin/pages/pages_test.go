@@ -47,6 +47,7 @@ type world struct {
 	t       *testing.T
 	records *dedup.Log
 	desk    *desk.Desk
+	pages   *Pages
 	server  *httptest.Server
 	base    string
 	health  atomic.Pointer[admin.Health]
@@ -118,6 +119,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.pages = p
 	w.server = httptest.NewServer(http.StripPrefix(base, p))
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
@@ -578,4 +580,46 @@ func post(t *testing.T, to string, form url.Values) *http.Request {
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	return req
+}
+
+// Given browsers that watch pages, when the pages end, then all their events end, and so do those of whoever comes
+// after that: a server that shuts down waits for nobody.
+func TestEventsEndWithThePages(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	watch := func() *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.server.URL+"/log?live=1", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
+			t.Fatalf("the events are %q", got)
+		}
+		return resp
+	}
+	var watched []*http.Response
+	for range 5 {
+		resp := watch()
+		if _, err := io.ReadFull(resp.Body, make([]byte, len(": still here"))); err != nil {
+			t.Fatal(err)
+		}
+		watched = append(watched, resp)
+	}
+	w.pages.End()
+	w.pages.End() // twice does no harm
+	for _, resp := range append(watched, watch()) {
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Errorf("the events were cut off: %v", err)
+		}
+		_ = resp.Body.Close()
+	}
+	w.pages.mu.Lock()
+	defer w.pages.mu.Unlock()
+	if w.pages.streams != 0 {
+		t.Errorf("%d streams are counted yet", w.pages.streams)
+	}
 }

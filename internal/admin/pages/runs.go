@@ -61,7 +61,7 @@ func (p *Pages) runOf(a desk.Act) run {
 	} else {
 		v.Facts = p.about(a)
 		if len(v.Facts) > 0 {
-			v.Chosen = v.Facts[0].Text
+			v.Chosen = v.Facts[0].Name + " " + v.Facts[0].Text
 		}
 	}
 	if a.Result != nil {
@@ -102,11 +102,11 @@ func (p *Pages) about(a desk.Act) (all []fact) {
 	case desk.KindResume:
 		add("ended the pause", said.Pause, "/acts/"+said.Pause)
 	case desk.KindReconcile:
-		add("found", "what it found", "/reconcile", "of", a.ID)
+		add("compared", "log, dead letters and stock", "/reconcile", "of", a.ID)
 	case desk.KindMend:
 		f := said.Finding
-		add("finding", strings.TrimSpace(fmt.Sprintf("%s %s", f.Kind, cmp.Or(f.Key, f.Order))), "/reconcile/finding", "of",
-			said.Of, "n", said.Number)
+		add("finding", fmt.Sprintf("%s: %s", kindName(f.Kind), cmp.Or(f.Key, f.Order)), "/reconcile/finding", "of", said.Of,
+			"n", said.Number)
 		if f.Key != "" {
 			add("message", f.Key, "/message", "key", f.Key, "tag", f.Tag)
 		}

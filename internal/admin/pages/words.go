@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
@@ -24,8 +25,9 @@ func (p *Pages) words() template.FuncMap {
 		"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"ago":     func(t time.Time) string { return ago(time.Since(t)) },
 		"length":  length,
-		"failure": failure,
-		"span":    ago, "count": count, "figure": figure, "rate": rate, "seconds": seconds, "chart": chart,
+		"failure": failure, "partName": partName,
+		"kindName": kindName,
+		"span":     ago, "count": count, "figure": figure, "rate": rate, "seconds": seconds, "chart": chart,
 		"printable": screen.Printable, "shorten": screen.Shorten, "pretty": pretty, "plural": plural,
 		"current": func(here, path string) bool {
 			return here == path || path != "/" && strings.HasPrefix(here, path)
@@ -53,6 +55,9 @@ func length(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d %s", int(d.Hours()), plural(int(d.Hours()), "hour", "hours"))
 }
+
+// kindName is the name of a kind of finding in words: it has _ where a command would want a blank quoted.
+func kindName(kind reconcile.Kind) string { return strings.ReplaceAll(string(kind), "_", " ") }
 
 // count is a whole number with thin spaces between thousands.
 func count(n int) string {

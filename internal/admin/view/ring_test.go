@@ -1,0 +1,203 @@
+package view
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+)
+
+// engine has metrics as the engine names them.
+type engine struct {
+	registry   *prometheus.Registry
+	deliveries *prometheus.CounterVec
+	lag        prometheus.Histogram
+	ready, up  *prometheus.GaugeVec
+}
+
+func newEngine() *engine {
+	e := &engine{
+		registry: prometheus.NewRegistry(),
+		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rollbackd_deliveries_total"},
+			[]string{"outcome"}),
+		lag: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "rollbackd_lag_seconds", Buckets: []float64{1, 2, 4}}),
+		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_queue_messages_ready"},
+			[]string{"kind", "queue"}),
+		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_dependency_up"}, []string{"name"}),
+	}
+	e.registry.MustRegister(e.deliveries, e.lag, e.ready, e.up)
+	return e
+}
+
+func (e *engine) sample(t *testing.T, r *ring, at time.Time) Sample {
+	t.Helper()
+	families, err := e.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add(read(families, at))
+	return r.samples[len(r.samples)-1]
+}
+
+// Given an engine's metrics, then a sample says what came since the one before: deliveries a second by outcome, and the
+// lag of these alone; what nobody knows is not a zero.
+func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
+	e, r, now := newEngine(), newRing(), time.Now()
+	e.deliveries.WithLabelValues("applied").Add(1000)
+	e.lag.Observe(3)
+	e.ready.WithLabelValues("retry", "q.retry.1s").Set(2)
+	e.ready.WithLabelValues("retry", "q.retry.5s").Set(3)
+	e.ready.WithLabelValues("main", "q").Set(math.NaN())
+	e.up.WithLabelValues("mysql").Set(1)
+	e.up.WithLabelValues("redis").Set(0)
+	first := e.sample(t, r, now)
+	if first.Rate() != 0 || !math.IsNaN(first.Lag) {
+		t.Errorf("the first sample, of which nobody knows since when, has rate %v and lag %v", first.Rate(), first.Lag)
+	}
+	if _, known := first.Ready["main"]; known || first.Ready["retry"] != 5 || !first.Up["mysql"] || first.Up["redis"] {
+		t.Errorf("ready %v, up %v", first.Ready, first.Up)
+	}
+	e.deliveries.WithLabelValues("applied").Add(500)
+	e.deliveries.WithLabelValues("duplicate").Add(20)
+	for range 200 {
+		e.lag.Observe(0.5)
+	}
+	second := e.sample(t, r, now.Add(10*time.Second))
+	if second.Rates["applied"] != 50 || second.Rates["duplicate"] != 2 || second.Rate() != 52 || second.Lag != 1 {
+		t.Errorf("rates %v, lag %v; want 50, 2 and 1", second.Rates, second.Lag)
+	}
+	third := e.sample(t, r, now.Add(20*time.Second))
+	if third.Rate() != 0 || !math.IsNaN(third.Lag) {
+		t.Errorf("without anything new: rate %v, lag %v", third.Rate(), third.Lag)
+	}
+	fresh := newEngine() // counters that begin anew
+	fresh.deliveries.WithLabelValues("applied").Add(7)
+	if s := fresh.sample(t, r, now.Add(30*time.Second)); s.Rate() != 0 {
+		t.Errorf("after counters that went back the rate is %v", s.Rate())
+	}
+}
+
+// Given samples for longer than an hour, then the last hour of them is kept, the oldest first, and what only the next
+// one needs is kept of the last alone.
+func TestTheLastHourIsKept(t *testing.T) {
+	e, r, began := newEngine(), newRing(), time.Now()
+	for i := range sampled + 40 {
+		e.sample(t, r, began.Add(time.Duration(i)*sampleEvery))
+	}
+	if len(r.samples) != sampled || !r.samples[0].At.Equal(began.Add(40*sampleEvery)) {
+		t.Errorf("%d samples, the first at %v", len(r.samples), r.samples[0].At.Sub(began))
+	}
+	for i, s := range r.samples {
+		if (s.total != nil) != (i == sampled-1) {
+			t.Fatalf("sample %d keeps what only the last one needs", i)
+		}
+	}
+	if span := r.samples[sampled-1].At.Sub(r.samples[0].At); span > time.Hour || span < time.Hour-sampleEvery {
+		t.Errorf("they span %v", span)
+	}
+}
+
+// Given something that is amiss and well again, then the last trouble of each thing is remembered, with its reason, and
+// from when until when.
+func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
+	r, now := newRing(), time.Now()
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	r.watch(admin.Health{Waiting: []string{"mysql: refused: by 10.0.0.1", "session: not yet connected"}}, at(0))
+	r.watch(admin.Health{Waiting: []string{"mysql: no route"}, Degraded: []string{"q.dead: it is full"}}, at(1))
+	r.watch(admin.Health{Degraded: []string{"q.dead: it is full"}}, at(2))
+	want := []Trouble{
+		{What: "mysql", Why: "no route", Since: at(0), Until: at(2), Stops: true},
+		{What: "q.dead", Why: "it is full", Since: at(1)},
+	}
+	check := func(when string, want []Trouble) {
+		t.Helper()
+		have := make([]Trouble, len(r.troubles))
+		for i, one := range r.troubles {
+			have[i] = *one
+		}
+		if !slices.Equal(have, want) {
+			t.Errorf("%s: %+v, want %+v", when, have, want)
+		}
+	}
+	check("after the first one is over", want)
+	r.watch(admin.Health{Waiting: []string{"mysql: gone again"}}, at(9))
+	check("after it came again", []Trouble{
+		{What: "q.dead", Why: "it is full", Since: at(1), Until: at(9)},
+		{What: "mysql", Why: "gone again", Since: at(9), Stops: true},
+	})
+	for i := range 2 * mostTroubles {
+		r.watch(admin.Health{Degraded: []string{"queue " + strconv.Itoa(i) + ": odd"}}, at(10+i))
+	}
+	if n := len(r.troubles); n != mostTroubles {
+		t.Errorf("%d are remembered, want the last %d", n, mostTroubles)
+	}
+}
+
+// Given a look that takes long, then everybody who asks meanwhile gets what was known, one look goes on at a time, and
+// the end of the view ends it and waits for it.
+func TestALookInTheBackgroundIsSharedAndEnds(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan struct{})
+	looks := 0
+	b := background[int]{look: func(ctx context.Context) (int, error) {
+		looks++
+		close(begun)
+		<-ctx.Done()
+		close(ended)
+		return 0, ctx.Err()
+	}}
+	if a := b.get(0); a.Looking {
+		t.Error("it looks before the view runs")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	b.begin(ctx)
+	var asking sync.WaitGroup
+	for range 20 {
+		asking.Go(func() {
+			if a := b.get(0); !a.At.IsZero() || !a.Looking {
+				t.Errorf("meanwhile: %+v", a)
+			}
+		})
+	}
+	asking.Wait()
+	<-begun
+	stop()
+	b.end()
+	select {
+	case <-ended:
+	default:
+		t.Error("the view ended before its look")
+	}
+	if a := b.get(0); a.Looking || a.Err == nil || looks != 1 {
+		t.Errorf("after the end: %+v, %d looks", a, looks)
+	}
+}
+
+// Given a view over an engine, then it takes the first figures at once, and is over when its context is.
+func TestAViewSamplesAtOnceAndEnds(t *testing.T) {
+	e := newEngine()
+	v := New(Options{
+		Metrics: e.registry, Health: func() admin.Health { return admin.Health{Waiting: []string{"mysql: away"}} },
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() { v.Run(ctx); close(over) }()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for v.Hour().Now().At.IsZero() {
+		<-tick.C
+	}
+	if h := v.Hour(); len(h.Troubles) != 1 || h.Troubles[0].What != "mysql" || !h.Troubles[0].Stops {
+		t.Errorf("%+v", h.Troubles)
+	}
+	stop()
+	<-over
+}

@@ -1,0 +1,47 @@
+package daemon_test
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+)
+
+// Given a daemon whose pages are watched, when it is told to stop, then the events end as an answer does that is whole,
+// and it exits with 0 although nobody has closed a browser.
+func TestADaemonThatStopsEndsTheEventsOfItsPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "LANES", "1")
+	p := w.start()
+	addr, err := p.Addr(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watched []*bufio.Reader
+	for _, path := range []string{"/?live=1", "/letters?live=1", "/acts?live=1", "/reconcile?live=1"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		events := bufio.NewReader(resp.Body)
+		if line, err := events.ReadString('\n'); err != nil || !strings.HasPrefix(line, ":") {
+			t.Fatalf("%s begins with %q, HTTP %d, %v", path, line, resp.StatusCode, err)
+		}
+		watched = append(watched, events)
+	}
+	w.stop(p)
+	for _, events := range watched {
+		if _, err := io.Copy(io.Discard, events); err != nil {
+			t.Errorf("the events were cut off: %v", err)
+		}
+	}
+	w.judge(oracle.Allowance{})
+}
