@@ -44,14 +44,14 @@ func TestPicturesOfThePagesAreSmall(t *testing.T) {
 	w.signIn(b)
 	b.shows("11 dead letters")
 	b.until("there is a figure", `document.querySelector("#hour").innerText.includes("Dead letters\n11")`)
-	b.picture("pages-overview.png")
+	b.picture("pages-overview.png", 880)
 	b.open(w.at + "/letters")
 	b.until("the groups are there", `document.querySelectorAll("a[href*='/letters/groups/']").length === 3`)
 	b.click(ask[string](b, `document.querySelector("a[href*='/letters/groups/']").innerText`))
 	b.shows("The latest of them")
 	b.click("Replay or discard these letters")
 	b.shows("7 will run")
-	b.picture("pages-preview.png")
+	b.picture("pages-preview.png", 1080)
 	w.reserve(late[0], 1001, 2)
 	b.open(w.at + "/letters/act?act=replay&tag=stock.rollback&key=rollback-" + late[0])
 	b.do(chromedp.SetValue(chromedp.CSS("#why"), "the order service was late"))
@@ -59,7 +59,7 @@ func TestPicturesOfThePagesAreSmall(t *testing.T) {
 	b.shows("What it came to")
 	b.click("See this message")
 	b.until("the message is applied", `document.querySelector("h2 .tag")?.innerText === "success"`)
-	b.picture("pages-message.png")
+	b.picture("pages-message.png", 980)
 }
 
 // flow lets orders be made and given back for some time, more of them in the middle, as over a day.
@@ -81,10 +81,10 @@ func (w *world) flow(whole time.Duration) {
 	}
 }
 
-// picture takes what is on the screen.
-func (b *tab) picture(name string) {
+// picture takes what is on a screen of that height.
+func (b *tab) picture(name string, height int64) {
 	b.t.Helper()
-	b.do(chromedp.EmulateViewport(1120, 840))
+	b.do(chromedp.EmulateViewport(1120, height))
 	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 	if err != nil {
 		b.t.Fatal(err)

@@ -62,12 +62,15 @@ const basePath = "/shop/rollbackd"
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, broker: stack.AMQP(t), logs: &logs{}}
-	w.queue = w.broker.Name("stock.rollback")
+	exchange := w.broker.Name("stock")
+	if w.queue = w.broker.Name("stock.rollback"); *pictures != "" { // on a virtual host of its own
+		exchange, w.queue = "stock", "stock.rollback"
+	}
 	dsn := stack.MySQL(t)
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"ROLLBACKD_AMQP_URL=" + w.broker.URL, "ROLLBACKD_MYSQL_DSN=" + dsn, "ROLLBACKD_REDIS_URL=" + stack.Redis(t),
-		"ROLLBACKD_QUEUE=" + w.queue, "ROLLBACKD_EXCHANGE=" + w.broker.Name("stock"), "ROLLBACKD_LOG_FORMAT=json",
+		"ROLLBACKD_QUEUE=" + w.queue, "ROLLBACKD_EXCHANGE=" + exchange, "ROLLBACKD_LOG_FORMAT=json",
 		"ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_MAX_ATTEMPTS=3", "ROLLBACKD_MAX_DEAD_RATE=off",
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_BASE_PATH=" + basePath, "ROLLBACKD_ADMIN_TOKEN=" + token,
 	}
