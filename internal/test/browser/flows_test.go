@@ -123,6 +123,11 @@ func TestADoubleClickActsOnce(t *testing.T) {
 			t.Errorf("the same form leads to %s, not to %s", to, run)
 		}
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if posts := b.posts - 1; posts < 4 { // but for the sign-in; two by the clicks and two by hand
+		t.Errorf("the form was sent %d times only", posts)
+	}
 	w.cameBack(1)
 }
 

@@ -31,6 +31,7 @@ type tab struct {
 
 	mu         sync.Mutex
 	complaints []string // guarded by mu
+	posts      int      // forms that were sent; guarded by mu
 	wg         sync.WaitGroup
 }
 
@@ -67,6 +68,11 @@ func (b *tab) hear(event any) {
 	case *network.EventRequestWillBeSent:
 		if to := e.Request.URL; !strings.HasPrefix(to, "http://127.0.0.1:") {
 			b.complain("request to %.200s", to)
+		}
+		if e.Request.Method == "POST" {
+			b.mu.Lock()
+			b.posts++
+			b.mu.Unlock()
 		}
 	case *page.EventJavascriptDialogOpening:
 		b.complain("dialog: %s", e.Message)
