@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS `consumer_log_act` (
   PRIMARY KEY (id),
   UNIQUE KEY one_run_of_a_set (guard),
   KEY by_group (group_name, queue, id),
+  KEY by_kind (group_name, queue, kind, id),
   KEY by_work (group_name, queue, work)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin ROW_FORMAT=DYNAMIC;
 

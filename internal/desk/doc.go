@@ -2,6 +2,8 @@
 // resuming consuming, and runs over dead letters, which outlive the process and the browser that began them. Each act
 // is one row under one id: who, why, on what, with what outcome. What is asked for twice under one name is done once.
 //
+// Besides runs there are tasks, which the caller gives functions for: the desk keeps them as it keeps runs.
+//
 // An act is committed before anything is told of it, and what a page, a command or a program shows of it comes from its
 // row. A run is taken up by whichever daemon of the fleet is free, under a lease; when that one dies, another goes on.
 // It moves no row and no message itself: that is package deadletter's, whose steps are compared and counted one by

@@ -1,7 +1,6 @@
 package desk_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -280,10 +279,6 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 	w.dead("no", names("a", 2)...)
 	d := w.newDesk()
 	d.LookEvery(time.Hour)
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
 	begin := func(key string) string {
 		t.Helper()
 		f := desk.Filter{Keys: []string{key}}
@@ -296,7 +291,7 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 		return a.ID
 	}
 	first := begin("a-000000") // found by the first look, after which the daemon waits for the hour to pass
-	wg.Go(func() { d.Work(ctx) })
+	w.works(d)
 	w.ends(first)
 	if a := w.ends(begin("a-000001")); a.State != desk.Done || a.Result.Discarded != 1 {
 		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
@@ -315,7 +310,8 @@ func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {
 	all := names("k", n)
 	w.dead("no", all...)
 	w.consumes(nil)
-	w.daemon()
+	w.desk = w.newDesk() // the person asks the daemon that works
+	w.works(w.desk)
 	var keys []string
 	for i := range 12 {
 		keys = append(keys, all[i*(n-1)/11])

@@ -196,6 +196,8 @@ func (j *job) run(ctx context.Context) {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errLeaseLost):
 		return // whatever is to be said of it, the other one says
+	case j.task() && err == nil:
+		j.end(over, Done, result, nil) // it came to its end before the stop or the drain reached it
 	case errors.Is(cause, errStopped):
 		j.end(over, Stopped, result, nil)
 	case ctx.Err() != nil:

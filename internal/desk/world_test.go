@@ -48,7 +48,9 @@ var delays = []time.Duration{100 * time.Millisecond, time.Minute}
 type place struct{ dsn, amqpURL, queue string }
 
 // newDesk makes a desk, as one daemon of a fleet has it, and its pool.
-func (p place) newDesk(ctx context.Context, log *slog.Logger) (*desk.Desk, *sql.DB, error) {
+func (p place) newDesk(
+	ctx context.Context, log *slog.Logger, change ...func(*desk.Options),
+) (*desk.Desk, *sql.DB, error) {
 	db, _, err := dedup.Open(ctx, p.dsn, dedup.OpenOptions{
 		LockWait: time.Second, DialTimeout: time.Second, ReadTimeout: 3 * time.Second, MaxOpen: desk.Connections,
 	})
@@ -70,13 +72,17 @@ func (p place) newDesk(ctx context.Context, log *slog.Logger) (*desk.Desk, *sql.
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := desk.New(desk.Options{
+	o := desk.Options{
 		DB: db, Records: records, Letters: letters, Group: group, Queue: p.queue, Logger: log,
 		Order: func(_ context.Context, order string) ([]dedup.Identity, error) {
 			return []dedup.Identity{{Group: group, Tag: tag, Key: order + "-a"},
 				{Group: group, Tag: tag, Key: order + "-b"}}, nil
 		},
-	})
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	d, err := desk.New(o)
 	return d, pool, err
 }
 
@@ -136,9 +142,9 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) newDesk() *desk.Desk {
+func (w *world) newDesk(change ...func(*desk.Options)) *desk.Desk {
 	w.t.Helper()
-	d, pool, err := w.place.newDesk(w.t.Context(), slog.New(slog.NewTextHandler(w.t.Output(), nil)))
+	d, pool, err := w.place.newDesk(w.t.Context(), slog.New(slog.NewTextHandler(w.t.Output(), nil)), change...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -147,9 +153,14 @@ func (w *world) newDesk() *desk.Desk {
 }
 
 // daemon works on runs until stop, or the end of the test.
-func (w *world) daemon() (stop func()) {
+func (w *world) daemon(change ...func(*desk.Options)) (stop func()) {
 	w.t.Helper()
-	d := w.newDesk()
+	return w.works(w.newDesk(change...))
+}
+
+// works makes a desk work until stop, or the end of the test.
+func (w *world) works(d *desk.Desk) (stop func()) {
+	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	var wg sync.WaitGroup
 	wg.Go(func() { d.Work(ctx) })

@@ -1,0 +1,138 @@
+package desk_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+// doing are the options of a daemon that knows one kind of task.
+func doing(kind desk.Kind, do func(context.Context, desk.Task) (any, error)) func(*desk.Options) {
+	return func(o *desk.Options) {
+		o.Tasks = map[desk.Kind]func(context.Context, desk.Task) (any, error){kind: do}
+	}
+}
+
+// Given a daemon that knows a kind of task and one that does not, then the first does it, and its act says how far it
+// has come and what came of it; asked again under its id it is not done again.
+func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
+	w := newWorld(t)
+	w.daemon() // knows runs over letters only
+	ask := desk.TaskRequest{ID: "0190aaaa-0000-7000-8000-000000000001", Kind: "count", Why: "to know", Detail: []int{4, 2}}
+	a, err := w.desk.Ask(t.Context(), anna, ask)
+	if err != nil || a.State != desk.Running || a.ID != ask.ID {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	var times atomic.Int32
+	goOn := make(chan struct{})
+	w.daemon(doing("count", func(_ context.Context, task desk.Task) (any, error) {
+		times.Add(1)
+		var numbers []int
+		err := json.Unmarshal(task.Act.Detail, &numbers)
+		task.Progress("numbers", len(numbers))
+		<-goOn
+		return map[string]any{"sum": numbers[0] + numbers[1], "by": task.By}, err
+	}))
+	w.eventually("it is seen how far it has come", func() (string, bool) {
+		p := w.act(a.ID).Progress
+		return p.Phase, p.Phase == "numbers" && p.Done == 2
+	})
+	close(goOn)
+	a = w.ends(a.ID)
+	if a.State != desk.Done || string(a.Result.Report) != `{"by":"anna, run `+a.ID+`","sum":6}` || a.Why != "to know" {
+		t.Errorf("%s: %s %s", a.State, a.Result.Report, a.Error)
+	}
+	if again, err := w.desk.Ask(t.Context(), anna, ask); err != nil || again.ID != a.ID || again.State != desk.Done {
+		t.Errorf("asked again: %+v, %v", again, err)
+	}
+	next, err := w.desk.Ask(t.Context(), anna, desk.TaskRequest{Kind: "count", Detail: []int{1, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.ends(next.ID); times.Load() != 2 {
+		t.Errorf("two tasks were done %d times", times.Load())
+	}
+}
+
+// Given a task that may be done by one at a time, when its daemon drains, then another begins it anew at once; while it
+// goes on a second one is not begun; and anybody stops it.
+func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
+	w := newWorld(t)
+	begun := make(chan struct{}, 2)
+	waits := doing("wait", func(ctx context.Context, _ desk.Task) (any, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	stop := w.daemon(waits)
+	ask := desk.TaskRequest{Kind: "wait", Alone: "all"}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	began, named := map[string]int{}, map[string]int{}
+	for range 10 {
+		asking.Go(func() {
+			a, err := w.desk.Ask(t.Context(), anna, ask)
+			mu.Lock()
+			defer mu.Unlock()
+			same, other := errors.AsType[*desk.SameSetError](err)
+			switch {
+			case err == nil:
+				began[a.ID]++
+			case other:
+				named[same.Act.ID]++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	asking.Wait()
+	if len(began) != 1 || len(named) != 1 {
+		t.Fatalf("begun %v, and the others are told of %v; want one", began, named)
+	}
+	id := ""
+	for id = range began {
+		if named[id] != 9 {
+			t.Errorf("%d others are told of it, want 9", named[id])
+		}
+	}
+	<-begun
+	stop()
+	w.daemon(waits)
+	<-begun // by the next one
+	if a := w.act(id); a.State != desk.Running || a.Terms != 2 {
+		t.Errorf("after the drain: %s in term %d", a.State, a.Terms)
+	}
+	if _, err := w.newDesk().Stop(t.Context(), bert, id); err != nil {
+		t.Fatal(err)
+	}
+	if a := w.ends(id); a.State != desk.Stopped || a.StopBy != "bert" {
+		t.Errorf("%s by %q, %s", a.State, a.StopBy, a.Error)
+	}
+	next, err := w.desk.Ask(t.Context(), anna, ask)
+	if err != nil || next.ID == id {
+		t.Errorf("after its end: %+v, %v", next, err)
+	}
+}
+
+// Given a task whose function fails, then its act says why.
+func TestATaskThatFailsSaysWhy(t *testing.T) {
+	w := newWorld(t)
+	w.daemon(doing("fail", func(context.Context, desk.Task) (any, error) {
+		return nil, errors.New("the letter is not there")
+	}))
+	a, err := w.desk.Ask(t.Context(), anna, desk.TaskRequest{Kind: "fail"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a = w.ends(a.ID); a.State != desk.Failed || a.Error != "the letter is not there" {
+		t.Errorf("%s: %s", a.State, a.Error)
+	}
+	if _, err := w.desk.Ask(t.Context(), anna, desk.TaskRequest{Kind: "No Kind"}); !errors.Is(err, desk.ErrRequest) {
+		t.Errorf("a kind that is none: %v", err)
+	}
+}
