@@ -112,6 +112,25 @@ type MendOrder struct {
 // ErrNoRepair says that a finding is a person's to mend, or that Force is needed.
 var ErrNoRepair = errors.New("no machine may mend this")
 
+// ErrNoFinding says that a comparison has no finding with a number.
+var ErrNoFinding = errors.New("the comparison has no such finding")
+
+// Order asks for the mending of the finding with this number, of the comparison whose act is of. Force says that a
+// person is sure where there is a risk. Its error is ErrNoFinding or ErrNoRepair.
+func (w *Written) Order(of string, number int, force bool) (MendOrder, error) {
+	if number < 0 || number >= len(w.Findings) {
+		return MendOrder{}, ErrNoFinding
+	}
+	kept := w.Findings[number]
+	switch by, risk := kept.Repair(); {
+	case by == NoRepair:
+		return MendOrder{}, fmt.Errorf("%w: see its cure", ErrNoRepair)
+	case risk != "" && !force:
+		return MendOrder{}, fmt.Errorf("%w unless a person is sure: %s", ErrNoRepair, risk)
+	}
+	return MendOrder{Of: of, Number: number, Finding: kept, Force: force}, nil
+}
+
 // ErrLeft says that a finding was left as it is.
 var ErrLeft = errors.New("it was not mended")
 

@@ -152,3 +152,32 @@ func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 		t.Errorf("%d reservations, %d findings, unclear %q", r.Reservations, len(r.Findings), r.Unclear)
 	}
 }
+
+// What a person must mend, or must be sure of, is not asked of a machine.
+func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
+	t.Parallel()
+	kept := func(kind reconcile.Kind, hindrance string) reconcile.Kept {
+		return reconcile.Kept{Finding: reconcile.Finding{Kind: kind, Hindrance: hindrance, Key: string(kind)}}
+	}
+	w := reconcile.Written{Findings: []reconcile.Kept{
+		kept(reconcile.StaleLetter, ""), kept(reconcile.LetterWithoutRow, "its row may have been deleted"),
+		kept(reconcile.NegativeStock, ""),
+	}}
+	for _, c := range []struct {
+		number int
+		force  bool
+		want   error
+	}{
+		{0, false, nil}, {1, false, reconcile.ErrNoRepair}, {1, true, nil}, {2, true, reconcile.ErrNoRepair},
+		{3, true, reconcile.ErrNoFinding}, {-1, true, reconcile.ErrNoFinding},
+	} {
+		order, err := w.Order("an act", c.number, c.force)
+		if !errors.Is(err, c.want) {
+			t.Errorf("finding %d, force %v: %v, want %v", c.number, c.force, err, c.want)
+		}
+		if c.want == nil && (order.Of != "an act" || order.Number != c.number || order.Force != c.force ||
+			order.Finding.Key != w.Findings[c.number].Key) {
+			t.Errorf("finding %d, force %v: %+v", c.number, c.force, order)
+		}
+	}
+}

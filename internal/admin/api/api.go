@@ -68,6 +68,7 @@ func New(o Options) (*API, error) {
 	a.messages()
 	a.acts()
 	a.writes()
+	a.reconciles()
 	explain(a.huma.OpenAPI())
 	var err error
 	if a.document, err = indented(a.huma.OpenAPI()); err != nil {

@@ -22,6 +22,7 @@ func tags() []*huma.Tag {
 		{Name: "Overview", Description: "How it stands right now."},
 		{Name: "Dead letters", Description: "Messages that were given up, and why."},
 		{Name: "Messages", Description: "What is known of a message or an order."},
+		{Name: "Reconcile", Description: "Whether log, dead letters and stock agree."},
 		{Name: "Acts", Description: "What people and programs do, and did."},
 	}
 }

@@ -325,6 +325,33 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.ask("GET", "/pause", "", http.StatusOK, nil)
 	c.ask("POST", "/resume", `{"why":"it is done","pause":"`+act.ID+`"}`, http.StatusCreated, nil, key, "k4")
 	rename("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+	b.Purge(queue + ".dead") // by mistake: the rows are dead and their letters gone
+	c.ask("GET", "/reconcile", "", http.StatusNotFound, nil)
+	c.ask("POST", "/reconcile", "", http.StatusCreated, &act, key, "c1")
+	var found struct {
+		Act      struct{ ID, State string }
+		Findings []struct {
+			Number            int
+			Kind, Key, Repair string
+		}
+	}
+	eventually(t, "the comparison is done", func() bool {
+		c.ask("GET", "/reconcile", "", http.StatusOK, &found)
+		return found.Act.ID == act.ID && found.Act.State == "done"
+	})
+	c.ask("GET", "/reconcile?of="+act.ID, "", http.StatusOK, nil)
+	if len(found.Findings) != len(orders) || found.Findings[1].Repair != "republish" {
+		t.Fatalf("the comparison has found %+v", found)
+	}
+	mend := `{"of":"` + act.ID + `","number":1,"why":"purged by mistake"}`
+	c.ask("POST", "/reconcile/mend", mend, http.StatusCreated, &act, key, "c2")
+	eventually(t, "the message that was mended is applied", func() bool {
+		var told struct{ Messages []struct{ Status string } }
+		c.ask("GET", "/message?key="+found.Findings[1].Key, "", http.StatusOK, &told)
+		return told.Messages[0].Status == "success"
+	})
+	mend = strings.Replace(mend, `"number":1`, `"number":99`, 1)
+	c.ask("POST", "/reconcile/mend", mend, http.StatusNotFound, nil, key, "c3")
 	run := fmt.Sprintf(`{"kind":"replay","filter":%s,"rate":0.001,"window":10,"max_failures":3}`, groups.Groups[0].Filter)
 	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k5")
 	c.ask("POST", "/runs", run, http.StatusConflict, nil, key, "k6")
