@@ -196,7 +196,7 @@ type ActFilter struct {
 const MaxActs = 200
 
 // Acts are the acts of the group and queue, the latest first, each page read through an index. Next is the Before of
-// the next page, "" after the last.
+// the next page, "" after the last. The reports of tasks are left out, which may be long: Act has them.
 func (d *Desk) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, err error) {
 	if f.Limit == 0 {
 		f.Limit = 50
@@ -238,6 +238,9 @@ func (d *Desk) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, 
 		a, err := scanAct(rows)
 		if err != nil {
 			return nil, "", fmt.Errorf("list acts: %w", err)
+		}
+		if a.Result != nil {
+			a.Result.Report = nil
 		}
 		acts = append(acts, a)
 	}

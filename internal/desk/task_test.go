@@ -47,6 +47,10 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 	if a.State != desk.Done || string(a.Result.Report) != `{"by":"anna, run `+a.ID+`","sum":6}` || a.Why != "to know" {
 		t.Errorf("%s: %s %s", a.State, a.Result.Report, a.Error)
 	}
+	if list, _, err := w.desk.Acts(t.Context(), desk.ActFilter{Kind: "count"}); err != nil || len(list) != 1 ||
+		list[0].State != desk.Done || list[0].Result.Report != nil {
+		t.Errorf("the list of acts: %+v, %v; want it without the report", list, err)
+	}
 	if again, err := w.desk.Ask(t.Context(), anna, ask); err != nil || again.ID != a.ID || again.State != desk.Done {
 		t.Errorf("asked again: %+v, %v", again, err)
 	}

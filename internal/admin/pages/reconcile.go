@@ -51,6 +51,16 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 	defer cancel()
 	of := r.URL.Query().Get("of")
 	v := compared{CanAct: d.Person.Right >= admin.Act, Latest: of == ""}
+	if of == "" {
+		all, _, err := p.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
+		if err != nil {
+			return deskError(err)
+		}
+		if len(all) > 0 {
+			of = all[0].ID
+		}
+	}
+	var err error
 	if of != "" {
 		a, err := p.o.Desk.Act(ctx, of)
 		if err == nil && a.Kind != desk.KindReconcile {
@@ -60,17 +70,6 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 			return deskError(err)
 		}
 		v.Act = &a
-	} else {
-		all, _, err := p.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
-		if err != nil {
-			return deskError(err)
-		}
-		if len(all) > 0 {
-			v.Act = &all[0]
-		}
-	}
-	var err error
-	if v.Act != nil {
 		if v.Report, err = reportOf(*v.Act); err != nil {
 			return err
 		}

@@ -81,6 +81,16 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 		b.click(map[string]string{"replay": "Replay", "discard": "Discard"}[act] + " these letters")
 		b.shows("What it came to")
 	}
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) "+
+		"VALUES (?, 1001, 1, 2, 'stock.rollback', ?, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)", hostile[:60],
+		"never seen "+hostile)
+	b.open(w.at + "/reconcile")
+	b.click("Compare now")
+	b.shows("released without success")
+	b.open(w.at + "/pause")
+	b.do(chromedp.SetValue(chromedp.CSS("#why"), hostile+strings.Repeat("w", 100)))
+	b.click("Pause consuming")
+	b.shows("Consuming is paused for the whole fleet")
 	const (
 		mostOpened = 6 // of a kind
 		mostAsked  = 2
@@ -122,6 +132,7 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 	for _, want := range []string{
 		"/?", "/letters?", "/letters/groups/…?", "/letters/act?act=replay&fingerprint&reason",
 		"/letters/act?act=discard&key&tag",
+		"/reconcile?", "/reconcile?of", "/reconcile/finding?n&of", "/pause?",
 		"/acts?", "/acts/…?", "/message?key&tag", "/order?sn", "/find?", "/log?", "/log?status", "/sign-in?",
 	} {
 		if kinds[basePath+want] == 0 {
