@@ -47,7 +47,7 @@ type JudgeOptions struct {
 }
 
 // CountSet counts the letters of a set, most at most, and those that are parked; more: there may be more. No index
-// leads to a fingerprint: with one, through letters at most are looked at.
+// leads to reasons, errors and fingerprints: with one of them, through letters at most are looked at.
 func (l *Letters) CountSet(
 	ctx context.Context, set Set, most, through int,
 ) (matched, parked int, more bool, err error) {
@@ -58,62 +58,38 @@ func (l *Letters) CountSet(
 	if len(set.Filter.Keys) > 0 {
 		keys = slices.Collect(slices.Chunk(set.Filter.Keys, dedup.MaxListedKeys))
 	}
+	f := set.Filter
+	indexed := f.Fingerprint == "" && (len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Error == "")
 	for _, some := range keys {
 		q := set.query(l.o.Group, some)
-		if set.Filter.Fingerprint == "" {
+		if indexed {
 			n, spent, err := l.o.Records.Count(ctx, q, l.o.MaxReplays, most+1-matched)
 			if err != nil {
 				return 0, 0, false, err
 			}
 			matched, parked = matched+n, parked+spent
 		} else {
-			seen, all, err := l.eachOfSet(ctx, q, through, func(row dedup.Row) bool {
-				if Fingerprint(row.Remark) == set.Filter.Fingerprint {
-					matched++
-					if isSpent(row, l.o.MaxReplays) {
-						parked++
-					}
-				}
-				return matched <= most
-			})
+			rows, next, err := l.o.Records.Look(ctx, q, through, f.printed())
 			if err != nil {
 				return 0, 0, false, err
 			}
-			if through -= seen; !all && matched <= most {
-				return matched, parked, true, nil
+			matched += len(rows)
+			for _, row := range rows {
+				if isSpent(row, l.o.MaxReplays) {
+					parked++
+				}
 			}
+			more = more || next != ""
 		}
 		if matched > most {
 			return most, min(parked, most), true, nil
 		}
 	}
-	return matched, parked, false, nil
+	return matched, parked, more, nil
 }
 
-// eachOfSet looks at rows until each says no, about most at most; all: there are no further ones.
-func (l *Letters) eachOfSet(
-	ctx context.Context, q dedup.Filter, most int, each func(dedup.Row) bool,
-) (seen int, all bool, err error) {
-	for seen < most {
-		rows, next, err := l.o.Records.List(ctx, q)
-		if err != nil {
-			return seen, false, err
-		}
-		for _, row := range rows {
-			if !each(row) {
-				return seen, false, nil
-			}
-		}
-		if seen, q.After = seen+len(rows), next; next == "" {
-			return seen, true, nil
-		}
-	}
-	return seen, false, nil
-}
-
-// fewPages is how many pages of rows one page of letters with a fingerprint is looked for in. It may have less than its
-// limit then, and all the same a cursor.
-const fewPages = 20
+// looked bounds the letters that are looked at for a page of those that no index leads to.
+const looked = 2000
 
 // JudgeSet judges a page of a set by the rows, the latest first. With keys, it judges the rows of these keys in
 // whatever state, and says of a key without a row that it is too old.
@@ -130,26 +106,15 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 		}
 		q.Statuses, q.UpTo = nil, dedup.Filter{}.UpTo
 	}
+	rows, next, err := l.o.Records.Look(ctx, q, looked, notDeadOr(set.Filter.printed()))
+	if err != nil {
+		return nil, "", fmt.Errorf("judge dead letters: %w", err)
+	}
 	var judged []Judged
-	var next dedup.Cursor
 	known := map[string]bool{}
-	for range fewPages {
-		var rows []dedup.Row
-		var err error
-		q.Limit = o.Limit - len(judged)
-		if rows, next, err = l.o.Records.List(ctx, q); err != nil {
-			return nil, "", fmt.Errorf("judge dead letters: %w", err)
-		}
-		for _, row := range rows {
-			known[row.Key] = true
-			if want := set.Filter.Fingerprint; want != "" && row.Status == dedup.Dead && Fingerprint(row.Remark) != want {
-				continue
-			}
-			judged = append(judged, Judged{letterOf(row, l.o.MaxReplays), row.Status.String(), l.verdict(row, set, o)})
-		}
-		if q.After = next; next == "" || len(judged) >= o.Limit {
-			break
-		}
+	for _, row := range rows {
+		known[row.Key] = true
+		judged = append(judged, Judged{letterOf(row, l.o.MaxReplays), row.Status.String(), l.verdict(row, set, o)})
 	}
 	if byKey && next == "" && o.After == "" {
 		for _, key := range q.Keys {
@@ -159,6 +124,14 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 		}
 	}
 	return judged, next, nil
+}
+
+// notDeadOr also takes what is not dead any more: its last error says nothing of whether it was chosen.
+func notDeadOr(chosen func(dedup.Row) bool) func(dedup.Row) bool {
+	if chosen == nil {
+		return nil
+	}
+	return func(row dedup.Row) bool { return row.Status != dedup.Dead || chosen(row) }
 }
 
 // verdict is of one row.

@@ -29,7 +29,27 @@ type Letter struct {
 func (l *Letters) List(ctx context.Context, f Filter, after dedup.Cursor) ([]Letter, dedup.Cursor, error) {
 	q := f.query(l.o.Group)
 	q.After = after
-	rows, next, err := l.o.Records.List(ctx, q)
+	return l.lettersOf(l.o.Records.List(ctx, q))
+}
+
+// Look is List for somebody who waits: no index leads to reasons and errors, and so it goes through so many letters at
+// most, may find less than a page, or nothing, and all the same a cursor from where to look further. It takes a
+// fingerprint too.
+func (l *Letters) Look(ctx context.Context, f Filter, after dedup.Cursor, through int) ([]Letter, dedup.Cursor, error) {
+	q := f.query(l.o.Group)
+	q.After = after
+	return l.lettersOf(l.o.Records.Look(ctx, q, through, f.printed()))
+}
+
+// printed chooses by fingerprint; nil when it need not.
+func (f Filter) printed() func(dedup.Row) bool {
+	if f.Fingerprint == "" {
+		return nil
+	}
+	return func(row dedup.Row) bool { return Fingerprint(row.Remark) == f.Fingerprint }
+}
+
+func (l *Letters) lettersOf(rows []dedup.Row, next dedup.Cursor, err error) ([]Letter, dedup.Cursor, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("list dead letters: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -116,6 +117,55 @@ func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
 		}
 	}
 	return found, "", nil
+}
+
+const (
+	// lookedAt is how many rows Look reads at a time, and wholeLookedAt how many of them with what they keep of their
+	// messages, which may be 256 KiB each.
+	lookedAt      = 500
+	wholeLookedAt = 50
+)
+
+// Look is List for somebody who waits: no index leads to reasons and remarks, so List may go through all rows of a
+// status before it has a page. Look goes through so many rows at most and may so find less than a page, or nothing, and
+// all the same a cursor from where to look further. Also, if not nil, chooses besides.
+func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bool) ([]Row, Cursor, error) {
+	if err := f.check(); err != nil {
+		return nil, "", fmt.Errorf("look: %w", err)
+	}
+	if also == nil && (len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Remark == "") {
+		return l.List(ctx, f)
+	}
+	wide, found := f, []Row(nil)
+	wide.Reasons, wide.Remark = nil, ""
+	step := lookedAt
+	if f.Bodies {
+		step = wholeLookedAt
+	}
+	for looked := 0; looked < through; {
+		wide.Limit = min(step, through-looked)
+		rows, next, err := l.List(ctx, wide)
+		if err != nil {
+			return nil, "", err
+		}
+		for i, row := range rows {
+			if len(f.Reasons) > 0 && !slices.Contains(f.Reasons, row.Reason) || !strings.Contains(row.Remark, f.Remark) ||
+				also != nil && !also(row) {
+				continue
+			}
+			if found = append(found, row); len(found) < f.Limit {
+				continue
+			}
+			if i < len(rows)-1 {
+				next, err = cursorAt(row)
+			}
+			return found, next, err
+		}
+		if looked, wide.After = looked+len(rows), next; next == "" {
+			break
+		}
+	}
+	return found, wide.After, nil
 }
 
 func (f *Filter) check() error {

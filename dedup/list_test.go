@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -55,6 +56,54 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 	}
 	if all, _ := w.list(Filter{Group: "g", Since: noon.Add(-3 * time.Minute), Until: noon}); len(all) != 60 {
 		t.Errorf("since and until: %d rows, want 60", len(all))
+	}
+}
+
+func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
+	w := newWorld(t)
+	var all []Letter
+	for i := range 200 {
+		reason, cause := ReasonExhausted, "shelf is locked"
+		if i%17 == 0 {
+			reason, cause = ReasonPermanent, "no such order"
+		}
+		all = append(all, Letter{Entry: Entry{Identity: Identity{"g", "t", fmt.Sprint("k", i)}, Body: []byte("{}")},
+			Reason: reason, Cause: cause})
+	}
+	wantError(t, "file letters", w.log.DeadAll(t.Context(), all), nil)
+	odd := func(r Row) bool { return strings.HasSuffix(r.Key, "1") }
+	for name, tc := range map[string]struct {
+		f    Filter
+		also func(Row) bool
+		want int
+	}{
+		"by reason":        {Filter{Reasons: []Reason{ReasonPermanent}}, nil, 12},
+		"by remark":        {Filter{Remark: "such"}, nil, 12},
+		"with the message": {Filter{Remark: "such", Bodies: true}, nil, 12},
+		"by more":          {Filter{}, odd, 20},
+		"by both":          {Filter{Remark: "shelf"}, odd, 19},
+		"by keys":          {Filter{Keys: []string{"k0", "k1"}, Remark: "such"}, nil, 1},
+	} {
+		for _, limit := range []int{1, 5, 1000} {
+			f, seen, most := tc.f, map[string]bool{}, 300
+			f.Group, f.Limit = "g", limit
+			for next := Cursor("-"); next != "" && most > 0; most-- {
+				rows, end, err := w.log.Look(t.Context(), f, 30, tc.also)
+				if err != nil || len(rows) > limit {
+					t.Fatalf("%s, %d a page: %d rows, %v", name, limit, len(rows), err)
+				}
+				for _, r := range rows {
+					if seen[r.Key] || f.Bodies && string(r.Body) != "{}" {
+						t.Errorf("%s, %d a page: %s comes again, or without its body %q", name, limit, r.Key, r.Body)
+					}
+					seen[r.Key] = true
+				}
+				next, f.After = end, end
+			}
+			if len(seen) != tc.want || most == 0 {
+				t.Errorf("%s, %d a page: %d rows, want %d", name, limit, len(seen), tc.want)
+			}
+		}
 	}
 }
 

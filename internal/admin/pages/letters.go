@@ -59,6 +59,8 @@ type letters struct {
 	Groups  view.Aged[view.Groups]
 	Page    view.Page[deadletter.Letter]
 	Further bool // not the first page
+	Whole   bool // all letters were looked through
+	Partly  bool // the page ends where it stopped looking
 	Hidden  bool
 }
 
@@ -72,9 +74,11 @@ func (p *Pages) letters(ctx context.Context, r *http.Request, d *drawn) error {
 		return err
 	}
 	f.Limit = onePage
-	if l.Page, err = p.o.View.Letters(ctx, f, dedup.Cursor(q.Get("after"))); err != nil {
+	l.Whole = inWhole(q)
+	if l.Page, err = p.o.View.Letters(ctx, f, dedup.Cursor(q.Get("after")), l.Whole); err != nil {
 		return listError(err)
 	}
+	l.Partly = l.Page.Next != "" && len(l.Page.Items) < onePage
 	l.Groups = p.o.View.Groups()
 	d.Title, d.Data = "Dead letters", l
 	if !l.Further {

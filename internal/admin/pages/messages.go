@@ -44,7 +44,7 @@ func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return err
 	}
-	if len(t.Messages) == 0 {
+	if len(t.Messages) == 0 && !t.More {
 		d.Status = http.StatusNotFound
 	}
 	page := told{Asked: key, Tag: tag, Whole: inWhole(q), Told: t}
@@ -72,7 +72,7 @@ func (p *Pages) order(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return err
 	}
-	if len(t.Messages)+len(t.Reserved) == 0 {
+	if len(t.Messages)+len(t.Reserved) == 0 && !t.More {
 		d.Status = http.StatusNotFound
 	}
 	return p.tell(r, d, told{Asked: sn, Order: true, Whole: inWhole(r.URL.Query()), Told: t})

@@ -331,11 +331,11 @@ func TestThePageOfAMessageSaysWhatTheCommandPrints(t *testing.T) {
 	}
 }
 
-func TestAnOrderBehindManyLettersIsFoundInWhole(t *testing.T) {
+func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 	w := newWorld(t, "/stock", admin.GuardOptions{}, view.Hide{})
 	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)
 	// given more letters, all later, than a page looks through
-	later := make([]dedup.Letter, 1200)
+	later := make([]dedup.Letter, 2100)
 	for i := range later {
 		later[i] = dedup.Letter{Entry: dedup.Entry{
 			Identity: dedup.Identity{Group: "g", Tag: "stock.rollback", Key: "later-" + strconv.Itoa(i)}, Body: []byte("{}"),
@@ -356,6 +356,22 @@ func TestAnOrderBehindManyLettersIsFoundInWhole(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(all, ">first<") || strings.Contains(all, whole) ||
 		strings.Contains(all, "data-events") {
 		t.Errorf("%d; want the letter, no further look, and no repetition of it:\n%s", status, all)
+	}
+	// and so with a search, page by page or in whole
+	const search, first = "/stock/letters?error=shelf", "key=first&amp;"
+	_, quick = w.get(search)
+	if strings.Contains(quick, first) || !strings.Contains(quick, "Not all letters were looked through") {
+		t.Errorf("the search holds the letter, or does not say that there is more:\n%s", quick)
+	}
+	further := regexp.MustCompile(`href="([^"]*)">Look further`).FindStringSubmatch(quick)
+	if further == nil {
+		t.Fatalf("nothing leads further:\n%s", quick)
+	}
+	if _, page := w.get(html.UnescapeString(further[1])); !strings.Contains(page, first) {
+		t.Errorf("the next page lacks the letter:\n%s", page)
+	}
+	if _, page := w.get(search + "&whole=1"); !strings.Contains(page, first) || strings.Contains(page, "Not all") {
+		t.Errorf("the search in whole lacks the letter:\n%s", page)
 	}
 }
 

@@ -108,12 +108,22 @@ type Page[T any] struct {
 	Next  dedup.Cursor // "" after the last
 }
 
-// Letters is a page of dead letters, the latest first.
-func (v *View) Letters(ctx context.Context, f deadletter.Filter, after dedup.Cursor) (Page[deadletter.Letter], error) {
-	return bounded(ctx, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
-		p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
+// Letters is a page of dead letters, the latest first: what is found at once, which may be less than a page although
+// there are more, or in whole, which may take seconds.
+func (v *View) Letters(
+	ctx context.Context, f deadletter.Filter, after dedup.Cursor, whole bool,
+) (Page[deadletter.Letter], error) {
+	list, within := func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+		p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, mostLettersAtOnce)
 		return p, err
-	})
+	}, pageTime
+	if whole {
+		list, within = func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+			p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
+			return p, err
+		}, wholeTime
+	}
+	return boundedBy(ctx, within, list)
 }
 
 // Rows is a page of the log: by status, the latest first.
@@ -153,7 +163,8 @@ type Told struct {
 
 const (
 	// mostAtOnce bounds the rows that a page goes through where no index leads to them, so that it answers at once.
-	mostAtOnce = 1000
+	mostAtOnce        = 1000
+	mostLettersAtOnce = 2000
 	// wholeTime bounds an answer in whole.
 	wholeTime = 20 * time.Second
 )
