@@ -98,7 +98,7 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 		return nil, "", err
 	}
 	q := set.query(l.o.Group, set.Filter.Keys)
-	q.Oldest, q.Bodies, q.Limit, q.After = false, !o.Discard, o.Limit, o.After
+	q.Oldest, q.Limit, q.After = false, o.Limit, o.After
 	byKey := len(q.Keys) > 0
 	if byKey {
 		if len(q.Keys) > dedup.MaxListedKeys {
@@ -110,10 +110,23 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 	if err != nil {
 		return nil, "", fmt.Errorf("judge dead letters: %w", err)
 	}
+	whole := map[dedup.Identity]dedup.Row{}
+	if !o.Discard { // whether a message can be replayed from its row is seen in what that keeps
+		keys := make([]dedup.Identity, len(rows))
+		for i, row := range rows {
+			keys[i] = row.Identity
+		}
+		if whole, err = l.o.Records.ReadAll(ctx, keys); err != nil {
+			return nil, "", fmt.Errorf("judge dead letters: %w", err)
+		}
+	}
 	var judged []Judged
 	known := map[string]bool{}
 	for _, row := range rows {
 		known[row.Key] = true
+		if now, there := whole[row.Identity]; there {
+			row = now
+		}
 		judged = append(judged, Judged{letterOf(row, l.o.MaxReplays), row.Status.String(), l.verdict(row, set, o)})
 	}
 	if byKey && next == "" && o.After == "" {

@@ -119,31 +119,24 @@ func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
 	return found, "", nil
 }
 
-const (
-	// lookedAt is how many rows Look reads at a time, and wholeLookedAt how many of them with what they keep of their
-	// messages, which may be 256 KiB each.
-	lookedAt      = 500
-	wholeLookedAt = 50
-)
+// lookedAt is how many rows Look reads at a time.
+const lookedAt = 500
 
 // Look is List for somebody who waits: no index leads to reasons and remarks, so List may go through all rows of a
 // status before it has a page. Look goes through so many rows at most and may so find less than a page, or nothing, and
-// all the same a cursor from where to look further. Also, if not nil, chooses besides.
+// all the same a cursor from where to look further. Also, if not nil, chooses besides. It reads no bodies.
 func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bool) ([]Row, Cursor, error) {
 	if err := f.check(); err != nil {
 		return nil, "", fmt.Errorf("look: %w", err)
 	}
+	f.Bodies = false
 	if also == nil && (len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Remark == "") {
 		return l.List(ctx, f)
 	}
 	wide, found := f, []Row(nil)
 	wide.Reasons, wide.Remark = nil, ""
-	step := lookedAt
-	if f.Bodies {
-		step = wholeLookedAt
-	}
 	for looked := 0; looked < through; {
-		wide.Limit = min(step, through-looked)
+		wide.Limit = min(lookedAt, through-looked)
 		rows, next, err := l.List(ctx, wide)
 		if err != nil {
 			return nil, "", err

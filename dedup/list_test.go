@@ -77,12 +77,11 @@ func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 		also func(Row) bool
 		want int
 	}{
-		"by reason":        {Filter{Reasons: []Reason{ReasonPermanent}}, nil, 12},
-		"by remark":        {Filter{Remark: "such"}, nil, 12},
-		"with the message": {Filter{Remark: "such", Bodies: true}, nil, 12},
-		"by more":          {Filter{}, odd, 20},
-		"by both":          {Filter{Remark: "shelf"}, odd, 19},
-		"by keys":          {Filter{Keys: []string{"k0", "k1"}, Remark: "such"}, nil, 1},
+		"by reason": {Filter{Reasons: []Reason{ReasonPermanent}}, nil, 12},
+		"by remark": {Filter{Remark: "such"}, nil, 12},
+		"by more":   {Filter{}, odd, 20},
+		"by both":   {Filter{Remark: "shelf"}, odd, 19},
+		"by keys":   {Filter{Keys: []string{"k0", "k1"}, Remark: "such"}, nil, 1},
 	} {
 		for _, limit := range []int{1, 5, 1000} {
 			f, seen, most := tc.f, map[string]bool{}, 300
@@ -93,8 +92,8 @@ func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 					t.Fatalf("%s, %d a page: %d rows, %v", name, limit, len(rows), err)
 				}
 				for _, r := range rows {
-					if seen[r.Key] || f.Bodies && string(r.Body) != "{}" {
-						t.Errorf("%s, %d a page: %s comes again, or without its body %q", name, limit, r.Key, r.Body)
+					if seen[r.Key] {
+						t.Errorf("%s, %d a page: %s comes again", name, limit, r.Key)
 					}
 					seen[r.Key] = true
 				}

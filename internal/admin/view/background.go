@@ -7,7 +7,7 @@ import (
 )
 
 // background is something that takes longer than a page may wait: it is found out once for all who ask at a time, and
-// kept for a while.
+// kept for a while: the longer it took, the longer, so that looking costs a server little of its time.
 type background[T any] struct {
 	look func(context.Context) (T, error)
 
@@ -15,9 +15,16 @@ type background[T any] struct {
 	ctx     context.Context // of Run; nil before and after it. Guarded by mu
 	wg      sync.WaitGroup
 	running bool          // guarded by mu
+	tried   time.Time     // when the last look ended, well or not; guarded by mu
 	ended   chan struct{} // closed when the look that is running has ended; guarded by mu
 	last    Aged[T]       // guarded by mu
 }
+
+const (
+	// restAfter is how many times as long as a look took there is none.
+	restAfter   = 50
+	longestKept = 5 * time.Minute
+)
 
 // Aged is what was found out, and when.
 type Aged[T any] struct {
@@ -52,7 +59,8 @@ func (b *background[T]) end() {
 func (b *background[T]) get(keep time.Duration) Aged[T] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.running && b.ctx != nil && b.ctx.Err() == nil && time.Since(b.last.At) > keep {
+	keep = max(keep, min(restAfter*b.last.Took, longestKept))
+	if !b.running && b.ctx != nil && b.ctx.Err() == nil && time.Since(b.tried) > keep {
 		b.running, b.ended = true, make(chan struct{})
 		ctx := b.ctx
 		b.wg.Go(func() { b.run(ctx) })
@@ -92,9 +100,9 @@ func (b *background[T]) run(ctx context.Context) {
 	value, err := b.look(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.running = false
+	b.running, b.tried = false, time.Now()
 	close(b.ended)
 	if b.last.Err = err; err == nil {
-		b.last.Value, b.last.At, b.last.Took = value, time.Now(), time.Since(began)
+		b.last.Value, b.last.At, b.last.Took = value, b.tried, b.tried.Sub(began)
 	}
 }

@@ -180,6 +180,21 @@ func TestALookInTheBackgroundIsSharedAndEnds(t *testing.T) {
 	}
 }
 
+func TestWhatTookLongIsNotLookedForAgainSoon(t *testing.T) {
+	var b background[int]
+	b.look = func(context.Context) (int, error) { return 1, nil }
+	b.begin(t.Context())
+	defer b.end()
+	b.tried, b.last = time.Now().Add(-time.Minute), Aged[int]{At: time.Now().Add(-time.Minute), Took: 2 * time.Second}
+	if a := b.get(time.Second); a.Looking {
+		t.Error("a look of two seconds is repeated after a minute")
+	}
+	b.tried = time.Now().Add(-time.Hour)
+	if a := b.get(time.Second); !a.Looking {
+		t.Error("it is not repeated after an hour")
+	}
+}
+
 // Given a view over an engine, then it takes the first figures at once, and is over when its context is.
 func TestAViewSamplesAtOnceAndEnds(t *testing.T) {
 	e := newEngine()
