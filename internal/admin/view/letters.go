@@ -19,49 +19,23 @@ var (
 	ErrManyMessages = fmt.Errorf("the order has over %d messages: name keys", dedup.MaxListedKeys)
 )
 
-// fewPages is how many pages of rows one page of letters with a fingerprint is looked for in: no index finds them.
-const fewPages = 20
-
 // KnowsOrders reports whether messages can be found by their order.
 func (v *View) KnowsOrders() bool { return v.o.Story.DB != nil }
 
-// LettersOf is a page of dead letters, the latest first, of an order if one is named. With a fingerprint a page may
-// have less than its limit, or nothing, and still not be the last.
+// LettersOf is a page of dead letters, the latest first, of an order if one is named. By reason, error or fingerprint a
+// page may have less than its limit, or nothing, and still not be the last.
 func (v *View) LettersOf(
 	ctx context.Context, order string, f deadletter.Filter, after dedup.Cursor,
-) (Page[deadletter.Letter], error) {
-	within := pageTime
+) (p Page[deadletter.Letter], err error) {
 	if order != "" { // its messages are found by their bodies too, and none may be missing
-		within = wholeTime
-	}
-	return boundedBy(ctx, within, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
-		if order != "" {
-			if f.Keys, err = v.keysOf(ctx, order, f.Keys); err != nil || len(f.Keys) == 0 {
-				return p, err
-			}
-		}
-		if f.Fingerprint == "" {
-			p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
+		f.Keys, err = boundedBy(ctx, wholeTime, func(ctx context.Context) ([]string, error) {
+			return v.keysOf(ctx, order, f.Keys)
+		})
+		if err != nil || len(f.Keys) == 0 {
 			return p, err
 		}
-		most := f.Limit
-		for range fewPages {
-			var letters []deadletter.Letter
-			f.Limit = most - len(p.Items)
-			if letters, p.Next, err = v.o.Letters.List(ctx, f, after); err != nil {
-				return p, err
-			}
-			for _, l := range letters {
-				if deadletter.Fingerprint(l.Remark) == f.Fingerprint {
-					p.Items = append(p.Items, l)
-				}
-			}
-			if after = p.Next; after == "" || len(p.Items) >= most {
-				break
-			}
-		}
-		return p, nil
-	})
+	}
+	return v.Letters(ctx, f, after, false)
 }
 
 // keysOf are the keys of an order's messages, those among others only if there are others.
