@@ -53,12 +53,14 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			if cut == nil {
 				t.Fatal("nothing is known of a statement that was cut off")
 			}
-			if took, waited := activity.Inside(); took < 900*time.Millisecond || waited != tc.want {
-				t.Errorf("%v inside, waited %v; want about 1s, %v", took, waited, tc.want)
+			took, seen := activity.Inside()
+			if took < 900*time.Millisecond || seen != tc.want {
+				t.Errorf("%v inside, waited %v; want about 1s, %v", took, seen, tc.want)
 			}
-			waited, err := cut.End(t.Context(), pool)
+			waits, err := cut.End(t.Context(), pool)
 			wantError(t, "end", err, nil)
-			if waited != tc.want {
+			// Whoever waits for a table notices within a second that his client has gone, and may have stopped by now.
+			if waited := waits || seen; waited != tc.want {
 				t.Errorf("%v: it waited: %v, want %v", cut, waited, tc.want)
 			}
 			await(t, "the server has ended it", func() bool {
