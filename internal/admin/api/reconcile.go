@@ -98,21 +98,21 @@ func (a *API) getComparison(ctx context.Context, in *struct {
 
 // comparison is the act with an id, or the latest comparison.
 func (a *API) comparison(ctx context.Context, id string) (desk.Act, error) {
-	if id != "" {
-		of, err := a.o.Desk.Act(ctx, id)
-		if err == nil && of.Kind != desk.KindReconcile {
-			err = desk.ErrNoAct
+	if id == "" {
+		all, _, err := a.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
+		if err == nil && len(all) == 0 {
+			err = fmt.Errorf("%w: nobody has compared anything yet", errNothing)
 		}
-		return of, err
+		if err != nil {
+			return desk.Act{}, err
+		}
+		id = all[0].ID // the list has no reports
 	}
-	all, _, err := a.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%w: nobody has compared anything yet", errNothing)
+	of, err := a.o.Desk.Act(ctx, id)
+	if err == nil && of.Kind != desk.KindReconcile {
+		err = desk.ErrNoAct
 	}
-	if err != nil {
-		return desk.Act{}, err
-	}
-	return all[0], nil
+	return of, err
 }
 
 // writtenOf is what a comparison has found; nothing while it goes on.
