@@ -75,11 +75,16 @@ func (t *Told) has(k dedup.Identity) bool {
 // key of rollbackd's own because of it: conflicts, and what could not be identified.
 func OfKey(ctx context.Context, o Options, key, tag string) (Told, error) {
 	var t Told
-	rows, _, err := o.Records.List(ctx, dedup.Filter{
-		Group: o.Group, Keys: []string{key}, Tag: tag, Limit: dedup.MaxListed,
-	})
-	if err != nil {
-		return t, err
+	var rows []dedup.Row
+	// A list asks for one status after the other, and a row that moves meanwhile may be in none of them.
+	for tries := 0; tries < 3 && len(rows) == 0; tries++ {
+		var err error
+		rows, _, err = o.Records.List(ctx, dedup.Filter{
+			Group: o.Group, Keys: []string{key}, Tag: tag, Limit: dedup.MaxListed,
+		})
+		if err != nil {
+			return t, err
+		}
 	}
 	for _, row := range rows {
 		if err := o.add(ctx, &t, row.Identity, ""); err != nil {
