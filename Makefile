@@ -34,8 +34,8 @@ lint: ## gofmt, go vet, staticcheck
 test: deps lint bin/with-servers ## lint, then all tests with the race detector on private servers
 	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./... # a module of its own: its libraries stay out of ours
-	cd internal/test/otlp && $(GO) vet ./... && $(GO) test ./... # another: the collector of OpenTelemetry as a library
-	cd internal/test/openapi && $(GO) vet ./... && $(GO) test ./... # another: the validator of OpenAPI descriptions
+	cd internal/test/otlp && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./... # another: the collector of OpenTelemetry as a library
+	cd internal/test/openapi && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./... # another: the validator of OpenAPI descriptions
 	cd bench && $(GO) vet ./... && $(GO) test ./... # another; with servers of its own
 
 .PHONY: test-big
