@@ -442,7 +442,7 @@ func TestWhatTheDaemonWillDeleteIsCounted(t *testing.T) {
 // most a thousand rows; a later pass writes nothing.
 func TestManyRowsAreReadOnce(t *testing.T) {
 	if testing.Short() {
-		t.Skip("many rows")
+		t.Skip("it takes over 20,000 rows or, with ROLLBACKD_TEST_BIG, a million: too many for -short")
 	}
 	n := big()
 	w := newWorld(t, classicTable)
