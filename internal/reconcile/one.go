@@ -131,6 +131,11 @@ func (w *Written) Order(of string, number int, force bool) (MendOrder, error) {
 	return MendOrder{Of: of, Number: number, Finding: kept, Force: force}, nil
 }
 
+// Alone names what two mends must not work on at once, whichever comparisons found it.
+func (o MendOrder) Alone() string {
+	return fmt.Sprintf("%s %s %s", o.Finding.Kind, o.Finding.Tag, o.Finding.Key)
+}
+
 // ErrLeft says that a finding was left as it is.
 var ErrLeft = errors.New("it was not mended")
 

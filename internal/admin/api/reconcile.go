@@ -166,7 +166,6 @@ func (a *API) mend(ctx context.Context, in *mendInput, id string) (desk.Act, err
 		return desk.Act{}, problem(http.StatusUnprocessableEntity, err.Error())
 	}
 	return a.o.Desk.Ask(ctx, actorOf(ctx), desk.TaskRequest{
-		ID: id, Kind: desk.KindMend, Why: strings.TrimSpace(in.Body.Why), Detail: order,
-		Alone: fmt.Sprintf("%s %s %s", order.Finding.Kind, order.Finding.Tag, order.Finding.Key),
+		ID: id, Kind: desk.KindMend, Why: strings.TrimSpace(in.Body.Why), Detail: order, Alone: order.Alone(),
 	})
 }

@@ -228,8 +228,7 @@ func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
 	order := reconcile.MendOrder{Of: r.PostForm.Get("of"), Number: n, Finding: kept, Force: force}
 	return p.once(ctx, r, func(id string) (string, error) {
 		a, err := p.o.Desk.Ask(ctx, actorOf(ctx), desk.TaskRequest{
-			ID: id, Kind: desk.KindMend, Why: strings.TrimSpace(r.PostForm.Get("why")), Detail: order,
-			Alone: fmt.Sprintf("%s %s %s", kept.Kind, kept.Tag, kept.Key),
+			ID: id, Kind: desk.KindMend, Why: strings.TrimSpace(r.PostForm.Get("why")), Detail: order, Alone: order.Alone(),
 		})
 		if same, ok := errors.AsType[*desk.SameSetError](err); ok {
 			return "/acts/" + same.Act.ID + "?same=1", nil
