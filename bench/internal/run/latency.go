@@ -50,6 +50,9 @@ func (r *Runner) Latency(ctx context.Context, perSecond int, failEvery int64, de
 	if err := f.Sow(ctx, sowing, r.seed()); err != nil {
 		return l, fmt.Errorf("prepare the latency round: %w", err)
 	}
+	if err := r.untilCalm(ctx); err != nil {
+		return l, err
+	}
 	log := &tail{}
 	all, err := (Contestant{Name: "rollbackd"}).start(f, r.Ground, log)
 	if err != nil {
@@ -196,6 +199,43 @@ func percentile(all []time.Duration, p int) float64 {
 	sorted := slices.Sorted(slices.Values(all))
 	at := (len(sorted)*p + 99) / 100
 	return float64(sorted[max(at, 1)-1].Microseconds()) / 1000
+}
+
+const (
+	// calm is what of a core the servers may still take while nobody asks them for anything.
+	calm = 0.1
+	// calmPatience is how long they have to get there.
+	calmPatience = 2 * time.Minute
+)
+
+// untilCalm waits until the servers have done what earlier rounds left them to do: a database that still purges rows
+// of a backlog is not idle.
+func (r *Runner) untilCalm(ctx context.Context) error {
+	const step = time.Second
+	servers, began := r.watch(nil), time.Now()
+	before, err := servers.now()
+	if err != nil {
+		return err
+	}
+	for time.Since(began) < calmPatience {
+		if err := wait.For(ctx, step); err != nil {
+			return err
+		}
+		now, err := servers.now()
+		if err != nil {
+			return err
+		}
+		var busy time.Duration
+		for _, spent := range now.since(before) {
+			busy += spent
+		}
+		if busy < time.Duration(calm*float64(step)) {
+			return nil
+		}
+		before = now
+	}
+	fmt.Fprintf(r.Out, "  the servers are not at rest after %v: somebody else works here, or they do\n", calmPatience)
+	return nil
 }
 
 func untilReady(ctx context.Context, p *program.Process) error {
