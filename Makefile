@@ -33,10 +33,14 @@ lint: ## gofmt, go vet, staticcheck
 .PHONY: test
 test: deps lint bin/with-servers ## lint, then all tests with the race detector on private servers
 	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
-	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./... # a module of its own: its libraries stay out of ours
-	cd internal/test/otlp && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./... # another: the collector of OpenTelemetry as a library
-	cd internal/test/openapi && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./... # another: the validator of OpenAPI descriptions
-	cd bench && $(GO) vet ./... && $(GO) test ./... # another; with servers of its own
+
+# Modules of their own, so that their libraries stay out of ours.
+.PHONY: test-modules
+test-modules: deps bin/with-servers ## the tests that need libraries of others: container files, traces (a real collector), OpenAPI, the bench
+	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./...
+	cd internal/test/otlp && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
+	cd internal/test/openapi && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
+	cd bench && $(GO) vet ./... && $(GO) test ./...
 
 .PHONY: test-big
 test-big: deps bin/with-servers ## the end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9; 12 letters by key among 200,000; a classic log of a million rows
