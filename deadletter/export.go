@@ -15,6 +15,7 @@ const exportPage = 100
 func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (n int, err error) {
 	q := f.query(l.o.Group)
 	q.Bodies = true
+	chosen := f.printed()
 	for {
 		q.Limit = exportPage
 		if f.Limit > 0 {
@@ -25,6 +26,9 @@ func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (n int, err
 			return n, fmt.Errorf("export dead letters: %w", err)
 		}
 		for _, row := range rows {
+			if chosen != nil && !chosen(row) {
+				continue
+			}
 			ln, err := l.find.line(row)
 			if err != nil {
 				return n, fmt.Errorf("export dead letters: %w", err)

@@ -402,6 +402,16 @@ func TestLettersAreGroupedByReasonAndErrorWithoutWhatDiffers(t *testing.T) {
 	if status, text := w.get("/letters/download?error=reserved"); status != 200 || strings.Count(text, "\n") != 2 {
 		t.Errorf("download: HTTP %d\n%s", status, text)
 	}
+	// what a group's page offers for download are its letters, and no others of its reason
+	w.dead("order-9", "{}", "the shelf is locked", dedup.ReasonExhausted)
+	link := regexp.MustCompile(`"(/letters/download[^"]+)"`).FindStringSubmatch(w.until("/letters/groups/"+id, "download"))
+	if link == nil {
+		t.Fatal("the group's page offers no download")
+	}
+	if status, text := w.get(html.UnescapeString(link[1])); status != 200 || strings.Count(text, "\n") != 2 ||
+		strings.Contains(text, "order-9") {
+		t.Errorf("download of the group: HTTP %d\n%s", status, text)
+	}
 }
 
 // Given that bodies are hidden, or parts of them, then no page and no download shows them.
@@ -570,6 +580,9 @@ func TestASignInLeadsWhereOneWanted(t *testing.T) {
 			!strings.Contains(page, "Sign out") {
 			t.Errorf("signed in: HTTP %d", status)
 		}
+	}
+	if status, page := w.get("/x/sign-in?live=1"); status != 200 || !strings.Contains(page, "</html>") {
+		t.Errorf("whoever is not signed in watches a page for ever: HTTP %d\n%s", status, page)
 	}
 	resp, err := http.DefaultTransport.RoundTrip(post(t, w.server.URL+"/x/sign-in", url.Values{"token": {"wrong"}}))
 	if err != nil {
