@@ -198,6 +198,30 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	}
 }
 
+// Given a run that somebody has stopped, and a daemon that looks for stops more often than a walk through the queue
+// takes, then the walk comes to its end all the same, and the stale letters are gone.
+func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 100)...)
+	w.consumes(nil)
+	a := w.start(desk.Request{Filter: all, Rate: 20})
+	d := w.newDesk()
+	d.LookEvery(time.Millisecond)
+	w.works(d)
+	w.eventually("some are replayed", func() (string, bool) {
+		have := w.act(a.ID).Progress.Done
+		return fmt.Sprint(have), have > 4
+	})
+	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil {
+		t.Fatal(err)
+	}
+	a = w.swept(a.ID)
+	if a.State != desk.Stopped || a.Result.Replayed == 100 || a.Result.Swept != a.Result.Replayed || a.Terms != 2 {
+		t.Errorf("%s in %d terms, want one for its letters and one for the walk: %+v", a.State, a.Terms, a.Result)
+	}
+	w.wantLetters(100 - a.Result.Replayed)
+}
+
 func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 300)...)

@@ -223,7 +223,7 @@ func (j *job) renew(ctx context.Context) {
 		default:
 			last = time.Now()
 		}
-		if stopped {
+		if stopped && j.work == workLetters { // a run that was stopped is swept too
 			j.stop(errStopped)
 		}
 	}
