@@ -188,7 +188,8 @@ func (e problem) Error() string { return e.text }
 // page draws a page, or sends the live parts of it as events.
 func (p *Pages) page(name string, make maker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Has("live") {
+		// Whoever is not signed in yet must not take the streams from those who are.
+		if r.URL.Query().Has("live") && admin.Who(r.Context()).Right >= admin.Look {
 			p.events(w, r, name, make)
 			return
 		}
