@@ -100,6 +100,19 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 		"'done'"); have != n {
 		t.Errorf("%d acts have mended something, want %d", have, n)
 	}
+	// when the daemon has died before it wrote down that it has mended, then the next one says so, and mends nothing twice
+	replays := w.count("SELECT SUM(replays) FROM consumer_log")
+	change("UPDATE consumer_log_act SET state = 'running', work = 1, owner = 'died', lease_until = UTC_TIMESTAMP(6), " +
+		"result = NULL, ended_at = NULL WHERE kind = 'mend'")
+	w.eventually("the acts are taken up again", time.Minute, func() bool {
+		return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state <> 'running' AND term = 2") == n
+	})
+	if done := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state = 'done'"); done != n {
+		t.Errorf("%d acts are done, want %d: the others are called failures although they have mended", done, n)
+	}
+	if have := w.count("SELECT SUM(replays) FROM consumer_log"); have != replays {
+		t.Errorf("the rows were replayed %d times, before %d", have, replays)
+	}
 	w.stop(p)
 	w.judge(oracle.Allowance{})
 }

@@ -49,7 +49,7 @@ func (d *Daemon) tasks(
 				return nil, fmt.Errorf("read what is to be mended: %w", err)
 			}
 			o := o
-			o.By, o.Force = t.By, order.Force
+			o.By, o.Force, o.Again = t.By, order.Force, t.Act.Terms > 1
 			return reconcile.Mend(ctx, o, order.Finding)
 		},
 	}

@@ -144,7 +144,8 @@ var errFound = errors.New("found")
 
 // Mend mends one finding that was written down, by the same guarded steps as Run: what has moved since is left as it
 // is. Its error says why it was not mended: a server's, ErrNoRepair, or ErrLeft with what stood in the way. Of o it
-// needs what Run needs, By, and Force for a finding with a risk. The same finding again is ErrLeft.
+// needs what Run needs, By, and Force for a finding with a risk. The same finding again is ErrLeft, but with Again what
+// By has done before counts.
 func Mend(ctx context.Context, o Options, kept Kept) (Finding, error) {
 	f, err := kept.restored()
 	if err != nil {
@@ -167,6 +168,9 @@ func Mend(ctx context.Context, o Options, kept Kept) (Finding, error) {
 		return f, fmt.Errorf("%w: the stock tables are not known here", ErrNoRepair)
 	default:
 		err = r.adoptReleases(ctx)
+	}
+	if err == nil && o.Again && !r.report.Findings[0].Mended {
+		err = r.again(ctx, by)
 	}
 	f = r.report.Findings[0]
 	if err != nil {
@@ -199,9 +203,45 @@ func (r *run) adoptOne(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		f.Failure = "its letter is not in the queue any more"
+		f.Failure = letterGone
 	}
 	return err
+}
+
+// letterGone is why there is nothing to be done with a letter.
+const letterGone = "its letter is not in the queue any more"
+
+// again finds out what a process has done that died while it mended the finding, or right after. A row that it reopened
+// and nobody has begun since may be without a message: that is sent, once more at worst, which has no second effect.
+func (r *run) again(ctx context.Context, by Repair) error {
+	f := &r.report.Findings[0]
+	if f.Kind == StaleLetter {
+		if f.Failure == letterGone {
+			f.Mended, f.Failure = true, ""
+		}
+		return nil
+	}
+	events, err := r.Records.Events(ctx, f.key)
+	if err != nil {
+		return err
+	}
+	ours := len(events) - 1
+	for ours >= 0 && events[ours].By != r.By {
+		ours--
+	}
+	if ours < 0 {
+		return nil
+	}
+	f.Mended, f.Failure = true, ""
+	if by != RepairRepublish || ours < len(events)-1 {
+		return nil
+	}
+	row, err := r.Records.Read(ctx, f.key)
+	if err != nil || row.Status != dedup.Failed || row.Attempts > 0 || row.Replays != events[ours].Replays {
+		return err
+	}
+	f.version, f.Since = row.Version, &row.At
+	return r.republish(ctx)
 }
 
 // replayOne goes through the queue as `dlq replay --tag T --key K` does.
@@ -216,7 +256,7 @@ func (r *run) replayOne(ctx context.Context) error {
 	if len(res.Left) > 0 {
 		f.Failure = cmp.Or(res.Left[0].Error, string(res.Left[0].Why))
 	} else if err == nil {
-		f.Failure = "its letter is not in the queue any more"
+		f.Failure = letterGone
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -179,5 +180,75 @@ func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
 			order.Finding.Key != w.Findings[c.number].Key) {
 			t.Errorf("finding %d, force %v: %+v", c.number, c.force, order)
 		}
+	}
+}
+
+// Given a process that has mended a finding and died before it could say so, when another one is to mend it, under the
+// same name, then it says that it is mended, and does nothing a second time.
+func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
+	w := newWorld(t)
+	w.dead(true, "no row", "ended", "cut off")
+	w.exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
+	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
+	w.exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
+		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
+	w.dead(false, "purged")
+	w.reservation("A", 1, 2, "forgotten", time.Hour)
+	o := w.options(reconcile.Bounds{})
+	o.By = "ann, run 1"
+	all := w.compare(reconcile.Bounds{})
+	if len(all.Findings) != 5 {
+		t.Fatalf("%d findings, want 5: %+v", len(all.Findings), all.Findings)
+	}
+	for _, f := range all.Findings {
+		o.Again = false
+		if done, err := reconcile.Mend(t.Context(), o, f); err != nil || !done.Mended {
+			t.Fatalf("%s %s: %+v, %v", f.Kind, f.Key, done, err)
+		}
+		if f.Kind == reconcile.DeadWithoutLetter { // a daemon has begun it meanwhile
+			w.exec("UPDATE consumer_log SET consumer_times = 1 WHERE msg_key = 'purged'")
+		}
+		sent, letters := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue))
+		if other, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f); !errors.Is(err, reconcile.ErrLeft) {
+			t.Errorf("%s %s by somebody else: %+v, %v", f.Kind, f.Key, other, err)
+		}
+		o.Again = true
+		if done, err := reconcile.Mend(t.Context(), o, f); err != nil || !done.Mended || done.Failure != "" {
+			t.Errorf("%s %s again: %+v, %v", f.Kind, f.Key, done, err)
+		}
+		if n, m := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue)); n != sent || m != letters {
+			t.Errorf("%s %s again: %d messages sent and %d letters, before %d and %d", f.Kind, f.Key, n, m, sent, letters)
+		}
+	}
+}
+
+// Given a process that has reopened the row of a purged message and died before it sent it, when another one is to mend
+// it, under the same name, then the message is sent.
+func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
+	w := newWorld(t)
+	w.dead(false, "purged")
+	found := w.compare(reconcile.Bounds{}).Findings[0]
+	k := dedup.Identity{Group: group, Tag: tag, Key: "purged"}
+	o := w.options(reconcile.Bounds{})
+	o.By, o.Again = "ann, run 1", true
+	for n := range 2 { // the second process dies there too
+		row, err := w.records.Read(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: k}, dedup.ReplayNote{
+			By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if done, err := reconcile.Mend(t.Context(), o, found); err != nil || !done.Mended || done.Failure != "" {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if n := w.broker.Depth(w.queue); n != 1 {
+		t.Errorf("%d messages are sent, want the one", n)
+	}
+	if row, err := w.records.Read(t.Context(), k); err != nil || row.Status != dedup.Failed || row.Replays != 3 {
+		t.Errorf("%+v, %v", row, err)
 	}
 }

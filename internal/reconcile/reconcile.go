@@ -134,6 +134,8 @@ type Options struct {
 	By               string
 	// Force also adopts letters that may have had their effect, because their rows may have outlived the retention.
 	Force bool
+	// Again: for [Mend], By may have been at it before, in a process that died before it said how it went.
+	Again bool
 
 	// Bounds of the run; without them it looks at everything.
 	Bounds Bounds
