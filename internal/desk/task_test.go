@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -120,6 +121,31 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	next, err := w.desk.Ask(t.Context(), anna, ask)
 	if err != nil || next.ID == id {
 		t.Errorf("after its end: %+v, %v", next, err)
+	}
+}
+
+// Given a task whose function panics, then its act has failed and says why, and its daemon goes on with others.
+func TestATaskThatPanicsEndsNoDaemon(t *testing.T) {
+	w := newWorld(t)
+	w.daemon(doing("panic", func(_ context.Context, task desk.Task) (any, error) {
+		var letters []string
+		if string(task.Act.Detail) == "true" {
+			return letters[3], nil
+		}
+		return letters, nil
+	}))
+	for _, c := range []struct {
+		detail bool
+		state  desk.State
+		err    string
+	}{{true, desk.Failed, "index out of range"}, {false, desk.Done, ""}} {
+		a, err := w.desk.Ask(t.Context(), anna, desk.TaskRequest{Kind: "panic", Detail: c.detail})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a = w.ends(a.ID); a.State != c.state || !strings.Contains(a.Error, c.err) {
+			t.Errorf("%s: %s; want %s: %s", a.State, a.Error, c.state, c.err)
+		}
 	}
 }
 
