@@ -31,6 +31,7 @@ type asked struct {
 	method, peer, host string
 	header             http.Header
 	cookie             *http.Cookie
+	old                bool // HTTP/1.0
 }
 
 // ask asks a handler that wants a right and answers with the name of who asked.
@@ -46,6 +47,9 @@ func (a asked) ask(g *Guard, need Right) *httptest.ResponseRecorder {
 	}
 	r := httptest.NewRequest(a.method, "http://"+a.host+"/page?x=1", http.NoBody)
 	r.RemoteAddr, r.Host = a.peer, a.host
+	if a.old {
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.0", 1, 0
+	}
 	for name, values := range a.header {
 		r.Header[name] = values
 	}
@@ -82,6 +86,7 @@ func TestWithoutATokenOnlyTheLoopbackIsAnswered(t *testing.T) {
 		"an address of another machine as name":                  {asked{host: "10.0.0.1:8080"}, 403},
 		"through a proxy on this machine": {asked{header: http.Header{
 			"X-Forwarded-For": {"10.0.0.7"}}}, 403},
+		"through a proxy on this machine that says nothing of itself, as nginx by default": {asked{old: true}, 403},
 		"another site makes a browser post": {asked{method: http.MethodPost,
 			header: http.Header{"Sec-Fetch-Site": {"cross-site"}}}, 403},
 		"another origin posts": {asked{method: http.MethodPost, header: http.Header{"Origin": {"http://evil.example"}}}, 403},
@@ -186,10 +191,12 @@ func TestABadFileOfTokensIsRefusedByLineAndWithoutItsText(t *testing.T) {
 		"ann full sha256:tok-secret":          "sha256",
 		"ann full tok-secret\nann read other": "line 2 has the name",
 		"ann full tok-secret\nbob read tok-secret": "line 2 has the token",
+		// a limit cuts no token in half
+		strings.Repeat("# why\n", 1<<20/6-3) + "ann full a\nbob read tok-secret": "over 1048576 bytes",
 	} {
 		_, err := ReadTokens(strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%q: %v, want %q", text, err, want)
+			t.Errorf("%.50q: %v, want %q", text, err, want)
 		}
 	}
 }

@@ -22,6 +22,9 @@ func local(r *http.Request) error {
 	if !loopbackName(r.Host) {
 		return errHost
 	}
+	if !r.ProtoAtLeast(1, 1) { // people's programs have long spoken it; proxies that say nothing of themselves may not
+		return errForwarded
+	}
 	for _, name := range forwarded {
 		if len(r.Header.Values(name)) > 0 {
 			return errForwarded

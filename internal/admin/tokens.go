@@ -37,7 +37,8 @@ const (
 // repeat nothing of it.
 func ReadTokens(r io.Reader) ([]Token, error) {
 	var all []Token
-	lines := bufio.NewScanner(io.LimitReader(r, maxTokensFile))
+	whole := &io.LimitedReader{R: r, N: maxTokensFile + 1}
+	lines := bufio.NewScanner(whole)
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -62,6 +63,8 @@ func ReadTokens(r io.Reader) ([]Token, error) {
 	switch {
 	case lines.Err() != nil:
 		return nil, lines.Err()
+	case whole.N == 0: // its last line may be half of one, and half a token is easier to guess
+		return nil, fmt.Errorf("it has over %d bytes", maxTokensFile)
 	case len(all) == 0:
 		return nil, errors.New("there is no token in it")
 	}
