@@ -258,6 +258,8 @@ func TestTheAPIAnswersWhatItCannotUnderstandWithAProblem(t *testing.T) {
 		{anna, "POST", "/letters", 405, "only with GET"},
 		{anna, "PATCH", "/acts", 405, "only with GET"},
 		{rita, "GET", "/letter/s", 404, "There is no /api/v1/letter/s"},
+		{rita, "GET", "", 404, "There is no /api/v1: /api/v1/openapi.json says what there is."},
+		{rita, "POST", "", 403, "may look and not act"},
 		{rita, "GET", "/", 404, "openapi.json says what there is"},
 		{rita, "GET", "/letters?limit=1001", 422, "query.limit: expected number <= 1000"},
 		{rita, "GET", "/letters?limit=0", 422, "query.limit: expected number >= 1"},

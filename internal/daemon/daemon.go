@@ -160,7 +160,8 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 func (d *Daemon) guarded(guard *admin.Guard) map[string]http.Handler {
 	return map[string]http.Handler{
 		"/":              d.pages, // which guard themselves, page by page
-		api.Prefix + "/": d.api,   // which does so too
+		api.Prefix:       d.api,   // which does so too
+		api.Prefix + "/": d.api,
 		"/debug/pprof/":  guard.Protect(admin.Act, profiles()),
 	}
 }

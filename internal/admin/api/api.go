@@ -76,6 +76,7 @@ func New(o Options) (*API, error) {
 	}
 	a.mux.HandleFunc("GET "+Prefix+"/openapi.json", a.describe)
 	a.mux.HandleFunc(anywhere, a.nothing)
+	a.mux.HandleFunc(Prefix, a.nothing)
 	return a, nil
 }
 
@@ -139,7 +140,7 @@ func (a *API) nothing(w http.ResponseWriter, r *http.Request) {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		other := r.Clone(r.Context())
 		other.Method = method
-		if _, pattern := a.mux.Handler(other); pattern != anywhere && pattern != "" {
+		if _, pattern := a.mux.Handler(other); pattern != anywhere && pattern != Prefix && pattern != "" {
 			there = append(there, method)
 		}
 	}
