@@ -93,7 +93,7 @@ func chart(s series) template.HTML {
 // charts are those of the overview.
 func charts(h view.Hour) []series {
 	all := []series{
-		{Name: "Deliveries a second", Show: rate}, {Name: "Lag, 99 of 100", Show: seconds},
+		{Name: "Deliveries a second", Show: rate}, {Name: "Lag, 99th percentile", Show: seconds},
 		{Name: "Waiting in the main queue", Show: figure}, {Name: "Waiting for a retry", Show: figure},
 		{Name: "Dead letters", Show: figure},
 	}

@@ -331,6 +331,57 @@ func TestThePageOfAMessageSaysWhatTheCommandPrints(t *testing.T) {
 	}
 }
 
+// Given a letter whose body is wrong, then the preview of a replay says that it would fail again, and nothing else says
+// so; the set of one letter is called one.
+func TestAPreviewSaysThatAReplayOfTheSameBodyFailsAgain(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.some()
+	for query, want := range map[string]bool{
+		"act=replay&reason=malformed": true, "act=discard&reason=malformed": false, "act=replay&reason=exhausted": false,
+	} {
+		_, page := w.get("/letters/act?" + query)
+		if strings.Contains(page, "would fail again") != want {
+			t.Errorf("%s: the page says that it fails again: %v, want %v\n%s", query, !want, want, page)
+		}
+		if strings.Contains(page, "this letter</button>") == strings.Contains(query, "exhausted") {
+			t.Errorf("%s: its button speaks of another number of letters:\n%s", query, page)
+		}
+	}
+}
+
+// Given a run of which one letter failed again, then its page says so first and leads to what died since.
+func TestARunThatFailedAgainSaysSo(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	a, err := w.desk.Note(t.Context(), desk.Actor{Name: "anna"}, desk.KindReplay, "",
+		desk.Request{Kind: desk.KindReplay, Filter: desk.Filter{Keys: []string{"order-1"}}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := "<b>1 letter failed again.</b>"
+	w.exec(`UPDATE consumer_log_act SET result = '{"replayed":1,"applied":1}' WHERE id = ?`, []byte(a.ID))
+	if _, page := w.get("/acts/" + a.ID); strings.Contains(page, failed) {
+		t.Errorf("a run whose letters were applied says %q:\n%s", failed, page)
+	}
+	w.exec(`UPDATE consumer_log_act SET result = '{"replayed":1,"failed_again":1}' WHERE id = ?`, []byte(a.ID))
+	_, page := w.get("/acts/" + a.ID)
+	for _, want := range []string{failed, `href="/letters?since=20`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
+
+// Given a message that was applied after it had failed, then the log does not show its last error as one of today.
+func TestTheLogSaysThatAnErrorWasBeforeTheSuccess(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
+		"consumer_timestamp, created_at, remark) " +
+		"VALUES ('g', 'stock.rollback', 'order-1', 1, 2, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'too late')")
+	if _, page := w.get("/log"); !strings.Contains(page, "before that: too late") {
+		t.Errorf("the page shows an error of before as it shows one of today:\n%s", page)
+	}
+}
+
 func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 	w := newWorld(t, "/stock", admin.GuardOptions{}, view.Hide{})
 	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)

@@ -37,8 +37,11 @@ type preview struct {
 	Force   bool
 	Totals  []total
 	Further bool // not the first page
-	Token   string
-	Set     string // for the form: JSON in base64, so that no text of strangers stands in it as it is
+	One     bool // the set is one letter
+	// SameBody is how many letters of the page would run and, with the body that they have, fail again.
+	SameBody int
+	Token    string
+	Set      string // for the form: JSON in base64, so that no text of strangers stands in it as it is
 	// Other is the address of the same set with the other kind, Parked the one with force or without, Next the next page.
 	Other, Parked, Next url.Values
 	CanAct              bool
@@ -76,6 +79,10 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 			v.Totals = append(v.Totals, total{verdict, n})
 		}
 	}
+	v.One = v.Preview.Matched == 1 && !v.Preview.More && !v.Further
+	if v.Kind == desk.KindReplay {
+		v.SameBody = sameBody(v.Preview.Letters)
+	}
 	text, err := json.Marshal(set{v.Kind, v.Preview.Filter, v.Preview.At, v.Force})
 	if err != nil {
 		return fmt.Errorf("write the set into the form: %w", err)
@@ -95,6 +102,17 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	d.Title, d.Data = "What a "+string(v.Kind)+" would do", v
 	return nil
+}
+
+// sameBody counts the letters that would run, although what is wrong with them stands in their body.
+func sameBody(letters []deadletter.Judged) (n int) {
+	for _, l := range letters {
+		runs := l.Verdict == deadletter.VerdictAct || l.Verdict == deadletter.VerdictFromQueue
+		if runs && (l.Reason == dedup.ReasonMalformed || l.Reason == dedup.ReasonConflict) {
+			n++
+		}
+	}
+	return n
 }
 
 // chosen is the filter that an address names. Nothing named is an error, and all letters are named by all=1.

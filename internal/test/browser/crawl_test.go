@@ -78,7 +78,7 @@ func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
 	for act, key := range map[string]string{"replay": "rollback-A-1", "discard": "huge"} {
 		b.open(w.at + "/letters/act?act=" + act + "&key=" + key)
 		b.do(chromedp.SetValue(chromedp.CSS("#why"), hostile))
-		b.click(map[string]string{"replay": "Replay", "discard": "Discard"}[act] + " these letters")
+		b.click(map[string]string{"replay": "Replay", "discard": "Discard"}[act] + " this letter")
 		b.shows("What it came to")
 	}
 	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) "+

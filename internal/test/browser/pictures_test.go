@@ -56,7 +56,7 @@ func TestPicturesOfThePagesAreSmall(t *testing.T) {
 	w.reserve(late[0], 1001, 2)
 	b.open(w.at + "/letters/act?act=replay&tag=stock.rollback&key=rollback-" + late[0])
 	b.do(chromedp.SetValue(chromedp.CSS("#why"), "the order service was late"))
-	b.click("Replay these letters")
+	b.click("Replay this letter")
 	b.shows("What it came to")
 	b.click("See this message")
 	b.until("the message is applied", `document.querySelector("h2 .tag")?.innerText === "success"`)
