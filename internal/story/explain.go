@@ -264,12 +264,19 @@ func ReservedRows(all []Reserved) (rows [][]string) {
 
 // WriteOrder tells a person what an order has reserved; messages is how many are known of it.
 func WriteOrder(w io.Writer, order string, reserved []Reserved, messages int) error {
-	if _, err := fmt.Fprintf(w, "order %s: %d reservations, %d messages\n", screen.Printable(order), len(reserved),
-		messages); err != nil || len(reserved) == 0 {
+	if _, err := fmt.Fprintf(w, "order %s: %s, %s\n", screen.Printable(order), some(len(reserved), "reservation"),
+		some(messages, "message")); err != nil || len(reserved) == 0 {
 		return err
 	}
 	if _, err := io.WriteString(w, "\n"); err != nil {
 		return err
 	}
 	return screen.WriteTable(w, ReservedHeader(), ReservedRows(reserved))
+}
+
+func some(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -57,15 +57,16 @@ func (d *demo) hold(ctx context.Context) error {
 		return err
 	}
 	d.say(`
-It stays up until Ctrl-C. The stock of the order %s has not come back. Why?
+It stays up until Ctrl-C. The stock of the order %[1]s has not come back. Why?
 
-  page         http://%s%s asks for no token from this machine
-  commands     . %s      # consumer then works in this shell
+  page         http://%[2]s%[3]s asks for no token from this machine
+  api          curl -s 'http://%[2]s/api/v1/order?sn=%[1]s' | jq .      # docs/api.md says how it goes on
+  commands     . %[4]s      # consumer, or rollbackd as the pages call it, then works in this shell
                consumer dlq list
-               consumer log explain --order %s
-  mend         %s      # the %d orders are written, as if their service had been late
-  replay       consumer dlq replay --reason %s
-`, broken[0].SN, addr, page, commands, broken[0].SN, mend, len(broken), dedup.ReasonExhausted)
+               consumer log explain --order %[1]s
+  mend         %[5]s      # the %[6]d orders are written, as if their service had been late
+  replay       consumer dlq replay --reason %[7]s
+`, broken[0].SN, addr, page, commands, mend, len(broken), dedup.ReasonExhausted)
 	return d.mendWhenAsked(ctx, broken, mend)
 }
 
@@ -80,7 +81,7 @@ func (d *demo) leaveCommands(broken []shop.Order) (commands, mend string, err er
 		}
 		fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
 	}
-	fmt.Fprintf(&b, "consumer() { %s \"$@\"; }\n", d.binary)
+	fmt.Fprintf(&b, "consumer() { %[1]s \"$@\"; }\nrollbackd() { %[1]s \"$@\"; }\n", d.binary)
 	if err := os.WriteFile(commands, []byte(b.String()), 0o600); err != nil {
 		return "", "", fmt.Errorf("write the commands' settings: %w", err)
 	}
