@@ -426,6 +426,37 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 	}
 }
 
+// Given more letters than are grouped at once, then the page shows those that were, and later all.
+func TestManyLettersAreGroupedBitByBit(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.deadMany(5500)
+	w.until("/letters", "Of 5,000 letters, the latest; there are more.")
+	if _, page := w.get("/letters/groups/0"); !strings.Contains(page, "None of the latest 5,000 dead letters is of this") {
+		t.Errorf("of a group that was not met:\n%s", page)
+	}
+	if page := w.until("/letters", "5,500 letters in all"); strings.Count(page, `href="/letters/groups/`) != 2 {
+		t.Errorf("want two groups:\n%s", page)
+	}
+}
+
+// deadMany writes so many dead rows, one a second; twelve of them, of all ages, have an error of their own.
+func (w *world) deadMany(n int) {
+	w.t.Helper()
+	const some = 10_000
+	for from := 0; from < n; from += some {
+		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash,
+			consumer_status, consumer_times, replays, consumer_timestamp, created_at, dead_at, reason, remark)
+		WITH RECURSIVE hundred AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM hundred WHERE n < 99),
+			numbers AS (SELECT a.n * 100 + b.n + ? AS n FROM hundred AS a, hundred AS b),
+			made AS (SELECT n, UTC_TIMESTAMP(6) - INTERVAL n + 60 SECOND AS at,
+				CONCAT('{"order_sn":"A-', n, '","items":[{"sku_id":1,"quantity":2}]}') AS body FROM numbers)
+		SELECT 'g', 'stock.rollback', CONCAT('k-', n), CONCAT('k-', n), body, '{"content_type":"application/json"}',
+			UNHEX(SHA2(body, 256)), 3, 5, 0, at, at, at, 'exhausted',
+			IF(n MOD ? = 7, CONCAT('the door of store Ypsilon does not open for order A-', n),
+				CONCAT('sku ', n, ' has only 1 reserved, 2 were asked for')) FROM made WHERE n < ?`, from, n/12, n)
+	}
+}
+
 // Given letters with one kind of error and another, then they are groups with stable addresses, which count them.
 func TestLettersAreGroupedByReasonAndErrorWithoutWhatDiffers(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})

@@ -9,15 +9,19 @@ import (
 // background is something that takes longer than a page may wait: it is found out once for all who ask at a time, and
 // kept for a while: the longer it took, the longer, so that looking costs a server little of its time.
 type background[T any] struct {
-	look func(context.Context) (T, error)
+	// look finds it out. What it has found so far it may hand to soFar: nobody waits for the rest when nothing is known.
+	look func(ctx context.Context, soFar func(T)) (T, error)
+	// paced: the look itself rests often enough.
+	paced bool
 
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before and after it. Guarded by mu
 	wg      sync.WaitGroup
 	running bool          // guarded by mu
 	tried   time.Time     // when the last look ended, well or not; guarded by mu
-	ended   chan struct{} // closed when the look that is running has ended; guarded by mu
+	known   chan struct{} // closed when the look that is running has found something, or ended; guarded by mu
 	last    Aged[T]       // guarded by mu
+	partly  bool          // last is not the end of a look; guarded by mu
 }
 
 const (
@@ -59,9 +63,11 @@ func (b *background[T]) end() {
 func (b *background[T]) get(keep time.Duration) Aged[T] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	keep = max(keep, min(restAfter*b.last.Took, longestKept))
+	if !b.paced {
+		keep = max(keep, min(restAfter*b.last.Took, longestKept))
+	}
 	if !b.running && b.ctx != nil && b.ctx.Err() == nil && time.Since(b.tried) > keep {
-		b.running, b.ended = true, make(chan struct{})
+		b.running, b.known = true, make(chan struct{})
 		ctx := b.ctx
 		b.wg.Go(func() { b.run(ctx) })
 	}
@@ -70,21 +76,23 @@ func (b *background[T]) get(keep time.Duration) Aged[T] {
 	return known
 }
 
-// await is what is known, and waits for the first look if nothing is. Its error is that of ctx, or why the look failed.
+// await is what is known, and waits for the first look to find something if nothing is. Its error is that of ctx, or
+// why the look failed.
 func (b *background[T]) await(ctx context.Context, keep time.Duration) (Aged[T], error) {
 	known := b.get(keep)
 	if known.At.IsZero() && known.Looking {
 		b.mu.Lock()
-		ended := b.ended
+		first := b.known
 		b.mu.Unlock()
 		select {
-		case <-ended:
+		case <-first:
 		case <-ctx.Done():
 			return known, context.Cause(ctx)
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		known = b.last
+		known.Looking = b.running
 	}
 	if known.At.IsZero() {
 		if known.Err != nil {
@@ -97,12 +105,31 @@ func (b *background[T]) await(ctx context.Context, keep time.Duration) (Aged[T],
 
 func (b *background[T]) run(ctx context.Context) {
 	began := time.Now()
-	value, err := b.look(ctx)
+	value, err := b.look(ctx, b.soFar)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.running, b.tried = false, time.Now()
-	close(b.ended)
 	if b.last.Err = err; err == nil {
-		b.last.Value, b.last.At, b.last.Took = value, b.tried, b.tried.Sub(began)
+		b.last.Value, b.last.At, b.last.Took, b.partly = value, b.tried, b.tried.Sub(began), false
+	}
+	b.tell()
+}
+
+// soFar keeps what the first look has found until now. Of a later one, what was known before says more.
+func (b *background[T]) soFar(value T) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.partly || b.last.At.IsZero() {
+		b.last.Value, b.last.At, b.partly = value, time.Now(), true
+		b.tell()
+	}
+}
+
+// tell ends the wait for something to be known. The caller holds mu.
+func (b *background[T]) tell() {
+	select {
+	case <-b.known:
+	default:
+		close(b.known)
 	}
 }

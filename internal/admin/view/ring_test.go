@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -146,7 +147,7 @@ func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 func TestALookInTheBackgroundIsSharedAndEnds(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan struct{})
 	looks := 0
-	b := background[int]{look: func(ctx context.Context) (int, error) {
+	b := background[int]{look: func(ctx context.Context, _ func(int)) (int, error) {
 		looks++
 		close(begun)
 		<-ctx.Done()
@@ -182,7 +183,7 @@ func TestALookInTheBackgroundIsSharedAndEnds(t *testing.T) {
 
 func TestWhatTookLongIsNotLookedForAgainSoon(t *testing.T) {
 	var b background[int]
-	b.look = func(context.Context) (int, error) { return 1, nil }
+	b.look = func(context.Context, func(int)) (int, error) { return 1, nil }
 	b.begin(t.Context())
 	defer b.end()
 	b.tried, b.last = time.Now().Add(-time.Minute), Aged[int]{At: time.Now().Add(-time.Minute), Took: 2 * time.Second}
@@ -193,6 +194,45 @@ func TestWhatTookLongIsNotLookedForAgainSoon(t *testing.T) {
 	if a := b.get(time.Second); !a.Looking {
 		t.Error("it is not repeated after an hour")
 	}
+}
+
+// Given a look that goes on, then what it has found so far is known at once to who waits for the first one, and hides
+// nothing that an earlier look has found in whole.
+func TestTheFirstLookTellsWhatItHasFoundSoFar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		part, whole := make(chan int), make(chan int)
+		b := background[int]{paced: true, look: func(_ context.Context, soFar func(int)) (int, error) {
+			soFar(<-part)
+			return <-whole, nil
+		}}
+		b.begin(t.Context())
+		defer b.end()
+		var waits sync.WaitGroup
+		waits.Go(func() {
+			if a, err := b.await(t.Context(), 0); err != nil || a.Value != 1 || !a.Looking {
+				t.Errorf("who waits gets %+v and %v, want the 1 that was found so far", a, err)
+			}
+		})
+		part <- 1
+		waits.Wait()
+		whole <- 2
+		synctest.Wait()
+		if a := b.get(time.Minute); a.Value != 2 || a.Looking {
+			t.Errorf("after the first look: %+v", a)
+		}
+		time.Sleep(time.Hour)
+		b.get(time.Minute)
+		part <- 3
+		synctest.Wait()
+		if a := b.get(time.Minute); a.Value != 2 || !a.Looking {
+			t.Errorf("during the second look: %+v", a)
+		}
+		whole <- 4
+		synctest.Wait()
+		if a := b.get(time.Minute); a.Value != 4 || a.Looking {
+			t.Errorf("after the second look: %+v", a)
+		}
+	})
 }
 
 // Given a view over an engine, then it takes the first figures at once, and is over when its context is.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 const (
@@ -22,13 +23,16 @@ const (
 	mostGroups = 500
 	// surveyKeep is how long a survey is kept.
 	surveyKeep = 10 * time.Second
+	// atOnce is how many letters a survey reads without a rest; surveyRest bounds each rest after that.
+	atOnce     = 5 * dedup.MaxListed
+	surveyRest = 3 * time.Second
 )
 
 // Groups are the dead letters, grouped by why they are dead and by their errors without what differs.
 type Groups struct {
 	All    []Group // the largest first
 	Seen   int     // letters that were looked at
-	More   bool    // there are more than MostSurveyed
+	More   bool    // there are more than were looked at: more than MostSurveyed, or the first look is still going on
 	Parked int     // of those seen
 }
 
@@ -71,51 +75,64 @@ func (g Groups) Group(id string) (Group, bool) {
 // others is the fingerprint of what has no group of its own.
 const others = "(errors that are all different)"
 
-// lookAtDead reads the dead rows page by page, through the index, and groups them.
-func (v *View) lookAtDead(ctx context.Context) (Groups, error) {
-	var g Groups
-	byID := map[string]*Group{}
+// lookAtDead reads the dead rows page by page, through the index, and groups them. After the first pages it rests after
+// each, fifty times as long as that one took: beside a daemon at full speed nothing may take much at once.
+func (v *View) lookAtDead(ctx context.Context, soFar func(Groups)) (Groups, error) {
+	s := surveyed{byID: map[string]*Group{}}
 	for after := dedup.Cursor(""); ; {
+		began := time.Now()
 		letters, next, err := v.o.Letters.List(ctx, deadletter.Filter{Limit: dedup.MaxListed}, after)
 		if err != nil {
-			return g, fmt.Errorf("group the dead letters: %w", err)
+			return Groups{}, fmt.Errorf("group the dead letters: %w", err)
 		}
 		for _, l := range letters {
-			add(byID, l)
-			if l.Parked {
-				g.Parked++
-			}
+			s.add(l)
 		}
-		if g.Seen += len(letters); next == "" {
-			break
+		if next == "" || s.seen >= MostSurveyed {
+			return s.groups(next != ""), nil
 		}
-		if g.Seen >= MostSurveyed {
-			g.More = true
-			break
+		if after = next; s.seen < atOnce {
+			continue
 		}
-		after = next
+		soFar(s.groups(true))
+		if err := wait.For(ctx, min(restAfter*time.Since(began), surveyRest)); err != nil {
+			return Groups{}, err
+		}
 	}
-	for _, one := range byID {
+}
+
+// surveyed is what a survey has seen.
+type surveyed struct {
+	byID         map[string]*Group
+	seen, parked int
+}
+
+func (s *surveyed) groups(more bool) Groups {
+	g := Groups{Seen: s.seen, More: more, Parked: s.parked}
+	for _, one := range s.byID {
 		g.All = append(g.All, *one)
 	}
 	slices.SortFunc(g.All, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), b.Last.Compare(a.Last), cmp.Compare(a.ID, b.ID))
 	})
-	return g, nil
+	return g
 }
 
 // add takes a letter, the latest first.
-func add(byID map[string]*Group, l deadletter.Letter) {
+func (s *surveyed) add(l deadletter.Letter) {
+	if s.seen++; l.Parked {
+		s.parked++
+	}
 	print := deadletter.Fingerprint(l.Remark)
 	id := GroupID(l.Reason, print)
-	if byID[id] == nil && len(byID) >= mostGroups {
+	if s.byID[id] == nil && len(s.byID) >= mostGroups {
 		print = others
 		id = GroupID(l.Reason, print)
 	}
-	g := byID[id]
+	g := s.byID[id]
 	if g == nil {
 		g = &Group{ID: id, Reason: l.Reason, Fingerprint: print, Last: l.DeadAt, First: l.DeadAt, Example: l.Remark}
-		byID[id] = g
+		s.byID[id] = g
 	}
 	g.Count++
 	if l.DeadAt.Before(g.First) {

@@ -58,9 +58,11 @@ type View struct {
 // New makes a view. It asks nobody yet.
 func New(o Options) *View {
 	v := &View{o: o, ring: newRing(), log: o.Logger}
-	v.survey.look = v.lookAtDead
-	v.stuck.look = v.lookAtStuck
-	v.leader.look = func(ctx context.Context) (string, error) { return o.Records.LeaderAddress(ctx, o.Group) }
+	v.survey.look, v.survey.paced = v.lookAtDead, true
+	v.stuck.look = func(ctx context.Context, _ func([]Stuck)) ([]Stuck, error) { return v.lookAtStuck(ctx) }
+	v.leader.look = func(ctx context.Context, _ func(string)) (string, error) {
+		return o.Records.LeaderAddress(ctx, o.Group)
+	}
 	return v
 }
 
