@@ -27,6 +27,8 @@ type Filter struct {
 	After    Cursor    // where the last page ended; "" for the first
 	Bodies   bool      // read also what each row keeps of its message, as Read does
 	Oldest   bool      // within a status the oldest first
+
+	upTo *pageEnd // no further than this row; nil: to the end
 }
 
 // Cursor is where a page of List ended. It is opaque, and good for the same filter only.
@@ -67,7 +69,11 @@ func (c Cursor) pageEnd() (*pageEnd, error) {
 }
 
 func cursorAt(r Row) (Cursor, error) {
-	text, err := json.Marshal(pageEnd{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Key)})
+	return (&pageEnd{r.Status, r.At.UnixMicro(), []byte(r.Tag), []byte(r.Key)}).cursor()
+}
+
+func (p *pageEnd) cursor() (Cursor, error) {
+	text, err := json.Marshal(p)
 	return Cursor(base64.RawURLEncoding.EncodeToString(text)), err
 }
 
@@ -98,11 +104,11 @@ func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
 		if after != nil && status > after.Status {
 			from = nil
 		}
-		s := l.listText(f, status, tags, from, f.Limit+1-len(found))
-		scan := func(rows *sql.Rows) (Row, error) { return l.scanRow(rows) }
+		columns, scan := rowColumns, func(rows *sql.Rows) (Row, error) { return l.scanRow(rows) }
 		if f.Bodies {
-			scan = l.scanWhole
+			columns, scan = rowColumns+", msg_id, msg_body, properties", l.scanWhole
 		}
+		s := l.listText(f, columns, status, tags, from, f.Limit+1-len(found))
 		err := l.query(ctx, func(rows *sql.Rows) error {
 			r, err := scan(rows)
 			found = append(found, r)
@@ -135,6 +141,18 @@ func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bo
 	}
 	wide, found := f, []Row(nil)
 	wide.Reasons, wide.Remark = nil, ""
+	if also == nil && len(f.Statuses) == 1 { // the server does it all, with a fifth of the work
+		end, err := l.rowAt(ctx, wide, through)
+		if err != nil {
+			return nil, "", fmt.Errorf("look through %d rows: %w", through, err)
+		}
+		f.upTo = end
+		found, next, err := l.List(ctx, f)
+		if err == nil && next == "" && end != nil {
+			next, err = end.cursor()
+		}
+		return found, next, err
+	}
 	for looked := 0; looked < through; {
 		wide.Limit = min(lookedAt, through-looked)
 		rows, next, err := l.List(ctx, wide)
@@ -161,6 +179,23 @@ func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bo
 	return found, wide.After, nil
 }
 
+// rowAt is the nth row that f chooses in its one status, from 1; nil when there are fewer. It reads the index alone.
+func (l *Log) rowAt(ctx context.Context, f Filter, n int) (*pageEnd, error) {
+	after, err := f.After.pageEnd()
+	if err != nil {
+		return nil, err
+	}
+	end := &pageEnd{Status: f.Statuses[0]}
+	s := l.listText(f, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp), msg_tag, msg_key", end.Status, nil,
+		after, 1)
+	s.add(" OFFSET ?", n-1)
+	err = l.db.QueryRowContext(ctx, s.String(), s.args...).Scan(&end.At, &end.Tag, &end.Name)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	return end, err
+}
+
 func (f *Filter) check() error {
 	if f.Limit == 0 {
 		f.Limit = defaultListed
@@ -183,24 +218,27 @@ func (f *Filter) check() error {
 }
 
 // listText is the query for one status. The index on status and time ends, like every InnoDB index, in the primary key.
-func (l *Log) listText(f Filter, status Status, tags [][]byte, from *pageEnd, limit int) (s statement) {
-	columns := rowColumns
-	if f.Bodies {
-		columns += ", msg_id, msg_body, properties"
-	}
+func (l *Log) listText(
+	f Filter, columns string, status Status, tags [][]byte, from *pageEnd, limit int,
+) (s statement) {
 	s.add("SELECT " + columns + " FROM " + l.table)
 	s.choose(f, status)
 	if len(f.Keys) > 0 && f.Tag == "" {
 		s.among("msg_tag", tags) // with the tags, the primary key finds it
 	}
-	behind, order := "<", " DESC"
+	behind, before, order := "<", ">", " DESC"
 	if f.Oldest {
-		behind, order = ">", ""
+		behind, before, order = ">", "<", ""
 	}
 	if from != nil {
 		s.add(" AND consumer_timestamp "+behind+"= "+micros, from.At)
 		s.add(" AND (consumer_timestamp "+behind+" "+micros, from.At)
 		s.add(" OR (msg_tag, msg_key) "+behind+" (?, ?))", from.Tag, from.Name)
+	}
+	if f.upTo != nil {
+		s.add(" AND consumer_timestamp "+before+"= "+micros, f.upTo.At)
+		s.add(" AND (consumer_timestamp "+before+" "+micros, f.upTo.At)
+		s.add(" OR (msg_tag, msg_key) "+before+"= (?, ?))", f.upTo.Tag, f.upTo.Name)
 	}
 	s.add(" ORDER BY consumer_timestamp" + order + ", msg_tag" + order + ", msg_key" + order)
 	s.add(" LIMIT ?", limit)

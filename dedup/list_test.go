@@ -79,6 +79,10 @@ func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 	}{
 		"by reason": {Filter{Reasons: []Reason{ReasonPermanent}}, nil, 12},
 		"by remark": {Filter{Remark: "such"}, nil, 12},
+		"the dead":  {Filter{Remark: "such", Statuses: []Status{Dead}}, nil, 12},
+		"oldest":    {Filter{Remark: "such", Statuses: []Status{Dead}, Oldest: true}, nil, 12},
+		"of a tag":  {Filter{Remark: "such", Statuses: []Status{Dead}, Tag: "t"}, nil, 12},
+		"no other":  {Filter{Remark: "such", Statuses: []Status{Dead}, Tag: "x"}, nil, 0},
 		"by more":   {Filter{}, odd, 20},
 		"by both":   {Filter{Remark: "shelf"}, odd, 19},
 		"by keys":   {Filter{Keys: []string{"k0", "k1"}, Remark: "such"}, nil, 1},
@@ -181,9 +185,13 @@ func TestListAndGaugesUseAnIndex(t *testing.T) {
 		"by key and tag":   {Filter{Keys: []string{"dead 3"}, Tag: "t"}, nil},
 		"since yesterday":  {Filter{Since: time.Now().Add(-24 * time.Hour)}, nil},
 		"until long after": {Filter{Until: time.Now().Add(24 * time.Hour)}, nil},
+		"down to a row": {
+			Filter{Remark: "x", upTo: &pageEnd{Dead, time.Now().Add(-time.Hour).UnixMicro(), []byte("t"), []byte("dead 4")}},
+			&pageEnd{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")},
+		},
 	} {
 		c.f.Group = "g"
-		s := w.log.listText(c.f, Dead, [][]byte{[]byte("t")}, c.from, 100)
+		s := w.log.listText(c.f, rowColumns, Dead, [][]byte{[]byte("t")}, c.from, 100)
 		w.wantIndexed(name, 200, s.String(), s.args...)
 	}
 	ages, err := w.log.OldestOpen(t.Context())
