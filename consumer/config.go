@@ -30,8 +30,11 @@ type Config struct {
 	MySQLDSN string
 	// AMQPURLs are the RabbitMQ nodes, amqp:// or amqps://, tried in turn. At least one.
 	AMQPURLs []string
-	// RedisURL is the lock's Redis, redis:// or rediss://, for [Open]. Empty: no lock, the consumer log alone keeps the
-	// promise, with more work for MySQL when one message is in several hands at once.
+	// Lock says on what the lock stands that [Open] makes. Default [lock.KindRedis]. Whatever it is, and whether it works,
+	// the consumer log alone keeps the promise: without a lock MySQL has more work when one message is in several hands at
+	// once.
+	Lock lock.Kind
+	// RedisURL is the lock's Redis, redis:// or rediss://, for [lock.KindRedis]. Empty: no lock.
 	RedisURL string
 	// MySQLTLS, AMQPTLS and RedisTLS encrypt the connections to these servers, for who has a configuration instead of
 	// files. Mostly they are not needed: the URLs and the DSN themselves name PEM files with CA, client certificate and
@@ -91,11 +94,11 @@ type Config struct {
 	// HandlerTimeout bounds one call of the handler, and a wait for somebody else's lock in MySQL to half of it. At least
 	// 2s, because MySQL counts such waits in whole seconds. Default 10s.
 	HandlerTimeout time.Duration
-	// LockTTL is how long a dead worker's lock in Redis keeps others off. At least 100ms. Default 10s.
+	// LockTTL is how long a dead worker's lock keeps others off. At least 100ms. Default 10s.
 	LockTTL time.Duration
 	// DoneTTL is how long Redis remembers a done message, at about 210 bytes each. Default 5m.
 	DoneTTL time.Duration
-	// LockOnError says what happens while Redis is away. Default proceed.
+	// LockOnError says what happens while the lock's server is away. Default proceed.
 	LockOnError lock.Policy
 	// DrainTimeout bounds a stop: what is in hand then is abandoned. Default 25s.
 	DrainTimeout time.Duration
@@ -171,7 +174,7 @@ func Defaults() Config {
 		MaxAttempts: 5, RetryDelays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute},
 		Lanes: 4, BatchSize: 1000, BatchLinger: 2 * time.Millisecond, MemoryBudget: 64 << 20,
 		Lease: 30 * time.Second, HandlerTimeout: 10 * time.Second,
-		LockTTL: 10 * time.Second, DoneTTL: 5 * time.Minute, LockOnError: lock.Proceed,
+		Lock: lock.KindRedis, LockTTL: 10 * time.Second, DoneTTL: 5 * time.Minute, LockOnError: lock.Proceed,
 		DrainTimeout: 25 * time.Second, GiveBackAfter: time.Minute, HoldLimit: 10 * time.Minute,
 		MaxDead: 100, MaxDeadWindow: time.Minute, BrakePause: 5 * time.Minute,
 		LogRetention: 720 * time.Hour, MaxReplays: 10,
@@ -198,7 +201,7 @@ func (c Config) withDefaults() Config {
 	c.MemoryBudget = cmp.Or(c.MemoryBudget, d.MemoryBudget)
 	c.Lease, c.HandlerTimeout = cmp.Or(c.Lease, d.Lease), cmp.Or(c.HandlerTimeout, d.HandlerTimeout)
 	c.LockTTL, c.DoneTTL = cmp.Or(c.LockTTL, d.LockTTL), cmp.Or(c.DoneTTL, d.DoneTTL)
-	c.LockOnError = cmp.Or(c.LockOnError, d.LockOnError)
+	c.Lock, c.LockOnError = cmp.Or(c.Lock, d.Lock), cmp.Or(c.LockOnError, d.LockOnError)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, d.DrainTimeout)
 	c.GiveBackAfter, c.HoldLimit = cmp.Or(c.GiveBackAfter, d.GiveBackAfter), cmp.Or(c.HoldLimit, d.HoldLimit)
 	c.MaxDead = orOff(c.MaxDead, d.MaxDead)
@@ -309,6 +312,7 @@ func (c Config) validate() error {
 	bad(c.DoneTTL >= time.Millisecond, "DoneTTL %v must be at least 1ms", c.DoneTTL)
 	bad(slices.Contains([]Topology{TopologyDeclare, TopologyCheck}, c.Topology), "Topology %q must be %s or %s",
 		c.Topology, TopologyDeclare, TopologyCheck)
+	bad(slices.Contains(lock.Kinds(), c.Lock), "Lock %q must be one of %q", c.Lock, lock.Kinds())
 	bad(slices.Contains([]lock.Policy{lock.Proceed, lock.Pause}, c.LockOnError), "LockOnError %q must be %s or %s",
 		c.LockOnError, lock.Proceed, lock.Pause)
 	if err := c.topology().Validate(); err != nil {

@@ -38,6 +38,7 @@ type Options struct {
 	// Config.LockTTL and DoneTTL.
 	Lock lock.Locker
 
+	lockName    string       // of the dependency that the lock's server is; empty: DependencyRedis
 	connections *connections // to the pools, which Open counts
 }
 
@@ -49,9 +50,7 @@ func (o Options) locker(cfg Config) (lock.Locker, error) {
 	case o.Redis == nil:
 		return o.Lock, nil
 	}
-	return lock.NewRedis(o.Redis, lock.Options{
-		LockTTL: cfg.LockTTL, DoneTTL: cfg.DoneTTL, OnError: cfg.LockOnError, Log: cfg.Logger,
-	})
+	return lock.NewRedis(o.Redis, cfg.lockOptions())
 }
 
 // ErrDrainTimeout says that a stop took longer than DrainTimeout: what was in hand is abandoned, nothing is lost.
@@ -114,7 +113,7 @@ func newConsumer(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*C
 	if err != nil || cfg.WithoutKeeper {
 		return c, err
 	}
-	c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB))
+	c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB), o.Lock)
 	return c, err
 }
 
@@ -127,7 +126,7 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 	if err != nil {
 		return nil, fmt.Errorf("consumer: the database handle: %w", err)
 	}
-	locks := &locks{policy: cfg.LockOnError}
+	locks := &locks{policy: cfg.LockOnError, name: cmp.Or(o.lockName, DependencyRedis)}
 	if locks.locker, err = o.locker(cfg); err != nil {
 		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}
@@ -253,8 +252,8 @@ const killGrace = 2 * time.Second
 // State says what the engine is doing.
 func (c *Consumer) State() State {
 	s := c.health.state()
-	if err := c.locks.down(); err != nil && !c.health.names(DependencyRedis) {
-		without := DependencyRedis + ": " + err.Error()
+	if err := c.locks.down(); err != nil && !c.health.names(c.locks.name) {
+		without := c.locks.name + ": " + err.Error()
 		if c.cfg.LockOnError != lock.Pause { // the lanes go on without it
 			s.Degraded = append(s.Degraded, without)
 			slices.Sort(s.Degraded)

@@ -16,6 +16,7 @@ const (
 	DependencyRabbitMQ = "rabbitmq"
 	DependencyMySQL    = "mysql"
 	DependencyRedis    = "redis"
+	DependencyLock     = "lock"    // the server of a lock that is not in Redis
 	DependencyService  = "service" // what the function of [Calls] calls
 )
 

@@ -100,7 +100,7 @@ func (k *looker) identify(b *batch) {
 	}
 }
 
-// 2. lock looks all open identities up in Redis and locks the free ones. What it finds only says where to look next:
+// 2. lock asks the lock for all open identities, which locks the free ones. What it finds only says where to look next:
 // what has a done marker or a foreign value goes on without a lock, by its row.
 func (k *looker) lock(ctx context.Context, b *batch) error {
 	defer k.c.metrics.phase(phaseLock, time.Now())
@@ -115,7 +115,7 @@ func (k *looker) lock(ctx context.Context, b *batch) error {
 		names[i] = it.lockName
 	}
 	var held []lock.Held
-	err := k.untilAnswered(ctx, DependencyRedis, func(ctx context.Context) (err error) {
+	err := k.untilAnswered(ctx, k.c.locks.name, func(ctx context.Context) (err error) {
 		held, err = k.locker.Lock(ctx, b.token, names)
 		return err
 	})

@@ -25,6 +25,7 @@ func (s schemaLock) nameOf(k dedup.Identity) lock.Name {
 // locks runs the lock of all sessions.
 type locks struct {
 	locker lock.Locker // nil: no lock
+	name   string      // of the dependency that its server is
 	policy lock.Policy
 
 	mu   sync.Mutex

@@ -20,7 +20,7 @@ type metrics struct {
 	phases       map[string]prometheus.Observer
 	lag          prometheus.Histogram
 	publishes    *prometheus.CounterVec
-	dependency   map[string]*atomic.Bool // whether it answers, by name; Redis is asked of its lock
+	dependency   map[string]*atomic.Bool // whether it answers, by name; the lock's server is asked of the lock
 	paused       *prometheus.GaugeVec
 	holding      atomic.Pointer[holding] // what lanes hold; nil until the engine is made
 	degraded     *prometheus.GaugeVec
@@ -83,7 +83,7 @@ func newMetrics(reg prometheus.Registerer, locks *locks, queue string, calls boo
 		m.dependency[DependencyService] = &atomic.Bool{}
 		collectors = append(collectors, m.countCalls())
 	}
-	m.zero(queue)
+	m.zero(queue, locks.name)
 	collectors = append(append(collectors, m.watchDependencies(locks)...), countLocks(locks)...)
 	for _, c := range collectors {
 		if err := reg.Register(c); err != nil {
@@ -154,7 +154,7 @@ func (m *metrics) watchDependencies(locks *locks) (all []prometheus.Collector) {
 		up(name, is.Load)
 	}
 	if locks.locker != nil {
-		up(DependencyRedis, locks.up)
+		up(locks.name, locks.up)
 	}
 	return all
 }
@@ -162,7 +162,7 @@ func (m *metrics) watchDependencies(locks *locks) (all []prometheus.Collector) {
 func countLocks(locks *locks) (all []prometheus.Collector) {
 	for _, r := range lock.Results() {
 		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "rollbackd_lock_attempts_total", Help: "Identities looked at in Redis, by result.",
+			Name: "rollbackd_lock_attempts_total", Help: "Identities tried to lock, by result.",
 			ConstLabels: prometheus.Labels{"result": r.String()},
 		}, func() float64 { return locks.attempts(r) }))
 	}
@@ -170,7 +170,7 @@ func countLocks(locks *locks) (all []prometheus.Collector) {
 }
 
 // zero makes every label value exist.
-func (m *metrics) zero(queue string) {
+func (m *metrics) zero(queue, lockName string) {
 	for _, r := range dedup.Reasons() {
 		if r != dedup.ReasonEffectUnknown { // no delivery dies of it
 			m.deadLettered.WithLabelValues(string(r))
@@ -181,7 +181,7 @@ func (m *metrics) zero(queue string) {
 			m.publishes.WithLabelValues(kind, result)
 		}
 	}
-	for _, name := range []string{DependencyRabbitMQ, DependencyMySQL, DependencyRedis} {
+	for _, name := range []string{DependencyRabbitMQ, DependencyMySQL, lockName} {
 		m.paused.WithLabelValues(name)
 		m.lost.WithLabelValues(name)
 	}
@@ -207,7 +207,7 @@ func (m *metrics) down(what string) {
 		is.Store(false)
 	}
 	switch what {
-	case DependencyRabbitMQ, DependencyMySQL, DependencyRedis, DependencyService:
+	case DependencyRabbitMQ, DependencyMySQL, DependencyRedis, DependencyLock, DependencyService:
 		m.lost.WithLabelValues(what).Inc()
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/keeper"
+	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -46,23 +47,45 @@ func Open(ctx context.Context, cfg Config, h Handler) (c *Consumer, err error) {
 			return nil, err
 		}
 	}
-	if cfg.RedisURL != "" {
-		client, err := lock.OpenRedis(cfg.RedisURL, lock.RedisOptions{
-			Name: rabbit.ConnectionName("run"), Connections: cfg.Lanes + 4, CurrentURL: cfg.Fresh.RedisURL,
-			Opened: o.connections.opened(DependencyRedis),
-			TLS:    cfg.RedisTLS, Warn: cfg.warnOf(DependencyRedis),
-		})
-		if err != nil {
-			return nil, fmt.Errorf("RedisURL: %w", err)
-		}
-		opened.closers = append(opened.closers, client)
-		o.Redis = client
+	if err := opened.openLock(ctx, cfg, &o); err != nil {
+		return nil, err
 	}
 	if c, err = newConsumer(cfg, keyFrom, h, o); err != nil {
 		return nil, err
 	}
 	c.closers = opened.closers
 	return c, nil
+}
+
+// openLock makes the lock that cfg names.
+func (c *Consumer) openLock(ctx context.Context, cfg Config, o *Options) error {
+	servers := cfg.lockServers()
+	if servers.None() {
+		return nil
+	}
+	o.lockName = servers.Asks()
+	servers.Opened, servers.Warn = o.connections.opened(o.lockName), cfg.warnOf(o.lockName)
+	locker, closer, err := locking.Open(ctx, servers, cfg.lockOptions())
+	if err != nil {
+		return fmt.Errorf("the lock (%s): %w", cfg.Lock, err)
+	}
+	c.closers = append(c.closers, closer)
+	o.Lock = locker
+	return nil
+}
+
+// lockServers are those of the lock that [Open] makes.
+func (c Config) lockServers() locking.Servers {
+	return locking.Servers{
+		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN,
+		Name: rabbit.ConnectionName("run"), Connections: c.Lanes + 4,
+		CurrentRedisURL: c.Fresh.RedisURL, CurrentMySQLDSN: c.Fresh.MySQLDSN,
+		RedisTLS: c.RedisTLS, MySQLTLS: c.MySQLTLS,
+	}
+}
+
+func (c Config) lockOptions() lock.Options {
+	return lock.Options{LockTTL: c.LockTTL, DoneTTL: c.DoneTTL, OnError: c.LockOnError, Log: c.Logger}
 }
 
 func (c *Consumer) openMySQL(
@@ -153,7 +176,7 @@ func (c Config) letters(db *gorm.DB, command string) (*dedup.Log, *deadletter.Le
 // warning.
 const overdueAfter = time.Minute
 
-func newKeeper(cfg Config, db *gorm.DB) (*keeper.Keeper, error) {
+func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker) (*keeper.Keeper, error) {
 	records, letters, err := cfg.letters(db, "keeper")
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
@@ -171,8 +194,16 @@ func newKeeper(cfg Config, db *gorm.DB) (*keeper.Keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
+	clean := acts.Clean
+	if inMySQL, ok := locker.(*locking.MySQL); ok {
+		clean = func(ctx context.Context) (int, error) {
+			n, err := acts.Clean(ctx)
+			old, lockErr := inMySQL.Clean(ctx)
+			return n + old, errors.Join(err, lockErr)
+		}
+	}
 	return keeper.New(keeper.Options{
-		Clean:   acts.Clean,
+		Clean:   clean,
 		Records: records, Letters: letters, Group: cfg.Group, Retention: cfg.LogRetention, Compensate: compensate,
 		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger,
 	}, cfg.Registerer)
@@ -182,7 +213,7 @@ func newKeeper(cfg Config, db *gorm.DB) (*keeper.Keeper, error) {
 func (c *Consumer) migrate(ctx context.Context) error {
 	for pause := newBackOff(); ; {
 		err := dedup.Migrate(ctx, c.db, dedup.MigrateOptions{
-			Table: c.cfg.LogTable,
+			Table: c.cfg.LogTable, Extra: lockTables(c.cfg.Lock),
 			Waiting: func(err error) {
 				c.log.WarnContext(ctx, "migrate: waiting for somebody else's lock", "err", err)
 			},
@@ -195,4 +226,12 @@ func (c *Consumer) migrate(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// lockTables are those of a lock that is in MySQL.
+func lockTables(kind lock.Kind) []dedup.MigrationSet {
+	if kind != lock.KindMySQL {
+		return nil
+	}
+	return []dedup.MigrationSet{{Name: locking.MigrationSet, Files: locking.Migrations()}}
 }

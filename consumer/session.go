@@ -204,7 +204,7 @@ func (s *source) ready(ctx, work context.Context, first bool) error {
 		missing := DependencyMySQL
 		if err == nil {
 			c.health.back(ctx, missing)
-			missing, err = DependencyRedis, c.locks.required()
+			missing, err = c.locks.name, c.locks.required()
 		}
 		if err == nil {
 			c.health.back(ctx, missing)

@@ -126,10 +126,11 @@ func TestAlertsUseLabelValuesOfTheProgram(t *testing.T) {
 	}
 	known := map[string][]string{
 		"outcome": outcomes,
-		"name":    {consumer.DependencyRabbitMQ, consumer.DependencyMySQL, consumer.DependencyRedis},
-		"why":     {"max_dead_rate", "not_consumed", "ends_connections", "person"},
-		"result":  {"confirmed", "done", "failed", consumer.CallLater.String()},
-		"kind":    {"main", "retry", "backstop", "dead"},
+		"name": {consumer.DependencyRabbitMQ, consumer.DependencyMySQL, consumer.DependencyRedis,
+			consumer.DependencyLock},
+		"why":    {"max_dead_rate", "not_consumed", "ends_connections", "person"},
+		"result": {"confirmed", "done", "failed", consumer.CallLater.String()},
+		"kind":   {"main", "retry", "backstop", "dead"},
 	}
 	matchers := regexp.MustCompile(`[{,]\s*([a-z_]+)(?:=|!=)"([^"]*)"`).FindAllStringSubmatch(read(t,
 		"prometheus/alerts.yaml"), -1)

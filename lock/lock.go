@@ -36,7 +36,8 @@ type Locker interface {
 
 	// Done writes done markers over whatever stands under the names, so that later copies are looked up in the consumer
 	// log instead of losing a transaction to the row that they would insert. A marker for an identity without a success
-	// row costs that look and nothing else. An error may be ignored: the consumer log knows the success.
+	// row costs that look and nothing else. Where markers cost more than they save, Done frees the names, whoever holds
+	// them. An error may be ignored: the consumer log knows the success.
 	Done(ctx context.Context, marks []Mark) error
 
 	// Show looks at one name, for an operator: also while Lock does not ask the server. Its error is the server's.
@@ -140,6 +141,19 @@ func resultOf(h Hold) Result {
 	return ResultFailed
 }
 
+// Kind says on what a lock stands.
+type Kind string
+
+// The kinds. docs/guarantees.md says what each of them gives.
+const (
+	KindRedis Kind = "redis" // one Redis, a cluster, or a master and its sentinels
+	KindMySQL Kind = "mysql" // rows beside the consumer log, for who has no Redis
+	KindOff   Kind = "off"   // none: the consumer log alone
+)
+
+// Kinds returns all of them.
+func Kinds() []Kind { return []Kind{KindRedis, KindMySQL, KindOff} }
+
 // Policy says what Lock does while the server is away.
 type Policy string
 
@@ -151,7 +165,7 @@ const (
 
 // ErrUnavailable means that the server did not answer, or answered with an error, and the policy is to pause. Nothing
 // is known of the names. Repeat the call later.
-var ErrUnavailable = errors.New("the lock in redis is unavailable")
+var ErrUnavailable = errors.New("the lock is unavailable")
 
 // Options say how a lock works, whatever its server. A zero field has the default named beside it.
 type Options struct {
@@ -166,6 +180,9 @@ type Options struct {
 	MaxHold time.Duration
 	Log     *slog.Logger // told once of each loss and each return of the server. Nothing is logged without it
 }
+
+// WithDefaults fills what is zero.
+func (o Options) WithDefaults() Options { o.setDefaults(); return o }
 
 func (o *Options) setDefaults() {
 	o.LockTTL = cmp.Or(o.LockTTL, 10*time.Second)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -16,57 +15,37 @@ import (
 // one timeout and not one per batch; Policy says what Lock answers meanwhile. Run does the probing and renews the locks
 // in hand: without it neither happens.
 type Redis struct {
+	base
 	client  redis.UniversalClient
-	o       Options
 	lockTTL any // the PX arguments, boxed once
 	doneTTL any
-	health  health
-	renewer renewer
-	counts  [results]atomic.Uint64
-	running atomic.Bool
 }
 
-var _ Locker = (*Redis)(nil)
+var (
+	_ Locker = (*Redis)(nil)
+	_ store  = (*Redis)(nil)
+)
 
 // NewRedis makes a lock over a client of OpenRedis, which stays the caller's to close after Run has returned. It asks
 // Redis nothing.
 func NewRedis(client redis.UniversalClient, o Options) (*Redis, error) {
-	o.setDefaults()
-	if err := o.validate(); err != nil {
-		return nil, fmt.Errorf("lock options: %w", err)
+	l := &Redis{client: client}
+	if err := l.init("redis", l, o); err != nil {
+		return nil, err
 	}
-	l := &Redis{client: client, o: o, lockTTL: o.LockTTL.Milliseconds(), doneTTL: o.DoneTTL.Milliseconds()}
-	l.health.init(o)
-	l.renewer.init(o.MaxHold)
+	l.lockTTL, l.doneTTL = l.o.LockTTL.Milliseconds(), l.o.DoneTTL.Milliseconds()
 	return l, nil
 }
 
-// Lock is one pipeline of SET key token NX PX ttl GET. The command returns the holder, so it may be sent again after a
+// take is one pipeline of SET key token NX PX ttl GET. The command returns the holder, so it may be sent again after a
 // lost reply without taking its own token for another worker's (SETNX would). A second pipeline asks when the locks of
 // other processes end, if there are any.
-func (l *Redis) Lock(ctx context.Context, token string, names []Name) ([]Held, error) {
-	if err := checkNames(names); err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	if len(names) == 0 {
-		return nil, nil
-	}
-	if cause := l.health.down(); cause != nil {
-		return l.lockWithout(len(names), cause)
-	}
-	value := lockedPrefix + token
+func (l *Redis) take(ctx context.Context, value string, names []Name) ([]Held, error) {
 	held, err := l.setLocks(ctx, value, names)
 	if err == nil {
 		err = l.checkEnds(ctx, names, held)
 	}
-	if err != nil {
-		if err = l.failed(ctx, fmt.Sprintf("lock %d keys", len(names)), err); err != nil {
-			l.count(ResultFailed, len(names))
-			return nil, err
-		}
-	}
-	l.take(value, names, held)
-	return held, nil
+	return held, explain(err)
 }
 
 // setLocks leaves the zero Hold for the keys of which nothing is known; the error then says why.
@@ -90,7 +69,7 @@ func (l *Redis) setLocks(ctx context.Context, value string, names []Name) ([]Hel
 		found, err := cmd.Result()
 		switch {
 		case err == nil:
-			held[i] = readHeld(found, value)
+			held[i] = ReadHeld(found, value)
 		case errors.Is(err, redis.Nil): // nothing stood there, and now ours does
 			held[i].Hold = Mine
 		case redis.HasErrorPrefix(err, "WRONGTYPE"): // a key of somebody else, and no fault of Redis
@@ -134,81 +113,22 @@ func (l *Redis) checkEnds(ctx context.Context, names []Name, held []Held) error 
 	return nil
 }
 
-// take counts what was found, renews from now on what is ours, and proceeds with the keys of which nothing is known.
-func (l *Redis) take(value string, names []Name, held []Held) {
-	l.renewer.add(value, names, held)
-	var found [results]int
-	for i := range held {
-		r := resultOf(held[i].Hold)
-		found[r]++
-		if r == ResultFailed {
-			held[i].Hold = Mine
-		}
-	}
-	for r, n := range found {
-		l.count(Result(r), n)
-	}
-}
-
-func (l *Redis) lockWithout(n int, cause error) ([]Held, error) {
-	if l.o.OnError == Proceed {
-		l.count(ResultBypassed, n)
-		return allMine(n), nil
-	}
-	l.count(ResultFailed, n)
-	return nil, fmt.Errorf("%w: %w", ErrUnavailable, cause)
-}
-
-// failed notes that Redis failed and says what the caller is told of it: nothing with Proceed, for the health tells
-// the log once. A call that its caller ended is no failure of Redis.
-func (l *Redis) failed(ctx context.Context, what string, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
-	}
-	err = explain(err)
-	l.health.fail(err)
-	if l.o.OnError == Proceed {
-		return nil
-	}
-	return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
-}
-
 // releaseScript deletes a key only while it holds the caller's token.
 const releaseScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end return 0`
 
-// Release is one pipeline of compare-and-delete. The script is sent with each EVAL: EVALSHA inside a pipeline does not
+// giveBack is one pipeline of compare-and-delete. The script is sent with each EVAL: EVALSHA inside a pipeline does not
 // fall back when Redis has forgotten the script.
-func (l *Redis) Release(ctx context.Context, token string, names []Name) error {
-	if err := checkNames(names); err != nil {
-		return fmt.Errorf("release locks: %w", err)
-	}
-	value := lockedPrefix + token
-	l.renewer.remove(value, names)
-	if len(names) == 0 || l.health.down() != nil {
-		return nil // they expire by themselves
-	}
+func (l *Redis) giveBack(ctx context.Context, value string, names []Name) error {
 	pipe := l.client.Pipeline()
 	for _, n := range names {
 		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", releaseScript, 1, n.text, value))
 	}
-	if err := l.execAll(ctx, pipe); err != nil {
-		return l.failed(ctx, fmt.Sprintf("release %d locks", len(names)), err)
-	}
-	return nil
+	return l.execAll(ctx, pipe)
 }
 
-// Done is one pipeline of SET key marker PX ttl. On Redis 7.0 a marker takes 152 bytes by MEMORY USAGE, and 209 of
+// mark is one pipeline of SET key marker PX ttl. On Redis 7.0 a marker takes 152 bytes by MEMORY USAGE, and 209 of
 // used_memory with its share of the hash tables: at 10,000 messages/s and a DoneTTL of 5 minutes that is 630 MB.
-func (l *Redis) Done(ctx context.Context, marks []Mark) error {
-	for _, m := range marks {
-		if err := m.Name.Check(); err != nil {
-			return fmt.Errorf("write done markers: %w", err)
-		}
-	}
-	l.renewer.forget(marks)
-	if len(marks) == 0 || l.health.down() != nil {
-		return nil // the consumer log knows
-	}
+func (l *Redis) mark(ctx context.Context, marks []Mark) error {
 	const words = 5
 	args := make([]any, 0, words*len(marks))
 	pipe := l.client.Pipeline()
@@ -216,10 +136,7 @@ func (l *Redis) Done(ctx context.Context, marks []Mark) error {
 		args = append(args, "set", m.Name.text, donePrefix+string(m.BodyHash[:]), "px", l.doneTTL)
 		_ = pipe.Process(ctx, redis.NewStatusCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...))
 	}
-	if err := l.execAll(ctx, pipe); err != nil {
-		return l.failed(ctx, fmt.Sprintf("write %d done markers", len(marks)), err)
-	}
-	return nil
+	return l.execAll(ctx, pipe)
 }
 
 // exec sends the pipeline. Its error is one of the call as a whole, and then no command has an answer; those of single
@@ -246,11 +163,11 @@ func (l *Redis) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, 
 func (l *Redis) execAll(ctx context.Context, pipe redis.Pipeliner) error {
 	cmds, err := l.exec(ctx, pipe)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-			return err
+			return explain(err)
 		}
 	}
 	return nil

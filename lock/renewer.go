@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// renewer knows the locks in hand: which key holds which value of ours since when. It asks Redis nothing itself.
+// renewer knows the locks in hand: which key holds which value of ours since when. It asks no server itself.
 type renewer struct {
 	maxHold time.Duration
 

@@ -15,7 +15,7 @@ import (
 
 func testHealth(log *lockLog, policy Policy) *health {
 	h := &health{}
-	h.init(Options{Log: slog.New(slog.NewTextHandler(log, nil)), OnError: policy})
+	h.init("redis", Options{Log: slog.New(slog.NewTextHandler(log, nil)), OnError: policy})
 	return h
 }
 
@@ -198,7 +198,7 @@ func TestRenewingTouchesOnlyItsOwnLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := l.renew(t.Context()); err != nil {
+	if err := l.renewAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
@@ -231,7 +231,7 @@ func TestEveryLockInHandIsRenewed(t *testing.T) {
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.renew(t.Context()); err != nil {
+	if err := l.renewAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range names {

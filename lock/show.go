@@ -28,11 +28,5 @@ func (l *Redis) Show(ctx context.Context, name Name) (State, error) {
 	case ttl.Err() != nil:
 		return State{}, fmt.Errorf("show lock %v: %w", name, ttl.Err())
 	}
-	s := State{Hold: Foreign, TTL: ttl.Val()}
-	if hash, ok := readMarker(value); ok {
-		s.Hold, s.Hash = DoneMarker, hash[:]
-	} else if token, ok := readToken(value); ok {
-		s.Hold, s.Token = HeldByOther, token
-	}
-	return s, nil
+	return ReadState(value, ttl.Val()), nil
 }

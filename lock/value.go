@@ -3,6 +3,7 @@ package lock
 import (
 	"crypto/sha256"
 	"strings"
+	"time"
 )
 
 // The two forms of a value. They never meet: whatever the token, a lock's value does not begin like a marker's.
@@ -11,9 +12,9 @@ const (
 	donePrefix   = "done:" // then the 32 bytes of the body's hash
 )
 
-// readHeld judges the value that stands under a key by its form, which must be exact. Who waited for anything else to
-// go away could wait for ever.
-func readHeld(value, mine string) Held {
+// ReadHeld judges the value that stands under a name, for who tries it with a value of his own, by its form, which must
+// be exact. Who waited for anything else to go away could wait for ever.
+func ReadHeld(value, mine string) Held {
 	if value == mine {
 		return Held{Hold: Mine}
 	}
@@ -24,6 +25,17 @@ func readHeld(value, mine string) Held {
 		return Held{Hold: HeldByOther, Holder: holder}
 	}
 	return Held{Hold: Foreign}
+}
+
+// ReadState says what a value means that stands under a name for a time.
+func ReadState(value string, ttl time.Duration) State {
+	s := State{Hold: Foreign, TTL: ttl}
+	if hash, ok := readMarker(value); ok {
+		s.Hold, s.Hash = DoneMarker, hash[:]
+	} else if token, ok := readToken(value); ok {
+		s.Hold, s.Token = HeldByOther, token
+	}
+	return s
 }
 
 func readMarker(value string) (hash [sha256.Size]byte, ok bool) {

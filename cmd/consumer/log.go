@@ -32,7 +32,7 @@ func newLogExplainCmd(a *app) *cobra.Command {
 		Use:   "explain KEY | --order SN",
 		Short: "Tell all that is known of one message, or of one order's, what it means and what to do next",
 		Long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time,
-the reservations that it gave back, its lock in Redis, what that means and what to do next. A key that exists under
+the reservations that it gave back, its lock, what that means and what to do next. A key that exists under
 several tags is told once for each, and so are messages that are filed as conflict or unidentified because of it.
 
 With --order: the same for every message of an order. They are found by what its reservations name, by the order's
@@ -149,15 +149,15 @@ func (a *app) explain(ctx context.Context, cfg config.Config, q question) (expla
 	return a.explainAll(ctx, cfg, records, told, q)
 }
 
-// explainAll adds what Redis and, if asked for, the dead-letter queue say.
+// explainAll adds what the lock and, if asked for, the dead-letter queue say.
 func (a *app) explainAll(
 	ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told, q question,
 ) (explained, error) {
-	show, closeRedis, err := a.locks(ctx, cfg, records)
+	show, closeLock, err := a.locks(ctx, cfg, records)
 	if err != nil {
 		return explained{}, err
 	}
-	defer closeRedis()
+	defer closeLock()
 	copies := func(row dedup.Row) string { return story.CopiesText(row, cfg.Queue) }
 	if q.queue {
 		if copies, err = a.countLetters(ctx, cfg, records, told); err != nil {
@@ -224,34 +224,30 @@ another one: ROLLBACKD_KEY_FROM is %s. What could not be identified stands under
 		a.name)
 }
 
-// locks returns what says in words who holds the lock of a key. A Redis that is away is no reason to tell nothing.
+// locks returns what says in words who holds the lock of a key. A lock's server that is away is no reason to tell
+// nothing.
 func (a *app) locks(
 	ctx context.Context, cfg config.Config, records *dedup.Log,
 ) (func(dedup.Identity) string, func(), error) {
-	client, closeRedis, err := a.openRedis(cfg, "log")
+	if cfg.Lock == lock.KindOff {
+		return func(dedup.Identity) string { return story.NoLock }, func() {}, nil
+	}
+	locker, closeLock, err := a.openLock(ctx, cfg, "log")
 	if err != nil {
 		return nil, nil, err
 	}
-	if client == nil {
-		return func(dedup.Identity) string { return "no lock is used: ROLLBACKD_REDIS_URL is off" }, closeRedis, nil
-	}
 	schema, err := records.SchemaID(ctx)
 	if err != nil {
-		closeRedis()
+		closeLock()
 		return nil, nil, a.mysqlError(cfg, err)
-	}
-	locker, err := lock.NewRedis(client, lock.Options{})
-	if err != nil {
-		closeRedis()
-		return nil, nil, fmt.Errorf("lock: %w", err)
 	}
 	return func(k dedup.Identity) string {
 		state, err := locker.Show(ctx, lock.NameOf(schema, k.Group, k.Tag, k.Key))
 		if err != nil {
-			return fmt.Sprintf("unknown: %v; ROLLBACKD_REDIS_URL is %s", err, shown(cfg, "ROLLBACKD_REDIS_URL"))
+			return fmt.Sprintf("unknown: %v; %s is %s", err, lockSetting(cfg), shown(cfg, lockSetting(cfg)))
 		}
 		return lockText(state)
-	}, closeRedis, nil
+	}, closeLock, nil
 }
 
 func lockText(s lock.State) string { return story.LockText(s) }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/user"
 
-	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
@@ -15,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
@@ -86,16 +86,21 @@ func (a *app) openLetters(ctx context.Context, cfg config.Config, command string
 	return letters, closeLog, nil
 }
 
-// openRedis makes a client, nil when the settings say that there is no Redis.
-func (a *app) openRedis(cfg config.Config, command string) (redis.UniversalClient, func(), error) {
-	if cfg.RedisURL == "" {
-		return nil, func() {}, nil
-	}
-	client, err := lock.OpenRedis(cfg.RedisURL, lock.RedisOptions{Name: rabbit.ConnectionName(command)})
+// openLock makes the lock, to look at.
+func (a *app) openLock(ctx context.Context, cfg config.Config, command string) (lock.Locker, func(), error) {
+	locker, closer, err := locking.Open(ctx, cfg.LockServers(rabbit.ConnectionName(command)), lock.Options{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("ROLLBACKD_REDIS_URL: %w", err)
+		return nil, nil, fmt.Errorf("%s: %w", lockSetting(cfg), err)
 	}
-	return client, func() { _ = client.Close() }, nil
+	return locker, func() { _ = closer.Close() }, nil
+}
+
+// lockSetting is the one that says where the lock is.
+func lockSetting(cfg config.Config) string {
+	if cfg.Lock == lock.KindMySQL {
+		return "ROLLBACKD_MYSQL_DSN"
+	}
+	return "ROLLBACKD_REDIS_URL"
 }
 
 func rabbitConfig(cfg config.Config, command string) rabbit.Config {

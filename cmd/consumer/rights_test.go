@@ -21,6 +21,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -324,6 +325,32 @@ func TestDoctorNoticesEachRightThatIsTakenAway(t *testing.T) {
 		check("rabbitmq", string(r.Permission)+" on "+r.Name, strings.TrimSuffix(r.Name, "*"))
 	}
 	s.environ = environ
+}
+
+// Given an account with exactly the rights of the lock in MySQL, when one is taken away, then doctor says so; with all
+// it takes and releases a lock.
+func TestDoctorNoticesWhatTheLockInMySQLLacks(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_LOCK=mysql")
+	checks, _ := s.examine()
+	wantCheck(t, checks, exitFailed, doctor.Fail, "lock", "`migrate` makes it")
+	s.run("", "migrate")
+	roles := []rights.Role{rights.Daemon, rights.Retention, rights.Pages, rights.CLI}
+	a := s.account(newAdmin(t))
+	a.names.Lock = true
+	a.may(roles...)
+	s.environ = a.environ
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	all := rights.MySQL(a.names, roles...)
+	for i, r := range all {
+		if r.Table != locking.MySQLTable {
+			continue
+		}
+		a.mayMySQL(without(all, i))
+		checks, code = s.examine()
+		wantCheck(t, checks, code, doctor.Fail, "right", r.Privilege+" on "+r.Table)
+	}
 }
 
 func without[T any](list []T, i int) []T { return slices.Delete(slices.Clone(list), i, i+1) }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // checkTogether compares settings with each other. A pair with a bad member is left alone: one mistake, one line.
@@ -40,10 +42,23 @@ func (c *Config) checkTogether() {
 	}
 	c.checkHTTP(good)
 	c.joinTLS(good)
+	if good("LOCK", "REDIS_URL") {
+		c.joinLock()
+	}
 	if good("DEAD_LETTER_WEBHOOK", "DEAD_LETTER_WEBHOOK_SECRET") && c.DeadLetterWebhook == "" &&
 		c.DeadLetterWebhookSecret != "" {
 		c.of("DEAD_LETTER_WEBHOOK_SECRET").refuse(
 			"is set, but there is no DEAD_LETTER_WEBHOOK that it could sign: set both or none")
+	}
+}
+
+// joinLock leaves one of two ways in which there may be no lock, and no Redis that nobody asks.
+func (c *Config) joinLock() {
+	switch {
+	case c.Lock != lock.KindRedis:
+		c.RedisURL = ""
+	case c.RedisURL == "":
+		c.Lock = lock.KindOff
 	}
 }
 
@@ -75,6 +90,9 @@ func (c *Config) doubts() []Warning {
 	}
 	if c.HTTPTarget != "" && c.Handler != HandlerHTTP {
 		doubts = append(doubts, Warning{Variable: Prefix + "HTTP_TARGET", What: "has no effect: HANDLER is " + c.Handler})
+	}
+	if url := c.of("REDIS_URL"); url.raw != "" && url.raw != offWord && c.RedisURL == "" {
+		doubts = append(doubts, Warning{Variable: url.Name, What: "has no effect: LOCK is " + string(c.Lock)})
 	}
 	doubts = append(doubts, c.idleTLS()...)
 	const shortToken = 16

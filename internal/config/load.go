@@ -161,7 +161,7 @@ func (s *setting) find(ours map[string]string) {
 		if s.Required {
 			empty = "is set but empty"
 		}
-	case s.Required:
+	case s.Required && (s.needless == nil || !s.needless()):
 		s.refuse("is not set")
 		return
 	case s.computed != nil:

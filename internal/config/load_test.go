@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // required is the least environment that Load accepts.
@@ -113,7 +114,7 @@ func TestEveryVariableReachesItsField(t *testing.T) {
 	want := fieldValues(Config{
 		Config: consumer.Config{
 			AMQPURLs: []string{"amqp://a:p,w@h1:5672/v", "amqps://b@h2/%2f"}, MySQLDSN: "u@unix(/run/mysqld.sock)/db",
-			RedisURL: "rediss://:pw@h:6380/1", Group: "g é", Exchange: "ex", Queue: "q",
+			Lock: lock.KindRedis, RedisURL: "rediss://:pw@h:6380/1", Group: "g é", Exchange: "ex", Queue: "q",
 			RoutingKeys: []string{"a.*", "b.#"}, Topology: consumer.TopologyCheck,
 			RabbitMQAPIURL: "https://a:p@h:15671/prefix",
 			KeyFrom:        "json:/order_sn,body:sha256", LogTable: "trade_mq_consumer_log",
@@ -147,6 +148,34 @@ func TestOffAndEmptySwitchOff(t *testing.T) {
 	if cfg.RedisURL != "" || cfg.HTTPAddr != "" || cfg.MaxDead != consumer.Off || cfg.CompensateAfter != 0 ||
 		cfg.AdminToken != "" || cfg.DeadLetterWebhook != "" || cfg.DeadLetterWebhookSecret != "" {
 		t.Errorf("fields are not switched off: %#v", fieldValues(cfg))
+	}
+}
+
+// There are two ways to say that there is no lock, and a lock that is not in Redis needs none.
+func TestALockThatIsNotInRedisNeedsNoRedis(t *testing.T) {
+	without := func(kind string) []string {
+		all := environ(map[string]string{"ROLLBACKD_LOCK": kind})
+		return slices.DeleteFunc(all, func(entry string) bool { return strings.HasPrefix(entry, "ROLLBACKD_REDIS_URL=") })
+	}
+	for kind, sets := range map[lock.Kind]int{lock.KindMySQL: 2, lock.KindOff: 1} {
+		cfg, warnings, err := Load(without(string(kind)))
+		if err != nil || len(warnings) != 0 || cfg.Lock != kind || len(cfg.Migrations().Extra) != sets {
+			t.Errorf("LOCK=%s without a Redis: %v, %v, lock %q, %d sets of migrations beside the log's", kind, err, warnings,
+				cfg.Lock, len(cfg.Migrations().Extra))
+		}
+		cfg, warnings, err = Load(environ(map[string]string{"ROLLBACKD_LOCK": string(kind)}))
+		if err != nil || len(warnings) != 1 || cfg.RedisURL != "" ||
+			!strings.Contains(warnings[0].String(), "REDIS_URL has no effect: LOCK is "+string(kind)) {
+			t.Errorf("LOCK=%s with a Redis: %v, %v, Redis %q; want a warning, and that nobody asks it", kind, err, warnings,
+				cfg.RedisURL)
+		}
+	}
+	const want = "ROLLBACKD_REDIS_URL is not set"
+	if _, _, err := Load(without("redis")); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("LOCK=redis without a Redis: %v", err)
+	}
+	if cfg := load(t, map[string]string{"ROLLBACKD_REDIS_URL": "off"}); cfg.Lock != lock.KindOff {
+		t.Errorf("REDIS_URL=off: the lock is %q, want off", cfg.Lock)
 	}
 }
 

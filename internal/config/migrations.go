@@ -2,14 +2,25 @@ package config
 
 import (
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// Migrations are the tables that this configuration needs: those of the consumer log, and of the built-in handler.
+// Migrations are the tables that this configuration needs: those of the consumer log, of the built-in handler,
+// and of a lock that is in MySQL.
 func (c Config) Migrations() dedup.MigrateOptions {
 	o := dedup.MigrateOptions{Table: c.LogTable}
 	if c.Handler == HandlerStock {
 		o.Extra = []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}}
 	}
+	if c.Lock == lock.KindMySQL {
+		o.Extra = append(o.Extra, dedup.MigrationSet{Name: locking.MigrationSet, Files: locking.Migrations()})
+	}
 	return o
+}
+
+// LockServers are those of the lock, for connections with this name; engine and pages ask for logins anew besides.
+func (c Config) LockServers(name string) locking.Servers {
+	return locking.Servers{Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, Name: name, Connections: 2}
 }

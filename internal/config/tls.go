@@ -73,6 +73,14 @@ func (c Config) FreshAMQPURLs(warn func(Warning)) func() []string {
 	}
 }
 
+// withoutRedis says why no Redis is asked.
+func (c *Config) withoutRedis() string {
+	if c.of("REDIS_URL").raw == offWord {
+		return "REDIS_URL is " + offWord
+	}
+	return "LOCK is " + string(c.Lock)
+}
+
 // idleTLS are settings of certificates for a server that is not used.
 func (c *Config) idleTLS() (doubts []Warning) {
 	if c.RedisURL != "" {
@@ -80,7 +88,7 @@ func (c *Config) idleTLS() (doubts []Warning) {
 	}
 	for _, key := range tlsKeys {
 		if s := c.of("REDIS_TLS" + key); s.raw != "" {
-			doubts = append(doubts, Warning{Variable: s.Name, What: "has no effect: REDIS_URL is " + offWord})
+			doubts = append(doubts, Warning{Variable: s.Name, What: "has no effect: " + c.withoutRedis()})
 		}
 	}
 	return doubts

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/certs"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // Prefix begins the name of every variable.
@@ -27,7 +28,7 @@ type Variable struct {
 	Range    string // which values are allowed
 	Meaning  string // one line
 	Example  string // a good value; Default, unless the row has another
-	Required bool   // Load refuses to go on without it
+	Required bool   // Load refuses to go on without it, unless needless says that nobody asks for it
 
 	key      string   // Name without prefix
 	value             // its rule, and its field
@@ -36,6 +37,7 @@ type Variable struct {
 	off      bool     // "off" is a value: the field stays zero, unless turnOff says more
 	turnOff  func()
 	lines    bool          // a secret may have several lines
+	needless func() bool   // a setting before this one has made it so; nil: never
 	computed func() string // the default follows from settings before this one; Default only describes it
 }
 
@@ -46,7 +48,7 @@ func Variables() []Variable { return variables(new(Config)) }
 // [consumer.Defaults].
 func variables(c *Config) []Variable {
 	d := consumer.Defaults()
-	all := slices.Concat(connections(c), encrypting(c), naming(c, d), calling(c), working(c, d), operating(c, d))
+	all := slices.Concat(connections(c, d), encrypting(c), naming(c, d), calling(c), working(c, d), operating(c, d))
 	for i := range all {
 		v := &all[i]
 		v.Name, v.Range, v.Example = Prefix+v.key, v.text, cmp.Or(v.Example, v.Default)
@@ -63,7 +65,7 @@ func offAtZero(field *time.Duration) func(time.Duration) {
 	}
 }
 
-func connections(c *Config) []Variable {
+func connections(c *Config, d consumer.Config) []Variable {
 	return []Variable{
 		{key: "AMQP_URL", value: amqpURLs().into(&c.AMQPURLs),
 			Required: true, secret: urlLogins, Example: "amqp://rollbackd:password@rabbitmq:5672/",
@@ -72,10 +74,21 @@ func connections(c *Config) []Variable {
 			Required: true, secret: dsnLogin, Example: "rollbackd:password@tcp(mysql:3306)/shop",
 			Meaning: "MySQL or MariaDB, the schema that holds the consumer log and the stock; settings that safety needs " +
 				"are forced"},
+		{key: "LOCK", value: words(lockKinds()...).into((*string)(&c.Lock)), Default: string(d.Lock),
+			Meaning: "on what the lock stands that keeps two workers off one message: docs/guarantees.md says what each " +
+				"gives. It never decides: off works without a lock, the consumer log alone keeps the promise"},
 		{key: "REDIS_URL", value: redisURL().into(&c.RedisURL),
-			Required: true, secret: urlLogin, off: true, Example: "redis://redis:6379/0",
-			Meaning: "Redis for the lock; off works without a lock, the consumer log alone keeps the promise"},
+			Required: true, needless: func() bool { return c.Lock != lock.KindRedis },
+			secret: urlLogin, off: true, Example: "redis://redis:6379/0",
+			Meaning: "with LOCK=redis: Redis for the lock; off is LOCK=off"},
 	}
+}
+
+func lockKinds() (kinds []string) {
+	for _, k := range lock.Kinds() {
+		kinds = append(kinds, string(k))
+	}
+	return kinds
 }
 
 // encrypting are the certificates for the three servers: the same four for each.
@@ -199,10 +212,10 @@ func working(c *Config, d consumer.Config) []Variable {
 			Meaning: "how long a dead worker's lock keeps others off a key; renewed at a third of it"},
 		{key: "DONE_TTL", value: durations(time.Second, 24*time.Hour).into(&c.DoneTTL),
 			Default: shortDuration(d.DoneTTL),
-			Meaning: "how long Redis remembers a done message, at about 210 bytes each (measured on Redis 7)"},
+			Meaning: "with LOCK=redis: how long it remembers a done message, at about 210 bytes each (measured on Redis 7)"},
 		{key: "LOCK_ON_ERROR", value: words(LockOnErrorProceed, LockOnErrorPause).into((*string)(&c.LockOnError)),
 			Default: string(d.LockOnError),
-			Meaning: "without Redis go on, or pause"},
+			Meaning: "while the lock's server is away go on without it, or pause"},
 	}
 }
 

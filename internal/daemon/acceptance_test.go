@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
@@ -16,8 +14,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// handlers are the ways in which the stock can be given back. Each must pass the acceptance tests, on the same tables
-// and judged by the same oracle.
+// handlers are the ways in which the stock can be given back, and the locks beside which it can be. Each must pass the
+// acceptance tests, on the same tables and judged by the same oracle.
 var handlers = []struct {
 	name  string
 	pairs func(t *testing.T) []string // settings
@@ -35,12 +33,15 @@ var handlers = []struct {
 		return []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", serveStock(t, dsn).URL + "/rollbacks",
 			"HTTP_TIMEOUT", "2s"}
 	}},
+	// the other locks
+	{"stock, lock mysql", func(*testing.T) []string { return []string{"LOCK", "mysql"} }},
+	{"stock, lock off", func(*testing.T) []string { return []string{"LOCK", "off"} }},
 }
 
 // ownRedis as REDIS_URL gives a world a server that no other test uses.
 const ownRedis = "own"
 
-// accept runs a test for each handler, in a world of its own; the pairs are settings as for newWorld.
+// accept runs a test for each handler and each lock, in a world of its own; the pairs are settings as for newWorld.
 func accept(t *testing.T, test func(w *world), pairs ...string) {
 	t.Helper()
 	t.Parallel()
@@ -48,12 +49,16 @@ func accept(t *testing.T, test func(w *world), pairs ...string) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			settings := append(h.pairs(t), pairs...)
+			var own []*stack.Server
 			for i := range settings {
 				if settings[i] == ownRedis {
-					settings[i] = stack.OwnRedis(t).URL()
+					own = append(own, stack.OwnRedis(t))
+					settings[i] = own[len(own)-1].URL()
 				}
 			}
-			test(newWorld(t, settings...))
+			w := newWorld(t, settings...)
+			w.lockServers = own
+			test(w)
 		})
 	}
 }
@@ -228,16 +233,11 @@ func TestAcceptLostCommits(t *testing.T) {
 	}, "BATCH_SIZE", "20", "LANES", "2")
 }
 
-// Given a Redis that forgets everything again and again, when every message is published three times, then every one
+// Given a lock that forgets everything again and again, when every message is published three times, then every one
 // takes effect once.
-func TestAcceptRedisIsWiped(t *testing.T) {
+func TestAcceptLockIsWiped(t *testing.T) {
 	accept(t, func(w *world) {
-		options, err := redis.ParseURL(w.env["REDIS_URL"])
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		client := redis.NewClient(options)
-		defer client.Close()
+		wipe := w.wipeLock()
 		orders := w.open(1000)
 		sent := w.route.Rollbacks(orders)
 		sent = append(sent, sent...)
@@ -245,20 +245,43 @@ func TestAcceptRedisIsWiped(t *testing.T) {
 		first, second := w.start(), w.start()
 		wiped := 0
 		w.eventually("all are applied", time.Minute, func() bool {
-			n, err := client.DBSize(w.t.Context()).Result()
-			if err == nil && n > 0 {
-				err, wiped = client.FlushAll(w.t.Context()).Err(), wiped+1
-			}
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			wiped += wipe()
 			return w.rows(dedup.Success) == len(orders)
 		})
 		w.ended(len(orders), time.Minute)
 		w.stop(first)
 		w.stop(second)
 		if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) || wiped == 0 {
-			w.t.Errorf("%d applied while Redis was wiped %d times, want %d and some", report.Applied, wiped, len(orders))
+			w.t.Errorf("%d applied while %d locks and markers were wiped, want %d and some", report.Applied, wiped, len(orders))
+		}
+	}, "BATCH_SIZE", "20", "LANES", "2", "REDIS_URL", "own")
+}
+
+// Given a lock whose server stands still, is gone and comes back while messages are worked on, when every message is
+// published three times, then every one takes effect once.
+func TestAcceptLockStandsStillAndIsGone(t *testing.T) {
+	accept(t, func(w *world) {
+		faults := w.lockFaults()
+		messages := 300 * (1 + len(faults))
+		orders := w.open(messages)
+		first, second := w.start(), w.start()
+		for i := 0; i <= len(faults); i++ {
+			if i < len(faults) {
+				faults[i].do()
+			}
+			sent := w.route.Rollbacks(orders[300*i : 300*(i+1)])
+			sent = append(sent, sent...)
+			w.publish(append(sent, sent[:300]...)...)
+			w.eventually("all are applied", time.Minute, func() bool { return w.rows(dedup.Success) == 300*(i+1) })
+			if i < len(faults) {
+				faults[i].undo()
+			}
+		}
+		w.ended(messages, time.Minute)
+		w.stop(first)
+		w.stop(second)
+		if report := w.judge(oracle.Allowance{}); report.Applied != messages {
+			w.t.Errorf("%d applied, want %d", report.Applied, messages)
 		}
 	}, "BATCH_SIZE", "20", "LANES", "2", "REDIS_URL", "own")
 }

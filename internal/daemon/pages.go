@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
+	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/story"
 	"github.com/rollbackd/rollbackd/lock"
@@ -53,7 +54,7 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	if cfg.Handler == config.HandlerStock {
 		o.DB = db
 	}
-	showLock, err := d.lockWords(cfg, records)
+	showLock, err := d.lockWords(ctx, cfg, records)
 	if err != nil {
 		return fmt.Errorf("pages: %w", err)
 	}
@@ -73,24 +74,21 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	return err
 }
 
-// lockWords says in words who holds a lock; nil without Redis.
+// lockWords says in words who holds a lock; nil without one.
 func (d *Daemon) lockWords(
-	cfg config.Config, records *dedup.Log,
+	ctx context.Context, cfg config.Config, records *dedup.Log,
 ) (func(context.Context, dedup.Identity) string, error) {
-	if cfg.RedisURL == "" {
+	servers := cfg.LockServers(rabbit.ConnectionName("pages"))
+	if servers.None() {
 		return nil, nil
 	}
-	client, err := lock.OpenRedis(cfg.RedisURL, lock.RedisOptions{
-		Name: rabbit.ConnectionName("pages"), Connections: view.Connections, CurrentURL: d.logins.RedisURL,
-	})
+	servers.Connections = view.Connections
+	servers.CurrentRedisURL, servers.CurrentMySQLDSN = d.logins.RedisURL, d.logins.MySQLDSN
+	locker, closer, err := locking.Open(ctx, servers, lock.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
-	d.closers = append(d.closers, client.Close)
-	locker, err := lock.NewRedis(client, lock.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
+	d.closers = append(d.closers, closer.Close)
 	return func(ctx context.Context, k dedup.Identity) string {
 		schema, err := records.SchemaID(ctx)
 		if err != nil {

@@ -45,6 +45,8 @@ type world struct {
 	route  shop.Route
 	rng    *rand.Rand
 	logs   *lines
+
+	lockServers []*stack.Server // of the lock, if the test has its own
 }
 
 const skus = 100
@@ -151,7 +153,9 @@ func (w *world) migrate() {
 	}
 	defer pool.Close()
 	tables := cfg.Migrations()
-	tables.Extra = []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}} // whatever the handler is
+	if cfg.Handler != config.HandlerStock { // all of them work on its tables
+		tables.Extra = append(tables.Extra, dedup.MigrationSet{Name: stock.MigrationSet, Files: stock.Migrations()})
+	}
 	if err := dedup.Migrate(w.t.Context(), handle, tables); err != nil {
 		w.t.Fatal(err)
 	}

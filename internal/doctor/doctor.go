@@ -27,7 +27,7 @@ const (
 
 // Check is one thing that was looked at. The names of its JSON form are stable.
 type Check struct {
-	Area  string `json:"area"` // rabbitmq, mysql, redis, service, daemon, settings or host
+	Area  string `json:"area"` // rabbitmq, mysql, redis or lock, service, daemon, settings or host
 	Name  string `json:"check"`
 	Level Level  `json:"level"`
 	Found string `json:"found"`
@@ -49,7 +49,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) []Check {
 	var wg sync.WaitGroup
 	wg.Go(func() { checkRabbit(ctx, cfg, o, &rabbitmq) })
 	wg.Go(func() { checkMySQL(ctx, cfg, o, &mysql) })
-	wg.Go(func() { checkRedis(ctx, cfg, o, &redis) })
+	wg.Go(func() { checkLock(ctx, cfg, o, &redis) })
 	wg.Go(func() { checkDaemon(ctx, cfg, &daemon) })
 	service := list{area: "service"}
 	wg.Go(func() { checkService(ctx, cfg, &service) })

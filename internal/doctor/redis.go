@@ -13,16 +13,35 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
-	if cfg.RedisURL == "" {
-		l.note("lock", "ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise holds without a lock")
+func checkLock(ctx context.Context, cfg config.Config, o Options, l *list) {
+	switch cfg.Lock {
+	case lock.KindOff:
+		l.note("lock", "ROLLBACKD_LOCK or ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise "+
+			"holds without a lock")
+	case lock.KindMySQL:
+		l.area = "lock"
+		checkMySQLLock(ctx, cfg, o, l)
+	default:
+		checkRedis(ctx, cfg, o, l)
+	}
+}
+
+// checkMySQLLock takes and releases a lock of its own. Whether MySQL is well and the table is there, its own checks
+// tell.
+func checkMySQLLock(ctx context.Context, cfg config.Config, o Options, l *list) {
+	if !takeAndRelease(ctx, cfg.LockServers(o.Name), "`migrate` makes its table, and "+rightsPage+" has the rights", l) {
 		return
 	}
+	l.note("cost", "each batch costs MySQL two more commits, and a duplicate a query: Redis is cheaper where there is one")
+}
+
+func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 	var encryption shown
 	client, err := redisdb.Open(cfg.RedisURL, redisdb.Options{Name: o.Name, Certs: encryption.store()})
 	if err != nil {
@@ -46,7 +65,7 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 	encryption.check(l, redisdb.Hosts(cfg.RedisURL), redisdb.TLSSetting, "ROLLBACKD_REDIS_URL", "write rediss://")
 	checkRedisInfo(ctx, client, l)
 	checkCommands(ctx, client, l)
-	checkLock(ctx, client, l)
+	takeAndRelease(ctx, cfg.LockServers(o.Name), redisAdvice, l)
 }
 
 // redisAdvice is what to do about a command or a key that an account may not use.
@@ -116,23 +135,25 @@ func checkRedisInfo(ctx context.Context, client redis.UniversalClient, l *list) 
 	}
 }
 
-// checkLock takes and releases a lock of its own, with the very commands of the daemon.
-func checkLock(ctx context.Context, client redis.UniversalClient, l *list) {
+// takeAndRelease takes and releases a lock of its own, with the very commands of the daemon.
+func takeAndRelease(ctx context.Context, servers locking.Servers, advice string, l *list) bool {
 	const check = "lock"
 	probe := uuid.NewString()
-	locker, err := lock.NewRedis(client, lock.Options{LockTTL: time.Second, OnError: lock.Pause})
+	locker, closer, err := locking.Open(ctx, servers, lock.Options{LockTTL: time.Second, OnError: lock.Pause})
 	if err != nil {
 		l.fail(check, err.Error(), "report this")
-		return
+		return false
 	}
+	defer func() { _ = closer.Close() }() // nothing is left in it
 	names := []lock.Name{lock.NameOf("doctor "+probe, "doctor", "doctor", probe)}
 	held, err := locker.Lock(ctx, probe, names)
 	if err == nil && held[0].Hold != lock.Mine {
 		err = fmt.Errorf("a key that nobody else has is %v", held[0].Hold)
 	}
 	if err = errors.Join(err, locker.Release(ctx, probe, names)); err != nil {
-		l.fail(check, err.Error(), redisAdvice)
-		return
+		l.fail(check, err.Error(), advice)
+		return false
 	}
 	l.ok(check, "taken and released")
+	return true
 }

@@ -8,8 +8,10 @@ import (
 	"slices"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // rightsPage is where an administrator finds the statements that give all rights.
@@ -38,6 +40,7 @@ func running(cfg config.Config) []rights.Role {
 func checkRights(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
 	names := rights.Names{
 		LogTable: cfg.LogTable, Exchange: cfg.Exchange, Queue: cfg.Queue, Stock: cfg.Handler == config.HandlerStock,
+		Lock: cfg.Lock == lock.KindMySQL,
 	}
 	roles := running(cfg)
 	all := rights.MySQL(names, append(slices.Clip(roles), rights.CLI)...)
@@ -91,7 +94,7 @@ func statement(n rights.Names, r rights.TableRight) string {
 	set := map[string]string{
 		n.LogTable: "remark = ''", "rollbackd_meta": "value = ''",
 		n.LogTable + "_act": "why = ''", n.LogTable + "_once": "status = 0",
-		"stock": "version = 0", "stock_reservation": "quantity = 0",
+		"stock": "version = 0", locking.MySQLTable: "value = ''", "stock_reservation": "quantity = 0",
 	}[r.Table]
 	return "UPDATE " + table + " SET " + set + " WHERE FALSE"
 }

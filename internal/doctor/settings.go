@@ -7,6 +7,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // checkSettings looks at what settings mean together; each by itself was checked when they were read.
@@ -22,8 +23,9 @@ func checkSettings(cfg config.Config, l *list) {
 		l.warn("ROLLBACKD_MAX_DEAD_RATE", "off: a broken deployment dead-letters everything", "set it, for example to "+
 			"100/60s")
 	}
-	if cfg.RedisURL == "" && cfg.LockOnError == config.LockOnErrorPause {
-		l.warn("ROLLBACKD_LOCK_ON_ERROR", "pause has no effect, because ROLLBACKD_REDIS_URL is off", "leave it out")
+	if cfg.Lock == lock.KindOff && cfg.LockOnError == config.LockOnErrorPause {
+		l.warn("ROLLBACKD_LOCK_ON_ERROR", "pause has no effect, because there is no lock: ROLLBACKD_LOCK or "+
+			"ROLLBACKD_REDIS_URL is off", "leave it out")
 	}
 	if cfg.Handler == config.HandlerSQL {
 		if _, err := sqlhandler.Load(cfg.SQLFile); err != nil {
@@ -50,11 +52,11 @@ func checkSettings(cfg config.Config, l *list) {
 	}
 }
 
-// files is how many file descriptors a daemon may need at once: pools of MySQL and Redis, two connections to RabbitMQ,
-// the pages, and what the process has anyway.
+// files is how many file descriptors a daemon may need at once: pools of MySQL and of the lock, two connections to
+// RabbitMQ, the pages, and what the process has anyway.
 func files(cfg config.Config) uint64 {
 	n := 2*cfg.Lanes + 4 + 2 + 64
-	if cfg.RedisURL != "" {
+	if cfg.Lock != lock.KindOff {
 		n += cfg.Lanes + 4
 	}
 	return uint64(n)

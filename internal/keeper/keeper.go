@@ -28,7 +28,7 @@ type Options struct {
 	// Retention is how long success and discarded rows are kept; 0: for ever.
 	Retention  time.Duration
 	Compensate deadletter.CompensateOptions
-	// Clean deletes what persons did long ago, and says how much; nil: nobody does.
+	// Clean deletes what persons did long ago, and locks that are over, and says how much; nil: nobody does.
 	Clean func(ctx context.Context) (deleted int, err error)
 	// Overdue is the age at which a row that is neither applied nor dead is worth a warning.
 	Overdue time.Duration
@@ -143,11 +143,12 @@ func (k *Keeper) prune(ctx context.Context) {
 	}
 }
 
-// clean deletes what persons did long ago.
+// clean deletes what nobody needs any more.
 func (k *Keeper) clean(ctx context.Context) {
 	for next := pruneFirst; wait.For(ctx, next/2+rand.N(next)) == nil; next = pruneEvery {
 		if _, err := k.Clean(ctx); err != nil && ctx.Err() == nil {
-			k.log.WarnContext(ctx, "old acts of persons could not be deleted", "err", err, "next_try_in", pruneEvery)
+			k.log.WarnContext(ctx, "old acts of persons, or locks that are over, could not be deleted", "err", err,
+				"next_try_in", pruneEvery)
 		}
 	}
 }

@@ -57,8 +57,23 @@ func MySQL(n Names, roles ...Role) []TableRight {
 			{"stock_reservation", "UPDATE", []Role{Daemon, CLI}}, // reconcile --adopt locks what it reads
 		}...)
 	}
+	if n.Lock {
+		all = append(all, Lock(roles...)...)
+	}
 	if n.Classic != "" {
 		all = append(all, TableRight{n.Classic, "SELECT", []Role{TakeOver}})
+	}
+	return slices.DeleteFunc(all, func(r TableRight) bool { return !needed(r.By, roles) })
+}
+
+// Lock lists what the roles need besides for ROLLBACKD_LOCK=mysql. The doctor takes and releases a lock.
+func Lock(roles ...Role) []TableRight {
+	const table = "rollbackd_lock"
+	all := []TableRight{
+		{table, "SELECT", []Role{Daemon, Pages, CLI}},
+		{table, "INSERT", []Role{Daemon, CLI}},
+		{table, "UPDATE", []Role{Daemon, CLI}},
+		{table, "DELETE", []Role{Daemon, CLI}},
 	}
 	return slices.DeleteFunc(all, func(r TableRight) bool { return !needed(r.By, roles) })
 }

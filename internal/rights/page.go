@@ -20,13 +20,17 @@ func Markdown(n Names) string {
 	for _, grant := range Grants(MySQL(n, work...), "shop", "'rollbackd'@'%'") {
 		b.WriteString(grant + ";\n")
 	}
+	b.WriteString("-- for ROLLBACKD_LOCK=mysql, after the first `consumer migrate` with it\n")
+	for _, grant := range Grants(Lock(work...), "shop", "'rollbackd'@'%'") {
+		b.WriteString(grant + ";\n")
+	}
 	b.WriteString("-- for `consumer migrate --from`, while the classic table is taken over; it needs nothing else\n" +
 		"CREATE USER 'rollbackd_take_over'@'%' IDENTIFIED BY 'PASSWORD';\n")
 	for _, grant := range Grants(MySQL(n, TakeOver), "shop", "'rollbackd_take_over'@'%'") {
 		b.WriteString(grant + ";\n")
 	}
 	b.WriteString("```\n\n| table | right | needed by |\n|---|---|---|\n")
-	for _, r := range MySQL(n, Roles()...) {
+	for _, r := range append(MySQL(n, Roles()...), Lock(Roles()...)...) {
 		table := "`" + r.Table + "`"
 		if r.Table == "" {
 			table = "the schema"

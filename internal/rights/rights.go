@@ -32,6 +32,7 @@ func Roles() []Role {
 type Names struct {
 	LogTable, Exchange, Queue string
 	Stock                     bool // the built-in handler with its tables is in use
+	Lock                      bool // the lock is in MySQL
 	// Classic is the table of the classic algorithm that is taken over, in the same schema; "": none is.
 	Classic string
 }

@@ -218,6 +218,9 @@ func (e Explanation) Write(w io.Writer) error {
 	return screen.WriteTable(w, StepsHeader(), e.Steps())
 }
 
+// NoLock is said in place of [LockText] where there is none.
+const NoLock = "no lock is used: ROLLBACKD_LOCK or ROLLBACKD_REDIS_URL is off"
+
 // LockText says in words who holds a lock.
 func LockText(s lock.State) string {
 	switch {

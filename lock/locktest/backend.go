@@ -23,6 +23,8 @@ type Backend interface {
 	// OpenLossy makes one over a connection that loses a reply when told: lose has the next reply to it lost, after the
 	// server did what it was asked for, and lost says how many were.
 	OpenLossy(t *testing.T, o lock.Options) (l lock.Locker, lose func(), lost func() int)
+	// Marks reports whether Done leaves done markers. A lock to which they are not cheap gives the names back instead.
+	Marks() bool
 	// Spoil writes under the name what no rollbackd writes, and what does not go away by itself.
 	Spoil(t *testing.T, name lock.Name)
 	// Forget writes under the name the lock of a holder who will neither renew nor release it, without an end. A server
@@ -42,6 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 		"a dead worker's lock expires":                expiry,
 		"a lock in hand is renewed":                   renewal,
 		"a forgotten lock is not renewed for ever":    forgotten,
+		"what is done is nobody's any more":           doneFrees,
 		"a done marker is a hint":                     doneMarker,
 		"a foreign value is nobody's lock":            foreign,
 		"many names have an outcome each, in order":   manyNames,
@@ -75,6 +78,14 @@ func (w *world) names(keys ...string) []lock.Name {
 		names[i] = lock.NameOf(w.schema, "group", "tag", k)
 	}
 	return names
+}
+
+// afterDone is what is found under a name that was done.
+func (w *world) afterDone() lock.Hold {
+	if w.Marks() {
+		return lock.DoneMarker
+	}
+	return lock.Mine
 }
 
 // worker is one process.

@@ -209,7 +209,7 @@ func (v *View) told(ctx context.Context, told story.Told, order string) Told {
 	for _, m := range told.Messages {
 		e := story.Explain(m, v.o.Names)
 		e.Copies = story.CopiesText(m.Row, v.o.Names.Queue)
-		e.Lock = "no lock is used: ROLLBACKD_REDIS_URL is off"
+		e.Lock = story.NoLock
 		if v.o.Lock != nil {
 			e.Lock = v.o.Lock(ctx, m.Row.Identity)
 		}

@@ -1,0 +1,100 @@
+package daemon_test
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
+)
+
+// wipeLock returns what empties the world's own lock, and says how much was in it.
+func (w *world) wipeLock() func() int {
+	w.t.Helper()
+	if w.config().Lock == lock.KindMySQL {
+		return func() int {
+			result, err := w.db.ExecContext(w.t.Context(), "DELETE FROM "+locking.MySQLTable)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			n, err := result.RowsAffected()
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			return int(n)
+		}
+	}
+	if w.config().Lock == lock.KindOff {
+		return func() int { return 1 } // it never knows anything
+	}
+	var clients []*redis.Client
+	for _, server := range w.lockServers {
+		options, err := redis.ParseURL(server.URL())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		client := redis.NewClient(options)
+		w.t.Cleanup(func() { _ = client.Close() })
+		clients = append(clients, client)
+	}
+	return func() (wiped int) {
+		for _, client := range clients {
+			n, err := client.DBSize(w.t.Context()).Result()
+			if err == nil && n > 0 {
+				err, wiped = client.FlushAll(w.t.Context()).Err(), wiped+int(n)
+			}
+			if err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		return wiped
+	}
+}
+
+// lockFault is something that happens to a lock's servers, and its end.
+type lockFault struct{ do, undo func() }
+
+// lockFaults are those of the world's own lock: its servers stand still, and are gone.
+func (w *world) lockFaults() []lockFault {
+	w.t.Helper()
+	switch w.config().Lock {
+	case lock.KindOff:
+		return nil
+	case lock.KindMySQL: // its server is the log's, so its table
+		conn, err := w.db.Conn(w.t.Context()) // LOCK TABLES is of a connection
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { _ = conn.Close() })
+		return []lockFault{
+			w.onTable(conn, "LOCK TABLES rollbackd_lock WRITE", "UNLOCK TABLES"),
+			w.onTable(conn, "RENAME TABLE rollbackd_lock TO away", "RENAME TABLE away TO rollbackd_lock"),
+		}
+	}
+	all := func(do func(*stack.Server) error) func() {
+		return func() {
+			for _, server := range slices.Clone(w.lockServers) {
+				_ = do(server) // has failed the test already
+			}
+		}
+	}
+	return []lockFault{
+		{all((*stack.Server).Freeze), all((*stack.Server).Thaw)},
+		{all((*stack.Server).Kill), all((*stack.Server).Start)},
+	}
+}
+
+func (w *world) onTable(conn *sql.Conn, do, undo string) lockFault {
+	run := func(statement string) func() {
+		return func() {
+			if _, err := conn.ExecContext(context.WithoutCancel(w.t.Context()), statement); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	return lockFault{run(do), run(undo)}
+}

@@ -1,0 +1,276 @@
+package locking_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
+)
+
+// mysqlWorld is a lock on a schema of its own, with names.
+type mysqlWorld struct {
+	*testing.T
+	mysqlBackend
+	schema string
+}
+
+func newMySQLWorld(t *testing.T, dsn string) mysqlWorld {
+	t.Helper()
+	return mysqlWorld{t, newMySQLBackend(t, dsn), uuid.NewString()}
+}
+
+func (w mysqlWorld) names(n int) []lock.Name {
+	names := make([]lock.Name, n)
+	for i := range names {
+		names[i] = lock.NameOf(w.schema, "g", "t", fmt.Sprint(i))
+	}
+	return names
+}
+
+func (w mysqlWorld) mine(l lock.Locker, token string, names []lock.Name) int {
+	w.Helper()
+	held, err := l.Lock(w.Context(), token, names)
+	if err != nil {
+		w.Fatal(err)
+	}
+	n := 0
+	for _, h := range held {
+		if h.Hold == lock.Mine {
+			n++
+		}
+	}
+	return n
+}
+
+func (w mysqlWorld) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w mysqlWorld) rows() (n int) {
+	w.Helper()
+	const statement = "SELECT COUNT(*) FROM rollbackd_lock WHERE name <> 'rollbackd:probe'"
+	w.must(w.db.QueryRowContext(w.Context(), statement).Scan(&n))
+	return n
+}
+
+func (w mysqlWorld) exec(statement string) {
+	w.Helper()
+	_, err := w.db.ExecContext(w.Context(), statement)
+	w.must(err)
+}
+
+func (w mysqlWorld) runs(l lock.Locker) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = l.Run(ctx) })
+	w.Cleanup(func() { cancel(); wg.Wait() })
+}
+
+func (w mysqlWorld) await(what string, ok func() bool) {
+	w.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(time.Minute); !ok(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			w.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// Given free names, when they are locked, then MySQL gets one statement; it is asked what stands there only when
+// something does.
+func TestAFreshBatchIsOneStatement(t *testing.T) {
+	t.Parallel()
+	w := newMySQLWorld(t, stack.MySQL(t))
+	l := w.Open(t, lock.Options{})
+	asked := w.wire.DropRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("SELECT name, value")) })
+	was := func() bool {
+		select {
+		case <-asked:
+			return true
+		default:
+			return false
+		}
+	}
+	names := w.names(1000)
+	for range 3 { // the third is a prepared statement
+		if n := w.mine(l, "a", names); n != 1000 {
+			t.Errorf("%d names are mine, want 1000", n)
+		}
+		w.must(l.Done(t.Context(), marksOf(names)))
+	}
+	if n := w.rows(); was() || n != 0 {
+		t.Errorf("what stands there was asked (%v), %d rows are left, want neither", was(), n)
+	}
+	w.mine(l, "a", names[:1])
+	if n := w.mine(l, "b", names); n != 999 || !was() {
+		t.Errorf("%d names are mine, and what stands there was asked: %v; want 999, true", n, was())
+	}
+}
+
+func marksOf(names []lock.Name) []lock.Mark {
+	marks := make([]lock.Mark, len(names))
+	for i, n := range names {
+		marks[i].Name = n
+	}
+	return marks
+}
+
+// Given lanes that take, renew, release and end the same names in any order, when they have run, then none met an
+// error: a deadlock would be one, and count as a failure of the server.
+func TestLanesThatMeetInManyRowsDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	w := newMySQLWorld(t, stack.MySQL(t))
+	deadlocks := func() (n int) {
+		var text string
+		if err := w.db.QueryRowContext(t.Context(), "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS"+
+			" WHERE VARIABLE_NAME = 'Innodb_deadlocks'").Scan(&text); err != nil {
+			return 0 // MySQL has no such figure; the errors are counted all the same
+		}
+		_, _ = fmt.Sscan(text, &n)
+		return n
+	}
+	before := deadlocks()
+	names := w.names(300)
+	const lanes, rounds = 6, 40
+	var wg sync.WaitGroup
+	for lane := range lanes {
+		l := w.Open(t, lock.Options{OnError: lock.Pause, Timeout: 20 * time.Second, LockTTL: 100 * time.Millisecond})
+		wg.Go(func() {
+			for round := range rounds {
+				token := fmt.Sprint(lane, "/", round)
+				some := append(append([]lock.Name{}, names[lane*20+round:]...), names[:lane*10]...)
+				if _, err := l.Lock(t.Context(), token, some); err != nil {
+					t.Errorf("lock: %v", err)
+					return
+				}
+				err := l.Release(t.Context(), token, some[:len(some)/2])
+				if err = errors.Join(err, l.Done(t.Context(), marksOf(some[len(some)/3:]))); err != nil {
+					t.Errorf("give back: %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := deadlocks() - before; n > 0 {
+		t.Logf("the server has seen %d deadlocks meanwhile, of whoever uses it", n)
+	}
+}
+
+// Given locks of a worker that died, when they have been over for a minute, then the cleaner deletes them, and no
+// other.
+func TestCleanDeletesWhatIsOver(t *testing.T) {
+	t.Parallel()
+	w := newMySQLWorld(t, stack.MySQL(t))
+	l := w.open(t, w.wire, lock.Options{})
+	names := w.names(2500)
+	w.mine(l, "dead", names)
+	w.exec("UPDATE rollbackd_lock SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 61 SECOND")
+	w.mine(l, "alive", names[:10])
+	n, err := l.Clean(t.Context())
+	if err != nil || n != 2490 || w.rows() != 10 {
+		t.Errorf("Clean = %d, %v, and %d rows are left; want 2490 deleted, 10 left", n, err, w.rows())
+	}
+}
+
+// Given a table that is locked, renamed away, emptied or read-only, when names are locked, then every call is bounded,
+// nobody waits, and the lock comes back by itself.
+func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]struct{ do, undo, want string }{
+		"locked": {"LOCK TABLES rollbackd_lock WRITE", "UNLOCK TABLES", "mysql took over"},
+		"missing": {"RENAME TABLE rollbackd_lock TO away", "RENAME TABLE away TO rollbackd_lock",
+			"`migrate` makes it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newMySQLWorld(t, stack.MySQL(t))
+			conn, err := w.db.Conn(t.Context()) // LOCK TABLES is of a connection
+			w.must(err)
+			defer conn.Close()
+			l := w.Open(t, lock.Options{Timeout: 300 * time.Millisecond})
+			w.runs(l)
+			names := w.names(10)
+			w.mine(l, "before", names)
+			_, err = conn.ExecContext(t.Context(), fault.do)
+			w.must(err)
+			start := time.Now()
+			for range 100 {
+				if n := w.mine(l, "a", names); n != 10 {
+					t.Fatalf("%d names are mine without a table, want 10", n)
+				}
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("100 calls without a table took %v", took)
+			}
+			if _, _, cause := l.Up(); cause == nil || !strings.Contains(cause.Error(), fault.want) {
+				t.Errorf("Up says %v, want %q", cause, fault.want)
+			}
+			_, err = conn.ExecContext(t.Context(), fault.undo)
+			w.must(err)
+			w.await("it is asked again", func() bool { up, _, _ := l.Up(); return up })
+		})
+	}
+}
+
+// Given a MySQL that is frozen and then killed, when names are locked, then each call is bounded, and all goes on.
+func TestAFrozenAndAKilledMySQLAreGoneWithout(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	w := newMySQLWorld(t, server.Database(t))
+	l := w.Open(t, lock.Options{Timeout: 300 * time.Millisecond})
+	w.runs(l)
+	names := w.names(10)
+	for what, fault := range map[string]struct{ do, undo func() error }{
+		"frozen": {server.Freeze, server.Thaw}, "killed": {server.Kill, server.Start},
+	} {
+		w.mine(l, "before", names)
+		w.must(l.Release(t.Context(), "before", names)) // a thread of a frozen server may answer for a moment
+		w.must(fault.do())
+		start := time.Now()
+		for range 100 {
+			if n := w.mine(l, "a", names); n != 10 {
+				t.Fatalf("%s: %d names are mine, want 10", what, n)
+			}
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("%s: 100 calls took %v", what, took)
+		}
+		w.must(fault.undo())
+		w.await("it is asked again", func() bool { up, _, _ := l.Up(); return up })
+	}
+}
+
+// Given locks in hand, when the table is emptied, then they are lost, which is noticed, and a late release takes
+// nobody's lock away.
+func TestAWipedLockTableCostsOnlyTheLocks(t *testing.T) {
+	t.Parallel()
+	w := newMySQLWorld(t, stack.MySQL(t))
+	a, b := w.Open(t, lock.Options{LockTTL: 150 * time.Millisecond}), w.Open(t, lock.Options{})
+	w.runs(a)
+	names := w.names(2)
+	w.mine(a, "a", names)
+	w.exec("DELETE FROM rollbackd_lock")
+	if n := w.mine(b, "b", names); n != 2 {
+		t.Fatalf("%d names are free, want 2", n)
+	}
+	w.must(a.Release(t.Context(), "a", names))
+	if n := w.mine(a, "a", names); n != 0 {
+		t.Errorf("%d names were taken from b", n)
+	}
+}

@@ -1,0 +1,60 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// probe asks what Lock asks, because a PING is also answered by a Redis that is full, a read-only replica, or too old.
+func (l *Redis) probe(ctx context.Context) error {
+	pipe := l.client.Pipeline()
+	_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", probeKey, "probe", "nx", "px", 1000, "get"))
+	cmds, err := l.exec(ctx, pipe)
+	if err == nil {
+		err = cmds[0].Err()
+	}
+	if errors.Is(err, redis.Nil) || err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil // somebody else's value under the probe's name is an answer too
+	}
+	return explain(err)
+}
+
+// explain says what to do about answers that only another Redis or another URL can cure.
+func explain(err error) error {
+	switch {
+	case redis.HasErrorPrefix(err, "syntax error"):
+		return fmt.Errorf("redis 7.0 or later is needed, for SET with NX and GET: %w", err)
+	case redis.HasErrorPrefix(err, "MOVED"):
+		return fmt.Errorf("this is a cluster, say cluster=true in the URL: %w", err)
+	}
+	return err
+}
+
+// renewScript extends a key only while it holds our value.
+const renewScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) end ` +
+	`return 0`
+
+// renew is one pipeline of compare-and-expire.
+func (l *Redis) renew(ctx context.Context, names []Name, values []string) error {
+	pipe := l.client.Pipeline()
+	for i, n := range names {
+		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", renewScript, 1, n.text, values[i], l.lockTTL))
+	}
+	cmds, err := l.exec(ctx, pipe)
+	if err != nil {
+		return err
+	}
+	for i, cmd := range cmds {
+		n, err := cmd.(*redis.IntCmd).Result()
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return err
+		}
+		if n == 0 { // expired, flushed, or another's by now: there is nothing to renew any more
+			l.renewer.remove(values[i], names[i:i+1])
+		}
+	}
+	return nil
+}
