@@ -167,15 +167,19 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTime)
 	defer cancel()
 	of := r.URL.Query().Get("of")
-	number, kept, err := p.keptFinding(ctx, of, r.URL.Query().Get("n"))
+	report, err := p.reportOf(ctx, of)
 	if err != nil {
 		return err
+	}
+	number := numberOf(r.URL.Query().Get("n"))
+	if number < 0 || number >= len(report.Findings) {
+		return errNoFinding
 	}
 	mends, err := p.mends(ctx, of)
 	if err != nil {
 		return err
 	}
-	f := &kept.Finding
+	f := &report.Findings[number].Finding
 	v := disagreement{
 		found: found{Number: number, Finding: f, Mend: mends[number]}, Of: of, Means: f.Kind.Means(),
 		Cure: f.Cure(program, time.Now()), CanAct: d.Person.Right >= admin.Act,
@@ -194,38 +198,44 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 	return nil
 }
 
-// keptFinding is the finding with a number of a comparison.
-func (p *Pages) keptFinding(ctx context.Context, of, number string) (int, reconcile.Kept, error) {
+var errNoFinding = problem{http.StatusNotFound, "This comparison has no such finding."}
+
+// reportOf is what the comparison with an id has found; nothing while it goes on.
+func (p *Pages) reportOf(ctx context.Context, of string) (*reconcile.Written, error) {
 	a, err := p.o.Desk.Act(ctx, of)
 	if err != nil {
-		return 0, reconcile.Kept{}, deskError(err)
+		return nil, deskError(err)
 	}
 	report, err := reportOf(a)
+	if report == nil {
+		report = new(reconcile.Written)
+	}
+	return report, err
+}
+
+// numberOf is the number of a finding; -1, which none has, when the text is no number.
+func numberOf(text string) int {
+	n, err := strconv.Atoi(text)
 	if err != nil {
-		return 0, reconcile.Kept{}, err
+		return -1
 	}
-	n, err := strconv.Atoi(number)
-	if err != nil || report == nil || n < 0 || n >= len(report.Findings) {
-		return 0, reconcile.Kept{}, problem{http.StatusNotFound, "This comparison has no such finding."}
-	}
-	return n, report.Findings[n], nil
+	return n
 }
 
 // mend asks for the mending of one finding.
 func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
-	n, kept, err := p.keptFinding(ctx, r.PostForm.Get("of"), r.PostForm.Get("n"))
+	of := r.PostForm.Get("of")
+	report, err := p.reportOf(ctx, of)
 	if err != nil {
 		return "", err
 	}
-	by, risk := kept.Repair()
-	force := r.PostForm.Get("sure") == "1"
+	order, err := report.Order(of, numberOf(r.PostForm.Get("n")), r.PostForm.Get("sure") == "1")
 	switch {
-	case by == reconcile.NoRepair:
-		return "", problem{http.StatusUnprocessableEntity, "A person must mend this. Nothing was done."}
-	case risk != "" && !force:
-		return "", problem{http.StatusUnprocessableEntity, risk + " Go back and say that you are sure. Nothing was done."}
+	case errors.Is(err, reconcile.ErrNoFinding):
+		return "", errNoFinding
+	case err != nil:
+		return "", problem{http.StatusUnprocessableEntity, "Nothing was done: " + err.Error()}
 	}
-	order := reconcile.MendOrder{Of: r.PostForm.Get("of"), Number: n, Finding: kept, Force: force}
 	return p.once(ctx, r, func(id string) (string, error) {
 		a, err := p.o.Desk.Ask(ctx, actorOf(ctx), desk.TaskRequest{
 			ID: id, Kind: desk.KindMend, Why: strings.TrimSpace(r.PostForm.Get("why")), Detail: order, Alone: order.Alone(),
