@@ -143,3 +143,35 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 		e.environ = whole
 	}
 }
+
+// Given connections that are in plain text to a host that is not certainly this one, or encrypted to a server that
+// nobody verifies, or that would go on in plain text, then doctor warns of each, and says what to set.
+func TestDoctorWarnsOfWhatIsNotEncryptedOrNotVerified(t *testing.T) {
+	t.Parallel()
+	e := newEncrypted(t)
+	plain := strings.Replace(e.broker.URL, "127.0.0.1", "0.0.0.0", 1) // leads here too, which doctor cannot know
+	account, err := mysql.ParseDSN(e.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for verify, want := range map[string][]string{
+		"false": {"ok mysql encryption none, and none is needed"},
+		"skip-verify": {
+			"TLS 1.3, but the server's certificate is not verified", "name its CA in ROLLBACKD_MYSQL_TLS_CA_FILE",
+		},
+		"preferred": {"tls=preferred goes on in plain text when the server offers no TLS"},
+	} {
+		account.TLSConfig, account.TLS = verify, nil
+		e.environ = []string{
+			"ROLLBACKD_AMQP_URL=" + plain, "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(), "ROLLBACKD_REDIS_URL=off",
+			"ROLLBACKD_HTTP_ADDR=off",
+		}
+		e.succeed("", "migrate")
+		text, code := e.run("", "doctor")
+		for _, what := range append(want, "none, and 0.0.0.0 is not this host", "amqps:// in ROLLBACKD_AMQP_URL") {
+			if !strings.Contains(strings.Join(strings.Fields(text), " "), what) || code != 0 {
+				t.Errorf("with tls=%s doctor does not say %q (exit code %d):\n%s", verify, what, code, text)
+			}
+		}
+	}
+}
