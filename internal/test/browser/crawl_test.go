@@ -17,7 +17,7 @@ import (
 const hostile = `<script>alert(1)</script>"'><img src=x onerror=alert(2)><svg onload=alert(3)></svg></pre>` +
 	"</live-part>\u202e" + `<a href="javascript:alert(4)">{{.}}`
 
-// hostileLetters are dead for most of the reasons that there are, and what stands in them was written by somebody who
+// hostileLetters are dead for each of the reasons that there are, and what stands in them was written by somebody who
 // wants to harm, or by a broken program.
 func (w *world) hostileLetters() {
 	w.t.Helper()
@@ -41,6 +41,19 @@ func (w *world) hostileLetters() {
 	w.die(letter{key: "rollback-A-1", body: hostile, reason: dedup.ReasonConflict},
 		letter{key: "none", body: hostile, headers: map[string]any{"x-message-key": "a\x07" + hostile},
 			reason: dedup.ReasonUnidentified})
+	for _, reason := range []dedup.Reason{ // which take a broken server or process, and only their rows are needed here
+		dedup.ReasonCrashed, dedup.ReasonDeliveryLimit, dedup.ReasonEffectUnknown,
+	} {
+		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, consumer_times, "+
+			"consumer_timestamp, created_at, dead_at, reason, remark) VALUES ('stock-rollback', 'stock.rollback', ?, ?, 3, 1, "+
+			"UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), ?, ?)", []byte(string(reason)+hostile[:60]), []byte(hostile),
+			string(reason), string(reason)+": "+hostile)
+	}
+	for _, reason := range dedup.Reasons() {
+		if w.count("SELECT COUNT(*) FROM consumer_log WHERE reason = ?", string(reason)) == 0 {
+			w.t.Errorf("no letter is dead for %s", reason)
+		}
+	}
 	w.stuck("stuck "+hostile, hostile[:90])
 }
 
@@ -67,7 +80,7 @@ func kind(u *url.URL) string {
 	return inPath.ReplaceAllString(u.Path, "/…") + "?" + strings.Join(names, "&")
 }
 
-// Given letters of most reasons, most of them hostile, and acts with hostile words, then every page that a link leads
+// Given letters of all reasons, most of them hostile, and acts with hostile words, then every page that a link leads
 // to opens without an error in the console, a dialog, a script that was run, or a request to anybody else; it fits on
 // wide and narrow screens, and axe-core finds nothing in it, light and dark.
 func TestEveryPageOpensAndFitsAndIsUsable(t *testing.T) {
