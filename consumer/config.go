@@ -30,27 +30,29 @@ type Config struct {
 	MySQLDSN string
 	// AMQPURLs are the RabbitMQ nodes, amqp:// or amqps://, tried in turn. At least one.
 	AMQPURLs []string
-	// Lock says on what the lock stands that [Open] makes. Default [lock.KindRedis]. Whatever it is, and whether it works,
-	// the consumer log alone keeps the promise: without a lock MySQL has more work when one message is in several hands at
-	// once.
+	// Lock says on what the lock stands that [Open] makes. Default [lock.KindRedis]. Whatever it is, and whether it
+	// works, the consumer log alone keeps the promise: without a lock MySQL has more work when one message is in
+	// several hands at once.
 	Lock lock.Kind
-	// RedisURL is the lock's Redis, redis:// or rediss://, for [lock.KindRedis]. Empty: no lock.
+	// RedisURL is the lock's Redis, redis:// or rediss://, for [lock.KindRedis]. Empty: no lock. [lock.KindRedlock]
+	// asks several, comma-separated: masters that know nothing of each other.
 	RedisURL string
 	// MySQLTLS, AMQPTLS and RedisTLS encrypt the connections to these servers, for who has a configuration instead of
 	// files. Mostly they are not needed: the URLs and the DSN themselves name PEM files with CA, client certificate and
-	// key, which are read again before each connection (docs/tls.md). They go with amqps:// and rediss://, and with a DSN
-	// that says nothing of tls.
+	// key, which are read again before each connection (docs/tls.md). They go with amqps:// and rediss://, and with a
+	// DSN that says nothing of tls.
 	MySQLTLS, AMQPTLS, RedisTLS *tls.Config
 	// Fresh gives the logins of these servers as they are now.
 	Fresh Fresh
-	// Migrate makes or updates the consumer log's tables before anything is consumed. Without it, tables that are missing
-	// or old end Run with [dedup.ErrSchema].
+	// Migrate makes or updates the consumer log's tables before anything is consumed. Without it, tables that are
+	// missing or old end Run with [dedup.ErrSchema].
 	Migrate bool
 
 	// Group is the first part of every identity: messages of two groups never meet. 1 to 100 bytes. Default: Queue, so
 	// that two handlers never take each other's messages for done. (The daemon's own default is stock-rollback.)
 	Group string
-	// Exchange is the durable topic exchange that producers publish to; it is declared. At most 200 bytes. Default stock.
+	// Exchange is the durable topic exchange that producers publish to; it is declared. At most 200 bytes. Default
+	// stock.
 	Exchange string
 	// Queue is the main queue; the retry, dead-letter and backstop queues derive their names from it. Default
 	// stock.rollback.
@@ -72,8 +74,8 @@ type Config struct {
 
 	// MaxAttempts is how many counted attempts a message gets before it is dead-lettered. Default 5.
 	MaxAttempts int
-	// RetryDelays are the pauses after attempt 1, 2, …: MaxAttempts-1 at least, growing, whole milliseconds, each with a
-	// queue of its own. Default 1s, 5s, 30s, 2m.
+	// RetryDelays are the pauses after attempt 1, 2, …: MaxAttempts-1 at least, growing, whole milliseconds, each with
+	// a queue of its own. Default 1s, 5s, 30s, 2m.
 	RetryDelays []time.Duration
 
 	// Lanes is how many batches are worked on at once. Default 4.
@@ -84,15 +86,16 @@ type Config struct {
 	BatchLinger time.Duration
 	// Prefetch is how many deliveries a lane may hold unacked. BatchSize to 65535. Default 2 × BatchSize.
 	Prefetch int
-	// MemoryBudget bounds what all lanes and the backstop have in hand, in bytes, as it lies in memory: large deliveries
-	// make the windows of the lanes smaller than Prefetch. One delivery a lane may come beside it that is larger than the
-	// lane's share. Default 64 MiB.
+	// MemoryBudget bounds what all lanes and the backstop have in hand, in bytes, as it lies in memory: large
+	// deliveries make the windows of the lanes smaller than Prefetch. One delivery a lane may come beside it that is
+	// larger than the lane's share. Default 64 MiB.
 	MemoryBudget int64
 
-	// Lease protects a claimed row from other workers, by the database's clock. Longer than HandlerTimeout. Default 30s.
+	// Lease protects a claimed row from other workers, by the database's clock. Longer than HandlerTimeout. Default
+	// 30s.
 	Lease time.Duration
-	// HandlerTimeout bounds one call of the handler, and a wait for somebody else's lock in MySQL to half of it. At least
-	// 2s, because MySQL counts such waits in whole seconds. Default 10s.
+	// HandlerTimeout bounds one call of the handler, and a wait for somebody else's lock in MySQL to half of it. At
+	// least 2s, because MySQL counts such waits in whole seconds. Default 10s.
 	HandlerTimeout time.Duration
 	// LockTTL is how long a dead worker's lock keeps others off. At least 100ms. Default 10s.
 	LockTTL time.Duration
@@ -102,8 +105,8 @@ type Config struct {
 	LockOnError lock.Policy
 	// DrainTimeout bounds a stop: what is in hand then is abandoned. Default 25s.
 	DrainTimeout time.Duration
-	// GiveBackAfter is how long a lane keeps its batch while a dependency does not answer; then the deliveries go back to
-	// the broker and nothing is consumed until the dependency answers. Default 1m.
+	// GiveBackAfter is how long a lane keeps its batch while a dependency does not answer; then the deliveries go back
+	// to the broker and nothing is consumed until the dependency answers. Default 1m.
 	GiveBackAfter time.Duration
 	// HoldLimit is how long a lane keeps deliveries it has not started. Default 10m, well below RabbitMQ's consumer
 	// timeout of 30 minutes.
@@ -115,12 +118,13 @@ type Config struct {
 	MaxDeadWindow time.Duration
 	BrakePause    time.Duration
 
-	// LogRetention is how long success and discarded rows are kept; it must outlive every copy of a message, dead letters
-	// included. Default 720h; Off: for ever.
+	// LogRetention is how long success and discarded rows are kept; it must outlive every copy of a message, dead
+	// letters included. Default 720h; Off: for ever.
 	LogRetention time.Duration
 	// MaxReplays parks a dead letter that was replayed so often: it stays until a person forces it. Default 10.
 	MaxReplays int
-	// CompensateAfter is the cool-down before a dead letter whose reason may pass is replayed by itself. Default 0: never.
+	// CompensateAfter is the cool-down before a dead letter whose reason may pass is replayed by itself. Default 0:
+	// never.
 	CompensateAfter time.Duration
 	// Notifier, if set, is told of new dead letters; [deadletter.NewWebhook] makes one that posts them.
 	Notifier deadletter.Notifier
@@ -128,15 +132,15 @@ type Config struct {
 	// else. Otherwise one process of a group is elected for them.
 	WithoutKeeper bool
 
-	// Observe, if set, is called once for each delivery that ended, after its ack was sent or when it was given up. Lanes
-	// call it at the same time, and wait for it: it must be quick and must not block. A panic is logged and goes no
-	// further.
+	// Observe, if set, is called once for each delivery that ended, after its ack was sent or when it was given up.
+	// Lanes call it at the same time, and wait for it: it must be quick and must not block. A panic is logged and goes
+	// no further.
 	Observe func(Ended)
 	// Registerer takes the metrics. Default: a registry of its own.
 	Registerer prometheus.Registerer
-	// TracerProvider, if set, takes a span for each batch, linked to the traces of its messages, and one for each message
-	// that is attempted or called for by itself, as a child of the span that published it. The handler's context holds the
-	// span. Nil: no spans, at no cost.
+	// TracerProvider, if set, takes a span for each batch, linked to the traces of its messages, and one for each
+	// message that is attempted or called for by itself, as a child of the span that published it. The handler's
+	// context holds the span. Nil: no spans, at no cost.
 	TracerProvider trace.TracerProvider
 	// Logger takes what changes: waiting, back, dead letters. Default slog.Default.
 	Logger *slog.Logger

@@ -341,6 +341,35 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	wantCheck(t, checks, code, doctor.Fail, "reachable", "")
 }
 
+func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_LOCK=redlock")
+	s.run("", "migrate")
+	var servers []*stack.Server
+	var urls []string
+	for range 3 {
+		servers = append(servers, stack.OwnRedis(t))
+		urls = append(urls, servers[len(servers)-1].URL())
+	}
+	setting := "ROLLBACKD_REDIS_URL=" + strings.Join(urls, ",")
+	checks, code := s.examine(setting)
+	wantCheck(t, checks, code, doctor.OK, "master 3: version", "")
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	if err := servers[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine(setting)
+	wantCheck(t, checks, code, doctor.Warn, "master 2: reachable", "")
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	if err := servers[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine(setting)
+	wantCheck(t, checks, code, doctor.Warn, "masters", "1 of 3")
+	checks, code = s.examine(setting, "ROLLBACKD_LOCK_ON_ERROR=pause")
+	wantCheck(t, checks, code, doctor.Fail, "masters", "1 of 3")
+}
+
 func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
 	s := newShell(t)
 	s.run("", "migrate")

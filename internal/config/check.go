@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -54,9 +55,17 @@ func (c *Config) checkTogether() {
 
 // joinLock leaves one of two ways in which there may be no lock, and no Redis that nobody asks.
 func (c *Config) joinLock() {
+	url := c.of("REDIS_URL")
+	const fewest = 3 // with two both are needed, and with one there is nothing to agree on
+	urls := len(redisdb.SplitURLs(c.RedisURL))
 	switch {
-	case c.Lock != lock.KindRedis:
+	case !c.Lock.InRedis():
 		c.RedisURL = ""
+	case c.Lock == lock.KindRedis && urls > 1:
+		url.refuse("names %d servers that know nothing of each other: LOCK=redlock asks several, LOCK=redis one", urls)
+	case c.Lock == lock.KindRedlock && c.RedisURL != "" && (urls < fewest || urls%2 == 0):
+		url.refuse("names %d: LOCK=redlock needs an odd number of masters that know nothing of each other, three or more, "+
+			"comma-separated", urls)
 	case c.RedisURL == "":
 		c.Lock = lock.KindOff
 	}

@@ -179,6 +179,30 @@ func TestALockThatIsNotInRedisNeedsNoRedis(t *testing.T) {
 	}
 }
 
+// Two masters are worth less than one, because both are needed; and an even number less than the one below it.
+func TestRedlockNeedsAnOddNumberOfMasters(t *testing.T) {
+	for list, want := range map[string]string{
+		"redis://a/0":                                      "names 1: LOCK=redlock needs an odd number",
+		"redis://a/0,redis://b/0":                          "names 2:",
+		"redis://a,rediss://b,redis://c,redis://:p@d":      "names 4:",
+		"redis://a, rediss://b, redis://:p@c?cluster=true": "",
+	} {
+		cfg, _, err := Load(environ(map[string]string{"ROLLBACKD_LOCK": "redlock", "ROLLBACKD_REDIS_URL": list}))
+		if want == "" && (err != nil || cfg.RedisURL != list) || want != "" && (err == nil || !strings.Contains(err.Error(),
+			want)) {
+			t.Errorf("%s: %v, %q; want %q", list, err, cfg.RedisURL, want)
+		}
+	}
+	cfg := load(t, map[string]string{
+		"ROLLBACKD_LOCK": "redlock", "ROLLBACKD_REDIS_URL": "rediss://a,rediss://b,rediss://c",
+		"ROLLBACKD_REDIS_TLS_CA_FILE": "/ca",
+	})
+	const want = "rediss://a?ssl_ca_certs=%2Fca,rediss://b?ssl_ca_certs=%2Fca,rediss://c?ssl_ca_certs=%2Fca"
+	if cfg.RedisURL != want {
+		t.Errorf("with a CA the masters are %q, want %q", cfg.RedisURL, want)
+	}
+}
+
 func TestPrefetchFollowsTheBatchSize(t *testing.T) {
 	if got := load(t, map[string]string{"ROLLBACKD_BATCH_SIZE": "7"}).Prefetch; got != 14 {
 		t.Errorf("Prefetch = %d, want twice the batch size 7", got)

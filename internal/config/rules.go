@@ -380,9 +380,14 @@ func amqpURLs() rule[[]string] {
 
 // redisURL asks the package that connects.
 func redisURL() rule[string] {
-	return texts("redis:// or rediss:// URL, or off", func(raw string) error {
-		if err := redisdb.CheckURL(raw); err != nil {
-			return fmt.Errorf("cannot be used: %w", err)
+	return texts("redis:// or rediss:// URL, or off; for redlock several, comma-separated", func(raw string) error {
+		urls := redisdb.SplitURLs(raw)
+		for i, url := range urls {
+			if err := redisdb.CheckURL(url); err != nil && len(urls) > 1 {
+				return fmt.Errorf("cannot be used: URL %d of %d: %w", i+1, len(urls), err)
+			} else if err != nil {
+				return fmt.Errorf("cannot be used: %w", err)
+			}
 		}
 		return nil
 	})

@@ -25,7 +25,6 @@ type secrecy struct {
 var (
 	wholeText = &secrecy{show: func(string) string { return mask }, fixed: func(string) string { return "" }}
 	dsnLogin  = &secrecy{show: showDSN, fixed: dsnWithoutLogin}
-	urlLogin  = &secrecy{show: showURL, fixed: urlWithoutLogin}
 	urlLogins = &secrecy{show: eachURL(showURL), fixed: eachURL(urlWithoutLogin)}
 	urlPath   = &secrecy{show: showWebhook, fixed: func(good string) string { return good }}
 )

@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -29,10 +30,17 @@ func (c *Config) joinTLS(good func(...string) bool) {
 			return err
 		}},
 		{"REDIS_URL", "REDIS_TLS", c.tls.redis, func() (err error) {
-			if c.RedisURL != "" { // see doubts
-				c.RedisURL, err = redisdb.WithTLS(c.RedisURL, c.tls.redis)
+			if c.RedisURL == "" { // see doubts
+				return nil
 			}
-			return err
+			urls := redisdb.SplitURLs(c.RedisURL)
+			for i, url := range urls {
+				if urls[i], err = redisdb.WithTLS(url, c.tls.redis); err != nil {
+					return err
+				}
+			}
+			c.RedisURL = strings.Join(urls, ",")
+			return nil
 		}},
 	} {
 		keys := []string{server.url}

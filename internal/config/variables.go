@@ -78,9 +78,10 @@ func connections(c *Config, d consumer.Config) []Variable {
 			Meaning: "on what the lock stands that keeps two workers off one message: docs/guarantees.md says what each " +
 				"gives. It never decides: off works without a lock, the consumer log alone keeps the promise"},
 		{key: "REDIS_URL", value: redisURL().into(&c.RedisURL),
-			Required: true, needless: func() bool { return c.Lock != lock.KindRedis },
-			secret: urlLogin, off: true, Example: "redis://redis:6379/0",
-			Meaning: "with LOCK=redis: Redis for the lock; off is LOCK=off"},
+			Required: true, needless: func() bool { return !c.Lock.InRedis() },
+			secret: urlLogins, off: true, Example: "redis://redis:6379/0",
+			Meaning: "with LOCK=redis: Redis for the lock; off is LOCK=off. With LOCK=redlock: three masters or more that " +
+				"know nothing of each other"},
 	}
 }
 
@@ -212,7 +213,8 @@ func working(c *Config, d consumer.Config) []Variable {
 			Meaning: "how long a dead worker's lock keeps others off a key; renewed at a third of it"},
 		{key: "DONE_TTL", value: durations(time.Second, 24*time.Hour).into(&c.DoneTTL),
 			Default: shortDuration(d.DoneTTL),
-			Meaning: "with LOCK=redis: how long it remembers a done message, at about 210 bytes each (measured on Redis 7)"},
+			Meaning: "with LOCK=redis and redlock: how long Redis remembers a done message, at about 210 bytes each (measured " +
+				"on Redis 7)"},
 		{key: "LOCK_ON_ERROR", value: words(LockOnErrorProceed, LockOnErrorPause).into((*string)(&c.LockOnError)),
 			Default: string(d.LockOnError),
 			Meaning: "while the lock's server is away go on without it, or pause"},

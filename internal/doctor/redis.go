@@ -24,11 +24,43 @@ func checkLock(ctx context.Context, cfg config.Config, o Options, l *list) {
 	case lock.KindOff:
 		l.note("lock", "ROLLBACKD_LOCK or ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise "+
 			"holds without a lock")
+	case lock.KindRedlock:
+		checkRedlock(ctx, cfg, o, l)
 	case lock.KindMySQL:
 		l.area = "lock"
 		checkMySQLLock(ctx, cfg, o, l)
 	default:
-		checkRedis(ctx, cfg, o, l)
+		if checkRedis(ctx, cfg, o, l) {
+			takeAndRelease(ctx, cfg.LockServers(o.Name), redisAdvice, l)
+		}
+	}
+}
+
+// checkRedlock looks at each master and then takes a lock on more than half of them.
+func checkRedlock(ctx context.Context, cfg config.Config, o Options, l *list) {
+	urls, shown := redisdb.SplitURLs(cfg.RedisURL), redisdb.SplitURLs(o.Redis)
+	good := 0
+	for i, url := range urls {
+		one, of, options := list{area: l.area}, cfg, o
+		of.RedisURL, options.Redis = url, shown[i]
+		of.LockOnError = config.LockOnErrorProceed // one that is away stops nobody
+		if checkRedis(ctx, of, options, &one) {
+			good++
+		}
+		for _, c := range one.checks {
+			c.Name = fmt.Sprintf("master %d: %s", i+1, c.Name)
+			l.checks = append(l.checks, c)
+		}
+	}
+	const name = "masters"
+	found, advice := fmt.Sprintf("%d of %d can be used", good, len(urls)), "more than half are needed"
+	switch {
+	case good > len(urls)/2:
+		takeAndRelease(ctx, cfg.LockServers(o.Name), redisAdvice, l)
+	case cfg.LockOnError == config.LockOnErrorPause:
+		l.fail(name, found, advice)
+	default:
+		l.warn(name, found+"; the daemon goes on without the lock", advice)
 	}
 }
 
@@ -41,17 +73,18 @@ func checkMySQLLock(ctx context.Context, cfg config.Config, o Options, l *list) 
 	l.note("cost", "each batch costs MySQL two more commits, and a duplicate a query: Redis is cheaper where there is one")
 }
 
-func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
+// checkRedis looks at one Redis and reports whether it can be asked.
+func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) bool {
 	var encryption shown
 	client, err := redisdb.Open(cfg.RedisURL, redisdb.Options{Name: o.Name, Certs: encryption.store()})
 	if err != nil {
 		l.fail("reachable", err.Error(), "mend ROLLBACKD_REDIS_URL")
-		return
+		return false
 	}
 	defer func() { _ = client.Close() }() // nothing is left in it
 	if err := client.Ping(ctx).Err(); redis.HasErrorPrefix(err, "NOPERM") {
 		l.fail("right", err.Error(), redisAdvice)
-		return
+		return false
 	} else if err != nil {
 		advice := orCertificates(err, "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "+o.Redis)
 		if cfg.LockOnError == config.LockOnErrorPause {
@@ -59,13 +92,13 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) {
 		} else {
 			l.warn("reachable", err.Error()+"; the daemon goes on without it", advice)
 		}
-		return
+		return false
 	}
 	l.ok("reachable", o.Redis)
 	encryption.check(l, redisdb.Hosts(cfg.RedisURL), redisdb.TLSSetting, "ROLLBACKD_REDIS_URL", "write rediss://")
 	checkRedisInfo(ctx, client, l)
 	checkCommands(ctx, client, l)
-	takeAndRelease(ctx, cfg.LockServers(o.Name), redisAdvice, l)
+	return true
 }
 
 // redisAdvice is what to do about a command or a key that an account may not use.

@@ -1,9 +1,7 @@
 package locking_test
 
 import (
-	"bytes"
 	"database/sql"
-	"sync/atomic"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -64,19 +62,7 @@ func (b mysqlBackend) Open(t *testing.T, o lock.Options) lock.Locker {
 func (b mysqlBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
 	t.Helper()
 	wire := stack.Proxy(t, stack.Addr(t, b.dsn))
-	var sprung atomic.Pointer[<-chan struct{}]
-	lose := func() {
-		c := wire.DropReply(func(piece []byte) bool { return bytes.Contains(piece, []byte("rollbackd:")) })
-		sprung.Store(&c)
-	}
-	lost := func() int {
-		select {
-		case <-*sprung.Load():
-			return 1
-		default:
-			return 0
-		}
-	}
+	lose, lost := losing(wire, "rollbackd:")
 	return b.open(t, wire, o), lose, lost
 }
 

@@ -16,19 +16,24 @@ import (
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-// mysqlWorld is a lock on a schema of its own, with names.
-type mysqlWorld struct {
+// lockWorld has the names of a schema of its own.
+type lockWorld struct {
 	*testing.T
-	mysqlBackend
 	schema string
+}
+
+// mysqlWorld is a lock on a schema of its own.
+type mysqlWorld struct {
+	lockWorld
+	mysqlBackend
 }
 
 func newMySQLWorld(t *testing.T, dsn string) mysqlWorld {
 	t.Helper()
-	return mysqlWorld{t, newMySQLBackend(t, dsn), uuid.NewString()}
+	return mysqlWorld{lockWorld{t, uuid.NewString()}, newMySQLBackend(t, dsn)}
 }
 
-func (w mysqlWorld) names(n int) []lock.Name {
+func (w lockWorld) names(n int) []lock.Name {
 	names := make([]lock.Name, n)
 	for i := range names {
 		names[i] = lock.NameOf(w.schema, "g", "t", fmt.Sprint(i))
@@ -36,7 +41,7 @@ func (w mysqlWorld) names(n int) []lock.Name {
 	return names
 }
 
-func (w mysqlWorld) mine(l lock.Locker, token string, names []lock.Name) int {
+func (w lockWorld) mine(l lock.Locker, token string, names []lock.Name) int {
 	w.Helper()
 	held, err := l.Lock(w.Context(), token, names)
 	if err != nil {
@@ -51,7 +56,7 @@ func (w mysqlWorld) mine(l lock.Locker, token string, names []lock.Name) int {
 	return n
 }
 
-func (w mysqlWorld) must(err error) {
+func (w lockWorld) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -71,14 +76,14 @@ func (w mysqlWorld) exec(statement string) {
 	w.must(err)
 }
 
-func (w mysqlWorld) runs(l lock.Locker) {
+func (w lockWorld) runs(l lock.Locker) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = l.Run(ctx) })
 	w.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-func (w mysqlWorld) await(what string, ok func() bool) {
+func (w lockWorld) await(what string, ok func() bool) {
 	w.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -18,7 +18,8 @@ import (
 // Servers say where a lock is and how it is reached.
 type Servers struct {
 	Kind lock.Kind
-	// RedisURL is asked by KindRedis, see [lock.OpenRedis]; empty: no lock. MySQLDSN is asked by KindMySQL.
+	// RedisURL is asked by KindRedis, see [lock.OpenRedis]; empty: no lock. KindRedlock asks several, comma-separated.
+	// MySQLDSN is asked by KindMySQL.
 	RedisURL, MySQLDSN string
 	// Name is what the servers' lists of connections show.
 	Name string
@@ -36,12 +37,12 @@ type Servers struct {
 
 // None reports whether the servers are none: nothing is locked.
 func (s Servers) None() bool {
-	return s.Kind == lock.KindOff || s.Kind == lock.KindRedis && s.RedisURL == ""
+	return s.Kind == lock.KindOff || s.Kind.InRedis() && s.RedisURL == ""
 }
 
 // Asks is what the kind asks, as it is called in health pages and metrics.
 func (s Servers) Asks() string {
-	if s.Kind == lock.KindRedis {
+	if s.Kind.InRedis() {
 		return "redis"
 	}
 	return "lock"
@@ -65,6 +66,12 @@ func Open(ctx context.Context, s Servers, o lock.Options) (lock.Locker, io.Close
 			return nil, nil, errors.Join(err, client.Close())
 		}
 		return l, client, nil
+	case s.Kind == lock.KindRedlock:
+		l, err := OpenRedlock(s, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return l, l, nil
 	case s.Kind == lock.KindMySQL:
 		l, err := OpenMySQL(ctx, s, o)
 		if err != nil {

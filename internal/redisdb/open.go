@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,6 +88,17 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 		return nil, err
 	}
 	return redis.NewUniversalClient(c), nil
+}
+
+var betweenURLs = regexp.MustCompile(`,\s*(rediss?://)`)
+
+// SplitURLs are the URLs of a list. A comma separates only where a scheme follows it: one URL may name several hosts.
+func SplitURLs(list string) []string {
+	urls := strings.Split(betweenURLs.ReplaceAllString(list, "\x00$1"), "\x00")
+	for i := range urls {
+		urls[i] = strings.TrimSpace(urls[i])
+	}
+	return urls
 }
 
 // CheckURL says why Redis cannot be reached under this URL by its form alone, without ever quoting a secret.

@@ -1,0 +1,236 @@
+package locking_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/lock/locktest"
+)
+
+func TestRedlockIsALock(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, func(t *testing.T) locktest.Backend { return newRedlockBackend(t) })
+}
+
+// redlockBackend is three masters of one test.
+type redlockBackend struct {
+	servers []*stack.Server
+	admins  []*redis.Client
+}
+
+var _ locktest.Backend = redlockBackend{}
+
+func newRedlockBackend(t *testing.T) (b redlockBackend) {
+	t.Helper()
+	for range 3 {
+		server := stack.OwnRedis(t)
+		admin := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { _ = admin.Close() })
+		b.servers, b.admins = append(b.servers, server), append(b.admins, admin)
+	}
+	return b
+}
+
+func (b redlockBackend) urls() (urls []string) {
+	for _, s := range b.servers {
+		urls = append(urls, s.URL())
+	}
+	return urls
+}
+
+func openRedlock(t *testing.T, urls []string, o lock.Options) *locking.Redlock {
+	t.Helper()
+	l, err := locking.OpenRedlock(locking.Servers{RedisURL: strings.Join(urls, ", "), Name: "rollbackd test"}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func (b redlockBackend) Open(t *testing.T, o lock.Options) lock.Locker {
+	t.Helper()
+	return openRedlock(t, b.urls(), o)
+}
+
+func (b redlockBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
+	t.Helper()
+	urls := b.urls()
+	wire := stack.Proxy(t, b.servers[0].Addr())
+	u, err := url.Parse(urls[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = wire.Addr
+	urls[0] = u.String()
+	lose, lost := losing(wire, "rollbackd:")
+	return openRedlock(t, urls, o), lose, lost
+}
+
+// losing loses a reply to what has the word in it when told.
+func losing(wire *stack.TCPProxy, word string) (lose func(), lost func() int) {
+	var sprung atomic.Pointer[<-chan struct{}]
+	lose = func() {
+		c := wire.DropReply(func(piece []byte) bool { return strings.Contains(string(piece), word) })
+		sprung.Store(&c)
+	}
+	return lose, func() int {
+		select {
+		case <-*sprung.Load():
+			return 1
+		default:
+			return 0
+		}
+	}
+}
+
+func (redlockBackend) Marks() bool { return true }
+
+func (b redlockBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }
+
+func (b redlockBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "lock:host/1/gone/0/7") }
+
+func (b redlockBackend) set(t *testing.T, name lock.Name, value string) {
+	t.Helper()
+	for _, admin := range b.admins {
+		if err := admin.Set(t.Context(), name.String(), value, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b redlockBackend) Stop(t *testing.T) { b.all(t, (*stack.Server).Kill) }
+
+func (b redlockBackend) Start(t *testing.T) { b.all(t, (*stack.Server).Start) }
+
+func (b redlockBackend) all(t *testing.T, do func(*stack.Server) error) {
+	t.Helper()
+	for _, server := range b.servers {
+		if err := do(server); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// redlockWorld is a lock on masters of its own.
+type redlockWorld struct {
+	lockWorld
+	redlockBackend
+}
+
+func newRedlockWorld(t *testing.T) redlockWorld {
+	t.Helper()
+	return redlockWorld{lockWorld{t, uuid.NewString()}, newRedlockBackend(t)}
+}
+
+// Given one master of three that is frozen or killed, when names are locked, then the other two are enough, and nobody
+// waits for the third again and again.
+func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
+	t.Parallel()
+	w := newRedlockWorld(t)
+	l, other := w.open(t), w.open(t)
+	w.runs(l)
+	w.runs(other)
+	third := w.servers[2]
+	for name, fault := range map[string]struct{ do, undo func() error }{
+		"frozen": {third.Freeze, third.Thaw}, "killed": {third.Kill, third.Start},
+	} {
+		w.must(fault.do())
+		start := time.Now()
+		for i := range 50 {
+			names := w.names(20)
+			token := fmt.Sprint(name, i)
+			if n := w.mine(l, token, names); n != 20 {
+				t.Fatalf("%s, batch %d: %d names are mine, want 20", name, i, n)
+			}
+			if n := w.mine(other, "other", names); n != 0 {
+				t.Fatalf("%s, batch %d: another worker has %d names too", name, i, n)
+			}
+			w.must(l.Release(t.Context(), token, names))
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("%s: 50 batches took %v", name, took)
+		}
+		if up, _, cause := l.Up(); !up || cause != nil {
+			t.Errorf("%s: Up = %v, %v, want up", name, up, cause)
+		}
+		w.must(fault.undo())
+	}
+}
+
+// Given two masters of three that are away, when names are locked, then nobody can be asked: with one policy all go on
+// and with the other nobody does; they come back by themselves.
+func TestAMajorityOfMastersIsMissed(t *testing.T) {
+	t.Parallel()
+	w := newRedlockWorld(t)
+	l := w.open(t)
+	pausing := openRedlock(t, w.urls(), lock.Options{OnError: lock.Pause, Timeout: 300 * time.Millisecond})
+	w.runs(l)
+	w.runs(pausing)
+	names := w.names(10)
+	w.must(w.servers[0].Freeze())
+	w.must(w.servers[1].Kill())
+	start := time.Now()
+	for range 100 {
+		if n := w.mine(l, "a", names); n != 10 {
+			t.Fatalf("%d names are mine, want 10", n)
+		}
+		if _, err := pausing.Lock(t.Context(), "b", names); !errors.Is(err, lock.ErrUnavailable) {
+			t.Fatalf("Lock = %v, want ErrUnavailable", err)
+		}
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("100 batches took %v", took)
+	}
+	if up, _, cause := l.Up(); up || cause == nil || !strings.Contains(cause.Error(), "master 2 of 3") {
+		t.Errorf("Up = %v, %v, want down, and which", up, cause)
+	}
+	w.must(l.Release(t.Context(), "a", names))
+	w.must(w.servers[0].Thaw())
+	w.must(w.servers[1].Start())
+	w.await("they are asked again", func() bool {
+		up, _, _ := l.Up()
+		upToo, _, _ := pausing.Up()
+		return up && upToo
+	})
+	w.await("the names are free again", func() bool { return w.mine(pausing, "b", names) == 10 })
+}
+
+// Given a lock on all masters, when one forgets it, then it is held still; when two do, then it is lost, which costs
+// work only, and a late release takes nobody's lock away.
+func TestWipedMastersCostTheLockWhenTheyAreMoreThanHalf(t *testing.T) {
+	t.Parallel()
+	w := newRedlockWorld(t)
+	a, b := w.open(t), w.open(t)
+	names := w.names(5)
+	w.mine(a, "a", names)
+	w.must(w.admins[0].FlushAll(t.Context()).Err())
+	if n := w.mine(b, "b", names); n != 0 {
+		t.Errorf("%d names are b's although a has them on two masters", n)
+	}
+	w.must(w.admins[0].FlushAll(t.Context()).Err())
+	w.must(w.admins[1].FlushAll(t.Context()).Err())
+	if n := w.mine(b, "b", names); n != 5 {
+		t.Errorf("%d names are b's, want 5", n)
+	}
+	w.must(a.Release(t.Context(), "a", names))
+	if n := w.mine(a, "a", names); n != 0 {
+		t.Errorf("%d names were taken from b", n)
+	}
+}
+
+func (w redlockWorld) open(t *testing.T) *locking.Redlock {
+	t.Helper()
+	return openRedlock(t, w.urls(), lock.Options{Timeout: 300 * time.Millisecond})
+}
