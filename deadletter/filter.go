@@ -77,9 +77,13 @@ func (f Filter) String() string {
 
 // query asks the log for the letters of a group that f chooses.
 func (f Filter) query(group string) dedup.Filter {
-	return dedup.Filter{
+	q := dedup.Filter{
 		Group: group, Statuses: []dedup.Status{dedup.Dead},
 		Tag: f.Tag, Keys: f.Keys, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Limit: f.Limit,
 		Remark: f.Error,
 	}
+	if q.Remark == "" && len(f.Keys) == 0 { // so that the server leaves out most of what has another fingerprint
+		q.Remark = fixed(f.Fingerprint)
+	}
+	return q
 }

@@ -49,6 +49,16 @@ func Fingerprint(text string) string {
 	return strings.TrimSpace(joined(out.String()))
 }
 
+// fixed is the longest word of a fingerprint that stands as it is in every error of its kind; "" when there is none.
+func fixed(fingerprint string) (longest string) {
+	for word := range strings.FieldsFuncSeq(fingerprint, func(r rune) bool { return strings.ContainsRune(" #\"…", r) }) {
+		if len(word) > len(longest) {
+			longest = word
+		}
+	}
+	return longest
+}
+
 // quoted is the length of a quoted value at the beginning of s; 0 when there is none.
 func quoted(s string) int {
 	end := strings.IndexByte(s[1:], s[0])

@@ -44,10 +44,12 @@ type JudgeOptions struct {
 	Discard, Force bool
 	After          dedup.Cursor
 	Limit          int // 1 to dedup.MaxListed
+	// Through bounds the letters that are looked at where no index leads to those of the set; 0: all are looked at.
+	Through int
 }
 
 // CountSet counts the letters of a set, most at most, and those that are parked; more: there may be more. No index
-// leads to reasons, errors and fingerprints: with one of them, through letters at most are looked at.
+// leads to reasons, errors and fingerprints: with one of them, through letters at most are looked at; 0: all of them.
 func (l *Letters) CountSet(
 	ctx context.Context, set Set, most, through int,
 ) (matched, parked int, more bool, err error) {
@@ -59,7 +61,7 @@ func (l *Letters) CountSet(
 		keys = slices.Collect(slices.Chunk(set.Filter.Keys, dedup.MaxListedKeys))
 	}
 	f := set.Filter
-	indexed := f.Fingerprint == "" && (len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Error == "")
+	indexed := f.Fingerprint == "" && (through == 0 || len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Error == "")
 	for _, some := range keys {
 		q := set.query(l.o.Group, some)
 		if indexed {
@@ -88,9 +90,6 @@ func (l *Letters) CountSet(
 	return matched, parked, more, nil
 }
 
-// looked bounds the letters that are looked at for a page of those that no index leads to.
-const looked = 2000
-
 // JudgeSet judges a page of a set by the rows, the latest first. With keys, it judges the rows of these keys in
 // whatever state, and says of a key without a row that it is too old.
 func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judged, dedup.Cursor, error) {
@@ -106,7 +105,7 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 		}
 		q.Statuses, q.UpTo = nil, dedup.Filter{}.UpTo
 	}
-	rows, next, err := l.o.Records.Look(ctx, q, looked, notDeadOr(set.Filter.printed()))
+	rows, next, err := l.o.Records.Look(ctx, q, o.Through, notDeadOr(set.Filter.printed()))
 	if err != nil {
 		return nil, "", fmt.Errorf("judge dead letters: %w", err)
 	}

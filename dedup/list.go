@@ -130,17 +130,20 @@ const lookedAt = 500
 
 // Look is List for somebody who waits: no index leads to reasons and remarks, so List may go through all rows of a
 // status before it has a page. Look goes through so many rows at most and may so find less than a page, or nothing, and
-// all the same a cursor from where to look further. Also, if not nil, chooses besides. It reads no bodies.
+// all the same a cursor from where to look further; 0: through all. Also, if not nil, chooses besides. It reads no
+// bodies.
 func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bool) ([]Row, Cursor, error) {
 	if err := f.check(); err != nil {
 		return nil, "", fmt.Errorf("look: %w", err)
 	}
 	f.Bodies = false
-	if also == nil && (len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Remark == "") {
+	if also == nil && (through == 0 || len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Remark == "") {
 		return l.List(ctx, f)
 	}
 	wide, found := f, []Row(nil)
-	wide.Reasons, wide.Remark = nil, ""
+	if through > 0 { // else each page may take as long as it wants
+		wide.Reasons, wide.Remark = nil, ""
+	}
 	if also == nil && len(f.Statuses) == 1 { // the server does it all, with a fifth of the work
 		end, err := l.rowAt(ctx, wide, through)
 		if err != nil {
@@ -153,8 +156,10 @@ func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bo
 		}
 		return found, next, err
 	}
-	for looked := 0; looked < through; {
-		wide.Limit = min(lookedAt, through-looked)
+	for looked := 0; through == 0 || looked < through; {
+		if wide.Limit = lookedAt; through > 0 {
+			wide.Limit = min(lookedAt, through-looked)
+		}
 		rows, next, err := l.List(ctx, wide)
 		if err != nil {
 			return nil, "", err

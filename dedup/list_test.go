@@ -87,11 +87,11 @@ func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 		"by both":   {Filter{Remark: "shelf"}, odd, 19},
 		"by keys":   {Filter{Keys: []string{"k0", "k1"}, Remark: "such"}, nil, 1},
 	} {
-		for _, limit := range []int{1, 5, 1000} {
+		for limit, through := range map[int]int{1: 30, 5: 30, 7: 0, 1000: 30} {
 			f, seen, most := tc.f, map[string]bool{}, 300
 			f.Group, f.Limit = "g", limit
 			for next := Cursor("-"); next != "" && most > 0; most-- {
-				rows, end, err := w.log.Look(t.Context(), f, 30, tc.also)
+				rows, end, err := w.log.Look(t.Context(), f, through, tc.also)
 				if err != nil || len(rows) > limit {
 					t.Fatalf("%s, %d a page: %d rows, %v", name, limit, len(rows), err)
 				}

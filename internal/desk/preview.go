@@ -24,6 +24,8 @@ type PreviewRequest struct {
 	At    time.Time
 	After dedup.Cursor // where the last page ended
 	Limit int          // 1 to MaxPreviewed, 0 for 50
+	// Whole looks through all letters for those of the set where no index leads to them, which may take seconds.
+	Whole bool
 }
 
 // MaxPreviewed bounds the letters of one page.
@@ -77,14 +79,28 @@ func (d *Desk) Preview(ctx context.Context, r PreviewRequest) (Preview, error) {
 		return p, err
 	}
 	set := deadletter.Set{Filter: p.Filter.letters(), CutOff: r.At, Name: "preview"}
-	if p.Matched, p.Parked, p.More, err = d.o.Letters.CountSet(ctx, set, MaxCounted, lookThrough); err != nil {
-		return p, err
+	through := lookThrough
+	if r.Whole {
+		through = 0
 	}
 	p.Letters, p.Next, err = d.o.Letters.JudgeSet(ctx, set, deadletter.JudgeOptions{
-		Discard: r.Kind == KindDiscard, Force: r.Force, After: r.After, Limit: r.Limit,
+		Discard: r.Kind == KindDiscard, Force: r.Force, After: r.After, Limit: r.Limit, Through: through,
 	})
+	if err != nil {
+		return p, err
+	}
 	for _, j := range p.Letters {
 		p.Totals[j.Verdict]++
+		if j.Status == dedup.Dead.String() && j.Verdict != deadletter.VerdictLater {
+			p.Matched++
+			if j.Parked {
+				p.Parked++
+			}
+		}
 	}
+	if r.After == "" && p.Next == "" && len(set.Filter.Keys) <= dedup.MaxListedKeys { // the page is the whole set
+		return p, nil
+	}
+	p.Matched, p.Parked, p.More, err = d.o.Letters.CountSet(ctx, set, MaxCounted, through)
 	return p, err
 }

@@ -167,11 +167,17 @@ func (a *API) preview(ctx context.Context, in *struct {
 	At    time.Time `query:"at" doc:"The at of an earlier page of the same preview; missing: now."`
 	After string    `query:"after" maxLength:"2000" doc:"The next of the page before; missing: the first page."`
 	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many letters at most."`
+	Whole bool      `query:"whole" doc:"Look through all letters, which may take seconds."`
 }) (desk.Preview, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, previewTime, view.ErrTooLong)
+	within := previewTime
+	if in.Whole {
+		within = wholeTime
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, within, view.ErrTooLong)
 	defer cancel()
 	p, err := a.o.Desk.Preview(ctx, desk.PreviewRequest{
 		Kind: desk.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
+		Whole: in.Whole,
 		Filter: desk.Filter{
 			All: in.All, Keys: in.Key, Tag: in.Tag, Order: in.Order, Reasons: in.reasons(), Since: in.Since, Until: in.Until,
 			Error: in.Error, Fingerprint: in.Fingerprint,
@@ -186,5 +192,8 @@ func (a *API) preview(ctx context.Context, in *struct {
 	return p, err
 }
 
-// previewTime bounds what a preview asks while somebody waits.
-const previewTime = 5 * time.Second
+// previewTime bounds what a preview asks while somebody waits, wholeTime one that looks through all letters.
+const (
+	previewTime = 5 * time.Second
+	wholeTime   = 20 * time.Second
+)

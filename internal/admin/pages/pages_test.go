@@ -450,7 +450,8 @@ func (w *world) deadMany(n int) {
 			numbers AS (SELECT a.n * 100 + b.n + ? AS n FROM hundred AS a, hundred AS b),
 			made AS (SELECT n, UTC_TIMESTAMP(6) - INTERVAL n + 60 SECOND AS at,
 				CONCAT('{"order_sn":"A-', n, '","items":[{"sku_id":1,"quantity":2}]}') AS body FROM numbers)
-		SELECT 'g', 'stock.rollback', CONCAT('k-', n), CONCAT('k-', n), body, '{"content_type":"application/json"}',
+		SELECT 'g', 'stock.rollback', CONCAT('k-', n), NULL, body,
+			CONCAT('{"routing_key":"stock.rollback","headers":{"x-message-key":"k-', n, '"}}'),
 			UNHEX(SHA2(body, 256)), 3, 5, 0, at, at, at, 'exhausted',
 			IF(n MOD ? = 7, CONCAT('the door of store Ypsilon does not open for order A-', n),
 				CONCAT('sku ', n, ' has only 1 reserved, 2 were asked for')) FROM made WHERE n < ?`, from, n/12, n)

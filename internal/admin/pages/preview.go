@@ -18,8 +18,11 @@ import (
 	"github.com/rollbackd/rollbackd/internal/desk"
 )
 
-// previewTime bounds what a preview asks while somebody waits.
-const previewTime = 5 * time.Second
+// previewTime bounds what a preview asks while somebody waits, wholeTime one that looks through all letters.
+const (
+	previewTime = 5 * time.Second
+	wholeTime   = 20 * time.Second
+)
 
 // set is what a form acts on, as its preview has frozen it.
 type set struct {
@@ -42,9 +45,10 @@ type preview struct {
 	SameBody int
 	Token    string
 	Set      string // for the form: JSON in base64, so that no text of strangers stands in it as it is
-	// Other is the address of the same set with the other kind, Parked the one with force or without, Next the next page.
-	Other, Parked, Next url.Values
-	CanAct              bool
+	// Other is the address of the same set with the other kind, Parked the one with force or without, Next the next page,
+	// Whole the one that looks through all letters; nil when all were looked through.
+	Other, Parked, Next, Whole url.Values
+	CanAct                     bool
 }
 
 type total struct {
@@ -61,11 +65,16 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	ask := desk.PreviewRequest{
 		Kind: desk.Kind(q.Get("act")), Filter: f, Force: q.Get("force") == "1", After: dedup.Cursor(q.Get("after")),
+		Whole: inWhole(q),
 	}
 	if ask.At, err = moment(q.Get("at"), time.Now()); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, previewTime, view.ErrTooLong)
+	within := previewTime
+	if ask.Whole {
+		within = wholeTime
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, within, view.ErrTooLong)
 	defer cancel()
 	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != "", CanAct: d.Person.Right >= admin.Act}
 	if v.Preview, err = p.o.Desk.Preview(ctx, ask); err != nil {
@@ -94,6 +103,9 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	if v.Preview.Next != "" {
 		v.Next = changed(q, "after", string(v.Preview.Next), "at", v.Preview.At.UTC().Format(time.RFC3339Nano))
+	}
+	if v.Preview.More && v.Preview.Matched < desk.MaxCounted && !ask.Whole {
+		v.Whole = changed(q, "after", "", "whole", "1")
 	}
 	if v.CanAct && !q.Has("live") {
 		if v.Token, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
