@@ -79,7 +79,7 @@ test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is 
 
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
 .PHONY: bench
-bench: deps ## rollbackd beside its rivals in one run of about an hour: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some
+bench: deps ## rollbackd beside its rivals in one run of about 85 minutes: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some
 	cd bench && $(GO) build -o bench . && ./bench
 
 .PHONY: bench-profile
