@@ -59,7 +59,7 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 		return fmt.Errorf("pages: %w", err)
 	}
 	d.view = view.New(view.Options{
-		Records: records, Letters: letters, Story: o, Lock: showLock, Group: cfg.Group, Lease: cfg.Lease,
+		Records: records, Letters: letters, Story: o, Lock: showLock, Group: cfg.Group,
 		Names:  story.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
 		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},

@@ -103,7 +103,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 		t.Fatal(err)
 	}
 	o := view.Options{
-		Records: records, Letters: letters, Group: "g", Lease: time.Minute, Metrics: prometheus.NewRegistry(),
+		Records: records, Letters: letters, Group: "g", Metrics: prometheus.NewRegistry(),
 		Health: func() admin.Health { return *w.health.Load() }, Logger: log,
 		Names: story.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
 		Story: story.Options{Records: records, Group: "g", DB: db, OrderOf: func([]byte) (string, bool) { return "", false }},

@@ -66,8 +66,6 @@ type ring struct {
 	troubles []*Trouble // guarded by mu
 }
 
-func newRing() *ring { return &ring{} }
-
 // mostTroubles bounds what is remembered.
 const mostTroubles = 50
 

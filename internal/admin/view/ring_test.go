@@ -51,7 +51,7 @@ func (e *engine) sample(t *testing.T, r *ring, at time.Time) Sample {
 // Given an engine's metrics, then a sample says what came since the one before: deliveries a second by outcome, and the
 // lag of these alone; what nobody knows is not a zero.
 func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
-	e, r, now := newEngine(), newRing(), time.Now()
+	e, r, now := newEngine(), &ring{}, time.Now()
 	e.deliveries.WithLabelValues("applied").Add(1000)
 	e.lag.Observe(3)
 	e.ready.WithLabelValues("retry", "q.retry.1s").Set(2)
@@ -89,7 +89,7 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 // Given samples for longer than an hour, then the last hour of them is kept, the oldest first, and what only the next
 // one needs is kept of the last alone.
 func TestTheLastHourIsKept(t *testing.T) {
-	e, r, began := newEngine(), newRing(), time.Now()
+	e, r, began := newEngine(), &ring{}, time.Now()
 	for i := range sampled + 40 {
 		e.sample(t, r, began.Add(time.Duration(i)*sampleEvery))
 	}
@@ -109,7 +109,7 @@ func TestTheLastHourIsKept(t *testing.T) {
 // Given something that is amiss and well again, then the last trouble of each thing is remembered, with its reason, and
 // from when until when.
 func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
-	r, now := newRing(), time.Now()
+	r, now := &ring{}, time.Now()
 	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
 	r.watch(admin.Health{Waiting: []string{"mysql: refused: by 10.0.0.1", "session: not yet connected"}}, at(0))
 	r.watch(admin.Health{Waiting: []string{"mysql: no route"}, Degraded: []string{"q.dead: it is full"}}, at(1))

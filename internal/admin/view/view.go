@@ -26,7 +26,6 @@ type Options struct {
 	Lock  func(context.Context, dedup.Identity) string
 	Names story.Names
 	Group string
-	Lease time.Duration
 	// Elects: the daemons of the group elect one that keeps house.
 	Elects bool
 	// Metrics are the engine's, Health what it says of itself.
@@ -57,7 +56,7 @@ type View struct {
 
 // New makes a view. It asks nobody yet.
 func New(o Options) *View {
-	v := &View{o: o, ring: newRing(), log: o.Logger}
+	v := &View{o: o, ring: &ring{}, log: o.Logger}
 	v.survey.look, v.survey.paced = v.lookAtDead, true
 	v.stuck.look = func(ctx context.Context, _ func([]Stuck)) ([]Stuck, error) { return v.lookAtStuck(ctx) }
 	v.leader.look = func(ctx context.Context, _ func(string)) (string, error) {
