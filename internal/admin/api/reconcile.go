@@ -57,9 +57,6 @@ type Finding struct {
 	Cure   string    `json:"cure,omitempty" doc:"What to do, as commands."`
 }
 
-// programName is how the commands are called in a cure.
-const programName = "rollbackd"
-
 func (a *API) getComparison(ctx context.Context, in *struct {
 	Of string `query:"of" maxLength:"100" doc:"The id of its act; missing: the latest."`
 }) (Comparison, error) {
@@ -82,7 +79,8 @@ func (a *API) getComparison(ctx context.Context, in *struct {
 		by, risk := f.Repair()
 		one := Finding{
 			Number: n, Kind: string(f.Kind), Means: f.Kind.Means(), Tag: f.Tag, Key: f.Key, Status: f.Status, Order: f.Order,
-			SKU: f.SKU, Repair: string(by), Risk: risk, Cure: f.Cure(programName, time.Now()),
+			SKU: f.SKU, Repair: string(by), Risk: risk,
+			Cure: f.Cure(a.o.View.Options().Names.Program, time.Now()),
 		}
 		if f.Since != nil {
 			one.Since = *f.Since

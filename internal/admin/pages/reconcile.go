@@ -17,9 +17,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
-// program is how the commands are called that pages name.
-const program = "rollbackd"
-
 // compared is a comparison of log, letters and stock, with the form that begins another one.
 type compared struct {
 	Act    *desk.Act // nil: nobody has compared anything yet
@@ -182,7 +179,7 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 	f := &report.Findings[number].Finding
 	v := disagreement{
 		found: found{Number: number, Finding: f, Mend: mends[number]}, Of: of, Means: f.Kind.Means(),
-		Cure: f.Cure(program, time.Now()), CanAct: d.Person.Right >= admin.Act,
+		Cure: f.Cure(p.o.View.Options().Names.Program, time.Now()), CanAct: d.Person.Right >= admin.Act,
 	}
 	v.Repair, v.Risk = f.Repair()
 	v.Does = repairText(f, v.Repair)
