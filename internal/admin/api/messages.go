@@ -112,7 +112,7 @@ func (a *API) getOrder(ctx context.Context, in *struct {
 	Whole
 }) (view.Told, error) {
 	if !a.o.View.KnowsOrders() {
-		return view.Told{}, fmt.Errorf("%w: orders are known to ROLLBACKD_HANDLER=stock only", errNothing)
+		return view.Told{}, fmt.Errorf("%w: %w", errNothing, view.ErrNoOrders)
 	}
 	t, err := a.o.View.Order(ctx, in.SN, in.Whole.Whole)
 	if err == nil && len(t.Messages)+len(t.Reserved) == 0 {

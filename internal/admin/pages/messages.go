@@ -65,7 +65,7 @@ func (p *Pages) order(ctx context.Context, r *http.Request, d *drawn) error {
 	switch {
 	case sn == "":
 		return problem{http.StatusBadRequest, "Which order? The address must name its number as sn."}
-	case p.o.View.Options().Story.DB == nil:
+	case !p.o.View.KnowsOrders():
 		return problem{http.StatusNotFound, "Orders are known to ROLLBACKD_HANDLER=stock only."}
 	}
 	t, err := p.o.View.Order(ctx, sn, inWhole(r.URL.Query()))
@@ -139,6 +139,6 @@ func failure(m story.Explanation) string {
 
 // find leads to the page of a message or an order.
 func (p *Pages) find(_ context.Context, _ *http.Request, d *drawn) error {
-	d.Title, d.Data = "Message or order", p.o.View.Options().Story.DB != nil
+	d.Title, d.Data = "Message or order", p.o.View.KnowsOrders()
 	return nil
 }
