@@ -40,6 +40,14 @@ func (f Filter) letters() deadletter.Filter {
 	}
 }
 
+// Words are the filter as the commands write it: of an order its number, in place of the keys that it stands for.
+func (f Filter) Words() string {
+	if f.Order != "" {
+		return fmt.Sprintf("order=%q", f.Order)
+	}
+	return f.letters().String()
+}
+
 func (f Filter) check() error {
 	narrow := len(f.Keys) > 0 || f.Tag != "" || f.Order != "" || len(f.Reasons) > 0 || !f.Since.IsZero() ||
 		!f.Until.IsZero() || f.Error != "" || f.Fingerprint != ""

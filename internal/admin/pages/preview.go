@@ -96,7 +96,7 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return fmt.Errorf("write the set into the form: %w", err)
 	}
-	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), filterText(v.Preview.Filter)
+	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), v.Preview.Filter.Words()
 	v.Other, v.Parked, v.Next = changed(q, "after", "", "force", "", "act", other(v.Kind)), nil, nil
 	if v.Kind == desk.KindReplay && (v.Force || v.Preview.Parked > 0) {
 		v.Parked = changed(q, "after", "", "force", map[bool]string{false: "1"}[v.Force])
@@ -164,17 +164,6 @@ func changed(q url.Values, pairs ...string) url.Values {
 		}
 	}
 	return to
-}
-
-// filterText is a filter as the commands write it.
-func filterText(f desk.Filter) string {
-	if f.Order != "" {
-		return fmt.Sprintf("order=%q", f.Order)
-	}
-	return deadletter.Filter{
-		All: f.All, Keys: f.Keys, Tag: f.Tag, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Error: f.Error,
-		Fingerprint: f.Fingerprint,
-	}.String()
 }
 
 func actorOf(ctx context.Context) desk.Actor { return desk.Actor{Name: admin.Who(ctx).Name} }

@@ -57,7 +57,7 @@ func (p *Pages) run(ctx context.Context, r *http.Request, d *drawn) error {
 func (p *Pages) runOf(a desk.Act) run {
 	v := run{Act: a}
 	if asked, err := a.Request(); err == nil {
-		v.Request, v.Chosen = &asked, filterText(asked.Filter)
+		v.Request, v.Chosen = &asked, asked.Filter.Words()
 	} else {
 		v.Facts = p.about(a)
 		if len(v.Facts) > 0 {
