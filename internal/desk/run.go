@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -123,8 +124,18 @@ func (d *Desk) Stop(ctx context.Context, who Actor, id string) (Act, error) {
 	return a, nil
 }
 
-// story is how the events of an act name it, so that they can be counted, and found from a letter.
+// story is how the events of an act name it, so that they can be counted, and found from a letter; [ActIn] reads it.
 func (a Act) story() string { return a.Actor + ", run " + a.ID }
+
+var inStory = regexp.MustCompile(`, run ([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$`)
+
+// ActIn is the id of the act that a step of a message's story names by who made it; "" when it names none.
+func ActIn(by string) string {
+	if found := inStory.FindStringSubmatch(by); found != nil {
+		return found[1]
+	}
+	return ""
+}
 
 // reached is the status into which a run brings its letters.
 func (k Kind) reached() dedup.Status {

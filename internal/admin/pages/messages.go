@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -105,16 +104,13 @@ func inWhole(q url.Values) bool { return q.Get("whole") == "1" }
 // mostTouched bounds the acts that a page names; a message has few.
 const mostTouched = 10
 
-// named is how the story of a row names the act that moved it.
-var named = regexp.MustCompile(`, run ([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$`)
-
 // touched are the acts that moved a message, the latest first. Those that are not kept any more are left out.
 func (p *Pages) touched(ctx context.Context, t view.Told) (all []desk.Act, err error) {
 	ids := map[string]bool{}
 	for _, m := range t.Messages {
 		for _, step := range m.Story {
-			if by := named.FindStringSubmatch(step.By); by != nil {
-				ids[by[1]] = true
+			if id := desk.ActIn(step.By); id != "" {
+				ids[id] = true
 			}
 		}
 	}
