@@ -100,7 +100,7 @@ func (d *Desk) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, *Ans
 			return nil, nil, fmt.Errorf("take the request: %w", err)
 		}
 	}
-	res, err := d.db.ExecContext(ctx, "UPDATE "+d.once+" SET state = 1, request_hash = ?, owner = ?, lease_until = "+
+	_, err = d.db.ExecContext(ctx, "UPDATE "+d.once+" SET state = 1, request_hash = ?, owner = ?, lease_until = "+
 		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE group_name = ? AND actor = ? AND name = ? AND (state = 0 OR "+
 		"state = 1 AND request_hash = ? AND lease_until <= UTC_TIMESTAMP(6)) AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? "+
 		"SECOND", r.Hash[:], []byte(o.owner), onceLease.Microseconds(), []byte(d.o.Group), o.actor, o.name, r.Hash[:],
@@ -108,13 +108,10 @@ func (d *Desk) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, *Ans
 	if err != nil {
 		return nil, nil, fmt.Errorf("take the request: %w", err)
 	}
-	if _, err := res.RowsAffected(); err != nil {
-		return nil, nil, fmt.Errorf("take the request: %w", err)
-	}
 	return o.look(ctx, r)
 }
 
-// look says what the row of a request says after it could not be inserted.
+// look says by its row what became of a request that was to be taken.
 func (o *Once) look(ctx context.Context, r OnceRequest) (*Once, *Answer, error) {
 	var state int
 	var hash []byte

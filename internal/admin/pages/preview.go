@@ -97,7 +97,7 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 		return fmt.Errorf("write the set into the form: %w", err)
 	}
 	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), v.Preview.Filter.Words()
-	v.Other, v.Parked, v.Next = changed(q, "after", "", "force", "", "act", other(v.Kind)), nil, nil
+	v.Other = changed(q, "after", "", "force", "", "act", other(v.Kind))
 	if v.Kind == desk.KindReplay && (v.Force || v.Preview.Parked > 0) {
 		v.Parked = changed(q, "after", "", "force", map[bool]string{false: "1"}[v.Force])
 	}
