@@ -42,16 +42,16 @@ type job struct {
 	work  int
 	owner string
 	first int64 // event
-	// Confirmed is the column settled_at.
-	confirmed    time.Time
+	// before is the column settled_at as the act was taken: what was reopened until then was confirmed.
+	before       time.Time
 	stop         context.CancelCauseFunc
 	allConfirmed bool // at the end of the last pass
 
 	mu       sync.Mutex
 	progress Progress // guarded by mu
-	// settled is when everything that was reopened was known to be confirmed; zero: not since it was asked for. Guarded
-	// by mu.
-	settled time.Time
+	// confirmed is when everything that was reopened was known to be confirmed, by this process's clock; zero: not since
+	// the column was written. Guarded by mu.
+	confirmed time.Time
 }
 
 // atOnce is how many runs one process works on: a slow one must not keep others waiting.
@@ -172,7 +172,7 @@ func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 		d.acts+" WHERE id = ?", []byte(id)).Scan(&j.first, &settled); err != nil {
 		return nil, fmt.Errorf("take run %s: %w", id, err)
 	}
-	j.confirmed = moment(settled)
+	j.before = moment(settled)
 	if j.act.Progress != nil {
 		j.progress = *j.act.Progress
 	}
@@ -189,7 +189,7 @@ func (j *job) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
 	wg.Go(func() { j.renew(renewing) })
-	result, err := j.outcome(ctx)
+	result, err := j.do(ctx)
 	stopRenewing()
 	wg.Wait()
 	over := context.WithoutCancel(ctx)
@@ -233,20 +233,20 @@ func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	j.mu.Lock()
-	progress, settled := j.progress, j.settled
-	j.settled = time.Time{}
+	progress, confirmed := j.progress, j.confirmed
+	j.confirmed = time.Time{}
 	j.mu.Unlock()
 	text, err := json.Marshal(progress)
 	if err != nil {
 		return false, false, err
 	}
 	at := ""
-	if !settled.IsZero() {
+	if !confirmed.IsZero() {
 		at = "settled_at = GREATEST(COALESCE(settled_at, created_at), UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND), "
 	}
 	args := []any{j.d.lease.Microseconds(), text, []byte(j.act.ID), []byte(j.owner)}
-	if !settled.IsZero() { // the statement may wait for as long as it may take
-		args = append([]any{(time.Since(settled) + askTime + time.Second).Microseconds()}, args...)
+	if !confirmed.IsZero() { // the statement may wait for as long as it may take
+		args = append([]any{(time.Since(confirmed) + askTime + time.Second).Microseconds()}, args...)
 	}
 	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+at+"lease_until = UTC_TIMESTAMP(6) + INTERVAL ? "+
 		"MICROSECOND, progress = ? WHERE id = ? AND owner = ?", args...); err != nil {
@@ -269,7 +269,7 @@ func (j *job) report(base Progress) func(deadletter.Progress) {
 		j.progress.Done += p.Done
 		j.progress.Left, j.progress.Waiting, j.progress.Applied, j.progress.Failed = p.Left, p.Waiting, p.Applied, p.Failed
 		if p.Confirmed {
-			j.settled = time.Now()
+			j.confirmed = time.Now()
 		}
 		j.mu.Unlock()
 		j.d.inMove()
@@ -300,7 +300,7 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 		return result, false, err
 	}
 	set := r.set(j.act.ID)
-	set.Confirmed = j.confirmed
+	set.Confirmed = j.before
 	base := Progress{Matched: j.progress.Matched, More: j.progress.More}
 	if base.Done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first); err != nil {
 		return result, true, err

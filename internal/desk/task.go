@@ -70,9 +70,9 @@ func (d *Desk) Ask(ctx context.Context, who Actor, r TaskRequest) (Act, error) {
 // task reports whether the work is a Task.
 func (j *job) task() bool { return j.act.Kind != KindReplay && j.act.Kind != KindDiscard }
 
-// outcome does the work, whatever it is. One that panics has failed: it must not take one daemon after the other with
+// do works on the act, whatever it is. One that panics has failed: it must not take one daemon after the other with
 // it.
-func (j *job) outcome(ctx context.Context) (result Result, err error) {
+func (j *job) do(ctx context.Context) (result Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			j.d.log.ErrorContext(ctx, "an act panicked, which is a mistake of the program's", "act", j.act.ID, "panic", p,
