@@ -91,24 +91,8 @@ func (a *app) showExplained(told explained, q question, out *output) error {
 		return writeJSON(a.stdout, told)
 	}
 	var text bytes.Buffer
-	if q.order != "" {
-		if err := story.WriteOrder(&text, told.Order, told.Reservations, len(told.Messages)); err != nil {
-			return err
-		}
-	}
-	for i, e := range told.Messages {
-		if i > 0 || q.order != "" {
-			text.WriteString("\n")
-		}
-		if err := e.Write(&text); err != nil {
-			return err
-		}
-	}
-	for i, unseen := range told.Unseen {
-		if i == 0 {
-			text.WriteString("\nNot seen:\n")
-		}
-		fmt.Fprintf(&text, "  %s\n", unseen)
+	if err := story.Write(&text, told.Order, told.Reservations, told.Messages, told.Unseen); err != nil {
+		return err
 	}
 	if _, err := text.WriteTo(a.stdout); err != nil {
 		return fmt.Errorf("write the output: %w", err)

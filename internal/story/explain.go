@@ -246,13 +246,13 @@ func CopiesText(row dedup.Row, queue string) string {
 	return ""
 }
 
-// ReservedHeader names the columns of ReservedRows.
+// ReservedHeader names the columns in which reservations are written for a person.
 func ReservedHeader() []string {
 	return []string{"SKU", "QUANTITY", "STATUS", "SINCE", "BY TAG", "BY KEY"}
 }
 
-// ReservedRows are reservations, a row for each, as they are written for a person.
-func ReservedRows(all []Reserved) (rows [][]string) {
+// reservedRows are reservations, a row for each.
+func reservedRows(all []Reserved) (rows [][]string) {
 	for _, r := range all {
 		sku := fmt.Sprint(r.SKU)
 		if r.SKU == 0 { // whatever is reserved later
@@ -265,8 +265,38 @@ func ReservedRows(all []Reserved) (rows [][]string) {
 	return rows
 }
 
-// WriteOrder tells a person what an order has reserved; messages is how many are known of it.
-func WriteOrder(w io.Writer, order string, reserved []Reserved, messages int) error {
+// Write tells a person all that is known: of an order what it has reserved, then message by message, then what could
+// not be seen. The order is "" when a message was asked for.
+func Write(w io.Writer, order string, reserved []Reserved, messages []Explanation, unseen []string) error {
+	if order != "" {
+		if err := writeOrder(w, order, reserved, len(messages)); err != nil {
+			return err
+		}
+	}
+	for i, e := range messages {
+		if i > 0 || order != "" {
+			if _, err := io.WriteString(w, "\n"); err != nil {
+				return err
+			}
+		}
+		if err := e.Write(w); err != nil {
+			return err
+		}
+	}
+	for i, text := range unseen {
+		head := ""
+		if i == 0 {
+			head = "\nNot seen:\n"
+		}
+		if _, err := io.WriteString(w, head+"  "+text+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeOrder tells a person what an order has reserved; messages is how many are known of it.
+func writeOrder(w io.Writer, order string, reserved []Reserved, messages int) error {
 	if _, err := fmt.Fprintf(w, "order %s: %s, %s\n", screen.Printable(order), some(len(reserved), "reservation"),
 		some(messages, "message")); err != nil || len(reserved) == 0 {
 		return err
@@ -274,7 +304,7 @@ func WriteOrder(w io.Writer, order string, reserved []Reserved, messages int) er
 	if _, err := io.WriteString(w, "\n"); err != nil {
 		return err
 	}
-	return screen.WriteTable(w, ReservedHeader(), ReservedRows(reserved))
+	return screen.WriteTable(w, ReservedHeader(), reservedRows(reserved))
 }
 
 func some(n int, what string) string {

@@ -220,29 +220,5 @@ func (v *View) told(ctx context.Context, told story.Told, order string) Told {
 
 // Write writes what `log explain` prints.
 func (t Told) Write(w io.Writer) error {
-	if t.Order != "" {
-		if err := story.WriteOrder(w, t.Order, t.Reserved, len(t.Messages)); err != nil {
-			return err
-		}
-	}
-	for i, e := range t.Messages {
-		if i > 0 || t.Order != "" {
-			if _, err := io.WriteString(w, "\n"); err != nil {
-				return err
-			}
-		}
-		if err := e.Write(w); err != nil {
-			return err
-		}
-	}
-	for i, unseen := range t.Unseen {
-		head := ""
-		if i == 0 {
-			head = "\nNot seen:\n"
-		}
-		if _, err := io.WriteString(w, head+"  "+unseen+"\n"); err != nil {
-			return err
-		}
-	}
-	return nil
+	return story.Write(w, t.Order, t.Reserved, t.Messages, t.Unseen)
 }
