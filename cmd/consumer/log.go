@@ -155,8 +155,9 @@ func (a *app) explainAll(
 	if x.Unseen == nil {
 		x.Unseen = []string{}
 	}
+	names := story.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: a.name}
 	for _, m := range told.Messages {
-		e := story.Explain(m, namesOf(cfg, a.name))
+		e := story.Explain(m, names)
 		e.Lock, e.Copies = show(m.Row.Identity), copies(m.Row)
 		x.Messages = append(x.Messages, e)
 	}
@@ -230,8 +231,6 @@ func (a *app) locks(
 		if err != nil {
 			return fmt.Sprintf("unknown: %v; %s is %s", err, lockSetting(cfg), shown(cfg, lockSetting(cfg)))
 		}
-		return lockText(state)
+		return story.LockText(state)
 	}, closeLock, nil
 }
-
-func lockText(s lock.State) string { return story.LockText(s) }

@@ -1,18 +1,17 @@
-package main
+package story_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/story"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
 func TestEveryStateOfARowHasAMeaning(t *testing.T) {
-	cfg := config.Config{Config: consumer.Config{MaxAttempts: 5, Queue: "q"}}
+	names := story.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"}
 	row := func(status dedup.Status, attempts int) dedup.Row {
 		return dedup.Row{
 			Identity: dedup.Identity{Group: "g", Tag: "t", Key: "it's"}, Version: dedup.Version{Status: status,
@@ -41,7 +40,7 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		"unknown": {row(9, 1), "does not know the status", "Use the version that wrote it."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			means, next := meaning(tc.row, cfg, "rollbackd")
+			means, next := story.Meaning(tc.row, names)
 			if !strings.Contains(means, tc.means) || !strings.Contains(next, tc.next) {
 				t.Errorf("means %q, next %q; want %q, %q in them", means, next, tc.means, tc.next)
 			}
@@ -52,8 +51,8 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 func TestEveryReasonHasAMeaningOfItsOwn(t *testing.T) {
 	seen := map[string]dedup.Reason{}
 	for _, reason := range dedup.Reasons() {
-		means, _ := meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: reason},
-			config.Config{Config: consumer.Config{Queue: "q"}}, "rollbackd")
+		means, _ := story.Meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: reason},
+			story.Names{Queue: "q", Program: "rollbackd"})
 		if other, ok := seen[means]; ok {
 			t.Errorf("%s means the same as %s: %q", reason, other, means)
 		}
@@ -70,29 +69,8 @@ func TestLocksAreToldInWords(t *testing.T) {
 		"held by me, for another 5s":    {Hold: lock.HeldByOther, Token: "me", TTL: 5 * time.Second},
 		"held by me, without an end: ":  {Hold: lock.HeldByOther, Token: "me", TTL: -1},
 	} {
-		if got := lockText(s); !strings.HasPrefix(got, want) {
+		if got := story.LockText(s); !strings.HasPrefix(got, want) {
 			t.Errorf("lock %+v is told as %q, want %q", s, got, want)
-		}
-	}
-}
-
-func TestMomentsAreTimesOrDurations(t *testing.T) {
-	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	for text, want := range map[string]time.Time{
-		"":                          {},
-		"24h":                       now.Add(-24 * time.Hour),
-		"2026-11-21T08:00:00Z":      time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC),
-		"2026-11-21T08:00:00+02:00": time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC),
-		"2026-11-21 08:00:00":       time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC),
-		"2026-11-21":                time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC),
-	} {
-		if got, err := readMoment("since", text, now); err != nil || !got.Equal(want) {
-			t.Errorf("readMoment(%q) = %v, %v; want %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"yesterday", "-3h", "24", "21.11.2026"} {
-		if got, err := readMoment("since", text, now); err == nil {
-			t.Errorf("readMoment(%q) = %v, want an error", text, got)
 		}
 	}
 }
