@@ -107,21 +107,21 @@ func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
 		p, err := g.who(r)
 		switch {
 		case errors.Is(err, errNotLocal), errors.Is(err, errHost), errors.Is(err, errForwarded):
-			Problem(w, r, http.StatusForbidden, err.Error())
+			Problem(w, http.StatusForbidden, err.Error())
 		case err != nil && g.SignsIn() && wantsPage(r):
 			http.Redirect(w, r, g.o.BasePath+"/sign-in?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 		case err != nil:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="rollbackd"`)
-			Problem(w, r, http.StatusUnauthorized, err.Error())
+			Problem(w, http.StatusUnauthorized, err.Error())
 		case p.Right < need:
 			if g.o.Refused != nil && p.Name != "" {
 				g.o.Refused(r.Context(), p, r)
 			}
-			Problem(w, r, http.StatusForbidden, fmt.Sprintf("%s may look and not act: a token that may do everything is needed",
+			Problem(w, http.StatusForbidden, fmt.Sprintf("%s may look and not act: a token that may do everything is needed",
 				p.Name))
 		default:
 			if err := g.cross.Check(r); err != nil {
-				Problem(w, r, http.StatusForbidden, "another site made this request: "+err.Error())
+				Problem(w, http.StatusForbidden, "another site made this request: "+err.Error())
 				return
 			}
 			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
@@ -138,7 +138,7 @@ func (g *Guard) Public(h http.Handler) http.Handler {
 			err = errors.Join(local(r), err)
 		}
 		if err != nil {
-			Problem(w, r, http.StatusForbidden, err.Error())
+			Problem(w, http.StatusForbidden, err.Error())
 			return
 		}
 		p, err := g.who(r)

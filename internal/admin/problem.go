@@ -6,7 +6,7 @@ import (
 )
 
 // Problem answers with an error in the form of RFC 9457. The detail is a whole sentence for a person.
-func Problem(w http.ResponseWriter, _ *http.Request, status int, detail string) {
+func Problem(w http.ResponseWriter, status int, detail string) {
 	text, err := json.Marshal(struct {
 		Title  string `json:"title"`
 		Status int    `json:"status"`

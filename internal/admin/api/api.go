@@ -146,11 +146,11 @@ func (a *API) nothing(w http.ResponseWriter, r *http.Request) {
 	}
 	if len(there) > 0 {
 		w.Header().Set("Allow", strings.Join(there, ", "))
-		admin.Problem(w, r, http.StatusMethodNotAllowed, fmt.Sprintf("%s cannot be asked for with %s, only with %s.",
+		admin.Problem(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s cannot be asked for with %s, only with %s.",
 			r.URL.Path, r.Method, strings.Join(there, " or ")))
 		return
 	}
-	admin.Problem(w, r, http.StatusNotFound, fmt.Sprintf("There is no %s: %s/openapi.json says what there is.",
+	admin.Problem(w, http.StatusNotFound, fmt.Sprintf("There is no %s: %s/openapi.json says what there is.",
 		r.URL.Path, Prefix))
 }
 
