@@ -83,12 +83,17 @@ func (s *rowSource) remake(ctx context.Context, lt *letter) (Why, error) {
 	if row.Version != lt.row.Version {
 		return WhyMoved, fmt.Errorf("it was %v and is %v now: %w", lt.row.Status, row.Status, dedup.ErrLost)
 	}
-	d, id, err := s.l.find.kept(row)
+	return s.fill(ctx, lt, row)
+}
+
+// fill makes a letter of what a row keeps of its message, or says why that cannot be sent again.
+func (r *run) fill(ctx context.Context, lt *letter, row dedup.Row) (Why, error) {
+	d, id, err := r.l.find.kept(row)
 	if err != nil {
 		return WhyCut, err
 	}
 	if row.Tag == wire.TagConflict {
-		if why, err := s.stillConflict(ctx, d); err != nil {
+		if why, err := r.stillConflict(ctx, d); err != nil {
 			return why, err
 		}
 	}
@@ -98,9 +103,9 @@ func (s *rowSource) remake(ctx context.Context, lt *letter) (Why, error) {
 
 // stillConflict makes sure that another body still has the key of a message that is filed as conflict: else the daemon
 // would apply it, or take it for a duplicate, and its row would never end.
-func (s *rowSource) stillConflict(ctx context.Context, d rabbit.Delivery) (Why, error) {
-	own, _ := s.l.find.identify(d)
-	rows, err := s.l.o.Records.LookUp(ctx, []dedup.Identity{own.Identity})
+func (r *run) stillConflict(ctx context.Context, d rabbit.Delivery) (Why, error) {
+	own, _ := r.l.find.identify(d)
+	rows, err := r.l.o.Records.LookUp(ctx, []dedup.Identity{own.Identity})
 	if err != nil {
 		return WhyFailed, err
 	}

@@ -217,17 +217,7 @@ func (s *setSource) remake(ctx context.Context, lt *letter, row dedup.Row) (Why,
 	if row.Version != lt.row.Version || !row.At.Equal(lt.row.At) {
 		return WhyMoved, nil
 	}
-	d, id, err := s.l.find.kept(row)
-	if err != nil {
-		return WhyCut, err
-	}
-	if row.Tag == wire.TagConflict {
-		if why, err := (&rowSource{run: s.run}).stillConflict(ctx, d); err != nil {
-			return why, err
-		}
-	}
-	lt.Delivery, lt.id, lt.row = d, id, row
-	return "", nil
+	return s.fill(ctx, lt, row)
 }
 
 func (s *setSource) judge(lt *letter) (verdict, Why) {
