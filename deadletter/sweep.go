@@ -2,10 +2,15 @@ package deadletter
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
+
+// Two walks drop stale letters from the queue: a sweep knows what its run has published and needs no more than that;
+// [Letters.Sweep] comes later, knows nothing, and asks more of the rows.
 
 // sweep drops from the dead-letter queue the letters of messages that a run has published from elsewhere, as far as
 // they were there before.
@@ -86,6 +91,76 @@ func isDoneWith(row dedup.Row, replays, sent int) bool {
 		return true
 	case dedup.Failed, dedup.Processing:
 		return sent > 0 && row.Replays == sent && replays < sent
+	}
+	return false
+}
+
+// SweepResult is what a sweep met.
+type SweepResult struct{ Found, Seen, Dropped int }
+
+// Sweep walks once through the letters that are in the dead-letter queue when it begins and drops those that stand for
+// nothing any more: their identity has ended; or its row was reopened after they were made, and claimed since, so that
+// its message has reached a worker. A row that was reopened and not claimed may stand for a message that nobody has
+// published, and its letter stays, for a later sweep or replay. It holds what stays until its end, so nobody else sees
+// that meanwhile, and RabbitMQ counts it as a delivery.
+func (l *Letters) Sweep(ctx context.Context) (res SweepResult, err error) {
+	r := newRun(l, Filter{All: true}, ReplayOptions{}, "sweep")
+	err = r.connected(ctx, func(q *queue, _ *rabbit.Publisher) error {
+		depth, _, err := q.conn.Depth(ctx, q.name)
+		if err != nil {
+			return brokerError(err)
+		}
+		res.Found = depth
+		defer func() { q.leave(context.WithoutCancel(ctx), depth-q.acked()) }()
+		for res.Seen < depth {
+			taken, err := q.next(ctx, min(window, depth-res.Seen))
+			if err != nil || len(taken) == 0 {
+				return brokerError(err)
+			}
+			res.Seen += len(taken)
+			n, err := r.sweepSome(ctx, taken)
+			res.Dropped += n
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("sweep the dead-letter queue: %w", err)
+	}
+	return res, err
+}
+
+func (r *run) sweepSome(ctx context.Context, taken []taken) (dropped int, err error) {
+	ctx, cancel := r.finishing(ctx)
+	defer cancel()
+	letters := make([]*letter, len(taken))
+	for i, t := range taken {
+		letters[i] = r.l.find.read(t)
+	}
+	if err := r.l.find.lookUp(ctx, letters, false); err != nil {
+		return 0, err
+	}
+	letters = slices.DeleteFunc(letters, func(lt *letter) bool {
+		return !isSuperfluous(lt.row, lt.info.Replays)
+	})
+	if err := r.ackAll(letters); err != nil {
+		return 0, err
+	}
+	return len(letters), r.l.hook(pointAcked)
+}
+
+// isSuperfluous reports whether a letter that was made when its row had so many replays may go. A row that was reopened
+// since and has been claimed has a copy that reached a worker, and that copy carries the message on.
+func isSuperfluous(row dedup.Row, replays int) bool {
+	switch row.Status {
+	case dedup.Success, dedup.Discarded:
+		return true
+	case dedup.Processing:
+		return row.Replays > replays
+	case dedup.Failed:
+		return row.Replays > replays && row.Attempts > 0
 	}
 	return false
 }
