@@ -9,17 +9,19 @@
 // never published is simply reopened again. This protocol is model-checked; whoever changes it changes the model in
 // docs/model first.
 //
-// A run takes the letters that were in the queue when it began, and none that arrived or came back since. What it does
+// A run takes the letters that were in the queue when it began, or the rows that were dead when its set was frozen, and
+// none that arrived or came back since. What it does
 // not take goes back to its place when the run ends: RabbitMQ counts that as a delivery, of which the dead-letter queue
 // allows a million, so reading drops nothing.
 //
 // Replay, ReplayFrom, Discard and Republish are one mover (move.go) that brings letters from a source to an end.
-// Sources are the queue (from_queue.go), the lines of an export (from_file.go, sweep.go) and rows of the log whose
-// copies are gone (from_rows.go, kept.go); and the rows of a set that is frozen at a moment (set.go, judge.go), after
-// which a walk of its own drops what is stale in the queue. Ends are replay (end_replay.go: reopen, publish, ack) and
-// discard (end_discard.go: mark, ack). In between, identity.go finds the row that a letter belongs to, verdict.go says
-// without touching a server what a row means for its letter, pace.go and watch.go say how many may go and look what
-// becomes of them, change.go changes rows whose answers may be lost, settle.go acks, tally.go counts.
+// Sources are the queue (from_queue.go), the lines of an export (from_file.go, from_names.go), rows of the log whose
+// copies are gone (from_rows.go, kept.go), and the rows of a set that is frozen at a moment (set.go), of which judge.go
+// says beforehand what would become of each. What an export or a set leaves stale in the queue a walk of its own drops
+// (sweep.go). Ends are replay (end_replay.go: reopen, publish, ack) and discard (end_discard.go: mark, ack). In
+// between, identity.go finds the row that a letter belongs to, verdict.go says without touching a server what a row
+// means for its letter, pace.go and watch.go say how many may go and look what becomes of them, change.go changes rows
+// whose answers may be lost, settle.go acks, tally.go counts.
 //
 // Beside that, list.go, show.go and export.go read consumer_log for a person, survey.go reads the queue and moves
 // nothing, compensate.go replays by itself what is due, and notify.go notifies a [Notifier] of new letters; webhook.go

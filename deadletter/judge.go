@@ -13,7 +13,7 @@ type Verdict string
 
 // The verdicts.
 const (
-	VerdictAct        Verdict = "will_run"    // it is replayed, or discarded
+	VerdictAct        Verdict = "will_run"    // it is replayed, or discarded, which ends it without an effect
 	VerdictDone       Verdict = "done"        // its effect is committed: its letter is dropped
 	VerdictDiscarded  Verdict = "discarded"   // a person ended it: its letter is dropped
 	VerdictInProgress Verdict = "in_progress" // it is being processed, or waits for its next attempt

@@ -12,7 +12,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-// run is one Replay, ReplayFrom, Discard or Republish: what was asked for, and what came of it.
+// run is one Replay, ReplayFrom, Discard, Republish or Sweep, or one pass over a Set: what was asked for, and what came
+// of it.
 type run struct {
 	l      *Letters
 	filter Filter

@@ -77,10 +77,9 @@ func (p *pageEnd) cursor() (Cursor, error) {
 	return Cursor(base64.RawURLEncoding.EncodeToString(text)), err
 }
 
-// List reads a page of rows: by status in the order of their numbers, within a status the latest first,
-// or the oldest. The cursor is
-// empty after the last page. Each page is read through an index, however large the log is. A row that moves while
-// somebody pages may be seen twice or not at all.
+// List reads a page of rows: by status in the order of their numbers, within a status the latest first, or the oldest.
+// The cursor is empty after the last page. Each page is read through an index, however large the log is. A row that
+// moves while somebody pages may be seen twice or not at all.
 func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
 	after, err := f.After.pageEnd()
 	if err != nil {

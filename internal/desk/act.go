@@ -19,7 +19,7 @@ import (
 // Kind is what an act is.
 type Kind string
 
-// The kinds. [Desk.Note] takes others, of at most 32 letters, digits and _.
+// The kinds. [Desk.Note] and [Desk.Ask] take others, of at most 32 small letters, digits and _.
 const (
 	KindReplay  Kind = "replay"
 	KindDiscard Kind = "discard"
@@ -32,7 +32,7 @@ const (
 	KindRefused Kind = "refused"
 )
 
-// Kinds are those that a person may ask for.
+// Kinds are those that have a name here.
 func Kinds() []Kind {
 	return []Kind{KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindRefused}
 }
@@ -55,7 +55,7 @@ type Act struct {
 	State State  `json:"state"`
 	Actor string `json:"actor"`
 	Why   string `json:"why,omitempty"`
-	// Detail is what was asked for, as JSON: a [Request] of a run, of a pause its end.
+	// Detail is what was asked for, as JSON: a [Request] of a run, of a pause its end, of a task what its caller gave.
 	Detail json.RawMessage `json:"detail,omitempty"`
 	// CutOff freezes the set of a run: what died later is not of it.
 	CutOff  time.Time `json:"cut_off,omitzero"`
@@ -325,8 +325,8 @@ func (d *Desk) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
 	return nil
 }
 
-// Note writes down an act that somebody else did, has done, or was refused: a repair, a message sent by hand. Detail is
-// anything that has a JSON form; failure is why it was not done, "" when it was.
+// Note writes down an act that the desk has no part in, such as one that was refused. Detail is anything that has a
+// JSON form; failure is why it was not done, "" when it was.
 func (d *Desk) Note(ctx context.Context, who Actor, kind Kind, why string, detail any, failure string) (Act, error) {
 	actor, err := who.name()
 	if err != nil {

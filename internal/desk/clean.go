@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// ActsKept is how long acts that have ended are kept.
+// ActsKept is how long acts are kept from their beginning; those that go on are kept in any case.
 const ActsKept = 90 * 24 * time.Hour
 
 // cleanSome bounds the rows of one statement.
 const cleanSome = 1000
 
-// Clean deletes acts that ended ActsKept ago, and requests that were done OnceKept ago. One process of a fleet is
-// enough, see [dedup.Log.Campaign]; two at once do no harm.
+// Clean deletes acts that began ActsKept ago and have ended, and requests that were made, or whose tokens were issued,
+// OnceKept ago. One process of a fleet is enough, see [dedup.Log.Campaign]; two at once do no harm.
 func (d *Desk) Clean(ctx context.Context) (deleted int, err error) {
 	for _, s := range []struct {
 		text string

@@ -12,8 +12,8 @@ import (
 )
 
 // Start writes a run down. The daemon whose desk this is takes it up at once, if it has a hand free, else any daemon of
-// the fleet within a second or two. A SameSetError
-// names the run of the same letters that goes on. The same ID again is the same run, whatever became of it.
+// the fleet within a second or two. A SameSetError names the run of the same letters that goes on. The same ID again is
+// the same run, whatever became of it.
 func (d *Desk) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 	actor, err := who.name()
 	if err == nil {

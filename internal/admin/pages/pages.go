@@ -136,7 +136,7 @@ func (p *Pages) routes() error {
 	return nil
 }
 
-// cached lets a browser keep a file for as long as this version runs: its address names the version.
+// cached lets a browser keep a file for an hour. Its address names the version, so a newer one is asked for at once.
 func cached(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "public, max-age=3600")
