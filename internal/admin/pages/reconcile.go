@@ -67,7 +67,7 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 			return deskError(err)
 		}
 		v.Act = &a
-		if v.Report, err = reportOf(*v.Act); err != nil {
+		if v.Report, err = writtenOf(*v.Act); err != nil {
 			return err
 		}
 	}
@@ -87,8 +87,8 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 	return nil
 }
 
-// reportOf is what a comparison has found; nil when it has not ended, or found nothing out.
-func reportOf(a desk.Act) (*reconcile.Written, error) {
+// writtenOf is what a comparison has found; nil when it has not ended, or found nothing out.
+func writtenOf(a desk.Act) (*reconcile.Written, error) {
 	if a.Kind != desk.KindReconcile || a.Result == nil || len(a.Result.Report) == 0 {
 		return nil, nil
 	}
@@ -164,7 +164,7 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 	ctx, cancel := context.WithTimeout(ctx, previewTime)
 	defer cancel()
 	of := r.URL.Query().Get("of")
-	report, err := p.reportOf(ctx, of)
+	report, err := p.written(ctx, of)
 	if err != nil {
 		return err
 	}
@@ -197,13 +197,13 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 
 var errNoFinding = problem{http.StatusNotFound, "This comparison has no such finding."}
 
-// reportOf is what the comparison with an id has found; nothing while it goes on.
-func (p *Pages) reportOf(ctx context.Context, of string) (*reconcile.Written, error) {
+// written is what the comparison with an id has found; nothing while it goes on.
+func (p *Pages) written(ctx context.Context, of string) (*reconcile.Written, error) {
 	a, err := p.o.Desk.Act(ctx, of)
 	if err != nil {
 		return nil, deskError(err)
 	}
-	report, err := reportOf(a)
+	report, err := writtenOf(a)
 	if report == nil {
 		report = new(reconcile.Written)
 	}
@@ -222,7 +222,7 @@ func numberOf(text string) int {
 // mend asks for the mending of one finding.
 func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
 	of := r.PostForm.Get("of")
-	report, err := p.reportOf(ctx, of)
+	report, err := p.written(ctx, of)
 	if err != nil {
 		return "", err
 	}
