@@ -89,7 +89,7 @@ func (a Act) Request() (Request, error) {
 
 // Progress is how far a run has come.
 type Progress struct {
-	Phase   string `json:"phase"`   // letters, queue (rows that keep too little are looked for there), waiting
+	Phase   string `json:"phase"`   // letters, or waiting; of a [Task] what it looks at
 	Matched int    `json:"matched"` // letters of the set, counted up to MaxCounted when it began
 	More    bool   `json:"more"`    // there were more
 	Done    int    `json:"done"`    // replayed or discarded, by all processes that worked on it

@@ -136,7 +136,7 @@ var words = map[string]map[string]string{
 		"error":    "Why it failed.", "result": "What a run came to; missing while it goes on.",
 	},
 	"Progress": {
-		"phase":   "letters; queue: rows that keep too little are looked for there; or waiting.",
+		"phase":   "Of a run letters, or waiting; of other work what it looks at.",
 		"matched": "Letters of the set, counted when it began.", "more": "There were more.",
 		"done": "Replayed or discarded.", "left": "Chosen, and stay.", "waiting": "Replayed, without an outcome.",
 		"applied": "Their effect is committed.", "failed_again": "An attempt failed again.",
