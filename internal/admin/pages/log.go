@@ -16,7 +16,6 @@ type logged struct {
 	Key, Tag, Status, Since, Until string
 	Statuses                       []dedup.Status
 	Page                           view.Page[dedup.Row]
-	Further                        bool
 }
 
 // log lists rows of the consumer log.
@@ -24,7 +23,7 @@ func (p *Pages) log(ctx context.Context, r *http.Request, d *drawn) error {
 	q := r.URL.Query()
 	l := logged{
 		Key: strings.TrimSpace(q.Get("key")), Tag: strings.TrimSpace(q.Get("tag")), Status: q.Get("status"),
-		Since: q.Get("since"), Until: q.Get("until"), Statuses: dedup.Statuses(), Further: q.Get("after") != "",
+		Since: q.Get("since"), Until: q.Get("until"), Statuses: dedup.Statuses(),
 	}
 	f := dedup.Filter{Tag: l.Tag, Limit: onePage, After: dedup.Cursor(q.Get("after"))}
 	if l.Key != "" {

@@ -19,17 +19,16 @@ import (
 )
 
 type told struct {
-	Asked    string // key or order
-	Tag      string
-	Order    bool
-	Whole    bool // everything was looked through
-	Told     view.Told
-	Letters  []deadletter.Shown // of those that are dead
-	Reserved []string
-	Columns  []string
-	Steps    []string
-	Text     string     // the same as a command prints
-	Acts     []desk.Act // that touched one of them, the latest first
+	Asked   string // key or order
+	Tag     string
+	Order   bool
+	Whole   bool // everything was looked through
+	Told    view.Told
+	Letters []deadletter.Shown // of those that are dead
+	Columns []string
+	Steps   []string
+	Text    string     // the same as a command prints
+	Acts    []desk.Act // that touched one of them, the latest first
 }
 
 // message tells of one message, under its stable address.

@@ -30,7 +30,6 @@ type overview struct {
 	Parts    []part
 	Stuck    view.Aged[[]view.Stuck]
 	Groups   view.Aged[view.Groups]
-	Most     int
 	Health   admin.Health
 	Leader   view.Aged[string]
 	Elects   bool
@@ -51,7 +50,7 @@ type part struct {
 
 func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 	v := p.o.View
-	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Health: v.Options().Health(), Most: view.MostSurveyed}
+	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Health: v.Options().Health()}
 	if o.Elects = v.Options().Elects; o.Elects {
 		o.Leader = v.Leader()
 	}

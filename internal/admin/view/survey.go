@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// MostSurveyed bounds the letters that one survey looks at, the latest first.
-	MostSurveyed = 100_000
+	// mostSurveyed bounds the letters that one survey looks at, the latest first.
+	mostSurveyed = 100_000
 	// mostNamed bounds the letters that a group names.
 	mostNamed = 50
 	// mostGroups bounds the groups: errors that are all different are one group of others.
@@ -32,7 +32,7 @@ const (
 type Groups struct {
 	All    []Group // the largest first
 	Seen   int     // letters that were looked at
-	More   bool    // there are more than were looked at: more than MostSurveyed, or the first look is still going on
+	More   bool    // there are more than were looked at: more than mostSurveyed, or the first look is still going on
 	Parked int     // of those seen
 }
 
@@ -88,7 +88,7 @@ func (v *View) lookAtDead(ctx context.Context, soFar func(Groups)) (Groups, erro
 		for _, l := range letters {
 			s.add(l)
 		}
-		if next == "" || s.seen >= MostSurveyed {
+		if next == "" || s.seen >= mostSurveyed {
 			return s.groups(next != ""), nil
 		}
 		if after = next; s.seen < atOnce {
