@@ -43,9 +43,6 @@ type Aged[T any] struct {
 	Looking bool
 }
 
-// Age is how long ago it was found out.
-func (a Aged[T]) Age() time.Duration { return time.Since(a.At) }
-
 func (b *background[T]) begin(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
