@@ -11,7 +11,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/desk"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 // paused is how a pause is shown. The names of its JSON form are stable.
@@ -116,7 +115,7 @@ func (a *app) atDesk(ctx context.Context, do func(context.Context, *desk.Desk) e
 	if err != nil {
 		return err
 	}
-	db, closeDB, err := a.openDatabaseWith(ctx, cfg, dedup.OpenOptions{Program: rabbit.ConnectionName("desk")})
+	db, closeDB, err := a.openDatabase(ctx, cfg, "desk")
 	if err != nil {
 		return err
 	}
