@@ -10,9 +10,8 @@
 // docs/model first.
 //
 // A run takes the letters that were in the queue when it began, or the rows that were dead when its set was frozen, and
-// none that arrived or came back since. What it does
-// not take goes back to its place when the run ends: RabbitMQ counts that as a delivery, of which the dead-letter queue
-// allows a million, so reading drops nothing.
+// none that arrived or came back since. What it does not take of the queue goes back to its place when the run ends:
+// RabbitMQ counts that as a delivery, of which the dead-letter queue allows a million, so reading drops nothing.
 //
 // Replay, ReplayFrom, Discard and Republish are one mover (move.go) that brings letters from a source to an end.
 // Sources are the queue (from_queue.go), the lines of an export (from_file.go, from_names.go), rows of the log whose
