@@ -37,6 +37,9 @@ func Kinds() []Kind {
 	return []Kind{KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindRefused}
 }
 
+// overLetters reports whether an act of this kind is a run over dead letters.
+func (k Kind) overLetters() bool { return k == KindReplay || k == KindDiscard }
+
 // State is how an act stands.
 type State string
 
@@ -78,7 +81,7 @@ type Act struct {
 // Request is what was asked of a run; ErrRequest when the act is none.
 func (a Act) Request() (Request, error) {
 	var r Request
-	if a.Kind != KindReplay && a.Kind != KindDiscard {
+	if !a.Kind.overLetters() {
 		return r, fmt.Errorf("%w: %s is no run over letters", ErrRequest, a.Kind)
 	}
 	if err := json.Unmarshal(a.Detail, &r); err != nil {

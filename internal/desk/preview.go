@@ -58,7 +58,7 @@ func (d *Desk) Preview(ctx context.Context, r PreviewRequest) (Preview, error) {
 	if r.Limit < 1 || r.Limit > MaxPreviewed {
 		return Preview{}, fmt.Errorf("%w: a page of %d letters, want 1 to %d", ErrRequest, r.Limit, MaxPreviewed)
 	}
-	if r.Kind != KindReplay && r.Kind != KindDiscard {
+	if !r.Kind.overLetters() {
 		return Preview{}, fmt.Errorf("%w: a preview of %q", ErrRequest, string(r.Kind))
 	}
 	if err := r.Filter.check(); err != nil {

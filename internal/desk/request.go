@@ -119,7 +119,7 @@ func (r *Request) check() error {
 		r.Window = defaultWindow
 	}
 	switch {
-	case r.Kind != KindReplay && r.Kind != KindDiscard:
+	case !r.Kind.overLetters():
 		return fmt.Errorf("%w: a run of kind %q, want %s or %s", ErrRequest, string(r.Kind), KindReplay, KindDiscard)
 	case r.CutOff.IsZero():
 		return fmt.Errorf("%w: the time of the preview is missing, which freezes the set", ErrRequest)
@@ -153,7 +153,7 @@ func (d *Desk) guard(r Request) ([]byte, error) {
 type SameSetError struct{ Act Act }
 
 func (e *SameSetError) Error() string {
-	if e.Act.Kind != KindReplay && e.Act.Kind != KindDiscard {
+	if !e.Act.Kind.overLetters() {
 		return fmt.Sprintf("the same %s by %s goes on since %s, act %s: look at it", e.Act.Kind, e.Act.Actor,
 			e.Act.Created.Format(time.RFC3339), e.Act.ID)
 	}

@@ -68,7 +68,7 @@ func (d *Desk) Ask(ctx context.Context, who Actor, r TaskRequest) (Act, error) {
 }
 
 // task reports whether the work is a Task.
-func (j *job) task() bool { return j.act.Kind != KindReplay && j.act.Kind != KindDiscard }
+func (j *job) task() bool { return !j.act.Kind.overLetters() }
 
 // do works on the act, whatever it is. One that panics has failed: it must not take one daemon after the other with
 // it.
