@@ -112,6 +112,20 @@ func (c *Consumer) openMySQL(
 	return db, nil
 }
 
+// MySQLConnections is how many connections of MySQL the consumer that [Open] makes has at most: those of its lanes,
+// those of what it may be elected for, and those of a lock in MySQL.
+func (c Config) MySQLConnections() int {
+	c = c.withDefaults()
+	n := lanesPool(c).MaxOpen
+	if !c.WithoutKeeper {
+		n += keeperPool().MaxOpen
+	}
+	if c.Lock == lock.KindMySQL {
+		n += c.lockServers().Connections
+	}
+	return n
+}
+
 // lanesPool are the settings of the pool in which lanes look up, claim, and run the handler.
 func lanesPool(cfg Config) dedup.OpenOptions {
 	return dedup.OpenOptions{

@@ -242,7 +242,7 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	s.run("", "migrate")
 	db := s.db()
 	for _, statement := range []string{
-		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 15", "SET GLOBAL wait_timeout = 60",
+		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 30", "SET GLOBAL wait_timeout = 60",
 		"SET GLOBAL max_allowed_packet = 524288",
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
@@ -251,11 +251,19 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	}
 	checks, code := s.examine()
 	wantCheck(t, checks, code, doctor.Warn, "durability", "innodb_flush_log_at_trx_commit is 2")
-	wantCheck(t, checks, code, doctor.Warn, "connections", "15 allowed")
+	wantCheck(t, checks, code, doctor.Warn, "connections", "30 allowed, a daemon with these settings may take 24")
 	wantCheck(t, checks, code, doctor.Warn, "wait_timeout", "60 s")
 	wantCheck(t, checks, code, doctor.Fail, "max_allowed_packet", "524288")
 	checks, code = s.examine("ROLLBACKD_LANES=20")
-	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 44")
+	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 56")
+	// With pages, persons act over twelve and look over two; with a lock in MySQL, LANES + 4 are the lock's, and two with
+	// which pages look at it.
+	checks, code = s.examine("ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
+	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 38")
+	checks, code = s.examine("ROLLBACKD_LOCK=mysql")
+	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 32")
+	checks, code = s.examine("ROLLBACKD_LOCK=mysql", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
+	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 48")
 	if _, err := db.ExecContext(t.Context(), "SET GLOBAL read_only = 1"); err != nil {
 		t.Fatal(err)
 	}

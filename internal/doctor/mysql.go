@@ -13,7 +13,6 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/classic"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
@@ -222,10 +221,7 @@ func checkLimits(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) 
 	} else {
 		l.ok("max_allowed_packet", found)
 	}
-	need := int64(2*cfg.Lanes + 4)
-	if cfg.HTTPAddr != "" {
-		need += desk.Connections
-	}
+	need := int64(mysqlConnections(cfg))
 	found := fmt.Sprintf("%d allowed, a daemon with these settings may take %d", connections, need)
 	switch {
 	case need > connections:

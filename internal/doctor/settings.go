@@ -55,11 +55,7 @@ func checkSettings(cfg config.Config, l *list) {
 // files is how many file descriptors a daemon may need at once: pools of MySQL and of the lock, two connections to
 // RabbitMQ, the pages, and what the process has anyway.
 func files(cfg config.Config) uint64 {
-	n := 2*cfg.Lanes + 4 + 2 + 64
-	if cfg.Lock != lock.KindOff {
-		n += cfg.Lanes + 4
-	}
-	return uint64(n)
+	return uint64(mysqlConnections(cfg) + redisConnections(cfg) + 2 + 64)
 }
 
 func checkHost(cfg config.Config, l *list) {
