@@ -10,7 +10,8 @@ import "context"
 type Store interface {
 	// Take tries the names in few round trips and says of each what it found. What stands under a name afterwards that
 	// is Mine is the value, for a LockTTL; [ReadHeld] judges what stands there already. A name that stands for the
-	// value already is Mine again. A name of which nothing is known has the zero Hold; the error then says why.
+	// value already is Mine again. A name of which nothing is known has the zero Hold; the error then says why. With
+	// an error it may say nothing of any.
 	Take(ctx context.Context, value string, names []Name) ([]Held, error)
 	// GiveBack frees the names that stand for the value, and no other.
 	GiveBack(ctx context.Context, value string, names []Name) error
@@ -42,7 +43,11 @@ type over struct {
 var _ store = (*over)(nil)
 
 func (l *over) take(ctx context.Context, value string, names []Name) ([]Held, error) {
-	return l.s.Take(ctx, value, names)
+	held, err := l.s.Take(ctx, value, names)
+	if err != nil && len(held) != len(names) { // nothing is known of any
+		held = make([]Held, len(names))
+	}
+	return held, err
 }
 
 func (l *over) giveBack(ctx context.Context, value string, names []Name) error {

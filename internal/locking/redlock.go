@@ -450,7 +450,11 @@ func (l *Redlock) look() {
 	case !was:
 		l.log.Info("redlock: more than half of the masters answer again: locking as before")
 	}
-	if down := len(causes); up && down != l.down {
+	switch down := len(causes); {
+	case !up || down == l.down:
+	case down == 0:
+		l.log.Info("redlock: all masters answer again")
+	default:
 		l.log.Warn("redlock: masters are away; the others are enough", "away", down, "of", len(l.masters),
 			"err", errors.Join(causes...))
 	}

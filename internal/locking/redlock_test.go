@@ -3,8 +3,10 @@ package locking_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -135,11 +137,14 @@ func newRedlockWorld(t *testing.T) redlockWorld {
 }
 
 // Given one master of three that is frozen or killed, when names are locked, then the other two are enough, and nobody
-// waits for the third again and again.
+// waits for the third again and again; the log says that it is away, and that it is back.
 func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 	t.Parallel()
 	w := newRedlockWorld(t)
-	l, other := w.open(t), w.open(t)
+	said := &text{}
+	l, other := openRedlock(t, w.urls(), lock.Options{
+		Timeout: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(said, nil)),
+	}), w.open(t)
 	w.runs(l)
 	w.runs(other)
 	third := w.servers[2]
@@ -166,7 +171,31 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 			t.Errorf("%s: Up = %v, %v, want up", name, up, cause)
 		}
 		w.must(fault.undo())
+		w.await("the log says that it is back", func() bool {
+			return strings.HasSuffix(strings.TrimSpace(said.String()), `msg="redlock: all masters answer again"`)
+		})
 	}
+	if !strings.Contains(said.String(), "masters are away; the others are enough") {
+		t.Errorf("the log does not say that a master was away:\n%s", said)
+	}
+}
+
+// text is a log that is read while it is written.
+type text struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *text) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
 }
 
 // Given two masters of three that are away, when names are locked, then nobody can be asked: with one policy all go on
