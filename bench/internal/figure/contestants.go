@@ -75,6 +75,8 @@ func cycle() []group {
 		},
 		{
 			{Name: "redis_off", Settings: []string{"REDIS_URL=off"}, Guess: 30_000},
+			{Name: "lock_redlock", Lock: "redlock", Guess: 25_000},
+			{Name: "lock_mysql", Lock: "mysql", Guess: 15_000},
 			{Name: "two_daemons", Daemons: 2, Guess: 30_000},
 		},
 		{
@@ -214,7 +216,7 @@ func Profiled(name string) (run.Contestant, error) {
 	fit := []run.Contestant{{Name: Base, Guess: 45_000}}
 	for _, g := range cycle() {
 		for _, c := range g {
-			if c.Rival == "" && c.Daemons <= 1 && !c.FullLog && !c.Replay && c.MySQLDelay == 0 {
+			if c.Rival == "" && c.Daemons <= 1 && !c.FullLog && !c.Replay && c.MySQLDelay == 0 && c.Lock == "" {
 				fit = append(fit, c)
 			}
 		}

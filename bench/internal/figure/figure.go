@@ -72,6 +72,8 @@ type definition struct {
 
 const pagesNote = "5,000,000 rows, 100,000 dead letters; a page every 0.6 s, each in turn, and the overview live"
 
+const lockNote = "its servers run on the same two cores"
+
 var definitions = []definition{
 	{
 		key: "vs_plain", what: "rollbackd ÷ plain consume, each message acked singly, same queue", unit: "ratio",
@@ -120,6 +122,14 @@ var definitions = []definition{
 	{
 		key: "redis_off", what: "REDIS_URL=off ÷ on", unit: "ratio", goal: atLeast(0.8),
 		others: []string{"redis_off"}, make: overBase("redis_off", deliveries),
+	},
+	{
+		key: "lock_redlock", what: "LOCK=redlock on three masters ÷ one Redis", unit: "ratio",
+		others: []string{"lock_redlock"}, make: overBase("lock_redlock", deliveries), note: lockNote,
+	},
+	{
+		key: "lock_mysql", what: "LOCK=mysql, beside the log ÷ one Redis", unit: "ratio",
+		others: []string{"lock_mysql"}, make: overBase("lock_mysql", deliveries), note: lockNote,
 	},
 	{
 		key: "two_daemons", what: "two daemons ÷ one, on the same two cores", unit: "ratio",

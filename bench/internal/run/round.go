@@ -39,6 +39,8 @@ type Contestant struct {
 	Replay bool
 	// MySQLDelay is how much later everything arrives on the way to MySQL, and on the way back.
 	MySQLDelay time.Duration
+	// Lock is on what the product's lock stands, if not on the Redis that everybody has.
+	Lock string
 	// Viewed: somebody looks at the daemon's pages meanwhile.
 	Viewed bool
 	// Guess is how many deliveries a second are expected at first.
@@ -131,6 +133,14 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 		}
 		defer proxy.Close()
 		c.Settings = append(slices.Clip(c.Settings), "MYSQL_DSN="+proxy.Through(f.DSN))
+	}
+	if c.Lock != "" {
+		settings, stop, started := f.Lock(ctx, c.Lock)
+		if started != nil {
+			return round, started
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		c.Settings = append(slices.Clip(c.Settings), settings...)
 	}
 	log := &tail{}
 	all, err := c.start(f, r.Ground, log)
