@@ -15,15 +15,15 @@ func (a *API) acts() {
 		id: "list-acts", path: "/acts", tag: "Acts", summary: "Who did what",
 		details: "Runs over dead letters, pauses, resumes, what was refused, and whatever else a person or a program did, " +
 			"the latest first.",
-	}, a.listActs)
+	}, soon(a.listActs))
 	look(a, route{
 		id: "get-act", path: "/acts/{id}", tag: "Acts", summary: "One act",
 		details: "A run shows how far it is, and when it has ended what it came to.", errors: []int{http.StatusNotFound},
-	}, a.getAct)
+	}, soon(a.getAct))
 	look(a, route{
 		id: "get-pause", path: "/pause", tag: "Acts", summary: "Whether consuming is paused",
 		details: "For all daemons of the group and queue.",
-	}, a.getPause)
+	}, soon(a.getPause))
 }
 
 func (a *API) listActs(ctx context.Context, in *struct {

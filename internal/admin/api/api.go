@@ -209,5 +209,12 @@ func look[I, T any](a *API, r route, do func(context.Context, *I) (T, error)) {
 	})
 }
 
+// soon gives up what the desk is asked when its servers take longer than somebody waits.
+func soon[I, T any](do func(context.Context, *I) (T, error)) func(context.Context, *I) (T, error) {
+	return func(ctx context.Context, in *I) (T, error) {
+		return view.Within(ctx, previewTime, func(ctx context.Context) (T, error) { return do(ctx, in) })
+	}
+}
+
 // errNothing says that what is asked for is not there.
 var errNothing = errors.New("nothing is known of it")

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -173,26 +172,23 @@ func (a *API) preview(ctx context.Context, in *struct {
 	if in.Whole {
 		within = wholeTime
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, within, view.ErrTooLong)
-	defer cancel()
-	p, err := a.o.Desk.Preview(ctx, desk.PreviewRequest{
-		Kind: desk.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
-		Whole: in.Whole,
-		Filter: desk.Filter{
-			All: in.All, Keys: in.Key, Tag: in.Tag, Order: in.Order, Reasons: in.reasons(), Since: in.Since, Until: in.Until,
-			Error: in.Error, Fingerprint: in.Fingerprint,
-		},
+	p, err := view.Within(ctx, within, func(ctx context.Context) (desk.Preview, error) {
+		return a.o.Desk.Preview(ctx, desk.PreviewRequest{
+			Kind: desk.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
+			Whole: in.Whole,
+			Filter: desk.Filter{
+				All: in.All, Keys: in.Key, Tag: in.Tag, Order: in.Order, Reasons: in.reasons(), Since: in.Since,
+				Until: in.Until, Error: in.Error, Fingerprint: in.Fingerprint,
+			},
+		})
 	})
-	if err != nil && errors.Is(context.Cause(ctx), view.ErrTooLong) {
-		err = view.ErrTooLong
-	}
 	if p.Letters == nil {
 		p.Letters = []deadletter.Judged{}
 	}
 	return p, err
 }
 
-// previewTime bounds what a preview asks while somebody waits, wholeTime one that looks through all letters.
+// previewTime bounds what the desk is asked while somebody waits, wholeTime one that looks through all letters.
 const (
 	previewTime = 5 * time.Second
 	wholeTime   = 20 * time.Second

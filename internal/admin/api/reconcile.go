@@ -19,7 +19,7 @@ func (a *API) reconciles() {
 		details: "What a comparison of log, dead letters and stock has found: the latest one, or the one that is named. " +
 			"While it goes on it has no findings yet. 404: nobody has compared anything, or not that.",
 		errors: []int{http.StatusNotFound},
-	}, a.getComparison)
+	}, soon(a.getComparison))
 	act(a, route{
 		id: "compare", path: "/reconcile", tag: "Reconcile", summary: "Compare log, dead letters and stock",
 		details: "A daemon does it, at rest, within minutes. 409: a comparison goes on, whose address is the problem's " +

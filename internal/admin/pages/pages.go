@@ -100,6 +100,16 @@ func (p *Pages) End() {
 	}
 }
 
+// soon gives up a page for which the desk is asked, when its servers take longer than somebody waits.
+func soon(make maker) maker {
+	return func(ctx context.Context, r *http.Request, d *drawn) error {
+		_, err := view.Within(ctx, previewTime, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, make(ctx, r, d)
+		})
+		return err
+	}
+}
+
 func (p *Pages) routes() error {
 	static, err := fs.Sub(staticFiles, "static")
 	if err != nil {
@@ -112,15 +122,15 @@ func (p *Pages) routes() error {
 	look("GET /letters", "letters", p.letters)
 	look("GET /letters/groups/{id}", "group", p.group)
 	look("GET /letters/act", "preview", p.preview)
-	look("GET /acts", "acts", p.acts)
-	look("GET /acts/{id}", "run", p.run)
+	look("GET /acts", "acts", soon(p.acts))
+	look("GET /acts/{id}", "run", soon(p.run))
 	look("GET /message", "message", p.message)
 	look("GET /order", "message", p.order)
 	look("GET /find", "find", p.find)
 	look("GET /log", "log", p.log)
-	look("GET /reconcile", "reconcile", p.comparison)
-	look("GET /reconcile/finding", "finding", p.finding)
-	look("GET /pause", "pause", p.pausePage)
+	look("GET /reconcile", "reconcile", soon(p.comparison))
+	look("GET /reconcile/finding", "finding", soon(p.finding))
+	look("GET /pause", "pause", soon(p.pausePage))
 	look("GET /", "nothing", p.nothing)
 	p.mux.Handle("POST /letters/act", p.o.Guard.Protect(admin.Act, p.act(p.start)))
 	p.mux.Handle("POST /acts/{id}/stop", p.o.Guard.Protect(admin.Act, p.act(p.stop)))

@@ -45,6 +45,7 @@ const hostileOrder = `<img src=x onerror=alert(2)>"'<script>alert(1)`
 // world is a log on a real server, and pages over it.
 type world struct {
 	t       *testing.T
+	dsn     string
 	records *dedup.Log
 	desk    *desk.Desk
 	pages   *Pages
@@ -61,7 +62,8 @@ func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hid
 
 func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change func(*view.Options)) *world {
 	t.Helper()
-	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{
+	dsn := stack.MySQL(t)
+	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{
 		MaxOpen: view.Connections, Statement: view.StatementTime,
 	})
 	if err != nil {
@@ -89,7 +91,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	w := &world{t: t, records: records, base: base}
+	w := &world{t: t, dsn: dsn, records: records, base: base}
 	w.health.Store(&admin.Health{Group: "g", Queue: "q", Consuming: true})
 	w.exec = func(query string, args ...any) {
 		t.Helper()

@@ -73,8 +73,6 @@ type pausing struct {
 
 // pausePage shows whether the fleet is paused, and the forms that change it.
 func (p *Pages) pausePage(ctx context.Context, r *http.Request, d *drawn) error {
-	ctx, cancel := context.WithTimeout(ctx, previewTime)
-	defer cancel()
 	now, err := p.o.Desk.Paused(ctx)
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -18,7 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/desk"
 )
 
-// previewTime bounds what a preview asks while somebody waits, wholeTime one that looks through all letters.
+// previewTime bounds what the desk is asked while somebody waits, wholeTime one that looks through all letters.
 const (
 	previewTime = 5 * time.Second
 	wholeTime   = 20 * time.Second
@@ -74,13 +73,10 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if ask.Whole {
 		within = wholeTime
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, within, view.ErrTooLong)
-	defer cancel()
 	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != "", CanAct: d.Person.Right >= admin.Act}
-	if v.Preview, err = p.o.Desk.Preview(ctx, ask); err != nil {
-		if errors.Is(context.Cause(ctx), view.ErrTooLong) {
-			err = view.ErrTooLong
-		}
+	if v.Preview, err = view.Within(ctx, within, func(ctx context.Context) (desk.Preview, error) {
+		return p.o.Desk.Preview(ctx, ask)
+	}); err != nil {
 		return deskError(listError(err))
 	}
 	for _, verdict := range deadletter.Verdicts() {

@@ -44,8 +44,6 @@ type found struct {
 
 // comparison shows the latest comparison, or the one that the address names, as a stable address does.
 func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error {
-	ctx, cancel := context.WithTimeout(ctx, previewTime)
-	defer cancel()
 	of := r.URL.Query().Get("of")
 	v := compared{CanAct: d.Person.Right >= admin.Act, Latest: of == ""}
 	if of == "" {
@@ -161,8 +159,6 @@ type disagreement struct {
 
 // finding shows one finding under its stable address.
 func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
-	ctx, cancel := context.WithTimeout(ctx, previewTime)
-	defer cancel()
 	of := r.URL.Query().Get("of")
 	report, err := p.written(ctx, of)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
@@ -141,13 +139,8 @@ func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
 	if f.Until, err = moment(v.Until, time.Now()); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, previewTime, view.ErrTooLong)
-	defer cancel()
 	all, next, err := p.o.Desk.Acts(ctx, f)
 	if err != nil {
-		if errors.Is(context.Cause(ctx), view.ErrTooLong) {
-			err = view.ErrTooLong
-		}
 		return deskError(err)
 	}
 	v.Next = next

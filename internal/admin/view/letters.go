@@ -28,7 +28,7 @@ func (v *View) LettersOf(
 	ctx context.Context, order string, f deadletter.Filter, after dedup.Cursor,
 ) (p Page[deadletter.Letter], err error) {
 	if order != "" { // its messages are found by their bodies too, and none may be missing
-		f.Keys, err = boundedBy(ctx, wholeTime, func(ctx context.Context) ([]string, error) {
+		f.Keys, err = Within(ctx, wholeTime, func(ctx context.Context) ([]string, error) {
 			return v.keysOf(ctx, order, f.Keys)
 		})
 		if err != nil || len(f.Keys) == 0 {

@@ -90,10 +90,11 @@ var ErrTooLong = errors.New("the database took too long: narrow the search by ke
 
 // bounded runs a question within the time of a page.
 func bounded[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
-	return boundedBy(ctx, pageTime, ask)
+	return Within(ctx, pageTime, ask)
 }
 
-func boundedBy[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
+// Within runs a question for whose answer somebody waits, and gives it up after a while with ErrTooLong.
+func Within[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, ErrTooLong)
 	defer cancel()
 	answer, err := ask(ctx)
@@ -124,7 +125,7 @@ func (v *View) Letters(
 			return p, err
 		}, wholeTime
 	}
-	return boundedBy(ctx, within, list)
+	return Within(ctx, within, list)
 }
 
 // Rows is a page of the log: by status, the latest first.
@@ -191,7 +192,7 @@ func (v *View) tell(
 	if o.Most = mostAtOnce; whole {
 		o.Most, within = 0, wholeTime
 	}
-	return boundedBy(ctx, within, func(ctx context.Context) (Told, error) {
+	return Within(ctx, within, func(ctx context.Context) (Told, error) {
 		told, err := ask(ctx, o)
 		return v.told(ctx, told, order), err
 	})
