@@ -27,17 +27,20 @@ func (a *API) acts() {
 }
 
 func (a *API) listActs(ctx context.Context, in *struct {
-	Kind  string `query:"kind" maxLength:"32"`
-	State string `query:"state" enum:"running,done,stopped,failed" doc:"Only those in this state."`
-	Actor string `query:"actor" maxLength:"200" doc:"Only those of this one."`
-	After string `query:"after" maxLength:"100" doc:"The next of the page before; missing: the first page."`
-	Limit int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many at most."`
+	Kind  string    `query:"kind" maxLength:"32"`
+	State string    `query:"state" enum:"running,done,stopped,failed" doc:"Only those in this state."`
+	Actor string    `query:"actor" maxLength:"200" doc:"Only those of this one."`
+	Since time.Time `query:"since" doc:"It was written down then or later, by the database's clock."`
+	Until time.Time `query:"until" doc:"It was written down before then."`
+	After string    `query:"after" maxLength:"100" doc:"The next of the page before; missing: the first page."`
+	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many at most."`
 }) (Page[desk.Act], error) {
 	if in.After != "" && uuid.Validate(in.After) != nil {
 		return Page[desk.Act]{}, wrong("query.after", "it is not what the page before said as next")
 	}
 	all, next, err := a.o.Desk.Acts(ctx, desk.ActFilter{
-		Kind: desk.Kind(in.Kind), State: desk.State(in.State), Actor: in.Actor, Before: in.After, Limit: in.Limit,
+		Kind: desk.Kind(in.Kind), State: desk.State(in.State), Actor: in.Actor, Since: in.Since, Until: in.Until,
+		Before: in.After, Limit: in.Limit,
 	})
 	return pageOf(all, next), err
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -383,6 +384,19 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.ask("GET", "/acts?limit=2", "", http.StatusOK, &acts)
 	if len(acts.Items) != 2 || acts.Items[0].ID != act.ID || acts.Items[1].ID != before {
 		t.Errorf("the last acts are %v, want %s after %s", acts, act.ID, before)
+	}
+	var last struct {
+		Created time.Time `json:"created_at"`
+	}
+	c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &last)
+	at := url.QueryEscape(last.Created.Format(time.RFC3339Nano))
+	c.ask("GET", "/acts?since="+at, "", http.StatusOK, &acts)
+	if len(acts.Items) != 1 || acts.Items[0].ID != act.ID {
+		t.Errorf("the acts since the last one are %v, want %s alone", acts, act.ID)
+	}
+	c.ask("GET", "/acts?until="+at+"&limit=1", "", http.StatusOK, &acts)
+	if len(acts.Items) != 1 || acts.Items[0].ID != before {
+		t.Errorf("the last act before the last one is %v, want %s", acts, before)
 	}
 
 	c.ask("GET", "/letter?key=nobody", "", http.StatusNotFound, nil)
