@@ -356,3 +356,34 @@ func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {
 	}
 	w.wantLetters(n - 12)
 }
+
+// Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in
+// the same process, leaves alone what was published and confirmed long before: it is not reopened and published again.
+func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
+	w := newWorld(t)
+	const n = 200
+	w.dead("no", names("a", n)...)
+	a := w.start(desk.Request{Filter: all, Rate: 4, Window: n})
+	w.daemon()
+	var first string
+	w.eventually("the first letter is known to be published", func() (string, bool) {
+		err := w.db.QueryRowContext(t.Context(), "SELECT msg_key FROM consumer_log WHERE replays = 1 AND "+
+			"consumer_timestamp < (SELECT settled_at FROM consumer_log_act WHERE id = ?) ORDER BY consumer_timestamp LIMIT 1",
+			[]byte(a.ID)).Scan(&first)
+		return fmt.Sprint(err), err == nil
+	})
+	w.exec("RENAME TABLE consumer_log TO away")
+	w.eventually("the run waits", func() (string, bool) {
+		p := w.act(a.ID).Progress
+		return fmt.Sprintf("%+v", p), p != nil && p.Trouble != ""
+	})
+	before := w.number("SELECT COUNT(*) FROM away WHERE replays > 0")
+	w.exec("RENAME TABLE away TO consumer_log")
+	w.eventually("the run goes on with further letters", func() (string, bool) {
+		have := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
+		return fmt.Sprint(have), have > before
+	})
+	if have := w.number("SELECT replays FROM consumer_log WHERE msg_key = ?", []byte(first)); have != 1 {
+		t.Errorf("%s was reopened %d times, want once", first, have)
+	}
+}

@@ -37,13 +37,11 @@ var (
 
 // job is one act that this process works on.
 type job struct {
-	d     *Desk
-	act   Act
-	work  int
-	owner string
-	first int64 // event
-	// before is the column settled_at as the act was taken: what was reopened until then was confirmed.
-	before       time.Time
+	d            *Desk
+	act          Act
+	work         int
+	owner        string
+	first        int64 // event
 	stop         context.CancelCauseFunc
 	allConfirmed bool // at the end of the last pass
 
@@ -167,12 +165,10 @@ func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 	if j.act, err = d.Act(ctx, id); err != nil {
 		return nil, err
 	}
-	var settled sql.NullInt64
-	if err := d.db.QueryRowContext(ctx, "SELECT first_event, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', settled_at) FROM "+
-		d.acts+" WHERE id = ?", []byte(id)).Scan(&j.first, &settled); err != nil {
+	if err := d.db.QueryRowContext(ctx, "SELECT first_event FROM "+d.acts+" WHERE id = ?",
+		[]byte(id)).Scan(&j.first); err != nil {
 		return nil, fmt.Errorf("take run %s: %w", id, err)
 	}
-	j.before = moment(settled)
 	if j.act.Progress != nil {
 		j.progress = *j.act.Progress
 	}
@@ -300,7 +296,9 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 		return result, false, err
 	}
 	set := r.set(j.act.ID)
-	set.Confirmed = j.before
+	if set.Confirmed, err = j.confirmedBefore(ctx); err != nil {
+		return result, true, err
+	}
 	base := Progress{Matched: j.progress.Matched, More: j.progress.More}
 	if base.Done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first); err != nil {
 		return result, true, err
@@ -327,6 +325,20 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 		LeftBy: res.LeftBy, Left: res.Left, ByReason: res.ByReason,
 	}
 	return result, err != nil && !errors.Is(err, deadletter.ErrTooManyFailures), err
+}
+
+// confirmedBefore is the column settled_at: what the run reopened until then is confirmed. Each pass reads it anew, as
+// another process would that goes on with the run: else all that waits in the queue would be published again after each
+// trouble of a server.
+func (j *job) confirmedBefore(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var settled sql.NullInt64
+	if err := j.d.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', settled_at) FROM "+j.d.acts+
+		" WHERE id = ?", []byte(j.act.ID)).Scan(&settled); err != nil {
+		return time.Time{}, fmt.Errorf("read what of run %s is confirmed: %w", j.act.ID, err)
+	}
+	return moment(settled), nil
 }
 
 // recount finds out what became of the letters that the run has replayed before this pass.
