@@ -117,6 +117,10 @@ func (l *mysqlStore) Take(ctx context.Context, value string, names []lock.Name) 
 // chunk bounds a statement, so that it is none that the server finds too large or that runs for long.
 const chunk = 1000
 
+// endless is the number of TTLs that no lock of ours has left. A lock that is renewed while it is looked at has a bit
+// more than one: the look's clock is that of its beginning.
+const endless = 2
+
 // takeSome tries the open names and returns those of which nothing is known: their rows went while it looked.
 func (l *mysqlStore) takeSome(
 	ctx context.Context, value string, names []lock.Name, open []int, held []lock.Held,
@@ -145,7 +149,7 @@ func (l *mysqlStore) takeSome(
 			switch {
 			case !ok:
 				left = append(left, i)
-			case row.value != value && row.left > l.ttl: // nobody ends it, so nobody waits for it
+			case row.value != value && row.left > endless*l.ttl: // nobody ends it, so nobody waits for it
 				held[i].Hold = lock.Foreign
 			default:
 				held[i] = lock.ReadHeld(row.value, value)
