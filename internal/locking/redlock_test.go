@@ -91,7 +91,7 @@ func losing(wire *stack.TCPProxy, word string) (lose func(), lost func() int) {
 		select {
 		case <-*sprung.Load():
 			return 1
-		default:
+		case <-time.After(10 * time.Second): // a majority does not wait for who answers last
 			return 0
 		}
 	}
@@ -143,7 +143,7 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 	w := newRedlockWorld(t)
 	said := &text{}
 	l, other := openRedlock(t, w.urls(), lock.Options{
-		Timeout: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(said, nil)),
+		Timeout: 2 * time.Second, Log: slog.New(slog.NewTextHandler(said, nil)),
 	}), w.open(t)
 	w.runs(l)
 	w.runs(other)
@@ -164,7 +164,7 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 			}
 			w.must(l.Release(t.Context(), token, names))
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 20*time.Second { // a fifth of what waiting for the third would take
 			t.Errorf("%s: 50 batches took %v", name, took)
 		}
 		if up, _, cause := l.Up(); !up || cause != nil {
