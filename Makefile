@@ -71,6 +71,12 @@ test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Pro
 	@scripts/install-servers.sh prometheus
 	ROLLBACKD_TEST_PROMETHEUS=1 bin/with-servers $(GO) test -count=1 -timeout 4m -parallel 16 $(ARGS) ./internal/test/prometheus # they wait
 
+.PHONY: test-zookeeper
+test-zookeeper: deps bin/with-servers ## the lock in ZooKeeper, on Debian's, which is installed where it is missing, and the acceptance tests beside it
+	@scripts/install-servers.sh zookeeper
+	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./cmd/consumer
+	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 6m -run 'TestAccept.*/lock_zookeeper' $(ARGS) ./internal/daemon
+
 .PHONY: test-browser
 test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them
 	@scripts/install-servers.sh browser
@@ -80,6 +86,7 @@ test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is 
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
 .PHONY: bench
 bench: deps ## rollbackd beside its rivals in one run of about 85 minutes: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some
+	@scripts/install-servers.sh zookeeper
 	cd bench && $(GO) build -o bench . && ./bench
 
 .PHONY: bench-profile

@@ -37,6 +37,8 @@ type Config struct {
 	// RedisURL is the lock's Redis, redis:// or rediss://, for [lock.KindRedis]. Empty: no lock. [lock.KindRedlock]
 	// asks several, comma-separated: masters that know nothing of each other.
 	RedisURL string
+	// ZooKeeperURL is for [lock.KindZooKeeper], zookeeper://[user:password@]host:port[,host:port…][/folder].
+	ZooKeeperURL string
 	// MySQLTLS, AMQPTLS and RedisTLS encrypt the connections to these servers, for who has a configuration instead of
 	// files. Mostly they are not needed: the URLs and the DSN themselves name PEM files with CA, client certificate and
 	// key, which are read again before each connection (docs/tls.md). They go with amqps:// and rediss://, and with a

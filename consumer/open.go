@@ -77,7 +77,7 @@ func (c *Consumer) openLock(ctx context.Context, cfg Config, o *Options) error {
 // lockServers are those of the lock that [Open] makes.
 func (c Config) lockServers() locking.Servers {
 	return locking.Servers{
-		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN,
+		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, ZooKeeperURL: c.ZooKeeperURL,
 		Name: rabbit.ConnectionName("run"), Connections: c.Lanes + 4,
 		CurrentRedisURL: c.Fresh.RedisURL, CurrentMySQLDSN: c.Fresh.MySQLDSN,
 		RedisTLS: c.RedisTLS, MySQLTLS: c.MySQLTLS,

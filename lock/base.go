@@ -150,8 +150,16 @@ const renewChunk = 1000
 
 func (b *base) renewAll(ctx context.Context) error {
 	names, values, stale := b.renewer.due()
-	if stale > 0 {
-		b.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", stale, "over", b.o.MaxHold)
+	for value, old := range stale {
+		b.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", len(old), "over",
+			b.o.MaxHold)
+		if s, ok := b.store.(interface {
+			giveUp(ctx context.Context, value string, names []Name) error
+		}); ok {
+			if err := s.giveUp(ctx, value, old); err != nil {
+				return fmt.Errorf("give up %d locks: %w", len(old), err)
+			}
+		}
 	}
 	for len(names) > 0 {
 		size := min(renewChunk, len(names))

@@ -69,6 +69,8 @@ func (b redisBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func
 	return openLock(t, u.String(), o), cutter.cut, cutter.lost
 }
 
+func (redisBackend) Die(*testing.T, lock.Locker) {}
+
 func (redisBackend) Marks() bool { return true }
 
 func (b redisBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }

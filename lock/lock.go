@@ -146,17 +146,18 @@ type Kind string
 
 // The kinds. docs/guarantees.md says what each of them gives.
 const (
-	KindRedis   Kind = "redis"   // one Redis, a cluster, or a master and its sentinels
-	KindRedlock Kind = "redlock" // several masters of Redis that know nothing of each other: more than half of them
-	KindMySQL   Kind = "mysql"   // rows beside the consumer log, for who has no Redis
-	KindOff     Kind = "off"     // none: the consumer log alone
+	KindRedis     Kind = "redis"     // one Redis, a cluster, or a master and its sentinels
+	KindRedlock   Kind = "redlock"   // several masters of Redis that know nothing of each other: more than half of them
+	KindZooKeeper Kind = "zookeeper" // ephemeral nodes: what is held goes with the session of its process
+	KindMySQL     Kind = "mysql"     // rows beside the consumer log, for who has no Redis
+	KindOff       Kind = "off"       // none: the consumer log alone
 )
 
 // InRedis reports whether a kind stands on Redis.
 func (k Kind) InRedis() bool { return k == KindRedis || k == KindRedlock }
 
 // Kinds returns all of them.
-func Kinds() []Kind { return []Kind{KindRedis, KindRedlock, KindMySQL, KindOff} }
+func Kinds() []Kind { return []Kind{KindRedis, KindRedlock, KindZooKeeper, KindMySQL, KindOff} }
 
 // Policy says what Lock does while the server is away.
 type Policy string

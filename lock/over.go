@@ -19,6 +19,9 @@ type Store interface {
 	Mark(ctx context.Context, marks []Mark) error
 	// Renew gives each name that stands for its value another LockTTL, and says of each whether it does.
 	Renew(ctx context.Context, names []Name, values []string) (stands []bool, err error)
+	// GiveUp is told of names that were held too long and are not renewed any more. Where locks expire by themselves it
+	// has nothing to do.
+	GiveUp(ctx context.Context, value string, names []Name) error
 	// Probe asks what Take asks: a server that answers something else may still refuse that.
 	Probe(ctx context.Context) error
 	// Show looks at one name.
@@ -55,6 +58,10 @@ func (l *over) giveBack(ctx context.Context, value string, names []Name) error {
 }
 
 func (l *over) mark(ctx context.Context, marks []Mark) error { return l.s.Mark(ctx, marks) }
+
+func (l *over) giveUp(ctx context.Context, value string, names []Name) error {
+	return l.s.GiveUp(ctx, value, names)
+}
 
 func (l *over) probe(ctx context.Context) error { return l.s.Probe(ctx) }
 

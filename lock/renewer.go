@@ -62,18 +62,24 @@ func (r *renewer) forget(marks []Mark) {
 	}
 }
 
-// due returns the keys to renew, and drops those that were held too long: their number is stale.
-func (r *renewer) due() (names []Name, values []string, stale int) {
+// due returns the keys to renew, and drops those that were held too long: these are stale, by their value.
+func (r *renewer) due() (names []Name, values []string, stale map[string][]Name) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := len(r.held)
-	maps.DeleteFunc(r.held, func(_ Name, h holding) bool { return now.Sub(h.since) >= r.maxHold })
+	stale = make(map[string][]Name)
+	maps.DeleteFunc(r.held, func(n Name, h holding) bool {
+		old := now.Sub(h.since) >= r.maxHold
+		if old {
+			stale[h.value] = append(stale[h.value], n)
+		}
+		return old
+	})
 	names, values = make([]Name, 0, len(r.held)), make([]string, 0, len(r.held))
 	for n, h := range r.held {
 		names, values = append(names, n), append(values, h.value)
 	}
-	return names, values, before - len(r.held)
+	return names, values, stale
 }
 
 func (r *renewer) size() int {

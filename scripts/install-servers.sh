@@ -2,10 +2,10 @@
 # Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
 # no system service is started, now or later, by this script. The tests run private servers of their own.
 #
-#	scripts/install-servers.sh [prometheus|browser]
+#	scripts/install-servers.sh [prometheus|browser|zookeeper]
 #
 # With the word prometheus, Prometheus and its promtool are installed likewise; with browser, Chromium, a font, and npm,
-# by which the tests of the pages get axe-core.
+# by which the tests of the pages get axe-core; with zookeeper, ZooKeeper and a Java.
 set -eu
 
 # have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
@@ -36,6 +36,10 @@ browser)
 	have chromium || missing="$missing chromium"
 	[ -d /usr/share/fonts/truetype ] || missing="$missing fonts-dejavu-core"
 	have npm || missing="$missing npm"
+	;;
+zookeeper)
+	[ -f /usr/share/java/zookeeper.jar ] || missing="$missing zookeeper"
+	have java || missing="$missing default-jre-headless"
 	;;
 esac
 [ -n "$missing" ] || exit 0

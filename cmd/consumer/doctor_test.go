@@ -378,6 +378,22 @@ func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
 	wantCheck(t, checks, code, doctor.Fail, "masters", "1 of 3")
 }
 
+func TestDoctorTakesALockInZooKeeper(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnZooKeeper(t)
+	s := newShell(t, "ROLLBACKD_LOCK=zookeeper", "ROLLBACKD_ZOOKEEPER_URL="+server.URL())
+	s.run("", "migrate")
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine()
+	wantCheck(t, checks, code, doctor.Warn, "lock", "goes on without it")
+	checks, code = s.examine("ROLLBACKD_LOCK_ON_ERROR=pause")
+	wantCheck(t, checks, code, doctor.Fail, "lock", "")
+}
+
 func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
 	s := newShell(t)
 	s.run("", "migrate")

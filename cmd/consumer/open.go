@@ -97,8 +97,11 @@ func (a *app) openLock(ctx context.Context, cfg config.Config, command string) (
 
 // lockSetting is the one that says where the lock is.
 func lockSetting(cfg config.Config) string {
-	if cfg.Lock == lock.KindMySQL {
+	switch cfg.Lock {
+	case lock.KindMySQL:
 		return "ROLLBACKD_MYSQL_DSN"
+	case lock.KindZooKeeper:
+		return "ROLLBACKD_ZOOKEEPER_URL"
 	}
 	return "ROLLBACKD_REDIS_URL"
 }

@@ -103,6 +103,9 @@ func (c *Config) doubts() []Warning {
 	if url := c.of("REDIS_URL"); url.raw != "" && url.raw != offWord && c.RedisURL == "" {
 		doubts = append(doubts, Warning{Variable: url.Name, What: "has no effect: LOCK is " + string(c.Lock)})
 	}
+	if c.ZooKeeperURL != "" && c.Lock != lock.KindZooKeeper {
+		doubts = append(doubts, Warning{Variable: Prefix + "ZOOKEEPER_URL", What: "has no effect: LOCK is " + string(c.Lock)})
+	}
 	doubts = append(doubts, c.idleTLS()...)
 	const shortToken = 16
 	if n := len(c.AdminToken); n > 0 && n < shortToken {

@@ -39,7 +39,12 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"REDIS_URL", "redis://h1,h2", "say cluster=true"},
 		{"REDIS_URL", "redis://h1,redis://h2,redis://h3", "names 3 servers that know nothing of each other"},
 		{"REDIS_URL", "redis://h1,redis://h2:x", "URL 2 of 2"},
-		{"LOCK", "etcd", "must be redis, redlock, mysql or off"},
+		{"LOCK", "etcd", "must be redis, redlock, zookeeper, mysql or off"},
+		{"ZOOKEEPER_URL", "zk1:2181", "must begin with zookeeper://"},
+		{"ZOOKEEPER_URL", "zookeeper://", "address 1 is not host:port"},
+		{"ZOOKEEPER_URL", "zookeeper://zk1:2181,zk2:x", "address 2 is not host:port"},
+		{"ZOOKEEPER_URL", "zookeeper://hunter2@zk1", "before the @ stand user:password"},
+		{"ZOOKEEPER_URL", "zookeeper://zk1/a/", "without a slash at its end"},
 		{"REDIS_URL", "redis://u:p/w@h/0", "is not host:port"},
 		{"REDIS_URL", "redis://password@h/0", "has no colon: write user:password, or :password"},
 		{"MYSQL_DSN", "root/secret@tcp(localhost:3306)/shop", "has a user that looks like something else"},
@@ -179,7 +184,7 @@ func TestExamplesOfEveryVariableAreAccepted(t *testing.T) {
 	for handler, others := range map[string]string{HandlerSQL: "ROLLBACKD_HTTP_T", HandlerHTTP: "ROLLBACKD_SQL_"} {
 		all := make(map[string]string)
 		for _, v := range Variables() {
-			if !strings.HasPrefix(v.Name, others) { // which warn that they have no effect
+			if !strings.HasPrefix(v.Name, others) && v.key != "ZOOKEEPER_URL" { // which warn that they have no effect
 				all[v.Name] = v.Example
 			}
 		}

@@ -171,6 +171,10 @@ func TestALockThatIsNotInRedisNeedsNoRedis(t *testing.T) {
 		}
 	}
 	const want = "ROLLBACKD_REDIS_URL is not set"
+	if _, _, err := Load(without("zookeeper")); err == nil ||
+		!strings.Contains(err.Error(), "ROLLBACKD_ZOOKEEPER_URL is not set") {
+		t.Errorf("LOCK=zookeeper without its servers: %v", err)
+	}
 	if _, _, err := Load(without("redis")); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("LOCK=redis without a Redis: %v", err)
 	}

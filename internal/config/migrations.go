@@ -22,5 +22,7 @@ func (c Config) Migrations() dedup.MigrateOptions {
 
 // LockServers are those of the lock, for connections with this name; engine and pages ask for logins anew besides.
 func (c Config) LockServers(name string) locking.Servers {
-	return locking.Servers{Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, Name: name, Connections: 2}
+	return locking.Servers{
+		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, ZooKeeperURL: c.ZooKeeperURL, Name: name, Connections: 2,
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
@@ -388,6 +389,16 @@ func redisURL() rule[string] {
 			} else if err != nil {
 				return fmt.Errorf("cannot be used: %w", err)
 			}
+		}
+		return nil
+	})
+}
+
+// zooKeeperURL asks the package that connects.
+func zooKeeperURL() rule[string] {
+	return texts(locking.ZooKeeperForm, func(raw string) error {
+		if err := locking.CheckZooKeeperURL(raw); err != nil {
+			return fmt.Errorf("cannot be used: %w", err)
 		}
 		return nil
 	})

@@ -38,7 +38,7 @@ func (v Variable) show(raw string) string {
 	case v.accepts(raw) || v.secret == wholeText:
 		return v.secret.show(raw)
 	}
-	for _, scheme := range []string{"amqp", "amqps", "redis", "rediss", "http", "https", "mysql"} {
+	for _, scheme := range []string{"amqp", "amqps", "redis", "rediss", "http", "https", "mysql", "zookeeper"} {
 		if strings.HasPrefix(raw, scheme+"://") {
 			return scheme + "://" + mask
 		}

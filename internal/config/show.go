@@ -64,7 +64,7 @@ func Markdown() string {
 func (v Variable) defaultCell() string {
 	switch {
 	case v.Required:
-		return "required"
+		return strings.TrimSpace("required " + v.by)
 	case v.Default == "":
 		return "none"
 	case v.computed != nil:

@@ -37,6 +37,7 @@ type Variable struct {
 	off      bool     // "off" is a value: the field stays zero, unless turnOff says more
 	turnOff  func()
 	lines    bool          // a secret may have several lines
+	by       string        // where it is required, for the documentation; empty: everywhere, or nearly
 	needless func() bool   // a setting before this one has made it so; nil: never
 	computed func() string // the default follows from settings before this one; Default only describes it
 }
@@ -82,6 +83,10 @@ func connections(c *Config, d consumer.Config) []Variable {
 			secret: urlLogins, off: true, Example: "redis://redis:6379/0",
 			Meaning: "with LOCK=redis: Redis for the lock; off is LOCK=off. With LOCK=redlock: three masters or more that " +
 				"know nothing of each other"},
+		{key: "ZOOKEEPER_URL", value: zooKeeperURL().into(&c.ZooKeeperURL),
+			Required: true, needless: func() bool { return c.Lock != lock.KindZooKeeper }, by: "with LOCK=zookeeper",
+			secret: urlLogins, Example: "zookeeper://zk1:2181,zk2:2181,zk3:2181/rollbackd",
+			Meaning: "with LOCK=zookeeper: its servers, and the folder under which the locks stand"},
 	}
 }
 

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
-	"github.com/rollbackd/rollbackd/lock"
 )
 
 // handlers are the ways in which the stock can be given back, and the locks beside which it can be. Each must pass the
@@ -38,6 +35,7 @@ var handlers = []struct {
 	}},
 	// the other locks
 	{"stock, lock redlock", func(*testing.T) []string { return []string{"LOCK", "redlock"} }},
+	{"stock, lock zookeeper", func(*testing.T) []string { return []string{"LOCK", "zookeeper"} }},
 	{"stock, lock mysql", func(*testing.T) []string { return []string{"LOCK", "mysql"} }},
 	{"stock, lock off", func(*testing.T) []string { return []string{"LOCK", "off"} }},
 }
@@ -53,24 +51,9 @@ func accept(t *testing.T, test func(w *world), pairs ...string) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			settings := append(h.pairs(t), pairs...)
-			redlock := slices.Contains(settings, string(lock.KindRedlock))
-			var own []*stack.Server
-			for i := range settings {
-				if settings[i] == ownRedis && !redlock {
-					own = append(own, stack.OwnRedis(t))
-					settings[i] = own[len(own)-1].URL()
-				}
-			}
-			if redlock {
-				var urls []string
-				for range 3 {
-					own = append(own, stack.OwnRedis(t))
-					urls = append(urls, own[len(own)-1].URL())
-				}
-				settings = append(settings, "REDIS_URL", strings.Join(urls, ","))
-			}
-			w := newWorld(t, settings...)
-			w.lockServers = own
+			servers, more := lockServers(t, settings)
+			w := newWorld(t, append(settings, more...)...)
+			w.lockServers = servers
 			test(w)
 		})
 	}

@@ -3,14 +3,44 @@ package daemon_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
+	"strings"
+	"testing"
+	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
+
+// lockServers starts the servers of a test's own that the lock of these settings needs, and returns the settings that
+// name them.
+func lockServers(t *testing.T, settings []string) (servers []*stack.Server, more []string) {
+	t.Helper()
+	has := func(kind lock.Kind) bool { return slices.Contains(settings, string(kind)) }
+	switch {
+	case has(lock.KindZooKeeper):
+		server := stack.OwnZooKeeper(t)
+		return []*stack.Server{server}, []string{"ZOOKEEPER_URL", server.URL(), "REDIS_URL", "off"}
+	case has(lock.KindRedlock):
+		var urls []string
+		for range 3 {
+			server := stack.OwnRedis(t)
+			servers, urls = append(servers, server), append(urls, server.URL())
+		}
+		return servers, []string{"REDIS_URL", strings.Join(urls, ",")}
+	case slices.Contains(settings, ownRedis) && !has(lock.KindMySQL) && !has(lock.KindOff):
+		server := stack.OwnRedis(t)
+		return []*stack.Server{server}, []string{"REDIS_URL", server.URL()}
+	case slices.Contains(settings, ownRedis): // nobody asks it
+		return nil, []string{"REDIS_URL", "off"}
+	}
+	return nil, nil
+}
 
 // wipeLock returns what empties the world's own lock, and says how much was in it.
 func (w *world) wipeLock() func() int {
@@ -31,6 +61,9 @@ func (w *world) wipeLock() func() int {
 	if w.config().Lock == lock.KindOff {
 		return func() int { return 1 } // it never knows anything
 	}
+	if w.config().Lock == lock.KindZooKeeper {
+		return w.wipeZooKeeper()
+	}
 	var clients []*redis.Client
 	for _, server := range w.lockServers {
 		options, err := redis.ParseURL(server.URL())
@@ -49,6 +82,27 @@ func (w *world) wipeLock() func() int {
 			}
 			if err != nil {
 				w.t.Fatal(err)
+			}
+		}
+		return wiped
+	}
+}
+
+func (w *world) wipeZooKeeper() func() int {
+	w.t.Helper()
+	conn, _, err := zk.Connect([]string{w.lockServers[0].Addr()}, 10*time.Second, zk.WithLogInfo(false))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(conn.Close)
+	return func() (wiped int) {
+		nodes, _, err := conn.Children("/rollbackd")
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			w.t.Fatal(err)
+		}
+		for _, node := range nodes {
+			if conn.Delete("/rollbackd/"+node, -1) == nil { // else its holder was faster
+				wiped++
 			}
 		}
 		return wiped

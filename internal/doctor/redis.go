@@ -26,12 +26,15 @@ func checkLock(ctx context.Context, cfg config.Config, o Options, l *list) {
 			"holds without a lock")
 	case lock.KindRedlock:
 		checkRedlock(ctx, cfg, o, l)
+	case lock.KindZooKeeper:
+		l.area = "lock"
+		checkZooKeeper(ctx, cfg, o, l)
 	case lock.KindMySQL:
 		l.area = "lock"
 		checkMySQLLock(ctx, cfg, o, l)
 	default:
 		if checkRedis(ctx, cfg, o, l) {
-			takeAndRelease(ctx, cfg.LockServers(o.Name), redisAdvice, l)
+			takeAndRelease(ctx, cfg.LockServers(o.Name), Fail, redisAdvice, l)
 		}
 	}
 }
@@ -56,7 +59,7 @@ func checkRedlock(ctx context.Context, cfg config.Config, o Options, l *list) {
 	found, advice := fmt.Sprintf("%d of %d can be used", good, len(urls)), "more than half are needed"
 	switch {
 	case good > len(urls)/2:
-		takeAndRelease(ctx, cfg.LockServers(o.Name), redisAdvice, l)
+		takeAndRelease(ctx, cfg.LockServers(o.Name), Fail, redisAdvice, l)
 	case cfg.LockOnError == config.LockOnErrorPause:
 		l.fail(name, found, advice)
 	default:
@@ -64,10 +67,26 @@ func checkRedlock(ctx context.Context, cfg config.Config, o Options, l *list) {
 	}
 }
 
+// checkZooKeeper takes and releases a lock of its own: that needs a majority of the servers, the folder, and the right
+// to make nodes in it.
+func checkZooKeeper(ctx context.Context, cfg config.Config, o Options, l *list) {
+	level := Fail
+	if cfg.LockOnError != config.LockOnErrorPause {
+		level = Warn // the daemon goes on without it
+	}
+	const advice = "do a majority of the servers of ROLLBACKD_ZOOKEEPER_URL run, and may the account make and delete " +
+		"nodes in the folder? consumer config shows the setting"
+	if takeAndRelease(ctx, cfg.LockServers(o.Name), level, advice, l) {
+		l.note("session", fmt.Sprintf("ROLLBACKD_LOCK_TTL %v is asked for; the servers keep it within their "+
+			"minSessionTimeout and maxSessionTimeout, by default 4s and 40s", cfg.LockTTL))
+	}
+}
+
 // checkMySQLLock takes and releases a lock of its own. Whether MySQL is well and the table is there, its own checks
 // tell.
 func checkMySQLLock(ctx context.Context, cfg config.Config, o Options, l *list) {
-	if !takeAndRelease(ctx, cfg.LockServers(o.Name), "`migrate` makes its table, and "+rightsPage+" has the rights", l) {
+	const advice = "`migrate` makes its table, and " + rightsPage + " has the rights"
+	if !takeAndRelease(ctx, cfg.LockServers(o.Name), Fail, advice, l) {
 		return
 	}
 	l.note("cost", "each batch costs MySQL two more commits, and a duplicate a query: Redis is cheaper where there is one")
@@ -169,7 +188,7 @@ func checkRedisInfo(ctx context.Context, client redis.UniversalClient, l *list) 
 }
 
 // takeAndRelease takes and releases a lock of its own, with the very commands of the daemon.
-func takeAndRelease(ctx context.Context, servers locking.Servers, advice string, l *list) bool {
+func takeAndRelease(ctx context.Context, servers locking.Servers, level Level, advice string, l *list) bool {
 	const check = "lock"
 	probe := uuid.NewString()
 	locker, closer, err := locking.Open(ctx, servers, lock.Options{LockTTL: time.Second, OnError: lock.Pause})
@@ -184,7 +203,11 @@ func takeAndRelease(ctx context.Context, servers locking.Servers, advice string,
 		err = fmt.Errorf("a key that nobody else has is %v", held[0].Hold)
 	}
 	if err = errors.Join(err, locker.Release(ctx, probe, names)); err != nil {
-		l.fail(check, err.Error(), advice)
+		found := err.Error()
+		if level == Warn {
+			found += "; the daemon goes on without it"
+		}
+		l.add(level, check, found, advice)
 		return false
 	}
 	l.ok(check, "taken and released")

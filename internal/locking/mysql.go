@@ -311,6 +311,9 @@ func (l *mysqlStore) renewBatch(ctx context.Context, value string, names []lock.
 	return slices.DeleteFunc(slices.Clone(batch), func(i int) bool { return rows[names[i].String()].value == value }), nil
 }
 
+// GiveUp has nothing to do: the rows are over by themselves.
+func (*mysqlStore) GiveUp(context.Context, string, []lock.Name) error { return nil }
+
 // probeName is none that a message has.
 const probeName = "rollbackd:probe"
 

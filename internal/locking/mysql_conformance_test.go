@@ -66,6 +66,8 @@ func (b mysqlBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func
 	return b.open(t, wire, o), lose, lost
 }
 
+func (mysqlBackend) Die(*testing.T, lock.Locker) {}
+
 func (mysqlBackend) Marks() bool { return false }
 
 func (b mysqlBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }

@@ -21,6 +21,8 @@ type Servers struct {
 	// RedisURL is asked by KindRedis, see [lock.OpenRedis]; empty: no lock. KindRedlock asks several, comma-separated.
 	// MySQLDSN is asked by KindMySQL.
 	RedisURL, MySQLDSN string
+	// ZooKeeperURL is asked by KindZooKeeper: see [ZooKeeperForm].
+	ZooKeeperURL string
 	// Name is what the servers' lists of connections show.
 	Name string
 	// Connections is the most that are opened, to each server: lanes and some.
@@ -68,6 +70,12 @@ func Open(ctx context.Context, s Servers, o lock.Options) (lock.Locker, io.Close
 		return l, client, nil
 	case s.Kind == lock.KindRedlock:
 		l, err := OpenRedlock(s, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return l, l, nil
+	case s.Kind == lock.KindZooKeeper:
+		l, err := OpenZooKeeper(s, o)
 		if err != nil {
 			return nil, nil, err
 		}

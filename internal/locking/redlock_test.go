@@ -97,6 +97,8 @@ func losing(wire *stack.TCPProxy, word string) (lose func(), lost func() int) {
 	}
 }
 
+func (redlockBackend) Die(*testing.T, lock.Locker) {}
+
 func (redlockBackend) Marks() bool { return true }
 
 func (b redlockBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }

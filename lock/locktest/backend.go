@@ -30,6 +30,9 @@ type Backend interface {
 	// Forget writes under the name the lock of a holder who will neither renew nor release it, without an end. A server
 	// on which there is no such thing writes what Spoil does.
 	Forget(t *testing.T, name lock.Name)
+	// Die ends the process that has the Locker, without a word to the server. Where a lock that nobody renews expires, it
+	// has nothing to do.
+	Die(t *testing.T, l lock.Locker)
 	// Stop ends the server without a warning. Start brings it back, with or without what it held.
 	Stop(t *testing.T)
 	Start(t *testing.T)

@@ -11,6 +11,9 @@ import (
 	"github.com/rollbackd/rollbackd/lock"
 )
 
+// patient is the timeout of those who shall not go on without an answer, however much else the machine has to do.
+const patient = 8 * time.Second
+
 func oneHolder(t *testing.T, w *world) {
 	a, b := w.worker("a", lock.Options{}), w.worker("b", lock.Options{})
 	a.finds("one", lock.Mine)
@@ -30,7 +33,7 @@ func oneHolder(t *testing.T, w *world) {
 	won := make([][]lock.Held, workers)
 	var wg sync.WaitGroup
 	for i := range workers {
-		p := w.worker(fmt.Sprint("worker", i), lock.Options{})
+		p := w.worker(fmt.Sprint("worker", i), lock.Options{Timeout: patient})
 		wg.Go(func() { won[i], _ = p.Lock(t.Context(), p.token, w.names(keys...)) })
 	}
 	wg.Wait()
@@ -69,6 +72,7 @@ func expiry(_ *testing.T, w *world) {
 	short := lock.Options{LockTTL: 150 * time.Millisecond} // not running: nobody renews
 	dead, b := w.worker("dead", short), w.worker("b", short)
 	dead.finds("one", lock.Mine)
+	w.Die(w.T, dead.Locker)
 	w.await("the lock expires", func() bool { return b.lock("one")[0].Hold == lock.Mine })
 	dead.release("one")
 	w.worker("c", short).finds("one", lock.HeldByOther, "b") // the late release was of a lock that is another's
@@ -86,6 +90,7 @@ func renewal(_ *testing.T, w *world) {
 		return time.Since(since) > 1800*time.Millisecond
 	})
 	stop()
+	w.Die(w.T, a.Locker)
 	w.await("a stopped worker's lock expires", func() bool { return b.lock("one")[0].Hold == lock.Mine })
 }
 

@@ -76,6 +76,7 @@ func cycle() []group {
 		{
 			{Name: "redis_off", Settings: []string{"REDIS_URL=off"}, Guess: 30_000},
 			{Name: "lock_redlock", Lock: "redlock", Guess: 25_000},
+			{Name: "lock_zookeeper", Lock: "zookeeper", Guess: 15_000},
 			{Name: "lock_mysql", Lock: "mysql", Guess: 15_000},
 			{Name: "two_daemons", Daemons: 2, Guess: 30_000},
 		},

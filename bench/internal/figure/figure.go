@@ -128,6 +128,10 @@ var definitions = []definition{
 		others: []string{"lock_redlock"}, make: overBase("lock_redlock", deliveries), note: lockNote,
 	},
 	{
+		key: "lock_zookeeper", what: "LOCK=zookeeper on one server ÷ one Redis", unit: "ratio",
+		others: []string{"lock_zookeeper"}, make: overBase("lock_zookeeper", deliveries), note: lockNote,
+	},
+	{
 		key: "lock_mysql", what: "LOCK=mysql, beside the log ÷ one Redis", unit: "ratio",
 		others: []string{"lock_mysql"}, make: overBase("lock_mysql", deliveries), note: lockNote,
 	},

@@ -214,7 +214,7 @@ func TestOnlyADaemonAloneCanBeProfiled(t *testing.T) {
 
 func TestEveryFigureHasItsContestants(t *testing.T) {
 	for _, key := range []string{"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison",
-		"hot_goods", "redis_off", "lock_redlock", "lock_mysql",
+		"hot_goods", "redis_off", "lock_redlock", "lock_zookeeper", "lock_mysql",
 		"two_daemons", "all_failing", "replay", "mysql_1ms"} {
 		c := Cycle([]string{key}, true)
 		if len(c) < 2 || c[0].Name != Base {

@@ -41,7 +41,7 @@ type shownFigure struct {
 // shown are the figures in docs/scaling.md, in this order.
 var shown = []string{
 	"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison", "hot_goods", "redis_off",
-	"lock_redlock", "lock_mysql",
+	"lock_redlock", "lock_zookeeper", "lock_mysql",
 	"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing", "replay", "contended", "mysql_1ms",
 	"mysql_1ms_failing_5", "latency_p50_ms", "latency_p99_ms", "latency_failing_5_p99_ms", "start_ms", "rss_mib",
 	"large_bodies_rss_mib", "two_daemons", "cpu_us_per_message",
@@ -54,7 +54,7 @@ var summary = []string{"vs_plain", "vs_classic", "vs_watermill", "latency_p99_ms
 var younger = []string{
 	"large_bodies_rss_mib", "failing_1", "failing_5", "failing_20", "all_failing", "classic_failing", "replay",
 	"contended", "mysql_1ms", "mysql_1ms_failing_5", "latency_failing_5_p99_ms", "start_ms",
-	"lock_redlock", "lock_mysql",
+	"lock_redlock", "lock_zookeeper", "lock_mysql",
 }
 
 func TestThePagesShowTheFiguresOfTheLastBenchmark(t *testing.T) {

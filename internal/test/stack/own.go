@@ -26,6 +26,18 @@ func OwnValkey(t testing.TB) *Server {
 	return own(t, Options{Only: []Kind{KindRedis}, RedisProgram: "valkey-server"})
 }
 
+// EnvZooKeeper asks for the tests on ZooKeeper, which is not installed with the other servers.
+const EnvZooKeeper = "ROLLBACKD_TEST_ZOOKEEPER"
+
+// OwnZooKeeper starts a ZooKeeper for this test alone, as [OwnRabbit] does, if the environment asks for such tests.
+func OwnZooKeeper(t testing.TB) *Server {
+	t.Helper()
+	if os.Getenv(EnvZooKeeper) == "" {
+		t.Skip("make test-zookeeper runs this")
+	}
+	return own(t, Options{Only: []Kind{KindZooKeeper}})
+}
+
 // Own starts one server for this test alone with further options; o.Only must name exactly one kind.
 func Own(t testing.TB, o Options) *Server { t.Helper(); return own(t, o) }
 

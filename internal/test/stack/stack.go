@@ -19,6 +19,8 @@ const (
 	KindRabbitMQ Kind = "rabbitmq"
 	KindMySQL    Kind = "mysql" // MariaDB or MySQL, what is installed
 	KindRedis    Kind = "redis"
+	// KindZooKeeper is none of those that start by themselves: see [OwnZooKeeper].
+	KindZooKeeper Kind = "zookeeper"
 )
 
 // Options say what [Start] starts. The zero value starts all three servers as they come.
@@ -55,6 +57,8 @@ type Stack struct {
 	MySQL    *Server
 	Redis    *Server
 
+	ZooKeeper *Server
+
 	dir     string
 	lock    *os.File // held while the folder is in use
 	spawner *spawner
@@ -70,6 +74,8 @@ func prepare(ctx context.Context, kind Kind, sp *spawner, dir string, o Options)
 		return prepareMySQL(ctx, sp, dir, o)
 	case KindRedis:
 		return prepareRedis(sp, dir, o)
+	case KindZooKeeper:
+		return prepareZooKeeper(sp, dir)
 	}
 	return nil, fmt.Errorf("there is no server %q", kind)
 }
@@ -156,6 +162,8 @@ func (s *Stack) put(server *Server, log io.Writer) {
 		s.MySQL = server
 	case KindRedis:
 		s.Redis = server
+	case KindZooKeeper:
+		s.ZooKeeper = server
 	}
 	if log != nil {
 		fmt.Fprintf(log, "%s listens on %s, process id %d\n", server.kind, server.addr, server.Pid())
@@ -180,9 +188,11 @@ func (s *Stack) end() error {
 
 // servers are those that were started.
 func (s *Stack) servers() []*Server {
-	return slices.DeleteFunc([]*Server{s.RabbitMQ, s.MySQL, s.Redis}, func(server *Server) bool { return server == nil })
+	return slices.DeleteFunc([]*Server{s.RabbitMQ, s.MySQL, s.Redis, s.ZooKeeper},
+		func(server *Server) bool { return server == nil })
 }
 
 func (s *Stack) server(kind Kind) *Server {
-	return map[Kind]*Server{KindRabbitMQ: s.RabbitMQ, KindMySQL: s.MySQL, KindRedis: s.Redis}[kind]
+	return map[Kind]*Server{KindRabbitMQ: s.RabbitMQ, KindMySQL: s.MySQL, KindRedis: s.Redis,
+		KindZooKeeper: s.ZooKeeper}[kind]
 }

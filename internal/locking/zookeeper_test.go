@@ -1,0 +1,255 @@
+package locking_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/lock/locktest"
+)
+
+func TestZooKeeperIsALock(t *testing.T) {
+	t.Parallel()
+	stack.OwnZooKeeper(t) // skips the whole test where nobody asks for it
+	locktest.Run(t, func(t *testing.T) locktest.Backend { return newZooKeeperBackend(t) })
+}
+
+// zooKeeperBackend is a server of one test, with a wire for each process.
+type zooKeeperBackend struct {
+	server *stack.Server
+
+	mu    *sync.Mutex
+	wires map[lock.Locker]*stack.TCPProxy
+}
+
+var _ locktest.Backend = zooKeeperBackend{}
+
+func newZooKeeperBackend(t *testing.T) zooKeeperBackend {
+	t.Helper()
+	return zooKeeperBackend{stack.OwnZooKeeper(t), &sync.Mutex{}, map[lock.Locker]*stack.TCPProxy{}}
+}
+
+func (b zooKeeperBackend) open(t *testing.T, o lock.Options) (*locking.ZooKeeper, *stack.TCPProxy) {
+	t.Helper()
+	wire := stack.Proxy(t, b.server.Addr())
+	l, err := locking.OpenZooKeeper(locking.Servers{ZooKeeperURL: wire.Through(b.server.URL())}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wires[l] = wire
+	return l, wire
+}
+
+func (b zooKeeperBackend) Open(t *testing.T, o lock.Options) lock.Locker {
+	t.Helper()
+	l, _ := b.open(t, o)
+	return l
+}
+
+func (b zooKeeperBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
+	t.Helper()
+	l, wire := b.open(t, o)
+	lose, lost := losing(wire, "/rollbackd/rollbackd:")
+	return l, lose, lost
+}
+
+func (b zooKeeperBackend) Die(_ *testing.T, l lock.Locker) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wires[l].Refuse(true)
+	b.wires[l].Cut()
+}
+
+func (zooKeeperBackend) Marks() bool { return false }
+
+func (b zooKeeperBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }
+
+func (b zooKeeperBackend) Forget(t *testing.T, name lock.Name) {
+	b.set(t, name, "lock:host/1/gone/0/7")
+}
+
+// set makes a node that is of no session.
+func (b zooKeeperBackend) set(t *testing.T, name lock.Name, value string) {
+	t.Helper()
+	admin := b.admin(t)
+	node := "/rollbackd/" + name.String()
+	for _, path := range []string{"/rollbackd", node} {
+		_, err := admin.Create(path, []byte(value), 0, zk.WorldACL(zk.PermAll))
+		if err == zk.ErrNodeExists && path == node {
+			_, err = admin.Set(path, []byte(value), -1)
+		}
+		if err != nil && err != zk.ErrNodeExists {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b zooKeeperBackend) admin(t *testing.T) *zk.Conn {
+	t.Helper()
+	conn, _, err := zk.Connect([]string{b.server.Addr()}, 10*time.Second, zk.WithLogger(nobody{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+type nobody struct{}
+
+func (nobody) Printf(string, ...any) {}
+
+func (b zooKeeperBackend) Stop(t *testing.T) {
+	t.Helper()
+	if err := b.server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b zooKeeperBackend) Start(t *testing.T) {
+	t.Helper()
+	if err := b.server.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// zooKeeperWorld is a lock on a server of its own.
+type zooKeeperWorld struct {
+	lockWorld
+	zooKeeperBackend
+}
+
+func newZooKeeperWorld(t *testing.T) zooKeeperWorld {
+	t.Helper()
+	return zooKeeperWorld{lockWorld{t, uuid.NewString()}, newZooKeeperBackend(t)}
+}
+
+// Given a server that is frozen, killed, and away for longer than a session lives, when names are locked, then each
+// call is bounded, and the lock comes back by itself, with none of the former session's nodes in anybody's way.
+func TestAZooKeeperInTroubleIsGoneWithout(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]struct{ do, undo func(*stack.Server) error }{
+		"frozen": {(*stack.Server).Freeze, (*stack.Server).Thaw}, "killed": {(*stack.Server).Kill, (*stack.Server).Start},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newZooKeeperWorld(t)
+			o := lock.Options{Timeout: 300 * time.Millisecond, LockTTL: time.Second}
+			l, other := w.Open(t, o), w.Open(t, o)
+			w.runs(l)
+			w.runs(other)
+			names := w.names(10)
+			w.mine(l, "before", names)
+			w.must(l.Release(t.Context(), "before", names)) // a thread of a frozen server may answer for a moment
+			w.mine(l, "in hand", names[:5])
+			w.must(fault.do(w.server))
+			start := time.Now()
+			for range 100 {
+				if n := w.mine(l, "a", names[5:]); n != 5 {
+					t.Fatalf("%d names are mine, want 5", n)
+				}
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("100 calls took %v", took)
+			}
+			w.must(fault.undo(w.server))
+			w.await("it is asked again", func() bool { up, _, _ := l.Up(); return up })
+			w.await("it is asked again by the other", func() bool { up, _, _ := other.Up(); return up })
+			w.await("nothing is in the way", func() bool { return w.mine(other, "other", names) == 10 })
+		})
+	}
+}
+
+// Given a session that the server ends because it has not heard of its process, when the process is heard again, then
+// what it held is free, and it locks in a new session.
+func TestASessionThatExpiresLosesItsLocks(t *testing.T) {
+	t.Parallel()
+	w := newZooKeeperWorld(t)
+	l, wire := w.open(t, lock.Options{LockTTL: 300 * time.Millisecond})
+	other := w.Open(t, lock.Options{})
+	w.runs(l)
+	names := w.names(10)
+	w.mine(l, "a", names)
+	wire.Refuse(true)
+	wire.Cut()
+	w.await("the session has ended", func() bool { return w.mine(other, "b", names) == 10 })
+	wire.Refuse(false)
+	w.await("it is asked again", func() bool { up, _, _ := l.Up(); return up && w.mine(l, "a", names) == 0 })
+	w.must(l.Release(t.Context(), "a", names)) // of locks that are another's by now
+	if s, err := l.Show(t.Context(), names[0]); err != nil || s.Token != "b" {
+		t.Errorf("after the old holder's release Show = %+v, %v, want it held by b", s, err)
+	}
+}
+
+// Given nodes that somebody deletes, when another worker takes the names, then they are its own, and the former
+// holder's release leaves them alone.
+func TestDeletedNodesCostOnlyTheLocks(t *testing.T) {
+	t.Parallel()
+	w := newZooKeeperWorld(t)
+	a, b := w.Open(t, lock.Options{}), w.Open(t, lock.Options{})
+	names := w.names(5)
+	w.mine(a, "a", names)
+	admin := w.admin(t)
+	for _, n := range names {
+		w.must(admin.Delete("/rollbackd/"+n.String(), -1))
+	}
+	if n := w.mine(b, "b", names); n != 5 {
+		t.Fatalf("%d names are free, want 5", n)
+	}
+	w.must(a.Release(t.Context(), "a", names))
+	if n := w.mine(a, "a", names); n != 0 {
+		t.Errorf("%d names were taken from b", n)
+	}
+}
+
+// Given an account, when it has made locks, then nobody else may read or delete them, and who has another password is
+// told so.
+func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
+	t.Parallel()
+	w := newZooKeeperWorld(t)
+	open := func(login string) lock.Locker {
+		url := strings.Replace(w.server.URL(), "://", "://"+login, 1) + "/of/shop"
+		l, err := locking.OpenZooKeeper(locking.Servers{ZooKeeperURL: url}, lock.Options{OnError: lock.Pause})
+		w.must(err)
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	names := w.names(3)
+	if n := w.mine(open("shop:p%40ss@"), "a", names); n != 3 {
+		t.Fatalf("%d names are mine, want 3", n)
+	}
+	for _, login := range []string{"", "shop:other@"} {
+		_, err := open(login).Lock(t.Context(), "b", w.names(10))
+		if err == nil || !strings.Contains(err.Error(), "not authenticated") {
+			t.Errorf("with login %q Lock = %v, want that it may not", login, err)
+		}
+	}
+}
+
+// Given a folder of a thousand names, when batches come and go, then each is two transactions.
+func TestABatchOfNodesIsOneTransaction(t *testing.T) {
+	t.Parallel()
+	w := newZooKeeperWorld(t)
+	l := w.Open(t, lock.Options{})
+	names := w.names(1000)
+	w.mine(l, "warm up", names[:1])
+	began := time.Now()
+	const rounds = 20
+	for i := range rounds {
+		if n := w.mine(l, fmt.Sprint(i), names[1:]); n != 999 {
+			t.Fatalf("%d names are mine, want 999", n)
+		}
+		w.must(l.Done(t.Context(), marksOf(names[1:])))
+	}
+	t.Logf("%d names were locked and done %d times in %v", 999, rounds, time.Since(began))
+}
