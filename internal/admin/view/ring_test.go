@@ -220,7 +220,7 @@ func TestTheFirstLookTellsWhatItHasFoundSoFar(t *testing.T) {
 		if a := b.get(time.Minute); a.Value != 2 || a.Looking {
 			t.Errorf("after the first look: %+v", a)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // of the bubble: it takes no time
 		b.get(time.Minute)
 		part <- 3
 		synctest.Wait()
