@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Right is what somebody may do.
@@ -55,21 +58,27 @@ type GuardOptions struct {
 	BasePath string
 	// Refused is told of whoever may look and asked to act, before he gets the answer; nil: nobody is told.
 	Refused func(context.Context, Person, *http.Request)
+	// Metrics gets the count of refused tokens; nil: nobody does.
+	Metrics prometheus.Registerer
 	Logger  *slog.Logger
 }
 
 // Guard knows who asks and what he may do. It is safe for many goroutines.
 type Guard struct {
-	o      GuardOptions
-	tokens *tokens
-	cross  *http.CrossOriginProtection
+	o       GuardOptions
+	tokens  *tokens
+	guesses *guesses
+	cross   *http.CrossOriginProtection
 }
 
 // NewGuard reads the file of tokens, if there is one.
 func NewGuard(o GuardOptions) (*Guard, error) {
 	g := &Guard{o: o, cross: http.NewCrossOriginProtection()}
 	var err error
-	g.tokens, err = newTokens(o)
+	if g.tokens, err = newTokens(o); err != nil {
+		return nil, err
+	}
+	g.guesses, err = newGuesses(o)
 	return g, err
 }
 
@@ -108,6 +117,8 @@ func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
 		switch {
 		case errors.Is(err, errNotLocal), errors.Is(err, errHost), errors.Is(err, errForwarded):
 			Problem(w, http.StatusForbidden, err.Error())
+		case retryLater(w, err):
+			Problem(w, http.StatusTooManyRequests, err.Error())
 		case err != nil && g.SignsIn() && wantsPage(r):
 			http.Redirect(w, r, g.o.BasePath+"/sign-in?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 		case err != nil:
@@ -127,6 +138,15 @@ func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
 			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
 		}
 	})
+}
+
+// retryLater reports whether an error is a TooManyError, and says in the header how long to wait.
+func retryLater(w http.ResponseWriter, err error) bool {
+	many, ok := errors.AsType[TooManyError](err)
+	if ok {
+		w.Header().Set("Retry-After", strconv.Itoa(many.Seconds()))
+	}
+	return ok
 }
 
 // Public lets everybody through who can reach this daemon at all, for the page where people sign in and what it is
@@ -155,11 +175,8 @@ func (g *Guard) who(r *http.Request) (Person, error) {
 		return Person{Name: Local, Right: Act}, local(r)
 	}
 	if text, ok := bearer(r); ok {
-		if t, ok := g.tokens.find(text); ok {
-			return Person{Name: t.Name, Right: t.Right}, nil
-		}
-		g.o.Logger.WarnContext(r.Context(), "a request with an unknown token", "from", r.RemoteAddr, "path", r.URL.Path)
-		return Person{}, errBadToken
+		t, err := g.guesses.check(r, text, g.tokens.find)
+		return Person{Name: t.Name, Right: t.Right}, err
 	}
 	if p, ok := g.session(r); ok {
 		return p, nil

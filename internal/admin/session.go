@@ -24,25 +24,23 @@ const cookieName = "rollbackd_session"
 // sessionTime is how long a sign-in lasts: a working day, and nobody is signed in for ever.
 const sessionTime = 12 * time.Hour
 
-// SignIn sets the cookie if the text is a token.
-func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request, text string) (Person, bool) {
+// SignIn sets the cookie if the text is a token. Its error says why it is not, and may be a TooManyError, of which the
+// header of the answer then says how long to wait.
+func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request, text string) (Person, error) {
 	text = strings.TrimSpace(text)
-	t, ok := g.tokens.find(text)
-	end := time.Now().Add(sessionTime)
-	var value string
-	if ok {
-		var err error
-		if value, err = sealSession(t, text, end); err != nil {
-			g.o.Logger.ErrorContext(r.Context(), "a session could not be made", "err", err)
-			ok = false
-		}
+	t, err := g.guesses.check(r, text, g.tokens.find)
+	if err != nil {
+		retryLater(w, err)
+		return Person{}, err
 	}
-	if !ok {
-		g.o.Logger.WarnContext(r.Context(), "a sign-in with an unknown token", "from", r.RemoteAddr)
-		return Person{}, false
+	end := time.Now().Add(sessionTime)
+	value, err := sealSession(t, text, end)
+	if err != nil {
+		g.o.Logger.ErrorContext(r.Context(), "a session could not be made", "err", err)
+		return Person{}, err
 	}
 	g.setCookie(w, r, value, end)
-	return Person{Name: t.Name, Right: t.Right, Session: true}, true
+	return Person{Name: t.Name, Right: t.Right, Session: true}, nil
 }
 
 // SignOut takes the cookie away.

@@ -141,7 +141,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	}
 	guard, err := admin.NewGuard(admin.GuardOptions{
 		Token: fresh.adminToken, TokensFile: cfg.AdminTokensFile, Proxy: cfg.AdminProxy, BasePath: cfg.BasePath,
-		Refused: pages.NewRefusals(d.desk, log).Note, Logger: log,
+		Refused: pages.NewRefusals(d.desk, log).Note, Metrics: d.registry, Logger: log,
 	})
 	if err != nil {
 		return d, err

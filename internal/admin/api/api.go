@@ -194,8 +194,8 @@ type route struct {
 // look adds a route that reads.
 func look[I, T any](a *API, r route, do func(context.Context, *I) (T, error)) {
 	may := []int{
-		http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusBadGateway,
-		http.StatusServiceUnavailable,
+		http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
+		http.StatusBadGateway, http.StatusServiceUnavailable,
 	}
 	huma.Register(a.huma, huma.Operation{
 		OperationID: r.id, Method: http.MethodGet, Path: r.path, Tags: []string{r.tag}, Summary: r.summary,

@@ -98,7 +98,7 @@ func act[I any, P interface {
 }](a *API, r route, status int, do func(ctx context.Context, in P, id string) (desk.Act, error)) {
 	may := []int{
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusRequestEntityTooLarge,
-		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusBadGateway,
+		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusBadGateway,
 	}
 	op := huma.Operation{
 		OperationID: r.id, Method: http.MethodPost, Path: r.path, Tags: []string{r.tag}, Summary: r.summary,

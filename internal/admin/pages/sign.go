@@ -2,6 +2,7 @@ package pages
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -13,6 +14,7 @@ import (
 type signing struct {
 	Next  string
 	Wrong bool
+	Later int // seconds until a token is looked at again, after too many wrong ones
 }
 
 func (p *Pages) signIn(_ context.Context, r *http.Request, d *drawn) error {
@@ -26,13 +28,18 @@ const maxForm = 64 << 10
 func (p *Pages) signedIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	next := p.next(r.PostFormValue("next"))
-	if _, ok := p.o.Guard.SignIn(w, r, r.PostFormValue("token")); ok {
+	_, err := p.o.Guard.SignIn(w, r, r.PostFormValue("token"))
+	if err == nil {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return
 	}
 	p.page("sign-in", func(_ context.Context, _ *http.Request, d *drawn) error {
-		d.Title, d.Status, d.Data = "Sign in", http.StatusUnauthorized, signing{Next: next, Wrong: true}
-		d.Person = admin.Person{}
+		s := signing{Next: next, Wrong: true}
+		d.Title, d.Status, d.Person = "Sign in", http.StatusUnauthorized, admin.Person{}
+		if many, ok := errors.AsType[admin.TooManyError](err); ok {
+			d.Status, s.Wrong, s.Later = http.StatusTooManyRequests, false, many.Seconds()
+		}
+		d.Data = s
 		return nil
 	}).ServeHTTP(w, r)
 }

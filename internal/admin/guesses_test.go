@@ -1,0 +1,189 @@
+package admin
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// guarded is a guard with a token, in a bubble whose time moves only where a test sleeps.
+func guarded(t *testing.T, metrics prometheus.Registerer, logs io.Writer) *Guard {
+	t.Helper()
+	return newGuard(t, GuardOptions{Token: func() string { return "the-one" }, Metrics: metrics}, logs)
+}
+
+// tries sends so many wrong tokens from an address, each another one, and says how many were looked at.
+func tries(g *Guard, peer string, n int) (looked int) {
+	for range n {
+		if with(g, peer, "guess-"+rand.Text()).Code == http.StatusUnauthorized {
+			looked++
+		}
+	}
+	return looked
+}
+
+// with asks with a token.
+func with(g *Guard, peer, text string) *httptest.ResponseRecorder {
+	return asked{peer: peer, header: token(text)}.ask(g, Look)
+}
+
+// Given an address from which no right token came, when it tries many, then some are looked at and later one now and
+// then; meanwhile not even the right one is, so that a guess tells nothing. Others do not notice.
+func TestAStrangerTriesFewTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guarded(t, nil, io.Discard)
+		if n := tries(g, "10.0.0.7:1", 500); n != wrongOfOne {
+			t.Errorf("%d tokens were looked at, want %d", n, wrongOfOne)
+		}
+		w := with(g, "10.0.0.7:2", "the-one")
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "5" ||
+			!strings.Contains(w.Body.String(), "try again in 5 s") {
+			t.Errorf("the right one, after too many: HTTP %d, Retry-After %q: %s", w.Code, w.Header().Get("Retry-After"),
+				w.Body)
+		}
+		if page := (asked{peer: "10.0.0.7:1", header: http.Header{"Authorization": {"Bearer x"}, "Accept": {"text/html"}}}).
+			ask(g, Look); page.Code != http.StatusTooManyRequests {
+			t.Errorf("a browser: HTTP %d", page.Code)
+		}
+		signIn := httptest.NewRequest(http.MethodPost, "/sign-in", http.NoBody)
+		signIn.RemoteAddr = "10.0.0.7:3"
+		answer := httptest.NewRecorder()
+		if _, err := g.SignIn(answer, signIn, "the-one"); err == nil || answer.Header().Get("Retry-After") != "5" {
+			t.Errorf("signing in is another way to try tokens: %v", err)
+		}
+		if w := with(g, "10.0.0.8:1", "the-one"); w.Code != http.StatusOK {
+			t.Errorf("another address: HTTP %d", w.Code)
+		}
+		time.Sleep(wrongOfOneEvery) // by the clock of the bubble
+		if w := with(g, "10.0.0.7:1", "the-one"); w.Code != http.StatusOK {
+			t.Errorf("when it has waited: HTTP %d %s", w.Code, w.Body)
+		}
+		time.Sleep(time.Hour)
+		if n := tries(g, "10.0.0.7:1", 500); n != wrongOfOne {
+			t.Errorf("an hour later %d tokens were looked at, want %d", n, wrongOfOne)
+		}
+	})
+}
+
+// Given a program and a person behind the same proxy as a stranger, when that one tries tokens, then neither of them is
+// locked out; only a flood hinders the program, while it lasts.
+func TestARightTokenIsNotLockedOutByStrangersBehindTheSameProxy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guarded(t, nil, io.Discard)
+		const proxy = "10.0.0.1:1"
+		signed := httptest.NewRecorder()
+		form := httptest.NewRequest(http.MethodPost, "/sign-in", http.NoBody)
+		form.RemoteAddr = proxy
+		if _, err := g.SignIn(signed, form, "the-one"); err != nil {
+			t.Fatal(err)
+		}
+		for range 60 {
+			if n := tries(g, proxy, 30); n > wrongOfOne {
+				t.Errorf("%d tokens were looked at", n)
+			}
+			if w := with(g, proxy, "the-one"); w.Code != http.StatusOK {
+				t.Fatalf("the program: HTTP %d %s", w.Code, w.Body)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := tries(g, proxy, 10*friends); n > 1 {
+			t.Errorf("%d tokens of a flood were looked at", n)
+		}
+		if w := with(g, proxy, "the-one"); w.Code != http.StatusTooManyRequests {
+			t.Errorf("in a flood guesses at the program's own token have no bound: HTTP %d", w.Code)
+		}
+		if w := (asked{peer: proxy, cookie: signed.Result().Cookies()[0]}).ask(g, Look); w.Code != http.StatusOK {
+			t.Errorf("the person, in the flood: HTTP %d", w.Code)
+		}
+		time.Sleep(time.Second)
+		if w := with(g, proxy, "the-one"); w.Code != http.StatusOK {
+			t.Errorf("after the flood: HTTP %d", w.Code)
+		}
+	})
+}
+
+// Given a stranger with very many addresses, then all of them together try few tokens, and a program is not locked out.
+func TestManyStrangersTryFewTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guarded(t, nil, io.Discard)
+		if w := with(g, "192.0.2.1:1", "the-one"); w.Code != http.StatusOK {
+			t.Fatal(w.Code)
+		}
+		looked := 0
+		for i := range 2000 {
+			looked += tries(g, fmt.Sprintf("[2001:db8:0:%x::%x]:1", i%500, i), 1)
+		}
+		if looked != wrongOfAll {
+			t.Errorf("%d tokens were looked at, want %d", looked, wrongOfAll)
+		}
+		if w := with(g, "192.0.2.1:1", "the-one"); w.Code != http.StatusOK {
+			t.Errorf("the program: HTTP %d", w.Code)
+		}
+	})
+}
+
+// Given a program with a token that was changed, which asks again and again, then it is told so each time, and who
+// comes from its address with a right token for the first time is let in.
+func TestAForgottenProgramLocksNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guarded(t, nil, io.Discard)
+		for range 10 * wrongOfAll {
+			if w := with(g, "10.0.0.1:1", "the-one-of-last-year"); w.Code != http.StatusUnauthorized {
+				t.Fatalf("the program: HTTP %d", w.Code)
+			}
+		}
+		if w := with(g, "10.0.0.1:1", "the-one"); w.Code != http.StatusOK {
+			t.Errorf("another one from there: HTTP %d", w.Code)
+		}
+	})
+}
+
+func TestANetworkOfIPv6IsOneAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guarded(t, nil, io.Discard)
+		looked := 0
+		for i := range 100 {
+			looked += tries(g, fmt.Sprintf("[2001:db8::%x]:1", i), 1)
+		}
+		if looked != wrongOfOne {
+			t.Errorf("%d tokens were looked at, want %d", looked, wrongOfOne)
+		}
+	})
+}
+
+// The log and the metric say how many tokens were refused, the log once a minute.
+func TestRefusedTokensAreCountedAndToldOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logs bytes.Buffer
+		metrics := prometheus.NewRegistry()
+		g := guarded(t, metrics, &logs)
+		tries(g, "10.0.0.7:1", 100)
+		time.Sleep(refusedTold)
+		tries(g, "10.0.0.7:1", 1)
+		if n := strings.Count(logs.String(), "unknown tokens are refused"); n != 2 ||
+			!strings.Contains(logs.String(), "since_last_line=1 last_from=10.0.0.7:1") ||
+			!strings.Contains(logs.String(), "since_last_line=100 ") || strings.Contains(logs.String(), "guess-") {
+			t.Errorf("%d lines, want 2 with their counts and no token:\n%s", n, logs.String())
+		}
+		families, err := metrics.Gather()
+		if err != nil || len(families) != 1 || families[0].GetName() != "rollbackd_refused_tokens_total" {
+			t.Fatalf("%v, %v", families, err)
+		}
+		counts := map[string]float64{}
+		for _, m := range families[0].GetMetric() {
+			counts[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+		}
+		if counts[whyUnknown] != wrongOfOne+1 || counts[whyTooMany] != 100-wrongOfOne {
+			t.Errorf("the metric says %v", counts)
+		}
+	})
+}
