@@ -254,9 +254,11 @@ func operating(c *Config, d consumer.Config) []Variable {
 		{key: "BASE_PATH", value: basePath().into(&c.BasePath), empty: true, Example: "/rollbackd",
 			Meaning: "where a proxy shows pages and API, if not at its root; it may pass the path on or cut it off"},
 		{key: "UI_HIDE_BODIES", value: yesOrNo().into(&c.UIHideBodies), Default: "no", Example: "yes",
-			Meaning: "pages and API show no body, no properties and no headers of a message, and nothing can be downloaded"},
+			Meaning: "pages and API show no body, no properties and no headers of a message, but error texts, whatever they " +
+				"quote; nothing can be downloaded"},
 		{key: "UI_REDACT", value: pointers().into(&c.UIRedact), empty: true, Example: "/customer/name,/items/*/note",
-			Meaning: "what stands at these JSON pointers in a body is hidden by pages and API; * is any name or place"},
+			Meaning: "what stands at these JSON pointers in a body is hidden by pages and API, but not what error texts quote " +
+				"of it; * is any name or place"},
 		{key: "LOG_LEVEL", value: logLevels().into(&c.LogLevel), Default: "info", Example: "debug",
 			Meaning: "least level that is logged"},
 		{key: "LOG_FORMAT", value: words(LogFormatAuto, LogFormatText, LogFormatJSON).into(&c.LogFormat),

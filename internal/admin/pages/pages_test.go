@@ -499,7 +499,8 @@ func TestLettersAreGroupedByReasonAndErrorWithoutWhatDiffers(t *testing.T) {
 	}
 }
 
-// Given that bodies are hidden, or parts of them, then no page and no download shows them.
+// Given that bodies are hidden, or parts of them, then no page and no download shows them; pages say that error texts,
+// which are shown, may quote them.
 func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
 	for name, hide := range map[string]view.Hide{
 		"bodies": {Bodies: true}, "pointer": {Pointers: [][]string{{"note"}}},
@@ -510,6 +511,11 @@ func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
 			_, page := w.get("/message?key=order-1")
 			if strings.Contains(page, "secret") || strings.Contains(page, "A-1") != (name == "pointer") {
 				t.Errorf("the page of the message:\n%s", page)
+			}
+			for _, path := range []string{"/message?key=order-1", "/letters"} {
+				if _, page := w.get(path); !strings.Contains(page, "Error texts are not, and may quote what is hidden.") {
+					t.Errorf("%s does not say that error texts are shown:\n%s", path, page)
+				}
 			}
 			if status, text := w.get("/letters/download"); status != http.StatusForbidden || strings.Contains(text, "secret") {
 				t.Errorf("download: HTTP %d", status)
