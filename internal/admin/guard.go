@@ -36,7 +36,8 @@ func (r Right) String() string {
 
 // Person is who asks, as far as the guard knows.
 type Person struct {
-	// Name is that of the token, of the proxy's header, or [Local]; it stands in the audit of what was done.
+	// Name is that of the token, or of the proxy's header with "(proxy)" behind it, or [Local]; it stands in the audit of
+	// what was done.
 	Name  string
 	Right Right
 	// Session: known by the cookie that a sign-in set, so that signing out means something.

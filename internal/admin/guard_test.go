@@ -255,7 +255,8 @@ func TestASessionIsItsTokenAndNothingElse(t *testing.T) {
 	}
 }
 
-// Given a proxy that is trusted, then its header names who asks; from anywhere else, or twice, it means nothing.
+// Given a proxy that is trusted, then its header names who asks, who is told apart from a token of that name; from
+// anywhere else, or twice, it means nothing.
 func TestAProxyIsBelievedByItsAddress(t *testing.T) {
 	p, err := ParseProxy("x-user 10.1.0.0/16,fd00::/8,192.0.2.1 x-groups=on-call")
 	if err != nil {
@@ -276,6 +277,7 @@ func TestAProxyIsBelievedByItsAddress(t *testing.T) {
 		"in the group":       {asked{peer: "10.1.2.3:1", header: h("ann", "staff, on-call")}, 200, 200},
 		"in IPv6":            {asked{peer: "[fd00::7]:1", header: h("ann", "on-call")}, 200, 200},
 		"a single address":   {asked{peer: "192.0.2.1:1", header: h("ann", "on-call")}, 200, 200},
+		"as the token":       {asked{peer: "10.1.2.3:1", header: h(SettingName, "on-call")}, 200, 200},
 		"in another group":   {asked{peer: "10.1.2.3:1", header: h("bob", "staff,on-call-2")}, 200, 403},
 		"in no group":        {asked{peer: "10.1.2.3:1", header: h("bob")}, 200, 403},
 		"groups twice":       {asked{peer: "10.1.2.3:1", header: h("bob", "staff", "on-call")}, 200, 403},
@@ -287,8 +289,12 @@ func TestAProxyIsBelievedByItsAddress(t *testing.T) {
 		"a site makes it post": {asked{method: http.MethodPost, peer: "10.1.2.3:1", header: http.Header{"X-User": {"ann"},
 			"X-Groups": {"on-call"}, "Sec-Fetch-Site": {"cross-site"}}}, 403, 403},
 	} {
-		if look, act := c.ask(g, Look), c.ask(g, Act); look.Code != c.look || act.Code != c.act {
+		look, act := c.ask(g, Look), c.ask(g, Act)
+		if look.Code != c.look || act.Code != c.act {
 			t.Errorf("%s: HTTP %d and %d, want %d and %d", name, look.Code, act.Code, c.look, c.act)
+		}
+		if who := look.Body.String(); look.Code == http.StatusOK && !strings.HasSuffix(who, " (proxy)") {
+			t.Errorf("%s: he is called %q, as a token may be", name, who)
 		}
 	}
 	for text, want := range map[string]string{

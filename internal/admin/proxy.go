@@ -56,8 +56,13 @@ func ParseProxy(text string) (Proxy, error) {
 	return p, nil
 }
 
-// maxName bounds a name, which stands in rows.
-const maxName = 100
+const (
+	// maxName bounds a name, which stands in rows.
+	maxName = 100
+	// byProxy stands behind the name of a person whom a proxy names. The name of a token is one word, so nobody can be
+	// called by a proxy what a token is called, in the audit or as owner of a form or an Idempotency-Key.
+	byProxy = " (proxy)"
+)
 
 // who is the person that the proxy names. A header that is there twice names nobody: one of the two may have come
 // through from outside.
@@ -71,7 +76,7 @@ func (p Proxy) who(r *http.Request) (Person, bool) {
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return Person{}, false
 	}
-	person := Person{Name: name, Right: Act}
+	person := Person{Name: name + byProxy, Right: Act}
 	if p.GroupHeader != "" && !p.groups(r) {
 		person.Right = Look
 	}

@@ -125,7 +125,9 @@ var words = map[string]map[string]string{
 	"Act": {
 		"id": "Sorts by time.", "kind": "replay, discard, pause, resume, reconcile, mend, refused, or another.",
 		"state": "running, done, stopped or failed. What takes no time is done, or failed, from the start.",
-		"actor": "Who did it.", "why": "As the actor said.",
+		"actor": "Who did it: the name of a token, or of a person whom a proxy vouches for with \"(proxy)\" behind it, " +
+			"loopback without any of them, or user@host of a command.",
+		"why":        "As the actor said.",
 		"cut_off":    "Freezes the set of a run: what died later is not of it.",
 		"detail":     "What was asked for: of a run its kind, filter, cut_off, rate and more; of a pause its end.",
 		"created_at": "By the database's clock.", "ended_at": "Missing: it goes on.", "stop_by": "Who asked the run to stop.",
