@@ -47,7 +47,7 @@ func (d *Daemon) openDesk(ctx context.Context, engine consumer.Config) error {
 	}
 	d.desk, err = desk.New(desk.Options{
 		DB: db, Records: records, Letters: letters, Group: d.cfg.Group, Queue: d.cfg.Queue, Logger: d.log,
-		Order: d.orders(records, db), Tasks: d.tasks(records, letters, db),
+		Order: d.orders(records, db), Tasks: d.tasks(records, letters, db), Drain: d.cfg.DrainTimeout,
 	})
 	return err
 }

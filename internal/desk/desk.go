@@ -1,6 +1,7 @@
 package desk
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -32,9 +33,13 @@ type Options struct {
 	Order func(ctx context.Context, order string) ([]dedup.Identity, error)
 	// Tasks do the kinds of work that the desk does not know itself; a kind without one is left to other daemons.
 	Tasks map[Kind]func(context.Context, Task) (report any, err error)
+	// Drain bounds how long Work goes on to write down how acts have ended, after its context has. Default: 25s.
+	Drain time.Duration
 	// Logger gets a line for each act that begins or ends, and for what runs wait for. Default: none.
 	Logger *slog.Logger
 }
+
+const defaultDrain = 25 * time.Second
 
 // Connections is how many a desk's pool should have: a run reads and writes with eight, and there are its lease and
 // the requests beside it.
@@ -75,6 +80,7 @@ func New(o Options) (*Desk, error) {
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
+	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
 	return d, nil
 }
 

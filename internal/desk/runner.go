@@ -47,8 +47,8 @@ type job struct {
 
 	mu       sync.Mutex
 	progress Progress // guarded by mu
-	// confirmed is when everything that was reopened was known to be confirmed, by this process's clock; zero: not since
-	// the column was written. Guarded by mu.
+	// confirmed is when everything that was reopened was known to be confirmed, by this process's clock; zero: not
+	// since the column was written. Guarded by mu.
 	confirmed time.Time
 }
 
@@ -56,9 +56,11 @@ type job struct {
 const atOnce = 3
 
 // Work takes up runs, some at a time, until ctx ends; then it finishes the letters in hand and gives the runs to
-// whichever daemon is free. While MySQL is away it waits.
+// whichever daemon is free. While MySQL is away it waits, but after the end of ctx no longer than Options.Drain.
 func (d *Desk) Work(ctx context.Context) {
 	var wg sync.WaitGroup
+	over, join := outlast(ctx, d.o.Drain)
+	defer join()
 	defer wg.Wait()
 	free := make(chan struct{}, atOnce)
 	sweeping := make(chan time.Duration, 1)
@@ -87,7 +89,7 @@ func (d *Desk) Work(ctx context.Context) {
 			d.rest(ctx)
 		case j.work == workLetters:
 			wg.Go(func() {
-				j.run(ctx)
+				j.run(ctx, over)
 				<-free
 			})
 		default:
@@ -99,6 +101,24 @@ func (d *Desk) Work(ctx context.Context) {
 				<-free
 			})
 		}
+	}
+}
+
+// outlast is a context that goes on for a while after ctx has ended; join ends it.
+func outlast(ctx context.Context, by time.Duration) (over context.Context, join func()) {
+	over, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+			_ = wait.For(over, by) // either way it is over
+		case <-over.Done():
+		}
+		cancel()
+	})
+	return over, func() {
+		cancel()
+		wg.Wait()
 	}
 }
 
@@ -175,8 +195,9 @@ func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 	return j, nil
 }
 
-// run works on the letters of an act until they are done, or somebody else must go on.
-func (j *job) run(ctx context.Context) {
+// run works on the letters of an act until they are done, or somebody else must go on. What became of it is written
+// down as long as over goes on.
+func (j *job) run(ctx, over context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	j.stop = cancel
 	if j.act.StopBy != "" {
@@ -188,7 +209,6 @@ func (j *job) run(ctx context.Context) {
 	result, err := j.do(ctx)
 	stopRenewing()
 	wg.Wait()
-	over := context.WithoutCancel(ctx)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errLeaseLost):
 		return // whatever is to be said of it, the other one says

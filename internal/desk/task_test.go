@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // doing are the options of a daemon that knows one kind of task.
@@ -165,4 +168,37 @@ func TestATaskThatFailsSaysWhy(t *testing.T) {
 	if _, err := w.desk.Ask(t.Context(), anna, desk.TaskRequest{Kind: "No Kind"}); !errors.Is(err, desk.ErrRequest) {
 		t.Errorf("a kind that is none: %v", err)
 	}
+}
+
+// Given a task that has ended while MySQL is frozen, when its daemon drains, then the daemon does not wait for MySQL
+// longer than it may.
+func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
+	w := newWorld(t)
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	there := w.place
+	there.dsn = proxy.Through(w.dsn)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	d, pool, err := there.newDesk(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)),
+		doing("wait", func(context.Context, desk.Task) (any, error) {
+			close(begun)
+			<-goOn
+			return "ended", nil
+		}), func(o *desk.Options) { o.Drain = time.Second })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	if _, err := w.desk.Ask(t.Context(), anna, desk.TaskRequest{Kind: "wait"}); err != nil {
+		t.Fatal(err)
+	}
+	stop := w.works(d)
+	<-begun
+	proxy.Hold(true)
+	close(goOn)
+	began := time.Now()
+	stop()
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("the drain took %v", took)
+	}
+	proxy.Hold(false)
 }
