@@ -68,6 +68,8 @@ type Act struct {
 	StopBy string `json:"stop_by,omitempty"`
 	// Owner is the process that works on it; "" while none does.
 	Owner string `json:"owner,omitempty"`
+	// WaitsFor are the acts that hold places, when this one waits for one. Only an act that is read by itself has them.
+	WaitsFor []Holder `json:"waits_for,omitempty"`
 	// Terms is how often a process took the run up: more than once when one died, drained, or waited for a server.
 	Terms    int       `json:"terms,omitempty"`
 	Progress *Progress `json:"progress,omitempty"` // of a run
@@ -76,6 +78,16 @@ type Act struct {
 	Error    string `json:"error,omitempty"`
 	// Result is nil while it is running.
 	Result *Result `json:"result,omitempty"`
+}
+
+// Holder is an act that some process works on, and so holds one of that process's places. The names of its JSON form
+// are stable.
+type Holder struct {
+	ID    string    `json:"id"`
+	Kind  Kind      `json:"kind"`
+	Actor string    `json:"actor"`
+	Since time.Time `json:"since"` // when it was written down
+	Owner string    `json:"owner"`
 }
 
 // Request is what was asked of a run; ErrRequest when the act is none.
@@ -181,7 +193,41 @@ func (d *Desk) Act(ctx context.Context, id string) (Act, error) {
 	case err != nil:
 		return Act{}, fmt.Errorf("read act %s: %w", id, err)
 	}
+	if a.State == Running && a.Owner == "" {
+		if a.WaitsFor, err = d.holders(ctx); err != nil {
+			return Act{}, fmt.Errorf("look what act %s waits for: %w", id, err)
+		}
+	}
 	return a, nil
+}
+
+// mostHolders bounds the acts that one is said to wait for: those of some daemons.
+const mostHolders = 10 * atOnce
+
+// holders are the acts that somebody works on, in the order in which they are taken up; none while they are fewer than
+// one process has places, because then nobody waits for them.
+func (d *Desk) holders(ctx context.Context) (all []Holder, err error) {
+	rows, err := d.db.QueryContext(ctx, "SELECT id, kind, actor, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), "+
+		"owner FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work BETWEEN ? AND ? AND lease_until > "+
+		"UTC_TIMESTAMP(6) ORDER BY work, id LIMIT ?", []byte(d.o.Group), []byte(d.o.Queue), workLetters, workSweep,
+		mostHolders)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var h Holder
+		var created int64
+		if err := rows.Scan(&h.ID, &h.Kind, &h.Actor, &created, &h.Owner); err != nil {
+			return nil, err
+		}
+		h.Since = time.UnixMicro(created).UTC()
+		all = append(all, h)
+	}
+	if len(all) < atOnce {
+		all = nil
+	}
+	return all, rows.Err()
 }
 
 // ActFilter chooses acts for a page. A zero condition always holds.

@@ -202,3 +202,52 @@ func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 	}
 	proxy.Hold(false)
 }
+
+// Given a daemon whose places are all held by slow acts, then a further one says which they are, who began them and
+// when, until it has a place itself.
+func TestAnActThatWaitsForAPlaceSaysWhoHoldsThem(t *testing.T) {
+	w := newWorld(t)
+	begun, goOn := make(chan struct{}, 4), make(chan struct{})
+	w.daemon(doing("slow", func(ctx context.Context, _ desk.Task) (any, error) {
+		begun <- struct{}{}
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+		}
+		return nil, ctx.Err()
+	}))
+	ask := func(who desk.Actor) desk.Act {
+		t.Helper()
+		a, err := w.desk.Ask(t.Context(), who, desk.TaskRequest{Kind: "slow"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	var slow []desk.Act
+	for _, who := range []desk.Actor{anna, bert, anna} {
+		if a := ask(who); a.WaitsFor != nil {
+			t.Errorf("there is a place, and it is said to wait for %+v", a.WaitsFor)
+		} else {
+			slow = append(slow, a)
+		}
+		<-begun
+	}
+	late := ask(bert)
+	if len(late.WaitsFor) != len(slow) {
+		t.Fatalf("it waits for %+v, want %d acts", late.WaitsFor, len(slow))
+	}
+	for i, h := range late.WaitsFor {
+		if h.ID != slow[i].ID || h.Kind != "slow" || h.Actor != slow[i].Actor || !h.Since.Equal(slow[i].Created) ||
+			h.Owner == "" {
+			t.Errorf("it waits for %+v, want %+v", h, slow[i])
+		}
+	}
+	goOn <- struct{}{}
+	<-begun
+	if a := w.act(late.ID); a.Owner == "" || a.WaitsFor != nil {
+		t.Errorf("it has a place, worked on by %q, and is said to wait for %+v", a.Owner, a.WaitsFor)
+	}
+	close(goOn)
+	w.ends(late.ID)
+}

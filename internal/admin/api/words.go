@@ -131,11 +131,17 @@ var words = map[string]map[string]string{
 		"cut_off":    "Freezes the set of a run: what died later is not of it.",
 		"detail":     "What was asked for: of a run its kind, filter, cut_off, rate and more; of a pause its end.",
 		"created_at": "By the database's clock.", "ended_at": "Missing: it goes on.", "stop_by": "Who asked the run to stop.",
-		"owner":    "The process that works on it; missing while none does.",
+		"owner": "The process that works on it; missing while none does.",
+		"waits_for": "The acts that hold places while it waits for one; a daemon works on few at a time. An act in a list " +
+			"does not have it.",
 		"terms":    "How often a process took the run up: more than once when one died, drained, or waited for a server.",
 		"progress": "How far a run is.",
 		"sweeping": "The letters are done, and what is stale of them in the dead-letter queue is yet to be dropped.",
 		"error":    "Why it failed.", "result": "What a run came to; missing while it goes on.",
+	},
+	"Holder": {
+		"id": "Of the act.", "kind": "As of any act.", "actor": "Who did it.",
+		"since": "When it was asked for, by the database's clock.", "owner": "The process that works on it.",
 	},
 	"Progress": {
 		"phase":   "Of a run letters, or waiting; of other work what it looks at.",
