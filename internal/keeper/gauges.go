@@ -14,35 +14,30 @@ import (
 const gaugesEvery = 15 * time.Second // as often as a scrape
 
 // gauges are what metrics say of the consumer log as a whole. Every process of a fleet shows the same figures: take the
-// maximum, not the sum. While MySQL is away they keep their last values; rollbackd_dependency_up says that it is.
+// maximum, not the sum. Until the first look there are none, because nobody knows them: 0 would say that nothing is
+// dead. While MySQL is away they keep their last values; rollbackd_dependency_up says that it is.
 type gauges struct {
 	records *dedup.Log
 	log     *slog.Logger
 
-	dead       prometheus.Gauge
-	oldestOpen map[dedup.Status]prometheus.Gauge
-	oldestDead prometheus.Gauge
+	dead, oldestDead, oldestOpen *prometheus.GaugeVec
 }
 
 func newGauges(records *dedup.Log, reg prometheus.Registerer, log *slog.Logger) (*gauges, error) {
-	open := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "rollbackd_oldest_open_seconds", Help: "Age of the oldest row that is neither applied nor dead, by status; 0 " +
-			"when there is none.",
-	}, []string{"status"})
 	g := &gauges{
 		records: records, log: log,
-		dead: prometheus.NewGauge(prometheus.GaugeOpts{
+		dead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollbackd_dead_letters", Help: "Messages that are dead-lettered now, 100,000 at most.",
-		}),
-		oldestDead: prometheus.NewGauge(prometheus.GaugeOpts{
+		}, nil),
+		oldestDead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollbackd_oldest_dead_letter_seconds", Help: "Age of the oldest dead letter; 0 when there is none.",
-		}),
-		oldestOpen: map[dedup.Status]prometheus.Gauge{},
+		}, nil),
+		oldestOpen: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "rollbackd_oldest_open_seconds",
+			Help: "Age of the oldest row that is neither applied nor dead, by status; 0 when there is none.",
+		}, []string{"status"}),
 	}
-	for _, s := range []dedup.Status{dedup.Processing, dedup.Failed} {
-		g.oldestOpen[s] = open.WithLabelValues(s.String())
-	}
-	return g, errors.Join(reg.Register(g.dead), reg.Register(g.oldestDead), reg.Register(open))
+	return g, errors.Join(reg.Register(g.dead), reg.Register(g.oldestDead), reg.Register(g.oldestOpen))
 }
 
 // run looks at the log until ctx ends.
@@ -72,10 +67,10 @@ func (g *gauges) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for status, gauge := range g.oldestOpen {
-		gauge.Set(ages[status].Seconds()) // a status without a row has no age: 0
+	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
+		g.oldestOpen.WithLabelValues(status.String()).Set(ages[status].Seconds()) // without a row it has no age: 0
 	}
-	g.oldestDead.Set(ages[dedup.Dead].Seconds())
-	g.dead.Set(float64(dead))
+	g.oldestDead.WithLabelValues().Set(ages[dedup.Dead].Seconds())
+	g.dead.WithLabelValues().Set(float64(dead))
 	return nil
 }

@@ -31,7 +31,7 @@ type Sample struct {
 	// Ready are messages that wait, by kind of queue: main, retry, backstop, dead. A queue that nobody could look at is
 	// not in it.
 	Ready map[string]float64
-	// Dead is the number of dead rows; at most dedup.MaxCounted.
+	// Dead is the number of dead rows, at most dedup.MaxCounted; NaN when nobody has counted them yet.
 	Dead float64
 	// Leader: this process is elected.
 	Leader bool
@@ -98,7 +98,10 @@ func (v *View) take(ctx context.Context) {
 
 // read takes what the pages show out of the metrics.
 func read(families []*dto.MetricFamily, now time.Time) Sample {
-	s := Sample{At: now, Ready: map[string]float64{}, Up: map[string]bool{}, total: map[string]float64{}, Lag: math.NaN()}
+	s := Sample{
+		At: now, Ready: map[string]float64{}, Up: map[string]bool{}, total: map[string]float64{}, Lag: math.NaN(),
+		Dead: math.NaN(),
+	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			switch f.GetName() {

@@ -22,6 +22,7 @@ type engine struct {
 	deliveries *prometheus.CounterVec
 	lag        prometheus.Histogram
 	ready, up  *prometheus.GaugeVec
+	dead       *prometheus.GaugeVec
 }
 
 func newEngine() *engine {
@@ -32,9 +33,10 @@ func newEngine() *engine {
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "rollbackd_lag_seconds", Buckets: []float64{1, 2, 4}}),
 		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_queue_messages_ready"},
 			[]string{"kind", "queue"}),
-		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_dependency_up"}, []string{"name"}),
+		up:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_dependency_up"}, []string{"name"}),
+		dead: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rollbackd_dead_letters"}, nil),
 	}
-	e.registry.MustRegister(e.deliveries, e.lag, e.ready, e.up)
+	e.registry.MustRegister(e.deliveries, e.lag, e.ready, e.up, e.dead)
 	return e
 }
 
@@ -66,6 +68,10 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 	if _, known := first.Ready["main"]; known || first.Ready["retry"] != 5 || !first.Up["mysql"] || first.Up["redis"] {
 		t.Errorf("ready %v, up %v", first.Ready, first.Up)
 	}
+	if !math.IsNaN(first.Dead) {
+		t.Errorf("nobody has counted the dead rows, and %v are said", first.Dead)
+	}
+	e.dead.WithLabelValues().Set(7)
 	e.deliveries.WithLabelValues("applied").Add(500)
 	e.deliveries.WithLabelValues("duplicate").Add(20)
 	for range 200 {
@@ -74,6 +80,9 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 	second := e.sample(t, r, now.Add(10*time.Second))
 	if second.Rates["applied"] != 50 || second.Rates["duplicate"] != 2 || second.Rate() != 52 || second.Lag != 1 {
 		t.Errorf("rates %v, lag %v; want 50, 2 and 1", second.Rates, second.Lag)
+	}
+	if second.Dead != 7 {
+		t.Errorf("%v dead rows, want 7", second.Dead)
 	}
 	third := e.sample(t, r, now.Add(20*time.Second))
 	if third.Rate() != 0 || !math.IsNaN(third.Lag) {
