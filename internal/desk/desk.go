@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // Options are what a desk works with.
@@ -111,6 +112,10 @@ var (
 	// ErrEnded: a run that has ended cannot be stopped.
 	ErrEnded = errors.New("it has ended already")
 )
+
+// Busy reports whether a server let something wait in vain for a lock of somebody else's, or chose it to give way:
+// asked again in a moment it may be done.
+func Busy(err error) bool { return mysqldb.Classify(err) == mysqldb.FaultContention }
 
 // newID is a UUID that sorts by time.
 func newID() (string, error) {

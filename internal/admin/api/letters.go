@@ -168,11 +168,11 @@ func (a *API) preview(ctx context.Context, in *struct {
 	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many letters at most."`
 	Whole bool      `query:"whole" doc:"Look through all letters, which may take seconds."`
 }) (desk.Preview, error) {
-	within := previewTime
+	most := previewTime
 	if in.Whole {
-		within = wholeTime
+		most = wholeTime
 	}
-	p, err := view.Within(ctx, within, func(ctx context.Context) (desk.Preview, error) {
+	p, err := view.Search(ctx, most, func(ctx context.Context) (desk.Preview, error) {
 		return a.o.Desk.Preview(ctx, desk.PreviewRequest{
 			Kind: desk.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
 			Whole: in.Whole,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -19,23 +20,39 @@ func (a *API) trouble(ctx context.Context, what string, err error) error {
 	if known, ok := errors.AsType[huma.StatusError](err); ok {
 		return known
 	}
-	if inTheWay := a.conflict(err); inTheWay != nil {
-		return inTheWay
-	}
-	status := http.StatusBadGateway
-	switch {
-	case errors.Is(err, errNothing), errors.Is(err, desk.ErrNoAct):
-		status = http.StatusNotFound
-	case errors.Is(err, dedup.ErrCursor):
+	if errors.Is(err, dedup.ErrCursor) {
 		return wrong("query.after", "it is not what the page before said as next, with the same filter")
-	case errors.Is(err, desk.ErrRequest), errors.Is(err, view.ErrManyMessages), errors.Is(err, view.ErrNoOrders):
-		status = http.StatusUnprocessableEntity
-	case errors.Is(err, view.ErrTooLong), errors.Is(err, view.ErrEnding):
-		status = http.StatusServiceUnavailable
-	default:
+	}
+	known := view.AnswerTo(err)
+	switch {
+	case errors.Is(err, errNothing):
+		known = view.Answer{Status: http.StatusNotFound, Text: err.Error()}
+	case errors.Is(err, desk.ErrNotIssued): // its row was cleaned between two looks at it
+		known.Text = "the key was used a day ago and is just being forgotten: send the request again"
+	}
+	if known.Blame {
 		a.o.Logger.WarnContext(ctx, "a request to the API could not be answered", "what", what, "err", err)
 	}
-	return problem(status, err.Error())
+	p := problem(known.Status, known.Text)
+	if id := inTheWay(err); id != "" {
+		p.Instance = a.actAt(id)
+	}
+	if known.Again > 0 {
+		again := strconv.Itoa(int(known.Again.Seconds()))
+		return huma.ErrorWithHeaders(p, http.Header{"Retry-After": {again}})
+	}
+	return p
+}
+
+// inTheWay is the id of the act that an error names; "" when it names none.
+func inTheWay(err error) string {
+	if same, ok := errors.AsType[*desk.SameSetError](err); ok {
+		return same.Act.ID
+	}
+	if paused, ok := errors.AsType[*desk.PausedError](err); ok {
+		return paused.Pause.ID
+	}
+	return ""
 }
 
 func problem(status int, detail string) *huma.ErrorModel {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/desk"
 )
@@ -99,6 +96,7 @@ func act[I any, P interface {
 	may := []int{
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusBadGateway,
+		http.StatusServiceUnavailable,
 	}
 	op := huma.Operation{
 		OperationID: r.id, Method: http.MethodPost, Path: r.path, Tags: []string{r.tag}, Summary: r.summary,
@@ -227,31 +225,4 @@ func (a *API) resume(ctx context.Context, in *resumeInput, id string) (desk.Act,
 		return desk.Act{}, err
 	}
 	return a.o.Desk.Act(ctx, id)
-}
-
-// conflict is the problem of what is in the way; nil when nothing is.
-func (a *API) conflict(err error) error {
-	same, isSame := errors.AsType[*desk.SameSetError](err)
-	paused, isPaused := errors.AsType[*desk.PausedError](err)
-	switch {
-	case isSame:
-		p := problem(http.StatusConflict, err.Error())
-		p.Instance = a.actAt(same.Act.ID)
-		return p
-	case isPaused:
-		p := problem(http.StatusConflict, err.Error())
-		if paused.Pause.ID != "" {
-			p.Instance = a.actAt(paused.Pause.ID)
-		}
-		return p
-	case errors.Is(err, desk.ErrRunning):
-		return huma.ErrorWithHeaders(problem(http.StatusConflict, err.Error()), http.Header{"Retry-After": {"1"}})
-	case errors.Is(err, desk.ErrEnded), errors.Is(err, dedup.ErrNotPaused):
-		return problem(http.StatusConflict, err.Error())
-	case errors.Is(err, desk.ErrOtherRequest), errors.Is(err, deadletter.ErrNoFilter):
-		return problem(http.StatusUnprocessableEntity, err.Error())
-	case errors.Is(err, desk.ErrNotIssued): // its row was cleaned between two looks at it
-		return problem(http.StatusConflict, "the key was used a day ago and is just being forgotten: send the request again")
-	}
-	return nil
 }

@@ -40,7 +40,7 @@ func (p *Pages) act(do func(ctx context.Context, r *http.Request) (path string, 
 			path, err = do(ctx, r)
 		}
 		if err != nil {
-			text, status := p.trouble(r, p.newDrawn(r), deskError(err))
+			text, status := p.trouble(w, r, p.newDrawn(r), err)
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
 			w.WriteHeader(status)
 			_, _ = w.Write(text) // who went away needs no answer
@@ -162,23 +162,4 @@ func (p *Pages) stop(ctx context.Context, r *http.Request) (string, error) {
 		return "", err
 	}
 	return "/acts/" + a.ID, nil
-}
-
-// deskError gives the errors of a person's request a status; those of servers stay what they are.
-func deskError(err error) error {
-	if known, ok := pauseError(err); ok {
-		return known
-	}
-	status := 0
-	switch {
-	case errors.Is(err, desk.ErrNoAct):
-		status = http.StatusNotFound
-	case errors.Is(err, desk.ErrRequest), errors.Is(err, desk.ErrOtherRequest):
-		status = http.StatusUnprocessableEntity
-	case errors.Is(err, desk.ErrNotIssued), errors.Is(err, desk.ErrRunning):
-		status = http.StatusConflict
-	default:
-		return err
-	}
-	return problem{status, err.Error()}
 }

@@ -118,7 +118,7 @@ func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 	}
 	f.Fingerprint = r.URL.Query().Get("fingerprint")
 	if err != nil {
-		text, status := p.trouble(r, p.newDrawn(r), err)
+		text, status := p.trouble(w, r, p.newDrawn(r), err)
 		w.WriteHeader(status)
 		_, _ = w.Write(text)
 		return

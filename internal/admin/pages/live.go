@@ -34,7 +34,7 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make
 	defer tick.Stop()
 	defer end.Stop()
 	for {
-		text, status := p.draw(r, name, make)
+		text, status := p.draw(w, r, name, make)
 		if status != http.StatusOK {
 			return
 		}

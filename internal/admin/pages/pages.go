@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -203,7 +204,7 @@ func (p *Pages) page(name string, make maker) http.Handler {
 			p.events(w, r, name, make)
 			return
 		}
-		text, status := p.draw(r, name, make)
+		text, status := p.draw(w, r, name, make)
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.WriteHeader(status)
 		_, _ = w.Write(text) // who went away needs no answer
@@ -211,10 +212,10 @@ func (p *Pages) page(name string, make maker) http.Handler {
 }
 
 // draw makes the text of a page; of what went wrong, a page that says so.
-func (p *Pages) draw(r *http.Request, name string, make maker) ([]byte, int) {
+func (p *Pages) draw(w http.ResponseWriter, r *http.Request, name string, make maker) ([]byte, int) {
 	d := p.newDrawn(r)
 	if err := make(r.Context(), r, d); err != nil {
-		return p.trouble(r, d, err)
+		return p.trouble(w, r, d, err)
 	}
 	text, err := p.render(name, d)
 	if err != nil {
@@ -244,15 +245,18 @@ func (p *Pages) render(name string, d *drawn) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-func (p *Pages) trouble(r *http.Request, d *drawn, err error) ([]byte, int) {
+// trouble makes the page of an error; when to ask again stands in the header of the answer.
+func (p *Pages) trouble(w http.ResponseWriter, r *http.Request, d *drawn, err error) ([]byte, int) {
 	known, ok := errors.AsType[problem](err)
-	switch {
-	case ok:
-	case errors.Is(err, view.ErrTooLong):
-		known = problem{http.StatusServiceUnavailable, err.Error()}
-	default:
-		p.o.Logger.WarnContext(r.Context(), "a page could not be made", "path", r.URL.Path, "err", err)
-		known = problem{http.StatusBadGateway, err.Error()}
+	if !ok {
+		a := view.AnswerTo(err)
+		known = problem{a.Status, a.Text}
+		if a.Blame {
+			p.o.Logger.WarnContext(r.Context(), "a page could not be made", "path", r.URL.Path, "err", err)
+		}
+		if a.Again > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(a.Again.Seconds())))
+		}
 	}
 	d.Title, d.Status, d.Events, d.Data = http.StatusText(known.status), known.status, "", known.text
 	text, err := p.render("trouble", d)

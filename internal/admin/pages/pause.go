@@ -122,7 +122,7 @@ func (p *Pages) pause(ctx context.Context, r *http.Request) (string, error) {
 		ask.ID = id
 		now, err := p.o.Desk.Pause(ctx, actorOf(ctx), ask)
 		if err != nil {
-			return "", err
+			return "", pauseError(err)
 		}
 		p.banner.know(now)
 		return "/acts/" + id, nil
@@ -139,7 +139,7 @@ func (p *Pages) resume(ctx context.Context, r *http.Request) (string, error) {
 	return p.once(ctx, r, func(id string) (string, error) {
 		ask.ID = id
 		if _, err := p.o.Desk.Resume(ctx, actorOf(ctx), ask); err != nil {
-			return "", err
+			return "", pauseError(err)
 		}
 		p.banner.know(dedup.Pause{})
 		return "/acts/" + id, nil
@@ -147,14 +147,14 @@ func (p *Pages) resume(ctx context.Context, r *http.Request) (string, error) {
 }
 
 // pauseError says in words of the page what became of a pause meanwhile.
-func pauseError(err error) (problem, bool) {
+func pauseError(err error) error {
 	standing, ok := errors.AsType[*desk.PausedError](err)
 	switch {
 	case ok:
 		return problem{http.StatusConflict, fmt.Sprintf("Somebody was faster: consuming is %v now. Nothing was done; load "+
-			"the page again.", standing.Pause)}, true
+			"the page again.", standing.Pause)}
 	case errors.Is(err, dedup.ErrNotPaused):
-		return problem{http.StatusConflict, "Consuming is not paused any more. Nothing was done."}, true
+		return problem{http.StatusConflict, "Consuming is not paused any more. Nothing was done."}
 	}
-	return problem{}, false
+	return err
 }

@@ -69,15 +69,15 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if ask.At, err = moment(q.Get("at"), time.Now()); err != nil {
 		return err
 	}
-	within := previewTime
+	most := previewTime
 	if ask.Whole {
-		within = wholeTime
+		most = wholeTime
 	}
 	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != "", CanAct: d.Person.Right >= admin.Act}
-	if v.Preview, err = view.Within(ctx, within, func(ctx context.Context) (desk.Preview, error) {
+	if v.Preview, err = view.Search(ctx, most, func(ctx context.Context) (desk.Preview, error) {
 		return p.o.Desk.Preview(ctx, ask)
 	}); err != nil {
-		return deskError(listError(err))
+		return listError(err)
 	}
 	for _, verdict := range deadletter.Verdicts() {
 		if n := v.Preview.Totals[verdict]; n > 0 {

@@ -49,7 +49,7 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 	if of == "" {
 		all, _, err := p.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
 		if err != nil {
-			return deskError(err)
+			return err
 		}
 		if len(all) > 0 {
 			of = all[0].ID
@@ -62,7 +62,7 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 			err = desk.ErrNoAct
 		}
 		if err != nil {
-			return deskError(err)
+			return err
 		}
 		v.Act = &a
 		if v.Report, err = writtenOf(*v.Act); err != nil {
@@ -197,7 +197,7 @@ var errNoFinding = problem{http.StatusNotFound, "This comparison has no such fin
 func (p *Pages) written(ctx context.Context, of string) (*reconcile.Written, error) {
 	a, err := p.o.Desk.Act(ctx, of)
 	if err != nil {
-		return nil, deskError(err)
+		return nil, err
 	}
 	report, err := writtenOf(a)
 	if report == nil {

@@ -44,7 +44,7 @@ type leftBy struct {
 func (p *Pages) run(ctx context.Context, r *http.Request, d *drawn) error {
 	a, err := p.o.Desk.Act(ctx, r.PathValue("id"))
 	if err != nil {
-		return deskError(err)
+		return err
 	}
 	v := p.runOf(a)
 	v.Same, v.CanAct = r.URL.Query().Has("same"), d.Person.Right >= admin.Act
@@ -141,7 +141,7 @@ func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	all, next, err := p.o.Desk.Acts(ctx, f)
 	if err != nil {
-		return deskError(err)
+		return err
 	}
 	v.Next = next
 	for _, a := range all {

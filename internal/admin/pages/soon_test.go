@@ -9,14 +9,17 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
 )
 
 // Given tables that somebody has locked, as a change of a table does, when pages and the API are asked for what
-// the desk knows, then each answer is given up after some seconds with 503 and an advice, as all others are.
+// the desk knows, then each answer is given up after some seconds with 503 and an advice that fits, as all others are.
 func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	of := w.compared()
@@ -45,7 +48,8 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	for _, path := range []string{"/acts", "/acts/" + of, "/reconcile", "/reconcile/finding?n=0&of=" + of, "/pause"} {
 		asking.Go(func() {
 			status, page := w.get(path)
-			if status != http.StatusServiceUnavailable || !strings.Contains(page, "the database took too long") {
+			if status != http.StatusServiceUnavailable || !strings.Contains(page, "took too long: try again in a moment") ||
+				strings.Contains(page, "narrow the search") {
 				t.Errorf("%s: HTTP %d, want 503 with an advice:\n%s", path, status, page)
 			}
 		})
@@ -64,8 +68,8 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			text, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != http.StatusServiceUnavailable ||
-				!strings.Contains(string(text), "the database took too long") {
+			if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != "1" ||
+				!strings.Contains(string(text), "took too long: try again in a moment") {
 				t.Errorf("the API's %s: HTTP %d, %v, want 503 with an advice: %s", path, resp.StatusCode, err, text)
 			}
 		})
@@ -76,5 +80,87 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	}
 	if status, _ := w.get("/reconcile"); status != http.StatusOK {
 		t.Errorf("when nobody locks them any more: HTTP %d", status)
+	}
+}
+
+// Given a table that somebody has locked, when a person or a program wants to act, then MySQL gives up waiting before
+// they do, and they are told in plain words to try again, which then succeeds.
+func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	db, _, err := dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{LockWait: time.Second, MaxOpen: desk.Connections})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hurried, err := desk.New(desk.Options{DB: db, Records: records, Group: "g", Queue: "q"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := api.New(api.Options{
+		View: w.pages.o.View, Guard: w.pages.o.Guard, Desk: hurried, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(programs)
+	defer server.Close()
+	w.pages.o.Desk = hurried
+	fields := form(t, w.ask("", "/pause", nil).page, "/pause")
+	fields.Set("why", "stocktaking")
+	fields.Set("for", "30m")
+	other, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE"); err != nil {
+		t.Fatal(err)
+	}
+	const plain = "MySQL let this wait in vain for somebody else"
+	compare := func() (int, http.Header, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+api.Prefix+"/reconcile",
+			http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Idempotency-Key", "one")
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, resp.Header, string(text)
+	}
+	if status, header, text := compare(); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" ||
+		!strings.Contains(text, plain) || strings.Contains(text, "1205") {
+		t.Errorf("the API: HTTP %d, Retry-After %q: %s", status, header.Get("Retry-After"), text)
+	}
+	if got := w.ask("", "/pause", fields); got.status != http.StatusServiceUnavailable ||
+		!strings.Contains(got.page, plain) {
+		t.Errorf("the page: HTTP %d\n%s", got.status, got.page)
+	}
+	if _, err := other.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, text := compare(); status != http.StatusCreated {
+		t.Errorf("the API again, under the same key: HTTP %d: %s", status, text)
+	}
+	if got := w.ask("", "/pause", fields); got.status != http.StatusSeeOther {
+		t.Errorf("the same form again: HTTP %d\n%s", got.status, got.page)
 	}
 }

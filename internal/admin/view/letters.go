@@ -28,7 +28,7 @@ func (v *View) LettersOf(
 	ctx context.Context, order string, f deadletter.Filter, after dedup.Cursor,
 ) (p Page[deadletter.Letter], err error) {
 	if order != "" { // its messages are found by their bodies too, and none may be missing
-		f.Keys, err = Within(ctx, wholeTime, func(ctx context.Context) ([]string, error) {
+		f.Keys, err = Search(ctx, wholeTime, func(ctx context.Context) ([]string, error) {
 			return v.keysOf(ctx, order, f.Keys)
 		})
 		if err != nil || len(f.Keys) == 0 {
@@ -63,7 +63,9 @@ func (v *View) keysOf(ctx context.Context, order string, among []string) ([]stri
 // GroupsNow are the groups as last looked at. Where nobody has looked yet, it waits for the first look, for as long as
 // a page may wait.
 func (v *View) GroupsNow(ctx context.Context) (Aged[Groups], error) {
-	return bounded(ctx, func(ctx context.Context) (Aged[Groups], error) { return v.survey.await(ctx, surveyKeep) })
+	return Within(ctx, pageTime, func(ctx context.Context) (Aged[Groups], error) {
+		return v.survey.await(ctx, surveyKeep)
+	})
 }
 
 // ErrEnding says that this daemon is about to end and finds nothing out any more.

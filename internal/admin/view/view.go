@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -85,21 +86,35 @@ const leaderKeep = 5 * time.Second
 // Leader is from where the elected process is connected to MySQL, as last looked at; "" when nobody is elected.
 func (v *View) Leader() Aged[string] { return v.leader.get(leaderKeep) }
 
-// ErrTooLong says that the answer took longer than a page may wait.
-var ErrTooLong = errors.New("the database took too long: narrow the search by key, tag, reason or time")
+// ErrTooLong says that the answer took longer than somebody waits; of a search it says too what would shorten it.
+var (
+	ErrTooLong = errors.New("the database took too long: try again in a moment")
+	errTooWide = fmt.Errorf("%w, or narrow the search by key, tag, reason or time", ErrTooLong)
+)
 
-// bounded runs a question within the time of a page.
+// bounded runs a search within the time of a page.
 func bounded[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
-	return Within(ctx, pageTime, ask)
+	return Search(ctx, pageTime, ask)
 }
 
 // Within runs a question for whose answer somebody waits, and gives it up after a while with ErrTooLong.
 func Within[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, most, ErrTooLong)
+	return within(ctx, most, ErrTooLong, ask)
+}
+
+// Search is Within for a question that whoever asks can narrow.
+func Search[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
+	return within(ctx, most, errTooWide, ask)
+}
+
+func within[T any](
+	ctx context.Context, most time.Duration, late error, ask func(context.Context) (T, error),
+) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, late)
 	defer cancel()
 	answer, err := ask(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), ErrTooLong) {
-		err = ErrTooLong
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrTooLong) {
+		err = cause
 	}
 	return answer, err
 }
@@ -115,17 +130,17 @@ type Page[T any] struct {
 func (v *View) Letters(
 	ctx context.Context, f deadletter.Filter, after dedup.Cursor, whole bool,
 ) (Page[deadletter.Letter], error) {
-	list, within := func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+	list, most := func(ctx context.Context) (p Page[deadletter.Letter], err error) {
 		p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, mostLettersAtOnce)
 		return p, err
 	}, pageTime
 	if whole {
-		list, within = func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+		list, most = func(ctx context.Context) (p Page[deadletter.Letter], err error) {
 			p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
 			return p, err
 		}, wholeTime
 	}
-	return Within(ctx, within, list)
+	return Search(ctx, most, list)
 }
 
 // Rows is a page of the log: by status, the latest first.
@@ -188,11 +203,11 @@ func (v *View) Order(ctx context.Context, sn string, whole bool) (Told, error) {
 func (v *View) tell(
 	ctx context.Context, order string, whole bool, ask func(context.Context, story.Options) (story.Told, error),
 ) (Told, error) {
-	o, within := v.o.Story, pageTime
+	o, most := v.o.Story, pageTime
 	if o.Most = mostAtOnce; whole {
-		o.Most, within = 0, wholeTime
+		o.Most, most = 0, wholeTime
 	}
-	return Within(ctx, within, func(ctx context.Context) (Told, error) {
+	return Within(ctx, most, func(ctx context.Context) (Told, error) {
 		told, err := ask(ctx, o)
 		return v.told(ctx, told, order), err
 	})

@@ -1,0 +1,55 @@
+package view
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+// Answer is what an error means to whoever asked, a person or a program.
+type Answer struct {
+	Status int // of HTTP
+	Text   string
+	// Again is after how long it is worth asking again; 0: nobody knows.
+	Again time.Duration
+	// Blame is true where a server is to blame: the daemon's log should have the error as it was.
+	Blame bool
+}
+
+// askAgain is after how long what was in the way may be gone.
+const askAgain = time.Second
+
+// busy is said in place of the error that MySQL gives when it let somebody wait too long.
+const busy = "MySQL let this wait in vain for somebody else's lock, as while a table is changed: " +
+	"try again in a moment"
+
+// AnswerTo says what an error of the view or the desk means.
+func AnswerTo(err error) Answer {
+	is := func(targets ...error) bool {
+		for _, target := range targets {
+			if errors.Is(err, target) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case is(desk.ErrNoAct):
+		return Answer{Status: http.StatusNotFound, Text: err.Error()}
+	case is(desk.ErrRequest, desk.ErrOtherRequest, deadletter.ErrNoFilter, ErrManyMessages, ErrNoOrders):
+		return Answer{Status: http.StatusUnprocessableEntity, Text: err.Error()}
+	case is(desk.ErrSameSet, desk.ErrEnded, desk.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused):
+		return Answer{Status: http.StatusConflict, Text: err.Error()}
+	case is(desk.ErrRunning):
+		return Answer{Status: http.StatusConflict, Text: err.Error(), Again: askAgain}
+	case is(ErrTooLong, ErrEnding):
+		return Answer{Status: http.StatusServiceUnavailable, Text: err.Error(), Again: askAgain}
+	case desk.Busy(err):
+		return Answer{Status: http.StatusServiceUnavailable, Text: busy, Again: askAgain, Blame: true}
+	}
+	return Answer{Status: http.StatusBadGateway, Text: err.Error(), Blame: true}
+}
