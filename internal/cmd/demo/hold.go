@@ -52,7 +52,7 @@ func (d *demo) hold(ctx context.Context) error {
 	} else if status == http.StatusNotFound {
 		page = "/readyz" // a daemon without pages
 	}
-	commands, mend, err := d.leaveCommands(broken)
+	commands, mend, err := d.leaveCommands(addr)
 	if err != nil {
 		return err
 	}
@@ -70,14 +70,15 @@ It stays up until Ctrl-C. The stock of the order %[1]s has not come back. Why?
 	return d.mendWhenAsked(ctx, broken, mend)
 }
 
-// leaveCommands writes what a person's shell sources, and names the file whose removal mends the orders.
-func (d *demo) leaveCommands(broken []shop.Order) (commands, mend string, err error) {
+// leaveCommands writes what a person's shell sources, with the daemon's address, and names the file whose removal mends
+// the orders.
+func (d *demo) leaveCommands(addr string) (commands, mend string, err error) {
 	commands, asked := filepath.Join(d.dir, "env.sh"), filepath.Join(d.dir, "broken")
 	var b strings.Builder
 	for _, entry := range d.env {
 		name, value, _ := strings.Cut(entry, "=")
 		if name == config.Prefix+"HTTP_ADDR" {
-			continue // the daemon's port is another one each time
+			value = addr // the settings ask for any free port: doctor and probe look for the daemon where it is
 		}
 		fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
 	}

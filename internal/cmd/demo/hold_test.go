@@ -1,0 +1,31 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// Given a daemon on a port that was free, then the commands of a person's shell look for it there.
+func TestTheCommandsOfTheHeldDemoFindItsDaemon(t *testing.T) {
+	d := &demo{
+		dir: t.TempDir(), binary: "consumer",
+		env: []string{"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_MYSQL_DSN=root:it's@tcp(127.0.0.1:1)/shop"},
+	}
+	commands, _, err := d.leaveCommands("127.0.0.1:4711")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(commands)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"export ROLLBACKD_HTTP_ADDR='127.0.0.1:4711'\n",
+		`export ROLLBACKD_MYSQL_DSN='root:it'\''s@tcp(127.0.0.1:1)/shop'` + "\n",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the file lacks %q:\n%s", want, text)
+		}
+	}
+}
