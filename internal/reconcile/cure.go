@@ -33,6 +33,41 @@ var whatItIs = map[Kind]string{
 	NegativeStock:          "Less than nothing is on stock.",
 }
 
+// Advice is what is said of a finding, on a page and to a program.
+type Advice struct {
+	Means  string // what it is
+	Repair Repair
+	Does   string // what the repair would do; "" when a person must mend it
+	Risk   string // what a person must be sure of first; "": nothing
+	Cure   string // what to do, as commands
+}
+
+// Advice says of the finding what it is and what mends it, for a program that is called name.
+func (f *Finding) Advice(name string, now time.Time) Advice {
+	by, risk := f.Repair()
+	return Advice{Means: f.Kind.Means(), Repair: by, Does: f.does(by), Risk: risk, Cure: f.Cure(name, now)}
+}
+
+// does says what a repair does; "" when a person must.
+func (f *Finding) does(by Repair) string {
+	switch {
+	case by == RepairAdopt && f.Kind == LetterWithoutRow:
+		return "Its letter is filed as dead in the log, so that it can be replayed or discarded like any other."
+	case by == RepairAdopt:
+		return "The success row is written again, which the reservation proves."
+	case by == RepairRepublish && f.Kind == Overdue:
+		return "The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
+			"is only waiting. It has no second effect."
+	case by == RepairRepublish:
+		return "The message is sent again, from its row. It has no second effect."
+	case f.Kind == StaleLetter:
+		return "The letter is dropped from the dead-letter queue."
+	case by == RepairReplay:
+		return "The replay that was cut off is ended: the message is sent again and its letter dropped."
+	}
+	return ""
+}
+
 // Cure is the command that mends the finding, for a program that is called name. It is pure.
 func (f *Finding) Cure(name string, now time.Time) string {
 	key := dedup.Identity{Tag: f.Tag, Key: f.Key}

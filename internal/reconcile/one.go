@@ -116,9 +116,10 @@ var ErrNoRepair = errors.New("no machine may mend this")
 var ErrNoFinding = errors.New("the comparison has no such finding")
 
 // Order asks for the mending of the finding with this number, of the comparison whose act is of. Force says that a
-// person is sure where there is a risk. Its error is ErrNoFinding or ErrNoRepair.
+// person is sure where there is a risk. Its error is ErrNoFinding, also of a comparison that has found nothing out and
+// is nil, or ErrNoRepair.
 func (w *Written) Order(of string, number int, force bool) (MendOrder, error) {
-	if number < 0 || number >= len(w.Findings) {
+	if w == nil || number < 0 || number >= len(w.Findings) {
 		return MendOrder{}, ErrNoFinding
 	}
 	kept := w.Findings[number]

@@ -2,13 +2,13 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
@@ -53,6 +53,7 @@ type Finding struct {
 	Order  string    `json:"order_sn,omitempty" doc:"The number of the order."`
 	SKU    int64     `json:"sku_id,omitempty" doc:"The goods."`
 	Repair string    `json:"repair,omitempty" doc:"adopt, republish or replay. Missing: a person must mend it."`
+	Does   string    `json:"does,omitempty" doc:"What the repair would do, in words."`
 	Risk   string    `json:"risk,omitempty" doc:"What a person must be sure of before it is mended."`
 	Cure   string    `json:"cure,omitempty" doc:"What to do, as commands."`
 }
@@ -60,27 +61,20 @@ type Finding struct {
 func (a *API) getComparison(ctx context.Context, in *struct {
 	Of string `query:"of" maxLength:"100" doc:"The id of its act; missing: the latest."`
 }) (Comparison, error) {
-	of, err := a.comparison(ctx, in.Of)
-	if err != nil {
-		return Comparison{}, err
-	}
+	of, w, err := view.Compared(ctx, a.o.Desk, in.Of)
 	c := Comparison{Act: of, Findings: []Finding{}, More: map[string]int{}, Unclear: []string{}}
-	w, err := writtenOf(of)
-	if err != nil {
+	if err != nil || w == nil {
 		return c, err
 	}
-	if of.Result != nil {
-		without := *of.Result
-		without.Report = nil // it is said below, in whole words
-		c.Act.Result = &without
-	}
+	without := *of.Result
+	without.Report = nil // it is said below, in whole words
+	c.Act.Result = &without
 	for n := range w.Findings {
 		f := &w.Findings[n].Finding
-		by, risk := f.Repair()
+		advice := f.Advice(a.o.View.Options().Names.Program, time.Now())
 		one := Finding{
-			Number: n, Kind: string(f.Kind), Means: f.Kind.Means(), Tag: f.Tag, Key: f.Key, Status: f.Status, Order: f.Order,
-			SKU: f.SKU, Repair: string(by), Risk: risk,
-			Cure: f.Cure(a.o.View.Options().Names.Program, time.Now()),
+			Number: n, Kind: string(f.Kind), Means: advice.Means, Tag: f.Tag, Key: f.Key, Status: f.Status, Order: f.Order,
+			SKU: f.SKU, Repair: string(advice.Repair), Does: advice.Does, Risk: advice.Risk, Cure: advice.Cure,
 		}
 		if f.Since != nil {
 			one.Since = *f.Since
@@ -92,36 +86,6 @@ func (a *API) getComparison(ctx context.Context, in *struct {
 	}
 	c.Unclear = append(c.Unclear, w.Unclear...)
 	return c, nil
-}
-
-// comparison is the act with an id, or the latest comparison.
-func (a *API) comparison(ctx context.Context, id string) (desk.Act, error) {
-	if id == "" {
-		all, _, err := a.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
-		if err == nil && len(all) == 0 {
-			err = fmt.Errorf("%w: nobody has compared anything yet", errNothing)
-		}
-		if err != nil {
-			return desk.Act{}, err
-		}
-		id = all[0].ID // the list has no reports
-	}
-	of, err := a.o.Desk.Act(ctx, id)
-	if err == nil && of.Kind != desk.KindReconcile {
-		err = desk.ErrNoAct
-	}
-	return of, err
-}
-
-// writtenOf is what a comparison has found; nothing while it goes on.
-func writtenOf(of desk.Act) (w reconcile.Written, err error) {
-	if of.Result == nil || len(of.Result.Report) == 0 {
-		return w, nil
-	}
-	if err := json.Unmarshal(of.Result.Report, &w); err != nil {
-		return w, fmt.Errorf("read what act %s has found: %w", of.ID, err)
-	}
-	return w, nil
 }
 
 type compareInput struct{ Keyed }
@@ -148,11 +112,7 @@ type mendInput struct {
 func (in *mendInput) asked() (string, any) { return in.Key, in.Body }
 
 func (a *API) mend(ctx context.Context, in *mendInput, id string) (desk.Act, error) {
-	of, err := a.comparison(ctx, in.Body.Of)
-	if err != nil {
-		return desk.Act{}, err
-	}
-	w, err := writtenOf(of)
+	of, w, err := view.Compared(ctx, a.o.Desk, in.Body.Of)
 	if err != nil {
 		return desk.Act{}, err
 	}

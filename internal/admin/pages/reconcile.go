@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
@@ -36,45 +36,31 @@ type foundKind struct {
 }
 
 type found struct {
+	reconcile.Advice
+
 	Number  int
 	Finding *reconcile.Finding
 	Mend    *desk.Act // the last one of it; nil: none
-	Repair  reconcile.Repair
 }
 
 // comparison shows the latest comparison, or the one that the address names, as a stable address does.
 func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error {
 	of := r.URL.Query().Get("of")
 	v := compared{CanAct: d.Person.Right >= admin.Act, Latest: of == ""}
-	if of == "" {
-		all, _, err := p.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
-		if err != nil {
-			return err
-		}
-		if len(all) > 0 {
-			of = all[0].ID
-		}
-	}
-	var err error
-	if of != "" {
-		a, err := p.o.Desk.Act(ctx, of)
-		if err == nil && a.Kind != desk.KindReconcile {
-			err = desk.ErrNoAct
-		}
-		if err != nil {
-			return err
-		}
-		v.Act = &a
-		if v.Report, err = writtenOf(*v.Act); err != nil {
-			return err
-		}
+	a, report, err := view.Compared(ctx, p.o.Desk, of)
+	switch {
+	case errors.Is(err, view.ErrNotCompared): // so the page says
+	case err != nil:
+		return err
+	default:
+		v.Act, v.Report = &a, report
 	}
 	if v.Report != nil {
 		mends, err := p.mends(ctx, v.Act.ID)
 		if err != nil {
 			return err
 		}
-		v.Kinds = byKind(v.Report, mends)
+		v.Kinds = p.byKind(v.Report, mends)
 	}
 	if v.CanAct && !r.URL.Query().Has("live") {
 		if v.Token, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
@@ -83,18 +69,6 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 	}
 	d.Title, d.Events, d.Data = "Reconcile", p.liveAt(r), v
 	return nil
-}
-
-// writtenOf is what a comparison has found; nil when it has not ended, or found nothing out.
-func writtenOf(a desk.Act) (*reconcile.Written, error) {
-	if a.Kind != desk.KindReconcile || a.Result == nil || len(a.Result.Report) == 0 {
-		return nil, nil
-	}
-	w := new(reconcile.Written)
-	if err := json.Unmarshal(a.Result.Report, w); err != nil {
-		return nil, fmt.Errorf("read what act %s has found: %w", a.ID, err)
-	}
-	return w, nil
 }
 
 // mends are the last acts that were to mend findings of a comparison, by their numbers.
@@ -113,22 +87,25 @@ func (p *Pages) mends(ctx context.Context, of string) (map[int]*desk.Act, error)
 	return mends, nil
 }
 
-func byKind(w *reconcile.Written, mends map[int]*desk.Act) (all []foundKind) {
+func (p *Pages) byKind(w *reconcile.Written, mends map[int]*desk.Act) (all []foundKind) {
 	for _, kind := range reconcile.Kinds() {
 		k := foundKind{Kind: kind, Means: kind.Means(), More: w.More[kind]}
 		for n := range w.Findings {
-			f := &w.Findings[n].Finding
-			if f.Kind != kind {
-				continue
+			if w.Findings[n].Kind == kind {
+				k.Findings = append(k.Findings, p.found(w, n, mends[n]))
 			}
-			by, _ := f.Repair()
-			k.Findings = append(k.Findings, found{Number: n, Finding: f, Mend: mends[n], Repair: by})
 		}
 		if len(k.Findings)+k.More > 0 {
 			all = append(all, k)
 		}
 	}
 	return all
+}
+
+// found is the finding with a number, with what mends it.
+func (p *Pages) found(w *reconcile.Written, n int, mend *desk.Act) found {
+	f := &w.Findings[n].Finding
+	return found{Advice: f.Advice(p.o.View.Options().Names.Program, time.Now()), Number: n, Finding: f, Mend: mend}
 }
 
 // compare begins a comparison; while one goes on, it leads to that.
@@ -146,11 +123,7 @@ func (p *Pages) compare(ctx context.Context, r *http.Request) (string, error) {
 type disagreement struct {
 	found
 
-	Of    string // the act of its comparison
-	Means string
-	Does  string // what the form would do, in words; "" when a person must
-	Risk  string
-	Cure  string
+	Of string // the act of its comparison
 	// Letter is the page on which it can be replayed or discarded; nil: there is none.
 	Letter url.Values
 	Token  string
@@ -165,21 +138,17 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 		return err
 	}
 	number := numberOf(r.URL.Query().Get("n"))
-	if number < 0 || number >= len(report.Findings) {
+	if report == nil || number < 0 || number >= len(report.Findings) {
 		return errNoFinding
 	}
 	mends, err := p.mends(ctx, of)
 	if err != nil {
 		return err
 	}
-	f := &report.Findings[number].Finding
 	v := disagreement{
-		found: found{Number: number, Finding: f, Mend: mends[number]}, Of: of, Means: f.Kind.Means(),
-		Cure: f.Cure(p.o.View.Options().Names.Program, time.Now()), CanAct: d.Person.Right >= admin.Act,
+		found: p.found(report, number, mends[number]), Of: of, CanAct: d.Person.Right >= admin.Act,
 	}
-	v.Repair, v.Risk = f.Repair()
-	v.Does = repairText(f, v.Repair)
-	if f.Key != "" && f.Status == dedup.Dead.String() {
+	if f := v.Finding; f.Key != "" && f.Status == dedup.Dead.String() {
 		v.Letter = url.Values{"act": {"replay"}, "key": {f.Key}, "tag": {f.Tag}}
 	}
 	if v.CanAct && v.Repair != reconcile.NoRepair && !r.URL.Query().Has("live") {
@@ -193,16 +162,12 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 
 var errNoFinding = problem{http.StatusNotFound, "This comparison has no such finding."}
 
-// written is what the comparison with an id has found; nothing while it goes on.
+// written is what the comparison with an id has found; nil while it goes on.
 func (p *Pages) written(ctx context.Context, of string) (*reconcile.Written, error) {
-	a, err := p.o.Desk.Act(ctx, of)
-	if err != nil {
-		return nil, err
+	if of == "" { // an address or a form that somebody cut off: the latest one may be another
+		return nil, desk.ErrNoAct
 	}
-	report, err := writtenOf(a)
-	if report == nil {
-		report = new(reconcile.Written)
-	}
+	_, report, err := view.Compared(ctx, p.o.Desk, of)
 	return report, err
 }
 
@@ -238,24 +203,4 @@ func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
 		}
 		return "/acts/" + a.ID, err
 	})
-}
-
-// repairText says what a repair does.
-func repairText(f *reconcile.Finding, by reconcile.Repair) string {
-	switch {
-	case by == reconcile.RepairAdopt && f.Kind == reconcile.LetterWithoutRow:
-		return "Its letter is filed as dead in the log, so that it can be replayed or discarded like any other."
-	case by == reconcile.RepairAdopt:
-		return "The success row is written again, which the reservation proves."
-	case by == reconcile.RepairRepublish && f.Kind == reconcile.Overdue:
-		return "The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
-			"is only waiting. It has no second effect."
-	case by == reconcile.RepairRepublish:
-		return "The message is sent again, from its row. It has no second effect."
-	case f.Kind == reconcile.StaleLetter:
-		return "The letter is dropped from the dead-letter queue."
-	case by == reconcile.RepairReplay:
-		return "The replay that was cut off is ended: the message is sent again and its letter dropped."
-	}
-	return ""
 }

@@ -38,7 +38,7 @@ func AnswerTo(err error) Answer {
 		return false
 	}
 	switch {
-	case is(desk.ErrNoAct):
+	case is(desk.ErrNoAct, ErrNotCompared):
 		return Answer{Status: http.StatusNotFound, Text: err.Error()}
 	case is(desk.ErrRequest, desk.ErrOtherRequest, deadletter.ErrNoFilter, ErrManyMessages, ErrNoOrders):
 		return Answer{Status: http.StatusUnprocessableEntity, Text: err.Error()}
