@@ -52,21 +52,15 @@ func (d *Daemon) openDesk(ctx context.Context, engine consumer.Config) error {
 	return err
 }
 
-// orders finds the messages of an order; nil with a handler that knows no orders.
+// orders finds the keys of an order's messages; nil with a handler that knows no orders.
 func (d *Daemon) orders(
 	records *dedup.Log, db *gorm.DB,
-) func(context.Context, string) ([]dedup.Identity, error) {
+) func(ctx context.Context, order string, among []string) ([]string, error) {
 	if d.cfg.Handler != config.HandlerStock {
 		return nil
 	}
-	return func(ctx context.Context, order string) ([]dedup.Identity, error) {
-		told, err := story.OfOrder(ctx, story.Options{
-			Records: records, Group: d.cfg.Group, DB: db, OrderOf: stockhandler.OrderOf,
-		}, order)
-		ids := make([]dedup.Identity, len(told.Messages))
-		for i, m := range told.Messages {
-			ids[i] = m.Row.Identity
-		}
-		return ids, err
+	o := story.Options{Records: records, Group: d.cfg.Group, DB: db, OrderOf: stockhandler.OrderOf}
+	return func(ctx context.Context, order string, among []string) ([]string, error) {
+		return story.KeysOf(ctx, o, order, among)
 	}
 }

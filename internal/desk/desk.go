@@ -30,8 +30,9 @@ type Options struct {
 	Letters *deadletter.Letters
 	// Group and Queue are those of the daemon.
 	Group, Queue string
-	// Order finds the messages of an order; nil: letters cannot be chosen by order.
-	Order func(ctx context.Context, order string) ([]dedup.Identity, error)
+	// Order finds the keys of an order's messages, of those among others only, if there are others; nil: letters cannot be
+	// chosen by order.
+	Order func(ctx context.Context, order string, among []string) ([]string, error)
 	// Tasks do the kinds of work that the desk does not know itself; a kind without one is left to other daemons.
 	Tasks map[Kind]func(context.Context, Task) (report any, err error)
 	// Drain bounds how long Work goes on to write down how acts have ended, after its context has. Default: 25s.

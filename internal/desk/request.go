@@ -72,18 +72,10 @@ func (d *Desk) resolve(ctx context.Context, f Filter) (Filter, error) {
 	if d.o.Order == nil {
 		return f, fmt.Errorf("%w: orders are not known to this handler; choose by key", ErrRequest)
 	}
-	ids, err := d.o.Order(ctx, f.Order)
-	if err != nil {
+	var err error
+	if f.Keys, err = d.o.Order(ctx, f.Order, f.Keys); err != nil {
 		return f, fmt.Errorf("look up order %q: %w", f.Order, err)
 	}
-	var keys []string
-	for _, id := range ids {
-		if len(f.Keys) == 0 || slices.Contains(f.Keys, id.Key) {
-			keys = append(keys, id.Key)
-		}
-	}
-	slices.Sort(keys)
-	f.Keys = slices.Compact(keys)
 	switch {
 	case len(f.Keys) == 0:
 		return f, fmt.Errorf("%w: no message is known of order %q", ErrRequest, f.Order)

@@ -74,9 +74,8 @@ func (p place) newDesk(
 	}
 	o := desk.Options{
 		DB: db, Records: records, Letters: letters, Group: group, Queue: p.queue, Logger: log,
-		Order: func(_ context.Context, order string) ([]dedup.Identity, error) {
-			return []dedup.Identity{{Group: group, Tag: tag, Key: order + "-a"},
-				{Group: group, Tag: tag, Key: order + "-b"}}, nil
+		Order: func(_ context.Context, order string, _ []string) ([]string, error) {
+			return []string{order + "-a", order + "-b"}, nil
 		},
 	}
 	for _, f := range change {

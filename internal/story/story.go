@@ -146,6 +146,22 @@ func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
 	return t, nil
 }
 
+// KeysOf are the keys of the messages that are known to be about an order, each once; of those among others only, if
+// there are others.
+func KeysOf(ctx context.Context, o Options, orderSN string, among []string) (keys []string, err error) {
+	told, err := OfOrder(ctx, o, orderSN)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range told.Messages {
+		if key := m.Row.Key; len(among) == 0 || slices.Contains(among, key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}
+
 // searchBodies finds the messages whose kept body is about the order, or, where it cannot be read, holds its number.
 func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) error {
 	states := []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead, dedup.Discarded}

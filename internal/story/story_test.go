@@ -122,6 +122,14 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 		len(told.Unseen) != 1 {
 		t.Errorf("reservations %v, unseen %q", told.Reservations, told.Unseen)
 	}
+	for _, tc := range []struct{ among, want []string }{
+		{nil, []string{"A", "by-body", "by-escaped-body", "by-reservation", "pruned", "unreadable"}},
+		{[]string{"by-body", "another", "A"}, []string{"A", "by-body"}},
+	} {
+		if got, err := story.KeysOf(t.Context(), w.o, "A", tc.among); err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("its keys among %q are %q, %v; want %q", tc.among, got, err, tc.want)
+		}
+	}
 	if told := ask(t, story.OfOrder, w.o, "none"); len(told.Messages)+len(told.Reservations) != 0 ||
 		len(told.Unseen) == 0 {
 		t.Errorf("an unknown order: %+v; want nothing, and what may lack", told)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -43,21 +42,11 @@ func (v *View) keysOf(ctx context.Context, order string, among []string) ([]stri
 	if !v.KnowsOrders() {
 		return nil, ErrNoOrders
 	}
-	told, err := story.OfOrder(ctx, v.o.Story, order)
-	if err != nil {
-		return nil, err
+	keys, err := story.KeysOf(ctx, v.o.Story, order, among)
+	if err == nil && len(keys) > dedup.MaxListedKeys {
+		err = ErrManyMessages
 	}
-	var keys []string
-	for _, m := range told.Messages {
-		if key := m.Row.Key; len(among) == 0 || slices.Contains(among, key) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	if keys = slices.Compact(keys); len(keys) > dedup.MaxListedKeys {
-		return nil, ErrManyMessages
-	}
-	return keys, nil
+	return keys, err
 }
 
 // GroupsNow are the groups as last looked at. Where nobody has looked yet, it waits for the first look, for as long as
