@@ -1,6 +1,7 @@
 package story_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/story"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -18,13 +21,15 @@ import (
 )
 
 type world struct {
-	t *testing.T
-	o story.Options
+	t   *testing.T
+	dsn string
+	o   story.Options
 }
 
-func newWorld(t *testing.T) *world {
+// open opens a log.
+func open(t *testing.T, dsn string) (*gorm.DB, *dedup.Log) {
 	t.Helper()
-	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
+	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,18 +38,25 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = pool.Close() })
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
-		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
-	}); err != nil {
-		t.Fatal(err)
-	}
 	records, err := dedup.NewLog(db, dedup.LogOptions{
 		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 3,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t, story.Options{Records: records, Group: "g", DB: db, OrderOf: func(body []byte) (string, bool) {
+	return db, records
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dsn := stack.MySQL(t)
+	db, records := open(t, dsn)
+	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
+		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return &world{t, dsn, story.Options{Records: records, Group: "g", DB: db, OrderOf: func(body []byte) (string, bool) {
 		var m struct {
 			Order string `json:"order_sn"`
 		}
@@ -170,6 +182,35 @@ func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
 	if told, err := story.OfKey(t.Context(), w.o, "k", "t2"); err != nil || len(told.Messages) != 1 ||
 		told.Messages[0].FiledFor != "k" {
 		t.Errorf("under tag t2: %+v, %v; want its conflict", told.Messages, err)
+	}
+}
+
+// Given a message that moves from one status to another just while its key is looked for, status by status, and so is
+// in none of them when that one is asked for, then it is looked for again and found.
+func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
+	w := newWorld(t)
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		"consumer_timestamp, created_at) VALUES ('g', 't', 'k', ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
+		int(dedup.Failed))
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	there := w.o
+	_, there.Records = open(t, proxy.Through(w.dsn))
+	asked := fmt.Appendf(nil, "consumer_status = %d", dedup.Failed)
+	moved := false
+	proxy.DropRequest(func(request []byte) bool { // which sees each request before the server does, and drops none
+		if bytes.Contains(request, asked) && !moved {
+			moved = true
+			err := w.o.DB.WithContext(t.Context()).Exec("UPDATE consumer_log SET consumer_status = ?",
+				int(dedup.Processing)).Error // which was asked for before
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return false
+	})
+	told := ask(t, ofKey, there, "k")
+	if want := []string{"k processing"}; !moved || !slices.Equal(keys(told), want) {
+		t.Errorf("moved %v, found %q, want %q", moved, keys(told), want)
 	}
 }
 
