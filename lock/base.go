@@ -8,20 +8,10 @@ import (
 	"time"
 )
 
-// store is a [Store] from within.
-type store interface {
-	take(ctx context.Context, value string, names []Name) ([]Held, error)
-	giveBack(ctx context.Context, value string, names []Name) error
-	mark(ctx context.Context, marks []Mark) error
-	// renew tells the renewer of names that do not stand for their value any more.
-	renew(ctx context.Context, names []Name, values []string) error
-	probe(ctx context.Context) error
-}
-
 // base is the part of a lock that is the same on all servers. After one failure it asks nothing more until a background
 // probe succeeds, so that a server that is away costs one timeout and not one per batch.
 type base struct {
-	store   store
+	store   Store
 	o       Options
 	health  health
 	renewer renewer
@@ -29,16 +19,18 @@ type base struct {
 	running atomic.Bool
 }
 
-// init checks the options; server is what is said to be away, when it is.
-func (b *base) init(server string, s store, o Options) error {
+var _ Locker = (*base)(nil)
+
+// newBase checks the options; server is what is said to be away, when it is.
+func newBase(server string, s Store, o Options) (*base, error) {
 	o.setDefaults()
 	if err := o.validate(); err != nil {
-		return fmt.Errorf("lock options: %w", err)
+		return nil, fmt.Errorf("lock options: %w", err)
 	}
-	b.store, b.o = s, o
+	b := &base{store: s, o: o}
 	b.health.init(server, o)
 	b.renewer.init(o.MaxHold)
-	return nil
+	return b, nil
 }
 
 // Lock tries all names, see [Locker].
@@ -53,11 +45,14 @@ func (b *base) Lock(ctx context.Context, token string, names []Name) ([]Held, er
 		return b.lockWithout(len(names), cause)
 	}
 	value := lockedPrefix + token
-	held, err := b.store.take(ctx, value, names)
+	held, err := b.store.Take(ctx, value, names)
 	if err != nil {
 		if err = b.failed(ctx, fmt.Sprintf("lock %d keys", len(names)), err); err != nil {
 			b.count(ResultFailed, len(names))
 			return nil, err
+		}
+		if len(held) != len(names) { // nothing is known of any
+			held = make([]Held, len(names))
 		}
 	}
 	b.keep(value, names, held)
@@ -112,7 +107,7 @@ func (b *base) Release(ctx context.Context, token string, names []Name) error {
 	if len(names) == 0 || b.health.down() != nil {
 		return nil // they expire by themselves
 	}
-	if err := b.store.giveBack(ctx, value, names); err != nil {
+	if err := b.store.GiveBack(ctx, value, names); err != nil {
 		return b.failed(ctx, fmt.Sprintf("release %d locks", len(names)), err)
 	}
 	return nil
@@ -129,10 +124,22 @@ func (b *base) Done(ctx context.Context, marks []Mark) error {
 	if len(marks) == 0 || b.health.down() != nil {
 		return nil // the consumer log knows
 	}
-	if err := b.store.mark(ctx, marks); err != nil {
+	if err := b.store.Mark(ctx, marks); err != nil {
 		return b.failed(ctx, fmt.Sprintf("write %d done markers", len(marks)), err)
 	}
 	return nil
+}
+
+// Show looks at one name, whatever the lock's own health. Its error is the server's.
+func (b *base) Show(ctx context.Context, name Name) (State, error) {
+	if err := name.Check(); err != nil {
+		return State{}, fmt.Errorf("show lock: %w", err)
+	}
+	s, err := b.store.Show(ctx, name)
+	if err != nil {
+		return State{}, fmt.Errorf("show lock %v: %w", name, err)
+	}
+	return s, nil
 }
 
 // Run renews the locks in hand at a third of their TTL and, while the server is away, probes it with jittered backoff.
@@ -141,7 +148,7 @@ func (b *base) Run(ctx context.Context) error {
 	if !b.running.CompareAndSwap(false, true) {
 		return errors.New("the lock was run before")
 	}
-	keepLock(ctx, &b.health, b.o.LockTTL/3, b.store.probe, b.renewAll)
+	keepLock(ctx, &b.health, b.o.LockTTL/3, b.store.Probe, b.renewAll)
 	return nil
 }
 
@@ -153,17 +160,19 @@ func (b *base) renewAll(ctx context.Context) error {
 	for value, old := range stale {
 		b.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", len(old), "over",
 			b.o.MaxHold)
-		if s, ok := b.store.(interface {
-			giveUp(ctx context.Context, value string, names []Name) error
-		}); ok {
-			if err := s.giveUp(ctx, value, old); err != nil {
-				return fmt.Errorf("give up %d locks: %w", len(old), err)
-			}
+		if err := b.store.GiveUp(ctx, value, old); err != nil {
+			return fmt.Errorf("give up %d locks: %w", len(old), err)
 		}
 	}
 	for len(names) > 0 {
 		size := min(renewChunk, len(names))
-		if err := b.store.renew(ctx, names[:size], values[:size]); err != nil {
+		stands, err := b.store.Renew(ctx, names[:size], values[:size])
+		for i, ours := range stands {
+			if !ours { // expired, lost, or another's by now: there is nothing to renew any more
+				b.renewer.remove(values[i], names[i:i+1])
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("renew %d locks: %w", size, err)
 		}
 		names, values = names[size:], values[size:]

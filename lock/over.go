@@ -17,7 +17,8 @@ type Store interface {
 	GiveBack(ctx context.Context, value string, names []Name) error
 	// Mark ends the locks of the names, whoever holds them, and leaves done markers where that is cheap.
 	Mark(ctx context.Context, marks []Mark) error
-	// Renew gives each name that stands for its value another LockTTL, and says of each whether it does.
+	// Renew gives each name that stands for its value another LockTTL, and says of each whether it does. With an error it
+	// may say so of the first ones only, or of none.
 	Renew(ctx context.Context, names []Name, values []string) (stands []bool, err error)
 	// GiveUp is told of names that were held too long and are not renewed any more. Where locks expire by themselves it
 	// has nothing to do.
@@ -31,54 +32,9 @@ type Store interface {
 // Over makes a Locker of a store. The server is what the log says to be away, when it is. The options must be the
 // store's.
 func Over(server string, s Store, o Options) (Locker, error) {
-	l := &over{s: s}
-	if err := l.init(server, l, o); err != nil {
+	l, err := newBase(server, s, o)
+	if err != nil {
 		return nil, err
 	}
 	return l, nil
-}
-
-type over struct {
-	base
-	s Store
-}
-
-var _ store = (*over)(nil)
-
-func (l *over) take(ctx context.Context, value string, names []Name) ([]Held, error) {
-	held, err := l.s.Take(ctx, value, names)
-	if err != nil && len(held) != len(names) { // nothing is known of any
-		held = make([]Held, len(names))
-	}
-	return held, err
-}
-
-func (l *over) giveBack(ctx context.Context, value string, names []Name) error {
-	return l.s.GiveBack(ctx, value, names)
-}
-
-func (l *over) mark(ctx context.Context, marks []Mark) error { return l.s.Mark(ctx, marks) }
-
-func (l *over) giveUp(ctx context.Context, value string, names []Name) error {
-	return l.s.GiveUp(ctx, value, names)
-}
-
-func (l *over) probe(ctx context.Context) error { return l.s.Probe(ctx) }
-
-func (l *over) renew(ctx context.Context, names []Name, values []string) error {
-	stands, err := l.s.Renew(ctx, names, values)
-	for i, ours := range stands {
-		if !ours { // expired, lost, or another's by now: there is nothing to renew any more
-			l.renewer.remove(values[i], names[i:i+1])
-		}
-	}
-	return err
-}
-
-// Show looks at one name, whatever the lock's own health.
-func (l *over) Show(ctx context.Context, name Name) (State, error) {
-	if err := name.Check(); err != nil {
-		return State{}, err
-	}
-	return l.s.Show(ctx, name)
 }

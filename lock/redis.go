@@ -14,33 +14,38 @@ import (
 // After one failure it asks Redis nothing more until a background probe succeeds, so that a Redis that is away costs
 // one timeout and not one per batch; Policy says what Lock answers meanwhile. Run does the probing and renews the locks
 // in hand: without it neither happens.
-type Redis struct {
-	base
+type Redis struct{ *base }
+
+// redisStore is the store of Redis.
+type redisStore struct {
 	client  redis.UniversalClient
+	o       Options
+	renewer *renewer
 	lockTTL any // the PX arguments, boxed once
 	doneTTL any
 }
 
-var (
-	_ Locker = (*Redis)(nil)
-	_ store  = (*Redis)(nil)
-)
+var _ Store = (*redisStore)(nil)
 
 // NewRedis makes a lock over a client of OpenRedis, which stays the caller's to close after Run has returned. It asks
 // Redis nothing.
 func NewRedis(client redis.UniversalClient, o Options) (*Redis, error) {
-	l := &Redis{client: client}
-	if err := l.init("redis", l, o); err != nil {
+	o.setDefaults()
+	s := &redisStore{
+		client: client, o: o, lockTTL: o.LockTTL.Milliseconds(), doneTTL: o.DoneTTL.Milliseconds(),
+	}
+	b, err := newBase("redis", s, o)
+	if err != nil {
 		return nil, err
 	}
-	l.lockTTL, l.doneTTL = l.o.LockTTL.Milliseconds(), l.o.DoneTTL.Milliseconds()
-	return l, nil
+	s.renewer = &b.renewer
+	return &Redis{b}, nil
 }
 
-// take is one pipeline of SET key token NX PX ttl GET. The command returns the holder, so it may be sent again after a
+// Take is one pipeline of SET key token NX PX ttl GET. The command returns the holder, so it may be sent again after a
 // lost reply without taking its own token for another worker's (SETNX would). A second pipeline asks when the locks of
 // other processes end, if there are any.
-func (l *Redis) take(ctx context.Context, value string, names []Name) ([]Held, error) {
+func (l *redisStore) Take(ctx context.Context, value string, names []Name) ([]Held, error) {
 	held, err := l.setLocks(ctx, value, names)
 	if err == nil {
 		err = l.checkEnds(ctx, names, held)
@@ -49,7 +54,7 @@ func (l *Redis) take(ctx context.Context, value string, names []Name) ([]Held, e
 }
 
 // setLocks leaves the zero Hold for the keys of which nothing is known; the error then says why.
-func (l *Redis) setLocks(ctx context.Context, value string, names []Name) ([]Held, error) {
+func (l *redisStore) setLocks(ctx context.Context, value string, names []Name) ([]Held, error) {
 	const words = 7
 	args := make([]any, 0, words*len(names)) // one slice for all commands, and each argument boxed once
 	cmds := make([]*redis.StringCmd, len(names))
@@ -84,7 +89,7 @@ func (l *Redis) setLocks(ctx context.Context, value string, names []Name) ([]Hel
 // checkEnds makes Foreign what looks like the lock of another worker but would stand for longer than a lock does:
 // nobody must wait for it. A key that holds something else by now is Foreign likewise, or free and tried again. What
 // this process holds itself is not asked for.
-func (l *Redis) checkEnds(ctx context.Context, names []Name, held []Held) error {
+func (l *redisStore) checkEnds(ctx context.Context, names []Name, held []Held) error {
 	var doubted []int
 	pipe := l.client.Pipeline()
 	for i := range held {
@@ -116,9 +121,9 @@ func (l *Redis) checkEnds(ctx context.Context, names []Name, held []Held) error 
 // releaseScript deletes a key only while it holds the caller's token.
 const releaseScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end return 0`
 
-// giveBack is one pipeline of compare-and-delete. The script is sent with each EVAL: EVALSHA inside a pipeline does not
+// GiveBack is one pipeline of compare-and-delete. The script is sent with each EVAL: EVALSHA inside a pipeline does not
 // fall back when Redis has forgotten the script.
-func (l *Redis) giveBack(ctx context.Context, value string, names []Name) error {
+func (l *redisStore) GiveBack(ctx context.Context, value string, names []Name) error {
 	pipe := l.client.Pipeline()
 	for _, n := range names {
 		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", releaseScript, 1, n.text, value))
@@ -126,9 +131,9 @@ func (l *Redis) giveBack(ctx context.Context, value string, names []Name) error 
 	return l.execAll(ctx, pipe)
 }
 
-// mark is one pipeline of SET key marker PX ttl. On Redis 7.0 a marker takes 152 bytes by MEMORY USAGE, and 209 of
+// Mark is one pipeline of SET key marker PX ttl. On Redis 7.0 a marker takes 152 bytes by MEMORY USAGE, and 209 of
 // used_memory with its share of the hash tables: at 10,000 messages/s and a DoneTTL of 5 minutes that is 630 MB.
-func (l *Redis) mark(ctx context.Context, marks []Mark) error {
+func (l *redisStore) Mark(ctx context.Context, marks []Mark) error {
 	const words = 5
 	args := make([]any, 0, words*len(marks))
 	pipe := l.client.Pipeline()
@@ -142,7 +147,7 @@ func (l *Redis) mark(ctx context.Context, marks []Mark) error {
 // exec sends the pipeline. Its error is one of the call as a whole, and then no command has an answer; those of single
 // commands stay with them. A Redis that refuses the connection (a wrong password, too many clients) answers with a
 // Redis error too, and the client leaves the commands as if each had succeeded with an empty answer.
-func (l *Redis) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
+func (l *redisStore) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.o.Timeout, fmt.Errorf("redis took over %v", l.o.Timeout))
 	defer cancel()
 	cmds, err := pipe.Exec(ctx)
@@ -160,7 +165,7 @@ func (l *Redis) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, 
 }
 
 // execAll is exec where no command should fail. A key of another type is somebody else's and no fault of Redis.
-func (l *Redis) execAll(ctx context.Context, pipe redis.Pipeliner) error {
+func (l *redisStore) execAll(ctx context.Context, pipe redis.Pipeliner) error {
 	cmds, err := l.exec(ctx, pipe)
 	if err != nil {
 		return explain(err)

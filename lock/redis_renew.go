@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// probe asks what Lock asks, because a PING is also answered by a Redis that is full, a read-only replica, or too old.
-func (l *Redis) probe(ctx context.Context) error {
+// Probe asks what Lock asks, because a PING is also answered by a Redis that is full, a read-only replica, or too old.
+func (l *redisStore) Probe(ctx context.Context) error {
 	pipe := l.client.Pipeline()
 	_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", probeKey, "probe", "nx", "px", 1000, "get"))
 	cmds, err := l.exec(ctx, pipe)
@@ -37,24 +37,25 @@ func explain(err error) error {
 const renewScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) end ` +
 	`return 0`
 
-// renew is one pipeline of compare-and-expire.
-func (l *Redis) renew(ctx context.Context, names []Name, values []string) error {
+// Renew is one pipeline of compare-and-expire.
+func (l *redisStore) Renew(ctx context.Context, names []Name, values []string) (stands []bool, err error) {
 	pipe := l.client.Pipeline()
 	for i, n := range names {
 		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", renewScript, 1, n.text, values[i], l.lockTTL))
 	}
 	cmds, err := l.exec(ctx, pipe)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for i, cmd := range cmds {
+	for _, cmd := range cmds {
 		n, err := cmd.(*redis.IntCmd).Result()
 		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-			return err
+			return stands, err
 		}
-		if n == 0 { // expired, flushed, or another's by now: there is nothing to renew any more
-			l.renewer.remove(values[i], names[i:i+1])
-		}
+		stands = append(stands, n != 0)
 	}
-	return nil
+	return stands, nil
 }
+
+// GiveUp has nothing to do: the keys expire by themselves.
+func (*redisStore) GiveUp(context.Context, string, []Name) error { return nil }

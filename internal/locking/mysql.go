@@ -331,7 +331,7 @@ func (l *mysqlStore) Show(ctx context.Context, name lock.Name) (lock.State, erro
 	defer cancel()
 	rows, err := l.look(ctx, []string{name.String()})
 	if err != nil {
-		return lock.State{}, fmt.Errorf("show lock %v: %w", name, l.explain(ctx, err))
+		return lock.State{}, l.explain(ctx, err)
 	}
 	row, ok := rows[name.String()]
 	if !ok || row.left <= 0 {

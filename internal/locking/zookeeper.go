@@ -443,7 +443,7 @@ func (s *zkStore) Probe(ctx context.Context) error {
 func (s *zkStore) Show(ctx context.Context, name lock.Name) (lock.State, error) {
 	nodes, err := ask(ctx, s, func(conn *zk.Conn) ([]zkNode, error) { return s.look(conn, []string{name.String()}) })
 	if err != nil {
-		return lock.State{}, fmt.Errorf("show lock %v: %w", name, err)
+		return lock.State{}, err
 	}
 	switch node := nodes[0]; {
 	case !node.there:
