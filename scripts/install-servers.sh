@@ -2,10 +2,11 @@
 # Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
 # no system service is started, now or later, by this script. The tests run private servers of their own.
 #
-#	scripts/install-servers.sh [prometheus|browser|zookeeper]
+#	scripts/install-servers.sh [prometheus|browser|zookeeper|galera]
 #
 # With the word prometheus, Prometheus and its promtool are installed likewise; with browser, Chromium, a font, and npm,
-# by which the tests of the pages get axe-core; with zookeeper, ZooKeeper and a Java.
+# by which the tests of the pages get axe-core; with zookeeper, ZooKeeper and a Java; with galera, MariaDB's library for
+# clusters, what a node needs to get its data from another one, and HAProxy.
 set -eu
 
 # have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
@@ -40,6 +41,15 @@ browser)
 zookeeper)
 	[ -f /usr/share/java/zookeeper.jar ] || missing="$missing zookeeper"
 	have java || missing="$missing default-jre-headless"
+	;;
+galera)
+	have mariadbd || missing="$missing mariadb-server" # with a MySQL of ROLLBACKD_TEST_MYSQL_DSN too: the nodes are private
+	[ -f /usr/lib/galera/libgalera_smm.so ] || missing="$missing galera-4"
+	have rsync || missing="$missing rsync"
+	have ss || missing="$missing iproute2"
+	have lsof || missing="$missing lsof"
+	have ps || missing="$missing procps"
+	have haproxy || missing="$missing haproxy"
 	;;
 esac
 [ -n "$missing" ] || exit 0

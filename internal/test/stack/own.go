@@ -38,6 +38,31 @@ func OwnZooKeeper(t testing.TB) *Server {
 	return own(t, Options{Only: []Kind{KindZooKeeper}})
 }
 
+// EnvGalera asks for the tests on a database cluster, whose parts are not installed with the other servers.
+const EnvGalera = "ROLLBACKD_TEST_GALERA"
+
+// OwnGalera starts three nodes of MariaDB with Galera behind a HAProxy for this test alone, if the environment asks for
+// such tests.
+func OwnGalera(t testing.TB) *Stack {
+	t.Helper()
+	if os.Getenv(EnvGalera) == "" {
+		t.Skip("make test-galera runs this")
+	}
+	s, err := Start(t.Context(), Options{Only: []Kind{KindMySQL}, MySQLNodes: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Errorf("stop the test's own database cluster: %v", err)
+		}
+	})
+	for _, server := range append(slices.Clone(s.Databases), s.MySQL) {
+		server.t = t
+	}
+	return s
+}
+
 // Own starts one server for this test alone with further options; o.Only must name exactly one kind.
 func Own(t testing.TB, o Options) *Server { t.Helper(); return own(t, o) }
 

@@ -37,9 +37,12 @@ type Server struct {
 	t       testing.TB                                                // nil outside tests
 	frozen  atomic.Bool
 	node    *rabbitNode // nil but for RabbitMQ
+	galera  *galeraNode // nil but for a node of a database cluster
 	disk    *disk       // nil but for a MySQL that asked for one
 
 	encryption *Encryption // nil: none
+	// before, if not nil, does what must be done before each start.
+	before func(ctx context.Context) error
 }
 
 // URL is how a client reaches the server: an amqp URL, a DSN in go-sql-driver's form for MySQL, a redis URL.
@@ -92,6 +95,15 @@ func (s *Server) Start() error {
 	return s.report("start", s.start(ctx))
 }
 
+// Await returns when the server answers, which a node of a database cluster does when it may be written to: it has
+// found its peers again, and has what it missed.
+func (s *Server) Await() error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("%s took over %v to answer",
+		s.kind, startTimeout))
+	defer cancel()
+	return s.report("await", s.waitReady(ctx))
+}
+
 // Freeze stops the server's processes with SIGSTOP: its port still takes connections, and nobody answers.
 func (s *Server) Freeze() error {
 	s.frozen.Store(true)
@@ -134,6 +146,11 @@ func (s *Server) report(what string, err error) error {
 func (s *Server) start(ctx context.Context) error {
 	if s.helper != nil && s.helper.pid() == 0 {
 		if err := s.helper.start(); err != nil {
+			return err
+		}
+	}
+	if s.before != nil && s.Pid() == 0 {
+		if err := s.before(ctx); err != nil {
 			return err
 		}
 	}

@@ -21,6 +21,8 @@ const (
 	KindRedis    Kind = "redis"
 	// KindZooKeeper is none of those that start by themselves: see [OwnZooKeeper].
 	KindZooKeeper Kind = "zookeeper"
+	// KindHAProxy stands before the nodes of a database cluster: see [Options].
+	KindHAProxy Kind = "haproxy"
 )
 
 // Options say what [Start] starts. The zero value starts all three servers as they come.
@@ -35,6 +37,9 @@ type Options struct {
 	// RabbitMQPlugins are enabled, for instance rabbitmq_shovel. None is by default. With rabbitmq_management,
 	// [Server.HTTP] tells where.
 	RabbitMQPlugins []string
+	// MySQLNodes is how many nodes of MariaDB form one cluster with Galera, behind a HAProxy that sends all clients to one
+	// of them; 0 and 1: one server, and no HAProxy.
+	MySQLNodes int
 	// MySQLArgs are added to the server's command line, for instance --lower-case-table-names=1.
 	MySQLArgs []string
 	// MySQLDisk, if not 0, puts MySQL's data on a file system of its own of so many bytes, in memory, so that
@@ -54,11 +59,14 @@ type Options struct {
 type Stack struct {
 	RabbitMQ *Server   // the first node
 	Nodes    []*Server // all nodes of RabbitMQ
-	MySQL    *Server
+	MySQL    *Server   // of a cluster, the HAProxy before its nodes
 	Redis    *Server
+
+	Databases []*Server // the nodes of a database cluster; HAProxy prefers the first one
 
 	ZooKeeper *Server
 
+	checks  []*nodeCheck // of Databases, for HAProxy
 	dir     string
 	lock    *os.File // held while the folder is in use
 	spawner *spawner
@@ -99,7 +107,13 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 	)
 	for _, kind := range kinds {
 		wg.Go(func() {
-			server, err := startOne(ctx, kind, s.spawner, filepath.Join(dir, string(kind)), o)
+			var server *Server
+			var err error
+			if kind == KindMySQL && o.MySQLNodes > 1 {
+				server, err = s.startGalera(ctx, o)
+			} else {
+				server, err = startOne(ctx, kind, s.spawner, filepath.Join(dir, string(kind)), o)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -158,7 +172,7 @@ func (s *Stack) put(server *Server, log io.Writer) {
 	switch server.kind {
 	case KindRabbitMQ:
 		s.RabbitMQ, s.Nodes = server, []*Server{server}
-	case KindMySQL:
+	case KindMySQL, KindHAProxy:
 		s.MySQL = server
 	case KindRedis:
 		s.Redis = server
@@ -182,6 +196,7 @@ func (s *Stack) end() error {
 	for _, server := range s.servers() {
 		errs = append(errs, server.end())
 	}
+	errs = append(errs, s.endGalera())
 	s.spawner.close()
 	return errors.Join(append(errs, os.RemoveAll(s.dir), s.lock.Close())...)
 }
