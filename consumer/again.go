@@ -170,6 +170,9 @@ func (t *groupTry) attempt(ctx context.Context) (blamed map[int]error, err error
 		}
 		t.unknown.note(err)
 		if meetings++; contended(err) && meetings < maxMeetings {
+			if errors.Is(err, dedup.ErrUnknown) { // should it be committed all the same, the claims are lost to the next try
+				return undecided(err)
+			}
 			return err
 		}
 		if trouble, ok := errors.AsType[*troubleError](err); ok {

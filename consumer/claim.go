@@ -128,6 +128,17 @@ func notCommitted(err error) *troubleError {
 	return &troubleError{mysqldb.FaultUnavailable, err}
 }
 
+// undecided is the trouble of a transition whose COMMIT had no answer, or an error for one, and which is repeated: the
+// log recognises its own. A cluster finds out at COMMIT alone that two transactions met (Galera, group replication).
+// That is contention, and no *troubleError, because no count of meetings bounds it but the lane's patience; and it is
+// not taken for a COMMIT that was undone, because a node that loses its cluster in that moment may say the same.
+func undecided(err error) error {
+	if mysqldb.Classify(err) == mysqldb.FaultContention {
+		return fmt.Errorf("commit: %w", mysqldb.Answer(err))
+	}
+	return &troubleError{mysqldb.FaultUnavailable, err}
+}
+
 // hold makes sure of a claim whose lease has room for one more try and for giving it back.
 func (t *claimedTry) hold(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, t.alone.c.opTimeout)
@@ -142,7 +153,7 @@ func (t *claimedTry) hold(ctx context.Context) error {
 	}
 	err := t.alone.ask(ctx, t.it, &t.again)
 	if errors.Is(err, dedup.ErrUnknown) {
-		return &troubleError{mysqldb.FaultUnavailable, err}
+		return undecided(err)
 	}
 	return err
 }
@@ -164,7 +175,7 @@ func (t *claimedTry) giveBack(ctx context.Context) error {
 		t.it.row, t.it.claim = t.it.claim.GivenBack(), nil
 		t.unknown.lost = false // the row's lock was free: what had no answer is not committed
 	case errors.Is(err, dedup.ErrUnknown):
-		return &troubleError{mysqldb.FaultUnavailable, err}
+		return undecided(err)
 	case errors.Is(err, dedup.ErrLost) && t.unknown.lost:
 		done, lookErr := t.applied(ctx)
 		if lookErr != nil {

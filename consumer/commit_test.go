@@ -61,3 +61,30 @@ func TestCommitsThatWaitForALockCostNoAttempt(t *testing.T) {
 	w.quiet()
 	w.costNothing(fresh, claimed)
 }
+
+// Given the same lock, when claims wait for it, then that is contention too, and not a server that is away.
+func TestClaimsThatCannotBeCommittedForALockAreContention(t *testing.T) {
+	t.Parallel()
+	w := newWorldOn(t, servers{mysql: stack.OwnMySQL(t)})
+	w.cfg.Lanes, w.cfg.GiveBackAfter, w.patience = 1, time.Second, time.Minute
+	claimed := keys("claimed", 3)
+	w.failedOnce(claimed...)
+	w.publish("{}", claimed...)
+	other := w.conn()
+	if _, err := other.ExecContext(t.Context(), "BACKUP STAGE START"); err != nil {
+		t.Skipf("only MariaDB has such a lock: %v", err)
+	}
+	w.execOn(other, "BACKUP STAGE BLOCK_COMMIT")
+	r := w.start()
+	w.eventually("the deliveries are given back", func() bool {
+		return strings.Contains(w.logs.String(), `msg="deliveries given back"`)
+	})
+	w.execOn(other, "BACKUP STAGE END")
+	w.ended(dedup.Success, claimed...)
+	w.recovered(r)
+	w.quiet()
+	w.costNothing(nil, claimed)
+	if strings.Contains(w.logs.String(), "waiting for mysql") {
+		t.Errorf("a lock was taken for a server that is away:\n%s", w.logs)
+	}
+}

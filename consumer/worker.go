@@ -9,7 +9,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
@@ -170,7 +169,7 @@ func (w *worker) untilKnown(ctx context.Context, transition func(context.Context
 		defer cancel()
 		err := transition(ctx)
 		if errors.Is(err, dedup.ErrUnknown) {
-			return &troubleError{mysqldb.FaultUnavailable, err}
+			return undecided(err)
 		}
 		return err
 	})

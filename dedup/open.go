@@ -41,8 +41,8 @@ var ErrNotCommitted = mysqldb.ErrNotCommitted
 
 // Open makes a gorm handle on a pool whose every connection has the settings without which the log is not safe: rows
 // affected count changed rows, statements are strict, times are UTC, isolation is READ COMMITTED, a server that became
-// read-only is left, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a
-// warning.
+// read-only is left, and a node of Galera that lost its cluster; such a node answers with what the cluster has
+// committed, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a warning.
 //
 // Beside the driver's own parameters a DSN may name PEM files: ssl-ca, ssl-cert and ssl-key, which are read again
 // before each connection, and tls-sni-servername, the name that is expected instead of the host's. With any of them the

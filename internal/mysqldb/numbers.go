@@ -15,6 +15,7 @@ const (
 	numStorageEngine   = 1030
 	numNoDatabaseRight = 1044
 	numAccessDenied    = 1045
+	numNodeNotReady    = 1047
 	numNoDatabase      = 1049
 	numDuplicate       = 1062
 	numTableFull       = 1114
@@ -88,6 +89,8 @@ var numbers = []known{
 		FaultUnavailable, both},
 	{numNoDatabase, "ER_BAD_DB_ERROR", "unknown database", FaultUnavailable, both},
 	{numUnpreparable, "ER_UNSUPPORTED_PS", "the statement cannot be prepared", FaultUnavailable, both},
+	{numNodeNotReady, "ER_UNKNOWN_COM_ERROR", "a node of Galera that takes no statements: it has lost its cluster, has " +
+		"not joined it yet, or was told so", FaultUnavailable, mariaDB},
 	{numNoTable, "ER_NO_SUCH_TABLE", "the table does not exist", FaultUnavailable, both},
 }
 
@@ -106,6 +109,20 @@ func said(err error) (*mysql.MySQLError, bool) { return errors.AsType[*mysql.MyS
 func Answered(err error) bool {
 	_, ok := said(err)
 	return ok
+}
+
+// Answer is what a server said in err, nil where none said anything.
+func Answer(err error) error {
+	if server, ok := said(err); ok {
+		return server
+	}
+	return nil
+}
+
+// notReady reports whether a server said in err that it takes no statements at all.
+func notReady(err error) bool {
+	server, ok := said(err)
+	return ok && server.Number == numNodeNotReady
 }
 
 // NoRoom reports whether a server said in err that it has no room: its disk, a table or a log is full. No message is

@@ -1,6 +1,7 @@
 package mysqldb
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ func TestEachKnownNumberStandsInTheTableOnce(t *testing.T) {
 	}
 	for _, n := range []uint16{
 		numErrorOnWrite, numDiskFull, numErrorOnWriteOld, numStorageEngine, numNoDatabaseRight, numNoDatabase, numDuplicate,
-		numAccessDenied, numTableFull, numNoTable,
+		numAccessDenied, numTableFull, numNoTable, numNodeNotReady,
 	} {
 		if !seen[n] {
 			t.Errorf("%d is asked for and does not stand in the table", n)
@@ -53,5 +54,12 @@ func TestADuplicateNamesItsIndex(t *testing.T) {
 	}
 	if err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: 1146}); !Answered(err) || !NoTable(err) {
 		t.Errorf("%v is not known", err)
+	}
+	if err := Answer(mysql.ErrInvalidConn); err != nil {
+		t.Errorf("Answer = %v, of a network without a server", err)
+	}
+	answer := &mysql.MySQLError{Number: 1213}
+	if err := Answer(fmt.Errorf("wrapped: %w", answer)); !errors.Is(err, answer) {
+		t.Errorf("Answer = %v, want %v", err, answer)
 	}
 }

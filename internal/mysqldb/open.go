@@ -82,8 +82,8 @@ func (o Options) validate() error {
 
 // Open makes a gorm handle on a pool whose every connection has the settings without which the log is not safe: rows
 // affected count changed rows, statements are strict, times are UTC, isolation is READ COMMITTED, a server that became
-// read-only is left, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a
-// warning.
+// read-only is left, and a node of Galera that lost its cluster; such a node answers with what the cluster has
+// committed, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a warning.
 //
 // Open never dials: a server that is away is found out by the first statement. No error or warning holds the password.
 func Open(_ context.Context, dsn string, o Options) (*gorm.DB, []string, error) {

@@ -53,13 +53,27 @@ type watchedConn struct {
 	failed   error     // of rows in this transaction
 	activity *Activity // of this transaction, nil if nobody asks
 	repeated repeated
+	left     bool // nobody may use it any more
+}
+
+// IsValid tells the pool whether it may lend the connection again.
+func (c *watchedConn) IsValid() bool { return !c.left && c.wholeConn.IsValid() }
+
+// leave is err. A server that takes no statements at all is left, as the driver leaves one that became read-only:
+// database/sql drops the connection, and asks for a new one where nothing was begun, which a proxy leads elsewhere.
+func (c *watchedConn) leave(err error) error {
+	if !notReady(err) {
+		return err
+	}
+	c.left = true
+	return fmt.Errorf("%w: %w", driver.ErrBadConn, err)
 }
 
 // BeginTx begins to watch.
 func (c *watchedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
 	tx, err := c.wholeConn.BeginTx(ctx, o)
 	if err != nil {
-		return nil, err
+		return nil, c.leave(err)
 	}
 	c.inTx, c.failed = true, nil
 	c.activity, _ = ctx.Value(activityKey{}).(*Activity)
@@ -75,7 +89,7 @@ func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driv
 	end := c.activity.begin(ctx, c.id, query)
 	res, err := c.exec(ctx, query, args)
 	end(err)
-	return res, err
+	return res, c.leave(err)
 }
 
 func (c *watchedConn) exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
@@ -94,7 +108,7 @@ func (c *watchedConn) QueryContext(ctx context.Context, query string, args []dri
 	rows, err := c.wholeConn.QueryContext(ctx, query, args)
 	end(err)
 	if err != nil || !c.inTx {
-		return rows, err
+		return rows, c.leave(err)
 	}
 	whole, ok := rows.(wholeRows)
 	if !ok {
@@ -115,13 +129,22 @@ func (t *watchedTx) Commit() error {
 	if failed := t.conn.failed; failed != nil {
 		return errors.Join(fmt.Errorf("%w: %w", ErrNotCommitted, failed), t.Tx.Rollback())
 	}
-	return t.Tx.Commit()
+	return t.over(t.Tx.Commit())
 }
 
 // Rollback rolls back.
 func (t *watchedTx) Rollback() error {
 	t.conn.inTx, t.conn.activity = false, nil
-	return t.Tx.Rollback()
+	return t.over(t.Tx.Rollback())
+}
+
+// over is the error of a transaction's end. Unless it says that the transaction is rolled back, this may still be open
+// on the server: the next one on this connection would commit it.
+func (t *watchedTx) over(err error) error {
+	if err != nil && Classify(err) != FaultContention {
+		t.conn.left = true
+	}
+	return t.conn.leave(err)
 }
 
 type watchedRows struct {

@@ -1,0 +1,182 @@
+package mysqldb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// What holds on a cluster, whose start takes a while: the cases share it.
+func TestGalera(t *testing.T) {
+	cluster := stack.OwnGalera(t)
+	t.Run("a node that takes no statements is left", func(t *testing.T) { nodeIsLeft(t, cluster.Databases[0]) })
+	t.Run("a conflict at COMMIT is contention", func(t *testing.T) { conflictAtCommit(t, cluster) })
+	t.Run("a node that lags does not show what was", func(t *testing.T) { laggingNodeWaits(t, cluster) })
+}
+
+// plain opens a pool without any of our settings, on a node of the cluster that has the database of dsn.
+func plain(t *testing.T, dsn string, node *stack.Server) *sql.DB {
+	t.Helper()
+	config, err := mysql.ParseDSN(dsn)
+	wantError(t, "the DSN", err, nil)
+	config.Addr, config.Logger = node.Addr(), &mysql.NopLogger{}
+	connector, err := mysql.NewConnector(config)
+	wantError(t, "connector", err, nil)
+	pool := sql.OpenDB(connector)
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// on is dsn with a node's address.
+func on(t *testing.T, dsn string, node *stack.Server) string {
+	t.Helper()
+	config, err := mysql.ParseDSN(dsn)
+	wantError(t, "the DSN", err, nil)
+	config.Addr = node.Addr()
+	return config.FormatDSN()
+}
+
+// arrived waits until another node of the cluster has the database.
+func arrived(t *testing.T, pool *sql.DB) {
+	t.Helper()
+	await(t, "the row is on the other node", func() bool {
+		n := -1
+		return pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n) == nil && n == 0
+	})
+}
+
+// Given idle connections to a node, and one with a transaction, when the node takes no statements any more, then each
+// statement fails as one on a server that is away, no connection stays in the pool, and what was not committed is not
+// committed later.
+func nodeIsLeft(t *testing.T, node *stack.Server) {
+	w := newWorldOn(t, node.Database(t))
+	admin := plain(t, w.dsn, node)
+	refuse := func(what string) {
+		_, err := admin.ExecContext(context.WithoutCancel(t.Context()), "SET GLOBAL wsrep_reject_queries = "+what)
+		wantError(t, what, err, nil)
+	}
+	tx, err := w.pool.BeginTx(t.Context(), nil)
+	wantError(t, "begin", err, nil)
+	_, err = tx.Exec("UPDATE goods SET n = 1")
+	wantError(t, "update", err, nil)
+	var held []*sql.Conn
+	for range 6 {
+		conn, err := w.pool.Conn(t.Context())
+		wantError(t, "connection", err, nil)
+		held = append(held, conn)
+	}
+	for _, conn := range held {
+		wantError(t, "give a connection back", conn.Close(), nil)
+	}
+
+	refuse("ALL")
+	t.Cleanup(func() { refuse("NONE") })
+	err = tx.Commit()
+	if Classify(err) != FaultUnavailable || !errors.Is(err, driver.ErrBadConn) {
+		t.Errorf("COMMIT = %v (%v), want the server to be away and the connection to be left", err, Classify(err))
+	}
+	for range len(held) {
+		if _, err = w.pool.Exec("UPDATE goods SET n = 2"); err == nil || Classify(err) != FaultUnavailable {
+			t.Errorf("a statement = %v (%v), want the server to be away", err, Classify(err))
+		}
+	}
+	if open := w.pool.Stats().OpenConnections; open != 0 {
+		t.Errorf("%d connections to the node are still in the pool", open)
+	}
+
+	refuse("NONE")
+	n := -1
+	wantError(t, "read", w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n), nil)
+	if n != 0 {
+		t.Errorf("n = %d, want 0: nothing was committed", n)
+	}
+}
+
+// Given a transaction on one node, when another one that writes the same row is committed on another node, then the
+// first one's COMMIT says that they met, and the connection is of use.
+func conflictAtCommit(t *testing.T, cluster *stack.Stack) {
+	w := newWorldOn(t, cluster.Databases[0].Database(t))
+	other := poolOf(t, open(t, on(t, w.dsn, cluster.Databases[1])))
+	arrived(t, other)
+	tx, err := w.pool.BeginTx(t.Context(), nil)
+	wantError(t, "begin", err, nil)
+	_, err = tx.Exec("UPDATE goods SET n = 1 WHERE id = 1")
+	wantError(t, "update", err, nil)
+	_, err = other.Exec("UPDATE goods SET n = 2 WHERE id = 1")
+	wantError(t, "update on the other node", err, nil)
+
+	err = tx.Commit()
+	if Classify(err) != FaultContention {
+		t.Errorf("COMMIT = %v (%v), want contention", err, Classify(err))
+	}
+	if open := w.pool.Stats().OpenConnections; open != 1 {
+		t.Errorf("%d connections are open, want the one of before", open)
+	}
+	var n int
+	wantError(t, "read", w.pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n), nil)
+	if n != 2 {
+		t.Errorf("n = %d, want what the other one wrote", n)
+	}
+}
+
+// Given a node that does not apply what the cluster commits, when it is asked, then it answers when it has, and not
+// with what was.
+func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
+	w := newWorldOn(t, cluster.Databases[0].Database(t))
+	node := cluster.Databases[2]
+	lagging := poolOf(t, open(t, on(t, w.dsn, node)))
+	arrived(t, lagging)
+	const query = "SELECT n FROM goods WHERE id = 1"
+	asItIs := plain(t, w.dsn, node)
+	locker, err := asItIs.Conn(t.Context())
+	wantError(t, "connection", err, nil)
+	defer locker.Close()
+	_, err = locker.ExecContext(t.Context(), "FLUSH TABLES WITH READ LOCK")
+	wantError(t, "lock", err, nil)
+	unlocked := false
+	unlock := func() {
+		if !unlocked {
+			_, err := locker.ExecContext(context.WithoutCancel(t.Context()), "UNLOCK TABLES")
+			wantError(t, "unlock", err, nil)
+			unlocked = true
+		}
+	}
+	defer unlock()
+	w.exec("UPDATE goods SET n = 7 WHERE id = 1")
+	n := -1
+	wantError(t, "read as it is", asItIs.QueryRow(query).Scan(&n), nil)
+	if n != 0 {
+		t.Fatalf("n = %d on the node, which does not lag", n)
+	}
+
+	type answer struct {
+		n   int
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() { // joined below
+		var a answer
+		a.err = lagging.QueryRow(query).Scan(&a.n)
+		answers <- a
+	}()
+	await(t, "the node has the question", func() bool {
+		var asked int
+		err := asItIs.QueryRow("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT n FROM goods%'").
+			Scan(&asked)
+		return err == nil && asked > 0 || len(answers) > 0
+	})
+	if len(answers) > 0 {
+		t.Errorf("it answers %+v before it has what was committed", <-answers)
+		return
+	}
+	unlock()
+	if a := <-answers; a.err != nil || a.n != 7 {
+		t.Errorf("it answers %d, %v, want 7", a.n, a.err)
+	}
+}
