@@ -77,6 +77,12 @@ test-zookeeper: deps bin/with-servers ## the lock in ZooKeeper, on Debian's, whi
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./cmd/consumer
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 6m -run 'TestAccept.*/lock_zookeeper' $(ARGS) ./internal/daemon
 
+.PHONY: test-galera
+test-galera: deps bin/with-servers bin/chaos ## a database cluster that fails over: MariaDB with Galera, three nodes behind HAProxy, Debian's, which are installed where they are missing; SEED=n for another round
+	@scripts/install-servers.sh galera
+	ROLLBACKD_TEST_GALERA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -run 'Galera' $(ARGS) ./internal/test/stack ./internal/mysqldb ./consumer
+	bin/chaos -round -phases databases -rate 100 -seed $(or $(SEED),20261123)
+
 .PHONY: test-browser
 test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them
 	@scripts/install-servers.sh browser

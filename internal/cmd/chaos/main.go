@@ -4,7 +4,8 @@
 //
 //	go run ./internal/cmd/chaos -duration 5m -seed 7
 //
-// The same seed gives the same schedule. It is for tests; nothing of the product may live here.
+// With -phases databases the database is a cluster whose nodes fail. The same seed gives the same schedule. It is for
+// tests; nothing of the product may live here.
 package main
 
 import (
@@ -38,7 +39,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	duration := flags.Duration("duration", 5*time.Minute, "how long faults are started, half of it with one node")
 	seed := flags.Uint64("seed", 0, "of the schedule; 0 takes one by chance")
-	phases := flags.String("phases", "1,3,people", "the phases: one RabbitMQ node, three, one and people at work")
+	phases := flags.String("phases", "1,3,people", "the phases: one RabbitMQ node, three, one and people at work, "+
+		"one and a database cluster (databases)")
 	round := flags.Bool("round", false, "each kind of fault once, shortened")
 	rate := flags.Int("rate", 200, "messages published a second")
 	only := flags.String("only", "", "kinds of faults, comma-separated, instead of all")
@@ -75,22 +77,24 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // runPhases runs one phase after the other, each with servers of its own.
 func runPhases(ctx context.Context, o chaos.Options, all time.Duration, phases []string) error {
 	known := map[string]struct {
-		nodes  int
-		people bool
-		share  int // of the time: most kinds of faults are those of one node
-	}{"1": {1, false, 2}, "3": {3, false, 1}, "people": {1, true, 1}}
+		nodes     int
+		people    bool
+		share     int // of the time: most kinds of faults are those of one node
+		databases int
+	}{"1": {1, false, 2, 0}, "3": {3, false, 1, 0}, "people": {1, true, 1, 0}, "databases": {1, false, 1, 3}}
 	shares := 0
 	for _, name := range phases {
 		phase, ok := known[name]
 		if !ok {
-			return fmt.Errorf("-phases %q: want some of 1, 3 and people", strings.Join(phases, ","))
+			return fmt.Errorf("-phases %q: want some of 1, 3, people and databases", strings.Join(phases, ","))
 		}
 		shares += phase.share
 	}
 	var errs []error
 	for _, name := range phases {
 		phase := known[name]
-		o.Nodes, o.People, o.Duration = phase.nodes, phase.people, all*time.Duration(phase.share)/time.Duration(shares)
+		o.Nodes, o.People, o.Databases = phase.nodes, phase.people, phase.databases
+		o.Duration = all * time.Duration(phase.share) / time.Duration(shares)
 		result, err := chaos.Run(ctx, o)
 		if err != nil {
 			return errors.Join(append(errs, err)...)

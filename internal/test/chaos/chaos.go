@@ -26,6 +26,8 @@ type Options struct {
 	Round bool
 	// Nodes is how many RabbitMQ nodes there are: 1, or 3 with the faults of a cluster.
 	Nodes int
+	// Databases is how many nodes of MariaDB form a database cluster: 3, with the faults of one; 0: one server.
+	Databases int
 	// Rate is how many messages a second are published; 0 means 200.
 	Rate int
 	// Out is told what happens, line by line.
@@ -55,6 +57,8 @@ type Result struct {
 	Struck  []Struck
 	// Done is what people did meanwhile.
 	Done []Struck
+	// Pauses are the times from a fault of a database cluster to the first message that was applied after it, by kind.
+	Pauses map[string][]time.Duration
 	// Unreached are the kinds whose turn did not come in the time, or that were left out, as a line has said.
 	Unreached []string
 	// Starts is how often a daemon was started.
@@ -91,13 +95,27 @@ func (r *Result) Print(w io.Writer) {
 			fmt.Fprintf(w, "%-26s %6d %6d %6d  %d %s\n", s.Name, s.Times, s.Failed, s.Hit, s.Hits, s.Unit)
 		}
 	}
+	for _, s := range r.Struck {
+		if pauses := r.Pauses[s.Name]; len(pauses) > 0 {
+			slices.Sort(pauses)
+			fmt.Fprintf(w, "%s: the first message was applied after %v\n", s.Name, roundAll(pauses))
+		}
+	}
 	if len(r.Unreached) > 0 {
 		fmt.Fprintf(w, "not run: %s\n", strings.Join(r.Unreached, ", "))
 	}
-	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, 2 daemons started %d times, at rest %v after the last fault\n",
-		r.Options.Seed, r.Options.Nodes, r.Starts, r.Settled.Round(time.Millisecond))
+	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, %d of the database, 2 daemons started %d times, at rest %v after the "+
+		"last fault\n", r.Options.Seed, r.Options.Nodes, max(1, r.Options.Databases), r.Starts,
+		r.Settled.Round(time.Millisecond))
 	fmt.Fprintln(w, r.Report.Counters)
 	fmt.Fprintln(w, "dead letters by reason:", r.Report.DeadByReason)
+}
+
+func roundAll(pauses []time.Duration) (all []time.Duration) {
+	for _, d := range pauses {
+		all = append(all, d.Round(100*time.Millisecond))
+	}
+	return all
 }
 
 // Run makes servers, daemons and load, lets the faults loose, and judges. The error says that the run itself could not
@@ -155,6 +173,9 @@ func (w *world) judge(ctx context.Context, settled time.Duration) (*Result, erro
 	if err := w.broker.quiet(ctx); err != nil {
 		w.violation("after the daemons have ended, %v", err)
 	}
+	if err := w.agree(ctx); err != nil {
+		return nil, err
+	}
 	// A killed or frozen process costs each message that its lanes had claimed one attempt. A message that several faults
 	// hit pays for each; all together pay for no more than there were.
 	report, err := w.oracle.Check(ctx, w.before, w.load.ledger, oracle.Allowance{Attempts: maxAttempts - 1})
@@ -178,6 +199,6 @@ func (w *world) judge(ctx context.Context, settled time.Duration) (*Result, erro
 	defer w.mu.Unlock()
 	return &Result{
 		Options: w.o, Report: report, Struck: w.struckInOrder(), Done: w.doneInOrder(), Unreached: w.unreached(),
-		Starts: w.fleet.starts(), Settled: settled, Violations: w.violations,
+		Pauses: w.pauses, Starts: w.fleet.starts(), Settled: settled, Violations: w.violations,
 	}, nil
 }

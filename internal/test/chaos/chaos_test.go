@@ -32,11 +32,12 @@ func TestSeedRepeatsTheSchedule(t *testing.T) {
 }
 
 func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
-	for _, nodes := range []int{1, 3} {
-		plan := Options{Seed: 1, Nodes: nodes, Duration: time.Hour}.schedule()
+	for _, o := range []Options{{Nodes: 1}, {Nodes: 3}, {Nodes: 1, Databases: 3}} {
+		o.Seed, o.Duration = 1, time.Hour
+		plan := o.schedule()
 		kinds := map[string]int{}
 		for _, f := range faults() {
-			if (Options{Nodes: nodes}).wants(f) {
+			if o.wants(f) {
 				kinds[f.name] = 0
 			}
 		}
@@ -48,7 +49,7 @@ func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
 		}
 		for name, n := range kinds {
 			if n != 1 {
-				t.Errorf("with %d nodes %s comes %d times in the first deal, want once", nodes, name, n)
+				t.Errorf("in %s %s comes %d times in the first deal, want once", o.phase(), name, n)
 			}
 		}
 	}
@@ -56,13 +57,14 @@ func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
 
 func TestRoundHasEachKindOnce(t *testing.T) {
 	seen := map[string]int{}
-	for _, nodes := range []int{1, 3} {
-		plan := told(Options{Seed: 1, Nodes: nodes, Round: true}.schedule())
+	for _, o := range []Options{{Nodes: 1}, {Nodes: 3}, {Nodes: 1, Databases: 3}} {
+		o.Seed, o.Round = 1, true
+		plan := told(o.schedule())
 		slices.Sort(plan)
 		if len(slices.Compact(plan)) != len(plan) {
-			t.Errorf("the round with %d nodes has a kind twice: %v", nodes, plan)
+			t.Errorf("the round of %s has a kind twice: %v", o.phase(), plan)
 		}
-		for _, p := range (Options{Seed: 1, Nodes: nodes, Round: true}).schedule() {
+		for _, p := range o.schedule() {
 			seen[p.fault.name]++
 		}
 	}

@@ -25,6 +25,9 @@ func (o Options) schedule() []planned {
 	if o.People {
 		stream += 100 // of its own
 	}
+	if o.Databases > 1 {
+		stream += 200
+	}
 	rng := rand.New(rand.NewPCG(o.Seed, stream))
 	var deck []fault
 	for _, f := range faults() {
@@ -61,11 +64,16 @@ func (o Options) schedule() []planned {
 
 // wants says whether a kind of fault belongs to the run. That of a cluster is about RabbitMQ and the daemons: what
 // MySQL and Redis do to them does not depend on the number of its nodes. Its round leaves out what the round of a
-// single node has, and so does the round with people but for some that leave work for them.
+// single node has, and so does the round with people but for some that leave work for them. Likewise that of a database
+// cluster.
 func (o Options) wants(f fault) bool {
 	switch {
 	case len(o.Only) > 0:
 		return slices.Contains(o.Only, f.name)
+	case f.databases != 0:
+		return f.databases == o.Databases
+	case o.Databases > 1:
+		return !o.Round && slices.Contains(besideDatabases, f.name)
 	case o.People && f.name == unreadableHeaders:
 		return false // a letter of theirs that is purged can never be sent again: its headers are nowhere
 	case o.People && f.name == retryDeleted:
@@ -89,8 +97,11 @@ var leaveWork = []string{
 
 // phase names the run.
 func (o Options) phase() string {
-	if o.People {
+	switch {
+	case o.People:
 		return "people"
+	case o.Databases > 1:
+		return fmt.Sprintf("databases-%d", o.Databases)
 	}
 	return fmt.Sprintf("nodes-%d", o.Nodes)
 }

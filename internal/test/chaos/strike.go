@@ -25,6 +25,7 @@ type fault struct {
 	name        string
 	unit        string // of what it hits
 	nodes       int    // 1 or 3 if it needs so many RabbitMQ nodes; 0 is any
+	databases   int    // 3 if it needs a database cluster of so many nodes
 	least, most time.Duration
 	short       time.Duration // how long it lasts in a round; 0 means least
 	targets     func(p planned) []string
@@ -38,7 +39,7 @@ func on(targets ...string) func(planned) []string { return func(planned) []strin
 // faults lists all kinds.
 func faults() []fault {
 	return slices.Concat(daemonFaults(), rabbitFaults(), mysqlFaults(), redisFaults(), linkFaults(), otherFaults(),
-		queueFaults(), clusterFaults())
+		queueFaults(), clusterFaults(), databaseFaults())
 }
 
 // strike works the plan off until time is over, then tries what has missed so far once more, alone.

@@ -39,9 +39,9 @@ type world struct {
 	plan    []planned
 	stack   *stack.Stack
 	amqp    []*stack.TCPProxy // between the daemons and each node
-	mysql   *stack.TCPProxy
+	mysql   *stack.TCPProxy   // of a database cluster, before the proxy that leads to one of its nodes
 	redis   *stack.TCPProxy
-	db      *sql.DB // of root, not through the proxy
+	db      *sql.DB // of root, not through the proxy of the daemons
 	broker  *broker
 	environ []string
 	asRoot  []string // environ with an account that may migrate
@@ -63,6 +63,8 @@ type world struct {
 	counts     map[string]int     // guarded by mu
 	violations []string           // guarded by mu
 	done       map[string]*Struck // by job; guarded by mu
+
+	pauses map[string][]time.Duration // by fault of a database cluster; guarded by mu
 }
 
 var retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
@@ -70,7 +72,7 @@ var retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond
 func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err error) {
 	w = &world{o: o, plan: plan, began: time.Now(), struck: map[string]*Struck{}, counts: map[string]int{},
 		targets: map[string]*sync.Mutex{}}
-	w.done = map[string]*Struck{}
+	w.done, w.pauses = map[string]*Struck{}, map[string][]time.Duration{}
 	for _, target := range []string{onRabbit, onMySQL, onRedis, onDaemon0, onDaemon1} {
 		w.targets[target] = new(sync.Mutex)
 	}
@@ -86,7 +88,7 @@ func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err err
 	}()
 	servers := stack.Options{
 		RabbitMQNodes: o.Nodes, RabbitMQConfig: fmt.Sprintf("heartbeat = %d\ncluster_partition_handling = pause_minority",
-			heartbeat), Log: o.Out,
+			heartbeat), MySQLNodes: o.Databases, Log: o.Out,
 	}
 	if slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == diskFull }) {
 		servers.MySQLDisk = diskSize
@@ -157,6 +159,9 @@ func (w *world) openShop(ctx context.Context) error {
 		}
 	}
 	root.DBName, root.Timeout, root.ReadTimeout = database, 5*time.Second, 40*time.Second // a server may be frozen
+	if w.o.Databases > 1 {
+		root.Params = map[string]string{"wsrep_sync_wait": "1"} // what is read is what the cluster has committed
+	}
 	if connector, err = mysql.NewConnector(root); err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
@@ -164,6 +169,7 @@ func (w *world) openShop(ctx context.Context) error {
 	w.broker = &broker{nodes: w.stack.Nodes}
 
 	own := root.Clone()
+	own.Params = nil // the daemons see to it themselves
 	own.User, own.Passwd, own.Addr = account, account, w.mysql.Addr
 	own.Timeout, own.ReadTimeout = 0, 0
 	urls, direct := []string{}, []string{}
