@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"html"
 	"io"
 	"log/slog"
@@ -690,6 +691,38 @@ func TestASignInLeadsWhereOneWanted(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
+}
+
+// Given an address from which many wrong tokens came, then the sign-in says that no more are looked at, and for how
+// long.
+func TestASignInSaysWhenItLooksAtATokenAgain(t *testing.T) {
+	w := newWorld(t, "/x", admin.GuardOptions{Token: func() string { return "the-token" }}, view.Hide{})
+	send := func(token string) (*http.Response, string) {
+		t.Helper()
+		resp, err := http.DefaultTransport.RoundTrip(post(t, w.server.URL+"/x/sign-in", url.Values{"token": {token}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		page, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp, string(page)
+	}
+	for n := range 1000 {
+		resp, page := send(fmt.Sprint("wrong-", n))
+		if resp.StatusCode == http.StatusUnauthorized && strings.Contains(page, "is not one of those that are known") {
+			continue
+		}
+		again := resp.Header.Get("Retry-After")
+		if resp.StatusCode != http.StatusTooManyRequests || !strings.Contains(page, "Send it again in "+again+" second") ||
+			strings.Contains(page, "is not one of those that are known") {
+			t.Errorf("after %d wrong ones: HTTP %d, Retry-After %q:\n%s", n, resp.StatusCode, again, page)
+		}
+		return
+	}
+	t.Error("it looks at any number of tokens")
 }
 
 func post(t *testing.T, to string, form url.Values) *http.Request {
