@@ -4,6 +4,7 @@ import "testing"
 
 // Who has no row is claimed together with others; who has one by now is told, and the others have their claims.
 func TestClaimsOfNewMessagesShareACommit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed(250)
 	taken := entries[17]
@@ -35,6 +36,7 @@ func TestClaimsOfNewMessagesShareACommit(t *testing.T) {
 
 // A mark stands after the lease too, as long as nobody has taken it over.
 func TestMarksOfManyClaimsStandUnlessTheirLeaseWasTakenOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed(100)
 	claims, errs := w.log.ClaimNew(t.Context(), entries, "claim/1")

@@ -16,6 +16,7 @@ import (
 )
 
 func TestSlowPathKeepsTheMessageUntilSuccess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("order 1")
 
@@ -49,6 +50,7 @@ func TestSlowPathKeepsTheMessageUntilSuccess(t *testing.T) {
 
 // A copy has other headers than the message it was made from.
 func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	w.fail(w.claim(absent(k), "a"), "boom")
@@ -74,6 +76,7 @@ func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
 }
 
 func TestRolledBackSuccessLeavesTheClaim(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	claim := w.claim(absent(k), "a")
@@ -94,6 +97,7 @@ func TestRolledBackSuccessLeavesTheClaim(t *testing.T) {
 }
 
 func TestStalledWorkerLosesItsLeaseToTheNext(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	first := w.claim(absent(k), "first")
@@ -112,6 +116,7 @@ func TestStalledWorkerLosesItsLeaseToTheNext(t *testing.T) {
 
 // A worker that stalled since before a replay meets the same attempts again; the replays tell it apart.
 func TestAttemptsThatRepeatAfterAReplayAreNotTheSame(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	stale := w.fail(w.claim(absent(k), "a"), "boom")
@@ -127,6 +132,7 @@ func TestAttemptsThatRepeatAfterAReplayAreNotTheSame(t *testing.T) {
 }
 
 func TestFailedRowIsDueAfterItsDelay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	row := w.fail(w.claim(absent(k), "a"), "boom")
@@ -152,6 +158,7 @@ func TestFailedRowIsDueAfterItsDelay(t *testing.T) {
 }
 
 func TestUnclaimedRowIsDueAtOnceAndCountsNoAttempt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	w.fail(w.claim(absent(k), "a"), "boom")
@@ -174,6 +181,7 @@ func TestUnclaimedRowIsDueAtOnceAndCountsNoAttempt(t *testing.T) {
 }
 
 func TestExhaustedRowWaitsForItsLetter(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	for i := range testMax {
@@ -211,6 +219,7 @@ func TestExhaustedRowWaitsForItsLetter(t *testing.T) {
 }
 
 func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const workers, keys, rounds = 8, 10, 5
 	for round := range rounds {
@@ -247,6 +256,7 @@ func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
 }
 
 func TestEightWorkersTakeOverAnExpiredLeaseOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	w.claim(absent(k), "crashed")
@@ -272,6 +282,7 @@ func TestEightWorkersTakeOverAnExpiredLeaseOnce(t *testing.T) {
 }
 
 func TestRepeatedCallIsDone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	from := absent(k)
@@ -303,6 +314,7 @@ func TestRepeatedCallIsDone(t *testing.T) {
 func isCommit(request []byte) bool { return bytes.HasSuffix(request, []byte("\x03COMMIT")) }
 
 func TestCommitWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
 	direct := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, direct.dsn))
 	w := worldOf(t, direct.dsn, open(t, proxy.Through(direct.dsn)))
@@ -352,6 +364,7 @@ func TestCommitWhoseAnswerIsLost(t *testing.T) {
 }
 
 func TestTextThatDoesNotFitIsCutCleanly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	e := entryOf(k)

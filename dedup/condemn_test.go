@@ -8,6 +8,7 @@ import (
 )
 
 func TestACondemnedRowKeepsItsReasonAndGetsNoFurtherAttempt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for name, from := range map[string]func(Identity) Row{
 		"without a row":   absent,
@@ -47,6 +48,7 @@ func TestACondemnedRowKeepsItsReasonAndGetsNoFurtherAttempt(t *testing.T) {
 }
 
 func TestReopeningACondemnedRowForgetsItsReason(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	row, err := w.log.Condemn(t.Context(), absent(k), entryOf(k), "permanent", "no such order", "worker/1")
@@ -72,6 +74,7 @@ func TestAnExhaustedRowIsNotCondemned(t *testing.T) {
 }
 
 func TestCondemnAllLeavesThoseAloneThatSomebodyHas(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	taken, free := key("a"), key("b")
 	w.claim(absent(taken), "somebody")
@@ -93,6 +96,7 @@ func TestCondemnAllLeavesThoseAloneThatSomebodyHas(t *testing.T) {
 }
 
 func TestCondemnNeedsAReasonAndAnOwner(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, c := range []Condemnation{{Reason: "", Owner: "o"}, {Reason: "permanent", Owner: ""}} {
 		if _, err := w.log.Condemn(t.Context(), absent(key("k")), entryOf(key("k")), c.Reason, "", c.Owner); err == nil {

@@ -69,6 +69,7 @@ func (c *candidate) wantIdle(t *testing.T) {
 }
 
 func TestOneIsElectedAndTheNextTakesOverWhenItStops(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := stand(t, w.dsn, "g")
 	receive(t, "the first is elected", first.on)
@@ -94,6 +95,7 @@ func TestOneIsElectedAndTheNextTakesOverWhenItStops(t *testing.T) {
 }
 
 func TestWhoeverLosesItsSessionLosesTheLeadershipAndMayBeElectedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := stand(t, w.dsn, "g")
 	receive(t, "the first is elected", first.on)
@@ -117,6 +119,7 @@ func TestWhoeverLosesItsSessionLosesTheLeadershipAndMayBeElectedAgain(t *testing
 }
 
 func TestAnElectionOutlivesTheDatabase(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	c := stand(t, newWorldOn(t, server.Database(t)).dsn, "g")
 	receive(t, "elected", c.on)
@@ -136,6 +139,7 @@ func TestAnElectionOutlivesTheDatabase(t *testing.T) {
 
 // The server would keep the lock of a machine that vanished for wait_timeout, which is eight hours by default.
 func TestASilentSessionDoesNotKeepTheLockForLong(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	conn, err := w.pool.Conn(t.Context())
 	wantError(t, "connection", err, nil)
@@ -158,6 +162,7 @@ func TestASilentSessionDoesNotKeepTheLockForLong(t *testing.T) {
 }
 
 func TestTheLocksNameFitsAndTellsFleetsApart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	conn, err := w.pool.Conn(t.Context())
 	wantError(t, "connection", err, nil)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestDeadKeepsWhatAPersonNeeds(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, c := range []struct {
 		name  string
@@ -53,6 +54,7 @@ func TestDeadKeepsWhatAPersonNeeds(t *testing.T) {
 }
 
 func TestDeadNeedsAReasonThatFits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, reason := range []Reason{"", Reason(strings.Repeat("r", MaxReason+1)), "\xff"} {
 		if err := w.log.Dead(t.Context(), absent(key("k")), entryOf(key("k")), reason, ""); err == nil {
@@ -62,6 +64,7 @@ func TestDeadNeedsAReasonThatFits(t *testing.T) {
 }
 
 func TestDeadAllIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var letters []Letter
 	for i := range 2500 { // more than one statement takes
@@ -96,6 +99,7 @@ func TestDeadAllIsAllOrNothing(t *testing.T) {
 }
 
 func TestDeadAllOfLargeBodiesStaysBelowThePacketLimit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	body := bytes.Repeat([]byte{'\''}, MaxBody) // every byte needs an escape
 	var letters []Letter
@@ -111,6 +115,7 @@ func TestDeadAllOfLargeBodiesStaysBelowThePacketLimit(t *testing.T) {
 }
 
 func TestReopenedRowStartsAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	row := w.fail(w.claim(absent(k), "a"), "boom")
@@ -141,6 +146,7 @@ func TestReopenedRowStartsAnew(t *testing.T) {
 }
 
 func TestTwoReplaysOfOneLetterReopenOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", ""), nil)
@@ -155,6 +161,7 @@ func TestTwoReplaysOfOneLetterReopenOnce(t *testing.T) {
 }
 
 func TestReopenAfterItsAnswerWasLostIsNotTakenForAnothers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	from := absent(k)
@@ -168,6 +175,7 @@ func TestReopenAfterItsAnswerWasLostIsNotTakenForAnothers(t *testing.T) {
 }
 
 func TestDiscardSaysWhoAndWhy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", "bad"), nil)

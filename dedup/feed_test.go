@@ -9,6 +9,7 @@ import (
 )
 
 func TestTheEventFeedIsReadInItsOrderAndFromTheBookmarkOn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	// given a log that had a story before anybody asked
 	wantError(t, "dead", w.log.Dead(t.Context(), absent(key("old")), entryOf(key("old")), "malformed", "no"), nil)

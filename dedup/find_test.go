@@ -9,6 +9,7 @@ import (
 )
 
 func TestMentioningFindsAnOriginalByRemarkAndByStory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	file := func(name, cause string) Identity {
 		k := Identity{"g", "rollbackd.conflict", name}
@@ -37,6 +38,7 @@ func TestMentioningFindsAnOriginalByRemarkAndByStory(t *testing.T) {
 }
 
 func TestHoldingFindsBodiesInEveryStateThatKeepsOne(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var letters []Letter
 	for i := range 2*MaxListed + 5 { // more than a page
@@ -76,6 +78,7 @@ func TestHoldingFindsBodiesInEveryStateThatKeepsOne(t *testing.T) {
 }
 
 func TestGroupsAreListedOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for i := range 6 {
 		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
@@ -90,6 +93,7 @@ func TestGroupsAreListedOnce(t *testing.T) {
 }
 
 func TestAdoptionFilesALetterOnceAndSaysWho(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	e := Entry{Identity: Identity{"g", "t", "k"}, BodyHash: [32]byte{1}, Body: []byte("{}")}
 	if err := w.log.Adopt(t.Context(), e, 0, "exhausted", "no row", "ann"); err != nil {
@@ -106,6 +110,7 @@ func TestAdoptionFilesALetterOnceAndSaysWho(t *testing.T) {
 }
 
 func TestAdoptedSuccessEndsCopiesAndNeverOverwrites(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := Identity{"g", "t", "k"}
 	if err := w.log.AdoptSuccess(t.Context(), w.pool, k, "ann", "released"); err != nil {

@@ -27,6 +27,7 @@ func entries(n int) []Entry {
 }
 
 func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := entries(2345) // three statements
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -53,6 +54,7 @@ func TestFastPathStoresNoBodyAndNoEvent(t *testing.T) {
 }
 
 func TestFastPathMeetingARowOfOurs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := entries(10)
 	wantError(t, "insert", w.insertSuccess(all[3]), nil)
@@ -69,6 +71,7 @@ func TestFastPathMeetingARowOfOurs(t *testing.T) {
 }
 
 func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := entries(3)
 	wantError(t, "insert", w.insertSuccess(all[2]), nil)
@@ -96,6 +99,7 @@ func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
 
 // A 1062 of another table says nothing about our row: taken for ours, the engine would look up and start anew for ever.
 func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec("CREATE TABLE audit (n INT, UNIQUE KEY audit_once (n))")
 	w.exec("INSERT INTO audit VALUES (1)")
@@ -149,6 +153,7 @@ func (r *recorder) ExecContext(ctx context.Context, query string, args ...any) (
 }
 
 func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := entries(1200)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -160,6 +165,7 @@ func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
 }
 
 func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := entries(300)
 	var wg sync.WaitGroup
@@ -181,6 +187,7 @@ func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
 }
 
 func TestRolledBackBatchLeavesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	broken := errors.New("the effect failed")
 	err := w.inTx(func(tx *sql.Tx) error {
@@ -261,6 +268,7 @@ func BenchmarkInsertAndLookUpOf500(b *testing.B) {
 
 // Batches that are full have one text, which a connection prepares once; what it stores is the same.
 func TestFullBatchesAreInsertedByAPreparedStatement(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.pool.SetMaxOpenConns(1)
 	count := func(name string) (n int) {

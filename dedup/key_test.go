@@ -51,6 +51,7 @@ func TestKeyInALogLineIsThreeAttributes(t *testing.T) {
 
 // Every text collation of MySQL and MariaDB makes some of these equal.
 func TestKeysThatDifferInAnyByteAreTwoKeys(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	names := []string{
 		"abc", "ABC", "aBc", "äbc", "a\u0308bc", "àbc", "abc ", "abc  ", " abc", "ABC ", "ß", "ss", "😀", "😁", "œ", "oe", "ı",
@@ -88,6 +89,7 @@ func TestKeysThatDifferInAnyByteAreTwoKeys(t *testing.T) {
 }
 
 func TestUnusableKeyIsRefusedBeforeSQL(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	bad := key("a\x00")
 	_, err := w.log.Claim(t.Context(), absent(bad), entryOf(bad), "o")

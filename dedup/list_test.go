@@ -29,6 +29,7 @@ func (w *world) list(f Filter) (all []Row, pages int) {
 }
 
 func TestListPagesThroughEverythingOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for i := range 200 { // many rows share a time
@@ -60,6 +61,7 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 }
 
 func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var all []Letter
 	for i := range 200 {
@@ -111,6 +113,7 @@ func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 }
 
 func TestListFilters(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	put := func(k Identity, s Status, reason any) {
 		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, "+
@@ -151,6 +154,7 @@ func TestListFilters(t *testing.T) {
 }
 
 func TestListRefusesNonsense(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, f := range []Filter{{}, {Group: "g", Limit: -1}, {Group: "g", Limit: MaxListed + 1}} {
 		if _, _, err := w.log.List(t.Context(), f); err == nil {
@@ -165,6 +169,7 @@ func TestListRefusesNonsense(t *testing.T) {
 }
 
 func TestListAndGaugesUseAnIndex(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	wantError(t, "insert", w.insertSuccess(entries(10_000)...), nil)
 	var letters []Letter

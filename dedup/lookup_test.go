@@ -10,6 +10,7 @@ import (
 )
 
 func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := entries(1500)
 	wantError(t, "insert", w.insertSuccess(all[:1200]...), nil)
@@ -54,6 +55,7 @@ func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
 
 // The log's times do not depend on how the caller's pool reads times, nor on this machine's clock or time zone.
 func TestTimesAreTheDatabasesInUTC(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	plain, err := sql.Open("mysql", w.dsn) // without parseTime, with the server's time zone
 	if err != nil {
@@ -82,6 +84,7 @@ func TestTimesAreTheDatabasesInUTC(t *testing.T) {
 }
 
 func TestLookUpIsNoFullScan(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := entries(10_000)
 	wantError(t, "insert", w.insertSuccess(all...), nil)
@@ -113,6 +116,7 @@ func (w *world) wantIndexed(what string, most int, text string, args ...any) {
 
 // A caller's own pool is REPEATABLE READ, where workers that insert neighbouring keys deadlock.
 func TestTransitionsReadCommittedOnAnyPool(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	plain, err := sql.Open("mysql", w.dsn)
 	if err != nil {
@@ -144,6 +148,7 @@ func TestTransitionsReadCommittedOnAnyPool(t *testing.T) {
 }
 
 func TestSchemaIDIsKeptAndUnique(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id, err := w.log.SchemaID(t.Context())
 	if err != nil || len(id) != 36 {

@@ -44,6 +44,7 @@ func (w *world) blameAll(entries []Entry, cause func(i int) string) []Row {
 
 // Messages of one version share statements: that is what makes failures fast.
 func TestManyOfOneVersionTakeTwoStatements(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed(maxSameShape)
 	var changes []*change
@@ -66,6 +67,7 @@ func TestManyOfOneVersionTakeTwoStatements(t *testing.T) {
 
 // Each row keeps its own error, whatever is in it.
 func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed(300)
 	cause := func(i int) string { return fmt.Sprintf("%d: it's \\ broken ü %s", i, strings.Repeat("x", i)) }
@@ -102,6 +104,7 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 
 // Whoever holds claims holds off those who would take them over, and finds out whom it has lost.
 func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(w *world, k Identity){
 		"taken over": func(w *world, k Identity) { w.exec("UPDATE consumer_log SET owner = 'b' WHERE msg_key = ?", k.Key) },
 		"counted": func(w *world, k Identity) {
@@ -149,6 +152,7 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 // A worker that has read a row and stood still since may find the same attempts and replays in it: its last attempt was
 // begun in a group and taken back. It is to run alone now, and the worker read it without its mark.
 func TestAClaimWithOthersDoesNotTakeWhatIsToRunAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed(2)
 	w.blameAll(entries, func(int) string { return "no" })
@@ -182,6 +186,7 @@ func TestAClaimWithOthersDoesNotTakeWhatIsToRunAlone(t *testing.T) {
 // An answer that was lost is asked for again under the same owner: what the first call did is found, and no attempt
 // counted twice.
 func TestBlameThatIsRepeatedCountsOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed(3)
 	first := w.blameAll(entries, func(int) string { return "no" })

@@ -28,6 +28,7 @@ func withSeats() MigrateOptions {
 }
 
 func TestMigrateTwiceIsOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	o := withSeats()
 	pending, err := MigrationStatus(t.Context(), w.db, o)
@@ -60,6 +61,7 @@ func TestMigrateTwiceIsOnce(t *testing.T) {
 }
 
 func TestStatusOfAnEmptyDatabaseChangesNothing(t *testing.T) {
+	t.Parallel()
 	w := worldOf(t, "", open(t, stack.MySQL(t)))
 	all, err := MigrationStatus(t.Context(), w.db, MigrateOptions{Table: "consumer_log"})
 	if err != nil || len(all) != 4 || all[0].Applied {
@@ -72,6 +74,7 @@ func TestStatusOfAnEmptyDatabaseChangesNothing(t *testing.T) {
 }
 
 func TestManyMigrateAtOnce(t *testing.T) {
+	t.Parallel()
 	dsn := stack.MySQL(t)
 	var wg sync.WaitGroup
 	for range 6 {
@@ -91,6 +94,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 
 // A migration by the former program, which let the server compute the lock's name, is waited for.
 func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
+	t.Parallel()
 	dsn := stack.MySQL(t)
 	w := worldOf(t, dsn, open(t, dsn))
 	conn, err := w.pool.Conn(t.Context())
@@ -121,6 +125,7 @@ func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
 
 // Somebody else has a table in use (a dump, another ALTER): the wait for it is bounded, said, and begun anew.
 func TestMigrateWaitsForWhoeverHasATableInUse(t *testing.T) {
+	t.Parallel()
 	for _, table := range []string{"consumer_log", "rollbackd_schema"} {
 		t.Run(table, func(t *testing.T) {
 			w := newWorld(t)
@@ -150,6 +155,7 @@ func TestMigrateWaitsForWhoeverHasATableInUse(t *testing.T) {
 
 // A process killed between a step and its note in the version table leaves the step to be done again.
 func TestMigrateGoesOnWhereAKilledOneStopped(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id, err := w.log.SchemaID(t.Context())
 	wantError(t, "id", err, nil)
@@ -164,6 +170,7 @@ func TestMigrateGoesOnWhereAKilledOneStopped(t *testing.T) {
 }
 
 func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const table = "a_second_log"
 	wantError(t, "check", CheckSchema(t.Context(), w.db, table), ErrSchema)
@@ -195,6 +202,7 @@ func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
 // Given a log that somebody alters under an exclusive lock, then a daemon that starts must wait: `consumer migrate` is
 // no cure for a lock.
 func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for i := range 2000 {
 		k := key(fmt.Sprint("k", i))
@@ -238,6 +246,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 }
 
 func TestCheckSchemaRefuses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, spoil, says string }{
 		{"nothing", "DO 1", ""},
 		{"a missing log", "DROP TABLE consumer_log", "missing"},
@@ -277,6 +286,7 @@ func TestCheckSchemaRefuses(t *testing.T) {
 }
 
 func TestMigrateLeavesANewerCompatibleSchemaAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec("INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 5, 4, " +
 		"UTC_TIMESTAMP(6))")
@@ -294,6 +304,7 @@ func TestCheckSchemaDoesNotBlameTheSchemaForADeadServer(t *testing.T) {
 
 // The daemon needs no right that changes tables.
 func TestDaemonsRightsSuffice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dsn := stack.Restricted(t, w.dsn, "SELECT, INSERT, UPDATE, DELETE ON *")
 	daemon := worldOf(t, dsn, open(t, dsn))
@@ -305,6 +316,7 @@ func TestDaemonsRightsSuffice(t *testing.T) {
 }
 
 func TestReadableViewShowsText(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := Identity{"g", "tag é", "key 😀"}
 	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", "bad"), nil)
@@ -323,6 +335,7 @@ func TestReadableViewShowsText(t *testing.T) {
 }
 
 func TestASetOfSomebodyElsesIsAppliedAsItIs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	o := withSeats()
 	o.Table = "a_second_log"

@@ -17,6 +17,7 @@ import (
 //
 // The broker here is the model's: queues of identical copies, as in rollbackd.pml. It stands for no test of RabbitMQ.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec("CREATE TABLE model_effect (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARBINARY(255) NOT NULL, KEY (name)) " +
 		"ENGINE=InnoDB")

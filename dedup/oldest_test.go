@@ -7,6 +7,7 @@ import (
 )
 
 func TestTheOldestRowOfEachStateThatWaits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if oldest, err := w.log.Oldest(t.Context(), "g"); err != nil || len(oldest) != 0 {
 		t.Errorf("an empty log has %v (%v)", oldest, err)

@@ -28,6 +28,7 @@ func TestNeitherOpenNorNewLogDials(t *testing.T) {
 }
 
 func TestOpenHandsItsOptionsOn(t *testing.T) {
+	t.Parallel()
 	dsn := stack.MySQL(t)
 	w := worldOf(t, dsn, openWith(t, dsn, OpenOptions{MaxOpen: 7, LockWait: 3 * time.Second}))
 	if n := w.pool.Stats().MaxOpenConnections; n != 7 {

@@ -10,6 +10,7 @@ import (
 )
 
 func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var done, refused atomic.Int32
 	var wg sync.WaitGroup
@@ -33,6 +34,7 @@ func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
 }
 
 func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	set := func(id string, lasts time.Duration, instead string) error {
 		_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: id, By: "anna", Why: "w"}, lasts, instead)

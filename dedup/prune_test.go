@@ -61,6 +61,7 @@ func counts(pruned []Pruned) map[Status]int {
 }
 
 func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var stay []string
 	for _, status := range Statuses() {
@@ -142,6 +143,7 @@ func (w *world) keysOf(query string, args ...any) (keys []string) {
 }
 
 func TestPruneRefusesNonsense(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.rowAged(key("k"), Success, month)
 	for _, o := range []PruneOptions{{}, {Group: "g"}, {Group: "g", OlderThan: -time.Hour}, {OlderThan: time.Hour}} {
@@ -156,6 +158,7 @@ func TestPruneRefusesNonsense(t *testing.T) {
 
 // A discarded row that is old may be reopened between the moment when Prune reads its key and the one when it deletes.
 func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.rowAged(key("moves"), Discarded, month+time.Hour)
 	w.rowAged(key("moves and ends again"), Discarded, month+time.Hour)
@@ -197,6 +200,7 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 }
 
 func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	keys := w.manySuccesses("t", 20, month+time.Hour)
 	cleaner := worldOf(t, w.dsn, openWith(t, w.dsn, OpenOptions{LockWait: time.Second}))
@@ -233,6 +237,7 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 // Late duplicates and new messages come in while old rows go: whatever waits or loses a deadlock is the cleaner, never
 // a message.
 func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	old := w.manySuccesses("t", 6000, month+time.Hour)
 	for i := 0; i < len(old); i += 100 {
@@ -270,6 +275,7 @@ func TestNoMessageLosesADeadlockWhileRowsArePruned(t *testing.T) {
 }
 
 func TestPruneUsesIndexesAndSortsNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.manySuccesses("t", 4000, month+time.Hour)
 	w.manySuccesses("young", 2000, time.Hour)

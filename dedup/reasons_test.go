@@ -7,6 +7,7 @@ import (
 )
 
 func TestCountReasonsCountsWhatTheFilterChooses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for i, reason := range []string{"permanent", "exhausted", "permanent", "permanent"} {
 		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, "+
@@ -41,6 +42,7 @@ func TestCountReasonsCountsWhatTheFilterChooses(t *testing.T) {
 }
 
 func TestCountReasonsReadsDeadRowsOnly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	wantError(t, "insert", w.insertSuccess(entries(10_000)...), nil)
 	var letters []Letter

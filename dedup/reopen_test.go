@@ -19,6 +19,7 @@ func (w *world) deadRow(k Identity) Row {
 }
 
 func TestOneLostReopenDoesNotHinderTheOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var all []Reopening
 	for _, name := range []string{"c", "a", "moved", "done", "b"} { // not in their order
@@ -52,6 +53,7 @@ func TestOneLostReopenDoesNotHinderTheOthers(t *testing.T) {
 }
 
 func TestReopensWhoseCommitWasNotAnsweredAreRecognised(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	through := worldOf(t, w.dsn, open(t, proxy.Through(w.dsn)))
@@ -71,6 +73,7 @@ func TestReopensWhoseCommitWasNotAnsweredAreRecognised(t *testing.T) {
 }
 
 func TestDiscardAllEndsWhatItCan(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	moved := w.deadRow(key("moved"))
 	wantError(t, "discard", w.log.Discard(t.Context(), moved, entryOf(moved.Identity), "bob", "first"), nil)
@@ -90,6 +93,7 @@ func TestDiscardAllEndsWhatItCan(t *testing.T) {
 }
 
 func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	row := w.deadRow(k)
@@ -129,6 +133,7 @@ func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 }
 
 func TestALostMendChangesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	k := key("k")
 	row := w.deadRow(k)
@@ -144,6 +149,7 @@ func TestALostMendChangesNothing(t *testing.T) {
 }
 
 func TestParkMarksARowOnceAndMovesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	row := w.deadRow(key("k"))
 	for i, want := range []bool{true, false} {

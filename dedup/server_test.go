@@ -13,6 +13,7 @@ import (
 
 // A row that the server finds too large could never be written: its message would come back for ever.
 func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	dsn := server.Database(t)
 	newWorldOn(t, dsn).exec("SET GLOBAL max_allowed_packet = 1048576")
@@ -60,6 +61,7 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 }
 
 func TestADuplicateIsKnownWhateverTheServersLanguage(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	dsn := server.Database(t)
 	if _, err := newWorldOn(t, dsn).pool.Exec("SET GLOBAL lc_messages = 'ja_JP'"); err != nil {
@@ -74,6 +76,7 @@ func TestADuplicateIsKnownWhateverTheServersLanguage(t *testing.T) {
 }
 
 func TestTheServersPacketLimitIsKnown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	limit := w.number("SELECT @@max_allowed_packet")
 	before := w.number("SELECT CONNECTION_ID()")

@@ -277,6 +277,7 @@ func (w *world) prepare(all []trial) {
 
 // Every state, version, age and action, on the real database: what the table allows happens, and nothing else.
 func TestOnlyTheTableHappens(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := trials()
 	moved := w.judge(all, func() []error {
@@ -296,6 +297,7 @@ func TestOnlyTheTableHappens(t *testing.T) {
 
 // A call for many comes out for each as a call for it alone would, whoever is lost among them.
 func TestManyAtOnceComeOutAsEachAlone(t *testing.T) {
+	t.Parallel()
 	for name, chosen := range map[string]func(trial) bool{
 		"all of them, of which many are lost": func(trial) bool { return true },
 		"those alone that nobody has moved": func(tr trial) bool {

@@ -26,6 +26,7 @@ func takenOf(name string, status Status) Taken {
 // Given rows of another log, when they are taken over, then a success keeps its hash and its time and no body, what was
 // left open is dead with all that is known of it, and only that has a line of its story.
 func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	done, open := takenOf("done", Success), takenOf("open", Dead)
 	late := takenOf("late", Success)
@@ -60,6 +61,7 @@ func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
 // Given what was left open, when the other log says success later, then the row is success, with the other log's time
 // and without a body.
 func TestWhatWasLeftOpenBecomesSuccessLater(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	open := takenOf("k", Dead)
 	at, err := w.log.TakeOver(t.Context(), w.waypoint("x"), nil, []Taken{open})
@@ -92,6 +94,7 @@ func TestWhatWasLeftOpenBecomesSuccessLater(t *testing.T) {
 // Given a chunk of which one row was moved by somebody, when it is taken over, then nothing of it is written and the
 // waypoint stays.
 func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	open := takenOf("open", Dead)
 	at, err := w.log.TakeOver(t.Context(), w.waypoint("x"), []byte("first"), []Taken{open})
@@ -125,6 +128,7 @@ func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
 // Given two who go through one log, when both move the waypoint from the same place, then one has moved it and the
 // other has written nothing.
 func TestOfTwoAtOneWaypointOneGoesOn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first, second := w.waypoint("x"), w.waypoint("x")
 	second.run = "the other run"
@@ -150,6 +154,7 @@ func TestOfTwoAtOneWaypointOneGoesOn(t *testing.T) {
 
 // A call that was answered may be repeated, as after a lost answer: it is done, and done once.
 func TestTakingOverMayBeRepeatedAfterALostAnswer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	from := w.waypoint("x")
 	var at Waypoint
@@ -168,6 +173,7 @@ func TestTakingOverMayBeRepeatedAfterALostAnswer(t *testing.T) {
 }
 
 func TestWaypointsAreListedByTheBeginningOfTheirNames(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, name := range []string{"x:b", "x:a", "y:a"} {
 		if _, err := w.log.TakeOver(t.Context(), w.waypoint(name), []byte(strings.Repeat(name, 200)), nil); err != nil {
@@ -181,6 +187,7 @@ func TestWaypointsAreListedByTheBeginningOfTheirNames(t *testing.T) {
 }
 
 func TestANoteOfAWaypointMayGrowAndShrink(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	at := w.waypoint("x")
 	w.waypoint("x:y")
@@ -202,6 +209,7 @@ func TestANoteOfAWaypointMayGrowAndShrink(t *testing.T) {
 
 // A thousand rows, of which many are large, need statements of their own and are one transaction all the same.
 func TestAThousandLargeRowsAreTakenOverAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var all []Taken
 	for i := range 1000 {

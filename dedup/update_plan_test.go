@@ -10,6 +10,7 @@ import (
 // The guards of a transition compare status and time, which are the columns of an index; statistics may make that index
 // look better than the primary key. A statement that goes through it waits for other identities' rows.
 func TestTransitionWaitsForNoOtherRow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const rows = 300
 	if err := w.inTx(func(tx *sql.Tx) error {

@@ -36,6 +36,7 @@ func deadShop(t *testing.T, bodies ...string) (*shell, func(statement string)) {
 }
 
 func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
+	t.Parallel()
 	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`)
 	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
 	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
@@ -78,6 +79,7 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 }
 
 func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
+	t.Parallel()
 	s, exec := deadShop(t, `{"order_sn":"A-1"}`)
 	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
 	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
@@ -97,6 +99,7 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 }
 
 func TestLettersAreListedPageByPage(t *testing.T) {
+	t.Parallel()
 	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
 	seen := map[string]bool{}
 	args := []string{"dlq", "list", "--limit", "1", "-o", "json"}
@@ -117,6 +120,7 @@ func TestLettersAreListedPageByPage(t *testing.T) {
 }
 
 func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
+	t.Parallel()
 	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2"}`)
 	chosen := map[string]func(args ...string) string{
 		"list": func(args ...string) string {
@@ -198,6 +202,7 @@ func reasonsIn(t *testing.T, text string) string {
 }
 
 func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
+	t.Parallel()
 	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -218,6 +223,7 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 }
 
 func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
+	t.Parallel()
 	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), remark = ` +
 		`CONCAT(CHAR(27), ']0;title')`)
@@ -229,6 +235,7 @@ func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
 }
 
 func TestAParkedLetterIsShownAndStaysUntilItIsForced(t *testing.T) {
+	t.Parallel()
 	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	exec("UPDATE consumer_log SET replays = 10")
 	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "list"); !strings.Contains(stdout, "10 (parked)") {

@@ -45,6 +45,7 @@ func (s *shell) until(level doctor.Level, name, found string, more ...string) (d
 // Given a daemon whose queues end its connections, by a message that a filter on the way does not let through, then
 // doctor names each queue and what to do, in the daemon's words; and once the way is free, that all is well.
 func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	direct, addr := s.broker.URL, freeAddr(t)
 	backstop := rabbit.BackstopQueue(s.queue)
@@ -105,6 +106,7 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 // Given a dead-letter queue that a policy makes refuse letters, which AMQP does not show, then doctor names it, because
 // the daemon has met it.
 func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
+	t.Parallel()
 	s := newShell(t, "ROLLBACKD_HTTP_ADDR="+freeAddr(t))
 	s.run("", "migrate")
 	dead := rabbit.DeadQueue(s.queue)
@@ -123,6 +125,7 @@ func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
 
 // Given a setting by which nobody can be asked, or somebody else on the port, then doctor says that.
 func TestDoctorSaysWhyItAsksNoDaemon(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	other := stack.Proxy(t, stack.Addr(t, s.dsn)) // MySQL speaks first, and no HTTP

@@ -48,6 +48,7 @@ func wantCheck(t *testing.T, checks []doctor.Check, code int, level doctor.Level
 }
 
 func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.replace = append(s.replace, stack.Addr(t, stack.Redis(t)), "REDIS")
 	checks, code := s.examine()
@@ -87,6 +88,7 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 
 // The service gets no message: a HEAD request tells whether it is there.
 func TestDoctorAsksWhetherTheServiceAnswers(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	var posts atomic.Int64
 	status := http.StatusMethodNotAllowed
@@ -113,6 +115,7 @@ func TestDoctorAsksWhetherTheServiceAnswers(t *testing.T) {
 }
 
 func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	s.broker.Delete(s.queue+".dead", s.queue+".retry.200ms")
@@ -149,6 +152,7 @@ func mustPassword(u *url.URL) string {
 }
 
 func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	u, err := url.Parse(s.broker.URL)
@@ -170,6 +174,7 @@ func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 }
 
 func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event",
@@ -211,6 +216,7 @@ func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 
 // Given a table that somebody has locked, then doctor does not advise to grant rights that are there.
 func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	other, err := s.db().Conn(t.Context())
@@ -235,6 +241,7 @@ func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
 }
 
 func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnMySQL(t)
 	s := newShell(t)
 	s.dsn = server.Database(t)
@@ -275,6 +282,7 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 // the same, and doctor names the default. A binary log of statements it names before anything is tried: it refuses
 // every write.
 func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
+	t.Parallel()
 	server := stack.Own(t, stack.Options{
 		Only:      []stack.Kind{stack.KindMySQL},
 		MySQLArgs: []string{"--log-bin=bin", "--server-id=1", "--binlog-format=STATEMENT"},
@@ -308,6 +316,7 @@ func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
 }
 
 func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
+	t.Parallel()
 	server := stack.OwnRedis(t)
 	s := newShell(t)
 	s.run("", "migrate")
@@ -395,6 +404,7 @@ func TestDoctorTakesALockInZooKeeper(t *testing.T) {
 }
 
 func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	checks, code := s.examine("ROLLBACKD_DRAIN_TIMEOUT=5s", "ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LEASE=11s",

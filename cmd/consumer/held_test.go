@@ -11,6 +11,7 @@ import (
 // Given a message that failed for good and a dead-letter queue that refuses its letter, then every command says what is
 // true, and reconcile does not send it again while its delivery waits.
 func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	db, dead := s.db(), rabbit.DeadQueue(s.queue)

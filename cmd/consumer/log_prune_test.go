@@ -20,6 +20,7 @@ func (s *shell) rows(status, n int, age time.Duration) {
 }
 
 func TestPruneShowsWhatGoesAndDeletesIt(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	s.script.Reset()

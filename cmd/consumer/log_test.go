@@ -11,6 +11,7 @@ import (
 )
 
 func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	db := s.db()
@@ -63,6 +64,7 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 }
 
 func TestALongListGoesOnWhereItEnded(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	db := s.db()
@@ -112,6 +114,7 @@ func TestALongListGoesOnWhereItEnded(t *testing.T) {
 }
 
 func TestTheStoryIsInOrderOfTime(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	db := s.db()

@@ -50,6 +50,7 @@ func (s *shell) exec(db *sql.DB, statements ...string) {
 // Given a classic table, when it is taken over beside its consumer, with a last pass, then a copy of what was done has
 // no effect, and what was left open is decided by a person: one had its effect and is discarded, the other is replayed.
 func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
+	t.Parallel()
 	s := newShell(t, "ROLLBACKD_LOG_RETENTION=0")
 	s.run("", "migrate")
 	s.script.Reset()
@@ -152,6 +153,7 @@ func statementOfThePage(t *testing.T) string {
 // Given the real program, when it is killed in the middle of passes again and again, then the next ones go on, and in
 // the end every row is there once.
 func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	db := s.db()

@@ -13,6 +13,7 @@ import (
 // Given a classic queue that was there before, when its messages are moved, then they stand in the main queue, and what
 // cannot work is said with what to do.
 func TestMoveCarriesAnotherQueueOver(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	old := s.broker.Name("orders.cancelled")
 	s.broker.DeclareQueue(old, nil)
@@ -38,6 +39,7 @@ func TestMoveCarriesAnotherQueueOver(t *testing.T) {
 
 // Given a move that follows, when it is interrupted, then it has done what it was asked to.
 func TestAMoveThatFollowsEndsWellWhenItIsInterrupted(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	old := s.broker.Name("orders.cancelled")
 	s.broker.DeclareQueue(old, nil)

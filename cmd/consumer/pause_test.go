@@ -6,6 +6,7 @@ import (
 )
 
 func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	s.script.Reset()

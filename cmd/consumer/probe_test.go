@@ -10,6 +10,7 @@ import (
 // Given a daemon as it runs in a container, when it runs and when it is gone, then probe says so by its exit
 // code, and needs no setting but the address: a file of a secret that is being replaced makes nobody dead.
 func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	addr := freeAddr(t)

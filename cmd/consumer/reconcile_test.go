@@ -129,6 +129,7 @@ func prepareDisagreements(t *testing.T, s *shell) {
 }
 
 func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	prepareDisagreements(t, s)
@@ -184,6 +185,7 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 }
 
 func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
+	t.Parallel()
 	s := newShell(t, "ROLLBACKD_MAX_DEAD_RATE=off")
 	s.run("", "migrate")
 	db := s.db()

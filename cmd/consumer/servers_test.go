@@ -183,6 +183,7 @@ func (s *shell) eventually(db *sql.DB, want int, query string) {
 }
 
 func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	if s.run("", "migrate", "--status") != exitFailed || s.run("", "migrate") != exitDone ||
 		s.run("", "migrate") != exitDone || s.run("", "migrate", "--status") != exitDone {
@@ -196,6 +197,7 @@ func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
 }
 
 func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	if code := s.run("", "migrate"); code != exitDone {
 		t.Fatalf("migrate: exit %d", code)
@@ -246,6 +248,7 @@ func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 }
 
 func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	file := filepath.Join(t.TempDir(), "bodies")
@@ -276,6 +279,7 @@ func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 }
 
 func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
 	var lines strings.Builder
@@ -296,6 +300,7 @@ func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
 }
 
 func TestAnErrorSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	// given servers without tables and queues
 	s.run("{}", "publish")

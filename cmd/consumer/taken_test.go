@@ -13,6 +13,7 @@ import (
 // Given a queue of the shop's own, when it is taken as it is, then migrate makes what stands beside it and prints the
 // policy that the queue needs, and doctor says what it could not see.
 func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
+	t.Parallel()
 	s := newShell(t, "ROLLBACKD_TOPOLOGY=check")
 	if s.run("", "migrate") != exitFailed || s.run("", "migrate", "--status") != exitFailed {
 		t.Error("migrate does without the queue")
@@ -40,6 +41,7 @@ func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
 // Given the management API, when the queue has no policy, a wrong one, or the one that is printed, then doctor says
 // what is missing, or that all is well.
 func TestDoctorVerifiesThePolicyByTheManagementAPI(t *testing.T) {
+	t.Parallel()
 	s := newShell(t, "ROLLBACKD_TOPOLOGY=check")
 	server := stack.Own(t, stack.Options{
 		Only: []stack.Kind{stack.KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management"},

@@ -40,6 +40,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	w := &world{t: t, broker: stack.AMQP(t)}
 	w.queue = w.broker.Name("stock.rollback")
 	var err error

@@ -63,6 +63,7 @@ func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hid
 
 func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change func(*view.Options)) *world {
 	t.Helper()
+	t.Parallel()
 	dsn := stack.MySQL(t)
 	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{
 		MaxOpen: view.Connections, Statement: view.StatementTime,

@@ -10,6 +10,7 @@ import (
 )
 
 func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
+	t.Parallel()
 	s := OwnMySQLOnDisk(t, 400<<20)
 	mounts, err := os.ReadFile("/proc/thread-self/mounts")
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestKilledRabbitKeepsAConfirmedDurableMessage(t *testing.T) {
+	t.Parallel()
 	s := OwnRabbit(t)
 	b := s.Broker(t)
 	b.DeclareQueue("q", map[string]any{"x-queue-type": "quorum"})
@@ -36,6 +37,7 @@ func TestKilledRabbitKeepsAConfirmedDurableMessage(t *testing.T) {
 }
 
 func TestRabbitControl(t *testing.T) {
+	t.Parallel()
 	s := OwnRabbit(t)
 	b := s.Broker(t)
 	b.DeclareQueue("q", nil)
@@ -88,6 +90,7 @@ func TestRabbitControl(t *testing.T) {
 }
 
 func TestKilledMySQLKeepsACommittedRow(t *testing.T) {
+	t.Parallel()
 	s := OwnMySQL(t)
 	dsn := s.Database(t)
 	execMySQL(t, dsn, "CREATE TABLE t (a INT)")
@@ -107,6 +110,7 @@ func TestKilledMySQLKeepsACommittedRow(t *testing.T) {
 }
 
 func TestFrozenRedisDoesNotAnswerUntilThawed(t *testing.T) {
+	t.Parallel()
 	s := OwnRedis(t)
 
 	s.Freeze()
@@ -129,6 +133,7 @@ func TestFrozenRedisDoesNotAnswerUntilThawed(t *testing.T) {
 }
 
 func TestRestrictedAccountMayOnlyWhatWasGranted(t *testing.T) {
+	t.Parallel()
 	dsn := MySQL(t)
 	execMySQL(t, dsn, "CREATE TABLE t (a INT)")
 	db, err := openMySQL(Restricted(t, dsn, "SELECT ON t"))
@@ -145,6 +150,7 @@ func TestRestrictedAccountMayOnlyWhatWasGranted(t *testing.T) {
 }
 
 func TestRabbitWithPlugins(t *testing.T) {
+	t.Parallel()
 	s := Own(t, Options{Only: []Kind{KindRabbitMQ}, RabbitMQPlugins: []string{"rabbitmq_management", "rabbitmq_shovel"}})
 	if out, err := s.Ctl("shovel_status"); err != nil {
 		t.Errorf("shovel_status = %q, %v", out, err)
