@@ -71,6 +71,16 @@ test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Pro
 	@scripts/install-servers.sh prometheus
 	ROLLBACKD_TEST_PROMETHEUS=1 bin/with-servers $(GO) test -count=1 -timeout 4m -parallel 16 $(ARGS) ./internal/test/prometheus # they wait
 
+.PHONY: test-locks
+test-locks: deps bin/with-servers ## the acceptance tests beside the other locks: redlock, and a table in MySQL
+	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m -parallel 4 \
+		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon # they wait
+
+.PHONY: test-clusters
+test-clusters: deps ## what needs several nodes of RabbitMQ
+	ROLLBACKD_TEST_CLUSTERS=1 AGAIN=$(AGAIN) scripts/test-again.sh $(GO) test -race -timeout 5m -run Cluster $(ARGS) \
+		./internal/test/stack
+
 .PHONY: test-zookeeper
 test-zookeeper: deps bin/with-servers ## the lock in ZooKeeper, on Debian's, which is installed where it is missing, and the acceptance tests beside it
 	@scripts/install-servers.sh zookeeper
@@ -147,6 +157,9 @@ pin: ## write the digests that the images of deploy/ have now into its files (as
 bin/with-servers:
 	@$(GO) build -o $@ ./internal/cmd/with-servers
 
+# Here all tests run in one go, those that make test leaves to test-locks and test-clusters too.
+test-servers: export ROLLBACKD_TEST_LOCKS = 1
+test-servers: export ROLLBACKD_TEST_CLUSTERS = 1
 # The other suites are whole system trees of other Debian releases; scripts/server-tree.sh says which servers they hold.
 TREES ?= /var/tmp/rollbackd
 .PHONY: test-servers

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -33,11 +34,24 @@ var handlers = []struct {
 		return []string{"MYSQL_DSN", dsn, "HANDLER", "http", "HTTP_TARGET", serveStock(t, dsn).URL + "/rollbacks",
 			"HTTP_TIMEOUT", "2s"}
 	}},
-	// the other locks
-	{"stock, lock redlock", func(*testing.T) []string { return []string{"LOCK", "redlock"} }},
-	{"stock, lock zookeeper", func(*testing.T) []string { return []string{"LOCK", "zookeeper"} }},
-	{"stock, lock mysql", func(*testing.T) []string { return []string{"LOCK", "mysql"} }},
 	{"stock, lock off", func(*testing.T) []string { return []string{"LOCK", "off"} }},
+	// the locks that have a run of their own; that on ZooKeeper has its server to ask for
+	{"stock, lock zookeeper", func(*testing.T) []string { return []string{"LOCK", "zookeeper"} }},
+	{"stock, lock redlock", beside("redlock")},
+	{"stock, lock mysql", beside("mysql")},
+}
+
+// locksEnv asks for the acceptance tests beside other locks: make test-locks.
+const locksEnv = "ROLLBACKD_TEST_LOCKS"
+
+func beside(kind string) func(t *testing.T) []string {
+	return func(t *testing.T) []string {
+		t.Helper()
+		if os.Getenv(locksEnv) == "" {
+			t.Skip("make test-locks runs this")
+		}
+		return []string{"LOCK", kind}
+	}
 }
 
 // ownRedis as REDIS_URL gives a world a server that no other test uses.

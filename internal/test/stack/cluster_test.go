@@ -11,6 +11,9 @@ import (
 // Given three nodes, when a quorum queue is declared on one of them, then all three hold it; and when its leader is
 // killed, a confirmed message can be had from another node.
 func TestNodesFormACluster(t *testing.T) {
+	if os.Getenv(EnvClusters) == "" {
+		t.Skip("make test-clusters runs this")
+	}
 	if os.Getenv(EnvAMQP) != "" && os.Getenv(EnvPrivate) == "" {
 		t.Skipf("needs a RabbitMQ it may kill, and %s names one that is not ours to kill", EnvAMQP)
 	}

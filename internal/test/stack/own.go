@@ -26,6 +26,9 @@ func OwnValkey(t testing.TB) *Server {
 	return own(t, Options{Only: []Kind{KindRedis}, RedisProgram: "valkey-server"})
 }
 
+// EnvClusters asks for the tests on clusters, which take long to start.
+const EnvClusters = "ROLLBACKD_TEST_CLUSTERS"
+
 // EnvZooKeeper asks for the tests on ZooKeeper, which is not installed with the other servers.
 const EnvZooKeeper = "ROLLBACKD_TEST_ZOOKEEPER"
 
