@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -175,15 +176,16 @@ func (w *world) quiet() {
 	// must be true a few times.
 	const times = 3
 	quiet := 0
+	live := slices.DeleteFunc(w.topology().Queues(), func(q string) bool { return q == rabbit.DeadQueue(w.cfg.Queue) })
 	w.eventually("the main queue and the retry queues are empty", func() bool {
 		quiet++
-		for _, q := range w.topology().Queues() {
-			if q != rabbit.DeadQueue(w.cfg.Queue) && (w.broker.Depth(q) > 0 || w.broker.Leaving(q) > 0) {
+		for _, q := range live {
+			if w.broker.Depth(q) > 0 {
 				quiet = 0
 				return false
 			}
 		}
-		if w.broker.Unacked(w.cfg.Queue) > 0 {
+		if w.broker.Leaving(live...) > 0 || w.broker.Unacked(w.cfg.Queue) > 0 {
 			quiet = 0
 		}
 		return quiet >= times

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -251,20 +252,21 @@ func (w *world) ended(n int, within time.Duration) {
 	// be true a few times.
 	const times = 3
 	quiet := 0
+	live := slices.DeleteFunc(topology(cfg).Queues(), func(q string) bool { return q == rabbit.DeadQueue(cfg.Queue) })
 	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), within, func() bool {
 		quiet++
 		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
 			quiet = 0
 			return false
 		}
-		for _, queue := range topology(cfg).Queues() {
-			if queue == rabbit.DeadQueue(cfg.Queue) {
-				continue
-			}
-			if w.broker.Depth(queue) > 0 || w.broker.Leaving(queue) > 0 || w.broker.Unacked(queue) > 0 {
+		for _, queue := range live {
+			if w.broker.Depth(queue) > 0 {
 				quiet = 0
 				return false
 			}
+		}
+		if w.broker.Leaving(live...) > 0 || w.broker.Unacked(live...) > 0 {
+			quiet = 0
 		}
 		return quiet >= times
 	})

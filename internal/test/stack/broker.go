@@ -167,33 +167,37 @@ func (b *Broker) inspect(queue string) (ready, consumers int, exists bool) {
 	return ready, consumers, exists
 }
 
-// Unacked is the number of messages given to consumers and not settled. Only a server of ours tells: on another the
-// test is skipped. The figure that RabbitMQ shows of a quorum queue is up to five seconds old, so the queue's state
-// machine is asked itself.
-func (b *Broker) Unacked(queue string) int {
+// Unacked is the number of messages of all these queues that were given to consumers and not settled. Only a server of
+// ours tells: on another the test is skipped. The figure that RabbitMQ shows of a quorum queue is up to five seconds
+// old, so the queue's state machine is asked itself.
+func (b *Broker) Unacked(queues ...string) int {
 	b.t.Helper()
-	text := b.Eval(fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), case `+
-		`amqqueue:get_type(Q) of rabbit_quorum_queue -> {ok, {_, N}, _} = ra:local_query(amqqueue:get_pid(Q), fun `+
-		`rabbit_fifo:query_messages_checked_out/1), N; _ -> proplists:get_value(messages_unacknowledged, `+
-		`rabbit_amqqueue:info(Q, [messages_unacknowledged])) end`,
-		erlangBinary(b.vhost), erlangBinary(queue)))
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		b.t.Errorf("ask for the unacked messages of queue %s: rabbitmq answered %q", queue, text)
-	}
-	return n
+	return b.sum("the unacked messages", `case amqqueue:get_type(Q) of rabbit_quorum_queue -> {ok, {_, N}, _} = `+
+		`ra:local_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_checked_out/1), N; _ -> `+
+		`proplists:get_value(messages_unacknowledged, rabbit_amqqueue:info(Q, [messages_unacknowledged])) end`, queues)
 }
 
-// Leaving is the number of messages of a quorum queue that expired or were given up, and that the queue they go to has
-// not taken yet: they are ready in neither. Only a server of ours tells: on another the test is skipped.
-func (b *Broker) Leaving(queue string) int {
+// Leaving is the number of messages of all these quorum queues that expired or were given up, and that the queue they
+// go to has not taken yet: they are ready in neither. Only a server of ours tells: on another the test is skipped.
+func (b *Broker) Leaving(queues ...string) int {
 	b.t.Helper()
-	text := b.Eval(fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), `+
-		`{ok, {_, {N, _}}, _} = ra:local_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_stat_dlx/1), N`,
-		erlangBinary(b.vhost), erlangBinary(queue)))
+	return b.sum("the messages that leave", `{ok, {_, {N, _}}, _} = ra:local_query(amqqueue:get_pid(Q), `+
+		`fun rabbit_fifo:query_stat_dlx/1), N`, queues)
+}
+
+// sum adds up what an Erlang expression says of each queue, which is Q there. One Eval asks for all: each is the start
+// of a program.
+func (b *Broker) sum(what, expression string, queues []string) int {
+	b.t.Helper()
+	names := make([]string, len(queues))
+	for i, queue := range queues {
+		names[i] = erlangBinary(queue)
+	}
+	text := b.Eval(fmt.Sprintf(`lists:sum([begin {ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, Name)), %s `+
+		`end || Name <- [%s]])`, erlangBinary(b.vhost), expression, strings.Join(names, ", ")))
 	n, err := strconv.Atoi(text)
 	if err != nil {
-		b.t.Errorf("ask for the messages that leave queue %s: rabbitmq answered %q", queue, text)
+		b.t.Errorf("ask for %s of %q: rabbitmq answered %q", what, queues, text)
 	}
 	return n
 }
