@@ -19,6 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -278,20 +279,11 @@ func (w *world) exec(query string, args ...any) {
 	}
 }
 
-// eventually waits until yes, asking again every 20 ms, for as long as there is patience.
+// eventually waits until yes, for as long as there is patience.
 func (w *world) eventually(what string, yes func() bool) {
 	w.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(w.patience)
-	defer late.Stop()
-	for !yes() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			w.t.Fatalf("still not after %v: %s\neffects %v, outcomes %v\n%s", w.patience, what, w.effects(), w.outcomes(),
-				w.logs)
-		}
+	if !poll.Within(w.patience, yes) {
+		w.t.Fatalf("still not after %v: %s\neffects %v, outcomes %v\n%s", w.patience, what, w.effects(), w.outcomes(), w.logs)
 	}
 }
 

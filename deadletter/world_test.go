@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -294,20 +295,9 @@ func (w *world) wantQueues(main, dead int) {
 
 func (w *world) eventually(what string, look func() (have string, ok bool)) {
 	w.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(time.Minute)
-	defer late.Stop()
-	for {
-		have, ok := look()
-		if ok {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-late.C:
-			w.t.Fatalf("still not after a minute: %s; have %s", what, have)
-		}
+	var have string
+	if !poll.Within(time.Minute, func() (ok bool) { have, ok = look(); return ok }) {
+		w.t.Fatalf("still not after a minute: %s; have %s", what, have)
 	}
 }
 

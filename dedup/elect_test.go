@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -75,7 +76,7 @@ func TestOneIsElectedAndTheNextTakesOverWhenItStops(t *testing.T) {
 	receive(t, "the first is elected", first.on)
 	second := stand(t, w.dsn, "g")
 	// the second has asked at least once, in vain
-	await(t, "the second waits", func() bool {
+	poll.Until(t, "the second waits", func() bool {
 		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"GET_LOCK(%'") == 1
 	})
@@ -100,7 +101,7 @@ func TestWhoeverLosesItsSessionLosesTheLeadershipAndMayBeElectedAgain(t *testing
 	first := stand(t, w.dsn, "g")
 	receive(t, "the first is elected", first.on)
 	second := stand(t, w.dsn, "g")
-	await(t, "the second waits", func() bool {
+	poll.Until(t, "the second waits", func() bool {
 		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"GET_LOCK(%'") == 1
 	})
@@ -156,7 +157,7 @@ func TestASilentSessionDoesNotKeepTheLockForLong(t *testing.T) {
 	id := c.leader()
 	c.stop()
 	receive(t, "the end", c.gone)
-	await(t, "the session's end", func() bool {
+	poll.Until(t, "the session's end", func() bool {
 		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE id = ?", id) == 0
 	})
 }

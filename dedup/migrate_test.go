@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -112,7 +113,7 @@ func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
 	migrated := make(chan error, 1)
 	go func() { migrated <- Migrate(ctx, w.db, MigrateOptions{Table: "consumer_log"}) }()
 
-	await(t, "it waits for the lock", func() bool {
+	poll.Until(t, "it waits for the lock", func() bool {
 		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"GET_LOCK(%'") == 1
 	})
@@ -223,7 +224,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 			"(CRC32(SHA2(REPEAT(msg_key, 1000000), 512))), ALGORITHM=COPY, LOCK=EXCLUSIVE")
 		altered <- err
 	}()
-	await(t, "it copies", func() bool {
+	poll.Until(t, "it copies", func() bool {
 		var state sql.NullString
 		err := w.pool.QueryRowContext(t.Context(), "SELECT state FROM information_schema.processlist WHERE id = ?", id).
 			Scan(&state)

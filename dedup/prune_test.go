@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -215,11 +216,11 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 		_, err := cleaner.log.Prune(t.Context(), PruneOptions{Group: "g", OlderThan: month})
 		done <- err
 	}()
-	await(t, "the cleaner waits for the lock", func() bool {
+	poll.Until(t, "the cleaner waits for the lock", func() bool {
 		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE "+
 			"'DELETE log%'") > 0
 	})
-	await(t, "it gave up once", func() bool {
+	poll.Until(t, "it gave up once", func() bool {
 		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE "+
 			"'DELETE log%'") == 0
 	})

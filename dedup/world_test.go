@@ -194,17 +194,3 @@ func wantVersion(t testing.TB, got Row, want Version) {
 		t.Errorf("%v is %+v, want %+v", got.Identity, got.Version, want)
 	}
 }
-
-// await waits for a condition of the servers.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}

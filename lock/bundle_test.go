@@ -6,11 +6,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // lockBundle is one installation's lock on a Redis of the test.
@@ -95,15 +96,7 @@ func wantHolds(t *testing.T, got []Hold, want ...Hold) {
 // await waits for a condition of the servers.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
+	poll.Until(t, what, ok)
 }
 
 type lockLog struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
@@ -116,11 +117,7 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 	}
 	stop := s.daemon()
 	s.eventually(db, 100, "SELECT amount FROM stock")
-	for late := time.Now().Add(time.Minute); s.broker.Depth(s.queue) > 0; <-time.After(20 * time.Millisecond) {
-		if time.Now().After(late) {
-			t.Fatal("the queue is not empty after a minute")
-		}
-	}
+	poll.Until(t, "the queue is empty", func() bool { return s.broker.Depth(s.queue) == 0 })
 	stop()
 	s.eventually(db, 100, "SELECT amount FROM stock")
 	s.run("", "log", "list", "-o", "json")

@@ -5,8 +5,8 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -53,13 +53,9 @@ func TestAMoveThatFollowsEndsWellWhenItIsInterrupted(t *testing.T) {
 		done <- run(ctx, []string{"/usr/bin/consumer", "move", "--from", old, "--follow"}, s.environ, strings.NewReader(""),
 			&stdout, &stderr)
 	}()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(time.Minute); s.broker.Depth(s.queue) != 1 || s.broker.Unacked(old) != 0; <-tick.C {
-		if time.Now().After(late) {
-			t.Fatal("the message was not moved in a minute")
-		}
-	}
+	poll.Until(t, "the message is moved", func() bool {
+		return s.broker.Depth(s.queue) == 1 && s.broker.Unacked(old) == 0
+	})
 	cancel()
 	if code := <-done; code != exitDone || !strings.Contains(stdout.String(), "1         moved from") {
 		t.Errorf("exit %d, %q, %q", code, stdout.String(), stderr.String())

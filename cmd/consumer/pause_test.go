@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"testing"
-	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
@@ -33,21 +35,13 @@ func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
 }
 
 // consumes waits until somebody consumes the main queue.
-func (s *shell) consumes() { s.t.Helper(); s.waitForConsumers(func(n int) bool { return n > 0 }) }
+func (s *shell) consumes() {
+	s.t.Helper()
+	poll.Until(s.t, "somebody consumes", func() bool { return s.broker.Consumers(s.queue) > 0 })
+}
 
 // wantConsumers waits until so many do.
 func (s *shell) wantConsumers(want int) {
 	s.t.Helper()
-	s.waitForConsumers(func(n int) bool { return n == want })
-}
-
-func (s *shell) waitForConsumers(enough func(int) bool) {
-	s.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(time.Minute); !enough(s.broker.Consumers(s.queue)); <-tick.C {
-		if time.Now().After(late) {
-			s.t.Fatalf("still %d consumers after a minute", s.broker.Consumers(s.queue))
-		}
-	}
+	poll.Until(s.t, fmt.Sprint(want, " consume"), func() bool { return s.broker.Consumers(s.queue) == want })
 }

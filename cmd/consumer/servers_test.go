@@ -17,6 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -139,13 +140,7 @@ func (s *shell) daemon() (stop func()) {
 		}
 	}
 	s.t.Cleanup(stop)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(time.Minute); s.broker.Consumers(s.queue) == 0; <-tick.C {
-		if time.Now().After(late) {
-			s.t.Fatal("still nobody consumes after a minute")
-		}
-	}
+	s.consumes()
 	return stop
 }
 
@@ -162,23 +157,14 @@ func (s *shell) db() *sql.DB {
 // eventually waits until a query gives this number.
 func (s *shell) eventually(db *sql.DB, want int, query string) {
 	s.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(time.Minute)
-	defer late.Stop()
-	for {
-		var n int
+	n := 0
+	if !poll.Within(time.Minute, func() bool {
 		if err := db.QueryRowContext(s.t.Context(), query).Scan(&n); err != nil {
 			s.t.Fatalf("%s: %v", query, err)
 		}
-		if n == want {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-late.C:
-			s.t.Fatalf("still not after a minute: %s gives %d, want %d", query, n, want)
-		}
+		return n == want
+	}) {
+		s.t.Fatalf("still not after a minute: %s gives %d, want %d", query, n, want)
 	}
 }
 

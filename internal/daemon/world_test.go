@@ -18,6 +18,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -275,17 +276,9 @@ func (w *world) ended(n int, within time.Duration) {
 // eventually waits until yes.
 func (w *world) eventually(what string, within time.Duration, yes func() bool) {
 	w.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(within)
-	defer late.Stop()
-	for !yes() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			w.t.Fatalf("still not after %v: %s; rows: %d success, %d dead, %d failed, %d processing", within, what,
-				w.rows(dedup.Success), w.rows(dedup.Dead), w.rows(dedup.Failed), w.rows(dedup.Processing))
-		}
+	if !poll.Within(within, yes) {
+		w.t.Fatalf("still not after %v: %s; rows: %d success, %d dead, %d failed, %d processing", within, what,
+			w.rows(dedup.Success), w.rows(dedup.Dead), w.rows(dedup.Failed), w.rows(dedup.Processing))
 	}
 }
 

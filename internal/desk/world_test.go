@@ -24,6 +24,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -307,20 +308,9 @@ func (w *world) swept(id string) (a desk.Act) {
 
 func (w *world) eventually(what string, look func() (have string, ok bool)) {
 	w.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(w.patience)
-	defer late.Stop()
-	for {
-		have, ok := look()
-		if ok {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-late.C:
-			w.t.Fatalf("still not: %s; have %s", what, have)
-		}
+	var have string
+	if !poll.Within(w.patience, func() (ok bool) { have, ok = look(); return ok }) {
+		w.t.Fatalf("still not after %v: %s; have %s", w.patience, what, have)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -85,15 +86,7 @@ func (w lockWorld) runs(l lock.Locker) {
 
 func (w lockWorld) await(what string, ok func() bool) {
 	w.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			w.Fatalf("waited in vain: %s", what)
-		}
-	}
+	poll.Until(w, what, ok)
 }
 
 // Given free names, when they are locked, then MySQL gets one statement; it is asked what stands there only when

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/move"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -150,7 +151,7 @@ func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 		!strings.Contains(said, "frame_max") {
 		t.Errorf("said:\n%s", said)
 	}
-	eventually(t, "what stays is back in its queue", func() bool { return w.b.Depth(w.from) == stays })
+	poll.Until(t, "what stays is back in its queue", func() bool { return w.b.Depth(w.from) == stays })
 	w.allThere(func() map[string]int {
 		all := want("before", 100)
 		for id := range want("after", 100) {
@@ -169,7 +170,7 @@ func TestAFullMainQueueMakesItWait(t *testing.T) {
 	const n = 300
 	w.fill("m", n)
 	r := w.start(w.options())
-	eventually(t, "it waits for room", func() bool { return r.progress().Why != "" })
+	poll.Until(t, "it waits for room", func() bool { return r.progress().Why != "" })
 	w.b.Policy("full", w.topo.Queue, nil)
 	res, err := r.wait()
 	if err != nil || res.Moved != n {
@@ -190,12 +191,12 @@ func TestInterruptedWhileItWaitsItGivesEverythingBack(t *testing.T) {
 	const n = 300
 	w.fill("m", n)
 	r := w.start(w.options())
-	eventually(t, "it waits for room", func() bool { return r.progress().Why != "" })
+	poll.Until(t, "it waits for room", func() bool { return r.progress().Why != "" })
 	res, err := r.stop()
 	if !errors.Is(err, context.Canceled) || res.Moved >= n {
 		t.Fatalf("%+v, %v; want an interrupted run", res, err)
 	}
-	eventually(t, "the rest is back", func() bool { return w.b.Depth(w.from) == n-res.Moved })
+	poll.Until(t, "the rest is back", func() bool { return w.b.Depth(w.from) == n-res.Moved })
 	if n := w.b.Unacked(w.from); n != 0 {
 		t.Errorf("%d messages are still unacked", n)
 	}
@@ -263,7 +264,7 @@ func TestFollowGoesOnUntilItIsInterrupted(t *testing.T) {
 		for id := range want(prefix, 50) {
 			all[id] = 1
 		}
-		eventually(t, "what came is carried", func() bool { return r.progress().Moved == 50*(i+1) })
+		poll.Until(t, "what came is carried", func() bool { return r.progress().Moved == 50*(i+1) })
 	}
 	res, err := r.stop()
 	if !errors.Is(err, context.Canceled) || res.Moved != 150 {
@@ -284,7 +285,7 @@ func TestConnectionsThatEndLoseNothing(t *testing.T) {
 	o.Rate = 1500 // so that there is something to cut
 	r := w.start(o)
 	for i := range 3 {
-		eventually(t, "it moves", func() bool { return r.progress().Moved > 400*i })
+		poll.Until(t, "it moves", func() bool { return r.progress().Moved > 400*i })
 		w.b.CloseConnections()
 	}
 	res, err := r.wait()
@@ -309,16 +310,16 @@ func TestABrokerThatRestartsLosesNothing(t *testing.T) {
 	o := w.options()
 	o.Follow, o.Rate = true, 500
 	r := w.start(o)
-	eventually(t, "it moves", func() bool { return r.progress().Moved > 50 })
+	poll.Until(t, "it moves", func() bool { return r.progress().Moved > 50 })
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has noticed", func() bool { return r.progress().Why != "" })
+	poll.Until(t, "it has noticed", func() bool { return r.progress().Why != "" })
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	w.fill("after", 10)
-	eventually(t, "the queue is empty", func() bool {
+	poll.Until(t, "the queue is empty", func() bool {
 		return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0
 	})
 	if _, err := r.stop(); !errors.Is(err, context.Canceled) {
@@ -397,7 +398,7 @@ func TestMissingRightsTakeNothing(t *testing.T) {
 			t.Errorf("write %s, read %s: %+v, %v; want an error with %q", tt.write, tt.read, res, err, tt.says)
 		}
 	}
-	eventually(t, "all are back", func() bool { return w.b.Depth(w.from) == 3 })
+	poll.Until(t, "all are back", func() bool { return w.b.Depth(w.from) == 3 })
 }
 
 // as makes an account with these rights and returns its URL.

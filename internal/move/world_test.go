@@ -214,17 +214,3 @@ func (r *running) stop() (move.Result, error) {
 	r.cancel()
 	return r.wait()
 }
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(time.Minute)
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -63,7 +64,7 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			if waited := waits || seen; waited != tc.want {
 				t.Errorf("%v: it waited: %v, want %v", cut, waited, tc.want)
 			}
-			await(t, "the server has ended it", func() bool {
+			poll.Until(t, "the server has ended it", func() bool {
 				n := 0
 				err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
 					"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -45,7 +46,7 @@ func on(t *testing.T, dsn string, node *stack.Server) string {
 // arrived waits until another node of the cluster has the database.
 func arrived(t *testing.T, pool *sql.DB) {
 	t.Helper()
-	await(t, "the row is on the other node", func() bool {
+	poll.Until(t, "the row is on the other node", func() bool {
 		n := -1
 		return pool.QueryRow("SELECT n FROM goods WHERE id = 1").Scan(&n) == nil && n == 0
 	})
@@ -165,7 +166,7 @@ func laggingNodeWaits(t *testing.T, cluster *stack.Stack) {
 		a.err = lagging.QueryRow(query).Scan(&a.n)
 		answers <- a
 	}()
-	await(t, "the node has the question", func() bool {
+	poll.Until(t, "the node has the question", func() bool {
 		var asked int
 		err := asItIs.QueryRow("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT n FROM goods%'").
 			Scan(&asked)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -166,7 +167,7 @@ func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
 	if err != nil || !waited {
 		t.Errorf("%v: it waited: %v, %v", cut, waited, err)
 	}
-	await(t, "the server has ended it", func() bool {
+	poll.Until(t, "the server has ended it", func() bool {
 		n := 0
 		err := w.pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
 			"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)

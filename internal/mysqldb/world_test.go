@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -67,19 +66,5 @@ func wantError(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) || (want == nil && err != nil) {
 		t.Errorf("%s = %v, want %v", what, err, want)
-	}
-}
-
-// await waits for a condition of the servers.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("waited in vain: %s", what)
-		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -165,7 +166,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 		t.Error("two subscriptions may not have one tag")
 	}
 	both := []*rabbit.Subscription{s, other}
-	eventually(t, "all small ones are settled, and the windows are wide", func() bool {
+	poll.Until(t, "all small ones are settled, and the windows are wide", func() bool {
 		for _, s := range both {
 			ackSome(t, s)
 		}
@@ -173,7 +174,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 	})
 	// when large ones fill it while nobody collects
 	publishSizes(t, p, q, "large", times(large, size)...)
-	eventually(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
+	poll.Until(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
 	for _, s := range both {
 		if held := rabbit.Held(s); held > share || held < share/2 {
 			t.Errorf("%d bytes are in hand, want most of the share of %d and no more", held, share)
@@ -204,7 +205,7 @@ func TestAWideWindowFilledWithLargeBodiesStaysWithinTheBudget(t *testing.T) {
 			done <- mine
 		}()
 	}
-	eventually(t, "all are settled", func() bool {
+	poll.Until(t, "all are settled", func() bool {
 		return s.Acked()+other.Acked() >= small+large && b.Depth(q) == 0 && b.Unacked(q) == 0
 	})
 	for _, s := range both {
@@ -312,12 +313,12 @@ func crowded(t *testing.T, b *stack.Broker, q string) (s *rabbit.Subscription, h
 	p := publisher(t, config(b.URL))
 	publishSizes(t, p, q, "small", times(small, 100)...)
 	s = consume(t, budgeted(t, b, share, 1), q, 1500)
-	eventually(t, "all small ones are settled, and the window is wide", func() bool {
+	poll.Until(t, "all small ones are settled, and the window is wide", func() bool {
 		ackSome(t, s)
 		return s.Acked() == small && rabbit.Window(s) >= 1000
 	})
 	publishSizes(t, p, q, "large", times(large, size)...)
-	eventually(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
+	poll.Until(t, "all are on their way", func() bool { return b.Depth(q) == 0 })
 	for { // and settles nothing
 		got, err := s.Collect(within(t), 1000, time.Millisecond, nil)
 		held = append(held, got...)
@@ -334,7 +335,7 @@ func crowded(t *testing.T, b *stack.Broker, q string) (s *rabbit.Subscription, h
 	if s.HasRoom() {
 		t.Error("it says that it has room")
 	}
-	eventually(t, "what there was no room for is back in the queue", func() bool { return b.Depth(q) > large/2 })
+	poll.Until(t, "what there was no room for is back in the queue", func() bool { return b.Depth(q) > large/2 })
 	return s, held
 }
 

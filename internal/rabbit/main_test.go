@@ -92,21 +92,6 @@ func publisher(t *testing.T, cfg rabbit.Config) *rabbit.Publisher {
 	return p
 }
 
-// eventually waits for a state that the broker reports with delay.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(time.Minute)
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 // within bounds what must happen soon, so that a test fails instead of hanging.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

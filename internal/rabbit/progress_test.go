@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -33,7 +34,7 @@ func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 	p := publisher(t, config(b.URL))
 	s := consume(t, c, q, 100)
 	publishSizes(t, p, q, "small", times(200, 100)...)
-	eventually(t, "the window is wide", func() bool {
+	poll.Until(t, "the window is wide", func() bool {
 		ackSome(t, s)
 		return s.Acked() == 200 && rabbit.Window(s) >= 50
 	})
@@ -43,7 +44,7 @@ func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 	line.Rate(rate)
 	before := line.Carried()
 	publishSizes(t, p, q, "large", large)
-	eventually(t, "all of it was carried, or the connection is over", func() bool {
+	poll.Until(t, "all of it was carried, or the connection is over", func() bool {
 		return line.Carried() >= before+large || c.Err() != nil
 	})
 	line.Rate(0)

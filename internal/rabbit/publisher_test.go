@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -220,7 +221,7 @@ func TestPublisherDialsAnewAfterItsConnectionDied(t *testing.T) {
 		publishN(t, p, q, 10)
 		b.CloseConnections()
 		// The first Publish may meet the dying connection: then it must not claim success.
-		eventually(t, "published again", func() bool {
+		poll.Until(t, "published again", func() bool {
 			err := p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0]
 			if err != nil && !errors.Is(err, rabbit.ErrUnconfirmed) {
 				t.Errorf("Publish = %v", err)
@@ -259,7 +260,7 @@ func TestClosedPublisherRefusesAndCloseWaits(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "some confirmed", func() bool { mu.Lock(); defer mu.Unlock(); return confirmed > 8 })
+	poll.Until(t, "some confirmed", func() bool { mu.Lock(); defer mu.Unlock(); return confirmed > 8 })
 	if err := p.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -328,7 +329,7 @@ func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
 	if err := s.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "published again", func() bool {
+	poll.Until(t, "published again", func() bool {
 		return p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0] == nil
 	})
 }
@@ -378,7 +379,7 @@ func TestMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T) {
 	b.Eval(`rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})`)
 	var err error
 	arrived := 1
-	eventually(t, "the alarm blocks the connection", func() bool { // which is told a moment later
+	poll.Until(t, "the alarm blocks the connection", func() bool { // which is told a moment later
 		if err = p.Publish(t.Context(), []rabbit.Publishing{to(q, "blocked")})[0]; err == nil {
 			arrived++
 		}
@@ -391,7 +392,7 @@ func TestMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T) {
 	if err := sub.Ack(taken[len(taken)-1].Tag, true); err != nil {
 		t.Errorf("ack on the consuming connection: %v", err)
 	}
-	eventually(t, "acked under the alarm", func() bool { return b.Unacked(q) == 0 })
+	poll.Until(t, "acked under the alarm", func() bool { return b.Unacked(q) == 0 })
 	b.Eval(`rabbit_alarm:clear_alarm({resource_limit, memory, node()})`)
 	publishN(t, p, q, 1)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -184,7 +185,7 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
+	poll.Until(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
 }
 
 func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
@@ -226,7 +227,7 @@ func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
+			poll.Until(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
 			for _, i := range tc.left {
 				if m, ok := b.Get(q); !ok || m.MessageId != d[i].MessageID {
 					t.Errorf("%q came back (%v), want %q", m.MessageId, ok, d[i].MessageID)
@@ -264,7 +265,7 @@ func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
 	publishN(t, publisher(t, config(b.URL)), q, 4)
 	s := consume(t, dial(t, b.URL), q, 3)
 	first := collect(t, s, 1)
-	eventually(t, "prefetch filled", func() bool { return b.Unacked(q) == 3 })
+	poll.Until(t, "prefetch filled", func() bool { return b.Unacked(q) == 3 })
 	if err := s.Cancel(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +283,7 @@ func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
 	if err := errors.Join(s.Cancel(t.Context()), s.Close(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "3 of 4 back in the queue", func() bool { return b.Depth(q) == 3 && b.Unacked(q) == 0 })
+	poll.Until(t, "3 of 4 back in the queue", func() bool { return b.Depth(q) == 3 && b.Unacked(q) == 0 })
 }
 
 func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -91,7 +92,7 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 				t.Errorf("%v does not say what to do", err)
 			}
 		}
-		eventually(t, name+": its message is there", func() bool { return b.Depth(topo.Queue) == 1 })
+		poll.Until(t, name+": its message is there", func() bool { return b.Depth(topo.Queue) == 1 })
 	}
 }
 
@@ -124,7 +125,7 @@ func TestThePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T) {
 	if out, err := server.Ctl(args[1:]...); err != nil {
 		t.Fatalf("%q: %v, %s", args, err, out)
 	}
-	eventually(t, "the policy holds", func() bool {
+	poll.Until(t, "the policy holds", func() bool {
 		after, err := rabbit.LookAtMain(t.Context(), config(b.URL), c, server.HTTP(), topo)
 		return err == nil && after.Seen && len(after.Flaws) == 0
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 const day = 24 * time.Hour
@@ -193,26 +194,15 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 // waitForLockWait waits until a statement waits for a lock.
 func (w *world) waitForLockWait() {
 	w.t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(time.Minute)
-	defer late.Stop()
-	for {
+	poll.Until(w.t, "somebody waits for the lock", func() bool {
 		var n int
 		err := w.pool.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
 			"DATABASE() AND info LIKE '%FOR UPDATE%' AND id <> CONNECTION_ID()").Scan(&n)
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if n > 0 {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-late.C:
-			w.t.Fatal("nobody waits for the lock")
-		}
-	}
+		return n > 0
+	})
 }
 
 func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {

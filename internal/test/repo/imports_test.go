@@ -99,6 +99,7 @@ var arrows = []arrow{
 		"it makes what a shop's services would make: orders, reservations and messages"},
 	{"internal/test/example", []string{"internal/test/stack", "consumer", "dedup", "internal/rabbit"},
 		"it stands behind the examples, so that they show nothing but what a user would write"},
+	{"internal/test/poll", nil, "everybody's tests may use it, those of the rig too"},
 	{"internal/test/program", nil, "it runs the real binary from outside, as a user does"},
 	{"internal/test/chaos", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
 		"internal/test/shop", "dedup", "internal/rabbit", "internal/wire"},

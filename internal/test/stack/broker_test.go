@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 func TestEachBrokerHasNamesOfItsOwn(t *testing.T) {
@@ -42,13 +44,13 @@ func TestBrokerPublishesRoutesCountsAndEmpties(t *testing.T) {
 	b.Publish(exchange, "a.b", Message{Body: []byte("1"), Headers: map[string]any{"h": "v"}})
 	b.Publish("", queue, Message{Body: []byte("2")})
 
-	eventually(t, "both messages being ready", func() bool { return b.Depth(queue) == 2 })
+	poll.Until(t, "both messages being ready", func() bool { return b.Depth(queue) == 2 })
 	d, ok := b.Get(queue)
 	if !ok || string(d.Body) != "1" || d.Headers["h"] != "v" || d.RoutingKey != "a.b" {
 		t.Errorf("Get = %+v, %v", d, ok)
 	}
 	b.Purge(queue)
-	eventually(t, "the queue being empty", func() bool { return b.Depth(queue) == 0 })
+	poll.Until(t, "the queue being empty", func() bool { return b.Depth(queue) == 0 })
 	if _, ok := b.Get(queue); ok {
 		t.Error("Get found a message in an empty queue")
 	}

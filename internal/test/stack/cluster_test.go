@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // Given three nodes, when a quorum queue is declared on one of them, then all three hold it; and when its leader is
@@ -42,7 +44,7 @@ func TestNodesFormACluster(t *testing.T) {
 	if err := s.Nodes[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the message being had from another node", func() bool {
+	poll.Until(t, "the message being had from another node", func() bool {
 		conn, err := amqp.Dial(s.Nodes[1].URL())
 		if err != nil {
 			return false
@@ -58,7 +60,7 @@ func TestNodesFormACluster(t *testing.T) {
 	if err := s.Nodes[0].Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all nodes being together again", func() bool {
+	poll.Until(t, "all nodes being together again", func() bool {
 		others, err := s.Nodes[1].Eval(t.Context(), "length(nodes())")
 		return err == nil && others == "2"
 	})

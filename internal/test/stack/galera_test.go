@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // Given three nodes of Galera behind a HAProxy, when the one that is written to is killed, then another one takes its
@@ -36,20 +38,20 @@ func TestAGaleraClusterFailsOver(t *testing.T) {
 	if err := s.Databases[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another node being written to", func() bool { return exec("REPLACE INTO x VALUES (2)") == nil })
+	poll.Until(t, "another node being written to", func() bool { return exec("REPLACE INTO x VALUES (2)") == nil })
 	t.Logf("written to another node %v after the kill", time.Since(began).Round(time.Millisecond))
 	if name := nodeBehind(t, db); name == s.Databases[0].NodeName() {
 		t.Errorf("%q is written to, and was killed", name)
 	}
-	eventually(t, "the other node having both rows", func() bool { return rowsOf(t, db) == 2 })
+	poll.Until(t, "the other node having both rows", func() bool { return rowsOf(t, db) == 2 })
 
 	if err := s.Databases[0].Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the first node being written to again", func() bool {
+	poll.Until(t, "the first node being written to again", func() bool {
 		return nodeBehind(t, db) == s.Databases[0].NodeName()
 	})
-	eventually(t, "the first node having both rows", func() bool { return rowsOf(t, db) == 2 })
+	poll.Until(t, "the first node having both rows", func() bool { return rowsOf(t, db) == 2 })
 }
 
 // nodeBehind is the node that answers, empty while none does.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 func TestStopLeavesNoProcessAndNoFile(t *testing.T) {
@@ -28,7 +30,7 @@ func TestStopLeavesNoProcessAndNoFile(t *testing.T) {
 		t.Error(err)
 	}
 
-	eventually(t, "no process being left", func() bool { return len(processesIn(t, s.dir)) == 0 })
+	poll.Until(t, "no process being left", func() bool { return len(processesIn(t, s.dir)) == 0 })
 	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder is still there: %v", err)
 	}
@@ -120,7 +122,7 @@ func TestKilledProcessLeavesNoServer(t *testing.T) {
 	_ = cmd.Wait() // says that it was killed
 
 	// Then no server is left, and the next start removes the data.
-	eventually(t, "no process being left", func() bool { return len(processesIn(t, dir)) == 0 })
+	poll.Until(t, "no process being left", func() bool { return len(processesIn(t, dir)) == 0 })
 	t.Setenv("TMPDIR", tmp)
 	s, err := Start(t.Context(), Options{Only: []Kind{KindRedis}})
 	if err != nil {

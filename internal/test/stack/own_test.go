@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 func TestKilledRabbitKeepsAConfirmedDurableMessage(t *testing.T) {
@@ -30,7 +32,7 @@ func TestKilledRabbitKeepsAConfirmedDurableMessage(t *testing.T) {
 		t.Errorf("process id after Start = %d, before %d, want another", pid, before)
 	}
 	// A quorum queue elects its leader after the start.
-	eventually(t, "the message being ready", func() bool { return b.Depth("q") == 1 })
+	poll.Until(t, "the message being ready", func() bool { return b.Depth("q") == 1 })
 	if d, ok := b.Get("q"); !ok || string(d.Body) != "kept" {
 		t.Errorf("Get = %q, %v, want the message", d.Body, ok)
 	}
@@ -71,7 +73,7 @@ func TestRabbitControl(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the connection was not closed within 20s")
 	}
-	eventually(t, "the message being ready again", func() bool { return b.Depth("q") == 1 && b.Unacked("q") == 0 })
+	poll.Until(t, "the message being ready again", func() bool { return b.Depth("q") == 1 && b.Unacked("q") == 0 })
 
 	// When the application is stopped and started, the node's process stays.
 	pid := s.Pid()

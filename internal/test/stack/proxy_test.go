@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // await fails the test when the event does not come.
@@ -20,18 +22,6 @@ func await(t *testing.T, what string, event <-chan struct{}) {
 	case <-event:
 	case <-time.After(20 * time.Second):
 		t.Fatalf("%s did not happen within 20s", what)
-	}
-}
-
-// eventually asks until the answer is yes, and fails the test when it never is.
-func eventually(t *testing.T, what string, yes func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !yes(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s was not so after 20s", what)
-		}
 	}
 }
 
@@ -94,7 +84,7 @@ func TestProxyCutResetsBothSidesAndTakesNewConnections(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read after Cut: %v, want a reset", err)
 	}
-	eventually(t, "no link being left", func() bool { return p.Links() == 0 })
+	poll.Until(t, "no link being left", func() bool { return p.Links() == 0 })
 	again := dial(t, p.Addr)
 	say(t, again, "b")
 	hear(t, again, "b")
@@ -221,7 +211,7 @@ func TestRateMakesTheLinkNarrow(t *testing.T) {
 	if took := time.Since(began); took < 900*time.Millisecond { // half a second each way
 		t.Errorf("10000 bytes went there and back in %v at 20000 a second", took)
 	}
-	eventually(t, "both directions being counted", func() bool { return p.Carried() == 20_000 })
+	poll.Until(t, "both directions being counted", func() bool { return p.Carried() == 20_000 })
 }
 
 func TestProxyKillsEachConnectionOnWhichTheServerSendsTheBytes(t *testing.T) {
