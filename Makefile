@@ -32,7 +32,7 @@ lint: ## gofmt, go vet, staticcheck
 
 .PHONY: test
 test: deps lint bin/with-servers ## lint, then all tests with the race detector on private servers
-	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG)
+	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint has vetted
 
 # Modules of their own, so that their libraries stay out of ours.
 .PHONY: test-modules
