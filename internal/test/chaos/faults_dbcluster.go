@@ -307,12 +307,17 @@ func conflicts(ctx context.Context, w *world, p planned) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	const several = 10
 	written := 0
 	for end, i := time.Now().Add(p.lasts), int(p.variant); time.Now().Before(end) && ctx.Err() == nil; i++ {
-		if writeGoods(ctx, db, i%skus+1, (i+skus/3)%skus+1, (i+skus*2/3)%skus+1) == nil { // else it lost against a daemon
+		var goods []any
+		for j := range several {
+			goods = append(goods, (i+j*skus/several)%skus+1)
+		}
+		if writeGoods(ctx, db, goods...) == nil { // else it lost against a daemon
 			written++
 		}
-		_ = wait.For(ctx, 50*time.Millisecond)
+		_ = wait.For(ctx, 20*time.Millisecond)
 	}
 	after, err := w.undone(ctx)
 	w.say("database conflicts: %d transactions on %s undid %d at the primary", written, node.NodeName(), after-before)
