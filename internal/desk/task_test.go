@@ -197,7 +197,7 @@ func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 	close(goOn)
 	began := time.Now()
 	stop()
-	if took := time.Since(began); took > 6*time.Second {
+	if took := time.Since(began); took > 12*time.Second { // 19 s without a bound; a loaded machine needs some time too
 		t.Errorf("the drain took %v", took)
 	}
 	proxy.Hold(false)
