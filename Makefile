@@ -84,7 +84,7 @@ test-clusters: deps ## what needs several nodes of RabbitMQ
 .PHONY: test-zookeeper
 test-zookeeper: deps bin/with-servers ## the lock in ZooKeeper, on Debian's, which is installed where it is missing, and the acceptance tests beside it
 	@scripts/install-servers.sh zookeeper
-	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./cmd/consumer
+	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|ANodeThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./cmd/consumer
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 6m -run 'TestAccept.*/lock_zookeeper' $(ARGS) ./internal/daemon
 
 .PHONY: test-galera

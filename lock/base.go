@@ -103,9 +103,17 @@ func (b *base) Release(ctx context.Context, token string, names []Name) error {
 		return fmt.Errorf("release locks: %w", err)
 	}
 	value := lockedPrefix + token
+	if b.health.down() != nil {
+		for _, n := range names {
+			if b.renewer.holds(value, n) {
+				b.renewer.leave(n)
+			}
+		}
+		return nil
+	}
 	b.renewer.remove(value, names)
-	if len(names) == 0 || b.health.down() != nil {
-		return nil // they expire by themselves
+	if len(names) == 0 {
+		return nil
 	}
 	if err := b.store.GiveBack(ctx, value, names); err != nil {
 		return b.failed(ctx, fmt.Sprintf("release %d locks", len(names)), err)
@@ -120,9 +128,15 @@ func (b *base) Done(ctx context.Context, marks []Mark) error {
 			return fmt.Errorf("write done markers: %w", err)
 		}
 	}
-	b.renewer.forget(marks)
-	if len(marks) == 0 || b.health.down() != nil {
+	if b.health.down() != nil {
+		for _, m := range marks {
+			b.renewer.leave(m.Name)
+		}
 		return nil // the consumer log knows
+	}
+	b.renewer.forget(marks)
+	if len(marks) == 0 {
+		return nil
 	}
 	if err := b.store.Mark(ctx, marks); err != nil {
 		return b.failed(ctx, fmt.Sprintf("write %d done markers", len(marks)), err)
@@ -156,10 +170,11 @@ func (b *base) Run(ctx context.Context) error {
 const renewChunk = 1000
 
 func (b *base) renewAll(ctx context.Context) error {
-	names, values, stale := b.renewer.due()
-	for value, old := range stale {
-		b.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", len(old), "over",
-			b.o.MaxHold)
+	names, values, over, tooLong := b.renewer.due()
+	if tooLong > 0 {
+		b.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", tooLong, "over", b.o.MaxHold)
+	}
+	for value, old := range over {
 		if err := b.store.GiveUp(ctx, value, old); err != nil {
 			return fmt.Errorf("give up %d locks: %w", len(old), err)
 		}

@@ -31,7 +31,7 @@ type Locker interface {
 	Lock(ctx context.Context, token string, names []Name) ([]Held, error)
 
 	// Release gives back the names that the token still holds and leaves every other one alone. An error may be
-	// ignored: a lock that is not released expires by itself.
+	// ignored: a lock that is not released expires by itself, or is given up by Run.
 	Release(ctx context.Context, token string, names []Name) error
 
 	// Done writes done markers over whatever stands under the names, so that later copies are looked up in the consumer

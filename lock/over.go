@@ -20,8 +20,8 @@ type Store interface {
 	// Renew gives each name that stands for its value another LockTTL, and says of each whether it does. With an error it
 	// may say so of the first ones only, or of none.
 	Renew(ctx context.Context, names []Name, values []string) (stands []bool, err error)
-	// GiveUp is told of names that were held too long and are not renewed any more. Where locks expire by themselves it
-	// has nothing to do.
+	// GiveUp is told of names that are not renewed any more: they were held too long, or were over while the server was
+	// not asked. Where locks expire by themselves it has nothing to do.
 	GiveUp(ctx context.Context, value string, names []Name) error
 	// Probe asks what Take asks: a server that answers something else may still refuse that.
 	Probe(ctx context.Context) error

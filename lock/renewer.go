@@ -11,7 +11,8 @@ type renewer struct {
 	maxHold time.Duration
 
 	mu   sync.Mutex
-	held map[Name]holding // guarded by mu
+	held map[Name]holding  // guarded by mu
+	left map[string][]Name // by their value: to be given up when the server is asked again; guarded by mu
 }
 
 type holding struct {
@@ -20,7 +21,7 @@ type holding struct {
 }
 
 func (r *renewer) init(maxHold time.Duration) {
-	r.maxHold, r.held = maxHold, make(map[Name]holding)
+	r.maxHold, r.held, r.left = maxHold, make(map[Name]holding), make(map[string][]Name)
 }
 
 // add begins to renew the keys of which held says Mine. A key that was locked again with the same value keeps its age.
@@ -46,6 +47,17 @@ func (r *renewer) remove(value string, names []Name) {
 	}
 }
 
+// leave ends the renewing of the key, whoever holds it, while the server is not asked. Its lock is given up later: not
+// every kind expires while its process lives.
+func (r *renewer) leave(n Name) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h, ok := r.held[n]; ok {
+		delete(r.held, n)
+		r.left[h.value] = append(r.left[h.value], n)
+	}
+}
+
 // holds reports whether the key is held here with this value.
 func (r *renewer) holds(value string, n Name) bool {
 	r.mu.Lock()
@@ -62,16 +74,18 @@ func (r *renewer) forget(marks []Mark) {
 	}
 }
 
-// due returns the keys to renew, and drops those that were held too long: these are stale, by their value.
-func (r *renewer) due() (names []Name, values []string, stale map[string][]Name) {
+// due returns the keys to renew, and by their value those to give up: those that were left, and those that were held
+// too long, which it drops and counts.
+func (r *renewer) due() (names []Name, values []string, over map[string][]Name, tooLong int) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stale = make(map[string][]Name)
+	over, r.left = r.left, make(map[string][]Name)
 	maps.DeleteFunc(r.held, func(n Name, h holding) bool {
 		old := now.Sub(h.since) >= r.maxHold
 		if old {
-			stale[h.value] = append(stale[h.value], n)
+			over[h.value] = append(over[h.value], n)
+			tooLong++
 		}
 		return old
 	})
@@ -79,7 +93,7 @@ func (r *renewer) due() (names []Name, values []string, stale map[string][]Name)
 	for n, h := range r.held {
 		names, values = append(names, n), append(values, h.value)
 	}
-	return names, values, stale
+	return names, values, over, tooLong
 }
 
 func (r *renewer) size() int {

@@ -152,13 +152,13 @@ func TestForgottenLockIsNotRenewedForEver(t *testing.T) {
 		time.Sleep(40 * time.Second)
 		r.add("a", names[:1], mine) // again, with the same token: as old as before
 		r.add("b", names[1:], mine) // expired meanwhile, and another lane's now: new
-		if due, _, stale := r.due(); len(due) != 2 || len(stale) != 0 {
-			t.Errorf("after 40s due = %v, %d stale, want both keys", due, len(stale))
+		if due, _, over, tooLong := r.due(); len(due) != 2 || len(over) != 0 || tooLong != 0 {
+			t.Errorf("after 40s due = %v, over %v, want both keys due", due, over)
 		}
 		time.Sleep(30 * time.Second)
-		due, values, stale := r.due()
-		if !slices.Equal(due, names[1:]) || !slices.Equal(values, []string{"b"}) || len(stale["a"]) != 1 {
-			t.Errorf("after 70s due = %v with %v, %d stale, want two with b and 1", due, values, len(stale))
+		due, values, over, tooLong := r.due()
+		if !slices.Equal(due, names[1:]) || !slices.Equal(values, []string{"b"}) || len(over["a"]) != 1 || tooLong != 1 {
+			t.Errorf("after 70s due = %v with %v, over %v, want two with b, and one over", due, values, over)
 		}
 	})
 }

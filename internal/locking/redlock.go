@@ -166,7 +166,7 @@ func (l *Redlock) try(
 	}
 	if err != nil {
 		for _, a := range answers {
-			l.giveBack(ctx, token, some, a, nil)
+			l.late.Go(func() { l.giveBack(ctx, token, some, a, nil) }) // Lock has used up its time
 		}
 		return nil, err
 	}
@@ -175,12 +175,13 @@ func (l *Redlock) try(
 		votes := l.poll(answers, n)
 		held[i] = votes.verdict(l.quorum)
 		lost[n] = held[i].Hold != lock.Mine
-		if held[i].Hold == 0 {
+		switch {
+		case held[i].Hold != 0:
+		case votes.others == 0: // nobody works on it: what stands there is in the way for ever
+			held[i].Hold = lock.Foreign
+		default:
 			left = append(left, i)
 			held[i].Hold = lock.HeldByOther
-			if votes.others == 0 { // nobody works on it: what stands there is in the way for ever
-				held[i].Hold = lock.Foreign
-			}
 		}
 	}
 	var wg sync.WaitGroup

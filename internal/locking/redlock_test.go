@@ -165,6 +165,24 @@ func TestAMinorityOfMastersIsNotMissed(t *testing.T) {
 	}
 }
 
+// Given a value on one master that no lock of ours is, and a second master away, when the name is locked, then nobody
+// waits for what never ends: the message goes on without a lock.
+func TestAForeignValueOfAMinorityIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newRedlockWorld(t)
+	l, names := w.open(t), w.names(2)
+	w.must(w.admins[0].Set(t.Context(), names[0].String(), "nobody's", 0).Err())
+	w.must(w.servers[2].Kill())
+	held, err := l.Lock(t.Context(), "a", names)
+	w.must(err)
+	if held[0].Hold != lock.Foreign || held[1].Hold != lock.Mine {
+		t.Errorf("Lock found %v and %v, want foreign and mine", held[0].Hold, held[1].Hold)
+	}
+	if n := l.Attempts(lock.ResultForeign); n != 1 {
+		t.Errorf("%d foreign values were counted, want 1", n)
+	}
+}
+
 // text is a log that is read while it is written.
 type text struct {
 	mu  sync.Mutex

@@ -91,14 +91,16 @@ func (s *zkStore) open() (*zkSession, error) {
 	}
 	session := &zkSession{}
 	dial := func(network, addr string, timeout time.Duration) (net.Conn, error) {
-		wire, err := net.DialTimeout(network, addr, min(timeout, s.timeout))
-		if err == nil {
-			session.keep(wire)
+		conn, err := net.DialTimeout(network, addr, min(timeout, s.timeout))
+		if err != nil {
+			return nil, err
 		}
-		if err == nil && s.opened != nil {
+		wire := &framed{Conn: conn}
+		session.keep(wire)
+		if s.opened != nil {
 			s.opened()
 		}
-		return wire, err
+		return wire, nil
 	}
 	conn, _, err := zk.Connect(s.to.hosts, s.ttl, zk.WithDialer(dial), zk.WithHostProvider(&zkHosts{}),
 		zk.WithLogger(silent{}), zk.WithLogInfo(false))
@@ -337,6 +339,10 @@ func (s *zkStore) look(conn *zk.Conn, names []string) ([]zkNode, error) {
 			if errors.Is(err, zk.ErrNoNode) {
 				return nil
 			}
+			if errors.Is(err, zk.ErrNoAuth) { // another account's, in a folder that both may use: nobody waits for it
+				nodes[i] = zkNode{there: true}
+				return nil
+			}
 			if err != nil {
 				return err
 			}
@@ -393,19 +399,31 @@ func (s *zkStore) Mark(ctx context.Context, marks []lock.Mark) error {
 	return err
 }
 
-// delete is one transaction, or each by itself where one was not there.
+// delete is one transaction, or two where some were not there; or each by itself where some may not be deleted, which
+// are none of ours.
 func (s *zkStore) delete(conn *zk.Conn, names []string) error {
-	const any = -1 // version
 	for some := range slices.Chunk(names, zkChunk) {
-		deletes := make([]interface{}, len(some))
-		for i, name := range some {
-			deletes[i] = &zk.DeleteRequest{Path: s.node(name), Version: any}
+		err := s.deleteAll(conn, some)
+		if errors.Is(err, zk.ErrNoNode) { // as after a time in which nobody was asked: one look costs less than many writes
+			nodes, failed := s.look(conn, some)
+			if failed != nil {
+				return failed
+			}
+			var there []string
+			for i, node := range nodes {
+				if node.there {
+					there = append(there, some[i])
+				}
+			}
+			if some = there; len(some) == 0 {
+				continue
+			}
+			err = s.deleteAll(conn, some)
 		}
-		err := transact(conn, deletes)
-		if errors.Is(err, zk.ErrNoNode) {
+		if passes(err) {
 			err = atOnce(len(some), func(i int) error {
-				err := insist(func() error { return conn.Delete(s.node(some[i]), any) })
-				if errors.Is(err, zk.ErrNoNode) {
+				err := insist(func() error { return conn.Delete(s.node(some[i]), anyVersion) })
+				if passes(err) {
 					return nil
 				}
 				return err
@@ -416,6 +434,21 @@ func (s *zkStore) delete(conn *zk.Conn, names []string) error {
 		}
 	}
 	return nil
+}
+
+const anyVersion = -1
+
+func (s *zkStore) deleteAll(conn *zk.Conn, names []string) error {
+	deletes := make([]any, len(names))
+	for i, name := range names {
+		deletes[i] = &zk.DeleteRequest{Path: s.node(name), Version: anyVersion}
+	}
+	return transact(conn, deletes)
+}
+
+// passes reports that one node cannot be deleted, and no failure of the server.
+func passes(err error) bool {
+	return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrNotEmpty)
 }
 
 // Renew has nothing to do: the client keeps the session alive, and with it all its nodes.

@@ -2,6 +2,9 @@ package locking_test
 
 import (
 	"fmt"
+	"io"
+	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -209,6 +212,83 @@ func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "not authenticated") {
 			t.Errorf("with login %q Lock = %v, want that it may not", login, err)
 		}
+	}
+}
+
+// Given a node that another account keeps to itself, and one with a node of somebody's below it, in a folder that
+// everybody may use, when they are locked and done, then nobody waits for them, and the server counts as well.
+func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	w := newZooKeeperWorld(t)
+	l, names, admin := w.Open(t, lock.Options{OnError: lock.Pause}), w.names(10), w.admin(t)
+	w.mine(l, "first", names[:1]) // makes the folder
+	w.must(l.Release(t.Context(), "first", names[:1]))
+	w.must(admin.AddAuth("digest", []byte("somebody:else")))
+	_, err := admin.Create("/rollbackd/"+names[3].String(), nil, zk.FlagPersistent, zk.AuthACL(zk.PermAll))
+	w.must(err)
+	for _, node := range []string{"", "/below"} {
+		_, err := admin.Create("/rollbackd/"+names[4].String()+node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+		w.must(err)
+	}
+	held, err := l.Lock(t.Context(), "a", names)
+	w.must(err)
+	for i, h := range held {
+		want := lock.Mine
+		if i == 3 || i == 4 {
+			want = lock.Foreign
+		}
+		if h.Hold != want {
+			t.Errorf("name %d is %v, want %v", i, h.Hold, want)
+		}
+	}
+	var marks []lock.Mark
+	for _, n := range names {
+		marks = append(marks, lock.Mark{Name: n})
+	}
+	w.must(l.Done(t.Context(), marks))
+	if up, _, cause := l.Up(); !up || cause != nil {
+		t.Errorf("Up = %v, %v, want up", up, cause)
+	}
+	if left, _, err := admin.Children("/rollbackd"); err != nil || len(left) != 1 || left[0] != names[4].String() {
+		t.Errorf("%q are left (%v), want the node that has another below it", left, err)
+	}
+}
+
+// Given an address at which something else answers, as a web server does, when names are locked, then all go on without
+// the lock, and what was answered is not taken for the length of an answer.
+func TestWhatIsNoZooKeeperIsGoneWithout(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // the test is over
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); serving.Wait() })
+	url := "zookeeper://" + listener.Addr().String() + "/rollbackd"
+	l, err := locking.OpenZooKeeper(locking.Servers{ZooKeeperURL: url}, lock.Options{Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	held, err := l.Lock(t.Context(), "a", []lock.Name{lock.NameOf("s", "g", "t", "k")})
+	if err != nil || held[0].Hold != lock.Mine {
+		t.Errorf("Lock = %v, %v, want to go on without it", held, err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 512<<20 { // other tests run; the word HTTP alone is a gibibyte
+		t.Errorf("%d MiB were allocated for one call", took>>20)
 	}
 }
 
