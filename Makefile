@@ -93,6 +93,11 @@ test-galera: deps bin/with-servers bin/chaos ## a database cluster that fails ov
 	ROLLBACKD_TEST_GALERA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -run 'Galera' $(ARGS) ./internal/test/stack ./internal/mysqldb ./consumer
 	bin/chaos -round -phases databases -rate 100 -seed $(or $(SEED),20261123)
 
+.PHONY: test-redis-ha
+test-redis-ha: deps bin/with-servers ## the lock on Redis that fails over, with sentinels and as a cluster: masters killed and frozen, and the acceptance tests beside it
+	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 6 -run 'Sentinel|RedisCluster' $(ARGS) ./lock ./cmd/consumer # they wait
+	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 4 -run 'TestAccept.*/lock_(sentinels|cluster)' $(ARGS) ./internal/daemon
+
 .PHONY: test-browser
 test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them
 	@scripts/install-servers.sh browser
