@@ -355,7 +355,9 @@ func (s *RedisSet) settled(ctx context.Context, c *redis.Client) error {
 	if err := wantInfo(c.ClusterInfo(ctx), "cluster_state:ok"); err != nil {
 		return err
 	}
-	ranges, err := c.ClusterSlots(ctx).Result()
+	asked := redis.NewClusterSlotsCmd(ctx, "cluster", "slots")
+	_ = c.Process(ctx, asked)
+	ranges, err := asked.Result()
 	for _, r := range ranges {
 		if err == nil && len(r.Nodes) != len(s.Data)/s.masters {
 			err = fmt.Errorf("slots from %d on have %d nodes", r.Start, len(r.Nodes))
