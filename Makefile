@@ -73,8 +73,8 @@ test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Pro
 
 .PHONY: test-locks
 test-locks: deps bin/with-servers ## the acceptance tests beside the other locks: redlock, and a table in MySQL
-	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m -parallel 4 \
-		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon # they wait
+	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m \
+		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon
 
 .PHONY: test-clusters
 test-clusters: deps ## what needs several nodes of RabbitMQ
