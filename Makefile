@@ -73,8 +73,8 @@ test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Pro
 
 .PHONY: test-locks
 test-locks: deps bin/with-servers ## the acceptance tests beside the other locks: redlock, and a table in MySQL
-	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m \
-		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon
+	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m -parallel 4 \
+		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon # they wait
 
 .PHONY: test-clusters
 test-clusters: deps ## what needs several nodes of RabbitMQ
@@ -93,11 +93,6 @@ test-galera: deps bin/with-servers bin/chaos ## a database cluster that fails ov
 	ROLLBACKD_TEST_GALERA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -run 'Galera' $(ARGS) ./internal/test/stack ./internal/mysqldb ./consumer
 	bin/chaos -round -phases databases -rate 100 -seed $(or $(SEED),20261123)
 
-.PHONY: test-redis-ha
-test-redis-ha: deps bin/with-servers ## the lock on Redis that fails over, with sentinels and as a cluster: masters killed and frozen, and the acceptance tests beside it
-	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 6 -run 'Sentinel|RedisCluster' $(ARGS) ./lock ./cmd/consumer # they wait
-	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 4 -run 'TestAccept.*/lock_(sentinels|cluster)' $(ARGS) ./internal/daemon
-
 .PHONY: test-browser
 test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them
 	@scripts/install-servers.sh browser
@@ -113,6 +108,10 @@ bench: deps ## rollbackd beside its rivals in one run of about 85 minutes: bench
 .PHONY: bench-profile
 bench-profile: deps ## where the daemon's CPU and the database's time go: bench/out/profile.txt
 	cd bench && $(GO) build -o bench . && ./bench profile
+
+.PHONY: bench-scaling
+bench-scaling: deps ## what a message costs each server at several speeds, and what more daemons bring: the tables of docs/scaling.md, four minutes
+	cd bench && $(GO) build -o bench . && ./bench scaling
 
 .PHONY: bench-prune
 bench-prune: deps ## what it costs a daemon under load when 1,000,000 old rows are deleted; on a quiet machine, five to ten minutes

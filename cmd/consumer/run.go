@@ -50,7 +50,7 @@ func (a *app) loadInLogForm(ctx context.Context) (config.Config, error) {
 // besideBudget is how much memory the Go runtime may take beside ROLLBACKD_MEMORY_BUDGET before it collects more often
 // than gcPercent says: large bodies would else lie around as garbage, four times over. The variable GOMEMLIMIT of the
 // Go runtime says otherwise.
-const besideBudget = 80 << 20
+const besideBudget = 64 << 20
 
 func (a *app) runDaemon(ctx context.Context) error {
 	cfg, err := a.loadInLogForm(ctx)

@@ -1,6 +1,7 @@
 package ground
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -33,7 +34,7 @@ func (f *Field) handlerSettings() []string {
 // or a service that knows nothing yet.
 func (f *Field) seedHandler(ctx context.Context) error {
 	if f.sown.Handler == config.HandlerHTTP {
-		f.ground.service.forget()
+		f.ground.service.forget(cmp.Or(f.sown.AnswerAfter, answerAfter))
 		return nil
 	}
 	statements := []string{

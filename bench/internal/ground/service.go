@@ -12,7 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// answerAfter is how long the service takes for a call.
+// answerAfter is how long the service takes for a call, if the sowing does not say it.
 const answerAfter = time.Millisecond
 
 // service is what handler http and its rivals call: it adds to the goods what a call says, once for each key, and
@@ -23,6 +23,7 @@ type service struct {
 	done   sync.WaitGroup
 
 	mu      sync.Mutex
+	takes   time.Duration   // for a call; guarded by mu
 	known   map[string]bool // keys that were applied; guarded by mu
 	amounts map[int64]int64 // by sku; guarded by mu
 }
@@ -33,7 +34,7 @@ func startService() (*service, error) {
 		return nil, fmt.Errorf("start the service that is called: %w", err)
 	}
 	s := &service{addr: l.Addr().String()}
-	s.forget()
+	s.forget(answerAfter)
 	s.server = &http.Server{Handler: http.HandlerFunc(s.answer), ReadHeaderTimeout: time.Minute}
 	s.done.Go(func() { _ = s.server.Serve(l) }) // ends by close
 	return s, nil
@@ -47,11 +48,11 @@ func (s *service) close() error {
 
 func (s *service) target() string { return "http://" + s.addr + "/rollbacks" }
 
-// forget makes the service know nothing.
-func (s *service) forget() {
+// forget makes the service know nothing, and take so long for a call from now on.
+func (s *service) forget(takes time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known, s.amounts = map[string]bool{}, map[int64]int64{}
+	s.takes, s.known, s.amounts = takes, map[string]bool{}, map[int64]int64{}
 }
 
 // seen are the keys that were applied, and what each of the goods has got.
@@ -77,20 +78,21 @@ func (s *service) answer(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	s.apply(key, c)
-	if wait.For(r.Context(), answerAfter-time.Since(began)) == nil {
+	if wait.For(r.Context(), s.apply(key, c)-time.Since(began)) == nil {
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
-func (s *service) apply(key string, c called) {
+// apply says how long the answer is to take.
+func (s *service) apply(key string, c called) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known[key] {
-		return
+		return s.takes
 	}
 	s.known[key] = true
 	for _, it := range c.Items {
 		s.amounts[it.SKU] += it.Quantity
 	}
+	return s.takes
 }

@@ -37,6 +37,8 @@ type Sowing struct {
 	NoBacklog bool
 	// Handler is that of the round, as in HANDLER; empty: the built-in one. The others have no reservations.
 	Handler string
+	// AnswerAfter is how long the service takes for a call of handler http; 0: a millisecond.
+	AnswerAfter time.Duration
 	// Unreserved leaves out the reservations, for those who only consume.
 	Unreserved bool
 }

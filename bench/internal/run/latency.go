@@ -118,17 +118,18 @@ func (s *sampler) offer(ctx context.Context, total int64, perSecond int) error {
 		return err
 	}
 	var lookers sync.WaitGroup
-	began := time.Now()
-	for n := range total {
-		due := began.Add(time.Duration(n) * time.Second / time.Duration(perSecond))
-		nap(time.Until(due))
+	err = evenly(ctx, total, perSecond, func(n int64) error {
 		s.at[n] = time.Now()
 		if err := p.Publish(ctx, n); err != nil {
-			return errors.Join(err, p.Close(ctx))
+			return err
 		}
 		if n >= s.warm && n%sampleEvery == 0 && !s.field.Sown().Fails(n) {
 			lookers.Go(func() { s.look(ctx, n) })
 		}
+		return nil
+	})
+	if err != nil {
+		return errors.Join(err, p.Close(ctx))
 	}
 	lookers.Wait()
 	return errors.Join(append(s.errs, p.Close(ctx))...)
