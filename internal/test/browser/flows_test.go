@@ -125,7 +125,8 @@ func TestADoubleClickActsOnce(t *testing.T) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if posts := b.posts - 1; posts < 4 { // but for the sign-in; two by the clicks and two by hand
+	// But for the sign-in: two by hand, and by the clicks two, or one where the server answers before the second.
+	if posts := b.posts - 1; posts < 3 {
 		t.Errorf("the form was sent %d times only", posts)
 	}
 	w.cameBack(1)
