@@ -73,8 +73,8 @@ test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Pro
 
 .PHONY: test-locks
 test-locks: deps bin/with-servers ## the acceptance tests beside the other locks: redlock, and a table in MySQL
-	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m -parallel 4 \
-		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon # they wait
+	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m \
+		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon
 
 .PHONY: test-clusters
 test-clusters: deps ## what needs several nodes of RabbitMQ
@@ -92,6 +92,11 @@ test-galera: deps bin/with-servers bin/chaos ## a database cluster that fails ov
 	@scripts/install-servers.sh galera
 	ROLLBACKD_TEST_GALERA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -run 'Galera' $(ARGS) ./internal/test/stack ./internal/mysqldb ./consumer
 	bin/chaos -round -phases databases -rate 100 -seed $(or $(SEED),20261123)
+
+.PHONY: test-redis-ha
+test-redis-ha: deps bin/with-servers ## the lock on Redis that fails over, with sentinels and as a cluster: masters killed and frozen, and the acceptance tests beside it
+	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 6 -run 'Sentinel|RedisCluster' $(ARGS) ./lock ./cmd/consumer # they wait
+	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 4 -run 'TestAccept.*/lock_(sentinels|cluster)' $(ARGS) ./internal/daemon
 
 .PHONY: test-browser
 test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is installed where it is missing, and what axe-core finds in them

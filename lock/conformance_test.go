@@ -22,6 +22,18 @@ func TestValkeyIsALock(t *testing.T) {
 	locktest.Run(t, func(t *testing.T) locktest.Backend { return newRedisBackend(t, stack.OwnValkey(t)) })
 }
 
+func TestRedisWithSentinelsIsALock(t *testing.T) {
+	t.Parallel()
+	stack.NeedRedisHA(t)
+	locktest.Run(t, func(t *testing.T) locktest.Backend { return newSetBackend(t, stack.OwnSentinels(t)) })
+}
+
+func TestRedisClusterIsALock(t *testing.T) {
+	t.Parallel()
+	stack.NeedRedisHA(t)
+	locktest.Run(t, func(t *testing.T) locktest.Backend { return newSetBackend(t, stack.OwnRedisCluster(t, true)) })
+}
+
 type redisBackend struct {
 	server *stack.Server
 	admin  redis.UniversalClient
@@ -79,7 +91,12 @@ func (b redisBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "loc
 
 func (b redisBackend) set(t *testing.T, name lock.Name, value string) {
 	t.Helper()
-	if err := b.admin.Set(t.Context(), name.String(), value, 0).Err(); err != nil {
+	setKey(t, b.admin, name, value)
+}
+
+func setKey(t *testing.T, admin redis.UniversalClient, name lock.Name, value string) {
+	t.Helper()
+	if err := admin.Set(t.Context(), name.String(), value, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -96,4 +113,67 @@ func (b redisBackend) Start(t *testing.T) {
 	if err := b.server.Start(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// setBackend is several servers that are one for their clients.
+type setBackend struct {
+	servers *stack.RedisSet
+	admin   redis.UniversalClient
+}
+
+var _ locktest.Backend = setBackend{}
+
+func newSetBackend(t *testing.T, servers *stack.RedisSet) setBackend {
+	t.Helper()
+	return setBackend{servers, openClient(t, servers.URL())}
+}
+
+func (b setBackend) Open(t *testing.T, o lock.Options) lock.Locker {
+	t.Helper()
+	return openLock(t, b.servers.URL(), o)
+}
+
+// OpenLossy loses replies inside the client: which server it asks is not known before.
+func (b setBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
+	t.Helper()
+	client, loser := openClient(t, b.servers.URL()), &replyLoser{}
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(loser) })
+	} else {
+		client.AddHook(loser)
+	}
+	l, err := lock.NewRedis(client, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, func() { loser.armed.Store(true) }, func() int { return int(loser.lost.Load()) }
+}
+
+func (setBackend) Die(*testing.T, lock.Locker) {}
+
+func (setBackend) Marks() bool { return true }
+
+func (b setBackend) Spoil(t *testing.T, name lock.Name) { setKey(t, b.admin, name, "nobody's") }
+
+func (b setBackend) Forget(t *testing.T, name lock.Name) {
+	setKey(t, b.admin, name, "lock:host/1/gone/0/7")
+}
+
+func (b setBackend) Stop(t *testing.T) {
+	t.Helper()
+	for _, server := range b.servers.Data {
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b setBackend) Start(t *testing.T) {
+	t.Helper()
+	for _, server := range b.servers.Data {
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.servers.Settle()
 }

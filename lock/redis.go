@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -21,8 +22,11 @@ type redisStore struct {
 	client  redis.UniversalClient
 	o       Options
 	renewer *renewer
-	lockTTL any // the PX arguments, boxed once
+	cluster *redis.ClusterClient // the client, if it is that of a cluster
+	lockTTL any                  // the PX arguments, boxed once
 	doneTTL any
+	// missed is a key of a cluster's node that did not answer: a probe asks that node.
+	missed atomic.Pointer[string]
 }
 
 var _ Store = (*redisStore)(nil)
@@ -34,6 +38,7 @@ func NewRedis(client redis.UniversalClient, o Options) (*Redis, error) {
 	s := &redisStore{
 		client: client, o: o, lockTTL: o.LockTTL.Milliseconds(), doneTTL: o.DoneTTL.Milliseconds(),
 	}
+	s.cluster, _ = client.(*redis.ClusterClient)
 	b, err := newBase("redis", s, o)
 	if err != nil {
 		return nil, err
@@ -154,14 +159,45 @@ func (l *redisStore) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cm
 	if err == nil {
 		return cmds, nil
 	}
+	if l.cluster != nil {
+		l.miss(cmds)
+	}
 	_, reply := errors.AsType[redis.Error](err)
-	if reply && slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
+	if (reply || l.cluster != nil && slices.ContainsFunc(cmds, answered)) &&
+		slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
 		return cmds, nil
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		return nil, fmt.Errorf("%w: %w", cause, err)
 	}
 	return nil, err
+}
+
+// answered reports whether the server of a command has answered, with an error perhaps.
+func answered(c redis.Cmder) bool {
+	_, reply := errors.AsType[redis.Error](c.Err())
+	return reply || c.Err() == nil
+}
+
+// miss notes which key a node of the cluster did not take, and has the client look where the slots are now. By itself
+// it does so once in a minute, or when a node sends it elsewhere: a dead one sends nobody anywhere, though another has
+// its slots by now.
+func (l *redisStore) miss(cmds []redis.Cmder) {
+	for _, c := range cmds {
+		if err := c.Err(); answered(c) && !redis.HasErrorPrefix(err, "CLUSTERDOWN") {
+			continue
+		}
+		l.cluster.ReloadState(context.Background()) // in the background; the context is not used
+		args := c.Args()
+		at := 1
+		if args[0] == "eval" {
+			at = 3
+		}
+		if key, ok := args[at].(string); ok && len(key) == nameSize { // a name, and not what a probe asks for
+			l.missed.Store(&key)
+		}
+		return
+	}
 }
 
 // execAll is exec where no command should fail. A key of another type is somebody else's and no fault of Redis.

@@ -9,17 +9,29 @@ import (
 )
 
 // Probe asks what Lock asks, because a PING is also answered by a Redis that is full, a read-only replica, or too old.
+// In a cluster it also asks the node that was missed: a key with a name in braces is in the slot of that name.
 func (l *redisStore) Probe(ctx context.Context) error {
+	keys := []string{probeKey}
+	missed := l.missed.Load()
+	if missed != nil {
+		keys = append(keys, probeKey+"{"+*missed+"}")
+	}
 	pipe := l.client.Pipeline()
-	_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", probeKey, "probe", "nx", "px", 1000, "get"))
+	for _, key := range keys {
+		_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", key, "probe", "nx", "px", 1000, "get"))
+	}
 	cmds, err := l.exec(ctx, pipe)
-	if err == nil {
-		err = cmds[0].Err()
+	if err != nil {
+		return explain(err)
 	}
-	if errors.Is(err, redis.Nil) || err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil // somebody else's value under the probe's name is an answer too
+	for _, c := range cmds {
+		// somebody else's value under the probe's name is an answer too
+		if err := c.Err(); err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return explain(err)
+		}
 	}
-	return explain(err)
+	l.missed.CompareAndSwap(missed, nil)
+	return nil
 }
 
 // explain says what to do about answers that only another Redis or another URL can cure.

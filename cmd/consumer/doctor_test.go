@@ -11,11 +11,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -356,6 +358,122 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	wantCheck(t, checks, code, doctor.Warn, "reachable", "goes on without it")
 	checks, code = s.examine("ROLLBACKD_REDIS_URL="+server.URL(), "ROLLBACKD_LOCK_ON_ERROR=pause")
 	wantCheck(t, checks, code, doctor.Fail, "reachable", "")
+}
+
+func TestDoctorSaysWhatARedisIsThatItsURLTakesForAnother(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	plain := stack.OwnRedis(t)
+	checks, code := s.examine("ROLLBACKD_REDIS_URL=" + plain.URL() + "?cluster=true")
+	wantCheck(t, checks, code, doctor.Warn, "reachable", "cluster support disabled")
+	if text := fmt.Sprint(checks); !strings.Contains(text, "leave cluster=true out") {
+		t.Errorf("doctor does not say what to do: %s", text)
+	}
+	client := redis.NewClient(&redis.Options{Addr: plain.Addr()})
+	defer func() { _ = client.Close() }()
+	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + plain.URL())
+	wantCheck(t, checks, code, doctor.Fail, "mode", "a replica")
+	wantCheck(t, checks, code, doctor.Fail, "lock", "READONLY")
+	node := stack.Own(t, stack.Options{
+		Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--cluster-enabled", "yes"},
+	})
+	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + node.URL())
+	wantCheck(t, checks, code, doctor.Fail, "mode", "a node of a cluster")
+}
+
+func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
+	t.Parallel()
+	set := stack.OwnSentinels(t)
+	s := newShell(t)
+	s.run("", "migrate")
+	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
+	checks, code := s.examine(setting)
+	wantCheck(t, checks, code, doctor.OK, "master", set.Data[0].Addr()+", say 3 of 3")
+	wantCheck(t, checks, code, doctor.OK, "failover", "1")
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	checks, code = s.examine(strings.Replace(setting, "master=", "master=un", 1))
+	wantCheck(t, checks, code, doctor.Warn, "sentinel "+set.Sentinels[0].Addr(), "no master of that name")
+	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + set.Sentinels[0].URL())
+	wantCheck(t, checks, code, doctor.Fail, "mode", "a sentinel")
+
+	for i, sentinel := range set.Sentinels[:2] {
+		if err := sentinel.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		checks, code = s.examine(setting)
+		wantCheck(t, checks, code, doctor.Warn, "sentinel "+sentinel.Addr(), "refused")
+		wantCheck(t, checks, code, doctor.OK, "master", fmt.Sprintf("say %d of 3", 2-i))
+		wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	}
+	// until the last one knows that it is alone
+	for late := time.Now().Add(30 * time.Second); time.Now().Before(late); checks, code = s.examine(setting) {
+		if slices.ContainsFunc(checks, func(c doctor.Check) bool { return strings.Contains(c.Found, "NOQUORUM") }) {
+			break
+		}
+	}
+	wantCheck(t, checks, code, doctor.Warn, "failover", "NOQUORUM")
+}
+
+// Given an account that may do on the sentinels what the list of rights says, then the lock works, doctor sees all, and
+// nothing was refused.
+func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
+	t.Parallel()
+	set := stack.OwnSentinels(t)
+	s := newShell(t)
+	s.run("", "migrate")
+	var admins []*redis.Client
+	for _, sentinel := range set.Sentinels {
+		admin := redis.NewClient(&redis.Options{Addr: sentinel.Addr()})
+		defer func() { _ = admin.Close() }()
+		var words []any
+		for _, word := range rights.SentinelACL("app", "s3cret") {
+			words = append(words, word)
+		}
+		if err := admin.Do(t.Context(), words...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		admins = append(admins, admin)
+	}
+	checks, code := s.examine("ROLLBACKD_REDIS_URL=" + set.URL() + "&sentinel_user=app&sentinel_password=s3cret")
+	wantCheck(t, checks, code, doctor.OK, "master", "say 3 of 3")
+	wantCheck(t, checks, code, doctor.OK, "failover", "1")
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	for _, admin := range admins {
+		if refused, err := admin.Do(t.Context(), "acl", "log").Slice(); err != nil || len(refused) > 0 {
+			t.Errorf("a sentinel refused something: %v, %v", refused, err)
+		}
+	}
+	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + set.URL() + "&sentinel_user=app&sentinel_password=wr0ng")
+	wantCheck(t, checks, code, doctor.Warn, "sentinel", "WRONGPASS")
+	if text := fmt.Sprint(checks); strings.Contains(text, "wr0ng") {
+		t.Errorf("doctor shows the password: %s", text)
+	}
+}
+
+func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
+	t.Parallel()
+	set := stack.OwnRedisCluster(t, false)
+	s := newShell(t)
+	s.run("", "migrate")
+	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
+	checks, code := s.examine(setting)
+	wantCheck(t, checks, code, doctor.OK, "cluster", "masters: 3, slots that are served: 16384 of 16384")
+	wantCheck(t, checks, code, doctor.Note, "failover", set.Data[2].Addr())
+	for _, server := range set.Data {
+		wantCheck(t, checks, code, doctor.OK, "node "+server.Addr()+": version", "")
+	}
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + set.Data[0].URL())
+	wantCheck(t, checks, code, doctor.Fail, "mode", "a node of a cluster")
+	if err := set.Data[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	checks, code = s.examine(setting)
+	wantCheck(t, checks, code, doctor.Warn, "node "+set.Data[1].Addr()+": reachable", "refused")
 }
 
 func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {

@@ -6,4 +6,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestMain(m *testing.M) { stack.Main(m) }
+func TestMain(m *testing.M) {
+	stack.AtOnce(4)
+	stack.Main(m)
+}

@@ -35,8 +35,10 @@ var handlers = []struct {
 			"HTTP_TIMEOUT", "2s"}
 	}},
 	{"stock, lock off", func(*testing.T) []string { return []string{"LOCK", "off"} }},
-	// the locks that have a run of their own; that on ZooKeeper has its server to ask for
+	// the locks that have a run of their own; those on ZooKeeper and on Redis that fails over have servers to ask for
 	{"stock, lock zookeeper", func(*testing.T) []string { return []string{"LOCK", "zookeeper"} }},
+	{"stock, lock sentinels", func(*testing.T) []string { return []string{"REDIS_URL", withSentinels} }},
+	{"stock, lock cluster", func(*testing.T) []string { return []string{"REDIS_URL", inCluster} }},
 	{"stock, lock redlock", beside("redlock")},
 	{"stock, lock mysql", beside("mysql")},
 }
@@ -54,8 +56,13 @@ func beside(kind string) func(t *testing.T) []string {
 	}
 }
 
-// ownRedis as REDIS_URL gives a world a server that no other test uses.
-const ownRedis = "own"
+// These as REDIS_URL give a world servers that no other test uses: one, a master with a replica and sentinels, or a
+// cluster.
+const (
+	ownRedis      = "own"
+	withSentinels = "sentinels"
+	inCluster     = "cluster"
+)
 
 // accept runs a test for each handler and each lock, in a world of its own; the pairs are settings as for newWorld.
 func accept(t *testing.T, test func(w *world), pairs ...string) {
@@ -65,9 +72,9 @@ func accept(t *testing.T, test func(w *world), pairs ...string) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			settings := append(h.pairs(t), pairs...)
-			servers, more := lockServers(t, settings)
+			servers, set, more := lockServers(t, settings)
 			w := newWorld(t, append(settings, more...)...)
-			w.lockServers = servers
+			w.lockServers, w.lockSet = servers, set
 			test(w)
 		})
 	}

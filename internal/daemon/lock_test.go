@@ -19,27 +19,33 @@ import (
 
 // lockServers starts the servers of a test's own that the lock of these settings needs, and returns the settings that
 // name them.
-func lockServers(t *testing.T, settings []string) (servers []*stack.Server, more []string) {
+func lockServers(t *testing.T, settings []string) (servers []*stack.Server, set *stack.RedisSet, more []string) {
 	t.Helper()
 	has := func(kind lock.Kind) bool { return slices.Contains(settings, string(kind)) }
 	switch {
+	case slices.Contains(settings, withSentinels):
+		set = stack.OwnSentinels(t)
+		return set.Data, set, []string{"REDIS_URL", set.URL()}
+	case slices.Contains(settings, inCluster):
+		set = stack.OwnRedisCluster(t, true)
+		return set.Data, set, []string{"REDIS_URL", set.URL()}
 	case has(lock.KindZooKeeper):
 		server := stack.OwnZooKeeper(t)
-		return []*stack.Server{server}, []string{"ZOOKEEPER_URL", server.URL(), "REDIS_URL", "off"}
+		return []*stack.Server{server}, nil, []string{"ZOOKEEPER_URL", server.URL(), "REDIS_URL", "off"}
 	case has(lock.KindRedlock):
 		var urls []string
 		for range 3 {
 			server := stack.OwnRedis(t)
 			servers, urls = append(servers, server), append(urls, server.URL())
 		}
-		return servers, []string{"REDIS_URL", strings.Join(urls, ",")}
+		return servers, nil, []string{"REDIS_URL", strings.Join(urls, ",")}
 	case slices.Contains(settings, ownRedis) && !has(lock.KindMySQL) && !has(lock.KindOff):
 		server := stack.OwnRedis(t)
-		return []*stack.Server{server}, []string{"REDIS_URL", server.URL()}
+		return []*stack.Server{server}, nil, []string{"REDIS_URL", server.URL()}
 	case slices.Contains(settings, ownRedis): // nobody asks it
-		return nil, []string{"REDIS_URL", "off"}
+		return nil, nil, []string{"REDIS_URL", "off"}
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
 // wipeLock returns what empties the world's own lock, and says how much was in it.
@@ -79,6 +85,9 @@ func (w *world) wipeLock() func() int {
 			n, err := client.DBSize(w.t.Context()).Result()
 			if err == nil && n > 0 {
 				err, wiped = client.FlushAll(w.t.Context()).Err(), wiped+int(n)
+			}
+			if redis.HasErrorPrefix(err, "READONLY") { // a replica, which its master wipes
+				err = nil
 			}
 			if err != nil {
 				w.t.Fatal(err)
@@ -136,9 +145,34 @@ func (w *world) lockFaults() []lockFault {
 			}
 		}
 	}
-	return []lockFault{
+	faults := []lockFault{
 		{all((*stack.Server).Freeze), all((*stack.Server).Thaw)},
 		{all((*stack.Server).Kill), all((*stack.Server).Start)},
+	}
+	if w.lockSet != nil {
+		faults = append(faults, w.failover())
+	}
+	return faults
+}
+
+// failover kills a master of the lock, and starts it again when another is in its place.
+func (w *world) failover() lockFault {
+	var dead *stack.Server
+	var count int
+	return lockFault{
+		func() {
+			w.lockSet.Settle() // the former faults are over
+			masters := w.lockSet.Masters()
+			dead, count = masters[0], len(masters)
+			_ = dead.Kill() // has failed the test already
+		},
+		func() {
+			w.eventually("another is master", time.Minute, func() bool {
+				masters := w.lockSet.Masters()
+				return len(masters) == count && !slices.Contains(masters, dead)
+			})
+			_ = dead.Start()
+		},
 	}
 }
 

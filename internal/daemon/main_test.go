@@ -21,5 +21,6 @@ func TestMain(m *testing.M) {
 	if point := os.Getenv(hangEnv); point != "" {
 		os.Exit(runChild(daemon.WithHook(hangAt(consumer.Point(point)))))
 	}
+	stack.AtOnce(4)
 	stack.Main(m, func() error { return os.RemoveAll(built.dir) })
 }

@@ -49,6 +49,7 @@ type world struct {
 	logs   *lines
 
 	lockServers []*stack.Server // of the lock, if the test has its own
+	lockSet     *stack.RedisSet // what they are together, if one of them takes the place of another
 }
 
 const skus = 100

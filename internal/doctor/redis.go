@@ -101,11 +101,15 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) bool
 		return false
 	}
 	defer func() { _ = client.Close() }() // nothing is left in it
+	checkSentinels(ctx, cfg, o, l)
 	if err := client.Ping(ctx).Err(); redis.HasErrorPrefix(err, "NOPERM") {
 		l.fail("right", err.Error(), redisAdvice)
 		return false
 	} else if err != nil {
 		advice := orCertificates(err, "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "+o.Redis)
+		if redis.HasErrorPrefix(err, "This instance has cluster support disabled") {
+			advice = "leave cluster=true out of ROLLBACKD_REDIS_URL: this is no cluster"
+		}
 		if cfg.LockOnError == config.LockOnErrorPause {
 			l.fail("reachable", err.Error(), advice)
 		} else {
@@ -115,7 +119,11 @@ func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) bool
 	}
 	l.ok("reachable", o.Redis)
 	encryption.check(l, redisdb.Hosts(cfg.RedisURL), redisdb.TLSSetting, "ROLLBACKD_REDIS_URL", "write rediss://")
-	checkRedisInfo(ctx, client, l)
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		checkCluster(ctx, cluster, l)
+	} else {
+		checkRedisInfo(ctx, client, l, checkMode)
+	}
 	checkCommands(ctx, client, l)
 	return true
 }
@@ -147,7 +155,10 @@ func checkCommands(ctx context.Context, client redis.UniversalClient, l *list) {
 	}
 }
 
-func checkRedisInfo(ctx context.Context, client redis.UniversalClient, l *list) {
+// checkRedisInfo looks at what one server says of itself. mode says whether it is one that can be asked like that.
+func checkRedisInfo(
+	ctx context.Context, client redis.UniversalClient, l *list, mode func(field func(name string) string, l *list),
+) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
 		l.note("version and memory", "not shown: "+err.Error())
@@ -161,6 +172,7 @@ func checkRedisInfo(ctx context.Context, client redis.UniversalClient, l *list) 
 		}
 		return ""
 	}
+	mode(field, l)
 	version, kind := field("redis_version"), "Redis"
 	if v := field("valkey_version"); v != "" {
 		version, kind = v, "Valkey"
@@ -207,7 +219,7 @@ func takeAndRelease(ctx context.Context, servers locking.Servers, level Level, a
 		if level == Warn {
 			found += "; the daemon goes on without it"
 		}
-		l.add(level, check, found, advice)
+		l.add(level, check, found, orMode(err, advice))
 		return false
 	}
 	l.ok(check, "taken and released")

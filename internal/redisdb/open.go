@@ -44,14 +44,26 @@ type Options struct {
 const (
 	redisTimeout = 500 * time.Millisecond
 	redisRetries = 1 // repetitions of a pipeline whose connection died; every command of the lock may be sent twice
+	// findTimeout is the client's for all that it takes to find a master and connect to it. It asks one sentinel, and all
+	// of them only when that one has had time to fail, which are four exchanges. With less it would never leave a sentinel
+	// that stands still, or whose host is gone. Nobody waits for it: the call that wanted the connection has its own end.
+	findTimeout = 5 * time.Second
 )
 
 // Open returns a client for the URL; package lock says what that may hold. It connects at first use, so it succeeds
 // while Redis is away, and reads certificates.
 func Open(rawURL string, o Options) (redis.UniversalClient, error) {
+	c, _, err := options(rawURL, o)
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewUniversalClient(c), nil
+}
+
+func options(rawURL string, o Options) (*redis.UniversalOptions, redisURL, error) {
 	u, err := parseURL(rawURL)
 	if err != nil {
-		return nil, fmt.Errorf("redis URL: %w", err)
+		return nil, u, fmt.Errorf("redis URL: %w", err)
 	}
 	c := &redis.UniversalOptions{
 		Addrs: u.addrs, Username: u.user, Password: u.password, DB: u.db,
@@ -85,9 +97,15 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 		c.OnConnect = func(context.Context, *redis.Conn) error { o.Opened(); return nil }
 	}
 	if err := encrypt(c, u, o); err != nil {
-		return nil, err
+		return nil, u, err
 	}
-	return redis.NewUniversalClient(c), nil
+	if u.master != "" {
+		c.DialTimeout = findTimeout
+		if c.Dialer == nil {
+			c.Dialer = (&net.Dialer{Timeout: redisTimeout}).DialContext // of one server
+		}
+	}
+	return c, u, nil
 }
 
 var betweenURLs = regexp.MustCompile(`,\s*(rediss?://)`)

@@ -42,8 +42,8 @@ func encrypt(c *redis.UniversalOptions, u redisURL, o Options) error {
 		}
 	}
 	c.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.DialTimeout, fmt.Errorf("no connection to Redis at %s within %v", addr,
-			c.DialTimeout))
+		ctx, cancel := context.WithTimeoutCause(ctx, redisTimeout, fmt.Errorf("no connection to Redis at %s within %v", addr,
+			redisTimeout))
 		defer cancel()
 		var dialer net.Dialer
 		raw, err := dialer.DialContext(ctx, network, addr)

@@ -38,8 +38,11 @@ func Markdown(n Names) string {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", table, r.Privilege, words(r.By))
 	}
 
-	b.WriteString("\n## Redis\n\n```\n" + ACLText(Redis(work...), "rollbackd", "PASSWORD") +
+	b.WriteString("\n## Redis\n\n```\n" + ACLText(ACL(Redis(work...), "rollbackd", "PASSWORD")) +
 		"\n```\n\nA cluster's account also needs `+" + strings.Join(RedisCluster(), "` and `+") + "`.\n\n" +
+		"Sentinels have accounts of their own, which are made on each of them (`sentinel_user` and `sentinel_password` in " +
+		"the\nURL):\n\n" +
+		"```\n" + ACLText(SentinelACL("rollbackd", "PASSWORD")) + "\n```\n\n" +
 		"| command | for | needed by |\n|---|---|---|\n")
 	for _, c := range Redis(work...) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", strings.ReplaceAll(c.Name, "|", `\|`), c.For, words(c.By))

@@ -63,11 +63,18 @@ func ACL(commands []Command, user, password string) []string {
 	return rule
 }
 
-// ACLText is ACL as one line for redis-cli, quoted.
-func ACLText(commands []Command, user, password string) string {
-	rule := ACL(commands, user, password)
+// SentinelACL is the command that makes an account of a sentinel with a password, for who finds a master there and
+// hears of another one. The last two are doctor's.
+func SentinelACL(user, password string) []string {
+	return []string{"ACL", "SETUSER", user, "reset", "on", ">" + password, "&+switch-master", "&+replica-reconf-done",
+		"+client|setname", "+ping", "+subscribe", "+sentinel|get-master-addr-by-name", "+sentinel|sentinels",
+		"+sentinel|replicas", "+sentinel|ckquorum"}
+}
+
+// ACLText is such a command as one line for redis-cli, quoted.
+func ACLText(rule []string) string {
 	for i, word := range rule {
-		if strings.ContainsAny(word, "*>|") {
+		if strings.ContainsAny(word, "*>|&") {
 			rule[i] = "'" + word + "'"
 		}
 	}

@@ -2,9 +2,11 @@ package stack
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -54,6 +56,15 @@ func (s *sharedServer) find() error {
 	server := s.stack.server(s.kind)
 	s.url, s.node = server.url, server.node
 	return nil
+}
+
+// AtOnce lets so many tests of a package run at once, more than there may be processors: they wait most of the
+// time, for leases, delays and servers. Who names a number gets that. TestMain calls it before [Main].
+func AtOnce(n int) {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = f.Value.Set(strconv.Itoa(n))
+	}
 }
 
 // Main is TestMain of a package whose tests use servers: it runs the tests, then after, stops the servers they started,

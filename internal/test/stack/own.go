@@ -75,13 +75,7 @@ func own(t testing.TB, o Options) *Server {
 		t.Fatalf("stack.Own: Options.Only names %d kinds, want one", len(o.Only))
 	}
 	kind := o.Only[0]
-	private, err := readPrivate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if os.Getenv(kind.env()) != "" && !slices.Contains(private.Kinds, kind) {
-		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, kind.env())
-	}
+	mayKill(t, kind)
 	s, err := Start(t.Context(), o)
 	if errors.Is(err, ErrNoDisk) || o.RedisProgram != "" && errors.Is(err, errNotInstalled) {
 		t.Skip(err)
@@ -97,6 +91,18 @@ func own(t testing.TB, o Options) *Server {
 	server := s.server(kind)
 	server.t = t
 	return server
+}
+
+// mayKill skips the test where a server was given from outside.
+func mayKill(t testing.TB, kind Kind) {
+	t.Helper()
+	private, err := readPrivate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv(kind.env()) != "" && !slices.Contains(private.Kinds, kind) {
+		t.Skipf("needs a %s it may kill, and %s names one that is not ours to kill", kind, kind.env())
+	}
 }
 
 // Addr is the host and port in a URL or DSN of this package, to put a [TCPProxy] in front of it.

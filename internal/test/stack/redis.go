@@ -35,9 +35,14 @@ func prepareRedis(sp *spawner, dir string, o Options) (*Server, error) {
 	if o.Encryption != nil {
 		args = append(args, o.Encryption.redis(ports[1])...)
 	}
+	if o.inRedisSet {
+		if args, err = redisFile(dir, append(args, redisSetArgs(ports[1])...)); err != nil {
+			return nil, err
+		}
+	}
 	return &Server{
 		kind: KindRedis, dir: dir, addr: addr, url: "redis://" + addr + "/0", tlsAddr: loopback(ports[1]),
-		encryption: o.Encryption,
+		encryption: o.Encryption, bus: ports[1],
 		main: &process{
 			name: "redis", spawner: sp, logPath: filepath.Join(dir, "redis.log"),
 			command: func() *exec.Cmd { return program.server(dir, environment(dir), args...) },

@@ -38,6 +38,7 @@ type Server struct {
 	frozen  atomic.Bool
 	node    *rabbitNode // nil but for RabbitMQ
 	galera  *galeraNode // nil but for a node of a database cluster
+	bus     int         // port on which a Redis speaks to the other nodes, if it is one of a cluster
 	disk    *disk       // nil but for a MySQL that asked for one
 
 	encryption *Encryption // nil: none

@@ -53,6 +53,8 @@ type Options struct {
 	Encryption *Encryption
 	// Log receives one line for each server that was started; nil discards them.
 	Log io.Writer
+
+	inRedisSet bool // the Redis is one of a [RedisSet]
 }
 
 // Stack is a set of private servers. Those not asked for are nil.
