@@ -66,6 +66,9 @@ func (c *Config) joinLock() {
 	case c.Lock == lock.KindRedlock && c.RedisURL != "" && (urls < fewest || urls%2 == 0):
 		url.refuse("names %d: LOCK=redlock needs an odd number of masters that know nothing of each other, three or more, "+
 			"comma-separated", urls)
+	case c.Lock == lock.KindRedlock && redisdb.Twice(c.RedisURL) != "":
+		url.refuse("names %s twice: the masters of LOCK=redlock must be different servers, or one of them has two votes",
+			redisdb.Twice(c.RedisURL))
 	case c.RedisURL == "":
 		c.Lock = lock.KindOff
 	}

@@ -190,6 +190,8 @@ func TestRedlockNeedsAnOddNumberOfMasters(t *testing.T) {
 		"redis://a/0,redis://b/0":                          "names 2:",
 		"redis://a,rediss://b,redis://c,redis://:p@d":      "names 4:",
 		"redis://a, rediss://b, redis://:p@c?cluster=true": "",
+		"redis://a,redis://b,redis://:p@a:6379/1":          "names a:6379 twice",
+		"redis://s?master=a,redis://s?master=b,redis://c":  "",
 	} {
 		cfg, _, err := Load(environ(map[string]string{"ROLLBACKD_LOCK": "redlock", "ROLLBACKD_REDIS_URL": list}))
 		if want == "" && (err != nil || cfg.RedisURL != list) || want != "" && (err == nil || !strings.Contains(err.Error(),

@@ -137,6 +137,27 @@ func Hosts(raw string) (hosts []string) {
 	return hosts
 }
 
+// Twice is a server that two URLs of a list name, in whatever database; "" when there is none. Sentinels may stand in
+// several URLs, for masters of different names.
+func Twice(list string) string {
+	seen := map[string]bool{}
+	for _, raw := range SplitURLs(list) {
+		u, err := parseURL(raw)
+		if err != nil {
+			continue // CheckURL says so
+		}
+		for _, addr := range u.addrs {
+			if named := addr + " " + u.master; seen[named] {
+				return addr
+			}
+		}
+		for _, addr := range u.addrs {
+			seen[addr+" "+u.master] = true
+		}
+	}
+	return ""
+}
+
 type redisURL struct {
 	tls, cluster                           bool
 	certs                                  certs.TLS
