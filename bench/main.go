@@ -17,6 +17,7 @@ const usage = `usage: bench            measure everything and write the results
        bench profile [CONTESTANT]    profile the daemon's CPU and the database's statements, for example of all_failing
        bench sizing     what LANES, BATCH_SIZE, PREFETCH and MEMORY_BUDGET cost in resident memory
        bench scaling    what a message costs each server at several speeds, and what more daemons bring
+       bench pages      what one look at each page costs MySQL and the daemon
        bench rival NAME WORKERS    (what bench itself runs)
 
 BENCH_ROUND=10s  BENCH_ROUNDS=3  BENCH_ONLY=vs_plain,latency_p50_ms,…  BENCH_OUT=FOLDER
@@ -55,6 +56,8 @@ func command(args []string) error {
 		return sizing(ctx, s)
 	case len(args) == 1 && args[0] == "scaling":
 		return scaling(ctx, s)
+	case len(args) == 1 && args[0] == "pages":
+		return pages(ctx, s)
 	}
 	return errors.New(usage)
 }

@@ -70,6 +70,7 @@ func cycle() []group {
 		{
 			{Name: "duplicates", Sowing: ground.Sowing{Twice: true}, Guess: 35_000},
 			{Name: fullLog, FullLog: true, Guess: 25_000}, {Name: "pages", FullLog: true, Viewed: true, Guess: 25_000},
+			{Name: fullLog, FullLog: true, Guess: 25_000}, // pages stands between two of its kind
 			{Name: "poison", Sowing: ground.Sowing{PoisonEvery: 1000}, Guess: 25_000},
 			{Name: "hot_goods", Sowing: ground.Sowing{Goods: run.FewGoods}, Guess: 30_000},
 		},

@@ -103,7 +103,7 @@ var definitions = []definition{
 	},
 	{
 		key: "pages", what: "while somebody looks at the pages ÷ while nobody does", unit: "ratio", goal: atLeast(0.98),
-		others: []string{fullLog, "pages"}, apart: true, make: over("pages", fullLog, deliveries), note: pagesNote,
+		others: []string{fullLog, "pages"}, apart: true, make: between("pages", fullLog, deliveries), note: pagesNote,
 	},
 	{
 		key: "page_ms", what: "the slowest answer of any page meanwhile", unit: "ms", goal: atMost(200),
@@ -297,6 +297,16 @@ func (t *Turns) before(i int, name string) (run.Round, bool) {
 	return run.Round{}, false
 }
 
+// after is a contestant's first round after the i-th round of all.
+func (t *Turns) after(i int, name string) (run.Round, bool) {
+	for _, r := range t.Rounds[i:] {
+		if r.Contestant == name {
+			return r, true
+		}
+	}
+	return run.Round{}, false
+}
+
 func deliveries(r run.Round) float64 { return r.Rate }
 func applied(r run.Round) float64    { return r.Applied }
 
@@ -324,6 +334,26 @@ func over(name, other string, value func(run.Round) float64) func(*Turns) ([]flo
 			}
 		}
 		return ratios, map[string]float64{name: Median(values(t.of(name), value)), other: Median(others)}
+	}
+}
+
+// between divides each round of one by the mean of the rounds of another before and after it: what differs between two
+// rounds of the same is more than what such a figure is about.
+func between(name, other string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
+	return func(t *Turns) (ratios []float64, parts map[string]float64) {
+		for i, r := range t.Rounds {
+			if r.Contestant != name {
+				continue
+			}
+			before, ok1 := t.before(i, other)
+			after, ok2 := t.after(i, other)
+			if ok1 && ok2 {
+				ratios = append(ratios, 2*value(r)/(value(before)+value(after)))
+			}
+		}
+		return ratios, map[string]float64{
+			name: Median(values(t.of(name), value)), other: Median(values(t.of(other), value)),
+		}
 	}
 }
 
