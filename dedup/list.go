@@ -137,7 +137,7 @@ func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bo
 	}
 	f.Bodies = false
 	if also == nil && (through == 0 || len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Remark == "") {
-		return l.List(ctx, f)
+		return l.listAll(ctx, f)
 	}
 	wide, found := f, []Row(nil)
 	if through > 0 { // else each page may take as long as it wants
@@ -159,7 +159,7 @@ func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bo
 		if wide.Limit = lookedAt; through > 0 {
 			wide.Limit = min(lookedAt, through-looked)
 		}
-		rows, next, err := l.List(ctx, wide)
+		rows, next, err := l.listAll(ctx, wide)
 		if err != nil {
 			return nil, "", err
 		}
