@@ -11,7 +11,7 @@ import (
 type background[T any] struct {
 	// look finds it out. What it has found so far it may hand to soFar: nobody waits for the rest when nothing is known.
 	look func(ctx context.Context, soFar func(T)) (T, error)
-	// paced: the look itself rests often enough.
+	// paced: the look itself rests. It is not repeated for as long as it took, its rests included.
 	paced bool
 
 	mu      sync.Mutex
@@ -25,7 +25,7 @@ type background[T any] struct {
 }
 
 const (
-	// restAfter is how many times as long as a look took there is none.
+	// restAfter is how many times as long as a look took there is none, if it is not paced.
 	restAfter   = 50
 	longestKept = 5 * time.Minute
 )
@@ -60,9 +60,11 @@ func (b *background[T]) end() {
 func (b *background[T]) get(keep time.Duration) Aged[T] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.paced {
-		keep = max(keep, min(restAfter*b.last.Took, longestKept))
+	rest := restAfter * b.last.Took
+	if b.paced {
+		rest = b.last.Took
 	}
+	keep = max(keep, min(rest, longestKept))
 	if !b.running && b.ctx != nil && b.ctx.Err() == nil && time.Since(b.tried) > keep {
 		b.running, b.known = true, make(chan struct{})
 		ctx := b.ctx

@@ -199,6 +199,11 @@ func TestWhatTookLongIsNotLookedForAgainSoon(t *testing.T) {
 	if a := b.get(time.Second); a.Looking {
 		t.Error("a look of two seconds is repeated after a minute")
 	}
+	b.paced, b.last.Took = true, 2*time.Minute
+	if a := b.get(time.Second); a.Looking {
+		t.Error("a look of two minutes with rests is repeated after one")
+	}
+	b.paced, b.last.Took = false, 2*time.Second
 	b.tried = time.Now().Add(-time.Hour)
 	if a := b.get(time.Second); !a.Looking {
 		t.Error("it is not repeated after an hour")

@@ -23,8 +23,10 @@ const (
 	mostGroups = 500
 	// surveyKeep is how long a survey is kept.
 	surveyKeep = 10 * time.Second
-	// atOnce is how many letters a survey reads without a rest; surveyRest bounds each rest after that.
+	// atOnce is how many letters a survey reads without a rest. Each rest after that is surveyPace times as long as the
+	// reading before it took, surveyRest at most.
 	atOnce     = 5 * dedup.MaxListed
+	surveyPace = 100
 	surveyRest = 3 * time.Second
 )
 
@@ -76,7 +78,7 @@ func (g Groups) Group(id string) (Group, bool) {
 const others = "(errors that are all different)"
 
 // lookAtDead reads the dead rows page by page, through the index, and groups them. After the first pages it rests after
-// each, fifty times as long as that one took: beside a daemon at full speed nothing may take much at once.
+// each, surveyPace times as long as that one took: beside a daemon at full speed nothing may take much at once.
 func (v *View) lookAtDead(ctx context.Context, soFar func(Groups)) (Groups, error) {
 	s := surveyed{byID: map[string]*Group{}}
 	for after := dedup.Cursor(""); ; {
@@ -95,7 +97,7 @@ func (v *View) lookAtDead(ctx context.Context, soFar func(Groups)) (Groups, erro
 			continue
 		}
 		soFar(s.groups(true))
-		if err := wait.For(ctx, min(restAfter*time.Since(began), surveyRest)); err != nil {
+		if err := wait.For(ctx, min(surveyPace*time.Since(began), surveyRest)); err != nil {
 			return Groups{}, err
 		}
 	}
