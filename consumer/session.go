@@ -297,11 +297,8 @@ func (s *source) runLanes(intake, work context.Context, lanes []*lane, limit int
 	for _, l := range lanes {
 		wg.Go(func() { stop(l.run(running, work, limit)) })
 	}
-	wg.Go(func() {
-		<-running.Done()
-		s.c.cancel(intake, lanes)
-	})
 	wg.Wait()
+	s.c.cancel(intake, lanes)
 	for _, l := range lanes {
 		s.came += l.sub.Came()
 		s.acked += l.sub.Acked()
@@ -361,8 +358,15 @@ func (c *Consumer) lookAtMain(ctx context.Context, conn *rabbit.Conn) error {
 	return nil
 }
 
-// cancel ends the consumers before their channels close one after the other: what one gives back would else be handed
-// to the next, which gives it back again, and each time counts as a delivery.
+// cancel ends the consumers, when all lanes have acked their last, and before their channels close.
+//
+// Not before the acks: RabbitMQ holds back acks for a quorum queue that is slow to take them, once 32 commands of a
+// channel are on their way, and forgets them with the channel. The answer to a cancel comes after those that the queue
+// has taken, and the channel has sent the rest by then. And a cancel makes such commands itself: what is on its way to
+// the consumer goes back.
+//
+// Not without it: the channels close one after the other, and what one gives back would be handed to the next, which
+// gives it back again, and each time counts as a delivery.
 func (c *Consumer) cancel(ctx context.Context, lanes []*lane) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cancelTimeout,
 		fmt.Errorf("consumers not cancelled in %v", cancelTimeout))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -39,6 +40,42 @@ func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
 	w.start()
 	w.ended(dedup.Success, all...)
 	w.end(map[string]int{"applied": 600}) // so nothing that was finished came again
+}
+
+// What a message waits for whose copy is refused makes the lane ack the others of its batch one by one. RabbitMQ holds
+// back acks for a quorum queue that comes in such numbers, and forgets those with the channel that it holds back then.
+func TestADrainLosesNoAckOfManySingleOnes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.oneBatch(601)
+	w.cfg.Prefetch = 1300 // a lane takes half of it at once
+	w.unreadable("bad")
+	w.declare()
+	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
+	good := keys("good", 600)
+	reached, release := w.blockAt(consumer.PointCommitted)
+	// given a batch whose first message stays open, while the others are committed
+	w.publish("{}", append([]string{"bad"}, good...)...)
+	r := w.launch()
+	await(t, reached, "the good ones are committed")
+	// when the daemon is to stop, and acks them
+	r.stop()
+	w.eventually("it drains", func() bool { return r.State().Draining })
+	release()
+	if err := r.drained(); err != nil {
+		t.Fatalf("Run = %v, want nil", err)
+	}
+	w.ended(dedup.Success, good...)
+	// then only the other one comes again
+	w.eventually("nothing is in anybody's hands", func() bool { return w.broker.Unacked(w.cfg.Queue) == 0 })
+	if n := w.broker.Depth(w.cfg.Queue); n != 1 {
+		t.Errorf("%d messages are in the queue again, want the one that is not done", n)
+	}
+	w.cfg.Hook = nil
+	room()
+	w.start()
+	w.ended(dedup.Dead, "bad")
+	w.end(map[string]int{"applied": 600, "abandoned": 1, "dead_lettered": 1})
 }
 
 // 450 messages failed once and are claimed again, 200 at a time. A stop lets the claims that are made come to their
