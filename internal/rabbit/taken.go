@@ -259,30 +259,76 @@ func shownValue(v any) string {
 	return fmt.Sprint(v)
 }
 
-// RefuseClassic returns ErrClassic if the main queue is a classic one. It asks with connections of its own, because
-// AMQP answers in one way only: a consumer under a limit for its whole channel is refused by every other type of queue,
-// together with its connection. That the backstop refuses one shows that this broker still does so. An error that is
-// not ErrClassic means that it could not be found out. A classic queue gives a message out for that moment.
+// RefuseClassic returns ErrClassic if the main queue is a classic one. AMQP does not tell the type of a queue, so a
+// consumer is asked for that some types refuse, with connections of its own. An error that is not ErrClassic means that
+// it could not be found out.
+//
+//   - Up to RabbitMQ 4.2 a consumer under a limit for its whole channel is refused by every type but classic, together
+//     with its connection. A classic queue gives a message out for that moment. A broker that is told to permit no such
+//     limit (deprecated_features.permit.global_qos) refuses nobody, and a message of a quorum queue would be charged
+//     with a delivery. So the backstop, mostly empty, is tried first: only where that refuses is the main queue asked.
+//   - From 4.3 on there are no such limits. Instead a timeout is asked for that makes no sense: nobody takes it, and a
+//     classic queue, whose consumers have none, names its type. Nothing is delivered. A name so long that the broker
+//     cuts its text off hides the type.
 func RefuseClassic(ctx context.Context, cfg Config, t TopologyConfig) error {
-	takes, err := takesChannelLimit(ctx, cfg, t.Queue)
+	cfg.Budget = nil
+	c, err := Dial(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if major, minor, ok := parseVersion(c.ServerVersion()); ok && (major > 4 || major == 4 && minor >= 3) {
+		defer func() { _ = c.Close() }() // it has told what it could
+		return refuseClassicByTimeout(ctx, c, t)
+	}
+	takes, err := takesChannelLimit(ctx, c, BackstopQueue(t.Queue))
+	missing := err
+	if takes || err != nil && !hasCode(err, codeNotFound) {
+		return err
+	}
+	if c, err = Dial(ctx, cfg); err != nil {
+		return err
+	}
+	takes, err = takesChannelLimit(ctx, c, t.Queue)
 	if err != nil || !takes {
 		return err
 	}
-	takes, err = takesChannelLimit(ctx, cfg, BackstopQueue(t.Queue))
-	if err != nil || takes {
-		return err
+	if missing != nil { // nothing shows that this broker refuses anybody
+		return missing
 	}
 	return fmt.Errorf("queue %q %w", t.Queue, ErrClassic)
 }
 
-func takesChannelLimit(ctx context.Context, cfg Config, queue string) (bool, error) {
-	cfg.Budget = nil
-	c, err := Dial(ctx, cfg)
+// ofClassicType is the end of a refusal by a classic queue of 4.3 and later, where the text alone tells.
+const ofClassicType = " of queue type rabbit_classic_queue"
+
+func refuseClassicByTimeout(ctx context.Context, c *Conn, t TopologyConfig) error {
+	var ch *amqp.Channel
+	err := c.ask(ctx, "open a channel", func() (err error) {
+		ch, err = c.amqp.Channel()
+		return err
+	})
 	if err != nil {
-		return false, err
+		return err
 	}
+	err = c.ask(ctx, fmt.Sprintf("find out the type of queue %q", t.Queue), func() error {
+		_, err := ch.Consume(t.Queue, ConsumerTag(0)+"/type", !autoAck, !exclusive, !noLocal, !noWait,
+			amqp.Table{"x-consumer-timeout": "none"})
+		return err
+	})
+	if !hasCode(err, codePrecondition) {
+		return err
+	}
+	if b, ok := errors.AsType[*BrokerError](err); ok && strings.HasSuffix(b.Text, ofClassicType) {
+		return fmt.Errorf("queue %q %w", t.Queue, ErrClassic)
+	}
+	return nil
+}
+
+// takesChannelLimit ends the connection.
+func takesChannelLimit(ctx context.Context, c *Conn, queue string) (bool, error) {
 	defer func() { _ = c.Close() }() // the broker has closed it, or gives back what it delivered
 	var ch *amqp.Channel
+	var err error
 	err = c.ask(ctx, "limit a channel", func() (err error) {
 		if ch, err = c.amqp.Channel(); err != nil {
 			return err
