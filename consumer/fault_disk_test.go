@@ -62,7 +62,7 @@ func TestMySQLWithAFullDisk(t *testing.T) {
 			}
 			if tc.args != nil {
 				w.eventually("a COMMIT waits for room", func() bool {
-					return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE info = 'COMMIT' AND time_ms > 3000") > 0
+					return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE info = 'COMMIT' AND time > 3") > 0
 				})
 			}
 			if n := w.dead(); n != 0 {

@@ -83,7 +83,8 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 					// Somebody else has sku 2, wants sku 1 in the case of a deadlock, and has written more, so that MySQL spares him.
 					w.execOn(other, "SET SESSION innodb_lock_wait_timeout = 60")
 					w.execOn(other, "BEGIN")
-					w.execOn(other, "INSERT INTO weight SELECT seq FROM seq_1_to_100")
+					w.execOn(other, "INSERT INTO weight WITH RECURSIVE seq (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM seq "+
+						"WHERE n < 100) SELECT n FROM seq")
 					w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 2")
 					if tc.deadlock {
 						go func() { // joined through met
@@ -91,9 +92,9 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 							w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 1")
 							w.execOn(other, "COMMIT")
 						}()
-						for w.number("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' AND "+
-							"trx_rows_modified >= 100") == 0 {
-							// until the other waits for us; the view is stale while it is read more often than every 0.1 s
+						for w.number("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
+							"WHERE p.db = DATABASE() AND waits") == 0 {
+							// until the other waits for us
 							<-time.After(300 * time.Millisecond)
 						}
 					}
@@ -208,7 +209,7 @@ func TestKilledConnectionsCostNothing(t *testing.T) {
 // Those that are kept stay.
 func (w *world) killConnections(own *sql.Conn, kept ...int64) int {
 	w.t.Helper()
-	rows, err := own.QueryContext(w.t.Context(), "SELECT id FROM information_schema.processlist WHERE db = DATABASE() "+
+	rows, err := own.QueryContext(w.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE db = DATABASE() "+
 		"AND id <> CONNECTION_ID()")
 	if err != nil {
 		w.t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // What a handler wrote before it blamed somebody is undone inside the transaction, which then goes on with the others.
@@ -38,8 +39,8 @@ func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
 			}
 		}
 		var id string
-		if err := tx.WithContext(ctx).Raw("SELECT CONCAT(trx_mysql_thread_id, ' ', trx_id) FROM " +
-			"information_schema.innodb_trx WHERE trx_mysql_thread_id = CONNECTION_ID()").Scan(&id).Error; err != nil {
+		if err := tx.WithContext(ctx).Raw("SELECT CONCAT(conn, ' ', id) FROM " + stack.Transactions +
+			" WHERE conn = CONNECTION_ID()").Scan(&id).Error; err != nil {
 			return err
 		}
 		mu.Lock()

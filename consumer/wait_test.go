@@ -236,7 +236,7 @@ func TestASlowStatementNeverStallsItsLane(t *testing.T) {
 	}
 	w.want("effects", w.effects(), once(sent...))
 	w.eventually("the server is at work on none of them", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info = 'SELECT "+
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info = 'SELECT "+
 			"SLEEP(600)'") == 0
 	})
 }

@@ -131,7 +131,7 @@ func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 	stop := w.compensate(deadletter.CompensateOptions{After: time.Second})
 	w.eventually("the reopen waits", func() (string, bool) {
 		var n int
-		err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
+		err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
 			"DATABASE() AND info LIKE 'UPDATE `consumer_log`%'").Scan(&n)
 		return "", err == nil && n > 0
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -89,15 +90,14 @@ func (l *Log) LeaderAddress(ctx context.Context, group string) (string, error) {
 	if err != nil || id == 0 {
 		return "", err
 	}
-	var host sql.NullString
-	err = l.db.QueryRowContext(ctx, "SELECT host FROM information_schema.processlist WHERE id = ?", id).Scan(&host)
+	p, err := mysqldb.ProcessOf(ctx, l.db, id)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("ask who is elected: %w", err)
 	}
-	if host.String == "" {
+	if p.Host == "" {
 		return fmt.Sprintf("connection %d", id), nil
 	}
-	return host.String, nil
+	return p.Host, nil
 }
 
 // term waits for one election and serves it.

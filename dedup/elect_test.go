@@ -77,7 +77,7 @@ func TestOneIsElectedAndTheNextTakesOverWhenItStops(t *testing.T) {
 	second := stand(t, w.dsn, "g")
 	// the second has asked at least once, in vain
 	poll.Until(t, "the second waits", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"GET_LOCK(%'") == 1
 	})
 	second.wantIdle(t)
@@ -102,7 +102,7 @@ func TestWhoeverLosesItsSessionLosesTheLeadershipAndMayBeElectedAgain(t *testing
 	receive(t, "the first is elected", first.on)
 	second := stand(t, w.dsn, "g")
 	poll.Until(t, "the second waits", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"GET_LOCK(%'") == 1
 	})
 	// when somebody kills the session that holds the lock
@@ -158,7 +158,7 @@ func TestASilentSessionDoesNotKeepTheLockForLong(t *testing.T) {
 	c.stop()
 	receive(t, "the end", c.gone)
 	poll.Until(t, "the session's end", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE id = ?", id) == 0
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE id = ?", id) == 0
 	})
 }
 

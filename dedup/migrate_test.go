@@ -114,7 +114,7 @@ func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
 	go func() { migrated <- Migrate(ctx, w.db, MigrateOptions{Table: "consumer_log"}) }()
 
 	poll.Until(t, "it waits for the lock", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"GET_LOCK(%'") == 1
 	})
 
@@ -226,7 +226,7 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	}()
 	poll.Until(t, "it copies", func() bool {
 		var state sql.NullString
-		err := w.pool.QueryRowContext(t.Context(), "SELECT state FROM information_schema.processlist WHERE id = ?", id).
+		err := w.pool.QueryRowContext(t.Context(), "SELECT state FROM "+stack.Processes+" WHERE id = ?", id).
 			Scan(&state)
 		return err == nil && strings.Contains(state.String, "copy")
 	})

@@ -217,11 +217,11 @@ func TestPruneWaitsForSomebodyElsesLockAndTriesAgain(t *testing.T) {
 		done <- err
 	}()
 	poll.Until(t, "the cleaner waits for the lock", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE "+
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE "+
 			"'DELETE log%'") > 0
 	})
 	poll.Until(t, "it gave up once", func() bool {
-		return w.number("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE "+
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE "+
 			"'DELETE log%'") == 0
 	})
 	wantError(t, "the worker's statement", func() error {

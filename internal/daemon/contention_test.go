@@ -6,6 +6,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // Given a shop that inserts reservations without a lock of their order, when one comes between a rollback's look at the
@@ -39,7 +40,7 @@ func TestAReservationThatComesMeanwhileCostsNoAttempt(t *testing.T) {
 	daemon := w.start()
 	w.publish(oracle.Sent{Publishing: w.route.Message("late", []byte(`{"order_sn":"late","reason":"cancelled"}`))})
 	w.eventually("the rollback has passed sku 5 and waits for sku 6", 30*time.Second, func() bool {
-		return w.count("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'SELECT "+
+		return w.count("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"order_sn, sku_id%FOR UPDATE'") > 0
 	})
 	if _, err := shopTx.ExecContext(t.Context(), reserve, 3); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // rotation is a login of the test's own on the three servers, and the files that say it.
@@ -121,7 +122,7 @@ func (r *rotation) change(password string) {
 // cut ends all connections of the login.
 func (r *rotation) cut() {
 	r.w.t.Helper()
-	rows, err := r.w.db.Query("SELECT id FROM information_schema.processlist WHERE user = ?", r.user)
+	rows, err := r.w.db.Query("SELECT id FROM "+stack.Processes+" WHERE user = ?", r.user)
 	if err != nil {
 		r.w.t.Fatal(err)
 	}

@@ -214,7 +214,7 @@ func (w *world) lockStock() (free func()) {
 func (w *world) stuckInTransaction() {
 	w.t.Helper()
 	w.eventually("a transaction waits for the stock", time.Minute, func() bool {
-		return w.count("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'UPDATE "+
+		return w.count("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'UPDATE "+
 			"stock %'") > 0
 	})
 }

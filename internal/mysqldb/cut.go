@@ -72,12 +72,12 @@ func (a *Activity) watch(ctx context.Context, db *sql.DB, every time.Duration) {
 		a.mu.Lock()
 		conn := a.conn
 		a.mu.Unlock()
-		var state sql.NullString
+		var p Process
 		if conn != 0 { // what it cannot see is no wait: the next look may
-			_ = db.QueryRowContext(ctx, "SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = ?", conn).Scan(&state)
+			p, _ = ProcessOf(ctx, db, conn)
 		}
 		begun, waiting, err := rowLockWaits(ctx, db)
-		if waitsForTable(state.String) || err == nil && (waiting > 0 || began >= 0 && begun > began) {
+		if waitsForTable(p.State) || err == nil && (waiting > 0 || began >= 0 && begun > began) {
 			a.mu.Lock()
 			a.waited = true
 			a.mu.Unlock()
@@ -179,10 +179,8 @@ func (c *CutStatement) String() string {
 //
 // No right is needed: every user sees and may kill its own connections.
 func (c *CutStatement) End(ctx context.Context, db *sql.DB) (waited bool, err error) {
-	var state, text sql.NullString
-	const look = "SELECT STATE, INFO FROM information_schema.PROCESSLIST WHERE ID = ?"
-	err = db.QueryRowContext(ctx, look, c.conn).Scan(&state, &text)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && !c.is(text.String) {
+	p, err := ProcessOf(ctx, db, c.conn)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !c.is(p.Statement) {
 		return true, nil // it is over, or behind a proxy
 	}
 	if Answered(err) {
@@ -192,7 +190,7 @@ func (c *CutStatement) End(ctx context.Context, db *sql.DB) (waited bool, err er
 		return false, err
 	}
 	_, now, err := rowLockWaits(ctx, db)
-	waited = err != nil || now > 0 || waitsForTable(state.String)
+	waited = err != nil || now > 0 || waitsForTable(p.State)
 	if _, err := db.ExecContext(ctx, fmt.Sprintf("KILL %d", c.conn)); err != nil && ctx.Err() != nil {
 		return false, err // else it has ended by itself
 	}

@@ -66,7 +66,7 @@ func TestACutStatementIsKnownByWhatItWaitedForAndEnded(t *testing.T) {
 			}
 			poll.Until(t, "the server has ended it", func() bool {
 				n := 0
-				err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
+				err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
 					"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
 				return err == nil && n == 0
 			})

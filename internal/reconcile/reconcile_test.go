@@ -11,6 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 const day = 24 * time.Hour
@@ -196,7 +197,7 @@ func (w *world) waitForLockWait() {
 	w.t.Helper()
 	poll.Until(w.t, "somebody waits for the lock", func() bool {
 		var n int
-		err := w.pool.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = "+
+		err := w.pool.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
 			"DATABASE() AND info LIKE '%FOR UPDATE%' AND id <> CONNECTION_ID()").Scan(&n)
 		if err != nil {
 			w.t.Fatal(err)

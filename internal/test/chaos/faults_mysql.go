@@ -151,8 +151,8 @@ func killConnections(ctx context.Context, w *world, p planned) (int, error) {
 
 // connections are those of the daemons, and how many of them are in a transaction.
 func (w *world) connections(ctx context.Context) (ids []int64, inTransaction int, err error) {
-	rows, err := w.db.QueryContext(ctx, `SELECT p.id, t.trx_id IS NOT NULL FROM information_schema.processlist p
-		LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id WHERE p.user = ?`, account)
+	rows, err := w.db.QueryContext(ctx, "SELECT p.id, conn IS NOT NULL FROM "+stack.Processes+" p LEFT JOIN "+
+		stack.Transactions+" ON conn = p.id WHERE p.user = ?", account)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list the connections: %w", err)
 	}

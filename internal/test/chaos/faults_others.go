@@ -121,10 +121,9 @@ func (w *world) lock(ctx context.Context, do string, undo string) (func() error,
 }
 
 const (
-	waitsForTable = `SELECT COUNT(*) FROM information_schema.processlist
-		WHERE user = ? AND state LIKE 'Waiting for table%'`
-	waitsForRow = `SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p
-		ON p.id = t.trx_mysql_thread_id WHERE p.user = ? AND t.trx_state = 'LOCK WAIT'`
+	waitsForTable = "SELECT COUNT(*) FROM " + stack.Processes + " WHERE user = ? AND state LIKE 'Waiting for table%'"
+	waitsForRow   = "SELECT COUNT(*) FROM " + stack.Transactions + " JOIN " + stack.Processes + " p ON p.id = conn " +
+		"WHERE p.user = ? AND waits"
 )
 
 // waiting looks for so long how many connections of the daemons wait, at most.
