@@ -92,6 +92,9 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
 			return nil, err
 		}
+		if mysqldb.Duplicate(err) { // in another table, which a trigger on the log writes: no message is at fault
+			return nil, notCommitted(err)
+		}
 		return nil, e.unrun(e.explain(ctx, bounded, activity, err, guard.failed))
 	}
 	blamed, err = e.effect(bounded, guard, msgs, m)

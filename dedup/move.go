@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
@@ -142,6 +141,5 @@ func (l *Log) apply(ctx context.Context, tx Execer, c *change) error {
 // exists reports whether err is a duplicate in the log's own primary key. One of another table, met through a trigger,
 // says nothing about our row.
 func (l *Log) exists(err error) bool {
-	index, ok := mysqldb.Duplicate(err)
-	return ok && (index == "PRIMARY" || strings.EqualFold(index, l.o.Table+".PRIMARY"))
+	return mysqldb.DuplicateIn(err, l.o.Table, "PRIMARY")
 }

@@ -145,7 +145,7 @@ func (l *Log) writePause(
 	name := l.pauseName(group, queue)
 	if stored == nil {
 		_, err := tx.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) VALUES (?, ?)", name, text)
-		if _, taken := mysqldb.Duplicate(err); taken {
+		if mysqldb.Duplicate(err) {
 			return false, nil
 		}
 		return err == nil, err

@@ -157,7 +157,7 @@ func (w Waypoint) part(i int) []byte { return fmt.Appendf(nil, "%s:%05d", w.name
 func (l *Log) moveHead(ctx context.Context, tx Execer, w Waypoint, next string) error {
 	if w.stored == "" {
 		_, err := tx.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) VALUES (?, ?)", w.part(0), []byte(next))
-		if _, ok := mysqldb.Duplicate(err); ok {
+		if mysqldb.Duplicate(err) {
 			return ErrOvertaken
 		}
 		return err

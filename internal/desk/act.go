@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -362,10 +363,10 @@ func (d *Desk) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
 		"TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?)",
 		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why, detail,
 		n.guard, cutOff, n.firstEvent, progress, n.err)
-	if index, taken := mysqldb.Duplicate(err); taken {
-		if index == "one_run_of_a_set" {
-			return errGuarded
-		}
+	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {
+		return errGuarded
+	}
+	if mysqldb.Duplicate(err) {
 		return errActExists
 	}
 	if err != nil {

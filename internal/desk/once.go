@@ -96,7 +96,7 @@ func (d *Desk) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, *Ans
 		if err == nil {
 			return o, nil, nil
 		}
-		if _, taken := mysqldb.Duplicate(err); !taken {
+		if !mysqldb.Duplicate(err) {
 			return nil, nil, fmt.Errorf("take the request: %w", err)
 		}
 	}

@@ -155,17 +155,25 @@ func NoTable(err error) bool {
 	return ok && server.Number == numNoTable
 }
 
-// Duplicate returns the index that a row would have met twice, as the server names it; false where err is none of that.
-// MariaDB names the index alone, MySQL 8 the table too: in small letters where lower_case_table_names is 1.
-func Duplicate(err error) (index string, ok bool) {
+// Duplicate reports whether a server said in err that a row would have stood twice in an index, of whatever table.
+func Duplicate(err error) bool {
+	server, ok := said(err)
+	return ok && server.Number == numDuplicate
+}
+
+// DuplicateIn is Duplicate for one index of a table, whose name is not quoted. MySQL names table and index, the table
+// in small letters where lower_case_table_names is 1. MariaDB names the index alone: there an index of the same name in
+// another table, which a trigger writes, is taken for it.
+func DuplicateIn(err error, table, index string) bool {
 	server, ok := said(err)
 	if !ok || server.Number != numDuplicate {
-		return "", false
+		return false
 	}
 	const before = " for key '"
 	i := strings.LastIndex(server.Message, before)
 	if i < 0 {
-		return "", false
+		return false
 	}
-	return strings.TrimSuffix(server.Message[i+len(before):], "'"), true
+	named := strings.TrimSuffix(server.Message[i+len(before):], "'")
+	return named == index || strings.EqualFold(named, table+"."+index)
 }
