@@ -32,6 +32,7 @@ type road struct {
 	pub  *rabbit.Publisher
 	conn *rabbit.Conn
 	subs map[string]*rabbit.Subscription
+	kept bool // no hop over the delivery limit
 }
 
 func newRoad(t *testing.T) *road {
@@ -93,7 +94,7 @@ func (r *road) send(t interface{ Fatalf(string, ...any) }, p rabbit.Publishing) 
 func (r *road) hop(t *rapid.T, from string, d rabbit.Delivery, o wire.CopyOptions) (string, rabbit.Delivery) {
 	main, dead, backstop := r.topo.Queue, rabbit.DeadQueue(r.topo.Queue), rabbit.BackstopQueue(r.topo.Queue)
 	ways := []string{"retry", "dead-letter", "replay", "shovel"}
-	if from == main {
+	if from == main && !r.kept {
 		ways = append(ways, "delivery limit")
 	}
 	way := rapid.SampledFrom(ways).Draw(t, "way")
@@ -409,6 +410,8 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 	owner := map[string]string{} // of each identity that headers would have given
 	rapid.Check(t, func(t *rapid.T) {
 		odd := all[rapid.IntRange(0, len(all)-1).Draw(t, "headers")]
+		// RabbitMQ 4 writes an x-death of its own in the place of a forged one: then the headers can be read.
+		r.kept = odd.Name == "a forged x-death"
 		key := routingKey().Draw(t, "routing key")
 		m := stack.RawMessage{
 			Exchange: r.topo.Exchange, Key: key, Headers: odd.Entries,

@@ -205,11 +205,15 @@ func isBound(tokens []token) bool {
 	if r.peek().mark("=") {
 		r.take(true)
 	}
+	inner := 0
 	if r.peek().mark("-") {
 		r.take(true)
+		for ; r.peek().mark("("); inner++ { // MySQL writes -(5) for -5
+			r.take(true)
+		}
 	}
 	r.take(r.peek().isNumber())
-	for range depth {
+	for range inner + depth {
 		r.mark(")")
 	}
 	return depth > 0 && !r.bad

@@ -77,7 +77,12 @@ func prepareRabbit(sp *spawner, dir string, o Options, first *Server) (*Server, 
 			name: "rabbitmq", spawner: sp, logPath: filepath.Join(dir, "rabbitmq.log"),
 			command: func() *exec.Cmd { return script.server(dir, env) },
 		},
-		ask:     func(ctx context.Context) error { return askRabbit(target) },
+		ask: func(ctx context.Context) error {
+			if err := askRabbit(target); err != nil {
+				return err
+			}
+			return node.booted(ctx)
+		},
 		control: node.ctl,
 		node:    node,
 	}

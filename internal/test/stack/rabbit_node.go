@@ -43,6 +43,16 @@ func (n *rabbitNode) ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
+// booted is an error until the node has started as a whole. RabbitMQ 4 takes connections a little earlier, and does not
+// list them then.
+func (n *rabbitNode) booted(ctx context.Context) error {
+	said, err := n.eval(ctx, "rabbit:is_booted(node())")
+	if err == nil && said != "true" {
+		err = fmt.Errorf("rabbitmq has not started as a whole: is_booted says %s", said)
+	}
+	return err
+}
+
 // eval runs an Erlang expression inside the node and returns its value as text. It uses erl_call, a small C program
 // that comes with Erlang and answers in some milliseconds, and rabbitmqctl where that is missing. The expression must
 // not end in a full stop.
