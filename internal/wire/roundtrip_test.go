@@ -32,7 +32,8 @@ type road struct {
 	pub  *rabbit.Publisher
 	conn *rabbit.Conn
 	subs map[string]*rabbit.Subscription
-	kept bool // no hop over the delivery limit
+	four bool // RabbitMQ 4 or later
+	kept bool // no hop over the delivery limit for this message
 }
 
 func newRoad(t *testing.T) *road {
@@ -49,7 +50,7 @@ func newRoad(t *testing.T) *road {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.conn = c
+	r.conn, r.four = c, !strings.HasPrefix(c.ServerVersion(), "3.")
 	t.Cleanup(func() { _ = c.Close() })
 	r.pub = rabbit.NewPublisher(cfg)
 	t.Cleanup(func() { _ = r.pub.Close(context.WithoutCancel(t.Context())) })
@@ -107,6 +108,8 @@ func (r *road) hop(t *rapid.T, from string, d rabbit.Delivery, o wire.CopyOption
 		to, arrives = dead, dead
 	case "shovel":
 		m = d.Message // as it is, by whatever tool
+		// RabbitMQ 4 does not go on with an x-death that somebody publishes: the next one names the main queue alone.
+		r.kept = r.kept || r.four && from == backstop
 	case "delivery limit":
 		// A channel that ends counts as a delivery everywhere; from RabbitMQ 4.3 on a requeue does not.
 		err := r.subs[from].Close()
@@ -134,6 +137,7 @@ func TestACopyHasTheIdentityOfItsMessage(t *testing.T) {
 	r := newRoad(t)
 	conn := r.b
 	rapid.Check(t, func(t *rapid.T) {
+		r.kept = false
 		key := routingKey().Draw(t, "routing key")
 		m := producersMessage().Draw(t, "message")
 		conn.Publish(r.topo.Exchange, key, m)
@@ -301,6 +305,7 @@ func TestACarriedMessageHasTheIdentityOfItsMessage(t *testing.T) {
 		return sub, r.take(t, old)
 	}
 	rapid.Check(t, func(t *rapid.T) {
+		r.kept = false
 		key := routingKey().Draw(t, "routing key")
 		r.b.Publish(exchange, key, producersMessage().Draw(t, "message"))
 		sub, d := meet(t)
@@ -411,7 +416,7 @@ func TestUnreadableHeadersKeepTheirIdentity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		odd := all[rapid.IntRange(0, len(all)-1).Draw(t, "headers")]
 		// RabbitMQ 4 writes an x-death of its own in the place of a forged one: then the headers can be read.
-		r.kept = odd.Name == "a forged x-death"
+		r.kept = r.four && odd.Name == "a forged x-death"
 		key := routingKey().Draw(t, "routing key")
 		m := stack.RawMessage{
 			Exchange: r.topo.Exchange, Key: key, Headers: odd.Entries,
