@@ -227,3 +227,21 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 		}
 	}
 }
+
+// Given a CHECK as servers show it, then it is known for a bound of one column, or for something else.
+func TestABoundIsKnownAsServersShowIt(t *testing.T) {
+	t.Parallel()
+	for definition, want := range map[string]bool{
+		"CHECK (`n` >= -5)":              true, // MariaDB
+		"CHECK ((`n` >= -(5)))":          true, // MySQL
+		"CHECK (`n` < 100)":              true,
+		"CHECK ((`n` >= -(5 + `m`)))":    false,
+		"CHECK ((`n` >= -(5) + `m`))":    false,
+		"CHECK ((`n` % 2) = 0)":          false,
+		"CHECK (((`n` > 1) or `m` < 2))": false,
+	} {
+		if got := checksAreBounds(tokensOf(definition)); got != want {
+			t.Errorf("%s is a bound: %t, want %t", definition, got, want)
+		}
+	}
+}
