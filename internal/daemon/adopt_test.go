@@ -301,7 +301,8 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 	orders := shop.Orders(s.rng, "job", 2500, skus)
 	s.note(orders)
 	for i, o := range orders {
-		if _, err := s.db.ExecContext(t.Context(), "INSERT INTO cancelled_order (body) VALUES (?)", string(o.Body())); err != nil {
+		insert := "INSERT INTO cancelled_order (body) VALUES (?)"
+		if _, err := s.db.ExecContext(t.Context(), insert, string(o.Body())); err != nil {
 			t.Fatal(err)
 		}
 		if i < 500 { // the old job has done these
