@@ -409,7 +409,7 @@ func (s *heldBack) drop(ctx context.Context, h *heldItem) {
 }
 
 // giveBackOld gives those back, alone, that would be taken away soon together with all others. It costs each a
-// delivery.
+// delivery up to RabbitMQ 4.2, which counts what is given back.
 func (s *heldBack) giveBackOld(ctx context.Context) {
 	for _, h := range slices.Clone(s.items) {
 		if time.Since(h.since) < s.c.cfg.heldLimit() {
