@@ -79,7 +79,8 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	must("count", err)
 	_, err = w.log.CountDead(ctx)
 	must("count the dead", err)
-	_, err = w.log.CountDue(ctx, "g", Cooling{After: time.Minute, Most: time.Hour, MaxReplays: 3, Begun: "compensation/"}, 10)
+	cooling := Cooling{After: time.Minute, Most: time.Hour, MaxReplays: 3, Begun: "compensation/"}
+	_, err = w.log.CountDue(ctx, "g", cooling, 10)
 	must("count what is due", err)
 	_, err = w.log.OldestOpen(ctx)
 	must("the oldest open", err)
