@@ -140,6 +140,24 @@ var causes = map[string]func(t *testing.T, prom *server, job string){
 		w.publish(w.queue, 20, nil)
 		w.fires("RollbackdServiceSaysLater")
 	},
+	"tokens tried": func(t *testing.T, prom *server, job string) {
+		w := newWorld(t, prom, job, "ADMIN_TOKEN", "the-only-one-that-is-right-here").on(stack.AMQP(t))
+		w.run()
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for tick := time.Tick(100 * time.Millisecond); ; {
+				select {
+				case <-stop:
+					return
+				case <-tick:
+					w.guess()
+				}
+			}
+		}()
+		defer func() { close(stop); <-stopped }()
+		w.fires("RollbackdRefusedTokens")
+	},
 	"published long ago": func(t *testing.T, prom *server, job string) {
 		w := newWorld(t, prom, job).on(stack.AMQP(t))
 		w.run()

@@ -191,6 +191,26 @@ func (w *world) steadily(change func(*stack.Message)) {
 	w.t.Cleanup(func() { close(stop); <-stopped })
 }
 
+// guess comes with a token that is wrong.
+func (w *world) guess() {
+	ask, err := http.NewRequestWithContext(context.WithoutCancel(w.t.Context()), http.MethodGet,
+		"http://"+w.addr+"/api/v1/overview", http.NoBody)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	ask.Header.Set("Authorization", fmt.Sprint("Bearer guess-", w.names.Add(1)))
+	answer, err := http.DefaultClient.Do(ask)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusTooManyRequests {
+		w.t.Errorf("a wrong token is answered with %s", answer.Status)
+	}
+}
+
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
 	if _, err := w.db.ExecContext(w.t.Context(), query, args...); err != nil {
