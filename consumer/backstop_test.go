@@ -127,6 +127,36 @@ func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
 	}
 }
 
+// An operator's policy may take messages off the main queue or refuse them: none of it loses one, and letters say what
+// happened.
+func TestPoliciesOnTheMainQueueLoseNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.declare()
+	// given a policy that lets messages expire while nobody consumes
+	w.broker.Policy("ttl-"+w.cfg.Queue, w.cfg.Queue, map[string]any{"message-ttl": 500})
+	gone := keys("gone", 5)
+	w.publishInto(w.cfg.Queue, gone...)
+	w.eventually("they are in the backstop", func() bool {
+		return w.broker.Depth(rabbit.BackstopQueue(w.cfg.Queue)) == len(gone)
+	})
+	// then, when policies limit deliveries and length, each is a letter that says so, and the others are applied
+	w.broker.Policy("ttl-"+w.cfg.Queue, w.cfg.Queue, map[string]any{
+		"delivery-limit": 5, "max-length": 1000, "overflow": "drop-head",
+	})
+	w.start()
+	w.publish("{}", keys("good", 50)...)
+	w.ended(dedup.Dead, gone...)
+	w.ended(dedup.Success, keys("good", 50)...)
+	told := w.number(`SELECT COUNT(*) FROM consumer_log WHERE reason = 'delivery_limit' AND remark LIKE
+		'taken off %by RabbitMQ: expired%'`)
+	if told != len(gone) || w.dead() != len(gone) {
+		t.Errorf("%d rows say that their messages expired, and there are %d letters, want %d", told, w.dead(), len(gone))
+	}
+	w.want("effects", w.effects(), once(keys("good", 50)...))
+	w.broker.Policy("ttl-"+w.cfg.Queue, w.cfg.Queue, nil)
+}
+
 // A letter that was moved by hand into the backstop behind a message whose lease lives is acked with its copy, not
 // after that lease: each restart would make another letter of it.
 func TestALetterInTheBackstopDoesNotMultiply(t *testing.T) {
