@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
@@ -57,12 +58,13 @@ func former(t *testing.T) string {
 }
 
 // Given a fleet of the former version at work, when the new version migrates beside it, runs beside it, is taken back,
-// and comes again for good, while messages keep coming, then both have worked, every message takes effect once and none
-// is a dead letter. The migration is one that changes the tables of the effect.
+// and comes again for good, while messages keep coming, then both have worked, every message takes effect once and only
+// those are dead letters that nobody can read. Letters that one version has made are replayed by the other, when the
+// orders have come that they lacked. The migration is one that changes the tables of the effect.
 func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	old := former(t)
-	const steps, each = 5, 1500
-	w := emptyWorld(t, "BATCH_SIZE", "50", "LANES", "2")
+	const steps, each, some = 5, 1500, 20
+	w := emptyWorld(t, "BATCH_SIZE", "50", "LANES", "2", "RETRY_DELAYS", "200ms,500ms", "MAX_ATTEMPTS", "3")
 	migrated := func(path string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -94,16 +96,40 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	orders := w.open(steps * each)
+	early, late := shop.Orders(w.rng, "early", some, skus), shop.Orders(w.rng, "late", some, skus) // nobody knows them yet
 	published := 0
-	publish := func() {
+	publish := func(more ...oracle.Sent) {
 		t.Helper()
 		part := orders[published*each : (published+1)*each]
 		published++
-		w.publish(shop.Repeat(w.rng, w.route.Rollbacks(part), .1)...)
+		w.publish(shop.Repeat(w.rng, append(w.route.Rollbacks(part), more...), .1)...)
+	}
+	failing := func(unknown []shop.Order) []oracle.Sent {
+		sent := w.route.Rollbacks(unknown)
+		for _, o := range unknown {
+			cut := w.route.Message("cut-"+o.SN, []byte(`{"order_sn":`))
+			sent = append(sent, oracle.Sent{Publishing: cut, Fate: oracle.ToDie(dedup.ReasonMalformed)})
+		}
+		return sent
+	}
+	// replayed makes the orders known, and has all letters replayed by one of the versions.
+	replayed := func(path string, unknown []shop.Order) {
+		t.Helper()
+		if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND reason = 'exhausted'"); n != some {
+			t.Errorf("%d messages are exhausted, want %d", n, some)
+		}
+		if err := shop.SeedReserved(t.Context(), w.db, unknown); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if _, err := program.Run(ctx, path, w.environ(), "dlq", "replay", "--all", "--no-wait"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	first := started(old)
-	publish()
-	w.ended(each, time.Minute)
+	publish(failing(early)...)
+	w.ended(each+2*some, 2*time.Minute)
 
 	// when: the new one migrates while the old one works
 	before := columns()
@@ -112,13 +138,14 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	if after := columns(); after <= before {
 		t.Fatalf("the migration changes nothing: %d columns before and %d after; name a newer commit's parent", before, after)
 	}
-	w.ended(2*each, time.Minute)
+	w.ended(2*each+2*some, time.Minute)
 	// side by side
 	fresh := started(binary(t))
 	w.eventually("both consume", time.Minute, func() bool { return w.broker.Consumers(w.config().Queue) >= 4 })
 	alone := settled(first)
-	publish()
-	w.ended(3*each, time.Minute)
+	replayed(binary(t), early)
+	publish(failing(late)...)
+	w.ended(3*each+4*some, 2*time.Minute)
 	if byOld, byNew := settled(first)-alone, settled(fresh); byOld == 0 || byNew == 0 {
 		t.Errorf("side by side the old one settled %d deliveries and the new one %d: one of them did nothing", byOld, byNew)
 	} else {
@@ -128,18 +155,19 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	w.stop(fresh)
 	w.stop(first)
 	first = started(old)
+	replayed(old, late)
 	publish()
-	w.ended(4*each, time.Minute)
+	w.ended(4*each+4*some, 2*time.Minute)
 	// for good
 	fresh = started(binary(t))
 	publish()
 	w.stop(first)
-	w.ended(5*each, time.Minute)
+	w.ended(5*each+4*some, time.Minute)
 	w.stop(fresh)
 
 	// then
 	report := w.judge(oracle.Allowance{})
-	if report.Applied != steps*each || report.DeadLettered != 0 {
-		t.Errorf("%d applied and %d dead, want %d and none", report.Applied, report.DeadLettered, steps*each)
+	if report.Applied != steps*each+2*some || report.DeadLettered != 2*some {
+		t.Errorf("%d applied and %d dead, want %d and %d", report.Applied, report.DeadLettered, steps*each+2*some, 2*some)
 	}
 }
