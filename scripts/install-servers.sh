@@ -2,11 +2,12 @@
 # Installs RabbitMQ, MariaDB and Redis for the tests, the demo and the benchmark, where they are missing. They are installed as programs only:
 # no system service is started, now or later, by this script. The tests run private servers of their own.
 #
-#	scripts/install-servers.sh [prometheus|browser|zookeeper|galera]
+#	scripts/install-servers.sh [prometheus|browser|zookeeper|galera|haproxy]
 #
 # With the word prometheus, Prometheus and its promtool are installed likewise; with browser, Chromium, a font, and npm,
 # by which the tests of the pages get axe-core; with zookeeper, ZooKeeper and a Java; with galera, MariaDB's library for
-# clusters, what a node needs to get its data from another one, and HAProxy.
+# clusters, what a node needs to get its data from another one, and HAProxy; with haproxy, that and what lays lines
+# between servers.
 set -eu
 
 # have NAME... is true when one of the programs is there. Server programs live in sbin folders, which a normal user's PATH often lacks.
@@ -50,6 +51,10 @@ galera)
 	have lsof || missing="$missing lsof"
 	have ps || missing="$missing procps"
 	have haproxy || missing="$missing haproxy"
+	;;
+haproxy)
+	have haproxy || missing="$missing haproxy"
+	have ip || missing="$missing iproute2"
 	;;
 esac
 [ -n "$missing" ] || exit 0

@@ -57,7 +57,7 @@ func (s *Stack) startGalera(ctx context.Context, o Options) (*Server, error) {
 		if err == nil {
 			return way, nil
 		}
-		errs = append(errs, fmt.Errorf("start a cluster of %s: %w", KindMySQL, err), s.endGalera())
+		errs = append(errs, fmt.Errorf("start a cluster of %s: %w", KindMySQL, err), s.endCluster())
 		if errors.Is(err, errNotInstalled) || ctx.Err() != nil {
 			break
 		}
@@ -83,25 +83,11 @@ func (s *Stack) tryGalera(ctx context.Context, dir string, o Options) (*Server, 
 			fmt.Fprintf(o.Log, "%s node %d listens on %s, process id %d\n", KindMySQL, i+1, node.addr, node.Pid())
 		}
 	}
-	for _, node := range s.Databases {
-		check, err := startNodeCheck(node.url)
-		if err != nil {
-			return nil, err
-		}
-		s.checks = append(s.checks, check)
-	}
-	way, err := prepareHAProxy(s.spawner, filepath.Join(dir, "haproxy"), s.Databases, s.checks)
-	if err != nil {
-		return nil, err
-	}
-	if err := way.start(ctx); err != nil {
-		return nil, errors.Join(err, way.end())
-	}
-	return way, nil
+	return s.startHAProxy(ctx, dir)
 }
 
-// endGalera ends the nodes and what looks after them.
-func (s *Stack) endGalera() error {
+// endCluster ends the nodes and what looks after them.
+func (s *Stack) endCluster() error {
 	var errs []error
 	for _, node := range s.Databases {
 		errs = append(errs, node.end())
@@ -109,7 +95,10 @@ func (s *Stack) endGalera() error {
 	for _, check := range s.checks {
 		errs = append(errs, check.close())
 	}
-	s.Databases, s.checks = nil, nil
+	if s.network != nil {
+		errs = append(errs, s.network.end())
+	}
+	s.Databases, s.checks, s.network = nil, nil, nil
 	return errors.Join(errs...)
 }
 

@@ -41,9 +41,39 @@ listen database
     default-server on-marked-down shutdown-sessions on-marked-up shutdown-backup-sessions
 `
 
+// startHAProxy starts one before the nodes, and what tells it which of them may be written to.
+func (s *Stack) startHAProxy(ctx context.Context, dir string) (*Server, error) {
+	for _, node := range s.Databases {
+		check, err := startNodeCheck(node.url, node.askWritable())
+		if err != nil {
+			return nil, err
+		}
+		s.checks = append(s.checks, check)
+	}
+	way, err := prepareHAProxy(s.spawner, filepath.Join(dir, "haproxy"), s.Databases, s.checks)
+	if err != nil {
+		return nil, err
+	}
+	if err := way.start(ctx); err != nil {
+		return nil, errors.Join(err, way.end())
+	}
+	return way, nil
+}
+
+// askWritable is what asks a node of a cluster whether it may be written to.
+func (s *Server) askWritable() func(context.Context, *sql.DB) error {
+	switch {
+	case s.galera != nil:
+		return askGalera
+	case s.replicated.options.Replication == Group:
+		return askGroup
+	}
+	return askWritable
+}
+
 // prepareHAProxy makes a HAProxy before the nodes. Its URL is the way to whichever node may be written to.
 func prepareHAProxy(sp *spawner, dir string, nodes []*Server, checks []*nodeCheck) (*Server, error) {
-	program, err := findProgram("haproxy")
+	program, err := findOnMachine("haproxy")
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +96,8 @@ func prepareHAProxy(sp *spawner, dir string, nodes []*Server, checks []*nodeChec
 		if i > 0 {
 			backup = " backup"
 		}
-		fmt.Fprintf(&text, "    server %s %s check port %d%s\n", node.NodeName(), node.addr, checks[i].port, backup)
+		fmt.Fprintf(&text, "    server %s %s check addr 127.0.0.1 port %d%s\n", node.NodeName(), node.addr, checks[i].port,
+			backup)
 	}
 	file := filepath.Join(dir, "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
@@ -94,6 +125,7 @@ func prepareHAProxy(sp *spawner, dir string, nodes []*Server, checks []*nodeChec
 type nodeCheck struct {
 	port   int
 	db     *sql.DB
+	ask    func(context.Context, *sql.DB) error
 	server *http.Server
 	done   chan struct{} // closed when the server has ended
 }
@@ -101,7 +133,7 @@ type nodeCheck struct {
 // checkTimeout is less than HAProxy waits for an answer.
 const checkTimeout = 1800 * time.Millisecond
 
-func startNodeCheck(dsn string) (*nodeCheck, error) {
+func startNodeCheck(dsn string, ask func(context.Context, *sql.DB) error) (*nodeCheck, error) {
 	config, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("parse the DSN of a node: %w", err)
@@ -115,7 +147,7 @@ func startNodeCheck(dsn string) (*nodeCheck, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	c := &nodeCheck{port: l.Addr().(*net.TCPAddr).Port, db: db, done: make(chan struct{})}
+	c := &nodeCheck{port: l.Addr().(*net.TCPAddr).Port, db: db, ask: ask, done: make(chan struct{})}
 	c.server = &http.Server{Handler: c, ReadHeaderTimeout: checkTimeout}
 	c.server.SetKeepAlivesEnabled(false)
 	go func() { // joined by close
@@ -129,7 +161,7 @@ func startNodeCheck(dsn string) (*nodeCheck, error) {
 func (c *nodeCheck) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
-	if err := askGalera(ctx, c.db); err != nil {
+	if err := c.ask(ctx, c.db); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	}
 }

@@ -31,10 +31,14 @@ type program struct {
 	tree string // that root; empty: the machine's
 }
 
+// findOnMachine finds a program that is no server under test, and therefore the machine's own with a tree too.
+func findOnMachine(names ...string) (program, error) { return findIn("", names...) }
+
 // findProgram returns the first of names that is an executable file: a name with a slash is a pattern for a path,
 // another is looked for in the search path.
-func findProgram(names ...string) (program, error) {
-	tree := os.Getenv(EnvTree)
+func findProgram(names ...string) (program, error) { return findIn(os.Getenv(EnvTree), names...) }
+
+func findIn(tree string, names ...string) (program, error) {
 	for _, name := range names {
 		dirs := filepath.SplitList(searchPath())
 		if filepath.Base(name) != name {

@@ -51,7 +51,25 @@ func OwnGalera(t testing.TB) *Stack {
 	if os.Getenv(EnvGalera) == "" {
 		t.Skip("make test-galera runs this")
 	}
-	s, err := Start(t.Context(), Options{Only: []Kind{KindMySQL}, MySQLNodes: 3})
+	return ownCluster(t, Galera)
+}
+
+// EnvMySQLHA asks for the tests on MySQL that fails over.
+const EnvMySQLHA = "ROLLBACKD_TEST_MYSQL_HA"
+
+// OwnReplicated starts three nodes of MySQL behind a HAProxy for this test alone, if the environment asks for such
+// tests.
+func OwnReplicated(t testing.TB, replication Replication) *Stack {
+	t.Helper()
+	if os.Getenv(EnvMySQLHA) == "" {
+		t.Skip("make test-mysql-ha runs this")
+	}
+	return ownCluster(t, replication)
+}
+
+func ownCluster(t testing.TB, replication Replication) *Stack {
+	t.Helper()
+	s, err := Start(t.Context(), Options{Only: []Kind{KindMySQL}, MySQLNodes: 3, Replication: replication})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,14 +47,16 @@ func (s *Server) Eval(ctx context.Context, expression string) (string, error) {
 	return s.node.eval(ctx, expression)
 }
 
-// NodeName is the Erlang name of a RabbitMQ node, or what a node of a database cluster calls itself (wsrep_node_name);
-// empty for other servers.
+// NodeName is the Erlang name of a RabbitMQ node, or the name of a node of a database cluster (Galera's
+// wsrep_node_name); empty for other servers.
 func (s *Server) NodeName() string {
 	switch {
 	case s.node != nil:
 		return s.node.Name
 	case s.galera != nil:
 		return s.galera.name
+	case s.replicated != nil:
+		return nodeName(s.replicated.at)
 	}
 	return ""
 }

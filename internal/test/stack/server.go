@@ -24,22 +24,23 @@ const (
 // Its methods return what went wrong, and when the server belongs to a test they also fail that test, so that a fault
 // which did not happen is never overlooked. They may be called from any goroutine, one at a time.
 type Server struct {
-	kind    Kind
-	dir     string
-	addr    string
-	url     string
-	tlsAddr string // host and port of TLS, where that is another
-	http    string // host and port of RabbitMQ's management plugin, or empty
-	main    *process
-	helper  *process // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
-	ask     func(ctx context.Context) error
-	control func(ctx context.Context, args ...string) (string, error) // nil when the server has no control command
-	t       testing.TB                                                // nil outside tests
-	frozen  atomic.Bool
-	node    *rabbitNode // nil but for RabbitMQ
-	galera  *galeraNode // nil but for a node of a database cluster
-	bus     int         // port on which a Redis speaks to the other nodes, if it is one of a cluster
-	disk    *disk       // nil but for a MySQL that asked for one
+	kind       Kind
+	dir        string
+	addr       string
+	url        string
+	tlsAddr    string // host and port of TLS, where that is another
+	http       string // host and port of RabbitMQ's management plugin, or empty
+	main       *process
+	helper     *process // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
+	ask        func(ctx context.Context) error
+	control    func(ctx context.Context, args ...string) (string, error) // nil when the server has no control command
+	t          testing.TB                                                // nil outside tests
+	frozen     atomic.Bool
+	node       *rabbitNode     // nil but for RabbitMQ
+	galera     *galeraNode     // nil but for a node of a database cluster
+	replicated *replicatedNode // likewise
+	bus        int             // port on which a Redis speaks to the other nodes, if it is one of a cluster
+	disk       *disk           // nil but for a MySQL that asked for one
 
 	encryption *Encryption // nil: none
 	// before, if not nil, does what must be done before each start.

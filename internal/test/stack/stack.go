@@ -37,9 +37,11 @@ type Options struct {
 	// RabbitMQPlugins are enabled, for instance rabbitmq_shovel. None is by default. With rabbitmq_management,
 	// [Server.HTTP] tells where.
 	RabbitMQPlugins []string
-	// MySQLNodes is how many nodes of MariaDB form one cluster with Galera, behind a HAProxy that sends all clients to one
-	// of them; 0 and 1: one server, and no HAProxy.
+	// MySQLNodes is how many nodes form one database cluster, behind a HAProxy that sends all clients to one of them; 0
+	// and 1: one server, and no HAProxy.
 	MySQLNodes int
+	// Replication is how they come to hold the same.
+	Replication Replication
 	// MySQLArgs are added to the server's command line, for instance --lower-case-table-names=1.
 	MySQLArgs []string
 	// MySQLDisk, if not 0, puts MySQL's data on a file system of its own of so many bytes, in memory, so that
@@ -68,11 +70,13 @@ type Stack struct {
 
 	ZooKeeper *Server
 
-	checks  []*nodeCheck // of Databases, for HAProxy
-	dir     string
-	lock    *os.File // held while the folder is in use
-	spawner *spawner
-	stop    func() error
+	checks     []*nodeCheck // of Databases, for HAProxy
+	replicated *replicated  // nil but with MySQL's own replication
+	network    *network     // of Databases; likewise
+	dir        string
+	lock       *os.File // held while the folder is in use
+	spawner    *spawner
+	stop       func() error
 }
 
 // prepare makes a server of the kind in a folder of its own; it does not run yet.
@@ -112,7 +116,7 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 			var server *Server
 			var err error
 			if kind == KindMySQL && o.MySQLNodes > 1 {
-				server, err = s.startGalera(ctx, o)
+				server, err = s.startCluster(ctx, o)
 			} else {
 				server, err = startOne(ctx, kind, s.spawner, filepath.Join(dir, string(kind)), o)
 			}
@@ -135,6 +139,13 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 		return nil, errors.Join(append(errs, s.Stop())...)
 	}
 	return s, nil
+}
+
+func (s *Stack) startCluster(ctx context.Context, o Options) (*Server, error) {
+	if o.Replication == Galera {
+		return s.startGalera(ctx, o)
+	}
+	return s.startReplicated(ctx, o)
 }
 
 func startOne(ctx context.Context, kind Kind, sp *spawner, dir string, o Options) (*Server, error) {
@@ -198,7 +209,7 @@ func (s *Stack) end() error {
 	for _, server := range s.servers() {
 		errs = append(errs, server.end())
 	}
-	errs = append(errs, s.endGalera())
+	errs = append(errs, s.endCluster())
 	s.spawner.close()
 	return errors.Join(append(errs, os.RemoveAll(s.dir), s.lock.Close())...)
 }
