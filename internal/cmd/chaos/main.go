@@ -4,8 +4,8 @@
 //
 //	go run ./internal/cmd/chaos -duration 5m -seed 7
 //
-// With -phases databases the database is a cluster whose nodes fail. The same seed gives the same schedule. It is for
-// tests; nothing of the product may live here.
+// With -phases databases the database is a cluster whose nodes fail, of the kind that -replication names. The same seed
+// gives the same schedule. It is for tests; nothing of the product may live here.
 package main
 
 import (
@@ -23,6 +23,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/chaos"
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func main() {
@@ -42,12 +43,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	phases := flags.String("phases", "1,3,people", "the phases: one RabbitMQ node, three, one and people at work, "+
 		"one and a database cluster (databases)")
 	round := flags.Bool("round", false, "each kind of fault once, shortened")
+	replication := flags.String("replication", "galera", "of the phase databases: galera, or MySQL's group or semisync, "+
+		"which need root")
 	rate := flags.Int("rate", 200, "messages published a second")
 	only := flags.String("only", "", "kinds of faults, comma-separated, instead of all")
 	logs := flags.String("logs", "", "an existing folder for the daemons' logs, which are kept; else they are kept when "+
 		"the run fails")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	kinds := map[string]stack.Replication{"galera": stack.Galera, "group": stack.Group, "semisync": stack.SemiSync}
+	kind, ok := kinds[*replication]
+	if !ok {
+		return fmt.Errorf("-replication %q: want galera, group or semisync", *replication)
 	}
 	if *seed == 0 {
 		*seed = rand.Uint64()
@@ -60,17 +68,35 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	o := chaos.Options{Binary: binary, LogDir: dir, Seed: *seed, Round: *round, Rate: *rate, Out: out}
+	o := chaos.Options{Binary: binary, LogDir: dir, Seed: *seed, Round: *round, Rate: *rate, Out: out,
+		Replication: kind}
 	if *logs != "" {
 		o.LogDir = *logs
 	}
 	if *only != "" {
 		o.Only = strings.Split(*only, ",")
 	}
+	if *phases == "losing" {
+		return lose(ctx, o, dir)
+	}
 	if err := runPhases(ctx, o, *duration, strings.Split(*phases, ",")); err != nil {
 		return fmt.Errorf("%w\nseed %d; the daemons' logs are in %s", err, *seed, o.LogDir)
 	}
 	fmt.Fprintln(out, "\nthe promise was kept")
+	return os.RemoveAll(dir)
+}
+
+// lose provokes a failover that loses commits.
+func lose(ctx context.Context, o chaos.Options, dir string) error {
+	result, err := chaos.Lose(ctx, o)
+	if err == nil {
+		result.Print(o.Out)
+		err = result.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("%w\nseed %d; the daemons' logs are in %s", err, o.Seed, o.LogDir)
+	}
+	fmt.Fprintln(o.Out, "\nwhat was lost, found and mended is as it must be")
 	return os.RemoveAll(dir)
 }
 

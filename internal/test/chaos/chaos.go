@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // Options say how long and how hard to try. All must be set unless they say otherwise.
@@ -26,8 +27,10 @@ type Options struct {
 	Round bool
 	// Nodes is how many RabbitMQ nodes there are: 1, or 3 with the faults of a cluster.
 	Nodes int
-	// Databases is how many nodes of MariaDB form a database cluster: 3, with the faults of one; 0: one server.
+	// Databases is how many nodes form a database cluster: 3, with the faults of one; 0: one server.
 	Databases int
+	// Replication is the kind of that cluster.
+	Replication stack.Replication
 	// Rate is how many messages a second are published; 0 means 200.
 	Rate int
 	// Out is told what happens, line by line.
@@ -59,6 +62,8 @@ type Result struct {
 	Done []Struck
 	// Pauses are the times from a fault of a database cluster to the first message that was applied after it, by kind.
 	Pauses map[string][]time.Duration
+	// Strays is how many sources came back with transactions that no other node knew.
+	Strays int
 	// Unreached are the kinds whose turn did not come in the time, or that were left out, as a line has said.
 	Unreached []string
 	// Starts is how often a daemon was started.
@@ -100,6 +105,9 @@ func (r *Result) Print(w io.Writer) {
 			slices.Sort(pauses)
 			fmt.Fprintf(w, "%s: the first message was applied after %v\n", s.Name, roundAll(pauses))
 		}
+	}
+	if r.Strays > 0 {
+		fmt.Fprintf(w, "old sources that came back with transactions of their own: %d\n", r.Strays)
 	}
 	if len(r.Unreached) > 0 {
 		fmt.Fprintf(w, "not run: %s\n", strings.Join(r.Unreached, ", "))
@@ -199,6 +207,6 @@ func (w *world) judge(ctx context.Context, settled time.Duration) (*Result, erro
 	defer w.mu.Unlock()
 	return &Result{
 		Options: w.o, Report: report, Struck: w.struckInOrder(), Done: w.doneInOrder(), Unreached: w.unreached(),
-		Pauses: w.pauses, Starts: w.fleet.starts(), Settled: settled, Violations: w.violations,
+		Pauses: w.pauses, Strays: w.counts[strays], Starts: w.fleet.starts(), Settled: settled, Violations: w.violations,
 	}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // told is what of a schedule does not depend on functions' addresses.
@@ -17,6 +18,15 @@ func told(plan []planned) (lines []string) {
 		lines = append(lines, fmt.Sprint(p.fault.name, p.gap, p.lasts, p.variant))
 	}
 	return lines
+}
+
+// phases are one of each.
+func phases() []Options {
+	all := []Options{{Nodes: 1}, {Nodes: 3}}
+	for _, replication := range []stack.Replication{stack.Galera, stack.Group, stack.SemiSync} {
+		all = append(all, Options{Nodes: 1, Databases: databaseNodes, Replication: replication})
+	}
+	return all
 }
 
 func TestSeedRepeatsTheSchedule(t *testing.T) {
@@ -32,7 +42,7 @@ func TestSeedRepeatsTheSchedule(t *testing.T) {
 }
 
 func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
-	for _, o := range []Options{{Nodes: 1}, {Nodes: 3}, {Nodes: 1, Databases: 3}} {
+	for _, o := range phases() {
 		o.Seed, o.Duration = 1, time.Hour
 		plan := o.schedule()
 		kinds := map[string]int{}
@@ -57,7 +67,7 @@ func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
 
 func TestRoundHasEachKindOnce(t *testing.T) {
 	seen := map[string]int{}
-	for _, o := range []Options{{Nodes: 1}, {Nodes: 3}, {Nodes: 1, Databases: 3}} {
+	for _, o := range phases() {
 		o.Seed, o.Round = 1, true
 		plan := told(o.schedule())
 		slices.Sort(plan)

@@ -19,26 +19,70 @@ import (
 // databaseNodes is how many nodes a database cluster has.
 const databaseNodes = 3
 
-// databaseFaults hit a database cluster. The primary is the node that the proxy before it sends everybody to.
+// cluster is what differs between the kinds of database clusters.
+type cluster struct {
+	phase  string
+	stream uint64 // of chance
+	name   string // what a node says of its name, in SQL
+	// causal are the settings of a session that reads what the cluster has committed.
+	causal map[string]string
+	// sees asks a node of how many it knows that they are well; seen is how many it must say.
+	sees string
+	// preferred is whether everybody is sent to the first node again when all are well.
+	preferred bool
+	// back makes a node that runs one of the cluster again.
+	back act
+	// level waits until all nodes hold the same; nil: who reads causally has waited.
+	level func(context.Context, *world) error
+}
+
+func clusterOf(replication stack.Replication) cluster {
+	return map[stack.Replication]cluster{
+		stack.Galera: {phase: "databases", stream: 200, name: "@@GLOBAL.wsrep_node_name",
+			causal: map[string]string{"wsrep_sync_wait": "1"}, preferred: true, back: awaitNode,
+			sees: "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'WSREP_CLUSTER_SIZE'"},
+		stack.Group: {phase: "group", stream: 300, name: "CONCAT('node', @@GLOBAL.server_id)",
+			causal: map[string]string{"group_replication_consistency": "'BEFORE'"}, back: joinGroup,
+			sees: "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'"},
+		// The source counts its replicas and itself, and a replica the threads that work for it.
+		stack.SemiSync: {phase: "semisync", stream: 400, name: "CONCAT('node', @@GLOBAL.server_id)", level: levelReplicas,
+			back: followSource,
+			sees: "SELECT CASE WHEN @@GLOBAL.read_only THEN 1 + (SELECT COUNT(*) FROM performance_schema." +
+				"replication_connection_status WHERE SERVICE_STATE = 'ON') + (SELECT COUNT(*) FROM performance_schema." +
+				"replication_applier_status WHERE SERVICE_STATE = 'ON') ELSE 1 + (SELECT VARIABLE_VALUE FROM " +
+				"performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_clients') END"},
+		stack.Async: {phase: "async", name: "CONCAT('node', @@GLOBAL.server_id)", level: levelReplicas},
+	}[replication]
+}
+
+func (w *world) cluster() cluster { return clusterOf(w.o.Replication) }
+
+// databaseFaults hit a database cluster of Galera. The primary is the node that the proxy before it sends everybody to.
 func databaseFaults() []fault {
 	kinds := []fault{
-		{name: "database kill -9", most: 10 * time.Second, strike: failover(killNode, startNode)},
-		{name: "database frozen", least: 15 * time.Second, most: 25 * time.Second, strike: failover(freezeNode, thawNode)},
+		{name: "database kill -9", most: 10 * time.Second, strike: failover(killNode, nil, startNode)},
+		{name: "database frozen", least: 15 * time.Second, most: 25 * time.Second,
+			strike: failover(freezeNode, nil, thawNode)},
 		{name: "database cut off", least: 15 * time.Second, most: 25 * time.Second,
-			strike: failover(set("wsrep_provider_options = 'gmcast.isolate=1'"),
+			strike: failover(set("wsrep_provider_options = 'gmcast.isolate=1'"), nil,
 				set("wsrep_provider_options = 'gmcast.isolate=0'"))},
 		{name: "database read_only", least: 3 * time.Second, most: 10 * time.Second,
-			strike: failover(set("read_only = ON"), set("read_only = OFF"))},
+			strike: failover(set("read_only = ON"), nil, set("read_only = OFF"))},
 		{name: "database refuses queries", least: 3 * time.Second, most: 10 * time.Second,
-			strike: failover(set("wsrep_reject_queries = ALL"), set("wsrep_reject_queries = NONE"))},
-		{name: "all databases kill -9", most: 5 * time.Second, strike: killAllNodes},
+			strike: failover(set("wsrep_reject_queries = ALL"), nil, set("wsrep_reject_queries = NONE"))},
+		{name: "all databases kill -9", most: 5 * time.Second, strike: killAllNodes(nil)},
 		{name: "other database frozen", unit: "times resumed", least: 8 * time.Second, most: 20 * time.Second,
 			strike: freezeOther},
 		lonely("database conflicts", "transactions of daemons undone", 8, 8, 15, conflicts),
 		lonely("other database lags", "write sets behind", 6, 6, 12, lag),
 	}
+	return ofCluster(stack.Galera, kinds)
+}
+
+// ofCluster fills in what all faults of a kind of cluster have in common.
+func ofCluster(replication stack.Replication, kinds []fault) []fault {
 	for i := range kinds {
-		kinds[i].nodes, kinds[i].databases = 0, databaseNodes
+		kinds[i].nodes, kinds[i].databases, kinds[i].replication = 0, databaseNodes, replication
 		if kinds[i].unit == "" {
 			kinds[i].unit = "primaries lost"
 		}
@@ -57,17 +101,25 @@ var besideDatabases = []string{
 }
 
 // act is what befalls a node.
-type act = func(context.Context, *stack.Server) error
+type act = func(context.Context, *world, *stack.Server) error
 
-func killNode(_ context.Context, node *stack.Server) error   { return node.Kill() }
-func startNode(_ context.Context, node *stack.Server) error  { return node.Start() }
-func freezeNode(_ context.Context, node *stack.Server) error { return node.Freeze() }
-func thawNode(_ context.Context, node *stack.Server) error   { return node.Thaw() }
+func killNode(_ context.Context, _ *world, node *stack.Server) error   { return node.Kill() }
+func startNode(_ context.Context, _ *world, node *stack.Server) error  { return node.Start() }
+func freezeNode(_ context.Context, _ *world, node *stack.Server) error { return node.Freeze() }
+func thawNode(_ context.Context, _ *world, node *stack.Server) error   { return node.Thaw() }
+
+func cutOffNode(ctx context.Context, w *world, node *stack.Server) error {
+	return w.stack.CutOff(context.WithoutCancel(ctx), node)
+}
+
+func mendNode(ctx context.Context, w *world, node *stack.Server) error {
+	return w.stack.Mend(context.WithoutCancel(ctx), node)
+}
 
 // set sets a global variable of the node, over a connection of its own.
 func set(variable string) act {
-	return func(ctx context.Context, node *stack.Server) error {
-		db, err := openNode(node)
+	return func(ctx context.Context, w *world, node *stack.Server) error {
+		db, err := w.openNode(node)
 		if err != nil {
 			return err
 		}
@@ -82,12 +134,12 @@ func set(variable string) act {
 }
 
 // openNode opens the shop on one node, past the proxy. Reading there waits for what the cluster has committed.
-func openNode(node *stack.Server) (*sql.DB, error) {
+func (w *world) openNode(node *stack.Server) (*sql.DB, error) {
 	config, err := mysql.ParseDSN(node.URL())
 	if err != nil {
 		return nil, fmt.Errorf("parse the DSN of %s: %w", node.NodeName(), err)
 	}
-	config.DBName, config.Logger, config.Params = database, &mysql.NopLogger{}, map[string]string{"wsrep_sync_wait": "1"}
+	config.DBName, config.Logger, config.Params = database, &mysql.NopLogger{}, w.cluster().causal
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", node.NodeName(), err)
@@ -96,8 +148,9 @@ func openNode(node *stack.Server) (*sql.DB, error) {
 }
 
 // failover does something to the primary, waits until another node has its place and messages are applied again, and
-// undoes it. It has hit when they are.
-func failover(away, back act) strike {
+// undoes it. It has hit when they are. Where the nodes do not find out by themselves who takes the place, takeOver does
+// what somebody has to do.
+func failover(away, takeOver, back act) strike {
 	return func(ctx context.Context, w *world, p planned) (int, error) {
 		at, err := w.primary(ctx)
 		if err != nil {
@@ -106,10 +159,15 @@ func failover(away, back act) strike {
 		node := w.stack.Databases[at]
 		w.flowing(ctx)
 		w.charge(daemons)
-		if err := away(ctx, node); err != nil {
-			return 0, errors.Join(err, back(ctx, node))
+		if err := away(ctx, w, node); err != nil {
+			return 0, errors.Join(err, back(ctx, w, node))
 		}
 		since := time.Now()
+		if takeOver != nil {
+			if err := takeOver(ctx, w, node); err != nil {
+				return 0, errors.Join(err, back(ctx, w, node))
+			}
+		}
 		hits := w.resumed(ctx, p.fault.name, since)
 		now, err := w.primary(ctx)
 		if now == at {
@@ -117,45 +175,55 @@ func failover(away, back act) strike {
 			hits = 0
 		}
 		_ = wait.For(ctx, p.lasts-time.Since(since))
-		if err := errors.Join(err, back(ctx, node)); err != nil {
+		if err := errors.Join(err, back(ctx, w, node)); err != nil {
 			return hits, err
 		}
 		return hits, w.rejoined(ctx, node)
 	}
 }
 
-// rejoined waits until the node is one of the cluster again, and everybody is sent to the first node, as always when
-// all are well. A node may end by itself when it finds that it cannot be one of the cluster.
+// rejoined waits until the node is one of the cluster again, and everybody is sent to the first node if that is always
+// so when all are well.
 func (w *world) rejoined(ctx context.Context, node *stack.Server) error {
-	err := node.Await()
-	if err != nil && node.Pid() == 0 {
-		w.say("%s has ended by itself, and is started again", node.NodeName())
-		err = node.Start()
-	}
-	if err != nil {
+	c := w.cluster()
+	if err := c.back(ctx, w, node); err != nil {
 		return err
 	}
 	const patience = 90 * time.Second
-	whole := func() bool { at, err := w.primary(ctx); return err == nil && at == 0 && w.together(ctx) == nil }
+	whole := func() bool {
+		at, err := w.primary(ctx)
+		return err == nil && (at == 0 || !c.preferred) && w.together(ctx) == nil
+	}
 	if !until(ctx, patience, whole) && ctx.Err() == nil {
 		return fmt.Errorf("the database cluster is not whole after %v: %w", patience, w.together(ctx))
 	}
 	return nil
 }
 
+// awaitNode waits until a node of Galera may be written to. One may end by itself when it finds that it cannot be one
+// of the cluster.
+func awaitNode(_ context.Context, w *world, node *stack.Server) error {
+	err := node.Await()
+	if err != nil && node.Pid() == 0 {
+		w.say("%s has ended by itself, and is started again", node.NodeName())
+		err = node.Start()
+	}
+	return err
+}
+
 // together is nil when each node sees all others. One that was frozen takes itself for one of the cluster until it
 // hears of the others that it is not.
 func (w *world) together(ctx context.Context) error {
 	for _, node := range w.stack.Databases {
-		if err := seesAll(ctx, node); err != nil {
+		if err := w.seesAll(ctx, node); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func seesAll(ctx context.Context, node *stack.Server) error {
-	db, err := openNode(node)
+func (w *world) seesAll(ctx context.Context, node *stack.Server) error {
+	db, err := w.openNode(node)
 	if err != nil {
 		return err
 	}
@@ -163,8 +231,7 @@ func seesAll(ctx context.Context, node *stack.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	seen := 0
-	err = db.QueryRowContext(ctx, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = "+
-		"'WSREP_CLUSTER_SIZE'").Scan(&seen)
+	err = db.QueryRowContext(ctx, w.cluster().sees).Scan(&seen)
 	if err == nil && seen < databaseNodes {
 		err = fmt.Errorf("it sees %d nodes", seen)
 	}
@@ -193,7 +260,7 @@ func (w *world) primary(ctx context.Context) (at int, err error) {
 	const patience = time.Minute
 	found := until(ctx, patience, func() bool {
 		var name string
-		err = w.ask(ctx, &name, "SELECT @@GLOBAL.wsrep_node_name")
+		err = w.ask(ctx, &name, "SELECT "+w.cluster().name)
 		at = slices.IndexFunc(w.stack.Databases, func(node *stack.Server) bool { return node.NodeName() == name })
 		return err == nil && at >= 0
 	})
@@ -231,32 +298,44 @@ func (w *world) resumed(ctx context.Context, name string, since time.Time) (hits
 }
 
 // killAllNodes is a power cut that takes all nodes at once, but leaves what they have written. Started again side by
-// side, they find each other by what they remember of their last cluster.
-func killAllNodes(ctx context.Context, w *world, p planned) (int, error) {
-	w.flowing(ctx)
-	w.charge(daemons)
-	var errs []error
-	for _, node := range w.stack.Databases {
-		errs = append(errs, node.Kill())
+// side, those of Galera find each other by what they remember of their last cluster; for the others somebody has to do
+// something.
+func killAllNodes(reopen func(ctx context.Context, w *world, primary int) error) strike {
+	return func(ctx context.Context, w *world, p planned) (int, error) {
+		at, err := w.primary(ctx)
+		if err != nil {
+			return 0, err
+		}
+		w.flowing(ctx)
+		w.charge(daemons)
+		var errs []error
+		for _, node := range w.stack.Databases {
+			errs = append(errs, node.Kill())
+		}
+		since := time.Now()
+		_ = wait.For(ctx, p.lasts)
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, node := range w.stack.Databases {
+			wg.Go(func() {
+				err := node.Start()
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return 0, err
+		}
+		if reopen != nil {
+			if err := reopen(ctx, w, at); err != nil {
+				return 0, err
+			}
+		}
+		hits := w.resumed(ctx, p.fault.name, since)
+		return hits, w.rejoined(ctx, w.stack.Databases[0])
 	}
-	since := time.Now()
-	_ = wait.For(ctx, p.lasts)
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for _, node := range w.stack.Databases {
-		wg.Go(func() {
-			err := node.Start()
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
-		})
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return 0, err
-	}
-	hits := w.resumed(ctx, p.fault.name, since)
-	return hits, w.rejoined(ctx, w.stack.Databases[0])
 }
 
 // other is the node that takes the primary's place last.
@@ -271,7 +350,16 @@ func (w *world) other(ctx context.Context) (*stack.Server, error) {
 	return w.stack.Databases[0], nil
 }
 
-// freezeOther freezes a node that nobody is sent to. The others commit nothing until they have taken it for gone.
+// openOther opens it.
+func (w *world) openOther(ctx context.Context) (node *stack.Server, db *sql.DB, err error) {
+	if node, err = w.other(ctx); err != nil {
+		return nil, nil, err
+	}
+	db, err = w.openNode(node)
+	return node, db, err
+}
+
+// freezeOther freezes a node that nobody is sent to. Those of Galera commit nothing until they have taken it for gone.
 func freezeOther(ctx context.Context, w *world, p planned) (int, error) {
 	node, err := w.other(ctx)
 	if err != nil {
@@ -294,11 +382,7 @@ func freezeOther(ctx context.Context, w *world, p planned) (int, error) {
 // conflicts is a colleague who writes the goods of the daemons' messages on another node. Whose write set the cluster
 // orders later is undone there, if need be at COMMIT: that is the daemons' bad luck, and none of their messages' fault.
 func conflicts(ctx context.Context, w *world, p planned) (int, error) {
-	node, err := w.other(ctx)
-	if err != nil {
-		return 0, err
-	}
-	db, err := openNode(node)
+	node, db, err := w.openOther(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -355,11 +439,7 @@ func (w *world) undone(ctx context.Context) (n int, err error) {
 
 // lag makes a node that nobody is sent to fall behind, as a backup does that takes the global read lock.
 func lag(ctx context.Context, w *world, p planned) (hits int, err error) {
-	node, err := w.other(ctx)
-	if err != nil {
-		return 0, err
-	}
-	db, err := openNode(node)
+	node, db, err := w.openOther(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -387,9 +467,14 @@ func lag(ctx context.Context, w *world, p planned) (hits int, err error) {
 
 // agree looks whether all nodes of a database cluster hold the same.
 func (w *world) agree(ctx context.Context) error {
+	if level := w.cluster().level; level != nil && w.o.Databases > 1 {
+		if err := level(ctx, w); err != nil {
+			return err
+		}
+	}
 	sums := map[string]map[string][]string{} // by table and sum
 	for _, node := range w.stack.Databases {
-		db, err := openNode(node)
+		db, err := w.openNode(node)
 		if err != nil {
 			return err
 		}

@@ -113,7 +113,7 @@ func readOnly(ctx context.Context, w *world, p planned) (int, error) {
 
 func revoke(ctx context.Context, w *world, p planned) (int, error) {
 	table := []string{"stock", "stock_reservation", "consumer_log"}[p.variant%3]
-	from := fmt.Sprintf("ON %s.%s FROM '%s'@'127.0.0.1'", database, table, account)
+	from := fmt.Sprintf("ON %s.%s FROM '%s'@'%%'", database, table, account)
 	return w.noticed(ctx, missesMySQL, p.lasts, w.exec(ctx, "REVOKE INSERT, UPDATE "+from), func() error {
 		return w.grant(context.WithoutCancel(ctx), table)
 	})
@@ -178,7 +178,7 @@ func (w *world) connections(ctx context.Context) (ids []int64, inTransaction int
 
 // tooMany lets the server refuse new connections of the daemons, and cuts those there are.
 func tooMany(ctx context.Context, w *world, p planned) (int, error) {
-	limit := fmt.Sprintf("ALTER USER '%s'@'127.0.0.1' WITH MAX_USER_CONNECTIONS ", account)
+	limit := fmt.Sprintf("ALTER USER '%s'@'%%' WITH MAX_USER_CONNECTIONS ", account)
 	begin := func() error {
 		if err := w.exec(ctx, limit+"1")(); err != nil {
 			return err

@@ -26,7 +26,7 @@ func (o Options) schedule() []planned {
 		stream += 100 // of its own
 	}
 	if o.Databases > 1 {
-		stream += 200
+		stream += clusterOf(o.Replication).stream
 	}
 	rng := rand.New(rand.NewPCG(o.Seed, stream))
 	var deck []fault
@@ -71,7 +71,7 @@ func (o Options) wants(f fault) bool {
 	case len(o.Only) > 0:
 		return slices.Contains(o.Only, f.name)
 	case f.databases != 0:
-		return f.databases == o.Databases
+		return f.databases == o.Databases && f.replication == o.Replication
 	case o.Databases > 1:
 		return !o.Round && slices.Contains(besideDatabases, f.name)
 	case o.People && f.name == unreadableHeaders:
@@ -101,7 +101,7 @@ func (o Options) phase() string {
 	case o.People:
 		return "people"
 	case o.Databases > 1:
-		return fmt.Sprintf("databases-%d", o.Databases)
+		return fmt.Sprintf("%s-%d", clusterOf(o.Replication).phase, o.Databases)
 	}
 	return fmt.Sprintf("nodes-%d", o.Nodes)
 }

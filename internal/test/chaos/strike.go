@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -23,9 +24,10 @@ const (
 // fault is a kind of fault.
 type fault struct {
 	name        string
-	unit        string // of what it hits
-	nodes       int    // 1 or 3 if it needs so many RabbitMQ nodes; 0 is any
-	databases   int    // 3 if it needs a database cluster of so many nodes
+	unit        string            // of what it hits
+	nodes       int               // 1 or 3 if it needs so many RabbitMQ nodes; 0 is any
+	databases   int               // 3 if it needs a database cluster of so many nodes
+	replication stack.Replication // of that cluster
 	least, most time.Duration
 	short       time.Duration // how long it lasts in a round; 0 means least
 	targets     func(p planned) []string
@@ -39,7 +41,7 @@ func on(targets ...string) func(planned) []string { return func(planned) []strin
 // faults lists all kinds.
 func faults() []fault {
 	return slices.Concat(daemonFaults(), rabbitFaults(), mysqlFaults(), redisFaults(), linkFaults(), otherFaults(),
-		queueFaults(), clusterFaults(), databaseFaults())
+		queueFaults(), clusterFaults(), databaseFaults(), groupFaults(), semiSyncFaults())
 }
 
 // strike works the plan off until time is over, then tries what has missed so far once more, alone.

@@ -31,6 +31,7 @@ const (
 	begun   = "faults begun"
 	ended   = "faults ended"
 	broken  = "schema broken" // faults after which a daemon that starts may refuse the schema
+	strays  = "sources with transactions of their own"
 )
 
 // world is one run: servers, links, daemons and load.
@@ -88,7 +89,7 @@ func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err err
 	}()
 	servers := stack.Options{
 		RabbitMQNodes: o.Nodes, RabbitMQConfig: fmt.Sprintf("heartbeat = %d\ncluster_partition_handling = pause_minority",
-			heartbeat), MySQLNodes: o.Databases, Log: o.Out,
+			heartbeat), MySQLNodes: o.Databases, Replication: o.Replication, Log: o.Out,
 	}
 	if slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == diskFull }) {
 		servers.MySQLDisk = diskSize
@@ -151,8 +152,8 @@ func (w *world) openShop(ctx context.Context) error {
 	defer first.Close()
 	for _, statement := range []string{
 		"CREATE DATABASE " + database,
-		fmt.Sprintf("CREATE USER '%s'@'127.0.0.1' IDENTIFIED BY '%s'", account, account),
-		fmt.Sprintf("GRANT SELECT ON %s.* TO '%s'@'127.0.0.1'", database, account),
+		fmt.Sprintf("CREATE USER '%s'@'%%' IDENTIFIED BY '%s'", account, account),
+		fmt.Sprintf("GRANT SELECT ON %s.* TO '%s'@'%%'", database, account),
 	} {
 		if _, err := first.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)
@@ -160,7 +161,7 @@ func (w *world) openShop(ctx context.Context) error {
 	}
 	root.DBName, root.Timeout, root.ReadTimeout = database, 5*time.Second, 40*time.Second // a server may be frozen
 	if w.o.Databases > 1 {
-		root.Params = map[string]string{"wsrep_sync_wait": "1"} // what is read is what the cluster has committed
+		root.Params = w.cluster().causal // what is read is what the cluster has committed
 	}
 	if connector, err = mysql.NewConnector(root); err != nil {
 		return fmt.Errorf("open the database: %w", err)
@@ -227,7 +228,7 @@ func (w *world) migrate(ctx context.Context) error {
 var tables = []string{"stock", "stock_reservation", "consumer_log", "consumer_log_event", "rollbackd_meta"}
 
 func (w *world) grant(ctx context.Context, table string) error {
-	_, err := w.db.ExecContext(ctx, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.%s TO '%s'@'127.0.0.1'",
+	_, err := w.db.ExecContext(ctx, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.%s TO '%s'@'%%'",
 		database, table, account))
 	if err != nil {
 		return fmt.Errorf("give the daemons their rights: %w", err)
