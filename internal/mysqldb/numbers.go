@@ -20,6 +20,8 @@ const (
 	numDuplicate       = 1062
 	numTableFull       = 1114
 	numNoTable         = 1146
+	numNotAMember      = 3796
+	numNoMemberAnyMore = 3797
 	numUnpreparable    = 1295
 )
 
@@ -91,6 +93,10 @@ var numbers = []known{
 	{numUnpreparable, "ER_UNSUPPORTED_PS", "the statement cannot be prepared", FaultUnavailable, both},
 	{numNodeNotReady, "ER_UNKNOWN_COM_ERROR", "a node of Galera that takes no statements: it has lost its cluster, has " +
 		"not joined it yet, or was told so", FaultUnavailable, mariaDB},
+	{numNotAMember, "ER_GRP_TRX_CONSISTENCY_NOT_ALLOWED", "a node of group replication that is not one of its group: it " +
+		"joins it, or was put out", FaultUnavailable, mySQL},
+	{numNoMemberAnyMore, "ER_GRP_TRX_CONSISTENCY_BEFORE", "likewise: it was put out while it waited for what the group " +
+		"had committed", FaultUnavailable, mySQL},
 	{numNoTable, "ER_NO_SUCH_TABLE", "the table does not exist", FaultUnavailable, both},
 }
 
@@ -119,10 +125,17 @@ func Answer(err error) error {
 	return nil
 }
 
-// notReady reports whether a server said in err that it takes no statements at all.
+// notReady reports whether a server said in err that it takes no statements at all, or none of ours.
 func notReady(err error) bool {
 	server, ok := said(err)
-	return ok && server.Number == numNodeNotReady
+	if !ok {
+		return false
+	}
+	switch server.Number {
+	case numNodeNotReady, numNotAMember, numNoMemberAnyMore:
+		return true
+	}
+	return false
 }
 
 // NoRoom reports whether a server said in err that it has no room: its disk, a table or a log is full. No message is

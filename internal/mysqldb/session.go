@@ -36,11 +36,19 @@ func sessionStatements(o Options) []string {
 	}
 }
 
-// readCausally makes a node of Galera wait, before it begins a transaction or reads outside of one, until it has what
-// the cluster had committed by then. Without, a node that lags behind (each does for a moment after a failover) shows a
-// row as it was, and a message whose row says dead although it was reopened would be acked. Servers without Galera have
-// no such variable, or one that changes nothing.
-const readCausally = "SET SESSION wsrep_sync_wait = @@SESSION.wsrep_sync_wait | 1"
+// readCausally makes a node of a cluster wait, before it begins a transaction or reads outside of one, until it has
+// what the cluster had committed by then. Without, a node that lags behind (each does for a moment after a failover)
+// shows a row as it was, and a message whose row says dead although it was reopened would be acked. Servers that are
+// none of such a cluster have no such variables, or ones that change nothing.
+//
+// The second one is of MySQL's group replication. A primary that has lost its group goes on answering who only asks
+// that a new primary has what the old one committed (BEFORE_ON_PRIMARY_FAILOVER, the default since 8.4), and for a
+// moment even takes itself for the primary again when it comes back.
+var readCausally = []string{
+	"SET SESSION wsrep_sync_wait = @@SESSION.wsrep_sync_wait | 1",
+	"SET SESSION group_replication_consistency = IF(@@SESSION.group_replication_consistency IN " +
+		"('AFTER', 'BEFORE_AND_AFTER'), 'BEFORE_AND_AFTER', 'BEFORE')",
+}
 
 // Connect opens a connection and sets it up.
 func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -53,8 +61,10 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 		}
 	}
-	if err := execOn(ctx, conn, readCausally); err != nil && !Answered(err) {
-		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
+	for _, text := range readCausally {
+		if err := execOn(ctx, conn, text); err != nil && !Answered(err) {
+			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
+		}
 	}
 	if err := boundStatements(ctx, conn, c.bound); err != nil {
 		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
