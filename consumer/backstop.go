@@ -61,8 +61,8 @@ func (l *backstopLife) route(ctx context.Context, b *batch) (lease time.Duration
 			b.later = append(b.later, it)
 		case it.row.Status == dedup.Success:
 			it.end(Duplicate, ack{})
-		case it.row.Status == dedup.Dead && it.circumstances().LetterOf == it.row.Replays:
-			it.end(DuplicateOfDead, moveLetter{}) // it is the row's letter, moved by hand
+		case it.row.Status == dedup.Dead && it.circumstances().reopens(it.row):
+			it.end(DuplicateOfDead, moveLetter{}) // it is all that is left of the message
 		case it.row.Status == dedup.Dead, it.row.Status == dedup.Discarded:
 			it.end(DuplicateOfDead, ack{})
 		case l.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough

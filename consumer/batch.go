@@ -102,7 +102,8 @@ func (it *item) deliveries() int { return it.delivery.Count + it.copied.Deliveri
 
 // circumstances are what the verdict needs to know besides the row.
 func (it *item) circumstances() circumstances {
-	c := circumstances{Deliveries: it.deliveries(), Unreadable: it.rejected != nil, LetterOf: -1}
+	c := circumstances{Deliveries: it.deliveries(), Unreadable: it.rejected != nil, LetterOf: -1,
+		Replays: it.copied.Replays}
 	if !it.copied.DeadAt.IsZero() {
 		c.LetterOf = it.copied.Replays
 	}
@@ -172,7 +173,8 @@ func (b *batch) lead(it *item) {
 	case !taken:
 		b.leaders[it.id.Identity] = it
 		b.open = append(b.open, it)
-	case leader.id.BodyHash == it.id.BodyHash && leader.circumstances().LetterOf == it.circumstances().LetterOf:
+	case leader.id.BodyHash == it.id.BodyHash && leader.circumstances().LetterOf == it.circumstances().LetterOf &&
+		leader.circumstances().Replays >= it.circumstances().Replays:
 		leader.followers = append(leader.followers, it)
 	default:
 		b.later = append(b.later, it)

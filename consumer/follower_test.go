@@ -8,6 +8,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
@@ -47,6 +48,54 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 			// then the message is applied, or its letter is still there
 			if row, letters := w.row("key"), w.dead(); row.Status == dedup.Dead && letters == 0 {
 				t.Errorf("LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
+			}
+		})
+	}
+}
+
+// Given a dead message whose replay the database has lost in a failover, so that its row says dead, its letter is gone,
+// and its copy is in a queue, when the copy comes, also behind a plain re-send, then the message is applied, or its
+// letter is back.
+func TestACopyOfALostReplayIsNotSwallowed(t *testing.T) {
+	t.Parallel()
+	for name, queue := range map[string]func(string) string{
+		"main queue": func(q string) string { return q },
+		"backstop":   rabbit.BackstopQueue,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.oneBatch(2)
+			dead := true
+			w.rejecting("key", func() error {
+				if dead {
+					return consumer.Permanent(errors.New("already shipped"))
+				}
+				return nil
+			})
+			w.publish("{}", "key")
+			r := w.launch()
+			w.ended(dedup.Dead, "key")
+			w.quiet()
+			if err := r.drained(); err != nil {
+				t.Fatal(err)
+			}
+			letter := w.letter() // taken off the dead-letter queue
+			dead = false
+			w.publishInto(queue(w.cfg.Queue), "key")
+			headers := map[string]any{wire.HeaderReplays: int64(1)}
+			w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
+				MessageId: letter.MessageId, Type: letter.Type, Headers: headers, Body: letter.Body, DeliveryMode: 2,
+			})
+			w.start()
+			w.settled(3)
+			w.quiet()
+			row, letters := w.row("key"), w.dead()
+			if row.Status == dedup.Dead && letters == 0 {
+				t.Errorf("LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
+			}
+			if name == "main queue" && (row.Status != dedup.Success || row.Replays != 1) {
+				t.Errorf("the row is %v after %d replays, want it applied after one", row.Status, row.Replays)
 			}
 		})
 	}

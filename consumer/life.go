@@ -551,9 +551,12 @@ func (a *alone) prepare(ctx context.Context, it *item) error {
 			}
 			return err
 		})
-	case reopen: // its letter was moved here by hand
+	case reopen: // its letter was moved here by hand, or the row has lost a replay
 		byHand := dedup.ReplayNote{
 			By: "by hand", Filter: "a letter moved to the main queue", Token: it.row.ReplayToken(a.owner()),
+		}
+		if it.circumstances().LetterOf != it.row.Replays {
+			byHand.By, byHand.Filter = "the daemon", "a copy of a replay that this row does not know"
 		}
 		return a.transition(ctx, it, func(ctx context.Context) error {
 			row, err := a.c.records.Reopen(ctx, it.row, it.fullEntry(), byHand)

@@ -18,7 +18,7 @@ const (
 	bury                        // no row, and nobody can ever read it: letter, then a row that says dead
 	skipDone                    // success already
 	skipDead                    // dead or discarded already
-	reopen                      // dead, but this is its letter, moved back by hand
+	reopen                      // dead, but this is its letter, moved back by hand, or a copy of a later replay
 	comeBack                    // a live lease or a retry not yet due
 	giveUp                      // out of attempts, or failed for good: letter, then dead
 	forgive                     // likewise, but it was claimed with others: its last attempt is made again, alone
@@ -33,6 +33,8 @@ type circumstances struct {
 	Unreadable bool
 	// LetterOf is the replays count of the letter this delivery is, -1 when it is none.
 	LetterOf int
+	// Replays is how often the message had been reopened when this copy was made; 0 where the copy does not say.
+	Replays int
 }
 
 // maxFastDeliveries is how often a message may have been delivered before and still share a transaction: an ordinary
@@ -56,7 +58,7 @@ func decide(row dedup.Row, c circumstances, maxAttempts int) verdict {
 	case dedup.Discarded:
 		return skipDead
 	case dedup.Dead:
-		if c.LetterOf == row.Replays {
+		if c.reopens(row) {
 			return reopen
 		}
 		return skipDead
@@ -82,6 +84,14 @@ func decide(row dedup.Row, c circumstances, maxAttempts int) verdict {
 		return runAgain
 	}
 	return comeBack // a status of a newer version: leave it to those who know it
+}
+
+// reopens reports whether this delivery of a dead message is not a further copy of it, but what is left of it: its
+// letter, moved back by hand, or a copy that was made after a replay of which the row knows nothing. The database has
+// lost that replay in a failover then, or shows what was; the letter is gone. Reopening compares the row, which a
+// server that shows what was cannot change.
+func (c circumstances) reopens(row dedup.Row) bool {
+	return c.LetterOf == row.Replays || c.Replays > row.Replays
 }
 
 // works reports whether the verdict means to do something about the message now, which must wait for its lock: whoever
