@@ -81,6 +81,10 @@ test-clusters: deps ## what needs several nodes of RabbitMQ
 	ROLLBACKD_TEST_CLUSTERS=1 AGAIN=$(AGAIN) scripts/test-again.sh $(GO) test -race -timeout 5m -run Cluster $(ARGS) \
 		./internal/test/stack
 
+.PHONY: test-upkeep
+test-upkeep: deps bin/chaos ## three nodes of RabbitMQ that operators work on under load: nodes restarted in turn and replaced, leaders moved, policies changed; SEED=n for another round
+	bin/chaos -round -phases upkeep -seed $(or $(SEED),20261123)
+
 .PHONY: test-zookeeper
 test-zookeeper: deps bin/with-servers ## the lock in ZooKeeper, on Debian's, which is installed where it is missing, and the acceptance tests beside it
 	@scripts/install-servers.sh zookeeper

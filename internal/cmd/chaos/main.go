@@ -4,8 +4,9 @@
 //
 //	go run ./internal/cmd/chaos -duration 5m -seed 7
 //
-// With -phases databases the database is a cluster whose nodes fail, of the kind that -replication names. The same seed
-// gives the same schedule. It is for tests; nothing of the product may live here.
+// With -phases databases the database is a cluster whose nodes fail, of the kind that -replication names; with -phases
+// upkeep operators restart, replace and rebalance the nodes of RabbitMQ. The same seed gives the same schedule. It is
+// for tests; nothing of the product may live here.
 package main
 
 import (
@@ -41,7 +42,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	duration := flags.Duration("duration", 5*time.Minute, "how long faults are started, half of it with one node")
 	seed := flags.Uint64("seed", 0, "of the schedule; 0 takes one by chance")
 	phases := flags.String("phases", "1,3,people", "the phases: one RabbitMQ node, three, one and people at work, "+
-		"one and a database cluster (databases)")
+		"one and a database cluster (databases), three that operators work on (upkeep)")
 	round := flags.Bool("round", false, "each kind of fault once, shortened")
 	replication := flags.String("replication", "galera", "of the phase databases: galera, or MySQL's group or semisync, "+
 		"which need root")
@@ -107,19 +108,23 @@ func runPhases(ctx context.Context, o chaos.Options, all time.Duration, phases [
 		people    bool
 		share     int // of the time: most kinds of faults are those of one node
 		databases int
-	}{"1": {1, false, 2, 0}, "3": {3, false, 1, 0}, "people": {1, true, 1, 0}, "databases": {1, false, 1, 3}}
+		upkeep    bool
+	}{
+		"1": {nodes: 1, share: 2}, "3": {nodes: 3, share: 1}, "people": {nodes: 1, people: true, share: 1},
+		"databases": {nodes: 1, share: 1, databases: 3}, "upkeep": {nodes: 3, share: 1, upkeep: true},
+	}
 	shares := 0
 	for _, name := range phases {
 		phase, ok := known[name]
 		if !ok {
-			return fmt.Errorf("-phases %q: want some of 1, 3, people and databases", strings.Join(phases, ","))
+			return fmt.Errorf("-phases %q: want some of 1, 3, people, databases and upkeep", strings.Join(phases, ","))
 		}
 		shares += phase.share
 	}
 	var errs []error
 	for _, name := range phases {
 		phase := known[name]
-		o.Nodes, o.People, o.Databases = phase.nodes, phase.people, phase.databases
+		o.Nodes, o.People, o.Databases, o.Upkeep = phase.nodes, phase.people, phase.databases, phase.upkeep
 		o.Duration = all * time.Duration(phase.share) / time.Duration(shares)
 		result, err := chaos.Run(ctx, o)
 		if err != nil {

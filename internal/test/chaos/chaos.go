@@ -37,6 +37,8 @@ type Options struct {
 	Out io.Writer
 	// People lets people work on letters and rows beside the load and the faults: see jobs.
 	People bool
+	// Upkeep lets operators work on the cluster: nodes restarted and replaced, leaders moved, policies changed.
+	Upkeep bool
 	// Only, if not empty, names the kinds of faults to run.
 	Only []string
 }

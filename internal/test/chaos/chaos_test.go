@@ -22,7 +22,7 @@ func told(plan []planned) (lines []string) {
 
 // phases are one of each.
 func phases() []Options {
-	all := []Options{{Nodes: 1}, {Nodes: 3}}
+	all := []Options{{Nodes: 1}, {Nodes: 3}, {Nodes: 3, Upkeep: true}}
 	for _, replication := range []stack.Replication{stack.Galera, stack.Group, stack.SemiSync} {
 		all = append(all, Options{Nodes: 1, Databases: databaseNodes, Replication: replication})
 	}

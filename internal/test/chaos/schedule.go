@@ -28,6 +28,9 @@ func (o Options) schedule() []planned {
 	if o.Databases > 1 {
 		stream += clusterOf(o.Replication).stream
 	}
+	if o.Upkeep {
+		stream += 300
+	}
 	rng := rand.New(rand.NewPCG(o.Seed, stream))
 	var deck []fault
 	for _, f := range faults() {
@@ -65,7 +68,7 @@ func (o Options) schedule() []planned {
 // wants says whether a kind of fault belongs to the run. That of a cluster is about RabbitMQ and the daemons: what
 // MySQL and Redis do to them does not depend on the number of its nodes. Its round leaves out what the round of a
 // single node has, and so does the round with people but for some that leave work for them. Likewise that of a database
-// cluster.
+// cluster, and that of upkeep; without a round, upkeep meets all the faults of a cluster.
 func (o Options) wants(f fault) bool {
 	switch {
 	case len(o.Only) > 0:
@@ -80,6 +83,8 @@ func (o Options) wants(f fault) bool {
 		return false // somebody replays what fails, so the queue is never known to be empty
 	case o.People && o.Round:
 		return slices.Contains(leaveWork, f.name)
+	case f.upkeep || o.Upkeep && o.Round:
+		return f.upkeep && o.Upkeep
 	case f.nodes != 0:
 		return f.nodes == o.Nodes
 	case o.Nodes > 1:
@@ -102,6 +107,8 @@ func (o Options) phase() string {
 		return "people"
 	case o.Databases > 1:
 		return fmt.Sprintf("%s-%d", clusterOf(o.Replication).phase, o.Databases)
+	case o.Upkeep:
+		return "upkeep"
 	}
 	return fmt.Sprintf("nodes-%d", o.Nodes)
 }

@@ -28,6 +28,7 @@ type fault struct {
 	nodes       int               // 1 or 3 if it needs so many RabbitMQ nodes; 0 is any
 	databases   int               // 3 if it needs a database cluster of so many nodes
 	replication stack.Replication // of that cluster
+	upkeep      bool              // what operators do to a cluster, in a phase of its own
 	least, most time.Duration
 	short       time.Duration // how long it lasts in a round; 0 means least
 	targets     func(p planned) []string
@@ -41,7 +42,7 @@ func on(targets ...string) func(planned) []string { return func(planned) []strin
 // faults lists all kinds.
 func faults() []fault {
 	return slices.Concat(daemonFaults(), rabbitFaults(), mysqlFaults(), redisFaults(), linkFaults(), otherFaults(),
-		queueFaults(), clusterFaults(), databaseFaults(), groupFaults(), semiSyncFaults())
+		queueFaults(), clusterFaults(), upkeepFaults(), databaseFaults(), groupFaults(), semiSyncFaults())
 }
 
 // strike works the plan off until time is over, then tries what has missed so far once more, alone.
