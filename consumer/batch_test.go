@@ -106,8 +106,9 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 				t.Fatalf("%d attempts failed, want 3: %v", len(failures), events)
 			}
 			for i, least := range w.cfg.RetryDelays {
-				// Less the tenth that a copy may be early, and what passes between a row's time and its event's.
-				if gap := failures[i+1].At.Sub(failures[i].At); gap < least*7/10 {
+				// Less the tenth that a copy may be early, and what passes between a row's time and its event's, which on a
+				// loaded machine was a third of the delay.
+				if gap := failures[i+1].At.Sub(failures[i].At); gap < least/2 {
 					t.Errorf("attempt %d came %v after the one before, want about %v", i+2, gap, least)
 				}
 			}
