@@ -49,6 +49,8 @@ func TestADrainLosesNoAckOfManySingleOnes(t *testing.T) {
 	w := newWorld(t)
 	w.oneBatch(601)
 	w.cfg.Prefetch = 1300 // a lane takes half of it at once
+	// Time for all of them in one transaction on a loaded machine: in halves it would be another test.
+	w.cfg.HandlerTimeout, w.cfg.Lease = 20*time.Second, 30*time.Second
 	w.unreadable("bad")
 	w.declare()
 	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
