@@ -20,23 +20,7 @@ func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.oneBatch(2)
-			dead := true
-			w.rejecting("key", func() error {
-				if dead {
-					return consumer.Permanent(errors.New("already shipped"))
-				}
-				return nil
-			})
-			w.publish("{}", "key")
-			r := w.launch()
-			w.ended(dedup.Dead, "key")
-			w.quiet()
-			if err := r.drained(); err != nil {
-				t.Fatal(err)
-			}
-			letter := w.letter() // taken off the dead-letter queue
-			dead = false
+			letter := w.diedOnce("key")
 			// given a plain re-send, and behind it the letter that somebody moved back
 			w.publishInto(queue(w.cfg.Queue), "key")
 			w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
@@ -65,23 +49,7 @@ func TestACopyOfALostReplayIsNotSwallowed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.oneBatch(2)
-			dead := true
-			w.rejecting("key", func() error {
-				if dead {
-					return consumer.Permanent(errors.New("already shipped"))
-				}
-				return nil
-			})
-			w.publish("{}", "key")
-			r := w.launch()
-			w.ended(dedup.Dead, "key")
-			w.quiet()
-			if err := r.drained(); err != nil {
-				t.Fatal(err)
-			}
-			letter := w.letter() // taken off the dead-letter queue
-			dead = false
+			letter := w.diedOnce("key")
 			w.publishInto(queue(w.cfg.Queue), "key")
 			headers := map[string]any{wire.HeaderReplays: int64(1)}
 			w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
@@ -99,6 +67,30 @@ func TestACopyOfALostReplayIsNotSwallowed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// diedOnce makes a dead message of a key that is applied whenever it is tried again, takes its letter off the
+// dead-letter queue and returns it.
+func (w *world) diedOnce(key string) stack.Delivery {
+	w.t.Helper()
+	w.oneBatch(2)
+	dead := true
+	w.rejecting(key, func() error {
+		if dead {
+			return consumer.Permanent(errors.New("already shipped"))
+		}
+		return nil
+	})
+	w.publish("{}", key)
+	r := w.launch()
+	w.ended(dedup.Dead, key)
+	w.quiet()
+	if err := r.drained(); err != nil {
+		w.t.Fatal(err)
+	}
+	letter := w.letter()
+	dead = false
+	return letter
 }
 
 func TestAnInsertThatMeetsNobodysRowIsTroubleAndNotALoop(t *testing.T) {
