@@ -12,19 +12,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// freeAddr is an address on which nobody listens.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
-}
-
 // until asks doctor again and again until a check of this level and name says so, and returns it with the exit code.
 func (s *shell) until(level doctor.Level, name, found string, more ...string) (doctor.Check, int) {
 	s.t.Helper()
@@ -47,7 +34,7 @@ func (s *shell) until(level doctor.Level, name, found string, more ...string) (d
 func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	direct, addr := s.broker.URL, freeAddr(t)
+	direct, addr := s.broker.URL, stack.FreeAddr(t)
 	backstop := rabbit.BackstopQueue(s.queue)
 	s.run("", "migrate")
 	s.environ = append(s.environ, "ROLLBACKD_HTTP_ADDR="+addr)
@@ -107,7 +94,7 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 // the daemon has met it.
 func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_HTTP_ADDR="+freeAddr(t))
+	s := newShell(t, "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
 	s.run("", "migrate")
 	dead := rabbit.DeadQueue(s.queue)
 	s.broker.Policy("full-"+dead, dead, map[string]any{"max-length": 0, "overflow": "reject-publish"})

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // Given a daemon as it runs in a container, when it runs and when it is gone, then probe says so by its exit
@@ -13,7 +15,7 @@ func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	s.run("", "migrate")
-	addr := freeAddr(t)
+	addr := stack.FreeAddr(t)
 	s.environ = append(s.environ, "ROLLBACKD_HTTP_ADDR="+addr)
 	stop := s.daemon()
 	gone := filepath.Join(t.TempDir(), "gone")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -35,19 +34,9 @@ type receiver struct {
 	sink       *consumertest.TracesSink
 }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func startReceiver(t *testing.T) *receiver {
 	t.Helper()
-	r := &receiver{http: freeAddr(t), grpc: freeAddr(t), sink: new(consumertest.TracesSink)}
+	r := &receiver{http: stack.FreeAddr(t), grpc: stack.FreeAddr(t), sink: new(consumertest.TracesSink)}
 	factory := otlpreceiver.NewFactory()
 	cfg := factory.CreateDefaultConfig()
 	err := confmap.NewFromStringMap(map[string]any{"protocols": map[string]any{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // server is a private Prometheus.
@@ -39,17 +40,6 @@ scrape_configs:
     file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]
 `
 
-// freeAddr is an address of the loopback at which nobody listens now.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // startServer starts a Prometheus with the rules sped up and no target, for the time of this test.
 func startServer(t *testing.T) *server {
 	t.Helper()
@@ -57,7 +47,7 @@ func startServer(t *testing.T) *server {
 	if err != nil {
 		t.Fatal("make test-prometheus installs it: ", err)
 	}
-	dir, addr := t.TempDir(), freeAddr(t)
+	dir, addr := t.TempDir(), stack.FreeAddr(t)
 	s := &server{url: "http://" + addr, targets: filepath.Join(dir, "targets.json")}
 	write(t, filepath.Join(dir, "prometheus.yml"), settings)
 	write(t, filepath.Join(dir, "alerts.yaml"), sped(t, alertsFile))

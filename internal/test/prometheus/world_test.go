@@ -72,7 +72,7 @@ type world struct {
 
 func newWorld(t *testing.T, prom *server, job string, pairs ...string) *world {
 	t.Helper()
-	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: freeAddr(t), logs: &logs{}}
+	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: stack.FreeAddr(t), logs: &logs{}}
 	w.service.status.Store(http.StatusOK)
 	at := httptest.NewServer(w.service)
 	t.Cleanup(at.Close)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"testing"
 )
 
 // Ports are taken from below the range the kernel gives to outgoing connections (32768 and up on Linux), so that no
@@ -39,6 +40,17 @@ func listen() (*net.TCPListener, error) {
 		}
 	}
 	return nil, errors.New("find a free loopback port: 1000 tries were in vain")
+}
+
+// FreeAddr is an address of the loopback at which nobody listens now, for what a test starts by itself. A port that the
+// kernel chooses for ":0" would not do: it is one of those that outgoing connections get, and is soon taken by one.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	ports, err := freePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loopback(ports[0])
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
