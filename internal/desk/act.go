@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -195,7 +196,7 @@ func (d *Desk) Act(ctx context.Context, id string) (Act, error) {
 		return Act{}, fmt.Errorf("read act %s: %w", id, err)
 	}
 	if a.State == Running && a.Owner == "" {
-		if a.WaitsFor, err = d.holders(ctx); err != nil {
+		if a.WaitsFor, err = d.waitsFor(ctx, id); err != nil {
 			return Act{}, fmt.Errorf("look what act %s waits for: %w", id, err)
 		}
 	}
@@ -205,9 +206,9 @@ func (d *Desk) Act(ctx context.Context, id string) (Act, error) {
 // mostHolders bounds the acts that one is said to wait for: those of some daemons.
 const mostHolders = 10 * atOnce
 
-// holders are the acts that somebody works on, in the order in which they are taken up; none while they are fewer than
-// one process has places, because then nobody waits for them.
-func (d *Desk) holders(ctx context.Context) (all []Holder, err error) {
+// waitsFor are the acts that somebody works on, in the order in which they are taken up; none while they are fewer than
+// one process has places, because then nobody waits for them, and none when the act itself has got a place meanwhile.
+func (d *Desk) waitsFor(ctx context.Context, id string) (all []Holder, err error) {
 	rows, err := d.db.QueryContext(ctx, "SELECT id, kind, actor, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), "+
 		"owner FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work BETWEEN ? AND ? AND lease_until > "+
 		"UTC_TIMESTAMP(6) ORDER BY work, id LIMIT ?", []byte(d.o.Group), []byte(d.o.Queue), workLetters, workSweep,
@@ -225,7 +226,7 @@ func (d *Desk) holders(ctx context.Context) (all []Holder, err error) {
 		h.Since = time.UnixMicro(created).UTC()
 		all = append(all, h)
 	}
-	if len(all) < atOnce {
+	if itself := func(h Holder) bool { return h.ID == id }; len(all) < atOnce || slices.ContainsFunc(all, itself) {
 		all = nil
 	}
 	return all, rows.Err()
