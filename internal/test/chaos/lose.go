@@ -117,7 +117,7 @@ func (l *loser) rest(ctx context.Context) error {
 	if !until(ctx, 2*time.Minute, func() bool { last = look(); return last == nil && look() == nil }) {
 		return fmt.Errorf("not at rest after two minutes: %w", last)
 	}
-	return nil
+	return l.w.broker.quiet(ctx) // the oracle asks the queues, not the channels
 }
 
 // next are the messages of the next n orders; the keys of every second one are the orders' numbers.
