@@ -43,7 +43,8 @@ func Setup() []string {
 	return []string{
 		"RabbitMQ: one quorum queue as the product declares it, persistent messages of about 130 bytes with a UUID as " +
 			"message_id, published with confirms",
-		"MySQL: innodb_flush_log_at_trx_commit=1, " + strings.ReplaceAll(strings.Join(databaseOptions, ", "), "--", "") +
+		"MySQL: innodb_flush_log_at_trx_commit=1, " + strings.NewReplacer("--loose-", "", "--", "").Replace(
+			strings.Join(databaseOptions, ", ")) +
 			", no binary log",
 		"Redis: nothing on disk",
 		"all clients: interpolateParams, READ COMMITTED",
