@@ -28,8 +28,8 @@ const (
 
 // databaseOptions hold for everybody. The buffer pool holds all rows, as a production server's holds its hot ones, and
 // the redo log is large enough that no round is spent on a forced checkpoint. Durability stays as package stack sets
-// it: innodb_flush_log_at_trx_commit=1. A loose option is passed over by a server that does not know it: MariaDB has the
-// one for the redo log, MySQL 9 only the other.
+// it: innodb_flush_log_at_trx_commit=1. A loose option is passed over by a server that does not know it: MariaDB has
+// the one for the redo log, MySQL 9 only the other.
 var databaseOptions = []string{"--innodb-buffer-pool-size=4G", "--loose-innodb-log-file-size=1G",
 	"--loose-innodb-redo-log-capacity=1G"}
 
