@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 )
 
@@ -30,14 +31,23 @@ func freePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
+// given are the ports that this process has got. None is given twice: whoever has it may not listen on it yet, or have
+// its server down just now, and two daemons with one address are scraped, asked and killed for each other.
+var given sync.Map
+
 // listen takes a port of the loopback address nobody listens on. Whoever can listen by itself uses it and not
 // freePorts, which leaves a moment in which the port may be taken.
 func listen() (*net.TCPListener, error) {
 	for range 1000 {
-		l, err := net.Listen("tcp", loopback(lowestPort+rand.IntN(highestPort-lowestPort)))
-		if err == nil {
+		port := lowestPort + rand.IntN(highestPort-lowestPort)
+		l, err := net.Listen("tcp", loopback(port))
+		if err != nil {
+			continue
+		}
+		if _, before := given.LoadOrStore(port, true); !before {
 			return l.(*net.TCPListener), nil
 		}
+		_ = l.Close() // nobody has used it
 	}
 	return nil, errors.New("find a free loopback port: 1000 tries were in vain")
 }
