@@ -337,9 +337,16 @@ func (b *Broker) Delete(queues ...string) {
 }
 
 // CloseConnections makes the broker close all connections to this virtual host, as an operator would, and returns when
-// it has begun to. Only a server of ours can be told: on another the test is skipped.
+// it has begun to. The test's own one is ended before: its next question would meet the end half way. Only a server of
+// ours can be told: on another the test is skipped.
 func (b *Broker) CloseConnections() {
 	b.t.Helper()
+	b.mu.Lock()
+	if b.conn != nil {
+		_ = b.conn.Close() // it may have been closed already
+		b.conn = nil
+	}
+	b.mu.Unlock()
 	b.Eval(fmt.Sprintf(`[rabbit_networking:close_connection(P, "closed by the test") || [{pid, P}, {vhost, V}] <- `+
 		`rabbit_networking:connection_info_all([pid, vhost]), V =:= %s], ok`,
 		erlangBinary(b.vhost)))
