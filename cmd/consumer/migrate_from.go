@@ -26,8 +26,10 @@ brings what has changed since. In the end stop the old consumer, make a pass wit
 Of each row: status 1 becomes success, so that a later delivery is a duplicate; 0 and 2 become dead with the reason
 effect_unknown, for a person to decide, and success if a later pass finds 1. A row that rollbackd or a person has moved
 since stays as it is. Rows of the group ROLLBACKD_GROUP are taken over, and those of each --map-group. --dry-run prints
-the same report and changes nothing. The exit code is 1 when two logs disagree about an effect, and when somebody wrote
-to the old table during a last pass.
+the same report and changes nothing. The exit code is 1 when two logs disagree about an effect, and when a last pass was
+none: all rows of these groups are compared before and after it, at least ten seconds apart, and one was new, changed or
+gone; or times are in the future by hours, so that --time-zone is wrong. A consumer that writes less often is not seen:
+look yourself that it has ended.
 
 Killed at any point and run again, a pass goes on where it was; a last pass begins at the first row, and only reads what
 it has written before. Between pages it rests for as long as they take.`
@@ -53,7 +55,7 @@ func addTakeOverFlags(cmd *cobra.Command) *takeOverFlags {
 	flags.BoolVar(&f.noBodyHash, "no-body-hash", false, "the bodies in the old table are not, byte for byte, what "+
 		"RabbitMQ delivers: take no hash, so that a delivery with any body is a duplicate")
 	flags.BoolVar(&f.lastPass, "last-pass", false, "the old consumer is stopped: read from the first row to the last, "+
-		"and find out if somebody writes all the same")
+		"and refuse if somebody writes all the same")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "change nothing, print the report")
 	flags.BoolVar(&f.noWait, "no-wait", false, "full speed: no rest between pages")
 	return f
@@ -171,6 +173,9 @@ func (a *app) takeOver(ctx context.Context, out *output, f *takeOverFlags) error
 		if at.About > 0 {
 			text = fmt.Sprintf("%d of about %d rows read, %d written", at.Rows, at.About, at.Written)
 		}
+		if at.Looking {
+			text = fmt.Sprintf("does somebody still write? %d of about %d rows compared", at.Rows, at.About)
+		}
 		progress.draw(text, at.Rows, int(at.About))
 	}
 	report, err := classic.Run(ctx, o)
@@ -223,7 +228,8 @@ var becameOf = map[classic.Kind]string{
 	classic.OddTimes:     "no number of times, or a negative one: 0, for a success 1",
 	classic.ManyTimes:    "tried more than 5 times: taken over as it is",
 	classic.NoTime:       "no time: as of now",
-	classic.FutureTime:   "a time in the future: as of now. Is --time-zone right?",
+	classic.FutureTime:   "a time in the future: as of now",
+	classic.OtherZone:    "a time up to 26 hours in the future: as of now. Is --time-zone right?",
 	classic.Outlived:     "older than ROLLBACKD_LOG_RETENTION: the daemon deletes it, and then a copy is new",
 	classic.NoBody:       "no body: no hash, so a delivery with any body is a copy",
 	classic.DoubtfulBody: "a body that may be cut or changed: no hash, so a delivery with any body is a copy",
@@ -320,8 +326,8 @@ func (a *app) writeNext(w io.Writer, r classic.Report) {
 	case !r.LastPass:
 		fmt.Fprintf(w, "The old consumer may work on. Then stop it, run this again with --last-pass, and start '%s run'.\n",
 			a.name)
-	case r.Late > 0:
-		fmt.Fprint(w, "This was no last pass: somebody wrote to the old table meanwhile.\n")
+	case r.NotLast != "":
+		fmt.Fprintf(w, "This was no last pass: %s.\n", printable(r.NotLast))
 	default:
 		fmt.Fprintf(w, "This was the last pass. Start '%s run', and leave the old consumer stopped.\n", a.name)
 	}

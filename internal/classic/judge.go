@@ -20,8 +20,13 @@ import (
 // reservedTags begins the tags of rollbackd's own.
 const reservedTags = "rollbackd."
 
-// futureSlack is how far a clock may be wrong before a time counts as one of the future.
-const futureSlack = time.Minute
+const (
+	// futureSlack is how far a clock may be wrong before a time counts as one of the future.
+	futureSlack = time.Minute
+	// Between these a time is so far ahead as a wrong zone makes it, and hardly a wrong clock. No two zones are further
+	// from each other.
+	leastZone, mostZone = 10 * time.Minute, 26 * time.Hour
+)
 
 // candidate is what an old row asks for.
 type candidate struct {
@@ -58,7 +63,7 @@ func (o *Options) read(s *shape, old *oldRow, now time.Time) candidate {
 	}
 	status := c.readStatus()
 	c.readTimes(s.has(colTimes))
-	c.readTime(o.Zone, now, s.has(colTime))
+	c.readTime(o.zone(), now, s)
 	if keeps := o.Retention; keeps > 0 && c.hasAt && c.taken.Status == dedup.Success && now.Sub(c.taken.At) > keeps {
 		c.note(Outlived)
 	}
@@ -122,14 +127,16 @@ func (c *candidate) readTimes(there bool) {
 }
 
 // readTime reads a date and time in the zone, or seconds, milliseconds or microseconds since 1970.
-func (c *candidate) readTime(zone *time.Location, now time.Time, there bool) {
-	if !there {
+func (c *candidate) readTime(zone *time.Location, now time.Time, s *shape) {
+	if !s.has(colTime) {
 		return
 	}
-	at, err := parseTime(c.old.time.String, cmp.Or(zone, time.UTC))
+	at, err := parseTime(c.old.time.String, zone)
 	switch {
 	case err != nil:
 		c.note(NoTime)
+	case at.After(now.Add(leastZone)) && at.Before(now.Add(mostZone)) && !s.columns[colTime].isInteger():
+		c.note(OtherZone)
 	case at.After(now.Add(futureSlack)):
 		c.note(FutureTime)
 	default:

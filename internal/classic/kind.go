@@ -34,6 +34,7 @@ const (
 	ManyTimes    Kind = "many_times"    // more than MaxTimes: as it is
 	NoTime       Kind = "no_time"       // no time: that of the pass
 	FutureTime   Kind = "future_time"   // a time in the future: that of the pass
+	OtherZone    Kind = "other_zone"    // hours in the future, as by a wrong zone: that of the pass
 	Outlived     Kind = "outlived"      // a success that is older than the log keeps one
 	NoBody       Kind = "no_body"       // no body: no hash
 	DoubtfulBody Kind = "doubtful_body" // the column may not hold all bytes of the body: no hash
@@ -55,7 +56,8 @@ func Fates() []Kind {
 // Oddities lists what may be odd about a row that was taken over, in the order of a report.
 func Oddities() []Kind {
 	return []Kind{
-		StatusNull, StatusOther, OddTimes, ManyTimes, NoTime, FutureTime, Outlived, NoBody, DoubtfulBody, CutBody, NoMessage,
+		StatusNull, StatusOther, OddTimes, ManyTimes, NoTime, FutureTime, OtherZone, Outlived, NoBody, DoubtfulBody, CutBody,
+		NoMessage,
 	}
 }
 

@@ -86,10 +86,24 @@ func (s *shape) timeText() string {
 	return s.optional(colTime)
 }
 
-// pageText is the statement for the page behind a row. The index is forced, because statistics may say that all of a
-// young table is read faster; and the condition is written out, because the servers read a comparison of whole rows
-// without the index.
-func (s *shape) pageText(after [][]byte, limit int) (text string, args []any, err error) {
+// rowText are the columns by which a row of a page begins, in either form of one.
+func (s *shape) rowText() string {
+	return fmt.Sprintf("%s, %s, %s, CAST(%s AS CHAR), %s, %s, %s", s.columns[colGroup].text(), s.columns[colTag].text(),
+		s.columns[colKey].text(), s.columns[colStatus].quoted(), s.optionalNumber(colTimes), s.timeText(), s.optional(colID))
+}
+
+// wholeText are the columns of an oldRow.
+func (s *shape) wholeText() string {
+	body := s.bodyText()
+	return fmt.Sprintf("%s, %s, LENGTH(%s), UNHEX(SHA2(%s, 256)), COALESCE(%s, FALSE), "+
+		"IF(CAST(%s AS CHAR) = '1' OR LENGTH(%s) > %d, NULL, %s)", s.rowText(), s.optional(colRemark), body, body, s.doubt(),
+		s.columns[colStatus].quoted(), body, inlineBody, body)
+}
+
+// pageText is the statement for the page behind a row, of these columns behind those of the primary key. The index is
+// forced, because statistics may say that all of a young table is read faster; and the condition is written out,
+// because the servers read a comparison of whole rows without the index.
+func (s *shape) pageText(columns string, after [][]byte, limit int) (text string, args []any, err error) {
 	var b strings.Builder
 	b.WriteString("SELECT ")
 	names := make([]string, len(s.primary))
@@ -97,12 +111,7 @@ func (s *shape) pageText(after [][]byte, limit int) (text string, args []any, er
 		names[i] = c.quoted()
 		b.WriteString(c.text() + ", ")
 	}
-	body := s.bodyText()
-	fmt.Fprintf(&b, "%s, %s, %s, CAST(%s AS CHAR), %s, %s, %s, %s, LENGTH(%s), UNHEX(SHA2(%s, 256)), "+
-		"COALESCE(%s, FALSE), IF(CAST(%s AS CHAR) = '1' OR LENGTH(%s) > %d, NULL, %s) FROM %s FORCE INDEX (PRIMARY)",
-		s.columns[colGroup].text(), s.columns[colTag].text(), s.columns[colKey].text(), s.columns[colStatus].quoted(),
-		s.optionalNumber(colTimes), s.timeText(), s.optional(colID), s.optional(colRemark), body, body, s.doubt(),
-		s.columns[colStatus].quoted(), body, inlineBody, body, s.quoted())
+	b.WriteString(columns + " FROM " + s.quoted() + " FORCE INDEX (PRIMARY)")
 	if after != nil {
 		b.WriteString(" WHERE ")
 		for n := len(s.primary); n > 0; n-- {
@@ -156,7 +165,7 @@ func (c column) argument(value []byte) (any, error) {
 
 // readPage reads the rows behind one. It locks nothing.
 func (s *shape) readPage(ctx context.Context, db *sql.DB, after [][]byte, limit int) (page []oldRow, err error) {
-	text, args, err := s.pageText(after, limit)
+	text, args, err := s.pageText(s.wholeText(), after, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -28,8 +28,10 @@ type Report struct {
 	Named    []Named      `json:"named"` // the rows of kinds that a person may want to look at
 	Unnamed  int          `json:"unnamed"`
 	Notes    []string     `json:"notes"` // what is to be known of the table
-	// Late counts rows that were written after the pass began: of a last pass there must be none.
+	// Late counts the rows that somebody wrote, changed or deleted during a last pass: there must be none.
 	Late int `json:"late"`
+	// NotLast is why a last pass that came to the last row was none after all; empty: it was, or was not to be.
+	NotLast string `json:"not_last,omitempty"`
 }
 
 // Name is a pair of old group and tag, with the names under which its rows are taken over; these are empty when they

@@ -54,18 +54,21 @@ type Options struct {
 	// Progress, if set, is called after every page, by the goroutine that called Run.
 	Progress func(Progress)
 
-	page int // instead of pageRows
+	page  int           // instead of pageRows and lookRows
+	quiet time.Duration // instead of quiet
 }
 
 // Progress is how far a pass has come.
 type Progress struct {
+	// Looking: rows are compared, before or after a last pass, and nothing is written.
+	Looking bool
 	Rows    int   // read, since the first row
 	Written int   // of them written
 	About   int64 // how many there are, as the server estimates; 0: not known
 }
 
-// ErrNotLast says that the old table was written to during a last pass: the old consumer has not ended.
-var ErrNotLast = errors.New("the old table was written to during its last pass")
+// ErrNotLast says that a last pass was none, because the old consumer has not ended, or its times were misread.
+var ErrNotLast = errors.New("this was no last pass")
 
 // tries is how often a page is begun anew that met somebody else's rows, or an answer that was lost.
 const tries = 8
@@ -78,7 +81,7 @@ type state struct {
 	From    string       `json:"from"`    // the old table, for people
 	Into    string       `json:"into"`    // the log's table
 	Group   string       `json:"group"`   // rollbackd's
-	Last    bool         `json:"last"`    // it is a last pass
+	Last    bool         `json:"last"`    // it is a last pass, and when it is done, it was one
 	Options string       `json:"options"` // digest of what the pass was asked for
 	Began   int64        `json:"began"`   // by the database's clock, microseconds since 1970
 	Done    bool         `json:"done"`    // the last row was seen
@@ -87,6 +90,8 @@ type state struct {
 	Late    int          `json:"late"`
 	Counts  map[Kind]int `json:"counts"`
 	Names   []Name       `json:"names"`
+	Asked   []string     `json:"asked"`          // the old groups that are taken over
+	Seen    *look        `json:"seen,omitempty"` // the table behind a last pass
 }
 
 // pass is one Run.
@@ -108,7 +113,7 @@ type pass struct {
 // The report is good beside an error: what it counts as written is. An error that is none of ErrTable, ErrNotLast or
 // dedup.ErrOvertaken is that of a server.
 func Run(ctx context.Context, o Options) (Report, error) {
-	o.page = cmp.Or(o.page, pageRows)
+	o.quiet = cmp.Or(o.quiet, quiet)
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
@@ -133,9 +138,35 @@ func (p *pass) run(ctx context.Context) (err error) {
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
+	if !p.LastPass {
+		if err := p.through(ctx); err != nil {
+			return err
+		}
+		return p.end(ctx)
+	}
+	var before []uint64
+	if _, err := p.look(ctx, func(mark uint64, _ []sql.RawBytes) { before = append(before, mark) }); err != nil {
+		return err
+	}
+	looked := time.Now()
+	if err := p.through(ctx); err != nil {
+		return err
+	}
+	if err := wait.For(ctx, p.quiet-time.Since(looked)); err != nil {
+		return err
+	}
+	if err := p.compare(ctx, before); err != nil {
+		return err
+	}
+	return p.end(ctx)
+}
+
+// through takes over what is behind the place where the pass stands.
+func (p *pass) through(ctx context.Context) error {
+	size := cmp.Or(p.page, pageRows)
 	for {
 		began := time.Now()
-		page, err := p.shape.readPage(ctx, p.DB, p.state.At, p.page)
+		page, err := p.shape.readPage(ctx, p.DB, p.state.At, size)
 		if err != nil {
 			return err
 		}
@@ -147,16 +178,21 @@ func (p *pass) run(ctx context.Context) (err error) {
 			rest = rest[n:]
 		}
 		p.Progress(Progress{Rows: p.state.Rows, Written: p.state.written(), About: p.shape.rows})
-		if len(page) < p.page {
-			break
+		if len(page) < size {
+			return nil
 		}
-		if rest := min(time.Since(began), longestRest); !p.NoWait {
-			if err := wait.For(ctx, rest); err != nil {
-				return err
-			}
+		if err := p.rest(ctx, began); err != nil {
+			return err
 		}
 	}
-	return p.end(ctx)
+}
+
+// rest waits for as long as a page took.
+func (p *pass) rest(ctx context.Context, began time.Time) error {
+	if p.NoWait {
+		return nil
+	}
+	return wait.For(ctx, min(time.Since(began), longestRest))
 }
 
 // begin finds out where the pass begins.
@@ -168,7 +204,14 @@ func (p *pass) begin(ctx context.Context) error {
 	}
 	p.now, p.started = time.UnixMicro(now), time.Now()
 	p.state = state{From: p.shape.name(), Into: p.Records.Options().Table, Group: p.Group, Last: p.LastPass,
-		Options: p.digest(), Began: now, Counts: map[Kind]int{}}
+		Options: p.digest(), Began: now, Counts: map[Kind]int{},
+		Asked: slices.Sorted(maps.Keys(p.Groups))}
+	if _, mapped := p.Groups[p.Group]; !mapped {
+		p.state.Asked = append(p.state.Asked, p.Group)
+	}
+	if p.shape.columns[colTime].kind == "timestamp" && p.zone() != time.UTC {
+		p.shape.note("%s is a TIMESTAMP, which the server tells in UTC: --time-zone shifts it", colTime)
+	}
 	if p.DryRun {
 		return nil
 	}
@@ -217,9 +260,11 @@ func (p *pass) waypointName() string {
 	return waypoints + digest(p.shape.database, p.shape.table, p.Records.Options().Table, p.Group)
 }
 
+func (o *Options) zone() *time.Location { return cmp.Or(o.Zone, time.UTC) }
+
 // digest tells what the pass was asked for.
 func (p *pass) digest() string {
-	parts := []string{fmt.Sprint(cmp.Or(p.Zone, time.UTC), p.NoBodyHash, p.LastPass)}
+	parts := []string{fmt.Sprint(p.zone(), p.NoBodyHash, p.LastPass)}
 	for _, names := range []map[string]string{p.Groups, p.Tags} {
 		parts = append(parts, "names")
 		for _, old := range slices.Sorted(maps.Keys(names)) {
@@ -301,7 +346,7 @@ func (p *pass) write(ctx context.Context, some []candidate) error {
 			}
 			all = append(all, taken)
 		}
-		next.count(c, fate, odd, time.UnixMicro(p.state.Began))
+		next.count(c, fate, odd)
 		if fate.named() {
 			named = append(named, nameOf(c, fate, row))
 		}
@@ -347,6 +392,13 @@ func (p *pass) whole(ctx context.Context, c *candidate, ours dedup.Row) (dedup.T
 // end notes that the last row was seen, and of a last pass says whether it was one.
 func (p *pass) end(ctx context.Context) error {
 	p.state.Done = true
+	if n := p.state.Counts[OtherZone]; n > 0 && p.LastPass && p.report.NotLast == "" {
+		p.report.NotLast = fmt.Sprintf("%d rows have a time that is up to 26 hours in the future, so the zone of %s is "+
+			"another one. Make the last pass again with the right --time-zone", n, colTime)
+	}
+	if p.report.NotLast != "" {
+		p.state.Last = false
+	}
 	if !p.DryRun {
 		note, err := json.Marshal(p.state)
 		if err != nil {
@@ -357,9 +409,8 @@ func (p *pass) end(ctx context.Context) error {
 		}
 	}
 	p.report.Finished = true
-	if p.LastPass && p.state.Late > 0 {
-		return fmt.Errorf("%w: %d rows since it began; end the old consumer and make the last pass again", ErrNotLast,
-			p.state.Late)
+	if p.report.NotLast != "" {
+		return fmt.Errorf("%w: %s", ErrNotLast, p.report.NotLast)
 	}
 	return nil
 }
@@ -370,16 +421,13 @@ func (s *state) clone() state {
 	return c
 }
 
-func (s *state) count(c *candidate, fate Kind, odd []Kind, began time.Time) {
+func (s *state) count(c *candidate, fate Kind, odd []Kind) {
 	s.Rows++
 	s.Counts[fate]++
 	if c.fate == "" {
 		for _, k := range odd {
 			s.Counts[k]++
 		}
-	}
-	if c.hasAt && c.taken.At.After(began) {
-		s.Late++
 	}
 	s.addName(c)
 }

@@ -268,22 +268,6 @@ func TestAPassThatWasCutOffGoesOn(t *testing.T) {
 	}
 }
 
-// A last pass notices that somebody still writes.
-func TestALastPassNoticesAConsumerThatIsStillAtWork(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, classicTable)
-	w.old("a", 1)
-	w.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_timestamp) VALUES "+
-		"(?, 'order_cancel', 'z', 1, UTC_TIMESTAMP() + INTERVAL 30 SECOND)", oldGroup) // as if it came during the pass
-	w.o.LastPass = true
-	r, err := Run(t.Context(), w.o)
-	if !errors.Is(err, ErrNotLast) || r.Late != 1 || r.Counts[Success] != 2 {
-		t.Errorf("%v, %+v; want ErrNotLast, and all taken over", err, r)
-	}
-	w.exec("UPDATE trade_mq_consumer_log SET consumer_timestamp = UTC_TIMESTAMP() - INTERVAL 30 SECOND")
-	w.run()
-}
-
 // Given two migrations at once beside a consumer that writes, when they end, then one has gone through, and a last pass
 // leaves each old row exactly as it is there.
 func TestTwoAtOnceBesideTheOldConsumerDoNotHurt(t *testing.T) {

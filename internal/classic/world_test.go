@@ -71,7 +71,7 @@ func openWorld(t testing.TB, dsn string) *world {
 		t.Fatal(err)
 	}
 	w.o = Options{
-		Records: w.records, DB: w.db, From: "trade_mq_consumer_log", Group: group, NoWait: true, By: "ann",
+		Records: w.records, DB: w.db, From: "trade_mq_consumer_log", Group: group, NoWait: true, By: "ann", quiet: time.Millisecond,
 		Groups: map[string]string{oldGroup: group}, Tags: map[string]string{"order_cancel": "stock.rollback"},
 		Remake: func(id dedup.Identity, _ []byte, _ string) []byte { return []byte(`{"type":"` + id.Tag + `"}`) },
 	}

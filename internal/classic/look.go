@@ -1,0 +1,173 @@
+package classic
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// lookRows is how many rows a page of a look has at most; they are short.
+	lookRows = 10 * pageRows
+	// quiet is how long nobody may have written to the old table before a pass was the last one. What the old consumer
+	// does less often than that is not noticed by the pass.
+	quiet = 10 * time.Second
+)
+
+// look is what the old table held when it was looked at, of the groups that were asked for. It is in the waypoint's
+// note, so it must be the same for the same rows in all versions.
+type look struct {
+	Rows   int    `json:"rows"`
+	Sum    uint64 `json:"sum"`    // of all that they hold, in the order of the primary key
+	Newest string `json:"newest"` // their newest time, as it stands there
+}
+
+// Where the columns of a page of a look stand, behind those of the primary key.
+const (
+	markGroup = iota
+	markTag
+	markKey
+	markStatus
+	markTimes
+	markTime
+)
+
+// markText are the columns of a page of a look.
+func (s *shape) markText() string {
+	return fmt.Sprintf("%s, CRC32(%s), CRC32(%s)", s.rowText(), s.optional(colRemark), s.bodyText())
+}
+
+// looking reads the table behind a row, and visits the rows of the groups that were asked for, each with a number that
+// is another one when anything of it is. After each page it calls next, whose error ends it.
+func (s *shape) looking(ctx context.Context, db *sql.DB, asked []string, after [][]byte, size int,
+	visit func(mark uint64, row []sql.RawBytes), next func(rows int, began time.Time) error) (l look, err error) {
+	total, one := fnv.New64a(), fnv.New64a()
+	var head []byte
+	for read := 0; ; {
+		began, n := time.Now(), 0
+		text, args, err := s.pageText(s.markText(), after, size)
+		if err != nil {
+			return l, err
+		}
+		if after, err = readRaw(ctx, db, text, args, len(s.primary), func(row []sql.RawBytes) {
+			n++
+			own := row[len(s.primary):]
+			if own[markGroup] == nil || !slices.Contains(asked, string(own[markGroup])) {
+				return
+			}
+			one.Reset()
+			for _, column := range row {
+				head = binary.AppendVarint(head[:0], int64(len(column)))
+				if column == nil {
+					head[0] = 1 // that of -1
+				}
+				one.Write(head)
+				one.Write(column)
+			}
+			total.Write(one.Sum(head[:0]))
+			l.Rows++
+			if at := string(own[markTime]); later(at, l.Newest) {
+				l.Newest = at
+			}
+			visit(one.Sum64(), own)
+		}); err != nil {
+			return l, fmt.Errorf("look at %s: %w", s.name(), err)
+		}
+		read += n
+		l.Sum = total.Sum64()
+		if n < size {
+			return l, nil
+		}
+		if err := next(read, began); err != nil {
+			return l, err
+		}
+	}
+}
+
+// readRaw visits all rows and returns the first columns of the last one.
+func readRaw(ctx context.Context, db *sql.DB, text string, args []any, first int, visit func([]sql.RawBytes),
+) (last [][]byte, err error) {
+	rows, err := db.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	row, into := make([]sql.RawBytes, len(names)), make([]any, len(names))
+	for i := range row {
+		into[i] = &row[i]
+	}
+	last = make([][]byte, first)
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		visit(row)
+		for i := range last {
+			last[i] = append(last[i][:0], row[i]...)
+		}
+	}
+	return last, rows.Err()
+}
+
+// later compares two times of one column as they stand there: a text of one length, or a number.
+func later(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
+
+// look looks at the whole table, before or after a last pass.
+func (p *pass) look(ctx context.Context, visit func(uint64, []sql.RawBytes)) (look, error) {
+	size := lookRows
+	if p.page > 0 {
+		size = p.page
+	}
+	return p.shape.looking(ctx, p.DB, p.state.Asked, nil, size, visit, func(rows int, began time.Time) error {
+		p.Progress(Progress{Looking: true, Rows: rows, About: p.shape.rows})
+		return p.rest(ctx, began)
+	})
+}
+
+// compare looks at the table again and finds out whether it is as it was before the pass, which has read it in between:
+// then the pass has taken over what is there now, and nobody wrote for as long.
+func (p *pass) compare(ctx context.Context, before []uint64) error {
+	slices.Sort(before)
+	changed, example, at := 0, "", ""
+	after, err := p.look(ctx, func(mark uint64, row []sql.RawBytes) {
+		if _, same := slices.BinarySearch(before, mark); same {
+			return
+		}
+		if changed++; changed == 1 {
+			example = fmt.Sprintf("%s %q (status %s)", row[markTag], row[markKey], row[markStatus])
+			at = strings.Clone(string(row[markTime]))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	now := p.now.Add(time.Since(p.started))
+	p.state.Seen = &after
+	if newest, err := parseTime(after.Newest, p.zone()); err == nil {
+		p.shape.note("the newest time in it, read as %v, is %s", p.zone(), newest.UTC().Format(time.RFC3339))
+	}
+	gone := len(before) - (after.Rows - changed)
+	if p.state.Late = max(changed, gone); p.state.Late == 0 {
+		return nil
+	}
+	why := fmt.Sprintf("somebody wrote to the old table: it had %d rows before the pass and has %d; %d are new or "+
+		"changed, and of those before %d are changed or gone", len(before), after.Rows, changed, gone)
+	if example != "" {
+		why += ", such as " + example
+	}
+	if read, err := parseTime(at, p.zone()); err == nil && read.Before(now.Add(-leastZone)) {
+		why += fmt.Sprintf(", whose time is %v ago: if that is when it was written, --time-zone is wrong too",
+			now.Sub(read).Round(time.Second))
+	}
+	p.report.NotLast = why + ". End the old consumer, and make the last pass again"
+	return nil
+}

@@ -1,0 +1,154 @@
+package classic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Given a last pass that is in the middle of the table, when somebody writes to it, then it was no last pass, with the
+// counts and the row; what is of another group's is nobody's business.
+func TestALastPassNoticesWhoeverStillWrites(t *testing.T) {
+	t.Parallel()
+	const update = "UPDATE trade_mq_consumer_log SET "
+	insert := func(group, key string) string {
+		return fmt.Sprintf("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status) VALUES "+
+			"('%s', 'order_cancel', '%s', 1)", group, key)
+	}
+	for name, c := range map[string]struct {
+		writes string
+		late   int
+		want   string // in the error
+	}{
+		"nobody":                          {},
+		"behind the cursor, a new row":    {insert(oldGroup, "2026000000005-new"), 1, `"2026000000005-new"`},
+		"ahead of the cursor, a new row":  {insert(oldGroup, "2026000000995-new"), 1, `"2026000000995-new"`},
+		"behind all, a new row":           {insert(oldGroup, "9"), 1, "1000 rows before the pass and has 1001"},
+		"behind the cursor, a success":    {update + "consumer_status = 1 WHERE msg_key = '2026000000010'", 1, "10\" (status 1)"},
+		"ahead of the cursor, an attempt": {update + "consumer_times = 2 WHERE msg_key = '2026000000990'", 1, `"2026000000990"`},
+		"two rows, each from 0 to 1": {update + "consumer_status = 1 WHERE msg_key IN ('2026000000020', '2026000000040')", 2,
+			"2 are new or changed"},
+		"a time":          {update + "consumer_timestamp = NULL WHERE msg_key = '2026000000011'", 1, `"2026000000011"`},
+		"a remark":        {update + "remark = 'x' WHERE msg_key = '2026000000011'", 1, `"2026000000011"`},
+		"a body":          {update + "msg_body = 'x' WHERE msg_key = '2026000000011'", 1, `"2026000000011"`},
+		"a deletion":      {"DELETE FROM trade_mq_consumer_log WHERE msg_key = '2026000000011'", 1, "1 are changed or gone"},
+		"another group's": {insert("points", "new"), 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, classicTable)
+			w.fill(1000)
+			w.o.page, w.o.LastPass = 100, true
+			wrote := c.writes == ""
+			w.o.Progress = func(p Progress) {
+				if !p.Looking && p.Rows >= 500 && !wrote {
+					wrote = true
+					w.exec(c.writes)
+				}
+			}
+			r, err := Run(t.Context(), w.o)
+			if !wrote || !r.Finished || r.Late != c.late {
+				t.Errorf("wrote %v, %d late, want %d: %+v", wrote, r.Late, c.late, r)
+			}
+			unfinished, listErr := Unfinished(t.Context(), w.records, group)
+			if listErr != nil {
+				t.Fatal(listErr)
+			}
+			if c.late == 0 {
+				if err != nil || r.NotLast != "" || len(unfinished) != 0 {
+					t.Errorf("%v, %q, unfinished %v; want a last pass", err, r.NotLast, unfinished)
+				}
+				return
+			}
+			if !errors.Is(err, ErrNotLast) || !strings.Contains(r.NotLast, c.want) || len(unfinished) != 1 {
+				t.Errorf("%v, unfinished %v; want ErrNotLast with %s", err, unfinished, c.want)
+			}
+			if r := w.run(); r.NotLast != "" {
+				t.Errorf("nobody writes any more, and: %s", r.NotLast)
+			}
+		})
+	}
+}
+
+// Given an old consumer that is at work now and then, also when the pass is through the table already, then the pass
+// was no last one: it waits for as long as it must be quiet.
+func TestALastPassWaitsForTheRhythmOfTheOldConsumer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, classicTable)
+	w.fill(100)
+	w.o.LastPass, w.o.quiet = true, 3*time.Second
+	working, stop := context.WithCancel(t.Context())
+	defer stop()
+	var consumer sync.WaitGroup
+	consumer.Go(func() {
+		tick := time.NewTicker(w.o.quiet / 3)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-working.Done():
+				return
+			case <-tick.C:
+				w.old(fmt.Sprint(i), 1)
+			}
+		}
+	})
+	r, err := Run(t.Context(), w.o)
+	stop()
+	consumer.Wait()
+	if !errors.Is(err, ErrNotLast) || r.Late == 0 {
+		t.Errorf("%v, %d late; want ErrNotLast", err, r.Late)
+	}
+	if r := w.run(); r.NotLast != "" {
+		t.Errorf("it has ended, and: %s", r.NotLast)
+	}
+}
+
+// Given times without a zone, when they are read in a wrong one, then a last pass says so: when they come to lie in the
+// future, or when a row is written just now and reads as hours old. Otherwise the newest time is told.
+func TestALastPassNoticesAWrongZone(t *testing.T) {
+	t.Parallel()
+	shanghai := time.FixedZone("+08:00", 8*3600)
+	for name, c := range map[string]struct {
+		written, read *time.Location
+		writes        bool // during the pass
+		late          int
+		want          string // in why it was no last pass
+	}{
+		"right":                 {written: shanghai, read: shanghai},
+		"too far west":          {written: shanghai, read: time.UTC, want: "right --time-zone"},
+		"too far east":          {written: time.UTC, read: shanghai},
+		"too far east, at work": {written: time.UTC, read: shanghai, writes: true, late: 1, want: "--time-zone is wrong too"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, strings.Replace(classicTable, "TIMESTAMP NULL", "DATETIME", 1))
+			w.o.LastPass, w.o.Zone = true, c.read
+			row := func(key string) {
+				w.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_timestamp) "+
+					"VALUES (?, 'order_cancel', ?, 1, ?)", oldGroup, key, time.Now().In(c.written).Format(time.DateTime))
+			}
+			row("a")
+			w.o.Progress = func(p Progress) {
+				if !p.Looking && c.writes {
+					row("b")
+				}
+			}
+			r, err := Run(t.Context(), w.o)
+			if r.Late != c.late || (err != nil) != (c.want != "") || !strings.Contains(r.NotLast, c.want) {
+				t.Errorf("%v, %d late, %q; want %q", err, r.Late, r.NotLast, c.want)
+			}
+			if notes := fmt.Sprint(r.Notes); !strings.Contains(notes, "the newest time in it, read as "+c.read.String()) {
+				t.Errorf("notes: %v", notes)
+			}
+			if c.want != "" {
+				if unfinished, err := Unfinished(t.Context(), w.records, group); err != nil || len(unfinished) != 1 {
+					t.Errorf("unfinished %v, %v", unfinished, err)
+				}
+			}
+		})
+	}
+}
