@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -233,6 +234,59 @@ func TestDoctorNamesAClassicLogWithoutALastPass(t *testing.T) {
 	if !unfinished() {
 		t.Error("doctor does not name a log after another pass")
 	}
+}
+
+// Given an old consumer that is still at work, a last pass is refused, and the daemon does not begin: before a last
+// pass, and when something is newer than it. When the old consumer has ended, or a person says so, it begins.
+func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	s.exec(db, classicTable)
+	s.classicRow(db, "A-1", 0)
+	args := []string{
+		"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback", "--last-pass",
+	}
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if _, stderr, code := runCLI(t, s.environ, "", args...); code != exitFailed || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit %d, %s; want %d and %s", args, code, stderr, exitFailed, want)
+		}
+	}
+	working, stopConsumer := context.WithCancel(t.Context())
+	defer stopConsumer()
+	var consumer sync.WaitGroup
+	consumer.Go(func() {
+		tick := time.NewTicker(3 * time.Second)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-working.Done():
+				return
+			case <-tick.C:
+				s.classicRow(db, fmt.Sprint("A-0", i), 1)
+			}
+		}
+	})
+	refused("somebody wrote to the old table", args...)
+	refused("no last pass has come to its end", "run")
+	stopConsumer()
+	consumer.Wait()
+	s.run("", args...)
+	s.daemon()()
+
+	s.classicRow(db, "A-1", 1) // it was not the end
+	refused("was written to after its last pass", "run")
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Warn, "classic log", "was written to after its last pass")
+	s.daemon("--ignore-old-log")()
+	s.run("", args...)
+	s.daemon()()
+	s.exec(db, "DROP TABLE trade_mq_consumer_log")
+	s.daemon()()
+	checks, code = s.examine()
+	wantCheck(t, checks, code, doctor.Note, "classic log", "gone")
 }
 
 // Given an account with exactly the rights of the list, a table is taken over; without the one on the old table, the

@@ -16,17 +16,25 @@ import (
 )
 
 func newRunCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	ignoreOldLog := false
+	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Consume stock-rollback messages until SIGTERM",
 		Long: `Consume stock-rollback messages and give the stock back, each message exactly once.
 
 Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is taken, what is in hand is finished, and
 the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is lost then). A second signal ends at
-once.`,
+once.
+
+Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from' took
+over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
+behind the last one first; what it could not read by then is a warning, and 'doctor' looks longer.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runDaemon(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runDaemon(cmd.Context(), ignoreOldLog) },
 	}
+	cmd.Flags().BoolVar(&ignoreOldLog, "ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
+		"consumes by it any more")
+	return cmd
 }
 
 // gcPercent lets the heap grow to five times what is alive before it is collected, which is little: a lane keeps one
@@ -52,7 +60,7 @@ func (a *app) loadInLogForm(ctx context.Context) (config.Config, error) {
 // Go runtime says otherwise.
 const besideBudget = 64 << 20
 
-func (a *app) runDaemon(ctx context.Context) error {
+func (a *app) runDaemon(ctx context.Context, ignoreOldLog bool) error {
 	cfg, err := a.loadInLogForm(ctx)
 	if err != nil {
 		return err
@@ -64,7 +72,8 @@ func (a *app) runDaemon(ctx context.Context) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(cfg.MemoryBudget) + besideBudget)
 	}
-	d, err := daemon.New(ctx, cfg, log, daemon.WithBuild(a.build.Version, a.build.Revision))
+	d, err := daemon.New(ctx, cfg, log, daemon.WithBuild(a.build.Version, a.build.Revision),
+		daemon.IgnoringOldLog(ignoreOldLog))
 	if err != nil {
 		return a.sqlFileError(err)
 	}

@@ -122,13 +122,13 @@ func (s *shell) golden(name string) {
 }
 
 // daemon runs `consumer run`, from when it consumes until stop, or the end of the test.
-func (s *shell) daemon() (stop func()) {
+func (s *shell) daemon(flags ...string) (stop func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	done := make(chan int, 1)
 	var stdout, stderr bytes.Buffer
 	go func() {
-		done <- run(ctx, []string{"/usr/bin/consumer", "run"}, s.environ, strings.NewReader(""), &stdout, &stderr)
+		done <- run(ctx, append([]string{"/usr/bin/consumer", "run"}, flags...), s.environ, strings.NewReader(""), &stdout, &stderr)
 	}()
 	stopped := false
 	stop = func() {

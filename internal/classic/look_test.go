@@ -28,8 +28,8 @@ func TestALastPassNoticesWhoeverStillWrites(t *testing.T) {
 		"behind the cursor, a new row":    {insert(oldGroup, "2026000000005-new"), 1, `"2026000000005-new"`},
 		"ahead of the cursor, a new row":  {insert(oldGroup, "2026000000995-new"), 1, `"2026000000995-new"`},
 		"behind all, a new row":           {insert(oldGroup, "9"), 1, "1000 rows before the pass and has 1001"},
-		"behind the cursor, a success":    {update + "consumer_status = 1 WHERE msg_key = '2026000000010'", 1, "10\" (status 1)"},
-		"ahead of the cursor, an attempt": {update + "consumer_times = 2 WHERE msg_key = '2026000000990'", 1, `"2026000000990"`},
+		"behind the cursor, a success":    {update + "consumer_status = 1 WHERE msg_key = '2026000000010'", 1, "(status 1)"},
+		"ahead of the cursor, an attempt": {update + "consumer_times = 2 WHERE msg_key = '2026000000990'", 1, `0990"`},
 		"two rows, each from 0 to 1": {update + "consumer_status = 1 WHERE msg_key IN ('2026000000020', '2026000000040')", 2,
 			"2 are new or changed"},
 		"a time":          {update + "consumer_timestamp = NULL WHERE msg_key = '2026000000011'", 1, `"2026000000011"`},
@@ -54,10 +54,7 @@ func TestALastPassNoticesWhoeverStillWrites(t *testing.T) {
 			if !wrote || !r.Finished || r.Late != c.late {
 				t.Errorf("wrote %v, %d late, want %d: %+v", wrote, r.Late, c.late, r)
 			}
-			unfinished, listErr := Unfinished(t.Context(), w.records, group)
-			if listErr != nil {
-				t.Fatal(listErr)
-			}
+			unfinished := w.doubts()
 			if c.late == 0 {
 				if err != nil || r.NotLast != "" || len(unfinished) != 0 {
 					t.Errorf("%v, %q, unfinished %v; want a last pass", err, r.NotLast, unfinished)
@@ -145,10 +142,76 @@ func TestALastPassNoticesAWrongZone(t *testing.T) {
 				t.Errorf("notes: %v", notes)
 			}
 			if c.want != "" {
-				if unfinished, err := Unfinished(t.Context(), w.records, group); err != nil || len(unfinished) != 1 {
-					t.Errorf("unfinished %v, %v", unfinished, err)
+				if unfinished := w.doubts(); len(unfinished) != 1 {
+					t.Errorf("unfinished %v", unfinished)
 				}
 			}
 		})
 	}
+}
+
+// Given a last pass, when the old table is written to after it, then that is a doubt; when rows are deleted, or are
+// another group's, it is none; when the table cannot be read, or not to its end, nobody knows.
+func TestWhatIsNewerThanTheLastPassIsADoubt(t *testing.T) {
+	t.Parallel()
+	const into = "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_timestamp) " +
+		"VALUES "
+	newRow := func(key, at string) string {
+		return fmt.Sprintf(into+"('%s', 'order_cancel', '%s', 1, '%s')", oldGroup, key, at)
+	}
+	const early = "2026-11-01 09:00:00"
+	const deletion = "DELETE FROM trade_mq_consumer_log WHERE msg_key LIKE '20260000000%'"
+	for name, c := range map[string]struct {
+		writes []string
+		sure   bool
+		want   string // "": no doubt
+	}{
+		"nobody wrote":             {},
+		"a new row in the middle":  {[]string{newRow("2026000000005-new", early)}, true, "had 100 rows and has 101"},
+		"a new row behind all":     {[]string{newRow("9", early)}, true, "1 rows are behind the last one"},
+		"rows are a success now":   {[]string{"UPDATE trade_mq_consumer_log SET consumer_status = 1"}, true, "was changed"},
+		"rows are deleted":         {writes: []string{deletion}},
+		"deleted, and a newer row": {[]string{deletion, newRow("2", "2026-11-01 10:00:01")}, true, "10:00:01"},
+		"another group's":          {writes: []string{into + "('points', 't', 'k', 1, '2026-11-02 10:00:00')"}},
+		"the table is gone":        {[]string{"DROP TABLE trade_mq_consumer_log"}, false, "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, classicTable)
+			w.fill(100)
+			w.run()
+			if d := w.doubts(); len(d) != 1 || !d[0].Sure || !strings.Contains(d[0].Why, "no last pass") {
+				t.Errorf("before a last pass: %v", d)
+			}
+			w.o.LastPass = true
+			w.run()
+			for _, text := range c.writes {
+				w.exec(text)
+			}
+			switch d := w.doubts(); {
+			case c.want == "":
+				if len(d) != 0 {
+					t.Errorf("%v; want no doubt", d)
+				}
+			case len(d) != 1 || d[0].Sure != c.sure || !strings.Contains(d[0].Why, c.want):
+				t.Errorf("%v; want %s", d, c.want)
+			}
+		})
+	}
+	t.Run("too large", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, classicTable)
+		w.fill(2 * lookRows)
+		w.o.LastPass = true
+		w.run()
+		d, err := Doubts(t.Context(), w.records, w.db, group, 0)
+		if err != nil || len(d) != 1 || d[0].Sure || !strings.Contains(d[0].Why, "too large") {
+			t.Errorf("%v, %v; want that nobody knows", d, err)
+		}
+		w.exec(newRow("9", early))
+		d, err = Doubts(t.Context(), w.records, w.db, group, 0)
+		if err != nil || len(d) != 1 || !d[0].Sure {
+			t.Errorf("%v, %v; want the row behind all", d, err)
+		}
+	})
 }

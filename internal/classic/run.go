@@ -236,25 +236,6 @@ func (p *pass) begin(ctx context.Context) error {
 // waypoints begins the names of all waypoints of passes.
 const waypoints = "taken:"
 
-// Unfinished are the old tables of which passes went into a group of this log, and no last one has come to its end
-// since, with nobody writing meanwhile: what the old consumer did after them is not known here.
-func Unfinished(ctx context.Context, records *dedup.Log, group string) (tables []string, err error) {
-	notes, err := records.Waypoints(ctx, waypoints)
-	if err != nil {
-		return nil, err
-	}
-	for _, note := range notes {
-		var s state
-		if err := json.Unmarshal(note, &s); err != nil {
-			continue // another version's
-		}
-		if s.Into == records.Options().Table && s.Group == group && !(s.Last && s.Done && s.Late == 0) {
-			tables = append(tables, s.From)
-		}
-	}
-	return tables, nil
-}
-
 // waypointName tells the passes over one table into one group of one log from all others.
 func (p *pass) waypointName() string {
 	return waypoints + digest(p.shape.database, p.shape.table, p.Records.Options().Table, p.Group)

@@ -465,8 +465,13 @@ func TestManyRowsAreReadOnce(t *testing.T) {
 	began = time.Now()
 	w.o.LastPass = true
 	r = w.run()
-	t.Logf("a pass that finds nothing new took %v", time.Since(began))
+	t.Logf("a last pass that finds nothing new took %v", time.Since(began))
 	w.want("the last pass", r, map[Kind]int{There: n})
+	began = time.Now()
+	if d := w.doubts(); len(d) != 0 {
+		t.Errorf("doubts: %v", d)
+	}
+	t.Logf("a look at all rows took %v", time.Since(began))
 	if rows := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); rows != n-n/10 {
 		t.Errorf("%d rows in success", rows)
 	}

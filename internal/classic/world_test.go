@@ -71,7 +71,8 @@ func openWorld(t testing.TB, dsn string) *world {
 		t.Fatal(err)
 	}
 	w.o = Options{
-		Records: w.records, DB: w.db, From: "trade_mq_consumer_log", Group: group, NoWait: true, By: "ann", quiet: time.Millisecond,
+		Records: w.records, DB: w.db, From: "trade_mq_consumer_log", Group: group, NoWait: true, By: "ann",
+		quiet:  time.Millisecond,
 		Groups: map[string]string{oldGroup: group}, Tags: map[string]string{"order_cancel": "stock.rollback"},
 		Remake: func(id dedup.Identity, _ []byte, _ string) []byte { return []byte(`{"type":"` + id.Tag + `"}`) },
 	}
@@ -160,4 +161,14 @@ func big() int {
 		return 1_000_000
 	}
 	return 20_000
+}
+
+// doubts are what a daemon would be told of the old table.
+func (w *world) doubts() []Doubt {
+	w.t.Helper()
+	d, err := Doubts(w.t.Context(), w.records, w.db, group, time.Minute)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
 }

@@ -50,8 +50,9 @@ type Daemon struct {
 	// statements are handler sql's, to be checked before anything is consumed; nil for another handler.
 	statements *sqlhandler.File
 	logins     consumer.Fresh
-	// unchecked is why they are not checked yet, nil when they are.
-	unchecked atomic.Pointer[string]
+	// unchecked is why a check before the first message cannot be made yet, nil when it can.
+	unchecked    atomic.Pointer[string]
+	ignoreOldLog bool
 }
 
 // fresh are the secrets as they are now, to be asked for before a connection.
@@ -80,12 +81,16 @@ type Option func(*options)
 
 type options struct {
 	handler           consumer.Handler
+	ignoreOldLog      bool
 	hook              func(consumer.Point)
 	version, revision string
 }
 
 // WithHandler replaces the handler that the settings name.
 func WithHandler(h consumer.Handler) Option { return func(o *options) { o.handler = h } }
+
+// IgnoringOldLog starts also when the log of an old consumer was not taken over to its end: see [ErrOldLog].
+func IgnoringOldLog(ignore bool) Option { return func(o *options) { o.ignoreOldLog = ignore } }
 
 // WithHook is called after each durable step; see [consumer.Config].
 func WithHook(hook func(consumer.Point)) Option { return func(o *options) { o.hook = hook } }
@@ -104,6 +109,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	for _, opt := range opts {
 		opt(&o)
 	}
+	d.ignoreOldLog = o.ignoreOldLog
 	d.registry.MustRegister(buildInfo(o.version, o.revision))
 	if o.handler == nil {
 		if o.handler, d.statements, err = handlerOf(ctx, cfg, log); err != nil {
@@ -232,7 +238,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.desk != nil {
 		wg.Go(func() { d.desk.Work(working) })
 	}
-	err := d.checkStatements(ctx)
+	err := errors.Join(d.checkStatements(ctx), d.checkOldLogs(ctx))
 	if err == nil && ctx.Err() == nil {
 		err = d.engine.Run(ctx) // intake, work, copies, acks, connections, pools
 	}

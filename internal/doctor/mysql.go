@@ -20,6 +20,9 @@ import (
 // mysqlTimeout bounds all questions to MySQL together.
 const mysqlTimeout = 20 * time.Second
 
+// classicTime is how long the table of a classic consumer is looked at; as much is left for the other questions.
+const classicTime = mysqlTimeout / 2
+
 // NoDatabase is what to do about a database that does not exist, or not for this user.
 const NoDatabase = "`migrate` makes tables only: make the database with CREATE DATABASE and give the user its " +
 	"rights, see " +
@@ -66,7 +69,7 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 	checkRights(ctx, pool, cfg, l)
 	checkAges(ctx, db, cfg, o, l)
 	checkPause(ctx, db, cfg, o, l)
-	checkClassic(ctx, db, cfg, o, l)
+	checkClassic(ctx, db, pool, cfg, o, l)
 }
 
 // checkPause looks whether a person has paused the fleet: nothing else is amiss then, and nothing is consumed.
@@ -107,7 +110,7 @@ func checkEncryption(ctx context.Context, pool *sql.DB, cfg config.Config, encry
 }
 
 // checkClassic looks whether the log of a classic consumer was taken over to its end.
-func checkClassic(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l *list) {
+func checkClassic(ctx context.Context, db *gorm.DB, pool *sql.DB, cfg config.Config, o Options, l *list) {
 	const name = "classic log"
 	records, err := dedup.NewLog(db, dedup.LogOptions{
 		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
@@ -116,15 +119,18 @@ func checkClassic(ctx context.Context, db *gorm.DB, cfg config.Config, o Options
 		l.fail(name, err.Error(), "report this")
 		return
 	}
-	tables, err := classic.Unfinished(ctx, records, cfg.Group)
+	doubts, err := classic.Doubts(ctx, records, pool, cfg.Group, classicTime)
 	if err != nil {
 		l.fail(name, err.Error(), "run again; see the server's log")
 		return
 	}
-	for _, table := range tables {
-		l.warn(name, table+" was taken over, and no last pass has come to its end since", "stop the old consumer, then `"+
-			o.Program+" migrate --from "+table+" … --last-pass`: what it has done since is new to rollbackd, and would be "+
-			"done again")
+	for _, d := range doubts {
+		if !d.Sure {
+			l.note(name, d.String())
+			continue
+		}
+		l.warn(name, d.String(), "stop the old consumer, then `"+o.Program+" migrate --from "+d.Table+" … --last-pass`: what "+
+			"it has done since is new to rollbackd, and would be done again; `"+o.Program+" run` does not begin before that")
 	}
 }
 

@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/classic"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+// ErrOldLog says that a classic consumer's table, which was taken over, has what is not known here.
+var ErrOldLog = errors.New("the log of the old consumer was not taken over to its end")
+
+const (
+	// oldLogTime is how long a start looks at an old table. What it has not read by then is not looked at.
+	oldLogTime = 5 * time.Second
+	// oldLogPause is the pause before a database that is away is asked again.
+	oldLogPause = time.Second
+)
+
+// checkOldLogs refuses to begin beside an old consumer that is still at work: both would give stock back for copies of
+// one message. While the database is away it waits; a stop meanwhile is none of its errors.
+func (d *Daemon) checkOldLogs(ctx context.Context) error {
+	if d.ignoreOldLog {
+		return nil
+	}
+	db, _, err := dedup.Open(ctx, d.cfg.MySQLDSN, dedup.OpenOptions{ // the engine has said what the DSN is warned of
+		Program: rabbit.ConnectionName("check"), MaxOpen: 1, CurrentDSN: d.logins.MySQLDSN,
+	})
+	if err != nil {
+		return fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		return fmt.Errorf("database handle: %w", err)
+	}
+	defer func() { _ = pool.Close() }() // nothing is left in it
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: d.cfg.LogTable, Lease: d.cfg.Lease, Delays: d.cfg.RetryDelays, MaxAttempts: d.cfg.MaxAttempts,
+	})
+	if err != nil {
+		return err
+	}
+	defer d.unchecked.Store(nil)
+	for said := false; ; {
+		err := d.lookAtOldLogs(ctx, records, pool)
+		switch {
+		case err == nil, errors.Is(err, ErrOldLog):
+			return err
+		case ctx.Err() != nil, mysqldb.NoTable(err), mysqldb.NoDatabase(err): // the engine says what is missing
+			return nil
+		}
+		why := consumer.DependencyMySQL + ": " + err.Error()
+		d.unchecked.Store(&why)
+		if !said {
+			d.log.WarnContext(ctx, "cannot look yet whether an old log was taken over, nothing is consumed", "err", err)
+		}
+		said = true
+		if wait.For(ctx, oldLogPause) != nil {
+			return nil
+		}
+	}
+}
+
+func (d *Daemon) lookAtOldLogs(ctx context.Context, records *dedup.Log, pool *sql.DB) error {
+	doubts, err := classic.Doubts(ctx, records, pool, d.cfg.Group, oldLogTime)
+	if err != nil {
+		return err
+	}
+	for _, doubt := range doubts {
+		if doubt.Sure {
+			return fmt.Errorf("%w: %s. What the old consumer has done since would be done again. End it, then `migrate "+
+				"--from %s … --last-pass`; or start with --ignore-old-log, if nobody consumes by that table any more",
+				ErrOldLog, doubt, doubt.Table)
+		}
+		d.log.WarnContext(ctx, "an old log", "table", doubt.Table, "doubt", doubt.Why)
+	}
+	return nil
+}
