@@ -130,7 +130,7 @@ func (c Config) MySQLConnections() int {
 func lanesPool(cfg Config) dedup.OpenOptions {
 	return dedup.OpenOptions{
 		Program: rabbit.ConnectionName("run"), MaxOpen: 2*cfg.Lanes + 4, LockWait: cfg.lockWait(),
-		ReadTimeout: cfg.statementTimeout(), WriteTimeout: cfg.statementTimeout(),
+		Idle: cfg.HandlerTimeout, ReadTimeout: cfg.statementTimeout(), WriteTimeout: cfg.statementTimeout(),
 	}
 }
 

@@ -29,9 +29,6 @@ const (
 	// leadCheck is how often whoever is elected makes sure of it, and how long that may take.
 	leadCheck   = 2 * time.Second
 	leadTimeout = 5 * time.Second
-	// leadIdle ends a session whose machine is gone without a word, and with it the lock: the server would keep it for
-	// wait_timeout, eight hours by default.
-	leadIdle = time.Minute
 	// leadRetryMax bounds the pause before a database that is away is asked again.
 	leadRetryMax = 10 * time.Second
 )
@@ -41,10 +38,11 @@ const (
 // elected again; lead's context ends with ErrLeadershipLost when the lock is lost, and Campaign waits for lead before
 // it stands again.
 //
-// The lock is GET_LOCK on a connection that is kept for it, and dies with its session: killed, closed, or silent for a
-// minute. That is noticed within seconds, so for so long two processes may lead. Nothing is fenced, because nothing
-// need be: lead may do only what is a conditional update of the log, or may happen twice. A pool must have a connection
-// to spare. A proxy that shares sessions between clients cannot be used.
+// The lock is GET_LOCK on a connection that is kept for it, and dies with its session: killed, closed, or silent for
+// longer than a transaction may be ([OpenOptions.Idle]). That is noticed within seconds, so for so long two processes
+// may lead. Nothing is fenced, because nothing need be: lead may do only what is a conditional update of the log, or
+// may happen twice. A pool must have a connection to spare. A proxy that shares sessions between clients cannot be
+// used.
 func (l *Log) Campaign(ctx context.Context, group string, log *slog.Logger, lead func(ctx context.Context)) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, leadRetryMax
@@ -117,9 +115,6 @@ func (l *Log) term(
 	if err != nil {
 		return false, err
 	}
-	if err := boundSession(ctx, conn); err != nil {
-		return false, err
-	}
 	if err := waitForLock(ctx, conn, name); err != nil {
 		return false, err
 	}
@@ -134,13 +129,6 @@ func (l *Log) term(
 	end(err)
 	<-done
 	return true, err
-}
-
-func boundSession(ctx context.Context, conn *sql.Conn) error {
-	if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = ?", int(leadIdle/time.Second)); err != nil {
-		return fmt.Errorf("bound the session of the election: %w", err)
-	}
-	return nil
 }
 
 func waitForLock(ctx context.Context, conn *sql.Conn, name string) error {

@@ -251,7 +251,7 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	s.run("", "migrate")
 	db := s.db()
 	for _, statement := range []string{
-		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 30", "SET GLOBAL wait_timeout = 60",
+		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 30",
 		"SET GLOBAL max_allowed_packet = 524288",
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
@@ -261,7 +261,6 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	checks, code := s.examine()
 	wantCheck(t, checks, code, doctor.Warn, "durability", "innodb_flush_log_at_trx_commit is 2")
 	wantCheck(t, checks, code, doctor.Warn, "connections", "30 allowed, a daemon with these settings may take 24")
-	wantCheck(t, checks, code, doctor.Warn, "wait_timeout", "60 s")
 	wantCheck(t, checks, code, doctor.Fail, "max_allowed_packet", "524288")
 	checks, code = s.examine("ROLLBACKD_LANES=20")
 	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 56")

@@ -214,9 +214,8 @@ func checkDurability(ctx context.Context, pool *sql.DB, l *list) {
 }
 
 func checkLimits(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
-	var packet, connections, wait int64
-	err := pool.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@max_connections, @@wait_timeout").Scan(&packet,
-		&connections, &wait)
+	var packet, connections int64
+	err := pool.QueryRowContext(ctx, "SELECT @@max_allowed_packet, @@max_connections").Scan(&packet, &connections)
 	if err != nil {
 		l.note("limits", "not shown: "+err.Error())
 		return
@@ -236,10 +235,6 @@ func checkLimits(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) 
 		l.warn("connections", found, "raise max_connections")
 	default:
 		l.ok("connections", found)
-	}
-	if wait < 180 {
-		l.warn("wait_timeout", fmt.Sprintf("%d s", wait), "set it to 180 or more: connections live for three minutes, and "+
-			"every one that the server cuts costs a retry")
 	}
 }
 

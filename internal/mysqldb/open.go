@@ -31,6 +31,9 @@ type Options struct {
 	// (innodb_lock_wait_timeout and lock_wait_timeout). At least 1s; the servers know whole seconds only, so the rest is
 	// cut off. Default 5s. It must be at most half of what a handler may take.
 	LockWait time.Duration
+	// Idle is how long a transaction may send nothing while its process is at work: what a handler may take, or more.
+	// Default 10s. After 3s more the server takes the client for gone, ends the session and frees its locks.
+	Idle time.Duration
 	// DialTimeout (default 5s), ReadTimeout and WriteTimeout (default 30s) hold where the DSN does not set its own.
 	DialTimeout, ReadTimeout, WriteTimeout time.Duration
 	// Statement bounds each reading statement on the server, which ends it; 0: the server's own bound.
@@ -51,6 +54,8 @@ type Options struct {
 const (
 	defaultMaxOpen     = 20
 	defaultLockWait    = 5 * time.Second
+	defaultIdle        = 10 * time.Second
+	idleMargin         = 3 * time.Second
 	defaultDialTimeout = 5 * time.Second
 	defaultIOTimeout   = 30 * time.Second
 	connMaxLifetime    = 3 * time.Minute // servers and proxies drop idle connections without a word
@@ -59,6 +64,7 @@ const (
 func (o Options) withDefaults() Options {
 	o.MaxOpen = cmp.Or(o.MaxOpen, defaultMaxOpen)
 	o.LockWait = cmp.Or(o.LockWait, defaultLockWait)
+	o.Idle = cmp.Or(o.Idle, defaultIdle)
 	o.DialTimeout = cmp.Or(o.DialTimeout, defaultDialTimeout)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultIOTimeout)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, defaultIOTimeout)
@@ -74,16 +80,27 @@ func (o Options) validate() error {
 		return fmt.Errorf("MaxOpen %d is negative", o.MaxOpen)
 	case o.LockWait != 0 && o.LockWait < time.Second:
 		return fmt.Errorf("LockWait %v must be at least 1s", o.LockWait)
+	case o.Idle < 0:
+		return fmt.Errorf("Idle %v is negative", o.Idle)
 	case o.DialTimeout < 0 || o.ReadTimeout < 0 || o.WriteTimeout < 0:
 		return errors.New("a timeout is negative")
 	}
 	return nil
 }
 
+// longestSilence is what the servers take as wait_timeout: a year.
+const longestSilence = 365 * 24 * time.Hour
+
+// silence is how long the server keeps a session that sends nothing, in whole seconds.
+func (o Options) silence() time.Duration {
+	return min(o.Idle+idleMargin+time.Second-1, longestSilence).Truncate(time.Second)
+}
+
 // Open makes a gorm handle on a pool whose every connection has the settings without which the log is not safe: rows
 // affected count changed rows, statements are strict, times are UTC, isolation is READ COMMITTED, a server that became
 // read-only is left, and a node of Galera that lost its cluster; such a node answers with what the cluster has
-// committed, and nothing waits for ever. Settings of the DSN that contradict are overruled, each with a warning.
+// committed, nothing waits for ever, and nobody waits long for a process that is gone. Settings of the DSN that
+// contradict are overruled, each with a warning.
 //
 // Open never dials: a server that is away is found out by the first statement. No error or warning holds the password.
 func Open(_ context.Context, dsn string, o Options) (*gorm.DB, []string, error) {
@@ -96,6 +113,7 @@ func Open(_ context.Context, dsn string, o Options) (*gorm.DB, []string, error) 
 	pool.SetMaxOpenConns(o.MaxOpen)
 	pool.SetMaxIdleConns(o.MaxOpen)
 	pool.SetConnMaxLifetime(connMaxLifetime)
+	pool.SetConnMaxIdleTime(o.silence() / 2) // before the server ends it
 	db, err := gorm.Open(
 		gormmysql.New(gormmysql.Config{Conn: pool, SkipInitializeWithVersion: true, DisableWithReturning: true}),
 		&gorm.Config{
@@ -143,8 +161,7 @@ func connector(dsn string, o Options, found bool) (driver.Connector, []string, e
 // overruled are session variables that a DSN must not set: the session statements do.
 var overruled = []string{
 	"autocommit", "sql_mode", "time_zone", "lc_messages", "tx_isolation", "transaction_isolation",
-	"innodb_lock_wait_timeout",
-	"lock_wait_timeout",
+	"innodb_lock_wait_timeout", "lock_wait_timeout", "wait_timeout", "net_read_timeout", "net_write_timeout",
 	"tx_read_only", "transaction_read_only", "read_only", "foreign_key_checks", "unique_checks", "check_constraint_checks",
 }
 

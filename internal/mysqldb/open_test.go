@@ -17,10 +17,10 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	contrary := "clientFoundRows=true&multiStatements=true&parseTime=false&loc=Local&checkConnLiveness=false" +
 		"&interpolateParams=false" +
 		"&time_zone=%27%2B09%3A00%27&sql_mode=%27%27&autocommit=0" +
-		"&innodb_lock_wait_timeout=77&lock_wait_timeout=78&tx_read_only=1" +
+		"&innodb_lock_wait_timeout=77&lock_wait_timeout=78&tx_read_only=1&wait_timeout=79&net_read_timeout=80" +
 		"&charset=latin1&collation=latin1_swedish_ci"
 	db, warnings, err := Open(t.Context(), dsn+separator(dsn)+contrary, Options{
-		Program: "rollbackd run host/1", LockWait: 3 * time.Second, MaxOpen: 7,
+		Program: "rollbackd run host/1", LockWait: 3 * time.Second, Idle: 5500 * time.Millisecond, MaxOpen: 7,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -30,17 +30,22 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 
 	for _, word := range []string{"clientFoundRows", "multiStatements", "loc", "checkConnLiveness", "time_zone",
 		"sql_mode", "autocommit",
-		"mysql DSN: innodb_lock_wait_timeout", "mysql DSN: lock_wait_timeout", "tx_read_only", "collation"} {
+		"mysql DSN: innodb_lock_wait_timeout", "mysql DSN: lock_wait_timeout", "tx_read_only",
+		"mysql DSN: wait_timeout", "net_read_timeout", "collation"} {
 		if !strings.Contains(strings.Join(warnings, "\n"), word) {
 			t.Errorf("no warning of %s in %q", word, warnings)
 		}
 	}
 	var mode, zone, isolation, charset, program string
-	var wait, tableWait, auto int
+	var wait, tableWait, auto, silent, reading, writing int
 	if err := pool.QueryRow("SELECT @@sql_mode, @@time_zone, @@character_set_client, @@innodb_lock_wait_timeout, "+
-		"@@lock_wait_timeout, @@autocommit").
-		Scan(&mode, &zone, &charset, &wait, &tableWait, &auto); err != nil {
+		"@@lock_wait_timeout, @@autocommit, @@wait_timeout, @@net_read_timeout, @@net_write_timeout").
+		Scan(&mode, &zone, &charset, &wait, &tableWait, &auto, &silent, &reading, &writing); err != nil {
 		t.Fatal(err)
+	}
+	if silent != 9 || reading != 9 || writing != 9 {
+		t.Errorf("the server waits for the client for %d, %d and %d s, want Idle and 3 s more, in whole seconds: 9", silent,
+			reading, writing)
 	}
 	if !strings.Contains(mode, "STRICT_ALL_TABLES") || zone != "+00:00" || charset != "utf8mb4" || wait != 3 ||
 		tableWait != 3 || auto != 1 {
@@ -170,7 +175,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 }
 
 func TestOpenRefusesNonsense(t *testing.T) {
-	for _, o := range []Options{{MaxOpen: -1}, {LockWait: time.Millisecond}, {ReadTimeout: -1}} {
+	for _, o := range []Options{{MaxOpen: -1}, {LockWait: time.Millisecond}, {ReadTimeout: -1}, {Idle: -1}} {
 		if _, _, err := Open(t.Context(), "u:p@tcp(db)/stock", o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}
@@ -195,6 +200,40 @@ func TestFrozenServerIsGivenUp(t *testing.T) {
 	}
 	if took := time.Since(started); took > 10*time.Second {
 		t.Errorf("it took %v", took)
+	}
+}
+
+// Given a client that stands still inside a transaction, when somebody else waits for its row, then the server ends its
+// session after Idle and 3 s; and it finds that out as a database that is away, not as the fault of its statement.
+func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	for _, what := range []string{"UPDATE goods SET n = 2", "COMMIT"} {
+		pool := poolOf(t, openWith(t, proxy.Through(w.dsn), Options{Idle: time.Second}))
+		tx, err := pool.BeginTx(t.Context(), nil)
+		wantError(t, "begin", err, nil)
+		_, err = tx.ExecContext(t.Context(), "UPDATE goods SET n = 1")
+		wantError(t, "lock", err, nil)
+		proxy.Hold(true)
+		began := time.Now()
+		w.exec("UPDATE goods SET n = 3")
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the row was free after %v, want 4 s", took)
+		}
+		proxy.Hold(false)
+		if what == "COMMIT" {
+			err = tx.Commit()
+		} else {
+			_, err = tx.ExecContext(t.Context(), what)
+			_ = tx.Rollback() // on a connection that is gone
+		}
+		if fault := Classify(err); fault != FaultUnavailable {
+			t.Errorf("%s of a session that was ended = %v (%v), want %v", what, err, fault, FaultUnavailable)
+		}
+		t.Logf("%s: %v", what, err)
+		_, err = pool.ExecContext(t.Context(), "UPDATE goods SET n = 4")
+		wantError(t, "the next statement", err, nil)
 	}
 }
 

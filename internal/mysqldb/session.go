@@ -27,11 +27,16 @@ func sessionStatements(o Options) []string {
 	// Two timeouts, because waits for rows follow the one, and waits for tables and their definitions (LOCK TABLES,
 	// ALTER TABLE, FLUSH TABLES WITH READ LOCK) the other, which is a day or a year by default.
 	//
+	// Three more, because a server does not notice that a client stands still or is cut off: while it waits for the next
+	// statement (eight hours by default, and the locks of its transaction stay), for the rest of one, or for the client
+	// to take a result.
+	//
 	// Read-write: the server's own default for new transactions may be read-only.
-	wait := int64(o.LockWait / time.Second)
+	wait, silent := int64(o.LockWait/time.Second), int64(o.silence()/time.Second)
 	return []string{
 		fmt.Sprintf("SET SESSION autocommit = 1, sql_mode = '%s', time_zone = '+00:00', lc_messages = 'en_US'"+
-			", innodb_lock_wait_timeout = %d, lock_wait_timeout = %d", mode, wait, wait),
+			", innodb_lock_wait_timeout = %d, lock_wait_timeout = %d"+
+			", wait_timeout = %d, net_read_timeout = %[4]d, net_write_timeout = %[4]d", mode, wait, wait, silent),
 		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
 	}
 }

@@ -1,0 +1,114 @@
+package daemon_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given a daemon that stands still inside a transaction, or of which nothing arrives any more, when another one needs
+// its rows, then that one goes on with all that the first had not in hand within HANDLER_TIMEOUT + 10 s, and all is
+// applied within 90 s; and when the first goes on, it finds its session ended: nothing is applied twice, and no message
+// has lost an attempt.
+func TestADaemonThatVanishesInsideATransactionHoldsNobodyUpForLong(t *testing.T) {
+	t.Parallel()
+	const patience = 90 * time.Second
+	for _, h := range handlers[:2] {
+		for _, vanish := range vanishings {
+			t.Run(h.name+", "+vanish.name, func(t *testing.T) {
+				t.Parallel()
+				messages := sized(20_000, 40_000)
+				w := newWorld(t, h.pairs(t)...)
+				w.publish(w.route.Rollbacks(w.open(messages))...)
+				a, back := w.vanished(vanish.start(w))
+				began := time.Now()
+				b := w.start()
+				before := w.rows(dedup.Success)
+				w.eventually("the other one is past the locks", patience, func() bool { return w.rows(dedup.Success) > before })
+				took := time.Since(began).Round(time.Millisecond)
+				t.Logf("the other one goes on after %v, with %d messages applied before", took, before)
+				if limit := w.config().HandlerTimeout + 10*time.Second; took > limit {
+					t.Errorf("the other one goes on after %v, want HANDLER_TIMEOUT + 10s = %v at most", took, limit)
+				}
+				w.eventually("all is applied", patience-time.Since(began),
+					func() bool { return w.rows(dedup.Success) == messages })
+				t.Logf("all is applied after %v", time.Since(began).Round(time.Millisecond))
+				back()
+				w.ended(messages, time.Minute)
+				w.stop(b)
+				w.stop(a)
+				if report := w.judge(oracle.Allowance{}); report.Applied != messages || report.AttemptsSpent > 0 {
+					t.Errorf("%d of %d are applied, %d attempts were lost", report.Applied, messages, report.AttemptsSpent)
+				}
+			})
+		}
+	}
+}
+
+// victim is a daemon with an account of its own in MySQL, which can be made to vanish, again and again.
+type victim struct {
+	process      *program.Process
+	user         string
+	vanish, back func()
+}
+
+var vanishings = []struct {
+	name  string
+	start func(*world) victim
+}{
+	{"SIGSTOP", func(w *world) victim {
+		v := w.startVictim(w.env["MYSQL_DSN"])
+		v.vanish = func() { w.signal(v.process, syscall.SIGSTOP) }
+		v.back = func() { w.signal(v.process, syscall.SIGCONT) }
+		return v
+	}},
+	{"link that drops everything", func(w *world) victim {
+		proxy := stack.Proxy(w.t, stack.Addr(w.t, w.env["MYSQL_DSN"]))
+		v := w.startVictim(proxy.Through(w.env["MYSQL_DSN"]))
+		v.vanish, v.back = func() { proxy.Hold(true) }, func() { proxy.Hold(false) }
+		return v
+	}},
+}
+
+// startVictim starts a daemon with an account of its own.
+func (w *world) startVictim(dsn string) victim {
+	w.t.Helper()
+	direct := w.env["MYSQL_DSN"]
+	account, err := mysql.ParseDSN(stack.Restricted(w.t, direct, "ALL PRIVILEGES ON *"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	through, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	account.Addr = through.Addr
+	w.set("MYSQL_DSN", account.FormatDSN())
+	defer w.set("MYSQL_DSN", direct)
+	return victim{process: w.start(), user: account.User}
+}
+
+// vanished makes the victim vanish inside a transaction that has changed rows.
+func (w *world) vanished(v victim) (p *program.Process, back func()) {
+	w.t.Helper()
+	w.eventually("the daemon has vanished inside a transaction", time.Minute, func() bool {
+		v.vanish()
+		// what is on its way arrives, and MariaDB's picture of the transactions, a tenth of a second old, is made anew
+		w.count("SELECT SLEEP(0.3)")
+		n := w.count("SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN "+stack.Processes+" p ON p.id = "+
+			"t.trx_mysql_thread_id WHERE p.user = ? AND t.trx_rows_modified > 0 AND p.command = 'Sleep'", v.user)
+		if n > 0 {
+			return true
+		}
+		v.back()
+		return false
+	})
+	return v.process, v.back
+}
