@@ -112,7 +112,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	d.ignoreOldLog = o.ignoreOldLog
 	d.registry.MustRegister(buildInfo(o.version, o.revision))
 	if o.handler == nil {
-		if o.handler, d.statements, err = handlerOf(ctx, cfg, log); err != nil {
+		if o.handler, d.statements, err = handlerOf(ctx, cfg, log, d.registry); err != nil {
 			return d, err
 		}
 	}
@@ -173,10 +173,20 @@ func (d *Daemon) guarded(guard *admin.Guard) map[string]http.Handler {
 }
 
 // handlerOf is the handler that the settings name, and its statements if it has any.
-func handlerOf(ctx context.Context, cfg config.Config, log *slog.Logger) (consumer.Handler, *sqlhandler.File, error) {
+func handlerOf(
+	ctx context.Context, cfg config.Config, log *slog.Logger, reg prometheus.Registerer,
+) (consumer.Handler, *sqlhandler.File, error) {
 	switch cfg.Handler {
 	case config.HandlerHTTP:
-		h, err := httphandler.New(httpOptions(ctx, cfg, log))
+		repeated := prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "rollbackd_calls_repeated_total", Help: "Calls made once more, as a connection used before was dead.",
+		})
+		if err := reg.Register(repeated); err != nil {
+			return nil, nil, err
+		}
+		o := httpOptions(ctx, cfg, log)
+		o.Repeated = repeated.Inc
+		h, err := httphandler.New(o)
 		return h, nil, err
 	case config.HandlerSQL:
 		file, err := sqlhandler.Load(cfg.SQLFile)

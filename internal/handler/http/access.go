@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,11 +17,17 @@ type access struct {
 	o     Options
 	certs certs.Store
 
-	mu     sync.Mutex
-	client *http.Client // guarded by mu
-	config *tls.Config  // that it was made of; guarded by mu
-	known  secrets      // guarded by mu
-	asked  time.Time    // guarded by mu
+	mu      sync.Mutex
+	clients clients     // guarded by mu
+	config  *tls.Config // that they were made of; guarded by mu
+	known   secrets     // guarded by mu
+	asked   time.Time   // guarded by mu
+}
+
+// clients are the two ways to call.
+type clients struct {
+	kept  *http.Client // its connections are used again
+	fresh *http.Client // each call has a connection of its own
 }
 
 // secrets are what the service knows the caller by.
@@ -38,24 +45,24 @@ func newAccess(o Options) (*access, error) {
 	if a.config, err = a.certs.Config(o.files()); err != nil {
 		return nil, err
 	}
-	a.client = newClient(o, a.config)
+	a.clients = newClients(o, a.config)
 	return a, nil
 }
 
-// now is a client, and what it says of itself.
-func (a *access) now() (*http.Client, secrets) {
+// now is the clients, and what they say of themselves.
+func (a *access) now() (clients, secrets) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if time.Since(a.asked) < askEvery {
-		return a.client, a.known
+		return a.clients, a.known
 	}
 	a.asked, a.known = time.Now(), a.o.secrets()
 	config, err := a.certs.Config(a.o.files())
 	if err == nil && config != a.config { // it never fails after the first time
-		a.client.CloseIdleConnections()
-		a.client, a.config = newClient(a.o, config), config
+		a.clients.kept.CloseIdleConnections()
+		a.clients, a.config = newClients(a.o, config), config
 	}
-	return a.client, a.known
+	return a.clients, a.known
 }
 
 func (o Options) files() certs.TLS { return certs.TLS{CA: o.CAFile, Cert: o.CertFile, Key: o.KeyFile} }
@@ -70,14 +77,19 @@ func (o Options) secrets() (s secrets) {
 	return s
 }
 
+func newClients(o Options, config *tls.Config) clients {
+	return clients{kept: newClient(o, config, true), fresh: newClient(o, config, false)}
+}
+
 // newClient makes a client that follows no redirect: what was signed for one address must not go to another.
-func newClient(o Options, config *tls.Config) *http.Client {
+func newClient(o Options, config *tls.Config, keep bool) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = config.Clone()
+	transport.DisableKeepAlives = !keep
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, max(1, o.Concurrency)
 	transport.OnProxyConnectResponse = func(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Response) error {
 		if resp.StatusCode == http.StatusProxyAuthRequired || resp.StatusCode == http.StatusForbidden {
-			return &proxyError{resp.Status}
+			return &proxyError{resp.StatusCode}
 		}
 		return nil
 	}
@@ -88,7 +100,7 @@ func newClient(o Options, config *tls.Config) *http.Client {
 }
 
 // proxyError says that the proxy on the way (HTTPS_PROXY) does not let us through.
-type proxyError struct{ status string }
+type proxyError struct{ status int }
 
 // Error is what it answered.
-func (e *proxyError) Error() string { return "the proxy on the way answered " + e.status }
+func (e *proxyError) Error() string { return "the proxy on the way answered " + strconv.Itoa(e.status) }

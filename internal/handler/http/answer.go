@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,23 +19,28 @@ import (
 const (
 	// keptAnswer is how much of an answer that refuses stands beside the message.
 	keptAnswer = 1 << 10
-	// readAnswer is how much of an answer is read, so that the connection can be used again.
+	// readAnswer is how much of an answer is read, so that the connection can be used again, and readTime for how long at
+	// most: an answer without an end has said all with its status.
 	readAnswer = 64 << 10
+	readTime   = time.Second
+	// mostText is how long an error is: it goes into logs, rows, letters and to /readyz.
+	mostText = keptAnswer + 200
 )
 
-// meaning says in the engine's words what an answer means.
-func (c *caller) meaning(resp *http.Response) error {
-	said := body(resp)
-	err := c.errorf("it answered %s", strings.TrimSpace(resp.Status))
+// meaning says in the engine's words what an answer means. The service's own reason phrase is not repeated: it may be
+// of any length.
+func (c *caller) meaning(resp *http.Response, said string) error {
+	status := strings.TrimSpace(strconv.Itoa(resp.StatusCode) + " " + http.StatusText(resp.StatusCode))
+	err := c.errorf("it answered %s", status)
 	if said != "" {
-		err = c.errorf("it answered %s: %s", strings.TrimSpace(resp.Status), said)
+		err = c.errorf("it answered %s: %s", status, said)
 	}
 	switch code := resp.StatusCode; {
 	case code >= 200 && code <= 299:
 		return nil
 	case code < 200 || code >= 300 && code <= 399:
 		return consumer.Misconfigured(c.errorf("it answered %s, and redirects are not followed: change the target",
-			strings.TrimSpace(resp.Status)))
+			status))
 	}
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
@@ -55,49 +61,68 @@ func (c *caller) meaning(resp *http.Response) error {
 // noAnswer says what a call means that nothing came back from.
 func (c *caller) noAnswer(err error, sent bool) error {
 	if _, wrong := errors.AsType[*tls.CertificateVerificationError](err); wrong {
-		return consumer.Misconfigured(c.errorf("its certificate: %w", err))
+		return consumer.Misconfigured(c.errorf("its certificate: %v", err))
 	}
 	if proxy, ok := errors.AsType[*proxyError](err); ok {
-		return consumer.Misconfigured(c.errorf("%w", proxy))
+		return consumer.Misconfigured(c.errorf("%v", proxy))
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" { // what a TLS alert of the other end is
-		return consumer.Misconfigured(c.errorf("it refuses the connection, perhaps our certificate: %w", err))
+		return consumer.Misconfigured(c.errorf("it refuses the connection, perhaps our certificate: %v", err))
 	}
 	late := errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case sent && late:
 		return consumer.Unanswered(c.errorf("perhaps applied: no answer within %v", c.o.Timeout))
 	case sent:
-		return consumer.Unanswered(c.errorf("perhaps applied: the call was sent, and instead of an answer came: %w", err))
+		return consumer.Unanswered(c.errorf("perhaps applied: the call was sent, and instead of an answer came: %v", err))
 	case late:
 		return consumer.Unavailable(c.errorf("no connection within %v", c.o.Timeout))
 	}
-	return consumer.Unavailable(c.errorf("no connection: %w", err))
+	return consumer.Unavailable(c.errorf("no connection: %v", err))
 }
 
 // body is the beginning of an answer as one line of text; the rest is read so that the connection can be used again.
-func body(resp *http.Response) string {
+// When that takes too long stop ends it. The time that ctx leaves for the call is never used up: a call whose time is
+// over counts as one without an answer.
+func body(ctx context.Context, resp *http.Response, stop func()) string {
+	bound := readTime
+	if ends, ok := ctx.Deadline(); ok {
+		bound = min(bound, time.Until(ends)/2)
+	}
+	defer time.AfterFunc(bound, stop).Stop()
 	kept, _ := io.ReadAll(io.LimitReader(resp.Body, keptAnswer)) // its status has said all
 	_, _ = io.CopyN(io.Discard, resp.Body, readAnswer)
-	return oneLine(kept)
+	return oneLine(string(kept))
+}
+
+// errorf names the service. Its text is short and does nothing to a terminal, whatever the service has sent: the client
+// library quotes what it cannot read.
+func (c *caller) errorf(format string, args ...any) error {
+	text := fmt.Sprintf("%s: "+format, append([]any{c.host}, args...)...)
+	if len(text) > mostText {
+		text = text[:mostText] + "…"
+	}
+	return errors.New(oneLine(text))
 }
 
 // oneLine is text that does nothing to a terminal.
-func oneLine(b []byte) string {
-	s := strings.Map(func(r rune) rune {
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(string(b), "\uFFFD"))
+	}, strings.ToValidUTF8(s, "\uFFFD"))
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// retryAfter is the header's time, in seconds or as a date; 0 when it has none. No wait is longer than a day.
+// retryAfter is the header's time, in seconds or as a date, and a day when it is longer. It is 0, no wish, when the
+// time is over or nobody can read it.
 func retryAfter(header string, now time.Time) time.Duration {
 	const most = 24 * time.Hour
-	if seconds, err := strconv.ParseUint(header, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, most)
+	seconds, err := strconv.ParseUint(header, 10, 64)
+	if err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(seconds, uint64(most/time.Second))) * time.Second
 	}
 	if at, err := http.ParseTime(header); err == nil {
 		return min(max(0, at.Sub(now)), most)

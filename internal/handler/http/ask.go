@@ -12,8 +12,8 @@ func Ask(ctx context.Context, o Options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	client, known := c.access.now()
-	defer client.CloseIdleConnections()
+	clients, known := c.access.now()
+	defer clients.kept.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodHead, o.Target, nil)
@@ -24,7 +24,7 @@ func Ask(ctx context.Context, o Options) (status int, err error) {
 		req.Header.Set("Authorization", "Bearer "+known.token)
 	}
 	req.Header.Set("User-Agent", "rollbackd doctor")
-	resp, err := client.Do(req)
+	resp, err := clients.kept.Do(req)
 	if err != nil {
 		return 0, c.noAnswer(withoutURL(err), false)
 	}

@@ -7,7 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -50,6 +50,8 @@ type Options struct {
 	CAFile, CertFile, KeyFile string
 	// Warn is told, once for each, why changed files cannot be used; the former ones stay. Nil: nobody is.
 	Warn func(error)
+	// Repeated is told of each call that was made once more on another connection. Nil: nobody is.
+	Repeated func()
 	// ProbeAfter is that of [consumer.CallOptions].
 	ProbeAfter time.Duration
 }
@@ -85,30 +87,49 @@ func newCaller(o Options) (*caller, error) {
 	return &caller{o: o, host: u.Scheme + "://" + u.Host, access: a, now: time.Now}, nil
 }
 
-// call makes one call.
+// call makes one call. A connection that was used before may be dead by now: then the service closed it while nothing
+// was on its way, or ended. So a call that it is lost with, before a byte came back, is made once more, on a connection
+// of its own; the key makes one of two.
 func (c *caller) call(ctx context.Context, m consumer.Message) error {
-	var sent atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
-	client, known := c.access.now()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var sent, used, answered atomic.Bool // how far the call came, on a connection that was used before
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(i httptrace.GotConnInfo) { used.Store(i.Reused) },
+		WroteHeaders:         func() { sent.Store(true) },
+		GotFirstResponseByte: func() { answered.Store(true) },
+	})
+	clients, known := c.access.now()
 	req, err := c.request(ctx, m, known)
 	if err != nil {
 		return err
 	}
+	client := clients.kept
+	if len(m.Body) == 0 { // net/http would repeat it for as long as it finds dead connections
+		client = clients.fresh
+	}
 	resp, err := client.Do(req)
+	if err != nil && used.Load() && !answered.Load() && ctx.Err() == nil {
+		if c.o.Repeated != nil {
+			c.o.Repeated()
+		}
+		again := req.Clone(ctx)
+		again.Body = io.NopCloser(bytes.NewReader(m.Body))
+		resp, err = clients.fresh.Do(again)
+	}
 	if err != nil {
 		return c.noAnswer(withoutURL(err), sent.Load())
 	}
 	defer resp.Body.Close()
-	return c.meaning(resp)
+	return c.meaning(resp, body(ctx, resp, stop))
 }
 
 func (c *caller) request(ctx context.Context, m consumer.Message, known secrets) (*http.Request, error) {
-	// A body of this kind can be sent again by the client library: a connection that the service has closed in the same
-	// moment costs no attempt, and the key makes one of two.
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.Target, bytes.NewReader(m.Body))
 	if err != nil {
 		return nil, consumer.Misconfigured(errors.New("the target cannot be requested"))
 	}
+	req.GetBody = nil // with it net/http would repeat the call by itself, once for each connection that it finds dead
 	h := req.Header
 	h.Set(HeaderKey, KeyOf(m.Identity))
 	h.Set(HeaderAttempt, strconv.Itoa(m.Attempt))
@@ -177,8 +198,4 @@ func withoutURL(err error) error {
 		return e.Err
 	}
 	return err
-}
-
-func (c *caller) errorf(format string, args ...any) error {
-	return fmt.Errorf(c.host+": "+format, args...)
 }

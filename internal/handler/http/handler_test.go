@@ -1,18 +1,23 @@
 package http
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -46,7 +51,7 @@ func call(t *testing.T, o Options, m consumer.Message) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.access.client.CloseIdleConnections() })
+	t.Cleanup(func() { c.access.clients.kept.CloseIdleConnections() })
 	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout)
 	defer cancel()
 	return c.call(ctx, m)
@@ -197,8 +202,10 @@ func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for header, want := range map[string]time.Duration{
-		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "x": 0, "1e3": 0, "99999999999999999999": 0,
-		"4294967295": 24 * time.Hour, "Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
+		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "x": 0, "1e3": 0, "1.5": 0, "+1": 0,
+		"4294967295": 24 * time.Hour, "4294967296": 24 * time.Hour, "99999999999999999999": 24 * time.Hour,
+		"18446744073709551615": 24 * time.Hour, "-99999999999999999999": 0, "Sat, 21 Nov 2026 12:00:00": 0,
+		"Sat, 21 Nov 2026 12:00:30 GMT": 30 * time.Second,
 		"Sat, 21 Nov 2026 11:00:00 GMT": 0, "Tue, 21 Nov 2045 11:00:00 GMT": 24 * time.Hour,
 	} {
 		if got := retryAfter(header, now); got != want {
@@ -241,7 +248,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.access.client.CloseIdleConnections() })
+	t.Cleanup(func() { c.access.clients.kept.CloseIdleConnections() })
 	again := func() error {
 		c.access.asked = time.Time{}
 		return c.call(t.Context(), message())
@@ -288,5 +295,205 @@ func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
 	}
 	if _, err := New(Options{Target: "https://h/", CAFile: "/no/such/file"}); err == nil {
 		t.Error("a CA that cannot be read is not refused")
+	}
+}
+
+// rawService answers each request on its connections as its function says, which gets the number of the request, from
+// 1, and the one on its connection. It returns the requests as they came.
+func rawService(t *testing.T, answer func(conn net.Conn, n, onConn int)) (target string, requests func() []string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var came []string
+	var wg sync.WaitGroup
+	var conns []net.Conn
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+			wg.Go(func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for onConn := 1; ; onConn++ {
+					req, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					body, err := io.ReadAll(req.Body)
+					if err != nil {
+						return
+					}
+					mu.Lock()
+					came = append(came, req.Header.Get(HeaderKey)+" "+string(body))
+					n := len(came)
+					mu.Unlock()
+					answer(conn, n, onConn)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return "http://" + l.Addr().String(), func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(came)
+	}
+}
+
+const well = "HTTP/1.1 204 No Content\r\n\r\n"
+
+// Given connections that were used before, all of which the service closes as soon as it has the next request, when a
+// call is made, then it is made once more at most, on a connection of its own, and that is counted.
+func TestACallIsRepeatedOnceAtMost(t *testing.T) {
+	t.Parallel()
+	const pooled = 8
+	for name, test := range map[string]struct {
+		body    string
+		then    func(conn net.Conn, onConn int) // how the service answers once the pool is full
+		posts   int
+		repeats int
+		kind    consumer.CallMeaning
+	}{
+		"the connections are dead": {`{"a":1}`, func(conn net.Conn, onConn int) {
+			if onConn > 1 {
+				_ = conn.Close()
+				return
+			}
+			_, _ = io.WriteString(conn, well)
+		}, 2, 1, consumer.CallApplied},
+		"the service is dead": {`{"a":1}`, func(conn net.Conn, _ int) {
+			_ = conn.Close()
+		}, 2, 1, consumer.CallUnanswered},
+		"reset": {`{"a":1}`, func(conn net.Conn, _ int) {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+		}, 2, 1, consumer.CallUnanswered},
+		"half an answer": {`{"a":1}`, func(conn net.Conn, _ int) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 20")
+			_ = conn.Close()
+		}, 1, 0, consumer.CallUnanswered},
+		"no body": {"", func(conn net.Conn, _ int) {
+			_ = conn.Close()
+		}, 1, 0, consumer.CallUnanswered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			full := make(chan struct{})
+			target, requests := rawService(t, func(conn net.Conn, n, onConn int) {
+				if n < pooled {
+					<-full
+				} else if n == pooled {
+					close(full)
+				}
+				if n <= pooled {
+					_, _ = io.WriteString(conn, well)
+					return
+				}
+				test.then(conn, onConn)
+			})
+			repeats := 0
+			c, err := newCaller(Options{
+				Target: target, Timeout: 5 * time.Second, Concurrency: pooled, Repeated: func() { repeats++ },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.access.clients.kept.CloseIdleConnections() })
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			var wg sync.WaitGroup
+			for range pooled {
+				wg.Go(func() {
+					if err := c.call(ctx, message()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			m := message()
+			m.Body = []byte(test.body)
+			kind, _ := consumer.CallMeans(c.call(ctx, m))
+			got := requests()[pooled:]
+			if len(got) != test.posts || repeats != test.repeats || kind != test.kind {
+				t.Errorf("%d POSTs, %d repeats, %v; want %d, %d, %v", len(got), repeats, kind, test.posts, test.repeats,
+					test.kind)
+			}
+			for _, r := range got {
+				if r != KeyOf(m.Identity)+" "+test.body {
+					t.Errorf("a POST is %q", r)
+				}
+			}
+		})
+	}
+}
+
+// Given answers with two megabytes of reason, header or body, with control characters, or without an end, then the
+// status decides, at once, and what is said of it is short and does nothing to a terminal.
+func TestAnAnswerIsJudgedByItsStatusHoweverItGoesOn(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("large \x1b[31m", 2<<20/11)
+	for name, test := range map[string]struct {
+		answer string
+		then   string        // again and again
+		every  time.Duration // between two of then
+		kind   consumer.CallMeaning
+	}{
+		"large reason, away":     {answer: "HTTP/1.1 503 " + large + "\r\n\r\n", kind: consumer.CallUnavailable},
+		"large reason, refused":  {answer: "HTTP/1.1 400 " + large + "\r\n\r\n", kind: consumer.CallPermanent},
+		"large reason, redirect": {answer: "HTTP/1.1 302 " + large + "\r\n\r\n", kind: consumer.CallMisconfigured},
+		"no HTTP":                {answer: large + "\r\n\r\n", kind: consumer.CallUnanswered},
+		"a length of words": {
+			answer: "HTTP/1.1 500 x\r\nContent-Length: " + large + "\r\n\r\n", kind: consumer.CallUnanswered,
+		},
+		"endless body": {
+			answer: "HTTP/1.1 500 x\r\n\r\n", then: strings.Repeat("x", 1<<10), kind: consumer.CallFailed,
+		},
+		"slow body": {
+			answer: "HTTP/1.1 500 x\r\n\r\n", then: "x", every: 50 * time.Millisecond, kind: consumer.CallFailed,
+		},
+		"slow body, applied": {
+			answer: "HTTP/1.1 200 x\r\n\r\n", then: "x", every: 50 * time.Millisecond, kind: consumer.CallApplied,
+		},
+		"body that never comes": {answer: "HTTP/1.1 422 x\r\nContent-Length: 9\r\n\r\n", kind: consumer.CallPermanent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target, _ := rawService(t, func(conn net.Conn, _, _ int) {
+				_, err := io.WriteString(conn, test.answer)
+				for test.then != "" && err == nil {
+					<-time.After(test.every)
+					_, err = io.WriteString(conn, test.then)
+				}
+			})
+			began := time.Now()
+			err := call(t, Options{Target: target, Timeout: 20 * time.Second}, message())
+			if took := time.Since(began); took > 15*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if kind, _ := consumer.CallMeans(err); kind != test.kind {
+				t.Errorf("it is %v, want %v: %.200v", kind, test.kind, err)
+			}
+			if err == nil {
+				return
+			}
+			if text := err.Error(); len(text) > 1300 || strings.ContainsFunc(text, unicode.IsControl) {
+				t.Errorf("%d bytes: %.200q", len(text), text)
+			}
+		})
 	}
 }
