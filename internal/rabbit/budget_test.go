@@ -436,3 +436,45 @@ func heap() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// Given a subscription whose consumer was ended to begin a wider one, and hundreds of acks sent one by one meanwhile,
+// when it is cancelled and closed, then RabbitMQ has taken all of them.
+func TestACancelBetweenTwoConsumersLosesNoAck(t *testing.T) {
+	t.Parallel()
+	b := stack.AMQP(t)
+	q := b.Name("growing")
+	b.DeclareQueue(q, quorum(nil))
+	const n, size = 6000, 100
+	publishSizes(t, publisher(t, config(b.URL)), q, "small", times(n, size)...)
+	s := consume(t, budgeted(t, b, 16<<20, 1), q, 4000)
+	var held []rabbit.Delivery
+	acked := 0
+	for !rabbit.Retired(s) || len(held) < 200 {
+		for _, d := range held {
+			if err := s.Ack(d.Tag, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if acked += len(held); acked == n {
+			t.Fatal("all came, and no window of 200 or more became a wider one")
+		}
+		var err error
+		if held, err = s.Collect(within(t), 4000, 200*time.Millisecond, held); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range held {
+		if err := s.Ack(d.Tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acked += len(held)
+	if err := errors.Join(s.Cancel(within(t)), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "nothing is in anybody's hands", func() bool { return b.Unacked(q) == 0 })
+	poll.Until(t, "the rest is back", func() bool { return b.Depth(q) >= n-acked })
+	if more := b.Depth(q) - (n - acked); more != 0 {
+		t.Errorf("%d of %d messages that were acked come again", more, acked)
+	}
+}

@@ -39,3 +39,6 @@ func Where(raw string) string {
 	}
 	return e.where
 }
+
+// Retired reports whether a subscription is between two consumers.
+func Retired(s *Subscription) bool { return s.isRetired() }

@@ -467,17 +467,39 @@ func (s *Subscription) settle(
 
 // Cancel asks the broker to deliver nothing more. What has been delivered stays with us and can be collected,
 // acknowledged and requeued; when all is collected, Collect returns ErrCancelled.
+//
+// Its answer comes after RabbitMQ has handed the queue all acks that were sent before: a channel may close then.
 func (s *Subscription) Cancel(ctx context.Context) error {
 	s.asking.Lock()
 	defer s.asking.Unlock()
 	s.mu.Lock()
-	tag, again := s.tag, s.stopped || s.retired
+	tag, again, retired := s.tag, s.stopped, s.retired
 	s.stopped = true
 	s.mu.Unlock()
 	if again || s.ch.IsClosed() {
 		return nil
 	}
+	if retired {
+		return s.askQueue(ctx)
+	}
 	return s.endConsumer(ctx, tag)
+}
+
+// askQueue asks the queue something that it answers after the acks before it, while there is no consumer to end: one
+// begins and ends. Of the questions of AMQP only these two wait for a quorum queue. A message that comes for it goes back
+// with the channel.
+func (s *Subscription) askQueue(ctx context.Context) error {
+	return s.conn.ask(ctx, fmt.Sprintf("ask %q for acks", s.queue), func() error {
+		if err := s.ch.Qos(1, 0, false); err != nil {
+			return err
+		}
+		const waitForAnswer = false
+		tag := s.name + "/end"
+		if _, err := s.ch.Consume(s.queue, tag, !autoAck, !exclusive, !noLocal, !noWait, nil); err != nil {
+			return err
+		}
+		return s.ch.Cancel(tag, waitForAnswer)
+	})
 }
 
 // Close ends the channel: everything unacked goes back to the queue. It waits at most CloseTimeout, then the connection
