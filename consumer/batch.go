@@ -34,6 +34,7 @@ type item struct {
 
 	refused error      // why a queue does not take its copy; nil else
 	tried   bool       // a publish of its copy has failed
+	unsure  error      // why nobody knows whether its copy arrived; nil else
 	outcome Outcome    // 0 while open
 	settle  settlement // what the broker will be told; nil while open
 	copyOut bool       // the copy that settle asks for is confirmed

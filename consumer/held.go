@@ -33,13 +33,24 @@ type heldItem struct {
 	unloaded bool        // its body is in memory no more: it must come again to be published
 }
 
-// amiss is what its copy meets; the zero value when nothing has refused this copy: it is another one than before, and
-// whether it arrived is not known.
-func (h *heldItem) amiss() degradation {
-	if h.refused == nil {
-		return degradation{}
+// why is what keeps its copy from its queue: a refusal, or that nobody knows whether it arrived. Nil when no try of
+// this copy has failed: it is another one than before.
+func (h *heldItem) why() error {
+	switch {
+	case h.refused == nil:
+		return h.unsure
+	case h.unsure == nil:
+		return h.refused
 	}
-	if errors.Is(h.refused, rabbit.ErrUnsendable) {
+	return fmt.Errorf("%w; and another try: %w", h.refused, h.unsure)
+}
+
+// amiss is what its copy meets; the zero value when that is nothing.
+func (h *heldItem) amiss() degradation {
+	switch why := h.why(); {
+	case why == nil:
+		return degradation{}
+	case errors.Is(why, rabbit.ErrUnsendable):
 		return degradation{cannotBeSent, h.queue}
 	}
 	return degradation{refusesCopies, h.queue}
@@ -49,10 +60,10 @@ func (h *heldItem) amiss() degradation {
 func (h *heldItem) advice() error {
 	if h.amiss().why == cannotBeSent {
 		return fmt.Errorf("RabbitMQ takes no copy of this message as it is: it is held, and tried when it comes "+
-			"again, the rest flows; raise RabbitMQ's max_message_size or frame_max, as the answer says: %w", h.refused)
+			"again, the rest flows; raise RabbitMQ's max_message_size or frame_max, as the answer says: %w", h.why())
 	}
 	return fmt.Errorf("what goes there is held until the queue takes it, the rest flows; "+
-		"is it full (rabbitmqctl list_policies), gone, or forbidden (doctor)? %w", h.refused)
+		"is it full (rabbitmqctl list_policies), gone, or forbidden (doctor)? %w", h.why())
 }
 
 // deliveries are the delivery and its followers.
@@ -134,7 +145,7 @@ func (g *holding) again(ctx context.Context, h *heldItem) {
 
 // count says what is amiss, if anything is. The caller holds mu.
 func (g *holding) count(ctx context.Context, h *heldItem) {
-	if h.counted = h.amiss(); h.refused == nil {
+	if h.counted = h.amiss(); h.counted == (degradation{}) {
 		return
 	}
 	g.refused[h.counted]++
@@ -320,8 +331,9 @@ func (s *heldBack) tryAgain(ctx context.Context) error {
 	return nil
 }
 
-// trySome looks at the rows first: what somebody else has ended or reopened meanwhile needs no letter any more. It
-// reports whether the queue took all copies.
+// trySome looks at the rows first, each time: what somebody else has ended or reopened meanwhile needs no letter any
+// more. A copy of which nobody knows whether it arrived is held on, and published again at the next try, if its row
+// still asks for it. It reports whether the queue took all copies.
 func (s *heldBack) trySome(ctx context.Context, some []*heldItem) (taken bool, err error) {
 	items := make([]*item, len(some))
 	for i, h := range some {
@@ -338,7 +350,7 @@ func (s *heldBack) trySome(ctx context.Context, some []*heldItem) (taken bool, e
 			waiting = append(waiting, it)
 		}
 	}
-	unknown, _ := s.settler.publish(ctx, waiting)
+	unknown, _ := s.settler.publish(ctx, waiting) // each keeps why
 	if _, err := s.settler.recordLetters(ctx, items); err != nil {
 		return false, err
 	}
@@ -404,7 +416,7 @@ func (s *heldBack) drop(ctx context.Context, h *heldItem) {
 	if h.unloaded {
 		s.unloaded -= len(h.deliveries())
 	}
-	h.refused = nil
+	h.refused, h.unsure = nil, nil
 	s.c.holding.remove(ctx, h)
 }
 
@@ -415,7 +427,7 @@ func (s *heldBack) giveBackOld(ctx context.Context) {
 		if time.Since(h.since) < s.c.cfg.heldLimit() {
 			continue
 		}
-		s.c.log.WarnContext(ctx, "held too long, given back", "message", h.id.Identity, "queue", h.queue, "err", h.refused)
+		s.c.log.WarnContext(ctx, "held too long, given back", "message", h.id.Identity, "queue", h.queue, "err", h.why())
 		s.giveBack(ctx, h)
 	}
 }

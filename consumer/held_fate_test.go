@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -296,4 +298,88 @@ func TestALetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T) {
 	if n := w.times("hopeless"); n != 1 {
 		t.Errorf("the handler got the hopeless one %d times, want once", n)
 	}
+}
+
+// Given a held letter whose queue has room again, when RabbitMQ takes it and its confirm is lost, then it is published
+// again, because its row still asks for it: the message has one row and one outcome, the second letter is told of,
+// counted, and dropped as stale by a replay.
+func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dead := rabbit.DeadQueue(w.cfg.Queue)
+	var mended atomic.Bool
+	w.rejecting("bad", func() error {
+		if mended.Load() {
+			return nil
+		}
+		return consumer.Permanent(errors.New("already shipped"))
+	})
+	w.declare()
+	room := w.full(dead)
+	l := w.proxied()
+	w.publish("{}", "bad")
+	r := w.start()
+	w.eventually("it is held", func() bool { return w.held() == 1 })
+	// RabbitMQ 3.10 goes on refusing on a channel on which it has refused; the engine makes a new one when its pauses have
+	// grown beyond a second
+	w.eventually("the next try is on a new connection", func() bool {
+		return r.sample(t, "rollbackd_publishes_total", "letter", "failed") >= 7
+	})
+	before := w.broker.Depth(dead)
+	// when there is room, and RabbitMQ's answer to the next letter is lost
+	l.amqp.Hold(true)
+	room()
+	lost := l.amqp.DropReply(func(piece []byte) bool {
+		return bytes.Contains(piece, []byte(dead)) && bytes.Contains(piece, []byte("already shipped"))
+	})
+	l.amqp.Hold(false)
+	await(t, lost, "a confirm is lost")
+	w.ended(dedup.Dead, "bad")
+	w.recovered(r)
+	// then there are two letters of one message, which died once
+	w.eventually("both letters are there", func() bool { return w.broker.Depth(dead) == before+2 })
+	if n := w.counts("rollbackd_dead_lettered_total")["permanent"]; n != 1 {
+		t.Errorf("%d messages died, want 1", n)
+	}
+	if n := r.sample(t, "rollbackd_publishes_total", "letter", "unknown"); n != 1 {
+		t.Errorf("%v letters count as unknown, want 1", n)
+	}
+	if log := w.logs.String(); !strings.Contains(log, "may have copies that it did not confirm") {
+		t.Error("the log does not say that a letter was not confirmed")
+	}
+	// and a replay acts on one of them
+	mended.Store(true)
+	cfg := w.cfg
+	cfg.AMQPURLs = []string{w.broker.URL}
+	letters, err := cfg.Letters(w.open(w.direct))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"bad"}}, deadletter.ReplayOptions{By: "tester"})
+	if err != nil || res.Replayed != 1 || res.Duplicates+res.Stale != 1 {
+		t.Errorf("the replay: %+v, %v; want one letter replayed and one dropped", res, err)
+	}
+	w.ended(dedup.Success, "bad")
+	w.want("effects", w.effects(), once("bad"))
+}
+
+// sample is the value of a metric with these label values.
+func (r *running) sample(t *testing.T, metric string, labels ...string) float64 {
+	t.Helper()
+	families, err := r.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var has []string
+			for _, l := range m.GetLabel() {
+				has = append(has, l.GetValue())
+			}
+			if f.GetName() == metric && slices.Equal(has, labels) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
 }

@@ -177,7 +177,7 @@ func (m *metrics) zero(queue, lockName string) {
 		}
 	}
 	for _, kind := range []string{kindRetry, kindLetter} {
-		for _, result := range []string{"confirmed", "failed"} {
+		for _, result := range []string{copyConfirmed, copyFailed, copyUnknown} {
 			m.publishes.WithLabelValues(kind, result)
 		}
 	}

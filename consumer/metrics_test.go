@@ -44,7 +44,7 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 		"rollbackd_batch_duration_seconds":   5, // phases
 		"rollbackd_lag_seconds":              1,
 		"rollbackd_lock_attempts_total":      len(lock.Results()),
-		"rollbackd_publishes_total":          4, // kinds and results
+		"rollbackd_publishes_total":          6, // kinds and results
 		"rollbackd_dependency_up":            3,
 		"rollbackd_paused":                   6, // dependencies, the brake, held deliveries, a person
 		"rollbackd_held_deliveries":          1,

@@ -21,6 +21,13 @@ const (
 	kindLetter = "letter"
 )
 
+// The results there.
+const (
+	copyConfirmed = "confirmed"
+	copyFailed    = "failed"  // refused, or not sent
+	copyUnknown   = "unknown" // RabbitMQ may have it, and another one is published
+)
+
 // settler tells the broker, and the log where a letter is concerned.
 type settler struct{ *worker }
 
@@ -175,6 +182,7 @@ func (s *settler) publish(ctx context.Context, items []*item) (unknown []*item, 
 	for i, it := range items {
 		copies[i] = s.copyOf(it)
 	}
+	unsure := 0
 	for i, err := range s.c.publisher.Publish(ctx, copies) {
 		it := items[i]
 		kind, point := kindRetry, PointRetryCopy
@@ -182,14 +190,20 @@ func (s *settler) publish(ctx context.Context, items []*item) (unknown []*item, 
 			kind, point = kindLetter, PointLetter
 		}
 		if err == nil {
-			s.c.metrics.publishes.WithLabelValues(kind, "confirmed").Inc()
-			it.copyOut, it.refused = true, nil
+			s.c.metrics.publishes.WithLabelValues(kind, copyConfirmed).Inc()
+			it.copyOut, it.refused, it.unsure = true, nil, nil
 			s.c.at(point)
 			continue
 		}
-		s.c.metrics.publishes.WithLabelValues(kind, "failed").Inc()
 		it.tried = true
 		err = fmt.Errorf("publish the %s copy of %v to %s: %w", kind, it.id.Identity, copies[i].Key, err)
+		if errors.Is(err, rabbit.ErrUnconfirmed) {
+			s.c.metrics.publishes.WithLabelValues(kind, copyUnknown).Inc()
+			it.unsure = err
+			unsure++
+		} else {
+			s.c.metrics.publishes.WithLabelValues(kind, copyFailed).Inc()
+		}
 		if rabbit.Refused(err) {
 			it.refused = err
 			continue
@@ -198,6 +212,10 @@ func (s *settler) publish(ctx context.Context, items []*item) (unknown []*item, 
 		if trouble == nil {
 			trouble = err
 		}
+	}
+	if unsure > 0 {
+		s.c.log.WarnContext(ctx, "RabbitMQ may have copies that it did not confirm: their rows are looked at, and the "+
+			"copies published again; of two copies one is absorbed", "copies", unsure, "err", trouble)
 	}
 	return unknown, trouble
 }

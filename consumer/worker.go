@@ -211,7 +211,7 @@ func (w *worker) transition(ctx context.Context, it *item, step func(context.Con
 }
 
 func (w *worker) leaseLost(it *item) {
-	it.refused, it.tried = nil, false // that was another copy
+	it.refused, it.unsure, it.tried = nil, nil, false // that was another copy
 	it.end(LeaseLost, retryAfter{delay: w.c.cfg.RetryDelays[0], attempt: it.row.Attempts})
 }
 

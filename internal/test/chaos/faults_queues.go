@@ -121,7 +121,7 @@ func (w *world) plant(ctx context.Context, n int, message func(name string) orac
 func (w *world) refusing(
 	ctx context.Context, p planned, copies string, message func(string) oracle.Sent, do, undo func() error,
 ) (int, error) {
-	before := w.fleet.refused(ctx, copies)
+	before := w.fleet.published(ctx, copies, "failed")
 	if err := do(); err != nil {
 		return 0, errors.Join(err, undo())
 	}
@@ -132,7 +132,7 @@ func (w *world) refusing(
 	if n := w.applied(ctx) - applied; n < most/4 && ctx.Err() == nil {
 		w.violation("%s: %d messages were applied in %v, at least %d were published", p.fault.name, n, p.lasts, most)
 	}
-	hits := w.fleet.refused(ctx, copies) - before
+	hits := w.fleet.published(ctx, copies, "failed") - before
 	if err := errors.Join(err, undo()); err != nil {
 		return hits, err
 	}
@@ -140,19 +140,14 @@ func (w *world) refusing(
 	return hits, nil
 }
 
-// refused counts the copies of a kind that the broker did not take from the daemons that run now.
-func (f *fleet) refused(ctx context.Context, copies string) (n int) {
+// published counts the copies of a kind that ended with a result at the daemons that run now.
+func (f *fleet) published(ctx context.Context, kind, result string) (n int) {
 	for _, s := range f.slots {
 		m, err := s.present().Metrics(ctx)
 		if err != nil {
 			f.w.say("cannot ask %s for its metrics: %v", s.name, err)
 		}
-		for sample, v := range m {
-			own := strings.HasPrefix(sample, `rollbackd_publishes_total{kind="`+copies+`"`)
-			if own && !strings.Contains(sample, `result="confirmed"`) {
-				n += int(v)
-			}
-		}
+		n += int(m[fmt.Sprintf(`rollbackd_publishes_total{kind=%q,result=%q}`, kind, result)])
 	}
 	return n
 }
