@@ -22,7 +22,7 @@ type backstopLife struct {
 // process is the life of what the broker itself took off the main queue (the delivery limit, a policy): it gets a
 // row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
 func (l *backstopLife) process(ctx context.Context, b *batch) error {
-	l.look.identify(b)
+	l.look.identify(ctx, b)
 	for ; len(b.open) > 0; b.nextPass() {
 		lease, err := l.route(ctx, b)
 		if err != nil {

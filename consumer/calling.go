@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -282,7 +281,7 @@ func (t *callTry) claimAlone(ctx context.Context, _ *batch) error {
 	}
 	t.since = it.claimedAt
 	if t.mayKill(it) && it.rejected == nil {
-		if err := t.validate(&it.msg); err != nil {
+		if err := t.validate(ctx, &it.msg)[0]; err != nil {
 			it.rejected = &unreadable{dedup.ReasonMalformed, err}
 		}
 	}
@@ -297,9 +296,6 @@ func (t *callTry) claimAlone(ctx context.Context, _ *batch) error {
 func (t *callTry) callAll(ctx context.Context) error {
 	service := t.c.service
 	outs := make([]called, len(t.left))
-	for i := range outs { // unless it says otherwise
-		outs[i] = called{kind: CallFailed, err: errors.New("the function ended its goroutine and said nothing")}
-	}
 	var wg sync.WaitGroup
 	for _, it := range t.left {
 		done, free, ok := t.start(ctx)

@@ -73,6 +73,7 @@ type Consumer struct {
 	publisher *rabbit.Publisher
 	metrics   *metrics
 	health    *health
+	runner    *runner
 	brake     *brake
 	pause     *pause // ordered by a person
 	turns     *turns
@@ -150,22 +151,25 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
 	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
+	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout)
+	runs := newRunner(cfg, healthy)
 	c := &Consumer{
 		cfg: cfg, keyFrom: keyFrom, amqp: consumers,
 		topology: cfg.topology(), db: o.DB, records: records, validator: validator, locks: locks,
-		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m},
+		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m, runner: runs},
 		publisher: rabbit.NewPublisher(publisher),
 		depths:    watched,
 		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
 		warned:    map[string]bool{},
-		metrics:   m, log: cfg.Logger, health: newHealth(cfg.Logger, m, cfg.HandlerTimeout),
+		metrics:   m, log: cfg.Logger, health: healthy, runner: runs,
 		brake:     newBrake(cfg.MaxDead, cfg.MaxDeadWindow, time.Now),
 		turns:     newTurns(cfg.Lanes + 1),
 		opTimeout: cfg.HandlerTimeout + 2*time.Second,
 		name:      processName(),
 	}
 	if calls != nil {
-		c.service = newService(calls, cfg, c.health, m, c.tracing)
+		runs.most += calls.options(cfg).Concurrency
+		c.service = newService(calls, cfg, c.runner, m, c.tracing)
 		m.up(DependencyService)
 	}
 	c.holding = newHolding(c.health)
@@ -186,6 +190,9 @@ func processName() string {
 // Run consumes until ctx ends, then drains: it takes nothing new, finishes what is in hand and returns nil, or
 // [ErrDrainTimeout] after DrainTimeout. Servers that are away are waited for, at the start as later. A schema that was
 // never migrated is an error at the start. Run may be called once; what [Open] opened is closed with its end.
+//
+// A handler that does not return is left behind. While there are few such calls all else goes on, and the end of Run is
+// an [ErrStuck] that names their messages; when there are many, Run ends by itself. The process must end then.
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.ran.CompareAndSwap(false, true) {
 		return errors.New("consumer: Run was called before; make a new Consumer")
@@ -200,7 +207,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	err := c.run(ctx)
 	stopKeeper()
 	wg.Wait()
-	return errors.Join(err, c.Close())
+	return errors.Join(err, c.runner.left(), c.Close())
 }
 
 // run consumes until intake ends, and drains.
@@ -252,6 +259,7 @@ const killGrace = 2 * time.Second
 // State says what the engine is doing.
 func (c *Consumer) State() State {
 	s := c.health.state()
+	s.Still = max(s.Still, c.runner.still())
 	if err := c.locks.down(); err != nil && !c.health.names(c.locks.name) {
 		without := c.locks.name + ": " + err.Error()
 		if c.cfg.LockOnError != lock.Pause { // the lanes go on without it

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"time"
 
 	"gorm.io/gorm"
@@ -29,6 +28,7 @@ type effects struct {
 	timeout time.Duration
 	hook    func(Point)
 	metrics *metrics
+	runner  *runner
 }
 
 // handlerError is a failure of the messages themselves.
@@ -98,6 +98,9 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 		return nil, e.unrun(e.explain(ctx, bounded, activity, err, guard.failed))
 	}
 	blamed, err = e.effect(bounded, guard, msgs, m)
+	if guard.left { // the transaction ends with bounded, and the rest of guard belongs to the handler
+		return nil, e.explain(ctx, bounded, activity, err, nil)
+	}
 	if err == nil {
 		err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
 	}
@@ -157,7 +160,7 @@ func (e *effects) effect(
 		at[i] = i
 	}
 	for {
-		err := e.call(bounded, gormOver(bounded, e.db, guard), rest)
+		err := e.call(bounded, guard, rest)
 		now := blameOf(err, len(rest))
 		switch {
 		case err == nil:
@@ -218,16 +221,19 @@ func blameAll(blamed map[int]error) error {
 	return Blame(msgs...)
 }
 
-// call calls the handler and turns its panic into an error.
-func (e *effects) call(ctx context.Context, tx *gorm.DB, msgs []Message) (err error) {
+// call calls the handler. One that does not return although its time is over keeps its transaction, which nobody
+// commits; blamed is whom it was at, as far as that is known.
+func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) error {
 	began := time.Now()
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicError{value: p, stack: debug.Stack()}
-		}
-		e.metrics.handled(began, err)
-	}()
-	return e.handler.Handle(ctx, tx, msgs)
+	_, err := e.runner.run(ctx, msgs, func(ctx context.Context) error {
+		return e.handler.Handle(ctx, gormOver(ctx, e.db, guard), msgs)
+	})
+	e.metrics.handled(began, err)
+	if stuck, ok := errors.AsType[*stuckError](err); ok {
+		guard.left = true
+		return stuck.blame(len(msgs))
+	}
+	return err
 }
 
 // explain sorts an error of an uncommitted transaction. failed is the first statement's error that the guard saw: it

@@ -28,6 +28,8 @@ type guardedTx struct {
 	// Only the handler's goroutine touches these.
 	failed error     // of the first statement that failed
 	rows   *sql.Rows // of the last query
+
+	left bool // the handler does not return and has it still; only the lane's goroutine touches this
 }
 
 var (

@@ -44,8 +44,9 @@ type Handler interface {
 	// batch is halved until the guilty stand alone, and a message alone has failed an attempt. Database errors that are
 	// not about this message's data (a lost connection, a deadlock, a missing table) never count; pass them on, wrapped
 	// or not; nor does what is marked as [Contention]. After any error of a statement tx refuses all further
-	// statements, because MySQL may have rolled it back. A panic is a failed attempt. ctx ends after the configured
-	// handler timeout.
+	// statements, because MySQL may have rolled it back. A panic is a failed attempt, and so is the end of Handle's
+	// goroutine (runtime.Goexit). ctx ends after the configured handler timeout, and tx is rolled back then: a Handle
+	// that has not returned shortly after that is left behind in its goroutine and told of by [ErrStuck].
 	Handle(ctx context.Context, tx *gorm.DB, msgs []Message) error
 }
 
@@ -68,7 +69,9 @@ func (f HandlerFunc) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) er
 // blamed.
 func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
 	return HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
+		at := positionOf(ctx)
 		for i, m := range msgs {
+			at.set(i)
 			if err := f(ctx, tx, m); err != nil {
 				return Blame(BlamedMessage{Index: i, Err: err})
 			}

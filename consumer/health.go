@@ -34,7 +34,8 @@ type State struct {
 	// Draining: a stop was asked for.
 	Draining bool
 	// Still is how long the laziest lane with a batch in hand has not moved; 0 when none has a batch. A lane that waits
-	// for a dependency, or for somebody else's lease, counts only while it asks.
+	// for a dependency, or for somebody else's lease, counts only while it asks. A call of the handler that does not
+	// return although its time is over counts from its beginning until it does: only the end of the process ends it.
 	Still time.Duration
 }
 
@@ -63,6 +64,7 @@ const (
 	notConsumed     = "not_consumed"     // the backstop: its session failed
 	refusesCopies   = "refuses_copies"   // it is full or gone: deliveries are held
 	cannotBeSent    = "cannot_be_sent"   // to it, as it is: a delivery is held
+	handlerStuck    = "handler_stuck"    // calls of the handler do not return
 	endsConnections = "ends_connections" // something in it ends the connections on which it is delivered
 )
 

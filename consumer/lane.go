@@ -55,6 +55,9 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		if intake.Err() != nil { // although more may have been delivered
 			return nil
 		}
+		if err := l.c.runner.full(); err != nil && !l.backstop {
+			return err
+		}
 		if len(l.held.items) > 0 && !time.Now().Before(l.held.next) {
 			l.clock.tick()
 			if err := l.held.tryAgain(work); err != nil {

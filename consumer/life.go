@@ -19,11 +19,11 @@ import (
 func (l *lane) process(ctx context.Context, b *batch) error {
 	settled := l.c.inHand.enter(b.token)
 	defer settled()
-	l.look.identify(b) // 1 name each message; the first of an identity leads its copies
+	l.look.identify(ctx, b) // 1 name each message; the first of an identity leads its copies
 	for ; len(b.open) > 0; b.nextPass() {
 		for _, step := range l.steps(settled) {
 			err := step(ctx, b)
-			if errors.Is(err, errInHandTooLong) || errors.Is(err, errStopping) { // what is done so far stays done
+			if givesBackRest(err) { // what is done so far stays done
 				b.parting = true
 				err = errors.Join(err, l.settler.settle(ctx, b))
 			}
@@ -33,6 +33,11 @@ func (l *lane) process(ctx context.Context, b *batch) error {
 		}
 	}
 	return nil
+}
+
+// givesBackRest reports whether err, of a step, is nobody's failure: the rest of the batch shall go back.
+func givesBackRest(err error) bool {
+	return errors.Is(err, errInHandTooLong) || errors.Is(err, errStopping) || errors.Is(err, errManyStuck)
 }
 
 // step is one in the life of a batch.
@@ -72,7 +77,8 @@ type looker struct {
 }
 
 // 1. identify names each message. The unreadable ones keep a name too, so that every dead letter has a row.
-func (k *looker) identify(b *batch) {
+func (k *looker) identify(ctx context.Context, b *batch) {
+	var unread []*item
 	for _, it := range b.all {
 		it.copied = wire.ReadCopy(it.delivery.Headers)
 		id, err := wire.Identify(k.c.cfg.Group, k.c.keyFrom, k.c.cfg.Queue, it.delivery)
@@ -92,10 +98,19 @@ func (k *looker) identify(b *batch) {
 				len(it.delivery.Body), MaxBody)}
 		case k.mayKill(it): // read it when a claim is there to count it
 		default:
-			if err := k.validate(&it.msg); err != nil {
-				it.rejected = &unreadable{dedup.ReasonMalformed, err}
-			}
+			unread = append(unread, it)
 		}
+	}
+	msgs := make([]*Message, len(unread))
+	for i, it := range unread {
+		msgs[i] = &it.msg
+	}
+	for i, err := range k.validate(ctx, msgs...) {
+		if err != nil {
+			unread[i].rejected = &unreadable{dedup.ReasonMalformed, err}
+		}
+	}
+	for _, it := range b.all {
 		b.lead(it)
 	}
 }
@@ -582,7 +597,7 @@ func (a *alone) claim(ctx context.Context, it *item) error {
 // applyClaimed runs the attempt. An unknown COMMIT is looked up: it is ours, still open, or somebody else's by now.
 func (a *alone) applyClaimed(ctx context.Context, it *item, tries int) error {
 	if a.mayKill(it) && it.rejected == nil {
-		if err := a.validate(&it.msg); err != nil {
+		if err := a.validate(ctx, &it.msg)[0]; err != nil {
 			it.rejected = &unreadable{dedup.ReasonMalformed, err}
 		}
 	}
@@ -601,6 +616,9 @@ func (a *alone) applyClaimed(ctx context.Context, it *item, tries int) error {
 func (a *alone) failed(ctx context.Context, it *item, cause error) error {
 	if blamed := blameOf(cause, 1); blamed != nil {
 		cause = blamed[0]
+	}
+	if errors.Is(cause, ErrStuck) {
+		it.copied.Deliveries++ // as if its process had died: from now on it is attempted alone
 	}
 	if IsPermanent(cause) { // the row says dead when the letter is confirmed; before that keepReasons ends the claim
 		it.end(DeadLettered, deadLetter{permanentReason(cause), it.claim.Row(), cause.Error()})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ type service struct {
 	o       CallOptions
 	slots   *semaphore.Weighted
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	runner  *runner
 	health  *health
 	metrics *metrics
 	tracing *tracing
@@ -37,8 +37,9 @@ const awayAfter = 5
 // errNotCalled tells the breaker that a call was never made.
 var errNotCalled = errors.New("the call was not made")
 
-func newService(h *callHandler, cfg Config, health *health, m *metrics, spans *tracing) *service {
-	s := &service{f: h.f, o: h.options(cfg), health: health, metrics: m, tracing: spans, changed: make(chan struct{})}
+func newService(h *callHandler, cfg Config, runs *runner, m *metrics, spans *tracing) *service {
+	s := &service{f: h.f, o: h.options(cfg), runner: runs, health: runs.health, metrics: m, tracing: spans,
+		changed: make(chan struct{})}
 	s.slots = semaphore.NewWeighted(int64(s.o.Concurrency))
 	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: DependencyService, MaxRequests: 1, Timeout: s.o.ProbeAfter,
@@ -125,7 +126,9 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 	bounded, cancel := context.WithTimeoutCause(ctx, s.o.Timeout, over)
 	defer cancel()
 	spanned, span := s.tracing.message(bounded, m)
-	err := s.guarded(spanned, m)
+	began := time.Now()
+	_, err := s.runner.run(spanned, []Message{m}, func(ctx context.Context) error { return s.f(ctx, m) })
+	s.metrics.handled(began, err)
 	endSpan(span, err)
 	out := s.explain(ctx, bounded, err)
 	s.metrics.calls[out.kind].Inc()
@@ -147,18 +150,6 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 		out.kind = CallFailed // it is this message's: others are answered
 	}
 	return out
-}
-
-// guarded turns a panic into an error.
-func (s *service) guarded(ctx context.Context, m Message) (err error) {
-	began := time.Now()
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicError{value: p, stack: debug.Stack()}
-		}
-		s.metrics.handled(began, err)
-	}()
-	return s.f(ctx, m)
 }
 
 // explain sorts what a call has returned. What it has said for sure holds, although its time or the engine's is over.

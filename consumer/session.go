@@ -118,7 +118,7 @@ func (s *source) sessions(intake, work context.Context) error {
 		if paused { // it says nothing of what it met, and the next one begins as it did
 			continue
 		}
-		if errors.Is(err, rabbit.ErrClassic) {
+		if errors.Is(err, rabbit.ErrClassic) || errors.Is(err, errManyStuck) {
 			return err // waiting would not change it
 		}
 		lived := time.Since(began)

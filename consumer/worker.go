@@ -54,6 +54,9 @@ func (w *worker) enough(b *batch) error {
 	if time.Since(b.taken) > w.c.cfg.HoldLimit {
 		return errInHandTooLong
 	}
+	if err := w.c.runner.full(); err != nil {
+		return err
+	}
 	select {
 	case <-w.quit:
 		return errStopping
@@ -73,17 +76,44 @@ func (w *worker) mayKill(it *item) bool {
 	return w.backstop || it.deliveries() > maxFastDeliveries
 }
 
-// validate asks the handler's Validator, if it is one. Its panic is an error of the message.
-func (w *worker) validate(m *Message) (err error) {
+// validate asks the handler's Validator, if it is one, what is wrong with each of msgs. A panic is an error of the
+// message, as is an end of the goroutine, and that it does not return.
+func (w *worker) validate(ctx context.Context, msgs ...*Message) []error {
+	errs := make([]error, len(msgs))
 	if w.c.validator == nil {
-		return nil
+		return errs
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("validation panicked: %v", p)
+	for next := 0; next < len(msgs); {
+		// What is left behind keeps memory of its own.
+		own, found := make([]Message, len(msgs)-next), make([]error, len(msgs)-next)
+		for i, m := range msgs[next:] {
+			own[i] = *m
 		}
-	}()
-	return w.c.validator.Validate(m)
+		bounded, cancel := context.WithTimeout(ctx, w.c.cfg.HandlerTimeout)
+		at, err := w.c.runner.run(bounded, own, func(ctx context.Context) error {
+			at := positionOf(ctx)
+			for i := range own {
+				at.set(i)
+				if found[i] = w.c.validator.Validate(&own[i]); ctx.Err() != nil {
+					return nil // for whom it was at; the others are asked anew
+				}
+			}
+			return nil
+		})
+		cancel()
+		for i := range at + 1 {
+			if i == at && err != nil {
+				errs[next+i] = fmt.Errorf("validation: %w", err)
+				if p, ok := errors.AsType[*panicError](err); ok {
+					errs[next+i] = fmt.Errorf("validation panicked: %v", p.value)
+				}
+				break
+			}
+			errs[next+i], msgs[next+i].Value = found[i], own[i].Value
+		}
+		next += at + 1
+	}
+	return errs
 }
 
 // untilAnswered repeats op while a dependency does not answer, with jittered backoff and the batch in hand: ending the
