@@ -84,27 +84,25 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 	defer activity.Watch(ctx, e.pool, e.timeout/4)()
 	tx, err := e.pool.BeginTx(bounded, nil)
 	if err != nil {
-		return nil, e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), nil))
+		return nil, e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), &guardedTx{ours: true}))
 	}
-	guard := &guardedTx{tx: tx}
+	guard := &guardedTx{tx: tx, ours: true}
 	if err := m.mark(bounded, guard); err != nil {
 		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
 			return nil, err
 		}
-		if mysqldb.Duplicate(err) { // in another table, which a trigger on the log writes: no message is at fault
-			return nil, notCommitted(err)
-		}
-		return nil, e.unrun(e.explain(ctx, bounded, activity, err, guard.failed))
+		return nil, e.unrun(e.explain(ctx, bounded, activity, err, guard))
 	}
 	blamed, err = e.effect(bounded, guard, msgs, m)
 	if guard.left { // the transaction ends with bounded, and the rest of guard belongs to the handler
-		return nil, e.explain(ctx, bounded, activity, err, nil)
+		return nil, e.explain(ctx, bounded, activity, err, &guardedTx{})
 	}
 	if err == nil {
 		err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
 	}
 	if err == nil && m.seal != nil {
+		guard.ours = true
 		if err = m.seal(bounded, guard, blamed); errors.Is(err, dedup.ErrLost) {
 			_ = tx.Rollback()
 			return nil, err
@@ -115,15 +113,15 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 		if by := blameOf(err, len(msgs)); m.unmark == nil && by != nil {
 			err = by[0] // alone: what it is blamed for may be the database's
 		}
-		return nil, e.explain(ctx, bounded, activity, err, guard.failed)
+		return nil, e.explain(ctx, bounded, activity, err, guard)
 	}
 	e.at(PointEffect)
 	if err := tx.Commit(); err != nil {
-		if errors.Is(err, mysqldb.ErrNotCommitted) {
-			return nil, e.explain(ctx, bounded, activity, err, nil) // the handler overlooked an error that came with rows
+		if errors.Is(err, mysqldb.ErrNotCommitted) { // the handler overlooked an error that came with rows
+			return nil, e.explain(ctx, bounded, activity, err, &guardedTx{})
 		}
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) {
-			return nil, e.explain(ctx, bounded, activity, fmt.Errorf("commit: %w", err), nil) // refused before anything was sent
+			return nil, e.explain(ctx, bounded, activity, fmt.Errorf("commit: %w", err), guard) // nothing was sent
 		}
 		return blamed, fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs)-len(blamed), err)
 	}
@@ -160,6 +158,7 @@ func (e *effects) effect(
 		at[i] = i
 	}
 	for {
+		guard.ours = false
 		err := e.call(bounded, guard, rest)
 		now := blameOf(err, len(rest))
 		switch {
@@ -181,6 +180,7 @@ func (e *effects) effect(
 		if bounded.Err() != nil || guard.failed != nil { // by its place among msgs: err counts from the first of rest
 			return nil, blameAll(blamed)
 		}
+		guard.ours = true
 		switch {
 		case appliedOthers(err) && m.unmark != nil && len(blamed) < len(msgs):
 			return blamed, m.unmark(bounded, guard, fresh)
@@ -236,9 +236,11 @@ func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) er
 	return err
 }
 
-// explain sorts an error of an uncommitted transaction. failed is the first statement's error that the guard saw: it
-// outweighs what the handler made of it.
-func (e *effects) explain(ctx, bounded context.Context, activity *mysqldb.Activity, err, failed error) error {
+// explain sorts an error of an uncommitted transaction. The first statement's error that the guard saw outweighs what
+// the handler made of it.
+func (e *effects) explain(
+	ctx, bounded context.Context, activity *mysqldb.Activity, err error, guard *guardedTx,
+) error {
 	switch cut := activity.Cut(); {
 	case cut == nil || bounded.Err() == nil:
 	case ctx.Err() != nil: // the engine stops, and has claims to give back whose rows this statement's transaction locks
@@ -247,8 +249,12 @@ func (e *effects) explain(ctx, bounded context.Context, activity *mysqldb.Activi
 	default:
 		return e.cutOff(ctx, context.Cause(bounded), activity, cut)
 	}
-	for _, err := range []error{failed, err} {
-		switch fault := mysqldb.Classify(err); fault {
+	for _, err := range []error{guard.failed, err} {
+		fault := mysqldb.Classify(err)
+		if fault == mysqldb.FaultRefused || guard.ours && fault == mysqldb.FaultData {
+			fault = mysqldb.FaultUnavailable
+		}
+		switch fault {
 		case mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
 			if ctx.Err() != nil {
 				return context.Cause(ctx) // the engine stops: not the database's fault
@@ -263,7 +269,7 @@ func (e *effects) explain(ctx, bounded context.Context, activity *mysqldb.Activi
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case met && failed == nil:
+	case met && guard.failed == nil:
 		return &troubleError{mysqldb.FaultContention, err}
 	case bounded.Err() != nil:
 		// Too slow, or stuck on a server that does not answer? Ask the server.
@@ -283,7 +289,7 @@ func (e *effects) explain(ctx, bounded context.Context, activity *mysqldb.Activi
 // handler made it blame, it is none.
 func excuses(err error) bool {
 	switch mysqldb.Classify(err) {
-	case mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
+	case mysqldb.FaultRefused, mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
 		return true
 	}
 	_, met := errors.AsType[*contentionError](err)

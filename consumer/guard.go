@@ -26,6 +26,7 @@ var errRowsOpen = errors.New("a handler must close the rows of a query before it
 type guardedTx struct {
 	tx *sql.Tx
 	// Only the handler's goroutine touches these.
+	ours   bool      // whose statements these are: the engine's, or the handler's
 	failed error     // of the first statement that failed
 	rows   *sql.Rows // of the last query
 

@@ -65,7 +65,7 @@ func isFault(err error) bool {
 		return false
 	}
 	switch mysqldb.Classify(err) {
-	case mysqldb.FaultContention, mysqldb.FaultUnavailable:
+	case mysqldb.FaultRefused, mysqldb.FaultContention, mysqldb.FaultUnavailable:
 		return true
 	}
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)

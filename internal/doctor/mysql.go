@@ -303,6 +303,12 @@ func checkStatements(ctx context.Context, db *gorm.DB, cfg config.Config, l *lis
 			many = "those of many messages become one"
 		}
 		l.ok("statements", "the database takes all of "+cfg.SQLFile+", and can roll back what they write; "+many)
+		if narrow, err := file.Narrow(ctx, pool); err != nil {
+			l.note("characters", "not shown: "+err.Error())
+		} else if len(narrow) > 0 {
+			l.note("characters", strings.Join(narrow, ", ")+": a message fails whose text has a character that such a column "+
+				"lacks (errors 1267, 1366, 3854); where that may be, ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4")
+		}
 	}
 }
 

@@ -19,15 +19,16 @@ type Fault uint8
 const (
 	FaultNone        Fault = iota
 	FaultData              // a value that the tables refuse: this message's own
+	FaultRefused           // whatever else a server has against this very statement; others may pass
 	FaultContention        // two transactions met; try again
 	FaultTooLarge          // the statement is larger than the server takes; make it smaller
-	FaultUnavailable       // any other error of the database, the driver or the network, whatever it is
+	FaultUnavailable       // the server, the driver or the network: the next statement would fare no better
 	FaultOther             // not an error of the database, or a context that ended: the caller knows why
 )
 
 // String is the fault's word in logs.
 func (f Fault) String() string {
-	return [...]string{"none", "data", "contention", "too large", "unavailable", "other"}[f]
+	return [...]string{"none", "data", "refused", "contention", "too large", "unavailable", "other"}[f]
 }
 
 // driverErrors are what the driver says without a server's error.
@@ -38,14 +39,18 @@ var driverErrors = []error{
 	mysql.ErrOldProtocol,
 }
 
-// Classify says whose fault err is. What the list of data errors does not name is not the message's fault: a missing
-// table, a missing right, a full disk, a server that became read-only.
+// Classify says whose fault err is. What a server answers and no list names is what it has against the statement. A
+// missing table, a missing right, a full disk, a server that became read-only are listed, and are nobody's fault.
 func Classify(err error) Fault {
 	if err == nil {
 		return FaultNone
 	}
 	if server, ok := said(err); ok {
-		return faultOfServer(server)
+		from := anyone
+		if known, ok := errors.AsType[*answer](err); ok {
+			from = known.from
+		}
+		return faultOf(from, server.Number, string(server.SQLState[:]))
 	}
 	if errors.Is(err, mysql.ErrPktTooLarge) {
 		return FaultTooLarge
@@ -71,19 +76,6 @@ func Classify(err error) Fault {
 	return FaultOther
 }
 
-func faultOfServer(err *mysql.MySQLError) Fault {
-	if fault, ok := faultOfNumber[err.Number]; ok {
-		return fault
-	}
-	switch string(err.SQLState[:2]) {
-	case "22", "23", "45": // data exception, integrity constraint violation, SIGNAL
-		return FaultData
-	case "40": // transaction rollback
-		return FaultContention
-	}
-	return FaultUnavailable
-}
-
 // Misworded reports whether a server said in err that it read the statement and cannot run it as it stands: its syntax,
 // a name that is not there, a right that is missing, a number of columns. To wait and send it again does not help.
 func Misworded(err error) bool {
@@ -95,5 +87,5 @@ func Misworded(err error) bool {
 	case "21", "42", "0A": // cardinality violation, syntax error or access rule violation, not supported
 		return true
 	}
-	return server.Number == numUnpreparable
+	return Classify(err) == FaultRefused
 }

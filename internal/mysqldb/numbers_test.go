@@ -3,32 +3,61 @@ package mysqldb
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 )
 
-func TestEachKnownNumberStandsInTheTableOnce(t *testing.T) {
-	seen, names := map[uint16]bool{}, map[string]bool{}
-	for _, k := range numbers {
-		if seen[k.number] || names[k.name] {
-			t.Errorf("%d %s stands in the table twice", k.number, k.name)
-		}
-		seen[k.number], names[k.name] = true, true
-		if k.name == "" || k.name != strings.ToUpper(k.name) || k.meaning == "" || k.from == "" {
-			t.Errorf("%+v lacks name, meaning or source", k)
-		}
-		if k.fault == FaultNone || k.fault == FaultOther {
-			t.Errorf("%d %s: an error of a server is never of class %v", k.number, k.name, k.fault)
+func TestEachNumberIsListedOnce(t *testing.T) {
+	for _, from := range []sayer{mySQL, mariaDB} {
+		seen := map[uint16]bool{}
+		for _, l := range lists {
+			if l.from != both && l.from != from {
+				continue
+			}
+			for _, n := range l.numbers {
+				if seen[n] {
+					t.Errorf("%s: %d is listed twice", from, n)
+				}
+				seen[n] = true
+				if l.from != both && n < 4000 {
+					t.Errorf("%d means the same on both servers", n)
+				}
+			}
 		}
 	}
-	for _, n := range []uint16{
-		numErrorOnWrite, numDiskFull, numErrorOnWriteOld, numStorageEngine, numNoDatabaseRight, numNoDatabase, numDuplicate,
-		numAccessDenied, numTableFull, numNoTable, numNodeNotReady,
+}
+
+// From 4000 on the servers use the same numbers for different things. A program that looks at the driver's error finds
+// it all the same.
+func TestANumberMeansWhatItsServerMeans(t *testing.T) {
+	w := newWorld(t)
+	w.exec("CREATE PROCEDURE say(n INT) SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = n")
+	var isMariaDB bool
+	if err := w.pool.QueryRow("SELECT VERSION() LIKE '%MariaDB%'").Scan(&isMariaDB); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		number           uint16
+		onMySQL, onMaria Fault
+	}{
+		{4031, FaultUnavailable, FaultRefused},
+		{4151, FaultRefused, FaultUnavailable},
+		{1030, FaultUnavailable, FaultUnavailable},
 	} {
-		if !seen[n] {
-			t.Errorf("%d is asked for and does not stand in the table", n)
+		want := c.onMySQL
+		if isMariaDB {
+			want = c.onMaria
+		}
+		_, err := w.pool.Exec("CALL say(?)", c.number)
+		if got := Classify(fmt.Errorf("wrapped: %w", err)); got != want {
+			t.Errorf("%v is %v, want %v", err, got, want)
+		}
+		if server, ok := errors.AsType[*mysql.MySQLError](err); !ok || server.Number != c.number {
+			t.Errorf("%v is not the driver's error any more", err)
+		}
+		if got := Classify(&mysql.MySQLError{Number: c.number}); got != FaultUnavailable { // of whom, nobody knows
+			t.Errorf("%d of any server is %v", c.number, got)
 		}
 	}
 }

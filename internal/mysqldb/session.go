@@ -74,11 +74,11 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err := boundStatements(ctx, conn, c.bound); err != nil {
 		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 	}
-	id, err := connectionID(ctx, conn)
+	id, from, err := introduce(ctx, conn)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 	}
-	watched, err := watch(conn, id)
+	watched, err := watch(conn, id, from)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -109,27 +109,41 @@ func execOn(ctx context.Context, conn driver.Conn, text string) error {
 	return err
 }
 
-// connectionID is the server's number of the connection, which the driver does not tell.
-func connectionID(ctx context.Context, conn driver.Conn) (int64, error) {
+// introduce asks what the driver does not tell: the server's number of the connection, and which server it is.
+func introduce(ctx context.Context, conn driver.Conn) (id int64, from sayer, err error) {
 	q, ok := conn.(driver.QueryerContext)
 	if !ok {
-		return 0, errors.New("the driver cannot run a plain query")
+		return 0, anyone, errors.New("the driver cannot run a plain query")
 	}
-	rows, err := q.QueryContext(ctx, "SELECT CONNECTION_ID()", nil)
+	rows, err := q.QueryContext(ctx, "SELECT CONNECTION_ID(), VERSION() LIKE '%MariaDB%'", nil)
 	if err != nil {
-		return 0, err
+		return 0, anyone, err
 	}
-	row := make([]driver.Value, 1)
+	row := make([]driver.Value, 2)
 	if err := errors.Join(rows.Next(row), rows.Close()); err != nil {
-		return 0, err
+		return 0, anyone, err
 	}
-	switch id := row[0].(type) {
+	from = mySQL
+	if isMariaDB, err := number(row[1]); err != nil {
+		return 0, anyone, fmt.Errorf("VERSION(): %w", err)
+	} else if isMariaDB != 0 {
+		from = mariaDB
+	}
+	if id, err = number(row[0]); err != nil {
+		return 0, anyone, fmt.Errorf("CONNECTION_ID(): %w", err)
+	}
+	return id, from, nil
+}
+
+// number is a value of a row.
+func number(v driver.Value) (int64, error) {
+	switch v := v.(type) {
 	case int64:
-		return id, nil
+		return v, nil
 	case uint64:
-		return int64(id), nil
+		return int64(v), nil
 	case []byte:
-		return strconv.ParseInt(string(id), 10, 64)
+		return strconv.ParseInt(string(v), 10, 64)
 	}
-	return 0, fmt.Errorf("CONNECTION_ID() is a %T", row[0])
+	return 0, fmt.Errorf("a %T is no number", v)
 }

@@ -15,13 +15,13 @@ var ErrNotCommitted = errors.New("the transaction had failed while rows were rea
 // watch makes a transaction on conn refuse every statement after an error that came with the rows of a query. A
 // deadlock can come behind the column names of a locking read, where database/sql shows it to those who ask the rows
 // for their error, and to nobody else; MySQL has then rolled the transaction back, and what is executed next commits by
-// itself. It also tells the transaction's Activity; id is the server's number of the connection.
-func watch(conn driver.Conn, id int64) (driver.Conn, error) {
+// itself. It also tells the transaction's Activity; id is the server's number of the connection, from its make.
+func watch(conn driver.Conn, id int64, from sayer) (driver.Conn, error) {
 	whole, ok := conn.(wholeConn)
 	if !ok {
 		return nil, fmt.Errorf("the driver's connection (%T) lacks a method that database/sql needs", conn)
 	}
-	return &watchedConn{wholeConn: whole, id: id}, nil
+	return &watchedConn{wholeConn: whole, id: id, from: from}, nil
 }
 
 // wholeConn is all that database/sql looks for in go-sql-driver's connection: embedding less would hide the rest.
@@ -49,6 +49,7 @@ type wholeRows interface {
 type watchedConn struct {
 	wholeConn
 	id       int64
+	from     sayer
 	inTx     bool
 	failed   error     // of rows in this transaction
 	activity *Activity // of this transaction, nil if nobody asks
@@ -63,7 +64,7 @@ func (c *watchedConn) IsValid() bool { return !c.left && c.wholeConn.IsValid() }
 // database/sql drops the connection, and asks for a new one where nothing was begun, which a proxy leads elsewhere.
 func (c *watchedConn) leave(err error) error {
 	if !notReady(err) {
-		return err
+		return c.from.by(err)
 	}
 	c.left = true
 	return fmt.Errorf("%w: %w", driver.ErrBadConn, err)
@@ -156,9 +157,9 @@ type watchedRows struct {
 
 func (r *watchedRows) note(err error) error {
 	if err != nil && !errors.Is(err, io.EOF) && r.conn.inTx && r.conn.failed == nil {
-		r.conn.failed = err
+		r.conn.failed = r.conn.from.by(err)
 	}
-	return err
+	return r.conn.from.by(err)
 }
 
 // Next reads a row. The server may have to wait for a lock before it can send it.

@@ -110,7 +110,40 @@ func (s *Statement) pattern() (query string, places int) {
 
 // final reports whether waiting cannot help: the server has read the statement and refuses it.
 func final(err error) bool {
-	return errors.Is(err, errPlaces) || mysqldb.Misworded(err)
+	return errors.Is(err, errPlaces) || mysqldb.Misworded(err) || mysqldb.Classify(err) == mysqldb.FaultData
+}
+
+// Narrow lists the columns named in a statement, of a table named in it, that cannot hold every text: a message with an
+// emoji, or any other character that they lack, fails where it meets one. An INSERT that names no columns is not
+// looked into.
+func (f *File) Narrow(ctx context.Context, pool *stdsql.DB) (columns []string, err error) {
+	for _, s := range f.all {
+		var names []any
+		for _, t := range s.tokens {
+			if t.isName() {
+				names = append(names, t.text)
+			}
+		}
+		in := "(?" + strings.Repeat(", ?", len(names)-1) + ")" // there is one: a statement begins with a word
+		rows, err := pool.QueryContext(ctx, "SELECT CONCAT(table_name, '.', column_name, ' is ', character_set_name) FROM "+
+			"information_schema.columns WHERE table_schema = DATABASE() AND character_set_name NOT IN ('utf8mb4', 'utf16', "+
+			"'utf16le', 'utf32', 'gb18030') AND table_name IN "+in+" AND column_name IN "+in, slices.Concat(names, names)...)
+		if err != nil {
+			return nil, err
+		}
+		for rows.Next() {
+			var column string
+			if err := rows.Scan(&column); err != nil {
+				return nil, errors.Join(err, rows.Close())
+			}
+			columns = append(columns, column)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(columns)
+	return slices.Compact(columns), nil
 }
 
 // named is a table or a view that statements name.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,3 +150,16 @@ func writer(told func()) io.Writer { return writerFunc(told) }
 type writerFunc func()
 
 func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
+
+func TestColumnsThatCannotHoldEveryTextAreNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+CREATE TABLE orders (sn VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, note TEXT CHARACTER SET utf8mb3,
+	whole TEXT CHARACTER SET utf8mb4, raw VARBINARY(9), n INT, unnamed TEXT CHARACTER SET latin1);
+CREATE TABLE others (whole TEXT CHARACTER SET latin1)`)
+	f := w.parse("UPDATE orders o SET note = :a, whole = :b, raw = :c WHERE o.sn = :sn; DELETE FROM orders WHERE sn = :sn")
+	narrow, err := f.Narrow(t.Context(), w.pool)
+	if want := []string{"orders.note is utf8mb3", "orders.sn is ascii"}; err != nil || !slices.Equal(narrow, want) {
+		t.Errorf("%q, %v; want %q", narrow, err, want)
+	}
+}
