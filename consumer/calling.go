@@ -439,17 +439,21 @@ func (t *callTry) fail(ctx context.Context) error {
 // giveBack un-claims what comes again without an attempt, and what was not called.
 func (t *callTry) giveBack(ctx context.Context) error {
 	items := make([]*item, 0, len(t.back)+len(t.left))
+	all := make([]dedup.Failure, 0, cap(items))
 	for _, p := range t.back {
 		items = append(items, p.it)
+		all = append(all, dedup.Failure{Claim: *p.it.claim, Cause: p.cause.Error()})
 	}
-	items = append(items, t.left...)
+	for _, it := range t.left {
+		items = append(items, it)
+		all = append(all, dedup.Failure{Claim: *it.claim})
+	}
 	if len(items) == 0 {
 		return nil
 	}
-	claims := claimsOf(items)
 	var errs []error
 	err := t.untilKnown(ctx, func(ctx context.Context) error {
-		errs = t.c.records.UnclaimAll(ctx, claims)
+		errs = t.c.records.PutOffAll(ctx, all)
 		return firstBut(errs, dedup.ErrLost)
 	})
 	if err != nil {
@@ -460,13 +464,16 @@ func (t *callTry) giveBack(ctx context.Context) error {
 			t.leaseLost(it)
 			continue
 		}
-		it.row, it.claim = claims[i].GivenBack(), nil
+		it.row, it.claim = all[i].Claim.GivenBack(), nil
 		if it.next != takeOver {
 			it.next = runAlone
 		}
 	}
 	for _, p := range t.back {
 		if p.it.outcome == 0 {
+			if p.after == 0 && isCall(p.cause, CallLater) { // as long as it has waited already
+				p.after = p.it.row.Age
+			}
 			p.it.end(InProgress, retryAfter{
 				delay: fitUp(t.c.cfg.RetryDelays, p.after), attempt: p.it.row.Attempts, cause: p.cause.Error(),
 			})

@@ -101,8 +101,9 @@ func (h *callHandler) check(cfg Config) error {
 }
 
 // Later says that the service can take the message, but not now: it comes again from the shortest retry queue whose
-// delay is not below after, or from the longest, and no attempt is counted. For functions of [Calls]. Later(nil, …) is
-// nil.
+// delay is not below after, or from the longest, and no attempt is counted. An after of 0 is no wish: the message then
+// waits about as long as it has waited already, so the pauses grow to the longest delay. For functions of [Calls].
+// Later(nil, …) is nil.
 func Later(err error, after time.Duration) error {
 	if err == nil {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -163,6 +164,50 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 	if last := events[len(events)-1]; last.Error != "attempt 3: out of paper" {
 		t.Errorf("the last event says %q", last.Error)
 	}
+}
+
+// Given a service that says later of one message for ever, without a time, then it is called for in growing pauses; the
+// row says why, its age is that of the message, and its story has one line of all these calls.
+func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{})
+	var mu sync.Mutex
+	var came []time.Time
+	var late bool
+	s.answering(func(context.Context, consumer.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		came = append(came, time.Now())
+		if len(came) > 6 && !late {
+			return nil
+		}
+		return consumer.Later(errors.New("it runs still"), 0)
+	})
+	late = true
+	w.publish("{}", "order")
+	w.start()
+	w.eventually("six calls", func() bool { return s.times("order") >= 6 })
+	w.eventually("its row says why", func() bool { return w.row("order").Remark == "put off: it runs still" })
+	w.eventually("its row is failed, and as old as the message", func() bool {
+		row := w.row("order")
+		return row.Status == dedup.Failed && row.Attempts == 0 && row.At.Equal(row.CreatedAt)
+	})
+	if n := len(w.events("order")); n != 2 {
+		t.Errorf("%d lines in its story, want a claim and that it was put off: %+v", n, w.events("order"))
+	}
+	mu.Lock()
+	late = false
+	longest := slices.Max(w.cfg.RetryDelays)
+	for i := 4; i < len(came); i++ {
+		if gap := came[i].Sub(came[i-1]); gap < longest-longest/20 {
+			t.Errorf("call %d came %v after the one before it, want the longest delay, %v", i+1, gap, longest)
+		}
+	}
+	mu.Unlock()
+	w.ended(dedup.Success, "order")
+	w.want("attempts", w.attempts("order"), map[string]int{"order": 1})
+	w.quiet()
 }
 
 func TestLaterIsNoAttemptAndWaitsLongEnough(t *testing.T) {

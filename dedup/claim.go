@@ -38,6 +38,7 @@ func (l *Log) claiming(from Row, e *Entry, owner string) (*change, error) {
 	}
 	none := Reason("") // a reason noted by Exhaust is void when MAX_ATTEMPTS was raised since
 	c.own, c.entry, c.reason = true, e, &none
+	c.silent = from.PutOff()
 	return c, nil
 }
 
@@ -49,7 +50,7 @@ func claimOf(from Row, c *change) Claim {
 	}
 	return Claim{
 		Identity: from.Identity, Attempts: c.to.Attempts, Replays: c.to.Replays, Owner: c.to.Owner, BodyHash: hash,
-		Remark: from.Remark,
+		Remark: from.Remark, at: from.At, age: from.Age,
 	}
 }
 
@@ -101,7 +102,9 @@ func (l *Log) Unclaim(ctx context.Context, claim Claim) error {
 	return l.UnclaimAll(ctx, []Claim{claim})[0]
 }
 
-func (l *Log) unclaiming(claim Claim) (*change, error) {
+// unclaiming is for a claim that never ran, or with a cause for one that was put off. How long a message is put off is
+// to be seen, so its row gets back the time that it had, and however often that happens its story has one line of it.
+func (l *Log) unclaiming(claim Claim, cause string) (*change, error) {
 	c, err := l.begin(actionUnclaim, claim.Row())
 	if err != nil {
 		return nil, err
@@ -109,6 +112,17 @@ func (l *Log) unclaiming(claim Claim) (*change, error) {
 	c.to = Version{Failed, claim.Attempts - 1, claim.Replays, claim.Owner}
 	c.own = true
 	c.backdate = l.delay(c.to.Attempts)
+	if cause == "" {
+		return c, nil
+	}
+	c.why = cutText(putOff+cause, MaxRemark)
+	c.remark = &c.why
+	c.silent = strings.HasPrefix(claim.Remark, putOff)
+	if at := claim.at.UnixMicro(); !claim.at.IsZero() {
+		c.at = &at
+	} else {
+		c.asMade = c.to.Attempts == 0 && c.to.Replays == 0
+	}
 	return c, nil
 }
 

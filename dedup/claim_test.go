@@ -67,7 +67,7 @@ func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
 	}
 
 	w.exec("UPDATE consumer_log SET msg_id = NULL, msg_body = NULL, properties = NULL, body_hash = NULL")
-	wantError(t, "dead", w.log.Dead(t.Context(), Claim{k, 2, 0, "b", nil, ""}.Row(), copied, "permanent", ""), nil)
+	wantError(t, "dead", w.log.Dead(t.Context(), Claim{Identity: k, Attempts: 2, Owner: "b"}.Row(), copied, "permanent", ""), nil)
 	row = w.read(k)
 	if row.MessageID != "copy" || string(row.Body) != "copy" || !bytes.Equal(row.Properties, copied.Properties) ||
 		!bytes.Equal(row.BodyHash, copied.BodyHash[:]) {
@@ -398,3 +398,38 @@ func TestTextThatDoesNotFitIsCutCleanly(t *testing.T) {
 }
 
 func (w *world) claimAt(k Identity) Claim { return w.claim(absent(k), "owner of "+k.Key) }
+
+// Given rows without an attempt and with a failed one, when their claims are put off again and again, then each keeps
+// the time that it had, no attempt is counted, its remark is the last cause, and its story has one line of them all.
+func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	fresh, failed := key("fresh"), key("failed")
+	w.fail(w.claim(absent(failed), "a"), "boom")
+	w.older(failed, time.Hour)
+	stands := w.read(failed).At
+	claims := []Claim{w.claim(absent(fresh), "b"), w.claim(w.read(failed), "c")}
+	for i := range 4 {
+		cause := fmt.Sprintf("busy %d", i)
+		for _, err := range w.log.PutOffAll(t.Context(), []Failure{{claims[0], cause}, {claims[1], cause}}) {
+			wantError(t, "put off", err, nil)
+		}
+		a, b := w.read(fresh), w.read(failed)
+		if !a.At.Equal(a.CreatedAt) || !b.At.Equal(stands) || !a.Due || !b.Due || !a.PutOff() || !b.PutOff() {
+			t.Fatalf("round %d: %+v and %+v", i, a, b)
+		}
+		if a.Remark != "put off: "+cause || b.Remark != "put off: "+cause || a.Attempts != 0 || b.Attempts != 1 {
+			t.Fatalf("round %d: %+v and %+v", i, a, b)
+		}
+		claims[0], claims[1] = w.claim(a, fmt.Sprint("d", i)), w.claim(b, fmt.Sprint("e", i))
+	}
+	w.fail(claims[0], "boom")
+	wantError(t, "success", w.success(claims[1]), nil)
+	if got, want := w.story(fresh), "absent>processing 1/0, processing>failed 0/0, processing>failed 1/0"; got != want {
+		t.Errorf("story: %s, want %s", got, want)
+	}
+	if got, want := w.story(failed), "absent>processing 1/0, processing>failed 1/0, failed>processing 2/0, "+
+		"processing>failed 1/0, processing>success 2/0"; got != want {
+		t.Errorf("story: %s, want %s", got, want)
+	}
+}

@@ -22,6 +22,8 @@ type shape struct {
 	reasoned   bool
 	remarked   bool
 	keepsOwner bool
+	silent     bool
+	asMade     bool
 	by         string
 }
 
@@ -30,7 +32,7 @@ type shape struct {
 func shapeOf(c *change) (_ shape, ok bool) {
 	s := shape{
 		step: c.step, group: c.key.Group, tag: c.key.Tag, from: c.from, to: c.to, backdate: c.backdate.Microseconds(),
-		dropBody: c.dropBody, remarked: c.remark != nil, by: c.by,
+		dropBody: c.dropBody, remarked: c.remark != nil, silent: c.silent, asMade: c.asMade, by: c.by,
 	}
 	if c.reason != nil {
 		s.reason, s.reasoned = *c.reason, true
@@ -124,6 +126,9 @@ func (l *Log) applyRun(ctx context.Context, tx Execer, run []*change) error {
 	}
 	if affected != int64(len(run)) {
 		return ErrLost
+	}
+	if run[0].silent {
+		return nil
 	}
 	e := l.eventRun(run)
 	if _, err := tx.ExecContext(ctx, e.String(), e.args...); err != nil {
@@ -320,7 +325,7 @@ func (l *Log) MarkAll(ctx context.Context, claims []Claim) (errs []error) {
 		func(int, *change) {})
 }
 
-// Failure is what FailAll takes.
+// Failure is what FailAll and PutOffAll take.
 type Failure struct {
 	Claim Claim
 	Cause string
@@ -338,7 +343,14 @@ func (l *Log) FailAll(ctx context.Context, all []Failure) (rows []Row, errs []er
 // UnclaimAll is Unclaim for many claims, in one transaction. Errs is as long as claims: one that is lost does not
 // hinder the others. No identity may be named twice.
 func (l *Log) UnclaimAll(ctx context.Context, claims []Claim) (errs []error) {
-	return l.changeAll(ctx, len(claims), func(i int) (*change, error) { return l.unclaiming(claims[i]) },
+	return l.changeAll(ctx, len(claims), func(i int) (*change, error) { return l.unclaiming(claims[i], "") },
+		func(int, *change) {})
+}
+
+// PutOffAll is UnclaimAll for attempts that somebody else put off, who said why; one without a cause never ran. The
+// cause is the row's remark then, and the row stands in the log since before the first of such attempts.
+func (l *Log) PutOffAll(ctx context.Context, all []Failure) (errs []error) {
+	return l.changeAll(ctx, len(all), func(i int) (*change, error) { return l.unclaiming(all[i].Claim, all[i].Cause) },
 		func(int, *change) {})
 }
 

@@ -125,9 +125,10 @@ func (l *Log) apply(ctx context.Context, tx Execer, c *change) error {
 	if affected != 1 {
 		return ErrLost
 	}
-	e := l.event(c)
-	if _, err := tx.ExecContext(ctx, e.String(), e.args...); err != nil {
-		return fmt.Errorf("write the event: %w", err)
+	if e := l.event(c); !c.silent {
+		if _, err := tx.ExecContext(ctx, e.String(), e.args...); err != nil {
+			return fmt.Errorf("write the event: %w", err)
+		}
 	}
 	if c.also == nil {
 		return nil

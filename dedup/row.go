@@ -31,6 +31,7 @@ type Row struct {
 	Remark   string // the last error, or who discarded it and why
 
 	// By the database's clock. At is the last transition, dated back by the retry delay when a claim was given back unrun.
+	// An attempt that was put off leaves At as it was before, so Age goes on.
 	// Zero in a row that a transition returned, and DeadAt in a row that is not dead.
 	At, CreatedAt, DeadAt time.Time
 	// Age is the time since At.
@@ -102,6 +103,9 @@ type Claim struct {
 	Owner    string
 	BodyHash []byte
 	Remark   string // what the row said before this attempt: the error of the last one
+
+	at  time.Time     // the row's At before this attempt; zero when it had none
+	age time.Duration // and its Age
 }
 
 // Row is the claimed row, as Dead takes it.
@@ -113,8 +117,14 @@ func (c Claim) Row() Row {
 // GivenBack is the row once the claim was given back unrun, as another claim takes it.
 func (c Claim) GivenBack() Row {
 	return Row{Identity: c.Identity, Version: Version{Failed, c.Attempts - 1, c.Replays, c.Owner}, BodyHash: c.BodyHash,
-		Remark: c.Remark, Due: true}
+		Remark: c.Remark, At: c.at, Age: c.age, Due: true}
 }
+
+// putOff begins the remark of a row whose last attempt was put off.
+const putOff = "put off: "
+
+// PutOff reports whether the row waits because its last attempt was put off, which counts as none.
+func (r Row) PutOff() bool { return r.Status == Failed && strings.HasPrefix(r.Remark, putOff) }
 
 // Applied is the version of the row once the claim's effect is committed. A COMMIT whose answer was lost is looked up
 // with Holds and this version.

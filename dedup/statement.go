@@ -33,7 +33,10 @@ type change struct {
 	reason   *Reason       // nil: stays as it is; "" clears it and dead_at
 	remark   *string       // nil: stays as it is
 
+	asMade bool // the row's time is that of its making
+
 	by, why string // for the event
+	silent  bool   // no event: the story says it already
 
 	also *change // made in the same transaction, if nobody has made it yet
 }
@@ -60,9 +63,13 @@ func (l *Log) set(s *statement, c *change) {
 	if !c.keepsOwner() {
 		s.add(", owner = ?", orNull(c.to.Owner))
 	}
-	if c.at != nil {
-		s.add(", consumer_timestamp = LEAST(UTC_TIMESTAMP(6), "+microTime+")", *c.at)
-	} else {
+	switch {
+	case c.asMade:
+		s.add(", consumer_timestamp = created_at")
+	case c.at != nil:
+		s.add(", consumer_timestamp = LEAST(UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, "+microTime+")",
+			c.backdate.Microseconds(), *c.at)
+	default:
 		s.add(", consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.backdate.Microseconds())
 	}
 	l.setColumns(s, c)

@@ -190,6 +190,9 @@ func oldestLine(oldest map[dedup.Status]dedup.Row, late time.Duration) (level sl
 			continue
 		}
 		about := []any{"age", ageOf(row), "tag", row.Tag, "key", row.Key, "attempts", row.Attempts, "replays", row.Replays}
+		if row.PutOff() {
+			about = append(about, "remark", row.Remark)
+		}
 		if status == dedup.Dead {
 			about = append(about, "reason", row.Reason)
 		}

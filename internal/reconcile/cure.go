@@ -24,7 +24,7 @@ var whatItIs = map[Kind]string{
 	EffectUnknown: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
 		"had its effect is not known; a person must find out.",
 	Overdue: "An attempt should have begun long ago. No daemon runs, or the last copy of the " +
-		"message is gone.",
+		"message is gone. One whose remark says \"put off\" is what the handler's service does not take.",
 	InterruptedReplay: "A replay reopened the row and was cut off before it sent the message; its letter " +
 		"is still there.",
 	ReleasedWithoutSuccess: "A message gave the stock back, and the log does not show it as success.",
