@@ -287,7 +287,7 @@ func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	if Classify(err) != FaultUnavailable {
 		t.Errorf("read only: %v (%v)", err, Classify(err))
 	}
-	if !errors.Is(err, driver.ErrBadConn) {
+	if !errors.Is(err, driver.ErrBadConn) || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("read only: %v; the connection to a server that became a replica must not go back to the pool", err)
 	}
 	w.exec("SET GLOBAL read_only = 0")

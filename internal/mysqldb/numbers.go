@@ -1,6 +1,7 @@
 package mysqldb
 
 import (
+	"database/sql/driver"
 	"errors"
 	"strings"
 
@@ -20,6 +21,9 @@ const (
 	numDuplicate       = 1062 // ER_DUP_ENTRY
 	numTableFull       = 1114 // ER_RECORD_FILE_FULL: what InnoDB says on a full disk
 	numNoTable         = 1146 // ER_NO_SUCH_TABLE
+	numReadOnlyOption  = 1290 // ER_OPTION_PREVENTS_STATEMENT: an option of the server forbids it, such as read_only
+	numReadOnlyTx      = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+	numReadOnlyMode    = 1836 // ER_READ_ONLY_MODE
 	numNotAMember      = 3796 // ER_GRP_TRX_CONSISTENCY_NOT_ALLOWED: a node of group replication outside its group
 	numNoMemberAnyMore = 3797 // ER_GRP_TRX_CONSISTENCY_BEFORE: it was put out while it waited for the group
 )
@@ -83,7 +87,7 @@ var lists = []listed{
 	{FaultUnavailable, mySQL, []uint16{6038, 6126, 6127, 6544}},
 	{FaultUnavailable, mariaDB, []uint16{4150, 4151}},
 	// Read-only, or not open to everybody.
-	{FaultUnavailable, both, []uint16{1036, 1290, 1792, 1836, 1874, 1881, 3032, 3989}},
+	{FaultUnavailable, both, []uint16{1036, numReadOnlyOption, numReadOnlyTx, numReadOnlyMode, 1874, 1881, 3032, 3989}},
 	{FaultUnavailable, mySQL, []uint16{6400}},
 	// The server ends, or has ended the session or the statement; a packet was damaged; a handle is another session's.
 	{FaultUnavailable, both, []uint16{
@@ -171,10 +175,11 @@ func (from sayer) by(err error) error {
 // said returns the server's error in err.
 func said(err error) (*mysql.MySQLError, bool) { return errors.AsType[*mysql.MySQLError](err) }
 
-// Answered reports whether err is what a server said, and not the network or the driver.
+// Answered reports whether err is what a server said to a statement, and not the network, the driver, or a server that
+// takes none.
 func Answered(err error) bool {
 	_, ok := said(err)
-	return ok
+	return ok && !errors.Is(err, driver.ErrBadConn)
 }
 
 // Answer is what a server said in err, nil where none said anything.
@@ -185,14 +190,15 @@ func Answer(err error) error {
 	return nil
 }
 
-// notReady reports whether a server said in err that it takes no statements at all, or none of ours.
+// notReady reports whether a server said in err that it takes no statements at all, or none of ours, or none that
+// writes.
 func notReady(err error) bool {
 	server, ok := said(err)
 	if !ok {
 		return false
 	}
 	switch server.Number {
-	case numNodeNotReady, numNotAMember, numNoMemberAnyMore:
+	case numNodeNotReady, numNotAMember, numNoMemberAnyMore, numReadOnlyOption, numReadOnlyTx, numReadOnlyMode:
 		return true
 	}
 	return false

@@ -187,7 +187,8 @@ func force(cfg *mysql.Config, o Options) (warnings []string) {
 		collation = cfg.Collation
 	}
 	_ = cfg.Apply(mysql.Charset("utf8mb4", collation)) // this option cannot fail
-	cfg.ParseTime, cfg.InterpolateParams, cfg.RejectReadOnly = true, true, true
+	cfg.ParseTime, cfg.InterpolateParams = true, true
+	cfg.RejectReadOnly = false // it would hide what the server said: see watchedConn.leave
 
 	if cfg.MaxAllowedPacket == mysql.NewConfig().MaxAllowedPacket {
 		// Ask the server. It hangs up on a statement that it finds too large, which looks as if it were away.

@@ -60,14 +60,14 @@ type watchedConn struct {
 // IsValid tells the pool whether it may lend the connection again.
 func (c *watchedConn) IsValid() bool { return !c.left && c.wholeConn.IsValid() }
 
-// leave is err. A server that takes no statements at all is left, as the driver leaves one that became read-only:
-// database/sql drops the connection, and asks for a new one where nothing was begun, which a proxy leads elsewhere.
+// leave is err. A server that takes no statements at all, or none that writes, is left: database/sql drops the
+// connection, and asks for a new one where nothing was begun, which a proxy leads elsewhere.
 func (c *watchedConn) leave(err error) error {
 	if !notReady(err) {
 		return c.from.by(err)
 	}
 	c.left = true
-	return fmt.Errorf("%w: %w", driver.ErrBadConn, err)
+	return fmt.Errorf("%w; this connection is left: %w", err, driver.ErrBadConn)
 }
 
 // BeginTx begins to watch.
