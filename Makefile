@@ -66,6 +66,11 @@ test-faults: deps bin/with-servers bin/chaos ## bad inputs, one short round of e
 	bin/chaos -round -seed $(or $(SEED),20261121)
 	@GO="$(GO)" scripts/fuzz.sh $(FUZZ_TIME) $(FUZZ)
 
+.PHONY: test-clock
+test-clock: deps bin/with-servers ## MySQL's clock jumps and comes back, by Debian's libfaketime, which is installed where it is missing
+	@scripts/install-servers.sh clock
+	bin/with-servers $(GO) test -race -count=1 -timeout 5m -run 'TestTheClockOfMySQL' $(ARGS) ./internal/daemon
+
 .PHONY: test-prometheus
 test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Prometheus, which is installed where it is missing
 	@scripts/install-servers.sh prometheus

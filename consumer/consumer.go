@@ -114,7 +114,7 @@ func newConsumer(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*C
 	if err != nil || cfg.WithoutKeeper {
 		return c, err
 	}
-	c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB), o.Lock)
+	c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB), o.Lock, c.health)
 	return c, err
 }
 
@@ -146,12 +146,12 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 	consumers := cfg.amqp("run")
 	consumers.Opened = o.connections.opened(DependencyRabbitMQ)
 	publisher := consumers
-	watched, err := newDepths(cfg, consumers)
+	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout)
+	watched, err := newDepths(cfg, consumers, healthy.blocked)
 	if err != nil {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
 	}
 	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
-	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout)
 	runs := newRunner(cfg, healthy)
 	c := &Consumer{
 		cfg: cfg, keyFrom: keyFrom, amqp: consumers,

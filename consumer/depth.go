@@ -34,16 +34,17 @@ type depths struct {
 	queues    []watchedQueue
 	ready     *prometheus.GaugeVec
 	consumers *prometheus.GaugeVec
+	blocked   func(ctx context.Context, why string) // is told whether RabbitMQ takes what is published
 	log       *slog.Logger
 	conn      *rabbit.Conn // nil: none stands; it belongs to run
 }
 
 type watchedQueue struct{ name, kind string }
 
-func newDepths(cfg Config, amqp rabbit.Config) (*depths, error) {
+func newDepths(cfg Config, amqp rabbit.Config, blocked func(context.Context, string)) (*depths, error) {
 	amqp.Name = rabbit.ConnectionName("watch")
 	d := &depths{
-		amqp: amqp, log: cfg.Logger,
+		amqp: amqp, log: cfg.Logger, blocked: blocked,
 		queues: []watchedQueue{
 			{cfg.Queue, queueMain}, {rabbit.BackstopQueue(cfg.Queue), queueBackstop}, {rabbit.DeadQueue(cfg.Queue), queueDead},
 		},
@@ -104,7 +105,14 @@ func (d *depths) look(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	why, err := d.conn.Blocks(ctx)
+	if why != "" || err == nil {
+		d.blocked(ctx, why)
+	}
+	if why != "" {
+		d.close() // it answers no more
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // forget shows nothing rather than what was true once.

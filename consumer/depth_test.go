@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestTheDepthOfEachQueueIsShownWhileItIsKnown(t *testing.T) {
 		Logger: slog.New(slog.DiscardHandler)}
 	connections := 0
 	amqp := rabbit.Config{URLs: []string{b.URL}, Opened: func() { connections++ }}
-	d, err := newDepths(cfg, amqp)
+	d, err := newDepths(cfg, amqp, func(context.Context, string) {})
 	if err != nil {
 		t.Fatal(err)
 	}

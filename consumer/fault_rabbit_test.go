@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,45 @@ func TestRabbitMQAway(t *testing.T) {
 			if n := w.dead(); n < 1 || n > 2 {
 				t.Errorf("%d letters, want 1, or 2 when the first one's confirmation was lost", n)
 			}
+		})
+	}
+}
+
+// Given an engine that has nothing to publish, when RabbitMQ raises an alarm, then State names it with what to do; and
+// when that is over, no more.
+func TestAnAlarmOfRabbitMQIsNamedWhileNothingIsPublished(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRabbit(t)
+	for alarm, set := range map[string][2]string{
+		"low on memory": {
+			"rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})",
+			"rabbit_alarm:clear_alarm({resource_limit, memory, node()})",
+		},
+		"low on disk": {
+			"rabbit_alarm:set_alarm({{resource_limit, disk, node()}, []})",
+			"rabbit_alarm:clear_alarm({resource_limit, disk, node()})",
+		},
+	} {
+		t.Run(alarm, func(t *testing.T) {
+			w := newWorldOn(t, servers{rabbit: server})
+			r := w.start()
+			w.publish("{}", "order")
+			w.ended(dedup.Success, "order")
+			names := func() bool {
+				all := strings.Join(r.State().Degraded, "; ")
+				return strings.Contains(all, alarm) && strings.Contains(all, "free memory or disk")
+			}
+			if names() {
+				t.Fatalf("%s before it is", alarm)
+			}
+			if _, err := server.Eval(t.Context(), set[0]); err != nil {
+				t.Fatal(err)
+			}
+			w.eventually(alarm+" is named", names)
+			if _, err := server.Eval(t.Context(), set[1]); err != nil {
+				t.Fatal(err)
+			}
+			w.eventually(alarm+" is named no more", func() bool { return !names() })
 		})
 	}
 }

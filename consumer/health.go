@@ -61,11 +61,13 @@ type degradation struct{ why, queue string }
 
 // Why something is degraded, in the metric rollbackd_degraded.
 const (
-	notConsumed     = "not_consumed"     // the backstop: its session failed
-	refusesCopies   = "refuses_copies"   // it is full or gone: deliveries are held
-	cannotBeSent    = "cannot_be_sent"   // to it, as it is: a delivery is held
-	handlerStuck    = "handler_stuck"    // calls of the handler do not return
-	endsConnections = "ends_connections" // something in it ends the connections on which it is delivered
+	notConsumed     = "not_consumed"       // the backstop: its session failed
+	refusesCopies   = "refuses_copies"     // it is full or gone: deliveries are held
+	cannotBeSent    = "cannot_be_sent"     // to it, as it is: a delivery is held
+	handlerStuck    = "handler_stuck"      // calls of the handler do not return
+	endsConnections = "ends_connections"   // something in it ends the connections on which it is delivered
+	publishBlocked  = "publishing_blocked" // RabbitMQ takes nothing of those who publish: an alarm of memory or disk
+	clocksDiffer    = "clocks_differ"      // MySQL's and this process's: what goes by age stands still
 )
 
 type downSince struct {
@@ -171,6 +173,26 @@ func (h *health) contended(ctx context.Context, err error, waited time.Duration)
 	if news {
 		h.log.WarnContext(ctx, "waiting for locks of others", "err", err)
 	}
+}
+
+// blocked says whether RabbitMQ takes what is published: "", or why not.
+func (h *health) blocked(ctx context.Context, why string) {
+	if why == "" {
+		h.sound(ctx, publishBlocked, DependencyRabbitMQ)
+		return
+	}
+	h.degraded(ctx, publishBlocked, DependencyRabbitMQ, fmt.Errorf("it blocks all who publish (%s), so producers, "+
+		"retries and dead letters wait: free memory or disk on its nodes; `rabbitmq-diagnostics alarms` says which", why))
+}
+
+// clocks says whether the database's clock agrees with this process's: nil, or why not.
+func (h *health) clocks(ctx context.Context, err error) {
+	if err == nil {
+		h.sound(ctx, clocksDiffer, DependencyMySQL)
+		return
+	}
+	h.degraded(ctx, clocksDiffer, DependencyMySQL, fmt.Errorf("no row is deleted by its age, and no dead letter replayed "+
+		"by itself: %w", err))
 }
 
 // set says which lanes work on a queue; main, that it is the main queue, which makes the engine consume.

@@ -196,6 +196,8 @@ func (m *metrics) zero(queue, lockName string) {
 	m.paused.WithLabelValues(PausedByPerson)
 	m.paused.WithLabelValues(pausedByHeld)
 	m.degraded.WithLabelValues(notConsumed, rabbit.BackstopQueue(queue))
+	m.degraded.WithLabelValues(publishBlocked, DependencyRabbitMQ)
+	m.degraded.WithLabelValues(clocksDiffer, DependencyMySQL)
 	for _, queue := range []string{queue, rabbit.BackstopQueue(queue)} {
 		m.degraded.WithLabelValues(endsConnections, queue)
 	}

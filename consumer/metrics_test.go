@@ -48,7 +48,7 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 		"rollbackd_dependency_up":            3,
 		"rollbackd_paused":                   6, // dependencies, the brake, held deliveries, a person
 		"rollbackd_held_deliveries":          1,
-		"rollbackd_degraded":                 3, // why and queue
+		"rollbackd_degraded":                 5, // why and queue
 		"rollbackd_contention_total":         1,
 		"rollbackd_dependency_lost_total":    3,
 		"rollbackd_handler_duration_seconds": 2, // results

@@ -190,7 +190,7 @@ func (c Config) letters(db *gorm.DB, command string) (*dedup.Log, *deadletter.Le
 // warning.
 const overdueAfter = time.Minute
 
-func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker) (*keeper.Keeper, error) {
+func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*keeper.Keeper, error) {
 	records, letters, err := cfg.letters(db, "keeper")
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
@@ -219,7 +219,7 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker) (*keeper.Keeper, err
 	return keeper.New(keeper.Options{
 		Clean:   clean,
 		Records: records, Letters: letters, Group: cfg.Group, Retention: cfg.LogRetention, Compensate: compensate,
-		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger,
+		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger, Clocks: h.clocks,
 	}, cfg.Registerer)
 }
 

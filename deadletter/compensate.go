@@ -120,7 +120,7 @@ func (r *replayer) run(ctx context.Context) {
 		}
 		began := time.Now()
 		res, read, err := r.replay(ctx)
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, dedup.ErrClocks) { // of which the keeper tells once
 			r.o.Logger.WarnContext(ctx, "dead letters are not replayed by themselves", "err", err)
 		}
 		next = look
@@ -137,6 +137,9 @@ func (r *replayer) run(ctx context.Context) {
 
 // replay replays what is due now, if anything is. Read reports whether it looked into the queue.
 func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error) {
+	if _, err := r.l.o.Records.Clocks(ctx); err != nil {
+		return Result{}, false, err
+	}
 	due, err := r.l.o.Records.CountDue(ctx, r.l.o.Group, r.cooling, r.o.Limit)
 	if err != nil || due == 0 {
 		return Result{}, false, err

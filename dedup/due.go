@@ -52,9 +52,8 @@ func (l *Log) CountDue(ctx context.Context, group string, c Cooling, limit int) 
 	most := max(c.Most, c.After)
 	s.add("SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?", []byte(group))
 	s.add(" AND consumer_status = ?", int(Dead))
-	s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.After.Microseconds())
-	s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL LEAST(? << LEAST(replays, ?), ?) MICROSECOND",
-		c.After.Microseconds(), maxDoublings, most.Microseconds())
+	old(&s, c.After)
+	s.add(" AND "+age+" >= LEAST(? << LEAST(replays, ?), ?)", c.After.Microseconds(), maxDoublings, most.Microseconds())
 	s.among("reason", asBytes(c.Reasons))
 	if c.MaxReplays > 0 {
 		s.add(" AND (replays < ?", c.MaxReplays)
@@ -68,13 +67,19 @@ func (l *Log) CountDue(ctx context.Context, group string, c Cooling, limit int) 
 		return n, nil
 	}
 	var begun int
-	if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE "+
-		"group_name = ?"+
-		" AND consumer_status = ? AND consumer_times = 0 AND owner LIKE ? AND consumer_timestamp <= UTC_TIMESTAMP(6) - "+
-		"INTERVAL ? MICROSECOND LIMIT ?) AS begun",
-		[]byte(group), int(Failed), []byte(c.Begun+"%"), max(c.After, begunAfter).Microseconds(),
-		limit-n).Scan(&begun); err != nil {
+	s = statement{}
+	s.add("SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?", []byte(group))
+	s.add(" AND consumer_status = ? AND consumer_times = 0 AND owner LIKE ?", int(Failed), []byte(c.Begun+"%"))
+	old(&s, max(c.After, begunAfter))
+	s.add(" LIMIT ?) AS begun", limit-n)
+	if err := l.db.QueryRowContext(ctx, s.String(), s.args...).Scan(&begun); err != nil {
 		return 0, fmt.Errorf("count the rows that were reopened in vain: %w", err)
 	}
 	return n + begun, nil
+}
+
+// old writes the condition that a row's age is d or more, so that an index on its time can be used.
+func old(s *statement, d time.Duration) {
+	s.add(" AND (consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", d.Microseconds())
+	s.add(" OR consumer_timestamp >= UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)", d.Microseconds())
 }

@@ -44,21 +44,24 @@ func TestTheRowsThatAreDueAreCounted(t *testing.T) {
 	}
 	add(true, "g", "exhausted", "", Dead, 0, 61*time.Second)
 	add(true, "g", "crashed", "no", Dead, 2, 5*time.Minute)
-	add(true, "g", "crashed", "no", Dead, 40, 25*time.Hour) // to be parked
+	add(true, "g", "crashed", "no", Dead, 40, 25*time.Hour)    // to be parked
+	add(true, "g", "exhausted", "", Dead, 0, -40*24*time.Hour) // the database's clock has gone back
 	add(false, "g", "exhausted", "", Dead, 0, 30*time.Second)
+	add(false, "g", "exhausted", "", Dead, 0, -30*time.Second)
+	add(false, "g", "exhausted", "", Dead, 2, -3*time.Minute)
 	add(false, "g", "exhausted", "", Dead, 1, 90*time.Second)
 	add(false, "g", "exhausted", parked+"after 3 replays", Dead, 3, 25*time.Hour)
 	add(false, "g", "permanent", "", Dead, 0, time.Hour)
 	add(false, "g", "exhausted", "", Failed, 0, time.Hour)
 	add(false, "other", "exhausted", "", Dead, 0, time.Hour)
-	for limit, want := range map[int]int{100: 3, 2: 2} {
+	for limit, want := range map[int]int{100: 4, 2: 2} {
 		got, err := w.log.CountDue(t.Context(), "g", c, limit)
 		if err != nil || got != want {
 			t.Errorf("%d are due (%v), want %d", got, err, want)
 		}
 	}
 	c.MaxReplays = 0
-	if got, err := w.log.CountDue(t.Context(), "g", c, 100); err != nil || got != 4 {
-		t.Errorf("%d are due without a bound (%v), want 4", got, err)
+	if got, err := w.log.CountDue(t.Context(), "g", c, 100); err != nil || got != 5 {
+		t.Errorf("%d are due without a bound (%v), want 5", got, err)
 	}
 }

@@ -17,7 +17,7 @@ type FeedEvent struct {
 	Identity
 	From, To Status
 	Replays  int
-	Age      time.Duration // by the database's clock
+	Age      time.Duration // by the database's clock; as in Row
 }
 
 // EventFeed reads the steps after an id, in the order of their ids, limit at most. The fast path writes none.
@@ -35,7 +35,7 @@ func (l *Log) EventFeed(ctx context.Context, after int64, limit int) (feed []Fee
 		if from.Valid {
 			e.From = Status(from.Int16)
 		}
-		e.Age = time.Duration(age) * time.Microsecond
+		e.Age = (time.Duration(age) * time.Microsecond).Abs()
 		feed = append(feed, e)
 		return nil
 	}, text, after, limit)

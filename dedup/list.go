@@ -321,11 +321,13 @@ func (l *Log) tags(ctx context.Context, group string) (tags [][]byte, err error)
 	return nil, fmt.Errorf("more than %d tags: name one", tooMany)
 }
 
-// OldestOpen is the age of the oldest row in each state that has one. Index lookups only.
+// OldestOpen is the age of the oldest row in each state that has one, or of the one that is furthest ahead of the
+// database's clock. Index lookups only.
 func (l *Log) OldestOpen(ctx context.Context) (map[Status]time.Duration, error) {
 	ages := make(map[Status]time.Duration)
 	for _, status := range []Status{Processing, Failed, Dead} {
-		text := "SELECT TIMESTAMPDIFF(MICROSECOND, MIN(consumer_timestamp), UTC_TIMESTAMP(6)) FROM " + l.table +
+		text := "SELECT GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(consumer_timestamp), UTC_TIMESTAMP(6)), " +
+			"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MAX(consumer_timestamp))) FROM " + l.table +
 			" WHERE consumer_status = ?"
 		var age *int64
 		if err := l.db.QueryRowContext(ctx, text, int(status)).Scan(&age); err != nil {

@@ -77,7 +77,8 @@ func (o LogOptions) validate() error {
 	return errors.Join(errs...)
 }
 
-// Log is the consumer log. It is safe for many goroutines and holds nothing but its settings: all state is in MySQL.
+// Log is the consumer log. It is safe for many goroutines and holds nothing but its settings and what it knows of this
+// process's clock: all state is in MySQL.
 type Log struct {
 	db     *sql.DB
 	o      LogOptions
@@ -92,6 +93,8 @@ type Log struct {
 	lookUpAny     rowsText
 
 	deleteOnly, deleteWithEvents, countEvents rowsText
+
+	clocks *clocks
 }
 
 // NewLog makes a log over db's pool, best one from [Open]. It sends nothing; [CheckSchema] says whether the tables are
@@ -105,6 +108,7 @@ func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
 		return nil, fmt.Errorf("consumer log: take the pool from gorm: %w", err)
 	}
 	l := &Log{db: pool, o: o, table: "`" + o.Table + "`", events: "`" + eventTable(o.Table) + "`"}
+	l.clocks = &clocks{made: time.Now()}
 	l.prepareTexts()
 	l.preparePruneTexts()
 	return l, nil

@@ -17,7 +17,7 @@ const rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_time
 	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp)" +
 	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)" +
 	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)" +
-	", TIMESTAMPDIFF(MICROSECOND, consumer_timestamp, UTC_TIMESTAMP(6))"
+	", " + age
 
 const keyIs = " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
 

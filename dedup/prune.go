@@ -63,9 +63,10 @@ const (
 const microTime = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
 
 // Prune deletes the rows of a group that ended longer ago than o says, with their events. What is old is fixed when it
-// begins. Keys are read through the index on status and time and deleted through the primary key, in its order, as the
-// engine inserts them; status and time are compared again, so a row that moved meanwhile stays. A deadlock or a wait
-// for a lock is Prune's own: it rests and tries that batch again. Give it a pool with a short LockWait.
+// begins; ErrClocks says that no clock tells, see [Log.Clocks]. Keys are read through the index on status and time and
+// deleted through the primary key, in its order, as the engine inserts them; status and time are compared again, so a
+// row that moved meanwhile stays. A deadlock or a wait for a lock is Prune's own: it rests and tries that batch again.
+// Give it a pool with a short LockWait.
 //
 // Its load is bounded, see the constants; it may take as long as it likes. It may run in several processes at once.
 // Both results are good beside an error, which says that ctx ended or the database does not answer: what was deleted
@@ -162,9 +163,8 @@ func (l *Log) pruneBefore(ctx context.Context, o PruneOptions) (before int64, er
 	if err := o.validate(); err != nil {
 		return 0, err
 	}
-	err = l.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - ?",
-		o.OlderThan.Microseconds()).Scan(&before)
-	return before, err
+	now, err := l.Clocks(ctx)
+	return now.Add(-o.OlderThan).UnixMicro(), err
 }
 
 // pruner deletes the old rows of one status.

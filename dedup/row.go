@@ -34,7 +34,7 @@ type Row struct {
 	// An attempt that was put off leaves At as it was before, so Age goes on.
 	// Zero in a row that a transition returned, and DeadAt in a row that is not dead.
 	At, CreatedAt, DeadAt time.Time
-	// Age is the time since At.
+	// Age is the time since At, or until then: a clock that has gone back since leaves rows ahead of it.
 	Age time.Duration
 	// LeaseLive: claimed, and the lease is not over. Due: failed, and the next attempt may begin.
 	LeaseLive, Due bool

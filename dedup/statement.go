@@ -75,6 +75,11 @@ func (l *Log) set(s *statement, c *change) {
 	l.setColumns(s, c)
 }
 
+// age is how long ago a row's last transition was by the database's clock, or how far ahead of it: then the clock has
+// gone back since, and nobody can tell. So what is further ahead than a lease or a delay may last is over or due. A
+// lease that ends too early costs an attempt, never an effect: whoever held it finds another version, as after a pause.
+const age = "ABS(TIMESTAMPDIFF(MICROSECOND, consumer_timestamp, UTC_TIMESTAMP(6)))"
+
 // guard writes what must be true of a row besides its key.
 func (l *Log) guard(s *statement, c *change) {
 	s.add(" AND consumer_status = ?", int(c.from.Status))
@@ -84,10 +89,10 @@ func (l *Log) guard(s *statement, c *change) {
 		s.add(" AND owner <=> ?", orNull(c.from.Owner))
 	}
 	if c.step.Guard&guardExpired != 0 {
-		s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", l.o.Lease.Microseconds())
+		s.add(" AND "+age+" >= ?", l.o.Lease.Microseconds())
 	}
 	if c.step.Guard&guardDue != 0 {
-		s.add(" AND consumer_timestamp <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", l.delay(c.from.Attempts).Microseconds())
+		s.add(" AND "+age+" >= ?", l.delay(c.from.Attempts).Microseconds())
 	}
 	if c.step.Guard&guardLeft != 0 {
 		s.add(" AND consumer_times < ?", l.o.MaxAttempts)

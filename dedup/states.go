@@ -74,7 +74,8 @@ const (
 // guard is a set of conditions that a transition's statement checks beside the version.
 type guard uint8
 
-// The guards. Leases and delays are judged by the database's clock in the statement itself.
+// The guards. Leases and delays are judged by the database's clock in the statement itself. One that began further
+// ahead of that clock than it lasts is over: the clock has gone back.
 const (
 	guardOwner   guard = 1 << iota // the caller holds the claim
 	guardExpired                   // the lease is over

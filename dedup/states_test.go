@@ -99,7 +99,8 @@ func trials() (all []trial) {
 	}
 	for _, stored := range states {
 		for _, attempts := range []int{1, testMax} {
-			for _, age := range []time.Duration{0, 2 * time.Hour, 4 * time.Hour} { // nothing, due, lease over too
+			// nothing, due, lease over too; and the same ahead of a clock that has gone back
+			for _, age := range []time.Duration{0, 2 * time.Hour, 4 * time.Hour, -time.Minute, -40 * 24 * time.Hour} {
 				real := Version{stored, attempts, 1, "owner"}
 				if stored == Absent {
 					real = Version{Status: Absent}
@@ -160,8 +161,8 @@ func (tr trial) wants() (after Version, err error) {
 	case !same && tr.action == actionInsert:
 		return refuse(ErrExists)
 	case !same,
-		arrow.Guard&guardExpired != 0 && tr.age < testLease,
-		arrow.Guard&guardDue != 0 && tr.age < due*9/10,
+		arrow.Guard&guardExpired != 0 && tr.age.Abs() < testLease,
+		arrow.Guard&guardDue != 0 && tr.age.Abs() < due*9/10,
 		arrow.Guard&guardLeft != 0 && tr.real.Attempts >= testMax,
 		arrow.Guard&guardSpent != 0 && tr.real.Attempts < testMax:
 		return refuse(ErrLost)

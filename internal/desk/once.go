@@ -102,9 +102,9 @@ func (d *Desk) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, *Ans
 	}
 	_, err = d.db.ExecContext(ctx, "UPDATE "+d.once+" SET state = 1, request_hash = ?, owner = ?, lease_until = "+
 		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE group_name = ? AND actor = ? AND name = ? AND (state = 0 OR "+
-		"state = 1 AND request_hash = ? AND lease_until <= UTC_TIMESTAMP(6)) AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? "+
-		"SECOND", r.Hash[:], []byte(o.owner), onceLease.Microseconds(), []byte(d.o.Group), o.actor, o.name, r.Hash[:],
-		int(OnceKept.Seconds()))
+		"state = 1 AND request_hash = ? AND "+free+") AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? SECOND", r.Hash[:],
+		[]byte(o.owner), onceLease.Microseconds(), []byte(d.o.Group), o.actor, o.name, r.Hash[:],
+		onceLease.Microseconds(), int(OnceKept.Seconds()))
 	if err != nil {
 		return nil, nil, fmt.Errorf("take the request: %w", err)
 	}

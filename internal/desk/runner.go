@@ -141,6 +141,12 @@ func (d *Desk) waken() {
 	}
 }
 
+// free is true of an act that nobody works on: its lease is over, or ends later than any lease, because the database's
+// clock has gone back; one that is renewed meanwhile ends a bit later than one lease after the look began. Its argument
+// is the lease in microseconds.
+const free = "(lease_until IS NULL OR lease_until NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 2 * ? " +
+	"MICROSECOND)"
+
 // take takes the oldest act that waits for somebody, letters before sweeps, by compare-and-set.
 func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
@@ -152,10 +158,10 @@ func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 	var id string
 	var work, term int
 	kinds, args := d.kinds()
+	args = append([]any{[]byte(d.o.Group), []byte(d.o.Queue), most, d.lease.Microseconds()}, args...)
 	err := d.db.QueryRowContext(ctx, "SELECT id, work, term FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND "+
-		"work BETWEEN 1 AND ? AND (lease_until IS NULL OR lease_until <= UTC_TIMESTAMP(6)) AND kind IN ("+kinds+
-		") ORDER BY work, id LIMIT 1", append([]any{[]byte(d.o.Group), []byte(d.o.Queue), most}, args...)...).Scan(&id,
-		&work, &term)
+		"work BETWEEN 1 AND ? AND "+free+" AND kind IN ("+kinds+
+		") ORDER BY work, id LIMIT 1", args...).Scan(&id, &work, &term)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -165,7 +171,7 @@ func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 	if work == workSweep { // one walk at a time is enough for all of them
 		var walks int
 		if err := d.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work = ?"+
-			" AND lease_until > UTC_TIMESTAMP(6)", []byte(d.o.Group), []byte(d.o.Queue), workSweep).Scan(&walks); err != nil {
+			" AND NOT "+free, []byte(d.o.Group), []byte(d.o.Queue), workSweep, d.lease.Microseconds()).Scan(&walks); err != nil {
 			return nil, fmt.Errorf("look for sweeps: %w", err)
 		}
 		if walks > 0 {
@@ -174,8 +180,8 @@ func (d *Desk) take(ctx context.Context, sweeps bool) (*job, error) {
 	}
 	j := &job{d: d, work: work, owner: d.name + "/" + uuid.NewString()[:8]}
 	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET owner = ?, term = term + 1, lease_until = UTC_TIMESTAMP(6) "+
-		"+ INTERVAL ? MICROSECOND WHERE id = ? AND work = ? AND term = ? AND (lease_until IS NULL OR lease_until <= "+
-		"UTC_TIMESTAMP(6))", []byte(j.owner), d.lease.Microseconds(), []byte(id), work, term)
+		"+ INTERVAL ? MICROSECOND WHERE id = ? AND work = ? AND term = ? AND "+free, []byte(j.owner),
+		d.lease.Microseconds(), []byte(id), work, term, d.lease.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("take run %s: %w", id, err)
 	}

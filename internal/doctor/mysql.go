@@ -158,10 +158,14 @@ func checkServer(ctx context.Context, pool *sql.DB, l *list) (isMariaDB bool) {
 	}
 	here := before.Add(time.Since(before) / 2)
 	off := time.UnixMicro(micros).Sub(here).Round(time.Millisecond)
-	if off.Abs() > 2*time.Second {
+	switch {
+	case off.Abs() > time.Minute:
+		l.fail("clock", fmt.Sprintf("%v off this host's", off), "set both clocks by NTP: a daemon whose clock is so far "+
+			"from the database's deletes no old rows and replays no dead letters by itself")
+	case off.Abs() > 2*time.Second:
 		l.warn("clock", fmt.Sprintf("%v off this host's", off), "set both clocks by NTP: leases follow the database's "+
 			"alone, but --since, --until and lag mix the two")
-	} else {
+	default:
 		l.ok("clock", fmt.Sprintf("%v off this host's", off))
 	}
 	return isMariaDB

@@ -19,13 +19,16 @@ const gaugesEvery = 15 * time.Second // as often as a scrape
 type gauges struct {
 	records *dedup.Log
 	log     *slog.Logger
+	clocks  func(context.Context, error)
 
 	dead, oldestDead, oldestOpen *prometheus.GaugeVec
 }
 
-func newGauges(records *dedup.Log, reg prometheus.Registerer, log *slog.Logger) (*gauges, error) {
+func newGauges(
+	records *dedup.Log, reg prometheus.Registerer, log *slog.Logger, clocks func(context.Context, error),
+) (*gauges, error) {
 	g := &gauges{
-		records: records, log: log,
+		records: records, log: log, clocks: clocks,
 		dead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rollbackd_dead_letters", Help: "Messages that are dead-lettered now, 100,000 at most.",
 		}, nil),
@@ -59,6 +62,11 @@ func (g *gauges) run(ctx context.Context) {
 func (g *gauges) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	_, err := g.records.Clocks(ctx)
+	if err != nil && !errors.Is(err, dedup.ErrClocks) {
+		return err
+	}
+	g.clocks(ctx, err)
 	ages, err := g.records.OldestOpen(ctx)
 	if err != nil {
 		return err

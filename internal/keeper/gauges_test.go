@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
-	g, err := newGauges(records, reg, slog.New(slog.DiscardHandler))
+	g, err := newGauges(records, reg, slog.New(slog.DiscardHandler), func(context.Context, error) {})
 	if err != nil {
 		t.Fatal(err)
 	}

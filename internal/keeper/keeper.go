@@ -32,7 +32,9 @@ type Options struct {
 	Clean func(ctx context.Context) (deleted int, err error)
 	// Overdue is the age at which a row that is neither applied nor dead is worth a warning.
 	Overdue time.Duration
-	Logger  *slog.Logger
+	// Clocks is told, every few seconds, whether the clocks agree: nil, or [dedup.ErrClocks].
+	Clocks func(ctx context.Context, err error)
+	Logger *slog.Logger
 }
 
 // Keeper is one process's part in the keeping. The processes of a group elect the one that works, see
@@ -59,7 +61,7 @@ const (
 
 // New makes a keeper and registers its gauges.
 func New(o Options, reg prometheus.Registerer) (*Keeper, error) {
-	g, err := newGauges(o.Records, reg, o.Logger)
+	g, err := newGauges(o.Records, reg, o.Logger, o.Clocks)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +148,11 @@ func (k *Keeper) prune(ctx context.Context) {
 // clean deletes what nobody needs any more.
 func (k *Keeper) clean(ctx context.Context) {
 	for next := pruneFirst; wait.For(ctx, next/2+rand.N(next)) == nil; next = pruneEvery {
-		if _, err := k.Clean(ctx); err != nil && ctx.Err() == nil {
+		_, err := k.Records.Clocks(ctx)
+		if err == nil {
+			_, err = k.Clean(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			k.log.WarnContext(ctx, "old acts of persons, or locks that are over, could not be deleted", "err", err,
 				"next_try_in", pruneEvery)
 		}

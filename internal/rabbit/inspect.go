@@ -3,6 +3,7 @@ package rabbit
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -70,6 +71,28 @@ func (c *Conn) MayBind(ctx context.Context, queue, exchange string) error {
 	return c.onChannel(ctx, "unbind what is not bound", func(ch *amqp.Channel) error {
 		return ch.QueueUnbind(queue, "rollbackd.doctor."+uuid.NewString(), exchange, nil)
 	})
+}
+
+// blocksWithin is how long the broker may take to answer behind a message that nobody gets.
+const blocksWithin = 2 * time.Second
+
+// Blocks says why the broker takes nothing of those who publish ("low on disk"), "" when it does. Only who publishes is
+// told, so it publishes a message to no queue, and asks for something behind it. Once blocked, the connection is of no
+// use for anything else.
+func (c *Conn) Blocks(ctx context.Context) (why string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, blocksWithin)
+	defer cancel()
+	err = c.onChannel(ctx, "ask whether publishers are blocked", func(ch *amqp.Channel) error {
+		key := "rollbackd.watch." + uuid.NewString()
+		if err := ch.PublishWithContext(ctx, "", key, !mandatory, !immediate, amqp.Publishing{}); err != nil {
+			return err
+		}
+		return ch.Qos(1, 0, false)
+	})
+	if why := c.Blocked(); why != "" {
+		return why, nil
+	}
+	return "", err
 }
 
 // MayPublish says whether this user may publish to the exchange. The message that it tries expires at no time that

@@ -75,6 +75,13 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Ser
 			return nil, err
 		}
 	}
+	var clock *fakeClock
+	var see []string
+	if o.MySQLClock {
+		if clock, see, err = makeClock(program, dir); err != nil {
+			return nil, err
+		}
+	}
 	if err := installMySQL(ctx, sp, program, dir, base); err != nil {
 		return nil, err
 	}
@@ -88,10 +95,11 @@ func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Ser
 	config := mysql.NewConfig()
 	config.User, config.Passwd, config.Net, config.Addr = "root", password, "tcp", loopback(ports[0])
 	return &Server{
-		kind: KindMySQL, dir: dir, addr: config.Addr, url: config.FormatDSN(), disk: own, encryption: o.Encryption,
+		kind: KindMySQL, dir: dir, addr: config.Addr, url: config.FormatDSN(), disk: own, clock: clock,
+		encryption: o.Encryption,
 		main: &process{
 			name: "mysql", spawner: sp, logPath: filepath.Join(dir, "mysql.log"),
-			command: func() *exec.Cmd { return program.server(dir, environment(dir), args...) },
+			command: func() *exec.Cmd { return program.server(dir, environment(dir, see...), args...) },
 		},
 		ask: func(ctx context.Context) error {
 			db, err := openMySQL(config.FormatDSN())

@@ -95,7 +95,8 @@ func own(t testing.TB, o Options) *Server {
 	kind := o.Only[0]
 	mayKill(t, kind)
 	s, err := Start(t.Context(), o)
-	if errors.Is(err, ErrNoDisk) || o.RedisProgram != "" && errors.Is(err, errNotInstalled) {
+	if errors.Is(err, ErrNoDisk) || errors.Is(err, ErrNoFaketime) ||
+		o.RedisProgram != "" && errors.Is(err, errNotInstalled) {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -41,6 +41,7 @@ type Server struct {
 	replicated *replicatedNode // likewise
 	bus        int             // port on which a Redis speaks to the other nodes, if it is one of a cluster
 	disk       *disk           // nil but for a MySQL that asked for one
+	clock      *fakeClock      // likewise
 
 	encryption *Encryption // nil: none
 	// before, if not nil, does what must be done before each start.

@@ -47,6 +47,9 @@ type Options struct {
 	// MySQLDisk, if not 0, puts MySQL's data on a file system of its own of so many bytes, in memory, so that
 	// [Server.FillDisk] can fill it. Where this process may not mount, [Start] returns [ErrNoDisk].
 	MySQLDisk int64
+	// MySQLClock gives MySQL a clock of its own, which [Server.SetClock] sets. Where libfaketime is missing, [Start]
+	// returns [ErrNoFaketime].
+	MySQLClock bool
 	// RedisProgram is the server's program; empty: redis-server, or valkey-server where that alone is installed.
 	RedisProgram string
 	// RedisArgs are added to the server's command line.
@@ -174,7 +177,7 @@ func startWith(
 			_ = server.end() // the folder goes with the stack's
 		}
 		errs = append(errs, fmt.Errorf("start %s: %w", kind, err))
-		if errors.Is(err, errNotInstalled) || errors.Is(err, ErrNoDisk) || ctx.Err() != nil {
+		if errors.Is(err, errNotInstalled) || errors.Is(err, ErrNoDisk) || errors.Is(err, ErrNoFaketime) || ctx.Err() != nil {
 			break
 		}
 	}

@@ -1,0 +1,69 @@
+package daemon_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// Given MySQL's clock jumps 40 days ahead, over the retention, and comes back: then no row is deleted that is seconds
+// old, so what is sent again is a duplicate; what failed meanwhile, and what died, goes on when it would have anyhow;
+// and /readyz says that the clocks differ for as long as they do.
+func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
+	t.Parallel()
+	const jump = 40 * 24 * time.Hour
+	server := stack.OwnMySQLWithClock(t)
+	setClock := func(offset time.Duration) {
+		t.Helper()
+		if err := server.SetClock(offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, "MYSQL_DSN", server.Database(t), "LANES", "1", "MAX_ATTEMPTS", "3", "RETRY_DELAYS", "1s,3s",
+		"COMPENSATE_AFTER", "2s", "MAX_DEAD_RATE", "100/60s")
+	orders := w.open(10)
+	late := shop.Orders(w.rng, "late", 2, skus) // whose reservations come later
+	w.remember()
+	applied := w.route.Rollbacks(orders)
+	w.publish(applied...)
+	first := w.start()
+	w.eventually("the first are applied", time.Minute, func() bool { return w.rows(dedup.Success) == len(orders) })
+	w.stop(first)
+
+	setClock(jump)
+	daemon := w.start() // which looks for old rows within ten seconds
+	clocks := func() bool {
+		_, r := w.readyz(daemon)
+		return strings.Contains(strings.Join(r.Degraded, "; "), "clocks do not agree")
+	}
+	w.eventually("/readyz says that the clocks differ", time.Minute, clocks)
+	w.eventually("retention says that it does nothing", time.Minute, func() bool {
+		return strings.Contains(w.logs.tail(1000), "old rows of the consumer log could not be deleted")
+	})
+	w.publish(w.route.Rollback(late[0]))
+	w.eventually("it has died in the future", time.Minute, func() bool { return w.rows(dedup.Dead) == 1 })
+	w.publish(w.route.Rollback(late[1]))
+	w.eventually("it has failed in the future", time.Minute, func() bool { return w.rows(dedup.Failed) == 1 })
+	setClock(0)
+	const ahead = "SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp > UTC_TIMESTAMP(6) + INTERVAL 30 DAY"
+	if n := w.count(ahead); n != 2 {
+		t.Fatalf("%d rows are ahead of the clock, want 2: the jump was none", n)
+	}
+	if n := w.rows(dedup.Success); n != len(orders) {
+		t.Errorf("%d rows of %d in success are left", n, len(orders))
+	}
+	if err := shop.SeedReserved(t.Context(), w.db, late); err != nil {
+		t.Fatal(err)
+	}
+	w.publish(applied...) // a re-send
+	w.eventually("all are applied", 90*time.Second, func() bool { return w.rows(dedup.Success) == len(orders)+len(late) })
+	w.eventually("/readyz says no more that the clocks differ", time.Minute, func() bool { return !clocks() })
+	w.ended(len(orders)+len(late), time.Minute)
+	w.stop(daemon)
+	w.judge(oracle.Allowance{Attempts: 3}) // those that had no reservation yet
+}
