@@ -57,6 +57,6 @@ func Open(ctx context.Context, dsn string, o OpenOptions) (*gorm.DB, []string, e
 	return mysqldb.Open(ctx, dsn, mysqldb.Options{
 		Program: o.Program, MaxOpen: o.MaxOpen, LockWait: o.LockWait, Idle: o.Idle, DialTimeout: o.DialTimeout,
 		ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, CurrentDSN: o.CurrentDSN,
-		Opened: o.Opened, TLS: o.TLS, Warn: o.Warn,
+		Statement: o.Statement, Opened: o.Opened, TLS: o.TLS, Warn: o.Warn,
 	})
 }

@@ -9,7 +9,8 @@ import (
 // checkDefaults looks at what the server does with sessions that say nothing else: who can change it only for the
 // server, and what rollbackd changes for itself.
 func checkDefaults(ctx context.Context, pool *sql.DB, l *list) {
-	defaults, err := variables(ctx, pool, "log_bin", "binlog_format", "transaction_read_only", "tx_read_only")
+	defaults, err := variables(ctx, pool, "log_bin", "binlog_format", "transaction_read_only", "tx_read_only",
+		"system_versioning_asof", "wsrep_on", "wsrep_provider")
 	if err != nil {
 		l.note("server's defaults", "not shown: "+err.Error())
 		return
@@ -17,6 +18,13 @@ func checkDefaults(ctx context.Context, pool *sql.DB, l *list) {
 	if isOn(defaults["log_bin"]) && defaults["binlog_format"] == "STATEMENT" {
 		l.fail("binlog_format", "STATEMENT: the server refuses every write at READ COMMITTED (error 1665)",
 			"SET GLOBAL binlog_format = 'ROW', and in the server's configuration; the daemon lacks the right to do it")
+	}
+	if asOf := defaults["system_versioning_asof"]; asOf != "" && asOf != "DEFAULT" {
+		l.fail("system_versioning_asof", asOf+": tables with system versioning are read as they were then",
+			"SET GLOBAL system_versioning_asof = DEFAULT, and in the server's configuration")
+	}
+	if p := defaults["wsrep_provider"]; p != "" && p != "NONE" && !isOn(defaults["wsrep_on"]) {
+		l.fail("wsrep_on", "OFF: what is written on this node does not reach the cluster", "SET GLOBAL wsrep_on = ON")
 	}
 	if isOn(defaults["transaction_read_only"]) || isOn(defaults["tx_read_only"]) {
 		l.note("transaction_read_only", "ON by default: rollbackd's sessions are read-write all the same; the primary?")

@@ -36,7 +36,7 @@ type Options struct {
 	Idle time.Duration
 	// DialTimeout (default 5s), ReadTimeout and WriteTimeout (default 30s) hold where the DSN does not set its own.
 	DialTimeout, ReadTimeout, WriteTimeout time.Duration
-	// Statement bounds each reading statement on the server, which ends it; 0: the server's own bound.
+	// Statement bounds each reading statement on the server, which ends it (on MariaDB, writing ones too); 0: no bound.
 	Statement time.Duration
 	// CurrentDSN, if set, is asked before each connection for the DSN as it is now. Only user and password are taken from
 	// it: they may have changed. What cannot be parsed changes nothing.
@@ -154,14 +154,16 @@ func connector(dsn string, o Options, found bool) (driver.Connector, []string, e
 	if err != nil {
 		return nil, nil, err
 	}
-	return &sessionConnector{Connector: inner, statements: sessionStatements(o), bound: o.Statement,
-		opened: o.Opened}, warnings, nil
+	return &sessionConnector{Connector: inner, statements: sessionStatements(o), opened: o.Opened}, warnings, nil
 }
 
 // overruled are session variables that a DSN must not set: the session statements do.
 var overruled = []string{
-	"autocommit", "sql_mode", "time_zone", "lc_messages", "tx_isolation", "transaction_isolation",
+	"autocommit", "completion_type", "sql_mode", "time_zone", "lc_messages", "tx_isolation", "transaction_isolation",
 	"innodb_lock_wait_timeout", "lock_wait_timeout", "wait_timeout", "net_read_timeout", "net_write_timeout",
+	"idle_transaction_timeout", "idle_readonly_transaction_timeout", "idle_write_transaction_timeout",
+	"max_statement_time", "max_execution_time", "sql_select_limit", "max_join_size", "sql_big_selects",
+	"sql_safe_updates", "sql_auto_is_null", "max_sort_length", "sql_quote_show_create", "wsrep_dirty_reads",
 	"tx_read_only", "transaction_read_only", "read_only", "foreign_key_checks", "unique_checks", "check_constraint_checks",
 }
 

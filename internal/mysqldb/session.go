@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -14,10 +15,12 @@ import (
 type sessionConnector struct {
 	driver.Connector
 	statements []string
-	bound      time.Duration // of a reading statement; 0: none
-	opened     func()        // nil: nobody counts
+	opened     func() // nil: nobody counts
 }
 
+// sessionStatements set what a server's operator may have as the default of all sessions and what would make ours do
+// something else than they are written for. What only one of the servers knows stands in a comment that only that one
+// reads, so that one round trip does for all. A test says of each variable what becomes of it.
 func sessionStatements(o Options) []string {
 	// Strict: a value that does not fit is an error, never cut. All the rest is what MySQL 8 has by default, less what
 	// forbids a user's GROUP BY.
@@ -29,14 +32,25 @@ func sessionStatements(o Options) []string {
 	//
 	// Three more, because a server does not notice that a client stands still or is cut off: while it waits for the next
 	// statement (eight hours by default, and the locks of its transaction stay), for the rest of one, or for the client
-	// to take a result.
+	// to take a result. MariaDB's own bounds on transactions might be shorter than what a handler may take.
+	//
+	// A COMMIT must end the transaction and begin none (completion_type), a result must be whole (sql_select_limit,
+	// max_join_size, which is set before sql_big_selects because it changes that), and a statement that takes long is
+	// ended by nobody else.
 	//
 	// Read-write: the server's own default for new transactions may be read-only.
 	wait, silent := int64(o.LockWait/time.Second), int64(o.silence()/time.Second)
 	return []string{
-		fmt.Sprintf("SET SESSION autocommit = 1, sql_mode = '%s', time_zone = '+00:00', lc_messages = 'en_US'"+
-			", innodb_lock_wait_timeout = %d, lock_wait_timeout = %d"+
-			", wait_timeout = %d, net_read_timeout = %[4]d, net_write_timeout = %[4]d", mode, wait, wait, silent),
+		fmt.Sprintf("SET SESSION autocommit = 1, completion_type = 'NO_CHAIN', sql_mode = '%s', time_zone = '+00:00'"+
+			", lc_messages = 'en_US', innodb_lock_wait_timeout = %d, lock_wait_timeout = %d"+
+			", wait_timeout = %d, net_read_timeout = %[4]d, net_write_timeout = %[4]d"+
+			", sql_select_limit = %[5]d, max_join_size = %[5]d, sql_big_selects = 1, sql_safe_updates = 0"+
+			", sql_auto_is_null = 0, foreign_key_checks = 1, unique_checks = 1, max_sort_length = 1024"+
+			", sql_quote_show_create = 1"+
+			" /*M! , check_constraint_checks = 1, max_statement_time = %.3[6]f, idle_transaction_timeout = 0"+
+			", idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"+
+			" /*!80000 , max_execution_time = %[7]d */",
+			mode, wait, wait, silent, uint64(math.MaxUint64), o.Statement.Seconds(), o.Statement.Milliseconds()),
 		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
 	}
 }
@@ -49,11 +63,12 @@ func sessionStatements(o Options) []string {
 // The second one is of MySQL's group replication. A primary that has lost its group goes on answering who only asks
 // that a new primary has what the old one committed (BEFORE_ON_PRIMARY_FAILOVER, the default since 8.4), and for a
 // moment even takes itself for the primary again when it comes back.
-var readCausally = []string{
-	"SET SESSION wsrep_sync_wait = @@SESSION.wsrep_sync_wait | 1",
-	"SET SESSION group_replication_consistency = IF(@@SESSION.group_replication_consistency IN " +
-		"('AFTER', 'BEFORE_AND_AFTER'), 'BEFORE_AND_AFTER', 'BEFORE')",
-}
+//
+// A node of Galera that has lost its cluster would answer from what it has, if wsrep_dirty_reads were on.
+const readCausally = "SET SESSION " +
+	"/*M! wsrep_sync_wait = @@SESSION.wsrep_sync_wait | 1, wsrep_dirty_reads = 0 */" +
+	"/*!80000 group_replication_consistency = IF(@@SESSION.group_replication_consistency IN " +
+	"('AFTER', 'BEFORE_AND_AFTER'), 'BEFORE_AND_AFTER', 'BEFORE') */"
 
 // Connect opens a connection and sets it up.
 func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -66,12 +81,7 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 		}
 	}
-	for _, text := range readCausally {
-		if err := execOn(ctx, conn, text); err != nil && !Answered(err) {
-			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
-		}
-	}
-	if err := boundStatements(ctx, conn, c.bound); err != nil {
+	if err := execOn(ctx, conn, readCausally); err != nil && !Answered(err) {
 		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 	}
 	id, from, err := introduce(ctx, conn)
@@ -86,18 +96,6 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 		c.opened()
 	}
 	return watched, nil
-}
-
-// boundStatements sets the server's own bound. MariaDB and MySQL know it under different names and in different units.
-func boundStatements(ctx context.Context, conn driver.Conn, bound time.Duration) error {
-	if bound == 0 {
-		return nil
-	}
-	err := execOn(ctx, conn, fmt.Sprintf("SET SESSION max_statement_time = %.3f", bound.Seconds()))
-	if _, answered := said(err); !answered {
-		return err
-	}
-	return execOn(ctx, conn, fmt.Sprintf("SET SESSION max_execution_time = %d", bound.Milliseconds()))
 }
 
 func execOn(ctx context.Context, conn driver.Conn, text string) error {
