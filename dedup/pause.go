@@ -96,35 +96,15 @@ func (l *Log) EndPause(ctx context.Context, tx Execer, group, queue, id string) 
 func (l *Log) readPause(
 	ctx context.Context, on Execer, group, queue string,
 ) (p Pause, stored []byte, now time.Time, err error) {
-	rows, err := on.QueryContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), value FROM "+
-		"(SELECT 1 AS one) AS once LEFT JOIN "+metaTable+" ON name = ?", l.pauseName(group, queue))
+	var n pauseNote
+	stored, now, err = l.readNote(ctx, on, l.noteName("pause", group, queue), &n)
 	if err != nil {
 		return p, nil, now, fmt.Errorf("look whether consuming is paused: %w", err)
 	}
-	defer rows.Close()
-	var micros int64
-	for rows.Next() {
-		var value sql.Null[[]byte]
-		if err := rows.Scan(&micros, &value); err != nil {
-			return p, nil, now, fmt.Errorf("look whether consuming is paused: %w", err)
-		}
-		stored = value.V
-	}
-	if err := rows.Err(); err != nil {
-		return p, nil, now, fmt.Errorf("look whether consuming is paused: %w", err)
-	}
-	now = time.UnixMicro(micros).UTC()
-	if stored == nil {
-		return p, nil, now, nil
-	}
-	var n pauseNote
-	if err := json.Unmarshal(stored, &n); err != nil {
-		return p, stored, now, fmt.Errorf("read the pause of group %s: %s holds %q: %w", group, metaTable, stored, err)
-	}
-	if left := n.Until - micros; left > 0 {
+	if left := time.UnixMicro(n.Until).Sub(now); left > 0 {
 		p = Pause{
 			ID: n.ID, By: n.By, Why: n.Why, Since: time.UnixMicro(n.Since).UTC(), Until: time.UnixMicro(n.Until).UTC(),
-			Left: time.Duration(left) * time.Microsecond,
+			Left: left,
 		}
 	}
 	return p, stored, now, nil
@@ -138,30 +118,62 @@ func (l *Log) writePause(
 	if !p.Until.IsZero() {
 		n.Since, n.Until = p.Since.UnixMicro(), p.Until.UnixMicro()
 	}
+	return l.writeNote(ctx, tx, l.noteName("pause", group, queue), stored, n)
+}
+
+// noteName is the name of what is noted of a group's queue, at most 83 bytes; the column takes 100.
+func (l *Log) noteName(kind, group, queue string) []byte {
+	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(group), group, queue))
+	return fmt.Appendf(nil, "%s:%s:%s", kind, l.o.Table, hex.EncodeToString(hash[:16]))
+}
+
+// readNote reads a note into n, by primary key, and returns its stored text, nil when there is none, and the database's
+// time.
+func (l *Log) readNote(ctx context.Context, on Execer, name []byte, n any) (stored []byte, now time.Time, err error) {
+	rows, err := on.QueryContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), value FROM "+
+		"(SELECT 1 AS one) AS once LEFT JOIN "+metaTable+" ON name = ?", name)
+	if err != nil {
+		return nil, now, err
+	}
+	defer rows.Close()
+	var micros int64
+	for rows.Next() {
+		var value sql.Null[[]byte]
+		if err := rows.Scan(&micros, &value); err != nil {
+			return nil, now, err
+		}
+		stored = value.V
+	}
+	if err := rows.Err(); err != nil {
+		return nil, now, err
+	}
+	if stored != nil {
+		if err := json.Unmarshal(stored, n); err != nil {
+			return nil, now, fmt.Errorf("%s holds %q under %s: %w", metaTable, stored, name, err)
+		}
+	}
+	return stored, time.UnixMicro(micros).UTC(), nil
+}
+
+// writeNote writes a note if it is as it was read.
+func (l *Log) writeNote(ctx context.Context, on Execer, name, stored []byte, n any) (moved bool, err error) {
 	text, err := json.Marshal(n)
 	if err != nil {
 		return false, err
 	}
-	name := l.pauseName(group, queue)
 	if stored == nil {
-		_, err := tx.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) VALUES (?, ?)", name, text)
+		_, err := on.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) VALUES (?, ?)", name, text)
 		if mysqldb.Duplicate(err) {
 			return false, nil
 		}
 		return err == nil, err
 	}
-	res, err := tx.ExecContext(ctx, "UPDATE "+metaTable+" SET value = ? WHERE name = ? AND value = ?", text, name, stored)
+	res, err := on.ExecContext(ctx, "UPDATE "+metaTable+" SET value = ? WHERE name = ? AND value = ?", text, name, stored)
 	if err != nil {
 		return false, err
 	}
 	n1, err := res.RowsAffected()
 	return n1 == 1, err
-}
-
-// pauseName is at most 81 bytes; the column takes 100.
-func (l *Log) pauseName(group, queue string) []byte {
-	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(group), group, queue))
-	return fmt.Appendf(nil, "pause:%s:%s", l.o.Table, hex.EncodeToString(hash[:16]))
 }
 
 // Now is the time by the database's clock.

@@ -54,6 +54,8 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	must("compare", err)
 	must("file", w.log.DeadAll(ctx, []Letter{{all[21], "malformed", "x"}}),
 		w.log.Dead(ctx, row, all[8], "exhausted", "x"))
+	_, _, err = w.log.ReserveLetters(ctx, letterLimit(), 101)
+	must("reserve letters", err)
 	must("file rows", w.log.DeadRows(ctx, []Death{{w.read(all[6].Identity), all[6], "exhausted", "x"}})...)
 
 	// what people and the keeper do
