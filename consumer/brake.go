@@ -1,27 +1,37 @@
 package consumer
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// brake notices a broken deployment: more than limit letters of messages that could be read within window, and more
-// than half of all that was settled in that time. It lets limit letters through in a window, so that even a queue of
-// nothing but bad messages is worked off in the end. What cannot be read is not counted as a letter: a bad producer
-// must not stop the good ones. A letter that could not be published is counted once, however often it is tried and its
-// delivery comes again.
+// brake notices a broken deployment, by two signs.
+//
+// Letters: more than the limit in a window, and more than messages were applied, counted in MySQL for all daemons
+// together. What is over the limit goes back to the broker, and nothing is consumed for a while. What cannot be read is
+// not counted as a letter: a bad producer must not stop the good ones. A letter that could not be published is counted
+// once, however often it is tried and its delivery comes again.
+//
+// Attempts, long before there are letters: more messages than the limit failed for the first time within a window, in
+// this process, and none was applied. Then they are spaced out: probes, with pauses that grow up to that of the letters,
+// until one of them is applied. What was put off, or was a duplicate, counts on no side.
 type brake struct {
-	limit  int
-	window time.Duration
-	now    func() time.Time
+	limit dedup.LetterLimit // Most 0: it never brakes
+	now   func() time.Time
 
-	mu      sync.Mutex
-	slots   []brakeSlot          // one per second, oldest first; guarded by mu
-	settled int                  // sum over slots; guarded by mu
-	letters int                  // sum over slots; guarded by mu
-	open    map[opening]struct{} // whose letters were counted and are not confirmed yet; guarded by mu
+	mu     sync.Mutex
+	failed map[dedup.Identity]struct{} // for the first time since then, and none was applied; guarded by mu
+	since  time.Time                   // guarded by mu
+	spaced bool                        // attempts are spaced out; guarded by mu
+	tried  bool                        // one has failed since the last pause; guarded by mu
+	last   time.Duration               // the pause before; guarded by mu
+	until  time.Time                   // no letter is let through until then; guarded by mu
+	open   map[opening]struct{}        // whose letters were counted and are not confirmed yet; guarded by mu
 }
 
 // opening is one of the lives of a message: a replay begins another one.
@@ -30,30 +40,100 @@ type opening struct {
 	replays int
 }
 
-type brakeSlot struct {
-	second           int64
-	settled, letters int
+const (
+	// firstPause is the pause before the first probe; each is twice as long as the one before.
+	firstPause = time.Second
+	// probeSize is how many messages of a batch a probe attempts: one of them may be bad by itself. The others go behind
+	// those that wait in the queue, so that the bad ones of a healthy deployment do not stand in front of the good ones
+	// for as long as each of them takes to be attempted.
+	probeSize = 10
+)
+
+// errSpaced is why a message is put off by a probe.
+var errSpaced = errors.New("attempts are spaced out, because all of them fail: it comes back, and none was counted")
+
+func newBrake(cfg Config, now func() time.Time) *brake {
+	return &brake{now: now, limit: dedup.LetterLimit{Group: cfg.Group, Queue: cfg.Queue, Most: cfg.MaxDead,
+		Window: cfg.MaxDeadWindow, Pause: cfg.BrakePause}}
 }
 
-func newBrake(limit int, window time.Duration, now func() time.Time) *brake {
-	return &brake{limit: limit, window: window, now: now}
-}
-
-// allow takes in what is about to be settled and says how many of the letters may be published. Fewer than asked for
-// means that the brake has tripped: the rest must wait.
-func (b *brake) allow(others, letters int) int {
-	if b.limit == 0 {
-		return letters
+// note takes in what came of attempts: whether any was applied, whether any failed, and for whom it was the first. A
+// message that fails again says nothing new: those of one shelf may be all that is left of a crowd.
+func (b *brake) note(applied, failed bool, first []dedup.Identity) {
+	if b.limit.Most == 0 {
+		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget()
-	allowed := letters
-	if all := b.letters + letters; all > b.limit && 2*all > b.settled+others+letters {
-		allowed = min(letters, max(0, b.limit-b.letters))
+	now := b.now()
+	switch {
+	case applied:
+		b.forget()
+		return
+	case !failed:
+		return
+	case b.failed == nil || now.Sub(b.since) > b.limit.Window:
+		b.failed, b.since = map[dedup.Identity]struct{}{}, now
 	}
-	b.add(others+allowed, allowed)
-	return allowed
+	b.tried = true
+	for _, k := range first {
+		if b.spaced = b.spaced || len(b.failed) > b.limit.Most; b.spaced {
+			return
+		}
+		b.failed[k] = struct{}{}
+	}
+	b.spaced = len(b.failed) > b.limit.Most
+}
+
+// forget takes the sign of failing attempts back. The caller holds mu.
+func (b *brake) forget() { b.failed, b.spaced, b.tried, b.last = nil, false, false, 0 }
+
+// calm says that no message came to be tried for a long while.
+func (b *brake) calm() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget()
+}
+
+// spaces reports whether attempts are spaced out.
+func (b *brake) spaces() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spaced
+}
+
+// stops reports whether it is time for a pause: attempts are spaced out, and since the last pause one has failed.
+func (b *brake) stops() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spaced && b.tried
+}
+
+// holdLetters takes in that no more letters are let through for a time.
+func (b *brake) holdLetters(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until = b.now().Add(d)
+}
+
+// pause is how long nothing is consumed now, and why; 0 when a message was applied meanwhile. After it one may be
+// tried.
+func (b *brake) pause() (d time.Duration, why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	b.tried = false
+	if b.spaced {
+		b.last = min(max(firstPause, 2*b.last), b.limit.Pause)
+		d, why = b.last, fmt.Errorf("over %d messages that failed at once within %v, and none that was applied: "+
+			"trying some after %v, at %s", b.limit.Most, b.limit.Window, b.last, now.Add(b.last).UTC().Format(time.RFC3339))
+	}
+	if left := b.until.Sub(now); left > d {
+		d, why = left, fmt.Errorf("over %d dead letters of all daemons within %v, and more than were applied: trying one "+
+			"batch after %v, at %s", b.limit.Most, b.limit.Window, left.Round(time.Second),
+			b.until.UTC().Format(time.RFC3339))
+	}
+	return d, why
 }
 
 // counted reports whether the letter of this opening was counted before.
@@ -84,32 +164,29 @@ func (b *brake) arrived(o opening) {
 	delete(b.open, o)
 }
 
-// add counts what is settled into the present second. The caller holds mu.
-func (b *brake) add(settled, letters int) {
-	second := b.now().Unix()
-	if n := len(b.slots); n == 0 || b.slots[n-1].second != second {
-		b.slots = append(b.slots, brakeSlot{second: second})
+// standStill is the pause of the brake, and how the next session begins.
+func (c *Consumer) standStill(ctx context.Context) halfOpen {
+	d, why := c.brake.pause()
+	if d <= 0 {
+		return halfOpen{}
 	}
-	last := &b.slots[len(b.slots)-1]
-	last.settled += settled
-	last.letters += letters
-	b.settled += settled
-	b.letters += letters
+	c.health.missing(ctx, pausedByBrake, why)
+	c.rest(ctx, d)
+	return halfOpen{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}
 }
 
-// reset forgets everything, after a pause.
-func (b *brake) reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.slots, b.settled, b.letters = nil, 0, 0
-}
-
-// forget drops the slots that left the window. The caller holds mu.
-func (b *brake) forget() {
-	oldest := b.now().Add(-b.window).Unix()
-	for len(b.slots) > 0 && b.slots[0].second <= oldest {
-		b.settled -= b.slots[0].settled
-		b.letters -= b.slots[0].letters
-		b.slots = b.slots[1:]
+// spare puts off what a probe does not attempt.
+func (l *lane) spare(_ context.Context, b *batch) error {
+	if !l.halfOpen.probe {
+		return nil
 	}
+	room := probeSize
+	for _, some := range []*[]*item{&b.fresh, &b.again, &b.alone} {
+		n := min(room, len(*some))
+		for _, it := range (*some)[n:] {
+			l.putOff(it, errSpaced)
+		}
+		*some, room = (*some)[:n], room-n
+	}
+	return nil
 }

@@ -1,50 +1,95 @@
 package consumer
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
-func TestTheBrakeTripsOnABrokenDeploymentOnly(t *testing.T) {
-	type step struct {
-		after           time.Duration
-		others, letters int
-		want            int // letters that may be published
+// messagesFrom are the identities of messages from one number to another.
+func messagesFrom(first, last int) (all []dedup.Identity) {
+	for i := first; i <= last; i++ {
+		all = append(all, dedup.Identity{Group: "g", Tag: "t", Key: fmt.Sprint(i)})
 	}
+	return all
+}
+
+func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.T) {
+	type step struct {
+		after   time.Duration
+		applied bool
+		failed  []dedup.Identity
+		spaced  bool
+	}
+	const window = time.Minute
 	for name, steps := range map[string][]step{
-		"up to the limit nothing happens": {{0, 0, 100, 100}},
-		"over the limit only the limit passes": {
-			{0, 0, 60, 60}, {time.Second, 0, 60, 40}, {time.Second, 0, 60, 0},
+		"up to the limit nothing happens": {{0, false, messagesFrom(1, 100), false}, {0, false, nil, false}},
+		"one more is too many": {
+			{0, false, messagesFrom(1, 60), false}, {time.Second, false, messagesFrom(61, 101), true},
 		},
-		"many letters among more successes are bad messages": {{0, 1000, 400, 400}, {0, 0, 300, 300}},
-		"exactly half is not more than half":                 {{0, 200, 200, 200}},
-		"the window forgets": {
-			{0, 0, 100, 100}, {61 * time.Second, 0, 100, 100}, {time.Second, 0, 1, 0},
+		"a message that fails again is the same message": {
+			{0, false, messagesFrom(1, 100), false}, {time.Second, false, messagesFrom(1, 100), false},
 		},
-		"what was held back is not counted": {{0, 0, 500, 100}, {61 * time.Second, 0, 100, 100}},
+		"one that is applied is enough": {
+			{0, false, messagesFrom(1, 100), false}, {0, true, messagesFrom(101, 900), false},
+			{0, false, messagesFrom(901, 1000), false},
+		},
+		"they are too few for the window": {
+			{0, false, messagesFrom(1, 100), false}, {window + 1, false, messagesFrom(101, 200), false},
+		},
+		"it lasts until one is applied": {
+			{0, false, messagesFrom(1, 101), true}, {time.Hour, false, messagesFrom(1, 1), true}, {0, true, nil, false},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1_800_000_000, 0)
-			b := newBrake(100, time.Minute, func() time.Time { return now })
+			b := newBrake(Config{MaxDead: 100, MaxDeadWindow: window, BrakePause: time.Hour}, func() time.Time { return now })
 			for i, s := range steps {
 				now = now.Add(s.after)
-				if got := b.allow(s.others, s.letters); got != s.want {
-					t.Errorf("step %d: %d letters may pass, want %d", i+1, got, s.want)
+				b.note(s.applied, len(s.failed) > 0, s.failed)
+				if got := b.spaces(); got != s.spaced {
+					t.Errorf("step %d: spaced out %v, want %v", i+1, got, s.spaced)
 				}
 			}
 		})
 	}
 }
 
-func TestTheBrakeCanBeOffAndForgetsAfterAPause(t *testing.T) {
-	off := newBrake(0, 0, time.Now)
-	if got := off.allow(0, 1_000_000); got != 1_000_000 {
-		t.Errorf("without a limit %d letters pass, want all", got)
+func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	b := newBrake(Config{MaxDead: 1, MaxDeadWindow: time.Minute, BrakePause: 5 * time.Second},
+		func() time.Time { return now })
+	var got []time.Duration
+	probe := func() {
+		b.note(false, true, messagesFrom(1, 2))
+		if !b.stops() {
+			t.Error("it does not pause")
+		}
+		d, _ := b.pause()
+		if b.stops() {
+			t.Error("it pauses before a probe")
+		}
+		got = append(got, d)
 	}
-	b := newBrake(10, time.Hour, time.Now)
-	b.allow(0, 10)
-	b.reset()
-	if got := b.allow(0, 10); got != 10 {
-		t.Errorf("after a reset %d letters pass, want 10", got)
+	for range 4 {
+		probe()
+	}
+	b.note(true, false, nil)
+	if d, _ := b.pause(); d != 0 {
+		t.Errorf("a message is applied, and it pauses for %v", d)
+	}
+	probe()
+	b.holdLetters(time.Hour)
+	probe()
+	want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, time.Second, time.Hour}
+	if !slices.Equal(got, want) {
+		t.Errorf("pauses %v, want %v", got, want)
+	}
+	off := newBrake(Config{}, time.Now)
+	if off.note(false, true, messagesFrom(1, 1000)); off.spaces() {
+		t.Error("it is off, and brakes")
 	}
 }

@@ -114,8 +114,11 @@ type Config struct {
 	// timeout of 30 minutes.
 	HoldLimit time.Duration
 
-	// MaxDead letters within MaxDeadWindow, when they are more than half of what was settled, pause the engine for
-	// BrakePause: a broken deployment, not bad messages. Default 100 within 1m, paused for 5m; Off: never.
+	// More than MaxDead letters within MaxDeadWindow, counted for all processes that consume the queue, pause the engine
+	// for BrakePause when they are also more than the messages that were applied: a broken deployment, not bad messages.
+	// When more than MaxDead messages fail for the first time in that time, and this process applies none, it spaces its
+	// attempts out, with pauses that grow from a second to BrakePause, until a message is applied. Default 100 within 1m,
+	// paused for 5m; Off: neither.
 	MaxDead       int
 	MaxDeadWindow time.Duration
 	BrakePause    time.Duration

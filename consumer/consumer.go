@@ -162,7 +162,7 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
 		warned:    map[string]bool{},
 		metrics:   m, log: cfg.Logger, health: healthy, runner: runs,
-		brake:     newBrake(cfg.MaxDead, cfg.MaxDeadWindow, time.Now),
+		brake:     newBrake(cfg, time.Now),
 		turns:     newTurns(cfg.Lanes + 1),
 		opTimeout: cfg.HandlerTimeout + 2*time.Second,
 		name:      processName(),

@@ -92,7 +92,11 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 			return err
 		}
 		l.held.take(work, b)
-		done := limit > 0 && n >= limit && !l.c.service.away() || l.halfOpen.quarantine && b.fromNobody()
+		if !l.backstop && l.c.brake.stops() {
+			return errBraked
+		}
+		probing := l.halfOpen.probe && l.c.brake.spaces() // nothing was attempted
+		done := limit > 0 && n >= limit && !l.c.service.away() && !probing || l.halfOpen.quarantine && b.fromNobody()
 		clear(l.items) // an idle lane keeps no bodies
 		if done {
 			return nil
@@ -112,7 +116,7 @@ func (l *lane) oweClaims(b *batch) {
 }
 
 // collect takes the next deliveries; none when it is time to try the copies of held ones, or was while the lane stood
-// still. A lane in quarantine does not wait for them for ever.
+// still. A lane in quarantine, or one that probes, does not wait for them for ever.
 func (l *lane) collect(ctx context.Context) ([]rabbit.Delivery, error) {
 	room := l.held.room()
 	if room == 0 {
@@ -124,9 +128,9 @@ func (l *lane) collect(ctx context.Context) ([]rabbit.Delivery, error) {
 		ctx, cancel = context.WithDeadlineCause(ctx, l.held.next, errTryHeld)
 		defer cancel()
 	}
-	if l.halfOpen.quarantine {
+	if soon := l.halfOpen.calm(l.c.cfg); soon > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, calm, errCalm)
+		ctx, cancel = context.WithTimeoutCause(ctx, soon, errCalm)
 		defer cancel()
 	}
 	return l.sub.Collect(ctx, room, l.c.cfg.BatchLinger, l.buf[:0])

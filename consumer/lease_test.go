@@ -261,7 +261,7 @@ func TestALetterMovedByHand(t *testing.T) {
 func TestTheBrakeHoldsABrokenDeployment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 30, time.Minute, 700*time.Millisecond
+	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 30, time.Minute, 3*time.Second
 	var broken atomic.Bool
 	broken.Store(true)
 	handle := w.handler

@@ -23,7 +23,7 @@ func (l *lane) process(ctx context.Context, b *batch) error {
 	for ; len(b.open) > 0; b.nextPass() {
 		for _, step := range l.steps(settled) {
 			err := step(ctx, b)
-			if givesBackRest(err) { // what is done so far stays done
+			if givesBackRest(err) || errors.Is(err, errBraked) && !b.braked { // what is done so far stays done
 				b.parting = true
 				err = errors.Join(err, l.settler.settle(ctx, b))
 			}
@@ -51,6 +51,7 @@ func (l *lane) steps(settled func()) []step {
 			l.look.lock,          // 2 as below
 			l.look.lookUp,        // 3 as below
 			l.settler.settle,     //   as below
+			l.spare,              //   as below
 			letOn,                //   as below
 			l.calling.apply,      // 4 claim, call, record, each for many at once (calling.go)
 			l.calling.applyAlone, // 7 what may be a danger: the same for one at a time
@@ -60,6 +61,7 @@ func (l *lane) steps(settled func()) []step {
 	return []step{
 		l.look.lock,       // 2 one pipeline; what has a done marker is looked up
 		l.look.lookUp,     // 3 one query; success and dead rows end here
+		l.spare,           //   while everything fails, few are attempted
 		l.together.apply,  // 4 one transaction for all without a row; who is blamed leaves it
 		l.together.record, // 5 few commits for the blamed
 		l.again.apply,     // 6 what failed before: claim, attempt, record, each for many at once

@@ -105,8 +105,14 @@ func (s *source) sessions(intake, work context.Context) error {
 			s.c.pause.wait(intake)
 			continue
 		}
-		if s.quarantine.active() {
+		switch {
+		case s.quarantine.active():
 			begin = quarantined(s.c, begin)
+		case !s.main:
+		case s.c.brake.spaces():
+			begin = halfOpen{lanes: 1, size: s.c.cfg.BatchSize, patience: s.c.cfg.GiveBackAfter, probe: true}
+		default:
+			s.c.health.back(intake, pausedByBrake)
 		}
 		began := time.Now()
 		err := s.session(running, work, begin)
@@ -146,11 +152,13 @@ func (s *source) after(
 	c := s.c
 	switch {
 	case errors.Is(err, errBraked):
-		c.standStill(ctx)
-		return halfOpen{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}, true, false
+		return c.standStill(ctx), true, false
 	case err == nil: // half open went well
 		if last.quarantine {
 			s.cleared(ctx)
+		}
+		if last.probe {
+			c.brake.calm()
 		}
 		return halfOpen{}, true, false
 	case errors.Is(err, errGiveBack):
@@ -165,16 +173,6 @@ func (s *source) after(
 		s.lost(ctx, err)
 	}
 	return halfOpen{}, false, false
-}
-
-// standStill is the pause of the brake.
-func (c *Consumer) standStill(ctx context.Context) {
-	c.health.missing(ctx, pausedByBrake, fmt.Errorf("over %d dead letters in %v, and more than half of all: trying one "+
-		"batch after %v, at %s", c.cfg.MaxDead, c.cfg.MaxDeadWindow, c.cfg.BrakePause,
-		time.Now().Add(c.cfg.BrakePause).UTC().Format(time.RFC3339)))
-	c.rest(ctx, c.cfg.BrakePause)
-	c.brake.reset()
-	c.health.back(ctx, pausedByBrake)
 }
 
 // rest waits after a session, for d or until ctx ends. Before that it pays what the session owed, again and again while
@@ -249,6 +247,19 @@ type halfOpen struct {
 	lanes, size int
 	patience    time.Duration // before its batches are given back
 	quarantine  bool          // it goes on until its queue is cleared of suspicion
+	probe       bool          // it attempts few messages, until one of them is applied
+}
+
+// calm is how long nothing must come before the session has nothing left to find out; 0: for ever. What a probe waits
+// for may lie in a retry queue.
+func (h halfOpen) calm(cfg Config) time.Duration {
+	switch {
+	case h.quarantine:
+		return calm
+	case h.probe:
+		return cfg.RetryDelays[len(cfg.RetryDelays)-1] + cfg.MaxDeadWindow
+	}
+	return 0
 }
 
 // session is one connection with its lanes, until intake ends or any lane fails. It returns the first failure, nil when

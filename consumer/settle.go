@@ -37,7 +37,9 @@ type settler struct{ *worker }
 // new.
 func (s *settler) settle(ctx context.Context, b *batch) error {
 	defer s.c.metrics.phase(phaseSettle, time.Now())
-	b.braked = b.braked || s.brake(b)
+	if err := s.brake(ctx, b); err != nil {
+		return err
+	}
 	for again := true; again; {
 		if _, err := s.condemn(ctx, b.all); err != nil { // claims: see keepReasons
 			return err
@@ -82,7 +84,10 @@ func (s *settler) keepReasons(ctx context.Context, b *batch) error {
 	if !slices.ContainsFunc(b.all, (*item).claimedLetter) {
 		return nil
 	}
-	if b.braked = b.braked || s.brake(b); b.braked {
+	if err := s.brake(ctx, b); err != nil {
+		return err
+	}
+	if b.braked {
 		return s.settle(ctx, b)
 	}
 	_, err := s.condemn(ctx, b.all)
@@ -117,36 +122,73 @@ func (it *item) claimedLetter() bool {
 	return ok && it.claim != nil && letter.from.Status == dedup.Processing
 }
 
-// brake asks whether the letters of this batch may be published. What may not is open again and goes back to the
-// broker.
-func (s *settler) brake(b *batch) (tripped bool) {
+// brake tells the brake what became of this batch, and asks for leave to publish its letters. What gets none is open
+// again and goes back to the broker. The backstop attempts nothing, and what it files is no failure of a handler.
+func (s *settler) brake(ctx context.Context, b *batch) error {
+	if s.backstop || s.c.cfg.MaxDead == 0 {
+		return nil
+	}
 	var letters []*item
-	others := 0
+	var first []dedup.Identity
+	applied, failed := false, false
 	for _, it := range b.all {
 		if it.outcome == 0 || it.counted {
 			continue
 		}
 		it.counted = true
-		d, ok := it.settle.(deadLetter)
-		switch {
-		case ok && (it.row.Condemned() || s.c.brake.counted(opening{it.id.Identity, d.from.Replays})): // when it was refused
-		case ok && brakes(d.reason):
-			letters = append(letters, it)
+		applied = applied || it.outcome == Applied
+		attempt := 0
+		switch end := it.settle.(type) {
+		case retryAfter:
+			if it.outcome != Retried {
+				continue
+			}
+			attempt = end.attempt
+		case deadLetter:
+			if !brakes(end.reason) {
+				continue
+			}
+			attempt = end.from.Attempts
+			if !it.row.Condemned() && !s.c.brake.counted(opening{it.id.Identity, end.from.Replays}) {
+				letters = append(letters, it) // else it was counted when it was refused
+			}
 		default:
-			others++
+			continue
+		}
+		failed = true
+		if attempt <= 1 {
+			first = append(first, it.id.Identity)
 		}
 	}
-	allowed := s.c.brake.allow(others, len(letters))
-	for _, it := range letters[:allowed] {
+	s.c.brake.note(applied, failed, first)
+	if len(letters) == 0 {
+		return nil
+	}
+	var got int
+	var holds time.Duration
+	err := s.untilAnswered(ctx, DependencyMySQL, func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, s.c.opTimeout)
+		defer cancel()
+		got, holds, err = s.c.records.ReserveLetters(ctx, s.c.brake.limit, len(letters))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, it := range letters[:got] {
 		s.c.brake.let(opening{it.id.Identity, it.settle.(deadLetter).from.Replays})
 	}
-	for _, it := range letters[allowed:] {
+	for _, it := range letters[got:] {
 		it.end(0, nil)
 		if it.claim != nil {
 			s.c.debts.owe(*it.claim)
 		}
 	}
-	return allowed < len(letters)
+	if got < len(letters) {
+		b.braked = true
+		s.c.brake.holdLetters(holds)
+	}
+	return nil
 }
 
 // publishCopies publishes the copies that are still missing. It returns when every one of them is confirmed or refused,

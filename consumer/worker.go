@@ -17,7 +17,7 @@ import (
 var (
 	errGiveBack      = errors.New("a dependency stayed away: deliveries given back")
 	errInHandTooLong = errors.New("deliveries in hand too long: given back before RabbitMQ's consumer timeout takes them")
-	errBraked        = errors.New("too many dead letters")
+	errBraked        = errors.New("too much fails: what was not started is given back")
 	errStopping      = errors.New("the session ends: what was not started is given back")
 	errHalve         = errors.New("it is tried again in halves")
 	errComeBack      = errors.New("the message must come back later")
@@ -56,6 +56,9 @@ func (w *worker) enough(b *batch) error {
 	}
 	if err := w.c.runner.full(); err != nil {
 		return err
+	}
+	if !w.backstop && !w.halfOpen.probe && w.c.brake.stops() {
+		return errBraked
 	}
 	select {
 	case <-w.quit:

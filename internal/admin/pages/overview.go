@@ -123,8 +123,8 @@ func waits(why string) need {
 	}
 	if what, ok := strings.CutPrefix(why, waitsForBrake); ok {
 		return need{
-			Level: "stop", What: "The brake holds: too many messages end as dead letters", Why: "There were " + what + ".",
-			Path: "/letters", Go: "See why they are dead",
+			Level: "stop", What: "The brake holds: too many messages fail", Why: "There were " + what + ".",
+			Path: "/letters", Go: "See the dead letters",
 		}
 	}
 	return need{Level: "stop", What: "Nothing is consumed", Why: why}

@@ -570,8 +570,9 @@ func TestTheOverviewSaysWhatNeedsAPersonAndChangesByItself(t *testing.T) {
 func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
 	w := newWorld(t, "/x", admin.GuardOptions{}, view.Hide{})
 	for why, want := range map[string][]string{
-		"max_dead_rate: over 100 dead letters in 1m0s, trying one batch after 5m0s, at 2026-11-23T10:00:00Z": {
-			"The brake holds", "at 2026-11-23T10:00:00Z", `href="/x/letters">See why they are dead`},
+		"max_dead_rate: over 100 dead letters of all daemons within 1m0s, trying one batch after 5m0s, at " +
+			"2026-11-23T10:00:00Z": {
+			"The brake holds", "at 2026-11-23T10:00:00Z", `href="/x/letters">See the dead letters`},
 		"person: paused by anna until 2026-11-23T10:00:00Z: shelves are counted": {
 			"A person has paused consuming", "It is paused by anna until 2026-11-23T10:00:00Z: shelves are counted.",
 			`href="/x/pause">Resume or change it`},
