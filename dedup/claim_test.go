@@ -67,7 +67,8 @@ func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
 	}
 
 	w.exec("UPDATE consumer_log SET msg_id = NULL, msg_body = NULL, properties = NULL, body_hash = NULL")
-	wantError(t, "dead", w.log.Dead(t.Context(), Claim{Identity: k, Attempts: 2, Owner: "b"}.Row(), copied, "permanent", ""), nil)
+	claim := Claim{Identity: k, Attempts: 2, Owner: "b"}
+	wantError(t, "dead", w.log.Dead(t.Context(), claim.Row(), copied, "permanent", ""), nil)
 	row = w.read(k)
 	if row.MessageID != "copy" || string(row.Body) != "copy" || !bytes.Equal(row.Properties, copied.Properties) ||
 		!bytes.Equal(row.BodyHash, copied.BodyHash[:]) {

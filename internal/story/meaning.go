@@ -58,7 +58,8 @@ func Meaning(row dedup.Row, cfg Names) (means, next string) {
 			return "No attempt is left; the worker that comes next sends it to the dead-letter queue.",
 				"Wait; is the daemon running?"
 		case row.PutOff():
-			return "The service that is called for it puts it off again and again, or is away, see remark. No attempt is counted.",
+			return "The service that is called for it puts it off again and again, or is away, see remark. No attempt is " +
+					"counted.",
 				"Look why the service says so; the message is asked for again at the longest retry delay."
 		case row.Attempts == 0 && row.Replays > 0:
 			return fmt.Sprintf("A replay reopened it; its message waits in %s.", cfg.Queue),
