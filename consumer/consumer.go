@@ -156,7 +156,9 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 	c := &Consumer{
 		cfg: cfg, keyFrom: keyFrom, amqp: consumers,
 		topology: cfg.topology(), db: o.DB, records: records, validator: validator, locks: locks,
-		effects:   &effects{db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m, runner: runs},
+		effects: &effects{
+			db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m, runner: runs,
+		},
 		publisher: rabbit.NewPublisher(publisher),
 		depths:    watched,
 		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),

@@ -28,8 +28,8 @@ var (
 	errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit, or FailNow of a test)")
 )
 
-// mostStuck is how many calls may be stuck before Run ends, beside as many as are made at once of a function of [Calls]. One message that never comes back costs one in the fast
-// path and one for each attempt.
+// mostStuck is how many calls may be stuck before Run ends, beside as many as are made at once of a function of
+// [Calls]. One message that never comes back costs one in the fast path and one for each attempt.
 const mostStuck = 16
 
 // runner runs the code of the handler, each time in a goroutine of its own: a lane outlives whatever that does. It may

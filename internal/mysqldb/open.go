@@ -81,7 +81,7 @@ func (o Options) validate() error {
 	case o.LockWait != 0 && o.LockWait < time.Second:
 		return fmt.Errorf("LockWait %v must be at least 1s", o.LockWait)
 	case o.Idle < 0:
-		return fmt.Errorf("Idle %v is negative", o.Idle)
+		return fmt.Errorf("the Idle time %v is negative", o.Idle)
 	case o.DialTimeout < 0 || o.ReadTimeout < 0 || o.WriteTimeout < 0:
 		return errors.New("a timeout is negative")
 	}
