@@ -35,7 +35,8 @@ type Health struct {
 // Ready reports whether everything is reachable and deliveries are taken.
 func (h Health) Ready() bool { return h.Consuming && !h.Draining && len(h.Waiting) == 0 }
 
-// Readiness is what /readyz answers; see [Health] for the words. The names of its JSON form are stable.
+// Readiness is what /readyz answers; see [Health] for the words. Who may not look is told no reasons. The names of its
+// JSON form are stable.
 type Readiness struct {
 	Ready    bool     `json:"ready"`
 	Draining bool     `json:"draining"`
@@ -94,7 +95,13 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 func (o Options) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { healthz(w, o.Health()) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { readyz(w, o.Health()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		said := o.Health().Readiness()
+		if !o.Guard.knows(r) {
+			said = said.named()
+		}
+		readyz(w, said)
+	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelError),
 	}))
@@ -151,8 +158,24 @@ func (h Health) Readiness() Readiness {
 	return r
 }
 
-func readyz(w http.ResponseWriter, h Health) {
-	body := h.Readiness()
+// named is what anybody may know: what is missing or amiss, but not why. Reasons are texts of servers and people, with
+// accounts, addresses and keys in them.
+func (r Readiness) named() Readiness {
+	r.Waiting, r.Degraded = named(r.Waiting), named(r.Degraded)
+	return r
+}
+
+func named(all []string) []string {
+	names := make([]string, len(all))
+	for i, text := range all {
+		if names[i] = text; text != NotConnected {
+			names[i], _, _ = strings.Cut(text, ": ")
+		}
+	}
+	return slices.Compact(names) // all is sorted
+}
+
+func readyz(w http.ResponseWriter, body Readiness) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

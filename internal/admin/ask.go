@@ -38,9 +38,10 @@ type Answer struct {
 }
 
 // Ask asks the daemon that listens on addr, an address as [Listen] takes it, for its readiness. It goes through no
-// proxy and follows no redirect. The error is ErrNobody, ErrSilent or ErrStranger, or why addr cannot be asked.
-func Ask(ctx context.Context, addr string) (Answer, error) {
-	p, err := get(ctx, addr, "/readyz", askTimeout)
+// proxy and follows no redirect. The error is ErrNobody, ErrSilent or ErrStranger, or why addr cannot be asked. Reasons
+// are told to who may look: by the token, if there is one, or from the same machine where none is set up.
+func Ask(ctx context.Context, addr, token string) (Answer, error) {
+	p, err := get(ctx, addr, "/readyz", token, askTimeout)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -56,7 +57,7 @@ type page struct {
 }
 
 // get asks whoever listens on addr for a page, in at most the time given.
-func get(ctx context.Context, addr, path string, limit time.Duration) (page, error) {
+func get(ctx context.Context, addr, path, token string, limit time.Duration) (page, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
 	defer cancel()
 	addrs, err := own(addr)
@@ -80,6 +81,9 @@ func get(ctx context.Context, addr, path string, limit time.Duration) (page, err
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
 	if err != nil {
 		return page{}, fmt.Errorf("ask %s: %w", addr, err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := client.Do(req)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,6 +24,7 @@ func serve(t *testing.T, addr string, h Health) (port string) {
 	t.Helper()
 	s, err := Listen(t.Context(), Options{
 		Addr: addr, Health: func() Health { return h }, Metrics: prometheus.NewRegistry(),
+		Guard:  newGuard(t, GuardOptions{}, io.Discard),
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -53,7 +55,7 @@ func TestADaemonIsAskedWhereItListens(t *testing.T) {
 			port := serve(t, host+":0", Health{
 				Group: "group", Queue: "queue", Consuming: true, Waiting: []string{"mysql: refused"}, Degraded: []string{why},
 			})
-			got, err := Ask(t.Context(), host+":"+port)
+			got, err := Ask(t.Context(), host+":"+port, "")
 			if err != nil || got.Group != "group" || got.Queue != "queue" || got.Ready || got.Draining ||
 				!slices.Equal(got.Waiting, []string{"mysql: refused"}) || !slices.Equal(got.Degraded, []string{why}) {
 				t.Errorf("Ask = %+v, %v", got, err)
@@ -67,7 +69,7 @@ func TestADaemonIsAskedWhereItListens(t *testing.T) {
 }
 
 func TestAReadyDaemonSaysSo(t *testing.T) {
-	got, err := Ask(t.Context(), "127.0.0.1:"+serve(t, "127.0.0.1:0", Health{Consuming: true}))
+	got, err := Ask(t.Context(), "127.0.0.1:"+serve(t, "127.0.0.1:0", Health{Consuming: true}), "")
 	if err != nil || !got.Ready || len(got.Waiting)+len(got.Degraded) > 0 {
 		t.Errorf("Ask = %+v, %v", got, err)
 	}
@@ -82,7 +84,7 @@ func TestWhereNobodyListensNobodyAnswers(t *testing.T) {
 	addr := l.Addr().String()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := Ask(ctx, addr); !errors.Is(err, ErrSilent) { // nothing ever accepts
+	if _, err := Ask(ctx, addr, ""); !errors.Is(err, ErrSilent) { // nothing ever accepts
 		t.Errorf("a frozen listener: %v", err)
 	}
 	if err := l.Close(); err != nil {
@@ -90,7 +92,7 @@ func TestWhereNobodyListensNobodyAnswers(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(addr)
 	for _, form := range []string{addr, ":" + port, "0.0.0.0:" + port, "[::]:" + port} {
-		if _, err := Ask(t.Context(), form); !errors.Is(err, ErrNobody) {
+		if _, err := Ask(t.Context(), form, ""); !errors.Is(err, ErrNobody) {
 			t.Errorf("%s: %v", form, err)
 		}
 	}
@@ -102,7 +104,7 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 	var followed atomic.Bool
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		followed.Store(true)
-		readyz(w, Health{Consuming: true})
+		readyz(w, Health{Consuming: true}.Readiness())
 	}))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
@@ -115,7 +117,7 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 		"null":            func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "null") },
 		"nothing":         func(http.ResponseWriter, *http.Request) {},
 		"a daemon's and more": func(w http.ResponseWriter, _ *http.Request) {
-			readyz(w, Health{Consuming: true, Degraded: []string{strings.Repeat("x", maxAnswerBytes)}})
+			readyz(w, Health{Consuming: true, Degraded: []string{strings.Repeat("x", maxAnswerBytes)}}.Readiness())
 		},
 		"without an end": func(w http.ResponseWriter, _ *http.Request) {
 			for {
@@ -129,7 +131,7 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(answer)
 			defer s.Close()
-			if got, err := Ask(t.Context(), s.Listener.Addr().String()); !errors.Is(err, ErrStranger) {
+			if got, err := Ask(t.Context(), s.Listener.Addr().String(), ""); !errors.Is(err, ErrStranger) {
 				t.Errorf("Ask = %+v, %v", got, err)
 			}
 		})

@@ -170,6 +170,15 @@ func (g *Guard) Public(h http.Handler) http.Handler {
 	})
 }
 
+// knows reports whether whoever asks may look. Without a guard nobody may.
+func (g *Guard) knows(r *http.Request) bool {
+	if g == nil {
+		return false
+	}
+	p, err := g.who(r)
+	return err == nil && p.Right >= Look
+}
+
 // who asks. A token in the header decides alone: whoever sends one wants to be that one.
 func (g *Guard) who(r *http.Request) (Person, error) {
 	if g.open() {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -108,6 +109,69 @@ func TestWithoutATokenOnlyTheLoopbackIsAnswered(t *testing.T) {
 		})
 	}
 }
+
+// Given no token and a proxy on this machine that says no more of itself than one header, then it is a proxy; what
+// browsers and people's programs send is none.
+func TestAProxyIsKnownByAnyOfItsHeaders(t *testing.T) {
+	g := newGuard(t, GuardOptions{}, io.Discard)
+	for _, name := range []string{
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Server", "X-Forwarded-Port", "X-Forwarded",
+		"CF-Connecting-IP", "CF-Ray", "True-Client-IP", "X-Real-IP", "X-Client-IP", "X-Cluster-Client-Ip", "Via",
+		"X-Original-URL", "X-Envoy-External-Address", "X-Amzn-Trace-Id", "Fastly-Client-IP", "Fly-Client-IP",
+		"X-Azure-ClientIP", "Tailscale-User-Login", "Ngrok-Trace-Id", "Max-Forwards", "Proxy-Connection",
+	} {
+		if w := (asked{header: http.Header{http.CanonicalHeaderKey(name): {""}}}).ask(g, Look); w.Code != 403 {
+			t.Errorf("a proxy that sends only %s gets HTTP %d", name, w.Code)
+		}
+	}
+	browser := http.Header{"Accept": {"*/*"}, "Authorization": {"x"}, "Cookie": {"a=b"}, "Sec-Fetch-Site": {"same-origin"},
+		"Origin": {"http://localhost:8080"}, "Sec-Ch-Ua": {"x"}, "X-Requested-With": {"x"}, "Traceparent": {"x"},
+		"Idempotency-Key": {"x"}, "Dnt": {"1"}, "Upgrade-Insecure-Requests": {"1"}, "Priority": {"u=0"}}
+	if w := (asked{header: browser}).ask(g, Look); w.Code != 200 {
+		t.Errorf("a browser gets HTTP %d %s", w.Code, w.Body)
+	}
+}
+
+// Given a daemon that misses something, then anybody is told what, and only who may look is told why, as reasons hold
+// accounts, addresses and keys.
+func TestReasonsAreToldToThoseWhoMayLook(t *testing.T) {
+	const secret = "Access denied for user 'rb'@'10.1.2.3', key order-7"
+	for name, c := range map[string]struct {
+		o    GuardOptions
+		from asked
+		told bool
+	}{
+		"no token is set up, and this machine asks": {GuardOptions{}, asked{}, true},
+		"… through a proxy":                         {GuardOptions{}, asked{header: http.Header{"Via": {"x"}}}, false},
+		"… by a stranger's name":                    {GuardOptions{}, asked{host: "evil.example"}, false},
+		"… another machine":                         {GuardOptions{}, asked{peer: "10.0.0.7:1"}, false},
+		"a token is set up":                         {GuardOptions{Token: tok}, asked{}, false},
+		"… a wrong one is sent":                     {GuardOptions{Token: tok}, asked{header: token("wrong")}, false},
+		"… it is sent":                              {GuardOptions{Token: tok}, asked{header: token("tok")}, true},
+	} {
+		h := Options{Guard: newGuard(t, c.o, io.Discard), Logger: slog.New(slog.DiscardHandler), Health: func() Health {
+			return Health{
+				Group: "g", Queue: "q", Waiting: []string{"mysql: " + secret, "person: paused by anna: " + secret},
+				Degraded: []string{"q.dead: " + secret, "q.dead: 2 " + secret},
+			}
+		}}.handler()
+		r := httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody)
+		r.RemoteAddr, r.Host = cmp.Or(c.from.peer, "127.0.0.1:5"), cmp.Or(c.from.host, "localhost")
+		for name, values := range c.from.header {
+			r.Header[name] = values
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		const names = `{"ready":false,"draining":false,"waiting":["mysql","person"],"degraded":["q.dead"],"group":"g",` +
+			`"queue":"q"}`
+		if got := strings.TrimSpace(w.Body.String()); w.Code != 503 || strings.Contains(got, secret) != c.told ||
+			!c.told && got != names {
+			t.Errorf("%s: HTTP %d %s", name, w.Code, got)
+		}
+	}
+}
+
+func tok() string { return "tok" }
 
 // Given named tokens, then each opens what its right says, the loopback without one opens nothing, and what may not be
 // done is refused by the server.

@@ -7,8 +7,13 @@ import (
 	"strings"
 )
 
-// forwarded are headers with which proxies say that they pass something on.
-var forwarded = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"}
+// forwarded begin the names of headers with which proxies, balancers and tunnels say that they pass something on.
+var forwarded = []string{
+	"Forwarded", "X-Forwarded", "X-Original-", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Proxy", "X-Scheme",
+	"X-Envoy-", "X-Amz", "X-Appengine-", "X-Azure-", "X-Arr-", "X-Ms-", "X-Vercel-", "X-Nf-", "X-Sucuri-", "X-Varnish",
+	"True-Client-Ip", "Client-Ip", "Cf-", "Cdn-Loop", "Fastly-", "Fly-", "Akamai-", "Incap-Client-Ip", "Ngrok-",
+	"Tailscale-", "Via", "Max-Forwards", "Proxy-",
+}
 
 // local says why a request is not certainly from this machine; nil when it is. The address that the kernel tells counts
 // and no header does. But the loopback address alone proves little: a browser on this machine may have been led here by
@@ -25,9 +30,11 @@ func local(r *http.Request) error {
 	if !r.ProtoAtLeast(1, 1) { // people's programs have long spoken it; proxies that say nothing of themselves may not
 		return errForwarded
 	}
-	for _, name := range forwarded {
-		if len(r.Header.Values(name)) > 0 {
-			return errForwarded
+	for name := range r.Header {
+		for _, begin := range forwarded {
+			if strings.HasPrefix(name, begin) {
+				return errForwarded
+			}
 		}
 	}
 	return nil

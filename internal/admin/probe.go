@@ -18,7 +18,7 @@ var (
 // Alive asks whether the daemon that listens on addr, an address as [Listen] takes it, is alive, within limit. The
 // error is nil, ErrStuck with the daemon's reason, ErrNobody, ErrSilent or ErrStranger, or why addr cannot be asked.
 func Alive(ctx context.Context, addr string, limit time.Duration) error {
-	p, err := get(ctx, addr, "/healthz", limit)
+	p, err := get(ctx, addr, "/healthz", "", limit)
 	if err != nil {
 		return err
 	}
@@ -33,9 +33,9 @@ func Alive(ctx context.Context, addr string, limit time.Duration) error {
 }
 
 // Ready asks whether the daemon that listens on addr takes deliveries, within limit. The error is nil, ErrNotReady with
-// what the daemon waits for, or as those of [Alive].
+// what the daemon waits for, without reasons where tokens are set up, or as those of [Alive].
 func Ready(ctx context.Context, addr string, limit time.Duration) error {
-	p, err := get(ctx, addr, "/readyz", limit)
+	p, err := get(ctx, addr, "/readyz", "", limit)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,10 @@ func checkDaemon(ctx context.Context, cfg config.Config, l *list) {
 			", which is another port each time; the daemon's log says which, and its /readyz what it misses")
 		return
 	}
-	said, err := admin.Ask(ctx, cfg.HTTPAddr)
+	said, err := admin.Ask(ctx, cfg.HTTPAddr, "")
+	if err == nil && said.Group == cfg.Group && said.Queue == cfg.Queue && cfg.AdminToken != "" { // no stranger's
+		said, err = admin.Ask(ctx, cfg.HTTPAddr, cfg.AdminToken)
+	}
 	switch {
 	case errors.Is(err, admin.ErrNobody):
 		l.note(name, "no daemon answers at ROLLBACKD_HTTP_ADDR, which is no fault when none runs on this machine or in "+
@@ -62,7 +65,7 @@ func checkDaemon(ctx context.Context, cfg config.Config, l *list) {
 			l.warn("waiting", what, "ask again: the daemon starts, or is between two connections")
 			continue
 		}
-		if strings.HasPrefix(what, consumer.PausedByPerson+": ") {
+		if name, _, _ := strings.Cut(what, ": "); name == consumer.PausedByPerson {
 			l.note("waiting", what)
 			continue
 		}
