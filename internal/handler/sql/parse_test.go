@@ -56,6 +56,24 @@ func TestParseRefusesWithLineAndColumn(t *testing.T) {
 		{"a section behind a statement", good + " -- once", `1:41: "-- once" must stand on a line of its own`},
 		{"a directive in another comment", "# once\n" + good, `1:1: a comment that begins with "once" must be written with`},
 		{"expect in a block", good + "/* expect 1, else done */", `1:40: a comment that begins with "expect" must`},
+		{"expects", good + " -- expects 1", `1:41: "-- expects 1" is almost "-- expect" and would have no effect`},
+		{"expected", good + "\n-- Expected 1, else done", `2:1: "-- Expected 1, else done" is almost "-- expect"`},
+		{"two letters in the wrong order", good + " -- exepct 1, else done", `1:41: "-- exepct 1, else done" is almost`},
+		{"a letter of another alphabet", good + " -- \u0435xpect 1, else done",
+			"1:41: \"-- \u0435xpect 1, else done\" is almost"},
+		{"expect behind words", good + " -- the guard: expect 1, else done",
+			`1:41: "-- the guard: expect 1, else done" is almost "-- expect"`},
+		{"expect behind a dash", good + " -- - expect 1, else done", `1:41: "-- - expect 1, else done" is almost`},
+		{"else alone", good + "\n-- else done", `2:1: "-- else done" is almost "-- expect"`},
+		{"foreach", "-- foreach /items\n" + good,
+			`1:1: "-- foreach /items" is almost "-- for each" and would have no effect`},
+		{"for-each", "-- for-each /items\n" + good, `1:1: "-- for-each /items" is almost "-- for each"`},
+		{"for each, misspelt", "-- fore ach /items\n" + good, `1:1: "-- fore ach /items" is almost "-- for each"`},
+		{"for all", "-- For all /items\n" + good, `1:1: "-- For all /items" is almost "-- for each"`},
+		{"each", "# each /items\n" + good, `1:1: "# each /items" is almost "-- for each"`},
+		{"one", "-- one\n" + good, `1:1: "-- one" is almost "-- once" and would have no effect`},
+		{"once behind a star", "/*\n * once\n */\n" + good, `1:1: "/* * once */" is almost "-- once"`},
+		{"allow, misspelt", "-- alow call\nCALL p()", `1:1: "-- alow call" is almost "-- allow"`},
 		{"expect without else", good + " -- expect 1", `1:41: "-- expect 1" is not of the form`},
 		{"expect with another word", good + " -- expect 1, else ignore", `1:41: "-- expect 1, else ignore" is not of`},
 		{"expect behind nothing", "-- expect 1, else done\n" + good, `1:1: "-- expect" stands behind no statement`},
@@ -85,6 +103,20 @@ func TestParseRefusesWithLineAndColumn(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", bad, want)
 			}
 		})
+	}
+}
+
+// A comment for people needs no care as long as it is far from every directive.
+func TestCommentsForPeopleHaveNoEffect(t *testing.T) {
+	t.Parallel()
+	for _, comment := range []string{
+		"-- One row per order.", "-- Only once a day.", "-- What everybody expects.", "-- Form and function.", "--", "-- 1.",
+		"-- All or nothing.", "-- Forecasts are left alone.", "-- UPDATE t SET n = 1", "-- The stock, for each of the items",
+		"/* Everything that an order took\nfor each of its items */", "-- 12 for each of them", "-- Calls nobody.",
+	} {
+		if _, err := Parse("f.sql", comment+"\n"+good+" "+comment+"\n"); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -1,0 +1,131 @@
+package sql
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var (
+	directive  = regexp.MustCompile(`(?i)^(once|for\s+each|expect|allow)\b`)
+	eachForm   = regexp.MustCompile(`(?i)^for\s+each\s+(/\S*)$`)
+	expectForm = regexp.MustCompile(`(?i)^expect\s+(\d+(?:\s+or\s+\d+)*)(\s+or\s+more)?\s*,` +
+		`\s*else\s+(done|retry|permanent)\s*(?::(.*))?$`)
+	orSeparator = regexp.MustCompile(`(?i)\s+or\s+`)
+)
+
+// comment obeys one that is a directive; all others are for people. One that is almost a directive is refused, because
+// nobody would see that it has no effect.
+func (p *parser) comment(t token) error {
+	first := strings.ToLower(directive.FindString(t.text))
+	switch {
+	case first == "":
+		return p.almost(t)
+	case !strings.HasPrefix(p.text[t.start:], "--"):
+		return fmt.Errorf("a comment that begins with %q must be written with two dashes, or begin with another word", first)
+	case first == "expect":
+		return p.expect(t)
+	case len(p.open) > 0:
+		return fmt.Errorf("%q stands inside a statement: is a semicolon missing before it?", "-- "+first)
+	case !t.alone:
+		return fmt.Errorf("%q must stand on a line of its own", "-- "+first)
+	}
+	p.last = nil
+	switch {
+	case strings.EqualFold(t.text, "once"):
+		p.file.sections = append(p.file.sections, section{})
+		return nil
+	case strings.EqualFold(strings.Join(strings.Fields(t.text), " "), "allow call"):
+		if p.file.count() > 0 {
+			return errors.New(`"-- allow call" must stand before the first statement`)
+		}
+		p.file.allowCall = true
+		return nil
+	}
+	m := eachForm.FindStringSubmatch(t.text)
+	if m == nil {
+		return fmt.Errorf(`%q is none of "-- once", "-- for each /POINTER", "-- allow call"`, "-- "+t.text)
+	}
+	list, err := parsePointer(m[1][1:])
+	if err != nil {
+		return err
+	}
+	p.file.sections = append(p.file.sections, section{each: true, list: list})
+	return nil
+}
+
+func (p *parser) expect(t token) error {
+	m := expectForm.FindStringSubmatch(t.text)
+	if m == nil {
+		return fmt.Errorf(`%q is not of the form "-- expect 1, else done|retry|permanent: text"`, "-- "+t.text)
+	}
+	e := &expectation{at: t.at, orMore: m[2] != "", other: Verdict(strings.ToLower(m[3])), text: strings.TrimSpace(m[4])}
+	for _, number := range orSeparator.Split(m[1], -1) {
+		n, err := strconv.ParseInt(number, 10, 32)
+		if err != nil {
+			return fmt.Errorf("%s is too large a number of rows", number)
+		}
+		e.counts = append(e.counts, n)
+	}
+	switch {
+	case len(p.open) > 0 && p.early == nil:
+		p.early = e
+	case len(p.open) == 0 && p.last != nil && p.last.expect == nil:
+		p.last.expect = e
+	case len(p.open) == 0 && p.last == nil:
+		return errors.New(`"-- expect" stands behind no statement`)
+	default:
+		return errors.New(`"-- expect" stands behind this statement already`)
+	}
+	return nil
+}
+
+var (
+	// beginning is the first two words of a comment, whatever stands before and between them.
+	beginning = regexp.MustCompile(`^[^\pL\pN]*(\pL+)[^\pL\pN]*(\pL*)`)
+	expecting = regexp.MustCompile(`(?i)\bexpects?\s+\d+\b`)
+)
+
+// almost refuses a comment that looks like a directive: it begins with a word of one, or is one letter away from one.
+func (p *parser) almost(t token) error {
+	m := beginning.FindStringSubmatch(strings.ToLower(t.text))
+	if m == nil {
+		return nil
+	}
+	first, both, near := m[1], m[1]+m[2], ""
+	switch {
+	case strings.HasPrefix(first, "expect"), first == "else", nearly(first, "expect"), expecting.MatchString(t.text):
+		near = "expect"
+	case first == "for", first == "each", nearly(first, "foreach"), nearly(both, "foreach"):
+		near = "for each"
+	case first == "once", both == first && nearly(first, "once"):
+		near = "once"
+	case nearly(first, "allow"):
+		near = "allow"
+	default:
+		return nil
+	}
+	text := strings.Join(strings.Fields(p.text[t.start:t.end]), " ")
+	return fmt.Errorf(`%q is almost %q and would have no effect: write it as it is meant, or, if it is for people, `+
+		`in other words`, shorten(text), "-- "+near)
+}
+
+// nearly reports whether a is b, or one letter more, less, another or changed with its neighbour makes it so.
+func nearly(a, b string) bool {
+	from, to := []rune(a), []rune(b)
+	if len(from) > len(to) {
+		from, to = to, from
+	}
+	i := 0
+	for i < len(from) && from[i] == to[i] {
+		i++
+	}
+	if len(from) < len(to) {
+		return slices.Equal(from[i:], to[i+1:])
+	}
+	rest := func(n int) bool { return slices.Equal(from[min(i+n, len(from)):], to[min(i+n, len(to)):]) }
+	return rest(1) || i+1 < len(to) && from[i] == to[i+1] && from[i+1] == to[i] && rest(2)
+}
