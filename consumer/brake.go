@@ -18,8 +18,8 @@ import (
 // once, however often it is tried and its delivery comes again.
 //
 // Attempts, long before there are letters: more messages than the limit failed for the first time within a window, in
-// this process, and none was applied. Then they are spaced out: probes, with pauses that grow up to that of the letters,
-// until one of them is applied. What was put off, or was a duplicate, counts on no side.
+// this process, and none was applied. Then they are spaced out: probes, with pauses that grow up to that of the
+// letters, until one of them is applied. What was put off, or was a duplicate, counts on no side.
 type brake struct {
 	limit dedup.LetterLimit // Most 0: it never brakes
 	now   func() time.Time

@@ -27,8 +27,9 @@ func (w *world) stocked() *sql.Conn {
 // conn is a connection of the test's own.
 func (w *world) conn() *sql.Conn {
 	w.t.Helper()
-	// it may have to wait for a lock
-	db, _, err := dedup.Open(w.t.Context(), w.direct, dedup.OpenOptions{ReadTimeout: time.Minute})
+	// it may have to wait for a lock, and may hold one in silence
+	o := dedup.OpenOptions{ReadTimeout: time.Minute, Idle: time.Minute}
+	db, _, err := dedup.Open(w.t.Context(), w.direct, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -355,7 +355,8 @@ func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := letters.Replay(t.Context(), deadletter.Filter{Keys: []string{"bad"}}, deadletter.ReplayOptions{By: "tester"})
+	bad := deadletter.Filter{Keys: []string{"bad"}}
+	res, err := letters.Replay(t.Context(), bad, deadletter.ReplayOptions{By: "tester"})
 	if err != nil || res.Replayed != 1 || res.Duplicates+res.Stale != 1 {
 		t.Errorf("the replay: %+v, %v; want one letter replayed and one dropped", res, err)
 	}

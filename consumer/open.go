@@ -146,10 +146,9 @@ func keeperPool() dedup.OpenOptions {
 // lockWait bounds a wait for somebody else's lock, so that it ends before the handler's time does.
 func (c Config) lockWait() time.Duration { return (c.HandlerTimeout / 2).Truncate(time.Second) }
 
-// statementTimeout is how long a statement's answer is waited for.
-func (c Config) statementTimeout() time.Duration {
-	return max(c.HandlerTimeout, c.lockWait()+time.Second)
-}
+// statementTimeout is how long a statement's answer is waited for. It is longer than a handler may take: which one ends
+// a handler's statement is then no matter of chance, and that statement is known and can be ended on the server.
+func (c Config) statementTimeout() time.Duration { return c.HandlerTimeout + time.Second }
 
 func (c Config) logOptions() dedup.LogOptions {
 	return dedup.LogOptions{Table: c.LogTable, Lease: c.Lease, Delays: c.RetryDelays, MaxAttempts: c.MaxAttempts}

@@ -248,7 +248,8 @@ func TestAHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 			want := once(innocent...)
 			want[guilty] = c.attempts
 			w.want("attempts", w.attempts(all...), want)
-			if remark := w.text("SELECT remark FROM consumer_log WHERE consumer_status = 3"); !strings.Contains(remark, "Goexit") {
+			remark := w.text("SELECT remark FROM consumer_log WHERE consumer_status = 3")
+			if !strings.Contains(remark, "Goexit") {
 				t.Errorf("the letter does not say why: %s", remark)
 			}
 		})

@@ -115,7 +115,7 @@ func (w *world) topology() rabbit.TopologyConfig {
 func (w *world) open(dsn string) *gorm.DB {
 	w.t.Helper()
 	db, _, err := dedup.Open(w.t.Context(), dsn, dedup.OpenOptions{
-		LockWait: time.Second, ReadTimeout: 2 * time.Second, WriteTimeout: 2 * time.Second,
+		LockWait: time.Second, ReadTimeout: 3 * time.Second, WriteTimeout: 3 * time.Second,
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -26,14 +26,14 @@ Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is t
 the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is lost then). A second signal ends at
 once.
 
-Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from' took
-over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
+Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from'
+took over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
 behind the last one first; what it could not read by then is a warning, and 'doctor' looks longer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runDaemon(cmd.Context(), ignoreOldLog) },
 	}
-	cmd.Flags().BoolVar(&ignoreOldLog, "ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
-		"consumes by it any more")
+	cmd.Flags().BoolVar(&ignoreOldLog, "ignore-old-log", false, "begin whatever a table that was taken over holds: "+
+		"nobody consumes by it any more")
 	return cmd
 }
 

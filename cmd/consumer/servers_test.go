@@ -128,7 +128,8 @@ func (s *shell) daemon(flags ...string) (stop func()) {
 	done := make(chan int, 1)
 	var stdout, stderr bytes.Buffer
 	go func() {
-		done <- run(ctx, append([]string{"/usr/bin/consumer", "run"}, flags...), s.environ, strings.NewReader(""), &stdout, &stderr)
+		args := append([]string{"/usr/bin/consumer", "run"}, flags...)
+		done <- run(ctx, args, s.environ, strings.NewReader(""), &stdout, &stderr)
 	}()
 	stopped := false
 	stop = func() {

@@ -233,11 +233,12 @@ func operating(c *Config, d consumer.Config) []Variable {
 			Meaning: "bounds the finishing of what is in hand after SIGTERM"},
 		{key: "MAX_DEAD_RATE", value: deadRate().to(func(r Rate) { c.MaxDead, c.MaxDeadWindow = r.Count, r.Per }),
 			Default: Rate{d.MaxDead, d.MaxDeadWindow}.String(), off: true, turnOff: func() { c.MaxDead = consumer.Off },
-			Meaning: "more dead letters of all daemons than this, and more than were applied, pause consuming; so many messages that " +
-				"fail for the first time, and none that is applied, space a daemon's attempts out"},
+			Meaning: "more dead letters of all daemons than this, and more than were applied, pause consuming; so many " +
+				"messages that fail for the first time, and none that is applied, space a daemon's attempts out"},
 		{key: "BRAKE_PAUSE", value: durations(time.Second, 24*time.Hour).into(&c.BrakePause),
 			Default: shortDuration(d.BrakePause),
-			Meaning: "how long that pause lasts before one batch is tried; the longest between two attempts that are spaced out"},
+			Meaning: "how long that pause lasts before one batch is tried; the longest between two attempts that are " +
+				"spaced out"},
 		{key: "HTTP_ADDR", value: listenAddr().into(&c.HTTPAddr),
 			Default: "127.0.0.1:8080", off: true, Example: "0.0.0.0:8080",
 			Meaning: "where health, metrics and pages answer"},

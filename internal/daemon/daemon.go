@@ -324,6 +324,6 @@ func stuck(still, handlerTimeout time.Duration) string {
 	if still <= limit {
 		return ""
 	}
-	return fmt.Sprintf("a lane, or a call of the handler, has not moved for %v, over %v (%d × ROLLBACKD_HANDLER_TIMEOUT, at least %v)",
-		still.Round(time.Second), limit, stuckAfter, stuckLeast)
+	return fmt.Sprintf("a lane, or a call of the handler, has not moved for %v, over %v (%d × ROLLBACKD_HANDLER_TIMEOUT, "+
+		"at least %v)", still.Round(time.Second), limit, stuckAfter, stuckLeast)
 }

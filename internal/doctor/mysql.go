@@ -129,8 +129,8 @@ func checkClassic(ctx context.Context, db *gorm.DB, pool *sql.DB, cfg config.Con
 			l.note(name, d.String())
 			continue
 		}
-		l.warn(name, d.String(), "stop the old consumer, then `"+o.Program+" migrate --from "+d.Table+" … --last-pass`: what "+
-			"it has done since is new to rollbackd, and would be done again; `"+o.Program+" run` does not begin before that")
+		l.warn(name, d.String(), "stop the old consumer, then `"+o.Program+" migrate --from "+d.Table+" … --last-pass`: "+
+			"what it has done since is new to rollbackd and would be done again; `"+o.Program+" run` does not begin before")
 	}
 }
 

@@ -486,8 +486,8 @@ func (s *Subscription) Cancel(ctx context.Context) error {
 }
 
 // askQueue asks the queue something that it answers after the acks before it, while there is no consumer to end: one
-// begins and ends. Of the questions of AMQP only these two wait for a quorum queue. A message that comes for it goes back
-// with the channel.
+// begins and ends. Of the questions of AMQP only these two wait for a quorum queue. A message that comes for it goes
+// back with the channel.
 func (s *Subscription) askQueue(ctx context.Context) error {
 	return s.conn.ask(ctx, fmt.Sprintf("ask %q for acks", s.queue), func() error {
 		if err := s.ch.Qos(1, 0, false); err != nil {

@@ -16,8 +16,8 @@ type TableRight struct {
 var everybody = []Role{Daemon, Retention, Compensation, Webhook, Pages, CLI, TakeOver}
 
 // MySQL lists what the roles need there, a table's privileges side by side. Retention deletes stories with their rows
-// and notes how far it came; a daemon notes how many letters all of them published, the webhook up to which letter it told,
-// taking over how far that came, and whoever pauses the fleet that it is paused.
+// and notes how far it came; a daemon notes how many letters all of them published, the webhook up to which letter it
+// told, taking over how far that came, and whoever pauses the fleet that it is paused.
 func MySQL(n Names, roles ...Role) []TableRight {
 	event, meta, act, once := n.LogTable+"_event", "rollbackd_meta", n.LogTable+"_act", n.LogTable+"_once"
 	all := []TableRight{
