@@ -251,7 +251,7 @@ func (e *effects) explain(
 	}
 	for _, err := range []error{guard.failed, err} {
 		fault := mysqldb.Classify(err)
-		if fault == mysqldb.FaultRefused || guard.ours && fault == mysqldb.FaultData {
+		if guard.ours && mysqldb.Refuses(err) { // a trigger on the log, or a table of ours that is not what it was
 			fault = mysqldb.FaultUnavailable
 		}
 		switch fault {
@@ -285,11 +285,11 @@ func (e *effects) explain(
 	return &handlerError{err: err}
 }
 
-// excuses reports whether the error of a blamed message is a server's, or says that transactions met: although a
-// handler made it blame, it is none.
+// excuses reports whether the error of a blamed message says something about a server, or that transactions met:
+// although a handler made it blame, it is none.
 func excuses(err error) bool {
 	switch mysqldb.Classify(err) {
-	case mysqldb.FaultRefused, mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
+	case mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
 		return true
 	}
 	_, met := errors.AsType[*contentionError](err)

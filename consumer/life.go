@@ -409,8 +409,8 @@ func (t *together) separate(b *batch, group []*item, blamed map[int]error, timel
 }
 
 // blame ends a message's way through the fast path. What the handler said of it in time was its attempt. After that, or
-// when what it said is a server's error, only a claim can tell whose fault it is: the handler names whichever message
-// it was at when its time ended.
+// when what it said is about a server, only a claim can tell whose fault it is: the handler names whichever message it
+// was at when its time ended.
 func (t *together) blame(b *batch, it *item, err error, timely bool) {
 	switch {
 	case !timely || excuses(err):

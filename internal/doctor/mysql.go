@@ -311,7 +311,7 @@ func checkStatements(ctx context.Context, db *gorm.DB, cfg config.Config, l *lis
 			l.note("characters", "not shown: "+err.Error())
 		} else if len(narrow) > 0 {
 			l.note("characters", strings.Join(narrow, ", ")+": a message fails whose text has a character that such a column "+
-				"lacks (errors 1267, 1366, 3854); where that may be, ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4")
+				"lacks (errors 1267, 1270, 1366, 3854); where that may be, ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4")
 		}
 	}
 }

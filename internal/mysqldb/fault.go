@@ -15,11 +15,12 @@ import (
 // Fault says whose fault an error is.
 type Fault uint8
 
-// The faults. Only FaultData is the message's own: everything else that a database says costs no attempt.
+// The faults. Where a handler's statement met it, FaultData and FaultRefused are its message's own ([Refuses]); nothing
+// else that a database says costs an attempt.
 const (
 	FaultNone        Fault = iota
 	FaultData              // a value that the tables refuse: this message's own
-	FaultRefused           // whatever else a server has against this very statement; others may pass
+	FaultRefused           // whatever else a server has against this very statement: what no list names
 	FaultContention        // two transactions met; try again
 	FaultTooLarge          // the statement is larger than the server takes; make it smaller
 	FaultUnavailable       // the server, the driver or the network: the next statement would fare no better
@@ -74,6 +75,15 @@ func Classify(err error) Fault {
 		return FaultUnavailable
 	}
 	return FaultOther
+}
+
+// Refuses reports whether a server answered that it refuses this very statement: the next one may pass.
+func Refuses(err error) bool {
+	switch Classify(err) {
+	case FaultData, FaultRefused:
+		return true
+	}
+	return false
 }
 
 // Misworded reports whether a server said in err that it read the statement and cannot run it as it stands: its syntax,

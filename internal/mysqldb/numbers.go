@@ -21,6 +21,7 @@ const (
 	numDuplicate       = 1062 // ER_DUP_ENTRY
 	numTableFull       = 1114 // ER_RECORD_FILE_FULL: what InnoDB says on a full disk
 	numNoTable         = 1146 // ER_NO_SUCH_TABLE
+	numDeadlock        = 1213 // ER_LOCK_DEADLOCK
 	numReadOnlyOption  = 1290 // ER_OPTION_PREVENTS_STATEMENT: an option of the server forbids it, such as read_only
 	numReadOnlyTx      = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
 	numReadOnlyMode    = 1836 // ER_READ_ONLY_MODE
@@ -130,7 +131,8 @@ var faultOfNumber = func() map[sayer]map[uint16]Fault {
 
 // faultOf says whose fault an error is by its number and its SQLSTATE.
 func faultOf(from sayer, number uint16, state string) Fault {
-	if strings.HasPrefix(state, "45") { // SIGNAL alone says that, whatever number it gives itself
+	switch { // SIGNAL alone says that, whatever number it gives itself
+	case strings.HasPrefix(state, "45"), number == numDeadlock && state != "40001" && state[0] != 0:
 		return FaultData
 	}
 	if fault, ok := faultOfNumber[from][number]; ok {

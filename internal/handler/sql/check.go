@@ -110,7 +110,7 @@ func (s *Statement) pattern() (query string, places int) {
 
 // final reports whether waiting cannot help: the server has read the statement and refuses it.
 func final(err error) bool {
-	return errors.Is(err, errPlaces) || mysqldb.Misworded(err) || mysqldb.Classify(err) == mysqldb.FaultData
+	return errors.Is(err, errPlaces) || mysqldb.Misworded(err) || mysqldb.Refuses(err)
 }
 
 // Narrow lists the columns named in a statement, of a table named in it, that cannot hold every text: a message with an

@@ -60,7 +60,7 @@ func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Messa
 			if err := b.exec(ctx, "ROLLBACK TO SAVEPOINT rollbackd_sql"); err != nil {
 				return err
 			}
-		case mysqldb.Classify(err) == mysqldb.FaultData: // whose it is shows when its halves are run message by message
+		case mysqldb.Refuses(err): // whose it is shows when its halves are run message by message
 			h.single.Store(singleBatches)
 			return err
 		case err != nil:
@@ -139,7 +139,7 @@ func (b *batch) one(ctx context.Context, i int) (wrote bool, err error) {
 		}
 		return flow.wrote, nil
 	}
-	if mysqldb.Classify(err) == mysqldb.FaultData { // the message's own; all else is the database's, or nobody's
+	if mysqldb.Refuses(err) { // the message's own; all else is the database's, or nobody's
 		return flow.wrote, consumer.Blame(consumer.BlamedMessage{Index: i, Err: err})
 	}
 	return flow.wrote, err

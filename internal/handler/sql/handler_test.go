@@ -113,15 +113,20 @@ func (p *countedPool) ExecContext(ctx context.Context, query string, args ...any
 	return p.ConnPool.ExecContext(ctx, query, args...)
 }
 
-// Given values that the tables refuse, when a batch is handled, then the message is blamed; a deadlock or a missing
-// table blames nobody.
-func TestErrorsOfTheDatabaseBlameOnlyForData(t *testing.T) {
+// Given values that the tables refuse, or a statement that the server refuses for its values, when a batch is handled,
+// then the message is blamed; a deadlock or a missing table blames nobody.
+func TestErrorsOfTheDatabaseBlameOnlyForWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, orders)
 	h := New(w.parse(orderFile))
 	by := blamed(t, w.handle(h, messages(order("a", 1, item(1, 1)), order("b", 1, item(3, -1)))...))
 	if len(by) != 1 || mysqldb.Classify(by[1]) != mysqldb.FaultData ||
 		!strings.HasPrefix(by[1].Error(), "line 3, items[0]: Error 1690") {
+		t.Errorf("blamed: %v", by)
+	}
+	unfit := New(w.parse("UPDATE goods SET amount = amount + 1 WHERE CONVERT(id USING latin1) = :id"))
+	by = blamed(t, w.handle(unfit, messages(`{"id":"1"}`, `{"id":"😀"}`, `{"id":"2"}`)...))
+	if len(by) != 1 || mysqldb.Classify(by[1]) != mysqldb.FaultRefused {
 		t.Errorf("blamed: %v", by)
 	}
 	w.exec("RENAME TABLE goods TO elsewhere")

@@ -95,13 +95,10 @@ func (t *trying) change(ctx context.Context, pool *stdsql.DB, commit bool) error
 	way := flow{conn: tx, file: t.file, msg: t.msg, saw: t.saw}
 	end, err := way.run(ctx)
 	switch {
+	case mysqldb.Refuses(err), mysqldb.Classify(err) == mysqldb.FaultTooLarge:
+		t.trial.Outcome, t.trial.Why = string(Retry), err.Error()
 	case err != nil:
-		switch mysqldb.Classify(err) {
-		case mysqldb.FaultData, mysqldb.FaultRefused, mysqldb.FaultTooLarge:
-			t.trial.Outcome, t.trial.Why = string(Retry), err.Error()
-		default:
-			return err
-		}
+		return err
 	case end.err != nil:
 		t.trial.Outcome, t.trial.Why = string(Retry), end.err.Error()
 		if consumer.IsPermanent(end.err) {
