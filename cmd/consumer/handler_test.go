@@ -59,6 +59,25 @@ func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
 	s.golden("handler-try")
 }
 
+// Given a column that cannot hold every text, when doctor is asked, then it names the column; when a message with an
+// emoji for it is tried, then that is said of the message, and nothing of MySQL.
+func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
+	t.Parallel()
+	s := sqlShell(t)
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	if _, err := s.db().ExecContext(t.Context(), "ALTER TABLE tb_order CONVERT TO CHARACTER SET latin1"); err != nil {
+		t.Fatal(err)
+	}
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Note, "characters", "tb_order.order_sn is latin1")
+	_, stderr, code := runCLI(t, s.environ, `{"order_sn":"😀","items":[]}`, "handler", "try", "-")
+	if code != exitFailed || !strings.Contains(stderr, "retry: line 4: Error ") || strings.Contains(stderr, "be used") {
+		t.Errorf("exit %d, %q; want %d, and the statement's error", code, stderr, exitFailed)
+	}
+}
+
 // Given a file with a mistake, when a daemon is started, then it ends with the exit code of wrong configuration, and
 // doctor says the same; a file that the database refuses likewise.
 func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {

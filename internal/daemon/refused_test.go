@@ -17,8 +17,8 @@ import (
 func TestTextThatATableCannotHoldIsItsMessagesFailure(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "handler.sql")
-	if err := os.WriteFile(file, []byte("UPDATE shelf SET visits = visits + 1 WHERE name = :name; -- expect 1, else permanent: no such shelf"),
-		0o600); err != nil {
+	const statement = "UPDATE shelf SET visits = visits + 1 WHERE name = :name; -- expect 1, else permanent: no such shelf"
+	if err := os.WriteFile(file, []byte(statement), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w := newWorld(t, "HANDLER", "sql", "SQL_FILE", file, "RETRY_DELAYS", "100ms,300ms,1s,3s")
