@@ -73,6 +73,7 @@ type Consumer struct {
 	publisher *rabbit.Publisher
 	metrics   *metrics
 	health    *health
+	holders   *holders
 	runner    *runner
 	brake     *brake
 	pause     *pause // ordered by a person
@@ -146,7 +147,7 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 	consumers := cfg.amqp("run")
 	consumers.Opened = o.connections.opened(DependencyRabbitMQ)
 	publisher := consumers
-	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout)
+	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout, slices.Max(cfg.RetryDelays))
 	watched, err := newDepths(cfg, consumers, healthy.blocked)
 	if err != nil {
 		return nil, fmt.Errorf("consumer metrics: %w", err)
@@ -163,7 +164,7 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 		depths:    watched,
 		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
 		warned:    map[string]bool{},
-		metrics:   m, log: cfg.Logger, health: healthy, runner: runs,
+		metrics:   m, log: cfg.Logger, health: healthy, holders: newHolders(cfg, healthy, pool), runner: runs,
 		brake:     newBrake(cfg, time.Now),
 		turns:     newTurns(cfg.Lanes + 1),
 		opTimeout: cfg.HandlerTimeout + 2*time.Second,

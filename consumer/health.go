@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -45,9 +46,13 @@ type health struct {
 	m   *metrics
 	// recently is how long a lock that was waited for in vain is told of: longer than the next wait may take to end.
 	recently time.Duration
+	// again is how long after a wait in vain the next one may belong to it: its message comes back from a retry queue.
+	again time.Duration
 
 	mu        sync.Mutex
 	met       downSince                 // the last wait in vain; guarded by mu
+	contended time.Time                 // when the first one was that belongs to it; guarded by mu
+	who       string                    // holds the locks, as far as is known; guarded by mu
 	down      map[string]downSince      // by what is missing; guarded by mu
 	partial   map[degradation]downSince // guarded by mu
 	consuming bool                      // guarded by mu
@@ -81,8 +86,9 @@ type laneClock struct{ at atomic.Int64 }
 func (c *laneClock) tick() { c.at.Store(time.Now().UnixNano()) }
 func (c *laneClock) rest() { c.at.Store(0) }
 
-func newHealth(log *slog.Logger, m *metrics, handlerTimeout time.Duration) *health {
-	return &health{log: log, m: m, recently: handlerTimeout + 2*longestPause, down: map[string]downSince{},
+func newHealth(log *slog.Logger, m *metrics, handlerTimeout, longestDelay time.Duration) *health {
+	recently := handlerTimeout + 2*longestPause
+	return &health{log: log, m: m, recently: recently, again: recently + longestDelay, down: map[string]downSince{},
 		partial: map[degradation]downSince{}, lanes: map[string][]*laneClock{}}
 }
 
@@ -156,23 +162,51 @@ func (h *health) sound(ctx context.Context, why, queue string) {
 // nobody.
 const shortestLockWait = time.Second
 
-// contended says that somebody else had locks that were waited for in vain for so long. It counts them, and logs when
+// unknownHolder is what is said of locks whose holder is not known.
+const unknownHolder = "SHOW FULL PROCESSLIST in MySQL tells who"
+
+// inVain says that somebody else had locks that were waited for in vain for so long. It counts them, and logs when
 // that is news.
 // Messages that were in the way come back later, to whatever lane, so nobody can say when it is over: it is forgotten
 // after a while.
-func (h *health) contended(ctx context.Context, err error, waited time.Duration) {
+func (h *health) inVain(ctx context.Context, err error, waited time.Duration) {
 	if waited < shortestLockWait {
 		return // a deadlock: the next try may be the better one
 	}
 	h.m.contention.Inc()
+	now := time.Now()
 	h.mu.Lock()
-	news := time.Since(h.met.at) > h.recently
-	err = fmt.Errorf("others hold locks that messages wait for; SHOW FULL PROCESSLIST in MySQL tells who: %w", err)
-	h.met = downSince{err.Error(), time.Now()}
-	h.mu.Unlock()
-	if news {
-		h.log.WarnContext(ctx, "waiting for locks of others", "err", err)
+	quiet := now.Sub(h.met.at)
+	if quiet > h.recently {
+		h.who = unknownHolder
 	}
+	if quiet > h.again {
+		h.contended = now
+	}
+	h.met = downSince{err.Error(), now}
+	h.mu.Unlock()
+	if quiet > h.recently {
+		h.log.WarnContext(ctx, "waiting for locks of others", "err", fmt.Errorf("%s; %s: %w", othersHold, unknownHolder, err))
+	}
+}
+
+const othersHold = "others hold locks that messages wait for"
+
+// contendedSince is when the first wait in vain was of those that still go on, as far as can be said; now if none does.
+func (h *health) contendedSince() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.met.at) > h.again {
+		return time.Now()
+	}
+	return h.contended
+}
+
+// heldBy says who has the locks that are waited for; "": nobody who stands out.
+func (h *health) heldBy(who string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.who = cmp.Or(who, unknownHolder)
 }
 
 // blocked says whether RabbitMQ takes what is published: "", or why not.
@@ -228,7 +262,7 @@ func (h *health) state() State {
 		s.Degraded = append(s.Degraded, what.queue+": "+since.why)
 	}
 	if time.Since(h.met.at) <= h.recently {
-		s.Degraded = append(s.Degraded, contention+": "+h.met.why)
+		s.Degraded = append(s.Degraded, fmt.Sprintf("%s: %s; %s: %s", contention, othersHold, h.who, h.met.why))
 	}
 	slices.Sort(s.Degraded)
 	now := time.Now().UnixNano()

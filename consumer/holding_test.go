@@ -22,7 +22,7 @@ func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	health := newHealth(slog.New(slog.DiscardHandler), m, time.Second)
+	health := newHealth(slog.New(slog.DiscardHandler), m, time.Second, time.Second)
 	g := newHolding(health)
 	says := func(want ...string) {
 		t.Helper()

@@ -40,7 +40,7 @@ func TestADeliveryIsBlamedWhenThereWasOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := newHealth(slog.New(slog.DiscardHandler), metrics, time.Second)
+			h := newHealth(slog.New(slog.DiscardHandler), metrics, time.Second, time.Second)
 			s := (&Consumer{health: h}).mainQueue()
 			s.queue, s.window = "q", 10
 			h.missing(t.Context(), DependencyRabbitMQ, rabbit.ErrClosed) // by the first end

@@ -136,12 +136,17 @@ func (w *worker) repeat(
 	for {
 		w.clock.tick()
 		tried := time.Now()
+		stop := func() {}
+		if dependency == DependencyMySQL {
+			stop = w.c.holders.beside(ctx)
+		}
 		err := op(ctx)
+		stop()
 		if err != nil && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		if contended(err) {
-			w.c.health.contended(ctx, err, time.Since(tried))
+			w.c.health.inVain(ctx, err, time.Since(tried))
 		}
 		if !isTrouble(err) { // whatever it says, the dependency has answered
 			if missing {

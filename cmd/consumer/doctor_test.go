@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -18,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -240,6 +243,55 @@ func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
 	}
 	checks, code = s.examine()
 	wantCheck(t, checks, code, doctor.OK, "rights", "")
+}
+
+// Given a transaction that idles with a row for which a daemon waits, then doctor names it and the statement that ends
+// it; to an account that may not see that it names the missing right.
+func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_LEASE=3s", "ROLLBACKD_HANDLER_TIMEOUT=2s")
+	s.run("", "migrate")
+	db := s.db()
+	ctx := context.WithoutCancel(t.Context())
+	var conns [2]*sql.Conn
+	for i := range conns {
+		var err error
+		if conns[i], err = db.Conn(ctx); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conns[i].Close() }()
+		for _, text := range []string{"SET SESSION wait_timeout = 600, innodb_lock_wait_timeout = 600", "BEGIN"} {
+			if _, err := conns[i].ExecContext(ctx, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const insert = "INSERT INTO rollbackd_meta (name, value) VALUES ('held', 'x')"
+	if _, err := conns[0].ExecContext(ctx, insert); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { // joined below
+		defer close(done)
+		_, _ = conns[1].ExecContext(ctx, insert) // a duplicate, or not
+	}()
+	var checks []doctor.Check
+	named := func() bool {
+		checks, _ = s.examine()
+		return slices.ContainsFunc(checks, func(c doctor.Check) bool {
+			return c.Level == doctor.Warn && c.Name == "row locks" && strings.Contains(c.Found, ".rollbackd_meta") &&
+				strings.Contains(c.Do, "KILL ")
+		})
+	}
+	if !poll.Within(time.Minute, named) {
+		t.Errorf("nobody is named: %+v", checks)
+	}
+	checks, code := s.examine("ROLLBACKD_MYSQL_DSN=" + stack.Restricted(t, s.dsn, "ALL ON *"))
+	wantCheck(t, checks, code, doctor.Note, "row locks", "denied")
+	if _, err := conns[0].ExecContext(ctx, "ROLLBACK"); err != nil {
+		t.Error(err)
+	}
+	<-done
 }
 
 func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {

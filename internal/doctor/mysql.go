@@ -67,6 +67,7 @@ func checkMySQL(ctx context.Context, cfg config.Config, o Options, l *list) {
 		return
 	}
 	checkRights(ctx, pool, cfg, l)
+	checkHolders(ctx, pool, cfg, l)
 	checkAges(ctx, db, cfg, o, l)
 	checkPause(ctx, db, cfg, o, l)
 	checkClassic(ctx, db, pool, cfg, o, l)
@@ -315,6 +316,24 @@ func checkStatements(ctx context.Context, db *gorm.DB, cfg config.Config, l *lis
 		}
 	}
 }
+
+// checkHolders looks whether somebody holds rows that a daemon waits for at this moment, for longer than a lease.
+func checkHolders(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
+	const name = "row locks"
+	found, err := mysqldb.Holders(ctx, pool, cfg.Lease)
+	for _, h := range found {
+		l.warn(name, h.String(), "find out what it is; if nobody needs it, "+h.End()+": see "+locksPage)
+	}
+	switch {
+	case err != nil:
+		l.note(name, "who holds them is not shown: "+err.Error())
+	case len(found) == 0:
+		l.ok(name, "no daemon waits for a transaction that is older than a lease, "+cfg.Lease.String())
+	}
+}
+
+// locksPage says what to do about locks of others.
+const locksPage = "docs/operations.md#somebody-holds-rows"
 
 // checkAges says how old the oldest rows are that wait for somebody.
 func checkAges(ctx context.Context, db *gorm.DB, cfg config.Config, o Options, l *list) {

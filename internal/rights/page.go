@@ -24,6 +24,9 @@ func Markdown(n Names) string {
 	for _, grant := range Grants(Lock(work...), "shop", "'rollbackd'@'%'") {
 		b.WriteString(grant + ";\n")
 	}
+	b.WriteString("-- may be left out, and is only to name who holds rows that it waits for: on MariaDB, and on MySQL\n" +
+		"GRANT PROCESS ON *.* TO 'rollbackd'@'%';\n" +
+		"GRANT SELECT ON `performance_schema`.* TO 'rollbackd'@'%';\n")
 	b.WriteString("-- for `consumer migrate --from`, while the classic table is taken over; it needs nothing else\n" +
 		"CREATE USER 'rollbackd_take_over'@'%' IDENTIFIED BY 'PASSWORD';\n")
 	for _, grant := range Grants(MySQL(n, TakeOver), "shop", "'rollbackd_take_over'@'%'") {
@@ -37,6 +40,8 @@ func Markdown(n Names) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", table, r.Privilege, words(r.By))
 	}
+	b.WriteString("| the server, on MariaDB | PROCESS | daemon, cli, only to name who holds rows that they wait for |\n" +
+		"| `performance_schema`, on MySQL | SELECT | the same |\n")
 
 	b.WriteString("\n## Redis\n\n```\n" + ACLText(ACL(Redis(work...), "rollbackd", "PASSWORD")) +
 		"\n```\n\nA cluster's account also needs `+" + strings.Join(RedisCluster(), "` and `+") + "`.\n\n" +
