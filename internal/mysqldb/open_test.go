@@ -237,6 +237,19 @@ func TestASilentTransactionIsEndedByTheServer(t *testing.T) {
 	}
 }
 
+// Given a connection that was reset while it lay in its pool, when the pool is closed, then that is no error.
+func TestAPoolClosesWhatIsNotConnectedAnyMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	pool := poolOf(t, open(t, proxy.Through(w.dsn)))
+	wantError(t, "connect", pool.PingContext(t.Context()), nil)
+	if n := proxy.Cut(); n != 1 {
+		t.Fatalf("%d connections cut, want 1", n)
+	}
+	wantError(t, "close the pool", pool.Close(), nil)
+}
+
 func separator(dsn string) string {
 	if strings.Contains(dsn, "?") {
 		return "&"

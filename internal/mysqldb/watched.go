@@ -57,6 +57,13 @@ type watchedConn struct {
 	left     bool // nobody may use it any more
 }
 
+// Close ends the session. One that the server has ended before, as after a freeze, cannot be told so: it is closed all
+// the same, and who closes its pool has lost nothing.
+func (c *watchedConn) Close() error {
+	_ = c.wholeConn.Close()
+	return nil
+}
+
 // IsValid tells the pool whether it may lend the connection again.
 func (c *watchedConn) IsValid() bool { return !c.left && c.wholeConn.IsValid() }
 
