@@ -117,6 +117,11 @@ func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
 // Options are what the log was made with.
 func (l *Log) Options() LogOptions { return l.o }
 
+// Tables are the names of a log's own tables, if it is called table.
+func Tables(table string) []string {
+	return []string{table, eventTable(table), table + "_act", table + "_once", metaTable, versionTable}
+}
+
 func eventTable(table string) string { return table + "_event" }
 
 // delay is how long a row with so many attempts waits before the next. No attempt: not at all. It is 90 % of the

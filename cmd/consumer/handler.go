@@ -47,7 +47,7 @@ consumer log does not learn of it, so that a daemon that gets the message applie
 		if cfg.Handler != config.HandlerSQL {
 			return usageErrorf("ROLLBACKD_HANDLER is %s: only the statements of handler sql can be tried", cfg.Handler)
 		}
-		file, err := sqlhandler.Load(cfg.SQLFile)
+		file, err := sqlhandler.Load(cfg.SQLFile, cfg.OwnTables())
 		if err != nil {
 			return a.sqlFileError(err)
 		}

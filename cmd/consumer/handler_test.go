@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/doctor"
 )
 
@@ -96,6 +97,7 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 	for _, test := range []struct{ text, check, want string }{
 		{"UPDATE tb_stock SET amount = 1;\n  COMMIT", "ROLLBACKD_SQL_FILE", ":2:3: COMMIT is refused"},
 		{"UPDATE tb_stock SET amount = 1;\n\n UPDATE tb_stock SET amont = 2", "statements", ":3:2: Error 1054"},
+		{"UPDATE consumer_log SET remark = :a", "statements", ":1:1: the table consumer_log is rollbackd's own"},
 	} {
 		if err := os.WriteFile(name, []byte(test.text), 0o600); err != nil {
 			t.Fatal(err)
@@ -110,4 +112,23 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 	if n := s.broker.Consumers(s.queue); n != 0 {
 		t.Errorf("%d consumers were there", n)
 	}
+}
+
+// Given the tables that migrate makes, with a lock in MySQL, then each is among those that an SQL file must not write.
+func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=http://127.0.0.1:1", "ROLLBACKD_LOCK=mysql",
+		"ROLLBACKD_LOG_TABLE=letters")
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	cfg, _, err := config.Load(s.environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := cfg.OwnTables()
+	const made = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND " +
+		"table_type = 'BASE TABLE'"
+	s.eventually(s.db(), len(own), made)
+	s.eventually(s.db(), len(own), made+" AND table_name IN ('"+strings.Join(own, "', '")+"')")
 }

@@ -20,6 +20,10 @@ func (c Config) Migrations() dedup.MigrateOptions {
 	return o
 }
 
+// OwnTables are the tables that rollbackd has in the schema of ROLLBACKD_MYSQL_DSN, those of a lock there too, and
+// without those of the stock, which are the built-in handler's.
+func (c Config) OwnTables() []string { return append(dedup.Tables(c.LogTable), locking.MySQLTable) }
+
 // LockServers are those of the lock, for connections with this name; engine and pages ask for logins anew besides.
 func (c Config) LockServers(name string) locking.Servers {
 	return locking.Servers{

@@ -189,7 +189,7 @@ func handlerOf(
 		h, err := httphandler.New(o)
 		return h, nil, err
 	case config.HandlerSQL:
-		file, err := sqlhandler.Load(cfg.SQLFile)
+		file, err := sqlhandler.Load(cfg.SQLFile, cfg.OwnTables())
 		if err != nil {
 			return nil, nil, err
 		}

@@ -33,7 +33,7 @@ func TestJoinedStatementsKeepThePromiseUnderFaults(t *testing.T) {
 	exec("CREATE TABLE tb_order (order_sn VARCHAR(64) NOT NULL PRIMARY KEY, status VARCHAR(20) NOT NULL) ENGINE=InnoDB")
 	exec("CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT NOT NULL, CHECK (amount >= 0)) " +
 		"ENGINE=InnoDB")
-	f, err := sqlhandler.Load(file)
+	f, err := sqlhandler.Load(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -286,7 +286,7 @@ func checkTables(ctx context.Context, db *gorm.DB, cfg config.Config, o Options,
 // checkStatements has the database prepare handler sql's statements. What is wrong with the file itself is said among
 // the settings.
 func checkStatements(ctx context.Context, db *gorm.DB, cfg config.Config, l *list) {
-	file, err := sqlhandler.Load(cfg.SQLFile)
+	file, err := sqlhandler.Load(cfg.SQLFile, cfg.OwnTables())
 	if err != nil {
 		return
 	}

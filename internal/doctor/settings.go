@@ -28,7 +28,7 @@ func checkSettings(cfg config.Config, l *list) {
 			"ROLLBACKD_REDIS_URL is off", "leave it out")
 	}
 	if cfg.Handler == config.HandlerSQL {
-		if _, err := sqlhandler.Load(cfg.SQLFile); err != nil {
+		if _, err := sqlhandler.Load(cfg.SQLFile, cfg.OwnTables()); err != nil {
 			l.fail("ROLLBACKD_SQL_FILE", err.Error(), "mend the file: run refuses to start")
 		}
 	}

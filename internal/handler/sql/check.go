@@ -32,9 +32,9 @@ func (r *Refusal) Error() string {
 
 // Check asks the database whether the statements can run, and changes nothing. Each is prepared, so that a misspelt
 // column is found, and every table that a statement names must have a transactional engine: what MyISAM has written,
-// nobody can undo. Views and triggers are looked into, as far as the user may see them; procedures and functions are
-// not. It also learns whether runs of a statement may be joined. The error is a [*Refusal], or says that the database
-// could not be asked.
+// nobody can undo. What writes may name none of the tables that [Load] was given, and write no generated column. Views
+// and triggers are looked into, as far as the user may see them; procedures and functions are not. It also learns
+// whether runs of a statement may be joined. The error is a [*Refusal], or says that the database could not be asked.
 func (f *File) Check(ctx context.Context, pool *stdsql.DB) error {
 	conn, err := pool.Conn(ctx)
 	if err != nil {
@@ -52,8 +52,11 @@ func (f *File) Check(ctx context.Context, pool *stdsql.DB) error {
 			return fmt.Errorf("check %s:%v: %w", f.Name, s.At, err)
 		}
 	}
-	if len(refused) == 0 {
-		if refused, err = f.checkTables(ctx, conn); err != nil {
+	for _, look := range []func(context.Context, *stdsql.Conn) ([]*Error, error){f.checkTables, f.checkGenerated} {
+		if len(refused) > 0 {
+			break
+		}
+		if refused, err = look(ctx, conn); err != nil {
 			return fmt.Errorf("check the tables of %s: %w", f.Name, err)
 		}
 	}
@@ -118,13 +121,7 @@ func final(err error) bool {
 // looked into.
 func (f *File) Narrow(ctx context.Context, pool *stdsql.DB) (columns []string, err error) {
 	for _, s := range f.all {
-		var names []any
-		for _, t := range s.tokens {
-			if t.isName() {
-				names = append(names, t.text)
-			}
-		}
-		in := "(?" + strings.Repeat(", ?", len(names)-1) + ")" // there is one: a statement begins with a word
+		in, names := namesIn(s.tokens)
 		rows, err := pool.QueryContext(ctx, "SELECT CONCAT(table_name, '.', column_name, ' is ', character_set_name) FROM "+
 			"information_schema.columns WHERE table_schema = DATABASE() AND character_set_name NOT IN ('utf8mb4', 'utf16', "+
 			"'utf16le', 'utf32', 'gb18030') AND table_name IN "+in+" AND column_name IN "+in, slices.Concat(names, names)...)
@@ -147,7 +144,10 @@ func (f *File) Narrow(ctx context.Context, pool *stdsql.DB) (columns []string, e
 }
 
 // named is a table or a view that statements name.
-type named struct{ schema, name string }
+type named struct {
+	schema, name string
+	written      bool // a statement that writes does
+}
 
 // checkTables finds the tables that are not transactional. A name counts wherever it stands, because the file is not
 // parsed; so a column that has the name of such a table is refused too, and the text says so.
@@ -157,8 +157,12 @@ func (f *File) checkTables(ctx context.Context, conn *stdsql.Conn) (refused []*E
 	if err := conn.QueryRowContext(ctx, "SELECT DATABASE(), @@lower_case_table_names").Scan(&schema, &folded); err != nil {
 		return nil, err
 	}
-	look := tableLook{ctx: ctx, conn: conn, folded: folded != 0, seen: map[named]string{}}
+	look := tableLook{ctx: ctx, conn: conn, folded: folded != 0, seen: map[named]string{}, own: schema.String}
 	for _, s := range f.all {
+		look.ours = nil
+		if s.writes() {
+			look.ours = f.ours
+		}
 		why, err := look.at(schema.String, s.tokens)
 		if err != nil {
 			return nil, err
@@ -176,6 +180,8 @@ type tableLook struct {
 	conn   *stdsql.Conn
 	folded bool             // the server does not tell large letters in names from small ones
 	seen   map[named]string // why it is refused, or empty
+	own    string           // the schema of the log
+	ours   []string         // tables in it that the statement may not name; nil for one that does not write
 }
 
 // at says what is wrong with a table that is named by tokens of a statement in this schema.
@@ -238,11 +244,14 @@ func (l *tableLook) tables(schema string, names []string) (why string, err error
 		return "", err
 	}
 	for _, t := range all {
-		n := named{schema, t.name}
+		n := named{schema, t.name, l.ours != nil}
 		why, seen := l.seen[n]
 		if !seen {
 			l.seen[n] = "" // a view cannot name itself, but a trigger's table can
 			switch {
+			case schema == l.own && containsFold(l.ours, t.name):
+				why = fmt.Sprintf("the table %s is rollbackd's own, and says which messages have had their effect: a statement "+
+					"that writes may not name it (if a column is meant that has this name too: it needs another)", t.name)
 			case t.kind == "VIEW":
 				why, err = l.behind("the view "+t.name, schema, viewQuery, n)
 			case t.kind == "SYSTEM VIEW":

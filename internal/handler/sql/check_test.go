@@ -3,8 +3,10 @@ package sql
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +83,78 @@ CREATE TRIGGER fine_watch AFTER INSERT ON fine FOR EACH ROW INSERT INTO plain VA
 				}
 			}
 		})
+	}
+}
+
+// Given columns that the server computes, when a statement would give them a value, then it is refused at the start, on
+// every server; reading them is not writing, nor is a column of this name in another table.
+func TestCheckRefusesToWriteGeneratedColumns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+CREATE TABLE line (id INT PRIMARY KEY, n INT, price INT, total INT AS (n * price) STORED, next INT AS (n + 1) VIRTUAL,
+	at TIMESTAMP DEFAULT CURRENT_TIMESTAMP) ENGINE=InnoDB;
+CREATE TABLE sums (id INT PRIMARY KEY, total INT, at DATETIME DEFAULT (UTC_TIMESTAMP())) ENGINE=InnoDB`)
+	// MySQL says it in its own words, at the statement.
+	ofTheServer := regexp.MustCompile(`^f\.sql:1:1: Error 3105 .* generated column '(total|next)'`)
+	for _, text := range []string{
+		"UPDATE line SET ~total = 1 WHERE id = :id",
+		"UPDATE line SET n = 1, ~`Next` = :n",
+		"UPDATE line SET n = IF(id = 3, n, price), line.~total = n * price ORDER BY id LIMIT 3",
+		"UPDATE sums AS s JOIN line l USING (id) SET s.total = 1, l.~total = 1",
+		"UPDATE sums s, line SET ~next = 1 WHERE s.id = line.id",
+		"INSERT INTO line (id, ~total) VALUES (:id, 3)",
+		"INSERT IGNORE line (id, n, ~total) SELECT 1, 2, 3",
+		"REPLACE INTO line SET id = :id, ~total = 1",
+		"INSERT INTO line (id) VALUES (:id) ON DUPLICATE KEY UPDATE n = VALUES(n), ~total = 3",
+		"INSERT INTO line ~VALUES (:id, 1, 1, 1, 2, NOW())",
+		"INSERT INTO line ~SELECT 1, 1, 1, 1, 2, NOW()",
+	} {
+		before, _, _ := strings.Cut(text, "~")
+		f, err := Parse("f.sql", strings.Replace(text, "~", "", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := errorText(f.Check(t.Context(), w.pool))
+		want := fmt.Sprintf("f.sql:1:%d: line.", len(before)+1)
+		ours := strings.HasPrefix(got, want) && strings.Contains(got, "is a generated column")
+		if !ours && !ofTheServer.MatchString(got) {
+			t.Errorf("%s: %s; want %s", text, got, want)
+		}
+	}
+	w.parse("UPDATE line SET n = :n, at = '2026-11-21' WHERE total = 3 AND next = 2;" +
+		"UPDATE sums AS s JOIN line l ON l.id = s.id AND l.total = 3 SET s.total = l.total, l.n = 3;" +
+		"INSERT INTO sums (id, total) SELECT id, total FROM line WHERE total = :id;" +
+		"INSERT INTO sums VALUES (1, 2, NOW()) ON DUPLICATE KEY UPDATE total = VALUES(total), at = NOW();" +
+		"INSERT INTO line (id, n) VALUES (1, (SELECT MAX(total) FROM sums)); DELETE FROM line WHERE total = 1")
+}
+
+// Given a file that writes what rollbackd keeps of messages, also behind a view, a trigger or another spelling, when it
+// is checked, then it is refused; reading that is allowed.
+func TestCheckRefusesToWriteOurOwnTables(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `
+CREATE TABLE log (id INT PRIMARY KEY, n INT) ENGINE=InnoDB;
+CREATE TABLE goods (id INT PRIMARY KEY, n INT) ENGINE=InnoDB;
+CREATE TABLE watched (id INT PRIMARY KEY) ENGINE=InnoDB;
+CREATE VIEW seen AS SELECT id, n FROM log;
+CREATE TRIGGER watch AFTER INSERT ON watched FOR EACH ROW DELETE FROM log WHERE id = NEW.id`)
+	schema := w.show("SELECT DATABASE()")
+	const own = "the table log is rollbackd's own"
+	for text, want := range map[string]string{
+		"UPDATE log SET n = 1":                                                    own,
+		"SELECT n FROM log; DELETE FROM `log` WHERE id = :id":                     own,
+		"INSERT INTO " + schema + ".log (id) VALUES (:id)":                        own,
+		"UPDATE goods JOIN log USING (id) SET log.n = 1":                          own,
+		"UPDATE seen SET n = 1":                                                   "the view seen: " + own,
+		"SELECT id FROM watched; INSERT INTO watched VALUES (:id)":                "a trigger of watched: " + own,
+		"SELECT l.n FROM log l JOIN goods USING (id); UPDATE goods SET n = n + 1": "",
+	} {
+		f := w.parse(text)
+		f.ours = []string{"log", "log_event"}
+		got := errorText(f.Check(t.Context(), w.pool))
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
 	}
 }
 

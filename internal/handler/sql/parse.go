@@ -24,6 +24,8 @@ type File struct {
 	// Name is the file's, as it was given.
 	Name     string
 	sections []section
+	// ours are tables that no statement may write.
+	ours []string
 	// allowCall is set by "-- allow call".
 	allowCall bool
 	// paths are what is read from a message, in the order of their slots.
@@ -129,8 +131,8 @@ func (e *expectation) String() string {
 // ErrFile says that the file cannot be read.
 var ErrFile = errors.New("the SQL file")
 
-// Load reads and parses the file with this name.
-func Load(name string) (*File, error) {
+// Load reads and parses the file with this name. Ours are the tables in the schema of the log that are rollbackd's.
+func Load(name string, ours []string) (*File, error) {
 	info, err := os.Stat(name)
 	switch {
 	case err != nil:
@@ -144,7 +146,12 @@ func Load(name string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
-	return Parse(name, string(text))
+	f, err := Parse(name, string(text))
+	if err != nil {
+		return nil, err
+	}
+	f.ours = ours
+	return f, nil
 }
 
 // Parse reads a file's text. Its error is an [*Error] with line and column. No server is asked: see [File.Check].
