@@ -8,12 +8,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // opened is what a program of 15 lines says: everything else is a default.
@@ -167,5 +169,39 @@ func TestLettersOfAConfigRefuseWhatCannotWork(t *testing.T) {
 	cfg.KeyFrom = "nowhere"
 	if _, err := cfg.Letters(db); err == nil {
 		t.Error("keys from nowhere were taken")
+	}
+}
+
+// Given a handler that computes between two statements for nearly HandlerTimeout, which is longer than the server would
+// let a silent session be by default, then it is not disturbed: the message is applied with one attempt.
+func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cfg := w.opened(w.dsn)
+	cfg.Group, cfg.HandlerTimeout, cfg.Lease = group, 17*time.Second, 51*time.Second
+	c, err := consumer.Open(t.Context(), cfg,
+		consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+			if err := tx.WithContext(ctx).Exec("INSERT INTO effect VALUES (?, 'before')", m.Key).Error; err != nil {
+				return err
+			}
+			_ = wait.For(ctx, cfg.HandlerTimeout-2*time.Second)
+			return tx.WithContext(ctx).Exec("INSERT INTO effect VALUES (?, 'after')", m.Key).Error
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.publish("{}", "slow")
+	stop := w.run(c)
+	w.eventually("it has ended", func() bool {
+		return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)") > 0
+	})
+	if row := w.row("slow"); row.Status != dedup.Success || row.Attempts != 1 {
+		t.Errorf("it is %v after %d attempts: %s", row.Status, row.Attempts, row.Remark)
+	}
+	if n := w.number("SELECT COUNT(*) FROM effect"); n != 2 {
+		t.Errorf("%d effects, want both statements' once", n)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -47,7 +47,7 @@ const holdersTimeout = 2 * time.Second
 //
 // On MySQL it is asked of performance_schema alone: what information_schema has fails as a whole while any statement
 // has bytes in it that are no text. A lock on a row that was inserted is made by the first one who waits for it, so
-// whose it is says the lock on the table. MariaDB has its tables in information_schema, with times of the system's zone.
+// whose it is says the lock on the table. MariaDB has all in information_schema, with times of the system's zone.
 const whoWaits = "/*M! SET STATEMENT max_statement_time = 1 FOR */ SELECT /*+ MAX_EXECUTION_TIME(1000) */ DISTINCT " +
 	"/*M! r.trx_mysql_thread_id, COALESCE(me.user = SUBSTRING_INDEX(USER(), '@', 1), 0), b.trx_mysql_thread_id, " +
 	"p.user, p.host, TIMESTAMPDIFF(SECOND, b.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')), " +
@@ -70,8 +70,8 @@ const whoWaits = "/*M! SET STATEMENT max_statement_time = 1 FOR */ SELECT /*+ MA
 	" LIMIT 2000"
 
 // Holders looks whose transactions, begun as long ago as least or longer, hold rows for which connections of this user
-// wait at this moment: the oldest first, and in a queue the one for whom all wait. It asks only for what goes on now, has
-// an end of its own, and waits for nobody.
+// wait at this moment: the oldest first, and in a queue the one for whom all wait. It has an end of its own, and waits
+// for nobody.
 //
 // A server that does not let this user see it answers with an error that names the right.
 func Holders(ctx context.Context, db *sql.DB, least time.Duration) ([]Holder, error) {

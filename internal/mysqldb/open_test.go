@@ -3,6 +3,7 @@ package mysqldb
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"net"
 	"strings"
@@ -248,6 +249,31 @@ func TestAPoolClosesWhatIsNotConnectedAnyMore(t *testing.T) {
 		t.Fatalf("%d connections cut, want 1", n)
 	}
 	wantError(t, "close the pool", pool.Close(), nil)
+}
+
+// Whichever way a session is opened, the server does not keep it for long when it is silent, nor is anything of the
+// server's shorter than that.
+func TestEveryDoorBoundsASilentSession(t *testing.T) {
+	t.Parallel()
+	dsn := stack.MySQL(t)
+	doors := map[string]*sql.DB{"Open": poolOf(t, open(t, dsn))}
+	for name, door := range map[string]func(string, Options) (driver.Connector, []string, error){
+		"Connector": Connector, "FoundRowsConnector": FoundRowsConnector,
+	} {
+		connector, _, err := door(dsn, Options{})
+		wantError(t, name, err, nil)
+		doors[name] = sql.OpenDB(connector)
+		t.Cleanup(func() { doors[name].Close() })
+	}
+	for name, pool := range doors {
+		var silent, transaction int
+		wantError(t, name, pool.QueryRow("SELECT @@wait_timeout, 0 /*M! + @@idle_transaction_timeout */").Scan(&silent,
+			&transaction), nil)
+		if silent != 13 || transaction != 0 {
+			t.Errorf("by %s, the server waits for %d s, and %d s in a transaction, want 13 and no other bound", name, silent,
+				transaction)
+		}
+	}
 }
 
 func separator(dsn string) string {

@@ -64,6 +64,34 @@ var machinePath = regexp.MustCompile(
 // notOfAMachine are matches which mean a place inside a container image.
 var notOfAMachine = []string{"/root/.cache/go-build"}
 
+// Every session of the product has the settings of internal/mysqldb: who opened one by another way would have the
+// server's, and a silent one would keep its locks for hours.
+func TestOneFolderOpensMySQL(t *testing.T) {
+	doors := []string{"sql.Open", "stdsql.Open", "mysql.NewConnector", "gorm.Open"}
+	rig := regexp.MustCompile(`^(internal/(test|cmd)|deploy|bench)/`)
+	found := 0
+	for _, p := range packages(t) {
+		for _, f := range parse(t, token.NewFileSet(), p) {
+			ast.Inspect(f.syntax, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok {
+					of, _ := s.X.(*ast.Ident) // nil: what the selector is of is no package
+					switch {
+					case of == nil || !slices.Contains(doors, of.Name+"."+s.Sel.Name) || rig.MatchString(f.path):
+					case strings.HasPrefix(f.path, "internal/mysqldb/"):
+						found++
+					default:
+						t.Errorf("%s has %s.%s: use mysqldb.Open, or its connectors", f.path, of.Name, s.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	if found == 0 {
+		t.Error("internal/mysqldb opens nothing: does this test still look at the right thing?")
+	}
+}
+
 func TestNoFileNamesAPathOfOneMachine(t *testing.T) {
 	top := root(t)
 	seen := 0

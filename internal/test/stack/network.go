@@ -44,6 +44,9 @@ func (n *network) client(i int) string { return fmt.Sprintf("%s%d.%d", clientRan
 // gateway is this machine's address on a server's line for clients.
 func (n *network) gateway(i int) string { return fmt.Sprintf("%s%d.%d", clientRange, n.subnet, 4*i+1) }
 
+// line is the name of that line.
+func (n *network) line(i int) string { return fmt.Sprintf("rb%dn%d", n.subnet, i) }
+
 // newNetwork makes networks for so many servers.
 func newNetwork(ctx context.Context, sp *spawner, dir string, servers int) (n *network, err error) {
 	ip, errIP := findOnMachine("ip")
@@ -139,7 +142,7 @@ func namespace(p *process) string { return fmt.Sprintf("/proc/%d/ns/net", p.pid(
 // join lays the two lines of a server.
 func (n *network) join(ctx context.Context, i int) error {
 	host := n.hosts[i]
-	ours := fmt.Sprintf("rb%dn%d", n.subnet, i)
+	ours := n.line(i)
 	here := []string{
 		fmt.Sprintf("link add %s type veth peer name clients netns %d", ours, host.pid()),
 		fmt.Sprintf("addr add %s/30 dev %s", n.gateway(i), ours),

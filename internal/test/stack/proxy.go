@@ -77,13 +77,17 @@ func NewProxy(target string, fail func(format string, args ...any)) (*TCPProxy, 
 	if err != nil {
 		return nil, err
 	}
+	return newProxy(l, target, fail), nil
+}
+
+func newProxy(l *net.TCPListener, target string, fail func(format string, args ...any)) *TCPProxy {
 	p := &TCPProxy{
 		fail: fail, Addr: l.Addr().String(), target: target, listener: l,
 		links: map[*link]struct{}{}, open: make(chan struct{}),
 	}
 	close(p.open)
 	p.wg.Go(p.accept)
-	return p, nil
+	return p
 }
 
 // Through returns the URL or DSN of the server with the proxy's address in the place of the server's.
