@@ -126,9 +126,9 @@ test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is 
 
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
 .PHONY: bench
-bench: deps ## rollbackd beside its rivals in one run of about 85 minutes: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some
+bench: deps ## rollbackd beside its rivals in one run of about 85 minutes: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some; ARGS='compare b2c703f . vs_plain' compares two builds, ARGS=-resume goes on
 	@scripts/install-servers.sh zookeeper
-	cd bench && $(GO) build -o bench . && ./bench
+	cd bench && $(GO) build -o bench . && ./bench $(ARGS)
 
 .PHONY: bench-profile
 bench-profile: deps ## where the daemon's CPU and the database's time go: bench/out/profile.txt

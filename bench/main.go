@@ -13,7 +13,9 @@ import (
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
 )
 
-const usage = `usage: bench            measure everything and write the results
+const usage = `usage: bench [-resume]  measure everything and write the results, or go on where a run was ended
+       bench compare [-pairs 12] [-allow 3] [-resume] A B [CONTESTANT...]
+                        whether a message costs build B no more µs of CPU than build A, of all processes together
        bench profile [CONTESTANT]    profile the daemon's CPU and the database's statements, for example of all_failing
        bench sizing     what LANES, BATCH_SIZE, PREFETCH and MEMORY_BUDGET cost in resident memory
        bench scaling    what a message costs each server at several speeds, and what more daemons bring
@@ -39,15 +41,20 @@ func command(args []string) error {
 		}
 		return rival.Main(args[1], workers)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if len(args) > 0 && args[0] == "compare" {
+		return compareMain(ctx, args[1:], os.Getenv)
+	}
 	s, err := readSettings(os.Getenv)
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	switch {
 	case len(args) == 0:
-		return measureAll(ctx, s)
+		return measureAll(ctx, s, false)
+	case len(args) == 1 && (args[0] == "-resume" || args[0] == "--resume"):
+		return measureAll(ctx, s, true)
 	case len(args) == 1 && args[0] == "profile":
 		return profile(ctx, s, figure.Base)
 	case len(args) == 2 && args[0] == "profile":

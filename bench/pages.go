@@ -10,6 +10,9 @@ import (
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 )
 
+// idleSeconds is how long nobody looks, and somebody at the overview only.
+const idleSeconds = 20
+
 // pages prints what one look at each page costs, before the full log and without messages beside it.
 func pages(ctx context.Context, s settings) (err error) {
 	r, err := newRunner(ctx, s, ground.Options{Log: os.Stdout})
@@ -17,7 +20,7 @@ func pages(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close(), r.Ground.Stop()) }()
-	costs, err := r.PageCosts(ctx)
+	costs, err := r.PageCosts(ctx, idleSeconds)
 	if err != nil {
 		return err
 	}

@@ -184,12 +184,12 @@ func lanesOf(n int) string {
 	return fmt.Sprintf("lanes_%d", n)
 }
 
-// Cycle is one turn of the contestants that the wanted figures need, the base before each group of them that is
-// compared with it. Those that only points of the curves, or remarks, are made of have one turn, in the first cycle:
-// the run is long enough.
-func Cycle(wanted []string, first bool) []run.Contestant {
+// Cycle is one turn of the contestants that the wanted figures need, in the groups that are compared with each other,
+// the base before each group that is compared with it. Those that only points of the curves, or remarks, are made of
+// have one turn, in the first cycle: the run is long enough.
+func Cycle(wanted []string, first bool) [][]run.Contestant {
 	base := run.Contestant{Name: Base, Guess: 30_000}
-	var all []run.Contestant
+	var all [][]run.Contestant
 	needed, once, compared := needs(wanted)
 	if first {
 		needed = append(needed, once...)
@@ -203,12 +203,14 @@ func Cycle(wanted []string, first bool) []run.Contestant {
 			}
 		}
 		if slices.ContainsFunc(some, func(c run.Contestant) bool { return slices.Contains(compared, c.Name) }) {
-			all, based = append(all, base), true
+			some, based = append([]run.Contestant{base}, some...), true
 		}
-		all = append(all, some...)
+		if len(some) > 0 {
+			all = append(all, some)
+		}
 	}
 	if !based && slices.Contains(needed, Base) {
-		all = append([]run.Contestant{base}, all...)
+		all = append([][]run.Contestant{{base}}, all...)
 	}
 	return all
 }

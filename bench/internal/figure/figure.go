@@ -1,6 +1,7 @@
 package figure
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -23,6 +24,8 @@ type Figure struct {
 	Rounds  []float64          `json:"rounds"`
 	Parts   map[string]float64 `json:"parts"` // what the value is made of: medians
 	Note    string             `json:"note,omitempty"`
+	// NotMeasured, if not empty, says why there is no value.
+	NotMeasured string `json:"not_measured,omitempty"`
 }
 
 // Spread is the smallest and the largest of some values.
@@ -274,10 +277,10 @@ type Turns struct {
 	Rounds []run.Round
 }
 
-// of are the rounds of one contestant.
+// of are the rounds of one contestant that could be measured.
 func (t *Turns) of(name string) (rounds []run.Round) {
 	for _, r := range t.Rounds {
-		if r.Contestant == name {
+		if r.Contestant == name && r.NotMeasured == "" {
 			rounds = append(rounds, r)
 		}
 	}
@@ -287,21 +290,21 @@ func (t *Turns) of(name string) (rounds []run.Round) {
 // rates are the deliveries/s of one contestant, round by round.
 func (t *Turns) rates(name string) []float64 { return values(t.of(name), deliveries) }
 
-// before is a contestant's last round before the i-th round of all.
+// before is a contestant's last round before the i-th round of all, if it could be measured.
 func (t *Turns) before(i int, name string) (run.Round, bool) {
 	for ; i >= 0; i-- {
 		if t.Rounds[i].Contestant == name {
-			return t.Rounds[i], true
+			return t.Rounds[i], t.Rounds[i].NotMeasured == ""
 		}
 	}
 	return run.Round{}, false
 }
 
-// after is a contestant's first round after the i-th round of all.
+// after is a contestant's first round after the i-th round of all, if it could be measured.
 func (t *Turns) after(i int, name string) (run.Round, bool) {
 	for _, r := range t.Rounds[i:] {
 		if r.Contestant == name {
-			return r, true
+			return r, r.NotMeasured == ""
 		}
 	}
 	return run.Round{}, false
@@ -328,7 +331,7 @@ func over(name, other string, value func(run.Round) float64) func(*Turns) ([]flo
 	return func(t *Turns) (ratios []float64, parts map[string]float64) {
 		var others []float64
 		for i, r := range t.Rounds {
-			if o, ok := t.before(i, other); ok && r.Contestant == name {
+			if o, ok := t.before(i, other); ok && r.Contestant == name && r.NotMeasured == "" {
 				ratios = append(ratios, value(r)/value(o))
 				others = append(others, value(o))
 			}
@@ -342,7 +345,7 @@ func over(name, other string, value func(run.Round) float64) func(*Turns) ([]flo
 func between(name, other string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
 	return func(t *Turns) (ratios []float64, parts map[string]float64) {
 		for i, r := range t.Rounds {
-			if r.Contestant != name {
+			if r.Contestant != name || r.NotMeasured != "" {
 				continue
 			}
 			before, ok1 := t.before(i, other)
@@ -406,18 +409,37 @@ func cpuOfBase(t *Turns) ([]float64, map[string]float64) {
 // Processes are those whose CPU is accounted for.
 var Processes = []string{"client", "mysql", "rabbitmq", "redis", "bench"}
 
-// Figures are those of the wanted ones that the rounds are enough for.
+// Figures are those of the wanted ones that the rounds are enough for, and those for which a round is missing that
+// could not be measured.
 func (t *Turns) Figures(wanted []string) (all []Figure) {
 	for _, d := range definitions {
-		if !slices.Contains(wanted, d.key) || !t.has(d.others) {
+		if !slices.Contains(wanted, d.key) {
 			continue
 		}
-		rounds, parts := d.make(t)
+		var rounds []float64
+		var parts map[string]float64
+		if t.has(d.others) {
+			rounds, parts = d.make(t)
+		}
 		if len(rounds) > 0 {
 			all = append(all, newFigure(d.key, d.what, d.unit, d.goal, d.note, rounds, parts))
+		} else if why := t.notMeasured(append(slices.Clip(d.others), Base)); why != "" {
+			all = append(all, Figure{
+				Key: d.key, What: d.what, Unit: d.unit, Goal: d.goal.String(), Note: d.note, NotMeasured: why,
+			})
 		}
 	}
 	return all
+}
+
+// notMeasured says why a round of these contestants is missing; it is empty where none is.
+func (t *Turns) notMeasured(names []string) (why string) {
+	for _, r := range t.Rounds {
+		if slices.Contains(names, r.Contestant) {
+			why = cmp.Or(r.NotMeasured, why)
+		}
+	}
+	return why
 }
 
 func (t *Turns) has(names []string) bool {

@@ -19,6 +19,10 @@ func turns(rates ...any) *Turns {
 	return t
 }
 
+func cycleOf(wanted []string, first bool) []run.Contestant {
+	return slices.Concat(Cycle(wanted, first)...)
+}
+
 func only(t *testing.T, key string, figures []Figure) Figure {
 	t.Helper()
 	i := slices.IndexFunc(figures, func(f Figure) bool { return f.Key == key })
@@ -66,6 +70,28 @@ func TestRivalIsTheBestOfItsSettingsByTheMedian(t *testing.T) {
 func TestFigureWithoutItsRoundsIsLeftOut(t *testing.T) {
 	if got := turns(Base, 100, "classic_1", 10).Figures([]string{"vs_classic", "poison"}); len(got) > 0 {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestWhatCouldNotBeMeasuredIsAFigureThatSaysSo(t *testing.T) {
+	const why = "classic_16 could not be measured"
+	missing := run.Round{Contestant: "hot_goods", NotMeasured: why}
+	all := turns(Base, 100)
+	all.Rounds = append(all.Rounds, missing)
+	f := only(t, "hot_goods", all.Figures([]string{"hot_goods", "poison"}))
+	if f.NotMeasured != why || f.Value != 0 || f.Reached != nil || f.Goal != "≥ 0.8" || f.What == "" {
+		t.Errorf("got %+v", f)
+	}
+	if c := all.Contestants(); len(c) != 1 || c[0].Name != Base {
+		t.Errorf("the contestants are %+v, want those that were measured", c)
+	}
+	// In one cycle only: the others make the figure. And no round is compared with one of an earlier cycle.
+	all.Rounds = append(all.Rounds, turns(Base, 100, "hot_goods", 90).Rounds...)
+	all.Rounds = append(all.Rounds, run.Round{Contestant: Base, NotMeasured: why})
+	all.Rounds = append(all.Rounds, turns("hot_goods", 50).Rounds...)
+	f = only(t, "hot_goods", all.Figures([]string{"hot_goods"}))
+	if f.NotMeasured != "" || !slices.Equal(f.Rounds, []float64{0.9}) {
+		t.Errorf("got %+v, want the one round that has its base", f)
 	}
 }
 
@@ -156,7 +182,7 @@ func TestFiguresOfFailuresHaveTheirGoals(t *testing.T) {
 
 // Everybody whose messages fail has the same delays and, for the product as for its rivals, no brake.
 func TestWhoIsComparedOverFailuresHasTheSameRules(t *testing.T) {
-	for _, c := range Cycle([]string{"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing"}, true) {
+	for _, c := range cycleOf([]string{"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing"}, true) {
 		if c.Name == Base {
 			continue
 		}
@@ -200,7 +226,7 @@ func TestTheBaseHasNoTurnWhereNobodyIsComparedWithIt(t *testing.T) {
 			"watermill_16_failing", "watermill_64_failing"}},
 	} {
 		var got []string
-		for _, contestant := range Cycle(c.wanted, true) {
+		for _, contestant := range cycleOf(c.wanted, true) {
 			got = append(got, contestant.Name)
 		}
 		if !slices.Equal(got, c.want) {
@@ -224,18 +250,18 @@ func TestEveryFigureHasItsContestants(t *testing.T) {
 	for _, key := range []string{"vs_plain", "vs_classic", "vs_watermill", "duplicates_50", "log_5m", "poison",
 		"hot_goods", "redis_off", "lock_redlock", "lock_zookeeper", "lock_mysql",
 		"two_daemons", "all_failing", "replay", "mysql_1ms"} {
-		c := Cycle([]string{key}, true)
+		c := cycleOf([]string{key}, true)
 		if len(c) < 2 || c[0].Name != Base {
 			t.Errorf("%s: the cycle is %+v, want the base and somebody else", key, c)
 		}
 	}
 	for _, key := range []string{LatencyP50, LatencyP99, LatencyFailing, StartMS, RSS, LargeRSS} {
-		if !slices.Contains(Names(), key) || len(Cycle([]string{key}, true)) > 0 {
+		if !slices.Contains(Names(), key) || len(cycleOf([]string{key}, true)) > 0 {
 			t.Errorf("%s must be a figure without rounds of the cycle", key)
 		}
 	}
 	names := map[string]int{}
-	for _, c := range Cycle(Names(), true) {
+	for _, c := range cycleOf(Names(), true) {
 		names[c.Name]++
 	}
 	for name, n := range names {
@@ -243,7 +269,7 @@ func TestEveryFigureHasItsContestants(t *testing.T) {
 			t.Errorf("%s has %d turns in a cycle", name, n)
 		}
 	}
-	later := Cycle(Names(), false)
+	later := cycleOf(Names(), false)
 	for _, c := range later {
 		names[c.Name] = 0
 	}

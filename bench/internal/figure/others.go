@@ -164,10 +164,11 @@ type Contestant struct {
 // Contestants are all, in the order of their first round.
 func (t *Turns) Contestants() (all []Contestant) {
 	for i, r := range t.Rounds {
-		if slices.ContainsFunc(t.Rounds[:i], func(earlier run.Round) bool { return earlier.Contestant == r.Contestant }) {
+		rounds := t.of(r.Contestant)
+		if len(rounds) == 0 ||
+			slices.ContainsFunc(t.Rounds[:i], func(earlier run.Round) bool { return earlier.Contestant == r.Contestant }) {
 			continue
 		}
-		rounds := t.of(r.Contestant)
 		c := Contestant{Name: r.Contestant, CPU: map[string]float64{}}
 		rates := values(rounds, deliveries)
 		c.Rate, c.Spread = round(Median(rates)), spread(rates)

@@ -17,6 +17,13 @@ type Harvest struct {
 	Dead    int64 // messages in the dead-letter queue
 }
 
+// ErrBroken says that a round broke the promise; whoever ran it, that is no figure, and no other round makes up for it.
+var ErrBroken = errors.New("the promise is broken")
+
+func broken(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrBroken, fmt.Errorf(format, args...))
+}
+
 // Check holds the round to the promise, whoever ran it, after all its processes have ended:
 //
 //   - per sku, amount + reserved is what it was (the oracle's first rule): nothing was given back twice or half;
@@ -34,12 +41,11 @@ func (f *Field) Check(ctx context.Context) (h Harvest, err error) {
 	if f.sown.Handler != "" {
 		effects = f.checkHandler
 	}
-	broken := effects(ctx, h.Applied)
-	h.Left, h.Dead, err = f.checkQueues(ctx, h.Applied)
-	if err := errors.Join(broken, err); err != nil {
-		return h, fmt.Errorf("the promise is broken: %w", err)
+	if err := effects(ctx, h.Applied); err != nil {
+		return h, err
 	}
-	return h, nil
+	h.Left, h.Dead, err = f.checkQueues(ctx, h.Applied)
+	return h, err
 }
 
 // checkReservations holds the tables of package stock to it.
@@ -57,7 +63,7 @@ func (f *Field) checkReservations(ctx context.Context, applied int64) error {
 		return err
 	}
 	if orphans > 0 {
-		errs = append(errs, fmt.Errorf("%d items are released by messages whose rows do not say success", orphans))
+		errs = append(errs, broken("%d items are released by messages whose rows do not say success", orphans))
 	}
 	halves, err := f.count(ctx, "SELECT COUNT(*) FROM (SELECT order_sn FROM stock_reservation GROUP BY order_sn HAVING "+
 		"SUM(status = 2) NOT IN (0, 2)) AS halves")
@@ -65,7 +71,7 @@ func (f *Field) checkReservations(ctx context.Context, applied int64) error {
 		return err
 	}
 	if halves > 0 {
-		errs = append(errs, fmt.Errorf("%d orders are released by half", halves))
+		errs = append(errs, broken("%d orders are released by half", halves))
 	}
 	return errors.Join(errs...)
 }
@@ -73,20 +79,20 @@ func (f *Field) checkReservations(ctx context.Context, applied int64) error {
 func (f *Field) checkStock(ctx context.Context, after oracle.Stock, applied int64) error {
 	var errs []error
 	if len(after) != len(f.sown.before) {
-		errs = append(errs, fmt.Errorf("there are %d goods, there were %d", len(after), len(f.sown.before)))
+		errs = append(errs, broken("there are %d goods, there were %d", len(after), len(f.sown.before)))
 	}
 	for sku, g := range after {
 		was := f.sown.before[sku]
 		if g.Total() != was.Total() && !f.sown.grown {
-			errs = append(errs, fmt.Errorf("sku %d has %d in all, had %d", sku, g.Total(), was.Total()))
+			errs = append(errs, broken("sku %d has %d in all, had %d", sku, g.Total(), was.Total()))
 		}
 		if g.Amount-was.Amount != g.Released {
-			errs = append(errs, fmt.Errorf("sku %d got %d back, its reservations say %d", sku, g.Amount-was.Amount, g.Released))
+			errs = append(errs, broken("sku %d got %d back, its reservations say %d", sku, g.Amount-was.Amount, g.Released))
 		}
 	}
 	released, err := f.count(ctx, "SELECT COUNT(*) FROM stock_reservation WHERE status = 2")
 	if err == nil && released != 2*applied {
-		err = fmt.Errorf("%d success rows, but %d items are released", applied, released)
+		err = broken("%d success rows, but %d items are released", applied, released)
 	}
 	return errors.Join(append(errs, err)...)
 }
@@ -107,7 +113,7 @@ func (f *Field) checkQueues(ctx context.Context, applied int64) (left, dead int6
 			return left, dead, nil
 		}
 		if time.Since(began) > patience {
-			return left, dead, fmt.Errorf("of %d messages %d are applied, %d are in the queue, %d in all queues",
+			return left, dead, broken("of %d messages %d are applied, %d are in the queue, %d in all queues",
 				f.published.Load(), applied, left, all)
 		}
 		if err := wait.For(ctx, step); err != nil {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -40,14 +38,16 @@ const brokerOptions = "vm_memory_high_watermark.absolute = 6GB"
 type Options struct {
 	// Statements lets the database time its statements, which costs a few percent.
 	Statements bool
-	Log        io.Writer
+	// Builds are those of the product, as [Build] says; none means the one that this module uses.
+	Builds []string
+	Log    io.Writer
 }
 
 // Ground is a running set of servers with the product's binary.
 type Ground struct {
 	Stack  *stack.Stack
-	Binary string // the product
-	Self   string // this program, which is the rivals
+	Builds []Build // of the product
+	Self   string  // this program, which is the rivals
 
 	dir     string
 	module  string // the product's folder
@@ -73,8 +73,15 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 	if g.module, err = findModule(ctx); err != nil {
 		return g, err
 	}
-	if g.Binary, err = build(ctx, g.module, g.dir); err != nil {
-		return g, err
+	if len(o.Builds) == 0 {
+		o.Builds = []string{g.module}
+	}
+	for _, name := range o.Builds {
+		b, err := g.build(ctx, name)
+		g.Builds = append(g.Builds, b)
+		if err != nil {
+			return g, err
+		}
 	}
 	if g.service, err = startService(); err != nil {
 		return g, err
@@ -89,31 +96,10 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 	}); err != nil {
 		return g, err
 	}
-	if g.amqp, err = amqp.Dial(g.Stack.RabbitMQ.URL()); err != nil {
-		return g, fmt.Errorf("connect to rabbitmq: %w", err)
+	if err := g.connect(); err != nil {
+		return g, err
 	}
 	return g, g.makeNumbers(ctx)
-}
-
-// findModule is the folder of the product.
-func findModule(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rollbackd/rollbackd").Output()
-	if err != nil {
-		return "", fmt.Errorf("find the product's module: %w", err)
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
-// build compiles the product with its own go.mod, not with this module's: other versions of libraries would be another
-// product.
-func build(ctx context.Context, module, dir string) (string, error) {
-	path := filepath.Join(dir, "consumer")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "./cmd/consumer")
-	cmd.Dir = module
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the product: %w\n%s", err, out)
-	}
-	return path, nil
 }
 
 // Stop stops the servers and removes all data.
@@ -128,6 +114,9 @@ func (g *Ground) Stop() error {
 	if g.Stack != nil {
 		errs = append(errs, g.Stack.Stop())
 	}
+	for _, b := range g.Builds {
+		errs = append(errs, g.removeWorktree(b))
+	}
 	if g.dir != "" {
 		errs = append(errs, os.RemoveAll(g.dir))
 	}
@@ -137,17 +126,18 @@ func (g *Ground) Stop() error {
 // Field is one schema with the product's tables, and the one queue. Rounds follow each other on a field, each sown
 // anew.
 type Field struct {
-	Name string
-	DB   *sql.DB
-	DSN  string
+	Name  string
+	DB    *sql.DB
+	DSN   string
+	Build Build // whose tables they are, and who works here
 
 	ground    *Ground
 	sown      sown
 	published atomic.Int64 // of this round
 }
 
-// Field makes a schema and migrates it.
-func (g *Ground) Field(ctx context.Context, name string) (*Field, error) {
+// Field makes a schema and lets a build migrate it.
+func (g *Ground) Field(ctx context.Context, name string, b Build) (*Field, error) {
 	server, err := g.open("")
 	if err != nil {
 		return nil, err
@@ -160,6 +150,7 @@ func (g *Ground) Field(ctx context.Context, name string) (*Field, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.Build = b
 	if err := f.migrate(ctx); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -210,6 +201,6 @@ func (f *Field) Environ(extra ...string) []string {
 
 // migrate makes tables and queues as every user does.
 func (f *Field) migrate(ctx context.Context) error {
-	_, err := program.Run(ctx, f.ground.Binary, f.Environ(), "migrate")
+	_, err := program.Run(ctx, f.Build.Binary, f.Environ(), "migrate")
 	return err
 }

@@ -16,13 +16,15 @@ import (
 // The rounds of the handlers sql and http have other tables than the stock's, or none: what an order holds follows from
 // its number alone, so the check needs no reservations.
 
+const statementsFile = "deploy/examples/sql/order-state/handler.sql"
+
 // handlerSettings choose the handler of the round; rivals read from them what they have to do.
 func (f *Field) handlerSettings() []string {
 	switch f.sown.Handler {
 	case config.HandlerSQL:
 		return []string{
 			"HANDLER=" + config.HandlerSQL,
-			"SQL_FILE=" + filepath.Join(f.ground.module, "deploy", "examples", "sql", "order-state", "handler.sql"),
+			"SQL_FILE=" + filepath.Join(cmp.Or(f.Build.folder, f.ground.module), statementsFile),
 		}
 	case config.HandlerHTTP:
 		return []string{"HANDLER=" + config.HandlerHTTP, "HTTP_TARGET=" + f.ground.service.target()}
@@ -70,7 +72,7 @@ func (f *Field) checkHandler(ctx context.Context, _ int64) error {
 	for n := range f.sown.Orders {
 		key := Key(f.sown.seed, n)
 		if applied[key] != effect(n, key) {
-			return fmt.Errorf("order %d: its row says success is %v, its effect is there is %v", n, applied[key],
+			return broken("order %d: its row says success is %v, its effect is there is %v", n, applied[key],
 				effect(n, key))
 		}
 		if applied[key] {
@@ -81,11 +83,11 @@ func (f *Field) checkHandler(ctx context.Context, _ int64) error {
 		delete(applied, key)
 	}
 	if len(applied) > 0 {
-		return fmt.Errorf("%d rows say success of messages that were never sent", len(applied))
+		return broken("%d rows say success of messages that were never sent", len(applied))
 	}
 	for sku := range f.sown.Goods {
 		if got := amounts[sku+1]; got != want[sku+1] {
-			return fmt.Errorf("sku %d got %d back, its applied orders held %d", sku+1, got, want[sku+1])
+			return broken("sku %d got %d back, its applied orders held %d", sku+1, got, want[sku+1])
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func LetterOf(n int) Letter {
 func (f *Field) fillDead(ctx context.Context) error {
 	const body = `CONCAT('{"order_sn":"dead-', n, '","reason":"payment_timeout","items":[{"sku_id":1,"quantity":2}]}')`
 	return f.exec(ctx, fmt.Sprintf(
-		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash,
+		`INSERT IGNORE INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash,
 			consumer_status, consumer_times, replays, consumer_timestamp, created_at, dead_at, reason, remark)
 		SELECT '%s', '%s', CONCAT('letter-', n), CONCAT('letter-', n), %[3]s, '{"content_type":"application/json"}',
 			UNHEX(SHA2(%[3]s, 256)), 3, 5, 0, at, at, at, '%[4]s',

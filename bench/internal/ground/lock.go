@@ -52,7 +52,7 @@ func (f *Field) Lock(ctx context.Context, kind string) (settings []string, stop 
 	case "zookeeper":
 		settings = append(settings, "ZOOKEEPER_URL="+urls[0])
 	case "mysql":
-		if _, err := program.Run(ctx, f.ground.Binary, f.Environ(settings...), "migrate"); err != nil {
+		if _, err := program.Run(ctx, f.Build.Binary, f.Environ(settings...), "migrate"); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -69,6 +70,46 @@ func (g *Ground) depth(queue string) (n int64, err error) {
 		return 0, fmt.Errorf("look at queue %s: %w", queue, err)
 	}
 	return n, nil
+}
+
+// connect makes the bench's own connection to RabbitMQ.
+func (g *Ground) connect() (err error) {
+	if g.amqp, err = amqp.Dial(g.Stack.RabbitMQ.URL()); err != nil {
+		return fmt.Errorf("connect to rabbitmq: %w", err)
+	}
+	return nil
+}
+
+// Reconnect makes a new connection after a round that failed, as soon as RabbitMQ accepts one: an error such as 541
+// ends the old one. And it removes members of queues that nobody owns: a declaration on which RabbitMQ gave up under
+// load leaves one, and each later one fails with 541, cluster_not_formed.
+func (g *Ground) Reconnect(ctx context.Context) error {
+	const patience, step = time.Minute, 250 * time.Millisecond
+	_ = g.amqp.Close() // it is dead, or about to be
+	for began := time.Now(); ; {
+		err := g.connect()
+		if err == nil {
+			return g.removeMembers(ctx)
+		}
+		if time.Since(began) > patience {
+			return err
+		}
+		if err := wait.For(ctx, step); err != nil {
+			return err
+		}
+	}
+}
+
+// removeMembers removes the members of the round's queues that have no queue.
+func (g *Ground) removeMembers(ctx context.Context) error {
+	var names []string
+	for _, queue := range g.queues {
+		names = append(names, fmt.Sprintf("<<%q>>", queue))
+	}
+	_, err := g.Stack.RabbitMQ.Eval(ctx, fmt.Sprintf(`[ra:force_delete_server(quorum_queues, {M, node()}) ||
+		Q <- [%s], M <- [binary_to_atom(<<"%%2F_", Q/binary>>, utf8)], whereis(M) =/= undefined,
+		rabbit_amqqueue:lookup({resource, <<"/">>, queue, Q}) =:= {error, not_found}]`, strings.Join(names, ",")))
+	return err
 }
 
 // onChannel runs do with a channel of its own, because a refusal closes the channel.

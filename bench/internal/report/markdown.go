@@ -44,6 +44,10 @@ func (r Report) figures(b *bytes.Buffer) {
 	fmt.Fprintf(b, "## Figures\n\n| figure | | value | goal | reached | spread | made of "+
 		"|\n|---|---|---|---|---|---|---|\n")
 	for _, f := range r.Figures {
+		if f.NotMeasured != "" {
+			fmt.Fprintf(b, "| `%s` | %s | **not measured** | %s | – | – | %s |\n", f.Key, f.What, f.Goal, cell(f.NotMeasured))
+			continue
+		}
 		reached := "–"
 		if f.Reached != nil {
 			reached = map[bool]string{true: "yes", false: "**no**"}[*f.Reached]
@@ -62,10 +66,15 @@ func (r Report) figures(b *bytes.Buffer) {
 	}
 	fmt.Fprintln(b)
 	for _, f := range r.Figures {
-		if strings.HasPrefix(f.Key, "vs_") && f.Key != "vs_plain" && f.Value < 1 {
+		if f.NotMeasured == "" && strings.HasPrefix(f.Key, "vs_") && f.Key != "vs_plain" && f.Value < 1 {
 			fmt.Fprintf(b, "**The rival wins in `%s`.**\n\n", f.Key)
 		}
 	}
+}
+
+// cell fits the beginning of a text of several lines into a table.
+func cell(text string) string {
+	return strings.NewReplacer("\n", " ", "|", "\\|").Replace(fmt.Sprintf("%.300s", strings.TrimSpace(text)))
 }
 
 func parts(all map[string]float64) string {
@@ -77,7 +86,7 @@ func parts(all map[string]float64) string {
 }
 
 func (r Report) contestants(b *bytes.Buffer) {
-	if len(r.Contestants) == 0 {
+	if len(r.Rounds) == 0 && len(r.Contestants) == 0 {
 		return
 	}
 	fmt.Fprintf(b, "## Everybody\n\nDeliveries a second, and what one delivery costs each process in µs of CPU (user "+
@@ -91,6 +100,11 @@ func (r Report) contestants(b *bytes.Buffer) {
 			fmt.Fprintf(b, " %s |", number(c.CPU[process]))
 		}
 		fmt.Fprintf(b, " %s of %d |\n", number(c.Busy), r.Machine.Cores)
+	}
+	for _, round := range r.Rounds {
+		if round.NotMeasured != "" {
+			fmt.Fprintf(b, "| %s | **not measured** | %s | – | – | – | – | – | – |\n", round.Contestant, cell(round.NotMeasured))
+		}
 	}
 	fmt.Fprintln(b)
 }

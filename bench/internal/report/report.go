@@ -30,6 +30,7 @@ type Report struct {
 	Memory         *run.Memory
 	LargeBodies    *run.LargeBodies
 	Rounds         []run.Round
+	Missing        map[string]string // figures that no rounds are made of, and why they could not be measured
 }
 
 // Write puts results.json, RESULTS.md and the curves into dir.
@@ -83,7 +84,7 @@ func (r Report) JSON() ([]byte, error) {
 	members = append(members, member{"contestants", r.Contestants}, member{"curves", json.RawMessage(object)},
 		member{"latency_rounds", r.Latency}, member{"latency_failing_rounds", r.LatencyFailing},
 		member{"start_rounds", r.Starts}, member{"memory", r.Memory},
-		member{"large_bodies", r.LargeBodies}, member{"rounds", r.Rounds})
+		member{"large_bodies", r.LargeBodies}, member{"rounds", r.Rounds}, member{"not_measured", r.Missing})
 	text, err := marshal(members)
 	if err != nil {
 		return nil, err

@@ -96,6 +96,26 @@ func TestMarkdownTellsWhatWasNotReachedAndWhoWins(t *testing.T) {
 	}
 }
 
+func TestWhatCouldNotBeMeasuredIsARow(t *testing.T) {
+	r := sample()
+	r.Figures = append(r.Figures, figure.Figure{
+		Key: "poison", What: "x", Goal: "≥ 0.7", NotMeasured: "poison could not be measured:\na | b",
+	})
+	r.Rounds = []run.Round{{Contestant: "poison", NotMeasured: "away"}}
+	text := string(r.Markdown())
+	for _, want := range []string{
+		"| `poison` | x | **not measured** | ≥ 0.7 | – | – | poison could not be measured: a \\| b |",
+		"| poison | **not measured** | away |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("RESULTS.md lacks %q:\n%s", want, text)
+		}
+	}
+	if json, err := r.JSON(); err != nil || !strings.Contains(string(json), `"not_measured": "poison could`) {
+		t.Errorf("results.json does not say it (%v):\n%s", err, json)
+	}
+}
+
 func TestSVGIsWellFormed(t *testing.T) {
 	text := SVG(sample().Curves[0])
 	d := xml.NewDecoder(strings.NewReader(string(text)))

@@ -22,6 +22,8 @@ func (r *Runner) clock(c Contestant) clock {
 	switch {
 	case c.Replay:
 		return r.replay
+	case c.Whole:
+		return r.whole
 	case c.ToTheEnd:
 		return r.toTheEnd
 	}
@@ -61,6 +63,24 @@ func (r *Runner) toTheEnd(ctx context.Context, f *ground.Field, all []*program.P
 	return from, to, err
 }
 
+// whole measures from the first delivery that ended until each message has.
+func (r *Runner) whole(ctx context.Context, f *ground.Field, all []*program.Process, w watched) (from, to reading,
+	err error) {
+	const patience = 5 * time.Minute
+	if err = warmUp(ctx, all, 0); err != nil {
+		return from, to, err
+	}
+	if from, err = read(ctx, all, w); err != nil {
+		return from, to, err
+	}
+	goal := target{ended: f.Published()}
+	to, err = untilReached(ctx, all, w, goal, patience)
+	if err == nil && !goal.reached(to) {
+		err = fmt.Errorf("%d of %d messages have ended within %v", to.ended, goal.ended, patience)
+	}
+	return from, to, err
+}
+
 // replay lets the daemon file all messages as letters, mends the cause, and measures from the start of the product's
 // command until the last letter is applied. What the command takes of the processors counts as the client's.
 func (r *Runner) replay(ctx context.Context, f *ground.Field, all []*program.Process, w watched) (from, to reading,
@@ -75,7 +95,7 @@ func (r *Runner) replay(ctx context.Context, f *ground.Field, all []*program.Pro
 	}
 	enough, cancel := context.WithTimeout(ctx, most*r.Length)
 	defer cancel()
-	command := exec.CommandContext(enough, r.Ground.Binary, "dlq", "replay", "--all", "--no-wait")
+	command := exec.CommandContext(enough, f.Build.Binary, "dlq", "replay", "--all", "--no-wait")
 	command.Env = f.Environ()
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) } // it finishes what it has in hand
 	command.WaitDelay = windDown
@@ -96,7 +116,7 @@ func (r *Runner) replay(ctx context.Context, f *ground.Field, all []*program.Pro
 const windDown = 20 * time.Second
 
 // target is how far a round goes.
-type target struct{ applied, dead int64 }
+type target struct{ applied, dead, ended int64 }
 
 // goalOf is how far the messages can come: all that can be applied are; if none can, all are dead letters.
 func goalOf(s ground.Sowing) target {
@@ -106,7 +126,9 @@ func goalOf(s ground.Sowing) target {
 	return target{dead: s.Orders}
 }
 
-func (t target) reached(r reading) bool { return r.fresh >= t.applied && r.dead >= t.dead }
+func (t target) reached(r reading) bool {
+	return r.fresh >= t.applied && r.dead >= t.dead && r.ended >= t.ended
+}
 
 // untilReached reads the processes until the target is reached or the time is over.
 func untilReached(ctx context.Context, all []*program.Process, w watched, t target, most time.Duration) (r reading,
@@ -130,7 +152,7 @@ func (c Contestant) checkEnd(cut bool, s ground.Sowing, to reading, h ground.Har
 	case cut:
 		return nil
 	case h.Applied != good:
-		return fmt.Errorf("%s: %d messages are applied, want %d", c.Name, h.Applied, good)
+		return fmt.Errorf("%s: %w: %d messages are applied, want %d", c.Name, ground.ErrBroken, h.Applied, good)
 	case c.Replay && h.Dead != 0:
 		return fmt.Errorf("%s: %d letters are still there", c.Name, h.Dead)
 	case good == 0 && h.Dead != s.Orders:

@@ -29,8 +29,25 @@ type Cost struct {
 	RowBytes    map[string]float64
 }
 
+// Spent is what a message cost each process, in µs of CPU.
+func (c Cost) Spent() map[string]float64 {
+	spent := map[string]float64{}
+	for _, process := range working {
+		spent[process] = 1e6 * c.Cores[process] / c.Rate
+	}
+	return spent
+}
+
 // Cost offers messages evenly to one daemon and reads what everybody spends on them.
 func (r *Runner) Cost(ctx context.Context, perSecond int) (c Cost, err error) {
+	err = r.repeated(ctx, fmt.Sprintf("%d messages a second", perSecond), func() (err error) {
+		c, err = r.cost(ctx, perSecond)
+		return err
+	})
+	return c, err
+}
+
+func (r *Runner) cost(ctx context.Context, perSecond int) (c Cost, err error) {
 	f := r.empty
 	total := int64(float64(perSecond) * (r.Warm + r.Length).Seconds())
 	if err := f.Sow(ctx, ground.Sowing{Orders: total, Goods: ManyGoods, NoBacklog: true}, r.seed()); err != nil {

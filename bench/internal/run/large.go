@@ -36,6 +36,14 @@ const (
 func (r *Runner) LargeBodies(ctx context.Context, blocked time.Duration, settings ...string) (
 	m LargeBodies, err error,
 ) {
+	err = r.repeated(ctx, "large bodies", func() (err error) {
+		m, err = r.largeBodies(ctx, blocked, settings)
+		return err
+	})
+	return m, err
+}
+
+func (r *Runner) largeBodies(ctx context.Context, blocked time.Duration, settings []string) (m LargeBodies, err error) {
 	f := r.empty
 	m = LargeBodies{Settings: settings, Small: smallOnes, Large: largeOnes, Blocked: blocked.Seconds()}
 	all := m.Small + m.Large

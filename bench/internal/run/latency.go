@@ -44,6 +44,14 @@ const (
 // Latency offers messages evenly to an idle daemon and measures how long each takes to be applied. Every so many-th one
 // fails, if that is said, and is tried again after these delays.
 func (r *Runner) Latency(ctx context.Context, perSecond int, failEvery int64, delays string) (l Latency, err error) {
+	err = r.repeated(ctx, "latency", func() (err error) {
+		l, err = r.latency(ctx, perSecond, failEvery, delays)
+		return err
+	})
+	return l, err
+}
+
+func (r *Runner) latency(ctx context.Context, perSecond int, failEvery int64, delays string) (l Latency, err error) {
 	f := r.empty
 	total := int64(float64(perSecond) * (r.Warm + r.Length).Seconds())
 	sowing := ground.Sowing{Orders: total, Goods: ManyGoods, NoBacklog: true, PoisonEvery: failEvery, Delays: delays}

@@ -32,6 +32,14 @@ const minutes = 3
 // Memory lets the daemon work for three minutes while a shop that goes on keeps the queue at about so many messages:
 // without it the backlog would be gone in half a minute.
 func (r *Runner) Memory(ctx context.Context, backlog int64, minute time.Duration) (m Memory, err error) {
+	err = r.repeated(ctx, "memory", func() (err error) {
+		m, err = r.memory(ctx, backlog, minute)
+		return err
+	})
+	return m, err
+}
+
+func (r *Runner) memory(ctx context.Context, backlog int64, minute time.Duration) (m Memory, err error) {
 	f := r.empty
 	if err := f.Sow(ctx, ground.Sowing{Orders: backlog, Goods: ManyGoods}, r.seed()); err != nil {
 		return m, fmt.Errorf("prepare the memory round: %w", err)

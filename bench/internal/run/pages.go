@@ -23,9 +23,17 @@ type PageCost struct {
 // looks is how often each page is opened: CPU times come in hundredths of a second.
 const looks = 40
 
-// PageCosts opens each page of a daemon that has nothing else to do, before the full log. The last one, of the name
-// live, is what a second costs while somebody keeps the overview open.
-func (r *Runner) PageCosts(ctx context.Context) (costs []PageCost, err error) {
+// PageCosts opens each page of a daemon that has nothing else to do, before the full log. If seconds is not 0, the
+// first is what a second costs without anybody, and the last while somebody keeps the overview open, each over so many.
+func (r *Runner) PageCosts(ctx context.Context, seconds int) (costs []PageCost, err error) {
+	err = r.repeated(ctx, "pages", func() (err error) {
+		costs, err = r.pageCosts(ctx, seconds)
+		return err
+	})
+	return costs, err
+}
+
+func (r *Runner) pageCosts(ctx context.Context, seconds int) (costs []PageCost, err error) {
 	f, err := r.field(ctx, Contestant{FullLog: true})
 	if err != nil {
 		return nil, err
@@ -75,9 +83,11 @@ func (r *Runner) PageCosts(ctx context.Context) (costs []PageCost, err error) {
 		})
 		return nil
 	}
-	const seconds = 20
-	if err := spend("nothing, a second", seconds, func() error { return wait.For(ctx, seconds*time.Second) }); err != nil {
-		return nil, err
+	idle := time.Duration(seconds) * time.Second
+	if seconds > 0 {
+		if err := spend("nothing, a second", seconds, func() error { return wait.For(ctx, idle) }); err != nil {
+			return nil, err
+		}
 	}
 	pages := viewed()
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
@@ -97,14 +107,16 @@ func (r *Runner) PageCosts(ctx context.Context) (costs []PageCost, err error) {
 			return nil, err
 		}
 	}
-	err = spend("the overview kept live, a second", seconds, func() error {
-		open, hangUp := context.WithTimeout(ctx, seconds*time.Second)
-		defer hangUp()
-		v.live(open)
-		return ctx.Err()
-	})
-	if err != nil {
-		return nil, err
+	if seconds > 0 {
+		err = spend("the overview kept live, a second", seconds, func() error {
+			open, hangUp := context.WithTimeout(ctx, idle)
+			defer hangUp()
+			v.live(open)
+			return ctx.Err()
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	_, err = stop(ctx, all)
 	return costs, err

@@ -33,6 +33,9 @@ type Contestant struct {
 	// applied is, or, if none can, until the last one is a dead letter; but no longer than six rounds. In such a round an
 	// attempt that failed counts as a delivery that ended, whether or not another follows.
 	ToTheEnd bool
+	// Whole is a round to the end over about as many messages as the guess says of its length, until each of them has
+	// ended, the failing ones as dead letters: the same work whoever does it, however fast. It is never cut.
+	Whole bool
 	// Replay is a round over dead letters: the daemon first files the messages as letters, which is not measured. Then
 	// what was wrong is mended, the letters are replayed with the product's command, and the clock runs until all are
 	// applied.
@@ -52,6 +55,7 @@ type Round struct {
 	Contestant string             `json:"contestant"`
 	Seconds    float64            `json:"seconds"`    // between the two readings
 	Deliveries int64              `json:"deliveries"` // that ended meanwhile
+	Messages   int64              `json:"messages"`   // of them the last of their message
 	Rate       float64            `json:"per_second"` // deliveries by seconds
 	Applied    float64            `json:"applied_per_second"`
 	Failed     float64            `json:"failed_attempts_per_second,omitempty"`
@@ -60,7 +64,21 @@ type Round struct {
 	Total      int64              `json:"applied_in_all"`      // checked against the stock
 	Cut        bool               `json:"cut,omitempty"`       // a round to the end that took too long
 	Pages      map[string]float64 `json:"pages_ms,omitempty"`  // the longest time of each page that was looked at
+	// NotMeasured, if not empty, says why there is no more than the name.
+	NotMeasured string `json:"not_measured,omitempty"`
 }
+
+// Spent is what a message cost each process, in µs of CPU, with all the attempts that it had.
+func (r Round) Spent() map[string]float64 {
+	spent := map[string]float64{}
+	for _, process := range working {
+		spent[process] = r.CPU[process] * float64(r.Deliveries) / float64(max(r.Messages, 1))
+	}
+	return spent
+}
+
+// working are the processes that a message is put through; the bench itself is none.
+var working = []string{"client", "mysql", "rabbitmq", "redis"}
 
 const (
 	dead    = "dead_lettered"
@@ -71,7 +89,7 @@ const (
 var done = []string{"applied", "duplicate", "duplicate_of_dead", dead}
 
 func (c Contestant) start(f *ground.Field, g *ground.Ground, log io.Writer) ([]*program.Process, error) {
-	o := program.Options{Path: g.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: log}
+	o := program.Options{Path: f.Build.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: log}
 	if c.Rival != "" {
 		o.Path, o.Args = g.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
 	}
@@ -198,7 +216,8 @@ func (c Contestant) round(from, to reading) Round {
 		ended += to.again - from.again
 	}
 	round := Round{
-		Contestant: c.Name, Seconds: seconds, Deliveries: ended, Rate: float64(ended) / seconds,
+		Contestant: c.Name, Seconds: seconds, Deliveries: ended, Messages: to.ended - from.ended,
+		Rate:    float64(ended) / seconds,
 		Applied: float64(to.fresh-from.fresh) / seconds,
 		Failed:  float64(to.again+to.dead-from.again-from.dead) / seconds, CPU: map[string]float64{},
 	}

@@ -2,7 +2,9 @@ package run
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -42,8 +44,8 @@ func newTestRunner(t *testing.T) *Runner {
 		}
 	})
 	r := &Runner{
-		Ground: g, Length: time.Second, Warm: 50 * time.Millisecond, LogRows: 20_000, Waiting: 5000, Failing: 200,
-		Letters: 1000, Out: t.Output(),
+		Ground: g, Build: g.Builds[0], Schema: "bench", Length: time.Second, Warm: 50 * time.Millisecond, LogRows: 20_000,
+		Waiting: 5000, Failing: 200, Letters: 1000, Out: t.Output(),
 	}
 	if err := r.Open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -68,6 +70,9 @@ func TestOnRealServers(t *testing.T) {
 		"starts are measured":                      testStarts,
 		"latency and memory are measured":          testLatencyAndMemory,
 		"an empty queue makes no round":            testEmptyQueue,
+		"a whole round is the same work each time": testWholeRounds,
+		"a round is repeated on a new connection":  testLostConnection,
+		"what fails each time is not measured":     testNotMeasured,
 		"a broken promise fails the round":         testBrokenPromise,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
@@ -252,8 +257,112 @@ func testEmptyQueue(t *testing.T, r *Runner) {
 		t.Fatal(err)
 	}
 	_, err := r.measure(t.Context(), Contestant{Name: "rollbackd"}, r.empty)
-	if err == nil || !strings.Contains(err.Error(), errTooShort.Error()) {
+	if !errors.Is(err, errTooShort) {
 		t.Errorf("a round over 100 messages: %v, want %v", err, errTooShort)
+	}
+	// Each time twice as many are thought to be needed, whatever the rate of the round that was too short.
+	c := Contestant{Name: "fast", Guess: 1}
+	defer func(usual time.Duration) { r.Length = usual }(r.Length)
+	r.Length = 10 * time.Second
+	if _, err := r.once(t.Context(), c); !errors.Is(err, errTooShort) {
+		t.Errorf("a round of 10 s over 20,000 messages: %v, want %v", err, errTooShort)
+	}
+	if got, _ := r.expected(c); got != 2 {
+		t.Errorf("%v/s are expected then, want 2", got)
+	}
+}
+
+func testWholeRounds(t *testing.T, r *Runner) {
+	short := ground.Sowing{PoisonEvery: 1, Delays: testDelays}
+	some := ground.Sowing{PoisonEvery: 100, Delays: testDelays}
+	for _, c := range []struct {
+		Contestant
+		published, applied, attempts int64
+	}{
+		{Contestant{Name: "whole", Guess: 3000}, 3000, 3000, 3000},
+		{Contestant{Name: "twins", Guess: 3000, Sowing: ground.Sowing{Twice: true}}, 3000, 1500, 3000},
+		{Contestant{Name: "some fail", Guess: 3000, Sowing: some}, 3000, 2970, 3000 + 4*30},
+		{Contestant{Name: "all fail", Sowing: short, Settings: []string{"MAX_DEAD_RATE=off"}}, 200, 0, 5 * 200},
+	} {
+		c.Whole, c.ToTheEnd = true, true
+		round, err := r.Round(t.Context(), c.Contestant)
+		if err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+			continue
+		}
+		// The clock starts with the first batch that ended, and its messages count for nothing.
+		if r.empty.Published() != c.published || round.Total != c.applied || round.Messages > c.published ||
+			round.Deliveries > c.attempts || c.applied == 0 && round.Messages != c.published {
+			t.Errorf("%s: %d published, %+v; want %d of them applied", c.Name, r.empty.Published(), round, c.applied)
+		}
+		if round.Messages > 0 && round.Spent()["mysql"] < round.CPU["mysql"] {
+			t.Errorf("%s: a message costs %v, less than a delivery: %v", c.Name, round.Spent(), round.CPU)
+		}
+	}
+}
+
+// closeConnections lets RabbitMQ end all connections, as an error such as 541 ends the one on which it happened.
+func closeConnections(t *testing.T, r *Runner) {
+	t.Helper()
+	if _, err := r.Ground.Stack.RabbitMQ.Eval(t.Context(),
+		`rabbit_networking:close_all_connections("closed by the test")`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testLostConnection(t *testing.T, r *Runner) {
+	c := Contestant{Name: "again", Guess: 3000, Whole: true, ToTheEnd: true}
+	closeConnections(t, r)
+	if round, err := r.Round(t.Context(), c); err != nil || round.Total != 3000 {
+		t.Errorf("after the end of the connection: %+v, %v", round, err)
+	}
+	// A declaration on which RabbitMQ gives up leaves a member that no queue owns.
+	closeConnections(t, r)
+	if _, err := r.Ground.Stack.RabbitMQ.Eval(t.Context(), fmt.Sprintf(
+		`rabbit_amqqueue:internal_delete({resource, <<"/">>, queue, <<%q>>}, <<"bench">>)`, ground.Queue)); err != nil {
+		t.Fatal(err)
+	}
+	if round, err := r.Round(t.Context(), c); err != nil || round.Total != 3000 {
+		t.Errorf("after a queue left a member behind: %+v, %v", round, err)
+	}
+}
+
+func testNotMeasured(t *testing.T, r *Runner) {
+	var said strings.Builder
+	defer func(out io.Writer) { r.Out = out }(r.Out)
+	r.Out = &said
+	_, err := r.Round(t.Context(), Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Whole: true, ToTheEnd: true,
+		Guess: 100})
+	if !errors.Is(err, ErrNotMeasured) || !strings.Contains(err.Error(), "LANES") {
+		t.Errorf("got %v, want that it was not measured, and why", err)
+	}
+	if n := strings.Count(said.String(), "; again"); n != tries-1 {
+		t.Errorf("it was repeated %d times, want %d", n, tries-1)
+	}
+	calls := 0
+	err = r.repeated(t.Context(), "thief", func() error { calls++; return ground.ErrBroken })
+	if !errors.Is(err, ground.ErrBroken) || errors.Is(err, ErrNotMeasured) || calls != 1 {
+		t.Errorf("a broken promise: %v after %d tries, want one and the run's end", err, calls)
+	}
+}
+
+func TestBacklogsFollowTheLastRates(t *testing.T) {
+	r := &Runner{Length: 10 * time.Second, rates: map[string][]float64{}}
+	c := Contestant{Name: "x", Guess: 1000}
+	const reserved = reserve
+	if got := r.sowing(c).Orders; got != 15_400+reserved {
+		t.Errorf("by the guess %d are sown", got)
+	}
+	for _, rates := range []struct {
+		learned float64
+		want    int64
+	}{
+		{100, 1320}, {2000, 26_400}, {200, 26_400}, {300, 26_400}, {150, 3960}, // one slow round changes nothing
+	} {
+		r.learn(c, rates.learned)
+		if got := r.sowing(c).Orders; got != rates.want+reserved {
+			t.Errorf("after a round of %v/s %d are sown, want %d", rates.learned, got, rates.want+reserved)
+		}
 	}
 }
 
@@ -273,8 +382,8 @@ func testBrokenPromise(t *testing.T, r *Runner) {
 		if _, err := r.empty.DB.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.empty.Check(t.Context()); err == nil {
-			t.Errorf("%s: nothing was found", breach)
+		if _, err := r.empty.Check(t.Context()); !errors.Is(err, ground.ErrBroken) {
+			t.Errorf("%s: nothing was found: %v", breach, err)
 		}
 	}
 }

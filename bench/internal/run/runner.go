@@ -2,19 +2,24 @@ package run
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 )
 
-// Runner runs rounds.
+// Runner runs rounds of one build.
 type Runner struct {
 	Ground *ground.Ground
+	// Build is the product's, of those on the ground; Schema is the beginning of its schemas' names.
+	Build  ground.Build
+	Schema string
 	// Length is how long a round is measured, Warm how long it runs before that.
 	Length, Warm time.Duration
 	// LogRows is how many rows the full consumer log has.
@@ -25,14 +30,14 @@ type Runner struct {
 	Out                       io.Writer
 
 	empty, full *ground.Field
-	rounds      uint64             // rounds so far: seeds
-	rates       map[string]float64 // of a contestant, as far as known
+	rounds      uint64               // rounds so far: seeds
+	rates       map[string][]float64 // of a contestant, the last ones
 }
 
 // Open makes the fields.
 func (r *Runner) Open(ctx context.Context) (err error) {
-	r.rates = map[string]float64{}
-	r.empty, err = r.Ground.Field(ctx, "bench_empty")
+	r.rates = map[string][]float64{}
+	r.empty, err = r.Ground.Field(ctx, r.Schema+"_empty", r.Build)
 	return err
 }
 
@@ -56,56 +61,93 @@ func (r *Runner) field(ctx context.Context, c Contestant) (*ground.Field, error)
 		return r.full, nil
 	}
 	began := time.Now()
-	f, err := r.Ground.Field(ctx, "bench_full")
+	f, err := r.Ground.Field(ctx, r.Schema+"_full", r.Build)
 	if err != nil {
 		return nil, err
 	}
-	r.full = f
 	if err := f.FillLog(ctx, r.LogRows); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
+	r.full = f
 	fmt.Fprintf(r.Out, "  %d rows are in the log after %v\n", r.LogRows, time.Since(began).Round(time.Second))
 	return f, nil
 }
 
+// ErrNotMeasured says that a round failed as often as it may; it wraps how it failed at last.
+var ErrNotMeasured = errors.New("could not be measured")
+
+// tries is how often a round may fail.
+const tries = 5
+
+// repeated does a round, and again on a new connection when it fails: a server that was slow to answer, or ended a
+// connection, must not cost the whole run. What breaks the promise is never tried again.
+func (r *Runner) repeated(ctx context.Context, name string, do func() error) (err error) {
+	for try := range tries {
+		if try > 0 {
+			fmt.Fprintf(r.Out, "  %s: %v; again\n", name, err)
+			err = r.Ground.Reconnect(ctx)
+		}
+		if err == nil {
+			err = do()
+		}
+		if err == nil || ctx.Err() != nil || errors.Is(err, ground.ErrBroken) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s %w, tried %d times: %w", name, ErrNotMeasured, tries, err)
+}
+
 // Round sows and measures one round. When a contestant is faster than expected and empties the queue, it gets another
 // round with more to do: a part of a round is no round.
-func (r *Runner) Round(ctx context.Context, c Contestant) (Round, error) {
+func (r *Runner) Round(ctx context.Context, c Contestant) (round Round, err error) {
+	err = r.repeated(ctx, c.Name, func() (err error) {
+		round, err = r.once(ctx, c)
+		return err
+	})
+	return round, err
+}
+
+func (r *Runner) once(ctx context.Context, c Contestant) (Round, error) {
 	f, err := r.field(ctx, c)
 	if err != nil {
 		return Round{}, err
 	}
-	const tries = 4
-	for try := range tries {
-		began := time.Now()
-		if err := f.Sow(ctx, r.sowing(c), r.seed()); err != nil {
-			err = fmt.Errorf("prepare %s: %w", c.Name, err)
-			if ctx.Err() != nil || try == tries-1 {
-				return Round{}, err
-			}
-			fmt.Fprintf(r.Out, "  %v; again\n", err) // a server that was slow to answer must not cost the whole run
-			continue
-		}
-		sown := time.Since(began)
-		round, err := r.measure(ctx, c, f)
-		if err == nil || errors.Is(err, errTooShort) {
-			r.rates[c.Name] = round.Rate
-		}
-		if errors.Is(err, errTooShort) {
-			r.rates[c.Name] *= 1.6
-			fmt.Fprintf(r.Out, "  %s: %v; again with more\n", c.Name, err)
-			continue
-		}
-		if err != nil {
-			return round, err
-		}
-		fmt.Fprintf(r.Out, "  %-22s %9.0f/s  %4.2f cores  %s  (%d published in %v, all in all %v)%s\n", c.Name, round.Rate,
-			round.Busy,
-			cpuText(round.CPU), f.Published(), sown.Round(time.Second/10), time.Since(began).Round(time.Second/10),
-			round.remark())
-		return round, nil
+	began := time.Now()
+	if err := f.Sow(ctx, r.sowing(c), r.seed()); err != nil {
+		return Round{}, fmt.Errorf("prepare the round: %w", err)
 	}
-	return Round{}, fmt.Errorf("%s emptied its queue %d times: %w", c.Name, tries, errTooShort)
+	sown := time.Since(began)
+	round, err := r.measure(ctx, c, f)
+	if errors.Is(err, errTooShort) {
+		expected, _ := r.expected(c)
+		r.learn(c, 2*expected)
+	}
+	if err != nil {
+		return round, err
+	}
+	r.learn(c, round.Rate)
+	fmt.Fprintf(r.Out, "  %-22s %9.0f/s  %4.2f cores  %s  (%d published in %v, all in all %v)%s\n", c.Name, round.Rate,
+		round.Busy,
+		cpuText(round.CPU), f.Published(), sown.Round(time.Second/10), time.Since(began).Round(time.Second/10),
+		round.remark())
+	return round, nil
+}
+
+// lastRates is how many of a contestant's rates its next backlog follows: one slow round does not make it too small.
+const lastRates = 3
+
+// learn notes how fast a contestant was, or is thought to be.
+func (r *Runner) learn(c Contestant, rate float64) {
+	rates := append(r.rates[c.Name], rate)
+	r.rates[c.Name] = rates[max(0, len(rates)-lastRates):]
+}
+
+// expected is how fast a contestant will be at most, and whether anything but a guess says so.
+func (r *Runner) expected(c Contestant) (rate float64, known bool) {
+	if rates := r.rates[c.Name]; len(rates) > 0 {
+		return slices.Max(rates), true
+	}
+	return c.Guess, false
 }
 
 // remark is what else there is to say of a round to the end.
@@ -132,10 +174,10 @@ const (
 
 // sowing is the contestant's, with as many orders as it will need.
 func (r *Runner) sowing(c Contestant) ground.Sowing {
-	rate, known := r.rates[c.Name]
+	rate, known := r.expected(c)
 	more := margin
 	if !known {
-		rate, more = c.Guess, firstMargin
+		more = firstMargin
 	}
 	const ending = time.Second // between the last reading and the end of the processes
 	deliveries := int64(rate*more*(r.Warm+r.Length+ending).Seconds()) + reserve
@@ -144,6 +186,8 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 	switch {
 	case c.Replay:
 		s.Orders = r.Letters
+	case c.Whole && s.PoisonEvery != 1:
+		s.Orders = int64(cmp.Or(c.Guess, wholeGuess) * r.Length.Seconds())
 	case c.ToTheEnd && s.PoisonEvery == 1:
 		s.Orders = r.Failing
 	case c.ToTheEnd:
@@ -157,6 +201,9 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 	}
 	return s
 }
+
+// wholeGuess is for those of whom no guess says how much they do in a second.
+const wholeGuess = 30_000
 
 const (
 	// ManyGoods and FewGoods are how many goods a shop has.

@@ -23,6 +23,14 @@ const (
 
 // Starts starts a daemon several times, each time before one message.
 func (r *Runner) Starts(ctx context.Context) (s Starts, err error) {
+	err = r.repeated(ctx, "start", func() (err error) {
+		s, err = r.starts(ctx)
+		return err
+	})
+	return s, err
+}
+
+func (r *Runner) starts(ctx context.Context) (s Starts, err error) {
 	sowing := ground.Sowing{Orders: 1 + startsOfRound, Goods: ManyGoods, NoBacklog: true}
 	if err := r.empty.Sow(ctx, sowing, r.seed()); err != nil {
 		return s, fmt.Errorf("prepare the starts: %w", err)
