@@ -77,9 +77,15 @@ func (t *claimedTry) try(ctx context.Context) error {
 		return err
 	}
 	c, it := t.alone.c, t.it
-	_, err := c.effects.apply(ctx, []Message{it.msg}, marker{mark: func(ctx context.Context, tx dedup.Execer) error {
-		return c.records.Success(ctx, tx, *it.claim)
-	}})
+	_, err := c.effects.apply(ctx, []Message{it.msg}, marker{
+		mark: func(ctx context.Context, tx dedup.Execer) error {
+			return c.records.Hold(ctx, tx, []dedup.Claim{*it.claim})
+		},
+		seal: func(ctx context.Context, tx dedup.Execer, _ map[int]error) error {
+			return c.records.Success(ctx, tx, *it.claim)
+		},
+		alone: true,
+	})
 	t.unknown.note(err)
 	if t.unknown.lost && (errors.Is(err, dedup.ErrUnknown) || errors.Is(err, dedup.ErrLost)) {
 		done, lookErr := t.applied(ctx)

@@ -72,6 +72,8 @@ type marker struct {
 	unmark func(context.Context, dedup.Execer, map[int]error) error
 	// seal writes, after the effect, what mark has not: the rows of all messages but these; nil when nothing is left.
 	seal func(context.Context, dedup.Execer, map[int]error) error
+	// alone: there is one message, which is claimed and sealed.
+	alone bool
 }
 
 // apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
@@ -86,7 +88,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 	if err != nil {
 		return nil, e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), &guardedTx{ours: true}))
 	}
-	guard := &guardedTx{tx: tx, ours: true}
+	guard := &guardedTx{tx: tx, ours: true, alone: m.alone}
 	if err := m.mark(bounded, guard); err != nil {
 		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
@@ -97,9 +99,6 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 	blamed, err = e.effect(bounded, guard, msgs, m)
 	if guard.left { // the transaction ends with bounded, and the rest of guard belongs to the handler
 		return nil, e.explain(ctx, bounded, activity, err, &guardedTx{})
-	}
-	if err == nil {
-		err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
 	}
 	if err == nil && m.seal != nil {
 		guard.ours = true
@@ -112,6 +111,9 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 		_ = tx.Rollback()
 		if by := blameOf(err, len(msgs)); m.unmark == nil && by != nil {
 			err = by[0] // alone: what it is blamed for may be the database's
+		}
+		if guard.over {
+			return nil, &handlerError{err: err}
 		}
 		return nil, e.explain(ctx, bounded, activity, err, guard)
 	}
@@ -129,10 +131,6 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 	return blamed, nil
 }
 
-// A transaction of fewer messages than this is begun anew when one of them is blamed: that costs less than a savepoint
-// in each.
-const leastForSavepoint = 16
-
 // effect calls the handler. When it blames some and has applied the others, the rows of the blamed are taken out. When
 // it blames some of many otherwise, what it wrote is undone up to a savepoint, the rows of the blamed are taken out,
 // and it is called again with the others, so that failing messages do not cost their neighbours their transaction. That
@@ -141,17 +139,8 @@ func (e *effects) effect(
 	bounded context.Context, guard *guardedTx, msgs []Message, m marker,
 ) (blamed map[int]error, err error) {
 	began := time.Now()
-	saved := m.unmark != nil && len(msgs) >= leastForSavepoint
-	save := func() error {
-		if _, err := guard.ExecContext(bounded, "SAVEPOINT rollbackd_batch"); err != nil {
-			return fmt.Errorf("savepoint: %w", err)
-		}
-		return nil
-	}
-	if saved {
-		if err := save(); err != nil {
-			return nil, err
-		}
+	if err := guard.save(bounded); err != nil {
+		return nil, err
 	}
 	rest, at := msgs, make([]int, len(msgs)) // at: where each of rest stands in msgs
 	for i := range at {
@@ -159,14 +148,31 @@ func (e *effects) effect(
 	}
 	for {
 		guard.ours = false
-		err := e.call(bounded, guard, rest)
+		begun, err := e.call(bounded, guard, rest)
+		if guard.left {
+			return nil, err
+		}
+		do := "ROLLBACK TO" // InnoDB keeps the locks of what is undone until the end of the transaction
+		if err == nil && guard.failed == nil || appliedOthers(err) {
+			do = "RELEASE"
+		}
+		asked := guard.returned(bounded, do)
+		if err == nil {
+			err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
+		}
 		now := blameOf(err, len(rest))
 		switch {
+		case guard.over: // whoever had begun may have done anything; what had not is tried anew
+			blamed = map[int]error{}
+			for _, i := range at[:begun] {
+				blamed[i] = Permanent(asked)
+			}
+			return nil, blameAll(blamed)
 		case err == nil:
-			return blamed, nil
+			return blamed, asked
 		case now == nil && len(blamed) > 0 && bounded.Err() == nil && guard.failed == nil:
 			return nil, blameAll(blamed) // it holds; what is wrong with the others shows when they are tried anew
-		case now == nil, !saved && !appliedOthers(err):
+		case now == nil, m.unmark == nil && !appliedOthers(err):
 			return nil, err
 		}
 		fresh := make(map[int]error, len(now))
@@ -182,19 +188,17 @@ func (e *effects) effect(
 		}
 		guard.ours = true
 		switch {
+		case asked != nil:
+			return nil, fmt.Errorf("undo what was written before %v: %w", err, asked) //nolint:errorlint // trouble, not blame
 		case appliedOthers(err) && m.unmark != nil && len(blamed) < len(msgs):
 			return blamed, m.unmark(bounded, guard, fresh)
-		case !saved, 2*len(blamed) > len(msgs), time.Since(began) > e.timeout/3:
+		case m.unmark == nil, 2*len(blamed) > len(msgs), time.Since(began) > e.timeout/3:
 			return nil, blameAll(blamed)
-		}
-		// InnoDB keeps the locks of what is undone until the end of the transaction.
-		if _, undone := guard.ExecContext(bounded, "ROLLBACK TO SAVEPOINT rollbackd_batch"); undone != nil {
-			return nil, fmt.Errorf("undo what was written before %v: %w", err, undone) //nolint:errorlint // trouble, not blame
 		}
 		if err := m.unmark(bounded, guard, fresh); err != nil {
 			return nil, err
 		}
-		if err := save(); err != nil { // behind what was just taken out: the next undoing must not bring it back
+		if err := guard.save(bounded); err != nil { // behind what was just taken out: the next undoing must not bring it back
 			return nil, err
 		}
 		rest, at = nil, at[:0]
@@ -222,18 +226,25 @@ func blameAll(blamed map[int]error) error {
 }
 
 // call calls the handler. One that does not return although its time is over keeps its transaction, which nobody
-// commits; blamed is whom it was at, as far as that is known.
-func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) error {
+// commits; blamed is whom it was at, as far as that is known. Begun is how many of msgs it had begun with.
+func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (begun int, err error) {
 	began := time.Now()
-	_, err := e.runner.run(ctx, msgs, func(ctx context.Context) error {
+	at, err := e.runner.run(ctx, msgs, func(ctx context.Context) error {
 		return e.handler.Handle(ctx, gormOver(ctx, e.db, guard), msgs)
 	})
-	e.metrics.handled(began, err)
+	if begun = at + 1; begun == 0 {
+		begun = len(msgs)
+	}
 	if stuck, ok := errors.AsType[*stuckError](err); ok {
 		guard.left = true
-		return stuck.blame(len(msgs))
+		err = stuck.blame(len(msgs))
+	} else if errors.Is(guard.failed, errUnread) {
+		return begun, guard.failed // whatever the handler made of it: it is called again
+	} else if errors.Is(guard.failed, ErrEndsTransaction) && blameOf(err, len(msgs)) == nil {
+		err = guard.failed
 	}
-	return err
+	e.metrics.handled(began, err)
+	return begun, err
 }
 
 // explain sorts an error of an uncommitted transaction. The first statement's error that the guard saw outweighs what
@@ -293,7 +304,7 @@ func excuses(err error) bool {
 		return true
 	}
 	_, met := errors.AsType[*contentionError](err)
-	return met
+	return met || errors.Is(err, errUnread)
 }
 
 // cutOff is the error of a transaction whose time ended inside a statement. Whether that waits for a lock is asked of

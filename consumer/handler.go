@@ -34,9 +34,10 @@ type Message struct {
 
 // Handler applies messages.
 type Handler interface {
-	// Handle applies msgs inside tx; the commit of tx marks them done. It must not commit, roll back or run DDL, and it
-	// must do nothing outside tx that may not happen again. Each identity occurs at most once in msgs. Several lanes
-	// call Handle at the same time, each with a transaction of its own.
+	// Handle applies msgs inside tx; the commit of tx marks them done. What would end the transaction is refused with
+	// [ErrEndsTransaction], and what nobody can read, such as CALL, runs for one message at a time. Handle must do nothing
+	// outside tx that may not happen again. Each identity occurs at most once in msgs. Several lanes call Handle at the
+	// same time, each with a transaction of its own.
 	//
 	// A nil error applies all of msgs. [Blame] names single messages, which leave the batch while the rest is handled
 	// anew, in the same transaction after what was written is undone, or in another; after [Except] the rest is
@@ -73,7 +74,11 @@ func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
 		at := positionOf(ctx)
 		for i, m := range msgs {
 			at.set(i)
-			if err := f(ctx, tx, m); err != nil {
+			err := f(ctx, tx, m)
+			if guard, ok := SQL(tx).(*guardedTx); ok {
+				err = guard.ofCall(err)
+			}
+			if err != nil {
 				return Blame(BlamedMessage{Index: i, Err: err})
 			}
 		}

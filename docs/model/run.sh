@@ -83,6 +83,11 @@ holds taken
 holds taken-more         -DCOPIES=2 -DPASSES=3
 for m in M_INSERT_OVER M_BLIND M_LAST_EARLY M_LAST_RESUMED M_DECIDE_EARLY; do fails $m -D$m; done
 
+model ended.pml
+holds ended
+holds ended-more         -DN=5 -DCRASH=2 -DFAILS=2 -DCOPIES=3
+for m in M_NO_GUARD M_FAST_CALL M_NO_PROOF M_UNKNOWN_AGAIN M_DIES; do fails $m -D$m; done
+
 model poison.pml
 holds poison             -DMAX=5
 holds poison-fails       -DMAX=3 -DQFAIL=2

@@ -25,6 +25,7 @@ const (
 	numReadOnlyOption  = 1290 // ER_OPTION_PREVENTS_STATEMENT: an option of the server forbids it, such as read_only
 	numReadOnlyTx      = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
 	numReadOnlyMode    = 1836 // ER_READ_ONLY_MODE
+	numNoSavepoint     = 1305 // ER_SP_DOES_NOT_EXIST: of a routine, too
 	numNotAMember      = 3796 // ER_GRP_TRX_CONSISTENCY_NOT_ALLOWED: a node of group replication outside its group
 	numNoMemberAnyMore = 3797 // ER_GRP_TRX_CONSISTENCY_BEFORE: it was put out while it waited for the group
 )
@@ -240,6 +241,27 @@ func NoTable(err error) bool {
 func Duplicate(err error) bool {
 	server, ok := said(err)
 	return ok && server.Number == numDuplicate
+}
+
+// Repeats is Duplicate, and likewise for what says the same in other words (1586; 1022 and 1169, where nobody knows
+// which index it was; 1761 and 1762, by a foreign key that cascades). The server has undone the statement, and the
+// transaction goes on.
+func Repeats(err error) bool {
+	server, ok := said(err)
+	if !ok {
+		return false
+	}
+	switch server.Number {
+	case numDuplicate, 1586, 1022, 1169, 1761, 1762:
+		return true
+	}
+	return false
+}
+
+// NoSavepoint reports whether a server said in err, to RELEASE or ROLLBACK TO, that there is no such savepoint.
+func NoSavepoint(err error) bool {
+	server, ok := said(err)
+	return ok && server.Number == numNoSavepoint
 }
 
 // DuplicateIn is Duplicate for one index of a table, whose name is not quoted. MySQL names table and index, the table

@@ -54,7 +54,8 @@ type watchedConn struct {
 	failed   error     // of rows in this transaction
 	activity *Activity // of this transaction, nil if nobody asks
 	repeated repeated
-	left     bool // nobody may use it any more
+	rows     *watchedRows // of the transaction's last query, nil when they are closed
+	left     bool         // nobody may use it any more
 }
 
 // Close ends the session. One that the server has ended before, as after a freeze, cannot be told so: it is closed all
@@ -83,16 +84,43 @@ func (c *watchedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.T
 	if err != nil {
 		return nil, c.leave(err)
 	}
-	c.inTx, c.failed = true, nil
+	c.inTx, c.failed, c.rows = true, nil, nil
 	c.activity, _ = ctx.Value(activityKey{}).(*Activity)
 	c.activity.on(c.id)
 	return &watchedTx{tx, c}, nil
 }
 
+type (
+	lastUseKey   struct{}
+	afterRowsKey struct{}
+)
+
+// LastUse makes a context. A connection on which a statement runs with it is not lent again after its transaction: the
+// statement may have changed the session.
+func LastUse(ctx context.Context) context.Context { return context.WithValue(ctx, lastUseKey{}, true) }
+
+// AfterRows makes a context. A statement that runs with it closes the rows that nobody has closed: those of a [sql.Row]
+// which was never read cannot be found otherwise, and the driver calls the connection a bad one.
+func AfterRows(ctx context.Context) context.Context {
+	return context.WithValue(ctx, afterRowsKey{}, true)
+}
+
+// prepare does what the contexts of a statement ask for.
+func (c *watchedConn) prepare(ctx context.Context) error {
+	c.left = c.left || ctx.Value(lastUseKey{}) != nil
+	if c.rows != nil && ctx.Value(afterRowsKey{}) != nil {
+		_ = c.rows.Close()
+	}
+	if c.inTx {
+		return c.failed
+	}
+	return nil
+}
+
 // ExecContext executes a statement.
 func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if c.inTx && c.failed != nil {
-		return nil, c.failed
+	if err := c.prepare(ctx); err != nil {
+		return nil, err
 	}
 	end := c.activity.begin(ctx, c.id, query)
 	res, err := c.exec(ctx, query, args)
@@ -109,8 +137,8 @@ func (c *watchedConn) exec(ctx context.Context, query string, args []driver.Name
 
 // QueryContext watches the rows of a transaction's query.
 func (c *watchedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if c.inTx && c.failed != nil {
-		return nil, c.failed
+	if err := c.prepare(ctx); err != nil {
+		return nil, err
 	}
 	end := c.activity.begin(ctx, c.id, query)
 	rows, err := c.wholeConn.QueryContext(ctx, query, args)
@@ -123,7 +151,8 @@ func (c *watchedConn) QueryContext(ctx context.Context, query string, args []dri
 		return nil, errors.Join(fmt.Errorf("the driver's rows (%T) lack a method that database/sql needs", rows),
 			rows.Close())
 	}
-	return &watchedRows{whole, c, ctx, query}, nil
+	c.rows = &watchedRows{whole, c, ctx, query}
+	return c.rows, nil
 }
 
 type watchedTx struct {
@@ -183,4 +212,9 @@ func (r *watchedRows) Next(dest []driver.Value) error {
 func (r *watchedRows) NextResultSet() error { return r.note(r.wholeRows.NextResultSet()) }
 
 // Close reads what nobody asked for.
-func (r *watchedRows) Close() error { return r.note(r.wholeRows.Close()) }
+func (r *watchedRows) Close() error {
+	if r.conn.rows == r {
+		r.conn.rows = nil
+	}
+	return r.note(r.wholeRows.Close())
+}

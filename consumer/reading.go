@@ -1,0 +1,288 @@
+package consumer
+
+import "strings"
+
+// reading is what a text is to a transaction, as far as it can be told without running it. Of several statements the
+// greatest counts.
+type reading uint8
+
+const (
+	plain   reading = iota // it leaves the transaction and the session as they are
+	lasting                // the session is changed behind it, the transaction is not
+	opaque                 // nobody can tell: it runs what is not in the text, or nobody here knows its statement
+	ending                 // it ends the transaction, or changes how transactions end
+)
+
+// plainVerbs begin statements that no server ends a transaction for.
+var plainVerbs = words("SELECT INSERT UPDATE DELETE REPLACE WITH TABLE VALUES DO SHOW EXPLAIN DESCRIBE DESC")
+
+// endingVerbs are from the lists of MySQL's and MariaDB's manuals of what commits by itself, and what begins or ends a
+// transaction. LOAD DATA commits with some engines, and reads what is no part of a message.
+var endingVerbs = words("COMMIT START XA ALTER RENAME TRUNCATE GRANT REVOKE INSTALL UNINSTALL LOCK UNLOCK OPTIMIZE " +
+	"REPAIR CHECK CACHE LOAD FLUSH RESET STOP CHANGE IMPORT SHUTDOWN")
+
+// endingSettings are what SET must not name, and unreadableSettings what it may hide something behind: a statement, or
+// another way of reading strings and names.
+var (
+	endingSettings = words("AUTOCOMMIT COMPLETION_TYPE TRANSACTION TRANSACTION_ISOLATION TX_ISOLATION " +
+		"TRANSACTION_READ_ONLY TX_READ_ONLY PASSWORD")
+	unreadableSettings = words("STATEMENT SQL_MODE ROLE RESOURCE")
+)
+
+func words(list string) map[string]bool {
+	set := map[string]bool{}
+	for word := range strings.FieldsSeq(list) {
+		set[word] = true
+	}
+	return set
+}
+
+// read reads a text as MySQL and MariaDB would with the sql_mode of our sessions; what are the first words of the
+// statement that counts.
+func read(text string) (all reading, what string) {
+	r := &reader{text: text}
+	for n := 0; ; n++ {
+		for r.next(); r.is("(") || r.is(";"); {
+			r.next()
+		}
+		if r.kind == 0 {
+			return all, what
+		}
+		from := r.from
+		r.executed = r.executed && r.inside
+		one := r.statement()
+		if (r.executed || r.broken || n > 0) && one < opaque { // the server may read another text, or two
+			one = opaque
+		}
+		if one > all || n == 0 {
+			all, what = one, firstWords(text[from:])
+		}
+	}
+}
+
+// firstWords are enough to find a statement again.
+func firstWords(text string) string {
+	const most, mostBytes = 3, 60
+	text, _, _ = strings.Cut(text[:min(len(text), mostBytes)], ";")
+	fields := strings.Fields(text)
+	return strings.ToValidUTF8(strings.Join(fields[:min(len(fields), most)], " "), "")
+}
+
+// statement reads one statement, whose first token is at hand, up to its end.
+func (r *reader) statement() reading {
+	verb := strings.ToUpper(r.token)
+	switch {
+	case r.kind != 'w':
+		return r.end(opaque)
+	case verb == "SET":
+		return r.set()
+	case verb == "ROLLBACK": // TO SAVEPOINT
+		if r.next(); r.is("WORK") {
+			r.next()
+		}
+		if !r.is("TO") {
+			return r.end(ending)
+		}
+		if r.next(); r.is("SAVEPOINT") {
+			r.next()
+		}
+		return r.end(r.savepoint())
+	case verb == "SAVEPOINT":
+		r.next()
+		return r.end(r.savepoint())
+	case verb == "RELEASE":
+		if r.next(); !r.is("SAVEPOINT") {
+			return r.end(ending)
+		}
+		r.next()
+		return r.end(r.savepoint())
+	case verb == "CREATE", verb == "DROP":
+		if r.next(); r.is("OR") {
+			r.next() // REPLACE
+			r.next()
+		}
+		if !r.is("TEMPORARY") {
+			return r.end(ending)
+		}
+		if r.next(); !r.is("TABLE") {
+			return r.end(ending)
+		}
+		return r.end(lasting)
+	case verb == "BEGIN": // NOT ATOMIC is MariaDB's block of statements
+		if r.next(); r.is("NOT") {
+			return r.end(opaque)
+		}
+		return r.end(ending)
+	case verb == "ANALYZE": // of a statement, MariaDB's EXPLAIN
+		if r.next(); r.is("TABLE") || r.is("LOCAL") || r.is("NO_WRITE_TO_BINLOG") {
+			return r.end(ending)
+		}
+		return r.end(opaque)
+	case plainVerbs[verb]:
+		return r.end(plain)
+	case endingVerbs[verb]:
+		return r.end(ending)
+	}
+	return r.end(opaque)
+}
+
+// savepoint is what it is to name one: that of the engine proves whose the transaction is.
+func (r *reader) savepoint() reading {
+	if strings.EqualFold(strings.Trim(r.token, "`"), ourSavepoint) {
+		return ending
+	}
+	return plain
+}
+
+// set reads what is assigned to: variables of the user's own are nobody else's.
+func (r *reader) set() (all reading) {
+	target, depth := true, 0
+	for r.next(); r.kind != 0 && r.kind != ';'; r.next() {
+		name := strings.ToUpper(strings.Trim(r.token, "`"))
+		switch {
+		case r.kind == '(':
+			depth++
+		case r.kind == ')':
+			depth--
+		case r.kind == ',' && depth == 0:
+			target = true
+		case r.kind == '=':
+			target = false
+		case !target || r.kind != 'w' && r.kind != '`':
+		case endingSettings[name]:
+			all = max(all, ending)
+		case unreadableSettings[name]:
+			all = max(all, opaque)
+		default:
+			all = max(all, lasting)
+		}
+	}
+	return all
+}
+
+// end goes to the end of the statement, as far as there may be another one behind it.
+func (r *reader) end(is reading) reading {
+	executed := r.executed
+	if r.kind != ';' && strings.IndexByte(r.text[r.at:], ';') < 0 {
+		r.at = len(r.text)
+	}
+	for r.kind != 0 && r.kind != ';' {
+		r.next()
+	}
+	r.executed = executed // what it is was read before
+	return is
+}
+
+// reader splits a text into tokens.
+type reader struct {
+	text     string
+	at       int    // behind the token
+	from     int    // where the token begins
+	kind     byte   // of the token: w a word, ` a name, ' a string, @ a variable of the user's, 0 the end, else itself
+	token    string // with its quotes
+	inside   bool   // in a comment that some servers execute
+	executed bool   // there was one
+	broken   bool   // a string or a comment has no end, or a string stands where not all servers see it
+}
+
+func (r *reader) is(word string) bool { return strings.EqualFold(r.token, word) }
+
+// next takes the next token.
+func (r *reader) next() {
+	r.blank()
+	r.from, r.kind = r.at, 0
+	if r.at < len(r.text) {
+		switch c := r.text[r.at]; {
+		case isWord(c):
+			r.kind = 'w'
+			r.word()
+		case c == '\'' || c == '"':
+			r.kind = '\''
+			r.quoted(c)
+		case c == '`':
+			r.kind = '`'
+			r.quoted(c)
+		case c == '@' && !strings.HasPrefix(r.text[r.at:], "@@"):
+			r.kind = '@'
+			if r.at++; r.at < len(r.text) && strings.IndexByte("'\"`", r.text[r.at]) >= 0 {
+				r.quoted(r.text[r.at])
+			} else {
+				r.word()
+			}
+		default:
+			r.kind = c
+			r.at++
+			if c == '@' {
+				r.at++
+			}
+		}
+	}
+	r.token = r.text[r.from:r.at]
+}
+
+// isWord reports whether c may stand in a keyword or in a name without quotes.
+func isWord(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
+}
+
+func (r *reader) word() {
+	for r.at < len(r.text) && isWord(r.text[r.at]) {
+		r.at++
+	}
+}
+
+// quoted takes what begins with a quote: a backslash escapes in strings, and a quote that stands twice is itself.
+func (r *reader) quoted(quote byte) {
+	r.broken = r.broken || r.inside
+	for r.at++; r.at < len(r.text); r.at++ {
+		switch c := r.text[r.at]; {
+		case c == '\\' && quote != '`':
+			r.at++
+		case c == quote && strings.HasPrefix(r.text[r.at+1:], string(quote)):
+			r.at++
+		case c == quote:
+			r.at++
+			return
+		}
+	}
+	r.at, r.broken = len(r.text), true
+}
+
+// blank skips white space and comments. What stands in a comment for servers to execute is read like all else.
+func (r *reader) blank() {
+	for r.at < len(r.text) {
+		rest := r.text[r.at:]
+		switch {
+		case rest[0] <= ' ':
+			r.at++
+		case rest[0] == '#', strings.HasPrefix(rest, "--") && (len(rest) == 2 || rest[2] <= ' '):
+			r.skip("\n")
+		case strings.HasPrefix(rest, "/*!"), strings.HasPrefix(rest, "/*M!"):
+			r.broken = r.broken || r.inside
+			r.inside, r.executed = true, true
+			for r.skip("!"); r.at < len(r.text) && r.text[r.at] >= '0' && r.text[r.at] <= '9'; {
+				r.at++
+			}
+		case strings.HasPrefix(rest, "/*"):
+			r.at += 2
+			r.broken = !r.skip("*/") || r.broken
+		case r.inside && strings.HasPrefix(rest, "*/"):
+			r.inside = false
+			r.at += 2
+		default:
+			return
+		}
+	}
+	r.broken = r.broken || r.inside
+}
+
+// skip goes behind end, or to the end of the text.
+func (r *reader) skip(end string) bool {
+	i := strings.Index(r.text[r.at:], end)
+	if i < 0 {
+		r.at = len(r.text)
+		return false
+	}
+	r.at += i + len(end)
+	return true
+}

@@ -1,0 +1,120 @@
+package consumer
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// readings are texts of a handler, and what the guard makes of them.
+var readings = map[reading][]string{
+	plain: {
+		"SELECT 1", "select 1;", "((SELECT 1) UNION (SELECT 2))", "WITH x AS (SELECT 1) SELECT * FROM x", "DO 1",
+		"INSERT INTO own VALUES (1, 'COMMIT')", "REPLACE INTO own VALUES (1, '; COMMIT')", "UPDATE own SET v = \"; COMMIT\"",
+		"DELETE FROM own WHERE v = 'it''s; COMMIT'", `UPDATE own SET v = '\'; COMMIT; \\'`, "SELECT 1 AS `a``; COMMIT`",
+		"SELECT 1 -- ; COMMIT", "SELECT 1 # ; COMMIT", "SELECT /* ; COMMIT */ 1", "SELECT /*+ MAX_EXECUTION_TIME(99) */ 1",
+		"SELECT /*! STRAIGHT_JOIN */ 1", "/* hello */ -- you\n# there\nSELECT 1", "SELECT 1--2", "EXPLAIN SELECT 1",
+		"SHOW VARIABLES LIKE 'autocommit'", "SAVEPOINT mine", "ROLLBACK TO mine", "ROLLBACK WORK TO SAVEPOINT `mine`",
+		"rollback to savepoint mine", "RELEASE SAVEPOINT mine", "SET @a = 1, @autocommit = (SELECT 1, 2 LIMIT 0)",
+		"SET @`autocommit` = 0", "DESC own", "DESCRIBE own", "",
+	},
+	lasting: {
+		"SET SESSION lock_wait_timeout = 7", "SET @@lock_wait_timeout = 7", "SET @a = 1, lock_wait_timeout = 7",
+		"SET NAMES utf8mb4", "CREATE TEMPORARY TABLE t (a INT)", "CREATE TEMPORARY TABLE IF NOT EXISTS t (a INT)",
+		"DROP TEMPORARY TABLE IF EXISTS t",
+	},
+	opaque: {
+		"CALL p()", "/* a */ call p()", "PREPARE s FROM 'COMMIT'", "EXECUTE s", "EXECUTE IMMEDIATE 'COMMIT'",
+		"DEALLOCATE PREPARE s", "BEGIN NOT ATOMIC COMMIT", "IF 1 THEN SELECT 1", "HANDLER own OPEN", "USE other",
+		"ANALYZE SELECT 1", "ANALYZE FORMAT=JSON SELECT 1", "SET STATEMENT max_statement_time = 1 FOR SELECT 1",
+		"SET sql_mode = 'ANSI_QUOTES'", "SET ROLE all", "SELECT 1; SELECT 2", "'COMMIT'", "`COMMIT`", "?", "1 COMMIT",
+		"SELECT 'no end; COMMIT", "SELECT 1 /* no end; COMMIT", "/*!99999 SELECT 1 */", "/*M!100100 SELECT */ 1",
+		"/*! SELECT 1", "SELECT 1 /*!99999 ' */; SELECT ' 1 '", "FROBNICATE own",
+		"\x00\xff", "FOR i IN 1..2 DO SELECT 1", "KILL 1",
+		"CHECKSUM TABLE own", "CREATE /*!99999 TEMPORARY */ TABLE t (a INT)", "ROLLBACK /*!99999 TO mine */",
+	},
+	ending: {
+		"COMMIT", "commit", "Commit WORK", "COMMIT;", " \t\nCOMMIT", "-- a\nCOMMIT", "#a\nCOMMIT", "/* a */COMMIT",
+		"/*! COMMIT */", "/*!50000COMMIT*/", "/*M! COMMIT */", "/*M!100100 COMMIT */", "/*+ a */ COMMIT", "(COMMIT)",
+		";COMMIT", "COMMIT AND CHAIN", "ROLLBACK", "ROLLBACK WORK", "ROLLBACK AND CHAIN", "ROLLBACK RELEASE",
+		"ROLLBACK TO rollbackd_batch", "ROLLBACK TO SAVEPOINT `Rollbackd_Batch`", "SAVEPOINT rollbackd_batch",
+		"RELEASE SAVEPOINT rollbackd_batch", "BEGIN", "BEGIN WORK", "START TRANSACTION", "START SLAVE", "STOP REPLICA",
+		"CHANGE MASTER TO a = 1", "XA START 'a'", "XA COMMIT 'a'", "SET autocommit = 0", "SET AUTOCOMMIT=1",
+		"SET @@autocommit = 0", "SET @@session.autocommit := 0", "SET LOCAL autocommit = 0", "SET `autocommit` = 0",
+		"SET @@`autocommit` = 0", "SET @a = (SELECT 1, 2), autocommit = 0", "SET completion_type = 1",
+		"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "SET SESSION TRANSACTION READ ONLY", "SET tx_isolation = 'a'",
+		"SET transaction_isolation = 'a'", "SET PASSWORD = 'a'", "LOCK TABLES own WRITE", "UNLOCK TABLES",
+		"CREATE TABLE t (a INT)", "CREATE OR REPLACE TABLE t (a INT)", "CREATE INDEX i ON own (v)", "CREATE DATABASE d",
+		"CREATE USER u", "CREATE DEFINER = a VIEW v AS SELECT 1", "ALTER TABLE own ADD c INT", "ALTER USER u",
+		"DROP TABLE own", "DROP PREPARE s", "DROP INDEX i ON own", "RENAME TABLE own TO t", "TRUNCATE own",
+		"TRUNCATE TABLE own", "GRANT SELECT ON own TO u", "REVOKE SELECT ON own FROM u", "ANALYZE TABLE own",
+		"ANALYZE LOCAL TABLE own", "ANALYZE NO_WRITE_TO_BINLOG TABLE own", "OPTIMIZE TABLE own", "REPAIR TABLE own",
+		"CHECK TABLE own", "CACHE INDEX own IN c", "LOAD INDEX INTO CACHE own", "LOAD DATA INFILE 'f' INTO TABLE own",
+		"LOAD DATA LOCAL INFILE 'f' INTO TABLE own", "LOAD XML INFILE 'f' INTO TABLE own", "FLUSH TABLES", "RESET MASTER",
+		"INSTALL PLUGIN p SONAME 'p'", "UNINSTALL PLUGIN p", "IMPORT TABLE FROM 'f'", "SHUTDOWN",
+		"SELECT 1; COMMIT", "SELECT '; '; COMMIT", "SELECT ';'';'; /* ; */ COMMIT; SELECT 1", "SELECT `;`; COMMIT",
+		"SELECT 1 /*! ; COMMIT */", "BEGIN NOT ATOMIC SELECT 1; COMMIT; END", "SELECT 1;;COMMIT", "SET @a = ';'; COMMIT",
+		"SELECT 1 -- '\n; COMMIT", "CALL p(); COMMIT", "SELECT 1 /*!80000 /* inner */ */; COMMIT",
+	},
+}
+
+func TestTheGuardReadsWhatEndsATransaction(t *testing.T) {
+	for want, texts := range readings {
+		for _, text := range texts {
+			if got, what := read(text); got != want {
+				t.Errorf("%q is read as %d (%q), want %d", text, got, what, want)
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		"COMMIT": "COMMIT", "/* a */ create\n table  t (a INT)": "create table t", "SELECT 1; COMMIT; SELECT 2": "COMMIT",
+		"CALL " + strings.Repeat("é", 200): "CALL " + strings.Repeat("é", 27),
+	} {
+		if _, got := read(text); got != want {
+			t.Errorf("%q is named %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Given any of the texts that the guard lets through beside others, then the server's transaction is the same after
+// it, whether it ran or failed.
+func TestWhatTheGuardLetsThroughEndsNoTransaction(t *testing.T) {
+	t.Parallel()
+	db, _, err := mysqldb.Open(t.Context(), stack.MySQL(t), mysqldb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	const own = "CREATE TABLE own (k INT PRIMARY KEY, v VARCHAR(99)) ENGINE=InnoDB"
+	if _, err := pool.ExecContext(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range append(readings[plain], readings[lasting]...) {
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"SAVEPOINT " + ourSavepoint, "INSERT INTO own VALUES (0, 'ours')"} {
+			if _, err := tx.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, failed := tx.ExecContext(mysqldb.LastUse(t.Context()), text)
+		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT "+ourSavepoint); err != nil {
+			t.Errorf("%q (%v) has ended the transaction: %v", text, failed, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		rows := 0
+		if err := pool.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM own").Scan(&rows); err != nil || rows != 0 {
+			t.Fatalf("%q (%v): %d rows are committed, %v", text, failed, rows, err)
+		}
+	}
+}

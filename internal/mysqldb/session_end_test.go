@@ -1,0 +1,103 @@
+package mysqldb
+
+import (
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// A connection whose session somebody has changed is not lent again.
+func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
+	t.Parallel()
+	db, _, err := Open(t.Context(), stack.MySQL(t), Options{MaxOpen: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	used := map[int]bool{}
+	for _, text := range []string{"DO 0", "SET autocommit = 0", "SET completion_type = 'CHAIN'", "no statement"} {
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id, fresh int
+		const question = "SELECT CONNECTION_ID(), @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'"
+		if err := tx.QueryRowContext(t.Context(), question).Scan(&id, &fresh); err != nil {
+			t.Fatal(err)
+		}
+		_, failed := tx.ExecContext(LastUse(t.Context()), text)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if used[id] || fresh != 1 {
+			t.Errorf("before %q (%v): connection %d is lent again, or its session is not as it should be", text, failed, id)
+		}
+		used[id] = true
+	}
+}
+
+// What a failed statement leaves of its transaction. A duplicate is undone alone, whoever of both servers says it; so
+// are data errors, but what they mean is the handler's to say.
+func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
+	t.Parallel()
+	db, _, err := Open(t.Context(), stack.MySQL(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for _, text := range []string{
+		"CREATE TABLE own (k INT PRIMARY KEY, v INT NOT NULL, CHECK (v < 100)) ENGINE=InnoDB",
+		"CREATE TABLE child (k INT PRIMARY KEY, a INT, b INT, UNIQUE (a, b), FOREIGN KEY (a) REFERENCES own (k)" +
+			" ON UPDATE CASCADE) ENGINE=InnoDB",
+		"INSERT INTO own VALUES (1, 1), (2, 2)",
+		"INSERT INTO child VALUES (1, 1, 7), (2, 3 - 1, 7)",
+	} {
+		if _, err := pool.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, repeats := range map[string]bool{
+		"INSERT INTO own VALUES (8, 8), (1, 1)":         true,
+		"UPDATE own SET k = 2 WHERE k = 1":              true,
+		"UPDATE child SET a = 1":                        true,
+		"INSERT INTO own VALUES (8, 8), (9, 100)":       false,
+		"INSERT INTO own VALUES (8, 8), (9, NULL)":      false,
+		"INSERT INTO child VALUES (8, 1, 8), (9, 9, 9)": false,
+		"UPDATE own SET v = 9223372036854775807 + v":    false,
+	} {
+		tx, err := pool.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"SAVEPOINT a", "INSERT INTO own VALUES (7, 7)"} {
+			if _, err := tx.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, failed := tx.ExecContext(t.Context(), text)
+		if failed == nil || Repeats(failed) != repeats {
+			t.Errorf("%s: %v; a duplicate is %v, want %v", text, failed, !repeats, repeats)
+		}
+		var rows int
+		if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM own").Scan(&rows); err != nil || rows != 3 {
+			t.Errorf("%s: %d rows, %v; want 3: the two, and that of the statement before", text, rows, err)
+		}
+		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a"); err != nil {
+			t.Errorf("%s has ended the transaction: %v", text, err)
+		}
+		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a"); !NoSavepoint(err) {
+			t.Errorf("a savepoint that is gone: %v", err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
