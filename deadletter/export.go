@@ -5,16 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// exportPage is how many letters are in memory at a time: at most 32 MiB.
+// exportPage is how many letters are looked up at a time, without their bodies.
 const exportPage = 100
 
 // Export writes the letters that f chooses to w, the latest first, as lines of NDJSON, and says how many. It reads the
-// consumer log page by page and never touches the queue. A letter that dies or ends meanwhile may be missing.
+// consumer log letter by letter, so that no more than one is in memory and a slow w holds no connection, and never
+// touches the queue. A letter that dies or ends meanwhile may be missing.
 func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (n int, err error) {
 	q := f.query(l.o.Group)
-	q.Bodies = true
 	chosen := f.printed()
 	for {
 		q.Limit = exportPage
@@ -29,22 +31,37 @@ func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (n int, err
 			if chosen != nil && !chosen(row) {
 				continue
 			}
-			ln, err := l.find.line(row)
+			wrote, err := l.export(ctx, row, w)
 			if err != nil {
 				return n, fmt.Errorf("export dead letters: %w", err)
 			}
-			text, err := json.Marshal(ln)
-			if err == nil {
-				_, err = w.Write(append(text, '\n'))
+			if wrote {
+				n++
 			}
-			if err != nil {
-				return n, fmt.Errorf("export dead letters: write %v: %w", row.Identity, err)
-			}
-			n++
 		}
 		if next == "" || f.Limit > 0 && n >= f.Limit {
 			return n, nil
 		}
 		q.After = next
 	}
+}
+
+// export writes the letter of a row that was listed, if it is that yet.
+func (l *Letters) export(ctx context.Context, listed dedup.Row, w io.Writer) (wrote bool, err error) {
+	row, err := l.o.Records.Read(ctx, listed.Identity)
+	if err != nil || row.Version != listed.Version {
+		return false, err
+	}
+	ln, err := l.find.line(row)
+	if err != nil {
+		return false, err
+	}
+	text, err := json.Marshal(ln)
+	if err == nil {
+		_, err = w.Write(append(text, '\n'))
+	}
+	if err != nil {
+		return false, fmt.Errorf("write %v: %w", row.Identity, err)
+	}
+	return true, nil
 }

@@ -54,9 +54,8 @@ const aliveText = "ok"
 
 // Server answers on one address.
 type Server struct {
-	listener net.Listener
+	listener *connections
 	http     *http.Server
-	log      *slog.Logger
 }
 
 // Options are what a [Server] answers with.
@@ -80,12 +79,13 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("listen on ROLLBACKD_HTTP_ADDR %s: %w; is another daemon running there? Choose another "+
 			"address, or off", o.Addr, err)
 	}
+	all := newConnections(l.(*net.TCPListener), o.Logger) // as its network is TCP
 	return &Server{
-		listener: l, log: o.Logger,
+		listener: all,
 		http: &http.Server{
-			Handler: o.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-			WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-			ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
+			Handler: all.heard(o.handler()), ConnContext: all.known, ReadHeaderTimeout: headersWithin,
+			ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+			MaxHeaderBytes: mostHeader, ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
 		},
 	}, nil
 }

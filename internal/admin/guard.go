@@ -136,9 +136,21 @@ func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
 				Problem(w, http.StatusForbidden, "another site made this request: "+err.Error())
 				return
 			}
+			leave, ok := hold(r, p.Name)
+			if !ok {
+				Crowded(w, "requests of yours, or of all together, are being answered")
+				return
+			}
+			defer leave()
 			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
 		}
 	})
+}
+
+// Crowded says that as many things are done at once as may be.
+func Crowded(w http.ResponseWriter, what string) {
+	w.Header().Set("Retry-After", "1")
+	Problem(w, http.StatusServiceUnavailable, "too many "+what+" at once: try again in a moment")
 }
 
 // retryLater reports whether an error is a TooManyError, and says in the header how long to wait.

@@ -105,7 +105,7 @@ func newGuesses(o GuardOptions) (*guesses, error) {
 func (g *guesses) check(r *http.Request, text string, find func(text string) (Token, bool)) (Token, error) {
 	g.mu.Lock() // one after the other: else as many guesses as come at once would pass
 	defer g.mu.Unlock()
-	now, this := time.Now(), tokenFrom{remote(r), sha256.Sum256([]byte(text))}
+	now, this := time.Now(), tokenFrom{networkOf(r.RemoteAddr), sha256.Sum256([]byte(text))}
 	place, n := &g.places[g.place(tokenFrom{from: this.from})], g.place(this)
 	again := g.wrong[n] == this // no new guess: a program with an old token must not lock others out
 	if wait := max(waitFor(place.wrong, now), waitFor(g.all, now)); wait > 0 && !again {
@@ -154,10 +154,10 @@ func (g *guesses) refuse(r *http.Request, why string, now time.Time) {
 	g.told, g.untold = now, 0
 }
 
-// remote is who asks, as far as the kernel knows: of IPv6 the network, because one has as many of its addresses as he
-// wants.
-func remote(r *http.Request) netip.Addr {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+// networkOf is who asks, as far as the kernel knows: of IPv6 the network, because one has as many of its addresses as
+// he wants.
+func networkOf(address string) netip.Addr {
+	peer, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return netip.IPv6Unspecified()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
@@ -109,6 +110,13 @@ func (p *Pages) group(_ context.Context, r *http.Request, d *drawn) error {
 	return nil
 }
 
+const (
+	// mostDownloads bounds the downloads of a process, downloadsOfOne those of a person. Each has one letter in memory.
+	mostDownloads, downloadsOfOne = 16, 8
+	// downloadPiece is how much a reader has liveWrite for.
+	downloadPiece = 32 << 10
+)
+
 // download writes what `dlq export` writes.
 func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 	f, err := askedOf(r.URL.Query()).filter(time.Now())
@@ -123,6 +131,12 @@ func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(text)
 		return
 	}
+	leave, ok := p.downloads.enter(admin.Who(r.Context()).Name)
+	if !ok {
+		admin.Crowded(w, "downloads go on")
+		return
+	}
+	defer leave()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Content-Disposition", `attachment; filename="dead-letters-`+
 		time.Now().UTC().Format("20060102T150405Z")+`.ndjson"`)
@@ -141,10 +155,16 @@ type deadlined struct {
 	out *http.ResponseController
 }
 
-// Write writes a piece.
-func (w deadlined) Write(b []byte) (int, error) {
-	if err := w.out.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
-		return 0, err
+// Write writes piece by piece.
+func (w deadlined) Write(b []byte) (written int, err error) {
+	for piece := range slices.Chunk(b, downloadPiece) {
+		if err := w.out.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
+			return written, err
+		}
+		n, err := w.ResponseWriter.Write(piece)
+		if written += n; err != nil {
+			return written, err
+		}
 	}
-	return w.ResponseWriter.Write(b)
+	return written, nil
 }

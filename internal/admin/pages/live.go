@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
 )
 
 const (
@@ -13,19 +15,20 @@ const (
 	liveEvery = 2 * time.Second
 	// liveTime ends a stream: the browser asks again, and is let in again or not.
 	liveTime = 5 * time.Minute
-	// mostStreams bounds the streams of a process.
-	mostStreams = 64
+	// mostStreams bounds the streams of a process, mostOfOne those of a person: a token may be that of several people.
+	mostStreams, mostOfOne = 64, 32
 	// liveWrite bounds how long a browser may take to read what it is sent.
 	liveWrite = 10 * time.Second
 )
 
 // events sends each part of a page that is marked as live, whenever it has changed.
 func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make maker) {
-	if !p.enter() {
-		http.Error(w, "too many pages are watched; this one does not change by itself", http.StatusServiceUnavailable)
+	leave, ok := p.streams.enter(admin.Who(r.Context()).Name)
+	if !ok {
+		admin.Crowded(w, "pages are watched")
 		return
 	}
-	defer p.leave()
+	defer leave()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would keep events back
 	out := http.NewResponseController(w)
@@ -70,22 +73,6 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make
 			return
 		}
 	}
-}
-
-func (p *Pages) enter() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.streams >= mostStreams {
-		return false
-	}
-	p.streams++
-	return true
-}
-
-func (p *Pages) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.streams--
 }
 
 // The marks of a live part in a page. Templates escape what comes from strangers, so only they can write these.

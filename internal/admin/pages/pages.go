@@ -46,10 +46,11 @@ type Pages struct {
 	mux       *http.ServeMux
 	nav       []place
 	banner    banner
+	streams   *places // events that are being sent
+	downloads *places
 
-	mu      sync.Mutex
-	ending  chan struct{} // closed by End
-	streams int           // events that are being sent; guarded by mu
+	mu     sync.Mutex
+	ending chan struct{} // closed by End
 }
 
 // place is one entry of the navigation.
@@ -59,6 +60,7 @@ type place struct{ Path, Name string }
 func New(o Options) (*Pages, error) {
 	p := &Pages{
 		o: o, templates: map[string]*template.Template{}, mux: http.NewServeMux(), ending: make(chan struct{}),
+		streams: newPlaces(mostStreams, mostOfOne), downloads: newPlaces(mostDownloads, downloadsOfOne),
 		nav: []place{
 			{"/", "Overview"}, {"/letters", "Dead letters"}, {"/log", "Log"}, {"/find", "Message or order"},
 			{"/reconcile", "Reconcile"}, {"/acts", "Acts"}, {"/pause", "Pause"},

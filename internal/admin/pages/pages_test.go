@@ -772,9 +772,9 @@ func TestEventsEndWithThePages(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 	}
-	w.pages.mu.Lock()
-	defer w.pages.mu.Unlock()
-	if w.pages.streams != 0 {
-		t.Errorf("%d streams are counted yet", w.pages.streams)
+	w.pages.streams.mu.Lock()
+	defer w.pages.streams.mu.Unlock()
+	if w.pages.streams.all != 0 {
+		t.Errorf("%d streams are counted yet", w.pages.streams.all)
 	}
 }

@@ -1,0 +1,233 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// besieged is a server that strangers connect to.
+type besieged struct {
+	t    *testing.T
+	addr string
+}
+
+// besiege serves what guarded says, behind the tokens of ann and bob.
+func besiege(t *testing.T, guarded http.HandlerFunc) besieged {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokens")
+	writeFile(t, path, "ann full token-of-ann\nbob read token-of-bob\n")
+	g := newGuard(t, GuardOptions{TokensFile: path}, io.Discard)
+	s, err := Listen(t.Context(), Options{
+		Addr: "127.0.0.1:0", Health: func() Health { return Health{Consuming: true} }, Metrics: prometheus.NewRegistry(),
+		Guard: g, Guarded: map[string]http.Handler{"/": g.Protect(Look, guarded)}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	t.Cleanup(func() { stop(); <-served })
+	return besieged{t, s.Addr()}
+}
+
+// connect opens a connection from an address of this machine and sends text.
+func (b besieged) connect(from, text string) net.Conn {
+	b.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.DialContext(b.t.Context(), "tcp", b.addr)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = c.Close() })
+	_, _ = io.WriteString(c, text) // the server may have dropped it by now
+	return c
+}
+
+// open counts the connections that the server has not ended.
+func open(conns []net.Conn) (n int) {
+	for _, c := range conns {
+		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			n++
+		}
+	}
+	return n
+}
+
+// alive asks for /healthz on a new connection.
+func (b besieged) alive() {
+	b.t.Helper()
+	began := time.Now()
+	err := Alive(b.t.Context(), b.addr, time.Minute)
+	if took := time.Since(began); err != nil || took > time.Second {
+		b.t.Errorf("/healthz: %v after %v", err, took)
+	}
+}
+
+// ask sends a request of a person and gives its status when it is answered.
+func (b besieged) ask(token string) (status int, retry string) {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, "http://"+b.addr+"/", http.NoBody)
+	if err != nil {
+		b.t.Error(err)
+		return 0, ""
+	}
+	req.Close = true
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		b.t.Error(err)
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Header.Get("Retry-After")
+}
+
+// What strangers send to hold a connection: a part of the headers, and headers whose body never comes.
+var halves = []string{
+	"", "GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 7<<10),
+	"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nx", "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+// Given strangers that open connections without end and say half of what they want, then only so many are open,
+// /healthz answers meanwhile and afterwards, and who came from another address keeps his connection.
+func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	b := besiege(t, func(http.ResponseWriter, *http.Request) {})
+	other := b.connect("127.0.0.3", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+	answers := bufio.NewReader(other)
+	healthy := func() error {
+		_ = other.SetReadDeadline(time.Now().Add(time.Minute))
+		resp, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		return errors.Join(err, resp.Body.Close())
+	}
+	if err := healthy(); err != nil {
+		t.Fatal(err)
+	}
+	all := make([][]net.Conn, 2)
+	var siege sync.WaitGroup
+	for i := range all {
+		siege.Go(func() {
+			for n := range 400 {
+				all[i] = append(all[i], b.connect("127.0.0.2", halves[n%len(halves)]))
+			}
+		})
+	}
+	for range 20 {
+		b.alive()
+	}
+	siege.Wait()
+	b.alive()
+	if n := open(append(all[0], all[1]...)); n > mostOpen/2 {
+		t.Errorf("%d connections from one address are open, want %d at most", n, mostOpen/2)
+	}
+	if _, err := io.WriteString(other, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := healthy(); err != nil {
+		t.Errorf("who came from another address lost his connection: %v", err)
+	}
+	for from := range 4 { // so many that all places are taken
+		for range 100 {
+			all[0] = append(all[0], b.connect(fmt.Sprint("127.0.0.", 4+from), halves[1]))
+		}
+	}
+	b.alive()
+	if n := open(append(all[0], all[1]...)); n > mostOpen {
+		t.Errorf("%d connections are open, want %d at most", n, mostOpen)
+	}
+}
+
+// Given headers that do not end, or are too many, then their connection ends soon.
+func TestHeadersEndSoon(t *testing.T) {
+	t.Parallel()
+	b := besiege(t, func(http.ResponseWriter, *http.Request) {})
+	began := time.Now()
+	c := b.connect("127.0.0.1", halves[1])
+	_ = c.SetReadDeadline(began.Add(time.Minute))
+	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("half a header holds a connection for a minute")
+	}
+	if took := time.Since(began); took > headersWithin+2*time.Second {
+		t.Errorf("half a header holds a connection for %v", took)
+	}
+	large := b.connect("127.0.0.1", "GET /healthz HTTP/1.1\r\nX: "+strings.Repeat("a", 13<<10)+"\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(large), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("headers of 13 KiB: HTTP %d", resp.StatusCode)
+	}
+}
+
+// Given a person whose requests take for ever, then he gets so many places and no more, strangers do not take them
+// away, and other people and probes are answered.
+func TestNobodyTakesAllPlaces(t *testing.T) {
+	t.Parallel()
+	const asked = mostOpen/4 + 20
+	begun, end := make(chan struct{}, 2*asked), make(chan struct{})
+	b := besiege(t, func(_ http.ResponseWriter, r *http.Request) {
+		if Who(r.Context()).Name == "ann" {
+			begun <- struct{}{}
+			<-end
+		}
+	})
+	var asking sync.WaitGroup
+	var mu sync.Mutex
+	answers := map[int]int{}
+	refused := make(chan struct{}, asked)
+	for range asked {
+		asking.Go(func() {
+			status, retry := b.ask("token-of-ann")
+			mu.Lock()
+			answers[status]++
+			mu.Unlock()
+			if status == http.StatusServiceUnavailable && retry != "" {
+				refused <- struct{}{}
+			}
+		})
+	}
+	for range asked - mostOpen/4 {
+		<-refused
+	}
+	for range mostOpen / 4 {
+		<-begun
+	}
+	for range 2 * mostOpen {
+		b.connect("127.0.0.1", halves[1])
+	}
+	b.alive()
+	if status, _ := b.ask("token-of-bob"); status != http.StatusOK {
+		t.Errorf("another person gets HTTP %d", status)
+	}
+	close(end)
+	asking.Wait()
+	if answers[http.StatusOK] != mostOpen/4 {
+		t.Errorf("he is answered with %v, want %d times 200", answers, mostOpen/4)
+	}
+	if status, _ := b.ask("token-of-ann"); status != http.StatusOK {
+		t.Errorf("after that he gets HTTP %d", status)
+	}
+}

@@ -1,0 +1,167 @@
+package daemon_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+)
+
+// mostForStrangers is how much more memory a daemon may take whatever comes to its HTTP address, in MiB.
+const mostForStrangers = 64
+
+// alive asks for /healthz, which must answer within a second.
+func (w *world) alive(p *program.Process) {
+	w.t.Helper()
+	began := time.Now()
+	status, _, err := p.Get(w.t.Context(), "/healthz")
+	if took := time.Since(began); err != nil || status != http.StatusOK || took > time.Second {
+		w.t.Errorf("/healthz is HTTP %d, %v, after %v", status, err, took)
+	}
+}
+
+// dial opens a connection that the test closes.
+func (w *world) dial(p *program.Process) net.Conn {
+	w.t.Helper()
+	addr, err := p.Addr(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var d net.Dialer
+	c, err := d.DialContext(w.t.Context(), "tcp", addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Given strangers who open thousands of connections and say half of what they want, then the daemon takes little memory
+// for them, answers /healthz within a second and goes on consuming.
+func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
+	n := sized(4000, 15_000)
+	w := newWorld(t)
+	orders := w.open(200)
+	p := w.start()
+	w.ready(p)
+	before := peak(t, p)
+	half := "GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 15<<10)
+	var siege sync.WaitGroup
+	for range 2 {
+		siege.Go(func() {
+			for range n / 2 {
+				_, _ = io.WriteString(w.dial(p), half) // it may be closed by now
+			}
+		})
+	}
+	w.publish(w.route.Rollbacks(orders)...)
+	for range 20 {
+		w.alive(p)
+	}
+	siege.Wait()
+	w.alive(p)
+	w.ended(len(orders), time.Minute)
+	t.Logf("%d MiB before, %d at most", before, peak(t, p))
+	if most := peak(t, p); most > before+mostForStrangers {
+		t.Errorf("the daemon took %d MiB more", most-before)
+	}
+	w.stop(p)
+	w.judge(oracle.Allowance{})
+}
+
+// Given 200 letters of 1 MB and 40 readers of all of them who read bit by bit, then the daemon takes little memory for
+// them; each person has so many downloads and no more, and another one has his own; pages are drawn meanwhile; and what
+// is downloaded is whole.
+func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
+	const letters, readers, ofOne = 200, 40, 8
+	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
+	handle, _, err := dedup.Open(t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pool, err := handle.DB(); err == nil {
+		defer pool.Close()
+	}
+	records, err := dedup.NewLog(handle, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range letters {
+		if err := records.DeadAll(t.Context(), []dedup.Letter{{Entry: dedup.Entry{
+			Identity: dedup.Identity{Group: w.config().Group, Tag: "stock.rollback", Key: fmt.Sprint("k-", i)},
+			BodyHash: [32]byte{1}, Body: []byte(strings.Repeat(string(rune('a'+i%26)), 1<<20)),
+		}, Reason: dedup.ReasonExhausted, Cause: "x"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := w.start()
+	w.ready(p)
+	before := peak(t, p)
+	var reading []io.Reader
+	for range readers {
+		resp := w.download(p, anna)
+		switch {
+		case resp.StatusCode == http.StatusOK:
+			reading = append(reading, resp.Body)
+		case resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "":
+			t.Fatalf("a download is HTTP %d", resp.StatusCode)
+		}
+	}
+	if len(reading) != ofOne {
+		t.Errorf("%d downloads of one person go on, want %d", len(reading), ofOne)
+	}
+	other := w.download(p, rita)
+	for range 5 {
+		for _, r := range reading {
+			if _, err := io.CopyN(io.Discard, r, 1<<20); err != nil {
+				t.Error(err)
+			}
+		}
+		calls(t, p, anna, http.MethodGet, "/api/v1/letters", "").into(t, http.StatusOK, new(any))
+	}
+	lines, n := bufio.NewScanner(other.Body), 0
+	for lines.Buffer(nil, 2<<20); lines.Scan(); n++ {
+		if !strings.HasPrefix(lines.Text(), `{"group"`) || !strings.HasSuffix(lines.Text(), `}`) {
+			t.Fatalf("line %d is not a letter: %.100s", n, lines.Text())
+		}
+	}
+	if n != letters || lines.Err() != nil {
+		t.Errorf("another person's download has %d letters, %v", n, lines.Err())
+	}
+	t.Logf("%d MiB before, %d at most", before, peak(t, p))
+	if most := peak(t, p); most > before+mostForStrangers {
+		t.Errorf("the daemon took %d MiB more", most-before)
+	}
+	w.stop(p)
+}
+
+// download begins one, whose body is read by the connection's pace.
+func (w *world) download(p *program.Process, token string) *http.Response {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://x/letters/download", http.NoBody)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := (&http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return w.dial(p), nil },
+	}).RoundTrip(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
