@@ -132,7 +132,7 @@ func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
 			Problem(w, http.StatusForbidden, fmt.Sprintf("%s may look and not act: a token that may do everything is needed",
 				p.Name))
 		default:
-			if err := g.cross.Check(r); err != nil {
+			if err := errors.Join(g.cross.Check(r), embedded(r)); err != nil {
 				Problem(w, http.StatusForbidden, "another site made this request: "+err.Error())
 				return
 			}
@@ -145,6 +145,21 @@ func (g *Guard) Protect(need Right, h http.Handler) http.Handler {
 			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
 		}
 	})
+}
+
+// FromElsewhere reports whether another site has led a browser here, or makes it ask.
+func FromElsewhere(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site != "" && site != "same-origin" && site != "none"
+}
+
+// embedded says that another site makes a browser ask for something without showing that to the person as a page: as a
+// picture, a script, a frame. Who follows a link may come from anywhere.
+func embedded(r *http.Request) error {
+	if !FromElsewhere(r) || r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
+		return nil
+	}
+	return errors.New("it is no page that a person has opened")
 }
 
 // Crowded says that as many things are done at once as may be.

@@ -3,12 +3,15 @@ package desk
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -32,7 +35,7 @@ var (
 	ErrOtherRequest = errors.New("this key was used for another request")
 	// ErrRunning: the same request is being done. Ask again in a moment.
 	ErrRunning = errors.New("the same request is being done right now")
-	// ErrNotIssued: no such token was issued to this person, or it is older than OnceKept. The page must be loaded again.
+	// ErrNotIssued: no such token was issued to this person, or longer than OnceKept ago. The page must be loaded again.
 	ErrNotIssued = errors.New("this form is too old, or was not given to you: load the page again")
 )
 
@@ -62,18 +65,44 @@ type Once struct {
 	owner       string
 }
 
-// Issue makes a one-time token for a form that is shown to a person. It is good for OnceKept, on every daemon.
+// Issue makes a one-time token for a form that is shown to a person: it is signed, and has no row until the form is
+// sent, since to look at a page must change nothing. It is good for OnceKept, on every daemon.
 func (d *Desk) Issue(ctx context.Context, who Actor) (token string, err error) {
-	id, err := newID()
+	key, now, err := d.o.Records.FormKey(ctx)
 	if err != nil {
-		return "", err
-	}
-	token = rand.Text()
-	if _, err := d.db.ExecContext(ctx, "INSERT INTO "+d.once+" (group_name, actor, name, act_id, state, created_at) "+
-		"VALUES (?, ?, ?, ?, 0, UTC_TIMESTAMP(6))", []byte(d.o.Group), actorKey(who), []byte(token), []byte(id)); err != nil {
 		return "", fmt.Errorf("issue the token of a form: %w", err)
 	}
-	return token, nil
+	return d.tokenOf(key, who, now), nil
+}
+
+func (d *Desk) tokenOf(key []byte, who Actor, at time.Time) string {
+	said := strconv.FormatInt(at.UnixMicro(), 36) + "." + rand.Text()
+	return said + "." + d.sign(key, who, said)
+}
+
+// issued says why a token is not one that Issue gave to this person lately.
+func (d *Desk) issued(ctx context.Context, who Actor, token string) error {
+	key, now, err := d.o.Records.FormKey(ctx)
+	if err != nil {
+		return fmt.Errorf("read the token of a form: %w", err)
+	}
+	end := max(0, strings.LastIndexByte(token, '.'))
+	said, sum := token[:end], strings.TrimPrefix(token[end:], ".")
+	at, _, _ := strings.Cut(said, ".")
+	micro, err := strconv.ParseInt(at, 36, 64)
+	age := now.Sub(time.UnixMicro(micro))
+	if err != nil || age >= OnceKept || age < -time.Minute || !hmac.Equal([]byte(sum), []byte(d.sign(key, who, said))) {
+		return ErrNotIssued
+	}
+	return nil
+}
+
+// sign binds what a token says to a person and a group. Neither can be taken for a part of the other: said has no zero
+// byte, and the person is hashed.
+func (d *Desk) sign(key []byte, who Actor, said string) string {
+	sum := hmac.New(sha256.New, key)
+	_, _ = fmt.Fprintf(sum, "%s\x00%s\x00%s", said, actorKey(who), d.o.Group) // which never fails
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // Begin takes a request in one atomic step: of many who begin it at once, on whatever daemons, one gets the Once. All
@@ -88,21 +117,24 @@ func (d *Desk) Begin(ctx context.Context, who Actor, r OnceRequest) (*Once, *Ans
 		return nil, nil, err
 	}
 	o := &Once{ActID: id, d: d, actor: actorKey(who), name: []byte(r.Name), owner: d.name + "/" + rand.Text()}
-	if !r.Issued {
-		_, err := d.db.ExecContext(ctx, "INSERT INTO "+d.once+" (group_name, actor, name, act_id, state, request_hash, "+
-			"owner, lease_until, created_at) VALUES (?, ?, ?, ?, 1, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, "+
-			"UTC_TIMESTAMP(6))", []byte(d.o.Group), o.actor, o.name, []byte(id), r.Hash[:], []byte(o.owner),
-			onceLease.Microseconds())
-		if err == nil {
-			return o, nil, nil
-		}
-		if !mysqldb.Duplicate(err) {
-			return nil, nil, fmt.Errorf("take the request: %w", err)
+	if r.Issued {
+		if err := d.issued(ctx, who, r.Name); err != nil {
+			return nil, nil, err
 		}
 	}
+	_, err = d.db.ExecContext(ctx, "INSERT INTO "+d.once+" (group_name, actor, name, act_id, state, request_hash, "+
+		"owner, lease_until, created_at) VALUES (?, ?, ?, ?, 1, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, "+
+		"UTC_TIMESTAMP(6))", []byte(d.o.Group), o.actor, o.name, []byte(id), r.Hash[:], []byte(o.owner),
+		onceLease.Microseconds())
+	if err == nil {
+		return o, nil, nil
+	}
+	if !mysqldb.Duplicate(err) {
+		return nil, nil, fmt.Errorf("take the request: %w", err)
+	}
 	_, err = d.db.ExecContext(ctx, "UPDATE "+d.once+" SET state = 1, request_hash = ?, owner = ?, lease_until = "+
-		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE group_name = ? AND actor = ? AND name = ? AND (state = 0 OR "+
-		"state = 1 AND request_hash = ? AND "+free+") AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? SECOND", r.Hash[:],
+		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE group_name = ? AND actor = ? AND name = ? AND state = 1 "+
+		"AND request_hash = ? AND "+free+" AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? SECOND", r.Hash[:],
 		[]byte(o.owner), onceLease.Microseconds(), []byte(d.o.Group), o.actor, o.name, r.Hash[:],
 		onceLease.Microseconds(), int(OnceKept.Seconds()))
 	if err != nil {
@@ -121,12 +153,10 @@ func (o *Once) look(ctx context.Context, r OnceRequest) (*Once, *Answer, error) 
 		" FROM "+o.d.once+" WHERE group_name = ? AND actor = ? AND name = ?", []byte(o.d.o.Group), o.actor, o.name).Scan(
 		&o.ActID, &state, &hash, &owner, &a.Status, &a.ContentType, &a.Location, &a.Body)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case errors.Is(err, sql.ErrNoRows): // it was too old, and is deleted
 		return nil, nil, ErrNotIssued
 	case err != nil:
 		return nil, nil, fmt.Errorf("take the request: %w", err)
-	case state == 0:
-		return nil, nil, ErrNotIssued // too old
 	case !bytes.Equal(hash, r.Hash[:]):
 		return nil, nil, ErrOtherRequest
 	case state == 2:

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -157,7 +158,7 @@ func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
 	if _, err := w.desk.Note(t.Context(), anna, "sign_in", "", map[string]string{"from": "here"}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.desk.Issue(t.Context(), anna); err != nil {
+	if _, _, err := w.desk.Begin(t.Context(), anna, desk.OnceRequest{Name: "k"}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := w.desk.Clean(t.Context()); n != 0 || err != nil {
@@ -166,9 +167,56 @@ func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
 	w.exec("UPDATE consumer_log_act SET created_at = created_at - INTERVAL 91 DAY")
 	w.exec("UPDATE consumer_log_once SET created_at = created_at - INTERVAL 25 HOUR")
 	if n, err := w.desk.Clean(t.Context()); n != 2 || err != nil {
-		t.Errorf("%d deleted, %v; want the note and the token", n, err)
+		t.Errorf("%d deleted, %v; want the note and the request", n, err)
 	}
 	if a := w.act(run.ID); a.State != desk.Running {
 		t.Errorf("the run is %s", a.State)
+	}
+}
+
+// Given a form that is looked at, then nothing is written; its token is good for whom it was given to, for a day, on
+// every daemon, and nobody can make one.
+func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
+	w := newWorld(t)
+	issue := func() string {
+		t.Helper()
+		token, err := w.desk.Issue(t.Context(), anna)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	token, other := issue(), issue()
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 || token == other {
+		t.Errorf("%d rows were written for %q and %q", n, token, other)
+	}
+	at, rest, _ := strings.Cut(token, ".")
+	_, sum, _ := strings.Cut(rest, ".")
+	for name, bad := range map[string]string{
+		"none": "x", "empty parts": "..", "no signature": at + "." + rest[:26], "another's time": "zzzzzzzzzz." + rest,
+		"another's signature": other[:strings.LastIndexByte(other, '.')+1] + sum, "cut": token[:len(token)-1],
+		"longer": token + "0", "a body that is none": sum,
+	} {
+		if o, _, err := w.desk.Begin(t.Context(), anna, desk.OnceRequest{Name: bad, Issued: true}); o != nil ||
+			!errors.Is(err, desk.ErrNotIssued) {
+			t.Errorf("%s: %v, %v", name, o, err)
+		}
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 {
+		t.Errorf("%d rows were written for what is no token", n)
+	}
+	o, _, err := w.newDesk().Begin(t.Context(), anna, desk.OnceRequest{Name: token, Issued: true})
+	if o == nil || err != nil {
+		t.Errorf("on another daemon: %v, %v", o, err)
+	}
+	for name, age := range map[string]time.Duration{"old": desk.OnceKept, "to come": -2 * time.Minute} {
+		stamped, err := w.desk.IssuedBefore(t.Context(), anna, age)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := w.desk.Begin(t.Context(), anna, desk.OnceRequest{Name: stamped, Issued: true}); !errors.Is(err,
+			desk.ErrNotIssued) {
+			t.Errorf("a token that is %s: %v", name, err)
+		}
 	}
 }

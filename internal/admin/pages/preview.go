@@ -55,8 +55,15 @@ type total struct {
 	Count   int
 }
 
-// preview says what would happen to a set of letters. It changes nothing but that it issues the token of its form.
+// errElsewhere keeps another site from leading somebody to a form with letters of its choice.
+var errElsewhere = problem{http.StatusForbidden, "Another site has led here. What acts is opened from these pages: go to " +
+	"the dead letters."}
+
+// preview says what would happen to a set of letters. It changes nothing.
 func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
+	if admin.FromElsewhere(r) {
+		return errElsewhere
+	}
 	q := r.URL.Query()
 	f, err := chosen(q, time.Now())
 	if err != nil {

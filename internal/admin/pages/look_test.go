@@ -1,0 +1,99 @@
+package pages
+
+import (
+	"database/sql"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/desk"
+)
+
+// everything is all that stands in all tables.
+func (w *world) everything() (sums string) {
+	w.t.Helper()
+	db, err := sql.Open("mysql", w.dsn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer db.Close()
+	var tables string
+	if err := db.QueryRowContext(w.t.Context(), "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables WHERE "+
+		"table_schema = DATABASE() AND table_type = 'BASE TABLE'").Scan(&tables); err != nil {
+		w.t.Fatal(err)
+	}
+	rows, err := db.QueryContext(w.t.Context(), "CHECKSUM TABLE "+tables)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var table string
+		var sum sql.NullInt64
+		if err := rows.Scan(&table, &sum); err != nil {
+			w.t.Fatal(err)
+		}
+		sums += fmt.Sprintln(table, sum)
+	}
+	if err := rows.Err(); err != nil || !strings.Contains(sums, "consumer_log_once") {
+		w.t.Fatalf("%v: %s", err, sums)
+	}
+	return sums
+}
+
+// Given somebody who may act, then nothing changes by whatever he looks at, forms too; and where another site makes his
+// browser ask, or leads it to what acts, he gets nothing. Whoever follows a link to another page may come from anywhere.
+func TestALookChangesNothing(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.some()
+	of := w.compared()
+	a, err := w.desk.Pause(t.Context(), desk.Actor{Name: "anna"}, desk.PauseRequest{Why: "a mend"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.desk.Issue(t.Context(), desk.Actor{}); err != nil { // the key is made once for all
+		t.Fatal(err)
+	}
+	before := w.everything()
+	const act = "/letters/act?act=replay&all=1"
+	paths := []string{
+		"/", "/letters", act, "/letters/act?act=discard&key=order-1", "/acts", "/acts/" + a.ID, "/pause", "/log",
+		"/message?key=order-1", "/order?sn=A-1", "/find", "/reconcile", "/reconcile?of=" + of,
+		"/reconcile/finding?n=0&of=" + of, "/reconcile/finding?n=1&of=" + of, "/letters/download", "/static/pages.css",
+	}
+	for _, path := range paths {
+		for range 3 {
+			if status, page := w.get(path); status != http.StatusOK && !strings.HasPrefix(path, "/order") {
+				t.Errorf("%s: HTTP %d:\n%s", path, status, page)
+			}
+		}
+		for _, site := range []string{"cross-site", "same-site"} {
+			for kind, h := range map[string][]string{
+				"a picture": {"Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"},
+				"a script":  {"Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"},
+				"a frame":   {"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"},
+				"unnamed":   nil,
+				"a page":    {"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"},
+			} {
+				status, _ := w.get(path, append(h, "Sec-Fetch-Site", site)...)
+				open := strings.HasPrefix(path, "/static/") || kind == "a page" && !strings.HasPrefix(path, "/letters/act")
+				if (status == http.StatusForbidden) == open {
+					t.Errorf("%s for %s %s: HTTP %d", path, kind, site, status)
+				}
+			}
+		}
+		for _, site := range []string{"same-origin", "none"} {
+			if status, _ := w.get(path, "Sec-Fetch-Site", site); status == http.StatusForbidden {
+				t.Errorf("%s from these pages (%s): HTTP %d", path, site, status)
+			}
+		}
+		if after := w.everything(); after != before {
+			t.Fatalf("%s has changed\n%sto\n%s", path, before, after)
+		}
+	}
+}
