@@ -56,11 +56,7 @@ func (l *Letters) export(ctx context.Context, listed dedup.Row, w io.Writer) (wr
 	if err != nil {
 		return false, err
 	}
-	text, err := json.Marshal(ln)
-	if err == nil {
-		_, err = w.Write(append(text, '\n'))
-	}
-	if err != nil {
+	if err := json.NewEncoder(w).Encode(ln); err != nil {
 		return false, fmt.Errorf("write %v: %w", row.Identity, err)
 	}
 	return true, nil

@@ -2,19 +2,25 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 const (
-	// mostOpen bounds the connections, half of them from one address. A quarter of what the process may open is never
-	// theirs, so that connections to servers find room.
-	mostOpen = 256
+	// mostOpen bounds the connections, half of them from one address. They are a quarter of what the process may open at
+	// most, so that connections to servers find room.
+	mostOpen = 512
+	// spared is how long a newcomer is sure of its place: what it asks has arrived by then, if it asks at once. So 6,400
+	// a second may come from one address, and those 4,096 that the kernel keeps waiting do so for 0.64 s.
+	spared = 40 * time.Millisecond
 	// mostHeader bounds the headers of a request in bytes, and headersWithin how long they take: before they are whole
 	// nobody knows who asks.
 	mostHeader    = 8 << 10
@@ -23,13 +29,15 @@ const (
 	droppedTold = time.Minute
 )
 
-// connections bounds who is connected. At the limit a newcomer takes the place of whoever has waited longest, and is
-// not made to wait, as by netutil.LimitListener: strangers that say nothing could hold all places and probes would get
-// no answer. Those that the guard has let in keep their places until they are answered; they never have all.
+// connections bounds who is connected. At the limit a newcomer takes the place of whoever has waited longest, and does
+// not wait until somebody leaves, as by netutil.LimitListener: strangers that say nothing could hold all places and
+// probes would get no answer. Those that the guard has let in keep their places until they are answered; they never
+// have all.
 type connections struct {
 	*net.TCPListener
 
 	most int
+	room chan struct{} // those that have no place any more count too, until net/http has done with them
 	log  *slog.Logger
 
 	mu     sync.Mutex
@@ -44,8 +52,11 @@ type connections struct {
 type conn struct {
 	*net.TCPConn
 
-	all  *connections
-	from netip.Addr
+	all    *connections
+	from   netip.Addr
+	closed sync.Once
+	// unheard is how much was read since the last request; far below zero while one is answered.
+	unheard atomic.Int64
 
 	since time.Time // it came, or was last heard; guarded by all.mu, as all below
 	held  bool
@@ -56,26 +67,37 @@ func newConnections(l *net.TCPListener, log *slog.Logger) *connections {
 	most := mostOpen
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil {
-		most = int(max(4, min(mostOpen, files.Cur/4)))
+		most = int(max(8, min(mostOpen, files.Cur/4)))
 	}
-	return &connections{TCPListener: l, most: most, log: log, open: map[*conn]struct{}{}, of: map[string]int{}}
+	return &connections{
+		TCPListener: l, most: most, room: make(chan struct{}, 2*most), log: log, open: map[*conn]struct{}{},
+		of: map[string]int{},
+	}
 }
 
-// Accept takes the next one. It makes room for it and never waits for that.
+// Accept takes the next one, and makes room for it.
 func (l *connections) Accept() (net.Conn, error) {
+	l.room <- struct{}{} // half of them have no place, and end within moments
 	tcp, err := l.AcceptTCP()
 	if err != nil {
+		<-l.room
 		return nil, err
 	}
 	c := &conn{TCPConn: tcp, all: l, from: networkOf(tcp.RemoteAddr().String())}
-	if out := l.enter(c); out != nil {
-		_ = out.TCPConn.Close() // it is of no use any more
+	for {
+		out, wait := l.enter(c)
+		if out != nil {
+			_ = out.TCPConn.Close() // it is of no use any more
+		}
+		if wait <= 0 {
+			return c, nil
+		}
+		time.Sleep(wait)
 	}
-	return c, nil
 }
 
-// enter gives a newcomer a place, and returns whose it was, if it was somebody's.
-func (l *connections) enter(c *conn) (out *conn) {
+// enter gives a newcomer a place, and returns whose it was, if it was somebody's; or says how long to wait for one.
+func (l *connections) enter(c *conn) (out *conn, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var eldest, neighbour *conn // of all, and of those from the same address
@@ -97,13 +119,16 @@ func (l *connections) enter(c *conn) (out *conn) {
 		out = eldest
 	}
 	if out != nil {
+		if wait = time.Until(out.since.Add(spared)); wait > 0 {
+			return nil, wait
+		}
 		out.gone = true
 		delete(l.open, out)
 		l.tell(out)
 	}
 	c.since = time.Now()
 	l.open[c] = struct{}{}
-	return out
+	return out, 0
 }
 
 func elder(a, b *conn) *conn {
@@ -125,10 +150,25 @@ func (l *connections) tell(out *conn) {
 
 // Close gives the place back.
 func (c *conn) Close() error {
-	c.all.mu.Lock()
-	delete(c.all.open, c)
-	c.all.mu.Unlock()
+	c.closed.Do(func() {
+		c.all.mu.Lock()
+		delete(c.all.open, c)
+		c.all.mu.Unlock()
+		<-c.all.room
+	})
 	return c.TCPConn.Close()
+}
+
+var errLongHeader = errors.New("the headers are too long")
+
+// Read ends a connection with long headers at once when many are open: net/http would keep it for half a second after
+// its answer, so that whoever reads slowly gets that.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if c.unheard.Add(int64(n)) > mostHeader && len(c.all.room) > c.all.most/4 {
+		return 0, errLongHeader
+	}
+	return n, err
 }
 
 type connKey struct{}
@@ -145,14 +185,16 @@ func (l *connections) heard(h http.Handler) http.Handler {
 			l.mu.Lock()
 			c.since = time.Now()
 			l.mu.Unlock()
+			c.unheard.Store(math.MinInt64 / 2)
+			defer c.unheard.Store(0)
 		}
 		h.ServeHTTP(w, r)
 	})
 }
 
-// hold keeps the place of the connection on which a person asks until leave is called. Of the places a quarter is for
-// one, and a quarter for nobody: there newcomers and probes find one. A request whose place is gone already is not
-// begun, since nobody would get its answer.
+// hold keeps the place of the connection on which a person asks until leave is called. Three eighths of the places are
+// for people, and one for each: in the others newcomers and probes find theirs. A request whose place is another's by
+// now is not begun, since nobody would get its answer.
 func hold(r *http.Request, who string) (leave func(), ok bool) {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok { // not by our server
@@ -164,7 +206,7 @@ func hold(r *http.Request, who string) (leave func(), ok bool) {
 	if c.gone {
 		panic(http.ErrAbortHandler)
 	}
-	if l.held >= l.most*3/4 || l.of[who] >= l.most/4 {
+	if l.held >= l.most*3/8 || l.of[who] >= l.most/8 {
 		return nil, false
 	}
 	c.held = true

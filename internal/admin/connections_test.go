@@ -102,7 +102,8 @@ func (b besieged) ask(token string) (status int, retry string) {
 // What strangers send to hold a connection: a part of the headers, and headers whose body never comes.
 var halves = []string{
 	"", "GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 7<<10),
-	"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nx", "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+	"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nx",
+	"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 15<<10), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
 }
 
 // Given strangers that open connections without end and say half of what they want, then only so many are open,
@@ -128,7 +129,7 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 	var siege sync.WaitGroup
 	for i := range all {
 		siege.Go(func() {
-			for n := range 400 {
+			for n := range 600 {
 				all[i] = append(all[i], b.connect("127.0.0.2", halves[n%len(halves)]))
 			}
 		})
@@ -147,8 +148,8 @@ func TestStrangersThatHoldConnectionsKeepNobodyOut(t *testing.T) {
 	if err := healthy(); err != nil {
 		t.Errorf("who came from another address lost his connection: %v", err)
 	}
-	for from := range 4 { // so many that all places are taken
-		for range 100 {
+	for from := range 3 { // so many that all places are taken
+		for range 150 {
 			all[0] = append(all[0], b.connect(fmt.Sprint("127.0.0.", 4+from), halves[1]))
 		}
 	}
@@ -186,7 +187,7 @@ func TestHeadersEndSoon(t *testing.T) {
 // away, and other people and probes are answered.
 func TestNobodyTakesAllPlaces(t *testing.T) {
 	t.Parallel()
-	const asked = mostOpen/4 + 20
+	const asked = mostOpen/8 + 20
 	begun, end := make(chan struct{}, 2*asked), make(chan struct{})
 	b := besiege(t, func(_ http.ResponseWriter, r *http.Request) {
 		if Who(r.Context()).Name == "ann" {
@@ -209,13 +210,13 @@ func TestNobodyTakesAllPlaces(t *testing.T) {
 			}
 		})
 	}
-	for range asked - mostOpen/4 {
+	for range asked - mostOpen/8 {
 		<-refused
 	}
-	for range mostOpen / 4 {
+	for range mostOpen / 8 {
 		<-begun
 	}
-	for range 2 * mostOpen {
+	for range mostOpen {
 		b.connect("127.0.0.1", halves[1])
 	}
 	b.alive()
@@ -224,8 +225,8 @@ func TestNobodyTakesAllPlaces(t *testing.T) {
 	}
 	close(end)
 	asking.Wait()
-	if answers[http.StatusOK] != mostOpen/4 {
-		t.Errorf("he is answered with %v, want %d times 200", answers, mostOpen/4)
+	if answers[http.StatusOK] != mostOpen/8 {
+		t.Errorf("he is answered with %v, want %d times 200", answers, mostOpen/8)
 	}
 	if status, _ := b.ask("token-of-ann"); status != http.StatusOK {
 		t.Errorf("after that he gets HTTP %d", status)

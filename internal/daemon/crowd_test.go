@@ -51,9 +51,10 @@ func (w *world) dial(p *program.Process) net.Conn {
 func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 	n := sized(4000, 15_000)
 	w := newWorld(t)
-	orders := w.open(200)
+	orders := w.open(400)
 	p := w.start()
-	w.ready(p)
+	w.publish(w.route.Rollbacks(orders[:200])...)
+	w.ended(200, time.Minute) // so that it has what consuming takes
 	before := peak(t, p)
 	half := "GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 15<<10)
 	var siege sync.WaitGroup
@@ -64,7 +65,7 @@ func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 			}
 		})
 	}
-	w.publish(w.route.Rollbacks(orders)...)
+	w.publish(w.route.Rollbacks(orders[200:])...)
 	for range 20 {
 		w.alive(p)
 	}
@@ -83,7 +84,7 @@ func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 // them; each person has so many downloads and no more, and another one has his own; pages are drawn meanwhile; and what
 // is downloaded is whole.
 func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
-	const letters, readers, ofOne = 200, 40, 8
+	const letters, readers, ofOne = 200, 40, 4
 	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
 	handle, _, err := dedup.Open(t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
 	if err != nil {

@@ -112,7 +112,7 @@ func (p *Pages) group(_ context.Context, r *http.Request, d *drawn) error {
 
 const (
 	// mostDownloads bounds the downloads of a process, downloadsOfOne those of a person. Each has one letter in memory.
-	mostDownloads, downloadsOfOne = 16, 8
+	mostDownloads, downloadsOfOne = 8, 4
 	// downloadPiece is how much a reader has liveWrite for.
 	downloadPiece = 32 << 10
 )

@@ -47,7 +47,8 @@ func (w *world) everything() (sums string) {
 }
 
 // Given somebody who may act, then nothing changes by whatever he looks at, forms too; and where another site makes his
-// browser ask, or leads it to what acts, he gets nothing. Whoever follows a link to another page may come from anywhere.
+// browser ask, or leads it to what acts, he gets nothing. Whoever follows a link to another page may come from
+// anywhere.
 func TestALookChangesNothing(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	w.some()

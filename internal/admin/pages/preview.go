@@ -56,8 +56,8 @@ type total struct {
 }
 
 // errElsewhere keeps another site from leading somebody to a form with letters of its choice.
-var errElsewhere = problem{http.StatusForbidden, "Another site has led here. What acts is opened from these pages: go to " +
-	"the dead letters."}
+var errElsewhere = problem{http.StatusForbidden, "Another site has led here. What acts is opened from these pages: " +
+	"go to the dead letters."}
 
 // preview says what would happen to a set of letters. It changes nothing.
 func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
