@@ -8,6 +8,18 @@ func Check(body []byte) error {
 	return err
 }
 
+// CheckWithin is Check for a document of another greatest size.
+func CheckWithin(body []byte, most int) error {
+	s, err := within(body, most)
+	if err == nil {
+		err = s.Skip()
+	}
+	if err == nil {
+		err = s.End()
+	}
+	return err
+}
+
 // Lookup reads a whole document and returns the value at the steps of a JSON pointer as it is written, nil when nothing
 // stands there. Names are compared byte by byte, after unescaping.
 func Lookup(body []byte, steps []string) (value []byte, err error) {

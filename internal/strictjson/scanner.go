@@ -24,12 +24,14 @@ type Scanner struct {
 }
 
 // New stands in front of a document's value. It refuses what is over MaxBytes and what is no UTF-8.
-func New(body []byte) (Scanner, error) {
+func New(body []byte) (Scanner, error) { return within(body, MaxBytes) }
+
+func within(body []byte, most int) (Scanner, error) {
 	switch {
 	case len(body) == 0:
 		return Scanner{}, errors.New("the body is empty")
-	case len(body) > MaxBytes:
-		return Scanner{}, fmt.Errorf("the body has %d bytes, may have %d", len(body), MaxBytes)
+	case len(body) > most:
+		return Scanner{}, fmt.Errorf("the body has %d bytes, may have %d", len(body), most)
 	case bytes.HasPrefix(body, []byte("\xef\xbb\xbf")):
 		return Scanner{}, errors.New("the body begins with a byte order mark")
 	case !utf8.Valid(body):

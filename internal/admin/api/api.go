@@ -59,10 +59,11 @@ func New(o Options) (*API, error) {
 			},
 			Security: []map[string][]string{{"token": {}}},
 		},
-		Formats:       map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		Formats:       map[string]huma.Format{"application/json": strict, "json": strict},
 		DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
 		Transformers: []huma.Transformer{inSentences},
 	}, humago.NewAdapter(a.mux, Prefix))
+	a.huma.UseMiddleware(a.unambiguous)
 	a.overview()
 	a.letters()
 	a.messages()

@@ -50,7 +50,7 @@ var arrows = []arrow{
 		"a person's act must be the same from a page, a program and a command, so it knows none of them; nor the engine, " +
 			"which it could change"},
 	{"internal/admin", []string{"deadletter", "dedup", "internal/desk", "internal/reconcile", "internal/screen",
-		"internal/story"},
+		"internal/story", "internal/strictjson"},
 		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
 	{"internal/config", []string{"consumer", "dedup", "internal/certs", "internal/locking",
 		"internal/mysqldb", "internal/rabbit", "internal/redisdb", "internal/wire", "internal/admin", "lock", "stock"},
