@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
+	"github.com/rollbackd/rollbackd/internal/fold"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 )
 
@@ -65,7 +68,9 @@ func (a *app) runDaemon(ctx context.Context, ignoreOldLog bool) error {
 	if err != nil {
 		return err
 	}
-	log := a.logger(cfg)
+	folding := fold.New(a.logger(cfg).Handler(), deadletter.Fingerprint)
+	defer folding.Flush()
+	log := slog.New(folding)
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}

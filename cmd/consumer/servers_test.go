@@ -31,6 +31,7 @@ type shell struct {
 	queue   string
 	replace []string // old, new, …
 	script  bytes.Buffer
+	log     string // of the last daemon, once it has stopped
 }
 
 func newShell(t *testing.T, more ...string) *shell {
@@ -138,8 +139,9 @@ func (s *shell) daemon(flags ...string) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		if code := <-done; code != 0 {
-			s.t.Errorf("consumer run: exit %d\n%s", code, stderr.String())
+		code := <-done
+		if s.log = stderr.String(); code != 0 {
+			s.t.Errorf("consumer run: exit %d\n%s", code, s.log)
 		}
 	}
 	s.t.Cleanup(stop)

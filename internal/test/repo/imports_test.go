@@ -32,6 +32,7 @@ var arrows = []arrow{
 		"a lock knows names and tokens: a backend over another server must be possible without engine, log or broker"},
 	{"internal/locking", []string{"internal/mysqldb", "internal/redisdb", "lock"},
 		"a lock on other servers is what it sends to them; what its answers mean for a message is the engine's"},
+	{"internal/fold", nil, "a log is written whatever else works, so its handler must need nothing of it"},
 	{"internal/wait", nil, "everybody may import it, so it can know nobody"},
 	{"internal/rabbit", []string{"internal/certs"},
 		"delivering and confirming know no identity, so no rule about duplicates can hide there"},
@@ -86,7 +87,7 @@ var arrows = []arrow{
 		"it reads a table of somebody else's and writes through the log's guarded steps; broker and messages are not its " +
 			"business"},
 	{"cmd/consumer", []string{"internal/admin", "internal/daemon", "internal/classic", "internal/config", "internal/desk",
-		"internal/handler", "internal/doctor", "internal/locking",
+		"internal/fold", "internal/handler", "internal/doctor", "internal/locking",
 		"internal/move", "internal/mysqldb", "internal/reconcile", "internal/screen",
 		"internal/story", "consumer", "deadletter", "dedup", "lock", "internal/rabbit", "internal/strictjson",
 		"internal/wire", "stock"},

@@ -1,0 +1,157 @@
+package fold_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/slogtest"
+	"testing/synctest"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/fold"
+)
+
+// lines are what a log has written, one a line of JSON.
+type lines struct {
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(p)
+}
+
+func (l *lines) all(t *testing.T) (all []map[string]any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.out.String()) {
+		one := map[string]any{}
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func newLog() (*slog.Logger, *fold.Handler, *lines) {
+	out := &lines{}
+	h := fold.New(slog.NewJSONHandler(out, nil), deadletter.Fingerprint)
+	return slog.New(h), h, out
+}
+
+// Given 50,000 letters of one kind in five seconds, then ten stand as they are and one line counts the others, with one
+// of them; the three of another kind in between all stand, at once.
+func TestAFloodIsTenLinesAndOneThatCountsAndWhatIsRareStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _, out := newLog()
+		for i := range 50_000 {
+			log.Warn("dead-lettered", "message", fmt.Sprintf("k-%d", i), "reason", "exhausted",
+				"err", fmt.Errorf("order %d is locked", i))
+			if i%20_000 == 100 {
+				log.Warn("dead-lettered", "message", fmt.Sprintf("k-%d", i), "reason", "exhausted",
+					"err", errors.New("no such sku"))
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+		if n := len(out.all(t)); n != 10+3 {
+			t.Fatalf("%d lines while it lasts, want the first 10 and the 3 of the other kind", n)
+		}
+		time.Sleep(fold.Window)
+		all := out.all(t)
+		if len(all) != 14 {
+			t.Fatalf("%d lines, want one more that counts", len(all))
+		}
+		last := all[13]
+		if last["msg"] != "dead-lettered" || last["level"] != "WARN" || last["message"] != "k-10" ||
+			last["err"] != "order 10 is locked" || last[fold.CountKey] != 49_989.0 || last[fold.OverKey] != 1e10 {
+			t.Errorf("the last line is %v, want the eleventh letter and 49,989 more in 10s", last)
+		}
+	})
+}
+
+// Given ten lines of a kind every ten seconds, then none is folded: they are few.
+func TestWhatIsFewIsNeverFolded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _, out := newLog()
+		for range 5 {
+			for range fold.Most {
+				log.Warn("deliveries given back")
+			}
+			time.Sleep(fold.Window)
+			synctest.Wait()
+		}
+		if n := len(out.all(t)); n != 50 {
+			t.Errorf("%d lines, want all 50", n)
+		}
+	})
+}
+
+// Given a flood of two minutes, then each window has its lines: what the flood is by now is seen.
+func TestALongFloodIsToldOfInEachWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _, out := newLog()
+		for range 12_000 {
+			log.Warn("dead-lettered", "reason", "exhausted")
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(fold.Window)
+		count := 0.0
+		all := out.all(t)
+		for _, line := range all {
+			n, _ := line[fold.CountKey].(float64)
+			count += 1 + n
+		}
+		if len(all) > 12*(fold.Most+1)+1 || count != 12_000 {
+			t.Errorf("%d lines for %v, want 12 windows of 11 lines for 12,000", len(all), count)
+		}
+	})
+}
+
+// Given a process that ends in a flood, then Flush tells what was folded, once.
+func TestTheEndTellsWhatWasFolded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, h, out := newLog()
+		for range 100 {
+			log.With("queue", "q").Warn("x")
+		}
+		h.Flush()
+		time.Sleep(2 * fold.Window)
+		h.Flush()
+		all := out.all(t)
+		if len(all) != 11 || all[10][fold.CountKey] != 89.0 || all[10]["queue"] != "q" {
+			t.Errorf("%d lines, the last %v, want 11 of which the last says 89 more", len(all), all[len(all)-1])
+		}
+	})
+}
+
+// Given more kinds than anybody can tell apart, then memory and log stay bounded: they go by their text.
+func TestKindsWithoutEndGoByTheirText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _, out := newLog()
+		for i := range 20_000 {
+			log.Warn("x", "err", strings.Repeat("z", i%5_000+1)+" "+strings.Repeat("y", i/5_000))
+		}
+		time.Sleep(2 * fold.Window)
+		if n := len(out.all(t)); n > 6_000 {
+			t.Errorf("%d lines for 20,000 errors that are all different", n)
+		}
+	})
+}
+
+func TestItHandsOnWhatAHandlerMust(t *testing.T) {
+	var out *lines
+	slogtest.Run(t, func(*testing.T) slog.Handler {
+		out = &lines{}
+		return fold.New(slog.NewJSONHandler(out, nil), deadletter.Fingerprint)
+	}, func(t *testing.T) map[string]any { return out.all(t)[0] })
+}
