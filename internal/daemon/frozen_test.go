@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"context"
 	"maps"
 	"os"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -121,16 +123,34 @@ func (w *world) startVictim(apart *stack.Apart, pairs ...string) victim {
 	return victim{process: process, user: account.User}
 }
 
-// vanished makes the victim vanish inside a transaction that has changed rows.
+// vanished makes the victim vanish inside a transaction that has what others need: a row is locked until one of its
+// statements waits for it.
 func (w *world) vanished(v victim) (p *program.Process, back func()) {
 	w.t.Helper()
+	is := func(what string) bool {
+		w.count("SELECT SLEEP(0.2)") // MariaDB's picture of the transactions, a tenth of a second old, is made anew
+		return w.count("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
+			"WHERE p.user = ? AND "+what, v.user) > 0
+	}
 	w.eventually("the daemon has vanished inside a transaction", time.Minute, func() bool {
+		lock, err := w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		defer lock.Rollback() // it changes nothing
+		for _, text := range []string{
+			"SET SESSION wait_timeout = 600", "UPDATE stock SET version = version WHERE sku_id = 1",
+		} {
+			if _, err := lock.Exec(text); err != nil {
+				return false // it has to wait for the daemon itself
+			}
+		}
+		w.eventually("the daemon waits", time.Minute, func() bool { return is("waits") })
 		v.vanish()
-		// what is on its way arrives, and MariaDB's picture of the transactions, a tenth of a second old, is made anew
-		w.count("SELECT SLEEP(0.3)")
-		n := w.count("SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN "+stack.Processes+" p ON p.id = "+
-			"t.trx_mysql_thread_id WHERE p.user = ? AND t.trx_rows_modified > 0 AND p.command = 'Sleep'", v.user)
-		if n > 0 && w.count("SELECT COUNT(*) FROM (SELECT sku_id FROM stock FOR UPDATE SKIP LOCKED) free") < skus {
+		if err := lock.Rollback(); err != nil {
+			w.t.Fatal(err)
+		}
+		if poll.Within(4*time.Second, func() bool { return is("p.command = 'Sleep' AND p.time > 0") }) {
 			return true
 		}
 		v.back()

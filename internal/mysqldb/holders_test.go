@@ -84,10 +84,9 @@ func TestWhoMayNotSeeTheHoldersIsToldWhy(t *testing.T) {
 
 // transaction is open on a connection of its own.
 type transaction struct {
-	w    *world
-	tx   *sql.Tx
-	id   int64
-	done chan error
+	w  *world
+	tx *sql.Tx
+	id int64
 }
 
 func (w *world) begin(pool *sql.DB) *transaction {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -22,6 +23,7 @@ const (
 	lanes        = 2
 	claimAtOnce  = 200 // the most a lane claims at once
 	maxAttempts  = 5
+	handlerTime  = 5 * time.Second
 	drainTimeout = 10 * time.Second
 )
 
@@ -222,6 +224,9 @@ func daemonFaults() []fault {
 		{name: "daemon SIGTERM", unit: "deliveries in hand", targets: either, strike: terminateDaemon},
 		{name: "daemon frozen", unit: "deliveries in hand", targets: either, least: 8 * time.Second, most: 25 * time.Second,
 			strike: freezeDaemon},
+		{name: "daemon frozen in mysql", unit: "transactions left open", least: handlerTime + 11*time.Second,
+			most: handlerTime + 20*time.Second, strike: freezeInTransaction,
+			targets: func(p planned) []string { return append(either(p), onMySQL) }},
 	}
 }
 
@@ -269,6 +274,56 @@ func freezeDaemon(ctx context.Context, w *world, p planned) (int, error) {
 		return held, err
 	}
 	return held, nil
+}
+
+// freezeInTransaction makes a daemon stand still inside a transaction that has what others need: a row is locked until
+// its lanes wait for it. The server ends its session, and another daemon goes on.
+func freezeInTransaction(ctx context.Context, w *world, p planned) (int, error) {
+	quiet := w.undisturbed()
+	process := w.fleet.slots[p.variant%daemons].present()
+	w.charge(1)
+	unlock, err := w.lockGood(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var n, left int
+	every := func() { _ = wait.For(ctx, 200*time.Millisecond) } // who asks more often is told by MariaDB what was
+	until(ctx, 15*time.Second, func() bool {                    // lanes of both
+		every()
+		return w.ask(ctx, &n, waitsForRow, account) == nil && n > lanes
+	})
+	_ = process.Signal(syscall.SIGSTOP) // it may have ended
+	began := time.Now()
+	if err := unlock(); err != nil {
+		return 0, errors.Join(err, process.Signal(syscall.SIGCONT))
+	}
+	until(ctx, 4*time.Second, func() bool {
+		every()
+		return w.ask(ctx, &left, "SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
+			"WHERE p.user = ? AND p.command = 'Sleep' AND p.time > 0", account) == nil && left > 0
+	})
+	found, limit := time.Now(), handlerTime+10*time.Second
+	goesOn := until(ctx, limit-time.Since(began), func() bool { return w.appliedSince(ctx, found) })
+	if left > 0 && !goesOn && quiet() && ctx.Err() == nil {
+		w.violation("nothing was applied for %v beside a daemon that is frozen inside a transaction", limit)
+	}
+	_ = wait.For(ctx, p.lasts-time.Since(began))
+	if err := process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return left, err
+	}
+	return left, nil
+}
+
+// lockGood locks what is in the way of nearly every batch.
+func (w *world) lockGood(ctx context.Context) (unlock func() error, err error) {
+	tx, err := w.db.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE stock SET version = version WHERE sku_id = 1"); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock a good: %w", err), tx.Rollback())
+	}
+	return tx.Rollback, nil
 }
 
 // terminateDaemon expects the end within DRAIN_TIMEOUT whatever else is going on, and exit code 0 when nothing else
