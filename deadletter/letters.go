@@ -109,6 +109,9 @@ func New(o Options) (*Letters, error) {
 	}, nil
 }
 
+// Records is the log that was given.
+func (l *Letters) Records() *dedup.Log { return l.o.Records }
+
 // Queue is the dead-letter queue's name.
 func (l *Letters) Queue() string { return rabbit.DeadQueue(l.o.Queue) }
 

@@ -26,6 +26,7 @@ type Result struct {
 	// What became of the replayed letters until the end of the run, as far as it watched them.
 	Applied     int `json:"applied"`      // their effect is committed
 	FailedAgain int `json:"failed_again"` // an attempt failed: they are tried again, or dead again
+	DeadAgain   int `json:"dead_again"`   // of them, those that are dead letters again
 	Unsettled   int `json:"unsettled"`    // nothing yet
 
 	// Parked counts the letters of Left that were replayed as often as is allowed. They are marked in their rows.

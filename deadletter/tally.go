@@ -110,6 +110,7 @@ func (t *tally) ofSet() SetResult {
 func (t *tally) add(o *tally) {
 	t.Replayed, t.Stale, t.Duplicates = t.Replayed+o.Replayed, t.Stale+o.Stale, t.Duplicates+o.Duplicates
 	t.Applied, t.FailedAgain, t.Unsettled = t.Applied+o.Applied, t.FailedAgain+o.FailedAgain, t.Unsettled+o.Unsettled
+	t.DeadAgain += o.DeadAgain
 	t.Parked, t.risky = t.Parked+o.Parked, t.risky+o.risky
 	for reason, n := range o.ByReason {
 		t.ByReason[reason] += n

@@ -124,6 +124,9 @@ func (w *watch) look(ctx context.Context) error {
 			w.tally.Applied++
 		case failedAgain:
 			w.tally.FailedAgain++
+			if row.Status == dedup.Dead {
+				w.tally.DeadAgain++
+			}
 		case noneYet:
 			continue
 		}

@@ -155,3 +155,20 @@ func TestTheLastErrorOfRunFollowsTheLogFormat(t *testing.T) {
 		}
 	}
 }
+
+// Given a shell that asks what may come next, when a flag's values are a closed list, then it is offered, and no file.
+func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"dlq replay --reason", "exhausted"}, {"dlq list --by", "reason"}, {"log list --status", "discarded"},
+		{"dlq list -o", "json"}, {"config -o", "markdown"},
+	} {
+		args := append([]string{"__complete"}, strings.Fields(tc.args)...)
+		stdout, _, code := runCLI(t, nil, "", append(args, "")...)
+		if code != exitDone || !strings.Contains("\n"+stdout, "\n"+tc.want+"\n") || !strings.HasSuffix(stdout, ":4\n") {
+			t.Errorf("%s: exit %d, %q; want %s and no files", tc.args, code, stdout, tc.want)
+		}
+	}
+	if stdout, _, code := runCLI(t, nil, "", "completion", "bash"); code != exitDone || len(stdout) < 1000 {
+		t.Errorf("completion bash: exit %d, %q", code, stdout)
+	}
+}

@@ -34,6 +34,7 @@ func addFilterFlags(cmd *cobra.Command) *filterFlags {
 	flags.StringVar(&f.tag, "tag", "", "choose by tag")
 	flags.StringArrayVar(&f.reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(reasons,
 		", "))
+	completes(cmd, "reason", reasons...)
 	flags.StringVar(&f.since, "since", "", "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a "+
 		"duration like 24h")
 	flags.StringVar(&f.until, "until", "", "choose those dead before then, said as for --since")
@@ -116,6 +117,14 @@ func readMoment(flag, text string, now time.Time) (time.Time, error) {
 }
 
 func shorten(s string, characters int) string { return screen.Shorten(s, characters) }
+
+// fitting is a remark as a list shows it: cut on a terminal, whole for whoever reads on.
+func (a *app) fitting(remark string) string {
+	if onTerminal(a.stdout) {
+		return shorten(remark, 80)
+	}
+	return remark
+}
 
 // byFlag says in whose name something is done.
 type byFlag struct{ who string }

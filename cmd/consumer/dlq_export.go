@@ -59,6 +59,9 @@ main queue as they are, like a letter moved by hand.`,
 		n, err := letters.Export(cmd.Context(), f, escaping{buffered})
 		err = errors.Join(a.mysqlError(cfg, err), buffered.Flush())
 		what := "letters"
+		if n == 0 && err == nil {
+			a.sayUnknownGroup(cmd.Context(), letters.Records(), cfg.Group)
+		}
 		if n == 1 {
 			what = "letter"
 		}

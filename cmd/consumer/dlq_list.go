@@ -26,6 +26,7 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 	limit := flags.Int("limit", 100, "list at most so many; 0: all")
 	after := flags.String("after", "", "go on where the last list ended: it said how")
 	by := flags.String("by", "", "count them by this: reason")
+	completes(cmd, "by", "reason")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := filter.list(time.Now(), *limit)
 		switch {
@@ -50,24 +51,30 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 			if err != nil {
 				return a.mysqlError(cfg, err)
 			}
+			if len(reasons) == 0 {
+				a.sayUnknownGroup(cmd.Context(), letters.Records(), cfg.Group)
+			}
 			return out.render(a.stdout, reasons, reasonTable(reasons))
 		}
 		found, next, err := listLetters(cmd.Context(), letters, f, dedup.Cursor(*after))
 		if err != nil {
 			return a.mysqlError(cfg, err)
 		}
+		if len(found) == 0 {
+			a.sayUnknownGroup(cmd.Context(), letters.Records(), cfg.Group)
+		}
 		if next != "" {
 			fmt.Fprintf(a.stderr, "%s: there are more; --limit 0 lists all, and this goes on: --after %s\n", a.name, next)
 		}
-		return out.render(a.stdout, found, letterTable(found))
+		return out.render(a.stdout, found, a.letterTable(found))
 	}
 	return cmd
 }
 
-func letterTable(found []deadletter.Letter) table {
+func (a *app) letterTable(found []deadletter.Letter) table {
 	t := table{header: []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
 	for _, l := range found {
-		t.add(l.DeadAt.Format(time.RFC3339), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), shorten(l.Remark, 80))
+		t.add(l.DeadAt.Format(time.RFC3339), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), a.fitting(l.Remark))
 	}
 	return t
 }

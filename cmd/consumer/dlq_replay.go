@@ -27,8 +27,9 @@ last ones while a daemon consumes and gets on. With --max-failures it stops when
 --no-wait replays at full speed and looks at nothing.
 
 It may be interrupted at any time and run again: the letters in hand are finished, nothing is lost and nothing happens
-twice. The exit code is 1 when a chosen letter stays in the queue, the list says why, and when no letter has a --key. A
-letter that was replayed ROLLBACKD_MAX_REPLAYS times is parked: it stays until --force.
+twice. The exit code is 1 when a chosen letter stays in the queue, the list says why, when no letter has a --key, and
+when a letter with a --key is dead again at the end. A letter that was replayed ROLLBACKD_MAX_REPLAYS times is parked:
+it stays until --force.
 
 --from takes the letters from an export, whether or not the queue still has them. A body in it may be mended: the row
 takes it, and the letter with the former one is dropped. The message must stay the one that it was: with a key from the
@@ -78,7 +79,7 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 			return err
 		}
 		defer closeLines()
-		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters,
+		return a.moveLetters(cmd.Context(), out, len(f.Keys) > 0, func(ctx context.Context, letters *deadletter.Letters,
 			progress func(deadletter.Progress)) (deadletter.Result, error) {
 			o.By, o.Progress = by.name(), progress
 			if *from != "" {
@@ -167,7 +168,7 @@ copy of their messages is acked without an effect. Which letters is said as for 
 			return err
 		}
 		defer closeLines()
-		return a.moveLetters(cmd.Context(), out, func(ctx context.Context, letters *deadletter.Letters,
+		return a.moveLetters(cmd.Context(), out, len(f.Keys) > 0, func(ctx context.Context, letters *deadletter.Letters,
 			progress func(deadletter.Progress)) (deadletter.Result, error) {
 			o.By, o.Progress = by.name(), progress
 			if *from != "" {
@@ -179,9 +180,10 @@ copy of their messages is acked without an effect. Which letters is said as for 
 	return cmd
 }
 
-// moveLetters runs a replay or a discard and shows what it did, also when it ended early.
+// moveLetters runs a replay or a discard, of letters named by their keys or others, and shows what it did, also when it
+// ended early.
 func (a *app) moveLetters(
-	ctx context.Context, out *output, move func(context.Context, *deadletter.Letters,
+	ctx context.Context, out *output, named bool, move func(context.Context, *deadletter.Letters,
 		func(deadletter.Progress)) (deadletter.Result, error),
 ) error {
 	cfg, err := a.loadConfig()
@@ -206,11 +208,11 @@ func (a *app) moveLetters(
 	if err != nil {
 		return errors.Join(printErr, a.lettersError(cfg, err))
 	}
-	return errors.Join(printErr, a.undone(letters.Queue(), res))
+	return errors.Join(printErr, a.undone(letters.Queue(), res, named))
 }
 
-// undone is the error of a run that did less than it was asked to.
-func (a *app) undone(queue string, res deadletter.Result) error {
+// undone is the error of a run that did less than it was asked to; named says that the letters were, by their keys.
+func (a *app) undone(queue string, res deadletter.Result, named bool) error {
 	var errs []error
 	if res.Others > 0 {
 		fmt.Fprintf(a.stderr, "%s: somebody else was reading %s (a daemon that replays by itself, reconcile, another "+
@@ -234,6 +236,9 @@ func (a *app) undone(queue string, res deadletter.Result) error {
 	}
 	if n := len(res.Left); n > 0 {
 		errs = append(errs, fmt.Errorf("chosen letters that stay in the queue: %d", n))
+	}
+	if n := res.DeadAgain; named && n > 0 {
+		errs = append(errs, fmt.Errorf("letters with a --key that are dead again: %d; '%s dlq show' says why", n, a.name))
 	}
 	return errors.Join(errs...)
 }

@@ -24,6 +24,7 @@ func resultTable(res deadletter.Result) table {
 	add(res.Mended, "  of them with a mended body")
 	add(res.Applied, "  of them applied by now")
 	add(res.FailedAgain, "  of them failed again")
+	add(res.DeadAgain, "    and are dead again")
 	add(res.Unsettled, "  of them not processed yet")
 	add(res.Discarded, discarded)
 	for _, reason := range slices.Sorted(maps.Keys(res.ByReason)) {

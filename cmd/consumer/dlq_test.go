@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // deadShop is a shop with rollbacks of some orders among its dead letters: the named ones, none of them reserved.
@@ -199,6 +201,79 @@ func reasonsIn(t *testing.T, text string) string {
 		}
 	}
 	return strings.Join(reasons, " ")
+}
+
+// Given a letter whose cause is not cured, when it is replayed by its key, then the exit code says that it is dead
+// again; one that was chosen otherwise is only counted.
+func TestAReplayByKeyThatEndsInALetterAgainFails(t *testing.T) {
+	t.Parallel()
+	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	stop := s.daemon()
+	defer stop()
+	stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--key", "A-1")
+	if code != exitFailed || !strings.Contains(stdout, "and are dead again") ||
+		!strings.Contains(stderr, "letters with a --key that are dead again: 1") {
+		t.Errorf("by key: exit %d, %s%s", code, stdout, stderr)
+	}
+	if stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--reason", "malformed"); code != exitDone ||
+		!strings.Contains(stdout, "and are dead again") {
+		t.Errorf("by reason: exit %d, %s%s", code, stdout, stderr)
+	}
+}
+
+// Given a remark that is longer than a line, when a list goes to a file or another program, then it is whole.
+func TestAListThatIsReadOnIsNotCut(t *testing.T) {
+	t.Parallel()
+	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	remark := strings.Repeat("why ", 50) + "end"
+	exec("UPDATE consumer_log SET remark = '" + remark + "'")
+	for _, list := range []string{"dlq", "log"} {
+		if stdout, _, code := runCLI(t, s.environ, "", list, "list"); code != exitDone || !strings.Contains(stdout, remark) {
+			t.Errorf("%s list: exit %d, %s", list, code, stdout)
+		}
+	}
+}
+
+// Given a group that no row has, when its letters or rows are asked for, then that is said beside the empty answer,
+// with the groups that there are.
+func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) {
+	t.Parallel()
+	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	wrong := append(s.environ[:len(s.environ):len(s.environ)], "ROLLBACKD_GROUP=stok-rollback")
+	const want = "consumer: consumer_log has no row of group stok-rollback (ROLLBACKD_GROUP); it has stock-rollback\n"
+	for _, args := range []string{"dlq list", "dlq list --by reason", "dlq export", "log list"} {
+		if _, stderr, code := runCLI(t, wrong, "", strings.Fields(args)...); code != exitDone || !strings.Contains(stderr,
+			want) {
+			t.Errorf("%s: exit %d, %q, want %q", args, code, stderr, want)
+		}
+		_, stderr, _ := runCLI(t, s.environ, "", append(strings.Fields(args), "--tag", "none")...)
+		if strings.Contains(stderr, "no row of group") {
+			t.Errorf("%s with the right group: %q", args, stderr)
+		}
+	}
+}
+
+// Given a MySQL that is frozen, when letters are listed, then the answer comes within ten seconds.
+func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	s := newShell(t)
+	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+server.Database(t))
+	s.run("", "migrate")
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := server.Thaw(); err != nil {
+			t.Error(err)
+		}
+	}()
+	began := time.Now()
+	_, stderr, code := runCLI(t, s.environ, "", "dlq", "list")
+	if took := time.Since(began); code != exitFailed || took > 10*time.Second || !strings.Contains(stderr,
+		"MySQL cannot be used: no answer within 8s") {
+		t.Errorf("exit %d after %v: %s", code, took, stderr)
+	}
 }
 
 func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {

@@ -41,6 +41,7 @@ status the latest transition first. Every page is read through an index, however
 	out := addOutputFlag(cmd)
 	flags := cmd.Flags()
 	status := flags.StringSlice("status", nil, "only rows in these: "+strings.Join(statusWords(), ", "))
+	completes(cmd, "status", statusWords()...)
 	var f dedup.Filter
 	flags.StringVar(&f.Tag, "tag", "", "only rows with this tag")
 	flags.StringArrayVar(&f.Keys, "key", nil, "only rows with this key; may be repeated")
@@ -126,7 +127,10 @@ func (a *app) listLog(ctx context.Context, f dedup.Filter, limit int, out *outpu
 	}
 	t := table{header: []string{"SINCE", "TAG", "KEY", "STATUS", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
 	for _, r := range rows {
-		t.add(r.Since.Format(time.RFC3339), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, shorten(r.Remark, 80))
+		t.add(r.Since.Format(time.RFC3339), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, a.fitting(r.Remark))
+	}
+	if len(rows) == 0 {
+		a.sayUnknownGroup(ctx, records, cfg.Group)
 	}
 	if next != "" {
 		fmt.Fprintf(a.stderr, "%s: there are more; --limit 0 lists all, --after %s goes on\n", a.name, next)

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
+	"strings"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -19,6 +22,9 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 )
+
+// firstAnswer is how long a command waits for MySQL's first answer: a server that is frozen gives none.
+const firstAnswer = 8 * time.Second
 
 // openDatabase makes a pool for a command; close it. It sends nothing yet.
 func (a *app) openDatabase(
@@ -66,7 +72,30 @@ func (a *app) newLog(ctx context.Context, cfg config.Config, db *gorm.DB) (*dedu
 	if err != nil {
 		return nil, err
 	}
-	return records, a.mysqlError(cfg, records.CheckSchema(ctx))
+	asking, cancel := context.WithTimeout(ctx, firstAnswer)
+	defer cancel()
+	err = records.CheckSchema(asking)
+	if err != nil && asking.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("MySQL cannot be used: no answer within %v\nROLLBACKD_MYSQL_DSN is %s", firstAnswer,
+			shown(cfg, "ROLLBACKD_MYSQL_DSN"))
+	}
+	return records, a.mysqlError(cfg, err)
+}
+
+// sayUnknownGroup says beside an empty list that no message was ever filed under this group, and which groups there
+// are: the setting may be another daemon's, or misspelt.
+func (a *app) sayUnknownGroup(ctx context.Context, records *dedup.Log, group string) {
+	const most = 20
+	groups, err := records.Groups(ctx, most)
+	if err != nil || slices.Contains(groups, group) || len(groups) == most {
+		return // the list itself is right
+	}
+	known := "it is empty"
+	if len(groups) > 0 {
+		known = "it has " + printable(strings.Join(groups, ", "))
+	}
+	fmt.Fprintf(a.stderr, "%s: %s has no row of group %s (ROLLBACKD_GROUP); %s\n", a.name, records.Options().Table,
+		printable(group), known)
 }
 
 // openLetters opens what the dlq commands work with.

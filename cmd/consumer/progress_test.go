@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/config"
 )
 
 func TestProgressIsALineNowAndThenWhereNobodySeesABar(t *testing.T) {
@@ -20,6 +22,30 @@ func TestProgressIsALineNowAndThenWhereNobodySeesABar(t *testing.T) {
 	want := "x: 5 of 100 letters, 5 done, 3 wait for the daemon\nx: 10 of 100 letters, 10 done, 3 wait for the daemon\n"
 	if out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+func TestPublishShowsHowFarItIs(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	cfg, _, err := config.Load(s.environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errOut bytes.Buffer
+	a := &app{name: "x", stdout: &out, stderr: &errOut}
+	p, err := a.newPublishing(cfg, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	p.progress.now = func() time.Time { now = now.Add(2 * time.Second); return now } // a window takes two seconds
+	if err := p.run(t.Context(), strings.NewReader(strings.Repeat("{}\n", 3000))); err != nil {
+		t.Fatal(err)
+	}
+	if want := "x: published 1500 messages\nx: published 3000 messages\n"; errOut.String() != want {
+		t.Errorf("%q, want %q", errOut.String(), want)
 	}
 }
 

@@ -98,12 +98,13 @@ type publishing struct {
 	lines     []int // of the batch
 	published int
 	bad       int
+	progress  *progress
 }
 
 func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, error) {
 	p := &publishing{a: a, cfg: cfg, tag: tag, to: rabbit.NewPublisher(rabbitConfig(cfg, "publish"))}
 	p.where = fmt.Sprintf("to exchange %q with routing key %q", cfg.Exchange, cfg.RoutingKeys[0])
-	p.longest = maxPublishBody
+	p.longest, p.progress = maxPublishBody, a.newProgress(time.Now())
 	p.make = func(line []byte, whole bool) (rabbit.Publishing, string) {
 		m, flaw := p.message(line, whole)
 		return rabbit.Publishing{Exchange: cfg.Exchange, Key: cfg.RoutingKeys[0], Message: m}, flaw
@@ -137,6 +138,7 @@ func checkTag(tag string) error {
 // run publishes window by window, and says in the end how many.
 func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	defer func() {
+		p.progress.end()
 		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
 		what := "messages"
 		if p.published == 1 {
@@ -263,6 +265,7 @@ func (p *publishing) flush(ctx context.Context) error {
 			failure = fmt.Errorf("line %d was not published, nor was what follows it: %w", p.lines[i], err)
 		}
 	}
+	p.progress.draw(fmt.Sprintf("published %d messages", p.published), 0, 0)
 	p.batch, p.lines = p.batch[:0], p.lines[:0]
 	return p.a.rabbitError(p.cfg, failure)
 }

@@ -34,7 +34,16 @@ type output struct {
 func addOutputFlag(cmd *cobra.Command, more ...string) *output {
 	o := &output{chosen: outputTable, allowed: append([]string{outputTable, outputJSON}, more...)}
 	cmd.Flags().VarP(o, "output", "o", "form of the output: "+strings.Join(o.allowed, ", "))
+	completes(cmd, "output", o.allowed...)
 	return o
+}
+
+// completes names the values that a shell offers for a flag.
+func completes(cmd *cobra.Command, flag string, values ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // there is no such flag
+	}
 }
 
 // String, Set and Type make output a flag's value.

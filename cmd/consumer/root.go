@@ -37,7 +37,8 @@ delivered at least once, in effect exactly once.
 It is set up by environment variables alone: '` + a.name + ` config' shows them, '` + a.name + ` config -o markdown' ` +
 		`explains them.`
 	root.SilenceUsage, root.SilenceErrors = true, true // run prints an error once
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.Version = a.build.Version
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
