@@ -241,6 +241,9 @@ func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) {
 	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	wrong := append(s.environ[:len(s.environ):len(s.environ)], "ROLLBACKD_GROUP=stok-rollback")
 	const want = "consumer: consumer_log has no row of group stok-rollback (ROLLBACKD_GROUP); it has stock-rollback\n"
+	if _, stderr, _ := runCLI(t, wrong, "", "reconcile"); !strings.Contains(stderr, want) {
+		t.Errorf("reconcile: %q, want %q", stderr, want)
+	}
 	for _, args := range []string{"dlq list", "dlq list --by reason", "dlq export", "log list"} {
 		if _, stderr, code := runCLI(t, wrong, "", strings.Fields(args)...); code != exitDone || !strings.Contains(stderr,
 			want) {

@@ -81,6 +81,7 @@ func (a *app) reconcile(
 	if o.Records, err = a.newLog(ctx, cfg, db); err != nil {
 		return reconcile.Report{}, err
 	}
+	a.sayUnknownGroup(ctx, o.Records, cfg.Group)
 	o.Letters, err = deadletter.New(deadletter.Options{
 		Records: o.Records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName("reconcile"),
 		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(),
