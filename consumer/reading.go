@@ -38,7 +38,7 @@ func words(list string) map[string]bool {
 }
 
 // read reads a text as MySQL and MariaDB would with the sql_mode of our sessions; what are the first words of the
-// statement that counts.
+// statement that counts, unless it is plain.
 func read(text string) (all reading, what string) {
 	r := &reader{text: text}
 	for n := 0; ; n++ {
@@ -54,7 +54,7 @@ func read(text string) (all reading, what string) {
 		if (r.executed || r.broken || n > 0) && one < opaque { // the server may read another text, or two
 			one = opaque
 		}
-		if one > all || n == 0 {
+		if one > all {
 			all, what = one, firstWords(text[from:])
 		}
 	}
