@@ -176,7 +176,8 @@ func (c comparison) run(ctx context.Context, out io.Writer, p *progress,
 				return rows, err
 			}
 			r.pairs = append(r.pairs, both)
-			fmt.Fprintf(out, "  %s: %.1f and %.1f µs; %s\n", name, both[0].sum(), both[1].sum(), c.told(r.compared()))
+			fmt.Fprintf(out, "  %s, %s first: a %.1f µs, b %.1f µs; %s\n", name, sides[n%len(sides)], both[0].sum(),
+				both[1].sum(), c.told(r.compared()))
 		}
 	}
 	return rows, nil
