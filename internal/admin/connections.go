@@ -18,9 +18,9 @@ const (
 	// mostOpen bounds the connections, half of them from one address. They are a quarter of what the process may open at
 	// most, so that connections to servers find room.
 	mostOpen = 512
-	// spared is how long a newcomer is sure of its place: what it asks has arrived by then, if it asks at once. So 6,400
-	// a second may come from one address, and those 4,096 that the kernel keeps waiting do so for 0.64 s.
-	spared = 40 * time.Millisecond
+	// newcomers is how many a second may come from one address at the limit: each is sure of its place for so long that
+	// what it asks has arrived, if it asks at once, and those 4,096 that the kernel keeps waiting do so for 0.64 s.
+	newcomers = 6400
 	// mostHeader bounds the headers of a request in bytes, and headersWithin how long they take: before they are whole
 	// nobody knows who asks.
 	mostHeader    = 8 << 10
@@ -119,7 +119,8 @@ func (l *connections) enter(c *conn) (out *conn, wait time.Duration) {
 		out = eldest
 	}
 	if out != nil {
-		if wait = time.Until(out.since.Add(spared)); wait > 0 {
+		sure := time.Duration(l.most/2) * time.Second / newcomers
+		if wait = time.Until(out.since.Add(sure)); wait > 0 {
 			return nil, wait
 		}
 		out.gone = true
