@@ -36,12 +36,19 @@ func (g *again) apply(ctx context.Context, b *batch) error {
 		if err := g.enough(b); err != nil {
 			return err
 		}
-		n := min(len(b.again), claimAtOnce)
-		try := &groupTry{again: g, left: b.again[:n:n]}
-		if err := try.run(ctx, b); err != nil {
-			return err
+		n := g.c.obstacles.most(min(len(b.again), claimAtOnce))
+		rest, trial := g.stepAside(b.again[:n:n])
+		b.again = b.again[n:]
+		for _, some := range [][]*item{rest, trial} {
+			if len(some) == 0 {
+				continue
+			}
+			try := &groupTry{again: g, left: some}
+			if err := try.run(ctx, b); err != nil {
+				return err
+			}
+			b.alone = append(b.alone, try.left...)
 		}
-		b.again, b.alone = b.again[n:], append(b.alone, try.left...)
 		if time.Since(settled) > settleGroupsEvery {
 			if err := g.settler.settle(ctx, b); err != nil {
 				return err
@@ -71,7 +78,7 @@ type blamed struct {
 func (t *groupTry) run(ctx context.Context, b *batch) (err error) {
 	turn := turn{worker: t.worker}
 	defer turn.end()
-	if err := turn.take(ctx, false); err != nil {
+	if err := turn.take(ctx, t.c.obstacles.unclear()); err != nil {
 		return err
 	}
 	defer func() { t.owe(err) }()
@@ -164,12 +171,14 @@ func (t *groupTry) attempt(ctx context.Context) (blamed map[int]error, err error
 		if !t.roomFor(t.since, 0) {
 			return fmt.Errorf("%w: the lease of the claims has no room for another try", errComeBack)
 		}
-		now, err := t.c.effects.apply(ctx, messagesOf(t.left), rows)
+		now, inVain, err := t.c.obstacles.try(ctx, t.left, func(ctx context.Context) (map[int]error, error) {
+			return t.c.effects.apply(ctx, messagesOf(t.left), rows)
+		})
 		if err == nil || errors.Is(err, dedup.ErrUnknown) {
 			blamed = now
 		}
 		t.unknown.note(err)
-		if meetings++; contended(err) && meetings < maxMeetings {
+		if meetings++; contended(err) && !inVain && meetings < maxMeetings {
 			if errors.Is(err, dedup.ErrUnknown) { // should it be committed all the same, the claims are lost to the next try
 				return undecided(err)
 			}

@@ -30,7 +30,8 @@ type item struct {
 	claim       *dedup.Claim // held while attempted
 	claimedAt   time.Time    // its lease began no sooner
 	faults      suspicion
-	followers   []*item // copies with the same identity and body in the same batch
+	named       []uint64 // see values
+	followers   []*item  // copies with the same identity and body in the same batch
 
 	refused error      // why a queue does not take its copy; nil else
 	tried   bool       // a publish of its copy has failed

@@ -77,7 +77,7 @@ func (t *claimedTry) try(ctx context.Context) error {
 		return err
 	}
 	c, it := t.alone.c, t.it
-	_, err := c.effects.apply(ctx, []Message{it.msg}, marker{
+	rows := marker{
 		mark: func(ctx context.Context, tx dedup.Execer) error {
 			return c.records.Hold(ctx, tx, []dedup.Claim{*it.claim})
 		},
@@ -85,6 +85,9 @@ func (t *claimedTry) try(ctx context.Context) error {
 			return c.records.Success(ctx, tx, *it.claim)
 		},
 		alone: true,
+	}
+	_, _, err := c.obstacles.try(ctx, []*item{it}, func(ctx context.Context) (map[int]error, error) {
+		return c.effects.apply(ctx, []Message{it.msg}, rows)
 	})
 	t.unknown.note(err)
 	if t.unknown.lost && (errors.Is(err, dedup.ErrUnknown) || errors.Is(err, dedup.ErrLost)) {

@@ -80,6 +80,7 @@ type Consumer struct {
 	turns     *turns
 	debts     debts
 	suspects  suspects
+	obstacles *obstacles
 	inHand    inHand
 	holding   *holding
 	depths    *depths
@@ -167,6 +168,7 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Con
 		metrics:   m, log: cfg.Logger, health: healthy, holders: newHolders(cfg, healthy, pool), runner: runs,
 		brake:     newBrake(cfg, time.Now),
 		turns:     newTurns(cfg.Lanes + 1),
+		obstacles: newObstacles(cfg),
 		opTimeout: cfg.HandlerTimeout + 2*time.Second,
 		name:      processName(),
 	}
@@ -261,7 +263,7 @@ const killGrace = 2 * time.Second
 
 // State says what the engine is doing.
 func (c *Consumer) State() State {
-	s := c.health.state()
+	s := c.health.state(c.obstacles.stand())
 	s.Still = max(s.Still, c.runner.still())
 	if err := c.locks.down(); err != nil && !c.health.names(c.locks.name) {
 		without := c.locks.name + ": " + err.Error()

@@ -251,7 +251,8 @@ func (h *health) drain() {
 	h.draining = true
 }
 
-func (h *health) state() State {
+// state says so; aside: some step aside for locks of others.
+func (h *health) state(aside bool) State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := State{Consuming: h.consuming, Draining: h.draining}
@@ -261,7 +262,7 @@ func (h *health) state() State {
 	for what, since := range h.partial {
 		s.Degraded = append(s.Degraded, what.queue+": "+since.why)
 	}
-	if time.Since(h.met.at) <= h.recently {
+	if aside || time.Since(h.met.at) <= h.recently {
 		s.Degraded = append(s.Degraded, fmt.Sprintf("%s: %s; %s: %s", contention, othersHold, h.who, h.met.why))
 	}
 	slices.Sort(s.Degraded)

@@ -30,7 +30,7 @@ func newHolders(cfg Config, h *health, pool *sql.DB) *holders {
 	return &holders{health: h, pool: pool, lease: cfg.Lease, every: cfg.lockWait() / 2}
 }
 
-// beside looks from time to time until stop is called.
+// beside looks from time to time until stop is called. Where others flow a wait may be of the shortest.
 func (h *holders) beside(ctx context.Context) (stop func()) {
 	if time.Since(h.health.contendedSince()) < h.lease {
 		return func() {}
@@ -38,7 +38,7 @@ func (h *holders) beside(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for wait.For(ctx, h.every) == nil {
+		for wait.For(ctx, min(h.every, shortestLockWait/2)) == nil {
 			h.look(ctx)
 		}
 	})

@@ -26,7 +26,7 @@ func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 	g := newHolding(health)
 	says := func(want ...string) {
 		t.Helper()
-		if got := health.state().Degraded; !slices.Equal(got, want) {
+		if got := health.state(false).Degraded; !slices.Equal(got, want) {
 			t.Errorf("degraded %q, want %q", got, want)
 		}
 	}

@@ -235,10 +235,7 @@ func (t *together) apply(ctx context.Context, b *batch) error {
 	defer t.c.metrics.phase(phaseFast, time.Now())
 	turn := turn{worker: t.worker}
 	defer turn.end()
-	if err := turn.take(ctx, false); err != nil {
-		return err
-	}
-	groups := []group{{b.fresh, maxMeetings}}
+	groups := []group{{items: b.fresh, tries: maxMeetings}}
 	b.fresh = nil
 	for first := true; len(groups) > 0; first = false {
 		if err := t.enough(b); err != nil && !first {
@@ -248,6 +245,22 @@ func (t *together) apply(ctx context.Context, b *batch) error {
 		groups = groups[:len(groups)-1]
 		if len(g.items) == 0 {
 			continue
+		}
+		if !g.trial {
+			rest, trial := t.stepAside(g.items)
+			groups = slices.Insert(groups, 0, group{items: trial, tries: 1, trial: true}) // behind all others
+			n := t.c.obstacles.most(len(rest))
+			if g.items = rest[:n:n]; n < len(rest) {
+				groups = append(groups, group{items: rest[n:], tries: g.tries})
+			}
+			if n == 0 {
+				continue
+			}
+		}
+		if turn.taken == 0 || len(g.items) > 1 { // who is left of a group that waited in vain is found in the same turn
+			if err := turn.take(ctx, t.c.obstacles.unclear()); err != nil {
+				return err
+			}
 		}
 		began := time.Now()
 		blamed, err := t.run(ctx, g)
@@ -260,10 +273,10 @@ func (t *together) apply(ctx context.Context, b *batch) error {
 			if err != nil {
 				return err
 			}
-			groups = append(groups, group{rest, g.tries})
+			groups = append(groups, group{items: rest, tries: g.tries})
 		case failed && blameOf(failure.err, len(g.items)) != nil:
 			blamed := blameOf(failure.err, len(g.items))
-			groups = append(groups, group{t.separate(b, g.items, blamed, !failure.late), g.tries})
+			groups = append(groups, group{items: t.separate(b, g.items, blamed, !failure.late), tries: g.tries})
 		case contended(err) && (len(g.items) == 1 || t.lateFor(b)):
 			for _, it := range g.items {
 				t.putOff(it, err)
@@ -271,6 +284,10 @@ func (t *together) apply(ctx context.Context, b *batch) error {
 		case failed || errors.Is(err, errHalve):
 			if len(g.items) == 1 {
 				t.blame(b, g.items[0], err, failed && !failure.late)
+				continue
+			}
+			if contended(err) && len(g.items) <= fewAtOnce {
+				groups = append(groups, g.single()...)
 				continue
 			}
 			groups = append(groups, g.halves(time.Since(began) > t.c.cfg.HandlerTimeout)...)
@@ -285,6 +302,7 @@ func (t *together) apply(ctx context.Context, b *batch) error {
 type group struct {
 	items []*item
 	tries int
+	trial bool // whether the lock of others is gone that it would meet
 }
 
 // halves are the two halves, the first one last, as it is taken next. What has cost its time already gets one try: the
@@ -294,7 +312,16 @@ func (g group) halves(slow bool) []group {
 		g.tries = 1
 	}
 	half := len(g.items) / 2
-	return []group{{g.items[half:], g.tries}, {g.items[:half], g.tries}}
+	return []group{{items: g.items[half:], tries: g.tries}, {items: g.items[:half], tries: g.tries}}
+}
+
+// single is each of the group by itself.
+func (g group) single() []group {
+	all := make([]group, len(g.items))
+	for i := range g.items {
+		all[len(all)-1-i] = group{items: g.items[i : i+1 : i+1], tries: g.tries}
+	}
+	return all
 }
 
 // run runs one group until it is applied or somebody is to blame. Two transactions that meet, a statement
@@ -316,7 +343,9 @@ func (t *together) run(ctx context.Context, g group) (blamed map[int]error, err 
 	meetings := 0
 	var unknown unanswered
 	err = t.untilAnswered(ctx, DependencyMySQL, func(ctx context.Context) error {
-		now, err := t.c.effects.apply(ctx, msgs, rows)
+		now, inVain, err := t.c.obstacles.try(ctx, g.items, func(ctx context.Context) (map[int]error, error) {
+			return t.c.effects.apply(ctx, msgs, rows)
+		})
 		if err == nil || errors.Is(err, dedup.ErrUnknown) { // else the blame of the COMMIT that was lost holds
 			blamed = now
 		}
@@ -331,7 +360,7 @@ func (t *together) run(ctx context.Context, g group) (blamed map[int]error, err 
 		if contended(err) || errors.Is(err, errSlow) {
 			meetings++
 		}
-		if trouble.fault == mysqldb.FaultTooLarge || meetings >= g.tries {
+		if trouble.fault == mysqldb.FaultTooLarge || inVain || meetings >= g.tries {
 			return fmt.Errorf("%w: %w", errHalve, err)
 		}
 		return err
@@ -491,11 +520,17 @@ func (a *alone) apply(ctx context.Context, b *batch) error {
 			return err
 		}
 		it := b.alone[0]
-		if err := turn.take(ctx, it.runsByItself()); err != nil {
+		if it.next == runAlone {
+			if a.stepAside(b.alone[:1]); it.outcome != 0 {
+				b.alone = b.alone[1:]
+				continue
+			}
+		}
+		if err := turn.take(ctx, it.runsByItself() || a.c.obstacles.unclear()); err != nil {
 			return err
 		}
 		tries := maxMeetings
-		if a.lateFor(b) {
+		if a.lateFor(b) || a.c.obstacles.flow() {
 			tries = 1
 		}
 		if err := a.attempt(ctx, it, tries); err != nil {

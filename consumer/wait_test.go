@@ -150,6 +150,7 @@ func TestManyShortRowLocksInOneStatementCostNoAttempt(t *testing.T) {
 			var held []func()
 			for i := range rows {
 				other := w.conn()
+				w.execOn(other, "SET SESSION wait_timeout = 60") // the last of them stands still for longer than ours may
 				w.execOn(other, "BEGIN")
 				w.execOn(other, fmt.Sprintf("UPDATE amount SET n = n + 100 WHERE sku = %d", i))
 				held = append(held, func() { w.execOn(other, "COMMIT") })

@@ -286,8 +286,8 @@ func (w *worker) failedOnce(it *item, row dedup.Row, cause string) {
 // putOff sends a message that is not at fault to a retry queue, and no attempt is counted.
 func (w *worker) putOff(it *item, cause error) {
 	delays := w.c.cfg.RetryDelays
-	delay := delays[0]
-	if errors.Is(cause, errHandlerTimeout) { // each time for longer, because it costs the lane a handler's time
+	delay := fit(delays, w.c.obstacles.age(it)) // for no longer than the lock is known
+	if errors.Is(cause, errHandlerTimeout) {    // each time for longer, because it costs the lane a handler's time
 		delay = delays[min(w.c.suspects.back(it.id.Identity), len(delays))-1]
 	}
 	it.end(InProgress, retryAfter{delay: delay, attempt: max(0, it.row.Attempts), cause: cause.Error()})

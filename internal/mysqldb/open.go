@@ -154,7 +154,9 @@ func connector(dsn string, o Options, found bool) (driver.Connector, []string, e
 	if err != nil {
 		return nil, nil, err
 	}
-	return &sessionConnector{Connector: inner, statements: sessionStatements(o), opened: o.Opened}, warnings, nil
+	return &sessionConnector{
+		Connector: inner, statements: sessionStatements(o), lockWait: o.LockWait, opened: o.Opened,
+	}, warnings, nil
 }
 
 // overruled are session variables that a DSN must not set: the session statements do.

@@ -15,6 +15,7 @@ import (
 type sessionConnector struct {
 	driver.Connector
 	statements []string
+	lockWait   time.Duration
 	opened     func() // nil: nobody counts
 }
 
@@ -88,7 +89,7 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
 	}
-	watched, err := watch(conn, id, from)
+	watched, err := watch(conn, id, from, c.lockWait)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // ErrNotCommitted means that a transaction's COMMIT was not sent, because an error had come with the rows of one of its
@@ -16,12 +17,12 @@ var ErrNotCommitted = errors.New("the transaction had failed while rows were rea
 // deadlock can come behind the column names of a locking read, where database/sql shows it to those who ask the rows
 // for their error, and to nobody else; MySQL has then rolled the transaction back, and what is executed next commits by
 // itself. It also tells the transaction's Activity; id is the server's number of the connection, from its make.
-func watch(conn driver.Conn, id int64, from sayer) (driver.Conn, error) {
+func watch(conn driver.Conn, id int64, from sayer, lockWait time.Duration) (driver.Conn, error) {
 	whole, ok := conn.(wholeConn)
 	if !ok {
 		return nil, fmt.Errorf("the driver's connection (%T) lacks a method that database/sql needs", conn)
 	}
-	return &watchedConn{wholeConn: whole, id: id, from: from}, nil
+	return &watchedConn{wholeConn: whole, id: id, from: from, usual: lockWait, lockWait: lockWait}, nil
 }
 
 // wholeConn is all that database/sql looks for in go-sql-driver's connection: embedding less would hide the rest.
@@ -50,6 +51,8 @@ type watchedConn struct {
 	wholeConn
 	id       int64
 	from     sayer
+	usual    time.Duration // Options.LockWait
+	lockWait time.Duration // as it is set now
 	inTx     bool
 	failed   error     // of rows in this transaction
 	activity *Activity // of this transaction, nil if nobody asks
@@ -78,8 +81,39 @@ func (c *watchedConn) leave(err error) error {
 	return fmt.Errorf("%w; this connection is left: %w", err, driver.ErrBadConn)
 }
 
+type lockWaitKey struct{}
+
+// WithLockWait makes a context; a transaction that begins with it, on a connection of [Open], bounds each wait for a
+// lock by that, and not by [Options].LockWait. It is of whole seconds.
+func WithLockWait(ctx context.Context, bound time.Duration) context.Context {
+	return context.WithValue(ctx, lockWaitKey{}, bound)
+}
+
+// setLockWait sets what the next transaction needs, where that differs.
+func (c *watchedConn) setLockWait(ctx context.Context) error {
+	want, asked := ctx.Value(lockWaitKey{}).(time.Duration)
+	if !asked {
+		want = c.usual
+	}
+	if want == c.lockWait {
+		return nil
+	}
+	_, err := c.wholeConn.ExecContext(ctx, lockWaitStatement(want), nil)
+	if err == nil {
+		c.lockWait = want
+	}
+	return err
+}
+
+func lockWaitStatement(bound time.Duration) string {
+	return fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %[1]d", int64(bound/time.Second))
+}
+
 // BeginTx begins to watch.
 func (c *watchedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	if err := c.setLockWait(ctx); err != nil {
+		return nil, c.leave(err)
+	}
 	tx, err := c.wholeConn.BeginTx(ctx, o)
 	if err != nil {
 		return nil, c.leave(err)

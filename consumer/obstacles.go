@@ -1,0 +1,301 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// obstacles are locks of others that messages have waited for in vain. No server tells everybody on which rows they
+// are, so they are known by what those who met them have in common: values that their bodies name, and that nobody
+// names who was applied meanwhile. Who names one steps aside, into a retry queue and without an attempt, and the rest
+// flows; from time to time one of them tries.
+//
+// That is a guess: who steps aside for nothing comes back later. Nobody does while all wait, because nothing would be
+// gained by going round.
+type obstacles struct {
+	patience time.Duration // with locks of others, where none is known
+	memory   time.Duration // after the last wait in vain
+	size     int           // of a batch
+
+	mu      sync.Mutex
+	since   time.Time          // the first wait in vain; guarded by mu
+	met     time.Time          // the last one; guarded by mu
+	applied time.Time          // the last commit; guarded by mu
+	took    time.Duration      // what a transaction takes of late, or more; guarded by mu
+	room    int                // messages that may share a transaction; guarded by mu
+	marks   map[uint64]mark    // guarded by mu
+	common  bool               // two messages have named the same; guarded by mu
+	trial   time.Time          // when one of them may try; guarded by mu
+	passed  [2]map[uint64]bool // what those named who were applied of late, and before that; guarded by mu
+	parted  time.Time          // when these two were; guarded by mu
+}
+
+// mark is a value that messages named which have waited in vain, each by itself.
+type mark struct {
+	since time.Time
+	met   int
+	by    dedup.Identity // the last one
+}
+
+const (
+	// fewAtOnce is how many messages share a transaction after a wait in vain, and later twice as many with each commit.
+	fewAtOnce = 8
+	// metInCommon is after how many waits whoever names the same steps aside.
+	metInCommon = 2
+	// trialRests is for how many times as long as a trial took, in vain, there is no other one, or for less.
+	trialRests = 4
+	// searchedFor is how long the lanes take turns to find out what that is, in waits where no obstacle is known.
+	searchedFor = 4
+	// passedFor is how long it is known, at least, what those named who were applied.
+	passedFor = 5 * time.Second
+	// maxMarks and maxPassed bound the memory.
+	maxMarks, maxPassed = 10_000, 50_000
+)
+
+// errStepsAside is why a message comes back later that was not tried.
+var errStepsAside = errors.New("it names what messages named that waited for locks of others: it comes back, and no " +
+	"attempt was counted")
+
+func newObstacles(cfg Config) *obstacles {
+	return &obstacles{
+		patience: cfg.lockWait(), size: cfg.BatchSize,
+		memory: cfg.RetryDelays[len(cfg.RetryDelays)-1] + 2*cfg.HandlerTimeout,
+	}
+}
+
+// try makes one try of a transaction of items, and takes in how it ended; inVain: locks of others were in the way.
+func (o *obstacles) try(
+	ctx context.Context, items []*item, try func(context.Context) (blamed map[int]error, err error),
+) (blamed map[int]error, inVain bool, err error) {
+	patience := o.bound()
+	if patience < o.patience {
+		ctx = mysqldb.WithLockWait(ctx, patience)
+	}
+	began := time.Now()
+	blamed, err = try(ctx)
+	switch took := time.Since(began); {
+	case err == nil:
+		o.pass(items, blamed, took)
+	case contended(err) && took >= patience: // a deadlock is noticed sooner
+		inVain = true
+		o.meet(items, took)
+	}
+	return blamed, inVain, err
+}
+
+// bound is how long a transaction may wait for a lock. Where others are applied, who waits for far longer than
+// transactions take does not wait for one of ours.
+func (o *obstacles) bound() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.known() || time.Since(o.since) > 2*o.patience && time.Since(o.applied) > 2*o.patience {
+		return o.patience
+	}
+	return min(max(3*o.took, shortestLockWait).Truncate(time.Second), o.patience)
+}
+
+// known reports whether there are any. The caller holds mu.
+func (o *obstacles) known() bool { return time.Since(o.met) < o.memory }
+
+// others reports whether there are any and others are applied beside them. The caller holds mu.
+func (o *obstacles) others() bool {
+	return o.known() && o.applied.After(o.since) && time.Since(o.applied) < 2*o.patience
+}
+
+// flow reports whether others are applied beside an obstacle, for whom whoever meets it makes room at once.
+func (o *obstacles) flow() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.others()
+}
+
+// unclear reports whether it may soon be known whose way an obstacle is in. Until then the lanes try one after the
+// other: who waits for it holds rows for which others would wait in vain, and be taken for those who met it.
+func (o *obstacles) unclear() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.searched()
+}
+
+// searched is unclear. The caller holds mu.
+func (o *obstacles) searched() bool {
+	return o.known() && !o.common && time.Since(o.since) < searchedFor*o.patience
+}
+
+// stand reports whether messages step aside, or may have to when they come back.
+func (o *obstacles) stand() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.known() {
+		for _, m := range o.marks {
+			if m.met >= metInCommon {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// meet takes in that items have waited in vain.
+func (o *obstacles) meet(items []*item, took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	if !o.known() {
+		o.since, o.room, o.took, o.common = now, o.size, 0, false
+		o.marks, o.passed = map[uint64]mark{}, [2]map[uint64]bool{{}, {}}
+	}
+	o.met = now
+	if len(items) > 1 {
+		o.room = fewAtOnce
+		return
+	}
+	o.trial = now.Add(min(trialRests*took, 2*o.patience))
+	if len(o.marks) > maxMarks {
+		clear(o.marks)
+	}
+	for _, v := range items[0].values() {
+		if m, marked := o.marks[v]; marked {
+			o.common = o.common || m.by != items[0].id.Identity
+			o.marks[v] = mark{m.since, m.met + 1, items[0].id.Identity}
+		} else if !o.passed[0][v] && !o.passed[1][v] {
+			o.marks[v] = mark{now, 1, items[0].id.Identity}
+		}
+	}
+}
+
+// pass takes in that items are applied, but for the blamed.
+func (o *obstacles) pass(items []*item, blamed map[int]error, took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.applied = time.Now()
+	if !o.known() {
+		return
+	}
+	if o.met.Before(o.applied.Add(-took)) { // else it may have waited for one of ours that waited in vain
+		o.took += (took - o.took) / 8
+	}
+	if len(items) >= o.room && !o.searched() {
+		o.room *= 2
+	}
+	if len(o.passed[0]) > maxPassed || time.Since(o.parted) > passedFor {
+		o.passed, o.parted = [2]map[uint64]bool{{}, o.passed[0]}, o.applied
+	}
+	for i, it := range items {
+		if blamed[i] != nil {
+			continue
+		}
+		for _, v := range it.values() {
+			o.passed[0][v] = true
+			if o.marks[v].met >= metInCommon {
+				o.trial = time.Time{} // the lock is gone: the next may be as lucky
+			}
+			delete(o.marks, v)
+		}
+	}
+}
+
+// most is how many of n messages may share a transaction.
+func (o *obstacles) most(n int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.known() {
+		return min(n, o.room)
+	}
+	return n
+}
+
+// part tells those of items that should step aside from the rest; at most one of them is the trial.
+func (o *obstacles) part(items []*item) (rest, aside, trial []*item) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.others() || len(o.marks) == 0 {
+		return items, nil, nil
+	}
+	for _, it := range items {
+		switch now := time.Now(); {
+		case !o.marked(it):
+			rest = append(rest, it)
+		case trial == nil && now.After(o.trial):
+			trial, o.trial = []*item{it}, now.Add(2*o.patience)
+		default:
+			aside = append(aside, it)
+		}
+	}
+	return rest, aside, trial
+}
+
+// marked reports whether a message names what several have in common that waited in vain. The caller holds mu.
+func (o *obstacles) marked(it *item) bool {
+	for _, v := range it.values() {
+		if o.marks[v].met >= metInCommon {
+			return true
+		}
+	}
+	return false
+}
+
+// age is how long ago the first of those waited in vain who named what this message does.
+func (o *obstacles) age(it *item) (age time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.known() {
+		return 0
+	}
+	for _, v := range it.values() {
+		if m, marked := o.marks[v]; marked {
+			age = max(age, time.Since(m.since))
+		}
+	}
+	return age
+}
+
+// stepAside puts those of items off in whose way an obstacle is. The rest goes on together; a trial, which is one at
+// most, by itself.
+func (w *worker) stepAside(items []*item) (rest, trial []*item) {
+	rest, aside, trial := w.c.obstacles.part(items)
+	for _, it := range aside {
+		w.putOff(it, errStepsAside)
+	}
+	return rest, trial
+}
+
+// values are what the message names: itself, and each number and text in its body with the field where it stands.
+func (it *item) values() []uint64 {
+	if it.named == nil {
+		it.named = append(it.named, maphash.Comparable(nameSeed, it.id.Identity))
+		d := json.NewDecoder(bytes.NewReader(it.msg.Body))
+		d.UseNumber()
+		var body any
+		if d.Decode(&body) == nil {
+			it.name("", body)
+		}
+	}
+	return it.named
+}
+
+func (it *item) name(field string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for field, v := range v {
+			it.name(field, v)
+		}
+	case []any:
+		for _, v := range v {
+			it.name(field, v)
+		}
+	case string, json.Number:
+		it.named = append(it.named, maphash.Comparable(nameSeed, [2]string{field, fmt.Sprint(v)}))
+	}
+}
+
+var nameSeed = maphash.MakeSeed()

@@ -1,0 +1,161 @@
+package daemon_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
+	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/shop"
+)
+
+// Given orders of 60 goods, and somebody else who holds the row of one of them, when daemons consume them, then those
+// that do not need that row flow again soon, at half the rate or more; and when the row is free all are applied, and
+// nobody has lost an attempt.
+func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
+	t.Parallel()
+	const (
+		goods, held = 60, 30
+		least       = .25              // half of what is promised: the machine may have other work
+		soon        = 30 * time.Second // twice what it takes to find out what those have in common who meet the lock
+	)
+	for _, kind := range []struct {
+		name, file, table, id string
+		daemons, messages     int
+	}{
+		{"stock", "", "stock", "sku_id", 1, 50_000},
+		{"statements that are not joined", "testdata/stock.sql", "stock", "sku_id", 1, 15_000},
+		{"joined statements, two daemons", "../../deploy/examples/sql/classic/handler.sql", "tb_stock", "goods_id",
+			2, 80_000},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			w := newWorld(t)
+			exec := func(query string, args ...any) {
+				t.Helper()
+				if _, err := w.db.ExecContext(t.Context(), query, args...); err != nil {
+					t.Fatalf("%s: %v", query, err)
+				}
+			}
+			own := kind.table != "stock"
+			if own { // the audit's triggers would keep the statements from being joined
+				exec("CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount BIGINT NOT NULL) ENGINE=InnoDB")
+				for id := range goods {
+					exec("INSERT INTO tb_stock VALUES (?, 0)", id+1)
+				}
+			}
+			if kind.file != "" {
+				w.sqlFile(kind.file, own)
+			}
+			messages := sized(kind.messages, 4*kind.messages)
+			orders := shop.Orders(w.rng, "order", 2*messages, goods)
+			if !own {
+				if err := shop.Stock(t.Context(), w.db, goods, 10_000_000); err != nil {
+					t.Fatal(err)
+				}
+				if err := shop.SeedReserved(t.Context(), w.db, orders); err != nil {
+					t.Fatal(err)
+				}
+				w.remember()
+			}
+
+			// run says how long it takes until nine tenths of n are applied.
+			run := func(some []shop.Order, n int) time.Duration {
+				w.publish(w.route.Rollbacks(some)...)
+				before := w.rows(dedup.Success)
+				for range kind.daemons {
+					daemon := w.start()
+					defer w.stop(daemon)
+				}
+				began := time.Now()
+				after := func(tenths int) time.Duration {
+					w.eventually(fmt.Sprintf("%d tenths of %d orders are applied", tenths, n), 5*time.Minute,
+						func() bool { return w.rows(dedup.Success) >= before+n*tenths/10 })
+					return time.Since(began).Round(time.Millisecond)
+				}
+				first := after(1)
+				most := after(9)
+				t.Logf("a tenth of %d is applied after %v, nine tenths after %v: %.0f/s", n, first, most,
+					float64(n)*.8/(most-first).Seconds())
+				return most
+			}
+			undisturbed := run(orders[:messages], messages)
+			free, want := 0, map[int64]int64{}
+			for i, o := range orders {
+				needs := false
+				for _, it := range o.Items {
+					needs = needs || it.SKU == held
+					want[it.SKU] += it.Quantity
+				}
+				if i >= messages && !needs {
+					free++
+				}
+			}
+			letGo := w.hold("UPDATE "+kind.table+" SET amount = amount + 1 WHERE "+kind.id+" = ?", held)
+			disturbed := run(orders[messages:], free)
+			if limit := soon + time.Duration(float64(undisturbed)/least); disturbed > limit {
+				t.Errorf("beside a foreign lock it takes %v, without %v: want %v at most", disturbed, undisturbed, limit)
+			}
+			daemon := w.start()
+			letGo()
+			began := time.Now()
+			w.ended(2*messages, 5*time.Minute)
+			t.Logf("all are applied %v after the lock is gone", time.Since(began).Round(time.Millisecond))
+			w.stop(daemon)
+			if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status <> 1 OR consumer_times <> 1"); n > 0 {
+				t.Errorf("%d messages are not applied, or were charged for the wait", n)
+			}
+			if !own {
+				w.judge(oracle.Allowance{})
+				return
+			}
+			for id, n := range want {
+				if got := int64(w.count("SELECT amount FROM tb_stock WHERE goods_id = ?", id)); got != n {
+					t.Errorf("goods %d got %d back, want %d", id, got, n)
+				}
+			}
+		})
+	}
+}
+
+// sqlFile sets a file of statements, after a look whether they are joined.
+func (w *world) sqlFile(name string, joined bool) {
+	w.t.Helper()
+	path, err := filepath.Abs(filepath.FromSlash(name))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.set("HANDLER", "sql", "SQL_FILE", path)
+	f, err := sqlhandler.Load(path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := f.Check(w.t.Context(), w.db); err != nil || f.Joined() != joined {
+		w.t.Fatalf("the statements of %s are joined: %v, want %v (%v)", name, f.Joined(), joined, err)
+	}
+}
+
+// hold runs a statement in a transaction that stays open until it is let go, which undoes it.
+func (w *world) hold(query string, args ...any) (letGo func()) {
+	w.t.Helper()
+	conn, err := w.db.Conn(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	exec := func(query string, args ...any) {
+		w.t.Helper()
+		if _, err := conn.ExecContext(w.t.Context(), query, args...); err != nil {
+			w.t.Fatalf("%s: %v", query, err)
+		}
+	}
+	exec("SET SESSION wait_timeout = 3600")
+	exec("BEGIN")
+	exec(query, args...)
+	return func() {
+		w.t.Helper()
+		exec("ROLLBACK")
+	}
+}
