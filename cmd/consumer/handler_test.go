@@ -5,9 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 const exampleSQL = "../../deploy/examples/sql/order-state/"
@@ -131,4 +133,54 @@ func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 		"table_type = 'BASE TABLE'"
 	s.eventually(s.db(), len(own), made)
 	s.eventually(s.db(), len(own), made+" AND table_name IN ('"+strings.Join(own, "', '")+"')")
+}
+
+// Given messages that are run fresh, tried again, taken over from a worker that died, and replayed, then the statement
+// is told which attempt it is since the message was published or replayed, as the row in the log counts them.
+func TestAStatementIsToldWhichAttemptItIs(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "attempt.sql")
+	file := `SELECT k FROM seen WHERE k = :k; -- expect 1, else permanent: unknown
+UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expect 1, else retry: not ready`
+	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const delay = 5 * time.Second
+	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+name, "ROLLBACKD_RETRY_DELAYS="+delay.String())
+	s.broker.Track(rabbit.TopologyConfig{Queue: s.queue, Delays: []time.Duration{delay}}.Queues()...)
+	db := s.db()
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish := func(keys ...string) {
+		t.Helper()
+		body := `{"k":"` + strings.Join(keys, "\"}\n{\"k\":\"") + `"}`
+		if code := s.run(body, "publish", "--key-field", "k"); code != exitDone {
+			t.Fatal(s.script.String())
+		}
+	}
+	exec("CREATE TABLE seen (k VARCHAR(20) PRIMARY KEY, ready INT, attempt INT) ENGINE=InnoDB")
+	exec("INSERT INTO seen VALUES ('fresh', 1, 0), ('another', 1, 0), ('again', 0, 0), ('taken', 1, 0)")
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner, " +
+		"consumer_timestamp, created_at) VALUES ('stock-rollback', 'stock.rollback', 'taken', 0, 1, 'who died', " +
+		"UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)")
+	s.daemon()
+	publish("fresh", "another", "again", "dead", "taken")
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'again' AND consumer_status = 2")
+	exec("UPDATE seen SET ready = 1")
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'dead' AND consumer_status = 3")
+	exec("INSERT INTO seen VALUES ('dead', 1, 0)")
+	if code := s.run("", "dlq", "replay", "--key", "dead"); code != exitDone {
+		t.Error(s.script.String())
+	}
+	s.eventually(db, 5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	s.eventually(db, 5, "SELECT COUNT(*) FROM seen JOIN consumer_log ON msg_key = k WHERE attempt = consumer_times")
+	s.eventually(db, 5, "SELECT SUM(CASE k WHEN 'again' THEN attempt > 1 WHEN 'taken' THEN attempt = 2 ELSE attempt = 1 "+
+		"END) FROM seen")
 }

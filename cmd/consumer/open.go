@@ -82,8 +82,8 @@ func (a *app) newLog(ctx context.Context, cfg config.Config, db *gorm.DB) (*dedu
 	return records, a.mysqlError(cfg, err)
 }
 
-// sayUnknownGroup says beside what was, or will not be, found that no message was ever filed under this group, and which groups there
-// are: the setting may be another daemon's, or misspelt.
+// sayUnknownGroup says that no message was ever filed under this group, and which groups there are: the setting may be
+// another daemon's, or misspelt.
 func (a *app) sayUnknownGroup(ctx context.Context, records *dedup.Log, group string) {
 	const most = 20
 	groups, err := records.Groups(ctx, most)

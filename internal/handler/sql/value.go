@@ -241,7 +241,7 @@ func (r run) value(p *param) value {
 	case reservedGroup:
 		return value{text, r.msg.Group}
 	case reservedAttempt:
-		return value{number, strconv.Itoa(r.msg.Attempt)}
+		return value{number, strconv.Itoa(max(1, r.msg.Attempt))} // the fast path counts its attempt when it has failed
 	}
 	return r.fields.get(p, r.values)
 }
