@@ -552,11 +552,13 @@ func (sh *shape) columns() string {
 	return strings.Join(names, ",")
 }
 
-// lockRows finds the rows with these keys that meet the other conditions, and locks them.
+// lockRows finds the rows with these keys that meet the other conditions, and locks them. It reads a column that no key
+// has: of an index that covers all columns of a statement MySQL reads the whole when it is asked for many of few rows,
+// and waits for locks on rows that nobody asked for.
 func (b *batch) lockRows(ctx context.Context, sh *shape, keys []rowKey, found map[rowKey]bool) error {
 	var w statement
-	w.WriteString("SELECT " + sh.columns() + " FROM " + quoteName(sh.table) + " FORCE INDEX (" + quoteName(sh.index) +
-		")")
+	w.WriteString("SELECT " + sh.columns() + "," + quoteName(sh.assigned[0]) + " IS NULL FROM " + quoteName(sh.table) +
+		" FORCE INDEX (" + quoteName(sh.index) + ")")
 	sh.selection(&w, keys)
 	w.WriteString(" ORDER BY " + sh.columns() + " FOR UPDATE")
 	rows, err := b.conn.QueryContext(ctx, w.String(), w.args...)
@@ -568,7 +570,7 @@ func (b *batch) lockRows(ctx context.Context, sh *shape, keys []rowKey, found ma
 		for i := range into {
 			into[i] = &key[i].text
 		}
-		if err := rows.Scan(into...); err != nil {
+		if err := rows.Scan(append(into, new(any))...); err != nil {
 			return errors.Join(err, rows.Close())
 		}
 		// A collation may find a row under another spelling of its key.
