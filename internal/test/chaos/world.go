@@ -181,7 +181,8 @@ func (w *world) openShop(ctx context.Context) error {
 		"AMQP_URL": strings.Join(urls, ","), "MYSQL_DSN": own.FormatDSN(), "REDIS_URL": w.redis.Through(w.stack.Redis.URL()),
 		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json", "LANES": fmt.Sprint(lanes), "BATCH_SIZE": "100",
 		"MAX_ATTEMPTS": fmt.Sprint(maxAttempts),
-		"RETRY_DELAYS": "200ms,500ms,1s,2s", "HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s", "DONE_TTL": "10s",
+		"RETRY_DELAYS": "200ms,500ms,1s,2s", "HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s",
+		"DONE_TTL":      "10s",
 		"DRAIN_TIMEOUT": drainTimeout.String(), "BRAKE_PAUSE": "5s",
 	})
 	w.oracle = oracle.World{
