@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Holder is a transaction of somebody else's whose rows this user's connections wait for.
+// Holder is a transaction of somebody else's whose rows connections of this user and database wait for.
 type Holder struct {
 	Connection int64         // the server's number of it; 0 when the transaction is prepared (XA) and has none
 	User, Host string        // of the connection
@@ -49,16 +49,18 @@ const holdersTimeout = 2 * time.Second
 // has bytes in it that are no text. A lock on a row that was inserted is made by the first one who waits for it, so
 // whose it is says the lock on the table. MariaDB has all in information_schema, with times of the system's zone.
 const whoWaits = "/*M! SET STATEMENT max_statement_time = 1 FOR */ SELECT /*+ MAX_EXECUTION_TIME(1000) */ DISTINCT " +
-	"/*M! r.trx_mysql_thread_id, COALESCE(me.user = SUBSTRING_INDEX(USER(), '@', 1), 0), b.trx_mysql_thread_id, " +
-	"p.user, p.host, TIMESTAMPDIFF(SECOND, b.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')), " +
+	"/*M! r.trx_mysql_thread_id, COALESCE(me.user = SUBSTRING_INDEX(USER(), '@', 1) AND me.db = DATABASE(), 0), " +
+	"b.trx_mysql_thread_id, p.user, p.host, " +
+	"TIMESTAMPDIFF(SECOND, b.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')), " +
 	"REPLACE(l.lock_table, '`', ''), LEFT(p.info, 100) FROM information_schema.innodb_lock_waits w " +
 	"JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_trx_id " +
 	"JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_trx_id " +
 	"JOIN information_schema.innodb_locks l ON l.lock_id = w.requested_lock_id " +
 	"LEFT JOIN information_schema.processlist me ON me.id = r.trx_mysql_thread_id " +
 	"LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id */" +
-	"/*!80000 r.processlist_id, COALESCE(r.processlist_user = SUBSTRING_INDEX(USER(), '@', 1), 0), " +
-	"COALESCE(p.processlist_id, 0), p.processlist_user, p.processlist_host, e.timer_wait DIV 1000000000000, " +
+	"/*!80000 r.processlist_id, COALESCE(r.processlist_user = SUBSTRING_INDEX(USER(), '@', 1) AND " +
+	"r.processlist_db = DATABASE(), 0), COALESCE(p.processlist_id, 0), p.processlist_user, p.processlist_host, " +
+	"e.timer_wait DIV 1000000000000, " +
 	"CONCAT(l.object_schema, '.', l.object_name), LEFT(p.processlist_info, 100) " +
 	"FROM performance_schema.data_lock_waits w " +
 	"JOIN performance_schema.threads r ON r.thread_id = w.requesting_thread_id " +
@@ -70,8 +72,8 @@ const whoWaits = "/*M! SET STATEMENT max_statement_time = 1 FOR */ SELECT /*+ MA
 	" LIMIT 2000"
 
 // Holders looks whose transactions, begun as long ago as least or longer, hold rows for which connections of this user
-// wait at this moment: the oldest first, and in a queue the one for whom all wait. It has an end of its own, and waits
-// for nobody.
+// and database wait at this moment: the oldest first, and in a queue the one for whom all wait. It has an end of its
+// own, and waits for nobody.
 //
 // A server that does not let this user see it answers with an error that names the right.
 func Holders(ctx context.Context, db *sql.DB, least time.Duration) ([]Holder, error) {
