@@ -34,7 +34,9 @@ func (s *nameSource) name(text []byte) (ln Line, lt *letter, why Why, err error)
 		return ln, nil, WhyBadLine, fmt.Errorf("names no row: %w", err)
 	}
 	named := wire.Identified{Identity: id}
-	return ln, &letter{own: named, id: named, formerRow: absent, stored: true}, "", nil
+	lt = &letter{own: named, id: named, formerRow: absent, stored: true}
+	lt.Body = ln.Body // to choose by, if the line has it
+	return ln, lt, "", nil
 }
 
 func (s *nameSource) lookUp(ctx context.Context, letters []*letter) error {

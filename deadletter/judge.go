@@ -61,7 +61,7 @@ func (l *Letters) CountSet(
 		keys = slices.Collect(slices.Chunk(set.Filter.Keys, dedup.MaxListedKeys))
 	}
 	f := set.Filter
-	indexed := f.Fingerprint == "" && (through == 0 || len(f.Keys) > 0 || len(f.Reasons) == 0 && f.Error == "")
+	indexed := f.Fingerprint == "" && (through == 0 || len(f.Keys) > 0 || !f.searches())
 	for _, some := range keys {
 		q := set.query(l.o.Group, some)
 		if indexed {
@@ -130,7 +130,7 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 	}
 	if byKey && next == "" && o.After == "" {
 		for _, key := range q.Keys {
-			if !known[key] && set.Filter.Tag == "" && len(set.Filter.Reasons) == 0 && set.Filter.Error == "" {
+			if !known[key] && set.Filter.Tag == "" && !set.Filter.searches() {
 				judged = append(judged, Judged{Letter: Letter{Group: l.o.Group, Key: key}, Verdict: VerdictTooOld})
 			}
 		}

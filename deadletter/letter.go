@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"time"
@@ -56,10 +57,15 @@ func (lt *letter) deadAt() time.Time {
 	return lt.info.DeadAt
 }
 
-// mayMatch is false when the letter cannot have one of the filter's keys, whatever its row says: so a run for a few
-// keys among many letters asks the database nothing about the others. A filed key begins with sha256:, of what is no
-// matter.
+// mayMatch is false when the letter cannot have one of the filter's keys, or has another body, whatever its row says: so
+// a run for a few letters among many asks the database nothing about the others. A filed key begins with sha256:, of
+// what is no matter.
 func (lt *letter) mayMatch(f Filter) bool {
+	if !bytes.Contains(lt.Body, []byte(f.Body)) || slices.ContainsFunc(f.fields(), func(field dedup.Field) bool {
+		return !field.In(lt.own.Identity.Key, lt.Body)
+	}) {
+		return false
+	}
 	return len(f.Keys) == 0 || slices.ContainsFunc(f.Keys, func(key string) bool {
 		return key == lt.own.Identity.Key || strings.HasPrefix(key, "sha256:")
 	})

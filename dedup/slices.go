@@ -21,7 +21,7 @@ const (
 // wide reports whether no index leads to the rows that f chooses, all of one status, so that reading a page of them may
 // take seconds.
 func (f Filter) wide() bool {
-	return len(f.Statuses) == 1 && len(f.Keys) == 0 && (len(f.Reasons) > 0 || f.Remark != "") && !f.Oldest && f.upTo == nil
+	return len(f.Statuses) == 1 && len(f.Keys) == 0 && f.searches() && !f.Oldest && f.upTo == nil
 }
 
 // listAll is List, faster where it has to go through all rows of a status: it reads the latest time first, and further
