@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"gorm.io/gorm"
@@ -203,10 +204,19 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*keeper.
 	if cfg.MaxDead > 0 {
 		compensate.Limit, compensate.Per = max(1, cfg.MaxDead/2), cfg.MaxDeadWindow
 	}
-	acts, err := desk.New(desk.Options{DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue})
+	var once sync.Once
+	acts, err := desk.New(desk.Options{
+		DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue, Unwritten: func(err error) {
+			once.Do(func() {
+				cfg.Logger.Warn("letters are replayed by themselves, and the record of acts lacks that: see docs/rights.md",
+					"err", err)
+			})
+		},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
+	compensate.Record = recordAt(acts)
 	clean := acts.Clean
 	if inMySQL, ok := locker.(*locking.MySQL); ok {
 		clean = func(ctx context.Context) (int, error) {
@@ -220,6 +230,23 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*keeper.
 		Records: records, Letters: letters, Group: cfg.Group, Retention: cfg.LogRetention, Compensate: compensate,
 		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger, Clocks: h.clocks,
 	}, cfg.Registerer)
+}
+
+// recordAt writes each replay that the fleet does by itself down as an act.
+func recordAt(acts *desk.Desk) func(context.Context, string, deadletter.Filter, deadletter.Recorded) (
+	deadletter.Result, error) {
+	return func(ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded) (
+		res deadletter.Result, err error) {
+		err = acts.Do(ctx, desk.Actor{Name: by}, desk.TaskRequest{
+			Kind: desk.KindCompensate, Why: "their time to cool down is over",
+			Detail: desk.Request{Kind: desk.KindCompensate, Filter: desk.FilterOf(f), Limit: f.Limit},
+		}, func(ctx context.Context, task desk.Task) (desk.Result, error) {
+			var err error
+			res, err = replay(ctx, task.By, task.Letters)
+			return desk.ResultOf(res), err
+		})
+		return res, err
+	}
 }
 
 // migrate makes or updates the tables of the log. MySQL is waited for; what it answers is for a person.

@@ -22,6 +22,9 @@ type CompensateOptions struct {
 	// Default 50 per minute.
 	Limit int
 	Per   time.Duration
+	// Record, if set, is asked to do each replay within something that is written down: it calls replay once, with the
+	// name under which it is found in the stories of the letters, and returns what that returns.
+	Record func(ctx context.Context, by string, f Filter, replay Recorded) (Result, error)
 	// Ran, if set, is called after each run that looked into the queue, with what it did; err is why it did not end well.
 	Ran func(res Result, err error)
 	// Notifier, if set, is notified of new letters.
@@ -32,6 +35,9 @@ type CompensateOptions struct {
 	// Logger gets a line per replay of letters and per failure. Default: none.
 	Logger *slog.Logger
 }
+
+// Recorded is a replay that is written down, see [CompensateOptions].
+type Recorded func(ctx context.Context, by string, progress func(Progress)) (Result, error)
 
 func (o CompensateOptions) withDefaults() (CompensateOptions, error) {
 	switch {
@@ -51,6 +57,11 @@ func (o CompensateOptions) withDefaults() (CompensateOptions, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Record == nil {
+		o.Record = func(ctx context.Context, by string, _ Filter, replay Recorded) (Result, error) {
+			return replay(ctx, by, nil)
+		}
 	}
 	return o, nil
 }
@@ -144,8 +155,10 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 	if err != nil || due == 0 {
 		return Result{}, false, err
 	}
-	res, err = r.l.Replay(ctx, Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}, ReplayOptions{
-		By: "compensation by " + r.l.o.Name, within: withinByItself, token: byItself,
+	f := Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}
+	res, err = r.o.Record(ctx, "compensation by "+r.l.o.Name, f, func(
+		ctx context.Context, by string, progress func(Progress)) (Result, error) {
+		return r.l.Replay(ctx, f, ReplayOptions{By: by, Progress: progress, within: withinByItself, token: byItself})
 	})
 	return res, true, err
 }

@@ -57,8 +57,8 @@ func (lt *letter) deadAt() time.Time {
 	return lt.info.DeadAt
 }
 
-// mayMatch is false when the letter cannot have one of the filter's keys, or has another body, whatever its row says: so
-// a run for a few letters among many asks the database nothing about the others. A filed key begins with sha256:, of
+// mayMatch is false when the letter cannot have one of the filter's keys, or has another body, whatever its row says:
+// so a run for a few letters among many asks the database nothing about the others. A filed key begins with sha256:, of
 // what is no matter.
 func (lt *letter) mayMatch(f Filter) bool {
 	if !bytes.Contains(lt.Body, []byte(f.Body)) || slices.ContainsFunc(f.fields(), func(field dedup.Field) bool {

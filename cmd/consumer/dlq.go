@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ func newDLQCmd(a *app) *cobra.Command {
 type filterFlags struct {
 	keys, reasons     []string
 	tag, since, until string
+	order, sku, body  string
 }
 
 func addFilterFlags(cmd *cobra.Command) *filterFlags {
@@ -35,6 +37,9 @@ func addFilterFlags(cmd *cobra.Command) *filterFlags {
 	flags.StringArrayVar(&f.reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(reasons,
 		", "))
 	completes(cmd, "reason", reasons...)
+	flags.StringVar(&f.order, "order", "", "choose those whose body names this order_sn, or whose key it is")
+	flags.StringVar(&f.sku, "sku", "", "choose those whose body names this sku_id, at whatever depth")
+	flags.StringVar(&f.body, "body", "", "choose those whose body holds this text, letter by letter")
 	flags.StringVar(&f.since, "since", "", "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a "+
 		"duration like 24h")
 	flags.StringVar(&f.until, "until", "", "choose those dead before then, said as for --since")
@@ -43,7 +48,7 @@ func addFilterFlags(cmd *cobra.Command) *filterFlags {
 
 // read makes a filter that need not choose anything.
 func (f *filterFlags) read(now time.Time, limit int) (deadletter.Filter, error) {
-	filter := deadletter.Filter{Keys: f.keys, Tag: f.tag, Limit: limit}
+	filter := deadletter.Filter{Keys: f.keys, Tag: f.tag, Order: f.order, Body: f.body, Limit: limit}
 	for _, reason := range f.reasons {
 		if !slices.Contains(dedup.Reasons(), dedup.Reason(reason)) {
 			return filter, usageErrorf("--reason %q is none; there are %v", reason, dedup.Reasons())
@@ -54,6 +59,11 @@ func (f *filterFlags) read(now time.Time, limit int) (deadletter.Filter, error) 
 		return filter, usageErrorf("--key is empty")
 	}
 	var err error
+	if f.sku != "" {
+		if filter.SKU, err = strconv.ParseInt(f.sku, 10, 64); err != nil || filter.SKU < 1 {
+			return filter, usageErrorf("--sku %q is no sku_id, which is a number", f.sku)
+		}
+	}
 	if filter.Since, err = readMoment("since", f.since, now); err != nil {
 		return filter, err
 	}
@@ -78,7 +88,8 @@ func (f *filterFlags) list(now time.Time, limit int) (deadletter.Filter, error) 
 }
 
 func (f *filterFlags) narrow() bool {
-	return len(f.keys) > 0 || len(f.reasons) > 0 || f.tag != "" || f.since != "" || f.until != ""
+	return len(f.keys) > 0 || len(f.reasons) > 0 || f.tag != "" || f.since != "" || f.until != "" ||
+		f.order != "" || f.sku != "" || f.body != ""
 }
 
 // choose makes a filter for a command that changes something: it must be said what.
@@ -90,7 +101,8 @@ func (f *filterFlags) choose(now time.Time, all bool, limit int) (deadletter.Fil
 	narrow := f.narrow()
 	switch {
 	case !all && !narrow:
-		return filter, usageErrorf("which letters? --all, or one of --key, --tag, --reason, --since, --until")
+		return filter, usageErrorf("which letters? --all, or one of --key, --tag, --reason, --since, --until, --order, " +
+			"--sku, --body")
 	case all && narrow:
 		return filter, usageErrorf("--all and a condition contradict each other")
 	}

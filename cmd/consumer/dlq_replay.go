@@ -8,13 +8,13 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/desk"
 )
 
 const replayHelp = `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or
@@ -61,6 +61,7 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 	flags.IntVar(&o.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
 	flags.IntVar(&o.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or "+
 		"are dead again; 0: only count them")
+	why := flags.String("why", "", "the reason, for whoever asks later")
 	noWait := flags.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
 	from := flags.String("from", "", "take the letters from this FILE, an export; - is the standard input")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -79,9 +80,13 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 			return err
 		}
 		defer closeLines()
-		return a.moveLetters(cmd.Context(), out, len(f.Keys) > 0, func(ctx context.Context, letters *deadletter.Letters,
-			progress func(deadletter.Progress)) (deadletter.Result, error) {
-			o.By, o.Progress = by.name(), progress
+		asked := desk.Request{
+			Kind: desk.KindReplay, Filter: desk.FilterOf(f), Why: desk.Plain(*why), Force: o.Force, Rate: o.Rate,
+			Window: o.Window, MaxFailures: o.MaxFailures, From: *from, Discarded: o.Discarded, Limit: *limit,
+		}
+		return a.moveLetters(cmd.Context(), out, by.name(), o.DryRun, asked, func(ctx context.Context,
+			letters *deadletter.Letters, who string, progress func(deadletter.Progress)) (deadletter.Result, error) {
+			o.By, o.Progress = who, progress
 			if *from != "" {
 				return letters.ReplayFrom(ctx, *from, lines, f, o)
 			}
@@ -160,7 +165,7 @@ copy of their messages is acked without an effect. Which letters is said as for 
 		if err != nil {
 			return err
 		}
-		if strings.TrimSpace(o.Why) == "" {
+		if o.Why = desk.Plain(o.Why); o.Why == "" {
 			return usageErrorf("--why is missing: say why these letters may end without an effect")
 		}
 		lines, closeLines, err := a.openInput(*from)
@@ -168,9 +173,12 @@ copy of their messages is acked without an effect. Which letters is said as for 
 			return err
 		}
 		defer closeLines()
-		return a.moveLetters(cmd.Context(), out, len(f.Keys) > 0, func(ctx context.Context, letters *deadletter.Letters,
-			progress func(deadletter.Progress)) (deadletter.Result, error) {
-			o.By, o.Progress = by.name(), progress
+		asked := desk.Request{
+			Kind: desk.KindDiscard, Filter: desk.FilterOf(f), Why: o.Why, From: *from, Limit: *limit,
+		}
+		return a.moveLetters(cmd.Context(), out, by.name(), o.DryRun, asked, func(ctx context.Context,
+			letters *deadletter.Letters, who string, progress func(deadletter.Progress)) (deadletter.Result, error) {
+			o.By, o.Progress = who, progress
 			if *from != "" {
 				return letters.DiscardFrom(ctx, *from, lines, f, o)
 			}
@@ -180,23 +188,44 @@ copy of their messages is acked without an effect. Which letters is said as for 
 	return cmd
 }
 
-// moveLetters runs a replay or a discard, of letters named by their keys or others, and shows what it did, also when it
-// ended early.
+// moveLetters runs a replay or a discard as an act, and shows what it did, also when it ended early.
 func (a *app) moveLetters(
-	ctx context.Context, out *output, named bool, move func(context.Context, *deadletter.Letters,
-		func(deadletter.Progress)) (deadletter.Result, error),
+	ctx context.Context, out *output, who string, dry bool, asked desk.Request,
+	move func(ctx context.Context, letters *deadletter.Letters, who string, progress func(deadletter.Progress)) (
+		deadletter.Result, error),
 ) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
-	letters, closeAll, err := a.openLetters(ctx, cfg, "dlq")
+	db, closeDB, err := a.openDatabase(ctx, cfg, "dlq")
 	if err != nil {
 		return err
 	}
-	defer closeAll()
+	defer closeDB()
+	records, err := a.newLog(ctx, cfg, db)
+	if err != nil {
+		return err
+	}
+	letters, err := newLetters(cfg, records, "dlq")
+	if err != nil {
+		return err
+	}
+	d, err := a.openDesk(cfg, db, records)
+	if err != nil {
+		return err
+	}
 	progress := a.newProgress(time.Now())
-	res, err := move(ctx, letters, progress.show)
+	var res deadletter.Result
+	err = a.act(ctx, d, who, dry, desk.TaskRequest{Kind: asked.Kind, Why: asked.Why, Detail: asked}, func(
+		ctx context.Context, task desk.Task) (desk.Result, error) {
+		var err error
+		res, err = move(ctx, letters, task.By, func(p deadletter.Progress) {
+			progress.show(p)
+			task.Letters(p)
+		})
+		return desk.ResultOf(res), err
+	})
 	progress.end()
 	if err != nil && res.Seen == 0 {
 		return a.lettersError(cfg, err)
@@ -208,7 +237,7 @@ func (a *app) moveLetters(
 	if err != nil {
 		return errors.Join(printErr, a.lettersError(cfg, err))
 	}
-	return errors.Join(printErr, a.undone(letters.Queue(), res, named))
+	return errors.Join(printErr, a.undone(letters.Queue(), res, len(asked.Filter.Keys) > 0))
 }
 
 // undone is the error of a run that did less than it was asked to; named says that the letters were, by their keys.

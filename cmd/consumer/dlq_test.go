@@ -123,7 +123,7 @@ func TestLettersAreListedPageByPage(t *testing.T) {
 
 func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2"}`)
+	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[{"sku_id":1001,"quantity":1}]}`)
 	chosen := map[string]func(args ...string) string{
 		"list": func(args ...string) string {
 			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "list", "-o", "json"}, args...)...)
@@ -162,6 +162,13 @@ func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
 		{[]string{"--since", "1h"}, both},
 		{[]string{"--until", "1h"}, none},
 		{[]string{"--key", "A-2", "--reason", "malformed"}, none},
+		{[]string{"--order", "A-1"}, one},
+		{[]string{"--order", "A-"}, none},
+		{[]string{"--sku", "1001"}, other},
+		{[]string{"--sku", "100"}, none},
+		{[]string{"--body", `"items":[]`}, one},
+		{[]string{"--body", "order_sn"}, both},
+		{[]string{"--body", "order_sn", "--sku", "1001", "--order", "A-2"}, other},
 	} {
 		for command, choose := range chosen {
 			if got := choose(tc.args...); got != tc.want[command] {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
@@ -46,6 +47,8 @@ It may be interrupted and run again.`,
 	out := addOutputFlag(cmd)
 	flags := cmd.Flags()
 	dryRun := flags.Bool("dry-run", false, "change nothing, count what would go")
+	by := addByFlag(cmd)
+	why := flags.String("why", "", "the reason, for whoever asks later")
 	olderThan := flags.Duration("older-than", 0, "delete what is older than this, 24h or more; default "+
 		"ROLLBACKD_LOG_RETENTION")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -63,12 +66,14 @@ It may be interrupted and run again.`,
 		if *olderThan == 0 {
 			return usageErrorf("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
 		}
-		return a.prune(cmd.Context(), cfg, *olderThan, *dryRun, out)
+		return a.prune(cmd.Context(), cfg, by.name(), *why, *olderThan, *dryRun, out)
 	}
 	return cmd
 }
 
-func (a *app) prune(ctx context.Context, cfg config.Config, olderThan time.Duration, dryRun bool, out *output) error {
+func (a *app) prune(
+	ctx context.Context, cfg config.Config, who, why string, olderThan time.Duration, dryRun bool, out *output,
+) error {
 	// It gives way to messages: MySQL knows no shorter wait for a lock.
 	db, closeDB, err := a.openDatabaseWith(ctx, cfg, dedup.OpenOptions{
 		Program: rabbit.ConnectionName("log"), LockWait: time.Second,
@@ -84,16 +89,33 @@ func (a *app) prune(ctx context.Context, cfg config.Config, olderThan time.Durat
 	if err := a.warnOfOldLetter(ctx, cfg, records, olderThan); err != nil {
 		return err
 	}
-	o := dedup.PruneOptions{Group: cfg.Group, OlderThan: olderThan}
-	if onTerminal(a.stderr) {
-		o.Progress = func(rows int) { fmt.Fprintf(a.stderr, "\r%d rows ", rows) }
+	d, err := a.openDesk(cfg, db, records)
+	if err != nil {
+		return err
+	}
+	terminal := onTerminal(a.stderr)
+	if terminal {
 		defer fmt.Fprintln(a.stderr)
 	}
-	work := records.Prune
+	prune := records.Prune
 	if dryRun {
-		work = records.CountPrunable
+		prune = records.CountPrunable
 	}
-	rows, err := work(ctx, o)
+	var rows []dedup.Pruned
+	err = a.act(ctx, d, who, dryRun, desk.TaskRequest{
+		Kind: desk.KindPrune, Why: why, Detail: map[string]string{"older_than": olderThan.String()},
+	}, func(ctx context.Context, task desk.Task) (result desk.Result, err error) {
+		rows, err = prune(ctx, dedup.PruneOptions{Group: cfg.Group, OlderThan: olderThan, Progress: func(n int) {
+			task.Progress("rows", n)
+			if terminal {
+				fmt.Fprintf(a.stderr, "\r%d rows ", n)
+			}
+		}})
+		for _, p := range rows {
+			result.Deleted += p.Rows
+		}
+		return result, err
+	})
 	if err != nil && len(rows) == 0 {
 		return a.mysqlError(cfg, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -104,15 +105,53 @@ func (a *app) openLetters(ctx context.Context, cfg config.Config, command string
 	if err != nil {
 		return nil, nil, err
 	}
-	letters, err := deadletter.New(deadletter.Options{
-		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName(command),
-		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,
-	})
+	letters, err := newLetters(cfg, records, command)
 	if err != nil {
 		closeLog()
 		return nil, nil, err
 	}
 	return letters, closeLog, nil
+}
+
+func newLetters(cfg config.Config, records *dedup.Log, command string) (*deadletter.Letters, error) {
+	return deadletter.New(deadletter.Options{
+		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName(command),
+		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,
+	})
+}
+
+// openDesk opens the desk, at which the commands do what changes something, on a pool on the schema of the log.
+func (a *app) openDesk(cfg config.Config, db *gorm.DB, records *dedup.Log) (*desk.Desk, error) {
+	return desk.New(desk.Options{
+		DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue, Unwritten: func(err error) {
+			fmt.Fprintf(a.stderr, "%s: the record of acts lacks this, which is done all the same: %s%s\n", a.name,
+				printable(err.Error()), a.recordHint(err))
+		},
+	})
+}
+
+// recordHint says what to do when MySQL refuses the table of acts.
+func (a *app) recordHint(err error) string {
+	if !mysqldb.Answered(err) {
+		return ""
+	}
+	return fmt.Sprintf("; '%s migrate' makes the table of acts, and docs/rights.md names the rights on it", a.name)
+}
+
+// act does what changes something, as an act that is written down. A dry run changes nothing, and is none.
+func (a *app) act(
+	ctx context.Context, d *desk.Desk, who string, dry bool, r desk.TaskRequest,
+	work func(context.Context, desk.Task) (desk.Result, error),
+) error {
+	if dry {
+		_, err := work(ctx, desk.Task{By: who, Progress: func(string, int) {}, Letters: func(deadletter.Progress) {}})
+		return err
+	}
+	err := d.Do(ctx, desk.Actor{Name: who}, r, work)
+	if errors.Is(err, desk.ErrRequest) {
+		return usageErrorf("%w", err)
+	}
+	return err
 }
 
 // openLock makes the lock, to look at.

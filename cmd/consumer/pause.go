@@ -124,7 +124,7 @@ func (a *app) atDesk(ctx context.Context, do func(context.Context, *desk.Desk) e
 	if err != nil {
 		return err
 	}
-	d, err := desk.New(desk.Options{DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue})
+	d, err := a.openDesk(cfg, db, records)
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
@@ -40,6 +39,7 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 	flags.BoolVar(&o.Force, "force", false, "adopt also letters that are older than ROLLBACKD_LOG_RETENTION, or whose "+
 		"key another body had: they may have had their effect")
 	flags.StringVar(&o.By, "by", "", "who mends, for the story of the rows (default: the user's name)")
+	why := flags.String("why", "", "the reason to mend, for whoever asks later")
 	flags.DurationVar(&o.Overdue, "overdue", time.Hour, "how long after its lease or due time an open row counts")
 	flags.StringArrayVar(&o.Except, "except-tag", nil, "releases by this rollback_tag are a service's own, not "+
 		"rollbackd's; may be repeated")
@@ -61,7 +61,7 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 		if err != nil {
 			return err
 		}
-		report, err := a.reconcile(cmd.Context(), cfg, o, *noStock)
+		report, err := a.reconcile(cmd.Context(), cfg, o, *noStock, *why)
 		if err != nil && len(report.Findings) == 0 {
 			return err
 		}
@@ -71,7 +71,7 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 }
 
 func (a *app) reconcile(
-	ctx context.Context, cfg config.Config, o reconcile.Options, noStock bool,
+	ctx context.Context, cfg config.Config, o reconcile.Options, noStock bool, why string,
 ) (reconcile.Report, error) {
 	db, closeDB, err := a.openDatabase(ctx, cfg, "reconcile")
 	if err != nil {
@@ -82,10 +82,10 @@ func (a *app) reconcile(
 		return reconcile.Report{}, err
 	}
 	a.sayUnknownGroup(ctx, o.Records, cfg.Group)
-	o.Letters, err = deadletter.New(deadletter.Options{
-		Records: o.Records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName("reconcile"),
-		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(),
-	})
+	if o.Letters, err = newLetters(cfg, o.Records, "reconcile"); err != nil {
+		return reconcile.Report{}, err
+	}
+	d, err := a.openDesk(cfg, db, o.Records)
 	if err != nil {
 		return reconcile.Report{}, err
 	}
@@ -93,12 +93,31 @@ func (a *app) reconcile(
 	if cfg.Handler == config.HandlerStock && !noStock {
 		o.DB = db
 	}
+	show := func(string, int) {}
 	if onTerminal(a.stderr) {
-		o.Progress = func(what string, seen int) { fmt.Fprintf(a.stderr, "\r%d %s        ", seen, what) }
+		show = func(what string, seen int) { fmt.Fprintf(a.stderr, "\r%d %s        ", seen, what) }
 		defer fmt.Fprintln(a.stderr)
 	}
-	report, err := reconcile.Run(ctx, o)
+	var report reconcile.Report
+	asked := mending{Adopt: o.Adopt, Republish: o.Republish, Force: o.Force}
+	err = a.act(ctx, d, o.By, !o.Adopt && !o.Republish, desk.TaskRequest{Kind: desk.KindMend, Why: why, Detail: asked},
+		func(ctx context.Context, task desk.Task) (desk.Result, error) {
+			o.By, o.Progress = task.By, func(what string, seen int) {
+				show(what, seen)
+				task.Progress(what, seen)
+			}
+			var err error
+			report, err = reconcile.Run(ctx, o)
+			return desk.Result{Mended: len(report.Findings) - report.Open(), LeftCount: report.Open()}, err
+		})
 	return report, a.lettersError(cfg, err)
+}
+
+// mending is what was asked for, as the act has it.
+type mending struct {
+	Adopt     bool `json:"adopt,omitempty"`
+	Republish bool `json:"republish,omitempty"`
+	Force     bool `json:"force,omitempty"`
 }
 
 func reportError(r reconcile.Report) error {

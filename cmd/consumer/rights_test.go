@@ -240,7 +240,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	for _, args := range [][]string{
 		{"config"}, {"dlq", "list"}, {"dlq", "list", "--by", "reason"}, {"dlq", "show", "A-2"},
 		{"dlq", "export", "-o", file}, {"log", "list"}, {"log", "explain", "A-2"}, {"log", "explain", "--order", "A-2"},
-		{"log", "prune", "--dry-run"}, {"log", "prune"}, {"pause"},
+		{"log", "prune", "--dry-run"}, {"log", "prune"}, {"acts"}, {"pause"},
 		{"pause", "--why", "a test"}, {"resume"},
 		{"dlq", "replay", "--key", "A-2", "--dry-run"}, {"dlq", "replay", "--key", "A-2", "--no-wait"},
 	} {

@@ -20,6 +20,7 @@ func commands(a *app) []*cobra.Command {
 		newDLQCmd(a),
 		newLogCmd(a),
 		newReconcileCmd(a),
+		newActsCmd(a),
 		newPauseCmd(a),
 		newResumeCmd(a),
 		newHandlerCmd(a),

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -30,17 +32,26 @@ const (
 	// KindReconcile compares log, letters and stock; KindMend mends one finding of that. See [Task].
 	KindReconcile Kind = "reconcile"
 	KindMend      Kind = "mend"
+	// KindCompensate is a replay that the fleet does by itself, KindPrune the deletion of old rows that a person asked
+	// for.
+	KindCompensate Kind = "compensate"
+	KindPrune      Kind = "prune"
 	// KindRefused is what a person asked for and may not do.
 	KindRefused Kind = "refused"
 )
 
 // Kinds are those that have a name here.
 func Kinds() []Kind {
-	return []Kind{KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindRefused}
+	return []Kind{
+		KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindCompensate, KindPrune, KindRefused,
+	}
 }
 
+// asked reports whether somebody may ask the fleet for a run of this kind.
+func (k Kind) asked() bool { return k == KindReplay || k == KindDiscard }
+
 // overLetters reports whether an act of this kind is a run over dead letters.
-func (k Kind) overLetters() bool { return k == KindReplay || k == KindDiscard }
+func (k Kind) overLetters() bool { return k.asked() || k == KindCompensate }
 
 // State is how an act stands.
 type State string
@@ -70,6 +81,11 @@ type Act struct {
 	StopBy string `json:"stop_by,omitempty"`
 	// Owner is the process that works on it; "" while none does.
 	Owner string `json:"owner,omitempty"`
+	// Silent is for how many seconds that process has said nothing, when it should have: it is gone, or MySQL does not
+	// hear it. 0: it works, or nobody has taken the act up.
+	Silent float64 `json:"silent_seconds,omitempty"`
+	// Own: the process that asked for it does it, and nobody else; see [Desk.Do].
+	Own bool `json:"own,omitempty"`
 	// WaitsFor are the acts that hold places, when this one waits for one. Only an act that is read by itself has them.
 	WaitsFor []Holder `json:"waits_for,omitempty"`
 	// Terms is how often a process took the run up: more than once when one died, drained, or waited for a server.
@@ -132,6 +148,9 @@ type Result struct {
 	LeftCount int                    `json:"left_count"`
 	LeftBy    map[deadletter.Why]int `json:"left_by,omitempty"`
 	Left      []deadletter.Left      `json:"left,omitempty"`
+	// Mended are findings, Deleted rows, of an act of that kind.
+	Mended  int `json:"mended,omitempty"`
+	Deleted int `json:"deleted,omitempty"`
 	// ByReason counts the replayed or discarded by why they were dead.
 	ByReason map[dedup.Reason]int `json:"by_reason,omitempty"`
 	// Report is what the work of a [Task] came to.
@@ -140,27 +159,54 @@ type Result struct {
 
 const actColumns = "id, kind, state, work, actor, why, request, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', cut_off), " +
 	"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at), " +
-	"stop_by, IF(lease_until > UTC_TIMESTAMP(6), owner, NULL), term, progress, result, error"
+	"stop_by, owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), " +
+	"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), term, progress, result, error"
 
 // What is left to do of an act, in the column work.
 const (
 	workNone    = 0
 	workLetters = 1
 	workSweep   = 2
+	// workOwn is done by the process that asked for it, and by nobody else: see [Desk.Do].
+	workOwn = 3
 )
+
+// standing is the state of an act: what only its own process could do has failed with it.
+const standing = "IF(state = 'running' AND work = 3 AND lease_until <= UTC_TIMESTAMP(6), 'failed', state)"
+
+// silence is how long a worker may say nothing before that is told: it says something each [lookEvery].
+const silence = 3 * lookEvery
+
+// vanished is what is told of an act whose process said nothing any more.
+const vanished = "its process was killed, or cannot reach MySQL any more: nobody goes on with it. What it did until " +
+	"then stands in the stories of its messages"
 
 func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
 	var work int
-	var cutOff, ended sql.NullInt64
-	var created int64
+	var cutOff, ended, lease sql.NullInt64
+	var created, now int64
 	var stopBy, owner sql.NullString
 	var request, progress, result []byte
 	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &request, &cutOff, &created, &ended,
-		&stopBy, &owner, &a.Terms, &progress, &result, &a.Error); err != nil {
+		&stopBy, &owner, &lease, &now, &a.Terms, &progress, &result, &a.Error); err != nil {
 		return a, err
 	}
-	a.Detail, a.StopBy, a.Owner, a.Sweeping = request, stopBy.String, owner.String, work == workSweep
+	a.Own = work == workOwn
+	a.Detail, a.StopBy, a.Sweeping = request, stopBy.String, work == workSweep
 	a.CutOff, a.Created, a.Ended = moment(cutOff), time.UnixMicro(created).UTC(), moment(ended)
+	held := lease.Valid && lease.Int64 > now
+	if held {
+		a.Owner = owner.String
+	}
+	if a.State == Running && lease.Valid {
+		lastWord := moment(lease).Add(-leaseTime)
+		if silent := time.UnixMicro(now).Sub(lastWord); silent >= silence {
+			a.Silent = math.Floor(silent.Seconds())
+		}
+		if work == workOwn && !held {
+			a.State, a.Error, a.Ended, a.Silent = Failed, vanished, lastWord, 0
+		}
+	}
 	if progress != nil {
 		a.Progress = new(Progress)
 		err = json.Unmarshal(progress, a.Progress)
@@ -258,7 +304,7 @@ func (d *Desk) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, 
 	text := "SELECT " + actColumns + " FROM " + d.acts + " WHERE group_name = ? AND queue = ?"
 	args := []any{[]byte(d.o.Group), []byte(d.o.Queue)}
 	for _, c := range []struct{ column, value string }{
-		{"kind", string(f.Kind)}, {"state", string(f.State)}, {"actor", f.Actor},
+		{"kind", string(f.Kind)}, {standing, string(f.State)}, {"actor", f.Actor},
 	} {
 		if c.value != "" {
 			text += " AND " + c.column + " = ?"
@@ -326,6 +372,7 @@ type newAct struct {
 	firstEvent int64
 	progress   *Progress
 	err        string
+	owner      string // of what is done by whoever asked for it
 }
 
 // errActExists says that an act with this id was written before, by the same request.
@@ -343,6 +390,7 @@ func (d *Desk) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
 		}
 		n.id = id
 	}
+	n.why = Plain(n.why)
 	if utf8.RuneCountInString(n.why) > dedup.MaxRemark {
 		return fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
 	}
@@ -351,19 +399,25 @@ func (d *Desk) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
 		return err
 	}
 	work, ended := workNone, "UTC_TIMESTAMP(6)"
-	var progress, cutOff any
+	var progress, cutOff, owner, lease any
 	if n.state == Running {
 		work, ended = workLetters, "NULL"
 		if progress, err = json.Marshal(n.progress); err != nil {
 			return err
 		}
+	}
+	if !n.cutOff.IsZero() {
 		cutOff = n.cutOff.UnixMicro()
 	}
+	if n.owner != "" {
+		work, owner, lease = workOwn, []byte(n.owner), d.lease.Microseconds()
+	}
 	_, err = tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, request, "+
-		"guard, cut_off, created_at, ended_at, first_event, progress, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "+
-		"TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?)",
-		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why, detail,
-		n.guard, cutOff, n.firstEvent, progress, n.err)
+		"guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, ?, ?, ?, "+
+		"?, ?, ?, ?, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, "+
+		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
+		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why,
+		detail, n.guard, cutOff, n.firstEvent, progress, n.err, owner, lease)
 	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {
 		return errGuarded
 	}
@@ -406,6 +460,14 @@ func (k Kind) check() error {
 		return fmt.Errorf("%w: a kind of act of %d letters", ErrRequest, len(k))
 	}
 	return nil
+}
+
+// Plain is a text on one line, without characters that act on a screen or turn the writing round, for whoever reads it
+// anywhere.
+func Plain(text string) string {
+	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
+		return unicode.IsSpace(r) || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
+	}), " ")
 }
 
 // cut keeps so many characters of a text.

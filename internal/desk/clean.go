@@ -21,8 +21,8 @@ func (d *Desk) Clean(ctx context.Context) (deleted int, err error) {
 	}{
 		{"DELETE FROM " + d.once + " WHERE created_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND AND group_name = ? LIMIT ?",
 			[]any{int(OnceKept.Seconds()), []byte(d.o.Group), cleanSome}},
-		{"DELETE FROM " + d.acts + " WHERE group_name = ? AND queue = ? AND work = 0 AND created_at < UTC_TIMESTAMP(6) - " +
-			"INTERVAL ? SECOND LIMIT ?",
+		{"DELETE FROM " + d.acts + " WHERE group_name = ? AND queue = ? AND work IN (0, 3) AND created_at < " +
+			"UTC_TIMESTAMP(6) - INTERVAL ? SECOND LIMIT ?",
 			[]any{[]byte(d.o.Group), []byte(d.o.Queue), int(ActsKept.Seconds()), cleanSome}},
 	} {
 		for {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -35,6 +34,8 @@ type Options struct {
 	Order func(ctx context.Context, order string, among []string) ([]string, error)
 	// Tasks do the kinds of work that the desk does not know itself; a kind without one is left to other daemons.
 	Tasks map[Kind]func(context.Context, Task) (report any, err error)
+	// Unwritten, if set, is told why something that [Desk.Do] does is not written down, or not how it ended.
+	Unwritten func(error)
 	// Drain bounds how long Work goes on to write down how acts have ended, after its context has. Default: 25s.
 	Drain time.Duration
 	// Logger gets a line for each act that begins or ends, and for what runs wait for. Default: none.
@@ -94,7 +95,7 @@ const maxActor = 150
 
 // name is the actor's, on one line.
 func (a Actor) name() (string, error) {
-	name := strings.Join(strings.Fields(strings.ToValidUTF8(a.Name, "\uFFFD")), " ")
+	name := Plain(a.Name)
 	switch {
 	case name == "":
 		return "", fmt.Errorf("%w: nobody is named who does it", ErrRequest)

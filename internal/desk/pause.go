@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -62,11 +61,12 @@ func (d *Desk) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.Paus
 	if r.For == 0 {
 		r.For = DefaultPause
 	}
+	r.Why = Plain(r.Why)
 	actor, err := who.name()
 	switch {
 	case err != nil:
 		return dedup.Pause{}, err
-	case strings.TrimSpace(r.Why) == "":
+	case r.Why == "":
 		return dedup.Pause{}, fmt.Errorf("%w: say why consuming is to be paused, for whoever finds it so", ErrRequest)
 	case r.For < LeastPause || r.For > LongestPause:
 		return dedup.Pause{}, fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, r.For, LeastPause, LongestPause)

@@ -12,8 +12,20 @@ import (
 // MaxCounted is up to how many letters a preview and a run's progress count.
 const MaxCounted = 10_000
 
-// lookThrough bounds the letters that are looked at for a fingerprint while a person waits for the count.
-const lookThrough = 2000
+// LookThrough bounds the letters that are looked at for a condition that no index leads to while a person waits, and
+// LookThroughBodies for one of bodies, which is asked for once to find a few among many.
+const (
+	LookThrough       = 2000
+	LookThroughBodies = 100_000
+)
+
+// lookThrough is how many letters are looked at for the filter.
+func (f Filter) lookThrough() int {
+	if f.Body != "" || f.SKU != 0 {
+		return LookThroughBodies
+	}
+	return LookThrough
+}
 
 // PreviewRequest asks what an act would come to.
 type PreviewRequest struct {
@@ -58,7 +70,7 @@ func (d *Desk) Preview(ctx context.Context, r PreviewRequest) (Preview, error) {
 	if r.Limit < 1 || r.Limit > MaxPreviewed {
 		return Preview{}, fmt.Errorf("%w: a page of %d letters, want 1 to %d", ErrRequest, r.Limit, MaxPreviewed)
 	}
-	if !r.Kind.overLetters() {
+	if !r.Kind.asked() {
 		return Preview{}, fmt.Errorf("%w: a preview of %q", ErrRequest, string(r.Kind))
 	}
 	if err := r.Filter.check(); err != nil {
@@ -79,7 +91,7 @@ func (d *Desk) Preview(ctx context.Context, r PreviewRequest) (Preview, error) {
 		return p, err
 	}
 	set := deadletter.Set{Filter: p.Filter.letters(), CutOff: r.At, Name: "preview"}
-	through := lookThrough
+	through := r.Filter.lookThrough()
 	if r.Whole {
 		through = 0
 	}

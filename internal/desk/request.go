@@ -30,27 +30,39 @@ type Filter struct {
 	// Error is a text that the last error holds; Fingerprint is that of the last error, see deadletter.Fingerprint.
 	Error       string `json:"error,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
+	// Body is a text that the body holds, SKU a sku_id that it names.
+	Body string `json:"body,omitempty"`
+	SKU  int64  `json:"sku,omitempty"`
 }
 
 // letters is the filter as package deadletter knows it, but for the order.
 func (f Filter) letters() deadletter.Filter {
 	return deadletter.Filter{
 		All: f.All, Keys: f.Keys, Tag: f.Tag, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Error: f.Error,
-		Fingerprint: f.Fingerprint,
+		Fingerprint: f.Fingerprint, Body: f.Body, SKU: f.SKU,
 	}
 }
 
 // Words are the filter as the commands write it: of an order its number, in place of the keys that it stands for.
 func (f Filter) Words() string {
-	if f.Order != "" {
-		return fmt.Sprintf("order=%q", f.Order)
+	l := f.letters()
+	if l.Order = f.Order; f.Order != "" {
+		l.Keys = nil
 	}
-	return f.letters().String()
+	return l.String()
+}
+
+// FilterOf is the filter of package deadletter's, but for its limit.
+func FilterOf(f deadletter.Filter) Filter {
+	return Filter{
+		All: f.All, Keys: f.Keys, Tag: f.Tag, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Error: f.Error,
+		Fingerprint: f.Fingerprint, Body: f.Body, Order: f.Order, SKU: f.SKU,
+	}
 }
 
 func (f Filter) check() error {
 	narrow := len(f.Keys) > 0 || f.Tag != "" || f.Order != "" || len(f.Reasons) > 0 || !f.Since.IsZero() ||
-		!f.Until.IsZero() || f.Error != "" || f.Fingerprint != ""
+		!f.Until.IsZero() || f.Error != "" || f.Fingerprint != "" || f.Body != "" || f.SKU != 0
 	switch {
 	case !f.All && !narrow:
 		return fmt.Errorf("%w: %w", ErrRequest, deadletter.ErrNoFilter)
@@ -58,6 +70,8 @@ func (f Filter) check() error {
 		return fmt.Errorf("%w: all letters, and a condition, contradict each other", ErrRequest)
 	case len(f.Keys) > deadletter.MaxSetKeys:
 		return fmt.Errorf("%w: %d keys, at most %d", ErrRequest, len(f.Keys), deadletter.MaxSetKeys)
+	case f.SKU < 0:
+		return fmt.Errorf("%w: a sku_id of %d", ErrRequest, f.SKU)
 	case slices.Contains(f.Keys, ""):
 		return fmt.Errorf("%w: a key is empty", ErrRequest)
 	}
@@ -92,7 +106,7 @@ type Request struct {
 	Kind   Kind   `json:"kind"` // KindReplay or KindDiscard
 	Filter Filter `json:"filter"`
 	// CutOff freezes the set: the At of the preview that the person saw. What died later is not of it.
-	CutOff time.Time `json:"cut_off"`
+	CutOff time.Time `json:"cut_off,omitzero"`
 	Why    string    `json:"why,omitempty"` // required to discard
 	// Force also takes parked letters. Of a replay, as the next three.
 	Force bool `json:"force,omitempty"`
@@ -102,6 +116,11 @@ type Request struct {
 	Window int `json:"window,omitempty"`
 	// MaxFailures ends the run when so many of its letters have failed again; 0: they are only counted.
 	MaxFailures int `json:"max_failures,omitempty"`
+
+	// What only a command can ask for, see [Desk.Do]: letters of a file, those whose messages were discarded, some only.
+	From      string `json:"from,omitempty"`
+	Discarded bool   `json:"discarded,omitempty"`
+	Limit     int    `json:"limit,omitempty"`
 }
 
 const defaultWindow = 500
@@ -111,7 +130,7 @@ func (r *Request) check() error {
 		r.Window = defaultWindow
 	}
 	switch {
-	case !r.Kind.overLetters():
+	case !r.Kind.asked():
 		return fmt.Errorf("%w: a run of kind %q, want %s or %s", ErrRequest, string(r.Kind), KindReplay, KindDiscard)
 	case r.CutOff.IsZero():
 		return fmt.Errorf("%w: the time of the preview is missing, which freezes the set", ErrRequest)

@@ -15,6 +15,7 @@ import (
 // the fleet within a second or two. A SameSetError names the run of the same letters that goes on. The same ID again is
 // the same run, whatever became of it.
 func (d *Desk) Start(ctx context.Context, who Actor, r Request) (Act, error) {
+	r.Why = Plain(r.Why)
 	actor, err := who.name()
 	if err == nil {
 		err = r.check()
@@ -40,7 +41,8 @@ func (d *Desk) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 		return Act{}, err
 	}
 	progress := Progress{Phase: "waiting"}
-	progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted, lookThrough)
+	progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted,
+		r.Filter.lookThrough())
 	if err != nil {
 		return Act{}, err
 	}
@@ -106,8 +108,8 @@ func (d *Desk) Stop(ctx context.Context, who Actor, id string) (Act, error) {
 	if err != nil {
 		return a, err
 	}
-	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET stop_by = COALESCE(stop_by, ?) WHERE id = ? AND work = ?",
-		actor, []byte(a.ID), workLetters)
+	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET stop_by = COALESCE(stop_by, ?) WHERE id = ? AND "+
+		standing+" = 'running'", actor, []byte(a.ID))
 	if err != nil {
 		return a, fmt.Errorf("stop act %s: %w", id, err)
 	}

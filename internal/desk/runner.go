@@ -44,6 +44,8 @@ type job struct {
 	first        int64 // event
 	stop         context.CancelCauseFunc
 	allConfirmed bool // at the end of the last pass
+	// own is what the process that asked for the act does; nil of an act that any daemon does.
+	own func(context.Context, Task) (Result, error)
 
 	mu       sync.Mutex
 	progress Progress // guarded by mu
@@ -209,12 +211,9 @@ func (j *job) run(ctx, over context.Context) {
 	if j.act.StopBy != "" {
 		cancel(errStopped) // nobody had taken it up yet
 	}
-	var wg sync.WaitGroup
-	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
-	wg.Go(func() { j.renew(renewing) })
-	result, err := j.do(ctx)
-	stopRenewing()
-	wg.Wait()
+	var result Result
+	var err error
+	j.renewed(ctx, func() { result, err = j.do(ctx) })
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errLeaseLost):
 		return // whatever is to be said of it, the other one says
@@ -232,6 +231,16 @@ func (j *job) run(ctx, over context.Context) {
 	cancel(nil)
 }
 
+// renewed works while the lease is renewed.
+func (j *job) renewed(ctx context.Context, work func()) {
+	var wg sync.WaitGroup
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	wg.Go(func() { j.renew(renewing) })
+	work()
+	stop()
+	wg.Wait()
+}
+
 // renew keeps the lease, writes how far the run has come, and sees that somebody asked it to stop.
 func (j *job) renew(ctx context.Context) {
 	last := time.Now()
@@ -239,13 +248,13 @@ func (j *job) renew(ctx context.Context) {
 		ours, stopped, err := j.renewOnce(ctx)
 		switch {
 		case err != nil && time.Since(last) < j.d.lease:
-		case err != nil || !ours: // nobody can tell whether it is ours yet
+		case j.own == nil && (err != nil || !ours): // nobody can tell whether it is ours yet
 			j.stop(errLeaseLost)
 			return
 		default:
 			last = time.Now()
 		}
-		if stopped && j.work == workLetters { // a run that was stopped is swept too
+		if stopped && j.work != workSweep { // a run that was stopped is swept too
 			j.stop(errStopped)
 		}
 	}
@@ -288,7 +297,7 @@ func (j *job) report(base Progress) func(deadletter.Progress) {
 		j.mu.Lock()
 		j.progress = base
 		j.progress.Phase = "letters"
-		j.progress.Done += p.Done
+		j.progress.Matched, j.progress.Done = max(base.Matched, p.Found), base.Done+p.Done
 		j.progress.Left, j.progress.Waiting, j.progress.Applied, j.progress.Failed = p.Left, p.Waiting, p.Applied, p.Failed
 		if p.Confirmed {
 			j.confirmed = time.Now()
@@ -406,8 +415,8 @@ func (j *job) end(ctx context.Context, state State, result Result, cause error) 
 func (j *job) tryEnd(ctx context.Context, state State, result Result, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*askTime)
 	defer cancel()
-	done := 0
-	if !j.task() {
+	done := result.Replayed + result.Discarded + result.Mended + result.Deleted
+	if !j.task() && j.own == nil {
 		var err error
 		if done, err = j.count(ctx, &result); err != nil {
 			return err
@@ -420,7 +429,10 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 	if cause != nil {
 		said = cut(cause.Error(), dedup.MaxRemark)
 	}
-	if done > 0 {
+	switch {
+	case j.own != nil:
+		work, progress.Done, progress.Left = workOwn, done, result.LeftCount
+	case done > 0:
 		work = workSweep
 	}
 	text, err := json.Marshal(result)
@@ -437,7 +449,7 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 	}
 	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+settled+"state = ?, work = ?, guard = NULL, "+
 		"ended_at = UTC_TIMESTAMP(6), lease_until = NULL, progress = ?, result = ?, error = ? WHERE id = ? AND owner = ? "+
-		"AND work = ?", string(state), work, far, text, said, []byte(j.act.ID), []byte(j.owner), workLetters); err != nil {
+		"AND work = ?", string(state), work, far, text, said, []byte(j.act.ID), []byte(j.owner), j.work); err != nil {
 		return err
 	}
 	j.d.log.InfoContext(ctx, "a run has ended", "act", j.act.ID, "kind", j.act.Kind, "state", state,

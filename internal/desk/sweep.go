@@ -3,7 +3,8 @@ package desk
 import (
 	"context"
 	"encoding/json"
-	"sync"
+
+	"github.com/rollbackd/rollbackd/deadletter"
 )
 
 // sweep walks once through the dead-letter queue and drops what is stale there by now, for every run that has ended. It
@@ -17,12 +18,8 @@ func (j *job) sweep(ctx context.Context) {
 		j.giveUp(context.WithoutCancel(ctx))
 		return
 	}
-	var wg sync.WaitGroup
-	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
-	wg.Go(func() { j.renew(renewing) })
-	res, err := j.d.o.Letters.Sweep(ctx)
-	stopRenewing()
-	wg.Wait()
+	var res deadletter.SweepResult
+	j.renewed(ctx, func() { res, err = j.d.o.Letters.Sweep(ctx) })
 	over, cancelOver := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 	defer cancelOver()
 	if err != nil {

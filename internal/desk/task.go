@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
 )
 
 // Task is work of a kind that the desk does not know itself. It is kept, taken up under a lease, shown, stopped and
@@ -20,6 +22,8 @@ type Task struct {
 	By string
 	// Progress says how far it has come: what is looked at, and how many of them were.
 	Progress func(phase string, seen int)
+	// Letters says it of a run over letters. Only what [Desk.Do] does has it.
+	Letters func(deadletter.Progress)
 }
 
 // TaskRequest asks for a task.
@@ -85,14 +89,7 @@ func (j *job) do(ctx context.Context) (result Result, err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, taskTime, errTooLong)
 	defer cancel()
-	report, err := j.d.o.Tasks[j.act.Kind](ctx, Task{
-		Act: j.act, By: j.act.story(),
-		Progress: func(phase string, seen int) {
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			j.progress.Phase, j.progress.Done = phase, seen
-		},
-	})
+	report, err := j.d.o.Tasks[j.act.Kind](ctx, Task{Act: j.act, By: j.act.story(), Progress: j.seen})
 	if err != nil && errors.Is(context.Cause(ctx), errTooLong) {
 		err = errTooLong
 	}
@@ -104,6 +101,13 @@ func (j *job) do(ctx context.Context) (result Result, err error) {
 		err = fmt.Errorf("write down what came of it: %w", lost)
 	}
 	return Result{Report: text}, err
+}
+
+// seen takes in what is looked at, and how much of it was.
+func (j *job) seen(phase string, n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress.Phase, j.progress.Done = phase, n
 }
 
 // kinds are those that this desk can work on, as a list for a statement.

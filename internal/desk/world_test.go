@@ -346,15 +346,19 @@ func runChild(settings string) int {
 	if err != nil {
 		return 1
 	}
+	if len(part) > 3 && doOwn(d) != nil {
+		return 1
+	}
 	d.Work(context.Background())
 	return 0
 }
 
-// child starts a daemon as a process; kill ends it as kill -9 does.
-func (w *world) child() (kill func()) {
+// child starts a daemon as a process, or with a word more what doOwn does; kill ends it as kill -9 does.
+func (w *world) child(more ...string) (kill func()) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.dsn, w.amqpURL, w.queue}, "\n"))
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join(append([]string{w.dsn, w.amqpURL,
+		w.queue}, more...), "\n"))
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 func (a *API) acts() {
 	look(a, route{
 		id: "list-acts", path: "/acts", tag: "Acts", summary: "Who did what",
-		details: "Runs over dead letters, pauses, resumes, what was refused, and whatever else a person or a program did, " +
-			"the latest first.",
+		details: "What a person or a program did by a page, by this API or by a command, and what the fleet replayed by " +
+			"itself: runs over dead letters, pauses, resumes, what was mended, deleted or refused, the latest first.",
 	}, soon(a.listActs))
 	look(a, route{
 		id: "get-act", path: "/acts/{id}", tag: "Acts", summary: "One act",

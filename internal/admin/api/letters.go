@@ -22,13 +22,20 @@ type LetterFilter struct {
 	Until       time.Time `query:"until" doc:"It died before then."`
 	Error       string    `query:"error" maxLength:"1000" doc:"Its last error holds this text, letter by letter."`
 	Fingerprint string    `query:"fingerprint" maxLength:"1000"`
+	InBody      string    `query:"body" maxLength:"1000" doc:"Its body holds this text, letter by letter."`
+	SKU         int64     `query:"sku" minimum:"1" doc:"Its body names this sku_id, at whatever depth."`
 }
 
-func (f LetterFilter) reasons() (all []dedup.Reason) {
-	for _, r := range f.Reason {
-		all = append(all, dedup.Reason(r))
+// letters is the filter as package deadletter knows it.
+func (f LetterFilter) letters() deadletter.Filter {
+	l := deadletter.Filter{
+		Keys: f.Key, Tag: f.Tag, Order: f.Order, Since: f.Since, Until: f.Until, Error: f.Error, Fingerprint: f.Fingerprint,
+		Body: f.InBody, SKU: f.SKU,
 	}
-	return all
+	for _, r := range f.Reason {
+		l.Reasons = append(l.Reasons, dedup.Reason(r))
+	}
+	return l
 }
 
 // Paging says which page of a list.
@@ -133,11 +140,9 @@ func (a *API) listLetters(ctx context.Context, in *struct {
 	LetterFilter
 	Paging
 }) (Page[deadletter.Letter], error) {
-	f := deadletter.Filter{
-		All: true, Keys: in.Key, Tag: in.Tag, Reasons: in.reasons(), Since: in.Since, Until: in.Until, Error: in.Error,
-		Fingerprint: in.Fingerprint, Limit: in.Limit,
-	}
-	page, err := a.o.View.LettersOf(ctx, in.Order, f, dedup.Cursor(in.After))
+	f := in.letters()
+	f.All, f.Limit = true, in.Limit
+	page, err := a.o.View.Letters(ctx, f, dedup.Cursor(in.After), false)
 	return pageOf(page.Items, string(page.Next)), err
 }
 
@@ -168,6 +173,11 @@ func (a *API) preview(ctx context.Context, in *struct {
 	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many letters at most."`
 	Whole bool      `query:"whole" doc:"Look through all letters, which may take seconds."`
 }) (desk.Preview, error) {
+	f := desk.FilterOf(in.letters())
+	f.All = in.All
+	if err := a.o.View.Shows(f.Body); err != nil {
+		return desk.Preview{Letters: []deadletter.Judged{}}, err
+	}
 	most := previewTime
 	if in.Whole {
 		most = wholeTime
@@ -175,11 +185,7 @@ func (a *API) preview(ctx context.Context, in *struct {
 	p, err := view.Search(ctx, most, func(ctx context.Context) (desk.Preview, error) {
 		return a.o.Desk.Preview(ctx, desk.PreviewRequest{
 			Kind: desk.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
-			Whole: in.Whole,
-			Filter: desk.Filter{
-				All: in.All, Keys: in.Key, Tag: in.Tag, Order: in.Order, Reasons: in.reasons(), Since: in.Since,
-				Until: in.Until, Error: in.Error, Fingerprint: in.Fingerprint,
-			},
+			Whole: in.Whole, Filter: f,
 		})
 	})
 	if p.Letters == nil {

@@ -91,6 +91,8 @@ var words = map[string]map[string]string{
 		"reasons": "One of these reasons.", "since": "It died then or later.", "until": "It died before then.",
 		"error":       "Its last error holds this text, letter by letter.",
 		"fingerprint": "Its last error without what differs from letter to letter; a group of failures names it.",
+		"body":        "Its body holds this text, letter by letter.",
+		"sku":         "Its body names this sku_id, at whatever depth.",
 	},
 	"Told": {
 		"order_sn": "The order's number, if one was asked for.", "reservations": "What the order has or had reserved.",
@@ -123,15 +125,19 @@ var words = map[string]map[string]string{
 		"owner": "Of the claim.", "by": "A person, or the message that changed a reservation.", "error": "What went wrong.",
 	},
 	"Act": {
-		"id": "Sorts by time.", "kind": "replay, discard, pause, resume, reconcile, mend, refused, or another.",
+		"id":    "Sorts by time.",
+		"kind":  "replay, discard, pause, resume, reconcile, mend, compensate, prune, refused, or another.",
 		"state": "running, done, stopped or failed. What takes no time is done, or failed, from the start.",
 		"actor": "Who did it: the name of a token, or of a person whom a proxy vouches for with \"(proxy)\" behind it, " +
 			"loopback without any of them, or user@host of a command.",
-		"why":        "As the actor said.",
+		"why":        "As the actor said, without control characters.",
 		"cut_off":    "Freezes the set of a run: what died later is not of it.",
 		"detail":     "What was asked for: of a run its kind, filter, cut_off, rate and more; of a pause its end.",
 		"created_at": "By the database's clock.", "ended_at": "Missing: it goes on.", "stop_by": "Who asked the run to stop.",
 		"owner": "The process that works on it; missing while none does.",
+		"own":   "A command, or a daemon by itself, does it in its own process: no other one goes on with it.",
+		"silent_seconds": "For how long that process has said nothing, although it should say something each second: it is " +
+			"gone, or cannot reach MySQL. Missing: it works, or nobody has taken the act up.",
 		"waits_for": "The acts that hold places while it waits for one; a daemon works on few at a time. An act in a list " +
 			"does not have it.",
 		"terms":    "How often a process took the run up: more than once when one died, drained, or waited for a server.",
@@ -156,6 +162,8 @@ var words = map[string]map[string]string{
 		"failed_again": "Of the replayed: an attempt failed.", "unsettled": "Of the replayed: nothing yet.",
 		"swept":      "Stale letters that were dropped from the queue afterwards.",
 		"left_count": "Chosen, and stay.", "left_by": "Them, by why they stay.", "left": "The first of them.",
+		"mended":    "Findings that reconcile --adopt or --republish has mended.",
+		"deleted":   "Rows that log prune has deleted.",
 		"report":    "What other work than a run over letters came to.",
 		"by_reason": "The replayed or discarded, by why they were dead.",
 	},
@@ -231,6 +239,7 @@ func explain(document *huma.OpenAPI) {
 		f.Properties["reasons"].Items.Enum = reasons()
 		for name, most := range map[string]int{
 			"tag": dedup.MaxTag, "order": dedup.MaxKey, "error": dedup.MaxRemark, "fingerprint": dedup.MaxRemark,
+			"body": dedup.MaxRemark,
 		} {
 			f.Properties[name].MaxLength = &most
 		}

@@ -172,6 +172,9 @@ func (in *runInput) asked() (string, any) { return in.Key, in.Body }
 
 func (a *API) startRun(ctx context.Context, in *runInput, id string) (desk.Act, error) {
 	b := in.Body
+	if err := a.o.View.Shows(b.Filter.Body); err != nil {
+		return desk.Act{}, err
+	}
 	if b.CutOff.IsZero() {
 		var err error
 		if b.CutOff, err = a.o.Desk.Now(ctx); err != nil {

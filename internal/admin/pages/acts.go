@@ -100,6 +100,9 @@ func (p *Pages) begin(ctx context.Context, r desk.OnceRequest) (*desk.Once, *des
 // start begins a run over the letters that a preview has shown.
 func (p *Pages) start(ctx context.Context, r *http.Request) (string, error) {
 	ask, err := requestOf(r)
+	if err == nil {
+		err = p.o.View.Shows(ask.Filter.Body)
+	}
 	if err != nil {
 		return "", err
 	}

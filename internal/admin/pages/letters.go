@@ -24,20 +24,38 @@ const onePage = 50
 // asked is a search for letters, as it stands in the form and in the address.
 type asked struct {
 	Key, Tag, Reason, Error, Since, Until string
+	Order, SKU, Body                      string
 }
 
 func askedOf(q url.Values) asked {
 	return asked{
 		Key: strings.TrimSpace(q.Get("key")), Tag: strings.TrimSpace(q.Get("tag")), Reason: q.Get("reason"),
 		Error: q.Get("error"), Since: q.Get("since"), Until: q.Get("until"),
+		Order: strings.TrimSpace(q.Get("sn")), SKU: strings.TrimSpace(q.Get("sku")), Body: q.Get("body"),
 	}
 }
 
 // Any reports whether the search chooses at all.
 func (a asked) Any() bool { return a != asked{} }
 
+// inBodies reports whether it looks into bodies, which is too much work to be done every two seconds.
+func (a asked) inBodies() bool { return a.Order+a.SKU+a.Body != "" }
+
+// Link is the address of the search with these pairs more.
+func (a asked) Link(pairs ...string) url.Values {
+	return changed(url.Values{}, append([]string{
+		"key", a.Key, "tag", a.Tag, "reason", a.Reason, "error", a.Error, "since", a.Since, "until", a.Until, "sn", a.Order,
+		"sku", a.SKU, "body", a.Body,
+	}, pairs...)...)
+}
+
 func (a asked) filter(now time.Time) (f deadletter.Filter, err error) {
-	f = deadletter.Filter{All: true, Tag: a.Tag, Error: a.Error}
+	f = deadletter.Filter{All: true, Tag: a.Tag, Error: a.Error, Order: a.Order, Body: a.Body}
+	if a.SKU != "" {
+		if f.SKU, err = strconv.ParseInt(a.SKU, 10, 64); err != nil || f.SKU < 1 {
+			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no sku_id, which is a number.", a.SKU)}
+		}
+	}
 	if a.Key != "" {
 		f.Keys = []string{a.Key}
 	}
@@ -82,7 +100,7 @@ func (p *Pages) letters(ctx context.Context, r *http.Request, d *drawn) error {
 	l.Partly = l.Page.Next != "" && len(l.Page.Items) < onePage
 	l.Groups = p.o.View.Groups()
 	d.Title, d.Data = "Dead letters", l
-	if !l.Further {
+	if !l.Further && !l.Asked.inBodies() {
 		d.Events = p.liveAt(r)
 	}
 	return nil

@@ -477,11 +477,19 @@ func TestLettersAreGroupedByReasonAndErrorWithoutWhatDiffers(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"key=order-2": "order-2", "error=only+3": "order-1", "reason=malformed": "alert(1)",
-		"until=2000-01-01": "No dead",
+		"until=2000-01-01": "No dead", "sn=A-1": "order-1", "sn=order-2": "order-2", "body=secret": "order-1",
+		"sku=7": "No dead", "sn=A-2&body=A-1": "No dead",
 	} {
 		if _, page := w.get("/letters?" + query); !strings.Contains(page, want) {
 			t.Errorf("%s lacks %q", query, want)
 		}
+	}
+	if status, _ := w.get("/letters?sku=seven"); status != http.StatusBadRequest {
+		t.Errorf("a sku that is none: HTTP %d", status)
+	}
+	if status, page := w.get("/letters/act?act=replay&body=secret"); status != http.StatusOK ||
+		!strings.Contains(page, "<b>1</b> letter is") || !strings.Contains(page, "body=&#34;secret&#34;") {
+		t.Errorf("the preview of a search by a text of the body: HTTP %d\n%s", status, page)
 	}
 	if status, _ := w.get("/letters?since=yesterday"); status != http.StatusBadRequest {
 		t.Errorf("a time that is none: HTTP %d", status)

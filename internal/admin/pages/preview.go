@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -66,6 +65,9 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	q := r.URL.Query()
 	f, err := chosen(q, time.Now())
+	if err == nil {
+		err = p.o.View.Shows(f.Body)
+	}
 	if err != nil {
 		return err
 	}
@@ -137,11 +139,8 @@ func chosen(q url.Values, now time.Time) (desk.Filter, error) {
 	if err != nil {
 		return desk.Filter{}, err
 	}
-	chosen := desk.Filter{
-		Keys: f.Keys, Tag: f.Tag, Reasons: f.Reasons, Since: f.Since, Until: f.Until, Error: f.Error,
-		Order: strings.TrimSpace(q.Get("sn")), Fingerprint: q.Get("fingerprint"),
-	}
-	chosen.All = q.Get("all") == "1"
+	chosen := desk.FilterOf(f)
+	chosen.Fingerprint, chosen.All = q.Get("fingerprint"), q.Get("all") == "1"
 	return chosen, nil
 }
 

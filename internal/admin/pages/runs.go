@@ -58,6 +58,9 @@ func (p *Pages) runOf(a desk.Act) run {
 		v.Request, v.Chosen = &asked, asked.Filter.Words()
 	} else {
 		v.Facts = p.about(a)
+		if a.Own {
+			v.Chosen = a.Subject()
+		}
 		if len(v.Facts) > 0 {
 			v.Chosen = v.Facts[0].Name + " " + v.Facts[0].Text
 		}
@@ -102,6 +105,9 @@ func (p *Pages) about(a desk.Act) (all []fact) {
 	case desk.KindReconcile:
 		add("compared", "log, dead letters and stock", "/reconcile", "of", a.ID)
 	case desk.KindMend:
+		if a.Own {
+			return nil // what was asked for says it all
+		}
 		f := said.Finding
 		add("finding", fmt.Sprintf("%s: %s", kindName(f.Kind), cmp.Or(f.Key, f.Order)), "/reconcile/finding", "of", said.Of,
 			"n", said.Number)

@@ -40,7 +40,9 @@ func AnswerTo(err error) Answer {
 	switch {
 	case is(desk.ErrNoAct, ErrNotCompared):
 		return Answer{Status: http.StatusNotFound, Text: err.Error()}
-	case is(desk.ErrRequest, desk.ErrOtherRequest, deadletter.ErrNoFilter, ErrManyMessages, ErrNoOrders):
+	case is(ErrHidden):
+		return Answer{Status: http.StatusForbidden, Text: err.Error()}
+	case is(desk.ErrRequest, desk.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders):
 		return Answer{Status: http.StatusUnprocessableEntity, Text: err.Error()}
 	case is(desk.ErrSameSet, desk.ErrEnded, desk.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused):
 		return Answer{Status: http.StatusConflict, Text: err.Error()}

@@ -13,6 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/story"
 )
 
@@ -130,8 +131,15 @@ type Page[T any] struct {
 func (v *View) Letters(
 	ctx context.Context, f deadletter.Filter, after dedup.Cursor, whole bool,
 ) (Page[deadletter.Letter], error) {
+	if err := v.Shows(f.Body); err != nil {
+		return Page[deadletter.Letter]{}, err
+	}
+	through := desk.LookThrough
+	if f.Body != "" || f.Order != "" || f.SKU != 0 {
+		through = desk.LookThroughBodies
+	}
 	list, most := func(ctx context.Context) (p Page[deadletter.Letter], err error) {
-		p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, mostLettersAtOnce)
+		p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, through)
 		return p, err
 	}, pageTime
 	if whole {
@@ -180,8 +188,7 @@ type Told struct {
 
 const (
 	// mostAtOnce bounds the rows that a page goes through where no index leads to them, so that it answers at once.
-	mostAtOnce        = 1000
-	mostLettersAtOnce = 2000
+	mostAtOnce = 1000
 	// wholeTime bounds an answer in whole.
 	wholeTime = 20 * time.Second
 )
