@@ -16,6 +16,7 @@ type series struct {
 	Values []float64 // NaN where nobody knows
 	Times  []time.Time
 	Show   func(float64) string
+	Age    string // of the last value, where that is not of the last ten seconds
 }
 
 // Now is the last value in words.
@@ -90,8 +91,8 @@ func chart(s series) template.HTML {
 		chartWide, chartHigh, area.String(), line.String())) // numbers only
 }
 
-// charts are those of the overview.
-func charts(h view.Hour) []series {
+// charts are those of the overview. The last figure of the dead letters is the one that the overview says elsewhere.
+func charts(h view.Hour, dead view.Aged[int]) []series {
 	all := []series{
 		{Name: "Deliveries a second", Show: rate}, {Name: "Lag, 99th percentile", Show: seconds},
 		{Name: "Waiting in the main queue", Show: figure}, {Name: "Waiting for a retry", Show: figure},
@@ -106,6 +107,12 @@ func charts(h view.Hour) []series {
 			all[n].Values = append(all[n].Values, values[n])
 			all[n].Times = append(all[n].Times, s.At)
 		}
+	}
+	if last := &all[len(all)-1]; !dead.At.IsZero() {
+		last.Values, last.Times = append(last.Values, float64(dead.Value)), append(last.Times, time.Now())
+		last.Age = counted(dead)
+	} else if n := len(last.Values); n > 0 {
+		last.Values[n-1] = math.NaN()
 	}
 	return all
 }

@@ -5,10 +5,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
@@ -30,6 +33,7 @@ type overview struct {
 	Parts    []part
 	Stuck    view.Aged[[]view.Stuck]
 	Groups   view.Aged[view.Groups]
+	Dead     view.Aged[int]
 	Health   admin.Health
 	Leader   view.Aged[string]
 	Elects   bool
@@ -38,7 +42,7 @@ type overview struct {
 type outcome struct {
 	Name string
 	Now  float64 // a second, in the last ten seconds
-	Hour float64 // a second, in the last hour
+	Hour int     // all of the last hour
 }
 
 // part is a dependency or a queue with its last trouble.
@@ -50,12 +54,12 @@ type part struct {
 
 func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 	v := p.o.View
-	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Health: v.Options().Health()}
+	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Dead: v.Dead(), Health: v.Options().Health()}
 	if o.Elects = v.Options().Elects; o.Elects {
 		o.Leader = v.Leader()
 	}
 	hour := v.Hour()
-	o.Now, o.Charts, o.Outcomes, o.Parts = hour.Now(), charts(hour), outcomes(hour), parts(hour)
+	o.Now, o.Charts, o.Outcomes, o.Parts = hour.Now(), charts(hour, o.Dead), outcomes(hour), parts(hour)
 	o.Needs = needs(o, d.Paused != nil)
 	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), o
 	return nil
@@ -92,19 +96,33 @@ func needs(o overview, banner bool) (all []need) {
 	for _, why := range o.Health.Degraded {
 		all = append(all, need{Level: "warn", What: "Something is amiss while messages flow", Why: why})
 	}
-	if g := o.Groups.Value; g.Seen > 0 {
-		n := need{
-			Level: "warn", What: fmt.Sprintf("%s dead %s", atLeast(g.Seen, g.More), plural(g.Seen, "letter", "letters")),
-			Path: "/letters", Go: "Look at them",
-			Why: fmt.Sprintf("In %d %s; the largest: %s.", len(g.All), plural(len(g.All), "group", "groups"),
-				g.All[0].Reason),
-		}
-		if g.Parked > 0 {
-			n.Why += fmt.Sprintf(" %s of them parked: replayed as often as is allowed.", count(g.Parked))
-		}
-		all = append(all, n)
+	if d := o.Dead; d.Value > 0 {
+		all = append(all, need{
+			Level: "warn", Path: "/letters", Go: "Look at them",
+			What: fmt.Sprintf("%s dead %s", atLeast(d.Value, d.Value == dedup.MaxCounted),
+				plural(d.Value, "letter", "letters")),
+			Why: counted(d) + "." + inGroups(o.Groups.Value, d.Value),
+		})
 	}
 	return all
+}
+
+// counted says how old a figure is.
+func counted(d view.Aged[int]) string { return "Counted " + ago(time.Since(d.At)) + " ago" }
+
+// inGroups says what is known of n dead letters, which may be fewer or more than were grouped.
+func inGroups(g view.Groups, n int) (text string) {
+	if g.Seen == 0 {
+		return ""
+	}
+	if text = " In"; g.Seen < n && g.More {
+		text = fmt.Sprintf(" Of these, %s %s been looked at so far, in", count(g.Seen), plural(g.Seen, "has", "have"))
+	}
+	text += fmt.Sprintf(" %d %s; the largest: %s.", len(g.All), plural(len(g.All), "group", "groups"), g.All[0].Reason)
+	if g.Parked > 0 {
+		text += fmt.Sprintf(" %s of them parked: replayed as often as is allowed.", count(g.Parked))
+	}
+	return text
 }
 
 // The names under which the engine says that a person or the brake makes it consume nothing.
@@ -148,17 +166,20 @@ func atLeast(n int, more bool) string {
 	return count(n)
 }
 
-// outcomes are the rates by outcome, the most frequent first; those that did not happen in the hour are left out.
+// outcomes are the deliveries by outcome, the most frequent first; those that did not happen in the hour are left out.
 func outcomes(h view.Hour) (all []outcome) {
 	sum := map[string]float64{}
-	for _, s := range h.Samples {
+	for i, s := range h.Samples {
+		if i == 0 {
+			continue // nobody knows since when its deliveries came
+		}
 		for name, r := range s.Rates {
-			sum[name] += r
+			sum[name] += r * s.At.Sub(h.Samples[i-1].At).Seconds()
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
-		if sum[name] > 0 {
-			all = append(all, outcome{name, h.Now().Rates[name], sum[name] / float64(max(1, len(h.Samples)-1))})
+		if n := int(math.Round(sum[name])); n > 0 {
+			all = append(all, outcome{name, h.Now().Rates[name], n})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b outcome) int { return cmp.Compare(b.Hour, a.Hour) })

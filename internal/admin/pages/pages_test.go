@@ -353,6 +353,21 @@ func TestAPreviewSaysThatAReplayOfTheSameBodyFailsAgain(t *testing.T) {
 	}
 }
 
+// Given letters of which some would fail again, then the preview counts each of them once: what would fail again is not
+// among what will run.
+func TestAPreviewCountsALetterThatFailsAgainAsNothingElse(t *testing.T) {
+	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
+	w.some()
+	_, page := w.get("/letters/act?act=replay&all=1")
+	if !strings.Contains(page, "<b>2</b> will be looked for in the queue, <b>1</b> would fail again.") ||
+		strings.Count(page, ">will be looked for in the queue<") != 2 || strings.Count(page, ">would fail again<") != 1 {
+		t.Errorf("want two to look for and one that would fail again:\n%s", page)
+	}
+	if _, page = w.get("/letters/act?act=discard&all=1"); !strings.Contains(page, "<b>3</b> ends without an effect.") {
+		t.Errorf("a discard minds what a replay would come to:\n%s", page)
+	}
+}
+
 // Given a run of which one letter failed again, then its page says so first and leads to what died since.
 func TestARunThatFailedAgainSaysSo(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})

@@ -49,9 +49,30 @@ type preview struct {
 	CanAct                     bool
 }
 
+// total is how many letters of the page have a verdict, in words.
 type total struct {
-	Verdict deadletter.Verdict
+	Verdict string
 	Count   int
+}
+
+// totals count the letters of a page by verdict, in the order of the verdicts. Those that would run and fail again are
+// not among those that will run.
+func totals(k desk.Kind, letters []deadletter.Judged) (all []total) {
+	for _, verdict := range deadletter.Verdicts() {
+		for _, again := range []bool{false, true} {
+			t := total{}
+			for _, l := range letters {
+				if l.Verdict == verdict && failsAgain(k, l) == again {
+					t.Verdict = verdictText(k, l)
+					t.Count++
+				}
+			}
+			if t.Count > 0 {
+				all = append(all, t)
+			}
+		}
+	}
+	return all
 }
 
 // errElsewhere keeps another site from leading somebody to a form with letters of its choice.
@@ -88,14 +109,12 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}); err != nil {
 		return listError(err)
 	}
-	for _, verdict := range deadletter.Verdicts() {
-		if n := v.Preview.Totals[verdict]; n > 0 {
-			v.Totals = append(v.Totals, total{verdict, n})
-		}
-	}
+	v.Totals = totals(v.Kind, v.Preview.Letters)
 	v.One = v.Preview.Matched == 1 && !v.Preview.More && !v.Further
-	if v.Kind == desk.KindReplay {
-		v.SameBody = sameBody(v.Preview.Letters)
+	for _, l := range v.Preview.Letters {
+		if failsAgain(v.Kind, l) {
+			v.SameBody++
+		}
 	}
 	text, err := json.Marshal(set{v.Kind, v.Preview.Filter, v.Preview.At, v.Force})
 	if err != nil {
@@ -121,15 +140,10 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	return nil
 }
 
-// sameBody counts the letters that would run, although what is wrong with them stands in their body.
-func sameBody(letters []deadletter.Judged) (n int) {
-	for _, l := range letters {
-		runs := l.Verdict == deadletter.VerdictAct || l.Verdict == deadletter.VerdictFromQueue
-		if runs && (l.Reason == dedup.ReasonMalformed || l.Reason == dedup.ReasonConflict) {
-			n++
-		}
-	}
-	return n
+// failsAgain reports whether a letter would run, although what is wrong with it stands in its body.
+func failsAgain(k desk.Kind, l deadletter.Judged) bool {
+	runs := l.Verdict == deadletter.VerdictAct || l.Verdict == deadletter.VerdictFromQueue
+	return k == desk.KindReplay && runs && (l.Reason == dedup.ReasonMalformed || l.Reason == dedup.ReasonConflict)
 }
 
 // chosen is the filter that an address names. Nothing named is an error, and all letters are named by all=1.
@@ -171,8 +185,11 @@ func changed(q url.Values, pairs ...string) url.Values {
 func actorOf(ctx context.Context) desk.Actor { return desk.Actor{Name: admin.Who(ctx).Name} }
 
 // verdictText says what becomes of a letter.
-func verdictText(k desk.Kind, v deadletter.Verdict) string {
-	switch v {
+func verdictText(k desk.Kind, l deadletter.Judged) string {
+	if failsAgain(k, l) {
+		return "would fail again"
+	}
+	switch l.Verdict {
 	case deadletter.VerdictAct:
 		if k == desk.KindDiscard {
 			return "ends without an effect"

@@ -51,6 +51,7 @@ type View struct {
 	o      Options
 	ring   *ring
 	survey survey
+	dead   background[int]
 	stuck  background[[]Stuck]
 	leader background[string]
 	log    *slog.Logger
@@ -61,6 +62,11 @@ func New(o Options) *View {
 	v := &View{o: o, ring: &ring{}, log: o.Logger}
 	v.survey.look, v.survey.paced = v.lookAtDead, true
 	v.stuck.look = func(ctx context.Context, _ func([]Stuck)) ([]Stuck, error) { return v.lookAtStuck(ctx) }
+	v.dead.look = func(ctx context.Context, _ func(int)) (int, error) {
+		n, _, err := o.Records.Count(ctx, dedup.Filter{Group: o.Group, Statuses: []dedup.Status{dedup.Dead}}, 0,
+			dedup.MaxCounted)
+		return n, err
+	}
 	v.leader.look = func(ctx context.Context, _ func(string)) (string, error) {
 		return o.Records.LeaderAddress(ctx, o.Group)
 	}
@@ -73,13 +79,21 @@ func (v *View) Options() Options { return v.o }
 // Run samples figures until ctx ends, and ends what is found out in the background.
 func (v *View) Run(ctx context.Context) {
 	v.survey.begin(ctx)
+	v.dead.begin(ctx)
 	v.stuck.begin(ctx)
 	v.leader.begin(ctx)
 	v.sample(ctx)
 	v.survey.end()
+	v.dead.end()
 	v.stuck.end()
 	v.leader.end()
 }
+
+// deadKeep is how long a count of the dead letters is kept, while that takes no time worth mentioning.
+const deadKeep = 5 * time.Second
+
+// Dead is how many dead letters there are, dedup.MaxCounted at most, as last counted.
+func (v *View) Dead() Aged[int] { return v.dead.get(deadKeep) }
 
 // leaderKeep is how long it is believed who is elected.
 const leaderKeep = 5 * time.Second

@@ -1,0 +1,54 @@
+package pages
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+)
+
+var (
+	boxOfLetters  = regexp.MustCompile(`<b>([\d,]+) dead letters</b><p>(Counted \d+ s ago)\.`)
+	tileOfLetters = regexp.MustCompile(`Dead letters</span><span class="value">([^<]*)</span>` +
+		`(?s:.*?)\. (Counted \d+ s ago)<`)
+)
+
+// Given 6,000 letters while the metric still says two, then the box and the tile of the overview say 6,000, and of the
+// same moment.
+func TestTheOverviewHasOneFigureOfDeadLetters(t *testing.T) {
+	figures := prometheus.NewRegistry()
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rollbackd_dead_letters", Help: "x"})
+	gauge.Set(2)
+	figures.MustRegister(gauge)
+	w := newWorldWith(t, "", admin.GuardOptions{}, func(o *view.Options) { o.Metrics = figures })
+	w.deadMany(6000)
+	page := w.until("/", "dead letters</b>")
+	box, tile := boxOfLetters.FindStringSubmatch(page), tileOfLetters.FindStringSubmatch(page)
+	if box == nil || tile == nil || box[1] != "6,000" || box[1] != tile[1] || box[2] != tile[2] {
+		t.Errorf("the box says %q, the tile %q, want 6,000 of one moment in both:\n%s", box, tile, page)
+	}
+	if page = w.until("/", "the largest: exhausted"); strings.Contains(page, "looked at so far") ==
+		strings.Contains(page, "In 2 groups") {
+		t.Errorf("the page says neither that all letters are in two groups nor how many were looked at:\n%s", page)
+	}
+}
+
+// Given 50 deliveries a second for twenty seconds and then none, then the hour had a thousand, which is no rate.
+func TestInTheHourIsACount(t *testing.T) {
+	began := time.Now()
+	h := view.Hour{}
+	for i, r := range []float64{0, 50, 50, 0, 0} {
+		h.Samples = append(h.Samples, view.Sample{
+			At: began.Add(time.Duration(i) * 10 * time.Second), Rates: map[string]float64{"applied": r, "retried": 0},
+		})
+	}
+	if got := fmt.Sprint(outcomes(h)); got != "[{applied 0 1000}]" {
+		t.Errorf("outcomes %s, want 1000 applied and none a second now", got)
+	}
+}
