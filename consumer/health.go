@@ -76,8 +76,21 @@ const (
 )
 
 type downSince struct {
-	why string
-	at  time.Time
+	why  string
+	at   time.Time
+	told time.Time // when the log last said so
+}
+
+// stillEvery is how often the log says that a dependency is still away.
+const stillEvery = time.Minute
+
+// dos say of each dependency what a person can do while it is away. What else is waited for says so itself.
+var dos = map[string]string{
+	DependencyRabbitMQ: "see that RabbitMQ runs, is reached from here and lets this user in; it keeps the messages",
+	DependencyMySQL:    "see that MySQL runs, is reached from here, lets this user in and can write; nothing is lost",
+	DependencyRedis:    "see that Redis runs, is reached from here and lets this user in; or go on without the lock",
+	DependencyLock:     "see that the lock's servers run and are reached from here; or go on without the lock",
+	DependencyService:  "see that the service runs and does what the error lacks; messages wait in RabbitMQ",
 }
 
 // laneClock is when a lane last moved, in Unix nanoseconds; 0 while it has no batch. Its lane writes it.
@@ -92,19 +105,32 @@ func newHealth(log *slog.Logger, m *metrics, handlerTimeout, longestDelay time.D
 		partial: map[degradation]downSince{}, lanes: map[string][]*laneClock{}}
 }
 
-// missing says that what does not answer. It logs when that is news.
+// missing says that what does not answer. It logs when that is news, and of a dependency once a minute that it still
+// does not.
 func (h *health) missing(ctx context.Context, what string, err error) {
+	now, do := time.Now(), dos[what]
 	h.mu.Lock()
-	_, known := h.down[what]
+	was, known := h.down[what]
 	if !known {
-		h.down[what] = downSince{err.Error(), time.Now()}
-	} else {
-		h.down[what] = downSince{err.Error(), h.down[what].at}
+		was.at, was.told = now, now
 	}
+	was.why = err.Error()
+	still := known && do != "" && now.Sub(was.told) >= stillEvery
+	if still {
+		was.told = now
+	}
+	h.down[what] = was
 	h.mu.Unlock()
-	if !known {
+	said := []any{"err", err}
+	if do != "" {
+		said = append(said, "do", do)
+	}
+	switch {
+	case !known:
 		h.m.down(what)
-		h.log.WarnContext(ctx, "waiting for "+what, "err", err)
+		h.log.WarnContext(ctx, "waiting for "+what, said...)
+	case still:
+		h.log.WarnContext(ctx, "still waiting for "+what, append(said, "since", now.Sub(was.at).Round(time.Second))...)
 	}
 }
 
@@ -136,7 +162,8 @@ func (h *health) degraded(ctx context.Context, why, queue string, err error) {
 	if !known {
 		was.at = time.Now()
 	}
-	h.partial[what] = downSince{err.Error(), was.at}
+	was.why = err.Error()
+	h.partial[what] = was
 	h.mu.Unlock()
 	if !known {
 		h.m.degraded.WithLabelValues(why, queue).Set(1)
@@ -183,7 +210,7 @@ func (h *health) inVain(ctx context.Context, err error, waited time.Duration) {
 	if quiet > h.again {
 		h.contended = now
 	}
-	h.met = downSince{err.Error(), now}
+	h.met = downSince{why: err.Error(), at: now}
 	h.mu.Unlock()
 	if quiet > h.recently {
 		h.log.WarnContext(ctx, "waiting for locks of others", "err", fmt.Errorf("%s; %s: %w", othersHold, unknownHolder, err))

@@ -62,7 +62,11 @@ type health struct {
 	policy Policy
 	state  atomic.Pointer[healthState]
 	failed chan struct{} // of one: wakes keepLock
+	told   atomic.Int64  // when the log last said that it is down, in Unix nanoseconds
 }
+
+// stillEvery is how often the log says that a lock's server is still away.
+const stillEvery = time.Minute
 
 type healthState struct {
 	since time.Time
@@ -77,12 +81,21 @@ func (h *health) init(server string, o Options) {
 // down returns why the server is not being asked, nil if it is.
 func (h *health) down() error { return h.state.Load().cause }
 
-// fail ends the asking. Only the first failure is told to the log.
+// fail ends the asking. The log is told of the first failure, and once a minute that it goes on.
 func (h *health) fail(cause error) {
-	before := h.state.Load()
-	if before.cause != nil || !h.state.CompareAndSwap(before, &healthState{time.Now(), cause}) {
+	before, now := h.state.Load(), time.Now()
+	if before.cause != nil {
+		last := h.told.Load()
+		if now.UnixNano()-last >= int64(stillEvery) && h.told.CompareAndSwap(last, now.UnixNano()) {
+			h.log.Warn(h.server+" is still away", "err", cause, "do", seeThatItRuns, "since",
+				now.Sub(before.since).Round(time.Second))
+		}
 		return
 	}
+	if !h.state.CompareAndSwap(before, &healthState{now, cause}) {
+		return
+	}
+	h.told.Store(now.UnixNano())
 	select {
 	case h.failed <- struct{}{}:
 	default: // keepLock has not seen the last one yet, and looks at the state
@@ -91,8 +104,11 @@ func (h *health) fail(cause error) {
 	if h.policy == Pause {
 		doing = "nothing is consumed until it answers"
 	}
-	h.log.Warn(h.server+" failed: "+doing, "err", cause)
+	h.log.Warn(h.server+" failed: "+doing, "err", cause, "do", seeThatItRuns)
 }
+
+// seeThatItRuns is what a person can do while a lock's server is away.
+const seeThatItRuns = "see that it runs, is reached from here and lets this user in"
 
 func (h *health) recover() {
 	before := h.state.Load()

@@ -251,3 +251,21 @@ func TestForgottenLockExpiresAndIsTold(t *testing.T) {
 		t.Errorf("the log tells it %d times, want once: %q", n, l.log.lines)
 	}
 }
+
+// Given a server that is away for five minutes, then the log has a line at the beginning with what to do, one a minute,
+// and one at the end.
+func TestALockThatIsAwayIsALineAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &lockLog{}
+		h := testHealth(log, Proceed)
+		for range 500 {
+			h.fail(errors.New("refused"))
+			time.Sleep(600 * time.Millisecond)
+		}
+		h.recover()
+		if first, still, end := log.count("redis failed"), log.count("still away"), log.count("answers again"); first != 1 ||
+			still != 4 || end != 1 {
+			t.Errorf("the log has %d, %d and %d lines, want 1, 4 and 1", first, still, end)
+		}
+	})
+}

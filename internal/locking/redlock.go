@@ -35,6 +35,7 @@ type Redlock struct {
 	since time.Time // guarded by mu
 	cause error     // why not; guarded by mu
 	down  int       // masters that are not asked; guarded by mu
+	told  time.Time // when the log last said that masters are away; guarded by mu
 }
 
 var _ lock.Locker = (*Redlock)(nil)
@@ -422,8 +423,14 @@ func (l *Redlock) Run(ctx context.Context) error {
 	return nil
 }
 
+// stillEvery is how often the log says that masters are still away, seeThatTheyRun what a person can do.
+const (
+	stillEvery     = time.Minute
+	seeThatTheyRun = "see that they run, are reached from here and let this user in"
+)
+
 // look asks no server: it notes which masters are asked, and tells the log when more than half of them begin or cease
-// to be.
+// to be, and once a minute that some are away.
 func (l *Redlock) look() {
 	var causes []error
 	for _, m := range l.masters {
@@ -438,26 +445,30 @@ func (l *Redlock) look() {
 	if was != up {
 		l.since = time.Now()
 	}
+	still := time.Since(l.told) >= stillEvery
 	switch l.up, l.cause = up, nil; {
 	case !up:
 		l.cause = errors.Join(causes...)
-		if was {
+		if was || still {
 			doing := "going on without the lock, on the consumer log alone"
 			if l.o.OnError == lock.Pause {
 				doing = "nothing is consumed until they answer"
 			}
-			l.log.Warn("redlock: half of the masters or more failed: "+doing, "err", l.cause)
+			l.told = time.Now()
+			l.log.Warn("redlock: half of the masters or more failed: "+doing, "err", l.cause, "do", seeThatTheyRun,
+				"since", time.Since(l.since).Round(time.Second))
 		}
 	case !was:
 		l.log.Info("redlock: more than half of the masters answer again: locking as before")
 	}
 	switch down := len(causes); {
-	case !up || down == l.down:
+	case !up || down == l.down && (down == 0 || !still):
 	case down == 0:
 		l.log.Info("redlock: all masters answer again")
 	default:
+		l.told = time.Now()
 		l.log.Warn("redlock: masters are away; the others are enough", "away", down, "of", len(l.masters),
-			"err", errors.Join(causes...))
+			"err", errors.Join(causes...), "do", seeThatTheyRun)
 	}
 	l.down = len(causes)
 }

@@ -1,0 +1,44 @@
+package consumer
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Given each dependency away for five minutes and asked for all the time, then the log has a line at the beginning with
+// what to do, one a minute, and one at the end; a person's pause, which is none, has the first and the last.
+func TestADependencyThatIsAwayIsALineAMinute(t *testing.T) {
+	for what, want := range map[string]int{
+		DependencyRabbitMQ: 4, DependencyMySQL: 4, DependencyRedis: 4, DependencyLock: 4, DependencyService: 4,
+		PausedByPerson: 0,
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, err := newMetrics(prometheus.NewRegistry(), &locks{}, "q", false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var out bytes.Buffer
+				h := newHealth(slog.New(slog.NewTextHandler(&out, nil)), m, time.Second, time.Second)
+				for range 500 {
+					h.missing(t.Context(), what, errors.New("refused"))
+					time.Sleep(600 * time.Millisecond)
+				}
+				h.back(t.Context(), what)
+				said := out.String()
+				first, _, _ := strings.Cut(said, "\n")
+				if strings.Count(said, "still waiting for "+what) != want || strings.Count(said, "\n") != want+2 ||
+					!strings.Contains(said, what+" is back") || strings.Contains(first, "do=") != (want > 0) {
+					t.Errorf("the log has, want a line with what to do, %d that it still is so, and the end:\n%s", want, said)
+				}
+			})
+		})
+	}
+}
