@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +27,8 @@ outside. Each line says what was found and what to do about it:
   warn  works, but not as well or as safely as it could
   fail  the daemon cannot work, or not keep its promise
 
+What is to be done stands behind an arrow. Lines have at most 100 columns; with -o json each check is one value.
+
 The exit code is 1 when something fails. Nothing is changed: no message is published that a queue could take.`,
 		Args: cobra.NoArgs,
 	}
@@ -40,19 +45,65 @@ The exit code is 1 when something fails. Nothing is changed: no message is publi
 		if err := cmd.Context().Err(); err != nil {
 			return err // what it cut short says nothing
 		}
-		t := table{header: []string{"LEVEL", "AREA", "CHECK", "FOUND", "WHAT TO DO"}}
 		failed := 0
 		for _, c := range checks {
-			t.add(c.Level, c.Area, c.Name, c.Found, c.Do)
 			if c.Level == doctor.Fail {
 				failed++
 			}
 		}
-		err = out.render(a.stdout, checks, t)
+		if out.chosen == outputJSON {
+			err = writeJSON(a.stdout, checks)
+		} else {
+			err = writeChecks(a.stdout, checks)
+		}
 		if failed > 0 {
 			err = errors.Join(err, fmt.Errorf("checks that fail: %d", failed))
 		}
 		return err
 	}
 	return cmd
+}
+
+// doctorWide is how many columns the lines of doctor have, but for a word that is longer.
+const doctorWide = 100
+
+// writeChecks writes checks for a screen: what was found behind the names, and below it what to do.
+func writeChecks(w io.Writer, checks []doctor.Check) error {
+	var out strings.Builder
+	area := len("AREA")
+	for _, c := range checks {
+		area = max(area, utf8.RuneCountInString(c.Area))
+	}
+	room := doctorWide - len("LEVEL") - area - 4
+	fmt.Fprintf(&out, "LEVEL  %-*s  CHECK: FOUND\n", area, "AREA")
+	for _, c := range checks {
+		lines := folded(printable(c.Name+": "+c.Found), room)
+		for i, do := range folded(printable(c.Do), room-2) {
+			lines = append(lines, map[bool]string{true: "→ ", false: "  "}[i == 0]+do)
+		}
+		for i, text := range lines {
+			level, where := string(c.Level), c.Area
+			if i > 0 {
+				level, where = "", ""
+			}
+			fmt.Fprintf(&out, "%-5s  %-*s  %s\n", level, area, where, text)
+		}
+	}
+	if _, err := io.WriteString(w, out.String()); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// folded are the words of a text in lines of at most so many characters, but for a word that has more.
+func folded(text string, room int) (lines []string) {
+	for word := range strings.FieldsSeq(text) {
+		last := len(lines) - 1
+		if last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= room {
+			lines[last] += " " + word
+			continue
+		}
+		lines = append(lines, word)
+	}
+	return lines
 }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -75,11 +76,16 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 		s.broker.Depth(rabbit.BackstopQueue(s.queue)); n != 0 {
 		t.Errorf("doctor has left %d messages", n)
 	}
-	text := s.script.String()
+	for line := range strings.Lines(s.script.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > doctorWide {
+			t.Errorf("a line has %d columns, want at most %d: %s", n, doctorWide, line)
+		}
+	}
+	text := regexp.MustCompile(`\n {8,}`).ReplaceAllString(s.script.String(), " ") // where lines end depends on the names
 	for _, v := range []struct{ pattern, with string }{
 		{`-?[\d.]+(ms|µs|s) off`, "A MOMENT off"}, {`\d+ (bytes|allowed)`, "MANY $1"},
 		{`[\d.]+[KM] used, limit \S+, policy`, "SOME used, limit SOME, policy"},
-		{`rabbitmq  version.*\n`, "rabbitmq  version  RABBITMQ'S VERSION\n"},
+		{`rabbitmq  version.*\n`, "rabbitmq  version: RABBITMQ'S VERSION\n"},
 	} {
 		text = regexp.MustCompile(v.pattern).ReplaceAllString(text, v.with)
 	}

@@ -308,6 +308,13 @@ func checkStatements(ctx context.Context, db *gorm.DB, cfg config.Config, l *lis
 			many = "those of many messages become one"
 		}
 		l.ok("statements", "the database takes all of "+cfg.SQLFile+", and can roll back what they write; "+many)
+		for _, not := range file.Unjoined() {
+			found := not.Why
+			if not.At.Line > 0 {
+				found = fmt.Sprintf("%s:%v: %s", cfg.SQLFile, not.At, not.Why)
+			}
+			l.add(Note, "one by one", found, "faster, because joined for many messages: "+not.Faster)
+		}
 		if narrow, err := file.Narrow(ctx, pool); err != nil {
 			l.note("characters", "not shown: "+err.Error())
 		} else if len(narrow) > 0 {

@@ -63,11 +63,12 @@ func (f *File) Check(ctx context.Context, pool *stdsql.DB) error {
 	if len(refused) > 0 {
 		return &Refusal{refused}
 	}
-	p, err := f.learn(ctx, conn)
+	p, not, err := f.learn(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("look how %s may be run for many messages: %w", f.Name, err)
 	}
 	f.plan.Store(p)
+	f.unjoined.Store(&not)
 	return nil
 }
 

@@ -27,45 +27,85 @@ const (
 	maxJoinedBytes = 512 << 10
 )
 
-// shapes are those of all statements, or nil where one has none, or where two write the same table.
-func (f *File) shapes() map[*Statement]*shape {
-	all, tables := map[*Statement]*shape{}, map[string]bool{}
+// Unjoined says why the runs of a statement are not joined for many messages. One is enough: no statement is then.
+type Unjoined struct {
+	At     Position // zero: it is about all statements
+	Why    string
+	Faster string // what would be joined
+}
+
+// Forms that are joined, in the words of docs/handlers.md.
+const (
+	updateForm = "UPDATE t SET a = a + :n, b = 'x', c = :c WHERE k = :k AND d = 'y'; -- expect 1"
+	insertForm = "INSERT INTO t (a, b) VALUES (:a, 'x')"
+	noForm     = "nothing of this kind is joined; without it, the file may be"
+)
+
+// shapes are those of all statements, and of those that have none, or write the same table as another, why.
+func (f *File) shapes() (map[*Statement]*shape, []Unjoined) {
+	all, tables := map[*Statement]*shape{}, map[string]*Statement{}
 	verdicts := map[*section]Verdict{}
+	var not []Unjoined
 	for in, s := range f.all {
-		sh := shapeOf(s)
-		if sh == nil || tables[strings.ToLower(sh.table)] {
-			return nil
+		sh, why, faster := shapeOf(s)
+		if sh == nil {
+			not = append(not, Unjoined{s.At, why, faster})
+			continue
 		}
-		all[s], tables[strings.ToLower(sh.table)] = sh, true
+		table := strings.ToLower(sh.table)
+		if other := tables[table]; other != nil {
+			not = append(not, Unjoined{s.At, fmt.Sprintf("%s is written by the statement at %v too", sh.table, other.At),
+				"one statement for each table, which writes all columns at once"})
+		}
+		all[s], tables[table] = sh, s
 		if in.each && s.expect != nil {
 			// Joined, the first item's second statement comes behind the second item's first one. What a message fails of must
 			// not depend on that.
 			if v, ok := verdicts[in]; ok && v != s.expect.other {
-				return nil
+				not = append(not, Unjoined{s.At, "for the same items, another statement has another verdict behind its else",
+					"the same verdict for all statements of the items"})
 			}
 			verdicts[in] = s.expect.other
 		}
 	}
-	return all
+	return all, not
 }
 
-// learn asks the database whether joined statements mean the same as the single ones; nil when they do not, or nobody
-// can tell.
-func (f *File) learn(ctx context.Context, conn *stdsql.Conn) (*plan, error) {
-	shapes := f.shapes()
-	if shapes == nil {
-		return nil, nil
-	}
+// learn asks the database whether joined statements mean the same as the single ones; no plan, and why, when they do
+// not, or nobody can tell.
+func (f *File) learn(ctx context.Context, conn *stdsql.Conn) (*plan, []Unjoined, error) {
+	shapes, not := f.shapes()
 	var sees bool
-	if err := conn.QueryRowContext(ctx, seesTriggersQuery).Scan(&sees); err != nil || !sees {
-		return nil, unlessAnswered(err)
+	if err := conn.QueryRowContext(ctx, seesTriggersQuery).Scan(&sees); unlessAnswered(err) != nil {
+		return nil, nil, err
+	} else if !sees {
+		not = append(not, Unjoined{Why: "this account sees no triggers, which may do something else for many rows",
+			Faster: "GRANT TRIGGER on the schema"})
 	}
-	for _, sh := range shapes {
-		if ok, err := sh.learn(ctx, conn); err != nil || !ok {
-			return nil, unlessAnswered(err)
+	for _, s := range f.all {
+		sh := shapes[s]
+		if sh == nil {
+			continue
+		}
+		why, faster, err := sh.learn(ctx, conn)
+		if unlessAnswered(err) != nil {
+			return nil, nil, err
+		}
+		if err != nil {
+			why, faster = "the server does not show the definition of "+sh.table+": "+err.Error(),
+				"an account that may see it (SELECT on the table)"
+		}
+		if why != "" {
+			not = append(not, Unjoined{s.At, why, faster})
 		}
 	}
-	return &plan{shapes}, nil
+	if len(not) > 0 {
+		slices.SortStableFunc(not, func(a, b Unjoined) int {
+			return cmp.Or(cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Column, b.At.Column))
+		})
+		return nil, not, nil
+	}
+	return &plan{shapes}, nil, nil
 }
 
 // unlessAnswered drops what the server said: whoever may not see a table's definition runs without joining.
@@ -78,6 +118,14 @@ func unlessAnswered(err error) error {
 
 // Joined reports whether Check found that runs of the statements may be joined for many messages.
 func (f *File) Joined() bool { return f.plan.Load() != nil }
+
+// Unjoined is why Check found that they may not be.
+func (f *File) Unjoined() []Unjoined {
+	if not := f.unjoined.Load(); not != nil {
+		return *not
+	}
+	return nil
+}
 
 const (
 	// Without the right on triggers a server shows none.
@@ -105,9 +153,10 @@ var (
 	stringTypes  = []string{"char", "varchar", "varbinary"}
 )
 
-// learn says whether runs may be joined: the table is one of InnoDB's without triggers, a unique index on the key alone
-// makes each run change one row at most, what is added are integers, and no written column belongs to a key.
-func (sh *shape) learn(ctx context.Context, conn *stdsql.Conn) (ok bool, err error) {
+// learn says why runs may not be joined, and what could be; nothing where they may: the table is one of InnoDB's
+// without triggers, a unique index on the key alone makes each run change one row at most, what is added are integers,
+// and no written column belongs to a key.
+func (sh *shape) learn(ctx context.Context, conn *stdsql.Conn) (why, faster string, err error) {
 	ask := func(into any, query string, args ...any) {
 		if err == nil {
 			err = conn.QueryRowContext(ctx, query, args...).Scan(into)
@@ -116,42 +165,62 @@ func (sh *shape) learn(ctx context.Context, conn *stdsql.Conn) (ok bool, err err
 	var tables, triggers int
 	ask(&tables, kindQuery, sh.table)
 	ask(&triggers, triggersQuery, sh.table)
-	if err != nil || tables != 1 || triggers != 0 || sh.insert {
-		return err == nil && tables == 1 && triggers == 0, err
+	switch {
+	case err != nil:
+		return "", "", err
+	case tables != 1:
+		return sh.table + " is no table of InnoDB", "a table of InnoDB, named itself", nil
+	case triggers != 0:
+		return sh.table + " has triggers", "a table without triggers", nil
+	case sh.insert:
+		return "", "", nil
+	}
+	if err := sh.learnIndex(ctx, conn); err != nil {
+		return "", "", err
+	}
+	if sh.index == "" {
+		var names []string
+		for _, k := range sh.key {
+			names = append(names, k.name)
+		}
+		columns := strings.Join(names, ", ")
+		return fmt.Sprintf("%s has no primary or unique key on %s alone", sh.table, columns),
+			"a unique key on exactly the columns that are compared with parameters: here (" + columns + ")", nil
 	}
 	var kind, ignored, definition string
-	if err := sh.learnIndex(ctx, conn); err != nil || sh.index == "" {
-		return false, err
-	}
 	for i := range sh.key {
 		ask(&kind, typeQuery, sh.table, sh.key[i].name)
 		sh.key[i].integer = slices.Contains(integerTypes, kind)
-		if err != nil || !sh.key[i].integer && !slices.Contains(stringTypes, kind) {
-			return false, err
+		if err == nil && !sh.key[i].integer && !slices.Contains(stringTypes, kind) {
+			return fmt.Sprintf("the key %s is of type %s", sh.key[i].name, kind), "a key that is an integer or a string", nil
 		}
 	}
 	if err == nil {
 		err = conn.QueryRowContext(ctx, "SHOW CREATE TABLE "+quoteName(sh.table)).Scan(&ignored, &definition)
 	}
-	if err != nil {
-		return false, err
-	}
 	for _, column := range sh.assigned {
 		var keys int
-		if ask(&keys, keysQuery, sh.table, column, sh.table, column); err != nil || keys > 0 {
-			return false, err
+		if ask(&keys, keysQuery, sh.table, column, sh.table, column); keys > 0 {
+			return "it writes " + column + ", which belongs to a key or a foreign key",
+				"a statement that writes columns of no key", err
 		}
 	}
 	for _, column := range sh.adding {
-		if ask(&kind, typeQuery, sh.table, column); err != nil || !slices.Contains(integerTypes, kind) {
-			return false, err
+		if ask(&kind, typeQuery, sh.table, column); err == nil && !slices.Contains(integerTypes, kind) {
+			return fmt.Sprintf("it adds to %s, which is of type %s", column, kind), "a column of integers", nil
 		}
+	}
+	if err != nil {
+		return "", "", err
 	}
 	tokens := tokensOf(definition)
 	// A second run must find what the first found, and whatever refuses the sum must refuse one of its steps.
 	sh.repeats = len(sh.adds) > 0 && !sh.assigns && checksAreBounds(tokens) &&
 		!slices.ContainsFunc(sh.tested, func(c string) bool { return containsFold(sh.assigned, c) })
-	return !slices.ContainsFunc(tokens, func(t token) bool { return t.is("VERSIONING") }), nil
+	if slices.ContainsFunc(tokens, func(t token) bool { return t.is("VERSIONING") }) {
+		return sh.table + " keeps versions of its rows", "a table without system versioning", nil
+	}
+	return "", "", nil
 }
 
 // learnIndex finds a unique index on the columns of the key and no others, and puts these into its order: so rows are

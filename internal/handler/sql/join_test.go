@@ -224,7 +224,27 @@ CREATE VIEW seen AS SELECT * FROM goods`)
 	} {
 		if f := w.parse(test.text); f.Joined() != test.want {
 			t.Errorf("joined is %t, want %t: %s", f.Joined(), test.want, test.text)
+		} else if not := f.Unjoined(); test.want != (len(not) == 0) {
+			t.Errorf("why it is not joined: %+v: %s", not, test.text)
 		}
+	}
+	// each statement that is in the way is named, with its reason and what would do
+	f := w.parse("UPDATE goods SET amount = amount + :n WHERE id = :id AND n = :m" + e +
+		"\nUPDATE watched SET amount = amount + :n WHERE id = :id;\nDELETE FROM other WHERE id = :id" + e +
+		"\nUPDATE other SET amount = LEFT(:n, 2) WHERE id = :id" + e)
+	var got []string
+	for _, not := range f.Unjoined() {
+		got = append(got, fmt.Sprintf("%v %s (%s)", not.At, not.Why, not.Faster))
+	}
+	want := []string{
+		"1:1 goods has no primary or unique key on id, n alone (a unique key on exactly the columns that are compared " +
+			"with parameters: here (id, n))",
+		"3:1 it may change any number of rows (-- expect 1 behind it, for a row that is found by its key)",
+		"4:1 it is neither an UPDATE nor an INSERT … VALUES (" + noForm + ")",
+		`6:1 "LEFT" is not of the form that is joined (` + updateForm + ")",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("not joined because of\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

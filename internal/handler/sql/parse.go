@@ -31,7 +31,8 @@ type File struct {
 	// paths are what is read from a message, in the order of their slots.
 	paths []path
 	// plan is how statements are joined; nil: they are not.
-	plan atomic.Pointer[plan]
+	plan     atomic.Pointer[plan]
+	unjoined atomic.Pointer[[]Unjoined] // why not
 }
 
 // section is statements that run once for a message, or once for each item of a list.

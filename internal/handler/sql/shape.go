@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,10 +148,10 @@ func (r *reader) constant() {
 	}
 }
 
-// shapeOf reads the form of a statement; nil when it has another.
-func shapeOf(s *Statement) *shape {
+// shapeOf reads the form of a statement. When it has another, why says what is in the way, and faster what is not.
+func shapeOf(s *Statement) (_ *shape, why, faster string) {
 	if s.expect != nil && (len(s.expect.counts) != 1 || s.expect.counts[0] != 1 || s.expect.orMore) {
-		return nil
+		return nil, "it expects another number of rows than 1", "-- expect 1, for a row that is found by its key"
 	}
 	r := &reader{tokens: s.tokens}
 	for _, piece := range s.pieces {
@@ -160,15 +161,22 @@ func shapeOf(s *Statement) *shape {
 	}
 	var sh *shape
 	switch {
-	case s.verb == "UPDATE" && r.has("UPDATE") && s.expect != nil:
-		sh = r.update()
+	case s.verb == "UPDATE" && r.has("UPDATE") && s.expect == nil:
+		return nil, "it may change any number of rows", "-- expect 1 behind it, for a row that is found by its key"
+	case s.verb == "UPDATE" && r.has("UPDATE"):
+		sh, faster = r.update(), updateForm
 	case s.verb == "INSERT" && r.has("INSERT"):
-		sh = r.insert()
+		sh, faster = r.insert(), insertForm
+	default:
+		return nil, "it is neither an UPDATE nor an INSERT … VALUES", noForm
 	}
-	if r.bad || !r.end() {
-		return nil
+	switch {
+	case r.end() && r.bad:
+		return nil, "no column of its WHERE is compared with a parameter alone", faster
+	case r.bad || !r.end():
+		return nil, fmt.Sprintf("%q is not of the form that is joined", r.peek().text), faster
 	}
-	return sh
+	return sh, "", ""
 }
 
 func (r *reader) update() *shape {
