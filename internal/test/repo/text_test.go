@@ -2,6 +2,7 @@ package repo
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/token"
 	"io/fs"
@@ -93,6 +94,27 @@ func TestOneFolderOpensMySQL(t *testing.T) {
 }
 
 func TestNoFileNamesAPathOfOneMachine(t *testing.T) {
+	eachLine(t, func(at string, line []byte) {
+		for _, match := range machinePath.FindAllSubmatch(line, -1) {
+			if found := string(match[1]); !slices.Contains(notOfAMachine, found) {
+				t.Errorf("%s names %s, which exists on one machine only", at, found)
+			}
+		}
+	})
+}
+
+// A page or a transcript with the marks of a conflict is no text that anything else would refuse.
+func TestNoFileHasTheMarksOfAConflict(t *testing.T) {
+	eachLine(t, func(at string, line []byte) {
+		if bytes.HasPrefix(line, []byte("<<<<<<< ")) || bytes.HasPrefix(line, []byte(">>>>>>> ")) {
+			t.Errorf("%s has a mark of a conflict: %s", at, line)
+		}
+	})
+}
+
+// eachLine looks at each line of the files of text in the repository; at names file and line.
+func eachLine(t *testing.T, look func(at string, line []byte)) {
+	t.Helper()
 	top := root(t)
 	seen := 0
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -116,13 +138,9 @@ func TestNoFileNamesAPathOfOneMachine(t *testing.T) {
 			return nil // a binary
 		}
 		seen++
+		rel, _ := filepath.Rel(top, path) // both are absolute
 		for i, line := range bytes.Split(text, []byte("\n")) {
-			for _, match := range machinePath.FindAllSubmatch(line, -1) {
-				if found := string(match[1]); !slices.Contains(notOfAMachine, found) {
-					rel, _ := filepath.Rel(top, path) // both are absolute
-					t.Errorf("%s:%d names %s, which exists on one machine only", rel, i+1, found)
-				}
-			}
+			look(fmt.Sprintf("%s:%d", rel, i+1), line)
 		}
 		return nil
 	})
