@@ -115,7 +115,8 @@ func (s *session) blameStock(ctx context.Context, p *plan, items []Item) error {
 		amount, known := amounts[it.SKU]
 		switch {
 		case !known:
-			wrong[it.SKU] = fmt.Errorf("sku %d: %w", it.SKU, ErrUnknownSKU)
+			wrong[it.SKU] = fmt.Errorf("sku %d: %w; if it should have a row: "+
+				"INSERT INTO stock (sku_id, amount) VALUES (%d, 0)", it.SKU, ErrUnknownSKU, it.SKU)
 		case amount > maxAmount:
 			wrong[it.SKU] = fmt.Errorf("sku %d: %w: it has %d, at most %d", it.SKU, ErrOverflow, amount, int64(maxAmount))
 		}
