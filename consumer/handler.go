@@ -71,7 +71,7 @@ func (f HandlerFunc) Handle(ctx context.Context, tx *gorm.DB, msgs []Message) er
 // blamed.
 func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
 	return HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []Message) error {
-		at := positionOf(ctx)
+		at := positionOf(ctx, msgs)
 		for i, m := range msgs {
 			at.set(i)
 			err := f(ctx, tx, m)

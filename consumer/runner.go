@@ -92,8 +92,11 @@ func named(msgs []Message, at int) string {
 	return fmt.Sprintf("one of %d messages, the first is %v", len(msgs), msgs[0].Identity)
 }
 
-// position is which message the code of a handler is at, as far as it says.
-type position struct{ i atomic.Int64 }
+// position is which of msgs the code of a handler is at, as far as it says.
+type position struct {
+	msgs []Message
+	i    atomic.Int64
+}
 
 func (p *position) set(i int) {
 	if p != nil {
@@ -103,9 +106,13 @@ func (p *position) set(i int) {
 
 type positionKey struct{}
 
-// positionOf is nil outside a call of the engine.
-func positionOf(ctx context.Context) *position {
+// positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with messages
+// of its own, whose places are none among the engine's.
+func positionOf(ctx context.Context, msgs []Message) *position {
 	p, _ := ctx.Value(positionKey{}).(*position)
+	if p == nil || len(msgs) == 0 || len(msgs) != len(p.msgs) || &msgs[0] != &p.msgs[0] {
+		return nil
+	}
 	return p
 }
 
@@ -116,7 +123,7 @@ const callLabel = "rollbackd_call"
 // ended and f does not return, it is left behind: a *stuckError. at is the message that f was at when it ended, -1 when
 // it does not say.
 func (r *runner) run(ctx context.Context, msgs []Message, f func(context.Context) error) (at int, err error) {
-	began, number, where := time.Now(), r.count.Add(1), &position{}
+	began, number, where := time.Now(), r.count.Add(1), &position{msgs: msgs}
 	where.set(-1)
 	done := make(chan error, 1)
 	go func() { // joined below, or told of until it ends

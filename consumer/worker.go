@@ -94,7 +94,7 @@ func (w *worker) validate(ctx context.Context, msgs ...*Message) []error {
 		}
 		bounded, cancel := context.WithTimeout(ctx, w.c.cfg.HandlerTimeout)
 		at, err := w.c.runner.run(bounded, own, func(ctx context.Context) error {
-			at := positionOf(ctx)
+			at := positionOf(ctx, own)
 			for i := range own {
 				at.set(i)
 				if found[i] = w.c.validator.Validate(&own[i]); ctx.Err() != nil {

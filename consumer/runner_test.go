@@ -1,0 +1,47 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// Given a handler that calls one of Each with messages of its own, when it does not return from one of these, then the
+// engine takes no place among them for one among its own: it knows of its own messages alone.
+func TestAnEachOfOtherMessagesIsNoPlaceAmongTheEngines(t *testing.T) {
+	t.Parallel()
+	m, err := newMetrics(prometheus.NewRegistry(), &locks{}, "q", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	r := newRunner(Config{Logger: log, HandlerTimeout: time.Second, Lease: 2 * time.Second},
+		newHealth(log, m, time.Second, time.Second))
+	over := make(chan struct{})
+	each := Each(func(_ context.Context, _ *gorm.DB, m Message) error {
+		if m.Key == "third" {
+			<-over
+		}
+		return nil
+	})
+	message := func(key string) Message { return Message{Identity: dedup.Identity{Key: key}} }
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	ended := make(chan struct{})
+	at, err := r.run(ctx, []Message{message("whole")}, func(ctx context.Context) error {
+		defer close(ended)
+		return each.Handle(ctx, &gorm.DB{Statement: &gorm.Statement{}}, []Message{message("first"), message("second"),
+			message("third")})
+	})
+	if at != -1 || err == nil {
+		t.Errorf("it was at %d (%v), want -1 and an error", at, err)
+	}
+	close(over)
+	<-ended
+}
