@@ -12,7 +12,7 @@ import (
 )
 
 // ErrEndsTransaction says that a handler asked for a statement that ends its transaction, or changes how transactions
-// end. It was not sent.
+// end, or what the engine's statements in it mean: their schema, their time, how they are read. It was not sent.
 var ErrEndsTransaction = errors.New("a handler must not commit, roll back or change its transaction, nor run what " +
 	"commits it as DDL does: return nil or an error instead")
 
@@ -25,10 +25,6 @@ var errEnded = errors.New("the handler has ended its transaction: nobody knows w
 
 // errPrepared says that a handler asked for prepared statements.
 var errPrepared = errors.New("a handler's transaction takes no prepared statements: leave gorm's PrepareStmt off")
-
-// errRowsOpen says that a handler went on while it had rows to read. The driver calls that a bad connection, which
-// would be the server's fault and be waited for without an end.
-var errRowsOpen = errors.New("a handler must close the rows of a query before its next statement")
 
 // guardedTx is the transaction as a handler gets it. It reads each text before that is sent, and refuses what ends the
 // transaction. After the first failed statement it refuses all others: after a deadlock (1213) the server has rolled
@@ -69,7 +65,7 @@ func (g *guardedTx) refuse() error {
 	case g.failed != nil:
 		return fmt.Errorf("the transaction ended with an earlier statement's error: %w", g.failed)
 	case isOpen(g.rows):
-		return g.note(errRowsOpen)
+		return g.note(mysqldb.ErrRowsOpen)
 	}
 	return nil
 }
@@ -112,7 +108,7 @@ func (g *guardedTx) save(ctx context.Context) error {
 // ended it by itself.
 func (g *guardedTx) returned(ctx context.Context, do string) error {
 	g.closeRows()
-	if ctx.Err() != nil || g.failed != nil && (g.unread == "" || mysqldb.Classify(g.failed) == mysqldb.FaultContention) {
+	if ctx.Err() != nil || g.failed != nil && (g.unread == "" || mysqldb.RolledBack(g.failed)) {
 		return nil
 	}
 	_, err := g.tx.ExecContext(mysqldb.AfterRows(ctx), do+" SAVEPOINT "+ourSavepoint)

@@ -10,23 +10,26 @@ const (
 	plain   reading = iota // it leaves the transaction and the session as they are
 	lasting                // the session is changed behind it, the transaction is not
 	opaque                 // nobody can tell: it runs what is not in the text, or nobody here knows its statement
-	ending                 // it ends the transaction, or changes how transactions end
+	ending                 // it ends the transaction, or changes how transactions end, or what the engine says in it
 )
 
 // plainVerbs begin statements that no server ends a transaction for.
 var plainVerbs = words("SELECT INSERT UPDATE DELETE REPLACE WITH TABLE VALUES DO SHOW EXPLAIN DESCRIBE DESC")
 
 // endingVerbs are from the lists of MySQL's and MariaDB's manuals of what commits by itself, and what begins or ends a
-// transaction. LOAD DATA commits with some engines, and reads what is no part of a message.
+// transaction. LOAD DATA commits with some engines, and reads what is no part of a message. USE leads what the engine
+// writes behind the handler into another schema.
 var endingVerbs = words("COMMIT START XA ALTER RENAME TRUNCATE GRANT REVOKE INSTALL UNINSTALL LOCK UNLOCK OPTIMIZE " +
-	"REPAIR CHECK CACHE LOAD FLUSH RESET STOP CHANGE IMPORT SHUTDOWN")
+	"REPAIR CHECK CACHE LOAD FLUSH RESET STOP CHANGE IMPORT SHUTDOWN USE")
 
-// endingSettings are what SET must not name, and unreadableSettings what it may hide something behind: a statement, or
-// another way of reading strings and names.
+// endingSettings are what SET must not name: how transactions end, in which characters the server reads a text (the
+// driver quotes values for utf8mb4 alone), and the time and the id of the rows that the engine writes behind the
+// handler. Behind unreadableSettings something may hide, such as another way of reading strings and names.
 var (
 	endingSettings = words("AUTOCOMMIT COMPLETION_TYPE TRANSACTION TRANSACTION_ISOLATION TX_ISOLATION " +
-		"TRANSACTION_READ_ONLY TX_READ_ONLY PASSWORD")
-	unreadableSettings = words("STATEMENT SQL_MODE ROLE RESOURCE")
+		"TRANSACTION_READ_ONLY TX_READ_ONLY PASSWORD CHARACTER CHARSET CHARACTER_SET_CLIENT CHARACTER_SET_CONNECTION " +
+		"COLLATION_CONNECTION TIMESTAMP INSERT_ID")
+	unreadableSettings = words("SQL_MODE ROLE RESOURCE")
 )
 
 func words(list string) map[string]bool {
@@ -46,6 +49,9 @@ func read(text string) (all reading, what string) {
 			r.next()
 		}
 		if r.kind == 0 {
+			if all == plain && strings.Contains(strings.ToUpper(text), "GET_LOCK") { // it outlasts the transaction
+				all = lasting
+			}
 			return all, what
 		}
 		from := r.from
@@ -149,6 +155,13 @@ func (r *reader) set() (all reading) {
 		case r.kind == '=':
 			target = false
 		case !target || r.kind != 'w' && r.kind != '`':
+		case name == "STATEMENT": // FOR which this is set
+			return r.end(max(all, opaque))
+		case name == "NAMES":
+			all = max(all, lasting)
+			if r.next(); !strings.EqualFold(strings.Trim(r.token, "'\""), "utf8mb4") {
+				all = ending
+			}
 		case endingSettings[name]:
 			all = max(all, ending)
 		case unreadableSettings[name]:

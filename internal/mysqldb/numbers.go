@@ -21,6 +21,7 @@ const (
 	numDuplicate       = 1062 // ER_DUP_ENTRY
 	numTableFull       = 1114 // ER_RECORD_FILE_FULL: what InnoDB says on a full disk
 	numNoTable         = 1146 // ER_NO_SUCH_TABLE
+	numLockTableFull   = 1206 // ER_LOCK_TABLE_FULL: InnoDB has no memory for more locks
 	numDeadlock        = 1213 // ER_LOCK_DEADLOCK
 	numReadOnlyOption  = 1290 // ER_OPTION_PREVENTS_STATEMENT: an option of the server forbids it, such as read_only
 	numReadOnlyTx      = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
@@ -63,8 +64,8 @@ var lists = []listed{
 	// The machine: files, disks, memory, threads, and how much of anything the server has.
 	{FaultUnavailable, both, []uint16{
 		1004, 1005, 1006, 1012, 1013, 1014, 1015, 1016, 1017, 1018, 1019, numDiskFull, 1023, 1024, 1025, numErrorOnWriteOld,
-		1027, 1028, numStorageEngine, 1037, 1038, 1039, 1040, 1041, numTableFull, 1129, 1130, 1135, 1203, 1206, 1226, 1374,
-		1376, 1461, 1467, 1637, 1810, 1811, 1878, 3015, 3019, 3044, 3675, 3884, 3950, 3985,
+		1027, 1028, numStorageEngine, 1037, 1038, 1039, 1040, 1041, numTableFull, 1129, 1130, 1135, 1203, numLockTableFull, 1226,
+		1374, 1376, 1461, 1467, 1637, 1810, 1811, 1878, 3015, 3019, 3044, 3675, 3884, 3950, 3985,
 	}},
 	{FaultUnavailable, mySQL, []uint16{4081, 4082, 6112}},
 	{FaultUnavailable, mariaDB, []uint16{4084, 4139}},
@@ -262,6 +263,12 @@ func Repeats(err error) bool {
 func NoSavepoint(err error) bool {
 	server, ok := said(err)
 	return ok && server.Number == numNoSavepoint
+}
+
+// RolledBack reports whether a server may have rolled the whole transaction back by itself when it said err.
+func RolledBack(err error) bool {
+	server, ok := said(err)
+	return ok && (server.Number == numLockTableFull || Classify(err) == FaultContention)
 }
 
 // DuplicateIn is Duplicate for one index of a table, whose name is not quoted. MySQL names table and index, the table

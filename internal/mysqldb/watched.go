@@ -13,6 +13,10 @@ import (
 // queries.
 var ErrNotCommitted = errors.New("the transaction had failed while rows were read, and is rolled back")
 
+// ErrRowsOpen says that a transaction went on while it had rows to read. The driver calls that a bad connection, which
+// would be the server's fault and be waited for without an end.
+var ErrRowsOpen = errors.New("the rows of a query must be read or closed before the next statement")
+
 // watch makes a transaction on conn refuse every statement after an error that came with the rows of a query. A
 // deadlock can come behind the column names of a locking read, where database/sql shows it to those who ask the rows
 // for their error, and to nobody else; MySQL has then rolled the transaction back, and what is executed next commits by
@@ -133,8 +137,8 @@ type (
 // statement may have changed the session.
 func LastUse(ctx context.Context) context.Context { return context.WithValue(ctx, lastUseKey{}, true) }
 
-// AfterRows makes a context. A statement that runs with it closes the rows that nobody has closed: those of a [sql.Row]
-// which was never read cannot be found otherwise, and the driver calls the connection a bad one.
+// AfterRows makes a context. A statement that runs with it closes the rows that nobody has closed, which refuse all
+// others ([ErrRowsOpen]): those of a [sql.Row] which was never read cannot be found otherwise.
 func AfterRows(ctx context.Context) context.Context {
 	return context.WithValue(ctx, afterRowsKey{}, true)
 }
@@ -145,10 +149,13 @@ func (c *watchedConn) prepare(ctx context.Context) error {
 	if c.rows != nil && ctx.Value(afterRowsKey{}) != nil {
 		_ = c.rows.Close()
 	}
-	if c.inTx {
-		return c.failed
+	switch {
+	case !c.inTx:
+		return nil
+	case c.failed == nil && c.rows != nil:
+		return ErrRowsOpen
 	}
-	return nil
+	return c.failed
 }
 
 // ExecContext executes a statement.
