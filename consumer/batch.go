@@ -30,7 +30,7 @@ type item struct {
 	claim       *dedup.Claim // held while attempted
 	claimedAt   time.Time    // its lease began no sooner
 	faults      suspicion
-	named       []uint64 // see values
+	named       []uint64 // see read
 	followers   []*item  // copies with the same identity and body in the same batch
 
 	refused error      // why a queue does not take its copy; nil else

@@ -175,6 +175,16 @@ func (c *Consumer) standStill(ctx context.Context) halfOpen {
 	return halfOpen{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}
 }
 
+// probing is one lane that attempts few messages. With how many in hand is for what the session before has met: after
+// deliveries were given back it is one, for longer each time, because they may have to be given back again.
+func probing(c *Consumer, next halfOpen) halfOpen {
+	size := c.cfg.BatchSize
+	if next.lanes > 0 {
+		size = next.size
+	}
+	return halfOpen{lanes: 1, size: size, patience: max(next.patience, c.cfg.GiveBackAfter), probe: true}
+}
+
 // spare puts off what a probe does not attempt.
 func (l *lane) spare(_ context.Context, b *batch) error {
 	if !l.halfOpen.probe {

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -91,5 +92,23 @@ func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	off := newBrake(Config{}, time.Now)
 	if off.note(false, true, messagesFrom(1, 1000)); off.spaces() {
 		t.Error("it is off, and brakes")
+	}
+}
+
+func TestAProbeAfterDeliveriesWereGivenBackHasOneInHand(t *testing.T) {
+	s := &source{c: &Consumer{
+		cfg: Config{Lanes: 4, BatchSize: 100, GiveBackAfter: time.Minute, HoldLimit: 3 * time.Minute},
+		log: slog.New(slog.DiscardHandler),
+	}}
+	var begin halfOpen
+	for i, want := range []halfOpen{
+		{lanes: 1, size: 100, patience: time.Minute, probe: true},
+		{lanes: 1, size: 1, patience: 2 * time.Minute, probe: true},
+		{lanes: 1, size: 1, patience: 3 * time.Minute, probe: true},
+	} {
+		if begin = probing(s.c, begin); begin != want {
+			t.Errorf("probe %d is %+v, want %+v", i+1, begin, want)
+		}
+		begin, _, _ = s.after(t.Context(), errGiveBack, begin, time.Second)
 	}
 }

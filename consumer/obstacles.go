@@ -55,10 +55,13 @@ const (
 	trialRests = 4
 	// searchedFor is how long the lanes take turns to find out what that is, in waits where no obstacle is known.
 	searchedFor = 4
-	// passedFor is how long it is known, at least, what those named who were applied.
+	// passedFor is how long it is known, at least, what those named who were applied, if that has room.
 	passedFor = 5 * time.Second
-	// maxMarks and maxPassed bound the memory.
+	// maxMarks and maxPassed, of each of the two, bound the memory.
 	maxMarks, maxPassed = 10_000, 50_000
+	// maxNamed is how many values of a message are looked at, itself and those that its body begins with, and maxRead how
+	// many bytes of that: many bodies are read in a row, and a large one must not hold up a lane.
+	maxNamed, maxRead = 200, 16 << 10
 )
 
 // errStepsAside is why a message comes back later that was not tried.
@@ -147,6 +150,9 @@ func (o *obstacles) stand() bool {
 
 // meet takes in that items have waited in vain.
 func (o *obstacles) meet(items []*item, took time.Duration) {
+	if len(items) == 1 {
+		items[0].read()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -160,10 +166,10 @@ func (o *obstacles) meet(items []*item, took time.Duration) {
 		return
 	}
 	o.trial = now.Add(min(trialRests*took, 2*o.patience))
-	if len(o.marks) > maxMarks {
+	if len(o.marks)+len(items[0].named) > maxMarks {
 		clear(o.marks)
 	}
-	for _, v := range items[0].values() {
+	for _, v := range items[0].named {
 		if m, marked := o.marks[v]; marked {
 			o.common = o.common || m.by != items[0].id.Identity
 			o.marks[v] = mark{m.since, m.met + 1, items[0].id.Identity}
@@ -175,6 +181,7 @@ func (o *obstacles) meet(items []*item, took time.Duration) {
 
 // pass takes in that items are applied, but for the blamed.
 func (o *obstacles) pass(items []*item, blamed map[int]error, took time.Duration) {
+	o.read(items...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.applied = time.Now()
@@ -187,20 +194,21 @@ func (o *obstacles) pass(items []*item, blamed map[int]error, took time.Duration
 	if len(items) >= o.room && !o.searched() {
 		o.room *= 2
 	}
-	if len(o.passed[0]) > maxPassed || time.Since(o.parted) > passedFor {
-		o.passed, o.parted = [2]map[uint64]bool{{}, o.passed[0]}, o.applied
-	}
 	for i, it := range items {
 		if blamed[i] != nil {
 			continue
 		}
-		for _, v := range it.values() {
+		for _, v := range it.named {
+			if len(o.passed[0]) >= maxPassed || o.applied.Sub(o.parted) > passedFor {
+				o.passed, o.parted = [2]map[uint64]bool{{}, o.passed[0]}, o.applied
+			}
 			o.passed[0][v] = true
 			if o.marks[v].met >= metInCommon {
 				o.trial = time.Time{} // the lock is gone: the next may be as lucky
 			}
 			delete(o.marks, v)
 		}
+		it.named = nil // it has a new life only as another item
 	}
 }
 
@@ -216,6 +224,7 @@ func (o *obstacles) most(n int) int {
 
 // part tells those of items that should step aside from the rest; at most one of them is the trial.
 func (o *obstacles) part(items []*item) (rest, aside, trial []*item) {
+	o.read(items...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.others() || len(o.marks) == 0 {
@@ -236,7 +245,7 @@ func (o *obstacles) part(items []*item) (rest, aside, trial []*item) {
 
 // marked reports whether a message names what several have in common that waited in vain. The caller holds mu.
 func (o *obstacles) marked(it *item) bool {
-	for _, v := range it.values() {
+	for _, v := range it.named {
 		if o.marks[v].met >= metInCommon {
 			return true
 		}
@@ -246,12 +255,13 @@ func (o *obstacles) marked(it *item) bool {
 
 // age is how long ago the first of those waited in vain who named what this message does.
 func (o *obstacles) age(it *item) (age time.Duration) {
+	o.read(it)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.known() {
 		return 0
 	}
-	for _, v := range it.values() {
+	for _, v := range it.named {
 		if m, marked := o.marks[v]; marked {
 			age = max(age, time.Since(m.since))
 		}
@@ -269,33 +279,53 @@ func (w *worker) stepAside(items []*item) (rest, trial []*item) {
 	return rest, trial
 }
 
-// values are what the message names: itself, and each number and text in its body with the field where it stands.
-func (it *item) values() []uint64 {
-	if it.named == nil {
-		it.named = append(it.named, maphash.Comparable(nameSeed, it.id.Identity))
-		d := json.NewDecoder(bytes.NewReader(it.msg.Body))
-		d.UseNumber()
-		var body any
-		if d.Decode(&body) == nil {
-			it.name("", body)
-		}
+// read reads what items name, if there are obstacles. The caller does not hold mu: nobody waits for that.
+func (o *obstacles) read(items ...*item) {
+	o.mu.Lock()
+	known := o.known()
+	o.mu.Unlock()
+	if !known {
+		return
 	}
-	return it.named
+	for _, it := range items {
+		it.read()
+	}
 }
 
-func (it *item) name(field string, v any) {
-	switch v := v.(type) {
-	case map[string]any:
-		for field, v := range v {
-			it.name(field, v)
-		}
-	case []any:
-		for _, v := range v {
-			it.name(field, v)
-		}
-	case string, json.Number:
-		it.named = append(it.named, maphash.Comparable(nameSeed, [2]string{field, fmt.Sprint(v)}))
+// read notes what the message names: itself, and numbers and texts in its body with the field where each stands.
+func (it *item) read() {
+	if it.named != nil {
+		return
 	}
+	it.named = append(it.named, maphash.Comparable(nameSeed, it.id.Identity))
+	d := json.NewDecoder(bytes.NewReader(it.msg.Body[:min(len(it.msg.Body), maxRead)]))
+	d.UseNumber()
+	it.name(d, "")
+}
+
+// name notes what the next value names, as far as it can be read, and reports whether there may be more.
+func (it *item) name(d *json.Decoder, field string) bool {
+	t, err := d.Token()
+	if err != nil || len(it.named) >= maxNamed {
+		return false
+	}
+	switch t := t.(type) {
+	case json.Delim:
+		for d.More() {
+			if t == '{' {
+				if key, err := d.Token(); err == nil {
+					field, _ = key.(string)
+				}
+			}
+			if !it.name(d, field) {
+				return false
+			}
+		}
+		_, err = d.Token() // its end
+	case string, json.Number:
+		it.named = append(it.named, maphash.Comparable(nameSeed, [2]string{field, fmt.Sprint(t)}))
+	}
+	return err == nil
 }
 
 var nameSeed = maphash.MakeSeed()

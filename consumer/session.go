@@ -110,7 +110,7 @@ func (s *source) sessions(intake, work context.Context) error {
 			begin = quarantined(s.c, begin)
 		case !s.main:
 		case s.c.brake.spaces():
-			begin = halfOpen{lanes: 1, size: s.c.cfg.BatchSize, patience: s.c.cfg.GiveBackAfter, probe: true}
+			begin = probing(s.c, begin)
 		default:
 			s.c.health.back(intake, pausedByBrake)
 		}
