@@ -23,7 +23,8 @@ var readings = map[reading][]string{
 	lasting: {
 		"SET SESSION lock_wait_timeout = 7", "SET @@lock_wait_timeout = 7", "SET @a = 1, lock_wait_timeout = 7",
 		"SET NAMES utf8mb4", "SET NAMES 'UTF8MB4' COLLATE utf8mb4_bin", "SET time_zone = '+01:00'",
-		"SET foreign_key_checks = 0", "SELECT GET_LOCK('a', 0)", "DO get_lock('a', 0)", "CREATE TEMPORARY TABLE t (a INT)", "CREATE TEMPORARY TABLE IF NOT EXISTS t (a INT)",
+		"SET foreign_key_checks = 0", "SELECT GET_LOCK('a', 0)", "DO get_lock('a', 0)",
+		"CREATE TEMPORARY TABLE t (a INT)", "CREATE TEMPORARY TABLE IF NOT EXISTS t (a INT)",
 		"DROP TEMPORARY TABLE IF EXISTS t",
 	},
 	opaque: {

@@ -64,8 +64,8 @@ var lists = []listed{
 	// The machine: files, disks, memory, threads, and how much of anything the server has.
 	{FaultUnavailable, both, []uint16{
 		1004, 1005, 1006, 1012, 1013, 1014, 1015, 1016, 1017, 1018, 1019, numDiskFull, 1023, 1024, 1025, numErrorOnWriteOld,
-		1027, 1028, numStorageEngine, 1037, 1038, 1039, 1040, 1041, numTableFull, 1129, 1130, 1135, 1203, numLockTableFull, 1226,
-		1374, 1376, 1461, 1467, 1637, 1810, 1811, 1878, 3015, 3019, 3044, 3675, 3884, 3950, 3985,
+		1027, 1028, numStorageEngine, 1037, 1038, 1039, 1040, 1041, numTableFull, 1129, 1130, 1135, 1203,
+		numLockTableFull, 1226, 1374, 1376, 1461, 1467, 1637, 1810, 1811, 1878, 3015, 3019, 3044, 3675, 3884, 3950, 3985,
 	}},
 	{FaultUnavailable, mySQL, []uint16{4081, 4082, 6112}},
 	{FaultUnavailable, mariaDB, []uint16{4084, 4139}},
