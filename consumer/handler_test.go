@@ -80,7 +80,7 @@ func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 					}
 				}
 				return rows.Err()
-			}, "close the rows",
+			}, "must be read or closed",
 		},
 		"a prepared statement in SQL written by hand": {
 			func(ctx context.Context, tx *gorm.DB) error {
