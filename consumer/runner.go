@@ -106,8 +106,8 @@ func (p *position) set(i int) {
 
 type positionKey struct{}
 
-// positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with messages
-// of its own, whose places are none among the engine's.
+// positionOf is nil unless msgs are those with which the engine has called: a handler may call another one with
+// messages of its own, whose places are none among the engine's.
 func positionOf(ctx context.Context, msgs []Message) *position {
 	p, _ := ctx.Value(positionKey{}).(*position)
 	if p == nil || len(msgs) == 0 || len(msgs) != len(p.msgs) || &msgs[0] != &p.msgs[0] {
