@@ -84,7 +84,6 @@ func (t *claimedTry) try(ctx context.Context) error {
 		seal: func(ctx context.Context, tx dedup.Execer, _ map[int]error) error {
 			return c.records.Success(ctx, tx, *it.claim)
 		},
-		alone: true,
 	}
 	_, _, err := c.obstacles.try(ctx, []*item{it}, func(ctx context.Context) (map[int]error, error) {
 		return c.effects.apply(ctx, []Message{it.msg}, rows)

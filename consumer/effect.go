@@ -72,8 +72,6 @@ type marker struct {
 	unmark func(context.Context, dedup.Execer, map[int]error) error
 	// seal writes, after the effect, what mark has not: the rows of all messages but these; nil when nothing is left.
 	seal func(context.Context, dedup.Execer, map[int]error) error
-	// alone: there is one message, which is claimed and sealed.
-	alone bool
 }
 
 // apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
@@ -88,7 +86,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 	if err != nil {
 		return nil, e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), &guardedTx{ours: true}))
 	}
-	guard := &guardedTx{tx: tx, ours: true, alone: m.alone}
+	guard := &guardedTx{tx: tx, ours: true, alone: len(msgs) == 1 && m.seal != nil}
 	if err := m.mark(bounded, guard); err != nil {
 		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
