@@ -17,7 +17,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/keeper"
+	"github.com/rollbackd/rollbackd/internal/maintenance"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
@@ -59,9 +59,9 @@ var ErrDrainTimeout = errors.New("not drained in time: what was in hand goes bac
 // Consumer is the engine. Make one with [Open] or [New], run it once.
 type Consumer struct {
 	cfg       Config
-	db        *gorm.DB       // to migrate
-	keeper    *keeper.Keeper // nil: WithoutKeeper
-	closers   []io.Closer    // what Open opened, in that order
+	db        *gorm.DB                 // to migrate
+	keeper    *maintenance.Maintenance // nil: WithoutKeeper
+	closers   []io.Closer              // what Open opened, in that order
 	keyFrom   []wire.KeySource
 	amqp      rabbit.Config
 	topology  rabbit.TopologyConfig

@@ -18,5 +18,5 @@
 // told is in settle.go.
 //
 // The package knows MySQL only through package dedup and AMQP only through internal/rabbit; what one process of a group
-// does beside the messages is in internal/keeper. It knows nothing of stock, HTTP or environment variables.
+// does beside the messages is in internal/maintenance. It knows nothing of stock, HTTP or environment variables.
 package consumer

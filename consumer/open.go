@@ -12,10 +12,10 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/desk"
-	"github.com/rollbackd/rollbackd/internal/keeper"
 	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/maintenance"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/lock"
@@ -139,7 +139,7 @@ func lanesPool(cfg Config) dedup.OpenOptions {
 func keeperPool() dedup.OpenOptions {
 	const lockWait, timeout = time.Second, 10 * time.Second // the first is the shortest that MySQL knows
 	return dedup.OpenOptions{
-		Program: rabbit.ConnectionName("keeper"), MaxOpen: keeper.Connections, LockWait: lockWait,
+		Program: rabbit.ConnectionName("keeper"), MaxOpen: maintenance.Connections, LockWait: lockWait,
 		ReadTimeout: timeout, WriteTimeout: timeout,
 	}
 }
@@ -190,7 +190,7 @@ func (c Config) letters(db *gorm.DB, command string) (*dedup.Log, *deadletter.Le
 // warning.
 const overdueAfter = time.Minute
 
-func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*keeper.Keeper, error) {
+func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*maintenance.Maintenance, error) {
 	records, letters, err := cfg.letters(db, "keeper")
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
@@ -205,7 +205,7 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*keeper.
 		compensate.Limit, compensate.Per = max(1, cfg.MaxDead/2), cfg.MaxDeadWindow
 	}
 	var once sync.Once
-	acts, err := desk.New(desk.Options{
+	acts, err := operator.New(operator.Options{
 		DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue, Unwritten: func(err error) {
 			once.Do(func() {
 				cfg.Logger.Warn("letters are replayed by themselves, and the record of acts lacks that: see docs/rights.md",
@@ -225,7 +225,7 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*keeper.
 			return n + old, errors.Join(err, lockErr)
 		}
 	}
-	return keeper.New(keeper.Options{
+	return maintenance.New(maintenance.Options{
 		Clean:   clean,
 		Records: records, Letters: letters, Group: cfg.Group, Retention: cfg.LogRetention, Compensate: compensate,
 		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger, Clocks: h.clocks,
@@ -233,17 +233,17 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*keeper.
 }
 
 // recordAt writes each replay that the fleet does by itself down as an act.
-func recordAt(acts *desk.Desk) func(context.Context, string, deadletter.Filter, deadletter.Recorded) (
+func recordAt(acts *operator.Operator) func(context.Context, string, deadletter.Filter, deadletter.Recorded) (
 	deadletter.Result, error) {
 	return func(ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded) (
 		res deadletter.Result, err error) {
-		err = acts.Do(ctx, desk.Actor{Name: by}, desk.TaskRequest{
-			Kind: desk.KindCompensate, Why: "their time to cool down is over",
-			Detail: desk.Request{Kind: desk.KindCompensate, Filter: desk.FilterOf(f), Limit: f.Limit},
-		}, func(ctx context.Context, task desk.Task) (desk.Result, error) {
+		err = acts.Do(ctx, operator.Actor{Name: by}, operator.TaskRequest{
+			Kind: operator.KindCompensate, Why: "their time to cool down is over",
+			Detail: operator.Request{Kind: operator.KindCompensate, Filter: operator.FilterOf(f), Limit: f.Limit},
+		}, func(ctx context.Context, task operator.Task) (operator.Result, error) {
 			var err error
 			res, err = replay(ctx, task.By, task.Letters)
-			return desk.ResultOf(res), err
+			return operator.ResultOf(res), err
 		})
 		return res, err
 	}

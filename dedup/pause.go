@@ -186,7 +186,7 @@ func (l *Log) Now(ctx context.Context) (time.Time, error) {
 	return time.UnixMicro(micros).UTC(), nil
 }
 
-// ActTable and OnceTable are where internal/desk keeps what people did, and the answers that are given once. Their
+// ActTable and OnceTable are where internal/operator keeps what people did, and the answers that are given once. Their
 // statements are its own.
 func (l *Log) ActTable() string { return "`" + l.o.Table + "_act`" }
 

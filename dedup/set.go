@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What runs over many rows ask, which outlive the process that began them: see internal/desk.
+// What runs over many rows ask, which outlive the process that began them: see internal/operator.
 
 // ReadAll reads the rows of all keys with what each keeps of its message; one that has none is Absent.
 func (l *Log) ReadAll(ctx context.Context, keys []Identity) (map[Identity]Row, error) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 func newActsCmd(a *app) *cobra.Command {
@@ -25,10 +25,10 @@ shows that act. Acts are kept for 90 days.`,
 	}
 	out := addOutputFlag(cmd)
 	var kinds, states []string
-	for _, k := range desk.Kinds() {
+	for _, k := range operator.Kinds() {
 		kinds = append(kinds, string(k))
 	}
-	for _, s := range []desk.State{desk.Running, desk.Done, desk.Stopped, desk.Failed} {
+	for _, s := range []operator.State{operator.Running, operator.Done, operator.Stopped, operator.Failed} {
 		states = append(states, string(s))
 	}
 	flags := cmd.Flags()
@@ -43,7 +43,7 @@ shows that act. Acts are kept for 90 days.`,
 	limit := flags.Int("limit", 50, "list at most so many; 0: all")
 	after := flags.String("after", "", "go on where the last list ended: it said how")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f := desk.ActFilter{Kind: desk.Kind(*kind), State: desk.State(*state), Actor: *by, Before: *after}
+		f := operator.ActFilter{Kind: operator.Kind(*kind), State: operator.State(*state), Actor: *by, Before: *after}
 		var err error
 		switch {
 		case *kind != "" && !slices.Contains(kinds, *kind):
@@ -59,10 +59,10 @@ shows that act. Acts are kept for 90 days.`,
 		if f.Until, err = readMoment("until", *until, time.Now()); err != nil {
 			return err
 		}
-		return a.atDesk(cmd.Context(), func(ctx context.Context, d *desk.Desk) error {
+		return a.atDesk(cmd.Context(), func(ctx context.Context, d *operator.Operator) error {
 			if len(args) == 1 {
 				act, err := d.Act(ctx, args[0])
-				if errors.Is(err, desk.ErrNoAct) {
+				if errors.Is(err, operator.ErrNoAct) {
 					return fmt.Errorf("no act of this group and queue has the id %q", args[0])
 				}
 				if err != nil {
@@ -93,11 +93,11 @@ func (a *app) hinted(err error) error {
 
 // listActs pages through the acts up to a limit; next is where there would have been more.
 func listActs(
-	ctx context.Context, d *desk.Desk, f desk.ActFilter, limit int,
-) (acts []desk.Act, next string, err error) {
+	ctx context.Context, d *operator.Operator, f operator.ActFilter, limit int,
+) (acts []operator.Act, next string, err error) {
 	for {
-		if f.Limit = desk.MaxActs; limit > 0 {
-			f.Limit = min(limit-len(acts), desk.MaxActs)
+		if f.Limit = operator.MaxActs; limit > 0 {
+			f.Limit = min(limit-len(acts), operator.MaxActs)
 		}
 		page, next, err := d.Acts(ctx, f)
 		if err != nil {
@@ -111,7 +111,7 @@ func listActs(
 	}
 }
 
-func actsTable(acts []desk.Act) table {
+func actsTable(acts []operator.Act) table {
 	t := table{header: []string{"BEGAN", "ENDED", "ACT", "WHO", "STATE", "OUTCOME", "ON WHAT", "WHY", "ID"}}
 	for _, a := range acts {
 		t.add(a.Created.Format(time.RFC3339), ended(a), a.Kind, a.Actor, a.State, shorten(a.Outcome(), 80),
@@ -120,7 +120,7 @@ func actsTable(acts []desk.Act) table {
 	return t
 }
 
-func actTable(a desk.Act) table {
+func actTable(a operator.Act) table {
 	t := table{header: []string{"id", a.ID}}
 	add := func(name, value string) {
 		if value != "" {
@@ -141,7 +141,7 @@ func actTable(a desk.Act) table {
 	return t
 }
 
-func ended(a desk.Act) string {
+func ended(a operator.Act) string {
 	if a.Ended.IsZero() {
 		return ""
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Given dead letters, when commands replay, discard, mend and delete, then each is an act with who, why, what and how
@@ -34,13 +34,13 @@ func TestWhatCommandsDoIsOnRecord(t *testing.T) {
 	s.run("", "acts", "--limit", "1")
 	s.run("", "acts", "01a20661-b71b-7dae-99af-8d9ced7a2987")
 	stdout, _, code := runCLI(t, s.environ, "", "acts", "--json")
-	var acts []desk.Act
+	var acts []operator.Act
 	if err := json.Unmarshal([]byte(stdout), &acts); err != nil || code != exitDone || len(acts) != 4 {
 		t.Fatalf("exit %d, %v, %d acts:\n%s", code, err, len(acts), stdout)
 	}
 	discard := acts[3]
 	if discard.Actor != "anna" || discard.Result.Discarded != 1 || discard.Why != "a [31mtest order" ||
-		discard.Ended.IsZero() || discard.State != desk.Done {
+		discard.Ended.IsZero() || discard.State != operator.Done {
 		t.Errorf("the discard: %s", stdout)
 	}
 	s.run("", "acts", discard.ID)
@@ -72,7 +72,7 @@ func TestAReplayFromAFileIsOnRecord(t *testing.T) {
 	s.run("", "dlq", "export", "-o", file)
 	s.run("", "dlq", "replay", "--from", file, "--no-wait")
 	stdout, _, _ := runCLI(t, s.environ, "", "acts", "--json")
-	var acts []desk.Act
+	var acts []operator.Act
 	if err := json.Unmarshal([]byte(stdout), &acts); err != nil || len(acts) != 1 {
 		t.Fatalf("%v: %s", err, stdout)
 	}

@@ -33,21 +33,21 @@ func commandsOfBackup(t *testing.T) (backup, restore, resend, export, imported s
 	return blocks[0], blocks[1], blocks[2], blocks[3], blocks[4]
 }
 
-// operator types commands in a shell, with mysql and consumer at hand.
-type operator struct {
+// restorer types commands in a shell, with mysql and consumer at hand.
+type restorer struct {
 	s       *shell
 	environ []string
 	home    string
 }
 
-func newOperator(t *testing.T, s *shell) *operator {
+func newRestorer(t *testing.T, s *shell) *restorer {
 	t.Helper()
 	c, err := mysql.ParseDSN(s.dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	host, port, _ := strings.Cut(c.Addr, ":")
-	o := &operator{s: s, home: t.TempDir()}
+	o := &restorer{s: s, home: t.TempDir()}
 	if _, err := program.Build(t.Context(), o.home); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func newOperator(t *testing.T, s *shell) *operator {
 }
 
 // does runs commands in a shell, which ends at the first that fails.
-func (o *operator) does(commands string, wantCode int) {
+func (o *restorer) does(commands string, wantCode int) {
 	o.s.t.Helper()
 	cmd := exec.CommandContext(o.s.t.Context(), "bash", "-e", "-c", commands)
 	cmd.Env, cmd.Dir = o.environ, o.home
@@ -101,7 +101,7 @@ func TestABackupComesBackAsThePageSays(t *testing.T) {
 		t.Fatal(s.script.String())
 	}
 	backup, restore, resend, _, _ := commandsOfBackup(t)
-	o, db := newOperator(t, s), s.db()
+	o, db := newRestorer(t, s), s.db()
 	amount := func(want int) { t.Helper(); s.eventually(db, want, "SELECT amount FROM stock WHERE sku_id = 1") }
 	reserve := func(orders ...string) (bodies string) {
 		for _, order := range orders {

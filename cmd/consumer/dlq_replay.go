@@ -14,7 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 const replayHelp = `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or
@@ -80,8 +80,8 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 			return err
 		}
 		defer closeLines()
-		asked := desk.Request{
-			Kind: desk.KindReplay, Filter: desk.FilterOf(f), Why: desk.Plain(*why), Force: o.Force, Rate: o.Rate,
+		asked := operator.Request{
+			Kind: operator.KindReplay, Filter: operator.FilterOf(f), Why: operator.Plain(*why), Force: o.Force, Rate: o.Rate,
 			Window: o.Window, MaxFailures: o.MaxFailures, From: *from, Discarded: o.Discarded, Limit: *limit,
 		}
 		return a.moveLetters(cmd.Context(), out, by.name(), o.DryRun, asked, func(ctx context.Context,
@@ -165,7 +165,7 @@ copy of their messages is acked without an effect. Which letters is said as for 
 		if err != nil {
 			return err
 		}
-		if o.Why = desk.Plain(o.Why); o.Why == "" {
+		if o.Why = operator.Plain(o.Why); o.Why == "" {
 			return usageErrorf("--why is missing: say why these letters may end without an effect")
 		}
 		lines, closeLines, err := a.openInput(*from)
@@ -173,8 +173,8 @@ copy of their messages is acked without an effect. Which letters is said as for 
 			return err
 		}
 		defer closeLines()
-		asked := desk.Request{
-			Kind: desk.KindDiscard, Filter: desk.FilterOf(f), Why: o.Why, From: *from, Limit: *limit,
+		asked := operator.Request{
+			Kind: operator.KindDiscard, Filter: operator.FilterOf(f), Why: o.Why, From: *from, Limit: *limit,
 		}
 		return a.moveLetters(cmd.Context(), out, by.name(), o.DryRun, asked, func(ctx context.Context,
 			letters *deadletter.Letters, who string, progress func(deadletter.Progress)) (deadletter.Result, error) {
@@ -190,7 +190,7 @@ copy of their messages is acked without an effect. Which letters is said as for 
 
 // moveLetters runs a replay or a discard as an act, and shows what it did, also when it ended early.
 func (a *app) moveLetters(
-	ctx context.Context, out *output, who string, dry bool, asked desk.Request,
+	ctx context.Context, out *output, who string, dry bool, asked operator.Request,
 	move func(ctx context.Context, letters *deadletter.Letters, who string, progress func(deadletter.Progress)) (
 		deadletter.Result, error),
 ) error {
@@ -217,14 +217,14 @@ func (a *app) moveLetters(
 	}
 	progress := a.newProgress(time.Now())
 	var res deadletter.Result
-	err = a.act(ctx, d, who, dry, desk.TaskRequest{Kind: asked.Kind, Why: asked.Why, Detail: asked}, func(
-		ctx context.Context, task desk.Task) (desk.Result, error) {
+	err = a.act(ctx, d, who, dry, operator.TaskRequest{Kind: asked.Kind, Why: asked.Why, Detail: asked}, func(
+		ctx context.Context, task operator.Task) (operator.Result, error) {
 		var err error
 		res, err = move(ctx, letters, task.By, func(p deadletter.Progress) {
 			progress.show(p)
 			task.Letters(p)
 		})
-		return desk.ResultOf(res), err
+		return operator.ResultOf(res), err
 	})
 	progress.end()
 	if err != nil && res.Seen == 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/explain"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/story"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -74,10 +74,10 @@ and hides them from other readers meanwhile.`,
 
 // explained is the answer to a question. The names of its JSON form are stable.
 type explained struct {
-	Order        string              `json:"order_sn"`
-	Reservations []story.Reserved    `json:"reservations"`
-	Messages     []story.Explanation `json:"messages"`
-	Unseen       []string            `json:"unseen"` // what the answer may lack
+	Order        string                `json:"order_sn"`
+	Reservations []explain.Reserved    `json:"reservations"`
+	Messages     []explain.Explanation `json:"messages"`
+	Unseen       []string              `json:"unseen"` // what the answer may lack
 }
 
 func (a *app) showExplained(told explained, q question, out *output) error {
@@ -91,7 +91,7 @@ func (a *app) showExplained(told explained, q question, out *output) error {
 		return writeJSON(a.stdout, told)
 	}
 	var text bytes.Buffer
-	if err := story.Write(&text, told.Order, told.Reservations, told.Messages, told.Unseen); err != nil {
+	if err := explain.Write(&text, told.Order, told.Reservations, told.Messages, told.Unseen); err != nil {
 		return err
 	}
 	if _, err := text.WriteTo(a.stdout); err != nil {
@@ -111,15 +111,15 @@ func (a *app) explain(ctx context.Context, cfg config.Config, q question) (expla
 	if err != nil {
 		return explained{}, err
 	}
-	o := story.Options{Records: records, Group: cfg.Group, OrderOf: stockhandler.OrderOf}
+	o := explain.Options{Records: records, Group: cfg.Group, OrderOf: stockhandler.OrderOf}
 	if cfg.Handler == config.HandlerStock {
 		o.DB = db
 	}
-	var told story.Told
+	var told explain.Told
 	if q.order != "" {
-		told, err = story.OfOrder(ctx, o, q.order)
+		told, err = explain.OfOrder(ctx, o, q.order)
 	} else {
-		told, err = story.OfKey(ctx, o, q.key, q.tag)
+		told, err = explain.OfKey(ctx, o, q.key, q.tag)
 	}
 	switch {
 	case err != nil:
@@ -135,29 +135,29 @@ func (a *app) explain(ctx context.Context, cfg config.Config, q question) (expla
 
 // explainAll adds what the lock and, if asked for, the dead-letter queue say.
 func (a *app) explainAll(
-	ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told, q question,
+	ctx context.Context, cfg config.Config, records *dedup.Log, told explain.Told, q question,
 ) (explained, error) {
 	show, closeLock, err := a.locks(ctx, cfg, records)
 	if err != nil {
 		return explained{}, err
 	}
 	defer closeLock()
-	copies := func(row dedup.Row) string { return story.CopiesText(row, cfg.Queue) }
+	copies := func(row dedup.Row) string { return explain.CopiesText(row, cfg.Queue) }
 	if q.queue {
 		if copies, err = a.countLetters(ctx, cfg, records, told); err != nil {
 			return explained{}, a.lettersError(cfg, err)
 		}
 	}
 	x := explained{
-		Order: q.order, Reservations: story.ReservedOf(told.Reservations), Unseen: told.Unseen,
-		Messages: []story.Explanation{},
+		Order: q.order, Reservations: explain.ReservedOf(told.Reservations), Unseen: told.Unseen,
+		Messages: []explain.Explanation{},
 	}
 	if x.Unseen == nil {
 		x.Unseen = []string{}
 	}
-	names := story.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: a.name}
+	names := explain.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: a.name}
 	for _, m := range told.Messages {
-		e := story.Explain(m, names)
+		e := explain.Explain(m, names)
 		e.Lock, e.Copies = show(m.Row.Identity), copies(m.Row)
 		x.Messages = append(x.Messages, e)
 	}
@@ -166,7 +166,7 @@ func (a *app) explainAll(
 
 // countLetters reads the whole dead-letter queue once.
 func (a *app) countLetters(
-	ctx context.Context, cfg config.Config, records *dedup.Log, told story.Told,
+	ctx context.Context, cfg config.Config, records *dedup.Log, told explain.Told,
 ) (func(dedup.Row) string, error) {
 	letters, err := deadletter.New(deadletter.Options{
 		Records: records, AMQPURLs: cfg.AMQPURLs, Name: rabbit.ConnectionName("log"),
@@ -215,7 +215,7 @@ func (a *app) locks(
 	ctx context.Context, cfg config.Config, records *dedup.Log,
 ) (func(dedup.Identity) string, func(), error) {
 	if cfg.Lock == lock.KindOff {
-		return func(dedup.Identity) string { return story.NoLock }, func() {}, nil
+		return func(dedup.Identity) string { return explain.NoLock }, func() {}, nil
 	}
 	locker, closeLock, err := a.openLock(ctx, cfg, "log")
 	if err != nil {
@@ -231,6 +231,6 @@ func (a *app) locks(
 		if err != nil {
 			return fmt.Sprintf("unknown: %v; %s is %s", err, lockSetting(cfg), shown(cfg, lockSetting(cfg)))
 		}
-		return story.LockText(state)
+		return explain.LockText(state)
 	}, closeLock, nil
 }

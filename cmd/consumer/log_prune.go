@@ -10,7 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
@@ -102,9 +102,9 @@ func (a *app) prune(
 		prune = records.CountPrunable
 	}
 	var rows []dedup.Pruned
-	err = a.act(ctx, d, who, dryRun, desk.TaskRequest{
-		Kind: desk.KindPrune, Why: why, Detail: map[string]string{"older_than": olderThan.String()},
-	}, func(ctx context.Context, task desk.Task) (result desk.Result, err error) {
+	err = a.act(ctx, d, who, dryRun, operator.TaskRequest{
+		Kind: operator.KindPrune, Why: why, Detail: map[string]string{"older_than": olderThan.String()},
+	}, func(ctx context.Context, task operator.Task) (result operator.Result, err error) {
 		rows, err = prune(ctx, dedup.PruneOptions{Group: cfg.Group, OlderThan: olderThan, Progress: func(n int) {
 			task.Progress("rows", n)
 			if terminal {

@@ -16,10 +16,10 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -121,8 +121,8 @@ func newLetters(cfg config.Config, records *dedup.Log, command string) (*deadlet
 }
 
 // openDesk opens the desk, at which the commands do what changes something, on a pool on the schema of the log.
-func (a *app) openDesk(cfg config.Config, db *gorm.DB, records *dedup.Log) (*desk.Desk, error) {
-	return desk.New(desk.Options{
+func (a *app) openDesk(cfg config.Config, db *gorm.DB, records *dedup.Log) (*operator.Operator, error) {
+	return operator.New(operator.Options{
 		DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue, Unwritten: func(err error) {
 			fmt.Fprintf(a.stderr, "%s: the record of acts lacks this, which is done all the same: %s%s\n", a.name,
 				printable(err.Error()), a.recordHint(err))
@@ -140,15 +140,15 @@ func (a *app) recordHint(err error) string {
 
 // act does what changes something, as an act that is written down. A dry run changes nothing, and is none.
 func (a *app) act(
-	ctx context.Context, d *desk.Desk, who string, dry bool, r desk.TaskRequest,
-	work func(context.Context, desk.Task) (desk.Result, error),
+	ctx context.Context, d *operator.Operator, who string, dry bool, r operator.TaskRequest,
+	work func(context.Context, operator.Task) (operator.Result, error),
 ) error {
 	if dry {
-		_, err := work(ctx, desk.Task{By: who, Progress: func(string, int) {}, Letters: func(deadletter.Progress) {}})
+		_, err := work(ctx, operator.Task{By: who, Progress: func(string, int) {}, Letters: func(deadletter.Progress) {}})
 		return err
 	}
-	err := d.Do(ctx, desk.Actor{Name: who}, r, work)
-	if errors.Is(err, desk.ErrRequest) {
+	err := d.Do(ctx, operator.Actor{Name: who}, r, work)
+	if errors.Is(err, operator.ErrRequest) {
 		return usageErrorf("%w", err)
 	}
 	return err

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // paused is how a pause is shown. The names of its JSON form are stable.
@@ -56,23 +56,23 @@ Producers are not stopped, and the queue grows meanwhile.`,
 	out := addOutputFlag(cmd)
 	by := addByFlag(cmd)
 	flags := cmd.Flags()
-	var r desk.PauseRequest
+	var r operator.PauseRequest
 	flags.StringVar(&r.Why, "why", "", "the reason, for whoever finds the fleet paused")
-	flags.DurationVar(&r.For, "for", desk.DefaultPause, "how long, "+desk.LeastPause.String()+" to "+
-		desk.LongestPause.String())
+	flags.DurationVar(&r.For, "for", operator.DefaultPause, "how long, "+operator.LeastPause.String()+" to "+
+		operator.LongestPause.String())
 	instead := flags.Bool("instead", false, "in place of the pause that stands, if one does")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		order := strings.TrimSpace(r.Why) != ""
 		if !order && (flags.Changed("why") || flags.Changed("for") || *instead) {
 			return usageErrorf("--why is missing: say why consuming is to be paused")
 		}
-		return a.atDesk(cmd.Context(), func(ctx context.Context, d *desk.Desk) error {
+		return a.atDesk(cmd.Context(), func(ctx context.Context, d *operator.Operator) error {
 			now, err := d.Paused(ctx)
 			if err == nil && order {
 				if *instead {
 					r.Instead = now.ID
 				}
-				now, err = d.Pause(ctx, desk.Actor{Name: by.name()}, r)
+				now, err = d.Pause(ctx, operator.Actor{Name: by.name()}, r)
 			}
 			if err != nil {
 				return err
@@ -93,8 +93,8 @@ func newResumeCmd(a *app) *cobra.Command {
 	by := addByFlag(cmd)
 	why := cmd.Flags().String("why", "", "the reason, for whoever asks later")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.atDesk(cmd.Context(), func(ctx context.Context, d *desk.Desk) error {
-			p, err := d.Resume(ctx, desk.Actor{Name: by.name()}, desk.ResumeRequest{Why: *why})
+		return a.atDesk(cmd.Context(), func(ctx context.Context, d *operator.Operator) error {
+			p, err := d.Resume(ctx, operator.Actor{Name: by.name()}, operator.ResumeRequest{Why: *why})
 			if errors.Is(err, dedup.ErrNotPaused) {
 				fmt.Fprintln(a.stdout, "consuming is not paused")
 				return nil
@@ -110,7 +110,7 @@ func newResumeCmd(a *app) *cobra.Command {
 }
 
 // atDesk does something at the desk of the fleet.
-func (a *app) atDesk(ctx context.Context, do func(context.Context, *desk.Desk) error) error {
+func (a *app) atDesk(ctx context.Context, do func(context.Context, *operator.Operator) error) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (a *app) atDesk(ctx context.Context, do func(context.Context, *desk.Desk) e
 		return err
 	}
 	if err := do(ctx, d); err != nil {
-		if errors.Is(err, desk.ErrRequest) {
+		if errors.Is(err, operator.ErrRequest) {
 			return usageErrorf("%w", err)
 		}
 		return a.mysqlError(cfg, err)

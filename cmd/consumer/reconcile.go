@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
@@ -100,15 +100,16 @@ func (a *app) reconcile(
 	}
 	var report reconcile.Report
 	asked := mending{Adopt: o.Adopt, Republish: o.Republish, Force: o.Force}
-	err = a.act(ctx, d, o.By, !o.Adopt && !o.Republish, desk.TaskRequest{Kind: desk.KindMend, Why: why, Detail: asked},
-		func(ctx context.Context, task desk.Task) (desk.Result, error) {
+	ask := operator.TaskRequest{Kind: operator.KindMend, Why: why, Detail: asked}
+	err = a.act(ctx, d, o.By, !o.Adopt && !o.Republish, ask,
+		func(ctx context.Context, task operator.Task) (operator.Result, error) {
 			o.By, o.Progress = task.By, func(what string, seen int) {
 				show(what, seen)
 				task.Progress(what, seen)
 			}
 			var err error
 			report, err = reconcile.Run(ctx, o)
-			return desk.Result{Mended: len(report.Findings) - report.Open(), LeftCount: report.Open()}, err
+			return operator.Result{Mended: len(report.Findings) - report.Open(), LeftCount: report.Open()}, err
 		})
 	return report, a.lettersError(cfg, err)
 }

@@ -22,11 +22,11 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/pages"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
 	httphandler "github.com/rollbackd/rollbackd/internal/handler/http"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/tracing"
 	"github.com/rollbackd/rollbackd/stock"
@@ -43,10 +43,10 @@ type Daemon struct {
 	view     *view.View
 	pages    *pages.Pages
 	api      *api.API
-	closers  []func() error    // of what the pages opened
-	desk     *desk.Desk        // nil without HTTP address
-	deskPool *sql.DB           // nil likewise
-	spans    *tracing.Provider // nil: none
+	closers  []func() error     // of what the pages opened
+	desk     *operator.Operator // nil without HTTP address
+	deskPool *sql.DB            // nil likewise
+	spans    *tracing.Provider  // nil: none
 	// statements are handler sql's, to be checked before anything is consumed; nil for another handler.
 	statements *sqlhandler.File
 	logins     consumer.Fresh

@@ -10,10 +10,10 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/explain"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/story"
 )
 
 // What a statement of the desk's may wait for: it gives way to messages.
@@ -26,8 +26,8 @@ const (
 // lane. It asks no server yet.
 func (d *Daemon) openDesk(ctx context.Context, engine consumer.Config) error {
 	db, _, err := dedup.Open(ctx, d.cfg.MySQLDSN, dedup.OpenOptions{
-		Program: rabbit.ConnectionName("desk"), MaxOpen: desk.Connections, LockWait: deskLockWait, ReadTimeout: deskTimeout,
-		WriteTimeout: deskTimeout, CurrentDSN: d.logins.MySQLDSN,
+		Program: rabbit.ConnectionName("desk"), MaxOpen: operator.Connections, LockWait: deskLockWait,
+		ReadTimeout: deskTimeout, WriteTimeout: deskTimeout, CurrentDSN: d.logins.MySQLDSN,
 	})
 	if err != nil {
 		return fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
@@ -45,7 +45,7 @@ func (d *Daemon) openDesk(ctx context.Context, engine consumer.Config) error {
 	if err != nil {
 		return err
 	}
-	d.desk, err = desk.New(desk.Options{
+	d.desk, err = operator.New(operator.Options{
 		DB: db, Records: records, Letters: letters, Group: d.cfg.Group, Queue: d.cfg.Queue, Logger: d.log,
 		Order: d.orders(records, db), Tasks: d.tasks(records, letters, db), Drain: d.cfg.DrainTimeout,
 	})
@@ -59,8 +59,8 @@ func (d *Daemon) orders(
 	if d.cfg.Handler != config.HandlerStock {
 		return nil
 	}
-	o := story.Options{Records: records, Group: d.cfg.Group, DB: db, OrderOf: stockhandler.OrderOf}
+	o := explain.Options{Records: records, Group: d.cfg.Group, DB: db, OrderOf: stockhandler.OrderOf}
 	return func(ctx context.Context, order string, among []string) ([]string, error) {
-		return story.KeysOf(ctx, o, order, among)
+		return explain.KeysOf(ctx, o, order, among)
 	}
 }

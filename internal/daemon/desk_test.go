@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
 // person is a desk of the test's own, as a page or a program has it, which works on nothing.
-func (w *world) person() *desk.Desk {
+func (w *world) person() *operator.Operator {
 	w.t.Helper()
 	cfg := w.config()
 	db, _, err := dedup.Open(w.t.Context(), cfg.MySQLDSN, dedup.OpenOptions{})
@@ -35,7 +35,9 @@ func (w *world) person() *desk.Desk {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	d, err := desk.New(desk.Options{DB: db, Records: records, Letters: letters, Group: cfg.Group, Queue: cfg.Queue})
+	d, err := operator.New(operator.Options{
+		DB: db, Records: records, Letters: letters, Group: cfg.Group, Queue: cfg.Queue,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -62,12 +64,14 @@ func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
 	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
 	hide("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
 	person := w.person()
-	p, err := person.Preview(t.Context(), desk.PreviewRequest{Kind: desk.KindReplay, Filter: desk.Filter{All: true}})
+	p, err := person.Preview(t.Context(), operator.PreviewRequest{
+		Kind: operator.KindReplay, Filter: operator.Filter{All: true},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := person.Start(t.Context(), desk.Actor{Name: "anna"}, desk.Request{
-		Kind: desk.KindReplay, Filter: p.Filter, CutOff: p.At, Rate: 40,
+	a, err := person.Start(t.Context(), operator.Actor{Name: "anna"}, operator.Request{
+		Kind: operator.KindReplay, Filter: p.Filter, CutOff: p.At, Rate: 40,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +90,7 @@ func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
 	}
 	w.eventually("the run is done and the queue swept", 2*time.Minute, func() bool {
 		a, err = person.Act(t.Context(), a.ID)
-		return err == nil && a.State == desk.Done && !a.Sweeping
+		return err == nil && a.State == operator.Done && !a.Sweeping
 	})
 	if a.Result.Replayed != n || a.Terms < 2 || a.Result.LeftCount != 0 {
 		t.Errorf("after %d terms: %+v", a.Terms, a.Result)

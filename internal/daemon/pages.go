@@ -12,10 +12,10 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/pages"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/explain"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
 	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/story"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -50,7 +50,7 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	if err != nil {
 		return fmt.Errorf("pages: %w", err)
 	}
-	o := story.Options{Records: records, Group: cfg.Group, OrderOf: stockhandler.OrderOf}
+	o := explain.Options{Records: records, Group: cfg.Group, OrderOf: stockhandler.OrderOf}
 	if cfg.Handler == config.HandlerStock {
 		o.DB = db
 	}
@@ -60,7 +60,7 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	}
 	d.view = view.New(view.Options{
 		Records: records, Letters: letters, Story: o, Lock: showLock, Group: cfg.Group,
-		Names:  story.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
+		Names:  explain.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
 		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},
 	})
@@ -98,6 +98,6 @@ func (d *Daemon) lockWords(
 		if err != nil {
 			return "unknown: " + err.Error()
 		}
-		return story.LockText(state)
+		return explain.LockText(state)
 	}, nil
 }

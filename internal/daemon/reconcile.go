@@ -11,7 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
@@ -21,15 +21,15 @@ var bounds = reconcile.Bounds{Findings: 200, Letters: 200_000, Time: 5 * time.Mi
 // tasks are what the desk does besides runs over letters.
 func (d *Daemon) tasks(
 	records *dedup.Log, letters *deadletter.Letters, db *gorm.DB,
-) map[desk.Kind]func(context.Context, desk.Task) (any, error) {
+) map[operator.Kind]func(context.Context, operator.Task) (any, error) {
 	o := reconcile.Options{
 		Records: records, Letters: letters, Group: d.cfg.Group, Retention: d.cfg.Retention(), Bounds: bounds,
 	}
 	if d.cfg.Handler == config.HandlerStock {
 		o.DB = db
 	}
-	return map[desk.Kind]func(context.Context, desk.Task) (any, error){
-		desk.KindReconcile: func(ctx context.Context, t desk.Task) (any, error) {
+	return map[operator.Kind]func(context.Context, operator.Task) (any, error){
+		operator.KindReconcile: func(ctx context.Context, t operator.Task) (any, error) {
 			o := o
 			o.By, o.Progress = t.By, t.Progress
 			found, err := reconcile.Compare(ctx, o)
@@ -43,7 +43,7 @@ func (d *Daemon) tasks(
 			t.Progress("findings", all)
 			return found, nil
 		},
-		desk.KindMend: func(ctx context.Context, t desk.Task) (any, error) {
+		operator.KindMend: func(ctx context.Context, t operator.Task) (any, error) {
 			var order reconcile.MendOrder
 			if err := json.Unmarshal(t.Act.Detail, &order); err != nil {
 				return nil, fmt.Errorf("read what is to be mended: %w", err)

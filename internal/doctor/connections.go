@@ -3,7 +3,7 @@ package doctor
 import (
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -13,7 +13,7 @@ import (
 func mysqlConnections(cfg config.Config) int {
 	n := cfg.MySQLConnections()
 	if cfg.HTTPAddr != "" {
-		n += desk.Connections + view.Connections
+		n += operator.Connections + view.Connections
 		if cfg.Lock == lock.KindMySQL {
 			n += view.Connections
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/story"
+	"github.com/rollbackd/rollbackd/internal/explain"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
@@ -72,10 +72,10 @@ func (f *Finding) does(by Repair) string {
 func (f *Finding) Cure(name string, now time.Time) string {
 	key := dedup.Identity{Tag: f.Tag, Key: f.Key}
 	adopt, republish := name+" reconcile --adopt", name+" reconcile --republish"
-	replay := name + " dlq replay " + story.ChosenBy(key)
-	explain := fmt.Sprintf("%s log explain %s --tag %s", name, story.ShellWord(f.Key), story.ShellWord(f.Tag))
+	replay := name + " dlq replay " + explain.ChosenBy(key)
+	look := fmt.Sprintf("%s log explain %s --tag %s", name, explain.ShellWord(f.Key), explain.ShellWord(f.Tag))
 	if strings.HasPrefix(f.Key, "-") { // else it would be taken for a flag
-		explain = fmt.Sprintf("%s log explain --tag %s -- %s", name, story.ShellWord(f.Tag), story.ShellWord(f.Key))
+		look = fmt.Sprintf("%s log explain --tag %s -- %s", name, explain.ShellWord(f.Tag), explain.ShellWord(f.Key))
 	}
 	switch f.Kind {
 	case LetterWithoutRow:
@@ -93,7 +93,7 @@ func (f *Finding) Cure(name string, now time.Time) string {
 	case DeadWithoutLetter, Overdue:
 		switch {
 		case f.Hindrance == LetterRefused:
-			return explain + "    # it failed for good, and its letter waits for room in the dead-letter queue: see there"
+			return look + "    # it failed for good, and its letter waits for room in the dead-letter queue: see there"
 		case f.Hindrance != "":
 			return fmt.Sprintf("%s dlq replay --from FILE    # with the whole message from its producer, because %s", name,
 				f.Hindrance)
@@ -111,7 +111,7 @@ func (f *Finding) Cure(name string, now time.Time) string {
 		case dedup.Dead.String():
 			return replay + "    # it finds the stock given back, and ends without a second effect"
 		case dedup.Discarded.String():
-			return explain + "    # a person ended it although it had its effect: nothing needs to be done but to know it"
+			return look + "    # a person ended it although it had its effect: nothing needs to be done but to know it"
 		}
 		return name + " run    # its next attempt finds the stock given back, and ends without a second effect"
 	case SuccessNotReleased:
@@ -127,7 +127,7 @@ func (f *Finding) Cure(name string, now time.Time) string {
 		return fmt.Sprintf("UPDATE stock SET amount = …, version = version + 1 WHERE sku_id = %d    -- in MySQL, after "+
 			"counting the goods", f.SKU)
 	}
-	return explain
+	return look
 }
 
 // repairTag is the tag of the messages that publishCure sends. With the tag of the message that is success, and a key

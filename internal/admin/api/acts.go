@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 func (a *API) acts() {
@@ -34,12 +34,12 @@ func (a *API) listActs(ctx context.Context, in *struct {
 	Until time.Time `query:"until" doc:"It was written down before then."`
 	After string    `query:"after" maxLength:"100" doc:"The next of the page before; missing: the first page."`
 	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many at most."`
-}) (Page[desk.Act], error) {
+}) (Page[operator.Act], error) {
 	if in.After != "" && uuid.Validate(in.After) != nil {
-		return Page[desk.Act]{}, wrong("query.after", "it is not what the page before said as next")
+		return Page[operator.Act]{}, wrong("query.after", "it is not what the page before said as next")
 	}
-	all, next, err := a.o.Desk.Acts(ctx, desk.ActFilter{
-		Kind: desk.Kind(in.Kind), State: desk.State(in.State), Actor: in.Actor, Since: in.Since, Until: in.Until,
+	all, next, err := a.o.Desk.Acts(ctx, operator.ActFilter{
+		Kind: operator.Kind(in.Kind), State: operator.State(in.State), Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Before: in.After, Limit: in.Limit,
 	})
 	return pageOf(all, next), err
@@ -47,7 +47,7 @@ func (a *API) listActs(ctx context.Context, in *struct {
 
 func (a *API) getAct(ctx context.Context, in *struct {
 	ID string `path:"id" maxLength:"100" doc:"Of the act."`
-}) (desk.Act, error) {
+}) (operator.Act, error) {
 	return a.o.Desk.Act(ctx, in.ID)
 }
 

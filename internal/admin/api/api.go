@@ -17,7 +17,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Prefix is where the API begins, below the base path. It changes when something that a program relies on does.
@@ -28,7 +28,7 @@ type Options struct {
 	View  *view.View
 	Guard *admin.Guard
 	// Desk is where what programs ask for is done.
-	Desk   *desk.Desk
+	Desk   *operator.Operator
 	Logger *slog.Logger
 }
 
@@ -210,7 +210,7 @@ func look[I, T any](a *API, r route, do func(context.Context, *I) (T, error)) {
 	})
 }
 
-// soon gives up what the desk is asked when its servers take longer than somebody waits.
+// soon gives up what the operator is asked when its servers take longer than somebody waits.
 func soon[I, T any](do func(context.Context, *I) (T, error)) func(context.Context, *I) (T, error) {
 	return func(ctx context.Context, in *I) (T, error) {
 		return view.Within(ctx, previewTime, func(ctx context.Context) (T, error) { return do(ctx, in) })

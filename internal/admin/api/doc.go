@@ -1,5 +1,5 @@
 // Package api is what a program sees and does: the same as the pages, as JSON under /api/v1. What it shows comes from
-// internal/admin/view, what it does goes through internal/desk, as with the pages; errors are problems of RFC 9457.
+// internal/admin/view, what it does goes through internal/operator, as with the pages; errors are problems of RFC 9457.
 //
 // api.go joins the routes and serves their description, docs/openapi.json, which is made from these very types;
 // overview.go, letters.go, messages.go and acts.go read, write.go does, once under each Idempotency-Key, reconcile.go

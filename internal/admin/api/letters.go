@@ -9,7 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // LetterFilter chooses dead letters. All that is named must hold.
@@ -91,7 +91,7 @@ type Group struct {
 	First       time.Time           `json:"first_dead_at" doc:"When the first of them died, by the database's clock."`
 	Last        time.Time           `json:"last_dead_at" doc:"When the last of them died, by the database's clock."`
 	Example     string              `json:"example" doc:"The last error of the latest."`
-	Filter      *desk.Filter        `json:"filter,omitempty"`
+	Filter      *operator.Filter    `json:"filter,omitempty"`
 	Letters     []deadletter.Letter `json:"letters,omitempty"`
 }
 
@@ -101,7 +101,7 @@ func groupOf(g view.Group) Group {
 		Example: g.Example,
 	}
 	if g.Chosen() {
-		out.Filter = &desk.Filter{Reasons: []dedup.Reason{g.Reason}, Fingerprint: g.Fingerprint}
+		out.Filter = &operator.Filter{Reasons: []dedup.Reason{g.Reason}, Fingerprint: g.Fingerprint}
 	}
 	return out
 }
@@ -172,19 +172,19 @@ func (a *API) preview(ctx context.Context, in *struct {
 	After string    `query:"after" maxLength:"2000" doc:"The next of the page before; missing: the first page."`
 	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many letters at most."`
 	Whole bool      `query:"whole" doc:"Look through all letters, which may take seconds."`
-}) (desk.Preview, error) {
-	f := desk.FilterOf(in.letters())
+}) (operator.Preview, error) {
+	f := operator.FilterOf(in.letters())
 	f.All = in.All
 	if err := a.o.View.Shows(f.Body); err != nil {
-		return desk.Preview{Letters: []deadletter.Judged{}}, err
+		return operator.Preview{Letters: []deadletter.Judged{}}, err
 	}
 	most := previewTime
 	if in.Whole {
 		most = wholeTime
 	}
-	p, err := view.Search(ctx, most, func(ctx context.Context) (desk.Preview, error) {
-		return a.o.Desk.Preview(ctx, desk.PreviewRequest{
-			Kind: desk.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
+	p, err := view.Search(ctx, most, func(ctx context.Context) (operator.Preview, error) {
+		return a.o.Desk.Preview(ctx, operator.PreviewRequest{
+			Kind: operator.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
 			Whole: in.Whole, Filter: f,
 		})
 	})
@@ -194,7 +194,7 @@ func (a *API) preview(ctx context.Context, in *struct {
 	return p, err
 }
 
-// previewTime bounds what the desk is asked while somebody waits, wholeTime one that looks through all letters.
+// previewTime bounds what the operator is asked while somebody waits, wholeTime one that looks through all letters.
 const (
 	previewTime = 5 * time.Second
 	wholeTime   = 20 * time.Second

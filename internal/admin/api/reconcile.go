@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
@@ -35,7 +35,7 @@ func (a *API) reconciles() {
 
 // Comparison is a comparison of log, dead letters and stock.
 type Comparison struct {
-	Act      desk.Act       `json:"act" doc:"Who began it, and how far it is."`
+	Act      operator.Act   `json:"act" doc:"Who began it, and how far it is."`
 	Findings []Finding      `json:"findings" doc:"What disagrees, by kind; 200 at most."`
 	More     map[string]int `json:"more" doc:"Findings of each kind that were not kept."`
 	Unclear  []string       `json:"unclear" doc:"What could not be compared. What was found is true, but not all."`
@@ -92,8 +92,8 @@ type compareInput struct{ Keyed }
 
 func (in *compareInput) asked() (string, any) { return in.Key, nil }
 
-func (a *API) compare(ctx context.Context, _ *compareInput, id string) (desk.Act, error) {
-	return a.o.Desk.Ask(ctx, actorOf(ctx), desk.TaskRequest{ID: id, Kind: desk.KindReconcile, Alone: "all"})
+func (a *API) compare(ctx context.Context, _ *compareInput, id string) (operator.Act, error) {
+	return a.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{ID: id, Kind: operator.KindReconcile, Alone: "all"})
 }
 
 // MendRequest asks for the mending of a finding.
@@ -111,19 +111,19 @@ type mendInput struct {
 
 func (in *mendInput) asked() (string, any) { return in.Key, in.Body }
 
-func (a *API) mend(ctx context.Context, in *mendInput, id string) (desk.Act, error) {
+func (a *API) mend(ctx context.Context, in *mendInput, id string) (operator.Act, error) {
 	of, w, err := view.Compared(ctx, a.o.Desk, in.Body.Of)
 	if err != nil {
-		return desk.Act{}, err
+		return operator.Act{}, err
 	}
 	order, err := w.Order(of.ID, in.Body.Number, in.Body.Sure)
 	switch {
 	case errors.Is(err, reconcile.ErrNoFinding):
-		return desk.Act{}, fmt.Errorf("%w: %w", errNothing, err)
+		return operator.Act{}, fmt.Errorf("%w: %w", errNothing, err)
 	case err != nil:
-		return desk.Act{}, problem(http.StatusUnprocessableEntity, err.Error())
+		return operator.Act{}, problem(http.StatusUnprocessableEntity, err.Error())
 	}
-	return a.o.Desk.Ask(ctx, actorOf(ctx), desk.TaskRequest{
-		ID: id, Kind: desk.KindMend, Why: strings.TrimSpace(in.Body.Why), Detail: order, Alone: order.Alone(),
+	return a.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{
+		ID: id, Kind: operator.KindMend, Why: strings.TrimSpace(in.Body.Why), Detail: order, Alone: order.Alone(),
 	})
 }

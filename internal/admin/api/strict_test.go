@@ -19,7 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -50,7 +50,7 @@ func served(t *testing.T) (a *API, written func() int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := desk.New(desk.Options{DB: db, Records: records, Letters: letters, Group: "g", Queue: "q"})
+	d, err := operator.New(operator.Options{DB: db, Records: records, Letters: letters, Group: "g", Queue: "q"})
 	if err != nil {
 		t.Fatal(err)
 	}

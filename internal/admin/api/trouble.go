@@ -12,7 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // trouble is the answer that an error is. Those of servers are noted in the daemon's log too.
@@ -27,7 +27,7 @@ func (a *API) trouble(ctx context.Context, what string, err error) error {
 	switch {
 	case errors.Is(err, errNothing):
 		known = view.Answer{Status: http.StatusNotFound, Text: err.Error()}
-	case errors.Is(err, desk.ErrNotIssued): // its row was cleaned between two looks at it
+	case errors.Is(err, operator.ErrNotIssued): // its row was cleaned between two looks at it
 		known.Text = "the key was used a day ago and is just being forgotten: send the request again"
 	}
 	if known.Blame {
@@ -46,10 +46,10 @@ func (a *API) trouble(ctx context.Context, what string, err error) error {
 
 // inTheWay is the id of the act that an error names; "" when it names none.
 func inTheWay(err error) string {
-	if same, ok := errors.AsType[*desk.SameSetError](err); ok {
+	if same, ok := errors.AsType[*operator.SameSetError](err); ok {
 		return same.Act.ID
 	}
-	if paused, ok := errors.AsType[*desk.PausedError](err); ok {
+	if paused, ok := errors.AsType[*operator.PausedError](err); ok {
 		return paused.Pause.ID
 	}
 	return ""

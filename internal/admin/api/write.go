@@ -13,7 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 const (
@@ -33,19 +33,19 @@ type done struct {
 	Status   int
 	Location string `header:"Location" doc:"The address of the act."`
 	Replayed string `header:"Idempotency-Replayed"`
-	Body     desk.Act
+	Body     operator.Act
 }
 
 // RunRequest asks for a run over dead letters.
 type RunRequest struct {
-	Kind        desk.Kind   `json:"kind" enum:"replay,discard"`
-	Filter      desk.Filter `json:"filter" doc:"Which letters: that of a preview or of a group, or any other."`
-	CutOff      time.Time   `json:"cut_off,omitzero"`
-	Why         string      `json:"why,omitempty" maxLength:"1000" doc:"Required to discard."`
-	Force       bool        `json:"force,omitempty" doc:"Of a replay: also letters that are parked."`
-	Rate        float64     `json:"rate,omitempty" minimum:"0"`
-	Window      int         `json:"window,omitempty" minimum:"1" maximum:"10000"`
-	MaxFailures int         `json:"max_failures,omitempty" minimum:"0"`
+	Kind        operator.Kind   `json:"kind" enum:"replay,discard"`
+	Filter      operator.Filter `json:"filter" doc:"Which letters: that of a preview or of a group, or any other."`
+	CutOff      time.Time       `json:"cut_off,omitzero"`
+	Why         string          `json:"why,omitempty" maxLength:"1000" doc:"Required to discard."`
+	Force       bool            `json:"force,omitempty" doc:"Of a replay: also letters that are parked."`
+	Rate        float64         `json:"rate,omitempty" minimum:"0"`
+	Window      int             `json:"window,omitempty" minimum:"1" maximum:"10000"`
+	MaxFailures int             `json:"max_failures,omitempty" minimum:"0"`
 }
 
 // PauseRequest asks for a pause of consuming.
@@ -92,7 +92,7 @@ func (a *API) writes() {
 func act[I any, P interface {
 	*I
 	asked() (key string, what any)
-}](a *API, r route, status int, do func(ctx context.Context, in P, id string) (desk.Act, error)) {
+}](a *API, r route, status int, do func(ctx context.Context, in P, id string) (operator.Act, error)) {
 	may := []int{
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusBadGateway,
@@ -106,7 +106,7 @@ func act[I any, P interface {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTime)
 		defer cancel()
 		key, what := P(in).asked()
-		answer, err := a.once(ctx, r.id, key, what, status, func(id string) (desk.Act, error) { return do(ctx, in, id) })
+		answer, err := a.once(ctx, r.id, key, what, status, func(id string) (operator.Act, error) { return do(ctx, in, id) })
 		if err != nil {
 			return nil, a.trouble(ctx, r.id, err)
 		}
@@ -117,13 +117,13 @@ func act[I any, P interface {
 // once does what is asked for unless it was done before under this key, and answers as it did then. What is refused was
 // not done, and may be asked for again.
 func (a *API) once(
-	ctx context.Context, id, key string, what any, status int, do func(id string) (desk.Act, error),
+	ctx context.Context, id, key string, what any, status int, do func(id string) (operator.Act, error),
 ) (*done, error) {
 	text, err := json.Marshal([]any{id, what})
 	if err != nil {
 		return nil, fmt.Errorf("name the request: %w", err)
 	}
-	o, known, err := a.o.Desk.Begin(ctx, actorOf(ctx), desk.OnceRequest{Name: key, Hash: sha256.Sum256(text)})
+	o, known, err := a.o.Desk.Begin(ctx, actorOf(ctx), operator.OnceRequest{Name: key, Hash: sha256.Sum256(text)})
 	if err != nil {
 		return nil, err
 	}
@@ -148,12 +148,12 @@ func (a *API) once(
 	return now, nil
 }
 
-func (a *API) keep(ctx context.Context, o *desk.Once, answer *done) error {
+func (a *API) keep(ctx context.Context, o *operator.Once, answer *done) error {
 	text, err := json.Marshal(answer.Body)
 	if err != nil {
 		return fmt.Errorf("keep the answer: %w", err)
 	}
-	return o.Finish(ctx, desk.Answer{
+	return o.Finish(ctx, operator.Answer{
 		Status: answer.Status, ContentType: "application/json", Location: answer.Location, Body: text,
 	})
 }
@@ -161,7 +161,7 @@ func (a *API) keep(ctx context.Context, o *desk.Once, answer *done) error {
 // actAt is the address of an act.
 func (a *API) actAt(id string) string { return a.o.Guard.BasePath() + Prefix + "/acts/" + id }
 
-func actorOf(ctx context.Context) desk.Actor { return desk.Actor{Name: admin.Who(ctx).Name} }
+func actorOf(ctx context.Context) operator.Actor { return operator.Actor{Name: admin.Who(ctx).Name} }
 
 type runInput struct {
 	Keyed
@@ -170,18 +170,18 @@ type runInput struct {
 
 func (in *runInput) asked() (string, any) { return in.Key, in.Body }
 
-func (a *API) startRun(ctx context.Context, in *runInput, id string) (desk.Act, error) {
+func (a *API) startRun(ctx context.Context, in *runInput, id string) (operator.Act, error) {
 	b := in.Body
 	if err := a.o.View.Shows(b.Filter.Body); err != nil {
-		return desk.Act{}, err
+		return operator.Act{}, err
 	}
 	if b.CutOff.IsZero() {
 		var err error
 		if b.CutOff, err = a.o.Desk.Now(ctx); err != nil {
-			return desk.Act{}, err
+			return operator.Act{}, err
 		}
 	}
-	return a.o.Desk.Start(ctx, actorOf(ctx), desk.Request{
+	return a.o.Desk.Start(ctx, actorOf(ctx), operator.Request{
 		ID: id, Kind: b.Kind, Filter: b.Filter, CutOff: b.CutOff, Why: strings.TrimSpace(b.Why), Force: b.Force,
 		Rate: b.Rate, Window: b.Window, MaxFailures: b.MaxFailures,
 	})
@@ -194,7 +194,7 @@ type stopInput struct {
 
 func (in *stopInput) asked() (string, any) { return in.Keyed.Key, in.ID }
 
-func (a *API) stopRun(ctx context.Context, in *stopInput, _ string) (desk.Act, error) {
+func (a *API) stopRun(ctx context.Context, in *stopInput, _ string) (operator.Act, error) {
 	return a.o.Desk.Stop(ctx, actorOf(ctx), in.ID)
 }
 
@@ -205,11 +205,11 @@ type pauseInput struct {
 
 func (in *pauseInput) asked() (string, any) { return in.Key, in.Body }
 
-func (a *API) pause(ctx context.Context, in *pauseInput, id string) (desk.Act, error) {
-	if _, err := a.o.Desk.Pause(ctx, actorOf(ctx), desk.PauseRequest{
+func (a *API) pause(ctx context.Context, in *pauseInput, id string) (operator.Act, error) {
+	if _, err := a.o.Desk.Pause(ctx, actorOf(ctx), operator.PauseRequest{
 		ID: id, Why: in.Body.Why, For: time.Duration(in.Body.Seconds * float64(time.Second)), Instead: in.Body.Instead,
 	}); err != nil {
-		return desk.Act{}, err
+		return operator.Act{}, err
 	}
 	return a.o.Desk.Act(ctx, id)
 }
@@ -221,11 +221,11 @@ type resumeInput struct {
 
 func (in *resumeInput) asked() (string, any) { return in.Key, in.Body }
 
-func (a *API) resume(ctx context.Context, in *resumeInput, id string) (desk.Act, error) {
-	if _, err := a.o.Desk.Resume(ctx, actorOf(ctx), desk.ResumeRequest{
+func (a *API) resume(ctx context.Context, in *resumeInput, id string) (operator.Act, error) {
+	if _, err := a.o.Desk.Resume(ctx, actorOf(ctx), operator.ResumeRequest{
 		ID: id, Why: in.Body.Why, Pause: in.Body.Pause,
 	}); err != nil {
-		return desk.Act{}, err
+		return operator.Act{}, err
 	}
 	return a.o.Desk.Act(ctx, id)
 }

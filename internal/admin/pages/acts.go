@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 const (
@@ -55,7 +55,7 @@ func (p *Pages) act(do func(ctx context.Context, r *http.Request) (path string, 
 func (p *Pages) once(
 	ctx context.Context, r *http.Request, do func(id string) (path string, err error),
 ) (string, error) {
-	o, a, err := p.begin(ctx, desk.OnceRequest{
+	o, a, err := p.begin(ctx, operator.OnceRequest{
 		Name: r.PostForm.Get("token"), Hash: sha256.Sum256([]byte(r.URL.Path + "?" + r.PostForm.Encode())), Issued: true,
 	})
 	if err != nil {
@@ -71,20 +71,20 @@ func (p *Pages) once(
 		}
 		return "", err
 	}
-	if err := o.Finish(ctx, desk.Answer{Status: http.StatusSeeOther, Location: path}); err != nil {
+	if err := o.Finish(ctx, operator.Answer{Status: http.StatusSeeOther, Location: path}); err != nil {
 		p.o.Logger.WarnContext(ctx, "the answer to a form could not be kept", "act", o.ActID, "err", err)
 	}
 	return path, nil
 }
 
 // begin waits for the first of two same forms, whose answer is the second one's too.
-func (p *Pages) begin(ctx context.Context, r desk.OnceRequest) (*desk.Once, *desk.Answer, error) {
+func (p *Pages) begin(ctx context.Context, r operator.OnceRequest) (*operator.Once, *operator.Answer, error) {
 	tick, end := time.NewTicker(awaitEvery), time.NewTimer(awaitFirst)
 	defer tick.Stop()
 	defer end.Stop()
 	for {
 		o, a, err := p.o.Desk.Begin(ctx, actorOf(ctx), r)
-		if !errors.Is(err, desk.ErrRunning) {
+		if !errors.Is(err, operator.ErrRunning) {
 			return o, a, err
 		}
 		select {
@@ -109,7 +109,7 @@ func (p *Pages) start(ctx context.Context, r *http.Request) (string, error) {
 	return p.once(ctx, r, func(id string) (string, error) {
 		ask.ID = id
 		a, err := p.o.Desk.Start(ctx, actorOf(ctx), ask)
-		if same, ok := errors.AsType[*desk.SameSetError](err); ok {
+		if same, ok := errors.AsType[*operator.SameSetError](err); ok {
 			return "/acts/" + same.Act.ID + "?same=1", nil
 		}
 		return "/acts/" + a.ID, err
@@ -118,7 +118,7 @@ func (p *Pages) start(ctx context.Context, r *http.Request) (string, error) {
 
 // requestOf reads the form of a preview. All that can be wrong with it is found before its token is taken, so that one
 // can go back and send it again.
-func requestOf(r *http.Request) (desk.Request, error) {
+func requestOf(r *http.Request) (operator.Request, error) {
 	var s set
 	text, err := base64.RawURLEncoding.DecodeString(r.PostForm.Get("set"))
 	if err == nil {
@@ -127,12 +127,13 @@ func requestOf(r *http.Request) (desk.Request, error) {
 		err = form.Decode(&s)
 	}
 	if err != nil {
-		return desk.Request{}, problem{http.StatusBadRequest, "The form does not say which letters: open it from their page."}
+		return operator.Request{}, problem{http.StatusBadRequest,
+			"The form does not say which letters: open it from their page."}
 	}
-	ask := desk.Request{
+	ask := operator.Request{
 		Kind: s.Kind, Filter: s.Filter, CutOff: s.CutOff, Force: s.Force, Why: strings.TrimSpace(r.PostForm.Get("why")),
 	}
-	if s.Kind == desk.KindDiscard {
+	if s.Kind == operator.KindDiscard {
 		if ask.Why == "" {
 			return ask, problem{http.StatusUnprocessableEntity, "Say why these letters may end without an effect: go back and " +
 				"write a reason. Nothing was done."}
@@ -161,7 +162,7 @@ func requestOf(r *http.Request) (desk.Request, error) {
 // stop asks a run to stop. To ask twice is to ask once, so its form needs no token.
 func (p *Pages) stop(ctx context.Context, r *http.Request) (string, error) {
 	a, err := p.o.Desk.Stop(ctx, actorOf(ctx), r.PathValue("id"))
-	if err != nil && !errors.Is(err, desk.ErrEnded) {
+	if err != nil && !errors.Is(err, operator.ErrEnded) {
 		return "", err
 	}
 	return "/acts/" + a.ID, nil

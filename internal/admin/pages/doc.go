@@ -6,5 +6,5 @@
 // is made of (overview.go, letters.go, messages.go, log.go, sign.go, preview.go, runs.go, pause.go, reconcile.go), the
 // last two with what their forms do; acts.go does what the other forms ask for and lets each act once, refused.go
 // writes down what a person may not do, chart.go draws the small charts, words.go says how figures and times are
-// written. What is shown comes from package view, what is done goes through package desk; a page decides nothing.
+// written. What is shown comes from package view, what is done goes through package operator; a page decides nothing.
 package pages

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // everything is all that stands in all tables.
@@ -53,11 +53,11 @@ func TestALookChangesNothing(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	w.some()
 	of := w.compared()
-	a, err := w.desk.Pause(t.Context(), desk.Actor{Name: "anna"}, desk.PauseRequest{Why: "a mend"})
+	a, err := w.desk.Pause(t.Context(), operator.Actor{Name: "anna"}, operator.PauseRequest{Why: "a mend"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.desk.Issue(t.Context(), desk.Actor{}); err != nil { // the key is made once for all
+	if _, err := w.desk.Issue(t.Context(), operator.Actor{}); err != nil { // the key is made once for all
 		t.Fatal(err)
 	}
 	before := w.everything()

@@ -13,9 +13,9 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
-	"github.com/rollbackd/rollbackd/internal/story"
 )
 
 type told struct {
@@ -27,8 +27,8 @@ type told struct {
 	Letters []deadletter.Shown // of those that are dead
 	Columns []string
 	Steps   []string
-	Text    string     // the same as a command prints
-	Acts    []desk.Act // that touched one of them, the latest first
+	Text    string         // the same as a command prints
+	Acts    []operator.Act // that touched one of them, the latest first
 }
 
 // message tells of one message, under its stable address.
@@ -85,7 +85,7 @@ func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
 	if page.Acts, err = p.touched(r.Context(), page.Told); err != nil {
 		return err
 	}
-	page.Text, page.Columns, page.Steps = text.String(), story.ReservedHeader(), story.StepsHeader()
+	page.Text, page.Columns, page.Steps = text.String(), explain.ReservedHeader(), explain.StepsHeader()
 	what := "Message "
 	if page.Order {
 		what = "Order "
@@ -104,11 +104,11 @@ func inWhole(q url.Values) bool { return q.Get("whole") == "1" }
 const mostTouched = 10
 
 // touched are the acts that moved a message, the latest first. Those that are not kept any more are left out.
-func (p *Pages) touched(ctx context.Context, t view.Told) (all []desk.Act, err error) {
+func (p *Pages) touched(ctx context.Context, t view.Told) (all []operator.Act, err error) {
 	ids := map[string]bool{}
 	for _, m := range t.Messages {
 		for _, step := range m.Story {
-			if id := desk.ActIn(step.By); id != "" {
+			if id := operator.ActIn(step.By); id != "" {
 				ids[id] = true
 			}
 		}
@@ -116,7 +116,7 @@ func (p *Pages) touched(ctx context.Context, t view.Told) (all []desk.Act, err e
 	sorted := slices.Sorted(maps.Keys(ids)) // by time
 	for _, id := range slices.Backward(sorted[max(0, len(sorted)-mostTouched):]) {
 		a, err := p.o.Desk.Act(ctx, id)
-		if errors.Is(err, desk.ErrNoAct) {
+		if errors.Is(err, operator.ErrNoAct) {
 			continue
 		}
 		if err != nil {
@@ -128,7 +128,7 @@ func (p *Pages) touched(ctx context.Context, t view.Told) (all []desk.Act, err e
 }
 
 // failure is the group of dead letters that a message belongs to.
-func failure(m story.Explanation) string {
+func failure(m explain.Explanation) string {
 	return view.GroupID(m.Reason, deadletter.Fingerprint(m.Remark))
 }
 

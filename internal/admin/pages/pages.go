@@ -19,7 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 //go:embed templates/*.html
@@ -33,7 +33,7 @@ type Options struct {
 	View  *view.View
 	Guard *admin.Guard
 	// Desk is where what people ask for is done.
-	Desk *desk.Desk
+	Desk *operator.Operator
 	// Group and Queue say whose pages these are, Version which program drew them.
 	Group, Queue, Version string
 	Logger                *slog.Logger
@@ -103,7 +103,7 @@ func (p *Pages) End() {
 	}
 }
 
-// soon gives up a page for which the desk is asked, when its servers take longer than somebody waits.
+// soon gives up a page for which the operator is asked, when its servers take longer than somebody waits.
 func soon(make maker) maker {
 	return func(ctx context.Context, r *http.Request, d *drawn) error {
 		_, err := view.Within(ctx, previewTime, func(ctx context.Context) (struct{}, error) {

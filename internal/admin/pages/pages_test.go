@@ -28,9 +28,9 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
-	"github.com/rollbackd/rollbackd/internal/story"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -48,7 +48,7 @@ type world struct {
 	t       *testing.T
 	dsn     string
 	records *dedup.Log
-	desk    *desk.Desk
+	desk    *operator.Operator
 	pages   *Pages
 	server  *httptest.Server
 	base    string
@@ -101,7 +101,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 			t.Fatalf("%s: %v", query, err)
 		}
 	}
-	if w.desk, err = desk.New(desk.Options{
+	if w.desk, err = operator.New(operator.Options{
 		DB: db, Records: records, Letters: letters, Group: "g", Queue: "q",
 	}); err != nil {
 		t.Fatal(err)
@@ -109,8 +109,9 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 	o := view.Options{
 		Records: records, Letters: letters, Group: "g", Metrics: prometheus.NewRegistry(),
 		Health: func() admin.Health { return *w.health.Load() }, Logger: log,
-		Names: story.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
-		Story: story.Options{Records: records, Group: "g", DB: db, OrderOf: func([]byte) (string, bool) { return "", false }},
+		Names: explain.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
+		Story: explain.Options{Records: records, Group: "g", DB: db,
+			OrderOf: func([]byte) (string, bool) { return "", false }},
 	}
 	change(&o)
 	v := view.New(o)
@@ -211,16 +212,16 @@ func (w *world) compared() (id string) {
 	}
 	report.Findings[0].Hindrance = "too_old"
 	report.Findings[2].Hindrance = hostile
-	text, err := json.Marshal(desk.Result{Report: marshal(w.t, report)})
+	text, err := json.Marshal(operator.Result{Report: marshal(w.t, report)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	a, err := w.desk.Note(w.t.Context(), desk.Actor{Name: hostile}, desk.KindReconcile, hostile, nil, "")
+	a, err := w.desk.Note(w.t.Context(), operator.Actor{Name: hostile}, operator.KindReconcile, hostile, nil, "")
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.exec("UPDATE consumer_log_act SET result = ? WHERE id = ?", text, []byte(a.ID))
-	if _, err := w.desk.Note(w.t.Context(), desk.Actor{Name: "anna"}, desk.KindMend, "", reconcile.MendOrder{
+	if _, err := w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "", reconcile.MendOrder{
 		Of: a.ID, Number: 1, Finding: report.Findings[1],
 	}, hostile); err != nil {
 		w.t.Fatal(err)
@@ -244,19 +245,20 @@ var linked = regexp.MustCompile(`(?:href|src|action|data-events)="([^"]*)"`)
 func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 	w := newWorld(t, "/x/y", admin.GuardOptions{}, view.Hide{})
 	w.some()
-	seenNow, err := w.desk.Preview(t.Context(), desk.PreviewRequest{
-		Kind: desk.KindDiscard, Filter: desk.Filter{Error: hostile},
+	seenNow, err := w.desk.Preview(t.Context(), operator.PreviewRequest{
+		Kind: operator.KindDiscard, Filter: operator.Filter{Error: hostile},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.desk.Start(t.Context(), desk.Actor{Name: "anna"}, desk.Request{
-		Kind: desk.KindDiscard, Filter: seenNow.Filter, CutOff: seenNow.At, Why: hostile,
+	if _, err := w.desk.Start(t.Context(), operator.Actor{Name: "anna"}, operator.Request{
+		Kind: operator.KindDiscard, Filter: seenNow.Filter, CutOff: seenNow.At, Why: hostile,
 	}); err != nil {
 		t.Fatal(err)
 	}
 	w.compared()
-	if _, err := w.desk.Pause(t.Context(), desk.Actor{Name: hostile}, desk.PauseRequest{Why: hostile}); err != nil {
+	pause := operator.PauseRequest{Why: hostile}
+	if _, err := w.desk.Pause(t.Context(), operator.Actor{Name: hostile}, pause); err != nil {
 		t.Fatal(err)
 	}
 	w.until("/x/y/letters", "/letters/groups/")
@@ -371,8 +373,8 @@ func TestAPreviewCountsALetterThatFailsAgainAsNothingElse(t *testing.T) {
 // Given a run of which one letter failed again, then its page says so first and leads to what died since.
 func TestARunThatFailedAgainSaysSo(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	a, err := w.desk.Note(t.Context(), desk.Actor{Name: "anna"}, desk.KindReplay, "",
-		desk.Request{Kind: desk.KindReplay, Filter: desk.Filter{Keys: []string{"order-1"}}}, "")
+	a, err := w.desk.Note(t.Context(), operator.Actor{Name: "anna"}, operator.KindReplay, "",
+		operator.Request{Kind: operator.KindReplay, Filter: operator.Filter{Keys: []string{"order-1"}}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -634,19 +636,19 @@ func TestTheOverviewSaysWhoIsElected(t *testing.T) {
 // Given acts of several people, then the list is searched by who, what and when.
 func TestActsAreFoundByWhoWhatAndWhen(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	note := func(who string, kind desk.Kind, why string) {
+	note := func(who string, kind operator.Kind, why string) {
 		t.Helper()
-		if _, err := w.desk.Note(t.Context(), desk.Actor{Name: who}, kind, why, nil, ""); err != nil {
+		if _, err := w.desk.Note(t.Context(), operator.Actor{Name: who}, kind, why, nil, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	note("anna", desk.KindPause, "the first one")
-	note("bert", desk.KindPause, "the second one")
+	note("anna", operator.KindPause, "the first one")
+	note("bert", operator.KindPause, "the second one")
 	between, err := w.records.Now(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	note("anna", desk.KindResume, "the third one")
+	note("anna", operator.KindResume, "the third one")
 	at := url.QueryEscape(between.Format(time.RFC3339Nano))
 	for query, want := range map[string]string{
 		"": "third second first", "who=anna": "third first", "kind=pause": "second first", "since=" + at: "third",

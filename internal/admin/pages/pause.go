@@ -11,7 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 const (
@@ -79,10 +79,10 @@ func (p *Pages) pausePage(ctx context.Context, r *http.Request, d *drawn) error 
 	}
 	p.banner.know(now)
 	v := pausing{
-		CanAct: d.Person.Right >= admin.Act, Default: desk.DefaultPause,
+		CanAct: d.Person.Right >= admin.Act, Default: operator.DefaultPause,
 		Lengths: []time.Duration{
-			5 * time.Minute, 15 * time.Minute, 30 * time.Minute, desk.DefaultPause, 2 * time.Hour, 4 * time.Hour,
-			8 * time.Hour, desk.LongestPause,
+			5 * time.Minute, 15 * time.Minute, 30 * time.Minute, operator.DefaultPause, 2 * time.Hour, 4 * time.Hour,
+			8 * time.Hour, operator.LongestPause,
 		},
 	}
 	if now.ID != "" {
@@ -105,7 +105,7 @@ func (p *Pages) pausePage(ctx context.Context, r *http.Request, d *drawn) error 
 // pause pauses the fleet, in place of the pause that the form has shown if it has shown one. All that can be wrong with
 // the form is found before its token is taken.
 func (p *Pages) pause(ctx context.Context, r *http.Request) (string, error) {
-	ask := desk.PauseRequest{
+	ask := operator.PauseRequest{
 		Why: strings.TrimSpace(r.PostForm.Get("why")), Instead: r.PostForm.Get("instead"),
 	}
 	if ask.Why == "" {
@@ -113,10 +113,11 @@ func (p *Pages) pause(ctx context.Context, r *http.Request) (string, error) {
 			"go back and write a reason. Nothing was done."}
 	}
 	var err error
-	if ask.For, err = time.ParseDuration(r.PostForm.Get("for")); err != nil || ask.For < desk.LeastPause ||
-		ask.For > desk.LongestPause {
+	if ask.For, err = time.ParseDuration(r.PostForm.Get("for")); err != nil || ask.For < operator.LeastPause ||
+		ask.For > operator.LongestPause {
 		return "", problem{http.StatusUnprocessableEntity, fmt.Sprintf("%q is no time for which consuming can be paused: go "+
-			"back and choose one of up to %s, like 30m. Nothing was done.", r.PostForm.Get("for"), length(desk.LongestPause))}
+			"back and choose one of up to %s, like 30m. Nothing was done.", r.PostForm.Get("for"),
+			length(operator.LongestPause))}
 	}
 	return p.once(ctx, r, func(id string) (string, error) {
 		ask.ID = id
@@ -131,7 +132,7 @@ func (p *Pages) pause(ctx context.Context, r *http.Request) (string, error) {
 
 // resume ends the pause that the form has shown.
 func (p *Pages) resume(ctx context.Context, r *http.Request) (string, error) {
-	ask := desk.ResumeRequest{Why: strings.TrimSpace(r.PostForm.Get("why")), Pause: r.PostForm.Get("pause")}
+	ask := operator.ResumeRequest{Why: strings.TrimSpace(r.PostForm.Get("why")), Pause: r.PostForm.Get("pause")}
 	if ask.Pause == "" {
 		return "", problem{http.StatusUnprocessableEntity, "The form does not say which pause is to end: load the page " +
 			"again."}
@@ -148,7 +149,7 @@ func (p *Pages) resume(ctx context.Context, r *http.Request) (string, error) {
 
 // pauseError says in words of the page what became of a pause meanwhile.
 func pauseError(err error) error {
-	standing, ok := errors.AsType[*desk.PausedError](err)
+	standing, ok := errors.AsType[*operator.PausedError](err)
 	switch {
 	case ok:
 		return problem{http.StatusConflict, fmt.Sprintf("Somebody was faster: consuming is %v now. Nothing was done; load "+

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Those of the file of tokens: anna may act, rita may look.
@@ -120,7 +120,7 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 		}
 	}
 	now, err := w.desk.Paused(t.Context())
-	if err != nil || now.By != "anna" || now.Why != desk.Plain(why) || answers[0].location != "/x/acts/"+now.ID ||
+	if err != nil || now.By != "anna" || now.Why != operator.Plain(why) || answers[0].location != "/x/acts/"+now.ID ||
 		now.Until.Sub(now.Since).Minutes() != 30 {
 		t.Errorf("the pause is %+v, %v", now, err)
 	}
@@ -162,7 +162,7 @@ func TestAPauseActsOnceAndStandsOnEveryPageUntilItIsResumed(t *testing.T) {
 		t.Errorf("the older form: HTTP %d\n%s", got.status, got.page)
 	}
 	late := form(t, w.ask(anna, "/x/pause", nil).page, "/x/pause")
-	if _, err := w.desk.Pause(t.Context(), desk.Actor{Name: "bert"}, desk.PauseRequest{
+	if _, err := w.desk.Pause(t.Context(), operator.Actor{Name: "bert"}, operator.PauseRequest{
 		Why: "mine", Instead: late.Get("instead"),
 	}); err != nil {
 		t.Fatal(err)

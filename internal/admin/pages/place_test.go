@@ -6,21 +6,21 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Given three acts that a daemon works on, and a fourth, then its page leads to those that hold the places.
 func TestThePageOfAnActThatWaitsLeadsToThoseThatHoldThePlaces(t *testing.T) {
 	w := newWorld(t, "/x", admin.GuardOptions{}, view.Hide{})
-	ask := func(who string) desk.Act {
+	ask := func(who string) operator.Act {
 		t.Helper()
-		a, err := w.desk.Ask(t.Context(), desk.Actor{Name: who}, desk.TaskRequest{Kind: "slow"})
+		a, err := w.desk.Ask(t.Context(), operator.Actor{Name: who}, operator.TaskRequest{Kind: "slow"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
-	var slow []desk.Act
+	var slow []operator.Act
 	for _, who := range []string{"anna", "bert", hostile[:40]} {
 		slow = append(slow, ask(who))
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
-// previewTime bounds what the desk is asked while somebody waits, wholeTime one that looks through all letters.
+// previewTime bounds what the operator is asked while somebody waits, wholeTime one that looks through all letters.
 const (
 	previewTime = 5 * time.Second
 	wholeTime   = 20 * time.Second
@@ -24,16 +24,16 @@ const (
 
 // set is what a form acts on, as its preview has frozen it.
 type set struct {
-	Kind   desk.Kind   `json:"kind"`
-	Filter desk.Filter `json:"filter"`
-	CutOff time.Time   `json:"cut_off"`
-	Force  bool        `json:"force,omitempty"`
+	Kind   operator.Kind   `json:"kind"`
+	Filter operator.Filter `json:"filter"`
+	CutOff time.Time       `json:"cut_off"`
+	Force  bool            `json:"force,omitempty"`
 }
 
 // preview is what an act would come to, and the form that does it.
 type preview struct {
-	Kind    desk.Kind
-	Preview desk.Preview
+	Kind    operator.Kind
+	Preview operator.Preview
 	Chosen  string // the filter in words
 	Force   bool
 	Totals  []total
@@ -57,7 +57,7 @@ type total struct {
 
 // totals count the letters of a page by verdict, in the order of the verdicts. Those that would run and fail again are
 // not among those that will run.
-func totals(k desk.Kind, letters []deadletter.Judged) (all []total) {
+func totals(k operator.Kind, letters []deadletter.Judged) (all []total) {
 	for _, verdict := range deadletter.Verdicts() {
 		for _, again := range []bool{false, true} {
 			t := total{}
@@ -92,8 +92,8 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return err
 	}
-	ask := desk.PreviewRequest{
-		Kind: desk.Kind(q.Get("act")), Filter: f, Force: q.Get("force") == "1", After: dedup.Cursor(q.Get("after")),
+	ask := operator.PreviewRequest{
+		Kind: operator.Kind(q.Get("act")), Filter: f, Force: q.Get("force") == "1", After: dedup.Cursor(q.Get("after")),
 		Whole: inWhole(q),
 	}
 	if ask.At, err = moment(q.Get("at"), time.Now()); err != nil {
@@ -104,7 +104,7 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 		most = wholeTime
 	}
 	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != "", CanAct: d.Person.Right >= admin.Act}
-	if v.Preview, err = view.Search(ctx, most, func(ctx context.Context) (desk.Preview, error) {
+	if v.Preview, err = view.Search(ctx, most, func(ctx context.Context) (operator.Preview, error) {
 		return p.o.Desk.Preview(ctx, ask)
 	}); err != nil {
 		return listError(err)
@@ -122,13 +122,13 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), v.Preview.Filter.Words()
 	v.Other = changed(q, "after", "", "force", "", "act", other(v.Kind))
-	if v.Kind == desk.KindReplay && (v.Force || v.Preview.Parked > 0) {
+	if v.Kind == operator.KindReplay && (v.Force || v.Preview.Parked > 0) {
 		v.Parked = changed(q, "after", "", "force", map[bool]string{false: "1"}[v.Force])
 	}
 	if v.Preview.Next != "" {
 		v.Next = changed(q, "after", string(v.Preview.Next), "at", v.Preview.At.UTC().Format(time.RFC3339Nano))
 	}
-	if v.Preview.More && v.Preview.Matched < desk.MaxCounted && !ask.Whole {
+	if v.Preview.More && v.Preview.Matched < operator.MaxCounted && !ask.Whole {
 		v.Whole = changed(q, "after", "", "whole", "1")
 	}
 	if v.CanAct && !q.Has("live") {
@@ -141,28 +141,28 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 }
 
 // failsAgain reports whether a letter would run, although what is wrong with it stands in its body.
-func failsAgain(k desk.Kind, l deadletter.Judged) bool {
+func failsAgain(k operator.Kind, l deadletter.Judged) bool {
 	runs := l.Verdict == deadletter.VerdictAct || l.Verdict == deadletter.VerdictFromQueue
-	return k == desk.KindReplay && runs && (l.Reason == dedup.ReasonMalformed || l.Reason == dedup.ReasonConflict)
+	return k == operator.KindReplay && runs && (l.Reason == dedup.ReasonMalformed || l.Reason == dedup.ReasonConflict)
 }
 
 // chosen is the filter that an address names. Nothing named is an error, and all letters are named by all=1.
-func chosen(q url.Values, now time.Time) (desk.Filter, error) {
+func chosen(q url.Values, now time.Time) (operator.Filter, error) {
 	a := askedOf(q)
 	f, err := a.filter(now)
 	if err != nil {
-		return desk.Filter{}, err
+		return operator.Filter{}, err
 	}
-	chosen := desk.FilterOf(f)
+	chosen := operator.FilterOf(f)
 	chosen.Fingerprint, chosen.All = q.Get("fingerprint"), q.Get("all") == "1"
 	return chosen, nil
 }
 
-func other(k desk.Kind) string {
-	if k == desk.KindReplay {
-		return string(desk.KindDiscard)
+func other(k operator.Kind) string {
+	if k == operator.KindReplay {
+		return string(operator.KindDiscard)
 	}
-	return string(desk.KindReplay)
+	return string(operator.KindReplay)
 }
 
 // changed are the values of an address with some of them replaced; an empty one is taken out.
@@ -182,16 +182,16 @@ func changed(q url.Values, pairs ...string) url.Values {
 	return to
 }
 
-func actorOf(ctx context.Context) desk.Actor { return desk.Actor{Name: admin.Who(ctx).Name} }
+func actorOf(ctx context.Context) operator.Actor { return operator.Actor{Name: admin.Who(ctx).Name} }
 
 // verdictText says what becomes of a letter.
-func verdictText(k desk.Kind, l deadletter.Judged) string {
+func verdictText(k operator.Kind, l deadletter.Judged) string {
 	if failsAgain(k, l) {
 		return "would fail again"
 	}
 	switch l.Verdict {
 	case deadletter.VerdictAct:
-		if k == desk.KindDiscard {
+		if k == operator.KindDiscard {
 			return "ends without an effect"
 		}
 		return "will run"

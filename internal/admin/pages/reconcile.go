@@ -13,13 +13,13 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // compared is a comparison of log, letters and stock, with the form that begins another one.
 type compared struct {
-	Act    *desk.Act // nil: nobody has compared anything yet
+	Act    *operator.Act // nil: nobody has compared anything yet
 	Report *reconcile.Written
 	Kinds  []foundKind
 	Latest bool // no address names an older one
@@ -40,7 +40,7 @@ type found struct {
 
 	Number  int
 	Finding *reconcile.Finding
-	Mend    *desk.Act // the last one of it; nil: none
+	Mend    *operator.Act // the last one of it; nil: none
 }
 
 // comparison shows the latest comparison, or the one that the address names, as a stable address does.
@@ -72,12 +72,12 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 }
 
 // mends are the last acts that were to mend findings of a comparison, by their numbers.
-func (p *Pages) mends(ctx context.Context, of string) (map[int]*desk.Act, error) {
-	all, _, err := p.o.Desk.Acts(ctx, desk.ActFilter{Kind: desk.KindMend, Limit: desk.MaxActs})
+func (p *Pages) mends(ctx context.Context, of string) (map[int]*operator.Act, error) {
+	all, _, err := p.o.Desk.Acts(ctx, operator.ActFilter{Kind: operator.KindMend, Limit: operator.MaxActs})
 	if err != nil {
 		return nil, err
 	}
-	mends := map[int]*desk.Act{}
+	mends := map[int]*operator.Act{}
 	for i := range all { // the latest first
 		var order reconcile.MendOrder
 		if json.Unmarshal(all[i].Detail, &order) == nil && order.Of == of && mends[order.Number] == nil {
@@ -87,7 +87,7 @@ func (p *Pages) mends(ctx context.Context, of string) (map[int]*desk.Act, error)
 	return mends, nil
 }
 
-func (p *Pages) byKind(w *reconcile.Written, mends map[int]*desk.Act) (all []foundKind) {
+func (p *Pages) byKind(w *reconcile.Written, mends map[int]*operator.Act) (all []foundKind) {
 	for _, kind := range reconcile.Kinds() {
 		k := foundKind{Kind: kind, Means: kind.Means(), More: w.More[kind]}
 		for n := range w.Findings {
@@ -103,7 +103,7 @@ func (p *Pages) byKind(w *reconcile.Written, mends map[int]*desk.Act) (all []fou
 }
 
 // found is the finding with a number, with what mends it.
-func (p *Pages) found(w *reconcile.Written, n int, mend *desk.Act) found {
+func (p *Pages) found(w *reconcile.Written, n int, mend *operator.Act) found {
 	f := &w.Findings[n].Finding
 	return found{Advice: f.Advice(p.o.View.Options().Names.Program, time.Now()), Number: n, Finding: f, Mend: mend}
 }
@@ -111,8 +111,8 @@ func (p *Pages) found(w *reconcile.Written, n int, mend *desk.Act) found {
 // compare begins a comparison; while one goes on, it leads to that.
 func (p *Pages) compare(ctx context.Context, r *http.Request) (string, error) {
 	return p.once(ctx, r, func(id string) (string, error) {
-		_, err := p.o.Desk.Ask(ctx, actorOf(ctx), desk.TaskRequest{ID: id, Kind: desk.KindReconcile, Alone: "all"})
-		if err != nil && !errors.Is(err, desk.ErrSameSet) {
+		_, err := p.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{ID: id, Kind: operator.KindReconcile, Alone: "all"})
+		if err != nil && !errors.Is(err, operator.ErrSameSet) {
 			return "", err
 		}
 		return "/reconcile", nil
@@ -165,7 +165,7 @@ var errNoFinding = problem{http.StatusNotFound, "This comparison has no such fin
 // written is what the comparison with an id has found; nil while it goes on.
 func (p *Pages) written(ctx context.Context, of string) (*reconcile.Written, error) {
 	if of == "" { // an address or a form that somebody cut off: the latest one may be another
-		return nil, desk.ErrNoAct
+		return nil, operator.ErrNoAct
 	}
 	_, report, err := view.Compared(ctx, p.o.Desk, of)
 	return report, err
@@ -195,10 +195,10 @@ func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
 		return "", problem{http.StatusUnprocessableEntity, "Nothing was done: " + err.Error()}
 	}
 	return p.once(ctx, r, func(id string) (string, error) {
-		a, err := p.o.Desk.Ask(ctx, actorOf(ctx), desk.TaskRequest{
-			ID: id, Kind: desk.KindMend, Why: strings.TrimSpace(r.PostForm.Get("why")), Detail: order, Alone: order.Alone(),
+		a, err := p.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{
+			ID: id, Kind: operator.KindMend, Why: strings.TrimSpace(r.PostForm.Get("why")), Detail: order, Alone: order.Alone(),
 		})
-		if same, ok := errors.AsType[*desk.SameSetError](err); ok {
+		if same, ok := errors.AsType[*operator.SameSetError](err); ok {
 			return "/acts/" + same.Act.ID + "?same=1", nil
 		}
 		return "/acts/" + a.ID, err

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
@@ -31,7 +31,7 @@ type refusal struct {
 
 // Refusals writes down what persons asked for and may not do, for [admin.GuardOptions].
 type Refusals struct {
-	desk *desk.Desk
+	desk *operator.Operator
 	log  *slog.Logger
 
 	mu    sync.Mutex
@@ -39,7 +39,7 @@ type Refusals struct {
 }
 
 // NewRefusals makes one.
-func NewRefusals(d *desk.Desk, log *slog.Logger) *Refusals {
+func NewRefusals(d *operator.Operator, log *slog.Logger) *Refusals {
 	return &Refusals{desk: d, log: log, known: map[string]time.Time{}}
 }
 
@@ -51,7 +51,7 @@ func (f *Refusals) Note(ctx context.Context, who admin.Person, r *http.Request) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refusedTime)
 	defer cancel()
-	if _, err := f.desk.Note(ctx, desk.Actor{Name: who.Name}, desk.KindRefused, "", asked,
+	if _, err := f.desk.Note(ctx, operator.Actor{Name: who.Name}, operator.KindRefused, "", asked,
 		"may look and not act, so it was refused"); err != nil {
 		f.log.WarnContext(ctx, "a refusal could not be written down", "by", who.Name, "method", asked.Method, "path",
 			asked.Path, "err", err)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Given one who may look, when he sends each form that acts, some of them twice, then each is refused, and stands once
@@ -25,12 +25,12 @@ func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
 			t.Errorf("%s: HTTP %d %s %s", path, got.status, got.kind, got.page)
 		}
 	}
-	all, _, err := w.desk.Acts(t.Context(), desk.ActFilter{})
+	all, _, err := w.desk.Acts(t.Context(), operator.ActFilter{})
 	if err != nil || len(all) != len(paths) {
 		t.Fatalf("%d acts, %v; want %d", len(all), err, len(paths))
 	}
 	for i, a := range all {
-		if a.Kind != desk.KindRefused || a.Actor != "rita" || a.State != desk.Failed {
+		if a.Kind != operator.KindRefused || a.Actor != "rita" || a.State != operator.Failed {
 			t.Errorf("%+v", a)
 		}
 		if page := w.ask(anna, "/x/acts/"+a.ID, nil).page; !strings.Contains(page, "POST "+paths[len(paths)-1-i]) {
@@ -41,7 +41,7 @@ func TestWhatIsRefusedStandsInTheListOfActs(t *testing.T) {
 	if got := w.ask("no token of ours", "/x/pause", url.Values{}); got.status != http.StatusUnauthorized {
 		t.Errorf("a stranger: HTTP %d", got.status)
 	}
-	if all, _, err := w.desk.Acts(t.Context(), desk.ActFilter{}); err != nil || len(all) != len(paths) {
+	if all, _, err := w.desk.Acts(t.Context(), operator.ActFilter{}); err != nil || len(all) != len(paths) {
 		t.Errorf("%d acts, %v", len(all), err)
 	}
 }

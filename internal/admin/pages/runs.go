@@ -14,17 +14,17 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // run is one act, with what it was asked for.
 type run struct {
-	Act     desk.Act
-	Request *desk.Request // nil when it is no run over letters
-	Chosen  string        // what it is about, in words
-	Facts   []fact        // of an act that is no run over letters
-	Same    bool          // a form led here instead of beginning a second run
+	Act     operator.Act
+	Request *operator.Request // nil when it is no run over letters
+	Chosen  string            // what it is about, in words
+	Facts   []fact            // of an act that is no run over letters
+	Same    bool              // a form led here instead of beginning a second run
 	LeftBy  []leftBy
 	CanAct  bool
 }
@@ -52,7 +52,7 @@ func (p *Pages) run(ctx context.Context, r *http.Request, d *drawn) error {
 	return nil
 }
 
-func (p *Pages) runOf(a desk.Act) run {
+func (p *Pages) runOf(a operator.Act) run {
 	v := run{Act: a}
 	if asked, err := a.Request(); err == nil {
 		v.Request, v.Chosen = &asked, asked.Filter.Words()
@@ -77,7 +77,7 @@ func (p *Pages) runOf(a desk.Act) run {
 
 // about says in words what was asked for in an act that is no run over letters. What it does not know is shown as it
 // was written down.
-func (p *Pages) about(a desk.Act) (all []fact) {
+func (p *Pages) about(a operator.Act) (all []fact) {
 	add := func(name, text, path string, pairs ...any) {
 		f := fact{Name: name, Text: text}
 		if path != "" {
@@ -96,15 +96,15 @@ func (p *Pages) about(a desk.Act) (all []fact) {
 		return nil
 	}
 	switch a.Kind {
-	case desk.KindPause:
+	case operator.KindPause:
 		add("until", said.Until.UTC().Format("2006-01-02 15:04:05"), "")
-	case desk.KindRefused:
+	case operator.KindRefused:
 		add("asked for", said.Method+" "+said.Path, "")
-	case desk.KindResume:
+	case operator.KindResume:
 		add("ended the pause", said.Pause, "/acts/"+said.Pause)
-	case desk.KindReconcile:
+	case operator.KindReconcile:
 		add("compared", "log, dead letters and stock", "/reconcile", "of", a.ID)
-	case desk.KindMend:
+	case operator.KindMend:
 		if a.Own {
 			return nil // what was asked for says it all
 		}
@@ -120,7 +120,7 @@ func (p *Pages) about(a desk.Act) (all []fact) {
 
 type acts struct {
 	Who, Kind, Since, Until string // what was searched for
-	Kinds                   []desk.Kind
+	Kinds                   []operator.Kind
 
 	Acts    []run
 	Next    string
@@ -135,9 +135,9 @@ func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
 	q := r.URL.Query()
 	v := acts{
 		Who: strings.TrimSpace(q.Get("who")), Kind: q.Get("kind"), Since: q.Get("since"), Until: q.Get("until"),
-		Kinds: desk.Kinds(), Further: q.Get("before") != "",
+		Kinds: operator.Kinds(), Further: q.Get("before") != "",
 	}
-	f := desk.ActFilter{Actor: v.Who, Kind: desk.Kind(v.Kind), Before: q.Get("before"), Limit: onePage}
+	f := operator.ActFilter{Actor: v.Who, Kind: operator.Kind(v.Kind), Before: q.Get("before"), Limit: onePage}
 	var err error
 	if f.Since, err = moment(v.Since, time.Now()); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // advises reports whether an answer says what was in vain, and what to do. Which of the two it says depends on who was
@@ -94,7 +94,7 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 // they do, and they are told in plain words to try again, which then succeeds.
 func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	db, _, err := dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{LockWait: time.Second, MaxOpen: desk.Connections})
+	db, _, err := dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{LockWait: time.Second, MaxOpen: operator.Connections})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hurried, err := desk.New(desk.Options{DB: db, Records: records, Group: "g", Queue: "q"})
+	hurried, err := operator.New(operator.Options{DB: db, Records: records, Group: "g", Queue: "q"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Answer is what an error means to whoever asked, a person or a program.
@@ -27,7 +27,7 @@ const askAgain = time.Second
 const busy = "MySQL let this wait in vain for somebody else's lock, as while a table is changed: " +
 	"try again in a moment"
 
-// AnswerTo says what an error of the view or the desk means.
+// AnswerTo says what an error of the view or the operator means.
 func AnswerTo(err error) Answer {
 	is := func(targets ...error) bool {
 		for _, target := range targets {
@@ -38,19 +38,19 @@ func AnswerTo(err error) Answer {
 		return false
 	}
 	switch {
-	case is(desk.ErrNoAct, ErrNotCompared):
+	case is(operator.ErrNoAct, ErrNotCompared):
 		return Answer{Status: http.StatusNotFound, Text: err.Error()}
 	case is(ErrHidden):
 		return Answer{Status: http.StatusForbidden, Text: err.Error()}
-	case is(desk.ErrRequest, desk.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders):
+	case is(operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders):
 		return Answer{Status: http.StatusUnprocessableEntity, Text: err.Error()}
-	case is(desk.ErrSameSet, desk.ErrEnded, desk.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused):
+	case is(operator.ErrSameSet, operator.ErrEnded, operator.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused):
 		return Answer{Status: http.StatusConflict, Text: err.Error()}
-	case is(desk.ErrRunning):
+	case is(operator.ErrRunning):
 		return Answer{Status: http.StatusConflict, Text: err.Error(), Again: askAgain}
 	case is(ErrTooLong, ErrEnding):
 		return Answer{Status: http.StatusServiceUnavailable, Text: err.Error(), Again: askAgain}
-	case desk.Busy(err):
+	case operator.Busy(err):
 		return Answer{Status: http.StatusServiceUnavailable, Text: busy, Again: askAgain, Blame: true}
 	}
 	return Answer{Status: http.StatusBadGateway, Text: err.Error(), Blame: true}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/rollbackd/rollbackd/internal/desk"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
@@ -15,20 +15,20 @@ var ErrNotCompared = errors.New("nobody has compared anything yet")
 
 // Compared is the comparison of log, letters and stock whose act has an id, or the latest one without an id, and what
 // it has found: nil when it goes on, or found nothing out.
-func Compared(ctx context.Context, d *desk.Desk, id string) (desk.Act, *reconcile.Written, error) {
+func Compared(ctx context.Context, d *operator.Operator, id string) (operator.Act, *reconcile.Written, error) {
 	if id == "" {
-		all, _, err := d.Acts(ctx, desk.ActFilter{Kind: desk.KindReconcile, Limit: 1})
+		all, _, err := d.Acts(ctx, operator.ActFilter{Kind: operator.KindReconcile, Limit: 1})
 		if err == nil && len(all) == 0 {
 			err = ErrNotCompared
 		}
 		if err != nil {
-			return desk.Act{}, nil, err
+			return operator.Act{}, nil, err
 		}
 		id = all[0].ID // the list has no reports
 	}
 	a, err := d.Act(ctx, id)
-	if err == nil && a.Kind != desk.KindReconcile {
-		err = desk.ErrNoAct
+	if err == nil && a.Kind != operator.KindReconcile {
+		err = operator.ErrNoAct
 	}
 	if err != nil || a.Result == nil || len(a.Result.Report) == 0 {
 		return a, nil, err

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/story"
+	"github.com/rollbackd/rollbackd/internal/explain"
 )
 
 // Stuck is a message that does not move although it could.
@@ -58,7 +58,7 @@ func (v *View) stuckRow(ctx context.Context, row dedup.Row, late time.Duration) 
 		Tag: row.Tag, Key: row.Key, Status: row.Status, Since: row.At, Overdue: late, Attempts: row.Attempts,
 		Owner: row.Owner,
 	}
-	s.Why, _ = story.Meaning(row, v.o.Names)
+	s.Why, _ = explain.Meaning(row, v.o.Names)
 	if v.o.Lock != nil {
 		s.Lock = v.o.Lock(ctx, row.Identity)
 		if strings.HasPrefix(s.Lock, "held by ") {

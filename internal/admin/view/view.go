@@ -13,8 +13,8 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/desk"
-	"github.com/rollbackd/rollbackd/internal/story"
+	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Options are where to look.
@@ -23,10 +23,10 @@ type Options struct {
 	Records *dedup.Log
 	Letters *deadletter.Letters
 	// Story says where messages and orders are looked up; its Records may be these.
-	Story story.Options
+	Story explain.Options
 	// Lock says in words who holds the lock of an identity; nil when there is none.
 	Lock  func(context.Context, dedup.Identity) string
-	Names story.Names
+	Names explain.Names
 	Group string
 	// Elects: the daemons of the group elect one that keeps house.
 	Elects bool
@@ -148,9 +148,9 @@ func (v *View) Letters(
 	if err := v.Shows(f.Body); err != nil {
 		return Page[deadletter.Letter]{}, err
 	}
-	through := desk.LookThrough
+	through := operator.LookThrough
 	if f.Body != "" || f.Order != "" || f.SKU != 0 {
-		through = desk.LookThroughBodies
+		through = operator.LookThroughBodies
 	}
 	list, most := func(ctx context.Context) (p Page[deadletter.Letter], err error) {
 		p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, through)
@@ -193,11 +193,11 @@ func (v *View) Export(ctx context.Context, f deadletter.Filter, w io.Writer) (in
 
 // Told is what is known of a message or an order, in words.
 type Told struct {
-	Order    string              `json:"order_sn,omitempty"`
-	Reserved []story.Reserved    `json:"reservations"`
-	Messages []story.Explanation `json:"messages"`
-	Unseen   []string            `json:"unseen"` // what the answer may lack
-	More     bool                `json:"more"`   // asked for in whole, the answer may be longer
+	Order    string                `json:"order_sn,omitempty"`
+	Reserved []explain.Reserved    `json:"reservations"`
+	Messages []explain.Explanation `json:"messages"`
+	Unseen   []string              `json:"unseen"` // what the answer may lack
+	More     bool                  `json:"more"`   // asked for in whole, the answer may be longer
 }
 
 const (
@@ -209,20 +209,20 @@ const (
 
 // Message tells of a message, as `log explain KEY` does: what is found at once, or in whole, which may take seconds.
 func (v *View) Message(ctx context.Context, key, tag string, whole bool) (Told, error) {
-	return v.tell(ctx, "", whole, func(ctx context.Context, o story.Options) (story.Told, error) {
-		return story.OfKey(ctx, o, key, tag)
+	return v.tell(ctx, "", whole, func(ctx context.Context, o explain.Options) (explain.Told, error) {
+		return explain.OfKey(ctx, o, key, tag)
 	})
 }
 
 // Order tells of an order, as `log explain --order` does: what is found at once, or in whole, which may take seconds.
 func (v *View) Order(ctx context.Context, sn string, whole bool) (Told, error) {
-	return v.tell(ctx, sn, whole, func(ctx context.Context, o story.Options) (story.Told, error) {
-		return story.OfOrder(ctx, o, sn)
+	return v.tell(ctx, sn, whole, func(ctx context.Context, o explain.Options) (explain.Told, error) {
+		return explain.OfOrder(ctx, o, sn)
 	})
 }
 
 func (v *View) tell(
-	ctx context.Context, order string, whole bool, ask func(context.Context, story.Options) (story.Told, error),
+	ctx context.Context, order string, whole bool, ask func(context.Context, explain.Options) (explain.Told, error),
 ) (Told, error) {
 	o, most := v.o.Story, pageTime
 	if o.Most = mostAtOnce; whole {
@@ -234,18 +234,18 @@ func (v *View) tell(
 	})
 }
 
-func (v *View) told(ctx context.Context, told story.Told, order string) Told {
+func (v *View) told(ctx context.Context, told explain.Told, order string) Told {
 	t := Told{
-		Order: order, Reserved: story.ReservedOf(told.Reservations), Messages: []story.Explanation{}, Unseen: told.Unseen,
+		Order: order, Reserved: explain.ReservedOf(told.Reservations), Messages: []explain.Explanation{}, Unseen: told.Unseen,
 		More: told.More,
 	}
 	if t.Unseen == nil {
 		t.Unseen = []string{}
 	}
 	for _, m := range told.Messages {
-		e := story.Explain(m, v.o.Names)
-		e.Copies = story.CopiesText(m.Row, v.o.Names.Queue)
-		e.Lock = story.NoLock
+		e := explain.Explain(m, v.o.Names)
+		e.Copies = explain.CopiesText(m.Row, v.o.Names.Queue)
+		e.Lock = explain.NoLock
 		if v.o.Lock != nil {
 			e.Lock = v.o.Lock(ctx, m.Row.Identity)
 		}
@@ -257,5 +257,5 @@ func (v *View) told(ctx context.Context, told story.Told, order string) Told {
 
 // Write writes what `log explain` prints.
 func (t Told) Write(w io.Writer) error {
-	return story.Write(w, t.Order, t.Reserved, t.Messages, t.Unseen)
+	return explain.Write(w, t.Order, t.Reserved, t.Messages, t.Unseen)
 }

@@ -1,0 +1,259 @@
+// Package explain gathers what is known of one message, or of all messages of one order, from the consumer log and the
+// stock tables, and says what it could not see: it never lets a bounded look pass for a whole one. It only reads, and
+// every query is bounded by an index and a number of rows, so that an operator may ask in the middle of an incident.
+//
+// It also tells it in words, the same ones to a terminal and to a page (explain.go, meaning.go).
+//
+// What does not belong here: the dead-letter queue (package deadletter reads it), and asking the lock.
+package explain
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+// MaxSeen is how many rows one look that no index narrows down goes through, unless Options.Most says less.
+const MaxSeen = 100_000
+
+// Options are where to look.
+type Options struct {
+	Records *dedup.Log
+	Group   string
+	// DB is the schema of the stock tables; nil when the handler is another.
+	DB *gorm.DB
+	// OrderOf reads the order from a body; required with DB.
+	OrderOf func(body []byte) (orderSN string, ok bool)
+	// Most bounds how many rows one look goes through that no index narrows down, for an answer that is wanted at once.
+	// 0: MaxSeen.
+	Most int
+}
+
+func (o Options) most() int { return cmp.Or(o.Most, MaxSeen) }
+
+// Message is what is known of one identity.
+type Message struct {
+	// with body and properties; Absent when a reservation names a message that the log does not know
+	Row          dedup.Row
+	Events       []dedup.Event
+	Reservations []stock.Reservation // of its order, or those that it released
+	// FiledFor is set when the message stands under a key of rollbackd's own and was asked for by its original one.
+	FiledFor string
+	// Orders are what it is known to be about.
+	Orders []string
+}
+
+// Told is the answer to one question.
+type Told struct {
+	Messages     []Message
+	Reservations []stock.Reservation // of the order, when that was asked for
+	Unseen       []string            // what the answer may lack, in words
+	More         bool                // a look through more rows than Options.Most may find more
+}
+
+func (t *Told) unseen(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(t.Unseen, text) {
+		t.Unseen = append(t.Unseen, text)
+	}
+}
+
+func (t *Told) has(k dedup.Identity) bool {
+	return slices.ContainsFunc(t.Messages, func(m Message) bool { return m.Row.Identity == k })
+}
+
+// OfKey tells of every message with this key, under whatever tag ("" means all), and of those that are filed under a
+// key of rollbackd's own because of it: conflicts, and what could not be identified.
+func OfKey(ctx context.Context, o Options, key, tag string) (Told, error) {
+	var t Told
+	var rows []dedup.Row
+	// A list asks for one status after the other, and a row that moves meanwhile may be in none of them.
+	for tries := 0; tries < 3 && len(rows) == 0; tries++ {
+		var err error
+		rows, _, err = o.Records.List(ctx, dedup.Filter{
+			Group: o.Group, Keys: []string{key}, Tag: tag, Limit: dedup.MaxListed,
+		})
+		if err != nil {
+			return t, err
+		}
+	}
+	for _, row := range rows {
+		if err := o.add(ctx, &t, row.Identity, ""); err != nil {
+			return t, err
+		}
+	}
+	for _, filed := range []string{wire.TagConflict, wire.TagUnidentified} {
+		keys, seen, err := o.Records.Mentioning(ctx, o.Group, filed, wire.FiledNote(tag, key), o.most())
+		if err != nil {
+			return t, err
+		}
+		if !seen.All {
+			t.More = true
+			t.unseen("of what is filed under %s, only %d rows and events were looked at", filed, seen.Seen)
+		}
+		for _, k := range keys {
+			if err := o.add(ctx, &t, k, key); err != nil {
+				return t, err
+			}
+		}
+	}
+	return t, nil
+}
+
+// OfOrder tells of every message that is known to be about an order: those that its reservations name, those whose key
+// is the order's number, and those whose body says so, as far as the log keeps bodies.
+func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
+	var t Told
+	if o.DB == nil {
+		return t, errors.New("orders are known to ROLLBACKD_HANDLER=stock only")
+	}
+	var err error
+	if t.Reservations, err = stock.ReservationsOf(ctx, o.DB.WithContext(ctx), orderSN); err != nil {
+		return t, err
+	}
+	for _, r := range t.Reservations {
+		if k := (dedup.Identity{Group: o.Group, Tag: r.Tag, Key: r.Key}); r.Named && k.Validate() == nil {
+			if err := o.add(ctx, &t, k, ""); err != nil {
+				return t, err
+			}
+		}
+	}
+	if (dedup.Identity{Group: o.Group, Tag: "t", Key: orderSN}).Validate() == nil {
+		byKey, err := OfKey(ctx, o, orderSN, "")
+		if err != nil {
+			return t, err
+		}
+		for _, m := range byKey.Messages {
+			if !t.has(m.Row.Identity) {
+				t.Messages = append(t.Messages, m)
+			}
+		}
+	}
+	if err := o.searchBodies(ctx, &t, orderSN); err != nil {
+		return t, err
+	}
+	t.unseen("applied messages keep no body: one that found everything given back already, under a key that is not the " +
+		"order's number, is not found; nor is a message that no daemon has taken yet")
+	return t, nil
+}
+
+// KeysOf are the keys of the messages that are known to be about an order, each once; of those among others only, if
+// there are others.
+func KeysOf(ctx context.Context, o Options, orderSN string, among []string) (keys []string, err error) {
+	told, err := OfOrder(ctx, o, orderSN)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range told.Messages {
+		if key := m.Row.Key; len(among) == 0 || slices.Contains(among, key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}
+
+// searchBodies finds the messages whose kept body is about the order, or, where it cannot be read, holds its number.
+func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) error {
+	states := []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead, dedup.Discarded}
+	words := [][]byte{[]byte(orderSN), []byte(`\`)} // an escape may stand for any character
+	seen, err := o.Records.Holding(ctx, o.Group, states, words, o.most(), func(row dedup.Row) error {
+		order, ok := o.OrderOf(row.Body)
+		about := ok && order == orderSN || !ok && bytes.Contains(row.Body, []byte(strconv.Quote(orderSN)))
+		if !about || t.has(row.Identity) {
+			return nil
+		}
+		return o.add(ctx, t, row.Identity, "")
+	})
+	if err == nil && !seen.All {
+		t.More = true
+		t.unseen("of the messages that are not applied, only the latest %d of each status were looked into", o.most())
+	}
+	return err
+}
+
+// add gathers one identity.
+func (o Options) add(ctx context.Context, t *Told, k dedup.Identity, filedFor string) error {
+	if t.has(k) {
+		return nil
+	}
+	m := Message{FiledFor: filedFor}
+	var err error
+	if m.Row, err = o.Records.Read(ctx, k); err != nil {
+		return err
+	}
+	if m.Events, err = o.Records.Events(ctx, k); err != nil {
+		return err
+	}
+	if o.DB != nil {
+		if err := o.addReservations(ctx, t, &m); err != nil {
+			return err
+		}
+	}
+	t.Messages = append(t.Messages, m)
+	return nil
+}
+
+// addReservations finds the reservations of the message's order. A body says which that is; without one the key may be
+// the order's number; and else those are searched that name the message.
+func (o Options) addReservations(ctx context.Context, t *Told, m *Message) error {
+	mine := func(r stock.Reservation) bool { return r.Named && r.Tag == m.Row.Tag && r.Key == m.Row.Key }
+	if slices.ContainsFunc(t.Reservations, mine) {
+		m.Reservations, m.Orders = t.Reservations, []string{t.Reservations[0].OrderSN}
+		return nil
+	}
+	order, ok := o.OrderOf(m.Row.Body)
+	if !ok {
+		order = m.Row.Key
+	}
+	rows, err := stock.ReservationsOf(ctx, o.DB.WithContext(ctx), order)
+	if err != nil {
+		return err
+	}
+	if ok || slices.ContainsFunc(rows, mine) {
+		m.Reservations, m.Orders = rows, []string{order}
+		return nil
+	}
+	if m.Row.Status != dedup.Success && m.Row.Status != dedup.Absent {
+		return nil // it released nothing
+	}
+	return o.searchReservations(ctx, t, m, mine)
+}
+
+func (o Options) searchReservations(ctx context.Context, t *Told, m *Message, mine func(stock.Reservation) bool) error {
+	page := min(5000, o.most())
+	var last stock.Reservation
+	for seen := 0; seen < o.most(); seen += page {
+		rows, err := stock.Reservations(ctx, o.DB.WithContext(ctx), last, page)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			if mine(r) {
+				m.Reservations = append(m.Reservations, r)
+				if !slices.Contains(m.Orders, r.OrderSN) {
+					m.Orders = append(m.Orders, r.OrderSN)
+				}
+			}
+		}
+		if len(rows) < page || len(m.Reservations) > 0 && m.Orders[0] != rows[len(rows)-1].OrderSN {
+			return nil
+		}
+		last = rows[len(rows)-1]
+	}
+	if len(m.Reservations) == 0 {
+		t.More = true
+		t.unseen("which reservations it released: the log keeps no body of applied messages, and of the reservations only "+
+			"the first %d were searched; --order SN looks at an order's own", o.most())
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package explain_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+type world struct {
+	t   *testing.T
+	dsn string
+	o   explain.Options
+}
+
+// open opens a log.
+func open(t *testing.T, dsn string) (*gorm.DB, *dedup.Log) {
+	t.Helper()
+	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 3,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, records
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dsn := stack.MySQL(t)
+	db, records := open(t, dsn)
+	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
+		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return &world{t, dsn, explain.Options{Records: records, Group: "g", DB: db, OrderOf: func(body []byte) (string, bool) {
+		var m struct {
+			Order string `json:"order_sn"`
+		}
+		err := json.Unmarshal(body, &m)
+		return m.Order, err == nil && m.Order != ""
+	}}}
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if err := w.o.DB.WithContext(w.t.Context()).Exec(query, args...).Error; err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func (w *world) dead(k dedup.Identity, body, cause string) {
+	w.t.Helper()
+	err := w.o.Records.DeadAll(w.t.Context(), []dedup.Letter{{
+		Entry: dedup.Entry{Identity: k, BodyHash: sha256.Sum256([]byte(body)), Body: []byte(body)}, Reason: "permanent",
+		Cause: cause,
+	}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) success(k dedup.Identity) {
+	w.t.Helper()
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		"consumer_timestamp, created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
+		k.Group, k.Tag, k.Key)
+}
+
+func key(name string) dedup.Identity { return dedup.Identity{Group: "g", Tag: "t", Key: name} }
+
+func keys(t explain.Told) (all []string) {
+	for _, m := range t.Messages {
+		all = append(all, m.Row.Key+" "+m.Row.Status.String())
+	}
+	return all
+}
+
+func ask(
+	t *testing.T, f func(context.Context, explain.Options, string) (explain.Told, error), o explain.Options, what string,
+) explain.Told {
+	t.Helper()
+	told, err := f(t.Context(), o, what)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return told
+}
+
+func ofKey(ctx context.Context, o explain.Options, k string) (explain.Told, error) {
+	return explain.OfKey(ctx, o, k, "")
+}
+
+func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
+	w := newWorld(t)
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('A', " +
+		"1, 1, 2, 't', 'by-reservation'), ('A', 2, 1, 2, 't', 'pruned'), ('A', 3, 1, 1, NULL, NULL)")
+	w.success(key("by-reservation"))
+	w.success(key("A")) // its key is the order's number
+	w.dead(key("by-body"), `{"order_sn":"A"}`, "no")
+	w.dead(key("by-escaped-body"), `{"order_sn":"\u0041"}`, "no")
+	w.dead(key("unreadable"), `{"order_sn":"A",`, "no")
+	w.dead(key("another"), `{"order_sn":"AB","note":"A"}`, "no")
+	told := ask(t, explain.OfOrder, w.o, "A")
+	want := []string{"by-reservation success", "pruned absent", "A success", "by-body dead", "by-escaped-body dead",
+		"unreadable dead"}
+	if have := keys(told); !slices.Equal(have, want) {
+		t.Errorf("found %q, want %q", have, want)
+	}
+	if len(told.Reservations) != 3 || len(told.Messages[0].Reservations) != 3 || len(told.Messages[3].Reservations) != 3 ||
+		len(told.Unseen) != 1 {
+		t.Errorf("reservations %v, unseen %q", told.Reservations, told.Unseen)
+	}
+	for _, tc := range []struct{ among, want []string }{
+		{nil, []string{"A", "by-body", "by-escaped-body", "by-reservation", "pruned", "unreadable"}},
+		{[]string{"by-body", "another", "A"}, []string{"A", "by-body"}},
+	} {
+		if got, err := explain.KeysOf(t.Context(), w.o, "A", tc.among); err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("its keys among %q are %q, %v; want %q", tc.among, got, err, tc.want)
+		}
+	}
+	if told := ask(t, explain.OfOrder, w.o, "none"); len(told.Messages)+len(told.Reservations) != 0 ||
+		len(told.Unseen) == 0 {
+		t.Errorf("an unknown order: %+v; want nothing, and what may lack", told)
+	}
+	if _, err := explain.OfOrder(t.Context(), explain.Options{Records: w.o.Records, Group: "g"}, "A"); err == nil {
+		t.Error("without the stock tables there is no order, and no error says so")
+	}
+}
+
+func TestALookThroughFewRowsSaysThatThereIsMore(t *testing.T) {
+	w := newWorld(t)
+	w.dead(key("late"), `{"order_sn":"A"}`, "no")
+	w.dead(key("latest"), `{"order_sn":"B"}`, "no")
+	few := w.o
+	few.Most = 1
+	told := ask(t, explain.OfOrder, few, "A")
+	if len(told.Messages) != 0 || !told.More || len(told.Unseen) != 2 ||
+		!strings.Contains(told.Unseen[0], "only the latest 1 of each status") {
+		t.Errorf("%+v; want nothing, and that more rows were not looked into", told)
+	}
+	if told := ask(t, explain.OfOrder, w.o, "A"); !slices.Equal(keys(told), []string{"late dead"}) || told.More {
+		t.Errorf("%+v; want the letter, and no more", told)
+	}
+}
+
+func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
+	w := newWorld(t)
+	w.success(key("k"))
+	for _, original := range []dedup.Identity{key("k"), {Group: "g", Tag: "t2", Key: "k"}, key("K")} {
+		id, cause := wire.Conflict(wire.Identified{Identity: original}, []byte("{}"))
+		w.dead(id.Identity, "{}", cause.Error())
+	}
+	told := ask(t, ofKey, w.o, "k")
+	if len(told.Messages) != 3 || told.Messages[0].FiledFor != "" || told.Messages[1].FiledFor != "k" ||
+		told.Messages[2].FiledFor != "k" {
+		t.Errorf("%+v; want the message and two conflicts", told.Messages)
+	}
+	if told, err := explain.OfKey(t.Context(), w.o, "k", "t2"); err != nil || len(told.Messages) != 1 ||
+		told.Messages[0].FiledFor != "k" {
+		t.Errorf("under tag t2: %+v, %v; want its conflict", told.Messages, err)
+	}
+}
+
+// Given a message that moves from one status to another just while its key is looked for, status by status, and so is
+// in none of them when that one is asked for, then it is looked for again and found.
+func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
+	w := newWorld(t)
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		"consumer_timestamp, created_at) VALUES ('g', 't', 'k', ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
+		int(dedup.Failed))
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	there := w.o
+	_, there.Records = open(t, proxy.Through(w.dsn))
+	asked := fmt.Appendf(nil, "consumer_status = %d", dedup.Failed)
+	moved := false
+	proxy.DropRequest(func(request []byte) bool { // which sees each request before the server does, and drops none
+		if bytes.Contains(request, asked) && !moved {
+			moved = true
+			err := w.o.DB.WithContext(t.Context()).Exec("UPDATE consumer_log SET consumer_status = ?",
+				int(dedup.Processing)).Error // which was asked for before
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return false
+	})
+	told := ask(t, ofKey, there, "k")
+	if want := []string{"k processing"}; !moved || !slices.Equal(keys(told), want) {
+		t.Errorf("moved %v, found %q, want %q", moved, keys(told), want)
+	}
+}
+
+func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *testing.T) {
+	w := newWorld(t)
+	w.success(key("m"))
+	w.success(key("late"))
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('B', " +
+		"1, 1, 2, 't', 'm'), ('B', 2, 1, 2, 't', 'm')")
+	told := ask(t, ofKey, w.o, "m")
+	if m := told.Messages[0]; len(m.Reservations) != 2 || !slices.Equal(m.Orders, []string{"B"}) || len(told.Unseen) != 0 {
+		t.Errorf("%+v, unseen %q; want the two of order B", m, told.Unseen)
+	}
+	// given more reservations than are searched, and the one in question behind them
+	for first := 0; first <= explain.MaxSeen; first += 10_000 {
+		var rows []string
+		for i := range 10_000 {
+			rows = append(rows, fmt.Sprintf("('o-%06d', 1, 1, 1)", first+i))
+		}
+		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES " + strings.Join(rows, ","))
+	}
+	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('z', " +
+		"1, 1, 2, 't', 'late')")
+	told = ask(t, ofKey, w.o, "late")
+	if m := told.Messages[0]; len(m.Reservations) != 0 || len(told.Unseen) != 1 ||
+		!strings.Contains(told.Unseen[0], "first 100000") {
+		t.Errorf("%+v, unseen %q; want nothing found, and that not all was searched", m, told.Unseen)
+	}
+}

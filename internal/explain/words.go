@@ -1,0 +1,315 @@
+package explain
+
+import (
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/screen"
+	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/stock"
+)
+
+// Explanation is all that is known of one identity. The names of its JSON form are stable.
+type Explanation struct {
+	Group     string       `json:"group"`
+	Tag       string       `json:"tag"`
+	Key       string       `json:"key"`
+	Status    string       `json:"status"`
+	Reason    dedup.Reason `json:"reason,omitempty"` // why it is dead
+	Attempts  int          `json:"attempts"`
+	Of        int          `json:"max_attempts"`
+	Replays   int          `json:"replays"`
+	Owner     string       `json:"owner,omitempty"` // of the last claim or replay
+	Since     time.Time    `json:"since"`           // the last transition, by the database's clock
+	Created   time.Time    `json:"created_at"`
+	DeadAt    *time.Time   `json:"dead_at,omitempty"`
+	Remark    string       `json:"remark,omitempty"`
+	MessageID string       `json:"message_id,omitempty"`
+	Hash      string       `json:"body_sha256,omitempty"`
+	Body      string       `json:"body,omitempty"`       // as it was, when it is UTF-8
+	Raw       string       `json:"body_hex,omitempty"`   // when it is not
+	Props     string       `json:"properties,omitempty"` // AMQP properties and headers, as JSON
+	// the original key of a conflict or of what could not be identified
+	FiledFor string `json:"filed_for,omitempty"`
+	Lock     string `json:"lock"`             // in words
+	Copies   string `json:"copies,omitempty"` // in the dead-letter queue, in words
+	Story    []Step `json:"story"`            // oldest first
+	Means    string `json:"means"`            // in words
+	Next     string `json:"next"`             // what to do
+
+	Reservations []Reserved `json:"reservations"` // of its order
+}
+
+// Reserved is what an order has or had reserved.
+type Reserved struct {
+	Order    string    `json:"order_sn"`
+	SKU      int64     `json:"sku_id"`
+	Quantity int64     `json:"quantity"`
+	Status   string    `json:"status"`
+	Since    time.Time `json:"since"`
+	Tag      string    `json:"rollback_tag,omitempty"` // who released or refused it
+	Key      string    `json:"rollback_key,omitempty"`
+}
+
+// ReservedOf writes reservations down for a person.
+func ReservedOf(rows []stock.Reservation) []Reserved {
+	all := []Reserved{}
+	for _, r := range rows {
+		all = append(all, Reserved{r.OrderSN, r.SKU, r.Quantity, r.Status, r.UpdatedAt, r.Tag, r.Key})
+	}
+	return all
+}
+
+// Step is one step of the story.
+type Step struct {
+	At      time.Time `json:"at"`
+	What    string    `json:"what"` // in words
+	From    string    `json:"from,omitempty"`
+	To      string    `json:"to,omitempty"`
+	Attempt int       `json:"attempt"`
+	Replays int       `json:"replays"`
+	Owner   string    `json:"owner,omitempty"`
+	By      string    `json:"by,omitempty"`
+	Error   string    `json:"error,omitempty"`
+}
+
+// Explain says what is known of a message. Lock and Copies are the caller's to fill.
+func Explain(m Message, names Names) Explanation {
+	row, key := m.Row, m.Row.Identity
+	e := Explanation{
+		Group: key.Group, Tag: key.Tag, Key: key.Key, Status: row.Status.String(), Reason: row.Reason, FiledFor: m.FiledFor,
+		Attempts: row.Attempts, Of: names.MaxAttempts, Replays: row.Replays, Owner: row.Owner,
+		Since: row.At, Created: row.CreatedAt, Remark: row.Remark, MessageID: row.MessageID,
+		Hash: hex.EncodeToString(row.BodyHash), Props: string(row.Properties), Reservations: ReservedOf(m.Reservations),
+	}
+	if !row.DeadAt.IsZero() {
+		e.DeadAt = &row.DeadAt
+	}
+	if utf8.Valid(row.Body) {
+		e.Body = string(row.Body)
+	} else {
+		e.Raw = hex.EncodeToString(row.Body)
+	}
+	e.Story = tell(m)
+	e.Means, e.Next = Meaning(row, names)
+	return e
+}
+
+// firstSuccess says how a row without a story came to be success.
+func firstSuccess(row dedup.Row) string {
+	if row.TakenOver() {
+		return "absent → success, in the log before rollbackd's"
+	}
+	return "absent → success, in a batch"
+}
+
+// tell joins the story of a message with what its order's reservations say, oldest first.
+func tell(m Message) []Step {
+	all := []Step{}
+	applied := false
+	for _, s := range m.Events {
+		what := s.From.String() + " → " + s.To.String()
+		if s.From == s.To {
+			what = s.To.String()
+		}
+		all = append(all, Step{s.At, what, s.From.String(), s.To.String(), s.Attempt, s.Replays, s.Owner, s.By, s.Error})
+		applied = applied || s.To == dedup.Success
+	}
+	if m.Row.Status == dedup.Success && !applied { // the fast path writes no events
+		all = append(all, Step{
+			At: m.Row.At, What: firstSuccess(m.Row), From: dedup.Absent.String(), To: dedup.Success.String(),
+			Attempt: m.Row.Attempts, Replays: m.Row.Replays,
+		})
+	}
+	for _, r := range m.Reservations {
+		by := ""
+		if r.Named {
+			by = r.Tag + " " + r.Key
+		}
+		what := fmt.Sprintf("order %s, sku %d: %d %s", r.OrderSN, r.SKU, r.Quantity, r.Status)
+		if r.SKU == 0 { // the mark of a message without items
+			what = fmt.Sprintf("order %s, whatever it reserves later: %s", r.OrderSN, r.Status)
+		}
+		all = append(all, Step{At: r.UpdatedAt, What: what, By: by})
+	}
+	slices.SortStableFunc(all, func(a, b Step) int { return a.At.Compare(b.At) })
+	return all
+}
+
+// Fact is a named line about a message.
+type Fact struct{ Name, Text string }
+
+// Facts are what is known, line by line, in the words that Write writes. Texts that are empty are left out.
+func (e Explanation) Facts() []Fact {
+	status := e.Status
+	if e.Reason != "" && e.DeadAt != nil {
+		status += " (" + string(e.Reason) + ")"
+	}
+	facts := []Fact{{"identity", fmt.Sprintf("group %s, tag %s, key %s", e.Group, e.Tag, e.Key)}}
+	add := func(name, value string) {
+		if value != "" {
+			facts = append(facts, Fact{name, value})
+		}
+	}
+	if e.Status == dedup.Absent.String() {
+		add("status", status)
+	} else {
+		add("status", status+" since "+e.Since.Format(time.RFC3339))
+		add("attempts", fmt.Sprintf("%d of %d, replays %d", e.Attempts, e.Of, e.Replays))
+	}
+	add("filed for", e.FiledFor)
+	add("owner", e.Owner)
+	if e.Status == dedup.Success.String() && (e.Attempts > 1 || e.Replays > 0) {
+		add("before that", e.Remark)
+	} else {
+		add("remark", e.Remark)
+	}
+	add("message id", e.MessageID)
+	add("body sha256", e.Hash)
+	add("body", screen.Shorten(e.Body, maxShownBody))
+	add("body in hex", screen.Shorten(e.Raw, maxShownBody))
+	add("lock", e.Lock)
+	add("copies", e.Copies)
+	return append(facts, Fact{"this means", e.Means}, Fact{"what next", e.Next})
+}
+
+// maxShownBody is how many characters of a body are shown.
+const maxShownBody = 400
+
+// StepsHeader names the columns of Steps.
+func StepsHeader() []string { return []string{"AT", "WHAT", "ATTEMPT", "REPLAYS", "BY", "NOTE"} }
+
+// Steps is the story, a row for each step, in the words that Write writes.
+func (e Explanation) Steps() (rows [][]string) {
+	for _, s := range e.Story {
+		by, attempt, replays := s.By, "", ""
+		if by == "" {
+			by = s.Owner
+		}
+		if s.To != "" {
+			attempt, replays = fmt.Sprint(s.Attempt), fmt.Sprint(s.Replays)
+		}
+		rows = append(rows, []string{
+			s.At.Format("2006-01-02T15:04:05.000Z"), s.What, attempt, replays, by, screen.Shorten(s.Error, 200),
+		})
+	}
+	return rows
+}
+
+// Write tells it to a person on a screen.
+func (e Explanation) Write(w io.Writer) error {
+	facts := e.Facts()
+	rows := make([][]string, len(facts))
+	for i, f := range facts {
+		rows[i] = []string{f.Name, f.Text}
+	}
+	if err := screen.WriteTable(w, rows[0], rows[1:]); err != nil || len(e.Story) == 0 {
+		return err
+	}
+	if _, err := io.WriteString(w, "\n"); err != nil {
+		return err
+	}
+	return screen.WriteTable(w, StepsHeader(), e.Steps())
+}
+
+// NoLock is said in place of [LockText] where there is none.
+const NoLock = "no lock is used: ROLLBACKD_LOCK or ROLLBACKD_REDIS_URL is off"
+
+// LockText says in words who holds a lock.
+func LockText(s lock.State) string {
+	switch {
+	case s.Hold == 0:
+		return "free"
+	case s.Hold == lock.Foreign:
+		return "a value that is not rollbackd's"
+	case s.Hold == lock.DoneMarker && s.TTL < 0:
+		return "done marker, without an end: rollbackd did not write it"
+	case s.Hold == lock.DoneMarker:
+		return fmt.Sprintf("done marker, for another %v", s.TTL.Round(time.Second))
+	case s.TTL < 0:
+		return fmt.Sprintf("held by %s, without an end: rollbackd did not write it", s.Token)
+	}
+	return fmt.Sprintf("held by %s, for another %v", s.Token, s.TTL.Round(time.Second))
+}
+
+// CopiesText is what the row says of letters.
+func CopiesText(row dedup.Row, queue string) string {
+	if row.Status == dedup.Dead && row.Reason != dedup.ReasonEffectUnknown {
+		return fmt.Sprintf("one was confirmed in %s at %s", rabbit.DeadQueue(queue), row.DeadAt.Format(time.RFC3339))
+	}
+	return ""
+}
+
+// ReservedHeader names the columns in which reservations are written for a person.
+func ReservedHeader() []string {
+	return []string{"SKU", "QUANTITY", "STATUS", "SINCE", "BY TAG", "BY KEY"}
+}
+
+// reservedRows are reservations, a row for each.
+func reservedRows(all []Reserved) (rows [][]string) {
+	for _, r := range all {
+		sku := fmt.Sprint(r.SKU)
+		if r.SKU == 0 { // whatever is reserved later
+			sku = "all"
+		}
+		rows = append(rows, []string{
+			sku, fmt.Sprint(r.Quantity), r.Status, r.Since.Format(time.RFC3339), r.Tag, r.Key,
+		})
+	}
+	return rows
+}
+
+// Write tells a person all that is known: of an order what it has reserved, then message by message, then what could
+// not be seen. The order is "" when a message was asked for.
+func Write(w io.Writer, order string, reserved []Reserved, messages []Explanation, unseen []string) error {
+	if order != "" {
+		if err := writeOrder(w, order, reserved, len(messages)); err != nil {
+			return err
+		}
+	}
+	for i, e := range messages {
+		if i > 0 || order != "" {
+			if _, err := io.WriteString(w, "\n"); err != nil {
+				return err
+			}
+		}
+		if err := e.Write(w); err != nil {
+			return err
+		}
+	}
+	for i, text := range unseen {
+		head := ""
+		if i == 0 {
+			head = "\nNot seen:\n"
+		}
+		if _, err := io.WriteString(w, head+"  "+text+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeOrder tells a person what an order has reserved; messages is how many are known of it.
+func writeOrder(w io.Writer, order string, reserved []Reserved, messages int) error {
+	if _, err := fmt.Fprintf(w, "order %s: %s, %s\n", screen.Printable(order), some(len(reserved), "reservation"),
+		some(messages, "message")); err != nil || len(reserved) == 0 {
+		return err
+	}
+	if _, err := io.WriteString(w, "\n"); err != nil {
+		return err
+	}
+	return screen.WriteTable(w, ReservedHeader(), reservedRows(reserved))
+}
+
+func some(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,102 @@
+package maintenance
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestGaugesTellOfTheLog(t *testing.T) {
+	t.Parallel()
+	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
+		t.Fatal(err)
+	}
+	records, err := dedup.NewLog(db, dedup.LogOptions{
+		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	g, err := newGauges(records, reg, slog.New(slog.DiscardHandler), func(context.Context, error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gathered := func() map[string]float64 {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := f.GetName()
+				for _, label := range m.GetLabel() {
+					name += " " + label.GetValue()
+				}
+				got[name] = m.GetGauge().GetValue()
+			}
+		}
+		return got
+	}
+	figures := func() map[string]float64 {
+		t.Helper()
+		if err := g.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return gathered()
+	}
+	want := func(got map[string]float64, want map[string]float64) {
+		t.Helper()
+		if len(got) != len(want) {
+			t.Errorf("figures %v, want %v", got, want)
+		}
+		for name, v := range want {
+			if got[name] < v || got[name] > v+60 {
+				t.Errorf("%s is %v, want %v", name, got[name], v)
+			}
+		}
+	}
+	// given that nobody has looked yet, then nothing is said, and not that nothing is dead
+	want(gathered(), nil)
+	// given an empty log, then nothing is old
+	want(figures(), map[string]float64{
+		"rollbackd_dead_letters": 0, "rollbackd_oldest_dead_letter_seconds": 0,
+		"rollbackd_oldest_open_seconds processing": 0, "rollbackd_oldest_open_seconds failed": 0,
+	})
+	// given rows of all states
+	for i, row := range []struct{ status, minutes int }{{0, 10}, {0, 20}, {1, 999}, {2, 30}, {3, 100}, {3, 200},
+		{4, 999}} {
+		if _, err := pool.ExecContext(t.Context(),
+			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp,
+				created_at)
+			VALUES ('g', 't', ?, ?, 1, UTC_TIMESTAMP(6) - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))`, i, row.status,
+			row.minutes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := figures()
+	want(got, map[string]float64{
+		"rollbackd_dead_letters": 2, "rollbackd_oldest_dead_letter_seconds": 200 * 60,
+		"rollbackd_oldest_open_seconds processing": 20 * 60, "rollbackd_oldest_open_seconds failed": 30 * 60,
+	})
+	if n := got["rollbackd_dead_letters"]; n != 2 {
+		t.Errorf("%v dead letters, want 2", n)
+	}
+}

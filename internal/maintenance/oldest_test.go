@@ -1,0 +1,45 @@
+package maintenance
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+func TestWhatWaitsLongestIsSaidAndNothingOfNothing(t *testing.T) {
+	t.Parallel()
+	row := func(status dedup.Status, age time.Duration) map[dedup.Status]dedup.Row {
+		return map[dedup.Status]dedup.Row{status: {
+			Identity: dedup.Identity{Group: "g", Tag: "t", Key: "k"}, Version: dedup.Version{Status: status, Attempts: 5,
+				Replays: 2},
+			Age: age, Reason: "exhausted",
+		}}
+	}
+	for _, c := range []struct {
+		oldest map[dedup.Status]dedup.Row
+		want   string
+	}{
+		{nil, ""},
+		{row(dedup.Failed, time.Minute), "level=INFO msg=m failed.age=1m0s failed.tag=t failed.key=k failed.attempts=5 " +
+			"failed.replays=2"},
+		{row(dedup.Failed, time.Hour), "level=WARN msg=m failed.age=1h0m0s failed.tag=t failed.key=k failed.attempts=5 " +
+			"failed.replays=2"},
+		{row(dedup.Processing, time.Hour), "level=WARN msg=m processing.age=1h0m0s processing.tag=t processing.key=k " +
+			"processing.attempts=5 processing.replays=2"},
+		{row(dedup.Dead, time.Second), "level=WARN msg=m dead.age=1s dead.tag=t dead.key=k dead.attempts=5 dead.replays=2 " +
+			"dead.reason=exhausted"},
+	} {
+		level, attrs := oldestLine(c.oldest, 3*time.Minute)
+		var out bytes.Buffer
+		if len(attrs) > 0 {
+			slog.New(slog.NewTextHandler(&out, nil)).LogAttrs(t.Context(), level, "m", attrs...)
+		}
+		if _, got, _ := strings.Cut(strings.TrimSpace(out.String()), " "); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+}

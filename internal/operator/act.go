@@ -1,0 +1,485 @@
+package operator
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// Kind is what an act is.
+type Kind string
+
+// The kinds. [Operator.Note] and [Operator.Ask] take others, of at most 32 small letters, digits and _.
+const (
+	KindReplay  Kind = "replay"
+	KindDiscard Kind = "discard"
+	KindPause   Kind = "pause"
+	KindResume  Kind = "resume"
+	// KindReconcile compares log, letters and stock; KindMend mends one finding of that. See [Task].
+	KindReconcile Kind = "reconcile"
+	KindMend      Kind = "mend"
+	// KindCompensate is a replay that the fleet does by itself, KindPrune the deletion of old rows that a person asked
+	// for.
+	KindCompensate Kind = "compensate"
+	KindPrune      Kind = "prune"
+	// KindRefused is what a person asked for and may not do.
+	KindRefused Kind = "refused"
+)
+
+// Kinds are those that have a name here.
+func Kinds() []Kind {
+	return []Kind{
+		KindReplay, KindDiscard, KindPause, KindResume, KindReconcile, KindMend, KindCompensate, KindPrune, KindRefused,
+	}
+}
+
+// asked reports whether somebody may ask the fleet for a run of this kind.
+func (k Kind) asked() bool { return k == KindReplay || k == KindDiscard }
+
+// overLetters reports whether an act of this kind is a run over dead letters.
+func (k Kind) overLetters() bool { return k.asked() || k == KindCompensate }
+
+// State is how an act stands.
+type State string
+
+// The states. An act that takes no time is done, or failed, from the start.
+const (
+	Running State = "running" // a run goes on, or waits for a daemon that takes it up
+	Done    State = "done"    // it came to its end; what it could not do stands in its result
+	Stopped State = "stopped" // somebody stopped it
+	Failed  State = "failed"  // it ended early, see its error
+)
+
+// Act is what somebody did, or does. The names of its JSON form are stable.
+type Act struct {
+	ID    string `json:"id"`
+	Kind  Kind   `json:"kind"`
+	State State  `json:"state"`
+	Actor string `json:"actor"`
+	Why   string `json:"why,omitempty"`
+	// Detail is what was asked for, as JSON: a [Request] of a run, of a pause its end, of a task what its caller gave.
+	Detail json.RawMessage `json:"detail,omitempty"`
+	// CutOff freezes the set of a run: what died later is not of it.
+	CutOff  time.Time `json:"cut_off,omitzero"`
+	Created time.Time `json:"created_at"` // by the database's clock, as all times
+	Ended   time.Time `json:"ended_at,omitzero"`
+	// StopBy asked a run to stop.
+	StopBy string `json:"stop_by,omitempty"`
+	// Owner is the process that works on it; "" while none does.
+	Owner string `json:"owner,omitempty"`
+	// Silent is for how many seconds that process has said nothing, when it should have: it is gone, or MySQL does not
+	// hear it. 0: it works, or nobody has taken the act up.
+	Silent float64 `json:"silent_seconds,omitempty"`
+	// Own: the process that asked for it does it, and nobody else; see [Operator.Do].
+	Own bool `json:"own,omitempty"`
+	// WaitsFor are the acts that hold places, when this one waits for one. Only an act that is read by itself has them.
+	WaitsFor []Holder `json:"waits_for,omitempty"`
+	// Terms is how often a process took the run up: more than once when one died, drained, or waited for a server.
+	Terms    int       `json:"terms,omitempty"`
+	Progress *Progress `json:"progress,omitempty"` // of a run
+	// Sweeping: the letters are done, and what is stale of them in the dead-letter queue is yet to be dropped.
+	Sweeping bool   `json:"sweeping,omitempty"`
+	Error    string `json:"error,omitempty"`
+	// Result is nil while it is running.
+	Result *Result `json:"result,omitempty"`
+}
+
+// Holder is an act that some process works on, and so holds one of that process's places. The names of its JSON form
+// are stable.
+type Holder struct {
+	ID    string    `json:"id"`
+	Kind  Kind      `json:"kind"`
+	Actor string    `json:"actor"`
+	Since time.Time `json:"since"` // when it was written down
+	Owner string    `json:"owner"`
+}
+
+// Request is what was asked of a run; ErrRequest when the act is none.
+func (a Act) Request() (Request, error) {
+	var r Request
+	if !a.Kind.overLetters() {
+		return r, fmt.Errorf("%w: %s is no run over letters", ErrRequest, a.Kind)
+	}
+	if err := json.Unmarshal(a.Detail, &r); err != nil {
+		return r, fmt.Errorf("read what was asked for in act %s: %w", a.ID, err)
+	}
+	return r, nil
+}
+
+// Progress is how far a run has come.
+type Progress struct {
+	Phase   string `json:"phase"`   // letters, or waiting; of a [Task] what it looks at
+	Matched int    `json:"matched"` // letters of the set, counted up to MaxCounted when it began
+	More    bool   `json:"more"`    // there were more
+	Done    int    `json:"done"`    // replayed or discarded, by all processes that worked on it
+	Left    int    `json:"left"`    // stay, seen by the process that works on it now
+	Waiting int    `json:"waiting"` // replayed, without an outcome
+	Applied int    `json:"applied"`
+	Failed  int    `json:"failed_again"`
+	// Trouble is what the run waits for; "" while it goes on.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// Result is what a run came to. Replayed and Discarded are exact over all processes that worked on it.
+type Result struct {
+	Replayed  int `json:"replayed"` // rows reopened, messages confirmed
+	Discarded int `json:"discarded"`
+	// What became of the replayed until the end of the run, as far as it watched them.
+	Applied     int `json:"applied"`
+	FailedAgain int `json:"failed_again"`
+	Unsettled   int `json:"unsettled"`
+	// Swept are stale letters that were dropped from the queue afterwards.
+	Swept int `json:"swept"`
+	// LeftCount letters were chosen and stay, by their reasons in LeftBy; Left names the first of them.
+	LeftCount int                    `json:"left_count"`
+	LeftBy    map[deadletter.Why]int `json:"left_by,omitempty"`
+	Left      []deadletter.Left      `json:"left,omitempty"`
+	// Mended are findings, Deleted rows, of an act of that kind.
+	Mended  int `json:"mended,omitempty"`
+	Deleted int `json:"deleted,omitempty"`
+	// ByReason counts the replayed or discarded by why they were dead.
+	ByReason map[dedup.Reason]int `json:"by_reason,omitempty"`
+	// Report is what the work of a [Task] came to.
+	Report json.RawMessage `json:"report,omitempty"`
+}
+
+const actColumns = "id, kind, state, work, actor, why, request, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', cut_off), " +
+	"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at), " +
+	"stop_by, owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), " +
+	"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), term, progress, result, error"
+
+// What is left to do of an act, in the column work.
+const (
+	workNone    = 0
+	workLetters = 1
+	workSweep   = 2
+	// workOwn is done by the process that asked for it, and by nobody else: see [Operator.Do].
+	workOwn = 3
+)
+
+// standing is the state of an act: what only its own process could do has failed with it.
+const standing = "IF(state = 'running' AND work = 3 AND lease_until <= UTC_TIMESTAMP(6), 'failed', state)"
+
+// silence is how long a worker may say nothing before that is told: it says something each [lookEvery].
+const silence = 3 * lookEvery
+
+// vanished is what is told of an act whose process said nothing any more.
+const vanished = "its process was killed, or cannot reach MySQL any more: nobody goes on with it. What it did until " +
+	"then stands in the stories of its messages"
+
+func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
+	var work int
+	var cutOff, ended, lease sql.NullInt64
+	var created, now int64
+	var stopBy, owner sql.NullString
+	var request, progress, result []byte
+	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &request, &cutOff, &created, &ended,
+		&stopBy, &owner, &lease, &now, &a.Terms, &progress, &result, &a.Error); err != nil {
+		return a, err
+	}
+	a.Own = work == workOwn
+	a.Detail, a.StopBy, a.Sweeping = request, stopBy.String, work == workSweep
+	a.CutOff, a.Created, a.Ended = moment(cutOff), time.UnixMicro(created).UTC(), moment(ended)
+	held := lease.Valid && lease.Int64 > now
+	if held {
+		a.Owner = owner.String
+	}
+	if a.State == Running && lease.Valid {
+		lastWord := moment(lease).Add(-leaseTime)
+		if silent := time.UnixMicro(now).Sub(lastWord); silent >= silence {
+			a.Silent = math.Floor(silent.Seconds())
+		}
+		if work == workOwn && !held {
+			a.State, a.Error, a.Ended, a.Silent = Failed, vanished, lastWord, 0
+		}
+	}
+	if progress != nil {
+		a.Progress = new(Progress)
+		err = json.Unmarshal(progress, a.Progress)
+	}
+	if result != nil {
+		a.Result = new(Result)
+		err = errors.Join(err, json.Unmarshal(result, a.Result))
+	}
+	if err != nil {
+		err = fmt.Errorf("read act %s: %w", a.ID, err)
+	}
+	return a, err
+}
+
+func moment(micros sql.NullInt64) time.Time {
+	if !micros.Valid {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros.Int64).UTC()
+}
+
+// Act reads one act; ErrNoAct when this group and queue have none with the id.
+func (d *Operator) Act(ctx context.Context, id string) (Act, error) {
+	if uuid.Validate(id) != nil {
+		return Act{}, ErrNoAct
+	}
+	a, err := scanAct(d.db.QueryRowContext(ctx, "SELECT "+actColumns+" FROM "+d.acts+
+		" WHERE id = ? AND group_name = ? AND queue = ?", []byte(id), []byte(d.o.Group), []byte(d.o.Queue)))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return Act{}, ErrNoAct
+	case err != nil:
+		return Act{}, fmt.Errorf("read act %s: %w", id, err)
+	}
+	if a.State == Running && a.Owner == "" {
+		if a.WaitsFor, err = d.waitsFor(ctx, id); err != nil {
+			return Act{}, fmt.Errorf("look what act %s waits for: %w", id, err)
+		}
+	}
+	return a, nil
+}
+
+// mostHolders bounds the acts that one is said to wait for: those of some daemons.
+const mostHolders = 10 * atOnce
+
+// waitsFor are the acts that somebody works on, in the order in which they are taken up; none while they are fewer than
+// one process has places, because then nobody waits for them, and none when the act itself has got a place meanwhile.
+func (d *Operator) waitsFor(ctx context.Context, id string) (all []Holder, err error) {
+	rows, err := d.db.QueryContext(ctx, "SELECT id, kind, actor, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), "+
+		"owner FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work BETWEEN ? AND ? AND lease_until > "+
+		"UTC_TIMESTAMP(6) ORDER BY work, id LIMIT ?", []byte(d.o.Group), []byte(d.o.Queue), workLetters, workSweep,
+		mostHolders)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var h Holder
+		var created int64
+		if err := rows.Scan(&h.ID, &h.Kind, &h.Actor, &created, &h.Owner); err != nil {
+			return nil, err
+		}
+		h.Since = time.UnixMicro(created).UTC()
+		all = append(all, h)
+	}
+	if itself := func(h Holder) bool { return h.ID == id }; len(all) < atOnce || slices.ContainsFunc(all, itself) {
+		all = nil
+	}
+	return all, rows.Err()
+}
+
+// ActFilter chooses acts for a page. A zero condition always holds.
+type ActFilter struct {
+	Kind  Kind
+	State State
+	Actor string
+	// Since and Until bound when the act was written down: at or after, and before.
+	Since, Until time.Time
+	Before       string // id at which the last page ended: older acts only
+	Limit        int    // 1 to MaxActs, 0 for 50
+}
+
+// MaxActs bounds a page of acts.
+const MaxActs = 200
+
+// Acts are the acts of the group and queue, the latest first, each page read through an index. Next is the Before of
+// the next page, "" after the last. The reports of tasks are left out, which may be long: Act has them.
+func (d *Operator) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, err error) {
+	if f.Limit == 0 {
+		f.Limit = 50
+	}
+	if f.Limit < 1 || f.Limit > MaxActs {
+		return nil, "", fmt.Errorf("%w: a page of %d acts, want 1 to %d", ErrRequest, f.Limit, MaxActs)
+	}
+	text := "SELECT " + actColumns + " FROM " + d.acts + " WHERE group_name = ? AND queue = ?"
+	args := []any{[]byte(d.o.Group), []byte(d.o.Queue)}
+	for _, c := range []struct{ column, value string }{
+		{"kind", string(f.Kind)}, {standing, string(f.State)}, {"actor", f.Actor},
+	} {
+		if c.value != "" {
+			text += " AND " + c.column + " = ?"
+			args = append(args, c.value)
+		}
+	}
+	for _, c := range []struct {
+		at   time.Time
+		sign string
+		wide time.Duration
+	}{{f.Since, ">=", -clocks}, {f.Until, "<", clocks}} {
+		if !c.at.IsZero() {
+			text += " AND created_at " + c.sign + " TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND AND id " + c.sign +
+				" ?"
+			args = append(args, c.at.UnixMicro(), []byte(idAt(c.at.Add(c.wide))))
+		}
+	}
+	if f.Before != "" {
+		text += " AND id < ?"
+		args = append(args, []byte(f.Before))
+	}
+	rows, err := d.db.QueryContext(ctx, text+" ORDER BY id DESC LIMIT ?", append(args, f.Limit+1)...)
+	if err != nil {
+		return nil, "", fmt.Errorf("list acts: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		a, err := scanAct(rows)
+		if err != nil {
+			return nil, "", fmt.Errorf("list acts: %w", err)
+		}
+		if a.Result != nil {
+			a.Result.Report = nil
+		}
+		acts = append(acts, a)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, "", fmt.Errorf("list acts: %w", err)
+	}
+	if len(acts) > f.Limit {
+		acts = acts[:f.Limit]
+		next = acts[f.Limit-1].ID
+	}
+	return acts, next, nil
+}
+
+// clocks is how far the clock of a process, of which ids are made, may be from the database's.
+const clocks = time.Hour
+
+// idAt is the smallest id of a moment, so that a time is found through the index of ids.
+func idAt(t time.Time) string {
+	hexed := fmt.Sprintf("%012x", max(0, t.UnixMilli()))
+	return hexed[:8] + "-" + hexed[8:12] + "-7000-8000-000000000000"
+}
+
+// newAct is an act about to be written.
+type newAct struct {
+	id         string // "": a new one
+	kind       Kind
+	state      State
+	actor, why string
+	detail     any
+	guard      []byte    // nil: none
+	cutOff     time.Time // zero: none
+	firstEvent int64
+	progress   *Progress
+	err        string
+	owner      string // of what is done by whoever asked for it
+}
+
+// errActExists says that an act with this id was written before, by the same request.
+var errActExists = errors.New("the act was written before")
+
+// errGuarded says that a run of the same set goes on.
+var errGuarded = errors.New("the guard is taken")
+
+// insert writes an act inside tx.
+func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
+	if n.id == "" {
+		id, err := newID()
+		if err != nil {
+			return err
+		}
+		n.id = id
+	}
+	n.why = Plain(n.why)
+	if utf8.RuneCountInString(n.why) > dedup.MaxRemark {
+		return fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
+	}
+	detail, err := json.Marshal(n.detail)
+	if err != nil {
+		return err
+	}
+	work, ended := workNone, "UTC_TIMESTAMP(6)"
+	var progress, cutOff, owner, lease any
+	if n.state == Running {
+		work, ended = workLetters, "NULL"
+		if progress, err = json.Marshal(n.progress); err != nil {
+			return err
+		}
+	}
+	if !n.cutOff.IsZero() {
+		cutOff = n.cutOff.UnixMicro()
+	}
+	if n.owner != "" {
+		work, owner, lease = workOwn, []byte(n.owner), d.lease.Microseconds()
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, request, "+
+		"guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, ?, ?, ?, "+
+		"?, ?, ?, ?, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, "+
+		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
+		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why,
+		detail, n.guard, cutOff, n.firstEvent, progress, n.err, owner, lease)
+	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {
+		return errGuarded
+	}
+	if mysqldb.Duplicate(err) {
+		return errActExists
+	}
+	if err != nil {
+		return fmt.Errorf("write down %s: %w", n.kind, err)
+	}
+	return nil
+}
+
+// Note writes down an act that the operator has no part in, such as one that was refused. Detail is anything that has a
+// JSON form; failure is why it was not done, "" when it was.
+func (d *Operator) Note(
+	ctx context.Context, who Actor, kind Kind, why string, detail any, failure string,
+) (Act, error) {
+	actor, err := who.name()
+	if err != nil {
+		return Act{}, err
+	}
+	n := &newAct{kind: kind, state: Done, actor: actor, why: why, detail: detail}
+	if failure != "" {
+		n.state, n.err = Failed, cut(failure, dedup.MaxRemark)
+	}
+	if err := kind.check(); err != nil {
+		return Act{}, err
+	}
+	if err := d.insert(ctx, d.db, n); err != nil {
+		return Act{}, err
+	}
+	return d.Act(ctx, n.id)
+}
+
+func (k Kind) check() error {
+	for _, r := range k {
+		if r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') {
+			return fmt.Errorf("%w: a kind of act named %q", ErrRequest, string(k))
+		}
+	}
+	if len(k) < 1 || len(k) > 32 {
+		return fmt.Errorf("%w: a kind of act of %d letters", ErrRequest, len(k))
+	}
+	return nil
+}
+
+// Plain is a text on one line, without characters that act on a screen or turn the writing round, for whoever reads it
+// anywhere.
+func Plain(text string) string {
+	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
+		return unicode.IsSpace(r) || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
+	}), " ")
+}
+
+// cut keeps so many characters of a text.
+func cut(s string, characters int) string {
+	n := 0
+	for i := range s {
+		if n == characters-1 && utf8.RuneCountInString(s[i:]) > 1 {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}

@@ -1,0 +1,145 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// Options are what an operator works with.
+type Options struct {
+	// DB is a pool on the schema of the log, of [Connections] at least. It stays the caller's.
+	DB *gorm.DB
+	// Records and Letters are those of the group and queue; their pool may be DB. Letters may be nil where nothing is
+	// run.
+	Records *dedup.Log
+	Letters *deadletter.Letters
+	// Group and Queue are those of the daemon.
+	Group, Queue string
+	// Order finds the keys of an order's messages, of those among others only, if there are others; nil: letters cannot be
+	// chosen by order.
+	Order func(ctx context.Context, order string, among []string) ([]string, error)
+	// Tasks do the kinds of work that the operator does not know itself; a kind without one is left to other daemons.
+	Tasks map[Kind]func(context.Context, Task) (report any, err error)
+	// Unwritten, if set, is told why something that [Operator.Do] does is not written down, or not how it ended.
+	Unwritten func(error)
+	// Drain bounds how long Work goes on to write down how acts have ended, after its context has. Default: 25s.
+	Drain time.Duration
+	// Logger gets a line for each act that begins or ends, and for what runs wait for. Default: none.
+	Logger *slog.Logger
+}
+
+const defaultDrain = 25 * time.Second
+
+// Connections is how many its pool should have: a run reads and writes with eight, and there are its lease and the
+// requests beside it.
+const Connections = 12
+
+// Operator is where persons act. It is safe for many goroutines and keeps nothing: all state is in MySQL.
+type Operator struct {
+	o      Options
+	wake   chan struct{} // holds one word that a run was written down here
+	db     *sql.DB
+	acts   string // table, quoted
+	once   string // table, quoted
+	name   string // of this process: host/pid/random
+	log    *slog.Logger
+	lease  time.Duration // tests change these
+	look   time.Duration
+	inMove func() // called after some letters of a run are done; tests stop or kill there
+}
+
+// New makes an operator. It asks no server.
+func New(o Options) (*Operator, error) {
+	if o.DB == nil || o.Records == nil || o.Group == "" || o.Queue == "" {
+		return nil, errors.New("operator: it needs DB, Records, Group and Queue")
+	}
+	pool, err := o.DB.DB()
+	if err != nil {
+		return nil, fmt.Errorf("operator: take the pool from gorm: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	d := &Operator{
+		o: o, db: pool, acts: o.Records.ActTable(), once: o.Records.OnceTable(), log: o.Logger, lease: leaseTime,
+		look: lookEvery, name: fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]), inMove: func() {},
+		wake: make(chan struct{}, 1),
+	}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
+	return d, nil
+}
+
+// Actor is who acts: user@host of a command, the name of a token, or the identity that a proxy vouches for.
+type Actor struct{ Name string }
+
+// maxActor is how many characters of a name are kept: it stands in the story of each letter, before the act's id.
+const maxActor = 150
+
+// name is the actor's, on one line.
+func (a Actor) name() (string, error) {
+	name := Plain(a.Name)
+	switch {
+	case name == "":
+		return "", fmt.Errorf("%w: nobody is named who does it", ErrRequest)
+	case utf8.RuneCountInString(name) > maxActor:
+		return "", fmt.Errorf("%w: a name of over %d characters", ErrRequest, maxActor)
+	}
+	return name, nil
+}
+
+// Errors of what was asked for. The errors of servers are none of these.
+var (
+	// ErrRequest: what is asked for cannot be done by anybody; the error says what is wrong with it.
+	ErrRequest = errors.New("this cannot be done")
+	// ErrNoAct: no act has this id, in this group and queue.
+	ErrNoAct = errors.New("no act has this id")
+	// ErrEnded: a run that has ended cannot be stopped.
+	ErrEnded = errors.New("it has ended already")
+)
+
+// Busy reports whether a server let something wait in vain for a lock of somebody else's, or chose it to give way:
+// asked again in a moment it may be done.
+func Busy(err error) bool { return mysqldb.Classify(err) == mysqldb.FaultContention }
+
+// newID is a UUID that sorts by time.
+func newID() (string, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return "", fmt.Errorf("make an id: %w", err)
+	}
+	return id.String(), nil
+}
+
+// tx runs f in a transaction. An error of COMMIT is dedup.ErrUnknown.
+func (d *Operator) tx(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := d.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := f(tx); err != nil {
+		_ = tx.Rollback() // a connection that cannot roll back is gone, and its transaction with it
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%w: %w", dedup.ErrUnknown, err)
+	}
+	return nil
+}

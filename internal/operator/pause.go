@@ -1,0 +1,153 @@
+package operator
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// How long a pause lasts. A person who needs more pauses again: a fleet that nobody remembers must not stand for ever.
+const (
+	DefaultPause = time.Hour
+	LeastPause   = time.Second
+	LongestPause = 24 * time.Hour
+)
+
+// PauseRequest asks for a pause.
+type PauseRequest struct {
+	// ID is of the act, if it was given out before; see [Once]. "": a new one.
+	ID  string
+	Why string // required
+	// For is how long, LeastPause to LongestPause; 0: DefaultPause.
+	For time.Duration
+	// Instead is the id of the pause that this one replaces, as it was seen; "": none may stand.
+	Instead string
+}
+
+// PausedError says that consuming is paused already, or not by the pause that was seen.
+type PausedError struct{ Pause dedup.Pause }
+
+func (e *PausedError) Error() string {
+	return fmt.Sprintf("consuming is %v (%s)", e.Pause, e.Pause.ID)
+}
+
+// Is reports that it is dedup.ErrPaused.
+func (*PausedError) Is(target error) bool { return target == dedup.ErrPaused }
+
+// pauseDetail is what stands in the act of a pause.
+type pauseDetail struct {
+	Seconds float64   `json:"seconds,omitempty"`
+	Until   time.Time `json:"until,omitzero"`
+	Instead string    `json:"instead,omitempty"`
+	Pause   string    `json:"pause,omitempty"` // the one that a resume ended
+}
+
+// Paused is the pause that stands; its Left is 0 when none does.
+func (d *Operator) Paused(ctx context.Context) (dedup.Pause, error) {
+	return d.o.Records.Paused(ctx, d.o.Group, d.o.Queue)
+}
+
+// Now is the time by the database's clock, as the cut-off of a set that nobody has looked at before.
+func (d *Operator) Now(ctx context.Context) (time.Time, error) { return d.o.Records.Now(ctx) }
+
+// Pause makes all daemons of the group and queue take no more deliveries, within seconds, until it ends. What they have
+// begun they finish; what they have not goes back to the queue. PausedError: a pause stands, and Instead does not name
+// it. The same ID again is the same pause, and changes nothing.
+func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.Pause, error) {
+	if r.For == 0 {
+		r.For = DefaultPause
+	}
+	r.Why = Plain(r.Why)
+	actor, err := who.name()
+	switch {
+	case err != nil:
+		return dedup.Pause{}, err
+	case r.Why == "":
+		return dedup.Pause{}, fmt.Errorf("%w: say why consuming is to be paused, for whoever finds it so", ErrRequest)
+	case r.For < LeastPause || r.For > LongestPause:
+		return dedup.Pause{}, fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, r.For, LeastPause, LongestPause)
+	}
+	n := &newAct{id: r.ID, kind: KindPause, state: Done, actor: actor, why: r.Why}
+	if n.id == "" {
+		if n.id, err = newID(); err != nil {
+			return dedup.Pause{}, err
+		}
+	}
+	p := dedup.Pause{ID: n.id, By: actor, Why: r.Why}
+	err = d.tx(ctx, func(tx *sql.Tx) error {
+		var err error
+		if p, err = d.o.Records.SetPause(ctx, tx, d.o.Group, d.o.Queue, p, r.For, r.Instead); err != nil {
+			return err
+		}
+		n.detail = pauseDetail{Seconds: r.For.Seconds(), Until: p.Until, Instead: r.Instead}
+		return d.insert(ctx, tx, n)
+	})
+	switch {
+	case errors.Is(err, dedup.ErrPaused):
+		return d.standing(ctx, n.id)
+	case errors.Is(err, errActExists): // it was set before, and may have ended since
+		return d.Paused(ctx)
+	case err != nil:
+		return dedup.Pause{}, fmt.Errorf("pause consuming: %w", err)
+	}
+	d.log.WarnContext(ctx, "consuming is paused", "by", actor, "why", r.Why, "until", p.Until, "act", n.id)
+	return p, nil
+}
+
+// standing is the pause with an id if that is the one that stands, else a PausedError.
+func (d *Operator) standing(ctx context.Context, id string) (dedup.Pause, error) {
+	now, err := d.Paused(ctx)
+	if err != nil || now.ID == id && id != "" {
+		return now, err
+	}
+	return now, &PausedError{now}
+}
+
+// ResumeRequest asks for the end of a pause.
+type ResumeRequest struct {
+	ID  string // of the act, if it was given out before
+	Why string
+	// Pause is the id of the pause that is to end, as it was seen; "": whichever stands.
+	Pause string
+}
+
+// Resume ends a pause: the daemons consume again within seconds. It returns the pause that it ended.
+// dedup.ErrNotPaused: none stands; a PausedError: another one does.
+func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedup.Pause, error) {
+	actor, err := who.name()
+	if err != nil {
+		return dedup.Pause{}, err
+	}
+	var ended dedup.Pause
+	n := &newAct{id: r.ID, kind: KindResume, state: Done, actor: actor, why: r.Why}
+	err = d.tx(ctx, func(tx *sql.Tx) error {
+		var err error
+		if ended, err = d.o.Records.EndPause(ctx, tx, d.o.Group, d.o.Queue, r.Pause); err != nil {
+			return err
+		}
+		n.detail = pauseDetail{Pause: ended.ID}
+		return d.insert(ctx, tx, n)
+	})
+	switch {
+	case errors.Is(err, errActExists):
+		return dedup.Pause{}, nil
+	case errors.Is(err, dedup.ErrNotPaused) && r.ID != "":
+		if _, known := d.Act(ctx, r.ID); known == nil {
+			return dedup.Pause{}, nil // it was done before, under this id
+		}
+		fallthrough
+	case errors.Is(err, dedup.ErrNotPaused):
+		if ended.Left > 0 {
+			return ended, &PausedError{ended}
+		}
+		return ended, err
+	case err != nil:
+		return ended, fmt.Errorf("resume consuming: %w", err)
+	}
+	d.log.InfoContext(ctx, "consuming is resumed", "by", actor, "paused_by", ended.By, "act", n.id)
+	return ended, nil
+}

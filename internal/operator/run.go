@@ -1,0 +1,148 @@
+package operator
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// Start writes a run down. The daemon whose desk this is takes it up at once, if it has a hand free, else any daemon of
+// the fleet within a second or two. A SameSetError names the run of the same letters that goes on. The same ID again is
+// the same run, whatever became of it.
+func (d *Operator) Start(ctx context.Context, who Actor, r Request) (Act, error) {
+	r.Why = Plain(r.Why)
+	actor, err := who.name()
+	if err == nil {
+		err = r.check()
+	}
+	if err != nil {
+		return Act{}, err
+	}
+	now, err := d.o.Records.Now(ctx)
+	if err != nil {
+		return Act{}, err
+	}
+	if r.CutOff.After(now) {
+		return Act{}, fmt.Errorf("%w: the preview's time is to come", ErrRequest)
+	}
+	if r.Filter, err = d.resolve(ctx, r.Filter); err != nil {
+		return Act{}, err
+	}
+	n := &newAct{id: r.ID, kind: r.Kind, state: Running, actor: actor, why: r.Why, detail: r, cutOff: r.CutOff}
+	if n.guard, err = d.guard(r); err != nil {
+		return Act{}, err
+	}
+	if n.firstEvent, err = d.o.Records.LastEvent(ctx); err != nil {
+		return Act{}, err
+	}
+	progress := Progress{Phase: "waiting"}
+	progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted,
+		r.Filter.lookThrough())
+	if err != nil {
+		return Act{}, err
+	}
+	n.progress = &progress
+	a, begun, err := d.begin(ctx, n)
+	if begun {
+		d.log.InfoContext(ctx, "a run over dead letters begins", "kind", r.Kind, "by", actor, "filter",
+			r.Filter.letters().String(), "letters", progress.Matched, "act", n.id)
+	}
+	return a, err
+}
+
+// begin writes an act down that somebody has to work on, and wakes whoever does here. It has begun if nobody wrote it
+// down before; what goes on under the same guard is a SameSetError.
+func (d *Operator) begin(ctx context.Context, n *newAct) (a Act, begun bool, err error) {
+	for {
+		err := d.insert(ctx, d.db, n)
+		switch {
+		case errors.Is(err, errActExists):
+			a, err := d.Act(ctx, n.id)
+			return a, false, err
+		case errors.Is(err, errGuarded):
+			same, err := d.guarded(ctx, n.guard)
+			if errors.Is(err, sql.ErrNoRows) {
+				continue // it has ended meanwhile
+			}
+			if err != nil {
+				return Act{}, false, fmt.Errorf("look who does the same: %w", err)
+			}
+			if same.ID == n.id {
+				return same, false, nil
+			}
+			return same, false, &SameSetError{same}
+		case err != nil:
+			return Act{}, false, err
+		}
+		d.waken()
+		a, err := d.Act(ctx, n.id)
+		return a, true, err
+	}
+}
+
+func (d *Operator) guarded(ctx context.Context, guard []byte) (Act, error) {
+	return scanAct(d.db.QueryRowContext(ctx, "SELECT "+actColumns+" FROM "+d.acts+" WHERE guard = ?", guard))
+}
+
+// set is the set of a request under the id of its act.
+func (r Request) set(id string) deadletter.Set {
+	if id == "" {
+		id = "not named yet"
+	}
+	return deadletter.Set{Filter: r.Filter.letters(), CutOff: r.CutOff, Name: id}
+}
+
+// Stop asks a run to stop: whoever works on it sees that within a second or two, finishes the letters in hand, and ends
+// it. One that nobody has taken up begins with no letter. ErrEnded with the act when it has ended.
+func (d *Operator) Stop(ctx context.Context, who Actor, id string) (Act, error) {
+	actor, err := who.name()
+	if err != nil {
+		return Act{}, err
+	}
+	a, err := d.Act(ctx, id)
+	if err != nil {
+		return a, err
+	}
+	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET stop_by = COALESCE(stop_by, ?) WHERE id = ? AND "+
+		standing+" = 'running'", actor, []byte(a.ID))
+	if err != nil {
+		return a, fmt.Errorf("stop act %s: %w", id, err)
+	}
+	asked, err := res.RowsAffected()
+	if err != nil {
+		return a, fmt.Errorf("stop act %s: %w", id, err)
+	}
+	if a, err = d.Act(ctx, id); err != nil {
+		return a, err
+	}
+	if asked == 0 && a.StopBy == "" {
+		return a, ErrEnded
+	}
+	return a, nil
+}
+
+// story is how the events of an act name it, so that they can be counted, and found from a letter; [ActIn] reads it.
+func (a Act) story() string { return a.Actor + ", run " + a.ID }
+
+var inStory = regexp.MustCompile(`, run ([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$`)
+
+// ActIn is the id of the act that a step of a message's story names by who made it; "" when it names none.
+func ActIn(by string) string {
+	if found := inStory.FindStringSubmatch(by); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// reached is the status into which a run brings its letters.
+func (k Kind) reached() dedup.Status {
+	if k == KindDiscard {
+		return dedup.Discarded
+	}
+	return dedup.Failed
+}

@@ -1,0 +1,391 @@
+package operator_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
+)
+
+func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *testing.T) {
+	w := newWorld(t)
+	w.dead("sku 17 is locked", names("a", 450)...)
+	w.dead("the order is unknown", names("b", 30)...)
+	w.consumes(nil)
+	// given a preview of one group of errors
+	p := w.preview(operator.KindReplay, operator.Filter{Fingerprint: deadletter.Fingerprint("sku 4 is locked")})
+	if p.Matched != 450 || p.More || p.Totals[deadletter.VerdictAct] != 50 || len(p.Letters) != 50 {
+		t.Errorf("the preview has %d letters, more %v, totals %v", p.Matched, p.More, p.Totals)
+	}
+	// when more of them die before the click
+	w.dead("sku 18 is locked", names("late", 20)...)
+	w.exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) WHERE msg_key LIKE 'late-%'")
+	a, err := w.desk.Start(t.Context(), anna, operator.Request{Kind: operator.KindReplay, Filter: p.Filter, CutOff: p.At})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.daemon()
+	// then the run takes all that were there at the preview, and no others
+	a = w.swept(a.ID)
+	if r := a.Result; a.State != operator.Done || r.Replayed != 450 || r.Applied+r.Unsettled != 450 || r.LeftCount != 0 {
+		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
+	}
+	w.eventually("450 rows in success", func() (string, bool) {
+		n := w.status(dedup.Success)
+		return fmt.Sprint(n), n == 450
+	})
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0"); n != 50 {
+		t.Errorf("%d rows are as they were, want 50", n)
+	}
+	w.wantLetters(50)
+	// and each letter's story names the run
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = ? AND `to` = 2", "anna, run "+a.ID); n != 450 {
+		t.Errorf("%d events name the run, want 450", n)
+	}
+}
+
+func TestOfManyWhoStartARunOfOneSetOneDoes(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 20)...)
+	at := w.preview(operator.KindReplay, all).At
+	// given two desks, each with ten persons who click at once, and no daemon
+	desks := []*operator.Operator{w.newDesk(), w.newDesk()}
+	var mu sync.Mutex
+	started, named := map[string]int{}, map[string]int{}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			a, err := desks[i%2].Start(t.Context(), anna, operator.Request{Kind: operator.KindReplay, Filter: all, CutOff: at})
+			mu.Lock()
+			defer mu.Unlock()
+			same, _ := errors.AsType[*operator.SameSetError](err)
+			switch {
+			case err == nil:
+				started[a.ID]++
+			case same != nil && errors.Is(err, operator.ErrSameSet):
+				named[same.Act.ID]++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(started) != 1 || len(named) != 1 {
+		t.Fatalf("started %v, and the others are told of %v; want one run", started, named)
+	}
+	for id := range started {
+		if named[id] != 19 {
+			t.Errorf("%d others are told of it, want 19", named[id])
+		}
+		// when it has ended, then the set may be run again
+		w.daemon()
+		w.ends(id)
+	}
+	w.start(operator.Request{Filter: all})
+}
+
+func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
+	w := newWorld(t)
+	const n = 600
+	w.dead("no", names("a", n)...)
+	w.consumes(nil)
+	a := w.start(operator.Request{Filter: all, Rate: 60})
+	for range 2 {
+		// given a daemon that is killed in the middle of the run
+		before := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
+		kill := w.child()
+		w.eventually("some are replayed", func() (string, bool) {
+			have := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
+			return fmt.Sprint(have), have >= before+40
+		})
+		kill()
+		if have := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"); have == n {
+			t.Fatal("it was done before it was killed")
+		}
+	}
+	// when another one is there
+	w.daemon()
+	// then it goes on when the lease is over, and every letter has its effect once
+	a = w.swept(a.ID)
+	if r := a.Result; a.State != operator.Done || r.Replayed != n || r.LeftCount != 0 || r.Applied+r.Unsettled != n ||
+		a.Terms < 3 || a.Progress.Done != n {
+		t.Errorf("%s after %d terms: %+v, %+v, %s", a.State, a.Terms, a.Result, a.Progress, a.Error)
+	}
+	w.eventually("all applied", func() (string, bool) {
+		have := w.status(dedup.Success)
+		return fmt.Sprint(have), have == n
+	})
+	w.wantLetters(0)
+}
+
+// Given a process that reopened rows and died before it published them: they are failed, and no copy is in the main
+// queue.
+func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 5)...)
+	a := w.start(operator.Request{Filter: all})
+	rows, err := w.records.LookUp(t.Context(), []dedup.Identity{{Group: group, Tag: tag, Key: "a-000003"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
+			By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.consumes(nil)
+	w.daemon()
+	a = w.swept(a.ID)
+	if a.State != operator.Done || a.Result.Replayed != 5 || a.Result.Applied+a.Result.Unsettled != 5 {
+		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
+	}
+	w.wantLetters(0)
+}
+
+func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 400)...)
+	w.consumes(nil)
+	a := w.start(operator.Request{Filter: all, Rate: 10})
+	// given a daemon that drains in the middle
+	stop := w.daemon()
+	some := func(n int) {
+		t.Helper()
+		w.eventually("some are replayed", func() (string, bool) {
+			have := w.act(a.ID).Progress.Done
+			return fmt.Sprint(have), have >= n
+		})
+	}
+	some(5)
+	stop()
+	// then another goes on at once, without waiting for the lease
+	began := time.Now()
+	w.daemon()
+	w.eventually("the next has it", func() (string, bool) {
+		have := w.act(a.ID)
+		return fmt.Sprintf("%+v", have), have.Terms == 2
+	})
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("the next one took it up after %v", took)
+	}
+	some(15)
+	// when somebody stops it
+	began = time.Now()
+	if _, err := w.newDesk().Stop(t.Context(), bert, a.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.ends(a.ID)
+	t.Logf("it had ended %v after it was asked to stop", time.Since(began).Round(10*time.Millisecond))
+	a = w.swept(a.ID)
+	if a.State != operator.Stopped || a.StopBy != "bert" || a.Result.Replayed >= 400 || a.Result.Replayed < 15 {
+		t.Errorf("%s by %q: %+v", a.State, a.StopBy, a.Result)
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"); n != a.Result.Replayed {
+		t.Errorf("%d rows are replayed, the act says %d", n, a.Result.Replayed)
+	}
+	w.wantLetters(400 - a.Result.Replayed)
+	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil && !errors.Is(err, operator.ErrEnded) {
+		t.Errorf("stopped again: %v", err)
+	}
+}
+
+// Given a run that somebody has stopped, and a daemon that looks for stops more often than a walk through the queue
+// takes, then the walk comes to its end all the same, and the stale letters are gone.
+func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 100)...)
+	w.consumes(nil)
+	a := w.start(operator.Request{Filter: all, Rate: 20})
+	d := w.newDesk()
+	d.LookEvery(time.Millisecond)
+	w.works(d)
+	w.eventually("some are replayed", func() (string, bool) {
+		have := w.act(a.ID).Progress.Done
+		return fmt.Sprint(have), have > 4
+	})
+	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil {
+		t.Fatal(err)
+	}
+	a = w.swept(a.ID)
+	if a.State != operator.Stopped || a.Result.Replayed == 100 || a.Result.Swept != a.Result.Replayed || a.Terms != 2 {
+		t.Errorf("%s in %d terms, want one for its letters and one for the walk: %+v", a.State, a.Terms, a.Result)
+	}
+	w.wantLetters(100 - a.Result.Replayed)
+}
+
+func TestARunEndsWhenTooManyFailAgain(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 300)...)
+	w.consumes(func(string) bool { return true })
+	a := w.start(operator.Request{Filter: all, Window: 20, MaxFailures: 10})
+	w.daemon()
+	a = w.ends(a.ID)
+	if a.State != operator.Failed || a.Result.FailedAgain < 10 || a.Result.Replayed > 60 || !strings.Contains(a.Error,
+		"failed again") {
+		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
+	}
+}
+
+func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 30)...)
+	w.dead("no", "order-a", "order-b", "order-c")
+	w.exec("UPDATE consumer_log SET replays = ? WHERE msg_key IN ('a-000001', 'a-000002')", most)
+	w.daemon()
+	// given an order, whose letters are discarded
+	d := w.start(operator.Request{
+		Kind: operator.KindDiscard, Filter: operator.Filter{Order: "order"}, Why: "it never was",
+	})
+	d = w.swept(d.ID)
+	if d.State != operator.Done || d.Result.Discarded != 2 || w.status(dedup.Discarded) != 2 || d.Result.Swept != 2 {
+		t.Errorf("%s: %+v, %s", d.State, d.Result, d.Error)
+	}
+	w.wantLetters(31)
+	// when all are replayed, then parked ones stay and are counted by reason
+	p := w.preview(operator.KindReplay, all)
+	if p.Matched != 31 || p.Parked != 2 || p.Totals[deadletter.VerdictParked] != 2 {
+		t.Errorf("%+v", p)
+	}
+	r := w.start(operator.Request{Filter: all})
+	w.eventually("the run ends", func() (string, bool) {
+		r = w.act(r.ID)
+		return fmt.Sprintf("%+v", r.Progress), r.State != operator.Running
+	})
+	if r.Result.Replayed != 29 || r.Result.LeftBy[deadletter.WhyParked] != 2 || len(r.Result.Left) != 2 {
+		t.Errorf("%+v", r.Result)
+	}
+	// and the preview by key says of each what it would come to
+	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'a-000005'")
+	byKey := w.preview(operator.KindReplay, operator.Filter{Keys: []string{"a-000001", "a-000004", "a-000005", "order-a",
+		"nobody"}})
+	verdicts := map[string]deadletter.Verdict{}
+	for _, j := range byKey.Letters {
+		verdicts[j.Key] = j.Verdict
+	}
+	for key, want := range map[string]deadletter.Verdict{
+		"a-000001": deadletter.VerdictParked, "a-000004": deadletter.VerdictInProgress, "a-000005": deadletter.VerdictDone,
+		"order-a": deadletter.VerdictDiscarded, "nobody": deadletter.VerdictTooOld,
+	} {
+		if verdicts[key] != want {
+			t.Errorf("%s: %q, want %q", key, verdicts[key], want)
+		}
+	}
+}
+
+func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 10)...)
+	w.exec("UPDATE consumer_log SET msg_body = NULL WHERE msg_key IN ('a-000003', 'a-000004')")
+	w.exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-000005'")
+	w.consumes(nil)
+	w.daemon()
+	a := w.swept(w.start(operator.Request{Filter: all}).ID)
+	if a.State != operator.Done || a.Result.Replayed != 10 || a.Result.LeftCount != 0 {
+		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
+	}
+	w.eventually("all applied", func() (string, bool) {
+		n := w.status(dedup.Success)
+		return fmt.Sprint(n), n == 10
+	})
+	w.wantLetters(0)
+}
+
+// Given a daemon that looks for work once in an hour, then a run that is begun at its own desk does not wait for that.
+func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
+	w := newWorld(t)
+	w.dead("no", names("a", 2)...)
+	d := w.newDesk()
+	d.LookEvery(time.Hour)
+	begin := func(key string) string {
+		t.Helper()
+		f := operator.Filter{Keys: []string{key}}
+		a, err := d.Start(t.Context(), anna, operator.Request{
+			Kind: operator.KindDiscard, Filter: f, CutOff: w.preview(operator.KindDiscard, f).At, Why: "never paid",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.ID
+	}
+	first := begin("a-000000") // found by the first look, after which the daemon waits for the hour to pass
+	w.works(d)
+	w.ends(first)
+	if a := w.ends(begin("a-000001")); a.State != operator.Done || a.Result.Discarded != 1 {
+		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
+	}
+}
+
+func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {
+	n := 3000
+	if os.Getenv("ROLLBACKD_TEST_BIG") != "" {
+		n = 200_000
+	}
+	w := newWorld(t)
+	if n > 3000 {
+		w.patience = 30 * time.Minute
+	}
+	all := names("k", n)
+	w.dead("no", all...)
+	w.consumes(nil)
+	w.desk = w.newDesk() // the person asks the daemon that works
+	w.works(w.desk)
+	var keys []string
+	for i := range 12 {
+		keys = append(keys, all[i*(n-1)/11])
+	}
+	began := time.Now()
+	a := w.start(operator.Request{Filter: operator.Filter{Keys: keys}})
+	clicked := time.Now()
+	w.eventually("all twelve are applied", func() (string, bool) {
+		have := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+		return fmt.Sprint(have), have == 12
+	})
+	t.Logf("12 among %d letters: previewed and clicked in %v, found, replayed and applied %v after the click", n,
+		clicked.Sub(began).Round(time.Millisecond), time.Since(clicked).Round(time.Millisecond))
+	a = w.swept(a.ID)
+	t.Logf("swept %v after the run's end", time.Since(a.Ended).Round(10*time.Millisecond))
+	if a.State != operator.Done || a.Result.Replayed != 12 || a.Result.Swept != 12 {
+		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
+	}
+	w.wantLetters(n - 12)
+}
+
+// Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in
+// the same process, leaves alone what was published and confirmed long before: it is not reopened and published again.
+func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
+	w := newWorld(t)
+	const n = 200
+	w.dead("no", names("a", n)...)
+	a := w.start(operator.Request{Filter: all, Rate: 4, Window: n})
+	w.daemon()
+	var first string
+	w.eventually("the first letter is known to be published", func() (string, bool) {
+		err := w.db.QueryRowContext(t.Context(), "SELECT msg_key FROM consumer_log WHERE replays = 1 AND "+
+			"consumer_timestamp < (SELECT settled_at FROM consumer_log_act WHERE id = ?) ORDER BY consumer_timestamp LIMIT 1",
+			[]byte(a.ID)).Scan(&first)
+		return fmt.Sprint(err), err == nil
+	})
+	w.exec("RENAME TABLE consumer_log TO away")
+	w.eventually("the run waits", func() (string, bool) {
+		p := w.act(a.ID).Progress
+		return fmt.Sprintf("%+v", p), p != nil && p.Trouble != ""
+	})
+	before := w.number("SELECT COUNT(*) FROM away WHERE replays > 0")
+	w.exec("RENAME TABLE away TO consumer_log")
+	w.eventually("the run goes on with further letters", func() (string, bool) {
+		have := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
+		return fmt.Sprint(have), have > before
+	})
+	if have := w.number("SELECT replays FROM consumer_log WHERE msg_key = ?", []byte(first)); have != 1 {
+		t.Errorf("%s was reopened %d times, want once", first, have)
+	}
+}

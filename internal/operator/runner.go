@@ -1,0 +1,487 @@
+package operator
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wait"
+)
+
+const (
+	// leaseTime is how long a run stays with a process that says nothing any more.
+	leaseTime = 15 * time.Second
+	// lookEvery is how often a daemon looks for work, and for a stop.
+	lookEvery = time.Second
+	// askTime bounds one statement about a lease.
+	askTime = 4 * time.Second
+	// longestTrouble bounds the pause before a run that met a server's trouble goes on.
+	longestTrouble = 10 * time.Second
+	// restFactor: a sweep is followed by a rest of so many times as long as it took.
+	restFactor = 10
+)
+
+// What ends the work on a run early.
+var (
+	errStopped   = errors.New("somebody stopped it")
+	errLeaseLost = errors.New("another process has taken it over")
+)
+
+// job is one act that this process works on.
+type job struct {
+	d            *Operator
+	act          Act
+	work         int
+	owner        string
+	first        int64 // event
+	stop         context.CancelCauseFunc
+	allConfirmed bool // at the end of the last pass
+	// own is what the process that asked for the act does; nil of an act that any daemon does.
+	own func(context.Context, Task) (Result, error)
+
+	mu       sync.Mutex
+	progress Progress // guarded by mu
+	// confirmed is when everything that was reopened was known to be confirmed, by this process's clock; zero: not
+	// since the column was written. Guarded by mu.
+	confirmed time.Time
+}
+
+// atOnce is how many runs one process works on: a slow one must not keep others waiting.
+const atOnce = 3
+
+// Work takes up runs, some at a time, until ctx ends; then it finishes the letters in hand and gives the runs to
+// whichever daemon is free. While MySQL is away it waits, but after the end of ctx no longer than Options.Drain.
+func (d *Operator) Work(ctx context.Context) {
+	var wg sync.WaitGroup
+	over, join := outlast(ctx, d.o.Drain)
+	defer join()
+	defer wg.Wait()
+	free := make(chan struct{}, atOnce)
+	sweeping := make(chan time.Duration, 1)
+	sweeping <- 0
+	var nextSweep time.Time
+	idle := false // no sweep of this process goes on
+	for said := false; ctx.Err() == nil; {
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case took := <-sweeping:
+			idle, nextSweep = true, time.Now().Add(restFactor*took)
+		default:
+		}
+		j, err := d.take(ctx, idle && time.Now().After(nextSweep))
+		if err != nil && !said && ctx.Err() == nil { // the engine says so too when MySQL is away
+			d.log.WarnContext(ctx, "runs over dead letters are not taken up", "err", err)
+		}
+		said = err != nil
+		switch {
+		case j == nil:
+			<-free
+			d.rest(ctx)
+		case j.work == workLetters:
+			wg.Go(func() {
+				j.run(ctx, over)
+				<-free
+			})
+		default:
+			idle = false
+			wg.Go(func() {
+				began := time.Now()
+				j.sweep(ctx)
+				sweeping <- time.Since(began)
+				<-free
+			})
+		}
+	}
+}
+
+// outlast is a context that goes on for a while after ctx has ended; join ends it.
+func outlast(ctx context.Context, by time.Duration) (over context.Context, join func()) {
+	over, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+			_ = wait.For(over, by) // either way it is over
+		case <-over.Done():
+		}
+		cancel()
+	})
+	return over, func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// rest waits until it is time to look for work, or until this operator has some. The other daemons look by the clock.
+func (d *Operator) rest(ctx context.Context) {
+	next := time.NewTimer(d.look)
+	defer next.Stop()
+	select {
+	case <-d.wake:
+	case <-next.C:
+	case <-ctx.Done():
+	}
+}
+
+// waken says that there is work.
+func (d *Operator) waken() {
+	select {
+	case d.wake <- struct{}{}:
+	default: // it is said already
+	}
+}
+
+// free is true of an act that nobody works on: its lease is over, or ends later than any lease, because the database's
+// clock has gone back; one that is renewed meanwhile ends a bit later than one lease after the look began. Its argument
+// is the lease in microseconds.
+const free = "(lease_until IS NULL OR lease_until NOT BETWEEN UTC_TIMESTAMP(6) AND UTC_TIMESTAMP(6) + INTERVAL 2 * ? " +
+	"MICROSECOND)"
+
+// take takes the oldest act that waits for somebody, letters before sweeps, by compare-and-set.
+func (d *Operator) take(ctx context.Context, sweeps bool) (*job, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	most := workLetters
+	if sweeps {
+		most = workSweep
+	}
+	var id string
+	var work, term int
+	kinds, args := d.kinds()
+	args = append([]any{[]byte(d.o.Group), []byte(d.o.Queue), most, d.lease.Microseconds()}, args...)
+	err := d.db.QueryRowContext(ctx, "SELECT id, work, term FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND "+
+		"work BETWEEN 1 AND ? AND "+free+" AND kind IN ("+kinds+
+		") ORDER BY work, id LIMIT 1", args...).Scan(&id, &work, &term)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for runs: %w", err)
+	}
+	if work == workSweep { // one walk at a time is enough for all of them
+		var walks int
+		if err := d.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work = ?"+
+			" AND NOT "+free, []byte(d.o.Group), []byte(d.o.Queue), workSweep, d.lease.Microseconds()).Scan(&walks); err != nil {
+			return nil, fmt.Errorf("look for sweeps: %w", err)
+		}
+		if walks > 0 {
+			return nil, nil
+		}
+	}
+	j := &job{d: d, work: work, owner: d.name + "/" + uuid.NewString()[:8]}
+	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET owner = ?, term = term + 1, lease_until = UTC_TIMESTAMP(6) "+
+		"+ INTERVAL ? MICROSECOND WHERE id = ? AND work = ? AND term = ? AND "+free, []byte(j.owner),
+		d.lease.Microseconds(), []byte(id), work, term, d.lease.Microseconds())
+	if err != nil {
+		return nil, fmt.Errorf("take run %s: %w", id, err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n != 1 {
+		return nil, err // somebody was faster
+	}
+	if j.act, err = d.Act(ctx, id); err != nil {
+		return nil, err
+	}
+	if err := d.db.QueryRowContext(ctx, "SELECT first_event FROM "+d.acts+" WHERE id = ?",
+		[]byte(id)).Scan(&j.first); err != nil {
+		return nil, fmt.Errorf("take run %s: %w", id, err)
+	}
+	if j.act.Progress != nil {
+		j.progress = *j.act.Progress
+	}
+	return j, nil
+}
+
+// run works on the letters of an act until they are done, or somebody else must go on. What became of it is written
+// down as long as over goes on.
+func (j *job) run(ctx, over context.Context) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	j.stop = cancel
+	if j.act.StopBy != "" {
+		cancel(errStopped) // nobody had taken it up yet
+	}
+	var result Result
+	var err error
+	j.renewed(ctx, func() { result, err = j.do(ctx) })
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errLeaseLost):
+		return // whatever is to be said of it, the other one says
+	case j.task() && err == nil:
+		j.end(over, Done, result, nil) // it came to its end before the stop or the drain reached it
+	case errors.Is(cause, errStopped):
+		j.end(over, Stopped, result, nil)
+	case ctx.Err() != nil:
+		j.giveUp(over)
+	case err != nil:
+		j.end(over, Failed, result, err)
+	default:
+		j.end(over, Done, result, nil)
+	}
+	cancel(nil)
+}
+
+// renewed works while the lease is renewed.
+func (j *job) renewed(ctx context.Context, work func()) {
+	var wg sync.WaitGroup
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	wg.Go(func() { j.renew(renewing) })
+	work()
+	stop()
+	wg.Wait()
+}
+
+// renew keeps the lease, writes how far the run has come, and sees that somebody asked it to stop.
+func (j *job) renew(ctx context.Context) {
+	last := time.Now()
+	for wait.For(ctx, j.d.look) == nil {
+		ours, stopped, err := j.renewOnce(ctx)
+		switch {
+		case err != nil && time.Since(last) < j.d.lease:
+		case j.own == nil && (err != nil || !ours): // nobody can tell whether it is ours yet
+			j.stop(errLeaseLost)
+			return
+		default:
+			last = time.Now()
+		}
+		if stopped && j.work != workSweep { // a run that was stopped is swept too
+			j.stop(errStopped)
+		}
+	}
+}
+
+func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	j.mu.Lock()
+	progress, confirmed := j.progress, j.confirmed
+	j.confirmed = time.Time{}
+	j.mu.Unlock()
+	text, err := json.Marshal(progress)
+	if err != nil {
+		return false, false, err
+	}
+	at := ""
+	if !confirmed.IsZero() {
+		at = "settled_at = GREATEST(COALESCE(settled_at, created_at), UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND), "
+	}
+	args := []any{j.d.lease.Microseconds(), text, []byte(j.act.ID), []byte(j.owner)}
+	if !confirmed.IsZero() { // the statement may wait for as long as it may take
+		args = append([]any{(time.Since(confirmed) + askTime + time.Second).Microseconds()}, args...)
+	}
+	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+at+"lease_until = UTC_TIMESTAMP(6) + INTERVAL ? "+
+		"MICROSECOND, progress = ? WHERE id = ? AND owner = ?", args...); err != nil {
+		return false, false, err
+	}
+	var owner, stopBy sql.NullString
+	if err := j.d.db.QueryRowContext(ctx, "SELECT owner, stop_by FROM "+j.d.acts+" WHERE id = ?",
+		[]byte(j.act.ID)).Scan(&owner, &stopBy); err != nil {
+		return false, false, err
+	}
+	return owner.String == j.owner, stopBy.Valid, nil
+}
+
+// report takes in how far a pass has come. No letter is in hand then.
+func (j *job) report(base Progress) func(deadletter.Progress) {
+	return func(p deadletter.Progress) {
+		j.mu.Lock()
+		j.progress = base
+		j.progress.Phase = "letters"
+		j.progress.Matched, j.progress.Done = max(base.Matched, p.Found), base.Done+p.Done
+		j.progress.Left, j.progress.Waiting, j.progress.Applied, j.progress.Failed = p.Left, p.Waiting, p.Applied, p.Failed
+		if p.Confirmed {
+			j.confirmed = time.Now()
+		}
+		j.mu.Unlock()
+		j.d.inMove()
+	}
+}
+
+// passes goes over the set until a pass comes to its end. What a server's trouble ended is tried again.
+func (j *job) passes(ctx context.Context) (result Result, err error) {
+	for pause := time.Second; ; pause = min(2*pause, longestTrouble) {
+		var again bool
+		if result, again, err = j.pass(ctx); !again || ctx.Err() != nil {
+			return result, err
+		}
+		j.mu.Lock()
+		j.progress.Phase, j.progress.Trouble = "waiting", err.Error()
+		j.mu.Unlock()
+		j.d.log.WarnContext(ctx, "a run over dead letters waits", "act", j.act.ID, "err", err)
+		if wait.For(ctx, pause) != nil {
+			return result, err
+		}
+	}
+}
+
+// pass goes over the set once; again: a server is to blame for its error.
+func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
+	r, err := j.act.Request()
+	if err != nil {
+		return result, false, err
+	}
+	set := r.set(j.act.ID)
+	if set.Confirmed, err = j.confirmedBefore(ctx); err != nil {
+		return result, true, err
+	}
+	base := Progress{Matched: j.progress.Matched, More: j.progress.More}
+	if base.Done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first); err != nil {
+		return result, true, err
+	}
+	if j.act.Kind == KindReplay && base.Done > 0 {
+		if err := j.recount(ctx, &set, r.Window); err != nil {
+			return result, true, err
+		}
+	}
+	var res deadletter.SetResult
+	if j.act.Kind == KindDiscard {
+		res, err = j.d.o.Letters.DiscardSet(ctx, set, deadletter.DiscardOptions{
+			By: j.act.story(), Why: r.Why, Progress: j.report(base),
+		})
+	} else {
+		res, err = j.d.o.Letters.ReplaySet(ctx, set, deadletter.ReplayOptions{
+			By: j.act.story(), Force: r.Force, Rate: r.Rate, Window: r.Window, MaxFailures: r.MaxFailures,
+			Progress: j.report(base),
+		})
+	}
+	j.allConfirmed = res.Confirmed
+	result = Result{
+		Applied: res.Applied, FailedAgain: res.FailedAgain, Unsettled: res.Unsettled, LeftCount: res.LeftCount,
+		LeftBy: res.LeftBy, Left: res.Left, ByReason: res.ByReason,
+	}
+	return result, err != nil && !errors.Is(err, deadletter.ErrTooManyFailures), err
+}
+
+// confirmedBefore is the column settled_at: what the run reopened until then is confirmed. Each pass reads it anew, as
+// another process would that goes on with the run: else all that waits in the queue would be published again after each
+// trouble of a server.
+func (j *job) confirmedBefore(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var settled sql.NullInt64
+	if err := j.d.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', settled_at) FROM "+j.d.acts+
+		" WHERE id = ?", []byte(j.act.ID)).Scan(&settled); err != nil {
+		return time.Time{}, fmt.Errorf("read what of run %s is confirmed: %w", j.act.ID, err)
+	}
+	return moment(settled), nil
+}
+
+// recount finds out what became of the letters that the run has replayed before this pass.
+func (j *job) recount(ctx context.Context, set *deadletter.Set, window int) error {
+	const some = 1000
+	set.Open = map[dedup.Identity]int{}
+	for after := j.first; ; {
+		steps, err := j.d.o.Records.StepsBy(ctx, j.d.o.Group, j.act.story(), dedup.Failed, after, some)
+		if err != nil {
+			return err
+		}
+		if len(steps) > 0 {
+			after = steps[len(steps)-1].ID
+			if err := j.d.o.Letters.Recount(ctx, set, steps, 2*window); err != nil {
+				return err
+			}
+		}
+		if len(steps) < some {
+			return nil
+		}
+	}
+}
+
+// end writes down how the run ended.
+func (j *job) end(ctx context.Context, state State, result Result, cause error) {
+	for pause := time.Second; ; pause = min(2*pause, longestTrouble) {
+		err := j.tryEnd(ctx, state, result, cause)
+		if err == nil {
+			return
+		}
+		j.d.log.WarnContext(ctx, "the end of a run could not be written down; another process does it when the lease is "+
+			"over", "act", j.act.ID, "err", err)
+		if pause > longestTrouble/2 || wait.For(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+func (j *job) tryEnd(ctx context.Context, state State, result Result, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*askTime)
+	defer cancel()
+	done := result.Replayed + result.Discarded + result.Mended + result.Deleted
+	if !j.task() && j.own == nil {
+		var err error
+		if done, err = j.count(ctx, &result); err != nil {
+			return err
+		}
+	}
+	j.mu.Lock()
+	progress := j.progress
+	j.mu.Unlock()
+	said, work := "", workNone
+	if cause != nil {
+		said = cut(cause.Error(), dedup.MaxRemark)
+	}
+	switch {
+	case j.own != nil:
+		work, progress.Done, progress.Left = workOwn, done, result.LeftCount
+	case done > 0:
+		work = workSweep
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	far, err := json.Marshal(progress)
+	if err != nil {
+		return err
+	}
+	settled := ""
+	if j.allConfirmed {
+		settled = "settled_at = UTC_TIMESTAMP(6), "
+	}
+	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+settled+"state = ?, work = ?, guard = NULL, "+
+		"ended_at = UTC_TIMESTAMP(6), lease_until = NULL, progress = ?, result = ?, error = ? WHERE id = ? AND owner = ? "+
+		"AND work = ?", string(state), work, far, text, said, []byte(j.act.ID), []byte(j.owner), j.work); err != nil {
+		return err
+	}
+	j.d.log.InfoContext(ctx, "a run has ended", "act", j.act.ID, "kind", j.act.Kind, "state", state,
+		"done", done, "left", result.LeftCount, "failed_again", result.FailedAgain, "err", said)
+	return nil
+}
+
+// count finds out how many letters a run has moved, over all its processes.
+func (j *job) count(ctx context.Context, result *Result) (done int, err error) {
+	done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first)
+	if err != nil {
+		return 0, err
+	}
+	if j.act.Kind == KindDiscard {
+		result.Discarded = done
+	} else {
+		result.Replayed = done - result.LeftBy[deadletter.WhyUnpublished]
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress.Done, j.progress.Left, j.progress.Phase, j.progress.Trouble = done, result.LeftCount, "letters", ""
+	j.progress.Applied, j.progress.Failed, j.progress.Waiting = result.Applied, result.FailedAgain, result.Unsettled
+	return done, nil
+}
+
+// giveUp lets another daemon go on at once.
+func (j *job) giveUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET lease_until = NULL WHERE id = ? AND owner = ?",
+		[]byte(j.act.ID), []byte(j.owner)); err != nil {
+		j.d.log.WarnContext(ctx, "a run is taken over when its lease is over", "act", j.act.ID, "lease", j.d.lease,
+			"err", err)
+	}
+}

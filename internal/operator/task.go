@@ -1,0 +1,129 @@
+package operator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+)
+
+// Task is work of a kind that the operator does not know itself. It is kept, taken up under a lease, shown, stopped and
+// ended as a run is; one whose process died is done again from its beginning by another, so it must bear that.
+type Task struct {
+	Act Act
+	// By names who does it in the story of a row, so that the act is found from there.
+	By string
+	// Progress says how far it has come: what is looked at, and how many of them were.
+	Progress func(phase string, seen int)
+	// Letters says it of a run over letters. Only what [Operator.Do] does has it.
+	Letters func(deadletter.Progress)
+}
+
+// TaskRequest asks for a task.
+type TaskRequest struct {
+	// ID is of the act, if it was given out before; see [Once]. "": a new one.
+	ID   string
+	Kind Kind
+	Why  string
+	// Detail is anything that has a JSON form.
+	Detail any
+	// Alone names what no second task may do at the same time, in this group and queue; "": anything else may go on.
+	Alone string
+}
+
+// Ask writes a task down, and a daemon of the fleet takes it up as it does a run. A SameSetError names the one that
+// goes on under the same Alone. The same ID again is the same task, whatever became of it.
+func (d *Operator) Ask(ctx context.Context, who Actor, r TaskRequest) (Act, error) {
+	actor, err := who.name()
+	if err == nil {
+		err = r.Kind.check()
+	}
+	if err != nil {
+		return Act{}, err
+	}
+	now, err := d.o.Records.Now(ctx)
+	if err != nil {
+		return Act{}, err
+	}
+	n := &newAct{
+		id: r.ID, kind: r.Kind, state: Running, actor: actor, why: r.Why, detail: r.Detail, cutOff: now,
+		progress: &Progress{Phase: "waiting"},
+	}
+	if r.Alone != "" {
+		text, err := json.Marshal([]any{d.o.Group, d.o.Queue, r.Kind, r.Alone})
+		if err != nil {
+			return Act{}, err
+		}
+		sum := sha256.Sum256(text)
+		n.guard = sum[:]
+	}
+	a, begun, err := d.begin(ctx, n)
+	if begun {
+		d.log.InfoContext(ctx, "a task begins", "kind", r.Kind, "by", actor, "act", n.id)
+	}
+	return a, err
+}
+
+// task reports whether the work is a Task.
+func (j *job) task() bool { return !j.act.Kind.overLetters() }
+
+// do works on the act, whatever it is. One that panics has failed: it must not take one daemon after the other with
+// it.
+func (j *job) do(ctx context.Context) (result Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			j.d.log.ErrorContext(ctx, "an act panicked, which is a mistake of the program's", "act", j.act.ID, "panic", p,
+				"stack", string(debug.Stack()))
+			err = fmt.Errorf("it panicked, which is a mistake of the program's; the daemon's log says where: %v", p)
+		}
+	}()
+	if !j.task() {
+		return j.passes(ctx)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, taskTime, errTooLong)
+	defer cancel()
+	report, err := j.d.o.Tasks[j.act.Kind](ctx, Task{Act: j.act, By: j.act.story(), Progress: j.seen})
+	if err != nil && errors.Is(context.Cause(ctx), errTooLong) {
+		err = errTooLong
+	}
+	if report == nil {
+		return Result{}, err
+	}
+	text, lost := json.Marshal(report)
+	if err == nil && lost != nil {
+		err = fmt.Errorf("write down what came of it: %w", lost)
+	}
+	return Result{Report: text}, err
+}
+
+// seen takes in what is looked at, and how much of it was.
+func (j *job) seen(phase string, n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress.Phase, j.progress.Done = phase, n
+}
+
+// kinds are those that this operator can work on, as a list for a statement.
+func (d *Operator) kinds() (marks string, args []any) {
+	all := []Kind{KindReplay, KindDiscard}
+	for kind := range d.o.Tasks {
+		all = append(all, kind)
+	}
+	slices.Sort(all)
+	for _, kind := range all {
+		args = append(args, string(kind))
+	}
+	return strings.Repeat("?, ", len(all)-1) + "?", args
+}
+
+// taskTime bounds a task: it holds one of few hands.
+const taskTime = 15 * time.Minute
+
+var errTooLong = fmt.Errorf("it took longer than %v and was given up", taskTime)

@@ -1,0 +1,256 @@
+package operator_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// doing are the options of a daemon that knows one kind of task.
+func doing(kind operator.Kind, do func(context.Context, operator.Task) (any, error)) func(*operator.Options) {
+	return func(o *operator.Options) {
+		o.Tasks = map[operator.Kind]func(context.Context, operator.Task) (any, error){kind: do}
+	}
+}
+
+// Given a daemon that knows a kind of task and one that does not, then the first does it, and its act says how far it
+// has come and what came of it; asked again under its id it is not done again.
+func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
+	w := newWorld(t)
+	w.daemon() // knows runs over letters only
+	ask := operator.TaskRequest{
+		ID: "0190aaaa-0000-7000-8000-000000000001", Kind: "count", Why: "to know", Detail: []int{4, 2},
+	}
+	a, err := w.desk.Ask(t.Context(), anna, ask)
+	if err != nil || a.State != operator.Running || a.ID != ask.ID {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	var times atomic.Int32
+	goOn := make(chan struct{})
+	w.daemon(doing("count", func(_ context.Context, task operator.Task) (any, error) {
+		times.Add(1)
+		var numbers []int
+		err := json.Unmarshal(task.Act.Detail, &numbers)
+		task.Progress("numbers", len(numbers))
+		<-goOn
+		return map[string]any{"sum": numbers[0] + numbers[1], "by": task.By}, err
+	}))
+	w.eventually("it is seen how far it has come", func() (string, bool) {
+		p := w.act(a.ID).Progress
+		return p.Phase, p.Phase == "numbers" && p.Done == 2
+	})
+	close(goOn)
+	a = w.ends(a.ID)
+	if a.State != operator.Done || string(a.Result.Report) != `{"by":"anna, run `+a.ID+`","sum":6}` || a.Why != "to know" {
+		t.Errorf("%s: %s %s", a.State, a.Result.Report, a.Error)
+	}
+	if list, _, err := w.desk.Acts(t.Context(), operator.ActFilter{Kind: "count"}); err != nil || len(list) != 1 ||
+		list[0].State != operator.Done || list[0].Result.Report != nil {
+		t.Errorf("the list of acts: %+v, %v; want it without the report", list, err)
+	}
+	if again, err := w.desk.Ask(t.Context(), anna, ask); err != nil || again.ID != a.ID || again.State != operator.Done {
+		t.Errorf("asked again: %+v, %v", again, err)
+	}
+	next, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "count", Detail: []int{1, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.ends(next.ID); times.Load() != 2 {
+		t.Errorf("two tasks were done %d times", times.Load())
+	}
+}
+
+// Given a task that may be done by one at a time, when its daemon drains, then another begins it anew at once; while it
+// goes on a second one is not begun; and anybody stops it.
+func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
+	w := newWorld(t)
+	begun := make(chan struct{}, 2)
+	waits := doing("wait", func(ctx context.Context, _ operator.Task) (any, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	stop := w.daemon(waits)
+	ask := operator.TaskRequest{Kind: "wait", Alone: "all"}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	began, named := map[string]int{}, map[string]int{}
+	for range 10 {
+		asking.Go(func() {
+			a, err := w.desk.Ask(t.Context(), anna, ask)
+			mu.Lock()
+			defer mu.Unlock()
+			same, other := errors.AsType[*operator.SameSetError](err)
+			switch {
+			case err == nil:
+				began[a.ID]++
+			case other:
+				named[same.Act.ID]++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	asking.Wait()
+	if len(began) != 1 || len(named) != 1 {
+		t.Fatalf("begun %v, and the others are told of %v; want one", began, named)
+	}
+	id := ""
+	for id = range began {
+		if named[id] != 9 {
+			t.Errorf("%d others are told of it, want 9", named[id])
+		}
+	}
+	<-begun
+	stop()
+	w.daemon(waits)
+	<-begun // by the next one
+	if a := w.act(id); a.State != operator.Running || a.Terms != 2 {
+		t.Errorf("after the drain: %s in term %d", a.State, a.Terms)
+	}
+	if _, err := w.newDesk().Stop(t.Context(), bert, id); err != nil {
+		t.Fatal(err)
+	}
+	if a := w.ends(id); a.State != operator.Stopped || a.StopBy != "bert" {
+		t.Errorf("%s by %q, %s", a.State, a.StopBy, a.Error)
+	}
+	next, err := w.desk.Ask(t.Context(), anna, ask)
+	if err != nil || next.ID == id {
+		t.Errorf("after its end: %+v, %v", next, err)
+	}
+}
+
+// Given a task whose function panics, then its act has failed and says why, and its daemon goes on with others.
+func TestATaskThatPanicsEndsNoDaemon(t *testing.T) {
+	w := newWorld(t)
+	w.daemon(doing("panic", func(_ context.Context, task operator.Task) (any, error) {
+		var letters []string
+		if string(task.Act.Detail) == "true" {
+			return letters[3], nil
+		}
+		return letters, nil
+	}))
+	for _, c := range []struct {
+		detail bool
+		state  operator.State
+		err    string
+	}{{true, operator.Failed, "index out of range"}, {false, operator.Done, ""}} {
+		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "panic", Detail: c.detail})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a = w.ends(a.ID); a.State != c.state || !strings.Contains(a.Error, c.err) {
+			t.Errorf("%s: %s; want %s: %s", a.State, a.Error, c.state, c.err)
+		}
+	}
+}
+
+// Given a task whose function fails, then its act says why.
+func TestATaskThatFailsSaysWhy(t *testing.T) {
+	w := newWorld(t)
+	w.daemon(doing("fail", func(context.Context, operator.Task) (any, error) {
+		return nil, errors.New("the letter is not there")
+	}))
+	a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "fail"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a = w.ends(a.ID); a.State != operator.Failed || a.Error != "the letter is not there" {
+		t.Errorf("%s: %s", a.State, a.Error)
+	}
+	_, err = w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "No Kind"})
+	if !errors.Is(err, operator.ErrRequest) {
+		t.Errorf("a kind that is none: %v", err)
+	}
+}
+
+// Given a task that has ended while MySQL is frozen, when its daemon drains, then the daemon does not wait for MySQL
+// longer than it may.
+func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
+	w := newWorld(t)
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	there := w.place
+	there.dsn = proxy.Through(w.dsn)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	d, pool, err := there.newDesk(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)),
+		doing("wait", func(context.Context, operator.Task) (any, error) {
+			close(begun)
+			<-goOn
+			return "ended", nil
+		}), func(o *operator.Options) { o.Drain = time.Second })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	if _, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "wait"}); err != nil {
+		t.Fatal(err)
+	}
+	stop := w.works(d)
+	<-begun
+	proxy.Hold(true)
+	close(goOn)
+	began := time.Now()
+	stop()
+	if took := time.Since(began); took > 12*time.Second { // 19 s without a bound; a loaded machine needs some time too
+		t.Errorf("the drain took %v", took)
+	}
+	proxy.Hold(false)
+}
+
+// Given a daemon whose places are all held by slow acts, then a further one says which they are, who began them and
+// when, until it has a place itself.
+func TestAnActThatWaitsForAPlaceSaysWhoHoldsThem(t *testing.T) {
+	w := newWorld(t)
+	begun, goOn := make(chan struct{}, 4), make(chan struct{})
+	w.daemon(doing("slow", func(ctx context.Context, _ operator.Task) (any, error) {
+		begun <- struct{}{}
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+		}
+		return nil, ctx.Err()
+	}))
+	ask := func(who operator.Actor) operator.Act {
+		t.Helper()
+		a, err := w.desk.Ask(t.Context(), who, operator.TaskRequest{Kind: "slow"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	var slow []operator.Act
+	for _, who := range []operator.Actor{anna, bert, anna} {
+		if a := ask(who); a.WaitsFor != nil {
+			t.Errorf("there is a place, and it is said to wait for %+v", a.WaitsFor)
+		} else {
+			slow = append(slow, a)
+		}
+		<-begun
+	}
+	late := ask(bert)
+	if len(late.WaitsFor) != len(slow) {
+		t.Fatalf("it waits for %+v, want %d acts", late.WaitsFor, len(slow))
+	}
+	for i, h := range late.WaitsFor {
+		if h.ID != slow[i].ID || h.Kind != "slow" || h.Actor != slow[i].Actor || !h.Since.Equal(slow[i].Created) ||
+			h.Owner == "" {
+			t.Errorf("it waits for %+v, want %+v", h, slow[i])
+		}
+	}
+	goOn <- struct{}{}
+	<-begun
+	if a := w.act(late.ID); a.Owner == "" || a.WaitsFor != nil {
+		t.Errorf("it has a place, worked on by %q, and is said to wait for %+v", a.Owner, a.WaitsFor)
+	}
+	close(goOn)
+	w.ends(late.ID)
+}
