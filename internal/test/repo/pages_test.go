@@ -51,9 +51,14 @@ func TestReadmeIsShort(t *testing.T) {
 }
 
 func TestReadmeLinksEveryPageOfDocs(t *testing.T) {
-	readme := read(t, "README.md")
+	const decisions = "docs/decisions/"
+	readme, list := read(t, "README.md"), read(t, decisions+"README.md")
 	for _, page := range pages(t) {
-		if strings.HasPrefix(page, "docs/") && !strings.Contains(readme, "]("+page+")") {
+		if name, ok := strings.CutPrefix(page, decisions); ok && name != "README.md" {
+			if !strings.Contains(list, "]("+name+")") {
+				t.Errorf("%sREADME.md does not link %s", decisions, name)
+			}
+		} else if strings.HasPrefix(page, "docs/") && !strings.Contains(readme, "]("+page+")") {
 			t.Errorf("README.md does not link %s", page)
 		}
 	}
