@@ -30,6 +30,10 @@ lint: ## gofmt, go vet, staticcheck
 	$(GO) vet ./...
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
+.PHONY: size
+size: ## lines of code and words beside their budgets, which internal/cmd/size/budgets.txt holds
+	@$(GO) run ./internal/cmd/size
+
 .PHONY: test
 test: deps lint bin/with-servers ## lint, then all tests with the race detector on private servers
 	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint has vetted

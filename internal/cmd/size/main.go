@@ -1,0 +1,185 @@
+// Command size counts the lines of code of each folder and sets them beside their budgets, which stand in a file: it
+// keeps the program as small as its makers can hold. It exits with 1 if a budget is exceeded. It reads what git tracks,
+// and must not count what others wrote or what a program generated for readers (golden files, licenses, results).
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"log"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// count is what a part or a folder amounts to.
+type count struct{ lines, tokens int }
+
+// part is one of the sums with a budget of their own.
+type part string
+
+const (
+	product part = "product"
+	rig     part = "rig"
+	tests   part = "tests"
+	words   part = "words"
+)
+
+// rigFolders hold what tests, measures, shows or packs the product.
+var rigFolders = []string{"internal/test", "internal/cmd", "bench", "lock/locktest", "deploy", "tools", "scripts"}
+
+func main() {
+	log.SetFlags(0)
+	budgets := flag.String("budgets", "internal/cmd/size/budgets.txt", "a line for each: folder or part, most lines")
+	flag.Parse()
+	if err := run(*budgets); err != nil {
+		log.Fatal("size: ", err)
+	}
+}
+
+func run(budgets string) error {
+	limits, err := readBudgets(budgets)
+	if err != nil {
+		return err
+	}
+	files, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		return fmt.Errorf("list the files: %w", err)
+	}
+	sums := map[string]count{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
+		p := partOf(name)
+		if p == "" {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		c := measure(name, text)
+		add(sums, string(p), c)
+		if p == product {
+			for _, l := range limits {
+				if name == l.name || strings.HasPrefix(name, l.name+"/") {
+					add(sums, l.name, c)
+				}
+			}
+		}
+	}
+	return report(limits, sums)
+}
+
+func add(sums map[string]count, name string, c count) {
+	was := sums[name]
+	sums[name] = count{was.lines + c.lines, was.tokens + c.tokens}
+}
+
+// partOf is the part that a file belongs to; none for what is generated, and for what is written down as an example.
+func partOf(name string) part {
+	switch ext := path.Ext(name); {
+	case strings.Contains(name, "testdata/"), slices.Contains([]string{"docs/tried.md", "bench/RESULTS.md",
+		"bench/sid/RESULTS.md"}, name):
+		return ""
+	case ext == ".md":
+		return words
+	case !slices.Contains([]string{".go", ".sql", ".html", ".css", ".js", ".sh", ".py", ".yaml"}, ext) &&
+		name != "Makefile":
+		return ""
+	case strings.HasSuffix(name, "_test.go"):
+		return tests
+	case name == "Makefile" || strings.HasPrefix(name, "docs/") || slices.ContainsFunc(rigFolders, func(f string) bool { return strings.HasPrefix(name, f+"/") }):
+		return rig
+	}
+	return product
+}
+
+// measure counts lines that hold code, and Go's tokens; of Markdown, words.
+func measure(name string, text []byte) (c count) {
+	switch path.Ext(name) {
+	case ".md":
+		c.lines = len(bytes.Fields(text))
+		return c
+	case ".go":
+		return measureGo(text)
+	}
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && !bytes.HasPrefix(line, []byte("#")) && !bytes.HasPrefix(line, []byte("-- ")) &&
+			!bytes.HasPrefix(line, []byte("//")) {
+			c.lines++
+		}
+	}
+	return c
+}
+
+func measureGo(text []byte) (c count) {
+	files := token.NewFileSet()
+	file := files.AddFile("", files.Base(), len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, 0)
+	last := 0
+	for {
+		pos, tok, lit := s.Scan()
+		if tok == token.EOF {
+			return c
+		}
+		if tok == token.SEMICOLON && lit == "\n" {
+			continue
+		}
+		c.tokens++
+		first := file.Line(pos)
+		end := first + strings.Count(lit, "\n")
+		c.lines += end - max(first, last+1) + 1
+		last = max(last, end)
+	}
+}
+
+// limit is the budget of a part or a folder.
+type limit struct {
+	name string
+	most int
+}
+
+func readBudgets(name string) (limits []limit, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		fields := strings.Fields(s.Text())
+		if len(fields) == 0 || fields[0] == "#" {
+			continue
+		}
+		most, err := strconv.Atoi(fields[len(fields)-1])
+		if err != nil || len(fields) != 2 {
+			return nil, fmt.Errorf("%s: %q is no name and number", name, s.Text())
+		}
+		limits = append(limits, limit{fields[0], most})
+	}
+	return limits, nil
+}
+
+func report(limits []limit, sums map[string]count) error {
+	over := 0
+	fmt.Printf("%-28s %8s %8s %8s\n", "", "now", "budget", "tokens")
+	for _, l := range limits {
+		now, mark := sums[l.name], ""
+		if now.lines > l.most {
+			over++
+			mark = fmt.Sprintf("  %d over", now.lines-l.most)
+		}
+		fmt.Printf("%-28s %8d %8d %8d%s\n", l.name, now.lines, l.most, now.tokens, mark)
+	}
+	if over > 0 {
+		return fmt.Errorf("%d budgets are exceeded", over)
+	}
+	return nil
+}
