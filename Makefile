@@ -13,11 +13,12 @@ AGAIN ?= 0
 TEST_TIMEOUT ?= 12m
 
 .PHONY: help
-help: ## this list
+help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Install RabbitMQ, MariaDB and Redis where they are missing (as root; starts no service).
 .PHONY: deps
-deps: ## install RabbitMQ, MariaDB and Redis where they are missing (as root; starts no service)
+deps:
 	@scripts/install-servers.sh
 
 .PHONY: build
@@ -34,26 +35,36 @@ lint: ## gofmt, go vet, staticcheck
 size: ## lines of code and words beside their budgets, which internal/cmd/size/budgets.txt holds
 	@$(GO) run ./internal/cmd/size
 
+# What else there is to test: each of these is a target of its own below.
 .PHONY: test
-test: deps lint bin/with-servers ## lint, then all tests with the race detector on private servers
+ifdef ONLY
+test: $(if $(filter mutants,$(ONLY)),mutants,test-$(ONLY))
+else
+test: deps lint bin/with-servers ## lint, then all tests on private servers; ONLY=big|clock|locks|modules|mutants|prometheus|upgrade another part
 	AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -vet=off -timeout $(TEST_TIMEOUT) $(ARGS) $(PKG) # lint has vetted
+endif
 
 # Modules of their own, so that their libraries stay out of ours.
+# The tests that need libraries of others: container files, traces (a real collector), OpenAPI, the bench.
 .PHONY: test-modules
-test-modules: deps bin/with-servers ## the tests that need libraries of others: container files, traces (a real collector), OpenAPI, the bench
+test-modules: deps bin/with-servers
 	cd deploy/composetest && $(GO) vet ./... && $(GO) test ./...
 	cd internal/test/otlp && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
 	cd internal/test/openapi && $(GO) vet ./... && AGAIN=$(AGAIN) ../../../scripts/test-again.sh $(GO) test ./...
 	cd bench && $(GO) vet ./... && $(GO) test ./...
 
+# The end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9; 40,000 beside a daemon
+# that vanishes inside a transaction; a foreign row lock beside each kind of handler; 12 letters by key among 200,000,
+# and by other ways among a million; a classic log of a million rows.
 .PHONY: test-big
-test-big: deps bin/with-servers ## the end-to-end tests at full size: 20,000 messages one by one, 200,000 through five kill -9; 40,000 beside a daemon that vanishes inside a transaction; a foreign row lock beside each kind of handler; 12 letters by key among 200,000, and by other ways among a million; a classic log of a million rows
+test-big: deps bin/with-servers
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|KilledFiveTimes|ADaemonThatVanishes|AForeignRowLockSlows' $(ARGS) ./internal/daemon
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'AmongMany' $(ARGS) ./deadletter ./internal/admin/pages
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'ManyRows' $(ARGS) ./internal/classic
 
+# Take away one guard of the protocol at a time: the model test must notice.
 .PHONY: mutants
-mutants: deps ## take away one guard of the protocol at a time: the model test must notice
+mutants: deps
 	@scripts/mutants.sh
 
 # Bad messages and bad settings, end to end and one by one; docs/guarantees.md says which test holds which.
@@ -70,46 +81,60 @@ test-faults: deps bin/with-servers bin/chaos ## bad inputs, one short round of e
 	bin/chaos -round -seed $(or $(SEED),20261121)
 	@GO="$(GO)" scripts/fuzz.sh $(FUZZ_TIME) $(FUZZ)
 
+# MySQL's clock jumps and comes back, by Debian's libfaketime, which is installed where it is missing.
 .PHONY: test-clock
-test-clock: deps bin/with-servers ## MySQL's clock jumps and comes back, by Debian's libfaketime, which is installed where it is missing
+test-clock: deps bin/with-servers
 	@scripts/install-servers.sh clock
 	bin/with-servers $(GO) test -race -count=1 -timeout 5m -run 'TestTheClockOfMySQL' $(ARGS) ./internal/daemon
 
+# Each alert fires once, in Debian's Prometheus, which is installed where it is missing.
 .PHONY: test-prometheus
-test-prometheus: deps bin/with-servers ## each alert fires once, in Debian's Prometheus, which is installed where it is missing
+test-prometheus: deps bin/with-servers
 	@scripts/install-servers.sh prometheus
 	ROLLBACKD_TEST_PROMETHEUS=1 bin/with-servers $(GO) test -count=1 -timeout 4m -parallel 16 $(ARGS) ./internal/test/prometheus # they wait
 
+# The acceptance tests beside the other locks: redlock, and a table in MySQL.
 .PHONY: test-locks
-test-locks: deps bin/with-servers ## the acceptance tests beside the other locks: redlock, and a table in MySQL
+test-locks: deps bin/with-servers
 	ROLLBACKD_TEST_LOCKS=1 AGAIN=$(AGAIN) bin/with-servers scripts/test-again.sh $(GO) test -race -timeout 6m \
 		-run 'TestAccept.*/lock_(redlock|mysql)' $(ARGS) ./internal/daemon
 
 .PHONY: test-clusters
-test-clusters: deps ## what needs several nodes of RabbitMQ
+ifdef KIND
+test-clusters: test-$(KIND)
+else
+test-clusters: deps ## what needs several nodes of RabbitMQ; KIND=galera|mysql-ha|redis-ha|upkeep|zookeeper of other servers, or at work
 	ROLLBACKD_TEST_CLUSTERS=1 AGAIN=$(AGAIN) scripts/test-again.sh $(GO) test -race -timeout 5m -run Cluster $(ARGS) \
 		./internal/test/stack
+endif
 
+# Three nodes of RabbitMQ that operators work on under load: nodes restarted in turn and replaced, leaders moved,
+# policies changed; SEED=n for another round.
 .PHONY: test-upkeep
-test-upkeep: deps bin/chaos ## three nodes of RabbitMQ that operators work on under load: nodes restarted in turn and replaced, leaders moved, policies changed; SEED=n for another round
+test-upkeep: deps bin/chaos
 	bin/chaos -round -phases upkeep -seed $(or $(SEED),20261123)
 
+# The lock in ZooKeeper, on Debian's, which is installed where it is missing, and the acceptance tests beside it.
 .PHONY: test-zookeeper
-test-zookeeper: deps bin/with-servers ## the lock in ZooKeeper, on Debian's, which is installed where it is missing, and the acceptance tests beside it
+test-zookeeper: deps bin/with-servers
 	@scripts/install-servers.sh zookeeper
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|ANodeThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./cmd/consumer
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 6m -run 'TestAccept.*/lock_zookeeper' $(ARGS) ./internal/daemon
 
+# A database cluster that fails over: MariaDB with Galera, three nodes behind HAProxy, Debian's, which are installed
+# where they are missing; SEED=n for another round.
 .PHONY: test-galera
-test-galera: deps bin/with-servers bin/chaos ## a database cluster that fails over: MariaDB with Galera, three nodes behind HAProxy, Debian's, which are installed where they are missing; SEED=n for another round
+test-galera: deps bin/with-servers bin/chaos
 	@scripts/install-servers.sh galera
 	ROLLBACKD_TEST_GALERA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -run 'Galera' $(ARGS) ./internal/test/stack ./internal/mysqldb ./consumer
 	bin/chaos -round -phases databases -rate 100 -seed $(or $(SEED),20261123)
 
+# MySQL that fails over: group and semi-synchronous replication behind HAProxy, and a failover that loses commits; the
+# servers are Debian's unstable ones, as root; SEED=n for another round.
 .PHONY: test-mysql-ha
 test-mysql-ha: TREE = $(TREES)-sid
 test-mysql-ha: SEED ?= 20261123
-test-mysql-ha: deps bin/chaos ## MySQL that fails over: group and semi-synchronous replication behind HAProxy, and a failover that loses commits; the servers are Debian's unstable ones, as root; SEED=n for another round
+test-mysql-ha: deps bin/chaos
 	@scripts/install-servers.sh haproxy
 	@scripts/server-tree.sh sid "$(TREE)"
 	ROLLBACKD_TEST_TREE="$(TREE)" ROLLBACKD_TEST_MYSQL_HA=1 $(GO) test -race -count=1 -timeout 8m -run 'AGroupFailsOver|AReplicaTakes|GroupReplication' $(ARGS) ./internal/test/stack ./internal/mysqldb
@@ -117,8 +142,10 @@ test-mysql-ha: deps bin/chaos ## MySQL that fails over: group and semi-synchrono
 	ROLLBACKD_TEST_TREE="$(TREE)" bin/chaos -round -phases databases -replication semisync -rate 100 -seed $(SEED)
 	ROLLBACKD_TEST_TREE="$(TREE)" bin/chaos -phases losing -seed $(SEED)
 
+# The lock on Redis that fails over, with sentinels and as a cluster: masters killed and frozen, and the acceptance
+# tests beside it.
 .PHONY: test-redis-ha
-test-redis-ha: deps bin/with-servers ## the lock on Redis that fails over, with sentinels and as a cluster: masters killed and frozen, and the acceptance tests beside it
+test-redis-ha: deps bin/with-servers
 	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 6 -run 'Sentinel|RedisCluster' $(ARGS) ./lock ./cmd/consumer # they wait
 	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 4 -run 'TestAccept.*/lock_(sentinels|cluster)' $(ARGS) ./internal/daemon
 
@@ -130,20 +157,28 @@ test-browser: deps bin/with-servers ## the pages in Debian's Chromium, which is 
 
 # Built and not run with go run, which does not pass signals on. bench/README.md says what BENCH_… changes.
 .PHONY: bench
-bench: deps ## rollbackd beside its rivals in one run of about 85 minutes: bench/RESULTS.md; BENCH_ROUND=2s BENCH_ONLY=poison try some; ARGS='compare b2c703f . vs_plain' compares two builds, ARGS=-resume goes on
+ifdef ONLY
+bench: bench-$(ONLY)
+else
+bench: deps ## rollbackd beside its rivals, 85 minutes: bench/RESULTS.md; ONLY=profile|scaling|prune; bench/README.md has the rest
 	@scripts/install-servers.sh zookeeper
 	cd bench && $(GO) build -o bench . && ./bench $(ARGS)
+endif
 
+# Where the daemon's CPU and the database's time go: bench/out/profile.txt.
 .PHONY: bench-profile
-bench-profile: deps ## where the daemon's CPU and the database's time go: bench/out/profile.txt
+bench-profile: deps
 	cd bench && $(GO) build -o bench . && ./bench profile
 
+# What a message costs each server at several speeds, and what more daemons bring: the tables of docs/scaling.md, four
+# minutes.
 .PHONY: bench-scaling
-bench-scaling: deps ## what a message costs each server at several speeds, and what more daemons bring: the tables of docs/scaling.md, four minutes
+bench-scaling: deps
 	cd bench && $(GO) build -o bench . && ./bench scaling
 
+# What it costs a daemon under load when 1,000,000 old rows are deleted; on a quiet machine, five to ten minutes.
 .PHONY: bench-prune
-bench-prune: deps ## what it costs a daemon under load when 1,000,000 old rows are deleted; on a quiet machine, five to ten minutes
+bench-prune: deps
 	ROLLBACKD_TEST_BIG=1 $(GO) test -v -count=1 -timeout 30m -run PruningBesideMessages ./internal/daemon
 
 DURATION ?= 5m
@@ -159,30 +194,39 @@ bin/chaos:
 demo: deps ## a shop's life in one minute, on private servers; HANDLER=sql with statements of its own; HOLD=1 stays up
 	$(GO) run ./internal/cmd/demo $(if $(HOLD),-hold) $(HANDLER)
 
+# VERSION=0.1.0: what CHANGELOG.md has under Unreleased becomes part of that version.
 .PHONY: cut
-cut: ## VERSION=0.1.0: what CHANGELOG.md has under Unreleased becomes part of that version
+cut:
 	@[[ "$(VERSION)" =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || { echo "make cut VERSION=0.1.0"; exit 1; }
 	sed -i -e '/^## \[$(VERSION)\]/,+1d' -e "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date -u +%F)/" CHANGELOG.md
 
+# The version before the last migration and this one, side by side on one queue.
 .PHONY: test-upgrade
-test-upgrade: deps bin/with-servers ## the version before the last migration and this one, side by side on one queue
+test-upgrade: deps bin/with-servers
 	ROLLBACKD_TEST_UPGRADE=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'TwoVersions' $(ARGS) ./internal/daemon
 
+# THIRD_PARTY_NOTICES: the licenses of what the binary links.
 .PHONY: notices
-notices: ## THIRD_PARTY_NOTICES: the licenses of what the binary links
+notices:
 	cd tools/release && $(GO) run . -notices
 
 .PHONY: release
-release: ## static binaries, what they consist of, Debian packages and checksums: dist/
+ifdef DO
+release: $(if $(filter test,$(DO)),test-release,$(DO))
+else
+release: ## static binaries, packages, what they consist of: dist/; DO=test, DO=notices, DO=pin, DO=cut VERSION=0.1.0
 	cd tools/release && $(GO) run . $(RELEASE)
+endif
 
+# Builds twice and compares, then a package's life on this machine, as root: install, start, upgrade, remove, purge.
 .PHONY: test-release
-test-release: deps bin/with-servers ## builds twice and compares, then a package's life on this machine, as root: install, start, upgrade, remove, purge
+test-release: deps bin/with-servers
 	cd tools/release && $(GO) vet ./... && $(GO) test -count=1 ./...
 	bin/with-servers scripts/test-deb.sh
 
+# Write the digests that the images of deploy/ have now into its files (asks the images' registries).
 .PHONY: pin
-pin: ## write the digests that the images of deploy/ have now into its files (asks the images' registries)
+pin:
 	cd deploy/composetest && $(GO) run ./pin ../Dockerfile ../compose.yaml
 
 # Built and not run with go run, which does not pass signals on.

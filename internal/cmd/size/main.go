@@ -33,7 +33,9 @@ const (
 )
 
 // rigFolders hold what tests, measures, shows or packs the product.
-var rigFolders = []string{"internal/test", "internal/cmd", "bench", "lock/locktest", "deploy", "tools", "scripts"}
+var rigFolders = []string{
+	"internal/test", "internal/cmd", "bench", "lock/locktest", "deploy", "tools", "scripts", "docs",
+}
 
 func main() {
 	log.SetFlags(0)
@@ -94,8 +96,13 @@ func partOf(name string) part {
 		return ""
 	case strings.HasSuffix(name, "_test.go"):
 		return tests
-	case name == "Makefile" || strings.HasPrefix(name, "docs/") || slices.ContainsFunc(rigFolders, func(f string) bool { return strings.HasPrefix(name, f+"/") }):
+	case name == "Makefile":
 		return rig
+	}
+	for _, folder := range rigFolders {
+		if strings.HasPrefix(name, folder+"/") {
+			return rig
+		}
 	}
 	return product
 }

@@ -106,6 +106,7 @@ var arrows = []arrow{
 		"internal/test/shop", "dedup", "internal/rabbit", "internal/wire"},
 		"it treats the binary and its servers badly, from outside, and leaves the verdict to the oracle; of the log it " +
 			"knows the reasons by name"},
+	{"internal/cmd/size", nil, "it counts lines, and knows none of them"},
 	{"internal/cmd/chaos", []string{"internal/test"}, "it parses the command line of a run and prints its verdict"},
 	{"internal/cmd/with-servers", []string{"internal/test/stack"}, "it shares one set of servers among a run's test " +
 		"binaries"},
