@@ -32,7 +32,7 @@ lint: ## gofmt, go vet, staticcheck
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
 .PHONY: size
-size: ## lines of code and words beside their budgets, which internal/cmd/size/budgets.txt holds
+size: ## lines of code and words beside the budgets of ARCHITECTURE.md
 	@$(GO) run ./internal/cmd/size
 
 # What else there is to test: each of these is a target of its own below.

@@ -1,12 +1,11 @@
-// Command size counts the lines of code of each folder and sets them beside their budgets, which stand in a file: it
-// keeps the program as small as its makers can hold. It exits with 1 if a budget is exceeded. It reads what git tracks,
-// and must not count what others wrote or what a program generated for readers (golden files, licenses, results).
+// Command size counts the lines of code of each folder and sets them beside their budgets, which stand in the tables of
+// ARCHITECTURE.md: it keeps the program as small as its makers can hold. It exits with 1 if a budget is exceeded. It
+// reads what git tracks, and must not count what others wrote or what a program generated for readers (golden files,
+// licenses, results).
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"flag"
 	"fmt"
 	"go/scanner"
 	"go/token"
@@ -14,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,9 +39,7 @@ var rigFolders = []string{
 
 func main() {
 	log.SetFlags(0)
-	budgets := flag.String("budgets", "internal/cmd/size/budgets.txt", "a line for each: folder or part, most lines")
-	flag.Parse()
-	if err := run(*budgets); err != nil {
+	if err := run("ARCHITECTURE.md"); err != nil {
 		log.Fatal("size: ", err)
 	}
 }
@@ -154,25 +152,23 @@ type limit struct {
 	most int
 }
 
+// readBudgets reads the rows of all tables whose first cell is a name in backquotes and whose last one is a number.
 func readBudgets(name string) (limits []limit, err error) {
-	f, err := os.Open(name)
+	page, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		fields := strings.Fields(s.Text())
-		if len(fields) == 0 || fields[0] == "#" {
-			continue
+	for _, row := range rowOfTable.FindAllStringSubmatch(string(page), -1) {
+		most, err := strconv.Atoi(strings.ReplaceAll(row[2], ",", ""))
+		if err != nil {
+			return nil, fmt.Errorf("%s: the budget of %s: %w", name, row[1], err)
 		}
-		most, err := strconv.Atoi(fields[len(fields)-1])
-		if err != nil || len(fields) != 2 {
-			return nil, fmt.Errorf("%s: %q is no name and number", name, s.Text())
-		}
-		limits = append(limits, limit{fields[0], most})
+		limits = append(limits, limit{row[1], most})
 	}
 	return limits, nil
 }
+
+var rowOfTable = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\|.*\\| ([0-9,]+) \\|$")
 
 func report(limits []limit, sums map[string]count) error {
 	over := 0
