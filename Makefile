@@ -22,8 +22,8 @@ deps:
 	@scripts/install-servers.sh
 
 .PHONY: build
-build: ## bin/consumer
-	$(GO) build -trimpath -o bin/consumer ./cmd/consumer
+build: ## bin/rollbackd, and bin/consumer, which is the same
+	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck
@@ -118,7 +118,7 @@ test-upkeep: deps bin/chaos
 .PHONY: test-zookeeper
 test-zookeeper: deps bin/with-servers
 	@scripts/install-servers.sh zookeeper
-	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|ANodeThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./cmd/consumer
+	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|ANodeThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./internal/cli
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 6m -run 'TestAccept.*/lock_zookeeper' $(ARGS) ./internal/daemon
 
 # A database cluster that fails over: MariaDB with Galera, three nodes behind HAProxy, Debian's, which are installed
@@ -146,7 +146,7 @@ test-mysql-ha: deps bin/chaos
 # tests beside it.
 .PHONY: test-redis-ha
 test-redis-ha: deps bin/with-servers
-	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 6 -run 'Sentinel|RedisCluster' $(ARGS) ./lock ./cmd/consumer # they wait
+	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 6 -run 'Sentinel|RedisCluster' $(ARGS) ./lock ./internal/cli # they wait
 	ROLLBACKD_TEST_REDIS_HA=1 bin/with-servers $(GO) test -race -count=1 -timeout 8m -parallel 4 -run 'TestAccept.*/lock_(sentinels|cluster)' $(ARGS) ./internal/daemon
 
 .PHONY: test-browser

@@ -221,7 +221,7 @@ func TestImageIsStaticAndNotRoot(t *testing.T) {
 		t.Fatalf("Dockerfile has %d stages, want 2", len(stages))
 	}
 	build, final := dockerfile[:stages[1][0]], dockerfile[stages[1][0]:]
-	for _, want := range []string{"CGO_ENABLED=0", "./cmd/consumer", "-X main.version=$VERSION"} {
+	for _, want := range []string{"CGO_ENABLED=0", "./cmd/rollbackd", "internal/cli.version=$VERSION"} {
 		if !strings.Contains(build, want) {
 			t.Errorf("build stage lacks %q", want)
 		}
@@ -236,7 +236,7 @@ func TestImageIsStaticAndNotRoot(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^HEALTHCHECK .* CMD \["/usr/bin/rollbackd", "probe"\]$`).MatchString(final) {
 		t.Error("the final stage asks nobody whether the daemon is alive")
 	}
-	if _, err := os.Stat("../cmd/consumer/main.go"); err != nil {
+	if _, err := os.Stat("../cmd/rollbackd/main.go"); err != nil {
 		t.Errorf("what the Dockerfile builds is not there: %v", err)
 	}
 }

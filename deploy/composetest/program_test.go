@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	program = filepath.Join(dir, "rollbackd")
-	build := exec.Command("go", "build", "-o", program, "./cmd/consumer")
+	build := exec.Command("go", "build", "-o", program, "./cmd/rollbackd")
 	build.Dir, build.Env = filepath.Join("..", ".."), append(os.Environ(), "CGO_ENABLED=0")
 	code := 1
 	if output, err := build.CombinedOutput(); err != nil {

@@ -8,5 +8,5 @@
 //
 // What belongs here: the shape of that table, what its rows mean, and the passes. What does not: the log's statements
 // (package dedup), what a message must be to have its row's identity (internal/wire), and words for a person
-// (cmd/consumer).
+// (internal/cli).
 package classic

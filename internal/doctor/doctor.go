@@ -3,7 +3,7 @@
 // that a queue could take, no row is written, and the one key it sets in Redis is its own and is taken away again.
 // What only a running daemon knows, it is asked for.
 //
-// What belongs here: the checks. What does not: how they are shown (cmd/consumer), and the rules of single settings,
+// What belongs here: the checks. What does not: how they are shown (internal/cli), and the rules of single settings,
 // which internal/config has checked before.
 package doctor
 

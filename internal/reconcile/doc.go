@@ -11,5 +11,5 @@
 // that was written down, and bounds what a page may ask for.
 //
 // What does not belong here: how letters are read and sent (package deadletter), and how a report is laid out
-// (cmd/consumer, internal/admin/pages).
+// (internal/cli, internal/admin/pages).
 package reconcile

@@ -142,8 +142,8 @@ func git(ctx context.Context, root string, args ...string) (string, error) {
 // compile makes the static binary. Nothing of this machine is in it: no path, no C library, no linker's build id.
 func compile(ctx context.Context, s source, arch, path string, more ...string) error {
 	args := append([]string{"build", "-trimpath", "-buildvcs=true",
-		"-ldflags", "-s -w -buildid= -X main.version=v" + s.version}, more...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "-o", path, "./cmd/consumer")...)
+		"-ldflags", "-s -w -buildid= -X github.com/rollbackd/rollbackd/internal/cli.version=v" + s.version}, more...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", path, "./cmd/rollbackd")...)
 	cmd.Dir = s.root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOAMD64=", "GOARM64=")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -35,7 +35,7 @@ type text struct{ name, body string }
 func linked(ctx context.Context, root string) ([]module, error) {
 	found := map[string]module{}
 	for _, arch := range []string{"amd64", "arm64"} {
-		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", "./cmd/consumer")
+		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", "./cmd/rollbackd")
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=")
 		var stderr bytes.Buffer

@@ -86,12 +86,13 @@ var arrows = []arrow{
 	{"internal/classic", []string{"dedup", "internal/mysqldb"},
 		"it reads a table of somebody else's and writes through the log's guarded steps; broker and messages are not its " +
 			"business"},
-	{"cmd/consumer", []string{"internal/admin", "internal/daemon", "internal/classic", "internal/config",
+	{"cmd", []string{"internal/cli"}, "the design's name and the program's own name are the same program"},
+	{"internal/cli", []string{"internal/admin", "internal/daemon", "internal/classic", "internal/config",
 		"internal/operator", "internal/fold", "internal/handler", "internal/doctor", "internal/locking",
 		"internal/move", "internal/mysqldb", "internal/reconcile", "internal/screen",
 		"internal/explain", "consumer", "deadletter", "dedup", "lock", "internal/rabbit", "internal/strictjson",
 		"internal/wire", "stock"},
-		"it parses, prints and exits; tests cannot import a main package, so nothing they want may be there"},
+		"it parses, prints and exits; what a page could want too may not be there"},
 	{"internal/test/stack", nil, "it is used by the tests of all others and must not be judged by the code it tests; " +
 		"the binary never links it"},
 	{"internal/test/oracle", []string{"dedup", "internal/rabbit", "internal/wire"},
@@ -133,11 +134,11 @@ var bans = []struct{ from, module, why string }{
 	{"lock", "github.com/rabbitmq/amqp091-go", "the lock knows no broker"},
 	{"internal/rabbit", "gorm.io/gorm", "the broker's side has no database"},
 	{"internal/rabbit", "github.com/redis/go-redis/v9", "the broker's side has no lock"},
-	{"cmd/consumer", module + "lock/locktest", "tests are no part of the product"},
-	{"cmd/consumer", module + "internal/test/stack", "servers for tests are no part of the product"},
-	{"cmd/consumer", "testing", "the binary is not a test"},
-	{"cmd/consumer", "go.uber.org/goleak", "the binary is not a test"},
-	{"cmd/consumer", "pgregory.net/rapid", "the binary is not a test"},
+	{"cmd/rollbackd", module + "lock/locktest", "tests are no part of the product"},
+	{"cmd/rollbackd", module + "internal/test/stack", "servers for tests are no part of the product"},
+	{"cmd/rollbackd", "testing", "the binary is not a test"},
+	{"cmd/rollbackd", "go.uber.org/goleak", "the binary is not a test"},
+	{"cmd/rollbackd", "pgregory.net/rapid", "the binary is not a test"},
 }
 
 // pkg is what go list says of a package.

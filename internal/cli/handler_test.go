@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+)
+
+const exampleSQL = "../../deploy/examples/sql/order-state/"
+
+// sqlShell is a shell whose handler is the example with the order's state.
+func sqlShell(t *testing.T) *shell {
+	t.Helper()
+	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+exampleSQL+"handler.sql", "ROLLBACKD_LOG_FORMAT=text")
+	tables, err := os.ReadFile(exampleSQL + "tables.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := s.db()
+	for statement := range strings.SplitSeq(string(tables), ";") {
+		if strings.TrimSpace(statement) == "" {
+			continue
+		}
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// Given an order that is being cancelled, when messages are tried, then each run of a statement is shown and nothing
+// changes; when one is tried with --commit, then its effect stays.
+func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
+	t.Parallel()
+	s := sqlShell(t)
+	db := s.db()
+	amount := func(want int) {
+		t.Helper()
+		s.eventually(db, want, "SELECT amount FROM tb_stock WHERE goods_id = 1001")
+	}
+	s.run("", "handler", "try", exampleSQL+"message.json")
+	amount(5)
+	s.run(`{"order_sn":"20261121-0001","items":[{"sku_id":1001,"quantity":0},{"sku_id":9,"quantity":1}]}`,
+		"handler", "try", "-", "-o", "json")
+	s.run(`{"order_sn":"20261121-0001","items":[{"sku_id":1001,"quantity":-6}]}`, "handler", "try", "-", "--commit")
+	s.run(`{"order_sn":"20261121-0002","items":[]}`, "handler", "try", "-")
+	s.run(`{"order_sn":"20261121-0001"}`, "handler", "try", "-")
+	amount(5)
+	s.run("", "handler", "try", exampleSQL+"message.json", "--commit")
+	amount(7)
+	s.run("", "handler", "try", exampleSQL+"message.json", "--key", "another")
+	s.run("", "handler", "try", "no such file")
+	s.run("", "handler", "try")
+	s.environ = append(s.environ, "ROLLBACKD_HANDLER=stock")
+	s.run("{}", "handler", "try", "-")
+	s.golden("handler-try")
+}
+
+// Given a column that cannot hold every text, when doctor is asked, then it names the column; when a message with an
+// emoji for it is tried, then that is said of the message, and nothing of MySQL.
+func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
+	t.Parallel()
+	s := sqlShell(t)
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	if _, err := s.db().ExecContext(t.Context(), "ALTER TABLE tb_order CONVERT TO CHARACTER SET latin1"); err != nil {
+		t.Fatal(err)
+	}
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Note, "characters", "tb_order.order_sn is latin1")
+	_, stderr, code := runCLI(t, s.environ, `{"order_sn":"😀","items":[]}`, "handler", "try", "-")
+	if code != exitFailed || !strings.Contains(stderr, "retry: line 4: Error ") || strings.Contains(stderr, "be used") {
+		t.Errorf("exit %d, %q; want %d, and the statement's error", code, stderr, exitFailed)
+	}
+}
+
+// Given a file with a mistake, when a daemon is started, then it ends with the exit code of wrong configuration, and
+// doctor says the same; a file that the database refuses likewise.
+func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
+	t.Parallel()
+	s := sqlShell(t)
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	if checks, code := s.examine(); code != exitDone {
+		t.Errorf("doctor fails of the example: %+v", checks)
+	} else {
+		wantCheck(t, checks, code, doctor.OK, "statements", "the database takes all of "+exampleSQL)
+	}
+	name := filepath.Join(t.TempDir(), "mistake.sql")
+	s.environ = append(s.environ, "ROLLBACKD_SQL_FILE="+name)
+	for _, test := range []struct{ text, check, want string }{
+		{"UPDATE tb_stock SET amount = 1;\n  COMMIT", "ROLLBACKD_SQL_FILE", ":2:3: COMMIT is refused"},
+		{"UPDATE tb_stock SET amount = 1;\n\n UPDATE tb_stock SET amont = 2", "statements", ":3:2: Error 1054"},
+		{"UPDATE consumer_log SET remark = :a", "statements", ":1:1: the table consumer_log is rollbackd's own"},
+	} {
+		if err := os.WriteFile(name, []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, stderr, code := runCLI(t, s.environ, "", "run")
+		if want := "ROLLBACKD_SQL_FILE: " + name + test.want; code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("run ended with %d and\n%s\nwant %d and %q", code, stderr, exitUsage, want)
+		}
+		checks, code := s.examine()
+		wantCheck(t, checks, code, doctor.Fail, test.check, name+test.want)
+	}
+	if n := s.broker.Consumers(s.queue); n != 0 {
+		t.Errorf("%d consumers were there", n)
+	}
+}
+
+// Given the tables that migrate makes, with a lock in MySQL, then each is among those that an SQL file must not write.
+func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=http://127.0.0.1:1", "ROLLBACKD_LOCK=mysql",
+		"ROLLBACKD_LOG_TABLE=letters")
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	cfg, _, err := config.Load(s.environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := cfg.OwnTables()
+	const made = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND " +
+		"table_type = 'BASE TABLE'"
+	s.eventually(s.db(), len(own), made)
+	s.eventually(s.db(), len(own), made+" AND table_name IN ('"+strings.Join(own, "', '")+"')")
+}
+
+// Given messages that are run fresh, tried again, taken over from a worker that died, and replayed, then the statement
+// is told which attempt it is since the message was published or replayed, as the row in the log counts them.
+func TestAStatementIsToldWhichAttemptItIs(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "attempt.sql")
+	file := `SELECT k FROM seen WHERE k = :k; -- expect 1, else permanent: unknown
+UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expect 1, else retry: not ready`
+	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const delay = 5 * time.Second
+	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+name, "ROLLBACKD_RETRY_DELAYS="+delay.String())
+	s.broker.Track(rabbit.TopologyConfig{Queue: s.queue, Delays: []time.Duration{delay}}.Queues()...)
+	db := s.db()
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish := func(keys ...string) {
+		t.Helper()
+		body := `{"k":"` + strings.Join(keys, "\"}\n{\"k\":\"") + `"}`
+		if code := s.run(body, "publish", "--key-field", "k"); code != exitDone {
+			t.Fatal(s.script.String())
+		}
+	}
+	exec("CREATE TABLE seen (k VARCHAR(20) PRIMARY KEY, ready INT, attempt INT) ENGINE=InnoDB")
+	exec("INSERT INTO seen VALUES ('fresh', 1, 0), ('another', 1, 0), ('again', 0, 0), ('taken', 1, 0)")
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatal(s.script.String())
+	}
+	exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner, " +
+		"consumer_timestamp, created_at) VALUES ('stock-rollback', 'stock.rollback', 'taken', 0, 1, 'who died', " +
+		"UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)")
+	s.daemon()
+	publish("fresh", "another", "again", "dead", "taken")
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'again' AND consumer_status = 2")
+	exec("UPDATE seen SET ready = 1")
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'dead' AND consumer_status = 3")
+	exec("INSERT INTO seen VALUES ('dead', 1, 0)")
+	if code := s.run("", "dlq", "replay", "--key", "dead"); code != exitDone {
+		t.Error(s.script.String())
+	}
+	s.eventually(db, 5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	s.eventually(db, 5, "SELECT COUNT(*) FROM seen JOIN consumer_log ON msg_key = k WHERE attempt = consumer_times")
+	s.eventually(db, 5, "SELECT SUM(CASE k WHEN 'again' THEN attempt > 1 WHEN 'taken' THEN attempt = 2 ELSE attempt = 1 "+
+		"END) FROM seen")
+}

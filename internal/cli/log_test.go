@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	for _, statement := range []string{
+		"INSERT INTO stock (sku_id, amount, version) VALUES (1, 0, 0), (2, 0, 0)",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1, 2, 1, " +
+			"UTC_TIMESTAMP(6)), ('A-1', 2, 3, 1, UTC_TIMESTAMP(6)), ('B-1', 1, 7, 3, UTC_TIMESTAMP(6))",
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// given an order that goes back in part, with a conflict, two bodies that cannot be read, and one that nobody can
+	// identify
+	stop := s.daemon()
+	s.run(`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":1,"quantity":2}]}`+"\n", "publish", "--key-field", "id")
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	for i, body := range []string{ // one after the other, so that the list has their order
+		`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":2,"quantity":3}]}`, `{"id":"k-3","order_sn":"A-1","items":[]}`,
+		`{"id":"k-4","order_sn":"\u0041-1","items":[{"sku_id":2,"quantity":99}]}`, `{"id":"k-5","order_sn":"A-12"}`,
+	} {
+		s.run(body+"\n", "publish", "--key-field", "id")
+		s.eventually(db, i+1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	}
+	s.broker.Publish("", s.queue, stack.Message{
+		MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2,
+	})
+	s.eventually(db, 5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	stop()
+	s.script.Reset()
+	for _, args := range [][]string{
+		{"--order", "A-1"},
+		{"k-1"},
+		{"k-1", "--tag", "stock.rollback", "--count-letters"},
+		{"k-3", "--count-letters"},
+		{"--order", "B-1", "-o", "json"},
+		{"--order", "none"},
+	} {
+		s.run("", append([]string{"log", "explain"}, args...)...)
+	}
+	for _, args := range [][]string{
+		{"--status", "success,dead", "--tag", "stock.rollback"},
+		{"--key", "k-1", "--key", "k-3", "-o", "json"},
+		{"--since", "2026-01-01", "--until", "2026-01-02"},
+		{"--after", "nonsense"},
+	} {
+		s.run("", append([]string{"log", "list"}, args...)...)
+	}
+	s.golden("log")
+}
+
+func TestALongListGoesOnWhereItEnded(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	for i := range 2105 { // more than two pages
+		if _, err := db.ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, "+
+			"consumer_times, consumer_timestamp, created_at) VALUES ('stock-rollback', 't', ?, ?, 1, '2026-11-21 12:00:00', "+
+			"UTC_TIMESTAMP(6))",
+			fmt.Sprint(i), i%5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func(args ...string) (rows []listed, after string) {
+		t.Helper()
+		stdout, stderr, code := runCLI(t, s.environ, "", append([]string{"log", "list", "-o", "json"}, args...)...)
+		if err := json.Unmarshal([]byte(stdout), &rows); err != nil || code != exitDone {
+			t.Fatalf("exit %d, %v: %s", code, err, stderr)
+		}
+		if m := regexp.MustCompile(`--after (\S+) goes on`).FindStringSubmatch(stderr); m != nil {
+			after = m[1]
+		}
+		return rows, after
+	}
+	if rows, after := list("--limit", "0"); len(rows) != 2105 || after != "" {
+		t.Errorf("all: %d rows, after %q", len(rows), after)
+	}
+	seen := map[string]bool{}
+	after := ""
+	for {
+		args := []string{"--limit", "1000"}
+		if after != "" {
+			args = append(args, "--after", after)
+		}
+		rows, next := list(args...)
+		for _, r := range rows {
+			seen[r.Key] = true
+		}
+		if after = next; after == "" {
+			break
+		}
+	}
+	if len(seen) != 2105 {
+		t.Errorf("page by page: %d different rows, want all 2105", len(seen))
+	}
+	if rows, _ := list("--status", "failed", "--limit", "7"); len(rows) != 7 || rows[0].Status != "failed" {
+		t.Errorf("7 failed ones: %+v", rows)
+	}
+}
+
+func TestTheStoryIsInOrderOfTime(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	for _, statement := range []string{
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES " +
+			"('A', 1, 2, 2, 't', 'k', '2026-11-21 12:00:01'), ('A', 0, 0, 4, 't', 'k', '2026-11-21 12:00:01.2'), ('A', 2, 1, " +
+			"3, NULL, NULL, '2026-11-21 11:00:00')",
+		"INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, " +
+			"created_at) VALUES ('stock-rollback', 't', 'k', 1, 1, '2026-11-21 12:00:01.5', '2026-11-21 12:00:01.5')",
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// found by a search: the key is not the order's number
+	stdout, stderr, code := runCLI(t, s.environ, "", "log", "explain", "k")
+	if code != exitDone {
+		t.Fatal(stderr)
+	}
+	last := -1
+	for _, step := range []string{"2026-11-21T12:00:01.000Z  order A, sku 1: 2 released",
+		"2026-11-21T12:00:01.200Z  order A, whatever it reserves later: refused",
+		"2026-11-21T12:00:01.500Z  absent → success, in a batch"} {
+		at := strings.Index(stdout, step)
+		if at <= last {
+			t.Errorf("%q is missing, or out of order, in\n%s", step, stdout)
+		}
+		last = at
+	}
+	stdout, stderr, code = runCLI(t, s.environ, "", "log", "explain", "--order", "A")
+	if code != exitDone || !strings.Contains(stdout, "all  0         refused") {
+		t.Errorf("the order's mark is not shown in\n%s%s", stdout, stderr)
+	}
+}

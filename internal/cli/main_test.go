@@ -1,0 +1,12 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func TestMain(m *testing.M) {
+	stack.AtOnce(4)
+	stack.Main(m)
+}

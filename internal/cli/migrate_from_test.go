@@ -1,0 +1,315 @@
+package cli
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/classic"
+	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
+)
+
+// classicTable is the table as the literature has it.
+const classicTable = "CREATE TABLE trade_mq_consumer_log (" +
+	" msg_id VARCHAR(50) DEFAULT NULL, group_name VARCHAR(100) NOT NULL, msg_tag VARCHAR(100) NOT NULL," +
+	" msg_key VARCHAR(100) NOT NULL, msg_body VARCHAR(500) DEFAULT NULL, consumer_status INT(1) DEFAULT NULL," +
+	" consumer_times INT(1) DEFAULT NULL, consumer_timestamp TIMESTAMP NULL DEFAULT NULL," +
+	" remark VARCHAR(500) DEFAULT NULL, PRIMARY KEY (group_name, msg_tag, msg_key))" +
+	" ENGINE=InnoDB CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci"
+
+// classicRow writes a row of the old consumer's, or changes it.
+func (s *shell) classicRow(db *sql.DB, key string, status int) {
+	s.t.Helper()
+	if _, err := db.ExecContext(s.t.Context(), "INSERT INTO trade_mq_consumer_log VALUES ('0A1B', 'cancel_group', "+
+		"'cancel', ?, ?, ?, 1, '2026-11-01 10:00:00', IF(? = 2, 'stock is locked', NULL)) ON DUPLICATE KEY UPDATE "+
+		"consumer_status = ?",
+		key, `{"order_sn":"`+key+`"}`, status, status, status); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *shell) exec(db *sql.DB, statements ...string) {
+	s.t.Helper()
+	for _, statement := range statements {
+		if _, err := db.ExecContext(s.t.Context(), statement); err != nil {
+			s.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+// Given a classic table, when it is taken over beside its consumer, with a last pass, then a copy of what was done has
+// no effect, and what was left open is decided by a person: one had its effect and is discarded, the other is replayed.
+func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_LOG_RETENTION=0")
+	s.run("", "migrate")
+	s.script.Reset()
+	db := s.db()
+	s.exec(db, classicTable)
+	for key, status := range map[string]int{"A-1": 1, "A-2": 2, "A-3": 0, "A-4": 0} {
+		s.classicRow(db, key, status)
+	}
+	s.exec(db, "INSERT INTO trade_mq_consumer_log VALUES (NULL, 'points', 'cancel', 'A-1', NULL, 1, 1, NULL, NULL)",
+		"INSERT INTO trade_mq_consumer_log VALUES (NULL, 'cancel_group', 'cancel', 'two\nlines', NULL, 1, 9, NULL, NULL)",
+		"INSERT INTO stock (sku_id, amount, version) VALUES (1001, 0, 0)",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES "+
+			"('A-1', 1001, 1, 1, UTC_TIMESTAMP(6)), ('A-2', 1001, 10, 1, UTC_TIMESTAMP(6)), "+
+			"('A-3', 1001, 100, 1, UTC_TIMESTAMP(6)), ('A-4', 1001, 1000, 1, UTC_TIMESTAMP(6))")
+	from := []string{"migrate", "--from", "trade_mq_consumer_log", "--no-wait"}
+	if s.run("", from...) != exitFailed {
+		t.Error("no row is of the group, and the exit code is 0")
+	}
+	from = append(from, "--map-group", "cancel_group=stock-rollback", "--map-tag", "cancel=stock.rollback")
+	s.run("", append(from, "--dry-run")...)
+	s.eventually(db, 0, "SELECT COUNT(*) FROM consumer_log")
+	s.run("", from...)
+	s.classicRow(db, "A-4", 1) // the old consumer has finished it
+	s.run("", append(from, "--last-pass")...)
+	s.run("", "dlq", "list", "--by", "reason", "-o", "json")
+	s.run("", "log", "explain", "A-1")
+	s.run("", "log", "explain", "A-2")
+	s.run("", "reconcile", "--no-stock")
+	s.run("", "dlq", "replay", "--reason", "effect_unknown")
+
+	work := t.TempDir()
+	open := filepath.Join(work, "open.ndjson")
+	s.replace = append(s.replace, work, "WORK")
+	s.run("", "dlq", "export", "--reason", "effect_unknown", "-o", open)
+	text, err := os.ReadFile(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done, again string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, `"key":"A-2"`) {
+			done += line
+		} else {
+			again += line
+		}
+	}
+	s.run(done, "dlq", "discard", "--from", "-", "--why", "the stock was back already", "--dry-run")
+	s.run(done, "dlq", "discard", "--from", "-", "--why", "the stock was back already")
+	s.run(again, "dlq", "replay", "--from", "-", "--no-wait")
+	// and copies of all come again, under the key that the row has
+	publisher := rabbit.NewPublisher(rabbit.Config{URLs: []string{s.broker.URL}, Name: "test"})
+	t.Cleanup(func() { _ = publisher.Close(context.WithoutCancel(t.Context())) })
+	var copies []rabbit.Publishing
+	for _, key := range []string{"A-1", "A-2", "A-3", "A-4"} {
+		copies = append(copies, rabbit.Publishing{Key: s.queue, Message: rabbit.Message{
+			Type: "stock.rollback", MessageID: key, Body: []byte(`{"order_sn":"` + key + `"}`),
+		}})
+	}
+	for _, err := range publisher.Publish(t.Context(), copies) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := s.daemon()
+	s.eventually(db, 100, "SELECT amount FROM stock")
+	poll.Until(t, "the queue is empty", func() bool { return s.broker.Depth(s.queue) == 0 })
+	stop()
+	s.eventually(db, 100, "SELECT amount FROM stock")
+	s.run("", "log", "list", "-o", "json")
+	s.run("", append(from, "--last-pass", "-o", "json")...)
+	s.run("", "reconcile", "--no-stock")
+	s.golden("migrate-from")
+
+	// and on the way back the old consumer knows all of it
+	s.exec(db, statementOfThePage(t))
+	s.eventually(db, 4, "SELECT COUNT(*) FROM trade_mq_consumer_log WHERE consumer_status = 1 AND msg_key LIKE 'A-_' AND "+
+		"group_name = 'cancel_group'")
+	s.eventually(db, 2, "SELECT COUNT(*) FROM trade_mq_consumer_log WHERE remark LIKE 'rollbackd %'")
+}
+
+// statementOfThePage is the one that docs/adopting.md shows for the way back.
+func statementOfThePage(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "adopting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(page), "<!-- in the test: internal/cli/migrate_from_test.go -->\n```sql\n")
+	statement, _, closed := strings.Cut(rest, ";\n```")
+	if !ok || !closed {
+		t.Fatal("the page has no such statement any more")
+	}
+	return statement
+}
+
+// Given the real program, when it is killed in the middle of passes again and again, then the next ones go on, and in
+// the end every row is there once.
+func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	s.exec(db, classicTable)
+	const rows = 16_000
+	var b strings.Builder
+	for i := range rows {
+		fmt.Fprintf(&b, ",('cancel_group','cancel','%06d','{}',%d,1)", i, []int{1, 1, 1, 2}[i%4])
+	}
+	s.exec(db, "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, "+
+		"consumer_times) VALUES "+b.String()[1:])
+	binary, err := program.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback",
+		"-o", "json"}
+	for kill := range 3 {
+		p, err := program.Start(program.Options{Path: binary, Args: args, Env: s.environ})
+		if err != nil {
+			t.Fatal(err)
+		}
+		least := (kill + 1) * 2500
+		for late := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
+			var n int
+			if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM consumer_log").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			if n >= least {
+				break
+			}
+			if time.Now().After(late) {
+				t.Fatalf("%d rows after a minute, want %d", n, least)
+			}
+		}
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stdout, stderr, code := runCLI(t, s.environ, "", append(args, "--no-wait")...)
+	var r classic.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitDone {
+		t.Fatalf("exit %d, %v, %s", code, err, stderr)
+	}
+	whole := r.Counts[classic.Success] == rows*3/4 && r.Counts[classic.Open] == rows/4
+	if !r.Resumed { // the last one was faster than its death
+		whole = r.Counts[classic.There] == rows
+	}
+	if !r.Finished || r.Rows != rows || !whole {
+		t.Errorf("report: %+v", r)
+	}
+	s.eventually(db, rows, "SELECT COUNT(*) FROM consumer_log")
+	s.eventually(db, rows/4, "SELECT COUNT(*) FROM consumer_log_event")
+}
+
+// Given a classic log of which no last pass has come to its end, doctor names it.
+func TestDoctorNamesAClassicLogWithoutALastPass(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	s.exec(db, classicTable)
+	s.classicRow(db, "A-1", 1)
+	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
+	unfinished := func() bool {
+		checks, _ := s.examine()
+		return slices.ContainsFunc(checks, func(c doctor.Check) bool { return c.Name == "classic log" })
+	}
+	if unfinished() {
+		t.Error("doctor names a log of which nothing was taken over")
+	}
+	s.run("", args...)
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Warn, "classic log", "trade_mq_consumer_log was taken over")
+	s.run("", append(args, "--last-pass")...)
+	if unfinished() {
+		t.Error("doctor names a log after its last pass")
+	}
+	s.run("", args...) // somebody goes back to passes beside the old consumer
+	if !unfinished() {
+		t.Error("doctor does not name a log after another pass")
+	}
+}
+
+// Given an old consumer that is still at work, a last pass is refused, and the daemon does not begin: before a last
+// pass, and when something is newer than it. When the old consumer has ended, or a person says so, it begins.
+func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	s.exec(db, classicTable)
+	s.classicRow(db, "A-1", 0)
+	args := []string{
+		"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback", "--last-pass",
+	}
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if _, stderr, code := runCLI(t, s.environ, "", args...); code != exitFailed || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit %d, %s; want %d and %s", args, code, stderr, exitFailed, want)
+		}
+	}
+	working, stopConsumer := context.WithCancel(t.Context())
+	defer stopConsumer()
+	var consumer sync.WaitGroup
+	consumer.Go(func() {
+		tick := time.NewTicker(3 * time.Second)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-working.Done():
+				return
+			case <-tick.C:
+				s.classicRow(db, fmt.Sprint("A-0", i), 1)
+			}
+		}
+	})
+	refused("somebody wrote to the old table", args...)
+	refused("no last pass has come to its end", "run")
+	stopConsumer()
+	consumer.Wait()
+	s.run("", args...)
+	s.daemon()()
+
+	s.classicRow(db, "A-1", 1) // it was not the end
+	refused("was written to after its last pass", "run")
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Warn, "classic log", "was written to after its last pass")
+	s.daemon("--ignore-old-log")()
+	s.run("", args...)
+	s.daemon()()
+	s.exec(db, "DROP TABLE trade_mq_consumer_log")
+	s.daemon()()
+	checks, code = s.examine()
+	wantCheck(t, checks, code, doctor.Note, "classic log", "gone")
+}
+
+// Given an account with exactly the rights of the list, a table is taken over; without the one on the old table, the
+// command says what is missing.
+func TestTakingOverWorksWithExactlyItsRights(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	db := s.db()
+	s.exec(db, classicTable)
+	s.classicRow(db, "A-1", 0)
+	a := s.account(newAdmin(t))
+	a.names.Classic = "trade_mq_consumer_log"
+	list := rights.MySQL(a.names, rights.TakeOver)
+	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
+	a.mayMySQL(without(list, len(list)-1))
+	_, stderr, code := runCLI(t, a.environ, "", args...)
+	if code != exitFailed || !strings.Contains(stderr, "GRANT SELECT ON trade_mq_consumer_log") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+	a.mayMySQL(list)
+	a.do("", args...)
+	s.classicRow(db, "A-1", 1)
+	a.do("", args...)
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+}

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/strictjson"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+const (
+	// maxPublishBody is the largest body that the daemon takes.
+	maxPublishBody = strictjson.MaxBytes
+	// publishWindow is how many messages wait for their confirmation together.
+	publishWindow = 500
+	// maxLetterLine is the longest line of an export.
+	maxLetterLine = 2 << 20
+	// maxBadLines is how many bad lines are shown one by one.
+	maxBadLines = 20
+)
+
+func newPublishCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "publish [FILE|-]",
+		Short: "Publish messages from a file or stdin, a JSON body per line",
+		Long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
+ROLLBACKD_EXCHANGE with the first of ROLLBACKD_ROUTING_KEYS, persistent, confirmed, and only if a queue takes it. Empty
+lines are left out.
+
+A line that the daemon could not read as JSON, that is too large, or lacks the field that --key-field names is reported
+with its number and left out; the exit code is then 1. So it is when RabbitMQ does not take a message: the lines from
+there on are not published, and publishing the file again is safe, because the daemon knows the messages by their
+keys.`,
+		Example: `  echo '{"order_sn":"20261121-0001"}' | ` + a.name + ` publish --key-field order_sn`,
+		Args:    cobra.MaximumNArgs(1),
+	}
+	field := cmd.Flags().String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
+		"message's key (default: none, so that the key is the body's hash)")
+	letters := cmd.Flags().Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
+		"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
+	tag := cmd.Flags().String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the "+
+		"routing key)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, err := a.loadConfig()
+		if err != nil {
+			return err
+		}
+		from := a.stdin
+		if len(args) == 1 && args[0] != "-" {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return usageErrorf("the messages: %w", err)
+			}
+			defer f.Close()
+			from = f
+		}
+		if *letters && (*field != "" || *tag != "") {
+			return usageErrorf("--letters says key and tag: without --key-field and --tag")
+		}
+		p, err := a.newPublishing(cfg, *field, *tag)
+		if err != nil {
+			return err
+		}
+		if *letters {
+			p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", cfg.Queue), maxLetterLine
+		}
+		return p.run(cmd.Context(), from)
+	}
+	return cmd
+}
+
+// publishing is one run of the command.
+type publishing struct {
+	a     *app
+	cfg   config.Config
+	field []wire.KeySource // where the key stands; none: no key
+	tag   string
+	to    *rabbit.Publisher
+
+	make    func(line []byte, whole bool) (p rabbit.Publishing, flaw string) // no body: an empty line
+	where   string                                                           // they go, in words
+	longest int                                                              // bytes of a line
+
+	batch     []rabbit.Publishing
+	lines     []int // of the batch
+	published int
+	bad       int
+	progress  *progress
+}
+
+func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, error) {
+	p := &publishing{a: a, cfg: cfg, tag: tag, to: rabbit.NewPublisher(rabbitConfig(cfg, "publish"))}
+	p.where = fmt.Sprintf("to exchange %q with routing key %q", cfg.Exchange, cfg.RoutingKeys[0])
+	p.longest, p.progress = maxPublishBody, a.newProgress(time.Now())
+	p.make = func(line []byte, whole bool) (rabbit.Publishing, string) {
+		m, flaw := p.message(line, whole)
+		return rabbit.Publishing{Exchange: cfg.Exchange, Key: cfg.RoutingKeys[0], Message: m}, flaw
+	}
+	if err := checkTag(tag); err != nil {
+		return nil, err
+	}
+	if field != "" {
+		var err error
+		pointer := strings.NewReplacer("~", "~0", "/", "~1").Replace(field)
+		if p.field, err = wire.ParseKeySources("json:/" + pointer); err != nil {
+			return nil, usageErrorf("--key-field %q: %w", field, err)
+		}
+	}
+	return p, nil
+}
+
+// checkTag refuses what is no tag of a producer's; none at all is fine.
+func checkTag(tag string) error {
+	if tag == "" {
+		return nil
+	}
+	if err := (dedup.Identity{Group: "any", Tag: tag, Key: "any"}).Validate(); err != nil ||
+		strings.HasPrefix(tag, "rollbackd.") {
+		return usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag,
+			wire.MaxTagBytes)
+	}
+	return nil
+}
+
+// run publishes window by window, and says in the end how many.
+func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
+	defer func() {
+		p.progress.end()
+		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
+		what := "messages"
+		if p.published == 1 {
+			what = "message"
+		}
+		_, printErr := fmt.Fprintf(p.a.stdout, "published %d %s %s\n", p.published, what, p.where)
+		if printErr != nil {
+			err = errors.Join(err, fmt.Errorf("write the output: %w", printErr))
+		}
+	}()
+	lines := bufio.NewReaderSize(from, p.longest+2)
+	for number := 1; ; number++ {
+		line, whole, err := readLine(lines)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read line %d: %w", number, err)
+		}
+		if msg, flaw := p.make(line, whole); flaw != "" {
+			p.reject(number, flaw)
+		} else if msg.Message.Body != nil {
+			p.batch = append(p.batch, msg)
+			p.lines = append(p.lines, number)
+		}
+		if len(p.batch) == publishWindow || err != nil {
+			if err := p.flush(ctx); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	if p.bad > 0 {
+		return fmt.Errorf("lines that were not published: %d", p.bad)
+	}
+	return nil
+}
+
+// readLine reads one line without its end; whole is false when it is larger than any body may be. io.EOF comes with the
+// last line.
+func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
+	part, err := r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return bytes.TrimRight(bytes.Clone(part), "\r\n"), true, err
+	}
+	for errors.Is(err, bufio.ErrBufferFull) {
+		_, err = r.ReadSlice('\n')
+	}
+	return nil, false, err
+}
+
+// message makes a message of a line, or says what is wrong with it. An empty line gives none.
+func (p *publishing) message(line []byte, whole bool) (m rabbit.Message, flaw string) {
+	body := bytes.TrimSpace(line)
+	switch {
+	case !whole || len(body) > maxPublishBody:
+		return m, fmt.Sprintf("is larger than %d bytes", maxPublishBody)
+	case len(body) == 0:
+		return m, ""
+	}
+	if err := strictjson.Check(body); err != nil {
+		return m, "is not JSON: " + err.Error()
+	}
+	m = rabbit.Message{
+		Body: body, ContentType: "application/json", Type: p.tag, DeliveryMode: rabbit.Persistent,
+		Headers: rabbit.Table{wire.HeaderPublishedAt: time.Now().UnixMilli()},
+	}
+	if p.field == nil {
+		return m, ""
+	}
+	id, err := wire.Identify(p.cfg.Group, p.field, p.cfg.Queue,
+		rabbit.Delivery{Message: rabbit.Message{Body: body, Type: "any"}})
+	if filed, ok := errors.AsType[*wire.FiledError](err); ok {
+		return m, "has no usable key: " + filed.Why
+	}
+	m.MessageID = id.Identity.Key
+	return m, ""
+}
+
+// letter makes a message of a line of an export, or says what is wrong with it.
+func (p *publishing) letter(line []byte, whole bool) (to rabbit.Publishing, flaw string) {
+	text := bytes.TrimSpace(line)
+	switch {
+	case !whole:
+		return to, fmt.Sprintf("is larger than %d bytes", maxLetterLine)
+	case len(text) == 0:
+		return to, ""
+	}
+	ln, err := deadletter.ParseLine(text)
+	if err != nil {
+		return to, err.Error()
+	}
+	if ln.BodyCut {
+		return to, "has only a part of the body: the log cut it"
+	}
+	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
+	if err != nil {
+		return to, "cannot be made a message: " + err.Error()
+	}
+	m.DeliveryMode = rabbit.Persistent
+	return rabbit.Publishing{Key: p.cfg.Queue, Message: m.Message}, ""
+}
+
+func (p *publishing) reject(line int, why string) {
+	p.bad++
+	if p.bad <= maxBadLines {
+		fmt.Fprintf(p.a.stderr, "%s: line %d %s\n", p.a.name, line, why)
+	}
+	if p.bad == maxBadLines {
+		fmt.Fprintf(p.a.stderr, "%s: further bad lines are only counted\n", p.a.name)
+	}
+}
+
+// flush publishes the window. A message that can never be sent is a bad line; anything else ends the run, as the next
+// messages would meet it too.
+func (p *publishing) flush(ctx context.Context) error {
+	var failure error
+	for i, err := range p.to.Publish(ctx, p.batch) {
+		switch {
+		case err == nil:
+			p.published++
+		case errors.Is(err, rabbit.ErrUnsendable):
+			p.reject(p.lines[i], err.Error())
+		case failure == nil:
+			failure = fmt.Errorf("line %d was not published, nor was what follows it: %w", p.lines[i], err)
+		}
+	}
+	p.progress.draw(fmt.Sprintf("published %d messages", p.published), 0, 0)
+	p.batch, p.lines = p.batch[:0], p.lines[:0]
+	return p.a.rabbitError(p.cfg, failure)
+}

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestTableAlignsAndNeverSendsControlCharacters(t *testing.T) {
+	tab := table{header: []string{"KEY", "N"}}
+	tab.add("a\x1b[31m\n\tb", 7)
+	tab.add("naïve", "")
+	tab.add("\u202eevil\x00\xff\u200b\r", -1)
+	var out bytes.Buffer
+	if err := writeTable(&out, tab); err != nil {
+		t.Fatal(err)
+	}
+	want := "KEY                         N\n" +
+		`a\x1b[31m\n\tb              7` + "\n" +
+		"naïve                       -\n" +
+		`\u202eevil\x00\xff\u200b\r  -1` + "\n"
+	if got := out.String(); got != want {
+		t.Errorf("table is\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestJSONNeverActsOnATerminal(t *testing.T) {
+	value := map[string]string{
+		"k\u009bm": "\x1b[31m \x7f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \U000e0041 \xff \n",
+	}
+	var out bytes.Buffer
+	if err := writeJSON(&out, value); err != nil {
+		t.Fatal(err)
+	}
+	want := "{\n" + `  "k\u009bm": "\u001b[31m \u007f \u0085 \u202eevil\u2066 \u200b \ufeff naïve 世 😀 \udb40\udc41 ` +
+		`\ufffd \n"` + "\n}\n"
+	if out.String() != want {
+		t.Errorf("JSON is\n%s\nwant\n%s", out.String(), want)
+	}
+	var back map[string]string
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil ||
+		back["k\u009bm"] != strings.ToValidUTF8(value["k\u009bm"], "\ufffd") {
+		t.Errorf("read again it is %q, %v", back, err)
+	}
+}
+
+func TestEmptyListIsAnEmptyJSONList(t *testing.T) {
+	var out bytes.Buffer
+	var none []build
+	if err := (&output{chosen: outputJSON}).render(&out, none, table{}); err != nil || out.String() != "[]\n" {
+		t.Errorf("render = %q, %v; want an empty list", out.String(), err)
+	}
+}

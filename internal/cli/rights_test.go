@@ -1,0 +1,356 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// account is a user on all three servers with exactly the rights that it was given last.
+type account struct {
+	s        *shell
+	name     string
+	password string
+	names    rights.Names
+	schema   string
+	redis    *redis.Client // of an administrator
+	environ  []string
+}
+
+// account makes one without any right. It uses another database number of Redis than 0.
+func (s *shell) account(admin *redis.Client) *account {
+	s.t.Helper()
+	a := &account{s: s, name: "r_" + strings.ToLower(rand.Text()[:12]), password: rand.Text(), redis: admin}
+	a.names = rights.Names{
+		LogTable: consumer.Defaults().LogTable, Exchange: s.broker.Name("stock"), Queue: s.queue, Stock: true,
+	}
+	dsn, err := mysql.ParseDSN(s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	a.schema, dsn.User, dsn.Passwd = dsn.DBName, a.name, a.password
+	amqp, err := url.Parse(s.broker.URL)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	amqp.User = url.UserPassword(a.name, a.password)
+	a.sql("CREATE USER " + a.mysqlName() + " IDENTIFIED BY '" + a.password + "'")
+	a.erlang(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<%q>>, <<"tests">>)`, a.name, a.password)
+	s.t.Cleanup(func() {
+		a.erlang(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, a.name)
+		a.sql("DROP USER " + a.mysqlName())
+		admin.ACLDelUser(context.WithoutCancel(s.t.Context()), a.name)
+	})
+	a.environ = append(slices.Clip(s.environ), "ROLLBACKD_MYSQL_DSN="+dsn.FormatDSN(), "ROLLBACKD_AMQP_URL="+amqp.String(),
+		"ROLLBACKD_REDIS_URL=redis://"+a.name+":"+a.password+"@"+admin.Options().Addr+"/1")
+	return a
+}
+
+func (a *account) mysqlName() string { return "'" + a.name + "'@'%'" }
+
+func (a *account) sql(statements ...string) {
+	a.s.t.Helper()
+	for _, statement := range statements {
+		if _, err := a.s.db().ExecContext(context.WithoutCancel(a.s.t.Context()), statement); err != nil {
+			a.s.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+func (a *account) erlang(format string, args ...any) {
+	a.s.t.Helper()
+	a.s.broker.Eval(fmt.Sprintf(format, args...))
+}
+
+// mayMySQL gives these rights in the place of all others.
+func (a *account) mayMySQL(list []rights.TableRight) {
+	a.s.t.Helper()
+	a.sql("REVOKE ALL PRIVILEGES, GRANT OPTION FROM " + a.mysqlName())
+	a.sql(rights.Grants(list, a.schema, a.mysqlName())...)
+}
+
+func (a *account) mayRedis(list []rights.Command) {
+	a.s.t.Helper()
+	var words []any
+	for _, w := range rights.ACL(list, a.name, a.password) {
+		words = append(words, w)
+	}
+	if err := a.redis.Do(a.s.t.Context(), words...).Err(); err != nil {
+		a.s.t.Fatal(err)
+	}
+}
+
+func (a *account) mayRabbitMQ(list []rights.Resource) {
+	a.s.t.Helper()
+	u, err := url.Parse(a.s.broker.URL)
+	if err != nil {
+		a.s.t.Fatal(err)
+	}
+	quoted := func(p rights.Permission) string { return fmt.Sprintf("%q", rights.Pattern(list, p)) }
+	a.erlang(`ok = rabbit_auth_backend_internal:set_permissions(<<%q>>, <<%q>>, <<%s>>, <<%s>>, <<%s>>, <<"tests">>)`,
+		a.name, strings.TrimPrefix(u.Path, "/"), quoted(rights.Configure), quoted(rights.Write), quoted(rights.Read))
+}
+
+// may gives the rights of these roles on all servers, and no others.
+func (a *account) may(roles ...rights.Role) *account {
+	a.s.t.Helper()
+	a.mayMySQL(rights.MySQL(a.names, roles...))
+	a.mayRedis(rights.Redis(roles...))
+	a.mayRabbitMQ(rights.RabbitMQ(a.names, roles...))
+	return a
+}
+
+// do runs a command, which must succeed in silence.
+func (a *account) do(stdin string, args ...string) {
+	a.s.t.Helper()
+	stdout, stderr, code := runCLI(a.s.t, a.environ, stdin, args...)
+	for line := range strings.Lines(stderr) {
+		if !strings.Contains(line, "stream_queue") && !strings.HasPrefix(line, "consumer: exported") {
+			a.s.t.Errorf("%v says %q", args, line)
+		}
+	}
+	if code != exitDone {
+		a.s.t.Errorf("%v: exit %d\n%s", args, code, stdout)
+	}
+}
+
+// run runs a daemon until stop, which returns what it logged above info, but for letters and what a version cannot do.
+func (a *account) run(more ...string) (stop func() (complaints []string)) {
+	a.s.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(a.s.t.Context()))
+	var stdout, stderr bytes.Buffer
+	done := make(chan int, 1)
+	known := []string{"dead-lettered", "what waits longest in the consumer log"}
+	environ := append(slices.Clip(a.environ), more...)
+	go func() {
+		done <- run(ctx, []string{"/usr/bin/consumer", "run"}, environ, strings.NewReader(""), &stdout, &stderr)
+	}()
+	return func() (complaints []string) {
+		cancel()
+		if code := <-done; code != exitDone {
+			complaints = append(complaints, fmt.Sprintf("exit %d", code))
+		}
+		for line := range strings.Lines(stderr.String() + stdout.String()) {
+			var entry struct{ Level, Msg string }
+			_ = json.Unmarshal([]byte(line), &entry)
+			switch {
+			case entry.Level == "INFO", slices.Contains(known, entry.Msg), strings.Contains(entry.Msg, "stream_queue"):
+			default:
+				complaints = append(complaints, line)
+			}
+		}
+		return complaints
+	}
+}
+
+func newAdmin(t *testing.T) *redis.Client {
+	t.Helper()
+	o, err := redis.ParseURL(stack.Redis(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(o)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Given accounts with exactly the rights of the list, when everything that rollbackd can do is switched on and every
+// command is run, then all of it works and nobody complains.
+func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
+	t.Parallel()
+	var told atomic.Int32
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told.Add(1) }))
+	t.Cleanup(hook.Close)
+	s := newShell(t, "ROLLBACKD_HANDLER_TIMEOUT=2s", "ROLLBACKD_LEASE=5s", "ROLLBACKD_LOCK_TTL=1s",
+		"ROLLBACKD_LOG_FORMAT=json", "ROLLBACKD_LOG_RETENTION=720h", "ROLLBACKD_COMPENSATE_AFTER=1s",
+		"ROLLBACKD_DEAD_LETTER_WEBHOOK="+hook.URL)
+	admin := newAdmin(t)
+	var accounts []string
+	account := func() *account {
+		a := s.account(admin)
+		accounts = append(accounts, a.name)
+		return a
+	}
+	account().may(rights.Migrate).do("", "migrate")
+	account().may(rights.Migrate).do("", "migrate", "--status")
+	person := account().may(rights.CLI, rights.Retention) // which log prune needs
+	db := s.db()
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 10, 0)")
+	reserve := func(order string, quantity int) {
+		t.Helper()
+		exec(fmt.Sprintf("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at)"+
+			" VALUES ('%s', 1, %d, 1, UTC_TIMESTAMP(6))", order, quantity))
+	}
+	reserve("A-1", 1)
+	reserve("A-2", 1)
+	exec("INSERT INTO consumer_log" +
+		" (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES" +
+		" ('stock-rollback', 'stock.rollback', 'old', 1, 1, UTC_TIMESTAMP(6) - INTERVAL 60 DAY, UTC_TIMESTAMP(6))")
+
+	// the daemon: a success beside a letter in one batch, a failure that is compensated, the webhook, retention
+	stop := account().may(rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook).run()
+	s.eventually(db, 1, "SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'")
+	person.do(`{"order_sn":"A-1"}`+"\n"+`{"order_sn":"A-2","items":[{"sku_id":1,"quantity":7}]}`+"\n"+`{"order_sn":"A-3"}`,
+		"publish", "--key-field", "order_sn")
+	s.eventually(db, 11, "SELECT amount FROM stock WHERE sku_id = 1")
+	reserve("A-3", 2)
+	s.eventually(db, 13, "SELECT amount FROM stock WHERE sku_id = 1")
+	s.eventually(db, 0, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'old'")
+	for late := time.Now().Add(30 * time.Second); told.Load() == 0; <-time.After(20 * time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("nobody told the webhook")
+		}
+	}
+	for _, complaint := range stop() {
+		t.Errorf("the daemon complains: %s", complaint)
+	}
+
+	// the command line, while another daemon refuses what was never reserved
+	stop = account().may(rights.Daemon).run("ROLLBACKD_EMPTY_ROLLBACK=refuse", "ROLLBACKD_LOG_RETENTION=0",
+		"ROLLBACKD_COMPENSATE_AFTER=off", "ROLLBACKD_DEAD_LETTER_WEBHOOK=")
+	person.do(`{"order_sn":"A-4"}`, "publish", "--key-field", "order_sn")
+	s.eventually(db, 1, "SELECT COUNT(*) FROM stock_reservation WHERE order_sn = 'A-4' AND status = 4")
+	file := filepath.Join(t.TempDir(), "letters")
+	for _, args := range [][]string{
+		{"config"}, {"dlq", "list"}, {"dlq", "list", "--by", "reason"}, {"dlq", "show", "A-2"},
+		{"dlq", "export", "-o", file}, {"log", "list"}, {"log", "explain", "A-2"}, {"log", "explain", "--order", "A-2"},
+		{"log", "prune", "--dry-run"}, {"log", "prune"}, {"acts"}, {"pause"},
+		{"pause", "--why", "a test"}, {"resume"},
+		{"dlq", "replay", "--key", "A-2", "--dry-run"}, {"dlq", "replay", "--key", "A-2", "--no-wait"},
+	} {
+		person.do("", args...)
+	}
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 1")
+	exec("DELETE FROM consumer_log WHERE msg_key = 'A-1'")
+	_, stderr, code := runCLI(t, person.environ, "", "reconcile")
+	if code != exitFailed || stderr != "consumer: disagreements: 1\n" {
+		t.Errorf("reconcile: exit %d, %q; want 1, because a row is gone", code, stderr)
+	}
+	person.do("", "reconcile", "--adopt")
+	s.broker.Purge(s.queue + ".dead")
+	person.do("", "reconcile", "--republish")
+	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 2")
+	person.do("", "dlq", "discard", "--key", "A-2", "--why", "a test")
+	for _, complaint := range stop() {
+		t.Errorf("the daemon complains: %s", complaint)
+	}
+	log, err := admin.ACLLog(t.Context(), 1000).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range log {
+		if slices.Contains(accounts, entry.Username) {
+			t.Errorf("redis refused something: %+v", entry)
+		}
+	}
+}
+
+// Given an account with exactly the rights of the list, when any one of them is taken away, then doctor says so.
+func TestDoctorNoticesEachRightThatIsTakenAway(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_COMPENSATE_AFTER=1h", "ROLLBACKD_DEAD_LETTER_WEBHOOK=http://127.0.0.1:1/",
+		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
+	s.run("", "migrate")
+	roles := []rights.Role{rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook, rights.Pages, rights.CLI}
+	a := s.account(newAdmin(t)).may(roles...)
+	environ := s.environ
+	s.environ = a.environ
+	complaints := func(area string) (found []doctor.Check) {
+		t.Helper()
+		checks, _ := s.examine()
+		for _, c := range checks {
+			known := c.Area == "rabbitmq" && (c.Name == "version" || c.Name == "daemon" || c.Name == "bindings and policies")
+			if c.Level != doctor.OK && c.Area == area && !known {
+				found = append(found, c)
+			}
+		}
+		return found
+	}
+	tables, commands := rights.MySQL(a.names, roles...), rights.Redis(roles...)
+	resources := rights.RabbitMQ(a.names, roles...)
+	for _, area := range []string{"mysql", "redis", "rabbitmq"} {
+		if found := complaints(area); len(found) > 0 && area != "mysql" {
+			t.Fatalf("with all rights doctor complains: %+v", found)
+		} else if slices.ContainsFunc(found, func(c doctor.Check) bool { return c.Name == "right" }) {
+			t.Fatalf("with all rights doctor misses some: %+v", found)
+		}
+	}
+	check := func(area, what string, mentioned ...string) {
+		t.Helper()
+		found := complaints(area)
+		for _, c := range found {
+			text := c.Name + " " + c.Found + " " + c.Do
+			if !slices.ContainsFunc(mentioned, func(word string) bool { return !strings.Contains(text, word) }) {
+				return
+			}
+		}
+		t.Errorf("without %s doctor says %+v", what, found)
+	}
+	for i, r := range tables {
+		a.mayMySQL(without(tables, i))
+		check("mysql", r.Privilege+" on "+r.Table, r.Privilege, r.Table)
+	}
+	for i, c := range commands {
+		a.mayRedis(without(commands, i))
+		check("redis", c.Name, "NOPERM", "'"+c.Name+"'")
+	}
+	for i, r := range resources {
+		a.mayRabbitMQ(without(resources, i))
+		check("rabbitmq", string(r.Permission)+" on "+r.Name, strings.TrimSuffix(r.Name, "*"))
+	}
+	s.environ = environ
+}
+
+// Given an account with exactly the rights of the lock in MySQL, when one is taken away, then doctor says so; with all
+// it takes and releases a lock.
+func TestDoctorNoticesWhatTheLockInMySQLLacks(t *testing.T) {
+	t.Parallel()
+	s := newShell(t, "ROLLBACKD_LOCK=mysql")
+	checks, _ := s.examine()
+	wantCheck(t, checks, exitFailed, doctor.Fail, "lock", "`migrate` makes it")
+	s.run("", "migrate")
+	roles := []rights.Role{rights.Daemon, rights.Retention, rights.Pages, rights.CLI}
+	a := s.account(newAdmin(t))
+	a.names.Lock = true
+	a.may(roles...)
+	s.environ = a.environ
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	all := rights.MySQL(a.names, roles...)
+	for i, r := range all {
+		if r.Table != locking.MySQLTable {
+			continue
+		}
+		a.mayMySQL(without(all, i))
+		checks, code = s.examine()
+		wantCheck(t, checks, code, doctor.Fail, "right", r.Privilege+" on "+r.Table)
+	}
+}
+
+func without[T any](list []T, i int) []T { return slices.Delete(slices.Clone(list), i, i+1) }

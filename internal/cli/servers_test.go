@@ -1,0 +1,330 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql" // the driver of db
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// shell runs commands against real servers of the test's own and keeps a transcript, which is compared with
+// testdata/servers/NAME.golden; -update rewrites that. What differs from run to run is replaced in it.
+type shell struct {
+	t       *testing.T
+	environ []string
+	broker  *stack.Broker
+	dsn     string
+	queue   string
+	replace []string // old, new, …
+	script  bytes.Buffer
+	log     string // of the last daemon, once it has stopped
+}
+
+func newShell(t *testing.T, more ...string) *shell {
+	t.Helper()
+	s := &shell{t: t, broker: stack.AMQP(t), dsn: stack.MySQL(t)}
+	s.queue = s.broker.Name("stock.rollback")
+	redis := stack.Redis(t)
+	s.environ = append([]string{
+		"ROLLBACKD_AMQP_URL=" + s.broker.URL, "ROLLBACKD_MYSQL_DSN=" + s.dsn, "ROLLBACKD_REDIS_URL=" + redis,
+		"ROLLBACKD_QUEUE=" + s.queue, "ROLLBACKD_EXCHANGE=" + s.broker.Name("stock"),
+		"ROLLBACKD_MAX_ATTEMPTS=2", "ROLLBACKD_RETRY_DELAYS=100ms,200ms", "ROLLBACKD_HTTP_ADDR=off",
+	}, more...)
+	s.broker.Track(rabbit.TopologyConfig{
+		Queue: s.queue, Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond},
+	}.Queues()...)
+	s.broker.TrackExchanges(s.broker.Name("stock"))
+	s.replace = append(s.replace, strings.TrimPrefix(s.broker.Name("x"), "x."), "SUFFIX", stack.Addr(t, s.dsn), "MYSQL",
+		stack.Addr(t, s.broker.URL), "RABBITMQ",
+		person(), "PERSON")
+	return s
+}
+
+// run runs one command and notes it in the transcript.
+func (s *shell) run(stdin string, args ...string) (code int) {
+	s.t.Helper()
+	stdout, stderr, code := runCLI(s.t, s.environ, stdin, args...)
+	fmt.Fprintf(&s.script, "$ consumer %s\n%s", strings.Join(args, " "), stdout)
+	if stderr != "" {
+		fmt.Fprintf(&s.script, "-- stderr --\n%s", stderr)
+	}
+	if code != 0 {
+		fmt.Fprintf(&s.script, "-- exit %d --\n", code)
+	}
+	s.script.WriteString("\n")
+	return code
+}
+
+var rollbackdTest = regexp.MustCompile(`rollbackd_test_\w+`)
+
+var volatile = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`replay/[-0-9a-f]{36}/\d+`), "REPLAY"},
+	{regexp.MustCompile(`20\d{6}T\d{6}Z`), "NOW"},
+	{regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b`), "ACT"},
+	{regexp.MustCompile(`republish/[-0-9a-f]{36}/\d+`), "REPUBLISH"},
+	{regexp.MustCompile(`[-.\w]+/\d+/\d{15,}/\d+/\d+`), "WORKER"},
+	{regexp.MustCompile(`rollbackd:[-\w]{43}`), "rollbackd:HASH"},
+	{regexp.MustCompile(`taken/[0-9a-f]{32}`), "taken/ORIGIN"},
+	{regexp.MustCompile(`for another \d+m?\d*s`), "for another WHILE"},
+	{regexp.MustCompile(`\{"\$int64":"1\d{12}"\}`), `{"$int64":"MS"}`},
+	{regexp.MustCompile(`"x-published-at-ms\\":\d+`), `"x-published-at-ms\":MS`},
+	{regexp.MustCompile(`\b[\w%]*:\*\*\*@`), "USER:***@"},
+	{regexp.MustCompile(`set_policy -p '[^']*'`), "set_policy -p 'VHOST'"},
+	{regexp.MustCompile(`--apply-to (quorum_)?queues`), "--apply-to QUEUES"}, // quorum_queues from 3.12 on
+	{rollbackdTest, "DATABASE"},
+	{regexp.MustCompile(`(RABBITMQ/)[-\w%]+`), "${1}VHOST"},
+	{regexp.MustCompile(`vhost '[^']*'`), "vhost 'VHOST'"},
+	{regexp.MustCompile("consumer: warning: RabbitMQ .* stream_queue.*\n"), ""}, // only before 3.12
+	{regexp.MustCompile("-- stderr --\n(-- exit|\n)"), "$1"},
+	// MySQL puts parentheses around each part of an expression.
+	{regexp.MustCompile("value is out of range in '[^']*'"), "value is out of range in 'EXPRESSION'"},
+	{regexp.MustCompile(` {2,}`), "  "},
+}
+
+// golden compares the transcript.
+func (s *shell) golden(name string) {
+	s.t.Helper()
+	got := strings.NewReplacer(s.replace...).Replace(s.script.String())
+	for _, v := range volatile {
+		got = v.pattern.ReplaceAllString(got, v.with)
+	}
+	path := filepath.Join("testdata", "servers", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		s.t.Errorf("transcript (-want +got); -update rewrites %s:\n%s", path, diff)
+	}
+}
+
+// daemon runs `consumer run`, from when it consumes until stop, or the end of the test.
+func (s *shell) daemon(flags ...string) (stop func()) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	done := make(chan int, 1)
+	var stdout, stderr bytes.Buffer
+	go func() {
+		args := append([]string{"/usr/bin/consumer", "run"}, flags...)
+		done <- run(ctx, args, s.environ, strings.NewReader(""), &stdout, &stderr)
+	}()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		code := <-done
+		if s.log = stderr.String(); code != 0 {
+			s.t.Errorf("consumer run: exit %d\n%s", code, s.log)
+		}
+	}
+	s.t.Cleanup(stop)
+	s.consumes()
+	return stop
+}
+
+func (s *shell) db() *sql.DB {
+	s.t.Helper()
+	db, err := sql.Open("mysql", s.dsn)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// eventually waits until a query gives this number.
+func (s *shell) eventually(db *sql.DB, want int, query string) {
+	s.t.Helper()
+	n := 0
+	if !poll.Within(time.Minute, func() bool {
+		if err := db.QueryRowContext(s.t.Context(), query).Scan(&n); err != nil {
+			s.t.Fatalf("%s: %v", query, err)
+		}
+		return n == want
+	}) {
+		s.t.Fatalf("still not after a minute: %s gives %d, want %d", query, n, want)
+	}
+}
+
+func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	if s.run("", "migrate", "--status") != exitFailed || s.run("", "migrate") != exitDone ||
+		s.run("", "migrate") != exitDone || s.run("", "migrate", "--status") != exitDone {
+		t.Error("want: something missing, made, made again, nothing missing")
+	}
+	s.broker.Delete(s.queue + ".backstop")
+	if s.run("", "migrate", "--status", "-o", "json") != exitFailed {
+		t.Error("a missing queue is not a failure")
+	}
+	s.golden("migrate")
+}
+
+func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	if code := s.run("", "migrate"); code != exitDone {
+		t.Fatalf("migrate: exit %d", code)
+	}
+	s.script.Reset()
+	db := s.db()
+	// given a rollback of an order that was never reserved, one that nobody can read, and a line that is no message at all
+	s.run("{\"order_sn\":\"A-1\"}\n\n{\"order_sn\":\"A 2\",\"items\":[]}\nnot json\n{\"order\":\"A-3\"}\n", "publish",
+		"--key-field", "order_sn")
+	s.run("", "log", "explain", "A-1")
+	s.run("", "dlq", "list")
+	stop := s.daemon()
+	s.eventually(db, 2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	stop()
+	s.run("", "dlq", "list")
+	s.run("", "dlq", "list", "--reason", "malformed", "-o", "json")
+	s.run("", "log", "explain", "A-1")
+	s.run("", "log", "explain", "A 2")
+	s.run("", "dlq", "replay", "--key", "A-1", "--dry-run")
+	s.run("", "dlq", "replay", "--key", "NOPE")
+	// when the cause is mended and the letter replayed
+	for _, statement := range []string{
+		"INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)",
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
+			"UTC_TIMESTAMP(6))",
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code := s.run("", "dlq", "replay", "--reason", "exhausted"); code != exitDone {
+		t.Errorf("replay: exit %d", code)
+	}
+	s.run("", "log", "explain", "A-1", "--tag", "stock.rollback")
+	stop = s.daemon()
+	s.eventually(db, 10, "SELECT amount FROM stock WHERE sku_id = 1001")
+	stop()
+	s.run("", "log", "explain", "A-1", "-o", "json")
+	s.run("", "dlq", "discard", "--all", "--why", "a test order", "-o", "json")
+	s.run("", "dlq", "list", "-o", "json")
+	// and a Redis that is away hides nothing
+	away := stack.Proxy(t, stack.Addr(t, s.dsn))
+	away.Refuse(true)
+	s.replace = append(s.replace, away.Addr, "REDIS")
+	s.environ = append(s.environ, "ROLLBACKD_REDIS_URL=redis://"+away.Addr)
+	s.run("", "log", "explain", "A-1")
+	s.golden("dead-letters")
+}
+
+func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	file := filepath.Join(t.TempDir(), "bodies")
+	if err := os.WriteFile(file, []byte(`{"order_sn":"A-1","n":12}`+"\r\n"+`  {"order_sn":"A-2"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"publish", file, "--key-field", "order_sn", "--tag", "order.cancelled"},
+		{"publish", file}} {
+		stdout, stderr, code := runCLI(t, s.environ, "", args...)
+		if want := fmt.Sprintf("published 2 messages to exchange %q with routing key \"stock.rollback\"\n",
+			s.broker.Name("stock")); code != exitDone || stdout != want || stderr != "" {
+			t.Fatalf("%v: exit %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+	for _, want := range []struct{ body, id, tag string }{
+		{`{"order_sn":"A-1","n":12}`, "A-1", "order.cancelled"}, {`{"order_sn":"A-2"}`, "A-2", "order.cancelled"},
+		{`{"order_sn":"A-1","n":12}`, "", ""}, {`{"order_sn":"A-2"}`, "", ""},
+	} {
+		d, ok := s.broker.Get(s.queue)
+		if !ok || string(d.Body) != want.body || d.MessageId != want.id || d.Type != want.tag ||
+			d.DeliveryMode != rabbit.Persistent || d.ContentType != "application/json" {
+			t.Errorf("message %q, id %q, type %q, mode %d; want %+v", d.Body, d.MessageId, d.Type, d.DeliveryMode, want)
+		}
+		if ms, ok := rabbit.Int(d.Headers["x-published-at-ms"]); !ok || time.Since(time.UnixMilli(ms)).Abs() > time.Minute {
+			t.Errorf("x-published-at-ms = %v, want now", d.Headers["x-published-at-ms"])
+		}
+	}
+}
+
+func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	var lines strings.Builder
+	for i := range 1200 {
+		if i == 700 {
+			lines.WriteString(`{"x":"` + strings.Repeat("a", maxPublishBody) + "\"}\n")
+		}
+		fmt.Fprintf(&lines, "{\"order_sn\":%d}\n", i)
+	}
+	stdout, stderr, code := runCLI(t, s.environ, lines.String(), "publish", "-", "--key-field=order_sn")
+	if code != exitFailed || !strings.HasPrefix(stdout, "published 1200 messages") ||
+		stderr != "consumer: line 701 is larger than 262144 bytes\nconsumer: lines that were not published: 1\n" {
+		t.Errorf("exit %d, %q, %q; want 1200 published and line 701 reported", code, stdout, stderr)
+	}
+	if n := s.broker.Depth(s.queue); n != 1200 {
+		t.Errorf("%d messages in the queue, want 1200", n)
+	}
+}
+
+func TestAnErrorSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	// given servers without tables and queues
+	s.run("{}", "publish")
+	s.run("", "dlq", "list")
+	s.run("", "dlq", "replay", "--all")
+	s.run("", "log", "explain", "k")
+	if _, stderr, code := runCLI(t, s.environ, "", "migrate"); code != exitDone {
+		t.Fatal(stderr)
+	}
+	s.broker.Delete(s.queue)
+	s.run("{\"order_sn\":1}\n{\"order_sn\":2}", "publish", "--key-field", "order_sn")
+	s.broker.Delete(s.queue + ".dead")
+	s.run("", "dlq", "replay", "--all")
+	// given a database that does not exist
+	good := s.environ
+	none := rollbackdTest.ReplaceAllString(s.dsn, "${0}_none")
+	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_MYSQL_DSN="+none)
+	s.run("", "migrate")
+	s.run("", "dlq", "list")
+	checks, code := s.examine()
+	wantCheck(t, checks, code, doctor.Fail, "reachable", "Unknown database")
+	// given servers that are not there
+	mysqlAway, rabbitAway := stack.Proxy(t, stack.Addr(t, s.dsn)), stack.Proxy(t, stack.Addr(t, s.broker.URL))
+	s.replace = append(s.replace, mysqlAway.Addr, "MYSQL", rabbitAway.Addr, "RABBITMQ")
+	mysqlAway.Refuse(true)
+	rabbitAway.Refuse(true)
+	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_MYSQL_DSN="+mysqlAway.Through(s.dsn))
+	s.run("", "dlq", "list")
+	s.run("", "migrate")
+	s.run("", "log", "explain", "k")
+	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_AMQP_URL="+rabbitAway.Through(s.broker.URL))
+	s.run("{}", "publish")
+	s.run("", "dlq", "replay", "--all")
+	s.run("", "migrate", "--status")
+	s.golden("errors")
+}

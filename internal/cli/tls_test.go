@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// encrypted are three servers of the test's own that want certificates of everybody, and a shell whose settings name
+// them.
+type encrypted struct {
+	*shell
+	ca      *stack.Authority
+	clients map[string]*stack.Pair // by the setting that begins AMQP_TLS and so on
+}
+
+func newEncrypted(t *testing.T) *encrypted {
+	t.Helper()
+	ca := stack.NewAuthority(t, "Test CA")
+	servers := stack.OwnEncrypted(t, stack.Encryption{
+		Pair: ca.Issue(stack.Certificate{
+			Name: "servers", Hosts: []string{"servers.test"}, To: time.Now().AddDate(1, 0, 0),
+		}),
+		ClientsCA: ca.File, ClientsNeeded: true,
+	})
+	e := &encrypted{ca: ca, clients: map[string]*stack.Pair{}, shell: &shell{
+		t: t, broker: servers.RabbitMQ.Broker(t), dsn: servers.MySQL.Database(t), queue: "stock.rollback",
+	}}
+	account, err := mysql.ParseDSN(e.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.execute("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509",
+		"GRANT ALL ON "+account.DBName+".* TO 'x509'@'%'")
+	account.User, account.Passwd = "x509", "secret"
+	e.environ = []string{
+		"ROLLBACKD_AMQP_URL=" + servers.RabbitMQ.TLSURL(), "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(),
+		"ROLLBACKD_REDIS_URL=" + servers.Redis.TLSURL(), "ROLLBACKD_HTTP_ADDR=off",
+	}
+	for name, left := range map[string]int{"AMQP_TLS": 9, "MYSQL_TLS": 40, "REDIS_TLS": 29} {
+		p := ca.Issue(stack.Certificate{Name: strings.ToLower(name), To: time.Now().AddDate(0, 0, left).Add(time.Hour)})
+		e.clients[name] = &p
+		e.environ = append(e.environ, "ROLLBACKD_"+name+"_CA_FILE="+ca.File, "ROLLBACKD_"+name+"_CERT_FILE="+p.Cert,
+			"ROLLBACKD_"+name+"_KEY_FILE="+p.Key, "ROLLBACKD_"+name+"_SERVER_NAME=servers.test")
+	}
+	return e
+}
+
+// run is the shell's, and returns what was printed.
+func (e *encrypted) run(stdin string, args ...string) (text string, code int) {
+	e.t.Helper()
+	e.script.Reset()
+	code = e.shell.run(stdin, args...)
+	return e.script.String(), code
+}
+
+func (e *encrypted) execute(statements ...string) {
+	e.t.Helper()
+	for _, statement := range statements {
+		if _, err := e.db().ExecContext(e.t.Context(), statement); err != nil {
+			e.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+func (e *encrypted) succeed(stdin string, args ...string) string {
+	e.t.Helper()
+	text, code := e.run(stdin, args...)
+	if code != 0 {
+		e.t.Fatal(text)
+	}
+	return text
+}
+
+// Given servers that want client certificates, when every command is told of them by its settings alone, then each
+// connects to whatever it needs, a message is applied, and doctor says what is encrypted and what expires.
+func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
+	t.Parallel()
+	e := newEncrypted(t)
+	e.succeed("", "migrate")
+	e.execute("INSERT INTO stock VALUES (1001, 5, 0)", "INSERT INTO stock_reservation "+
+		"(order_sn, sku_id, quantity, status, updated_at) VALUES ('sn-1', 1001, 2, 1, UTC_TIMESTAMP(6)), "+
+		"('sn-2', 1001, 3, 1, UTC_TIMESTAMP(6))")
+	e.succeed(`{"order_sn":"sn-1","items":[{"sku_id":1001,"quantity":2}]}`+"\n"+`{"order_sn":"bad","items":[]}`, "publish",
+		"--key-field", "order_sn")
+	stop := e.daemon()
+	e.eventually(e.db(), 2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)")
+	// a renewed certificate is used for the next connection
+	e.ca.Replace(e.clients["AMQP_TLS"], stack.Certificate{Name: "renewed", To: time.Now().AddDate(0, 0, 9).Add(time.Hour)})
+	e.broker.CloseConnections()
+	e.succeed(`{"order_sn":"sn-2","items":[{"sku_id":1001,"quantity":3}]}`, "publish", "--key-field", "order_sn")
+	e.eventually(e.db(), 10, "SELECT amount FROM stock WHERE sku_id = 1001")
+	renewed := e.broker.Eval(`lists:usort([string:find(S, "CN=renewed") =/= nomatch || [{peer_cert_subject, S}] <- ` +
+		`rabbit_networking:connection_info_all([peer_cert_subject]), is_binary(S) orelse is_list(S) andalso S =/= []])`)
+	if renewed != "[true]" {
+		t.Errorf("all connections that show a certificate show the renewed one: %s, want [true]", renewed)
+	}
+	stop()
+	if text := e.succeed("", "log", "explain", "sn-1"); !strings.Contains(text, "success") {
+		t.Errorf("explain says\n%s", text)
+	}
+	if text := e.succeed("", "dlq", "list"); !strings.Contains(text, "malformed") {
+		t.Errorf("the letters are\n%s", text)
+	}
+	e.succeed("", "reconcile")
+	e.succeed("", "dlq", "discard", "--key", "bad", "--why", "a test")
+	e.broker.DeclareQueue("old", map[string]any{"x-queue-type": "quorum"})
+	e.succeed("", "move", "--from", "old")
+
+	text, code := e.run("", "doctor")
+	t.Logf("doctor says\n%s", text)
+	text = strings.Join(strings.Fields(text), " ") // where lines end depends on the names
+	for what, times := range map[string]int{
+		"TLS 1.3, the server's certificate is verified": 3, ": 9 more days": 1, ": 29 more days": 1, "more days": 2,
+		"CN=servers, to ": 3, "CN=mysql_tls, to ": 1, "secret": 0,
+	} {
+		if n := strings.Count(text, what); n != times || code != 0 {
+			t.Errorf("doctor says %q %d times, want %d (exit code %d)", what, n, times, code)
+		}
+	}
+	if text := e.succeed("", "config"); strings.Contains(text, "secret") || !strings.Contains(text, e.ca.File) {
+		t.Errorf("the settings are shown as\n%s", text)
+	}
+
+	// Without one of them each command says which server refuses it, and why.
+	for setting, server := range map[string]string{"AMQP_TLS": "RabbitMQ", "MYSQL_TLS": "MySQL", "REDIS_TLS": "Redis"} {
+		whole := e.environ
+		e.environ = nil
+		for _, v := range whole {
+			if !strings.Contains(v, setting+"_CERT_FILE") && !strings.Contains(v, setting+"_KEY_FILE") {
+				e.environ = append(e.environ, v)
+			}
+		}
+		text, _ := e.run("", "doctor")
+		text = strings.Join(strings.Fields(text), " ")
+		for _, want := range []string{server + " at ", "ROLLBACKD_" + setting + "_CERT_FILE and _KEY_FILE"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("without %s doctor does not say %q:\n%s", setting, want, text)
+			}
+		}
+		e.environ = whole
+	}
+}
+
+// Given connections that are in plain text to a host that is not certainly this one, or encrypted to a server that
+// nobody verifies, or that would go on in plain text, then doctor warns of each, and says what to set.
+func TestDoctorWarnsOfWhatIsNotEncryptedOrNotVerified(t *testing.T) {
+	t.Parallel()
+	e := newEncrypted(t)
+	plain := strings.Replace(e.broker.URL, "127.0.0.1", "0.0.0.0", 1) // leads here too, which doctor cannot know
+	account, err := mysql.ParseDSN(e.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for verify, want := range map[string][]string{
+		"false": {"ok mysql encryption: none, and none is needed"},
+		"skip-verify": {
+			"TLS 1.3, but the server's certificate is not verified", "name its CA in ROLLBACKD_MYSQL_TLS_CA_FILE",
+		},
+		"preferred": {"tls=preferred goes on in plain text when the server offers no TLS"},
+	} {
+		account.TLSConfig, account.TLS = verify, nil
+		e.environ = []string{
+			"ROLLBACKD_AMQP_URL=" + plain, "ROLLBACKD_MYSQL_DSN=" + account.FormatDSN(), "ROLLBACKD_REDIS_URL=off",
+			"ROLLBACKD_HTTP_ADDR=off",
+		}
+		e.succeed("", "migrate")
+		text, code := e.run("", "doctor")
+		for _, what := range append(want, "none, and 0.0.0.0 is not this host", "amqps:// in ROLLBACKD_AMQP_URL") {
+			if !strings.Contains(strings.Join(strings.Fields(text), " "), what) || code != 0 {
+				t.Errorf("with tls=%s doctor does not say %q (exit code %d):\n%s", verify, what, code, text)
+			}
+		}
+	}
+}
