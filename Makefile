@@ -60,7 +60,7 @@ test-modules: deps bin/with-servers
 test-big: deps bin/with-servers
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|KilledFiveTimes|ADaemonThatVanishes|AForeignRowLockSlows' $(ARGS) ./internal/daemon
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'AmongMany' $(ARGS) ./deadletter ./internal/admin/pages
-	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'ManyRows' $(ARGS) ./internal/classic
+	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'ManyRows' $(ARGS) ./internal/legacyimport
 
 # Take away one guard of the protocol at a time: the model test must notice.
 .PHONY: mutants

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/classic"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -80,10 +80,10 @@ func (f *takeOverFlags) check(cmd *cobra.Command, status bool) error {
 }
 
 // options reads the flags.
-func (f *takeOverFlags) options() (o classic.Options, err error) {
-	o = classic.Options{From: f.from, NoBodyHash: f.noBodyHash, LastPass: f.lastPass, DryRun: f.dryRun,
+func (f *takeOverFlags) options() (o legacyimport.Options, err error) {
+	o = legacyimport.Options{From: f.from, NoBodyHash: f.noBodyHash, LastPass: f.lastPass, DryRun: f.dryRun,
 		NoWait: f.noWait, By: person()}
-	if _, _, err := classic.ParseTable(f.from); err != nil {
+	if _, _, err := legacyimport.ParseTable(f.from); err != nil {
 		return o, usageErrorf("--from: %w", err)
 	}
 	if o.Groups, err = readNames("map-group", f.groups, func(name string) dedup.Identity {
@@ -168,7 +168,7 @@ func (a *app) takeOver(ctx context.Context, out *output, f *takeOverFlags) error
 		return wire.MarshalProperties(d)
 	}
 	progress := a.newProgress(time.Now())
-	o.Progress = func(at classic.Progress) {
+	o.Progress = func(at legacyimport.Progress) {
 		text := fmt.Sprintf("%d rows read, %d written", at.Rows, at.Written)
 		if at.About > 0 {
 			text = fmt.Sprintf("%d of about %d rows read, %d written", at.Rows, at.About, at.Written)
@@ -178,10 +178,10 @@ func (a *app) takeOver(ctx context.Context, out *output, f *takeOverFlags) error
 		}
 		progress.draw(text, at.Rows, int(at.About))
 	}
-	report, err := classic.Run(ctx, o)
+	report, err := legacyimport.Run(ctx, o)
 	progress.end()
 	switch {
-	case errors.Is(err, classic.ErrTable):
+	case errors.Is(err, legacyimport.ErrTable):
 		return err
 	case errors.Is(err, dedup.ErrOvertaken):
 		err = fmt.Errorf("%w: another '%s migrate --from' goes on, and this one ends; nothing is done twice", err, a.name)
@@ -195,7 +195,7 @@ func (a *app) takeOver(ctx context.Context, out *output, f *takeOverFlags) error
 }
 
 // takeOverError is that of a pass which a person must look at.
-func (a *app) takeOverError(r classic.Report) error {
+func (a *app) takeOverError(r legacyimport.Report) error {
 	var errs []error
 	if n := r.Contradictions(); n > 0 {
 		errs = append(errs, fmt.Errorf("messages about whose effect the two logs disagree: %d", n))
@@ -207,37 +207,44 @@ func (a *app) takeOverError(r classic.Report) error {
 }
 
 // becameOf says what became of a row of a kind, or what is odd about it.
-var becameOf = map[classic.Kind]string{
-	classic.Success:      "success there, success here: a later delivery is a duplicate",
-	classic.Open:         "left open there (status 0 or 2): filed as dead, effect_unknown",
-	classic.Settled:      "filed as dead by an earlier pass, success there by now: success",
-	classic.Renewed:      "filed as dead by an earlier pass, moved there since, still open: remark and times renewed",
-	classic.There:        "as an earlier pass took it over",
-	classic.Merged:       "has the identity of another old row, by the names that were given: success wins",
-	classic.Ours:         "rollbackd, or a person, has moved its row: that decides",
-	classic.OtherName:    "of other groups: left alone",
-	classic.BothApplied:  "success there, and applied by rollbackd too: the effect may be there twice. Look",
-	classic.UnderWay:     "success there, and rollbackd has it under way, or dead: discard it, or the effect comes twice",
-	classic.WentBack:     "was success there at an earlier pass, and is not any more: it stays success here. Look",
-	classic.NullName:     "refused: group, tag or key is NULL. No delivery can have such a name",
-	classic.TooLong:      "refused: group, tag or key is too long. Such a delivery is unidentified, and has no effect",
-	classic.Unusable:     "refused: an empty name, no UTF-8, a control character. Such a delivery is unidentified",
-	classic.ReservedTag:  "refused: tags that begin with rollbackd. are its own. Such a delivery is unidentified",
-	classic.StatusNull:   "no status: taken for left open",
-	classic.StatusOther:  "a status that is none of 0, 1 and 2: taken for left open",
-	classic.OddTimes:     "no number of times, or a negative one: 0, for a success 1",
-	classic.ManyTimes:    "tried more than 5 times: taken over as it is",
-	classic.NoTime:       "no time: as of now",
-	classic.FutureTime:   "a time in the future: as of now",
-	classic.OtherZone:    "a time up to 26 hours in the future: as of now. Is --time-zone right?",
-	classic.Outlived:     "older than ROLLBACKD_LOG_RETENTION: the daemon deletes it, and then a copy is new",
-	classic.NoBody:       "no body: no hash, so a delivery with any body is a copy",
-	classic.DoubtfulBody: "a body that may be cut or changed: no hash, so a delivery with any body is a copy",
-	classic.CutBody:      "left open, with a body over 256 KiB: the log keeps its beginning; it cannot be sent from here",
-	classic.NoMessage:    "left open, and no message with its identity can be made of it: it cannot be sent from here",
+var becameOf = map[legacyimport.Kind]string{
+	legacyimport.Success: "success there, success here: a later delivery is a duplicate",
+	legacyimport.Open:    "left open there (status 0 or 2): filed as dead, effect_unknown",
+	legacyimport.Settled: "filed as dead by an earlier pass, success there by now: success",
+	legacyimport.Renewed: "filed as dead by an earlier pass, moved there since, still open: remark and " +
+		"times renewed",
+	legacyimport.There:       "as an earlier pass took it over",
+	legacyimport.Merged:      "has the identity of another old row, by the names that were given: success wins",
+	legacyimport.Ours:        "rollbackd, or a person, has moved its row: that decides",
+	legacyimport.OtherName:   "of other groups: left alone",
+	legacyimport.BothApplied: "success there, and applied by rollbackd too: the effect may be there twice. Look",
+	legacyimport.UnderWay: "success there, and rollbackd has it under way, or dead: discard it, or the " +
+		"effect comes twice",
+	legacyimport.WentBack: "was success there at an earlier pass, and is not any more: it stays success " +
+		"here. Look",
+	legacyimport.NullName: "refused: group, tag or key is NULL. No delivery can have such a name",
+	legacyimport.TooLong: "refused: group, tag or key is too long. Such a delivery is unidentified, and " +
+		"has no effect",
+	legacyimport.Unusable: "refused: an empty name, no UTF-8, a control character. Such a delivery is " +
+		"unidentified",
+	legacyimport.ReservedTag:  "refused: tags that begin with rollbackd. are its own. Such a delivery is unidentified",
+	legacyimport.StatusNull:   "no status: taken for left open",
+	legacyimport.StatusOther:  "a status that is none of 0, 1 and 2: taken for left open",
+	legacyimport.OddTimes:     "no number of times, or a negative one: 0, for a success 1",
+	legacyimport.ManyTimes:    "tried more than 5 times: taken over as it is",
+	legacyimport.NoTime:       "no time: as of now",
+	legacyimport.FutureTime:   "a time in the future: as of now",
+	legacyimport.OtherZone:    "a time up to 26 hours in the future: as of now. Is --time-zone right?",
+	legacyimport.Outlived:     "older than ROLLBACKD_LOG_RETENTION: the daemon deletes it, and then a copy is new",
+	legacyimport.NoBody:       "no body: no hash, so a delivery with any body is a copy",
+	legacyimport.DoubtfulBody: "a body that may be cut or changed: no hash, so a delivery with any body is a copy",
+	legacyimport.CutBody: "left open, with a body over 256 KiB: the log keeps its beginning; it cannot " +
+		"be sent from here",
+	legacyimport.NoMessage: "left open, and no message with its identity can be made of it: it cannot be " +
+		"sent from here",
 }
 
-func (a *app) showTakeOver(r classic.Report, out *output, cfg config.Config) error {
+func (a *app) showTakeOver(r legacyimport.Report, out *output, cfg config.Config) error {
 	if out.chosen == outputJSON {
 		return writeJSON(a.stdout, r)
 	}
@@ -252,9 +259,9 @@ func (a *app) showTakeOver(r classic.Report, out *output, cfg config.Config) err
 	text.WriteString("\n")
 	t := table{header: []string{"ROWS", "KIND", "WHAT BECAME OF THEM"}}
 	t.add(r.Rows, "read", "in all")
-	addKinds(&t, r, classic.Fates())
+	addKinds(&t, r, legacyimport.Fates())
 	odd := table{header: []string{"ROWS", "KIND", "WHAT IS ODD ABOUT THEM"}}
-	addKinds(&odd, r, classic.Oddities())
+	addKinds(&odd, r, legacyimport.Oddities())
 	names := table{header: []string{"ROWS", "OLD GROUP", "OLD TAG", "GROUP", "TAG"}}
 	for _, n := range r.Names {
 		names.add(n.Rows, n.OldGroup, n.OldTag, n.Group, n.Tag)
@@ -276,7 +283,7 @@ func (a *app) showTakeOver(r classic.Report, out *output, cfg config.Config) err
 	return nil
 }
 
-func addKinds(t *table, r classic.Report, kinds []classic.Kind) {
+func addKinds(t *table, r legacyimport.Report, kinds []legacyimport.Kind) {
 	for _, k := range kinds {
 		if n := r.Counts[k]; n > 0 {
 			t.add(n, k, becameOf[k])
@@ -285,8 +292,8 @@ func addKinds(t *table, r classic.Report, kinds []classic.Kind) {
 }
 
 // writeNamed names the rows that a person may want to look at, some of each kind.
-func writeNamed(w io.Writer, r classic.Report) {
-	for _, kind := range classic.Fates() {
+func writeNamed(w io.Writer, r legacyimport.Report) {
+	for _, kind := range legacyimport.Fates() {
 		n := 0
 		for _, row := range r.Named {
 			if row.Kind != kind {
@@ -310,8 +317,8 @@ func writeNamed(w io.Writer, r classic.Report) {
 }
 
 // writeNext says what a person can do.
-func (a *app) writeNext(w io.Writer, r classic.Report) {
-	if r.Counts[classic.Open]+r.Counts[classic.Renewed] > 0 || r.LastPass {
+func (a *app) writeNext(w io.Writer, r legacyimport.Report) {
+	if r.Counts[legacyimport.Open]+r.Counts[legacyimport.Renewed] > 0 || r.LastPass {
 		fmt.Fprintf(w, "What was left open is dead with the reason effect_unknown; no queue has a letter of it.\n"+
 			"Decide after the last pass: '%[1]s dlq list --reason effect_unknown', '%[1]s dlq show KEY', and of all:\n"+
 			"  %[1]s dlq export --reason effect_unknown -o open.ndjson\n"+

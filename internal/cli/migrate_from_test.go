@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/classic"
 	"github.com/rollbackd/rollbackd/internal/doctor"
+	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
@@ -192,13 +192,13 @@ func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
 		}
 	}
 	stdout, stderr, code := runCLI(t, s.environ, "", append(args, "--no-wait")...)
-	var r classic.Report
+	var r legacyimport.Report
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitDone {
 		t.Fatalf("exit %d, %v, %s", code, err, stderr)
 	}
-	whole := r.Counts[classic.Success] == rows*3/4 && r.Counts[classic.Open] == rows/4
+	whole := r.Counts[legacyimport.Success] == rows*3/4 && r.Counts[legacyimport.Open] == rows/4
 	if !r.Resumed { // the last one was faster than its death
-		whole = r.Counts[classic.There] == rows
+		whole = r.Counts[legacyimport.There] == rows
 	}
 	if !r.Finished || r.Rows != rows || !whole {
 		t.Errorf("report: %+v", r)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rollbackd/rollbackd/internal/move"
+	"github.com/rollbackd/rollbackd/internal/shovel"
 )
 
 const moveHelp = `Carry the messages of the queue --from over to the main queue ROLLBACKD_QUEUE. Each is
@@ -47,35 +47,35 @@ func newMoveCmd(a *app) *cobra.Command {
 		if *from == "" {
 			return usageErrorf("--from is missing: name the queue to take messages from")
 		}
-		if *rate != 0 && !(*rate >= move.MinRate && *rate <= 1e9) {
-			return usageErrorf("--rate %v: want 0, or %v and more messages per second", *rate, move.MinRate)
+		if *rate != 0 && !(*rate >= shovel.MinRate && *rate <= 1e9) {
+			return usageErrorf("--rate %v: want 0, or %v and more messages per second", *rate, shovel.MinRate)
 		}
 		if err := checkTag(*tag); err != nil {
 			return err
 		}
-		return a.move(cmd.Context(), out, move.Options{From: *from, Rate: *rate, Tag: *tag, Follow: *follow})
+		return a.move(cmd.Context(), out, shovel.Options{From: *from, Rate: *rate, Tag: *tag, Follow: *follow})
 	}
 	return cmd
 }
 
-func (a *app) move(ctx context.Context, out *output, o move.Options) error {
+func (a *app) move(ctx context.Context, out *output, o shovel.Options) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
 	}
 	bar := a.newProgress(time.Now())
 	o.Rabbit, o.Topology = rabbitConfig(cfg, "move"), topology(cfg)
-	o.Progress = func(at move.Progress) { bar.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
+	o.Progress = func(at shovel.Progress) { bar.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
 	o.Say = func(text string) {
 		bar.end()
 		fmt.Fprintf(a.stderr, "%s: %s\n", a.name, printable(text))
 	}
-	res, err := move.Run(ctx, o)
+	res, err := shovel.Run(ctx, o)
 	bar.end()
 	if o.Follow && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // that is how it ends
 	}
-	if !errors.Is(err, move.ErrSource) {
+	if !errors.Is(err, shovel.ErrSource) {
 		err = a.rabbitError(cfg, err)
 	}
 	if err != nil && res.Moved == 0 && res.Left == 0 {
@@ -91,14 +91,14 @@ func (a *app) move(ctx context.Context, out *output, o move.Options) error {
 }
 
 // movable is how many messages there are to carry as far as is known: none while it follows, since there is no end.
-func movable(at move.Progress, follow bool) int {
+func movable(at shovel.Progress, follow bool) int {
 	if follow {
 		return 0
 	}
 	return at.Moved + at.Waiting
 }
 
-func moveText(at move.Progress) string {
+func moveText(at shovel.Progress) string {
 	text := fmt.Sprintf("%d moved, %d wait", at.Moved, at.Waiting)
 	if at.Left > 0 {
 		text += fmt.Sprintf(", %d stay", at.Left)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/classic"
+	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -70,7 +70,7 @@ func (d *Daemon) checkOldLogs(ctx context.Context) error {
 }
 
 func (d *Daemon) lookAtOldLogs(ctx context.Context, records *dedup.Log, pool *sql.DB) error {
-	doubts, err := classic.Doubts(ctx, records, pool, d.cfg.Group, oldLogTime)
+	doubts, err := legacyimport.Doubts(ctx, records, pool, d.cfg.Group, oldLogTime)
 	if err != nil {
 		return err
 	}

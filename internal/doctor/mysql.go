@@ -11,9 +11,9 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/classic"
 	"github.com/rollbackd/rollbackd/internal/config"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
+	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
@@ -120,7 +120,7 @@ func checkClassic(ctx context.Context, db *gorm.DB, pool *sql.DB, cfg config.Con
 		l.fail(name, err.Error(), "report this")
 		return
 	}
-	doubts, err := classic.Doubts(ctx, records, pool, cfg.Group, classicTime)
+	doubts, err := legacyimport.Doubts(ctx, records, pool, cfg.Group, classicTime)
 	if err != nil {
 		l.fail(name, err.Error(), "run again; see the server's log")
 		return

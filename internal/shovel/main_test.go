@@ -1,4 +1,4 @@
-package classic
+package shovel_test
 
 import (
 	"testing"

@@ -1,5 +1,5 @@
-// Package classic takes the table of the classic algorithm, trade_mq_consumer_log, over into the consumer log, while
-// the consumer that writes it is still at work. It never changes that table.
+// Package legacyimport takes the table of the classic algorithm, trade_mq_consumer_log, over into the consumer log,
+// while the consumer that writes it is still at work. It never changes that table.
 //
 // A pass ([Run]) reads it once, from its first row to its last, in pages through its primary key, and writes each page,
 // with how far it came, in one transaction of the log's. What the other log calls success becomes success; what it left
@@ -8,5 +8,5 @@
 //
 // What belongs here: the shape of that table, what its rows mean, and the passes. What does not: the log's statements
 // (package dedup), what a message must be to have its row's identity (internal/wire), and words for a person
-// (internal/cli).
-package classic
+// (cmd/consumer).
+package legacyimport

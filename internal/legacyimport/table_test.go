@@ -1,4 +1,4 @@
-package classic
+package legacyimport
 
 import (
 	"crypto/sha256"

@@ -1,4 +1,4 @@
-package classic
+package legacyimport
 
 // Kind says what became of a row, or what is odd about it. A row has one of the first and any number of the second.
 type Kind string

@@ -1,4 +1,4 @@
-package move_test
+package shovel_test
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/move"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/shovel"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -56,8 +56,8 @@ func config(url string) rabbit.Config {
 	}
 }
 
-func (w *world) options() move.Options {
-	return move.Options{Rabbit: config(w.b.URL), Topology: w.topo, From: w.from}
+func (w *world) options() shovel.Options {
+	return shovel.Options{Rabbit: config(w.b.URL), Topology: w.topo, From: w.from}
 }
 
 // fill puts n messages into the old queue, with the keys PREFIX-0 and so on.
@@ -155,19 +155,19 @@ type running struct {
 	t      *testing.T
 	cancel context.CancelFunc
 	done   chan struct{}
-	res    move.Result
+	res    shovel.Result
 	err    error
 
 	mu   sync.Mutex
-	at   move.Progress
+	at   shovel.Progress
 	said []string
 }
 
-func (w *world) start(o move.Options) *running {
+func (w *world) start(o shovel.Options) *running {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	r := &running{t: w.t, cancel: cancel, done: make(chan struct{})}
-	o.Progress = func(p move.Progress) {
+	o.Progress = func(p shovel.Progress) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.at = p
@@ -179,13 +179,13 @@ func (w *world) start(o move.Options) *running {
 	}
 	go func() {
 		defer close(r.done)
-		r.res, r.err = move.Run(ctx, o)
+		r.res, r.err = shovel.Run(ctx, o)
 	}()
 	w.t.Cleanup(func() { cancel(); <-r.done })
 	return r
 }
 
-func (r *running) progress() move.Progress {
+func (r *running) progress() shovel.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.at
@@ -198,7 +198,7 @@ func (r *running) words() []string {
 }
 
 // wait waits for the end of a run by itself.
-func (r *running) wait() (move.Result, error) {
+func (r *running) wait() (shovel.Result, error) {
 	r.t.Helper()
 	select {
 	case <-r.done:
@@ -209,7 +209,7 @@ func (r *running) wait() (move.Result, error) {
 }
 
 // stop is Ctrl-C.
-func (r *running) stop() (move.Result, error) {
+func (r *running) stop() (shovel.Result, error) {
 	r.t.Helper()
 	r.cancel()
 	return r.wait()

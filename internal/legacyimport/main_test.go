@@ -1,4 +1,4 @@
-package move_test
+package legacyimport
 
 import (
 	"testing"

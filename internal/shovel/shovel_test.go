@@ -1,4 +1,4 @@
-package move_test
+package shovel_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/rollbackd/rollbackd/internal/move"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/shovel"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -353,20 +353,20 @@ func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
 	w.b.DeclareQueue(held, nil)
 	w.b.HoldExclusively(held)
 	for name, tt := range map[string]struct {
-		spoil func(*move.Options)
+		spoil func(*shovel.Options)
 		says  string
 	}{
-		"main queue":      {func(o *move.Options) { o.From = o.Topology.Queue }, "is the main queue itself"},
-		"dead letters":    {func(o *move.Options) { o.From = rabbit.DeadQueue(o.Topology.Queue) }, "rollbackd's own"},
-		"a retry queue":   {func(o *move.Options) { o.From = o.Topology.Queue + ".retry.1s" }, "rollbackd's own"},
-		"no queue":        {func(o *move.Options) { o.From = "" }, "no queue is named"},
-		"missing queue":   {func(o *move.Options) { o.From = "nowhere" }, "404"},
-		"no main queue":   {func(o *move.Options) { o.Topology.Queue = "nowhere" }, "the main queue"},
-		"negative rate":   {func(o *move.Options) { o.Rate = -1 }, "rate"},
-		"too slow":        {func(o *move.Options) { o.Rate = 0.001 }, "rate"},
-		"exclusive":       {func(o *move.Options) { o.From = held }, "consumes it exclusively"},
-		"nobody delivers": {func(o *move.Options) { o.From, o.Patience = single, time.Second }, "single active"},
-		"no server": {func(o *move.Options) { o.Rabbit.URLs = []string{"amqp://a:secret@127.0.0.1:1/"} },
+		"main queue":      {func(o *shovel.Options) { o.From = o.Topology.Queue }, "is the main queue itself"},
+		"dead letters":    {func(o *shovel.Options) { o.From = rabbit.DeadQueue(o.Topology.Queue) }, "rollbackd's own"},
+		"a retry queue":   {func(o *shovel.Options) { o.From = o.Topology.Queue + ".retry.1s" }, "rollbackd's own"},
+		"no queue":        {func(o *shovel.Options) { o.From = "" }, "no queue is named"},
+		"missing queue":   {func(o *shovel.Options) { o.From = "nowhere" }, "404"},
+		"no main queue":   {func(o *shovel.Options) { o.Topology.Queue = "nowhere" }, "the main queue"},
+		"negative rate":   {func(o *shovel.Options) { o.Rate = -1 }, "rate"},
+		"too slow":        {func(o *shovel.Options) { o.Rate = 0.001 }, "rate"},
+		"exclusive":       {func(o *shovel.Options) { o.From = held }, "consumes it exclusively"},
+		"nobody delivers": {func(o *shovel.Options) { o.From, o.Patience = single, time.Second }, "single active"},
+		"no server": {func(o *shovel.Options) { o.Rabbit.URLs = []string{"amqp://a:secret@127.0.0.1:1/"} },
 			"connect to RabbitMQ at 127.0.0.1:1"},
 	} {
 		o := w.options()
