@@ -51,8 +51,9 @@ const (
 	fewAtOnce = 8
 	// metInCommon is after how many waits whoever names the same steps aside.
 	metInCommon = 2
-	// trialRests is for how many times as long as a trial took, in vain, there is no other one, or for less.
-	trialRests = 4
+	// trialRests is for how many times as long as a trial took, in vain, there is no other one, or for less: a trial that
+	// waits, a second at least on MySQL, has rows that all others need, and each daemon has trials of its own.
+	trialRests = 12
 	// searchedFor is how long the lanes take turns to find out what that is, in waits where no obstacle is known.
 	searchedFor = 4
 	// passedFor is how long it is known, at least, what those named who were applied, if that has room.
@@ -165,7 +166,7 @@ func (o *obstacles) meet(items []*item, took time.Duration) {
 		o.room = fewAtOnce
 		return
 	}
-	o.trial = now.Add(min(trialRests*took, 2*o.patience))
+	o.trial = now.Add(min(trialRests*took, 4*o.patience))
 	if len(o.marks)+len(items[0].named) > maxMarks {
 		clear(o.marks)
 	}
@@ -235,7 +236,7 @@ func (o *obstacles) part(items []*item) (rest, aside, trial []*item) {
 		case !o.marked(it):
 			rest = append(rest, it)
 		case trial == nil && now.After(o.trial):
-			trial, o.trial = []*item{it}, now.Add(2*o.patience)
+			trial, o.trial = []*item{it}, now.Add(4*o.patience)
 		default:
 			aside = append(aside, it)
 		}
