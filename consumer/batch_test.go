@@ -62,6 +62,7 @@ func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
 	}
 }
 
+// Given copies of one failing message in a batch, then all share one attempt and one retry copy.
 func TestCopiesInABatchShareTheirLeadersFate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -40,6 +40,8 @@ func (w *world) castEnded() {
 	}
 }
 
+// Given an engine that died at one of its points, when another one comes, then every message ends as it must, and no
+// attempt was made too often.
 func TestAnEngineThatDiesAnywhereLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for _, point := range []consumer.Point{
@@ -67,6 +69,8 @@ func TestAnEngineThatDiesAnywhereLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
+// Given the answer to the nth COMMIT lost, of the fast path, of claims, failures and successes, of rows that say
+// dead, then every attempt and every effect is counted once.
 func TestALostAnswerToCommitChangesNothing(t *testing.T) {
 	t.Parallel()
 	// The commits of cast: those of the fast path; of claims, failures, successes; of rows that say dead.

@@ -19,6 +19,8 @@ func insert(tx *gorm.DB, key string) error {
 	return tx.Exec("INSERT INTO effect (k, body) VALUES (?, '')", key).Error
 }
 
+// Given a handler that panics, is too slow, drops an error, prepares statements, or writes beside open rows, then
+// each time is a counted attempt with its cause, its neighbours are applied, and nothing that it wrote is left.
 func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

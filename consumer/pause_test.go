@@ -36,6 +36,8 @@ func knowsPause(r *running) bool {
 	})
 }
 
+// Given two daemons in the middle of a backlog, when a person pauses the fleet, then what is in hand is finished,
+// the rest is in the queue again, and no message is charged more than one delivery.
 func TestAPauseStopsEachDaemonOfTheFleetAndChargesNoMessageMoreThanOneDelivery(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

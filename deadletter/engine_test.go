@@ -143,6 +143,8 @@ func TestALetterMovedByHandAfterAReplayIsProcessed(t *testing.T) {
 	w.wantStatus(dedup.Success, 2, 1)
 }
 
+// Given hundreds of letters and stale ones among them, when three replays take them at once and two die half-way,
+// then every letter has one effect.
 func TestEveryLetterHasOneEffectWhateverIsReplayed(t *testing.T) {
 	w := newWorld(t)
 	const n = 400

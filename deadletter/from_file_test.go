@@ -165,6 +165,8 @@ func (w *world) mendedFile(body string) string {
 	return ""
 }
 
+// Given a letter whose body a person mends, when that replay is killed at any step and the former letter is replayed
+// or moved by hand, then the effect is that of the mended body, once.
 func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 	// The former letter meets the row at every moment in every way that it can move.
 	byReplay := func(w *world) { w.replay(all, deadletter.ReplayOptions{}) }

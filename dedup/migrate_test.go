@@ -246,6 +246,8 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	wantError(t, "when it is free", CheckSchema(t.Context(), w.db, "consumer_log"), nil)
 }
 
+// Given a key column that is not binary or too short, a table that is missing or has no transactions, or another
+// version's schema, then the check refuses it and names the reason.
 func TestCheckSchemaRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, spoil, says string }{

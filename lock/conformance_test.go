@@ -11,23 +11,31 @@ import (
 	"github.com/rollbackd/rollbackd/lock/locktest"
 )
 
+// Given Redis, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost replies, its
+// server gone.
 func TestRedisIsALock(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, func(t *testing.T) locktest.Backend { return newRedisBackend(t, stack.OwnRedis(t)) })
 }
 
+// Given Valkey, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost replies, its
+// server gone.
 func TestValkeyIsALock(t *testing.T) {
 	t.Parallel()
 	stack.OwnValkey(t) // skips the whole test, and says why, where there is none
 	locktest.Run(t, func(t *testing.T) locktest.Backend { return newRedisBackend(t, stack.OwnValkey(t)) })
 }
 
+// Given Redis with sentinels, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost
+// replies, its server gone.
 func TestRedisWithSentinelsIsALock(t *testing.T) {
 	t.Parallel()
 	stack.NeedRedisHA(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend { return newSetBackend(t, stack.OwnSentinels(t)) })
 }
 
+// Given a Redis cluster, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost
+// replies, its server gone.
 func TestRedisClusterIsALock(t *testing.T) {
 	t.Parallel()
 	stack.NeedRedisHA(t)

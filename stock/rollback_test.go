@@ -146,6 +146,8 @@ func TestRollbackKeepsOrdersApartByTheirBytes(t *testing.T) {
 	w.wantAmount(1, 1000)
 }
 
+// Given an order or item that is unknown or deducted for good, another quantity than reserved, or an amount that
+// would overflow, then its messages are blamed and no others, and nothing is written.
 func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -128,6 +128,8 @@ func prepareDisagreements(t *testing.T, s *shell) {
 		"ALTER TABLE stock DROP CONSTRAINT stock_never_oversold", "UPDATE stock SET amount = -5 WHERE sku_id = 9")
 }
 
+// Given a purged queue, a moved letter, and rows and reservations changed by hand, when reconcile looks, then it
+// finds each, and the command that it prints mends it.
 func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -184,6 +186,8 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	s.golden("reconcile")
 }
 
+// Given a daemon that applies, dead-letters and takes replays all the time, when reconcile runs beside it, then it
+// reports nothing that is only on its way.
 func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 	t.Parallel()
 	s := newShell(t, "ROLLBACKD_MAX_DEAD_RATE=off")

@@ -11,6 +11,8 @@ import (
 	"github.com/rollbackd/rollbackd/lock/locktest"
 )
 
+// Given a table in MySQL, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost
+// replies, its server gone.
 func TestMySQLIsALock(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, func(t *testing.T) locktest.Backend { return newMySQLBackend(t, stack.MySQL(t)) })

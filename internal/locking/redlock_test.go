@@ -19,6 +19,8 @@ import (
 	"github.com/rollbackd/rollbackd/lock/locktest"
 )
 
+// Given several masters of Redis, then it passes the suite that each lock must pass: one holder, expiry, renewal,
+// lost replies, its server gone.
 func TestRedlockIsALock(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, func(t *testing.T) locktest.Backend { return newRedlockBackend(t) })

@@ -19,6 +19,8 @@ import (
 	"github.com/rollbackd/rollbackd/lock/locktest"
 )
 
+// Given ZooKeeper, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost replies, its
+// server gone.
 func TestZooKeeperIsALock(t *testing.T) {
 	t.Parallel()
 	stack.OwnZooKeeper(t) // skips the whole test where nobody asks for it

@@ -51,6 +51,8 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 	}
 }
 
+// Given two daemons and twenty persons who start a run of the same letters at once, then one run begins, and the
+// others are told of it.
 func TestOfManyWhoStartARunOfOneSetOneDoes(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 20)...)
@@ -91,6 +93,8 @@ func TestOfManyWhoStartARunOfOneSetOneDoes(t *testing.T) {
 	w.start(operator.Request{Filter: all})
 }
 
+// Given a run whose daemon is killed with SIGKILL, when another one is there, then it goes on, every letter has its
+// effect once, and the counts are exact.
 func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	w := newWorld(t)
 	const n = 600

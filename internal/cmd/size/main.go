@@ -106,7 +106,7 @@ func partOf(name string) part {
 }
 
 // generated is what stands in a page of Markdown and is made from code or results; internal/test/repo holds it there.
-var generated = regexp.MustCompile(`(?s)<!-- (settings|rights|figures|summary): .*?<!-- end of `)
+var generated = regexp.MustCompile(`(?s)<!-- (settings|rights|figures|summary|tests): .*?<!-- end of `)
 
 // measure counts lines that hold code, and Go's tokens; of Markdown, words that somebody wrote.
 func measure(name string, text []byte) (c count) {
