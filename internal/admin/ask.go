@@ -45,7 +45,7 @@ func Ask(ctx context.Context, addr, token string) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	said, err := understand(p.status, p.body)
+	said, err := understand(p)
 	return Answer{said, p.from}, err
 }
 
@@ -109,29 +109,23 @@ func unanswered(ctx context.Context, err error) error {
 }
 
 // understand reads an answer. What has not all that a daemon says is somebody else's.
-func understand(status int, body []byte) (Readiness, error) {
-	var said struct {
-		Ready    *bool     `json:"ready"`
-		Draining *bool     `json:"draining"`
-		Waiting  *[]string `json:"waiting"`
-		Degraded *[]string `json:"degraded"`
-		Group    *string   `json:"group"`
-		Queue    *string   `json:"queue"`
-	}
+func understand(p page) (said Readiness, err error) {
 	switch {
-	case status != http.StatusOK && status != http.StatusServiceUnavailable:
-		return Readiness{}, fmt.Errorf("%w: it answers with HTTP %d", ErrStranger, status)
-	case len(body) > maxAnswerBytes:
-		return Readiness{}, fmt.Errorf("%w: it answers with over %d bytes", ErrStranger, maxAnswerBytes)
+	case p.status != http.StatusOK && p.status != http.StatusServiceUnavailable:
+		return said, fmt.Errorf("%w: it answers with HTTP %d", ErrStranger, p.status)
+	case len(p.body) > maxAnswerBytes:
+		return said, fmt.Errorf("%w: it answers with over %d bytes", ErrStranger, maxAnswerBytes)
 	}
-	if err := json.Unmarshal(body, &said); err != nil {
+	var there map[string]any
+	if err := errors.Join(json.Unmarshal(p.body, &there), json.Unmarshal(p.body, &said)); err != nil {
 		return Readiness{}, fmt.Errorf("%w: %w", ErrStranger, err)
 	}
-	if said.Ready == nil || said.Draining == nil || said.Waiting == nil || said.Degraded == nil || said.Group == nil ||
-		said.Queue == nil {
-		return Readiness{}, fmt.Errorf("%w: its answer lacks what a daemon of this version says", ErrStranger)
+	for _, name := range []string{"ready", "draining", "waiting", "degraded", "group", "queue"} {
+		if there[name] == nil {
+			return Readiness{}, fmt.Errorf("%w: its answer lacks what a daemon of this version says", ErrStranger)
+		}
 	}
-	return Readiness{*said.Ready, *said.Draining, *said.Waiting, *said.Degraded, *said.Group, *said.Queue}, nil
+	return said, nil
 }
 
 // own are the addresses at which a server that listens on addr can be reached from its own machine: one that listens on

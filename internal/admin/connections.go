@@ -39,11 +39,11 @@ type connections struct {
 	most int
 	room chan struct{} // those that have no place any more count too, until net/http has done with them
 	log  *slog.Logger
+	// people are those whose requests are answered: three eighths of the places, and one for each.
+	people *Places
 
 	mu     sync.Mutex
 	open   map[*conn]struct{} // guarded by mu, as all below
-	held   int                // by requests of people
-	of     map[string]int     // the same, of each
 	told   time.Time          // when the log last said that connections are dropped
 	untold int                // dropped since then
 }
@@ -71,7 +71,7 @@ func newConnections(l *net.TCPListener, log *slog.Logger) *connections {
 	}
 	return &connections{
 		TCPListener: l, most: most, room: make(chan struct{}, 2*most), log: log, open: map[*conn]struct{}{},
-		of: map[string]int{},
+		people: NewPlaces(most*3/8, most/8),
 	}
 }
 
@@ -193,9 +193,9 @@ func (l *connections) heard(h http.Handler) http.Handler {
 	})
 }
 
-// hold keeps the place of the connection on which a person asks until leave is called. Three eighths of the places are
-// for people, and one for each: in the others newcomers and probes find theirs. A request whose place is another's by
-// now is not begun, since nobody would get its answer.
+// hold keeps the place of the connection on which a person asks until leave is called. In those that are not for people
+// newcomers and probes find theirs. A request whose place is another's by now is not begun, since nobody would get its
+// answer.
 func hold(r *http.Request, who string) (leave func(), ok bool) {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok { // not by our server
@@ -207,19 +207,15 @@ func hold(r *http.Request, who string) (leave func(), ok bool) {
 	if c.gone {
 		panic(http.ErrAbortHandler)
 	}
-	if l.held >= l.most*3/8 || l.of[who] >= l.most/8 {
+	free, ok := l.people.Enter(who)
+	if !ok {
 		return nil, false
 	}
 	c.held = true
-	l.held++
-	l.of[who]++
 	return func() {
+		free()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.held, c.since = false, time.Now()
-		l.held--
-		if l.of[who]--; l.of[who] == 0 {
-			delete(l.of, who)
-		}
 	}, true
 }

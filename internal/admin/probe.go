@@ -39,7 +39,7 @@ func Ready(ctx context.Context, addr string, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
-	said, err := understand(p.status, p.body)
+	said, err := understand(p)
 	switch {
 	case err != nil:
 		return err

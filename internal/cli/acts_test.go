@@ -1,12 +1,17 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/rights"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // Given dead letters, when commands replay, discard, mend and delete, then each is an act with who, why, what and how
@@ -79,5 +84,73 @@ func TestAReplayFromAFileIsOnRecord(t *testing.T) {
 	r, err := acts[0].Request()
 	if err != nil || r.From != file || acts[0].Result.Replayed != 1 {
 		t.Errorf("%v: %s", err, stdout)
+	}
+}
+
+// Given an account that may do all that commands do but write the record of acts, when letters are replayed and
+// discarded, then that is done, and one line each says that the record lacks it and what to do.
+func TestAnAccountWithoutTheRightForTheRecordWorksAndSaysSoOnce(t *testing.T) {
+	t.Parallel()
+	s, _ := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
+	a := s.account(newAdmin(t)).may(rights.CLI)
+	a.mayMySQL(slices.DeleteFunc(rights.MySQL(a.names, rights.CLI), func(r rights.TableRight) bool {
+		return r.Table == "consumer_log_act" && r.Privilege != "SELECT"
+	}))
+	for _, args := range [][]string{
+		{"dlq", "replay", "--key", "a", "--no-wait"}, {"dlq", "discard", "--key", "b", "--why", "a test"},
+	} {
+		_, stderr, code := runCLI(t, a.environ, "", args...)
+		if code != exitDone || strings.Count(stderr, "\n") != 1 ||
+			!strings.Contains(stderr, "the record of acts lacks this") || !strings.Contains(stderr, "docs/rights.md") {
+			t.Errorf("%v: exit %d, %q; want one line about the record", args, code, stderr)
+		}
+	}
+	s.eventually(s.db(), 2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND msg_key = 'a' OR "+
+		"consumer_status = 4 AND msg_key = 'b'")
+	s.eventually(s.db(), 0, "SELECT COUNT(*) FROM consumer_log_act")
+}
+
+// Given a MySQL that freezes when an act is to be written down, or while it goes on, then the command waits for its
+// record for four seconds, says that the record lacks this, and goes on.
+func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	s.run("", "migrate")
+	proxy := stack.Proxy(t, stack.Addr(t, s.dsn))
+	var stderr strings.Builder
+	a := &app{name: "consumer", stderr: &stderr, environ: append(s.environ, "ROLLBACKD_MYSQL_DSN="+proxy.Through(s.dsn))}
+	cfg, err := a.loadConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &call{app: a, cfg: cfg, command: "log"}
+	defer c.close()
+	d, err := c.operator(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	prune := operator.TaskRequest{Kind: operator.KindPrune}
+	for _, whenWorking := range []bool{false, true} {
+		stderr.Reset()
+		done := false
+		var frozen time.Time
+		freeze := func(now bool) {
+			if now {
+				proxy.Hold(true)
+				frozen = time.Now()
+			}
+		}
+		freeze(!whenWorking)
+		err := d.Do(t.Context(), operator.Actor{Name: "anna"}, prune, func(context.Context, operator.Task) (
+			operator.Result, error) {
+			done = true
+			freeze(whenWorking)
+			return operator.Result{Deleted: 1}, nil
+		})
+		if took := time.Since(frozen); err != nil || !done || took > 5*time.Second ||
+			strings.Count(stderr.String(), "the record of acts lacks this") != 1 {
+			t.Errorf("frozen while it works %v: %v after %v, done %v, %q", whenWorking, err, took, done, stderr.String())
+		}
+		proxy.Hold(false)
 	}
 }

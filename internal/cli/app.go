@@ -63,12 +63,17 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	if a.lastWords != nil {
 		a.lastWords(err)
 	} else {
-		fmt.Fprintf(a.stderr, "%s: %v\n", a.name, err)
+		a.say("%v", err)
 	}
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// say writes a line for a person, beside the output.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "%s: %s\n", a.name, fmt.Sprintf(format, args...))
 }
 
 // usageError is an error that the caller must cure: a wrong flag, argument or setting. It ends with exitUsage.
@@ -84,7 +89,7 @@ func usageErrorf(format string, args ...any) error {
 
 // loadConfig reads the settings, prints their warnings to stderr, and returns every bad one in a single usageError.
 func (a *app) loadConfig() (config.Config, error) {
-	return a.loadSettings(func(w config.Warning) { fmt.Fprintf(a.stderr, "%s: warning: %s\n", a.name, w) })
+	return a.loadSettings(func(w config.Warning) { a.say("warning: %s", w) })
 }
 
 func (a *app) loadSettings(warn func(config.Warning)) (config.Config, error) {

@@ -1,8 +1,7 @@
 package cli
 
 import (
-	"fmt"
-	"io"
+	"context"
 
 	"github.com/spf13/cobra"
 
@@ -13,35 +12,32 @@ import (
 const outputMarkdown = "markdown"
 
 func newConfigCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Show the effective configuration, secrets masked",
-		Long: `Show every setting as it is in effect, secrets masked, and where it came from: default, environment or file.
+	return a.new(command{
+		use:   "config",
+		short: "Show the effective configuration, secrets masked",
+		long: `Show every setting as it is in effect, secrets masked, and where it came from: default, environment or file.
 With -o markdown: the table of all settings for the documentation, which needs no configuration.`,
-		Args: cobra.NoArgs,
-	}
-	out := addOutputFlag(cmd, outputMarkdown)
-	cmd.RunE = func(*cobra.Command, []string) error {
-		if out.chosen == outputMarkdown {
-			if _, err := io.WriteString(a.stdout, config.Markdown()); err != nil {
-				return fmt.Errorf("write the output: %w", err)
+		bare: true,
+		flags: func(f *flags) work {
+			out := f.output(outputMarkdown)
+			return func(_ context.Context, c *call) error {
+				if out.chosen == outputMarkdown {
+					return out.print(c.stdout, nil, func(p *page) { p.WriteString(config.Markdown()) })
+				}
+				cfg, err := c.loadConfig()
+				if err != nil {
+					return err
+				}
+				t := table{header: []string{"VARIABLE", "VALUE", "SOURCE"}}
+				for _, s := range cfg.Settings() {
+					source := string(s.Source)
+					if s.File != "" {
+						source += " " + s.File
+					}
+					t.add(s.Name, s.Value, source)
+				}
+				return out.render(c.stdout, cfg.Settings(), t)
 			}
-			return nil
-		}
-		cfg, err := a.loadConfig()
-		if err != nil {
-			return err
-		}
-		settings := cfg.Settings()
-		t := table{header: []string{"VARIABLE", "VALUE", "SOURCE"}}
-		for _, s := range settings {
-			source := string(s.Source)
-			if s.File != "" {
-				source += " " + s.File
-			}
-			t.add(s.Name, s.Value, source)
-		}
-		return out.render(a.stdout, settings, t)
-	}
-	return cmd
+		},
+	})
 }

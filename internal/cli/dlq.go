@@ -1,16 +1,15 @@
 package cli
 
 import (
+	"context"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 func newDLQCmd(a *app) *cobra.Command {
@@ -18,139 +17,156 @@ func newDLQCmd(a *app) *cobra.Command {
 		newDLQListCmd(a), newDLQShowCmd(a), newDLQExportCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a))
 }
 
-// filterFlags are the conditions that all dlq commands know.
-type filterFlags struct {
-	keys, reasons     []string
-	tag, since, until string
-	order, sku, body  string
-}
-
-func addFilterFlags(cmd *cobra.Command) *filterFlags {
-	f := new(filterFlags)
-	var reasons []string
+// filter are the conditions that all dlq commands know. What it points to is whole once the flags are checked.
+func (f *flags) filter() *deadletter.Filter {
+	filter := new(deadletter.Filter)
+	var known, reasons []string
 	for _, r := range dedup.Reasons() {
-		reasons = append(reasons, string(r))
+		known = append(known, string(r))
 	}
-	flags := cmd.Flags()
-	flags.StringArrayVar(&f.keys, "key", nil, "choose by key; may be given several times")
-	flags.StringVar(&f.tag, "tag", "", "choose by tag")
-	flags.StringArrayVar(&f.reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(reasons,
-		", "))
-	completes(cmd, "reason", reasons...)
-	flags.StringVar(&f.order, "order", "", "choose those whose body names this order_sn, or whose key it is")
-	flags.StringVar(&f.sku, "sku", "", "choose those whose body names this sku_id, at whatever depth")
-	flags.StringVar(&f.body, "body", "", "choose those whose body holds this text, letter by letter")
-	flags.StringVar(&f.since, "since", "", "choose those dead since then: a time like 2026-11-21T08:00:00Z, or a "+
-		"duration like 24h")
-	flags.StringVar(&f.until, "until", "", "choose those dead before then, said as for --since")
-	return f
-}
-
-// read makes a filter that need not choose anything.
-func (f *filterFlags) read(now time.Time, limit int) (deadletter.Filter, error) {
-	filter := deadletter.Filter{Keys: f.keys, Tag: f.tag, Order: f.order, Body: f.body, Limit: limit}
-	for _, reason := range f.reasons {
-		if !slices.Contains(dedup.Reasons(), dedup.Reason(reason)) {
-			return filter, usageErrorf("--reason %q is none; there are %v", reason, dedup.Reasons())
+	f.StringArrayVar(&filter.Keys, "key", nil, "choose by key; may be given several times")
+	f.StringVar(&filter.Tag, "tag", "", "choose by tag")
+	f.StringArrayVar(&reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(known, ", "))
+	f.offer("reason", known...)
+	f.StringVar(&filter.Order, "order", "", "choose those whose body names this order_sn, or whose key it is")
+	sku := f.String("sku", "", "choose those whose body names this sku_id, at whatever depth")
+	f.StringVar(&filter.Body, "body", "", "choose those whose body holds this text, letter by letter")
+	f.check(func() (err error) {
+		for _, reason := range reasons {
+			if !slices.Contains(known, reason) {
+				return usageErrorf("--reason %q is none; there are %v", reason, known)
+			}
+			filter.Reasons = append(filter.Reasons, dedup.Reason(reason))
 		}
-		filter.Reasons = append(filter.Reasons, dedup.Reason(reason))
-	}
-	if slices.Contains(f.keys, "") {
-		return filter, usageErrorf("--key is empty")
-	}
-	var err error
-	if f.sku != "" {
-		if filter.SKU, err = strconv.ParseInt(f.sku, 10, 64); err != nil || filter.SKU < 1 {
-			return filter, usageErrorf("--sku %q is no sku_id, which is a number", f.sku)
+		if slices.Contains(filter.Keys, "") {
+			return usageErrorf("--key is empty")
 		}
-	}
-	if filter.Since, err = readMoment("since", f.since, now); err != nil {
-		return filter, err
-	}
-	if filter.Until, err = readMoment("until", f.until, now); err != nil {
-		return filter, err
-	}
-	switch {
-	case limit < 0:
-		return filter, usageErrorf("--limit %d is negative", limit)
-	case !filter.Since.IsZero() && !filter.Until.IsZero() && !filter.Since.Before(filter.Until):
-		return filter, usageErrorf("--since must come before --until")
-	}
-	return filter, nil
+		if filter.SKU, err = strconv.ParseInt(*sku, 10, 64); *sku != "" && (err != nil || filter.SKU < 1) {
+			return usageErrorf("--sku %q is no sku_id, which is a number", *sku)
+		}
+		return nil
+	})
+	since, until := f.span("choose those dead since then: a time like 2026-11-21T08:00:00Z, or a duration like 24h",
+		"choose those dead before then, said as for --since")
+	f.check(func() error {
+		filter.Since, filter.Until = *since, *until
+		return nil
+	})
+	return filter
 }
 
-// list makes a filter for a command that reads the log.
-func (f *filterFlags) list(now time.Time, limit int) (deadletter.Filter, error) {
-	if n := len(f.keys); n > dedup.MaxListedKeys {
-		return deadletter.Filter{}, usageErrorf("%d keys: at most %d", n, dedup.MaxListedKeys)
-	}
-	return f.read(now, limit)
+// readFilter is the filter of a command that reads the log, which knows fewer keys at a time than the queue.
+func (f *flags) readFilter() *deadletter.Filter {
+	filter := f.filter()
+	f.check(func() error {
+		if n := len(filter.Keys); n > dedup.MaxListedKeys {
+			return usageErrorf("%d keys: at most %d", n, dedup.MaxListedKeys)
+		}
+		return nil
+	})
+	return filter
 }
 
-func (f *filterFlags) narrow() bool {
-	return len(f.keys) > 0 || len(f.reasons) > 0 || f.tag != "" || f.since != "" || f.until != "" ||
-		f.order != "" || f.sku != "" || f.body != ""
+// chosenBy are the flags that choose letters, but for --all.
+var chosenBy = []string{"key", "tag", "reason", "since", "until", "order", "sku", "body"}
+
+// choose is the filter of a command that changes something: it must be said what. A file chooses by itself.
+func (f *flags) choose(a *app) (filter *deadletter.Filter, from *string) {
+	filter = f.filter()
+	f.BoolVar(&filter.All, "all", false, "choose all letters")
+	from = f.String("from", "", "take the letters from this FILE, an export; - is the standard input")
+	f.check(func() error {
+		narrow := slices.ContainsFunc(chosenBy, func(name string) bool {
+			flag := f.Lookup(name)
+			return flag.Value.String() != flag.DefValue
+		})
+		switch {
+		case filter.All && narrow:
+			return usageErrorf("--all and a condition contradict each other")
+		case *from != "":
+			filter.All = !narrow
+		case !filter.All && !narrow:
+			return usageErrorf("which letters? --all, or one of --%s", strings.Join(chosenBy, ", --"))
+		case slices.Contains(filter.Reasons, dedup.ReasonEffectUnknown): // which is never in the queue
+			return usageErrorf("--reason %s: the consumer before rollbackd left these open, and no queue has a letter of "+
+				"them; '%s dlq export --reason %s -o FILE', then --from FILE", dedup.ReasonEffectUnknown, a.name,
+				dedup.ReasonEffectUnknown)
+		}
+		return nil
+	})
+	return filter, from
 }
 
-// choose makes a filter for a command that changes something: it must be said what.
-func (f *filterFlags) choose(now time.Time, all bool, limit int) (deadletter.Filter, error) {
-	filter, err := f.read(now, limit)
+func newDLQListCmd(a *app) *cobra.Command {
+	return a.new(command{
+		use:   "list",
+		short: "List dead letters, the latest first, or count them by reason",
+		long: `List dead letters as the consumer log knows them, the latest first, or count them with --by reason. The queue
+is not touched, and RabbitMQ need not answer. Every page is read through an index, however large the log is.`,
+		example: "  " + a.name + " dlq list --by reason --since 24h",
+		flags: func(f *flags) work {
+			out, filter := f.output(), f.readFilter()
+			limit := f.limit(100, "list at most so many; 0: all")
+			after := f.String("after", "", "go on where the last list ended: it said how")
+			by := f.String("by", "", "count them by this: reason")
+			f.offer("by", "reason")
+			f.check(func() error {
+				switch {
+				case *by != "" && *by != "reason":
+					return usageErrorf("--by %q can only be reason", *by)
+				case *by != "" && (*after != "" || f.Changed("limit")):
+					return usageErrorf("--by counts all letters that are chosen: without --limit and --after")
+				}
+				return nil
+			})
+			return func(ctx context.Context, c *call) error {
+				if err := c.open(ctx); err != nil {
+					return err
+				}
+				if *by != "" {
+					return c.countLetters(ctx, *filter, out)
+				}
+				found, next, err := listed(*limit, dedup.Cursor(*after), func(most int, after dedup.Cursor) (
+					[]deadletter.Letter, dedup.Cursor, error) {
+					filter.Limit = min(most, dedup.MaxListed)
+					return c.Letters.List(ctx, *filter, after)
+				})
+				if err != nil {
+					return err
+				}
+				if len(found) == 0 {
+					c.sayUnknownGroup(ctx)
+				}
+				c.sayMore(string(next))
+				t := table{header: []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
+				for _, l := range found {
+					t.add(date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.fitting(l.Remark))
+				}
+				return out.render(c.stdout, found, t)
+			}
+		},
+	})
+}
+
+func (c *call) countLetters(ctx context.Context, f deadletter.Filter, out *output) error {
+	reasons, err := c.Letters.Reasons(ctx, f)
 	if err != nil {
-		return filter, err
+		return err
 	}
-	narrow := f.narrow()
-	switch {
-	case !all && !narrow:
-		return filter, usageErrorf("which letters? --all, or one of --key, --tag, --reason, --since, --until, --order, " +
-			"--sku, --body")
-	case all && narrow:
-		return filter, usageErrorf("--all and a condition contradict each other")
+	if len(reasons) == 0 {
+		c.sayUnknownGroup(ctx)
 	}
-	filter.All = all
-	return filter, nil
+	t := table{header: []string{"REASON", "LETTERS", "OLDEST", "NEWEST"}}
+	for _, r := range reasons {
+		t.add(r.Reason, r.Count, date(r.Oldest), date(r.Newest))
+	}
+	return out.render(c.stdout, reasons, t)
 }
 
-// readMoment reads a time, or a duration before now.
-func readMoment(flag, text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
+func replaysText(l deadletter.Letter) string {
+	text := strconv.Itoa(l.Replays)
+	if l.Parked {
+		text += " (parked)"
 	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return now.Add(-ago), nil
-	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04",
-		"2006-01-02"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC(), nil
-		}
-	}
-	return time.Time{}, usageErrorf("--%s %q is neither a time (2026-11-21T08:00:00Z; without a zone it is UTC) nor a "+
-		"duration (24h)", flag, text)
-}
-
-func shorten(s string, characters int) string { return screen.Shorten(s, characters) }
-
-// fitting is a remark as a list shows it: cut on a terminal, whole for whoever reads on.
-func (a *app) fitting(remark string) string {
-	if onTerminal(a.stdout) {
-		return shorten(remark, 80)
-	}
-	return remark
-}
-
-// byFlag says in whose name something is done.
-type byFlag struct{ who string }
-
-func addByFlag(cmd *cobra.Command) *byFlag {
-	f := new(byFlag)
-	cmd.Flags().StringVar(&f.who, "by", "", "who does it, for the story of each letter (default the user's name at "+
-		"this host)")
-	return f
-}
-
-func (f *byFlag) name() string {
-	if who := strings.TrimSpace(f.who); who != "" {
-		return who
-	}
-	return person()
+	return text
 }

@@ -77,7 +77,7 @@ func (a *app) explainLeft(left []deadletter.Left) {
 		groups[l.Why] = append(groups[l.Why], l)
 	}
 	for _, why := range slices.Sorted(maps.Keys(groups)) {
-		fmt.Fprintf(a.stderr, "%s: %d stay (%s), %s\n", a.name, len(groups[why]), why, whatNext[why])
+		a.say("%d stay (%s), %s", len(groups[why]), why, whatNext[why])
 		for _, l := range groups[why][:min(maxShown, len(groups[why]))] {
 			fmt.Fprintf(a.stderr, "  %s %s %s\n", printable(l.Tag), printable(l.Key), printable(l.Error))
 		}

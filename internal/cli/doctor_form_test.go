@@ -10,16 +10,14 @@ import (
 // Given checks whose words are long, then each line of doctor has at most 100 columns, and what to do stands below.
 func TestDoctorFitsAHundredColumns(t *testing.T) {
 	t.Parallel()
-	var out strings.Builder
-	if err := writeChecks(&out, []doctor.Check{
+	var out page
+	out.checks([]doctor.Check{
 		{Area: "rabbitmq", Name: "reachable", Level: doctor.OK, Found: "yes"},
 		{
 			Area: "mysql", Name: "rights", Level: doctor.Warn, Found: strings.Repeat("wörd ", 30),
 			Do: strings.Repeat("do ", 40),
 		},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	want := "LEVEL  AREA      CHECK: FOUND\n" +
 		"ok     rabbitmq  reachable: yes\n" +
 		"warn   mysql     rights: " + strings.TrimSpace(strings.Repeat("wörd ", 15)) + "\n" +

@@ -1,10 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -21,10 +21,10 @@ func newHandlerCmd(a *app) *cobra.Command {
 }
 
 func newHandlerTryCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "try FILE|-",
-		Short: "Run a message against the statements, and roll it back",
-		Long: `Run the message whose body is FILE, or the standard input, against the statements of ROLLBACKD_SQL_FILE, in a
+	return a.new(command{
+		use:   "try FILE|-",
+		short: "Run a message against the statements, and roll it back",
+		long: `Run the message whose body is FILE, or the standard input, against the statements of ROLLBACKD_SQL_FILE, in a
 transaction that is rolled back. Each line is one run of a statement: the rows that it found and that it changed, how
 many are expected, and what that means for the message. RabbitMQ, Redis and the consumer log are not asked.
 
@@ -32,50 +32,43 @@ The exit code is 1 when the message would not be marked success.
 
 With --commit the effect is committed, if the message would be marked success. It is for a schema to try things on: the
 consumer log does not learn of it, so that a daemon that gets the message applies it again.`,
-		Example: `  echo '{"order_sn":"20261121-0001","items":[]}' | ` + a.name + ` handler try -`,
-		Args:    cobra.ExactArgs(1),
-	}
-	out := addOutputFlag(cmd)
-	commit := cmd.Flags().Bool("commit", false, "commit the effect; the message is not marked done")
-	key := cmd.Flags().String("key", "", "the message's key (default: as ROLLBACKD_KEY_FROM finds it in the body)")
-	tag := cmd.Flags().String("tag", "", "the message's tag (default: the first of ROLLBACKD_ROUTING_KEYS)")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := a.loadConfig()
-		if err != nil {
-			return err
-		}
-		if cfg.Handler != config.HandlerSQL {
-			return usageErrorf("ROLLBACKD_HANDLER is %s: only the statements of handler sql can be tried", cfg.Handler)
-		}
-		file, err := sqlhandler.Load(cfg.SQLFile, cfg.OwnTables())
-		if err != nil {
-			return a.sqlFileError(err)
-		}
-		m, err := a.messageToTry(cfg, args[0], *key, *tag)
-		if err != nil {
-			return err
-		}
-		trial, err := file.Try(cmd.Context(), sqlhandler.Server{
-			DSN: cfg.MySQLDSN, Options: mysqldb.Options{Program: rabbit.ConnectionName("handler")},
-		}, m, *commit)
-		if err != nil {
-			return a.mysqlError(cfg, a.sqlFileError(err))
-		}
-		return a.showTrial(out, trial, *commit)
-	}
-	return cmd
+		example: `  echo '{"order_sn":"20261121-0001","items":[]}' | ` + a.name + ` handler try -`,
+		args:    cobra.ExactArgs(1),
+		flags: func(f *flags) work {
+			out := f.output()
+			commit := f.Bool("commit", false, "commit the effect; the message is not marked done")
+			key := f.String("key", "", "the message's key (default: as ROLLBACKD_KEY_FROM finds it in the body)")
+			tag := f.String("tag", "", "the message's tag (default: the first of ROLLBACKD_ROUTING_KEYS)")
+			return func(ctx context.Context, c *call) error {
+				if c.cfg.Handler != config.HandlerSQL {
+					return usageErrorf("ROLLBACKD_HANDLER is %s: only the statements of handler sql can be tried", c.cfg.Handler)
+				}
+				file, err := sqlhandler.Load(c.cfg.SQLFile, c.cfg.OwnTables())
+				if err != nil {
+					return err
+				}
+				m, err := c.messageToTry(*key, *tag)
+				if err != nil {
+					return err
+				}
+				trial, err := file.Try(ctx, sqlhandler.Server{
+					DSN: c.cfg.MySQLDSN, Options: mysqldb.Options{Program: rabbit.ConnectionName(c.command)},
+				}, m, *commit)
+				if err != nil {
+					return err
+				}
+				return c.showTrial(out, trial, *commit)
+			}
+		},
+	})
 }
 
 // messageToTry is the message as a daemon would be handed it.
-func (a *app) messageToTry(cfg config.Config, name, key, tag string) (m consumer.Message, err error) {
-	from := a.stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return m, usageErrorf("the message: %w", err)
-		}
-		defer f.Close()
-		from = f
+func (c *call) messageToTry(key, tag string) (m consumer.Message, err error) {
+	cfg := c.cfg
+	from, err := c.input(c.args[0], "the message")
+	if err != nil {
+		return m, err
 	}
 	body, err := io.ReadAll(io.LimitReader(from, maxPublishBody+1))
 	if err != nil {
@@ -101,12 +94,12 @@ func (a *app) messageToTry(cfg config.Config, name, key, tag string) (m consumer
 	return m, nil
 }
 
-func (a *app) showTrial(out *output, trial *sqlhandler.Trial, commit bool) error {
+func (c *call) showTrial(out *output, trial *sqlhandler.Trial, commit bool) error {
 	t := table{header: []string{"LINE", "ITEM", "FOUND", "CHANGED", "EXPECTED", "MEANING", "STATEMENT"}}
 	for _, r := range trial.Runs {
 		t.add(r.Line, r.Item, r.Found, r.Changed, r.Expected, r.Meaning, r.Statement)
 	}
-	if err := out.render(a.stdout, trial, t); err != nil {
+	if err := out.render(c.stdout, trial, t); err != nil {
 		return err
 	}
 	outcome := trial.Outcome
@@ -124,7 +117,7 @@ func (a *app) showTrial(out *output, trial *sqlhandler.Trial, commit bool) error
 		return fmt.Errorf("%s; %s", outcome, end)
 	}
 	if out.chosen == outputTable {
-		if _, err := fmt.Fprintf(a.stdout, "%s; %s\n", outcome, end); err != nil {
+		if _, err := fmt.Fprintf(c.stdout, "%s; %s\n", outcome, end); err != nil {
 			return fmt.Errorf("write the output: %w", err)
 		}
 	}

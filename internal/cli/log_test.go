@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -76,13 +77,13 @@ func TestALongListGoesOnWhereItEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list := func(args ...string) (rows []listed, after string) {
+	list := func(args ...string) (rows []view.Row, after string) {
 		t.Helper()
 		stdout, stderr, code := runCLI(t, s.environ, "", append([]string{"log", "list", "-o", "json"}, args...)...)
 		if err := json.Unmarshal([]byte(stdout), &rows); err != nil || code != exitDone {
 			t.Fatalf("exit %d, %v: %s", code, err, stderr)
 		}
-		if m := regexp.MustCompile(`--after (\S+) goes on`).FindStringSubmatch(stderr); m != nil {
+		if m := regexp.MustCompile(`this goes on: --after (\S+)`).FindStringSubmatch(stderr); m != nil {
 			after = m[1]
 		}
 		return rows, after

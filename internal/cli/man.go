@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -16,23 +17,28 @@ import (
 func manCommands(a *app) []*cobra.Command { return []*cobra.Command{newManCmd(a)} }
 
 func newManCmd(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:    "man DIR",
-		Short:  "Write the man pages of all commands",
-		Hidden: true,
-		Args:   cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
-			if err != nil {
-				return usageErrorf("SOURCE_DATE_EPOCH must be the time that the pages show, in seconds: %w", err)
+	cmd := a.new(command{
+		use:   "man DIR",
+		short: "Write the man pages of all commands",
+		args:  cobra.ExactArgs(1),
+		bare:  true,
+		flags: func(f *flags) work {
+			return func(_ context.Context, c *call) error {
+				seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+				if err != nil {
+					return usageErrorf("SOURCE_DATE_EPOCH must be the time that the pages show, in seconds: %w", err)
+				}
+				when := time.Unix(seconds, 0).UTC()
+				root := f.cmd.Root()
+				root.DisableAutoGenTag = true
+				header := &doc.GenManHeader{Section: "1", Source: c.name, Date: &when}
+				if err := doc.GenManTree(root, header, c.args[0]); err != nil {
+					return fmt.Errorf("write the man pages: %w", err)
+				}
+				return nil
 			}
-			when := time.Unix(seconds, 0).UTC()
-			root := cmd.Root()
-			root.DisableAutoGenTag = true
-			if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: a.name, Date: &when}, args[0]); err != nil {
-				return fmt.Errorf("write the man pages: %w", err)
-			}
-			return nil
 		},
-	}
+	})
+	cmd.Hidden = true
+	return cmd
 }

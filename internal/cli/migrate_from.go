@@ -1,18 +1,14 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
@@ -34,70 +30,50 @@ look yourself that it has ended.
 Killed at any point and run again, a pass goes on where it was; a last pass begins at the first row, and only reads what
 it has written before. Between pages it rests for as long as they take.`
 
-// takeOverFlags are those of migrate --from.
-type takeOverFlags struct {
-	from, zone                           string
-	groups, tags                         []string
-	lastPass, dryRun, noWait, noBodyHash bool
-}
-
-func addTakeOverFlags(cmd *cobra.Command) *takeOverFlags {
-	f := new(takeOverFlags)
-	flags := cmd.Flags()
-	flags.StringVar(&f.from, "from", "", "take over this TABLE or DATABASE.TABLE of the classic algorithm, on the same "+
-		"server")
-	flags.StringArrayVar(&f.groups, "map-group", nil, "OLD=NEW: take over rows of this old group too, under the new "+
-		"name; may be given several times")
-	flags.StringArrayVar(&f.tags, "map-tag", nil, "OLD=NEW: the tag that these messages have in RabbitMQ; may be given "+
-		"several times")
-	flags.StringVar(&f.zone, "time-zone", "UTC", "the zone of times that stand in the old table without one (DATETIME): "+
-		"a name like Asia/Shanghai, or an offset like +08:00")
-	flags.BoolVar(&f.noBodyHash, "no-body-hash", false, "the bodies in the old table are not, byte for byte, what "+
-		"RabbitMQ delivers: take no hash, so that a delivery with any body is a duplicate")
-	flags.BoolVar(&f.lastPass, "last-pass", false, "the old consumer is stopped: read from the first row to the last, "+
-		"and refuse if somebody writes all the same")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "change nothing, print the report")
-	flags.BoolVar(&f.noWait, "no-wait", false, "full speed: no rest between pages")
-	return f
-}
-
-// check refuses flags that have no meaning without --from.
-func (f *takeOverFlags) check(cmd *cobra.Command, status bool) error {
-	if f.from == "" {
-		for _, name := range []string{
-			"map-group", "map-tag", "time-zone", "no-body-hash", "last-pass", "dry-run", "no-wait",
-		} {
-			if cmd.Flags().Changed(name) {
-				return usageErrorf("--%s goes with --from", name)
-			}
+// takenOver are the flags of migrate --from; what it points to is whole once they are checked.
+func takenOver(f *flags, status *bool) *legacyimport.Options {
+	o := &legacyimport.Options{By: person()}
+	f.StringVar(&o.From, "from", "", "take over this TABLE or DATABASE.TABLE of the classic algorithm, on the same server")
+	groups := f.StringArray("map-group", nil, "OLD=NEW: take over rows of this old group too, under the new name; may be "+
+		"given several times")
+	tags := f.StringArray("map-tag", nil, "OLD=NEW: the tag that these messages have in RabbitMQ; may be given several "+
+		"times")
+	zone := f.String("time-zone", "UTC", "the zone of times that stand in the old table without one (DATETIME): a name "+
+		"like Asia/Shanghai, or an offset like +08:00")
+	f.BoolVar(&o.NoBodyHash, "no-body-hash", false, "the bodies in the old table are not, byte for byte, what RabbitMQ "+
+		"delivers: take no hash, so that a delivery with any body is a duplicate")
+	f.BoolVar(&o.LastPass, "last-pass", false, "the old consumer is stopped: read from the first row to the last, and "+
+		"refuse if somebody writes all the same")
+	f.BoolVar(&o.DryRun, "dry-run", false, "change nothing, print the report")
+	f.BoolVar(&o.NoWait, "no-wait", false, "full speed: no rest between pages")
+	f.check(func() (err error) {
+		alone := []string{"map-group", "map-tag", "time-zone", "no-body-hash", "last-pass", "dry-run", "no-wait"}
+		i := slices.IndexFunc(alone, f.Changed)
+		switch {
+		case o.From == "" && i >= 0:
+			return usageErrorf("--%s goes with --from", alone[i])
+		case o.From == "":
+			return nil
+		case *status:
+			return usageErrorf("--status and --from contradict each other; --dry-run shows what a pass would do")
 		}
-		return nil
-	}
-	if status {
-		return usageErrorf("--status and --from contradict each other; --dry-run shows what a pass would do")
-	}
-	return nil
-}
-
-// options reads the flags.
-func (f *takeOverFlags) options() (o legacyimport.Options, err error) {
-	o = legacyimport.Options{From: f.from, NoBodyHash: f.noBodyHash, LastPass: f.lastPass, DryRun: f.dryRun,
-		NoWait: f.noWait, By: person()}
-	if _, _, err := legacyimport.ParseTable(f.from); err != nil {
-		return o, usageErrorf("--from: %w", err)
-	}
-	if o.Groups, err = readNames("map-group", f.groups, func(name string) dedup.Identity {
-		return dedup.Identity{Group: name, Tag: "t", Key: "k"}
-	}); err != nil {
-		return o, err
-	}
-	if o.Tags, err = readNames("map-tag", f.tags, func(name string) dedup.Identity {
-		return dedup.Identity{Group: "g", Tag: name, Key: "k"}
-	}); err != nil {
-		return o, err
-	}
-	o.Zone, err = readZone(f.zone)
-	return o, err
+		if _, _, err := legacyimport.ParseTable(o.From); err != nil {
+			return usageErrorf("--from: %w", err)
+		}
+		if o.Groups, err = readNames("map-group", *groups, func(name string) dedup.Identity {
+			return dedup.Identity{Group: name, Tag: "t", Key: "k"}
+		}); err != nil {
+			return err
+		}
+		if o.Tags, err = readNames("map-tag", *tags, func(name string) dedup.Identity {
+			return dedup.Identity{Group: "g", Tag: name, Key: "k"}
+		}); err != nil {
+			return err
+		}
+		o.Zone, err = readZone(*zone)
+		return err
+	})
+	return o
 }
 
 // readNames reads OLD=NEW; the new name must be one that an identity can have.
@@ -135,25 +111,14 @@ func readZone(text string) (*time.Location, error) {
 }
 
 // takeOver makes one pass and shows what it did, also when it ended early.
-func (a *app) takeOver(ctx context.Context, out *output, f *takeOverFlags) error {
-	o, err := f.options()
+func (c *call) takeOver(ctx context.Context, out *output, o legacyimport.Options) error {
+	err := c.open(ctx)
 	if err != nil {
 		return err
 	}
-	cfg, err := a.loadConfig()
-	if err != nil {
-		return err
-	}
-	o.Group, o.Retention = cfg.Group, cfg.Retention()
-	db, closeDB, err := a.openDatabase(ctx, cfg, "migrate")
-	if err != nil {
-		return err
-	}
-	defer closeDB()
-	if o.Records, err = a.newLog(ctx, cfg, db); err != nil {
-		return err
-	}
-	if o.DB, err = db.DB(); err != nil {
+	cfg := c.cfg
+	o.Group, o.Retention, o.Records = cfg.Group, cfg.Retention(), c.Records
+	if o.DB, err = c.DB.DB(); err != nil {
 		return fmt.Errorf("database handle: %w", err)
 	}
 	sources, err := wire.ParseKeySources(cfg.KeyFrom)
@@ -167,7 +132,7 @@ func (a *app) takeOver(ctx context.Context, out *output, f *takeOverFlags) error
 		}
 		return wire.MarshalProperties(d)
 	}
-	progress := a.newProgress(time.Now())
+	progress := c.newProgress(time.Now())
 	o.Progress = func(at legacyimport.Progress) {
 		text := fmt.Sprintf("%d rows read, %d written", at.Rows, at.Written)
 		if at.About > 0 {
@@ -182,20 +147,20 @@ func (a *app) takeOver(ctx context.Context, out *output, f *takeOverFlags) error
 	progress.end()
 	switch {
 	case errors.Is(err, legacyimport.ErrTable):
-		return err
+		return told{err}
 	case errors.Is(err, dedup.ErrOvertaken):
-		err = fmt.Errorf("%w: another '%s migrate --from' goes on, and this one ends; nothing is done twice", err, a.name)
+		err = fmt.Errorf("%w: another '%s migrate --from' goes on, and this one ends; nothing is done twice", err, c.name)
 	case err != nil && ctx.Err() != nil:
 		err = fmt.Errorf("%w; run it again to go on", err)
 	}
 	if report.From == "" {
-		return a.mysqlError(cfg, err)
+		return err
 	}
-	return errors.Join(a.showTakeOver(report, out, cfg), a.mysqlError(cfg, err), a.takeOverError(report))
+	return errors.Join(c.showTakeOver(report, out), c.hinted(err), takeOverError(report))
 }
 
 // takeOverError is that of a pass which a person must look at.
-func (a *app) takeOverError(r legacyimport.Report) error {
+func takeOverError(r legacyimport.Report) error {
 	var errs []error
 	if n := r.Contradictions(); n > 0 {
 		errs = append(errs, fmt.Errorf("messages about whose effect the two logs disagree: %d", n))
@@ -244,19 +209,19 @@ var becameOf = map[legacyimport.Kind]string{
 		"sent from here",
 }
 
-func (a *app) showTakeOver(r legacyimport.Report, out *output, cfg config.Config) error {
-	if out.chosen == outputJSON {
-		return writeJSON(a.stdout, r)
-	}
-	var text bytes.Buffer
-	fmt.Fprintf(&text, "%s into %s, group %s\n", r.From, cfg.LogTable, printable(cfg.Group))
+func (c *call) showTakeOver(r legacyimport.Report, out *output) error {
+	return out.print(c.stdout, r, func(p *page) { c.writeTakeOver(p, r) })
+}
+
+func (c *call) writeTakeOver(p *page, r legacyimport.Report) {
+	p.f("%s into %s, group %s\n", r.From, c.cfg.LogTable, printable(c.cfg.Group))
 	for _, note := range r.Notes {
-		fmt.Fprintf(&text, "  %s\n", printable(note))
+		p.f("  %s\n", printable(note))
 	}
 	if r.Resumed {
-		text.WriteString("  it went on where a former run was cut off; the counts are of both\n")
+		p.f("  it went on where a former run was cut off; the counts are of both\n")
 	}
-	text.WriteString("\n")
+	p.f("\n")
 	t := table{header: []string{"ROWS", "KIND", "WHAT BECAME OF THEM"}}
 	t.add(r.Rows, "read", "in all")
 	addKinds(&t, r, legacyimport.Fates())
@@ -267,20 +232,13 @@ func (a *app) showTakeOver(r legacyimport.Report, out *output, cfg config.Config
 		names.add(n.Rows, n.OldGroup, n.OldTag, n.Group, n.Tag)
 	}
 	for _, t := range []table{t, odd, names} {
-		if len(t.rows) == 0 {
-			continue
+		if len(t.rows) > 0 {
+			p.table(t)
+			p.f("\n")
 		}
-		if err := writeTable(&text, t); err != nil {
-			return err
-		}
-		text.WriteString("\n")
 	}
-	writeNamed(&text, r)
-	a.writeNext(&text, r)
-	if _, err := text.WriteTo(a.stdout); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	writeNamed(p, r)
+	c.writeNext(p, r)
 }
 
 func addKinds(t *table, r legacyimport.Report, kinds []legacyimport.Kind) {
@@ -292,7 +250,7 @@ func addKinds(t *table, r legacyimport.Report, kinds []legacyimport.Kind) {
 }
 
 // writeNamed names the rows that a person may want to look at, some of each kind.
-func writeNamed(w io.Writer, r legacyimport.Report) {
+func writeNamed(p *page, r legacyimport.Report) {
 	for _, kind := range legacyimport.Fates() {
 		n := 0
 		for _, row := range r.Named {
@@ -300,42 +258,42 @@ func writeNamed(w io.Writer, r legacyimport.Report) {
 				continue
 			}
 			if n++; n <= maxShown {
-				fmt.Fprintf(w, "%s: %s %s %s  %s\n", kind, printable(row.Group), printable(row.Tag), printable(row.Key),
+				p.f("%s: %s %s %s  %s\n", kind, printable(row.Group), printable(row.Tag), printable(row.Key),
 					printable(row.Why))
 			}
 		}
 		if n > maxShown {
-			fmt.Fprintf(w, "%s: and %d more; -o json lists all\n", kind, n-maxShown)
+			p.f("%s: and %d more; -o json lists all\n", kind, n-maxShown)
 		}
 	}
 	if r.Unnamed > 0 {
-		fmt.Fprintf(w, "and %d rows that no list names\n", r.Unnamed)
+		p.f("and %d rows that no list names\n", r.Unnamed)
 	}
 	if len(r.Named) > 0 {
-		fmt.Fprintln(w)
+		p.f("\n")
 	}
 }
 
 // writeNext says what a person can do.
-func (a *app) writeNext(w io.Writer, r legacyimport.Report) {
+func (c *call) writeNext(p *page, r legacyimport.Report) {
 	if r.Counts[legacyimport.Open]+r.Counts[legacyimport.Renewed] > 0 || r.LastPass {
-		fmt.Fprintf(w, "What was left open is dead with the reason effect_unknown; no queue has a letter of it.\n"+
+		p.f("What was left open is dead with the reason effect_unknown; no queue has a letter of it.\n"+
 			"Decide after the last pass: '%[1]s dlq list --reason effect_unknown', '%[1]s dlq show KEY', and of all:\n"+
 			"  %[1]s dlq export --reason effect_unknown -o open.ndjson\n"+
 			"  %[1]s dlq discard --from done.ndjson --why 'it had its effect'    # the lines of those that had\n"+
-			"  %[1]s dlq replay --from again.ndjson                              # the lines of those that had not\n\n", a.name)
+			"  %[1]s dlq replay --from again.ndjson                              # the lines of those that had not\n\n", c.name)
 	}
 	switch {
 	case r.DryRun:
-		fmt.Fprint(w, "This was a dry run: nothing was changed.\n")
+		p.f("This was a dry run: nothing was changed.\n")
 	case !r.Finished:
-		fmt.Fprint(w, "The pass was cut off. Run it again.\n")
+		p.f("The pass was cut off. Run it again.\n")
 	case !r.LastPass:
-		fmt.Fprintf(w, "The old consumer may work on. Then stop it, run this again with --last-pass, and start '%s run'.\n",
-			a.name)
+		p.f("The old consumer may work on. Then stop it, run this again with --last-pass, and start '%s run'.\n",
+			c.name)
 	case r.NotLast != "":
-		fmt.Fprintf(w, "This was no last pass: %s.\n", printable(r.NotLast))
+		p.f("This was no last pass: %s.\n", printable(r.NotLast))
 	default:
-		fmt.Fprintf(w, "This was the last pass. Start '%s run', and leave the old consumer stopped.\n", a.name)
+		p.f("This was the last pass. Start '%s run', and leave the old consumer stopped.\n", c.name)
 	}
 }

@@ -28,47 +28,41 @@ A message that cannot be carried, because its headers cannot be read or it is to
 and is named; the others go on. The exit code is then 1.`
 
 func newMoveCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "move --from QUEUE",
-		Short: "Carry the messages of another queue over to the main queue",
-		Long:  moveHelp,
-		Example: "  " + a.name + ` move --from orders.rollback
+	return a.new(command{
+		use:   "move --from QUEUE",
+		short: "Carry the messages of another queue over to the main queue",
+		long:  moveHelp,
+		example: "  " + a.name + ` move --from orders.rollback
   ` + a.name + ` move --from orders.rollback --follow --rate 200`,
-		Args: cobra.NoArgs,
-	}
-	out := addOutputFlag(cmd)
-	flags := cmd.Flags()
-	from := flags.String("from", "", "the queue to take messages from; required")
-	rate := flags.Float64("rate", 0, "carry at most so many messages per second; 0: as many as can be")
-	tag := flags.String("tag", "", "the tag of messages that have neither a type nor a routing key, as from a fanout "+
-		"exchange; without it they are unidentified")
-	follow := flags.Bool("follow", false, "go on when the queue is empty, until interrupted")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *from == "" {
-			return usageErrorf("--from is missing: name the queue to take messages from")
-		}
-		if *rate != 0 && !(*rate >= shovel.MinRate && *rate <= 1e9) {
-			return usageErrorf("--rate %v: want 0, or %v and more messages per second", *rate, shovel.MinRate)
-		}
-		if err := checkTag(*tag); err != nil {
-			return err
-		}
-		return a.move(cmd.Context(), out, shovel.Options{From: *from, Rate: *rate, Tag: *tag, Follow: *follow})
-	}
-	return cmd
+		flags: func(f *flags) work {
+			out := f.output()
+			var o shovel.Options
+			f.StringVar(&o.From, "from", "", "the queue to take messages from; required")
+			f.Float64Var(&o.Rate, "rate", 0, "carry at most so many messages per second; 0: as many as can be")
+			f.StringVar(&o.Tag, "tag", "", "the tag of messages that have neither a type nor a routing key, as from a fanout "+
+				"exchange; without it they are unidentified")
+			f.BoolVar(&o.Follow, "follow", false, "go on when the queue is empty, until interrupted")
+			f.check(func() error {
+				switch {
+				case o.From == "":
+					return usageErrorf("--from is missing: name the queue to take messages from")
+				case o.Rate != 0 && !(o.Rate >= shovel.MinRate && o.Rate <= 1e9):
+					return usageErrorf("--rate %v: want 0, or %v and more messages per second", o.Rate, shovel.MinRate)
+				}
+				return checkTag(o.Tag)
+			})
+			return func(ctx context.Context, c *call) error { return c.move(ctx, out, o) }
+		},
+	})
 }
 
-func (a *app) move(ctx context.Context, out *output, o shovel.Options) error {
-	cfg, err := a.loadConfig()
-	if err != nil {
-		return err
-	}
-	bar := a.newProgress(time.Now())
-	o.Rabbit, o.Topology = rabbitConfig(cfg, "move"), topology(cfg)
+func (c *call) move(ctx context.Context, out *output, o shovel.Options) error {
+	bar := c.newProgress(time.Now())
+	o.Rabbit, o.Topology = c.rabbit(), c.topology()
 	o.Progress = func(at shovel.Progress) { bar.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
 	o.Say = func(text string) {
 		bar.end()
-		fmt.Fprintf(a.stderr, "%s: %s\n", a.name, printable(text))
+		c.say("%s", printable(text))
 	}
 	res, err := shovel.Run(ctx, o)
 	bar.end()
@@ -76,7 +70,7 @@ func (a *app) move(ctx context.Context, out *output, o shovel.Options) error {
 		err = nil // that is how it ends
 	}
 	if !errors.Is(err, shovel.ErrSource) {
-		err = a.rabbitError(cfg, err)
+		err = c.ofRabbit(err)
 	}
 	if err != nil && res.Moved == 0 && res.Left == 0 {
 		return err
@@ -87,7 +81,7 @@ func (a *app) move(ctx context.Context, out *output, o shovel.Options) error {
 		t.add(res.Left, "stay in "+res.From+": they cannot be carried")
 		err = errors.Join(err, fmt.Errorf("messages that stay in %s: %d", res.From, res.Left))
 	}
-	return errors.Join(out.render(a.stdout, res, t), err)
+	return errors.Join(out.render(c.stdout, res, t), err)
 }
 
 // movable is how many messages there are to carry as far as is known: none while it follows, since there is no end.

@@ -35,6 +35,13 @@ func (a *app) newProgress(began time.Time) *progress {
 // show is called more often than anybody could read.
 func (p *progress) show(at deadletter.Progress) { p.draw(progressText(at), at.Seen, at.Found) }
 
+// count shows on a terminal how many there were so far.
+func (p *progress) count(n int, what string) {
+	if p.bar {
+		p.draw(fmt.Sprintf("%d %s", n, what), 0, 0)
+	}
+}
+
 // draw shows a text, and on a terminal a bar in front of it when it is known how many there are.
 func (p *progress) draw(text string, seen, found int) {
 	every := lineEvery

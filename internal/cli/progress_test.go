@@ -34,8 +34,8 @@ func TestPublishShowsHowFarItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errOut bytes.Buffer
-	a := &app{name: "x", stdout: &out, stderr: &errOut}
-	p, err := a.newPublishing(cfg, "", "")
+	c := &call{app: &app{name: "x", stdout: &out, stderr: &errOut}, cfg: cfg}
+	p, err := c.newPublishing("", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -33,10 +31,10 @@ const (
 )
 
 func newPublishCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "publish [FILE|-]",
-		Short: "Publish messages from a file or stdin, a JSON body per line",
-		Long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
+	return a.new(command{
+		use:   "publish [FILE|-]",
+		short: "Publish messages from a file or stdin, a JSON body per line",
+		long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
 ROLLBACKD_EXCHANGE with the first of ROLLBACKD_ROUTING_KEYS, persistent, confirmed, and only if a queue takes it. Empty
 lines are left out.
 
@@ -44,55 +42,46 @@ A line that the daemon could not read as JSON, that is too large, or lacks the f
 with its number and left out; the exit code is then 1. So it is when RabbitMQ does not take a message: the lines from
 there on are not published, and publishing the file again is safe, because the daemon knows the messages by their
 keys.`,
-		Example: `  echo '{"order_sn":"20261121-0001"}' | ` + a.name + ` publish --key-field order_sn`,
-		Args:    cobra.MaximumNArgs(1),
-	}
-	field := cmd.Flags().String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
-		"message's key (default: none, so that the key is the body's hash)")
-	letters := cmd.Flags().Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
-		"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
-	tag := cmd.Flags().String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the "+
-		"routing key)")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := a.loadConfig()
-		if err != nil {
-			return err
-		}
-		from := a.stdin
-		if len(args) == 1 && args[0] != "-" {
-			f, err := os.Open(args[0])
-			if err != nil {
-				return usageErrorf("the messages: %w", err)
+		example: `  echo '{"order_sn":"20261121-0001"}' | ` + a.name + ` publish --key-field order_sn`,
+		args:    cobra.MaximumNArgs(1),
+		flags: func(f *flags) work {
+			field := f.String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
+				"message's key (default: none, so that the key is the body's hash)")
+			letters := f.Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
+				"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
+			tag := f.String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the "+
+				"routing key)")
+			return func(ctx context.Context, c *call) error {
+				from, err := c.input(f.Arg(0), "the messages")
+				if err != nil {
+					return err
+				}
+				if *letters && (*field != "" || *tag != "") {
+					return usageErrorf("--letters says key and tag: without --key-field and --tag")
+				}
+				p, err := c.newPublishing(*field, *tag)
+				if err != nil {
+					return err
+				}
+				if *letters {
+					p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", c.cfg.Queue), maxLetterLine
+				}
+				return p.run(ctx, from)
 			}
-			defer f.Close()
-			from = f
-		}
-		if *letters && (*field != "" || *tag != "") {
-			return usageErrorf("--letters says key and tag: without --key-field and --tag")
-		}
-		p, err := a.newPublishing(cfg, *field, *tag)
-		if err != nil {
-			return err
-		}
-		if *letters {
-			p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", cfg.Queue), maxLetterLine
-		}
-		return p.run(cmd.Context(), from)
-	}
-	return cmd
+		},
+	})
 }
 
 // publishing is one run of the command.
 type publishing struct {
-	a     *app
-	cfg   config.Config
+	c     *call
 	field []wire.KeySource // where the key stands; none: no key
 	tag   string
 	to    *rabbit.Publisher
 
-	make    func(line []byte, whole bool) (p rabbit.Publishing, flaw string) // no body: an empty line
-	where   string                                                           // they go, in words
-	longest int                                                              // bytes of a line
+	make    func(line []byte) (rabbit.Publishing, error)
+	where   string // they go, in words
+	longest int    // bytes of a line
 
 	batch     []rabbit.Publishing
 	lines     []int // of the batch
@@ -101,14 +90,11 @@ type publishing struct {
 	progress  *progress
 }
 
-func (a *app) newPublishing(cfg config.Config, field, tag string) (*publishing, error) {
-	p := &publishing{a: a, cfg: cfg, tag: tag, to: rabbit.NewPublisher(rabbitConfig(cfg, "publish"))}
+func (c *call) newPublishing(field, tag string) (*publishing, error) {
+	cfg := c.cfg
+	p := &publishing{c: c, tag: tag, to: rabbit.NewPublisher(c.rabbit())}
 	p.where = fmt.Sprintf("to exchange %q with routing key %q", cfg.Exchange, cfg.RoutingKeys[0])
-	p.longest, p.progress = maxPublishBody, a.newProgress(time.Now())
-	p.make = func(line []byte, whole bool) (rabbit.Publishing, string) {
-		m, flaw := p.message(line, whole)
-		return rabbit.Publishing{Exchange: cfg.Exchange, Key: cfg.RoutingKeys[0], Message: m}, flaw
-	}
+	p.make, p.longest, p.progress = p.message, maxPublishBody, c.newProgress(time.Now())
 	if err := checkTag(tag); err != nil {
 		return nil, err
 	}
@@ -140,11 +126,7 @@ func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	defer func() {
 		p.progress.end()
 		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
-		what := "messages"
-		if p.published == 1 {
-			what = "message"
-		}
-		_, printErr := fmt.Fprintf(p.a.stdout, "published %d %s %s\n", p.published, what, p.where)
+		_, printErr := fmt.Fprintf(p.c.stdout, "published %s %s\n", plural(p.published, "message"), p.where)
 		if printErr != nil {
 			err = errors.Join(err, fmt.Errorf("write the output: %w", printErr))
 		}
@@ -155,11 +137,15 @@ func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read line %d: %w", number, err)
 		}
-		if msg, flaw := p.make(line, whole); flaw != "" {
-			p.reject(number, flaw)
-		} else if msg.Message.Body != nil {
-			p.batch = append(p.batch, msg)
-			p.lines = append(p.lines, number)
+		line = bytes.TrimSpace(line)
+		if !whole || len(line) > p.longest {
+			p.reject(number, fmt.Errorf("is larger than %d bytes", p.longest))
+		} else if len(line) > 0 {
+			if msg, flaw := p.make(line); flaw != nil {
+				p.reject(number, flaw)
+			} else {
+				p.batch, p.lines = append(p.batch, msg), append(p.lines, number)
+			}
 		}
 		if len(p.batch) == publishWindow || err != nil {
 			if err := p.flush(ctx); err != nil {
@@ -176,12 +162,12 @@ func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	return nil
 }
 
-// readLine reads one line without its end; whole is false when it is larger than any body may be. io.EOF comes with the
+// readLine reads one line; whole is false when it is larger than any body may be. io.EOF comes with the
 // last line.
 func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
 	part, err := r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
-		return bytes.TrimRight(bytes.Clone(part), "\r\n"), true, err
+		return bytes.Clone(part), true, err
 	}
 	for errors.Is(err, bufio.ErrBufferFull) {
 		_, err = r.ReadSlice('\n')
@@ -189,65 +175,52 @@ func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
 	return nil, false, err
 }
 
-// message makes a message of a line, or says what is wrong with it. An empty line gives none.
-func (p *publishing) message(line []byte, whole bool) (m rabbit.Message, flaw string) {
-	body := bytes.TrimSpace(line)
-	switch {
-	case !whole || len(body) > maxPublishBody:
-		return m, fmt.Sprintf("is larger than %d bytes", maxPublishBody)
-	case len(body) == 0:
-		return m, ""
-	}
+// message makes a message of a body, or says what is wrong with it.
+func (p *publishing) message(body []byte) (to rabbit.Publishing, err error) {
+	cfg := p.c.cfg
 	if err := strictjson.Check(body); err != nil {
-		return m, "is not JSON: " + err.Error()
+		return to, fmt.Errorf("is not JSON: %w", err)
 	}
-	m = rabbit.Message{
+	to = rabbit.Publishing{Exchange: cfg.Exchange, Key: cfg.RoutingKeys[0], Message: rabbit.Message{
 		Body: body, ContentType: "application/json", Type: p.tag, DeliveryMode: rabbit.Persistent,
 		Headers: rabbit.Table{wire.HeaderPublishedAt: time.Now().UnixMilli()},
-	}
+	}}
 	if p.field == nil {
-		return m, ""
+		return to, nil
 	}
-	id, err := wire.Identify(p.cfg.Group, p.field, p.cfg.Queue,
+	id, err := wire.Identify(cfg.Group, p.field, cfg.Queue,
 		rabbit.Delivery{Message: rabbit.Message{Body: body, Type: "any"}})
 	if filed, ok := errors.AsType[*wire.FiledError](err); ok {
-		return m, "has no usable key: " + filed.Why
+		return to, errors.New("has no usable key: " + filed.Why)
 	}
-	m.MessageID = id.Identity.Key
-	return m, ""
+	to.Message.MessageID = id.Identity.Key
+	return to, nil
 }
 
 // letter makes a message of a line of an export, or says what is wrong with it.
-func (p *publishing) letter(line []byte, whole bool) (to rabbit.Publishing, flaw string) {
-	text := bytes.TrimSpace(line)
-	switch {
-	case !whole:
-		return to, fmt.Sprintf("is larger than %d bytes", maxLetterLine)
-	case len(text) == 0:
-		return to, ""
-	}
-	ln, err := deadletter.ParseLine(text)
+func (p *publishing) letter(line []byte) (to rabbit.Publishing, err error) {
+	ln, err := deadletter.ParseLine(line)
 	if err != nil {
-		return to, err.Error()
+		return to, err
 	}
 	if ln.BodyCut {
-		return to, "has only a part of the body: the log cut it"
+		return to, errors.New("has only a part of the body: the log cut it")
 	}
 	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
 	if err != nil {
-		return to, "cannot be made a message: " + err.Error()
+		return to, fmt.Errorf("cannot be made a message: %w", err)
 	}
 	m.DeliveryMode = rabbit.Persistent
-	return rabbit.Publishing{Key: p.cfg.Queue, Message: m.Message}, ""
+	return rabbit.Publishing{Key: p.c.cfg.Queue, Message: m.Message}, nil
 }
 
-func (p *publishing) reject(line int, why string) {
+func (p *publishing) reject(line int, why error) {
 	p.bad++
 	if p.bad <= maxBadLines {
-		fmt.Fprintf(p.a.stderr, "%s: line %d %s\n", p.a.name, line, why)
+		p.c.say("line %d %v", line, why)
 	}
 	if p.bad == maxBadLines {
-		fmt.Fprintf(p.a.stderr, "%s: further bad lines are only counted\n", p.a.name)
+		p.c.say("further bad lines are only counted")
 	}
 }
 
@@ -260,12 +233,12 @@ func (p *publishing) flush(ctx context.Context) error {
 		case err == nil:
 			p.published++
 		case errors.Is(err, rabbit.ErrUnsendable):
-			p.reject(p.lines[i], err.Error())
+			p.reject(p.lines[i], err)
 		case failure == nil:
 			failure = fmt.Errorf("line %d was not published, nor was what follows it: %w", p.lines[i], err)
 		}
 	}
 	p.progress.draw(fmt.Sprintf("published %d messages", p.published), 0, 0)
 	p.batch, p.lines = p.batch[:0], p.lines[:0]
-	return p.a.rabbitError(p.cfg, failure)
+	return p.c.ofRabbit(failure)
 }

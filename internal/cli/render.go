@@ -8,11 +8,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/spf13/cobra"
 
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
@@ -23,27 +22,19 @@ const (
 	outputJSON  = "json"
 )
 
-// output is the value of the flag -o; the zero value is not usable, addOutputFlag makes it.
+// output is the value of the flag -o.
 type output struct {
 	chosen  string
 	allowed []string
 }
 
-// addOutputFlag gives cmd the flag -o with the forms table, json and those in more. A form that is not among them is
+// output gives a command the flag -o with the forms table, json and those in more. A form that is not among them is
 // refused while flags are parsed, hence as wrong usage.
-func addOutputFlag(cmd *cobra.Command, more ...string) *output {
+func (f *flags) output(more ...string) *output {
 	o := &output{chosen: outputTable, allowed: append([]string{outputTable, outputJSON}, more...)}
-	cmd.Flags().VarP(o, "output", "o", "form of the output: "+strings.Join(o.allowed, ", "))
-	completes(cmd, "output", o.allowed...)
+	f.VarP(o, "output", "o", "form of the output: "+strings.Join(o.allowed, ", "))
+	f.offer("output", o.allowed...)
 	return o
-}
-
-// completes names the values that a shell offers for a flag.
-func completes(cmd *cobra.Command, flag string, values ...string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic(err) // there is no such flag
-	}
 }
 
 // String, Set and Type make output a flag's value.
@@ -78,10 +69,34 @@ func (t *table) add(cells ...any) {
 
 // render writes a list in the chosen form: t for a screen, or value as JSON.
 func (o *output) render(w io.Writer, value any, t table) error {
+	return o.print(w, value, func(p *page) { p.table(t) })
+}
+
+// print writes a value in the chosen form: as JSON, or for a screen what write makes of it.
+func (o *output) print(w io.Writer, value any, write func(*page)) error {
 	if o.chosen == outputJSON {
 		return writeJSON(w, value)
 	}
-	return writeTable(w, t)
+	var p page
+	write(&p)
+	if _, err := p.WriteTo(w); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// page is what a person gets to see: texts and tables.
+type page struct{ bytes.Buffer }
+
+// table adds t, and f adds a text.
+func (p *page) table(t table)             { _ = screen.WriteTable(p, t.header, t.rows) } // into memory
+func (p *page) f(format string, a ...any) { fmt.Fprintf(p, format, a...) }
+
+// fact adds a row of a name and a value, if there is a value.
+func (t *table) fact(name, value string) {
+	if value != "" {
+		t.add(name, value)
+	}
 }
 
 // writeJSON writes v indented, with a nil list as [], so that readers always get a list. As in a table nothing in it
@@ -131,7 +146,30 @@ func (w escaping) Write(p []byte) (int, error) {
 // strings.
 func acts(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 
-// writeTable writes t for a screen.
-func writeTable(w io.Writer, t table) error { return screen.WriteTable(w, t.header, t.rows) }
-
 func printable(s string) string { return screen.Printable(s) }
+
+func shorten(s string, characters int) string { return screen.Shorten(s, characters) }
+
+// fitting is a remark as a list shows it: cut on a terminal, whole for whoever reads on.
+func (a *app) fitting(remark string) string {
+	if onTerminal(a.stdout) {
+		return shorten(remark, 80)
+	}
+	return remark
+}
+
+// date is a time as lists have it; "" for none.
+func date(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.Format(time.RFC3339)
+}
+
+// plural is a number with the word for what it counts.
+func plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

@@ -12,10 +12,8 @@ func TestTableAlignsAndNeverSendsControlCharacters(t *testing.T) {
 	tab.add("a\x1b[31m\n\tb", 7)
 	tab.add("naïve", "")
 	tab.add("\u202eevil\x00\xff\u200b\r", -1)
-	var out bytes.Buffer
-	if err := writeTable(&out, tab); err != nil {
-		t.Fatal(err)
-	}
+	var out page
+	out.table(tab)
 	want := "KEY                         N\n" +
 		`a\x1b[31m\n\tb              7` + "\n" +
 		"naïve                       -\n" +

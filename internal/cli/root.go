@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,32 +47,6 @@ It is set up by environment variables alone: '` + a.name + ` config' shows them,
 		".HasAvailableSubCommands)}}", 1))
 	noteStart(a, root)
 	return root
-}
-
-// newGroupCmd is a command that only holds others. cobra would answer a missing or unknown subcommand with the help
-// text and success, which a script takes for done.
-func newGroupCmd(use, short string, commands ...*cobra.Command) *cobra.Command {
-	group := &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("which command?")
-			}
-			return unknownCommand(cmd, args[0])
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	group.AddCommand(commands...)
-	return group
-}
-
-func unknownCommand(parent *cobra.Command, name string) error {
-	parent.SuggestionsMinimumDistance = 2
-	if near := parent.SuggestionsFor(name); len(near) > 0 {
-		return fmt.Errorf("unknown command %q; did you mean %q?", name, near[0])
-	}
-	return fmt.Errorf("unknown command %q", name)
 }
 
 // newHelpCmd replaces cobra's own, which answers an unknown topic with success.

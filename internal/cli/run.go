@@ -15,15 +15,13 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/fold"
-	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
 )
 
 func newRunCmd(a *app) *cobra.Command {
-	ignoreOldLog := false
-	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "Consume stock-rollback messages until SIGTERM",
-		Long: `Consume stock-rollback messages and give the stock back, each message exactly once.
+	return a.new(command{
+		use:   "run",
+		short: "Consume stock-rollback messages until SIGTERM",
+		long: `Consume stock-rollback messages and give the stock back, each message exactly once.
 
 Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is taken, what is in hand is finished, and
 the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is lost then). A second signal ends at
@@ -32,12 +30,18 @@ once.
 Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from'
 took over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
 behind the last one first; what it could not read by then is a warning, and 'doctor' looks longer.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runDaemon(cmd.Context(), ignoreOldLog) },
-	}
-	cmd.Flags().BoolVar(&ignoreOldLog, "ignore-old-log", false, "begin whatever a table that was taken over holds: "+
-		"nobody consumes by it any more")
-	return cmd
+		bare: true,
+		flags: func(f *flags) work {
+			ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
+				"consumes by it any more")
+			return func(ctx context.Context, c *call) error {
+				if err := sqlFileError(c.runDaemon(ctx, *ignoreOldLog)); err != nil {
+					return told{err}
+				}
+				return nil
+			}
+		},
+	})
 }
 
 // gcPercent lets the heap grow to five times what is alive before it is collected, which is little: a lane keeps one
@@ -80,7 +84,7 @@ func (a *app) runDaemon(ctx context.Context, ignoreOldLog bool) error {
 	d, err := daemon.New(ctx, cfg, log, daemon.WithBuild(a.build.Version, a.build.Revision),
 		daemon.IgnoringOldLog(ignoreOldLog))
 	if err != nil {
-		return a.sqlFileError(err)
+		return err
 	}
 	log.InfoContext(ctx, "starting", "version", a.build.Version, "group", cfg.Group, "queue", cfg.Queue, "lanes",
 		cfg.Lanes, "batch_size", cfg.BatchSize)
@@ -89,18 +93,8 @@ func (a *app) runDaemon(ctx context.Context, ignoreOldLog bool) error {
 	case errors.Is(err, consumer.ErrDrainTimeout):
 		return fmt.Errorf("%w; a longer ROLLBACKD_DRAIN_TIMEOUT (now %v) finishes it", err, cfg.DrainTimeout)
 	case err != nil:
-		return a.sqlFileError(err)
+		return err
 	}
 	log.InfoContext(context.WithoutCancel(ctx), "stopped")
 	return nil
-}
-
-// sqlFileError makes a usageError of what is wrong with handler sql's file: to start again does not help.
-func (a *app) sqlFileError(err error) error {
-	_, unread := errors.AsType[*sqlhandler.Error](err)
-	_, refused := errors.AsType[*sqlhandler.Refusal](err)
-	if unread || refused || errors.Is(err, sqlhandler.ErrFile) {
-		return usageErrorf("ROLLBACKD_SQL_FILE: %w", err)
-	}
-	return err
 }

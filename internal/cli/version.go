@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -50,21 +51,22 @@ func readBuild() (b build) {
 }
 
 func newVersionCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Show version, revision and platform",
-		Args:  cobra.NoArgs,
-	}
-	out := addOutputFlag(cmd)
-	cmd.RunE = func(*cobra.Command, []string) error {
-		b := a.build
-		t := table{header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
-		modified := unknown
-		if b.Modified != nil {
-			modified = fmt.Sprint(*b.Modified)
-		}
-		t.add(b.Version, cmp.Or(b.Revision, unknown), cmp.Or(b.Time, unknown), modified, b.Go, b.Platform)
-		return out.render(a.stdout, b, t)
-	}
-	return cmd
+	return a.new(command{
+		use:   "version",
+		short: "Show version, revision and platform",
+		bare:  true,
+		flags: func(f *flags) work {
+			out := f.output()
+			return func(_ context.Context, c *call) error {
+				b := c.build
+				modified := unknown
+				if b.Modified != nil {
+					modified = fmt.Sprint(*b.Modified)
+				}
+				t := table{header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
+				t.add(b.Version, cmp.Or(b.Revision, unknown), cmp.Or(b.Time, unknown), modified, b.Go, b.Platform)
+				return out.render(c.stdout, b, t)
+			}
+		},
+	})
 }

@@ -170,3 +170,36 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	w.stop(second)
 	w.judge(oracle.Allowance{})
 }
+
+// Given a `dlq replay` that waits for the daemon's pace, when its process is killed in the middle, then the page of its
+// act says within five seconds that its worker is gone.
+func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
+	t.Parallel()
+	const n = 5
+	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "ADMIN_TOKENS_FILE", twoTokens(t))
+	orders := w.open(n)
+	if _, err := w.db.ExecContext(t.Context(), "DELETE FROM stock_reservation"); err != nil {
+		t.Fatal(err)
+	}
+	d := w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	replay := w.startProcess(program.Options{
+		Path: binary(t), Args: []string{"dlq", "replay", "--all", "--rate", "0.01"}, Env: w.environ(), Log: w.logs,
+	})
+	act := ""
+	w.eventually("the replay has begun", time.Minute, func() bool {
+		err := w.db.QueryRowContext(t.Context(), "SELECT id FROM consumer_log_act WHERE state = 'running'").Scan(&act)
+		return err == nil
+	})
+	sees := func() string { return asks(t, d, rita, "/acts/"+act, nil).page }
+	if page := sees(); strings.Contains(page, "Its worker is gone") || !strings.Contains(page, "running") {
+		t.Errorf("while it goes on the page says\n%s", page)
+	}
+	if err := replay.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the page says that the worker is gone", 5*time.Second, func() bool {
+		return strings.Contains(sees(), "Its worker is gone")
+	})
+}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -43,13 +42,11 @@ type Daemon struct {
 	view     *view.View
 	pages    *pages.Pages
 	api      *api.API
-	closers  []func() error     // of what the pages opened
+	closers  []func() error     // of what was opened beside the engine
 	desk     *operator.Operator // nil without HTTP address
-	deskPool *sql.DB            // nil likewise
 	spans    *tracing.Provider  // nil: none
 	// statements are handler sql's, to be checked before anything is consumed; nil for another handler.
 	statements *sqlhandler.File
-	logins     consumer.Fresh
 	// unchecked is why a check before the first message cannot be made yet, nil when it can.
 	unchecked    atomic.Pointer[string]
 	ignoreOldLog bool
@@ -117,9 +114,9 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 		}
 	}
 	fresh := newFresh(ctx, cfg, log)
-	d.logins = fresh.logins
-	engine := cfg.Config
-	engine.Fresh, engine.Hook = fresh.logins, o.hook
+	d.cfg.Config.Fresh = fresh.logins
+	engine := d.cfg.Config
+	engine.Hook = o.hook
 	engine.Registerer, engine.Logger = d.registry, log
 	if d.spans, err = tracing.Open(ctx, o.version, log); err != nil {
 		return d, err
@@ -142,7 +139,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	if cfg.HTTPAddr == "" {
 		return d, nil
 	}
-	if err := d.openDesk(ctx, engine); err != nil {
+	if err := d.openOperator(ctx); err != nil {
 		return d, err
 	}
 	guard, err := admin.NewGuard(admin.GuardOptions{
@@ -266,7 +263,7 @@ func (d *Daemon) checkStatements(ctx context.Context) error {
 	}
 	err := d.statements.Await(ctx, sqlhandler.Server{
 		DSN: d.cfg.MySQLDSN, Logger: d.log,
-		Options: mysqldb.Options{Program: rabbit.ConnectionName("check"), CurrentDSN: d.logins.MySQLDSN},
+		Options: mysqldb.Options{Program: rabbit.ConnectionName("check"), CurrentDSN: d.cfg.Config.Fresh.MySQLDSN},
 		Waiting: func(err error) {
 			why := consumer.DependencyMySQL + ": " + err.Error()
 			d.unchecked.Store(&why)
@@ -289,9 +286,6 @@ func (d *Daemon) close() error {
 		errs = append(errs, end())
 	}
 	d.closers = nil
-	if d.deskPool != nil {
-		errs = append(errs, d.deskPool.Close())
-	}
 	if d.engine != nil {
 		errs = append(errs, d.engine.Close())
 	}

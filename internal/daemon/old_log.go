@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/legacyimport"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -31,26 +29,14 @@ func (d *Daemon) checkOldLogs(ctx context.Context) error {
 	if d.ignoreOldLog {
 		return nil
 	}
-	db, _, err := dedup.Open(ctx, d.cfg.MySQLDSN, dedup.OpenOptions{ // the engine has said what the DSN is warned of
-		Program: rabbit.ConnectionName("check"), MaxOpen: 1, CurrentDSN: d.logins.MySQLDSN,
-	})
-	if err != nil {
-		return fmt.Errorf("ROLLBACKD_MYSQL_DSN: %w", err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return fmt.Errorf("database handle: %w", err)
-	}
-	defer func() { _ = pool.Close() }() // nothing is left in it
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: d.cfg.LogTable, Lease: d.cfg.Lease, Delays: d.cfg.RetryDelays, MaxAttempts: d.cfg.MaxAttempts,
-	})
+	s, err := OpenStore(ctx, d.cfg, "check", dedup.OpenOptions{MaxOpen: 1})
 	if err != nil {
 		return err
 	}
+	defer func() { _ = s.Close() }() // nothing is left in it
 	defer d.unchecked.Store(nil)
 	for said := false; ; {
-		err := d.lookAtOldLogs(ctx, records, pool)
+		err := d.lookAtOldLogs(ctx, s)
 		switch {
 		case err == nil, errors.Is(err, ErrOldLog):
 			return err
@@ -69,8 +55,8 @@ func (d *Daemon) checkOldLogs(ctx context.Context) error {
 	}
 }
 
-func (d *Daemon) lookAtOldLogs(ctx context.Context, records *dedup.Log, pool *sql.DB) error {
-	doubts, err := legacyimport.Doubts(ctx, records, pool, d.cfg.Group, oldLogTime)
+func (d *Daemon) lookAtOldLogs(ctx context.Context, s *Store) error {
+	doubts, err := legacyimport.Doubts(ctx, s.Records, s.Pool, d.cfg.Group, oldLogTime)
 	if err != nil {
 		return err
 	}

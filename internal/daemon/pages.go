@@ -2,64 +2,74 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"log/slog"
+	"time"
 
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/pages"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/explain"
-	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // programName is how the commands are called that pages name.
 const programName = "rollbackd"
 
+// What a statement of persons' acts may wait for: it gives way to messages.
+const (
+	actLockWait = time.Second
+	actTimeout  = 10 * time.Second
+)
+
+// openOperator makes what persons act with, on a pool of its own, so that what they do takes no connection from a lane.
+// It asks no server yet.
+func (d *Daemon) openOperator(ctx context.Context) error {
+	s, err := OpenStore(ctx, d.cfg, "desk", dedup.OpenOptions{
+		MaxOpen: operator.Connections, LockWait: actLockWait, ReadTimeout: actTimeout, WriteTimeout: actTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, s.Close)
+	o := operator.Options{
+		DB: s.DB, Records: s.Records, Letters: s.Letters, Group: d.cfg.Group, Queue: d.cfg.Queue, Logger: d.log,
+		Tasks: d.tasks(s), Drain: d.cfg.DrainTimeout,
+	}
+	if s.Story.DB != nil { // orders are known
+		o.Order = func(ctx context.Context, order string, among []string) ([]string, error) {
+			return explain.KeysOf(ctx, s.Story, order, among)
+		}
+	}
+	d.desk, err = operator.New(o)
+	return err
+}
+
 // openPages makes what people and programs see. It asks no server yet, and works on connections of its own.
 func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version string) error {
 	cfg := d.cfg
-	db, _, err := dedup.Open(ctx, cfg.MySQLDSN, dedup.OpenOptions{ // the engine has said what the DSN is warned of
-		Program: rabbit.ConnectionName("pages"), MaxOpen: view.Connections, ReadTimeout: 2 * view.StatementTime,
-		WriteTimeout: 2 * view.StatementTime, Statement: view.StatementTime, CurrentDSN: d.logins.MySQLDSN,
+	s, err := OpenStore(ctx, cfg, "pages", dedup.OpenOptions{ // the engine has said what the DSN is warned of
+		MaxOpen: view.Connections, ReadTimeout: 2 * view.StatementTime, WriteTimeout: 2 * view.StatementTime,
+		Statement: view.StatementTime,
 	})
 	if err != nil {
 		return fmt.Errorf("pages: %w", err)
 	}
-	pool, err := db.DB()
+	d.closers = append(d.closers, s.Close)
+	servers := cfg.LockServers(rabbit.ConnectionName("pages"))
+	servers.Connections = view.Connections
+	servers.CurrentRedisURL, servers.CurrentMySQLDSN = cfg.Config.Fresh.RedisURL, cfg.Config.Fresh.MySQLDSN
+	lock, closer, err := s.LockWords(ctx, servers)
 	if err != nil {
 		return fmt.Errorf("pages: %w", err)
 	}
-	d.closers = append(d.closers, pool.Close)
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	})
-	if err != nil {
-		return fmt.Errorf("pages: %w", err)
-	}
-	letters, err := deadletter.New(deadletter.Options{
-		Records: records, AMQPURLs: cfg.AMQPURLs, CurrentAMQPURLs: d.logins.AMQPURLs, Name: rabbit.ConnectionName("pages"),
-		Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,
-	})
-	if err != nil {
-		return fmt.Errorf("pages: %w", err)
-	}
-	o := explain.Options{Records: records, Group: cfg.Group, OrderOf: stockhandler.OrderOf}
-	if cfg.Handler == config.HandlerStock {
-		o.DB = db
-	}
-	showLock, err := d.lockWords(ctx, cfg, records)
-	if err != nil {
-		return fmt.Errorf("pages: %w", err)
-	}
+	d.closers = append(d.closers, closer.Close)
 	d.view = view.New(view.Options{
-		Records: records, Letters: letters, Story: o, Lock: showLock, Group: cfg.Group,
+		Records: s.Records, Letters: s.Letters, Story: s.Story, Lock: lock, Group: cfg.Group,
 		Names:  explain.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
 		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},
@@ -74,30 +84,38 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	return err
 }
 
-// lockWords says in words who holds a lock; nil without one.
-func (d *Daemon) lockWords(
-	ctx context.Context, cfg config.Config, records *dedup.Log,
-) (func(context.Context, dedup.Identity) string, error) {
-	servers := cfg.LockServers(rabbit.ConnectionName("pages"))
-	if servers.None() {
-		return nil, nil
+// bounds keep a comparison that a page asks for small: it runs in a daemon, beside its lanes.
+var bounds = reconcile.Bounds{Findings: 200, Letters: 200_000, Time: 5 * time.Minute, Rest: true}
+
+// tasks are what the operator does besides runs over letters.
+func (d *Daemon) tasks(s *Store) map[operator.Kind]func(context.Context, operator.Task) (any, error) {
+	o := reconcile.Options{
+		Records: s.Records, Letters: s.Letters, Group: d.cfg.Group, Retention: d.cfg.Retention(), Bounds: bounds,
+		DB: s.Story.DB,
 	}
-	servers.Connections = view.Connections
-	servers.CurrentRedisURL, servers.CurrentMySQLDSN = d.logins.RedisURL, d.logins.MySQLDSN
-	locker, closer, err := locking.Open(ctx, servers, lock.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
+	return map[operator.Kind]func(context.Context, operator.Task) (any, error){
+		operator.KindReconcile: func(ctx context.Context, t operator.Task) (any, error) {
+			o := o
+			o.By, o.Progress = t.By, t.Progress
+			found, err := reconcile.Compare(ctx, o)
+			if err != nil {
+				return nil, err // what was found so far would look like all
+			}
+			all := len(found.Findings)
+			for _, more := range found.More {
+				all += more
+			}
+			t.Progress("findings", all)
+			return found, nil
+		},
+		operator.KindMend: func(ctx context.Context, t operator.Task) (any, error) {
+			var order reconcile.MendOrder
+			if err := json.Unmarshal(t.Act.Detail, &order); err != nil {
+				return nil, fmt.Errorf("read what is to be mended: %w", err)
+			}
+			o := o
+			o.By, o.Force, o.Again = t.By, order.Force, t.Act.Terms > 1
+			return reconcile.Mend(ctx, o, order.Finding)
+		},
 	}
-	d.closers = append(d.closers, closer.Close)
-	return func(ctx context.Context, k dedup.Identity) string {
-		schema, err := records.SchemaID(ctx)
-		if err != nil {
-			return "unknown: " + err.Error()
-		}
-		state, err := locker.Show(ctx, lock.NameOf(schema, k.Group, k.Tag, k.Key))
-		if err != nil {
-			return "unknown: " + err.Error()
-		}
-		return explain.LockText(state)
-	}, nil
 }

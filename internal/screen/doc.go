@@ -1,3 +1,3 @@
-// Package screen writes what strangers have a say in for a person's screen: tables whose cells cannot act on a
-// terminal. It knows nothing of what it writes.
+// Package screen is how persons' words are read and strangers' words are shown, the same way by every door: moments in
+// time, tables and texts that cannot act on a terminal. It must not know what it reads and writes.
 package screen

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -73,4 +74,23 @@ func Shorten(s string, characters int) string {
 		n++
 	}
 	return s
+}
+
+// Moment reads a time, in UTC where it names no zone, or a duration before now; an empty text is no time.
+func Moment(text string, now time.Time) (at time.Time, ok bool) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return at, true
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago).UTC(), true
+	}
+	for _, layout := range []string{
+		time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02",
+	} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at.UTC(), true
+		}
+	}
+	return at, false
 }

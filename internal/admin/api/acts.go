@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -51,20 +52,7 @@ func (a *API) getAct(ctx context.Context, in *struct {
 	return a.o.Desk.Act(ctx, in.ID)
 }
 
-// Pause says whether consuming is paused.
-type Pause struct {
-	Paused bool      `json:"paused" doc:"No daemon of the group and queue takes deliveries."`
-	ID     string    `json:"id,omitempty" doc:"Of the act that paused."`
-	By     string    `json:"by,omitempty" doc:"Who paused."`
-	Why    string    `json:"why,omitempty" doc:"Why."`
-	Since  time.Time `json:"since,omitzero" doc:"From when, by the database's clock."`
-	Until  time.Time `json:"until,omitzero" doc:"When it ends by itself, by the database's clock."`
-}
-
-func (a *API) getPause(ctx context.Context, _ *struct{}) (Pause, error) {
+func (a *API) getPause(ctx context.Context, _ *struct{}) (view.Pause, error) {
 	p, err := a.o.Desk.Paused(ctx)
-	if err != nil || p.Left == 0 {
-		return Pause{}, err
-	}
-	return Pause{Paused: true, ID: p.ID, By: p.By, Why: p.Why, Since: p.Since, Until: p.Until}, nil
+	return view.PauseOf(p), err
 }

@@ -213,7 +213,7 @@ func look[I, T any](a *API, r route, do func(context.Context, *I) (T, error)) {
 // soon gives up what the operator is asked when its servers take longer than somebody waits.
 func soon[I, T any](do func(context.Context, *I) (T, error)) func(context.Context, *I) (T, error) {
 	return func(ctx context.Context, in *I) (T, error) {
-		return view.Within(ctx, previewTime, func(ctx context.Context) (T, error) { return do(ctx, in) })
+		return view.Within(ctx, view.ActsTime, func(ctx context.Context) (T, error) { return do(ctx, in) })
 	}
 }
 

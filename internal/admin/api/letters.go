@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -73,67 +74,28 @@ func (a *API) letters() {
 	}, a.preview)
 }
 
-// Groups are the groups of failures.
-type Groups struct {
-	Groups []Group   `json:"groups" doc:"The largest first."`
-	Seen   int       `json:"seen" doc:"Letters that were looked at."`
-	More   bool      `json:"more" doc:"There are more letters than were looked at."`
-	Parked int       `json:"parked" doc:"Of those seen: replayed as often as is allowed, so that only force replays them."`
-	AsOf   time.Time `json:"as_of" doc:"When they were looked at, by this daemon's clock."`
-}
-
-// Group is a kind of failure.
-type Group struct {
-	ID          string              `json:"id" doc:"The same for the same failure, on every daemon, at any time."`
-	Reason      dedup.Reason        `json:"reason" doc:"Why they are dead."`
-	Fingerprint string              `json:"fingerprint" doc:"Their last error without what differs from letter to letter."`
-	Count       int                 `json:"count" doc:"How many letters."`
-	First       time.Time           `json:"first_dead_at" doc:"When the first of them died, by the database's clock."`
-	Last        time.Time           `json:"last_dead_at" doc:"When the last of them died, by the database's clock."`
-	Example     string              `json:"example" doc:"The last error of the latest."`
-	Filter      *operator.Filter    `json:"filter,omitempty"`
-	Letters     []deadletter.Letter `json:"letters,omitempty"`
-}
-
-func groupOf(g view.Group) Group {
-	out := Group{
-		ID: g.ID, Reason: g.Reason, Fingerprint: g.Fingerprint, Count: g.Count, First: g.First, Last: g.Last,
-		Example: g.Example,
-	}
-	if g.Chosen() {
-		out.Filter = &operator.Filter{Reasons: []dedup.Reason{g.Reason}, Fingerprint: g.Fingerprint}
-	}
-	return out
-}
-
-func (a *API) listGroups(ctx context.Context, _ *struct{}) (Groups, error) {
+func (a *API) listGroups(ctx context.Context, _ *struct{}) (view.Groups, error) {
 	known, err := a.o.View.GroupsNow(ctx)
-	if err != nil {
-		return Groups{}, err
+	g := known.Value
+	g.All = slices.Clone(g.All)
+	for i := range g.All {
+		g.All[i].Letters = nil // which one that is asked for has
 	}
-	g := Groups{
-		Groups: []Group{}, Seen: known.Value.Seen, More: known.Value.More, Parked: known.Value.Parked, AsOf: known.At.UTC(),
-	}
-	for _, one := range known.Value.All {
-		g.Groups = append(g.Groups, groupOf(one))
-	}
-	return g, nil
+	return g, err
 }
 
 func (a *API) getGroup(ctx context.Context, in *struct {
 	ID string `path:"id" maxLength:"100" doc:"Of a group that was listed."`
-}) (Group, error) {
+}) (view.Group, error) {
 	known, err := a.o.View.GroupsNow(ctx)
 	if err != nil {
-		return Group{}, err
+		return view.Group{}, err
 	}
 	g, ok := known.Value.Group(in.ID)
 	if !ok {
-		return Group{}, fmt.Errorf("%w: no dead letter that was looked at is of the group %q", errNothing, in.ID)
+		return g, fmt.Errorf("%w: no dead letter that was looked at is of the group %q", errNothing, in.ID)
 	}
-	out := groupOf(g)
-	out.Letters = g.Letters
-	return out, nil
+	return g, nil
 }
 
 func (a *API) listLetters(ctx context.Context, in *struct {
@@ -175,27 +137,12 @@ func (a *API) preview(ctx context.Context, in *struct {
 }) (operator.Preview, error) {
 	f := operator.FilterOf(in.letters())
 	f.All = in.All
-	if err := a.o.View.Shows(f.Body); err != nil {
-		return operator.Preview{Letters: []deadletter.Judged{}}, err
-	}
-	most := previewTime
-	if in.Whole {
-		most = wholeTime
-	}
-	p, err := view.Search(ctx, most, func(ctx context.Context) (operator.Preview, error) {
-		return a.o.Desk.Preview(ctx, operator.PreviewRequest{
-			Kind: operator.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
-			Whole: in.Whole, Filter: f,
-		})
+	p, err := a.o.View.Preview(ctx, a.o.Desk, operator.PreviewRequest{
+		Kind: operator.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
+		Whole: in.Whole, Filter: f,
 	})
 	if p.Letters == nil {
 		p.Letters = []deadletter.Judged{}
 	}
 	return p, err
 }
-
-// previewTime bounds what the operator is asked while somebody waits, wholeTime one that looks through all letters.
-const (
-	previewTime = 5 * time.Second
-	wholeTime   = 20 * time.Second
-)

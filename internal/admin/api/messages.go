@@ -31,33 +31,6 @@ func (a *API) messages() {
 	}, a.getOrder)
 }
 
-// Row is one row of the consumer log.
-type Row struct {
-	Group    string       `json:"group" doc:"The kind of consumer."`
-	Tag      string       `json:"tag" doc:"The kind of message."`
-	Key      string       `json:"key" doc:"Of the message."`
-	Status   string       `json:"status" doc:"processing, success, failed, dead or discarded."`
-	Reason   dedup.Reason `json:"reason,omitempty" doc:"Why it is dead, or will be once its letter is confirmed."`
-	Attempts int          `json:"attempts" doc:"Since the row was made or reopened."`
-	Replays  int          `json:"replays" doc:"How often it was reopened."`
-	Since    time.Time    `json:"since" doc:"The last transition, by the database's clock."`
-	Created  time.Time    `json:"created_at" doc:"When the row was made, by the database's clock."`
-	DeadAt   time.Time    `json:"dead_at,omitzero" doc:"When it died, if it is dead."`
-	Owner    string       `json:"owner,omitempty" doc:"Of the last claim or replay."`
-	Remark   string       `json:"remark,omitempty" doc:"The last error, or who discarded it and why."`
-}
-
-func rowOf(r dedup.Row) Row {
-	row := Row{
-		Group: r.Group, Tag: r.Tag, Key: r.Key, Status: r.Status.String(), Attempts: r.Attempts, Replays: r.Replays,
-		Since: r.At, Created: r.CreatedAt, DeadAt: r.DeadAt, Owner: r.Owner, Remark: r.Remark,
-	}
-	if !r.DeadAt.IsZero() || r.Condemned() {
-		row.Reason = r.Reason
-	}
-	return row
-}
-
 func (a *API) listLog(ctx context.Context, in *struct {
 	Key    []string  `query:"key,explode" maxItems:"100" doc:"One of these keys; may be repeated."`
 	Tag    string    `query:"tag" maxLength:"100" doc:"The kind of message."`
@@ -65,7 +38,7 @@ func (a *API) listLog(ctx context.Context, in *struct {
 	Since  time.Time `query:"since" doc:"Whose last transition came then or later."`
 	Until  time.Time `query:"until" doc:"Whose last transition came before then."`
 	Paging
-}) (Page[Row], error) {
+}) (Page[view.Row], error) {
 	f := dedup.Filter{
 		Keys: in.Key, Tag: in.Tag, Since: in.Since, Until: in.Until, After: dedup.Cursor(in.After), Limit: in.Limit,
 	}
@@ -75,11 +48,7 @@ func (a *API) listLog(ctx context.Context, in *struct {
 		}
 	}
 	page, err := a.o.View.Rows(ctx, f)
-	rows := make([]Row, len(page.Items))
-	for i, r := range page.Items {
-		rows[i] = rowOf(r)
-	}
-	return pageOf(rows, string(page.Next)), err
+	return pageOf(view.RowsOf(page.Items), string(page.Next)), err
 }
 
 func (a *API) getMessage(ctx context.Context, in *struct {

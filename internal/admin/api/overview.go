@@ -27,7 +27,7 @@ type Overview struct {
 	Health   admin.Readiness `json:"health" doc:"What /readyz answers."`
 	Stuck    string          `json:"stuck,omitempty" doc:"Why this daemon should be restarted."`
 	Now      *Sample         `json:"now,omitempty" doc:"The last sample; missing in the first moments of a daemon."`
-	Troubles []Trouble       `json:"troubles"`
+	Troubles []view.Trouble  `json:"troubles"`
 	Unmoved  Unmoved         `json:"unmoved" doc:"Messages that do not move although they could."`
 	Letters  DeadLetters     `json:"dead_letters" doc:"As last looked at; /letters/groups has the groups."`
 }
@@ -43,31 +43,9 @@ type DeadLetters struct {
 
 // Unmoved are messages that do not move.
 type Unmoved struct {
-	Items []Stuck   `json:"items" doc:"The longest overdue of the first that were looked at, 20 at most."`
-	AsOf  time.Time `json:"as_of,omitzero" doc:"When they were looked at. Missing: not yet."`
-	Error string    `json:"error,omitempty" doc:"Why they could not be looked at again."`
-}
-
-// Stuck is a message that does not move although it could.
-type Stuck struct {
-	Tag      string    `json:"tag" doc:"The kind of message."`
-	Key      string    `json:"key" doc:"Of the message."`
-	Status   string    `json:"status" doc:"processing or failed."`
-	Since    time.Time `json:"since" doc:"The last transition, by the database's clock."`
-	Overdue  float64   `json:"overdue_seconds" doc:"Since its lease ended or it was due."`
-	Attempts int       `json:"attempts" doc:"That were made."`
-	Owner    string    `json:"owner,omitempty" doc:"Of the last claim."`
-	Why      string    `json:"why" doc:"In words."`
-	Lock     string    `json:"lock,omitempty" doc:"Who holds its lock, in words."`
-}
-
-// Trouble is something that was amiss.
-type Trouble struct {
-	What  string    `json:"what" doc:"A dependency, a queue, the brake."`
-	Why   string    `json:"why" doc:"In words."`
-	Since time.Time `json:"since" doc:"By this daemon's clock."`
-	Until time.Time `json:"until,omitzero" doc:"Missing: it still is."`
-	Stops bool      `json:"stops" doc:"Nothing was consumed meanwhile."`
+	Items []view.Stuck `json:"items" doc:"The longest overdue of the first that were looked at, 20 at most."`
+	AsOf  time.Time    `json:"as_of,omitzero" doc:"When they were looked at. Missing: not yet."`
+	Error string       `json:"error,omitempty" doc:"Why they could not be looked at again."`
 }
 
 // Sample is what was measured at a moment.
@@ -96,8 +74,8 @@ func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
 	v := a.o.View
 	health, hour, stuck, groups := v.Options().Health(), v.Hour(), v.Stuck(), v.Groups()
 	o := Overview{
-		Health: health.Readiness(), Stuck: health.Stuck, Troubles: []Trouble{},
-		Unmoved: Unmoved{Items: []Stuck{}, AsOf: stuck.At.UTC()},
+		Health: health.Readiness(), Stuck: health.Stuck, Troubles: hour.Troubles,
+		Unmoved: Unmoved{Items: []view.Stuck{}, AsOf: stuck.At.UTC()},
 		Letters: DeadLetters{
 			Seen: groups.Value.Seen, More: groups.Value.More, Groups: len(groups.Value.All), Parked: groups.Value.Parked,
 			AsOf: groups.At.UTC(),
@@ -107,18 +85,8 @@ func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
 		now := sampleOf(n)
 		o.Now = &now
 	}
-	for _, t := range hour.Troubles {
-		one := Trouble{What: t.What, Why: t.Why, Since: t.Since.UTC(), Stops: t.Stops}
-		if !t.Until.IsZero() {
-			one.Until = t.Until.UTC()
-		}
-		o.Troubles = append(o.Troubles, one)
-	}
-	for _, s := range stuck.Value {
-		o.Unmoved.Items = append(o.Unmoved.Items, Stuck{
-			Tag: s.Tag, Key: s.Key, Status: s.Status.String(), Since: s.Since, Overdue: s.Overdue.Seconds(),
-			Attempts: s.Attempts, Owner: s.Owner, Why: s.Why, Lock: s.Lock,
-		})
+	if stuck.Value != nil {
+		o.Unmoved.Items = stuck.Value
 	}
 	if stuck.Err != nil {
 		o.Unmoved.Error = stuck.Err.Error()

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"maps"
 	"reflect"
 	"strings"
 
@@ -207,12 +208,8 @@ var letterWords = map[string]string{
 }
 
 func with(some, more map[string]string) map[string]string {
-	all := map[string]string{}
-	for _, m := range []map[string]string{some, more} {
-		for name, text := range m {
-			all[name] = text
-		}
-	}
+	all := maps.Clone(some)
+	maps.Copy(all, more)
 	return all
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -114,8 +115,7 @@ func act[I any, P interface {
 	})
 }
 
-// once does what is asked for unless it was done before under this key, and answers as it did then. What is refused was
-// not done, and may be asked for again.
+// once does what is asked for unless it was done before under this key, and answers as it did then.
 func (a *API) once(
 	ctx context.Context, id, key string, what any, status int, do func(id string) (operator.Act, error),
 ) (*done, error) {
@@ -123,39 +123,29 @@ func (a *API) once(
 	if err != nil {
 		return nil, fmt.Errorf("name the request: %w", err)
 	}
-	o, known, err := a.o.Desk.Begin(ctx, actorOf(ctx), operator.OnceRequest{Name: key, Hash: sha256.Sum256(text)})
-	if err != nil {
-		return nil, err
-	}
-	if known != nil {
-		before := &done{Status: known.Status, Location: known.Location, Replayed: "true"}
-		if err := json.Unmarshal(known.Body, &before.Body); err != nil {
-			return nil, fmt.Errorf("read the answer that was given before: %w", err)
+	said, before, err := view.Once(ctx, a.o.Desk, a.o.Logger, actorOf(ctx), operator.OnceRequest{
+		Name: key, Hash: sha256.Sum256(text),
+	}, 0, func(id string) (operator.Answer, error) {
+		act, err := do(id)
+		if err != nil {
+			return operator.Answer{}, err
 		}
-		return before, nil
-	}
-	act, err := do(o.ActID)
-	if err != nil {
-		if later := o.Release(ctx); later != nil {
-			a.o.Logger.WarnContext(ctx, "a request that was not done stays taken for half a minute", "err", later)
-		}
-		return nil, err
-	}
-	now := &done{Status: status, Location: a.actAt(act.ID), Body: act}
-	if err := a.keep(ctx, o, now); err != nil {
-		a.o.Logger.WarnContext(ctx, "the answer to a request could not be kept", "act", act.ID, "err", err)
-	}
-	return now, nil
-}
-
-func (a *API) keep(ctx context.Context, o *operator.Once, answer *done) error {
-	text, err := json.Marshal(answer.Body)
-	if err != nil {
-		return fmt.Errorf("keep the answer: %w", err)
-	}
-	return o.Finish(ctx, operator.Answer{
-		Status: answer.Status, ContentType: "application/json", Location: answer.Location, Body: text,
+		text, _ := json.Marshal(act) // whatever is wrong with it, the act is done, and must not be asked for again
+		return operator.Answer{
+			Status: status, ContentType: "application/json", Location: a.actAt(act.ID), Body: text,
+		}, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	answer := &done{Status: said.Status, Location: said.Location}
+	if before {
+		answer.Replayed = "true"
+	}
+	if err := json.Unmarshal(said.Body, &answer.Body); err != nil {
+		return nil, fmt.Errorf("read the answer that is kept: %w", err)
+	}
+	return answer, nil
 }
 
 // actAt is the address of an act.

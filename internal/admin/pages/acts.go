@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -22,7 +23,6 @@ const (
 	actTime = 10 * time.Second
 	// awaitFirst is how long the second of two same forms waits for the answer of the first.
 	awaitFirst = 8 * time.Second
-	awaitEvery = 50 * time.Millisecond
 )
 
 // act answers to a form: it does it, or says why not, as a page.
@@ -50,51 +50,17 @@ func (p *Pages) act(do func(ctx context.Context, r *http.Request) (path string, 
 	})
 }
 
-// once does what a form asks for unless it was done before, and returns the path that shows what was done. What do
-// refuses was not done, and may be asked for again.
+// once does what a form asks for unless it was done before, and returns the path that shows what was done.
 func (p *Pages) once(
 	ctx context.Context, r *http.Request, do func(id string) (path string, err error),
 ) (string, error) {
-	o, a, err := p.begin(ctx, operator.OnceRequest{
+	a, _, err := view.Once(ctx, p.o.Desk, p.o.Logger, actorOf(ctx), operator.OnceRequest{
 		Name: r.PostForm.Get("token"), Hash: sha256.Sum256([]byte(r.URL.Path + "?" + r.PostForm.Encode())), Issued: true,
+	}, awaitFirst, func(id string) (operator.Answer, error) {
+		path, err := do(id)
+		return operator.Answer{Status: http.StatusSeeOther, Location: path}, err
 	})
-	if err != nil {
-		return "", err
-	}
-	if a != nil {
-		return a.Location, nil
-	}
-	path, err := do(o.ActID)
-	if err != nil {
-		if later := o.Release(ctx); later != nil {
-			p.o.Logger.WarnContext(ctx, "a form that was not done stays taken for half a minute", "err", later)
-		}
-		return "", err
-	}
-	if err := o.Finish(ctx, operator.Answer{Status: http.StatusSeeOther, Location: path}); err != nil {
-		p.o.Logger.WarnContext(ctx, "the answer to a form could not be kept", "act", o.ActID, "err", err)
-	}
-	return path, nil
-}
-
-// begin waits for the first of two same forms, whose answer is the second one's too.
-func (p *Pages) begin(ctx context.Context, r operator.OnceRequest) (*operator.Once, *operator.Answer, error) {
-	tick, end := time.NewTicker(awaitEvery), time.NewTimer(awaitFirst)
-	defer tick.Stop()
-	defer end.Stop()
-	for {
-		o, a, err := p.o.Desk.Begin(ctx, actorOf(ctx), r)
-		if !errors.Is(err, operator.ErrRunning) {
-			return o, a, err
-		}
-		select {
-		case <-tick.C:
-		case <-end.C:
-			return nil, nil, err
-		case <-ctx.Done():
-			return nil, nil, err
-		}
-	}
+	return a.Location, err
 }
 
 // start begins a run over the letters that a preview has shown.

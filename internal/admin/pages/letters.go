@@ -21,59 +21,69 @@ import (
 // onePage is how many rows a page of a list has.
 const onePage = 50
 
-// asked is a search for letters, as it stands in the form and in the address.
-type asked struct {
-	Key, Tag, Reason, Error, Since, Until string
-	Order, SKU, Body                      string
+// search is what somebody looks for, as it stands in a form and in the address; empty values are left out.
+type search struct{ url.Values }
+
+// searchOf keeps these values of an address. Those that are names have no blanks around them.
+func searchOf(q url.Values, names ...string) search {
+	s := search{url.Values{}}
+	for _, name := range names {
+		v := q.Get(name)
+		if name != "error" && name != "body" {
+			v = strings.TrimSpace(v)
+		}
+		if v != "" {
+			s.Set(name, v)
+		}
+	}
+	return s
 }
 
-func askedOf(q url.Values) asked {
-	return asked{
-		Key: strings.TrimSpace(q.Get("key")), Tag: strings.TrimSpace(q.Get("tag")), Reason: q.Get("reason"),
-		Error: q.Get("error"), Since: q.Get("since"), Until: q.Get("until"),
-		Order: strings.TrimSpace(q.Get("sn")), SKU: strings.TrimSpace(q.Get("sku")), Body: q.Get("body"),
-	}
+func lettersAsked(q url.Values) search {
+	return searchOf(q, "key", "tag", "reason", "error", "since", "until", "sn", "sku", "body")
 }
 
 // Any reports whether the search chooses at all.
-func (a asked) Any() bool { return a != asked{} }
-
-// inBodies reports whether it looks into bodies, which is too much work to be done every two seconds.
-func (a asked) inBodies() bool { return a.Order+a.SKU+a.Body != "" }
+func (s search) Any() bool { return len(s.Values) > 0 }
 
 // Link is the address of the search with these pairs more.
-func (a asked) Link(pairs ...string) url.Values {
-	return changed(url.Values{}, append([]string{
-		"key", a.Key, "tag", a.Tag, "reason", a.Reason, "error", a.Error, "since", a.Since, "until", a.Until, "sn", a.Order,
-		"sku", a.SKU, "body", a.Body,
-	}, pairs...)...)
+func (s search) Link(pairs ...string) url.Values { return changed(s.Values, pairs...) }
+
+// span reads since and until.
+func (s search) span(now time.Time) (since, until time.Time, err error) {
+	if since, err = moment(s.Get("since"), now); err == nil {
+		until, err = moment(s.Get("until"), now)
+	}
+	return since, until, err
 }
 
-func (a asked) filter(now time.Time) (f deadletter.Filter, err error) {
-	f = deadletter.Filter{All: true, Tag: a.Tag, Error: a.Error, Order: a.Order, Body: a.Body}
-	if a.SKU != "" {
-		if f.SKU, err = strconv.ParseInt(a.SKU, 10, 64); err != nil || f.SKU < 1 {
-			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no sku_id, which is a number.", a.SKU)}
+// keys are the key, if one is named.
+func (s search) keys() []string { return s.Values["key"] }
+
+// inBodies reports whether it looks into bodies, which is too much work to be done every two seconds.
+func (s search) inBodies() bool { return s.Get("sn")+s.Get("sku")+s.Get("body") != "" }
+
+func (s search) filter(now time.Time) (f deadletter.Filter, err error) {
+	f = deadletter.Filter{
+		All: true, Keys: s.keys(), Tag: s.Get("tag"), Error: s.Get("error"), Order: s.Get("sn"), Body: s.Get("body"),
+	}
+	if sku := s.Get("sku"); sku != "" {
+		if f.SKU, err = strconv.ParseInt(sku, 10, 64); err != nil || f.SKU < 1 {
+			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no sku_id, which is a number.", sku)}
 		}
 	}
-	if a.Key != "" {
-		f.Keys = []string{a.Key}
-	}
-	if a.Reason != "" {
-		if !slices.Contains(dedup.Reasons(), dedup.Reason(a.Reason)) {
-			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no reason for which a message is dead.", a.Reason)}
+	if reason := s.Get("reason"); reason != "" {
+		if !slices.Contains(dedup.Reasons(), dedup.Reason(reason)) {
+			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no reason for which a message is dead.", reason)}
 		}
-		f.Reasons = []dedup.Reason{dedup.Reason(a.Reason)}
+		f.Reasons = []dedup.Reason{dedup.Reason(reason)}
 	}
-	if f.Since, err = moment(a.Since, now); err != nil {
-		return f, err
-	}
-	f.Until, err = moment(a.Until, now)
+	f.Since, f.Until, err = s.span(now)
 	return f, err
 }
 
 type letters struct {
-	Asked   asked
+	Asked   search
 	Reasons []dedup.Reason
 	Groups  view.Aged[view.Groups]
 	Page    view.Page[deadletter.Letter]
@@ -86,7 +96,8 @@ type letters struct {
 func (p *Pages) letters(ctx context.Context, r *http.Request, d *drawn) error {
 	q := r.URL.Query()
 	l := letters{
-		Asked: askedOf(q), Reasons: dedup.Reasons(), Further: q.Get("after") != "", Hidden: p.o.View.Options().Hide.Any(),
+		Asked: lettersAsked(q), Reasons: dedup.Reasons(), Further: q.Get("after") != "",
+		Hidden: p.o.View.Options().Hide.Any(),
 	}
 	f, err := l.Asked.filter(time.Now())
 	if err != nil {
@@ -137,7 +148,7 @@ const (
 
 // download writes what `dlq export` writes.
 func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
-	f, err := askedOf(r.URL.Query()).filter(time.Now())
+	f, err := lettersAsked(r.URL.Query()).filter(time.Now())
 	if err == nil && p.o.View.Options().Hide.Any() {
 		err = problem{http.StatusForbidden, "A download holds whole messages, and ROLLBACKD_UI_HIDE_BODIES or " +
 			"ROLLBACKD_UI_REDACT hides parts of them: use dlq export on a machine that may."}
@@ -149,7 +160,7 @@ func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(text)
 		return
 	}
-	leave, ok := p.downloads.enter(admin.Who(r.Context()).Name)
+	leave, ok := p.downloads.Enter(admin.Who(r.Context()).Name)
 	if !ok {
 		admin.Crowded(w, "downloads go on")
 		return

@@ -23,7 +23,7 @@ const (
 
 // events sends each part of a page that is marked as live, whenever it has changed.
 func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make maker) {
-	leave, ok := p.streams.enter(admin.Who(r.Context()).Name)
+	leave, ok := p.streams.Enter(admin.Who(r.Context()).Name)
 	if !ok {
 		admin.Crowded(w, "pages are watched")
 		return

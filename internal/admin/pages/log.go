@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -13,34 +12,27 @@ import (
 )
 
 type logged struct {
-	Key, Tag, Status, Since, Until string
-	Statuses                       []dedup.Status
-	Page                           view.Page[dedup.Row]
+	Asked    search
+	Statuses []dedup.Status
+	Page     view.Page[dedup.Row]
 }
 
 // log lists rows of the consumer log.
 func (p *Pages) log(ctx context.Context, r *http.Request, d *drawn) error {
 	q := r.URL.Query()
-	l := logged{
-		Key: strings.TrimSpace(q.Get("key")), Tag: strings.TrimSpace(q.Get("tag")), Status: q.Get("status"),
-		Since: q.Get("since"), Until: q.Get("until"), Statuses: dedup.Statuses(),
+	l := logged{Asked: searchOf(q, "key", "tag", "status", "since", "until"), Statuses: dedup.Statuses()}
+	f := dedup.Filter{
+		Keys: l.Asked.keys(), Tag: l.Asked.Get("tag"), Limit: onePage, After: dedup.Cursor(q.Get("after")),
 	}
-	f := dedup.Filter{Tag: l.Tag, Limit: onePage, After: dedup.Cursor(q.Get("after"))}
-	if l.Key != "" {
-		f.Keys = []string{l.Key}
-	}
-	if l.Status != "" {
-		i := slices.IndexFunc(l.Statuses, func(s dedup.Status) bool { return s.String() == l.Status })
+	if status := l.Asked.Get("status"); status != "" {
+		i := slices.IndexFunc(l.Statuses, func(s dedup.Status) bool { return s.String() == status })
 		if i < 0 {
-			return problem{http.StatusBadRequest, fmt.Sprintf("%q is no status.", l.Status)}
+			return problem{http.StatusBadRequest, fmt.Sprintf("%q is no status.", status)}
 		}
 		f.Statuses = []dedup.Status{l.Statuses[i]}
 	}
 	var err error
-	if f.Since, err = moment(l.Since, time.Now()); err != nil {
-		return err
-	}
-	if f.Until, err = moment(l.Until, time.Now()); err != nil {
+	if f.Since, f.Until, err = l.Asked.span(time.Now()); err != nil {
 		return err
 	}
 	if l.Page, err = p.o.View.Rows(ctx, f); err != nil {

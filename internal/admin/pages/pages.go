@@ -20,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 //go:embed templates/*.html
@@ -46,8 +47,8 @@ type Pages struct {
 	mux       *http.ServeMux
 	nav       []place
 	banner    banner
-	streams   *places // events that are being sent
-	downloads *places
+	streams   *admin.Places // events that are being sent
+	downloads *admin.Places
 
 	mu     sync.Mutex
 	ending chan struct{} // closed by End
@@ -60,7 +61,7 @@ type place struct{ Path, Name string }
 func New(o Options) (*Pages, error) {
 	p := &Pages{
 		o: o, templates: map[string]*template.Template{}, mux: http.NewServeMux(), ending: make(chan struct{}),
-		streams: newPlaces(mostStreams, mostOfOne), downloads: newPlaces(mostDownloads, downloadsOfOne),
+		streams: admin.NewPlaces(mostStreams, mostOfOne), downloads: admin.NewPlaces(mostDownloads, downloadsOfOne),
 		nav: []place{
 			{"/", "Overview"}, {"/letters", "Dead letters"}, {"/log", "Log"}, {"/find", "Message or order"},
 			{"/reconcile", "Reconcile"}, {"/acts", "Acts"}, {"/pause", "Pause"},
@@ -106,7 +107,7 @@ func (p *Pages) End() {
 // soon gives up a page for which the operator is asked, when its servers take longer than somebody waits.
 func soon(make maker) maker {
 	return func(ctx context.Context, r *http.Request, d *drawn) error {
-		_, err := view.Within(ctx, previewTime, func(ctx context.Context) (struct{}, error) {
+		_, err := view.Within(ctx, view.ActsTime, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, make(ctx, r, d)
 		})
 		return err
@@ -185,6 +186,17 @@ type drawn struct {
 	Paused *dedup.Pause // that every page shows; nil when there is none
 	Events string       // where the live parts come from; "" for a page without
 	Data   any
+}
+
+// CanAct reports whether who looks may act too.
+func (d *drawn) CanAct() bool { return d.Person.Right >= admin.Act }
+
+// token is that of a form; "" for who may not send it, and while parts are sent anew.
+func (p *Pages) token(ctx context.Context, r *http.Request, d *drawn) (string, error) {
+	if !d.CanAct() || r.URL.Query().Has("live") {
+		return "", nil
+	}
+	return p.o.Desk.Issue(ctx, actorOf(ctx))
 }
 
 // maker gathers what a page shows.
@@ -302,22 +314,12 @@ func (p *Pages) liveAt(r *http.Request) string {
 	return p.o.Guard.BasePath() + r.URL.EscapedPath() + "?" + q.Encode()
 }
 
-// moment reads a time of a form: 2026-11-22T21:00, with or without seconds, in UTC, or a duration before now.
+// moment reads a time of a form.
 func moment(text string, now time.Time) (time.Time, error) {
-	text = strings.TrimSpace(text)
-	if text == "" {
-		return time.Time{}, nil
+	at, ok := screen.Moment(text, now)
+	if !ok {
+		return at, problem{http.StatusBadRequest,
+			fmt.Sprintf("%q is no time: write 2026-11-22T21:00 in UTC, or how long ago, like 90m", text)}
 	}
-	for _, form := range []string{
-		time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02",
-	} {
-		if t, err := time.Parse(form, text); err == nil {
-			return t.UTC(), nil
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return now.Add(-d).UTC(), nil
-	}
-	return time.Time{}, problem{http.StatusBadRequest,
-		fmt.Sprintf("%q is no time: write 2026-11-22T21:00 in UTC, or how long ago, like 90m", text)}
+	return at, nil
 }

@@ -797,9 +797,9 @@ func TestEventsEndWithThePages(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 	}
-	w.pages.streams.mu.Lock()
-	defer w.pages.streams.mu.Unlock()
-	if w.pages.streams.all != 0 {
-		t.Errorf("%d streams are counted yet", w.pages.streams.all)
+	for n := range mostStreams {
+		if _, ok := w.pages.streams.Enter(strconv.Itoa(n)); !ok {
+			t.Fatalf("only %d places for streams are free again, want all %d", n, mostStreams)
+		}
 	}
 }

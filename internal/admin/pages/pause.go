@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -68,7 +67,6 @@ type pausing struct {
 	Lengths  []time.Duration
 	// The tokens of its two forms.
 	PauseToken, ResumeToken string
-	CanAct                  bool
 }
 
 // pausePage shows whether the fleet is paused, and the forms that change it.
@@ -79,7 +77,7 @@ func (p *Pages) pausePage(ctx context.Context, r *http.Request, d *drawn) error 
 	}
 	p.banner.know(now)
 	v := pausing{
-		CanAct: d.Person.Right >= admin.Act, Default: operator.DefaultPause,
+		Default: operator.DefaultPause,
 		Lengths: []time.Duration{
 			5 * time.Minute, 15 * time.Minute, 30 * time.Minute, operator.DefaultPause, 2 * time.Hour, 4 * time.Hour,
 			8 * time.Hour, operator.LongestPause,
@@ -88,15 +86,11 @@ func (p *Pages) pausePage(ctx context.Context, r *http.Request, d *drawn) error 
 	if now.ID != "" {
 		v.Standing = &now
 	}
-	if v.CanAct && !r.URL.Query().Has("live") {
-		if v.PauseToken, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
-			return err
-		}
-		if v.Standing != nil {
-			if v.ResumeToken, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
-				return err
-			}
-		}
+	if v.PauseToken, err = p.token(ctx, r, d); err == nil && v.Standing != nil {
+		v.ResumeToken, err = p.token(ctx, r, d)
+	}
+	if err != nil {
+		return err
 	}
 	d.Title, d.Events, d.Data, d.Paused = "Pause", p.liveAt(r), v, v.Standing
 	return nil

@@ -12,14 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
-)
-
-// previewTime bounds what the operator is asked while somebody waits, wholeTime one that looks through all letters.
-const (
-	previewTime = 5 * time.Second
-	wholeTime   = 20 * time.Second
 )
 
 // set is what a form acts on, as its preview has frozen it.
@@ -46,7 +39,6 @@ type preview struct {
 	// Other is the address of the same set with the other kind, Parked the one with force or without, Next the next page,
 	// Whole the one that looks through all letters; nil when all were looked through.
 	Other, Parked, Next, Whole url.Values
-	CanAct                     bool
 }
 
 // total is how many letters of the page have a verdict, in words.
@@ -86,9 +78,6 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	q := r.URL.Query()
 	f, err := chosen(q, time.Now())
-	if err == nil {
-		err = p.o.View.Shows(f.Body)
-	}
 	if err != nil {
 		return err
 	}
@@ -99,14 +88,8 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if ask.At, err = moment(q.Get("at"), time.Now()); err != nil {
 		return err
 	}
-	most := previewTime
-	if ask.Whole {
-		most = wholeTime
-	}
-	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != "", CanAct: d.Person.Right >= admin.Act}
-	if v.Preview, err = view.Search(ctx, most, func(ctx context.Context) (operator.Preview, error) {
-		return p.o.Desk.Preview(ctx, ask)
-	}); err != nil {
+	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != ""}
+	if v.Preview, err = p.o.View.Preview(ctx, p.o.Desk, ask); err != nil {
 		return listError(err)
 	}
 	v.Totals = totals(v.Kind, v.Preview.Letters)
@@ -131,10 +114,8 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if v.Preview.More && v.Preview.Matched < operator.MaxCounted && !ask.Whole {
 		v.Whole = changed(q, "after", "", "whole", "1")
 	}
-	if v.CanAct && !q.Has("live") {
-		if v.Token, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
-			return err
-		}
+	if v.Token, err = p.token(ctx, r, d); err != nil {
+		return err
 	}
 	d.Title, d.Data = "What a "+string(v.Kind)+" would do", v
 	return nil
@@ -148,7 +129,7 @@ func failsAgain(k operator.Kind, l deadletter.Judged) bool {
 
 // chosen is the filter that an address names. Nothing named is an error, and all letters are named by all=1.
 func chosen(q url.Values, now time.Time) (operator.Filter, error) {
-	a := askedOf(q)
+	a := lettersAsked(q)
 	f, err := a.filter(now)
 	if err != nil {
 		return operator.Filter{}, err

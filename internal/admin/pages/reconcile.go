@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
@@ -24,7 +23,6 @@ type compared struct {
 	Kinds  []foundKind
 	Latest bool // no address names an older one
 	Token  string
-	CanAct bool
 }
 
 // foundKind are the findings of one kind.
@@ -46,7 +44,7 @@ type found struct {
 // comparison shows the latest comparison, or the one that the address names, as a stable address does.
 func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error {
 	of := r.URL.Query().Get("of")
-	v := compared{CanAct: d.Person.Right >= admin.Act, Latest: of == ""}
+	v := compared{Latest: of == ""}
 	a, report, err := view.Compared(ctx, p.o.Desk, of)
 	switch {
 	case errors.Is(err, view.ErrNotCompared): // so the page says
@@ -62,10 +60,8 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 		}
 		v.Kinds = p.byKind(v.Report, mends)
 	}
-	if v.CanAct && !r.URL.Query().Has("live") {
-		if v.Token, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
-			return err
-		}
+	if v.Token, err = p.token(ctx, r, d); err != nil {
+		return err
 	}
 	d.Title, d.Events, d.Data = "Reconcile", p.liveAt(r), v
 	return nil
@@ -127,7 +123,6 @@ type disagreement struct {
 	// Letter is the page on which it can be replayed or discarded; nil: there is none.
 	Letter url.Values
 	Token  string
-	CanAct bool
 }
 
 // finding shows one finding under its stable address.
@@ -145,14 +140,12 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return err
 	}
-	v := disagreement{
-		found: p.found(report, number, mends[number]), Of: of, CanAct: d.Person.Right >= admin.Act,
-	}
+	v := disagreement{found: p.found(report, number, mends[number]), Of: of}
 	if f := v.Finding; f.Key != "" && f.Status == dedup.Dead.String() {
 		v.Letter = url.Values{"act": {"replay"}, "key": {f.Key}, "tag": {f.Tag}}
 	}
-	if v.CanAct && v.Repair != reconcile.NoRepair && !r.URL.Query().Has("live") {
-		if v.Token, err = p.o.Desk.Issue(ctx, actorOf(ctx)); err != nil {
+	if v.Repair != reconcile.NoRepair {
+		if v.Token, err = p.token(ctx, r, d); err != nil {
 			return err
 		}
 	}

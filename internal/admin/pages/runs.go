@@ -9,11 +9,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
@@ -26,7 +24,6 @@ type run struct {
 	Facts   []fact            // of an act that is no run over letters
 	Same    bool              // a form led here instead of beginning a second run
 	LeftBy  []leftBy
-	CanAct  bool
 }
 
 // fact is something that stands in an act, with the page that shows it, if there is one.
@@ -47,7 +44,7 @@ func (p *Pages) run(ctx context.Context, r *http.Request, d *drawn) error {
 		return err
 	}
 	v := p.runOf(a)
-	v.Same, v.CanAct = r.URL.Query().Has("same"), d.Person.Right >= admin.Act
+	v.Same = r.URL.Query().Has("same")
 	d.Title, d.Events, d.Data = "Act: "+string(a.Kind), p.liveAt(r), v
 	return nil
 }
@@ -119,30 +116,25 @@ func (p *Pages) about(a operator.Act) (all []fact) {
 }
 
 type acts struct {
-	Who, Kind, Since, Until string // what was searched for
-	Kinds                   []operator.Kind
+	Asked search
+	Kinds []operator.Kind
 
 	Acts    []run
 	Next    string
 	Further bool
 }
 
-// Any reports whether the search chooses at all.
-func (a acts) Any() bool { return a.Who+a.Kind+a.Since+a.Until != "" }
-
 // acts lists who did what, the latest first.
 func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
 	q := r.URL.Query()
 	v := acts{
-		Who: strings.TrimSpace(q.Get("who")), Kind: q.Get("kind"), Since: q.Get("since"), Until: q.Get("until"),
-		Kinds: operator.Kinds(), Further: q.Get("before") != "",
+		Asked: searchOf(q, "who", "kind", "since", "until"), Kinds: operator.Kinds(), Further: q.Get("before") != "",
 	}
-	f := operator.ActFilter{Actor: v.Who, Kind: operator.Kind(v.Kind), Before: q.Get("before"), Limit: onePage}
+	f := operator.ActFilter{
+		Actor: v.Asked.Get("who"), Kind: operator.Kind(v.Asked.Get("kind")), Before: q.Get("before"), Limit: onePage,
+	}
 	var err error
-	if f.Since, err = moment(v.Since, time.Now()); err != nil {
-		return err
-	}
-	if f.Until, err = moment(v.Until, time.Now()); err != nil {
+	if f.Since, f.Until, err = v.Asked.span(time.Now()); err != nil {
 		return err
 	}
 	all, next, err := p.o.Desk.Acts(ctx, f)

@@ -27,7 +27,9 @@ func (p *Pages) words() template.FuncMap {
 		"length":  length,
 		"failure": failure, "partName": partName,
 		"kindName": kindName,
-		"span":     ago, "count": count, "figure": figure, "rate": rate, "chart": chart,
+		"seconds":  func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
+		"span":     ago,
+		"count":    count, "figure": figure, "rate": rate, "chart": chart,
 		"printable": screen.Printable, "shorten": screen.Shorten, "pretty": pretty, "plural": plural,
 		"current": func(here, path string) bool {
 			return here == path || path != "/" && strings.HasPrefix(here, path)

@@ -1,7 +1,9 @@
-// Package view is what the pages and the API show: it asks servers within bounds, keeps in memory what takes longer to
-// find out, and says how old that is. Nothing here reads a table from its beginning to its end while somebody waits.
+// Package view is what the pages, the API and the commands show: it asks servers within bounds, keeps in memory what
+// takes longer to find out, and says how old that is. Nothing here reads a table from its beginning to its end while
+// somebody waits.
 //
 // view.go and letters.go have what is asked at once, background.go what is found out meanwhile: survey.go the groups of
-// dead letters, stuck.go what does not move and why. ring.go is the last hour, hide.go what of a body may be seen. It
-// must not write, and must not know HTML or JSON.
+// dead letters, stuck.go what does not move and why. ring.go is the last hour, hide.go what of a body may be seen,
+// rows.go how rows and pauses are shown, once.go lets what a person or a program asks for be done once. It must not
+// write to the log, and must not know how a page, an answer or a table looks.
 package view

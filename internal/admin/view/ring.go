@@ -52,11 +52,11 @@ func (s Sample) Rate() (sum float64) {
 
 // Trouble is the last time that something was amiss.
 type Trouble struct {
-	What  string // as the engine names it: a dependency, a queue, the brake
-	Why   string
-	Since time.Time
-	Until time.Time // zero: it still is
-	Stops bool      // nothing was consumed meanwhile
+	What  string    `json:"what" doc:"A dependency, a queue, the brake."`
+	Why   string    `json:"why" doc:"In words."`
+	Since time.Time `json:"since" doc:"By this daemon's clock."`
+	Until time.Time `json:"until,omitzero" doc:"Missing: it still is."`
+	Stops bool      `json:"stops" doc:"Nothing was consumed meanwhile."`
 }
 
 // ring keeps the last hour.
@@ -82,7 +82,7 @@ func (v *View) sample(ctx context.Context) {
 		case <-figures.C:
 			v.take(ctx)
 		case <-health.C:
-			v.ring.watch(v.o.Health(), time.Now())
+			v.ring.watch(v.o.Health(), time.Now().UTC())
 		}
 	}
 }
@@ -243,10 +243,10 @@ func (h Hour) Now() Sample {
 
 // Hour is the last hour, from memory.
 func (v *View) Hour() Hour {
-	v.ring.watch(v.o.Health(), time.Now())
+	v.ring.watch(v.o.Health(), time.Now().UTC())
 	v.ring.mu.Lock()
 	defer v.ring.mu.Unlock()
-	h := Hour{Samples: slices.Clone(v.ring.samples)}
+	h := Hour{Samples: slices.Clone(v.ring.samples), Troubles: []Trouble{}}
 	for _, t := range slices.Backward(v.ring.troubles) {
 		h.Troubles = append(h.Troubles, *t)
 	}

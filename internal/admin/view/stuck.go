@@ -12,14 +12,15 @@ import (
 
 // Stuck is a message that does not move although it could.
 type Stuck struct {
-	Tag, Key string
-	Status   dedup.Status
-	Since    time.Time
-	Overdue  time.Duration // since its lease ended, or it was due
-	Attempts int
-	Owner    string
-	Why      string // in words
-	Lock     string // who holds its lock, in words; "" when there is no lock
+	Tag      string    `json:"tag" doc:"The kind of message."`
+	Key      string    `json:"key" doc:"Of the message."`
+	Status   string    `json:"status" doc:"processing or failed."`
+	Since    time.Time `json:"since" doc:"The last transition, by the database's clock."`
+	Overdue  float64   `json:"overdue_seconds" doc:"Since its lease ended or it was due."`
+	Attempts int       `json:"attempts" doc:"That were made."`
+	Owner    string    `json:"owner,omitempty" doc:"Of the last claim."`
+	Why      string    `json:"why" doc:"In words."`
+	Lock     string    `json:"lock,omitempty" doc:"Who holds its lock, in words."`
 }
 
 const (
@@ -55,13 +56,13 @@ func (v *View) lookAtStuck(ctx context.Context) ([]Stuck, error) {
 
 func (v *View) stuckRow(ctx context.Context, row dedup.Row, late time.Duration) Stuck {
 	s := Stuck{
-		Tag: row.Tag, Key: row.Key, Status: row.Status, Since: row.At, Overdue: late, Attempts: row.Attempts,
-		Owner: row.Owner,
+		Tag: row.Tag, Key: row.Key, Status: row.Status.String(), Since: row.At, Overdue: late.Seconds(),
+		Attempts: row.Attempts, Owner: row.Owner,
 	}
 	s.Why, _ = explain.Meaning(row, v.o.Names)
-	if v.o.Lock != nil {
-		s.Lock = v.o.Lock(ctx, row.Identity)
-		if strings.HasPrefix(s.Lock, "held by ") {
+	if lock := v.o.Lock(ctx, row.Identity); lock != explain.NoLock {
+		s.Lock = lock
+		if strings.HasPrefix(lock, "held by ") {
 			s.Lock += "; unless somebody has just begun, nobody works under it, and a copy waits for its end"
 		}
 	}

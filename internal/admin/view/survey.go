@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -32,27 +33,26 @@ const (
 
 // Groups are the dead letters, grouped by why they are dead and by their errors without what differs.
 type Groups struct {
-	All    []Group // the largest first
-	Seen   int     // letters that were looked at
-	More   bool    // there are more than were looked at: more than mostSurveyed, or the first look is still going on
-	Parked int     // of those seen
+	All []Group `json:"groups" doc:"The largest first."`
+	// More is true beyond mostSurveyed, and while the first look is still going on.
+	Seen   int       `json:"seen" doc:"Letters that were looked at."`
+	More   bool      `json:"more" doc:"There are more letters than were looked at."`
+	Parked int       `json:"parked" doc:"Of those seen: replayed as often as is allowed, so that only force replays them."`
+	AsOf   time.Time `json:"as_of" doc:"When they were looked at, by this daemon's clock."`
 }
 
-// Group is a kind of failure.
+// Group is a kind of failure. It names mostNamed of its letters at most.
 type Group struct {
-	// ID is a stable name: the same failure has the same one on every daemon, at any time.
-	ID     string
-	Reason dedup.Reason
-	// Fingerprint is the error without what differs from letter to letter.
-	Fingerprint string
-	Count       int
-	First, Last time.Time           // when its first and last letter died
-	Example     string              // the error of its last letter
-	Letters     []deadletter.Letter // the latest of them, mostNamed at most
+	ID          string              `json:"id" doc:"The same for the same failure, on every daemon, at any time."`
+	Reason      dedup.Reason        `json:"reason" doc:"Why they are dead."`
+	Fingerprint string              `json:"fingerprint" doc:"Their last error without what differs from letter to letter."`
+	Count       int                 `json:"count" doc:"How many letters."`
+	First       time.Time           `json:"first_dead_at" doc:"When the first of them died, by the database's clock."`
+	Last        time.Time           `json:"last_dead_at" doc:"When the last of them died, by the database's clock."`
+	Example     string              `json:"example" doc:"The last error of the latest."`
+	Filter      *operator.Filter    `json:"filter,omitempty"`
+	Letters     []deadletter.Letter `json:"letters,omitempty"`
 }
-
-// Chosen reports whether a filter by reason and fingerprint chooses this group and nothing else.
-func (g Group) Chosen() bool { return g.Fingerprint != "" && g.Fingerprint != others }
 
 // GroupID is the name of a group.
 func GroupID(reason dedup.Reason, fingerprint string) string {
@@ -110,7 +110,7 @@ type surveyed struct {
 }
 
 func (s *surveyed) groups(more bool) Groups {
-	g := Groups{Seen: s.seen, More: more, Parked: s.parked}
+	g := Groups{All: []Group{}, Seen: s.seen, More: more, Parked: s.parked, AsOf: time.Now().UTC()}
 	for _, one := range s.byID {
 		g.All = append(g.All, *one)
 	}
@@ -134,6 +134,9 @@ func (s *surveyed) add(l deadletter.Letter) {
 	g := s.byID[id]
 	if g == nil {
 		g = &Group{ID: id, Reason: l.Reason, Fingerprint: print, Last: l.DeadAt, First: l.DeadAt, Example: l.Remark}
+		if print != "" && print != others {
+			g.Filter = &operator.Filter{Reasons: []dedup.Reason{l.Reason}, Fingerprint: print}
+		}
 		s.byID[id] = g
 	}
 	g.Count++

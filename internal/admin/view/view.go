@@ -24,7 +24,7 @@ type Options struct {
 	Letters *deadletter.Letters
 	// Story says where messages and orders are looked up; its Records may be these.
 	Story explain.Options
-	// Lock says in words who holds the lock of an identity; nil when there is none.
+	// Lock says in words who holds the lock of an identity, [explain.NoLock] when there is none; so does nil.
 	Lock  func(context.Context, dedup.Identity) string
 	Names explain.Names
 	Group string
@@ -42,8 +42,9 @@ const (
 	Connections = 2
 	// StatementTime bounds every statement, on the server too.
 	StatementTime = 5 * time.Second
-	// pageTime bounds what a page asks while somebody waits.
+	// pageTime bounds what a page asks while somebody waits, ActsTime what is asked about acts.
 	pageTime = 2 * time.Second
+	ActsTime = 5 * time.Second
 )
 
 // View is safe for many goroutines.
@@ -59,6 +60,9 @@ type View struct {
 
 // New makes a view. It asks nobody yet.
 func New(o Options) *View {
+	if o.Lock == nil {
+		o.Lock = func(context.Context, dedup.Identity) string { return explain.NoLock }
+	}
 	v := &View{o: o, ring: &ring{}, log: o.Logger}
 	v.survey.look, v.survey.paced = v.lookAtDead, true
 	v.stuck.look = func(ctx context.Context, _ func([]Stuck)) ([]Stuck, error) { return v.lookAtStuck(ctx) }
@@ -78,15 +82,17 @@ func (v *View) Options() Options { return v.o }
 
 // Run samples figures until ctx ends, and ends what is found out in the background.
 func (v *View) Run(ctx context.Context) {
-	v.survey.begin(ctx)
-	v.dead.begin(ctx)
-	v.stuck.begin(ctx)
-	v.leader.begin(ctx)
+	looks := []interface {
+		begin(context.Context)
+		end()
+	}{&v.survey, &v.dead, &v.stuck, &v.leader}
+	for _, look := range looks {
+		look.begin(ctx)
+	}
 	v.sample(ctx)
-	v.survey.end()
-	v.dead.end()
-	v.stuck.end()
-	v.leader.end()
+	for _, look := range looks {
+		look.end()
+	}
 }
 
 // deadKeep is how long a count of the dead letters is kept, while that takes no time worth mentioning.
@@ -132,6 +138,18 @@ func within[T any](
 		err = cause
 	}
 	return answer, err
+}
+
+// Preview is what an act would come to, found at once or, looking through all letters, within seconds.
+func (v *View) Preview(ctx context.Context, o *operator.Operator, r operator.PreviewRequest) (operator.Preview, error) {
+	if err := v.Shows(r.Filter.Body); err != nil {
+		return operator.Preview{}, err
+	}
+	most := ActsTime
+	if r.Whole {
+		most = wholeTime
+	}
+	return Search(ctx, most, func(ctx context.Context) (operator.Preview, error) { return o.Preview(ctx, r) })
 }
 
 // Page is one page of a list, and where the next one begins.
@@ -234,22 +252,31 @@ func (v *View) tell(
 	})
 }
 
-func (v *View) told(ctx context.Context, told explain.Told, order string) Told {
+func (v *View) told(ctx context.Context, found explain.Told, order string) Told {
+	lock := func(id dedup.Identity) string { return v.o.Lock(ctx, id) }
+	copies := func(row dedup.Row) string { return explain.CopiesText(row, v.o.Names.Queue) }
+	t := Tell(found, order, v.o.Names, lock, copies)
+	for i := range t.Messages {
+		v.o.Hide.explanation(&t.Messages[i])
+	}
+	return t
+}
+
+// Tell puts what was found into words; lock says who holds that of an identity, copies what the queue has of it.
+func Tell(
+	found explain.Told, order string, names explain.Names, lock func(dedup.Identity) string,
+	copies func(dedup.Row) string,
+) Told {
 	t := Told{
-		Order: order, Reserved: explain.ReservedOf(told.Reservations), Messages: []explain.Explanation{}, Unseen: told.Unseen,
-		More: told.More,
+		Order: order, Reserved: explain.ReservedOf(found.Reservations), Messages: []explain.Explanation{},
+		Unseen: found.Unseen, More: found.More,
 	}
 	if t.Unseen == nil {
 		t.Unseen = []string{}
 	}
-	for _, m := range told.Messages {
-		e := explain.Explain(m, v.o.Names)
-		e.Copies = explain.CopiesText(m.Row, v.o.Names.Queue)
-		e.Lock = explain.NoLock
-		if v.o.Lock != nil {
-			e.Lock = v.o.Lock(ctx, m.Row.Identity)
-		}
-		v.o.Hide.explanation(&e)
+	for _, m := range found.Messages {
+		e := explain.Explain(m, names)
+		e.Copies, e.Lock = copies(m.Row), lock(m.Row.Identity)
 		t.Messages = append(t.Messages, e)
 	}
 	return t

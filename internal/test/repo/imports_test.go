@@ -88,10 +88,9 @@ var arrows = []arrow{
 			"business"},
 	{"cmd", []string{"internal/cli"}, "the design's name and the program's own name are the same program"},
 	{"internal/cli", []string{"internal/admin", "internal/daemon", "internal/legacyimport", "internal/config",
-		"internal/operator", "internal/fold", "internal/handler", "internal/doctor", "internal/locking",
-		"internal/shovel", "internal/mysqldb", "internal/reconcile", "internal/screen",
-		"internal/explain", "consumer", "deadletter", "dedup", "lock", "internal/rabbit", "internal/strictjson",
-		"internal/wire", "stock"},
+		"internal/operator", "internal/fold", "internal/handler", "internal/doctor", "internal/shovel", "internal/mysqldb",
+		"internal/reconcile", "internal/screen", "internal/explain", "consumer", "deadletter", "dedup", "lock",
+		"internal/rabbit", "internal/strictjson", "internal/wire"},
 		"it parses, prints and exits; what a page could want too may not be there"},
 	{"internal/test/stack", nil, "it is used by the tests of all others and must not be judged by the code it tests; " +
 		"the binary never links it"},

@@ -1,9 +1,9 @@
-package pages
+package admin
 
 import "sync"
 
-// places bound how many are sent something long at once: in all, and to each person.
-type places struct {
+// Places bound how much is done at once: in all, and for each person.
+type Places struct {
 	most, ofOne int
 
 	mu  sync.Mutex
@@ -11,12 +11,13 @@ type places struct {
 	of  map[string]int // guarded by mu
 }
 
-func newPlaces(most, ofOne int) *places {
-	return &places{most: most, ofOne: ofOne, of: map[string]int{}}
+// NewPlaces makes so many places.
+func NewPlaces(most, ofOne int) *Places {
+	return &Places{most: most, ofOne: ofOne, of: map[string]int{}}
 }
 
-// enter takes a place, if there is one, until leave is called.
-func (p *places) enter(who string) (leave func(), ok bool) {
+// Enter takes a place, if there is one, until leave is called.
+func (p *Places) Enter(who string) (leave func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all >= p.most || p.of[who] >= p.ofOne {

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/screen"
+)
+
+// command is a command of the program. What all commands have in common is done for it: its flags are checked, the
+// settings are read, what it opens is closed, and its error says what to do.
+type command struct {
+	use, short, long, example string
+	args                      cobra.PositionalArgs // nil: it takes none
+	bare                      bool                 // it needs no settings, or reads them in its own way
+	// flags declares what may be said to it, and returns what it does.
+	flags func(f *flags) work
+}
+
+type work func(ctx context.Context, c *call) error
+
+// flags are those of a command, and what must hold of them.
+type flags struct {
+	*pflag.FlagSet
+
+	cmd    *cobra.Command
+	checks []func() error
+}
+
+// new makes a command of the program.
+func (a *app) new(it command) *cobra.Command {
+	cmd := &cobra.Command{Use: it.use, Short: it.short, Long: it.long, Example: it.example, Args: it.args}
+	if it.args == nil {
+		cmd.Args = cobra.NoArgs
+	}
+	f := &flags{FlagSet: cmd.Flags(), cmd: cmd}
+	do := it.flags(f)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, check := range f.checks {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		c := &call{app: a, args: args, command: strings.Fields(cmd.CommandPath())[1]}
+		if !it.bare {
+			var err error
+			if c.cfg, err = a.loadConfig(); err != nil {
+				return err
+			}
+		}
+		defer c.close()
+		return c.hinted(do(cmd.Context(), c))
+	}
+	return cmd
+}
+
+// check has the flags checked before anything is done.
+func (f *flags) check(check func() error) { f.checks = append(f.checks, check) }
+
+// among is a flag with a closed list of values, which its help ends with and shells offer.
+func among[T ~string](f *flags, name, help string, values []T) *string {
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = string(v)
+	}
+	v := f.String(name, "", help+strings.Join(words, ", "))
+	f.offer(name, words...)
+	f.check(func() error {
+		if *v != "" && !slices.Contains(words, *v) {
+			return usageErrorf("--%s %q is none; there are %v", name, *v, words)
+		}
+		return nil
+	})
+	return v
+}
+
+// offer lets a shell complete a flag with these values, and no file names.
+func (f *flags) offer(name string, values ...string) {
+	err := f.cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // the flag was not declared before
+	}
+}
+
+// limit is how many of a list there may be.
+func (f *flags) limit(usual int, help string) *int {
+	n := f.Int("limit", usual, help)
+	f.check(func() error {
+		if *n < 0 {
+			return usageErrorf("--limit %d is negative", *n)
+		}
+		return nil
+	})
+	return n
+}
+
+// span is a time from which and one until which something is chosen.
+func (f *flags) span(sinceHelp, untilHelp string) (since, until *time.Time) {
+	from, to := f.String("since", "", sinceHelp), f.String("until", "", untilHelp)
+	since, until = new(time.Time), new(time.Time)
+	f.check(func() (err error) {
+		now := time.Now()
+		if *since, err = readMoment("since", *from, now); err != nil {
+			return err
+		}
+		if *until, err = readMoment("until", *to, now); err != nil {
+			return err
+		}
+		if !since.IsZero() && !until.IsZero() && !since.Before(*until) {
+			return usageErrorf("--since must come before --until")
+		}
+		return nil
+	})
+	return since, until
+}
+
+// readMoment reads a time, or a duration before now.
+func readMoment(flag, text string, now time.Time) (time.Time, error) {
+	at, ok := screen.Moment(text, now)
+	if !ok {
+		return at, usageErrorf("--%s %q is neither a time (2026-11-21T08:00:00Z; without a zone it is UTC) nor a "+
+			"duration (24h)", flag, text)
+	}
+	return at, nil
+}
+
+// by says in whose name something is done.
+func (f *flags) by() func() string {
+	who := f.String("by", "", "who does it, for the story of each letter (default the user's name at this host)")
+	return func() string {
+		if name := strings.TrimSpace(*who); name != "" {
+			return name
+		}
+		return person()
+	}
+}
+
+const whyHelp = "the reason, for whoever asks later"
+
+// newGroupCmd is a command that only holds others. cobra would answer a missing or unknown subcommand with the help
+// text and success, which a script takes for done.
+func newGroupCmd(use, short string, commands ...*cobra.Command) *cobra.Command {
+	group := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("which command?")
+			}
+			return unknownCommand(cmd, args[0])
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	group.AddCommand(commands...)
+	return group
+}
+
+func unknownCommand(parent *cobra.Command, name string) error {
+	parent.SuggestionsMinimumDistance = 2
+	if near := parent.SuggestionsFor(name); len(near) > 0 {
+		return fmt.Errorf("unknown command %q; did you mean %q?", name, near[0])
+	}
+	return fmt.Errorf("unknown command %q", name)
+}
+
+// listed reads page after page of a list, up to a limit, 0 being all; next is where there would have been more.
+func listed[T any, C ~string](limit int, after C, ask func(most int, after C) ([]T, C, error)) (
+	all []T, next C, err error,
+) {
+	for {
+		most := 1 << 30
+		if limit > 0 {
+			most = limit - len(all)
+		}
+		page, next, err := ask(most, after)
+		if err != nil {
+			return nil, "", err
+		}
+		all = append(all, page...)
+		if next == "" || limit > 0 && len(all) >= limit {
+			return all, next, nil
+		}
+		after = next
+	}
+}
+
+// shown is a setting's value, secrets masked.
+func shown(cfg config.Config, name string) string {
+	for _, s := range cfg.Settings() {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	return "not set"
+}
