@@ -13,10 +13,7 @@ import (
 
 // backstopLife is what happens to a batch of the backstop.
 type backstopLife struct {
-	*worker
-	look    *looker
-	alone   *alone
-	settler *settler
+	*lane
 }
 
 // process is the life of what the broker itself took off the main queue (the delivery limit, a policy): it gets a
@@ -70,7 +67,7 @@ func (l *backstopLife) route(ctx context.Context, b *batch) (lease time.Duration
 		case it.row.Condemned():
 			it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, it.row.Remark})
 		default:
-			if err := l.bury(ctx, it); err != nil {
+			if err := l.bury(ctx, b, it); err != nil {
 				return 0, err
 			}
 		}
@@ -80,7 +77,7 @@ func (l *backstopLife) route(ctx context.Context, b *batch) (lease time.Duration
 }
 
 // bury asks for a letter. A row whose lease expired is claimed first, so that nobody else attempts it meanwhile.
-func (l *backstopLife) bury(ctx context.Context, it *item) error {
+func (l *backstopLife) bury(ctx context.Context, b *batch, it *item) error {
 	cause := whyGivenUp(it, l.c.cfg.Queue)
 	if it.row.Status == dedup.Processing {
 		if it.row.Attempts >= l.c.cfg.MaxAttempts {
@@ -92,7 +89,8 @@ func (l *backstopLife) bury(ctx context.Context, it *item) error {
 				return err
 			})
 		}
-		if err := l.alone.claim(ctx, it); err != nil || it.outcome != 0 {
+		t := &attempt{lane: l.lane, b: b, way: way{claimed: true, most: 1}, group: group{items: []*item{it}}}
+		if err := t.claim(ctx); err != nil || it.outcome != 0 {
 			return err
 		}
 		it.row = it.claim.Row()

@@ -29,9 +29,8 @@ type item struct {
 	next        verdict      // what the slow path must do with it
 	claim       *dedup.Claim // held while attempted
 	claimedAt   time.Time    // its lease began no sooner
-	faults      suspicion
-	named       []uint64 // see read
-	followers   []*item  // copies with the same identity and body in the same batch
+	named       []uint64     // see read
+	followers   []*item      // copies with the same identity and body in the same batch
 
 	refused error      // why a queue does not take its copy; nil else
 	tried   bool       // a publish of its copy has failed
@@ -41,7 +40,7 @@ type item struct {
 	copyOut bool       // the copy that settle asks for is confirmed
 	durable bool       // nothing is missing but the ack
 	counted bool       // taken into account by the brake
-	unknown unanswered // when its row was to say dead
+	unknown bool       // no answer came when its row was to say dead
 	acked   bool
 }
 
@@ -144,6 +143,7 @@ type batch struct {
 	leaders map[dedup.Identity]*item // the first of each identity in this pass
 	open    []*item                  // leaders that are not yet settled and not waiting below
 	fresh   []*item                  // to share a transaction
+	groups  []group                  // of the step that attempts: those that wait for their turn, the next one last
 	blamed  []blamed                 // by the handler, in the fast path: their attempt is to be recorded
 	again   []*item                  // failed before: to be claimed and attempted together
 	alone   []*item                  // to be claimed and attempted one at a time
@@ -164,7 +164,7 @@ type batch struct {
 // one ack of everything costs less than one for each delivery behind the first that is open. What is done but not acked
 // comes again after a crash, as a duplicate.
 func (b *batch) waits() bool {
-	return !b.parting && !b.slow && len(b.again)+len(b.alone) == 0 && len(b.later) > 0
+	return !b.parting && !b.slow && len(b.groups)+len(b.again)+len(b.alone) == 0 && len(b.later) > 0
 }
 
 // lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with

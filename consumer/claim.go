@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -15,125 +16,288 @@ import (
 type claiming struct {
 	owner   string
 	since   time.Time // its lease begins no sooner
-	unknown unanswered
+	unknown bool
 }
 
-// ask asks for the claim of it's row, with one more attempt.
-func (a *alone) ask(ctx context.Context, it *item, c *claiming) error {
-	if c.owner == "" {
-		c.owner = a.owner()
-		if it.runsByItself() {
-			c.owner += dedup.MarkAlone // should it be given back unrun, the row still says what it may have done
-		} else {
-			c.owner += dedup.MarkGroup // another lane may kill the process meanwhile
-		}
+// claim commits the rows of all as processing, with one more attempt each. Who is somebody else's by now leaves the
+// group.
+func (t *attempt) claim(ctx context.Context) (err error) {
+	if len(t.items) == 0 {
+		return nil
 	}
-	if !c.unknown.lost {
-		c.since = time.Now()
-	}
-	claim, err := a.c.records.Claim(ctx, it.row, it.fullEntry(), c.owner)
-	if err != nil {
-		c.unknown.note(err)
+	defer func() { t.owe(err) }()
+	var lost []*item
+	err = t.untilKnown(ctx, func(ctx context.Context) (err error) {
+		lost, err = t.ask(ctx)
 		return err
-	}
-	it.claim, it.claimedAt = &claim, c.since
-	it.msg.Attempt, it.msg.Replays = claim.Attempts, claim.Replays
-	*c = claiming{}
-	a.c.at(PointClaimed)
-	return nil
-}
-
-// forgo gives up what was asked for. It may be committed all the same: then it is given back unrun.
-func (a *alone) forgo(it *item, c claiming) {
-	if c.owner != "" {
-		a.c.debts.owe(dedup.Claim{
-			Identity: it.id.Identity, Attempts: max(0, it.row.Attempts) + 1, Replays: it.row.Replays, Owner: c.owner,
-		})
-	}
-}
-
-// claimedTry repeats the attempt of a claimed message until it comes to an end. While it waits for a dependency the
-// claim must not outlive its lease, because a copy of the message would then take it over and count an attempt that
-// nobody made: it is given back before that, and claimed again for the next try.
-type claimedTry struct {
-	alone   *alone
-	it      *item
-	tries   int // that may be lost to locks of others
-	lost    int
-	unknown unanswered
-	again   claiming
-}
-
-// errApplied says that a COMMIT without an answer is found to be ours.
-var errApplied = errors.New("applied after all")
-
-// try makes one try. A dependency that fails this message three times while others succeed is the message's
-// failure, but for a disk that runs full, which has room for one and none for another, and for locks of others.
-func (t *claimedTry) try(ctx context.Context) error {
-	if err := t.hold(ctx); err != nil {
-		if errors.Is(err, errApplied) {
-			return nil
-		}
-		return err
-	}
-	c, it := t.alone.c, t.it
-	rows := marker{
-		mark: func(ctx context.Context, tx dedup.Execer) error {
-			return c.records.Hold(ctx, tx, []dedup.Claim{*it.claim})
-		},
-		seal: func(ctx context.Context, tx dedup.Execer, _ map[int]error) error {
-			return c.records.Success(ctx, tx, *it.claim)
-		},
-	}
-	_, _, err := c.obstacles.try(ctx, []*item{it}, func(ctx context.Context) (map[int]error, error) {
-		return c.effects.apply(ctx, []Message{it.msg}, rows)
 	})
-	t.unknown.note(err)
-	if t.unknown.lost && (errors.Is(err, dedup.ErrUnknown) || errors.Is(err, dedup.ErrLost)) {
-		done, lookErr := t.applied(ctx)
-		if lookErr != nil || done {
-			return lookErr
-		}
+	if err == nil && t.fresh && len(lost) > 0 {
+		lost, err = t.lookAgain(ctx, t.b, lost, false) // left are those whose row is not there any more
 	}
-	if errors.Is(err, dedup.ErrUnknown) {
-		err = notCommitted(err) // the row's lock or its status will tell
-	}
-	trouble, ok := errors.AsType[*troubleError](err)
-	switch {
-	case !ok:
-	case trouble.fault == mysqldb.FaultTooLarge:
-		return &handlerError{err: err} // and it is alone
-	case contended(err):
-		t.lost++
-		if errors.Is(err, errHandlerTimeout) {
-			t.lost++ // it has taken as long as two waits
-		}
-		if t.lost >= t.tries {
-			return fmt.Errorf("%w: %w", errComeBack, err)
-		}
-	case errors.Is(err, errSlow):
-		if met, blamed := c.suspects.blamed(it.id.Identity, c.commits.Load()); blamed {
-			return &handlerError{err: fmt.Errorf("%d times, while other messages succeeded: %w", met, err)}
-		}
-		return fmt.Errorf("%w: %w", errComeBack, err)
-	case !mysqldb.NoRoom(err) && it.faults.blamed(c.commits.Load()):
-		return &handlerError{err: fmt.Errorf("met trouble %d times while other messages succeeded: %w", it.faults.met, err)}
-	}
+	t.leaseLost(lost...)
 	return err
 }
 
-// applied asks whether the row says what a COMMIT of this claim would have made it say.
-func (t *claimedTry) applied(ctx context.Context) (bool, error) {
-	return t.alone.c.records.Holds(ctx, t.it.id.Identity, t.it.claim.Applied())
+// ask asks for the claims once, in one commit; lost are those whose rows are not as they were read.
+func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
+	c := &t.claiming
+	if c.owner == "" {
+		c.owner = t.owner() + dedup.MarkGroup // another lane may kill the process meanwhile
+		if t.runsByItself() {                 // should it be given back unrun, the row still says what it may have done
+			c.owner = t.owner() + dedup.MarkAlone
+		}
+	}
+	if !c.unknown {
+		c.since = time.Now()
+	}
+	claims, errs := t.askFor(ctx, c.owner)
+	if err := firstBut(errs, dedup.ErrLost); err != nil {
+		c.unknown = c.unknown || errors.Is(err, dedup.ErrUnknown)
+		return nil, err
+	}
+	var claimed []*item
+	for i, it := range t.items {
+		if errs[i] != nil {
+			lost = append(lost, it)
+			continue
+		}
+		it.claim, it.claimedAt = &claims[i], c.since
+		it.msg.Attempt, it.msg.Replays = claims[i].Attempts, claims[i].Replays
+		claimed = append(claimed, it)
+	}
+	t.items, t.since, *c = claimed, c.since, claiming{}
+	if len(claimed) > 0 {
+		t.c.at(PointClaimed)
+	}
+	return lost, nil
 }
 
-// notCommitted is the trouble of a COMMIT that had no answer, or an error for one, and is not there: a lock on the
-// whole server (FLUSH TABLES WITH READ LOCK) makes a COMMIT wait as it does a statement.
-func notCommitted(err error) *troubleError {
-	if mysqldb.Classify(err) == mysqldb.FaultContention {
-		return &troubleError{mysqldb.FaultContention, err}
+// askFor is a claim of one whatever its row says, of many without a row, or of many that have one.
+func (t *attempt) askFor(ctx context.Context, owner string) ([]dedup.Claim, []error) {
+	switch first := t.items[0]; {
+	case len(t.items) == 1:
+		claim, err := t.c.records.Claim(ctx, first.row, first.fullEntry(), owner)
+		return []dedup.Claim{claim}, []error{err}
+	case first.row.Status == dedup.Absent:
+		entries := make([]dedup.Entry, len(t.items))
+		for i, it := range t.items {
+			entries[i] = it.fullEntry()
+		}
+		return t.c.records.ClaimNew(ctx, entries, owner)
 	}
-	return &troubleError{mysqldb.FaultUnavailable, err}
+	rows := make([]dedup.Row, len(t.items))
+	for i, it := range t.items {
+		rows[i] = it.row
+	}
+	return t.c.records.ClaimAll(ctx, rows, owner)
+}
+
+// hold makes sure that the leases of the claims have room for one more try and for giving them back. One that has none
+// is given back and asked for again: a copy of its message would take it over and count an attempt that nobody made.
+// Many are not attempted together any more.
+func (t *attempt) hold(ctx context.Context) error {
+	if len(t.items) == 0 { // given back, and not its lane's any more
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
+	defer cancel()
+	one := t.items[0]
+	if one.claim != nil && !t.roomFor(one.claimedAt, 0) {
+		if len(t.items) > 1 {
+			return &decidedError{errors.New("the leases of the claims have no room for another try")}
+		}
+		if err := t.giveBackOne(ctx); err != nil || len(t.items) == 0 {
+			return err
+		}
+	}
+	if one.claim != nil {
+		return nil
+	}
+	lost, err := t.ask(ctx)
+	t.leaseLost(lost...)
+	return repeatable(err)
+}
+
+// beforePause gives the claim of one back when the lane will wait for longer than its lease has room for.
+func (t *attempt) beforePause(ctx context.Context, pause time.Duration) {
+	if !t.claimed || len(t.items) != 1 || t.items[0].claim == nil || t.roomFor(t.items[0].claimedAt, pause) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
+	defer cancel()
+	_ = t.giveBackOne(ctx) // else hold does
+}
+
+// giveBackOne gives the claim of one back for as long as the lane waits.
+func (t *attempt) giveBackOne(ctx context.Context) error {
+	err := t.unclaim(ctx, []putBack{{it: t.items[0]}})
+	t.dropEnded()
+	if err == nil {
+		t.unknown = false // the row's lock was free: what had no answer is not committed
+	}
+	return repeatable(err)
+}
+
+// roomFor reports whether a try that begins after pause ends in good time before the lease of a claim does that began
+// no sooner than since: half of what the lease has more than a try is left for giving the claim back.
+func (w *worker) roomFor(since time.Time, pause time.Duration) bool {
+	return time.Since(since)+pause <= (w.c.cfg.Lease-w.c.cfg.HandlerTimeout)/2
+}
+
+// unclaim gives claims back, once: no attempt is counted. A row that is somebody else's by now says that a COMMIT of the
+// effect without an answer was ours, or that the lease is lost.
+func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
+	claims := make([]dedup.Failure, len(all))
+	for i, p := range all {
+		claims[i] = dedup.Failure{Claim: *p.it.claim, Cause: p.remark}
+	}
+	errs := t.c.records.PutOffAll(ctx, claims)
+	if err := firstBut(errs, dedup.ErrLost); err != nil {
+		return err
+	}
+	var lost []*item
+	for i, p := range all {
+		if errs[i] != nil {
+			lost = append(lost, p.it)
+		}
+	}
+	var rows map[dedup.Identity]dedup.Row
+	if len(lost) > 0 && t.unknown {
+		var err error
+		if rows, err = t.c.records.LookUp(ctx, keysOf(lost)); err != nil {
+			return err
+		}
+	}
+	for i, p := range all {
+		switch it := p.it; {
+		case errs[i] == nil:
+			it.row, it.claim, it.next = it.claim.GivenBack(), nil, runAlone
+		case t.unknown && rows[it.id.Identity].Version == it.claim.Applied():
+			t.worker.applied([]*item{it})
+		default:
+			t.leaseLost(it)
+		}
+	}
+	return nil
+}
+
+// record writes down what became of the claims: success first, which nothing tells of but the service, then the failed
+// attempts, then what was none.
+func (t *attempt) record(ctx context.Context) error {
+	if err := t.mark(ctx); err != nil {
+		return err
+	}
+	if _, err := t.charge(ctx, t.blamed); err != nil {
+		return err
+	}
+	all := slices.Clone(t.back)
+	for _, it := range t.apart {
+		all = append(all, putBack{it: it})
+	}
+	held := slices.DeleteFunc(slices.Clone(all), func(p putBack) bool { return p.it.claim == nil })
+	if len(held) > 0 {
+		err := t.untilKnown(ctx, func(ctx context.Context) error { return t.unclaim(ctx, held) })
+		if err != nil {
+			return err
+		}
+	}
+	for _, p := range t.back {
+		if p.it.outcome == 0 {
+			p.end()
+		}
+	}
+	t.apart = slices.DeleteFunc(t.apart, func(it *item) bool { return it.outcome != 0 })
+	return t.settler.keepReasons(ctx, t.b)
+}
+
+// charge counts failed attempts and says what comes next. It is the one place that does, for claims and for who was
+// blamed in the fast path, up to 200 in one commit. What failed for good needs no attempt: its row says dead when its
+// letter is confirmed, and keepReasons ends its claim before that. Met are those without a claim that have a row by now:
+// nothing is counted.
+func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err error) {
+	var counted []blamed
+	for _, f := range all {
+		if !IsPermanent(f.cause) {
+			counted = append(counted, f)
+			continue
+		}
+		from := f.it.row
+		if f.it.claim != nil {
+			from = f.it.claim.Row()
+		}
+		f.it.end(DeadLettered, deadLetter{permanentReason(f.cause), from, f.cause.Error()})
+	}
+	for some := range slices.Chunk(counted, claimAtOnce) {
+		rows, errs, err := w.fail(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		w.c.at(PointFailed)
+		for i, f := range some {
+			switch {
+			case errs[i] == nil:
+				f.it.row = rows[i]
+				w.failedOnce(f.it, rows[i], f.cause.Error())
+			case f.it.claim != nil:
+				w.leaseLost(f.it)
+			default:
+				met = append(met, f.it)
+			}
+		}
+	}
+	return met, nil
+}
+
+// fail commits failed attempts: those of claims, or of messages that have none and no row.
+func (w *worker) fail(ctx context.Context, some []blamed) (rows []dedup.Row, errs []error, err error) {
+	owner := w.owner()
+	var fast []dedup.Blamed
+	var claimed []dedup.Failure
+	for _, f := range some {
+		if f.it.claim == nil {
+			fast = append(fast, dedup.Blamed{Entry: f.it.fullEntry(), Cause: f.cause.Error()})
+		} else {
+			claimed = append(claimed, dedup.Failure{Claim: *f.it.claim, Cause: f.cause.Error()})
+		}
+	}
+	err = w.untilKnown(ctx, func(ctx context.Context) error {
+		if len(fast) > 0 {
+			rows, errs = w.c.records.BlameAll(ctx, fast, owner)
+		} else {
+			rows, errs = w.c.records.FailAll(ctx, claimed)
+		}
+		return firstBut(errs, dedup.ErrLost)
+	})
+	return rows, errs, err
+}
+
+// owe notes what could not be brought to an end: what the service has applied is marked, and what is none's fault is
+// given back, before anything new is consumed, so that it counts as no attempt. A failed one is left to its lease, so
+// that it counts.
+func (t *attempt) owe(err error) {
+	if err == nil {
+		return
+	}
+	for _, it := range t.applied {
+		if it.outcome == 0 {
+			t.c.debts.oweMark(*it.claim)
+		}
+	}
+	open := slices.Concat(t.items, t.apart)
+	for _, p := range t.back {
+		open = append(open, p.it)
+	}
+	for _, it := range open {
+		switch {
+		case it.outcome != 0:
+		case it.claim != nil:
+			t.c.debts.owe(*it.claim)
+		case t.claiming.owner != "": // it may be committed all the same
+			t.c.debts.owe(dedup.Claim{
+				Identity: it.id.Identity, Attempts: max(0, it.row.Attempts) + 1, Replays: it.row.Replays, Owner: t.claiming.owner,
+			})
+		}
+	}
 }
 
 // undecided is the trouble of a transition whose COMMIT had no answer, or an error for one, and which is repeated: the
@@ -147,71 +311,28 @@ func undecided(err error) error {
 	return &troubleError{mysqldb.FaultUnavailable, err}
 }
 
-// hold makes sure of a claim whose lease has room for one more try and for giving it back.
-func (t *claimedTry) hold(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, t.alone.c.opTimeout)
-	defer cancel()
-	if t.it.claim != nil && !t.alone.roomFor(t.it.claimedAt, 0) { // MySQL did not answer when it was to be given back
-		if err := t.giveBack(ctx); err != nil {
-			return err
-		}
-	}
-	if t.it.claim != nil {
-		return nil
-	}
-	err := t.alone.ask(ctx, t.it, &t.again)
+// repeatable is err, of a transition that is repeated.
+func repeatable(err error) error {
 	if errors.Is(err, dedup.ErrUnknown) {
 		return undecided(err)
 	}
 	return err
 }
 
-// beforePause gives the claim back when the lane will wait for longer than its lease has room for.
-func (t *claimedTry) beforePause(ctx context.Context, pause time.Duration) {
-	if t.it.claim == nil || t.alone.roomFor(t.it.claimedAt, pause) {
-		return
+func claimsOf(items []*item) []dedup.Claim {
+	claims := make([]dedup.Claim, len(items))
+	for i, it := range items {
+		claims[i] = *it.claim
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.alone.c.opTimeout)
-	defer cancel()
-	_ = t.giveBack(ctx) // else hold does
+	return claims
 }
 
-func (t *claimedTry) giveBack(ctx context.Context) error {
-	err := t.alone.c.records.Unclaim(ctx, *t.it.claim)
-	switch {
-	case err == nil:
-		t.it.row, t.it.claim = t.it.claim.GivenBack(), nil
-		t.unknown.lost = false // the row's lock was free: what had no answer is not committed
-	case errors.Is(err, dedup.ErrUnknown):
-		return undecided(err)
-	case errors.Is(err, dedup.ErrLost) && t.unknown.lost:
-		done, lookErr := t.applied(ctx)
-		if lookErr != nil {
-			return lookErr
-		}
-		if done {
-			return errApplied
-		}
-	}
-	return err
-}
-
-// roomFor reports whether a try that begins after pause ends in good time before the lease of a claim does that began
-// no sooner than since: half of what the lease has more than a try is left for giving the claim back.
-func (w *worker) roomFor(since time.Time, pause time.Duration) bool {
-	return time.Since(since)+pause <= (w.c.cfg.Lease-w.c.cfg.HandlerTimeout)/2
-}
-
-// giveBackAndPutOff puts a message off that met others' locks, or its own slow statement, too often; its claim is given
-// back.
-func (a *alone) giveBackAndPutOff(ctx context.Context, it *item, cause error) error {
-	if it.claim != nil {
-		err := a.transition(ctx, it, func(ctx context.Context) error { return a.c.records.Unclaim(ctx, *it.claim) })
-		if err != nil || it.outcome != 0 {
+// firstBut is the first of errs that is not told.
+func firstBut(errs []error, told error) error {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, told) {
 			return err
 		}
-		it.row, it.claim = it.claim.GivenBack(), nil
 	}
-	a.putOff(it, cause)
 	return nil
 }

@@ -13,34 +13,23 @@ import (
 // lane owns one channel, one goroutine and one batch at a time.
 type lane struct {
 	*worker
-	look     *looker
-	together *together
-	again    *again
-	calling  *calling // nil: the handler writes in a transaction
-	alone    *alone
-	settler  *settler
-	held     *heldBack
+	look    *looker
+	settler *settler
+	held    *heldBack
+	atOnce  int // calls: messages of the next group
 	// life is what happens to a batch of at most size deliveries: lane.process, or that of the backstop.
-	life  func(context.Context, *batch) error
-	buf   []rabbit.Delivery
-	items []item // the room of the batch in hand
+	life func(context.Context, *batch) error
+	buf  []rabbit.Delivery
+	hand []item // the room of the batch in hand
 }
 
 // newLane joins what a delivery of this worker meets. A lane of the backstop never meets the handler.
 func newLane(w *worker) *lane {
-	l := &lane{worker: w, look: &looker{worker: w}, settler: &settler{worker: w}}
-	l.together = &together{worker: w, look: l.look}
-	l.again = &again{worker: w, settler: l.settler}
-	l.alone = &alone{worker: w, settler: l.settler}
-	if w.c.service != nil {
-		l.calling = &calling{
-			worker: w, together: l.together, alone: l.alone, settler: l.settler, most: firstGroup,
-		}
-	}
+	l := &lane{worker: w, look: &looker{worker: w}, settler: &settler{worker: w}, atOnce: firstGroup}
 	l.held = &heldBack{worker: w, settler: l.settler}
 	l.life = l.process
 	if w.backstop {
-		l.life = (&backstopLife{worker: w, look: l.look, alone: l.alone, settler: l.settler}).process
+		l.life = (&backstopLife{lane: l}).process
 	}
 	return l
 }
@@ -97,7 +86,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		}
 		probing := l.halfOpen.probe && l.c.brake.spaces() // nothing was attempted
 		done := limit > 0 && n >= limit && !l.c.service.away() && !probing || l.halfOpen.quarantine && b.fromNobody()
-		clear(l.items) // an idle lane keeps no bodies
+		clear(l.hand) // an idle lane keeps no bodies
 		if done {
 			return nil
 		}
@@ -144,13 +133,13 @@ func (l *lane) newBatch(taken []rabbit.Delivery) *batch {
 		token:   l.owner(),
 	}
 	b.since = taken[0].Came
-	if cap(l.items) < len(taken) {
-		l.items = make([]item, len(taken), max(len(taken), min(l.size, 2*cap(l.items))))
+	if cap(l.hand) < len(taken) {
+		l.hand = make([]item, len(taken), max(len(taken), min(l.size, 2*cap(l.hand))))
 	}
-	l.items = l.items[:len(taken)]
+	l.hand = l.hand[:len(taken)]
 	for i := range taken {
-		l.items[i].delivery, l.items[i].taken = taken[i], b.taken
-		b.all[i] = &l.items[i]
+		l.hand[i].delivery, l.hand[i].taken = taken[i], b.taken
+		b.all[i] = &l.hand[i]
 	}
 	return b
 }

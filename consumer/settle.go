@@ -396,7 +396,7 @@ func (s *settler) recordTogether(ctx context.Context, rowless []*item) error {
 	})
 	if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrUnknown) {
 		for _, it := range rowless {
-			it.unknown.note(err)
+			it.unknown = it.unknown || errors.Is(err, dedup.ErrUnknown)
 		}
 		return nil
 	}
@@ -412,7 +412,7 @@ func (s *settler) recordTogether(ctx context.Context, rowless []*item) error {
 // recordRows makes rows say dead, in one transaction. A row that says so already, of this opening and this body, may be
 // the work of a call of ours whose answer was lost; else it is that of another copy, and our letter is one too many.
 func (s *settler) recordRows(ctx context.Context, some []*item) error {
-	all, unknown := make([]dedup.Death, len(some)), make([]unanswered, len(some))
+	all, unknown := make([]dedup.Death, len(some)), make([]bool, len(some))
 	for i, it := range some {
 		letter := it.settle.(deadLetter)
 		all[i] = dedup.Death{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason, Cause: letter.cause}
@@ -422,7 +422,7 @@ func (s *settler) recordRows(ctx context.Context, some []*item) error {
 	err := s.untilKnown(ctx, func(ctx context.Context) error {
 		errs = s.c.records.DeadRows(ctx, all)
 		for i, err := range errs {
-			unknown[i].note(err)
+			unknown[i] = unknown[i] || errors.Is(err, dedup.ErrUnknown)
 		}
 		return firstBut(errs, dedup.ErrLost)
 	})
@@ -454,7 +454,7 @@ func (s *settler) recordRows(ctx context.Context, some []*item) error {
 		case it.row.Status != dedup.Dead || it.row.Replays != letter.from.Replays || differs(it):
 			s.leaseLost(it)
 			it.copyOut = false
-		case unknown[i].lost:
+		case unknown[i]:
 			s.recorded(ctx, it)
 		default:
 			it.outcome, it.durable = DuplicateOfDead, true

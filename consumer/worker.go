@@ -19,13 +19,9 @@ var (
 	errInHandTooLong = errors.New("deliveries in hand too long: given back before RabbitMQ's consumer timeout takes them")
 	errBraked        = errors.New("too much fails: what was not started is given back")
 	errStopping      = errors.New("the session ends: what was not started is given back")
-	errHalve         = errors.New("it is tried again in halves")
-	errComeBack      = errors.New("the message must come back later")
 )
 
 const (
-	// settleEvery bounds how long finished messages of the slow path wait for their acks.
-	settleEvery = 50 * time.Millisecond
 	// maxMeetings is how often a group may lose a deadlock, or its time to locks of others or to a slow statement, before
 	// it is halved; and how often a message alone may lose to others before it comes back later.
 	maxMeetings = 3
@@ -205,17 +201,16 @@ func (w *worker) untilKnown(ctx context.Context, transition func(context.Context
 	return w.untilAnswered(ctx, DependencyMySQL, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, w.c.opTimeout)
 		defer cancel()
-		err := transition(ctx)
-		if errors.Is(err, dedup.ErrUnknown) {
-			return undecided(err)
-		}
-		return err
+		return repeatable(transition(ctx))
 	})
 }
 
 // isTrouble reports whether err says nothing about a message: a dependency, or two transactions that met.
 func isTrouble(err error) bool {
-	if err == nil || errors.Is(err, errHalve) || errors.Is(err, errComeBack) {
+	if err == nil {
+		return false
+	}
+	if _, ok := errors.AsType[*decidedError](err); ok {
 		return false
 	}
 	if _, ok := errors.AsType[*handlerError](err); ok {
@@ -248,9 +243,11 @@ func (w *worker) transition(ctx context.Context, it *item, step func(context.Con
 	return err
 }
 
-func (w *worker) leaseLost(it *item) {
-	it.refused, it.unsure, it.tried = nil, nil, false // that was another copy
-	it.end(LeaseLost, retryAfter{delay: w.c.cfg.RetryDelays[0], attempt: it.row.Attempts})
+func (w *worker) leaseLost(items ...*item) {
+	for _, it := range items {
+		it.refused, it.unsure, it.tried = nil, nil, false // that was another copy
+		it.end(LeaseLost, retryAfter{delay: w.c.cfg.RetryDelays[0], attempt: it.row.Attempts})
+	}
 }
 
 // applied ends items whose effect is committed.

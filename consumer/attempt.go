@@ -1,0 +1,555 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
+)
+
+// way is how a step of a batch attempts its messages.
+type way struct {
+	fresh   bool          // they have no row: who has one by now goes its row's way
+	claimed bool          // each is claimed before, in a commit that counts the attempt; else it is counted when it has failed
+	most    int           // messages that are attempted together
+	rest    time.Duration // after that what is done is settled between two groups; 0: not here
+	phase   string
+}
+
+// claimAtOnce is how many messages share a claim. A process that dies holding one for each lane leaves them to be taken
+// over one at a time, which must be done within seconds.
+const claimAtOnce = 200
+
+const (
+	// settleGroupsEvery bounds how long what is done waits for the groups behind it: settling once a batch costs RabbitMQ
+	// half of settling twice.
+	settleGroupsEvery = time.Second
+	// settleEvery is the same for messages that go one at a time.
+	settleEvery = 50 * time.Millisecond
+)
+
+// 4. together attempts what has no row: rows and effects in one transaction for as many as possible.
+func (l *lane) together(ctx context.Context, b *batch) error {
+	w := way{fresh: true, most: len(b.fresh), phase: phaseFast}
+	if l.c.service != nil {
+		w.claimed, w.most, w.rest, w.phase = true, claimAtOnce, settleEvery, phaseSlow
+	}
+	return l.attemptAll(ctx, b, &b.fresh, w)
+}
+
+// 6. again attempts what failed before, and is nobody's danger, in groups.
+func (l *lane) again(ctx context.Context, b *batch) error {
+	w := way{claimed: true, most: claimAtOnce, rest: settleGroupsEvery, phase: phaseSlow}
+	if l.c.service != nil {
+		w.rest = settleEvery
+	}
+	return l.attemptAll(ctx, b, &b.again, w)
+}
+
+// 7. alone attempts what was delivered more often, or lost its process, or would not go with others, one message at a
+// time.
+func (l *lane) alone(ctx context.Context, b *batch) error {
+	return l.attemptAll(ctx, b, &b.alone, way{claimed: true, most: 1, rest: settleEvery, phase: phaseSlow})
+}
+
+// attemptAll attempts the messages of a queue of the batch, group by group, until none is left.
+func (l *lane) attemptAll(ctx context.Context, b *batch, queue *[]*item, w way) error {
+	if len(*queue) == 0 {
+		return nil
+	}
+	defer l.c.metrics.phase(w.phase, time.Now())
+	turn := turn{worker: l.worker}
+	defer turn.end()
+	b.groups = append(b.groups[:0], group{items: *queue, tries: maxMeetings})
+	*queue = nil
+	settled := time.Now()
+	for first := !w.claimed; len(b.groups) > 0; first = false {
+		if err := l.enough(b); err != nil && !first {
+			return err
+		}
+		if l.c.service.away() {
+			turn.end() // the others may be where the service is not asked for
+		}
+		probe, err := l.admitted(ctx, b)
+		if err != nil {
+			return err
+		}
+		g := l.nextGroup(b, w, probe != nil)
+		if len(g.items) == 0 {
+			continue
+		}
+		t := &attempt{lane: l, b: b, way: w, group: g, probe: probe}
+		// who is left of a group that waited in vain is found in the same turn
+		if w.claimed || turn.taken == 0 || len(g.items) > 1 {
+			if err := turn.take(ctx, t.runsByItself() || l.c.obstacles.unclear()); err != nil {
+				t.unused()
+				return err
+			}
+		}
+		if err := t.run(ctx); err != nil {
+			return err
+		}
+		if w.rest > 0 && len(b.groups) > 0 && time.Since(settled) > w.rest {
+			turn.end()
+			if err := l.settler.settle(ctx, b); err != nil {
+				return err
+			}
+			settled = time.Now()
+		}
+	}
+	return nil
+}
+
+// nextGroup takes as many from the top of the batch's groups as may be attempted together. Who would meet locks of
+// others steps aside, but for one, the trial, which goes by itself behind all others.
+func (l *lane) nextGroup(b *batch, w way, probe bool) group {
+	g := b.groups[len(b.groups)-1]
+	b.groups = b.groups[:len(b.groups)-1]
+	if g.trial {
+		return g
+	}
+	n := min(len(g.items), w.most)
+	switch {
+	case probe:
+		n = 1
+	case l.c.service != nil:
+		n = min(n, l.atOnce)
+	default:
+		n = l.c.obstacles.most(n)
+	}
+	if n < len(g.items) {
+		b.groups = append(b.groups, group{items: g.items[n:], tries: g.tries})
+		g.items = g.items[:n:n]
+	}
+	if next := g.items[0].next; next != 0 && next != runAlone {
+		return g
+	}
+	rest, trial := l.stepAside(g.items)
+	if len(trial) > 0 {
+		b.groups = slices.Insert(b.groups, 0, group{items: trial, tries: 1, trial: true})
+	}
+	g.items = rest
+	return g
+}
+
+// attempt is one attempt of a group: claims, effect, and what became of it. The effect is a transaction (transact) or
+// calls (call). In docs/model/group.pml these are claim, locked, groupend, giveback and recordfail, and for what is not
+// claimed fastend and recordblame; in rollbackd.pml claim, attempt, commit and record.
+type attempt struct {
+	*lane
+	b *batch
+	way
+	group
+	probe ticket // for the one call that asks whether the service is back; nil: each call asks for its own
+
+	claiming claiming
+	since    time.Time // the leases of the claims began no sooner
+	meetings int
+	faults   suspicion
+	unknown  bool          // a COMMIT of the effect has had no answer: it may be decided yet
+	left     map[int]error // whom the last COMMIT left out, by their place
+
+	made    int // calls
+	applied []*item
+	blamed  []blamed
+	back    []putBack
+	apart   []*item // at the end, those that go on by themselves
+}
+
+// blamed is a message that had its attempt, and what the handler, or the service, said of it.
+type blamed struct {
+	it    *item
+	cause error
+}
+
+// putBack is a message that comes again later without an attempt.
+type putBack struct {
+	it     *item
+	remark string // for its row
+	end    func()
+}
+
+// runsByItself reports whether the attempt is to be made while this process does nothing else.
+func (t *attempt) runsByItself() bool { return len(t.items) == 1 && t.items[0].runsByItself() }
+
+func (t *attempt) run(ctx context.Context) (err error) {
+	defer t.unused()
+	if t.claimed {
+		err = t.runClaimed(ctx)
+	} else {
+		err = t.transact(ctx)
+		t.b.blamed = append(t.b.blamed, t.blamed...) // recorded when the outcome of all is known
+	}
+	if t.c.service != nil {
+		if t.most > 1 {
+			t.learn(t)
+		}
+		if len(t.apart) > 0 {
+			t.b.groups = slices.Insert(t.b.groups, 0, group{items: t.apart, tries: maxMeetings})
+		}
+		return err
+	}
+	for _, it := range t.apart {
+		it.next = runAlone
+	}
+	t.b.alone = append(t.b.alone, t.apart...)
+	return err
+}
+
+// runClaimed claims, attempts and records.
+func (t *attempt) runClaimed(ctx context.Context) (err error) {
+	if err := t.prepare(ctx); err != nil {
+		return err
+	}
+	if err := t.claim(ctx); err != nil {
+		return err
+	}
+	defer func() { t.owe(err) }()
+	t.readNow(ctx)
+	effect := t.transact
+	if t.c.service != nil {
+		effect = t.call
+	}
+	if err := effect(ctx); err != nil {
+		return err
+	}
+	return t.record(ctx)
+}
+
+// prepare does what the row of a message asks for before a claim; it may end the item.
+func (t *attempt) prepare(ctx context.Context) error {
+	it := t.items[0]
+	var step func(context.Context) error
+	switch it.next {
+	case exhaust:
+		step = func(ctx context.Context) error {
+			row, err := t.c.records.Exhaust(ctx, it.row)
+			if err == nil {
+				it.end(DeadLettered, deadLetter{dedup.ReasonCrashed, row, t.lastWords(row)})
+			}
+			return err
+		}
+	case forgive:
+		step = func(ctx context.Context) error {
+			row, err := t.c.records.Forgive(ctx, it.row)
+			if err == nil {
+				it.row = row
+			}
+			return err
+		}
+	case reopen: // its letter was moved here by hand, or the row has lost a replay
+		byHand := dedup.ReplayNote{
+			By: "by hand", Filter: "a letter moved to the main queue", Token: it.row.ReplayToken(t.owner()),
+		}
+		if it.circumstances().LetterOf != it.row.Replays {
+			byHand.By, byHand.Filter = "the daemon", "a copy of a replay that this row does not know"
+		}
+		step = func(ctx context.Context) error {
+			row, err := t.c.records.Reopen(ctx, it.row, it.fullEntry(), byHand)
+			if err == nil { // else it is asked for again, from the row as it was read
+				it.row = row
+			}
+			return err
+		}
+	default:
+		return nil
+	}
+	err := t.transition(ctx, it, step)
+	t.dropEnded()
+	return err
+}
+
+// dropEnded takes out who has an outcome.
+func (t *attempt) dropEnded() {
+	t.items = slices.DeleteFunc(t.items, func(it *item) bool { return it.outcome != 0 })
+}
+
+// readNow lets the handler read messages that it might not see before a claim: see mayKill.
+func (t *attempt) readNow(ctx context.Context) {
+	for _, it := range slices.Clone(t.items) {
+		if t.mayKill(it) && it.rejected == nil {
+			if err := t.validate(ctx, &it.msg)[0]; err != nil {
+				it.rejected = &unreadable{dedup.ReasonMalformed, err}
+			}
+		}
+		if it.rejected != nil {
+			t.blamed = append(t.blamed, blamed{it, it.rejected.asError()})
+			t.items = slices.DeleteFunc(t.items, func(o *item) bool { return o == it })
+		}
+	}
+}
+
+// transact runs the handler for all who are open, in one transaction with their success, until it is known what
+// becomes of each.
+func (t *attempt) transact(ctx context.Context) error {
+	for len(t.items) > 0 {
+		began, spanned := time.Now(), ctx
+		var span trace.Span
+		if t.claimed && len(t.items) == 1 {
+			spanned, span = t.c.tracing.message(ctx, t.items[0].msg)
+			if t.lateFor(t.b) || t.c.obstacles.flow() {
+				t.tries = 1
+			}
+		}
+		t.meetings, t.left = 0, nil
+		err := t.repeat(spanned, DependencyMySQL, t.try, t.beforePause)
+		endSpan(span, err)
+		said, ok := tell(ctx, err, t.left, len(t.items))
+		if !ok {
+			return err
+		}
+		if len(t.items) == 0 { // whoever was given back meanwhile was applied, or is somebody else's
+			return nil
+		}
+		if err := t.follow(ctx, said, time.Since(began)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow does what follows for the group.
+func (t *attempt) follow(ctx context.Context, said told, took time.Duration) error {
+	g := t.group
+	switch g.next(said, t.claimed, t.lateFor(t.b)) {
+	case endApplied:
+		t.separate(said.blamed, true)
+		t.worker.applied(t.items)
+		if t.claimed {
+			for _, it := range t.items {
+				t.c.suspects.clear(it.id.Identity)
+			}
+		}
+	case lookAtRows:
+		t.separate(t.left, true)
+		rest, err := t.lookAgain(ctx, t.b, t.items, said.finish == unsure)
+		if err != nil {
+			return err
+		}
+		t.then(group{items: rest, tries: g.tries})
+	case goOnWithout:
+		t.separate(said.blamed, !said.late)
+		if t.claimed {
+			return nil
+		}
+		t.then(group{items: t.items, tries: g.tries})
+	case halve:
+		t.then(g.halves(took > t.c.cfg.HandlerTimeout)...)
+	case single:
+		t.then(g.single()...)
+	case goApart:
+		t.separate(t.left, true)
+		t.apart = append(t.apart, t.items...)
+	case charge:
+		t.chargeOne(said)
+	case putOff:
+		for _, it := range t.items {
+			if t.claimed {
+				t.back = append(t.back, putBack{it: it, end: func() { t.putOff(it, said.err) }})
+			} else {
+				t.putOff(it, said.err)
+			}
+		}
+	case loseLease:
+		t.leaseLost(t.items[0])
+	}
+	t.items = nil
+	return nil
+}
+
+// then puts groups on the top of those that the batch has yet.
+func (t *attempt) then(groups ...group) {
+	for _, g := range groups {
+		if len(g.items) > 0 {
+			t.b.groups = append(t.b.groups, g)
+		}
+	}
+}
+
+// separate takes the blamed out of the group: nobody else pays for them. What the handler said of one in time was its
+// attempt. After that, or when what it said is about a server, only an attempt by itself can tell whose fault it is:
+// the handler names whichever message it was at when its time ended.
+func (t *attempt) separate(by map[int]error, timely bool) {
+	if len(by) == 0 {
+		return
+	}
+	rest := make([]*item, 0, len(t.items)-len(by))
+	for i, it := range t.items {
+		switch err, guilty := by[i]; {
+		case !guilty:
+			rest = append(rest, it)
+		case !timely || excuses(err):
+			t.apart = append(t.apart, it)
+		default:
+			t.blamed = append(t.blamed, blamed{it, err})
+		}
+	}
+	t.items, t.left = rest, nil
+}
+
+// chargeOne has the one message pay for what the handler said. In the fast path that may be about a server.
+func (t *attempt) chargeOne(said told) {
+	cause := said.err
+	if by := said.blamed; by != nil {
+		cause = by[0]
+	}
+	if !t.claimed {
+		t.separate(map[int]error{0: cause}, true)
+		return
+	}
+	it := t.items[0]
+	if errors.Is(cause, ErrStuck) {
+		it.copied.Deliveries++ // as if its process had died: from now on it is attempted alone
+	}
+	t.blamed = append(t.blamed, blamed{it, cause})
+}
+
+// try makes one try of the transaction. A COMMIT without an answer is looked up: it is ours, still open, or somebody
+// else's by now.
+func (t *attempt) try(ctx context.Context) error {
+	if t.claimed {
+		if err := t.hold(ctx); err != nil || len(t.items) == 0 {
+			return err
+		}
+	}
+	now, inVain, err := t.c.obstacles.try(ctx, t.items, func(ctx context.Context) (map[int]error, error) {
+		return t.c.effects.apply(ctx, messagesOf(t.items), t.rows())
+	})
+	lost := errors.Is(err, dedup.ErrUnknown)
+	if err == nil || lost { // else the blame of the COMMIT that was lost holds
+		t.left = now
+	}
+	t.unknown = t.unknown || lost
+	switch {
+	case err == nil:
+		return nil
+	case !t.claimed && (lost || errors.Is(err, dedup.ErrExists)):
+		err = t.resolveDuplicate(ctx, err)
+	case t.claimed && t.unknown && len(t.items) == 1 && (lost || errors.Is(err, dedup.ErrLost)):
+		done, lookErr := t.c.records.Holds(ctx, t.items[0].id.Identity, t.items[0].claim.Applied())
+		if lookErr != nil || done {
+			return lookErr
+		}
+	}
+	if t.claimed && lost {
+		err = notCommitted(err) // the row's lock or its status will tell
+	}
+	return t.another(err, inVain)
+}
+
+// another is err when the transaction of a group may be tried again as it is, and else a *decidedError, or the failure
+// of the message that is claimed alone. A dependency that fails such a message three times while others succeed is its
+// failure, but for a disk that runs full, which has room for one and none for another, and for locks of others.
+func (t *attempt) another(err error, inVain bool) error {
+	trouble, ok := errors.AsType[*troubleError](err)
+	one := t.claimed && len(t.items) == 1
+	switch {
+	case !ok:
+		return err
+	case contended(err):
+		t.meetings++
+		if one && errors.Is(err, errHandlerTimeout) {
+			t.meetings++ // it has taken as long as two waits
+		}
+		if t.meetings < t.tries && (one || !inVain) {
+			return err
+		}
+	case one && trouble.fault == mysqldb.FaultTooLarge:
+		return &handlerError{err: err}
+	case one && errors.Is(err, errSlow):
+		if times, blamed := t.c.suspects.blamed(t.items[0].id.Identity, t.c.commits.Load()); blamed {
+			return &handlerError{err: failedOften(err, times)}
+		}
+	case one:
+		if !mysqldb.NoRoom(err) && t.faults.blamed(t.c.commits.Load()) {
+			return &handlerError{err: failedOften(err, t.faults.met)}
+		}
+		return err
+	case t.claimed, trouble.fault == mysqldb.FaultTooLarge:
+	case errors.Is(err, errSlow):
+		if t.meetings++; t.meetings < t.tries {
+			return err
+		}
+	default:
+		return err
+	}
+	return &decidedError{err}
+}
+
+// rows writes the rows of the group in the transaction of its effect: success of all who have no row, before it; or of
+// all who are claimed and not blamed, behind it, while the rows are held.
+func (t *attempt) rows() marker {
+	if !t.claimed {
+		entries := entriesOf(t.items)
+		return marker{
+			mark: func(ctx context.Context, tx dedup.Execer) error { return t.c.records.InsertSuccess(ctx, tx, entries) },
+			unmark: func(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
+				keys := make([]dedup.Identity, 0, len(blamed))
+				for i := range blamed {
+					keys = append(keys, entries[i].Identity)
+				}
+				return t.c.records.TakeBack(ctx, tx, keys)
+			},
+		}
+	}
+	claims := claimsOf(t.items)
+	m := marker{
+		mark: func(ctx context.Context, tx dedup.Execer) error { return t.c.records.Hold(ctx, tx, claims) },
+		seal: func(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
+			done := make([]dedup.Claim, 0, len(claims))
+			for i, c := range claims {
+				if blamed[i] == nil {
+					done = append(done, c)
+				}
+			}
+			return t.c.records.SuccessAll(ctx, tx, done)
+		},
+	}
+	if len(claims) > 1 {
+		m.unmark = func(context.Context, dedup.Execer, map[int]error) error { return nil }
+	}
+	return m
+}
+
+// resolveDuplicate is err, of an insert that met a row or of a COMMIT without an answer, when a row of the group is
+// there to look at. While there is none nothing can go on (a COMMIT that fails each time, a trigger that raises 1062):
+// that is trouble, and not err any more, because who gives up then must not look for rows again. A lost answer is
+// remembered, because the COMMIT may still be decided.
+func (t *attempt) resolveDuplicate(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
+	defer cancel()
+	rows, lookErr := t.c.records.LookUp(ctx, keysOf(t.items))
+	if lookErr != nil {
+		return lookErr
+	}
+	for _, row := range rows {
+		if row.Status != dedup.Absent {
+			if t.unknown {
+				return fmt.Errorf("%w: %w", dedup.ErrUnknown, err)
+			}
+			return err
+		}
+	}
+	//nolint:errorlint // see above
+	return &troubleError{notCommitted(err).fault, fmt.Errorf("no row of the batch is there: %v", err)}
+}
+
+// notCommitted is the trouble of a COMMIT that had no answer, or an error for one, and is not there: a lock on the
+// whole server (FLUSH TABLES WITH READ LOCK) makes a COMMIT wait as it does a statement.
+func notCommitted(err error) *troubleError {
+	if mysqldb.Classify(err) == mysqldb.FaultContention {
+		return &troubleError{mysqldb.FaultContention, err}
+	}
+	return &troubleError{mysqldb.FaultUnavailable, err}
+}
+
+// failedOften is the failure of a message that met the same trouble too often.
+func failedOften(err error, times int) error {
+	return fmt.Errorf("met trouble %d times, while other messages succeeded: %w", times, err)
+}
