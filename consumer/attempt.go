@@ -97,7 +97,7 @@ func (l *lane) attemptAll(ctx context.Context, b *batch, queue *[]*item, w way) 
 		}
 		if w.rest > 0 && len(b.groups) > 0 && time.Since(settled) > w.rest {
 			turn.end()
-			if err := l.settler.settle(ctx, b); err != nil {
+			if err := l.settle(ctx, b); err != nil {
 				return err
 			}
 			settled = time.Now()

@@ -19,14 +19,14 @@ type backstopLife struct {
 // process is the life of what the broker itself took off the main queue (the delivery limit, a policy): it gets a
 // row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
 func (l *backstopLife) process(ctx context.Context, b *batch) error {
-	l.look.identify(ctx, b)
+	l.identify(ctx, b)
 	for ; len(b.open) > 0; b.nextPass() {
 		lease, err := l.route(ctx, b)
 		if err != nil {
 			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
 		}
 		b.slow = lease > 0
-		if err := l.settler.settle(ctx, b); err != nil {
+		if err := l.settle(ctx, b); err != nil {
 			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
 		}
 		if lease > 0 { // somebody is at it: see what comes of it
@@ -52,7 +52,7 @@ func (l *backstopLife) route(ctx context.Context, b *batch) (lease time.Duration
 		it.row = rows[it.id.Identity]
 		switch {
 		case differs(it):
-			l.look.conflict(b, it)
+			l.conflict(b, it)
 		case it.row.Status == dedup.Processing && it.row.LeaseLive:
 			lease = max(lease, it.row.Wait)
 			b.later = append(b.later, it)
@@ -97,7 +97,7 @@ func (l *backstopLife) bury(ctx context.Context, b *batch, it *item) error {
 	}
 	it.end(DeadLettered, deadLetter{dedup.ReasonDeliveryLimit, it.row, cause})
 	if it.claimedLetter() { // its lease would end while others of the batch, or the letter, wait
-		_, err := l.settler.condemn(ctx, []*item{it})
+		_, err := l.condemn(ctx, []*item{it})
 		return err
 	}
 	return nil

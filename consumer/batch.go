@@ -19,30 +19,28 @@ type item struct {
 	msg      Message
 	rejected *unreadable // why nobody can read it; nil for a readable message
 
-	row         dedup.Row
-	lockName    lock.Name
-	locked      bool         // by this batch, neither released nor marked done yet
-	heldByOther bool         // its lock, when last looked
-	hinted      bool         // neither ours nor held when last looked: a done marker, or a foreign value; to be looked up
-	marked      bool         // a done marker with its body's hash stood there when last looked
-	holder      string       // the token of that worker's batch
-	next        verdict      // what the slow path must do with it
-	claim       *dedup.Claim // held while attempted
-	claimedAt   time.Time    // its lease began no sooner
-	named       []uint64     // see read
-	followers   []*item      // copies with the same identity and body in the same batch
+	row       dedup.Row
+	lock      itsLock
+	next      verdict      // what must be done with it before it is claimed
+	claim     *dedup.Claim // held while attempted
+	named     []uint64     // see read
+	followers []*item      // copies with the same identity and body in the same batch
 
-	refused error      // why a queue does not take its copy; nil else
-	tried   bool       // a publish of its copy has failed
-	unsure  error      // why nobody knows whether its copy arrived; nil else
-	outcome Outcome    // 0 while open
-	settle  settlement // what the broker will be told; nil while open
-	copyOut bool       // the copy that settle asks for is confirmed
-	durable bool       // nothing is missing but the ack
-	counted bool       // taken into account by the brake
-	unknown bool       // no answer came when its row was to say dead
-	acked   bool
+	fate
+	copy publication
 }
+
+// itsLock is what is known of an item's lock.
+type itsLock struct {
+	name lock.Name
+	// hold is what was found when last looked; 0: nothing, or what was ours is released or marked done.
+	hold   lock.Hold
+	holder string // the token of another worker's batch
+	marked bool   // the done marker has its body's hash
+}
+
+// hinted: neither ours nor held, a done marker or a foreign value; it says where to look.
+func (l itsLock) hinted() bool { return l.hold == lock.DoneMarker || l.hold == lock.Foreign }
 
 // unreadable says why a message cannot be handled at all.
 type unreadable struct {
@@ -76,10 +74,6 @@ func (ack) isSettlement()        {}
 func (retryAfter) isSettlement() {}
 func (moveLetter) isSettlement() {}
 func (deadLetter) isSettlement() {}
-
-func (it *item) end(o Outcome, s settlement) {
-	it.outcome, it.settle = o, s
-}
 
 func (it *item) entry() dedup.Entry {
 	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
@@ -118,9 +112,9 @@ func differs(it *item) bool {
 
 // conflict files an item whose key is taken by another body under a name of its own, which the next pass locks and
 // looks up like any other.
-func (k *looker) conflict(b *batch, it *item) {
-	if it.locked {
-		b.stray, it.locked = append(b.stray, it.lockName), false
+func (l *lane) conflict(b *batch, it *item) {
+	if it.lock.hold == lock.Mine {
+		b.stray, it.lock.hold = append(b.stray, it.lock.name), 0
 	}
 	id, err := wire.Conflict(it.id, it.delivery.Body)
 	it.id, it.msg.Identity, it.row = id, id.Identity, dedup.Row{}

@@ -61,7 +61,7 @@ func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
 			lost = append(lost, it)
 			continue
 		}
-		it.claim, it.claimedAt = &claims[i], c.since
+		it.claim = &claims[i]
 		it.msg.Attempt, it.msg.Replays = claims[i].Attempts, claims[i].Replays
 		claimed = append(claimed, it)
 	}
@@ -102,7 +102,7 @@ func (t *attempt) hold(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
 	defer cancel()
 	one := t.items[0]
-	if one.claim != nil && !t.roomFor(one.claimedAt, 0) {
+	if one.claim != nil && !t.roomFor(t.since, 0) {
 		if len(t.items) > 1 {
 			return &decidedError{errors.New("the leases of the claims have no room for another try")}
 		}
@@ -120,7 +120,7 @@ func (t *attempt) hold(ctx context.Context) error {
 
 // beforePause gives the claim of one back when the lane will wait for longer than its lease has room for.
 func (t *attempt) beforePause(ctx context.Context, pause time.Duration) {
-	if !t.claimed || len(t.items) != 1 || t.items[0].claim == nil || t.roomFor(t.items[0].claimedAt, pause) {
+	if !t.claimed || len(t.items) != 1 || t.items[0].claim == nil || t.roomFor(t.since, pause) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
@@ -207,7 +207,7 @@ func (t *attempt) record(ctx context.Context) error {
 		}
 	}
 	t.apart = slices.DeleteFunc(t.apart, func(it *item) bool { return it.outcome != 0 })
-	return t.settler.keepReasons(ctx, t.b)
+	return t.keepReasons(ctx, t.b)
 }
 
 // charge counts failed attempts and says what comes next. It is the one place that does, for claims and for who was

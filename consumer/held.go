@@ -37,12 +37,12 @@ type heldItem struct {
 // this copy has failed: it is another one than before.
 func (h *heldItem) why() error {
 	switch {
-	case h.refused == nil:
-		return h.unsure
-	case h.unsure == nil:
-		return h.refused
+	case h.copy.refused == nil:
+		return h.copy.unsure
+	case h.copy.unsure == nil:
+		return h.copy.refused
 	}
-	return fmt.Errorf("%w; and another try: %w", h.refused, h.unsure)
+	return fmt.Errorf("%w; and another try: %w", h.copy.refused, h.copy.unsure)
 }
 
 // amiss is what its copy meets; the zero value when that is nothing.
@@ -72,7 +72,6 @@ func (h *heldItem) deliveries() []*item { return append([]*item{h.item}, h.follo
 // heldBack is what a lane holds back, in the order in which the copies are tried: the ones refused last are at the end.
 type heldBack struct {
 	*worker
-	settler *settler
 
 	items    []*heldItem
 	unloaded int // of them without their bodies
@@ -205,7 +204,7 @@ func (c Config) heldLimit() time.Duration { return c.HoldLimit * 3 / 2 }
 // hold takes what was refused out of a batch that has come to its end.
 func (s *heldBack) take(ctx context.Context, b *batch) {
 	for _, it := range b.all {
-		if it.refused == nil {
+		if it.copy.refused == nil {
 			continue
 		}
 		own := *it
@@ -215,7 +214,7 @@ func (s *heldBack) take(ctx context.Context, b *batch) {
 			own.followers[i] = &follower
 		}
 		_, letter := it.settle.(deadLetter)
-		h := &heldItem{item: &own, token: b.token, queue: s.settler.queueOf(it), since: b.since, tried: time.Now(),
+		h := &heldItem{item: &own, token: b.token, queue: s.queueOf(it), since: b.since, tried: time.Now(),
 			letter: letter}
 		s.items = append(s.items, h)
 		s.withheld += len(h.deliveries())
@@ -270,8 +269,8 @@ func (s *heldBack) standStill(ctx context.Context) error {
 		why = fmt.Errorf("%w: their bodies fill its share of the memory budget", why)
 	}
 	for _, h := range s.items {
-		if h.refused != nil {
-			why = fmt.Errorf("%w: queue %q: %w", why, h.queue, h.refused)
+		if h.copy.refused != nil {
+			why = fmt.Errorf("%w: queue %q: %w", why, h.queue, h.copy.refused)
 			break
 		}
 	}
@@ -289,7 +288,7 @@ func (s *heldBack) standStill(ctx context.Context) error {
 // the rows are looked at: only an operator can change that, and it is tried when it is delivered again.
 func (s *heldBack) tryAgain(ctx context.Context) error {
 	s.remake(ctx)
-	if slices.ContainsFunc(s.items, func(h *heldItem) bool { return errors.Is(h.refused, rabbit.ErrNacked) }) {
+	if slices.ContainsFunc(s.items, func(h *heldItem) bool { return errors.Is(h.copy.refused, rabbit.ErrNacked) }) {
 		s.c.publisher.Renew()
 	}
 	s.giveBackOld(ctx)
@@ -345,32 +344,32 @@ func (s *heldBack) trySome(ctx context.Context, some []*heldItem) (taken bool, e
 	}
 	var waiting []*item
 	for i, it := range items {
-		s.settler.reconsider(it, rows[it.id.Identity])
-		if _, acked := it.settle.(ack); !acked && !it.copyOut && !some[i].unloaded {
+		s.reconsider(it, rows[it.id.Identity])
+		if _, acked := it.settle.(ack); !acked && it.stage < stagePublished && !some[i].unloaded {
 			waiting = append(waiting, it)
 		}
 	}
-	unknown, _ := s.settler.publish(ctx, waiting) // each keeps why
-	if _, err := s.settler.recordLetters(ctx, items); err != nil {
+	unknown, _ := s.publish(ctx, waiting) // each keeps why
+	if _, err := s.recordLetters(ctx, items); err != nil {
 		return false, err
 	}
 	taken = len(unknown) == 0
 	for _, h := range some {
 		it := h.item
 		it.carryFollowers()
-		if it.durable {
+		if it.stage == stageDurable {
 			if err := s.end(ctx, h); err != nil {
 				return false, err
 			}
 			continue
 		}
-		if h.unloaded && it.refused == nil { // somebody moved its row: let it be judged anew
+		if h.unloaded && it.copy.refused == nil { // somebody moved its row: let it be judged anew
 			s.giveBack(ctx, h)
 			continue
 		}
-		taken = taken && it.refused == nil
+		taken = taken && it.copy.refused == nil
 		s.unload(h)
-		h.queue, h.tried = s.settler.queueOf(it), time.Now()
+		h.queue, h.tried = s.queueOf(it), time.Now()
 		s.c.holding.again(ctx, h)
 		s.items = append(slices.DeleteFunc(s.items, func(o *heldItem) bool { return o == h }), h)
 	}
@@ -378,33 +377,33 @@ func (s *heldBack) trySome(ctx context.Context, some []*heldItem) (taken bool, e
 }
 
 // reconsider looks at a held delivery in the light of its row as it is now.
-func (s *settler) reconsider(it *item, row dedup.Row) {
+func (w *worker) reconsider(it *item, row dedup.Row) {
 	it.row = row
 	letter, dies := it.settle.(deadLetter)
-	verdict := decide(row, it.circumstances(), s.c.cfg.MaxAttempts)
+	verdict := decide(row, it.circumstances(), w.c.cfg.MaxAttempts)
 	switch {
-	case it.copyOut: // the row of a confirmed letter is still to be written
+	case it.stage >= stagePublished: // the row of a confirmed letter is still to be written
 	case dies && row.Version == letter.from.Version:
 	case verdict == skipDone && !differs(it):
 		it.end(Duplicate, ack{})
 	case verdict == skipDead && !differs(it):
 		it.end(DuplicateOfDead, ack{})
 	case dies: // a copy sees what becomes of it; the copy of a letter stays the letter that it is
-		s.leaseLost(it)
+		w.leaseLost(it)
 	}
 }
 
 // endHeld acks a held delivery and its followers, one by one: older ones may still be held.
 func (s *heldBack) end(ctx context.Context, h *heldItem) error {
 	s.drop(ctx, h)
-	s.settler.unlock(ctx, &batch{all: []*item{h.item}, token: h.token})
+	s.unlock(ctx, &batch{all: []*item{h.item}, token: h.token})
 	all := h.deliveries()
 	for _, it := range all {
 		if err := s.sub.Ack(it.delivery.Tag, false); err != nil {
-			s.settler.abandon(&batch{all: all}) // nobody else knows them any more
+			s.worker.abandon(&batch{all: all}) // nobody else knows them any more
 			return fmt.Errorf("ack %v: %w", it.id.Identity, err)
 		}
-		s.settler.acked(it)
+		s.acked(it)
 	}
 	s.c.at(PointAcked)
 	return nil
@@ -416,7 +415,7 @@ func (s *heldBack) drop(ctx context.Context, h *heldItem) {
 	if h.unloaded {
 		s.unloaded -= len(h.deliveries())
 	}
-	h.refused, h.unsure = nil, nil
+	h.copy.refused, h.copy.unsure = nil, nil
 	s.c.holding.remove(ctx, h)
 }
 
@@ -450,18 +449,18 @@ func (s *heldBack) letGo(ctx context.Context) {
 func (s *heldBack) abandon(ctx context.Context, h *heldItem, giveBack func(*item)) {
 	s.drop(ctx, h)
 	b := &batch{all: h.deliveries(), token: h.token, failed: true}
-	s.settler.unlock(ctx, b)
+	s.unlock(ctx, b)
 	for _, it := range b.all {
 		giveBack(it)
 	}
-	s.settler.abandon(b)
+	s.worker.abandon(b)
 }
 
 // remake makes queues that are gone once they are missing for as long as a lane waits for a dependency: whoever deleted
 // one to make it anew has had the time.
 func (s *heldBack) remake(ctx context.Context) {
 	gone := slices.ContainsFunc(s.items, func(h *heldItem) bool {
-		return errors.Is(h.refused, rabbit.ErrUnroutable) && time.Since(h.since) > s.c.cfg.GiveBackAfter
+		return errors.Is(h.copy.refused, rabbit.ErrUnroutable) && time.Since(h.since) > s.c.cfg.GiveBackAfter
 	})
 	if !gone || time.Since(s.made) < s.c.cfg.GiveBackAfter || s.declare == nil {
 		return

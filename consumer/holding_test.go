@@ -32,21 +32,21 @@ func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 	}
 	full := fmt.Errorf("full: %w", rabbit.ErrNacked)
 	said := func(h *heldItem, queue string) string { return queue + ": " + h.advice().Error() }
-	h := &heldItem{item: &item{refused: full}, queue: "q.dead", letter: true}
+	h := &heldItem{item: &item{copy: publication{refused: full}}, queue: "q.dead", letter: true}
 	h.id.Identity = dedup.Identity{Group: "g", Tag: "t", Key: "k"}
 
 	g.add(t.Context(), h)
 	says(said(h, "q.dead"))
 
-	h.refused, h.queue = nil, "q.retry.1s" // another copy, whose connection has ended
+	h.copy.refused, h.queue = nil, "q.retry.1s" // another copy, whose connection has ended
 	g.again(t.Context(), h)
 	says()
 
-	h.refused = errors.Join(full)
+	h.copy.refused = errors.Join(full)
 	g.again(t.Context(), h)
 	says(said(h, "q.retry.1s"))
 
-	h.refused = nil
+	h.copy.refused = nil
 	g.again(t.Context(), h)
 	g.remove(t.Context(), h)
 	says()

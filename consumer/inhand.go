@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // inHand knows the batches of this process by the token of their locks, so that a lane which meets another lane's lock
@@ -50,17 +51,17 @@ const (
 
 // waitForHolders returns when those who hold the locks of b's open items have had the time to be done with them. A
 // batch comes here only after it is settled itself, so that no two wait for each other.
-func (k *looker) waitForHolders(ctx context.Context, b *batch) error {
+func (l *lane) waitForHolders(ctx context.Context, b *batch) error {
 	limit, cancel := context.WithTimeout(ctx, holderPatience)
 	defer cancel()
 	strangers := false
 	for _, it := range b.open {
 		switch {
-		case !it.heldByOther:
-		case !strings.HasPrefix(it.holder, k.c.name+"/"):
+		case it.lock.hold != lock.HeldByOther:
+		case !strings.HasPrefix(it.lock.holder, l.c.name+"/"):
 			strangers = true
 		default:
-			if settled := k.c.inHand.find(it.holder); settled != nil {
+			if settled := l.c.inHand.find(it.lock.holder); settled != nil {
 				select {
 				case <-settled:
 				case <-limit.Done():

@@ -13,8 +13,7 @@ import (
 // lane owns one channel, one goroutine and one batch at a time.
 type lane struct {
 	*worker
-	look    *looker
-	settler *settler
+	skipper lookUpSkipper
 	held    *heldBack
 	atOnce  int // calls: messages of the next group
 	// life is what happens to a batch of at most size deliveries: lane.process, or that of the backstop.
@@ -25,8 +24,7 @@ type lane struct {
 
 // newLane joins what a delivery of this worker meets. A lane of the backstop never meets the handler.
 func newLane(w *worker) *lane {
-	l := &lane{worker: w, look: &looker{worker: w}, settler: &settler{worker: w}, atOnce: firstGroup}
-	l.held = &heldBack{worker: w, settler: l.settler}
+	l := &lane{worker: w, held: &heldBack{worker: w}, atOnce: firstGroup}
 	l.life = l.process
 	if w.backstop {
 		l.life = (&backstopLife{lane: l}).process
@@ -75,9 +73,9 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		if err != nil {
 			b.failed, b.parting = true, true
 			l.oweClaims(b)
-			l.settler.unlock(context.WithoutCancel(work), b)
-			_ = l.settler.acknowledge(b) // what waited for the rest of the batch; a dead channel takes none
-			l.settler.abandon(b)
+			l.unlock(context.WithoutCancel(work), b)
+			_ = l.acknowledge(b) // what waited for the rest of the batch; a dead channel takes none
+			l.abandon(b)
 			return err
 		}
 		l.held.take(work, b)
@@ -98,7 +96,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 // only that attempt counts.
 func (l *lane) oweClaims(b *batch) {
 	for _, it := range b.all {
-		if it.claimedLetter() && !it.durable {
+		if it.claimedLetter() && it.stage < stageDurable {
 			l.c.debts.owe(*it.claim)
 		}
 	}

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,13 +18,13 @@ import (
 func (l *lane) process(ctx context.Context, b *batch) error {
 	settled := l.c.inHand.enter(b.token)
 	defer settled()
-	l.look.identify(ctx, b) // 1 name each message; the first of an identity leads its copies
+	l.identify(ctx, b) // 1 name each message; the first of an identity leads its copies
 	for ; len(b.open) > 0; b.nextPass() {
 		for _, step := range l.steps(settled) {
 			err := step(ctx, b)
 			if givesBackRest(err) || errors.Is(err, errBraked) && !b.braked { // what is done so far stays done
 				b.parting = true
-				err = errors.Join(err, l.settler.settle(ctx, b))
+				err = errors.Join(err, l.settle(ctx, b))
 			}
 			if err != nil {
 				return fmt.Errorf("batch of %d: %w", len(b.all), err)
@@ -45,36 +46,30 @@ type step func(context.Context, *batch) error
 func (l *lane) steps(settled func()) []step {
 	letOn := func(context.Context, *batch) error { settled(); return nil }
 	steps := []step{
-		l.look.lock,   // 2 one pipeline; what has a done marker is looked up
-		l.look.lookUp, // 3 one query; success and dead rows end here
+		l.lock,   // 2 one pipeline; what has a done marker is looked up
+		l.lookUp, // 3 one query; success and dead rows end here
 	}
 	if l.c.service != nil { // calls take their time: nobody waits for them
-		steps = append(steps, l.settler.settle, letOn)
+		steps = append(steps, l.settle, letOn)
 	}
 	return append(steps,
-		l.spare,          //   while everything fails, few are attempted
-		l.together,       // 4 what has no row: one transaction for all; who is blamed leaves it
-		l.record,         // 5 few commits for the blamed
-		l.again,          // 6 what failed before: claim, attempt, record, each for many at once
-		l.settler.settle, //   what is done so far must not wait for what follows
-		letOn,            //   nor must the lanes that met our locks
-		l.alone,          // 7 what may be a danger, or would not go with others: the same for one at a time
-		l.settler.settle, // 8 copies confirmed, rows dead, marks and releases, then acks
+		l.spare,    //   while everything fails, few are attempted
+		l.together, // 4 what has no row: one transaction for all; who is blamed leaves it
+		l.record,   // 5 few commits for the blamed
+		l.again,    // 6 what failed before: claim, attempt, record, each for many at once
+		l.settle,   //   what is done so far must not wait for what follows
+		letOn,      //   nor must the lanes that met our locks
+		l.alone,    // 7 what may be a danger, or would not go with others: the same for one at a time
+		l.settle,   // 8 copies confirmed, rows dead, marks and releases, then acks
 	)
 }
 
-// looker finds out what a message is, who works on it, and what its row says.
-type looker struct {
-	*worker
-	skipper lookUpSkipper
-}
-
 // 1. identify names each message. The unreadable ones keep a name too, so that every dead letter has a row.
-func (k *looker) identify(ctx context.Context, b *batch) {
+func (l *lane) identify(ctx context.Context, b *batch) {
 	var unread []*item
 	for _, it := range b.all {
 		it.copied = wire.ReadCopy(it.delivery.Headers)
-		id, err := wire.Identify(k.c.cfg.Group, k.c.keyFrom, k.c.cfg.Queue, it.delivery)
+		id, err := wire.Identify(l.c.cfg.Group, l.c.keyFrom, l.c.cfg.Queue, it.delivery)
 		it.id = id
 		it.msg = Message{
 			Identity: id.Identity, Body: it.delivery.Body, Headers: it.delivery.Headers, MessageID: it.delivery.MessageID,
@@ -89,7 +84,7 @@ func (k *looker) identify(ctx context.Context, b *batch) {
 		case len(it.delivery.Body) > MaxBody:
 			it.rejected = &unreadable{dedup.ReasonMalformed, fmt.Errorf("a body of %d bytes is over the limit of %d",
 				len(it.delivery.Body), MaxBody)}
-		case k.mayKill(it): // read it when a claim is there to count it
+		case l.mayKill(it): // read it when a claim is there to count it
 		default:
 			unread = append(unread, it)
 		}
@@ -98,7 +93,7 @@ func (k *looker) identify(ctx context.Context, b *batch) {
 	for i, it := range unread {
 		msgs[i] = &it.msg
 	}
-	for i, err := range k.validate(ctx, msgs...) {
+	for i, err := range l.validate(ctx, msgs...) {
 		if err != nil {
 			unread[i].rejected = &unreadable{dedup.ReasonMalformed, err}
 		}
@@ -110,31 +105,30 @@ func (k *looker) identify(ctx context.Context, b *batch) {
 
 // 2. lock asks the lock for all open identities, which locks the free ones. What it finds only says where to look next:
 // what has a done marker or a foreign value goes on without a lock, by its row.
-func (k *looker) lock(ctx context.Context, b *batch) error {
-	defer k.c.metrics.phase(phaseLock, time.Now())
+func (l *lane) lock(ctx context.Context, b *batch) error {
+	defer l.c.metrics.phase(phaseLock, time.Now())
 	if b.pass > 0 {
-		if err := k.waitForHolders(ctx, b); err != nil {
+		if err := l.waitForHolders(ctx, b); err != nil {
 			return err
 		}
 	}
 	names := make([]lock.Name, len(b.open))
 	for i, it := range b.open {
-		it.lockName = k.locker.nameOf(it.id.Identity)
-		names[i] = it.lockName
+		names[i] = l.locker.nameOf(it.id.Identity)
 	}
 	var held []lock.Held
-	err := k.untilAnswered(ctx, k.c.locks.name, func(ctx context.Context) (err error) {
-		held, err = k.locker.Lock(ctx, b.token, names)
+	err := l.untilAnswered(ctx, l.c.locks.name, func(ctx context.Context) (err error) {
+		held, err = l.locker.Lock(ctx, b.token, names)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for i, it := range b.open {
-		it.heldByOther, it.holder = held[i].Hold == lock.HeldByOther, held[i].Holder
-		it.locked = held[i].Hold == lock.Mine
-		it.hinted = !it.heldByOther && !it.locked
-		it.marked = held[i].Hold == lock.DoneMarker && held[i].BodyHash == it.id.BodyHash
+		it.lock = itsLock{
+			name: names[i], hold: cmp.Or(held[i].Hold, lock.Foreign), holder: held[i].Holder,
+			marked: held[i].Hold == lock.DoneMarker && held[i].BodyHash == it.id.BodyHash,
+		}
 	}
 	return nil
 }
@@ -142,10 +136,10 @@ func (k *looker) lock(ctx context.Context, b *batch) error {
 //  3. lookUp reads the rows of all open identities and gives each item its way. What looks new is not looked up while
 //     no such message had a row: its insert would meet it (1062) and together look again. A body that differs from
 //     its row's is a conflict whatever the row's status; it is filed under a name of its own, which has a row or not.
-func (k *looker) lookUp(ctx context.Context, b *batch) error {
+func (l *lane) lookUp(ctx context.Context, b *batch) error {
 	var known []*item
 	for _, it := range b.open {
-		if k.skipper.trusted() && it.looksNew() {
+		if l.skipper.trusted() && it.looksNew() {
 			it.row = dedup.Row{Identity: it.id.Identity, Version: dedup.Version{Status: dedup.Absent}}
 			b.fresh = append(b.fresh, it)
 		} else {
@@ -156,30 +150,30 @@ func (k *looker) lookUp(ctx context.Context, b *batch) error {
 	if len(known) == 0 {
 		return nil
 	}
-	defer k.c.metrics.phase(phaseLookUp, time.Now())
-	rows, err := k.rowsOf(ctx, known)
+	defer l.c.metrics.phase(phaseLookUp, time.Now())
+	rows, err := l.rowsOf(ctx, known)
 	if err != nil {
 		return err
 	}
 	for _, it := range known {
 		it.row = rows[it.id.Identity]
-		k.skipper.saw(it)
+		l.skipper.saw(it)
 		if differs(it) {
-			k.conflict(b, it)
+			l.conflict(b, it)
 		} else {
-			k.route(b, it)
+			l.route(b, it)
 		}
 	}
 	return nil
 }
 
 // route sends an item the way its row asks for.
-func (k *looker) route(b *batch, it *item) {
-	v := decide(it.row, it.circumstances(), k.c.cfg.MaxAttempts)
-	if v.works() && k.c.holding.has(it.id.Identity) {
+func (l *lane) route(b *batch, it *item) {
+	v := decide(it.row, it.circumstances(), l.c.cfg.MaxAttempts)
+	if v.works() && l.c.holding.has(it.id.Identity) {
 		v = comeBack // a letter of it waits for room, in this process: one is enough
 	}
-	if it.heldByOther && v.works() { // a row may say more than a lock: only work waits for the lock
+	if it.lock.hold == lock.HeldByOther && v.works() { // a row may say more than a lock: only work waits for the lock
 		if b.pass == 0 {
 			b.later = append(b.later, it)
 			return
@@ -198,11 +192,11 @@ func (k *looker) route(b *batch, it *item) {
 		if it.row.Condemned() {
 			wait = longest // nothing is gained by coming soon
 		}
-		it.end(InProgress, retryAfter{delay: fit(k.c.cfg.RetryDelays, wait), attempt: it.row.Attempts})
+		it.end(InProgress, retryAfter{delay: fit(l.c.cfg.RetryDelays, wait), attempt: it.row.Attempts})
 	case bury:
 		it.end(DeadLettered, deadLetter{it.rejected.reason, it.row, it.rejected.err.Error()})
 	case giveUp:
-		it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, k.lastWords(it.row)})
+		it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, l.lastWords(it.row)})
 	case runAgain:
 		b.again = append(b.again, it)
 	default:
@@ -224,7 +218,7 @@ func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown b
 			done++
 		}
 		if it.looksNew() && it.row.Status != dedup.Absent && !unknown {
-			l.look.skipper.reset()
+			l.skipper.reset()
 		}
 	}
 	if unknown && done == len(group) { // all or nothing: it was our COMMIT
@@ -237,9 +231,9 @@ func (l *lane) lookAgain(ctx context.Context, b *batch, group []*item, unknown b
 		case it.row.Status == dedup.Absent:
 			rest = append(rest, it)
 		case differs(it):
-			l.look.conflict(b, it)
+			l.conflict(b, it)
 		default:
-			l.look.route(b, it)
+			l.route(b, it)
 		}
 	}
 	return rest, nil

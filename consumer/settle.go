@@ -28,47 +28,44 @@ const (
 	copyUnknown   = "unknown" // RabbitMQ may have it, and another one is published
 )
 
-// settler tells the broker, and the log where a letter is concerned.
-type settler struct{ *worker }
-
 // 7. settle tells the broker what became of every item that has ended: copies are confirmed before the rows of letters
 // say dead, and nothing is acked before its outcome is durable or its copy confirmed. A copy that its queue refuses
 // holds back its own delivery only (held.go). It may run several times in the life of a batch and takes up only what is
 // new.
-func (s *settler) settle(ctx context.Context, b *batch) error {
-	defer s.c.metrics.phase(phaseSettle, time.Now())
-	if err := s.brake(ctx, b); err != nil {
+func (w *worker) settle(ctx context.Context, b *batch) error {
+	defer w.c.metrics.phase(phaseSettle, time.Now())
+	if err := w.brake(ctx, b); err != nil {
 		return err
 	}
 	for again := true; again; {
-		if _, err := s.condemn(ctx, b.all); err != nil { // claims: see keepReasons
+		if _, err := w.condemn(ctx, b.all); err != nil { // claims: see keepReasons
 			return err
 		}
-		if err := s.lookAtCondemned(ctx, b.all); err != nil {
+		if err := w.lookAtCondemned(ctx, b.all); err != nil {
 			return err
 		}
-		unknown, err := s.publishCopies(ctx, b)
+		unknown, err := w.publishCopies(ctx, b)
 		if err != nil {
 			return err
 		}
-		moved, err := s.condemn(ctx, b.all)
+		moved, err := w.condemn(ctx, b.all)
 		if err != nil {
 			return err
 		}
-		lost, err := s.recordLetters(ctx, b.all)
+		lost, err := w.recordLetters(ctx, b.all)
 		if err != nil {
 			return err
 		}
 		if again = unknown || moved || lost; again { // what is done does not wait for what is not
-			s.unlock(ctx, b)
-			if err := s.acknowledge(b); err != nil {
+			w.unlock(ctx, b)
+			if err := w.acknowledge(b); err != nil {
 				return err
 			}
 		}
 	}
-	s.unlock(ctx, b)
+	w.unlock(ctx, b)
 	b.parting = b.parting || b.braked
-	if err := s.acknowledge(b); err != nil {
+	if err := w.acknowledge(b); err != nil {
 		return err
 	}
 	if b.braked {
@@ -80,38 +77,38 @@ func (s *settler) settle(ctx context.Context, b *batch) error {
 // keepReasons writes down at once why claimed messages failed for good: until their letters are confirmed nothing else
 // keeps copies of them away once their leases end, and nobody knows how long the attempts behind them in the batch will
 // take, or the letters. What the brake holds back keeps nothing: it is given back.
-func (s *settler) keepReasons(ctx context.Context, b *batch) error {
+func (w *worker) keepReasons(ctx context.Context, b *batch) error {
 	if !slices.ContainsFunc(b.all, (*item).claimedLetter) {
 		return nil
 	}
-	if err := s.brake(ctx, b); err != nil {
+	if err := w.brake(ctx, b); err != nil {
 		return err
 	}
 	if b.braked {
-		return s.settle(ctx, b)
+		return w.settle(ctx, b)
 	}
-	_, err := s.condemn(ctx, b.all)
+	_, err := w.condemn(ctx, b.all)
 	return err
 }
 
 // lookAtCondemned reads the rows of letters that are written down and not published: no lease keeps a copy of the
 // message off them, and it may have been the letter meanwhile.
-func (s *settler) lookAtCondemned(ctx context.Context, items []*item) error {
+func (w *worker) lookAtCondemned(ctx context.Context, items []*item) error {
 	var waiting []*item
 	for _, it := range items {
-		if _, ok := it.settle.(deadLetter); ok && it.row.Condemned() && !it.copyOut && it.refused == nil {
+		if _, ok := it.settle.(deadLetter); ok && it.row.Condemned() && it.awaitsCopy() {
 			waiting = append(waiting, it)
 		}
 	}
 	if len(waiting) == 0 {
 		return nil
 	}
-	rows, err := s.rowsOf(ctx, waiting)
+	rows, err := w.rowsOf(ctx, waiting)
 	if err != nil {
 		return err
 	}
 	for _, it := range waiting {
-		s.reconsider(it, rows[it.id.Identity])
+		w.reconsider(it, rows[it.id.Identity])
 	}
 	return nil
 }
@@ -124,18 +121,18 @@ func (it *item) claimedLetter() bool {
 
 // brake tells the brake what became of this batch, and asks for leave to publish its letters. What gets none is open
 // again and goes back to the broker. The backstop attempts nothing, and what it files is no failure of a handler.
-func (s *settler) brake(ctx context.Context, b *batch) error {
-	if s.backstop || s.c.cfg.MaxDead == 0 {
+func (w *worker) brake(ctx context.Context, b *batch) error {
+	if w.backstop || w.c.cfg.MaxDead == 0 {
 		return nil
 	}
 	var letters []*item
 	var first []dedup.Identity
 	applied, failed := false, false
 	for _, it := range b.all {
-		if it.outcome == 0 || it.counted {
+		if it.stage != stageEnded {
 			continue
 		}
-		it.counted = true
+		it.move(stageWeighed)
 		applied = applied || it.outcome == Applied
 		attempt := 0
 		switch end := it.settle.(type) {
@@ -149,7 +146,7 @@ func (s *settler) brake(ctx context.Context, b *batch) error {
 				continue
 			}
 			attempt = end.from.Attempts
-			if !it.row.Condemned() && !s.c.brake.counted(opening{it.id.Identity, end.from.Replays}) {
+			if !it.row.Condemned() && !w.c.brake.counted(opening{it.id.Identity, end.from.Replays}) {
 				letters = append(letters, it) // else it was counted when it was refused
 			}
 		default:
@@ -160,33 +157,33 @@ func (s *settler) brake(ctx context.Context, b *batch) error {
 			first = append(first, it.id.Identity)
 		}
 	}
-	s.c.brake.note(applied, failed, first)
+	w.c.brake.note(applied, failed, first)
 	if len(letters) == 0 {
 		return nil
 	}
 	var got int
 	var holds time.Duration
-	err := s.untilAnswered(ctx, DependencyMySQL, func(ctx context.Context) (err error) {
-		ctx, cancel := context.WithTimeout(ctx, s.c.opTimeout)
+	err := w.untilAnswered(ctx, DependencyMySQL, func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, w.c.opTimeout)
 		defer cancel()
-		got, holds, err = s.c.records.ReserveLetters(ctx, s.c.brake.limit, len(letters))
+		got, holds, err = w.c.records.ReserveLetters(ctx, w.c.brake.limit, len(letters))
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for _, it := range letters[:got] {
-		s.c.brake.let(opening{it.id.Identity, it.settle.(deadLetter).from.Replays})
+		w.c.brake.let(opening{it.id.Identity, it.settle.(deadLetter).from.Replays})
 	}
 	for _, it := range letters[got:] {
 		it.end(0, nil)
 		if it.claim != nil {
-			s.c.debts.owe(*it.claim)
+			w.c.debts.owe(*it.claim)
 		}
 	}
 	if got < len(letters) {
 		b.braked = true
-		s.c.brake.holdLetters(holds)
+		w.c.brake.holdLetters(holds)
 	}
 	return nil
 }
@@ -194,20 +191,20 @@ func (s *settler) brake(ctx context.Context, b *batch) error {
 // publishCopies publishes the copies that are still missing. It returns when every one of them is confirmed or refused,
 // or, with unknown, when there is something to record before the rest is published again: what was confirmed meanwhile,
 // and, the first time, what the letters that may not have arrived are about.
-func (s *settler) publishCopies(ctx context.Context, b *batch) (unknown bool, err error) {
+func (w *worker) publishCopies(ctx context.Context, b *batch) (unknown bool, err error) {
 	var waiting []*item
 	for _, it := range b.all {
-		if _, acked := it.settle.(ack); it.outcome != 0 && !acked && !it.copyOut && it.refused == nil {
+		if it.awaitsCopy() {
 			waiting = append(waiting, it)
 		}
 	}
 	if len(waiting) == 0 {
 		return false, nil
 	}
-	err = s.untilAnswered(ctx, DependencyRabbitMQ, func(ctx context.Context) error {
+	err = w.untilAnswered(ctx, DependencyRabbitMQ, func(ctx context.Context) error {
 		before := len(waiting)
 		var trouble error
-		waiting, trouble = s.publish(ctx, waiting)
+		waiting, trouble = w.publish(ctx, waiting)
 		if trouble == nil || len(waiting) < before || !b.stuck {
 			return nil
 		}
@@ -219,35 +216,36 @@ func (s *settler) publishCopies(ctx context.Context, b *batch) (unknown bool, er
 
 // publish publishes the copies of items once. A copy is confirmed, or refused for itself, or, because of the
 // connection, unknown; trouble is why.
-func (s *settler) publish(ctx context.Context, items []*item) (unknown []*item, trouble error) {
+func (w *worker) publish(ctx context.Context, items []*item) (unknown []*item, trouble error) {
 	copies := make([]rabbit.Publishing, len(items))
 	for i, it := range items {
-		copies[i] = s.copyOf(it)
+		copies[i] = w.copyOf(it)
 	}
 	unsure := 0
-	for i, err := range s.c.publisher.Publish(ctx, copies) {
+	for i, err := range w.c.publisher.Publish(ctx, copies) {
 		it := items[i]
 		kind, point := kindRetry, PointRetryCopy
 		if _, again := it.settle.(retryAfter); !again {
 			kind, point = kindLetter, PointLetter
 		}
 		if err == nil {
-			s.c.metrics.publishes.WithLabelValues(kind, copyConfirmed).Inc()
-			it.copyOut, it.refused, it.unsure = true, nil, nil
-			s.c.at(point)
+			w.c.metrics.publishes.WithLabelValues(kind, copyConfirmed).Inc()
+			it.copy.refused, it.copy.unsure = nil, nil
+			it.move(stagePublished)
+			w.c.at(point)
 			continue
 		}
-		it.tried = true
+		it.copy.tried = true
 		err = fmt.Errorf("publish the %s copy of %v to %s: %w", kind, it.id.Identity, copies[i].Key, err)
 		if errors.Is(err, rabbit.ErrUnconfirmed) {
-			s.c.metrics.publishes.WithLabelValues(kind, copyUnknown).Inc()
-			it.unsure = err
+			w.c.metrics.publishes.WithLabelValues(kind, copyUnknown).Inc()
+			it.copy.unsure = err
 			unsure++
 		} else {
-			s.c.metrics.publishes.WithLabelValues(kind, copyFailed).Inc()
+			w.c.metrics.publishes.WithLabelValues(kind, copyFailed).Inc()
 		}
 		if rabbit.Refused(err) {
-			it.refused = err
+			it.copy.refused = err
 			continue
 		}
 		unknown = append(unknown, it)
@@ -256,7 +254,7 @@ func (s *settler) publish(ctx context.Context, items []*item) (unknown []*item, 
 		}
 	}
 	if unsure > 0 {
-		s.c.log.WarnContext(ctx, "RabbitMQ may have copies that it did not confirm: their rows are looked at, and the "+
+		w.c.log.WarnContext(ctx, "RabbitMQ may have copies that it did not confirm: their rows are looked at, and the "+
 			"copies published again; of two copies one is absorbed", "copies", unsure, "err", trouble)
 	}
 	return unknown, trouble
@@ -268,16 +266,16 @@ const recordAtOnce = 200
 // condemn keeps the reasons of letters that could not be published, or whose message is claimed: they get no further
 // attempt, although their claims end or the process does. A row that somebody else moved is theirs, and a copy comes
 // back later to see what became of it: moved reports that there is such a copy to publish.
-func (s *settler) condemn(ctx context.Context, items []*item) (moved bool, err error) {
+func (w *worker) condemn(ctx context.Context, items []*item) (moved bool, err error) {
 	var waiting []*item
 	for _, it := range items {
 		letter, ok := it.settle.(deadLetter)
-		if ok && !it.copyOut && (it.tried && letter.from.Status != dedup.Failed || it.claimedLetter()) {
+		if ok && it.stage < stagePublished && (it.copy.tried && letter.from.Status != dedup.Failed || it.claimedLetter()) {
 			waiting = append(waiting, it)
 		}
 	}
 	for some := range slices.Chunk(waiting, recordAtOnce) {
-		lost, err := s.condemnSome(ctx, some)
+		lost, err := w.condemnSome(ctx, some)
 		if err != nil {
 			return moved, err
 		}
@@ -286,17 +284,17 @@ func (s *settler) condemn(ctx context.Context, items []*item) (moved bool, err e
 	return moved, nil
 }
 
-func (s *settler) condemnSome(ctx context.Context, some []*item) (moved bool, err error) {
+func (w *worker) condemnSome(ctx context.Context, some []*item) (moved bool, err error) {
 	all := make([]dedup.Condemnation, len(some))
 	for i, it := range some {
 		letter := it.settle.(deadLetter)
 		all[i] = dedup.Condemnation{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason,
-			Cause: letter.cause, Owner: s.owner()}
+			Cause: letter.cause, Owner: w.owner()}
 	}
 	var rows []dedup.Row
 	var errs []error
-	err = s.untilKnown(ctx, func(ctx context.Context) error {
-		rows, errs = s.c.records.CondemnAll(ctx, all)
+	err = w.untilKnown(ctx, func(ctx context.Context) error {
+		rows, errs = w.c.records.CondemnAll(ctx, all)
 		for _, err := range errs {
 			if err != nil && !errors.Is(err, dedup.ErrLost) {
 				return err
@@ -309,21 +307,21 @@ func (s *settler) condemnSome(ctx context.Context, some []*item) (moved bool, er
 	}
 	for i, it := range some {
 		if errs[i] != nil {
-			s.leaseLost(it)
+			w.leaseLost(it)
 			moved = true
 			continue
 		}
 		letter := it.settle.(deadLetter)
 		letter.from = rows[i]
 		it.row, it.settle, it.claim = rows[i], letter, nil
-		s.c.at(PointCondemned)
+		w.c.at(PointCondemned)
 	}
 	return moved, nil
 }
 
 // copyOf is the copy that it's settlement asks for. Copies go through the default exchange to our queue by name: the
 // first exchange would hand them to every other queue bound there.
-func (s *settler) copyOf(it *item) rabbit.Publishing {
+func (w *worker) copyOf(it *item) rabbit.Publishing {
 	o := wire.CopyOptions{Identity: it.id, Replays: it.row.Replays}
 	switch end := it.settle.(type) {
 	case retryAfter:
@@ -339,88 +337,46 @@ func (s *settler) copyOf(it *item) rabbit.Publishing {
 	case deadLetter:
 		o.Attempt, o.Error, o.Reason, o.Replays = end.from.Attempts, end.cause, end.reason, end.from.Replays
 	}
-	return rabbit.Publishing{Key: s.queueOf(it), Message: wire.Copy(it.delivery, s.c.cfg.Queue, o)}
+	return rabbit.Publishing{Key: w.queueOf(it), Message: wire.Copy(it.delivery, w.c.cfg.Queue, o)}
 }
 
 // queueOf is the queue of the copy that it's settlement asks for.
-func (s *settler) queueOf(it *item) string {
+func (w *worker) queueOf(it *item) string {
 	if later, again := it.settle.(retryAfter); again {
-		return rabbit.RetryQueue(s.c.cfg.Queue, later.delay)
+		return rabbit.RetryQueue(w.c.cfg.Queue, later.delay)
 	}
-	return rabbit.DeadQueue(s.c.cfg.Queue)
+	return rabbit.DeadQueue(w.c.cfg.Queue)
 }
 
-// recordLetters makes the rows of confirmed letters say dead: all that have none in one transaction, the others in
-// others. A row that somebody else moved meanwhile is theirs: the letter stays, and a copy comes back later to see what
-// became of it; lost reports that there is such a copy to publish.
-func (s *settler) recordLetters(ctx context.Context, items []*item) (lost bool, err error) {
-	var letters, rowless []*item
+// recordLetters makes the rows of confirmed letters say dead. A row that somebody else moved meanwhile is theirs: the
+// letter stays, and a copy comes back later to see what became of it; lost reports that there is such a copy to publish.
+func (w *worker) recordLetters(ctx context.Context, items []*item) (lost bool, err error) {
+	var letters []*item
 	for _, it := range items {
-		letter, ok := it.settle.(deadLetter)
-		if !ok || !it.copyOut || it.durable {
-			continue
-		}
-		letters = append(letters, it)
-		if letter.from.Status == dedup.Absent {
-			rowless = append(rowless, it)
+		if _, ok := it.settle.(deadLetter); ok && it.stage == stagePublished {
+			letters = append(letters, it)
 		}
 	}
-	if err := s.recordTogether(ctx, rowless); err != nil {
-		return false, err
-	}
-	letters = slices.DeleteFunc(letters, func(it *item) bool { return it.durable })
 	for some := range slices.Chunk(letters, recordAtOnce) {
-		if err := s.recordRows(ctx, some); err != nil {
+		if err := w.recordRows(ctx, some); err != nil {
 			return lost, err
 		}
-		lost = lost || slices.ContainsFunc(some, func(it *item) bool { return !it.durable })
+		lost = lost || slices.ContainsFunc(some, func(it *item) bool { return it.stage != stageDurable })
 	}
 	return lost, nil
 }
 
-// recordTogether inserts the rows of letters that have none. When one has a row by now, or the answer to COMMIT was
-// lost, it leaves them to be looked at one by one.
-func (s *settler) recordTogether(ctx context.Context, rowless []*item) error {
-	if len(rowless) < 2 {
-		return nil
-	}
-	letters := make([]dedup.Letter, len(rowless))
-	for i, it := range rowless {
-		letter := it.settle.(deadLetter)
-		letters[i] = dedup.Letter{Entry: it.fullEntry(), Reason: letter.reason, Cause: letter.cause}
-	}
-	err := s.untilAnswered(ctx, DependencyMySQL, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, s.c.opTimeout)
-		defer cancel()
-		return s.c.records.DeadAll(ctx, letters)
-	})
-	if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrUnknown) {
-		for _, it := range rowless {
-			it.unknown = it.unknown || errors.Is(err, dedup.ErrUnknown)
-		}
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, it := range rowless {
-		s.recorded(ctx, it)
-	}
-	return nil
-}
-
 // recordRows makes rows say dead, in one transaction. A row that says so already, of this opening and this body, may be
 // the work of a call of ours whose answer was lost; else it is that of another copy, and our letter is one too many.
-func (s *settler) recordRows(ctx context.Context, some []*item) error {
-	all, unknown := make([]dedup.Death, len(some)), make([]bool, len(some))
+func (w *worker) recordRows(ctx context.Context, some []*item) error {
+	all, unknown := make([]dedup.Death, len(some)), make([]bool, len(some)) // unknown: an answer was lost
 	for i, it := range some {
 		letter := it.settle.(deadLetter)
 		all[i] = dedup.Death{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason, Cause: letter.cause}
-		unknown[i] = it.unknown
 	}
 	var errs []error
-	err := s.untilKnown(ctx, func(ctx context.Context) error {
-		errs = s.c.records.DeadRows(ctx, all)
+	err := w.untilKnown(ctx, func(ctx context.Context) error {
+		errs = w.c.records.DeadRows(ctx, all)
 		for i, err := range errs {
 			unknown[i] = unknown[i] || errors.Is(err, dedup.ErrUnknown)
 		}
@@ -432,7 +388,7 @@ func (s *settler) recordRows(ctx context.Context, some []*item) error {
 	var moved []*item
 	for i, it := range some {
 		if errs[i] == nil {
-			s.recorded(ctx, it)
+			w.recorded(ctx, it)
 		} else {
 			moved = append(moved, it)
 		}
@@ -440,7 +396,7 @@ func (s *settler) recordRows(ctx context.Context, some []*item) error {
 	if len(moved) == 0 {
 		return nil
 	}
-	rows, err := s.rowsOf(ctx, moved)
+	rows, err := w.rowsOf(ctx, moved)
 	if err != nil {
 		return err
 	}
@@ -452,26 +408,26 @@ func (s *settler) recordRows(ctx context.Context, some []*item) error {
 		it.row = rows[it.id.Identity]
 		switch {
 		case it.row.Status != dedup.Dead || it.row.Replays != letter.from.Replays || differs(it):
-			s.leaseLost(it)
-			it.copyOut = false
+			w.leaseLost(it)
 		case unknown[i]:
-			s.recorded(ctx, it)
+			w.recorded(ctx, it)
 		default:
-			it.outcome, it.durable = DuplicateOfDead, true
-			s.c.brake.arrived(opening{it.id.Identity, letter.from.Replays})
+			it.outcome = DuplicateOfDead
+			it.move(stageDurable)
+			w.c.brake.arrived(opening{it.id.Identity, letter.from.Replays})
 		}
 	}
 	return nil
 }
 
 // recorded ends an item whose letter is confirmed and whose row says so.
-func (s *settler) recorded(ctx context.Context, it *item) {
+func (w *worker) recorded(ctx context.Context, it *item) {
 	letter := it.settle.(deadLetter)
-	it.durable = true
-	s.c.brake.arrived(opening{it.id.Identity, letter.from.Replays})
-	s.c.metrics.deadLettered.WithLabelValues(string(letter.reason)).Inc()
-	s.c.at(PointDead)
-	s.c.log.WarnContext(ctx, "dead-lettered", "message", it.id.Identity, "reason", letter.reason, "attempt",
+	it.move(stageDurable)
+	w.c.brake.arrived(opening{it.id.Identity, letter.from.Replays})
+	w.c.metrics.deadLettered.WithLabelValues(string(letter.reason)).Inc()
+	w.c.at(PointDead)
+	w.c.log.WarnContext(ctx, "dead-lettered", "message", it.id.Identity, "reason", letter.reason, "attempt",
 		letter.from.Attempts, "err", letter.cause)
 }
 
@@ -479,23 +435,24 @@ func (s *settler) recorded(ctx context.Context, it *item) {
 // open items, and of those whose copy is refused or not out yet, only when the batch has failed, because their
 // deliveries come again and must not find them held. A marker that lies stays until its message is success. It only
 // saves work, so its errors are the lock's own business.
-func (s *settler) unlock(ctx context.Context, b *batch) {
+func (w *worker) unlock(ctx context.Context, b *batch) {
 	var marks []lock.Mark
 	var release []lock.Name
 	for _, it := range b.all {
-		if !it.locked && !it.hinted || it.atWork() && !b.failed {
+		ours := it.lock.hold == lock.Mine
+		if !ours && !it.lock.hinted() || it.atWork() && !b.failed {
 			continue
 		}
 		switch {
-		case it.outcome == Applied, it.outcome == Duplicate && !it.marked:
-			marks = append(marks, lock.Mark{Name: it.lockName, BodyHash: it.id.BodyHash})
-		case it.locked:
-			release = append(release, it.lockName)
+		case it.outcome == Applied, it.outcome == Duplicate && !it.lock.marked:
+			marks = append(marks, lock.Mark{Name: it.lock.name, BodyHash: it.id.BodyHash})
+		case ours:
+			release = append(release, it.lock.name)
 		}
-		it.locked, it.hinted = false, false
+		it.lock.hold = 0
 	}
-	_ = s.locker.Done(ctx, marks)
-	_ = s.locker.Release(ctx, b.token, append(release, b.stray...))
+	_ = w.locker.Done(ctx, marks)
+	_ = w.locker.Release(ctx, b.token, append(release, b.stray...))
 	b.stray = nil
 }
 
@@ -506,47 +463,48 @@ func (it *item) atWork() bool {
 	case ack:
 		return false
 	case deadLetter:
-		return !it.durable || it.refused != nil
+		return it.stage < stageDurable || it.copy.refused != nil
 	}
-	return !it.copyOut || it.refused != nil
+	return it.stage < stagePublished || it.copy.refused != nil
 }
 
 // acknowledge acks whatever is durable: all at once over the prefix of the batch in which everything is, and one by one
 // behind it unless the rest will be durable soon. While the lane holds older deliveries it acks one by one.
-func (s *settler) acknowledge(b *batch) error {
+func (w *worker) acknowledge(b *batch) error {
 	for _, it := range b.all {
 		it.carryFollowers()
 	}
-	prefix, last := s.withheld == 0, -1 // what is held came before: no ack may pass it
+	prefix, last := w.withheld == 0, -1 // what is held came before: no ack may pass it
 	var single []*item
 	for i, it := range b.all {
-		prefix = prefix && it.durable
+		_, plain := it.settle.(ack)
+		prefix = prefix && it.stage >= stageDurable
 		switch {
-		case !it.durable || it.acked:
+		case it.stage != stageDurable:
 		case prefix:
 			last = i
 		// a copy that comes back beside its original makes two messages of one
-		case s.withheld == 0 && b.waits() && !it.copyOut:
+		case w.withheld == 0 && b.waits() && plain:
 		default:
 			single = append(single, it)
 		}
 	}
 	if last >= 0 {
-		if err := s.sub.Ack(b.all[last].delivery.Tag, true); err != nil {
+		if err := w.sub.Ack(b.all[last].delivery.Tag, true); err != nil {
 			return fmt.Errorf("ack up to %v: %w", b.all[last].id.Identity, err)
 		}
 		for _, it := range b.all[:last+1] {
-			s.acked(it)
+			w.acked(it)
 		}
 	}
 	for _, it := range single {
-		if err := s.sub.Ack(it.delivery.Tag, false); err != nil {
+		if err := w.sub.Ack(it.delivery.Tag, false); err != nil {
 			return fmt.Errorf("ack %v: %w", it.id.Identity, err)
 		}
-		s.acked(it)
+		w.acked(it)
 	}
 	if last >= 0 || len(single) > 0 {
-		s.c.at(PointAcked)
+		w.c.at(PointAcked)
 	}
 	return nil
 }
@@ -556,23 +514,29 @@ func (s *settler) acknowledge(b *batch) error {
 func (it *item) carryFollowers() {
 	switch it.settle.(type) {
 	case ack:
-		it.durable = true
+		if it.stage < stageDurable {
+			it.move(stageDurable)
+		}
 	case retryAfter, moveLetter:
-		it.durable = it.copyOut
+		if it.stage == stagePublished {
+			it.move(stageDurable)
+		}
 	}
-	if !it.durable {
+	if it.stage < stageDurable {
 		return
 	}
 	for _, f := range it.followers {
-		f.end(it.outcome.ofFollower(), ack{})
-		f.durable = true
+		if f.stage == stageOpen {
+			f.end(it.outcome.ofFollower(), ack{})
+			f.move(stageDurable)
+		}
 	}
 }
 
-func (s *settler) acked(it *item) {
-	if !it.acked {
-		it.acked = true
-		s.c.ended(it, it.outcome)
+func (w *worker) acked(it *item) {
+	if it.stage != stageAcked {
+		it.move(stageAcked)
+		w.c.ended(it, it.outcome)
 		it.unload() // the budget counts it no more
 	}
 }
@@ -585,14 +549,14 @@ func (it *item) unload() {
 
 // abandon counts what a failed batch leaves to the broker. What is durable keeps its outcome, although its ack was lost
 // and it comes again.
-func (s *settler) abandon(b *batch) {
+func (w *worker) abandon(b *batch) {
 	for _, it := range b.all {
 		switch {
-		case it.acked:
-		case it.durable:
-			s.acked(it)
+		case it.stage == stageAcked:
+		case it.stage == stageDurable:
+			w.acked(it)
 		default:
-			s.c.ended(it, Abandoned)
+			w.c.ended(it, Abandoned)
 		}
 	}
 }

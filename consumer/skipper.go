@@ -1,6 +1,9 @@
 package consumer
 
-import "github.com/rollbackd/rollbackd/dedup"
+import (
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/lock"
+)
 
 // lookUpSkipper learns whether messages that look new have no row. While that holds, a look into the consumer log finds
 // nothing, and it is left out: the insert into the same table finds out for sure. When producers send again what Redis
@@ -30,6 +33,6 @@ func (n *lookUpSkipper) reset() { n.inARow = 0 }
 // looksNew reports whether nothing speaks for a row: it is readable, nobody else works on it or marked it, and it is
 // neither delivered again nor a copy.
 func (it *item) looksNew() bool {
-	return it.rejected == nil && !it.heldByOther && !it.hinted &&
+	return it.rejected == nil && it.lock.hold != lock.HeldByOther && !it.lock.hinted() &&
 		it.delivery.Count == 0 && !it.delivery.Redelivered && !it.copied.IsCopy()
 }

@@ -14,7 +14,7 @@ import (
 func tracedBatch(n int) *batch {
 	b := &batch{}
 	for i := range n {
-		it := &item{outcome: Applied}
+		it := &item{fate: fate{outcome: Applied}}
 		it.delivery.Headers = rabbit.Table{"traceparent": fmt.Sprintf("00-%032x-%016x-01", i+1, i+1)}
 		b.all = append(b.all, it)
 	}

@@ -245,7 +245,7 @@ func (w *worker) transition(ctx context.Context, it *item, step func(context.Con
 
 func (w *worker) leaseLost(items ...*item) {
 	for _, it := range items {
-		it.refused, it.unsure, it.tried = nil, nil, false // that was another copy
+		it.copy.refused, it.copy.unsure, it.copy.tried = nil, nil, false // that was another copy
 		it.end(LeaseLost, retryAfter{delay: w.c.cfg.RetryDelays[0], attempt: it.row.Attempts})
 	}
 }
