@@ -51,7 +51,7 @@ func (s *source) endedByDelivery(ctx context.Context, err error, lived time.Dura
 	if !s.stood || !rabbit.IsBroken(err) {
 		return false // it says nothing
 	}
-	if lived < early && s.acked < s.window {
+	if lived < early && s.acked < uint64(s.lanes*s.prefetch) {
 		s.quarantine.ends++
 		s.quarantine.seen = s.quarantine.seen || s.came > s.acked || s.waited > 0
 	} else {

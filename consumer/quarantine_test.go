@@ -42,7 +42,7 @@ func TestADeliveryIsBlamedWhenThereWasOne(t *testing.T) {
 			}
 			h := newHealth(slog.New(slog.DiscardHandler), metrics, time.Second, time.Second)
 			s := (&Consumer{health: h}).mainQueue()
-			s.queue, s.window = "q", 10
+			s.queue, s.lanes, s.prefetch = "q", 1, 10
 			h.missing(t.Context(), DependencyRabbitMQ, rabbit.ErrClosed) // by the first end
 			blamed := false
 			for _, e := range c.ends {

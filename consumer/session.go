@@ -23,17 +23,13 @@ type source struct {
 	c     *Consumer
 	queue string
 	amqp  rabbit.Config
-	// open starts the lanes of a session on its connection; locker is of the schema that this session met.
-	open   func(ctx context.Context, conn *rabbit.Conn, locker schemaLock, h halfOpen) ([]*lane, error)
+	// locker is of the schema that the session meets.
 	locker schemaLock
-	// lost and stands say that its session failed, and that one stands.
-	lost   func(context.Context, error)
-	stands func(context.Context)
 	// main: the main queue. Only its lanes lock.
 	main       bool
 	quarantine quarantine
-	// window is how many deliveries an ordinary session may have in hand.
-	window uint64
+	// Of an ordinary session: its lanes, and of each the size of a batch and how many deliveries it may have in hand.
+	lanes, batch, prefetch int
 	// Of the last session: whether it came to consume, how many messages waited then, how many deliveries came, and how
 	// many of them it acked. That messages waited is asked for only after an end that may be a delivery's fault.
 	stood       bool
@@ -66,24 +62,39 @@ func (c *Consumer) consume(intake, work context.Context) error {
 
 func (c *Consumer) mainQueue() *source {
 	return &source{
-		c: c, queue: c.cfg.Queue, amqp: c.amqp, open: c.openLanes, main: true, window: uint64(c.cfg.Lanes * c.cfg.Prefetch),
-		lost:   func(ctx context.Context, err error) { c.health.missing(ctx, DependencyRabbitMQ, err) },
-		stands: func(ctx context.Context) { c.health.back(ctx, DependencyRabbitMQ) },
+		c: c, queue: c.cfg.Queue, amqp: c.amqp, main: true,
+		lanes: c.cfg.Lanes, batch: c.cfg.BatchSize, prefetch: c.cfg.Prefetch,
 	}
 }
+
+// backstopBatch is how many of the broker's own dead letters are taken at once.
+const backstopBatch = 50
 
 func (c *Consumer) backstopQueue() *source {
 	amqp := c.amqp
 	amqp.Name = rabbit.ConnectionName("run backstop")
-	queue := rabbit.BackstopQueue(c.cfg.Queue)
 	return &source{
-		c: c, queue: queue, amqp: amqp, open: c.openBackstop, locker: without(), window: 2 * backstopBatch,
-		lost: func(ctx context.Context, err error) {
-			if !c.health.names(DependencyRabbitMQ) { // else that is told already
-				c.health.degraded(ctx, notConsumed, queue, err)
-			}
-		},
-		stands: func(ctx context.Context) { c.health.sound(ctx, notConsumed, queue) },
+		c: c, queue: rabbit.BackstopQueue(c.cfg.Queue), amqp: amqp, locker: without(),
+		lanes: 1, batch: backstopBatch, prefetch: 2 * backstopBatch,
+	}
+}
+
+// lost says that its session failed. The engine does not wait for the backstop.
+func (s *source) lost(ctx context.Context, err error) {
+	switch {
+	case s.main:
+		s.c.health.missing(ctx, DependencyRabbitMQ, err)
+	case !s.c.health.names(DependencyRabbitMQ): // else that is told already
+		s.c.health.degraded(ctx, notConsumed, s.queue, err)
+	}
+}
+
+// stands says that a session stands.
+func (s *source) stands(ctx context.Context) {
+	if s.main {
+		s.c.health.back(ctx, DependencyRabbitMQ)
+	} else {
+		s.c.health.sound(ctx, notConsumed, s.queue)
 	}
 }
 
@@ -281,7 +292,7 @@ func (s *source) session(intake, work context.Context, h halfOpen) error {
 		}
 	}
 	s.stood = true
-	lanes, err := s.open(intake, conn, s.locker, h)
+	lanes, err := s.openLanes(intake, conn, h)
 	if err != nil {
 		return err
 	}
@@ -392,44 +403,27 @@ func (c *Consumer) cancel(ctx context.Context, lanes []*lane) {
 
 const cancelTimeout = 5 * time.Second
 
-func (c *Consumer) openLanes(ctx context.Context, conn *rabbit.Conn, locker schemaLock, h halfOpen) ([]*lane, error) {
-	n, size, prefetch := c.cfg.Lanes, c.cfg.BatchSize, c.cfg.Prefetch
+func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) ([]*lane, error) {
+	n, size, prefetch := s.lanes, s.batch, s.prefetch
 	if h.lanes > 0 {
-		n, size, prefetch = h.lanes, h.size, h.size
+		n, size, prefetch = min(n, h.lanes), h.size, h.size
 	}
-	lanes := make([]*lane, 0, n)
-	for i := range n {
-		name := fmt.Sprintf("%s/%d", c.name, i)
-		sub, err := conn.Consume(ctx, c.cfg.Queue, rabbit.ConsumerTag(i), prefetch)
-		if err != nil {
-			return nil, fmt.Errorf("lane %d: %w", i, err)
+	lanes := make([]*lane, n)
+	for i := range lanes {
+		name, tag := fmt.Sprintf("%s/%d", s.c.name, i), i
+		if !s.main {
+			name, tag = s.c.name+"/backstop", s.c.cfg.Lanes
 		}
-		lanes = append(lanes, newLane(&worker{
-			c: c, name: name, sub: sub, locker: locker, clock: &laneClock{}, size: size, halfOpen: h,
-		}))
+		sub, err := conn.Consume(ctx, s.queue, rabbit.ConsumerTag(tag), prefetch)
+		if err != nil {
+			return nil, fmt.Errorf("lane %d of %s: %w", i, s.queue, err)
+		}
+		lanes[i] = newLane(&worker{
+			c: s.c, name: name, sub: sub, locker: s.locker, clock: &laneClock{}, size: size, backstop: !s.main, halfOpen: h,
+		})
 	}
 	return lanes, nil
 }
-
-func (c *Consumer) openBackstop(
-	ctx context.Context, conn *rabbit.Conn, locker schemaLock, h halfOpen,
-) ([]*lane, error) {
-	size, prefetch := backstopBatch, 2*backstopBatch
-	if h.lanes > 0 {
-		size, prefetch = h.size, h.size
-	}
-	sub, err := conn.Consume(ctx, rabbit.BackstopQueue(c.cfg.Queue), rabbit.ConsumerTag(c.cfg.Lanes), prefetch)
-	if err != nil {
-		return nil, fmt.Errorf("backstop: %w", err)
-	}
-	return []*lane{newLane(&worker{
-		c: c, name: c.name + "/backstop", sub: sub, locker: locker, clock: &laneClock{}, size: size, backstop: true,
-		halfOpen: h,
-	})}, nil
-}
-
-// backstopBatch is how many of the broker's own dead letters are taken at once.
-const backstopBatch = 50
 
 // close ends what outlives a session: unpaid debts, one last try; then the publisher.
 func (c *Consumer) close(work context.Context) {
