@@ -11,73 +11,56 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// backstopLife is what happens to a batch of the backstop.
-type backstopLife struct {
-	*lane
+// routeBackstop is route for what the broker itself took off the main queue (the delivery limit, a policy): it gets a row
+// and a letter, and the handler never runs on it, because running it may be what killed the process so often.
+func (l *lane) routeBackstop(b *batch, it *item) {
+	v := decide(it.row, it.circumstances(), l.c.cfg.MaxAttempts)
+	switch {
+	case it.row.Status == dedup.Processing && it.row.LeaseLive: // somebody is at it: see what comes of it
+		b.lease = max(b.lease, it.row.Wait)
+		b.later = append(b.later, it)
+	case v == skipDone:
+		it.end(Duplicate, ack{})
+	case v == reopen:
+		it.end(DuplicateOfDead, moveLetter{}) // it is all that is left of the message
+	case v == skipDead:
+		it.end(DuplicateOfDead, ack{})
+	case l.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough
+		it.end(InProgress, retryAfter{delay: fit(l.c.cfg.RetryDelays, longest), attempt: it.row.Attempts})
+	case it.row.Condemned():
+		it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, it.row.Remark})
+	default:
+		b.alone = append(b.alone, it)
+	}
 }
 
-// process is the life of what the broker itself took off the main queue (the delivery limit, a policy): it gets a
-// row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
-func (l *backstopLife) process(ctx context.Context, b *batch) error {
-	l.identify(ctx, b)
-	for ; len(b.open) > 0; b.nextPass() {
-		lease, err := l.route(ctx, b)
-		if err != nil {
-			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
-		}
-		b.slow = lease > 0
-		if err := l.settle(ctx, b); err != nil {
-			return fmt.Errorf("backstop, batch of %d: %w", len(b.all), err)
-		}
-		if lease > 0 { // somebody is at it: see what comes of it
-			if err := l.enough(b); err != nil {
-				return err
-			}
-			l.clock.rest()
-			if err := wait.For(ctx, min(lease, time.Second)); err != nil {
-				return err
-			}
+// waitForLeases waits for those who are at what the backstop delivered.
+func (l *lane) waitForLeases(ctx context.Context, b *batch) error {
+	if b.lease == 0 {
+		return nil
+	}
+	if err := l.enough(b); err != nil {
+		return err
+	}
+	l.clock.rest()
+	err := wait.For(ctx, min(b.lease, time.Second))
+	b.lease = 0
+	return err
+}
+
+// buryAll asks for the letters of what the backstop delivered.
+func (l *lane) buryAll(ctx context.Context, b *batch) error {
+	for _, it := range b.alone {
+		if err := l.bury(ctx, b, it); err != nil {
+			return err
 		}
 	}
+	b.alone = nil
 	return nil
 }
 
-// route ends every open item, but for those whose lease lives; it says how long the longest of these does.
-func (l *backstopLife) route(ctx context.Context, b *batch) (lease time.Duration, err error) {
-	rows, err := l.rowsOf(ctx, b.open)
-	if err != nil {
-		return 0, err
-	}
-	for _, it := range b.open {
-		it.row = rows[it.id.Identity]
-		switch {
-		case differs(it):
-			l.conflict(b, it)
-		case it.row.Status == dedup.Processing && it.row.LeaseLive:
-			lease = max(lease, it.row.Wait)
-			b.later = append(b.later, it)
-		case it.row.Status == dedup.Success:
-			it.end(Duplicate, ack{})
-		case it.row.Status == dedup.Dead && it.circumstances().reopens(it.row):
-			it.end(DuplicateOfDead, moveLetter{}) // it is all that is left of the message
-		case it.row.Status == dedup.Dead, it.row.Status == dedup.Discarded:
-			it.end(DuplicateOfDead, ack{})
-		case l.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough
-			it.end(InProgress, retryAfter{delay: fit(l.c.cfg.RetryDelays, longest), attempt: it.row.Attempts})
-		case it.row.Condemned():
-			it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, it.row.Remark})
-		default:
-			if err := l.bury(ctx, b, it); err != nil {
-				return 0, err
-			}
-		}
-	}
-	b.open = nil
-	return lease, nil
-}
-
 // bury asks for a letter. A row whose lease expired is claimed first, so that nobody else attempts it meanwhile.
-func (l *backstopLife) bury(ctx context.Context, b *batch, it *item) error {
+func (l *lane) bury(ctx context.Context, b *batch, it *item) error {
 	cause := whyGivenUp(it, l.c.cfg.Queue)
 	if it.row.Status == dedup.Processing {
 		if it.row.Attempts >= l.c.cfg.MaxAttempts {
@@ -89,7 +72,7 @@ func (l *backstopLife) bury(ctx context.Context, b *batch, it *item) error {
 				return err
 			})
 		}
-		t := &attempt{lane: l.lane, b: b, way: way{claimed: true, most: 1}, group: group{items: []*item{it}}}
+		t := &attempt{lane: l, b: b, way: way{claimed: true, most: 1}, group: group{items: []*item{it}}}
 		if err := t.claim(ctx); err != nil || it.outcome != 0 {
 			return err
 		}

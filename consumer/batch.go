@@ -144,21 +144,21 @@ type batch struct {
 	later   []*item                  // wait for the next pass: another body under a taken key, or another worker's lock
 	pass    int
 	taken   time.Time
-	since   time.Time   // when the first of its deliveries came to this process
-	token   string      // of the locks
-	stray   []lock.Name // locked under identities that turned out to be another body's
-	stuck   bool        // copies are out of which nobody knows whether they arrived
-	failed  bool        // what is open goes back to the broker
-	parting bool        // what is open will go back: nothing is gained by waiting for it
-	slow    bool        // the next pass will take its time
-	braked  bool        // the brake holds some of its letters back
+	since   time.Time     // when the first of its deliveries came to this process
+	token   string        // of the locks
+	stray   []lock.Name   // locked under identities that turned out to be another body's
+	stuck   bool          // copies are out of which nobody knows whether they arrived
+	failed  bool          // what is open goes back to the broker
+	parting bool          // what is open will go back: nothing is gained by waiting for it
+	lease   time.Duration // the next pass waits for this one of others
+	braked  bool          // the brake holds some of its letters back
 }
 
 // waits reports whether deliveries that are done wait with their acks for those of the next pass, which takes a moment:
 // one ack of everything costs less than one for each delivery behind the first that is open. What is done but not acked
 // comes again after a crash, as a duplicate.
 func (b *batch) waits() bool {
-	return !b.parting && !b.slow && len(b.groups)+len(b.again)+len(b.alone) == 0 && len(b.later) > 0
+	return !b.parting && b.lease == 0 && len(b.groups)+len(b.again)+len(b.alone) == 0 && len(b.later) > 0
 }
 
 // lead opens it, unless another item of this pass has its identity: with the same body it follows that one's fate, with

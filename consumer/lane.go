@@ -16,20 +16,12 @@ type lane struct {
 	skipper lookUpSkipper
 	held    *heldBack
 	atOnce  int // calls: messages of the next group
-	// life is what happens to a batch of at most size deliveries: lane.process, or that of the backstop.
-	life func(context.Context, *batch) error
-	buf  []rabbit.Delivery
-	hand []item // the room of the batch in hand
+	buf     []rabbit.Delivery
+	hand    []item // the room of the batch in hand
 }
 
-// newLane joins what a delivery of this worker meets. A lane of the backstop never meets the handler.
 func newLane(w *worker) *lane {
-	l := &lane{worker: w, held: &heldBack{worker: w}, atOnce: firstGroup}
-	l.life = l.process
-	if w.backstop {
-		l.life = (&backstopLife{lane: l}).process
-	}
-	return l
+	return &lane{worker: w, held: &heldBack{worker: w}, atOnce: firstGroup}
 }
 
 // run takes batches until intake ends (nil), the subscription ends, or a batch fails; limit, if not 0, is how many
@@ -68,7 +60,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		b := l.newBatch(taken)
 		clear(taken) // the batch lets go of a body with its ack
 		ctx, span := l.c.tracing.batch(work, b)
-		err = l.life(ctx, b)
+		err = l.process(ctx, b)
 		l.c.tracing.ended(span, b, err)
 		if err != nil {
 			b.failed, b.parting = true, true

@@ -44,6 +44,9 @@ type step func(context.Context, *batch) error
 
 // steps are those of a pass, in order; settled says that what the lanes which met our locks wait for is done.
 func (l *lane) steps(settled func()) []step {
+	if l.backstop {
+		return []step{l.lookUp, l.buryAll, l.settle, l.waitForLeases}
+	}
 	letOn := func(context.Context, *batch) error { settled(); return nil }
 	steps := []step{
 		l.lock,   // 2 one pipeline; what has a done marker is looked up
@@ -139,7 +142,7 @@ func (l *lane) lock(ctx context.Context, b *batch) error {
 func (l *lane) lookUp(ctx context.Context, b *batch) error {
 	var known []*item
 	for _, it := range b.open {
-		if l.skipper.trusted() && it.looksNew() {
+		if !l.backstop && l.skipper.trusted() && it.looksNew() {
 			it.row = dedup.Row{Identity: it.id.Identity, Version: dedup.Version{Status: dedup.Absent}}
 			b.fresh = append(b.fresh, it)
 		} else {
@@ -160,6 +163,8 @@ func (l *lane) lookUp(ctx context.Context, b *batch) error {
 		l.skipper.saw(it)
 		if differs(it) {
 			l.conflict(b, it)
+		} else if l.backstop {
+			l.routeBackstop(b, it)
 		} else {
 			l.route(b, it)
 		}
