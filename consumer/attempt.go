@@ -159,7 +159,6 @@ type attempt struct {
 	applied []*item
 	blamed  []blamed
 	back    []putBack
-	apart   []*item // at the end, those that go on by themselves
 }
 
 // blamed is a message that had its attempt, and what the handler, or the service, said of it.
@@ -168,11 +167,11 @@ type blamed struct {
 	cause error
 }
 
-// putBack is a message that comes again later without an attempt.
+// putBack is a message that has had no attempt: its claim, if it has one, is given back.
 type putBack struct {
 	it     *item
 	remark string // for its row
-	end    func()
+	end    func() // says that it comes again later; nil: it goes on by itself
 }
 
 // runsByItself reports whether the attempt is to be made while this process does nothing else.
@@ -186,19 +185,26 @@ func (t *attempt) run(ctx context.Context) (err error) {
 		err = t.transact(ctx)
 		t.b.blamed = append(t.b.blamed, t.blamed...) // recorded when the outcome of all is known
 	}
-	if t.c.service != nil {
-		if t.most > 1 {
-			t.learn(t)
+	var apart []*item
+	for _, p := range t.back {
+		switch {
+		case err != nil || p.it.outcome != 0:
+		case p.end != nil:
+			p.end()
+		default:
+			p.it.next = runAlone
+			apart = append(apart, p.it)
 		}
-		if len(t.apart) > 0 {
-			t.b.groups = slices.Insert(t.b.groups, 0, group{items: t.apart, tries: maxMeetings})
-		}
-		return err
 	}
-	for _, it := range t.apart {
-		it.next = runAlone
+	switch {
+	case t.c.service == nil:
+		t.b.alone = append(t.b.alone, apart...)
+	case len(apart) > 0: // they were not called: behind all others
+		t.b.groups = slices.Insert(t.b.groups, 0, group{items: apart, tries: maxMeetings})
 	}
-	t.b.alone = append(t.b.alone, t.apart...)
+	if t.c.service != nil && t.most > 1 {
+		t.learn(t, len(apart) > 0)
+	}
 	return err
 }
 
@@ -345,16 +351,12 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 		t.then(g.single()...)
 	case goApart:
 		t.separate(t.left, true)
-		t.apart = append(t.apart, t.items...)
+		t.goApart(t.items...)
 	case charge:
 		t.chargeOne(said)
 	case putOff:
 		for _, it := range t.items {
-			if t.claimed {
-				t.back = append(t.back, putBack{it: it, end: func() { t.putOff(it, said.err) }})
-			} else {
-				t.putOff(it, said.err)
-			}
+			t.back = append(t.back, putBack{it: it, end: func() { t.putOff(it, said.err) }})
 		}
 	case loseLease:
 		t.leaseLost(t.items[0])
@@ -372,6 +374,13 @@ func (t *attempt) then(groups ...group) {
 	}
 }
 
+// goApart has messages attempted by themselves.
+func (t *attempt) goApart(items ...*item) {
+	for _, it := range items {
+		t.back = append(t.back, putBack{it: it})
+	}
+}
+
 // separate takes the blamed out of the group: nobody else pays for them. What the handler said of one in time was its
 // attempt. After that, or when what it said is about a server, only an attempt by itself can tell whose fault it is:
 // the handler names whichever message it was at when its time ended.
@@ -385,7 +394,7 @@ func (t *attempt) separate(by map[int]error, timely bool) {
 		case !guilty:
 			rest = append(rest, it)
 		case !timely || excuses(err):
-			t.apart = append(t.apart, it)
+			t.goApart(it)
 		default:
 			t.blamed = append(t.blamed, blamed{it, err})
 		}

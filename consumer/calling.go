@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/rollbackd/rollbackd/dedup"
 )
 
 // admitted waits until an attempt may be made. While the service of [Calls] is away the lane keeps its batch, with no
@@ -50,11 +48,11 @@ const (
 
 // learn makes the next group as large as may be called for within groupTime, but not so small that calls which could be
 // made at the same time are not.
-func (l *lane) learn(t *attempt) {
+func (l *lane) learn(t *attempt, left bool) {
 	took := time.Since(t.since)
 	switch {
 	case t.probe != nil || t.made == 0:
-	case len(t.apart) > 0 || took > groupTime:
+	case left || took > groupTime:
 		l.atOnce = int(float64(t.made) * min(1, groupTime.Seconds()/took.Seconds()))
 	default:
 		l.atOnce = 2 * l.atOnce
@@ -86,7 +84,7 @@ func (t *attempt) call(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	t.apart = append(t.apart, all[t.made:]...)
+	t.goApart(all[t.made:]...)
 	for i, it := range all[:t.made] {
 		t.sort(it, outs[i])
 	}
@@ -137,7 +135,7 @@ func (t *attempt) sort(it *item, out called) {
 	case CallFailed, CallPermanent:
 		t.blamed = append(t.blamed, blamed{it, out.err})
 	case callStopped:
-		t.apart = append(t.apart, it)
+		t.goApart(it)
 	default:
 		if out.kind != CallLater {
 			if times, guilty := t.c.suspects.blamed(it.id.Identity, t.c.commits.Load()); guilty {
@@ -165,11 +163,7 @@ func (t *attempt) mark(ctx context.Context) error {
 		return nil
 	}
 	claims := claimsOf(t.applied)
-	var errs []error
-	err := t.untilKnown(ctx, func(ctx context.Context) error {
-		errs = t.c.records.MarkAll(ctx, claims)
-		return firstBut(errs, dedup.ErrLost)
-	})
+	errs, err := t.untilAllKnown(ctx, func(ctx context.Context) []error { return t.c.records.MarkAll(ctx, claims) })
 	if err != nil {
 		return err
 	}

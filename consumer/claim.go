@@ -51,7 +51,7 @@ func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
 		c.since = time.Now()
 	}
 	claims, errs := t.askFor(ctx, c.owner)
-	if err := firstBut(errs, dedup.ErrLost); err != nil {
+	if err := firstButLost(errs); err != nil {
 		c.unknown = c.unknown || errors.Is(err, dedup.ErrUnknown)
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
 		claims[i] = dedup.Failure{Claim: *p.it.claim, Cause: p.remark}
 	}
 	errs := t.c.records.PutOffAll(ctx, claims)
-	if err := firstBut(errs, dedup.ErrLost); err != nil {
+	if err := firstButLost(errs); err != nil {
 		return err
 	}
 	var lost []*item
@@ -190,23 +190,13 @@ func (t *attempt) record(ctx context.Context) error {
 	if _, err := t.charge(ctx, t.blamed); err != nil {
 		return err
 	}
-	all := slices.Clone(t.back)
-	for _, it := range t.apart {
-		all = append(all, putBack{it: it})
-	}
-	held := slices.DeleteFunc(slices.Clone(all), func(p putBack) bool { return p.it.claim == nil })
+	held := slices.DeleteFunc(slices.Clone(t.back), func(p putBack) bool { return p.it.claim == nil })
 	if len(held) > 0 {
 		err := t.untilKnown(ctx, func(ctx context.Context) error { return t.unclaim(ctx, held) })
 		if err != nil {
 			return err
 		}
 	}
-	for _, p := range t.back {
-		if p.it.outcome == 0 {
-			p.end()
-		}
-	}
-	t.apart = slices.DeleteFunc(t.apart, func(it *item) bool { return it.outcome != 0 })
 	return t.keepReasons(ctx, t.b)
 }
 
@@ -228,7 +218,12 @@ func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err err
 		f.it.end(DeadLettered, deadLetter{permanentReason(f.cause), from, f.cause.Error()})
 	}
 	for some := range slices.Chunk(counted, claimAtOnce) {
-		rows, errs, err := w.fail(ctx, some)
+		var rows []dedup.Row
+		fail := w.failing(some)
+		errs, err := w.untilAllKnown(ctx, func(ctx context.Context) (errs []error) {
+			rows, errs = fail(ctx)
+			return errs
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -248,27 +243,20 @@ func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err err
 	return met, nil
 }
 
-// fail commits failed attempts: those of claims, or of messages that have none and no row.
-func (w *worker) fail(ctx context.Context, some []blamed) (rows []dedup.Row, errs []error, err error) {
-	owner := w.owner()
-	var fast []dedup.Blamed
-	var claimed []dedup.Failure
-	for _, f := range some {
-		if f.it.claim == nil {
-			fast = append(fast, dedup.Blamed{Entry: f.it.fullEntry(), Cause: f.cause.Error()})
-		} else {
-			claimed = append(claimed, dedup.Failure{Claim: *f.it.claim, Cause: f.cause.Error()})
+// failing commits failed attempts: those of claims, or of messages that have none and no row.
+func (w *worker) failing(some []blamed) func(context.Context) ([]dedup.Row, []error) {
+	if some[0].it.claim == nil {
+		all, owner := make([]dedup.Blamed, len(some)), w.owner()
+		for i, f := range some {
+			all[i] = dedup.Blamed{Entry: f.it.fullEntry(), Cause: f.cause.Error()}
 		}
+		return func(ctx context.Context) ([]dedup.Row, []error) { return w.c.records.BlameAll(ctx, all, owner) }
 	}
-	err = w.untilKnown(ctx, func(ctx context.Context) error {
-		if len(fast) > 0 {
-			rows, errs = w.c.records.BlameAll(ctx, fast, owner)
-		} else {
-			rows, errs = w.c.records.FailAll(ctx, claimed)
-		}
-		return firstBut(errs, dedup.ErrLost)
-	})
-	return rows, errs, err
+	all := make([]dedup.Failure, len(some))
+	for i, f := range some {
+		all[i] = dedup.Failure{Claim: *f.it.claim, Cause: f.cause.Error()}
+	}
+	return func(ctx context.Context) ([]dedup.Row, []error) { return w.c.records.FailAll(ctx, all) }
 }
 
 // owe notes what could not be brought to an end: what the service has applied is marked, and what is none's fault is
@@ -283,7 +271,7 @@ func (t *attempt) owe(err error) {
 			t.c.debts.oweMark(*it.claim)
 		}
 	}
-	open := slices.Concat(t.items, t.apart)
+	open := slices.Clone(t.items)
 	for _, p := range t.back {
 		open = append(open, p.it)
 	}
@@ -327,10 +315,10 @@ func claimsOf(items []*item) []dedup.Claim {
 	return claims
 }
 
-// firstBut is the first of errs that is not told.
-func firstBut(errs []error, told error) error {
+// firstButLost is the first of errs that is another one than dedup.ErrLost, which is told of one row.
+func firstButLost(errs []error) error {
 	for _, err := range errs {
-		if err != nil && !errors.Is(err, told) {
+		if err != nil && !errors.Is(err, dedup.ErrLost) {
 			return err
 		}
 	}

@@ -117,7 +117,7 @@ func (g *holding) add(ctx context.Context, h *heldItem) {
 		g.letters[h.id.Identity]++
 	}
 	g.deliveries += len(h.deliveries())
-	g.count(ctx, h)
+	g.count(ctx, h, h.amiss())
 }
 
 func (g *holding) remove(ctx context.Context, h *heldItem) {
@@ -129,36 +129,32 @@ func (g *holding) remove(ctx context.Context, h *heldItem) {
 		}
 	}
 	g.deliveries -= len(h.deliveries())
-	g.uncount(ctx, h)
+	g.count(ctx, h, degradation{})
 }
 
 // again takes in that a copy was refused once more, perhaps for another reason or by another queue.
 func (g *holding) again(ctx context.Context, h *heldItem) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h.amiss() != h.counted {
-		g.uncount(ctx, h)
-		g.count(ctx, h)
-	}
+	g.count(ctx, h, h.amiss())
 }
 
-// count says what is amiss, if anything is. The caller holds mu.
-func (g *holding) count(ctx context.Context, h *heldItem) {
-	if h.counted = h.amiss(); h.counted == (degradation{}) {
+// count says what is amiss now, if anything is, and when nothing else is amiss in the way that it was before. The caller
+// holds mu.
+func (g *holding) count(ctx context.Context, h *heldItem, now degradation) {
+	was := h.counted
+	if h.counted = now; was == now {
 		return
 	}
-	g.refused[h.counted]++
-	g.health.degraded(ctx, h.counted.why, h.counted.queue, h.advice())
-}
-
-// uncount says so when that is over. The caller holds mu.
-func (g *holding) uncount(ctx context.Context, h *heldItem) {
-	if h.counted == (degradation{}) {
-		return
+	if was != (degradation{}) {
+		if g.refused[was]--; g.refused[was] == 0 {
+			delete(g.refused, was)
+			g.health.sound(ctx, was.why, was.queue)
+		}
 	}
-	if g.refused[h.counted]--; g.refused[h.counted] == 0 {
-		delete(g.refused, h.counted)
-		g.health.sound(ctx, h.counted.why, h.counted.queue)
+	if now != (degradation{}) {
+		g.refused[now]++
+		g.health.degraded(ctx, now.why, now.queue, h.advice())
 	}
 }
 
@@ -167,22 +163,22 @@ func (g *holding) stand(ctx context.Context, l *worker, why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, stood := g.full[l.name]
+	if why == nil && !stood {
+		return
+	}
+	if g.full[l.name] = l; why == nil {
+		delete(g.full, l.name)
+	}
 	backstop := rabbit.BackstopQueue(l.c.cfg.Queue)
 	switch {
-	case why != nil && l.backstop:
-		g.full[l.name] = l
+	case l.backstop && why != nil:
 		g.health.degraded(ctx, pausedByHeld, backstop, why)
-	case why != nil:
-		g.full[l.name] = l
-		g.health.missing(ctx, pausedByHeld, why)
-	case stood && l.backstop:
-		delete(g.full, l.name)
+	case l.backstop:
 		g.health.sound(ctx, pausedByHeld, backstop)
-	case stood:
-		delete(g.full, l.name)
-		if !g.paused() {
-			g.health.back(ctx, pausedByHeld)
-		}
+	case why != nil:
+		g.health.missing(ctx, pausedByHeld, why)
+	case !g.paused():
+		g.health.back(ctx, pausedByHeld)
 	}
 }
 

@@ -37,41 +37,41 @@ func (w *worker) settle(ctx context.Context, b *batch) error {
 	if err := w.brake(ctx, b); err != nil {
 		return err
 	}
-	for again := true; again; {
-		if _, err := w.condemn(ctx, b.all); err != nil { // claims: see keepReasons
+	for more := true; more; {
+		var err error
+		if more, err = w.publishAndRecord(ctx, b); err != nil {
 			return err
 		}
-		if err := w.lookAtCondemned(ctx, b.all); err != nil {
+		b.parting = b.parting || b.braked && !more
+		w.unlock(ctx, b) // what is done does not wait for what is not
+		if err := w.acknowledge(b); err != nil {
 			return err
 		}
-		unknown, err := w.publishCopies(ctx, b)
-		if err != nil {
-			return err
-		}
-		moved, err := w.condemn(ctx, b.all)
-		if err != nil {
-			return err
-		}
-		lost, err := w.recordLetters(ctx, b.all)
-		if err != nil {
-			return err
-		}
-		if again = unknown || moved || lost; again { // what is done does not wait for what is not
-			w.unlock(ctx, b)
-			if err := w.acknowledge(b); err != nil {
-				return err
-			}
-		}
-	}
-	w.unlock(ctx, b)
-	b.parting = b.parting || b.braked
-	if err := w.acknowledge(b); err != nil {
-		return err
 	}
 	if b.braked {
 		return errBraked
 	}
 	return nil
+}
+
+// publishAndRecord publishes the copies that are missing and records the letters among them; more: not all of them yet.
+func (w *worker) publishAndRecord(ctx context.Context, b *batch) (more bool, err error) {
+	if _, err := w.condemn(ctx, b.all); err != nil { // claims: see keepReasons
+		return false, err
+	}
+	if err := w.lookAtCondemned(ctx, b.all); err != nil {
+		return false, err
+	}
+	unknown, err := w.publishCopies(ctx, b)
+	if err != nil {
+		return false, err
+	}
+	moved, err := w.condemn(ctx, b.all)
+	if err != nil {
+		return false, err
+	}
+	lost, err := w.recordLetters(ctx, b.all)
+	return unknown || moved || lost, err
 }
 
 // keepReasons writes down at once why claimed messages failed for good: until their letters are confirmed nothing else
@@ -275,46 +275,31 @@ func (w *worker) condemn(ctx context.Context, items []*item) (moved bool, err er
 		}
 	}
 	for some := range slices.Chunk(waiting, recordAtOnce) {
-		lost, err := w.condemnSome(ctx, some)
+		all := make([]dedup.Condemnation, len(some))
+		for i, it := range some {
+			letter := it.settle.(deadLetter)
+			all[i] = dedup.Condemnation{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason,
+				Cause: letter.cause, Owner: w.owner()}
+		}
+		var rows []dedup.Row
+		errs, err := w.untilAllKnown(ctx, func(ctx context.Context) (errs []error) {
+			rows, errs = w.c.records.CondemnAll(ctx, all)
+			return errs
+		})
 		if err != nil {
 			return moved, err
 		}
-		moved = moved || lost
-	}
-	return moved, nil
-}
-
-func (w *worker) condemnSome(ctx context.Context, some []*item) (moved bool, err error) {
-	all := make([]dedup.Condemnation, len(some))
-	for i, it := range some {
-		letter := it.settle.(deadLetter)
-		all[i] = dedup.Condemnation{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason,
-			Cause: letter.cause, Owner: w.owner()}
-	}
-	var rows []dedup.Row
-	var errs []error
-	err = w.untilKnown(ctx, func(ctx context.Context) error {
-		rows, errs = w.c.records.CondemnAll(ctx, all)
-		for _, err := range errs {
-			if err != nil && !errors.Is(err, dedup.ErrLost) {
-				return err
+		for i, it := range some {
+			if errs[i] != nil {
+				w.leaseLost(it)
+				moved = true
+				continue
 			}
+			letter := it.settle.(deadLetter)
+			letter.from = rows[i]
+			it.row, it.settle, it.claim = rows[i], letter, nil
+			w.c.at(PointCondemned)
 		}
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	for i, it := range some {
-		if errs[i] != nil {
-			w.leaseLost(it)
-			moved = true
-			continue
-		}
-		letter := it.settle.(deadLetter)
-		letter.from = rows[i]
-		it.row, it.settle, it.claim = rows[i], letter, nil
-		w.c.at(PointCondemned)
 	}
 	return moved, nil
 }
@@ -374,13 +359,12 @@ func (w *worker) recordRows(ctx context.Context, some []*item) error {
 		letter := it.settle.(deadLetter)
 		all[i] = dedup.Death{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason, Cause: letter.cause}
 	}
-	var errs []error
-	err := w.untilKnown(ctx, func(ctx context.Context) error {
-		errs = w.c.records.DeadRows(ctx, all)
+	errs, err := w.untilAllKnown(ctx, func(ctx context.Context) []error {
+		errs := w.c.records.DeadRows(ctx, all)
 		for i, err := range errs {
 			unknown[i] = unknown[i] || errors.Is(err, dedup.ErrUnknown)
 		}
-		return firstBut(errs, dedup.ErrLost)
+		return errs
 	})
 	if err != nil {
 		return err

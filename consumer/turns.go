@@ -87,14 +87,14 @@ func (d *debts) pay(ctx context.Context, records *dedup.Log) error {
 	defer d.mu.Unlock()
 	for len(d.marks) > 0 {
 		some := firstOfEach(d.marks)
-		if err := firstBut(records.MarkAll(ctx, some), dedup.ErrLost); err != nil {
+		if err := firstButLost(records.MarkAll(ctx, some)); err != nil {
 			return err
 		}
 		d.marks = d.marks[len(some):]
 	}
 	for len(d.owed) > 0 {
 		some := firstOfEach(d.owed)
-		if err := firstBut(records.UnclaimAll(ctx, some), dedup.ErrLost); err != nil {
+		if err := firstButLost(records.UnclaimAll(ctx, some)); err != nil {
 			return err
 		}
 		d.owed = d.owed[len(some):]

@@ -205,6 +205,15 @@ func (w *worker) untilKnown(ctx context.Context, transition func(context.Context
 	})
 }
 
+// untilAllKnown is untilKnown for a transition of many rows; errs say of each that it was made, or dedup.ErrLost.
+func (w *worker) untilAllKnown(ctx context.Context, transition func(context.Context) []error) (errs []error, err error) {
+	err = w.untilKnown(ctx, func(ctx context.Context) error {
+		errs = transition(ctx)
+		return firstButLost(errs)
+	})
+	return errs, err
+}
+
 // isTrouble reports whether err says nothing about a message: a dependency, or two transactions that met.
 func isTrouble(err error) bool {
 	if err == nil {
