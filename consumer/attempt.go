@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,6 +154,7 @@ type attempt struct {
 	meetings int
 	faults   suspicion
 	unknown  bool          // a COMMIT of the effect has had no answer: it may be decided yet
+	said     told          // of the last try
 	left     map[int]error // whom the last COMMIT left out, by their place
 
 	made    int // calls
@@ -303,17 +305,13 @@ func (t *attempt) transact(ctx context.Context) error {
 				t.tries = 1
 			}
 		}
-		t.meetings, t.left = 0, nil
+		t.meetings, t.left, t.said = 0, nil, told{}
 		err := t.repeat(spanned, DependencyMySQL, t.try, t.beforePause)
-		endSpan(span, err)
-		said, ok := tell(ctx, err, t.left, len(t.items))
-		if !ok {
+		endSpan(span, cmp.Or(err, t.said.err))
+		if err != nil || len(t.items) == 0 { // whoever was given back meanwhile was applied, or is somebody else's
 			return err
 		}
-		if len(t.items) == 0 { // whoever was given back meanwhile was applied, or is somebody else's
-			return nil
-		}
-		if err := t.follow(ctx, said, time.Since(began)); err != nil {
+		if err := t.follow(ctx, t.said, time.Since(began)); err != nil {
 			return err
 		}
 	}
@@ -419,76 +417,102 @@ func (t *attempt) chargeOne(said told) {
 	t.blamed = append(t.blamed, blamed{it, cause})
 }
 
-// try makes one try of the transaction. A COMMIT without an answer is looked up: it is ours, still open, or somebody
-// else's by now.
+// try makes one try of the transaction: what is said of it then holds, unless it returns an error, and is to be tried
+// again. A COMMIT without an answer is looked up: it is ours, still open, or somebody else's by now.
 func (t *attempt) try(ctx context.Context) error {
 	if t.claimed {
-		if err := t.hold(ctx); err != nil || len(t.items) == 0 {
+		if free, err := t.hold(ctx); err != nil || !free {
 			return err
 		}
 	}
-	now, inVain, err := t.c.obstacles.try(ctx, t.items, func(ctx context.Context) (map[int]error, error) {
+	began := time.Now()
+	said, inVain := t.c.obstacles.try(ctx, t.items, func(ctx context.Context) told {
 		return t.c.effects.apply(ctx, messagesOf(t.items), t.rows())
 	})
-	lost := errors.Is(err, dedup.ErrUnknown)
-	if err == nil || lost { // else the blame of the COMMIT that was lost holds
-		t.left = now
+	if said.finish == failed {
+		said.blamed = blameOf(said.err, len(t.items))
 	}
-	t.unknown = t.unknown || lost
-	switch {
-	case err == nil:
-		return nil
-	case !t.claimed && (lost || errors.Is(err, dedup.ErrExists)):
-		err = t.resolveDuplicate(ctx, err)
-	case t.claimed && t.unknown && len(t.items) == 1 && (lost || errors.Is(err, dedup.ErrLost)):
-		done, lookErr := t.c.records.Holds(ctx, t.items[0].id.Identity, t.items[0].claim.Applied())
-		if lookErr != nil || done {
-			return lookErr
+	if said.finish == committed || said.finish == unsure { // else the blame of the COMMIT that was lost holds
+		t.left = said.blamed
+	}
+	t.unknown = t.unknown || said.finish == unsure
+	if said.finish == unsure || said.finish == moved {
+		var err error
+		if said, err = t.look(ctx, said); err != nil {
+			return err
 		}
 	}
-	if t.claimed && lost {
-		err = notCommitted(err) // the row's lock or its status will tell
+	if t.again(&said, inVain) || said.finish == stopped {
+		return said.trouble()
 	}
-	return t.another(err, inVain)
+	if t.said = said; said.finish == met {
+		t.c.health.inVain(ctx, said.err, time.Since(began))
+	}
+	return nil
 }
 
-// another is err when the transaction of a group may be tried again as it is, and else a *decidedError, or the failure
-// of the message that is claimed alone. A dependency that fails such a message three times while others succeed is its
-// failure, but for a disk that runs full, which has room for one and none for another, and for locks of others.
-func (t *attempt) another(err error, inVain bool) error {
-	trouble, ok := errors.AsType[*troubleError](err)
-	one := t.claimed && len(t.items) == 1
+// trouble is the error of a transaction that is tried again.
+func (t told) trouble() error {
+	fault := mysqldb.FaultUnavailable
+	if t.finish == met {
+		fault = mysqldb.FaultContention
+	}
+	return &troubleError{fault, t.err, t.finish == met || t.finish == slow}
+}
+
+// look says more of a COMMIT without an answer, or of rows that are not as they were read.
+func (t *attempt) look(ctx context.Context, said told) (told, error) {
 	switch {
-	case !ok:
-		return err
-	case contended(err):
+	case !t.claimed:
+		return t.lookForRows(ctx, said)
+	case t.unknown && len(t.items) == 1:
+		done, err := t.c.records.Holds(ctx, t.items[0].id.Identity, t.items[0].claim.Applied())
+		if err != nil || done {
+			return told{finish: committed}, err
+		}
+	}
+	if said.finish == unsure {
+		said = notCommitted(said.err) // the row's lock or its status will tell
+	}
+	return said, nil
+}
+
+// again reports whether the transaction of a group is tried again as it is. A dependency that fails a message which is
+// claimed alone three times while others succeed is its failure, but for a disk that runs full, which has room for one
+// and none for another, and for locks of others.
+func (t *attempt) again(said *told, inVain bool) bool {
+	one := t.claimed && len(t.items) == 1
+	times, guilty := 0, false
+	switch said.finish {
+	case met:
 		t.meetings++
-		if one && errors.Is(err, errHandlerTimeout) {
+		if one && errors.Is(said.err, errHandlerTimeout) {
 			t.meetings++ // it has taken as long as two waits
 		}
-		if t.meetings < t.tries && (one || !inVain) {
-			return err
+		return t.meetings < t.tries && (one || !inVain)
+	case slow:
+		if !t.claimed {
+			t.meetings++
+			return t.meetings < t.tries
 		}
-	case one && trouble.fault == mysqldb.FaultTooLarge:
-		return &handlerError{err: err}
-	case one && errors.Is(err, errSlow):
-		if times, blamed := t.c.suspects.blamed(t.items[0].id.Identity, t.c.commits.Load()); blamed {
-			return &handlerError{err: failedOften(err, times)}
+		if one {
+			times, guilty = t.c.suspects.blamed(t.items[0].id.Identity, t.c.commits.Load())
 		}
-	case one:
-		if !mysqldb.NoRoom(err) && t.faults.blamed(t.c.commits.Load()) {
-			return &handlerError{err: failedOften(err, t.faults.met)}
+	case tooLarge:
+		if one {
+			said.finish = failed
 		}
-		return err
-	case t.claimed, trouble.fault == mysqldb.FaultTooLarge:
-	case errors.Is(err, errSlow):
-		if t.meetings++; t.meetings < t.tries {
-			return err
+	case away:
+		guilty = one && !mysqldb.NoRoom(said.err) && t.faults.blamed(t.c.commits.Load())
+		times = t.faults.met
+		if !guilty {
+			return one || !t.claimed
 		}
-	default:
-		return err
 	}
-	return &decidedError{err}
+	if guilty {
+		*said = told{finish: failed, err: failedOften(said.err, times)}
+	}
+	return false
 }
 
 // rows writes the rows of the group in the transaction of its effect: success of all who have no row, before it; or of
@@ -526,36 +550,37 @@ func (t *attempt) rows() marker {
 	return m
 }
 
-// resolveDuplicate is err, of an insert that met a row or of a COMMIT without an answer, when a row of the group is
+// lookForRows is what was said, of an insert that met a row or of a COMMIT without an answer, when a row of the group is
 // there to look at. While there is none nothing can go on (a COMMIT that fails each time, a trigger that raises 1062):
-// that is trouble, and not err any more, because who gives up then must not look for rows again. A lost answer is
-// remembered, because the COMMIT may still be decided.
-func (t *attempt) resolveDuplicate(ctx context.Context, err error) error {
+// that is trouble, because who gives up then must not look for rows again. A lost answer is remembered, because the
+// COMMIT may still be decided.
+func (t *attempt) lookForRows(ctx context.Context, said told) (told, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
 	defer cancel()
-	rows, lookErr := t.c.records.LookUp(ctx, keysOf(t.items))
-	if lookErr != nil {
-		return lookErr
+	rows, err := t.c.records.LookUp(ctx, keysOf(t.items))
+	if err != nil {
+		return said, err
 	}
 	for _, row := range rows {
 		if row.Status != dedup.Absent {
 			if t.unknown {
-				return fmt.Errorf("%w: %w", dedup.ErrUnknown, err)
+				said.finish = unsure
 			}
-			return err
+			return said, nil
 		}
 	}
-	//nolint:errorlint // see above
-	return &troubleError{notCommitted(err).fault, fmt.Errorf("no row of the batch is there: %v", err)}
+	said = notCommitted(said.err)
+	said.err = fmt.Errorf("no row of the batch is there: %v", said.err) //nolint:errorlint // it is none of the row's any more
+	return said, nil
 }
 
 // notCommitted is the trouble of a COMMIT that had no answer, or an error for one, and is not there: a lock on the
 // whole server (FLUSH TABLES WITH READ LOCK) makes a COMMIT wait as it does a statement.
-func notCommitted(err error) *troubleError {
+func notCommitted(err error) told {
 	if mysqldb.Classify(err) == mysqldb.FaultContention {
-		return &troubleError{mysqldb.FaultContention, err}
+		return told{finish: met, err: err}
 	}
-	return &troubleError{mysqldb.FaultUnavailable, err}
+	return told{finish: away, err: err}
 }
 
 // failedOften is the failure of a message that met the same trouble too often.

@@ -94,28 +94,29 @@ func (t *attempt) askFor(ctx context.Context, owner string) ([]dedup.Claim, []er
 
 // hold makes sure that the leases of the claims have room for one more try and for giving them back. One that has none
 // is given back and asked for again: a copy of its message would take it over and count an attempt that nobody made.
-// Many are not attempted together any more.
-func (t *attempt) hold(ctx context.Context) error {
+// Many are not attempted together any more. It reports whether a try may be made.
+func (t *attempt) hold(ctx context.Context) (free bool, err error) {
 	if len(t.items) == 0 { // given back, and not its lane's any more
-		return nil
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
 	defer cancel()
 	one := t.items[0]
 	if one.claim != nil && !t.roomFor(t.since, 0) {
 		if len(t.items) > 1 {
-			return &decidedError{errors.New("the leases of the claims have no room for another try")}
+			t.said = told{finish: away, err: errors.New("the leases of the claims have no room for another try")}
+			return false, nil
 		}
 		if err := t.giveBackOne(ctx); err != nil || len(t.items) == 0 {
-			return err
+			return false, err
 		}
 	}
 	if one.claim != nil {
-		return nil
+		return true, nil
 	}
 	lost, err := t.ask(ctx)
 	t.leaseLost(lost...)
-	return repeatable(err)
+	return err == nil && len(lost) == 0, repeatable(err)
 }
 
 // beforePause gives the claim of one back when the lane will wait for longer than its lease has room for.
@@ -296,7 +297,7 @@ func undecided(err error) error {
 	if mysqldb.Classify(err) == mysqldb.FaultContention {
 		return fmt.Errorf("commit: %w", mysqldb.Answer(err))
 	}
-	return &troubleError{mysqldb.FaultUnavailable, err}
+	return &troubleError{fault: mysqldb.FaultUnavailable, err: err}
 }
 
 // repeatable is err, of a transition that is repeated.

@@ -14,13 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
-// effects runs the handler inside transactions. Its errors are of four kinds, told apart by errors.Is and errors.As:
-//
-//   - dedup.ErrExists, dedup.ErrLost: the row moved; nothing was committed.
-//   - dedup.ErrUnknown: the COMMIT's answer was lost; the effect may be committed or not, or be committed later.
-//   - *handlerError: the messages failed; nothing was committed.
-//   - *troubleError: a dependency failed or two transactions met; nothing was committed, no message is to blame.
-//     errSlow is one that may be the message's all the same.
+// effects runs the handler inside transactions.
 type effects struct {
 	db      *gorm.DB
 	pool    *sql.DB
@@ -31,31 +25,41 @@ type effects struct {
 	runner  *runner
 }
 
-// handlerError is a failure of the messages themselves.
-type handlerError struct {
-	err error
-	// late: the call's time was over. Whom the handler names then is whom it was at.
-	late bool
+// finish is how a transaction of messages ended.
+type finish uint8
+
+const (
+	committed finish = iota + 1 // the effects of all whom nobody blames
+	moved                       // nothing: a row is not as it was read
+	unsure                      // perhaps, or later: the COMMIT has no answer
+	failed                      // nothing: the handler said so, or what a server refused of it
+	met                         // nothing: locks of others were in the way
+	slow                        // nothing: the database was too long at work on a statement, and waited for no lock
+	tooLarge                    // nothing: for a statement, or a transaction
+	away                        // nothing: the database, which says nothing of the messages
+	stopped                     // nothing: the engine stops
+)
+
+// told is what is known of the end of a transaction.
+type told struct {
+	finish
+	blamed map[int]error // left out of what is committed, or who failed
+	late   bool          // the call's time was over: whom the handler names then is whom it was at
+	err    error
 }
 
-func (e *handlerError) Error() string { return e.err.Error() }
-func (e *handlerError) Unwrap() error { return e.err }
-
-// troubleError is anything that says nothing about this message's data.
+// troubleError is anything that says nothing about a message's data.
 type troubleError struct {
-	fault mysqldb.Fault
-	err   error
+	fault   mysqldb.Fault
+	err     error
+	counted bool // whoever repeats knows how often
 }
 
 func (e *troubleError) Error() string { return e.err.Error() }
 func (e *troubleError) Unwrap() error { return e.err }
 
-var (
-	// errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
-	errHandlerTimeout = errors.New("handler timeout")
-	// errSlow says that this happened while the database was at work on a statement, and waited for no lock.
-	errSlow = errors.New("time ran out inside a statement")
-)
+// errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
+var errHandlerTimeout = errors.New("handler timeout")
 
 // panicError is a handler's panic, with its stack.
 type panicError struct {
@@ -77,32 +81,32 @@ type marker struct {
 // apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
 // costs no run of the handler and the row's lock is held while it runs. Messages that the handler blames may leave the
 // transaction while the others are committed, or their COMMIT is unknown; they are returned.
-func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed map[int]error, err error) {
+func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 	bounded, cancel := context.WithTimeoutCause(ctx, e.timeout, fmt.Errorf("%w: over %v", errHandlerTimeout, e.timeout))
 	defer cancel()
 	bounded, activity := mysqldb.WithActivity(bounded)
 	defer activity.Watch(ctx, e.pool, e.timeout/4)()
 	tx, err := e.pool.BeginTx(bounded, nil)
 	if err != nil {
-		return nil, e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), &guardedTx{ours: true}))
+		return e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), &guardedTx{ours: true}))
 	}
 	guard := &guardedTx{tx: tx, ours: true, alone: len(msgs) == 1 && m.seal != nil}
 	if err := m.mark(bounded, guard); err != nil {
 		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
-			return nil, err
+			return told{finish: moved, err: err}
 		}
-		return nil, e.unrun(e.explain(ctx, bounded, activity, err, guard))
+		return e.unrun(e.explain(ctx, bounded, activity, err, guard))
 	}
-	blamed, err = e.effect(bounded, guard, msgs, m)
+	blamed, err := e.effect(bounded, guard, msgs, m)
 	if guard.left { // the transaction ends with bounded, and the rest of guard belongs to the handler
-		return nil, e.explain(ctx, bounded, activity, err, &guardedTx{})
+		return e.explain(ctx, bounded, activity, err, &guardedTx{})
 	}
 	if err == nil && m.seal != nil {
 		guard.ours = true
 		if err = m.seal(bounded, guard, blamed); errors.Is(err, dedup.ErrLost) {
 			_ = tx.Rollback()
-			return nil, err
+			return told{finish: moved, err: err}
 		}
 	}
 	if err != nil {
@@ -111,22 +115,23 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) (blamed m
 			err = by[0] // alone: what it is blamed for may be the database's
 		}
 		if guard.over {
-			return nil, &handlerError{err: err}
+			return told{finish: failed, err: err}
 		}
-		return nil, e.explain(ctx, bounded, activity, err, guard)
+		return e.explain(ctx, bounded, activity, err, guard)
 	}
 	e.at(PointEffect)
 	if err := tx.Commit(); err != nil {
 		if errors.Is(err, mysqldb.ErrNotCommitted) { // the handler overlooked an error that came with rows
-			return nil, e.explain(ctx, bounded, activity, err, &guardedTx{})
+			return e.explain(ctx, bounded, activity, err, &guardedTx{})
 		}
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone) {
-			return nil, e.explain(ctx, bounded, activity, fmt.Errorf("commit: %w", err), guard) // nothing was sent
+			return e.explain(ctx, bounded, activity, fmt.Errorf("commit: %w", err), guard) // nothing was sent
 		}
-		return blamed, fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs)-len(blamed), err)
+		err = fmt.Errorf("%w: commit of %d messages: %w", dedup.ErrUnknown, len(msgs)-len(blamed), err)
+		return told{finish: unsure, blamed: blamed, err: err}
 	}
 	e.at(PointCommitted)
-	return blamed, nil
+	return told{finish: committed, blamed: blamed}
 }
 
 // effect calls the handler. When it blames some and has applied the others, the rows of the blamed are taken out. When
@@ -249,12 +254,12 @@ func (e *effects) call(ctx context.Context, guard *guardedTx, msgs []Message) (b
 // the handler made of it.
 func (e *effects) explain(
 	ctx, bounded context.Context, activity *mysqldb.Activity, err error, guard *guardedTx,
-) error {
+) told {
 	switch cut := activity.Cut(); {
 	case cut == nil || bounded.Err() == nil:
 	case ctx.Err() != nil: // the engine stops, and has claims to give back whose rows this statement's transaction locks
 		e.end(ctx, cut)
-		return context.Cause(ctx)
+		return told{finish: stopped, err: context.Cause(ctx)}
 	default:
 		return e.cutOff(ctx, context.Cause(bounded), activity, cut)
 	}
@@ -263,46 +268,50 @@ func (e *effects) explain(
 		if guard.ours && mysqldb.Refuses(err) { // a trigger on the log, or a table of ours that is not what it was
 			fault = mysqldb.FaultUnavailable
 		}
-		switch fault {
-		case mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
-			if ctx.Err() != nil {
-				return context.Cause(ctx) // the engine stops: not the database's fault
-			}
-			if fault == mysqldb.FaultUnavailable && bounded.Err() != nil && e.answers(ctx) == nil {
-				return &handlerError{err: context.Cause(bounded), late: true} // the driver cut the connection because time was over
-			}
-			return &troubleError{fault, err}
+		switch {
+		case !isNobodys(fault):
+			continue
+		case ctx.Err() != nil: // not the database's fault
+			return told{finish: stopped, err: context.Cause(ctx)}
+		case fault == mysqldb.FaultContention:
+			return told{finish: met, err: err}
+		case fault == mysqldb.FaultTooLarge:
+			return told{finish: tooLarge, err: err}
+		case bounded.Err() != nil && e.answers(ctx) == nil: // the driver cut the connection because time was over
+			return told{finish: failed, late: true, err: context.Cause(bounded)}
 		}
+		return told{finish: away, err: err}
 	}
-	_, met := errors.AsType[*contentionError](err)
+	_, contention := errors.AsType[*contentionError](err)
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case met && guard.failed == nil:
-		return &troubleError{mysqldb.FaultContention, err}
+		return told{finish: stopped, err: context.Cause(ctx)}
+	case contention && guard.failed == nil:
+		return told{finish: met, err: err}
 	case bounded.Err() != nil:
 		// Too slow, or stuck on a server that does not answer? Ask the server.
 		if down := e.answers(ctx); down != nil {
-			return &troubleError{mysqldb.FaultUnavailable, fmt.Errorf("%w, and the database does not answer: %w", err, down)}
+			return told{finish: away, err: fmt.Errorf("%w, and the database does not answer: %w", err, down)}
 		}
 		if took, waited := activity.Inside(); waited && took > e.timeout/2 { // in several statements, none of them cut off
 			err := fmt.Errorf("%w, of which locks of others took a part of %v", context.Cause(bounded), took)
-			return &troubleError{mysqldb.FaultContention, err}
+			return told{finish: met, err: err}
 		}
-		return &handlerError{err: fmt.Errorf("%w (%w)", context.Cause(bounded), err), late: true}
+		return told{finish: failed, late: true, err: fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
 	}
-	return &handlerError{err: err}
+	return told{finish: failed, err: err}
+}
+
+// isNobodys reports whether a fault says something about a server, or that transactions met.
+func isNobodys(f mysqldb.Fault) bool {
+	return f == mysqldb.FaultContention || f == mysqldb.FaultTooLarge || f == mysqldb.FaultUnavailable
 }
 
 // excuses reports whether the error of a blamed message says something about a server, or that transactions met:
 // although a handler made it blame, it is none.
 func excuses(err error) bool {
-	switch mysqldb.Classify(err) {
-	case mysqldb.FaultContention, mysqldb.FaultTooLarge, mysqldb.FaultUnavailable:
-		return true
-	}
-	_, met := errors.AsType[*contentionError](err)
-	return met || errors.Is(err, errUnread)
+	_, contention := errors.AsType[*contentionError](err)
+	return contention || isNobodys(mysqldb.Classify(err)) || errors.Is(err, errUnread)
 }
 
 // cutOff is the error of a transaction whose time ended inside a statement. Whether that waits for a lock is asked of
@@ -310,7 +319,7 @@ func excuses(err error) bool {
 // to wait for its locks.
 func (e *effects) cutOff(
 	ctx context.Context, cause error, activity *mysqldb.Activity, cut *mysqldb.CutStatement,
-) error {
+) told {
 	ctx, cancel := context.WithTimeoutCause(ctx, signOfLife, fmt.Errorf("no answer within %v", signOfLife))
 	defer cancel()
 	waits, err := cut.End(ctx, e.pool)
@@ -318,11 +327,11 @@ func (e *effects) cutOff(
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%w in %v, and the database does not answer: %w", cause, cut, err)
-		return &troubleError{mysqldb.FaultUnavailable, err}
+		return told{finish: away, err: err}
 	case waits || waited:
-		return &troubleError{mysqldb.FaultContention, fmt.Errorf("%w, of which locks of others took a part: %v", cause, cut)}
+		return told{finish: met, err: fmt.Errorf("%w, of which locks of others took a part: %v", cause, cut)}
 	}
-	return &troubleError{mysqldb.FaultUnavailable, fmt.Errorf("%w: %w: %v", errSlow, cause, cut)}
+	return told{finish: slow, err: fmt.Errorf("time ran out inside a statement: %w: %v", cause, cut)}
 }
 
 // end ends a statement that was cut off because the engine stops, if the server answers at once.
@@ -340,14 +349,13 @@ func contended(err error) bool {
 	return mysqldb.Classify(err) == mysqldb.FaultContention
 }
 
-// unrun is the error of a call that never came to its handler: time that was lost to a full pool or a slow server is no
-// failure of the messages.
-func (e *effects) unrun(err error) error {
-	if errors.Is(err, errHandlerTimeout) && !contended(err) {
-		err = fmt.Errorf("before the handler was called: %v", err) //nolint:errorlint // it is not errSlow any more
-		return &troubleError{mysqldb.FaultUnavailable, err}
+// unrun is what is told of a call that never came to its handler: time that was lost to a full pool or a slow server is
+// no failure of the messages.
+func (e *effects) unrun(t told) told {
+	if errors.Is(t.err, errHandlerTimeout) && t.finish != met {
+		return told{finish: away, err: fmt.Errorf("before the handler was called: %w", t.err)}
 	}
-	return err
+	return t
 }
 
 // signOfLife is how long a server may take to show that it is there.

@@ -78,22 +78,22 @@ func newObstacles(cfg Config) *obstacles {
 
 // try makes one try of a transaction of items, and takes in how it ended; inVain: locks of others were in the way.
 func (o *obstacles) try(
-	ctx context.Context, items []*item, try func(context.Context) (blamed map[int]error, err error),
-) (blamed map[int]error, inVain bool, err error) {
+	ctx context.Context, items []*item, try func(context.Context) told,
+) (said told, inVain bool) {
 	patience := o.bound()
 	if patience < o.patience {
 		ctx = mysqldb.WithLockWait(ctx, patience)
 	}
 	began := time.Now()
-	blamed, err = try(ctx)
+	said = try(ctx)
 	switch took := time.Since(began); {
-	case err == nil:
-		o.pass(items, blamed, took)
-	case contended(err) && took >= patience: // a deadlock is noticed sooner
+	case said.finish == committed:
+		o.pass(items, said.blamed, took)
+	case (said.finish == met || contended(said.err)) && took >= patience: // a deadlock is noticed sooner
 		inVain = true
 		o.meet(items, took)
 	}
-	return blamed, inVain, err
+	return said, inVain
 }
 
 // bound is how long a transaction may wait for a lock. Where others are applied, who waits for far longer than

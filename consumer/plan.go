@@ -1,61 +1,10 @@
 package consumer
 
-import (
-	"context"
-	"errors"
-
-	"github.com/rollbackd/rollbackd/dedup"
-)
-
 // group is messages that are attempted together. Alone is a group of one.
 type group struct {
 	items []*item
 	tries int  // how often it may meet others, or time that runs out, before it is split
 	trial bool // whether the lock of others is gone that it would meet
-}
-
-// finish is how the transaction of a group ended.
-type finish uint8
-
-const (
-	committed finish = iota + 1 // the effects of all whom nobody blames
-	moved                       // nothing: a row is not as it was read
-	unsure                      // perhaps: the COMMIT has no answer, and a row is there
-	failed                      // nothing: the handler said so
-	met                         // nothing: locks of others were in the way
-	tooMuch                     // nothing: too large, too slow, or the database was away for too long
-)
-
-// told is what is known of a group's transaction.
-type told struct {
-	finish
-	blamed map[int]error // by the handler
-	late   bool          // its time was over: whom it names is whom it was at
-	err    error
-}
-
-// tell reads how a transaction of n messages ended, in which blamed were left out; false: err is none of them, but the
-// end of the lane's work.
-func tell(ctx context.Context, err error, blamed map[int]error, n int) (told, bool) {
-	t := told{blamed: blamed, err: err}
-	failure, isFailure := errors.AsType[*handlerError](err)
-	_, isDecided := errors.AsType[*decidedError](err)
-	switch {
-	case err == nil:
-		t.finish = committed
-	case ctx.Err() != nil, errors.Is(err, errGiveBack):
-	case isFailure:
-		t.finish, t.blamed, t.late, t.err = failed, blameOf(failure.err, n), failure.late, failure.err
-	case errors.Is(err, dedup.ErrUnknown):
-		t.finish = unsure
-	case errors.Is(err, dedup.ErrExists), errors.Is(err, dedup.ErrLost):
-		t.finish = moved
-	case isDecided && contended(err):
-		t.finish = met
-	case isDecided:
-		t.finish = tooMuch
-	}
-	return t, t.finish != 0
 }
 
 // sequel is what follows for a group.
@@ -124,8 +73,3 @@ func (g group) single() []group {
 	}
 	return all
 }
-
-// decidedError is an error after which a transaction is not tried again as it is.
-type decidedError struct{ error }
-
-func (e *decidedError) Unwrap() error { return e.error }

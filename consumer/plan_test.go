@@ -31,8 +31,8 @@ func TestTheEndOfATransactionDecidesWhatFollowsForItsGroup(t *testing.T) {
 		"few met others":                          {fewAtOnce, fast, told{finish: met}, false, single},
 		"one met others":                          {1, fast, told{finish: met}, false, putOff},
 		"many met others in an old batch":         {9, fast, told{finish: met}, true, putOff},
-		"too large":                               {9, fast, told{finish: tooMuch}, false, halve},
-		"one too large":                           {1, fast, told{finish: tooMuch}, false, goApart},
+		"too large":                               {9, fast, told{finish: slow}, false, halve},
+		"one too large":                           {1, fast, told{finish: slow}, false, goApart},
 		"some blamed, claimed":                    {9, claimed, told{finish: failed, blamed: some}, false, goOnWithout},
 		"some blamed too late, claimed":           {9, claimed, told{finish: failed, blamed: some, late: true}, false, goApart},
 		"all failed, claimed":                     {9, claimed, told{finish: failed}, false, goApart},
@@ -43,7 +43,7 @@ func TestTheEndOfATransactionDecidesWhatFollowsForItsGroup(t *testing.T) {
 		"alone, failed":                           {1, claimed, told{finish: failed, blamed: some}, false, charge},
 		"alone, failed too late":                  {1, claimed, told{finish: failed, late: true}, false, charge},
 		"alone, met others":                       {1, claimed, told{finish: met}, false, putOff},
-		"alone, slow, and others did not succeed": {1, claimed, told{finish: tooMuch}, false, putOff},
+		"alone, slow, and others did not succeed": {1, claimed, told{finish: slow}, false, putOff},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := group{items: make([]*item, tc.n)}

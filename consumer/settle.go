@@ -208,7 +208,7 @@ func (w *worker) publishCopies(ctx context.Context, b *batch) (unknown bool, err
 		if trouble == nil || len(waiting) < before || !b.stuck {
 			return nil
 		}
-		return &troubleError{mysqldb.FaultUnavailable, trouble}
+		return &troubleError{fault: mysqldb.FaultUnavailable, err: trouble}
 	})
 	b.stuck = len(waiting) > 0
 	return len(waiting) > 0, err

@@ -150,8 +150,8 @@ func (w *worker) repeat(
 			}
 			return err
 		}
-		_, transaction := errors.AsType[*troubleError](err)
-		counted := transaction && (contended(err) || errors.Is(err, errSlow)) // op bounds how often
+		trouble, _ := errors.AsType[*troubleError](err)
+		counted := trouble != nil && trouble.counted
 		if !counted && !contended(err) {
 			missing = true
 			w.c.health.missing(ctx, dependency, err)
@@ -217,12 +217,6 @@ func (w *worker) untilAllKnown(ctx context.Context, transition func(context.Cont
 // isTrouble reports whether err says nothing about a message: a dependency, or two transactions that met.
 func isTrouble(err error) bool {
 	if err == nil {
-		return false
-	}
-	if _, ok := errors.AsType[*decidedError](err); ok {
-		return false
-	}
-	if _, ok := errors.AsType[*handlerError](err); ok {
 		return false
 	}
 	if _, ok := errors.AsType[*troubleError](err); ok {
