@@ -17,7 +17,7 @@ import (
 // way is how a step of a batch attempts its messages.
 type way struct {
 	fresh   bool          // they have no row: who has one by now goes its row's way
-	claimed bool          // each is claimed before, in a commit that counts the attempt; else it is counted when it has failed
+	claimed bool          // each is claimed before, which counts the attempt; else it is counted when it has failed
 	most    int           // messages that are attempted together
 	rest    time.Duration // after that what is done is settled between two groups; 0: not here
 	phase   string
@@ -233,42 +233,35 @@ func (t *attempt) runClaimed(ctx context.Context) (err error) {
 // prepare does what the row of a message asks for before a claim; it may end the item.
 func (t *attempt) prepare(ctx context.Context) error {
 	it := t.items[0]
-	var step func(context.Context) error
+	var step func(context.Context) (dedup.Row, error)
 	switch it.next {
 	case exhaust:
-		step = func(ctx context.Context) error {
-			row, err := t.c.records.Exhaust(ctx, it.row)
-			if err == nil {
-				it.end(DeadLettered, deadLetter{dedup.ReasonCrashed, row, t.lastWords(row)})
-			}
-			return err
-		}
+		step = func(ctx context.Context) (dedup.Row, error) { return t.c.records.Exhaust(ctx, it.row) }
 	case forgive:
-		step = func(ctx context.Context) error {
-			row, err := t.c.records.Forgive(ctx, it.row)
-			if err == nil {
-				it.row = row
-			}
-			return err
-		}
+		step = func(ctx context.Context) (dedup.Row, error) { return t.c.records.Forgive(ctx, it.row) }
 	case reopen: // its letter was moved here by hand, or the row has lost a replay
-		byHand := dedup.ReplayNote{
+		note := dedup.ReplayNote{
 			By: "by hand", Filter: "a letter moved to the main queue", Token: it.row.ReplayToken(t.owner()),
 		}
 		if it.circumstances().LetterOf != it.row.Replays {
-			byHand.By, byHand.Filter = "the daemon", "a copy of a replay that this row does not know"
+			note.By, note.Filter = "the daemon", "a copy of a replay that this row does not know"
 		}
-		step = func(ctx context.Context) error {
-			row, err := t.c.records.Reopen(ctx, it.row, it.fullEntry(), byHand)
-			if err == nil { // else it is asked for again, from the row as it was read
-				it.row = row
-			}
-			return err
+		step = func(ctx context.Context) (dedup.Row, error) {
+			return t.c.records.Reopen(ctx, it.row, it.fullEntry(), note)
 		}
 	default:
 		return nil
 	}
-	err := t.transition(ctx, it, step)
+	err := t.transition(ctx, it, func(ctx context.Context) error {
+		row, err := step(ctx)
+		if err == nil { // else it is asked for again, from the row as it was read
+			it.row = row
+		}
+		return err
+	})
+	if err == nil && it.outcome == 0 && it.next == exhaust {
+		it.end(DeadLettered, deadLetter{dedup.ReasonCrashed, it.row, t.lastWords(it.row)})
+	}
 	t.dropEnded()
 	return err
 }
@@ -278,18 +271,19 @@ func (t *attempt) dropEnded() {
 	t.items = slices.DeleteFunc(t.items, func(it *item) bool { return it.outcome != 0 })
 }
 
-// readNow lets the handler read messages that it might not see before a claim: see mayKill.
+// readNow lets the handler read a message that it might not see before a claim: see mayKill.
 func (t *attempt) readNow(ctx context.Context) {
-	for _, it := range slices.Clone(t.items) {
-		if t.mayKill(it) && it.rejected == nil {
-			if err := t.validate(ctx, &it.msg)[0]; err != nil {
-				it.rejected = &unreadable{dedup.ReasonMalformed, err}
-			}
+	if len(t.items) != 1 {
+		return
+	}
+	it := t.items[0]
+	if t.mayKill(it) && it.rejected == nil {
+		if err := t.validate(ctx, &it.msg)[0]; err != nil {
+			it.rejected = &unreadable{dedup.ReasonMalformed, err}
 		}
-		if it.rejected != nil {
-			t.blamed = append(t.blamed, blamed{it, it.rejected.asError()})
-			t.items = slices.DeleteFunc(t.items, func(o *item) bool { return o == it })
-		}
+	}
+	if it.rejected != nil {
+		t.blamed, t.items = append(t.blamed, blamed{it, it.rejected.asError()}), nil
 	}
 }
 
@@ -427,7 +421,7 @@ func (t *attempt) try(ctx context.Context) error {
 	}
 	began := time.Now()
 	said, inVain := t.c.obstacles.try(ctx, t.items, func(ctx context.Context) told {
-		return t.c.effects.apply(ctx, messagesOf(t.items), t.rows())
+		return t.c.effects.apply(ctx, eachOf(t.items, (*item).message), t.rows())
 	})
 	if said.finish == failed {
 		said.blamed = blameOf(said.err, len(t.items))
@@ -442,7 +436,7 @@ func (t *attempt) try(ctx context.Context) error {
 			return err
 		}
 	}
-	if t.again(&said, inVain) || said.finish == stopped {
+	if t.anotherTry(&said, inVain) || said.finish == stopped {
 		return said.trouble()
 	}
 	if t.said = said; said.finish == met {
@@ -477,10 +471,10 @@ func (t *attempt) look(ctx context.Context, said told) (told, error) {
 	return said, nil
 }
 
-// again reports whether the transaction of a group is tried again as it is. A dependency that fails a message which is
-// claimed alone three times while others succeed is its failure, but for a disk that runs full, which has room for one
-// and none for another, and for locks of others.
-func (t *attempt) again(said *told, inVain bool) bool {
+// anotherTry reports whether the transaction of a group is tried again as it is. A dependency that fails a message
+// which is claimed alone three times while others succeed is its failure, but for a disk that runs full, which has room
+// for one and none for another, and for locks of others.
+func (t *attempt) anotherTry(said *told, inVain bool) bool {
 	one := t.claimed && len(t.items) == 1
 	times, guilty := 0, false
 	switch said.finish {
@@ -519,7 +513,7 @@ func (t *attempt) again(said *told, inVain bool) bool {
 // all who are claimed and not blamed, behind it, while the rows are held.
 func (t *attempt) rows() marker {
 	if !t.claimed {
-		entries := entriesOf(t.items)
+		entries := eachOf(t.items, (*item).entry)
 		return marker{
 			mark: func(ctx context.Context, tx dedup.Execer) error { return t.c.records.InsertSuccess(ctx, tx, entries) },
 			unmark: func(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
@@ -531,7 +525,7 @@ func (t *attempt) rows() marker {
 			},
 		}
 	}
-	claims := claimsOf(t.items)
+	claims := eachOf(t.items, (*item).claimed)
 	m := marker{
 		mark: func(ctx context.Context, tx dedup.Execer) error { return t.c.records.Hold(ctx, tx, claims) },
 		seal: func(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
@@ -550,14 +544,14 @@ func (t *attempt) rows() marker {
 	return m
 }
 
-// lookForRows is what was said, of an insert that met a row or of a COMMIT without an answer, when a row of the group is
-// there to look at. While there is none nothing can go on (a COMMIT that fails each time, a trigger that raises 1062):
-// that is trouble, because who gives up then must not look for rows again. A lost answer is remembered, because the
-// COMMIT may still be decided.
+// lookForRows is what was said, of an insert that met a row or of a COMMIT without an answer, when a row of the group
+// is there to look at. While there is none nothing can go on (a COMMIT that fails each time, a trigger that raises
+// 1062): that is trouble, because who gives up then must not look for rows again. A lost answer is remembered, because
+// the COMMIT may still be decided.
 func (t *attempt) lookForRows(ctx context.Context, said told) (told, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
 	defer cancel()
-	rows, err := t.c.records.LookUp(ctx, keysOf(t.items))
+	rows, err := t.c.records.LookUp(ctx, eachOf(t.items, (*item).identity))
 	if err != nil {
 		return said, err
 	}
@@ -570,7 +564,7 @@ func (t *attempt) lookForRows(ctx context.Context, said told) (told, error) {
 		}
 	}
 	said = notCommitted(said.err)
-	said.err = fmt.Errorf("no row of the batch is there: %v", said.err) //nolint:errorlint // it is none of the row's any more
+	said.err = fmt.Errorf("no row of the batch is there: %v", said.err) //nolint:errorlint // it is none any more
 	return said, nil
 }
 

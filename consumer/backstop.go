@@ -11,8 +11,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// routeBackstop is route for what the broker itself took off the main queue (the delivery limit, a policy): it gets a row
-// and a letter, and the handler never runs on it, because running it may be what killed the process so often.
+// routeBackstop is route for what the broker itself took off the main queue (the delivery limit, a policy): it gets a
+// row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
 func (l *lane) routeBackstop(b *batch, it *item) {
 	v := decide(it.row, it.circumstances(), l.c.cfg.MaxAttempts)
 	switch {

@@ -75,6 +75,11 @@ func (retryAfter) isSettlement() {}
 func (moveLetter) isSettlement() {}
 func (deadLetter) isSettlement() {}
 
+func (it *item) identity() dedup.Identity { return it.id.Identity }
+func (it *item) message() Message         { return it.msg }
+func (it *item) claimed() dedup.Claim     { return *it.claim }
+func (it *item) asRead() dedup.Row        { return it.row }
+
 func (it *item) entry() dedup.Entry {
 	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}
 }
@@ -191,28 +196,13 @@ func (b *batch) nextPass() {
 	}
 }
 
-func keysOf(items []*item) []dedup.Identity {
-	keys := make([]dedup.Identity, len(items))
+// eachOf is what f says of each item.
+func eachOf[T any](items []*item, f func(*item) T) []T {
+	all := make([]T, len(items))
 	for i, it := range items {
-		keys[i] = it.id.Identity
+		all[i] = f(it)
 	}
-	return keys
-}
-
-func messagesOf(items []*item) []Message {
-	msgs := make([]Message, len(items))
-	for i, it := range items {
-		msgs[i] = it.msg
-	}
-	return msgs
-}
-
-func entriesOf(items []*item) []dedup.Entry {
-	entries := make([]dedup.Entry, len(items))
-	for i, it := range items {
-		entries[i] = it.entry()
-	}
-	return entries
+	return all
 }
 
 // suspicion counts the troubles that one message met while other messages were applied.

@@ -162,7 +162,7 @@ func (t *attempt) mark(ctx context.Context) error {
 	if len(t.applied) == 0 {
 		return nil
 	}
-	claims := claimsOf(t.applied)
+	claims := eachOf(t.applied, (*item).claimed)
 	errs, err := t.untilAllKnown(ctx, func(ctx context.Context) []error { return t.c.records.MarkAll(ctx, claims) })
 	if err != nil {
 		return err

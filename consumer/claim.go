@@ -79,17 +79,9 @@ func (t *attempt) askFor(ctx context.Context, owner string) ([]dedup.Claim, []er
 		claim, err := t.c.records.Claim(ctx, first.row, first.fullEntry(), owner)
 		return []dedup.Claim{claim}, []error{err}
 	case first.row.Status == dedup.Absent:
-		entries := make([]dedup.Entry, len(t.items))
-		for i, it := range t.items {
-			entries[i] = it.fullEntry()
-		}
-		return t.c.records.ClaimNew(ctx, entries, owner)
+		return t.c.records.ClaimNew(ctx, eachOf(t.items, (*item).fullEntry), owner)
 	}
-	rows := make([]dedup.Row, len(t.items))
-	for i, it := range t.items {
-		rows[i] = it.row
-	}
-	return t.c.records.ClaimAll(ctx, rows, owner)
+	return t.c.records.ClaimAll(ctx, eachOf(t.items, (*item).asRead), owner)
 }
 
 // hold makes sure that the leases of the claims have room for one more try and for giving them back. One that has none
@@ -145,8 +137,8 @@ func (w *worker) roomFor(since time.Time, pause time.Duration) bool {
 	return time.Since(since)+pause <= (w.c.cfg.Lease-w.c.cfg.HandlerTimeout)/2
 }
 
-// unclaim gives claims back, once: no attempt is counted. A row that is somebody else's by now says that a COMMIT of the
-// effect without an answer was ours, or that the lease is lost.
+// unclaim gives claims back, once: no attempt is counted. A row that is somebody else's by now says that a COMMIT of
+// the effect without an answer was ours, or that the lease is lost.
 func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
 	claims := make([]dedup.Failure, len(all))
 	for i, p := range all {
@@ -165,7 +157,7 @@ func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
 	var rows map[dedup.Identity]dedup.Row
 	if len(lost) > 0 && t.unknown {
 		var err error
-		if rows, err = t.c.records.LookUp(ctx, keysOf(lost)); err != nil {
+		if rows, err = t.c.records.LookUp(ctx, eachOf(lost, (*item).identity)); err != nil {
 			return err
 		}
 	}
@@ -203,8 +195,8 @@ func (t *attempt) record(ctx context.Context) error {
 
 // charge counts failed attempts and says what comes next. It is the one place that does, for claims and for who was
 // blamed in the fast path, up to 200 in one commit. What failed for good needs no attempt: its row says dead when its
-// letter is confirmed, and keepReasons ends its claim before that. Met are those without a claim that have a row by now:
-// nothing is counted.
+// letter is confirmed, and keepReasons ends its claim before that. Met are those without a claim that have a row by
+// now: nothing is counted.
 func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err error) {
 	var counted []blamed
 	for _, f := range all {
@@ -306,14 +298,6 @@ func repeatable(err error) error {
 		return undecided(err)
 	}
 	return err
-}
-
-func claimsOf(items []*item) []dedup.Claim {
-	claims := make([]dedup.Claim, len(items))
-	for i, it := range items {
-		claims[i] = *it.claim
-	}
-	return claims
 }
 
 // firstButLost is the first of errs that is another one than dedup.ErrLost, which is told of one row.

@@ -139,8 +139,8 @@ func (g *holding) again(ctx context.Context, h *heldItem) {
 	g.count(ctx, h, h.amiss())
 }
 
-// count says what is amiss now, if anything is, and when nothing else is amiss in the way that it was before. The caller
-// holds mu.
+// count says what is amiss now, if anything is, and when nothing else is amiss in the way that it was before. The
+// caller holds mu.
 func (g *holding) count(ctx context.Context, h *heldItem, now degradation) {
 	was := h.counted
 	if h.counted = now; was == now {

@@ -8,6 +8,7 @@ import (
 func TestTheEndOfATransactionDecidesWhatFollowsForItsGroup(t *testing.T) {
 	boom := errors.New("boom")
 	some := map[int]error{0: boom}
+	tooLate := told{finish: failed, blamed: some, late: true}
 	const fast, claimed = false, true
 	for name, tc := range map[string]struct {
 		n       int
@@ -22,7 +23,7 @@ func TestTheEndOfATransactionDecidesWhatFollowsForItsGroup(t *testing.T) {
 		"met a row, one":                          {1, fast, told{finish: moved}, false, lookAtRows},
 		"no answer":                               {9, fast, told{finish: unsure}, false, lookAtRows},
 		"some blamed":                             {9, fast, told{finish: failed, blamed: some}, false, goOnWithout},
-		"some blamed too late":                    {9, fast, told{finish: failed, blamed: some, late: true}, false, goOnWithout},
+		"late, and some blamed":                   {9, fast, tooLate, false, goOnWithout},
 		"all failed":                              {9, fast, told{finish: failed}, false, halve},
 		"all too late":                            {9, fast, told{finish: failed, late: true}, false, halve},
 		"one failed":                              {1, fast, told{finish: failed}, false, charge},
@@ -34,7 +35,7 @@ func TestTheEndOfATransactionDecidesWhatFollowsForItsGroup(t *testing.T) {
 		"too large":                               {9, fast, told{finish: slow}, false, halve},
 		"one too large":                           {1, fast, told{finish: slow}, false, goApart},
 		"some blamed, claimed":                    {9, claimed, told{finish: failed, blamed: some}, false, goOnWithout},
-		"some blamed too late, claimed":           {9, claimed, told{finish: failed, blamed: some, late: true}, false, goApart},
+		"late, some blamed, claimed":              {9, claimed, tooLate, false, goApart},
 		"all failed, claimed":                     {9, claimed, told{finish: failed}, false, goApart},
 		"met others, claimed":                     {9, claimed, told{finish: met}, true, goApart},
 		"no answer, claimed":                      {9, claimed, told{finish: unsure}, false, goApart},

@@ -217,10 +217,7 @@ func (w *worker) publishCopies(ctx context.Context, b *batch) (unknown bool, err
 // publish publishes the copies of items once. A copy is confirmed, or refused for itself, or, because of the
 // connection, unknown; trouble is why.
 func (w *worker) publish(ctx context.Context, items []*item) (unknown []*item, trouble error) {
-	copies := make([]rabbit.Publishing, len(items))
-	for i, it := range items {
-		copies[i] = w.copyOf(it)
-	}
+	copies := eachOf(items, w.copyOf)
 	unsure := 0
 	for i, err := range w.c.publisher.Publish(ctx, copies) {
 		it := items[i]
@@ -275,12 +272,11 @@ func (w *worker) condemn(ctx context.Context, items []*item) (moved bool, err er
 		}
 	}
 	for some := range slices.Chunk(waiting, recordAtOnce) {
-		all := make([]dedup.Condemnation, len(some))
-		for i, it := range some {
+		all := eachOf(some, func(it *item) dedup.Condemnation {
 			letter := it.settle.(deadLetter)
-			all[i] = dedup.Condemnation{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason,
+			return dedup.Condemnation{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason,
 				Cause: letter.cause, Owner: w.owner()}
-		}
+		})
 		var rows []dedup.Row
 		errs, err := w.untilAllKnown(ctx, func(ctx context.Context) (errs []error) {
 			rows, errs = w.c.records.CondemnAll(ctx, all)
@@ -334,7 +330,8 @@ func (w *worker) queueOf(it *item) string {
 }
 
 // recordLetters makes the rows of confirmed letters say dead. A row that somebody else moved meanwhile is theirs: the
-// letter stays, and a copy comes back later to see what became of it; lost reports that there is such a copy to publish.
+// letter stays, and a copy comes back later to see what became of it; lost reports that there is such a copy to
+// publish.
 func (w *worker) recordLetters(ctx context.Context, items []*item) (lost bool, err error) {
 	var letters []*item
 	for _, it := range items {
@@ -354,16 +351,14 @@ func (w *worker) recordLetters(ctx context.Context, items []*item) (lost bool, e
 // recordRows makes rows say dead, in one transaction. A row that says so already, of this opening and this body, may be
 // the work of a call of ours whose answer was lost; else it is that of another copy, and our letter is one too many.
 func (w *worker) recordRows(ctx context.Context, some []*item) error {
-	all, unknown := make([]dedup.Death, len(some)), make([]bool, len(some)) // unknown: an answer was lost
-	for i, it := range some {
+	all := eachOf(some, func(it *item) dedup.Death {
 		letter := it.settle.(deadLetter)
-		all[i] = dedup.Death{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason, Cause: letter.cause}
-	}
+		return dedup.Death{From: letter.from, Entry: it.fullEntry(), Reason: letter.reason, Cause: letter.cause}
+	})
+	unanswered := false
 	errs, err := w.untilAllKnown(ctx, func(ctx context.Context) []error {
 		errs := w.c.records.DeadRows(ctx, all)
-		for i, err := range errs {
-			unknown[i] = unknown[i] || errors.Is(err, dedup.ErrUnknown)
-		}
+		unanswered = unanswered || errors.Is(errors.Join(errs...), dedup.ErrUnknown)
 		return errs
 	})
 	if err != nil {
@@ -384,16 +379,13 @@ func (w *worker) recordRows(ctx context.Context, some []*item) error {
 	if err != nil {
 		return err
 	}
-	for i, it := range some {
-		if errs[i] == nil {
-			continue
-		}
+	for _, it := range moved {
 		letter := it.settle.(deadLetter)
 		it.row = rows[it.id.Identity]
 		switch {
 		case it.row.Status != dedup.Dead || it.row.Replays != letter.from.Replays || differs(it):
 			w.leaseLost(it)
-		case unknown[i]:
+		case unanswered:
 			w.recorded(ctx, it)
 		default:
 			it.outcome = DuplicateOfDead

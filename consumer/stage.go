@@ -1,8 +1,8 @@
 package consumer
 
-// stage is how far an item is on its way to its ack. Until stageEnded an item is in one of the lists of its batch, where
-// docs/model/rollbackd.pml has its worker look, claim, attempt, commit and record; then come dead (its letter and its
-// row) or back (its copy to a retry queue), and ack.
+// stage is how far an item is on its way to its ack. Until stageEnded an item is in one of the lists of its batch,
+// where docs/model/rollbackd.pml has its worker look, claim, attempt, commit and record; then come dead (its letter and
+// its row) or back (its copy to a retry queue), and ack.
 type stage uint8
 
 const (

@@ -185,7 +185,7 @@ func (w *worker) patience() time.Duration {
 
 // rowsOf reads the rows of items, however long MySQL stays away.
 func (w *worker) rowsOf(ctx context.Context, items []*item) (rows map[dedup.Identity]dedup.Row, err error) {
-	keys := keysOf(items)
+	keys := eachOf(items, (*item).identity)
 	err = w.untilAnswered(ctx, DependencyMySQL, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, w.c.opTimeout)
 		defer cancel()
@@ -206,7 +206,9 @@ func (w *worker) untilKnown(ctx context.Context, transition func(context.Context
 }
 
 // untilAllKnown is untilKnown for a transition of many rows; errs say of each that it was made, or dedup.ErrLost.
-func (w *worker) untilAllKnown(ctx context.Context, transition func(context.Context) []error) (errs []error, err error) {
+func (w *worker) untilAllKnown(
+	ctx context.Context, transition func(context.Context) []error,
+) (errs []error, err error) {
 	err = w.untilKnown(ctx, func(ctx context.Context) error {
 		errs = transition(ctx)
 		return firstButLost(errs)
