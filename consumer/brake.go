@@ -165,7 +165,7 @@ func (b *brake) arrived(o opening) {
 }
 
 // standStill is the pause of the brake, and how the next session begins.
-func (c *Consumer) standStill(ctx context.Context) halfOpen {
+func (c *engine) standStill(ctx context.Context) halfOpen {
 	d, why := c.brake.pause()
 	if d <= 0 {
 		return halfOpen{}
@@ -177,7 +177,7 @@ func (c *Consumer) standStill(ctx context.Context) halfOpen {
 
 // probing is one lane that attempts few messages. With how many in hand is for what the session before has met: after
 // deliveries were given back it is one, for longer each time, because they may have to be given back again.
-func probing(c *Consumer, next halfOpen) halfOpen {
+func probing(c *engine, next halfOpen) halfOpen {
 	size := c.cfg.BatchSize
 	if next.lanes > 0 {
 		size = next.size

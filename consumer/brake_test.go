@@ -96,7 +96,7 @@ func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 }
 
 func TestAProbeAfterDeliveriesWereGivenBackHasOneInHand(t *testing.T) {
-	s := &source{c: &Consumer{
+	s := &source{c: &engine{
 		cfg: Config{Lanes: 4, BatchSize: 100, GiveBackAfter: time.Minute, HoldLimit: 3 * time.Minute},
 		log: slog.New(slog.DiscardHandler),
 	}}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,9 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/maintenance"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -56,44 +52,14 @@ func (o Options) locker(cfg Config) (lock.Locker, error) {
 // ErrDrainTimeout says that a stop took longer than DrainTimeout: what was in hand is abandoned, nothing is lost.
 var ErrDrainTimeout = errors.New("not drained in time: what was in hand goes back to the broker")
 
-// Consumer is the engine. Make one with [Open] or [New], run it once.
+// Consumer consumes a queue. Make one with [Open] or [New], run it once.
 type Consumer struct {
-	cfg       Config
-	db        *gorm.DB                 // to migrate
-	keeper    *maintenance.Maintenance // nil: WithoutKeeper
-	closers   []io.Closer              // what Open opened, in that order
-	keyFrom   []wire.KeySource
-	amqp      rabbit.Config
-	topology  rabbit.TopologyConfig
-	records   *dedup.Log
-	effects   *effects
-	service   *service // nil: the handler writes in a transaction
-	validator Validator
-	locks     *locks
-	publisher *rabbit.Publisher
-	metrics   *metrics
-	health    *health
-	holders   *holders
-	runner    *runner
-	brake     *brake
-	pause     *pause // ordered by a person
-	turns     *turns
-	debts     debts
-	suspects  suspects
-	obstacles *obstacles
-	inHand    inHand
-	holding   *holding
-	depths    *depths
-	tracing   *tracing // nil: none
-	declaring sync.Mutex
-	declared  bool            // the topology, at least once; guarded by declaring
-	warned    map[string]bool // about the topology; guarded by declaring
-	commits   atomic.Uint64   // transactions that applied something
-	count     atomic.Uint64   // names given out by lanes
-	log       *slog.Logger
-	opTimeout time.Duration
-	name      string // host/pid/start: the first parts of every owner
-	ran       atomic.Bool
+	*engine
+	db      *gorm.DB                 // to migrate
+	keeper  *maintenance.Maintenance // nil: WithoutKeeper
+	closers []io.Closer              // what Open opened, in that order
+	depths  *depths
+	ran     atomic.Bool
 }
 
 // New checks cfg and makes a consumer that hands messages to h, on pools of the caller's own, which it leaves open. It
@@ -110,86 +76,22 @@ func New(cfg Config, h Handler, o Options) (*Consumer, error) {
 	return newConsumer(cfg, keyFrom, h, o)
 }
 
-// newConsumer joins an engine and its keeper from a Config that was checked.
+// newConsumer joins an engine, and what is done beside it, from a Config that was checked.
 func newConsumer(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Consumer, error) {
-	c, err := newEngine(cfg, keyFrom, h, o)
-	if err != nil || cfg.WithoutKeeper {
-		return c, err
+	e, err := newEngine(cfg, keyFrom, h, o)
+	if err != nil {
+		return nil, err
 	}
-	c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB), o.Lock, c.health)
+	c := &Consumer{engine: e, db: o.DB}
+	watching := e.amqp
+	watching.Budget = nil // it takes no deliveries
+	if c.depths, err = newDepths(cfg, watching, e.health.blocked); err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
+	if !cfg.WithoutKeeper {
+		c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB), o.Lock, e.health)
+	}
 	return c, err
-}
-
-func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Consumer, error) {
-	records, err := dedup.NewLog(o.DB, cfg.logOptions())
-	if err != nil {
-		return nil, fmt.Errorf("consumer configuration: %w", err)
-	}
-	pool, err := o.DB.DB()
-	if err != nil {
-		return nil, fmt.Errorf("consumer: the database handle: %w", err)
-	}
-	locks := &locks{policy: cfg.LockOnError, name: cmp.Or(o.lockName, DependencyRedis)}
-	if locks.locker, err = o.locker(cfg); err != nil {
-		return nil, fmt.Errorf("consumer configuration: %w", err)
-	}
-	calls, _ := h.(*callHandler)
-	m, err := newMetrics(cfg.Registerer, locks, cfg.Queue, calls != nil)
-	if err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
-	validator, _ := h.(Validator)
-	if o.connections == nil {
-		o.connections = newConnections(DependencyRabbitMQ)
-	}
-	if err := cfg.Registerer.Register(o.connections.vec); err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
-	consumers := cfg.amqp("run")
-	consumers.Opened = o.connections.opened(DependencyRabbitMQ)
-	publisher := consumers
-	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout, slices.Max(cfg.RetryDelays))
-	watched, err := newDepths(cfg, consumers, healthy.blocked)
-	if err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
-	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
-	runs := newRunner(cfg, healthy)
-	c := &Consumer{
-		cfg: cfg, keyFrom: keyFrom, amqp: consumers,
-		topology: cfg.topology(), db: o.DB, records: records, validator: validator, locks: locks,
-		effects: &effects{
-			db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m, runner: runs,
-		},
-		publisher: rabbit.NewPublisher(publisher),
-		depths:    watched,
-		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
-		warned:    map[string]bool{},
-		metrics:   m, log: cfg.Logger, health: healthy, holders: newHolders(cfg, healthy, pool), runner: runs,
-		brake:     newBrake(cfg, time.Now),
-		turns:     newTurns(cfg.Lanes + 1),
-		obstacles: newObstacles(cfg),
-		opTimeout: cfg.HandlerTimeout + 2*time.Second,
-		name:      processName(),
-	}
-	if calls != nil {
-		runs.most += calls.options(cfg).Concurrency
-		c.service = newService(calls, cfg, c.runner, m, c.tracing)
-		m.up(DependencyService)
-	}
-	c.holding = newHolding(c.health)
-	c.pause = newPause(c)
-	m.holding.Store(c.holding)
-	return c, nil
-}
-
-// processName is host/pid/start: no other process has or had it.
-func processName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%.40s/%d/%d", host, os.Getpid(), time.Now().UnixNano())
 }
 
 // Run consumes until ctx ends, then drains: it takes nothing new, finishes what is in hand and returns nil, or
@@ -215,13 +117,27 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return errors.Join(err, c.runner.left(), c.Close())
 }
 
+// migrateAndConsume is the work of a run.
+func (c *Consumer) migrateAndConsume(intake, work context.Context) error {
+	defer c.close(work)
+	if c.cfg.Migrate {
+		if err := c.migrate(intake); err != nil {
+			if intake.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+	return c.consume(intake, work)
+}
+
 // run consumes until intake ends, and drains.
 func (c *Consumer) run(intake context.Context) error {
 	work, kill := context.WithCancelCause(context.WithoutCancel(intake))
 	defer kill(nil)
 	done := make(chan error, 1)
 	var wg sync.WaitGroup
-	wg.Go(func() { done <- c.consume(intake, work) })
+	wg.Go(func() { done <- c.migrateAndConsume(intake, work) })
 
 	select {
 	case err := <-done:
@@ -275,10 +191,4 @@ func (c *Consumer) State() State {
 		}
 	}
 	return s
-}
-
-func (c *Consumer) at(p Point) {
-	if c.cfg.Hook != nil {
-		c.cfg.Hook(p)
-	}
 }

@@ -60,7 +60,7 @@ func (e Ended) LogValue() slog.Value {
 }
 
 // ended counts the end of a delivery, and tells who observes.
-func (c *Consumer) ended(it *item, o Outcome) {
+func (c *engine) ended(it *item, o Outcome) {
 	c.metrics.deliveries[o].Inc()
 	if c.cfg.Observe == nil {
 		return
@@ -86,7 +86,7 @@ func (c *Consumer) ended(it *item, o Outcome) {
 }
 
 // observe outlives a panic of who observes: it would end the process, and charge a delivery to everything in hand.
-func (c *Consumer) observe(e Ended) {
+func (c *engine) observe(e Ended) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.log.Error("Config.Observe panicked", "message", e.Identity, "panic", p, "stack", string(debug.Stack()))

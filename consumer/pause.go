@@ -24,7 +24,7 @@ const pauseEvery = 2 * time.Second
 // fleet reads every pauseEvery. While MySQL does not answer, what was read last holds, and an end that was read comes
 // by this process's own clock: nobody has to be reached for consuming to go on.
 type pause struct {
-	c *Consumer
+	c *engine
 
 	mu    sync.Mutex
 	now   dedup.Pause        // the one that holds; guarded by mu
@@ -35,7 +35,7 @@ type pause struct {
 	shut  context.Context    // while there is one; guarded by mu
 }
 
-func newPause(c *Consumer) *pause {
+func newPause(c *engine) *pause {
 	p := &pause{c: c, end: func() {}}
 	p.open, p.begin = context.WithCancel(context.Background())
 	return p

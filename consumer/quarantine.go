@@ -40,7 +40,7 @@ const (
 func (q *quarantine) active() bool { return q.ends > endsForgiven }
 
 // quarantined is one lane with one delivery at a time, until its queue is cleared of suspicion.
-func quarantined(c *Consumer, next halfOpen) halfOpen {
+func quarantined(c *engine, next halfOpen) halfOpen {
 	return halfOpen{lanes: 1, size: 1, patience: max(next.patience, c.cfg.GiveBackAfter), quarantine: true}
 }
 

@@ -41,7 +41,7 @@ func TestADeliveryIsBlamedWhenThereWasOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := newHealth(slog.New(slog.DiscardHandler), metrics, time.Second, time.Second)
-			s := (&Consumer{health: h}).mainQueue()
+			s := (&engine{health: h}).mainQueue()
 			s.queue, s.lanes, s.prefetch = "q", 1, 10
 			h.missing(t.Context(), DependencyRabbitMQ, rabbit.ErrClosed) // by the first end
 			blamed := false

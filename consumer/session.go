@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -20,7 +18,7 @@ const pausedByBrake = "max_dead_rate"
 // source is a queue that the engine consumes, over a connection of its own: what ends the connections of one source,
 // again and again perhaps, leaves the others alone. Its fields belong to the goroutine of sessions.
 type source struct {
-	c     *Consumer
+	c     *engine
 	queue string
 	amqp  rabbit.Config
 	// locker is of the schema that the session meets.
@@ -37,30 +35,7 @@ type source struct {
 	came, acked uint64
 }
 
-// consume works on the main queue and on the backstop until intake ends, or until one of them cannot even start.
-func (c *Consumer) consume(intake, work context.Context) error {
-	defer c.close(work)
-	if c.cfg.Migrate {
-		if err := c.migrate(intake); err != nil {
-			if intake.Err() != nil {
-				return nil
-			}
-			return err
-		}
-	}
-	group, intake := errgroup.WithContext(intake)
-	watching, stopWatching := context.WithCancel(intake)
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer stopWatching()
-	watch.Go(func() { c.pause.watch(watching) })
-	for _, s := range []*source{c.mainQueue(), c.backstopQueue()} {
-		group.Go(func() error { return s.sessions(intake, work) })
-	}
-	return group.Wait()
-}
-
-func (c *Consumer) mainQueue() *source {
+func (c *engine) mainQueue() *source {
 	return &source{
 		c: c, queue: c.cfg.Queue, amqp: c.amqp, main: true,
 		lanes: c.cfg.Lanes, batch: c.cfg.BatchSize, prefetch: c.cfg.Prefetch,
@@ -70,7 +45,7 @@ func (c *Consumer) mainQueue() *source {
 // backstopBatch is how many of the broker's own dead letters are taken at once.
 const backstopBatch = 50
 
-func (c *Consumer) backstopQueue() *source {
+func (c *engine) backstopQueue() *source {
 	amqp := c.amqp
 	amqp.Name = rabbit.ConnectionName("run backstop")
 	return &source{
@@ -189,7 +164,7 @@ func (s *source) after(
 // rest waits after a session, for d or until ctx ends. Before that it pays what the session owed, again and again while
 // MySQL does not answer: a debt that had to wait as well would outlive its lease, and a copy of its message would take
 // the claim over and count an attempt that nobody made.
-func (c *Consumer) rest(ctx context.Context, d time.Duration) {
+func (c *engine) rest(ctx context.Context, d time.Duration) {
 	began, pause := time.Now(), newBackOff()
 	for {
 		paying, cancel := context.WithTimeout(ctx, c.opTimeout)
@@ -332,54 +307,6 @@ func (s *source) runLanes(intake, work context.Context, lanes []*lane, limit int
 	return nil
 }
 
-// declare makes what is missing of the topology, or checks it. Both sources do it, one after the other.
-func (c *Consumer) declare(ctx context.Context, conn *rabbit.Conn) error {
-	c.declaring.Lock()
-	defer c.declaring.Unlock()
-	declare := rabbit.Declare
-	if c.declared {
-		declare = rabbit.Redeclare
-	}
-	warnings, err := declare(ctx, conn, c.topology)
-	if err != nil {
-		return err
-	}
-	if !c.declared && c.topology.TakeMain {
-		if err := c.lookAtMain(ctx, conn); err != nil {
-			return err
-		}
-	}
-	c.declared = true
-	for _, w := range warnings {
-		if !c.warned[w] { // a reconnect makes no news of it
-			c.warned[w] = true
-			c.log.WarnContext(ctx, w)
-		}
-	}
-	return nil
-}
-
-// lookAtMain refuses a main queue that is taken as it is and can never work, and warns of what it lacks as far as that
-// is seen: none of it keeps messages from being consumed.
-func (c *Consumer) lookAtMain(ctx context.Context, conn *rabbit.Conn) error {
-	found, err := rabbit.LookAtMain(ctx, c.cfg.amqp("run"), conn, c.cfg.RabbitMQAPIURL, c.topology)
-	switch {
-	case errors.Is(err, rabbit.ErrClassic), ctx.Err() != nil:
-		return err
-	case err != nil:
-		c.log.WarnContext(ctx, "the main queue is taken as it is, and could not be looked at", "queue", c.cfg.Queue,
-			"err", err, "it needs", found.Command)
-	case !found.Seen:
-		c.log.WarnContext(ctx, "the main queue is taken as it is; what policies give it is not seen over AMQP, only by "+
-			"the management API", "queue", c.cfg.Queue, "it needs", found.Command)
-	}
-	for _, flaw := range found.Flaws {
-		c.log.WarnContext(ctx, "the main queue lacks something", "queue", c.cfg.Queue, "what", flaw,
-			"it needs", found.Command)
-	}
-	return nil
-}
-
 // cancel ends the consumers, when all lanes have acked their last, and before their channels close.
 //
 // Not before the acks: RabbitMQ holds back acks for a quorum queue that is slow to take them, once 32 commands of a
@@ -389,7 +316,7 @@ func (c *Consumer) lookAtMain(ctx context.Context, conn *rabbit.Conn) error {
 //
 // Not without it: the channels close one after the other, and what one gives back would be handed to the next, which
 // gives it back again, and each time counts as a delivery.
-func (c *Consumer) cancel(ctx context.Context, lanes []*lane) {
+func (c *engine) cancel(ctx context.Context, lanes []*lane) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cancelTimeout,
 		fmt.Errorf("consumers not cancelled in %v", cancelTimeout))
 	defer cancel()
@@ -423,17 +350,4 @@ func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) (
 		})
 	}
 	return lanes, nil
-}
-
-// close ends what outlives a session: unpaid debts, one last try; then the publisher.
-func (c *Consumer) close(work context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), time.Second)
-	defer cancel()
-	if err := c.debts.pay(ctx, c.records); err != nil {
-		c.log.WarnContext(ctx, "claims stay until their lease ends", "err", err)
-	}
-	c.locks.close()
-	if err := c.publisher.Close(ctx); err != nil { // what it had to publish was confirmed, or its message not acked
-		c.log.WarnContext(ctx, "close the publisher", "err", err)
-	}
 }

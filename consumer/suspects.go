@@ -59,3 +59,22 @@ func (s *suspects) clear(k dedup.Identity) {
 	defer s.mu.Unlock()
 	delete(s.met, k)
 }
+
+// suspicion counts the troubles that one message met while other messages were applied.
+type suspicion struct {
+	met     int
+	applied uint64 // the engine's count of commits at the last trouble
+}
+
+// troublesForgiven is how often a message may meet trouble, while others succeed, before the trouble is its failure.
+const troublesForgiven = 2
+
+// blamed takes in one more trouble, and the engine's count of commits now. It reports whether the message itself must
+// be the cause.
+func (s *suspicion) blamed(applied uint64) bool {
+	if s.met == 0 || applied > s.applied {
+		s.met++
+		s.applied = applied
+	}
+	return s.met > troublesForgiven
+}

@@ -30,7 +30,7 @@ const (
 // worker is what all steps in the life of a lane's batches share: patience with dependencies, and the ends of an item
 // that more than one step knows. What only one step needs is that step's.
 type worker struct {
-	c     *Consumer
+	c     *engine
 	name  string // host/pid/start/lane
 	sub   *rabbit.Subscription
 	clock *laneClock

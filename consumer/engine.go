@@ -1,0 +1,158 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wire"
+)
+
+// engine is what the sessions, lanes and attempts of a process share. It must not know who runs it, nor migrate, keep
+// or watch anything: that is the front door's.
+type engine struct {
+	cfg       Config
+	name      string // host/pid/start: the first parts of every owner
+	log       *slog.Logger
+	opTimeout time.Duration
+	keyFrom   []wire.KeySource
+	validator Validator
+
+	// What is outside.
+	amqp      rabbit.Config
+	queues    queues
+	publisher *rabbit.Publisher
+	records   *dedup.Log
+	effects   *effects
+	service   *service // nil: the handler writes in a transaction
+	locks     *locks
+
+	// What is seen of it.
+	metrics *metrics
+	health  *health
+	holders *holders
+	tracing *tracing // nil: none
+
+	// What lanes know of each other.
+	runner    *runner
+	brake     *brake
+	pause     *pause // ordered by a person
+	turns     *turns
+	debts     debts
+	suspects  suspects
+	obstacles *obstacles
+	inHand    inHand
+	holding   *holding
+	commits   atomic.Uint64 // transactions that applied something
+	count     atomic.Uint64 // names given out by lanes
+}
+
+func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*engine, error) {
+	records, err := dedup.NewLog(o.DB, cfg.logOptions())
+	if err != nil {
+		return nil, fmt.Errorf("consumer configuration: %w", err)
+	}
+	pool, err := o.DB.DB()
+	if err != nil {
+		return nil, fmt.Errorf("consumer: the database handle: %w", err)
+	}
+	locks := &locks{policy: cfg.LockOnError, name: cmp.Or(o.lockName, DependencyRedis)}
+	if locks.locker, err = o.locker(cfg); err != nil {
+		return nil, fmt.Errorf("consumer configuration: %w", err)
+	}
+	calls, _ := h.(*callHandler)
+	m, err := newMetrics(cfg.Registerer, locks, cfg.Queue, calls != nil)
+	if err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
+	validator, _ := h.(Validator)
+	if o.connections == nil {
+		o.connections = newConnections(DependencyRabbitMQ)
+	}
+	if err := cfg.Registerer.Register(o.connections.vec); err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", err)
+	}
+	publisher := cfg.amqp("run")
+	publisher.Opened = o.connections.opened(DependencyRabbitMQ)
+	consumers := publisher
+	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
+	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout, slices.Max(cfg.RetryDelays))
+	runs := newRunner(cfg, healthy)
+	c := &engine{
+		cfg: cfg, keyFrom: keyFrom, amqp: consumers,
+		queues:  queues{TopologyConfig: cfg.topology(), warned: map[string]bool{}},
+		records: records, validator: validator, locks: locks,
+		effects: &effects{
+			db: o.DB, pool: pool, handler: h, timeout: cfg.HandlerTimeout, hook: cfg.Hook, metrics: m, runner: runs,
+		},
+		publisher: rabbit.NewPublisher(publisher),
+		tracing:   newTracing(cfg.TracerProvider, cfg.Queue),
+		metrics:   m, log: cfg.Logger, health: healthy, holders: newHolders(cfg, healthy, pool), runner: runs,
+		brake:     newBrake(cfg, time.Now),
+		turns:     newTurns(cfg.Lanes + 1),
+		obstacles: newObstacles(cfg),
+		holding:   newHolding(healthy),
+		opTimeout: cfg.HandlerTimeout + 2*time.Second,
+		name:      processName(),
+	}
+	if calls != nil {
+		runs.most += calls.options(cfg).Concurrency
+		c.service = newService(calls, cfg, c.runner, m, c.tracing)
+		m.up(DependencyService)
+	}
+	c.pause = newPause(c)
+	m.holding.Store(c.holding)
+	return c, nil
+}
+
+// processName is host/pid/start: no other process has or had it.
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%.40s/%d/%d", host, os.Getpid(), time.Now().UnixNano())
+}
+
+// consume works on the main queue and on the backstop until intake ends, or until one of them cannot even start.
+func (c *engine) consume(intake, work context.Context) error {
+	group, intake := errgroup.WithContext(intake)
+	watching, stopWatching := context.WithCancel(intake)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer stopWatching()
+	watch.Go(func() { c.pause.watch(watching) })
+	for _, s := range []*source{c.mainQueue(), c.backstopQueue()} {
+		group.Go(func() error { return s.sessions(intake, work) })
+	}
+	return group.Wait()
+}
+
+// close ends what outlives a session: unpaid debts, one last try; then the publisher.
+func (c *engine) close(work context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), time.Second)
+	defer cancel()
+	if err := c.debts.pay(ctx, c.records); err != nil {
+		c.log.WarnContext(ctx, "claims stay until their lease ends", "err", err)
+	}
+	c.locks.close()
+	if err := c.publisher.Close(ctx); err != nil { // what it had to publish was confirmed, or its message not acked
+		c.log.WarnContext(ctx, "close the publisher", "err", err)
+	}
+}
+
+func (c *engine) at(p Point) {
+	if c.cfg.Hook != nil {
+		c.cfg.Hook(p)
+	}
+}
