@@ -8,6 +8,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/consumer/internal/sqltext"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
@@ -35,12 +36,12 @@ type guardedTx struct {
 	// alone: there is one message, and no row says success before its effect, so that what nobody can read may run.
 	alone bool
 	// Only the handler's goroutine touches these.
-	ours   bool      // whose statements these are: the engine's, or the handler's
-	last   reading   // of the handler's last statement
-	unread string    // the last one that nobody could read, if it ran
-	failed error     // of the first statement that failed
-	rows   *sql.Rows // of the last query
-	anew   bool      // another call begins: its first statement closes what the one before has not read
+	ours   bool         // whose statements these are: the engine's, or the handler's
+	last   sqltext.Kind // of the handler's last statement
+	unread string       // the last one that nobody could read, if it ran
+	failed error        // of the first statement that failed
+	rows   *sql.Rows    // of the last query
+	anew   bool         // another call begins: its first statement closes what the one before has not read
 
 	over bool // the handler has ended the transaction
 	left bool // the handler does not return and has it still; only the lane's goroutine touches this
@@ -54,7 +55,7 @@ var (
 // note keeps the first error. A duplicate is none: the server has undone that statement and nothing else, and handlers
 // find out by it that something is there. What others than one plain statement may have done before is not undone.
 func (g *guardedTx) note(err error) error {
-	if err != nil && g.failed == nil && (g.ours || g.last >= opaque || !mysqldb.Repeats(err)) {
+	if err != nil && g.failed == nil && (g.ours || g.last >= sqltext.Opaque || !mysqldb.Repeats(err)) {
 		g.failed = err
 	}
 	return err
@@ -76,15 +77,15 @@ func (g *guardedTx) admit(ctx context.Context, query string) (context.Context, e
 		return ctx, err
 	}
 	var what string
-	switch g.last, what = read(query); {
-	case g.last == ending:
+	switch g.last, what = sqltext.Read(query); {
+	case g.last == sqltext.Ending:
 		return ctx, g.note(Permanent(fmt.Errorf("%q is refused: %w", what, ErrEndsTransaction)))
-	case g.last == opaque && !g.alone:
+	case g.last == sqltext.Opaque && !g.alone:
 		return ctx, g.note(fmt.Errorf("%q: %w", what, errUnread))
-	case g.last == opaque:
+	case g.last == sqltext.Opaque:
 		g.unread = what
 	}
-	if g.last >= lasting {
+	if g.last >= sqltext.Lasting {
 		ctx = mysqldb.LastUse(ctx)
 	}
 	if g.anew {
@@ -93,11 +94,8 @@ func (g *guardedTx) admit(ctx context.Context, query string) (context.Context, e
 	return ctx, nil
 }
 
-// ourSavepoint stands behind the engine's first statements. It is gone when the transaction is.
-const ourSavepoint = "rollbackd_batch"
-
 func (g *guardedTx) save(ctx context.Context) error {
-	if _, err := g.ExecContext(ctx, "SAVEPOINT "+ourSavepoint); err != nil {
+	if _, err := g.ExecContext(ctx, "SAVEPOINT "+sqltext.OurSavepoint); err != nil {
 		return fmt.Errorf("savepoint: %w", err)
 	}
 	return nil
@@ -111,7 +109,7 @@ func (g *guardedTx) returned(ctx context.Context, do string) error {
 	if ctx.Err() != nil || g.failed != nil && (g.unread == "" || mysqldb.RolledBack(g.failed)) {
 		return nil
 	}
-	_, err := g.tx.ExecContext(mysqldb.AfterRows(ctx), do+" SAVEPOINT "+ourSavepoint)
+	_, err := g.tx.ExecContext(mysqldb.AfterRows(ctx), do+" SAVEPOINT "+sqltext.OurSavepoint)
 	if g.over = mysqldb.NoSavepoint(err); !g.over {
 		return err
 	}

@@ -1,17 +1,23 @@
-package consumer
+// Package sqltext reads the text of a statement as far as it matters to the transaction in which it would run. It must
+// not send anything, nor know who asks.
+package sqltext
 
 import "strings"
 
-// reading is what a text is to a transaction, as far as it can be told without running it. Of several statements the
+// Kind is what a text is to a transaction, as far as it can be told without running it. Of several statements the
 // greatest counts.
-type reading uint8
+type Kind uint8
 
 const (
-	plain   reading = iota // it leaves the transaction and the session as they are
-	lasting                // the session is changed behind it, the transaction is not
-	opaque                 // nobody can tell: it runs what is not in the text, or nobody here knows its statement
-	ending                 // it ends the transaction, or changes how transactions end, or what the engine says in it
+	Plain   Kind = iota // it leaves the transaction and the session as they are
+	Lasting             // the session is changed behind it, the transaction is not
+	Opaque              // nobody can tell: it runs what is not in the text, or nobody here knows its statement
+	Ending              // it ends the transaction, or changes how transactions end, or what the engine says in it
 )
+
+// OurSavepoint stands behind the engine's first statements in a transaction, and is gone when that is. No text of a
+// handler's may name it.
+const OurSavepoint = "rollbackd_batch"
 
 // plainVerbs begin statements that no server ends a transaction for.
 var plainVerbs = words("SELECT INSERT UPDATE DELETE REPLACE WITH TABLE VALUES DO SHOW EXPLAIN DESCRIBE DESC")
@@ -40,25 +46,25 @@ func words(list string) map[string]bool {
 	return set
 }
 
-// read reads a text as MySQL and MariaDB would with the sql_mode of our sessions; what are the first words of the
+// Read reads a text as MySQL and MariaDB would with the sql_mode of our sessions; what are the first words of the
 // statement that counts, unless it is plain.
-func read(text string) (all reading, what string) {
+func Read(text string) (all Kind, what string) {
 	r := &reader{text: text}
 	for n := 0; ; n++ {
 		for r.next(); r.is("(") || r.is(";"); {
 			r.next()
 		}
 		if r.kind == 0 {
-			if all == plain && strings.Contains(strings.ToUpper(text), "GET_LOCK") { // it outlasts the transaction
-				all = lasting
+			if all == Plain && strings.Contains(strings.ToUpper(text), "GET_LOCK") { // it outlasts the transaction
+				all = Lasting
 			}
 			return all, what
 		}
 		from := r.from
 		r.executed = r.executed && r.inside
 		one := r.statement()
-		if (r.executed || r.broken || n > 0) && one < opaque { // the server may read another text, or two
-			one = opaque
+		if (r.executed || r.broken || n > 0) && one < Opaque { // the server may read another text, or two
+			one = Opaque
 		}
 		if one > all {
 			all, what = one, firstWords(text[from:])
@@ -75,11 +81,11 @@ func firstWords(text string) string {
 }
 
 // statement reads one statement, whose first token is at hand, up to its end.
-func (r *reader) statement() reading {
+func (r *reader) statement() Kind {
 	verb := strings.ToUpper(r.token)
 	switch {
 	case r.kind != 'w':
-		return r.end(opaque)
+		return r.end(Opaque)
 	case verb == "SET":
 		return r.set()
 	case verb == "ROLLBACK": // TO SAVEPOINT
@@ -87,7 +93,7 @@ func (r *reader) statement() reading {
 			r.next()
 		}
 		if !r.is("TO") {
-			return r.end(ending)
+			return r.end(Ending)
 		}
 		if r.next(); r.is("SAVEPOINT") {
 			r.next()
@@ -98,7 +104,7 @@ func (r *reader) statement() reading {
 		return r.end(r.savepoint())
 	case verb == "RELEASE":
 		if r.next(); !r.is("SAVEPOINT") {
-			return r.end(ending)
+			return r.end(Ending)
 		}
 		r.next()
 		return r.end(r.savepoint())
@@ -108,40 +114,40 @@ func (r *reader) statement() reading {
 			r.next()
 		}
 		if !r.is("TEMPORARY") {
-			return r.end(ending)
+			return r.end(Ending)
 		}
 		if r.next(); !r.is("TABLE") {
-			return r.end(ending)
+			return r.end(Ending)
 		}
-		return r.end(lasting)
+		return r.end(Lasting)
 	case verb == "BEGIN": // NOT ATOMIC is MariaDB's block of statements
 		if r.next(); r.is("NOT") {
-			return r.end(opaque)
+			return r.end(Opaque)
 		}
-		return r.end(ending)
+		return r.end(Ending)
 	case verb == "ANALYZE": // of a statement, MariaDB's EXPLAIN
 		if r.next(); r.is("TABLE") || r.is("LOCAL") || r.is("NO_WRITE_TO_BINLOG") {
-			return r.end(ending)
+			return r.end(Ending)
 		}
-		return r.end(opaque)
+		return r.end(Opaque)
 	case plainVerbs[verb]:
-		return r.end(plain)
+		return r.end(Plain)
 	case endingVerbs[verb]:
-		return r.end(ending)
+		return r.end(Ending)
 	}
-	return r.end(opaque)
+	return r.end(Opaque)
 }
 
 // savepoint is what it is to name one: that of the engine proves whose the transaction is.
-func (r *reader) savepoint() reading {
-	if strings.EqualFold(strings.Trim(r.token, "`"), ourSavepoint) {
-		return ending
+func (r *reader) savepoint() Kind {
+	if strings.EqualFold(strings.Trim(r.token, "`"), OurSavepoint) {
+		return Ending
 	}
-	return plain
+	return Plain
 }
 
 // set reads what is assigned to: variables of the user's own are nobody else's.
-func (r *reader) set() (all reading) {
+func (r *reader) set() (all Kind) {
 	target, depth := true, 0
 	for r.next(); r.kind != 0 && r.kind != ';'; r.next() {
 		name := strings.ToUpper(strings.Trim(r.token, "`"))
@@ -156,25 +162,25 @@ func (r *reader) set() (all reading) {
 			target = false
 		case !target || r.kind != 'w' && r.kind != '`':
 		case name == "STATEMENT": // FOR which this is set
-			return r.end(max(all, opaque))
+			return r.end(max(all, Opaque))
 		case name == "NAMES":
-			all = max(all, lasting)
+			all = max(all, Lasting)
 			if r.next(); !strings.EqualFold(strings.Trim(r.token, "'\""), "utf8mb4") {
-				all = ending
+				all = Ending
 			}
 		case endingSettings[name]:
-			all = max(all, ending)
+			all = max(all, Ending)
 		case unreadableSettings[name]:
-			all = max(all, opaque)
+			all = max(all, Opaque)
 		default:
-			all = max(all, lasting)
+			all = max(all, Lasting)
 		}
 	}
 	return all
 }
 
 // end goes to the end of the statement, as far as there may be another one behind it.
-func (r *reader) end(is reading) reading {
+func (r *reader) end(is Kind) Kind {
 	executed := r.executed
 	if r.kind != ';' && strings.IndexByte(r.text[r.at:], ';') < 0 {
 		r.at = len(r.text)

@@ -1,4 +1,4 @@
-package consumer
+package sqltext
 
 import (
 	"strings"
@@ -9,8 +9,8 @@ import (
 )
 
 // readings are texts of a handler, and what the guard makes of them.
-var readings = map[reading][]string{
-	plain: {
+var readings = map[Kind][]string{
+	Plain: {
 		"SELECT 1", "select 1;", "((SELECT 1) UNION (SELECT 2))", "WITH x AS (SELECT 1) SELECT * FROM x", "DO 1",
 		"INSERT INTO own VALUES (1, 'COMMIT')", "REPLACE INTO own VALUES (1, '; COMMIT')", "UPDATE own SET v = \"; COMMIT\"",
 		"DELETE FROM own WHERE v = 'it''s; COMMIT'", `UPDATE own SET v = '\'; COMMIT; \\'`, "SELECT 1 AS `a``; COMMIT`",
@@ -20,14 +20,14 @@ var readings = map[reading][]string{
 		"rollback to savepoint mine", "RELEASE SAVEPOINT mine", "SET @a = 1, @autocommit = (SELECT 1, 2 LIMIT 0)",
 		"SET @`autocommit` = 0", "DESC own", "DESCRIBE own", "",
 	},
-	lasting: {
+	Lasting: {
 		"SET SESSION lock_wait_timeout = 7", "SET @@lock_wait_timeout = 7", "SET @a = 1, lock_wait_timeout = 7",
 		"SET NAMES utf8mb4", "SET NAMES 'UTF8MB4' COLLATE utf8mb4_bin", "SET time_zone = '+01:00'",
 		"SET foreign_key_checks = 0", "SELECT GET_LOCK('a', 0)", "DO get_lock('a', 0)",
 		"CREATE TEMPORARY TABLE t (a INT)", "CREATE TEMPORARY TABLE IF NOT EXISTS t (a INT)",
 		"DROP TEMPORARY TABLE IF EXISTS t",
 	},
-	opaque: {
+	Opaque: {
 		"CALL p()", "/* a */ call p()", "PREPARE s FROM 'COMMIT'", "EXECUTE s", "EXECUTE IMMEDIATE 'COMMIT'",
 		"DEALLOCATE PREPARE s", "BEGIN NOT ATOMIC COMMIT", "IF 1 THEN SELECT 1", "HANDLER own OPEN",
 		"ANALYZE SELECT 1", "ANALYZE FORMAT=JSON SELECT 1", "SET STATEMENT max_statement_time = 1 FOR SELECT 1, timestamp",
@@ -38,7 +38,7 @@ var readings = map[reading][]string{
 		"\x00\xff", "FOR i IN 1..2 DO SELECT 1", "KILL 1",
 		"CHECKSUM TABLE own", "CREATE /*!99999 TEMPORARY */ TABLE t (a INT)", "ROLLBACK /*!99999 TO mine */",
 	},
-	ending: {
+	Ending: {
 		"COMMIT", "commit", "Commit WORK", "COMMIT;", " \t\nCOMMIT", "-- a\nCOMMIT", "#a\nCOMMIT", "/* a */COMMIT",
 		"/*! COMMIT */", "/*!50000COMMIT*/", "/*M! COMMIT */", "/*M!100100 COMMIT */", "/*+ a */ COMMIT", "(COMMIT)",
 		";COMMIT", "COMMIT AND CHAIN", "ROLLBACK", "ROLLBACK WORK", "ROLLBACK AND CHAIN", "ROLLBACK RELEASE",
@@ -71,7 +71,7 @@ var readings = map[reading][]string{
 func TestTheGuardReadsWhatEndsATransaction(t *testing.T) {
 	for want, texts := range readings {
 		for _, text := range texts {
-			if got, what := read(text); got != want {
+			if got, what := Read(text); got != want {
 				t.Errorf("%q is read as %d (%q), want %d", text, got, what, want)
 			}
 		}
@@ -80,7 +80,7 @@ func TestTheGuardReadsWhatEndsATransaction(t *testing.T) {
 		"COMMIT": "COMMIT", "/* a */ create\n table  t (a INT)": "create table t", "SELECT 1; COMMIT; SELECT 2": "COMMIT",
 		"CALL " + strings.Repeat("é", 200): "CALL " + strings.Repeat("é", 27),
 	} {
-		if _, got := read(text); got != want {
+		if _, got := Read(text); got != want {
 			t.Errorf("%q is named %q, want %q", text, got, want)
 		}
 	}
@@ -103,18 +103,18 @@ func TestWhatTheGuardLetsThroughEndsNoTransaction(t *testing.T) {
 	if _, err := pool.ExecContext(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range append(readings[plain], readings[lasting]...) {
+	for _, text := range append(readings[Plain], readings[Lasting]...) {
 		tx, err := pool.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, text := range []string{"SAVEPOINT " + ourSavepoint, "INSERT INTO own VALUES (0, 'ours')"} {
+		for _, text := range []string{"SAVEPOINT " + OurSavepoint, "INSERT INTO own VALUES (0, 'ours')"} {
 			if _, err := tx.ExecContext(t.Context(), text); err != nil {
 				t.Fatal(err)
 			}
 		}
 		_, failed := tx.ExecContext(mysqldb.LastUse(t.Context()), text)
-		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT "+ourSavepoint); err != nil {
+		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT "+OurSavepoint); err != nil {
 			t.Errorf("%q (%v) has ended the transaction: %v", text, failed, err)
 		}
 		if err := tx.Rollback(); err != nil {
