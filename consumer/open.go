@@ -239,7 +239,7 @@ func recordAt(acts *operator.Operator) func(context.Context, string, deadletter.
 		res deadletter.Result, err error) {
 		err = acts.Do(ctx, operator.Actor{Name: by}, operator.TaskRequest{
 			Kind: operator.KindCompensate, Why: "their time to cool down is over",
-			Detail: operator.Request{Kind: operator.KindCompensate, Filter: operator.FilterOf(f), Limit: f.Limit},
+			Detail: operator.Request{Kind: operator.KindCompensate, Filter: f, Limit: f.Limit},
 		}, func(ctx context.Context, task operator.Task) (operator.Result, error) {
 			var err error
 			res, err = replay(ctx, task.By, task.Letters)

@@ -79,8 +79,8 @@ func TestAConflictIsNotRepublishedWhenTheKeysRowIsGone(t *testing.T) {
 	w.exec("DELETE FROM consumer_log WHERE consumer_status = 1") // its retention is over
 	w.broker.Delete(rabbit.DeadQueue(w.queue))
 	w.declare()
-	res, err := w.letters().Republish(t.Context(), []dedup.Row{w.rowOf(id.Identity)},
-		deadletter.RepublishOptions{By: "tester"})
+	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{w.rowOf(id.Identity)}},
+		deadletter.ReplayOptions{By: "tester"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,8 @@ func TestCutHeadersAreNeverRepublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.moveBack(time.Hour)
-	res, err := w.letters().Republish(t.Context(), []dedup.Row{w.row("k")}, deadletter.RepublishOptions{By: "tester"})
+	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{w.row("k")}},
+		deadletter.ReplayOptions{By: "tester"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,18 +33,7 @@ func (r *run) change(
 	for group := range slices.Chunk(letters, (len(letters)+writers-1)/writers) {
 		r.calls++
 		token := fmt.Sprintf("%s%d", r.token, r.calls)
-		wg.Go(func() {
-			errs := insistAll(ctx, len(group), func(open []int) []error {
-				some := make([]*letter, len(open))
-				for i, at := range open {
-					some[i] = group[at]
-				}
-				return do(ctx, some, token)
-			})
-			for i, lt := range group {
-				lt.err, lt.why = errs[i], whyNot(errs[i])
-			}
-		})
+		wg.Go(func() { insist(ctx, group, func(open []*letter) []error { return do(ctx, open, token) }) })
 	}
 	wg.Wait()
 	var fault error
@@ -71,46 +60,35 @@ func isFault(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// insist is insistAll for one change.
-func insist(ctx context.Context, do func() error) error {
-	return insistAll(ctx, 1, func([]int) []error { return []error{do()} })[0]
-}
-
-// insistAll repeats those of n changes whose answer was lost, which the log recognises as its own, and those that lost
-// a deadlock. Once an answer was lost, the outcome is unknown until a later one tells.
-func insistAll(ctx context.Context, n int, do func(open []int) []error) []error {
-	errs := make([]error, n)
-	unknown := make([]error, n)
-	open := make([]int, n)
-	for i := range open {
-		open[i] = i
-	}
-	pause := 50 * time.Millisecond
-	for try := 1; ; try++ {
-		var again []int
+// insist changes the rows of letters, and repeats the changes whose answer was lost, which the log recognises as its
+// own, and those that lost a deadlock. Once an answer was lost, the outcome is unknown until a later one tells.
+func insist(ctx context.Context, letters []*letter, do func(open []*letter) []error) {
+	unknown := map[*letter]error{}
+	open := letters
+	for try, pause := 1, 50*time.Millisecond; len(open) > 0; try, pause = try+1, 4*pause {
+		var again []*letter
 		for i, err := range do(open) {
-			at := open[i]
-			if errs[at] = err; errors.Is(err, dedup.ErrUnknown) {
-				unknown[at] = dedup.ErrUnknown
+			lt := open[i]
+			if lt.err = err; errors.Is(err, dedup.ErrUnknown) {
+				unknown[lt] = dedup.ErrUnknown
 			}
-			if unknown[at] != nil && isFault(err) || mysqldb.Classify(err) == mysqldb.FaultContention {
-				again = append(again, at)
+			if unknown[lt] != nil && isFault(err) || mysqldb.Classify(err) == mysqldb.FaultContention {
+				again = append(again, lt)
 			}
-		}
-		if len(again) == 0 {
-			return errs
 		}
 		var ended error
-		if try < tries {
+		if len(again) > 0 && try < tries {
 			ended = wait.For(ctx, pause)
 		}
-		if try == tries || ended != nil {
-			for _, at := range again {
-				errs[at] = errors.Join(unknown[at], errs[at], ended)
+		if open = again; try == tries || ended != nil {
+			for _, lt := range again {
+				lt.err = errors.Join(unknown[lt], lt.err, ended)
 			}
-			return errs
+			break
 		}
-		open, pause = again, 4*pause
+	}
+	for _, lt := range letters {
+		lt.why = whyNot(lt.err)
 	}
 }
 

@@ -151,16 +151,25 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 	if _, err := r.l.o.Records.Clocks(ctx); err != nil {
 		return Result{}, false, err
 	}
-	due, err := r.l.o.Records.CountDue(ctx, r.l.o.Group, r.cooling, r.o.Limit)
-	if err != nil || due == 0 {
+	n, err := r.l.o.Records.CountDue(ctx, r.l.o.Group, r.cooling, r.o.Limit)
+	if err != nil || n == 0 {
 		return Result{}, false, err
 	}
 	f := Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}
 	res, err = r.o.Record(ctx, "compensation by "+r.l.o.Name, f, func(
 		ctx context.Context, by string, progress func(Progress)) (Result, error) {
-		return r.l.Replay(ctx, f, ReplayOptions{By: by, Progress: progress, within: withinByItself, token: byItself})
+		return r.l.Replay(ctx, due{f}, ReplayOptions{By: by, Progress: progress})
 	})
 	return res, true, err
+}
+
+// due is a filter of what is due, whose rows are reopened in the name of compensation.
+type due struct{ Filter }
+
+func (d due) open(ctx context.Context, r *run) (source, error) {
+	r.named(byItself)
+	r.within = withinByItself
+	return d.Filter.open(ctx, r)
 }
 
 // report says what a run did.

@@ -13,14 +13,13 @@
 // none that arrived or came back since. What it does not take of the queue goes back to its place when the run ends:
 // RabbitMQ counts that as a delivery, of which the dead-letter queue allows a million, so reading drops nothing.
 //
-// Replay, ReplayFrom, Discard and Republish are one mover (move.go) that brings letters from a source to an end.
-// Sources are the queue (from_queue.go), the lines of an export (from_file.go, from_names.go), rows of the log whose
-// copies are gone (from_rows.go, kept.go), and the rows of a set that is frozen at a moment (set.go), of which judge.go
-// says beforehand what would become of each. What an export or a set leaves stale in the queue a walk of its own drops
-// (sweep.go). Ends are replay (end_replay.go: reopen, publish, ack) and discard (end_discard.go: mark, ack). In
-// between, identity.go finds the row that a letter belongs to, verdict.go says without touching a server what a row
-// means for its letter, pace.go and watch.go say how many may go and look what becomes of them, change.go changes rows
-// whose answers may be lost, settle.go acks, tally.go counts.
+// There is one way to act: a Selection (select.go) says which letters and where they are, and Replay or Discard
+// (run.go) brings them to their end. Sources are the queue (from_queue.go), the lines of an export (from_file.go), and
+// rows of the log (from_rows.go, kept.go): those of a set that is frozen at a moment, of which judge.go says beforehand
+// what would become of each, and those whose copies are gone. What an export or rows leave stale in the queue a walk of
+// its own drops (sweep.go). In between, identity.go finds the row that a letter belongs to, verdict.go says without
+// touching a server what a row means for its letter, watch.go says how many may go and looks what becomes of them,
+// change.go changes rows whose answers may be lost, settle.go acks, tally.go counts.
 //
 // Beside that, list.go, show.go and export.go read consumer_log for a person, survey.go reads the queue and moves
 // nothing, compensate.go replays by itself what is due, and notify.go notifies a [Notifier] of new letters; webhook.go

@@ -17,20 +17,16 @@ const exportPage = 100
 // touches the queue. A letter that dies or ends meanwhile may be missing.
 func (l *Letters) Export(ctx context.Context, f Filter, w io.Writer) (n int, err error) {
 	q := f.query(l.o.Group)
-	chosen := f.printed()
 	for {
 		q.Limit = exportPage
 		if f.Limit > 0 {
 			q.Limit = min(q.Limit, f.Limit-n)
 		}
-		rows, next, err := l.o.Records.List(ctx, q)
+		rows, next, err := l.o.Records.Look(ctx, q, 0, f.printed())
 		if err != nil {
 			return n, fmt.Errorf("export dead letters: %w", err)
 		}
 		for _, row := range rows {
-			if chosen != nil && !chosen(row) {
-				continue
-			}
 			wrote, err := l.export(ctx, row, w)
 			if err != nil {
 				return n, fmt.Errorf("export dead letters: %w", err)
@@ -52,7 +48,7 @@ func (l *Letters) export(ctx context.Context, listed dedup.Row, w io.Writer) (wr
 	if err != nil || row.Version != listed.Version {
 		return false, err
 	}
-	ln, err := l.find.line(row)
+	ln, err := l.line(row)
 	if err != nil {
 		return false, err
 	}

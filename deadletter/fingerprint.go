@@ -1,12 +1,17 @@
 package deadletter
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 )
 
 // maxFingerprint is how many bytes of an error are looked at: errors of one kind begin alike.
 const maxFingerprint = 400
+
+// joined are several # with marks between them: dates, times, addresses, UUIDs. A group of a UUID without a digit
+// stands between two of them and is taken too.
+var joined = regexp.MustCompile(`#(?:[-:._/T+Z#]*#|(?:-[0-9A-Fa-f]{4})+-[-:._/T+Z#]*#)+`)
 
 // Fingerprint is an error without what differs from one letter to the next, so that errors of one kind are equal:
 // numbers, hexadecimal words, UUIDs and times become #, what stands in quotes becomes "…", and the mark of a parked row
@@ -20,33 +25,24 @@ func Fingerprint(text string) string {
 	text = strings.ToValidUTF8(text[:min(len(text), maxFingerprint)], "")
 	var out strings.Builder
 	for rest := text; rest != ""; {
-		switch n := 0; {
-		case rest[0] == '"' || rest[0] == '`' || rest[0] == '\'' && !endsInWord(out.String()):
-			if n = quoted(rest); n > 0 {
-				out.WriteString(`"…"`)
-				rest = rest[n:]
-				continue
+		n, with := 1, rest[:1]
+		switch c := rest[0]; {
+		case c == '"' || c == '`' || c == '\'' && !endsInWord(out.String()):
+			if end := strings.IndexByte(rest[1:], c); end >= 0 {
+				n, with = end+2, `"…"`
 			}
-			out.WriteByte(rest[0])
-			rest = rest[1:]
-		case isSpace(rest[0]):
-			if s := out.String(); s != "" && !strings.HasSuffix(s, " ") {
-				out.WriteByte(' ')
+		case strings.IndexByte(" \t\n\r", c) >= 0:
+			if with = " "; strings.HasSuffix(out.String(), " ") {
+				with = ""
 			}
-			rest = rest[1:]
-		case isWord(rest[0]):
-			n = strings.IndexFunc(rest, func(r rune) bool { return r >= 0x80 || !isWord(byte(r)) })
-			if n < 0 {
-				n = len(rest)
-			}
-			out.WriteString(without(rest[:n]))
-			rest = rest[n:]
-		default:
-			out.WriteByte(rest[0])
-			rest = rest[1:]
+		case isWord(c):
+			n = len(rest) - len(strings.TrimLeftFunc(rest, func(r rune) bool { return r < 0x80 && isWord(byte(r)) }))
+			with = without(rest[:n])
 		}
+		out.WriteString(with)
+		rest = rest[n:]
 	}
-	return strings.TrimSpace(joined(out.String()))
+	return strings.TrimSpace(joined.ReplaceAllLiteralString(out.String(), "#"))
 }
 
 // fixed is the longest word of a fingerprint that stands as it is in every error of its kind; "" when there is none.
@@ -58,17 +54,6 @@ func fixed(fingerprint string) (longest string) {
 	}
 	return longest
 }
-
-// quoted is the length of a quoted value at the beginning of s; 0 when there is none.
-func quoted(s string) int {
-	end := strings.IndexByte(s[1:], s[0])
-	if end < 0 {
-		return 0
-	}
-	return end + 2
-}
-
-func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
 func isWord(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
@@ -106,54 +91,4 @@ func without(all string) string {
 		out.WriteByte('Z')
 	}
 	return out.String()
-}
-
-// joined makes one # of several with -, :, ., _ or / in between: dates, times, addresses, UUIDs. A group of a UUID
-// without a digit stands between two of them and is taken too.
-func joined(s string) string {
-	var out strings.Builder
-	for i := 0; i < len(s); {
-		if s[i] != '#' {
-			out.WriteByte(s[i])
-			i++
-			continue
-		}
-		out.WriteByte('#')
-		for i++; ; {
-			n := linked(s[i:])
-			if n == 0 {
-				break
-			}
-			i += n
-		}
-	}
-	return out.String()
-}
-
-// linked is how much of s goes with the # before it: marks and a #, also with four hexadecimal letters and a mark
-// before that.
-func linked(s string) int {
-	n := 0
-	for n < len(s) && strings.IndexByte("-:._/T+Z#", s[n]) >= 0 {
-		n++
-	}
-	if n > 0 && strings.IndexByte(s[:n], '#') >= 0 {
-		return strings.LastIndexByte(s[:n], '#') + 1
-	}
-	const group = 4
-	if n == 1 && s[0] == '-' && len(s) > group+2 && s[group+1] == '-' && allHex(s[1:group+1]) {
-		if more := linked(s[group+1:]); more > 0 {
-			return group + 1 + more
-		}
-	}
-	return 0
-}
-
-func allHex(s string) bool {
-	for i := range len(s) {
-		if lower := s[i] | 0x20; (s[i] < '0' || s[i] > '9') && (lower < 'a' || lower > 'f') {
-			return false
-		}
-	}
-	return true
 }

@@ -15,22 +15,29 @@ import (
 
 // fileSource is an export: its lines, and in the end the letters of the same messages in the dead-letter queue.
 type fileSource struct {
-	byRow
+	*run
 	lines  *bufio.Reader
 	number int // of the last line
 	ended  bool
-	sweep  *sweep
-	make   func(text []byte) (ln Line, lt *letter, why Why, err error) // a letter of a line, or why not
+	depth  int // letters in the queue when the run began
+
+	// Of the messages that are confirmed: the replays that the run gave their rows, and what they say they are.
+	sent   map[dedup.Identity]int
+	owners map[dedup.Identity]bool
 }
 
-func fromFile(ctx context.Context, r *run, q *queue, file io.Reader) (*fileSource, error) {
-	sweep, err := newSweep(ctx, r, q)
-	if err != nil {
-		return nil, err
+func (f File) open(ctx context.Context, r *run) (source, error) {
+	r.choose(f.Filter)
+	s := &fileSource{
+		run: r, lines: bufio.NewReaderSize(f.Lines, maxLine), sent: map[dedup.Identity]int{},
+		owners: map[dedup.Identity]bool{},
 	}
-	s := &fileSource{byRow: byRow{run: r}, lines: bufio.NewReaderSize(file, maxLine), sweep: sweep}
-	s.make = s.message
-	return s, nil
+	r.done = func(lt *letter) { s.sent[lt.id.Identity], s.owners[lt.own.Identity] = lt.row.Replays, true }
+	err := r.dial(ctx)
+	if err == nil {
+		s.depth, _, err = r.queue.depth(ctx)
+	}
+	return s, err
 }
 
 func (s *fileSource) next(context.Context) ([]*letter, error) {
@@ -75,14 +82,14 @@ func (s *fileSource) readLine(text []byte, readErr error) *letter {
 	}
 	s.tally.Seen++
 	bad := func(why Why, ln Line, err error) *letter {
-		text := fmt.Sprintf("line %d %v", s.number, err)
-		s.tally.Left = append(s.tally.Left, Left{Tag: ln.Tag, Key: ln.Key, Reason: ln.Reason, Why: why, Error: text})
+		id := dedup.Identity{Tag: ln.Tag, Key: ln.Key}
+		s.tally.stay(id, ln.Reason, why, fmt.Errorf("line %d %w", s.number, err))
 		return nil
 	}
 	if errors.Is(readErr, bufio.ErrBufferFull) {
 		return bad(WhyBadLine, Line{}, fmt.Errorf("is longer than %d bytes", maxLine))
 	}
-	ln, lt, why, err := s.make(text)
+	ln, lt, why, err := s.message(text)
 	if err != nil {
 		return bad(why, ln, err)
 	}
@@ -90,22 +97,33 @@ func (s *fileSource) readLine(text []byte, readErr error) *letter {
 	return lt
 }
 
-// message makes a letter of a line that is to be sent again: with the message, which must have the line's identity.
+// message makes a letter of a line: with the message, which must have the line's identity, if it is to be sent again,
+// else nothing but its name.
 func (s *fileSource) message(text []byte) (Line, *letter, Why, error) {
-	ln, err := ParseLine(text)
+	ln, err := parseLine(text, s.discard)
 	if err != nil {
 		return ln, nil, WhyBadLine, err
+	}
+	want := dedup.Identity{Group: s.l.o.Group, Tag: ln.Tag, Key: ln.Key}
+	if ln.Group != "" && ln.Group != s.l.o.Group {
+		return ln, nil, WhyOtherIdentity, fmt.Errorf("is of group %s, not %s", ln.Group, s.l.o.Group)
+	}
+	if s.discard {
+		if err := want.Validate(); err != nil {
+			return ln, nil, WhyBadLine, fmt.Errorf("names no row: %w", err)
+		}
+		named := wire.Identified{Identity: want}
+		lt := &letter{own: named, id: named, formerRow: absent, stored: true}
+		lt.Body = ln.Body // to choose by, if the line has it
+		return ln, lt, "", nil
 	}
 	d, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
 	if err != nil {
 		return ln, nil, WhyBadLine, fmt.Errorf("cannot be made a message: %w", err)
 	}
-	lt := s.l.find.read(taken{Delivery: d})
-	want := dedup.Identity{Group: s.l.o.Group, Tag: ln.Tag, Key: ln.Key}
+	lt := s.l.read(taken{Delivery: d})
 	conflict, _ := wire.Conflict(lt.own, d.Body)
 	switch {
-	case ln.Group != "" && ln.Group != s.l.o.Group:
-		return ln, nil, WhyOtherIdentity, s.otherGroup(ln)
 	case lt.own.Identity == want:
 	case !lt.filed && conflict.Identity == want:
 		lt.id = conflict
@@ -115,21 +133,8 @@ func (s *fileSource) message(text []byte) (Line, *letter, Why, error) {
 	return ln, lt, "", nil
 }
 
-func (s *fileSource) otherGroup(ln Line) error {
-	return fmt.Errorf("is of group %s, not %s", ln.Group, s.l.o.Group)
-}
-
 func (s *fileSource) lookUp(ctx context.Context, letters []*letter) error {
 	return s.look(ctx, letters, s.lookUpLines)
-}
-
-// judge is that of the row, unless something stands against the line. What only lacks headers a person can vouch for.
-func (s *fileSource) judge(lt *letter) (verdict, Why) {
-	v, why := s.byRow.judge(lt)
-	if v == act && lt.blockedBy != "" && !(lt.blockedBy == WhyCut && s.o.Force && !lt.line.BodyCut) {
-		return leave, lt.blockedBy
-	}
-	return v, why
 }
 
 // lookUpLines finds the rows of letters that come from a file, and what stands against them.
@@ -139,37 +144,40 @@ func (s *fileSource) judge(lt *letter) (verdict, Why) {
 func (s *fileSource) lookUpLines(ctx context.Context, letters []*letter, discardedToo bool) error {
 	var conflicts, ordinary []*letter
 	for _, lt := range letters {
-		if lt.line.Tag == wire.TagConflict {
-			lt.blockedBy, lt.replacedBody = "", nil
-			if lt.line.BodyCut || lt.line.HeadersCut {
-				lt.blockedBy = WhyCut
-			}
+		lt.blockedBy, lt.replacedBody = "", nil
+		if !s.discard && lt.line.Tag == wire.TagConflict {
+			s.cut(lt, lt.line.BodyCut || lt.line.HeadersCut)
 			conflicts = append(conflicts, lt)
 		} else {
 			ordinary = append(ordinary, lt)
 		}
 	}
-	if err := s.l.find.lookUp(ctx, conflicts, discardedToo); err != nil {
+	if err := s.l.lookUp(ctx, conflicts, discardedToo); err != nil {
 		return err
 	}
-	letters = ordinary
-	rows, err := s.l.o.Records.LookUp(ctx, keysOf(letters, func(lt *letter) dedup.Identity { return lt.id.Identity }))
+	rows, err := s.l.o.Records.LookUp(ctx, keysOf(ordinary, func(lt *letter) dedup.Identity { return lt.id.Identity }))
 	if err != nil {
 		return err
 	}
-	for _, lt := range letters {
-		lt.row, lt.replacedBody, lt.blockedBy = rows[lt.id.Identity], nil, ""
-		if lt.id.Identity != lt.own.Identity || !differs(lt) {
-			if lt.line.BodyCut || lt.line.HeadersCut {
-				lt.blockedBy = WhyCut
+	for _, lt := range ordinary {
+		switch lt.row = rows[lt.id.Identity]; {
+		case s.discard:
+		case lt.id.Identity != lt.own.Identity || !differs(lt):
+			s.cut(lt, lt.line.BodyCut || lt.line.HeadersCut)
+		default:
+			if err := s.mend(ctx, lt); err != nil {
+				return err
 			}
-			continue
-		}
-		if err := s.mend(ctx, lt); err != nil {
-			return err
 		}
 	}
 	return nil
+}
+
+// cut notes a line that has not all of its message. What only lacks headers a person can vouch for.
+func (s *fileSource) cut(lt *letter, is bool) {
+	if is && (lt.line.BodyCut || !s.o.Force) {
+		lt.blockedBy = WhyCut
+	}
 }
 
 // mend prepares a letter whose body is not its row's.
@@ -178,9 +186,8 @@ func (s *fileSource) mend(ctx context.Context, lt *letter) error {
 	if err != nil {
 		return err
 	}
-	if bytes.Equal(whole.Body, lt.Body) || lt.line.HeadersCut {
-		lt.blockedBy = WhyCut // the beginning of the body as the log keeps it, not another body
-	}
+	// The body as the log keeps it may be its beginning, and is not another one.
+	s.cut(lt, lt.line.HeadersCut || bytes.Equal(whole.Body, lt.Body))
 	lt.replacedBody = new(dedup.Entry)
 	if sum := sha256.Sum256(whole.Body); bytes.Equal(sum[:], whole.BodyHash) {
 		former, _ := wire.Conflict(lt.own, whole.Body)
@@ -191,6 +198,7 @@ func (s *fileSource) mend(ctx context.Context, lt *letter) error {
 	return nil
 }
 
+// close drops the letters of what was confirmed from the queue, as far as they were there before.
 func (s *fileSource) close(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -198,5 +206,11 @@ func (s *fileSource) close(ctx context.Context, err error) error {
 	if !s.tally.enough() {
 		s.tally.missed()
 	}
-	return s.sweep.run(ctx)
+	if len(s.sent) == 0 {
+		return nil
+	}
+	_, dropped, err := s.sweep(ctx, s.depth, func(lt *letter) bool { return s.owners[lt.own.Identity] },
+		func(lt *letter) bool { return isDoneWith(lt.row, lt.info.Replays, s.sent[lt.id.Identity]) })
+	s.tally.Duplicates += dropped
+	return err
 }

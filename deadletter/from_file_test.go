@@ -55,7 +55,8 @@ func file(t testing.TB, lines ...deadletter.Line) string {
 func (w *world) replayFrom(text string, o deadletter.ReplayOptions) deadletter.Result {
 	w.t.Helper()
 	o.By = "tester"
-	res, err := w.letters().ReplayFrom(w.t.Context(), "letters.ndjson", strings.NewReader(text), all, o)
+	file := deadletter.File{Name: "letters.ndjson", Lines: strings.NewReader(text), Filter: all}
+	res, err := w.letters().Replay(w.t.Context(), file, o)
 	if err != nil {
 		w.t.Fatalf("ReplayFrom: %v (%+v)", err, res)
 	}
@@ -185,7 +186,8 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 					}
 					return nil
 				}
-				_, err := w.letters().ReplayFrom(t.Context(), "f", strings.NewReader(mended), all,
+				_, err := w.letters().Replay(t.Context(),
+					deadletter.File{Name: "f", Lines: strings.NewReader(mended), Filter: all},
 					deadletter.ReplayOptions{By: "ann"})
 				if killed := errors.Is(err, errKilled); killed != (point != "never") {
 					t.Fatalf("ReplayFrom = %v", err)
@@ -324,7 +326,8 @@ func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 		}
 		text, letters := file(t, mended...), w.letters()
 		go func() {
-			_, err := letters.ReplayFrom(t.Context(), "f", strings.NewReader(text), all, deadletter.ReplayOptions{By: "tester"})
+			file := deadletter.File{Name: "f", Lines: strings.NewReader(text), Filter: all}
+			_, err := letters.Replay(t.Context(), file, deadletter.ReplayOptions{By: "tester"})
 			done <- err
 		}()
 	}

@@ -40,7 +40,8 @@ func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
 		"{}\nno line\n"
 	discard := func(dry bool) deadletter.Result {
 		t.Helper()
-		res, err := w.letters().DiscardFrom(t.Context(), "f", strings.NewReader(text), all,
+		res, err := w.letters().Discard(t.Context(),
+			deadletter.File{Name: "f", Lines: strings.NewReader(text), Filter: all},
 			deadletter.DiscardOptions{By: "ann", Why: "it was done", DryRun: dry})
 		if err != nil {
 			t.Fatalf("DiscardFrom: %v (%+v)", err, res)

@@ -11,18 +11,22 @@ import (
 // A pass goes through the queue once. After it has held letters for long, they are given back and a new pass begins
 // with what is left of the set.
 type queueSource struct {
-	byRow
-	queue *queue
+	*run
 	// This pass:
 	since time.Time
 	acked int // when it began
 }
 
-func fromQueue(ctx context.Context, r *run, q *queue, discard bool) (_ source, err error) {
-	if r.tally.Found, r.tally.Others, err = q.conn.Depth(ctx, q.name); err != nil {
-		return nil, brokerError(err)
+func fromQueue(ctx context.Context, r *run) (_ source, err error) {
+	if r.queue == nil {
+		if err := r.dial(ctx); err != nil {
+			return nil, err
+		}
 	}
-	return &queueSource{byRow: byRow{run: r, discard: discard}, queue: q, since: time.Now()}, nil
+	if r.tally.Found, r.tally.Others, err = r.queue.depth(ctx); err != nil {
+		return nil, err
+	}
+	return &queueSource{run: r, since: time.Now()}, nil
 }
 
 func (s *queueSource) next(ctx context.Context) ([]*letter, error) {
@@ -44,12 +48,8 @@ func (s *queueSource) next(ctx context.Context) ([]*letter, error) {
 	if len(taken) == 0 {
 		return nil, io.EOF // another run took the rest
 	}
-	letters := make([]*letter, len(taken))
-	for i, t := range taken {
-		letters[i] = s.l.find.read(t)
-	}
-	s.tally.Seen += len(letters)
-	return letters, nil
+	s.tally.Seen += len(taken)
+	return s.l.readAll(taken), nil
 }
 
 // handful is how many letters are taken together: with a low rate no more than go in a minute.
@@ -61,7 +61,7 @@ func (s *queueSource) handful() int {
 }
 
 func (s *queueSource) lookUp(ctx context.Context, letters []*letter) error {
-	return s.look(ctx, letters, s.l.find.lookUp)
+	return s.look(ctx, letters, s.l.lookUp)
 }
 
 func (s *queueSource) giveBack(ctx context.Context) {

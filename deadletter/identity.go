@@ -13,29 +13,30 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// finder finds out which rows letters belong to.
-type finder struct {
-	records      *dedup.Log
-	group, queue string
-	keyFrom      []wire.KeySource
-}
-
 // identify says who a message is by what it says of itself; its error is why that is unusable and it is filed.
-func (f *finder) identify(d rabbit.Delivery) (wire.Identified, error) {
-	return wire.Identify(f.group, f.keyFrom, f.queue, d)
+func (l *Letters) identify(d rabbit.Delivery) (wire.Identified, error) {
+	return wire.Identify(l.o.Group, l.keyFrom, l.o.Queue, d)
 }
 
-func (f *finder) read(t taken) *letter {
-	own, err := f.identify(t.Delivery)
+func (l *Letters) read(t taken) *letter {
+	own, err := l.identify(t.Delivery)
 	return &letter{taken: t, own: own, id: own, filed: err != nil, info: wire.ReadCopy(t.Headers), formerRow: absent}
+}
+
+func (l *Letters) readAll(all []taken) []*letter {
+	letters := make([]*letter, len(all))
+	for i, t := range all {
+		letters[i] = l.read(t)
+	}
+	return letters
 }
 
 // lookUp finds the rows of letters. One whose key is taken by another body belongs to the row under which its conflict
 // is filed. One that was filed under a key of ours and can be identified by now, because KEY_FROM was corrected, also
 // has the row of its former identity; where that one has ended and the new one has no row, the letter has ended with
 // it.
-func (f *finder) lookUp(ctx context.Context, letters []*letter, discardedToo bool) error {
-	rows, err := f.records.LookUp(ctx, keysOf(letters, func(lt *letter) dedup.Identity { return lt.own.Identity }))
+func (l *Letters) lookUp(ctx context.Context, letters []*letter, discardedToo bool) error {
+	rows, err := l.o.Records.LookUp(ctx, keysOf(letters, func(lt *letter) dedup.Identity { return lt.own.Identity }))
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (f *finder) lookUp(ctx context.Context, letters []*letter, discardedToo boo
 		}
 		if lt.row.Status == dedup.Absent || lt.info.Reason == dedup.ReasonUnidentified ||
 			lt.info.Reason == dedup.ReasonConflict {
-			filed[lt] = f.formerKeys(lt)
+			filed[lt] = l.formerKeys(lt)
 			if !taken {
 				filed[lt] = append(filed[lt], conflict.Identity)
 			}
@@ -64,7 +65,7 @@ func (f *finder) lookUp(ctx context.Context, letters []*letter, discardedToo boo
 	if len(more) == 0 {
 		return nil
 	}
-	if rows, err = f.records.LookUp(ctx, unique(more)); err != nil {
+	if rows, err = l.o.Records.LookUp(ctx, unique(more)); err != nil {
 		return err
 	}
 	for _, lt := range letters {
@@ -108,7 +109,7 @@ func isOpen(row dedup.Row) bool {
 
 // formerKeys are the keys under which a letter that is identified now can have been filed when it was not. Which source
 // was unusable then is not known, so all that the message has are tried.
-func (f *finder) formerKeys(lt *letter) []dedup.Identity {
+func (l *Letters) formerKeys(lt *letter) []dedup.Identity {
 	const most = 200 // sources that are tried
 	names := []string{"property:message_id", "property:correlation_id", "body:sha256"}
 	if _, ok := rabbit.ReadUnreadable(lt.Headers); ok {
@@ -123,19 +124,19 @@ func (f *finder) formerKeys(lt *letter) []dedup.Identity {
 			names = append(names, "json:/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
 		}
 	}
-	keys := f.filedKey(nil, lt.Delivery, nil) // none of the sources existed
+	keys := l.filedKey(nil, lt.Delivery, nil) // none of the sources existed
 	for _, name := range names[:min(len(names), most)] {
 		sources, err := wire.ParseKeySources(name)
 		if err == nil {
-			keys = f.filedKey(keys, lt.Delivery, sources)
+			keys = l.filedKey(keys, lt.Delivery, sources)
 		}
 	}
 	return keys
 }
 
 // filedKey appends the key under which these sources file a message, if they do not identify it.
-func (f *finder) filedKey(keys []dedup.Identity, d rabbit.Delivery, sources []wire.KeySource) []dedup.Identity {
-	id, err := wire.Identify(f.group, sources, f.queue, d)
+func (l *Letters) filedKey(keys []dedup.Identity, d rabbit.Delivery, sources []wire.KeySource) []dedup.Identity {
+	id, err := wire.Identify(l.o.Group, sources, l.o.Queue, d)
 	if _, filed := errors.AsType[*wire.FiledError](err); filed {
 		return append(keys, id.Identity)
 	}

@@ -3,7 +3,6 @@ package deadletter
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/rollbackd/rollbackd/dedup"
 )
@@ -56,38 +55,21 @@ func (l *Letters) CountSet(
 	if err := set.validate(); err != nil {
 		return 0, 0, false, err
 	}
-	keys := [][]string{nil}
-	if len(set.Filter.Keys) > 0 {
-		keys = slices.Collect(slices.Chunk(set.Filter.Keys, dedup.MaxListedKeys))
-	}
-	f := set.Filter
-	indexed := f.Fingerprint == "" && (through == 0 || len(f.Keys) > 0 || !f.searches())
-	for _, some := range keys {
-		q := set.query(l.o.Group, some)
-		if indexed {
-			n, spent, err := l.o.Records.Count(ctx, q, l.o.MaxReplays, most+1-matched)
-			if err != nil {
-				return 0, 0, false, err
+	f, q := set.Filter, set.query(l.o.Group)
+	if f.Fingerprint == "" && (through == 0 || len(f.Keys) > 0 || !f.searches()) {
+		matched, parked, err = l.o.Records.Count(ctx, q, l.o.MaxReplays, most+1)
+	} else {
+		var rows []dedup.Row
+		var next dedup.Cursor
+		rows, next, err = l.o.Records.Look(ctx, q, through, f.printed())
+		for _, row := range rows {
+			if isSpent(row, l.o.MaxReplays) {
+				parked++
 			}
-			matched, parked = matched+n, parked+spent
-		} else {
-			rows, next, err := l.o.Records.Look(ctx, q, through, f.printed())
-			if err != nil {
-				return 0, 0, false, err
-			}
-			matched += len(rows)
-			for _, row := range rows {
-				if isSpent(row, l.o.MaxReplays) {
-					parked++
-				}
-			}
-			more = more || next != ""
 		}
-		if matched > most {
-			return most, min(parked, most), true, nil
-		}
+		matched, more = len(rows), next != ""
 	}
-	return matched, parked, more, nil
+	return min(matched, most), min(parked, most), more || matched > most, err
 }
 
 // JudgeSet judges a page of a set by the rows, the latest first. With keys, it judges the rows of these keys in
@@ -96,13 +78,10 @@ func (l *Letters) JudgeSet(ctx context.Context, set Set, o JudgeOptions) ([]Judg
 	if err := set.validate(); err != nil {
 		return nil, "", err
 	}
-	q := set.query(l.o.Group, set.Filter.Keys)
+	q := set.query(l.o.Group)
 	q.Oldest, q.Limit, q.After = false, o.Limit, o.After
 	byKey := len(q.Keys) > 0
 	if byKey {
-		if len(q.Keys) > dedup.MaxListedKeys {
-			q.Keys = q.Keys[:dedup.MaxListedKeys] // the first page is what a person looks at
-		}
 		q.Statuses, q.UpTo = nil, dedup.Filter{}.UpTo
 	}
 	rows, next, err := l.o.Records.Look(ctx, q, o.Through, notDeadOr(set.Filter.printed()))

@@ -18,26 +18,33 @@ func (l *Letters) Superseded(ctx context.Context, row dedup.Row) (bool, error) {
 	if row.Tag != wire.TagConflict {
 		return false, nil
 	}
-	d, _, err := l.find.kept(row)
+	d, _, err := l.kept(row)
 	if err != nil {
 		return false, nil // nobody can say
 	}
-	own, _ := l.find.identify(d)
-	rows, err := l.o.Records.LookUp(ctx, []dedup.Identity{own.Identity})
+	_, superseded, err := l.holder(ctx, d)
 	if err != nil {
 		return false, fmt.Errorf("look for the row that has the key of %v: %w", row.Identity, err)
 	}
-	return bytes.Equal(rows[own.Identity].BodyHash, own.BodyHash[:]), nil
+	return superseded, nil
+}
+
+// holder is the row that has the key of a message which is filed as conflict, and whether that row has its very body.
+func (l *Letters) holder(ctx context.Context, d rabbit.Delivery) (row dedup.Row, superseded bool, err error) {
+	own, _ := l.identify(d)
+	rows, err := l.o.Records.LookUp(ctx, []dedup.Identity{own.Identity})
+	row = rows[own.Identity]
+	return row, bytes.Equal(row.BodyHash, own.BodyHash[:]), err
 }
 
 // Kept says why a row does not hold its whole message, or nil. The row must come from Log.Read.
 func (l *Letters) Kept(row dedup.Row) error {
-	_, _, err := l.find.kept(row)
+	_, _, err := l.kept(row)
 	return err
 }
 
 // kept makes the message anew from its row. It must be the very message that the row stands for, to the last byte.
-func (f *finder) kept(row dedup.Row) (rabbit.Delivery, wire.Identified, error) {
+func (l *Letters) kept(row dedup.Row) (rabbit.Delivery, wire.Identified, error) {
 	var d rabbit.Delivery
 	hash := sha256.Sum256(row.Body)
 	switch {
@@ -57,7 +64,7 @@ func (f *finder) kept(row dedup.Row) (rabbit.Delivery, wire.Identified, error) {
 		}
 	}
 	d.Body = row.Body
-	id, _ := f.identify(d) // one that is filed has a key too
+	id, _ := l.identify(d) // one that is filed has a key too
 	if row.Tag == wire.TagConflict {
 		id, _ = wire.Conflict(id, d.Body)
 	}

@@ -133,3 +133,9 @@ func (lt *letter) entry() dedup.Entry {
 	}
 	return e
 }
+
+// message is what a replay sends.
+func (l *Letters) message(lt *letter) rabbit.Publishing {
+	o := wire.CopyOptions{Identity: lt.id, Replays: lt.row.Replays}
+	return rabbit.Publishing{Key: l.o.Queue, Message: wire.Copy(lt.Delivery, l.o.Queue, o)}
+}

@@ -72,8 +72,8 @@ const (
 // Letters are the dead letters of one group and queue. Safe for many goroutines; each Replay or Discard opens its own
 // connections.
 type Letters struct {
-	o    Options
-	find finder
+	o       Options
+	keyFrom []wire.KeySource
 
 	// Tests change these.
 	hold time.Duration     // how long a pass through the queue may hold letters
@@ -103,10 +103,7 @@ func New(o Options) (*Letters, error) {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
 	o.certs = &certs.Store{Warn: o.Warn}
-	return &Letters{
-		o: o, hold: holdTime, hook: func(point) error { return nil },
-		find: finder{records: o.Records, group: o.Group, queue: o.Queue, keyFrom: sources},
-	}, nil
+	return &Letters{o: o, keyFrom: sources, hold: holdTime, hook: func(point) error { return nil }}, nil
 }
 
 // Records is the log that was given.

@@ -37,7 +37,10 @@ type Line struct {
 const maxLine = 2 << 20
 
 // ParseLine reads one line of an export. Its errors say what is wrong with it.
-func ParseLine(text []byte) (Line, error) {
+func ParseLine(text []byte) (Line, error) { return parseLine(text, false) }
+
+// parseLine reads a line, or only what it is named.
+func parseLine(text []byte, nameOnly bool) (Line, error) {
 	var ln Line
 	if err := json.Unmarshal(text, &ln); err != nil {
 		return ln, fmt.Errorf("is no line of an export: %w", err)
@@ -45,6 +48,7 @@ func ParseLine(text []byte) (Line, error) {
 	switch {
 	case ln.Tag == "" || ln.Key == "":
 		return ln, errors.New("is no line of an export: it has no tag or no key")
+	case nameOnly:
 	case ln.Body == nil:
 		return ln, errors.New("has no body")
 	case len(ln.Body) > dedup.MaxBody:
@@ -54,7 +58,7 @@ func ParseLine(text []byte) (Line, error) {
 }
 
 // line is a row as an export writes it.
-func (f *finder) line(row dedup.Row) (Line, error) {
+func (l *Letters) line(row dedup.Row) (Line, error) {
 	ln := Line{
 		Group: row.Group, Tag: row.Tag, Key: row.Key, Reason: row.Reason, Remark: row.Remark, Replays: row.Replays,
 		DeadAt: row.DeadAt, BodyHash: hex.EncodeToString(row.BodyHash), Body: row.Body,
@@ -67,8 +71,8 @@ func (f *finder) line(row dedup.Row) (Line, error) {
 	}
 	ln.HeadersCut = err != nil || isCut(row.Properties)
 	kept.Body = row.Body
-	id, _ := f.identify(kept) // for the header that a copy must keep
-	letter := rabbit.Delivery{Exchange: kept.Exchange, RoutingKey: kept.RoutingKey, Message: wire.Copy(kept, f.queue,
+	id, _ := l.identify(kept) // for the header that a copy must keep
+	letter := rabbit.Delivery{Exchange: kept.Exchange, RoutingKey: kept.RoutingKey, Message: wire.Copy(kept, l.o.Queue,
 		wire.CopyOptions{
 			Identity: id, Attempt: row.Attempts, Replays: row.Replays, Error: row.Remark, Reason: dedup.Reason(row.Reason),
 			DeadAt: row.DeadAt, FirstFailedAt: row.CreatedAt,

@@ -27,29 +27,15 @@ type Letter struct {
 // List reads a page of dead letters from the consumer log, the latest first. It never touches the queue. After is where
 // the last page ended, "" for the first; the cursor returned is "" after the last page.
 func (l *Letters) List(ctx context.Context, f Filter, after dedup.Cursor) ([]Letter, dedup.Cursor, error) {
-	q := f.query(l.o.Group)
-	q.After = after
-	return l.lettersOf(l.o.Records.List(ctx, q))
+	return l.Look(ctx, f, after, 0)
 }
 
 // Look is List for somebody who waits: no index leads to reasons and errors, and so it goes through so many letters at
-// most, may find less than a page, or nothing, and all the same a cursor from where to look further. It takes a
-// fingerprint too.
+// most, may find less than a page, or nothing, and all the same a cursor from where to look further; 0: through all.
 func (l *Letters) Look(ctx context.Context, f Filter, after dedup.Cursor, through int) ([]Letter, dedup.Cursor, error) {
 	q := f.query(l.o.Group)
 	q.After = after
-	return l.lettersOf(l.o.Records.Look(ctx, q, through, f.printed()))
-}
-
-// printed chooses by fingerprint; nil when it need not.
-func (f Filter) printed() func(dedup.Row) bool {
-	if f.Fingerprint == "" {
-		return nil
-	}
-	return func(row dedup.Row) bool { return Fingerprint(row.Remark) == f.Fingerprint }
-}
-
-func (l *Letters) lettersOf(rows []dedup.Row, next dedup.Cursor, err error) ([]Letter, dedup.Cursor, error) {
+	rows, next, err := l.o.Records.Look(ctx, q, through, f.printed())
 	if err != nil {
 		return nil, "", fmt.Errorf("list dead letters: %w", err)
 	}
@@ -58,6 +44,14 @@ func (l *Letters) lettersOf(rows []dedup.Row, next dedup.Cursor, err error) ([]L
 		letters[i] = letterOf(r, l.o.MaxReplays)
 	}
 	return letters, next, nil
+}
+
+// printed chooses by fingerprint; nil when it need not.
+func (f Filter) printed() func(dedup.Row) bool {
+	if f.Fingerprint == "" {
+		return nil
+	}
+	return func(row dedup.Row) bool { return Fingerprint(row.Remark) == f.Fingerprint }
 }
 
 // letterOf is a dead row as a letter, which is parked after most replays.
@@ -69,24 +63,12 @@ func letterOf(r dedup.Row, most int) Letter {
 	}
 }
 
-// Reason counts the dead letters of one reason. The names of its JSON form are stable.
-type Reason struct {
-	Reason dedup.Reason `json:"reason"`
-	Count  int          `json:"count"`
-	Oldest time.Time    `json:"oldest"` // when they died, by the database's clock
-	Newest time.Time    `json:"newest"`
-}
-
 // Reasons counts the dead letters that f chooses by their reasons, the most frequent first. It reads the consumer log
 // only.
-func (l *Letters) Reasons(ctx context.Context, f Filter) ([]Reason, error) {
+func (l *Letters) Reasons(ctx context.Context, f Filter) ([]dedup.ReasonCount, error) {
 	counts, err := l.o.Records.CountReasons(ctx, f.query(l.o.Group))
 	if err != nil {
 		return nil, fmt.Errorf("count dead letters: %w", err)
 	}
-	reasons := make([]Reason, len(counts))
-	for i, c := range counts {
-		reasons[i] = Reason{Reason: c.Reason, Count: c.Count, Oldest: c.Oldest, Newest: c.Newest}
-	}
-	return reasons, nil
+	return counts, nil
 }

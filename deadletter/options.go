@@ -31,9 +31,6 @@ type ReplayOptions struct {
 	// Progress, if set, is called after every window of letters and while the run waits, by the goroutine that called
 	// Replay.
 	Progress func(Progress)
-
-	within time.Duration // instead of windowTimeout
-	token  string        // instead of "replay/": begins the owner of every row that the run reopens
 }
 
 // MaxWindow bounds ReplayOptions.Window.
@@ -43,14 +40,6 @@ const MaxWindow = 10_000
 type DiscardOptions struct {
 	By, Why  string // who, and why: both stand in the row
 	DryRun   bool
-	Progress func(Progress)
-}
-
-// RepublishOptions say how to republish.
-type RepublishOptions struct {
-	// By is the person or process, Because what was asked for: both stand in the story of each row.
-	By, Because string
-	// Progress, if set, is called after every window of rows, by the goroutine that called Republish.
 	Progress func(Progress)
 }
 
@@ -83,7 +72,8 @@ const (
 	holdTime = 10 * time.Minute
 )
 
-func (o ReplayOptions) validate() error {
+// Validate says what contradicts itself.
+func (o ReplayOptions) Validate() error {
 	var errs []error
 	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
 		errs = append(errs, fmt.Errorf("a rate of %v letters per second", o.Rate))

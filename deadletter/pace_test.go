@@ -17,8 +17,7 @@ func TestARateThatNoClockHoldsIsKeptAllTheSame(t *testing.T) {
 		waits bool
 	}{{math.SmallestNonzeroFloat64, true}, {1e-12, true}, {1e300, false}, {math.MaxFloat64, false}} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRun(&Letters{}, Filter{All: true}, ReplayOptions{Rate: c.rate}, "all")
-			p := &pace{run: r, watch: newWatch(r, nil)}
+			p := newRun(&Letters{}, Filter{All: true}, ReplayOptions{Rate: c.rate}).watch
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			if n, err := p.turn(ctx, 10); err != nil || n < 1 {

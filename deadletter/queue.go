@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 const (
@@ -54,8 +55,8 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 		if err != nil {
 			return nil, err
 		}
-		wait, cancel := context.WithTimeoutCause(ctx, idle, errIdle)
-		q.buf, err = now.sub.Collect(wait, n, 2*time.Millisecond, q.buf)
+		soon, cancel := context.WithTimeoutCause(ctx, idle, errIdle)
+		q.buf, err = now.sub.Collect(soon, n, 2*time.Millisecond, q.buf)
 		cancel()
 		switch {
 		case len(q.buf) > 0:
@@ -66,7 +67,7 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 		case !errors.Is(err, errIdle):
 			return nil, err
 		}
-		ready, _, err := q.conn.Depth(ctx, q.name)
+		ready, _, err := q.depth(ctx)
 		if err != nil || ready == 0 {
 			return nil, err
 		}
@@ -74,6 +75,20 @@ func (q *queue) next(ctx context.Context, n int) ([]taken, error) {
 			return nil, fmt.Errorf("queue %q has %d letters, but RabbitMQ delivered none in %v", q.name, ready, patience)
 		}
 	}
+}
+
+func (l *Letters) dial(ctx context.Context) (*queue, error) {
+	conn, err := rabbit.Dial(ctx, l.o.amqp())
+	if err != nil {
+		return nil, brokerError(err)
+	}
+	return &queue{conn: conn, name: l.Queue()}, nil
+}
+
+// depth is how many letters are ready, and how many others read the queue.
+func (q *queue) depth(ctx context.Context) (ready, consumers int, err error) {
+	ready, consumers, err = q.conn.Depth(ctx, q.name)
+	return ready, consumers, brokerError(err)
 }
 
 // channel is one with room.
@@ -93,8 +108,8 @@ func (q *queue) channel(ctx context.Context) (*channel, error) {
 //
 // It makes sure that every ack has reached the queue: RabbitMQ holds back acks for a quorum queue that is slow to take
 // them, and forgets them when their channel closes; the answer to a cancel comes after those that the queue has taken
-// and makes the channel send the rest. And it waits a moment for what was given back to be there again, so that the
-// next run finds it; ready is how many letters there should be then if nobody else takes any.
+// and makes the channel send the rest. And it waits for what was given back to be there again, so that the next
+// run finds it; ready is how many letters there should be then if nobody else takes any.
 func (q *queue) leave(ctx context.Context, ready int) {
 	for _, c := range q.all {
 		_ = c.sub.Cancel(ctx) // a lost ack brings back a stale letter, which the next run drops
@@ -108,15 +123,8 @@ func (q *queue) leave(ctx context.Context, ready int) {
 	q.got, q.all = q.acked(), nil
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
 	for {
-		if have, _, err := q.conn.Depth(ctx, q.name); err != nil || have >= ready {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if have, _, err := q.depth(ctx); err != nil || have >= ready || wait.For(ctx, 10*time.Millisecond) != nil {
 			return
 		}
 	}

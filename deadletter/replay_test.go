@@ -489,3 +489,23 @@ func TestAMissingDeadLetterQueueIsNamed(t *testing.T) {
 		t.Errorf("Replay = %v, want %q in it", err, want)
 	}
 }
+
+// Given a replay by what is in bodies that was killed when it had reopened a row and published nothing, when it is done
+// again, then the letter is replayed, from its row; a row that may have had its effect is left alone.
+func TestAReplayByBodiesThatWasKilledIsDoneByTheNext(t *testing.T) {
+	w := newWorld(t)
+	w.dead(dedup.ReasonExhausted, "a", "b")
+	w.hook = func(deadletter.Point) error { return errors.New("killed") }
+	f := deadletter.Filter{Body: "{}", Limit: 1}
+	if _, err := w.letters().Replay(t.Context(), f, deadletter.ReplayOptions{By: "tester"}); err == nil {
+		t.Fatal("the kill was not reported")
+	}
+	w.wantQueues(0, 2)
+	w.hook = nil
+	w.exec("UPDATE consumer_log SET reason = 'effect_unknown' WHERE msg_key = 'b'")
+	f.Limit = 0
+	if res := w.replay(f, deadletter.ReplayOptions{}); res.Replayed != 1 || !res.ByRows || w.row("b").Replays != 0 {
+		t.Errorf("%+v; want the one that was reopened", res)
+	}
+	w.wantQueues(1, 2)
+}

@@ -35,7 +35,21 @@ type Result struct {
 	NotFound []string `json:"not_found"`
 
 	ByReason map[dedup.Reason]int `json:"by_reason"` // of those replayed or discarded; "unknown" where nothing tells
-	Left     []Left               `json:"left"`      // chosen, but they stay in the queue
+	Left     []Left               `json:"left"`      // chosen, but they stay in the queue; of a [Set] the first
+
+	// ByRows: the letters were found by their rows, see [Filter.ByRows]; those in the queue are stale.
+	ByRows bool        `json:"-"`
+	LeftBy map[Why]int `json:"-"` // all that were chosen and stay
+	// Confirmed: of a [Set], everything that was ever reopened for it is published and confirmed.
+	Confirmed bool `json:"-"`
+}
+
+// LeftCount is how many letters were chosen and stay.
+func (r Result) LeftCount() (all int) {
+	for _, n := range r.LeftBy {
+		all += n
+	}
+	return all
 }
 
 // Left is a letter that was chosen and stays in the queue.

@@ -44,7 +44,7 @@ func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		_, err = w.letters().ReplaySet(w.t.Context(), deadletter.Set{Filter: all, CutOff: now, Name: "run-1"},
+		_, err = w.letters().Replay(w.t.Context(), deadletter.Set{Filter: all, CutOff: now, Name: "run-1"},
 			deadletter.ReplayOptions{By: "ann"})
 		return err
 	}

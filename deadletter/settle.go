@@ -78,14 +78,15 @@ func (r *run) finish(ctx context.Context, letters []*letter, counter *int) error
 func (r *run) endFormer(ctx context.Context, letters []*letter) (rest []*letter) {
 	for _, lt := range letters {
 		if lt.formerRow.Status != dedup.Absent {
-			err := insist(ctx, func() error {
-				return r.l.o.Records.Discard(ctx, lt.formerRow, dedup.Entry{Identity: lt.formerRow.Identity}, r.o.By,
-					"replayed as "+lt.id.Identity.String())
+			insist(ctx, []*letter{lt}, func([]*letter) []error {
+				return []error{r.l.o.Records.Discard(ctx, lt.formerRow, dedup.Entry{Identity: lt.formerRow.Identity}, r.o.By,
+					"replayed as "+lt.id.Identity.String())}
 			})
-			if err != nil && !errors.Is(err, dedup.ErrStale) {
-				lt.why, lt.err = WhyOldRow, err
+			if lt.err != nil && !errors.Is(lt.err, dedup.ErrStale) {
+				lt.why = WhyOldRow
 				continue
 			}
+			lt.why, lt.err = "", nil
 		}
 		rest = append(rest, lt)
 	}

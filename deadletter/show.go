@@ -57,7 +57,7 @@ func (l *Letters) Show(ctx context.Context, key, tag string) ([]Shown, error) {
 }
 
 func (l *Letters) shown(row dedup.Row, events []dedup.Event) (Shown, error) {
-	ln, err := l.find.line(row)
+	ln, err := l.line(row)
 	if err != nil {
 		return Shown{}, err
 	}

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
@@ -66,15 +64,14 @@ type survey struct {
 }
 
 func (s *survey) run(ctx context.Context) (err error) {
-	conn, err := rabbit.Dial(ctx, s.l.o.amqp())
+	q, err := s.l.dial(ctx)
 	if err != nil {
-		return brokerError(err)
+		return err
 	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	q := &queue{conn: conn, name: s.l.Queue()}
-	defer func() { q.giveBack(context.WithoutCancel(ctx)) }()
-	if s.result.Found, s.result.Others, err = conn.Depth(ctx, q.name); err != nil {
-		return brokerError(err)
+	defer func() { err = errors.Join(err, q.conn.Close()) }()
+	defer func() { q.leave(context.WithoutCancel(ctx), q.got) }()
+	if s.result.Found, s.result.Others, err = q.depth(ctx); err != nil {
+		return err
 	}
 	var all time.Time // when as many were read as were there
 	for all.IsZero() || time.Since(all) < surplus {
@@ -96,36 +93,17 @@ func (s *survey) run(ctx context.Context) (err error) {
 			s.o.Progress(Progress{Seen: s.result.Seen, Found: s.result.Found})
 		}
 	}
-	_, consumers, err := conn.Depth(ctx, q.name)
+	_, consumers, err := q.depth(ctx)
 	if err != nil {
-		return brokerError(err)
+		return err
 	}
 	s.result.Others = max(s.result.Others, consumers-len(q.all))
 	return nil
 }
 
-// giveBack is leave, and waits longer: whoever looked through all letters often acts on what he found at once.
-func (q *queue) giveBack(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	q.leave(ctx, q.got)
-	for len(q.all) > 0 {
-		ready, consumers, err := q.conn.Depth(ctx, q.name)
-		if err != nil || consumers > 0 || ready >= q.got {
-			return
-		}
-		if wait.For(ctx, moment/10) != nil {
-			return
-		}
-	}
-}
-
 func (s *survey) window(ctx context.Context, got []taken) error {
-	letters := make([]*letter, len(got))
-	for i, t := range got {
-		letters[i] = s.l.find.read(t)
-	}
-	if err := s.l.find.lookUp(ctx, letters, false); err != nil {
+	letters := s.l.readAll(got)
+	if err := s.l.lookUp(ctx, letters, false); err != nil {
 		return err
 	}
 	retention, err := s.l.o.remembers(ctx)
@@ -175,14 +153,14 @@ func (s *survey) adopt(ctx context.Context, lt *letter, seen *Surveyed) {
 	if cause == "" {
 		cause = "the letter does not say why it is dead"
 	}
-	err := insist(ctx, func() error {
-		return s.l.o.Records.Adopt(ctx, lt.entry(), lt.info.Replays, reason, "adopted: "+cause, s.o.By)
+	insist(ctx, []*letter{lt}, func([]*letter) []error {
+		return []error{s.l.o.Records.Adopt(ctx, lt.entry(), lt.info.Replays, reason, "adopted: "+cause, s.o.By)}
 	})
-	seen.Reason, seen.Adopted = reason, err == nil
+	seen.Reason, seen.Adopted = reason, lt.err == nil
 	if seen.Adopted {
 		s.result.Adopted++
 	}
-	if !errors.Is(err, dedup.ErrLost) { // else it has a row by now
-		seen.Err = err
+	if !errors.Is(lt.err, dedup.ErrLost) { // else it has a row by now
+		seen.Err = lt.err
 	}
 }

@@ -118,7 +118,8 @@ func TestAPurgedLetterIsSentAgainFromItsRow(t *testing.T) {
 	for _, name := range names("k", 450) {
 		rows = append(rows, w.row(name))
 	}
-	res, err := w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann", Because: "purged"})
+	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: rows, Because: "purged"},
+		deadletter.ReplayOptions{By: "ann"})
 	if err != nil || res.Replayed != 450 || len(res.Left) != 0 {
 		t.Fatalf("%+v, %v; want all sent", res, err)
 	}
@@ -132,7 +133,8 @@ func TestAPurgedLetterIsSentAgainFromItsRow(t *testing.T) {
 		t.Errorf("message %+v; want the producer's own", d)
 	}
 	// the same again finds the rows moved
-	if res, err = w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann"}); err != nil ||
+	if res, err = w.letters().Replay(t.Context(), deadletter.Rows{Rows: rows},
+		deadletter.ReplayOptions{By: "ann"}); err != nil ||
 		res.Replayed != 0 || leftOf(res, rows[0].Identity).Why != deadletter.WhyMoved {
 		t.Errorf("again: %d, %+v, %v; want all moved", res.Replayed, leftOf(res, rows[0].Identity), err)
 	}
@@ -145,7 +147,8 @@ func TestARowThatIsSentAgainKeepsWhatItHadAndNoMore(t *testing.T) {
 	w.dead(dedup.ReasonExhausted, "k")
 	w.exec("UPDATE consumer_log SET body_hash = NULL, msg_id = NULL, consumer_status = 2")
 	before := w.row("k")
-	res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
+	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
+		deadletter.ReplayOptions{By: "ann"})
 	if err != nil || res.Replayed != 1 {
 		t.Fatalf("%+v, %v; want it sent", res, err)
 	}
@@ -170,7 +173,8 @@ func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
 			w.dead(dedup.ReasonExhausted, "k")
 			w.exec(spoil)
 			before := w.row("k")
-			res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
+			res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
+				deadletter.ReplayOptions{By: "ann"})
 			if err != nil || res.Replayed != 0 || leftOf(res, before.Identity).Why != deadletter.WhyCut ||
 				w.letters().Kept(before) == nil {
 				t.Errorf("%+v, %v; want it left as cut", res, err)
@@ -201,7 +205,8 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	for _, l := range letters {
 		rows = append(rows, w.rowOf(l.Identity))
 	}
-	res, err := w.letters().Republish(t.Context(), rows, deadletter.RepublishOptions{By: "ann"})
+	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: rows},
+		deadletter.ReplayOptions{By: "ann"})
 	if err != nil || res.Replayed != 3 {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -225,8 +230,8 @@ func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := w.letters().Republish(t.Context(), []dedup.Row{w.row("k")},
-		deadletter.RepublishOptions{By: "ann"}); !errors.Is(err, killed) {
+	if _, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{w.row("k")}},
+		deadletter.ReplayOptions{By: "ann"}); !errors.Is(err, killed) {
 		t.Fatalf("error %v", err)
 	}
 	row := w.row("k")
@@ -236,8 +241,8 @@ func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 	w.wantQueues(0, 0)
 	// the next run takes the row as it stands, and sends one message
 	w.hook = nil
-	if res, err := w.letters().Republish(t.Context(), []dedup.Row{row},
-		deadletter.RepublishOptions{By: "ann"}); err != nil || res.Replayed != 1 {
+	if res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{row}},
+		deadletter.ReplayOptions{By: "ann"}); err != nil || res.Replayed != 1 {
 		t.Errorf("%+v, %v", res, err)
 	}
 	w.wantQueues(1, 0)
@@ -255,8 +260,8 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	away.Refuse(true)
 	good := w.dsn
 	w.dsn = away.Through(w.dsn)
-	if res, err := w.letters().Republish(t.Context(), []dedup.Row{before},
-		deadletter.RepublishOptions{By: "ann"}); err == nil || res.Replayed != 0 {
+	if res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
+		deadletter.ReplayOptions{By: "ann"}); err == nil || res.Replayed != 0 {
 		t.Errorf("without MySQL: %+v, %v; want an error", res, err)
 	}
 	w.wantQueues(0, 0)
@@ -264,7 +269,8 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	away = stack.Proxy(t, stack.Addr(t, w.amqpURL))
 	away.Refuse(true)
 	w.amqpURL = away.Through(w.amqpURL)
-	res, err := w.letters().Republish(t.Context(), []dedup.Row{before}, deadletter.RepublishOptions{By: "ann"})
+	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
+		deadletter.ReplayOptions{By: "ann"})
 	if !errors.Is(err, deadletter.ErrBroker) || res.Replayed != 0 ||
 		leftOf(res, before.Identity).Why != deadletter.WhyUnpublished {
 		t.Errorf("without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)

@@ -6,80 +6,45 @@ import (
 	"slices"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-// Two walks drop stale letters from the queue: a sweep knows what its run has published and needs no more than that;
-// [Letters.Sweep] comes later, knows nothing, and asks more of the rows.
+// Two walks drop stale letters from the queue: the end of a run over a file knows what that has published and needs no
+// more; [Letters.Sweep] comes later, knows nothing, and asks more of the rows.
 
-// sweep drops from the dead-letter queue the letters of messages that a run has published from elsewhere, as far as
-// they were there before.
-type sweep struct {
-	r     *run
-	queue *queue
-	depth int // letters in the queue when the run began
-
-	// Of the messages that are confirmed: the replays that the run gave their rows, and what they say they are.
-	sent   map[dedup.Identity]int
-	owners map[dedup.Identity]bool
-}
-
-func newSweep(ctx context.Context, r *run, q *queue) (*sweep, error) {
-	depth, _, err := q.conn.Depth(ctx, q.name)
-	if err != nil {
-		return nil, brokerError(err)
-	}
-	return &sweep{r: r, queue: q, depth: depth, sent: map[dedup.Identity]int{}, owners: map[dedup.Identity]bool{}}, nil
-}
-
-// confirmed notes a letter whose message is confirmed in the main queue.
-func (s *sweep) confirmed(lt *letter) {
-	s.sent[lt.id.Identity], s.owners[lt.own.Identity] = lt.row.Replays, true
-}
-
-// run drops them.
-func (s *sweep) run(ctx context.Context) (err error) {
-	if len(s.sent) == 0 {
-		return nil
-	}
-	defer func() { s.queue.leave(context.WithoutCancel(ctx), s.depth-s.queue.acked()) }()
-	for seen := 0; seen < s.depth; {
-		taken, err := s.queue.next(ctx, min(window, s.depth-seen))
+// sweep walks once through so many letters of the queue and drops those that are stale by their rows. Only those rows
+// are looked up whose letters may be.
+func (r *run) sweep(ctx context.Context, depth int, may, stale func(*letter) bool) (seen, dropped int, err error) {
+	defer func() { r.queue.leave(context.WithoutCancel(ctx), depth-r.queue.acked()) }()
+	for seen < depth {
+		taken, err := r.queue.next(ctx, min(window, depth-seen))
 		if err != nil || len(taken) == 0 {
-			return brokerError(err)
+			return seen, dropped, brokerError(err)
 		}
 		seen += len(taken)
-		var letters []*letter
-		for _, t := range taken {
-			if lt := s.r.l.find.read(t); s.owners[lt.own.Identity] {
-				letters = append(letters, lt)
-			}
+		letters := slices.DeleteFunc(r.l.readAll(taken), func(lt *letter) bool { return !may(lt) })
+		n, err := r.sweepSome(ctx, letters, stale)
+		if dropped += n; err != nil {
+			return seen, dropped, err
 		}
-		if err := s.drop(ctx, letters); err != nil {
-			return err
-		}
-		s.r.tally.report()
+		r.tally.report()
 	}
-	return nil
+	return seen, dropped, nil
 }
 
-func (s *sweep) drop(ctx context.Context, letters []*letter) error {
+func (r *run) sweepSome(ctx context.Context, letters []*letter, stale func(*letter) bool) (dropped int, err error) {
 	if len(letters) == 0 {
-		return nil
+		return 0, nil
 	}
-	ctx, cancel := s.r.finishing(ctx)
+	ctx, cancel := r.finishing(ctx)
 	defer cancel()
-	if err := s.r.l.find.lookUp(ctx, letters, false); err != nil {
-		return err
+	if err := r.l.lookUp(ctx, letters, false); err != nil {
+		return 0, err
 	}
-	letters = slices.DeleteFunc(letters, func(lt *letter) bool {
-		return !isDoneWith(lt.row, lt.info.Replays, s.sent[lt.id.Identity])
-	})
-	if err := s.r.ackAll(letters); err != nil {
-		return err
+	letters = slices.DeleteFunc(letters, func(lt *letter) bool { return !stale(lt) })
+	if err := r.ackAll(letters); err != nil {
+		return 0, err
 	}
-	s.r.tally.Duplicates += len(letters)
-	return s.r.l.hook(pointAcked)
+	return len(letters), r.l.hook(pointAcked)
 }
 
 // isDoneWith reports whether a letter that was made when its row had so many replays may go, now that a run has
@@ -104,51 +69,21 @@ type SweepResult struct{ Found, Seen, Dropped int }
 // published, and its letter stays, for a later sweep or replay. It holds what stays until its end, so nobody else sees
 // that meanwhile, and RabbitMQ counts it as a delivery.
 func (l *Letters) Sweep(ctx context.Context) (res SweepResult, err error) {
-	r := newRun(l, Filter{All: true}, ReplayOptions{}, "sweep")
-	err = r.connected(ctx, func(q *queue, _ *rabbit.Publisher) error {
-		depth, _, err := q.conn.Depth(ctx, q.name)
-		if err != nil {
-			return brokerError(err)
+	r := newRun(l, Filter{All: true}, ReplayOptions{})
+	err = r.connected(ctx, func() (err error) {
+		if err = r.dial(ctx); err == nil {
+			res.Found, _, err = r.queue.depth(ctx)
 		}
-		res.Found = depth
-		defer func() { q.leave(context.WithoutCancel(ctx), depth-q.acked()) }()
-		for res.Seen < depth {
-			taken, err := q.next(ctx, min(window, depth-res.Seen))
-			if err != nil || len(taken) == 0 {
-				return brokerError(err)
-			}
-			res.Seen += len(taken)
-			n, err := r.sweepSome(ctx, taken)
-			res.Dropped += n
-			if err != nil {
-				return err
-			}
+		if err == nil {
+			res.Seen, res.Dropped, err = r.sweep(ctx, res.Found, func(*letter) bool { return true },
+				func(lt *letter) bool { return isSuperfluous(lt.row, lt.info.Replays) })
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		err = fmt.Errorf("sweep the dead-letter queue: %w", err)
 	}
 	return res, err
-}
-
-func (r *run) sweepSome(ctx context.Context, taken []taken) (dropped int, err error) {
-	ctx, cancel := r.finishing(ctx)
-	defer cancel()
-	letters := make([]*letter, len(taken))
-	for i, t := range taken {
-		letters[i] = r.l.find.read(t)
-	}
-	if err := r.l.find.lookUp(ctx, letters, false); err != nil {
-		return 0, err
-	}
-	letters = slices.DeleteFunc(letters, func(lt *letter) bool {
-		return !isSuperfluous(lt.row, lt.info.Replays)
-	})
-	if err := r.ackAll(letters); err != nil {
-		return 0, err
-	}
-	return len(letters), r.l.hook(pointAcked)
 }
 
 // isSuperfluous reports whether a letter that was made when its row had so many replays may go. A row that was reopened

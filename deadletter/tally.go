@@ -21,12 +21,9 @@ type tally struct {
 	risky  int
 }
 
-func newTally(f Filter, o ReplayOptions) *tally {
-	t := &tally{limit: f.Limit, missing: map[string]bool{}, leftBy: map[Why]int{}, progress: o.Progress}
+func newTally(o ReplayOptions) *tally {
+	t := &tally{missing: map[string]bool{}, leftBy: map[Why]int{}, progress: o.Progress}
 	t.Result = Result{DryRun: o.DryRun, ByReason: map[dedup.Reason]int{}, Left: []Left{}, NotFound: []string{}}
-	for _, key := range f.Keys {
-		t.missing[key] = true
-	}
 	if t.progress == nil {
 		t.progress = func(Progress) {}
 	}
@@ -75,42 +72,39 @@ func (t *tally) done(lt *letter) {
 		reason = "unknown"
 	}
 	t.ByReason[reason]++
-}
-
-func (t *tally) mended(lt *letter) {
 	if lt.replacedBody != nil {
 		t.Mended++
 	}
 }
 
 func (t *tally) leave(lt *letter, why Why, err error) {
-	left := Left{Tag: lt.id.Identity.Tag, Key: lt.id.Identity.Key, Reason: lt.reason(), Why: why}
+	if why == WhyUnknown || lt.row.Status == dedup.Failed {
+		t.risky++
+	}
+	t.stay(lt.id.Identity, lt.reason(), why, err)
+}
+
+// stay notes what was chosen and stays.
+func (t *tally) stay(id dedup.Identity, reason dedup.Reason, why Why, err error) {
+	left := Left{Tag: id.Tag, Key: id.Key, Reason: reason, Why: why}
 	if err != nil {
 		left.Error = err.Error()
 	}
 	t.leftBy[why]++
-	if why == WhyUnknown || lt.row.Status == dedup.Failed {
-		t.risky++
-	}
 	if t.keep == 0 || len(t.Left) < t.keep {
 		t.Left = append(t.Left, left)
 	}
 }
 
-// ofSet is the result of a run over a set.
-func (t *tally) ofSet() SetResult {
-	res := SetResult{Result: t.Result, LeftBy: t.leftBy, Confirmed: t.passed && t.risky == 0}
-	for _, n := range t.leftBy {
-		res.LeftCount += n
-	}
-	return res
+// result is what the run did so far.
+func (t *tally) result() Result {
+	t.Confirmed, t.LeftBy = t.passed && t.risky == 0, t.leftBy
+	return t.Result
 }
 
 // add adds what a walk through the queue did for the same set.
 func (t *tally) add(o *tally) {
 	t.Replayed, t.Stale, t.Duplicates = t.Replayed+o.Replayed, t.Stale+o.Stale, t.Duplicates+o.Duplicates
-	t.Applied, t.FailedAgain, t.Unsettled = t.Applied+o.Applied, t.FailedAgain+o.FailedAgain, t.Unsettled+o.Unsettled
-	t.DeadAgain += o.DeadAgain
 	t.Parked, t.risky = t.Parked+o.Parked, t.risky+o.risky
 	for reason, n := range o.ByReason {
 		t.ByReason[reason] += n

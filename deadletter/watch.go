@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -21,12 +20,16 @@ const (
 	lonely = 30 * time.Second
 	// settleTime is how long a run waits at its end although no letter gets its outcome.
 	settleTime = 30 * time.Second
+	// longestPace bounds the time between two letters, however small the rate is: a time that no clock holds would be
+	// none.
+	longestPace = 24 * time.Hour
 )
 
-// watch follows the letters of a run after their replay, by their rows: at most a window of them have no outcome.
+// watch says how many letters may go, and when: it follows those of a run after their replay, by their rows, so that at
+// most a window of them have no outcome.
 type watch struct {
 	*run
-	conn   *rabbit.Conn
+	next   time.Time              // when the rate allows the next letters
 	window int                    // 0: it follows none
 	open   map[dedup.Identity]int // replayed, without an outcome: the replays that the run gave their rows
 	looked time.Time
@@ -34,12 +37,45 @@ type watch struct {
 	alone  time.Time // since then nobody consumes; zero while somebody does
 }
 
-func newWatch(r *run, conn *rabbit.Conn) *watch {
-	w := &watch{run: r, conn: conn, window: r.o.Window, open: map[dedup.Identity]int{}, looked: time.Now()}
+func newWatch(r *run) *watch {
+	w := &watch{run: r, window: r.o.Window, open: map[dedup.Identity]int{}, looked: time.Now()}
 	if r.o.DryRun {
 		w.window = 0
 	}
 	return w
+}
+
+// recount takes in what became of letters that were replayed before, by the events after one: those that have an
+// outcome are counted, of the others some are watched.
+func (w *watch) recount(ctx context.Context, after int64) error {
+	const some = 1000
+	for {
+		steps, err := w.l.o.Records.StepsBy(ctx, w.l.o.Group, w.o.By, dedup.Failed, after, some)
+		if err != nil || len(steps) == 0 {
+			return err
+		}
+		keys := make([]dedup.Identity, len(steps))
+		for i, step := range steps {
+			keys[i] = step.Identity
+		}
+		rows, err := w.l.o.Records.LookUp(ctx, unique(keys))
+		if err != nil {
+			return err
+		}
+		for _, step := range steps {
+			switch outcomeOf(rows[step.Identity], step.Replays) {
+			case applied:
+				w.tally.Applied++
+			case failedAgain:
+				w.tally.FailedAgain++
+			case noneYet:
+				if len(w.open) < 2*w.window {
+					w.open[step.Identity] = step.Replays
+				}
+			}
+		}
+		after = steps[len(steps)-1].ID
+	}
 }
 
 // add follows a letter whose message is confirmed in the main queue.
@@ -48,6 +84,25 @@ func (w *watch) add(lt *letter) {
 		w.open[lt.id.Identity] = lt.row.Replays
 	}
 	w.tally.Unsettled = len(w.open)
+}
+
+// turn waits until some of want letters may go, by the rate and by what is watched, and says how many.
+func (w *watch) turn(ctx context.Context, want int) (n int, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	if n, err = w.room(ctx, want); err != nil || w.o.Rate == 0 || w.o.DryRun {
+		return n, err
+	}
+	n = min(n, max(1, int(min(w.o.Rate/4, window)))) // what goes in a quarter of a second
+	for now := time.Now(); w.next.After(now); now = time.Now() {
+		w.tally.report()
+		if err := wait.For(ctx, min(w.next.Sub(now), consumersEvery)); err != nil {
+			return 0, err
+		}
+	}
+	w.next = time.Now().Add(time.Duration(min(float64(n)/w.o.Rate, longestPace.Seconds()) * float64(time.Second)))
+	return n, nil
 }
 
 // room waits until one letter more may be replayed, and says how many of want may.
@@ -145,7 +200,7 @@ func (w *watch) ask(ctx context.Context) error {
 		return nil
 	}
 	w.last = time.Now()
-	_, consumers, err := w.conn.Depth(ctx, w.l.o.Queue)
+	_, consumers, err := w.queue.conn.Depth(ctx, w.l.o.Queue)
 	switch {
 	case err != nil:
 		return brokerError(err)

@@ -40,7 +40,7 @@ type Cursor string
 const MaxListed = 1000
 
 // MaxListedKeys bounds the keys of one Filter.
-const MaxListedKeys = 100
+const MaxListedKeys = 1000
 
 const defaultListed = 100
 

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// ReasonCount counts the dead rows of one reason.
+// ReasonCount counts the dead rows of one reason. The names of its JSON form are stable.
 type ReasonCount struct {
-	Reason         Reason
-	Count          int
-	Oldest, Newest time.Time // when they died
+	Reason Reason    `json:"reason"`
+	Count  int       `json:"count"`
+	Oldest time.Time `json:"oldest"` // when they died, by the database's clock
+	Newest time.Time `json:"newest"`
 }
 
 // CountReasons counts the dead rows that f chooses, by reason; its Statuses, Limit and After do not matter. It reads
@@ -21,7 +22,7 @@ func (l *Log) CountReasons(ctx context.Context, f Filter) ([]ReasonCount, error)
 	if err := f.check(); err != nil {
 		return nil, fmt.Errorf("count by reason: %w", err)
 	}
-	var counts []ReasonCount
+	counts := []ReasonCount{}
 	s := l.reasonsText(f)
 	err := l.query(ctx, func(rows *sql.Rows) error {
 		var c ReasonCount

@@ -17,8 +17,9 @@ import (
 
 const replayHelp = `Put dead letters back on the main queue, with all their attempts again. Say which: --all, or one or
 more of the conditions, which must all hold. Taken are the letters that are in the queue when it begins, the oldest
-first; those that die again meanwhile wait for the next replay. Cure the cause first, and restart the daemons when their
-settings changed.
+first; those that die again meanwhile wait for the next replay. With --order, --sku or --body, and without --key or
+--discarded, they are taken by their rows, as 'dlq list' finds them, and the queue is left alone. Cure the cause first,
+and restart the daemons when their settings changed.
 
 It looks what becomes of them: at most --window letters wait for the daemon at a time, and in the end it waits for the
 last ones while a daemon consumes and gets on. With --max-failures it stops when the cause is not cured after all.
@@ -126,7 +127,7 @@ func (m *moving) run(ctx context.Context, c *call) error {
 		return err
 	}
 	r := m.asked
-	r.Filter, r.Why, r.From, r.Limit = operator.FilterOf(*m.filter), operator.Plain(r.Why), *m.from, m.filter.Limit
+	r.Filter, r.Why, r.From, r.Limit = *m.filter, operator.Plain(r.Why), *m.from, m.filter.Limit
 	progress := c.newProgress(time.Now())
 	var res deadletter.Result
 	err = c.act(ctx, m.by(), *m.dryRun, operator.TaskRequest{Kind: r.Kind, Why: r.Why, Detail: r}, func(
@@ -156,21 +157,17 @@ func (m *moving) move(
 	ctx context.Context, letters *deadletter.Letters, r operator.Request, lines io.Reader, by string,
 	progress func(deadletter.Progress),
 ) (deadletter.Result, error) {
-	if r.Kind == operator.KindDiscard {
-		o := deadletter.DiscardOptions{By: by, Why: r.Why, DryRun: *m.dryRun, Progress: progress}
-		if r.From != "" {
-			return letters.DiscardFrom(ctx, r.From, lines, *m.filter, o)
-		}
-		return letters.Discard(ctx, *m.filter, o)
+	var of deadletter.Selection = *m.filter
+	if r.From != "" {
+		of = deadletter.File{Name: r.From, Lines: lines, Filter: *m.filter}
 	}
-	o := deadletter.ReplayOptions{
+	if r.Kind == operator.KindDiscard {
+		return letters.Discard(ctx, of, deadletter.DiscardOptions{By: by, Why: r.Why, DryRun: *m.dryRun, Progress: progress})
+	}
+	return letters.Replay(ctx, of, deadletter.ReplayOptions{
 		By: by, DryRun: *m.dryRun, Force: r.Force, Discarded: r.Discarded, Rate: r.Rate, Window: r.Window,
 		MaxFailures: r.MaxFailures, Progress: progress,
-	}
-	if r.From != "" {
-		return letters.ReplayFrom(ctx, r.From, lines, *m.filter, o)
-	}
-	return letters.Replay(ctx, *m.filter, o)
+	})
 }
 
 // input opens a file until the command ends, or the standard input for "-".
@@ -194,7 +191,13 @@ func (c *call) undone(res deadletter.Result, named bool) error {
 		c.say("somebody else was reading %s (a daemon that replays by itself, reconcile, another "+
 			"replay): letters that it held were not seen; run it again", queue)
 	}
-	if res.Found == 0 {
+	switch {
+	case res.ByRows && res.Replayed+res.Discarded > 0 && !res.DryRun:
+		c.say("what lies of them in %s is stale, and dropped by a daemon that has pages, or by the next replay that comes by",
+			queue)
+	case res.ByRows && res.Found == 0:
+		c.say("no dead row has this; a letter without a row is found by --key or --all")
+	case res.Found == 0:
 		c.say("%s is empty; if '%s dlq list' has dead letters all the same, they were purged or moved: "+
 			"'%s reconcile'", queue, c.name, c.name)
 	}

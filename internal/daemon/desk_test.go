@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -65,7 +66,7 @@ func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
 	hide("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
 	person := w.person()
 	p, err := person.Preview(t.Context(), operator.PreviewRequest{
-		Kind: operator.KindReplay, Filter: operator.Filter{All: true},
+		Kind: operator.KindReplay, Filter: deadletter.Filter{All: true},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,7 @@
 // stock tables, and says what it could not see: it never lets a bounded look pass for a whole one. It only reads, and
 // every query is bounded by an index and a number of rows, so that an operator may ask in the middle of an incident.
 //
-// It also tells it in words, the same ones to a terminal and to a page (explain.go, meaning.go).
+// It also tells it in words, the same ones to a terminal and to a page (words.go, meaning.go).
 //
 // What does not belong here: the dead-letter queue (package deadletter reads it), and asking the lock.
 package explain

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -202,20 +203,17 @@ func (e Explanation) Steps() (rows [][]string) {
 	return rows
 }
 
-// Write tells it to a person on a screen.
-func (e Explanation) Write(w io.Writer) error {
-	facts := e.Facts()
-	rows := make([][]string, len(facts))
-	for i, f := range facts {
-		rows[i] = []string{f.Name, f.Text}
+// write tells it to a person on a screen.
+func (e Explanation) write(text *strings.Builder) {
+	var rows [][]string
+	for _, f := range e.Facts() {
+		rows = append(rows, []string{f.Name, f.Text})
 	}
-	if err := screen.WriteTable(w, rows[0], rows[1:]); err != nil || len(e.Story) == 0 {
-		return err
+	_ = screen.WriteTable(text, rows[0], rows[1:]) // which takes everything
+	if len(e.Story) > 0 {
+		text.WriteByte('\n')
+		_ = screen.WriteTable(text, StepsHeader(), e.Steps())
 	}
-	if _, err := io.WriteString(w, "\n"); err != nil {
-		return err
-	}
-	return screen.WriteTable(w, StepsHeader(), e.Steps())
 }
 
 // NoLock is said in place of [LockText] where there is none.
@@ -268,43 +266,29 @@ func reservedRows(all []Reserved) (rows [][]string) {
 // Write tells a person all that is known: of an order what it has reserved, then message by message, then what could
 // not be seen. The order is "" when a message was asked for.
 func Write(w io.Writer, order string, reserved []Reserved, messages []Explanation, unseen []string) error {
+	var text strings.Builder
 	if order != "" {
-		if err := writeOrder(w, order, reserved, len(messages)); err != nil {
-			return err
+		fmt.Fprintf(&text, "order %s: %s, %s\n", screen.Printable(order), some(len(reserved), "reservation"),
+			some(len(messages), "message"))
+		if len(reserved) > 0 {
+			text.WriteByte('\n')
+			_ = screen.WriteTable(&text, ReservedHeader(), reservedRows(reserved)) // which takes everything
 		}
 	}
 	for i, e := range messages {
 		if i > 0 || order != "" {
-			if _, err := io.WriteString(w, "\n"); err != nil {
-				return err
-			}
+			text.WriteByte('\n')
 		}
-		if err := e.Write(w); err != nil {
-			return err
-		}
+		e.write(&text)
 	}
-	for i, text := range unseen {
-		head := ""
+	for i, lacks := range unseen {
 		if i == 0 {
-			head = "\nNot seen:\n"
+			text.WriteString("\nNot seen:\n")
 		}
-		if _, err := io.WriteString(w, head+"  "+text+"\n"); err != nil {
-			return err
-		}
+		text.WriteString("  " + lacks + "\n")
 	}
-	return nil
-}
-
-// writeOrder tells a person what an order has reserved; messages is how many are known of it.
-func writeOrder(w io.Writer, order string, reserved []Reserved, messages int) error {
-	if _, err := fmt.Fprintf(w, "order %s: %s, %s\n", screen.Printable(order), some(len(reserved), "reservation"),
-		some(messages, "message")); err != nil || len(reserved) == 0 {
-		return err
-	}
-	if _, err := io.WriteString(w, "\n"); err != nil {
-		return err
-	}
-	return screen.WriteTable(w, ReservedHeader(), reservedRows(reserved))
+	_, err := io.WriteString(w, text.String())
+	return err
 }
 
 func some(n int, what string) string {

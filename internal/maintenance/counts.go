@@ -26,13 +26,8 @@ func resultOf(err error) string {
 // counts is what the elected process does for all. What the settings switch off has no figures: an alert on something
 // that never runs would else be silent, or never be.
 type counts struct {
-	leader       prometheus.Gauge
-	retention    *prometheus.CounterVec
-	rows         prometheus.Counter
-	compensated  *prometheus.CounterVec
-	letters      *prometheus.CounterVec
-	notified     *prometheus.CounterVec
-	notifiedOnes prometheus.Counter
+	leader                                                        prometheus.Gauge
+	retention, rows, compensated, letters, notified, notifiedOnes *prometheus.CounterVec
 }
 
 func newCounts(o Options, reg prometheus.Registerer) (*counts, error) {
@@ -40,24 +35,16 @@ func newCounts(o Options, reg prometheus.Registerer) (*counts, error) {
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "rollbackd_leader", Help: "1 while this process is elected for retention, compensation and notifying.",
 		}),
-		retention: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollbackd_retention_runs_total", Help: "Passes over the log that delete what has outlived its retention.",
-		}, []string{"result"}),
-		rows: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rollbackd_retention_deleted_rows_total", Help: "Rows that had outlived their retention.",
-		}),
-		compensated: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollbackd_compensation_runs_total", Help: "Runs that replay dead letters by themselves, when one was due.",
-		}, []string{"result"}),
-		letters: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollbackd_compensation_letters_total", Help: "Dead letters that such runs replayed, or found parked.",
-		}, []string{"result"}),
-		notified: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rollbackd_notifications_total", Help: "Calls of the webhook, or of another notifier of dead letters.",
-		}, []string{"result"}),
-		notifiedOnes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rollbackd_notified_letters_total", Help: "Dead letters that somebody was notified of.",
-		}),
+		retention: counter("rollbackd_retention_runs_total",
+			"Passes over the log that delete what has outlived its retention.", "result"),
+		rows: counter("rollbackd_retention_deleted_rows_total", "Rows that had outlived their retention."),
+		compensated: counter("rollbackd_compensation_runs_total",
+			"Runs that replay dead letters by themselves, when one was due.", "result"),
+		letters: counter("rollbackd_compensation_letters_total", "Dead letters that such runs replayed, or found parked.",
+			"result"),
+		notified: counter("rollbackd_notifications_total", "Calls of the webhook, or of another notifier of dead letters.",
+			"result"),
+		notifiedOnes: counter("rollbackd_notified_letters_total", "Dead letters that somebody was notified of."),
 	}
 	all := []prometheus.Collector{c.leader}
 	if o.Retention > 0 {
@@ -73,11 +60,17 @@ func newCounts(o Options, reg prometheus.Registerer) (*counts, error) {
 		zero(c.notified, done, failed)
 		all = append(all, c.notified, c.notifiedOnes)
 	}
+	c.rows.WithLabelValues()
+	c.notifiedOnes.WithLabelValues()
 	var errs []error
 	for _, one := range all {
 		errs = append(errs, reg.Register(one))
 	}
 	return c, errors.Join(errs...)
+}
+
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
 // zero makes label values exist, so that a rate over what never happened is 0.
@@ -91,7 +84,7 @@ func zero(c *prometheus.CounterVec, values ...string) {
 func (c *counts) deleted() func(rows int) {
 	before := 0
 	return func(rows int) {
-		c.rows.Add(float64(rows - before))
+		c.rows.WithLabelValues().Add(float64(rows - before))
 		before = rows
 	}
 }
@@ -125,7 +118,7 @@ func (n *countedNotifier) Notify(ctx context.Context, letters []deadletter.Lette
 	err := n.Notifier.Notify(ctx, letters)
 	n.counts.notified.WithLabelValues(resultOf(err)).Inc()
 	if err == nil {
-		n.counts.notifiedOnes.Add(float64(len(letters)))
+		n.counts.notifiedOnes.WithLabelValues().Add(float64(len(letters)))
 	}
 	return err
 }

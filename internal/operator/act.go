@@ -155,6 +155,8 @@ type Result struct {
 	ByReason map[dedup.Reason]int `json:"by_reason,omitempty"`
 	// Report is what the work of a [Task] came to.
 	Report json.RawMessage `json:"report,omitempty"`
+
+	byRows bool // so the letters lie in the queue yet, and are stale
 }
 
 const actColumns = "id, kind, state, work, actor, why, request, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', cut_off), " +
@@ -228,19 +230,37 @@ func moment(micros sql.NullInt64) time.Time {
 	return time.UnixMicro(micros.Int64).UTC()
 }
 
+// list reads acts of the group and queue.
+func (d *Operator) list(ctx context.Context, where string, args ...any) (acts []Act, err error) {
+	rows, err := d.db.QueryContext(ctx, "SELECT "+actColumns+" FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND "+
+		where, append([]any{[]byte(d.o.Group), []byte(d.o.Queue)}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		a, err := scanAct(rows)
+		if err != nil {
+			return nil, err
+		}
+		acts = append(acts, a)
+	}
+	return acts, rows.Err()
+}
+
 // Act reads one act; ErrNoAct when this group and queue have none with the id.
 func (d *Operator) Act(ctx context.Context, id string) (Act, error) {
 	if uuid.Validate(id) != nil {
 		return Act{}, ErrNoAct
 	}
-	a, err := scanAct(d.db.QueryRowContext(ctx, "SELECT "+actColumns+" FROM "+d.acts+
-		" WHERE id = ? AND group_name = ? AND queue = ?", []byte(id), []byte(d.o.Group), []byte(d.o.Queue)))
+	found, err := d.list(ctx, "id = ?", []byte(id))
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return Act{}, ErrNoAct
 	case err != nil:
 		return Act{}, fmt.Errorf("read act %s: %w", id, err)
+	case len(found) == 0:
+		return Act{}, ErrNoAct
 	}
+	a := found[0]
 	if a.State == Running && a.Owner == "" {
 		if a.WaitsFor, err = d.waitsFor(ctx, id); err != nil {
 			return Act{}, fmt.Errorf("look what act %s waits for: %w", id, err)
@@ -255,27 +275,16 @@ const mostHolders = 10 * atOnce
 // waitsFor are the acts that somebody works on, in the order in which they are taken up; none while they are fewer than
 // one process has places, because then nobody waits for them, and none when the act itself has got a place meanwhile.
 func (d *Operator) waitsFor(ctx context.Context, id string) (all []Holder, err error) {
-	rows, err := d.db.QueryContext(ctx, "SELECT id, kind, actor, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), "+
-		"owner FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND work BETWEEN ? AND ? AND lease_until > "+
-		"UTC_TIMESTAMP(6) ORDER BY work, id LIMIT ?", []byte(d.o.Group), []byte(d.o.Queue), workLetters, workSweep,
-		mostHolders)
-	if err != nil {
+	held, err := d.list(ctx, "work BETWEEN ? AND ? AND lease_until > UTC_TIMESTAMP(6) ORDER BY work, id LIMIT ?",
+		workLetters, workSweep, mostHolders)
+	itself := func(a Act) bool { return a.ID == id }
+	if err != nil || len(held) < atOnce || slices.ContainsFunc(held, itself) {
 		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var h Holder
-		var created int64
-		if err := rows.Scan(&h.ID, &h.Kind, &h.Actor, &created, &h.Owner); err != nil {
-			return nil, err
-		}
-		h.Since = time.UnixMicro(created).UTC()
-		all = append(all, h)
+	for _, a := range held {
+		all = append(all, Holder{ID: a.ID, Kind: a.Kind, Actor: a.Actor, Since: a.Created, Owner: a.Owner})
 	}
-	if itself := func(h Holder) bool { return h.ID == id }; len(all) < atOnce || slices.ContainsFunc(all, itself) {
-		all = nil
-	}
-	return all, rows.Err()
+	return all, nil
 }
 
 // ActFilter chooses acts for a page. A zero condition always holds.
@@ -301,8 +310,7 @@ func (d *Operator) Acts(ctx context.Context, f ActFilter) (acts []Act, next stri
 	if f.Limit < 1 || f.Limit > MaxActs {
 		return nil, "", fmt.Errorf("%w: a page of %d acts, want 1 to %d", ErrRequest, f.Limit, MaxActs)
 	}
-	text := "SELECT " + actColumns + " FROM " + d.acts + " WHERE group_name = ? AND queue = ?"
-	args := []any{[]byte(d.o.Group), []byte(d.o.Queue)}
+	text, args := "TRUE", []any(nil)
 	for _, c := range []struct{ column, value string }{
 		{"kind", string(f.Kind)}, {standing, string(f.State)}, {"actor", f.Actor},
 	} {
@@ -326,23 +334,13 @@ func (d *Operator) Acts(ctx context.Context, f ActFilter) (acts []Act, next stri
 		text += " AND id < ?"
 		args = append(args, []byte(f.Before))
 	}
-	rows, err := d.db.QueryContext(ctx, text+" ORDER BY id DESC LIMIT ?", append(args, f.Limit+1)...)
-	if err != nil {
+	if acts, err = d.list(ctx, text+" ORDER BY id DESC LIMIT ?", append(args, f.Limit+1)...); err != nil {
 		return nil, "", fmt.Errorf("list acts: %w", err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		a, err := scanAct(rows)
-		if err != nil {
-			return nil, "", fmt.Errorf("list acts: %w", err)
-		}
+	for _, a := range acts {
 		if a.Result != nil {
 			a.Result.Report = nil
 		}
-		acts = append(acts, a)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, "", fmt.Errorf("list acts: %w", err)
 	}
 	if len(acts) > f.Limit {
 		acts = acts[:f.Limit]
@@ -362,7 +360,7 @@ func idAt(t time.Time) string {
 
 // newAct is an act about to be written.
 type newAct struct {
-	id         string // "": a new one
+	id         string
 	kind       Kind
 	state      State
 	actor, why string
@@ -375,6 +373,22 @@ type newAct struct {
 	owner      string // of what is done by whoever asked for it
 }
 
+// newActOf is an act that takes no time, unless it is changed; id "": a new one.
+func newActOf(who Actor, id string, kind Kind, why string, detail any) (*newAct, error) {
+	actor, err := who.name()
+	if err == nil {
+		err = kind.check()
+	}
+	if err == nil && id == "" {
+		id, err = newID()
+	}
+	n := &newAct{id: id, kind: kind, state: Done, actor: actor, why: Plain(why), detail: detail}
+	if utf8.RuneCountInString(n.why) > dedup.MaxRemark {
+		err = fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
+	}
+	return n, err
+}
+
 // errActExists says that an act with this id was written before, by the same request.
 var errActExists = errors.New("the act was written before")
 
@@ -383,17 +397,6 @@ var errGuarded = errors.New("the guard is taken")
 
 // insert writes an act inside tx.
 func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
-	if n.id == "" {
-		id, err := newID()
-		if err != nil {
-			return err
-		}
-		n.id = id
-	}
-	n.why = Plain(n.why)
-	if utf8.RuneCountInString(n.why) > dedup.MaxRemark {
-		return fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
-	}
 	detail, err := json.Marshal(n.detail)
 	if err != nil {
 		return err
@@ -435,16 +438,12 @@ func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error
 func (d *Operator) Note(
 	ctx context.Context, who Actor, kind Kind, why string, detail any, failure string,
 ) (Act, error) {
-	actor, err := who.name()
+	n, err := newActOf(who, "", kind, why, detail)
 	if err != nil {
 		return Act{}, err
 	}
-	n := &newAct{kind: kind, state: Done, actor: actor, why: why, detail: detail}
 	if failure != "" {
 		n.state, n.err = Failed, cut(failure, dedup.MaxRemark)
-	}
-	if err := kind.check(); err != nil {
-		return Act{}, err
 	}
 	if err := d.insert(ctx, d.db, n); err != nil {
 		return Act{}, err

@@ -21,16 +21,12 @@ func (d *Operator) Clean(ctx context.Context) (deleted int, err error) {
 	}{
 		{"DELETE FROM " + d.once + " WHERE created_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND AND group_name = ? LIMIT ?",
 			[]any{int(OnceKept.Seconds()), []byte(d.o.Group), cleanSome}},
-		{"DELETE FROM " + d.acts + " WHERE group_name = ? AND queue = ? AND work IN (0, 3) AND created_at < " +
+		{"DELETE FROM " + d.acts + " WHERE group_name = ? AND queue = ? AND work IN (0, 2, 3) AND created_at < " +
 			"UTC_TIMESTAMP(6) - INTERVAL ? SECOND LIMIT ?",
 			[]any{[]byte(d.o.Group), []byte(d.o.Queue), int(ActsKept.Seconds()), cleanSome}},
 	} {
 		for {
-			res, err := d.db.ExecContext(ctx, s.text, s.args...)
-			if err != nil {
-				return deleted, fmt.Errorf("delete what persons did long ago: %w", err)
-			}
-			n, err := res.RowsAffected()
+			n, err := d.exec(ctx, s.text, s.args...)
 			if err != nil {
 				return deleted, fmt.Errorf("delete what persons did long ago: %w", err)
 			}

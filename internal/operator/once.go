@@ -173,21 +173,21 @@ func (o *Once) Finish(ctx context.Context, a Answer) error {
 	if len(a.Body) > MaxAnswer {
 		return fmt.Errorf("keep the answer: it has %d bytes, at most %d", len(a.Body), MaxAnswer)
 	}
-	_, err := o.d.db.ExecContext(ctx, "UPDATE "+o.d.once+" SET state = 2, status = ?, content_type = ?, location = ?, "+
-		"body = ?, lease_until = NULL WHERE group_name = ? AND actor = ? AND name = ? AND state = 1 AND owner = ?", a.Status,
-		[]byte(a.ContentType), []byte(a.Location), a.Body, []byte(o.d.o.Group), o.actor, o.name, []byte(o.owner))
-	if err != nil {
-		return fmt.Errorf("keep the answer: %w", err)
-	}
-	return nil
+	return o.update(ctx, "keep the answer", "state = 2, status = ?, content_type = ?, location = ?, body = ?, "+
+		"lease_until = NULL", a.Status, []byte(a.ContentType), []byte(a.Location), a.Body)
 }
 
 // Release lets a request that was not done be asked for again at once, for example after a server's error.
 func (o *Once) Release(ctx context.Context) error {
-	_, err := o.d.db.ExecContext(ctx, "UPDATE "+o.d.once+" SET lease_until = UTC_TIMESTAMP(6) WHERE group_name = ? AND "+
-		"actor = ? AND name = ? AND state = 1 AND owner = ?", []byte(o.d.o.Group), o.actor, o.name, []byte(o.owner))
+	return o.update(ctx, "release the request", "lease_until = UTC_TIMESTAMP(6)")
+}
+
+func (o *Once) update(ctx context.Context, what, set string, args ...any) error {
+	args = append(args, []byte(o.d.o.Group), o.actor, o.name, []byte(o.owner))
+	_, err := o.d.db.ExecContext(ctx, "UPDATE "+o.d.once+" SET "+set+" WHERE group_name = ? AND actor = ? AND name = ? "+
+		"AND state = 1 AND owner = ?", args...)
 	if err != nil {
-		return fmt.Errorf("release the request: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -42,8 +43,9 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 						return
 					case o != nil:
 						a, err := desks[i%2].Start(t.Context(), anna, operator.Request{
-							ID: o.ActID, Kind: operator.KindDiscard, Why: name, Filter: operator.Filter{Reasons: []dedup.Reason{"exhausted"},
-								Error: map[bool]string{true: "n", false: "o"}[issued]}, CutOff: at,
+							ID: o.ActID, Kind: operator.KindDiscard, Why: name, CutOff: at, Filter: deadletter.Filter{
+								Reasons: []dedup.Reason{"exhausted"}, Error: map[bool]string{true: "n", false: "o"}[issued],
+							},
 						})
 						if err != nil {
 							t.Error(err)

@@ -128,6 +128,15 @@ func newID() (string, error) {
 	return id.String(), nil
 }
 
+// exec runs one statement, and says how many rows it has changed.
+func (d *Operator) exec(ctx context.Context, text string, args ...any) (int64, error) {
+	res, err := d.db.ExecContext(ctx, text, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
 // tx runs f in a transaction. An error of COMMIT is dedup.ErrUnknown.
 func (d *Operator) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := d.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})

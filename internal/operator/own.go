@@ -21,29 +21,21 @@ import (
 func (d *Operator) Do(
 	ctx context.Context, who Actor, r TaskRequest, work func(context.Context, Task) (Result, error),
 ) error {
-	actor, err := who.name()
-	if err == nil {
-		err = r.Kind.check()
-	}
+	n, err := newActOf(who, r.ID, r.Kind, r.Why, r.Detail)
 	if err != nil {
 		return err
 	}
 	j := &job{d: d, work: workOwn, owner: d.name + "/" + uuid.NewString()[:8], own: work}
 	j.progress.Phase = "letters"
-	n := &newAct{
-		id: r.ID, kind: r.Kind, state: Running, actor: actor, why: r.Why, detail: r.Detail, progress: &j.progress,
-		owner: j.owner,
-	}
+	n.state, n.progress, n.owner = Running, &j.progress, j.owner
 	soon, cancel := context.WithTimeout(ctx, askTime)
 	err = d.insert(soon, d.db, n)
 	cancel()
-	j.act = Act{ID: n.id, Kind: n.kind, State: Running, Actor: actor, Why: n.why}
+	j.act = Act{ID: n.id, Kind: n.kind, State: Running, Actor: n.actor, Why: n.why}
 	switch {
-	case errors.Is(err, ErrRequest):
-		return err
 	case err != nil && ctx.Err() == nil:
 		d.unwritten(err)
-		_, err = work(ctx, Task{By: actor, Progress: func(string, int) {}, Letters: func(deadletter.Progress) {}})
+		_, err = work(ctx, Task{By: n.actor, Progress: func(string, int) {}, Letters: func(deadletter.Progress) {}})
 		return err
 	case err != nil:
 		return err
@@ -86,16 +78,11 @@ func (j *job) doOwn(ctx context.Context) (err error) {
 
 // ResultOf is what a run over letters came to, as an act has it.
 func ResultOf(res deadletter.Result) Result {
-	r := Result{
+	return Result{
 		Replayed: res.Replayed, Discarded: res.Discarded, Applied: res.Applied, FailedAgain: res.FailedAgain,
-		Unsettled: res.Unsettled, Swept: res.Stale + res.Duplicates, LeftCount: len(res.Left),
-		LeftBy: map[deadletter.Why]int{}, Left: res.Left[:min(len(res.Left), maxLeft)],
-		ByReason: maps.Clone(res.ByReason),
+		Unsettled: res.Unsettled, Swept: res.Stale + res.Duplicates, LeftCount: res.LeftCount(), LeftBy: res.LeftBy,
+		Left: res.Left[:min(len(res.Left), maxLeft)], ByReason: maps.Clone(res.ByReason), byRows: res.ByRows,
 	}
-	for _, l := range res.Left {
-		r.LeftBy[l.Why]++
-	}
-	return r
 }
 
 // maxLeft bounds the letters that stay and are named in an act.

@@ -61,23 +61,16 @@ func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.
 	if r.For == 0 {
 		r.For = DefaultPause
 	}
-	r.Why = Plain(r.Why)
-	actor, err := who.name()
+	n, err := newActOf(who, r.ID, KindPause, r.Why, nil)
 	switch {
 	case err != nil:
 		return dedup.Pause{}, err
-	case r.Why == "":
+	case n.why == "":
 		return dedup.Pause{}, fmt.Errorf("%w: say why consuming is to be paused, for whoever finds it so", ErrRequest)
 	case r.For < LeastPause || r.For > LongestPause:
 		return dedup.Pause{}, fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, r.For, LeastPause, LongestPause)
 	}
-	n := &newAct{id: r.ID, kind: KindPause, state: Done, actor: actor, why: r.Why}
-	if n.id == "" {
-		if n.id, err = newID(); err != nil {
-			return dedup.Pause{}, err
-		}
-	}
-	p := dedup.Pause{ID: n.id, By: actor, Why: r.Why}
+	p := dedup.Pause{ID: n.id, By: n.actor, Why: n.why}
 	err = d.tx(ctx, func(tx *sql.Tx) error {
 		var err error
 		if p, err = d.o.Records.SetPause(ctx, tx, d.o.Group, d.o.Queue, p, r.For, r.Instead); err != nil {
@@ -94,7 +87,7 @@ func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.
 	case err != nil:
 		return dedup.Pause{}, fmt.Errorf("pause consuming: %w", err)
 	}
-	d.log.WarnContext(ctx, "consuming is paused", "by", actor, "why", r.Why, "until", p.Until, "act", n.id)
+	d.log.WarnContext(ctx, "consuming is paused", "by", n.actor, "why", n.why, "until", p.Until, "act", n.id)
 	return p, nil
 }
 
@@ -118,12 +111,11 @@ type ResumeRequest struct {
 // Resume ends a pause: the daemons consume again within seconds. It returns the pause that it ended.
 // dedup.ErrNotPaused: none stands; a PausedError: another one does.
 func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedup.Pause, error) {
-	actor, err := who.name()
+	n, err := newActOf(who, r.ID, KindResume, r.Why, nil)
 	if err != nil {
 		return dedup.Pause{}, err
 	}
 	var ended dedup.Pause
-	n := &newAct{id: r.ID, kind: KindResume, state: Done, actor: actor, why: r.Why}
 	err = d.tx(ctx, func(tx *sql.Tx) error {
 		var err error
 		if ended, err = d.o.Records.EndPause(ctx, tx, d.o.Group, d.o.Queue, r.Pause); err != nil {
@@ -148,6 +140,6 @@ func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedu
 	case err != nil:
 		return ended, fmt.Errorf("resume consuming: %w", err)
 	}
-	d.log.InfoContext(ctx, "consuming is resumed", "by", actor, "paused_by", ended.By, "act", n.id)
+	d.log.InfoContext(ctx, "consuming is resumed", "by", n.actor, "paused_by", ended.By, "act", n.id)
 	return ended, nil
 }

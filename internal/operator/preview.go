@@ -20,7 +20,7 @@ const (
 )
 
 // lookThrough is how many letters are looked at for the filter.
-func (f Filter) lookThrough() int {
+func lookThrough(f deadletter.Filter) int {
 	if f.Body != "" || f.SKU != 0 {
 		return LookThroughBodies
 	}
@@ -30,7 +30,7 @@ func (f Filter) lookThrough() int {
 // PreviewRequest asks what an act would come to.
 type PreviewRequest struct {
 	Kind   Kind
-	Filter Filter
+	Filter deadletter.Filter
 	Force  bool
 	// At is the cut-off of an earlier page of the same preview; zero: now.
 	At    time.Time
@@ -48,7 +48,7 @@ type Preview struct {
 	// At freezes the set: hand it to Start as CutOff.
 	At time.Time `json:"at"`
 	// Filter is what was asked for, with the keys of an order.
-	Filter Filter `json:"filter"`
+	Filter deadletter.Filter `json:"filter"`
 	// Matched are the letters of the set, Parked those of them that stay without force. With More there may be
 	// more of either than were counted.
 	Matched int  `json:"matched"`
@@ -73,7 +73,7 @@ func (d *Operator) Preview(ctx context.Context, r PreviewRequest) (Preview, erro
 	if !r.Kind.asked() {
 		return Preview{}, fmt.Errorf("%w: a preview of %q", ErrRequest, string(r.Kind))
 	}
-	if err := r.Filter.check(); err != nil {
+	if err := check(r.Filter); err != nil {
 		return Preview{}, err
 	}
 	now, err := d.o.Records.Now(ctx)
@@ -90,8 +90,8 @@ func (d *Operator) Preview(ctx context.Context, r PreviewRequest) (Preview, erro
 	if p.Filter, err = d.resolve(ctx, r.Filter); err != nil {
 		return p, err
 	}
-	set := deadletter.Set{Filter: p.Filter.letters(), CutOff: r.At, Name: "preview"}
-	through := r.Filter.lookThrough()
+	set := deadletter.Set{Filter: resolved(p.Filter), CutOff: r.At, Name: "preview"}
+	through := lookThrough(r.Filter)
 	if r.Whole {
 		through = 0
 	}
@@ -110,7 +110,7 @@ func (d *Operator) Preview(ctx context.Context, r PreviewRequest) (Preview, erro
 			}
 		}
 	}
-	if r.After == "" && p.Next == "" && len(set.Filter.Keys) <= dedup.MaxListedKeys { // the page is the whole set
+	if r.After == "" && p.Next == "" { // the page is the whole set
 		return p, nil
 	}
 	p.Matched, p.Parked, p.More, err = d.o.Letters.CountSet(ctx, set, MaxCounted, through)

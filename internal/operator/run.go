@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"regexp"
@@ -16,7 +15,7 @@ import (
 // the same run, whatever became of it.
 func (d *Operator) Start(ctx context.Context, who Actor, r Request) (Act, error) {
 	r.Why = Plain(r.Why)
-	actor, err := who.name()
+	n, err := newActOf(who, r.ID, r.Kind, r.Why, nil)
 	if err == nil {
 		err = r.check()
 	}
@@ -33,24 +32,23 @@ func (d *Operator) Start(ctx context.Context, who Actor, r Request) (Act, error)
 	if r.Filter, err = d.resolve(ctx, r.Filter); err != nil {
 		return Act{}, err
 	}
-	n := &newAct{id: r.ID, kind: r.Kind, state: Running, actor: actor, why: r.Why, detail: r, cutOff: r.CutOff}
-	if n.guard, err = d.guard(r); err != nil {
+	n.state, n.detail, n.cutOff = Running, r, r.CutOff
+	if n.guard, err = d.guard(sorted(r.Filter)); err != nil {
 		return Act{}, err
 	}
 	if n.firstEvent, err = d.o.Records.LastEvent(ctx); err != nil {
 		return Act{}, err
 	}
 	progress := Progress{Phase: "waiting"}
-	progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted,
-		r.Filter.lookThrough())
+	progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted, lookThrough(r.Filter))
 	if err != nil {
 		return Act{}, err
 	}
 	n.progress = &progress
 	a, begun, err := d.begin(ctx, n)
 	if begun {
-		d.log.InfoContext(ctx, "a run over dead letters begins", "kind", r.Kind, "by", actor, "filter",
-			r.Filter.letters().String(), "letters", progress.Matched, "act", n.id)
+		d.log.InfoContext(ctx, "a run over dead letters begins", "kind", r.Kind, "by", n.actor, "filter",
+			Words(r.Filter), "letters", progress.Matched, "act", n.id)
 	}
 	return a, err
 }
@@ -65,13 +63,14 @@ func (d *Operator) begin(ctx context.Context, n *newAct) (a Act, begun bool, err
 			a, err := d.Act(ctx, n.id)
 			return a, false, err
 		case errors.Is(err, errGuarded):
-			same, err := d.guarded(ctx, n.guard)
-			if errors.Is(err, sql.ErrNoRows) {
-				continue // it has ended meanwhile
-			}
+			found, err := d.list(ctx, "guard = ?", n.guard)
 			if err != nil {
 				return Act{}, false, fmt.Errorf("look who does the same: %w", err)
 			}
+			if len(found) == 0 {
+				continue // it has ended meanwhile
+			}
+			same := found[0]
 			if same.ID == n.id {
 				return same, false, nil
 			}
@@ -85,16 +84,9 @@ func (d *Operator) begin(ctx context.Context, n *newAct) (a Act, begun bool, err
 	}
 }
 
-func (d *Operator) guarded(ctx context.Context, guard []byte) (Act, error) {
-	return scanAct(d.db.QueryRowContext(ctx, "SELECT "+actColumns+" FROM "+d.acts+" WHERE guard = ?", guard))
-}
-
 // set is the set of a request under the id of its act.
 func (r Request) set(id string) deadletter.Set {
-	if id == "" {
-		id = "not named yet"
-	}
-	return deadletter.Set{Filter: r.Filter.letters(), CutOff: r.CutOff, Name: id}
+	return deadletter.Set{Filter: resolved(r.Filter), CutOff: r.CutOff, Name: id}
 }
 
 // Stop asks a run to stop: whoever works on it sees that within a second or two, finishes the letters in hand, and ends
@@ -108,12 +100,8 @@ func (d *Operator) Stop(ctx context.Context, who Actor, id string) (Act, error) 
 	if err != nil {
 		return a, err
 	}
-	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET stop_by = COALESCE(stop_by, ?) WHERE id = ? AND "+
+	asked, err := d.exec(ctx, "UPDATE "+d.acts+" SET stop_by = COALESCE(stop_by, ?) WHERE id = ? AND "+
 		standing+" = 'running'", actor, []byte(a.ID))
-	if err != nil {
-		return a, fmt.Errorf("stop act %s: %w", id, err)
-	}
-	asked, err := res.RowsAffected()
 	if err != nil {
 		return a, fmt.Errorf("stop act %s: %w", id, err)
 	}

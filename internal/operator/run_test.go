@@ -20,7 +20,7 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 	w.dead("the order is unknown", names("b", 30)...)
 	w.consumes(nil)
 	// given a preview of one group of errors
-	p := w.preview(operator.KindReplay, operator.Filter{Fingerprint: deadletter.Fingerprint("sku 4 is locked")})
+	p := w.preview(operator.KindReplay, deadletter.Filter{Fingerprint: deadletter.Fingerprint("sku 4 is locked")})
 	if p.Matched != 450 || p.More || p.Totals[deadletter.VerdictAct] != 50 || len(p.Letters) != 50 {
 		t.Errorf("the preview has %d letters, more %v, totals %v", p.Matched, p.More, p.Totals)
 	}
@@ -247,7 +247,7 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	w.daemon()
 	// given an order, whose letters are discarded
 	d := w.start(operator.Request{
-		Kind: operator.KindDiscard, Filter: operator.Filter{Order: "order"}, Why: "it never was",
+		Kind: operator.KindDiscard, Filter: deadletter.Filter{Order: "order"}, Why: "it never was",
 	})
 	d = w.swept(d.ID)
 	if d.State != operator.Done || d.Result.Discarded != 2 || w.status(dedup.Discarded) != 2 || d.Result.Swept != 2 {
@@ -269,7 +269,7 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	}
 	// and the preview by key says of each what it would come to
 	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'a-000005'")
-	byKey := w.preview(operator.KindReplay, operator.Filter{Keys: []string{"a-000001", "a-000004", "a-000005", "order-a",
+	byKey := w.preview(operator.KindReplay, deadletter.Filter{Keys: []string{"a-000001", "a-000004", "a-000005", "order-a",
 		"nobody"}})
 	verdicts := map[string]deadletter.Verdict{}
 	for _, j := range byKey.Letters {
@@ -311,7 +311,7 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 	d.LookEvery(time.Hour)
 	begin := func(key string) string {
 		t.Helper()
-		f := operator.Filter{Keys: []string{key}}
+		f := deadletter.Filter{Keys: []string{key}}
 		a, err := d.Start(t.Context(), anna, operator.Request{
 			Kind: operator.KindDiscard, Filter: f, CutOff: w.preview(operator.KindDiscard, f).At, Why: "never paid",
 		})
@@ -347,7 +347,7 @@ func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {
 		keys = append(keys, all[i*(n-1)/11])
 	}
 	began := time.Now()
-	a := w.start(operator.Request{Filter: operator.Filter{Keys: keys}})
+	a := w.start(operator.Request{Filter: deadletter.Filter{Keys: keys}})
 	clicked := time.Now()
 	w.eventually("all twelve are applied", func() (string, bool) {
 		have := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -61,66 +62,37 @@ const atOnce = 3
 // whichever daemon is free. While MySQL is away it waits, but after the end of ctx no longer than Options.Drain.
 func (d *Operator) Work(ctx context.Context) {
 	var wg sync.WaitGroup
-	over, join := outlast(ctx, d.o.Drain)
-	defer join()
+	over, cancel := context.WithCancel(context.WithoutCancel(ctx)) // goes on for a while after ctx has ended
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(d.o.Drain, cancel) })()
 	defer wg.Wait()
 	free := make(chan struct{}, atOnce)
-	sweeping := make(chan time.Duration, 1)
-	sweeping <- 0
-	var nextSweep time.Time
-	idle := false // no sweep of this process goes on
+	var nextSweep atomic.Int64 // in nanoseconds since 1970
 	for said := false; ctx.Err() == nil; {
 		select {
 		case free <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
-		select {
-		case took := <-sweeping:
-			idle, nextSweep = true, time.Now().Add(restFactor*took)
-		default:
-		}
-		j, err := d.take(ctx, idle && time.Now().After(nextSweep))
+		j, err := d.take(ctx, time.Now().UnixNano() > nextSweep.Load())
 		if err != nil && !said && ctx.Err() == nil { // the engine says so too when MySQL is away
 			d.log.WarnContext(ctx, "runs over dead letters are not taken up", "err", err)
 		}
-		said = err != nil
-		switch {
-		case j == nil:
+		if said = err != nil; j == nil {
 			<-free
 			d.rest(ctx)
-		case j.work == workLetters:
-			wg.Go(func() {
+			continue
+		}
+		wg.Go(func() {
+			defer func() { <-free }()
+			if j.work == workLetters {
 				j.run(ctx, over)
-				<-free
-			})
-		default:
-			idle = false
-			wg.Go(func() {
-				began := time.Now()
-				j.sweep(ctx)
-				sweeping <- time.Since(began)
-				<-free
-			})
-		}
-	}
-}
-
-// outlast is a context that goes on for a while after ctx has ended; join ends it.
-func outlast(ctx context.Context, by time.Duration) (over context.Context, join func()) {
-	over, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-ctx.Done():
-			_ = wait.For(over, by) // either way it is over
-		case <-over.Done():
-		}
-		cancel()
-	})
-	return over, func() {
-		cancel()
-		wg.Wait()
+				return
+			}
+			began := time.Now()
+			j.sweep(ctx)
+			nextSweep.Store(time.Now().Add(restFactor * time.Since(began)).UnixNano())
+		})
 	}
 }
 
@@ -159,11 +131,12 @@ func (d *Operator) take(ctx context.Context, sweeps bool) (*job, error) {
 	}
 	var id string
 	var work, term int
+	var first int64
 	kinds, args := d.kinds()
 	args = append([]any{[]byte(d.o.Group), []byte(d.o.Queue), most, d.lease.Microseconds()}, args...)
-	err := d.db.QueryRowContext(ctx, "SELECT id, work, term FROM "+d.acts+" WHERE group_name = ? AND queue = ? AND "+
-		"work BETWEEN 1 AND ? AND "+free+" AND kind IN ("+kinds+
-		") ORDER BY work, id LIMIT 1", args...).Scan(&id, &work, &term)
+	err := d.db.QueryRowContext(ctx, "SELECT id, work, term, first_event FROM "+d.acts+" WHERE group_name = ? AND "+
+		"queue = ? AND work BETWEEN 1 AND ? AND "+free+" AND kind IN ("+kinds+") ORDER BY work, id LIMIT 1",
+		args...).Scan(&id, &work, &term, &first)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -180,22 +153,18 @@ func (d *Operator) take(ctx context.Context, sweeps bool) (*job, error) {
 			return nil, nil
 		}
 	}
-	j := &job{d: d, work: work, owner: d.name + "/" + uuid.NewString()[:8]}
-	res, err := d.db.ExecContext(ctx, "UPDATE "+d.acts+" SET owner = ?, term = term + 1, lease_until = UTC_TIMESTAMP(6) "+
+	j := &job{d: d, work: work, first: first, owner: d.name + "/" + uuid.NewString()[:8]}
+	n, err := d.exec(ctx, "UPDATE "+d.acts+" SET owner = ?, term = term + 1, lease_until = UTC_TIMESTAMP(6) "+
 		"+ INTERVAL ? MICROSECOND WHERE id = ? AND work = ? AND term = ? AND "+free, []byte(j.owner),
 		d.lease.Microseconds(), []byte(id), work, term, d.lease.Microseconds())
 	if err != nil {
 		return nil, fmt.Errorf("take run %s: %w", id, err)
 	}
-	if n, err := res.RowsAffected(); err != nil || n != 1 {
-		return nil, err // somebody was faster
+	if n != 1 { // somebody was faster
+		return nil, nil
 	}
 	if j.act, err = d.Act(ctx, id); err != nil {
 		return nil, err
-	}
-	if err := d.db.QueryRowContext(ctx, "SELECT first_event FROM "+d.acts+" WHERE id = ?",
-		[]byte(id)).Scan(&j.first); err != nil {
-		return nil, fmt.Errorf("take run %s: %w", id, err)
 	}
 	if j.act.Progress != nil {
 		j.progress = *j.act.Progress
@@ -331,6 +300,7 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 		return result, false, err
 	}
 	set := r.set(j.act.ID)
+	set.Since = j.first
 	if set.Confirmed, err = j.confirmedBefore(ctx); err != nil {
 		return result, true, err
 	}
@@ -338,27 +308,20 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 	if base.Done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first); err != nil {
 		return result, true, err
 	}
-	if j.act.Kind == KindReplay && base.Done > 0 {
-		if err := j.recount(ctx, &set, r.Window); err != nil {
-			return result, true, err
-		}
-	}
-	var res deadletter.SetResult
+	var res deadletter.Result
 	if j.act.Kind == KindDiscard {
-		res, err = j.d.o.Letters.DiscardSet(ctx, set, deadletter.DiscardOptions{
+		res, err = j.d.o.Letters.Discard(ctx, set, deadletter.DiscardOptions{
 			By: j.act.story(), Why: r.Why, Progress: j.report(base),
 		})
 	} else {
-		res, err = j.d.o.Letters.ReplaySet(ctx, set, deadletter.ReplayOptions{
+		res, err = j.d.o.Letters.Replay(ctx, set, deadletter.ReplayOptions{
 			By: j.act.story(), Force: r.Force, Rate: r.Rate, Window: r.Window, MaxFailures: r.MaxFailures,
 			Progress: j.report(base),
 		})
 	}
 	j.allConfirmed = res.Confirmed
-	result = Result{
-		Applied: res.Applied, FailedAgain: res.FailedAgain, Unsettled: res.Unsettled, LeftCount: res.LeftCount,
-		LeftBy: res.LeftBy, Left: res.Left, ByReason: res.ByReason,
-	}
+	result = ResultOf(res)
+	result.Swept = 0 // which the sweep says
 	return result, err != nil && !errors.Is(err, deadletter.ErrTooManyFailures), err
 }
 
@@ -374,27 +337,6 @@ func (j *job) confirmedBefore(ctx context.Context) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("read what of run %s is confirmed: %w", j.act.ID, err)
 	}
 	return moment(settled), nil
-}
-
-// recount finds out what became of the letters that the run has replayed before this pass.
-func (j *job) recount(ctx context.Context, set *deadletter.Set, window int) error {
-	const some = 1000
-	set.Open = map[dedup.Identity]int{}
-	for after := j.first; ; {
-		steps, err := j.d.o.Records.StepsBy(ctx, j.d.o.Group, j.act.story(), dedup.Failed, after, some)
-		if err != nil {
-			return err
-		}
-		if len(steps) > 0 {
-			after = steps[len(steps)-1].ID
-			if err := j.d.o.Letters.Recount(ctx, set, steps, 2*window); err != nil {
-				return err
-			}
-		}
-		if len(steps) < some {
-			return nil
-		}
-	}
 }
 
 // end writes down how the run ended.
@@ -430,10 +372,13 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 		said = cut(cause.Error(), dedup.MaxRemark)
 	}
 	switch {
-	case j.own != nil:
-		work, progress.Done, progress.Left = workOwn, done, result.LeftCount
+	case j.own != nil && (done == 0 || !result.byRows):
+		work = workOwn
 	case done > 0:
 		work = workSweep
+	}
+	if j.own != nil {
+		progress.Done, progress.Left = done, result.LeftCount
 	}
 	text, err := json.Marshal(result)
 	if err != nil {

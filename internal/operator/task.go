@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,32 +40,22 @@ type TaskRequest struct {
 // Ask writes a task down, and a daemon of the fleet takes it up as it does a run. A SameSetError names the one that
 // goes on under the same Alone. The same ID again is the same task, whatever became of it.
 func (d *Operator) Ask(ctx context.Context, who Actor, r TaskRequest) (Act, error) {
-	actor, err := who.name()
-	if err == nil {
-		err = r.Kind.check()
-	}
+	n, err := newActOf(who, r.ID, r.Kind, r.Why, r.Detail)
 	if err != nil {
 		return Act{}, err
 	}
-	now, err := d.o.Records.Now(ctx)
-	if err != nil {
+	if n.cutOff, err = d.o.Records.Now(ctx); err != nil {
 		return Act{}, err
 	}
-	n := &newAct{
-		id: r.ID, kind: r.Kind, state: Running, actor: actor, why: r.Why, detail: r.Detail, cutOff: now,
-		progress: &Progress{Phase: "waiting"},
-	}
+	n.state, n.progress = Running, &Progress{Phase: "waiting"}
 	if r.Alone != "" {
-		text, err := json.Marshal([]any{d.o.Group, d.o.Queue, r.Kind, r.Alone})
-		if err != nil {
+		if n.guard, err = d.guard(r.Kind, r.Alone); err != nil {
 			return Act{}, err
 		}
-		sum := sha256.Sum256(text)
-		n.guard = sum[:]
 	}
 	a, begun, err := d.begin(ctx, n)
 	if begun {
-		d.log.InfoContext(ctx, "a task begins", "kind", r.Kind, "by", actor, "act", n.id)
+		d.log.InfoContext(ctx, "a task begins", "kind", r.Kind, "by", n.actor, "act", n.id)
 	}
 	return a, err
 }

@@ -14,7 +14,7 @@ func (a Act) Subject() string {
 	case err != nil:
 		return ""
 	}
-	text := r.Filter.Words()
+	text := Words(r.Filter)
 	if r.From != "" {
 		text += " from " + r.From
 	}

@@ -40,7 +40,7 @@ const (
 var (
 	anna = operator.Actor{Name: "anna"}
 	bert = operator.Actor{Name: "bert"}
-	all  = operator.Filter{All: true}
+	all  = deadletter.Filter{All: true}
 )
 
 var delays = []time.Duration{100 * time.Millisecond, time.Minute}
@@ -254,7 +254,7 @@ func (w *world) number(query string, args ...any) (n int) {
 }
 
 // preview is what a person sees before the click.
-func (w *world) preview(kind operator.Kind, f operator.Filter) operator.Preview {
+func (w *world) preview(kind operator.Kind, f deadletter.Filter) operator.Preview {
 	w.t.Helper()
 	p, err := w.desk.Preview(w.t.Context(), operator.PreviewRequest{Kind: kind, Filter: f})
 	if err != nil {

@@ -15,22 +15,34 @@ import (
 )
 
 // Means says in a sentence or two what a disagreement of this kind is; "" of a kind that this version does not know.
-func (k Kind) Means() string { return whatItIs[k] }
+func (k Kind) Means() string { return known[k].means }
 
-var whatItIs = map[Kind]string{
-	LetterWithoutRow:  "A letter is in the dead-letter queue, and the log does not know its message.",
-	StaleLetter:       "A letter's message has ended already. It does no harm; the next replay drops it.",
-	DeadWithoutLetter: "The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
-	EffectUnknown: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
-		"had its effect is not known; a person must find out.",
-	Overdue: "An attempt should have begun long ago. No daemon runs, or the last copy of the " +
-		"message is gone. One whose remark says \"put off\" is what the handler's service does not take.",
-	InterruptedReplay: "A replay reopened the row and was cut off before it sent the message; its letter " +
-		"is still there.",
-	ReleasedWithoutSuccess: "A message gave the stock back, and the log does not show it as success.",
-	SuccessNotReleased:     "The message of this order is success, and the order still has something reserved.",
-	NamedNotReleased:       "A reservation names the message that released it, and is not released.",
-	NegativeStock:          "Less than nothing is on stock.",
+// known says of a kind what it is, and what a machine may do about it if nothing hinders that; a person must mend the
+// others.
+var known = map[Kind]struct {
+	means  string
+	repair Repair
+	does   string
+}{
+	LetterWithoutRow: {"A letter is in the dead-letter queue, and the log does not know its message.", RepairAdopt,
+		"Its letter is filed as dead in the log, so that it can be replayed or discarded like any other."},
+	StaleLetter: {"A letter's message has ended already. It does no harm; the next replay drops it.", RepairReplay,
+		"The letter is dropped from the dead-letter queue."},
+	DeadWithoutLetter: {"The row says dead, and no letter is in the queue: it was purged, or moved by hand.",
+		RepairRepublish, "The message is sent again, from its row. It has no second effect."},
+	EffectUnknown: {means: "The log of the consumer before rollbackd left it open, and was taken over. Whether it " +
+		"had its effect is not known; a person must find out."},
+	Overdue: {"An attempt should have begun long ago. No daemon runs, or the last copy of the message is gone. One " +
+		"whose remark says \"put off\" is what the handler's service does not take.", RepairRepublish,
+		"The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
+			"is only waiting. It has no second effect."},
+	InterruptedReplay: {"A replay reopened the row and was cut off before it sent the message; its letter is still " +
+		"there.", RepairReplay, "The replay that was cut off is ended: the message is sent again and its letter dropped."},
+	ReleasedWithoutSuccess: {"A message gave the stock back, and the log does not show it as success.", RepairAdopt,
+		"The success row is written again, which the reservation proves."},
+	SuccessNotReleased: {means: "The message of this order is success, and the order still has something reserved."},
+	NamedNotReleased:   {means: "A reservation names the message that released it, and is not released."},
+	NegativeStock:      {means: "Less than nothing is on stock."},
 }
 
 // Advice is what is said of a finding, on a page and to a program.
@@ -45,27 +57,11 @@ type Advice struct {
 // Advice says of the finding what it is and what mends it, for a program that is called name.
 func (f *Finding) Advice(name string, now time.Time) Advice {
 	by, risk := f.Repair()
-	return Advice{Means: f.Kind.Means(), Repair: by, Does: f.does(by), Risk: risk, Cure: f.Cure(name, now)}
-}
-
-// does says what a repair does; "" when a person must.
-func (f *Finding) does(by Repair) string {
-	switch {
-	case by == RepairAdopt && f.Kind == LetterWithoutRow:
-		return "Its letter is filed as dead in the log, so that it can be replayed or discarded like any other."
-	case by == RepairAdopt:
-		return "The success row is written again, which the reservation proves."
-	case by == RepairRepublish && f.Kind == Overdue:
-		return "The message is sent again, from its row. Do this when a daemon runs and the main queue is empty: else it " +
-			"is only waiting. It has no second effect."
-	case by == RepairRepublish:
-		return "The message is sent again, from its row. It has no second effect."
-	case f.Kind == StaleLetter:
-		return "The letter is dropped from the dead-letter queue."
-	case by == RepairReplay:
-		return "The replay that was cut off is ended: the message is sent again and its letter dropped."
+	a := Advice{Means: f.Kind.Means(), Repair: by, Risk: risk, Cure: f.Cure(name, now)}
+	if by != NoRepair {
+		a.Does = known[f.Kind].does
 	}
-	return ""
+	return a
 }
 
 // Cure is the command that mends the finding, for a program that is called name. It is pure.

@@ -37,27 +37,12 @@ func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
 	if err := r.lookAtLetters(ctx, s); err != nil {
 		return err
 	}
-	if err := r.dropSuperseded(ctx, s); err != nil {
-		return err
-	}
-	kept := 0
-	for i := range s.found {
-		if kept < maxKept && lacksCopy(s.found[i].Kind) && s.found[i].Hindrance == "" {
-			kept++
-			if err := r.hinder(ctx, &s.found[i]); err != nil {
-				return err
-			}
-		}
-	}
-	r.keep(s)
-	return nil
-}
-
-// dropSuperseded leaves out conflicts whose body has its key by now: their letter is gone, and nothing is missing.
-func (r *run) dropSuperseded(ctx context.Context, s *sieve) error {
 	var left []Finding
+	kept := 0
 	for _, f := range s.found {
-		if f.Kind == DeadWithoutLetter && f.Reason == "conflict" {
+		whole := kept < maxKept && (f.Kind == DeadWithoutLetter || f.Kind == Overdue) && f.Hindrance == ""
+		if whole || f.Kind == DeadWithoutLetter && f.Reason == dedup.ReasonConflict {
+			kept++
 			row, err := r.Records.Read(ctx, f.key)
 			if err != nil {
 				return err
@@ -66,27 +51,17 @@ func (r *run) dropSuperseded(ctx context.Context, s *sieve) error {
 			if err != nil {
 				return err
 			}
-			if superseded {
-				continue
+			if superseded && f.Kind == DeadWithoutLetter {
+				continue // a conflict whose body has its key by now: its letter is gone, and nothing is missing
+			}
+			if err := r.Letters.Kept(row); err != nil && whole {
+				f.Hindrance = err.Error()
 			}
 		}
 		left = append(left, f)
 	}
 	s.found = left
-	return nil
-}
-
-func lacksCopy(k Kind) bool { return k == DeadWithoutLetter || k == Overdue }
-
-// hinder says of a message whether its row holds it whole.
-func (r *run) hinder(ctx context.Context, f *Finding) error {
-	row, err := r.Records.Read(ctx, f.key)
-	if err != nil {
-		return err
-	}
-	if err := r.Letters.Kept(row); err != nil {
-		f.Hindrance = err.Error()
-	}
+	r.keep(s)
 	return nil
 }
 

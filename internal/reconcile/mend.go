@@ -45,6 +45,10 @@ func (r *run) chosen(kinds ...Kind) map[dedup.Identity]*Finding {
 	return chosen
 }
 
+// errFound ends a survey that has found what it was for.
+var errFound = errors.New("found")
+
+// adoptLetters looks through the letters until it has filed those that were found.
 func (r *run) adoptLetters(ctx context.Context) error {
 	chosen := r.chosen(LetterWithoutRow)
 	if len(chosen) == 0 {
@@ -56,16 +60,28 @@ func (r *run) adoptLetters(ctx context.Context) error {
 		Progress: func(p deadletter.Progress) { r.Progress("letters", p.Seen) },
 		Each: func(s deadletter.Surveyed) error {
 			f := chosen[s.Row.Identity]
-			switch {
-			case f == nil:
-			case s.Adopted:
-				f.Mended, f.Reason = true, s.Reason
-			case s.Err != nil:
+			if f == nil {
+				return nil
+			}
+			if f.Mended = s.Adopted; s.Adopted {
+				f.Reason = s.Reason
+			} else if s.Err != nil {
 				f.Failure = s.Err.Error()
+			}
+			if delete(chosen, f.key); len(chosen) == 0 {
+				return errFound
 			}
 			return nil
 		},
 	})
+	if errors.Is(err, errFound) {
+		return nil
+	}
+	if err == nil {
+		for _, f := range chosen {
+			f.Failure = letterGone
+		}
+	}
 	return err
 }
 
@@ -116,8 +132,8 @@ func (r *run) republish(ctx context.Context) error {
 		return nil
 	}
 	slices.SortFunc(rows, func(a, b dedup.Row) int { return a.At.Compare(b.At) }) // the oldest first
-	res, err := r.Letters.Republish(ctx, rows, deadletter.RepublishOptions{
-		By: r.By, Because: because, Progress: func(p deadletter.Progress) { r.Progress("messages", p.Seen) },
+	res, err := r.Letters.Replay(ctx, deadletter.Rows{Rows: rows, Because: because}, deadletter.ReplayOptions{
+		By: r.By, Progress: func(p deadletter.Progress) { r.Progress("messages", p.Seen) },
 	})
 	if err != nil {
 		return err

@@ -25,28 +25,16 @@ const (
 // Repair is what [Mend] would do. A risk is why a person must be sure of something first, "" when nothing is to be
 // feared: such a finding is mended with Force only.
 func (f *Finding) Repair() (by Repair, risk string) {
-	switch f.Kind {
-	case LetterWithoutRow:
-		switch deadletter.Why(f.Hindrance) {
-		case "":
-			return RepairAdopt, ""
-		case deadletter.WhyKeyTaken:
-			return RepairAdopt, "Another body had this key, and that row is gone: this one may take effect too."
-		}
-		return RepairAdopt, "The message may have had its effect, and its row be deleted since."
-	case StaleLetter, InterruptedReplay:
-		return RepairReplay, ""
-	case DeadWithoutLetter, Overdue:
-		if f.Hindrance != "" {
-			return NoRepair, ""
-		}
-		return RepairRepublish, ""
-	case ReleasedWithoutSuccess:
-		if f.Status == dedup.Absent.String() {
-			return RepairAdopt, ""
-		}
+	by = known[f.Kind].repair
+	switch {
+	case f.Kind == LetterWithoutRow && deadletter.Why(f.Hindrance) == deadletter.WhyKeyTaken:
+		return by, "Another body had this key, and that row is gone: this one may take effect too."
+	case f.Kind == LetterWithoutRow && f.Hindrance != "":
+		return by, "The message may have had its effect, and its row be deleted since."
+	case f.Hindrance != "", f.Kind == ReleasedWithoutSuccess && f.Status != dedup.Absent.String():
+		return NoRepair, ""
 	}
-	return NoRepair, ""
+	return by, ""
 }
 
 // Kept is a finding as it is written down, so that another process may mend it. The names of its JSON form are stable.
@@ -140,9 +128,6 @@ func (o MendOrder) Alone() string {
 // ErrLeft says that a finding was left as it is.
 var ErrLeft = errors.New("it was not mended")
 
-// errFound ends a survey that has found what it was for.
-var errFound = errors.New("found")
-
 // Mend mends one finding that was written down, by the same guarded steps as Run: what has moved since is left as it
 // is. Its error says why it was not mended: a server's, ErrNoRepair, or ErrLeft with what stood in the way. Of o it
 // needs what Run needs, By, and Force for a finding with a risk. The same finding again is ErrLeft, but with Again what
@@ -164,7 +149,7 @@ func Mend(ctx context.Context, o Options, kept Kept) (Finding, error) {
 	case by == RepairReplay:
 		err = r.replayOne(ctx)
 	case f.Kind == LetterWithoutRow:
-		err = r.adoptOne(ctx)
+		err = r.adoptLetters(ctx)
 	case o.DB == nil:
 		return f, fmt.Errorf("%w: the stock tables are not known here", ErrNoRepair)
 	default:
@@ -181,32 +166,6 @@ func Mend(ctx context.Context, o Options, kept Kept) (Finding, error) {
 		return f, fmt.Errorf("%w: %s", ErrLeft, cmp.Or(f.Failure, "it has moved since it was found"))
 	}
 	return f, nil
-}
-
-// adoptOne looks through the letters until it has filed the one that was found.
-func (r *run) adoptOne(ctx context.Context) error {
-	f := &r.report.Findings[0]
-	_, err := r.Letters.Survey(ctx, deadletter.SurveyOptions{
-		Adopt: func(k dedup.Identity) bool { return k == f.key }, By: r.By, Force: r.Force,
-		Each: func(s deadletter.Surveyed) error {
-			switch {
-			case s.Row.Identity != f.key:
-				return nil
-			case s.Adopted:
-				f.Mended, f.Reason = true, s.Reason
-			case s.Err != nil:
-				f.Failure = s.Err.Error()
-			}
-			return errFound
-		},
-	})
-	if errors.Is(err, errFound) {
-		return nil
-	}
-	if err == nil {
-		f.Failure = letterGone
-	}
-	return err
 }
 
 // letterGone is why there is nothing to be done with a letter.

@@ -135,7 +135,7 @@ func (a *API) preview(ctx context.Context, in *struct {
 	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many letters at most."`
 	Whole bool      `query:"whole" doc:"Look through all letters, which may take seconds."`
 }) (operator.Preview, error) {
-	f := operator.FilterOf(in.letters())
+	f := in.letters()
 	f.All = in.All
 	p, err := a.o.View.Preview(ctx, a.o.Desk, operator.PreviewRequest{
 		Kind: operator.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,

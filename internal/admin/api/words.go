@@ -7,7 +7,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
@@ -231,7 +230,7 @@ func explain(document *huma.OpenAPI) {
 		}
 	}
 	if f := schemas["Filter"]; f != nil {
-		limit := deadletter.MaxSetKeys
+		limit := dedup.MaxListedKeys
 		f.Properties["keys"].MaxItems = &limit
 		f.Properties["reasons"].Items.Enum = reasons()
 		for name, most := range map[string]int{

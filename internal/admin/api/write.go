@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
@@ -39,14 +40,14 @@ type done struct {
 
 // RunRequest asks for a run over dead letters.
 type RunRequest struct {
-	Kind        operator.Kind   `json:"kind" enum:"replay,discard"`
-	Filter      operator.Filter `json:"filter" doc:"Which letters: that of a preview or of a group, or any other."`
-	CutOff      time.Time       `json:"cut_off,omitzero"`
-	Why         string          `json:"why,omitempty" maxLength:"1000" doc:"Required to discard."`
-	Force       bool            `json:"force,omitempty" doc:"Of a replay: also letters that are parked."`
-	Rate        float64         `json:"rate,omitempty" minimum:"0"`
-	Window      int             `json:"window,omitempty" minimum:"1" maximum:"10000"`
-	MaxFailures int             `json:"max_failures,omitempty" minimum:"0"`
+	Kind        operator.Kind     `json:"kind" enum:"replay,discard"`
+	Filter      deadletter.Filter `json:"filter" doc:"Which letters: that of a preview or of a group, or any other."`
+	CutOff      time.Time         `json:"cut_off,omitzero"`
+	Why         string            `json:"why,omitempty" maxLength:"1000" doc:"Required to discard."`
+	Force       bool              `json:"force,omitempty" doc:"Of a replay: also letters that are parked."`
+	Rate        float64           `json:"rate,omitempty" minimum:"0"`
+	Window      int               `json:"window,omitempty" minimum:"1" maximum:"10000"`
+	MaxFailures int               `json:"max_failures,omitempty" minimum:"0"`
 }
 
 // PauseRequest asks for a pause of consuming.

@@ -246,7 +246,7 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 	w := newWorld(t, "/x/y", admin.GuardOptions{}, view.Hide{})
 	w.some()
 	seenNow, err := w.desk.Preview(t.Context(), operator.PreviewRequest{
-		Kind: operator.KindDiscard, Filter: operator.Filter{Error: hostile},
+		Kind: operator.KindDiscard, Filter: deadletter.Filter{Error: hostile},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestAPreviewCountsALetterThatFailsAgainAsNothingElse(t *testing.T) {
 func TestARunThatFailedAgainSaysSo(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	a, err := w.desk.Note(t.Context(), operator.Actor{Name: "anna"}, operator.KindReplay, "",
-		operator.Request{Kind: operator.KindReplay, Filter: operator.Filter{Keys: []string{"order-1"}}}, "")
+		operator.Request{Kind: operator.KindReplay, Filter: deadletter.Filter{Keys: []string{"order-1"}}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 
 // set is what a form acts on, as its preview has frozen it.
 type set struct {
-	Kind   operator.Kind   `json:"kind"`
-	Filter operator.Filter `json:"filter"`
-	CutOff time.Time       `json:"cut_off"`
-	Force  bool            `json:"force,omitempty"`
+	Kind   operator.Kind     `json:"kind"`
+	Filter deadletter.Filter `json:"filter"`
+	CutOff time.Time         `json:"cut_off"`
+	Force  bool              `json:"force,omitempty"`
 }
 
 // preview is what an act would come to, and the form that does it.
@@ -103,7 +103,7 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if err != nil {
 		return fmt.Errorf("write the set into the form: %w", err)
 	}
-	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), v.Preview.Filter.Words()
+	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), operator.Words(v.Preview.Filter)
 	v.Other = changed(q, "after", "", "force", "", "act", other(v.Kind))
 	if v.Kind == operator.KindReplay && (v.Force || v.Preview.Parked > 0) {
 		v.Parked = changed(q, "after", "", "force", map[bool]string{false: "1"}[v.Force])
@@ -128,13 +128,13 @@ func failsAgain(k operator.Kind, l deadletter.Judged) bool {
 }
 
 // chosen is the filter that an address names. Nothing named is an error, and all letters are named by all=1.
-func chosen(q url.Values, now time.Time) (operator.Filter, error) {
+func chosen(q url.Values, now time.Time) (deadletter.Filter, error) {
 	a := lettersAsked(q)
 	f, err := a.filter(now)
 	if err != nil {
-		return operator.Filter{}, err
+		return deadletter.Filter{}, err
 	}
-	chosen := operator.FilterOf(f)
+	chosen := f
 	chosen.Fingerprint, chosen.All = q.Get("fingerprint"), q.Get("all") == "1"
 	return chosen, nil
 }

@@ -52,7 +52,7 @@ func (p *Pages) run(ctx context.Context, r *http.Request, d *drawn) error {
 func (p *Pages) runOf(a operator.Act) run {
 	v := run{Act: a}
 	if asked, err := a.Request(); err == nil {
-		v.Request, v.Chosen = &asked, asked.Filter.Words()
+		v.Request, v.Chosen = &asked, operator.Words(asked.Filter)
 	} else {
 		v.Facts = p.about(a)
 		if a.Own {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -50,7 +49,7 @@ type Group struct {
 	First       time.Time           `json:"first_dead_at" doc:"When the first of them died, by the database's clock."`
 	Last        time.Time           `json:"last_dead_at" doc:"When the last of them died, by the database's clock."`
 	Example     string              `json:"example" doc:"The last error of the latest."`
-	Filter      *operator.Filter    `json:"filter,omitempty"`
+	Filter      *deadletter.Filter  `json:"filter,omitempty"`
 	Letters     []deadletter.Letter `json:"letters,omitempty"`
 }
 
@@ -135,7 +134,7 @@ func (s *surveyed) add(l deadletter.Letter) {
 	if g == nil {
 		g = &Group{ID: id, Reason: l.Reason, Fingerprint: print, Last: l.DeadAt, First: l.DeadAt, Example: l.Remark}
 		if print != "" && print != others {
-			g.Filter = &operator.Filter{Reasons: []dedup.Reason{l.Reason}, Fingerprint: print}
+			g.Filter = &deadletter.Filter{Reasons: []dedup.Reason{l.Reason}, Fingerprint: print}
 		}
 		s.byID[id] = g
 	}
