@@ -2,8 +2,8 @@
 // The documentation, the checks of doctor and a test that runs everything under exactly these rights are made from
 // it.
 //
-// What belongs here: the list, and its forms as statements for an administrator. What does not: asking a server
-// (internal/doctor).
+// What lives here: the list (list.go), and its forms as commands for an administrator (forms.go). What must not: asking
+// a server (internal/doctor), and the documents (internal/test/repo).
 package rights
 
 import "slices"
@@ -37,7 +37,14 @@ type Names struct {
 	Classic string
 }
 
-// needed reports whether one of the roles is among those that need something.
-func needed(by, roles []Role) bool {
-	return slices.ContainsFunc(roles, func(r Role) bool { return slices.Contains(by, r) })
+// Need says who needs something.
+type Need struct{ By []Role }
+
+func (n Need) of(roles []Role) bool {
+	return slices.ContainsFunc(roles, func(r Role) bool { return slices.Contains(n.By, r) })
+}
+
+// needed is what one of the roles needs.
+func needed[R interface{ of(roles []Role) bool }](all []R, roles []Role) []R {
+	return slices.DeleteFunc(all, func(r R) bool { return !r.of(roles) })
 }

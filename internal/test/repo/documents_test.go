@@ -13,7 +13,6 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/rights"
 )
 
 var update = flag.Bool("update", false, "write what is made from the code into the documents")
@@ -21,45 +20,6 @@ var update = flag.Bool("update", false, "write what is made from the code into t
 func TestSettingsPageHoldsTheTable(t *testing.T) {
 	generated(t, "docs/settings.md", "<!-- settings: consumer config -o markdown -->\n", "<!-- end of settings -->",
 		config.Markdown())
-}
-
-func TestRightsPageHoldsTheList(t *testing.T) {
-	d := consumer.Defaults()
-	names := rights.Names{LogTable: d.LogTable, Exchange: d.Exchange, Queue: d.Queue, Stock: true,
-		Classic: "trade_mq_consumer_log"}
-	generated(t, "docs/rights.md", "<!-- rights: go test ./internal/test/repo -run Rights -update -->\n",
-		"<!-- end of rights -->", rights.Markdown(names))
-}
-
-func TestAccountFilesHoldTheRights(t *testing.T) {
-	d := consumer.Defaults()
-	files, err := rights.Files(rights.Names{LogTable: d.LogTable, Exchange: d.Exchange, Queue: d.Queue, Stock: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const dir = "deploy/accounts"
-	if *update {
-		if err := os.MkdirAll(filepath.Join(root(t), dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for name, text := range files {
-			if err := os.WriteFile(filepath.Join(root(t), dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	entries, err := os.ReadDir(filepath.Join(root(t), dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(entries) != len(files) {
-		t.Errorf("%s holds %v, want %d files", dir, entries, len(files))
-	}
-	for name, text := range files {
-		if diff := cmp.Diff(text, read(t, dir+"/"+name)); diff != "" {
-			t.Errorf("%s/%s is not true any more: go test ./internal/test/repo -update\n%s", dir, name, diff)
-		}
-	}
 }
 
 func TestThePagesShowTheExamples(t *testing.T) {
@@ -152,7 +112,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// between is the text of a file from behind begin to the next end.
+// between is the text of a file from behind begin to the next end, or to that of the file.
 func between(t *testing.T, name, begin, end string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(read(t, name), begin)
@@ -160,6 +120,9 @@ func between(t *testing.T, name, begin, end string) string {
 		t.Fatalf("%s has no %q", name, begin)
 	}
 	text, _, ok := strings.Cut(rest, end)
+	if end == "" {
+		return rest
+	}
 	if !ok {
 		t.Fatalf("%s has no %q behind %q", name, end, begin)
 	}

@@ -1,0 +1,107 @@
+package repo
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/rights"
+)
+
+func TestRightsPageHoldsTheList(t *testing.T) {
+	generated(t, "docs/rights.md", "<!-- rights: go test ./internal/test/repo -run Rights -update -->\n",
+		"<!-- end of rights -->", filled(t, "rights.md", "trade_mq_consumer_log"))
+}
+
+// What administrators load into the servers: the two accounts with exactly their rights, and the policy of the main
+// queue. The schema is `shop`, the vhost /.
+func TestAccountFilesHoldTheRights(t *testing.T) {
+	const dir = "deploy/accounts"
+	entries, err := os.ReadDir(filepath.Join(root(t), dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+		text := filled(t, entry.Name(), "")
+		if strings.HasSuffix(entry.Name(), ".json") {
+			var indented bytes.Buffer
+			if err := json.Indent(&indented, []byte(text), "", "  "); err != nil {
+				t.Fatal(err)
+			}
+			text = indented.String()
+		}
+		generated(t, dir+"/"+entry.Name(), "", "", text)
+	}
+	want := []string{"mysql-1-migrate.sql", "mysql-2-daemon.sql", "rabbitmq-definitions.json", "redis-users.acl"}
+	if !slices.Equal(names, want) {
+		t.Errorf("%s holds %q, want %q", dir, names, want)
+	}
+}
+
+// filled is a form of testdata/rights with the rights for an installation with the usual names.
+func filled(t *testing.T, form, classic string) string {
+	t.Helper()
+	d := consumer.Defaults()
+	n := rights.Names{LogTable: d.LogTable, Exchange: d.Exchange, Queue: d.Queue, Stock: true, Classic: classic}
+	type account struct {
+		Name, Password string
+		Rights         []rights.Resource
+	}
+	work := []rights.Role{rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook, rights.Pages, rights.CLI}
+	accounts := []account{
+		{"rollbackd_migrate", rights.MigratePassword, rights.RabbitMQ(n, rights.Migrate)},
+		{"rollbackd", rights.DaemonPassword, rights.RabbitMQ(n, work...)},
+	}
+	name := form + ".tmpl"
+	forms, err := template.New(name).Funcs(template.FuncMap{
+		"acl": rights.ACL, "join": strings.Join, "pattern": rights.Pattern,
+		"grants": func(account string, list []rights.TableRight) string {
+			return strings.Join(rights.Grants(list, "shop", "'"+account+"'@'%'"), ";\n") + ";"
+		},
+		"json": func(v any) (string, error) {
+			text, err := json.Marshal(v)
+			return string(text), err
+		},
+		"cell": func(text string) string { return strings.ReplaceAll(text, "|", `\|`) },
+		"quoted": func(rule []string) string { // for redis-cli
+			for i, word := range rule {
+				if strings.ContainsAny(word, "*>|&") {
+					rule[i] = "'" + word + "'"
+				}
+			}
+			return strings.Join(rule, " ")
+		},
+		"roles": func(n rights.Need) string {
+			var text []string
+			for _, r := range n.By {
+				text = append(text, string(r))
+			}
+			return strings.Join(text, ", ")
+		},
+	}).ParseFiles("testdata/rights/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := forms.Execute(&text, map[string]any{
+		"Migrate": rights.MySQL(n, rights.Migrate), "Work": rights.MySQL(n, work...), "Lock": rights.Lock(work...),
+		"TakeOver": rights.MySQL(n, rights.TakeOver),
+		"Tables":   append(rights.MySQL(n, rights.Roles()...), rights.Lock(rights.Roles()...)...),
+		"Commands": rights.Redis(work...), "Cluster": rights.RedisCluster(),
+		"Sentinels": rights.SentinelACL("rollbackd", "PASSWORD"),
+		"Accounts":  accounts, "ByName": []account{accounts[1], accounts[0]},
+		"Resources": rights.RabbitMQ(n, rights.Roles()...), "Policy": rabbit.TopologyConfig{Queue: n.Queue}.MainPolicy(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
