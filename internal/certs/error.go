@@ -42,50 +42,35 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Alerts with which a server refuses a client, by their numbers in RFC 8446, section 6.
 const (
-	alertHandshakeFailure   tls.AlertError = 40
-	alertBadCertificate     tls.AlertError = 42
-	alertUnsupported        tls.AlertError = 43
-	alertRevoked            tls.AlertError = 44
-	alertExpired            tls.AlertError = 45
-	alertCertificateUnknown tls.AlertError = 46
-	alertUnknownCA          tls.AlertError = 48
-	alertAccessDenied       tls.AlertError = 49
-	alertDecrypt            tls.AlertError = 51
-	alertProtocolVersion    tls.AlertError = 70
-	alertUnrecognizedName   tls.AlertError = 112
-	alertRequired           tls.AlertError = 116
+	alertRevoked          tls.AlertError = 44
+	alertExpired          tls.AlertError = 45
+	alertUnknownCA        tls.AlertError = 48
+	alertProtocolVersion  tls.AlertError = 70
+	alertUnrecognizedName tls.AlertError = 112
 )
 
-var alerts = []tls.AlertError{
-	alertHandshakeFailure, alertBadCertificate, alertUnsupported, alertRevoked, alertExpired, alertCertificateUnknown,
-	alertUnknownCA, alertAccessDenied, alertDecrypt, alertProtocolVersion, alertUnrecognizedName, alertRequired,
-}
-
 // alertOf is the alert that the other side has sent. crypto/tls keeps its type to itself, but not what the type prints.
-func alertOf(err error) (tls.AlertError, bool) {
+func alertOf(err error) (alert string, ok bool) {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Op != "remote error" || op.Err == nil {
-		return 0, false
+		return "", false
 	}
-	i := slices.IndexFunc(alerts, func(a tls.AlertError) bool { return a.Error() == op.Err.Error() })
-	if i < 0 {
-		return 0, true
-	}
-	return alerts[i], true
+	return op.Err.Error(), true
 }
 
 // Explain turns the errors of a handshake, and of what came instead of the server's first byte, into an [Error]. Of
 // several the first one counts that says something; what has nothing to do with certificates comes back as it is.
 func (h *Handshake) Explain(errs ...error) error {
 	for _, err := range errs {
-		if known, ok := errors.AsType[*Error](err); ok {
-			return known
-		}
-		if e := h.explain(err); e != nil {
+		e, known := errors.AsType[*Error](err)
+		if !known {
+			if e = h.explain(err); e == nil {
+				continue
+			}
 			e.Err, e.Server = err, h.peer.Server
 			h.failed.Store(e)
-			return e
 		}
+		return fmt.Errorf("%w", e) // Redis' client unwraps what comes while it sets a connection up
 	}
 	return errors.Join(errs...)
 }
@@ -113,7 +98,7 @@ func (h *Handshake) ofServer(err error) *Error {
 		return &Error{
 			What: fmt.Sprintf("the server's certificate is not for %q but for %s", wrong.Host, names(wrong.Certificate)),
 			Do: "connect under one of its names, or say in " + h.peer.Setting + "_SERVER_NAME which to expect, which is " +
-				given(h.peer.ServerName),
+				h.given(h.peer.ServerName),
 		}
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
@@ -123,61 +108,59 @@ func (h *Handshake) ofServer(err error) *Error {
 				h.given(h.peer.CA),
 		}
 	}
-	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
-	switch {
-	case ok && invalid.Reason == x509.Expired && invalid.Cert != nil && time.Now().Before(invalid.Cert.NotBefore):
-		return &Error{
-			What: fmt.Sprintf("the server's certificate, %s, is not valid before %s", subject(invalid.Cert),
-				day(invalid.Cert.NotBefore)),
-			Do: "set this host's clock, or let the server use another one till then",
-		}
-	case ok && invalid.Reason == x509.Expired && invalid.Cert != nil:
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired &&
+		invalid.Cert != nil {
 		whose := "the server's certificate"
 		if invalid.Cert.IsCA {
 			whose = "the certificate of a CA of the server's"
 		}
-		return &Error{What: whose + ", " + subject(invalid.Cert) + ", has expired on " + day(invalid.Cert.NotAfter),
-			Do: "renew it at the server; nothing is to be changed here, unless this host's clock is wrong"}
+		if e := outOfDate(whose, invalid.Cert, "set this host's clock, or let the server use another one till then",
+			"renew it at the server; nothing is to be changed here, unless this host's clock is wrong"); e != nil {
+			return e
+		}
 	}
 	return &Error{What: "the server's certificate is refused", Do: "give the server another one"}
 }
 
+// outOfDate is what is wrong with a certificate by our own clock, and what to do about it; nil if nothing is.
+func outOfDate(whose string, c *x509.Certificate, early, late string) *Error {
+	switch now := time.Now(); {
+	case now.Before(c.NotBefore):
+		return &Error{What: whose + ", " + subject(c) + ", is not valid before " + day(c.NotBefore), Do: early}
+	case now.After(c.NotAfter):
+		return &Error{What: whose + ", " + subject(c) + ", has expired on " + day(c.NotAfter), Do: late}
+	}
+	return nil
+}
+
 // ofClient is what the server does not like about ours.
-func (h *Handshake) ofClient(alert tls.AlertError) *Error {
-	ours := "the server refuses our client certificate, " + h.ours()
+func (h *Handshake) ofClient(alert string) *Error {
+	is := func(one tls.AlertError) bool { return alert == one.Error() }
+	ours := "the server refuses our client certificate, " + subject(h.client)
 	renew := h.renew()
 	switch {
-	case alert == alertProtocolVersion:
+	case is(alertProtocolVersion):
 		return &Error{What: "the server speaks no version of TLS that is safe", Do: "switch on TLS 1.2 or 1.3 at the server"}
-	case alert == alertUnrecognizedName:
+	case is(alertUnrecognizedName):
 		return &Error{What: "the server does not know the name under which it is called, " + h.Config.ServerName,
-			Do: "see " + h.peer.Setting + "_SERVER_NAME, which is " + given(h.peer.ServerName)}
+			Do: "see " + h.peer.Setting + "_SERVER_NAME, which is " + h.given(h.peer.ServerName)}
 	case !h.asked.Load():
 		return &Error{What: "the server ends the handshake", Do: "its log says why"}
 	case h.client == nil:
 		return h.noCertificate("the server wants a client certificate, and we have none")
-	case alert == alertExpired, h.outOfDate() != nil:
+	case is(alertExpired), h.outOfDate() != nil:
 		return cmp.Or(h.outOfDate(), &Error{What: ours + ": it has expired by the server's clock", Do: renew})
-	case alert == alertUnknownCA:
+	case is(alertUnknownCA):
 		return &Error{What: ours + ": it does not trust who signed it",
 			Do: "have one signed by a CA that the server trusts, and name it in " + h.peer.Setting + "_CERT_FILE"}
-	case alert == alertRevoked:
+	case is(alertRevoked):
 		return &Error{What: ours + ": it is revoked", Do: renew}
 	}
 	return &Error{What: ours, Do: "the server's log says why; see " + h.peer.Setting + "_CERT_FILE"}
 }
 
-// outOfDate is what is wrong with our certificate by our own clock; nil if nothing is.
 func (h *Handshake) outOfDate() *Error {
-	switch now := time.Now(); {
-	case now.After(h.client.NotAfter):
-		return &Error{What: "our client certificate, " + subject(h.client) + ", has expired on " + day(h.client.NotAfter),
-			Do: h.renew()}
-	case now.Before(h.client.NotBefore):
-		return &Error{What: "our client certificate, " + subject(h.client) + ", is not valid before " +
-			day(h.client.NotBefore), Do: "use another one till then, or set this host's clock"}
-	}
-	return nil
+	return outOfDate("our client certificate", h.client, "use another one till then, or set this host's clock", h.renew())
 }
 
 func (h *Handshake) renew() string {
@@ -194,7 +177,7 @@ func (h *Handshake) hungUp() *Error {
 		return e
 	}
 	return &Error{What: "the server hung up behind the handshake, without a word about our client certificate, " +
-		h.ours(), Do: "its log says why; see " + h.peer.Setting + "_CERT_FILE"}
+		subject(h.client), Do: "its log says why; see " + h.peer.Setting + "_CERT_FILE"}
 }
 
 func (h *Handshake) noCertificate(what string) *Error {
@@ -205,23 +188,12 @@ func (h *Handshake) noCertificate(what string) *Error {
 // handshake, a login for example, it may refuse for that.
 func (h *Handshake) AskedInVain() bool { return h.asked.Load() && h.client == nil }
 
-func (h *Handshake) ours() string {
-	if h.client == nil {
-		return "which is none"
-	}
-	return subject(h.client)
-}
-
 // given is where a setting stands, for who has to change it. Without files the configuration came from a program.
 func (h *Handshake) given(value string) string {
-	if h.peer.Base != nil && h.peer.TLS == (TLS{}) {
+	switch {
+	case h.peer.Base != nil && h.peer.TLS == (TLS{}):
 		return "not in use: the program gave a configuration of its own"
-	}
-	return given(value)
-}
-
-func given(value string) string {
-	if value == "" {
+	case value == "":
 		return "not set"
 	}
 	return "now " + value
@@ -229,17 +201,16 @@ func given(value string) string {
 
 // HungUp reports whether err is the end of a connection by the other side.
 func HungUp(err error) bool {
-	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
 func subject(c *x509.Certificate) string {
+	if c == nil {
+		return "which is none"
+	}
 	if s := c.Subject.String(); s != "" {
 		return s
 	}

@@ -1,7 +1,12 @@
+// Package certs is what all clients of rollbackd share about TLS: PEM files that are read again before each connection
+// ([Store]), the configuration of one handshake ([Handshake]), and what it means when one fails, in words that say
+// whose certificate is wrong, how, and what to do ([Error]).
+//
+// What lives here: what is true of certificates, whatever protocol is spoken above them. What must not: connections,
+// and imports of other packages of this module.
 package certs
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -22,49 +27,47 @@ type TLS struct {
 	ServerName string
 }
 
-// Merge joins what two places say of one client. name says how each part is called in both, for the error when they
-// contradict each other.
-func (t TLS) Merge(other TLS, name func(part string) (here, there string)) (TLS, error) {
-	for _, p := range []struct {
-		part  string
-		mine  *string
-		other string
-	}{
-		{"ca", &t.CA, other.CA}, {"cert", &t.Cert, other.Cert}, {"key", &t.Key, other.Key},
-		{"name", &t.ServerName, other.ServerName},
-	} {
-		if *p.mine != "" && p.other != "" && *p.mine != p.other {
-			here, there := name(p.part)
-			return t, fmt.Errorf("contradicts the URL or DSN: %s and %s differ: keep one", here, there)
-		}
-		*p.mine = cmp.Or(*p.mine, p.other)
+// Names are what the four parts of a TLS are called somewhere, in the order of its fields.
+type Names [4]string
+
+var settings = Names{"_CA_FILE", "_CERT_FILE", "_KEY_FILE", "_SERVER_NAME"}
+
+func (t *TLS) parts() [4]*string { return [4]*string{&t.CA, &t.Cert, &t.Key, &t.ServerName} }
+
+// Of is the TLS whose parts get gives by these names.
+func (n Names) Of(get func(name string) string) (t TLS) {
+	for i, part := range t.parts() {
+		*part = get(n[i])
 	}
-	return t, nil
+	return t
 }
 
-// SettingOf is the name of the setting for a part of a TLS; prefix begins it.
-func SettingOf(prefix, part string) string {
-	ends := map[string]string{"ca": "_CA_FILE", "cert": "_CERT_FILE", "key": "_KEY_FILE", "name": "_SERVER_NAME"}
-	return prefix + ends[part]
-}
-
-// Missing is what has to be written behind a URL that says already what has says, so that it says t: with the names
-// that the parts have in it. behind: it has a query.
-func (t TLS) Missing(has TLS, names map[string]string, behind bool) string {
-	var text strings.Builder
-	for _, p := range []struct{ part, value, has string }{
-		{"ca", t.CA, has.CA}, {"cert", t.Cert, has.Cert}, {"key", t.Key, has.Key}, {"name", t.ServerName, has.ServerName},
-	} {
-		if p.value == "" || p.has != "" {
-			continue
-		}
-		sep := "?"
-		if behind || text.Len() > 0 {
+// Join writes t into a URL or DSN, which has says of it already what it says under these names. sep goes before what is
+// written first, setting begins the names of the settings that t comes from, and place is the one that the URL comes
+// from: both are for the error when they contradict each other, which completes a sentence about the settings.
+func (n Names) Join(raw, sep string, has, t TLS, setting, place string) (string, error) {
+	whole, there := raw, has.parts()
+	for i, part := range t.parts() {
+		switch {
+		case *part == "":
+			*part = *there[i]
+		case *there[i] == "":
+			whole += sep + n[i] + "=" + url.QueryEscape(*part)
 			sep = "&"
+		case *part != *there[i]:
+			return raw, fmt.Errorf("contradicts the URL or DSN: %s and %s in %s differ: keep one", setting+settings[i], n[i],
+				place)
 		}
-		text.WriteString(sep + names[p.part] + "=" + url.QueryEscape(p.value))
 	}
-	return text.String()
+	return whole, t.Check()
+}
+
+// Query is what goes before the first parameter that is written behind a URL.
+func Query(raw string) string {
+	if strings.Contains(raw, "?") {
+		return "&"
+	}
+	return "?"
 }
 
 // Check refuses a certificate without its key, and a key without its certificate.
@@ -91,13 +94,10 @@ type Store struct {
 
 // kept is what the files of one client held when they were last good.
 type kept struct {
-	text   contents
+	text   [3]string
 	config *tls.Config
 	told   string // what was warned of and still holds
 }
-
-// contents are those of the three files.
-type contents struct{ ca, cert, key string }
 
 // Config is for a handshake with what stands in the files now. It is the same pointer while they stay as they are; do
 // not change it. An error is an [Error] and means that they were never good.
@@ -108,14 +108,10 @@ func (s *Store) Config(t TLS) (*tls.Config, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.kept[t]
-	text, err := t.read()
+	text, config, err := t.read()
 	if err == nil && k != nil && text == k.text {
 		k.told = ""
 		return k.config, nil
-	}
-	var config *tls.Config
-	if err == nil {
-		config, err = t.config(text)
 	}
 	switch {
 	case err == nil:
@@ -135,40 +131,33 @@ func (s *Store) Config(t TLS) (*tls.Config, error) {
 	return k.config, nil
 }
 
-func (t TLS) read() (c contents, err error) {
-	for _, f := range []struct {
-		name string
-		to   *string
-	}{{t.CA, &c.ca}, {t.Cert, &c.cert}, {t.Key, &c.key}} {
-		if f.name == "" {
-			continue
+// read is what the files hold, and what that is good for.
+func (t TLS) read() (text [3]string, config *tls.Config, err error) {
+	for i, name := range []string{t.CA, t.Cert, t.Key} {
+		if name != "" {
+			content, err := os.ReadFile(name)
+			if err != nil {
+				return text, nil, err
+			}
+			text[i] = string(content)
 		}
-		content, err := os.ReadFile(f.name)
-		if err != nil {
-			return c, err
-		}
-		*f.to = string(content)
 	}
-	return c, nil
-}
-
-func (t TLS) config(c contents) (*tls.Config, error) {
 	if err := t.Check(); err != nil {
-		return nil, err
+		return text, nil, err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	config = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if t.CA != "" {
 		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM([]byte(c.ca)) {
-			return nil, errors.New(t.CA + " holds no certificate in PEM form")
+		if !config.RootCAs.AppendCertsFromPEM([]byte(text[0])) {
+			return text, nil, errors.New(t.CA + " holds no certificate in PEM form")
 		}
 	}
 	if t.Cert != "" {
-		pair, err := tls.X509KeyPair([]byte(c.cert), []byte(c.key))
+		pair, err := tls.X509KeyPair([]byte(text[1]), []byte(text[2]))
 		if err != nil {
-			return nil, fmt.Errorf("%s and %s: %w", t.Cert, t.Key, err)
+			return text, nil, fmt.Errorf("%s and %s: %w", t.Cert, t.Key, err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	return config, nil
+	return text, config, nil
 }

@@ -60,24 +60,13 @@ func (s *Store) Begin(p Peer) (*Handshake, error) {
 
 // watch notes how far the handshake comes.
 func (h *Handshake) watch(s *Store) {
-	if get := h.Config.GetClientCertificate; get != nil {
-		h.Config.GetClientCertificate = func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			h.asked.Store(true)
-			c, err := get(r)
-			if err == nil && c != nil {
-				h.client = leafOf(c)
-			}
-			return c, err
-		}
-	} else {
-		ours := h.Config.Certificates
+	choose, ours := h.Config.GetClientCertificate, h.Config.Certificates
+	if choose == nil {
 		// Without this, a certificate whose authority the server does not name is not sent, and the server says that there
 		// is none, instead of what it does not like about it.
-		h.Config.GetClientCertificate = func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			h.asked.Store(true)
+		choose = func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			for i := range ours {
 				if r.SupportsCertificate(&ours[i]) == nil {
-					h.client = leafOf(&ours[i])
 					return &ours[i], nil
 				}
 			}
@@ -86,6 +75,14 @@ func (h *Handshake) watch(s *Store) {
 			}
 			return &tls.Certificate{}, nil
 		}
+	}
+	h.Config.GetClientCertificate = func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		h.asked.Store(true)
+		c, err := choose(r)
+		if err == nil && c != nil {
+			h.client = leafOf(c)
+		}
+		return c, err
 	}
 	verify := h.Config.VerifyConnection
 	h.Config.VerifyConnection = func(state tls.ConnectionState) error {
@@ -106,19 +103,8 @@ func leafOf(c *tls.Certificate) *x509.Certificate {
 	if c.Leaf != nil || len(c.Certificate) == 0 {
 		return c.Leaf
 	}
-	leaf, err := x509.ParseCertificate(c.Certificate[0])
-	if err != nil {
-		return nil // the handshake will say so
-	}
+	leaf, _ := x509.ParseCertificate(c.Certificate[0]) // the handshake will say what is wrong with it
 	return leaf
-}
-
-// Failed is what [Handshake.Explain] has explained, nil if there was nothing.
-func (h *Handshake) Failed() error {
-	if e := h.failed.Load(); e != nil {
-		return e
-	}
-	return nil
 }
 
 // Client shakes hands over a connection. On an error the connection is still the caller's to close.
@@ -174,5 +160,10 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Failed is [Handshake.Failed] of the connection's.
-func (c *Conn) Failed() error { return c.h.Failed() }
+// Failed is what [Handshake.Explain] has explained, nil if there was nothing.
+func (c *Conn) Failed() error {
+	if e := c.h.failed.Load(); e != nil {
+		return e
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -20,9 +21,7 @@ const TLSSetting = "ROLLBACKD_MYSQL_TLS"
 
 // tlsParameters name the parts of a [certs.TLS] in a DSN as MySQL's own clients name them. The driver knows none of
 // them.
-var tlsParameters = map[string]string{
-	"ca": "ssl-ca", "cert": "ssl-cert", "key": "ssl-key", "name": "tls-sni-servername",
-}
+var tlsParameters = certs.Names{"ssl-ca", "ssl-cert", "ssl-key", "tls-sni-servername"}
 
 // ParseDSN reads a DSN and refuses one that cannot be what was meant. The driver quotes parts of a DSN that it cannot
 // read, and in one that is malformed the password may be any part; so no error here holds any. They complete a sentence
@@ -71,7 +70,7 @@ func split(raw string) (drivers string, ours map[string]string, err error) {
 	var others []string
 	for pair := range strings.SplitSeq(query, "&") {
 		name, value, _ := strings.Cut(pair, "=")
-		if !isTLSParameter(name) {
+		if !slices.Contains(tlsParameters[:], name) {
 			others = append(others, pair)
 			continue
 		}
@@ -104,20 +103,9 @@ func cutQuery(raw string) (base, query string, ok bool) {
 	return raw[:i], raw[i+1:], true
 }
 
-func isTLSParameter(name string) bool {
-	for _, known := range tlsParameters {
-		if name == known {
-			return true
-		}
-	}
-	return false
-}
-
 // TLSOf is what a DSN that was parsed says of certificates.
 func TLSOf(dsn *mysql.Config) certs.TLS {
-	p := dsn.Params
-	return certs.TLS{CA: p[tlsParameters["ca"]], Cert: p[tlsParameters["cert"]], Key: p[tlsParameters["key"]],
-		ServerName: p[tlsParameters["name"]]}
+	return tlsParameters.Of(func(name string) string { return dsn.Params[name] })
 }
 
 // checkTLS refuses what a DSN says of encryption when it contradicts itself.
@@ -161,15 +149,14 @@ func WithTLS(raw string, t certs.TLS) (string, error) {
 	if err != nil || t == (certs.TLS{}) {
 		return raw, err
 	}
-	has := TLSOf(dsn)
-	merged, err := t.Merge(has, func(part string) (here, there string) {
-		return certs.SettingOf(TLSSetting, part), tlsParameters[part] + " in ROLLBACKD_MYSQL_DSN"
-	})
+	sep := "?"
+	if _, ok := QueryOf(raw); ok { // a ? may stand in a password too
+		sep = "&"
+	}
+	whole, err := tlsParameters.Join(raw, sep, TLSOf(dsn), t, TLSSetting, "ROLLBACKD_MYSQL_DSN")
 	if err != nil {
 		return raw, err
 	}
-	_, _, query := cutQuery(raw)
-	whole := raw + merged.Missing(has, tlsParameters, query)
 	if _, err := ParseDSN(whole); err != nil {
 		return raw, fmt.Errorf("cannot be used with ROLLBACKD_MYSQL_DSN, which %w", err)
 	}

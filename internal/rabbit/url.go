@@ -75,9 +75,7 @@ func parseURL(raw string) (endpoint, error) {
 }
 
 // tlsParameters are what RabbitMQ's clients call the parts of a [certs.TLS] in a URL.
-var tlsParameters = map[string]string{
-	"ca": "cacertfile", "cert": "certfile", "key": "keyfile", "name": "server_name_indication",
-}
+var tlsParameters = certs.Names{"cacertfile", "certfile", "keyfile", "server_name_indication"}
 
 // WithTLS writes certificates into a URL, where everybody who connects finds them. What the URL says already must be
 // the same. The error completes a sentence about the settings, and quotes no secret.
@@ -90,16 +88,7 @@ func WithTLS(raw string, t certs.TLS) (string, error) {
 		return raw, errors.New("has no effect on a URL that begins with amqp://, which is not encrypted: write amqps:// in " +
 			"ROLLBACKD_AMQP_URL, and the port for it")
 	}
-	merged, err := t.Merge(e.tls, func(part string) (here, there string) {
-		return certs.SettingOf(TLSSetting, part), tlsParameters[part] + " in ROLLBACKD_AMQP_URL"
-	})
-	if err != nil {
-		return raw, err
-	}
-	if err := merged.Check(); err != nil {
-		return raw, err
-	}
-	return raw + merged.Missing(e.tls, tlsParameters, strings.Contains(raw, "?")), nil
+	return tlsParameters.Join(raw, certs.Query(raw), e.tls, t, TLSSetting, "ROLLBACKD_AMQP_URL")
 }
 
 // Host is the URL's; empty if the URL is malformed.

@@ -1,3 +1,7 @@
+// Package redisdb is how rollbackd connects to Redis: [Open] makes a client of a URL, whatever mode and certificates
+// the URL asks for.
+//
+// What lives here: what is true of Redis and its client, whatever is kept there. What must not: locks and markers.
 package redisdb
 
 import (
@@ -53,64 +57,57 @@ const (
 // Open returns a client for the URL; package lock says what that may hold. It connects at first use, so it succeeds
 // while Redis is away, and reads certificates.
 func Open(rawURL string, o Options) (redis.UniversalClient, error) {
-	c, _, err := options(rawURL, o)
+	c, err := options(rawURL, o)
 	if err != nil {
 		return nil, err
 	}
 	return redis.NewUniversalClient(c), nil
 }
 
-func options(rawURL string, o Options) (*redis.UniversalOptions, redisURL, error) {
+func options(rawURL string, o Options) (*redis.UniversalOptions, error) {
 	u, err := parseURL(rawURL)
 	if err != nil {
-		return nil, u, fmt.Errorf("redis URL: %w", err)
+		return nil, fmt.Errorf("redis URL: %w", err)
 	}
-	c := &redis.UniversalOptions{
-		Addrs: u.addrs, Username: u.user, Password: u.password, DB: u.db,
-		MasterName: u.master, SentinelUsername: u.sentinelUser, SentinelPassword: u.sentinelPassword,
-		IsClusterMode: u.cluster,
-		ClientName:    clientName(o.Name),
-
-		ContextTimeoutEnabled: true, // without it a context does not bound a command
-		DialTimeout:           redisTimeout, ReadTimeout: redisTimeout, WriteTimeout: redisTimeout, PoolTimeout: redisTimeout,
-		DialerRetries: 1,
-		MaxRetries:    redisRetries, MaxRetryBackoff: 50 * time.Millisecond,
-
-		PoolSize:         cmp.Or(o.Connections, 8),
-		PipelinePoolSize: -1, // everything is a pipeline: no second pool for them
-		ConnMaxIdleTime:  5 * time.Minute,
-
-		// Nothing is said in the handshake but HELLO, AUTH and the name, so that old servers, Valkey and proxies do.
-		Protocol:                 2, // the newer one only adds push messages, which the lock has no use for
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
+	c := &u.UniversalOptions
+	c.ClientName = clientName(o.Name)
+	c.ContextTimeoutEnabled = true // without it a context does not bound a command
+	c.DialTimeout, c.ReadTimeout, c.WriteTimeout, c.PoolTimeout = redisTimeout, redisTimeout, redisTimeout, redisTimeout
+	c.DialerRetries, c.MaxRetries, c.MaxRetryBackoff = 1, redisRetries, 50*time.Millisecond
+	c.PoolSize = cmp.Or(o.Connections, 8)
+	c.PipelinePoolSize = -1 // everything is a pipeline: no second pool for them
+	c.ConnMaxIdleTime = 5 * time.Minute
+	// Nothing is said in the handshake but HELLO, AUTH and the name, so that old servers, Valkey and proxies do. The newer
+	// protocol only adds push messages, which the lock has no use for.
+	c.Protocol, c.DisableIdentity = 2, true
+	c.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	if o.CurrentURL != nil {
 		c.CredentialsProvider = func() (user, password string) {
 			if now, err := parseURL(o.CurrentURL()); err == nil {
-				return now.user, now.password
+				return now.Username, now.Password
 			}
-			return u.user, u.password
+			return c.Username, c.Password
 		}
 	}
 	if o.Opened != nil {
 		c.OnConnect = func(context.Context, *redis.Conn) error { o.Opened(); return nil }
 	}
 	if err := encrypt(c, u, o); err != nil {
-		return nil, u, err
+		return nil, err
 	}
-	if u.master != "" {
+	if c.MasterName != "" {
 		c.DialTimeout = findTimeout
 		if c.Dialer == nil {
 			c.Dialer = (&net.Dialer{Timeout: redisTimeout}).DialContext // of one server
 		}
 	}
-	return c, u, nil
+	return c, nil
 }
 
-var betweenURLs = regexp.MustCompile(`,\s*(rediss?://)`)
+var betweenURLs = regexp.MustCompile(`,\s*([A-Za-z][A-Za-z0-9+.-]*://)`)
 
-// SplitURLs are the URLs of a list. A comma separates only where a scheme follows it: one URL may name several hosts.
+// SplitURLs are the URLs of a list, of whatever server. A comma separates only where a scheme follows it: one URL may
+// name several hosts, and a password may hold one.
 func SplitURLs(list string) []string {
 	urls := strings.Split(betweenURLs.ReplaceAllString(list, "\x00$1"), "\x00")
 	for i := range urls {
@@ -127,14 +124,16 @@ func CheckURL(raw string) error {
 
 // Hosts are those of a URL; none if it is malformed.
 func Hosts(raw string) (hosts []string) {
-	u, err := parseURL(raw)
-	if err != nil {
-		return nil
-	}
-	for _, addr := range u.addrs {
+	u, _ := parseURL(raw)
+	for _, addr := range u.Addrs {
 		hosts = append(hosts, hostOf(addr))
 	}
 	return hosts
+}
+
+func hostOf(addr string) string {
+	host, _, _ := net.SplitHostPort(addr) // which made or read the address
+	return host
 }
 
 // Twice is a server that two URLs of a list name, in whatever database; "" when there is none. Sentinels may stand in
@@ -142,160 +141,120 @@ func Hosts(raw string) (hosts []string) {
 func Twice(list string) string {
 	seen := map[string]bool{}
 	for _, raw := range SplitURLs(list) {
-		u, err := parseURL(raw)
-		if err != nil {
-			continue // CheckURL says so
-		}
-		for _, addr := range u.addrs {
-			if named := addr + " " + u.master; seen[named] {
+		u, _ := parseURL(raw) // CheckURL says what is wrong with it
+		for _, addr := range u.Addrs {
+			named := addr + " " + u.MasterName
+			if seen[named] {
 				return addr
 			}
-		}
-		for _, addr := range u.addrs {
-			seen[addr+" "+u.master] = true
+			seen[named] = true
 		}
 	}
 	return ""
 }
 
-type redisURL struct {
-	tls, cluster                           bool
-	certs                                  certs.TLS
-	user, password                         string
-	addrs                                  []string
-	db                                     int
-	master, sentinelUser, sentinelPassword string
+// place is where a URL leads: what go-redis connects to, and what it does not know.
+type place struct {
+	redis.UniversalOptions
+	tls   bool
+	certs certs.TLS
 }
 
-// parseURL reads the URL by hand, because net/url refuses several addresses with ports.
-func parseURL(raw string) (redisURL, error) {
-	var u redisURL
-	scheme, rest, ok := strings.Cut(raw, "://")
+// parseURL takes apart what promises more than go-redis' own parsers take: several hosts with commas between them,
+// and the login of the servers where theirs for sentinels has that of the sentinels. They read what is left, a login
+// and a number of a database. No error of theirs is passed on: they quote what they cannot read, which may be a part of
+// a password.
+func parseURL(raw string) (p place, err error) {
+	head, query, _ := strings.Cut(raw, "?")
+	scheme, rest, ok := strings.Cut(head, "://")
 	if !ok || scheme != "redis" && scheme != "rediss" {
-		return u, errors.New("it begins with neither redis:// nor rediss://")
+		return p, errors.New("it begins with neither redis:// nor rediss://")
 	}
-	u.tls = scheme == "rediss"
-	rest, query, _ := strings.Cut(rest, "?")
+	p.tls = scheme == "rediss"
 	authority, path, _ := strings.Cut(rest, "/")
-	hosts := authority
-	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
-		hosts = authority[i+1:]
-		if err := u.readLogin(authority[:i]); err != nil {
-			return u, err
-		}
+	at := strings.LastIndexByte(authority, '@')
+	if at >= 0 && !strings.Contains(authority[:at], ":") { // there is no login without a password: it is mostly that
+		return p, errors.New("what stands before the @ has no colon: write user:password, or :password")
 	}
-	if err := u.readQuery(query); err != nil {
-		return u, err
+	if err := p.readQuery(query); err != nil {
+		return p, err
 	}
-	if err := u.readHosts(hosts); err != nil {
-		return u, err
+	if err := p.readHosts(authority[at+1:]); err != nil {
+		return p, err
 	}
-	if path == "" {
-		return u, nil
+	o, err := redis.ParseURL("redis://" + authority[:at+1] + "host/" + path)
+	_, malformed := errors.AsType[*url.Error](err)
+	switch {
+	case malformed || strings.Contains(head, "#"): // which would end the URL
+		return p, errors.New("user or password is not percent-encoded")
+	case err != nil || o.DB < 0:
+		return p, errors.New("what follows the address is no database number; percent-encode a / or ? in the password")
+	case p.IsClusterMode && o.DB != 0:
+		return p, errors.New("a cluster has only database 0")
 	}
-	db, err := strconv.ParseUint(path, 10, 15)
-	if err != nil {
-		return u, errors.New("what follows the address is no database number; percent-encode a / or ? in the password")
-	}
-	if u.cluster && db != 0 {
-		return u, errors.New("a cluster has only database 0")
-	}
-	u.db = int(db)
-	return u, nil
+	p.Username, p.Password, p.DB = o.Username, o.Password, o.DB
+	return p, nil
 }
 
-func (u *redisURL) readLogin(login string) (err error) {
-	user, password, ok := strings.Cut(login, ":")
-	if !ok { // Redis has no login without a password, and what stands alone is mostly that
-		return errors.New("what stands before the @ has no colon: write user:password, or :password")
-	}
-	if u.user, err = url.PathUnescape(user); err != nil {
-		return errors.New("the user is not percent-encoded") // err would show it
-	}
-	if u.password, err = url.PathUnescape(password); err != nil {
-		return errors.New("the password is not percent-encoded")
-	}
-	return nil
-}
-
-func (u *redisURL) readQuery(query string) error {
+func (p *place) readQuery(query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return errors.New("what follows the ? is not percent-encoded")
 	}
-	for name, vs := range values {
-		v := vs[len(vs)-1]
-		switch name {
-		case "cluster":
-			if u.cluster, err = strconv.ParseBool(v); err != nil {
-				return errors.New("cluster is neither true nor false")
-			}
-		case "master":
-			u.master = v
-		case "sentinel_user":
-			u.sentinelUser = v
-		case "sentinel_password":
-			u.sentinelPassword = v
-		case "ssl_ca_certs":
-			u.certs.CA = v
-		case "ssl_certfile":
-			u.certs.Cert = v
-		case "ssl_keyfile":
-			u.certs.Key = v
-		case "ssl_server_name":
-			u.certs.ServerName = v
-		default:
-			// The name is not shown: after an unencoded ? in a password it would be the rest of that.
-			return errors.New("unknown parameter; known are cluster, master, sentinel_user, sentinel_password, " +
-				"ssl_ca_certs, ssl_certfile, ssl_keyfile and ssl_server_name")
+	known := append([]string{"cluster", "master", "sentinel_user", "sentinel_password"}, tlsParameters[:]...)
+	for name := range values {
+		if !slices.Contains(known, name) { // not shown: after an unencoded ? in a password it would be the rest of that
+			return errors.New("unknown parameter; known are " + strings.Join(known, ", "))
 		}
 	}
+	p.MasterName, p.certs = values.Get("master"), tlsParameters.Of(values.Get)
+	p.SentinelUsername, p.SentinelPassword = values.Get("sentinel_user"), values.Get("sentinel_password")
+	if values.Has("cluster") {
+		p.IsClusterMode, err = strconv.ParseBool(values.Get("cluster"))
+	}
 	switch {
-	case u.cluster && u.master != "":
+	case err != nil:
+		return errors.New("cluster is neither true nor false")
+	case p.IsClusterMode && p.MasterName != "":
 		return errors.New("cluster and master exclude each other")
-	case u.master == "" && (u.sentinelUser != "" || u.sentinelPassword != ""):
+	case p.MasterName == "" && (p.SentinelUsername != "" || p.SentinelPassword != ""):
 		return errors.New("sentinel_user and sentinel_password want master")
-	case u.certs != (certs.TLS{}) && !u.tls:
+	case p.certs != (certs.TLS{}) && !p.tls:
 		return errors.New("it names certificates, and what begins with redis:// is not encrypted: write rediss://")
 	}
-	if err := u.certs.Check(); err != nil {
+	if err := p.certs.Check(); err != nil {
 		return fmt.Errorf("it names only one of ssl_certfile and ssl_keyfile: %w", err)
 	}
 	return nil
 }
 
-func (u *redisURL) readHosts(hosts string) error {
+func (p *place) readHosts(hosts string) error {
 	port := "6379"
-	if u.master != "" {
+	if p.MasterName != "" {
 		port = "26379"
 	}
-	for addr := range strings.SplitSeq(hosts, ",") {
-		host, p, err := net.SplitHostPort(addr)
+	all := strings.Split(hosts, ",")
+	for i, addr := range all {
+		host, number, err := net.SplitHostPort(addr)
 		if err != nil { // without a port
-			host, p, err = net.SplitHostPort(addr + ":" + port)
+			host, number, err = net.SplitHostPort(addr + ":" + port)
 		}
-		if n, bad := strconv.ParseUint(p, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
-			return fmt.Errorf("address %d of %d is not host:port", len(u.addrs)+1, strings.Count(hosts, ",")+1)
+		if n, bad := strconv.ParseUint(number, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
+			return fmt.Errorf("address %d of %d is not host:port", i+1, len(all))
 		}
-		u.addrs = append(u.addrs, net.JoinHostPort(host, p))
+		p.Addrs = append(p.Addrs, net.JoinHostPort(host, number))
 	}
-	slices.Sort(u.addrs)
-	u.addrs = slices.Compact(u.addrs)
-	if len(u.addrs) > 1 && !u.cluster && u.master == "" {
+	slices.Sort(p.Addrs)
+	p.Addrs = slices.Compact(p.Addrs)
+	if len(p.Addrs) > 1 && !p.IsClusterMode && p.MasterName == "" {
 		return errors.New("several addresses: say cluster=true, or master=NAME if they are sentinels")
 	}
 	return nil
 }
 
+var unnameable = regexp.MustCompile(`[^!-~]`)
+
 // clientName replaces what CLIENT SETNAME refuses: everything but visible ASCII.
 func clientName(name string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == ' ':
-			return ':'
-		case r < '!' || r > '~':
-			return '-'
-		}
-		return r
-	}, name)
+	return unnameable.ReplaceAllString(strings.ReplaceAll(name, " ", ":"), "-")
 }

@@ -14,7 +14,14 @@ import (
 
 func TestOpenTakesTheModeFromTheURL(t *testing.T) {
 	t.Parallel()
-	for raw, want := range map[string]redisURL{
+	type leads struct {
+		tls, cluster         bool
+		user, password       string
+		addrs                []string
+		db                   int
+		master, sUser, sPass string
+	}
+	for raw, want := range map[string]leads{
 		"redis://cache":                    {addrs: []string{"cache:6379"}},
 		"redis://cache:6380/3":             {addrs: []string{"cache:6380"}, db: 3},
 		"redis://cache/":                   {addrs: []string{"cache:6379"}},
@@ -25,12 +32,13 @@ func TestOpenTakesTheModeFromTheURL(t *testing.T) {
 		"redis://one/?cluster=true":        {cluster: true, addrs: []string{"one:6379"}},
 		"redis://a:1,b,a:1/0?cluster=true": {cluster: true, addrs: []string{"a:1", "b:6379"}},
 		"redis://u:p@a,b:7/2?master=m&sentinel_user=su&sentinel_password=sp": {
-			user: "u", password: "p", addrs: []string{"a:26379", "b:7"}, db: 2,
-			master: "m", sentinelUser: "su", sentinelPassword: "sp",
+			user: "u", password: "p", addrs: []string{"a:26379", "b:7"}, db: 2, master: "m", sUser: "su", sPass: "sp",
 		},
 	} {
-		got, err := parseURL(raw)
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(redisURL{})); err != nil || d != "" {
+		p, err := parseURL(raw)
+		got := leads{p.tls, p.IsClusterMode, p.Username, p.Password, p.Addrs, p.DB, p.MasterName, p.SentinelUsername,
+			p.SentinelPassword}
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(leads{})); err != nil || d != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", raw, err, d)
 		}
 		client, err := Open(raw, Options{})
@@ -64,6 +72,7 @@ func TestOpenRefusesWithoutShowingThePassword(t *testing.T) {
 		"redis://u:s3/cret@a":                      "address 1 of 1",
 		"redis://u:s?3cret@a":                      "unknown parameter",
 		"redis://u:s3cret%zz@a":                    "percent-encoded",
+		"redis://u:1#s3cret@a":                     "percent-encoded",
 		"redis://s3cret%zz:x@a":                    "percent-encoded",
 		"redis://u:s3cret@a?x=%zz":                 "percent-encoded",
 		"redis://u:s3cret@a?cluster=s3cret":        "neither true nor false",

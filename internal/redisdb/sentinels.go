@@ -23,29 +23,27 @@ type Sentinel struct {
 
 // AskSentinels asks each sentinel that a URL names, at the same time. Other URLs have none.
 func AskSentinels(ctx context.Context, rawURL string, o Options) ([]Sentinel, error) {
-	c, u, err := options(rawURL, o)
-	if err != nil || u.master == "" {
+	c, err := options(rawURL, o)
+	if err != nil || c.MasterName == "" {
 		return nil, err
 	}
-	said := make([]Sentinel, len(u.addrs))
+	said := make([]Sentinel, len(c.Addrs))
 	var wg sync.WaitGroup
-	for i, addr := range u.addrs {
-		wg.Go(func() { said[i] = askSentinel(ctx, c, u, addr) })
+	for i, addr := range c.Addrs {
+		wg.Go(func() { said[i] = askSentinel(ctx, c, addr) })
 	}
 	wg.Wait()
 	return said, nil
 }
 
-func askSentinel(ctx context.Context, c *redis.UniversalOptions, u redisURL, addr string) Sentinel {
+func askSentinel(ctx context.Context, c *redis.UniversalOptions, addr string) Sentinel {
 	s := Sentinel{Addr: addr, Replicas: -1}
-	client := redis.NewSentinelClient(&redis.Options{
-		Addr: addr, Username: u.sentinelUser, Password: u.sentinelPassword, ClientName: c.ClientName, Dialer: c.Dialer,
-		DialTimeout: redisTimeout, ReadTimeout: redisTimeout, WriteTimeout: redisTimeout, PoolTimeout: redisTimeout,
-		ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: redisRetries, PoolSize: 1,
-		Protocol: c.Protocol, DisableIdentity: true, MaintNotificationsConfig: c.MaintNotificationsConfig,
-	})
+	o := c.Simple()
+	o.Addr, o.Username, o.Password, o.DB = addr, c.SentinelUsername, c.SentinelPassword, 0
+	o.CredentialsProvider, o.OnConnect, o.DialTimeout, o.PoolSize = nil, nil, redisTimeout, 1
+	client := redis.NewSentinelClient(o)
 	defer func() { _ = client.Close() }() // nothing is left in it
-	named, err := client.GetMasterAddrByName(ctx, u.master).Result()
+	named, err := client.GetMasterAddrByName(ctx, c.MasterName).Result()
 	switch {
 	case errors.Is(err, redis.Nil):
 		return s
@@ -57,7 +55,7 @@ func askSentinel(ctx context.Context, c *redis.UniversalOptions, u redisURL, add
 		return s
 	}
 	s.Master = net.JoinHostPort(named[0], named[1])
-	if replicas, err := client.Replicas(ctx, u.master).Result(); err == nil {
+	if replicas, err := client.Replicas(ctx, c.MasterName).Result(); err == nil {
 		s.Replicas = 0
 		for _, r := range replicas {
 			if !strings.Contains(r["flags"], "down") && !strings.Contains(r["flags"], "disconnected") {
@@ -65,6 +63,6 @@ func askSentinel(ctx context.Context, c *redis.UniversalOptions, u redisURL, add
 			}
 		}
 	}
-	s.Quorum = client.CkQuorum(ctx, u.master).Err()
+	s.Quorum = client.CkQuorum(ctx, c.MasterName).Err()
 	return s
 }
