@@ -14,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/certs"
+	"github.com/rollbackd/rollbackd/internal/limits"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
@@ -180,13 +181,14 @@ func Defaults() Config {
 	return Config{
 		Exchange: "stock", Queue: "stock.rollback", KeyFrom: "header:x-message-key,property:message_id,body:sha256",
 		LogTable: "consumer_log", Topology: TopologyDeclare,
-		MaxAttempts: 5, RetryDelays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute},
-		Lanes: 4, BatchSize: 1000, BatchLinger: 2 * time.Millisecond, MemoryBudget: 64 << 20,
-		Lease: 30 * time.Second, HandlerTimeout: 10 * time.Second,
-		Lock: lock.KindRedis, LockTTL: 10 * time.Second, DoneTTL: 5 * time.Minute, LockOnError: lock.Proceed,
-		DrainTimeout: 25 * time.Second, GiveBackAfter: time.Minute, HoldLimit: 10 * time.Minute,
-		MaxDead: 100, MaxDeadWindow: time.Minute, BrakePause: 5 * time.Minute,
-		LogRetention: 720 * time.Hour, MaxReplays: 10,
+		MaxAttempts: limits.MaxAttempts.Default, RetryDelays: slices.Clone(limits.RetryDelays),
+		Lanes: limits.Lanes.Default, BatchSize: limits.BatchSize.Default, BatchLinger: limits.BatchLinger.Default,
+		MemoryBudget: limits.MemoryBudget.Default,
+		Lease:        limits.Lease.Default, HandlerTimeout: limits.HandlerTimeout.Default,
+		Lock: lock.KindRedis, LockTTL: limits.LockTTL.Default, DoneTTL: limits.DoneTTL.Default, LockOnError: lock.Proceed,
+		DrainTimeout: limits.DrainTimeout.Default, GiveBackAfter: time.Minute, HoldLimit: 10 * time.Minute,
+		MaxDead: limits.MaxDead.Default, MaxDeadWindow: limits.MaxDeadWindow.Default, BrakePause: limits.BrakePause.Default,
+		LogRetention: limits.LogRetention.Default, MaxReplays: limits.MaxReplays.Default,
 	}
 }
 
@@ -298,46 +300,40 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	bad(c.Group != "" && len(c.Group) <= 100, "Group must have 1 to 100 bytes")
-	bad(c.Queue != "" && len(c.Queue) <= 200, "Queue must have 1 to 200 bytes")
-	bad(len(c.Exchange) <= 200, "Exchange must have at most 200 bytes")
-	bad(c.MaxAttempts >= 1, "MaxAttempts %d must be at least 1", c.MaxAttempts)
+	errs = append(errs,
+		limits.MaxAttempts.Check("MaxAttempts", c.MaxAttempts), limits.Lanes.Check("Lanes", c.Lanes),
+		limits.BatchSize.Check("BatchSize", c.BatchSize), limits.MemoryBudget.Check("MemoryBudget", c.MemoryBudget),
+		limits.HandlerTimeout.Check("HandlerTimeout", c.HandlerTimeout),
+		limits.DrainTimeout.Check("DrainTimeout", c.DrainTimeout), limits.BatchLinger.Check("BatchLinger", c.BatchLinger),
+		limits.LockTTL.Check("LockTTL", c.LockTTL), limits.DoneTTL.Check("DoneTTL", c.DoneTTL),
+		limits.MaxDeadWindow.Check("MaxDeadWindow", c.MaxDeadWindow), limits.BrakePause.Check("BrakePause", c.BrakePause),
+		limits.MaxReplays.Check("MaxReplays", c.MaxReplays), c.topology().Validate())
+	bad(c.Group != "" && len(c.Group) <= limits.MostGroup, "Group must have 1 to %d bytes", limits.MostGroup)
+	bad(c.Queue != "" && len(c.Queue) <= limits.MostName, "Queue must have 1 to %d bytes", limits.MostName)
+	bad(len(c.Exchange) <= limits.MostName, "Exchange must have at most %d bytes", limits.MostName)
 	bad(len(c.RetryDelays) >= max(1, c.MaxAttempts-1), "%d RetryDelays are too few for %d attempts", len(c.RetryDelays),
 		c.MaxAttempts)
 	for i := 1; i < len(c.RetryDelays); i++ {
 		bad(c.RetryDelays[i] > c.RetryDelays[i-1], "RetryDelays must grow: %v", c.RetryDelays)
 	}
-	bad(c.Lanes >= 1, "Lanes %d must be at least 1", c.Lanes)
-	bad(c.BatchSize >= 1 && c.BatchSize <= c.Prefetch, "BatchSize %d must be 1 to Prefetch %d", c.BatchSize, c.Prefetch)
-	bad(c.Prefetch >= 1 && c.Prefetch <= 65535, "Prefetch %d must be 1 to 65535", c.Prefetch)
-	bad(c.MemoryBudget > 0, "MemoryBudget %d must be positive", c.MemoryBudget)
-	bad(c.HandlerTimeout >= 2*time.Second, "HandlerTimeout %v must be at least 2s", c.HandlerTimeout)
+	bad(c.BatchSize <= c.Prefetch && c.Prefetch <= limits.Prefetch.High, "Prefetch %d must be BatchSize %d to %d",
+		c.Prefetch, c.BatchSize, limits.Prefetch.High)
 	bad(c.Lease > c.HandlerTimeout, "Lease %v must be longer than HandlerTimeout %v", c.Lease, c.HandlerTimeout)
-	bad(c.DrainTimeout > 0, "DrainTimeout %v must be positive", c.DrainTimeout)
-	bad(c.MaxDead >= 0, "MaxDead %d must not be negative", c.MaxDead)
-	bad(c.BatchLinger >= 0 && c.GiveBackAfter > 0 && c.HoldLimit > 0, "BatchLinger, GiveBackAfter and HoldLimit must "+
+	bad(c.GiveBackAfter > 0 && c.HoldLimit > 0, "GiveBackAfter and HoldLimit must be positive")
+	bad(c.MaxDead >= 0 && c.LogRetention >= 0 && c.CompensateAfter >= 0, "MaxDead, LogRetention and CompensateAfter must "+
 		"not be negative")
-	bad(c.LockTTL >= 100*time.Millisecond, "LockTTL %v must be at least 100ms", c.LockTTL)
-	bad(c.DoneTTL >= time.Millisecond, "DoneTTL %v must be at least 1ms", c.DoneTTL)
 	bad(slices.Contains([]Topology{TopologyDeclare, TopologyCheck}, c.Topology), "Topology %q must be %s or %s",
 		c.Topology, TopologyDeclare, TopologyCheck)
 	bad(slices.Contains(lock.Kinds(), c.Lock), "Lock %q must be one of %q", c.Lock, lock.Kinds())
 	bad(slices.Contains([]lock.Policy{lock.Proceed, lock.Pause}, c.LockOnError), "LockOnError %q must be %s or %s",
 		c.LockOnError, lock.Proceed, lock.Pause)
-	if err := c.topology().Validate(); err != nil {
-		errs = append(errs, err)
-	}
-	bad(c.MaxDeadWindow > 0 && c.BrakePause > 0, "MaxDeadWindow %v and BrakePause %v must be positive", c.MaxDeadWindow,
-		c.BrakePause)
-	bad(c.LogRetention >= 0 && c.CompensateAfter >= 0, "LogRetention and CompensateAfter must not be negative")
-	bad(c.MaxReplays >= 1, "MaxReplays %d must be at least 1", c.MaxReplays)
 	bad(len(c.AMQPURLs) > 0, "AMQPURLs: none is given")
 	for _, raw := range c.AMQPURLs {
 		if err := rabbit.CheckURL(raw); err != nil {
 			errs = append(errs, fmt.Errorf("AMQPURLs: %w", err))
 		}
 	}
-	if len(errs) == 0 {
+	if errors.Join(errs...) == nil {
 		if err := c.amqp("").CheckTLS(); err != nil {
 			errs = append(errs, fmt.Errorf("AMQPURLs: %w", err))
 		}

@@ -58,7 +58,7 @@ type engine struct {
 }
 
 func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*engine, error) {
-	records, err := dedup.NewLog(o.DB, cfg.logOptions())
+	records, err := dedup.NewLog(o.DB, cfg.LogOptions())
 	if err != nil {
 		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}

@@ -151,7 +151,9 @@ func (c Config) lockWait() time.Duration { return (c.HandlerTimeout / 2).Truncat
 // a handler's statement is then no matter of chance, and that statement is known and can be ended on the server.
 func (c Config) statementTimeout() time.Duration { return c.HandlerTimeout + time.Second }
 
-func (c Config) logOptions() dedup.LogOptions {
+// LogOptions are those of the consumer log of a consumer with this Config, to read it with [dedup.NewLog].
+func (c Config) LogOptions() dedup.LogOptions {
+	c = c.withDefaults()
 	return dedup.LogOptions{Table: c.LogTable, Lease: c.Lease, Delays: c.RetryDelays, MaxAttempts: c.MaxAttempts}
 }
 
@@ -174,7 +176,7 @@ func (c Config) Letters(db *gorm.DB) (*deadletter.Letters, error) {
 
 // letters makes log and letters; c has its defaults. The command is shown beside their connections.
 func (c Config) letters(db *gorm.DB, command string) (*dedup.Log, *deadletter.Letters, error) {
-	records, err := dedup.NewLog(db, c.logOptions())
+	records, err := dedup.NewLog(db, c.LogOptions())
 	if err != nil {
 		return nil, nil, err
 	}

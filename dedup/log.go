@@ -5,10 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 
 	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/internal/limits"
 )
 
 // What the log says when a statement did not do what was asked.
@@ -46,33 +47,23 @@ type LogOptions struct {
 	MaxAttempts int
 }
 
-var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,40}$`)
-
 func validateTable(table string) error {
-	if !tableName.MatchString(table) {
-		return fmt.Errorf("table %q: want a letter or _, then at most 40 letters, digits or _", table)
+	if !limits.Identifier.MatchString(table) || len(table) > limits.MostTable {
+		return fmt.Errorf("table %q: want a letter or _, then letters, digits or _, at most %d in all", table,
+			limits.MostTable)
 	}
 	return nil
 }
 
 func (o LogOptions) validate() error {
-	var errs []error
-	if err := validateTable(o.Table); err != nil {
-		errs = append(errs, err)
-	}
-	if o.Lease < time.Millisecond {
-		errs = append(errs, fmt.Errorf("lease %v must be at least 1ms", o.Lease))
+	errs := []error{
+		validateTable(o.Table), limits.Lease.Check("lease", o.Lease), limits.MaxAttempts.Check("max attempts", o.MaxAttempts),
 	}
 	if len(o.Delays) == 0 {
 		errs = append(errs, errors.New("no delays are given"))
 	}
 	for _, d := range o.Delays {
-		if d <= 0 {
-			errs = append(errs, fmt.Errorf("delay %v must be positive", d))
-		}
-	}
-	if o.MaxAttempts < 1 {
-		errs = append(errs, fmt.Errorf("max attempts %d must be at least 1", o.MaxAttempts))
+		errs = append(errs, limits.RetryDelay.Check("delay", d))
 	}
 	return errors.Join(errs...)
 }

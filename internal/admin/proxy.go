@@ -1,11 +1,8 @@
 package admin
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -20,40 +17,6 @@ type Proxy struct {
 	// GroupHeader lists, with commas, the groups of the person: who is not in Group may look and not act. "": all may
 	// act.
 	GroupHeader, Group string
-}
-
-var headerName = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
-
-// ParseProxy reads a proxy in the form HEADER CIDR[,CIDR…] [GROUPHEADER=GROUP]. Its errors complete the sentence
-// "NAME=value …".
-func ParseProxy(text string) (Proxy, error) {
-	var p Proxy
-	words := strings.Fields(text)
-	if len(words) < 2 || len(words) > 3 {
-		return p, errors.New("must be HEADER CIDR[,CIDR…] [GROUPHEADER=GROUP]")
-	}
-	p.Header = http.CanonicalHeaderKey(words[0])
-	if !headerName.MatchString(p.Header) {
-		return p, fmt.Errorf("has %q where a header's name belongs", words[0])
-	}
-	for _, peer := range strings.Split(words[1], ",") {
-		prefix, err := netip.ParsePrefix(peer)
-		if ip, single := netip.ParseAddr(peer); err != nil && single == nil {
-			prefix, err = ip.Prefix(ip.BitLen())
-		}
-		if err != nil {
-			return p, fmt.Errorf("has %q where an address or a network like 10.0.0.0/8 belongs", peer)
-		}
-		p.Peers = append(p.Peers, prefix.Masked())
-	}
-	if len(words) == 3 {
-		name, group, ok := strings.Cut(words[2], "=")
-		p.GroupHeader, p.Group = http.CanonicalHeaderKey(name), group
-		if !ok || group == "" || strings.Contains(group, ",") || !headerName.MatchString(p.GroupHeader) {
-			return p, fmt.Errorf("has %q where GROUPHEADER=GROUP belongs", words[2])
-		}
-	}
-	return p, nil
 }
 
 const (

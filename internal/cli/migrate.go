@@ -125,12 +125,12 @@ func (c *call) queues(ctx context.Context, otherwise string) (things []thing, er
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // everything is declared, or err says what is not
-	missing, err := rabbit.Missing(ctx, conn, c.topology())
+	missing, err := rabbit.Missing(ctx, conn, c.cfg.TopologyConfig())
 	if err != nil {
 		return nil, err
 	}
 	if otherwise == stateMade {
-		warnings, err := rabbit.Declare(ctx, conn, c.topology())
+		warnings, err := rabbit.Declare(ctx, conn, c.cfg.TopologyConfig())
 		for _, w := range warnings {
 			c.say("warning: %s", w)
 		}
@@ -142,7 +142,7 @@ func (c *call) queues(ctx context.Context, otherwise string) (things []thing, er
 	if !taken {
 		things = append(things, thing{What: "exchange", Name: c.cfg.Exchange})
 	}
-	for _, q := range c.topology().Queues() {
+	for _, q := range c.cfg.TopologyConfig().Queues() {
 		things = append(things, thing{What: "queue", Name: q})
 	}
 	for i, th := range things {
@@ -170,7 +170,7 @@ func (c *call) queues(ctx context.Context, otherwise string) (things []thing, er
 
 // lookAtMain says what a main queue that is taken as it is needs, and what it lacks as far as that is seen.
 func (c *call) lookAtMain(ctx context.Context, conn *rabbit.Conn) error {
-	found, err := rabbit.LookAtMain(ctx, c.rabbit(), conn, c.cfg.RabbitMQAPIURL, c.topology())
+	found, err := rabbit.LookAtMain(ctx, c.rabbit(), conn, c.cfg.RabbitMQAPIURL, c.cfg.TopologyConfig())
 	if errors.Is(err, rabbit.ErrClassic) {
 		return told{err}
 	}

@@ -58,7 +58,7 @@ func newMoveCmd(a *app) *cobra.Command {
 
 func (c *call) move(ctx context.Context, out *output, o shovel.Options) error {
 	bar := c.newProgress(time.Now())
-	o.Rabbit, o.Topology = c.rabbit(), c.topology()
+	o.Rabbit, o.Topology = c.rabbit(), c.cfg.TopologyConfig()
 	o.Progress = func(at shovel.Progress) { bar.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
 	o.Say = func(text string) {
 		bar.end()

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -127,13 +126,6 @@ func (c *call) sayMore(next string) {
 
 func (c *call) rabbit() rabbit.Config {
 	return rabbit.Config{URLs: c.cfg.AMQPURLs, Name: rabbit.ConnectionName(c.command)}
-}
-
-func (c *call) topology() rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{
-		Exchange: c.cfg.Exchange, Queue: c.cfg.Queue, RoutingKeys: c.cfg.RoutingKeys, Delays: c.cfg.RetryDelays,
-		TakeMain: c.cfg.Topology == consumer.TopologyCheck,
-	}
 }
 
 // lockSetting is the one that says where the lock is.

@@ -130,6 +130,10 @@ func TestBadValueIsRefusedWithNameValueAndExample(t *testing.T) {
 		{"HTTP_ADDR", "localhost:65536", "port"},
 		{"ADMIN_TOKEN", "two words in the token", "without spaces"},
 		{"ADMIN_PROXY", "X-User everywhere", "an address or a network"},
+		{"ADMIN_PROXY", "X-User", "must be"},
+		{"ADMIN_PROXY", "X-User 10.0.0.0/8 a=b c", "must be"},
+		{"ADMIN_PROXY", "X-User 10.0.0.0/8 groups", "GROUPHEADER"},
+		{"ADMIN_PROXY", "X: 10.0.0.0/8", "must be HEADER"},
 		{"UI_HIDE_BODIES", "on", "must be yes or no"},
 		{"UI_REDACT", "/a,b", "entry 2 is no JSON pointer"},
 		{"BASE_PATH", "/rollbackd/", "must be a path"},
@@ -217,9 +221,7 @@ func TestLongestTableNameIsAcceptedByTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if _, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	}); err != nil {
+	if _, err := dedup.NewLog(db, cfg.LogOptions()); err != nil {
 		t.Errorf("the log refuses what config accepts: %v", err)
 	}
 }

@@ -1,3 +1,11 @@
+// Package config turns the environment into one checked Config, or says everything that is wrong with it at once.
+//
+// A Config that Load returned without an error is complete and consistent: every default is filled in, every value is
+// in its range, and the values fit together (a lease outlives the handler's timeout, there are enough retry delays for
+// MAX_ATTEMPTS). No other package reads ROLLBACKD_ variables, fills in defaults or knows the variables' names.
+//
+// What lives here: the table of settings in variables.go, what they need of each other in check.go, the masking of
+// secrets. What must not: connecting to anything, and importing what a person or a program looks at.
 package config
 
 import (
@@ -5,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/certs"
 )
 
@@ -60,7 +67,7 @@ type Config struct {
 	// AdminTokensFile holds named tokens; empty: none.
 	AdminTokensFile string
 	// AdminProxy is a proxy that says who asks; zero: none.
-	AdminProxy admin.Proxy
+	AdminProxy Proxy
 	// BasePath is where pages and API begin, without a slash at its end; empty: at the root.
 	BasePath string
 	// UIHideBodies: pages and API show no body, no properties and no headers.

@@ -20,40 +20,33 @@ const (
 	byteOrderMark = "\ufeff"
 )
 
-// readValue reads a setting from a file, without the newline that editors leave at its end and the byte order mark that
-// some write before its beginning: nobody sees either, and each would be a part of a user's name or a password. No
+// readWithin reads a setting from a file, without the newline that editors leave at its end and the byte order mark
+// that some write before its beginning: nobody sees either, and each would be a part of a user's name or a password. No
 // error holds the name, which may be the secret itself.
-func readValue(path string) (string, error) { return readWithin(path, fileTimeout) }
-
-func readWithin(path string, timeout time.Duration) (string, error) {
-	type answer struct {
-		content string
-		err     error
-	}
-	answered := make(chan answer, 1)
-	until := time.Now().Add(timeout)
+func readWithin(path string, timeout time.Duration) (value string, err error) {
+	tooSlow := fmt.Errorf("it has not been read to its end within %v: is it a pipe into which nobody writes?", timeout)
+	until, done := time.Now().Add(timeout), make(chan struct{})
+	var read string
+	var failed error
 	go func() { // a pipe that nobody opens for writing holds whoever opens it for reading
-		content, err := readFile(path, until)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = tooSlow(timeout)
-		}
-		answered <- answer{content, err}
+		defer close(done)
+		read, failed = readFile(path, until)
 	}()
-	late := time.NewTimer(timeout)
-	defer late.Stop()
 	select {
-	case a := <-answered:
-		return a.content, withoutPath(a.err)
-	case <-late.C:
+	case <-done:
+	case <-time.After(timeout):
+		if w, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // which lets it go
+			_ = w.Close()
+		}
+		return "", tooSlow
 	}
-	if w, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // which lets it go
-		_ = w.Close()
+	if errors.Is(failed, os.ErrDeadlineExceeded) {
+		return "", tooSlow
 	}
-	return "", tooSlow(timeout)
-}
-
-func tooSlow(timeout time.Duration) error {
-	return fmt.Errorf("it has not been read to its end within %v: is it a pipe into which nobody writes?", timeout)
+	if e, ok := errors.AsType[*fs.PathError](failed); ok {
+		return "", e.Err
+	}
+	return read, failed
 }
 
 func readFile(path string, until time.Time) (string, error) {
@@ -68,8 +61,6 @@ func readFile(path string, until time.Time) (string, error) {
 		return "", errors.New("it is a directory")
 	case !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0:
 		return "", errors.New("it is neither a file nor a pipe")
-	case info.Size() > maxFileBytes:
-		return "", tooLarge(fmt.Sprint(info.Size()))
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -78,23 +69,9 @@ func readFile(path string, until time.Time) (string, error) {
 	defer func() { _ = f.Close() }() // it was only read
 	_ = f.SetReadDeadline(until)     // a regular file has none, and needs none
 	content, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-	switch {
-	case err != nil:
-		return "", err
-	case len(content) > maxFileBytes:
-		return "", tooLarge("more")
+	if err == nil && len(content) > maxFileBytes {
+		err = fmt.Errorf("it has %d bytes or more, at most %d are allowed", max(info.Size(), maxFileBytes+1), maxFileBytes)
 	}
 	value := strings.TrimPrefix(string(content), byteOrderMark)
-	return strings.TrimSuffix(strings.TrimSuffix(value, "\n"), "\r"), nil
-}
-
-func tooLarge(size string) error {
-	return fmt.Errorf("it has %s bytes, at most %d are allowed", size, maxFileBytes)
-}
-
-func withoutPath(err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err
-	}
-	return err
+	return strings.TrimSuffix(strings.TrimSuffix(value, "\n"), "\r"), err
 }

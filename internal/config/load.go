@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,28 +19,20 @@ const (
 // Problem is one bad setting.
 type Problem struct {
 	Variable string // name, with prefix
-	Value    string // quoted, secrets masked; empty when the variable is not set
-	What     string // what is wrong: completes the sentence that begins with name and value
-	Example  string // a good value
+	text     string
 }
 
-// String is one line that names the variable, shows the value and an example.
-func (p Problem) String() string {
-	subject := p.Variable
-	if p.Value != "" {
-		subject += "=" + p.Value
-	}
-	return fmt.Sprintf("%s %s, for example %s=%s", subject, p.What, p.Variable, p.Example)
-}
+// String is one line that names the variable, shows the value, unless it is a secret, and an example.
+func (p Problem) String() string { return p.text }
 
 // Error is every bad setting of one environment, in the order of the documentation.
 type Error struct{ Problems []Problem }
 
 // Error has a line per problem.
 func (e *Error) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = p.String()
+	var lines []string
+	for _, p := range e.Problems {
+		lines = append(lines, p.text)
 	}
 	return strings.Join(lines, "\n")
 }
@@ -53,43 +44,39 @@ func Load(environ []string) (Config, []Warning, error) {
 	ours := prefixed(environ)
 	var c Config
 	for _, v := range variables(&c) {
-		s := &setting{Variable: v}
-		s.find(ours)
-		s.take()
-		c.settings = append(c.settings, s)
+		c.take(v, ours)
 	}
 	c.checkTogether()
 	warnings := unknownNames(ours, c.settings)
-	if problems := c.problems(); len(problems) > 0 {
-		return Config{}, warnings, &Error{Problems: problems}
+	if err := c.problems(); err != nil {
+		return Config{}, warnings, err
 	}
 	return c, append(warnings, c.doubts()...), nil
+}
+
+// single reads one setting, whatever else is wrong.
+func single(environ []string, key string) (*Config, *setting) {
+	c := new(Config)
+	for _, v := range variables(c) {
+		if v.key == key {
+			c.take(v, prefixed(environ))
+		}
+	}
+	return c, c.settings[0]
 }
 
 // LogFormat is the text of LOG_FORMAT alone, whatever else is wrong: somebody has to say that. It is empty when it
 // cannot be read, and not checked.
 func LogFormat(environ []string) string {
-	all := Variables()
-	i := slices.IndexFunc(all, func(v Variable) bool { return v.key == "LOG_FORMAT" })
-	s := setting{Variable: all[i]}
-	s.find(prefixed(environ))
+	_, s := single(environ, "LOG_FORMAT")
 	return s.raw
 }
 
 // HTTPAddr is HTTP_ADDR alone, whatever else is wrong or cannot be read: a probe asks a daemon that is running, and
 // must not call it dead because a file of a secret is being replaced. It is empty when the setting is off.
 func HTTPAddr(environ []string) (string, error) {
-	var c Config
-	all := variables(&c)
-	i := slices.IndexFunc(all, func(v Variable) bool { return v.key == "HTTP_ADDR" })
-	s := &setting{Variable: all[i]}
-	s.find(prefixed(environ))
-	s.take()
-	c.settings = []*setting{s}
-	if problems := c.problems(); len(problems) > 0 {
-		return "", &Error{Problems: problems}
-	}
-	return c.HTTPAddr, nil
+	c, _ := single(environ, "HTTP_ADDR")
+	return c.HTTPAddr, c.problems()
 }
 
 // prefixed keeps what is ours. The last of several entries of one name wins.
@@ -103,18 +90,24 @@ func prefixed(environ []string) map[string]string {
 	return ours
 }
 
-func (c *Config) problems() []Problem {
-	var problems []Problem
+// problems is an *Error, or nil.
+func (c *Config) problems() error {
+	var e Error
 	for _, s := range c.settings {
-		if s.wrong != "" {
-			p := Problem{Variable: s.Name, What: s.wrong, Example: s.Example}
-			if s.raw != "" {
-				p.Value = strconv.Quote(shorten(s.show(s.raw)))
-			}
-			problems = append(problems, p)
+		if s.wrong == "" {
+			continue
 		}
+		subject := s.Name
+		if s.raw != "" {
+			subject += "=" + strconv.Quote(shorten(s.show(s.raw)))
+		}
+		e.Problems = append(e.Problems, Problem{s.Name, fmt.Sprintf("%s %s, for example %s=%s", subject, s.wrong, s.Name,
+			s.Example)})
 	}
-	return problems
+	if len(e.Problems) == 0 {
+		return nil
+	}
+	return &e
 }
 
 // of is the setting with the key; nil in a Config that did not come from Load.
@@ -138,6 +131,24 @@ type setting struct {
 
 func (s *setting) refuse(format string, args ...any) { s.wrong = fmt.Sprintf(format, args...) }
 
+// take finds the text of a setting and gives its field the value; without a text it stays zero. A default is not to
+// blame: one that is computed from a bad setting is bad too.
+func (c *Config) take(v Variable, ours map[string]string) {
+	s := &setting{Variable: v, from: FromDefault, raw: v.Default}
+	c.settings = append(c.settings, s)
+	s.find(ours)
+	if s.wrong != "" || s.raw == "" {
+		return
+	}
+	put, err := s.reads(s.raw)
+	switch {
+	case err == nil:
+		put()
+	case s.from != FromDefault:
+		s.refuse("%v", err)
+	}
+}
+
 // find finds the text: in the variable, in the file that X_FILE names, or the default. A variable that is set but empty
 // is refused unless empty means something: it is a template that was not filled in.
 func (s *setting) find(ours map[string]string) {
@@ -146,11 +157,13 @@ func (s *setting) find(ours map[string]string) {
 	empty := "is set but empty: give a value, or leave it out for the default"
 	switch {
 	case set && fileSet:
+		s.raw = ""
 		s.refuse("and %s are both set: keep one", s.Name+fileSuffix)
 		return
 	case fileSet:
-		content, err := readValue(path)
+		content, err := readWithin(path, fileTimeout)
 		if err != nil {
+			s.raw = ""
 			s.refuse("cannot be read from the file that %s names, %q: %v", s.Name+fileSuffix, s.showPath(path), err)
 			return
 		}
@@ -165,34 +178,12 @@ func (s *setting) find(ours map[string]string) {
 		s.refuse("is not set")
 		return
 	case s.computed != nil:
-		s.raw, s.from = s.computed(), FromDefault
+		s.raw = s.computed()
 		return
 	default:
-		s.raw, s.from = s.Default, FromDefault
 		return
 	}
 	if s.raw == "" && !s.empty {
 		s.refuse("%s", empty)
 	}
 }
-
-// take gives the field its value; without a text, or switched off, it stays zero. A default is not to blame: one that
-// is computed from a bad setting is bad too.
-func (s *setting) take() {
-	if s.wrong != "" || s.isZero(s.raw) {
-		if s.wrong == "" && s.raw == offWord && s.turnOff != nil {
-			s.turnOff()
-		}
-		return
-	}
-	err := s.lineProblem(s.raw)
-	if err == nil {
-		err = s.set(s.raw)
-	}
-	if err != nil && s.from != FromDefault {
-		s.refuse("%v", err)
-	}
-}
-
-// isZero reports whether raw leaves the field zero.
-func (v Variable) isZero(raw string) bool { return raw == "" || v.off && raw == offWord }

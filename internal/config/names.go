@@ -11,6 +11,7 @@ import (
 type Warning struct {
 	Variable string // name, with prefix
 	What     string // completes the sentence that begins with the name
+	Do       string // what to do about it; only [Config.Remarks] say that beside
 }
 
 // String is one line.
@@ -25,20 +26,18 @@ var kubernetes = regexp.MustCompile(`_SERVICE_|_PORT$|_PORT_[0-9]+_(TCP|UDP|SCTP
 // unknownNames warns of names with our prefix that are no setting, most likely a misspelling of one: the setting meant
 // is then at its default. It never shows the value, which may be a secret under a misspelt name.
 func unknownNames(ours map[string]string, settings []*setting) []Warning {
-	isKnown := make(map[string]bool)
 	var names []string
 	for _, s := range settings {
-		isKnown[s.Name], isKnown[s.Name+fileSuffix] = true, true
 		names = append(names, s.Name)
 	}
 	var warnings []Warning
 	for _, name := range slices.Sorted(maps.Keys(ours)) {
-		if isKnown[name] || strings.HasPrefix(name, testPrefix) || kubernetes.MatchString(name) {
-			continue
+		known := slices.Contains(names, name) || slices.Contains(names, strings.TrimSuffix(name, fileSuffix))
+		if !known && !strings.HasPrefix(name, testPrefix) && !kubernetes.MatchString(name) {
+			warnings = append(warnings, Warning{
+				Variable: name, What: "is no setting and has no effect; the nearest one is " + nearest(name, names),
+			})
 		}
-		warnings = append(warnings, Warning{
-			Variable: name, What: "is no setting and has no effect; the nearest one is " + nearest(name, names),
-		})
 	}
 	return warnings
 }

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/redisdb"
 )
 
 const mask = "***"
@@ -20,41 +20,46 @@ type secrecy struct {
 	show func(good string) string
 	// fixed is what of such a value must stay while the process runs, when its file is read again.
 	fixed func(good string) string
+	lines bool // it may have several
 }
 
 var (
 	wholeText = &secrecy{show: func(string) string { return mask }, fixed: func(string) string { return "" }}
+	textLines = &secrecy{show: wholeText.show, fixed: wholeText.fixed, lines: true}
 	dsnLogin  = &secrecy{show: showDSN, fixed: dsnWithoutLogin}
-	urlLogins = &secrecy{show: eachURL(showURL), fixed: eachURL(urlWithoutLogin)}
+	urlLogins = &secrecy{show: each(showURL), fixed: each(urlWithoutLogin)}
 	urlPath   = &secrecy{show: showWebhook, fixed: func(good string) string { return good }}
 )
+
+var knownScheme = regexp.MustCompile(`^(amqps?|rediss?|https?|mysql|zookeeper)://`)
 
 // show is raw with its secrets masked. Of a value that its own rule refuses nothing is shown but the scheme: where a
 // password stands in it is anybody's guess, and refused values are what error messages show.
 func (v Variable) show(raw string) string {
 	switch {
-	case v.secret == nil || v.isZero(raw):
+	case v.secret == nil || raw == "":
 		return raw
-	case v.accepts(raw) || v.secret == wholeText:
+	case v.accepts(raw):
 		return v.secret.show(raw)
+	case v.secret == wholeText || v.secret == textLines:
+		return mask
 	}
-	for _, scheme := range []string{"amqp", "amqps", "redis", "rediss", "http", "https", "mysql", "zookeeper"} {
-		if strings.HasPrefix(raw, scheme+"://") {
-			return scheme + "://" + mask
-		}
-	}
-	return mask
+	return knownScheme.FindString(raw) + mask
 }
 
 // accepts reports whether the setting's own rule finds nothing wrong with the text.
-func (v Variable) accepts(raw string) bool { return v.lineProblem(raw) == nil && v.accept(raw) == nil }
+func (v Variable) accepts(raw string) bool {
+	_, err := v.reads(raw)
+	return err == nil
+}
 
-// lineProblem refuses what no URL, DSN or token has. It completes the sentence "NAME=value …".
-func (v Variable) lineProblem(raw string) error {
-	if v.secret != nil && !v.lines && strings.ContainsFunc(raw, unicode.IsControl) {
-		return errors.New("has a control character in it, perhaps a second line: the value must be one line")
+// reads is the setting's own rule, and that no URL, DSN or token has several lines. An error completes the sentence
+// "NAME=value …".
+func (v Variable) reads(raw string) (put func(), err error) {
+	if v.secret != nil && !v.secret.lines && strings.ContainsFunc(raw, unicode.IsControl) {
+		return nil, errors.New("has a control character in it, perhaps a second line: the value must be one line")
 	}
-	return nil
+	return v.read(raw)
 }
 
 // What may be shown of a part: nothing in these could not also be a password, but a password does not stand there.
@@ -69,35 +74,39 @@ var (
 	plainTLS   = regexp.MustCompile(`^(true|false|skip-verify|preferred)$`)
 )
 
-// harmless are the parameters whose values are names of files or hosts, or one of a few words.
-var harmless = map[string]*regexp.Regexp{
-	"cacertfile": plainPath, "certfile": plainPath, "keyfile": plainPath, "server_name_indication": plainName,
-	"ssl_ca_certs": plainPath, "ssl_certfile": plainPath, "ssl_keyfile": plainPath, "ssl_server_name": plainName,
-	"ssl-ca": plainPath, "ssl-cert": plainPath, "ssl-key": plainPath, "tls-sni-servername": plainName, "tls": plainTLS,
-}
+// parameters are those whose names are shown, each with its values that are; what is not among them may be the rest of
+// a password with an & in it. Beside words and numbers, harmless are the names of files and hosts.
+var parameters = func() map[string]*regexp.Regexp {
+	known := map[string]*regexp.Regexp{"tls": plainTLS}
+	for harmless, names := range map[*regexp.Regexp]string{
+		plainPath: "cacertfile certfile keyfile ssl_ca_certs ssl_certfile ssl_keyfile ssl-ca ssl-cert ssl-key",
+		plainName: "server_name_indication ssl_server_name tls-sni-servername",
+		plainValue: "heartbeat connection_timeout channel_max auth_mechanism cluster master sentinel_user " +
+			"sentinel_password timeout readTimeout writeTimeout parseTime loc charset collation interpolateParams " +
+			"maxAllowedPacket multiStatements clientFoundRows rejectReadOnly checkConnLiveness allowNativePasswords " +
+			"allowCleartextPasswords allowAllFiles allowFallbackToPlaintext allowOldPasswords serverPubKey " +
+			"connectionAttributes columnsWithAlias",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			known[name] = harmless
+		}
+	}
+	return known
+}()
 
-// parameters are the names that are shown; what is not among them may be the rest of a password with an & in it.
-var parameters = []string{
-	"heartbeat", "connection_timeout", "channel_max", "auth_mechanism", "cacertfile", "certfile", "keyfile",
-	"server_name_indication", "cluster", "master", "sentinel_user", "sentinel_password", "timeout", "readTimeout",
-	"writeTimeout", "parseTime", "loc", "charset", "collation", "tls", "interpolateParams", "maxAllowedPacket",
-	"multiStatements", "clientFoundRows", "rejectReadOnly", "checkConnLiveness", "allowNativePasswords",
-	"allowCleartextPasswords", "allowAllFiles", "allowFallbackToPlaintext", "allowOldPasswords", "serverPubKey",
-	"connectionAttributes", "columnsWithAlias",
-	"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_server_name", "ssl-ca", "ssl-cert", "ssl-key",
-	"tls-sni-servername",
-}
-
-// eachURL does with each URL of a list what f does with one. Each is whole, since the list's rule accepts it, so the
+// each does with each URL of a list what f does with one. Each is whole, since the list's rule accepts it, so the
 // list was not split inside a password.
-func eachURL(f func(string) string) func(string) string {
-	return func(list string) string { return listText(SplitURLs(list), f) }
+func each(f func(string) string) func(string) string {
+	return func(list string) string { return listText(redisdb.SplitURLs(list), f) }
 }
 
 // showURL shows a URL that its rule accepts. An @ behind the authority means that a character of a password, which
 // should be encoded, ends it: what looks like the host is its beginning then.
 func showURL(raw string) string {
-	scheme, rest, _ := strings.Cut(raw, "://")
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return raw // off
+	}
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 && strings.Contains(rest[end:], "@") {
 		return scheme + "://" + mask
 	}
@@ -145,11 +154,10 @@ func showParameters(query string) string {
 	pairs := strings.Split(query, "&")
 	for i, pair := range pairs {
 		name, value, _ := strings.Cut(pair, "=")
-		switch {
-		case !slices.Contains(parameters, name):
+		switch harmless := parameters[name]; {
+		case harmless == nil:
 			pairs[i] = mask
-		case harmless[name] != nil && harmless[name].MatchString(value):
-		case !plainValue.MatchString(value):
+		case !harmless.MatchString(value) && !plainValue.MatchString(value):
 			pairs[i] = name + "=" + mask
 		}
 	}

@@ -117,7 +117,7 @@ func checkHidden(t *testing.T, value, marker string) {
 			environ = append(environ, v.Name+"="+value)
 		}
 		// Each alone too: Load shows a value that is good only where all are.
-		if shown := v.show(value); v.secret != nil && !v.isZero(value) && strings.Contains(shown, marker) {
+		if shown := v.show(value); v.secret != nil && value != "" && strings.Contains(shown, marker) {
 			t.Errorf("%s=%q is shown as %q", v.Name, value, shown)
 		}
 	}

@@ -1,7 +1,7 @@
 package config
 
 import (
-	"slices"
+	"cmp"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/certs"
@@ -10,94 +10,72 @@ import (
 	"github.com/rollbackd/rollbackd/internal/redisdb"
 )
 
-// tlsKeys are the settings for one server's certificates, without what begins their names.
-var tlsKeys = []string{"_CA_FILE", "_CERT_FILE", "_KEY_FILE", "_SERVER_NAME"}
+// encrypted is one of the three servers for which settings may name certificates.
+type encrypted struct {
+	key, url, name string // what begins the settings' names, the setting with the URL, and what people call the server
+	tls            *certs.TLS
+	join           func() error // writes the certificates into the URLs or the DSN
+}
 
-// joinTLS writes the certificates into the URLs and the DSN. What contradicts is refused at the first setting that is
-// set.
-func (c *Config) joinTLS(good func(...string) bool) {
-	for _, server := range []struct {
-		url, tls string // the settings
-		set      certs.TLS
-		join     func() error
-	}{
-		{"AMQP_URL", "AMQP_TLS", c.tls.amqp, func() (err error) {
-			c.AMQPURLs, err = withTLS(c.AMQPURLs, c.tls.amqp)
+func (c *Config) encrypted() []encrypted {
+	return []encrypted{
+		{"AMQP", "AMQP_URL", "RabbitMQ", &c.tls.amqp, func() (err error) {
+			c.AMQPURLs, err = eachURL(c.AMQPURLs, c.amqpTLS)
 			return err
 		}},
-		{"MYSQL_DSN", "MYSQL_TLS", c.tls.mysql, func() (err error) {
+		{"MYSQL", "MYSQL_DSN", "MySQL", &c.tls.mysql, func() (err error) {
 			c.MySQLDSN, err = mysqldb.WithTLS(c.MySQLDSN, c.tls.mysql)
 			return err
 		}},
-		{"REDIS_URL", "REDIS_TLS", c.tls.redis, func() (err error) {
+		{"REDIS", "REDIS_URL", "Redis", &c.tls.redis, func() error {
 			if c.RedisURL == "" { // see doubts
 				return nil
 			}
-			urls := redisdb.SplitURLs(c.RedisURL)
-			for i, url := range urls {
-				if urls[i], err = redisdb.WithTLS(url, c.tls.redis); err != nil {
-					return err
-				}
-			}
+			urls, err := eachURL(redisdb.SplitURLs(c.RedisURL), func(raw string) (string, error) {
+				return redisdb.WithTLS(raw, c.tls.redis)
+			})
 			c.RedisURL = strings.Join(urls, ",")
-			return nil
+			return err
 		}},
-	} {
-		keys := []string{server.url}
-		for _, key := range tlsKeys {
-			keys = append(keys, server.tls+key)
-		}
-		if server.set == (certs.TLS{}) || !good(keys...) {
+	}
+}
+
+// settings are those of the server's certificates.
+func (s encrypted) settings() (keys []string) {
+	for _, part := range []string{"CA_FILE", "CERT_FILE", "KEY_FILE", "SERVER_NAME"} {
+		keys = append(keys, s.key+"_TLS_"+part)
+	}
+	return keys
+}
+
+// joinTLS writes the certificates into the URLs and the DSN, where everybody who connects finds them. What contradicts
+// is refused at the first setting that is set.
+func (c *Config) joinTLS() {
+	for _, s := range c.encrypted() {
+		keys := s.settings()
+		if *s.tls == (certs.TLS{}) || !c.good(append(keys, s.url)...) {
 			continue
 		}
-		if err := server.join(); err != nil {
-			c.firstSet(keys[1:]).refuse("%v", err)
+		if err := s.join(); err != nil {
+			var first *setting
+			for _, key := range keys {
+				if found := c.of(key); found.raw != "" {
+					first = cmp.Or(first, found)
+				}
+			}
+			first.refuse("%v", err)
 		}
 	}
 }
 
-// firstSet is the first of these settings that has a value.
-func (c *Config) firstSet(keys []string) *setting {
-	return c.of(keys[max(0, slices.IndexFunc(keys, func(key string) bool { return c.of(key).raw != "" }))])
-}
-
-func withTLS(urls []string, t certs.TLS) (whole []string, err error) {
-	for _, raw := range urls {
-		if raw, err = rabbit.WithTLS(raw, t); err != nil {
-			return urls, err
-		}
-		whole = append(whole, raw)
-	}
-	return whole, nil
-}
+func (c Config) amqpTLS(raw string) (string, error) { return rabbit.WithTLS(raw, c.tls.amqp) }
 
 // FreshAMQPURLs gives the AMQP URLs as they are now, as [Config.Fresh] does with a text, with the certificates that
 // other settings name.
 func (c Config) FreshAMQPURLs(warn func(Warning)) func() []string {
 	text := c.Fresh("AMQP_URL", warn)
 	return func() []string {
-		urls, _ := withTLS(SplitURLs(text()), c.tls.amqp) // only logins change, so it fails no more than at the start
+		urls, _ := eachURL(redisdb.SplitURLs(text()), c.amqpTLS) // only logins change: as at the start
 		return urls
 	}
-}
-
-// withoutRedis says why no Redis is asked.
-func (c *Config) withoutRedis() string {
-	if c.of("REDIS_URL").raw == offWord {
-		return "REDIS_URL is " + offWord
-	}
-	return "LOCK is " + string(c.Lock)
-}
-
-// idleTLS are settings of certificates for a server that is not used.
-func (c *Config) idleTLS() (doubts []Warning) {
-	if c.RedisURL != "" {
-		return nil
-	}
-	for _, key := range tlsKeys {
-		if s := c.of("REDIS_TLS" + key); s.raw != "" {
-			doubts = append(doubts, Warning{Variable: s.Name, What: "has no effect: " + c.withoutRedis()})
-		}
-	}
-	return doubts
 }

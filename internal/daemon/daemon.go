@@ -143,7 +143,7 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 		return d, err
 	}
 	guard, err := admin.NewGuard(admin.GuardOptions{
-		Token: fresh.adminToken, TokensFile: cfg.AdminTokensFile, Proxy: cfg.AdminProxy, BasePath: cfg.BasePath,
+		Token: fresh.adminToken, TokensFile: cfg.AdminTokensFile, Proxy: admin.Proxy(cfg.AdminProxy), BasePath: cfg.BasePath,
 		Refused: pages.NewRefusals(d.desk, log).Note, Metrics: d.registry, Logger: log,
 	})
 	if err != nil {

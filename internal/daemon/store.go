@@ -41,9 +41,7 @@ func OpenStore(ctx context.Context, cfg config.Config, command string, o dedup.O
 	if s.Pool, err = s.DB.DB(); err != nil {
 		return nil, fmt.Errorf("database handle: %w", err)
 	}
-	if s.Records, err = dedup.NewLog(s.DB, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	}); err == nil {
+	if s.Records, err = dedup.NewLog(s.DB, cfg.LogOptions()); err == nil {
 		s.Letters, err = deadletter.New(deadletter.Options{
 			Records: s.Records, AMQPURLs: cfg.AMQPURLs, CurrentAMQPURLs: cfg.Config.Fresh.AMQPURLs, Name: o.Program,
 			Group: cfg.Group, Queue: cfg.Queue, KeyFrom: cfg.KeyFrom, Retention: cfg.Retention(), MaxReplays: cfg.MaxReplays,

@@ -84,9 +84,7 @@ func (s *Servers) bookmark(ctx context.Context, group string) {
 		defer func() { _ = pool.Close() }()
 	}
 	d := consumer.Defaults()
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: d.LogTable, Lease: d.Lease, Delays: d.RetryDelays, MaxAttempts: d.MaxAttempts,
-	})
+	records, err := dedup.NewLog(db, d.LogOptions())
 	err = errors.Join(err, dedup.Migrate(ctx, db, dedup.MigrateOptions{Table: d.LogTable}))
 	if err == nil {
 		_, err = records.Bookmark(ctx, group)

@@ -22,10 +22,11 @@ type arrow struct {
 var arrows = []arrow{
 	{"stock", nil, "a shop that only reserves stock must not link a broker's or Redis's client, and the domain must " +
 		"stand without the engine"},
+	{"internal/limits", nil, "numbers that everybody shares: what they are numbers of is told where they are used"},
 	{"internal/certs", nil, "what is wrong with a certificate is the same whatever protocol is spoken above it"},
 	{"internal/mysqldb", []string{"internal/certs"},
 		"what is true of the servers and their driver holds whatever tables they have"},
-	{"dedup", []string{"internal/mysqldb"},
+	{"dedup", []string{"internal/limits", "internal/mysqldb"},
 		"an identity and its row mean the same whatever brings the message; the log is tested without a broker"},
 	{"internal/redisdb", []string{"internal/certs"}, "how Redis is reached knows nothing of what is kept there"},
 	{"lock", []string{"internal/redisdb"},
@@ -40,7 +41,7 @@ var arrows = []arrow{
 	{"internal/wire", []string{"dedup", "internal/rabbit", "internal/strictjson"}, "what a message says of itself " +
 		"depends on no configuration and no engine"},
 	{"consumer", []string{"deadletter", "dedup", "internal/certs", "internal/operator", "internal/wait",
-		"internal/maintenance", "internal/locking", "internal/mysqldb", "lock", "internal/rabbit",
+		"internal/maintenance", "internal/limits", "internal/locking", "internal/mysqldb", "lock", "internal/rabbit",
 		"internal/wire"},
 		"it serves any handler: it must not know stock, nor read the environment; letters and keeper it only sets up"},
 	{"internal/maintenance", []string{"deadletter", "dedup"},
@@ -53,10 +54,10 @@ var arrows = []arrow{
 	{"internal/admin", []string{"deadletter", "dedup", "internal/operator", "internal/reconcile", "internal/screen",
 		"internal/explain", "internal/strictjson"},
 		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
-	{"internal/config", []string{"consumer", "dedup", "internal/certs", "internal/locking",
-		"internal/mysqldb", "internal/rabbit", "internal/redisdb", "internal/wire", "internal/admin", "lock", "stock"},
-		"it makes one plain Config for each package; packages that imported it would force environment variables on " +
-			"library users"},
+	{"internal/config", []string{"consumer", "dedup", "internal/certs", "internal/limits", "internal/locking",
+		"internal/mysqldb", "internal/rabbit", "internal/redisdb", "internal/wire", "lock", "stock"},
+		"it makes one plain Config for each package, whatever page or command asks for it; packages that imported it would " +
+			"force environment variables on library users"},
 	{"internal/handler/stock", []string{"consumer", "internal/strictjson", "stock"},
 		"it is the only package between the domain and the engine, so that neither comes to know the other"},
 	{"internal/handler/sql", []string{"consumer", "internal/mysqldb", "internal/strictjson"},

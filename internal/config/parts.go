@@ -1,8 +1,12 @@
 package config
 
+// What other packages are told of the settings, beside what the engine takes as it is.
+
 import (
+	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -28,5 +32,13 @@ func (c Config) OwnTables() []string { return append(dedup.Tables(c.LogTable), l
 func (c Config) LockServers(name string) locking.Servers {
 	return locking.Servers{
 		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, ZooKeeperURL: c.ZooKeeperURL, Name: name, Connections: 2,
+	}
+}
+
+// TopologyConfig is the exchange and the queues.
+func (c Config) TopologyConfig() rabbit.TopologyConfig {
+	return rabbit.TopologyConfig{
+		Exchange: c.Exchange, Queue: c.Queue, RoutingKeys: c.RoutingKeys, Delays: c.RetryDelays,
+		TakeMain: c.Topology == consumer.TopologyCheck,
 	}
 }
