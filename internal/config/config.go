@@ -25,9 +25,6 @@ const (
 	EmptyRollbackRetry  = "retry"  // a rollback without its reservation is an ordinary failure
 	EmptyRollbackRefuse = "refuse" // it is remembered, and refuses the late reservation
 
-	LockOnErrorProceed = "proceed" // without the lock's server the consumer log alone keeps the promise
-	LockOnErrorPause   = "pause"   // without it nothing is consumed
-
 	LogFormatAuto = "auto" // text on a terminal, else json
 	LogFormatText = "text"
 	LogFormatJSON = "json"

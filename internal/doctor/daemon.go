@@ -5,73 +5,90 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/config"
+	httphandler "github.com/rollbackd/rollbackd/internal/handler/http"
 )
 
-// checkDaemon asks the daemon that answers where these settings say, and repeats what it misses: what it has met, a
+// lookAtDaemon asks the daemon that answers where these settings say, and repeats what it misses: what it has met, a
 // queue that ends its connections or refuses its copies, nobody sees from outside.
-func checkDaemon(ctx context.Context, cfg config.Config, l *list) {
-	const name = "answer"
-	if cfg.HTTPAddr == "" {
-		l.note(name, "not asked for: ROLLBACKD_HTTP_ADDR is off; what a daemon misses stands in its log only")
+func lookAtDaemon(ctx context.Context, a *area) {
+	_, port, _ := net.SplitHostPort(a.HTTPAddr)
+	if a.HTTPAddr == "" || port == "0" {
+		a.tell("answer", noteIf(a.HTTPAddr == "", "not asked for: ROLLBACKD_HTTP_ADDR is off; what a daemon misses stands "+
+			"in its log only"), noteIf(true, "not asked for: ROLLBACKD_HTTP_ADDR is "+a.HTTPAddr+
+			", which is another port each time; the daemon's log says which, and its /readyz what it misses"))
 		return
 	}
-	if _, port, err := net.SplitHostPort(cfg.HTTPAddr); err == nil && port == "0" {
-		l.note(name, "not asked for: ROLLBACKD_HTTP_ADDR is "+cfg.HTTPAddr+
-			", which is another port each time; the daemon's log says which, and its /readyz what it misses")
-		return
+	said, err := admin.Ask(ctx, a.HTTPAddr, "")
+	if err == nil && said.Group == a.Group && said.Queue == a.Queue && a.AdminToken != "" { // no stranger's
+		said, err = admin.Ask(ctx, a.HTTPAddr, a.AdminToken)
 	}
-	said, err := admin.Ask(ctx, cfg.HTTPAddr, "")
-	if err == nil && said.Group == cfg.Group && said.Queue == cfg.Queue && cfg.AdminToken != "" { // no stranger's
-		said, err = admin.Ask(ctx, cfg.HTTPAddr, cfg.AdminToken)
-	}
-	switch {
-	case errors.Is(err, admin.ErrNobody):
-		l.note(name, "no daemon answers at ROLLBACKD_HTTP_ADDR, which is no fault when none runs on this machine or in "+
-			"this container; where one runs, doctor repeats what it misses. "+err.Error())
-		return
-	case errors.Is(err, admin.ErrSilent):
-		l.warn(name, cfg.HTTPAddr+": "+err.Error(), "is the daemon frozen, or this machine overloaded? See its log")
-		return
-	case errors.Is(err, admin.ErrStranger):
-		l.warn(name, cfg.HTTPAddr+": "+err.Error(),
-			"no daemon can listen there beside it: choose another ROLLBACKD_HTTP_ADDR")
-		return
-	case err != nil:
-		l.warn(name, err.Error(), "see ROLLBACKD_HTTP_ADDR")
+	if err != nil {
+		a.tell("answer",
+			noteIf(errors.Is(err, admin.ErrNobody), "no daemon answers at ROLLBACKD_HTTP_ADDR, which is no fault when none "+
+				"runs on this machine or in this container; where one runs, doctor repeats what it misses. "+err.Error()),
+			warnIf(errors.Is(err, admin.ErrSilent), a.HTTPAddr+": "+err.Error(), "is the daemon frozen, or this machine "+
+				"overloaded? See its log"),
+			warnIf(errors.Is(err, admin.ErrStranger), a.HTTPAddr+": "+err.Error(), "no daemon can listen there beside it: "+
+				"choose another ROLLBACKD_HTTP_ADDR"),
+			warnIf(true, err.Error(), "see ROLLBACKD_HTTP_ADDR"))
 		return
 	}
 	who := fmt.Sprintf("the daemon at %s, group %s, queue %s,", said.From, said.Group, said.Queue)
-	switch {
-	case said.Group != cfg.Group || said.Queue != cfg.Queue:
-		l.warn(name, fmt.Sprintf("%s is not that of these settings, group %s, queue %s: what it misses is not repeated",
-			who, cfg.Group, cfg.Queue),
-			"run doctor with the settings of that daemon, or give each daemon of a machine a ROLLBACKD_HTTP_ADDR of its own")
+	stranger := said.Group != a.Group || said.Queue != a.Queue
+	a.tell("answer",
+		warnIf(stranger, fmt.Sprintf("%s is not that of these settings, group %s, queue %s: what it misses is not "+
+			"repeated", who, a.Group, a.Queue), "run doctor with the settings of that daemon, or give each daemon of a machine "+
+			"a ROLLBACKD_HTTP_ADDR of its own"),
+		okIf(said.Ready, who+" takes deliveries"),
+		noteIf(true, who+" takes no deliveries now"))
+	if stranger {
 		return
-	case said.Ready:
-		l.ok(name, who+" takes deliveries")
-	default:
-		l.note(name, who+" takes no deliveries now")
 	}
-	if said.Draining {
-		l.note("draining", "a stop was asked for: the daemon finishes what it has in hand")
-	}
+	a.tell("draining", noteIf(said.Draining, "a stop was asked for: the daemon finishes what it has in hand"))
 	for _, what := range said.Waiting {
-		if what == admin.NotConnected {
-			l.warn("waiting", what, "ask again: the daemon starts, or is between two connections")
-			continue
-		}
-		if name, _, _ := strings.Cut(what, ": "); name == consumer.PausedByPerson {
-			l.note("waiting", what)
-			continue
-		}
-		l.fail("waiting", what, "the daemon takes nothing until that is mended; its log says since when")
+		name, _, _ := strings.Cut(what, ": ")
+		a.tell("waiting",
+			warnIf(what == admin.NotConnected, what, "ask again: the daemon starts, or is between two connections"),
+			noteIf(name == consumer.PausedByPerson, what),
+			failIf(true, what, "the daemon takes nothing until that is mended; its log says since when"))
 	}
 	for _, what := range said.Degraded {
-		l.warn("degraded", what, "do what the daemon says; its log says since when")
+		a.warn("degraded", what, "do what the daemon says; its log says since when")
 	}
+}
+
+// lookAtService asks whether the service of handler http answers. It gets no message: what it would say to one is not
+// known from that.
+func lookAtService(ctx context.Context, a *area) {
+	if a.Handler != config.HandlerHTTP {
+		return
+	}
+	status, err := httphandler.Ask(ctx, httphandler.Options{
+		Target: a.HTTPTarget, Timeout: a.HTTPTimeout, Concurrency: 1,
+		CAFile: a.HTTPTLSCAFile, CertFile: a.HTTPTLSCertFile, KeyFile: a.HTTPTLSKeyFile,
+		Token: func() string { return a.HTTPToken },
+	})
+	if a.failed("answer", err, "is the service running, and reached from here? See ROLLBACKD_HTTP_TARGET and "+
+		"ROLLBACKD_HTTP_TLS_CA_FILE. While it is away the daemon waits") {
+		return
+	}
+	const refused, gone, away = "see ROLLBACKD_HTTP_TOKEN and ROLLBACKD_HTTP_TLS_CERT_FILE: if a POST is answered so, " +
+		"nothing is consumed", "see the path of ROLLBACKD_HTTP_TARGET: if a POST is answered so, every message is " +
+		"dead-lettered", "the service behind that address is away: the daemon waits for it"
+	do := map[int]string{
+		http.StatusUnauthorized: refused, http.StatusForbidden: refused, http.StatusProxyAuthRequired: refused,
+		http.StatusNotFound: gone, http.StatusGone: gone,
+		http.StatusBadGateway: away, http.StatusServiceUnavailable: away, http.StatusGatewayTimeout: away,
+	}[status]
+	if status >= 300 && status <= 399 {
+		do = "redirects are not followed: give ROLLBACKD_HTTP_TARGET the last address"
+	}
+	found := fmt.Sprintf("it answers a HEAD request with %d %s", status, http.StatusText(status))
+	a.tell("answer", warnIf(do != "", found, do), fine(found))
 }

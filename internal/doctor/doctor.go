@@ -3,8 +3,8 @@
 // that a queue could take, no row is written, and the one key it sets in Redis is its own and is taken away again.
 // What only a running daemon knows, it is asked for.
 //
-// What belongs here: the checks. What does not: how they are shown (internal/cli), and the rules of single settings,
-// which internal/config has checked before.
+// What lives here: the checks, each a question and the verdicts on its answer. What must not: how they are shown
+// (cmd/consumer), and the rules of settings, which internal/config has.
 package doctor
 
 import (
@@ -43,38 +43,81 @@ type Options struct {
 }
 
 // Run makes all checks. Servers are asked at the same time; one that does not answer costs some ten seconds.
-func Run(ctx context.Context, cfg config.Config, o Options) []Check {
-	var rabbitmq, mysql, redis, daemon list
-	rabbitmq.area, mysql.area, redis.area, daemon.area = "rabbitmq", "mysql", "redis", "daemon"
+func Run(ctx context.Context, cfg config.Config, o Options) (all []Check) {
+	areas := []struct {
+		name string
+		look func(context.Context, *area)
+	}{
+		{"rabbitmq", lookAtRabbit}, {"mysql", lookAtMySQL}, {"redis", lookAtLock}, {"service", lookAtService},
+		{"daemon", lookAtDaemon}, {"settings", lookAtSettings}, {"host", lookAtHost},
+	}
+	found := make([]area, len(areas))
 	var wg sync.WaitGroup
-	wg.Go(func() { checkRabbit(ctx, cfg, o, &rabbitmq) })
-	wg.Go(func() { checkMySQL(ctx, cfg, o, &mysql) })
-	wg.Go(func() { checkLock(ctx, cfg, o, &redis) })
-	wg.Go(func() { checkDaemon(ctx, cfg, &daemon) })
-	service := list{area: "service"}
-	wg.Go(func() { checkService(ctx, cfg, &service) })
-	settings, host := list{area: "settings"}, list{area: "host"}
-	checkSettings(cfg, &settings)
-	checkHost(cfg, &host)
+	for i, a := range areas {
+		found[i] = area{Config: cfg, o: o, name: a.name}
+		wg.Go(func() { a.look(ctx, &found[i]) })
+	}
 	wg.Wait()
-	var all []Check
-	for _, l := range []list{rabbitmq, mysql, redis, service, daemon, settings, host} {
-		all = append(all, l.checks...)
+	for _, a := range found {
+		all = append(all, a.checks...)
 	}
 	return all
 }
 
-// list collects the checks of one area.
-type list struct {
-	area   string
+// area is one server, or whatever else is looked at by itself, with the settings and what was found there.
+type area struct {
+	config.Config
+	o      Options
+	name   string
 	checks []Check
 }
 
-func (l *list) add(level Level, name, found, do string) {
-	l.checks = append(l.checks, Check{l.area, name, level, found, do})
+// verdict is told of an answer that has this property.
+type verdict struct {
+	when      bool
+	level     Level
+	found, do string
 }
 
-func (l *list) ok(name, found string)       { l.add(OK, name, found, "") }
-func (l *list) note(name, found string)     { l.add(Note, name, found, "") }
-func (l *list) warn(name, found, do string) { l.add(Warn, name, found, do) }
-func (l *list) fail(name, found, do string) { l.add(Fail, name, found, do) }
+// tell adds the first of the verdicts that holds, if any does, and reports its level.
+func (a *area) tell(check string, verdicts ...verdict) Level {
+	for _, v := range verdicts {
+		if v.when {
+			a.checks = append(a.checks, Check{a.name, check, v.level, v.found, v.do})
+			return v.level
+		}
+	}
+	return OK
+}
+
+func fine(found string) verdict                  { return verdict{true, OK, found, ""} }
+func okIf(when bool, found string) verdict       { return verdict{when, OK, found, ""} }
+func noteIf(when bool, found string) verdict     { return verdict{when, Note, found, ""} }
+func warnIf(when bool, found, do string) verdict { return verdict{when, Warn, found, do} }
+func failIf(when bool, found, do string) verdict { return verdict{when, Fail, found, do} }
+
+func (a *area) ok(check, found string)       { a.tell(check, fine(found)) }
+func (a *area) note(check, found string)     { a.tell(check, noteIf(true, found)) }
+func (a *area) warn(check, found, do string) { a.tell(check, warnIf(true, found, do)) }
+func (a *area) fail(check, found, do string) { a.tell(check, failIf(true, found, do)) }
+
+// again is what to do about a server that answers, but not this time.
+const again = "run again; see the server's log"
+
+// failed tells of a question that was not answered, and reports whether that is so.
+func (a *area) failed(check string, err error, do string) bool {
+	if err != nil {
+		a.fail(check, err.Error(), do)
+	}
+	return err != nil
+}
+
+// without is the area before anything was found; with adds what was found there, under names that begin so.
+func (a *area) without() *area { return &area{Config: a.Config, o: a.o, name: a.name} }
+
+func (a *area) with(prefix string, part *area) {
+	for _, c := range part.checks {
+		c.Name = prefix + c.Name
+		a.checks = append(a.checks, c)
+	}
+}

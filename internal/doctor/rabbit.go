@@ -9,192 +9,142 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/rollbackd/rollbackd/consumer"
-	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-// checkRabbit looks at every URL, and at what is behind the first that answers.
-func checkRabbit(ctx context.Context, cfg config.Config, o Options, l *list) {
+// lookAtRabbit looks at every URL, and at what is behind the first that answers.
+func lookAtRabbit(ctx context.Context, a *area) {
 	var first *rabbit.Conn
-	var url string
+	var behind rabbit.Config
 	var away []error
-	for _, u := range cfg.AMQPURLs {
+	for _, u := range a.AMQPURLs {
 		var encryption shown
-		conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{u}, Name: o.Name, Certs: encryption.store()})
+		at := rabbit.Config{URLs: []string{u}, Name: a.o.Name, Certs: encryption.store()}
+		conn, err := rabbit.Dial(ctx, at)
 		if err != nil {
 			away = append(away, err)
 			continue
 		}
 		defer func() { _ = conn.Close() }() // everything is asked by then
-		l.ok("reachable", conn.Where())
-		encryption.check(l, []string{rabbit.Host(u)}, rabbit.TLSSetting, "ROLLBACKD_AMQP_URL", "write amqps://")
-		checkBrokerVersion(conn, l)
+		a.ok("reachable", conn.Where())
+		encryption.tell(a, []string{rabbit.Host(u)}, rabbit.TLSSetting, "ROLLBACKD_AMQP_URL", "write amqps://")
+		version := conn.ServerVersion()
+		warnings, err := rabbit.VersionWarnings(version)
+		if !a.failed("version", err, "use RabbitMQ 3.10 or later") {
+			a.tell("version", warnIf(len(warnings) > 0, strings.Join(warnings, "; "), "enable the feature flag if it is off: "+
+				"rabbitmqctl enable_feature_flag stream_queue"), fine("RabbitMQ "+version))
+		}
 		if first == nil {
-			first, url = conn, u
+			first, behind = conn, rabbit.Config{URLs: at.URLs, Name: at.Name}
 		}
 	}
 	for _, err := range away {
 		advice := orCertificates(err, "is it running there, and are user, password and vhost right? See ROLLBACKD_AMQP_URL")
-		if first == nil {
-			l.fail("reachable", err.Error(), advice)
-		} else { // one that answers is enough
-			l.warn("reachable", err.Error(), advice)
-		}
+		a.tell("reachable", failIf(first == nil, err.Error(), advice),
+			warnIf(true, err.Error(), advice)) // one that answers is enough
 	}
 	if first == nil {
 		return
 	}
-	checkTopology(ctx, cfg, o, first, l)
-	checkPublishing(ctx, o, url, l)
-	if cfg.Topology == consumer.TopologyCheck {
-		checkTaken(ctx, cfg, o, first, url, l)
+	a.topology(ctx, first)
+	a.publishing(ctx, behind)
+	if a.Topology == consumer.TopologyCheck {
+		a.taken(ctx, first, behind)
 	} else {
-		checkBinding(ctx, cfg, first, l)
+		a.binding(ctx, first)
 	}
-	l.note("bindings and policies", "AMQP does not show them; a policy with TTL, expiry or max-length on "+cfg.Queue+
-		" or "+rabbit.DeadQueue(cfg.Queue)+
-		" would drop messages: `rabbitmqctl list_bindings`, `rabbitmqctl list_policies`. One that makes a full queue "+
-		"refuse messages (reject-publish) shows at the daemon that meets it, under degraded")
+	a.note("bindings and policies", "AMQP does not show them; a policy with TTL, expiry or max-length on "+a.Queue+
+		" or "+rabbit.DeadQueue(a.Queue)+
+		" would drop messages: `rabbitmqctl list_bindings`, `rabbitmqctl list_policies`. One that makes a full queue refuse "+
+		"messages (reject-publish) shows at the daemon that meets it, under degraded")
 }
 
-func checkBrokerVersion(conn *rabbit.Conn, l *list) {
-	version := conn.ServerVersion()
-	warnings, err := rabbit.VersionWarnings(version)
-	switch {
-	case err != nil:
-		l.fail("version", err.Error(), "use RabbitMQ 3.10 or later")
-	case len(warnings) > 0:
-		l.warn("version", strings.Join(warnings, "; "), "enable the feature flag if it is off: rabbitmqctl "+
-			"enable_feature_flag stream_queue")
-	default:
-		l.ok("version", "RabbitMQ "+version)
-	}
+// taken looks at a main queue that is taken as it is: what it is, and what policies give it.
+func (a *area) taken(ctx context.Context, conn *rabbit.Conn, behind rabbit.Config) {
+	found, err := rabbit.LookAtMain(ctx, behind, conn, a.RabbitMQAPIURL, a.TopologyConfig())
+	a.tell("policy of the main queue",
+		failIf(errors.Is(err, rabbit.ErrClassic), fmt.Sprint(err), a.o.Program+" move"),
+		warnIf(err != nil, fmt.Sprint(err), "mend that, see ROLLBACKD_RABBITMQ_API_URL; what the queue needs is\n"+
+			found.Command),
+		warnIf(!found.Seen, "AMQP does not show what policies give "+a.Queue+", and an exact pattern matches no other queue "+
+			"that could be tried instead", "set ROLLBACKD_RABBITMQ_API_URL, or compare `rabbitmqctl list_policies` "+
+			"with\n"+found.Command),
+		failIf(len(found.Flaws) > 0, strings.Join(found.Flaws, "; "), found.Command),
+		fine("gives it what a declared one has"))
 }
 
-func topologyOf(cfg config.Config) rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{
-		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
-		TakeMain: cfg.Topology == consumer.TopologyCheck,
-	}
-}
-
-// checkTaken looks at a main queue that is taken as it is: what it is, and what policies give it.
-func checkTaken(ctx context.Context, cfg config.Config, o Options, conn *rabbit.Conn, url string, l *list) {
-	const name = "policy of the main queue"
-	found, err := rabbit.LookAtMain(ctx, rabbit.Config{URLs: []string{url}, Name: o.Name}, conn, cfg.RabbitMQAPIURL,
-		topologyOf(cfg))
-	switch {
-	case errors.Is(err, rabbit.ErrClassic):
-		l.fail(name, err.Error(), o.Program+" move")
-	case err != nil:
-		l.warn(name, err.Error(), "mend that, see ROLLBACKD_RABBITMQ_API_URL; what the queue needs is\n"+found.Command)
-	case !found.Seen:
-		l.warn(name, "AMQP does not show what policies give "+cfg.Queue+", and an exact pattern matches no other queue "+
-			"that could be tried instead", "set ROLLBACKD_RABBITMQ_API_URL, or compare `rabbitmqctl list_policies` with\n"+
-			found.Command)
-	case len(found.Flaws) > 0:
-		l.fail(name, strings.Join(found.Flaws, "; "), found.Command)
-	default:
-		l.ok(name, "gives it what a declared one has")
-	}
-}
-
-func checkTopology(ctx context.Context, cfg config.Config, o Options, conn *rabbit.Conn, l *list) {
-	things, err := rabbit.Inspect(ctx, conn, topologyOf(cfg))
-	if err != nil {
-		l.fail("exchange and queues", err.Error(), "run again; see RabbitMQ's log")
+func (a *area) topology(ctx context.Context, conn *rabbit.Conn) {
+	things, err := rabbit.Inspect(ctx, conn, a.TopologyConfig())
+	if a.failed("exchange and queues", err, "run again; see RabbitMQ's log") {
 		return
 	}
 	for _, th := range things {
-		switch {
-		case th.Missing && th.Taken:
-			l.fail(th.What, rabbit.ErrNoMain.Error(), "see docs/adopting.md")
-		case th.Missing:
-			l.fail(th.What, "it does not exist", o.Program+" migrate")
-		case th.Err != nil:
-			l.fail(th.What, th.Err.Error(), "see above; nothing was changed")
-		case th.Unchecked:
-			l.warn(th.What, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+o.Program+
-				" migrate' run once with a user who may configure it")
-		case th.Taken:
-			l.ok(th.What, fmt.Sprintf("taken as it is; %d messages ready, %d consumers", th.Ready, th.Consumers))
-		case th.Queue == "":
-			l.ok(th.What, "as it must be")
-		default:
-			l.ok(th.What, fmt.Sprintf("as it must be; %d messages ready, %d consumers", th.Ready, th.Consumers))
+		counts := ""
+		if th.Queue != "" {
+			counts = fmt.Sprintf("; %d messages ready, %d consumers", th.Ready, th.Consumers)
 		}
+		a.tell(th.What,
+			failIf(th.Missing && th.Taken, rabbit.ErrNoMain.Error(), "see docs/adopting.md"),
+			failIf(th.Missing, "it does not exist", a.o.Program+" migrate"),
+			failIf(th.Err != nil, fmt.Sprint(th.Err), "see above; nothing was changed"),
+			warnIf(th.Unchecked, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+
+				a.o.Program+" migrate' run once with a user who may configure it"),
+			okIf(th.Taken, "taken as it is"+counts), fine("as it must be"+counts))
 	}
 	for _, th := range things {
 		if th.Queue == "" || th.Missing {
 			continue
 		}
-		checkReading(ctx, conn, th, l)
-		if th.Queue == rabbit.BackstopQueue(cfg.Queue) && th.Ready > 0 {
-			l.warn("backstop", fmt.Sprintf("%d messages that RabbitMQ gave up wait in %s", th.Ready, th.Queue),
-				"a daemon files them at once; if they stay although one runs, the first of them ends its connections: see "+
-					"degraded on its /readyz, mend what cuts them, or take it out by hand")
-		}
-		if th.Queue == cfg.Queue && th.Consumers == 0 {
-			l.warn("daemon", "nobody consumes from "+th.Queue, o.Program+" run")
-		}
+		a.reading(ctx, conn, th)
+		a.tell("backstop", warnIf(th.Queue == rabbit.BackstopQueue(a.Queue) && th.Ready > 0,
+			fmt.Sprintf("%d messages that RabbitMQ gave up wait in %s", th.Ready, th.Queue),
+			"a daemon files them at once; if they stay although one runs, the first of them ends its connections: see degraded "+
+				"on its /readyz, mend what cuts them, or take it out by hand"))
+		a.tell("daemon", warnIf(th.Queue == a.Queue && th.Consumers == 0, "nobody consumes from "+th.Queue,
+			a.o.Program+" run"))
 	}
 }
 
-// checkReading consumes from an empty queue only: from another it would take a message for a moment.
-func checkReading(ctx context.Context, conn *rabbit.Conn, th rabbit.Inspection, l *list) {
+// reading consumes from an empty queue only: from another it would take a message for a moment.
+func (a *area) reading(ctx context.Context, conn *rabbit.Conn, th rabbit.Inspection) {
 	name := "right to read " + th.Queue
 	if th.Ready > 0 {
-		l.note(name, "not tried, because messages wait in it")
-		return
+		a.note(name, "not tried, because messages wait in it")
+	} else if !a.failed(name, conn.MayRead(ctx, th.Queue), "give the user the read permission on it: see "+rightsPage) {
+		a.ok(name, "it may be consumed from")
 	}
-	if err := conn.MayRead(ctx, th.Queue); err != nil {
-		l.fail(name, err.Error(), "give the user the read permission on it: see "+rightsPage)
-		return
-	}
-	l.ok(name, "it may be consumed from")
 }
 
-// checkBinding looks at the rights with which what is missing is made anew, and messages are published by hand.
-func checkBinding(ctx context.Context, cfg config.Config, conn *rabbit.Conn, l *list) {
-	const binding, publishing = "right to bind", "right to publish to the exchange"
-	if err := conn.MayBind(ctx, cfg.Queue, cfg.Exchange); err != nil {
-		l.warn(binding, err.Error(), "give the user the write permission on "+cfg.Queue+" and read on "+cfg.Exchange+
-			": else a daemon that misses its binding cannot make it, see "+rightsPage)
-	} else {
-		l.ok(binding, cfg.Queue+" may be bound to "+cfg.Exchange)
-	}
-	err := conn.MayPublish(ctx, cfg.Exchange)
+// binding looks at the rights with which what is missing is made anew, and messages are published by hand.
+func (a *area) binding(ctx context.Context, conn *rabbit.Conn) {
+	err := conn.MayBind(ctx, a.Queue, a.Exchange)
+	a.tell("right to bind", warnIf(err != nil, fmt.Sprint(err), "give the user the write permission on "+a.Queue+
+		" and read on "+a.Exchange+": else a daemon that misses its binding cannot make it, see "+rightsPage),
+		fine(a.Queue+" may be bound to "+a.Exchange))
+	err = conn.MayPublish(ctx, a.Exchange)
 	if gone, ok := errors.AsType[*rabbit.BrokerError](err); ok && gone.Code == 404 {
 		return // that there is no exchange was said above; no permission would help
 	}
-	if err != nil {
-		l.warn(publishing, err.Error(), "give the user the write permission on "+cfg.Exchange+
-			": `publish` needs it, the daemon does not")
-	} else {
-		l.ok(publishing, cfg.Exchange+" may be published to")
-	}
+	a.tell("right to publish to the exchange", warnIf(err != nil, fmt.Sprint(err), "give the user the write permission "+
+		"on "+a.Exchange+": `publish` needs it, the daemon does not"),
+		fine(a.Exchange+" may be published to"))
 }
 
-// checkPublishing publishes to a queue that cannot exist: that the broker returns the message, and confirms it, is the
+// publishing publishes to a queue that cannot exist: that the broker returns the message, and confirms it, is the
 // whole way of a copy but for its queue.
-func checkPublishing(ctx context.Context, o Options, url string, l *list) {
-	const name = "right to publish copies"
-	publisher := rabbit.NewPublisher(rabbit.Config{URLs: []string{url}, Name: o.Name})
+func (a *area) publishing(ctx context.Context, behind rabbit.Config) {
+	publisher := rabbit.NewPublisher(behind)
 	defer func() { _ = publisher.Close(context.WithoutCancel(ctx)) }() // nothing waits in it
 	err := publisher.Publish(ctx, []rabbit.Publishing{{
 		Key: "rollbackd.doctor." + uuid.NewString(), Message: rabbit.Message{DeliveryMode: rabbit.Persistent},
 	}})[0]
-	switch {
-	case errors.Is(err, rabbit.ErrUnroutable):
-		l.ok(name, "the default exchange takes, returns and confirms")
-	case errors.Is(err, rabbit.ErrForbidden):
-		l.fail(name, err.Error(), "give the user the write permission on the default exchange, amq.default")
-	case err != nil && publisher.Blocked() != "":
-		l.fail(name, "RabbitMQ blocks publishers: "+publisher.Blocked(), "free memory or disk of the broker")
-	case err != nil:
-		l.fail(name, err.Error(), "see RabbitMQ's log")
-	default:
-		l.warn(name, "a message to a queue that cannot exist was taken", "is there an alternate exchange or a plugin "+
-			"behind the default exchange? Copies may go astray")
-	}
+	a.tell("right to publish copies",
+		okIf(errors.Is(err, rabbit.ErrUnroutable), "the default exchange takes, returns and confirms"),
+		failIf(errors.Is(err, rabbit.ErrForbidden), fmt.Sprint(err), "give the user the write permission on the default "+
+			"exchange, amq.default"),
+		failIf(err != nil && publisher.Blocked() != "", "RabbitMQ blocks publishers: "+publisher.Blocked(),
+			"free memory or disk of the broker"),
+		failIf(err != nil, fmt.Sprint(err), "see RabbitMQ's log"),
+		warnIf(true, "a message to a queue that cannot exist was taken", "is there an alternate exchange or a plugin behind "+
+			"the default exchange? Copies may go astray"))
 }

@@ -4,208 +4,185 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/locking"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
-func checkLock(ctx context.Context, cfg config.Config, o Options, l *list) {
-	switch cfg.Lock {
+// What to do about a command or a key that an account may not use, and about a URL that does not say what is behind it.
+const (
+	redisAdvice = "allow it in the account's ACL: " + rightsPage + " has the line"
+	sayCluster  = "add cluster=true to ROLLBACKD_REDIS_URL"
+	sayMaster   = "name the master in ROLLBACKD_REDIS_URL, or its sentinels with master=NAME"
+	fixCluster  = "`redis-cli --cluster check` names what is missing"
+)
+
+func lookAtLock(ctx context.Context, a *area) {
+	switch a.Lock {
 	case lock.KindOff:
-		l.note("lock", "ROLLBACKD_LOCK or ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise "+
+		a.note("lock", "ROLLBACKD_LOCK or ROLLBACKD_REDIS_URL is off: every duplicate costs MySQL a query; the promise "+
 			"holds without a lock")
 	case lock.KindRedlock:
-		checkRedlock(ctx, cfg, o, l)
+		a.redlock(ctx)
 	case lock.KindZooKeeper:
-		l.area = "lock"
-		checkZooKeeper(ctx, cfg, o, l)
-	case lock.KindMySQL:
-		l.area = "lock"
-		checkMySQLLock(ctx, cfg, o, l)
+		a.name = "lock"
+		if a.takeAndRelease(ctx, a.lockAway(), "do a majority of the servers of ROLLBACKD_ZOOKEEPER_URL run, and may the "+
+			"account make and delete nodes in the folder? consumer config shows the setting") {
+			a.note("session", fmt.Sprintf("ROLLBACKD_LOCK_TTL %v is asked for; the servers keep it within their "+
+				"minSessionTimeout and maxSessionTimeout, by default 4s and 40s", a.LockTTL))
+		}
+	case lock.KindMySQL: // whether it is well and the table is there, its own checks tell
+		a.name = "lock"
+		if a.takeAndRelease(ctx, Fail, "`migrate` makes its table, and "+rightsPage+" has the rights") {
+			a.note("cost", "each batch costs MySQL two more commits, and a duplicate a query: Redis is cheaper where there is "+
+				"one")
+		}
 	default:
-		if checkRedis(ctx, cfg, o, l) {
-			takeAndRelease(ctx, cfg.LockServers(o.Name), Fail, redisAdvice, l)
+		if a.redis(ctx) {
+			a.takeAndRelease(ctx, Fail, redisAdvice)
 		}
 	}
 }
 
-// checkRedlock looks at each master and then takes a lock on more than half of them.
-func checkRedlock(ctx context.Context, cfg config.Config, o Options, l *list) {
-	urls, shown := redisdb.SplitURLs(cfg.RedisURL), redisdb.SplitURLs(o.Redis)
+// lockAway is what it is that the lock's server is away.
+func (a *area) lockAway() Level {
+	if a.LockOnError == lock.Pause {
+		return Fail
+	}
+	return Warn // the daemon goes on without it
+}
+
+// redlock looks at each master and then takes a lock on more than half of them.
+func (a *area) redlock(ctx context.Context) {
+	urls, shown := redisdb.SplitURLs(a.RedisURL), redisdb.SplitURLs(a.o.Redis)
 	good := 0
 	for i, url := range urls {
-		one, of, options := list{area: l.area}, cfg, o
-		of.RedisURL, options.Redis = url, shown[i]
-		of.LockOnError = config.LockOnErrorProceed // one that is away stops nobody
-		if checkRedis(ctx, of, options, &one) {
+		one := a.without()
+		one.RedisURL, one.o.Redis = url, shown[i]
+		one.LockOnError = lock.Proceed // one that is away stops nobody
+		if one.redis(ctx) {
 			good++
 		}
-		for _, c := range one.checks {
-			c.Name = fmt.Sprintf("master %d: %s", i+1, c.Name)
-			l.checks = append(l.checks, c)
-		}
+		a.with(fmt.Sprintf("master %d: ", i+1), one)
 	}
-	const name = "masters"
-	found, advice := fmt.Sprintf("%d of %d can be used", good, len(urls)), "more than half are needed"
-	switch {
-	case good > len(urls)/2:
-		takeAndRelease(ctx, cfg.LockServers(o.Name), Fail, redisAdvice, l)
-	case cfg.LockOnError == config.LockOnErrorPause:
-		l.fail(name, found, advice)
-	default:
-		l.warn(name, found+"; the daemon goes on without the lock", advice)
-	}
-}
-
-// checkZooKeeper takes and releases a lock of its own: that needs a majority of the servers, the folder, and the right
-// to make nodes in it.
-func checkZooKeeper(ctx context.Context, cfg config.Config, o Options, l *list) {
-	level := Fail
-	if cfg.LockOnError != config.LockOnErrorPause {
-		level = Warn // the daemon goes on without it
-	}
-	const advice = "do a majority of the servers of ROLLBACKD_ZOOKEEPER_URL run, and may the account make and delete " +
-		"nodes in the folder? consumer config shows the setting"
-	if takeAndRelease(ctx, cfg.LockServers(o.Name), level, advice, l) {
-		l.note("session", fmt.Sprintf("ROLLBACKD_LOCK_TTL %v is asked for; the servers keep it within their "+
-			"minSessionTimeout and maxSessionTimeout, by default 4s and 40s", cfg.LockTTL))
-	}
-}
-
-// checkMySQLLock takes and releases a lock of its own. Whether MySQL is well and the table is there, its own checks
-// tell.
-func checkMySQLLock(ctx context.Context, cfg config.Config, o Options, l *list) {
-	const advice = "`migrate` makes its table, and " + rightsPage + " has the rights"
-	if !takeAndRelease(ctx, cfg.LockServers(o.Name), Fail, advice, l) {
+	if good > len(urls)/2 {
+		a.takeAndRelease(ctx, Fail, redisAdvice)
 		return
 	}
-	l.note("cost", "each batch costs MySQL two more commits, and a duplicate a query: Redis is cheaper where there is one")
+	a.away("masters", fmt.Sprintf("%d of %d can be used", good, len(urls)), "the lock", "more than half are needed")
 }
 
-// checkRedis looks at one Redis and reports whether it can be asked.
-func checkRedis(ctx context.Context, cfg config.Config, o Options, l *list) bool {
+// away tells of what cannot be used of the lock, which is called so.
+func (a *area) away(name, found, called, do string) {
+	a.tell(name, failIf(a.lockAway() == Fail, found, do),
+		warnIf(true, found+"; the daemon goes on without "+called, do))
+}
+
+// redis looks at one Redis and reports whether it can be asked.
+func (a *area) redis(ctx context.Context) bool {
 	var encryption shown
-	client, err := redisdb.Open(cfg.RedisURL, redisdb.Options{Name: o.Name, Certs: encryption.store()})
-	if err != nil {
-		l.fail("reachable", err.Error(), "mend ROLLBACKD_REDIS_URL")
+	client, err := redisdb.Open(a.RedisURL, redisdb.Options{Name: a.o.Name, Certs: encryption.store()})
+	if a.failed("reachable", err, "mend ROLLBACKD_REDIS_URL") {
 		return false
 	}
 	defer func() { _ = client.Close() }() // nothing is left in it
-	checkSentinels(ctx, cfg, o, l)
+	a.sentinels(ctx)
 	if err := client.Ping(ctx).Err(); redis.HasErrorPrefix(err, "NOPERM") {
-		l.fail("right", err.Error(), redisAdvice)
+		a.fail("right", err.Error(), redisAdvice)
 		return false
 	} else if err != nil {
-		advice := orCertificates(err, "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "+o.Redis)
+		advice := orCertificates(err, "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "+a.o.Redis)
 		if redis.HasErrorPrefix(err, "This instance has cluster support disabled") {
 			advice = "leave cluster=true out of ROLLBACKD_REDIS_URL: this is no cluster"
 		}
-		if cfg.LockOnError == config.LockOnErrorPause {
-			l.fail("reachable", err.Error(), advice)
-		} else {
-			l.warn("reachable", err.Error()+"; the daemon goes on without it", advice)
-		}
+		a.away("reachable", err.Error(), "it", advice)
 		return false
 	}
-	l.ok("reachable", o.Redis)
-	encryption.check(l, redisdb.Hosts(cfg.RedisURL), redisdb.TLSSetting, "ROLLBACKD_REDIS_URL", "write rediss://")
+	a.ok("reachable", a.o.Redis)
+	encryption.tell(a, redisdb.Hosts(a.RedisURL), redisdb.TLSSetting, "ROLLBACKD_REDIS_URL", "write rediss://")
 	if cluster, ok := client.(*redis.ClusterClient); ok {
-		checkCluster(ctx, cluster, l)
+		a.cluster(ctx, cluster)
 	} else {
-		checkRedisInfo(ctx, client, l, checkMode)
+		a.info(ctx, client, false)
 	}
-	checkCommands(ctx, client, l)
+	a.commands(ctx, client)
 	return true
 }
 
-// redisAdvice is what to do about a command or a key that an account may not use.
-const redisAdvice = "allow it in the account's ACL: " + rightsPage + " has the line"
-
-// checkCommands tries each command that the daemon and the command line use, on a key of its own. A lock would tell
-// of some only: a right that its scripts lack leaves locks behind which nobody renews or releases.
-func checkCommands(ctx context.Context, client redis.UniversalClient, l *list) {
+// commands tries each command that the daemon and the command line use, on a key of its own. A lock would tell of some
+// only: a right that its scripts lack leaves locks behind which nobody renews or releases.
+func (a *area) commands(ctx context.Context, client redis.UniversalClient) {
 	key := strings.TrimSuffix(rights.RedisKeys, "*") + "doctor:" + uuid.NewString()
-	commands, lacking := rights.Redis(rights.Daemon, rights.CLI), 0
-	for _, c := range commands {
+	lacking := 0
+	for _, c := range rights.Redis(rights.Daemon, rights.CLI) {
 		args := c.Try(key)
 		if args == nil {
 			continue
 		}
-		if err := client.Do(ctx, args...).Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
+		if err := client.Do(ctx, args...).Err(); redis.HasErrorPrefix(err, "NOPERM") {
 			lacking++
-			if slices.Contains(c.By, rights.Daemon) {
-				l.fail("right", c.Name+" ("+c.For+"): "+err.Error(), redisAdvice)
-			} else {
-				l.warn("right", c.Name+" ("+c.For+"): "+err.Error(), redisAdvice)
-			}
+			found := c.Name + " (" + c.For + "): " + err.Error()
+			a.tell("right", failIf(slices.Contains(c.By, rights.Daemon), found, redisAdvice),
+				warnIf(true, found, redisAdvice))
 		}
 	}
-	if lacking == 0 {
-		l.ok("rights", "all commands that are needed")
-	}
+	a.tell("rights", okIf(lacking == 0, "all commands that are needed"))
 }
 
-// checkRedisInfo looks at what one server says of itself. mode says whether it is one that can be asked like that.
-func checkRedisInfo(
-	ctx context.Context, client redis.UniversalClient, l *list, mode func(field func(name string) string, l *list),
-) {
+// info looks at what one server says of itself. One that is no node of a cluster is asked as if it stood alone.
+func (a *area) info(ctx context.Context, client redis.UniversalClient, node bool) {
 	info, err := client.Info(ctx).Result()
-	if err != nil {
-		l.note("version and memory", "not shown: "+err.Error())
+	if a.tell("version and memory", notShown(err)) == Note {
 		return
 	}
-	field := func(name string) string {
-		for line := range strings.Lines(info) {
-			if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
-				return value
-			}
-		}
-		return ""
+	said := map[string]string{}
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		said[name] = value
 	}
-	mode(field, l)
-	version, kind := field("redis_version"), "Redis"
-	if v := field("valkey_version"); v != "" {
+	mode := said["redis_mode"]
+	a.tell("mode",
+		failIf(!node && mode == "cluster", "it is a node of a cluster, and takes the locks of its own slots alone",
+			sayCluster),
+		failIf(!node && mode == "sentinel", "it is a sentinel, which takes no locks", "add master=NAME to "+
+			"ROLLBACKD_REDIS_URL"),
+		failIf(!node && said["role"] == "slave", "it is a replica, which takes no locks", sayMaster))
+	version, kind := said["redis_version"], "Redis"
+	if v := said["valkey_version"]; v != "" {
 		version, kind = v, "Valkey"
 	}
-	major, err := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
-	switch {
-	case err != nil:
-		l.note("version", "unknown: "+strconv.Quote(version))
-	case major < 7:
-		l.fail("version", kind+" "+version, "use Redis 7 or later: the lock needs SET with NX and GET together")
-	default:
-		l.ok("version", kind+" "+version)
-	}
-	policy, limit := field("maxmemory_policy"), field("maxmemory_human")
-	switch {
-	case policy == "":
-		l.note("memory", "its limit and policy are not shown")
-	case policy == "noeviction" || field("maxmemory") == "0":
-		l.ok("memory", fmt.Sprintf("%s used, limit %s, policy %s", field("used_memory_human"), limit, policy))
-	default:
-		l.warn("memory", fmt.Sprintf("limit %s, policy %s: locks and done markers may be evicted, which costs work and "+
-			"never an effect", limit, policy),
-			"set maxmemory-policy noeviction, and a limit that holds 210 bytes × messages per second × ROLLBACKD_DONE_TTL")
-	}
+	number, _, _ := strings.Cut(version, ".")
+	major, err := strconv.Atoi(number)
+	a.tell("version", noteIf(err != nil, "unknown: "+strconv.Quote(version)),
+		failIf(major < 7, kind+" "+version, "use Redis 7 or later: the lock needs SET with NX and GET together"),
+		fine(kind+" "+version))
+	policy, limit := said["maxmemory_policy"], said["maxmemory_human"]
+	a.tell("memory", noteIf(policy == "", "its limit and policy are not shown"),
+		okIf(policy == "noeviction" || said["maxmemory"] == "0", fmt.Sprintf("%s used, limit %s, policy %s",
+			said["used_memory_human"], limit, policy)),
+		warnIf(true, fmt.Sprintf("limit %s, policy %s: locks and done markers may be evicted, which costs work and never an "+
+			"effect", limit, policy), "set maxmemory-policy noeviction, and a limit that holds 210 bytes × messages per second "+
+			"× ROLLBACKD_DONE_TTL"))
 }
 
 // takeAndRelease takes and releases a lock of its own, with the very commands of the daemon.
-func takeAndRelease(ctx context.Context, servers locking.Servers, level Level, advice string, l *list) bool {
+func (a *area) takeAndRelease(ctx context.Context, level Level, advice string) bool {
 	const check = "lock"
 	probe := uuid.NewString()
-	locker, closer, err := locking.Open(ctx, servers, lock.Options{LockTTL: time.Second, OnError: lock.Pause})
-	if err != nil {
-		l.fail(check, err.Error(), "report this")
+	locker, closer, err := locking.Open(ctx, a.LockServers(a.o.Name), lock.Options{LockTTL: time.Second,
+		OnError: lock.Pause})
+	if a.failed(check, err, "report this") {
 		return false
 	}
 	defer func() { _ = closer.Close() }() // nothing is left in it
@@ -214,14 +191,96 @@ func takeAndRelease(ctx context.Context, servers locking.Servers, level Level, a
 	if err == nil && held[0].Hold != lock.Mine {
 		err = fmt.Errorf("a key that nobody else has is %v", held[0].Hold)
 	}
-	if err = errors.Join(err, locker.Release(ctx, probe, names)); err != nil {
-		found := err.Error()
-		if level == Warn {
-			found += "; the daemon goes on without it"
-		}
-		l.add(level, check, found, orMode(err, advice))
-		return false
+	err = errors.Join(err, locker.Release(ctx, probe, names))
+	switch { // what only another server answers
+	case redis.HasErrorPrefix(err, "MOVED"):
+		advice = sayCluster
+	case redis.HasErrorPrefix(err, "READONLY"):
+		advice = sayMaster
+	case redis.HasErrorPrefix(err, "CLUSTERDOWN"):
+		advice = fixCluster
 	}
-	l.ok(check, "taken and released")
-	return true
+	return a.tell(check, warnIf(err != nil && level == Warn, fmt.Sprintf("%v; the daemon goes on without it", err),
+		advice), verdict{err != nil, level, fmt.Sprint(err), advice}, fine("taken and released")) == OK
+}
+
+// sentinels says which master the sentinels that the URL names, if it does, name, and whether they could make another.
+func (a *area) sentinels(ctx context.Context) {
+	said, err := redisdb.AskSentinels(ctx, a.RedisURL, redisdb.Options{Name: a.o.Name})
+	if err != nil || len(said) == 0 {
+		return
+	}
+	masters, votes, replicas := make(map[string]bool), 0, -1
+	var quorum error
+	for _, s := range said {
+		if a.tell("sentinel "+s.Addr, warnIf(s.Err != nil, fmt.Sprint(s.Err), orCertificates(s.Err, "does it run there? The "+
+			"other sentinels are asked meanwhile")),
+			warnIf(s.Master == "", "it knows no master of that name", "write the name of its `sentinel monitor` after master= "+
+				"in ROLLBACKD_REDIS_URL")) == Warn {
+			continue
+		}
+		masters[s.Master] = true
+		votes++
+		replicas = max(replicas, s.Replicas)
+		if s.Quorum != nil {
+			quorum = s.Quorum
+		}
+	}
+	if votes == 0 {
+		return // each of them has been named
+	}
+	found := fmt.Sprintf("%s, say %d of %d sentinels", strings.Join(slices.Sorted(maps.Keys(masters)), " and "), votes,
+		len(said))
+	a.tell("master", okIf(len(masters) == 1, found), warnIf(true, found, "a failover may be under way: look again in a "+
+		"minute, else compare what the sentinels say"))
+	a.tell("failover",
+		warnIf(redis.HasErrorPrefix(quorum, "NOQUORUM"), fmt.Sprint(quorum), "start the sentinels that are missing: while "+
+			"too few run, nothing takes the place of a dead master, and the lock is away with it"),
+		warnIf(replicas == 0, "the master has no replica that is up", "add one: nothing takes the place of a dead master, "+
+			"and the lock is away with it"),
+		okIf(replicas > 0 && quorum == nil, fmt.Sprintf("replicas that can take the master's place: %d", replicas)))
+	a.tell("sentinels", noteIf(len(said) == 1, "only one is named: a daemon that starts while it is away finds no "+
+		"master; name all of them"))
+}
+
+// cluster says whether all slots are served, and looks at each master.
+func (a *area) cluster(ctx context.Context, client *redis.ClusterClient) {
+	const slots = 16384
+	asked := redis.NewClusterSlotsCmd(ctx, "cluster", "slots") // which the client asks too, so the account may
+	_ = client.Process(ctx, asked)
+	ranges, err := asked.Result()
+	if a.tell("cluster", notShown(err)) == Note {
+		return
+	}
+	served, replicas := 0, make(map[string]int)
+	for _, r := range ranges {
+		if len(r.Nodes) > 0 {
+			served += r.End - r.Start + 1
+			replicas[r.Nodes[0].Addr] = len(r.Nodes) - 1
+		}
+	}
+	found := fmt.Sprintf("masters: %d, slots that are served: %d of %d", len(replicas), served, slots)
+	a.tell("cluster", warnIf(served < slots, found, fixCluster+"; by default a cluster that misses some takes no locks "+
+		"at all"), fine(found))
+	maps.DeleteFunc(replicas, func(_ string, n int) bool { return n > 0 })
+	a.tell("failover", noteIf(len(replicas) > 0, "without a replica, so that the lock is away while it is: "+
+		strings.Join(slices.Sorted(maps.Keys(replicas)), ", ")))
+	var mu sync.Mutex
+	masters := make(map[string]*area)
+	// each tells its own error
+	_ = client.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		one := a.without()
+		if err := node.Ping(ctx).Err(); err != nil {
+			one.warn("reachable", err.Error(), orCertificates(err, "does it run there? "+fixCluster))
+		} else {
+			one.info(ctx, node, true)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		masters[node.Options().Addr] = one
+		return nil
+	})
+	for _, addr := range slices.Sorted(maps.Keys(masters)) {
+		a.with("node "+addr+": ", masters[addr])
+	}
 }

@@ -18,31 +18,29 @@ import (
 const rightsPage = "docs/rights.md"
 
 // running are the roles of a daemon with these settings.
-func running(cfg config.Config) []rights.Role {
-	roles := []rights.Role{rights.Daemon}
-	if cfg.LogRetention > 0 {
-		roles = append(roles, rights.Retention)
-	}
-	if cfg.CompensateAfter > 0 {
-		roles = append(roles, rights.Compensation)
-	}
-	if cfg.DeadLetterWebhook != "" {
-		roles = append(roles, rights.Webhook)
-	}
-	if cfg.HTTPAddr != "" {
-		roles = append(roles, rights.Pages)
+func (a *area) running() (roles []rights.Role) {
+	for _, role := range []struct {
+		rights.Role
+		runs bool
+	}{
+		{rights.Daemon, true}, {rights.Retention, a.LogRetention > 0}, {rights.Compensation, a.CompensateAfter > 0},
+		{rights.Webhook, a.DeadLetterWebhook != ""}, {rights.Pages, a.HTTPAddr != ""},
+	} {
+		if role.runs {
+			roles = append(roles, role.Role)
+		}
 	}
 	return roles
 }
 
-// checkRights tries each right of the daemon and of the command line on MySQL's tables. Statements are planned and
-// checked, and touch no row.
-func checkRights(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) {
+// rights tries each right of the daemon and of the command line on MySQL's tables. Statements are planned and checked,
+// and touch no row.
+func (a *area) rights(ctx context.Context, pool *sql.DB) {
 	names := rights.Names{
-		LogTable: cfg.LogTable, Exchange: cfg.Exchange, Queue: cfg.Queue, Stock: cfg.Handler == config.HandlerStock,
-		Lock: cfg.Lock == lock.KindMySQL,
+		LogTable: a.LogTable, Exchange: a.Exchange, Queue: a.Queue, Stock: a.Handler == config.HandlerStock,
+		Lock: a.Lock == lock.KindMySQL,
 	}
-	roles := running(cfg)
+	roles := a.running()
 	all := rights.MySQL(names, append(slices.Clip(roles), rights.CLI)...)
 	lacking, unread := 0, ""
 	for _, r := range all {
@@ -54,30 +52,22 @@ func checkRights(ctx context.Context, pool *sql.DB, cfg config.Config, l *list) 
 			continue
 		}
 		lacking++
-		if mysqldb.Classify(err) == mysqldb.FaultContention {
-			unread = r.Table // the others would wait as long
-			l.warn("right", fmt.Sprintf("those on %s could not be tried: %v", r.Table, err),
-				"somebody else has it locked, SHOW FULL PROCESSLIST says who; try again without that")
-			continue
-		}
-		if r.Privilege == "SELECT" {
-			unread = r.Table // without it the others cannot be tried
+		locked := mysqldb.Classify(err) == mysqldb.FaultContention
+		if locked || r.Privilege == "SELECT" {
+			unread = r.Table // the others would wait as long, or cannot be tried without it
 		}
 		found := fmt.Sprintf("%s on %s: %v", r.Privilege, r.Table, err)
 		grant := fmt.Sprintf("GRANT %s ON %s TO the user", r.Privilege, r.Table)
 		by := slices.DeleteFunc(slices.Clone(r.By), func(role rights.Role) bool { return !slices.Contains(roles, role) })
-		switch {
-		case len(by) == 0:
-			l.warn("right", found, grant+": the command line needs it, the daemon does not. See "+rightsPage)
-		case len(by) == 1 && by[0] == rights.Retention:
-			l.warn("right", found, grant+", or nothing is ever deleted: ROLLBACKD_LOG_RETENTION needs it. See "+rightsPage)
-		default:
-			l.fail("right", found, grant+". See "+rightsPage)
-		}
+		a.tell("right",
+			warnIf(locked, fmt.Sprintf("those on %s could not be tried: %v", r.Table, err), "somebody else has it locked, SHOW "+
+				"FULL PROCESSLIST says who; try again without that"),
+			warnIf(len(by) == 0, found, grant+": the command line needs it, the daemon does not. See "+rightsPage),
+			warnIf(slices.Equal(by, []rights.Role{rights.Retention}), found, grant+", or nothing is ever deleted: "+
+				"ROLLBACKD_LOG_RETENTION needs it. See "+rightsPage),
+			failIf(true, found, grant+". See "+rightsPage))
 	}
-	if lacking == 0 {
-		l.ok("rights", fmt.Sprintf("all %d that are needed", len(all)))
-	}
+	a.tell("rights", okIf(lacking == 0, fmt.Sprintf("all %d that are needed", len(all))))
 }
 
 // statement needs this right, and for INSERT SELECT too, and changes nothing.

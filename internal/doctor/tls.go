@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,37 +47,34 @@ func (s *shown) see(state tls.ConnectionState, client *x509.Certificate) {
 	}
 }
 
-// check says what is to be known about encryption and certificates of a server at these hosts. setting is the one that
+// tell says what is to be known about encryption and certificates of a server at these hosts. setting is the one that
 // names it, and encrypt how that asks for encryption.
-func (s *shown) check(l *list, hosts []string, prefix, setting, encrypt string) (encrypted bool) {
-	const name = "encryption"
+func (s *shown) tell(a *area, hosts []string, prefix, setting, encrypt string) (encrypted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	remote := slices.IndexFunc(hosts, func(host string) bool { return !isLoopback(host) })
-	switch {
-	case s.version == "" && remote >= 0:
-		l.warn(name, "none, and "+hosts[remote]+" is not this host: whoever is on the way reads passwords and messages, and "+
-			"may change them", encrypt+" in "+setting+", see "+tlsPage)
-	case s.version == "":
-		l.ok(name, "none, and none is needed: it does not leave this host")
-	case !s.checked:
-		l.warn(name, s.version+", but the server's certificate is not verified: whoever is on the way may be the server",
-			"verify it: "+encrypt+" in "+setting+", and name its CA in "+prefix+"_CA_FILE, see "+tlsPage)
-	default:
-		l.ok(name, s.version+", the server's certificate is verified")
-	}
+	remote := slices.DeleteFunc(hosts, isLoopback)
+	plain := s.version == ""
+	a.tell("encryption",
+		warnIf(plain && len(remote) > 0, "none, and "+strings.Join(remote[:min(1, len(remote))], "")+" is not this host: "+
+			"whoever is on the way reads passwords and messages, and may change them", encrypt+" in "+setting+
+			", see "+tlsPage),
+		okIf(plain, "none, and none is needed: it does not leave this host"),
+		warnIf(!s.checked, s.version+", but the server's certificate is not verified: whoever is on the way may be the "+
+			"server", "verify it: "+encrypt+" in "+setting+", and name its CA in "+prefix+"_CA_FILE, see "+
+			tlsPage),
+		fine(s.version+", the server's certificate is verified"))
 	for i, c := range s.chains {
 		whose := "server's certificate"
 		if i > 0 && c.IsCA {
 			whose = "certificate of the server's CA"
 		}
-		expiry(l, whose, c, "renew it at the server")
+		a.expiry(whose, c, "renew it at the server")
 	}
 	if s.client != nil {
-		expiry(l, "our client certificate", s.client, "renew "+prefix+"_CERT_FILE and _KEY_FILE: they are read again "+
-			"without a restart")
+		a.expiry("our client certificate", s.client, "renew "+prefix+"_CERT_FILE and _KEY_FILE: they are read again without "+
+			"a restart")
 	}
-	return s.version != ""
+	return !plain
 }
 
 // orCertificates is advice, unless err is about certificates: it says itself what to do.
@@ -88,17 +86,12 @@ func orCertificates(err error, advice string) string {
 }
 
 // expiry says how long a certificate lasts.
-func expiry(l *list, whose string, c *x509.Certificate, do string) {
+func (a *area) expiry(whose string, c *x509.Certificate, do string) {
 	left := time.Until(c.NotAfter)
 	found := fmt.Sprintf("%s, to %s", c.Subject, c.NotAfter.UTC().Format("2006-01-02 15:04 MST"))
-	switch {
-	case left <= 0:
-		l.warn(whose, found+": it has expired", do)
-	case left < soon:
-		l.warn(whose, fmt.Sprintf("%s: %d more days", found, int(left/(24*time.Hour))), do)
-	default:
-		l.ok(whose, found)
-	}
+	a.tell(whose, warnIf(left <= 0, found+": it has expired", do),
+		warnIf(left < soon, fmt.Sprintf("%s: %d more days", found, int(left/(24*time.Hour))), do),
+		fine(found))
 }
 
 // isLoopback reports whether what is sent to a host stays on this one. A Unix socket has no host.

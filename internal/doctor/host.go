@@ -1,0 +1,66 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/config"
+	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
+	"github.com/rollbackd/rollbackd/internal/operator"
+	"github.com/rollbackd/rollbackd/internal/redisdb"
+	"github.com/rollbackd/rollbackd/lock"
+)
+
+// lookAtSettings says what settings mean together; each by itself was checked when they were read.
+func lookAtSettings(_ context.Context, a *area) {
+	for _, r := range a.Remarks() {
+		a.warn(r.Variable, r.What, r.Do)
+	}
+	if a.Handler == config.HandlerSQL {
+		_, err := sqlhandler.Load(a.SQLFile, a.OwnTables())
+		a.failed("ROLLBACKD_SQL_FILE", err, "mend the file: run refuses to start")
+	}
+	a.tell("together", okIf(len(a.checks) == 0, "they go together"))
+}
+
+// lookAtHost compares the file descriptors that the process may have with those that a daemon may need at once: pools
+// of MySQL and of the lock, two connections to RabbitMQ, the pages, and what the process has anyway.
+func lookAtHost(_ context.Context, a *area) {
+	const name = "file descriptors"
+	var limit syscall.Rlimit
+	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+	need := uint64(a.mysqlConnections() + a.redisConnections() + 2 + 64)
+	found := fmt.Sprintf("%d allowed, a daemon with these settings may need %d", limit.Cur, need)
+	a.tell(name, noteIf(err != nil, fmt.Sprintf("their limit is not shown: %v", err)),
+		failIf(limit.Cur < need, found, "raise the limit (ulimit -n, LimitNOFILE=), or use fewer ROLLBACKD_LANES"),
+		warnIf(limit.Cur < 2*need, found, "raise the limit (ulimit -n, LimitNOFILE=)"),
+		fine(found))
+}
+
+// mysqlConnections is how many connections of MySQL a daemon with these settings has at most: those of its engine,
+// those of what persons do and look at, and those with which the pages look at a lock in MySQL.
+func (a *area) mysqlConnections() int {
+	n := a.MySQLConnections()
+	if a.HTTPAddr != "" {
+		n += operator.Connections + view.Connections
+		if a.Lock == lock.KindMySQL {
+			n += view.Connections
+		}
+	}
+	return n
+}
+
+// redisConnections is the same for the lock in Redis, with one node for each URL.
+func (a *area) redisConnections() int {
+	servers := a.LockServers("")
+	if servers.None() || !servers.Kind.InRedis() {
+		return 0
+	}
+	each := a.Lanes + 4 // as the engine has
+	if a.HTTPAddr != "" {
+		each += view.Connections
+	}
+	return each * len(redisdb.SplitURLs(servers.RedisURL))
+}
