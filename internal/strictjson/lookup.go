@@ -3,31 +3,26 @@ package strictjson
 import "strconv"
 
 // Check says why a body is no document.
-func Check(body []byte) error {
-	_, err := Lookup(body, nil)
-	return err
-}
+func Check(body []byte) error { return CheckWithin(body, MaxBytes) }
 
 // CheckWithin is Check for a document of another greatest size.
 func CheckWithin(body []byte, most int) error {
-	s, err := within(body, most)
-	if err == nil {
-		err = s.Skip()
-	}
-	if err == nil {
-		err = s.End()
-	}
+	_, err := lookup(body, most, nil)
 	return err
 }
 
 // Lookup reads a whole document and returns the value at the steps of a JSON pointer as it is written, nil when nothing
 // stands there. Names are compared byte by byte, after unescaping.
 func Lookup(body []byte, steps []string) (value []byte, err error) {
-	s, err := New(body)
-	if err != nil {
-		return nil, err
+	return lookup(body, MaxBytes, steps)
+}
+
+func lookup(body []byte, most int, steps []string) (value []byte, err error) {
+	s, err := within(body, most)
+	if err == nil {
+		value, err = s.find(steps)
 	}
-	if value, err = s.find(steps); err == nil {
+	if err == nil {
 		err = s.End()
 	}
 	if err != nil {

@@ -2,9 +2,12 @@ package strictjson
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -171,41 +174,34 @@ func (s *Scanner) Skip() error {
 
 // number steps over a number of JSON's grammar.
 func (s *Scanner) number() error {
-	if s.Peek() == '-' {
-		s.at++
+	s.step('-')
+	bad := !s.step('0') && !s.digits()
+	bad = bad || s.step('.') && !s.digits()
+	if !bad && (s.step('e') || s.step('E')) {
+		_ = s.step('+') || s.step('-')
+		bad = !s.digits()
 	}
-	if s.Peek() == '0' {
-		s.at++
-	} else if !s.digits() {
+	if bad {
 		return s.want("a digit")
-	}
-	c := s.Peek()
-	if c == '.' {
-		s.at++
-		if !s.digits() {
-			return s.want("a digit")
-		}
-		c = s.Peek()
-	}
-	if c == 'e' || c == 'E' {
-		s.at++
-		if c := s.Peek(); c == '+' || c == '-' {
-			s.at++
-		}
-		if !s.digits() {
-			return s.want("a digit")
-		}
 	}
 	return nil
 }
 
-func (s *Scanner) digits() bool {
-	start, at := s.at, s.at
-	for at < len(s.body) && s.body[at]-'0' <= 9 {
-		at++
+// step steps over this byte, if it stands here.
+func (s *Scanner) step(c byte) bool {
+	here := s.Peek() == c
+	if here {
+		s.at++
 	}
-	s.at = at
-	return at > start
+	return here
+}
+
+func (s *Scanner) digits() bool {
+	start := s.at
+	for s.Peek()-'0' <= 9 {
+		s.at++
+	}
+	return s.at > start
 }
 
 // skipSpace is the index of the next byte that is no space. It is split so that the usual case, no space, is inlined.
@@ -221,4 +217,166 @@ func skipSpaces(body []byte, at int) int {
 		at++
 	}
 	return at
+}
+
+// Object is an object that is being read, and the names of its fields so far. Its zero value has not begun.
+type Object struct {
+	begun bool
+	n     int
+	few   [8]struct{ start, end int32 } // where the first names stand, as long as nothing in them is escaped
+	many  map[string]struct{}           // else all names
+}
+
+// add reports whether name is new. It stands in the body up to end, unless it was escaped there.
+func (o *Object) add(body, name []byte, end int, escaped bool) bool {
+	if o.many == nil {
+		for _, f := range o.few[:o.n] {
+			if string(body[f.start:f.end]) == string(name) {
+				return false
+			}
+		}
+		if o.n < len(o.few) && !escaped {
+			o.few[o.n].start, o.few[o.n].end = int32(end-len(name)), int32(end)
+			o.n++
+			return true
+		}
+		o.many = make(map[string]struct{}, 2*len(o.few))
+		for _, f := range o.few[:o.n] {
+			o.many[string(body[f.start:f.end])] = struct{}{}
+		}
+	}
+	if _, seen := o.many[string(name)]; seen {
+		return false
+	}
+	o.many[string(name)] = struct{}{}
+	return true
+}
+
+// Text reads the string that begins here. What it returns is part of the document where nothing is escaped.
+func (s *Scanner) Text() ([]byte, error) {
+	text, _, err := s.text()
+	return text, err
+}
+
+func (s *Scanner) text() (text []byte, escaped bool, err error) {
+	literal, escaped, err := s.literal()
+	switch {
+	case err != nil:
+		return nil, false, err
+	case !escaped:
+		return literal[1 : len(literal)-1], false, nil
+	}
+	unquoted, err := Unquote(literal)
+	return []byte(unquoted), true, err
+}
+
+// Unquote gives the text of a string that a Scanner has accepted, quotes and all. encoding/json replaces nothing in it.
+func Unquote(literal []byte) (string, error) {
+	if bytes.IndexByte(literal, '\\') < 0 {
+		return string(literal[1 : len(literal)-1]), nil
+	}
+	var text string
+	if err := json.Unmarshal(literal, &text); err != nil {
+		return "", fmt.Errorf("read the string %s: %w", cut(literal), err)
+	}
+	return text, nil
+}
+
+// literal steps over a string.
+func (s *Scanner) literal() (quoted []byte, escaped bool, err error) {
+	start := s.at
+	for i := start + 1; i < len(s.body); i++ {
+		switch c := s.body[i]; {
+		case c > '\\': // most letters
+		case c == '"':
+			s.at = i + 1
+			return s.body[start:s.at], escaped, nil
+		case c == '\\':
+			s.at, escaped = i, true
+			if err := s.escape(); err != nil {
+				return nil, false, err
+			}
+			i = s.at - 1
+		case c < ' ':
+			s.at = i
+			return nil, false, s.want("no raw control character in a string")
+		}
+	}
+	s.at = len(s.body)
+	return nil, false, s.want("the end of a string")
+}
+
+// escape steps over one escape sequence, or over the two that make a surrogate pair.
+func (s *Scanner) escape() error {
+	start := s.at
+	s.at++ // its backslash
+	switch s.Peek() {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		s.at++
+		return nil
+	case 'u':
+		unit, ok := unicodeEscape(s.body[start:])
+		if !ok {
+			break
+		}
+		s.at = start + 6
+		if !utf16.IsSurrogate(unit) {
+			return nil
+		}
+		low, _ := unicodeEscape(s.body[s.at:])
+		if utf16.DecodeRune(unit, low) == utf8.RuneError {
+			return fmt.Errorf("byte %d: half a surrogate pair", start)
+		}
+		s.at += 6
+		return nil
+	}
+	return s.want("an escape sequence")
+}
+
+// unicodeEscape reads \uXXXX.
+func unicodeEscape(b []byte) (unit rune, ok bool) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	return rune(n), err == nil
+}
+
+// want says what should stand here.
+func (s *Scanner) want(what string) error {
+	found := "the end"
+	if s.at < len(s.body) {
+		r, _ := utf8.DecodeRune(s.body[s.at:])
+		found = strconv.QuoteRune(r)
+	}
+	return fmt.Errorf("byte %d: want %s, found %s", s.at, what, found)
+}
+
+// Refuse says what is wrong with the value, of which it repeats the beginning.
+func (s *Scanner) Refuse(what string) error {
+	value := s.body[s.at:]
+	if len(value) > 0 && value[0] == '"' {
+		if end := bytes.IndexByte(value[1:], '"'); end >= 0 {
+			value = value[:end+2]
+		}
+	} else if end := bytes.IndexAny(value, ",]} \t\r\n"); end > 0 {
+		value = value[:end]
+	}
+	if len(value) == 0 {
+		return s.want("a value")
+	}
+	return errors.New(string(cut(value)) + " " + what)
+}
+
+// cut shortens what an error repeats of the body, to whole characters.
+func cut(text []byte) []byte {
+	const most = 40
+	if len(text) <= most {
+		return text
+	}
+	end := most
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return append(bytes.Clone(text[:end]), "…"...)
 }

@@ -49,11 +49,8 @@ func digestText(sum []byte) string { return "over-long, sha256:" + hex.EncodeToS
 
 // canonicalText represents any value by bytes: text by itself, everything else with its type.
 func canonicalText(v any) string {
-	switch v := v.(type) {
-	case string:
-		return v
-	case []byte:
-		return string(v)
+	if text, ok := textOf(v); ok {
+		return text
 	}
 	return string(appendCanonical(nil, v))
 }
@@ -63,6 +60,9 @@ func canonicalText(v any) string {
 func appendCanonical(b []byte, v any) []byte {
 	if n, ok := integer(v); ok {
 		return binary.BigEndian.AppendUint64(append(b, 'l'), uint64(n))
+	}
+	if text, ok := textOf(v); ok {
+		return appendSized(append(b, 'S'), text)
 	}
 	switch v := v.(type) {
 	case nil:
@@ -76,10 +76,6 @@ func appendCanonical(b []byte, v any) []byte {
 		return appendFloat(b, float64(v))
 	case float64:
 		return appendFloat(b, v)
-	case string:
-		return appendSized(append(b, 'S'), v)
-	case []byte:
-		return appendSized(append(b, 'S'), string(v))
 	case time.Time:
 		return binary.BigEndian.AppendUint64(append(b, 'T'), uint64(v.Unix()))
 	case rabbit.Decimal:

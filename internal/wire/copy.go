@@ -2,6 +2,7 @@ package wire
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -52,7 +53,7 @@ type CopyOptions struct {
 // beyond that the ones that name no key are dropped and counted in x-rollbackd-dropped-headers. Of headers that the
 // client library did not read the mark stays. The identity stays in each case.
 func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
-	m := onItsWay(d, queue, func(name string) bool { return !strings.HasPrefix(name, ownPrefix) })
+	m := onItsWay(d, queue, isForeign)
 	if mark, ok := rabbit.ReadUnreadable(d.Headers); ok {
 		m.Headers[HeaderUnreadable] = mark.String()
 	}
@@ -63,6 +64,19 @@ func Copy(d rabbit.Delivery, queue string, o CopyOptions) rabbit.Message {
 		m.Headers[HeaderDropped] = dropped
 	}
 	return m
+}
+
+// Carry makes the message that stands in the main queue for d, which waits in another queue, named from. It is what
+// [Copy] makes, but says nothing of its own: no attempt was made, and what a copy or a letter of ours says of itself
+// stays with it. It has the identity that d has when d is read as a message of from; whatever broker or shop did with d
+// there, a retry through a dead-letter exchange for example, does not give it another one.
+//
+// A message whose headers nobody can read has no such stand-in: the error says why.
+func Carry(d rabbit.Delivery, from string) (rabbit.Message, error) {
+	if mark, ok := rabbit.ReadUnreadable(d.Headers); ok {
+		return rabbit.Message{}, fmt.Errorf("its headers cannot be read: %s (%d bytes)", mark.Why, mark.Bytes)
+	}
+	return onItsWay(d, from, func(string) bool { return true }), nil
 }
 
 // onItsWay is the message that d, which came from queue, is on its way to another queue: persistent, without what would
@@ -151,16 +165,16 @@ func fit(h rabbit.Table, keep string) (dropped int) {
 
 // foreignBySize lists the producer's headers, the largest first.
 func foreignBySize(h rabbit.Table) []string {
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(h)), func(name string) bool {
-		return strings.HasPrefix(name, ownPrefix)
-	})
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(h)), func(name string) bool { return !isForeign(name) })
 	sizes := make(map[string]int, len(names))
 	for _, name := range names {
 		sizes[name] = valueBytes(h[name])
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(sizes[b], sizes[a]) })
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(sizes[b]-sizes[a], strings.Compare(a, b)) })
 	return names
 }
+
+func isForeign(name string) bool { return !strings.HasPrefix(name, ownPrefix) }
 
 // tableBytes is at least the size of a table on the wire.
 func tableBytes(t rabbit.Table) int {
@@ -172,11 +186,10 @@ func tableBytes(t rabbit.Table) int {
 }
 
 func valueBytes(v any) int {
+	if text, ok := textOf(v); ok {
+		return 5 + len(text)
+	}
 	switch v := v.(type) {
-	case string:
-		return 5 + len(v)
-	case []byte:
-		return 5 + len(v)
 	case rabbit.Table:
 		return 1 + tableBytes(v)
 	case []any:

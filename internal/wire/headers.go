@@ -1,9 +1,15 @@
 package wire
 
 import (
+	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -80,32 +86,32 @@ func readCount(v any) int {
 }
 
 func readReason(v any) dedup.Reason {
-	text := dedup.Reason(readText(v))
-	for _, r := range dedup.Reasons() {
-		if r == text {
-			return r
-		}
+	if r := dedup.Reason(readText(v)); slices.Contains(dedup.Reasons(), r) {
+		return r
 	}
 	return ""
+}
+
+// textOf is a header's text; clients write text as either type.
+func textOf(v any) (text string, ok bool) {
+	switch v := v.(type) {
+	case string:
+		return v, true
+	case []byte:
+		return string(v), true
+	}
+	return "", false
 }
 
 func readText(v any) string {
-	switch v := v.(type) {
-	case string:
-		return v
-	case []byte:
-		return string(v)
-	}
-	return ""
+	text, _ := textOf(v)
+	return text
 }
 
 func readTime(v any) time.Time {
-	if t, ok := v.(time.Time); ok {
-		return plausible(t)
-	}
-	t, err := time.Parse(time.RFC3339Nano, readText(v))
-	if err != nil {
-		return time.Time{}
+	t, ok := v.(time.Time)
+	if !ok {
+		t, _ = time.Parse(time.RFC3339Nano, readText(v)) // else it is the zero time
 	}
 	return plausible(t)
 }
@@ -150,3 +156,25 @@ func cutText(s string, n int) string {
 	}
 	return s[:n]
 }
+
+// TraceOf is the span that published a message, as its headers traceparent and tracestate say (W3C Trace Context). It
+// is not valid when they say nothing, or nothing that can be read.
+func TraceOf(headers rabbit.Table) trace.SpanContext {
+	if _, says := headers["traceparent"]; !says {
+		return trace.SpanContext{}
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), traceHeaders(headers))
+	return trace.SpanContextFromContext(ctx)
+}
+
+// traceHeaders are headers as text.
+type traceHeaders rabbit.Table
+
+// Get is the text of a header; empty for what is none.
+func (h traceHeaders) Get(name string) string { return readText(h[name]) }
+
+// Set is never asked for: a message keeps the headers that it came with.
+func (h traceHeaders) Set(string, string) {}
+
+// Keys are the names of all headers.
+func (h traceHeaders) Keys() []string { return slices.Collect(maps.Keys(h)) }

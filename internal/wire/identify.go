@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/strictjson"
 )
 
 // Limits of an identity's parts, in bytes.
@@ -53,6 +55,15 @@ func quote(s string) string {
 		return strconv.QuoteToGraphic(s)
 	}
 	return fmt.Sprintf("%s… of %d bytes", strconv.QuoteToGraphic(s[:most]), len(s))
+}
+
+// FiledNote is how the remark of a message that is filed under a key of rollbackd's own ends: with its original tag,
+// unless that is "" here, and key.
+func FiledNote(tag, key string) string {
+	if tag == "" {
+		return ", key " + quote(key) + ")"
+	}
+	return "(tag " + quote(tag) + ", key " + quote(key) + ")"
 }
 
 // Identify names the message: its tag is the AMQP type, else the first routing key; its key comes from the first source
@@ -148,6 +159,34 @@ func findKey(sources []KeySource, d *rabbit.Delivery, bodyHash [sha256.Size]byte
 	return "", "", "it has none of the sources of a key"
 }
 
+// lookUp finds the string or integer literal at the steps of a JSON pointer. found is false when nothing stands there.
+// flaw says why the body cannot be read, or holds something else there (a float, an object, null …).
+func lookUp(body []byte, steps []string) (text string, found bool, flaw string) {
+	value, err := strictjson.Lookup(body, steps)
+	switch {
+	case err != nil:
+		return "", false, "cannot be read: " + err.Error()
+	case value == nil:
+		return "", false, ""
+	}
+	switch c := value[0]; {
+	case c == '{':
+		return "", true, "has an object for a key"
+	case c == '[':
+		return "", true, "has an array for a key"
+	case c == 't', c == 'f', c == 'n':
+		return "", true, "has " + string(value) + " for a key"
+	case c == '"':
+		if text, err = strictjson.Unquote(value); err != nil {
+			return "", true, err.Error()
+		}
+		return text, true, ""
+	case bytes.ContainsAny(value, ".eE"):
+		return "", true, "has a number for a key that is no integer literal"
+	}
+	return string(value), true, ""
+}
+
 // unreadableName stands for the key of a message whose headers nobody can read. Two of them with the same body are told
 // apart by what their headers were, and by what else a producer may number its messages with.
 func unreadableName(mark rabbit.Unreadable, d *rabbit.Delivery) string {
@@ -157,15 +196,10 @@ func unreadableName(mark rabbit.Unreadable, d *rabbit.Delivery) string {
 
 // headerText is a header's value as a key. A flawed value is represented by what no other value is represented by.
 func headerText(v any) (text, flaw string) {
-	switch v := v.(type) {
-	case string:
-		return longText(v)
-	case []byte:
-		return longText(string(v))
-	case int64:
-		return strconv.FormatInt(v, 10), ""
-	case int32, int16, int8, int, uint8, uint16, uint32:
-		n, _ := rabbit.Int(v)
+	if text, ok := textOf(v); ok {
+		return longText(text)
+	}
+	if n, ok := integer(v); ok {
 		return strconv.FormatInt(n, 10), ""
 	}
 	if digest, ok := standInDigest(v); ok {
@@ -215,55 +249,40 @@ func firstRoute(d *rabbit.Delivery, queue string) (exchange, key string) {
 		exchange, _ := shortText(d.Headers[HeaderExchange])
 		return exchange, key
 	}
-	if v, ok := d.Headers[rabbit.HeaderDeath]; ok {
-		if exchange, key, ok := firstDeath(v, queue); ok {
-			return exchange, key
+	for _, death := range slices.Backward(deathsFrom(d.Headers, queue)) {
+		keys, _ := death["routing-keys"].([]any)
+		if len(keys) > 0 {
+			if key, ok := shortText(keys[0]); ok {
+				return readText(death["exchange"]), key
+			}
 		}
 	}
 	return d.Exchange, d.RoutingKey
 }
 
-// firstDeath reads x-death, an array of tables with the latest first.
-func firstDeath(v any, queue string) (exchange, key string, ok bool) {
-	deaths, _ := v.([]any)
-	for i := len(deaths) - 1; i >= 0; i-- {
-		death, _ := deaths[i].(rabbit.Table)
-		if readText(death["queue"]) != queue {
-			continue
-		}
-		keys, _ := death["routing-keys"].([]any)
-		if len(keys) == 0 {
-			continue
-		}
-		if key, ok := shortText(keys[0]); ok {
-			return readText(death["exchange"]), key, true
+// deathsFrom are the notes of the broker (x-death) that it moved the message out of a queue, the latest first.
+func deathsFrom(headers rabbit.Table, queue string) (deaths []rabbit.Table) {
+	all, _ := headers[rabbit.HeaderDeath].([]any)
+	for _, entry := range all {
+		if death, _ := entry.(rabbit.Table); death != nil && readText(death["queue"]) == queue {
+			deaths = append(deaths, death)
 		}
 	}
-	return "", "", false
+	return deaths
 }
 
 // shortText reads a name as AMQP allows it: text of at most 255 bytes.
 func shortText(v any) (string, bool) {
-	switch v := v.(type) {
-	case string:
-		return v, len(v) <= 255
-	case []byte:
-		return string(v), len(v) <= 255
-	}
-	return "", false
+	text, ok := textOf(v)
+	return text, ok && len(text) <= 255
 }
 
 // LastDeath is why the broker took a message off the queue when it did so last: expired, rejected, maxlen or
 // delivery_limit. It is empty when no entry of x-death says so.
 func LastDeath(headers rabbit.Table, queue string) string {
-	deaths, _ := headers[rabbit.HeaderDeath].([]any)
-	for _, entry := range deaths { // the latest first
-		death, _ := entry.(rabbit.Table)
-		if readText(death["queue"]) != queue {
-			continue
-		}
-		if why := readText(death["reason"]); slices.Contains([]string{"expired", "rejected", "maxlen", "delivery_limit"},
-			why) {
+	for _, death := range deathsFrom(headers, queue) {
+		why := readText(death["reason"])
+		if slices.Contains([]string{"expired", "rejected", "maxlen", "delivery_limit"}, why) {
 			return why
 		}
 	}

@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"reflect"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -37,19 +40,32 @@ type properties struct {
 	Cut bool `json:"cut,omitempty"`
 }
 
+type textField struct {
+	kept *any
+	text *string
+}
+
+// texts are the fields of text, beside those of a message.
+func (p *properties) texts(d *rabbit.Delivery) []textField {
+	return []textField{
+		{&p.Exchange, &d.Exchange}, {&p.RoutingKey, &d.RoutingKey}, {&p.ContentType, &d.ContentType},
+		{&p.ContentEncoding, &d.ContentEncoding}, {&p.MessageID, &d.MessageID}, {&p.CorrelationID, &d.CorrelationID},
+		{&p.ReplyTo, &d.ReplyTo}, {&p.Type, &d.Type}, {&p.AppID, &d.AppID},
+	}
+}
+
 // MarshalProperties writes the message's properties, headers and where it came from as JSON of at most
 // MaxPropertiesBytes, for a person to read and for UnmarshalProperties. What no copy carries on (user_id, expiration)
 // is left out.
 func MarshalProperties(m rabbit.Delivery) []byte {
-	p := properties{
-		Exchange: encodeText(m.Exchange), RoutingKey: encodeText(m.RoutingKey),
-		ContentType: encodeText(m.ContentType), ContentEncoding: encodeText(m.ContentEncoding),
-		MessageID: encodeText(m.MessageID), CorrelationID: encodeText(m.CorrelationID), ReplyTo: encodeText(m.ReplyTo),
-		Type: encodeText(m.Type), AppID: encodeText(m.AppID), Priority: m.Priority, DeliveryMode: m.DeliveryMode,
+	p := properties{Priority: m.Priority, DeliveryMode: m.DeliveryMode}
+	for _, f := range p.texts(&m) {
+		if *f.text != "" {
+			*f.kept = encodeValue(*f.text)
+		}
 	}
 	if !m.Timestamp.IsZero() {
-		seconds := m.Timestamp.Unix()
-		p.Timestamp = &seconds
+		p.Timestamp = new(m.Timestamp.Unix())
 	}
 	headers := m.Headers
 	if size := tableBytes(headers); size > MaxPropertiesBytes/12 {
@@ -69,14 +85,8 @@ func MarshalProperties(m rabbit.Delivery) []byte {
 func cutHeaders(h rabbit.Table) (rabbit.Table, bool) {
 	const room = MaxPropertiesBytes - 20_000 // nine properties of 255 bytes, each byte at most 6 in JSON, and names
 	kept, size, cut := make(rabbit.Table, len(h)), 0, false
-	bySize := foreignBySize(h)
-	for name := range h {
-		if len(name) >= len(ownPrefix) && name[:len(ownPrefix)] == ownPrefix {
-			bySize = append(bySize, name)
-		}
-	}
-	for i := len(bySize) - 1; i >= 0; i-- { // the smallest first: they say most per byte
-		name := bySize[i]
+	bySize := append(foreignBySize(h), slices.DeleteFunc(slices.Collect(maps.Keys(h)), isForeign)...)
+	for _, name := range slices.Backward(bySize) { // the smallest first: they say most per byte
 		v := h[name]
 		n := jsonBytes(name, v)
 		if size+n > room {
@@ -111,23 +121,15 @@ func UnmarshalProperties(b []byte) (rabbit.Delivery, error) {
 	}
 	m := rabbit.Delivery{Message: rabbit.Message{Priority: p.Priority, DeliveryMode: p.DeliveryMode}}
 	var errs []error
-	for _, f := range []struct {
-		to   *string
-		from any
-	}{
-		{&m.Exchange, p.Exchange}, {&m.RoutingKey, p.RoutingKey}, {&m.ContentType, p.ContentType},
-		{&m.ContentEncoding, p.ContentEncoding}, {&m.MessageID, p.MessageID},
-		{&m.CorrelationID, p.CorrelationID}, {&m.ReplyTo, p.ReplyTo}, {&m.Type, p.Type}, {&m.AppID, p.AppID},
-	} {
-		if f.from == nil {
+	for _, f := range p.texts(&m) {
+		if *f.kept == nil {
 			continue
 		}
-		v, err := decodeValue(f.from)
-		s, ok := v.(string)
-		if !ok && err == nil {
+		v, err := decodeValue(*f.kept)
+		var ok bool
+		if *f.text, ok = v.(string); !ok && err == nil {
 			err = fmt.Errorf("%T where text belongs", v)
 		}
-		*f.to = s
 		errs = append(errs, err)
 	}
 	if p.Timestamp != nil {
@@ -144,13 +146,6 @@ func UnmarshalProperties(b []byte) (rabbit.Delivery, error) {
 	return m, nil
 }
 
-func encodeText(s string) any {
-	if s == "" {
-		return nil
-	}
-	return encodeValue(s)
-}
-
 func encodeTable(t rabbit.Table) map[string]any {
 	out := make(map[string]any, len(t))
 	for name, v := range t {
@@ -165,6 +160,9 @@ func encodeTable(t rabbit.Table) map[string]any {
 // encodeValue keeps the type: strings, bools, nil and arrays are themselves, everything else is {"$type": value}.
 func encodeValue(v any) any {
 	one := func(kind string, v any) any { return map[string]any{"$" + kind: v} }
+	if n, ok := integer(v); ok {
+		return one(fmt.Sprintf("%T", v), strconv.FormatInt(n, 10))
+	}
 	switch v := v.(type) {
 	case nil, bool:
 		return v
@@ -175,9 +173,6 @@ func encodeValue(v any) any {
 		return one("string", []byte(v))
 	case []byte:
 		return one("bytes", v)
-	case int64, int32, int16, int8, int, uint8, uint16, uint32:
-		n, _ := rabbit.Int(v)
-		return one(fmt.Sprintf("%T", v), strconv.FormatInt(n, 10))
 	case float32:
 		return one("float32", strconv.FormatFloat(float64(v), 'g', -1, 32))
 	case float64:
@@ -278,29 +273,13 @@ func decodeTagged(kind string, v any) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", kind, err)
 	}
-	return decodeInteger(kind, n)
-}
-
-func decodeInteger(kind string, n int64) (any, error) {
-	switch kind {
-	case "$int64":
-		return n, nil
-	case "$int32":
-		return int32(n), nil
-	case "$int16":
-		return int16(n), nil
-	case "$int8":
-		return int8(n), nil
-	case "$int":
-		return int(n), nil
-	case "$uint8":
-		return uint8(n), nil
-	case "$uint16":
-		return uint16(n), nil
-	case "$uint32":
-		return uint32(n), nil
-	case "$time":
+	if kind == "$time" {
 		return time.Unix(n, 0), nil
+	}
+	for _, of := range []any{int64(0), int32(0), int16(0), int8(0), 0, uint8(0), uint16(0), uint32(0)} {
+		if t := reflect.TypeOf(of); kind == "$"+t.Name() {
+			return reflect.ValueOf(n).Convert(t).Interface(), nil
+		}
 	}
 	return nil, fmt.Errorf("unknown type %s", kind)
 }

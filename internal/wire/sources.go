@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
@@ -64,20 +65,17 @@ func parseSource(text string) (KeySource, error) {
 	case kind == "header":
 		s.kind, s.name = fromHeader, name
 		return s, checkHeaderName(name)
-	case text == "property:message_id":
-		s.kind = fromMessageID
-		return s, nil
-	case text == "property:correlation_id":
-		s.kind = fromCorrelationID
-		return s, nil
-	case text == "body:sha256":
-		s.kind = fromBodyHash
-		return s, nil
 	case kind == "json":
 		var err error
 		s.kind = fromJSON
 		s.steps, err = parsePointer(name)
 		return s, err
+	}
+	s.kind = map[string]sourceKind{
+		"property:message_id": fromMessageID, "property:correlation_id": fromCorrelationID, "body:sha256": fromBodyHash,
+	}[text]
+	if s.kind != 0 {
+		return s, nil
 	}
 	return KeySource{}, errors.New("is none of header:NAME, property:message_id, property:correlation_id, body:sha256, " +
 		"json:/POINTER")
@@ -94,6 +92,8 @@ func checkHeaderName(name string) error {
 	return nil
 }
 
+var unescape = strings.NewReplacer("~0", "~", "~1", "/")
+
 // parsePointer splits a JSON pointer; "~1" stands for "/" and "~0" for "~".
 func parsePointer(p string) ([]string, error) {
 	if !strings.HasPrefix(p, "/") || !utf8.ValidString(p) {
@@ -101,17 +101,46 @@ func parsePointer(p string) ([]string, error) {
 	}
 	steps := strings.Split(p[1:], "/")
 	for i, step := range steps {
-		for rest := step; ; {
-			_, after, found := strings.Cut(rest, "~")
-			if !found {
-				break
-			}
-			if after == "" || after[0] != '0' && after[0] != '1' {
-				return nil, errors.New("has a ~ that is neither ~0 nor ~1")
-			}
-			rest = after[1:]
+		steps[i] = unescape.Replace(step)
+		if strings.Count(steps[i], "~") != strings.Count(step, "~0") {
+			return nil, errors.New("has a ~ that is neither ~0 nor ~1")
 		}
-		steps[i] = strings.ReplaceAll(strings.ReplaceAll(step, "~1", "/"), "~0", "~")
 	}
 	return steps, nil
+}
+
+// Remake makes the message of an identity of which only the body and perhaps its message id are known: it says its tag
+// as its type, and its key where the first source looks that can be filled in. False when it would be another message
+// all the same: the key comes from the body, and the body has none or another one.
+func Remake(
+	sources []KeySource, queue string, id dedup.Identity, body []byte, messageID string,
+) (rabbit.Delivery, bool) {
+	d := rabbit.Delivery{Message: rabbit.Message{
+		Type: id.Tag, MessageID: messageID[:min(len(messageID), dedup.MaxMessageID)], Body: body,
+		DeliveryMode: rabbit.Persistent,
+	}}
+	for i := range sources {
+		if fillIn(&d, &sources[i], id.Key) {
+			break
+		}
+	}
+	own, err := Identify(id.Group, sources, queue, d)
+	return d, err == nil && own.Identity == id
+}
+
+// fillIn puts a key where a source looks for it, and reports whether no later source is looked at.
+func fillIn(d *rabbit.Delivery, s *KeySource, key string) bool {
+	switch s.kind {
+	case fromHeader:
+		d.Headers = rabbit.Table{s.name: key}
+	case fromMessageID:
+		d.MessageID = key
+	case fromCorrelationID:
+		d.CorrelationID = key
+	case fromJSON:
+		_, found, flaw := lookUp(d.Body, s.steps)
+		return found || flaw != ""
+	case fromBodyHash:
+	}
+	return true
 }
