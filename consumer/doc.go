@@ -8,8 +8,8 @@
 // handler that acts outside the transaction gets at-least-once. Order is not promised.
 //
 // To use it: give [Open] the servers, a queue's name and a [Handler], and call [Consumer.Run]. The example of Open is a
-// whole program; what [Config] leaves zero takes a default. With a pool of your own, use [New]. `consumer dlq` and
-// `consumer log explain` work for it when ROLLBACKD_GROUP, QUEUE, LOG_TABLE, KEY_FROM, RETRY_DELAYS and MAX_ATTEMPTS
+// whole program; what [Config] leaves zero takes a default. With a pool of your own, use [New]. `rollbackd dlq` and
+// `rollbackd log explain` work for it when ROLLBACKD_GROUP, QUEUE, LOG_TABLE, KEY_FROM, RETRY_DELAYS and MAX_ATTEMPTS
 // say what its Config says; its Group is the queue's name unless it says another one.
 //
 // The front door is in consumer.go, open.go and config.go; what the engine's parts share is in engine.go. The way of

@@ -200,7 +200,7 @@ func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
 	wantError(t, "longest name", Migrate(t.Context(), w.db, MigrateOptions{Table: longest}), nil)
 }
 
-// Given a log that somebody alters under an exclusive lock, then a daemon that starts must wait: `consumer migrate` is
+// Given a log that somebody alters under an exclusive lock, then a daemon that starts must wait: `rollbackd migrate` is
 // no cure for a lock.
 func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	t.Parallel()
@@ -281,7 +281,7 @@ func TestCheckSchemaRefuses(t *testing.T) {
 				return
 			}
 			if !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), c.says) ||
-				!strings.Contains(err.Error(), "run: consumer migrate") {
+				!strings.Contains(err.Error(), "run: rollbackd migrate") {
 				t.Errorf("check = %v, want it to say %q and what to run", err, c.says)
 			}
 		})

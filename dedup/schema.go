@@ -15,7 +15,7 @@ import (
 )
 
 // ErrSchema says that the tables are not such that the log may be used.
-var ErrSchema = errors.New("the database schema is not usable; run: consumer migrate")
+var ErrSchema = errors.New("the database schema is not usable; run: rollbackd migrate")
 
 // keyColumns are the columns that tell identities apart. As text, a collation would make different keys equal: case,
 // accents, trailing spaces, any two emoji; and the second message would be taken for a copy of the first.

@@ -33,7 +33,7 @@ var (
 	// request is at fault: roll back and try again.
 	ErrChanged = errors.New("another transaction added or removed some rows meanwhile")
 	// ErrTables: stock_reservation lacks a column of [Migrations]. No request is at fault.
-	ErrTables = errors.New("stock_reservation is older than this program; run: consumer migrate")
+	ErrTables = errors.New("stock_reservation is older than this program; run: rollbackd migrate")
 )
 
 // errUnknownColumn is the server's number for a column that is not there.

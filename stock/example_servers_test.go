@@ -10,7 +10,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/example"
 )
 
-// exampleServers are a MySQL for one example, with the tables that `consumer migrate` makes, and 10 pieces of sku 1001.
+// exampleServers are a MySQL for one example, with the tables that `rollbackd migrate` makes, and 10 pieces of sku
+// 1001.
 func exampleServers() *example.Servers {
 	servers := example.MySQL()
 	db, closeDB := openExample(servers.MySQLDSN)

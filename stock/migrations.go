@@ -12,7 +12,7 @@ const MigrationSet = "stock"
 var migrationFiles embed.FS
 
 // Migrations are the steps that make the tables stock and stock_reservation, as files for goose. Whoever keeps the
-// schema applies them under the name [MigrationSet]; "consumer migrate" does.
+// schema applies them under the name [MigrationSet]; "rollbackd migrate" does.
 func Migrations() fs.FS {
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {

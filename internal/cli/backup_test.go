@@ -33,7 +33,7 @@ func commandsOfBackup(t *testing.T) (backup, restore, resend, export, imported s
 	return blocks[0], blocks[1], blocks[2], blocks[3], blocks[4]
 }
 
-// restorer types commands in a shell, with mysql and consumer at hand.
+// restorer types commands in a shell, with mysql and rollbackd at hand.
 type restorer struct {
 	s       *shell
 	environ []string

@@ -35,7 +35,7 @@ func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
 	wantCheck(t, checks, code, doctor.Fail, "queue", "nobody makes it")
 	s.broker.DeclareQueue(s.queue, nil)
 	checks, code = s.examine("ROLLBACKD_RABBITMQ_API_URL=")
-	wantCheck(t, checks, code, doctor.Fail, "policy of the main queue", "consumer move")
+	wantCheck(t, checks, code, doctor.Fail, "policy of the main queue", "rollbackd move")
 }
 
 // Given the management API, when the queue has no policy, a wrong one, or the one that is printed, then doctor says

@@ -156,7 +156,7 @@ func (s *classicShop) consumer(args ...string) string {
 	return out
 }
 
-// moving starts `consumer move`.
+// moving starts `rollbackd move`.
 func (s *classicShop) moving(args ...string) *program.Process {
 	s.t.Helper()
 	return s.startProcess(program.Options{
@@ -346,7 +346,7 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 	s.checkStock()
 }
 
-// job is the script of the page as the shop runs it; other is a program in the place of consumer.
+// job is the script of the page as the shop runs it; other is a program in the place of rollbackd.
 func (s *classicShop) job() func(other string) (string, error) {
 	s.t.Helper()
 	dsn, err := mysql.ParseDSN(s.env["MYSQL_DSN"])
@@ -358,7 +358,7 @@ func (s *classicShop) job() func(other string) (string, error) {
 		s.t.Fatal(err)
 	}
 	client := fmt.Sprintf("mysql --no-defaults -h%s -P%s -u%s %s", host, port, dsn.User, dsn.DBName)
-	dir := filepath.Dir(binary(s.t)) // in which the program is called consumer
+	dir := filepath.Dir(binary(s.t)) // in which the program is called rollbackd
 	return func(other string) (string, error) {
 		cmd := exec.CommandContext(s.t.Context(), "sh", "../../deploy/examples/job/publish-cancelled.sh")
 		path := dir + ":" + os.Getenv("PATH")

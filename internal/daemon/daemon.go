@@ -31,7 +31,7 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// Daemon is one `consumer run`. Make it with [New], run it once.
+// Daemon is one `rollbackd run`. Make it with [New], run it once.
 type Daemon struct {
 	cfg      config.Config
 	log      *slog.Logger

@@ -57,7 +57,7 @@ func TestAClassicQueueIsNotTakenAsItIs(t *testing.T) {
 	if code, err := p.Wait(soon); err != nil || code != 1 {
 		t.Errorf("exit %d, %v; want 1", code, err)
 	}
-	if log := w.logs.String(); !strings.Contains(log, "is a classic queue") || !strings.Contains(log, "consumer move") {
+	if log := w.logs.String(); !strings.Contains(log, "is a classic queue") || !strings.Contains(log, "rollbackd move") {
 		t.Errorf("it said %s", log)
 	}
 	w.eventually("its message is there", time.Minute, func() bool { return w.broker.Depth(queue) == 1 })

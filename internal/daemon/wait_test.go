@@ -227,14 +227,14 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	code, err := daemon.Wait(ctx)
-	if err != nil || code != 1 || !strings.Contains(w.logs.String(), "run: consumer migrate") {
-		t.Errorf("the daemon ended with %d (%v), want 1 and the advice to run 'consumer migrate'; it said:\n%s", code, err,
+	if err != nil || code != 1 || !strings.Contains(w.logs.String(), "run: rollbackd migrate") {
+		t.Errorf("the daemon ended with %d (%v), want 1 and the advice to run 'rollbackd migrate'; it said:\n%s", code, err,
 			w.logs)
 	}
 }
 
 // Given stock tables of the last release, when the daemon meets them, then it waits, says what they lack, and charges
-// no message an attempt; after `consumer migrate` beside it, it goes on.
+// no message an attempt; after `rollbackd migrate` beside it, it goes on.
 func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -261,7 +261,7 @@ func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
 	w.judge(oracle.Allowance{})
 }
 
-// Given empty servers, when `consumer migrate` has run, twice, then the daemon starts and works.
+// Given empty servers, when `rollbackd migrate` has run, twice, then the daemon starts and works.
 func TestMigratedServersAreReady(t *testing.T) {
 	t.Parallel()
 	w := emptyWorld(t)

@@ -313,7 +313,7 @@ func (w *world) stop(p *program.Process) {
 	}
 }
 
-// binary builds cmd/consumer once for all tests of the process.
+// binary builds cmd/rollbackd once for all tests of the process.
 func binary(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {

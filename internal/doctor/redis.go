@@ -38,7 +38,7 @@ func lookAtLock(ctx context.Context, a *area) {
 	case lock.KindZooKeeper:
 		a.name = "lock"
 		if a.takeAndRelease(ctx, a.lockAway(), "do a majority of the servers of ROLLBACKD_ZOOKEEPER_URL run, and may the "+
-			"account make and delete nodes in the folder? consumer config shows the setting") {
+			"account make and delete nodes in the folder? rollbackd config shows the setting") {
 			a.note("session", fmt.Sprintf("ROLLBACKD_LOCK_TTL %v is asked for; the servers keep it within their "+
 				"minSessionTimeout and maxSessionTimeout, by default 4s and 40s", a.LockTTL))
 		}

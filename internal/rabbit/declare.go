@@ -83,7 +83,7 @@ func Redeclare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []strin
 	return Declare(ctx, c, t)
 }
 
-// Missing lists the queues and the exchange that do not exist, each as `queue "NAME"` or `exchange "NAME"`; `consumer
+// Missing lists the queues and the exchange that do not exist, each as `queue "NAME"` or `exchange "NAME"`; `rollbackd
 // migrate` makes them.
 func Missing(ctx context.Context, c *Conn, t TopologyConfig) ([]string, error) {
 	var missing []string

@@ -200,7 +200,7 @@ func refusal(p Publishing, cause error) error {
 	r := route{p.Exchange, p.Key}
 	switch {
 	case hasCode(cause, codeNotFound):
-		return fmt.Errorf("publish to %s: %w: %w (run `consumer migrate`)", r, ErrUnroutable, cause)
+		return fmt.Errorf("publish to %s: %w: %w (run `rollbackd migrate`)", r, ErrUnroutable, cause)
 	case hasCode(cause, codeRefused):
 		return fmt.Errorf("publish to %s: %w: %w", r, ErrForbidden, cause)
 	}

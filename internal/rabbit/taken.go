@@ -22,7 +22,7 @@ import (
 // dead-letters at most once, so it cannot keep the promise.
 var ErrClassic = errors.New("is a classic queue, which counts no deliveries and dead-letters at most once: give " +
 	"rollbackd a queue of its own, with another ROLLBACKD_QUEUE and ROLLBACKD_TOPOLOGY=declare, and carry the messages " +
-	"over with `consumer move`")
+	"over with `rollbackd move`")
 
 // ErrNoMain says that there is no main queue to take as it is.
 var ErrNoMain = errors.New("does not exist, and with ROLLBACKD_TOPOLOGY=check nobody makes it: make it, as a quorum " +

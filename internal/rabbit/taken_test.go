@@ -88,7 +88,7 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 			if errors.Is(err, rabbit.ErrClassic) != tt.classic || !tt.classic && err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			if tt.classic && !strings.Contains(fmt.Sprint(err), "consumer move") {
+			if tt.classic && !strings.Contains(fmt.Sprint(err), "rollbackd move") {
 				t.Errorf("%v does not say what to do", err)
 			}
 		}

@@ -13,14 +13,14 @@ type Role string
 
 // The roles.
 const (
-	Daemon       Role = "daemon"       // consumer run
-	Retention    Role = "retention"    // consumer run with LOG_RETENTION, which is the default; consumer log prune
-	Compensation Role = "compensation" // consumer run with COMPENSATE_AFTER
-	Webhook      Role = "webhook"      // consumer run with DEAD_LETTER_WEBHOOK
-	Pages        Role = "pages"        // consumer run with HTTP_ADDR, which is the default: what persons do there
-	CLI          Role = "cli"          // consumer dlq, log, reconcile, publish, move, doctor
-	Migrate      Role = "migrate"      // consumer migrate
-	TakeOver     Role = "take over"    // consumer migrate --from
+	Daemon       Role = "daemon"       // rollbackd run
+	Retention    Role = "retention"    // rollbackd run with LOG_RETENTION, which is the default; rollbackd log prune
+	Compensation Role = "compensation" // rollbackd run with COMPENSATE_AFTER
+	Webhook      Role = "webhook"      // rollbackd run with DEAD_LETTER_WEBHOOK
+	Pages        Role = "pages"        // rollbackd run with HTTP_ADDR, which is the default: what persons do there
+	CLI          Role = "cli"          // rollbackd dlq, log, reconcile, publish, move, doctor
+	Migrate      Role = "migrate"      // rollbackd migrate
+	TakeOver     Role = "take over"    // rollbackd migrate --from
 )
 
 // Roles returns all of them.

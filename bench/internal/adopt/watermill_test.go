@@ -34,9 +34,9 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, broker: stack.AMQP(t), path: filepath.Join(t.TempDir(), "consumer")}
+	w := &world{t: t, broker: stack.AMQP(t), path: filepath.Join(t.TempDir(), "rollbackd")}
 	const root = "../../.."
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.path, "./cmd/consumer")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.path, "./cmd/rollbackd")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v\n%s", err, out)

@@ -173,7 +173,7 @@ var definitions = []definition{
 	{
 		key: "replay", what: "dead letters replayed until applied, a second ÷ messages/s", unit: "ratio",
 		goal: atLeast(0.15), others: []string{"replay"}, make: overBase("replay", deliveries),
-		note: "consumer dlq replay --all --no-wait of 100,000 letters beside one daemon",
+		note: "rollbackd dlq replay --all --no-wait of 100,000 letters beside one daemon",
 	},
 	{
 		key: "contended", what: "two daemons ÷ one, both copies of each message in hand at the same time, in deliveries/s",

@@ -9,6 +9,6 @@ while
 	$MYSQL -N --raw -e "SELECT id, body FROM cancelled_order WHERE done = 0 ORDER BY id LIMIT 1000" >"$rows" || exit 1
 	test -s "$rows"
 do
-	cut -f 2- "$rows" | consumer publish --key-field order_sn
+	cut -f 2- "$rows" | rollbackd publish --key-field order_sn
 	$MYSQL -e "UPDATE cancelled_order SET done = 1 WHERE id IN ($(cut -f 1 "$rows" | paste -s -d , -))"
 done

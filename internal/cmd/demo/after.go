@@ -76,12 +76,12 @@ func (d *demo) mend(ctx context.Context) (err error) {
 	if d.mended, err = oracle.ReadStock(ctx, d.pool); err != nil {
 		return err
 	}
-	d.say("\nthe %d unknown orders become known: they reserve %s pieces; now `consumer dlq replay --reason exhausted`",
+	d.say("\nthe %d unknown orders become known: they reserve %s pieces; now `rollbackd dlq replay --reason exhausted`",
 		len(d.unknown), number(d.mended.Sum().Reserved))
 	return nil
 }
 
-// replay runs consumer dlq replay, and waits for what it brings back.
+// replay runs rollbackd dlq replay, and waits for what it brings back.
 func (d *demo) replay(ctx context.Context) error {
 	text, err := program.Run(ctx, d.binary, d.env, "dlq", "replay", "--reason", string(dedup.ReasonExhausted), "--output",
 		"json")

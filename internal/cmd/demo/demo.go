@@ -151,7 +151,7 @@ func (d *demo) makeSchema(ctx context.Context) (dsn string, err error) {
 	return server.FormatDSN(), nil
 }
 
-// startDaemon starts consumer run and waits until it consumes.
+// startDaemon starts rollbackd run and waits until it consumes.
 func (d *demo) startDaemon(ctx context.Context) (err error) {
 	if d.log, err = os.Create(filepath.Join(d.dir, "daemon.log")); err != nil {
 		return fmt.Errorf("open the daemon's log: %w", err)

@@ -61,11 +61,11 @@ It stays up until Ctrl-C. The stock of the order %[1]s has not come back. Why?
 
   page         http://%[2]s%[3]s asks for no token from this machine
   api          curl -s 'http://%[2]s/api/v1/order?sn=%[1]s' | jq .      # docs/api.md says how it goes on
-  commands     . %[4]s      # consumer, or rollbackd as the pages call it, then works in this shell
-               consumer dlq list
-               consumer log explain --order %[1]s
+  commands     . %[4]s      # rollbackd then works in this shell
+               rollbackd dlq list
+               rollbackd log explain --order %[1]s
   mend         %[5]s      # the %[6]d orders are written, as if their service had been late
-  replay       consumer dlq replay --reason %[7]s
+  replay       rollbackd dlq replay --reason %[7]s
 `, broken[0].SN, addr, page, commands, mend, len(broken), dedup.ReasonExhausted)
 	return d.mendWhenAsked(ctx, broken, mend)
 }
@@ -82,7 +82,7 @@ func (d *demo) leaveCommands(addr string) (commands, mend string, err error) {
 		}
 		fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
 	}
-	fmt.Fprintf(&b, "consumer() { %[1]s \"$@\"; }\nrollbackd() { %[1]s \"$@\"; }\n", d.binary)
+	fmt.Fprintf(&b, "rollbackd() { %s \"$@\"; }\n", d.binary)
 	if err := os.WriteFile(commands, []byte(b.String()), 0o600); err != nil {
 		return "", "", fmt.Errorf("write the commands' settings: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 // Given a daemon on a port that was free, then the commands of a person's shell look for it there.
 func TestTheCommandsOfTheHeldDemoFindItsDaemon(t *testing.T) {
 	d := &demo{
-		dir: t.TempDir(), binary: "consumer",
+		dir: t.TempDir(), binary: "rollbackd",
 		env: []string{"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_MYSQL_DSN=root:it's@tcp(127.0.0.1:1)/shop"},
 	}
 	commands, _, err := d.leaveCommands("127.0.0.1:4711")

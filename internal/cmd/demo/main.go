@@ -74,7 +74,7 @@ func run(ctx context.Context, out *os.File, t tables, hold bool) (err error) {
 	steps := []func(context.Context) error{
 		d.begin,        // servers, binary, tables and queues
 		d.reserve,      // orders take their goods
-		d.startDaemon,  // consumer run
+		d.startDaemon,  // rollbackd run
 		d.publish,      // their rollbacks, some twice, a few bad
 		d.await,        // the end of every message
 		d.report,       // what became of them

@@ -23,15 +23,15 @@ var built struct {
 	err       error
 }
 
-// binary builds cmd/consumer once, in rollbackd's own module, with the versions of libraries that it is released with.
+// binary builds cmd/rollbackd once, in rollbackd's own module, with the versions of libraries that it is released with.
 func binary(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "rollbackd-test-"); built.err != nil {
 			return
 		}
-		built.path = filepath.Join(built.dir, "consumer")
-		build := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "build", "-o", built.path, "./cmd/consumer")
+		built.path = filepath.Join(built.dir, "rollbackd")
+		build := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "build", "-o", built.path, "./cmd/rollbackd")
 		build.Dir = "../../.."
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w\n%s", err, out)

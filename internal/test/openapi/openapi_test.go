@@ -223,8 +223,8 @@ const key = "Idempotency-Key"
 // then the stock comes back, each operation answers as it is described, and so does what is refused.
 func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	d := read(t)
-	binary := filepath.Join(t.TempDir(), "consumer")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/consumer")
+	binary := filepath.Join(t.TempDir(), "rollbackd")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/rollbackd")
 	build.Dir = "../../.." // with rollbackd's own versions of its libraries
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

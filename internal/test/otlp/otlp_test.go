@@ -178,8 +178,8 @@ func idOf(traceparent string) string {
 // the span that published the message, at each attempt and after the replay; and the service and the webhook are told
 // of the spans that called them.
 func TestTracesGoOnFromTheProducerToTheServiceAndTheWebhook(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "consumer")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/consumer")
+	binary := filepath.Join(t.TempDir(), "rollbackd")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/rollbackd")
 	build.Dir = "../../.." // with rollbackd's own versions of its libraries
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -9,11 +9,11 @@ import (
 	"syscall"
 )
 
-const mainPackage = "github.com/rollbackd/rollbackd/cmd/consumer"
+const mainPackage = "github.com/rollbackd/rollbackd/cmd/rollbackd"
 
-// Build compiles cmd/consumer into dir and returns the binary's path. It must be called from within the module.
+// Build compiles cmd/rollbackd into dir and returns the binary's path. It must be called from within the module.
 func Build(ctx context.Context, dir string) (string, error) {
-	path := filepath.Join(dir, "consumer")
+	path := filepath.Join(dir, "rollbackd")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, mainPackage)
 	// The compilers and the linker that go starts must end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

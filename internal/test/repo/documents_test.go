@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write what is made from the code into the documents")
 
 func TestSettingsPageHoldsTheTable(t *testing.T) {
-	generated(t, "docs/settings.md", "<!-- settings: consumer config -o markdown -->\n", "<!-- end of settings -->",
+	generated(t, "docs/settings.md", "<!-- settings: rollbackd config -o markdown -->\n", "<!-- end of settings -->",
 		config.Markdown())
 }
 
