@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,18 +47,9 @@ func (o CompensateOptions) withDefaults() (CompensateOptions, error) {
 	case o.Limit < 0:
 		return o, fmt.Errorf("compensate: a limit of %d letters", o.Limit)
 	}
-	if o.Limit == 0 {
-		o.Limit = 50
-	}
-	if o.Per == 0 {
-		o.Per = time.Minute
-	}
-	if o.VisibilityDelay == 0 {
-		o.VisibilityDelay = 30 * time.Second
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Limit, o.Per = cmp.Or(o.Limit, 50), cmp.Or(o.Per, time.Minute)
+	o.VisibilityDelay = cmp.Or(o.VisibilityDelay, 30*time.Second)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Record == nil {
 		o.Record = func(ctx context.Context, by string, _ Filter, replay Recorded) (Result, error) {
 			return replay(ctx, by, nil)

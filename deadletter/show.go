@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -71,12 +72,9 @@ func (l *Letters) shown(row dedup.Row, events []dedup.Event) (Shown, error) {
 		s.BodyBytes = row.Body
 	}
 	for i, e := range events {
-		by := e.By
-		if by == "" {
-			by = e.Owner
-		}
 		s.Events[i] = ShownEvent{
-			At: e.At, From: e.From.String(), To: e.To.String(), Attempt: e.Attempt, Replays: e.Replays, By: by, Error: e.Error,
+			At: e.At, From: e.From.String(), To: e.To.String(), Attempt: e.Attempt, Replays: e.Replays,
+			By: cmp.Or(e.By, e.Owner), Error: e.Error,
 		}
 	}
 	return s, nil

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,10 +150,7 @@ func (s *survey) adopt(ctx context.Context, lt *letter, seen *Surveyed) {
 	default:
 		reason = dedup.ReasonPermanent // so that only a person replays what nobody knows the story of
 	}
-	cause := lt.info.Error
-	if cause == "" {
-		cause = "the letter does not say why it is dead"
-	}
+	cause := cmp.Or(lt.info.Error, "the letter does not say why it is dead")
 	insist(ctx, []*letter{lt}, func([]*letter) []error {
 		return []error{s.l.o.Records.Adopt(ctx, lt.entry(), lt.info.Replays, reason, "adopted: "+cause, s.o.By)}
 	})

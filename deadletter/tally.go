@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -67,11 +68,7 @@ func (t *tally) reached(more int) bool {
 func (t *tally) enough() bool { return t.reached(0) }
 
 func (t *tally) done(lt *letter) {
-	reason := lt.reason()
-	if reason == "" {
-		reason = "unknown"
-	}
-	t.ByReason[reason]++
+	t.ByReason[cmp.Or(lt.reason(), "unknown")]++
 	if lt.replacedBody != nil {
 		t.Mended++
 	}

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -189,15 +190,13 @@ func StepsHeader() []string { return []string{"AT", "WHAT", "ATTEMPT", "REPLAYS"
 // Steps is the story, a row for each step, in the words that Write writes.
 func (e Explanation) Steps() (rows [][]string) {
 	for _, s := range e.Story {
-		by, attempt, replays := s.By, "", ""
-		if by == "" {
-			by = s.Owner
-		}
+		attempt, replays := "", ""
 		if s.To != "" {
 			attempt, replays = fmt.Sprint(s.Attempt), fmt.Sprint(s.Replays)
 		}
 		rows = append(rows, []string{
-			s.At.Format("2006-01-02T15:04:05.000Z"), s.What, attempt, replays, by, screen.Shorten(s.Error, 200),
+			s.At.Format("2006-01-02T15:04:05.000Z"), s.What, attempt, replays, cmp.Or(s.By, s.Owner),
+			screen.Shorten(s.Error, 200),
 		})
 	}
 	return rows

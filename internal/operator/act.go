@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -304,10 +305,7 @@ const MaxActs = 200
 // Acts are the acts of the group and queue, the latest first, each page read through an index. Next is the Before of
 // the next page, "" after the last. The reports of tasks are left out, which may be long: Act has them.
 func (d *Operator) Acts(ctx context.Context, f ActFilter) (acts []Act, next string, err error) {
-	if f.Limit == 0 {
-		f.Limit = 50
-	}
-	if f.Limit < 1 || f.Limit > MaxActs {
+	if f.Limit = cmp.Or(f.Limit, 50); f.Limit < 1 || f.Limit > MaxActs {
 		return nil, "", fmt.Errorf("%w: a page of %d acts, want 1 to %d", ErrRequest, f.Limit, MaxActs)
 	}
 	text, args := "TRUE", []any(nil)

@@ -76,12 +76,10 @@ func New(o Options) (*Operator, error) {
 		host = "unknown"
 	}
 	d := &Operator{
-		o: o, db: pool, acts: o.Records.ActTable(), once: o.Records.OnceTable(), log: o.Logger, lease: leaseTime,
+		o: o, db: pool, acts: o.Records.ActTable(), once: o.Records.OnceTable(), lease: leaseTime,
+		log:  cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 		look: lookEvery, name: fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]), inMove: func() {},
 		wake: make(chan struct{}, 1),
-	}
-	if d.log == nil {
-		d.log = slog.New(slog.DiscardHandler)
 	}
 	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
 	return d, nil

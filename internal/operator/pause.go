@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -58,9 +59,7 @@ func (d *Operator) Now(ctx context.Context) (time.Time, error) { return d.o.Reco
 // begun they finish; what they have not goes back to the queue. PausedError: a pause stands, and Instead does not name
 // it. The same ID again is the same pause, and changes nothing.
 func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.Pause, error) {
-	if r.For == 0 {
-		r.For = DefaultPause
-	}
+	r.For = cmp.Or(r.For, DefaultPause)
 	n, err := newActOf(who, r.ID, KindPause, r.Why, nil)
 	switch {
 	case err != nil:

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -64,10 +65,7 @@ type Preview struct {
 
 // Preview judges a page of letters and counts the set. It changes nothing and reads the log only.
 func (d *Operator) Preview(ctx context.Context, r PreviewRequest) (Preview, error) {
-	if r.Limit == 0 {
-		r.Limit = 50
-	}
-	if r.Limit < 1 || r.Limit > MaxPreviewed {
+	if r.Limit = cmp.Or(r.Limit, 50); r.Limit < 1 || r.Limit > MaxPreviewed {
 		return Preview{}, fmt.Errorf("%w: a page of %d letters, want 1 to %d", ErrRequest, r.Limit, MaxPreviewed)
 	}
 	if !r.Kind.asked() {
