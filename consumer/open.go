@@ -218,7 +218,7 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*mainten
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
-	compensate.Record = recordAt(acts)
+	compensate.Record = acts.Compensate
 	clean := acts.Clean
 	if inMySQL, ok := locker.(*locking.MySQL); ok {
 		clean = func(ctx context.Context) (int, error) {
@@ -232,23 +232,6 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*mainten
 		Records: records, Letters: letters, Group: cfg.Group, Retention: cfg.LogRetention, Compensate: compensate,
 		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger, Clocks: h.clocks,
 	}, cfg.Registerer)
-}
-
-// recordAt writes each replay that the fleet does by itself down as an act.
-func recordAt(acts *operator.Operator) func(context.Context, string, deadletter.Filter, deadletter.Recorded) (
-	deadletter.Result, error) {
-	return func(ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded) (
-		res deadletter.Result, err error) {
-		err = acts.Do(ctx, operator.Actor{Name: by}, operator.TaskRequest{
-			Kind: operator.KindCompensate, Why: "their time to cool down is over",
-			Detail: operator.Request{Kind: operator.KindCompensate, Filter: f, Limit: f.Limit},
-		}, func(ctx context.Context, task operator.Task) (operator.Result, error) {
-			var err error
-			res, err = replay(ctx, task.By, task.Letters)
-			return operator.ResultOf(res), err
-		})
-		return res, err
-	}
 }
 
 // migrate makes or updates the tables of the log. MySQL is waited for; what it answers is for a person.

@@ -76,6 +76,21 @@ func (j *job) doOwn(ctx context.Context) (err error) {
 	return err
 }
 
+// Compensate writes down a replay that the fleet does by itself: it is deadletter.CompensateOptions.Record.
+func (d *Operator) Compensate(
+	ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded,
+) (res deadletter.Result, err error) {
+	err = d.Do(ctx, Actor{Name: by}, TaskRequest{
+		Kind: KindCompensate, Why: "their time to cool down is over",
+		Detail: Request{Kind: KindCompensate, Filter: f, Limit: f.Limit},
+	}, func(ctx context.Context, task Task) (Result, error) {
+		var err error
+		res, err = replay(ctx, task.By, task.Letters)
+		return ResultOf(res), err
+	})
+	return res, err
+}
+
 // ResultOf is what a run over letters came to, as an act has it.
 func ResultOf(res deadletter.Result) Result {
 	return Result{
