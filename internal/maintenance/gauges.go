@@ -29,18 +29,17 @@ func newGauges(
 ) (*gauges, error) {
 	g := &gauges{
 		records: records, log: log, clocks: clocks,
-		dead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollbackd_dead_letters", Help: "Messages that are dead-lettered now, 100,000 at most.",
-		}, nil),
-		oldestDead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollbackd_oldest_dead_letter_seconds", Help: "Age of the oldest dead letter; 0 when there is none.",
-		}, nil),
-		oldestOpen: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollbackd_oldest_open_seconds",
-			Help: "Age of the oldest row that is neither applied nor dead, by status; 0 when there is none.",
-		}, []string{"status"}),
+		dead:       gauge("rollbackd_dead_letters", "Messages that are dead-lettered now, 100,000 at most."),
+		oldestDead: gauge("rollbackd_oldest_dead_letter_seconds", "Age of the oldest dead letter; 0 when there is none."),
+		oldestOpen: gauge("rollbackd_oldest_open_seconds",
+			"Age of the oldest row that is neither applied nor dead, by status; 0 when there is none.", "status"),
 	}
 	return g, errors.Join(reg.Register(g.dead), reg.Register(g.oldestDead), reg.Register(g.oldestOpen))
+}
+
+// gauge has no figure until it is set.
+func gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
 // run looks at the log until ctx ends.
