@@ -42,8 +42,9 @@ const (
 	Connections = 2
 	// StatementTime bounds every statement, on the server too.
 	StatementTime = 5 * time.Second
-	// pageTime bounds what a page asks while somebody waits, ActsTime what is asked about acts.
+	// pageTime bounds what a page asks while somebody waits.
 	pageTime = 2 * time.Second
+	// ActsTime bounds what is asked about acts.
 	ActsTime = 5 * time.Second
 )
 
