@@ -45,22 +45,6 @@ const (
 // MaxTimes is how often the classic consumer tries at most.
 const MaxTimes = 5
 
-// Fates lists what may become of a row, in the order of a report.
-func Fates() []Kind {
-	return []Kind{
-		Success, Open, Settled, Renewed, There, Merged, Ours, OtherName,
-		BothApplied, UnderWay, WentBack, NullName, TooLong, Unusable, ReservedTag,
-	}
-}
-
-// Oddities lists what may be odd about a row that was taken over, in the order of a report.
-func Oddities() []Kind {
-	return []Kind{
-		StatusNull, StatusOther, OddTimes, ManyTimes, NoTime, FutureTime, OtherZone, Outlived, NoBody, DoubtfulBody, CutBody,
-		NoMessage,
-	}
-}
-
 // Contradicts reports whether a person must look at rows of this kind: two logs disagree about an effect.
 func (k Kind) Contradicts() bool { return k == BothApplied || k == UnderWay || k == WentBack }
 

@@ -1,6 +1,7 @@
 package legacyimport
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/binary"
@@ -35,11 +36,12 @@ const (
 	markStatus
 	markTimes
 	markTime
+	marks = markTime + 4 // and behind it message id, and the sums of remark and body
 )
 
 // markText are the columns of a page of a look.
 func (s *shape) markText() string {
-	return fmt.Sprintf("%s, CRC32(%s), CRC32(%s)", s.rowText(), s.optional(colRemark), s.bodyText())
+	return fmt.Sprintf("%s, CRC32(%s), CRC32(%s)", s.rowText(), s.columns[colRemark].text(), s.bodyText())
 }
 
 // looking reads the table behind a row, and visits the rows of the groups that were asked for, each with a number that
@@ -54,11 +56,23 @@ func (s *shape) looking(ctx context.Context, db *sql.DB, asked []string, after [
 		if err != nil {
 			return l, err
 		}
-		if after, err = readRaw(ctx, db, text, args, len(s.primary), func(row []sql.RawBytes) {
+		// scanned where the driver has them: a look reads millions of columns
+		row, into := make([]sql.RawBytes, len(s.primary)+marks), make([]any, len(s.primary)+marks)
+		for i := range row {
+			into[i] = &row[i]
+		}
+		after = make([][]byte, len(s.primary))
+		if err := s.each(ctx, db, "a page", func(scan func(...any) error) error {
+			if err := scan(into...); err != nil {
+				return err
+			}
 			n++
+			for i := range after {
+				after[i] = append(after[i][:0], row[i]...)
+			}
 			own := row[len(s.primary):]
 			if own[markGroup] == nil || !slices.Contains(asked, string(own[markGroup])) {
-				return
+				return nil
 			}
 			one.Reset()
 			for _, column := range row {
@@ -75,8 +89,9 @@ func (s *shape) looking(ctx context.Context, db *sql.DB, asked []string, after [
 				l.Newest = at
 			}
 			visit(one.Sum64(), own)
-		}); err != nil {
-			return l, fmt.Errorf("look at %s: %w", s.name(), err)
+			return nil
+		}, text, args...); err != nil {
+			return l, err
 		}
 		read += n
 		l.Sum = total.Sum64()
@@ -89,44 +104,12 @@ func (s *shape) looking(ctx context.Context, db *sql.DB, asked []string, after [
 	}
 }
 
-// readRaw visits all rows and returns the first columns of the last one.
-func readRaw(ctx context.Context, db *sql.DB, text string, args []any, first int, visit func([]sql.RawBytes),
-) (last [][]byte, err error) {
-	rows, err := db.QueryContext(ctx, text, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	names, err := rows.Columns()
-	if err != nil {
-		return nil, err
-	}
-	row, into := make([]sql.RawBytes, len(names)), make([]any, len(names))
-	for i := range row {
-		into[i] = &row[i]
-	}
-	last = make([][]byte, first)
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return nil, err
-		}
-		visit(row)
-		for i := range last {
-			last[i] = append(last[i][:0], row[i]...)
-		}
-	}
-	return last, rows.Err()
-}
-
 // later compares two times of one column as they stand there: a text of one length, or a number.
 func later(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
 
 // look looks at the whole table, before or after a last pass.
 func (p *pass) look(ctx context.Context, visit func(uint64, []sql.RawBytes)) (look, error) {
-	size := lookRows
-	if p.page > 0 {
-		size = p.page
-	}
+	size := cmp.Or(p.page, lookRows)
 	return p.shape.looking(ctx, p.DB, p.state.Asked, nil, size, visit, func(rows int, began time.Time) error {
 		p.Progress(Progress{Looking: true, Rows: rows, About: p.shape.rows})
 		return p.rest(ctx, began)

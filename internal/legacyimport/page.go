@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,7 +44,7 @@ func (s *shape) bodyText() string {
 	case c.isText():
 		return "CONVERT(" + c.quoted() + " USING utf8mb4)"
 	}
-	return "CONVERT(CAST(" + c.quoted() + " AS CHAR) USING utf8mb4)"
+	return "CONVERT(" + c.number() + " USING utf8mb4)"
 }
 
 // doubt is the condition under which a column may hold other bytes than the message had: cut at the column's end by a
@@ -69,80 +70,63 @@ func (s *shape) doubt() string {
 	return full
 }
 
-// optional is a column's expression, NULL where the table lacks it.
-func (s *shape) optional(name string) string {
-	c, ok := s.columns[name]
-	if !ok {
-		return "NULL"
-	}
-	return c.text()
-}
-
 func (s *shape) timeText() string {
 	c := s.columns[colTime]
 	if c.kind == "timestamp" || c.kind == "datetime" {
 		return "DATE_FORMAT(" + c.quoted() + ", '%Y-%m-%d %H:%i:%s.%f')"
 	}
-	return s.optional(colTime)
+	return c.text()
 }
 
 // rowText are the columns by which a row of a page begins, in either form of one.
 func (s *shape) rowText() string {
-	return fmt.Sprintf("%s, %s, %s, CAST(%s AS CHAR), %s, %s, %s", s.columns[colGroup].text(), s.columns[colTag].text(),
-		s.columns[colKey].text(), s.columns[colStatus].quoted(), s.optionalNumber(colTimes), s.timeText(), s.optional(colID))
+	c := s.columns
+	return strings.Join([]string{c[colGroup].text(), c[colTag].text(), c[colKey].text(), c[colStatus].number(),
+		c[colTimes].number(), s.timeText(), c[colID].text()}, ", ")
 }
 
 // wholeText are the columns of an oldRow.
 func (s *shape) wholeText() string {
 	body := s.bodyText()
 	return fmt.Sprintf("%s, %s, LENGTH(%s), UNHEX(SHA2(%s, 256)), COALESCE(%s, FALSE), "+
-		"IF(CAST(%s AS CHAR) = '1' OR LENGTH(%s) > %d, NULL, %s)", s.rowText(), s.optional(colRemark), body, body, s.doubt(),
-		s.columns[colStatus].quoted(), body, inlineBody, body)
+		"IF(%s = '1' OR LENGTH(%s) > %d, NULL, %s)", s.rowText(), s.columns[colRemark].text(), body, body, s.doubt(),
+		s.columns[colStatus].number(), body, inlineBody, body)
 }
 
 // pageText is the statement for the page behind a row, of these columns behind those of the primary key. The index is
 // forced, because statistics may say that all of a young table is read faster; and the condition is written out,
 // because the servers read a comparison of whole rows without the index.
 func (s *shape) pageText(columns string, after [][]byte, limit int) (text string, args []any, err error) {
-	var b strings.Builder
-	b.WriteString("SELECT ")
-	names := make([]string, len(s.primary))
-	for i, c := range s.primary {
-		names[i] = c.quoted()
-		b.WriteString(c.text() + ", ")
+	var names, texts, behind []string
+	for _, c := range s.primary {
+		names, texts = append(names, c.quoted()), append(texts, c.text())
 	}
-	b.WriteString(columns + " FROM " + s.quoted() + " FORCE INDEX (PRIMARY)")
+	where := ""
 	if after != nil {
-		b.WriteString(" WHERE ")
-		for n := len(s.primary); n > 0; n-- {
-			if n < len(s.primary) {
-				b.WriteString(" OR ")
-			}
-			b.WriteString("(")
-			for i := range n {
-				arg, err := s.primary[i].argument(after[i])
-				if err != nil {
-					return "", nil, err
-				}
-				args = append(args, arg)
-				if i < n-1 {
-					b.WriteString(names[i] + " = ? AND ")
-				} else {
-					b.WriteString(names[i] + " > ?")
-				}
-			}
-			b.WriteString(")")
+		equal, values, err := s.at(after)
+		if err != nil {
+			return "", nil, err
 		}
+		for i, name := range names {
+			behind = append(behind, strings.Join(append(slices.Clone(equal[:i]), name+" > ?"), " AND "))
+			args = append(args, values[:i+1]...)
+		}
+		where = " WHERE (" + strings.Join(behind, ") OR (") + ")"
 	}
-	fmt.Fprintf(&b, " ORDER BY %s LIMIT %d", strings.Join(names, ", "), limit)
-	return b.String(), args, nil
+	return fmt.Sprintf("SELECT %s, %s FROM %s FORCE INDEX (PRIMARY)%s ORDER BY %s LIMIT %d", strings.Join(texts, ", "),
+		columns, s.quoted(), where, strings.Join(names, ", "), limit), args, nil
 }
 
-func (s *shape) optionalNumber(name string) string {
-	if !s.has(name) {
-		return "NULL"
+// at are the conditions that a row has this primary key, and what stands in them.
+func (s *shape) at(key [][]byte) (equal []string, args []any, _ error) {
+	for i, c := range s.primary {
+		arg, err := c.argument(key[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		equal, args = append(equal, c.quoted()+" = ?"), append(args, arg)
 	}
-	return "CAST(" + s.columns[name].quoted() + " AS CHAR)"
+	return equal, args, nil
 }
 
 // argument is a value of the column as it is compared with it: text by the column's collation, else exactly.
@@ -169,47 +153,28 @@ func (s *shape) readPage(ctx context.Context, db *sql.DB, after [][]byte, limit 
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, text, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read a page of %s: %w", s.name(), err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = s.each(ctx, db, "a page", func(scan func(...any) error) error {
 		o := oldRow{at: make([][]byte, len(s.primary))}
 		into := make([]any, 0, len(s.primary)+12)
 		for i := range o.at {
 			into = append(into, &o.at[i])
 		}
-		into = append(into, &o.group, &o.tag, &o.key, &o.status, &o.times, &o.time, &o.id, &o.remark, &o.bodyLength, &o.hash,
-			&o.doubtful, &o.body)
-		if err := rows.Scan(into...); err != nil {
-			return nil, fmt.Errorf("read a page of %s: %w", s.name(), err)
-		}
+		err := scan(append(into, &o.group, &o.tag, &o.key, &o.status, &o.times, &o.time, &o.id, &o.remark, &o.bodyLength,
+			&o.hash, &o.doubtful, &o.body)...)
 		page = append(page, o)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read a page of %s: %w", s.name(), err)
-	}
-	return page, nil
+		return err
+	}, text, args...)
+	return page, err
 }
 
 // readBody fetches the beginning of a long body, as much as the log keeps.
 func (s *shape) readBody(ctx context.Context, db *sql.DB, at [][]byte) (body []byte, err error) {
-	var where strings.Builder
-	var args []any
-	for i, c := range s.primary {
-		arg, err := c.argument(at[i])
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			where.WriteString(" AND ")
-		}
-		where.WriteString(c.quoted() + " = ?")
-		args = append(args, arg)
+	equal, args, err := s.at(at)
+	if err != nil {
+		return nil, err
 	}
 	err = db.QueryRowContext(ctx, fmt.Sprintf("SELECT LEFT(CAST(%s AS BINARY), %d) FROM %s WHERE %s", s.bodyText(),
-		dedup.MaxBody, s.quoted(), where.String()), args...).Scan(&body)
+		dedup.MaxBody, s.quoted(), strings.Join(equal, " AND ")), args...).Scan(&body)
 	if err != nil {
 		return nil, fmt.Errorf("read a body of %s: %w", s.name(), err)
 	}

@@ -76,17 +76,11 @@ func (r *Report) name(more []Named) {
 // close fills in what a pass knows.
 func (r *Report) close(p *pass) {
 	r.From, r.LastPass, r.DryRun = p.shape.name(), p.LastPass, p.DryRun
-	r.Rows, r.Late, r.Names = p.state.Rows, p.state.Late, p.state.Names
-	if r.Counts = maps.Clone(p.state.Counts); r.Counts == nil {
-		r.Counts = map[Kind]int{}
-	}
-	r.Notes = append([]string{}, p.shape.notes...)
-	if r.Named == nil {
-		r.Named = []Named{}
-	}
-	if r.Names == nil {
-		r.Names = []Name{}
-	}
+	r.Rows, r.Late = p.state.Rows, p.state.Late
+	r.Counts = map[Kind]int{} // of no field nil: it is JSON
+	maps.Copy(r.Counts, p.state.Counts)
+	r.Notes, r.Named = append([]string{}, p.shape.notes...), append([]Named{}, r.Named...)
+	r.Names = append([]Name{}, p.state.Names...)
 }
 
 func nameOf(c *candidate, fate Kind, ours dedup.Row) Named {

@@ -138,25 +138,23 @@ func (p *pass) run(ctx context.Context) (err error) {
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
-	if !p.LastPass {
-		if err := p.through(ctx); err != nil {
+	var before []uint64
+	if p.LastPass {
+		if _, err := p.look(ctx, func(mark uint64, _ []sql.RawBytes) { before = append(before, mark) }); err != nil {
 			return err
 		}
-		return p.end(ctx)
-	}
-	var before []uint64
-	if _, err := p.look(ctx, func(mark uint64, _ []sql.RawBytes) { before = append(before, mark) }); err != nil {
-		return err
 	}
 	looked := time.Now()
 	if err := p.through(ctx); err != nil {
 		return err
 	}
-	if err := wait.For(ctx, p.quiet-time.Since(looked)); err != nil {
-		return err
-	}
-	if err := p.compare(ctx, before); err != nil {
-		return err
+	if p.LastPass {
+		if err := wait.For(ctx, p.quiet-time.Since(looked)); err != nil {
+			return err
+		}
+		if err := p.compare(ctx, before); err != nil {
+			return err
+		}
 	}
 	return p.end(ctx)
 }
@@ -333,19 +331,27 @@ func (p *pass) write(ctx context.Context, some []candidate) error {
 		}
 	}
 	next.At = some[len(some)-1].old.at
+	if err := p.save(ctx, next, all); err != nil {
+		return err
+	}
+	p.report.name(named)
+	return nil
+}
+
+// save writes rows of ours together with how far the pass has come.
+func (p *pass) save(ctx context.Context, next state, rows []dedup.Taken) error {
 	if !p.DryRun {
 		note, err := json.Marshal(next)
 		if err != nil {
 			return fmt.Errorf("note how far it came: %w", err)
 		}
-		at, err := p.Records.TakeOver(ctx, p.waypoint, note, all)
+		at, err := p.Records.TakeOver(ctx, p.waypoint, note, rows)
 		if err != nil {
 			return err
 		}
 		p.waypoint = at
 	}
 	p.state = next
-	p.report.name(named)
 	return nil
 }
 
@@ -380,14 +386,8 @@ func (p *pass) end(ctx context.Context) error {
 	if p.report.NotLast != "" {
 		p.state.Last = false
 	}
-	if !p.DryRun {
-		note, err := json.Marshal(p.state)
-		if err != nil {
-			return fmt.Errorf("note that it is done: %w", err)
-		}
-		if p.waypoint, err = p.Records.TakeOver(ctx, p.waypoint, note, nil); err != nil {
-			return err
-		}
+	if err := p.save(ctx, p.state, nil); err != nil {
+		return err
 	}
 	p.report.Finished = true
 	if p.report.NotLast != "" {
@@ -405,6 +405,9 @@ func (s *state) clone() state {
 func (s *state) count(c *candidate, fate Kind, odd []Kind) {
 	s.Rows++
 	s.Counts[fate]++
+	if c.fate != "" && c.fate != OtherName {
+		return
+	}
 	if c.fate == "" {
 		for _, k := range odd {
 			s.Counts[k]++
@@ -418,9 +421,6 @@ func (s *state) written() int {
 }
 
 func (s *state) addName(c *candidate) {
-	if c.fate != "" && c.fate != OtherName {
-		return
-	}
 	group, tag := string(c.old.group), string(c.old.tag)
 	i, found := slices.BinarySearchFunc(s.Names, group+"\x00"+tag, func(n Name, want string) int {
 		return strings.Compare(n.OldGroup+"\x00"+n.OldTag, want)

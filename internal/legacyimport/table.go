@@ -1,10 +1,12 @@
 package legacyimport
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -25,37 +27,16 @@ const (
 	colRemark = "remark"
 )
 
+// tableName is TABLE or DATABASE.TABLE, each part in backticks or without, and of 64 characters at most.
+var tableName = regexp.MustCompile("^(?:(?:`([^`]{1,64})`|([^.`]{1,64}))[.])?(?:`([^`]{1,64})`|([^.`]{1,64}))$")
+
 // ParseTable reads "table" or "database.table"; parts of a name that hold a dot stand in backticks.
 func ParseTable(name string) (database, table string, err error) {
-	var parts []string
-	for rest := name; ; {
-		part := rest
-		if quoted, ok := strings.CutPrefix(rest, "`"); ok {
-			part, rest, ok = strings.Cut(quoted, "`")
-			if !ok || rest != "" && rest[0] != '.' {
-				return "", "", fmt.Errorf("%q is no name of a table", name)
-			}
-		} else if i := strings.IndexByte(rest, '.'); i >= 0 {
-			part, rest = rest[:i], rest[i:]
-		} else {
-			rest = ""
-		}
-		parts = append(parts, part)
-		if rest == "" {
-			break
-		}
-		rest = rest[1:]
-	}
-	const most = 64 // characters of a name
-	if len(parts) > 2 || slices.ContainsFunc(parts, func(p string) bool {
-		return p == "" || len([]rune(p)) > most || strings.Contains(p, "`")
-	}) {
+	parts := tableName.FindStringSubmatch(name)
+	if parts == nil {
 		return "", "", fmt.Errorf("%q is no name of a table: want TABLE or DATABASE.TABLE", name)
 	}
-	if len(parts) == 1 {
-		return "", parts[0], nil
-	}
-	return parts[0], parts[1], nil
+	return parts[1] + parts[2], parts[3] + parts[4], nil
 }
 
 // column is a column as the server describes it.
@@ -79,12 +60,20 @@ func (c column) isInteger() bool {
 // quoted is the column's name in a statement.
 func (c column) quoted() string { return "`" + strings.ReplaceAll(c.name, "`", "``") + "`" }
 
-// text is the column as UTF-8 text, or as bytes when it holds bytes.
+// number is the column as text; NULL where the table lacks it.
+func (c column) number() string {
+	if c.name == "" {
+		return "NULL"
+	}
+	return "CAST(" + c.quoted() + " AS CHAR)"
+}
+
+// text is the column as UTF-8 text, or as bytes when it holds bytes; NULL where the table lacks it.
 func (c column) text() string {
 	if c.isText() || c.isBinary() {
 		return c.quoted()
 	}
-	return "CAST(" + c.quoted() + " AS CHAR)"
+	return c.number()
 }
 
 // shape is what is known of a table that is taken over.
@@ -144,51 +133,51 @@ func inspect(ctx context.Context, db *sql.DB, name string) (*shape, error) {
 }
 
 func (s *shape) readColumns(ctx context.Context, db *sql.DB) error {
-	rows, err := db.QueryContext(ctx, "SELECT column_name, data_type, character_set_name, collation_name, "+
-		"character_maximum_length, character_octet_length FROM information_schema.columns WHERE table_schema = ? AND "+
-		"table_name = ?", s.database, s.table)
-	if err != nil {
-		return fmt.Errorf("read the columns of %s: %w", s.name(), err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return s.each(ctx, db, "the columns", func(scan func(...any) error) error {
 		var c column
 		var charset, collation sql.NullString
 		var most, octets sql.Null[uint64] // of LONGTEXT more than an int32
-		if err := rows.Scan(&c.name, &c.kind, &charset, &collation, &most, &octets); err != nil {
-			return fmt.Errorf("read the columns of %s: %w", s.name(), err)
-		}
+		err := scan(&c.name, &c.kind, &charset, &collation, &most, &octets)
 		c.kind, c.charset, c.collation = strings.ToLower(c.kind), charset.String, collation.String
 		c.most, c.octets = int64(most.V), int64(octets.V)
 		s.columns[strings.ToLower(c.name)] = c
-	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read the columns of %s: %w", s.name(), err)
-	}
-	return nil
+		return err
+	}, "SELECT column_name, data_type, character_set_name, collation_name, character_maximum_length, "+
+		"character_octet_length FROM information_schema.columns WHERE table_schema = ? AND table_name = ?",
+		s.database, s.table)
 }
 
 func (s *shape) readPrimary(ctx context.Context, db *sql.DB) error {
-	rows, err := db.QueryContext(ctx, "SELECT column_name, sub_part FROM information_schema.statistics WHERE "+
-		"table_schema = ? AND table_name = ? AND index_name = 'PRIMARY' ORDER BY seq_in_index", s.database, s.table)
-	if err != nil {
-		return fmt.Errorf("read the primary key of %s: %w", s.name(), err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	var partial error
+	err := s.each(ctx, db, "the primary key", func(scan func(...any) error) error {
 		var name string
 		var part sql.NullInt64
-		if err := rows.Scan(&name, &part); err != nil {
-			return fmt.Errorf("read the primary key of %s: %w", s.name(), err)
-		}
+		err := scan(&name, &part)
 		if part.Valid {
-			return fmt.Errorf("%w: the primary key of %s holds only the first %d characters of %s, so no page ends at a "+
+			partial = fmt.Errorf("%w: the primary key of %s holds only the first %d characters of %s, so no page ends at a "+
 				"row", ErrTable, s.name(), part.Int64, name)
 		}
 		s.primary = append(s.primary, s.columns[strings.ToLower(name)])
+		return err
+	}, "SELECT column_name, sub_part FROM information_schema.statistics WHERE table_schema = ? AND table_name = ? AND "+
+		"index_name = 'PRIMARY' ORDER BY seq_in_index", s.database, s.table)
+	return cmp.Or(err, partial)
+}
+
+// each visits what a statement reads of the table.
+func (s *shape) each(
+	ctx context.Context, db *sql.DB, what string, visit func(scan func(...any) error) error, text string, args ...any,
+) error {
+	rows, err := db.QueryContext(ctx, text, args...)
+	if err == nil {
+		defer rows.Close()
+		for err == nil && rows.Next() {
+			err = visit(rows.Scan)
+		}
+		err = cmp.Or(err, rows.Err())
 	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read the primary key of %s: %w", s.name(), err)
+	if err != nil {
+		return fmt.Errorf("read %s of %s: %w", what, s.name(), err)
 	}
 	return nil
 }
@@ -198,12 +187,7 @@ func (s *shape) check() error {
 	if s.has("owner") && s.has("replays") && s.has("body_hash") {
 		return fmt.Errorf("%w: %s is a consumer log of rollbackd's own", ErrTable, s.name())
 	}
-	var missing []string
-	for _, name := range []string{colGroup, colTag, colKey, colStatus} {
-		if !s.has(name) {
-			missing = append(missing, name)
-		}
-	}
+	missing := slices.DeleteFunc([]string{colGroup, colTag, colKey, colStatus}, s.has)
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: %s has no column %s; it must have %s, %s, %s and %s, and may have %s, %s, %s, %s and %s",
 			ErrTable, s.name(), strings.Join(missing, ", "), colGroup, colTag, colKey, colStatus, colID, colBody, colTimes,

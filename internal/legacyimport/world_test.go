@@ -3,7 +3,9 @@ package legacyimport
 import (
 	"database/sql"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -148,7 +150,7 @@ func (w *world) read(key string) dedup.Row {
 // want compares the counts of a report; what is not named must be zero.
 func (w *world) want(what string, r Report, want map[Kind]int) {
 	w.t.Helper()
-	for _, k := range append(Fates(), Oddities()...) {
+	for _, k := range slices.AppendSeq(slices.Collect(maps.Keys(want)), maps.Keys(r.Counts)) {
 		if r.Counts[k] != want[k] {
 			w.t.Errorf("%s: %d of %s, want %d", what, r.Counts[k], k, want[k])
 		}

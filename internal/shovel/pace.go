@@ -39,12 +39,8 @@ func (p *pace) took(n int) {
 	if p.rate == 0 {
 		return
 	}
-	p.next = later(p.next, time.Now()).Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+	if now := time.Now(); p.next.Before(now) {
+		p.next = now
 	}
-	return b
+	p.next = p.next.Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
 }

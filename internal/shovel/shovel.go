@@ -1,6 +1,7 @@
 package shovel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,11 +127,14 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err := o.check(); err != nil {
 		return m.result, err
 	}
-	if m.o.Patience <= 0 {
-		m.o.Patience = 30 * time.Second
+	m.o.Patience = cmp.Or(m.o.Patience, 30*time.Second)
+	if o.Progress == nil {
+		m.o.Progress = func(Progress) {}
 	}
-	m.pace = pace{rate: o.Rate}
-	m.to = rabbit.NewPublisher(o.Rabbit)
+	if o.Say == nil {
+		m.o.Say = func(string) {}
+	}
+	m.pace, m.to = pace{rate: o.Rate}, rabbit.NewPublisher(o.Rabbit)
 	err := m.run(ctx)
 	return m.result, errors.Join(err, m.to.Close(context.WithoutCancel(ctx)))
 }
@@ -152,7 +156,7 @@ func (m *mover) run(ctx context.Context) error {
 		}
 		if !m.lost {
 			m.lost = true
-			m.say(fmt.Sprintf("the connection is lost and will be made again: %v", err))
+			m.o.Say(fmt.Sprintf("the connection is lost and will be made again: %v", err))
 		}
 		m.wait("no connection to RabbitMQ")
 		if err := wait.For(ctx, jitter(pause)); err != nil {
@@ -162,17 +166,19 @@ func (m *mover) run(ctx context.Context) error {
 	}
 }
 
-func notAllowed(err error) bool {
-	const accessRefused, resourceLocked = 403, 405
-	b, told := errors.AsType[*rabbit.BrokerError](err)
-	return told && (b.Code == accessRefused || b.Code == resourceLocked)
+// refusal is the code of what RabbitMQ refused; 0: it did not.
+func refusal(err error) int {
+	if b, told := errors.AsType[*rabbit.BrokerError](err); told {
+		return int(b.Code)
+	}
+	return 0
 }
+
+const notFound, accessRefused, resourceLocked = 404, 403, 405
 
 // final reports whether waiting for a moment would not help: what RabbitMQ refuses it goes on refusing.
 func final(err error) bool {
-	const notFound = 404
-	b, told := errors.AsType[*rabbit.BrokerError](err)
-	return told && b.Code == notFound || notAllowed(err) || errors.Is(err, ErrStuck) ||
+	return slices.Contains([]int{notFound, accessRefused, resourceLocked}, refusal(err)) || errors.Is(err, ErrStuck) ||
 		errors.Is(err, rabbit.ErrUnroutable) || errors.Is(err, rabbit.ErrForbidden)
 }
 
@@ -191,7 +197,7 @@ func (m *mover) session(ctx context.Context) (err error) {
 		return err
 	}
 	m.sub, err = m.conn.Consume(ctx, m.o.From, rabbit.ConsumerTag(0), m.pace.prefetch())
-	if notAllowed(err) {
+	if code := refusal(err); code == accessRefused || code == resourceLocked {
 		return fmt.Errorf("%w: %w; this user may not read it, or somebody else consumes it exclusively", ErrSource, err)
 	} else if err != nil {
 		return err
@@ -204,7 +210,7 @@ func (m *mover) session(ctx context.Context) (err error) {
 // look asks how many messages wait.
 func (m *mover) look(ctx context.Context) (ready int, err error) {
 	ready, _, err = m.conn.Depth(ctx, m.o.From)
-	if _, told := errors.AsType[*rabbit.BrokerError](err); told {
+	if refusal(err) != 0 {
 		return 0, fmt.Errorf("%w: %w", ErrSource, err)
 	}
 	m.at.Waiting, m.looked = ready, time.Now()
@@ -257,7 +263,7 @@ func (m *mover) through(ctx context.Context) error {
 				return err
 			}
 			if !warned {
-				m.say(err.Error())
+				m.o.Say(err.Error())
 			}
 			warned = true
 		}
@@ -310,7 +316,7 @@ func (m *mover) carry(ctx context.Context, came []rabbit.Delivery) error {
 			break
 		}
 		if m.at.Why == "" {
-			m.say(fmt.Sprintf("queue %q takes nothing, waiting: %v", m.o.Topology.Queue, refused))
+			m.o.Say(fmt.Sprintf("queue %q takes nothing, waiting: %v", m.o.Topology.Queue, refused))
 		}
 		m.wait("the main queue takes nothing")
 		if err := m.sub.Rest(ctx, jitter(pause)); err != nil {
@@ -336,8 +342,8 @@ func (m *mover) stay(d *rabbit.Delivery, why error) {
 	if len(m.known) < maxStays && !m.known[s] {
 		m.known[s] = true
 		m.result.Stays = append(m.result.Stays, s)
-		m.say(fmt.Sprintf("a message stays in queue %q (message_id %q, routing key %q, %d bytes): %s", m.o.From, s.MessageID,
-			s.RoutingKey, s.Bytes, s.Why))
+		m.o.Say(fmt.Sprintf("a message stays in queue %q (message_id %q, routing key %q, %d bytes): %s", m.o.From,
+			s.MessageID, s.RoutingKey, s.Bytes, s.Why))
 	}
 }
 
@@ -346,10 +352,9 @@ func (m *mover) stay(d *rabbit.Delivery, why error) {
 // quorum queue has taken, so that none is forgotten with the channel.
 func (m *mover) leave(ctx context.Context) {
 	_ = m.sub.Cancel(ctx) // whatever fails here fails with the connection, and all unacked goes back with it
-	var buf []rabbit.Delivery
 	for {
 		soon, cancel := context.WithTimeout(ctx, idle)
-		got, err := m.sub.Collect(soon, batch, 0, buf)
+		got, err := m.sub.Collect(soon, batch, 0, nil)
 		cancel()
 		if err != nil {
 			break
@@ -357,7 +362,6 @@ func (m *mover) leave(ctx context.Context) {
 		for _, d := range got {
 			m.left = append(m.left, d.Tag)
 		}
-		buf = got
 	}
 	for _, tag := range m.left {
 		_ = m.sub.Requeue(tag, false)
@@ -371,17 +375,8 @@ func (m *mover) wait(why string) {
 }
 
 func (m *mover) report() {
-	if m.o.Progress == nil {
-		return
-	}
 	m.at.Moved, m.at.Left = m.result.Moved, m.result.Left
 	m.o.Progress(m.at)
-}
-
-func (m *mover) say(text string) {
-	if m.o.Say != nil {
-		m.o.Say(text)
-	}
 }
 
 // jitter is d, give or take a quarter, so that several runs do not come together.
