@@ -118,7 +118,7 @@ test-upkeep: deps bin/chaos
 .PHONY: test-zookeeper
 test-zookeeper: deps bin/with-servers
 	@scripts/install-servers.sh zookeeper
-	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|ANodeThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/locking ./internal/cli
+	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 4m -run 'ZooKeeper|ASessionThat|ANodeThat|DeletedNodes|LocksOfAnAccount|BatchOfNodes' $(ARGS) ./internal/lockers ./internal/cli
 	ROLLBACKD_TEST_ZOOKEEPER=1 bin/with-servers $(GO) test -race -count=1 -timeout 6m -run 'TestAccept.*/lock_zookeeper' $(ARGS) ./internal/daemon
 
 # A database cluster that fails over: MariaDB with Galera, three nodes behind HAProxy, Debian's, which are installed

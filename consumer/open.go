@@ -12,7 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/maintenance"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/operator"
@@ -66,18 +66,18 @@ func (c *Consumer) openLock(ctx context.Context, cfg Config, o *Options) error {
 	}
 	o.lockName = servers.Asks()
 	servers.Opened, servers.Warn = o.connections.opened(o.lockName), cfg.warnOf(o.lockName)
-	locker, closer, err := locking.Open(ctx, servers, cfg.lockOptions())
+	locker, err := lockers.Open(ctx, servers, cfg.lockOptions())
 	if err != nil {
 		return fmt.Errorf("the lock (%s): %w", cfg.Lock, err)
 	}
-	c.closers = append(c.closers, closer)
+	c.closers = append(c.closers, locker)
 	o.Lock = locker
 	return nil
 }
 
 // lockServers are those of the lock that [Open] makes.
-func (c Config) lockServers() locking.Servers {
-	return locking.Servers{
+func (c Config) lockServers() lockers.Servers {
+	return lockers.Servers{
 		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, ZooKeeperURL: c.ZooKeeperURL,
 		Name: rabbit.ConnectionName("run"), Connections: c.Lanes + 4,
 		CurrentRedisURL: c.Fresh.RedisURL, CurrentMySQLDSN: c.Fresh.MySQLDSN,
@@ -220,10 +220,10 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*mainten
 	}
 	compensate.Record = acts.Compensate
 	clean := acts.Clean
-	if inMySQL, ok := locker.(*locking.MySQL); ok {
+	if ours, ok := locker.(*lockers.Lock); ok {
 		clean = func(ctx context.Context) (int, error) {
 			n, err := acts.Clean(ctx)
-			old, lockErr := inMySQL.Clean(ctx)
+			old, lockErr := ours.Clean(ctx)
 			return n + old, errors.Join(err, lockErr)
 		}
 	}
@@ -258,5 +258,5 @@ func lockTables(kind lock.Kind) []dedup.MigrationSet {
 	if kind != lock.KindMySQL {
 		return nil
 	}
-	return []dedup.MigrationSet{{Name: locking.MigrationSet, Files: locking.Migrations()}}
+	return []dedup.MigrationSet{{Name: lockers.MigrationSet, Files: lockers.Migrations()}}
 }

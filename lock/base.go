@@ -4,34 +4,89 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
+
+// Store is what a kind of lock does on its servers, and no more. Whether they are asked at all, what an error means,
+// and which locks are renewed, is the business of what [Over] makes of it.
+//
+// All methods may be called by many goroutines and keep none of the slices they are given. The ctx of each ends after
+// the [Options.Timeout] that the lock is made with, and the method with it.
+type Store interface {
+	// Take tries the names in few round trips and says of each what it found. What stands under a name afterwards that
+	// is Mine is the value, for a LockTTL; [ReadHeld] judges what stands there already. A name that stands for the
+	// value already is Mine again. A name of which nothing is known has the zero Hold; without an error that says why, it
+	// is tried again, because somebody else tried it too. With an error it may say nothing of any.
+	Take(ctx context.Context, value string, names []Name) ([]Held, error)
+	// GiveBack frees the names that stand for the value, and no other: those that are done with, were held too long, or
+	// were over while the server was not asked.
+	GiveBack(ctx context.Context, value string, names []Name) error
+	// Mark ends the locks of the names, whoever holds them, and leaves done markers where that is cheap.
+	Mark(ctx context.Context, marks []Mark) error
+	// Renew gives each name that stands for its value another LockTTL, and says of each whether it does. With an error it
+	// may say so of the first ones only, or of none.
+	Renew(ctx context.Context, names []Name, values []string) (stands []bool, err error)
+	// Probe asks what Take asks: a server that answers something else may still refuse that.
+	Probe(ctx context.Context) error
+	// Show looks at one name.
+	Show(ctx context.Context, name Name) (State, error)
+}
+
+// Over makes a Locker of a store. The server is what the log says to be away, when it is. The options must be the
+// store's.
+func Over(server string, s Store, o Options) (Locker, error) {
+	b, err := newBase(server, o, s)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
 
 // base is the part of a lock that is the same on all servers. After one failure it asks nothing more until a background
 // probe succeeds, so that a server that is away costs one timeout and not one per batch.
 type base struct {
 	store   Store
+	nodes   []*node // what is probed, and where locks are renewed: the store, or each master of a redlock
+	health  *health // of the store
 	o       Options
-	health  health
+	tooLong error // why a call was ended
 	renewer renewer
 	counts  [results]atomic.Uint64
 	running atomic.Bool
 }
 
+// node is one server, or what is one for its clients.
+type node struct {
+	Store
+	health
+}
+
 var _ Locker = (*base)(nil)
 
 // newBase checks the options; server is what is said to be away, when it is.
-func newBase(server string, s Store, o Options) (*base, error) {
-	o.setDefaults()
+func newBase(server string, o Options, stores ...Store) (*base, error) {
+	o = o.WithDefaults()
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("lock options: %w", err)
 	}
-	b := &base{store: s, o: o}
-	b.health.init(server, o)
+	b := &base{o: o, tooLong: fmt.Errorf("%s took over %v", server, o.Timeout)}
 	b.renewer.init(o.MaxHold)
+	for _, s := range stores {
+		n := &node{Store: s}
+		n.init(server, o)
+		b.nodes = append(b.nodes, n)
+	}
+	b.store, b.health = b.nodes[0].Store, &b.nodes[0].health
 	return b, nil
 }
+
+// isOne is false of a redlock.
+func (b *base) isOne() bool { return b.health == &b.nodes[0].health }
 
 // Lock tries all names, see [Locker].
 func (b *base) Lock(ctx context.Context, token string, names []Name) ([]Held, error) {
@@ -41,56 +96,96 @@ func (b *base) Lock(ctx context.Context, token string, names []Name) ([]Held, er
 	if len(names) == 0 {
 		return nil, nil
 	}
-	if cause := b.health.down(); cause != nil {
-		return b.lockWithout(len(names), cause)
-	}
 	value := lockedPrefix + token
-	held, err := b.store.Take(ctx, value, names)
+	var held []Held
+	unknown, err := ResultBypassed, b.health.down()
+	if err == nil {
+		unknown = ResultFailed
+		err = b.ask(ctx, func(ctx context.Context) (err error) { held, err = b.take(ctx, value, names); return err })
+	}
 	if err != nil {
 		if err = b.failed(ctx, fmt.Sprintf("lock %d keys", len(names)), err); err != nil {
-			b.count(ResultFailed, len(names))
+			b.counts[ResultFailed].Add(uint64(len(names)))
 			return nil, err
 		}
-		if len(held) != len(names) { // nothing is known of any
-			held = make([]Held, len(names))
-		}
+		held = append(held, make([]Held, len(names)-len(held))...) // a store that fails need not say anything
 	}
-	b.keep(value, names, held)
-	return held, nil
-}
-
-// keep counts what was found, renews from now on what is ours, and proceeds with the keys of which nothing is known.
-func (b *base) keep(value string, names []Name, held []Held) {
 	b.renewer.add(value, names, held)
-	var found [results]int
+	var found [results]uint64
 	for i := range held {
-		r := resultOf(held[i].Hold)
-		found[r]++
-		if r == ResultFailed {
-			held[i].Hold = Mine
+		if h := &held[i]; h.Hold == 0 {
+			found[unknown]++
+			h.Hold = Mine
+		} else {
+			found[h.Hold.result()]++
 		}
 	}
 	for r, n := range found {
-		b.count(Result(r), n)
+		b.counts[r].Add(n)
 	}
+	return held, nil
 }
 
-func (b *base) lockWithout(n int, cause error) ([]Held, error) {
-	if b.o.OnError == Proceed {
-		b.count(ResultBypassed, n)
-		return allMine(n), nil
+const (
+	tries    = 12 // for names that go from hand to hand while they are looked at
+	maxShift = 5  // 32 ms between two tries, at most
+)
+
+// take tries names, and again those of which the store can only say that somebody else tries them too.
+func (b *base) take(ctx context.Context, value string, names []Name) ([]Held, error) {
+	held, err := b.store.Take(ctx, value, names)
+	for try := 1; err == nil; try++ {
+		var open []int
+		var some []Name
+		for i, h := range held {
+			if h.Hold == 0 {
+				open, some = append(open, i), append(some, names[i])
+			}
+		}
+		if open == nil {
+			break
+		}
+		if try == tries || wait.For(ctx, rand.N(time.Millisecond<<min(try, maxShift))) != nil {
+			for _, i := range open {
+				held[i].Hold = HeldByOther // somebody will have it, and this batch comes back to it
+			}
+			break
+		}
+		var again []Held
+		if again, err = b.store.Take(ctx, value, some); err == nil {
+			for n, h := range again {
+				held[open[n]] = h
+			}
+		}
 	}
-	b.count(ResultFailed, n)
-	return nil, fmt.Errorf("%w: %w", ErrUnavailable, cause)
+	return held, err
 }
 
-// failed notes that the server failed and says what the caller is told of it: nothing with Proceed, for the health
-// tells the log once. A call that its caller ended is no failure of the server.
+// within bounds a call, and says so of one that it ends.
+func (b *base) within(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.o.Timeout, b.tooLong)
+	defer cancel()
+	err := call(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// ask is a call of a lane. It notes when the server fails; a call that its caller ended is no failure.
+func (b *base) ask(ctx context.Context, call func(context.Context) error) error {
+	err := b.within(ctx, call)
+	if err != nil && ctx.Err() == nil && b.isOne() { // else each has noted its own failure
+		b.health.fail(err)
+	}
+	return err
+}
+
+// failed is what a lane is told of a failure: nothing with Proceed, for the health tells the log once.
 func (b *base) failed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
-	b.health.fail(err)
 	if b.o.OnError == Proceed {
 		return nil
 	}
@@ -99,92 +194,89 @@ func (b *base) failed(ctx context.Context, what string, err error) error {
 
 // Release gives names back, see [Locker].
 func (b *base) Release(ctx context.Context, token string, names []Name) error {
-	if err := checkNames(names); err != nil {
-		return fmt.Errorf("release locks: %w", err)
-	}
 	value := lockedPrefix + token
-	if b.health.down() != nil {
-		for _, n := range names {
-			if b.renewer.holds(value, n) {
-				b.renewer.leave(n)
-			}
-		}
-		return nil
-	}
-	b.renewer.remove(value, names)
-	if len(names) == 0 {
-		return nil
-	}
-	if err := b.store.GiveBack(ctx, value, names); err != nil {
-		return b.failed(ctx, fmt.Sprintf("release %d locks", len(names)), err)
-	}
-	return nil
+	return b.end(ctx, "release locks", value, names, func(ctx context.Context) error {
+		return b.store.GiveBack(ctx, value, names)
+	})
 }
 
 // Done says that names are done, see [Locker].
 func (b *base) Done(ctx context.Context, marks []Mark) error {
-	for _, m := range marks {
-		if err := m.Name.Check(); err != nil {
-			return fmt.Errorf("write done markers: %w", err)
-		}
+	names := NamesOf(marks)
+	return b.end(ctx, "write done markers", "", names, func(ctx context.Context) error { return b.store.Mark(ctx, marks) })
+}
+
+// end ends the renewing of the names that are held with the value, or with any if it is empty, and tells the server.
+func (b *base) end(
+	ctx context.Context, what, value string, names []Name, tell func(context.Context) error,
+) error {
+	if err := checkNames(names); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	if b.health.down() != nil {
-		for _, m := range marks {
-			b.renewer.leave(m.Name)
-		}
-		return nil // the consumer log knows
-	}
-	b.renewer.forget(marks)
-	if len(marks) == 0 {
+	down := b.health.down() != nil
+	b.renewer.drop(value, names, down)
+	if down || len(names) == 0 {
 		return nil
 	}
-	if err := b.store.Mark(ctx, marks); err != nil {
-		return b.failed(ctx, fmt.Sprintf("write %d done markers", len(marks)), err)
+	if err := b.ask(ctx, tell); err != nil {
+		return b.failed(ctx, fmt.Sprintf("%s of %d names", what, len(names)), err)
 	}
 	return nil
 }
 
 // Show looks at one name, whatever the lock's own health. Its error is the server's.
-func (b *base) Show(ctx context.Context, name Name) (State, error) {
+func (b *base) Show(ctx context.Context, name Name) (s State, err error) {
 	if err := name.Check(); err != nil {
 		return State{}, fmt.Errorf("show lock: %w", err)
 	}
-	s, err := b.store.Show(ctx, name)
+	err = b.within(ctx, func(ctx context.Context) (err error) { s, err = b.store.Show(ctx, name); return err })
 	if err != nil {
 		return State{}, fmt.Errorf("show lock %v: %w", name, err)
 	}
 	return s, nil
 }
 
-// Run renews the locks in hand at a third of their TTL and, while the server is away, probes it with jittered backoff.
+// Run renews the locks in hand at a third of their TTL and, while a server is away, probes it with jittered backoff.
 // It returns nil when ctx ends, leaving the locks in hand to their TTL. A lock runs once.
 func (b *base) Run(ctx context.Context) error {
 	if !b.running.CompareAndSwap(false, true) {
 		return errors.New("the lock was run before")
 	}
-	keepLock(ctx, &b.health, b.o.LockTTL/3, b.store.Probe, b.renewAll)
+	var wg sync.WaitGroup
+	for _, n := range b.nodes {
+		wg.Go(func() {
+			probe := func(ctx context.Context) error { return b.within(ctx, n.Probe) }
+			renew := func(ctx context.Context) error { return b.renewAll(ctx, n) }
+			keepLock(ctx, &n.health, b.o.LockTTL/3, probe, renew)
+		})
+	}
+	wg.Wait()
 	return nil
 }
 
 // renewChunk bounds one renewal, so that it fits into the timeout.
 const renewChunk = 1000
 
-func (b *base) renewAll(ctx context.Context) error {
+func (b *base) renewAll(ctx context.Context, n *node) error {
 	names, values, over, tooLong := b.renewer.due()
 	if tooLong > 0 {
 		b.o.Log.WarnContext(ctx, "locks were held too long and are no longer renewed", "locks", tooLong, "over", b.o.MaxHold)
 	}
 	for value, old := range over {
-		if err := b.store.GiveUp(ctx, value, old); err != nil {
+		if err := b.within(ctx, func(ctx context.Context) error { return n.GiveBack(ctx, value, old) }); err != nil {
 			return fmt.Errorf("give up %d locks: %w", len(old), err)
 		}
 	}
 	for len(names) > 0 {
 		size := min(renewChunk, len(names))
-		stands, err := b.store.Renew(ctx, names[:size], values[:size])
+		var stands []bool
+		err := b.within(ctx, func(ctx context.Context) (err error) {
+			stands, err = n.Renew(ctx, names[:size], values[:size])
+			return err
+		})
 		for i, ours := range stands {
-			if !ours { // expired, lost, or another's by now: there is nothing to renew any more
-				b.renewer.remove(values[i], names[i:i+1])
+			if !ours && b.isOne() { // expired, lost, or another's by now: there is nothing to renew any more
+				b.renewer.drop(values[i], names[i:i+1], false)
 			}
 		}
 		if err != nil {
@@ -195,15 +287,13 @@ func (b *base) renewAll(ctx context.Context) error {
 	return nil
 }
 
-func (b *base) count(r Result, n int) { b.counts[r].Add(uint64(n)) }
-
 // Attempts returns how many keys fared so since the lock was made.
 func (b *base) Attempts(r Result) uint64 { return b.counts[r].Load() }
 
 // Up says whether the server is being asked, since when it is so, and, while it is not, why.
 func (b *base) Up() (up bool, since time.Time, cause error) {
-	s := b.health.state.Load()
-	return s.cause == nil, s.since, s.cause
+	since, cause = b.health.state()
+	return cause == nil, since, cause
 }
 
 // probeKey is what a probe asks for.

@@ -78,6 +78,13 @@ func (b *lockBundle) show(t *testing.T, name string) State {
 	return s
 }
 
+// size is how many locks are in hand.
+func (r *renewer) size() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.held)
+}
+
 func holdsOf(held []Held) []Hold {
 	holds := make([]Hold, len(held))
 	for i, h := range held {

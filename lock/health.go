@@ -3,7 +3,7 @@ package lock
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -60,60 +60,76 @@ type health struct {
 	server string // what it is called in the log
 	log    *slog.Logger
 	policy Policy
-	state  atomic.Pointer[healthState]
 	failed chan struct{} // of one: wakes keepLock
-	told   atomic.Int64  // when the log last said that it is down, in Unix nanoseconds
-}
+	look   func()        // if set, is called after each change in place of the log
 
-// stillEvery is how often the log says that a lock's server is still away.
-const stillEvery = time.Minute
-
-type healthState struct {
-	since time.Time
-	cause error // nil: the server is being asked
+	mu    sync.Mutex
+	since time.Time // guarded by mu
+	cause error     // nil: the server is being asked; guarded by mu
+	told  time.Time // when the log last said that it is down; guarded by mu
 }
 
 func (h *health) init(server string, o Options) {
-	h.server, h.log, h.policy, h.failed = server, o.Log, o.OnError, make(chan struct{}, 1)
-	h.state.Store(&healthState{since: time.Now()})
+	h.server, h.log, h.policy, h.failed, h.since = server, o.Log, o.OnError, make(chan struct{}, 1), time.Now()
+}
+
+func (h *health) state() (since time.Time, cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.since, h.cause
 }
 
 // down returns why the server is not being asked, nil if it is.
-func (h *health) down() error { return h.state.Load().cause }
-
-// fail ends the asking. The log is told of the first failure, and once a minute that it goes on.
-func (h *health) fail(cause error) {
-	before, now := h.state.Load(), time.Now()
-	if before.cause != nil {
-		last := h.told.Load()
-		if now.UnixNano()-last >= int64(stillEvery) && h.told.CompareAndSwap(last, now.UnixNano()) {
-			h.log.Warn(h.server+" is still away", "err", cause, "do", seeThatItRuns, "since",
-				now.Sub(before.since).Round(time.Second))
-		}
-		return
-	}
-	if !h.state.CompareAndSwap(before, &healthState{now, cause}) {
-		return
-	}
-	h.told.Store(now.UnixNano())
-	select {
-	case h.failed <- struct{}{}:
-	default: // keepLock has not seen the last one yet, and looks at the state
-	}
-	doing := "going on without the lock, on the consumer log alone"
-	if h.policy == Pause {
-		doing = "nothing is consumed until it answers"
-	}
-	h.log.Warn(h.server+" failed: "+doing, "err", cause, "do", seeThatItRuns)
+func (h *health) down() error {
+	_, cause := h.state()
+	return cause
 }
 
-// seeThatItRuns is what a person can do while a lock's server is away.
-const seeThatItRuns = "see that it runs, is reached from here and lets this user in"
+// stillEvery is how often the log says that a lock's server is still away, seeThatItRuns what a person can do.
+const (
+	stillEvery    = time.Minute
+	seeThatItRuns = "see that it runs, is reached from here and lets this user in"
+)
 
-func (h *health) recover() {
-	before := h.state.Load()
-	if before.cause == nil || !h.state.CompareAndSwap(before, &healthState{since: time.Now()}) {
-		return
+func (h *health) recover() { h.fail(nil) }
+
+// fail ends the asking; without a cause it begins again. The log is told of the first failure, once a minute that it
+// goes on, and of its end.
+func (h *health) fail(cause error) {
+	h.mu.Lock()
+	was, now, away := h.cause, time.Now(), time.Duration(0)
+	if was != nil {
+		away = now.Sub(h.since)
 	}
-	h.log.Info(h.server+" answers again: locking as before", "away", time.Since(before.since).Round(time.Millisecond))
+	changed := (was == nil) != (cause == nil)
+	if changed {
+		h.since = now
+	}
+	tell := changed || cause != nil && now.Sub(h.told) >= stillEvery
+	if tell {
+		h.told = now
+	}
+	h.cause = cause
+	h.mu.Unlock()
+	if changed && cause != nil {
+		select {
+		case h.failed <- struct{}{}:
+		default: // keepLock has not seen the last one yet, and looks at the state
+		}
+	}
+	switch {
+	case h.look != nil:
+		h.look()
+	case !tell:
+	case cause == nil:
+		h.log.Info(h.server+" answers again: locking as before", "away", away.Round(time.Millisecond))
+	default:
+		what := " failed: going on without the lock, on the consumer log alone"
+		if was != nil {
+			what = " is still away"
+		} else if h.policy == Pause {
+			what = " failed: nothing is consumed until it answers"
+		}
+		h.log.Warn(h.server+what, "err", cause, "do", seeThatItRuns, "since", away.Round(time.Second))
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -69,17 +70,10 @@ const (
 
 // String is the metric's word for it.
 func (h Hold) String() string {
-	switch h {
-	case Mine:
-		return "mine"
-	case HeldByOther:
-		return "held"
-	case DoneMarker:
-		return "done"
-	case Foreign:
-		return "foreign"
+	if h == 0 {
+		return "unknown"
 	}
-	return "unknown"
+	return h.result().String()
 }
 
 // Held is what Lock found under one name.
@@ -93,6 +87,15 @@ type Held struct {
 type Mark struct {
 	Name     Name
 	BodyHash [sha256.Size]byte
+}
+
+// NamesOf are the names of marks.
+func NamesOf(marks []Mark) []Name {
+	names := make([]Name, len(marks))
+	for i, m := range marks {
+		names[i] = m.Name
+	}
+	return names
 }
 
 // State is what stands under a name now, for an operator.
@@ -127,19 +130,8 @@ func (r Result) String() string {
 	return [...]string{"mine", "held", "done", "foreign", "error", "bypassed"}[r]
 }
 
-func resultOf(h Hold) Result {
-	switch h {
-	case Mine:
-		return ResultMine
-	case HeldByOther:
-		return ResultHeld
-	case DoneMarker:
-		return ResultDone
-	case Foreign:
-		return ResultForeign
-	}
-	return ResultFailed
-}
+// result is that of a name under which something was found. They have the same order.
+func (h Hold) result() Result { return Result(h - Mine) }
 
 // Kind says on what a lock stands.
 type Kind string
@@ -187,9 +179,7 @@ type Options struct {
 }
 
 // WithDefaults fills what is zero.
-func (o Options) WithDefaults() Options { o.setDefaults(); return o }
-
-func (o *Options) setDefaults() {
+func (o Options) WithDefaults() Options {
 	o.LockTTL = cmp.Or(o.LockTTL, 10*time.Second)
 	o.DoneTTL = cmp.Or(o.DoneTTL, 5*time.Minute)
 	o.OnError = cmp.Or(o.OnError, Proceed)
@@ -198,24 +188,51 @@ func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	return o
 }
 
 func (o Options) validate() error {
 	var errs []error
-	if o.LockTTL < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("lock TTL %v is under 100ms", o.LockTTL))
+	bad := func(is bool, format string, values ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format, values...))
+		}
 	}
-	if o.DoneTTL < time.Millisecond {
-		errs = append(errs, fmt.Errorf("done TTL %v is under 1ms", o.DoneTTL))
-	}
-	if o.Timeout < time.Millisecond {
-		errs = append(errs, fmt.Errorf("timeout %v is under 1ms", o.Timeout))
-	}
-	if o.MaxHold < o.LockTTL {
-		errs = append(errs, fmt.Errorf("locks are renewed for %v, under their TTL %v", o.MaxHold, o.LockTTL))
-	}
-	if o.OnError != Proceed && o.OnError != Pause {
-		errs = append(errs, fmt.Errorf("policy %q is neither %q nor %q", o.OnError, Proceed, Pause))
-	}
+	bad(o.LockTTL < 100*time.Millisecond, "lock TTL %v is under 100ms", o.LockTTL)
+	bad(o.DoneTTL < time.Millisecond, "done TTL %v is under 1ms", o.DoneTTL)
+	bad(o.Timeout < time.Millisecond, "timeout %v is under 1ms", o.Timeout)
+	bad(o.MaxHold < o.LockTTL, "locks are renewed for %v, under their TTL %v", o.MaxHold, o.LockTTL)
+	bad(o.OnError != Proceed && o.OnError != Pause, "policy %q is neither %q nor %q", o.OnError, Proceed, Pause)
 	return errors.Join(errs...)
 }
+
+// None is the Locker of an installation without a lock: every name is free, always.
+type None struct{}
+
+var _ Locker = None{}
+
+// Lock says Mine of every name.
+func (None) Lock(_ context.Context, _ string, names []Name) ([]Held, error) {
+	return slices.Repeat([]Held{{Hold: Mine}}, len(names)), nil
+}
+
+// Release does nothing.
+func (None) Release(context.Context, string, []Name) error { return nil }
+
+// Done does nothing.
+func (None) Done(context.Context, []Mark) error { return nil }
+
+// Show says that the name is free.
+func (None) Show(context.Context, Name) (State, error) { return State{}, nil }
+
+// Run waits for the end of ctx.
+func (None) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Up says that nobody is asked, and that nothing is wrong with that.
+func (None) Up() (up bool, since time.Time, cause error) { return false, time.Time{}, nil }
+
+// Attempts returns 0: nobody was asked.
+func (None) Attempts(Result) uint64 { return 0 }

@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"strings"
+	"time"
 )
 
 // Name is what is locked: 53 bytes of visible ASCII, none of them blank, slash or quote, so that every server takes it
@@ -55,4 +57,39 @@ func checkNames(names []Name) error {
 		}
 	}
 	return nil
+}
+
+// The two forms of a value. They never meet: whatever the token, a lock's value does not begin like a marker's.
+const (
+	lockedPrefix = "lock:" // then the token
+	donePrefix   = "done:" // then the 32 bytes of the body's hash
+)
+
+// ReadHeld judges the value that stands under a name, for who tries it with a value of his own, by its form, which must
+// be exact. Who waited for anything else to go away could wait for ever.
+func ReadHeld(value, mine string) Held {
+	if value == mine {
+		return Held{Hold: Mine}
+	}
+	return read(value)
+}
+
+// ReadState says what a value means that stands under a name for a time.
+func ReadState(value string, ttl time.Duration) State {
+	h := read(value)
+	s := State{Hold: h.Hold, Token: h.Holder, TTL: ttl}
+	if h.Hold == DoneMarker {
+		s.Hash = h.BodyHash[:]
+	}
+	return s
+}
+
+func read(value string) Held {
+	if hash, ok := strings.CutPrefix(value, donePrefix); ok && len(hash) == sha256.Size {
+		return Held{Hold: DoneMarker, BodyHash: [sha256.Size]byte([]byte(hash))}
+	}
+	if token, ok := strings.CutPrefix(value, lockedPrefix); ok && token != "" {
+		return Held{Hold: HeldByOther, Holder: token}
+	}
+	return Held{Hold: Foreign}
 }

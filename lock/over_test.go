@@ -61,7 +61,7 @@ func (s *session) Take(_ context.Context, value string, names []Name) ([]Held, e
 	return held, nil
 }
 
-func (s *session) GiveUp(_ context.Context, value string, names []Name) error {
+func (s *session) GiveBack(_ context.Context, value string, names []Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range names {

@@ -2,13 +2,51 @@ package lock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/redisdb"
 )
+
+// RedisOptions says how OpenRedis connects.
+type RedisOptions struct {
+	// Name is what CLIENT LIST shows, "rollbackd host/pid". Redis refuses blanks in it: they become colons.
+	Name string
+	// Connections is the most that are opened, to each node; lanes and one for the renewer. 0: 8.
+	Connections int
+	// CurrentURL, if set, is asked before each connection for the URL as it is now. Only user and password are taken from
+	// it: they may have changed. What cannot be parsed changes nothing, and sentinels keep their password.
+	CurrentURL func() string
+	// Opened, if set, is called for each connection that stands.
+	Opened func()
+	// TLS encrypts, for a rediss URL that names no certificates. Nil: what the URL names.
+	TLS *tls.Config
+	// Warn, if set, is told why certificates that the URL names cannot be read again; the former ones stay in use.
+	Warn func(error)
+}
+
+// OpenRedis returns a client for the URL. It connects at first use, so it succeeds while Redis is away.
+//
+//	redis://[user:password@]host[:port][/db]                 one server
+//	redis://…@host[:port],host[:port]…?cluster=true          Redis Cluster, by one or more of its nodes
+//	redis://…@host[:port],host[:port]…[/db]?master=NAME      the master NAME, found by these sentinels;
+//	                                                         sentinel_user and sentinel_password if those want some
+//
+// rediss:// speaks TLS and verifies the server's certificate, by the system's list of authorities or by the PEM file
+// ssl_ca_certs; ssl_certfile and ssl_keyfile are the client's own, and ssl_server_name is expected in place of the
+// host. The files are read again before each connection. What a URL does not say is not guessed: a cluster is spoken to
+// only with cluster=true, and several addresses without cluster or master are an error. No error shows the password.
+func OpenRedis(rawURL string, o RedisOptions) (redis.UniversalClient, error) {
+	return redisdb.Open(rawURL, redisdb.Options{
+		Name: o.Name, Connections: o.Connections, CurrentURL: o.CurrentURL, Opened: o.Opened,
+		TLS: o.TLS, Warn: o.Warn,
+	})
+}
 
 // Redis is the Locker over Redis 7.0 or later, or Valkey. What its account there needs, docs/rights.md says.
 //
@@ -20,10 +58,9 @@ type Redis struct{ *base }
 // redisStore is the store of Redis.
 type redisStore struct {
 	client  redis.UniversalClient
-	o       Options
-	renewer *renewer
+	renewer *renewer             // of the lock
 	cluster *redis.ClusterClient // the client, if it is that of a cluster
-	lockTTL any                  // the PX arguments, boxed once
+	lockTTL any                  // the PX arguments, int64, boxed once
 	doneTTL any
 	// missed is a key of a cluster's node that did not answer: a probe asks that node.
 	missed atomic.Pointer[string]
@@ -34,12 +71,9 @@ var _ Store = (*redisStore)(nil)
 // NewRedis makes a lock over a client of OpenRedis, which stays the caller's to close after Run has returned. It asks
 // Redis nothing.
 func NewRedis(client redis.UniversalClient, o Options) (*Redis, error) {
-	o.setDefaults()
-	s := &redisStore{
-		client: client, o: o, lockTTL: o.LockTTL.Milliseconds(), doneTTL: o.DoneTTL.Milliseconds(),
-	}
-	s.cluster, _ = client.(*redis.ClusterClient)
-	b, err := newBase("redis", s, o)
+	o = o.WithDefaults()
+	s := newRedisStore(client, o)
+	b, err := newBase("redis", o, s)
 	if err != nil {
 		return nil, err
 	}
@@ -47,36 +81,28 @@ func NewRedis(client redis.UniversalClient, o Options) (*Redis, error) {
 	return &Redis{b}, nil
 }
 
+func newRedisStore(client redis.UniversalClient, o Options) *redisStore {
+	s := &redisStore{client: client, lockTTL: o.LockTTL.Milliseconds(), doneTTL: o.DoneTTL.Milliseconds()}
+	s.cluster, _ = client.(*redis.ClusterClient)
+	return s
+}
+
 // Take is one pipeline of SET key token NX PX ttl GET. The command returns the holder, so it may be sent again after a
 // lost reply without taking its own token for another worker's (SETNX would). A second pipeline asks when the locks of
 // other processes end, if there are any.
 func (l *redisStore) Take(ctx context.Context, value string, names []Name) ([]Held, error) {
-	held, err := l.setLocks(ctx, value, names)
-	if err == nil {
-		err = l.checkEnds(ctx, names, held)
-	}
-	return held, explain(err)
-}
-
-// setLocks leaves the zero Hold for the keys of which nothing is known; the error then says why.
-func (l *redisStore) setLocks(ctx context.Context, value string, names []Name) ([]Held, error) {
 	const words = 7
 	args := make([]any, 0, words*len(names)) // one slice for all commands, and each argument boxed once
-	cmds := make([]*redis.StringCmd, len(names))
 	boxed := any(value)
 	pipe := l.client.Pipeline()
 	for i, n := range names {
 		args = append(args, "set", n.text, boxed, "nx", "px", l.lockTTL, "get")
-		cmds[i] = redis.NewStringCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...)
-		_ = pipe.Process(ctx, cmds[i]) // only queues
+		_ = pipe.Process(ctx, redis.NewStringCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...)) // only queues
 	}
 	held := make([]Held, len(names))
-	if _, err := l.exec(ctx, pipe); err != nil {
-		return held, err
-	}
-	var failure error
+	cmds, failure := l.exec(ctx, pipe)
 	for i, cmd := range cmds {
-		found, err := cmd.Result()
+		found, err := cmd.(*redis.StringCmd).Result()
 		switch {
 		case err == nil:
 			held[i] = ReadHeld(found, value)
@@ -85,10 +111,13 @@ func (l *redisStore) setLocks(ctx context.Context, value string, names []Name) (
 		case redis.HasErrorPrefix(err, "WRONGTYPE"): // a key of somebody else, and no fault of Redis
 			held[i].Hold = Foreign
 		default:
-			failure = err
+			failure = explain(err)
 		}
 	}
-	return held, failure
+	if failure != nil {
+		return held, failure
+	}
+	return held, l.checkEnds(ctx, names, held)
 }
 
 // checkEnds makes Foreign what looks like the lock of another worker but would stand for longer than a lock does:
@@ -103,28 +132,25 @@ func (l *redisStore) checkEnds(ctx context.Context, names []Name, held []Held) e
 			_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "pttl", names[i].text)) // only queues
 		}
 	}
-	if len(doubted) == 0 {
+	if doubted == nil {
 		return nil
 	}
-	cmds, err := l.exec(ctx, pipe)
-	if err != nil {
-		return err
-	}
+	cmds, err := l.execAll(ctx, pipe)
 	const never = -1 // -2: it is gone
-	for n, i := range doubted {
-		ms, err := cmds[n].(*redis.IntCmd).Result()
-		if err != nil {
-			return err
-		}
-		if ms == never || ms > l.o.LockTTL.Milliseconds() {
-			held[i] = Held{Hold: Foreign}
+	for n, cmd := range cmds {
+		if ms := cmd.(*redis.IntCmd).Val(); ms == never || ms > l.lockTTL.(int64) {
+			held[doubted[n]] = Held{Hold: Foreign}
 		}
 	}
-	return nil
+	return err
 }
 
-// releaseScript deletes a key only while it holds the caller's token.
-const releaseScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end return 0`
+// The scripts delete or extend a key only while it holds the caller's token.
+const (
+	releaseScript = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("del",KEYS[1]) end return 0`
+	renewScript   = `if redis.call("get",KEYS[1])==ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) end ` +
+		`return 0`
+)
 
 // GiveBack is one pipeline of compare-and-delete. The script is sent with each EVAL: EVALSHA inside a pipeline does not
 // fall back when Redis has forgotten the script.
@@ -133,7 +159,21 @@ func (l *redisStore) GiveBack(ctx context.Context, value string, names []Name) e
 	for _, n := range names {
 		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", releaseScript, 1, n.text, value))
 	}
-	return l.execAll(ctx, pipe)
+	_, err := l.execAll(ctx, pipe)
+	return err
+}
+
+// Renew is one pipeline of compare-and-expire.
+func (l *redisStore) Renew(ctx context.Context, names []Name, values []string) (stands []bool, err error) {
+	pipe := l.client.Pipeline()
+	for i, n := range names {
+		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", renewScript, 1, n.text, values[i], l.lockTTL))
+	}
+	cmds, err := l.execAll(ctx, pipe)
+	for _, cmd := range cmds {
+		stands = append(stands, cmd.(*redis.IntCmd).Val() != 0)
+	}
+	return stands, err
 }
 
 // Mark is one pipeline of SET key marker PX ttl. On Redis 7.0 a marker takes 152 bytes by MEMORY USAGE, and 209 of
@@ -146,15 +186,45 @@ func (l *redisStore) Mark(ctx context.Context, marks []Mark) error {
 		args = append(args, "set", m.Name.text, donePrefix+string(m.BodyHash[:]), "px", l.doneTTL)
 		_ = pipe.Process(ctx, redis.NewStatusCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...))
 	}
-	return l.execAll(ctx, pipe)
+	_, err := l.execAll(ctx, pipe)
+	return err
+}
+
+// Probe asks what Take asks, because a PING is also answered by a Redis that is full, a read-only replica, or too old.
+// In a cluster it also asks the node that was missed: a key with a name in braces is in the slot of that name.
+// Somebody else's value under the probe's name is an answer too.
+func (l *redisStore) Probe(ctx context.Context) error {
+	keys := []string{probeKey}
+	missed := l.missed.Load()
+	if missed != nil {
+		keys = append(keys, probeKey+"{"+*missed+"}")
+	}
+	pipe := l.client.Pipeline()
+	for _, key := range keys {
+		_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", key, "probe", "nx", "px", 1000, "get"))
+	}
+	_, err := l.execAll(ctx, pipe)
+	if err == nil {
+		l.missed.CompareAndSwap(missed, nil)
+	}
+	return err
+}
+
+// Show looks at one key.
+func (l *redisStore) Show(ctx context.Context, name Name) (State, error) {
+	pipe := l.client.Pipeline()
+	get, ttl := pipe.Get(ctx, name.text), pipe.PTTL(ctx, name.text)
+	_, err := l.execAll(ctx, pipe)
+	if err != nil || errors.Is(get.Err(), redis.Nil) {
+		return State{}, err
+	}
+	return ReadState(get.Val(), ttl.Val()), nil
 }
 
 // exec sends the pipeline. Its error is one of the call as a whole, and then no command has an answer; those of single
 // commands stay with them. A Redis that refuses the connection (a wrong password, too many clients) answers with a
 // Redis error too, and the client leaves the commands as if each had succeeded with an empty answer.
 func (l *redisStore) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.o.Timeout, fmt.Errorf("redis took over %v", l.o.Timeout))
-	defer cancel()
 	cmds, err := pipe.Exec(ctx)
 	if err == nil {
 		return cmds, nil
@@ -167,10 +237,31 @@ func (l *redisStore) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cm
 		slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
 		return cmds, nil
 	}
-	if cause := context.Cause(ctx); cause != nil {
-		return nil, fmt.Errorf("%w: %w", cause, err)
+	return nil, explain(err)
+}
+
+// execAll is exec where no command should fail. It returns those before the first that did. Nothing under a key, or
+// somebody else's value of another type, is no fault of Redis.
+func (l *redisStore) execAll(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
+	cmds, err := l.exec(ctx, pipe)
+	for i, cmd := range cmds {
+		err := cmd.Err()
+		if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return cmds[:i], explain(err)
+		}
 	}
-	return nil, err
+	return cmds, err
+}
+
+// explain says what to do about answers that only another Redis or another URL can cure.
+func explain(err error) error {
+	switch {
+	case redis.HasErrorPrefix(err, "syntax error"):
+		return fmt.Errorf("redis 7.0 or later is needed, for SET with NX and GET: %w", err)
+	case redis.HasErrorPrefix(err, "MOVED"):
+		return fmt.Errorf("this is a cluster, say cluster=true in the URL: %w", err)
+	}
+	return err
 }
 
 // answered reports whether the server of a command has answered, with an error perhaps.
@@ -198,18 +289,4 @@ func (l *redisStore) miss(cmds []redis.Cmder) {
 		}
 		return
 	}
-}
-
-// execAll is exec where no command should fail. A key of another type is somebody else's and no fault of Redis.
-func (l *redisStore) execAll(ctx context.Context, pipe redis.Pipeliner) error {
-	cmds, err := l.exec(ctx, pipe)
-	if err != nil {
-		return explain(err)
-	}
-	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-			return explain(err)
-		}
-	}
-	return nil
 }

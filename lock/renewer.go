@@ -36,25 +36,20 @@ func (r *renewer) add(value string, names []Name, held []Held) {
 	}
 }
 
-// remove ends the renewing of the keys that are held with this value.
-func (r *renewer) remove(value string, names []Name) {
+// drop ends the renewing of the keys that are held with this value, or with any if it is empty. Later is said while the
+// server is not asked: their locks are given up then, for not every kind expires while its process lives.
+func (r *renewer) drop(value string, names []Name, later bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range names {
-		if r.held[n].value == value {
-			delete(r.held, n)
+		h, ok := r.held[n]
+		if !ok || value != "" && h.value != value {
+			continue
 		}
-	}
-}
-
-// leave ends the renewing of the key, whoever holds it, while the server is not asked. Its lock is given up later: not
-// every kind expires while its process lives.
-func (r *renewer) leave(n Name) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if h, ok := r.held[n]; ok {
 		delete(r.held, n)
-		r.left[h.value] = append(r.left[h.value], n)
+		if later {
+			r.left[h.value] = append(r.left[h.value], n)
+		}
 	}
 }
 
@@ -63,15 +58,6 @@ func (r *renewer) holds(value string, n Name) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.held[n].value == value
-}
-
-// forget ends the renewing of the keys, whoever holds them: done markers stand there now.
-func (r *renewer) forget(marks []Mark) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range marks {
-		delete(r.held, m.Name)
-	}
 }
 
 // due returns the keys to renew, and by their value those to give up: those that were left, and those that were held
@@ -94,10 +80,4 @@ func (r *renewer) due() (names []Name, values []string, over map[string][]Name, 
 		names, values = append(names, n), append(values, h.value)
 	}
 	return names, values, over, tooLong
-}
-
-func (r *renewer) size() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.held)
 }

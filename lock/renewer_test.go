@@ -198,7 +198,7 @@ func TestRenewingTouchesOnlyItsOwnLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := l.renewAll(t.Context()); err != nil {
+	if err := l.renewAll(t.Context(), l.nodes[0]); err != nil {
 		t.Fatal(err)
 	}
 
@@ -231,7 +231,7 @@ func TestEveryLockInHandIsRenewed(t *testing.T) {
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.renewAll(t.Context()); err != nil {
+	if err := l.renewAll(t.Context(), l.nodes[0]); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range names {

@@ -21,7 +21,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/doctor"
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -344,7 +344,7 @@ func TestDoctorNoticesWhatTheLockInMySQLLacks(t *testing.T) {
 	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
 	all := rights.MySQL(a.names, roles...)
 	for i, r := range all {
-		if r.Table != locking.MySQLTable {
+		if r.Table != lockers.MySQLTable {
 			continue
 		}
 		a.mayMySQL(without(all, i))

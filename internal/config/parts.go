@@ -5,7 +5,7 @@ package config
 import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/stock"
@@ -19,18 +19,18 @@ func (c Config) Migrations() dedup.MigrateOptions {
 		o.Extra = []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}}
 	}
 	if c.Lock == lock.KindMySQL {
-		o.Extra = append(o.Extra, dedup.MigrationSet{Name: locking.MigrationSet, Files: locking.Migrations()})
+		o.Extra = append(o.Extra, dedup.MigrationSet{Name: lockers.MigrationSet, Files: lockers.Migrations()})
 	}
 	return o
 }
 
 // OwnTables are the tables that rollbackd has in the schema of ROLLBACKD_MYSQL_DSN, those of a lock there too, and
 // without those of the stock, which are the built-in handler's.
-func (c Config) OwnTables() []string { return append(dedup.Tables(c.LogTable), locking.MySQLTable) }
+func (c Config) OwnTables() []string { return append(dedup.Tables(c.LogTable), lockers.MySQLTable) }
 
 // LockServers are those of the lock, for connections with this name; engine and pages ask for logins anew besides.
-func (c Config) LockServers(name string) locking.Servers {
-	return locking.Servers{
+func (c Config) LockServers(name string) lockers.Servers {
+	return lockers.Servers{
 		Kind: c.Lock, RedisURL: c.RedisURL, MySQLDSN: c.MySQLDSN, ZooKeeperURL: c.ZooKeeperURL, Name: name, Connections: 2,
 	}
 }

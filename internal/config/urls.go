@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
@@ -95,7 +95,7 @@ func redisURL() rule[string] {
 	}).or(isOff, "")
 }
 
-func zooKeeperURL() rule[string] { return asked(locking.ZooKeeperForm, locking.CheckZooKeeperURL) }
+func zooKeeperURL() rule[string] { return asked(lockers.ZooKeeperForm, lockers.CheckZooKeeperURL) }
 
 func mysqlDSN() rule[string] {
 	return texts("go-sql-driver DSN: "+mysqldb.DSNForm, func(raw string) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -53,7 +53,7 @@ func (w *world) wipeLock() func() int {
 	w.t.Helper()
 	if w.config().Lock == lock.KindMySQL {
 		return func() int {
-			result, err := w.db.ExecContext(w.t.Context(), "DELETE FROM "+locking.MySQLTable)
+			result, err := w.db.ExecContext(w.t.Context(), "DELETE FROM "+lockers.MySQLTable)
 			if err != nil {
 				w.t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/explain"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -61,13 +61,13 @@ func OpenStore(ctx context.Context, cfg config.Config, command string, o dedup.O
 func (s *Store) Close() error { return s.Pool.Close() }
 
 // LockWords says in words who holds a lock. Close it in the end.
-func (s *Store) LockWords(ctx context.Context, servers locking.Servers) (
+func (s *Store) LockWords(ctx context.Context, servers lockers.Servers) (
 	func(context.Context, dedup.Identity) string, io.Closer, error,
 ) {
 	if servers.None() {
 		return func(context.Context, dedup.Identity) string { return explain.NoLock }, io.NopCloser(nil), nil
 	}
-	locker, closer, err := locking.Open(ctx, servers, lock.Options{Log: slog.New(slog.DiscardHandler)})
+	locker, err := lockers.Open(ctx, servers, lock.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,5 +81,5 @@ func (s *Store) LockWords(ctx context.Context, servers locking.Servers) (
 			return "unknown: " + err.Error()
 		}
 		return explain.LockText(state)
-	}, closer, nil
+	}, locker, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/redisdb"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/lock"
@@ -180,12 +180,12 @@ func (a *area) info(ctx context.Context, client redis.UniversalClient, node bool
 func (a *area) takeAndRelease(ctx context.Context, level Level, advice string) bool {
 	const check = "lock"
 	probe := uuid.NewString()
-	locker, closer, err := locking.Open(ctx, a.LockServers(a.o.Name), lock.Options{LockTTL: time.Second,
+	locker, err := lockers.Open(ctx, a.LockServers(a.o.Name), lock.Options{LockTTL: time.Second,
 		OnError: lock.Pause})
 	if a.failed(check, err, "report this") {
 		return false
 	}
-	defer func() { _ = closer.Close() }() // nothing is left in it
+	defer func() { _ = locker.Close() }() // nothing is left in it
 	names := []lock.Name{lock.NameOf("doctor "+probe, "doctor", "doctor", probe)}
 	held, err := locker.Lock(ctx, probe, names)
 	if err == nil && held[0].Hold != lock.Mine {

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/rights"
 	"github.com/rollbackd/rollbackd/lock"
@@ -84,7 +84,7 @@ func statement(n rights.Names, r rights.TableRight) string {
 	set := map[string]string{
 		n.LogTable: "remark = ''", "rollbackd_meta": "value = ''",
 		n.LogTable + "_act": "why = ''", n.LogTable + "_once": "status = 0",
-		"stock": "version = 0", locking.MySQLTable: "value = ''", "stock_reservation": "quantity = 0",
+		"stock": "version = 0", lockers.MySQLTable: "value = ''", "stock_reservation": "quantity = 0",
 	}[r.Table]
 	return "UPDATE " + table + " SET " + set + " WHERE FALSE"
 }

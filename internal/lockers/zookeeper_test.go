@@ -1,4 +1,4 @@
-package locking_test
+package lockers_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/google/uuid"
 
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -42,14 +42,15 @@ func newZooKeeperBackend(t *testing.T) zooKeeperBackend {
 	return zooKeeperBackend{stack.OwnZooKeeper(t), &sync.Mutex{}, map[lock.Locker]*stack.TCPProxy{}}
 }
 
-func (b zooKeeperBackend) open(t *testing.T, o lock.Options) (*locking.ZooKeeper, *stack.TCPProxy) {
+func openZooKeeper(t *testing.T, url string, o lock.Options) *lockers.Lock {
+	t.Helper()
+	return openLock(t, lockers.Servers{Kind: lock.KindZooKeeper, ZooKeeperURL: url}, o)
+}
+
+func (b zooKeeperBackend) open(t *testing.T, o lock.Options) (*lockers.Lock, *stack.TCPProxy) {
 	t.Helper()
 	wire := stack.Proxy(t, b.server.Addr())
-	l, err := locking.OpenZooKeeper(locking.Servers{ZooKeeperURL: wire.Through(b.server.URL())}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l := openZooKeeper(t, wire.Through(b.server.URL()), o)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wires[l] = wire
@@ -200,10 +201,7 @@ func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 	w := newZooKeeperWorld(t)
 	open := func(login string) lock.Locker {
 		url := strings.Replace(w.server.URL(), "://", "://"+login, 1) + "/of/shop"
-		l, err := locking.OpenZooKeeper(locking.Servers{ZooKeeperURL: url}, lock.Options{OnError: lock.Pause})
-		w.must(err)
-		t.Cleanup(func() { _ = l.Close() })
-		return l
+		return openZooKeeper(t, url, lock.Options{OnError: lock.Pause})
 	}
 	names := w.names(3)
 	if n := w.mine(open("shop:p%40ss@"), "a", names); n != 3 {
@@ -277,11 +275,7 @@ func TestWhatIsNoZooKeeperIsGoneWithout(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = listener.Close(); serving.Wait() })
 	url := "zookeeper://" + listener.Addr().String() + "/rollbackd"
-	l, err := locking.OpenZooKeeper(locking.Servers{ZooKeeperURL: url}, lock.Options{Timeout: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l := openZooKeeper(t, url, lock.Options{Timeout: 300 * time.Millisecond})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	held, err := l.Lock(t.Context(), "a", []lock.Name{lock.NameOf("s", "g", "t", "k")})

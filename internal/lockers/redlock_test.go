@@ -1,4 +1,4 @@
-package locking_test
+package lockers_test
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -52,14 +52,9 @@ func (b redlockBackend) urls() (urls []string) {
 	return urls
 }
 
-func openRedlock(t *testing.T, urls []string, o lock.Options) *locking.Redlock {
+func openRedlock(t *testing.T, urls []string, o lock.Options) *lockers.Lock {
 	t.Helper()
-	l, err := locking.OpenRedlock(locking.Servers{RedisURL: strings.Join(urls, ", "), Name: "rollbackd test"}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
+	return openLock(t, lockers.Servers{Kind: lock.KindRedlock, RedisURL: strings.Join(urls, ", ")}, o)
 }
 
 func (b redlockBackend) Open(t *testing.T, o lock.Options) lock.Locker {
@@ -255,7 +250,7 @@ func TestWipedMastersCostTheLockWhenTheyAreMoreThanHalf(t *testing.T) {
 	w.changesHands(a, b, names)
 }
 
-func (w redlockWorld) open(t *testing.T) *locking.Redlock {
+func (w redlockWorld) open(t *testing.T) *lockers.Lock {
 	t.Helper()
 	return openRedlock(t, w.urls(), lock.Options{Timeout: 300 * time.Millisecond})
 }

@@ -1,4 +1,4 @@
-package locking_test
+package lockers_test
 
 import (
 	"testing"

@@ -1,11 +1,11 @@
-package locking_test
+package lockers_test
 
 import (
 	"database/sql"
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/locking"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 	"github.com/rollbackd/rollbackd/lock/locktest"
@@ -39,21 +39,16 @@ func newMySQLBackend(t *testing.T, dsn string) mysqlBackend {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = pool.Close() })
-	tables := []dedup.MigrationSet{{Name: locking.MigrationSet, Files: locking.Migrations()}}
+	tables := []dedup.MigrationSet{{Name: lockers.MigrationSet, Files: lockers.Migrations()}}
 	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Extra: tables}); err != nil {
 		t.Fatal(err)
 	}
 	return mysqlBackend{dsn, stack.Proxy(t, stack.Addr(t, dsn)), pool}
 }
 
-func (b mysqlBackend) open(t *testing.T, wire *stack.TCPProxy, o lock.Options) *locking.MySQL {
+func (b mysqlBackend) open(t *testing.T, wire *stack.TCPProxy, o lock.Options) *lockers.Lock {
 	t.Helper()
-	l, err := locking.OpenMySQL(t.Context(), locking.Servers{MySQLDSN: wire.Through(b.dsn), Name: "rollbackd test"}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
+	return openLock(t, lockers.Servers{Kind: lock.KindMySQL, MySQLDSN: wire.Through(b.dsn)}, o)
 }
 
 func (b mysqlBackend) Open(t *testing.T, o lock.Options) lock.Locker {

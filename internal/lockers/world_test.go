@@ -1,4 +1,4 @@
-package locking_test
+package lockers_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
@@ -18,6 +19,18 @@ import (
 type lockWorld struct {
 	*testing.T
 	schema string
+}
+
+// openLock makes the lock of one process, which ends with the test.
+func openLock(t *testing.T, s lockers.Servers, o lock.Options) *lockers.Lock {
+	t.Helper()
+	s.Name = "rollbackd test"
+	l, err := lockers.Open(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
 }
 
 func (w lockWorld) names(n int) []lock.Name {
