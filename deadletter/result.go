@@ -9,7 +9,7 @@ import (
 // Result is what a run did. The names of its JSON form are stable.
 type Result struct {
 	DryRun bool `json:"dry_run"` // nothing was changed: the numbers say what would have been
-	Found  int  `json:"found"`   // letters in the queue when the run began
+	Found  int  `json:"found"`   // letters in the queue when the run began, or rows, or lines
 	Seen   int  `json:"seen"`    // letters that were read
 	Others int  `json:"others"`  // readers of the queue beside the run when it began: what they held it did not see
 
