@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -154,24 +153,20 @@ func (p *patient) Write(b []byte) (int, error) {
 func (p *patient) SyscallConn() (syscall.RawConn, error) { return p.system.SyscallConn() }
 
 // lastSaid keeps what the driver logs while it connects.
-type lastSaid struct {
-	mu  sync.Mutex
-	err error // guarded by mu
-}
+type lastSaid struct{ err atomic.Pointer[error] }
 
 // Print is called by the driver, mostly with the error that it does not return.
 func (l *lastSaid) Print(v ...any) {
 	for _, said := range v {
 		if err, ok := said.(error); ok {
-			l.mu.Lock()
-			l.err = err
-			l.mu.Unlock()
+			l.err.Store(&err)
 		}
 	}
 }
 
 func (l *lastSaid) last() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
+	if err := l.err.Load(); err != nil {
+		return *err
+	}
+	return nil
 }

@@ -96,32 +96,17 @@ func (a *Activity) watch(ctx context.Context, db *sql.DB, every time.Duration) {
 
 // rowLockWaits counts the waits for rows on the whole server: those that ever were, and those of now.
 func rowLockWaits(ctx context.Context, db *sql.DB) (ever, now int64, err error) {
-	rows, err := db.QueryContext(ctx, "SHOW GLOBAL STATUS"+
-		" WHERE Variable_name IN ('Innodb_row_lock_waits', 'Innodb_row_lock_current_waits')")
-	if err != nil {
-		return 0, 0, err
-	}
-	defer rows.Close()
-	found := 0
-	for ; rows.Next(); found++ {
-		var name string
+	found := map[string]int64{}
+	_, err = List(ctx, db, func(rows *sql.Rows) (name string, err error) {
 		var n int64
-		if err := rows.Scan(&name, &n); err != nil {
-			return 0, 0, err
-		}
-		if strings.EqualFold(name, "Innodb_row_lock_waits") {
-			ever = n
-		} else {
-			now = n
-		}
+		err = rows.Scan(&name, &n)
+		found[strings.ToLower(name)] = n
+		return name, err
+	}, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Innodb_row_lock_waits', 'Innodb_row_lock_current_waits')")
+	if err == nil && len(found) != 2 {
+		err = errors.New("the server does not count waits for rows")
 	}
-	if err := rows.Err(); err != nil {
-		return 0, 0, err
-	}
-	if found != 2 {
-		return 0, 0, errors.New("the server does not count waits for rows")
-	}
-	return ever, now, nil
+	return found["innodb_row_lock_waits"], found["innodb_row_lock_current_waits"], err
 }
 
 // waitsForTable reads a connection's state: "Waiting for table metadata lock" and the like.

@@ -4,6 +4,6 @@
 // that was cut off.
 //
 // What may live here: what is true of the servers and of their driver, whatever tables they hold. All error numbers
-// that the product knows stand in one table, in numbers.go. What must not: tables, statements of the log or of a
-// handler, and what an error means for a message. So the package imports nothing else of this module.
+// that the product knows stand in faults.txt, or by name in numbers.go. What must not: tables, statements of the log or
+// of a handler, and what an error means for a message. So the package imports nothing else of this module.
 package mysqldb

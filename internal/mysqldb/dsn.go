@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -27,16 +25,17 @@ var tlsParameters = certs.Names{"ssl-ca", "ssl-cert", "ssl-key", "tls-sni-server
 // read, and in one that is malformed the password may be any part; so no error here holds any. They complete a sentence
 // whose subject is the DSN. Certificates stand in Params, under the names that they have in the DSN.
 func ParseDSN(raw string) (*mysql.Config, error) {
-	drivers, ours, err := split(raw)
-	if err != nil {
-		return nil, err
+	whole := raw
+	if base, query, ok := cutQuery(raw); ok {
+		// The driver looks for the last slash, which in a file's name is not the one before the database.
+		whole = base + "?" + strings.ReplaceAll(query, "/", "%2F")
 	}
-	dsn, err := mysql.ParseDSN(drivers)
+	dsn, err := mysql.ParseDSN(whole)
 	switch {
-	case strings.Contains(drivers, "://"):
+	case strings.Contains(whole, "://"):
 		return nil, errors.New("is a URL; wanted is the form " + DSNForm)
 	case err != nil:
-		before, _, has := strings.Cut(drivers, "?")
+		before, _, has := strings.Cut(whole, "?")
 		if _, err := mysql.ParseDSN(before); has && err == nil {
 			return nil, errors.New("has a parameter after the ? that the driver refuses (a duration needs its unit; tls is " +
 				"true, skip-verify, preferred or false)")
@@ -51,44 +50,12 @@ func ParseDSN(raw string) (*mysql.Config, error) {
 	case strings.ContainsAny(dsn.DBName, "@()?&;="): // a slash in the password, and no database after it
 		return nil, errors.New("has a last / that is not before the database; wanted is the form " + DSNForm)
 	}
-	for name, value := range ours {
-		if dsn.Params == nil {
-			dsn.Params = map[string]string{}
+	for _, name := range tlsParameters {
+		if value, has := dsn.Params[name]; has && value == "" {
+			return nil, fmt.Errorf("has %s without a value", name)
 		}
-		dsn.Params[name] = value
 	}
 	return dsn, checkTLS(dsn)
-}
-
-// split takes our parameters out of a DSN. The driver looks for the last slash, which in a file's name is not the one
-// before the database.
-func split(raw string) (drivers string, ours map[string]string, err error) {
-	base, query, ok := cutQuery(raw)
-	if !ok {
-		return raw, nil, nil
-	}
-	var others []string
-	for pair := range strings.SplitSeq(query, "&") {
-		name, value, _ := strings.Cut(pair, "=")
-		if !slices.Contains(tlsParameters[:], name) {
-			others = append(others, pair)
-			continue
-		}
-		if value, err = url.QueryUnescape(value); err != nil || value == "" {
-			return "", nil, fmt.Errorf("has %s without a value, or one that is not percent-encoded", name)
-		}
-		if ours == nil {
-			ours = map[string]string{}
-		}
-		ours[name] = value
-	}
-	if ours == nil {
-		return raw, nil, nil
-	}
-	if len(others) > 0 {
-		base += "?" + strings.Join(others, "&")
-	}
-	return base, ours, nil
 }
 
 // cutQuery cuts a DSN at the ? before its parameters, which is not one in a password.

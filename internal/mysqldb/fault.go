@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"net"
+	"slices"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -27,10 +28,10 @@ const (
 	FaultOther             // not an error of the database, or a context that ended: the caller knows why
 )
 
+var faultWords = []string{"none", "data", "refused", "contention", "too large", "unavailable", "other"}
+
 // String is the fault's word in logs.
-func (f Fault) String() string {
-	return [...]string{"none", "data", "refused", "contention", "too large", "unavailable", "other"}[f]
-}
+func (f Fault) String() string { return faultWords[f] }
 
 // driverErrors are what the driver says without a server's error.
 var driverErrors = []error{
@@ -53,37 +54,32 @@ func Classify(err error) Fault {
 		}
 		return faultOf(from, server.Number, string(server.SQLState[:]))
 	}
-	if errors.Is(err, mysql.ErrPktTooLarge) {
+	isOneOf := func(target error) bool { return errors.Is(err, target) }
+	gaveUp := errors.Is(err, context.Canceled)
+	switch {
+	case errors.Is(err, mysql.ErrPktTooLarge):
 		return FaultTooLarge
-	}
-	for _, e := range driverErrors {
-		if errors.Is(err, e) {
-			return FaultUnavailable
-		}
-	}
-	if _, ok := errors.AsType[*certs.Error](err); ok {
+	case slices.ContainsFunc(driverErrors, isOneOf), is[*certs.Error](err):
 		return FaultUnavailable
-	}
-	// A dial that timed out by itself also says that it is a deadline; one that the caller gave up is the caller's.
-	if _, ok := errors.AsType[*net.OpError](err); ok && !errors.Is(err, context.Canceled) {
+	case is[*net.OpError](err) && !gaveUp: // a dial that timed out by itself also says that it is a deadline
 		return FaultUnavailable
-	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	case gaveUp, errors.Is(err, context.DeadlineExceeded):
 		return FaultOther
-	}
-	if _, ok := errors.AsType[net.Error](err); ok {
+	case is[net.Error](err):
 		return FaultUnavailable
 	}
 	return FaultOther
 }
 
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
 // Refuses reports whether a server answered that it refuses this very statement: the next one may pass.
 func Refuses(err error) bool {
-	switch Classify(err) {
-	case FaultData, FaultRefused:
-		return true
-	}
-	return false
+	fault := Classify(err)
+	return fault == FaultData || fault == FaultRefused
 }
 
 // Misworded reports whether a server said in err that it read the statement and cannot run it as it stands: its syntax,

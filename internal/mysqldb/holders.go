@@ -71,6 +71,13 @@ const whoWaits = "/*M! SET STATEMENT max_statement_time = 1 FOR */ SELECT /*+ MA
 	"LEFT JOIN performance_schema.events_transactions_current e ON e.thread_id = p.thread_id AND e.state = 'ACTIVE' */" +
 	" LIMIT 2000"
 
+// rowWait is a connection that waits, whether it is of this user and database, and whom it waits for.
+type rowWait struct {
+	waiter int64
+	ours   bool
+	Holder
+}
+
 // Holders looks whose transactions, begun as long ago as least or longer, hold rows for which connections of this user
 // and database wait at this moment: the oldest first, and in a queue the one for whom all wait. It has an end of its
 // own, and waits for nobody.
@@ -79,9 +86,23 @@ const whoWaits = "/*M! SET STATEMENT max_statement_time = 1 FOR */ SELECT /*+ MA
 func Holders(ctx context.Context, db *sql.DB, least time.Duration) ([]Holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, holdersTimeout)
 	defer cancel()
-	waits, ours, err := readWaits(ctx, db)
+	pairs, err := List(ctx, db, func(rows *sql.Rows) (w rowWait, err error) {
+		var open int64
+		err = rows.Scan(&w.waiter, &w.ours, &w.Connection, OrZero(&w.User), OrZero(&w.Host), OrZero(&open), OrZero(&w.Table),
+			OrZero(&w.Statement))
+		w.Open = time.Duration(open) * time.Second
+		return w, err
+	}, whoWaits)
 	if err != nil {
 		return nil, fmt.Errorf("look who holds the rows that are waited for (docs/rights.md says what that needs): %w", err)
+	}
+	waits := map[int64][]Holder{} // by who waits
+	var ours []int64
+	for _, w := range pairs {
+		waits[w.waiter] = append(waits[w.waiter], w.Holder)
+		if w.ours {
+			ours = append(ours, w.waiter)
+		}
 	}
 	// From those who are ours to those they wait for, until somebody waits for nobody.
 	found := map[int64]Holder{}
@@ -108,31 +129,4 @@ func Holders(ctx context.Context, db *sql.DB, least time.Duration) ([]Holder, er
 		return cmp.Or(cmp.Compare(b.Open, a.Open), cmp.Compare(a.Connection, b.Connection))
 	})
 	return all, nil
-}
-
-// readWaits has for each connection those that it waits for, and which are this user's.
-func readWaits(ctx context.Context, db *sql.DB) (waits map[int64][]Holder, ours []int64, err error) {
-	rows, err := db.QueryContext(ctx, whoWaits)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer rows.Close()
-	waits = map[int64][]Holder{}
-	for rows.Next() {
-		var waiter int64
-		var our bool
-		var h Holder
-		var user, host, table, statement sql.NullString
-		var open sql.NullInt64
-		if err := rows.Scan(&waiter, &our, &h.Connection, &user, &host, &open, &table, &statement); err != nil {
-			return nil, nil, err
-		}
-		h.User, h.Host, h.Table, h.Statement = user.String, host.String, table.String, statement.String
-		h.Open = time.Duration(open.Int64) * time.Second
-		waits[waiter] = append(waits[waiter], h)
-		if our {
-			ours = append(ours, waiter)
-		}
-	}
-	return waits, ours, rows.Err()
 }

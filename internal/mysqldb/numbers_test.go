@@ -9,22 +9,23 @@ import (
 )
 
 func TestEachNumberIsListedOnce(t *testing.T) {
-	for _, from := range []sayer{mySQL, mariaDB} {
+	for _, from := range []string{"mysql", "mariadb"} {
 		seen := map[uint16]bool{}
-		for _, l := range lists {
-			if l.from != both && l.from != from {
-				continue
+		eachListed(func(fault Fault, server string, n uint16) {
+			if server != "both" && server != "mysql" && server != "mariadb" || fault > FaultUnavailable || fault < FaultData {
+				t.Errorf("%d: of %q, or of no fault", n, server)
 			}
-			for _, n := range l.numbers {
-				if seen[n] {
-					t.Errorf("%s: %d is listed twice", from, n)
-				}
-				seen[n] = true
-				if l.from != both && n < 4000 {
-					t.Errorf("%d means the same on both servers", n)
-				}
+			if server != "both" && server != from {
+				return
 			}
-		}
+			if seen[n] {
+				t.Errorf("%s: %d is listed twice", from, n)
+			}
+			seen[n] = true
+			if server != "both" && n < 4000 {
+				t.Errorf("%d means the same on both servers", n)
+			}
+		})
 	}
 }
 

@@ -49,6 +49,8 @@ type Options struct {
 	Warn func(error)
 	// Certs, if set, makes what the DSN's certificates are used for, and Warn is not called.
 	Certs *certs.Store
+
+	foundRows bool // see FoundRowsConnector
 }
 
 const (
@@ -128,18 +130,15 @@ func Open(_ context.Context, dsn string, o Options) (*gorm.DB, []string, error) 
 	return db, warnings, nil
 }
 
-// Connector makes connections with the settings of [Open], for a pool that somebody else keeps.
-func Connector(dsn string, o Options) (driver.Connector, []string, error) {
-	return connector(dsn, o, false)
-}
-
 // FoundRowsConnector is Connector, but the rows affected by an UPDATE are those that it found, not those that it
 // changed. It is for people who look: a compare-and-set that counts found rows is none.
 func FoundRowsConnector(dsn string, o Options) (driver.Connector, []string, error) {
-	return connector(dsn, o, true)
+	o.foundRows = true
+	return Connector(dsn, o)
 }
 
-func connector(dsn string, o Options, found bool) (driver.Connector, []string, error) {
+// Connector makes connections with the settings of [Open], for a pool that somebody else keeps.
+func Connector(dsn string, o Options) (driver.Connector, []string, error) {
 	if err := o.validate(); err != nil {
 		return nil, nil, err
 	}
@@ -149,7 +148,7 @@ func connector(dsn string, o Options, found bool) (driver.Connector, []string, e
 		return nil, nil, fmt.Errorf("the DSN %w", err)
 	}
 	warnings := force(cfg, o)
-	cfg.ClientFoundRows = found
+	cfg.ClientFoundRows = o.foundRows
 	inner, err := newDialer(cfg, o)
 	if err != nil {
 		return nil, nil, err

@@ -3,8 +3,8 @@ package mysqldb
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
-	"strings"
 )
 
 // Process is what a server tells of a connection.
@@ -20,42 +20,26 @@ type Process struct {
 // It asks by SHOW PROCESSLIST. information_schema.PROCESSLIST fails on MySQL 9 as a whole, whatever is selected of it,
 // while any visible connection has bytes in its statement that are no text, such as our keys and hashes (error 3854).
 func ProcessOf(ctx context.Context, db *sql.DB, connection int64) (Process, error) {
-	rows, err := db.QueryContext(ctx, "SHOW PROCESSLIST")
+	type row struct {
+		id int64
+		Process
+	}
+	all, err := List(ctx, db, func(rows *sql.Rows) (r row, err error) {
+		var skip sql.RawBytes
+		into := []any{&r.id, &skip, OrZero(&r.Host), &skip, &skip, &skip, OrZero(&r.State), OrZero(&r.Statement)}
+		columns, err := rows.Columns()
+		for range len(columns) - len(into) { // MariaDB has one more than MySQL
+			into = append(into, &skip)
+		}
+		return r, errors.Join(err, rows.Scan(into...))
+	}, "SHOW PROCESSLIST")
 	if err != nil {
 		return Process{}, fmt.Errorf("look at connection %d: %w", connection, err)
 	}
-	defer rows.Close()
-	columns, err := rows.Columns()
-	if err != nil {
-		return Process{}, fmt.Errorf("look at connection %d: %w", connection, err)
-	}
-	var id int64
-	var host, state, statement sql.NullString
-	into := make([]any, len(columns)) // MariaDB has one more than MySQL
-	for i, name := range columns {
-		switch {
-		case strings.EqualFold(name, "Id"):
-			into[i] = &id
-		case strings.EqualFold(name, "Host"):
-			into[i] = &host
-		case strings.EqualFold(name, "State"):
-			into[i] = &state
-		case strings.EqualFold(name, "Info"):
-			into[i] = &statement
-		default:
-			into[i] = new(sql.RawBytes)
+	for _, r := range all {
+		if r.id == connection {
+			return r.Process, nil
 		}
-	}
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return Process{}, fmt.Errorf("look at connection %d: %w", connection, err)
-		}
-		if id == connection {
-			return Process{Host: host.String, State: state.String, Statement: statement.String}, nil
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return Process{}, fmt.Errorf("look at connection %d: %w", connection, err)
 	}
 	return Process{}, sql.ErrNoRows
 }

@@ -2,11 +2,11 @@ package mysqldb
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 )
 
@@ -77,21 +77,9 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, text := range c.statements {
-		if err := execOn(ctx, conn, text); err != nil {
-			return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
-		}
-	}
-	if err := execOn(ctx, conn, readCausally); err != nil && !Answered(err) {
-		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
-	}
-	id, from, err := introduce(ctx, conn)
+	watched, err := c.setUp(ctx, conn)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("set up the session: %w", err), conn.Close())
-	}
-	watched, err := watch(conn, id, from, c.lockWait)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
 	}
 	if c.opened != nil {
 		c.opened()
@@ -99,50 +87,32 @@ func (c *sessionConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	return watched, nil
 }
 
-func execOn(ctx context.Context, conn driver.Conn, text string) error {
-	e, ok := conn.(driver.ExecerContext)
+// setUp asks besides what the driver does not tell: the server's number of the connection, and which server it is.
+func (c *sessionConnector) setUp(ctx context.Context, raw driver.Conn) (driver.Conn, error) {
+	conn, ok := raw.(wholeConn)
 	if !ok {
-		return errors.New("the driver cannot execute a plain statement")
+		return nil, fmt.Errorf("the driver's connection (%T) lacks a method that database/sql needs", raw)
 	}
-	_, err := e.ExecContext(ctx, text, nil)
-	return err
-}
-
-// introduce asks what the driver does not tell: the server's number of the connection, and which server it is.
-func introduce(ctx context.Context, conn driver.Conn) (id int64, from sayer, err error) {
-	q, ok := conn.(driver.QueryerContext)
-	if !ok {
-		return 0, anyone, errors.New("the driver cannot run a plain query")
+	for _, text := range c.statements {
+		if _, err := conn.ExecContext(ctx, text, nil); err != nil {
+			return nil, err
+		}
 	}
-	rows, err := q.QueryContext(ctx, "SELECT CONNECTION_ID(), VERSION() LIKE '%MariaDB%'", nil)
+	if _, err := conn.ExecContext(ctx, readCausally, nil); err != nil && !Answered(err) {
+		return nil, err
+	}
+	rows, err := conn.QueryContext(ctx, "SELECT CONNECTION_ID(), VERSION() LIKE '%MariaDB%'", nil)
 	if err != nil {
-		return 0, anyone, err
+		return nil, err
 	}
 	row := make([]driver.Value, 2)
-	if err := errors.Join(rows.Next(row), rows.Close()); err != nil {
-		return 0, anyone, err
+	var id, isMariaDB sql.NullInt64
+	if err := errors.Join(rows.Next(row), rows.Close(), id.Scan(row[0]), isMariaDB.Scan(row[1])); err != nil {
+		return nil, err
 	}
-	from = mySQL
-	if isMariaDB, err := number(row[1]); err != nil {
-		return 0, anyone, fmt.Errorf("VERSION(): %w", err)
-	} else if isMariaDB != 0 {
+	from := mySQL
+	if isMariaDB.Int64 != 0 {
 		from = mariaDB
 	}
-	if id, err = number(row[0]); err != nil {
-		return 0, anyone, fmt.Errorf("CONNECTION_ID(): %w", err)
-	}
-	return id, from, nil
-}
-
-// number is a value of a row.
-func number(v driver.Value) (int64, error) {
-	switch v := v.(type) {
-	case int64:
-		return v, nil
-	case uint64:
-		return int64(v), nil
-	case []byte:
-		return strconv.ParseInt(string(v), 10, 64)
-	}
-	return 0, fmt.Errorf("a %T is no number", v)
+	return &watchedConn{wholeConn: conn, id: id.Int64, from: from, usual: c.lockWait, lockWait: c.lockWait}, nil
 }

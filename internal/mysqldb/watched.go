@@ -17,18 +17,6 @@ var ErrNotCommitted = errors.New("the transaction had failed while rows were rea
 // would be the server's fault and be waited for without an end.
 var ErrRowsOpen = errors.New("the rows of a query must be read or closed before the next statement")
 
-// watch makes a transaction on conn refuse every statement after an error that came with the rows of a query. A
-// deadlock can come behind the column names of a locking read, where database/sql shows it to those who ask the rows
-// for their error, and to nobody else; MySQL has then rolled the transaction back, and what is executed next commits by
-// itself. It also tells the transaction's Activity; id is the server's number of the connection, from its make.
-func watch(conn driver.Conn, id int64, from sayer, lockWait time.Duration) (driver.Conn, error) {
-	whole, ok := conn.(wholeConn)
-	if !ok {
-		return nil, fmt.Errorf("the driver's connection (%T) lacks a method that database/sql needs", conn)
-	}
-	return &watchedConn{wholeConn: whole, id: id, from: from, usual: lockWait, lockWait: lockWait}, nil
-}
-
 // wholeConn is all that database/sql looks for in go-sql-driver's connection: embedding less would hide the rest.
 type wholeConn interface {
 	driver.Conn
@@ -51,9 +39,13 @@ type wholeRows interface {
 	driver.RowsColumnTypePrecisionScale
 }
 
+// watchedConn makes a transaction refuse every statement after an error that came with the rows of a query. A deadlock
+// can come behind the column names of a locking read, where database/sql shows it to those who ask the rows for their
+// error, and to nobody else; MySQL has then rolled the transaction back, and what is executed next commits by itself.
+// It also tells the transaction's Activity.
 type watchedConn struct {
 	wholeConn
-	id       int64
+	id       int64 // the server's number of the connection
 	from     sayer
 	usual    time.Duration // Options.LockWait
 	lockWait time.Duration // as it is set now
