@@ -13,18 +13,14 @@ const maxAdopted = 1 << 30
 // Replays are those that the letter says its row had, so that it still is its row's letter when somebody moves it by
 // hand: the daemon acks an older one. For the rest it is like [Log.Dead].
 func (l *Log) Adopt(ctx context.Context, e Entry, replays int, reason Reason, cause, by string) error {
-	c, err := l.begin(actionDead, absent(e.Identity))
-	if err != nil {
-		return err
-	}
-	if err := validateReason(reason); err != nil {
-		return fmt.Errorf("adopt %v: %w", e.Identity, err)
-	}
-	c.to = Version{Status: Dead, Replays: max(0, min(replays, maxAdopted))}
-	c.entry, c.reason, c.by = &e, &reason, by
-	c.why = cutText(cause, MaxRemark)
-	c.remark = &c.why
-	return l.move(ctx, c)
+	_, err := first(moveAll(ctx, l, []Death{{absent(e.Identity), e, reason, cause}}, func(d Death) (*change, error) {
+		c, err := l.dying(d)
+		if err == nil {
+			c.to.Replays, c.by = max(0, min(replays, maxAdopted)), by
+		}
+		return c, err
+	}))
+	return err
 }
 
 // AdoptSuccess writes the success row of an absent identity whose effect is committed, on behalf of a person: somebody
@@ -35,10 +31,9 @@ func (l *Log) AdoptSuccess(ctx context.Context, tx Execer, k Identity, by, why s
 	if err != nil {
 		return err
 	}
-	c.to = Version{Status: Success, Attempts: 1}
-	remark := cutText(why, MaxRemark)
-	c.entry, c.remark, c.by, c.why = &Entry{Identity: k}, &remark, by, why
-	err = l.apply(ctx, tx, c)
+	c.to.Attempts, c.entry, c.by = 1, &Entry{Identity: k}, by
+	c.say(why)
+	err = l.apply(ctx, tx, []*change{c})
 	if errors.Is(err, ErrLost) {
 		err = ErrExists
 	}

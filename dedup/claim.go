@@ -2,9 +2,15 @@ package dedup
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 )
+
+// A method named All moves many rows in one transaction, and its namesake one by it. Results are as long as what was
+// given: one that is lost does not hinder the others. No identity may be named twice. ErrLost: somebody else has the
+// row. ErrUnknown: call again with the same arguments.
 
 // Claim takes a row to processing with one more attempt, and commits that. From is the row as LookUp gave it: absent,
 // or failed and due with attempts left, or processing with an expired lease and attempts left; the database checks that
@@ -14,86 +20,164 @@ import (
 // not. ErrUnknown: call again with the same owner; a claim found to be ours is ours. Claim keeps the entry in the row
 // where the row does not have it yet.
 func (l *Log) Claim(ctx context.Context, from Row, e Entry, owner string) (Claim, error) {
-	c, err := l.claiming(from, &e, owner)
-	if err != nil {
-		return Claim{}, err
-	}
-	if err := l.move(ctx, c); err != nil {
-		return Claim{}, err
-	}
-	return claimOf(from, c), nil
+	return first(l.claimAll(ctx, []claiming{{from, &e, owner}}))
 }
 
-func (l *Log) claiming(from Row, e *Entry, owner string) (*change, error) {
-	c, err := l.begin(actionClaim, from)
+// ClaimAll is Claim for many rows that are failed and know their message already. All get one owner, which is unlike
+// that of every other claim of their identities.
+func (l *Log) ClaimAll(ctx context.Context, rows []Row, owner string) (claims []Claim, errs []error) {
+	all := make([]claiming, len(rows))
+	for i, row := range rows {
+		all[i] = claiming{row, nil, owner}
+	}
+	return l.claimAll(ctx, all)
+}
+
+// ClaimNew is ClaimAll for identities without a row. ErrLost says that there is a row by now.
+func (l *Log) ClaimNew(ctx context.Context, entries []Entry, owner string) (claims []Claim, errs []error) {
+	all := make([]claiming, len(entries))
+	for i := range entries {
+		all[i] = claiming{absent(entries[i].Identity), &entries[i], owner}
+	}
+	return l.claimAll(ctx, all)
+}
+
+type claiming struct {
+	from  Row
+	entry *Entry // nil: the row has its message
+	owner string
+}
+
+func (l *Log) claimAll(ctx context.Context, all []claiming) (claims []Claim, errs []error) {
+	rows, errs := moveAll(ctx, l, all, l.claiming)
+	claims = make([]Claim, len(all))
+	for i, r := range rows {
+		if errs[i] == nil {
+			claims[i] = Claim{r.Identity, r.Attempts, r.Replays, r.Owner, r.BodyHash, r.Remark, all[i].from.At, all[i].from.Age}
+		}
+	}
+	return claims, errs
+}
+
+func (l *Log) claiming(a claiming) (*change, error) {
+	var unknown error
+	if a.entry == nil && (a.from.Status != Failed || len(a.from.BodyHash) == 0) {
+		unknown = fmt.Errorf("%w: it does not know its message", ErrTransition)
+	}
+	c, err := l.begin(actionClaim, a.from, unknown, validateOwner(a.owner))
 	if err != nil {
 		return nil, err
 	}
-	if err := validateOwner(owner); err != nil {
-		return nil, fmt.Errorf("claim %v: %w", from.Identity, err)
-	}
-	c.to = Version{Processing, 1, 0, owner}
-	if from.Status != Absent {
-		c.to = Version{Processing, from.Attempts + 1, from.Replays, owner}
-	}
-	none := Reason("") // a reason noted by Exhaust is void when MAX_ATTEMPTS was raised since
-	c.own, c.entry, c.reason = true, e, &none
-	c.silent = from.PutOff()
+	c.to.Attempts++
+	c.to.Owner = a.owner
+	c.entry, c.silent = a.entry, a.from.PutOff()
+	c.reason = set(Reason("")) // one noted by Exhaust is void when MAX_ATTEMPTS was raised since
 	return c, nil
-}
-
-// claimOf is the claim that a change made of a row.
-func claimOf(from Row, c *change) Claim {
-	hash := from.BodyHash
-	if hash == nil && c.entry != nil && c.entry.BodyHash != ([32]byte{}) {
-		hash = c.entry.BodyHash[:]
-	}
-	return Claim{
-		Identity: from.Identity, Attempts: c.to.Attempts, Replays: c.to.Replays, Owner: c.to.Owner, BodyHash: hash,
-		Remark: from.Remark, at: from.At, age: from.Age,
-	}
 }
 
 // Success marks a claim's effect as applied, in the transaction of the effect. The row drops body and properties.
 // ErrLost: the lease was over and somebody else has the row. Whatever the error, roll the transaction back.
 func (l *Log) Success(ctx context.Context, tx Execer, claim Claim) error {
-	c, err := l.succeeding(claim)
+	return l.SuccessAll(ctx, tx, []Claim{claim})
+}
+
+// SuccessAll is Success for many claims, whose rows tx holds. ErrLost: nothing is known of any of them.
+func (l *Log) SuccessAll(ctx context.Context, tx Execer, claims []Claim) error {
+	changes, err := changesOf(claims, l.succeeding)
 	if err != nil {
 		return err
 	}
-	if err := l.apply(ctx, tx, c); err != nil {
-		return fmt.Errorf("success of %v: %w", claim.Identity, err)
+	if err := l.applyAll(ctx, tx, changes); err != nil {
+		return fmt.Errorf("success of %d claims from %v: %w", len(claims), changes[0].key, err)
 	}
 	return nil
 }
 
+// MarkAll is Success for many claims whose effects are not in this database, in a transaction of its own.
+func (l *Log) MarkAll(ctx context.Context, claims []Claim) (errs []error) {
+	_, errs = moveAll(ctx, l, claims, l.succeeding)
+	return errs
+}
+
 func (l *Log) succeeding(claim Claim) (*change, error) {
 	c, err := l.begin(actionSuccess, claim.Row())
-	if err != nil {
-		return nil, err
+	if err == nil {
+		c.dropBody = true
 	}
-	c.to = claim.Applied()
-	c.dropBody = true
-	return c, nil
+	return c, err
+}
+
+// Hold locks the rows of claims until tx ends, and compares each with its claim. ErrLost: somebody else has one of
+// them.
+func (l *Log) Hold(ctx context.Context, tx Execer, claims []Claim) error {
+	for some := range slices.Chunk(claims, lookUpAnyRows) {
+		keys := make([]Identity, len(some))
+		for i, c := range some {
+			keys[i] = c.Identity
+		}
+		s := l.ofKeys(keys, "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, COALESCE(owner, '')")
+		s.add(" ORDER BY group_name, msg_tag, msg_key FOR UPDATE")
+		held := make(map[Identity]Version, len(some))
+		_, err := list(ctx, tx, s, func(rows *sql.Rows) (k Identity, err error) {
+			var v Version
+			err = rows.Scan(&k.Group, &k.Tag, &k.Key, &v.Status, &v.Attempts, &v.Replays, &v.Owner)
+			held[k] = v
+			return k, err
+		})
+		if err != nil {
+			return fmt.Errorf("hold %d claims from %v: %w", len(some), some[0].Identity, err)
+		}
+		for _, c := range some {
+			if held[c.Identity] != c.version() {
+				return fmt.Errorf("hold %v: %w", c.Identity, ErrLost)
+			}
+		}
+	}
+	return nil
 }
 
 // Fail records that a claim's attempt failed, and why. The row is due after the delay of its attempts; when none is
 // left it waits for Dead. ErrLost: somebody else has the row. ErrUnknown: call again.
 func (l *Log) Fail(ctx context.Context, claim Claim, cause string) (Row, error) {
-	rows, errs := l.FailAll(ctx, []Failure{{claim, cause}})
-	return rows[0], errs[0]
+	return first(l.FailAll(ctx, []Failure{{claim, cause}}))
 }
 
-func (l *Log) failing(claim Claim, cause string) (*change, error) {
-	c, err := l.begin(actionFail, claim.Row())
-	if err != nil {
-		return nil, err
-	}
-	c.to = Version{Failed, claim.Attempts, claim.Replays, claim.Owner}
-	c.own = true
-	c.why = cutText(cause, MaxRemark)
-	c.remark = &c.why
-	return c, nil
+// Failure is what FailAll and PutOffAll take.
+type Failure struct {
+	Claim Claim
+	Cause string
+}
+
+// FailAll is Fail for many claims.
+func (l *Log) FailAll(ctx context.Context, all []Failure) (rows []Row, errs []error) {
+	return moveAll(ctx, l, all, func(f Failure) (*change, error) {
+		c, err := l.begin(actionFail, f.Claim.Row())
+		if err == nil {
+			c.say(f.Cause)
+		}
+		return c, err
+	})
+}
+
+// Blamed is what BlameAll takes.
+type Blamed struct {
+	Entry Entry
+	Cause string
+}
+
+// BlameAll records the first attempt of messages without a row, whose handler said in a transaction with others, and in
+// time, that they failed: no claim counted that attempt. Their rows are failed, with one attempt, and due after its
+// delay. The owner, 1 to MaxOwner bytes, is unlike that of every other call. ErrLost: there is a row by now, and
+// nothing is counted.
+func (l *Log) BlameAll(ctx context.Context, all []Blamed, owner string) (rows []Row, errs []error) {
+	return moveAll(ctx, l, all, func(b Blamed) (*change, error) {
+		c, err := l.begin(actionBlame, absent(b.Entry.Identity), validateOwner(owner))
+		if err == nil {
+			c.to.Attempts, c.to.Owner, c.entry = 1, owner, &b.Entry
+			c.say(b.Cause)
+		}
+		return c, err
+	})
 }
 
 // Unclaim gives a claim back that never ran to an end through no fault of its message: no attempt is counted, and the
@@ -102,23 +186,34 @@ func (l *Log) Unclaim(ctx context.Context, claim Claim) error {
 	return l.UnclaimAll(ctx, []Claim{claim})[0]
 }
 
+// UnclaimAll is Unclaim for many claims.
+func (l *Log) UnclaimAll(ctx context.Context, claims []Claim) (errs []error) {
+	_, errs = moveAll(ctx, l, claims, func(c Claim) (*change, error) { return l.unclaiming(Failure{Claim: c}) })
+	return errs
+}
+
+// PutOffAll is UnclaimAll for attempts that somebody else put off, who said why; one without a cause never ran. The
+// cause is the row's remark then, and the row stands in the log since before the first of such attempts.
+func (l *Log) PutOffAll(ctx context.Context, all []Failure) (errs []error) {
+	_, errs = moveAll(ctx, l, all, l.unclaiming)
+	return errs
+}
+
 // unclaiming is for a claim that never ran, or with a cause for one that was put off. How long a message is put off is
 // to be seen, so its row gets back the time that it had, and however often that happens its story has one line of it.
-func (l *Log) unclaiming(claim Claim, cause string) (*change, error) {
-	c, err := l.begin(actionUnclaim, claim.Row())
+func (l *Log) unclaiming(f Failure) (*change, error) {
+	c, err := l.begin(actionUnclaim, f.Claim.Row())
 	if err != nil {
 		return nil, err
 	}
-	c.to = Version{Failed, claim.Attempts - 1, claim.Replays, claim.Owner}
-	c.own = true
+	c.to.Attempts--
 	c.backdate = l.delay(c.to.Attempts)
-	if cause == "" {
+	if f.Cause == "" {
 		return c, nil
 	}
-	c.why = cutText(putOff+cause, MaxRemark)
-	c.remark = &c.why
-	c.silent = strings.HasPrefix(claim.Remark, putOff)
-	if at := claim.at.UnixMicro(); !claim.at.IsZero() {
+	c.say(putOff + f.Cause)
+	c.silent = strings.HasPrefix(f.Claim.Remark, putOff)
+	if at := f.Claim.at.UnixMicro(); !f.Claim.at.IsZero() {
 		c.at = &at
 	} else {
 		c.asMade = c.to.Attempts == 0 && c.to.Replays == 0
@@ -131,76 +226,39 @@ func (l *Log) unclaiming(claim Claim, cause string) (*change, error) {
 // Dead, so that its letter has the same reason whoever publishes it. ErrLost: the lease lives, attempts are left, or
 // somebody else has the row.
 func (l *Log) Exhaust(ctx context.Context, from Row) (Row, error) {
-	c, err := l.begin(actionExhaust, from)
-	if err != nil {
-		return Row{}, err
-	}
-	c.to = Version{Failed, from.Attempts, from.Replays, from.Owner}
-	c.why = fmt.Sprintf("attempt %d by %s ended without a result: its lease is over", from.Attempts, from.Owner)
-	if from.Remark != "" {
-		c.why += "; before: " + from.Remark
-	}
-	c.why = cutText(c.why, MaxRemark)
-	reason := ReasonCrashed
-	c.remark, c.reason = &c.why, &reason
-	if err := l.move(ctx, c); err != nil {
-		return Row{}, err
-	}
-	return l.left(from, c), nil
+	return first(moveAll(ctx, l, []Row{from}, func(from Row) (*change, error) {
+		c, err := l.begin(actionExhaust, from)
+		if err != nil {
+			return nil, err
+		}
+		why := fmt.Sprintf("attempt %d by %s ended without a result: its lease is over", from.Attempts, from.Owner)
+		if from.Remark != "" {
+			why += "; before: " + from.Remark
+		}
+		c.say(why)
+		c.reason = set(ReasonCrashed)
+		return c, nil
+	}))
 }
 
 // Forgive takes the last attempt back that a claim together with others had begun, and whose lease is over: a neighbour
 // may have killed the process, and this message would be dead without having run. The row is due at once and marked, so
 // that its last attempt is made alone; that one is not taken back. ErrLost: as for Exhaust.
 func (l *Log) Forgive(ctx context.Context, from Row) (Row, error) {
-	c, err := l.begin(actionForgive, from)
-	if err == nil && !from.ClaimedWithOthers() {
-		err = fmt.Errorf("forgive %v: %w: it was claimed alone", from.Identity, ErrTransition)
-	}
-	if err != nil {
-		return Row{}, err
-	}
-	owner := strings.TrimSuffix(from.Owner, MarkGroup) + MarkAlone
-	c.to = Version{Failed, from.Attempts - 1, from.Replays, owner}
-	c.own = true
-	c.backdate = l.delay(c.to.Attempts)
-	c.why = fmt.Sprintf("attempt %d, which was claimed together with others, ended without a result: it is made again, "+
-		"alone", from.Attempts)
-	if err := l.move(ctx, c); err != nil {
-		return Row{}, err
-	}
-	return l.left(from, c), nil
-}
-
-// begin finds the arrow of an action that starts from a row.
-func (l *Log) begin(a action, from Row) (*change, error) {
-	if err := from.Identity.Validate(); err != nil {
-		return nil, fmt.Errorf("%s %v: %w", a, from.Identity, err)
-	}
-	step, ok := transitionOf(a, from.Status)
-	if !ok {
-		return nil, fmt.Errorf("%s %v: %w from %v", a, from.Identity, ErrTransition, from.Status)
-	}
-	if step.Guard&guardOwner != 0 && !from.claimed {
-		return nil, fmt.Errorf("%s %v: %w from %v without its claim", a, from.Identity, ErrTransition, from.Status)
-	}
-	return &change{step: step, key: from.Identity, from: from.Version}, nil
-}
-
-// left is the row as a change left it.
-func (l *Log) left(from Row,
-	c *change) Row {
-	r := Row{Identity: c.key, Version: c.to, BodyHash: from.BodyHash, Reason: from.Reason, Remark: from.Remark,
-		Age: c.backdate}
-	if (r.BodyHash == nil || c.replace) && c.entry != nil && c.entry.BodyHash != ([32]byte{}) {
-		r.BodyHash = c.entry.BodyHash[:]
-	}
-	if c.reason != nil {
-		r.Reason = *c.reason
-	}
-	if c.remark != nil {
-		r.Remark = *c.remark
-	}
-	l.judge(&r)
-	return r
+	return first(moveAll(ctx, l, []Row{from}, func(from Row) (*change, error) {
+		var alone error
+		if from.Status == Processing && !from.ClaimedWithOthers() {
+			alone = fmt.Errorf("%w: it was claimed alone", ErrTransition)
+		}
+		c, err := l.begin(actionForgive, from, alone)
+		if err != nil {
+			return nil, err
+		}
+		c.to.Attempts--
+		c.to.Owner = strings.TrimSuffix(from.Owner, MarkGroup) + MarkAlone
+		c.backdate = l.delay(c.to.Attempts)
+		c.why = fmt.Sprintf("attempt %d, which was claimed together with others, ended without a result: it is made again, "+
+			"alone", from.Attempts)
+		return c, nil
+	}))
 }

@@ -48,31 +48,29 @@ func (c Cooling) Due(r Row) bool {
 // CountDue is how many rows of a group are due, limit at most, by the database's clock. It reads the dead rows that are
 // old enough for the first pause.
 func (l *Log) CountDue(ctx context.Context, group string, c Cooling, limit int) (n int, err error) {
-	var s statement
-	most := max(c.Most, c.After)
-	s.add("SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?", []byte(group))
-	s.add(" AND consumer_status = ?", int(Dead))
+	of := func(status Status) (s statement) {
+		s.add("SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?", []byte(group))
+		s.add(" AND consumer_status = ?", int(status))
+		return s
+	}
+	s, most := of(Dead), max(c.Most, c.After)
 	old(&s, c.After)
 	s.add(" AND "+age+" >= LEAST(? << LEAST(replays, ?), ?)", c.After.Microseconds(), maxDoublings, most.Microseconds())
-	s.among("reason", asBytes(c.Reasons))
+	among(&s, "reason", c.Reasons)
 	if c.MaxReplays > 0 {
-		s.add(" AND (replays < ?", c.MaxReplays)
-		s.add(" OR remark NOT LIKE ?)", parked+"%")
+		s.add(" AND (replays < ? OR remark NOT LIKE ?)", c.MaxReplays, parked+"%")
 	}
-	s.add(" LIMIT ?) AS due", limit)
-	if err := l.db.QueryRowContext(ctx, s.String(), s.args...).Scan(&n); err != nil {
+	if n, err = l.count(ctx, s, limit); err != nil {
 		return 0, fmt.Errorf("count the dead rows that are due: %w", err)
 	}
 	if c.Begun == "" || n >= limit {
 		return n, nil
 	}
-	var begun int
-	s = statement{}
-	s.add("SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE group_name = ?", []byte(group))
-	s.add(" AND consumer_status = ? AND consumer_times = 0 AND owner LIKE ?", int(Failed), []byte(c.Begun+"%"))
+	s = of(Failed)
+	s.add(" AND consumer_times = 0 AND owner LIKE ?", []byte(c.Begun+"%"))
 	old(&s, max(c.After, begunAfter))
-	s.add(" LIMIT ?) AS begun", limit-n)
-	if err := l.db.QueryRowContext(ctx, s.String(), s.args...).Scan(&begun); err != nil {
+	begun, err := l.count(ctx, s, limit-n)
+	if err != nil {
 		return 0, fmt.Errorf("count the rows that were reopened in vain: %w", err)
 	}
 	return n + begun, nil

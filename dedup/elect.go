@@ -8,8 +8,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -65,17 +65,12 @@ func (l *Log) Campaign(ctx context.Context, group string, log *slog.Logger, lead
 
 // Leader is the connection that holds the lock of Campaign for a group; 0 when nobody does.
 func (l *Log) Leader(ctx context.Context, group string) (connection int64, err error) {
-	conn, err := l.db.Conn(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("ask who is elected: %w", err)
-	}
-	defer conn.Close()
-	name, err := l.leadName(ctx, conn, group)
-	if err != nil {
-		return 0, fmt.Errorf("ask who is elected: %w", err)
-	}
+	name, err := l.leadName(ctx, l.db, group)
 	var id sql.NullInt64
-	if err := conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", name).Scan(&id); err != nil {
+	if err == nil {
+		err = l.db.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", name).Scan(&id)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("ask who is elected: %w", err)
 	}
 	return id.Int64, nil
@@ -116,7 +111,7 @@ func (l *Log) term(
 		return false, err
 	}
 	if err := waitForLock(ctx, conn, name); err != nil {
-		return false, err
+		return false, fmt.Errorf("wait for an election: %w", err)
 	}
 	log.InfoContext(ctx, "elected", "group", group)
 	term, end := context.WithCancelCause(ctx)
@@ -131,17 +126,15 @@ func (l *Log) term(
 	return true, err
 }
 
+// waitForLock waits until a named lock of the server is this connection's.
 func waitForLock(ctx context.Context, conn *sql.Conn, name string) error {
 	for {
-		var got sql.NullInt64
-		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, leadWait).Scan(&got); err != nil {
-			return fmt.Errorf("wait for an election: %w", err)
-		}
-		if got.Int64 == 1 {
-			return nil
+		var got sql.NullBool
+		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, leadWait).Scan(&got); err != nil || got.Bool {
+			return err
 		}
 		if !got.Valid {
-			return errors.New("wait for an election: the server broke it off")
+			return errors.New("the server broke it off")
 		}
 	}
 }
@@ -179,15 +172,20 @@ func stillElected(ctx context.Context, conn *sql.Conn, name string) error {
 
 // leadName is the lock's name. Named locks are the server's and have at most 64 characters, so the name is a hash of
 // all that tells one fleet from another.
-func (l *Log) leadName(ctx context.Context, conn *sql.Conn, group string) (string, error) {
-	var schema string
-	if err := conn.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&schema); err != nil {
+func (l *Log) leadName(ctx context.Context, on Execer, group string) (string, error) {
+	schema, err := schemaOf(ctx, on)
+	if err != nil {
 		return "", err
 	}
-	hash := sha256.New()
+	var fleet []byte
 	for _, part := range []string{schema, l.o.Table, group} {
-		_, _ = fmt.Fprintf(hash, "%d:", len(part)) // a hash takes everything
-		_, _ = io.WriteString(hash, part)
+		fleet = fmt.Appendf(fleet, "%d:%s", len(part), part)
 	}
-	return "rollbackd.keeper." + hex.EncodeToString(hash.Sum(nil)[:20]), nil
+	hash := sha256.Sum256(fleet)
+	return "rollbackd.keeper." + hex.EncodeToString(hash[:20]), nil
+}
+
+func schemaOf(ctx context.Context, on Execer) (string, error) {
+	names, err := list(ctx, on, sqlOf("SELECT DATABASE()"), value[string])
+	return strings.Join(names, ""), err
 }

@@ -19,37 +19,31 @@ type Search struct {
 // most at each, in the order of the primary key.
 func (l *Log) Mentioning(ctx context.Context, group, tag, text string, most int) ([]Identity, Search, error) {
 	s := Search{All: true}
-	var names []string
+	var keys []Identity
 	for _, part := range []struct{ table, index, column string }{
 		{l.table, "PRIMARY", "remark"}, {l.events, "by_identity", "error"},
 	} {
-		some := "(SELECT msg_key, " + part.column + " AS words FROM " + part.table + " FORCE INDEX (" + part.index + ")" +
-			" WHERE group_name = ? AND msg_tag = ? ORDER BY msg_key LIMIT ?) AS some"
-		args := []any{[]byte(group), []byte(tag), most}
+		some := sqlOf("(SELECT group_name, msg_tag, msg_key, "+part.column+" AS words FROM "+part.table+
+			" FORCE INDEX ("+part.index+") WHERE group_name = ? AND msg_tag = ? ORDER BY msg_key LIMIT ?) AS some",
+			[]byte(group), []byte(tag), most)
 		var seen int
-		if err := l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+some, args...).Scan(&seen); err != nil {
+		if err := sqlOf("SELECT COUNT(*) FROM "+some.String(), some.args...).scan(ctx, l.db, &seen); err != nil {
 			return nil, s, fmt.Errorf("count what is filed under %s: %w", tag, err)
 		}
 		s.Seen, s.All = s.Seen+seen, s.All && seen < most
-		if seen == 0 {
-			continue
-		}
-		err := l.query(ctx, func(rows *sql.Rows) error {
-			var name string
-			err := rows.Scan(&name)
-			names = append(names, name)
-			return err
-		}, "SELECT DISTINCT msg_key FROM "+some+" WHERE LOCATE(?, words) > 0", append(args, text)...)
+		some.add(" WHERE LOCATE(?, words) > 0", text)
+		found, err := list(ctx, l.db, sqlOf("SELECT DISTINCT group_name, msg_tag, msg_key FROM "+some.String(), some.args...),
+			func(rows *sql.Rows) (k Identity, err error) {
+				err = rows.Scan(&k.Group, &k.Tag, &k.Key)
+				return k, err
+			})
 		if err != nil {
 			return nil, s, fmt.Errorf("look for %q in what is filed under %s: %w", text, tag, err)
 		}
+		keys = append(keys, found...)
 	}
-	slices.Sort(names)
-	var keys []Identity
-	for _, name := range slices.Compact(names) {
-		keys = append(keys, Identity{group, tag, name})
-	}
-	return keys, s, nil
+	slices.SortFunc(keys, Identity.Compare)
+	return slices.Compact(keys), s, nil
 }
 
 // bodiesPerQuery bounds how many bodies, of 256 KiB at most, are looked through by one statement.
@@ -63,111 +57,80 @@ func (l *Log) Holding(
 	s := Search{All: true}
 	for _, status := range states {
 		f := Filter{Group: group, Statuses: []Status{status}, Limit: MaxListed}
-		for left := most; ; {
+		for left, more := most, true; more; {
 			rows, next, err := l.List(ctx, f)
 			if err != nil {
 				return s, err
 			}
-			if len(rows) > left {
-				rows, next = rows[:left], "more"
-			}
+			all := len(rows)
+			rows = rows[:min(all, left)]
 			for some := range slices.Chunk(rows, bodiesPerQuery) {
 				if err := l.holding(ctx, some, words, each); err != nil {
 					return s, fmt.Errorf("look into the bodies of %d rows in %v: %w", len(some), status, err)
 				}
 			}
-			s.Seen += len(rows)
-			left -= len(rows)
-			if next == "" {
-				break
-			}
-			if left <= 0 {
-				s.All = false
-				break
-			}
-			f.After = next
+			s.Seen, left, f.After = s.Seen+len(rows), left-len(rows), next
+			more = next != "" && left > 0
+			s.All = s.All && all == len(rows) && (next == "" || left > 0)
 		}
 	}
 	return s, nil
 }
 
 func (l *Log) holding(ctx context.Context, among []Row, words [][]byte, each func(Row) error) error {
-	if len(among) == 0 || len(words) == 0 {
-		return nil
-	}
-	var q statement
-	q.add("SELECT " + rowColumns + ", msg_id, msg_body, properties FROM " + l.table + " FORCE INDEX (PRIMARY) WHERE " +
-		"(group_name, msg_tag, msg_key) IN (")
+	keys := make([]Identity, len(among))
 	for i, r := range among {
-		if i > 0 {
-			q.add(", ")
-		}
-		q.add("(?, ?, ?)", keyArgs(r.Identity)...)
+		keys[i] = r.Identity
 	}
-	q.add(") AND (FALSE")
+	s := l.ofKeys(keys, rowColumns+wholeColumns)
+	s.add(" AND (FALSE")
 	for _, w := range words {
-		q.add(" OR LOCATE(?, msg_body) > 0", w)
+		s.add(" OR LOCATE(?, msg_body) > 0", w)
 	}
-	q.add(")")
-	var found []Row
-	err := l.query(ctx, func(rows *sql.Rows) error {
-		r, err := l.scanWhole(rows)
-		found = append(found, r)
-		return err
-	}, q.String(), q.args...)
-	if err != nil {
-		return err
-	}
+	s.add(")")
+	found, err := list(ctx, l.db, s, l.scanWhole)
 	for _, r := range found {
-		if err := each(r); err != nil {
-			return err
+		if err == nil {
+			err = each(r)
 		}
 	}
-	return nil
+	return err
 }
 
-// scanWhole reads what Read reads.
-func (l *Log) scanWhole(rows *sql.Rows) (Row, error) {
-	var id sql.NullString
-	var body, properties []byte
-	r, err := l.scanRow(rows, &id, &body, &properties)
-	r.MessageID, r.Body, r.Properties = id.String, body, properties
-	return r, err
-}
-
-// Groups are the groups that have rows, read by jumping from one to the next in the primary key; at most so many.
-func (l *Log) Groups(ctx context.Context, most int) (groups []string, err error) {
-	last := []byte{}
-	for len(groups) < most {
-		n := len(groups)
-		err := l.query(ctx, func(rows *sql.Rows) error {
-			var name []byte
-			err := rows.Scan(&name)
-			last = name
-			groups = append(groups, string(name))
-			return err
-		}, "SELECT group_name FROM "+l.table+" WHERE group_name > ? ORDER BY group_name LIMIT 1", last)
-		if err != nil {
-			return nil, fmt.Errorf("list the groups: %w", err)
-		}
-		if len(groups) == n {
-			break
-		}
+// Groups are the groups that have rows, at most so many.
+func (l *Log) Groups(ctx context.Context, most int) ([]string, error) {
+	groups, err := l.jump(ctx, "group_name", statement{}, most)
+	if err != nil {
+		return nil, fmt.Errorf("list the groups: %w", err)
 	}
 	return groups, nil
 }
 
 // Tags are the tags of a group; an error when there are more than a thousand.
 func (l *Log) Tags(ctx context.Context, group string) ([]string, error) {
-	tags, err := l.tags(ctx, group)
+	const tooMany = 1000
+	tags, err := l.jump(ctx, "msg_tag", sqlOf("group_name = ? AND ", []byte(group)), tooMany)
+	if err == nil && len(tags) == tooMany {
+		err = fmt.Errorf("more than %d tags: name one", tooMany)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list the tags of group %s: %w", group, err)
 	}
-	names := make([]string, len(tags))
-	for i, t := range tags {
-		names[i] = string(t)
+	return tags, nil
+}
+
+// jump reads the values of a column of the primary key by jumping from one to the next, most at most.
+func (l *Log) jump(ctx context.Context, column string, where statement, most int) (all []string, err error) {
+	for last := ""; len(all) < most; {
+		s := sqlOf("SELECT "+column+" FROM "+l.table+" WHERE "+where.String()+column+" > ? ORDER BY "+column+" LIMIT 1",
+			append(slices.Clone(where.args), []byte(last))...)
+		next, err := list(ctx, l.db, s, value[string])
+		if err != nil || len(next) == 0 {
+			return all, err
+		}
+		last, all = next[0], append(all, next[0])
 	}
-	return names, nil
+	return all, nil
 }
 
 // Overdue is how long ago the lease of a claimed row ended or the next attempt of a failed one became due; 0 for a row
@@ -180,4 +143,24 @@ func (l *Log) Overdue(r Row) time.Duration {
 		return max(0, r.Age-l.delay(r.Attempts))
 	}
 	return 0
+}
+
+// Begun lists rows of a group that stand as somebody reopened them whose tokens begin so, reopened after a time and
+// until another, oldest first, limit at most. Whether their messages were published the log does not know.
+func (l *Log) Begun(
+	ctx context.Context, group, token string, after, upTo time.Time, limit int,
+) (rows []Row, err error) {
+	var s statement
+	s.add("SELECT " + rowColumns + " FROM " + l.table + " FORCE INDEX (by_status)")
+	s.add(" WHERE group_name = ? AND consumer_status = ? AND consumer_times = 0", []byte(group), int(Failed))
+	s.add(" AND LEFT(owner, ?) = ?", len(token), []byte(token))
+	if !after.IsZero() {
+		s.add(" AND consumer_timestamp > "+microTime, after.UnixMicro())
+	}
+	s.add(" AND consumer_timestamp <= "+microTime, upTo.UnixMicro())
+	s.add(" ORDER BY consumer_timestamp LIMIT ?", limit)
+	if rows, err = list(ctx, l.db, s, l.scanRow); err != nil {
+		return nil, fmt.Errorf("list the rows that %s reopened: %w", token, err)
+	}
+	return rows, nil
 }

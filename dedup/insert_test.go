@@ -213,37 +213,6 @@ func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
 	}
 }
 
-func BenchmarkBuildInsertOf500(b *testing.B) {
-	l := &Log{table: "`consumer_log`", events: "`consumer_log_event`"}
-	l.prepareTexts()
-	all := entries(500)
-	args := make([]any, 0, 5*500)
-	b.ReportAllocs()
-	for b.Loop() {
-		sorted, err := sortEntries(all)
-		if err != nil {
-			b.Fatal(err)
-		}
-		_ = l.insertSuccess.of(len(sorted))
-		args = successArgs(args[:0], sorted)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/row")
-}
-
-func BenchmarkBuildLookUpOf500(b *testing.B) {
-	l := &Log{table: "`consumer_log`", events: "`consumer_log_event`"}
-	l.prepareTexts()
-	keys := make([]Identity, 500)
-	for i, e := range entries(500) {
-		keys[i] = e.Identity
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		l.lookUpSome(keys)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/row")
-}
-
 func BenchmarkInsertAndLookUpOf500(b *testing.B) {
 	w := newWorld(b)
 	all := entries(500)

@@ -78,9 +78,8 @@ func (l *Log) reserveLetters(
 }
 
 // appliedWithin counts a group's messages that were applied within a time until now, most at most.
-func (l *Log) appliedWithin(ctx context.Context, group string, window time.Duration, most int) (n int, err error) {
-	err = l.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM (SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE "+
-		"consumer_status = ? AND consumer_timestamp > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND group_name = ? LIMIT ?)"+
-		" AS applied", int(Success), window.Microseconds(), []byte(group), most).Scan(&n)
-	return n, err
+func (l *Log) appliedWithin(ctx context.Context, group string, window time.Duration, most int) (int, error) {
+	return l.count(ctx, sqlOf("SELECT 1 FROM "+l.table+" FORCE INDEX (by_status) WHERE consumer_status = ? AND "+
+		"consumer_timestamp > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND group_name = ?", int(Success),
+		window.Microseconds(), []byte(group)), most)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type Filter struct {
 	Bodies   bool      // read also what each row keeps of its message, as Read does
 	Oldest   bool      // within a status the oldest first
 
+	tags []string // where keys are asked for and no tag: all that the group has, for the primary key to find them
 	upTo *pageEnd // no further than this row; nil: to the end
 }
 
@@ -82,43 +84,30 @@ func (p *pageEnd) cursor() (Cursor, error) {
 // List reads a page of rows: by status in the order of their numbers, within a status the latest first, or the oldest.
 // The cursor is empty after the last page. Each page is read through an index, however large the log is. A row that
 // moves while somebody pages may be seen twice or not at all.
-func (l *Log) List(ctx context.Context, f Filter) ([]Row, Cursor, error) {
+func (l *Log) List(ctx context.Context, f Filter) (found []Row, next Cursor, err error) {
 	after, err := f.After.pageEnd()
+	if err == nil {
+		err = l.complete(ctx, &f)
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("list: %w", err)
 	}
-	if err := f.check(); err != nil {
-		return nil, "", fmt.Errorf("list: %w", err)
+	columns, scan := rowColumns, l.scanRow
+	if f.Bodies {
+		columns, scan = rowColumns+wholeColumns, l.scanWhole
 	}
-	var tags [][]byte
-	if len(f.Keys) > 0 && f.Tag == "" {
-		if tags, err = l.tags(ctx, f.Group); err != nil {
-			return nil, "", fmt.Errorf("list the tags of group %s: %w", f.Group, err)
-		}
-	}
-	var found []Row
 	for _, status := range f.Statuses {
 		if after != nil && status < after.Status {
 			continue
 		}
-		from := after
 		if after != nil && status > after.Status {
-			from = nil
+			after = nil
 		}
-		columns, scan := rowColumns, func(rows *sql.Rows) (Row, error) { return l.scanRow(rows) }
-		if f.Bodies {
-			columns, scan = rowColumns+", msg_id, msg_body, properties", l.scanWhole
-		}
-		s := l.listText(f, columns, status, tags, from, f.Limit+1-len(found))
-		err := l.query(ctx, func(rows *sql.Rows) error {
-			r, err := scan(rows)
-			found = append(found, r)
-			return err
-		}, s.String(), s.args...)
+		rows, err := list(ctx, l.db, l.listText(f, columns, status, after, f.Limit+1-len(found)), scan)
 		if err != nil {
 			return nil, "", fmt.Errorf("list rows in %v: %w", status, err)
 		}
-		if len(found) > f.Limit {
+		if found = append(found, rows...); len(found) > f.Limit {
 			next, err := cursorAt(found[f.Limit-1])
 			return found[:f.Limit], next, err
 		}
@@ -133,36 +122,35 @@ const lookedAt = 500
 // status before it has a page. Look goes through so many rows at most and may so find less than a page, or nothing, and
 // all the same a cursor from where to look further; 0: through all. Also, if not nil, chooses besides. It reads no
 // bodies.
-func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bool) ([]Row, Cursor, error) {
+func (l *Log) Look(
+	ctx context.Context, f Filter, through int, also func(Row) bool,
+) (found []Row, next Cursor, err error) {
 	if err := f.check(); err != nil {
 		return nil, "", fmt.Errorf("look: %w", err)
 	}
 	f.Bodies = false
-	if also == nil && (through == 0 || len(f.Keys) > 0 || !f.searches()) {
-		return l.listAll(ctx, f)
+	if also == nil && (len(f.Keys) > 0 || !f.searches()) {
+		return l.List(ctx, f)
 	}
-	wide, found := f, []Row(nil)
-	if through > 0 { // else each page may take as long as it wants
-		wide.Reasons, wide.Remark = nil, ""
+	if through == 0 {
+		through = math.MaxInt
 	}
+	wide := f
+	wide.Reasons, wide.Remark = nil, ""
 	if also == nil && len(f.Statuses) == 1 { // the server does it all, with a fifth of the work
 		wide.Body, wide.Fields = "", nil
-		end, err := l.rowAt(ctx, wide, through)
-		if err != nil {
+		if f.upTo, err = l.rowAt(ctx, wide, through); err != nil {
 			return nil, "", fmt.Errorf("look through %d rows: %w", through, err)
 		}
-		f.upTo = end
 		found, next, err := l.List(ctx, f)
-		if err == nil && next == "" && end != nil {
-			next, err = end.cursor()
+		if err == nil && next == "" && f.upTo != nil {
+			next, err = f.upTo.cursor()
 		}
 		return found, next, err
 	}
-	for looked := 0; through == 0 || looked < through; {
-		if wide.Limit = lookedAt; through > 0 {
-			wide.Limit = min(lookedAt, through-looked)
-		}
-		rows, next, err := l.listAll(ctx, wide)
+	for looked, more := 0, true; more && looked < through; more = wide.After != "" {
+		wide.Limit = min(lookedAt, through-looked)
+		rows, next, err := l.List(ctx, wide)
 		if err != nil {
 			return nil, "", err
 		}
@@ -179,9 +167,7 @@ func (l *Log) Look(ctx context.Context, f Filter, through int, also func(Row) bo
 			}
 			return found, next, err
 		}
-		if looked, wide.After = looked+len(rows), next; next == "" {
-			break
-		}
+		looked, wide.After = looked+len(rows), next
 	}
 	return found, wide.After, nil
 }
@@ -193,10 +179,9 @@ func (l *Log) rowAt(ctx context.Context, f Filter, n int) (*pageEnd, error) {
 		return nil, err
 	}
 	end := &pageEnd{Status: f.Statuses[0]}
-	s := l.listText(f, "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp), msg_tag, msg_key", end.Status, nil,
-		after, 1)
+	s := l.listText(f, since+"consumer_timestamp), msg_tag, msg_key", end.Status, after, 1)
 	s.add(" OFFSET ?", n-1)
-	err = l.db.QueryRowContext(ctx, s.String(), s.args...).Scan(&end.At, &end.Tag, &end.Name)
+	err = s.scan(ctx, l.db, &end.At, &end.Tag, &end.Name)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -224,36 +209,41 @@ func (f *Filter) check() error {
 	return nil
 }
 
+// complete is check, and reads the group's tags where they are needed.
+func (l *Log) complete(ctx context.Context, f *Filter) (err error) {
+	if err := f.check(); err != nil || len(f.Keys) == 0 || f.Tag != "" {
+		return err
+	}
+	f.tags, err = l.Tags(ctx, f.Group)
+	return err
+}
+
 // listText is the query for one status. The index on status and time ends, like every InnoDB index, in the primary key.
-func (l *Log) listText(
-	f Filter, columns string, status Status, tags [][]byte, from *pageEnd, limit int,
-) (s statement) {
+func (l *Log) listText(f Filter, columns string, status Status, from *pageEnd, limit int) (s statement) {
 	s.add("SELECT " + columns + " FROM " + l.table)
 	s.choose(f, status)
-	if len(f.Keys) > 0 && f.Tag == "" {
-		s.among("msg_tag", tags) // with the tags, the primary key finds it
-	}
 	behind, before, order := "<", ">", " DESC"
 	if f.Oldest {
 		behind, before, order = ">", "<", ""
 	}
 	if from != nil {
-		s.add(" AND consumer_timestamp "+behind+"= "+micros, from.At)
-		s.add(" AND (consumer_timestamp "+behind+" "+micros, from.At)
-		s.add(" OR (msg_tag, msg_key) "+behind+" (?, ?))", from.Tag, from.Name)
+		s.beyond(behind, "(msg_tag, msg_key) "+behind+" (?, ?)", from.At, from.Tag, from.Name)
 	}
 	if f.upTo != nil {
-		s.add(" AND consumer_timestamp "+before+"= "+micros, f.upTo.At)
-		s.add(" AND (consumer_timestamp "+before+" "+micros, f.upTo.At)
-		s.add(" OR (msg_tag, msg_key) "+before+"= (?, ?))", f.upTo.Tag, f.upTo.Name)
+		s.beyond(before, "(msg_tag, msg_key) "+before+"= (?, ?)", f.upTo.At, f.upTo.Tag, f.upTo.Name)
 	}
 	s.add(" ORDER BY consumer_timestamp" + order + ", msg_tag" + order + ", msg_key" + order)
 	s.add(" LIMIT ?", limit)
 	return s
 }
 
-// micros turns microseconds since 1970 into a time.
-const micros = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
+// beyond adds the condition that a row stands on one side of another one, by its time, and where that is the same by
+// its key.
+func (s *statement) beyond(side, key string, at int64, keyArgs ...any) {
+	s.add(" AND consumer_timestamp "+side+"= "+microTime, at)
+	s.add(" AND (consumer_timestamp "+side+" "+microTime, at)
+	s.add(" OR "+key+")", keyArgs...)
+}
 
 // searches reports whether there is a condition that no index leads to.
 func (f Filter) searches() bool {
@@ -268,19 +258,21 @@ func (s *statement) choose(f Filter, status Status) {
 		s.add(" AND msg_tag = ?", []byte(f.Tag))
 	}
 	if len(f.Keys) > 0 {
-		s.among("msg_key", asBytes(f.Keys))
+		among(s, "msg_key", f.Keys)
+	}
+	if len(f.tags) > 0 {
+		among(s, "msg_tag", f.tags)
 	}
 	if len(f.Reasons) > 0 {
-		s.among("reason", asBytes(f.Reasons))
+		among(s, "reason", f.Reasons)
 	}
-	if !f.Since.IsZero() {
-		s.add(" AND consumer_timestamp >= "+micros, f.Since.UnixMicro())
-	}
-	if !f.Until.IsZero() {
-		s.add(" AND consumer_timestamp < "+micros, f.Until.UnixMicro())
-	}
-	if !f.UpTo.IsZero() {
-		s.add(" AND consumer_timestamp <= "+micros, f.UpTo.UnixMicro())
+	for _, end := range []struct {
+		side string
+		at   time.Time
+	}{{">=", f.Since}, {"<", f.Until}, {"<=", f.UpTo}} {
+		if !end.at.IsZero() {
+			s.add(" AND consumer_timestamp "+end.side+" "+microTime, end.at.UnixMicro())
+		}
 	}
 	if f.Remark != "" {
 		s.add(" AND LOCATE(?, remark) > 0", f.Remark)
@@ -294,62 +286,10 @@ func (s *statement) choose(f Filter, status Status) {
 }
 
 // among adds the condition that a column has one of values; none of none.
-func (s *statement) among(column string, values [][]byte) {
+func among[T ~string](s *statement, column string, values []T) {
 	s.add(" AND " + column + " IN (NULL")
 	for _, v := range values {
-		s.add(", ?", v)
+		s.add(", ?", []byte(v))
 	}
 	s.add(")")
-}
-
-func asBytes[T ~string](texts []T) [][]byte {
-	b := make([][]byte, len(texts))
-	for i, t := range texts {
-		b[i] = []byte(t)
-	}
-	return b
-}
-
-// tags are the tags of a group, read by jumping from one to the next in the primary key.
-func (l *Log) tags(ctx context.Context, group string) (tags [][]byte, err error) {
-	const tooMany = 1000
-	last := []byte{}
-	for len(tags) < tooMany {
-		rows, err := l.db.QueryContext(ctx, "SELECT msg_tag FROM "+l.table+
-			" WHERE group_name = ? AND msg_tag > ? ORDER BY msg_tag LIMIT 1", []byte(group), last)
-		if err != nil {
-			return nil, err
-		}
-		found := rows.Next()
-		if found {
-			err = rows.Scan(&last)
-		}
-		if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
-			return nil, err
-		}
-		if !found {
-			return tags, nil
-		}
-		tags = append(tags, slices.Clone(last))
-	}
-	return nil, fmt.Errorf("more than %d tags: name one", tooMany)
-}
-
-// OldestOpen is the age of the oldest row in each state that has one, or of the one that is furthest ahead of the
-// database's clock. Index lookups only.
-func (l *Log) OldestOpen(ctx context.Context) (map[Status]time.Duration, error) {
-	ages := make(map[Status]time.Duration)
-	for _, status := range []Status{Processing, Failed, Dead} {
-		text := "SELECT GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(consumer_timestamp), UTC_TIMESTAMP(6)), " +
-			"TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), MAX(consumer_timestamp))) FROM " + l.table +
-			" WHERE consumer_status = ?"
-		var age *int64
-		if err := l.db.QueryRowContext(ctx, text, int(status)).Scan(&age); err != nil {
-			return nil, fmt.Errorf("read the oldest row in %v: %w", status, err)
-		}
-		if age != nil {
-			ages[status] = time.Duration(*age) * time.Microsecond
-		}
-	}
-	return ages, nil
 }

@@ -196,63 +196,12 @@ func TestListAndGaugesUseAnIndex(t *testing.T) {
 		},
 	} {
 		c.f.Group = "g"
-		s := w.log.listText(c.f, rowColumns, Dead, [][]byte{[]byte("t")}, c.from, 100)
+		wantError(t, name, w.log.complete(t.Context(), &c.f), nil)
+		s := w.log.listText(c.f, rowColumns, Dead, c.from, 100)
 		w.wantIndexed(name, 200, s.String(), s.args...)
 	}
 	ages, err := w.log.OldestOpen(t.Context())
 	if err != nil || len(ages) != 1 || ages[Dead] < 0 || ages[Dead] > time.Minute {
 		t.Errorf("oldest open: %v, %v", ages, err)
 	}
-}
-
-// Given rows of many days, some of them at the same time, when everything is looked through by a text, then each page
-// is the one that reading row by row gives, wherever it begins and ends.
-func TestALookThroughAllFindsThePagesOfAList(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	const n = 300
-	for i := range n {
-		remark := "shelf is locked"
-		if i%7 == 0 {
-			remark = "no such order"
-		}
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, remark, "+
-			"consumer_timestamp, created_at)"+
-			" VALUES (?, ?, ?, 3, 1, ?, '2026-11-21 12:00:00' - INTERVAL ? HOUR, UTC_TIMESTAMP(6))",
-			append(keyArgs(Identity{"g", "t", fmt.Sprint("k", i)}), remark, (i/3)*(i/3))...)
-	}
-	day := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	for name, f := range map[string]Filter{
-		"all":         {Remark: "such"},
-		"since":       {Remark: "such", Since: day.Add(-100 * 24 * time.Hour)},
-		"until":       {Remark: "such", Until: day.Add(-100 * 24 * time.Hour)},
-		"up to":       {Remark: "such", UpTo: day.Add(-25 * time.Hour)},
-		"in a moment": {Remark: "such", Since: day, Until: day.Add(time.Millisecond)},
-		"nothing":     {Remark: "never"},
-		"by reason":   {Reasons: []Reason{ReasonPermanent}},
-	} {
-		for _, limit := range []int{1, 3, 11, 43, 1000} {
-			f.Group, f.Limit, f.Statuses, f.After = "g", limit, []Status{Dead}, ""
-			for pages := 0; ; pages++ {
-				want, end, err := w.log.List(t.Context(), f)
-				wantError(t, "list", err, nil)
-				rows, next, err := w.log.Look(t.Context(), f, 0, nil)
-				wantError(t, "look", err, nil)
-				if fmt.Sprint(namesOf(rows)) != fmt.Sprint(namesOf(want)) || next != end {
-					t.Fatalf("%s, page %d of %d: %v and %q, want %v and %q", name, pages, limit, namesOf(rows), next,
-						namesOf(want), end)
-				}
-				if f.After = next; next == "" {
-					break
-				}
-			}
-		}
-	}
-}
-
-func namesOf(rows []Row) (names []string) {
-	for _, r := range rows {
-		names = append(names, r.Key)
-	}
-	return names
 }

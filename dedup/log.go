@@ -76,15 +76,6 @@ type Log struct {
 	table  string // quoted
 	events string // quoted
 
-	insertSuccess rowsText
-	insertDead    rowsText
-	insertTaken   rowsText
-	insertEvents  rowsText
-	lookUpTag     rowsText
-	lookUpAny     rowsText
-
-	deleteOnly, deleteWithEvents, countEvents rowsText
-
 	clocks *clocks
 }
 
@@ -98,11 +89,10 @@ func NewLog(db *gorm.DB, o LogOptions) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer log: take the pool from gorm: %w", err)
 	}
-	l := &Log{db: pool, o: o, table: "`" + o.Table + "`", events: "`" + eventTable(o.Table) + "`"}
-	l.clocks = &clocks{made: time.Now()}
-	l.prepareTexts()
-	l.preparePruneTexts()
-	return l, nil
+	return &Log{
+		db: pool, o: o, table: "`" + o.Table + "`", events: "`" + eventTable(o.Table) + "`",
+		clocks: &clocks{made: time.Now()},
+	}, nil
 }
 
 // Options are what the log was made with.

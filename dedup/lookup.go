@@ -3,23 +3,17 @@ package dedup
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"time"
-
-	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
-// rowColumns are the columns of a Row, in the order of scanRow. Times come as microseconds, so that nothing depends on
-// the time zone or the time parsing of the connection; the age is by the database's clock.
-const rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, owner, body_hash, " +
-	"reason, remark" +
-	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp)" +
-	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at)" +
-	", TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)" +
-	", " + age
-
-const keyIs = " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
+// rowColumns are the columns of a Row, in the order of scanRow; the age is by the database's clock. wholeColumns are
+// besides what a row keeps of its message.
+const (
+	rowColumns = "group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, COALESCE(owner, ''), " +
+		"body_hash, COALESCE(reason, ''), remark, " +
+		since + "consumer_timestamp), " + since + "created_at), " + since + "dead_at), " + age
+	wholeColumns = ", COALESCE(msg_id, ''), msg_body, properties"
+)
 
 // MariaDB makes a temporary table of an IN list with 1000 values or more; below that, both servers read ranges of the
 // primary key. The index is forced, because statistics of a young table may say that it is empty.
@@ -31,14 +25,36 @@ const (
 // LookUp reads the rows of all keys: in one query when they share group and tag and are at most 900, else in few. Every
 // key is in the answer; one without a row is Absent.
 func (l *Log) LookUp(ctx context.Context, keys []Identity) (map[Identity]Row, error) {
+	return l.lookUp(ctx, keys, lookUpSome, rowColumns, l.scanRow)
+}
+
+// ReadAll is LookUp with what each row keeps of its message.
+func (l *Log) ReadAll(ctx context.Context, keys []Identity) (map[Identity]Row, error) {
+	some := func(keys []Identity) int { return min(len(keys), 50) } // bodies of 256 KiB at most
+	return l.lookUp(ctx, keys, some, rowColumns+wholeColumns, l.scanWhole)
+}
+
+// Read is ReadAll of one row.
+func (l *Log) Read(ctx context.Context, k Identity) (Row, error) {
+	rows, err := l.ReadAll(ctx, []Identity{k})
+	return rows[k], err
+}
+
+func (l *Log) lookUp(
+	ctx context.Context, keys []Identity, some func([]Identity) int, columns string, scan func(*sql.Rows) (Row, error),
+) (map[Identity]Row, error) {
 	found := make(map[Identity]Row, len(keys))
 	for _, k := range keys {
 		found[k] = absent(k)
 	}
 	for rest := keys; len(rest) > 0; {
-		n, text, args := l.lookUpSome(rest)
-		if err := l.scan(ctx, func(r Row) { found[r.Identity] = r }, text, args...); err != nil {
+		n := some(rest)
+		rows, err := list(ctx, l.db, l.ofKeys(rest[:n], columns), scan)
+		if err != nil {
 			return nil, fmt.Errorf("look up %d keys from %v: %w", n, rest[0], err)
+		}
+		for _, r := range rows {
+			found[r.Identity] = r
 		}
 		rest = rest[n:]
 	}
@@ -47,143 +63,66 @@ func (l *Log) LookUp(ctx context.Context, keys []Identity) (map[Identity]Row, er
 
 func absent(k Identity) Row { return Row{Identity: k, Version: Version{Status: Absent}} }
 
-// lookUpSome is the query for the first n of keys. Names share one block of memory.
-func (l *Log) lookUpSome(keys []Identity) (n int, text string, args []any) {
-	first, size := keys[0], 0
-	for n < min(len(keys), lookUpTagRows) && keys[n].Group == first.Group && keys[n].Tag == first.Tag {
-		size += len(keys[n].Key)
-		n++
+// lookUpSome is how many of keys one statement takes.
+func lookUpSome(keys []Identity) int {
+	n := min(sameTag(keys), lookUpTagRows)
+	if n < len(keys) && n < lookUpAnyRows {
+		return min(len(keys), lookUpAnyRows)
 	}
-	block := make([]byte, 0, size)
-	if n == len(keys) || n >= lookUpAnyRows {
-		args = append(make([]any, 0, 2+n), []byte(first.Group), []byte(first.Tag))
-		for _, k := range keys[:n] {
-			block = append(block, k.Key...)
-			args = append(args, block[len(block)-len(k.Key):])
-		}
-		return n, l.lookUpTag.of(n), args
-	}
-	n = min(len(keys), lookUpAnyRows)
-	args = make([]any, 0, 3*n)
-	for _, k := range keys[:n] {
-		args = append(args, []byte(k.Group), []byte(k.Tag), []byte(k.Key))
-	}
-	return n, l.lookUpAny.of(n), args
+	return n
 }
 
-// Read reads one row with all it keeps of its message; Absent when there is none.
-func (l *Log) Read(ctx context.Context, k Identity) (Row, error) {
-	row := absent(k)
-	text := "SELECT " + rowColumns + ", msg_id, msg_body, properties FROM " + l.table + keyIs
-	err := l.query(ctx, func(rows *sql.Rows) error {
-		r, err := l.scanWhole(rows)
-		row = r
-		return err
-	}, text, keyArgs(k)...)
-	if err != nil {
-		return Row{}, fmt.Errorf("read %v: %w", k, err)
-	}
-	return row, nil
+func (l *Log) ofKeys(keys []Identity, columns string) (s statement) {
+	s.add("SELECT " + columns + " FROM " + l.table + " FORCE INDEX (PRIMARY)")
+	addKeys(&s, keys)
+	return s
 }
 
 // Holds reports whether the row is in exactly this version. An owner that is empty in want is not compared. It is how a
 // lost answer is cleared up; false may still become true as long as the COMMIT in question has not been decided.
 func (l *Log) Holds(ctx context.Context, k Identity, want Version) (bool, error) {
 	rows, err := l.LookUp(ctx, []Identity{k})
-	if err != nil {
-		return false, err
-	}
-	have := rows[k].Version
+	return err == nil && holds(rows[k], want), err
+}
+
+func holds(r Row, want Version) bool {
+	have := r.Version
 	if want.Owner == "" {
 		have.Owner = ""
 	}
-	return have == want, nil
+	return have == want
 }
 
 // Events reads the story of one identity, oldest first.
 func (l *Log) Events(ctx context.Context, k Identity) ([]Event, error) {
-	var events []Event
-	text := "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', `at`), `from`, `to`, attempt, replays, owner, error, " +
-		"`by` FROM " +
-		l.events + keyIs + " ORDER BY id"
-	err := l.query(ctx, func(rows *sql.Rows) error {
-		var e Event
-		var at int64
-		var from sql.NullInt16
-		var owner sql.NullString
-		if err := rows.Scan(&at, &from, &e.To, &e.Attempt, &e.Replays, &owner, &e.Error, &e.By); err != nil {
-			return err
-		}
-		e.At, e.From, e.Owner = time.UnixMicro(at).UTC(), Absent, owner.String
-		if from.Valid {
-			e.From = Status(from.Int16)
-		}
-		events = append(events, e)
-		return nil
-	}, text, keyArgs(k)...)
+	s := sqlOf("SELECT "+since+"`at`), COALESCE(`from`, -1), `to`, attempt, replays, COALESCE(owner, ''), error, "+
+		"`by` FROM "+l.events+keyIs+" ORDER BY id", keyArgs(k)...)
+	events, err := list(ctx, l.db, s, func(rows *sql.Rows) (e Event, err error) {
+		err = rows.Scan(utc{&e.At}, &e.From, &e.To, &e.Attempt, &e.Replays, &e.Owner, &e.Error, &e.By)
+		return e, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the events of %v: %w", k, err)
 	}
 	return events, nil
 }
 
-// SchemaID is the UUID that the first migration gave to this log. It is part of every name in Redis, so that another
-// installation, or a log made anew, never meets this one's marks. ErrSchema when there is none.
-func (l *Log) SchemaID(ctx context.Context) (string, error) {
-	var id string
-	row := l.db.QueryRowContext(ctx, "SELECT value FROM "+metaTable+" WHERE name = ?", []byte(schemaIDName(l.o.Table)))
-	switch err := row.Scan(&id); {
-	case errors.Is(err, sql.ErrNoRows), mysqldb.NoTable(err):
-		return "", fmt.Errorf("%w: table %s has no id", ErrSchema, l.o.Table)
-	case err != nil:
-		return "", fmt.Errorf("read the schema's id: %w", err)
-	}
-	return id, nil
+// scanRow reads the columns of rowColumns, scanWhole those of wholeColumns too.
+func (l *Log) scanRow(rows *sql.Rows) (r Row, err error) {
+	err = l.scanInto(rows, &r)
+	return r, err
 }
 
-func (l *Log) scan(ctx context.Context, add func(Row), text string, args ...any) error {
-	return l.query(ctx, func(rows *sql.Rows) error {
-		r, err := l.scanRow(rows)
-		if err == nil {
-			add(r)
-		}
-		return err
-	}, text, args...)
+func (l *Log) scanWhole(rows *sql.Rows) (r Row, err error) {
+	err = l.scanInto(rows, &r, &r.MessageID, &r.Body, &r.Properties)
+	return r, err
 }
 
-// scanRow reads the columns of rowColumns, and what comes after them into more.
-func (l *Log) scanRow(rows *sql.Rows, more ...any) (Row, error) {
-	var r Row
-	var owner, reason sql.NullString
-	var at, created, age int64
-	var dead sql.NullInt64
-	into := append([]any{
-		&r.Group, &r.Tag, &r.Key, &r.Status, &r.Attempts, &r.Replays, &owner, &r.BodyHash, &reason, &r.Remark,
-		&at, &created, &dead, &age,
-	}, more...)
-	if err := rows.Scan(into...); err != nil {
-		return Row{}, err
-	}
-	r.Owner, r.Reason = owner.String, Reason(reason.String)
-	r.At, r.CreatedAt = time.UnixMicro(at).UTC(), time.UnixMicro(created).UTC()
-	if dead.Valid {
-		r.DeadAt = time.UnixMicro(dead.Int64).UTC()
-	}
-	r.Age = time.Duration(age) * time.Microsecond
-	l.judge(&r)
-	return r, nil
-}
-
-func (l *Log) query(ctx context.Context, each func(*sql.Rows) error, text string, args ...any) error {
-	rows, err := l.db.QueryContext(ctx, text, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := each(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+func (l *Log) scanInto(rows *sql.Rows, r *Row, more ...any) error {
+	err := rows.Scan(append([]any{
+		&r.Group, &r.Tag, &r.Key, &r.Status, &r.Attempts, &r.Replays, &r.Owner, &r.BodyHash, &r.Reason, &r.Remark,
+		utc{&r.At}, utc{&r.CreatedAt}, utc{&r.DeadAt}, micros{&r.Age},
+	}, more...)...)
+	l.judge(r)
+	return err
 }

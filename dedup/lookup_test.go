@@ -93,14 +93,14 @@ func TestLookUpIsNoFullScan(t *testing.T) {
 	for i := range keys {
 		keys[i] = all[i*20].Identity
 	}
-	n, text, args := w.log.lookUpSome(keys)
-	if n != len(keys) {
+	if n := lookUpSome(keys); n != len(keys) {
 		t.Errorf("%d keys of %d in one query", n, len(keys))
 	}
-	w.wantIndexed("one tag", 600, text, args...)
+	s := w.log.ofKeys(keys, rowColumns)
+	w.wantIndexed("one tag", 600, s.String(), s.args...)
 	keys[1].Tag = "another"
-	_, text, args = w.log.lookUpSome(keys)
-	w.wantIndexed("several tags", 600, text, args...)
+	s = w.log.ofKeys(keys[:lookUpSome(keys)], rowColumns)
+	w.wantIndexed("several tags", 600, s.String(), s.args...)
 }
 
 // wantIndexed fails when the plan reads a table from end to end, or more rows than it may.

@@ -51,13 +51,13 @@ func TestManyOfOneVersionTakeTwoStatements(t *testing.T) {
 	for i := range entries {
 		c, err := w.log.begin(actionBlame, absent(entries[i].Identity))
 		wantError(t, "begin", err, nil)
-		c.to, c.entry, c.why = Version{Failed, 1, 0, "o"}, &entries[i], fmt.Sprint("cause ", i)
-		c.remark = &c.why
+		c.to, c.entry = Version{Failed, 1, 0, "o"}, &entries[i]
+		c.say(fmt.Sprint("cause ", i))
 		changes = append(changes, c)
 	}
 	wantError(t, "apply", w.log.inTx(t.Context(), func(tx Execer) error {
 		count := &counting{Execer: tx}
-		err := w.log.applyMany(t.Context(), count, changes)
+		err := w.log.applyAll(t.Context(), count, changes)
 		if count.n != 2 {
 			t.Errorf("%d statements for %d rows and their events, want 2", count.n, len(changes))
 		}

@@ -7,11 +7,10 @@ import (
 	"crypto/sha1"
 	"database/sql"
 	"embed"
-	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -34,8 +33,6 @@ const (
 	metaTable    = "rollbackd_meta"
 	defaultTable = "consumer_log" // as the migration files spell it
 )
-
-func schemaIDName(table string) string { return "schema_id:" + table }
 
 // MigrateOptions choose what Migrate makes.
 type MigrateOptions struct {
@@ -76,11 +73,42 @@ type migrationSet struct {
 // maxSetName is what set_name holds.
 const maxSetName = 100
 
+func logSet(table string) migrationSet {
+	files, _ := fs.Sub(migrationFiles, "migrations") // which refuses only what is no path
+	return migrationSet{"log:" + table, "log", renamedFS{files, table}}
+}
+
+// renamedFS is the log's own steps with its default name replaced by the real one.
+type renamedFS struct {
+	fs.FS
+	table string
+}
+
+// Open opens a file, renamed; a directory as it is.
+func (r renamedFS) Open(name string) (fs.File, error) {
+	f, err := r.FS.Open(name)
+	if _, dir := f.(fs.ReadDirFile); dir || err != nil {
+		return f, err
+	}
+	text, err := io.ReadAll(f)
+	return renamedFile{f, bytes.NewReader(bytes.ReplaceAll(text, []byte(defaultTable), []byte(r.table)))}, err
+}
+
+type renamedFile struct {
+	fs.File
+	text io.Reader
+}
+
+// Read reads the renamed text.
+func (f renamedFile) Read(p []byte) (int, error) { return f.text.Read(p) }
+
+// setsOf are the sets that o chooses, the log's own first.
 func setsOf(o MigrateOptions) ([]migrationSet, error) {
-	if err := validateTable(o.Table); err != nil {
+	table := cmp.Or(o.Table, defaultTable)
+	if err := validateTable(table); err != nil {
 		return nil, err
 	}
-	sets := []migrationSet{{"log:" + o.Table, "log", renamedFS{"migrations", o.Table}}}
+	sets := []migrationSet{logSet(table)}
 	for _, extra := range o.Extra {
 		taken := extra.Name == "log" || strings.HasPrefix(extra.Name, "log:") ||
 			slices.ContainsFunc(sets, func(s migrationSet) bool { return s.name == extra.Name })
@@ -93,25 +121,33 @@ func setsOf(o MigrateOptions) ([]migrationSet, error) {
 	return sets, nil
 }
 
+// setsOn are the same, and the pool that they go to.
+func setsOn(db *gorm.DB, o MigrateOptions) ([]migrationSet, *sql.DB, error) {
+	sets, err := setsOf(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	pool, err := db.DB()
+	if err != nil {
+		err = fmt.Errorf("take the pool from gorm: %w", err)
+	}
+	return sets, pool, err
+}
+
 // Migrate brings the tables up to this program's version and checks the result. It may run again, or in several
 // processes at once: one works, the others wait for it. It waits as long for whoever else has a table in use. It needs
 // more rights than the daemon: docs/rights.md has them.
 func Migrate(ctx context.Context, db *gorm.DB, o MigrateOptions) error {
-	o.Table = cmp.Or(o.Table, defaultTable)
-	sets, err := setsOf(o)
+	sets, pool, err := setsOn(db, o)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return fmt.Errorf("migrate: take the pool from gorm: %w", err)
 	}
 	for _, set := range sets {
 		if err := o.insist(ctx, func() error { return set.up(ctx, pool) }); err != nil {
 			return fmt.Errorf("migrate %s: %w", set.name, err)
 		}
 	}
-	return o.insist(ctx, func() error { return CheckSchema(ctx, db, o.Table) })
+	return o.insist(ctx, func() error { return CheckSchema(ctx, db, cmp.Or(o.Table, defaultTable)) })
 }
 
 // migrateRest is for those who use a table and queue behind a migration that wants it for itself: they get their turn.
@@ -131,9 +167,13 @@ func (o MigrateOptions) insist(ctx context.Context, work func() error) error {
 }
 
 func (s migrationSet) up(ctx context.Context, pool *sql.DB) error {
-	store, err := newVersionStore(s)
+	steps, err := s.steps()
 	if err != nil {
 		return err
+	}
+	store := &versionStore{set: s.name, oldest: map[int64]int64{}}
+	for _, step := range steps {
+		store.oldest[step.version] = step.oldest
 	}
 	provider, err := goose.NewProvider(goose.DialectCustom, pool, s.fs,
 		goose.WithStore(store),
@@ -149,14 +189,9 @@ func (s migrationSet) up(ctx context.Context, pool *sql.DB) error {
 
 // MigrationStatus lists all migrations of this program and says which are applied. It changes nothing.
 func MigrationStatus(ctx context.Context, db *gorm.DB, o MigrateOptions) ([]Migration, error) {
-	o.Table = cmp.Or(o.Table, defaultTable)
-	sets, err := setsOf(o)
+	sets, pool, err := setsOn(db, o)
 	if err != nil {
 		return nil, fmt.Errorf("migration status: %w", err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return nil, fmt.Errorf("migration status: take the pool from gorm: %w", err)
 	}
 	var all []Migration
 	for _, set := range sets {
@@ -205,100 +240,37 @@ func (s migrationSet) steps() ([]step, error) {
 		if err != nil {
 			return nil, err
 		}
-		m := oldestLine.FindSubmatch(text)
-		if m == nil {
-			return nil, fmt.Errorf("migration %s does not say the oldest program that works with it", e.Name())
+		var oldest int64
+		if m := oldestLine.FindSubmatch(text); m != nil {
+			oldest, err = strconv.ParseInt(string(m[1]), 10, 64)
 		}
-		oldest, err := strconv.ParseInt(string(m[1]), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", e.Name(), err)
+		if err != nil || oldest == 0 {
+			return nil, fmt.Errorf("migration %s does not say the oldest program that works with it", e.Name())
 		}
 		steps = append(steps, step{version, oldest, e.Name()})
 	}
 	return steps, nil
 }
 
-// renamedFS is a directory of migrations with the log's default name replaced by the real one.
-type renamedFS struct{ dir, table string }
-
-var (
-	_ fs.ReadDirFS  = renamedFS{}
-	_ fs.ReadFileFS = renamedFS{}
-)
-
-// ReadDir lists the directory.
-func (r renamedFS) ReadDir(name string) ([]fs.DirEntry, error) {
-	return migrationFiles.ReadDir(path.Join(r.dir, name))
-}
-
-// ReadFile reads a file, renamed.
-func (r renamedFS) ReadFile(name string) ([]byte, error) {
-	text, err := migrationFiles.ReadFile(path.Join(r.dir, name))
-	return bytes.ReplaceAll(text, []byte(defaultTable), []byte(r.table)), err
-}
-
-// Open opens a file, renamed; a directory as it is.
-func (r renamedFS) Open(name string) (fs.File, error) {
-	f, err := migrationFiles.Open(path.Join(r.dir, name))
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil || info.IsDir() {
-		return f, err
-	}
-	text, err := r.ReadFile(name)
-	return &renamedFile{File: f, text: bytes.NewReader(text)}, err
-}
-
-type renamedFile struct {
-	fs.File
-	text *bytes.Reader
-}
-
-// Read reads the renamed text.
-func (f *renamedFile) Read(p []byte) (int, error) { return f.text.Read(p) }
-
 // migrateLock lets one migration run at a time, by a named lock of the server which dies with its session.
 type migrateLock struct{}
 
-// lockName is at most 58 characters; MySQL takes 64. Named locks are the server's, so the schema is part of the name.
-// It is the text that SHA1(DATABASE()) gives where the server has that function (MySQL 9 has not), so that this program
-// and one that asks the server for it wait for each other.
-func lockName(ctx context.Context, conn *sql.Conn) (string, error) {
-	var schema string
-	if err := conn.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&schema); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("rollbackd.migrate.%x", sha1.Sum([]byte(schema))), nil
-}
-
-// SessionLock waits until the lock is ours or ctx ends.
+// SessionLock waits until the lock is ours or ctx ends. Its name is at most 58 characters; MySQL takes 64. Named locks
+// are the server's, so the schema is part of the name. It is the text that SHA1(DATABASE()) gives where the server has
+// that function (MySQL 9 has not), so that this program and one that asks the server for it wait for each other.
 func (migrateLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
-	name, err := lockName(ctx, conn)
+	schema, err := schemaOf(ctx, conn)
+	if err == nil {
+		err = waitForLock(ctx, conn, fmt.Sprintf("rollbackd.migrate.%x", sha1.Sum([]byte(schema))))
+	}
 	if err != nil {
-		return fmt.Errorf("name the migration lock: %w", err)
+		return fmt.Errorf("wait for the migration lock: %w", err)
 	}
-	for {
-		var got sql.NullInt64
-		if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 1)", name).Scan(&got); err != nil {
-			return fmt.Errorf("wait for the migration lock: %w", err)
-		}
-		if got.Int64 == 1 {
-			return nil
-		}
-		if !got.Valid {
-			return errors.New("wait for the migration lock: the server was interrupted")
-		}
-	}
+	return nil
 }
 
-// SessionUnlock gives the lock back.
+// SessionUnlock gives the lock back. The connection has no other.
 func (migrateLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
-	name, err := lockName(ctx, conn)
-	if err != nil {
-		return fmt.Errorf("name the migration lock: %w", err)
-	}
-	_, err = conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", name)
+	_, err := conn.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()")
 	return err
 }

@@ -1,59 +1,115 @@
 package dedup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
-// move makes one transition, together with its event, in a transaction of its own.
-//
-// It may be repeated after ErrUnknown: when the row stands as this very call would leave it, under a token that nobody
-// else uses, the call is done. So an answer that got lost costs neither an attempt nor a lease.
-func (l *Log) move(ctx context.Context, c *change) error {
-	err := l.inTx(ctx, func(tx Execer) error { return l.apply(ctx, tx, c) })
-	if c.own && (errors.Is(err, ErrLost) || errors.Is(err, ErrUnknown)) {
-		ours, lookErr := l.Holds(ctx, c.key, c.to)
-		if lookErr == nil && ours {
-			return nil
-		}
-		if errors.Is(err, ErrLost) && lookErr != nil {
-			err = lookErr // whether it is lost is not known: an earlier call of ours may have moved the row
-		}
+// begin finds the arrow of an action that starts from a row, if nothing is wrong with what it is called with. The
+// change keeps the version but for the status: what else the arrow does is its caller's.
+func (l *Log) begin(a action, from Row, wrong ...error) (*change, error) {
+	if err := cmp.Or(append(wrong, from.Identity.Validate())...); err != nil {
+		return nil, fmt.Errorf("%s %v: %w", a, from.Identity, err)
 	}
-	if err != nil {
-		return fmt.Errorf("%s %v: %w", c.step.Action, c.key, err)
+	step, ok := transitionOf(a, from.Status)
+	if !ok {
+		return nil, fmt.Errorf("%s %v: %w from %v", a, from.Identity, ErrTransition, from.Status)
 	}
-	return nil
+	if step.Guard&guardOwner != 0 && !from.claimed {
+		return nil, fmt.Errorf("%s %v: %w from %v without its claim", a, from.Identity, ErrTransition, from.Status)
+	}
+	if from.Status == Absent {
+		from = absent(from.Identity)
+	}
+	c := &change{step: step, was: &from, key: from.Identity, from: from.Version, to: from.Version}
+	c.to.Status = step.To
+	return c, nil
 }
 
-// moveAll makes many transitions in one transaction, each with its event, in the order of their keys. Those of one
-// shape share statements; when these do not find every row as it was read, all is undone and each has statements of its
-// own.
-// One that is lost does not hinder the others; any other error is one of all. For the rest it is like move: what each
-// call came to stands in errs, which is as long as changes.
-func (l *Log) moveAll(ctx context.Context, changes []*change) (errs []error) {
-	errs = make([]error, len(changes))
-	order := make([]int, len(changes))
-	for i := range order {
-		order[i] = i
+// left is the row as a change left it.
+func (l *Log) left(c *change) Row {
+	r := Row{Identity: c.key, Version: c.to, BodyHash: c.was.BodyHash, Reason: c.was.Reason, Remark: c.was.Remark,
+		Age: c.backdate}
+	if (r.BodyHash == nil || c.replace) && c.entry != nil && c.entry.BodyHash != ([32]byte{}) {
+		r.BodyHash = c.entry.BodyHash[:]
 	}
-	slices.SortFunc(order, func(a, b int) int { return changes[a].key.Compare(changes[b].key) })
-	err := errShort
-	if len(changes) > 1 {
-		sorted := make([]*change, len(order))
-		for i, at := range order {
-			sorted[i] = changes[at]
+	if c.reason.Valid {
+		r.Reason = c.reason.V
+	}
+	if c.remark.Valid {
+		r.Remark = c.remark.V
+	}
+	l.judge(&r)
+	return r
+}
+
+// moveAll makes the change of each of all that may begin, in one transaction, each with its event, in the order of
+// their keys. Those of one shape share statements; when these do not find every row as it was read, all is undone and
+// each has statements of its own.
+//
+// Rows, as they are left, and errs are as long as all. One that is lost does not hinder the others; any other error is
+// one of all. It may be repeated after ErrUnknown: when a row stands as this very call would leave it, under a token
+// that nobody else uses, its change is done. So an answer that got lost costs neither an attempt nor a lease.
+func moveAll[T any](
+	ctx context.Context, l *Log, all []T, begin func(T) (*change, error),
+) (rows []Row, errs []error) {
+	rows, errs = make([]Row, len(all)), make([]error, len(all))
+	var changes []*change
+	of := map[*change]int{}
+	for i, one := range all {
+		c, err := begin(one)
+		if errs[i] = err; err == nil {
+			changes, of[c] = append(changes, c), i
 		}
-		err = l.inTx(ctx, func(tx Execer) error { return l.applyMany(ctx, tx, sorted) })
 	}
-	if errors.Is(err, errShort) { // one by one tells which
+	slices.SortFunc(changes, func(a, b *change) int { return a.key.Compare(b.key) })
+	for j, err := range l.move(ctx, changes) {
+		c := changes[j]
+		if err != nil {
+			errs[of[c]] = fmt.Errorf("%s %v: %w", c.step.Action, c.key, err)
+		} else {
+			rows[of[c]] = l.left(c)
+		}
+	}
+	return rows, errs
+}
+
+// changesOf are the changes of all, in the order of their keys, if all may begin.
+func changesOf[T any](all []T, begin func(T) (*change, error)) ([]*change, error) {
+	changes := make([]*change, len(all))
+	for i, one := range all {
+		c, err := begin(one)
+		if err != nil {
+			return nil, err
+		}
+		changes[i] = c
+	}
+	slices.SortFunc(changes, func(a, b *change) int { return a.key.Compare(b.key) })
+	return changes, nil
+}
+
+// first is what a call for many says of its only one.
+func first[T any](all []T, errs []error) (T, error) { return all[0], errs[0] }
+
+func (l *Log) move(ctx context.Context, changes []*change) (errs []error) {
+	if len(changes) == 0 {
+		return nil
+	}
+	errs = make([]error, len(changes))
+	err := ErrLost
+	if len(changes) > 1 {
+		err = l.inTx(ctx, func(tx Execer) error { return l.applyAll(ctx, tx, changes) })
+	}
+	if errors.Is(err, ErrLost) { // one by one tells which
 		err = l.inTx(ctx, func(tx Execer) error {
-			for _, i := range order {
-				errs[i] = l.apply(ctx, tx, changes[i])
+			for i := range changes {
+				errs[i] = l.apply(ctx, tx, changes[i:i+1])
 				if errs[i] != nil && !errors.Is(errs[i], ErrLost) {
 					return errs[i]
 				}
@@ -67,34 +123,25 @@ func (l *Log) moveAll(ctx context.Context, changes []*change) (errs []error) {
 		}
 	}
 	l.recognise(ctx, changes, errs)
-	for i, c := range changes {
-		if errs[i] != nil {
-			errs[i] = fmt.Errorf("%s %v: %w", c.step.Action, c.key, errs[i])
-		}
-	}
 	return errs
 }
 
 // recognise clears the errors of changes that were lost, or whose answer was, and whose rows stand as they would have
 // left them.
 func (l *Log) recognise(ctx context.Context, changes []*change, errs []error) {
-	doubtful := func(i int) bool {
-		return changes[i].own && (errors.Is(errs[i], ErrLost) || errors.Is(errs[i], ErrUnknown))
-	}
-	var keys []Identity
+	doubtful := map[int]Identity{}
 	for i, c := range changes {
-		if doubtful(i) {
-			keys = append(keys, c.key)
+		if c.own() && (errors.Is(errs[i], ErrLost) || errors.Is(errs[i], ErrUnknown)) {
+			doubtful[i] = c.key
 		}
 	}
-	if len(keys) == 0 {
+	if len(doubtful) == 0 {
 		return
 	}
-	rows, err := l.LookUp(ctx, keys)
-	for i, c := range changes {
+	rows, err := l.LookUp(ctx, slices.SortedFunc(maps.Values(doubtful), Identity.Compare))
+	for i := range doubtful {
 		switch {
-		case !doubtful(i):
-		case err == nil && rows[c.key].Version == c.to:
+		case err == nil && holds(rows[changes[i].key], changes[i].to):
 			errs[i] = nil
 		case err != nil && errors.Is(errs[i], ErrLost):
 			errs[i] = err // whether it is lost is not known: an earlier call of ours may have moved the row
@@ -102,38 +149,94 @@ func (l *Log) recognise(ctx context.Context, changes []*change, errs []error) {
 	}
 }
 
-// apply makes one transition inside tx. After ErrLost the transaction may go on; after any other error it must be
-// rolled back.
-func (l *Log) apply(ctx context.Context, tx Execer, c *change) error {
-	var s statement
-	if c.from.Status == Absent {
-		s = l.insert(c)
-	} else {
-		s = l.update(c)
+// maxSameShape is how many changes share an UPDATE at most: each remark is looked for among those before it.
+const maxSameShape = 200
+
+// shape is what changes must have in common to share a statement: all but what is the row's own. By its pointers, one
+// that writes what a row may have already of its message, has a time of its own, or changes a second row, is like no
+// other.
+func (c *change) shape() change {
+	s := *c
+	s.was, s.key.Key, s.remark.V, s.why = nil, "", "", ""
+	switch {
+	case c.from.Status == Absent && c.also == nil: // an INSERT says all of each row
+		return change{from: c.from}
+	case c.keepsOwner() && c.from.Status != Processing: // then the statement does not name it
+		s.from.Owner, s.to.Owner = "", ""
+	case c.from.Status != Processing:
+		s.from.Owner = ""
 	}
-	res, err := tx.ExecContext(ctx, s.String(), s.args...)
-	if c.from.Status == Absent && l.exists(err) {
-		return ErrLost
+	return s
+}
+
+// runsOf cuts changes, which are in the order of their keys, into runs of one shape each.
+func runsOf(changes []*change) (runs [][]*change) {
+	type open struct{ at, bytes int }
+	of := map[change]open{}
+	for _, c := range changes {
+		s, size, most := c.shape(), c.size(), maxSameShape
+		if c.from.Status == Absent {
+			most = maxRows
+		}
+		run, ok := of[s]
+		if !ok || len(runs[run.at]) >= most || run.bytes+size > maxBytes {
+			run = open{at: len(runs)}
+			runs = append(runs, nil)
+		}
+		runs[run.at] = append(runs[run.at], c)
+		of[s] = open{run.at, run.bytes + size}
 	}
-	if err != nil {
-		return err
+	return runs
+}
+
+// size is how many bytes a change takes in a statement at most.
+func (c *change) size() int {
+	n := rowOverhead + 4*(len(c.key.Group)+len(c.key.Tag)+len(c.key.Key)) + 8*len(c.why)
+	if e := c.entry; e != nil {
+		n += 2*min(len(e.Body), MaxBody) + 2*min(len(e.Properties), MaxProperties) + 2*len(e.MessageID)
 	}
-	affected, err := res.RowsAffected()
-	if err != nil {
-		return err
-	}
-	if affected != 1 {
-		return ErrLost
-	}
-	if e := l.event(c); !c.silent {
-		if _, err := tx.ExecContext(ctx, e.String(), e.args...); err != nil {
-			return fmt.Errorf("write the event: %w", err)
+	return n
+}
+
+// applyAll makes all changes, which are in the order of their keys, inside tx by few statements. ErrLost: one of them
+// found its row moved, and the transaction must be rolled back: whoever wants to know which makes them one by one.
+func (l *Log) applyAll(ctx context.Context, tx Execer, changes []*change) error {
+	for _, run := range runsOf(changes) {
+		if err := l.apply(ctx, tx, run); err != nil {
+			return err
 		}
 	}
-	if c.also == nil {
+	return nil
+}
+
+// apply makes changes of one shape inside tx, each with its event. After ErrLost of a single one the transaction may go
+// on; after any other error it must be rolled back.
+func (l *Log) apply(ctx context.Context, tx Execer, run []*change) error {
+	insert := run[0].from.Status == Absent
+	write := l.update
+	if insert {
+		write = l.insert
+	}
+	affected, err := write(run).exec(ctx, tx)
+	if insert && l.exists(err) {
+		return ErrLost
+	}
+	if err != nil {
+		return err
+	}
+	if affected != int64(len(run)) {
+		return ErrLost
+	}
+	told := slices.DeleteFunc(slices.Clone(run), func(c *change) bool { return c.silent })
+	if len(told) > 0 {
+		if _, err := l.event(told...).exec(ctx, tx); err != nil {
+			return fmt.Errorf("write %d events: %w", len(told), err)
+		}
+	}
+	if run[0].also == nil {
 		return nil
 	}
-	if err := l.apply(ctx, tx, c.also); !errors.Is(err, ErrLost) {
+	if err := l.apply(ctx, tx, []*change{run[0].also}); !errors.Is(err, ErrLost) {
 		return err
 	}
 	return nil // it is so already

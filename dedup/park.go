@@ -23,17 +23,13 @@ func (l *Log) Park(ctx context.Context, row Row, by, why string) (marked bool, e
 		s.add(" AND consumer_times = ?", row.Attempts)
 		s.add(" AND replays = ?", row.Replays)
 		s.add(" AND remark NOT LIKE ?", parked+"%")
-		res, err := tx.ExecContext(ctx, s.String(), s.args...)
-		if err != nil {
-			return err
-		}
-		affected, err := res.RowsAffected()
+		affected, err := s.exec(ctx, tx)
 		if err != nil || affected != 1 {
 			return err
 		}
 		marked = true
-		e := l.event(&change{key: row.Identity, from: row.Version, to: row.Version, by: by, why: parked + why})
-		_, err = tx.ExecContext(ctx, e.String(), e.args...)
+		c := &change{key: row.Identity, from: row.Version, to: row.Version, by: by, why: parked + why}
+		_, err = l.event(c).exec(ctx, tx)
 		return err
 	})
 	if err != nil {

@@ -2,15 +2,9 @@ package dedup
 
 import (
 	"context"
-	"crypto/sha256"
-	"database/sql"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // Pause is a person's word that the daemons of a group take nothing from a queue until it ends.
@@ -121,69 +115,12 @@ func (l *Log) writePause(
 	return l.writeNote(ctx, tx, l.noteName("pause", group, queue), stored, n)
 }
 
-// noteName is the name of what is noted of a group's queue, at most 83 bytes; the column takes 100.
-func (l *Log) noteName(kind, group, queue string) []byte {
-	hash := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(group), group, queue))
-	return fmt.Appendf(nil, "%s:%s:%s", kind, l.o.Table, hex.EncodeToString(hash[:16]))
-}
-
-// readNote reads a note into n, by primary key, and returns its stored text, nil when there is none, and the database's
-// time.
-func (l *Log) readNote(ctx context.Context, on Execer, name []byte, n any) (stored []byte, now time.Time, err error) {
-	rows, err := on.QueryContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), value FROM "+
-		"(SELECT 1 AS one) AS once LEFT JOIN "+metaTable+" ON name = ?", name)
-	if err != nil {
-		return nil, now, err
-	}
-	defer rows.Close()
-	var micros int64
-	for rows.Next() {
-		var value sql.Null[[]byte]
-		if err := rows.Scan(&micros, &value); err != nil {
-			return nil, now, err
-		}
-		stored = value.V
-	}
-	if err := rows.Err(); err != nil {
-		return nil, now, err
-	}
-	if stored != nil {
-		if err := json.Unmarshal(stored, n); err != nil {
-			return nil, now, fmt.Errorf("%s holds %q under %s: %w", metaTable, stored, name, err)
-		}
-	}
-	return stored, time.UnixMicro(micros).UTC(), nil
-}
-
-// writeNote writes a note if it is as it was read.
-func (l *Log) writeNote(ctx context.Context, on Execer, name, stored []byte, n any) (moved bool, err error) {
-	text, err := json.Marshal(n)
-	if err != nil {
-		return false, err
-	}
-	if stored == nil {
-		_, err := on.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) VALUES (?, ?)", name, text)
-		if mysqldb.Duplicate(err) {
-			return false, nil
-		}
-		return err == nil, err
-	}
-	res, err := on.ExecContext(ctx, "UPDATE "+metaTable+" SET value = ? WHERE name = ? AND value = ?", text, name, stored)
-	if err != nil {
-		return false, err
-	}
-	n1, err := res.RowsAffected()
-	return n1 == 1, err
-}
-
 // Now is the time by the database's clock.
-func (l *Log) Now(ctx context.Context) (time.Time, error) {
-	var micros int64
-	if err := l.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))").Scan(
-		&micros); err != nil {
+func (l *Log) Now(ctx context.Context) (now time.Time, err error) {
+	if err := sqlOf("SELECT "+since+"UTC_TIMESTAMP(6))").scan(ctx, l.db, utc{&now}); err != nil {
 		return time.Time{}, fmt.Errorf("ask the database for the time: %w", err)
 	}
-	return time.UnixMicro(micros).UTC(), nil
+	return now, nil
 }
 
 // ActTable and OnceTable are where internal/operator keeps what people did, and the answers that are given once. Their

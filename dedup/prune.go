@@ -2,14 +2,11 @@ package dedup
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -60,8 +57,6 @@ const (
 	pruneTryPause = 50 * time.Millisecond
 )
 
-const microTime = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
-
 // Prune deletes the rows of a group that ended longer ago than o says, with their events. What is old is fixed when it
 // begins; ErrClocks says that no clock tells, see [Log.Clocks]. Keys are read through the index on status and time and
 // deleted through the primary key, in its order, as the engine inserts them; status and time are compared again, so a
@@ -82,8 +77,8 @@ func (l *Log) Prune(ctx context.Context, o PruneOptions) ([]Pruned, error) {
 	var all []Pruned
 	rows := 0
 	for _, status := range prunable() {
-		p := pruner{log: l, o: o, before: before, pruned: Pruned{Status: status}, others: rows}
-		err := p.run(ctx)
+		p := pruner{l, o, before, Pruned{Status: status}}
+		err := p.run(ctx, rows)
 		all = append(all, p.pruned)
 		rows += p.pruned.Rows
 		if err != nil {
@@ -93,65 +88,18 @@ func (l *Log) Prune(ctx context.Context, o PruneOptions) ([]Pruned, error) {
 	return all, nil
 }
 
-// notePruned writes down, before anything is deleted, that rows which ended before then may be gone. It never moves
-// back.
-func (l *Log) notePruned(ctx context.Context, group string, before int64) error {
-	name := l.prunedName(group)
-	for _, s := range []struct {
-		text string
-		args []any
-	}{
-		{"INSERT INTO " + metaTable + " (name, value) VALUES (?, '0') ON DUPLICATE KEY UPDATE value = value", []any{name}},
-		{"UPDATE " + metaTable + " SET value = ? WHERE name = ? AND CAST(value AS SIGNED) < ?",
-			[]any{strconv.AppendInt(nil, before, 10), name, before}},
-	} {
-		if _, err := l.db.ExecContext(ctx, s.text, s.args...); err != nil {
-			return fmt.Errorf("note what is deleted: %w", err)
-		}
-	}
-	return nil
-}
-
-// Remembers is how far back the log of a group knows every identity that ended: older rows may have been deleted,
-// whatever the retention is now. 0: nothing was ever deleted.
-func (l *Log) Remembers(ctx context.Context, group string) (time.Duration, error) {
-	var age int64
-	err := l.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - CAST(value AS "+
-		"SIGNED) FROM "+
-		metaTable+" WHERE name = ? AND CAST(value AS SIGNED) > 0", l.prunedName(group)).Scan(&age)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read how far back the log goes: %w", err)
-	}
-	return max(time.Microsecond, time.Duration(age)*time.Microsecond), nil
-}
-
-func (l *Log) prunedName(group string) []byte {
-	hash := sha256.Sum256([]byte(group))
-	return fmt.Appendf(nil, "pruned:%s:%s", l.o.Table, hex.EncodeToString(hash[:16]))
-}
-
 // CountPrunable says what Prune would delete now. It reads an index only, but all of the part that is old.
-func (l *Log) CountPrunable(ctx context.Context, o PruneOptions) ([]Pruned, error) {
+func (l *Log) CountPrunable(ctx context.Context, o PruneOptions) (all []Pruned, err error) {
 	before, err := l.pruneBefore(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("count what to prune: %w", err)
 	}
-	all := make([]Pruned, 0, len(prunable()))
 	for _, status := range prunable() {
 		p := Pruned{Status: status}
-		var oldest sql.NullInt64
-		err := l.db.QueryRowContext(ctx, "SELECT COUNT(*), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+
-			"MIN(consumer_timestamp)) FROM "+l.table+
-			" FORCE INDEX (by_status) WHERE consumer_status = ? AND consumer_timestamp < "+microTime+" AND group_name = ?",
-			int(status), before, []byte(o.Group)).Scan(&p.Rows, &oldest)
-		if err != nil {
+		if err := sqlOf("SELECT COUNT(*), "+since+"MIN(consumer_timestamp)) FROM "+l.table+" FORCE INDEX (by_status)"+
+			" WHERE consumer_status = ? AND consumer_timestamp < "+microTime+" AND group_name = ?",
+			int(status), before, []byte(o.Group)).scan(ctx, l.db, &p.Rows, utc{&p.Oldest}); err != nil {
 			return nil, fmt.Errorf("count old rows in %v: %w", status, err)
-		}
-		if oldest.Valid {
-			p.Oldest = time.UnixMicro(oldest.Int64).UTC()
 		}
 		all = append(all, p)
 	}
@@ -169,12 +117,10 @@ func (l *Log) pruneBefore(ctx context.Context, o PruneOptions) (before int64, er
 
 // pruner deletes the old rows of one status.
 type pruner struct {
-	log    *Log
+	*Log
 	o      PruneOptions
 	before int64
-	after  *oldRow // where the last page ended
 	pruned Pruned
-	others int // rows of other states deleted before
 }
 
 // oldRow is a row as the index on status and time has it.
@@ -183,27 +129,25 @@ type oldRow struct {
 	at int64 // microseconds since 1970
 }
 
-func (p *pruner) run(ctx context.Context) error {
-	for {
+// run goes through all pages. Rows of other states were deleted before.
+func (p *pruner) run(ctx context.Context, others int) error {
+	for after := (*oldRow)(nil); ; {
 		began := time.Now()
-		page, err := p.page(ctx)
-		if err != nil {
+		page, err := p.page(ctx, after)
+		if err != nil || len(page) == 0 {
 			return err
 		}
-		if len(page) == 0 {
-			return nil
-		}
-		last := page[len(page)-1]
+		last, more := page[len(page)-1], len(page) == pruneRows
 		if err := p.delete(ctx, page); err != nil {
 			return err
 		}
-		p.after = &last
 		if p.o.Progress != nil {
-			p.o.Progress(p.others + p.pruned.Rows)
+			p.o.Progress(others + p.pruned.Rows)
 		}
-		if len(page) < pruneRows {
+		if !more {
 			return nil
 		}
+		after = &last
 		if err := wait.For(ctx, restAfter(time.Since(began))); err != nil {
 			return err
 		}
@@ -217,28 +161,23 @@ func restAfter(took time.Duration) time.Duration {
 	return rest*3/4 + rand.N(rest/2)
 }
 
-// page reads the next keys, the oldest first, without locking anything. Rows of other groups are read over and not
+// page reads the keys after one, the oldest first, without locking anything. Rows of other groups are read over and not
 // excluded, so that the statement is short however many there are.
-func (p *pruner) page(ctx context.Context) (page []oldRow, err error) {
-	s := p.log.pruneText(p.pruned.Status, p.before, p.after)
-	err = p.log.query(ctx, func(rows *sql.Rows) error {
-		var r oldRow
-		err := rows.Scan(&r.Group, &r.Tag, &r.Key, &r.at)
-		page = append(page, r)
-		return err
-	}, s.String(), s.args...)
-	return page, err
+func (p *pruner) page(ctx context.Context, after *oldRow) ([]oldRow, error) {
+	s := p.pruneText(p.pruned.Status, p.before, after)
+	return list(ctx, p.db, s, func(rows *sql.Rows) (r oldRow, err error) {
+		err = rows.Scan(&r.Group, &r.Tag, &r.Key, &r.at)
+		return r, err
+	})
 }
 
 func (l *Log) pruneText(status Status, before int64, after *oldRow) (s statement) {
-	s.add("SELECT group_name, msg_tag, msg_key, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp) FROM " +
-		l.table + " FORCE INDEX (by_status)")
+	s.add("SELECT group_name, msg_tag, msg_key, " + since + "consumer_timestamp) FROM " + l.table +
+		" FORCE INDEX (by_status)")
 	s.add(" WHERE consumer_status = ?", int(status))
 	s.add(" AND consumer_timestamp < "+microTime, before)
 	if after != nil {
-		s.add(" AND consumer_timestamp >= "+microTime, after.at)
-		s.add(" AND (consumer_timestamp > "+microTime, after.at)
-		s.add(" OR (group_name, msg_tag, msg_key) > (?, ?, ?))", keyArgs(after.Identity)...)
+		s.beyond(">", "(group_name, msg_tag, msg_key) > (?, ?, ?)", after.at, keyArgs(after.Identity)...)
 	}
 	s.add(" ORDER BY consumer_timestamp, group_name, msg_tag, msg_key LIMIT ?", pruneRows)
 	return s
@@ -273,7 +212,7 @@ func (p *pruner) delete(ctx context.Context, page []oldRow) error {
 // insist repeats a batch that met another transaction. Its own statement was rolled back whole, or waited in vain.
 func (p *pruner) insist(ctx context.Context, batch []oldRow) (deleted int, err error) {
 	for try := 1; ; try++ {
-		deleted, err = p.log.deleteOld(ctx, p.pruned.Status, p.before, batch)
+		deleted, err = p.deleteOld(ctx, p.pruned.Status, p.before, batch)
 		if mysqldb.Classify(err) != mysqldb.FaultContention || try == pruneTries {
 			return deleted, err
 		}
@@ -286,38 +225,39 @@ func (p *pruner) insist(ctx context.Context, batch []oldRow) (deleted int, err e
 // deleteOld deletes rows of one group and tag, with their events, in one statement that commits by itself. Most success
 // rows have no event; they are deleted without the join.
 func (l *Log) deleteOld(ctx context.Context, status Status, before int64, batch []oldRow) (deleted int, err error) {
-	keys := make([]any, 0, len(batch)+2)
-	keys = append(keys, []byte(batch[0].Group), []byte(batch[0].Tag))
-	for _, r := range batch {
-		keys = append(keys, []byte(r.Key))
-	}
 	var events int
-	if err := l.db.QueryRowContext(ctx, l.countEvents.of(len(batch)), keys...).Scan(&events); err != nil {
+	if err := l.storyText(batch).scan(ctx, l.db, &events); err != nil {
 		return 0, fmt.Errorf("count their events: %w", err)
 	}
-	text := l.deleteOnly.of(len(batch))
-	if events > 0 {
-		text = l.deleteWithEvents.of(len(batch))
-	}
-	res, err := l.db.ExecContext(ctx, text, append(keys, int(status), before)...)
-	if err != nil {
-		return 0, err
-	}
-	affected, err := res.RowsAffected()
+	affected, err := l.deleteText(status, before, batch, events > 0).exec(ctx, l.db)
 	return max(0, int(affected)-events), err // rows of both tables are counted
 }
 
-// preparePruneTexts makes the statements of deleteOld once. The primary key is forced, as in every conditional
-// statement of the log: through the index on status and time it would wait for other identities' rows. MySQL takes an
-// index hint in the form for several tables only, which is why that is used for one table, too.
-func (l *Log) preparePruneTexts() {
-	const tail = ") AND log.consumer_status = ? AND log.consumer_timestamp < " + microTime
-	from := " FROM " + l.table + " AS log FORCE INDEX (PRIMARY)"
-	where := " WHERE log.group_name = ? AND log.msg_tag = ? AND log.msg_key IN ("
-	l.deleteOnly = newRowsText("DELETE log"+from+where, "?", tail, pruneRows)
-	l.deleteWithEvents = newRowsText("DELETE log, story"+from+" LEFT JOIN "+l.events+" AS story FORCE INDEX (by_identity)"+
-		" ON story.group_name = log.group_name AND story.msg_tag = log.msg_tag AND story.msg_key = log.msg_key"+where, "?",
-		tail, pruneRows)
-	l.countEvents = newRowsText("SELECT COUNT(*) FROM "+l.events+" FORCE INDEX (by_identity) WHERE group_name = ? AND "+
-		"msg_tag = ? AND msg_key IN (", "?", ")", pruneRows)
+func (l *Log) storyText(batch []oldRow) statement {
+	s := sqlOf("SELECT COUNT(*) FROM " + l.events + " AS log FORCE INDEX (by_identity) WHERE ")
+	s.addOld(batch)
+	return s
+}
+
+// deleteText forces the primary key, as in every conditional statement of the log: through the index on status and time
+// it would wait for other identities' rows. MySQL takes an index hint in the form for several tables only, which is why
+// that is used for one table, too.
+func (l *Log) deleteText(status Status, before int64, batch []oldRow, told bool) statement {
+	tables, join := "log", ""
+	if told {
+		tables, join = "log, story", " LEFT JOIN "+l.events+" AS story FORCE INDEX (by_identity) ON story.group_name = "+
+			"log.group_name AND story.msg_tag = log.msg_tag AND story.msg_key = log.msg_key"
+	}
+	s := sqlOf("DELETE " + tables + " FROM " + l.table + " AS log FORCE INDEX (PRIMARY)" + join + " WHERE ")
+	s.addOld(batch)
+	s.add(" AND log.consumer_status = ? AND log.consumer_timestamp < "+microTime, int(status), before)
+	return s
+}
+
+func (s *statement) addOld(batch []oldRow) {
+	s.add("log.group_name = ? AND log.msg_tag = ? AND log.msg_key IN (", []byte(batch[0].Group), []byte(batch[0].Tag))
+	for i, r := range batch {
+		s.item(i, "?", []byte(r.Key))
+	}
+	s.add(")")
 }

@@ -133,12 +133,11 @@ func TestPruneDeletesWhatEndedLongAgoAndNothingElse(t *testing.T) {
 
 func (w *world) keysOf(query string, args ...any) (keys []string) {
 	w.t.Helper()
-	err := w.log.query(w.t.Context(), func(rows *sql.Rows) error {
+	keys, err := list(w.t.Context(), w.pool, sqlOf(query, args...), func(rows *sql.Rows) (string, error) {
 		var k Identity
 		err := rows.Scan(&k.Group, &k.Tag, &k.Key)
-		keys = append(keys, k.String())
-		return err
-	}, query, args...)
+		return k.String(), err
+	})
 	wantError(w.t, query, err, nil)
 	return keys
 }
@@ -166,10 +165,8 @@ func TestPruneLeavesARowThatMovedMeanwhile(t *testing.T) {
 	w.rowAged(key("stays"), Discarded, month+time.Hour)
 	before, err := w.log.pruneBefore(t.Context(), PruneOptions{Group: "g", OlderThan: month})
 	wantError(t, "pruneBefore", err, nil)
-	p := pruner{
-		log: w.log, o: PruneOptions{Group: "g", OlderThan: month}, before: before, pruned: Pruned{Status: Discarded},
-	}
-	page, err := p.page(t.Context())
+	p := pruner{w.log, PruneOptions{Group: "g", OlderThan: month}, before, Pruned{Status: Discarded}}
+	page, err := p.page(t.Context(), nil)
 	if err != nil || len(page) != 3 {
 		t.Fatalf("page = %v, %v", page, err)
 	}
@@ -294,21 +291,19 @@ func TestPruneUsesIndexesAndSortsNothing(t *testing.T) {
 			}
 		}
 	}
-	args := []any{[]byte("g"), []byte("t")}
-	for i := range pruneRows {
-		args = append(args, fmt.Appendf(nil, "t-%05d", i))
+	batch := make([]oldRow, pruneRows)
+	for i := range batch {
+		batch[i].Identity = Identity{"g", "t", fmt.Sprintf("t-%05d", i)}
 	}
 	for name, c := range map[string]struct {
-		text rowsText
-		args []any
+		s    statement
 		keys []string // of the tables in turn
 	}{
-		"delete": {w.log.deleteOnly, append(args[:len(args):len(args)], 1, before), []string{"PRIMARY"}},
-		"delete with events": {w.log.deleteWithEvents, append(args[:len(args):len(args)], 1, before),
-			[]string{"PRIMARY", "by_identity"}},
-		"count events": {w.log.countEvents, args, []string{"by_identity"}},
+		"delete":             {w.log.deleteText(Success, before, batch, false), []string{"PRIMARY"}},
+		"delete with events": {w.log.deleteText(Success, before, batch, true), []string{"PRIMARY", "by_identity"}},
+		"count events":       {w.log.storyText(batch), []string{"by_identity"}},
 	} {
-		plan := w.explain(c.text.of(pruneRows), c.args...)
+		plan := w.explain(c.s.String(), c.s.args...)
 		if len(plan) != len(c.keys) {
 			t.Fatalf("%s: plan %v", name, plan)
 		}
@@ -323,26 +318,25 @@ func TestPruneUsesIndexesAndSortsNothing(t *testing.T) {
 // explain is the plan of a statement, a line per table.
 func (w *world) explain(text string, args ...any) (plan []map[string]string) {
 	w.t.Helper()
-	err := w.log.query(w.t.Context(), func(rows *sql.Rows) error {
+	plan, err := list(w.t.Context(), w.pool, sqlOf(stack.Explain+text, args...), func(rows *sql.Rows) (
+		map[string]string, error,
+	) {
 		columns, err := rows.Columns()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		values := make([]sql.NullString, len(columns))
 		into := make([]any, len(columns))
 		for i := range values {
 			into[i] = &values[i]
 		}
-		if err := rows.Scan(into...); err != nil {
-			return err
-		}
+		err = rows.Scan(into...)
 		line := map[string]string{}
 		for i, c := range columns {
 			line[c] = values[i].String
 		}
-		plan = append(plan, line)
-		return nil
-	}, stack.Explain+text, args...)
+		return line, err
+	})
 	wantError(w.t, "EXPLAIN", err, nil)
 	return plan
 }

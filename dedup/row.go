@@ -166,19 +166,18 @@ type ReplayNote struct {
 	Mended *Entry
 }
 
-func validateOwner(owner string) error {
-	if owner == "" || len(owner) > MaxOwner {
-		return fmt.Errorf("an owner of %d bytes: it must have 1 to %d", len(owner), MaxOwner)
-	}
-	return nil
-}
+func validateOwner(owner string) error { return checkLength("an owner", owner, MaxOwner) }
 
 func validateReason(reason Reason) error {
-	switch {
-	case reason == "" || len(reason) > MaxReason:
-		return fmt.Errorf("reason %q: it must have 1 to %d bytes", reason, MaxReason)
-	case !utf8.ValidString(string(reason)):
+	if !utf8.ValidString(string(reason)) {
 		return errors.New("a reason must be valid UTF-8")
+	}
+	return checkLength("a reason", string(reason), MaxReason)
+}
+
+func checkLength(what, text string, most int) error {
+	if text == "" || len(text) > most {
+		return fmt.Errorf("%s has %d bytes: it must have 1 to %d", what, len(text), most)
 	}
 	return nil
 }

@@ -29,30 +29,26 @@ var keyColumns = []struct {
 // schema whose steps this program can live with is accepted, so that a fleet can be migrated first and replaced one by
 // one. Any other error means that nothing could be found out.
 func CheckSchema(ctx context.Context, db *gorm.DB, table string) error {
-	pool, err := db.DB()
-	if err != nil {
-		return fmt.Errorf("check the schema: take the pool from gorm: %w", err)
-	}
-	return checkSchema(ctx, pool, table)
-}
-
-// CheckSchema is [CheckSchema] for the log's own table.
-func (l *Log) CheckSchema(ctx context.Context) error { return checkSchema(ctx, l.db, l.o.Table) }
-
-func checkSchema(ctx context.Context, pool *sql.DB, table string) error {
-	sets, err := setsOf(MigrateOptions{Table: table})
+	sets, pool, err := setsOn(db, MigrateOptions{Table: table})
 	if err != nil {
 		return fmt.Errorf("check the schema: %w", err)
 	}
+	return checkSchema(ctx, pool, table, sets[0])
+}
+
+// CheckSchema is [CheckSchema] for the log's own table.
+func (l *Log) CheckSchema(ctx context.Context) error {
+	return checkSchema(ctx, l.db, l.o.Table, logSet(l.o.Table))
+}
+
+func checkSchema(ctx context.Context, pool *sql.DB, table string, set migrationSet) error {
 	for _, name := range []string{table, eventTable(table)} {
 		if err := checkTable(ctx, pool, name); err != nil {
 			return fmt.Errorf("check table %s: %w", name, err)
 		}
 	}
-	for _, set := range sets {
-		if err := set.check(ctx, pool); err != nil {
-			return fmt.Errorf("check schema version of %s: %w", set.name, err)
-		}
+	if err := set.check(ctx, pool); err != nil {
+		return fmt.Errorf("check schema version of %s: %w", set.name, err)
 	}
 	return nil
 }
@@ -63,9 +59,9 @@ func checkTable(ctx context.Context, pool *sql.DB, table string) error {
 	}
 	for _, want := range keyColumns {
 		var kind string
-		var size sql.NullInt64
-		err := pool.QueryRowContext(ctx, "SELECT data_type, character_octet_length FROM information_schema.columns"+
-			" WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?", table, want.name).Scan(&kind, &size)
+		var size int64
+		err := sqlOf("SELECT data_type, character_octet_length FROM information_schema.columns WHERE table_schema = "+
+			"DATABASE() AND table_name = ? AND column_name = ?", table, want.name).scan(ctx, pool, &kind, mysqldb.OrZero(&size))
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // nor does a table that the server cannot open have columns
 			missing := fmt.Errorf("column %s is missing: %w", want.name, ErrSchema)
@@ -73,11 +69,10 @@ func checkTable(ctx context.Context, pool *sql.DB, table string) error {
 		case err != nil:
 			return err
 		case !strings.EqualFold(kind, "varbinary"):
-			return fmt.Errorf("%w: column %s is %s; it must be VARBINARY(%d), or keys that differ in case or accents "+
-				"become equal",
-				ErrSchema, want.name, kind, want.bytes)
-		case size.Int64 < want.bytes:
-			return fmt.Errorf("%w: column %s holds %d bytes, %d are needed", ErrSchema, want.name, size.Int64, want.bytes)
+			return fmt.Errorf("%w: column %s is %s; it must be VARBINARY(%d), or keys that differ in case or accents become "+
+				"equal", ErrSchema, want.name, kind, want.bytes)
+		case size < want.bytes:
+			return fmt.Errorf("%w: column %s holds %d bytes, %d are needed", ErrSchema, want.name, size, want.bytes)
 		}
 	}
 	return nil
@@ -121,8 +116,7 @@ func (s migrationSet) check(ctx context.Context, pool *sql.DB) error {
 	for version, a := range applied {
 		if a.oldest > latest {
 			return fmt.Errorf("%w: it is at version %d, which needs a program that knows version %d; this one knows %d: "+
-				"install a newer rollbackd",
-				ErrSchema, version, a.oldest, latest)
+				"install a newer rollbackd", ErrSchema, version, a.oldest, latest)
 		}
 	}
 	return nil
@@ -134,26 +128,17 @@ type appliedVersion struct {
 }
 
 // readVersions reads which versions of a set are applied; none when the version table is missing.
-func readVersions(ctx context.Context, pool *sql.DB, set string) (map[int64]appliedVersion, error) {
-	rows, err := pool.QueryContext(ctx, "SELECT version, oldest, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "+
-		"applied_at) FROM "+versionTable+
-		" WHERE set_name = ?", []byte(set))
-	if mysqldb.NoTable(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
+func readVersions(ctx context.Context, on Execer, set string) (map[int64]appliedVersion, error) {
 	applied := map[int64]appliedVersion{}
-	for rows.Next() {
-		var version, at int64
-		var a appliedVersion
-		if err := rows.Scan(&version, &a.oldest, &at); err != nil {
-			return nil, err
-		}
-		a.at = time.UnixMicro(at).UTC()
-		applied[version] = a
+	s := sqlOf("SELECT version, oldest, "+since+"applied_at) FROM "+versionTable+" WHERE set_name = ?", []byte(set))
+	_, err := list(ctx, on, s, func(rows *sql.Rows) (version int64, err error) {
+		var v appliedVersion
+		err = rows.Scan(&version, &v.oldest, utc{&v.at})
+		applied[version] = v
+		return version, err
+	})
+	if mysqldb.NoTable(err) {
+		err = nil
 	}
-	return applied, rows.Err()
+	return applied, err
 }

@@ -1,8 +1,12 @@
 package dedup
 
 import (
+	"context"
+	"database/sql"
 	"strings"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // statement is SQL in the making, each piece with its arguments.
@@ -16,22 +20,85 @@ func (s *statement) add(text string, args ...any) {
 	s.args = append(s.args, args...)
 }
 
+// item adds a member of a list, i from 0.
+func (s *statement) item(i int, text string, args ...any) {
+	if i > 0 {
+		s.add(", ")
+	}
+	s.add(text, args...)
+}
+
+// rowsOf repeats what stands for one of n rows.
+func rowsOf(row string, n int) string { return strings.Repeat(","+row, n)[1:] }
+
 func (s *statement) String() string { return string(s.text) }
 
-// change is one transition of one row, about to happen.
+// exec runs the statement and counts the rows that it changed.
+func (s statement) exec(ctx context.Context, on Execer) (affected int64, err error) {
+	res, err := on.ExecContext(ctx, s.String(), s.args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func sqlOf(text string, args ...any) statement { return statement{[]byte(text), args} }
+
+// list reads all rows of the answer.
+func list[T any](ctx context.Context, on Execer, s statement, scan func(*sql.Rows) (T, error)) ([]T, error) {
+	return mysqldb.List(ctx, on, scan, s.String(), s.args...)
+}
+
+// value reads a row of one value.
+func value[T any](rows *sql.Rows) (v T, err error) {
+	err = rows.Scan(&v)
+	return v, err
+}
+
+// scan reads the answer's only row.
+func (s statement) scan(ctx context.Context, on *sql.DB, into ...any) error {
+	return on.QueryRowContext(ctx, s.String(), s.args...).Scan(into...)
+}
+
+// utc takes microseconds since 1970, and NULL as the zero time; micros takes a number of them.
+type (
+	utc    struct{ *time.Time }
+	micros struct{ *time.Duration }
+)
+
+// Scan is called by database/sql.
+func (t utc) Scan(v any) error {
+	var n sql.NullInt64
+	err := n.Scan(v)
+	if *t.Time = (time.Time{}); n.Valid {
+		*t.Time = time.UnixMicro(n.Int64).UTC()
+	}
+	return err
+}
+
+// Scan is called by database/sql.
+func (d micros) Scan(v any) error {
+	var n sql.NullInt64
+	err := n.Scan(v)
+	*d.Duration = time.Duration(n.Int64) * time.Microsecond
+	return err
+}
+
+// change is one transition of one row, about to happen. Two that differ in nothing but the row's own share an UPDATE:
+// see shape.
 type change struct {
 	step     transition
+	was      *Row // as it was read
 	key      Identity
 	from, to Version
-	own      bool // to.Owner is known to this call alone: a row in version to is this call's work
 
-	entry    *Entry        // what the row keeps of the message, where it has nothing yet
-	replace  bool          // the entry takes the place of what the row has
-	dropBody bool          // success needs neither body nor properties
-	at       *int64        // when another log moved it, microseconds since 1970; nil: now
-	backdate time.Duration // so that a row given back unrun is due at once
-	reason   *Reason       // nil: stays as it is; "" clears it and dead_at
-	remark   *string       // nil: stays as it is
+	entry    *Entry           // what the row keeps of the message, where it has nothing yet
+	replace  bool             // the entry takes the place of what the row has
+	dropBody bool             // success needs neither body nor properties
+	at       *int64           // when another log moved it, microseconds since 1970; nil: now
+	backdate time.Duration    // so that a row given back unrun is due at once
+	reason   sql.Null[Reason] // none: stays as it is; "" clears it and dead_at
+	remark   sql.Null[string] // none: stays as it is
 
 	asMade bool // the row's time is that of its making
 
@@ -41,21 +108,38 @@ type change struct {
 	also *change // made in the same transaction, if nobody has made it yet
 }
 
+func set[T any](v T) sql.Null[T] { return sql.Null[T]{V: v, Valid: true} }
+
+// say makes a cause the row's remark and the story's.
+func (c *change) say(cause string) {
+	c.why = cutText(cause, MaxRemark)
+	c.remark = set(c.why)
+}
+
 // keepsOwner reports whether the row's owner stays.
 func (c *change) keepsOwner() bool { return c.from.Status != Absent && c.to.Owner == c.from.Owner }
 
-// update writes the conditional statement of a change whose row exists. Every guard is one line. The primary key is
-// forced: the guards name the columns of by_status, too, and through that index the statement would wait for rows of
-// other identities.
-func (l *Log) update(c *change) (s statement) {
-	l.set(&s, c)
-	s.add(" WHERE group_name = ? AND msg_tag = ? AND msg_key = ?", keyArgs(c.key)...)
-	l.guard(&s, c)
-	return s
+// own reports whether to.Owner is known to this call alone: a row in version to is this call's work. A token may reopen
+// a row that died with it as its owner.
+func (c *change) own() bool {
+	return c.step.Guard&guardOwner != 0 || c.step.Action == actionReopen || c.to.Owner != c.from.Owner
 }
 
-// set writes the beginning of an UPDATE, up to its WHERE.
-func (l *Log) set(s *statement, c *change) {
+// timed reports whether the row's time is another log's. A dead row's is that of its death here.
+func (c *change) timed() bool { return c.at != nil && c.to.Status != Dead }
+
+// microTime turns microseconds since 1970 into a time; since and a time behind it turn that into them, so that nothing
+// depends on the time zone or the time parsing of the connection.
+const (
+	microTime = "TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND"
+	since     = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
+)
+
+// update writes the conditional statement of changes of one shape whose rows exist: the guards are the same for each
+// row, and so is all that is written but the remarks. Every guard is one line. The primary key is forced: the guards
+// name the columns of by_status, too, and through that index the statement would wait for rows of other identities.
+func (l *Log) update(run []*change) (s statement) {
+	c := run[0]
 	s.add("UPDATE " + l.table + " FORCE INDEX (PRIMARY)")
 	s.add(" SET consumer_status = ?", int(c.to.Status))
 	s.add(", consumer_times = ?", c.to.Attempts)
@@ -66,13 +150,62 @@ func (l *Log) set(s *statement, c *change) {
 	switch {
 	case c.asMade:
 		s.add(", consumer_timestamp = created_at")
-	case c.at != nil:
+	case c.timed():
 		s.add(", consumer_timestamp = LEAST(UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, "+microTime+")",
 			c.backdate.Microseconds(), *c.at)
 	default:
 		s.add(", consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", c.backdate.Microseconds())
 	}
-	l.setColumns(s, c)
+	c.setMessage(&s)
+	switch {
+	case c.reason.Valid && c.reason.V == "":
+		s.add(", reason = NULL, dead_at = NULL")
+	case c.reason.Valid:
+		s.add(", reason = ?", c.reason.V)
+	}
+	if c.to.Status == Dead {
+		s.add(", dead_at = UTC_TIMESTAMP(6)")
+	}
+	setRemarks(&s, run)
+	keys := make([]Identity, len(run))
+	for i, c := range run {
+		keys[i] = c.key
+	}
+	addKeys(&s, keys)
+	l.guard(&s, c)
+	return s
+}
+
+// setMessage writes what a change says of the message. What the row has of it stays: the first copy is the original.
+func (c *change) setMessage(s *statement) {
+	if c.dropBody {
+		s.add(", msg_body = NULL, properties = NULL")
+	}
+	if e := c.entry; e != nil && c.replace {
+		s.add(", msg_id = ?, msg_body = ?, properties = ?, body_hash = ?", messageArgs(e)...)
+	} else if e != nil {
+		s.add(", msg_id = COALESCE(msg_id, ?), msg_body = COALESCE(msg_body, ?), properties = COALESCE(properties, ?)"+
+			", body_hash = COALESCE(body_hash, ?)", messageArgs(e)...)
+	}
+}
+
+// setRemarks writes to each row of a run its own remark.
+func setRemarks(s *statement, run []*change) {
+	switch {
+	case !run[0].remark.Valid:
+	case len(run) == 1:
+		s.add(", remark = ?", run[0].remark.V)
+	default:
+		s.add(", remark = ELT(FIELD(msg_key")
+		for _, c := range run {
+			s.add(", ?", []byte(c.key.Key))
+		}
+		s.add(")")
+		for _, c := range run {
+			s.add(", ?", c.remark.V)
+		}
+		s.add(")")
+	}
 }
 
 // age is how long ago a row's last transition was by the database's clock, or how far ahead of it: then the clock has
@@ -108,105 +241,91 @@ func (l *Log) guard(s *statement, c *change) {
 	}
 }
 
-// setColumns writes what a change says besides the version. What the row has of its message stays: the first copy is
-// the original.
-func (l *Log) setColumns(s *statement, c *change) {
-	if c.dropBody {
-		s.add(", msg_body = NULL, properties = NULL")
+// insert writes the statement of changes from Absent. The primary key is its guard.
+func (l *Log) insert(run []*change) (s statement) {
+	s.add("INSERT INTO " + l.table + " (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash," +
+		" consumer_status, consumer_times, replays, owner, reason, remark, consumer_timestamp, created_at, dead_at) VALUES ")
+	for i, c := range run {
+		s.item(i, "(?, ?, ?", keyArgs(c.key)...)
+		s.add(", ?, ?, ?, ?", messageArgs(c.entry)...)
+		s.add(", ?, ?, ?", int(c.to.Status), c.to.Attempts, c.to.Replays)
+		s.add(", ?, ?, ?", orNull(c.to.Owner), orNull(string(c.reason.V)), c.remark.V)
+		for _, others := range []bool{c.timed(), c.at != nil} {
+			if others {
+				s.add(", LEAST(UTC_TIMESTAMP(6), "+microTime+")", *c.at)
+			} else {
+				s.add(", UTC_TIMESTAMP(6)")
+			}
+		}
+		if c.to.Status == Dead {
+			s.add(", UTC_TIMESTAMP(6))")
+		} else {
+			s.add(", NULL)")
+		}
 	}
-	if e := c.entry; e != nil && c.replace {
-		s.add(", msg_id = ?, msg_body = ?, properties = ?, body_hash = ?", messageID(e), body(e), properties(e), bodyHash(e))
-	} else if e != nil {
-		s.add(", msg_id = COALESCE(msg_id, ?)", messageID(e))
-		s.add(", msg_body = COALESCE(msg_body, ?)", body(e))
-		s.add(", properties = COALESCE(properties, ?)", properties(e))
-		s.add(", body_hash = COALESCE(body_hash, ?)", bodyHash(e))
-	}
-	if c.reason != nil && *c.reason == "" {
-		s.add(", reason = NULL, dead_at = NULL")
-	}
-	if c.reason != nil && *c.reason != "" {
-		s.add(", reason = ?", *c.reason)
-	}
-	if c.to.Status == Dead {
-		s.add(", dead_at = UTC_TIMESTAMP(6)")
-	}
-	if c.remark != nil {
-		s.add(", remark = ?", *c.remark)
-	}
-}
-
-// insert writes the statement of a change from Absent. The primary key is its guard.
-func (l *Log) insert(c *change) (s statement) {
-	s.add(l.insertHead())
-	l.insertValues(&s, c)
 	return s
 }
 
-func (l *Log) insertHead() string {
-	return "INSERT INTO " + l.table + " (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash," +
-		" consumer_status, consumer_times, replays, owner, consumer_timestamp, created_at, dead_at, reason, remark) VALUES "
-}
-
-func (l *Log) insertValues(s *statement, c *change) {
-	s.add("(?, ?, ?", keyArgs(c.key)...)
-	s.add(", ?, ?, ?, ?", messageID(c.entry), body(c.entry), properties(c.entry), bodyHash(c.entry))
-	s.add(", ?, ?, ?", int(c.to.Status), c.to.Attempts, c.to.Replays)
-	s.add(", ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)", orNull(c.to.Owner))
-	if c.to.Status == Dead {
-		s.add(", UTC_TIMESTAMP(6)")
-	} else {
-		s.add(", NULL")
+// event writes the statement of the changes' lines in the story.
+func (l *Log) event(run ...*change) (s statement) {
+	s.add("INSERT INTO " + l.events +
+		" (group_name, msg_tag, msg_key, `at`, `from`, `to`, attempt, replays, owner, error, `by`) VALUES ")
+	for i, c := range run {
+		s.item(i, "(?, ?, ?", keyArgs(c.key)...)
+		s.add(", UTC_TIMESTAMP(6), NULLIF(?, -1), ?", int(c.from.Status), int(c.to.Status))
+		s.add(", ?, ?, ?", c.to.Attempts, c.to.Replays, orNull(c.to.Owner))
+		s.add(", ?, ?)", cutText(c.why, MaxRemark), cutText(c.by, MaxBy))
 	}
-	if c.reason != nil {
-		s.add(", ?", orNull(string(*c.reason)))
-	} else {
-		s.add(", NULL")
-	}
-	remark := ""
-	if c.remark != nil {
-		remark = *c.remark
-	}
-	s.add(", ?)", remark)
-}
-
-// event writes the statement of a change's line in the story.
-func (l *Log) event(c *change) (s statement) {
-	s.add(l.eventHead())
-	l.eventValues(&s, c)
 	return s
 }
 
-func (l *Log) eventHead() string {
-	return "INSERT INTO " + l.events +
-		" (group_name, msg_tag, msg_key, `at`, `from`, `to`, attempt, replays, owner, error, `by`) VALUES "
+// keyIs finds one row; addKeys writes the condition for many. MariaDB and MySQL read it as ranges of
+// the primary key.
+const keyIs = " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
+
+func addKeys(s *statement, keys []Identity) {
+	switch n := sameTag(keys); {
+	case n == 1 && len(keys) == 1:
+		s.add(keyIs, keyArgs(keys[0])...)
+	case n == len(keys):
+		s.add(" WHERE group_name = ? AND msg_tag = ? AND msg_key IN (", []byte(keys[0].Group), []byte(keys[0].Tag))
+		for i, k := range keys {
+			s.item(i, "?", []byte(k.Key))
+		}
+		s.add(")")
+	default:
+		s.add(" WHERE (group_name, msg_tag, msg_key) IN (")
+		for i, k := range keys {
+			s.item(i, "(?, ?, ?)", keyArgs(k)...)
+		}
+		s.add(")")
+	}
 }
 
-func (l *Log) eventValues(s *statement, c *change) {
-	s.add("(?, ?, ?", keyArgs(c.key)...)
-	s.add(", UTC_TIMESTAMP(6), ?, ?", statusOrNull(c.from.Status), int(c.to.Status))
-	s.add(", ?, ?, ?", c.to.Attempts, c.to.Replays, orNull(c.to.Owner))
-	s.add(", ?, ?)", cutText(c.why, MaxRemark), cutText(c.by, MaxBy))
+// sameTag is how many of keys, from the first on, share its group and tag.
+func sameTag(keys []Identity) (n int) {
+	for n < len(keys) && keys[n].Group == keys[0].Group && keys[n].Tag == keys[0].Tag {
+		n++
+	}
+	return n
 }
 
 // keyArgs passes a key as bytes: as text, MySQL would compare it by a collation.
 func keyArgs(k Identity) []any { return []any{[]byte(k.Group), []byte(k.Tag), []byte(k.Key)} }
 
+// messageArgs is what a row keeps of a message: id, body, properties and hash.
+func messageArgs(e *Entry) []any {
+	args := []any{messageID(e), nil, nil, bodyHash(e)}
+	if e.Body != nil {
+		args[1] = e.Body[:min(len(e.Body), MaxBody)]
+	}
+	if e.Properties != nil && len(e.Properties) <= MaxProperties {
+		args[2] = e.Properties
+	}
+	return args
+}
+
 func messageID(e *Entry) any { return orNull(e.MessageID[:min(len(e.MessageID), MaxMessageID)]) }
-
-func body(e *Entry) any {
-	if e.Body == nil {
-		return nil
-	}
-	return cutBytes(e.Body, MaxBody)
-}
-
-func properties(e *Entry) any {
-	if e.Properties == nil || len(e.Properties) > MaxProperties {
-		return nil
-	}
-	return e.Properties
-}
 
 func bodyHash(e *Entry) any {
 	if e.BodyHash == ([32]byte{}) {
@@ -214,33 +333,3 @@ func bodyHash(e *Entry) any {
 	}
 	return e.BodyHash[:]
 }
-
-func statusOrNull(s Status) any {
-	if s == Absent {
-		return nil
-	}
-	return int(s)
-}
-
-// rowsText is the text of a statement over a varying number of rows, made once: head, tuple, "," tuple, …, tail. The
-// text of fewer rows is its beginning.
-type rowsText struct {
-	head, tuple int // lengths
-	text        string
-	tail        string
-}
-
-func newRowsText(head, tuple, tail string, rows int) rowsText {
-	text := make([]byte, 0, len(head)+rows*(len(tuple)+1))
-	text = append(text, head...)
-	for i := range rows {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = append(text, tuple...)
-	}
-	return rowsText{head: len(head), tuple: len(tuple), text: string(text), tail: tail}
-}
-
-// of is the statement for n rows, 1 to the number it was made for.
-func (r rowsText) of(n int) string { return r.text[:r.head+n*(r.tuple+1)-1] + r.tail }

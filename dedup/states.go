@@ -1,9 +1,6 @@
 package dedup
 
-import (
-	"strconv"
-	"strings"
-)
+import "strconv"
 
 // Status is the state of an identity, as stored in consumer_status.
 type Status int8
@@ -21,23 +18,15 @@ const (
 // Statuses are all states a row can have, in the order of their numbers.
 func Statuses() []Status { return []Status{Processing, Success, Failed, Dead, Discarded} }
 
-// String is the state's word in the readable view, metrics and lists.
+// words are the states' words in the readable view, metrics and lists, from Absent on.
+var words = []string{"absent", "processing", "success", "failed", "dead", "discarded"}
+
+// String is the state's word.
 func (s Status) String() string {
-	switch s {
-	case Absent:
-		return "absent"
-	case Processing:
-		return "processing"
-	case Success:
-		return "success"
-	case Failed:
-		return "failed"
-	case Dead:
-		return "dead"
-	case Discarded:
-		return "discarded"
+	if s < Absent || s > Discarded {
+		return "status " + strconv.Itoa(int(s))
 	}
-	return "status " + strconv.Itoa(int(s))
+	return words[s-Absent]
 }
 
 // Version is what every conditional statement compares before it changes a row. Attempts alone repeat after a replay,
@@ -85,24 +74,6 @@ const (
 	guardAsked                     // the person asked for discarded ones too
 	guardTaken                     // the row is as it was taken over: nobody of ours has moved it since
 )
-
-// String lists the guards in words.
-func (g guard) String() string {
-	var words []string
-	for _, w := range []struct {
-		guard guard
-		word  string
-	}{
-		{guardOwner, "own claim"}, {guardExpired, "lease expired"}, {guardDue, "due"},
-		{guardLeft, "attempts left"}, {guardSpent, "no attempt left"}, {guardAsked, "asked for"},
-		{guardTaken, "untouched since"},
-	} {
-		if g&w.guard != 0 {
-			words = append(words, w.word)
-		}
-	}
-	return strings.Join(words, ", ")
-}
 
 // transition is one arrow of the diagram.
 type transition struct {
@@ -162,28 +133,4 @@ func transitionOf(a action, from Status) (transition, bool) {
 		}
 	}
 	return transition{}, false
-}
-
-// diagram is the table of transitions as a Mermaid state diagram. ARCHITECTURE.md quotes it, a test compares.
-func diagram() string {
-	var b strings.Builder
-	b.WriteString("stateDiagram-v2\n")
-	for _, s := range Statuses() {
-		b.WriteString("    state \"" + strconv.Itoa(int(s)) + " " + s.String() + "\" as " + s.String() + "\n")
-	}
-	for _, t := range transitions {
-		from := t.From.String()
-		if t.From == Absent {
-			from = "[*]"
-		}
-		b.WriteString("    " + from + " --> " + t.To.String() + ": " + string(t.Action))
-		if t.Guard != 0 {
-			b.WriteString(" [" + t.Guard.String() + "]")
-		}
-		if t.Note != "" {
-			b.WriteString(" / " + t.Note)
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -424,4 +425,46 @@ func (w *world) lookUp(keys ...Identity) map[Identity]Row {
 		w.t.Fatal(err)
 	}
 	return rows
+}
+
+// String lists the guards in words.
+func (g guard) String() string {
+	var words []string
+	for _, w := range []struct {
+		guard guard
+		word  string
+	}{
+		{guardOwner, "own claim"}, {guardExpired, "lease expired"}, {guardDue, "due"},
+		{guardLeft, "attempts left"}, {guardSpent, "no attempt left"}, {guardAsked, "asked for"},
+		{guardTaken, "untouched since"},
+	} {
+		if g&w.guard != 0 {
+			words = append(words, w.word)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// diagram is the table of transitions as a Mermaid state diagram. ARCHITECTURE.md quotes it, a test compares.
+func diagram() string {
+	var b strings.Builder
+	b.WriteString("stateDiagram-v2\n")
+	for _, s := range Statuses() {
+		b.WriteString("    state \"" + strconv.Itoa(int(s)) + " " + s.String() + "\" as " + s.String() + "\n")
+	}
+	for _, t := range transitions {
+		from := t.From.String()
+		if t.From == Absent {
+			from = "[*]"
+		}
+		b.WriteString("    " + from + " --> " + t.To.String() + ": " + string(t.Action))
+		if t.Guard != 0 {
+			b.WriteString(" [" + t.Guard.String() + "]")
+		}
+		if t.Note != "" {
+			b.WriteString(" / " + t.Note)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }

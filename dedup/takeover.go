@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 )
@@ -66,38 +65,17 @@ func (l *Log) TakeOver(ctx context.Context, w Waypoint, note []byte, all []Taken
 	if err != nil {
 		return w, fmt.Errorf("take over: %w", err)
 	}
-	var fresh []*Taken
-	var moved []*change
-	for i := range all {
-		t := &all[i]
-		c, err := l.taking(t)
-		if err != nil {
-			return w, fmt.Errorf("take over %v: %w", t.Identity, err)
-		}
-		if t.From.Status == Absent {
-			fresh = append(fresh, t)
-		} else {
-			moved = append(moved, c)
-		}
+	changes, err := changesOf(all, l.taking)
+	if err != nil {
+		return w, fmt.Errorf("take over: %w", err)
 	}
-	slices.SortFunc(fresh, func(a, b *Taken) int { return a.Identity.Compare(b.Identity) })
 	err = l.inTx(ctx, func(tx Execer) error {
 		if err := l.moveWaypoint(ctx, tx, w, next, note); err != nil {
 			return err
 		}
-		if err := l.insertAllTaken(ctx, tx, fresh); err != nil {
-			return err
-		}
-		if len(moved) == 0 {
-			return nil
-		}
-		slices.SortFunc(moved, func(a, b *change) int { return a.key.Compare(b.key) })
-		return l.applyMany(ctx, tx, moved)
+		return l.applyAll(ctx, tx, changes)
 	})
-	switch {
-	case errors.Is(err, errShort), errors.Is(err, ErrExists):
-		err = ErrLost
-	case errors.Is(err, ErrUnknown), errors.Is(err, ErrOvertaken): // perhaps by an earlier call of ours
+	if errors.Is(err, ErrUnknown) || errors.Is(err, ErrOvertaken) { // perhaps by an earlier call of ours
 		stored, _, lookErr := l.readWaypoint(ctx, w.name)
 		if lookErr == nil && tokenOf(stored) == tokenOf(next) {
 			return w.at(stored), nil
@@ -109,41 +87,41 @@ func (l *Log) TakeOver(ctx context.Context, w Waypoint, note []byte, all []Taken
 	return w.at(next), nil
 }
 
-// taking is the change of a row that is taken over.
-func (l *Log) taking(t *Taken) (*change, error) {
-	if t.Origin == "" || len(t.Origin) > MaxOrigin {
-		return nil, fmt.Errorf("an origin of %d bytes: it must have 1 to %d", len(t.Origin), MaxOrigin)
-	}
+// taking is the change of a row that is taken over. One that is new and success, of which there may be millions, gets
+// no line of its story, as in the fast path.
+func (l *Log) taking(t Taken) (*change, error) {
 	act := actionTakeDone
 	if t.Status == Dead {
 		act = actionTakeOpen
 	}
 	from := t.From
 	from.Identity = t.Identity
-	c, err := l.begin(act, from)
-	if err != nil {
+	c, err := l.begin(act, from, checkLength("an origin", t.Origin, MaxOrigin))
+	switch {
+	case err != nil:
 		return nil, err
+	case c.to.Status != t.Status:
+		return nil, fmt.Errorf("%v: %w: as %v", t.Identity, ErrTransition, t.Status)
+	case from.Status != Absent && !from.TakenOver():
+		return nil, fmt.Errorf("%v: %w: it is not as it was taken over", t.Identity, ErrTransition)
 	}
-	if c.to.Status = c.step.To; c.to.Status != t.Status {
-		return nil, fmt.Errorf("%w: as %v", ErrTransition, t.Status)
+	at := t.micros()
+	c.to.Attempts, c.to.Owner, c.by, c.at = t.attempts(), markTaken+t.Origin, t.By, &at
+	if t.Status == Dead {
+		c.entry, c.reason = &t.Entry, set(ReasonEffectUnknown)
+		c.say(t.Remark)
+		return c, nil
 	}
-	if from.Status != Absent && !from.TakenOver() {
-		return nil, fmt.Errorf("%w: it is not as it was taken over", ErrTransition)
-	}
-	c.to.Attempts, c.to.Owner = t.attempts(), markTaken+t.Origin
-	c.by, c.why = t.By, cutText(t.Remark, MaxRemark)
-	switch t.Status {
-	case Success:
-		none, at := Reason(""), t.micros()
-		remark := ""
-		c.reason, c.remark, c.at, c.dropBody = &none, &remark, &at, true
-	case Dead:
-		c.remark, c.entry = &c.why, &t.Entry
+	c.reason, c.remark, c.dropBody = set(Reason("")), set(""), true
+	if c.silent = from.Status == Absent; c.silent {
+		c.entry = &Entry{Identity: t.Identity, BodyHash: t.BodyHash, MessageID: t.MessageID}
+	} else {
+		c.why = cutText(t.Remark, MaxRemark)
 	}
 	return c, nil
 }
 
-func (t *Taken) attempts() int {
+func (t Taken) attempts() int {
 	least := int64(0)
 	if t.Status == Success {
 		least = 1
@@ -152,67 +130,10 @@ func (t *Taken) attempts() int {
 }
 
 // micros is At in microseconds since 1970; without one it is later than every clock.
-func (t *Taken) micros() int64 {
+func (t Taken) micros() int64 {
 	const never = 253_370_764_800_000_000 // the year 9999
 	if t.At.IsZero() {
 		return never
 	}
 	return min(max(t.At.UnixMicro(), 0), never)
-}
-
-// insertAllTaken inserts rows that are sorted by key. Those that are dead get a line of their story; the others, of
-// which there may be millions, do not, as in the fast path.
-func (l *Log) insertAllTaken(ctx context.Context, tx Execer, fresh []*Taken) error {
-	for rest := fresh; len(rest) > 0; {
-		n := chunkOf(len(rest), func(i int) int { return rest[i].size() })
-		if err := l.insertTakenRows(ctx, tx, rest[:n]); err != nil {
-			return fmt.Errorf("insert %d rows from %v: %w", n, rest[0].Identity, err)
-		}
-		rest = rest[n:]
-	}
-	return nil
-}
-
-// size is how many bytes a row takes in the statements at most.
-func (t *Taken) size() int {
-	n := t.keySize() + 2*(MaxOwner+MaxReason)
-	if t.Status == Dead {
-		n += 2*min(len(t.Body), MaxBody) + 2*min(len(t.Properties), MaxProperties) + 4*min(len(t.Remark), MaxRemark)
-	}
-	return n
-}
-
-func (l *Log) insertTakenRows(ctx context.Context, tx Execer, rows []*Taken) error {
-	args := make([]any, 0, 16*len(rows))
-	var events statement
-	for _, t := range rows {
-		at, owner := t.micros(), markTaken+t.Origin
-		args = append(append(args, keyArgs(t.Identity)...), messageID(&t.Entry))
-		if t.Status == Success {
-			args = append(args, nil, nil, bodyHash(&t.Entry), int(Success), t.attempts(), []byte(owner), false, at, at, false,
-				nil, "")
-			continue
-		}
-		remark := cutText(t.Remark, MaxRemark)
-		args = append(args, body(&t.Entry), properties(&t.Entry), bodyHash(&t.Entry), int(Dead), t.attempts(),
-			[]byte(owner), true, at, at, true, string(ReasonEffectUnknown), remark)
-		if len(events.text) == 0 {
-			events.add(l.eventHead())
-		} else {
-			events.add(", ")
-		}
-		l.eventValues(&events, &change{
-			key: t.Identity, from: Version{Status: Absent}, to: Version{Dead, t.attempts(), 0, owner}, by: t.By, why: remark,
-		})
-	}
-	if err := l.insertRows(ctx, tx, l.insertTaken.of(len(rows)), args); err != nil {
-		return err
-	}
-	if len(events.text) == 0 {
-		return nil
-	}
-	if _, err := tx.ExecContext(ctx, events.String(), events.args...); err != nil {
-		return fmt.Errorf("write their events: %w", err)
-	}
-	return nil
 }

@@ -21,11 +21,6 @@ func cutText(s string, characters int) string {
 	return s
 }
 
-// cutBytes keeps the beginning of b.
-func cutBytes(b []byte, limit int) []byte {
-	return b[:min(len(b), limit)]
-}
-
 // orNull is s for a column that says NULL for nothing.
 func orNull(s string) any {
 	if s == "" {

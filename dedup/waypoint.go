@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
 // Waypoint is how far somebody has come who goes through another log, so that he goes on there when he was killed. It
@@ -48,18 +46,13 @@ func (l *Log) Waypoints(ctx context.Context, prefix string) (notes [][]byte, err
 	if err := checkLength("the beginning of a name", prefix, maxWaypointName); err != nil {
 		return nil, err
 	}
-	var names []string
-	if err := l.query(ctx, func(rows *sql.Rows) error {
-		var name string
-		err := rows.Scan(&name)
-		names = append(names, strings.TrimSuffix(name, ":00000"))
-		return err
-	}, "SELECT name FROM "+metaTable+" WHERE LEFT(name, ?) = ? AND name LIKE '%:00000' ORDER BY name", len(prefix),
-		[]byte(prefix)); err != nil {
+	names, err := list(ctx, l.db, sqlOf("SELECT name FROM "+metaTable+
+		" WHERE LEFT(name, ?) = ? AND name LIKE '%:00000' ORDER BY name", len(prefix), []byte(prefix)), value[string])
+	if err != nil {
 		return nil, fmt.Errorf("list the waypoints: %w", err)
 	}
 	for _, name := range names {
-		_, note, err := l.readWaypoint(ctx, name)
+		_, note, err := l.readWaypoint(ctx, strings.TrimSuffix(name, ":00000"))
 		if err != nil {
 			return nil, fmt.Errorf("read how far it came: %w", err)
 		}
@@ -82,13 +75,6 @@ func (w Waypoint) check() error {
 		checkLength("the run of a waypoint", w.run, maxWaypointRun))
 }
 
-func checkLength(what, text string, most int) error {
-	if text == "" || len(text) > most {
-		return fmt.Errorf("%s has %d bytes: it must have 1 to %d", what, len(text), most)
-	}
-	return nil
-}
-
 // at is the waypoint after its move to a head.
 func (w Waypoint) at(head string) Waypoint {
 	return Waypoint{name: w.name, run: w.run, moves: w.moves + 1, stored: head}
@@ -96,80 +82,45 @@ func (w Waypoint) at(head string) Waypoint {
 
 // readWaypoint reads head and note by one statement, so both are of one move.
 func (l *Log) readWaypoint(ctx context.Context, name string) (head string, note []byte, err error) {
-	rows, err := l.db.QueryContext(ctx, "SELECT value FROM "+metaTable+" WHERE name >= ? AND name < ? ORDER BY name",
-		[]byte(name+":"), []byte(name+";"))
-	if err != nil {
+	parts, err := list(ctx, l.db, sqlOf("SELECT value FROM "+metaTable+" WHERE name >= ? AND name < ? ORDER BY name",
+		[]byte(name+":"), []byte(name+";")), value[[]byte])
+	if err != nil || len(parts) == 0 {
 		return "", nil, err
 	}
-	defer rows.Close()
-	size := -1
-	for rows.Next() {
-		var value []byte
-		if err := rows.Scan(&value); err != nil {
-			return "", nil, err
-		}
-		if size >= 0 {
-			note = append(note, value...)
-			continue
-		}
-		head = string(value)
-		text := head[strings.LastIndexByte(head, ' ')+1:]
-		if size, err = strconv.Atoi(text); err != nil || size < 0 {
-			return "", nil, fmt.Errorf("%s holds %q, which is no waypoint", name, value)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return "", nil, err
-	}
-	if size > len(note) {
+	head, note = string(parts[0]), bytes.Join(parts[1:], nil)
+	size, err := strconv.Atoi(head[strings.LastIndexByte(head, ' ')+1:])
+	switch {
+	case err != nil || size < 0:
+		return "", nil, fmt.Errorf("%s holds %q, which is no waypoint", name, head)
+	case size > len(note):
 		return "", nil, fmt.Errorf("of %s only %d of %d bytes are there", name, len(note), size)
 	}
-	return head, bytes.Clone(note[:max(0, size)]), nil // parts of a longer note may stand behind it
+	return head, note[:size], nil // parts of a longer note may stand behind it
 }
 
 // moveWaypoint moves a waypoint inside tx. The first part is written first: its lock makes others wait.
 func (l *Log) moveWaypoint(ctx context.Context, tx Execer, w Waypoint, next string, note []byte) error {
-	if err := l.moveHead(ctx, tx, w, next); err != nil {
+	var was []byte
+	if w.stored != "" {
+		was = []byte(w.stored)
+	}
+	moved, err := swapMeta(ctx, tx, w.part(0), was, []byte(next))
+	if err == nil && !moved {
+		err = ErrOvertaken
+	}
+	if err != nil || len(note) == 0 {
 		return err
 	}
-	var s statement
-	for i := 0; i*waypointPart < len(note); i++ {
-		if i == 0 {
-			s.add("INSERT INTO " + metaTable + " (name, value) VALUES ")
-		} else {
-			s.add(", ")
-		}
-		part := note[i*waypointPart : min(len(note), (i+1)*waypointPart)]
-		s.add("(?, ?)", w.part(i+1), part)
-	}
-	if len(s.text) == 0 {
-		return nil
+	s, i := sqlOf("INSERT INTO "+metaTable+" (name, value) VALUES "), 0
+	for part := range slices.Chunk(note, waypointPart) {
+		s.item(i, "(?, ?)", w.part(i+1), part)
+		i++
 	}
 	s.add(" ON DUPLICATE KEY UPDATE value = VALUES(value)")
-	if _, err := tx.ExecContext(ctx, s.String(), s.args...); err != nil {
+	if _, err := s.exec(ctx, tx); err != nil {
 		return fmt.Errorf("note how far it came: %w", err)
 	}
 	return nil
 }
 
 func (w Waypoint) part(i int) []byte { return fmt.Appendf(nil, "%s:%05d", w.name, i) }
-
-func (l *Log) moveHead(ctx context.Context, tx Execer, w Waypoint, next string) error {
-	if w.stored == "" {
-		_, err := tx.ExecContext(ctx, "INSERT INTO "+metaTable+" (name, value) VALUES (?, ?)", w.part(0), []byte(next))
-		if mysqldb.Duplicate(err) {
-			return ErrOvertaken
-		}
-		return err
-	}
-	res, err := tx.ExecContext(ctx, "UPDATE "+metaTable+" SET value = ? WHERE name = ? AND value = ?", []byte(next),
-		w.part(0), []byte(w.stored))
-	if err != nil {
-		return err
-	}
-	moved, err := res.RowsAffected()
-	if err == nil && moved != 1 {
-		err = ErrOvertaken
-	}
-	return err
-}
