@@ -72,26 +72,6 @@ func TestReopensWhoseCommitWasNotAnsweredAreRecognised(t *testing.T) {
 	}
 }
 
-func TestDiscardAllEndsWhatItCan(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	moved := w.deadRow(key("moved"))
-	wantError(t, "discard", w.log.Discard(t.Context(), moved, entryOf(moved.Identity), "bob", "first"), nil)
-	errs := w.log.DiscardAll(t.Context(), []Discarding{
-		{moved, entryOf(moved.Identity), "ann", "w"}, {w.deadRow(key("k")), entryOf(key("k")), "ann", "w"},
-		{w.read(moved.Identity), entryOf(moved.Identity), "ann", "w"},
-	})
-	for i, want := range []error{ErrLost, nil, ErrStale} {
-		wantError(t, fmt.Sprint(i), errs[i], want)
-	}
-	if got := w.read(key("k")); got.Status != Discarded || got.Remark != "discarded by ann: w" {
-		t.Errorf("row %v, remark %q", got.Status, got.Remark)
-	}
-	if got := w.read(moved.Identity); got.Remark != "discarded by bob: first" {
-		t.Errorf("remark %q, want the first one's", got.Remark)
-	}
-}
-
 func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

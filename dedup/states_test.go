@@ -309,7 +309,8 @@ func TestManyAtOnceComeOutAsEachAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			for _, a := range []action{actionBlame, actionClaim, actionFail, actionUnclaim, actionCondemn, actionReopen} {
+			for _, a := range []action{actionBlame, actionClaim, actionFail, actionUnclaim, actionCondemn, actionDead,
+				actionReopen, actionDiscard} {
 				var all []trial
 				for _, tr := range trials() {
 					// ClaimAll takes failed rows, which know their message
@@ -362,6 +363,18 @@ func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error)
 			condemned[i] = Condemnation{rows[i], entries[i], "permanent", "cause", "new token"}
 		}
 		_, errs = w.log.CondemnAll(ctx, condemned)
+	case actionDead:
+		deaths := make([]Death, len(all))
+		for i := range all {
+			deaths[i] = Death{rows[i], entries[i], "permanent", "cause"}
+		}
+		errs = w.log.DeadRows(ctx, deaths)
+	case actionDiscard:
+		discarded := make([]Discarding, len(all))
+		for i := range all {
+			discarded[i] = Discarding{rows[i], entries[i], "me", "why"}
+		}
+		errs = w.log.DiscardAll(ctx, discarded)
 	case actionReopen:
 		reopened := make([]Reopening, len(all))
 		for i, tr := range all {
