@@ -193,17 +193,17 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	own := w.identify(second)
 	conflict, cause := wire.Conflict(own, second.Body)
 	unnamed := rabbit.Delivery{Message: rabbit.Message{MessageID: "bad\x01key", Body: []byte("{}")}, RoutingKey: tag}
-	letters := []dedup.Letter{
+	letters := []dedup.Death{
 		{Entry: entry(w.identify(first), first), Reason: "exhausted", Cause: "no"},
 		{Entry: entry(conflict, second), Reason: "conflict", Cause: cause.Error()},
 		{Entry: entry(w.identify(unnamed), unnamed), Reason: "unidentified", Cause: "no"},
 	}
-	if err := w.records.DeadAll(t.Context(), letters); err != nil {
+	if err := errors.Join(w.records.DeadRows(t.Context(), letters)...); err != nil {
 		t.Fatal(err)
 	}
 	var rows []dedup.Row
 	for _, l := range letters {
-		rows = append(rows, w.rowOf(l.Identity))
+		rows = append(rows, w.rowOf(l.Entry.Identity))
 	}
 	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: rows},
 		deadletter.ReplayOptions{By: "ann"})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -194,7 +195,7 @@ func (w *world) dead(reason dedup.Reason, keys ...string) {
 func (w *world) deadNow(reason dedup.Reason, keys ...string) {
 	w.t.Helper()
 	var batch []rabbit.Publishing
-	var rows []dedup.Letter
+	var rows []dedup.Death
 	for _, key := range keys {
 		d := message(key, "{}")
 		id := w.identify(d)
@@ -202,14 +203,14 @@ func (w *world) deadNow(reason dedup.Reason, keys ...string) {
 			Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue, wire.CopyOptions{Identity: id, Reason: reason,
 				Error: "no"}),
 		})
-		rows = append(rows, dedup.Letter{Entry: entry(id, d), Reason: reason, Cause: "no"})
+		rows = append(rows, dedup.Death{Entry: entry(id, d), Reason: reason, Cause: "no"})
 	}
 	for _, err := range w.publisher.Publish(w.t.Context(), batch) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
 	}
-	if err := w.records.DeadAll(w.t.Context(), rows); err != nil {
+	if err := errors.Join(w.records.DeadRows(w.t.Context(), rows)...); err != nil {
 		w.t.Fatal(err)
 	}
 }

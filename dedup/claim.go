@@ -75,13 +75,9 @@ func (l *Log) claiming(a claiming) (*change, error) {
 	return c, nil
 }
 
-// Success marks a claim's effect as applied, in the transaction of the effect. The row drops body and properties.
-// ErrLost: the lease was over and somebody else has the row. Whatever the error, roll the transaction back.
-func (l *Log) Success(ctx context.Context, tx Execer, claim Claim) error {
-	return l.SuccessAll(ctx, tx, []Claim{claim})
-}
-
-// SuccessAll is Success for many claims, whose rows tx holds. ErrLost: nothing is known of any of them.
+// SuccessAll marks the effects of claims as applied, in the transaction of the effect, which holds their rows. They
+// drop body and properties. ErrLost: a lease was over and somebody else has its row, and nothing is known of any of
+// them. Whatever the error, roll the transaction back.
 func (l *Log) SuccessAll(ctx context.Context, tx Execer, claims []Claim) error {
 	changes, err := changesOf(claims, l.succeeding)
 	if err != nil {
@@ -93,7 +89,7 @@ func (l *Log) SuccessAll(ctx context.Context, tx Execer, claims []Claim) error {
 	return nil
 }
 
-// MarkAll is Success for many claims whose effects are not in this database, in a transaction of its own.
+// MarkAll is SuccessAll for effects are not in this database, in a transaction of its own.
 func (l *Log) MarkAll(ctx context.Context, claims []Claim) (errs []error) {
 	_, errs = moveAll(ctx, l, claims, l.succeeding)
 	return errs

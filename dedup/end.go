@@ -1,10 +1,6 @@
 package dedup
 
-import (
-	"context"
-	"errors"
-	"fmt"
-)
+import "context"
 
 // Dead marks an identity dead, after its letter is confirmed: an absent or failed one, or a claimed one by the row of
 // its own claim (Claim.Row). The entry is kept where the row does not have it yet, so that a person can read the
@@ -15,7 +11,7 @@ func (l *Log) Dead(ctx context.Context, from Row, e Entry, reason Reason, cause 
 
 // Death is what DeadRows takes.
 type Death struct {
-	From  Row
+	From  Row // zero: the identity has no row
 	Entry Entry
 	// Reason has 1 to MaxReason bytes.
 	Reason Reason
@@ -29,6 +25,9 @@ func (l *Log) DeadRows(ctx context.Context, all []Death) (errs []error) {
 }
 
 func (l *Log) dying(d Death) (*change, error) {
+	if d.From.Identity == (Identity{}) {
+		d.From = absent(d.Entry.Identity)
+	}
 	c, err := l.begin(actionDead, d.From, validateReason(d.Reason))
 	if err != nil {
 		return nil, err
@@ -68,28 +67,4 @@ func (l *Log) CondemnAll(ctx context.Context, all []Condemnation) (rows []Row, e
 		c.say(a.Cause)
 		return c, nil
 	})
-}
-
-// DeadAll marks many absent identities dead in one transaction, after their letters are confirmed. ErrExists: one of
-// them has a row, and nothing was written; go through them one by one. ErrUnknown: look them up.
-func (l *Log) DeadAll(ctx context.Context, letters []Letter) error {
-	changes, err := changesOf(letters, func(d Letter) (*change, error) {
-		return l.dying(Death{absent(d.Identity), d.Entry, d.Reason, d.Cause})
-	})
-	if err != nil || len(changes) == 0 {
-		return err
-	}
-	for i := range changes {
-		if i > 0 && changes[i].key == changes[i-1].key {
-			return fmt.Errorf("dead %v: it is named twice", changes[i].key)
-		}
-	}
-	err = l.inTx(ctx, func(tx Execer) error { return l.applyAll(ctx, tx, changes) })
-	if errors.Is(err, ErrLost) {
-		err = ErrExists
-	}
-	if err != nil {
-		return fmt.Errorf("dead, %d identities from %v: %w", len(changes), changes[0].key, err)
-	}
-	return nil
 }

@@ -2,9 +2,7 @@ package dedup
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,38 +61,34 @@ func TestDeadNeedsAReasonThatFits(t *testing.T) {
 	}
 }
 
-func TestDeadAllIsAllOrNothing(t *testing.T) {
+// Given more letters than one statement takes, of which one has a row by now, then all others are filed.
+func TestLettersAreFiledThoughOneHasARow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var letters []Letter
-	for i := range 2500 { // more than one statement takes
-		letters = append(letters, Letter{entryOf(key(fmt.Sprintf("%04d", i))), "malformed", fmt.Sprint("cause ", i)})
+	deaths := make([]Death, 1100)
+	for i := range deaths { // not in their order
+		name := fmt.Sprintf("%04d", len(deaths)-1-i)
+		deaths[i] = Death{Entry: entryOf(key(name)), Reason: "malformed", Cause: "cause " + name}
 	}
-	slices.Reverse(letters)
-	taken := key("1234")
+	taken := key("0999")
 	wantError(t, "insert", w.insertSuccess(entryOf(taken)), nil)
-
-	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), ErrExists)
-
-	if n := w.number("SELECT COUNT(*) FROM consumer_log") + w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 1 {
-		t.Errorf("%d rows and events, want the one before", n)
+	for i, err := range w.log.DeadRows(t.Context(), deaths) {
+		want := error(nil)
+		if deaths[i].Entry.Identity == taken {
+			want = ErrLost
+		}
+		wantError(t, deaths[i].Entry.Key, err, want)
 	}
-	letters = slices.DeleteFunc(letters, func(l Letter) bool { return l.Identity == taken })
-	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), nil)
 	row := w.read(key("0007"))
 	wantVersion(t, row, Version{Status: Dead})
-	if row.Reason != "malformed" || row.Remark != "cause 7" || row.DeadAt.IsZero() || len(row.Body) == 0 {
+	if row.Reason != "malformed" || row.Remark != "cause 0007" || row.DeadAt.IsZero() || len(row.Body) == 0 {
 		t.Errorf("dead row: %+v", row)
 	}
-	if got, want := w.story(key("2499")), "absent>dead 0/0"; got != want {
+	if got, want := w.story(key("1099")), "absent>dead 0/0"; got != want {
 		t.Errorf("story: %s, want %s", got, want)
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != len(letters) {
-		t.Errorf("%d events for %d letters", n, len(letters))
-	}
-	wantError(t, "none", w.log.DeadAll(t.Context(), nil), nil)
-	if err := w.log.DeadAll(t.Context(), []Letter{letters[0], letters[0]}); err == nil || errors.Is(err, ErrExists) {
-		t.Errorf("one identity twice = %v", err)
+	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != len(deaths)-1 {
+		t.Errorf("%d events for %d letters", n, len(deaths)-1)
 	}
 }
 

@@ -143,13 +143,6 @@ type Event struct {
 	By       string // who, when it was a person or a replay
 }
 
-// Letter is a message whose letter is confirmed and which has no row yet.
-type Letter struct {
-	Entry
-	Reason Reason // 1 to MaxReason bytes
-	Cause  string
-}
-
 // ReplayNote says who reopens a row.
 type ReplayNote struct {
 	By     string // the person or process

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -100,10 +101,10 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range letters {
-		if err := records.DeadAll(t.Context(), []dedup.Letter{{Entry: dedup.Entry{
+		if err := errors.Join(records.DeadRows(t.Context(), []dedup.Death{{Entry: dedup.Entry{
 			Identity: dedup.Identity{Group: w.config().Group, Tag: "stock.rollback", Key: fmt.Sprint("k-", i)},
 			BodyHash: [32]byte{1}, Body: []byte(strings.Repeat(string(rune('a'+i%26)), 1<<20)),
-		}, Reason: dedup.ReasonExhausted, Cause: "x"}}); err != nil {
+		}, Reason: dedup.ReasonExhausted, Cause: "x"}})...); err != nil {
 			t.Fatal(err)
 		}
 	}

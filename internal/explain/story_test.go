@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,10 +75,10 @@ func (w *world) exec(query string, args ...any) {
 
 func (w *world) dead(k dedup.Identity, body, cause string) {
 	w.t.Helper()
-	err := w.o.Records.DeadAll(w.t.Context(), []dedup.Letter{{
+	err := errors.Join(w.o.Records.DeadRows(w.t.Context(), []dedup.Death{{
 		Entry: dedup.Entry{Identity: k, BodyHash: sha256.Sum256([]byte(body)), Body: []byte(body)}, Reason: "permanent",
 		Cause: cause,
-	}})
+	}})...)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -213,14 +214,14 @@ func (w *world) dead(cause string, keys ...string) {
 	w.t.Helper()
 	for some := range slices.Chunk(keys, 5000) {
 		var batch []rabbit.Publishing
-		var rows []dedup.Letter
+		var rows []dedup.Death
 		for _, key := range some {
 			d := rabbit.Delivery{Message: rabbit.Message{MessageID: key, Body: []byte("{}")}, Exchange: "stock",
 				RoutingKey: tag}
 			id, _ := wire.Identify(group, w.sources, w.queue, d)
 			batch = append(batch, rabbit.Publishing{Key: rabbit.DeadQueue(w.queue), Message: wire.Copy(d, w.queue,
 				wire.CopyOptions{Identity: id, Reason: dedup.ReasonExhausted, Error: cause})})
-			rows = append(rows, dedup.Letter{Entry: dedup.Entry{
+			rows = append(rows, dedup.Death{Entry: dedup.Entry{
 				Identity: id.Identity, BodyHash: sha256.Sum256(d.Body), MessageID: key, Body: d.Body,
 				Properties: wire.MarshalProperties(d),
 			}, Reason: dedup.ReasonExhausted, Cause: cause})
@@ -230,7 +231,7 @@ func (w *world) dead(cause string, keys ...string) {
 				w.t.Fatal(err)
 			}
 		}
-		if err := w.records.DeadAll(w.t.Context(), rows); err != nil {
+		if err := errors.Join(w.records.DeadRows(w.t.Context(), rows)...); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"crypto/sha256"
+	"errors"
 	"testing"
 	"time"
 
@@ -28,11 +29,11 @@ func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
 		hash := sha256.Sum256([]byte(has))
 		w.exec("UPDATE consumer_log SET body_hash = ? WHERE msg_key = ?", hash[:], name)
 		filed, cause := wire.Conflict(own, d.Body)
-		err = w.records.DeadAll(t.Context(), []dedup.Letter{{
+		err = errors.Join(w.records.DeadRows(t.Context(), []dedup.Death{{
 			Entry: dedup.Entry{Identity: filed.Identity, BodyHash: own.BodyHash, MessageID: name, Body: d.Body,
 				Properties: wire.MarshalProperties(d)},
 			Reason: "conflict", Cause: cause.Error(),
-		}})
+		}})...)
 		if err != nil {
 			t.Fatal(err)
 		}

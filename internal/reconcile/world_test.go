@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -124,7 +125,7 @@ func (w *world) dead(letters bool, names ...string) {
 		w.t.Fatal(err)
 	}
 	var batch []rabbit.Publishing
-	var rows []dedup.Letter
+	var rows []dedup.Death
 	for _, name := range names {
 		d := rabbit.Delivery{Message: rabbit.Message{MessageID: name, Body: []byte("{}")}, Exchange: "stock", RoutingKey: tag}
 		id, err := wire.Identify(group, sources, w.queue, d)
@@ -136,7 +137,7 @@ func (w *world) dead(letters bool, names ...string) {
 				Identity: id, Reason: dedup.ReasonExhausted, Error: "no",
 			}),
 		})
-		rows = append(rows, dedup.Letter{
+		rows = append(rows, dedup.Death{
 			Entry: dedup.Entry{
 				Identity: id.Identity, BodyHash: sha256.Sum256(d.Body), MessageID: name, Body: d.Body,
 				Properties: wire.MarshalProperties(d),
@@ -151,7 +152,7 @@ func (w *world) dead(letters bool, names ...string) {
 			}
 		}
 	}
-	if err := w.records.DeadAll(w.t.Context(), rows); err != nil {
+	if err := errors.Join(w.records.DeadRows(w.t.Context(), rows)...); err != nil {
 		w.t.Fatal(err)
 	}
 	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 1 MINUTE, dead_at = dead_at - " +

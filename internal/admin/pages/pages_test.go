@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"io"
@@ -141,10 +142,10 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 
 func (w *world) dead(key, body, cause string, reason dedup.Reason) {
 	w.t.Helper()
-	err := w.records.DeadAll(w.t.Context(), []dedup.Letter{{Entry: dedup.Entry{
+	err := errors.Join(w.records.DeadRows(w.t.Context(), []dedup.Death{{Entry: dedup.Entry{
 		Identity: dedup.Identity{Group: "g", Tag: "stock.rollback", Key: key}, BodyHash: sha256.Sum256([]byte(body)),
 		Body: []byte(body),
-	}, Reason: reason, Cause: cause}})
+	}, Reason: reason, Cause: cause}})...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -407,14 +408,14 @@ func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 	w := newWorld(t, "/stock", admin.GuardOptions{}, view.Hide{})
 	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)
 	// given more letters, all later, than a page looks through
-	later := make([]dedup.Letter, 2100)
+	later := make([]dedup.Death, 2100)
 	for i := range later {
-		later[i] = dedup.Letter{Entry: dedup.Entry{
+		later[i] = dedup.Death{Entry: dedup.Entry{
 			Identity: dedup.Identity{Group: "g", Tag: "stock.rollback", Key: "later-" + strconv.Itoa(i)}, Body: []byte("{}"),
 		}, Reason: dedup.ReasonExhausted}
 	}
 	for some := range slices.Chunk(later, 400) {
-		if err := w.records.DeadAll(t.Context(), some); err != nil {
+		if err := errors.Join(w.records.DeadRows(t.Context(), some)...); err != nil {
 			t.Fatal(err)
 		}
 	}
