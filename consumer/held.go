@@ -334,13 +334,11 @@ func (s *heldBack) trySome(ctx context.Context, some []*heldItem) (taken bool, e
 	for i, h := range some {
 		items[i] = h.item
 	}
-	rows, err := s.rowsOf(ctx, items)
-	if err != nil {
+	if err := s.reconsiderAll(ctx, items); err != nil {
 		return false, err
 	}
 	var waiting []*item
 	for i, it := range items {
-		s.reconsider(it, rows[it.id.Identity])
 		if _, acked := it.settle.(ack); !acked && it.stage < stagePublished && !some[i].unloaded {
 			waiting = append(waiting, it)
 		}
@@ -372,6 +370,21 @@ func (s *heldBack) trySome(ctx context.Context, some []*heldItem) (taken bool, e
 	return taken, nil
 }
 
+// reconsiderAll looks at items whose copies are not out in the light of their rows as they are now.
+func (w *worker) reconsiderAll(ctx context.Context, items []*item) error {
+	if len(items) == 0 {
+		return nil
+	}
+	rows, err := w.rowsOf(ctx, items)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		w.reconsider(it, rows[it.id.Identity])
+	}
+	return nil
+}
+
 // reconsider looks at a held delivery in the light of its row as it is now.
 func (w *worker) reconsider(it *item, row dedup.Row) {
 	it.row = row
@@ -396,7 +409,7 @@ func (s *heldBack) end(ctx context.Context, h *heldItem) error {
 	all := h.deliveries()
 	for _, it := range all {
 		if err := s.sub.Ack(it.delivery.Tag, false); err != nil {
-			s.worker.abandon(&batch{all: all}) // nobody else knows them any more
+			s.abandon(&batch{all: all}) // nobody else knows them any more
 			return fmt.Errorf("ack %v: %w", it.id.Identity, err)
 		}
 		s.acked(it)
@@ -428,28 +441,28 @@ func (s *heldBack) giveBackOld(ctx context.Context) {
 }
 
 func (s *heldBack) giveBack(ctx context.Context, h *heldItem) {
-	// a dead channel has given it back
-	s.abandon(ctx, h, func(it *item) { _ = s.sub.Requeue(it.delivery.Tag, false) })
+	for _, it := range s.forget(ctx, h) {
+		_ = s.sub.Requeue(it.delivery.Tag, false) // a dead channel has given it back
+	}
 }
 
 // letGo ends what a lane holds when the lane ends: the broker gives it to another.
 func (s *heldBack) letGo(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	for _, h := range slices.Clone(s.items) {
-		s.abandon(ctx, h, func(*item) {})
+		s.forget(ctx, h)
 	}
 	s.next = time.Time{}
 	s.c.holding.stand(ctx, s.worker, nil)
 }
 
-func (s *heldBack) abandon(ctx context.Context, h *heldItem, giveBack func(*item)) {
+// forget abandons what is held: it goes back to the broker.
+func (s *heldBack) forget(ctx context.Context, h *heldItem) []*item {
 	s.drop(ctx, h)
 	b := &batch{all: h.deliveries(), token: h.token, failed: true}
 	s.unlock(ctx, b)
-	for _, it := range b.all {
-		giveBack(it)
-	}
-	s.worker.abandon(b)
+	s.abandon(b)
+	return b.all
 }
 
 // remake makes queues that are gone once they are missing for as long as a lane waits for a dependency: whoever deleted

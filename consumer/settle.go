@@ -100,17 +100,7 @@ func (w *worker) lookAtCondemned(ctx context.Context, items []*item) error {
 			waiting = append(waiting, it)
 		}
 	}
-	if len(waiting) == 0 {
-		return nil
-	}
-	rows, err := w.rowsOf(ctx, waiting)
-	if err != nil {
-		return err
-	}
-	for _, it := range waiting {
-		w.reconsider(it, rows[it.id.Identity])
-	}
-	return nil
+	return w.reconsiderAll(ctx, waiting)
 }
 
 // claimedLetter reports whether a letter is to be published of a message that is claimed still.
