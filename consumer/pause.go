@@ -29,15 +29,13 @@ type pause struct {
 	mu    sync.Mutex
 	now   dedup.Pause        // the one that holds; guarded by mu
 	until time.Time          // its end by this process's clock; zero while there is none; guarded by mu
-	begin context.CancelFunc // ends open; guarded by mu
-	open  context.Context    // while there is none; guarded by mu
-	end   context.CancelFunc // ends shut; guarded by mu
-	shut  context.Context    // while there is one; guarded by mu
+	phase context.Context    // until it begins, or ends; guarded by mu
+	turn  context.CancelFunc // ends phase; guarded by mu
 }
 
 func newPause(c *engine) *pause {
-	p := &pause{c: c, end: func() {}}
-	p.open, p.begin = context.WithCancel(context.Background())
+	p := &pause{c: c}
+	p.phase, p.turn = context.WithCancel(context.Background())
 	return p
 }
 
@@ -86,36 +84,39 @@ func (p *pause) left() (d time.Duration, paused bool) {
 func (p *pause) set(ctx context.Context, order dedup.Pause) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	was := !p.until.IsZero()
-	switch is := order.Left > 0; {
+	is, was := order.Left > 0, !p.until.IsZero()
+	switch {
 	case is:
 		p.until = time.Now().Add(order.Left)
-		if !was {
-			p.shut, p.end = context.WithCancel(context.Background())
-			p.begin()
-		}
 		if !was || p.now.ID != order.ID {
 			p.c.health.missing(ctx, PausedByPerson, errors.New(order.String()))
 		}
 		p.now = order
 	case was:
 		p.until, p.now = time.Time{}, dedup.Pause{}
-		p.open, p.begin = context.WithCancel(context.Background())
-		p.end()
 		p.c.health.back(ctx, PausedByPerson)
 	}
+	if is != was {
+		p.turn()
+		p.phase, p.turn = context.WithCancel(context.Background())
+	}
+}
+
+// changes is a context that ends when the pause does, or when one begins.
+func (p *pause) changes() (phase context.Context, paused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.phase, !p.until.IsZero()
 }
 
 // running is a context for a session: that of intake, until a pause begins.
 func (p *pause) running(intake context.Context) (context.Context, context.CancelFunc) {
-	p.mu.Lock()
-	open := p.open
-	p.mu.Unlock()
+	phase, paused := p.changes()
 	ctx, cancel := context.WithCancelCause(intake)
-	if open.Err() != nil {
-		cancel(errPersonPaused) // AfterFunc would do it, but later
+	if paused {
+		cancel(errPersonPaused)
 	}
-	stop := context.AfterFunc(open, func() { cancel(errPersonPaused) })
+	stop := context.AfterFunc(phase, func() { cancel(errPersonPaused) })
 	return ctx, func() {
 		stop()
 		cancel(nil)
@@ -125,15 +126,13 @@ func (p *pause) running(intake context.Context) (context.Context, context.Cancel
 // wait returns when there is no pause, or when ctx ends. Meanwhile it pays what is owed, as any pause does.
 func (p *pause) wait(ctx context.Context) {
 	for ctx.Err() == nil {
+		phase, _ := p.changes()
 		left, paused := p.left()
 		if !paused {
 			return
 		}
-		p.mu.Lock()
-		shut := p.shut
-		p.mu.Unlock()
 		rest, cancel := context.WithCancel(ctx)
-		stop := context.AfterFunc(shut, cancel)
+		stop := context.AfterFunc(phase, cancel)
 		p.c.rest(rest, left+pauseEvery) // the watch ends it
 		stop()
 		cancel()
