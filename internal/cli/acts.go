@@ -10,56 +10,54 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
-func newActsCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "acts [ID]",
-		short: "List who did what, by a command, a page or a program, or show one act",
-		long: `List what was done to dead letters, rows and the fleet, the latest first: by whom, why, on what, with what
+var actsCommand = command{
+	use:   "acts [ID]",
+	short: "List who did what, by a command, a page or a program, or show one act",
+	long: `List what was done to dead letters, rows and the fleet, the latest first: by whom, why, on what, with what
 outcome, when it began and ended; by whichever door, a command, a page, the API, or the fleet by itself. With an ID it
 shows that act. Acts are kept for 90 days.`,
-		example: "  " + a.name + " acts --since 24h --kind discard",
-		args:    cobra.MaximumNArgs(1),
-		flags: func(f *flags) work {
-			out := f.output()
-			f.BoolFunc("json", "the same as -o json", func(string) error { return out.Set(outputJSON) })
-			kinds := operator.Kinds()
-			states := []operator.State{operator.Running, operator.Done, operator.Stopped, operator.Failed}
-			kind := among(f, "kind", "only acts of this kind: ", kinds)
-			state := among(f, "state", "only acts in this state: ", states)
-			by := f.String("by", "", "only acts of this one, the whole name as it stands in the list")
-			since, until := f.span("only those that began since then: a time, or a duration like 24h",
-				"only those that began before then, said as for --since")
-			limit := f.limit(50, "list at most so many; 0: all")
-			after := f.String("after", "", "go on where the last list ended: it said how")
-			return func(ctx context.Context, c *call) error {
-				d, err := c.operator(ctx)
-				if err != nil {
-					return err
+	example: "  PROGRAM acts --since 24h --kind discard",
+	args:    cobra.MaximumNArgs(1),
+	flags: func(f *flags) work {
+		out := f.output()
+		f.BoolFunc("json", "the same as -o json", func(string) error { return out.Set(outputJSON) })
+		kinds := operator.Kinds()
+		states := []operator.State{operator.Running, operator.Done, operator.Stopped, operator.Failed}
+		kind := among(f, "kind", "only acts of this kind: ", kinds)
+		state := among(f, "state", "only acts in this state: ", states)
+		by := f.String("by", "", "only acts of this one, the whole name as it stands in the list")
+		since, until := f.span("only those that began since then: a time, or a duration like 24h",
+			"only those that began before then, said as for --since")
+		limit := f.limit(50, "list at most so many; 0: all")
+		after := f.String("after", "", "go on where the last list ended: it said how")
+		return func(ctx context.Context, c *call) error {
+			d, err := c.operator(ctx)
+			if err != nil {
+				return err
+			}
+			if len(c.args) == 1 {
+				act, err := d.Act(ctx, c.args[0])
+				if errors.Is(err, operator.ErrNoAct) {
+					return fmt.Errorf("no act of this group and queue has the id %q", c.args[0])
 				}
-				if len(c.args) == 1 {
-					act, err := d.Act(ctx, c.args[0])
-					if errors.Is(err, operator.ErrNoAct) {
-						return fmt.Errorf("no act of this group and queue has the id %q", c.args[0])
-					}
-					if err != nil {
-						return c.noRecord(err)
-					}
-					return out.render(c.stdout, act, actTable(act))
-				}
-				acts, next, err := listed(*limit, *after, func(most int, after string) ([]operator.Act, string, error) {
-					return d.Acts(ctx, operator.ActFilter{
-						Kind: operator.Kind(*kind), State: operator.State(*state), Actor: *by, Since: *since, Until: *until,
-						Before: after, Limit: min(most, operator.MaxActs),
-					})
-				})
 				if err != nil {
 					return c.noRecord(err)
 				}
-				c.sayMore(next)
-				return out.render(c.stdout, acts, actsTable(acts))
+				return out.render(c.stdout, act, actTable(act))
 			}
-		},
-	})
+			acts, next, err := listed(*limit, *after, func(most int, after string) ([]operator.Act, string, error) {
+				return d.Acts(ctx, operator.ActFilter{
+					Kind: operator.Kind(*kind), State: operator.State(*state), Actor: *by, Since: *since, Until: *until,
+					Before: after, Limit: min(most, operator.MaxActs),
+				})
+			})
+			if err != nil {
+				return c.noRecord(err)
+			}
+			c.sayMore(next)
+			return out.render(c.stdout, acts, actsTable(acts))
+		}
+	},
 }
 
 // noRecord is an error of the table of acts, with what to do.

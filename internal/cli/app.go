@@ -45,7 +45,7 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	}
 	a := &app{name: filepath.Base(args[0]), environ: environ, stdin: stdin, stdout: stdout, stderr: stderr,
 		build: readBuild()}
-	return a.execute(ctx, newRootCmd(a, commands(a)...), args[1:])
+	return a.execute(ctx, newRoot(a, commands()...), args[1:])
 }
 
 // execute runs the command that args name and turns its error into a line and an exit code.

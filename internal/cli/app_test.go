@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/internal/config"
 )
 
@@ -69,7 +67,7 @@ func TestExitCodeFollowsTheError(t *testing.T) {
 			"--until\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stderr := execute(t, t.Context(), func(*cobra.Command, []string) error { return tc.err })
+			code, stderr := execute(t, t.Context(), func(context.Context, *call) error { return tc.err })
 			if code != tc.code || stderr != tc.stderr {
 				t.Errorf("exit %d, stderr %q; want %d, %q", code, stderr, tc.code, tc.stderr)
 			}
@@ -79,21 +77,21 @@ func TestExitCodeFollowsTheError(t *testing.T) {
 
 func TestInterruptedCommandFailsAndSaysSo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	code, stderr := execute(t, ctx, func(cmd *cobra.Command, _ []string) error {
+	code, stderr := execute(t, ctx, func(ctx context.Context, _ *call) error {
 		cancel()
-		return cmd.Context().Err()
+		return ctx.Err()
 	})
 	if code != exitFailed || stderr != "consumer: interrupted before it was done\n" {
 		t.Errorf("exit %d, stderr %q; want 1 and that it was interrupted", code, stderr)
 	}
 }
 
-// execute runs one command made of runE below a root of its own.
-func execute(t *testing.T, ctx context.Context, runE func(*cobra.Command, []string) error) (code int, stderr string) {
+// execute runs one command that does this below a root of its own.
+func execute(t *testing.T, ctx context.Context, do work) (code int, stderr string) {
 	t.Helper()
 	var errOut bytes.Buffer
 	a := &app{name: "consumer", stderr: &errOut, stdout: io.Discard}
-	root := newRootCmd(a, &cobra.Command{Use: "probe", RunE: runE})
+	root := newRoot(a, command{use: "probe", bare: true, flags: func(*flags) work { return do }})
 	return a.execute(ctx, root, []string{"probe"}), errOut.String()
 }
 

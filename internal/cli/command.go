@@ -16,11 +16,14 @@ import (
 )
 
 // command is a command of the program. What all commands have in common is done for it: its flags are checked, the
-// settings are read, what it opens is closed, and its error says what to do.
+// settings are read, what it opens is closed, and its error says what to do. In its texts PROGRAM stands for the name by
+// which the program was called.
 type command struct {
 	use, short, long, example string
+	of                        []command            // it is a group that only holds these
 	args                      cobra.PositionalArgs // nil: it takes none
 	bare                      bool                 // it needs no settings, or reads them in its own way
+	hidden                    bool
 	// flags declares what may be said to it, and returns what it does.
 	flags func(f *flags) work
 }
@@ -31,17 +34,26 @@ type work func(ctx context.Context, c *call) error
 type flags struct {
 	*pflag.FlagSet
 
-	cmd    *cobra.Command
-	checks []func() error
+	cmd     *cobra.Command
+	program string // how it was called
+	checks  []func() error
 }
 
 // new makes a command of the program.
 func (a *app) new(it command) *cobra.Command {
-	cmd := &cobra.Command{Use: it.use, Short: it.short, Long: it.long, Example: it.example, Args: it.args}
+	text := strings.NewReplacer("PROGRAM", a.name)
+	cmd := &cobra.Command{
+		Use: it.use, Short: it.short, Long: text.Replace(it.long), Example: text.Replace(it.example), Args: it.args,
+		Hidden: it.hidden,
+	}
+	if len(it.of) > 0 {
+		a.group(cmd, it.of)
+		return cmd
+	}
 	if it.args == nil {
 		cmd.Args = cobra.NoArgs
 	}
-	f := &flags{FlagSet: cmd.Flags(), cmd: cmd}
+	f := &flags{FlagSet: cmd.Flags(), cmd: cmd, program: a.name}
 	do := it.flags(f)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, check := range f.checks {
@@ -145,22 +157,19 @@ func (f *flags) by() func() string {
 
 const whyHelp = "the reason, for whoever asks later"
 
-// newGroupCmd is a command that only holds others. cobra would answer a missing or unknown subcommand with the help
+// group makes a command one that only holds others. cobra would answer a missing or unknown subcommand with the help
 // text and success, which a script takes for done.
-func newGroupCmd(use, short string, commands ...*cobra.Command) *cobra.Command {
-	group := &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("which command?")
-			}
-			return unknownCommand(cmd, args[0])
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+func (a *app) group(cmd *cobra.Command, of []command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return errors.New("which command?")
+		}
+		return unknownCommand(cmd, args[0])
 	}
-	group.AddCommand(commands...)
-	return group
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	for _, one := range of {
+		cmd.AddCommand(a.new(one))
+	}
 }
 
 func unknownCommand(parent *cobra.Command, name string) error {

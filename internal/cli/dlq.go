@@ -6,16 +6,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 )
-
-func newDLQCmd(a *app) *cobra.Command {
-	return newGroupCmd("dlq", "List, show, export, replay and discard dead letters",
-		newDLQListCmd(a), newDLQShowCmd(a), newDLQExportCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a))
-}
 
 // filter are the conditions that all dlq commands know. What it points to is whole once the flags are checked.
 func (f *flags) filter() *deadletter.Filter {
@@ -71,7 +64,7 @@ func (f *flags) readFilter() *deadletter.Filter {
 var chosenBy = []string{"key", "tag", "reason", "since", "until", "order", "sku", "body"}
 
 // choose is the filter of a command that changes something: it must be said what. A file chooses by itself.
-func (f *flags) choose(a *app) (filter *deadletter.Filter, from *string) {
+func (f *flags) choose() (filter *deadletter.Filter, from *string) {
 	filter = f.filter()
 	f.BoolVar(&filter.All, "all", false, "choose all letters")
 	from = f.String("from", "", "take the letters from this FILE, an export; - is the standard input")
@@ -89,7 +82,7 @@ func (f *flags) choose(a *app) (filter *deadletter.Filter, from *string) {
 			return usageErrorf("which letters? --all, or one of --%s", strings.Join(chosenBy, ", --"))
 		case slices.Contains(filter.Reasons, dedup.ReasonEffectUnknown): // which is never in the queue
 			return usageErrorf("--reason %s: the consumer before rollbackd left these open, and no queue has a letter of "+
-				"them; '%s dlq export --reason %s -o FILE', then --from FILE", dedup.ReasonEffectUnknown, a.name,
+				"them; '%s dlq export --reason %s -o FILE', then --from FILE", dedup.ReasonEffectUnknown, f.program,
 				dedup.ReasonEffectUnknown)
 		}
 		return nil
@@ -97,55 +90,53 @@ func (f *flags) choose(a *app) (filter *deadletter.Filter, from *string) {
 	return filter, from
 }
 
-func newDLQListCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "list",
-		short: "List dead letters, the latest first, or count them by reason",
-		long: `List dead letters as the consumer log knows them, the latest first, or count them with --by reason. The queue
+var dlqListCommand = command{
+	use:   "list",
+	short: "List dead letters, the latest first, or count them by reason",
+	long: `List dead letters as the consumer log knows them, the latest first, or count them with --by reason. The queue
 is not touched, and RabbitMQ need not answer. Every page is read through an index, however large the log is.`,
-		example: "  " + a.name + " dlq list --by reason --since 24h",
-		flags: func(f *flags) work {
-			out, filter := f.output(), f.readFilter()
-			limit := f.limit(100, "list at most so many; 0: all")
-			after := f.String("after", "", "go on where the last list ended: it said how")
-			by := f.String("by", "", "count them by this: reason")
-			f.offer("by", "reason")
-			f.check(func() error {
-				switch {
-				case *by != "" && *by != "reason":
-					return usageErrorf("--by %q can only be reason", *by)
-				case *by != "" && (*after != "" || f.Changed("limit")):
-					return usageErrorf("--by counts all letters that are chosen: without --limit and --after")
-				}
-				return nil
-			})
-			return func(ctx context.Context, c *call) error {
-				if err := c.open(ctx); err != nil {
-					return err
-				}
-				if *by != "" {
-					return c.countLetters(ctx, *filter, out)
-				}
-				found, next, err := listed(*limit, dedup.Cursor(*after), func(most int, after dedup.Cursor) (
-					[]deadletter.Letter, dedup.Cursor, error) {
-					filter.Limit = min(most, dedup.MaxListed)
-					return c.Letters.List(ctx, *filter, after)
-				})
-				if err != nil {
-					return err
-				}
-				if len(found) == 0 {
-					c.sayUnknownGroup(ctx)
-				}
-				c.sayMore(string(next))
-				t := table{header: []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
-				for _, l := range found {
-					t.add(date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.fitting(l.Remark))
-				}
-				return out.render(c.stdout, found, t)
+	example: "  PROGRAM dlq list --by reason --since 24h",
+	flags: func(f *flags) work {
+		out, filter := f.output(), f.readFilter()
+		limit := f.limit(100, "list at most so many; 0: all")
+		after := f.String("after", "", "go on where the last list ended: it said how")
+		by := f.String("by", "", "count them by this: reason")
+		f.offer("by", "reason")
+		f.check(func() error {
+			switch {
+			case *by != "" && *by != "reason":
+				return usageErrorf("--by %q can only be reason", *by)
+			case *by != "" && (*after != "" || f.Changed("limit")):
+				return usageErrorf("--by counts all letters that are chosen: without --limit and --after")
 			}
-		},
-	})
+			return nil
+		})
+		return func(ctx context.Context, c *call) error {
+			if err := c.open(ctx); err != nil {
+				return err
+			}
+			if *by != "" {
+				return c.countLetters(ctx, *filter, out)
+			}
+			found, next, err := listed(*limit, dedup.Cursor(*after), func(most int, after dedup.Cursor) (
+				[]deadletter.Letter, dedup.Cursor, error) {
+				filter.Limit = min(most, dedup.MaxListed)
+				return c.Letters.List(ctx, *filter, after)
+			})
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				c.sayUnknownGroup(ctx)
+			}
+			c.sayMore(string(next))
+			t := table{header: []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
+			for _, l := range found {
+				t.add(date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.fitting(l.Remark))
+			}
+			return out.render(c.stdout, found, t)
+		}
+	},
 }
 
 func (c *call) countLetters(ctx context.Context, f deadletter.Filter, out *output) error {

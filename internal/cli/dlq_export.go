@@ -5,53 +5,49 @@ import (
 	"context"
 	"errors"
 	"os"
-
-	"github.com/spf13/cobra"
 )
 
-func newDLQExportCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "export",
-		short: "Write dead letters to a file, a JSON object per line",
-		long: `Write dead letters as the consumer log knows them, the latest first, one JSON object per line: tag, key,
+var dlqExportCommand = command{
+	use:   "export",
+	short: "Write dead letters to a file, a JSON object per line",
+	long: `Write dead letters as the consumer log knows them, the latest first, one JSON object per line: tag, key,
 reason, properties, headers, and the body in base64. All are written unless conditions choose. The queue is not touched,
 and the letters stay.
 
-'` + a.name + ` dlq replay --from FILE' replays the lines, also with a body that was mended. Change its text: jq 1.6
-rounds a sku_id beyond 2^53 when it reads the body as JSON. '` + a.name + ` publish --letters FILE' puts them on the
+'PROGRAM dlq replay --from FILE' replays the lines, also with a body that was mended. Change its text: jq 1.6
+rounds a sku_id beyond 2^53 when it reads the body as JSON. 'PROGRAM publish --letters FILE' puts them on the
 main queue as they are, like a letter moved by hand.`,
-		example: "  " + a.name + ` dlq export --reason malformed -o letters.ndjson
+	example: `  PROGRAM dlq export --reason malformed -o letters.ndjson
   jq -c '.body |= (@base64d | sub("\"quantity\": *[0-9]+"; "\"quantity\":2") | @base64)' letters.ndjson > mended.ndjson
-  ` + a.name + ` dlq replay --from mended.ndjson`,
-		flags: func(f *flags) work {
-			filter := f.readFilter()
-			limit := f.limit(0, "write at most so many; 0: all")
-			path := f.StringP("output", "o", "-", "the FILE, which must not exist; - is the standard output")
-			return func(ctx context.Context, c *call) (err error) {
-				if err := c.open(ctx); err != nil {
-					return err
-				}
-				to := c.stdout
-				if *path != "-" {
-					file, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // bodies are nobody else's business
-					if err != nil {
-						return usageErrorf("the export: %w", err)
-					}
-					to = file
-					defer func() {
-						err = errors.Join(err, file.Close())
-					}()
-				}
-				buffered := bufio.NewWriterSize(to, 64<<10)
-				filter.Limit = *limit
-				n, err := c.Letters.Export(ctx, *filter, escaping{buffered})
-				err = errors.Join(c.hinted(err), buffered.Flush())
-				if n == 0 && err == nil {
-					c.sayUnknownGroup(ctx)
-				}
-				c.say("exported %s", plural(n, "letter"))
+  PROGRAM dlq replay --from mended.ndjson`,
+	flags: func(f *flags) work {
+		filter := f.readFilter()
+		limit := f.limit(0, "write at most so many; 0: all")
+		path := f.StringP("output", "o", "-", "the FILE, which must not exist; - is the standard output")
+		return func(ctx context.Context, c *call) (err error) {
+			if err := c.open(ctx); err != nil {
 				return err
 			}
-		},
-	})
+			to := c.stdout
+			if *path != "-" {
+				file, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // bodies are nobody else's business
+				if err != nil {
+					return usageErrorf("the export: %w", err)
+				}
+				to = file
+				defer func() {
+					err = errors.Join(err, file.Close())
+				}()
+			}
+			buffered := bufio.NewWriterSize(to, 64<<10)
+			filter.Limit = *limit
+			n, err := c.Letters.Export(ctx, *filter, escaping{buffered})
+			err = errors.Join(c.hinted(err), buffered.Flush())
+			if n == 0 && err == nil {
+				c.sayUnknownGroup(ctx)
+			}
+			c.say("exported %s", plural(n, "letter"))
+			return err
+		}
+	},
 }

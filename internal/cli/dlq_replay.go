@@ -9,8 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -34,68 +32,64 @@ it stays until --force.
 takes it, and the letter with the former one is dropped. The message must stay the one that it was: with a key from the
 body's hash (ROLLBACKD_KEY_FROM) a mended body is another message; discard that letter and publish the message.`
 
-func newDLQReplayCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "replay",
-		short: "Put dead letters back on the main queue",
-		long:  replayHelp,
-		example: "  " + a.name + ` dlq replay --reason exhausted --since 24h --dry-run
-  ` + a.name + ` dlq replay --all --rate 50 --max-failures 20
-  ` + a.name + " dlq replay --from mended.ndjson",
-		flags: func(f *flags) work {
-			m := a.newMoving(f, operator.KindReplay)
-			f.StringVar(&m.asked.Why, "why", "", whyHelp)
-			f.BoolVar(&m.asked.Force, "force", false, "also letters whose row is gone and that are older than "+
-				"ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens "+
-				"again; and letters that were replayed ROLLBACKD_MAX_REPLAYS times")
-			f.BoolVar(&m.asked.Discarded, "discarded", false, "also letters whose identity was discarded")
-			f.Float64Var(&m.asked.Rate, "rate", 0, "replay at most so many per second; 0: as many as can be")
-			f.IntVar(&m.asked.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
-			f.IntVar(&m.asked.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or "+
-				"are dead again; 0: only count them")
-			noWait := f.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
-			f.check(func() error {
-				r := &m.asked
-				switch {
-				case *noWait && (r.MaxFailures != 0 || f.Changed("window")):
-					return usageErrorf("--no-wait looks at nothing: without --max-failures and --window")
-				case r.Window < 1 || r.Window > deadletter.MaxWindow:
-					return usageErrorf("--window %d: want 1 to %d", r.Window, deadletter.MaxWindow)
-				case r.MaxFailures < 0:
-					return usageErrorf("--max-failures %d is negative", r.MaxFailures)
-				case !(r.Rate >= 0) || math.IsInf(r.Rate, 0):
-					return usageErrorf("--rate %v: want 0 or more letters per second", r.Rate)
-				case *noWait:
-					r.Window = 0
-				}
-				return nil
-			})
-			return m.run
-		},
-	})
+var dlqReplayCommand = command{
+	use:   "replay",
+	short: "Put dead letters back on the main queue",
+	long:  replayHelp,
+	example: `  PROGRAM dlq replay --reason exhausted --since 24h --dry-run
+  PROGRAM dlq replay --all --rate 50 --max-failures 20
+  PROGRAM dlq replay --from mended.ndjson`,
+	flags: func(f *flags) work {
+		m := newMoving(f, operator.KindReplay)
+		f.StringVar(&m.asked.Why, "why", "", whyHelp)
+		f.BoolVar(&m.asked.Force, "force", false, "also letters whose row is gone and that are older than "+
+			"ROLLBACKD_LOG_RETENTION, or whose key another body had: they may have had their effect, which then happens "+
+			"again; and letters that were replayed ROLLBACKD_MAX_REPLAYS times")
+		f.BoolVar(&m.asked.Discarded, "discarded", false, "also letters whose identity was discarded")
+		f.Float64Var(&m.asked.Rate, "rate", 0, "replay at most so many per second; 0: as many as can be")
+		f.IntVar(&m.asked.Window, "window", 500, "at most so many replayed letters wait for the daemon at a time")
+		f.IntVar(&m.asked.MaxFailures, "max-failures", 0, "stop when so many of the replayed letters have failed again, or "+
+			"are dead again; 0: only count them")
+		noWait := f.Bool("no-wait", false, "full speed: do not look what becomes of the letters")
+		f.check(func() error {
+			r := &m.asked
+			switch {
+			case *noWait && (r.MaxFailures != 0 || f.Changed("window")):
+				return usageErrorf("--no-wait looks at nothing: without --max-failures and --window")
+			case r.Window < 1 || r.Window > deadletter.MaxWindow:
+				return usageErrorf("--window %d: want 1 to %d", r.Window, deadletter.MaxWindow)
+			case r.MaxFailures < 0:
+				return usageErrorf("--max-failures %d is negative", r.MaxFailures)
+			case !(r.Rate >= 0) || math.IsInf(r.Rate, 0):
+				return usageErrorf("--rate %v: want 0 or more letters per second", r.Rate)
+			case *noWait:
+				r.Window = 0
+			}
+			return nil
+		})
+		return m.run
+	},
 }
 
-func newDLQDiscardCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "discard",
-		short: "End dead letters for good",
-		long: `End dead letters for good: they leave the queue, their rows say discarded, by whom and why, and every further
+var dlqDiscardCommand = command{
+	use:   "discard",
+	short: "End dead letters for good",
+	long: `End dead letters for good: they leave the queue, their rows say discarded, by whom and why, and every further
 copy of their messages is acked without an effect. Which letters is said as for replay.
 
 --from takes them from an export, whether or not the queue has them: of each line only tag and key are read.`,
-		example: "  " + a.name + ` dlq discard --key 20261121-0001 --why "a test order"`,
-		flags: func(f *flags) work {
-			m := a.newMoving(f, operator.KindDiscard)
-			f.StringVar(&m.asked.Why, "why", "", whyHelp+"; required")
-			f.check(func() error {
-				if operator.Plain(m.asked.Why) == "" {
-					return usageErrorf("--why is missing: say why these letters may end without an effect")
-				}
-				return nil
-			})
-			return m.run
-		},
-	})
+	example: `  PROGRAM dlq discard --key 20261121-0001 --why "a test order"`,
+	flags: func(f *flags) work {
+		m := newMoving(f, operator.KindDiscard)
+		f.StringVar(&m.asked.Why, "why", "", whyHelp+"; required")
+		f.check(func() error {
+			if operator.Plain(m.asked.Why) == "" {
+				return usageErrorf("--why is missing: say why these letters may end without an effect")
+			}
+			return nil
+		})
+		return m.run
+	},
 }
 
 // moving is a replay or a discard.
@@ -108,9 +102,9 @@ type moving struct {
 	out    *output
 }
 
-func (a *app) newMoving(f *flags, kind operator.Kind) *moving {
+func newMoving(f *flags, kind operator.Kind) *moving {
 	m := &moving{asked: operator.Request{Kind: kind}, out: f.output(), by: f.by()}
-	m.filter, m.from = f.choose(a)
+	m.filter, m.from = f.choose()
 	limit := f.limit(0, string(kind)+" at most so many; 0: no limit")
 	m.dryRun = f.Bool("dry-run", false, "change nothing, count what would be done")
 	f.check(func() error {

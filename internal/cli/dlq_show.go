@@ -15,40 +15,38 @@ import (
 // maxShownText is how many characters of a body, of properties or of headers are shown on a screen.
 const maxShownText = 4000
 
-func newDLQShowCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "show KEY",
-		short: "Show a dead letter: why it is dead, its body, properties, headers and story",
-		long: `Show the dead letter with this key as the consumer log knows it: why it is dead, its body, properties and
+var dlqShowCommand = command{
+	use:   "show KEY",
+	short: "Show a dead letter: why it is dead, its body, properties, headers and story",
+	long: `Show the dead letter with this key as the consumer log knows it: why it is dead, its body, properties and
 headers, and its story. The queue is not touched. On a screen long texts are cut and control characters escaped; -o json
 has all. A key that is dead under several tags is shown once for each.`,
-		args: cobra.ExactArgs(1),
-		flags: func(f *flags) work {
-			out := f.output()
-			tag := f.String("tag", "", "only the letter with this tag")
-			return func(ctx context.Context, c *call) error {
-				if err := c.open(ctx); err != nil {
-					return err
-				}
-				all, err := c.Letters.Show(ctx, c.args[0], *tag)
-				if err == nil && len(all) == 0 {
-					err = fmt.Errorf("no dead letter of group %s has the key %q; '%s log explain' says what became of it",
-						c.cfg.Group, c.args[0], c.name)
-				}
-				if err != nil {
-					return err
-				}
-				return out.print(c.stdout, all, func(p *page) {
-					for i, s := range all {
-						if i > 0 {
-							p.f("\n")
-						}
-						p.letter(s)
-					}
-				})
+	args: cobra.ExactArgs(1),
+	flags: func(f *flags) work {
+		out := f.output()
+		tag := f.String("tag", "", "only the letter with this tag")
+		return func(ctx context.Context, c *call) error {
+			if err := c.open(ctx); err != nil {
+				return err
 			}
-		},
-	})
+			all, err := c.Letters.Show(ctx, c.args[0], *tag)
+			if err == nil && len(all) == 0 {
+				err = fmt.Errorf("no dead letter of group %s has the key %q; '%s log explain' says what became of it",
+					c.cfg.Group, c.args[0], c.name)
+			}
+			if err != nil {
+				return err
+			}
+			return out.print(c.stdout, all, func(p *page) {
+				for i, s := range all {
+					if i > 0 {
+						p.f("\n")
+					}
+					p.letter(s)
+				}
+			})
+		}
+	},
 }
 
 // letter tells of a letter.

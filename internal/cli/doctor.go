@@ -7,17 +7,14 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-func newDoctorCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "doctor",
-		short: "Check every dependency, name, limit and right, and say what to do",
-		long: `Check RabbitMQ, MySQL, Redis, the settings and this host: whether all is reachable, new enough, named and
+var doctorCommand = command{
+	use:   "doctor",
+	short: "Check every dependency, name, limit and right, and say what to do",
+	long: `Check RabbitMQ, MySQL, Redis, the settings and this host: whether all is reachable, new enough, named and
 configured as it must be, and whether the user may do what the daemon does. A daemon that answers at ROLLBACKD_HTTP_ADDR
 is asked what it misses, such as a queue that ends its connections or refuses its copies, which nobody sees from
 outside. Each line says what was found and what to do about it:
@@ -30,30 +27,29 @@ outside. Each line says what was found and what to do about it:
 What is to be done stands behind an arrow. Lines have at most 100 columns; with -o json each check is one value.
 
 The exit code is 1 when something fails. Nothing is changed: no message is published that a queue could take.`,
-		flags: func(f *flags) work {
-			out := f.output()
-			return func(ctx context.Context, c *call) error {
-				checks := doctor.Run(ctx, c.cfg, doctor.Options{
-					Program: c.name, Name: rabbit.ConnectionName("doctor"), MySQL: shown(c.cfg, "ROLLBACKD_MYSQL_DSN"),
-					Redis: shown(c.cfg, "ROLLBACKD_REDIS_URL"),
-				})
-				if err := ctx.Err(); err != nil {
-					return err // what it cut short says nothing
-				}
-				failed := 0
-				for _, check := range checks {
-					if check.Level == doctor.Fail {
-						failed++
-					}
-				}
-				err := out.print(c.stdout, checks, func(p *page) { p.checks(checks) })
-				if failed > 0 {
-					err = errors.Join(err, fmt.Errorf("checks that fail: %d", failed))
-				}
-				return err
+	flags: func(f *flags) work {
+		out := f.output()
+		return func(ctx context.Context, c *call) error {
+			checks := doctor.Run(ctx, c.cfg, doctor.Options{
+				Program: c.name, Name: rabbit.ConnectionName("doctor"), MySQL: shown(c.cfg, "ROLLBACKD_MYSQL_DSN"),
+				Redis: shown(c.cfg, "ROLLBACKD_REDIS_URL"),
+			})
+			if err := ctx.Err(); err != nil {
+				return err // what it cut short says nothing
 			}
-		},
-	})
+			failed := 0
+			for _, check := range checks {
+				if check.Level == doctor.Fail {
+					failed++
+				}
+			}
+			err := out.print(c.stdout, checks, func(p *page) { p.checks(checks) })
+			if failed > 0 {
+				err = errors.Join(err, fmt.Errorf("checks that fail: %d", failed))
+			}
+			return err
+		}
+	},
 }
 
 // doctorWide is how many columns the lines of doctor have, but for a word that is longer.

@@ -16,15 +16,10 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-func newHandlerCmd(a *app) *cobra.Command {
-	return newGroupCmd("handler", "Try the statements of ROLLBACKD_SQL_FILE", newHandlerTryCmd(a))
-}
-
-func newHandlerTryCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "try FILE|-",
-		short: "Run a message against the statements, and roll it back",
-		long: `Run the message whose body is FILE, or the standard input, against the statements of ROLLBACKD_SQL_FILE, in a
+var handlerTryCommand = command{
+	use:   "try FILE|-",
+	short: "Run a message against the statements, and roll it back",
+	long: `Run the message whose body is FILE, or the standard input, against the statements of ROLLBACKD_SQL_FILE, in a
 transaction that is rolled back. Each line is one run of a statement: the rows that it found and that it changed, how
 many are expected, and what that means for the message. RabbitMQ, Redis and the consumer log are not asked.
 
@@ -32,35 +27,34 @@ The exit code is 1 when the message would not be marked success.
 
 With --commit the effect is committed, if the message would be marked success. It is for a schema to try things on: the
 consumer log does not learn of it, so that a daemon that gets the message applies it again.`,
-		example: `  echo '{"order_sn":"20261121-0001","items":[]}' | ` + a.name + ` handler try -`,
-		args:    cobra.ExactArgs(1),
-		flags: func(f *flags) work {
-			out := f.output()
-			commit := f.Bool("commit", false, "commit the effect; the message is not marked done")
-			key := f.String("key", "", "the message's key (default: as ROLLBACKD_KEY_FROM finds it in the body)")
-			tag := f.String("tag", "", "the message's tag (default: the first of ROLLBACKD_ROUTING_KEYS)")
-			return func(ctx context.Context, c *call) error {
-				if c.cfg.Handler != config.HandlerSQL {
-					return usageErrorf("ROLLBACKD_HANDLER is %s: only the statements of handler sql can be tried", c.cfg.Handler)
-				}
-				file, err := sqlhandler.Load(c.cfg.SQLFile, c.cfg.OwnTables())
-				if err != nil {
-					return err
-				}
-				m, err := c.messageToTry(*key, *tag)
-				if err != nil {
-					return err
-				}
-				trial, err := file.Try(ctx, sqlhandler.Server{
-					DSN: c.cfg.MySQLDSN, Options: mysqldb.Options{Program: rabbit.ConnectionName(c.command)},
-				}, m, *commit)
-				if err != nil {
-					return err
-				}
-				return c.showTrial(out, trial, *commit)
+	example: `  echo '{"order_sn":"20261121-0001","items":[]}' | PROGRAM handler try -`,
+	args:    cobra.ExactArgs(1),
+	flags: func(f *flags) work {
+		out := f.output()
+		commit := f.Bool("commit", false, "commit the effect; the message is not marked done")
+		key := f.String("key", "", "the message's key (default: as ROLLBACKD_KEY_FROM finds it in the body)")
+		tag := f.String("tag", "", "the message's tag (default: the first of ROLLBACKD_ROUTING_KEYS)")
+		return func(ctx context.Context, c *call) error {
+			if c.cfg.Handler != config.HandlerSQL {
+				return usageErrorf("ROLLBACKD_HANDLER is %s: only the statements of handler sql can be tried", c.cfg.Handler)
 			}
-		},
-	})
+			file, err := sqlhandler.Load(c.cfg.SQLFile, c.cfg.OwnTables())
+			if err != nil {
+				return err
+			}
+			m, err := c.messageToTry(*key, *tag)
+			if err != nil {
+				return err
+			}
+			trial, err := file.Try(ctx, sqlhandler.Server{
+				DSN: c.cfg.MySQLDSN, Options: mysqldb.Options{Program: rabbit.ConnectionName(c.command)},
+			}, m, *commit)
+			if err != nil {
+				return err
+			}
+			return c.showTrial(out, trial, *commit)
+		}
+	},
 }
 
 // messageToTry is the message as a daemon would be handed it.

@@ -14,22 +14,16 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-func newLogCmd(a *app) *cobra.Command {
-	return newGroupCmd("log", "Ask the consumer log, or delete what is old in it", newLogListCmd(a), newLogExplainCmd(a),
-		newLogPruneCmd(a))
-}
-
 // question is what log explain was asked.
 type question struct {
 	key, tag, order string
 	queue           bool // count the copies in the dead-letter queue
 }
 
-func newLogExplainCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "explain KEY | --order SN",
-		short: "Tell all that is known of one message, or of one order's, what it means and what to do next",
-		long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time,
+var logExplainCommand = command{
+	use:   "explain KEY | --order SN",
+	short: "Tell all that is known of one message, or of one order's, what it means and what to do next",
+	long: `Tell all that is known of the message with this key: its row in the consumer log, its story in order of time,
 the reservations that it gave back, its lock, what that means and what to do next. A key that exists under
 several tags is told once for each, and so are messages that are filed as conflict or unidentified because of it.
 
@@ -39,43 +33,42 @@ number as key, and by the bodies that the log keeps of messages which are not ap
 The dead-letter queue is not touched: whether a copy lies there, the row says. --count-letters looks: it reads all
 letters and gives them back to their places, which RabbitMQ counts as one delivery of the million that the queue allows,
 and hides them from other readers meanwhile.`,
-		args: cobra.MaximumNArgs(1),
-		flags: func(f *flags) work {
-			out := f.output()
-			var q question
-			f.StringVar(&q.tag, "tag", "", "only the message with this tag")
-			f.StringVar(&q.order, "order", "", "all messages of the order with this number")
-			f.BoolVar(&q.queue, "count-letters", false, "count the copies in the dead-letter queue too")
-			f.check(func() error {
-				keys := f.NArg()
-				switch {
-				case keys == 0 && q.order == "":
-					return usageErrorf("which message? A key, or --order SN")
-				case keys == 1 && q.order != "":
-					return usageErrorf("a key and --order exclude each other")
-				case q.order != "" && q.tag != "":
-					return usageErrorf("--tag goes with a key")
-				}
-				q.key = f.Arg(0)
-				return nil
-			})
-			return func(ctx context.Context, c *call) error {
-				told, err := c.explain(ctx, q)
-				if err != nil {
-					return err
-				}
-				if out.chosen == outputJSON && q.order == "" {
-					for _, unseen := range told.Unseen {
-						c.say("not seen: %s", unseen)
-					}
-					return writeJSON(c.stdout, told.Messages)
-				}
-				return out.print(c.stdout, explained{told.Order, told.Reserved, told.Messages, told.Unseen}, func(p *page) {
-					_ = told.Write(p) // into memory
-				})
+	args: cobra.MaximumNArgs(1),
+	flags: func(f *flags) work {
+		out := f.output()
+		var q question
+		f.StringVar(&q.tag, "tag", "", "only the message with this tag")
+		f.StringVar(&q.order, "order", "", "all messages of the order with this number")
+		f.BoolVar(&q.queue, "count-letters", false, "count the copies in the dead-letter queue too")
+		f.check(func() error {
+			keys := f.NArg()
+			switch {
+			case keys == 0 && q.order == "":
+				return usageErrorf("which message? A key, or --order SN")
+			case keys == 1 && q.order != "":
+				return usageErrorf("a key and --order exclude each other")
+			case q.order != "" && q.tag != "":
+				return usageErrorf("--tag goes with a key")
 			}
-		},
-	})
+			q.key = f.Arg(0)
+			return nil
+		})
+		return func(ctx context.Context, c *call) error {
+			told, err := c.explain(ctx, q)
+			if err != nil {
+				return err
+			}
+			if out.chosen == outputJSON && q.order == "" {
+				for _, unseen := range told.Unseen {
+					c.say("not seen: %s", unseen)
+				}
+				return writeJSON(c.stdout, told.Messages)
+			}
+			return out.print(c.stdout, explained{told.Order, told.Reserved, told.Messages, told.Unseen}, func(p *page) {
+				_ = told.Write(p) // into memory
+			})
+		}
+	},
 }
 
 // explained is the answer to a question. The names of its JSON form are stable.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
@@ -28,40 +26,38 @@ type pruned struct {
 	Oldest time.Time `json:"oldest,omitzero"` // last transition of the oldest of them, by the database's clock
 }
 
-func newLogPruneCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "prune",
-		short: "Delete rows whose messages ended long ago, as the daemon does by itself",
-		long: `Delete the rows in success and discarded whose last transition is older than ROLLBACKD_LOG_RETENTION, with
+var logPruneCommand = command{
+	use:   "prune",
+	short: "Delete rows whose messages ended long ago, as the daemon does by itself",
+	long: `Delete the rows in success and discarded whose last transition is older than ROLLBACKD_LOG_RETENTION, with
 their stories, as one daemon of the fleet does by itself. Rows that are processing, failed or dead never go. A message
 whose row is gone is new again: rows must outlive every copy of their message, and dead letters are copies too.
 
 It deletes in short statements and rests between them four times as long as they take, so it may run while daemons work.
 It may be interrupted and run again.`,
-		example: "  " + a.name + " log prune --dry-run --older-than 2160h",
-		flags: func(f *flags) work {
-			out, by := f.output(), f.by()
-			dryRun := f.Bool("dry-run", false, "change nothing, count what would go")
-			why := f.String("why", "", whyHelp)
-			age := f.Duration("older-than", 0, "delete what is older than this, 24h or more; default ROLLBACKD_LOG_RETENTION")
-			f.check(func() error {
-				if f.Changed("older-than") && *age < leastRetention {
-					return usageErrorf("--older-than %v is less than %v: copies of a message may still come, and would take "+
-						"effect again", *age, leastRetention)
-				}
-				return nil
-			})
-			return func(ctx context.Context, c *call) error {
-				if !f.Changed("older-than") {
-					*age = c.cfg.Retention()
-				}
-				if *age == 0 {
-					return usageErrorf("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
-				}
-				return c.prune(ctx, by(), *why, *age, *dryRun, out)
+	example: "  PROGRAM log prune --dry-run --older-than 2160h",
+	flags: func(f *flags) work {
+		out, by := f.output(), f.by()
+		dryRun := f.Bool("dry-run", false, "change nothing, count what would go")
+		why := f.String("why", "", whyHelp)
+		age := f.Duration("older-than", 0, "delete what is older than this, 24h or more; default ROLLBACKD_LOG_RETENTION")
+		f.check(func() error {
+			if f.Changed("older-than") && *age < leastRetention {
+				return usageErrorf("--older-than %v is less than %v: copies of a message may still come, and would take "+
+					"effect again", *age, leastRetention)
 			}
-		},
-	})
+			return nil
+		})
+		return func(ctx context.Context, c *call) error {
+			if !f.Changed("older-than") {
+				*age = c.cfg.Retention()
+			}
+			if *age == 0 {
+				return usageErrorf("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
+			}
+			return c.prune(ctx, by(), *why, *age, *dryRun, out)
+		}
+	},
 }
 
 func (c *call) prune(ctx context.Context, who, why string, age time.Duration, dryRun bool, out *output) error {

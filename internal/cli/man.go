@@ -13,32 +13,27 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommands adds the command that writes man pages, in the build that makes a release's: go build -tags man.
-func manCommands(a *app) []*cobra.Command { return []*cobra.Command{newManCmd(a)} }
-
-func newManCmd(a *app) *cobra.Command {
-	cmd := a.new(command{
-		use:   "man DIR",
-		short: "Write the man pages of all commands",
-		args:  cobra.ExactArgs(1),
-		bare:  true,
-		flags: func(f *flags) work {
-			return func(_ context.Context, c *call) error {
-				seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
-				if err != nil {
-					return usageErrorf("SOURCE_DATE_EPOCH must be the time that the pages show, in seconds: %w", err)
-				}
-				when := time.Unix(seconds, 0).UTC()
-				root := f.cmd.Root()
-				root.DisableAutoGenTag = true
-				header := &doc.GenManHeader{Section: "1", Source: c.name, Date: &when}
-				if err := doc.GenManTree(root, header, c.args[0]); err != nil {
-					return fmt.Errorf("write the man pages: %w", err)
-				}
-				return nil
+// manCommands is the command that writes man pages, in the build that makes a release's: go build -tags man.
+var manCommands = []command{{
+	use:    "man DIR",
+	short:  "Write the man pages of all commands",
+	args:   cobra.ExactArgs(1),
+	bare:   true,
+	hidden: true,
+	flags: func(f *flags) work {
+		return func(_ context.Context, c *call) error {
+			seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+			if err != nil {
+				return usageErrorf("SOURCE_DATE_EPOCH must be the time that the pages show, in seconds: %w", err)
 			}
-		},
-	})
-	cmd.Hidden = true
-	return cmd
-}
+			when := time.Unix(seconds, 0).UTC()
+			root := f.cmd.Root()
+			root.DisableAutoGenTag = true
+			header := &doc.GenManHeader{Section: "1", Source: c.name, Date: &when}
+			if err := doc.GenManTree(root, header, c.args[0]); err != nil {
+				return fmt.Errorf("write the man pages: %w", err)
+			}
+			return nil
+		}
+	},
+}}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -28,37 +26,35 @@ const (
 	stateMissing = "missing"
 )
 
-func newMigrateCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "migrate",
-		short: "Make or update tables, exchange and queues",
-		long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again,
+var migrateCommand = command{
+	use:   "migrate",
+	short: "Make or update tables, exchange and queues",
+	long: `Bring the tables in MySQL and the exchange and queues in RabbitMQ to what this version needs. It may run again,
 and in several places at once: what is there stays as it is.
 
 With --status: show what is there and what is missing, change nothing, and exit with 1 when something is missing.` +
-			migrateFromHelp,
-		example: "  " + a.name + ` migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
+		migrateFromHelp,
+	example: `  PROGRAM migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
     --map-tag order_cancel=stock.rollback --dry-run`,
-		flags: func(f *flags) work {
-			out := f.output()
-			status := f.Bool("status", false, "only show what is there and what is missing")
-			old := takenOver(f, status)
-			return func(ctx context.Context, c *call) error {
-				if old.From != "" {
-					return c.takeOver(ctx, out, *old)
-				}
-				things, err := c.migrate(ctx, *status)
-				if len(things) == 0 {
-					return err
-				}
-				t := table{header: []string{"WHAT", "NAME", "STATE"}}
-				for _, th := range things {
-					t.add(th.What, th.Name, th.State)
-				}
-				return errors.Join(out.render(c.stdout, things, t), err)
+	flags: func(f *flags) work {
+		out := f.output()
+		status := f.Bool("status", false, "only show what is there and what is missing")
+		old := takenOver(f, status)
+		return func(ctx context.Context, c *call) error {
+			if old.From != "" {
+				return c.takeOver(ctx, out, *old)
 			}
-		},
-	})
+			things, err := c.migrate(ctx, *status)
+			if len(things) == 0 {
+				return err
+			}
+			t := table{header: []string{"WHAT", "NAME", "STATE"}}
+			for _, th := range things {
+				t.add(th.What, th.Name, th.State)
+			}
+			return errors.Join(out.render(c.stdout, things, t), err)
+		}
+	},
 }
 
 // migrate makes what is missing, or only looks, and says of everything whether it was there. MySQL comes first: without

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/internal/shovel"
 )
 
@@ -27,33 +25,31 @@ again. Interrupted, it finishes what it has in hand or gives it back.
 A message that cannot be carried, because its headers cannot be read or it is too large for a copy, stays in its queue
 and is named; the others go on. The exit code is then 1.`
 
-func newMoveCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "move --from QUEUE",
-		short: "Carry the messages of another queue over to the main queue",
-		long:  moveHelp,
-		example: "  " + a.name + ` move --from orders.rollback
-  ` + a.name + ` move --from orders.rollback --follow --rate 200`,
-		flags: func(f *flags) work {
-			out := f.output()
-			var o shovel.Options
-			f.StringVar(&o.From, "from", "", "the queue to take messages from; required")
-			f.Float64Var(&o.Rate, "rate", 0, "carry at most so many messages per second; 0: as many as can be")
-			f.StringVar(&o.Tag, "tag", "", "the tag of messages that have neither a type nor a routing key, as from a fanout "+
-				"exchange; without it they are unidentified")
-			f.BoolVar(&o.Follow, "follow", false, "go on when the queue is empty, until interrupted")
-			f.check(func() error {
-				switch {
-				case o.From == "":
-					return usageErrorf("--from is missing: name the queue to take messages from")
-				case o.Rate != 0 && !(o.Rate >= shovel.MinRate && o.Rate <= 1e9):
-					return usageErrorf("--rate %v: want 0, or %v and more messages per second", o.Rate, shovel.MinRate)
-				}
-				return checkTag(o.Tag)
-			})
-			return func(ctx context.Context, c *call) error { return c.move(ctx, out, o) }
-		},
-	})
+var moveCommand = command{
+	use:   "move --from QUEUE",
+	short: "Carry the messages of another queue over to the main queue",
+	long:  moveHelp,
+	example: `  PROGRAM move --from orders.rollback
+  PROGRAM move --from orders.rollback --follow --rate 200`,
+	flags: func(f *flags) work {
+		out := f.output()
+		var o shovel.Options
+		f.StringVar(&o.From, "from", "", "the queue to take messages from; required")
+		f.Float64Var(&o.Rate, "rate", 0, "carry at most so many messages per second; 0: as many as can be")
+		f.StringVar(&o.Tag, "tag", "", "the tag of messages that have neither a type nor a routing key, as from a fanout "+
+			"exchange; without it they are unidentified")
+		f.BoolVar(&o.Follow, "follow", false, "go on when the queue is empty, until interrupted")
+		f.check(func() error {
+			switch {
+			case o.From == "":
+				return usageErrorf("--from is missing: name the queue to take messages from")
+			case o.Rate != 0 && !(o.Rate >= shovel.MinRate && o.Rate <= 1e9):
+				return usageErrorf("--rate %v: want 0, or %v and more messages per second", o.Rate, shovel.MinRate)
+			}
+			return checkTag(o.Tag)
+		})
+		return func(ctx context.Context, c *call) error { return c.move(ctx, out, o) }
+	},
 }
 
 func (c *call) move(ctx context.Context, out *output, o shovel.Options) error {

@@ -2,7 +2,5 @@
 
 package cli
 
-import "github.com/spf13/cobra"
-
 // manCommands are the commands of the build that makes man pages: whoever runs the program needs none.
-func manCommands(*app) []*cobra.Command { return nil }
+var manCommands []command

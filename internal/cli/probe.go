@@ -7,46 +7,42 @@ import (
 	"net"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/config"
 )
 
-func newProbeCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "probe",
-		short: "Ask the daemon on this machine whether it is alive, or ready",
-		long: `Ask the daemon that listens at ROLLBACKD_HTTP_ADDR, for a container's HEALTHCHECK: an image without a shell has
+var probeCommand = command{
+	use:   "probe",
+	short: "Ask the daemon on this machine whether it is alive, or ready",
+	long: `Ask the daemon that listens at ROLLBACKD_HTTP_ADDR, for a container's HEALTHCHECK: an image without a shell has
 nothing else to ask with. No other setting is looked at, and no server is asked.
 
 The exit code is 0 when the daemon is alive, or with --ready when it takes deliveries; 1 when it is not, or when nobody
 answers in time; 2 when it cannot be asked. A daemon whose dependency is away is alive, and not ready: restarting it
 would not help.`,
-		bare: true,
-		flags: func(f *flags) work {
-			ready := f.Bool("ready", false, "ask whether it takes deliveries, and not only whether it is alive")
-			limit := f.Duration("timeout", 3*time.Second, "give up after this time, 100ms to 1m")
-			return func(ctx context.Context, c *call) error {
-				if *limit < 100*time.Millisecond || *limit > time.Minute {
-					return usageErrorf("--timeout must be from 100ms to 1m, not %v", *limit)
-				}
-				addr, err := probed(c.environ)
-				if err != nil {
-					return err
-				}
-				ask := admin.Alive
-				if *ready {
-					ask = admin.Ready
-				}
-				err = ask(ctx, addr, *limit)
-				if errors.Is(err, admin.ErrStuck) || errors.Is(err, admin.ErrNotReady) || err == nil {
-					return err
-				}
-				return told{fmt.Errorf("no daemon answers at ROLLBACKD_HTTP_ADDR %s: %w", addr, err)}
+	bare: true,
+	flags: func(f *flags) work {
+		ready := f.Bool("ready", false, "ask whether it takes deliveries, and not only whether it is alive")
+		limit := f.Duration("timeout", 3*time.Second, "give up after this time, 100ms to 1m")
+		return func(ctx context.Context, c *call) error {
+			if *limit < 100*time.Millisecond || *limit > time.Minute {
+				return usageErrorf("--timeout must be from 100ms to 1m, not %v", *limit)
 			}
-		},
-	})
+			addr, err := probed(c.environ)
+			if err != nil {
+				return err
+			}
+			ask := admin.Alive
+			if *ready {
+				ask = admin.Ready
+			}
+			err = ask(ctx, addr, *limit)
+			if errors.Is(err, admin.ErrStuck) || errors.Is(err, admin.ErrNotReady) || err == nil {
+				return err
+			}
+			return told{fmt.Errorf("no daemon answers at ROLLBACKD_HTTP_ADDR %s: %w", addr, err)}
+		}
+	},
 }
 
 // probed is the address to ask.

@@ -30,11 +30,10 @@ const (
 	maxBadLines = 20
 )
 
-func newPublishCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "publish [FILE|-]",
-		short: "Publish messages from a file or stdin, a JSON body per line",
-		long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
+var publishCommand = command{
+	use:   "publish [FILE|-]",
+	short: "Publish messages from a file or stdin, a JSON body per line",
+	long: `Publish each line of FILE, or of the standard input, as the body of one message: to the exchange
 ROLLBACKD_EXCHANGE with the first of ROLLBACKD_ROUTING_KEYS, persistent, confirmed, and only if a queue takes it. Empty
 lines are left out.
 
@@ -42,34 +41,33 @@ A line that the daemon could not read as JSON, that is too large, or lacks the f
 with its number and left out; the exit code is then 1. So it is when RabbitMQ does not take a message: the lines from
 there on are not published, and publishing the file again is safe, because the daemon knows the messages by their
 keys.`,
-		example: `  echo '{"order_sn":"20261121-0001"}' | ` + a.name + ` publish --key-field order_sn`,
-		args:    cobra.MaximumNArgs(1),
-		flags: func(f *flags) work {
-			field := f.String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
-				"message's key (default: none, so that the key is the body's hash)")
-			letters := f.Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
-				"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
-			tag := f.String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the "+
-				"routing key)")
-			return func(ctx context.Context, c *call) error {
-				from, err := c.input(f.Arg(0), "the messages")
-				if err != nil {
-					return err
-				}
-				if *letters && (*field != "" || *tag != "") {
-					return usageErrorf("--letters says key and tag: without --key-field and --tag")
-				}
-				p, err := c.newPublishing(*field, *tag)
-				if err != nil {
-					return err
-				}
-				if *letters {
-					p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", c.cfg.Queue), maxLetterLine
-				}
-				return p.run(ctx, from)
+	example: `  echo '{"order_sn":"20261121-0001"}' | PROGRAM publish --key-field order_sn`,
+	args:    cobra.MaximumNArgs(1),
+	flags: func(f *flags) work {
+		field := f.String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
+			"message's key (default: none, so that the key is the body's hash)")
+		letters := f.Bool("letters", false, "FILE is an export of dead letters: put each on the main queue "+
+			"ROLLBACKD_QUEUE with its headers, as if it were moved by hand")
+		tag := f.String("tag", "", "the message's tag, as its AMQP type (default: none, so that the tag is the "+
+			"routing key)")
+		return func(ctx context.Context, c *call) error {
+			from, err := c.input(f.Arg(0), "the messages")
+			if err != nil {
+				return err
 			}
-		},
-	})
+			if *letters && (*field != "" || *tag != "") {
+				return usageErrorf("--letters says key and tag: without --key-field and --tag")
+			}
+			p, err := c.newPublishing(*field, *tag)
+			if err != nil {
+				return err
+			}
+			if *letters {
+				p.make, p.where, p.longest = p.letter, fmt.Sprintf("to queue %q", c.cfg.Queue), maxLetterLine
+			}
+			return p.run(ctx, from)
+		}
+	},
 }
 
 // publishing is one run of the command.

@@ -8,17 +8,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
-func newReconcileCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "reconcile",
-		short: "Compare the consumer log with dead letters and stock, and say what mends it",
-		long: `Compare the consumer log with the dead-letter queue and with the reservations, show what disagrees and the
+var reconcileCommand = command{
+	use:   "reconcile",
+	short: "Compare the consumer log with dead letters and stock, and say what mends it",
+	long: `Compare the consumer log with the dead-letter queue and with the reservations, show what disagrees and the
 command that mends it. The exit code is 1 when something does. It may run at any time: whatever disagrees is looked at
 again two seconds later, and what has moved meanwhile is left out.
 
@@ -27,43 +24,42 @@ counts as one delivery of the million that the queue allows; other readers do no
 
 What it cannot see: a success row keeps no body, so only where the key is the order's number is it compared with what
 the order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTION has no row any more, rightly.`,
-		flags: func(f *flags) work {
-			out := f.output()
-			var o reconcile.Options
-			f.BoolVar(&o.Adopt, "adopt", false, "file letters without a row as dead, and write success rows again that "+
-				"released reservations prove")
-			f.BoolVar(&o.Republish, "republish", false, "send messages again, from their rows, that have no copy any more")
-			f.BoolVar(&o.Force, "force", false, "adopt also letters that are older than ROLLBACKD_LOG_RETENTION, or whose "+
-				"key another body had: they may have had their effect")
-			f.StringVar(&o.By, "by", "", "who mends, for the story of the rows (default: the user's name)")
-			why := f.String("why", "", "the reason to mend, for whoever asks later")
-			f.DurationVar(&o.Overdue, "overdue", time.Hour, "how long after its lease or due time an open row counts")
-			f.StringArrayVar(&o.Except, "except-tag", nil, "releases by this rollback_tag are a service's own, not "+
-				"rollbackd's; may be repeated")
-			noStock := f.Bool("no-stock", false, "leave the reservations out")
-			limit := f.limit(20, "show at most so many of a kind; 0: all. -o json has all")
-			f.check(func() error {
-				switch {
-				case o.Overdue <= 0:
-					return usageErrorf("--overdue %v must be more than 0", o.Overdue)
-				case o.Force && !o.Adopt:
-					return usageErrorf("--force goes with --adopt")
-				}
-				return nil
-			})
-			return func(ctx context.Context, c *call) error {
-				o.By = cmp.Or(o.By, person())
-				report, err := c.reconcile(ctx, o, *noStock, *why)
-				if err != nil && len(report.Findings) == 0 {
-					return err
-				}
-				printErr := out.print(c.stdout, withCommands(report, c.name, time.Now()), func(p *page) {
-					p.report(report, *limit, c.name)
-				})
-				return errors.Join(printErr, c.hinted(err), reportError(report))
+	flags: func(f *flags) work {
+		out := f.output()
+		var o reconcile.Options
+		f.BoolVar(&o.Adopt, "adopt", false, "file letters without a row as dead, and write success rows again that "+
+			"released reservations prove")
+		f.BoolVar(&o.Republish, "republish", false, "send messages again, from their rows, that have no copy any more")
+		f.BoolVar(&o.Force, "force", false, "adopt also letters that are older than ROLLBACKD_LOG_RETENTION, or whose "+
+			"key another body had: they may have had their effect")
+		f.StringVar(&o.By, "by", "", "who mends, for the story of the rows (default: the user's name)")
+		why := f.String("why", "", "the reason to mend, for whoever asks later")
+		f.DurationVar(&o.Overdue, "overdue", time.Hour, "how long after its lease or due time an open row counts")
+		f.StringArrayVar(&o.Except, "except-tag", nil, "releases by this rollback_tag are a service's own, not "+
+			"rollbackd's; may be repeated")
+		noStock := f.Bool("no-stock", false, "leave the reservations out")
+		limit := f.limit(20, "show at most so many of a kind; 0: all. -o json has all")
+		f.check(func() error {
+			switch {
+			case o.Overdue <= 0:
+				return usageErrorf("--overdue %v must be more than 0", o.Overdue)
+			case o.Force && !o.Adopt:
+				return usageErrorf("--force goes with --adopt")
 			}
-		},
-	})
+			return nil
+		})
+		return func(ctx context.Context, c *call) error {
+			o.By = cmp.Or(o.By, person())
+			report, err := c.reconcile(ctx, o, *noStock, *why)
+			if err != nil && len(report.Findings) == 0 {
+				return err
+			}
+			printErr := out.print(c.stdout, withCommands(report, c.name, time.Now()), func(p *page) {
+				p.report(report, *limit, c.name)
+			})
+			return errors.Join(printErr, c.hinted(err), reportError(report))
+		}
+	},
 }
 
 func (c *call) reconcile(ctx context.Context, o reconcile.Options, noStock bool, why string) (

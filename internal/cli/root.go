@@ -6,35 +6,31 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// commands lists the program's commands. Each has a constructor newXCmd(a *app) in a file of its own.
-func commands(a *app) []*cobra.Command {
-	return append([]*cobra.Command{
-		newRunCmd(a),
-		newMigrateCmd(a),
-		newDoctorCmd(a),
-		newProbeCmd(a),
-		newPublishCmd(a),
-		newMoveCmd(a),
-		newDLQCmd(a),
-		newLogCmd(a),
-		newReconcileCmd(a),
-		newActsCmd(a),
-		newPauseCmd(a),
-		newResumeCmd(a),
-		newHandlerCmd(a),
-		newConfigCmd(a),
-		newVersionCmd(a),
-	}, manCommands(a)...)
+// commands is the table of the program's commands.
+func commands() []command {
+	return append([]command{
+		runCommand, migrateCommand, doctorCommand, probeCommand, publishCommand, moveCommand,
+		{use: "dlq", short: "List, show, export, replay and discard dead letters", of: []command{
+			dlqListCommand, dlqShowCommand, dlqExportCommand, dlqReplayCommand, dlqDiscardCommand,
+		}},
+		{use: "log", short: "Ask the consumer log, or delete what is old in it", of: []command{
+			logListCommand, logExplainCommand, logPruneCommand,
+		}},
+		reconcileCommand, actsCommand, pauseCommand, resumeCommand,
+		{use: "handler", short: "Try the statements of ROLLBACKD_SQL_FILE", of: []command{handlerTryCommand}},
+		configCommand, versionCommand,
+	}, manCommands...)
 }
 
-// newRootCmd joins commands to the program.
-func newRootCmd(a *app, commands ...*cobra.Command) *cobra.Command {
-	root := newGroupCmd(a.name, "Give stock back exactly once", commands...)
-	root.Long = `rollbackd consumes stock-rollback messages from RabbitMQ and gives the stock back in MySQL:
+// newRoot joins commands to the program.
+func newRoot(a *app, commands ...command) *cobra.Command {
+	root := a.new(command{
+		use: a.name, short: "Give stock back exactly once", of: commands,
+		long: `rollbackd consumes stock-rollback messages from RabbitMQ and gives the stock back in MySQL:
 delivered at least once, in effect exactly once.
 
-It is set up by environment variables alone: '` + a.name + ` config' shows them, '` + a.name + ` config -o markdown' ` +
-		`explains them.`
+It is set up by environment variables alone: 'PROGRAM config' shows them, 'PROGRAM config -o markdown' explains them.`,
+	})
 	root.SilenceUsage, root.SilenceErrors = true, true // run prints an error once
 	root.Version = a.build.Version
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")

@@ -8,8 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -17,11 +15,10 @@ import (
 	"github.com/rollbackd/rollbackd/internal/fold"
 )
 
-func newRunCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "run",
-		short: "Consume stock-rollback messages until SIGTERM",
-		long: `Consume stock-rollback messages and give the stock back, each message exactly once.
+var runCommand = command{
+	use:   "run",
+	short: "Consume stock-rollback messages until SIGTERM",
+	long: `Consume stock-rollback messages and give the stock back, each message exactly once.
 
 Servers that are away are waited for. SIGTERM or SIGINT drains: nothing new is taken, what is in hand is finished, and
 the exit code is 0, or 1 when ROLLBACKD_DRAIN_TIMEOUT was too short (nothing is lost then). A second signal ends at
@@ -30,18 +27,17 @@ once.
 Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from'
 took over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
 behind the last one first; what it could not read by then is a warning, and 'doctor' looks longer.`,
-		bare: true,
-		flags: func(f *flags) work {
-			ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
-				"consumes by it any more")
-			return func(ctx context.Context, c *call) error {
-				if err := sqlFileError(c.runDaemon(ctx, *ignoreOldLog)); err != nil {
-					return told{err}
-				}
-				return nil
+	bare: true,
+	flags: func(f *flags) work {
+		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
+			"consumes by it any more")
+		return func(ctx context.Context, c *call) error {
+			if err := sqlFileError(c.runDaemon(ctx, *ignoreOldLog)); err != nil {
+				return told{err}
 			}
-		},
-	})
+			return nil
+		}
+	},
 }
 
 // gcPercent lets the heap grow to five times what is alive before it is collected, which is little: a lane keeps one

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-
-	"github.com/spf13/cobra"
 )
 
 // version is set by the linker for releases (-ldflags "-X …/internal/cli.version=v1.2.3"); nothing else writes it.
@@ -50,23 +48,21 @@ func readBuild() (b build) {
 	return b
 }
 
-func newVersionCmd(a *app) *cobra.Command {
-	return a.new(command{
-		use:   "version",
-		short: "Show version, revision and platform",
-		bare:  true,
-		flags: func(f *flags) work {
-			out := f.output()
-			return func(_ context.Context, c *call) error {
-				b := c.build
-				modified := unknown
-				if b.Modified != nil {
-					modified = fmt.Sprint(*b.Modified)
-				}
-				t := table{header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
-				t.add(b.Version, cmp.Or(b.Revision, unknown), cmp.Or(b.Time, unknown), modified, b.Go, b.Platform)
-				return out.render(c.stdout, b, t)
+var versionCommand = command{
+	use:   "version",
+	short: "Show version, revision and platform",
+	bare:  true,
+	flags: func(f *flags) work {
+		out := f.output()
+		return func(_ context.Context, c *call) error {
+			b := c.build
+			modified := unknown
+			if b.Modified != nil {
+				modified = fmt.Sprint(*b.Modified)
 			}
-		},
-	})
+			t := table{header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
+			t.add(b.Version, cmp.Or(b.Revision, unknown), cmp.Or(b.Time, unknown), modified, b.Go, b.Platform)
+			return out.render(c.stdout, b, t)
+		}
+	},
 }
