@@ -16,8 +16,8 @@ import (
 )
 
 // command is a command of the program. What all commands have in common is done for it: its flags are checked, the
-// settings are read, what it opens is closed, and its error says what to do. In its texts PROGRAM stands for the name by
-// which the program was called.
+// settings are read, what it opens is closed, and its error says what to do. In its texts PROGRAM stands for the name
+// by which the program was called.
 type command struct {
 	use, short, long, example string
 	of                        []command            // it is a group that only holds these
