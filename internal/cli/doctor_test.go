@@ -58,7 +58,7 @@ func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 	s := newShell(t)
 	s.replace = append(s.replace, stack.Addr(t, stack.Redis(t)), "REDIS")
 	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.Fail, "schema", "consumer migrate")
+	wantCheck(t, checks, code, doctor.Fail, "schema", "rollbackd migrate")
 	wantCheck(t, checks, code, doctor.Fail, "queue", "does not exist")
 	wantCheck(t, checks, code, doctor.Fail, "exchange", "does not exist")
 	if slices.ContainsFunc(checks, func(c doctor.Check) bool { return strings.Contains(c.Do, "permission") }) {
