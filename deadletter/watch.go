@@ -179,7 +179,7 @@ func (w *watch) look(ctx context.Context) error {
 			w.tally.Applied++
 		case failedAgain:
 			w.tally.FailedAgain++
-			if row.Status == dedup.Dead {
+			if row.Status == dedup.Dead || row.Condemned() { // or its letter is on its way
 				w.tally.DeadAgain++
 			}
 		case noneYet:
