@@ -3,6 +3,7 @@ package lockers
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -377,22 +378,41 @@ type silent struct{}
 // Printf says nothing.
 func (silent) Printf(string, ...any) {}
 
-// zkWire refuses what no ZooKeeper says first: the client makes room for as many bytes as the first four of an answer
-// say, whoever answers, and "HTTP" is a gibibyte. The first byte of a length under 16 MiB is zero, and a server sends
-// one MiB at most by default (jute.maxbuffer). Who has greeted is one.
+// zkWire refuses what no ZooKeeper sends. The client makes room for as many bytes as the first four of an answer say,
+// whoever answers: "HTTP" is a gibibyte, and an answer that is shorter than its head ends the process.
 type zkWire struct {
 	net.Conn
-	greeted bool
-	forget  func() bool // the end of its session
+	head   [4]byte
+	have   int         // bytes of head
+	body   int         // bytes of the answer that are to come
+	forget func() bool // the end of its session
 }
 
-// Read looks at the first byte. The client is its only reader.
+const (
+	shortestAnswer = 16      // its number, the transaction and the error
+	longestAnswer  = 4 << 20 // four times what a server sends by default (jute.maxbuffer)
+)
+
+// Read counts along. The client is its only reader.
 func (w *zkWire) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
-	if !w.greeted && n > 0 && p[0] != 0 {
-		return 0, errors.New("what answers at this address is no ZooKeeper")
+	for rest := p[:n]; len(rest) > 0; {
+		if w.body > 0 {
+			seen := min(w.body, len(rest))
+			w.body, rest = w.body-seen, rest[seen:]
+			continue
+		}
+		seen := copy(w.head[w.have:], rest)
+		w.have, rest = w.have+seen, rest[seen:]
+		if w.have < len(w.head) {
+			break
+		}
+		length := binary.BigEndian.Uint32(w.head[:])
+		if length < shortestAnswer || length > longestAnswer {
+			return 0, errors.New("what answers at this address is no ZooKeeper")
+		}
+		w.have, w.body = 0, int(length)
 	}
-	w.greeted = w.greeted || n > 0
 	return n, err
 }
 
