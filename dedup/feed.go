@@ -47,8 +47,8 @@ func (l *Log) CountBy(ctx context.Context, group, by string, to Status, after in
 }
 
 func stepsBy(group, by string, to Status, after int64) statement {
-	return sqlOf(" FORCE INDEX (PRIMARY) WHERE id > ? AND `by` = ? AND `to` = ? AND group_name = ?", after, cutText(by, MaxBy),
-		int(to), []byte(group))
+	return sqlOf(" FORCE INDEX (PRIMARY) WHERE id > ? AND `by` = ? AND `to` = ? AND group_name = ?", after,
+		cutText(by, MaxBy), int(to), []byte(group))
 }
 
 func (l *Log) steps(ctx context.Context, where statement, limit int) ([]FeedEvent, error) {
