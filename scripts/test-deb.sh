@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A Debian package's life on this machine: install, start, upgrade, remove, purge; with the servers that bin/with-servers
-# starts. systemd need not run: what the unit says is then done by hand, and said so.
+# A package's life on this machine: install, start, upgrade, remove, purge; with the servers that bin/with-servers
+# starts. systemd need not run: what the unit says is then done by hand, and said so. The .rpm has the same life without
+# servers, where there is rpm, which may be on a Debian too: with a database of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 skip() { echo "SKIP test-deb: $*"; exit 0; }
@@ -13,6 +14,7 @@ daemon=
 finish() {
 	[[ -z $daemon ]] || kill "$daemon" 2>/dev/null || true
 	if dpkg -s rollbackd >/dev/null 2>&1; then dpkg --purge rollbackd >/dev/null 2>&1 || true; fi
+	if [[ -d $work/rpm ]]; then rpm --force-debian --dbpath "$work/rpm" -e rollbackd >/dev/null 2>&1 || true; fi
 	rm -rf "$work"
 }
 trap finish EXIT
@@ -34,7 +36,7 @@ is "settings" "$(stat -c '%U %G %a' $config)" "root rollbackd 640"
 getent passwd rollbackd >/dev/null || fail "there is no account rollbackd"
 is "shell of the account" "$(getent passwd rollbackd | cut -d: -f7)" /usr/sbin/nologin
 if command -v systemd-analyze >/dev/null; then
-	systemd-analyze verify /lib/systemd/system/rollbackd.service 2>&1 | grep rollbackd && fail "systemd finds fault with the unit"
+	systemd-analyze verify /usr/lib/systemd/system/rollbackd.service 2>&1 | grep rollbackd && fail "systemd finds fault with the unit"
 	say "systemd-analyze verify finds no fault with the unit"
 else
 	say "no systemd-analyze here: nobody looked at the unit"
@@ -61,7 +63,7 @@ ROLLBACKD_HTTP_ADDR=127.0.0.1:$port
 ROLLBACKD_LOG_FORMAT=json
 END
 is "settings that were written" "$(stat -c '%U %G %a' $config)" "root rollbackd 640"
-unit() { sed -n "s/^$1=//p" /lib/systemd/system/rollbackd.service; }
+unit() { sed -n "s/^$1=//p" /usr/lib/systemd/system/rollbackd.service; }
 is "the unit's settings" "$(unit EnvironmentFile)" $config
 become() { # takes the place of this shell
 	set -a
@@ -124,7 +126,29 @@ dpkg -r rollbackd >"$work/log" 2>&1 || { cat "$work/log"; fail "remove"; }
 dpkg --purge rollbackd >"$work/log" 2>&1 || { cat "$work/log"; fail "purge"; }
 [[ ! -e $config && ! -e /etc/rollbackd ]] || fail "purge leaves the settings"
 getent passwd rollbackd >/dev/null || fail "purge gives the account's number away"
-deluser --quiet --system rollbackd >/dev/null 2>&1 || true # the test's own
+
+if command -v rpm >/dev/null; then
+	say "the .rpm: install, upgrade with settings that were changed, remove"
+	mkdir "$work/rpm"
+	of_rpm() { rpm --force-debian --dbpath "$work/rpm" --nodeps --ignorearch "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "rpm $1"; }; }
+	of_rpm -i "$work"/0.0.8/rollbackd-0.0.8-1.*.rpm
+	grep -q "write the servers into" "$work/log" || fail "rpm's install does not say what to do"
+	is "version" "$(rollbackd version -o json | sed -n 's/.*"version": "\(.*\)",/\1/p')" v0.0.8
+	is "settings" "$(stat -c '%U %G %a' $config)" "root rollbackd 640"
+	echo "# changed" >>$config
+	sum=$(sha256sum $config)
+	of_rpm -U "$work"/0.0.9/rollbackd-0.0.9-1.*.rpm
+	grep -q "systemctl restart" "$work/log" || fail "rpm's upgrade does not say what to do"
+	is "version" "$(rollbackd version -o json | sed -n 's/.*"version": "\(.*\)",/\1/p')" v0.0.9
+	is "settings after the upgrade" "$(sha256sum $config)" "$sum"
+	of_rpm -e rollbackd
+	[[ ! -e /usr/bin/rollbackd && -e $config.rpmsave ]] || fail "rpm -e leaves the program, or takes settings that were changed"
+	rm -r /etc/rollbackd
+	[[ ! -e /usr/share/doc/rollbackd ]] || fail "rpm -e leaves folders"
+else
+	say "no rpm here: nobody tried the .rpm"
+fi
+userdel rollbackd >/dev/null 2>&1 || true # the test's own
 
 [[ -d /run/systemd/system ]] || say "no systemd runs here: the unit's ExecStart was run by hand, with its settings and as its account"
 say "passed"

@@ -1,4 +1,3 @@
-// Command release makes what is published: static binaries, what they consist of, Debian packages and checksums, in
-// dist/. It is a module of its own so that rollbackd does not depend on the libraries that do it. README of the
-// repository's root: CONTRIBUTING.md, how to release.
+// Command release makes what is published, in dist/: static binaries, what they consist of, packages for dpkg and rpm,
+// and checksums. It must not be part of rollbackd's module, which would then depend on the libraries that do it.
 package main
