@@ -130,14 +130,14 @@ getent passwd rollbackd >/dev/null || fail "purge gives the account's number awa
 if command -v rpm >/dev/null; then
 	say "the .rpm: install, upgrade with settings that were changed, remove"
 	mkdir "$work/rpm"
-	of_rpm() { rpm --force-debian --dbpath "$work/rpm" --nodeps --ignorearch "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "rpm $1"; }; }
-	of_rpm -i "$work"/0.0.8/rollbackd-0.0.8-1.*.rpm
+	of_rpm() { rpm --force-debian --dbpath "$work/rpm" --nodeps "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "rpm $*"; }; }
+	of_rpm -i --ignorearch "$work"/0.0.8/rollbackd-0.0.8-1.*.rpm
 	grep -q "write the servers into" "$work/log" || fail "rpm's install does not say what to do"
 	is "version" "$(rollbackd version -o json | sed -n 's/.*"version": "\(.*\)",/\1/p')" v0.0.8
 	is "settings" "$(stat -c '%U %G %a' $config)" "root rollbackd 640"
 	echo "# changed" >>$config
 	sum=$(sha256sum $config)
-	of_rpm -U "$work"/0.0.9/rollbackd-0.0.9-1.*.rpm
+	of_rpm -U --ignorearch "$work"/0.0.9/rollbackd-0.0.9-1.*.rpm
 	grep -q "systemctl restart" "$work/log" || fail "rpm's upgrade does not say what to do"
 	is "version" "$(rollbackd version -o json | sed -n 's/.*"version": "\(.*\)",/\1/p')" v0.0.9
 	is "settings after the upgrade" "$(sha256sum $config)" "$sum"
