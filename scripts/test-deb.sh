@@ -14,7 +14,7 @@ daemon=
 finish() {
 	[[ -z $daemon ]] || kill "$daemon" 2>/dev/null || true
 	if dpkg -s rollbackd >/dev/null 2>&1; then dpkg --purge rollbackd >/dev/null 2>&1 || true; fi
-	if [[ -d $work/rpm ]]; then rpm --force-debian --dbpath "$work/rpm" -e rollbackd >/dev/null 2>&1 || true; fi
+	if [[ -d $work/rpm ]]; then rpm --force-debian --dbpath "$work/rpm" -e rollbackd >/dev/null 2>&1 || true; rm -f "$config.rpmsave"; fi
 	rm -rf "$work"
 }
 trap finish EXIT
