@@ -34,10 +34,7 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 	args := make([]any, 0, 5*min(len(sorted), maxRows))
 	for rest := sorted; len(rest) > 0; {
 		n := chunkOf(len(rest), func(i int) int { return rest[i].keySize() })
-		args = args[:0]
-		for _, e := range rest[:n] {
-			args = append(args, []byte(e.Group), []byte(e.Tag), []byte(e.Key), messageID(e), bodyHash(e))
-		}
+		args = successArgs(args[:0], rest[:n])
 		run := ctx
 		if n >= leastRepeated {
 			run = mysqldb.Repeated(ctx)
@@ -51,6 +48,37 @@ func (l *Log) InsertSuccess(ctx context.Context, tx Execer, entries []Entry) err
 		rest = rest[n:]
 	}
 	return nil
+}
+
+// successArgs appends five values per row. Keys and message ids share one block of memory; group and tag, which hardly
+// ever change from row to row, share theirs.
+func successArgs(args []any, rows []*Entry) []any {
+	size := 0
+	for _, e := range rows {
+		size += len(e.Key) + len(e.MessageID)
+	}
+	block := make([]byte, 0, size)
+	var group, tag any
+	var last Identity
+	for _, e := range rows {
+		if group == nil || e.Group != last.Group {
+			group = []byte(e.Group)
+		}
+		if tag == nil || e.Tag != last.Tag {
+			tag = []byte(e.Tag)
+		}
+		last = e.Identity
+		block = append(block, e.Key...)
+		name := block[len(block)-len(e.Key):]
+		var id any
+		if e.MessageID != "" {
+			n := min(len(e.MessageID), MaxMessageID)
+			block = append(block, e.MessageID[:n]...)
+			id = block[len(block)-n:]
+		}
+		args = append(args, group, tag, name, id, bodyHash(e))
+	}
+	return args
 }
 
 func (l *Log) successText(n int) string {
