@@ -333,10 +333,14 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 		t.then(group{items: rest, tries: g.tries})
 	case goOnWithout:
 		t.separate(said.blamed, !said.late)
-		if t.claimed {
+		switch {
+		case !t.claimed:
+			t.then(group{items: t.items, tries: g.tries})
+		case len(t.items) == 1: // by itself it may wait for longer than the blamed have of their leases
+			t.goApart(t.items...)
+		default:
 			return nil
 		}
-		t.then(group{items: t.items, tries: g.tries})
 	case halve:
 		t.then(g.halves(took > t.c.cfg.HandlerTimeout)...)
 	case single:
