@@ -79,11 +79,11 @@ func compareMain(ctx context.Context, args []string, env func(string) string) (e
 	defer func() { err = errors.Join(err, g.Stop()) }()
 	var runners []*run.Runner
 	for i, b := range g.Builds {
-		r := s.runner(g, b, "bench_"+sides[i])
-		defer func() { err = errors.Join(err, r.Close()) }()
-		if err := r.Open(ctx); err != nil {
+		r, err := s.runner(ctx, g, b, "bench_"+sides[i])
+		if err != nil {
 			return err
 		}
+		defer r.Close()
 		runners = append(runners, r)
 	}
 	p, err := s.resumable("compare.jsonl", g.Builds, "compare", c.resume)
@@ -121,8 +121,8 @@ func spend(ctx context.Context, r *run.Runner, of figure.Subject) (spent, error)
 		costs, err := r.PageCosts(ctx, 0)
 		all := spent{}
 		for _, page := range costs {
-			all["client"] += float64(page.Daemon.Microseconds()) / float64(len(costs))
-			all["mysql"] += float64(page.MySQL.Microseconds()) / float64(len(costs))
+			all["client"] += page.Daemon * 1000 / float64(len(costs))
+			all["mysql"] += page.MySQL * 1000 / float64(len(costs))
 		}
 		return all, err
 	}
@@ -149,23 +149,24 @@ func (c comparison) run(ctx context.Context, out io.Writer, p *progress,
 	measure func(ctx context.Context, side int, of figure.Subject) (spent, error)) (rows []row, err error) {
 	warm := false
 	for _, subject := range c.subjects {
-		rows = append(rows, row{Subject: subject})
-		r := &rows[len(rows)-1]
+		r := row{Subject: subject}
 		fmt.Fprintln(out, r.title())
 		for n := 0; n < c.pairs && r.missing == nil; n++ {
 			name := fmt.Sprintf("%s, pair %d", subject.Name, n+1)
 			var both pair
 			there, err := p.get(name, &both)
-			for i := 0; i < len(sides) && err == nil && !there && !warm; i++ {
-				_, err = measure(ctx, i, subject)
-			}
-			for i := 0; i < len(sides) && err == nil && !there; i++ {
-				warm = true
-				side := (i + n) % len(sides)
-				both[side], err = measure(ctx, side, subject)
-			}
 			if err == nil && !there {
-				err = p.put(name, both)
+				for i := 0; i < len(sides) && err == nil && !warm; i++ {
+					_, err = measure(ctx, i, subject)
+				}
+				warm = true
+				for i := 0; i < len(sides) && err == nil; i++ {
+					side := (i + n) % len(sides)
+					both[side], err = measure(ctx, side, subject)
+				}
+				if err == nil {
+					err = p.put(name, both)
+				}
 			}
 			switch {
 			case errors.Is(err, run.ErrNotMeasured):
@@ -179,6 +180,7 @@ func (c comparison) run(ctx context.Context, out io.Writer, p *progress,
 			fmt.Fprintf(out, "  %s, %s first: a %.1f µs, b %.1f µs; %s\n", name, sides[n%len(sides)], both[0].sum(),
 				both[1].sum(), c.told(r.compared()))
 		}
+		rows = append(rows, r)
 	}
 	return rows, nil
 }
@@ -223,7 +225,7 @@ func (c comparison) print(out io.Writer, rows []row) error {
 		}
 		fmt.Fprintf(out, "| %s | %.1f | %.1f | **%.3f** | %.3f to %.3f | %d | %s |", r.title(), all.A, all.B, all.Ratio,
 			all.Low, all.High, all.Pairs, verdict)
-		for _, process := range []string{"client", "mysql", "rabbitmq", "redis"} {
+		for _, process := range run.Working {
 			var means [2]float64
 			for _, p := range r.pairs {
 				for i := range p {

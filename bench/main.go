@@ -43,28 +43,23 @@ func command(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if len(args) > 0 && args[0] == "compare" {
-		return compareMain(ctx, args[1:], os.Getenv)
+	args = append(args, "")
+	if args[0] == "compare" {
+		return compareMain(ctx, args[1:len(args)-1], os.Getenv)
 	}
 	s, err := readSettings(os.Getenv)
 	if err != nil {
 		return err
 	}
-	switch {
-	case len(args) == 0:
-		return measureAll(ctx, s, false)
-	case len(args) == 1 && (args[0] == "-resume" || args[0] == "--resume"):
-		return measureAll(ctx, s, true)
-	case len(args) == 1 && args[0] == "profile":
-		return profile(ctx, s, figure.Base)
-	case len(args) == 2 && args[0] == "profile":
+	if len(args) == 3 && args[0] == "profile" {
 		return profile(ctx, s, args[1])
-	case len(args) == 1 && args[0] == "sizing":
-		return sizing(ctx, s)
-	case len(args) == 1 && args[0] == "scaling":
-		return scaling(ctx, s)
-	case len(args) == 1 && args[0] == "pages":
-		return pages(ctx, s)
 	}
-	return errors.New(usage)
+	do := map[string]func(context.Context, settings) error{
+		"": measureAll, "-resume": resume, "--resume": resume, "sizing": sizing, "scaling": scaling, "pages": pages,
+		"profile": func(ctx context.Context, s settings) error { return profile(ctx, s, figure.Base) },
+	}[args[0]]
+	if do == nil || len(args) > 2 {
+		return errors.New(usage)
+	}
+	return do(ctx, s)
 }

@@ -23,32 +23,31 @@ type progressLine struct {
 }
 
 // openProgress begins a file anew or, to resume, reads what is there.
-func openProgress(path string, what any, resume bool) (*progress, error) {
-	p := &progress{done: map[string]json.RawMessage{}}
+func openProgress(path string, what any, resume bool) (p *progress, err error) {
+	p = &progress{done: map[string]json.RawMessage{}}
 	head, err := progressText("what", what)
 	if err != nil {
 		return nil, err
 	}
 	text := head
 	if resume {
-		if text, err = os.ReadFile(path); err == nil {
-			text, err = p.read(text, head)
+		before, err := os.ReadFile(path)
+		if err == nil {
+			text, err = p.read(before, head)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("resume from %s: %w", path, err)
 		}
-		if err != nil {
-			text = head
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("make the folder of the progress: %w", err)
 	}
 	// What an end in the middle of a line has left goes.
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		return nil, fmt.Errorf("write the progress: %w", err)
+	err = os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o644)
 	}
-	if p.file, err = os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+	if err == nil {
+		p.file, err = os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0o644)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("write the progress: %w", err)
 	}
 	return p, nil
@@ -86,13 +85,10 @@ func (p *progress) get(name string, into any) (bool, error) {
 // put notes that a part is done.
 func (p *progress) put(name string, value any) error {
 	text, err := progressText(name, value)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = p.file.Write(text)
 	}
-	if _, err := p.file.Write(text); err != nil {
-		return fmt.Errorf("write the progress: %w", err)
-	}
-	return nil
+	return err
 }
 
 func progressText(name string, value any) ([]byte, error) {

@@ -35,7 +35,7 @@ func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 	var did []string
 	steps := func(failing string, how error) (all []step) {
 		for _, name := range []string{"group 1", "latency", "starts"} {
-			all = append(all, step{name, []string{figure.StartMS}, func(_ context.Context, p *part) error {
+			all = append(all, step{name, []string{figure.StartMS}, func(_ context.Context, p *figure.Results) error {
 				did = append(did, name)
 				p.Rounds = append(p.Rounds, run.Round{Contestant: name, Rate: 1})
 				if name == failing {
@@ -47,9 +47,7 @@ func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 		return all
 	}
 	begin := func(resume bool) *measuring {
-		m := &measuring{progress: open(t, path, "this", resume)}
-		m.rep.Missing = map[string]string{}
-		return m
+		return &measuring{progress: open(t, path, "this", resume)}
 	}
 	m := begin(false)
 	if err := m.run(t.Context(), steps("starts", ended)); !errors.Is(err, ended) {
@@ -72,16 +70,17 @@ func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 	if err := m.run(t.Context(), steps("starts", never)); err != nil || !slices.Equal(did, []string{"starts"}) {
 		t.Errorf("%v: it did %v, want the last only", err, did)
 	}
-	if len(m.turns.Rounds) != 2 || m.missing() != 1 || !strings.Contains(m.rep.Missing[figure.StartMS], "away") {
-		t.Errorf("got %+v, missing %v", m.turns.Rounds, m.rep.Missing)
+	if len(m.rep.Results.Rounds) != 2 || m.rep.Results.NotMeasured() != 1 ||
+		!strings.Contains(m.rep.Results.Missing[figure.StartMS], "away") {
+		t.Errorf("got %+v, missing %v", m.rep.Results.Rounds, m.rep.Results.Missing)
 	}
 	did = nil
 	m = begin(true)
 	if err := m.run(t.Context(), steps("", nil)); err != nil || !slices.Equal(did, []string{"starts"}) {
 		t.Errorf("%v: it did %v, want the last only", err, did)
 	}
-	if len(m.turns.Rounds) != 3 || m.missing() != 0 {
-		t.Errorf("got %+v, missing %v", m.turns.Rounds, m.rep.Missing)
+	if len(m.rep.Results.Rounds) != 3 || m.rep.Results.NotMeasured() != 0 {
+		t.Errorf("got %+v, missing %v", m.rep.Results.Rounds, m.rep.Results.Missing)
 	}
 	// Another run does not go on from this one, and one that is not to go on begins anew.
 	if _, err := openProgress(path, "that", true); err == nil || !strings.Contains(err.Error(), "another run") {

@@ -23,8 +23,8 @@ func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
 		{map[string]string{"BENCH_ROUND": "20s", "BENCH_ROUNDS": "5"}, true, "."},
 	} {
 		s, err := readSettings(func(name string) string { return c.env[name] })
-		if err != nil || s.complete() != c.complete || s.out != c.out {
-			t.Errorf("%v: complete %v into %q (%v), want %v into %q", c.env, s.complete(), s.out, err, c.complete, c.out)
+		if err != nil || s.complete != c.complete || s.out != c.out {
+			t.Errorf("%v: complete %v into %q (%v), want %v into %q", c.env, s.complete, s.out, err, c.complete, c.out)
 		}
 	}
 }
@@ -45,7 +45,7 @@ func TestAllBadSettingsAreNamed(t *testing.T) {
 func TestRoundHasTenSeconds(t *testing.T) {
 	if s, err := readSettings(func(string) string {
 		return ""
-	}); err != nil || s.round != 10*time.Second || s.rounds != 3 {
+	}); err != nil || s.Round != 10*time.Second || s.Rounds != 3 {
 		t.Errorf("got %+v, %v", s, err)
 	}
 }

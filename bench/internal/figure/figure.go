@@ -6,11 +6,45 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
-	"github.com/rollbackd/rollbackd/bench/internal/rival"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
 )
+
+// Results is what a run, or a part of it, has measured. The rounds stand in the order they were run.
+type Results struct {
+	Rounds         []run.Round      `json:"rounds,omitempty"`
+	Latency        []run.Latency    `json:"latency_rounds,omitempty"`
+	LatencyFailing []run.Latency    `json:"latency_failing_rounds,omitempty"`
+	Starts         []run.Starts     `json:"start_rounds,omitempty"`
+	Memory         *run.Memory      `json:"memory,omitempty"`
+	LargeBodies    *run.LargeBodies `json:"large_bodies,omitempty"`
+	// Missing says of figures why they could not be measured.
+	Missing map[string]string `json:"not_measured,omitempty"`
+}
+
+// Add takes what another part has measured.
+func (t *Results) Add(p Results) {
+	t.Rounds = append(t.Rounds, p.Rounds...)
+	t.Latency = append(t.Latency, p.Latency...)
+	t.LatencyFailing = append(t.LatencyFailing, p.LatencyFailing...)
+	t.Starts = append(t.Starts, p.Starts...)
+	t.Memory, t.LargeBodies = cmp.Or(p.Memory, t.Memory), cmp.Or(p.LargeBodies, t.LargeBodies)
+	if t.Missing == nil {
+		t.Missing = map[string]string{}
+	}
+	maps.Copy(t.Missing, p.Missing)
+}
+
+// NotMeasured is how many rounds could not be measured.
+func (t *Results) NotMeasured() int {
+	n := len(t.Missing)
+	for _, r := range t.Rounds {
+		if r.NotMeasured != "" {
+			n++
+		}
+	}
+	return n
+}
 
 // Figure is one figure with how it came about.
 type Figure struct {
@@ -26,6 +60,17 @@ type Figure struct {
 	Note    string             `json:"note,omitempty"`
 	// NotMeasured, if not empty, says why there is no value.
 	NotMeasured string `json:"not_measured,omitempty"`
+}
+
+// IsReached says whether the goal is, or – if there is none.
+func (f Figure) IsReached() string {
+	switch {
+	case f.Reached == nil:
+		return "–"
+	case *f.Reached:
+		return "yes"
+	}
+	return "**no**"
 }
 
 // Spread is the smallest and the largest of some values.
@@ -61,379 +106,42 @@ func (g goal) reached(value float64) *bool {
 	return &ok
 }
 
-// definition is a figure that is made of rounds.
-type definition struct {
-	key, what, unit string
-	goal            goal
-	others          []string // contestants besides the base
-	remarks         []string // contestants that stand in the table beside them
-	apart           bool     // these are compared with each other and not with the base
-	// make computes the figure's own values, one a cycle, and its parts.
-	make func(t *Turns) (rounds []float64, parts map[string]float64)
-	note string
-}
-
-const pagesNote = "5,000,000 rows, 100,000 dead letters; a page every 0.6 s, each in turn, and the overview live"
-
-const lockNote = "its servers run on the same two cores"
-
-var definitions = []definition{
-	{
-		key: "vs_plain", what: "rollbackd ÷ plain consume, each message acked singly, same queue", unit: "ratio",
-		goal:   atLeast(0.5),
-		others: []string{rival.PlainEach}, remarks: []string{rival.PlainMultiple},
-		make: bestOf(Base, []string{rival.PlainEach}, []string{rival.PlainMultiple}),
-		note: "plain consume only takes and acks; plain_multiple acks every 500",
-	},
-	{
-		key: "vs_classic", what: "rollbackd ÷ the classic algorithm, best of 1, 16, 64 workers", unit: "ratio",
-		goal:   atLeast(15),
-		others: allWorkers(rival.Classic), make: bestOf(Base, allWorkers(rival.Classic), nil),
-	},
-	{
-		key: "vs_watermill", what: "rollbackd ÷ watermill v1.5.1 + watermill-amqp/v3 v3.0.0, dedup row and effect in one " +
-			"transaction, best of 1, 16, 64 subscribers", unit: "ratio", goal: atLeast(8),
-		others: allWorkers(rival.Watermill), make: bestOf(Base, allWorkers(rival.Watermill), nil),
-	},
-	{
-		key: "duplicates_50", what: "with 50 % duplicates ÷ without, in deliveries/s", unit: "ratio", goal: atLeast(1),
-		others: []string{"duplicates"}, make: overBase("duplicates", deliveries),
-		note: "each block of 10,000 messages is followed by its copies, shuffled",
-	},
-	{
-		key: fullLog, what: "with 5,000,000 rows already in consumer_log ÷ empty", unit: "ratio", goal: atLeast(0.8),
-		others: []string{fullLog}, make: overBase(fullLog, deliveries), note: "and 100,000 dead letters",
-	},
-	{
-		key: "pages", what: "while somebody looks at the pages ÷ while nobody does", unit: "ratio", goal: atLeast(0.98),
-		others: []string{fullLog, "pages"}, apart: true, make: between("pages", fullLog, deliveries), note: pagesNote,
-	},
-	{
-		key: "page_ms", what: "the slowest answer of any page meanwhile", unit: "ms", goal: atMost(200),
-		others: []string{"pages"}, apart: true, make: slowestPages, note: pagesNote,
-	},
-	{
-		key: "poison", what: "with 1 failing message in 1,000 ÷ without, in applied messages/s", unit: "ratio",
-		goal:   atLeast(0.7),
-		others: []string{"poison"}, make: overBase("poison", applied),
-		note: "its order has no reservation: an ordinary failure, tried again after 1s, 5s, 30s, 2m",
-	},
-	{
-		key: "hot_goods", what: "ten goods ÷ 1,000 goods", unit: "ratio", goal: atLeast(0.8),
-		others: []string{"hot_goods"}, make: overBase("hot_goods", deliveries),
-	},
-	{
-		key: "redis_off", what: "REDIS_URL=off ÷ on", unit: "ratio", goal: atLeast(0.8),
-		others: []string{"redis_off"}, make: overBase("redis_off", deliveries),
-	},
-	{
-		key: "lock_redlock", what: "LOCK=redlock on three masters ÷ one Redis", unit: "ratio",
-		others: []string{"lock_redlock"}, make: overBase("lock_redlock", deliveries), note: lockNote,
-	},
-	{
-		key: "lock_zookeeper", what: "LOCK=zookeeper on one server ÷ one Redis", unit: "ratio",
-		others: []string{"lock_zookeeper"}, make: overBase("lock_zookeeper", deliveries), note: lockNote,
-	},
-	{
-		key: "lock_mysql", what: "LOCK=mysql, beside the log ÷ one Redis", unit: "ratio",
-		others: []string{"lock_mysql"}, make: overBase("lock_mysql", deliveries), note: lockNote,
-	},
-	{
-		key: "two_daemons", what: "two daemons ÷ one, on the same two cores", unit: "ratio",
-		others: []string{"two_daemons"}, make: overBase("two_daemons", deliveries),
-	},
-	{
-		key: "failing_1", what: "good messages/s while 1 % of 200,000 fail ÷ while none fails", unit: "ratio",
-		goal: atLeast(0.8), others: []string{noneFailing, "failing_1"}, apart: true,
-		make: over("failing_1", noneFailing, applied), note: failingNote,
-	},
-	{
-		key: "failing_5", what: "good messages/s while 5 % of 200,000 fail ÷ while none fails", unit: "ratio",
-		goal: atLeast(0.55), others: []string{noneFailing, "failing_5"}, apart: true,
-		make: over("failing_5", noneFailing, applied), note: failingNote,
-	},
-	{
-		key: "failing_20", what: "good messages/s while 20 % of 200,000 fail ÷ while none fails", unit: "ratio",
-		goal: atLeast(0.3), others: []string{noneFailing, "failing_20"}, apart: true,
-		make: over("failing_20", noneFailing, applied), note: failingNote,
-	},
-	{
-		key: "all_failing", what: "attempts/s when every message fails ÷ messages/s when none does", unit: "ratio",
-		goal: atLeast(0.15), others: []string{allFailing}, make: overBase(allFailing, deliveries),
-		note: "until all are dead letters, " + fiveAttempts,
-	},
-	{
-		key: "classic_failing", what: "attempts/s when every message fails, rollbackd ÷ the classic algorithm, best of 16, " +
-			"64 workers", unit: "ratio",
-		goal: atLeast(2), others: append(failingRivals(rival.Classic), allFailing),
-		remarks: failingRivals(rival.Watermill), apart: true,
-		make: bestOf(allFailing, failingRivals(rival.Classic), failingRivals(rival.Watermill)),
-		note: "everybody with " + fiveAttempts + ", and the same dead-letter queue",
-	},
-	{
-		key: "replay", what: "dead letters replayed until applied, a second ÷ messages/s", unit: "ratio",
-		goal: atLeast(0.15), others: []string{"replay"}, make: overBase("replay", deliveries),
-		note: "rollbackd dlq replay --all --no-wait of 100,000 letters beside one daemon",
-	},
-	{
-		key: "contended", what: "two daemons ÷ one, both copies of each message in hand at the same time, in deliveries/s",
-		unit: "ratio", goal: atLeast(0.8), others: []string{contendedOne, "contended"}, apart: true,
-		make: over("contended", contendedOne, deliveries),
-		note: "each 1,000 messages are followed by the same ones, shuffled; on the same two cores",
-	},
-	{
-		key: "mysql_1ms", what: "with MySQL 1 ms away, each way ÷ beside it", unit: "ratio", goal: atLeast(0.8),
-		others: []string{"mysql_1ms"}, make: overBase("mysql_1ms", deliveries), note: "eight lanes instead of four",
-	},
-	{
-		key: "mysql_1ms_failing_5", what: "good messages/s while 5 % fail with MySQL 1 ms away, each way ÷ beside it",
-		unit: "ratio", goal: atLeast(0.7), others: []string{"failing_5", "mysql_1ms_failing_5"}, apart: true,
-		make: over("mysql_1ms_failing_5", "failing_5", applied), note: "eight lanes instead of four",
-	},
-	{
-		key: handlerSQL, what: "HANDLER=sql, an order's state as the guard and amount = amount + n for each item ÷ the " +
-			"built-in handler", unit: "ratio", goal: atLeast(0.3),
-		others: []string{handlerSQL}, make: overBase(handlerSQL, deliveries),
-		note: "the statements of deploy/examples/sql/order-state",
-	},
-	{
-		key: "handler_sql_classic", what: "HANDLER=sql ÷ the classic algorithm with the same two updates, best of 1, 16, " +
-			"64 workers", unit: "ratio", goal: atLeast(4),
-		others: append(classicOnStatements(), handlerSQL), apart: true,
-		make: bestOf(handlerSQL, classicOnStatements(), nil),
-	},
-	{
-		key: handlerHTTP, what: "HANDLER=http, a service that answers in 1 ms ÷ the built-in handler", unit: "ratio",
-		goal: atLeast(0.15), others: []string{handlerHTTP}, make: overBase(handlerHTTP, deliveries),
-		note: "the service runs in the bench, on the same two cores",
-	},
-	{
-		key: "handler_http_pool", what: "HANDLER=http ÷ a worker pool in Go with a commit before and after each call, best " +
-			"of 16, 64, 128 workers", unit: "ratio", goal: atLeast(2),
-		others: append(pools(), handlerHTTP), apart: true, make: bestOf(handlerHTTP, pools(), nil),
-	},
-	{
-		key: "cpu_us_per_message", what: "the daemon's own CPU for a message, user and system", unit: "µs",
-		make: cpuOfBase, note: "the parts are the CPU of all processes for the same message",
-	},
-}
-
-// fiveAttempts are the same for everybody.
-var fiveAttempts = "five attempts each, " + strings.ReplaceAll(Delays, ",", ", ") + " apart"
-
-const failingNote = "an order without its reservation; until the last good one is applied"
-
-func failingRivals(rival string) (names []string) {
-	for _, n := range failingWorkers {
-		names = append(names, failingRival(rival, n))
-	}
-	return names
-}
-
-func classicOnStatements() (names []string) {
-	for _, n := range workerCounts {
-		names = append(names, workers(rival.Classic, n)+"_sql")
-	}
-	return names
-}
-
-func pools() (names []string) {
-	for _, n := range poolWorkers {
-		names = append(names, workers(rival.Pool, n))
-	}
-	return names
-}
-
-func allWorkers(rival string) (names []string) {
-	for _, n := range workerCounts {
-		names = append(names, workers(rival, n))
-	}
-	return names
-}
-
-// The keys of the figures that are made otherwise, and of the curves.
-const (
-	LatencyP50 = "latency_p50_ms"
-	LatencyP99 = "latency_p99_ms"
-	// LatencyFailing is the latency of the good messages among some that fail.
-	LatencyFailing = "latency_failing_5_p99_ms"
-	StartMS        = "start_ms"
-	RSS            = "rss_mib"
-	LargeRSS       = "large_bodies_rss_mib"
-	BatchSize      = "batch_size"
-	Lanes          = "lanes"
-)
-
-// Names are all figures and curves.
-func Names() (names []string) {
-	for _, d := range definitions {
-		names = append(names, d.key)
-	}
-	return append(names, LatencyP50, LatencyP99, LatencyFailing, StartMS, RSS, LargeRSS, BatchSize, Lanes)
-}
-
-// Turns are the rounds of some cycles in the order they were run.
-type Turns struct {
-	Rounds []run.Round
-}
-
-// of are the rounds of one contestant that could be measured.
-func (t *Turns) of(name string) (rounds []run.Round) {
-	for _, r := range t.Rounds {
-		if r.Contestant == name && r.NotMeasured == "" {
-			rounds = append(rounds, r)
-		}
-	}
-	return rounds
-}
-
-// rates are the deliveries/s of one contestant, round by round.
-func (t *Turns) rates(name string) []float64 { return values(t.of(name), deliveries) }
-
-// before is a contestant's last round before the i-th round of all, if it could be measured.
-func (t *Turns) before(i int, name string) (run.Round, bool) {
-	for ; i >= 0; i-- {
-		if t.Rounds[i].Contestant == name {
-			return t.Rounds[i], t.Rounds[i].NotMeasured == ""
-		}
-	}
-	return run.Round{}, false
-}
-
-// after is a contestant's first round after the i-th round of all, if it could be measured.
-func (t *Turns) after(i int, name string) (run.Round, bool) {
-	for _, r := range t.Rounds[i:] {
-		if r.Contestant == name {
-			return r, r.NotMeasured == ""
-		}
-	}
-	return run.Round{}, false
-}
-
-func deliveries(r run.Round) float64 { return r.Rate }
-func applied(r run.Round) float64    { return r.Applied }
-
-func values(rounds []run.Round, value func(run.Round) float64) []float64 {
-	all := make([]float64, len(rounds))
-	for i, r := range rounds {
-		all[i] = value(r)
-	}
-	return all
-}
-
-// overBase divides each round of a contestant by the base's round just before it in its group.
-func overBase(name string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
-	return over(name, Base, value)
-}
-
-// over divides each round of a contestant by the last one of another before it.
-func over(name, other string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
-	return func(t *Turns) (ratios []float64, parts map[string]float64) {
-		var others []float64
-		for i, r := range t.Rounds {
-			if o, ok := t.before(i, other); ok && r.Contestant == name && r.NotMeasured == "" {
-				ratios = append(ratios, value(r)/value(o))
-				others = append(others, value(o))
-			}
-		}
-		return ratios, map[string]float64{name: Median(values(t.of(name), value)), other: Median(others)}
-	}
-}
-
-// between divides each round of one by the mean of the rounds of another before and after it: what differs between two
-// rounds of the same is more than what such a figure is about.
-func between(name, other string, value func(run.Round) float64) func(*Turns) ([]float64, map[string]float64) {
-	return func(t *Turns) (ratios []float64, parts map[string]float64) {
-		for i, r := range t.Rounds {
-			if r.Contestant != name || r.NotMeasured != "" {
-				continue
-			}
-			before, ok1 := t.before(i, other)
-			after, ok2 := t.after(i, other)
-			if ok1 && ok2 {
-				ratios = append(ratios, 2*value(r)/(value(before)+value(after)))
-			}
-		}
-		return ratios, map[string]float64{
-			name: Median(values(t.of(name), value)), other: Median(values(t.of(other), value)),
-		}
-	}
-}
-
-// bestOf divides one by the best of some rivals, where best is meant by the median of all rounds. The parts also show
-// those that were not the best, and the remarks as far as they had a turn.
-func bestOf(one string, names, remarks []string) func(*Turns) ([]float64, map[string]float64) {
-	return func(t *Turns) ([]float64, map[string]float64) {
-		fastest := slices.MaxFunc(names, func(a, b string) int {
-			return int(math.Copysign(1, Median(t.rates(a))-Median(t.rates(b))))
-		})
-		ratios, parts := over(fastest, one, deliveries)(t)
-		for i := range ratios {
-			ratios[i] = 1 / ratios[i]
-		}
-		for _, name := range slices.Concat(names, remarks) {
-			if rates := t.rates(name); len(rates) > 0 {
-				parts[name] = Median(rates)
-			}
-		}
-		return ratios, parts
-	}
-}
-
-// slowestPages are the slowest answers of each round; the parts are the pages.
-func slowestPages(t *Turns) (slowest []float64, parts map[string]float64) {
-	all := map[string][]float64{}
-	for _, r := range t.of("pages") {
-		for name, ms := range r.Pages {
-			all[name] = append(all[name], ms)
-		}
-		if len(r.Pages) > 0 {
-			slowest = append(slowest, slices.Max(slices.Collect(maps.Values(r.Pages))))
-		}
-	}
-	parts = map[string]float64{}
-	for name, ms := range all {
-		parts[name] = slices.Max(ms)
-	}
-	return slowest, parts
-}
-
-func cpuOfBase(t *Turns) ([]float64, map[string]float64) {
-	parts := map[string]float64{}
-	for _, process := range Processes {
-		parts[process] = Median(values(t.of(Base), func(r run.Round) float64 { return r.CPU[process] }))
-	}
-	return values(t.of(Base), func(r run.Round) float64 { return r.CPU["client"] }), parts
-}
-
-// Processes are those whose CPU is accounted for.
-var Processes = []string{"client", "mysql", "rabbitmq", "redis", "bench"}
-
-// Figures are those of the wanted ones that the rounds are enough for, and those for which a round is missing that
-// could not be measured.
-func (t *Turns) Figures(wanted []string) (all []Figure) {
+// Figures are those of the wanted ones that there are results for, and those of which a result is missing that could
+// not be measured.
+func (t *Results) Figures(wanted []string) (all []Figure) {
 	for _, d := range definitions {
 		if !slices.Contains(wanted, d.key) {
 			continue
 		}
+		f := Figure{
+			Key: d.key, What: d.what, Unit: cmp.Or(d.unit, "ratio"), Goal: d.goal.String() + d.second, Note: d.note,
+		}
 		var rounds []float64
-		var parts map[string]float64
-		if t.has(d.others) {
-			rounds, parts = d.make(t)
+		if !slices.ContainsFunc(d.made(), func(name string) bool { return len(t.of(name)) == 0 }) {
+			rounds, f.Parts = d.values(t)
 		}
-		if len(rounds) > 0 {
-			all = append(all, newFigure(d.key, d.what, d.unit, d.goal, d.note, rounds, parts))
-		} else if why := t.notMeasured(append(slices.Clip(d.others), Base)); why != "" {
-			all = append(all, Figure{
-				Key: d.key, What: d.what, Unit: d.unit, Goal: d.goal.String(), Note: d.note, NotMeasured: why,
-			})
+		if len(rounds) == 0 {
+			f.NotMeasured = cmp.Or(t.Missing[d.key], t.whyNot(d.made()))
+			if f.NotMeasured != "" {
+				all = append(all, f)
+			}
+			continue
 		}
+		middle := Median(rounds)
+		f.Value, f.Spread, f.Rounds, f.Reached = round(middle), spread(rounds), rounded(rounds), d.goal.reached(middle)
+		if d.bounded != nil {
+			*f.Reached = *f.Reached && d.bounded(t)
+		}
+		for name, x := range f.Parts {
+			f.Parts[name] = round(x)
+		}
+		all = append(all, f)
 	}
 	return all
 }
 
-// notMeasured says why a round of these contestants is missing; it is empty where none is.
-func (t *Turns) notMeasured(names []string) (why string) {
+// whyNot says why a round of these contestants is missing; it is empty where none is.
+func (t *Results) whyNot(names []string) (why string) {
 	for _, r := range t.Rounds {
 		if slices.Contains(names, r.Contestant) {
 			why = cmp.Or(r.NotMeasured, why)
@@ -442,19 +150,252 @@ func (t *Turns) notMeasured(names []string) (why string) {
 	return why
 }
 
-func (t *Turns) has(names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return len(t.of(name)) == 0 })
+// values are the figure's own, one a cycle, and its parts.
+func (d definition) values(t *Results) (own []float64, parts map[string]float64) {
+	value := d.value
+	if value == nil {
+		value = deliveries
+	}
+	switch {
+	case d.make != nil:
+		return d.make(t)
+	case len(d.rivals) == 0:
+		return t.ratios(d.of, d.by, value)
+	}
+	// The best is the one with the highest median of all rounds; the parts show the others too.
+	best := slices.MaxFunc(d.rivals, func(a, b string) int { return cmp.Compare(t.rate(a), t.rate(b)) })
+	own, parts = t.ratios(best, d.of, value)
+	for i := range own {
+		own[i] = 1 / own[i]
+	}
+	for _, name := range slices.Concat(d.rivals, d.remarks) {
+		if len(t.of(name)) > 0 {
+			parts[name] = t.rate(name)
+		}
+	}
+	return own, parts
 }
 
-func newFigure(key, what, unit string, g goal, note string, rounds []float64, parts map[string]float64) Figure {
-	f := Figure{
-		Key: key, What: what, Unit: unit, Goal: g.String(), Note: note, Parts: parts, Value: round(Median(rounds)),
-		Spread: spread(rounds),
+// ratios divides each round of a contestant by the last one of another before it.
+func (t *Results) ratios(name, other string, value func(run.Round) float64) (all []float64, parts map[string]float64) {
+	var others []float64
+	for i, r := range t.Rounds {
+		if o, ok := last(t.Rounds[:i], other); ok && r.Contestant == name && r.NotMeasured == "" {
+			all = append(all, value(r)/value(o))
+			others = append(others, value(o))
+		}
 	}
-	f.Reached = g.reached(Median(rounds))
-	f.Rounds = rounded(rounds)
-	for _, name := range slices.Collect(maps.Keys(parts)) {
-		parts[name] = round(parts[name])
-	}
-	return f
+	return all, map[string]float64{name: Median(pick(t.of(name), value)), other: Median(others)}
 }
+
+// besideBoth divides each round with somebody at the pages by the mean of the rounds without before and after it: what
+// differs between two rounds of the same is more than what such a figure is about.
+func besideBoth(t *Results) (all []float64, parts map[string]float64) {
+	for i, r := range t.Rounds {
+		before, ok1 := last(t.Rounds[:i], fullLog)
+		rest := slices.Clone(t.Rounds[i:])
+		slices.Reverse(rest)
+		after, ok2 := last(rest, fullLog)
+		if r.Contestant == "pages" && r.NotMeasured == "" && ok1 && ok2 {
+			all = append(all, 2*r.Rate/(before.Rate+after.Rate))
+		}
+	}
+	return all, map[string]float64{"pages": t.rate("pages"), fullLog: t.rate(fullLog)}
+}
+
+// slowestPages are the slowest answers of each round; the parts are the pages.
+func slowestPages(t *Results) (slowest []float64, parts map[string]float64) {
+	parts = map[string]float64{}
+	for _, r := range t.of("pages") {
+		for name, ms := range r.Pages {
+			parts[name] = max(parts[name], ms)
+		}
+		if len(r.Pages) > 0 {
+			slowest = append(slowest, slices.Max(slices.Collect(maps.Values(r.Pages))))
+		}
+	}
+	return slowest, parts
+}
+
+// Processes are those whose CPU is accounted for.
+var Processes = append(slices.Clip(run.Working), "bench")
+
+func cpuOfBase(t *Results) ([]float64, map[string]float64) {
+	return pick(t.of(Base), func(r run.Round) float64 { return r.CPU["client"] }), t.cpu(Base)
+}
+
+// cpu is what a delivery of a contestant cost each process.
+func (t *Results) cpu(name string) map[string]float64 {
+	parts := map[string]float64{}
+	for _, process := range Processes {
+		parts[process] = round(Median(pick(t.of(name), func(r run.Round) float64 { return r.CPU[process] })))
+	}
+	return parts
+}
+
+func p50(l run.Latency) float64 { return l.P50 }
+func p99(l run.Latency) float64 { return l.P99 }
+
+func latencyParts(rounds []run.Latency) map[string]float64 {
+	parts := map[string]float64{}
+	for name, value := range map[string]func(run.Latency) float64{
+		"row_written_p50_ms": func(l run.Latency) float64 { return l.WrittenP50 },
+		"row_written_p99_ms": func(l run.Latency) float64 { return l.WrittenP99 },
+		"max_ms":             func(l run.Latency) float64 { return l.Max },
+		"sampled":            func(l run.Latency) float64 { return float64(l.Sampled) },
+		"offered_per_second": func(l run.Latency) float64 { return l.Offered },
+	} {
+		parts[name] = Median(pick(rounds, value))
+	}
+	return parts
+}
+
+// middleStarts are the middle ones of each round.
+func middleStarts(t *Results) ([]float64, map[string]float64) {
+	var all []float64
+	for _, r := range t.Starts {
+		all = append(all, r.MS...)
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return pick(t.Starts, func(r run.Starts) float64 { return Median(r.MS) }), map[string]float64{
+		"starts": float64(len(all)), "fastest_ms": slices.Min(all), "slowest_ms": slices.Max(all),
+	}
+}
+
+func mostMemory(t *Results) ([]float64, map[string]float64) {
+	m := t.Memory
+	if m == nil {
+		return nil, nil
+	}
+	return []float64{m.Max}, map[string]float64{
+		"second_minute_mib": m.SecondMinute, "last_minute_mib": m.LastMinute,
+		"last_by_second": m.LastMinute / m.SecondMinute, "least_queued": float64(m.LeastQueued),
+		"applied": float64(m.Applied), "minute_seconds": m.Minute,
+	}
+}
+
+// of are the rounds of one contestant that could be measured.
+func (t *Results) of(name string) (rounds []run.Round) {
+	for _, r := range t.Rounds {
+		if r.Contestant == name && r.NotMeasured == "" {
+			rounds = append(rounds, r)
+		}
+	}
+	return rounds
+}
+
+// rate is the median of a contestant's deliveries/s.
+func (t *Results) rate(name string) float64 { return Median(pick(t.of(name), deliveries)) }
+
+// last is a contestant's last round of these, if it could be measured.
+func last(rounds []run.Round, name string) (r run.Round, ok bool) {
+	for _, r := range slices.Backward(rounds) {
+		if r.Contestant == name {
+			return r, r.NotMeasured == ""
+		}
+	}
+	return r, false
+}
+
+// Curve is throughput over a setting.
+type Curve struct {
+	Key     string  `json:"-"`
+	Title   string  `json:"title"`
+	XLabel  string  `json:"x"`
+	YLabel  string  `json:"y"`
+	Default int     `json:"default"`
+	Points  []Point `json:"points"`
+}
+
+// Point is one setting's rounds.
+type Point struct {
+	X      int       `json:"x"`
+	Median float64   `json:"median"`
+	Spread Spread    `json:"spread"`
+	Rounds []float64 `json:"rounds"`
+}
+
+// Best is the setting with the highest median.
+func (c Curve) Best() Point {
+	return slices.MaxFunc(c.Points, func(a, b Point) int { return cmp.Compare(a.Median, b.Median) })
+}
+
+// Curves are those of the wanted ones that have all their points.
+func (t *Results) Curves(wanted []string) (all []Curve) {
+	for _, d := range curves {
+		c := Curve{Key: d.key, Title: d.title, XLabel: "ROLLBACKD_" + d.setting, YLabel: "messages/s", Default: d.def}
+		for i, name := range d.names() {
+			if rates := pick(t.of(name), deliveries); len(rates) > 0 {
+				c.Points = append(c.Points, Point{d.points[i], round(Median(rates)), spread(rates), rounded(rates)})
+			}
+		}
+		if slices.Contains(wanted, d.key) && len(c.Points) == len(d.points) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// Contestant is what everybody did, for the table of the parts.
+type Contestant struct {
+	Name   string             `json:"name"`
+	Rate   float64            `json:"per_second"`
+	Spread Spread             `json:"spread"`
+	Rounds []float64          `json:"rounds"`
+	CPU    map[string]float64 `json:"cpu_us_per_delivery"`
+	Busy   float64            `json:"cores_busy"`
+}
+
+// Contestants are all, in the order of their first round.
+func (t *Results) Contestants() (all []Contestant) {
+	for _, r := range t.Rounds {
+		rounds := t.of(r.Contestant)
+		known := slices.ContainsFunc(all, func(c Contestant) bool { return c.Name == r.Contestant })
+		if known || len(rounds) == 0 {
+			continue
+		}
+		rates := pick(rounds, deliveries)
+		all = append(all, Contestant{
+			Name: r.Contestant, Rate: round(Median(rates)), Spread: spread(rates), Rounds: rounded(rates),
+			CPU: t.cpu(r.Contestant), Busy: round(Median(pick(rounds, func(r run.Round) float64 { return r.Busy }))),
+		})
+	}
+	return all
+}
+
+func pick[T any](rounds []T, value func(T) float64) (all []float64) {
+	for _, r := range rounds {
+		all = append(all, value(r))
+	}
+	return all
+}
+
+// Median is the middle value, or the mean of the two in the middle; 0 of none.
+func Median(values []float64) float64 {
+	sorted, n := slices.Sorted(slices.Values(values)), len(values)
+	if n == 0 {
+		return 0
+	}
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+func spread(values []float64) Spread {
+	return Spread{round(slices.Min(values)), round(slices.Max(values))}
+}
+
+// round keeps four digits, which is more than a round tells.
+func round(x float64) float64 {
+	if x == 0 || math.IsInf(x, 0) || math.IsNaN(x) {
+		return 0
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(math.Abs(x)))-3)
+	if unit >= 1 {
+		return math.Round(x/unit) * unit
+	}
+	per := math.Round(1 / unit) // a division by a power of ten prints short
+	return math.Round(x*per) / per
+}
+
+func rounded(values []float64) []float64 { return pick(values, round) }

@@ -8,8 +8,8 @@ import (
 )
 
 // turns are rounds at these rates, in order.
-func turns(rates ...any) *Turns {
-	t := &Turns{}
+func turns(rates ...any) *Results {
+	t := &Results{}
 	for i := 0; i < len(rates); i += 2 {
 		rate := float64(rates[i+1].(int))
 		t.Rounds = append(t.Rounds, run.Round{
@@ -110,26 +110,36 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-func TestMemoryGoalHasTwoBounds(t *testing.T) {
+// Figures that are no ratios, a little at their goals and a little beyond.
+func TestTheOtherFiguresHaveTheirGoals(t *testing.T) {
 	for _, c := range []struct {
-		m    run.Memory
-		want bool
+		key     string
+		results Results
+		value   float64
+		reached bool
+		parts   map[string]float64
 	}{
-		{run.Memory{Max: 150, SecondMinute: 100, LastMinute: 110}, true},
-		{run.Memory{Max: 151, SecondMinute: 100, LastMinute: 100}, false},
-		{run.Memory{Max: 120, SecondMinute: 100, LastMinute: 111}, false},
+		{RSS, Results{Memory: &run.Memory{Max: 150, SecondMinute: 100, LastMinute: 110}}, 150, true, nil},
+		{RSS, Results{Memory: &run.Memory{Max: 151, SecondMinute: 100, LastMinute: 100}}, 151, false, nil},
+		{RSS, Results{Memory: &run.Memory{Max: 120, SecondMinute: 100, LastMinute: 111}}, 120, false, nil},
+		{LargeRSS, Results{LargeBodies: &run.LargeBodies{AtBlock: 120, Max: 200}}, 200, true,
+			map[string]float64{"at_block_mib": 120}},
+		{LargeRSS, Results{LargeBodies: &run.LargeBodies{Max: 201}}, 201, false, nil},
+		{LatencyFailing, Results{LatencyFailing: []run.Latency{{P50: 4, P99: 1}, {P50: 5, P99: 30}, {P50: 6, P99: 90}}}, 30,
+			true, map[string]float64{"p50_ms": 5}},
+		{LatencyP50, Results{Latency: []run.Latency{{P50: 6.1, Max: 8}}}, 6.1, false, map[string]float64{"max_ms": 8}},
+		{StartMS, Results{Starts: []run.Starts{{MS: []float64{100, 300, 900}}}}, 300, true,
+			map[string]float64{"slowest_ms": 900, "starts": 3}},
+		{StartMS, Results{Starts: []run.Starts{{MS: []float64{301}}}}, 301, false, nil},
 	} {
-		if f := MemoryFigure(c.m); *f.Reached != c.want {
-			t.Errorf("%+v is reached: %v, want %v", c.m, *f.Reached, c.want)
+		f := only(t, c.key, c.results.Figures([]string{c.key}))
+		if f.Value != c.value || *f.Reached != c.reached {
+			t.Errorf("%s: got %+v, want %v, reached %v", c.key, f, c.value, c.reached)
 		}
-	}
-}
-
-func TestLargeBodiesMayTakeTwoHundred(t *testing.T) {
-	for most, want := range map[float64]bool{200: true, 201: false} {
-		f := LargeBodiesFigure(run.LargeBodies{AfterSmall: 90, AtBlock: 120, Max: most})
-		if *f.Reached != want || f.Value != most || f.Parts["at_block_mib"] != 120 {
-			t.Errorf("%v MiB: %+v, want reached %v", most, f, want)
+		for name, want := range c.parts {
+			if f.Parts[name] != want {
+				t.Errorf("%s: the parts are %v, want %s %v", c.key, f.Parts, name, want)
+			}
 		}
 	}
 }
@@ -164,50 +174,16 @@ func TestFiguresOfFailuresAreMadeOfTheirOwnRounds(t *testing.T) {
 	}
 }
 
-func TestFiguresOfFailuresHaveTheirGoals(t *testing.T) {
-	goals := map[string]string{
-		"failing_1": "≥ 0.8", "failing_5": "≥ 0.55", "failing_20": "≥ 0.3", "all_failing": "≥ 0.15", "classic_failing": "≥ 2",
-		"replay": "≥ 0.15", "contended": "≥ 0.8", "mysql_1ms": "≥ 0.8", "mysql_1ms_failing_5": "≥ 0.7",
-	}
-	for _, d := range definitions {
-		if want, ok := goals[d.key]; ok && d.goal.String() != want {
-			t.Errorf("%s: the goal is %s, want %s", d.key, d.goal, want)
-		}
-		delete(goals, d.key)
-	}
-	if len(goals) > 0 {
-		t.Errorf("there are no figures for %v", goals)
-	}
-}
-
 // Everybody whose messages fail has the same delays and, for the product as for its rivals, no brake.
 func TestWhoIsComparedOverFailuresHasTheSameRules(t *testing.T) {
 	for _, c := range cycleOf([]string{"failing_1", "failing_5", "failing_20", "all_failing", "classic_failing"}, true) {
 		if c.Name == Base {
 			continue
 		}
-		if c.Sowing.Delays != Delays || !c.ToTheEnd || c.Rival == "" && !slices.Contains(c.Settings, noBrake) {
+		if c.Sowing.Delays != Delays || c.Extent != run.ToTheEnd ||
+			c.Rival == "" && !slices.Contains(c.Settings, noBrake[0]) {
 			t.Errorf("%s works by other rules: %+v", c.Name, c)
 		}
-	}
-}
-
-func TestLatencyAmongFailuresAndStartsHaveFiguresOfTheirOwn(t *testing.T) {
-	for p99, want := range map[float64]bool{30: true, 30.1: false} {
-		all := LatencyFailingFigures([]run.Latency{{P50: 4, P99: 1}, {P50: 5, P99: p99}, {P50: 6, P99: 90}})
-		f := only(t, LatencyFailing, all)
-		if f.Value != p99 || *f.Reached != want || f.Parts["p50_ms"] != 5 {
-			t.Errorf("p99 of %v ms: got %+v, want reached %v", p99, f, want)
-		}
-	}
-	for ms, want := range map[float64]bool{300: true, 301: false} {
-		f := only(t, StartMS, StartFigures([]run.Starts{{MS: []float64{100, ms, 900}}}))
-		if f.Value != ms || *f.Reached != want || f.Parts["slowest_ms"] != 900 || f.Parts["starts"] != 3 {
-			t.Errorf("%v ms: got %+v, want reached %v", ms, f, want)
-		}
-	}
-	if len(LatencyFailingFigures(nil)) > 0 || len(StartFigures(nil)) > 0 {
-		t.Error("there are figures of no rounds")
 	}
 }
 

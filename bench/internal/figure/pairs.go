@@ -11,35 +11,30 @@ import (
 
 // Comparison is what pairs of rounds of two builds, a and b, tell of their costs.
 type Comparison struct {
-	Pairs int     `json:"pairs"`
-	A     float64 `json:"a"` // the mean cost
-	B     float64 `json:"b"`
+	Pairs int
+	A, B  float64 // the mean costs
 	// Ratio is b's cost by a's: the geometric mean of the pairs'. Low and High bound it with a confidence of 95 %; one
 	// pair alone bounds nothing.
-	Ratio float64 `json:"ratio"`
-	Low   float64 `json:"low"`
-	High  float64 `json:"high"`
+	Ratio, Low, High float64
 }
 
 // Compare takes the costs of the pairs, in order. The interval is Student's of the logarithms of the pairs' ratios:
 // what changes the machine from pair to pair weighs on both sides of one.
 func Compare(a, b []float64) Comparison {
 	n := float64(len(a))
-	c := Comparison{Pairs: len(a), Low: 0, High: math.Inf(1)}
-	logs, mean := make([]float64, len(a)), 0.0
+	c := Comparison{Pairs: len(a), High: math.Inf(1)}
+	mean, squares := 0.0, 0.0
 	for i := range a {
-		logs[i] = math.Log(b[i] / a[i])
-		mean += logs[i] / n
 		c.A += a[i] / n
 		c.B += b[i] / n
+		mean += math.Log(b[i]/a[i]) / n
 	}
 	c.Ratio = math.Exp(mean)
 	if len(a) < 2 {
 		return c
 	}
-	squares := 0.0
-	for _, x := range logs {
-		squares += (x - mean) * (x - mean)
+	for i := range a {
+		squares += math.Pow(math.Log(b[i]/a[i])-mean, 2)
 	}
 	half := student(len(a)-1) * math.Sqrt(squares/(n-1)/n)
 	c.Low, c.High = math.Exp(mean-half), math.Exp(mean+half)
@@ -87,60 +82,64 @@ type Subject struct {
 	Contestant run.Contestant
 }
 
-// Subjects are what these names mean: figures, contestants and latency. A figure is its product's side alone: who is
-// compared with it is the same for both builds. So some figures mean the same subject.
+// Subjects are what these names mean: figures, contestants of the product's, latency and pages. A figure is its
+// product's side alone: who is compared with it is the same for both builds. So some figures mean the same subject.
 func Subjects(names []string) (all []Subject, err error) {
-	for _, name := range names {
-		s := Subject{Name: Latency}
-		switch {
-		case name == Pages || name == "page_ms":
-			s.Name = Pages
-		case !slices.Contains([]string{Latency, LatencyP50, LatencyP99}, name):
-			if s, err = subject(name); err != nil {
-				return nil, err
-			}
+	whole := map[string]run.Contestant{Latency: {}, Pages: {}}
+	for _, c := range slices.Concat(Cycle(Names(), true)...) {
+		if c.Rival == "" && c.Name != Pages {
+			whole[c.Name] = wholeOf(c)
 		}
-		i := slices.IndexFunc(all, func(other Subject) bool { return other.Name == s.Name })
+	}
+	meant := map[string]string{LatencyP50: Latency, LatencyP99: Latency}
+	known := []string{Base, Latency}
+	for _, d := range definitions {
+		if d.of != "" {
+			meant[d.key] = d.of
+			known = append(known, d.key)
+		}
+	}
+	for _, name := range names {
+		of, ok := meant[name]
+		if !ok {
+			of = name
+		}
+		c, ok := whole[of]
+		if !ok {
+			return nil, fmt.Errorf("there is no %q to compare; there are %s", name, strings.Join(known, ", "))
+		}
+		i := slices.IndexFunc(all, func(other Subject) bool { return other.Name == of })
 		if i < 0 {
-			i, all = len(all), append(all, s)
+			i, all = len(all), append(all, Subject{Name: of, Contestant: c})
 		}
 		all[i].Keys = append(all[i].Keys, name)
 	}
 	return all, nil
 }
 
-// subject finds a contestant of the product's by its name or by that of its figure.
-func subject(name string) (Subject, error) {
-	ours := map[string]run.Contestant{}
-	for _, c := range slices.Concat(Cycle(Names(), true)...) {
-		if c.Rival == "" {
-			ours[c.Name] = whole(c)
-		}
+// wholeOf lets a contestant do the same work in each round: so many messages until each has ended.
+func wholeOf(c run.Contestant) run.Contestant {
+	if c.Extent != run.Replayed {
+		c.Extent = run.Whole
 	}
-	known := []string{Base, Latency, Pages}
-	for _, d := range definitions {
-		of := Base
-		for _, other := range d.others {
-			if _, ok := ours[other]; ok {
-				of = other // the last one is the figure's own
-			}
-		}
-		if d.key == name {
-			return Subject{Name: of, Contestant: ours[of]}, nil
-		}
-		known = append(known, d.key)
-	}
-	if c, ok := ours[name]; ok {
-		return Subject{Name: name, Contestant: c}, nil
-	}
-	return Subject{}, fmt.Errorf("there is no %q to compare; there are %s", name, strings.Join(known, ", "))
-}
-
-// whole lets a contestant do the same work in each round: so many messages until each has ended.
-func whole(c run.Contestant) run.Contestant {
-	c.ToTheEnd, c.Whole = !c.Replay, !c.Replay
 	if c.Sowing.PoisonEvery != 0 && c.Sowing.Delays == "" {
-		c.Sowing.Delays, c.Settings = Delays, append(slices.Clip(c.Settings), noBrake)
+		c.Sowing.Delays, c.Settings = Delays, append(slices.Clip(c.Settings), noBrake...)
 	}
 	return c
+}
+
+// Profiled is a contestant whose daemon can be profiled: one daemon, on a field of its own, with MySQL beside it.
+func Profiled(name string) (run.Contestant, error) {
+	names := []string{}
+	for _, c := range slices.Concat(Cycle(Names(), true)...) {
+		if c.Rival != "" || c.Daemons > 1 || c.FullLog || c.Extent == run.Replayed || c.MySQLDelay != 0 || c.Lock != "" {
+			continue
+		}
+		if c.Name == name {
+			c.Guess *= 1.5 // it must not end before the profile does
+			return c, nil
+		}
+		names = append(names, c.Name)
+	}
+	return run.Contestant{}, fmt.Errorf("there is no %q to profile; there are %s", name, strings.Join(names, ", "))
 }

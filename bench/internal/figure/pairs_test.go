@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/bench/internal/run"
 )
 
 func TestPairsMakeARatioWithItsInterval(t *testing.T) {
@@ -80,7 +82,8 @@ func TestAFigureIsComparedByItsProductsSide(t *testing.T) {
 		if want == Latency || want == Pages {
 			continue
 		}
-		if c.Name != want || c.Rival != "" || c.Whole == c.Replay || c.Sowing.PoisonEvery != 0 && c.Sowing.Delays == "" {
+		if c.Name != want || c.Rival != "" || c.Extent != run.Whole && c.Extent != run.Replayed ||
+			c.Sowing.PoisonEvery != 0 && c.Sowing.Delays == "" {
 			t.Errorf("%s: %+v does not do the same work in each round", key, c)
 		}
 	}

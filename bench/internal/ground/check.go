@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Harvest is what a round has left behind, checked.
@@ -54,29 +53,26 @@ func (f *Field) checkReservations(ctx context.Context, applied int64) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{f.checkStock(ctx, after, applied)}
-	orphans, err := f.count(ctx,
-		`SELECT COUNT(*) FROM stock_reservation AS r LEFT JOIN consumer_log AS l FORCE INDEX (PRIMARY)
-		ON l.group_name = ? AND l.msg_tag = r.rollback_tag AND l.msg_key = r.rollback_key AND l.consumer_status = 1
-		WHERE r.status = 2 AND l.msg_key IS NULL`, []byte(Group))
-	if err != nil {
-		return err
-	}
-	if orphans > 0 {
-		errs = append(errs, broken("%d items are released by messages whose rows do not say success", orphans))
-	}
-	halves, err := f.count(ctx, "SELECT COUNT(*) FROM (SELECT order_sn FROM stock_reservation GROUP BY order_sn HAVING "+
-		"SUM(status = 2) NOT IN (0, 2)) AS halves")
-	if err != nil {
-		return err
-	}
-	if halves > 0 {
-		errs = append(errs, broken("%d orders are released by half", halves))
+	errs := []error{f.checkStock(after)}
+	for what, query := range map[string]string{
+		"items are released by messages whose rows do not say success": `SELECT COUNT(*) FROM stock_reservation AS r
+			LEFT JOIN consumer_log AS l FORCE INDEX (PRIMARY) ON l.group_name = '` + Group + `' AND l.msg_tag = r.rollback_tag
+			AND l.msg_key = r.rollback_key AND l.consumer_status = 1 WHERE r.status = 2 AND l.msg_key IS NULL`,
+		"orders are released by half": "SELECT COUNT(*) FROM (SELECT order_sn FROM stock_reservation GROUP BY order_sn " +
+			"HAVING SUM(status = 2) NOT IN (0, 2)) AS halves",
+		"items are released more than the success rows say, or fewer": fmt.Sprintf(
+			"SELECT ABS(COUNT(*) - %d) FROM stock_reservation WHERE status = 2", 2*applied),
+	} {
+		n, err := f.count(ctx, query)
+		if err == nil && n > 0 {
+			err = broken("%d %s", n, what)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-func (f *Field) checkStock(ctx context.Context, after oracle.Stock, applied int64) error {
+func (f *Field) checkStock(after oracle.Stock) error {
 	var errs []error
 	if len(after) != len(f.sown.before) {
 		errs = append(errs, broken("there are %d goods, there were %d", len(after), len(f.sown.before)))
@@ -90,11 +86,7 @@ func (f *Field) checkStock(ctx context.Context, after oracle.Stock, applied int6
 			errs = append(errs, broken("sku %d got %d back, its reservations say %d", sku, g.Amount-was.Amount, g.Released))
 		}
 	}
-	released, err := f.count(ctx, "SELECT COUNT(*) FROM stock_reservation WHERE status = 2")
-	if err == nil && released != 2*applied {
-		err = broken("%d success rows, but %d items are released", applied, released)
-	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
 // checkQueues waits until what was unacked is back and compares. What was published once and is not applied must be in
@@ -102,22 +94,15 @@ func (f *Field) checkStock(ctx context.Context, after oracle.Stock, applied int6
 // copy is confirmed before the message is acked. Twins end without a row of their own, so they are not counted.
 func (f *Field) checkQueues(ctx context.Context, applied int64) (left, dead int64, err error) {
 	fails := f.sown.PoisonEvery != 0 || f.sown.Mistaken
-	const patience, step = time.Minute, 100 * time.Millisecond
-	for began := time.Now(); ; {
-		var all int64
-		if left, dead, all, err = f.ground.depths(); err != nil {
-			return 0, 0, err
-		}
+	var all int64
+	err = Until(ctx, "what is not applied is in a queue", time.Minute, func() (bool, error) {
+		left, dead, all, err = f.ground.depths()
 		open := f.published.Load() - applied
-		if f.sown.Twice || f.sown.Unreserved || !fails && left == open || fails && all >= open {
-			return left, dead, nil
-		}
-		if time.Since(began) > patience {
-			return left, dead, broken("of %d messages %d are applied, %d are in the queue, %d in all queues",
-				f.published.Load(), applied, left, all)
-		}
-		if err := wait.For(ctx, step); err != nil {
-			return left, dead, err
-		}
+		return f.sown.Twice || f.sown.Unreserved || !fails && left == open || fails && all >= open, err
+	})
+	if errors.Is(err, ErrLate) {
+		err = broken("of %d messages %d are applied, %d are in the queue, %d in all queues: %w", f.published.Load(), applied,
+			left, all, err)
 	}
+	return left, dead, err
 }

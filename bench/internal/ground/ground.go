@@ -7,14 +7,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 const (
@@ -53,6 +55,7 @@ type Ground struct {
 	module  string // the product's folder
 	service *service
 	amqp    *amqp.Connection
+	redis   *redis.Client
 	queues  []string // of the round
 }
 
@@ -83,9 +86,7 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 			return g, err
 		}
 	}
-	if g.service, err = startService(); err != nil {
-		return g, err
-	}
+	g.service = startService()
 	database := databaseOptions
 	if o.Statements {
 		database = append(database[:len(database):len(database)], "--performance-schema=ON",
@@ -96,6 +97,11 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 	}); err != nil {
 		return g, err
 	}
+	url, err := redis.ParseURL(g.Stack.Redis.URL())
+	if err != nil {
+		return g, fmt.Errorf("read redis's URL: %w", err)
+	}
+	g.redis = redis.NewClient(url)
 	if err := g.connect(); err != nil {
 		return g, err
 	}
@@ -106,10 +112,13 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 func (g *Ground) Stop() error {
 	var errs []error
 	if g.service != nil {
-		errs = append(errs, g.service.close())
+		g.service.Close()
 	}
 	if g.amqp != nil {
 		_ = g.amqp.Close() // the server goes with its data
+	}
+	if g.redis != nil {
+		_ = g.redis.Close()
 	}
 	if g.Stack != nil {
 		errs = append(errs, g.Stack.Stop())
@@ -117,10 +126,27 @@ func (g *Ground) Stop() error {
 	for _, b := range g.Builds {
 		errs = append(errs, g.removeWorktree(b))
 	}
-	if g.dir != "" {
-		errs = append(errs, os.RemoveAll(g.dir))
+	return errors.Join(append(errs, os.RemoveAll(g.dir))...)
+}
+
+// ErrLate says that something did not come about in its time.
+var ErrLate = errors.New("it is late")
+
+// Until asks again and again until the answer is yes, for so long at most.
+func Until(ctx context.Context, what string, patience time.Duration, there func() (bool, error)) error {
+	const step = 50 * time.Millisecond
+	for began := time.Now(); ; {
+		ok, err := there()
+		if ok || err != nil {
+			return err
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("until %s: %w: not within %v", what, ErrLate, patience)
+		}
+		if err := wait.For(ctx, step); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
 }
 
 // Field is one schema with the product's tables, and the one queue. Rounds follow each other on a field, each sown
@@ -185,16 +211,9 @@ func (f *Field) Environ(extra ...string) []string {
 	if f.sown.Delays != "" {
 		all = append(all, "RETRY_DELAYS="+f.sown.Delays)
 	}
-	last := map[string]int{}
+	env := make([]string, len(all))
 	for i, setting := range all {
-		name, _, _ := strings.Cut(setting, "=")
-		last[name] = i
-	}
-	var env []string
-	for i, setting := range all {
-		if name, _, _ := strings.Cut(setting, "="); last[name] == i {
-			env = append(env, "ROLLBACKD_"+setting)
-		}
+		env[i] = "ROLLBACKD_" + setting
 	}
 	return env
 }

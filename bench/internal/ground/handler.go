@@ -27,7 +27,7 @@ func (f *Field) handlerSettings() []string {
 			"SQL_FILE=" + filepath.Join(cmp.Or(f.Build.folder, f.ground.module), statementsFile),
 		}
 	case config.HandlerHTTP:
-		return []string{"HANDLER=" + config.HandlerHTTP, "HTTP_TARGET=" + f.ground.service.target()}
+		return []string{"HANDLER=" + config.HandlerHTTP, "HTTP_TARGET=" + f.ground.service.URL + "/rollbacks"}
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (f *Field) checkHandler(ctx context.Context, _ int64) error {
 // keysApplied are the keys of the rows in success.
 func (f *Field) keysApplied(ctx context.Context) (map[string]bool, error) {
 	keys := map[string]bool{}
-	err := f.each(ctx, "SELECT msg_key, 0 FROM consumer_log WHERE consumer_status = 1", func(key string, _ int64) error {
+	err := f.Each(ctx, "SELECT msg_key, 0 FROM consumer_log WHERE consumer_status = 1", func(key string, _ int64) error {
 		keys[key] = true
 		return nil
 	})
@@ -112,7 +112,7 @@ func (f *Field) effects(ctx context.Context) (has func(n int64, key string) bool
 		}, amounts, nil
 	}
 	cancelled := map[int64]bool{}
-	err = f.each(ctx, "SELECT order_sn, 0 FROM tb_order WHERE status = 'cancelled'", func(order string, _ int64) error {
+	err = f.Each(ctx, "SELECT order_sn, 0 FROM tb_order WHERE status = 'cancelled'", func(order string, _ int64) error {
 		n, err := strconv.ParseInt(strings.TrimPrefix(order, orderPrefix), 10, 64)
 		cancelled[n] = true
 		return err
@@ -121,30 +121,10 @@ func (f *Field) effects(ctx context.Context) (has func(n int64, key string) bool
 		return nil, nil, err
 	}
 	amounts = map[int64]int64{}
-	err = f.each(ctx, "SELECT goods_id, amount FROM tb_stock", func(sku string, amount int64) error {
+	err = f.Each(ctx, "SELECT goods_id, amount FROM tb_stock", func(sku string, amount int64) error {
 		n, err := strconv.ParseInt(sku, 10, 64)
 		amounts[n] = amount - amountAtFirst
 		return err
 	})
 	return func(n int64, _ string) bool { return cancelled[n] }, amounts, err
-}
-
-// each calls see for each row of a query with two columns.
-func (f *Field) each(ctx context.Context, query string, see func(string, int64) error) error {
-	rows, err := f.DB.QueryContext(ctx, query)
-	if err != nil {
-		return fmt.Errorf("%.60s…: %w", query, err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var name string
-		var n int64
-		if err := rows.Scan(&name, &n); err != nil {
-			return fmt.Errorf("%.60s…: %w", query, err)
-		}
-		if err := see(name, n); err != nil {
-			return fmt.Errorf("%.60s…: %w", query, err)
-		}
-	}
-	return rows.Err()
 }

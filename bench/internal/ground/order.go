@@ -2,8 +2,11 @@ package ground
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
-	"strconv"
+	"slices"
+
+	"github.com/google/uuid"
 )
 
 // The orders of a round are numbered from 0. What order n holds follows from n alone, so that SQL makes the
@@ -37,24 +40,11 @@ func sqlGoods(of int64) (sku1, quantity1, sku2, quantity2 string) {
 // sqlOrder is order_sn, in SQL over a column n.
 var sqlOrder = fmt.Sprintf("CONCAT('%s', LPAD(n, %d, '0'))", orderPrefix, orderDigits)
 
-func appendOrder(buf []byte, n int64) []byte {
-	buf = append(buf, orderPrefix...)
-	digits := strconv.FormatInt(n, 10)
-	for range orderDigits - len(digits) {
-		buf = append(buf, '0')
-	}
-	return append(buf, digits...)
-}
-
 // body is what a shop's service publishes for order n.
 func body(n, of int64) []byte {
 	sku1, q1, sku2, q2 := goods(n, of)
-	b := appendOrder(append(make([]byte, 0, 160), `{"order_sn":"`...), n)
-	b = strconv.AppendInt(append(b, `","reason":"payment_timeout","items":[{"sku_id":`...), sku1, 10)
-	b = strconv.AppendInt(append(b, `,"quantity":`...), q1, 10)
-	b = strconv.AppendInt(append(b, `},{"sku_id":`...), sku2, 10)
-	b = strconv.AppendInt(append(b, `,"quantity":`...), q2, 10)
-	return append(b, "}]}"...)
+	return fmt.Appendf(make([]byte, 0, 160), `{"order_sn":"%s%0*d","reason":"payment_timeout",`+
+		`"items":[{"sku_id":%d,"quantity":%d},{"sku_id":%d,"quantity":%d}]}`, orderPrefix, orderDigits, n, sku1, q1, sku2, q2)
 }
 
 // padded makes a body so large, with a field that nobody reads; one that is larger stays as it is.
@@ -64,34 +54,10 @@ func padded(body []byte, size int) []byte {
 	if pad < 0 {
 		return body
 	}
-	b := append(make([]byte, 0, size), body[:len(body)-1]...)
-	b = append(append(b, before...), bytes.Repeat([]byte("x"), pad)...)
-	return append(b, after...)
+	return slices.Concat(body[:len(body)-1], []byte(before), bytes.Repeat([]byte("x"), pad), []byte(after))
 }
 
 // Key is the key of order n's message in the round with this seed: a UUID of version 4.
 func Key(seed uint64, n int64) string {
-	a := mix(seed<<40 ^ uint64(n)<<1)
-	b := mix(seed<<40 ^ uint64(n)<<1 ^ 1)
-	hex := make([]byte, 0, 36)
-	for i, part := range []struct {
-		bits   uint64
-		digits int
-	}{{a >> 32, 8}, {a >> 16, 4}, {4<<12 | a&0xfff, 4}, {8<<12 | b>>52, 4}, {b, 12}} {
-		if i > 0 {
-			hex = append(hex, '-')
-		}
-		for d := part.digits - 1; d >= 0; d-- {
-			hex = append(hex, "0123456789abcdef"[part.bits>>(4*d)&15])
-		}
-	}
-	return string(hex)
-}
-
-// mix is splitmix64: every input bit changes half of the output's.
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	return uuid.NewHash(sha256.New(), uuid.Nil, fmt.Appendf(nil, "%d %d", seed, n), 4).String()
 }

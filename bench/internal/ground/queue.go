@@ -11,12 +11,10 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // newQueue deletes the queues of the round before, with their logs on disk, and lets the product declare them anew.
@@ -84,20 +82,16 @@ func (g *Ground) connect() (err error) {
 // ends the old one. And it removes members of queues that nobody owns: a declaration on which RabbitMQ gave up under
 // load leaves one, and each later one fails with 541, cluster_not_formed.
 func (g *Ground) Reconnect(ctx context.Context) error {
-	const patience, step = time.Minute, 250 * time.Millisecond
 	_ = g.amqp.Close() // it is dead, or about to be
-	for began := time.Now(); ; {
-		err := g.connect()
-		if err == nil {
-			return g.removeMembers(ctx)
-		}
-		if time.Since(began) > patience {
-			return err
-		}
-		if err := wait.For(ctx, step); err != nil {
-			return err
-		}
+	var err error
+	late := Until(ctx, "rabbitmq accepts a connection", time.Minute, func() (bool, error) {
+		err = g.connect()
+		return err == nil, nil
+	})
+	if late != nil {
+		return errors.Join(late, err)
 	}
+	return g.removeMembers(ctx)
 }
 
 // removeMembers removes the members of the round's queues that have no queue.
@@ -129,9 +123,7 @@ type Producer struct {
 	field     *Field
 	conn      *amqp.Connection
 	ch        *amqp.Channel
-	confirms  chan amqp.Confirmation
-	returns   chan amqp.Return
-	unsettled int
+	open      []*amqp.DeferredConfirmation
 	published int64
 }
 
@@ -154,52 +146,44 @@ func (f *Field) Producer() (*Producer, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a producer: %w", err), conn.Close())
 	}
-	p.confirms = p.ch.NotifyPublish(make(chan amqp.Confirmation, 2*inFlight))
-	p.returns = p.ch.NotifyReturn(make(chan amqp.Return, 1))
 	return p, nil
 }
 
-// Publish sends the message of order n; it waits when too many are unconfirmed.
+// Publish sends the message of order n; it waits when too many are unconfirmed. One that came to no queue is confirmed
+// too, but the field's check misses it.
 func (p *Producer) Publish(ctx context.Context, n int64) error {
-	for p.unsettled >= inFlight || p.unsettled*p.BodyBytes > inFlightBytes {
+	for len(p.open) >= inFlight || len(p.open)*p.BodyBytes > inFlightBytes {
 		if err := p.settle(ctx); err != nil {
 			return err
 		}
 	}
-	f := p.field
-	const mandatory, immediate = true, false
-	err := p.ch.PublishWithContext(ctx, Exchange, RoutingKey, mandatory, immediate, amqp.Publishing{
-		MessageId: Key(f.sown.seed, n), Body: padded(body(n, f.sown.Goods), p.BodyBytes),
-		ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: time.Now(),
-	})
+	const mandatory, immediate = false, false
+	confirm, err := p.ch.PublishWithDeferredConfirmWithContext(ctx, Exchange, RoutingKey, mandatory, immediate,
+		amqp.Publishing{
+			MessageId: Key(p.field.sown.seed, n), Body: padded(body(n, p.field.sown.Goods), p.BodyBytes),
+			ContentType: "application/json", DeliveryMode: amqp.Persistent, Timestamp: time.Now(),
+		})
 	if err != nil {
 		return fmt.Errorf("publish order %d: %w", n, err)
 	}
-	p.unsettled++
+	p.open = append(p.open, confirm)
 	p.published++
 	return nil
 }
 
 // settle takes one confirmation.
 func (p *Producer) settle(ctx context.Context) error {
-	select {
-	case c, ok := <-p.confirms:
-		if !ok || !c.Ack {
-			return errors.New("publish: rabbitmq refused a message or went away")
-		}
-		p.unsettled--
-		return nil
-	case r := <-p.returns:
-		return fmt.Errorf("publish: a message came back: %d %s", r.ReplyCode, r.ReplyText)
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	ok, err := p.open[0].WaitContext(ctx)
+	p.open = p.open[1:]
+	if err == nil && !ok {
+		err = errors.New("rabbitmq refused a message or went away")
 	}
+	return err
 }
 
 // Close waits for the last confirmations; then the field knows of the messages.
-func (p *Producer) Close(ctx context.Context) error {
-	var err error
-	for p.unsettled > 0 && err == nil {
+func (p *Producer) Close(ctx context.Context) (err error) {
+	for len(p.open) > 0 && err == nil {
 		err = p.settle(ctx)
 	}
 	p.field.published.Add(p.published)
@@ -239,15 +223,14 @@ func (f *Field) publishBlocks(ctx context.Context, p *Producer, first, every int
 	block := cmp.Or(f.sown.TwinsApart, blockOfTwins)
 	for from := first * block; from < f.sown.Orders; from += every * block {
 		size := int(min(block, f.sown.Orders-from))
-		for n := range size {
-			if err := p.Publish(ctx, from+int64(n)); err != nil {
-				return err
-			}
+		orders := make([]int, size)
+		for n := range orders {
+			orders[n] = n
 		}
-		if !f.sown.Twice {
-			continue
+		if f.sown.Twice {
+			orders = append(orders, rng.Perm(size)...)
 		}
-		for _, n := range rng.Perm(size) {
+		for _, n := range orders {
 			if err := p.Publish(ctx, from+int64(n)); err != nil {
 				return err
 			}
@@ -258,33 +241,8 @@ func (f *Field) publishBlocks(ctx context.Context, p *Producer, first, every int
 
 // waitForBacklog waits until the queue shows all that was confirmed: RabbitMQ counts a little later.
 func (f *Field) waitForBacklog(ctx context.Context) error {
-	const patience, step = 20 * time.Second, 50 * time.Millisecond
-	for began := time.Now(); ; {
+	return Until(ctx, "the queue shows all messages that were confirmed", 20*time.Second, func() (bool, error) {
 		n, err := f.ground.Depth()
-		if err != nil {
-			return err
-		}
-		if n == f.published.Load() {
-			return nil
-		}
-		if time.Since(began) > patience {
-			return fmt.Errorf("the queue shows %d messages, %d were confirmed", n, f.published.Load())
-		}
-		if err := wait.For(ctx, step); err != nil {
-			return err
-		}
-	}
-}
-
-func (g *Ground) flushRedis(ctx context.Context) error {
-	o, err := redis.ParseURL(g.Stack.Redis.URL())
-	if err != nil {
-		return fmt.Errorf("read redis's URL: %w", err)
-	}
-	client := redis.NewClient(o)
-	defer client.Close()
-	if err := client.FlushAll(ctx).Err(); err != nil {
-		return fmt.Errorf("empty redis: %w", err)
-	}
-	return nil
+		return n == f.published.Load(), err
+	})
 }

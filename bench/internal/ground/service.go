@@ -2,10 +2,9 @@ package ground
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync"
 	"time"
 
@@ -18,9 +17,7 @@ const answerAfter = time.Millisecond
 // service is what handler http and its rivals call: it adds to the goods what a call says, once for each key, and
 // answers when its time is over. It works in this process, whose CPU is accounted for as the bench's.
 type service struct {
-	server *http.Server
-	addr   string
-	done   sync.WaitGroup
+	*httptest.Server
 
 	mu      sync.Mutex
 	takes   time.Duration   // for a call; guarded by mu
@@ -28,25 +25,12 @@ type service struct {
 	amounts map[int64]int64 // by sku; guarded by mu
 }
 
-func startService() (*service, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("start the service that is called: %w", err)
-	}
-	s := &service{addr: l.Addr().String()}
+func startService() *service {
+	s := &service{}
 	s.forget(answerAfter)
-	s.server = &http.Server{Handler: http.HandlerFunc(s.answer), ReadHeaderTimeout: time.Minute}
-	s.done.Go(func() { _ = s.server.Serve(l) }) // ends by close
-	return s, nil
+	s.Server = httptest.NewServer(http.HandlerFunc(s.answer))
+	return s
 }
-
-func (s *service) close() error {
-	err := s.server.Close()
-	s.done.Wait()
-	return err
-}
-
-func (s *service) target() string { return "http://" + s.addr + "/rollbacks" }
 
 // forget makes the service know nothing, and take so long for a call from now on.
 func (s *service) forget(takes time.Duration) {

@@ -118,7 +118,7 @@ func (f *Field) clear(ctx context.Context) error {
 			return err
 		}
 	}
-	return f.ground.flushRedis(ctx)
+	return f.ground.redis.FlushAll(ctx).Err()
 }
 
 // seed writes the stock and, as package stock would have left them, the reservations.
@@ -235,7 +235,7 @@ func (f *Field) FillLog(ctx context.Context, rows int64) error {
 // writeBack waits until the database has written to disk what it changed: a log that was full before is there, and not
 // on its way.
 func (f *Field) writeBack(ctx context.Context) error {
-	const patience, step, fewPages = time.Minute, 250 * time.Millisecond, 2000
+	const patience, fewPages, dirtyPages = time.Minute, 2000, "Innodb_buffer_pool_pages_dirty"
 	var usual float64
 	if err := f.DB.QueryRowContext(ctx, "SELECT @@GLOBAL.innodb_max_dirty_pages_pct").Scan(&usual); err != nil {
 		return fmt.Errorf("ask for the share of dirty pages: %w", err)
@@ -246,19 +246,12 @@ func (f *Field) writeBack(ctx context.Context) error {
 			return err
 		}
 	}
-	for began := time.Now(); time.Since(began) < patience; {
-		var name string
-		var dirty int64
-		if err := f.DB.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'").Scan(&name,
-			&dirty); err != nil {
-			return fmt.Errorf("ask for the dirty pages: %w", err)
-		}
-		if dirty < fewPages {
-			break
-		}
-		if err := wait.For(ctx, step); err != nil {
-			return err
-		}
+	err := Until(ctx, "the database has written its pages", patience, func() (bool, error) {
+		status, err := f.Status(ctx, dirtyPages)
+		return status[dirtyPages] < fewPages, err
+	})
+	if err != nil && !errors.Is(err, ErrLate) {
+		return err
 	}
 	return errors.Join(f.exec(ctx, fmt.Sprintf("SET GLOBAL innodb_max_dirty_pages_pct = %g", usual)),
 		f.exec(ctx, "SET GLOBAL innodb_io_capacity = DEFAULT"), f.exec(ctx, "SET GLOBAL innodb_io_capacity_max = DEFAULT"))
@@ -287,18 +280,4 @@ func (f *Field) Block(ctx context.Context) (unblock func() error, err error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return func() error { return errors.Join(exec("UNLOCK TABLES"), conn.Close()) }, nil
-}
-
-func (f *Field) exec(ctx context.Context, statement string) error {
-	if _, err := f.DB.ExecContext(ctx, statement); err != nil {
-		return fmt.Errorf("%.60s…: %w", statement, err)
-	}
-	return nil
-}
-
-func (f *Field) count(ctx context.Context, query string, args ...any) (n int64, err error) {
-	if err := f.DB.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
-		return 0, fmt.Errorf("%.60s…: %w", query, err)
-	}
-	return n, nil
 }

@@ -1,19 +1,17 @@
 package report
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/prometheus/procfs"
 )
 
 // Machine is where the figures come from.
@@ -28,37 +26,21 @@ type Machine struct {
 	Versions map[string]string `json:"versions"` // of Go, the servers and the rivals' libraries
 }
 
-// LookAround describes this machine. versions are added to those of Go and of the libraries.
-func LookAround(ctx context.Context, versions map[string]string) (Machine, error) {
-	m := Machine{CPU: "unknown", Cores: runtime.NumCPU(), Versions: map[string]string{"go": runtime.Version()}}
-	for name, version := range versions {
-		m.Versions[name] = version
-	}
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return m, fmt.Errorf("look at the machine: %w", err)
-	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(line, ":")
-		switch strings.TrimSpace(name) {
-		case "model name":
-			m.CPU = strings.TrimSpace(value)
-		case "flags":
-			m.Virtual = slices.Contains(strings.Fields(value), "hypervisor")
+// libraries are those whose versions matter to the figures.
+var libraries = []string{
+	"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-amqp/v3",
+	"github.com/rabbitmq/amqp091-go", "github.com/go-sql-driver/mysql", "github.com/redis/go-redis/v9",
+}
+
+// LookAround describes this machine. versions are the servers'.
+func LookAround(versions map[string]string) (m Machine, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("look at the machine: %w", err)
 		}
-	}
-	var info unix.Sysinfo_t
-	var uts unix.Utsname
-	if err := unix.Sysinfo(&info); err != nil {
-		return m, fmt.Errorf("look at the machine: %w", err)
-	}
-	if err := unix.Uname(&uts); err != nil {
-		return m, fmt.Errorf("look at the machine: %w", err)
-	}
-	m.MemoryGB = int((uint64(info.Totalram)*uint64(info.Unit) + 1<<29) >> 30)
-	// The release up to its first dash: what follows names somebody's build.
-	release, _, _ := strings.Cut(string(bytes.TrimRight(uts.Release[:], "\x00")), "-")
-	m.Kernel = "Linux " + release
+	}()
+	m = Machine{Cores: runtime.NumCPU(), Versions: versions}
+	m.Versions["go"] = runtime.Version()
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range build.Deps {
 			if slices.Contains(libraries, dep.Path) {
@@ -66,40 +48,52 @@ func LookAround(ctx context.Context, versions map[string]string) (Machine, error
 			}
 		}
 	}
-	m.FsyncUS, err = fsync(ctx)
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return m, err
+	}
+	cpus, err := fs.CPUInfo()
+	if err != nil {
+		return m, err
+	}
+	m.CPU, m.Virtual = cpus[0].ModelName, slices.Contains(cpus[0].Flags, "hypervisor")
+	memory, err := fs.Meminfo()
+	if err != nil {
+		return m, err
+	}
+	m.MemoryGB = int((*memory.MemTotalBytes + 1<<29) >> 30)
+	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return m, err
+	}
+	// The release up to its first dash: what follows names somebody's build.
+	release, _, _ := strings.Cut(strings.TrimSpace(string(kernel)), "-")
+	m.Kernel = "Linux " + release
+	m.FsyncUS, err = fsync()
 	return m, err
 }
 
-// libraries are those whose versions matter to the figures.
-var libraries = []string{
-	"github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-amqp/v3",
-	"github.com/rabbitmq/amqp091-go", "github.com/go-sql-driver/mysql", "github.com/redis/go-redis/v9",
-}
-
 // fsync measures how long the disk takes to keep something, in microseconds: the floor of every commit.
-func fsync(ctx context.Context) (float64, error) {
+func fsync() (float64, error) {
 	dir, err := os.MkdirTemp("", "rollbackd-bench-fsync-")
 	if err != nil {
-		return 0, fmt.Errorf("measure the disk: %w", err)
+		return 0, err
 	}
 	defer os.RemoveAll(dir)
 	f, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
-		return 0, fmt.Errorf("measure the disk: %w", err)
+		return 0, err
 	}
 	defer f.Close()
 	const times, page = 200, 4096
 	var took []time.Duration
 	for range times {
-		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
-		}
 		began := time.Now()
 		if _, err := f.Write(make([]byte, page)); err != nil {
-			return 0, fmt.Errorf("measure the disk: %w", err)
+			return 0, err
 		}
-		if err := unix.Fdatasync(int(f.Fd())); err != nil {
-			return 0, fmt.Errorf("measure the disk: %w", err)
+		if err := syscall.Fdatasync(int(f.Fd())); err != nil {
+			return 0, err
 		}
 		took = append(took, time.Since(began))
 	}
@@ -113,7 +107,6 @@ func (m Machine) String() string {
 	if m.Virtual {
 		kind = " (virtual)"
 	}
-	return fmt.Sprintf("%s, %d cores%s, %d GB of memory, %s; an fsync of 4 KiB takes %s µs", m.CPU, m.Cores, kind,
-		m.MemoryGB, m.Kernel,
-		strconv.FormatFloat(m.FsyncUS, 'f', 0, 64))
+	return fmt.Sprintf("%s, %d cores%s, %d GB of memory, %s; an fsync of 4 KiB takes %.0f µs", m.CPU, m.Cores, kind,
+		m.MemoryGB, m.Kernel, m.FsyncUS)
 }

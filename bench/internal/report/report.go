@@ -2,47 +2,47 @@ package report
 
 import (
 	"bytes"
+	"cmp"
+	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
-	"github.com/rollbackd/rollbackd/bench/internal/run"
 )
 
 // Report is all there is to tell of a run.
 type Report struct {
-	Started        time.Time
-	Took           time.Duration
-	Round          time.Duration // how long a round was measured
-	Cycles         int           // how often everybody had a turn
-	Complete       bool          // all figures, rounds of ten seconds or more, three of them or more
-	Machine        Machine
-	Servers        []string // how they were set up
-	Figures        []figure.Figure
-	Contestants    []figure.Contestant
-	Curves         []figure.Curve
-	Latency        []run.Latency
-	LatencyFailing []run.Latency
-	Starts         []run.Starts
-	Memory         *run.Memory
-	LargeBodies    *run.LargeBodies
-	Rounds         []run.Round
-	Missing        map[string]string // figures that no rounds are made of, and why they could not be measured
+	Started     time.Time
+	Took        time.Duration
+	Round       time.Duration // how long a round was measured
+	Cycles      int           // how often everybody had a turn
+	Complete    bool          // all figures, rounds of ten seconds or more, three of them or more
+	Machine     Machine
+	Servers     []string // how they were set up
+	Results     figure.Results
+	Figures     []figure.Figure
+	Contestants []figure.Contestant
+	Curves      []figure.Curve
 }
 
 // Write puts results.json, RESULTS.md and the curves into dir.
-func (r Report) Write(dir string) error {
+func (r Report) Write(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the folder of the results: %w", err)
 	}
-	text, err := r.JSON()
-	if err != nil {
+	files := map[string][]byte{"RESULTS.md": r.Markdown()}
+	if files["results.json"], err = r.JSON(); err != nil {
 		return err
 	}
-	files := map[string][]byte{"results.json": text, "RESULTS.md": r.Markdown()}
 	for _, c := range r.Curves {
 		files[c.Key+".svg"] = SVG(c)
 	}
@@ -54,63 +54,168 @@ func (r Report) Write(dir string) error {
 	return nil
 }
 
-// member is one name and value of a JSON object whose order is for people.
-type member struct {
-	name  string
-	value any
-}
-
 // JSON has every figure under its key, and beside them the run, the machine, the contestants, the curves and all
 // rounds.
 func (r Report) JSON() ([]byte, error) {
-	members := []member{
-		{"run", map[string]any{
-			"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()),
-			"round_seconds": r.Round.Seconds(), "cycles": r.Cycles, "complete": r.Complete, "servers": r.Servers,
-		}},
-		{"machine", r.Machine},
-	}
-	for _, f := range r.Figures {
-		members = append(members, member{f.Key, f})
-	}
-	curves := []member{}
-	for _, c := range r.Curves {
-		curves = append(curves, member{c.Key, c})
-	}
-	object, err := marshal(curves)
+	rounds, err := json.Marshal(r.Results)
 	if err != nil {
-		return nil, err
-	}
-	members = append(members, member{"contestants", r.Contestants}, member{"curves", json.RawMessage(object)},
-		member{"latency_rounds", r.Latency}, member{"latency_failing_rounds", r.LatencyFailing},
-		member{"start_rounds", r.Starts}, member{"memory", r.Memory},
-		member{"large_bodies", r.LargeBodies}, member{"rounds", r.Rounds}, member{"not_measured", r.Missing})
-	text, err := marshal(members)
-	if err != nil {
-		return nil, err
-	}
-	var pretty bytes.Buffer
-	if err := json.Indent(&pretty, text, "", "  "); err != nil {
 		return nil, fmt.Errorf("write the results: %w", err)
 	}
-	return append(pretty.Bytes(), '\n'), nil
+	all := map[string]any{}
+	if err := json.Unmarshal(rounds, &all); err != nil {
+		return nil, fmt.Errorf("write the results: %w", err)
+	}
+	for _, f := range r.Figures {
+		all[f.Key] = f
+	}
+	curves := map[string]figure.Curve{}
+	for _, c := range r.Curves {
+		curves[c.Key] = c
+	}
+	all["curves"], all["contestants"], all["machine"] = curves, r.Contestants, r.Machine
+	all["run"] = map[string]any{
+		"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()),
+		"round_seconds": r.Round.Seconds(), "cycles": r.Cycles, "complete": r.Complete, "servers": r.Servers,
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err = e.Encode(all)
+	return b.Bytes(), err
 }
 
-// marshal writes an object in the given order.
-func marshal(members []member) ([]byte, error) {
-	text := []byte{'{'}
-	for i, m := range members {
-		var value bytes.Buffer
-		e := json.NewEncoder(&value)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(m.value); err != nil {
-			return nil, fmt.Errorf("write %s: %w", m.name, err)
-		}
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = fmt.Appendf(text, "%q:", m.name)
-		text = append(text, bytes.TrimSpace(value.Bytes())...)
+//go:embed RESULTS.md.tmpl
+var resultsText string
+
+//go:embed curve.svg.tmpl
+var curveText string
+
+var (
+	forms = template.FuncMap{
+		"number": number, "cell": cell, "join": strings.Join, "parts": parts, "xml": template.HTMLEscapeString,
+		"date":    func(t time.Time) string { return t.UTC().Format("2006-01-02") },
+		"minutes": func(d time.Duration) time.Duration { return d.Round(time.Minute) },
 	}
-	return append(text, '}'), nil
+	resultsForm = template.Must(template.New("RESULTS.md").Funcs(forms).Parse(resultsText))
+	curveForm   = template.Must(template.New("curve.svg").Funcs(forms).Parse(curveText))
+)
+
+// fill fills in a form, which fits its values: a test has filled in all of it.
+func fill(form *template.Template, values any) []byte {
+	var b bytes.Buffer
+	if err := form.Execute(&b, values); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
+
+// Markdown is RESULTS.md.
+func (r Report) Markdown() []byte { return fill(resultsForm, r) }
+
+// Versions are the machine's, by name.
+func (r Report) Versions() string {
+	var versions []string
+	for _, name := range slices.Sorted(maps.Keys(r.Machine.Versions)) {
+		versions = append(versions, name+" "+r.Machine.Versions[name])
+	}
+	return strings.Join(versions, ", ")
+}
+
+// Bounds says what bounds the base, from its own rounds.
+func (r Report) Bounds() string {
+	i := slices.IndexFunc(r.Contestants, func(c figure.Contestant) bool { return c.Name == figure.Base })
+	if i < 0 {
+		return ""
+	}
+	c := r.Contestants[i]
+	sum := 0.0
+	for _, x := range c.CPU {
+		sum += x
+	}
+	if sum == 0 {
+		return ""
+	}
+	const mostlyBusy = 0.9 // of all cores
+	what := "What is left is waiting: for the disk, for locks or for each other."
+	if c.Busy >= mostlyBusy*float64(r.Machine.Cores) {
+		what = "The processors bound it."
+	}
+	largest := slices.MaxFunc(figure.Processes, func(a, b string) int { return cmp.Compare(c.CPU[a], c.CPU[b]) })
+	return fmt.Sprintf("A message costs %s µs of CPU in all, most of it in %s (%.0f %%). While "+
+		"rollbackd works, %s of %d cores are busy. %s Two cores could not do more than %s messages/s at this price.",
+		number(sum), strings.Replace(largest, "client", "rollbackd itself", 1), 100*c.CPU[largest]/sum, number(c.Busy),
+		r.Machine.Cores, what, number(math.Round(float64(r.Machine.Cores)*1e6/sum)))
+}
+
+// cell fits the beginning of a text of several lines into a table.
+func cell(text string) string {
+	return strings.NewReplacer("\n", " ", "|", "\\|").Replace(fmt.Sprintf("%.300s", strings.TrimSpace(text)))
+}
+
+func parts(all map[string]float64) string {
+	var texts []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		texts = append(texts, fmt.Sprintf("%s %s", name, number(all[name])))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// number writes thousands with commas and small values with what is known of them.
+func number(x float64) string {
+	if math.Abs(x) < 1000 {
+		return strconv.FormatFloat(x, 'g', 4, 64)
+	}
+	text := strconv.FormatFloat(math.Abs(math.Round(x)), 'f', 0, 64)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	if x < 0 {
+		return "-" + text
+	}
+	return text
+}
+
+// SVG draws a curve: the medians joined, a bar from the smallest to the largest round at each. The settings stand side
+// by side at equal distances, since each is about twice the one before; the other axis begins at zero.
+func SVG(c figure.Curve) []byte {
+	const left, width, top, height = 80, 650, 60, 290 // of the plot, in pixels
+	type mark struct {
+		figure.Point
+		At, Y, Low, High float64
+		Default          bool
+	}
+	drawing := struct {
+		figure.Curve
+		Marks []mark
+		Lines []struct{ Y, Value float64 }
+	}{Curve: c}
+	highest := 0.0
+	for _, p := range c.Points {
+		highest = max(highest, 1.08*p.Spread.Max) // room for the labels
+	}
+	step := niceStep(highest)
+	ceiling := step * math.Ceil(highest/step)
+	y := func(value float64) float64 { return top + height*(1-value/ceiling) }
+	for i, p := range c.Points {
+		drawing.Marks = append(drawing.Marks, mark{
+			p, left + (float64(i)+0.5)*width/float64(len(c.Points)), y(p.Median), y(p.Spread.Min), y(p.Spread.Max),
+			p.X == c.Default,
+		})
+	}
+	for value := 0.0; value <= ceiling; value += step {
+		drawing.Lines = append(drawing.Lines, struct{ Y, Value float64 }{y(value), value})
+	}
+	return fill(curveForm, drawing)
+}
+
+// niceStep divides an axis up to highest into four to ten steps of 1, 2 or 5 times a power of ten.
+func niceStep(highest float64) float64 {
+	power := math.Pow(10, math.Floor(math.Log10(max(highest, 1))))
+	for _, part := range []float64{5, 2, 1} {
+		if highest/power < 8/part {
+			return power / part
+		}
+	}
+	return 2 * power
 }

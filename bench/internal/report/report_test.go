@@ -29,7 +29,9 @@ func sample() Report {
 			Name: figure.Base, Rate: 44_000, CPU: map[string]float64{"client": 10, "mysql": 30, "rabbitmq": 8, "redis": 4},
 			Busy: 1.95,
 		}},
-		LatencyFailing: []run.Latency{{FailEvery: 20, P99: 29.5}}, Starts: []run.Starts{{MS: []float64{250}}},
+		Results: figure.Results{
+			LatencyFailing: []run.Latency{{FailEvery: 20, P99: 29.5}}, Starts: []run.Starts{{MS: []float64{250}}},
+		},
 		Curves: []figure.Curve{{Key: "lanes", Title: "Messages <per> second", XLabel: "lanes", YLabel: "messages/s",
 			Default: 4, Points: []figure.Point{
 				{X: 1, Median: 20_000, Rounds: []float64{1}, Spread: figure.Spread{Min: 19_000, Max: 21_000}},
@@ -101,7 +103,7 @@ func TestWhatCouldNotBeMeasuredIsARow(t *testing.T) {
 	r.Figures = append(r.Figures, figure.Figure{
 		Key: "poison", What: "x", Goal: "≥ 0.7", NotMeasured: "poison could not be measured:\na | b",
 	})
-	r.Rounds = []run.Round{{Contestant: "poison", NotMeasured: "away"}}
+	r.Results.Rounds = []run.Round{{Contestant: "poison", NotMeasured: "away"}}
 	text := string(r.Markdown())
 	for _, want := range []string{
 		"| `poison` | x | **not measured** | ≥ 0.7 | – | – | poison could not be measured: a \\| b |",

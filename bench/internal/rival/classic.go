@@ -5,30 +5,23 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 // classicPrefetch keeps every worker's next message at hand; 1, 2 and 100 took no less CPU for a message.
 const classicPrefetch = 20
 
-// classicWorkers share the connections to all servers; each has channels of its own.
-type classicWorkers struct {
-	contest
-	db    *sql.DB
-	redis *redis.Client
-}
-
-// classicWorker is one of them.
+// classicWorker is one of them. They share the connections to all servers; each has channels of its own.
 type classicWorker struct {
-	classicWorkers
-	copies *copier
+	rows
+	redis  *redis.Client
+	copies *amqp.Channel // with confirms
 }
 
 // classic is the algorithm with trade_mq_consumer_log as it stands in the books, one message at a time in each worker:
@@ -36,83 +29,48 @@ type classicWorker struct {
 // When the effect cannot be made, the row is failed, the lock released, and a confirmed copy goes to a retry queue;
 // after the last attempt it goes to the dead-letter queue and the row is dead. Copies have a connection of their own,
 // as RabbitMQ advises: one that publishes may be blocked.
-func classic(ctx context.Context, c contest) error {
+func classic(ctx context.Context, c *contest) error {
 	o, err := redis.ParseURL(c.cfg.RedisURL)
 	if err != nil {
 		return fmt.Errorf("read redis's URL: %w", err)
 	}
 	o.PoolSize = c.workers
-	w := classicWorkers{contest: c, redis: redis.NewClient(o)}
-	defer w.redis.Close()
-	if w.db, err = openPool(ctx, c.cfg.MySQLDSN, c.workers); err != nil {
+	locks := redis.NewClient(o)
+	defer locks.Close()
+	db, err := openPool(ctx, c.cfg.MySQLDSN, c.workers)
+	if err != nil {
 		return err
 	}
-	defer w.db.Close()
-	conn, err := amqp.Dial(c.cfg.AMQPURLs[0])
+	defer db.Close()
+	conn, err := dial(c.cfg.AMQPURLs[0])
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
 	defer conn.Close()
-	publishing, err := amqp.Dial(c.cfg.AMQPURLs[0])
+	publishing, err := dial(c.cfg.AMQPURLs[0])
 	if err != nil {
-		return fmt.Errorf("connect to publish: %w", err)
+		return err
 	}
 	defer publishing.Close()
-	errs := make(chan error, c.workers)
-	var wg sync.WaitGroup
-	for range c.workers {
-		wg.Go(func() {
-			if err := w.work(ctx, conn, publishing); err != nil {
-				errs <- err
-			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	return <-errs
-}
-
-func (all classicWorkers) work(ctx context.Context, conn, publishing *amqp.Connection) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
-	}
-	defer ch.Close()
-	w := classicWorker{classicWorkers: all}
-	if w.copies, err = newCopier(publishing); err != nil {
-		return err
-	}
-	defer w.copies.ch.Close()
-	deliveries, err := consume(ch, w.cfg.Queue, classicPrefetch)
-	if err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case d, ok := <-deliveries:
-			if !ok {
-				return fmt.Errorf("consume from %s: it ended", w.cfg.Queue)
-			}
-			if err := w.process(context.WithoutCancel(ctx), d); err != nil {
-				w.counts.abandoned.Add(1)
-				if !errors.Is(err, errHeld) { // who has failed keeps the lock for a while, and the message comes again at once
-					fmt.Fprintln(os.Stderr, "classic:", err)
-				}
-				if err := d.Nack(false, true); err != nil {
-					return fmt.Errorf("nack: %w", err)
-				}
-				continue
-			}
-			if err := d.Ack(false); err != nil {
-				return fmt.Errorf("ack: %w", err)
-			}
+	return side(c.workers, func() error {
+		ch, err := publishing.Channel()
+		if err == nil {
+			defer ch.Close()
+			err = ch.Confirm(false)
 		}
-	}
+		if err != nil {
+			return fmt.Errorf("open a channel with confirms: %w", err)
+		}
+		w := classicWorker{rows{c, db}, locks, ch}
+		return c.consume(ctx, conn, classicPrefetch, func(d amqp.Delivery) error {
+			return c.settle(d, w.process(context.WithoutCancel(ctx), d))
+		})
+	})
 }
 
 var errHeld = errors.New("somebody else has the lock")
+
+const lockPrefix = "lock:"
 
 func (w classicWorker) process(ctx context.Context, d amqp.Delivery) error {
 	m, err := read(d.MessageId, d.RoutingKey, d.Body)
@@ -133,10 +91,14 @@ func (w classicWorker) process(ctx context.Context, d amqp.Delivery) error {
 		return err
 	}
 	if attempt == 0 {
-		w.counts.duplicate.Add(1)
+		w.duplicate.Add(1)
 		return nil
 	}
-	err = transact(ctx, w.db, func(tx *sql.Tx) error { return w.effect(ctx, tx, m) })
+	effect := m.effect
+	if w.cfg.Handler == config.HandlerSQL {
+		effect = m.cancel
+	}
+	err = transact(ctx, w.db, func(tx *sql.Tx) error { return effect(ctx, tx) })
 	if errors.Is(err, errRows) {
 		return w.fail(ctx, d, m, attempt, err)
 	}
@@ -146,40 +108,22 @@ func (w classicWorker) process(ctx context.Context, d amqp.Delivery) error {
 	if err := w.end(ctx, m, attempt, success, ""); err != nil {
 		return err
 	}
-	w.counts.applied.Add(1)
+	w.applied.Add(1)
 	return nil
 }
-
-// effect is the one of the round's tables.
-func (w classicWorker) effect(ctx context.Context, tx *sql.Tx, m *message) error {
-	if w.cfg.Handler == config.HandlerSQL {
-		return m.cancel(ctx, tx)
-	}
-	return m.effect(ctx, tx)
-}
-
-const lockPrefix = "lock:"
-
-// The values of consumer_status.
-const (
-	processing = iota
-	success
-	failed
-	dead
-)
 
 // fail ends an attempt that failed. Before the message goes on, row and lock let the next attempt in; but a row says
 // dead only when its letter is confirmed, else a death in between would lose the letter.
 func (w classicWorker) fail(ctx context.Context, d amqp.Delivery, m *message, attempt int, cause error) error {
 	queue, last := next(w.cfg, attempt)
 	if last {
-		if err := w.copies.send(ctx, queue, d, cause); err != nil {
+		if err := w.send(ctx, queue, d, cause); err != nil {
 			return err
 		}
 		if err := w.end(ctx, m, attempt, dead, cause.Error()); err != nil {
 			return err
 		}
-		w.counts.dead.Add(1)
+		w.dead.Add(1)
 		return nil
 	}
 	if err := w.end(ctx, m, attempt, failed, cause.Error()); err != nil {
@@ -188,21 +132,37 @@ func (w classicWorker) fail(ctx context.Context, d amqp.Delivery, m *message, at
 	if err := w.redis.Del(ctx, lockPrefix+m.key).Err(); err != nil {
 		return fmt.Errorf("unlock: %w", err)
 	}
-	if err := w.copies.send(ctx, queue, d, cause); err != nil {
+	if err := w.send(ctx, queue, d, cause); err != nil {
 		return err
 	}
-	w.counts.retried.Add(1)
+	w.retried.Add(1)
 	return nil
 }
 
-// end writes how the attempt ended into the row.
-func (w classicWorker) end(ctx context.Context, m *message, attempt, status int, remark string) error {
-	res, err := w.db.ExecContext(ctx, `UPDATE consumer_log SET consumer_status = ?, remark = ?,
-			consumer_timestamp = UTC_TIMESTAMP(6)
-		WHERE group_name = ? AND msg_tag = ? AND msg_key = ? AND consumer_status = 0 AND consumer_times = ?`,
-		status, remark, []byte(w.cfg.Group), []byte(m.tag), []byte(m.key), attempt)
-	if err := all(res, err, 1); err != nil {
-		return fmt.Errorf("end attempt %d of %s in status %d: %w", attempt, m.key, status, err)
+// next is the queue that a message goes to whose attempt has failed: the retry queue of the next delay, or after the
+// last attempt the dead-letter queue. Delays, attempts and queues are the product's: the queues have a TTL and
+// dead-letter into the main queue.
+func next(cfg config.Config, attempt int) (queue string, dead bool) {
+	if attempt >= cfg.MaxAttempts {
+		return rabbit.DeadQueue(cfg.Queue), true
+	}
+	return rabbit.RetryQueue(cfg.Queue, cfg.RetryDelays[attempt-1]), false
+}
+
+// send puts a copy of the delivery into a queue and waits until the broker has confirmed it: only then may the delivery
+// be acked. What failed stands in a header, for whoever looks at the dead letter.
+func (w classicWorker) send(ctx context.Context, queue string, d amqp.Delivery, cause error) error {
+	const mandatory, immediate = false, false // the queue is there: who declared the main queue has declared it
+	confirm, err := w.copies.PublishWithDeferredConfirmWithContext(ctx, "", queue, mandatory, immediate, amqp.Publishing{
+		MessageId: d.MessageId, ContentType: d.ContentType, DeliveryMode: amqp.Persistent, Timestamp: d.Timestamp,
+		Type: d.Type, Headers: amqp.Table{"x-error": cause.Error()}, Body: d.Body,
+	})
+	ok := false
+	if err == nil {
+		ok, err = confirm.WaitContext(ctx)
+	}
+	if err != nil || !ok {
+		return fmt.Errorf("send %s to %s: confirmed is %v: %w", d.MessageId, queue, ok, err)
 	}
 	return nil
 }
@@ -210,15 +170,12 @@ func (w classicWorker) end(ctx context.Context, m *message, attempt, status int,
 // claim looks the message up and makes its row processing: a new one, or that of a message whose last attempt failed.
 // It returns the attempt that begins, or 0 for a message that has come to its end.
 func (w classicWorker) claim(ctx context.Context, m *message) (attempt int, err error) {
-	var status, times int
-	err = w.db.QueryRowContext(ctx, "SELECT consumer_status, consumer_times FROM consumer_log WHERE group_name = ? AND "+
-		"msg_tag = ? AND msg_key = ?",
-		[]byte(w.cfg.Group), []byte(m.tag), []byte(m.key)).Scan(&status, &times)
+	status, times, err := w.lookUp(ctx, m)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return 1, w.insert(ctx, m)
+		return 1, w.insert(ctx, w.db, m, processing)
 	case err != nil:
-		return 0, fmt.Errorf("look %s up: %w", m.key, err)
+		return 0, err
 	case status == success || status == dead:
 		return 0, nil
 	case status != failed:
@@ -232,17 +189,4 @@ func (w classicWorker) claim(ctx context.Context, m *message) (attempt int, err 
 		return 0, fmt.Errorf("claim %s again: %w", m.key, err)
 	}
 	return times + 1, nil
-}
-
-// insert makes the row of a message that was never seen before.
-func (w classicWorker) insert(ctx context.Context, m *message) error {
-	_, err := w.db.ExecContext(ctx,
-		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
-			replays, consumer_timestamp, created_at)
-		VALUES (?, ?, ?, ?, ?, 0, 1, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, []byte(w.cfg.Group), []byte(m.tag),
-		[]byte(m.key), []byte(m.key), m.hash())
-	if err != nil {
-		return fmt.Errorf("insert %s: %w", m.key, err)
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -77,33 +78,18 @@ func isolationVariable(ctx context.Context, dsn string) (name string, err error)
 // effect gives the stock back: the reservations compare-and-set to released, noting by which message, then the stock.
 // Two statements are the fewest that do it.
 func (m *message) effect(ctx context.Context, tx *sql.Tx) error {
-	var where, quantity, skus strings.Builder
 	args := []any{m.tag, m.key, m.order.OrderSN}
-	var add, in []any
-	for i, it := range m.order.Items {
-		if i > 0 {
-			where.WriteString(" OR ")
-			skus.WriteString(",")
-		}
-		where.WriteString("sku_id = ? AND quantity = ?")
+	for _, it := range m.order.Items {
 		args = append(args, it.SKU, it.Quantity)
-		quantity.WriteString(" WHEN ? THEN ?")
-		add = append(add, it.SKU, it.Quantity)
-		skus.WriteString("?")
-		in = append(in, it.SKU)
 	}
 	res, err := tx.ExecContext(ctx,
 		`UPDATE stock_reservation SET status = 2, rollback_tag = ?, rollback_key = ?, room = '', updated_at = UTC_TIMESTAMP(6)
-		WHERE order_sn = ? AND status = 1 AND (`+where.String()+")", args...)
+		WHERE order_sn = ? AND status = 1 AND (sku_id = ? AND quantity = ?`+
+			strings.Repeat(" OR sku_id = ? AND quantity = ?", len(m.order.Items)-1)+")", args...)
 	if err := all(res, err, len(m.order.Items)); err != nil {
 		return fmt.Errorf("release order %s: %w", m.order.OrderSN, err)
 	}
-	res, err = tx.ExecContext(ctx, "UPDATE stock SET amount = amount + CASE sku_id"+quantity.String()+
-		" END, version = version + 1 WHERE sku_id IN ("+skus.String()+")", append(add, in...)...)
-	if err := all(res, err, len(m.order.Items)); err != nil {
-		return fmt.Errorf("restock order %s: %w", m.order.OrderSN, err)
-	}
-	return nil
+	return m.restock(ctx, tx, "stock", "sku_id", ", version = version + 1")
 }
 
 // cancel gives the stock back on the tables of handler sql: the order's state is the guard, then the stock. Two
@@ -114,28 +100,74 @@ func (m *message) cancel(ctx context.Context, tx *sql.Tx) error {
 	if err := all(res, err, 1); err != nil {
 		return fmt.Errorf("cancel order %s: %w", m.order.OrderSN, err)
 	}
-	var quantity, skus strings.Builder
+	return m.restock(ctx, tx, "tb_stock", "goods_id", "")
+}
+
+// restock adds what the order held to the stock, in one statement.
+func (m *message) restock(ctx context.Context, tx *sql.Tx, table, column, more string) error {
 	var add, in []any
-	for i, it := range m.order.Items {
-		if i > 0 {
-			skus.WriteString(",")
-		}
-		quantity.WriteString(" WHEN ? THEN ?")
+	for _, it := range m.order.Items {
 		add = append(add, it.SKU, it.Quantity)
-		skus.WriteString("?")
 		in = append(in, it.SKU)
 	}
-	res, err = tx.ExecContext(ctx, "UPDATE tb_stock SET amount = amount + CASE goods_id"+quantity.String()+
-		" END WHERE goods_id IN ("+skus.String()+")", append(add, in...)...)
-	if err := all(res, err, len(m.order.Items)); err != nil {
+	res, err := tx.ExecContext(ctx, "UPDATE "+table+" SET amount = amount + CASE "+column+
+		strings.Repeat(" WHEN ? THEN ?", len(in))+" END"+more+
+		" WHERE "+column+" IN (?"+strings.Repeat(",?", len(in)-1)+")", append(add, in...)...)
+	if err := all(res, err, len(in)); err != nil {
 		return fmt.Errorf("restock order %s: %w", m.order.OrderSN, err)
 	}
 	return nil
 }
 
-func (m *message) hash() []byte {
-	sum := sha256.Sum256(m.body)
-	return sum[:]
+// rows are those of the consumer log, one for a message.
+type rows struct {
+	*contest
+	db *sql.DB
+}
+
+// The values of consumer_status.
+const (
+	processing = iota
+	success
+	failed
+	dead
+)
+
+// insert makes the row of a message that was never seen before, with its first attempt.
+func (r rows) insert(ctx context.Context, db interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+}, m *message, status int) error {
+	hash := sha256.Sum256(m.body)
+	if _, err := db.ExecContext(ctx,
+		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
+			replays, consumer_timestamp, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, 1, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, []byte(r.cfg.Group), []byte(m.tag),
+		[]byte(m.key), []byte(m.key), hash[:], status); err != nil {
+		return fmt.Errorf("insert %s: %w", m.key, err)
+	}
+	return nil
+}
+
+// lookUp reads the status and the attempts of a message.
+func (r rows) lookUp(ctx context.Context, m *message) (status, times int, err error) {
+	if err := r.db.QueryRowContext(ctx, "SELECT consumer_status, consumer_times FROM consumer_log WHERE group_name = ? "+
+		"AND msg_tag = ? AND msg_key = ?",
+		[]byte(r.cfg.Group), []byte(m.tag), []byte(m.key)).Scan(&status, &times); err != nil {
+		return 0, 0, fmt.Errorf("look %s up: %w", m.key, err)
+	}
+	return status, times, nil
+}
+
+// end writes how the attempt ended into the row.
+func (r rows) end(ctx context.Context, m *message, attempt, status int, remark string) error {
+	res, err := r.db.ExecContext(ctx, `UPDATE consumer_log SET consumer_status = ?, remark = ?,
+			consumer_timestamp = UTC_TIMESTAMP(6)
+		WHERE group_name = ? AND msg_tag = ? AND msg_key = ? AND consumer_status = 0 AND consumer_times = ?`,
+		status, remark, []byte(r.cfg.Group), []byte(m.tag), []byte(m.key), attempt)
+	if err := all(res, err, 1); err != nil {
+		return fmt.Errorf("end attempt %d of %s in status %d: %w", attempt, m.key, status, err)
+	}
+	return nil
 }
 
 // errRows: a statement did not find the rows that it should change. Of an effect it says that the message cannot be
@@ -162,38 +194,22 @@ const (
 
 func isMySQL(err error, numbers ...uint16) bool {
 	e, ok := errors.AsType[*mysql.MySQLError](err)
-	if !ok {
-		return false
-	}
-	for _, n := range numbers {
-		if e.Number == n {
-			return true
-		}
-	}
-	return false
+	return ok && slices.Contains(numbers, e.Number)
 }
 
 // transact runs do in a transaction; one that lost a deadlock is run again.
 func transact(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
-	for {
-		err := transactOnce(ctx, db, do)
-		if !isMySQL(err, errDeadlock, errLockWait) {
-			return err
-		}
-	}
-}
-
-func transactOnce(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	if err := do(tx); err != nil {
+	if err = do(tx); err == nil {
+		err = tx.Commit()
+	} else {
 		_ = tx.Rollback() // whatever it says, the transaction is over
-		return err
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
+	if isMySQL(err, errDeadlock, errLockWait) {
+		return transact(ctx, db, do)
 	}
-	return nil
+	return err
 }

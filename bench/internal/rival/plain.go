@@ -2,8 +2,6 @@ package rival
 
 import (
 	"context"
-	"fmt"
-	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -17,65 +15,20 @@ const (
 )
 
 // plain consumes and acks, and does nothing else: no queue of this kind can be worked on faster by this client.
-func plain(ctx context.Context, c contest, every int) error {
-	conn, err := amqp.Dial(c.cfg.AMQPURLs[0])
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close()
-	errs := make(chan error, plainChannels)
-	var wg sync.WaitGroup
-	for range plainChannels {
-		wg.Go(func() {
-			if err := plainChannel(ctx, conn, c, every); err != nil {
-				errs <- err
-			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	return <-errs
-}
-
-func plainChannel(ctx context.Context, conn *amqp.Connection, c contest, every int) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
-	}
-	defer ch.Close()
-	deliveries, err := consume(ch, c.cfg.Queue, plainPrefetch)
+func plain(ctx context.Context, c *contest, every int) error {
+	conn, err := dial(c.cfg.AMQPURLs[0])
 	if err != nil {
 		return err
 	}
-	n := 0
-	for {
-		select {
-		case d, ok := <-deliveries:
-			if !ok {
-				return fmt.Errorf("consume from %s: it ended", c.cfg.Queue)
-			}
+	defer conn.Close()
+	return side(plainChannels, func() error {
+		n := 0
+		return c.consume(ctx, conn, plainPrefetch, func(d amqp.Delivery) error {
 			if n++; n%every != 0 {
-				continue
+				return nil
 			}
-			if err := d.Ack(every > 1); err != nil {
-				return fmt.Errorf("ack: %w", err)
-			}
-			c.counts.applied.Add(int64(every))
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// consume starts a consumer with manual acks.
-func consume(ch *amqp.Channel, queue string, prefetch int) (<-chan amqp.Delivery, error) {
-	const global, autoAck, exclusive, noLocal, noWait = false, false, false, false, false
-	if err := ch.Qos(prefetch, 0, global); err != nil {
-		return nil, fmt.Errorf("set the prefetch: %w", err)
-	}
-	deliveries, err := ch.Consume(queue, "", autoAck, exclusive, noLocal, noWait, nil)
-	if err != nil {
-		return nil, fmt.Errorf("consume from %s: %w", queue, err)
-	}
-	return deliveries, nil
+			c.applied.Add(int64(every))
+			return d.Ack(every > 1)
+		})
+	})
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -21,13 +19,13 @@ import (
 // ack. Each worker has a channel of RabbitMQ, a connection to MySQL and one to the service. With one channel for all,
 // the broker lost acks that it had not passed on to the queue when the channel was closed: the messages came again.
 type pool struct {
-	contest
+	*contest
 	db     *sql.DB
 	client *http.Client
 }
 
 // callPool is a process of them.
-func callPool(ctx context.Context, c contest) error {
+func callPool(ctx context.Context, c *contest) error {
 	p := pool{contest: c, client: &http.Client{
 		Transport: &http.Transport{MaxIdleConns: c.workers, MaxIdleConnsPerHost: c.workers}, Timeout: c.cfg.HTTPTimeout,
 	}}
@@ -37,57 +35,17 @@ func callPool(ctx context.Context, c contest) error {
 		return err
 	}
 	defer p.db.Close()
-	conn, err := amqp.Dial(c.cfg.AMQPURLs[0])
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close()
-	errs := make(chan error, c.workers)
-	var wg sync.WaitGroup
-	for range c.workers {
-		wg.Go(func() {
-			if err := p.work(ctx, conn); err != nil {
-				errs <- err
-			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	return <-errs
-}
-
-func (p pool) work(ctx context.Context, conn *amqp.Connection) error {
-	ch, err := conn.Channel()
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
-	}
-	defer ch.Close()
-	const prefetch = 4
-	deliveries, err := consume(ch, p.cfg.Queue, prefetch)
+	conn, err := dial(c.cfg.AMQPURLs[0])
 	if err != nil {
 		return err
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case d, ok := <-deliveries:
-			if !ok {
-				return fmt.Errorf("consume from %s: it ended", p.cfg.Queue)
-			}
-			if err := p.process(context.WithoutCancel(ctx), d); err != nil {
-				p.counts.abandoned.Add(1)
-				fmt.Fprintln(os.Stderr, "pool:", err)
-				if err := d.Nack(false, true); err != nil {
-					return fmt.Errorf("nack: %w", err)
-				}
-				continue
-			}
-			if err := d.Ack(false); err != nil {
-				return fmt.Errorf("ack: %w", err)
-			}
-		}
-	}
+	defer conn.Close()
+	return side(c.workers, func() error {
+		const prefetch = 4
+		return c.consume(ctx, conn, prefetch, func(d amqp.Delivery) error {
+			return c.settle(d, p.process(context.WithoutCancel(ctx), d))
+		})
+	})
 }
 
 func (p pool) process(ctx context.Context, d amqp.Delivery) error {
@@ -95,14 +53,12 @@ func (p pool) process(ctx context.Context, d amqp.Delivery) error {
 	if err != nil {
 		return err
 	}
-	w := classicWorker{classicWorkers: classicWorkers{contest: p.contest, db: p.db}}
-	err = w.insert(ctx, m)
+	l := rows{p.contest, p.db}
+	err = l.insert(ctx, p.db, m, processing)
 	if isMySQL(err, errDuplicate) { // the same call again, unless it is known that the service has applied it
 		var status int
-		err = p.db.QueryRowContext(ctx, "SELECT consumer_status FROM consumer_log WHERE group_name = ? AND msg_tag = ? AND "+
-			"msg_key = ?", []byte(p.cfg.Group), []byte(m.tag), []byte(m.key)).Scan(&status)
-		if err == nil && status == success {
-			p.counts.duplicate.Add(1)
+		if status, _, err = l.lookUp(ctx, m); err == nil && status == success {
+			p.duplicate.Add(1)
 			return nil
 		}
 	}
@@ -112,10 +68,10 @@ func (p pool) process(ctx context.Context, d amqp.Delivery) error {
 	if err := p.call(ctx, m); err != nil {
 		return err
 	}
-	if err := w.end(ctx, m, 1, success, ""); err != nil {
+	if err := l.end(ctx, m, 1, success, ""); err != nil {
 		return err
 	}
-	p.counts.applied.Add(1)
+	p.applied.Add(1)
 	return nil
 }
 

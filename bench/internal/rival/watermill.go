@@ -63,7 +63,7 @@ const attemptsHeader = "x-attempts"
 // would start a goroutine for each message. Watermill hands a subscription one message at a time. What fails goes to
 // the same retry queues as everybody's, by a confirmed publish: Watermill's own Retry middleware would sleep in the
 // subscription, which all messages behind it would wait for.
-func watermillRival(ctx context.Context, c contest) error {
+func watermillRival(ctx context.Context, c *contest) error {
 	db, err := openPool(ctx, c.cfg.MySQLDSN, c.workers)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func watermillRival(ctx context.Context, c contest) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("connect to publish: %w", err), subscriber.Close())
 	}
-	w := watermillWorker{contest: c, db: db, copies: publisher}
+	w := watermillWorker{rows{c, db}, publisher}
 	var wg sync.WaitGroup
 	for range c.workers {
 		messages, err := subscriber.Subscribe(context.WithoutCancel(ctx), c.cfg.Queue)
@@ -111,23 +111,22 @@ func watermillRival(ctx context.Context, c contest) error {
 
 // watermillWorker is what all subscriptions share.
 type watermillWorker struct {
-	contest
-	db     *sql.DB
+	rows
 	copies *wamqp.Publisher
 }
 
 func (w watermillWorker) handle(m *wmessage.Message) {
 	ctx := context.Background() // Watermill ends its own when it closes, in the middle of a transaction
-	count := &w.counts.applied
-	done, err := dedupAndApply(ctx, w.db, w.contest, m)
+	count := &w.applied
+	done, err := w.apply(ctx, m)
 	if done {
-		count = &w.counts.duplicate
+		count = &w.duplicate
 	}
 	if errors.Is(err, errRows) {
 		count, err = w.fail(m, err)
 	}
 	if err != nil {
-		w.counts.abandoned.Add(1)
+		w.abandoned.Add(1)
 		fmt.Fprintln(os.Stderr, "watermill:", err)
 		m.Nack()
 		return
@@ -148,26 +147,20 @@ func (w watermillWorker) fail(m *wmessage.Message, cause error) (*atomic.Int64, 
 		return nil, fmt.Errorf("send %s to %s: %w", m.UUID, queue, err)
 	}
 	if last {
-		return &w.counts.dead, nil
+		return &w.dead, nil
 	}
-	return &w.counts.retried, nil
+	return &w.retried, nil
 }
 
-// dedupAndApply inserts the deduplication row and makes the effect in one transaction. A row that is there ends a
-// duplicate.
-func dedupAndApply(ctx context.Context, db *sql.DB, c contest, wm *wmessage.Message) (done bool, err error) {
+// apply inserts the deduplication row and makes the effect in one transaction. A row that is there ends a duplicate.
+func (w watermillWorker) apply(ctx context.Context, wm *wmessage.Message) (done bool, err error) {
 	m, err := read(wm.UUID, tagOfRivals, wm.Payload)
 	if err != nil {
 		return false, err
 	}
-	err = transact(ctx, db, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx,
-			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
-				replays, consumer_timestamp, created_at)
-			VALUES (?, ?, ?, ?, ?, 1, 1, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, []byte(c.cfg.Group), []byte(m.tag),
-			[]byte(m.key), []byte(m.key), m.hash())
-		if err != nil {
-			return fmt.Errorf("insert %s: %w", m.key, err)
+	err = transact(ctx, w.db, func(tx *sql.Tx) error {
+		if err := w.insert(ctx, tx, m, success); err != nil {
+			return err
 		}
 		return m.effect(ctx, tx)
 	})

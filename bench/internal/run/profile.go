@@ -1,60 +1,50 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/pprof"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-
-	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/daemon"
-	"github.com/rollbackd/rollbackd/internal/wait"
+	"golang.org/x/sync/errgroup"
 )
 
-// Profile runs the daemon inside this process for one round, where it can be profiled, and writes into dir: cpu.prof
-// and allocs.prof for go tool pprof, and profile.txt with their top entries and with the database's time by statement,
-// for which the ground must have been started with Statements.
-func (r *Runner) Profile(ctx context.Context, c Contestant, dir string) (err error) {
+// mostProfiled is how long the daemon's pages answer at most, with room.
+const mostProfiled = 25 * time.Second
+
+// Profile runs the daemon for one round, and writes into dir what its pages tell of it: cpu.prof and allocs.prof for go
+// tool pprof, and profile.txt with their top entries and with the database's time by statement, for which the ground
+// must have been started with Statements.
+func (r *Runner) Profile(ctx context.Context, c Contestant, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the folder of the profiles: %w", err)
 	}
 	if err := r.empty.Sow(ctx, r.sowing(c), r.seed()); err != nil {
 		return fmt.Errorf("prepare the profile: %w", err)
 	}
-	cfg, _, err := config.Load(r.empty.Environ(append(c.Settings, "HTTP_ADDR=off")...))
-	if err != nil {
+	var text string
+	if _, err := r.beside(ctx, r.empty, c, func(all processes) (err error) {
+		if text, err = r.profile(ctx, all, dir); err != nil {
+			return err
+		}
+		left, err := r.Ground.Depth()
+		if err == nil && left == 0 && c.Extent == Timed { // what failed waits in other queues
+			err = errTooShort
+		}
 		return err
-	}
-	d, err := daemon.New(ctx, cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	if err != nil {
-		return err
-	}
-	running, stopDaemon := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(running) }() // joined below
-	text, err := r.profileRunning(ctx, c, d.Metrics(), dir)
-	stopDaemon()
-	if err := errors.Join(err, <-ended); err != nil {
-		return err
-	}
-	if _, err := r.empty.Check(ctx); err != nil {
+	}); err != nil {
 		return err
 	}
 	for _, args := range [][]string{
 		{"-nodecount=45", "cpu.prof"}, {"-cum", "-nodecount=90", "cpu.prof"},
-		{"-nodecount=35", "-sample_index=alloc_space", "-base=" + filepath.Join(dir, allocsBefore), "allocs.prof"},
+		{"-nodecount=35", "-sample_index=alloc_space", "allocs.prof"},
 	} {
 		last := len(args) - 1
 		args[last] = filepath.Join(dir, args[last])
@@ -68,50 +58,40 @@ func (r *Runner) Profile(ctx context.Context, c Contestant, dir string) (err err
 	return os.WriteFile(filepath.Join(dir, "profile.txt"), []byte(text), 0o644)
 }
 
-func (r *Runner) profileRunning(ctx context.Context, c Contestant, metrics prometheus.Gatherer, dir string) (
-	text string, err error,
-) {
-	if err := until(ctx, "the first messages are applied", func() (bool, error) {
-		n, err := worked(metrics)
-		return n > 0, err
-	}); err != nil {
+func (r *Runner) profile(ctx context.Context, all processes, dir string) (text string, err error) {
+	v, err := newViewer(ctx, all[0])
+	if err != nil {
 		return "", err
 	}
-	if err := wait.For(ctx, r.Warm); err != nil {
+	if err := all.begun(ctx, r.Warm); err != nil {
 		return "", err
 	}
 	if err := r.empty.ForgetStatements(ctx); err != nil {
 		return "", err
 	}
-	cpu, err := os.Create(filepath.Join(dir, "cpu.prof"))
-	if err != nil {
-		return "", fmt.Errorf("write the profile: %w", err)
-	}
-	defer cpu.Close()
-	before, err := worked(metrics)
+	before, err := all.read(ctx, nil)
 	if err != nil {
 		return "", err
 	}
-	began := time.Now()
-	if err := writeAllocs(dir, allocsBefore); err != nil {
-		return "", err
+	both, profiling := errgroup.WithContext(ctx)
+	for name, page := range map[string]string{"cpu.prof": "profile", "allocs.prof": "allocs"} {
+		both.Go(func() error {
+			var b bytes.Buffer
+			path := fmt.Sprintf("/debug/pprof/%s?seconds=%.0f", page, max(1, min(r.Length, mostProfiled).Seconds()))
+			if err := v.get(profiling, path, &b); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, name), b.Bytes(), 0o644)
+		})
 	}
-	if err := pprof.StartCPUProfile(cpu); err != nil {
-		return "", fmt.Errorf("profile: %w", err)
-	}
-	err = wait.For(ctx, r.Length)
-	pprof.StopCPUProfile()
-	took := time.Since(began)
-	after, countErr := worked(metrics)
+	err = both.Wait()
+	after, readErr := all.read(ctx, nil)
 	statements, stErr := r.empty.Statements(ctx)
-	left, depthErr := r.Ground.Depth()
-	if err := errors.Join(err, countErr, stErr, depthErr, writeAllocs(dir, "allocs.prof")); err != nil {
+	if err := errors.Join(err, readErr, stErr); err != nil {
 		return "", err
 	}
-	if left == 0 && !c.ToTheEnd { // what failed waits in other queues
-		return "", errTooShort
-	}
-	n := float64(after - before)
+	n := float64(after.fresh + after.again + after.dead - before.fresh - before.again - before.dead)
+	took := after.at.Sub(before.at)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%.0f messages applied or failed in %v, %.0f a second\n\nstatements, by all their time\n", n,
 		took.Round(time.Millisecond), n/took.Seconds())
@@ -121,48 +101,6 @@ func (r *Runner) profileRunning(ctx context.Context, c Contestant, metrics prome
 		fmt.Fprintf(w, "%.2f\t%d\t%.2f\t%.150s\n", s.Total.Seconds()*1e6/n, s.Count, s.Total.Seconds()*1e3/float64(s.Count),
 			s.Text)
 	}
-	if err := w.Flush(); err != nil {
-		return "", fmt.Errorf("write the statements: %w", err)
-	}
-	return b.String(), nil
-}
-
-// allocsBefore is the profile of what was allocated before the clock started, by the producer among others.
-const allocsBefore = "allocs-before.prof"
-
-func writeAllocs(dir, name string) error {
-	f, err := os.Create(filepath.Join(dir, name))
-	if err != nil {
-		return fmt.Errorf("write the profile: %w", err)
-	}
-	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
-}
-
-// worked reads the count of messages that were applied or failed where it is made.
-func worked(metrics prometheus.Gatherer) (int64, error) {
-	families, err := metrics.Gather()
-	if err != nil {
-		return 0, fmt.Errorf("read the metrics: %w", err)
-	}
-	n := 0.0
-	for _, family := range families {
-		if family.GetName() != "rollbackd_deliveries_total" {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			if isWork(m) {
-				n += m.GetCounter().GetValue()
-			}
-		}
-	}
-	return int64(n), nil
-}
-
-func isWork(m *dto.Metric) bool {
-	for _, label := range m.GetLabel() {
-		if label.GetName() == "outcome" {
-			return slices.Contains([]string{"applied", retried, dead}, label.GetValue())
-		}
-	}
-	return false
+	err = w.Flush()
+	return b.String(), err
 }

@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+	"os/exec"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
-	"github.com/rollbackd/rollbackd/bench/internal/rival"
-	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -29,17 +31,8 @@ type Contestant struct {
 	Sowing ground.Sowing
 	// FullLog puts the round on the field whose consumer log is full already.
 	FullLog bool
-	// ToTheEnd is a round over so many messages as the runner says, and not over a time: until the last one that can be
-	// applied is, or, if none can, until the last one is a dead letter; but no longer than six rounds. In such a round an
-	// attempt that failed counts as a delivery that ended, whether or not another follows.
-	ToTheEnd bool
-	// Whole is a round to the end over about as many messages as the guess says of its length, until each of them has
-	// ended, the failing ones as dead letters: the same work whoever does it, however fast. It is never cut.
-	Whole bool
-	// Replay is a round over dead letters: the daemon first files the messages as letters, which is not measured. Then
-	// what was wrong is mended, the letters are replayed with the product's command, and the clock runs until all are
-	// applied.
-	Replay bool
+	// Extent is how far the round goes.
+	Extent Extent
 	// MySQLDelay is how much later everything arrives on the way to MySQL, and on the way back.
 	MySQLDelay time.Duration
 	// Lock is on what the product's lock stands, if not on the Redis that everybody has.
@@ -49,6 +42,24 @@ type Contestant struct {
 	// Guess is how many deliveries a second are expected at first.
 	Guess float64
 }
+
+// Extent is how far a round goes.
+type Extent int
+
+const (
+	// Timed is for the length of a round.
+	Timed Extent = iota
+	// ToTheEnd is over so many messages as the runner says: until the last one that can be applied is, or, if none can,
+	// until the last one is a dead letter; but no longer than six rounds. In such a round an attempt that failed counts
+	// as a delivery that ended, whether or not another follows.
+	ToTheEnd
+	// Whole is to the end over about as many messages as the guess says of the length, until each of them has ended, the
+	// failing ones as dead letters: the same work whoever does it, however fast. It is never cut.
+	Whole
+	// Replayed is over dead letters: the daemon first files the messages as letters, which is not measured. Then what was
+	// wrong is mended, the letters are replayed with the product's command, and the clock runs until all are applied.
+	Replayed
+)
 
 // Round is one measured round.
 type Round struct {
@@ -68,74 +79,16 @@ type Round struct {
 	NotMeasured string `json:"not_measured,omitempty"`
 }
 
+// Working are the processes that a message is put through; the bench itself is none.
+var Working = []string{"client", "mysql", "rabbitmq", "redis"}
+
 // Spent is what a message cost each process, in µs of CPU, with all the attempts that it had.
 func (r Round) Spent() map[string]float64 {
 	spent := map[string]float64{}
-	for _, process := range working {
+	for _, process := range Working {
 		spent[process] = r.CPU[process] * float64(r.Deliveries) / float64(max(r.Messages, 1))
 	}
 	return spent
-}
-
-// working are the processes that a message is put through; the bench itself is none.
-var working = []string{"client", "mysql", "rabbitmq", "redis"}
-
-const (
-	dead    = "dead_lettered"
-	retried = "retried"
-)
-
-// The outcomes that count as done work. The product's others (retried, in_progress) leave a copy behind.
-var done = []string{"applied", "duplicate", "duplicate_of_dead", dead}
-
-func (c Contestant) start(f *ground.Field, g *ground.Ground, log io.Writer) ([]*program.Process, error) {
-	o := program.Options{Path: f.Build.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: log}
-	if c.Rival != "" {
-		o.Path, o.Args = g.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
-	}
-	var all []*program.Process
-	for range max(1, c.Daemons) {
-		p, err := program.Start(o)
-		if err != nil {
-			return all, errors.Join(err, kill(all))
-		}
-		all = append(all, p)
-	}
-	return all, nil
-}
-
-func kill(all []*program.Process) error {
-	var errs []error
-	for _, p := range all {
-		errs = append(errs, p.Kill())
-	}
-	return errors.Join(errs...)
-}
-
-// reading is what all processes of a contestant have done so far.
-type reading struct {
-	at           time.Time
-	ended, fresh int64 // deliveries; of them applied
-	again, dead  int64 // failed attempts with another to come; and those that made a dead letter
-	cpu          times
-}
-
-func read(ctx context.Context, all []*program.Process, w watched) (r reading, err error) {
-	for _, p := range all {
-		m, err := p.Metrics(ctx)
-		if err != nil {
-			return r, err
-		}
-		for _, outcome := range done {
-			r.ended += int64(m.Deliveries(outcome))
-		}
-		r.fresh += int64(m.Deliveries("applied"))
-		r.again += int64(m.Deliveries(retried))
-		r.dead += int64(m.Deliveries(dead))
-	}
-	r.at = time.Now()
-	r.cpu, err = w.now()
-	return r, err
 }
 
 // errTooShort says that the backlog ended before the clock.
@@ -160,50 +113,41 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 		defer func() { err = errors.Join(err, stop()) }()
 		c.Settings = append(slices.Clip(c.Settings), settings...)
 	}
-	log := &tail{}
-	all, err := c.start(f, r.Ground, log)
-	if err != nil {
-		return round, err
-	}
-	defer func() {
-		if err = errors.Join(err, kill(all)); err != nil && !errors.Is(err, errTooShort) {
-			err = fmt.Errorf("%w\nlast lines of %s:\n%s", err, c.Name, log)
+	var to reading
+	var left, counted int64
+	harvest, err := r.beside(ctx, f, c, func(all processes) (err error) {
+		looked := func() (map[string]float64, error) { return nil, nil }
+		if c.Viewed {
+			if looked, err = viewing(ctx, all[0]); err != nil {
+				return err
+			}
 		}
-	}()
-	looked := func() (map[string]float64, error) { return nil, nil }
-	if c.Viewed {
-		if looked, err = viewing(ctx, all); err != nil {
-			return round, err
+		var from reading
+		from, to, err = r.clock(ctx, c, f, all)
+		pages, notLooked := looked()
+		if err = errors.Join(err, notLooked); err != nil {
+			return err
 		}
-	}
-	from, to, err := r.clock(c)(ctx, f, all, r.watch(all))
-	pages, notLooked := looked()
-	if err = errors.Join(err, notLooked); err != nil {
-		return round, err
-	}
-	left, err := r.Ground.Depth()
+		round = c.round(from, to)
+		round.Pages = pages
+		if left, err = r.Ground.Depth(); err != nil {
+			return err
+		}
+		last, err := all.read(ctx, nil)
+		counted = last.ended
+		return err
+	})
 	if err != nil {
 		return round, err
-	}
-	counted, err := stop(ctx, all)
-	if err != nil {
-		return round, err
-	}
-	round = c.round(from, to)
-	round.Pages = pages
-	harvest, err := f.Check(ctx)
-	if err != nil {
-		return round, fmt.Errorf("%s: %w", c.Name, err)
 	}
 	round.Total = harvest.Applied
-	if c.ToTheEnd || c.Replay {
+	switch {
+	case c.Extent != Timed:
 		round.Cut = !goalOf(f.Sown()).reached(to)
 		return round, c.checkEnd(round.Cut, f.Sown(), to, harvest)
-	}
-	if left == 0 {
+	case left == 0:
 		return round, errTooShort
-	}
-	if c.Rival == rival.PlainEach || c.Rival == rival.PlainMultiple {
+	case f.Sown().Unreserved: // whoever only consumes leaves no rows
 		round.Total = counted
 	}
 	return round, nil
@@ -212,7 +156,7 @@ func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (ro
 func (c Contestant) round(from, to reading) Round {
 	seconds := to.at.Sub(from.at).Seconds()
 	ended := to.ended - from.ended
-	if c.ToTheEnd {
+	if c.Extent == ToTheEnd || c.Extent == Whole {
 		ended += to.again - from.again
 	}
 	round := Round{
@@ -221,62 +165,166 @@ func (c Contestant) round(from, to reading) Round {
 		Applied: float64(to.fresh-from.fresh) / seconds,
 		Failed:  float64(to.again+to.dead-from.again-from.dead) / seconds, CPU: map[string]float64{},
 	}
-	for name, cpu := range to.cpu.since(from.cpu) {
-		round.Busy += cpu.Seconds() / seconds
+	for name, cpu := range since(to.cpu, from.cpu) {
+		round.Busy += cpu / seconds
 		if ended > 0 {
-			round.CPU[name] = float64(cpu.Microseconds()) / float64(ended)
+			round.CPU[name] = cpu * 1e6 / float64(ended)
 		}
 	}
 	return round
 }
 
-// warmUp waits for the first deliveries to end, and then a while.
-func warmUp(ctx context.Context, all []*program.Process, warm time.Duration) error {
-	const patience, step = 30 * time.Second, 50 * time.Millisecond
-	for began := time.Now(); ; {
-		r, err := read(ctx, all, nil)
-		if err != nil {
-			return err
-		}
-		if r.ended+r.again > 0 {
-			return wait.For(ctx, warm)
-		}
-		if time.Since(began) > patience {
-			return fmt.Errorf("no delivery ended within %v", patience)
-		}
-		if err := wait.For(ctx, step); err != nil {
-			return err
-		}
+const (
+	// mostRounds is how many rounds' time a round to the end may take: a contestant that is slow is measured by what it
+	// did until then.
+	mostRounds = 6
+	// mostWhole is what a round that is never cut may take.
+	mostWhole = 5 * time.Minute
+)
+
+// clock reads the processes at the beginning and at the end of what is measured: for a time, after warming up, or from
+// the first delivery that ended until everything has come as far as it can, or each message has ended.
+func (r *Runner) clock(ctx context.Context, c Contestant, f *ground.Field, all processes) (from, to reading,
+	err error) {
+	w := r.watch(all)
+	if c.Extent == Replayed {
+		return r.replay(ctx, f, all, w)
 	}
+	warm := r.Warm
+	if c.Extent != Timed {
+		warm = 0
+	}
+	if err = all.begun(ctx, warm); err != nil {
+		return from, to, err
+	}
+	if from, err = all.read(ctx, w); err != nil {
+		return from, to, err
+	}
+	switch c.Extent {
+	case ToTheEnd:
+		to, err = all.untilReached(ctx, w, goalOf(f.Sown()), mostRounds*r.Length)
+		return from, to, err
+	case Whole:
+		goal := target{ended: f.Published()}
+		to, err = all.untilReached(ctx, w, goal, mostWhole)
+		if err == nil && !goal.reached(to) {
+			err = fmt.Errorf("%d of %d messages have ended within %v", to.ended, goal.ended, mostWhole)
+		}
+		return from, to, err
+	}
+	if err = wait.For(ctx, r.Length); err == nil {
+		to, err = all.read(ctx, w)
+	}
+	return from, to, err
 }
 
-// stop ends all processes in good order: what they have in hand they finish. It returns how many deliveries they had
-// counted shortly before.
-func stop(ctx context.Context, all []*program.Process) (counted int64, err error) {
-	last, err := read(ctx, all, nil)
-	if err != nil {
-		return 0, err
+// replay lets the daemon file all messages as letters, mends the cause, and measures from the start of the product's
+// command until the last letter is applied. What the command takes of the processors counts as the client's.
+func (r *Runner) replay(ctx context.Context, f *ground.Field, all processes, w watched) (from, to reading, err error) {
+	const patience, windDown = 3 * time.Minute, 20 * time.Second // for the preparation; of a command that was stopped
+	letters := target{dead: f.Sown().Orders}
+	if filed, err := all.untilReached(ctx, w, letters, patience); err != nil || !letters.reached(filed) {
+		return from, to, fmt.Errorf("%d of %d letters were filed within %v: %w", filed.dead, letters.dead, patience, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	if err = f.Mend(ctx); err != nil {
+		return from, to, err
+	}
+	enough, cancel := context.WithTimeout(ctx, mostRounds*r.Length)
 	defer cancel()
-	var errs []error
-	for _, p := range all {
-		code, err := p.Stop(ctx)
-		if err == nil && code != 0 {
-			err = fmt.Errorf("process %d ended with code %d", p.Pid(), code)
-		}
-		errs = append(errs, err)
+	command := exec.CommandContext(enough, f.Build.Binary, "dlq", "replay", "--all", "--no-wait")
+	command.Env = f.Environ()
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) } // it finishes what it has in hand
+	command.WaitDelay = windDown
+	if from, err = all.read(ctx, w); err != nil {
+		return from, to, err
 	}
-	return last.ended, errors.Join(errs...)
+	if out, err := command.CombinedOutput(); err != nil && enough.Err() == nil {
+		return from, to, fmt.Errorf("replay the letters: %w\n%s", err, out)
+	}
+	to, err = all.untilReached(ctx, w, goalOf(f.Sown()), mostRounds*r.Length-time.Since(from.at))
+	if err == nil {
+		to.cpu["client"] += (command.ProcessState.UserTime() + command.ProcessState.SystemTime()).Seconds()
+	}
+	return from, to, err
 }
 
-func (r *Runner) watch(all []*program.Process) watched {
-	s := r.Ground.Stack
-	w := watched{
-		"mysql": {s.MySQL.Pid()}, "rabbitmq": {s.RabbitMQ.Pid()}, "redis": {s.Redis.Pid()}, "bench": {os.Getpid()},
+// target is how far a round goes.
+type target struct{ applied, dead, ended int64 }
+
+// goalOf is how far the messages can come: all that can be applied are; if none can, all are dead letters.
+func goalOf(s ground.Sowing) target {
+	if good := s.Orders - s.Failing(); good > 0 {
+		return target{applied: good}
 	}
-	for _, p := range all {
-		w["client"] = append(w["client"], p.Pid())
+	return target{dead: s.Orders}
+}
+
+func (t target) reached(r reading) bool {
+	return r.fresh >= t.applied && r.dead >= t.dead && r.ended >= t.ended
+}
+
+// untilReached reads the processes until the target is reached or the time is over.
+func (all processes) untilReached(ctx context.Context, w watched, t target, most time.Duration) (r reading, err error) {
+	err = ground.Until(ctx, "the round has come to its end", most, func() (_ bool, err error) {
+		r, err = all.read(ctx, w)
+		return t.reached(r), err
+	})
+	if errors.Is(err, ground.ErrLate) {
+		err = nil
 	}
-	return w
+	return r, err
+}
+
+// attempts are those that everybody gives a message, the product by its default.
+const attempts = 5
+
+// checkEnd holds a round that came to its end to what must be so then: what can be applied is, and what cannot has had
+// all its attempts and is a dead letter. A letter that was replayed is none any more.
+func (c Contestant) checkEnd(cut bool, s ground.Sowing, to reading, h ground.Harvest) error {
+	good := s.Orders - s.Failing()
+	switch {
+	case cut:
+		return nil
+	case h.Applied != good:
+		return fmt.Errorf("%s: %w: %d messages are applied, want %d", c.Name, ground.ErrBroken, h.Applied, good)
+	case c.Extent == Replayed && h.Dead != 0:
+		return fmt.Errorf("%s: %d letters are still there", c.Name, h.Dead)
+	case good == 0 && h.Dead != s.Orders:
+		return fmt.Errorf("%s: %d messages are dead letters, want %d", c.Name, h.Dead, s.Orders)
+	case good == 0 && to.again != (attempts-1)*s.Orders:
+		return fmt.Errorf("%s: %d attempts failed before the last ones, want %d", c.Name, to.again, (attempts-1)*s.Orders)
+	}
+	return nil
+}
+
+// slowLine is a proxy before MySQL through which everything takes so much longer, each way.
+func (r *Runner) slowLine(f *ground.Field, delay time.Duration) (*stack.TCPProxy, error) {
+	cfg, err := mysql.ParseDSN(f.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("read the DSN: %w", err)
+	}
+	proxy, err := stack.NewProxy(cfg.Addr, func(format string, args ...any) {
+		fmt.Fprintf(r.Out, "  proxy: "+format+"\n", args...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a proxy: %w", err)
+	}
+	proxy.Delay(delay)
+	return proxy, nil
+}
+
+// String is what the round says of itself in one line.
+func (r Round) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-22s %9.0f/s  %4.2f cores  µs each:", r.Contestant, r.Rate, r.Busy)
+	for _, process := range Working {
+		fmt.Fprintf(&b, " %s %.1f", process, r.CPU[process])
+	}
+	if r.Failed > 0 {
+		fmt.Fprintf(&b, "  applied %.0f/s, failed attempts %.0f/s", r.Applied, r.Failed)
+	}
+	if r.Cut {
+		fmt.Fprintf(&b, "  ended early, after %.0f s", r.Seconds)
+	}
+	return b.String()
 }

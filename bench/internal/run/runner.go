@@ -1,14 +1,12 @@
 package run
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
@@ -42,21 +40,17 @@ func (r *Runner) Open(ctx context.Context) (err error) {
 }
 
 // Close lets go of the fields.
-func (r *Runner) Close() error {
-	var errs []error
+func (r *Runner) Close() (err error) {
 	for _, f := range []*ground.Field{r.empty, r.full} {
 		if f != nil {
-			errs = append(errs, f.Close())
+			err = errors.Join(err, f.Close())
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// field is the one that a contestant works on; the full one is filled when it is first wanted.
-func (r *Runner) field(ctx context.Context, c Contestant) (*ground.Field, error) {
-	if !c.FullLog {
-		return r.empty, nil
-	}
+// fullField is the one whose log is full, which it is when it is first wanted.
+func (r *Runner) fullField(ctx context.Context) (*ground.Field, error) {
 	if r.full != nil {
 		return r.full, nil
 	}
@@ -81,43 +75,41 @@ const tries = 5
 
 // repeated does a round, and again on a new connection when it fails: a server that was slow to answer, or ended a
 // connection, must not cost the whole run. What breaks the promise is never tried again.
-func (r *Runner) repeated(ctx context.Context, name string, do func() error) (err error) {
+func repeated[T any](ctx context.Context, r *Runner, name string, do func() (T, error)) (got T, err error) {
 	for try := range tries {
 		if try > 0 {
 			fmt.Fprintf(r.Out, "  %s: %v; again\n", name, err)
 			err = r.Ground.Reconnect(ctx)
 		}
 		if err == nil {
-			err = do()
+			got, err = do()
 		}
 		if err == nil || ctx.Err() != nil || errors.Is(err, ground.ErrBroken) {
-			return err
+			return got, err
 		}
 	}
-	return fmt.Errorf("%s %w, tried %d times: %w", name, ErrNotMeasured, tries, err)
+	return got, fmt.Errorf("%s %w, tried %d times: %w", name, ErrNotMeasured, tries, err)
 }
 
 // Round sows and measures one round. When a contestant is faster than expected and empties the queue, it gets another
 // round with more to do: a part of a round is no round.
-func (r *Runner) Round(ctx context.Context, c Contestant) (round Round, err error) {
-	err = r.repeated(ctx, c.Name, func() (err error) {
-		round, err = r.once(ctx, c)
-		return err
-	})
-	return round, err
+func (r *Runner) Round(ctx context.Context, c Contestant) (Round, error) {
+	return repeated(ctx, r, c.Name, func() (Round, error) { return r.once(ctx, c) })
 }
 
-func (r *Runner) once(ctx context.Context, c Contestant) (Round, error) {
-	f, err := r.field(ctx, c)
-	if err != nil {
-		return Round{}, err
+func (r *Runner) once(ctx context.Context, c Contestant) (round Round, err error) {
+	f := r.empty
+	if c.FullLog {
+		if f, err = r.fullField(ctx); err != nil {
+			return round, err
+		}
 	}
 	began := time.Now()
 	if err := f.Sow(ctx, r.sowing(c), r.seed()); err != nil {
-		return Round{}, fmt.Errorf("prepare the round: %w", err)
+		return round, fmt.Errorf("prepare the round: %w", err)
 	}
 	sown := time.Since(began)
-	round, err := r.measure(ctx, c, f)
+	round, err = r.measure(ctx, c, f)
 	if errors.Is(err, errTooShort) {
 		expected, _ := r.expected(c)
 		r.learn(c, 2*expected)
@@ -126,10 +118,8 @@ func (r *Runner) once(ctx context.Context, c Contestant) (Round, error) {
 		return round, err
 	}
 	r.learn(c, round.Rate)
-	fmt.Fprintf(r.Out, "  %-22s %9.0f/s  %4.2f cores  %s  (%d published in %v, all in all %v)%s\n", c.Name, round.Rate,
-		round.Busy,
-		cpuText(round.CPU), f.Published(), sown.Round(time.Second/10), time.Since(began).Round(time.Second/10),
-		round.remark())
+	fmt.Fprintf(r.Out, "  %s  (%d published in %v, all in all %v)\n", round, f.Published(), sown.Round(time.Second/10),
+		time.Since(began).Round(time.Second/10))
 	return round, nil
 }
 
@@ -150,26 +140,16 @@ func (r *Runner) expected(c Contestant) (rate float64, known bool) {
 	return c.Guess, false
 }
 
-// remark is what else there is to say of a round to the end.
-func (r Round) remark() (text string) {
-	if r.Failed > 0 {
-		text = fmt.Sprintf("  applied %.0f/s, failed attempts %.0f/s", r.Applied, r.Failed)
-	}
-	if r.Cut {
-		text += fmt.Sprintf("  ended early, after %.0f s", r.Seconds)
-	}
-	return text
-}
-
-func cpuText(cpu map[string]float64) string {
-	return fmt.Sprintf("µs each: client %.1f mysql %.1f rabbitmq %.1f redis %.1f", cpu["client"], cpu["mysql"],
-		cpu["rabbitmq"], cpu["redis"])
-}
-
-// How much more is published than is expected to be needed: more while a contestant's speed is a guess.
 const (
-	margin      = 1.2
-	firstMargin = 1.4
+	// ManyGoods and FewGoods are how many goods a shop has.
+	ManyGoods = 1000
+	FewGoods  = 10
+	// reserve is more than all lanes and workers may have unacked.
+	reserve = 20_000
+	// How much more is published than is expected to be needed: more while a contestant's speed is a guess.
+	margin, firstMargin = 1.2, 1.4
+	// wholeGuess is for those of whom no guess says how much they do in a second.
+	wholeGuess = 30_000
 )
 
 // sowing is the contestant's, with as many orders as it will need.
@@ -180,67 +160,23 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 		more = firstMargin
 	}
 	const ending = time.Second // between the last reading and the end of the processes
-	deliveries := int64(rate*more*(r.Warm+r.Length+ending).Seconds()) + reserve
 	s := c.Sowing
-	s.Orders, s.KeepLog = deliveries, c.FullLog
+	s.Orders, s.KeepLog = int64(rate*more*(r.Warm+r.Length+ending).Seconds())+reserve, c.FullLog
 	switch {
-	case c.Replay:
+	case c.Extent == Replayed:
 		s.Orders = r.Letters
-	case c.Whole && s.PoisonEvery != 1:
+	case c.Extent == Whole && s.PoisonEvery != 1:
 		s.Orders = int64(cmp.Or(c.Guess, wholeGuess) * r.Length.Seconds())
-	case c.ToTheEnd && s.PoisonEvery == 1:
+	case c.Extent != Timed && s.PoisonEvery == 1:
 		s.Orders = r.Failing
-	case c.ToTheEnd:
+	case c.Extent == ToTheEnd:
 		s.Orders = r.Waiting
 	}
 	if s.Twice {
 		s.Orders /= 2
 	}
-	if s.Goods == 0 {
-		s.Goods = ManyGoods
-	}
+	s.Goods = cmp.Or(s.Goods, ManyGoods)
 	return s
 }
 
-// wholeGuess is for those of whom no guess says how much they do in a second.
-const wholeGuess = 30_000
-
-const (
-	// ManyGoods and FewGoods are how many goods a shop has.
-	ManyGoods = 1000
-	FewGoods  = 10
-	// reserve is more than all lanes and workers may have unacked.
-	reserve = 20_000
-)
-
 func (r *Runner) seed() uint64 { r.rounds++; return r.rounds }
-
-// tail keeps the last of what a process writes.
-type tail struct {
-	mu   sync.Mutex
-	text []byte // guarded by mu
-}
-
-const tailBytes = 4 << 10
-
-// Write never fails.
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if over := len(t.text) - tailBytes; over > 0 {
-		t.text = append(t.text[:0], t.text[over:]...)
-	}
-	return len(p), nil
-}
-
-// String is the last of it, from the beginning of a line.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	text := t.text
-	if len(text) == tailBytes {
-		_, text, _ = bytes.Cut(text, []byte("\n"))
-	}
-	return string(text)
-}
