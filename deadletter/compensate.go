@@ -26,8 +26,6 @@ type CompensateOptions struct {
 	// Record, if set, is asked to do each replay within something that is written down: it calls replay once, with the
 	// name under which it is found in the stories of the letters, and returns what that returns.
 	Record func(ctx context.Context, by string, f Filter, replay Recorded) (Result, error)
-	// Ran, if set, is called after each run that looked into the queue, with what it did; err is why it did not end well.
-	Ran func(res Result, err error)
 	// Notifier, if set, is notified of new letters.
 	Notifier Notifier
 	// VisibilityDelay is how old a letter must be before anybody is notified: longer than a transaction may take that
@@ -128,9 +126,6 @@ func (r *replayer) run(ctx context.Context) {
 		}
 		next = look
 		if read {
-			if r.o.Ran != nil && (err == nil || ctx.Err() == nil) {
-				r.o.Ran(res, err)
-			}
 			r.report(ctx, res, err)
 			next = max(look, r.o.Per, restFactor*time.Since(began))
 			next = min(next<<min(r.vain, 10), max(next, longestVain))
@@ -150,18 +145,9 @@ func (r *replayer) replay(ctx context.Context) (res Result, read bool, err error
 	f := Filter{Reasons: passing, Limit: r.o.Limit, due: r.cooling.Due}
 	res, err = r.o.Record(ctx, "compensation by "+r.l.o.Name, f, func(
 		ctx context.Context, by string, progress func(Progress)) (Result, error) {
-		return r.l.Replay(ctx, due{f}, ReplayOptions{By: by, Progress: progress})
+		return r.l.Replay(ctx, f, ReplayOptions{By: by, Progress: progress})
 	})
 	return res, true, err
-}
-
-// due is a filter of what is due, whose rows are reopened in the name of compensation.
-type due struct{ Filter }
-
-func (d due) open(ctx context.Context, r *run) (source, error) {
-	r.named(byItself)
-	r.within = withinByItself
-	return d.Filter.open(ctx, r)
 }
 
 // report says what a run did.

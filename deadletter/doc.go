@@ -17,11 +17,11 @@
 // (run.go) brings them to their end. Sources are the queue (from_queue.go), the lines of an export (from_file.go), and
 // rows of the log (from_rows.go, kept.go): those of a set that is frozen at a moment, of which judge.go says beforehand
 // what would become of each, and those whose copies are gone. What an export or rows leave stale in the queue a walk of
-// its own drops (sweep.go). In between, identity.go finds the row that a letter belongs to, verdict.go says without
+// its own drops (walk.go). In between, identity.go finds the row that a letter belongs to, verdict.go says without
 // touching a server what a row means for its letter, watch.go says how many may go and looks what becomes of them,
 // change.go changes rows whose answers may be lost, settle.go acks, tally.go counts.
 //
-// Beside that, list.go, show.go and export.go read consumer_log for a person, survey.go reads the queue and moves
+// Beside that, list.go, show.go and export.go read consumer_log for a person, walk.go reads the queue and moves
 // nothing, compensate.go replays by itself what is due, and notify.go notifies a [Notifier] of new letters; webhook.go
 // is one.
 //

@@ -36,7 +36,7 @@ type Filter struct {
 	// 1 to dedup.MaxListed, 0 for 100.
 	Limit int `json:"-"`
 
-	due func(dedup.Row) bool // if set, the letter's row must be due; List does not ask
+	due func(dedup.Row) bool // if set, the letter's row must be due: compensation's own; List does not ask
 }
 
 // ErrNoFilter says that a filter chooses nothing.
@@ -61,8 +61,6 @@ func (f Filter) Validate() error {
 	}
 	return nil
 }
-
-func (f Filter) validate() error { return f.Validate() }
 
 // String is what was asked for, for the story of a row.
 func (f Filter) String() string {

@@ -19,7 +19,6 @@ type fileSource struct {
 	lines  *bufio.Reader
 	number int // of the last line
 	ended  bool
-	depth  int // letters in the queue when the run began
 
 	// Of the messages that are confirmed: the replays that the run gave their rows, and what they say they are.
 	sent   map[dedup.Identity]int
@@ -27,6 +26,9 @@ type fileSource struct {
 }
 
 func (f File) open(ctx context.Context, r *run) (source, error) {
+	if err := f.Filter.Validate(); err != nil {
+		return nil, err
+	}
 	r.choose(f.Filter)
 	s := &fileSource{
 		run: r, lines: bufio.NewReaderSize(f.Lines, maxLine), sent: map[dedup.Identity]int{},
@@ -35,7 +37,7 @@ func (f File) open(ctx context.Context, r *run) (source, error) {
 	r.done = func(lt *letter) { s.sent[lt.id.Identity], s.owners[lt.own.Identity] = lt.row.Replays, true }
 	err := r.dial(ctx)
 	if err == nil {
-		s.depth, _, err = r.queue.depth(ctx)
+		err = r.queue.count(ctx)
 	}
 	return s, err
 }
@@ -209,8 +211,7 @@ func (s *fileSource) close(ctx context.Context, err error) error {
 	if len(s.sent) == 0 {
 		return nil
 	}
-	_, dropped, err := s.sweep(ctx, s.depth, func(lt *letter) bool { return s.owners[lt.own.Identity] },
-		func(lt *letter) bool { return isDoneWith(lt.row, lt.info.Replays, s.sent[lt.id.Identity]) })
+	_, dropped, err := s.sweep(ctx, func(lt *letter) bool { return s.owners[lt.own.Identity] }, s.sent)
 	s.tally.Duplicates += dropped
 	return err
 }

@@ -17,21 +17,22 @@ type queueSource struct {
 	acked int // when it began
 }
 
-func fromQueue(ctx context.Context, r *run) (_ source, err error) {
+func fromQueue(ctx context.Context, r *run) (source, error) {
 	if r.queue == nil {
 		if err := r.dial(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if r.tally.Found, r.tally.Others, err = r.queue.depth(ctx); err != nil {
+	if err := r.queue.count(ctx); err != nil {
 		return nil, err
 	}
+	r.tally.Found, r.tally.Others = r.queue.found, r.queue.others
 	return &queueSource{run: r, since: time.Now()}, nil
 }
 
 func (s *queueSource) next(ctx context.Context) ([]*letter, error) {
 	if time.Since(s.since) > s.l.hold && s.queue.acked() > s.acked { // else it would come no further the next time
-		s.giveBack(ctx)
+		s.queue.leave(context.WithoutCancel(ctx))
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
@@ -64,12 +65,8 @@ func (s *queueSource) lookUp(ctx context.Context, letters []*letter) error {
 	return s.look(ctx, letters, s.l.lookUp)
 }
 
-func (s *queueSource) giveBack(ctx context.Context) {
-	s.queue.leave(context.WithoutCancel(ctx), s.tally.Found-s.queue.acked())
-}
-
 func (s *queueSource) close(ctx context.Context, err error) error {
-	s.giveBack(ctx)
+	s.queue.leave(context.WithoutCancel(ctx))
 	if err != nil || s.tally.enough() {
 		s.tally.Unseen = s.tally.Found - s.tally.Seen
 	} else {

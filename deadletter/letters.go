@@ -106,9 +106,6 @@ func New(o Options) (*Letters, error) {
 	return &Letters{o: o, keyFrom: sources, hold: holdTime, hook: func(point) error { return nil }}, nil
 }
 
-// Records is the log that was given.
-func (l *Letters) Records() *dedup.Log { return l.o.Records }
-
 // Queue is the dead-letter queue's name.
 func (l *Letters) Queue() string { return rabbit.DeadQueue(l.o.Queue) }
 

@@ -49,7 +49,7 @@ func TestALetterIsDroppedOnlyWhenItsMessageIsElsewhere(t *testing.T) {
 		"no row":                            {dedup.Absent, 0, 0, 0, false},
 	} {
 		row := dedup.Row{Version: dedup.Version{Status: tc.status, Replays: tc.row}}
-		if got := isDoneWith(row, tc.letter, tc.sentWith); got != tc.want {
+		if got := isSuperseded(row, tc.letter, tc.sentWith); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}

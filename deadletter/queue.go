@@ -33,6 +33,9 @@ type queue struct {
 	all  []*channel // the last one is read; the others are full
 	buf  []rabbit.Delivery
 	got  int // letters collected so far
+
+	found  int // letters that were there when they were counted
+	others int // who else read the queue then
 }
 
 // channel is a subscription with what it holds.
@@ -85,6 +88,12 @@ func (l *Letters) dial(ctx context.Context) (*queue, error) {
 	return &queue{conn: conn, name: l.Queue()}, nil
 }
 
+// count says how many letters are there now, which are those of a walk.
+func (q *queue) count(ctx context.Context) (err error) {
+	q.found, q.others, err = q.depth(ctx)
+	return err
+}
+
 // depth is how many letters are ready, and how many others read the queue.
 func (q *queue) depth(ctx context.Context) (ready, consumers int, err error) {
 	ready, consumers, err = q.conn.Depth(ctx, q.name)
@@ -109,8 +118,8 @@ func (q *queue) channel(ctx context.Context) (*channel, error) {
 // It makes sure that every ack has reached the queue: RabbitMQ holds back acks for a quorum queue that is slow to take
 // them, and forgets them when their channel closes; the answer to a cancel comes after those that the queue has taken
 // and makes the channel send the rest. And it waits for what was given back to be there again, so that the next
-// run finds it; ready is how many letters there should be then if nobody else takes any.
-func (q *queue) leave(ctx context.Context, ready int) {
+// run finds it.
+func (q *queue) leave(ctx context.Context) {
 	for _, c := range q.all {
 		_ = c.sub.Cancel(ctx) // a lost ack brings back a stale letter, which the next run drops
 	}
@@ -120,6 +129,7 @@ func (q *queue) leave(ctx context.Context, ready int) {
 	for _, c := range q.all {
 		_ = c.sub.Close() // what is still unacked goes back when the connection is closed, whatever this says
 	}
+	ready := max(q.found, q.got) - q.acked() // if nobody else takes any
 	q.got, q.all = q.acked(), nil
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()
@@ -128,6 +138,12 @@ func (q *queue) leave(ctx context.Context, ready int) {
 			return
 		}
 	}
+}
+
+// close leaves the queue, and ends the connection.
+func (q *queue) close(ctx context.Context) error {
+	q.leave(context.WithoutCancel(ctx))
+	return q.conn.Close()
 }
 
 // acked is how many letters were acked.

@@ -94,7 +94,7 @@ func (r *run) choose(f Filter) {
 }
 
 func (r *run) do(ctx context.Context, what string) (Result, error) {
-	err := errors.Join(r.of.validate(), r.o.Validate())
+	err := r.o.Validate()
 	if err == nil {
 		err = r.connected(ctx, func() (err error) {
 			if r.source, err = r.of.open(ctx, r); err != nil {
@@ -118,7 +118,7 @@ func (r *run) connected(ctx context.Context, do func() error) (err error) {
 	defer func() {
 		err = errors.Join(err, r.publisher.Close(context.WithoutCancel(ctx)))
 		if r.queue != nil {
-			err = errors.Join(err, r.queue.conn.Close()) // which gives back what was not taken
+			err = errors.Join(err, r.queue.close(ctx)) // which gives back what was not taken
 		}
 	}()
 	return do()
@@ -286,11 +286,13 @@ func (r *run) act(ctx context.Context, letters []*letter) error {
 	}
 	for _, lt := range letters {
 		if lt.why == "" {
+			*counter++
+			r.tally.done(lt)
 			r.watch.add(lt)
 			r.done(lt)
 		}
 	}
-	return errors.Join(fault, r.finish(ctx, letters, counter))
+	return errors.Join(fault, r.finish(ctx, letters), r.l.hook(pointAcked))
 }
 
 // mark makes the letters' rows say discarded.

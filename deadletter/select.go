@@ -15,8 +15,7 @@ type Selection interface {
 	// String is what was asked for, for the story of a row.
 	String() string
 
-	validate() error
-	// open says where a run takes the letters from.
+	// open says where a run takes the letters from, or what is wrong with it.
 	open(ctx context.Context, r *run) (source, error)
 }
 
@@ -24,6 +23,13 @@ type Selection interface {
 // their rows, and the queue is left alone but for those whose rows keep too little; what lies there is stale then, see
 // [Letters.Sweep]. A key is looked for in the queue, and so is what was discarded, which List does not show.
 func (f Filter) open(ctx context.Context, r *run) (source, error) {
+	if err := f.Validate(); err != nil {
+		return nil, err
+	}
+	if f.due != nil {
+		r.named(byItself)
+		r.within = withinByItself
+	}
 	if !f.ByRows() || r.o.Discarded {
 		r.choose(f)
 		return fromQueue(ctx, r)
@@ -67,8 +73,6 @@ type File struct {
 // String is what was asked for.
 func (f File) String() string { return fmt.Sprintf("%s from %q", f.Filter, f.Name) }
 
-func (f File) validate() error { return f.Filter.validate() }
-
 // Rows are messages of which every copy is gone, as rows keep them that are dead without a letter, or failed or
 // abandoned long since. They can be replayed: a copy that turns up after all finds the row of this one and has no
 // second effect.
@@ -82,8 +86,6 @@ type Rows struct {
 
 // String is what was asked for.
 func (s Rows) String() string { return s.Because }
-
-func (Rows) validate() error { return nil }
 
 func (s Rows) open(_ context.Context, r *run) (source, error) {
 	r.named("republish/")
@@ -123,10 +125,13 @@ func (s Set) validate() error {
 	if s.Name == "" || len(s.Name) > 40 || s.CutOff.IsZero() || s.Filter.Limit != 0 {
 		return errors.New("a set wants a name of 1 to 40 bytes, a cut-off and no limit")
 	}
-	return s.Filter.validate()
+	return s.Filter.Validate()
 }
 
 func (s Set) open(ctx context.Context, r *run) (source, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
 	r.named(s.prefix())
 	r.within, r.tally.keep = withinByItself, maxLeftOfSet
 	if !r.discard {

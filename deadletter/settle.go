@@ -14,13 +14,11 @@ func (r *run) drop(ctx context.Context, letters []*letter) error {
 		r.tally.Stale += len(letters)
 		return nil
 	}
-	err := r.ackAll(r.endFormer(ctx, letters))
+	err := r.finish(ctx, letters)
 	for _, lt := range letters {
-		if lt.why != "" {
-			r.tally.leave(lt, lt.why, lt.err)
-			continue
+		if lt.why == "" {
+			r.tally.Stale++
 		}
-		r.tally.Stale++
 	}
 	return err
 }
@@ -41,18 +39,10 @@ func (r *run) park(ctx context.Context, rows []dedup.Row) error {
 }
 
 // finish acks the letters for which everything is durable, with their followers, and reports the others.
-func (r *run) finish(ctx context.Context, letters []*letter, counter *int) error {
+func (r *run) finish(ctx context.Context, letters []*letter) error {
 	var durable []*letter
-	for _, lt := range letters {
-		if lt.why == "" {
-			*counter++
-			r.tally.done(lt)
-			durable = append(durable, lt)
-		}
-	}
-	durable = r.endFormer(ctx, durable)
-	for _, lt := range durable {
-		durable = append(durable, lt.followers...)
+	for _, lt := range r.endFormer(ctx, letters) {
+		durable = append(append(durable, lt), lt.followers...)
 	}
 	err := r.ackAll(durable)
 	for _, lt := range letters {
@@ -70,13 +60,16 @@ func (r *run) finish(ctx context.Context, letters []*letter, counter *int) error
 			r.tally.Duplicates++
 		}
 	}
-	return errors.Join(err, r.l.hook(pointAcked))
+	return err
 }
 
-// endFormer ends the rows of former identities, and returns the letters that may be acked. One whose former row could
-// not be ended stays.
+// endFormer ends the rows of former identities, and returns the letters that may be acked: those that do not stay
+// already, and whose former row could be ended.
 func (r *run) endFormer(ctx context.Context, letters []*letter) (rest []*letter) {
 	for _, lt := range letters {
+		if lt.why != "" {
+			continue
+		}
 		if lt.formerRow.Status != dedup.Absent {
 			insist(ctx, []*letter{lt}, func([]*letter) []error {
 				return []error{r.l.o.Records.Discard(ctx, lt.formerRow, dedup.Entry{Identity: lt.formerRow.Identity}, r.o.By,

@@ -33,12 +33,12 @@ type watch struct {
 	window int                    // 0: it follows none
 	open   map[dedup.Identity]int // replayed, without an outcome: the replays that the run gave their rows
 	looked time.Time
-	last   time.Time // that ask asked for consumers
+	asked  time.Time // for consumers
 	alone  time.Time // since then nobody consumes; zero while somebody does
 }
 
 func newWatch(r *run) *watch {
-	w := &watch{run: r, window: r.o.Window, open: map[dedup.Identity]int{}, looked: time.Now()}
+	w := &watch{run: r, window: r.o.Window, open: map[dedup.Identity]int{}}
 	if r.o.DryRun {
 		w.window = 0
 	}
@@ -113,21 +113,14 @@ func (w *watch) room(ctx context.Context, want int) (int, error) {
 				return 0, err
 			}
 		}
-		if err := w.tooMany(); err != nil {
-			return 0, err
-		}
 		if room := w.window - len(w.open); room > 0 {
 			return min(want, room), nil
 		}
-		if err := w.ask(ctx); err != nil {
+		if err := w.pause(ctx); err != nil {
 			return 0, err
 		}
 		if !w.alone.IsZero() && time.Since(w.alone) > lonely {
 			return 0, fmt.Errorf("%w for %v, and %d replayed letters wait in it", ErrNobodyConsumes, lonely, len(w.open))
-		}
-		w.tally.report()
-		if err := wait.For(ctx, lookEvery); err != nil {
-			return 0, err
 		}
 	}
 	return want, nil
@@ -143,28 +136,17 @@ func (w *watch) settle(ctx context.Context) error {
 		if len(w.open) < before {
 			moved = time.Now()
 		}
-		if err := w.tooMany(); err != nil || len(w.open) == 0 || time.Since(moved) > settleTime {
-			return err
+		if len(w.open) == 0 || time.Since(moved) > settleTime {
+			return nil
 		}
-		if err := w.ask(ctx); err != nil || !w.alone.IsZero() {
-			return err
-		}
-		w.tally.report()
-		if err := wait.For(ctx, lookEvery); err != nil {
+		if err := w.pause(ctx); err != nil || !w.alone.IsZero() {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *watch) tooMany() error {
-	if most := w.o.MaxFailures; most > 0 && w.tally.FailedAgain >= most {
-		return fmt.Errorf("%w: %d of %d", ErrTooManyFailures, w.tally.FailedAgain, w.tally.Replayed)
-	}
-	return nil
-}
-
-// look reads the rows of all that have no outcome.
+// look reads the rows of all that have no outcome, and says when too many have failed.
 func (w *watch) look(ctx context.Context) error {
 	w.looked = time.Now()
 	keys := slices.SortedFunc(maps.Keys(w.open), dedup.Identity.Compare)
@@ -191,15 +173,19 @@ func (w *watch) look(ctx context.Context) error {
 		delete(w.open, key)
 	}
 	w.tally.Unsettled = len(w.open)
+	if most := w.o.MaxFailures; most > 0 && w.tally.FailedAgain >= most {
+		return fmt.Errorf("%w: %d of %d", ErrTooManyFailures, w.tally.FailedAgain, w.tally.Replayed)
+	}
 	return nil
 }
 
-// ask looks now and then whether anybody consumes the main queue.
-func (w *watch) ask(ctx context.Context) error {
-	if time.Since(w.last) < consumersEvery {
-		return nil
+// pause waits a moment, and asks now and then whether anybody consumes the main queue.
+func (w *watch) pause(ctx context.Context) error {
+	w.tally.report()
+	if time.Since(w.asked) < consumersEvery {
+		return wait.For(ctx, lookEvery)
 	}
-	w.last = time.Now()
+	w.asked = time.Now()
 	_, consumers, err := w.queue.conn.Depth(ctx, w.l.o.Queue)
 	switch {
 	case err != nil:

@@ -2,7 +2,6 @@ package maintenance
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -33,9 +32,10 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
-	g, err := newGauges(records, reg, slog.New(slog.DiscardHandler), func(context.Context, error) {})
-	if err != nil {
-		t.Fatal(err)
+	registered := &registry{Registerer: reg}
+	g := newGauges(records, registered, func(context.Context, error) {})
+	if registered.err != nil {
+		t.Fatal(registered.err)
 	}
 	gathered := func() map[string]float64 {
 		t.Helper()

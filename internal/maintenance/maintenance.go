@@ -26,7 +26,8 @@ type Options struct {
 	Letters *deadletter.Letters
 	Group   string
 	// Retention is how long success and discarded rows are kept; 0: for ever.
-	Retention  time.Duration
+	Retention time.Duration
+	// Compensate must have its Record.
 	Compensate deadletter.CompensateOptions
 	// Clean deletes what persons did long ago, and locks that are over, and says how much; nil: nobody does.
 	Clean func(ctx context.Context) (deleted int, err error)
@@ -42,7 +43,6 @@ type Options struct {
 // compare what was read, and a letter is told of at least once anyway.
 type Maintenance struct {
 	Options
-	log    *slog.Logger
 	gauges *gauges
 	counts *counts
 }
@@ -61,119 +61,93 @@ const (
 
 // New makes a keeper and registers its gauges.
 func New(o Options, reg prometheus.Registerer) (*Maintenance, error) {
-	g, err := newGauges(o.Records, reg, o.Logger, o.Clocks)
-	if err != nil {
-		return nil, err
-	}
-	counts, err := newCounts(o, reg)
-	if err != nil {
-		return nil, err
-	}
-	o.Compensate = counts.compensation(o.Compensate)
-	return &Maintenance{Options: o, log: o.Logger, gauges: g, counts: counts}, nil
+	r := &registry{Registerer: reg}
+	m := &Maintenance{Options: o, gauges: newGauges(o.Records, r, o.Clocks), counts: newCounts(o, r)}
+	m.Compensate = m.counts.compensation(o.Compensate)
+	return m, r.err
 }
 
 // Run stands for election until ctx ends.
 func (m *Maintenance) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { m.gauges.run(ctx) })
-	wg.Go(func() { m.warn(ctx) })
-	m.Records.Campaign(ctx, m.Group, m.log, m.lead)
+	wg.Go(func() { m.gauges.run(ctx, m.Logger) })
+	if m.Retention > 0 {
+		wg.Go(func() { m.ofOldest(ctx, 0, m.warn) })
+	}
+	m.Records.Campaign(ctx, m.Group, m.Logger, m.lead)
 	wg.Wait()
 }
 
 // lead is what the leader does until ctx ends.
 func (m *Maintenance) lead(ctx context.Context) {
-	m.counts.leader.Set(1)
-	defer m.counts.leader.Set(0)
+	m.counts.leader.WithLabelValues().Set(1)
+	defer m.counts.leader.WithLabelValues().Set(0)
 	var wg sync.WaitGroup
 	if m.Retention > 0 {
-		wg.Go(func() { m.prune(ctx) })
+		wg.Go(func() { m.every(ctx, "old rows of the consumer log could not be deleted", m.prune) })
 	}
 	if m.Clean != nil {
-		wg.Go(func() { m.clean(ctx) })
+		wg.Go(func() {
+			m.every(ctx, "old acts of persons, or locks that are over, could not be deleted", func(ctx context.Context) error {
+				_, err := m.Records.Clocks(ctx)
+				if err == nil {
+					_, err = m.Clean(ctx)
+				}
+				return err
+			})
+		})
 	}
-	wg.Go(func() { m.sayOldest(ctx) })
-	wg.Go(func() { m.compensate(ctx) })
+	wg.Go(func() { m.ofOldest(ctx, oldestEvery, m.sayOldest) })
+	wg.Go(func() {
+		if err := m.Letters.Compensate(ctx, m.Compensate); err != nil {
+			m.Logger.ErrorContext(ctx, "compensation", "err", err)
+		}
+	})
 	wg.Wait()
 }
 
-// warn says once, when MySQL answers, that a letter is older than its identity is remembered for.
-func (m *Maintenance) warn(ctx context.Context) {
-	if m.Retention == 0 {
-		return
-	}
-	for {
-		oldest, err := m.oldest(ctx)
-		if err == nil {
-			if dead, ok := oldest[dedup.Dead]; ok && dead.Age > m.Retention {
-				m.log.WarnContext(ctx, "ROLLBACKD_LOG_RETENTION is shorter than the age of the oldest dead letter: once the "+
-					"success row of one of"+
-					" its copies is deleted, a copy that comes late takes effect again. Replay or discard the letter, or keep "+
-					"rows longer",
-					"retention", m.Retention, "oldest_dead_letter", ageOf(dead), "tag", dead.Tag, "key", dead.Key)
-			}
-			return
-		}
-		if wait.For(ctx, retryEvery) != nil {
-			return
-		}
-	}
-}
-
-// prune deletes what is old, pass by pass.
-func (m *Maintenance) prune(ctx context.Context) {
+// every deletes something in passes, until ctx ends.
+func (m *Maintenance) every(ctx context.Context, failure string, pass func(context.Context) error) {
 	for next := pruneFirst; wait.For(ctx, next/2+rand.N(next)) == nil; next = pruneEvery {
-		began := time.Now()
-		pruned, err := m.Records.Prune(ctx, dedup.PruneOptions{
-			Group: m.Group, OlderThan: m.Retention, Progress: m.counts.deleted(),
-		})
-		rows := 0
-		for _, p := range pruned {
-			rows += p.Rows
-		}
-		if rows > 0 {
-			m.log.InfoContext(ctx, "deleted rows that have outlived ROLLBACKD_LOG_RETENTION", "rows", rows, "took",
-				time.Since(began).Round(time.Millisecond))
-		}
-		if ctx.Err() == nil { // else it was cut short by the end of its term
-			m.counts.retention.WithLabelValues(resultOf(err)).Inc()
-		}
-		if err != nil && ctx.Err() == nil {
-			m.log.WarnContext(ctx, "old rows of the consumer log could not be deleted", "err", err, "next_try_in", pruneEvery)
+		if err := pass(ctx); err != nil && ctx.Err() == nil {
+			m.Logger.WarnContext(ctx, failure, "err", err, "next_try_in", pruneEvery)
 		}
 	}
 }
 
-// clean deletes what nobody needs any more.
-func (m *Maintenance) clean(ctx context.Context) {
-	for next := pruneFirst; wait.For(ctx, next/2+rand.N(next)) == nil; next = pruneEvery {
-		_, err := m.Records.Clocks(ctx)
-		if err == nil {
-			_, err = m.Clean(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
-			m.log.WarnContext(ctx, "old acts of persons, or locks that are over, could not be deleted", "err", err,
-				"next_try_in", pruneEvery)
-		}
+// prune deletes the rows that are old.
+func (m *Maintenance) prune(ctx context.Context) error {
+	began := time.Now()
+	pruned, err := m.Records.Prune(ctx, dedup.PruneOptions{
+		Group: m.Group, OlderThan: m.Retention, Progress: m.counts.deleted(),
+	})
+	rows := 0
+	for _, p := range pruned {
+		rows += p.Rows
 	}
+	if rows > 0 {
+		m.Logger.InfoContext(ctx, "deleted rows that have outlived ROLLBACKD_LOG_RETENTION", "rows", rows, "took",
+			time.Since(began).Round(time.Millisecond))
+	}
+	if ctx.Err() == nil { // else it was cut short by the end of its term
+		m.counts.retention.WithLabelValues(resultOf(err)).Inc()
+	}
+	return err
 }
 
-// compensate replays letters and notifies of new ones.
-func (m *Maintenance) compensate(ctx context.Context) {
-	if err := m.Letters.Compensate(ctx, m.Compensate); err != nil {
-		m.log.ErrorContext(ctx, "compensation", "err", err)
-	}
-}
-
-// sayOldest tells a person once an hour what waits longest, and nothing when nothing waits.
-func (m *Maintenance) sayOldest(ctx context.Context) {
+// ofOldest tells of the rows that wait longest, each time; 0: once, when MySQL answers.
+func (m *Maintenance) ofOldest(
+	ctx context.Context, again time.Duration, tell func(context.Context, map[dedup.Status]dedup.Row),
+) {
 	for {
-		next := oldestEvery
-		if oldest, err := m.oldest(ctx); err != nil {
+		asking, cancel := context.WithTimeout(ctx, askTimeout)
+		oldest, err := m.Records.Oldest(asking, m.Group)
+		cancel()
+		next := again
+		if err != nil {
 			next = retryEvery
-		} else if level, attrs := oldestLine(oldest, m.Overdue); len(attrs) > 0 {
-			m.log.LogAttrs(ctx, level, "what waits longest in the consumer log", attrs...)
+		} else if tell(ctx, oldest); again == 0 {
+			return
 		}
 		if wait.For(ctx, next) != nil {
 			return
@@ -181,10 +155,22 @@ func (m *Maintenance) sayOldest(ctx context.Context) {
 	}
 }
 
-func (m *Maintenance) oldest(ctx context.Context) (map[dedup.Status]dedup.Row, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	return m.Records.Oldest(ctx, m.Group)
+// warn says that a letter is older than its identity is remembered for.
+func (m *Maintenance) warn(ctx context.Context, oldest map[dedup.Status]dedup.Row) {
+	if dead, ok := oldest[dedup.Dead]; ok && dead.Age > m.Retention {
+		m.Logger.WarnContext(ctx, "ROLLBACKD_LOG_RETENTION is shorter than the age of the oldest dead letter: once the "+
+			"success row of one of"+
+			" its copies is deleted, a copy that comes late takes effect again. Replay or discard the letter, or keep "+
+			"rows longer",
+			"retention", m.Retention, "oldest_dead_letter", ageOf(dead), "tag", dead.Tag, "key", dead.Key)
+	}
+}
+
+// sayOldest tells a person what waits longest, and nothing when nothing waits.
+func (m *Maintenance) sayOldest(ctx context.Context, oldest map[dedup.Status]dedup.Row) {
+	if level, attrs := oldestLine(oldest, m.Overdue); len(attrs) > 0 {
+		m.Logger.LogAttrs(ctx, level, "what waits longest in the consumer log", attrs...)
+	}
 }
 
 // oldestLine is what is said of these rows; nothing of none. It is a warning when a person is needed: for a letter, or

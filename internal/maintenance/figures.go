@@ -1,0 +1,200 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
+// The results of what a keeper does.
+const (
+	done   = "done"
+	failed = "failed"
+	vain   = "vain" // a letter was due, and none could be moved
+)
+
+func resultOf(err error) string {
+	if err != nil {
+		return failed
+	}
+	return done
+}
+
+// registry makes figures and collects what is wrong with them.
+type registry struct {
+	prometheus.Registerer
+
+	err error
+}
+
+// gauge has no figure until it is set.
+func (r *registry) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	r.err = errors.Join(r.err, r.Register(g))
+	return g
+}
+
+// counter begins with 0 for each result, so that a rate over what never happened is 0; without results it is one
+// number. What the settings switch off has no figures: an alert on something that never runs would else be silent, or
+// never be.
+func (r *registry) counter(on bool, name, help string, results ...string) *prometheus.CounterVec {
+	labels := []string{"result"}[:min(1, len(results))]
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	for _, result := range results {
+		c.WithLabelValues(result)
+	}
+	if len(results) == 0 {
+		c.WithLabelValues()
+	}
+	if on {
+		r.err = errors.Join(r.err, r.Register(c))
+	}
+	return c
+}
+
+// counts is what the elected process does for all.
+type counts struct {
+	leader                                                        *prometheus.GaugeVec
+	retention, rows, compensated, letters, notified, notifiedOnes *prometheus.CounterVec
+}
+
+func newCounts(o Options, reg *registry) *counts {
+	prunes, compensates, notifies := o.Retention > 0, o.Compensate.After > 0, o.Compensate.Notifier != nil
+	c := &counts{
+		leader: reg.gauge("rollbackd_leader",
+			"1 while this process is elected for retention, compensation and notifying."),
+		retention: reg.counter(prunes, "rollbackd_retention_runs_total",
+			"Passes over the log that delete what has outlived its retention.", done, failed),
+		rows: reg.counter(prunes, "rollbackd_retention_deleted_rows_total", "Rows that had outlived their retention."),
+		compensated: reg.counter(compensates, "rollbackd_compensation_runs_total",
+			"Runs that replay dead letters by themselves, when one was due.", done, vain, failed),
+		letters: reg.counter(compensates, "rollbackd_compensation_letters_total",
+			"Dead letters that such runs replayed, or found parked.", "replayed", "parked"),
+		notified: reg.counter(notifies, "rollbackd_notifications_total",
+			"Calls of the webhook, or of another notifier of dead letters.", done, failed),
+		notifiedOnes: reg.counter(notifies, "rollbackd_notified_letters_total",
+			"Dead letters that somebody was notified of."),
+	}
+	c.leader.WithLabelValues().Set(0)
+	return c
+}
+
+// deleted counts the rows of one pass.
+func (c *counts) deleted() func(rows int) {
+	before := 0
+	return func(rows int) {
+		c.rows.WithLabelValues().Add(float64(rows - before))
+		before = rows
+	}
+}
+
+// compensation counts what happens to dead letters by itself.
+func (c *counts) compensation(o deadletter.CompensateOptions) deadletter.CompensateOptions {
+	record := o.Record
+	o.Record = func(
+		ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded,
+	) (deadletter.Result, error) {
+		res, err := record(ctx, by, f, replay)
+		result := resultOf(err)
+		switch {
+		case err == nil && res.Replayed+res.Parked == 0:
+			result = vain
+		case err != nil && ctx.Err() != nil: // it was cut short by the end of its term
+			return res, err
+		}
+		c.compensated.WithLabelValues(result).Inc()
+		c.letters.WithLabelValues("replayed").Add(float64(res.Replayed))
+		c.letters.WithLabelValues("parked").Add(float64(res.Parked))
+		return res, err
+	}
+	if o.Notifier != nil {
+		o.Notifier = &countedNotifier{o.Notifier, c}
+	}
+	return o
+}
+
+// countedNotifier counts what becomes of notifying.
+type countedNotifier struct {
+	deadletter.Notifier
+
+	counts *counts
+}
+
+// Notify hands the letters over.
+func (n *countedNotifier) Notify(ctx context.Context, letters []deadletter.Letter) error {
+	err := n.Notifier.Notify(ctx, letters)
+	n.counts.notified.WithLabelValues(resultOf(err)).Inc()
+	if err == nil {
+		n.counts.notifiedOnes.WithLabelValues().Add(float64(len(letters)))
+	}
+	return err
+}
+
+const gaugesEvery = 15 * time.Second // as often as a scrape
+
+// gauges are what metrics say of the consumer log as a whole. Every process of a fleet shows the same figures: take the
+// maximum, not the sum. Until the first look there are none, because nobody knows them: 0 would say that nothing is
+// dead. While MySQL is away they keep their last values; rollbackd_dependency_up says that it is.
+type gauges struct {
+	records *dedup.Log
+	clocks  func(context.Context, error)
+
+	dead, oldestDead, oldestOpen *prometheus.GaugeVec
+}
+
+func newGauges(records *dedup.Log, reg *registry, clocks func(context.Context, error)) *gauges {
+	return &gauges{
+		records: records, clocks: clocks,
+		dead: reg.gauge("rollbackd_dead_letters", "Messages that are dead-lettered now, 100,000 at most."),
+		oldestDead: reg.gauge("rollbackd_oldest_dead_letter_seconds",
+			"Age of the oldest dead letter; 0 when there is none."),
+		oldestOpen: reg.gauge("rollbackd_oldest_open_seconds",
+			"Age of the oldest row that is neither applied nor dead, by status; 0 when there is none.", "status"),
+	}
+}
+
+// run looks at the log until ctx ends.
+func (g *gauges) run(ctx context.Context, log *slog.Logger) {
+	tick := time.NewTicker(gaugesEvery)
+	defer tick.Stop()
+	for {
+		if err := g.look(ctx); err != nil && ctx.Err() == nil {
+			log.DebugContext(ctx, "figures of the consumer log", "err", err) // the engine says so if MySQL is away
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (g *gauges) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := g.records.Clocks(ctx)
+	if err != nil && !errors.Is(err, dedup.ErrClocks) {
+		return err
+	}
+	g.clocks(ctx, err)
+	ages, err := g.records.OldestOpen(ctx)
+	if err != nil {
+		return err
+	}
+	dead, err := g.records.CountDead(ctx)
+	if err != nil {
+		return err
+	}
+	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
+		g.oldestOpen.WithLabelValues(status.String()).Set(ages[status].Seconds()) // without a row it has no age: 0
+	}
+	g.oldestDead.WithLabelValues().Set(ages[dedup.Dead].Seconds())
+	g.dead.WithLabelValues().Set(float64(dead))
+	return nil
+}
