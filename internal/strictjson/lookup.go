@@ -1,6 +1,9 @@
 package strictjson
 
-import "strconv"
+import (
+	"encoding/json"
+	"strconv"
+)
 
 // Check says why a body is no document.
 func Check(body []byte) error { return CheckWithin(body, MaxBytes) }
@@ -66,9 +69,7 @@ func (s *Scanner) object(steps []string) (found []byte, err error) {
 func (s *Scanner) list(steps []string) (found []byte, err error) {
 	wanted := -1
 	if len(steps) > 0 {
-		if n, err := strconv.Atoi(steps[0]); err == nil && strconv.Itoa(n) == steps[0] { // 01 is no index
-			wanted = n
-		}
+		wanted = index(steps[0])
 	}
 	for i := 0; ; i++ {
 		more, err := s.Element(i)
@@ -86,25 +87,86 @@ func (s *Scanner) list(steps []string) (found []byte, err error) {
 	}
 }
 
-// Elements are the values of a list as they are written, at most so many; a list with more is read no further.
-func Elements(list []byte, most int) (values [][]byte, err error) {
-	s, err := New(list)
-	if err != nil {
-		return nil, err
+// Decode reads a whole document as values: nil, bool, string, json.Number, []any and map[string]any.
+func Decode(body []byte) (value any, err error) {
+	s, err := New(body)
+	if err == nil {
+		value, err = s.value()
 	}
-	for len(values) < most {
-		more, err := s.Element(len(values))
-		if err != nil {
-			return nil, err
-		}
-		if !more {
-			return values, s.End()
-		}
-		start := s.at
-		if err := s.Skip(); err != nil {
-			return nil, err
-		}
-		values = append(values, s.body[start:s.at])
+	if err == nil {
+		err = s.End()
 	}
-	return values, nil
+	return value, err
+}
+
+func (s *Scanner) value() (any, error) {
+	switch start, c := s.at, s.Peek(); c {
+	case '{':
+		var o Object
+		fields := map[string]any{}
+		for {
+			name, more, err := s.Field(&o)
+			if err != nil || !more {
+				return fields, err
+			}
+			if fields[string(name)], err = s.value(); err != nil {
+				return nil, err
+			}
+		}
+	case '[':
+		list := []any{}
+		for {
+			more, err := s.Element(len(list))
+			if err != nil || !more {
+				return list, err
+			}
+			v, err := s.value()
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+	case '"':
+		text, err := s.Text()
+		return string(text), err
+	default:
+		err := s.Skip()
+		switch c {
+		case 'n':
+			return nil, err
+		case 't', 'f':
+			return c == 't', err
+		}
+		return json.Number(s.body[start:s.at]), err
+	}
+}
+
+// At is what stands in a decoded document at the steps of a JSON pointer.
+func At(value any, steps []string) (_ any, found bool) {
+	for _, step := range steps {
+		switch in := value.(type) {
+		case map[string]any:
+			if value, found = in[step]; !found {
+				return nil, false
+			}
+		case []any:
+			i := index(step)
+			if i < 0 || i >= len(in) {
+				return nil, false
+			}
+			value = in[i]
+		default:
+			return nil, false
+		}
+	}
+	return value, true
+}
+
+// index is a step as the number of a list's element; -1 when it is none, as 01.
+func index(step string) int {
+	n, err := strconv.Atoi(step)
+	if err != nil || strconv.Itoa(n) != step {
+		return -1
+	}
+	return n
 }

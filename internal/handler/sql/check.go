@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,16 +42,16 @@ func (f *File) Check(ctx context.Context, pool *stdsql.DB) error {
 	defer func() { _ = conn.Close() }() // it goes back to the pool
 	var refused []*Error
 	for _, s := range f.all {
-		err := s.prepare(ctx, conn)
-		switch {
+		switch err := s.prepare(ctx, conn); {
 		case err == nil:
-		case final(err):
+		// waiting cannot help: the server has read the statement and refuses it
+		case errors.Is(err, errPlaces), mysqldb.Misworded(err), mysqldb.Refuses(err):
 			refused = append(refused, &Error{f.Name, s.At, err})
 		default:
 			return fmt.Errorf("check %s:%v: %w", f.Name, s.At, err)
 		}
 	}
-	for _, look := range []func(context.Context, *stdsql.Conn) ([]*Error, error){f.checkTables, f.checkGenerated} {
+	for _, look := range []func(context.Context, mysqldb.Queryer) ([]*Error, error){f.checkTables, f.checkGenerated} {
 		if len(refused) > 0 {
 			break
 		}
@@ -63,12 +62,11 @@ func (f *File) Check(ctx context.Context, pool *stdsql.DB) error {
 	if len(refused) > 0 {
 		return &Refusal{refused}
 	}
-	p, not, err := f.learn(ctx, conn)
+	p, err := f.learn(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("look how %s may be run for many messages: %w", f.Name, err)
 	}
 	f.plan.Store(p)
-	f.unjoined.Store(&not)
 	return nil
 }
 
@@ -78,7 +76,8 @@ var errPlaces = errors.New("the server reads this statement differently: it sees
 
 // prepare has the server read the statement.
 func (s *Statement) prepare(ctx context.Context, conn *stdsql.Conn) error {
-	query, places := s.pattern()
+	places := 0
+	query := s.text(func(part) string { places++; return " ? " })
 	return conn.Raw(func(raw any) error {
 		preparer, ok := raw.(driver.ConnPrepareContext)
 		if !ok {
@@ -88,33 +87,39 @@ func (s *Statement) prepare(ctx context.Context, conn *stdsql.Conn) error {
 		if err != nil {
 			return err
 		}
-		n := st.NumInput()
-		if err := st.Close(); err != nil {
-			return err
+		if n := st.NumInput(); n != places {
+			err = fmt.Errorf("%w (%d, not %d)", errPlaces, n, places)
 		}
-		if n != places {
-			return fmt.Errorf("%w (%d, not %d)", errPlaces, n, places)
-		}
-		return nil
+		return errors.Join(err, st.Close())
 	})
 }
 
-// pattern is the statement with a ? for each parameter.
-func (s *Statement) pattern() (query string, places int) {
-	var b strings.Builder
-	for _, piece := range s.pieces {
-		b.WriteString(piece.text)
-		if piece.param != nil {
-			b.WriteString(" ? ")
-			places++
+// rowsOf are the rows that a query finds, as text; NULL is "".
+func rowsOf(ctx context.Context, on mysqldb.Queryer, query string, args ...any) ([][]string, error) {
+	return mysqldb.List(ctx, on, func(rows *stdsql.Rows) ([]string, error) {
+		columns, err := rows.Columns()
+		row, into := make([]string, len(columns)), make([]any, len(columns))
+		for i := range row {
+			into[i] = mysqldb.OrZero(&row[i])
 		}
-	}
-	return b.String(), places
+		return row, errors.Join(err, rows.Scan(into...))
+	}, query, args...)
 }
 
-// final reports whether waiting cannot help: the server has read the statement and refuses it.
-func final(err error) bool {
-	return errors.Is(err, errPlaces) || mysqldb.Misworded(err) || mysqldb.Refuses(err)
+// namesIn are the names in a statement, as a list of arguments.
+func namesIn(tokens []token) (in string, names []any) {
+	for _, t := range tokens {
+		if t.isName() {
+			names = append(names, t.text)
+		}
+	}
+	return "(NULL" + strings.Repeat(", ?", len(names)) + ")", names
+}
+
+// isName reports whether the token can be the name of a table. The server's own tables know three bytes a character.
+func (t token) isName() bool {
+	return (t.kind == kindWord || t.kind == kindName) && t.text != "" &&
+		!strings.ContainsFunc(t.text, func(r rune) bool { return r > 0xffff })
 }
 
 // Narrow lists the columns named in a statement, of a table named in it, that cannot hold every text: a message with an
@@ -123,48 +128,32 @@ func final(err error) bool {
 func (f *File) Narrow(ctx context.Context, pool *stdsql.DB) (columns []string, err error) {
 	for _, s := range f.all {
 		in, names := namesIn(s.tokens)
-		rows, err := pool.QueryContext(ctx, "SELECT CONCAT(table_name, '.', column_name, ' is ', character_set_name) FROM "+
+		rows, err := rowsOf(ctx, pool, "SELECT CONCAT(table_name, '.', column_name, ' is ', character_set_name) FROM "+
 			"information_schema.columns WHERE table_schema = DATABASE() AND character_set_name NOT IN ('utf8mb4', 'utf16', "+
 			"'utf16le', 'utf32', 'gb18030') AND table_name IN "+in+" AND column_name IN "+in, slices.Concat(names, names)...)
 		if err != nil {
 			return nil, err
 		}
-		for rows.Next() {
-			var column string
-			if err := rows.Scan(&column); err != nil {
-				return nil, errors.Join(err, rows.Close())
-			}
-			columns = append(columns, column)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return nil, err
-		}
+		columns = append(columns, slices.Concat(rows...)...)
 	}
 	slices.Sort(columns)
 	return slices.Compact(columns), nil
 }
 
-// named is a table or a view that statements name.
-type named struct {
-	schema, name string
-	written      bool // a statement that writes does
-}
-
 // checkTables finds the tables that are not transactional. A name counts wherever it stands, because the file is not
 // parsed; so a column that has the name of such a table is refused too, and the text says so.
-func (f *File) checkTables(ctx context.Context, conn *stdsql.Conn) (refused []*Error, err error) {
-	var schema stdsql.NullString
-	var folded int
-	if err := conn.QueryRowContext(ctx, "SELECT DATABASE(), @@lower_case_table_names").Scan(&schema, &folded); err != nil {
+func (f *File) checkTables(ctx context.Context, on mysqldb.Queryer) (refused []*Error, err error) {
+	server, err := rowsOf(ctx, on, "SELECT DATABASE(), @@lower_case_table_names")
+	if err != nil {
 		return nil, err
 	}
-	look := tableLook{ctx: ctx, conn: conn, folded: folded != 0, seen: map[named]string{}, own: schema.String}
+	look := tableLook{ctx: ctx, on: on, own: server[0][0], folded: server[0][1] != "0", seen: map[named]string{}}
 	for _, s := range f.all {
 		look.ours = nil
 		if s.writes() {
 			look.ours = f.ours
 		}
-		why, err := look.at(schema.String, s.tokens)
+		why, err := look.at(look.own, s.tokens)
 		if err != nil {
 			return nil, err
 		}
@@ -175,94 +164,46 @@ func (f *File) checkTables(ctx context.Context, conn *stdsql.Conn) (refused []*E
 	return refused, nil
 }
 
+// named is a table or a view that statements name.
+type named struct {
+	schema, name string
+	written      bool // a statement that writes does
+}
+
 // tableLook looks at what statements name, and at what is behind that.
 type tableLook struct {
 	ctx    context.Context
-	conn   *stdsql.Conn
+	on     mysqldb.Queryer
 	folded bool             // the server does not tell large letters in names from small ones
 	seen   map[named]string // why it is refused, or empty
 	own    string           // the schema of the log
 	ours   []string         // tables in it that the statement may not name; nil for one that does not write
 }
 
-// at says what is wrong with a table that is named by tokens of a statement in this schema.
+const tablesQuery = `SELECT t.table_schema, t.table_name, t.table_type, COALESCE(e.transactions, ''), t.engine
+FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine WHERE t.table_name IN `
+
+// at says what is wrong with a table that is named by tokens of a statement in this schema, or in one that is named
+// too: a word before a dot may be a schema, or an alias, or a table.
 func (l *tableLook) at(schema string, tokens []token) (why string, err error) {
-	bySchema := map[string][]string{}
-	for i, t := range tokens {
-		if !t.isName() {
-			continue
-		}
-		in := schema
-		if i >= 2 && tokens[i-1].mark(".") && tokens[i-2].isName() {
-			in = tokens[i-2].text // or a table's alias: then there is no such schema
-		}
-		bySchema[in] = append(bySchema[in], t.text)
-		if in != schema { // alias.column
-			bySchema[schema] = append(bySchema[schema], t.text)
-		}
+	in, names := namesIn(tokens)
+	if len(names) == 0 {
+		return "", nil
 	}
-	for _, in := range slices.Sorted(maps.Keys(bySchema)) {
-		if why, err := l.tables(in, bySchema[in]); why != "" || err != nil {
-			return why, err
-		}
-	}
-	return "", nil
-}
-
-// isName reports whether the token can be the name of a table. The server's own tables know three bytes a character.
-func (t token) isName() bool {
-	return (t.kind == kindWord || t.kind == kindName) && t.text != "" &&
-		!strings.ContainsFunc(t.text, func(r rune) bool { return r > 0xffff })
-}
-
-const tablesQuery = `SELECT t.table_name, t.table_type, COALESCE(t.engine, ''), COALESCE(e.transactions, '')
-FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine
-WHERE t.table_schema = ? AND t.table_name IN (?`
-
-func (l *tableLook) tables(schema string, names []string) (why string, err error) {
-	slices.Sort(names)
-	names = slices.Compact(names)
-	args := []any{schema}
-	for _, n := range names {
-		args = append(args, n)
-	}
-	type found struct{ name, kind, engine, transactions string }
-	var all []found
-	rows, err := l.conn.QueryContext(l.ctx, tablesQuery+strings.Repeat(", ?", len(names)-1)+")", args...)
+	rows, err := rowsOf(l.ctx, l.on, tablesQuery+in+" AND (t.table_schema = ? OR t.table_schema IN "+in+")",
+		slices.Concat(names, []any{schema}, names)...)
 	if err != nil {
 		return "", err
 	}
-	for rows.Next() {
-		var t found
-		if err := rows.Scan(&t.name, &t.kind, &t.engine, &t.transactions); err != nil {
-			return "", errors.Join(err, rows.Close())
+	for _, row := range rows {
+		n := named{row[0], row[1], l.ours != nil}
+		if !l.folded && !slices.Contains(names, any(n.name)) {
+			continue
 		}
-		if l.folded || slices.Contains(names, t.name) {
-			all = append(all, t)
-		}
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return "", err
-	}
-	for _, t := range all {
-		n := named{schema, t.name, l.ours != nil}
 		why, seen := l.seen[n]
 		if !seen {
 			l.seen[n] = "" // a view cannot name itself, but a trigger's table can
-			switch {
-			case schema == l.own && containsFold(l.ours, t.name):
-				why = fmt.Sprintf("the table %s is rollbackd's own, and says which messages have had their effect: a statement "+
-					"that writes may not name it (if a column is meant that has this name too: it needs another)", t.name)
-			case t.kind == "VIEW":
-				why, err = l.behind("the view "+t.name, schema, viewQuery, n)
-			case t.kind == "SYSTEM VIEW":
-			case t.transactions != "YES":
-				why = fmt.Sprintf("the table %s has the engine %s, which cannot roll back: ALTER TABLE … ENGINE=InnoDB (if a "+
-					"column is meant that has this name too: one of the two needs another)", t.name, t.engine)
-			default:
-				why, err = l.behind("a trigger of "+t.name, schema, triggerQuery, n)
-			}
-			if err != nil {
+			if why, err = l.table(n, row[2], row[3], row[4]); err != nil {
 				return "", err
 			}
 			l.seen[n] = why
@@ -274,6 +215,22 @@ func (l *tableLook) tables(schema string, names []string) (why string, err error
 	return "", nil
 }
 
+func (l *tableLook) table(n named, kind, transactions, engine string) (why string, err error) {
+	switch {
+	case n.schema == l.own && containsFold(l.ours, n.name):
+		return fmt.Sprintf("the table %s is rollbackd's own, and says which messages have had their effect: a statement "+
+			"that writes may not name it (if a column is meant that has this name too: it needs another)", n.name), nil
+	case kind == "VIEW":
+		return l.behind("the view "+n.name, viewQuery, n)
+	case kind == "SYSTEM VIEW":
+		return "", nil
+	case transactions != "YES":
+		return fmt.Sprintf("the table %s has the engine %s, which cannot roll back: ALTER TABLE … ENGINE=InnoDB (if a "+
+			"column is meant that has this name too: one of the two needs another)", n.name, engine), nil
+	}
+	return l.behind("a trigger of "+n.name, triggerQuery, n)
+}
+
 const (
 	viewQuery    = "SELECT view_definition FROM information_schema.views WHERE table_schema = ? AND table_name = ?"
 	triggerQuery = "SELECT action_statement FROM information_schema.triggers WHERE event_object_schema = ? AND " +
@@ -281,42 +238,28 @@ const (
 )
 
 // behind looks at the tables in the text of a view, or of triggers.
-func (l *tableLook) behind(what, schema, query string, n named) (string, error) {
-	var texts []string
-	rows, err := l.conn.QueryContext(l.ctx, query, n.schema, n.name)
-	if err != nil {
-		return "", err
-	}
-	for rows.Next() {
-		var text stdsql.NullString
-		if err := rows.Scan(&text); err != nil {
-			return "", errors.Join(err, rows.Close())
-		}
-		texts = append(texts, text.String)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return "", err
-	}
-	for _, text := range texts {
-		if why, err := l.at(schema, tokensOf(text)); why != "" || err != nil {
+func (l *tableLook) behind(what, query string, n named) (string, error) {
+	texts, err := rowsOf(l.ctx, l.on, query, n.schema, n.name)
+	for _, text := range slices.Concat(texts...) {
+		if why, err := l.at(n.schema, tokensOf(text)); why != "" || err != nil {
 			return what + ": " + why, err
 		}
 	}
-	return "", nil
+	return "", err
 }
 
 // tokensOf splits a text of the server's; what our files may not have is left out.
 func tokensOf(text string) (tokens []token) {
 	for l := newLexer(text); ; {
 		t, err := l.next()
-		if err != nil {
+		switch {
+		case err != nil:
 			l.move(1)
-			continue
-		}
-		if t.kind == kindEnd {
+		case t.kind == kindEnd:
 			return tokens
+		default:
+			tokens = append(tokens, t)
 		}
-		tokens = append(tokens, t)
 	}
 }
 
@@ -359,7 +302,7 @@ func (f *File) Await(ctx context.Context, s Server) error {
 func (f *File) checkOn(ctx context.Context, s Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("no answer within %v", checkTimeout))
 	defer cancel()
-	pool, err := openOn(s, mysqldb.Connector)
+	pool, err := s.open(mysqldb.Connector)
 	if err != nil {
 		return err
 	}
@@ -367,8 +310,8 @@ func (f *File) checkOn(ctx context.Context, s Server) error {
 	return f.Check(ctx, pool)
 }
 
-func openOn(
-	s Server, connect func(string, mysqldb.Options) (driver.Connector, []string, error),
+func (s Server) open(
+	connect func(string, mysqldb.Options) (driver.Connector, []string, error),
 ) (*stdsql.DB, error) {
 	connector, _, err := connect(s.DSN, s.Options)
 	if err != nil {

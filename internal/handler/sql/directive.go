@@ -12,15 +12,17 @@ import (
 var (
 	directive  = regexp.MustCompile(`(?i)^(once|for\s+each|expect|allow)\b`)
 	eachForm   = regexp.MustCompile(`(?i)^for\s+each\s+(/\S*)$`)
+	callForm   = regexp.MustCompile(`(?i)^allow\s+call$`)
 	expectForm = regexp.MustCompile(`(?i)^expect\s+(\d+(?:\s+or\s+\d+)*)(\s+or\s+more)?\s*,` +
 		`\s*else\s+(done|retry|permanent)\s*(?::(.*))?$`)
-	orSeparator = regexp.MustCompile(`(?i)\s+or\s+`)
+	digits = regexp.MustCompile(`\d+`)
 )
 
 // comment obeys one that is a directive; all others are for people. One that is almost a directive is refused, because
 // nobody would see that it has no effect.
 func (p *parser) comment(t token) error {
 	first := strings.ToLower(directive.FindString(t.text))
+	before := p.text[:t.start]
 	switch {
 	case first == "":
 		return p.almost(t)
@@ -30,30 +32,27 @@ func (p *parser) comment(t token) error {
 		return p.expect(t)
 	case len(p.open) > 0:
 		return fmt.Errorf("%q stands inside a statement: is a semicolon missing before it?", "-- "+first)
-	case !t.alone:
+	case strings.TrimSpace(before[strings.LastIndexByte(before, '\n')+1:]) != "":
 		return fmt.Errorf("%q must stand on a line of its own", "-- "+first)
 	}
 	p.last = nil
+	m := eachForm.FindStringSubmatch(t.text)
 	switch {
 	case strings.EqualFold(t.text, "once"):
-		p.file.sections = append(p.file.sections, section{})
-		return nil
-	case strings.EqualFold(strings.Join(strings.Fields(t.text), " "), "allow call"):
-		if p.file.count() > 0 {
-			return errors.New(`"-- allow call" must stand before the first statement`)
+		p.file.sections = append(p.file.sections, &section{})
+	case m != nil:
+		list, err := parsePointer(m[1][1:])
+		if err != nil {
+			return err
 		}
-		p.file.allowCall = true
-		return nil
-	}
-	m := eachForm.FindStringSubmatch(t.text)
-	if m == nil {
+		p.file.sections = append(p.file.sections, &section{each: true, list: list})
+	case !callForm.MatchString(t.text):
 		return fmt.Errorf(`%q is none of "-- once", "-- for each /POINTER", "-- allow call"`, "-- "+t.text)
+	case p.file.count() > 0:
+		return errors.New(`"-- allow call" must stand before the first statement`)
+	default:
+		p.file.allowCall = true
 	}
-	list, err := parsePointer(m[1][1:])
-	if err != nil {
-		return err
-	}
-	p.file.sections = append(p.file.sections, section{each: true, list: list})
 	return nil
 }
 
@@ -63,23 +62,24 @@ func (p *parser) expect(t token) error {
 		return fmt.Errorf(`%q is not of the form "-- expect 1, else done|retry|permanent: text"`, "-- "+t.text)
 	}
 	e := &expectation{at: t.at, orMore: m[2] != "", other: Verdict(strings.ToLower(m[3])), text: strings.TrimSpace(m[4])}
-	for _, number := range orSeparator.Split(m[1], -1) {
+	for _, number := range digits.FindAllString(m[1], -1) {
 		n, err := strconv.ParseInt(number, 10, 32)
 		if err != nil {
 			return fmt.Errorf("%s is too large a number of rows", number)
 		}
 		e.counts = append(e.counts, n)
 	}
-	switch {
-	case len(p.open) > 0 && p.early == nil:
-		p.early = e
-	case len(p.open) == 0 && p.last != nil && p.last.expect == nil:
-		p.last.expect = e
-	case len(p.open) == 0 && p.last == nil:
-		return errors.New(`"-- expect" stands behind no statement`)
-	default:
+	of := &p.early
+	if len(p.open) == 0 {
+		if p.last == nil {
+			return errors.New(`"-- expect" stands behind no statement`)
+		}
+		of = &p.last.expect
+	}
+	if *of != nil {
 		return errors.New(`"-- expect" stands behind this statement already`)
 	}
+	*of = e
 	return nil
 }
 

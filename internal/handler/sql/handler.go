@@ -30,11 +30,8 @@ func New(f *File) consumer.Handler { return &handler{file: f, gate: newGate()} }
 // Validate reads the fields that the statements name.
 func (h *handler) Validate(m *consumer.Message) error {
 	d, err := h.file.decode(m.Body)
-	if err != nil {
-		return err
-	}
 	m.Value = d
-	return nil
+	return err
 }
 
 // Handle runs the statements for each message, or joined for all of them where that means the same (join.go). Most
@@ -44,42 +41,37 @@ func (h *handler) Validate(m *consumer.Message) error {
 func (h *handler) Handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 	b := batch{file: h.file, conn: consumer.SQL(tx), msgs: msgs}
 	if len(msgs) == 1 {
-		_, err := b.one(ctx, 0)
-		return blame(b.failed, err)
+		_, err := b.single(ctx, false)
+		return b.blame(err)
 	}
 	if err := b.exec(ctx, "SAVEPOINT rollbackd_sql"); err != nil {
 		return err
 	}
-	if p := h.file.plan.Load(); p != nil && h.single.Add(-1) < 0 {
+	if p := h.file.plan.Load(); p.joins() && h.single.Add(-1) < 0 {
 		h.single.Store(0)
 		h.gate.pass(ctx, b.conn)
-		switch ok, err := b.joined(ctx, p); {
-		case errors.Is(err, errNotJoined):
+		ok, err := b.joined(ctx, p)
+		undo := errors.Is(err, errNotJoined)
+		if undo || mysqldb.Refuses(err) { // whose it is shows when its halves are run message by message
 			h.single.Store(singleBatches)
-			b.failed = nil
-			if err := b.exec(ctx, "ROLLBACK TO SAVEPOINT rollbackd_sql"); err != nil {
-				return err
-			}
-		case mysqldb.Refuses(err): // whose it is shows when its halves are run message by message
-			h.single.Store(singleBatches)
-			return err
-		case err != nil:
-			return err
-		case ok:
-			return blame(b.failed, nil)
 		}
-	}
-	h.gate.enter(ctx, b.conn)
-	for i := range msgs {
-		wrote, err := b.one(ctx, i)
+		if undo {
+			err = b.undo(ctx)
+		} else if ok {
+			return b.blame(err)
+		}
 		if err != nil {
 			return err
 		}
-		if wrote && b.failed != nil && b.failed[len(b.failed)-1].Index == i {
-			return b.again(ctx)
+	}
+	h.gate.enter(ctx, b.conn)
+	again, err := b.single(ctx, false)
+	if again && err == nil {
+		if err = b.undo(ctx); err == nil {
+			_, err = b.single(ctx, true)
 		}
 	}
-	return blame(b.failed, nil)
+	return b.blame(err)
 }
 
 // batch is one call of the handler.
@@ -90,35 +82,21 @@ type batch struct {
 	failed []consumer.BlamedMessage
 }
 
-func blame(failed []consumer.BlamedMessage, err error) error {
+func (b *batch) fail(i int, err error) {
+	b.failed = append(b.failed, consumer.BlamedMessage{Index: i, Err: err})
+}
+
+func (b *batch) blame(err error) error {
 	if err != nil {
 		return err
 	}
-	return consumer.Blame(failed...)
+	return consumer.Blame(b.failed...)
 }
 
-// again runs all messages with a savepoint each. InnoDB keeps the locks of what is undone.
-func (b *batch) again(ctx context.Context) error {
-	if err := b.exec(ctx, "ROLLBACK TO SAVEPOINT rollbackd_sql"); err != nil {
-		return err
-	}
+// undo takes all statements back. InnoDB keeps their locks.
+func (b *batch) undo(ctx context.Context) error {
 	b.failed = nil
-	for i := range b.msgs {
-		if err := b.exec(ctx, "SAVEPOINT rollbackd_sql_message"); err != nil {
-			return err
-		}
-		before := len(b.failed)
-		wrote, err := b.one(ctx, i)
-		if err != nil {
-			return err
-		}
-		if wrote && len(b.failed) > before {
-			if err := b.exec(ctx, "ROLLBACK TO SAVEPOINT rollbackd_sql_message"); err != nil {
-				return err
-			}
-		}
-	}
-	return blame(b.failed, nil)
+	return b.exec(ctx, "ROLLBACK TO SAVEPOINT rollbackd_sql")
 }
 
 func (b *batch) exec(ctx context.Context, text string) error {
@@ -128,21 +106,38 @@ func (b *batch) exec(ctx context.Context, text string) error {
 	return nil
 }
 
-// one runs the statements for message i. What it fails of is in b.failed; wrote says whether it changed rows. The
-// error is one of a statement, after which the transaction takes no other.
-func (b *batch) one(ctx context.Context, i int) (wrote bool, err error) {
-	flow := flow{conn: b.conn, file: b.file, msg: &b.msgs[i]}
-	verdict, err := flow.run(ctx)
-	if err == nil {
-		if verdict.err != nil {
-			b.failed = append(b.failed, consumer.BlamedMessage{Index: i, Err: verdict.err})
+// single runs the messages one by one. With a savepoint for each, whoever fails is undone; without, again says that
+// somebody failed who had written, and the others have not run. The error is one of a statement, after which the
+// transaction takes no other.
+func (b *batch) single(ctx context.Context, savepoints bool) (again bool, err error) {
+	for i := range b.msgs {
+		if savepoints {
+			if err := b.exec(ctx, "SAVEPOINT rollbackd_sql_message"); err != nil {
+				return false, err
+			}
 		}
-		return flow.wrote, nil
+		flow := flow{conn: b.conn, file: b.file, msg: &b.msgs[i]}
+		verdict, err := flow.run(ctx)
+		switch {
+		case mysqldb.Refuses(err): // the message's own; all else is the database's, or nobody's
+			return false, consumer.Blame(consumer.BlamedMessage{Index: i, Err: err})
+		case err != nil:
+			return false, err
+		case verdict.err == nil:
+			continue
+		}
+		b.fail(i, verdict.err)
+		if !flow.wrote {
+			continue
+		}
+		if !savepoints {
+			return true, nil
+		}
+		if err := b.exec(ctx, "ROLLBACK TO SAVEPOINT rollbackd_sql_message"); err != nil {
+			return false, err
+		}
 	}
-	if mysqldb.Refuses(err) { // the message's own; all else is the database's, or nobody's
-		return flow.wrote, consumer.Blame(consumer.BlamedMessage{Index: i, Err: err})
-	}
-	return flow.wrote, err
+	return false, nil
 }
 
 // flow is the way of one message through the file.
@@ -152,7 +147,7 @@ type flow struct {
 	msg   *consumer.Message
 	wrote bool
 	// saw, if set, is told of each run of a statement.
-	saw func(s *Statement, r run, rows int64)
+	saw func(in *section, s *Statement, r run, rows int64)
 }
 
 // outcome is how the flow ended: at its end, by "done", or with an error.
@@ -162,20 +157,13 @@ type outcome struct {
 }
 
 func (f *flow) run(ctx context.Context) (outcome, error) {
-	d, ok := f.msg.Value.(*fields)
+	d, ok := f.msg.Value.(fields)
 	if !ok {
 		return outcome{}, errors.New("the message was not validated")
 	}
-	for i := range f.file.sections {
-		s := &f.file.sections[i]
-		if !s.each {
-			if end, err := f.section(ctx, s, run{msg: f.msg, fields: d, item: -1}); err != nil || end.by != nil {
-				return end, err
-			}
-			continue
-		}
-		for n, values := range d.items[i] {
-			if end, err := f.section(ctx, s, run{f.msg, d, values, n}); err != nil || end.by != nil {
+	for i, in := range f.file.sections {
+		for n, values := range d[i] {
+			if end, err := f.section(ctx, in, run{f.msg, values, n}); err != nil || end.by != nil {
 				return end, err
 			}
 		}
@@ -185,33 +173,29 @@ func (f *flow) run(ctx context.Context) (outcome, error) {
 
 func (f *flow) section(ctx context.Context, in *section, r run) (outcome, error) {
 	for _, s := range in.statements {
-		rows, err := f.execute(ctx, s, r)
+		rows, err := s.execute(ctx, f.conn, r)
 		if err != nil {
-			return outcome{}, fmt.Errorf("%s: %w", f.file.where(in, s, r), err)
+			return outcome{}, fmt.Errorf("%s: %w", in.where(s, r), err)
 		}
 		if f.saw != nil {
-			f.saw(s, r, rows)
+			f.saw(in, s, r, rows)
 		}
 		f.wrote = f.wrote || s.writes() && (rows > 0 || s.verb == "CALL")
-		if s.expect == nil || s.expect.met(rows) {
-			continue
+		if s.expect != nil && !s.expect.met(rows) {
+			return outcome{s, in.unexpected(s, r, rows)}, nil
 		}
-		return outcome{s, f.file.unexpected(in, s, r, rows)}, nil
 	}
 	return outcome{}, nil
 }
 
 // execute runs a statement and counts the rows that it changed, or that a SELECT found.
-func (f *flow) execute(ctx context.Context, s *Statement, r run) (rows int64, err error) {
-	query, args := s.render(r)
+func (s *Statement) execute(ctx context.Context, conn gorm.ConnPool, r run) (rows int64, err error) {
+	var w statement
+	w.parts(s.parts, r.value)
 	if s.verb != "SELECT" {
-		res, err := f.conn.ExecContext(ctx, query, args...)
-		if err != nil {
-			return 0, err
-		}
-		return res.RowsAffected()
+		return w.exec(ctx, conn)
 	}
-	found, err := f.conn.QueryContext(ctx, query, args...)
+	found, err := conn.QueryContext(ctx, w.String(), w.args...)
 	if err != nil {
 		return 0, err
 	}
@@ -221,33 +205,49 @@ func (f *flow) execute(ctx context.Context, s *Statement, r run) (rows int64, er
 	return rows, errors.Join(found.Err(), found.Close())
 }
 
+func (w *statement) exec(ctx context.Context, conn gorm.ConnPool) (int64, error) {
+	res, err := conn.ExecContext(ctx, w.String(), w.args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// itemOf names an item of the section; "" when it runs once.
+func (s *section) itemOf(r run) string {
+	if !s.each {
+		return ""
+	}
+	return s.list.String() + "[" + strconv.Itoa(r.item) + "]"
+}
+
 // where names a run of a statement for the person who finds the message among the dead letters.
-func (f *File) where(in *section, s *Statement, r run) string {
-	w := "line " + strconv.Itoa(s.At.Line)
-	if r.item >= 0 {
-		w += ", " + in.list.String() + "[" + strconv.Itoa(r.item) + "]"
+func (s *section) where(of *Statement, r run) string {
+	w := "line " + strconv.Itoa(of.At.Line)
+	if s.each {
+		w += ", " + s.itemOf(r)
 	}
 	return w
 }
 
 // unexpected is what a number of rows means that is not among the expected; nil for done.
-func (f *File) unexpected(in *section, s *Statement, r run, rows int64) error {
+func (s *section) unexpected(of *Statement, r run, rows int64) error {
 	did := "changed"
-	if !s.writes() {
+	if !of.writes() {
 		did = "found"
 	}
-	what := fmt.Sprintf("%s: %s %d rows, expected %v", f.where(in, s, r), did, rows, s.expect)
-	if s.expect.text != "" {
-		what = s.expect.text + " (" + what + ")"
+	what := fmt.Sprintf("%s: %s %d rows, expected %v", s.where(of, r), did, rows, of.expect)
+	if of.expect.text != "" {
+		what = of.expect.text + " (" + what + ")"
 	}
 	switch {
-	case s.expect.other == Retry:
+	case of.expect.other == Retry:
 		return errors.New(what)
-	case s.expect.other == Permanent:
+	case of.expect.other == Permanent:
 		return consumer.Permanent(errors.New(what))
-	case s.writes() && rows > 0: // a guard that is done has changed nothing; this one did, and must be undone
-		return consumer.Permanent(fmt.Errorf(`%s, and "else done" means no row: the statement is not what it was taken for`,
-			what))
+	case of.writes() && rows > 0: // a guard that is done has changed nothing; this one did, and must be undone
+		return consumer.Permanent(errors.New(what +
+			`, and "else done" means no row: the statement is not what it was taken for`))
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ INSERT INTO bound VALUES (1, 0); INSERT INTO odd VALUES (1, 0)`)
 	for table, want := range map[string]bool{"bound": true, "odd": false} {
 		f := w.parse("UPDATE " + table + " SET n = n + :n WHERE id = :id; -- expect 1, else permanent")
 		p := f.plan.Load()
-		if p == nil {
+		if !p.joins() {
 			t.Fatalf("statements on %s are not joined at all", table)
 		}
 		for _, s := range f.all {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
+
+	"github.com/rollbackd/rollbackd/consumer"
 )
 
 // Limits of a file and of what one message makes of it.
@@ -23,16 +25,12 @@ const (
 type File struct {
 	// Name is the file's, as it was given.
 	Name     string
-	sections []section
+	sections []*section
 	// ours are tables that no statement may write.
 	ours []string
 	// allowCall is set by "-- allow call".
 	allowCall bool
-	// paths are what is read from a message, in the order of their slots.
-	paths []path
-	// plan is how statements are joined; nil: they are not.
-	plan     atomic.Pointer[plan]
-	unjoined atomic.Pointer[[]Unjoined] // why not
+	plan      atomic.Pointer[plan]
 }
 
 // section is statements that run once for a message, or once for each item of a list.
@@ -40,33 +38,35 @@ type section struct {
 	each       bool
 	list       path // of the items
 	statements []*Statement
-	paths      []path // what is read from an item, in the order of their slots
+	fields     []field
+}
+
+// field is a value that statements of a section name.
+type field struct {
+	path   path
+	ofItem bool // it is the item's, and only when it has none the message's
 }
 
 // Statement is one statement of a file.
 type Statement struct {
-	At Position
-	// Text is the statement as it was written, without comments; parameters have their names.
-	Text   string
+	At     Position
 	verb   string // in capitals
 	tokens []token
-	pieces []piece
+	parts  []part
 	expect *expectation // nil: any number of rows will do
 }
 
-// piece is literal text, and behind it a parameter.
-type piece struct {
+// part is a piece of a statement: text, or a parameter.
+type part struct {
 	text  string
-	param *param // nil behind the last
+	param *param
+	add   int // of a shape: the number of the addend that stands here, from 1; 0: none
 }
 
 // param is where the value of a parameter comes from.
 type param struct {
-	at       Position
-	name     string // as it is written, with its colon
-	reserved reserved
-	item     int // slot of the item; -1: none
-	message  int // slot of the message; -1: none
+	reserved func(*consumer.Message) any // nil: it is a field
+	field    int                         // of the section
 }
 
 // path is the steps of a JSON pointer.
@@ -75,23 +75,15 @@ type path []string
 // String is the pointer, without the slash in front.
 func (p path) String() string { return strings.Join(p, ".") }
 
-// reserved is a parameter that is no field.
-type reserved uint8
-
-const (
-	reservedNone reserved = iota
-	reservedKey
-	reservedTag
-	reservedGroup
-	reservedAttempt
-)
-
 // reservedPrefix begins the names that are no fields.
 const reservedPrefix = "rollbackd_"
 
-var reservedNames = map[string]reserved{
-	"rollbackd_key": reservedKey, "rollbackd_tag": reservedTag, "rollbackd_group": reservedGroup,
-	"rollbackd_attempt": reservedAttempt,
+var reservedNames = map[string]func(*consumer.Message) any{
+	"rollbackd_key":   func(m *consumer.Message) any { return m.Key },
+	"rollbackd_tag":   func(m *consumer.Message) any { return m.Tag },
+	"rollbackd_group": func(m *consumer.Message) any { return m.Group },
+	// the fast path counts its attempt when it has failed
+	"rollbackd_attempt": func(m *consumer.Message) any { return number(strconv.Itoa(max(1, m.Attempt))) },
 }
 
 // Verdict is what a number of rows that was not expected means for the message.
@@ -119,14 +111,11 @@ func (e *expectation) met(rows int64) bool {
 
 // String is the numbers, in words.
 func (e *expectation) String() string {
-	words := make([]string, len(e.counts))
-	for i, n := range e.counts {
-		words[i] = strconv.FormatInt(n, 10)
-	}
+	words := strings.ReplaceAll(strings.Trim(fmt.Sprint(e.counts), "[]"), " ", " or ")
 	if e.orMore {
-		words = append(words, "more")
+		words += " or more"
 	}
-	return strings.Join(words, " or ")
+	return words
 }
 
 // ErrFile says that the file cannot be read.
@@ -160,15 +149,12 @@ func Parse(name, text string) (*File, error) {
 	text = strings.TrimPrefix(text, "\ufeff")
 	p := &parser{file: &File{Name: name}, text: text, lexer: newLexer(text)}
 	if !utf8.ValidString(text) {
-		return nil, p.refuse(Position{1, 1}, errors.New("the file is not UTF-8"))
+		return nil, p.file.refuse(Position{1, 1}, "the file is not UTF-8")
 	}
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
-	if err := p.file.checkOrder(); err != nil {
-		return nil, err
-	}
-	return p.file, nil
+	return p.file, p.file.checkOrder()
 }
 
 type parser struct {
@@ -180,8 +166,6 @@ type parser struct {
 	early *expectation
 }
 
-func (p *parser) refuse(at Position, err error) error { return &Error{p.file.Name, at, err} }
-
 func (f *File) refuse(at Position, format string, args ...any) error {
 	return &Error{f.Name, at, fmt.Errorf(format, args...)}
 }
@@ -189,44 +173,40 @@ func (f *File) refuse(at Position, format string, args ...any) error {
 func (p *parser) parse() error {
 	for {
 		t, err := p.lexer.next()
-		if err != nil {
-			return p.refuse(p.lexer.pos, err)
-		}
 		switch {
-		case t.kind == kindEnd:
+		case err != nil:
+		case t.kind == kindLine, t.kind == kindBlock:
+			err = p.comment(t)
+		case t.kind == kindEnd, t.mark(";"):
 			if err := p.endStatement(); err != nil {
 				return err
 			}
-			if p.file.count() == 0 {
-				return p.refuse(t.at, errors.New("the file has no statement"))
-			}
-			return nil
-		case t.kind == kindComment:
-			if err := p.comment(t); err != nil {
-				return p.refuse(t.at, err)
-			}
-		case t.mark(";"):
-			if err := p.endStatement(); err != nil {
-				return err
+			if t.kind == kindEnd && p.file.count() == 0 {
+				err = errors.New("the file has no statement")
+			} else if t.kind == kindEnd {
+				return nil
 			}
 		default:
 			p.open = append(p.open, t)
+		}
+		if err != nil {
+			return &Error{p.file.Name, t.at, err}
 		}
 	}
 }
 
 func (f *File) count() (n int) {
-	for _, s := range f.sections {
-		n += len(s.statements)
+	for range f.all {
+		n++
 	}
 	return n
 }
 
 // all calls yield with every statement and its section.
 func (f *File) all(yield func(*section, *Statement) bool) {
-	for i := range f.sections {
-		for _, s := range f.sections[i].statements {
-			if !yield(&f.sections[i], s) {
+	for _, in := range f.sections {
+		for _, s := range in.statements {
+			if !yield(in, s) {
 				return
 			}
 		}
@@ -235,99 +215,83 @@ func (f *File) all(yield func(*section, *Statement) bool) {
 
 // endStatement takes what was read since the last semicolon.
 func (p *parser) endStatement() error {
-	tokens := p.open
-	p.open = nil
-	if len(tokens) == 0 {
+	if len(p.open) == 0 {
 		return nil
 	}
+	s := &Statement{At: p.open[0].at, tokens: p.open, expect: p.early}
+	p.open, p.early = nil, nil
 	if len(p.file.sections) == 0 {
-		p.file.sections = append(p.file.sections, section{})
+		p.file.sections = []*section{{}}
 	}
-	in := &p.file.sections[len(p.file.sections)-1]
-	s := &Statement{At: tokens[0].at, tokens: tokens, expect: p.early}
-	p.early = nil
+	in := p.file.sections[len(p.file.sections)-1]
 	if err := p.file.admit(s); err != nil {
 		return err
 	}
 	if p.file.count() == maxStatements {
-		return p.refuse(s.At, fmt.Errorf("more than %d statements", maxStatements))
+		return p.file.refuse(s.At, "more than %d statements", maxStatements)
 	}
-	if err := p.compile(in, s); err != nil {
-		return err
-	}
-	in.statements = append(in.statements, s)
-	p.last = s
-	return nil
-}
-
-// compile splits a statement at its parameters. White space stays as it was written, and a comment becomes a space.
-func (p *parser) compile(in *section, s *Statement) error {
-	var shown, text strings.Builder
 	for i, t := range s.tokens {
-		if i > 0 {
+		if i > 0 { // white space stays as it was written, and a comment becomes a space
 			between := p.text[s.tokens[i-1].end:t.start]
 			if strings.TrimSpace(between) != "" {
 				between = " "
 			}
-			shown.WriteString(between)
-			text.WriteString(between)
+			s.parts = append(s.parts, part{text: between})
 		}
-		shown.WriteString(p.text[t.start:t.end])
-		if t.kind != kindParam {
-			text.WriteString(p.text[t.start:t.end])
-			continue
+		one := part{text: p.text[t.start:t.end]}
+		if t.isParam() {
+			var err error
+			if one.param, err = in.resolve(t); err != nil {
+				return &Error{p.file.Name, t.at, err}
+			}
+			s.tokens[i].param = one.param
 		}
-		prm, err := p.file.resolve(in, t)
-		if err != nil {
-			return p.refuse(t.at, err)
-		}
-		s.pieces = append(s.pieces, piece{text.String(), prm})
-		text.Reset()
+		s.parts = append(s.parts, one)
 	}
-	s.pieces = append(s.pieces, piece{text: text.String()})
-	s.Text = strings.Join(strings.Fields(shown.String()), " ")
+	in.statements, p.last = append(in.statements, s), s
 	return nil
 }
 
-// resolve gives a parameter its slots.
-func (f *File) resolve(in *section, t token) (*param, error) {
-	prm := &param{at: t.at, name: ":" + t.text, item: -1, message: -1}
-	pointer := t.text
-	if t.braced {
-		prm.name = ":{" + t.text + "}"
-	} else if strings.HasPrefix(strings.ToLower(t.text), reservedPrefix) {
-		if prm.reserved = reservedNames[t.text]; prm.reserved == reservedNone {
-			return nil, fmt.Errorf("%s is none of :rollbackd_key, :rollbackd_tag, :rollbackd_group, :rollbackd_attempt "+
-				"(a field of this name is :{/%s})", prm.name, t.text)
+// text is the statement with what value makes of each parameter.
+func (s *Statement) text(value func(part) string) string {
+	var b strings.Builder
+	for _, p := range s.parts {
+		if p.param != nil {
+			p.text = value(p)
 		}
-		return prm, nil
+		b.WriteString(p.text)
 	}
-	rooted := strings.HasPrefix(pointer, "/")
-	steps, err := parsePointer(strings.TrimPrefix(pointer, "/"))
+	return b.String()
+}
+
+// resolve finds the field of a parameter; a new one is added.
+func (s *section) resolve(t token) (*param, error) {
+	if t.kind == kindParam && strings.HasPrefix(strings.ToLower(t.text), reservedPrefix) {
+		if value := reservedNames[t.text]; value != nil {
+			return &param{reserved: value}, nil
+		}
+		return nil, fmt.Errorf(":%[1]s is none of :rollbackd_key, :rollbackd_tag, :rollbackd_group, :rollbackd_attempt "+
+			"(a field of this name is :{/%[1]s})", t.text)
+	}
+	steps, err := parsePointer(strings.TrimPrefix(t.text, "/"))
 	switch {
 	case err != nil:
 		return nil, err
-	case pointer == "" && in.each:
-		prm.item = slot(&in.paths, nil) // the item itself
-		return prm, nil
-	case pointer == "":
+	case t.text == "" && !s.each:
 		return nil, errors.New(`:{} is the item of a list: it must stand in a section "-- for each"`)
 	}
-	if in.each && !rooted {
-		prm.item = slot(&in.paths, steps)
+	f := field{steps, s.each && !strings.HasPrefix(t.text, "/")}
+	i := slices.IndexFunc(s.fields, func(g field) bool { return f.ofItem == g.ofItem && slices.Equal(f.path, g.path) })
+	if i < 0 {
+		i, s.fields = len(s.fields), append(s.fields, f)
 	}
-	prm.message = slot(&f.paths, steps)
-	return prm, nil
+	return &param{field: i}, nil
 }
 
-// slot is the place of a path among all; a new one is added.
-func slot(all *[]path, p path) int {
-	if i := slices.IndexFunc(*all, func(q path) bool { return slices.Equal(p, q) }); i >= 0 {
-		return i
-	}
-	*all = append(*all, p)
-	return len(*all) - 1
-}
+var (
+	tildes   = strings.NewReplacer("~0", "", "~1", "")
+	unescape = strings.NewReplacer("~1", "/", "~0", "~")
+)
 
 // parsePointer splits a JSON pointer (RFC 6901) without its first slash.
 func parsePointer(s string) (path, error) {
@@ -336,10 +300,10 @@ func parsePointer(s string) (path, error) {
 	}
 	steps := strings.Split(s, "/")
 	for i, step := range steps {
-		if strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(step), "~") {
+		if strings.Contains(tildes.Replace(step), "~") {
 			return nil, fmt.Errorf("in the pointer /%s a ~ must be followed by 0 or 1", s)
 		}
-		steps[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(step)
+		steps[i] = unescape.Replace(step)
 	}
 	return steps, nil
 }

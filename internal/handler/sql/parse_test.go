@@ -140,7 +140,7 @@ WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1`)
 	}
 	var got []string
 	for in, s := range f.all {
-		line := s.verb + " | " + s.Text
+		line := s.verb + " | " + strings.Join(strings.Fields(s.text(asWritten)), " ")
 		if in.each {
 			line = "each " + strings.Join(in.list, "→") + " " + line
 		}
@@ -161,6 +161,8 @@ WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1`)
 	}
 }
 
+func asWritten(p part) string { return p.text }
+
 // However a file is made, reading it ends, and what it gives can be written again.
 func FuzzParse(f *testing.F) {
 	f.Add("-- once\n" + good + " -- expect 1, else done\n-- for each /items\n" + good)
@@ -174,7 +176,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, s := range file.all {
-			if query, _ := s.pattern(); strings.TrimSpace(query) == "" {
+			if strings.TrimSpace(s.text(asWritten)) == "" {
 				t.Error("an empty statement")
 			}
 		}

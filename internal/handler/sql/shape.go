@@ -19,7 +19,7 @@ type shape struct {
 	insert bool
 
 	// Of an INSERT.
-	head   string // up to VALUES
+	head   []part // up to VALUES
 	values []part
 
 	// Of an UPDATE.
@@ -43,33 +43,25 @@ const maxKeyColumns = 4
 // keyColumn is a column of the key.
 type keyColumn struct {
 	name    string // without quotes
-	param   *param // its value
-	integer bool   // else it is a string; learn finds out
+	value   part
+	integer bool // else it is a string; learn finds out
 }
 
 // oneInteger reports whether the key is one column with integers.
 func (sh *shape) oneInteger() bool { return len(sh.key) == 1 && sh.key[0].integer }
 
-// rowKey is the values of a key.
-type rowKey [maxKeyColumns]value
+// rowKey is the values of a key: int64 or string.
+type rowKey [maxKeyColumns]any
 
 // addend is a parameter, or a number.
 type addend struct {
-	param *param
+	value part
 	n     int64
-}
-
-// part is a piece of a statement: text, or a parameter.
-type part struct {
-	text  string
-	param *param
-	add   int // the number of the addend that stands here, from 1; 0: none
 }
 
 // reader steps over the tokens of a statement. After a token that does not fit nothing fits any more.
 type reader struct {
 	tokens []token
-	params []*param // of the parameters that are left
 	at     int
 	bad    bool
 	parts  []part // what was taken since the last cut
@@ -83,30 +75,39 @@ func (r *reader) peek() token {
 }
 
 // take moves over a token if ok, and keeps it.
-func (r *reader) take(ok bool) (token, *param) {
+func (r *reader) take(ok bool) part {
 	t := r.peek()
-	if !ok || t.kind == kindEnd {
-		r.bad = true
-	}
-	if r.bad {
-		return token{}, nil
+	if r.bad = r.bad || !ok || t.kind == kindEnd; r.bad {
+		return part{}
 	}
 	r.at++
-	var p *param
-	if t.kind == kindParam {
-		p, r.params = r.params[0], r.params[1:]
-	}
-	r.parts = append(r.parts, part{text: t.raw(), param: p})
-	return t, p
+	p := part{text: " " + t.raw(), param: t.param}
+	r.parts = append(r.parts, p)
+	return p
 }
+
+// try moves over a token if ok, and reports whether it did.
+func (r *reader) try(ok bool) bool { return ok && r.take(true) != part{} }
 
 func (r *reader) word(w string)       { r.take(r.peek().is(w)) }
 func (r *reader) mark(c string)       { r.take(r.peek().mark(c)) }
-func (r *reader) name() string        { t, _ := r.take(r.peek().isColumn()); return t.text }
 func (r *reader) cut() (parts []part) { parts, r.parts = r.parts, nil; return parts }
 func (r *reader) end() bool           { return r.at == len(r.tokens) }
 func (r *reader) has(words ...string) bool {
-	return slices.ContainsFunc(words, func(w string) bool { return r.peek().is(w) })
+	return slices.ContainsFunc(words, r.peek().is)
+}
+
+func (r *reader) name() string {
+	t := r.peek()
+	r.take(t.isColumn())
+	return t.text
+}
+
+// list reads one or more, with this between them.
+func (r *reader) list(between string, one func()) {
+	for one(); r.try(r.peek().mark(between) || r.peek().is(between)); {
+		one()
+	}
 }
 
 // isColumn reports whether t can be the name of a column or a table, and nothing else.
@@ -122,118 +123,86 @@ func (t token) isNumber() bool {
 // raw is the token as it may be written again.
 func (t token) raw() string {
 	if t.kind == kindName {
-		return "`" + strings.ReplaceAll(t.text, "`", "``") + "`"
+		return quoteName(t.text)
 	}
 	return t.text
 }
 
-// now are functions that give the same to all rows of a statement.
-var now = []string{"NOW", "UTC_TIMESTAMP", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP"}
-
-// constant takes a value that is the same in each run: a literal, or the time.
+// constant takes a value that is the same in each run: a literal, or the time, which is the same to all rows of a
+// statement.
 func (r *reader) constant() {
-	switch t := r.peek(); {
-	case slices.ContainsFunc(now, t.is):
-		r.take(true)
+	switch {
+	case r.try(r.has("NOW", "UTC_TIMESTAMP", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP")):
 		r.mark("(")
-		if r.peek().isNumber() {
-			r.take(true)
-		}
+		r.try(r.peek().isNumber())
 		r.mark(")")
-	case t.mark("-"):
-		r.take(true)
+	case r.try(r.peek().mark("-")):
 		r.take(r.peek().isNumber())
 	default:
-		r.take(t.kind == kindString || t.isNumber() || r.has("NULL", "TRUE", "FALSE"))
+		r.take(r.peek().kind == kindString || r.peek().isNumber() || r.has("NULL", "TRUE", "FALSE"))
 	}
 }
 
-// shapeOf reads the form of a statement. When it has another, why says what is in the way, and faster what is not.
-func shapeOf(s *Statement) (_ *shape, why, faster string) {
+// shapeOf reads the form of a statement. When it has another, the result says what is in the way, and what is faster.
+func shapeOf(s *Statement) (*shape, *Unjoined) {
+	not := func(why, faster string) (*shape, *Unjoined) { return nil, &Unjoined{s.At, why, faster} }
 	if s.expect != nil && (len(s.expect.counts) != 1 || s.expect.counts[0] != 1 || s.expect.orMore) {
-		return nil, "it expects another number of rows than 1", "-- expect 1, for a row that is found by its key"
+		return not("it expects another number of rows than 1", "-- expect 1, for a row that is found by its key")
 	}
-	r := &reader{tokens: s.tokens}
-	for _, piece := range s.pieces {
-		if piece.param != nil {
-			r.params = append(r.params, piece.param)
-		}
-	}
-	var sh *shape
+	r, sh, form := &reader{tokens: s.tokens}, &shape{}, updateForm
 	switch {
-	case s.verb == "UPDATE" && r.has("UPDATE") && s.expect == nil:
-		return nil, "it may change any number of rows", "-- expect 1 behind it, for a row that is found by its key"
-	case s.verb == "UPDATE" && r.has("UPDATE"):
-		sh, faster = r.update(), updateForm
-	case s.verb == "INSERT" && r.has("INSERT"):
-		sh, faster = r.insert(), insertForm
+	case r.has("UPDATE") && s.expect == nil:
+		return not("it may change any number of rows", "-- expect 1 behind it, for a row that is found by its key")
+	case r.has("UPDATE"):
+		r.update(sh)
+	case r.has("INSERT"):
+		form = insertForm
+		r.insert(sh)
 	default:
-		return nil, "it is neither an UPDATE nor an INSERT … VALUES", noForm
+		return not("it is neither an UPDATE nor an INSERT … VALUES", noForm)
 	}
 	switch {
 	case r.end() && r.bad:
-		return nil, "no column of its WHERE is compared with a parameter alone", faster
+		return not("no column of its WHERE is compared with a parameter alone", form)
 	case r.bad || !r.end():
-		return nil, fmt.Sprintf("%q is not of the form that is joined", r.peek().text), faster
+		return not(fmt.Sprintf("%q is not of the form that is joined", r.peek().text), form)
 	}
-	return sh, "", ""
+	return sh, nil
 }
 
-func (r *reader) update() *shape {
-	sh := &shape{}
+func (r *reader) update(sh *shape) {
 	r.word("UPDATE")
 	sh.table = r.name()
 	r.word("SET")
 	r.cut()
-	for {
-		r.assignment(sh)
-		if !r.peek().mark(",") || r.bad {
-			break
-		}
-		r.take(true)
-	}
+	r.list(",", func() { r.assignment(sh) })
 	sh.set = r.cut()
 	r.word("WHERE")
-	for {
+	r.list("AND", func() {
 		r.cut() // WHERE, AND
 		r.condition(sh)
-		if !r.has("AND") || r.bad {
-			break
-		}
-		r.take(true)
-	}
-	if len(sh.key) == 0 {
-		r.bad = true
-	}
-	return sh
+	})
+	r.bad = r.bad || len(sh.key) == 0
 }
 
 // assignment reads column = value.
 func (r *reader) assignment(sh *shape) {
 	column := r.name()
 	r.mark("=")
-	if containsFold(sh.assigned, column) {
-		r.bad = true // the second would start from what the first has written
-	}
+	r.bad = r.bad || containsFold(sh.assigned, column) // the second would start from what the first has written
 	sh.assigned = append(sh.assigned, column)
 	switch t := r.peek(); {
-	case t.kind == kindParam:
-		r.take(true)
+	case r.try(t.isParam()):
 		sh.assigns = true
-	case t.isColumn() && strings.EqualFold(t.text, column):
-		r.take(true)
+	case r.try(t.isColumn() && strings.EqualFold(t.text, column)):
 		r.take(r.peek().mark("+") || r.peek().mark("-"))
 		sh.adding = append(sh.adding, column)
-		t, p := r.take(r.peek().kind == kindParam || r.peek().isNumber() && len(r.peek().text) < 10)
-		if r.bad {
-			return
+		t := r.peek()
+		a := addend{value: r.take(t.isParam() || t.isNumber() && len(t.text) < 10)}
+		a.n, _ = strconv.ParseInt(t.text, 10, 64) // nine digits at most, or a parameter
+		if sh.adds = append(sh.adds, a); !r.bad {
+			r.parts[len(r.parts)-1].add = len(sh.adds)
 		}
-		a := addend{param: p}
-		if p == nil {
-			a.n, _ = strconv.ParseInt(t.text, 10, 64) // nine digits at most
-		}
-		sh.adds = append(sh.adds, a)
-		r.parts[len(r.parts)-1].add = len(sh.adds)
 	default:
 		r.constant()
 	}
@@ -242,63 +211,43 @@ func (r *reader) assignment(sh *shape) {
 // condition reads column = :key, and conditions that are the same in each run.
 func (r *reader) condition(sh *shape) {
 	column := r.name()
-	if r.peek().mark("=") && r.at+1 < len(r.tokens) && r.tokens[r.at+1].kind == kindParam {
-		r.take(true)
+	if r.peek().mark("=") && r.at+1 < len(r.tokens) && r.tokens[r.at+1].isParam() {
+		r.mark("=")
 		known := slices.ContainsFunc(sh.key, func(k keyColumn) bool { return strings.EqualFold(k.name, column) })
-		if _, p := r.take(!known && len(sh.key) < maxKeyColumns); p != nil {
-			sh.key = append(sh.key, keyColumn{name: column, param: p})
-		}
+		sh.key = append(sh.key, keyColumn{name: column, value: r.take(!known && len(sh.key) < maxKeyColumns)})
 		return
 	}
 	sh.tested = append(sh.tested, column)
-	if r.has("IS") {
-		r.take(true)
-		if r.has("NOT") {
-			r.take(true)
-		}
+	if r.try(r.has("IS")) {
+		r.try(r.has("NOT"))
 		r.word("NULL")
 	} else {
 		r.take(r.peek().mark("=") || r.peek().mark("<") || r.peek().mark(">"))
-		if r.peek().mark("=") || r.peek().mark(">") {
-			r.parts[len(r.parts)-1].text += r.peek().text // <=, >=, <>
+		if t := r.peek(); (t.mark("=") || t.mark(">")) && !r.bad {
+			r.parts[len(r.parts)-1].text += t.text // <=, >=, <>
 			r.at++
 		}
 		r.constant()
 	}
-	sh.where = append(append(sh.where, part{text: "AND"}), r.cut()...)
+	sh.where = append(append(sh.where, part{text: " AND"}), r.cut()...)
 }
 
-func (r *reader) insert() *shape {
-	sh := &shape{insert: true}
+func (r *reader) insert(sh *shape) {
+	sh.insert = true
 	r.word("INSERT")
 	r.word("INTO")
 	sh.table = r.name()
 	r.mark("(")
-	for {
-		r.name()
-		if !r.peek().mark(",") || r.bad {
-			break
-		}
-		r.take(true)
-	}
+	r.list(",", func() { r.name() })
 	r.mark(")")
 	r.word("VALUES")
-	for _, p := range r.cut() {
-		sh.head += p.text + " "
-	}
+	sh.head = r.cut()
 	r.mark("(")
-	for {
-		if r.peek().kind == kindParam {
-			r.take(true)
-		} else {
+	r.list(",", func() {
+		if !r.try(r.peek().isParam()) {
 			r.constant()
 		}
-		if !r.peek().mark(",") || r.bad {
-			break
-		}
-		r.take(true)
-	}
+	})
 	r.mark(")")
 	sh.values = r.cut()
-	return sh
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	stdsql "database/sql"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
@@ -20,6 +18,9 @@ type Ran struct {
 	Changed   int64  `json:"changed"`
 	Expected  string `json:"expected,omitempty"`
 	Meaning   string `json:"meaning"`
+
+	of  *Statement
+	run run
 }
 
 // Trial is what a message makes of the file. The names of its JSON form are stable.
@@ -45,7 +46,7 @@ func (f *File) Try(ctx context.Context, s Server, m consumer.Message, commit boo
 		return &Trial{Outcome: "malformed", Why: err.Error()}, nil
 	}
 	m.Value = d
-	changing, err := openOn(s, mysqldb.Connector)
+	changing, err := s.open(mysqldb.Connector)
 	if err != nil {
 		return nil, err
 	}
@@ -53,139 +54,90 @@ func (f *File) Try(ctx context.Context, s Server, m consumer.Message, commit boo
 	if err := f.Check(ctx, changing); err != nil {
 		return nil, err
 	}
-	finding, err := openOn(s, mysqldb.FoundRowsConnector)
+	finding, err := s.open(mysqldb.FoundRowsConnector)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = finding.Close() }()
 
-	t := &trying{file: f, msg: &m}
-	if err := t.change(ctx, changing, false); err != nil {
+	first, err := f.change(ctx, changing, &m, false)
+	if err != nil {
 		return nil, err
 	}
-	if err := t.find(ctx, finding); err != nil {
+	if err := first.find(ctx, finding); err != nil || !commit || !first.Good() {
+		return first, err
+	}
+	t, err := f.change(ctx, changing, &m, true)
+	if err != nil {
 		return nil, err
 	}
-	if commit && t.trial.Good() {
-		if err := t.change(ctx, changing, true); err != nil {
-			return nil, err
-		}
+	for i := range t.Runs[:min(len(t.Runs), len(first.Runs))] {
+		t.Runs[i].Found = first.Runs[i].Found
 	}
-	return &t.trial, nil
-}
-
-// trying is one trial on its way.
-type trying struct {
-	file  *File
-	msg   *consumer.Message
-	trial Trial
-	ran   []run        // of the statements in trial.Runs
-	what  []*Statement // they are runs of
-	found []int64      // by the same, once it is known
+	return t, nil
 }
 
 // change runs the message's way through the file.
-func (t *trying) change(ctx context.Context, pool *stdsql.DB, commit bool) error {
+func (f *File) change(ctx context.Context, pool *stdsql.DB, m *consumer.Message, commit bool) (*Trial, error) {
 	tx, err := pool.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = tx.Rollback() }() // unless it is committed
-	t.trial, t.ran, t.what = Trial{Outcome: "applied"}, nil, nil
-	way := flow{conn: tx, file: t.file, msg: t.msg, saw: t.saw}
+	t := &Trial{Outcome: "applied"}
+	way := flow{conn: tx, file: f, msg: m, saw: t.saw}
 	end, err := way.run(ctx)
 	switch {
 	case mysqldb.Refuses(err), mysqldb.Classify(err) == mysqldb.FaultTooLarge:
-		t.trial.Outcome, t.trial.Why = string(Retry), err.Error()
+		t.Outcome, t.Why = string(Retry), err.Error()
 	case err != nil:
-		return err
+		return nil, err
+	case consumer.IsPermanent(end.err):
+		t.Outcome, t.Why = string(Permanent), end.err.Error()
 	case end.err != nil:
-		t.trial.Outcome, t.trial.Why = string(Retry), end.err.Error()
-		if consumer.IsPermanent(end.err) {
-			t.trial.Outcome = string(Permanent)
-		}
+		t.Outcome, t.Why = string(Retry), end.err.Error()
 	case end.by != nil:
-		t.trial.Outcome, t.trial.Why = string(Done), end.by.expect.text
+		t.Outcome, t.Why = string(Done), end.by.expect.text
 	}
-	if !commit || !t.trial.Good() {
-		return nil
+	if commit && t.Good() {
+		if err := tx.Commit(); err != nil {
+			return nil, fmt.Errorf("commit: %w", err)
+		}
+		t.Committed = true
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	t.trial.Committed = true
-	return nil
+	return t, nil
 }
 
 // saw writes a run of a statement down.
-func (t *trying) saw(s *Statement, r run, rows int64) {
-	row := Ran{Line: s.At.Line, Statement: s.shown(r), Changed: rows, Found: rows, Meaning: "go on"}
-	if !s.writes() {
-		row.Changed = 0
-	} else if n := len(t.ran); n < len(t.found) {
-		row.Found = t.found[n]
-	}
-	if r.item >= 0 {
-		row.Item = t.file.itemOf(s, r)
+func (t *Trial) saw(in *section, s *Statement, r run, rows int64) {
+	ran := Ran{Line: s.At.Line, Item: in.itemOf(r), Statement: s.shown(r), Found: rows, Meaning: "go on", of: s, run: r}
+	if s.writes() {
+		ran.Changed = rows
 	}
 	if s.expect != nil {
-		row.Expected = s.expect.String()
+		ran.Expected = s.expect.String()
 		if !s.expect.met(rows) {
-			row.Meaning = string(s.expect.other)
+			ran.Meaning = string(s.expect.other)
 		}
 	}
-	t.trial.Runs = append(t.trial.Runs, row)
-	t.ran, t.what = append(t.ran, r), append(t.what, s)
+	t.Runs = append(t.Runs, ran)
 }
 
-func (f *File) itemOf(s *Statement, r run) string {
-	for in, other := range f.all {
-		if other == s {
-			return fmt.Sprintf("%v[%d]", in.list, r.item)
-		}
-	}
-	return ""
-}
-
-// find runs the same statements on a connection that counts what they match. One that fails now did not before: the
-// rows have moved meanwhile, and the number stays what was changed.
-func (t *trying) find(ctx context.Context, pool *stdsql.DB) error {
+// find runs the same statements on a connection that counts what they match.
+func (t *Trial) find(ctx context.Context, pool *stdsql.DB) error {
 	tx, err := pool.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	way := flow{conn: tx, file: t.file, msg: t.msg}
-	t.found = nil
-	for i, s := range t.what {
-		rows, err := way.execute(ctx, s, t.ran[i])
+	for i, r := range t.Runs {
+		rows, err := r.of.execute(ctx, tx, r.run)
 		if err != nil {
-			return fmt.Errorf("count the rows that line %d finds: %w", s.At.Line, err)
+			return fmt.Errorf("count the rows that line %d finds: %w", r.Line, err)
 		}
-		t.found = append(t.found, rows)
-		if s.writes() {
-			t.trial.Runs[i].Found = rows
+		if r.of.writes() {
+			t.Runs[i].Found = rows
 		}
 	}
 	return nil
-}
-
-// shown is the statement with its values, for people: a string stands in quotes, as Go would write it.
-func (s *Statement) shown(r run) string {
-	var b strings.Builder
-	for _, piece := range s.pieces {
-		b.WriteString(piece.text)
-		if piece.param == nil {
-			continue
-		}
-		switch v := r.value(piece.param); v.kind {
-		case text:
-			b.WriteString(strconv.Quote(v.text))
-		case null:
-			b.WriteString("NULL")
-		default:
-			b.WriteString(v.text)
-		}
-	}
-	return strings.Join(strings.Fields(b.String()), " ")
 }

@@ -44,7 +44,7 @@ func TestDecimalsAreAddedExactly(t *testing.T) {
 
 func TestExactWritesNumbersWithoutExponent(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{
+	for in, want := range map[string]number{
 		"0": "0", "-0": "-0", "12.50": "12.50", "1e0": "1", "1e3": "1000", "1.5e1": "15", "1.25e1": "12.5", "-1.5E+1": "-15",
 		"5e-1": "0.5", "12.5e-1": "1.25", "12.5e-3": "0.0125", "0e9": "0", "100e-2": "1.00",
 		"1e65": "", "1e999999999999": "", "1e-66": "", strings.Repeat("9", 68): "",
