@@ -80,8 +80,8 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	if err != nil {
 		return err
 	}
-	d.api, err = api.New(api.Options{View: d.view, Guard: guard, Desk: d.desk, Logger: d.log})
-	return err
+	d.api = api.New(api.Options{View: d.view, Guard: guard, Desk: d.desk, Logger: d.log})
+	return nil
 }
 
 // bounds keep a comparison that a page asks for small: it runs in a daemon, beside its lanes.

@@ -2,19 +2,16 @@ package api
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/rollbackd/rollbackd/docs"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
@@ -34,51 +31,29 @@ type Options struct {
 
 // API answers to programs. Make it with [New]; it is safe for many goroutines.
 type API struct {
-	o        Options
-	mux      *http.ServeMux
-	huma     huma.API
-	document []byte
+	o    Options
+	mux  *http.ServeMux
+	huma huma.API
 }
 
 // New makes the API. It asks no server.
-func New(o Options) (*API, error) {
+func New(o Options) *API {
 	a := &API{o: o, mux: http.NewServeMux()}
 	a.huma = huma.NewAPI(huma.Config{
-		OpenAPI: &huma.OpenAPI{
-			OpenAPI: "3.1.0",
-			Info:    &huma.Info{Title: "rollbackd", Version: "1", Description: about},
-			Servers: []*huma.Server{{URL: o.Guard.BasePath() + Prefix}},
-			Tags:    tags(),
-			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry("#/components/schemas/", named),
-				SecuritySchemes: map[string]*huma.SecurityScheme{"token": {
-					Type: "http", Scheme: "bearer",
-					Description: "ROLLBACKD_ADMIN_TOKEN, or one of ROLLBACKD_ADMIN_TOKENS_FILE. Without any of them, and without " +
-						"ROLLBACKD_ADMIN_PROXY, whoever asks from the daemon's own machine needs none.",
-				}},
-			},
-			Security: []map[string][]string{{"token": {}}},
-		},
+		OpenAPI: &huma.OpenAPI{Components: &huma.Components{
+			Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+		}},
 		Formats:       map[string]huma.Format{"application/json": strict, "json": strict},
 		DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
 		Transformers: []huma.Transformer{inSentences},
 	}, humago.NewAdapter(a.mux, Prefix))
 	a.huma.UseMiddleware(a.unambiguous)
-	a.overview()
-	a.letters()
-	a.messages()
-	a.acts()
-	a.writes()
-	a.reconciles()
-	explain(a.huma.OpenAPI())
-	var err error
-	if a.document, err = indented(a.huma.OpenAPI()); err != nil {
-		return nil, fmt.Errorf("describe the API: %w", err)
-	}
+	a.routes()
+	a.bound()
 	a.mux.HandleFunc("GET "+Prefix+"/openapi.json", a.describe)
 	a.mux.HandleFunc(anywhere, a.nothing)
 	a.mux.HandleFunc(Prefix, a.nothing)
-	return a, nil
+	return a
 }
 
 // anywhere is the pattern of whatever no other one names.
@@ -132,7 +107,8 @@ func (b *buffered) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 // describe answers with the description of the API, whose addresses have this daemon's base path.
 func (a *API) describe(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(a.document) // into memory
+	at := []byte(`"url": "` + a.o.Guard.BasePath())
+	_, _ = w.Write(bytes.Replace(docs.OpenAPI, []byte(`"url": "`), at, 1)) // into memory
 }
 
 // nothing answers where nothing is, and says which methods there would be.
@@ -154,68 +130,3 @@ func (a *API) nothing(w http.ResponseWriter, r *http.Request) {
 	admin.Problem(w, http.StatusNotFound, fmt.Sprintf("There is no %s: %s/openapi.json says what there is.",
 		r.URL.Path, Prefix))
 }
-
-func indented(document *huma.OpenAPI) ([]byte, error) {
-	text, err := json.Marshal(document)
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, text, "", "  "); err != nil {
-		return nil, err
-	}
-	b.WriteByte('\n')
-	return b.Bytes(), nil
-}
-
-// answer is what a route answers with.
-type answer[T any] struct{ Body T }
-
-// Page is one page of a list.
-type Page[T any] struct {
-	Items []T    `json:"items" doc:"Those of this page."`
-	Next  string `json:"next,omitempty" doc:"Give it as after for the next page. Missing: the list ends here."`
-}
-
-// pageOf never has null for no items.
-func pageOf[T any](items []T, next string) Page[T] {
-	if items == nil {
-		items = []T{}
-	}
-	return Page[T]{items, next}
-}
-
-// route is one that reads.
-type route struct {
-	id, path, tag    string
-	summary, details string
-	errors           []int // beside those that any may have
-}
-
-// look adds a route that reads.
-func look[I, T any](a *API, r route, do func(context.Context, *I) (T, error)) {
-	may := []int{
-		http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
-		http.StatusBadGateway, http.StatusServiceUnavailable,
-	}
-	huma.Register(a.huma, huma.Operation{
-		OperationID: r.id, Method: http.MethodGet, Path: r.path, Tags: []string{r.tag}, Summary: r.summary,
-		Description: r.details, Errors: slices.Concat(may, r.errors),
-	}, func(ctx context.Context, in *I) (*answer[T], error) {
-		body, err := do(ctx, in)
-		if err != nil {
-			return nil, a.trouble(ctx, r.id, err)
-		}
-		return &answer[T]{body}, nil
-	})
-}
-
-// soon gives up what the operator is asked when its servers take longer than somebody waits.
-func soon[I, T any](do func(context.Context, *I) (T, error)) func(context.Context, *I) (T, error) {
-	return func(ctx context.Context, in *I) (T, error) {
-		return view.Within(ctx, view.ActsTime, func(ctx context.Context) (T, error) { return do(ctx, in) })
-	}
-}
-
-// errNothing says that what is asked for is not there.
-var errNothing = errors.New("nothing is known of it")

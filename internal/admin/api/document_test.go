@@ -1,103 +1,153 @@
 package api
 
 import (
-	"flag"
+	"encoding/json"
 	"log/slog"
-	"os"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/rollbackd/rollbackd/docs"
 	"github.com/rollbackd/rollbackd/internal/admin"
 )
 
-var update = flag.Bool("update", false, "write docs/openapi.json")
-
-// described is an API that asks nobody: its description is made of types alone.
+// described is an API that asks nobody.
 func described(t *testing.T, base string) *API {
 	t.Helper()
 	guard, err := admin.NewGuard(admin.GuardOptions{BasePath: base, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := New(Options{Guard: guard})
-	if err != nil {
+	return New(Options{Guard: guard})
+}
+
+type object = map[string]any
+
+// description is one of the API: of docs/openapi.json, or what the library makes of the types.
+type description struct {
+	Components struct{ Schemas object }
+	Paths      map[string]map[string]object
+}
+
+// shape is what the types say of the API in a description. The problems are the library's own; a test from outside
+// holds each answer to the document.
+func shape(t *testing.T, text []byte) (d description) {
+	t.Helper()
+	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
-	return a
+	for name, s := range d.Components.Schemas {
+		if name != "Filter" && !strings.HasSuffix(name, "Request") {
+			delete(s.(object), "additionalProperties") // a later version may say more
+		}
+		if strings.HasPrefix(name, "Problem") || strings.HasPrefix(name, "Error") {
+			delete(d.Components.Schemas, name)
+		}
+		wordless(s)
+	}
+	for _, path := range d.Paths {
+		for _, op := range path {
+			answers := op["responses"].(object)
+			for status := range answers {
+				if !strings.HasPrefix(status, "2") {
+					delete(answers, status)
+				}
+			}
+			wordless(op)
+		}
+	}
+	return d
+}
+
+// wordless takes away what a person writes.
+func wordless(part any) {
+	switch v := part.(type) {
+	case object:
+		for _, name := range []string{"description", "summary", "tags"} {
+			if _, is := v[name].(object); !is { // a property may be called like that
+				delete(v, name)
+			}
+		}
+		for name, inner := range v {
+			if wordless(inner); name == "detail" || name == "report" || name == "headers" || name == "properties" {
+				if of, ok := inner.(object); ok && of["additionalProperties"] == true {
+					v[name] = object{} // whatever is in it
+				}
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			wordless(inner)
+		}
+	}
 }
 
 func TestTheDescriptionInDocsIsThatOfTheCode(t *testing.T) {
 	t.Parallel()
-	const path = "../../../docs/openapi.json"
-	got := described(t, "").document
-	if *update {
-		if err := os.WriteFile(path, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
+	made, err := json.Marshal(described(t, "").huma.OpenAPI())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("docs/openapi.json is not true any more: go test ./internal/admin/api -update\n%s", diff)
+	if diff := cmp.Diff(shape(t, docs.OpenAPI), shape(t, made)); diff != "" {
+		t.Errorf("docs/openapi.json (-) does not say what the types say (+): mend it by hand, with words\n%s", diff)
 	}
 }
 
 func TestTheDescriptionExplainsEveryPropertyParameterAndOperation(t *testing.T) {
 	t.Parallel()
-	document := described(t, "").huma.OpenAPI()
-	for name, s := range document.Components.Schemas.Map() {
+	type words struct{ Description string }
+	var document struct {
+		Components struct {
+			Schemas map[string]struct{ Properties map[string]words }
+		}
+		Paths map[string]map[string]struct {
+			words
+			Summary    string
+			Tags       []string
+			Parameters []struct {
+				words
+				Name string
+			}
+		}
+	}
+	if err := json.Unmarshal(docs.OpenAPI, &document); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range document.Components.Schemas {
 		for property, p := range s.Properties {
 			if p.Description == "" {
 				t.Errorf("%s.%s has no words", name, property)
 			}
 		}
-		for property := range words[name] {
-			if s.Properties[property] == nil {
-				t.Errorf("words explain %s.%s, which is none", name, property)
-			}
-		}
 	}
-	for name := range words {
-		if document.Components.Schemas.Map()[name] == nil {
-			t.Errorf("words explain %s, which is none", name)
-		}
-	}
-	operations := 0
-	for path, item := range document.Paths {
-		for _, op := range operationsOf(item) {
-			operations++
+	for path, operations := range document.Paths {
+		for method, op := range operations {
 			if op.Summary == "" || op.Description == "" || len(op.Tags) != 1 {
-				t.Errorf("%s %s lacks words: %+v", op.Method, path, op)
+				t.Errorf("%s %s lacks words: %+v", method, path, op)
 			}
 			for _, p := range op.Parameters {
 				if p.Description == "" {
-					t.Errorf("%s %s: the parameter %s has no words", op.Method, path, p.Name)
+					t.Errorf("%s %s: the parameter %s has no words", method, path, p.Name)
 				}
 			}
 		}
 	}
-	if operations < 10 {
-		t.Errorf("only %d operations: does this test still look at the right thing?", operations)
-	}
-}
-
-func operationsOf(item *huma.PathItem) (all []*huma.Operation) {
-	for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
-		if op != nil {
-			all = append(all, op)
-		}
-	}
-	return all
 }
 
 func TestTheDescriptionNamesTheBasePath(t *testing.T) {
 	t.Parallel()
-	if got := described(t, "/x/y").huma.OpenAPI().Servers[0].URL; got != "/x/y/api/v1" {
+	r := httptest.NewRequest(http.MethodGet, Prefix+"/openapi.json", http.NoBody)
+	r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
+	w := httptest.NewRecorder()
+	described(t, "/x/y").ServeHTTP(w, r)
+	var document struct{ Servers []struct{ URL string } }
+	if err := json.Unmarshal(w.Body.Bytes(), &document); err != nil {
+		t.Fatal(err)
+	}
+	if got := document.Servers[0].URL; got != "/x/y/api/v1" {
 		t.Errorf("the server is %q", got)
 	}
 }

@@ -60,10 +60,7 @@ func served(t *testing.T) (a *API, written func() int) {
 		t.Fatal(err)
 	}
 	v := view.New(view.Options{Records: records, Letters: letters, Group: "g", Logger: log})
-	if a, err = New(Options{Guard: guard, Desk: d, View: v, Logger: log}); err != nil {
-		t.Fatal(err)
-	}
-	return a, func() (n int) {
+	return New(Options{Guard: guard, Desk: d, View: v, Logger: log}), func() (n int) {
 		if err := pool.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM consumer_log_act) + (SELECT COUNT(*) "+
 			"FROM consumer_log_once)").Scan(&n); err != nil {
 			t.Fatal(err)

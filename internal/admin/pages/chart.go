@@ -22,23 +22,28 @@ type series struct {
 // Now is the last value in words.
 func (s series) Now() string {
 	if len(s.Values) == 0 {
-		return "–"
+		return unknown
 	}
 	return s.Show(s.Values[len(s.Values)-1])
 }
 
-// Most is the largest value in words; "" when none is known.
-func (s series) Most() string {
+// most is the largest value; NaN when none is known.
+func (s series) most() float64 {
 	most := math.NaN()
 	for _, v := range s.Values {
-		if math.IsNaN(most) || v > most {
+		if !(v <= most) && !math.IsNaN(v) {
 			most = v
 		}
 	}
-	if math.IsNaN(most) {
-		return ""
+	return most
+}
+
+// Most is the largest value in words; "" when none is known.
+func (s series) Most() string {
+	if most := s.most(); !math.IsNaN(most) {
+		return s.Show(most)
 	}
-	return s.Show(most)
+	return ""
 }
 
 // The size of a chart in its own units, and the span that it shows.
@@ -47,45 +52,30 @@ const (
 	chartSpan            = time.Hour
 )
 
-// chart draws a series as a line over an area. What it says stands beside it in words, so it is hidden from readers.
+// chart draws a series as a line over an area, with gaps where nobody knows. What it says stands beside it in words, so
+// it is hidden from readers.
 func chart(s series) template.HTML {
-	most := 0.0
-	for _, v := range s.Values {
-		if v > most {
-			most = v
-		}
-	}
 	var line, area strings.Builder
-	var now time.Time
-	if n := len(s.Times); n > 0 {
-		now = s.Times[n-1]
+	var known []string // the places of a stretch without a gap
+	var first, last float64
+	most := max(s.most(), math.SmallestNonzeroFloat64)
+	for i, v := range append(s.Values, math.NaN()) {
+		x := math.NaN()
+		if i < len(s.Values) {
+			x = chartWide * (1 - float64(s.Times[len(s.Times)-1].Sub(s.Times[i]))/float64(chartSpan))
+		}
+		if x >= 0 && !math.IsNaN(v) {
+			if last = x; len(known) == 0 {
+				first = x
+			}
+			known = append(known, fmt.Sprintf("%.1f %.1f", x, chartHigh-1-(chartHigh-4)*v/most))
+		} else if len(known) > 0 {
+			path := "M" + strings.Join(known, " L")
+			line.WriteString(path)
+			fmt.Fprintf(&area, "%s L%.1f %.1f L%.1f %.1f Z", path, last, chartHigh, first, chartHigh)
+			known = nil
+		}
 	}
-	open, first, last := false, 0.0, 0.0
-	flush := func() {
-		if open {
-			fmt.Fprintf(&area, "L%.1f %.1f L%.1f %.1f Z", last, chartHigh, first, chartHigh)
-		}
-		open = false
-	}
-	for i, v := range s.Values {
-		x := chartWide * (1 - float64(now.Sub(s.Times[i]))/float64(chartSpan))
-		if math.IsNaN(v) || x < 0 {
-			flush()
-			continue
-		}
-		y := chartHigh - 1
-		if most > 0 {
-			y -= (chartHigh - 4) * v / most
-		}
-		step := "L"
-		if !open {
-			open, first, step = true, x, "M"
-		}
-		last = x
-		fmt.Fprintf(&line, "%s%.1f %.1f ", step, x, y)
-		fmt.Fprintf(&area, "%s%.1f %.1f ", step, x, y)
-	}
-	flush()
 	return template.HTML(fmt.Sprintf(`<svg class="chart" viewBox="0 0 %.0f %.0f" preserveAspectRatio="none" `+
 		`aria-hidden="true" focusable="false"><path class="area" d="%s"/><path class="line" d="%s"/></svg>`,
 		chartWide, chartHigh, area.String(), line.String())) // numbers only
@@ -99,7 +89,7 @@ func charts(h view.Hour, dead view.Aged[int]) []series {
 		{Name: "Dead letters", Show: figure},
 	}
 	for i, s := range h.Samples {
-		values := []float64{s.Rate(), s.Lag, known(s.Ready, "main"), known(s.Ready, "retry"), s.Dead}
+		values := []float64{s.Rate(), known(s.Lag), waiting(s, "main"), waiting(s, "retry"), known(s.Dead)}
 		if i == 0 {
 			values[0] = math.NaN()
 		}
@@ -117,9 +107,16 @@ func charts(h view.Hour, dead view.Aged[int]) []series {
 	return all
 }
 
-func known(m map[string]float64, name string) float64 {
-	if v, ok := m[name]; ok {
-		return v
+func waiting(s view.Sample, kind string) float64 {
+	if n, ok := s.Ready[kind]; ok {
+		return n
 	}
 	return math.NaN()
+}
+
+func known(x *float64) float64 {
+	if x == nil {
+		return math.NaN()
+	}
+	return *x
 }

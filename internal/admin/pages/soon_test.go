@@ -30,12 +30,9 @@ func advises(text string) bool {
 func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	of := w.compared()
-	programs, err := api.New(api.Options{
+	programs := api.New(api.Options{
 		View: w.pages.o.View, Guard: w.pages.o.Guard, Desk: w.desk, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	server := httptest.NewServer(programs)
 	defer server.Close()
 	pool, err := sql.Open("mysql", w.dsn)
@@ -113,12 +110,9 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs, err := api.New(api.Options{
+	programs := api.New(api.Options{
 		View: w.pages.o.View, Guard: w.pages.o.Guard, Desk: hurried, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	server := httptest.NewServer(programs)
 	defer server.Close()
 	w.pages.o.Desk = hurried

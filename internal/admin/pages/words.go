@@ -74,35 +74,34 @@ func count(n int) string {
 	return b.String()
 }
 
-// figure is a number of messages; – when nobody knows it.
+// unknown is written for a figure that nobody knows, which is not a number.
+const unknown = "–"
+
+// figure is a number of messages.
 func figure(x float64) string {
 	if math.IsNaN(x) {
-		return "–"
+		return unknown
 	}
 	return count(int(math.Round(x)))
 }
 
-// rate is a number a second, as exact as it need be.
+// rate is a number a second, as exact as it need be: 50 and not 50.0.
 func rate(x float64) string {
-	switch {
-	case math.IsNaN(x):
-		return "–"
-	case x >= 100:
-		return count(int(math.Round(x)))
-	case x >= 10:
-		return whole(strconv.FormatFloat(x, 'f', 1, 64))
+	if math.IsNaN(x) || x >= 100 {
+		return figure(x)
 	}
-	return whole(strconv.FormatFloat(x, 'f', 2, 64))
+	decimals := 2
+	if x >= 10 {
+		decimals = 1
+	}
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(x, 'f', decimals, 64), "0"), ".")
 }
 
-// whole leaves out a fraction of zeros: 50 and not 50.0.
-func whole(digits string) string { return strings.TrimSuffix(strings.TrimRight(digits, "0"), ".") }
-
-// seconds is a span that may be short; – when nobody knows it.
+// seconds is a span that may be short.
 func seconds(x float64) string {
 	switch {
 	case math.IsNaN(x):
-		return "–"
+		return unknown
 	case x < 1:
 		return strconv.FormatFloat(x*1000, 'g', 3, 64) + " ms"
 	case x < 60:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,23 +21,21 @@ const (
 	healthEvery = time.Second
 )
 
-// Sample is what the metrics said at a time, and how much of it came since the sample before.
+// Sample is what the metrics said at a time, and how much of it came since the sample before. What nobody knows is nil,
+// or missing.
 type Sample struct {
-	At time.Time
+	At time.Time `json:"at"`
 	// Rates are deliveries a second, by outcome, since the sample before.
-	Rates map[string]float64
+	Rates map[string]float64 `json:"rates"`
 	// Lag is the 99th percentile of the seconds from publishing to the committed effect, of what ended since the sample
-	// before; NaN when nothing did.
-	Lag float64
-	// Ready are messages that wait, by kind of queue: main, retry, backstop, dead. A queue that nobody could look at is
-	// not in it.
-	Ready map[string]float64
-	// Dead is the number of dead rows, at most dedup.MaxCounted; NaN when nobody has counted them yet.
-	Dead float64
-	// Leader: this process is elected.
-	Leader bool
-	// Up says of each dependency whether it answers.
-	Up map[string]bool
+	// before.
+	Lag *float64 `json:"lag_seconds,omitempty"`
+	// Ready are messages that wait, by kind of queue: main, retry, backstop, dead.
+	Ready map[string]float64 `json:"ready"`
+	// Dead is the number of dead rows, at most dedup.MaxCounted.
+	Dead   *float64        `json:"dead_rows,omitempty"`
+	Leader bool            `json:"leader"` // this process is elected
+	Up     map[string]bool `json:"up"`     // of each dependency whether it answers
 
 	total map[string]float64 // deliveries since the start
 	lag   *dto.Histogram
@@ -52,11 +51,11 @@ func (s Sample) Rate() (sum float64) {
 
 // Trouble is the last time that something was amiss.
 type Trouble struct {
-	What  string    `json:"what" doc:"A dependency, a queue, the brake."`
-	Why   string    `json:"why" doc:"In words."`
-	Since time.Time `json:"since" doc:"By this daemon's clock."`
-	Until time.Time `json:"until,omitzero" doc:"Missing: it still is."`
-	Stops bool      `json:"stops" doc:"Nothing was consumed meanwhile."`
+	What  string    `json:"what"`
+	Why   string    `json:"why"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until,omitzero"`
+	Stops bool      `json:"stops"`
 }
 
 // ring keeps the last hour.
@@ -93,15 +92,12 @@ func (v *View) take(ctx context.Context) {
 	if err != nil { // what could be gathered is there all the same
 		v.log.WarnContext(ctx, "the figures of the pages lack some", "err", err)
 	}
-	v.ring.add(read(families, time.Now()))
+	v.ring.add(read(families, time.Now().UTC()))
 }
 
 // read takes what the pages show out of the metrics.
 func read(families []*dto.MetricFamily, now time.Time) Sample {
-	s := Sample{
-		At: now, Ready: map[string]float64{}, Up: map[string]bool{}, total: map[string]float64{}, Lag: math.NaN(),
-		Dead: math.NaN(),
-	}
+	s := Sample{At: now, Ready: map[string]float64{}, Up: map[string]bool{}, total: map[string]float64{}}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			switch f.GetName() {
@@ -114,7 +110,9 @@ func read(families []*dto.MetricFamily, now time.Time) Sample {
 					s.Ready[label(m, "kind")] += n
 				}
 			case "rollbackd_dead_letters":
-				s.Dead = m.GetGauge().GetValue()
+				if n := m.GetGauge().GetValue(); !math.IsNaN(n) {
+					s.Dead = &n
+				}
 			case "rollbackd_leader":
 				s.Leader = m.GetGauge().GetValue() == 1
 			case "rollbackd_dependency_up":
@@ -154,28 +152,27 @@ func (r *ring) add(s Sample) {
 	}
 }
 
-// quantile of what a histogram has more than it had: the upper bound of the bucket in which it lies.
-func quantile(q float64, now, before *dto.Histogram) float64 {
+// quantile of what a histogram has more than it had: the upper bound of the bucket in which it lies, or of the last one
+// when it lies beyond; nil when it has nothing more.
+func quantile(q float64, now, before *dto.Histogram) (bound *float64) {
+	more := now.GetSampleCount() - before.GetSampleCount()
+	if now.GetSampleCount() <= before.GetSampleCount() {
+		return nil
+	}
 	had := map[float64]uint64{}
-	var hadAll uint64
-	if before != nil {
-		hadAll = before.GetSampleCount()
-		for _, b := range before.GetBucket() {
-			had[b.GetUpperBound()] = b.GetCumulativeCount()
-		}
+	for _, b := range before.GetBucket() {
+		had[b.GetUpperBound()] = b.GetCumulativeCount()
 	}
-	if now == nil || now.GetSampleCount() <= hadAll {
-		return math.NaN()
-	}
-	want := q * float64(now.GetSampleCount()-hadAll)
-	last := math.NaN()
 	for _, b := range now.GetBucket() {
-		last = b.GetUpperBound()
-		if float64(b.GetCumulativeCount()-had[last]) >= want {
-			return last
+		if math.IsInf(b.GetUpperBound(), 0) {
+			break
+		}
+		bound = b.UpperBound
+		if float64(b.GetCumulativeCount()-had[*bound]) >= q*float64(more) {
+			break
 		}
 	}
-	return last // beyond the last bucket: at least that
+	return bound
 }
 
 // watch remembers what is amiss, and when it was over.
@@ -188,7 +185,7 @@ func (r *ring) watch(h admin.Health, now time.Time) {
 		stops bool
 	}{{h.Waiting, true}, {h.Degraded, false}} {
 		for _, text := range list.words {
-			what, why := cut(text)
+			what, why, _ := strings.Cut(text, ": ")
 			if what == "session" { // between two connections: RabbitMQ itself is named when it does not answer
 				continue
 			}
@@ -217,16 +214,6 @@ func (r *ring) note(what, why string, stops bool, now time.Time) {
 	r.troubles = append(r.troubles, &Trouble{What: what, Why: why, Since: now, Stops: stops})
 }
 
-// cut takes "mysql: refused" apart.
-func cut(text string) (what, why string) {
-	for i := range text {
-		if i > 0 && text[i-1] == ':' && text[i] == ' ' {
-			return text[:i-1], text[i+1:]
-		}
-	}
-	return text, ""
-}
-
 // Hour is what is kept of the last hour.
 type Hour struct {
 	Samples  []Sample  // oldest first; those that are kept must not be changed
@@ -246,7 +233,7 @@ func (v *View) Hour() Hour {
 	v.ring.watch(v.o.Health(), time.Now().UTC())
 	v.ring.mu.Lock()
 	defer v.ring.mu.Unlock()
-	h := Hour{Samples: slices.Clone(v.ring.samples), Troubles: []Trouble{}}
+	h := Hour{Samples: append([]Sample{}, v.ring.samples...), Troubles: []Trouble{}}
 	for _, t := range slices.Backward(v.ring.troubles) {
 		h.Troubles = append(h.Troubles, *t)
 	}

@@ -62,13 +62,13 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 	e.up.WithLabelValues("mysql").Set(1)
 	e.up.WithLabelValues("redis").Set(0)
 	first := e.sample(t, r, now)
-	if first.Rate() != 0 || !math.IsNaN(first.Lag) {
+	if first.Rate() != 0 || first.Lag != nil {
 		t.Errorf("the first sample, of which nobody knows since when, has rate %v and lag %v", first.Rate(), first.Lag)
 	}
 	if _, known := first.Ready["main"]; known || first.Ready["retry"] != 5 || !first.Up["mysql"] || first.Up["redis"] {
 		t.Errorf("ready %v, up %v", first.Ready, first.Up)
 	}
-	if !math.IsNaN(first.Dead) {
+	if first.Dead != nil {
 		t.Errorf("nobody has counted the dead rows, and %v are said", first.Dead)
 	}
 	e.dead.WithLabelValues().Set(7)
@@ -78,14 +78,14 @@ func TestASampleSaysWhatCameSinceTheOneBefore(t *testing.T) {
 		e.lag.Observe(0.5)
 	}
 	second := e.sample(t, r, now.Add(10*time.Second))
-	if second.Rates["applied"] != 50 || second.Rates["duplicate"] != 2 || second.Rate() != 52 || second.Lag != 1 {
+	if second.Rates["applied"] != 50 || second.Rates["duplicate"] != 2 || second.Rate() != 52 || *second.Lag != 1 {
 		t.Errorf("rates %v, lag %v; want 50, 2 and 1", second.Rates, second.Lag)
 	}
-	if second.Dead != 7 {
+	if *second.Dead != 7 {
 		t.Errorf("%v dead rows, want 7", second.Dead)
 	}
 	third := e.sample(t, r, now.Add(20*time.Second))
-	if third.Rate() != 0 || !math.IsNaN(third.Lag) {
+	if third.Rate() != 0 || third.Lag != nil {
 		t.Errorf("without anything new: rate %v, lag %v", third.Rate(), third.Lag)
 	}
 	fresh := newEngine() // counters that begin anew

@@ -8,18 +8,18 @@ import (
 
 // Row is one row of the consumer log.
 type Row struct {
-	Group    string       `json:"group" doc:"The kind of consumer."`
-	Tag      string       `json:"tag" doc:"The kind of message."`
-	Key      string       `json:"key" doc:"Of the message."`
-	Status   string       `json:"status" doc:"processing, success, failed, dead or discarded."`
-	Reason   dedup.Reason `json:"reason,omitempty" doc:"Why it is dead, or will be once its letter is confirmed."`
-	Attempts int          `json:"attempts" doc:"Since the row was made or reopened."`
-	Replays  int          `json:"replays" doc:"How often it was reopened."`
-	Since    time.Time    `json:"since" doc:"The last transition, by the database's clock."`
-	Created  time.Time    `json:"created_at" doc:"When the row was made, by the database's clock."`
-	DeadAt   time.Time    `json:"dead_at,omitzero" doc:"When it died, if it is dead."`
-	Owner    string       `json:"owner,omitempty" doc:"Of the last claim or replay."`
-	Remark   string       `json:"remark,omitempty" doc:"The last error, or who discarded it and why."`
+	Group    string       `json:"group"`
+	Tag      string       `json:"tag"`
+	Key      string       `json:"key"`
+	Status   string       `json:"status"`
+	Reason   dedup.Reason `json:"reason,omitempty"`
+	Attempts int          `json:"attempts"`
+	Replays  int          `json:"replays"`
+	Since    time.Time    `json:"since"`
+	Created  time.Time    `json:"created_at"`
+	DeadAt   time.Time    `json:"dead_at,omitzero"`
+	Owner    string       `json:"owner,omitempty"`
+	Remark   string       `json:"remark,omitempty"`
 }
 
 // RowsOf are rows as they are shown; never nil.
@@ -40,12 +40,12 @@ func RowsOf(rows []dedup.Row) []Row {
 
 // Pause says whether consuming is paused.
 type Pause struct {
-	Paused bool      `json:"paused" doc:"No daemon of the group and queue takes deliveries."`
-	ID     string    `json:"id,omitempty" doc:"Of the act that paused."`
-	By     string    `json:"by,omitempty" doc:"Who paused."`
-	Why    string    `json:"why,omitempty" doc:"Why."`
-	Since  time.Time `json:"since,omitzero" doc:"From when, by the database's clock."`
-	Until  time.Time `json:"until,omitzero" doc:"When it ends by itself, by the database's clock."`
+	Paused bool      `json:"paused"`
+	ID     string    `json:"id,omitempty"`
+	By     string    `json:"by,omitempty"`
+	Why    string    `json:"why,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+	Until  time.Time `json:"until,omitzero"`
 }
 
 // PauseOf is a pause as it is shown; the zero one when none stands.

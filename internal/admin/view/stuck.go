@@ -12,15 +12,15 @@ import (
 
 // Stuck is a message that does not move although it could.
 type Stuck struct {
-	Tag      string    `json:"tag" doc:"The kind of message."`
-	Key      string    `json:"key" doc:"Of the message."`
-	Status   string    `json:"status" doc:"processing or failed."`
-	Since    time.Time `json:"since" doc:"The last transition, by the database's clock."`
-	Overdue  float64   `json:"overdue_seconds" doc:"Since its lease ended or it was due."`
-	Attempts int       `json:"attempts" doc:"That were made."`
-	Owner    string    `json:"owner,omitempty" doc:"Of the last claim."`
-	Why      string    `json:"why" doc:"In words."`
-	Lock     string    `json:"lock,omitempty" doc:"Who holds its lock, in words."`
+	Tag      string    `json:"tag"`
+	Key      string    `json:"key"`
+	Status   string    `json:"status"`
+	Since    time.Time `json:"since"`
+	Overdue  float64   `json:"overdue_seconds"`
+	Attempts int       `json:"attempts"`
+	Owner    string    `json:"owner,omitempty"`
+	Why      string    `json:"why"`
+	Lock     string    `json:"lock,omitempty"`
 }
 
 const (

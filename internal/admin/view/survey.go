@@ -32,23 +32,23 @@ const (
 
 // Groups are the dead letters, grouped by why they are dead and by their errors without what differs.
 type Groups struct {
-	All []Group `json:"groups" doc:"The largest first."`
+	All []Group `json:"groups"`
 	// More is true beyond mostSurveyed, and while the first look is still going on.
-	Seen   int       `json:"seen" doc:"Letters that were looked at."`
-	More   bool      `json:"more" doc:"There are more letters than were looked at."`
-	Parked int       `json:"parked" doc:"Of those seen: replayed as often as is allowed, so that only force replays them."`
-	AsOf   time.Time `json:"as_of" doc:"When they were looked at, by this daemon's clock."`
+	Seen   int       `json:"seen"`
+	More   bool      `json:"more"`
+	Parked int       `json:"parked"`
+	AsOf   time.Time `json:"as_of"`
 }
 
 // Group is a kind of failure. It names mostNamed of its letters at most.
 type Group struct {
-	ID          string              `json:"id" doc:"The same for the same failure, on every daemon, at any time."`
-	Reason      dedup.Reason        `json:"reason" doc:"Why they are dead."`
-	Fingerprint string              `json:"fingerprint" doc:"Their last error without what differs from letter to letter."`
-	Count       int                 `json:"count" doc:"How many letters."`
-	First       time.Time           `json:"first_dead_at" doc:"When the first of them died, by the database's clock."`
-	Last        time.Time           `json:"last_dead_at" doc:"When the last of them died, by the database's clock."`
-	Example     string              `json:"example" doc:"The last error of the latest."`
+	ID          string              `json:"id"`
+	Reason      dedup.Reason        `json:"reason"`
+	Fingerprint string              `json:"fingerprint"`
+	Count       int                 `json:"count"`
+	First       time.Time           `json:"first_dead_at"`
+	Last        time.Time           `json:"last_dead_at"`
+	Example     string              `json:"example"`
 	Filter      *deadletter.Filter  `json:"filter,omitempty"`
 	Letters     []deadletter.Letter `json:"letters,omitempty"`
 }

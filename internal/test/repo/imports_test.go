@@ -51,8 +51,9 @@ var arrows = []arrow{
 	{"internal/operator", []string{"deadletter", "dedup", "internal/mysqldb"},
 		"a person's act must be the same from a page, a program and a command, so it knows none of them; nor the engine, " +
 			"which it could change"},
-	{"internal/admin", []string{"deadletter", "dedup", "internal/operator", "internal/reconcile", "internal/screen",
-		"internal/explain", "internal/strictjson"},
+	{"docs", nil, "it holds a document, and knows nobody"},
+	{"internal/admin", []string{"deadletter", "dedup", "docs", "internal/operator", "internal/reconcile",
+		"internal/screen", "internal/explain", "internal/strictjson"},
 		"a page shows and moves letters and rows; reaching into the engine, it could change what is being processed"},
 	{"internal/config", []string{"consumer", "dedup", "internal/certs", "internal/limits", "internal/lockers",
 		"internal/mysqldb", "internal/rabbit", "internal/redisdb", "internal/wire", "lock", "stock"},

@@ -1,0 +1,342 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/operator"
+)
+
+// Page is one page of a list.
+type Page[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"`
+}
+
+// pageOf never has null for no items.
+func pageOf[T any](items []T, next string) Page[T] {
+	if items == nil {
+		items = []T{}
+	}
+	return Page[T]{items, next}
+}
+
+// errNothing says that what is asked for is not there.
+var errNothing = errors.New("nothing is known of it")
+
+// Overview is how it stands.
+type Overview struct {
+	Health   admin.Readiness `json:"health"`
+	Stuck    string          `json:"stuck,omitempty"`
+	Now      *view.Sample    `json:"now,omitempty"`
+	Troubles []view.Trouble  `json:"troubles"`
+	Unmoved  Unmoved         `json:"unmoved"`
+	Letters  DeadLetters     `json:"dead_letters"`
+}
+
+// DeadLetters says how many there are.
+type DeadLetters struct {
+	Seen   int       `json:"seen"`
+	More   bool      `json:"more"`
+	Groups int       `json:"groups"`
+	Parked int       `json:"parked"`
+	AsOf   time.Time `json:"as_of,omitzero"`
+}
+
+// Unmoved are messages that do not move.
+type Unmoved struct {
+	Items []view.Stuck `json:"items"`
+	AsOf  time.Time    `json:"as_of,omitzero"`
+	Error string       `json:"error,omitempty"`
+}
+
+func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
+	v := a.o.View
+	health, hour, stuck, groups := v.Options().Health(), v.Hour(), v.Stuck(), v.Groups()
+	o := Overview{
+		Health: health.Readiness(), Stuck: health.Stuck, Troubles: hour.Troubles,
+		Unmoved: Unmoved{Items: []view.Stuck{}, AsOf: stuck.At.UTC()},
+		Letters: DeadLetters{
+			Seen: groups.Value.Seen, More: groups.Value.More, Groups: len(groups.Value.All), Parked: groups.Value.Parked,
+			AsOf: groups.At.UTC(),
+		},
+	}
+	if n := hour.Now(); !n.At.IsZero() {
+		o.Now = &n
+	}
+	if stuck.Value != nil {
+		o.Unmoved.Items = stuck.Value
+	}
+	if stuck.Err != nil {
+		o.Unmoved.Error = stuck.Err.Error()
+	}
+	return o, nil
+}
+
+// Hour is the last hour.
+type Hour struct {
+	Samples []view.Sample `json:"samples"`
+}
+
+func (a *API) getHour(context.Context, *struct{}) (Hour, error) {
+	return Hour{a.o.View.Hour().Samples}, nil
+}
+
+// LetterFilter chooses dead letters. All that is named must hold.
+type LetterFilter struct {
+	Key         []string  `query:"key,explode" maxItems:"100"`
+	Tag         string    `query:"tag" maxLength:"100"`
+	Order       string    `query:"order" maxLength:"255"`
+	Reason      []string  `query:"reason,explode" maxItems:"20"`
+	Since       time.Time `query:"since"`
+	Until       time.Time `query:"until"`
+	Error       string    `query:"error" maxLength:"1000"`
+	Fingerprint string    `query:"fingerprint" maxLength:"1000"`
+	InBody      string    `query:"body" maxLength:"1000"`
+	SKU         int64     `query:"sku" minimum:"1"`
+}
+
+// letters is the filter as package deadletter knows it.
+func (f LetterFilter) letters() deadletter.Filter {
+	l := deadletter.Filter{
+		Keys: f.Key, Tag: f.Tag, Order: f.Order, Since: f.Since, Until: f.Until, Error: f.Error, Fingerprint: f.Fingerprint,
+		Body: f.InBody, SKU: f.SKU,
+	}
+	for _, r := range f.Reason {
+		l.Reasons = append(l.Reasons, dedup.Reason(r))
+	}
+	return l
+}
+
+// Paging says which page of a list.
+type Paging struct {
+	After string `query:"after" maxLength:"2000"`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (a *API) listGroups(ctx context.Context, _ *struct{}) (view.Groups, error) {
+	known, err := a.o.View.GroupsNow(ctx)
+	g := known.Value
+	g.All = slices.Clone(g.All)
+	for i := range g.All {
+		g.All[i].Letters = nil // which one that is asked for has
+	}
+	return g, err
+}
+
+func (a *API) getGroup(ctx context.Context, in *struct {
+	ID string `path:"id" maxLength:"100"`
+}) (view.Group, error) {
+	known, err := a.o.View.GroupsNow(ctx)
+	if err != nil {
+		return view.Group{}, err
+	}
+	g, ok := known.Value.Group(in.ID)
+	if !ok {
+		return g, fmt.Errorf("%w: no dead letter that was looked at is of the group %q", errNothing, in.ID)
+	}
+	return g, nil
+}
+
+func (a *API) listLetters(ctx context.Context, in *struct {
+	LetterFilter
+	Paging
+}) (Page[deadletter.Letter], error) {
+	f := in.letters()
+	f.All, f.Limit = true, in.Limit
+	page, err := a.o.View.Letters(ctx, f, dedup.Cursor(in.After), false)
+	return pageOf(page.Items, string(page.Next)), err
+}
+
+// Letters are all dead letters with a key.
+type Letters struct {
+	Letters []deadletter.Shown `json:"letters"`
+}
+
+func (a *API) getLetter(ctx context.Context, in *struct {
+	Key string `query:"key" required:"true" maxLength:"255"`
+	Tag string `query:"tag" maxLength:"100"`
+}) (Letters, error) {
+	all, err := a.o.View.Letter(ctx, in.Key, in.Tag)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("%w: no dead letter has the key %q; /message tells of a message that is not dead", errNothing,
+			in.Key)
+	}
+	return Letters{all}, err
+}
+
+func (a *API) preview(ctx context.Context, in *struct {
+	Kind  string `query:"kind" required:"true" enum:"replay,discard"`
+	All   bool   `query:"all"`
+	Force bool   `query:"force"`
+	LetterFilter
+	At    time.Time `query:"at"`
+	After string    `query:"after" maxLength:"2000"`
+	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50"`
+	Whole bool      `query:"whole"`
+}) (operator.Preview, error) {
+	f := in.letters()
+	f.All = in.All
+	p, err := a.o.View.Preview(ctx, a.o.Desk, operator.PreviewRequest{
+		Kind: operator.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
+		Whole: in.Whole, Filter: f,
+	})
+	if p.Letters == nil {
+		p.Letters = []deadletter.Judged{}
+	}
+	return p, err
+}
+
+func (a *API) listLog(ctx context.Context, in *struct {
+	Key    []string  `query:"key,explode" maxItems:"100"`
+	Tag    string    `query:"tag" maxLength:"100"`
+	Status []string  `query:"status,explode" maxItems:"20"`
+	Since  time.Time `query:"since"`
+	Until  time.Time `query:"until"`
+	Paging
+}) (Page[view.Row], error) {
+	f := dedup.Filter{
+		Keys: in.Key, Tag: in.Tag, Since: in.Since, Until: in.Until, After: dedup.Cursor(in.After), Limit: in.Limit,
+	}
+	for _, s := range dedup.Statuses() {
+		if slices.Contains(in.Status, s.String()) {
+			f.Statuses = append(f.Statuses, s)
+		}
+	}
+	page, err := a.o.View.Rows(ctx, f)
+	return pageOf(view.RowsOf(page.Items), string(page.Next)), err
+}
+
+func (a *API) getMessage(ctx context.Context, in *struct {
+	Key string `query:"key" required:"true" maxLength:"255"`
+	Tag string `query:"tag" maxLength:"100"`
+	Whole
+}) (view.Told, error) {
+	t, err := a.o.View.Message(ctx, in.Key, in.Tag, in.Whole.Whole)
+	if err == nil && len(t.Messages) == 0 {
+		err = fmt.Errorf("%w: no message has the key %q%s", errNothing, in.Key, furtherWords(t))
+	}
+	return t, err
+}
+
+// Whole says how far to look.
+type Whole struct {
+	Whole bool `query:"whole"`
+}
+
+// furtherWords say that something may be found all the same.
+func furtherWords(t view.Told) string {
+	if t.More {
+		return "; not all rows were looked through: ask with whole=true"
+	}
+	return ""
+}
+
+func (a *API) getOrder(ctx context.Context, in *struct {
+	SN string `query:"sn" required:"true" maxLength:"255"`
+	Whole
+}) (view.Told, error) {
+	if !a.o.View.KnowsOrders() {
+		return view.Told{}, fmt.Errorf("%w: %w", errNothing, view.ErrNoOrders)
+	}
+	t, err := a.o.View.Order(ctx, in.SN, in.Whole.Whole)
+	if err == nil && len(t.Messages)+len(t.Reserved) == 0 {
+		err = fmt.Errorf("%w: no message and no reservation is of the order %q%s", errNothing, in.SN,
+			furtherWords(t))
+	}
+	return t, err
+}
+
+func (a *API) listActs(ctx context.Context, in *struct {
+	Kind  string    `query:"kind" maxLength:"32"`
+	State string    `query:"state" enum:"running,done,stopped,failed"`
+	Actor string    `query:"actor" maxLength:"200"`
+	Since time.Time `query:"since"`
+	Until time.Time `query:"until"`
+	After string    `query:"after" maxLength:"100"`
+	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50"`
+}) (Page[operator.Act], error) {
+	if in.After != "" && uuid.Validate(in.After) != nil {
+		return Page[operator.Act]{}, wrong("query.after", "it is not what the page before said as next")
+	}
+	all, next, err := a.o.Desk.Acts(ctx, operator.ActFilter{
+		Kind: operator.Kind(in.Kind), State: operator.State(in.State), Actor: in.Actor, Since: in.Since, Until: in.Until,
+		Before: in.After, Limit: in.Limit,
+	})
+	return pageOf(all, next), err
+}
+
+func (a *API) getAct(ctx context.Context, in *struct {
+	ID string `path:"id" maxLength:"100"`
+}) (operator.Act, error) {
+	return a.o.Desk.Act(ctx, in.ID)
+}
+
+func (a *API) getPause(ctx context.Context, _ *struct{}) (view.Pause, error) {
+	p, err := a.o.Desk.Paused(ctx)
+	return view.PauseOf(p), err
+}
+
+// Comparison is a comparison of log, dead letters and stock.
+type Comparison struct {
+	Act      operator.Act   `json:"act"`
+	Findings []Finding      `json:"findings"`
+	More     map[string]int `json:"more"`
+	Unclear  []string       `json:"unclear"`
+}
+
+// Finding is one disagreement.
+type Finding struct {
+	Number int       `json:"number"`
+	Kind   string    `json:"kind"`
+	Means  string    `json:"means"`
+	Tag    string    `json:"tag,omitempty"`
+	Key    string    `json:"key,omitempty"`
+	Status string    `json:"status,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+	Order  string    `json:"order_sn,omitempty"`
+	SKU    int64     `json:"sku_id,omitempty"`
+	Repair string    `json:"repair,omitempty"`
+	Does   string    `json:"does,omitempty"`
+	Risk   string    `json:"risk,omitempty"`
+	Cure   string    `json:"cure,omitempty"`
+}
+
+func (a *API) getComparison(ctx context.Context, in *struct {
+	Of string `query:"of" maxLength:"100"`
+}) (Comparison, error) {
+	of, w, err := view.Compared(ctx, a.o.Desk, in.Of)
+	c := Comparison{Act: of, Findings: []Finding{}, More: map[string]int{}, Unclear: []string{}}
+	if err != nil || w == nil {
+		return c, err
+	}
+	without := *of.Result
+	without.Report = nil // it is said below, in whole words
+	c.Act.Result = &without
+	for n := range w.Findings {
+		f := &w.Findings[n].Finding
+		advice := f.Advice(a.o.View.Options().Names.Program, time.Now())
+		one := Finding{
+			Number: n, Kind: string(f.Kind), Means: advice.Means, Tag: f.Tag, Key: f.Key, Status: f.Status, Order: f.Order,
+			SKU: f.SKU, Repair: string(advice.Repair), Does: advice.Does, Risk: advice.Risk, Cure: advice.Cure,
+		}
+		if f.Since != nil {
+			one.Since = *f.Since
+		}
+		c.Findings = append(c.Findings, one)
+	}
+	for kind, n := range w.More {
+		c.More[string(kind)] = n
+	}
+	c.Unclear = append(c.Unclear, w.Unclear...)
+	return c, nil
+}

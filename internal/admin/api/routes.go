@@ -1,0 +1,146 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/operator"
+)
+
+// routes are those that docs/openapi.json describes.
+func (a *API) routes() {
+	look(a, "get-overview", "/overview", a.getOverview)
+	look(a, "get-hour", "/hour", a.getHour)
+	look(a, "list-groups", "/letters/groups", a.listGroups)
+	look(a, "get-group", "/letters/groups/{id}", a.getGroup)
+	look(a, "list-letters", "/letters", a.listLetters)
+	look(a, "get-letter", "/letter", a.getLetter)
+	look(a, "preview-run", "/runs/preview", a.preview)
+	look(a, "list-log", "/log", a.listLog)
+	look(a, "get-message", "/message", a.getMessage)
+	look(a, "get-order", "/order", a.getOrder)
+	look(a, "list-acts", "/acts", soon(a.listActs))
+	look(a, "get-act", "/acts/{id}", soon(a.getAct))
+	look(a, "get-pause", "/pause", soon(a.getPause))
+	look(a, "get-comparison", "/reconcile", soon(a.getComparison))
+	act(a, "start-run", "/runs", http.StatusCreated, a.startRun)
+	act(a, "stop-run", "/runs/{id}/stop", http.StatusOK, a.stopRun)
+	act(a, "pause", "/pause", http.StatusCreated, a.pause)
+	act(a, "resume", "/resume", http.StatusCreated, a.resume)
+	act(a, "compare", "/reconcile", http.StatusCreated, a.compare)
+	act(a, "mend", "/reconcile/mend", http.StatusCreated, a.mend)
+}
+
+// answer is what a route answers with.
+type answer[T any] struct{ Body T }
+
+// look adds a route that reads.
+func look[I, T any](a *API, id, path string, do func(context.Context, *I) (T, error)) {
+	op := huma.Operation{OperationID: id, Method: http.MethodGet, Path: path}
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*answer[T], error) {
+		body, err := do(ctx, in)
+		if err != nil {
+			return nil, a.trouble(ctx, id, err)
+		}
+		return &answer[T]{body}, nil
+	})
+}
+
+// soon gives up what the operator is asked when its servers take longer than somebody waits.
+func soon[I, T any](do func(context.Context, *I) (T, error)) func(context.Context, *I) (T, error) {
+	return func(ctx context.Context, in *I) (T, error) {
+		return view.Within(ctx, view.ActsTime, func(ctx context.Context) (T, error) { return do(ctx, in) })
+	}
+}
+
+// act adds a route that does something, once under its key.
+func act[I any, P interface {
+	*I
+	asked() (key string, what any)
+}](a *API, id, path string, status int, do func(ctx context.Context, in P, id string) (operator.Act, error)) {
+	op := huma.Operation{
+		OperationID: id, Method: http.MethodPost, Path: path, DefaultStatus: status, MaxBodyBytes: maxBody,
+	}
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*done, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTime)
+		defer cancel()
+		key, what := P(in).asked()
+		text, err := json.Marshal([]any{id, what})
+		if err != nil {
+			return nil, fmt.Errorf("name the request: %w", err)
+		}
+		once := operator.OnceRequest{Name: key, Hash: sha256.Sum256(text)}
+		said, before, err := view.Once(ctx, a.o.Desk, a.o.Logger, actorOf(ctx), once, 0, func(act string) (operator.Answer,
+			error) {
+			did, err := do(ctx, in, act)
+			text, _ := json.Marshal(did) // whatever is wrong with it, the act is done, and must not be asked for again
+			return operator.Answer{
+				Status: status, ContentType: "application/json", Location: a.actAt(did.ID), Body: text,
+			}, err
+		})
+		if err != nil {
+			return nil, a.trouble(ctx, id, err)
+		}
+		answer := &done{Status: said.Status, Location: said.Location}
+		if before {
+			answer.Replayed = "true"
+		}
+		if err := json.Unmarshal(said.Body, &answer.Body); err != nil {
+			return nil, a.trouble(ctx, id, fmt.Errorf("read the answer that is kept: %w", err))
+		}
+		return answer, nil
+	})
+}
+
+// bound adds what requests are held against and the types of other packages do not say.
+func (a *API) bound() {
+	document := a.huma.OpenAPI()
+	schemas := document.Components.Schemas.Map()
+	for _, s := range schemas {
+		for _, p := range s.Properties {
+			p.Nullable = p.Nullable && p.Type != huma.TypeArray // a list without items is []
+		}
+	}
+	filter := schemas["Filter"].Properties
+	for name, most := range map[string]int{
+		"tag": dedup.MaxTag, "order": dedup.MaxKey, "error": dedup.MaxRemark, "fingerprint": dedup.MaxRemark,
+		"body": dedup.MaxRemark,
+	} {
+		filter[name].MaxLength = &most
+	}
+	mostKeys, longestKey := dedup.MaxListedKeys, dedup.MaxKey
+	filter["keys"].MaxItems, filter["keys"].Items.MaxLength = &mostKeys, &longestKey
+	filter["reasons"].Items.Enum = texts(dedup.Reasons())
+	for _, path := range document.Paths {
+		if path.Get == nil {
+			continue
+		}
+		for _, p := range path.Get.Parameters {
+			switch p.Name {
+			case "reason":
+				p.Schema.Items.Enum = texts(dedup.Reasons())
+			case "status":
+				p.Schema.Items.Enum = texts(dedup.Statuses())
+			}
+			p.Schema.Nullable = false
+			p.Schema.PrecomputeMessages()
+		}
+	}
+	for _, s := range schemas {
+		s.PrecomputeMessages()
+	}
+}
+
+func texts[T any](all []T) (texts []any) {
+	for _, one := range all {
+		texts = append(texts, fmt.Sprint(one))
+	}
+	return texts
+}
