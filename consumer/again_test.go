@@ -421,8 +421,9 @@ func TestBlameThatMeetsARowCountsNothing(t *testing.T) {
 			w.rejecting("order-0007", func() error { return errors.New("shelf is locked") })
 			w.cfg.Hook = func(p consumer.Point) {
 				if p == consumer.PointCommitted {
-					w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, body_hash, consumer_status, consumer_times,
-						owner, consumer_timestamp, created_at) VALUES (?, ?, 'order-0007', `+tc.hash+`, ?, ?, 'somebody else',
+					w.exec(`INSERT IGNORE INTO consumer_log (group_name, msg_tag, msg_key, body_hash,
+						consumer_status, consumer_times, owner, consumer_timestamp, created_at)
+						VALUES (?, ?, 'order-0007', `+tc.hash+`, ?, ?, 'somebody else',
 						UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, group, tag, tc.status, tc.times)
 				}
 			}

@@ -337,7 +337,11 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 		case !t.claimed:
 			t.then(group{items: t.items, tries: g.tries})
 		case len(t.items) == 1: // by itself it may wait for longer than the blamed have of their leases
-			t.goApart(t.items...)
+			if _, err := t.charge(ctx, t.blamed); err != nil {
+				return err
+			}
+			t.blamed = nil
+			return t.keepReasons(ctx, t.b)
 		default:
 			return nil
 		}
