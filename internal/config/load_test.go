@@ -2,9 +2,9 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,57 +85,21 @@ func TestDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 	}
 }
 
+// Given the settings of testdata/fields.txt, then the fields have the values that stand below them. -update rewrites
+// these.
 func TestEveryVariableReachesItsField(t *testing.T) {
-	got := fieldValues(load(t, map[string]string{
-		"ROLLBACKD_AMQP_URL":  "amqp://a:p,w@h1:5672/v, amqps://b@h2/%2f",
-		"ROLLBACKD_MYSQL_DSN": "u@unix(/run/mysqld.sock)/db", "ROLLBACKD_REDIS_URL": "rediss://:pw@h:6380/1",
-		"ROLLBACKD_GROUP": "g é", "ROLLBACKD_EXCHANGE": "ex", "ROLLBACKD_QUEUE": "q", "ROLLBACKD_ROUTING_KEYS": "a.*, b.#",
-		"ROLLBACKD_TOPOLOGY": "check", "ROLLBACKD_RABBITMQ_API_URL": "https://a:p@h:15671/prefix",
-		"ROLLBACKD_KEY_FROM": "json:/order_sn,body:sha256", "ROLLBACKD_LOG_TABLE": "trade_mq_consumer_log",
-		"ROLLBACKD_HANDLER":        "http",
-		"ROLLBACKD_EMPTY_ROLLBACK": "refuse", "ROLLBACKD_MAX_ATTEMPTS": "3", "ROLLBACKD_RETRY_DELAYS": "100ms, 90s",
-		"ROLLBACKD_HTTP_TARGET": "http://h/x", "ROLLBACKD_HTTP_TIMEOUT": "4s", "ROLLBACKD_HTTP_CONCURRENCY": "3",
-		"ROLLBACKD_HTTP_TOKEN": "t", "ROLLBACKD_HTTP_HMAC_SECRET": "s", "ROLLBACKD_HTTP_TLS_CA_FILE": "ca",
-		"ROLLBACKD_HTTP_TLS_CERT_FILE": "cert", "ROLLBACKD_HTTP_TLS_KEY_FILE": "key",
-		"ROLLBACKD_LANES": "1", "ROLLBACKD_BATCH_SIZE": "10", "ROLLBACKD_BATCH_LINGER": "0", "ROLLBACKD_PREFETCH": "11",
-		"ROLLBACKD_MEMORY_BUDGET": "5120KiB",
-		"ROLLBACKD_LEASE":         "6s", "ROLLBACKD_HANDLER_TIMEOUT": "5s", "ROLLBACKD_LOCK_TTL": "3s",
-		"ROLLBACKD_DONE_TTL":      "1h",
-		"ROLLBACKD_LOCK_ON_ERROR": "pause", "ROLLBACKD_DRAIN_TIMEOUT": "7s", "ROLLBACKD_MAX_DEAD_RATE": "7/2m",
-		"ROLLBACKD_BRAKE_PAUSE": "8s",
-		"ROLLBACKD_HTTP_ADDR":   ":0", "ROLLBACKD_ADMIN_TOKEN": "abcdefghijklmnop", "ROLLBACKD_LOG_LEVEL": "warn",
-		"ROLLBACKD_ADMIN_TOKENS_FILE": "tokens", "ROLLBACKD_ADMIN_PROXY": "x-user 10.0.0.1/8 x-groups=g",
-		"ROLLBACKD_BASE_PATH": "/x/y", "ROLLBACKD_UI_HIDE_BODIES": "yes", "ROLLBACKD_UI_REDACT": "/a~1b/*,/c",
-		"ROLLBACKD_LOG_FORMAT":    "json",
-		"ROLLBACKD_LOG_RETENTION": "0", "ROLLBACKD_MAX_REPLAYS": "2", "ROLLBACKD_COMPENSATE_AFTER": "15m",
-		"ROLLBACKD_DEAD_LETTER_WEBHOOK": "https://example.com/x", "ROLLBACKD_DEAD_LETTER_WEBHOOK_SECRET": "s t",
-	}))
-	want := fieldValues(Config{
-		Config: consumer.Config{
-			AMQPURLs: []string{"amqp://a:p,w@h1:5672/v", "amqps://b@h2/%2f"}, MySQLDSN: "u@unix(/run/mysqld.sock)/db",
-			Lock: lock.KindRedis, RedisURL: "rediss://:pw@h:6380/1", Group: "g é", Exchange: "ex", Queue: "q",
-			RoutingKeys: []string{"a.*", "b.#"}, Topology: consumer.TopologyCheck,
-			RabbitMQAPIURL: "https://a:p@h:15671/prefix",
-			KeyFrom:        "json:/order_sn,body:sha256", LogTable: "trade_mq_consumer_log",
-			MaxAttempts: 3, RetryDelays: []time.Duration{100 * time.Millisecond, 90 * time.Second}, Lanes: 1, BatchSize: 10,
-			BatchLinger: consumer.Off, Prefetch: 11, MemoryBudget: 5 << 20, Lease: 6 * time.Second,
-			HandlerTimeout: 5 * time.Second, LockTTL: 3 * time.Second, DoneTTL: time.Hour, LockOnError: "pause",
-			DrainTimeout: 7 * time.Second, MaxDead: 7, MaxDeadWindow: 2 * time.Minute, BrakePause: 8 * time.Second,
-			LogRetention: consumer.Off, MaxReplays: 2, CompensateAfter: 15 * time.Minute,
-		},
-		HTTPTarget: "http://h/x", HTTPTimeout: 4 * time.Second, HTTPConcurrency: 3, HTTPToken: "t", HTTPHMACSecret: "s",
-		HTTPTLSCAFile: "ca", HTTPTLSCertFile: "cert", HTTPTLSKeyFile: "key",
-		Handler: "http", EmptyRollback: "refuse", HTTPAddr: ":0", AdminToken: "abcdefghijklmnop",
-		AdminTokensFile: "tokens", BasePath: "/x/y", UIHideBodies: true, UIRedact: [][]string{{"a/b", "*"}, {"c"}},
-		AdminProxy: Proxy{
-			Header: "X-User", Peers: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, GroupHeader: "X-Groups", Group: "g",
-		},
-		LogLevel: slog.LevelWarn, LogFormat: "json",
-		DeadLetterWebhook: "https://example.com/x", DeadLetterWebhookSecret: "s t",
-	})
-	if diff := cmp.Diff(want, got, prefixes); diff != "" {
-		t.Errorf("fields (-want +got):\n%s", diff)
+	const path = "testdata/fields.txt"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
 	}
+	settings, _, _ := strings.Cut(string(text), "\t")
+	got := settings
+	values := fieldValues(load(t, settingsOf(t, strings.ReplaceAll(settings, "\n", " "))))
+	for _, field := range slices.Sorted(maps.Keys(values)) {
+		got += fmt.Sprintf("\t%s=%+v\n", field, values[field])
+	}
+	golden(t, path, got)
 }
 
 func TestOffAndEmptySwitchOff(t *testing.T) {
@@ -150,53 +114,16 @@ func TestOffAndEmptySwitchOff(t *testing.T) {
 	}
 }
 
-// There are two ways to say that there is no lock, and a lock that is not in Redis needs none.
-func TestALockThatIsNotInRedisNeedsNoRedis(t *testing.T) {
-	without := func(kind string) []string {
-		all := environ(map[string]string{"ROLLBACKD_LOCK": kind})
-		return slices.DeleteFunc(all, func(entry string) bool { return strings.HasPrefix(entry, "ROLLBACKD_REDIS_URL=") })
-	}
-	for kind, sets := range map[lock.Kind]int{lock.KindMySQL: 2, lock.KindOff: 1} {
-		cfg, warnings, err := Load(without(string(kind)))
-		if err != nil || len(warnings) != 0 || cfg.Lock != kind || len(cfg.Migrations().Extra) != sets {
-			t.Errorf("LOCK=%s without a Redis: %v, %v, lock %q, %d sets of migrations beside the log's", kind, err, warnings,
-				cfg.Lock, len(cfg.Migrations().Extra))
+func TestALockThatIsNotInRedisHasNoRedis(t *testing.T) {
+	for kind, sets := range map[string]int{"mysql": 2, "off": 1} {
+		cfg, _, err := Load(environ(map[string]string{"ROLLBACKD_LOCK": kind}))
+		if err != nil || cfg.RedisURL != "" || len(cfg.Migrations().Extra) != sets {
+			t.Errorf("LOCK=%s: %v, Redis %q, %d sets of migrations beside the log's", kind, err, cfg.RedisURL,
+				len(cfg.Migrations().Extra))
 		}
-		cfg, warnings, err = Load(environ(map[string]string{"ROLLBACKD_LOCK": string(kind)}))
-		if err != nil || len(warnings) != 1 || cfg.RedisURL != "" ||
-			!strings.Contains(warnings[0].String(), "REDIS_URL has no effect: LOCK is "+string(kind)) {
-			t.Errorf("LOCK=%s with a Redis: %v, %v, Redis %q; want a warning, and that nobody asks it", kind, err, warnings,
-				cfg.RedisURL)
-		}
-	}
-	const want = "ROLLBACKD_REDIS_URL is not set"
-	if _, _, err := Load(without("zookeeper")); err == nil ||
-		!strings.Contains(err.Error(), "ROLLBACKD_ZOOKEEPER_URL is not set") {
-		t.Errorf("LOCK=zookeeper without its servers: %v", err)
-	}
-	if _, _, err := Load(without("redis")); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("LOCK=redis without a Redis: %v", err)
 	}
 	if cfg := load(t, map[string]string{"ROLLBACKD_REDIS_URL": "off"}); cfg.Lock != lock.KindOff {
 		t.Errorf("REDIS_URL=off: the lock is %q, want off", cfg.Lock)
-	}
-}
-
-// Two masters are worth less than one, because both are needed; and an even number less than the one below it.
-func TestRedlockNeedsAnOddNumberOfMasters(t *testing.T) {
-	for list, want := range map[string]string{
-		"redis://a/0":                                      "names 1: LOCK=redlock needs an odd number",
-		"redis://a/0,redis://b/0":                          "names 2:",
-		"redis://a,rediss://b,redis://c,redis://:p@d":      "names 4:",
-		"redis://a, rediss://b, redis://:p@c?cluster=true": "",
-		"redis://a,redis://b,redis://:p@a:6379/1":          "names a:6379 twice",
-		"redis://s?master=a,redis://s?master=b,redis://c":  "",
-	} {
-		cfg, _, err := Load(environ(map[string]string{"ROLLBACKD_LOCK": "redlock", "ROLLBACKD_REDIS_URL": list}))
-		if want == "" && (err != nil || cfg.RedisURL != list) || want != "" && (err == nil || !strings.Contains(err.Error(),
-			want)) {
-			t.Errorf("%s: %v, %q; want %q", list, err, cfg.RedisURL, want)
-		}
 	}
 	cfg := load(t, map[string]string{
 		"ROLLBACKD_LOCK": "redlock", "ROLLBACKD_REDIS_URL": "rediss://a,rediss://b,rediss://c",
@@ -318,62 +245,12 @@ func TestValueComesFromAPipe(t *testing.T) {
 	}
 }
 
-// Where the name of a secret's file is asked for, people put the secret.
-func TestSecretInPlaceOfAFileIsNotShown(t *testing.T) {
-	for _, name := range []string{"root:hunter2@tcp(db)/shop", "hunter2", "/hunter2@h", "hunter2\n/x"} {
-		got := problems(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": name})
-		if len(got) != 1 || strings.Contains(got[0].String(), "hunter2") {
-			t.Errorf("problems = %v", got)
-		}
-	}
-	got := problems(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": "/run/secrets/none"})
-	if len(got) != 1 || !strings.Contains(got[0].String(), `"/run/secrets/none": no such file`) {
-		t.Errorf("problems = %v, want the name of a file that is missing", got)
-	}
-}
-
 func TestSecondLineOfASecretFileIsRefusedAndNotShown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dsn")
 	write(t, path, "root:pw@tcp(db)/shop\nhunter2\n")
 	got := problems(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": path})
 	if len(got) != 1 || !strings.Contains(got[0].String(), "second line") || strings.Contains(got[0].String(), "hunter2") {
 		t.Errorf("problems = %v, want one that says: second line", got)
-	}
-}
-
-func TestAllProblemsAreReportedAtOnceInTheOrderOfTheDocumentation(t *testing.T) {
-	got := problems(t, map[string]string{
-		"ROLLBACKD_LOG_LEVEL": "loud", "ROLLBACKD_AMQP_URL": unset, "ROLLBACKD_LEASE": "10s", "ROLLBACKD_GROUP": "",
-		"ROLLBACKD_LANES": "x",
-	})
-	var names []string
-	for _, p := range got {
-		names = append(names, p.Variable)
-	}
-	want := []string{"ROLLBACKD_AMQP_URL", "ROLLBACKD_GROUP", "ROLLBACKD_LANES", "ROLLBACKD_LEASE", "ROLLBACKD_LOG_LEVEL"}
-	if diff := cmp.Diff(want, names); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
-	_, _, err := Load(environ(map[string]string{"ROLLBACKD_LANES": "x", "ROLLBACKD_GROUP": ""}))
-	wantText := `ROLLBACKD_GROUP is set but empty: give a value, or leave it out for the default, ` +
-		`for example ROLLBACKD_GROUP=stock-rollback
-ROLLBACKD_LANES="x" is not a whole number, for example ROLLBACKD_LANES=4`
-	if err.Error() != wantText {
-		t.Errorf("error is\n%s\nwant\n%s", err, wantText)
-	}
-}
-
-func TestNothingSetIsRefusedWithTheRequiredNames(t *testing.T) {
-	t.Setenv("AMQP_URL", "amqp://from-the-process-environment")
-	_, _, err := Load(nil)
-	bad, ok := errors.AsType[*Error](err)
-	if !ok || len(bad.Problems) != 3 {
-		t.Fatalf("Load(nil) = %v, want the three required variables", err)
-	}
-	for i, name := range []string{"ROLLBACKD_AMQP_URL", "ROLLBACKD_MYSQL_DSN", "ROLLBACKD_REDIS_URL"} {
-		if p := bad.Problems[i]; p.Variable != name || !strings.HasPrefix(p.String(), name+" is not set,") {
-			t.Errorf("problem %d = %v, want %s is not set", i, p, name)
-		}
 	}
 }
 

@@ -53,27 +53,21 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// edits counts the insertions, deletions, replacements and swaps of neighbours that make b out of a.
+// edits counts the insertions, deletions and replacements that make b out of a.
 func edits(a, b string) int {
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		rows[i][0] = i
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
 	}
-	for j := range rows[0] {
-		rows[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			replace := rows[i-1][j-1]
-			if a[i-1] != b[j-1] {
-				replace++
+	for i := range len(a) {
+		replaced := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			if a[i] != b[j] {
+				replaced++
 			}
-			rows[i][j] = min(replace, rows[i-1][j]+1, rows[i][j-1]+1)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
+			replaced, row[j+1] = row[j+1], min(replaced, row[j+1]+1, row[j]+1)
 		}
 	}
-	return rows[len(a)][len(b)]
+	return row[len(b)]
 }

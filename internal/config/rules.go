@@ -68,6 +68,19 @@ func (r rule[T]) or(is func(raw string) bool, value T) rule[T] {
 	return r
 }
 
+// but refuses of what is allowed what is bad in this way.
+func (r rule[T]) but(bad func(raw string) bool, says string) rule[T] {
+	read := r.read
+	r.read = func(raw string) (T, error) {
+		v, err := read(raw)
+		if err == nil && bad(raw) {
+			err = errors.New(says)
+		}
+		return v, err
+	}
+	return r
+}
+
 func isOff(raw string) bool { return raw == offWord }
 
 func isNought(raw string) bool {
@@ -120,26 +133,16 @@ func fileName() rule[string] { return plainText("a file's name", 4096) }
 
 // amqpName are queue and exchange names. RabbitMQ refuses to declare names that begin with amq.
 func amqpName() rule[string] {
-	plain := plainText(fmt.Sprintf("1 to %d bytes, not amq.…", limits.MostName), limits.MostName)
-	return texts(plain.text, func(raw string) error {
-		if strings.HasPrefix(raw, "amq.") {
-			return errors.New("begins with amq., which RabbitMQ keeps for itself")
-		}
-		_, err := plain.read(raw)
-		return err
-	})
+	return plainText(fmt.Sprintf("1 to %d bytes, not amq.…", limits.MostName), limits.MostName).
+		but(func(raw string) bool { return strings.HasPrefix(raw, "amq.") },
+			"begins with amq., which RabbitMQ keeps for itself")
 }
 
 // serverName is a host's name or IP address.
 func serverName() rule[string] {
-	plain := plainText("a host's name or IP address", 253)
-	return texts(plain.text, func(raw string) error {
-		if strings.ContainsAny(raw, " /:@,") && net.ParseIP(raw) == nil {
-			return errors.New("must be a host's name or IP address, without a port")
-		}
-		_, err := plain.read(raw)
-		return err
-	})
+	return plainText("a host's name or IP address", 253).but(func(raw string) bool {
+		return strings.ContainsAny(raw, " /:@,") && net.ParseIP(raw) == nil
+	}, "must be a host's name or IP address, without a port")
 }
 
 func routingKeys() rule[[]string] {
@@ -158,18 +161,12 @@ func routingKeys() rule[[]string] {
 }
 
 func tableName() rule[string] {
-	text := fmt.Sprintf("letters, digits and _, at most %d", limits.MostTable)
-	return texts(text, func(raw string) error {
-		switch {
-		case !limits.Identifier.MatchString(raw):
-			return errors.New("is no identifier: letters, digits and _, not beginning with a digit")
-		case len(raw) > limits.MostTable:
-			return fmt.Errorf("has %d characters, at most %d are allowed", len(raw), limits.MostTable)
-		case raw == "stock" || raw == "stock_reservation" || strings.HasPrefix(raw, "rollbackd_"):
-			return errors.New("is the name of another table of rollbackd")
-		}
-		return nil
-	})
+	return plainText(fmt.Sprintf("letters, digits and _, at most %d", limits.MostTable), limits.MostTable).
+		but(func(raw string) bool { return !limits.Identifier.MatchString(raw) },
+			"is no identifier: letters, digits and _, not beginning with a digit").
+		but(func(raw string) bool {
+			return raw == "stock" || raw == "stock_reservation" || strings.HasPrefix(raw, "rollbackd_")
+		}, "is the name of another table of rollbackd")
 }
 
 // retryDelays must grow, so that each has a queue of its own and the longest that fits a rest can be found. RabbitMQ
@@ -225,14 +222,14 @@ func deadRate() rule[rate] {
 	}}
 }
 
+// anyText is whatever there is, but for what is refused.
+func anyText(text string) rule[string] { return texts(text, func(string) error { return nil }) }
+
 // headerText is a secret that must fit into an HTTP header.
 func headerText() rule[string] {
-	return texts("no spaces or control characters", func(raw string) error {
-		if strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return errors.New("must be printable ASCII without spaces")
-		}
-		return nil
-	})
+	return anyText("no spaces or control characters").but(func(raw string) bool {
+		return strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r > '~' })
+	}, "must be printable ASCII without spaces")
 }
 
 // webhookSecrets are the lines of a secret: what stands in two is known to both ends while it is changed.
@@ -254,12 +251,9 @@ var plainBase = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 
 // basePath has no character that means something in an address, and no step up.
 func basePath() rule[string] {
-	return texts("/ and a path, without a slash at its end", func(raw string) error {
-		if !plainBase.MatchString(raw) || len(raw) > 200 {
-			return errors.New("must be a path like /rollbackd: letters, digits, - _ . ~, no slash at its end")
-		}
-		return nil
-	})
+	return anyText("/ and a path, without a slash at its end").
+		but(func(raw string) bool { return !plainBase.MatchString(raw) || len(raw) > 200 },
+			"must be a path like /rollbackd: letters, digits, - _ . ~, no slash at its end")
 }
 
 // pointers are JSON pointers, each as its steps.

@@ -44,51 +44,6 @@ func TestCertificatesOfSettingsStandInTheURLs(t *testing.T) {
 	}
 }
 
-// Given settings of certificates that contradict the URL or DSN, then the first of them is refused, and says why.
-func TestCertificatesThatContradictAreRefused(t *testing.T) {
-	for _, tc := range []struct {
-		env  map[string]string
-		name string
-		want string
-	}{
-		{set("AMQP_TLS_CA_FILE", "/a"), "AMQP_TLS_CA_FILE", "begins with amqp://, which is not encrypted: write amqps://"},
-		{set("REDIS_TLS_CA_FILE", "/a"), "REDIS_TLS_CA_FILE",
-			"begins with redis://, which is not encrypted: write rediss://"},
-		{set("AMQP_URL", "amqps://h/,amqp://i/", "AMQP_TLS_SERVER_NAME", "n"), "AMQP_TLS_SERVER_NAME", "not encrypted"},
-		{set("AMQP_URL", "amqps://h/?cacertfile=/b", "AMQP_TLS_CA_FILE", "/a"), "AMQP_TLS_CA_FILE",
-			"ROLLBACKD_AMQP_TLS_CA_FILE and cacertfile in ROLLBACKD_AMQP_URL differ: keep one"},
-		{set("AMQP_URL", "amqps://h/", "AMQP_TLS_CERT_FILE", "/a"), "AMQP_TLS_CERT_FILE", "belong together"},
-		{set("MYSQL_DSN", "u:p@tcp(h)/d?ssl-cert=/b&ssl-key=k", "MYSQL_TLS_CERT_FILE", "/a", "MYSQL_TLS_KEY_FILE", "k"),
-			"MYSQL_TLS_CERT_FILE", "ssl-cert in ROLLBACKD_MYSQL_DSN differ"},
-		{set("MYSQL_DSN", "u:p@tcp(h)/d?tls=false", "MYSQL_TLS_CA_FILE", "/a"), "MYSQL_TLS_CA_FILE", "says tls=false"},
-		{set("MYSQL_DSN", "u:p@tcp(h)/d?tls=preferred", "MYSQL_TLS_CA_FILE", "/a"), "MYSQL_TLS_CA_FILE",
-			"says tls=preferred, which goes on without encryption"},
-		{set("MYSQL_DSN", "u:p@tcp(h)/d?tls=skip-verify", "MYSQL_TLS_CA_FILE", "/a"), "MYSQL_TLS_CA_FILE",
-			"looks at no certificate, and a CA is named"},
-		{set("MYSQL_DSN", "u:p@unix(/s)/d", "MYSQL_TLS_CA_FILE", "/a"), "MYSQL_TLS_CA_FILE", "Unix socket"},
-		{set("MYSQL_TLS_KEY_FILE", "/a"), "MYSQL_TLS_KEY_FILE", "belong together"},
-		{set("REDIS_URL", "rediss://h?ssl_keyfile=/b&ssl_certfile=/c", "REDIS_TLS_KEY_FILE", "/a"), "REDIS_TLS_KEY_FILE",
-			"ssl_keyfile in ROLLBACKD_REDIS_URL differ"},
-		{set("AMQP_URL", "amqp://h/?cacertfile=/b"), "AMQP_URL", "names certificates"},
-		{set("AMQP_URL", "amqps://h/?certfile=/b"), "AMQP_URL", "names only one of certfile and keyfile"},
-		{set("REDIS_URL", "redis://h?ssl_ca_certs=/b"), "REDIS_URL", "names certificates"},
-		{set("MYSQL_DSN", "u:p@tcp(h)/d?ssl-ca="), "MYSQL_DSN", "has ssl-ca without a value"},
-		{set("AMQP_URL", "amqps://h/", "AMQP_TLS_SERVER_NAME", "https://h"), "AMQP_TLS_SERVER_NAME", "without a port"},
-	} {
-		got := problems(t, tc.env)
-		if len(got) != 1 || got[0].Variable != "ROLLBACKD_"+tc.name || !strings.Contains(got[0].String(), tc.want) {
-			t.Errorf("%v: problems %v, want one of %s: %s", tc.env, got, tc.name, tc.want)
-		}
-	}
-}
-
-func TestCertificatesForNoRedisAreAWarning(t *testing.T) {
-	_, warnings, err := Load(environ(set("REDIS_URL", "off", "REDIS_TLS_CA_FILE", "/a")))
-	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0].String(), "REDIS_URL is off") {
-		t.Errorf("warnings %v, error %v; want one that it has no effect", warnings, err)
-	}
-}
-
 // Given an AMQP URL in a file and certificates in settings, when the password in the file is changed, then the URL as
 // it is now names the certificates too.
 func TestAFreshURLNamesItsCertificates(t *testing.T) {

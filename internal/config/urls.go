@@ -15,31 +15,25 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// webURL is the rule of an HTTP URL; forbid says of what it must be without, and whether it has that.
-func webURL(text, without string, forbid func(*url.URL) bool) rule[string] {
-	return texts("http:// or https:// URL"+text, func(raw string) error {
-		if err := urlProblem(raw, "http", "https"); err != nil {
-			return err
-		}
-		if u, err := url.Parse(raw); err != nil || forbid(u) {
-			return errors.New("must be a URL without " + without)
-		}
-		return nil
-	})
+// webURL is the rule of an HTTP URL.
+func webURL(text string) rule[string] {
+	return texts("http:// or https:// URL"+text, func(raw string) error { return urlProblem(raw, "http", "https") })
 }
-
-func webhookURL() rule[string] { return webURL("", "", func(*url.URL) bool { return false }) }
 
 // managementURL is asked for paths below it.
 func managementURL() rule[string] {
-	return webURL(", with user and password", "query and fragment",
-		func(u *url.URL) bool { return u.RawQuery != "" || u.Fragment != "" })
+	return webURL(", with user and password").but(func(raw string) bool {
+		u, err := url.Parse(raw)
+		return err != nil || u.RawQuery != "" || u.Fragment != ""
+	}, "must be a URL without query and fragment")
 }
 
 // httpTarget has no login: that has settings of its own.
 func httpTarget() rule[string] {
-	return webURL(" without user and password", "user, password and fragment; HTTP_TOKEN is for a password",
-		func(u *url.URL) bool { return u.User != nil || u.Fragment != "" })
+	return webURL(" without user and password").but(func(raw string) bool {
+		u, err := url.Parse(raw)
+		return err != nil || u.User != nil || u.Fragment != ""
+	}, "must be a URL without user, password and fragment; HTTP_TOKEN is for a password")
 }
 
 // eachURL makes something of each URL of several, and names the one that make refuses.

@@ -256,7 +256,7 @@ func operating(c *Config) []Variable {
 		row("COMPENSATE_AFTER", durationsAs("%s to %s or off", limits.CompensateAfter).or(isOff, 0), &c.CompensateAfter,
 			"cool-down before a letter whose reason may pass (exhausted, crashed, delivery_limit) is replayed by itself; it "+
 				"doubles with every replay, up to a day").byDefault(offWord).example("15m"),
-		row("DEAD_LETTER_WEBHOOK", webhookURL(), &c.DeadLetterWebhook, "is told of new dead letters, as JSON; its answer "+
+		row("DEAD_LETTER_WEBHOOK", webURL(""), &c.DeadLetterWebhook, "is told of new dead letters, as JSON; its answer "+
 			"must be 2xx").optional("https://example.com/dead-letters").hides(urlPath),
 		row("DEAD_LETTER_WEBHOOK_SECRET", webhookSecrets(), &c.DeadLetterWebhookSecret, "signs what the webhook is told, "+
 			"with HMAC-SHA256; two while one is changed for the other: both sign").
