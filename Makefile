@@ -58,7 +58,7 @@ test-modules: deps bin/with-servers
 # and by other ways among a million; a classic log of a million rows.
 .PHONY: test-big
 test-big: deps bin/with-servers
-	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|KilledFiveTimes|ADaemonThatVanishes|AForeignRowLockSlows' $(ARGS) ./internal/daemon
+	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -race -v -count=1 -timeout 30m -run 'BatchSize|AcceptKilledInTheMiddle|ADaemonThatVanishes|AForeignRowLockSlows' $(ARGS) ./internal/daemon
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 10m -run 'AmongMany' $(ARGS) ./deadletter ./internal/admin/pages
 	ROLLBACKD_TEST_BIG=1 bin/with-servers $(GO) test -v -count=1 -timeout 30m -run 'ManyRows' $(ARGS) ./internal/legacyimport
 

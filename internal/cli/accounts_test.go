@@ -100,22 +100,17 @@ func TestTheAccountFilesAreAllThatServersNeed(t *testing.T) {
 	}
 	load("mysql-2-daemon.sql")
 	// then
-	s := &shell{t: t, broker: rabbit.Broker(t), queue: "stock.rollback", environ: environ("rollbackd", daemonPassword)}
+	s := &shell{t: t, broker: rabbit.Broker(t), queue: "stock.rollback", environ: environ("rollbackd", daemonPassword),
+		pool: root}
 	stop := s.daemon()
-	exec := func(statement string) {
-		t.Helper()
-		if _, err := root.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec("INSERT INTO shop.stock (sku_id, amount, version) VALUES (1, 10, 0);" +
+	s.exec("INSERT INTO shop.stock (sku_id, amount, version) VALUES (1, 10, 0);" +
 		"INSERT INTO shop.stock_reservation (order_sn, sku_id, quantity, status, updated_at)" +
 		" VALUES ('A-1', 1, 2, 1, UTC_TIMESTAMP(6))")
 	_, stderr, code := runCLI(t, s.environ, `{"order_sn":"A-1"}`, "publish", "--key-field", "order_sn")
 	if code != exitDone {
 		t.Fatalf("publish: exit %d\n%s", code, stderr)
 	}
-	s.eventually(root, 12, "SELECT amount FROM shop.stock WHERE sku_id = 1")
+	s.eventually(12, "SELECT amount FROM shop.stock WHERE sku_id = 1")
 	checks, code := s.examine()
 	for _, c := range checks {
 		if c.Level == doctor.Fail || c.Name == "right" {

@@ -21,15 +21,13 @@ shows that act. Acts are kept for 90 days.`,
 	flags: func(f *flags) work {
 		out := f.output()
 		f.BoolFunc("json", "the same as -o json", func(string) error { return out.Set(outputJSON) })
-		kinds := operator.Kinds()
 		states := []operator.State{operator.Running, operator.Done, operator.Stopped, operator.Failed}
-		kind := among(f, "kind", "only acts of this kind: ", kinds)
-		state := among(f, "state", "only acts in this state: ", states)
+		kind := one(f, "kind", "only acts of this kind: ", operator.Kinds())
+		state := one(f, "state", "only acts in this state: ", states)
 		by := f.String("by", "", "only acts of this one, the whole name as it stands in the list")
 		since, until := f.span("only those that began since then: a time, or a duration like 24h",
 			"only those that began before then, said as for --since")
-		limit := f.limit(50, "list at most so many; 0: all")
-		after := f.String("after", "", "go on where the last list ended: it said how")
+		wanted := f.listing(50)
 		return func(ctx context.Context, c *call) error {
 			d, err := c.operator(ctx)
 			if err != nil {
@@ -45,17 +43,15 @@ shows that act. Acts are kept for 90 days.`,
 				}
 				return out.render(c.stdout, act, actTable(act))
 			}
-			acts, next, err := listed(*limit, *after, func(most int, after string) ([]operator.Act, string, error) {
+			return c.noRecord(list(c, out, wanted, func() {}, func(most int, after string) ([]operator.Act, string, error) {
 				return d.Acts(ctx, operator.ActFilter{
 					Kind: operator.Kind(*kind), State: operator.State(*state), Actor: *by, Since: *since, Until: *until,
 					Before: after, Limit: min(most, operator.MaxActs),
 				})
-			})
-			if err != nil {
-				return c.noRecord(err)
-			}
-			c.sayMore(next)
-			return out.render(c.stdout, acts, actsTable(acts))
+			}, []string{"BEGAN", "ENDED", "ACT", "WHO", "STATE", "OUTCOME", "ON WHAT", "WHY", "ID"}, func(a operator.Act) []any {
+				return []any{date(a.Created), date(a.Ended), a.Kind, a.Actor, a.State, shorten(a.Outcome(), 80),
+					shorten(a.Subject(), 80), shorten(a.Why, 80), a.ID}
+			}))
 		}
 	},
 }
@@ -66,15 +62,6 @@ func (c *call) noRecord(err error) error {
 		return fmt.Errorf("%w%s", err, hint)
 	}
 	return err
-}
-
-func actsTable(acts []operator.Act) table {
-	t := table{header: []string{"BEGAN", "ENDED", "ACT", "WHO", "STATE", "OUTCOME", "ON WHAT", "WHY", "ID"}}
-	for _, a := range acts {
-		t.add(date(a.Created), date(a.Ended), a.Kind, a.Actor, a.State, shorten(a.Outcome(), 80),
-			shorten(a.Subject(), 80), shorten(a.Why, 80), a.ID)
-	}
-	return t
 }
 
 func actTable(a operator.Act) table {

@@ -18,9 +18,9 @@ import (
 // many, found from the story of a letter; a dry run is none.
 func TestWhatCommandsDoIsOnRecord(t *testing.T) {
 	t.Parallel()
-	s, exec := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`, `{"order_sn":"c"}`)
+	s := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`, `{"order_sn":"c"}`)
 	s.script.Reset()
-	exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 3 DAY, consumer_status = 1 " +
+	s.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 3 DAY, consumer_status = 1 " +
 		"WHERE msg_key = 'c'")
 	s.run("", "acts")
 	s.run("", "dlq", "replay", "--all", "--dry-run")
@@ -60,9 +60,9 @@ func TestWhatCommandsDoIsOnRecord(t *testing.T) {
 // discarded, then that is done, and said once to be missing from the record.
 func TestARecordThatCannotBeWrittenStopsNoCommand(t *testing.T) {
 	t.Parallel()
-	s, exec := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
+	s := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
 	s.script.Reset()
-	exec("RENAME TABLE consumer_log_act TO elsewhere")
+	s.exec("RENAME TABLE consumer_log_act TO elsewhere")
 	s.run("", "dlq", "replay", "--key", "a", "--no-wait")
 	s.run("", "dlq", "discard", "--key", "b", "--why", "a test")
 	s.run("", "acts")
@@ -72,7 +72,7 @@ func TestARecordThatCannotBeWrittenStopsNoCommand(t *testing.T) {
 // Given an export of dead letters, when it is replayed, then the act says from which file.
 func TestAReplayFromAFileIsOnRecord(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"a"}`)
+	s := deadShop(t, `{"order_sn":"a"}`)
 	file := filepath.Join(t.TempDir(), "letters")
 	s.run("", "dlq", "export", "-o", file)
 	s.run("", "dlq", "replay", "--from", file, "--no-wait")
@@ -91,7 +91,7 @@ func TestAReplayFromAFileIsOnRecord(t *testing.T) {
 // discarded, then that is done, and one line each says that the record lacks it and what to do.
 func TestAnAccountWithoutTheRightForTheRecordWorksAndSaysSoOnce(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
+	s := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
 	a := s.account(newAdmin(t)).may(rights.CLI)
 	a.mayMySQL(slices.DeleteFunc(rights.MySQL(a.names, rights.CLI), func(r rights.TableRight) bool {
 		return r.Table == "consumer_log_act" && r.Privilege != "SELECT"
@@ -105,17 +105,16 @@ func TestAnAccountWithoutTheRightForTheRecordWorksAndSaysSoOnce(t *testing.T) {
 			t.Errorf("%v: exit %d, %q; want one line about the record", args, code, stderr)
 		}
 	}
-	s.eventually(s.db(), 2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND msg_key = 'a' OR "+
+	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND msg_key = 'a' OR "+
 		"consumer_status = 4 AND msg_key = 'b'")
-	s.eventually(s.db(), 0, "SELECT COUNT(*) FROM consumer_log_act")
+	s.eventually(0, "SELECT COUNT(*) FROM consumer_log_act")
 }
 
 // Given a MySQL that freezes when an act is to be written down, or while it goes on, then the command waits for its
 // record for four seconds, says that the record lacks this, and goes on.
 func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	proxy := stack.Proxy(t, stack.Addr(t, s.dsn))
 	var stderr strings.Builder
 	a := &app{name: "consumer", stderr: &stderr, environ: append(s.environ, "ROLLBACKD_MYSQL_DSN="+proxy.Through(s.dsn))}

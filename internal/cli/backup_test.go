@@ -96,22 +96,18 @@ func (s *shell) finds(when string, want map[reconcile.Kind]int) {
 // effect twice. Given the log or the stock put back alone, then reconcile finds what is missing.
 func TestABackupComesBackAsThePageSays(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatal(s.script.String())
-	}
+	s := migrated(t)
 	backup, restore, resend, _, _ := commandsOfBackup(t)
-	o, db := newRestorer(t, s), s.db()
-	amount := func(want int) { t.Helper(); s.eventually(db, want, "SELECT amount FROM stock WHERE sku_id = 1") }
+	o := newRestorer(t, s)
+	amount := func(want int) { t.Helper(); s.eventually(want, "SELECT amount FROM stock WHERE sku_id = 1") }
 	reserve := func(orders ...string) (bodies string) {
 		for _, order := range orders {
-			s.exec(db, "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('"+order+
-				"', 1, 2, 1, UTC_TIMESTAMP(6))")
+			s.reserve(order, 1, 2)
 			bodies += `{"order_sn":"` + order + "\"}\n"
 		}
 		return bodies
 	}
-	s.exec(db, "INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0)")
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0)")
 	before := reserve("A-1", "A-2")
 	since := reserve("A-3", "A-4")
 	s.run(before, "publish", "--key-field", "order_sn")
@@ -120,7 +116,7 @@ func TestABackupComesBackAsThePageSays(t *testing.T) {
 	o.does(backup, 0)
 	// two more take effect, and one, whose order is unknown, is dead
 	s.run(since+`{"order_sn":"X-1"}`, "publish", "--key-field", "order_sn")
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	amount(108)
 	stop()
 	o.does(`mysqldump "$SCHEMA" stock stock_reservation >stock.sql
@@ -136,7 +132,7 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 	o.does(resend, 0)
 	stop = s.daemon()
 	amount(108)
-	s.eventually(db, 0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
+	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
 	stop()
 	s.finds("in the end", map[reconcile.Kind]int{})
 
@@ -147,7 +143,7 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 	})
 	o.does(resend, 0)
 	stop = s.daemon()
-	s.eventually(db, 4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	s.eventually(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 	stop()
 	amount(108)
 	// the stock alone, older than the log
@@ -164,9 +160,7 @@ func TestTheDefinitionsOfRabbitMQComeBack(t *testing.T) {
 	s := newShell(t)
 	s.broker = own.Broker(t)
 	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+own.URL())
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatal(s.script.String())
-	}
+	s.migrate()
 	_, _, _, export, imported := commandsOfBackup(t)
 	file := filepath.Join(t.TempDir(), "definitions.json")
 	ctl := func(command string) string {

@@ -77,21 +77,42 @@ func (a *app) new(it command) *cobra.Command {
 // check has the flags checked before anything is done.
 func (f *flags) check(check func() error) { f.checks = append(f.checks, check) }
 
-// among is a flag with a closed list of values, which its help ends with and shells offer.
-func among[T ~string](f *flags, name, help string, values []T) *string {
-	words := make([]string, len(values))
+// some declares a flag whose values are a closed list, which its help ends with and shells offer. What was said is
+// whole once the flags are checked.
+func some[T any](
+	f *flags, name, help string, values []T, declare func(name string, none []string, help string) *[]string,
+) *[]T {
+	words, chosen := make([]string, len(values)), new([]T)
 	for i, v := range values {
-		words[i] = string(v)
+		words[i] = fmt.Sprint(v)
 	}
-	v := f.String(name, "", help+strings.Join(words, ", "))
+	said := declare(name, nil, help+strings.Join(words, ", "))
 	f.offer(name, words...)
 	f.check(func() error {
-		if *v != "" && !slices.Contains(words, *v) {
-			return usageErrorf("--%s %q is none; there are %v", name, *v, words)
+		for _, w := range *said {
+			i := slices.Index(words, strings.TrimSpace(w))
+			if i < 0 {
+				return usageErrorf("--%s %q is none; there are %v", name, w, words)
+			}
+			*chosen = append(*chosen, values[i])
 		}
 		return nil
 	})
-	return v
+	return chosen
+}
+
+// one is some for a flag that is said once, or not.
+func one[T any](f *flags, name, help string, values []T) *string {
+	word := new(string)
+	some(f, name, help, values, func(name string, said []string, help string) *[]string {
+		f.StringVar(word, name, "", help)
+		f.check(func() error {
+			said = strings.Fields(*word)
+			return nil
+		})
+		return &said
+	})
+	return word
 }
 
 // offer lets a shell complete a flag with these values, and no file names.
@@ -180,25 +201,48 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", name)
 }
 
-// listed reads page after page of a list, up to a limit, 0 being all; next is where there would have been more.
-func listed[T any, C ~string](limit int, after C, ask func(most int, after C) ([]T, C, error)) (
-	all []T, next C, err error,
-) {
+// listing is how much of a list is wanted, and from where.
+type listing struct {
+	limit *int
+	after *string
+}
+
+func (f *flags) listing(usual int) listing {
+	return listing{f.limit(usual, "list at most so many; 0: all"),
+		f.String("after", "", "go on where the last list ended: it said how")}
+}
+
+// list reads a list page after page and prints it, each of its things as a row; none says what there is to say of an
+// empty one.
+func list[T any, C ~string](
+	c *call, out *output, l listing, none func(), ask func(most int, after C) ([]T, C, error), header []string,
+	row func(T) []any,
+) error {
+	all, t, next := []T{}, table{header: header}, C(*l.after)
 	for {
 		most := 1 << 30
-		if limit > 0 {
-			most = limit - len(all)
+		if *l.limit > 0 {
+			most = *l.limit - len(all)
 		}
-		page, next, err := ask(most, after)
+		page, more, err := ask(most, next)
 		if err != nil {
-			return nil, "", err
+			return err
 		}
-		all = append(all, page...)
-		if next == "" || limit > 0 && len(all) >= limit {
-			return all, next, nil
+		all, next = append(all, page...), more
+		if next == "" || *l.limit > 0 && len(all) >= *l.limit {
+			break
 		}
-		after = next
 	}
+	if len(all) == 0 {
+		none()
+	}
+	if next != "" {
+		c.say("there are more; --limit 0 lists all, and this goes on: --after %s", next)
+	}
+	for _, one := range all {
+		t.add(row(one)...)
+	}
+	return out.render(c.stdout, all, t)
 }
 
 // shown is a setting's value, secrets masked.

@@ -13,24 +13,14 @@ import (
 // filter are the conditions that all dlq commands know. What it points to is whole once the flags are checked.
 func (f *flags) filter() *deadletter.Filter {
 	filter := new(deadletter.Filter)
-	var known, reasons []string
-	for _, r := range dedup.Reasons() {
-		known = append(known, string(r))
-	}
 	f.StringArrayVar(&filter.Keys, "key", nil, "choose by key; may be given several times")
 	f.StringVar(&filter.Tag, "tag", "", "choose by tag")
-	f.StringArrayVar(&reasons, "reason", nil, "choose by reason; may be given several times: "+strings.Join(known, ", "))
-	f.offer("reason", known...)
+	reasons := some(f, "reason", "choose by reason; may be given several times: ", dedup.Reasons(), f.StringArray)
 	f.StringVar(&filter.Order, "order", "", "choose those whose body names this order_sn, or whose key it is")
 	sku := f.String("sku", "", "choose those whose body names this sku_id, at whatever depth")
 	f.StringVar(&filter.Body, "body", "", "choose those whose body holds this text, letter by letter")
 	f.check(func() (err error) {
-		for _, reason := range reasons {
-			if !slices.Contains(known, reason) {
-				return usageErrorf("--reason %q is none; there are %v", reason, known)
-			}
-			filter.Reasons = append(filter.Reasons, dedup.Reason(reason))
-		}
+		filter.Reasons = *reasons
 		if slices.Contains(filter.Keys, "") {
 			return usageErrorf("--key is empty")
 		}
@@ -98,15 +88,14 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 	example: "  PROGRAM dlq list --by reason --since 24h",
 	flags: func(f *flags) work {
 		out, filter := f.output(), f.readFilter()
-		limit := f.limit(100, "list at most so many; 0: all")
-		after := f.String("after", "", "go on where the last list ended: it said how")
+		wanted := f.listing(100)
 		by := f.String("by", "", "count them by this: reason")
 		f.offer("by", "reason")
 		f.check(func() error {
 			switch {
 			case *by != "" && *by != "reason":
 				return usageErrorf("--by %q can only be reason", *by)
-			case *by != "" && (*after != "" || f.Changed("limit")):
+			case *by != "" && (f.Changed("after") || f.Changed("limit")):
 				return usageErrorf("--by counts all letters that are chosen: without --limit and --after")
 			}
 			return nil
@@ -118,23 +107,13 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 			if *by != "" {
 				return c.countLetters(ctx, *filter, out)
 			}
-			found, next, err := listed(*limit, dedup.Cursor(*after), func(most int, after dedup.Cursor) (
+			return list(c, out, wanted, func() { c.sayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
 				[]deadletter.Letter, dedup.Cursor, error) {
 				filter.Limit = min(most, dedup.MaxListed)
 				return c.Letters.List(ctx, *filter, after)
+			}, []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(l deadletter.Letter) []any {
+				return []any{date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.fitting(l.Remark)}
 			})
-			if err != nil {
-				return err
-			}
-			if len(found) == 0 {
-				c.sayUnknownGroup(ctx)
-			}
-			c.sayMore(string(next))
-			t := table{header: []string{"DEAD AT", "TAG", "KEY", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
-			for _, l := range found {
-				t.add(date(l.DeadAt), l.Tag, l.Key, l.Reason, l.Attempts, replaysText(l), c.fitting(l.Remark))
-			}
-			return out.render(c.stdout, found, t)
 		}
 	},
 }

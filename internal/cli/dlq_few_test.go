@@ -26,10 +26,10 @@ func TestAFewLettersAmongManyAreFoundByWhatIsInThem(t *testing.T) {
 	for i := range 24 {
 		bodies = append(bodies, fmt.Sprintf(`{"order_sn":"A-%02d","items":[{"sku_id":%d,"quantity":1}]}`, i, 770_001+i/12))
 	}
-	s, exec := deadShop(t, bodies...)
-	exec("CREATE TABLE digit AS SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 " +
+	s := deadShop(t, bodies...)
+	s.exec("CREATE TABLE digit AS SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 " +
 		"UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9")
-	exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, properties, body_hash, consumer_status, " +
+	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, properties, body_hash, consumer_status, " +
 		"consumer_times, consumer_timestamp, created_at, dead_at, reason, remark) " +
 		`SELECT 'stock-rollback', 'stock.rollback', CONCAT('B-', n), CONCAT('{"order_sn":"B-', n, '","items":[{"sku_id":', ` +
 		`n, ',"quantity":1}],"note":"', REPEAT('-', 200), '"}'), '{}', REPEAT('#', 32), 3, 2, ` +
@@ -81,8 +81,8 @@ func TestAFewLettersAmongManyAreFoundByWhatIsInThem(t *testing.T) {
 	}
 	s.environ = append(s.environ, "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
 	stop := s.daemon()
-	s.eventually(s.db(), 3, "SELECT COUNT(*) FROM consumer_log_act WHERE work = 0 AND state = 'done'")
-	s.eventually(s.db(), 100_000+9+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(3, "SELECT COUNT(*) FROM consumer_log_act WHERE work = 0 AND state = 'done'")
+	s.eventually(100_000+9+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()
 }
 

@@ -15,34 +15,24 @@ import (
 )
 
 // deadShop is a shop with rollbacks of some orders among its dead letters: the named ones, none of them reserved.
-func deadShop(t *testing.T, bodies ...string) (*shell, func(statement string)) {
+func deadShop(t *testing.T, bodies ...string) *shell {
 	t.Helper()
-	s := newShell(t)
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatalf("migrate: exit %d", code)
-	}
-	db := s.db()
+	s := migrated(t)
 	if code := s.run(strings.Join(bodies, "\n"), "publish", "--key-field", "order_sn"); code != exitDone {
 		t.Fatalf("publish: exit %d", code)
 	}
 	stop := s.daemon()
-	s.eventually(db, len(bodies), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(len(bodies), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()
 	s.script.Reset()
-	return s, func(statement string) {
-		t.Helper()
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return s
 }
 
 func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 	t.Parallel()
-	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`)
-	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
-	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
-		"UTC_TIMESTAMP(6))")
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`)
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
+	s.reserve("A-1", 1001, 2)
 	file := filepath.Join(t.TempDir(), "letters.ndjson")
 	s.replace = append(s.replace, file, "FILE")
 	s.run("", "dlq", "list", "--by", "reason")
@@ -67,13 +57,13 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 	if code := s.run(string(text), "dlq", "replay", "--from", "-", "--by", "ann"); code != exitDone {
 		t.Errorf("replay: exit %d", code)
 	}
-	s.eventually(s.db(), 10, "SELECT amount FROM stock WHERE sku_id = 1001")
+	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	// and again, and the letter with the former body is gone
 	s.run(string(text), "dlq", "replay", "--from", "-")
 	stop()
 	s.run("", "dlq", "list")
 	s.run("", "log", "explain", "A-1")
-	s.eventually(s.db(), 10, "SELECT amount FROM stock WHERE sku_id = 1001")
+	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	if n := s.broker.Depth(s.queue + ".dead"); n != 1 {
 		t.Errorf("%d letters in the queue, want the other one", n)
 	}
@@ -82,10 +72,9 @@ func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 
 func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 	t.Parallel()
-	s, exec := deadShop(t, `{"order_sn":"A-1"}`)
-	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
-	exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
-		"UTC_TIMESTAMP(6))")
+	s := deadShop(t, `{"order_sn":"A-1"}`)
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
+	s.reserve("A-1", 1001, 2)
 	text, stderr, code := runCLI(t, s.environ, "", "dlq", "export")
 	if code != exitDone || stderr != "consumer: exported 1 letter\n" || strings.Count(text, "\n") != 1 {
 		t.Fatalf("export: exit %d, %q, %q", code, text, stderr)
@@ -96,13 +85,13 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 		t.Fatalf("publish: exit %d, %q, %q", code, stdout, stderr)
 	}
 	defer s.daemon()()
-	s.eventually(s.db(), 10, "SELECT amount FROM stock WHERE sku_id = 1001")
-	s.eventually(s.db(), 1, "SELECT COUNT(*) FROM consumer_log_event WHERE `by` = 'by hand'")
+	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log_event WHERE `by` = 'by hand'")
 }
 
 func TestLettersAreListedPageByPage(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
 	seen := map[string]bool{}
 	args := []string{"dlq", "list", "--limit", "1", "-o", "json"}
 	for after := ""; len(seen) < 3; {
@@ -123,7 +112,7 @@ func TestLettersAreListedPageByPage(t *testing.T) {
 
 func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[{"sku_id":1001,"quantity":1}]}`)
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[{"sku_id":1001,"quantity":1}]}`)
 	chosen := map[string]func(args ...string) string{
 		"list": func(args ...string) string {
 			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "list", "-o", "json"}, args...)...)
@@ -214,7 +203,7 @@ func reasonsIn(t *testing.T, text string) string {
 // again; one that was chosen otherwise is only counted.
 func TestAReplayByKeyThatEndsInALetterAgainFails(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	stop := s.daemon()
 	defer stop()
 	stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--key", "A-1")
@@ -231,9 +220,9 @@ func TestAReplayByKeyThatEndsInALetterAgainFails(t *testing.T) {
 // Given a remark that is longer than a line, when a list goes to a file or another program, then it is whole.
 func TestAListThatIsReadOnIsNotCut(t *testing.T) {
 	t.Parallel()
-	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	remark := strings.Repeat("why ", 50) + "end"
-	exec("UPDATE consumer_log SET remark = '" + remark + "'")
+	s.exec("UPDATE consumer_log SET remark = '" + remark + "'")
 	for _, list := range []string{"dlq", "log"} {
 		if stdout, _, code := runCLI(t, s.environ, "", list, "list"); code != exitDone || !strings.Contains(stdout, remark) {
 			t.Errorf("%s list: exit %d, %s", list, code, stdout)
@@ -245,7 +234,7 @@ func TestAListThatIsReadOnIsNotCut(t *testing.T) {
 // with the groups that there are.
 func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	wrong := append(s.environ[:len(s.environ):len(s.environ)], "ROLLBACKD_GROUP=stok-rollback")
 	const want = "consumer: consumer_log has no row of group stok-rollback (ROLLBACKD_GROUP); it has stock-rollback\n"
 	if _, stderr, _ := runCLI(t, wrong, "", "reconcile"); !strings.Contains(stderr, want) {
@@ -288,13 +277,13 @@ func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
 
 func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	s, _ := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out strings.Builder
 	// given no daemon, so that the second letter waits for room until the person gives up
 	go func() {
-		s.eventually(s.db(), 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2")
+		s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2")
 		cancel()
 	}()
 	var stderr strings.Builder
@@ -309,9 +298,9 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 
 func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
 	t.Parallel()
-	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), remark = ` +
-		`CONCAT(CHAR(27), ']0;title')`)
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	s.exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), ` +
+		`remark = CONCAT(CHAR(27), ']0;title')`)
 	stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "show", "A-1")
 	if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") ||
 		!strings.Contains(stdout, `{"x":"\x1b[31m\x07yyy`) {
@@ -321,8 +310,8 @@ func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
 
 func TestAParkedLetterIsShownAndStaysUntilItIsForced(t *testing.T) {
 	t.Parallel()
-	s, exec := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	exec("UPDATE consumer_log SET replays = 10")
+	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
+	s.exec("UPDATE consumer_log SET replays = 10")
 	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "list"); !strings.Contains(stdout, "10 (parked)") {
 		t.Errorf("list: %s", stdout)
 	}

@@ -86,7 +86,7 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 	}
 	// when the way is free
 	way.Refuse(false)
-	s.eventually(s.db(), 2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	s.until(doctor.OK, "answer", "takes deliveries", past)
 }
 
@@ -94,8 +94,7 @@ func TestDoctorRepeatsWhatTheDaemonMisses(t *testing.T) {
 // the daemon has met it.
 func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
-	s.run("", "migrate")
+	s := migrated(t, "ROLLBACKD_HTTP_ADDR="+stack.FreeAddr(t))
 	dead := rabbit.DeadQueue(s.queue)
 	s.broker.Policy("full-"+dead, dead, map[string]any{"max-length": 0, "overflow": "reject-publish"})
 	defer s.broker.Policy("full-"+dead, dead, nil)
@@ -113,15 +112,12 @@ func TestDoctorNamesAQueueThatRefusesCopies(t *testing.T) {
 // Given a setting by which nobody can be asked, or somebody else on the port, then doctor says that.
 func TestDoctorSaysWhyItAsksNoDaemon(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	other := stack.Proxy(t, stack.Addr(t, s.dsn)) // MySQL speaks first, and no HTTP
 	for found, setting := range map[string]string{
 		"ROLLBACKD_HTTP_ADDR is off": "off", "another port each time": "127.0.0.1:0",
 	} {
-		checks, code := s.examine("ROLLBACKD_HTTP_ADDR=" + setting)
-		wantCheck(t, checks, code, doctor.Note, "answer", found)
+		s.wants(doctor.Note, "answer", found, "ROLLBACKD_HTTP_ADDR="+setting)
 	}
-	checks, code := s.examine("ROLLBACKD_HTTP_ADDR=" + other.Addr)
-	wantCheck(t, checks, code, doctor.Warn, "answer", "not a daemon of rollbackd")
+	s.wants(doctor.Warn, "answer", "not a daemon of rollbackd", "ROLLBACKD_HTTP_ADDR="+other.Addr)
 }

@@ -53,6 +53,13 @@ func wantCheck(t *testing.T, checks []doctor.Check, code int, level doctor.Level
 	}
 }
 
+// wants is wantCheck of what doctor says with these settings.
+func (s *shell) wants(level doctor.Level, name, found string, more ...string) {
+	s.t.Helper()
+	checks, code := s.examine(more...)
+	wantCheck(s.t, checks, code, level, name, found)
+}
+
 func TestDoctorLooksAtEverythingAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -127,8 +134,7 @@ func TestDoctorAsksWhetherTheServiceAnswers(t *testing.T) {
 
 func TestDoctorFindsWhatIsWrongWithRabbitMQ(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	s.broker.Delete(s.queue+".dead", s.queue+".retry.200ms")
 	s.broker.DeclareQueue(s.queue+".dead", map[string]any{"x-queue-type": "quorum", "x-delivery-limit": int64(20)})
 	s.broker.Publish("", s.queue, stack.Message{Body: []byte("{}"), DeliveryMode: 2})
@@ -164,8 +170,7 @@ func mustPassword(u *url.URL) string {
 
 func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	u, err := url.Parse(s.broker.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -186,8 +191,7 @@ func TestDoctorFindsMissingRightsOnRabbitMQ(t *testing.T) {
 
 func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	dsn := stack.Restricted(t, s.dsn, "SELECT ON consumer_log", "SELECT, INSERT, DELETE ON consumer_log_event",
 		"SELECT ON rollbackd_meta", "SELECT ON rollbackd_schema",
 		"SELECT, UPDATE ON stock", "SELECT, INSERT, UPDATE ON stock_reservation")
@@ -205,31 +209,24 @@ func TestDoctorFindsWhatIsWrongWithMySQL(t *testing.T) {
 		t.Errorf("rights that are there are missed: %+v", checks)
 	}
 	// rows that wait for somebody
-	if _, err := s.db().ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, "+
-		"consumer_status, consumer_times, consumer_timestamp, created_at)"+
-		" VALUES ('g', 't', 'k', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 3 HOUR, UTC_TIMESTAMP(6)), ('g', 't', 'l', 3, 1, "+
-		"UTC_TIMESTAMP(6) - INTERVAL 60 DAY, UTC_TIMESTAMP(6))"); err != nil {
-		t.Fatal(err)
-	}
+	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, " +
+		"consumer_status, consumer_times, consumer_timestamp, created_at)" +
+		" VALUES ('g', 't', 'k', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 3 HOUR, UTC_TIMESTAMP(6)), ('g', 't', 'l', 3, 1, " +
+		"UTC_TIMESTAMP(6) - INTERVAL 60 DAY, UTC_TIMESTAMP(6))")
 	checks, code = s.examine()
 	wantCheck(t, checks, code, doctor.Warn, "oldest failed", "3h")
 	wantCheck(t, checks, code, doctor.Warn, "oldest dead letter", "1440h")
-	if _, err := s.db().ExecContext(t.Context(), "DELETE FROM rollbackd_schema WHERE set_name = 'stock'"); err != nil {
-		t.Fatal(err)
-	}
-	checks, code = s.examine()
-	wantCheck(t, checks, code, doctor.Fail, "schema", "stock/0001_stock.sql is not applied")
+	s.exec("DELETE FROM rollbackd_schema WHERE set_name = 'stock'")
+	s.wants(doctor.Fail, "schema", "stock/0001_stock.sql is not applied")
 	away := stack.Proxy(t, stack.Addr(t, s.dsn))
 	away.Refuse(true)
-	checks, code = s.examine("ROLLBACKD_MYSQL_DSN=" + away.Through(s.dsn))
-	wantCheck(t, checks, code, doctor.Fail, "reachable", "refused")
+	s.wants(doctor.Fail, "reachable", "refused", "ROLLBACKD_MYSQL_DSN="+away.Through(s.dsn))
 }
 
 // Given a table that somebody has locked, then doctor does not advise to grant rights that are there.
 func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	other, err := s.db().Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -247,16 +244,14 @@ func TestDoctorDoesNotTakeALockForAMissingRight(t *testing.T) {
 	if _, err := other.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
 		t.Fatal(err)
 	}
-	checks, code = s.examine()
-	wantCheck(t, checks, code, doctor.OK, "rights", "")
+	s.wants(doctor.OK, "rights", "")
 }
 
 // Given a transaction that idles with a row for which a daemon waits, then doctor names it and the statement that ends
 // it; to an account that may not see that it names the missing right.
 func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_LEASE=3s", "ROLLBACKD_HANDLER_TIMEOUT=2s")
-	s.run("", "migrate")
+	s := migrated(t, "ROLLBACKD_LEASE=3s", "ROLLBACKD_HANDLER_TIMEOUT=2s")
 	db := s.db()
 	ctx := context.WithoutCancel(t.Context())
 	var conns [2]*sql.Conn
@@ -292,8 +287,7 @@ func TestDoctorNamesWhoHoldsRowsThatADaemonWaitsFor(t *testing.T) {
 	if !poll.Within(time.Minute, named) {
 		t.Errorf("nobody is named: %+v", checks)
 	}
-	checks, code := s.examine("ROLLBACKD_MYSQL_DSN=" + stack.Restricted(t, s.dsn, "ALL ON *"))
-	wantCheck(t, checks, code, doctor.Note, "row locks", "denied")
+	s.wants(doctor.Note, "row locks", "denied", "ROLLBACKD_MYSQL_DSN="+stack.Restricted(t, s.dsn, "ALL ON *"))
 	if _, err := conns[0].ExecContext(ctx, "ROLLBACK"); err != nil {
 		t.Error(err)
 	}
@@ -307,34 +301,22 @@ func TestDoctorFindsWhatIsWrongWithTheServerOfMySQL(t *testing.T) {
 	s.dsn = server.Database(t)
 	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
 	s.run("", "migrate")
-	db := s.db()
-	for _, statement := range []string{
+	s.exec(
 		"SET GLOBAL innodb_flush_log_at_trx_commit = 2", "SET GLOBAL max_connections = 30",
 		"SET GLOBAL max_allowed_packet = 524288",
-	} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
+	)
 	checks, code := s.examine()
 	wantCheck(t, checks, code, doctor.Warn, "durability", "innodb_flush_log_at_trx_commit is 2")
 	wantCheck(t, checks, code, doctor.Warn, "connections", "30 allowed, a daemon with these settings may take 24")
 	wantCheck(t, checks, code, doctor.Fail, "max_allowed_packet", "524288")
-	checks, code = s.examine("ROLLBACKD_LANES=20")
-	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 56")
+	s.wants(doctor.Fail, "connections", "may take 56", "ROLLBACKD_LANES=20")
 	// With pages, persons act over twelve and look over two; with a lock in MySQL, LANES + 4 are the lock's, and two with
 	// which pages look at it.
-	checks, code = s.examine("ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
-	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 38")
-	checks, code = s.examine("ROLLBACKD_LOCK=mysql")
-	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 32")
-	checks, code = s.examine("ROLLBACKD_LOCK=mysql", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
-	wantCheck(t, checks, code, doctor.Fail, "connections", "may take 48")
-	if _, err := db.ExecContext(t.Context(), "SET GLOBAL read_only = 1"); err != nil {
-		t.Fatal(err)
-	}
-	checks, code = s.examine()
-	wantCheck(t, checks, code, doctor.Fail, "read_only", "read-only")
+	s.wants(doctor.Fail, "connections", "may take 38", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
+	s.wants(doctor.Fail, "connections", "may take 32", "ROLLBACKD_LOCK=mysql")
+	s.wants(doctor.Fail, "connections", "may take 48", "ROLLBACKD_LOCK=mysql", "ROLLBACKD_HTTP_ADDR=127.0.0.1:0")
+	s.exec("SET GLOBAL read_only = 1")
+	s.wants(doctor.Fail, "read_only", "read-only")
 }
 
 // Given a server whose transactions are read-only by default, when it is migrated and asked, then it is written to all
@@ -351,16 +333,12 @@ func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
 	s.environ = append(s.environ, "ROLLBACKD_MYSQL_DSN="+s.dsn)
 	db := s.db()
 	if _, err := db.ExecContext(t.Context(), "SET GLOBAL tx_read_only = ON"); err != nil { // MariaDB's name
-		if _, err := db.ExecContext(t.Context(), "SET GLOBAL transaction_read_only = ON"); err != nil {
-			t.Fatal(err)
-		}
+		s.exec("SET GLOBAL transaction_read_only = ON")
 	}
 	checks, code := s.examine()
 	wantCheck(t, checks, code, doctor.Fail, "binlog_format", "error 1665")
 	wantCheck(t, checks, code, doctor.Note, "transaction_read_only", "read-write all the same")
-	if _, err := db.ExecContext(t.Context(), "SET GLOBAL binlog_format = 'ROW'"); err != nil {
-		t.Fatal(err)
-	}
+	s.exec("SET GLOBAL binlog_format = 'ROW'")
 	if code := s.run("", "migrate"); code != exitDone {
 		t.Fatalf("migrate: exit %d", code)
 	}
@@ -377,8 +355,7 @@ func TestDoctorNamesTheServersDefaultsForWriting(t *testing.T) {
 func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRedis(t)
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	o, err := redis.ParseURL(server.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -402,8 +379,7 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 		t.Errorf("doctor has left %d keys, %v", n, err)
 	}
 	for _, user := range []string{"reader", "nokeys"} {
-		checks, code = s.examine("ROLLBACKD_REDIS_URL=redis://" + user + ":pw@" + server.Addr())
-		wantCheck(t, checks, code, doctor.Fail, "lock", "NOPERM")
+		s.wants(doctor.Fail, "lock", "NOPERM", "ROLLBACKD_REDIS_URL=redis://"+user+":pw@"+server.Addr())
 	}
 	checks, code = s.examine("ROLLBACKD_REDIS_URL=off", "ROLLBACKD_LOCK_ON_ERROR=pause")
 	wantCheck(t, checks, code, doctor.Note, "lock", "off")
@@ -411,16 +387,13 @@ func TestDoctorFindsWhatIsWrongWithRedis(t *testing.T) {
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + server.URL())
-	wantCheck(t, checks, code, doctor.Warn, "reachable", "goes on without it")
-	checks, code = s.examine("ROLLBACKD_REDIS_URL="+server.URL(), "ROLLBACKD_LOCK_ON_ERROR=pause")
-	wantCheck(t, checks, code, doctor.Fail, "reachable", "")
+	s.wants(doctor.Warn, "reachable", "goes on without it", "ROLLBACKD_REDIS_URL="+server.URL())
+	s.wants(doctor.Fail, "reachable", "", "ROLLBACKD_REDIS_URL="+server.URL(), "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
 
 func TestDoctorSaysWhatARedisIsThatItsURLTakesForAnother(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	plain := stack.OwnRedis(t)
 	checks, code := s.examine("ROLLBACKD_REDIS_URL=" + plain.URL() + "?cluster=true")
 	wantCheck(t, checks, code, doctor.Warn, "reachable", "cluster support disabled")
@@ -438,15 +411,13 @@ func TestDoctorSaysWhatARedisIsThatItsURLTakesForAnother(t *testing.T) {
 	node := stack.Own(t, stack.Options{
 		Only: []stack.Kind{stack.KindRedis}, RedisArgs: []string{"--cluster-enabled", "yes"},
 	})
-	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + node.URL())
-	wantCheck(t, checks, code, doctor.Fail, "mode", "a node of a cluster")
+	s.wants(doctor.Fail, "mode", "a node of a cluster", "ROLLBACKD_REDIS_URL="+node.URL())
 }
 
 func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 	t.Parallel()
 	set := stack.OwnSentinels(t)
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
 	checks, code := s.examine(setting)
 	wantCheck(t, checks, code, doctor.OK, "master", set.Data[0].Addr()+", say 3 of 3")
@@ -454,8 +425,7 @@ func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
 	checks, code = s.examine(strings.Replace(setting, "master=", "master=un", 1))
 	wantCheck(t, checks, code, doctor.Warn, "sentinel "+set.Sentinels[0].Addr(), "no master of that name")
-	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + set.Sentinels[0].URL())
-	wantCheck(t, checks, code, doctor.Fail, "mode", "a sentinel")
+	s.wants(doctor.Fail, "mode", "a sentinel", "ROLLBACKD_REDIS_URL="+set.Sentinels[0].URL())
 
 	for i, sentinel := range set.Sentinels[:2] {
 		if err := sentinel.Kill(); err != nil {
@@ -480,8 +450,7 @@ func TestDoctorLooksAtSentinelsAndTheirMaster(t *testing.T) {
 func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
 	t.Parallel()
 	set := stack.OwnSentinels(t)
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	var admins []*redis.Client
 	for _, sentinel := range set.Sentinels {
 		admin := redis.NewClient(&redis.Options{Addr: sentinel.Addr()})
@@ -514,8 +483,7 @@ func TestAnAccountOnSentinelsNeedsWhatTheListSays(t *testing.T) {
 func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
 	t.Parallel()
 	set := stack.OwnRedisCluster(t, false)
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	setting := "ROLLBACKD_REDIS_URL=" + set.URL()
 	checks, code := s.examine(setting)
 	wantCheck(t, checks, code, doctor.OK, "cluster", "masters: 3, slots that are served: 16384 of 16384")
@@ -524,13 +492,11 @@ func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
 		wantCheck(t, checks, code, doctor.OK, "node "+server.Addr()+": version", "")
 	}
 	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
-	checks, code = s.examine("ROLLBACKD_REDIS_URL=" + set.Data[0].URL())
-	wantCheck(t, checks, code, doctor.Fail, "mode", "a node of a cluster")
+	s.wants(doctor.Fail, "mode", "a node of a cluster", "ROLLBACKD_REDIS_URL="+set.Data[0].URL())
 	if err := set.Data[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	checks, code = s.examine(setting)
-	wantCheck(t, checks, code, doctor.Warn, "node "+set.Data[1].Addr()+": reachable", "refused")
+	s.wants(doctor.Warn, "node "+set.Data[1].Addr()+": reachable", "refused", setting)
 }
 
 func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
@@ -556,32 +522,25 @@ func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
 	if err := servers[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	checks, code = s.examine(setting)
-	wantCheck(t, checks, code, doctor.Warn, "masters", "1 of 3")
-	checks, code = s.examine(setting, "ROLLBACKD_LOCK_ON_ERROR=pause")
-	wantCheck(t, checks, code, doctor.Fail, "masters", "1 of 3")
+	s.wants(doctor.Warn, "masters", "1 of 3", setting)
+	s.wants(doctor.Fail, "masters", "1 of 3", setting, "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
 
 func TestDoctorTakesALockInZooKeeper(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnZooKeeper(t)
-	s := newShell(t, "ROLLBACKD_LOCK=zookeeper", "ROLLBACKD_ZOOKEEPER_URL="+server.URL())
-	s.run("", "migrate")
-	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	s := migrated(t, "ROLLBACKD_LOCK=zookeeper", "ROLLBACKD_ZOOKEEPER_URL="+server.URL())
+	s.wants(doctor.OK, "lock", "taken and released")
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	checks, code = s.examine()
-	wantCheck(t, checks, code, doctor.Warn, "lock", "goes on without it")
-	checks, code = s.examine("ROLLBACKD_LOCK_ON_ERROR=pause")
-	wantCheck(t, checks, code, doctor.Fail, "lock", "")
+	s.wants(doctor.Warn, "lock", "goes on without it")
+	s.wants(doctor.Fail, "lock", "", "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
 
 func TestDoctorFindsSettingsThatDoNotGoTogether(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	checks, code := s.examine("ROLLBACKD_DRAIN_TIMEOUT=5s", "ROLLBACKD_MAX_DEAD_RATE=off", "ROLLBACKD_LEASE=11s",
 		"ROLLBACKD_COMPENSATE_AFTER=720h", "ROLLBACKD_MAX_REPLAYS=100")
 	for name, found := range map[string]string{

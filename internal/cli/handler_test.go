@@ -39,10 +39,9 @@ func sqlShell(t *testing.T) *shell {
 func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
 	t.Parallel()
 	s := sqlShell(t)
-	db := s.db()
 	amount := func(want int) {
 		t.Helper()
-		s.eventually(db, want, "SELECT amount FROM tb_stock WHERE goods_id = 1001")
+		s.eventually(want, "SELECT amount FROM tb_stock WHERE goods_id = 1001")
 	}
 	s.run("", "handler", "try", exampleSQL+"message.json")
 	amount(5)
@@ -67,14 +66,9 @@ func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
 func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
 	t.Parallel()
 	s := sqlShell(t)
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatal(s.script.String())
-	}
-	if _, err := s.db().ExecContext(t.Context(), "ALTER TABLE tb_order CONVERT TO CHARACTER SET latin1"); err != nil {
-		t.Fatal(err)
-	}
-	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.Note, "characters", "tb_order.order_sn is latin1")
+	s.migrate()
+	s.exec("ALTER TABLE tb_order CONVERT TO CHARACTER SET latin1")
+	s.wants(doctor.Note, "characters", "tb_order.order_sn is latin1")
 	_, stderr, code := runCLI(t, s.environ, `{"order_sn":"😀","items":[]}`, "handler", "try", "-")
 	if code != exitFailed || !strings.Contains(stderr, "retry: line 4: Error ") || strings.Contains(stderr, "be used") {
 		t.Errorf("exit %d, %q; want %d, and the statement's error", code, stderr, exitFailed)
@@ -86,9 +80,7 @@ func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
 func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 	t.Parallel()
 	s := sqlShell(t)
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatal(s.script.String())
-	}
+	s.migrate()
 	if checks, code := s.examine(); code != exitDone {
 		t.Errorf("doctor fails of the example: %+v", checks)
 	} else {
@@ -108,8 +100,7 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 		if want := "ROLLBACKD_SQL_FILE: " + name + test.want; code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("run ended with %d and\n%s\nwant %d and %q", code, stderr, exitUsage, want)
 		}
-		checks, code := s.examine()
-		wantCheck(t, checks, code, doctor.Fail, test.check, name+test.want)
+		s.wants(doctor.Fail, test.check, name+test.want)
 	}
 	if n := s.broker.Consumers(s.queue); n != 0 {
 		t.Errorf("%d consumers were there", n)
@@ -121,9 +112,7 @@ func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 	t.Parallel()
 	s := newShell(t, "ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=http://127.0.0.1:1", "ROLLBACKD_LOCK=mysql",
 		"ROLLBACKD_LOG_TABLE=letters")
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatal(s.script.String())
-	}
+	s.migrate()
 	cfg, _, err := config.Load(s.environ)
 	if err != nil {
 		t.Fatal(err)
@@ -131,8 +120,8 @@ func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 	own := cfg.OwnTables()
 	const made = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND " +
 		"table_type = 'BASE TABLE'"
-	s.eventually(s.db(), len(own), made)
-	s.eventually(s.db(), len(own), made+" AND table_name IN ('"+strings.Join(own, "', '")+"')")
+	s.eventually(len(own), made)
+	s.eventually(len(own), made+" AND table_name IN ('"+strings.Join(own, "', '")+"')")
 }
 
 // Given messages that are run fresh, tried again, taken over from a worker that died, and replayed, then the statement
@@ -148,13 +137,6 @@ UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expe
 	const delay = 5 * time.Second
 	s := newShell(t, "ROLLBACKD_HANDLER=sql", "ROLLBACKD_SQL_FILE="+name, "ROLLBACKD_RETRY_DELAYS="+delay.String())
 	s.broker.Track(rabbit.TopologyConfig{Queue: s.queue, Delays: []time.Duration{delay}}.Queues()...)
-	db := s.db()
-	exec := func(statement string) {
-		t.Helper()
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
 	publish := func(keys ...string) {
 		t.Helper()
 		body := `{"k":"` + strings.Join(keys, "\"}\n{\"k\":\"") + `"}`
@@ -162,25 +144,23 @@ UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expe
 			t.Fatal(s.script.String())
 		}
 	}
-	exec("CREATE TABLE seen (k VARCHAR(20) PRIMARY KEY, ready INT, attempt INT) ENGINE=InnoDB")
-	exec("INSERT INTO seen VALUES ('fresh', 1, 0), ('another', 1, 0), ('again', 0, 0), ('taken', 1, 0)")
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatal(s.script.String())
-	}
-	exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner, " +
+	s.exec("CREATE TABLE seen (k VARCHAR(20) PRIMARY KEY, ready INT, attempt INT) ENGINE=InnoDB")
+	s.exec("INSERT INTO seen VALUES ('fresh', 1, 0), ('another', 1, 0), ('again', 0, 0), ('taken', 1, 0)")
+	s.migrate()
+	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner, " +
 		"consumer_timestamp, created_at) VALUES ('stock-rollback', 'stock.rollback', 'taken', 0, 1, 'who died', " +
 		"UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)")
 	s.daemon()
 	publish("fresh", "another", "again", "dead", "taken")
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'again' AND consumer_status = 2")
-	exec("UPDATE seen SET ready = 1")
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'dead' AND consumer_status = 3")
-	exec("INSERT INTO seen VALUES ('dead', 1, 0)")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'again' AND consumer_status = 2")
+	s.exec("UPDATE seen SET ready = 1")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'dead' AND consumer_status = 3")
+	s.exec("INSERT INTO seen VALUES ('dead', 1, 0)")
 	if code := s.run("", "dlq", "replay", "--key", "dead"); code != exitDone {
 		t.Error(s.script.String())
 	}
-	s.eventually(db, 5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-	s.eventually(db, 5, "SELECT COUNT(*) FROM seen JOIN consumer_log ON msg_key = k WHERE attempt = consumer_times")
-	s.eventually(db, 5, "SELECT SUM(CASE k WHEN 'again' THEN attempt > 1 WHEN 'taken' THEN attempt = 2 ELSE attempt = 1 "+
+	s.eventually(5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	s.eventually(5, "SELECT COUNT(*) FROM seen JOIN consumer_log ON msg_key = k WHERE attempt = consumer_times")
+	s.eventually(5, "SELECT SUM(CASE k WHEN 'again' THEN attempt > 1 WHEN 'taken' THEN attempt = 2 ELSE attempt = 1 "+
 		"END) FROM seen")
 }

@@ -12,9 +12,8 @@ import (
 // true, and reconcile does not send it again while its delivery waits.
 func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
-	db, dead := s.db(), rabbit.DeadQueue(s.queue)
+	s := migrated(t)
+	dead := rabbit.DeadQueue(s.queue)
 	s.broker.Policy("full", dead, map[string]any{"max-length": 1, "overflow": "reject-publish"})
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{s.broker.URL}, Name: "test"})
 	defer func() { _ = p.Close(t.Context()) }()
@@ -27,7 +26,7 @@ func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
 	}
 	s.run("{\"order\":\"bad\",\"id\":\"A-1\"}\n", "publish", "--key-field", "id")
 	stop := s.daemon()
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'malformed'")
 	stop() // who looks takes the letters into its hands, which makes room
 	for _, tc := range []struct {
 		want string
@@ -61,11 +60,11 @@ func TestARefusedLetterIsToldAndNotMended(t *testing.T) {
 		out, _, _ := runCLI(t, s.environ, "", "log", "list")
 		t.Fatalf("reconcile says nothing of it: %+v\n%s", report, out)
 	}
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 2 AND replays = 0")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 2 AND replays = 0")
 	// and when there is room, it is dead with its reason
 	s.broker.Policy("full", dead, nil)
 	stop = s.daemon()
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 3 AND reason = "+
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-1' AND consumer_status = 3 AND reason = "+
 		"'malformed' AND replays = 0")
 	stop()
 }

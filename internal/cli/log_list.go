@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
@@ -18,30 +16,13 @@ status the latest transition first. Every page is read through an index, however
 	example: "  PROGRAM log list --status processing,failed --until 1h",
 	flags: func(f *flags) work {
 		out := f.output()
-		var words []string
-		for _, s := range dedup.Statuses() {
-			words = append(words, s.String())
-		}
-		known := strings.Join(words, ", ")
-		asked := f.StringSlice("status", nil, "only rows in these: "+known)
-		f.offer("status", words...)
+		statuses := some(f, "status", "only rows in these: ", dedup.Statuses(), f.StringSlice)
 		var filter dedup.Filter
-		f.check(func() error {
-			for _, w := range *asked {
-				i := slices.Index(words, strings.TrimSpace(w))
-				if i < 0 {
-					return usageErrorf("--status %q is none; there are %s", w, known)
-				}
-				filter.Statuses = append(filter.Statuses, dedup.Statuses()[i])
-			}
-			return nil
-		})
 		f.StringVar(&filter.Tag, "tag", "", "only rows with this tag")
 		f.StringArrayVar(&filter.Keys, "key", nil, "only rows with this key; may be repeated")
 		since, until := f.span("whose last transition came then or later: a time like 2026-11-21T08:00:00Z, or a "+
 			"duration like 24h", "whose last transition came before then, said as for --since")
-		limit := f.limit(100, "list at most so many; 0: all")
-		after := f.String("after", "", "go on where the last list ended: it said how")
+		wanted := f.listing(100)
 		f.check(func() error {
 			if n := len(filter.Keys); n > dedup.MaxListedKeys {
 				return usageErrorf("%d keys: at most %d", n, dedup.MaxListedKeys)
@@ -52,32 +33,18 @@ status the latest transition first. Every page is read through an index, however
 			if err := c.open(ctx); err != nil {
 				return err
 			}
-			filter.Group, filter.Since, filter.Until = c.cfg.Group, *since, *until
-			rows, next, err := listed(*limit, dedup.Cursor(*after), func(most int, after dedup.Cursor) (
-				[]dedup.Row, dedup.Cursor, error) {
+			filter.Group, filter.Since, filter.Until, filter.Statuses = c.cfg.Group, *since, *until, *statuses
+			return list(c, out, wanted, func() { c.sayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
+				[]view.Row, dedup.Cursor, error) {
 				filter.After, filter.Limit = after, min(most, dedup.MaxListed)
-				return c.Records.List(ctx, filter)
+				rows, next, err := c.Records.List(ctx, filter)
+				if errors.Is(err, dedup.ErrCursor) {
+					err = usageErrorf("--after: %w", err)
+				}
+				return view.RowsOf(rows), next, err
+			}, []string{"SINCE", "TAG", "KEY", "STATUS", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}, func(r view.Row) []any {
+				return []any{date(r.Since), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, c.fitting(r.Remark)}
 			})
-			if errors.Is(err, dedup.ErrCursor) {
-				return usageErrorf("--after: %w", err)
-			}
-			if err != nil {
-				return err
-			}
-			if len(rows) == 0 {
-				c.sayUnknownGroup(ctx)
-			}
-			c.sayMore(string(next))
-			return c.showRows(out, rows)
 		}
 	},
-}
-
-func (c *call) showRows(out *output, rows []dedup.Row) error {
-	t := table{header: []string{"SINCE", "TAG", "KEY", "STATUS", "REASON", "ATTEMPTS", "REPLAYS", "REMARK"}}
-	all := view.RowsOf(rows)
-	for _, r := range all {
-		t.add(date(r.Since), r.Tag, r.Key, r.Status, r.Reason, r.Attempts, r.Replays, c.fitting(r.Remark))
-	}
-	return out.render(c.stdout, all, t)
 }

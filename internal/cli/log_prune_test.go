@@ -21,9 +21,7 @@ func (s *shell) rows(status, n int, age time.Duration) {
 
 func TestPruneShowsWhatGoesAndDeletesIt(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
-	s.script.Reset()
+	s := migrated(t)
 	s.run("", "log", "prune")
 	const day = 24 * time.Hour
 	s.rows(1, 3, 31*day)
@@ -32,10 +30,10 @@ func TestPruneShowsWhatGoesAndDeletesIt(t *testing.T) {
 	s.rows(3, 1, 31*day)
 	s.run("", "log", "prune", "--dry-run")
 	s.run("", "log", "prune", "--dry-run", "--older-than", "48h", "-o", "json")
-	s.eventually(s.db(), 7, "SELECT COUNT(*) FROM consumer_log")
+	s.eventually(7, "SELECT COUNT(*) FROM consumer_log")
 	s.run("", "log", "prune", "-o", "json")
-	s.eventually(s.db(), 3, "SELECT COUNT(*) FROM consumer_log")
+	s.eventually(3, "SELECT COUNT(*) FROM consumer_log")
 	s.run("", "log", "prune", "--older-than", "600h")
-	s.eventually(s.db(), 1, "SELECT COUNT(*) FROM consumer_log")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log")
 	s.golden("prune")
 }

@@ -13,34 +13,28 @@ import (
 
 func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
-	db := s.db()
-	for _, statement := range []string{
+	s := migrated(t)
+	s.exec(
 		"INSERT INTO stock (sku_id, amount, version) VALUES (1, 0, 0), (2, 0, 0)",
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1, 2, 1, " +
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1, 2, 1, "+
 			"UTC_TIMESTAMP(6)), ('A-1', 2, 3, 1, UTC_TIMESTAMP(6)), ('B-1', 1, 7, 3, UTC_TIMESTAMP(6))",
-	} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
+	)
 	// given an order that goes back in part, with a conflict, two bodies that cannot be read, and one that nobody can
 	// identify
 	stop := s.daemon()
 	s.run(`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":1,"quantity":2}]}`+"\n", "publish", "--key-field", "id")
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 	for i, body := range []string{ // one after the other, so that the list has their order
 		`{"id":"k-1","order_sn":"A-1","items":[{"sku_id":2,"quantity":3}]}`, `{"id":"k-3","order_sn":"A-1","items":[]}`,
 		`{"id":"k-4","order_sn":"\u0041-1","items":[{"sku_id":2,"quantity":99}]}`, `{"id":"k-5","order_sn":"A-12"}`,
 	} {
 		s.run(body+"\n", "publish", "--key-field", "id")
-		s.eventually(db, i+1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+		s.eventually(i+1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	}
 	s.broker.Publish("", s.queue, stack.Message{
 		MessageId: "k-1\x01", Type: "stock.rollback", Body: []byte(`{"order_sn":"A-1"}`), DeliveryMode: 2,
 	})
-	s.eventually(db, 5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(5, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()
 	s.script.Reset()
 	for _, args := range [][]string{
@@ -66,8 +60,7 @@ func TestAnOrderIsExplainedByAllThatNamesIt(t *testing.T) {
 
 func TestALongListGoesOnWhereItEnded(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	db := s.db()
 	for i := range 2105 { // more than two pages
 		if _, err := db.ExecContext(t.Context(), "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, "+
@@ -116,20 +109,14 @@ func TestALongListGoesOnWhereItEnded(t *testing.T) {
 
 func TestTheStoryIsInOrderOfTime(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
-	db := s.db()
-	for _, statement := range []string{
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES " +
-			"('A', 1, 2, 2, 't', 'k', '2026-11-21 12:00:01'), ('A', 0, 0, 4, 't', 'k', '2026-11-21 12:00:01.2'), ('A', 2, 1, " +
+	s := migrated(t)
+	s.exec(
+		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) VALUES "+
+			"('A', 1, 2, 2, 't', 'k', '2026-11-21 12:00:01'), ('A', 0, 0, 4, 't', 'k', '2026-11-21 12:00:01.2'), ('A', 2, 1, "+
 			"3, NULL, NULL, '2026-11-21 11:00:00')",
-		"INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, " +
+		"INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, "+
 			"created_at) VALUES ('stock-rollback', 't', 'k', 1, 1, '2026-11-21 12:00:01.5', '2026-11-21 12:00:01.5')",
-	} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
+	)
 	// found by a search: the key is not the order's number
 	stdout, stderr, code := runCLI(t, s.environ, "", "log", "explain", "k")
 	if code != exitDone {

@@ -73,13 +73,8 @@ func (c *call) migrate(ctx context.Context, look bool) ([]thing, error) {
 	if err := errors.Join(c.hinted(err), c.ofRabbit(err2)); err != nil {
 		return things, err
 	}
-	missing := 0
-	for _, th := range things {
-		if th.State == stateMissing {
-			missing++
-		}
-	}
-	if missing > 0 {
+	there := slices.DeleteFunc(slices.Clone(things), func(th thing) bool { return th.State == stateMissing })
+	if missing := len(things) - len(there); missing > 0 {
 		return things, fmt.Errorf("missing: %d of these; '%s migrate' makes them", missing, c.name)
 	}
 	return things, nil

@@ -171,50 +171,6 @@ func takeOverError(r legacyimport.Report) error {
 	return errors.Join(errs...)
 }
 
-// became says what became of the rows of a kind, or what is odd about them.
-type became struct {
-	kind legacyimport.Kind
-	of   string
-}
-
-// The kinds in the order of a report.
-var (
-	fates = []became{
-		{legacyimport.Success, "success there, success here: a later delivery is a duplicate"},
-		{legacyimport.Open, "left open there (status 0 or 2): filed as dead, effect_unknown"},
-		{legacyimport.Settled, "filed as dead by an earlier pass, success there by now: success"},
-		{legacyimport.Renewed, "filed as dead by an earlier pass, moved there since, still open: remark and times renewed"},
-		{legacyimport.There, "as an earlier pass took it over"},
-		{legacyimport.Merged, "has the identity of another old row, by the names that were given: success wins"},
-		{legacyimport.Ours, "rollbackd, or a person, has moved its row: that decides"},
-		{legacyimport.OtherName, "of other groups: left alone"},
-		{legacyimport.BothApplied, "success there, and applied by rollbackd too: the effect may be there twice. Look"},
-		{legacyimport.UnderWay, "success there, and rollbackd has it under way, or dead: discard it, or the " +
-			"effect comes twice"},
-		{legacyimport.WentBack, "was success there at an earlier pass, and is not any more: it stays success here. Look"},
-		{legacyimport.NullName, "refused: group, tag or key is NULL. No delivery can have such a name"},
-		{legacyimport.TooLong, "refused: group, tag or key is too long. Such a delivery is unidentified, and has no effect"},
-		{legacyimport.Unusable, "refused: an empty name, no UTF-8, a control character. Such a delivery is unidentified"},
-		{legacyimport.ReservedTag, "refused: tags that begin with rollbackd. are its own. Such a delivery is unidentified"},
-	}
-	oddities = []became{
-		{legacyimport.StatusNull, "no status: taken for left open"},
-		{legacyimport.StatusOther, "a status that is none of 0, 1 and 2: taken for left open"},
-		{legacyimport.OddTimes, "no number of times, or a negative one: 0, for a success 1"},
-		{legacyimport.ManyTimes, "tried more than 5 times: taken over as it is"},
-		{legacyimport.NoTime, "no time: as of now"},
-		{legacyimport.FutureTime, "a time in the future: as of now"},
-		{legacyimport.OtherZone, "a time up to 26 hours in the future: as of now. Is --time-zone right?"},
-		{legacyimport.Outlived, "older than ROLLBACKD_LOG_RETENTION: the daemon deletes it, and then a copy is new"},
-		{legacyimport.NoBody, "no body: no hash, so a delivery with any body is a copy"},
-		{legacyimport.DoubtfulBody, "a body that may be cut or changed: no hash, so a delivery with any body is a copy"},
-		{legacyimport.CutBody, "left open, with a body over 256 KiB: the log keeps its beginning; it cannot be " +
-			"sent from here"},
-		{legacyimport.NoMessage, "left open, and no message with its identity can be made of it: it cannot be sent " +
-			"from here"},
-	}
-)
-
 func (c *call) showTakeOver(r legacyimport.Report, out *output) error {
 	return out.print(c.stdout, r, func(p *page) { c.writeTakeOver(p, r) })
 }
@@ -230,9 +186,16 @@ func (c *call) writeTakeOver(p *page, r legacyimport.Report) {
 	p.f("\n")
 	t := table{header: []string{"ROWS", "KIND", "WHAT BECAME OF THEM"}}
 	t.add(r.Rows, "read", "in all")
-	addKinds(&t, r, fates)
 	odd := table{header: []string{"ROWS", "KIND", "WHAT IS ODD ABOUT THEM"}}
-	addKinds(&odd, r, oddities)
+	for _, k := range legacyimport.Kinds {
+		to := &t
+		if k.Odd() {
+			to = &odd
+		}
+		if n := r.Counts[k.Kind]; n > 0 {
+			to.add(n, k.Kind, k.Means)
+		}
+	}
 	names := table{header: []string{"ROWS", "OLD GROUP", "OLD TAG", "GROUP", "TAG"}}
 	for _, n := range r.Names {
 		names.add(n.Rows, n.OldGroup, n.OldTag, n.Group, n.Tag)
@@ -247,18 +210,10 @@ func (c *call) writeTakeOver(p *page, r legacyimport.Report) {
 	c.writeNext(p, r)
 }
 
-func addKinds(t *table, r legacyimport.Report, kinds []became) {
-	for _, k := range kinds {
-		if n := r.Counts[k.kind]; n > 0 {
-			t.add(n, k.kind, k.of)
-		}
-	}
-}
-
 // writeNamed names the rows that a person may want to look at, some of each kind.
 func writeNamed(p *page, r legacyimport.Report) {
-	for _, fate := range fates {
-		kind, n := fate.kind, 0
+	for _, told := range legacyimport.Kinds {
+		kind, n := told.Kind, 0
 		for _, row := range r.Named {
 			if row.Kind != kind {
 				continue

@@ -40,28 +40,17 @@ func (s *shell) classicRow(db *sql.DB, key string, status int) {
 	}
 }
 
-func (s *shell) exec(db *sql.DB, statements ...string) {
-	s.t.Helper()
-	for _, statement := range statements {
-		if _, err := db.ExecContext(s.t.Context(), statement); err != nil {
-			s.t.Fatalf("%s: %v", statement, err)
-		}
-	}
-}
-
 // Given a classic table, when it is taken over beside its consumer, with a last pass, then a copy of what was done has
 // no effect, and what was left open is decided by a person: one had its effect and is discarded, the other is replayed.
 func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_LOG_RETENTION=0")
-	s.run("", "migrate")
-	s.script.Reset()
+	s := migrated(t, "ROLLBACKD_LOG_RETENTION=0")
 	db := s.db()
-	s.exec(db, classicTable)
+	s.exec(classicTable)
 	for key, status := range map[string]int{"A-1": 1, "A-2": 2, "A-3": 0, "A-4": 0} {
 		s.classicRow(db, key, status)
 	}
-	s.exec(db, "INSERT INTO trade_mq_consumer_log VALUES (NULL, 'points', 'cancel', 'A-1', NULL, 1, 1, NULL, NULL)",
+	s.exec("INSERT INTO trade_mq_consumer_log VALUES (NULL, 'points', 'cancel', 'A-1', NULL, 1, 1, NULL, NULL)",
 		"INSERT INTO trade_mq_consumer_log VALUES (NULL, 'cancel_group', 'cancel', 'two\nlines', NULL, 1, 9, NULL, NULL)",
 		"INSERT INTO stock (sku_id, amount, version) VALUES (1001, 0, 0)",
 		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES "+
@@ -73,7 +62,7 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 	}
 	from = append(from, "--map-group", "cancel_group=stock-rollback", "--map-tag", "cancel=stock.rollback")
 	s.run("", append(from, "--dry-run")...)
-	s.eventually(db, 0, "SELECT COUNT(*) FROM consumer_log")
+	s.eventually(0, "SELECT COUNT(*) FROM consumer_log")
 	s.run("", from...)
 	s.classicRow(db, "A-4", 1) // the old consumer has finished it
 	s.run("", append(from, "--last-pass")...)
@@ -117,20 +106,20 @@ func TestTheClassicTableIsTakenOverAndWhatItLeftOpenIsDecided(t *testing.T) {
 		}
 	}
 	stop := s.daemon()
-	s.eventually(db, 100, "SELECT amount FROM stock")
+	s.eventually(100, "SELECT amount FROM stock")
 	poll.Until(t, "the queue is empty", func() bool { return s.broker.Depth(s.queue) == 0 })
 	stop()
-	s.eventually(db, 100, "SELECT amount FROM stock")
+	s.eventually(100, "SELECT amount FROM stock")
 	s.run("", "log", "list", "-o", "json")
 	s.run("", append(from, "--last-pass", "-o", "json")...)
 	s.run("", "reconcile", "--no-stock")
 	s.golden("migrate-from")
 
 	// and on the way back the old consumer knows all of it
-	s.exec(db, statementOfThePage(t))
-	s.eventually(db, 4, "SELECT COUNT(*) FROM trade_mq_consumer_log WHERE consumer_status = 1 AND msg_key LIKE 'A-_' AND "+
+	s.exec(statementOfThePage(t))
+	s.eventually(4, "SELECT COUNT(*) FROM trade_mq_consumer_log WHERE consumer_status = 1 AND msg_key LIKE 'A-_' AND "+
 		"group_name = 'cancel_group'")
-	s.eventually(db, 2, "SELECT COUNT(*) FROM trade_mq_consumer_log WHERE remark LIKE 'rollbackd %'")
+	s.eventually(2, "SELECT COUNT(*) FROM trade_mq_consumer_log WHERE remark LIKE 'rollbackd %'")
 }
 
 // statementOfThePage is the one that docs/adopting.md shows for the way back.
@@ -152,17 +141,16 @@ func statementOfThePage(t *testing.T) string {
 // the end every row is there once.
 func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	db := s.db()
-	s.exec(db, classicTable)
+	s.exec(classicTable)
 	const rows = 16_000
 	var b strings.Builder
 	for i := range rows {
 		fmt.Fprintf(&b, ",('cancel_group','cancel','%06d','{}',%d,1)", i, []int{1, 1, 1, 2}[i%4])
 	}
-	s.exec(db, "INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, "+
-		"consumer_times) VALUES "+b.String()[1:])
+	s.exec("INSERT INTO trade_mq_consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, " +
+		"consumer_times) VALUES " + b.String()[1:])
 	binary, err := program.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -203,17 +191,16 @@ func TestAMigrationThatIsKilledGoesOn(t *testing.T) {
 	if !r.Finished || r.Rows != rows || !whole {
 		t.Errorf("report: %+v", r)
 	}
-	s.eventually(db, rows, "SELECT COUNT(*) FROM consumer_log")
-	s.eventually(db, rows/4, "SELECT COUNT(*) FROM consumer_log_event")
+	s.eventually(rows, "SELECT COUNT(*) FROM consumer_log")
+	s.eventually(rows/4, "SELECT COUNT(*) FROM consumer_log_event")
 }
 
 // Given a classic log of which no last pass has come to its end, doctor names it.
 func TestDoctorNamesAClassicLogWithoutALastPass(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	db := s.db()
-	s.exec(db, classicTable)
+	s.exec(classicTable)
 	s.classicRow(db, "A-1", 1)
 	args := []string{"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback"}
 	unfinished := func() bool {
@@ -224,8 +211,7 @@ func TestDoctorNamesAClassicLogWithoutALastPass(t *testing.T) {
 		t.Error("doctor names a log of which nothing was taken over")
 	}
 	s.run("", args...)
-	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.Warn, "classic log", "trade_mq_consumer_log was taken over")
+	s.wants(doctor.Warn, "classic log", "trade_mq_consumer_log was taken over")
 	s.run("", append(args, "--last-pass")...)
 	if unfinished() {
 		t.Error("doctor names a log after its last pass")
@@ -240,10 +226,9 @@ func TestDoctorNamesAClassicLogWithoutALastPass(t *testing.T) {
 // pass, and when something is newer than it. When the old consumer has ended, or a person says so, it begins.
 func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	db := s.db()
-	s.exec(db, classicTable)
+	s.exec(classicTable)
 	s.classicRow(db, "A-1", 0)
 	args := []string{
 		"migrate", "--from", "trade_mq_consumer_log", "--map-group", "cancel_group=stock-rollback", "--last-pass",
@@ -278,25 +263,22 @@ func TestNothingBeginsBesideTheOldConsumer(t *testing.T) {
 
 	s.classicRow(db, "A-1", 1) // it was not the end
 	refused("was written to after its last pass", "run")
-	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.Warn, "classic log", "was written to after its last pass")
+	s.wants(doctor.Warn, "classic log", "was written to after its last pass")
 	s.daemon("--ignore-old-log")()
 	s.run("", args...)
 	s.daemon()()
-	s.exec(db, "DROP TABLE trade_mq_consumer_log")
+	s.exec("DROP TABLE trade_mq_consumer_log")
 	s.daemon()()
-	checks, code = s.examine()
-	wantCheck(t, checks, code, doctor.Note, "classic log", "gone")
+	s.wants(doctor.Note, "classic log", "gone")
 }
 
 // Given an account with exactly the rights of the list, a table is taken over; without the one on the old table, the
 // command says what is missing.
 func TestTakingOverWorksWithExactlyItsRights(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	db := s.db()
-	s.exec(db, classicTable)
+	s.exec(classicTable)
 	s.classicRow(db, "A-1", 0)
 	a := s.account(newAdmin(t))
 	a.names.Classic = "trade_mq_consumer_log"
@@ -311,5 +293,5 @@ func TestTakingOverWorksWithExactlyItsRights(t *testing.T) {
 	a.do("", args...)
 	s.classicRow(db, "A-1", 1)
 	a.do("", args...)
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 }

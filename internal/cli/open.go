@@ -117,13 +117,6 @@ func (c *call) sayUnknownGroup(ctx context.Context) {
 	c.say("%s has no row of group %s (ROLLBACKD_GROUP); %s", c.Records.Options().Table, printable(c.cfg.Group), known)
 }
 
-// sayMore says how a list goes on, if it does.
-func (c *call) sayMore(next string) {
-	if next != "" {
-		c.say("there are more; --limit 0 lists all, and this goes on: --after %s", next)
-	}
-}
-
 func (c *call) rabbit() rabbit.Config {
 	return rabbit.Config{URLs: c.cfg.AMQPURLs, Name: rabbit.ConnectionName(c.command)}
 }

@@ -9,12 +9,9 @@ import (
 
 func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
-	s.script.Reset()
+	s := migrated(t)
 	// given a daemon
 	stop := s.daemon()
-	db := s.db()
 	// when it is paused
 	s.run("", "pause")
 	s.run("", "pause", "--for", "10m")
@@ -28,7 +25,7 @@ func TestAPersonPausesTheFleetAndResumesIt(t *testing.T) {
 	// then it goes on when it is resumed
 	s.run("", "resume", "--by", "carl")
 	s.run("", "resume")
-	s.eventually(db, 3, "SELECT COUNT(*) FROM consumer_log_act WHERE state = 'done'")
+	s.eventually(3, "SELECT COUNT(*) FROM consumer_log_act WHERE state = 'done'")
 	s.consumes()
 	stop()
 	s.golden("pause")

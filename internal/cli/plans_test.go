@@ -49,17 +49,13 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	fill("consumer_log_once (group_name, actor, name, act_id, state, created_at)",
 		"'stock-rollback', 'them', 'key-#', UUID(), 2, "+then)
 	fill("rollbackd_lock (name, value, expires_at)", "'name-#', 'done', "+then)
-	if _, err := db.ExecContext(t.Context(), classicTable); err != nil {
-		t.Fatal(err)
-	}
+	s.exec(classicTable)
 	fill("trade_mq_consumer_log", "'0A1B', 'cancel_group', 'cancel', 'C-#', '{}', # % 3, 1, '2026-11-01 10:00:00', NULL")
 	fill("stock (sku_id, amount)", "#, 10")
 	fill("stock_reservation (order_sn, sku_id, quantity, status, updated_at)", "'O-#', #, 1, 1 + # % 4, "+then)
 	tables := []string{"consumer_log", "consumer_log_event", "consumer_log_act", "consumer_log_once", "rollbackd_lock",
 		"stock", "stock_reservation", "trade_mq_consumer_log"}
-	if _, err := db.ExecContext(t.Context(), "ANALYZE TABLE "+strings.Join(tables, ", ")); err != nil {
-		t.Fatal(err)
-	}
+	s.exec("ANALYZE TABLE " + strings.Join(tables, ", "))
 	server.KeepStatements(t)
 
 	// when a daemon applies, refuses, fails and files
@@ -67,7 +63,7 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 	s.run("{\"order_sn\":\"O-0\"}\n{\"order_sn\":\"O-4\"}\n{\"order_sn\":\"O-4\"}\n{\"order_sn\":\"none\"}\n{\"n\":1}\n",
 		"publish", "--key-field", "order_sn")
 	done := `/* the test's */ SELECT COUNT(*) FROM consumer_log WHERE msg_key = "none" AND consumer_status = 3`
-	s.eventually(db, 1, done)
+	s.eventually(1, done)
 	// and people ask by commands
 	const takeOver = "migrate --from trade_mq_consumer_log --map-group cancel_group=stock-rollback " +
 		"--map-tag cancel=stock.rollback"
@@ -84,7 +80,7 @@ func TestNoStatementOfTheProgramReadsAWholeTable(t *testing.T) {
 			t.Errorf("%s: exit %d", args, code)
 		}
 	}
-	s.eventually(db, 1, done)
+	s.eventually(1, done)
 	// and by pages and programs
 	seen := map[string]bool{}
 	for next := []string{"/", "/api/v1/log", "/api/v1/letters", "/api/v1/letters/groups", "/api/v1/letter?key=none",

@@ -13,8 +13,7 @@ import (
 // code, and needs no setting but the address: a file of a secret that is being replaced makes nobody dead.
 func TestProbeAsksTheDaemonThatRuns(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	addr := stack.FreeAddr(t)
 	s.environ = append(s.environ, "ROLLBACKD_HTTP_ADDR="+addr)
 	stop := s.daemon()

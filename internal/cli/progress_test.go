@@ -27,8 +27,7 @@ func TestProgressIsALineNowAndThenWhereNobodySeesABar(t *testing.T) {
 
 func TestPublishShowsHowFarItIs(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	cfg, _, err := config.Load(s.environ)
 	if err != nil {
 		t.Fatal(err)

@@ -12,23 +12,13 @@ type curedReport struct {
 	Findings []curedFinding `json:"findings"`
 }
 
-// Open counts the findings that are not mended.
-func (r curedReport) Open() (n int) {
-	for _, f := range r.Findings {
-		if !f.Mended {
-			n++
-		}
-	}
-	return n
-}
-
 type curedFinding struct {
 	reconcile.Finding
 	Cure string `json:"cure,omitempty"`
 }
 
 func withCommands(r reconcile.Report, program string, now time.Time) curedReport {
-	c := curedReport{Report: r, Findings: []curedFinding{}}
+	c := curedReport{r, []curedFinding{}}
 	for _, f := range r.Findings {
 		one := curedFinding{Finding: f}
 		if !f.Mended {

@@ -54,6 +54,16 @@ func words(t *testing.T, command string) (all []string) {
 	return all
 }
 
+// Open counts the findings that are not mended.
+func (r curedReport) Open() (n int) {
+	for _, f := range r.Findings {
+		if !f.Mended {
+			n++
+		}
+	}
+	return n
+}
+
 // reconcileJSON runs the command and reads what it says.
 func (s *shell) reconcileJSON(args ...string) (r curedReport, code int) {
 	s.t.Helper()
@@ -67,20 +77,10 @@ func (s *shell) reconcileJSON(args ...string) (r curedReport, code int) {
 // prepareDisagreements makes letters and applied orders with a daemon, and then everything that can disagree by hand.
 func prepareDisagreements(t *testing.T, s *shell) {
 	t.Helper()
-	db := s.db()
-	exec := func(statements ...string) {
-		t.Helper()
-		for _, statement := range statements {
-			if _, err := db.ExecContext(t.Context(), statement); err != nil {
-				t.Fatalf("%s: %v", statement, err)
-			}
-		}
-	}
-	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0), (9, 5, 0)")
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 100, 0), (9, 5, 0)")
 	var bodies strings.Builder
 	for _, order := range []string{"applied-1", "applied-2", "applied-3", "applied-4"} {
-		exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('" + order +
-			"', 1, 2, 1, UTC_TIMESTAMP(6))")
+		s.reserve(order, 1, 2)
 		bodies.WriteString(`{"order_sn":"` + order + "\"}\n")
 	}
 	for _, order := range []string{"no-row", "stale", "purged", "moved", "overdue", "claimed", "cut-off"} {
@@ -88,8 +88,8 @@ func prepareDisagreements(t *testing.T, s *shell) {
 	}
 	s.run(bodies.String(), "publish", "--key-field", "order_sn")
 	stop := s.daemon()
-	s.eventually(db, 7, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	s.eventually(db, 4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	s.eventually(7, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(4, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 	stop()
 	s.script.Reset()
 	s.run("", "reconcile")
@@ -115,7 +115,7 @@ func prepareDisagreements(t *testing.T, s *shell) {
 		}
 	}
 	const longAgo = ", consumer_timestamp = consumer_timestamp - INTERVAL 2 HOUR"
-	exec("DELETE FROM consumer_log WHERE msg_key = 'no-row'",
+	s.exec("DELETE FROM consumer_log WHERE msg_key = 'no-row'",
 		"UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'stale'",
 		"UPDATE consumer_log SET consumer_status = 2, consumer_times = 1, reason = NULL"+longAgo+" WHERE msg_key = 'overdue'",
 		"UPDATE consumer_log SET consumer_status = 0, consumer_times = 1, owner = 'host/1/2/3/4'"+longAgo+
@@ -132,8 +132,7 @@ func prepareDisagreements(t *testing.T, s *shell) {
 // finds each, and the command that it prints mends it.
 func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	prepareDisagreements(t, s)
 	// when it is looked at, each is found as what it is
 	if code := s.run("", "reconcile"); code != exitFailed {
@@ -167,10 +166,9 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	if code := s.run("", "reconcile"); code != exitFailed {
 		t.Errorf("before a daemon has taken the repairs: exit %d, want 1", code)
 	}
-	db := s.db()
 	stop := s.daemon()
-	s.eventually(db, 0, "SELECT COUNT(*) FROM stock_reservation WHERE status = 1")
-	s.eventually(db, 0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
+	s.eventually(0, "SELECT COUNT(*) FROM stock_reservation WHERE status = 1")
+	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
 	stop()
 	if code := s.run("", "reconcile"); code != exitDone {
 		t.Errorf("a second reconcile: exit %d, want 0", code)
@@ -178,7 +176,7 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 	s.run("", "log", "explain", "no-row")
 	s.run("", "log", "explain", "applied-1")
 	// the stock has each order's goods once more than it should only where somebody put the reservation back by hand
-	s.eventually(db, 112, "SELECT amount FROM stock WHERE sku_id = 1")
+	s.eventually(112, "SELECT amount FROM stock WHERE sku_id = 1")
 	// A done marker is a hint, which a slow Redis may not get in time.
 	script := regexp.MustCompile(`(lock +)done marker, for another [^\n]+`).ReplaceAllString(s.script.String(), "${1}free")
 	s.script.Reset()
@@ -190,12 +188,9 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 // reports nothing that is only on its way.
 func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_MAX_DEAD_RATE=off")
-	s.run("", "migrate")
+	s := migrated(t, "ROLLBACKD_MAX_DEAD_RATE=off")
 	db := s.db()
-	if _, err := db.ExecContext(t.Context(), "INSERT INTO stock (sku_id, amount, version) VALUES (1, 0, 0)"); err != nil {
-		t.Fatal(err)
-	}
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 0, 0)")
 	s.daemon()
 	// given a daemon that applies, dead-letters and takes replays all the time
 	stop, done := make(chan struct{}), make(chan struct{})

@@ -194,34 +194,22 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	account().may(rights.Migrate).do("", "migrate")
 	account().may(rights.Migrate).do("", "migrate", "--status")
 	person := account().may(rights.CLI, rights.Retention) // which log prune needs
-	db := s.db()
-	exec := func(statement string) {
-		t.Helper()
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
-		}
-	}
-	exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 10, 0)")
-	reserve := func(order string, quantity int) {
-		t.Helper()
-		exec(fmt.Sprintf("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at)"+
-			" VALUES ('%s', 1, %d, 1, UTC_TIMESTAMP(6))", order, quantity))
-	}
-	reserve("A-1", 1)
-	reserve("A-2", 1)
-	exec("INSERT INTO consumer_log" +
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1, 10, 0)")
+	s.reserve("A-1", 1, 1)
+	s.reserve("A-2", 1, 1)
+	s.exec("INSERT INTO consumer_log" +
 		" (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, created_at) VALUES" +
 		" ('stock-rollback', 'stock.rollback', 'old', 1, 1, UTC_TIMESTAMP(6) - INTERVAL 60 DAY, UTC_TIMESTAMP(6))")
 
 	// the daemon: a success beside a letter in one batch, a failure that is compensated, the webhook, retention
 	stop := account().may(rights.Daemon, rights.Retention, rights.Compensation, rights.Webhook).run()
-	s.eventually(db, 1, "SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'")
+	s.eventually(1, "SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'")
 	person.do(`{"order_sn":"A-1"}`+"\n"+`{"order_sn":"A-2","items":[{"sku_id":1,"quantity":7}]}`+"\n"+`{"order_sn":"A-3"}`,
 		"publish", "--key-field", "order_sn")
-	s.eventually(db, 11, "SELECT amount FROM stock WHERE sku_id = 1")
-	reserve("A-3", 2)
-	s.eventually(db, 13, "SELECT amount FROM stock WHERE sku_id = 1")
-	s.eventually(db, 0, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'old'")
+	s.eventually(11, "SELECT amount FROM stock WHERE sku_id = 1")
+	s.reserve("A-3", 1, 2)
+	s.eventually(13, "SELECT amount FROM stock WHERE sku_id = 1")
+	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'old'")
 	for late := time.Now().Add(30 * time.Second); told.Load() == 0; <-time.After(20 * time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatal("nobody told the webhook")
@@ -235,7 +223,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	stop = account().may(rights.Daemon).run("ROLLBACKD_EMPTY_ROLLBACK=refuse", "ROLLBACKD_LOG_RETENTION=0",
 		"ROLLBACKD_COMPENSATE_AFTER=off", "ROLLBACKD_DEAD_LETTER_WEBHOOK=")
 	person.do(`{"order_sn":"A-4"}`, "publish", "--key-field", "order_sn")
-	s.eventually(db, 1, "SELECT COUNT(*) FROM stock_reservation WHERE order_sn = 'A-4' AND status = 4")
+	s.eventually(1, "SELECT COUNT(*) FROM stock_reservation WHERE order_sn = 'A-4' AND status = 4")
 	file := filepath.Join(t.TempDir(), "letters")
 	for _, args := range [][]string{
 		{"config"}, {"dlq", "list"}, {"dlq", "list", "--by", "reason"}, {"dlq", "show", "A-2"},
@@ -246,8 +234,8 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	} {
 		person.do("", args...)
 	}
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 1")
-	exec("DELETE FROM consumer_log WHERE msg_key = 'A-1'")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 1")
+	s.exec("DELETE FROM consumer_log WHERE msg_key = 'A-1'")
 	_, stderr, code := runCLI(t, person.environ, "", "reconcile")
 	if code != exitFailed || stderr != "consumer: disagreements: 1\n" {
 		t.Errorf("reconcile: exit %d, %q; want 1, because a row is gone", code, stderr)
@@ -255,7 +243,7 @@ func TestEverythingWorksWithExactlyTheRightsOfTheList(t *testing.T) {
 	person.do("", "reconcile", "--adopt")
 	s.broker.Purge(s.queue + ".dead")
 	person.do("", "reconcile", "--republish")
-	s.eventually(db, 1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 2")
+	s.eventually(1, "SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'A-2' AND consumer_status = 3 AND replays = 2")
 	person.do("", "dlq", "discard", "--key", "A-2", "--why", "a test")
 	for _, complaint := range stop() {
 		t.Errorf("the daemon complains: %s", complaint)
@@ -340,16 +328,14 @@ func TestDoctorNoticesWhatTheLockInMySQLLacks(t *testing.T) {
 	a.names.Lock = true
 	a.may(roles...)
 	s.environ = a.environ
-	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
+	s.wants(doctor.OK, "lock", "taken and released")
 	all := rights.MySQL(a.names, roles...)
 	for i, r := range all {
 		if r.Table != lockers.MySQLTable {
 			continue
 		}
 		a.mayMySQL(without(all, i))
-		checks, code = s.examine()
-		wantCheck(t, checks, code, doctor.Fail, "right", r.Privilege+" on "+r.Table)
+		s.wants(doctor.Fail, "right", r.Privilege+" on "+r.Table)
 	}
 }
 

@@ -41,7 +41,7 @@ It is set up by environment variables alone: 'PROGRAM config' shows them, 'PROGR
 	// A group is runnable for cobra only so that it can refuse; its usage must not offer that.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not "+
 		".HasAvailableSubCommands)}}", 1))
-	noteStart(a, root)
+	root.PersistentPreRun = func(*cobra.Command, []string) { a.started = true }
 	return root
 }
 
@@ -50,6 +50,8 @@ func newHelpCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Explain a command",
+		// That of the root would have its errors taken for those of a command.
+		PersistentPreRun: func(*cobra.Command, []string) {},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			target, rest, err := cmd.Root().Find(args)
 			switch {
@@ -61,18 +63,5 @@ func newHelpCmd() *cobra.Command {
 			target.InitDefaultHelpFlag()
 			return target.Help()
 		},
-	}
-}
-
-// noteStart marks the moment when a command's own code begins, in cmd and all below it.
-func noteStart(a *app, cmd *cobra.Command) {
-	if begin := cmd.RunE; begin != nil {
-		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			a.started = true
-			return begin(cmd, args)
-		}
-	}
-	for _, sub := range cmd.Commands() {
-		noteStart(a, sub)
 	}
 }

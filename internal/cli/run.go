@@ -77,8 +77,9 @@ func (a *app) runDaemon(ctx context.Context, ignoreOldLog bool) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(cfg.MemoryBudget) + besideBudget)
 	}
-	d, err := daemon.New(ctx, cfg, log, daemon.WithBuild(a.build.Version, a.build.Revision),
-		daemon.IgnoringOldLog(ignoreOldLog))
+	d, err := daemon.New(ctx, cfg, log, daemon.Options{
+		Version: a.build.Version, Revision: a.build.Revision, IgnoreOldLog: ignoreOldLog,
+	})
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,7 @@ import (
 // a few lines of the former, of which one counts the rest, and one for each of the three.
 func TestAFloodOfLettersIsReadableInTheLog(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatalf("migrate: exit %d", code)
-	}
+	s := migrated(t)
 	var in strings.Builder
 	const many = 400
 	for i := range many {
@@ -27,7 +24,7 @@ func TestAFloodOfLettersIsReadableInTheLog(t *testing.T) {
 		t.Fatalf("publish: exit %d\n%s", code, s.script.String())
 	}
 	stop := s.daemon()
-	s.eventually(s.db(), many+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(many+3, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()
 	seen, lines := map[string]int{}, map[string]int{}
 	for line := range strings.Lines(s.log) {

@@ -31,7 +31,8 @@ type shell struct {
 	queue   string
 	replace []string // old, new, …
 	script  bytes.Buffer
-	log     string // of the last daemon, once it has stopped
+	pool    *sql.DB // see db
+	log     string  // of the last daemon, once it has stopped
 }
 
 func newShell(t *testing.T, more ...string) *shell {
@@ -149,22 +150,59 @@ func (s *shell) daemon(flags ...string) (stop func()) {
 	return stop
 }
 
+// migrated is a shell on servers where everything is made.
+func migrated(t *testing.T, more ...string) *shell {
+	t.Helper()
+	s := newShell(t, more...)
+	s.migrate()
+	return s
+}
+
+// migrate makes everything, and leaves no trace in the transcript.
+func (s *shell) migrate() {
+	s.t.Helper()
+	if code := s.run("", "migrate"); code != exitDone {
+		s.t.Fatalf("migrate: exit %d\n%s", code, s.script.String())
+	}
+	s.script.Reset()
+}
+
+// db is the test's own pool.
 func (s *shell) db() *sql.DB {
 	s.t.Helper()
-	db, err := sql.Open("mysql", s.dsn)
-	if err != nil {
-		s.t.Fatal(err)
+	if s.pool == nil {
+		db, err := sql.Open("mysql", s.dsn)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { _ = db.Close() })
+		s.pool = db
 	}
-	s.t.Cleanup(func() { _ = db.Close() })
-	return db
+	return s.pool
+}
+
+func (s *shell) exec(statements ...string) {
+	s.t.Helper()
+	for _, statement := range statements {
+		if _, err := s.db().ExecContext(context.WithoutCancel(s.t.Context()), statement); err != nil {
+			s.t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+// reserve lets an order have so many of a sku.
+func (s *shell) reserve(order string, sku, quantity int) {
+	s.t.Helper()
+	s.exec(fmt.Sprintf("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) "+
+		"VALUES ('%s', %d, %d, 1, UTC_TIMESTAMP(6))", order, sku, quantity))
 }
 
 // eventually waits until a query gives this number.
-func (s *shell) eventually(db *sql.DB, want int, query string) {
+func (s *shell) eventually(want int, query string) {
 	s.t.Helper()
 	n := 0
 	if !poll.Within(time.Minute, func() bool {
-		if err := db.QueryRowContext(s.t.Context(), query).Scan(&n); err != nil {
+		if err := s.db().QueryRowContext(s.t.Context(), query).Scan(&n); err != nil {
 			s.t.Fatalf("%s: %v", query, err)
 		}
 		return n == want
@@ -189,19 +227,14 @@ func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
 
 func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	if code := s.run("", "migrate"); code != exitDone {
-		t.Fatalf("migrate: exit %d", code)
-	}
-	s.script.Reset()
-	db := s.db()
+	s := migrated(t)
 	// given a rollback of an order that was never reserved, one that nobody can read, and a line that is no message at all
 	s.run("{\"order_sn\":\"A-1\"}\n\n{\"order_sn\":\"A 2\",\"items\":[]}\nnot json\n{\"order\":\"A-3\"}\n", "publish",
 		"--key-field", "order_sn")
 	s.run("", "log", "explain", "A-1")
 	s.run("", "dlq", "list")
 	stop := s.daemon()
-	s.eventually(db, 2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
 	stop()
 	s.run("", "dlq", "list")
 	s.run("", "dlq", "list", "--reason", "malformed", "-o", "json")
@@ -210,21 +243,14 @@ func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 	s.run("", "dlq", "replay", "--key", "A-1", "--dry-run")
 	s.run("", "dlq", "replay", "--key", "NOPE")
 	// when the cause is mended and the letter replayed
-	for _, statement := range []string{
-		"INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)",
-		"INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('A-1', 1001, 2, 1, " +
-			"UTC_TIMESTAMP(6))",
-	} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
+	s.reserve("A-1", 1001, 2)
 	if code := s.run("", "dlq", "replay", "--reason", "exhausted"); code != exitDone {
 		t.Errorf("replay: exit %d", code)
 	}
 	s.run("", "log", "explain", "A-1", "--tag", "stock.rollback")
 	stop = s.daemon()
-	s.eventually(db, 10, "SELECT amount FROM stock WHERE sku_id = 1001")
+	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	stop()
 	s.run("", "log", "explain", "A-1", "-o", "json")
 	s.run("", "dlq", "discard", "--all", "--why", "a test order", "-o", "json")
@@ -240,8 +266,7 @@ func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 
 func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	file := filepath.Join(t.TempDir(), "bodies")
 	if err := os.WriteFile(file, []byte(`{"order_sn":"A-1","n":12}`+"\r\n"+`  {"order_sn":"A-2"}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -271,8 +296,7 @@ func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
 
 func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
 	t.Parallel()
-	s := newShell(t)
-	s.run("", "migrate")
+	s := migrated(t)
 	var lines strings.Builder
 	for i := range 1200 {
 		if i == 700 {
@@ -311,8 +335,7 @@ func TestAnErrorSaysWhatToDo(t *testing.T) {
 	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_MYSQL_DSN="+none)
 	s.run("", "migrate")
 	s.run("", "dlq", "list")
-	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.Fail, "reachable", "Unknown database")
+	s.wants(doctor.Fail, "reachable", "Unknown database")
 	// given servers that are not there
 	mysqlAway, rabbitAway := stack.Proxy(t, stack.Addr(t, s.dsn)), stack.Proxy(t, stack.Addr(t, s.broker.URL))
 	s.replace = append(s.replace, mysqlAway.Addr, "MYSQL", rabbitAway.Addr, "RABBITMQ")

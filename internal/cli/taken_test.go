@@ -25,17 +25,14 @@ func TestMigratePrintsThePolicyOfAQueueThatIsTakenAsItIs(t *testing.T) {
 	s.environ = append(s.environ, "ROLLBACKD_RABBITMQ_API_URL=http://rollbackd:hunter2@127.0.0.1:1")
 	s.run("", "migrate")
 	s.golden("taken")
-	checks, code := s.examine()
-	wantCheck(t, checks, code, doctor.Warn, "policy of the main queue", "connection refused")
-	checks, code = s.examine("ROLLBACKD_RABBITMQ_API_URL=")
+	s.wants(doctor.Warn, "policy of the main queue", "connection refused")
+	checks, code := s.examine("ROLLBACKD_RABBITMQ_API_URL=")
 	wantCheck(t, checks, code, doctor.Warn, "policy of the main queue", "AMQP does not show")
 	wantCheck(t, checks, code, doctor.OK, "queue", "taken as it is")
 	s.broker.Delete(s.queue)
-	checks, code = s.examine()
-	wantCheck(t, checks, code, doctor.Fail, "queue", "nobody makes it")
+	s.wants(doctor.Fail, "queue", "nobody makes it")
 	s.broker.DeclareQueue(s.queue, nil)
-	checks, code = s.examine("ROLLBACKD_RABBITMQ_API_URL=")
-	wantCheck(t, checks, code, doctor.Fail, "policy of the main queue", "rollbackd move")
+	s.wants(doctor.Fail, "policy of the main queue", "rollbackd move", "ROLLBACKD_RABBITMQ_API_URL=")
 }
 
 // Given the management API, when the queue has no policy, a wrong one, or the one that is printed, then doctor says

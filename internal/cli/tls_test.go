@@ -88,12 +88,12 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	e.succeed(`{"order_sn":"sn-1","items":[{"sku_id":1001,"quantity":2}]}`+"\n"+`{"order_sn":"bad","items":[]}`, "publish",
 		"--key-field", "order_sn")
 	stop := e.daemon()
-	e.eventually(e.db(), 2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)")
+	e.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)")
 	// a renewed certificate is used for the next connection
 	e.ca.Replace(e.clients["AMQP_TLS"], stack.Certificate{Name: "renewed", To: time.Now().AddDate(0, 0, 9).Add(time.Hour)})
 	e.broker.CloseConnections()
 	e.succeed(`{"order_sn":"sn-2","items":[{"sku_id":1001,"quantity":3}]}`, "publish", "--key-field", "order_sn")
-	e.eventually(e.db(), 10, "SELECT amount FROM stock WHERE sku_id = 1001")
+	e.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	renewed := e.broker.Eval(`lists:usort([string:find(S, "CN=renewed") =/= nomatch || [{peer_cert_subject, S}] <- ` +
 		`rabbit_networking:connection_info_all([peer_cert_subject]), is_binary(S) orelse is_list(S) andalso S =/= []])`)
 	if renewed != "[true]" {

@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"html"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -26,34 +25,12 @@ type said struct {
 // asks sends a request to a page as whoever has the token; a form is posted.
 func asks(t *testing.T, p *program.Process, token, path string, form url.Values) said {
 	t.Helper()
-	addr, err := p.Addr(t.Context())
-	if err != nil {
-		t.Error(err)
-		return said{}
-	}
-	method, body := http.MethodGet, io.Reader(http.NoBody)
+	method := http.MethodGet
 	if form != nil {
-		method, body = http.MethodPost, strings.NewReader(form.Encode())
+		method = http.MethodPost
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, body)
-	if err != nil {
-		t.Error(err)
-		return said{}
-	}
-	req.Close = true
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		t.Error(err)
-		return said{}
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return said{resp.StatusCode, resp.Header.Get("Location"), string(text)}
+	r := calls(t, p, token, method, path, form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
+	return said{r.status, r.header.Get("Location"), string(r.text)}
 }
 
 // field is the value of a hidden field of a form.
@@ -75,18 +52,8 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	const hostile = `<script>alert(1)</script>"'><img src=x>`
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y",
 		"ADMIN_TOKENS_FILE", twoTokens(t))
-	orders := w.open(n)
-	if _, err := w.db.ExecContext(t.Context(),
-		"UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)"); err != nil {
-		t.Fatal(err)
-	}
-	first, second := w.start(), w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
-	if _, err := w.db.ExecContext(t.Context(),
-		"UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)"); err != nil {
-		t.Fatal(err)
-	}
+	orders, both := w.deadOrders(n, 2)
+	first, second := both[0], both[1]
 	acts := func() int { return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'") }
 
 	const replay, discard = "/x/y/letters/act?act=replay&tag=stock.rollback", "/x/y/letters/act?act=discard&all=1"
@@ -117,7 +84,7 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	var posting sync.WaitGroup
 	for i := range answers {
 		posting.Go(func() {
-			answers[i] = asks(t, []*program.Process{first, second}[i%2], anna, "/x/y/letters/act", form)
+			answers[i] = asks(t, both[i%2], anna, "/x/y/letters/act", form)
 		})
 	}
 	posting.Wait()
@@ -175,15 +142,9 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 // act says within five seconds that its worker is gone.
 func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
 	t.Parallel()
-	const n = 5
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "ADMIN_TOKENS_FILE", twoTokens(t))
-	orders := w.open(n)
-	if _, err := w.db.ExecContext(t.Context(), "DELETE FROM stock_reservation"); err != nil {
-		t.Fatal(err)
-	}
-	d := w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	_, fleet := w.deadOrders(5, 1)
+	d := fleet[0]
 	replay := w.startProcess(program.Options{
 		Path: binary(t), Args: []string{"dlq", "replay", "--all", "--rate", "0.01"}, Env: w.environ(), Log: w.logs,
 	})
@@ -196,9 +157,7 @@ func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
 	if page := sees(); strings.Contains(page, "Its worker is gone") || !strings.Contains(page, "running") {
 		t.Errorf("while it goes on the page says\n%s", page)
 	}
-	if err := replay.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	w.kill(replay)
 	w.eventually("the page says that the worker is gone", 5*time.Second, func() bool {
 		return strings.Contains(sees(), "Its worker is gone")
 	})

@@ -187,17 +187,13 @@ func TestAClassicShopIsBroughtOver(t *testing.T) {
 	daemon := s.start()                                  // step 5
 	first := s.moving("--from", s.queue, "--rate", "20") // step 6, slowly, so that it is killed with messages in hand
 	s.eventually("it has messages in hand", time.Minute, func() bool { return s.broker.Unacked(s.queue) > 0 })
-	if err := first.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	s.kill(first)
 	a, b := s.moving("--from", s.queue, "--follow"), s.moving("--from", s.queue, "--follow", "--rate", "50")
 	s.eventually("both move", time.Minute, func() bool { return s.broker.Consumers(s.queue) == 2 })
 	s.eventually("more than the classic consumer's is applied", time.Minute, func() bool {
 		return s.rows(dedup.Success) > byClassic+200
 	})
-	if err := b.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	s.kill(b)
 	s.broker.Unbind(s.queue, s.route.Key, s.route.Exchange) // step 7
 	s.eventually("the old queue is empty", time.Minute, func() bool {
 		return s.broker.Depth(s.queue) == 0 && s.broker.Unacked(s.queue) == 0
@@ -257,7 +253,7 @@ func TestAClassicShopGoesBack(t *testing.T) {
 	s.broker.Unbind(s.env["QUEUE"], s.route.Key, s.route.Exchange) // the way back: step 1
 	s.stop(move)
 	s.eventually("the new queues are empty", time.Minute, func() bool { // step 2
-		for _, queue := range topology(s.config()).Queues() {
+		for _, queue := range s.config().TopologyConfig().Queues() {
 			if s.broker.Depth(queue) > 0 || s.broker.Unacked(queue) > 0 {
 				return false
 			}

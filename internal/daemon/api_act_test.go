@@ -35,19 +35,8 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 	const n, runs = 20, "/x/y/api/v1/runs"
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y", "REDIS_URL", "off",
 		"ADMIN_TOKENS_FILE", twoTokens(t))
-	orders := w.open(n)
-	if _, err := w.db.ExecContext(t.Context(),
-		"UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)"); err != nil {
-		t.Fatal(err)
-	}
-	first, second := w.start(), w.start()
-	both := []*program.Process{first, second}
-	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
-	if _, err := w.db.ExecContext(t.Context(),
-		"UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)"); err != nil {
-		t.Fatal(err)
-	}
+	_, both := w.deadOrders(n, 2)
+	first, second := both[0], both[1]
 	acts := func() int { return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'") }
 
 	var preview struct {
@@ -152,14 +141,8 @@ func TestTheAPIPausesResumesAndStops(t *testing.T) {
 	t.Parallel()
 	const n, at = 30, "/api/v1"
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "ADMIN_TOKENS_FILE", twoTokens(t))
-	orders := w.open(n)
-	if _, err := w.db.ExecContext(t.Context(),
-		"UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)"); err != nil {
-		t.Fatal(err)
-	}
-	first, second := w.start(), w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	_, both := w.deadOrders(n, 2)
+	first, second := both[0], both[1]
 
 	posts := func(p *program.Process, path, key, body string) reply {
 		t.Helper()
@@ -175,7 +158,7 @@ func TestTheAPIPausesResumesAndStops(t *testing.T) {
 	if !state.Paused || state.ID != paused.ID || state.By != "anna" || state.Why != "a mend of the shop" {
 		t.Errorf("the pause is %+v", state)
 	}
-	for _, p := range []*program.Process{first, second} {
+	for _, p := range both {
 		w.eventually("nothing is consumed", time.Minute, func() bool {
 			var o struct{ Health struct{ Waiting []string } }
 			calls(t, p, rita, http.MethodGet, at+"/overview", "").into(t, http.StatusOK, &o)

@@ -118,10 +118,8 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y",
 		"ADMIN_TOKENS_FILE", twoTokens(t))
 	orders := w.open(n + 2)
-	if _, err := w.db.ExecContext(t.Context(), "UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn) "+
-		"WHERE order_sn NOT IN (?, ?)", orders[n].SN, orders[n+1].SN); err != nil {
-		t.Fatal(err)
-	}
+	w.exec("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn) WHERE order_sn NOT IN (?, ?)", orders[n].SN,
+		orders[n+1].SN)
 	p := w.start()
 	w.publish(w.route.Rollbacks(orders)...)
 	w.eventually("they are dead, and two are done", time.Minute, func() bool {

@@ -117,10 +117,7 @@ func TestBadMessagesDoNotHurtTheirNeighbours(t *testing.T) {
 		}
 	}
 	deducted := held[2]
-	if _, err := w.db.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 3 WHERE order_sn = ?",
-		deducted.SN); err != nil {
-		t.Fatal(err)
-	}
+	w.exec("UPDATE stock_reservation SET status = 3 WHERE order_sn = ?", deducted.SN)
 	w.remember()
 	bad["deducted for good"] = badMessage{
 		body: string(deducted.Body()), reason: dedup.ReasonPermanent, remark: "already deducted for good",

@@ -1,19 +1,15 @@
 package daemon_test
 
 import (
-	"context"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -34,26 +30,13 @@ func TestKilledBetweenCallAndMarkCallsAgainWithTheSameKey(t *testing.T) {
 		"BATCH_SIZE", "50")
 	orders := w.open(200)
 	w.publish(w.route.Rollbacks(orders)...)
-	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	killed := w.startProcess(program.Options{
-		Path: executable, Env: append(w.environ(), crashEnv+"="+string(consumer.PointEffect)), Log: w.logs,
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if code, err := killed.Wait(ctx); err != nil || code != 128+int(syscall.SIGKILL) {
-		t.Fatalf("the process ended with %d (%v), want to be killed", code, err)
-	}
+	w.exits(w.child(crashEnv+"="+string(consumer.PointEffect)), killed, 30*time.Second)
 	twice := service.callsInAll()
 	if left := w.rows(dedup.Processing); left != twice || twice == 0 {
 		t.Fatalf("%d calls were made and %d claims are left, want as many, and some", twice, left)
 	}
-	daemon := w.start()
-	w.ended(len(orders), time.Minute)
-	w.stop(daemon)
-	if report := w.judge(oracle.Allowance{Attempts: 2}); report.Applied != len(orders) || report.AttemptsSpent != twice {
+	if report := w.finish(len(orders), oracle.Allowance{Attempts: 2}); report.Applied != len(orders) ||
+		report.AttemptsSpent != twice {
 		t.Errorf("%d applied, want %d", report.Applied, len(orders))
 	}
 	if n, keys := service.callsInAll(), service.keys(); n != len(orders)+twice || keys != len(orders) {

@@ -70,7 +70,7 @@ func (h poisonedHandler) Handle(ctx context.Context, tx *gorm.DB, msgs []consume
 }
 
 // runChild is main of the child process.
-func runChild(o daemon.Option) int {
+func runChild(o daemon.Options) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))

@@ -3,8 +3,6 @@ package daemon_test
 import (
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,25 +18,11 @@ import (
 // who did it, and the form that was sent twice did it once; what the second asks for is refused.
 func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 	t.Parallel()
-	const n, anna, rita = 3, "token-of-anna-who-may-act", "token-of-rita-who-may-look"
-	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	const n = 3
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x",
-		"ADMIN_TOKENS_FILE", file)
-	orders := w.open(n)
-	change := func(query string) {
-		t.Helper()
-		if _, err := w.db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
-	}
-	change("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
-	p := w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
-	change("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+		"ADMIN_TOKENS_FILE", twoTokens(t))
+	_, fleet := w.deadOrders(n, 1)
+	p := fleet[0]
 	w.eventually("all letters are there", time.Minute, func() bool {
 		return w.broker.Depth(rabbit.DeadQueue(w.config().Queue)) == n
 	})
@@ -102,7 +86,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 	}
 	// when the daemon has died before it wrote down that it has mended, then the next one says so, and mends nothing twice
 	replays := w.count("SELECT SUM(replays) FROM consumer_log")
-	change("UPDATE consumer_log_act SET state = 'running', work = 1, owner = 'died', lease_until = UTC_TIMESTAMP(6), " +
+	w.exec("UPDATE consumer_log_act SET state = 'running', work = 1, owner = 'died', lease_until = UTC_TIMESTAMP(6), " +
 		"result = NULL, ended_at = NULL WHERE kind = 'mend'")
 	w.eventually("the acts are taken up again", time.Minute, func() bool {
 		return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state <> 'running' AND term = 2") == n

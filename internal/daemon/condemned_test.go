@@ -3,8 +3,6 @@ package daemon_test
 import (
 	"context"
 	"errors"
-	"os"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,36 +23,22 @@ func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
 	orders := w.open(120)
 	good, bad := orders[:100], orders[100:]
 	setStatus := func(status int, orderSN string) {
-		t.Helper()
-		if _, err := w.db.ExecContext(context.WithoutCancel(t.Context()),
-			"UPDATE stock_reservation SET status = ? WHERE order_sn = ?", status, orderSN); err != nil {
-			t.Fatal(err)
-		}
+		w.exec("UPDATE stock_reservation SET status = ? WHERE order_sn = ?", status, orderSN)
 	}
-	sent := w.route.Rollbacks(good)
+	var copies []oracle.Sent
 	for _, o := range bad {
 		setStatus(3, o.SN) // deducted for good
-		sent = append(sent, oracle.Sent{
+		copies = append(copies, oracle.Sent{
 			Publishing: w.route.Message(o.Key(), o.Body()), Fate: oracle.ToDie(dedup.ReasonPermanent),
 		})
 	}
+	sent := append(w.route.Rollbacks(good), copies...)
 	w.remember()
 	w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
 	room := w.fullDeadLetterQueue()
 	w.publish(sent...)
 
-	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	killed := w.startProcess(program.Options{
-		Path: executable, Env: append(w.environ(), crashEnv+"="+string(consumer.PointCondemned)), Log: w.logs,
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if code, err := killed.Wait(ctx); err != nil || code != 128+int(syscall.SIGKILL) {
-		t.Fatalf("the process ended with %d (%v), want to be killed", code, err)
-	}
+	w.exits(w.child(crashEnv+"="+string(consumer.PointCondemned)), killed, 30*time.Second)
 	// given rows that keep their reasons, whose messages would be applied if they ran again
 	var mended []string
 	for _, o := range bad {
@@ -68,20 +52,12 @@ func TestAProcessKilledWhenItsLettersAreRefusedRunsNothingAgain(t *testing.T) {
 		t.Fatal("it was killed before a row kept its reason")
 	}
 	first, second := w.start(), w.start()
-	var copies []oracle.Sent
-	for _, o := range bad {
-		copies = append(copies, oracle.Sent{
-			Publishing: w.route.Message(o.Key(), o.Body()), Fate: oracle.ToDie(dedup.ReasonPermanent),
-		})
-	}
 	w.publish(copies...)
 	w.eventually("all rows keep their reasons, and two daemons hold the letters", time.Minute, func() bool {
 		return w.heldBy(first)+w.heldBy(second) >= len(bad) && w.rows(dedup.Success) == len(good) &&
 			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'permanent'") == len(bad)
 	})
-	if err := first.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	w.kill(first)
 	w.eventually("the other holds what the killed one held", time.Minute, func() bool {
 		return w.heldBy(second) >= len(bad)
 	})

@@ -17,15 +17,9 @@ func TestAReservationThatComesMeanwhileCostsNoAttempt(t *testing.T) {
 	w.open(1)
 	const reserve = "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ('late', ?, " +
 		"2, 1, UTC_TIMESTAMP(6))"
-	exec := func(query string, args ...any) {
-		t.Helper()
-		if _, err := w.db.ExecContext(t.Context(), query, args...); err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
-	}
-	exec(reserve, 5)
-	exec(reserve, 6)
-	exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, "+
+	w.exec(reserve, 5)
+	w.exec(reserve, 6)
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, "+
 		"created_at)"+
 		" VALUES (?, 'stock.rollback', 'late', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))", w.config().Group)
 	shopTx, err := w.db.BeginTx(t.Context(), nil)

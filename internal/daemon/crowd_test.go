@@ -87,19 +87,7 @@ func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 	const letters, readers, ofOne = 200, 40, 4
 	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
-	handle, _, err := dedup.Open(t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pool, err := handle.DB(); err == nil {
-		defer pool.Close()
-	}
-	records, err := dedup.NewLog(handle, dedup.LogOptions{
-		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := w.store(dedup.OpenOptions{}).Records
 	for i := range letters {
 		if err := errors.Join(records.DeadRows(t.Context(), []dedup.Death{{Entry: dedup.Entry{
 			Identity: dedup.Identity{Group: w.config().Group, Tag: "stock.rollback", Key: fmt.Sprint("k-", i)},

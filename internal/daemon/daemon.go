@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	_ "net/http/pprof" // whose pages are those of http.DefaultServeMux, which nobody else uses
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,71 +56,55 @@ type Daemon struct {
 
 // fresh are the secrets as they are now, to be asked for before a connection.
 type fresh struct {
-	logins         consumer.Fresh
-	webhookSecrets func() []string
-	adminToken     func() string
+	cfg  config.Config
+	warn func(config.Warning)
 }
 
-func newFresh(ctx context.Context, cfg config.Config, log *slog.Logger) fresh {
-	warn := func(w config.Warning) { log.WarnContext(ctx, w.String()) }
-	of := func(key string) func() string { return cfg.Fresh(key, warn) }
-	secrets := of("DEAD_LETTER_WEBHOOK_SECRET")
-	return fresh{
-		logins: consumer.Fresh{
-			MySQLDSN: of("MYSQL_DSN"), RedisURL: of("REDIS_URL"),
-			AMQPURLs: cfg.FreshAMQPURLs(warn),
-		},
-		webhookSecrets: func() []string { return config.Lines(secrets()) },
-		adminToken:     of("ADMIN_TOKEN"),
-	}
+func (f fresh) text(key string) func() string { return f.cfg.Fresh(key, f.warn) }
+
+func (f fresh) lines(key string) func() []string {
+	text := f.text(key)
+	return func() []string { return config.Lines(text()) }
 }
 
-// Option changes a Daemon, most of them for tests.
-type Option func(*options)
-
-type options struct {
-	handler           consumer.Handler
-	ignoreOldLog      bool
-	hook              func(consumer.Point)
-	version, revision string
+// Options are what a Daemon is told beside the settings.
+type Options struct {
+	Version, Revision string // of what the process was built from, for whoever looks at a fleet
+	// IgnoreOldLog starts also when the log of an old consumer was not taken over to its end: see [ErrOldLog].
+	IgnoreOldLog bool
+	// Handler is for tests, in the place of the one that the settings name.
+	Handler consumer.Handler
+	// Hook is for tests, called after each durable step; see [consumer.Config].
+	Hook func(consumer.Point)
 }
-
-// WithHandler replaces the handler that the settings name.
-func WithHandler(h consumer.Handler) Option { return func(o *options) { o.handler = h } }
-
-// IgnoringOldLog starts also when the log of an old consumer was not taken over to its end: see [ErrOldLog].
-func IgnoringOldLog(ignore bool) Option { return func(o *options) { o.ignoreOldLog = ignore } }
-
-// WithHook is called after each durable step; see [consumer.Config].
-func WithHook(hook func(consumer.Point)) Option { return func(o *options) { o.hook = hook } }
 
 // New joins a daemon from cfg and binds its HTTP address. It asks no other server yet, so it succeeds while they are
 // away.
-func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Option) (d *Daemon, err error) {
-	d = &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry()}
+func New(ctx context.Context, cfg config.Config, log *slog.Logger, o Options) (d *Daemon, err error) {
+	d = &Daemon{cfg: cfg, log: log, registry: prometheus.NewRegistry(), ignoreOldLog: o.IgnoreOldLog}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
 		}
 	}()
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	var o options
-	for _, opt := range opts {
-		opt(&o)
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "rollbackd_build_info", Help: "1, with what the process was built from.",
+			ConstLabels: prometheus.Labels{"version": o.Version, "revision": o.Revision, "goversion": runtime.Version()},
+		}, func() float64 { return 1 }))
+	warn := func(w config.Warning) { log.WarnContext(ctx, w.String()) }
+	fresh := fresh{cfg, warn}
+	d.cfg.Config.Fresh = consumer.Fresh{
+		MySQLDSN: fresh.text("MYSQL_DSN"), RedisURL: fresh.text("REDIS_URL"), AMQPURLs: cfg.FreshAMQPURLs(warn),
 	}
-	d.ignoreOldLog = o.ignoreOldLog
-	d.registry.MustRegister(buildInfo(o.version, o.revision))
-	if o.handler == nil {
-		if o.handler, d.statements, err = handlerOf(ctx, cfg, log, d.registry); err != nil {
+	if o.Handler == nil {
+		if o.Handler, err = d.handler(ctx, fresh); err != nil {
 			return d, err
 		}
 	}
-	fresh := newFresh(ctx, cfg, log)
-	d.cfg.Config.Fresh = fresh.logins
 	engine := d.cfg.Config
-	engine.Hook = o.hook
-	engine.Registerer, engine.Logger = d.registry, log
-	if d.spans, err = tracing.Open(ctx, o.version, log); err != nil {
+	engine.Hook, engine.Registerer, engine.Logger = o.Hook, d.registry, log
+	if d.spans, err = tracing.Open(ctx, o.Version, log); err != nil {
 		return d, err
 	}
 	if d.spans != nil {
@@ -126,14 +112,15 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 	}
 	if cfg.DeadLetterWebhook != "" {
 		d.webhook, err = deadletter.NewWebhook(deadletter.WebhookOptions{
-			URL: cfg.DeadLetterWebhook, Secrets: fresh.webhookSecrets, TracerProvider: engine.TracerProvider,
+			URL: cfg.DeadLetterWebhook, Secrets: fresh.lines("DEAD_LETTER_WEBHOOK_SECRET"),
+			TracerProvider: engine.TracerProvider,
 		})
 		if err != nil {
 			return d, err
 		}
 		engine.Notifier = d.webhook
 	}
-	if d.engine, err = consumer.Open(ctx, engine, o.handler); err != nil {
+	if d.engine, err = consumer.Open(ctx, engine, o.Handler); err != nil {
 		return d, err
 	}
 	if cfg.HTTPAddr == "" {
@@ -143,13 +130,13 @@ func New(ctx context.Context, cfg config.Config, log *slog.Logger, opts ...Optio
 		return d, err
 	}
 	guard, err := admin.NewGuard(admin.GuardOptions{
-		Token: fresh.adminToken, TokensFile: cfg.AdminTokensFile, Proxy: admin.Proxy(cfg.AdminProxy), BasePath: cfg.BasePath,
-		Refused: pages.NewRefusals(d.desk, log).Note, Metrics: d.registry, Logger: log,
+		Token: fresh.text("ADMIN_TOKEN"), TokensFile: cfg.AdminTokensFile, Proxy: admin.Proxy(cfg.AdminProxy),
+		BasePath: cfg.BasePath, Refused: pages.NewRefusals(d.desk, log).Note, Metrics: d.registry, Logger: log,
 	})
 	if err != nil {
 		return d, err
 	}
-	if err := d.openPages(ctx, guard, o.version); err != nil {
+	if err := d.openPages(ctx, guard, o.Version); err != nil {
 		return d, err
 	}
 	d.admin, err = admin.Listen(ctx, admin.Options{
@@ -165,52 +152,38 @@ func (d *Daemon) guarded(guard *admin.Guard) map[string]http.Handler {
 		"/":              d.pages, // which guard themselves, page by page
 		api.Prefix:       d.api,   // which does so too
 		api.Prefix + "/": d.api,
-		"/debug/pprof/":  guard.Protect(admin.Act, profiles()),
+		"/debug/pprof/":  guard.Protect(admin.Act, http.DefaultServeMux),
 	}
 }
 
-// handlerOf is the handler that the settings name, and its statements if it has any.
-func handlerOf(
-	ctx context.Context, cfg config.Config, log *slog.Logger, reg prometheus.Registerer,
-) (consumer.Handler, *sqlhandler.File, error) {
+// handler is the one that the settings name.
+func (d *Daemon) handler(ctx context.Context, fresh fresh) (_ consumer.Handler, err error) {
+	cfg := d.cfg
 	switch cfg.Handler {
 	case config.HandlerHTTP:
 		repeated := prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rollbackd_calls_repeated_total", Help: "Calls made once more, as a connection used before was dead.",
 		})
-		if err := reg.Register(repeated); err != nil {
-			return nil, nil, err
+		if err := d.registry.Register(repeated); err != nil {
+			return nil, err
 		}
-		o := httpOptions(ctx, cfg, log)
-		o.Repeated = repeated.Inc
-		h, err := httphandler.New(o)
-		return h, nil, err
+		return httphandler.New(httphandler.Options{
+			Target: cfg.HTTPTarget, Timeout: cfg.HTTPTimeout, Concurrency: cfg.HTTPConcurrency,
+			CAFile: cfg.HTTPTLSCAFile, CertFile: cfg.HTTPTLSCertFile, KeyFile: cfg.HTTPTLSKeyFile,
+			Token: fresh.text("HTTP_TOKEN"), Secrets: fresh.lines("HTTP_HMAC_SECRET"), Repeated: repeated.Inc,
+			Warn: func(err error) { d.log.WarnContext(ctx, "handler http", "err", err) },
+		})
 	case config.HandlerSQL:
-		file, err := sqlhandler.Load(cfg.SQLFile, cfg.OwnTables())
-		if err != nil {
-			return nil, nil, err
+		if d.statements, err = sqlhandler.Load(cfg.SQLFile, cfg.OwnTables()); err != nil {
+			return nil, err
 		}
-		return sqlhandler.New(file), file, nil
+		return sqlhandler.New(d.statements), nil
 	}
 	empty := stock.Retry
 	if cfg.EmptyRollback == config.EmptyRollbackRefuse {
 		empty = stock.Refuse
 	}
-	return stockhandler.New(stock.Options{Empty: empty}), nil, nil
-}
-
-// httpOptions are what the settings say of the service that handler http calls.
-func httpOptions(ctx context.Context, cfg config.Config, log *slog.Logger) httphandler.Options {
-	fresh := func(key string) func() string {
-		return cfg.Fresh(key, func(w config.Warning) { log.WarnContext(ctx, w.String()) })
-	}
-	token, secrets := fresh("HTTP_TOKEN"), fresh("HTTP_HMAC_SECRET")
-	return httphandler.Options{
-		Target: cfg.HTTPTarget, Timeout: cfg.HTTPTimeout, Concurrency: cfg.HTTPConcurrency,
-		CAFile: cfg.HTTPTLSCAFile, CertFile: cfg.HTTPTLSCertFile, KeyFile: cfg.HTTPTLSKeyFile,
-		Token: token, Secrets: func() []string { return config.Lines(secrets()) },
-		Warn: func(err error) { log.WarnContext(ctx, "handler http", "err", err) },
-	}
+	return stockhandler.New(stock.Options{Empty: empty}), nil
 }
 
 // Addr is the bound HTTP address, empty when there is none.

@@ -16,28 +16,9 @@ import (
 // person is a desk of the test's own, as a page or a program has it, which works on nothing.
 func (w *world) person() *operator.Operator {
 	w.t.Helper()
-	cfg := w.config()
-	db, _, err := dedup.Open(w.t.Context(), cfg.MySQLDSN, dedup.OpenOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = pool.Close() })
-	letters, err := cfg.Config.Letters(db)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	cfg, s := w.config(), w.store(dedup.OpenOptions{})
 	d, err := operator.New(operator.Options{
-		DB: db, Records: records, Letters: letters, Group: cfg.Group, Queue: cfg.Queue,
+		DB: s.DB, Records: s.Records, Letters: s.Letters, Group: cfg.Group, Queue: cfg.Queue,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -52,18 +33,8 @@ func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
 	t.Parallel()
 	const n = 400
 	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1")
-	orders := w.open(n)
-	hide := func(query string) {
-		t.Helper()
-		if _, err := w.db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
-	}
-	hide("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
-	first, second := w.start(), w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
-	hide("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+	_, both := w.deadOrders(n, 2)
+	first, second := both[0], both[1]
 	person := w.person()
 	p, err := person.Preview(t.Context(), operator.PreviewRequest{
 		Kind: operator.KindReplay, Filter: deadletter.Filter{All: true},
@@ -86,9 +57,7 @@ func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
 	if strings.Contains(a.Owner, fmt.Sprintf("/%d/", second.Pid())) {
 		victim, other = second, first
 	}
-	if err := victim.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	w.kill(victim)
 	w.eventually("the run is done and the queue swept", 2*time.Minute, func() bool {
 		a, err = person.Act(t.Context(), a.ID)
 		return err == nil && a.State == operator.Done && !a.Sweeping

@@ -24,14 +24,8 @@ func TestJoinedStatementsKeepThePromiseUnderFaults(t *testing.T) {
 	}
 	w := newWorld(t, "HANDLER", "sql", "SQL_FILE", file, "BATCH_SIZE", "100", "LANES", "2", "LOCK_TTL", "1s",
 		"HANDLER_TIMEOUT", "3s", "LEASE", "5s", "MAX_DEAD_RATE", "off")
-	exec := func(text string, args ...any) {
-		t.Helper()
-		if _, err := w.db.ExecContext(t.Context(), text, args...); err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
-	}
-	exec("CREATE TABLE tb_order (order_sn VARCHAR(64) NOT NULL PRIMARY KEY, status VARCHAR(20) NOT NULL) ENGINE=InnoDB")
-	exec("CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT NOT NULL, CHECK (amount >= 0)) " +
+	w.exec("CREATE TABLE tb_order (order_sn VARCHAR(64) NOT NULL PRIMARY KEY, status VARCHAR(20) NOT NULL) ENGINE=InnoDB")
+	w.exec("CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT NOT NULL, CHECK (amount >= 0)) " +
 		"ENGINE=InnoDB")
 	f, err := sqlhandler.Load(file, nil)
 	if err != nil {
@@ -47,7 +41,7 @@ func TestJoinedStatementsKeepThePromiseUnderFaults(t *testing.T) {
 	var sent []oracle.Sent
 	second, dead := 0, 0
 	for i, o := range orders {
-		exec("INSERT INTO tb_order VALUES (?, 'cancelling')", o.SN)
+		w.exec("INSERT INTO tb_order VALUES (?, 'cancelling')", o.SN)
 		if i%50 == 7 { // its second item is unknown: the first, and the order's state, must be undone
 			o.Items = append(o.Items[:1:1], o.Items[0])
 			o.Items[1].SKU = 1_000_000
@@ -67,7 +61,7 @@ func TestJoinedStatementsKeepThePromiseUnderFaults(t *testing.T) {
 		}
 	}
 	for sku := range skus {
-		exec("INSERT INTO tb_stock VALUES (?, 0)", sku+1)
+		w.exec("INSERT INTO tb_stock VALUES (?, 0)", sku+1)
 	}
 	w.publish(shop.Repeat(w.rng, sent, .3)...)
 
@@ -80,9 +74,7 @@ func TestJoinedStatementsKeepThePromiseUnderFaults(t *testing.T) {
 		proxy.DropRequest(commits)
 		daemon := w.start()
 		w.freezeInside(daemon, int(share*float64(messages)))
-		if err := daemon.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		w.kill(daemon)
 	}
 	daemon := w.start()
 	w.ended(messages+second, 2*time.Minute)

@@ -38,23 +38,7 @@ func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"e
 // leader is the connection of the elected daemon, 0 if there is none.
 func (w *world) leader() int64 {
 	w.t.Helper()
-	handle, _, err := dedup.Open(w.t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	pool, err := handle.DB()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer pool.Close()
-	cfg := w.config()
-	records, err := dedup.NewLog(handle, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	id, err := records.Leader(w.t.Context(), cfg.Group)
+	id, err := w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -64,14 +48,12 @@ func (w *world) leader() int64 {
 // row puts a row into the log whose last transition was so long ago.
 func (w *world) row(key string, status dedup.Status, age time.Duration) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(w.t.Context(),
+	w.exec(
 		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason,
 			consumer_timestamp, created_at, dead_at)
 		VALUES ('stock-rollback', 't', ?, ?, 1, 'permanent', UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6),
 			UTC_TIMESTAMP(6))`,
-		[]byte(key), int(status), int(age.Seconds())); err != nil {
-		w.t.Fatal(err)
-	}
+		[]byte(key), int(status), int(age.Seconds()))
 }
 
 // Given a fleet of two, then one of them is elected and deletes what has outlived its retention; and when its session
@@ -114,9 +96,7 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	shows(second, program.Metrics{"rollbackd_leader": 0, "rollbackd_retention_deleted_rows_total": 0})
 
 	// when the session is killed that was elected
-	if _, err := w.db.ExecContext(t.Context(), "KILL ?", w.leader()); err != nil {
-		t.Fatal(err)
-	}
+	w.exec("KILL ?", w.leader())
 	w.eventually("the second is elected", 30*time.Second, func() bool { return second.elections() == 1 })
 	works("second")
 	w.eventually("the first says that it is not elected any more", 30*time.Second, func() bool {
@@ -126,9 +106,7 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	shows(second, program.Metrics{"rollbackd_leader": 1})
 
 	// when the process is killed that is elected
-	if err := second.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	w.kill(second.Process)
 	w.eventually("the first is elected again", 30*time.Second, func() bool { return first.elections() == 2 })
 	works("first")
 	w.stop(first.Process)

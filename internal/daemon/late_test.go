@@ -1,9 +1,7 @@
 package daemon_test
 
 import (
-	"context"
 	"crypto/sha256"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -54,22 +52,11 @@ func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
 	sent := w.route.Rollbacks(w.open(messages))
 	w.failedOnce(sent)
 	w.publish(sent...)
-	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	hanging := w.startProcess(program.Options{
-		Path: executable, Env: append(append(w.environ(), fullBatches...), hangEnv+"=claimed"), Log: w.logs,
-	})
+	hanging := w.child(hangEnv+"=claimed", fullBatches...)
 	w.eventually("all lanes hold full groups", time.Minute, func() bool { return w.rows(dedup.Processing) == claimed })
-	if err := hanging.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	w.kill(hanging)
 	killed := time.Now()
-	if _, err := w.db.ExecContext(t.Context(), "CREATE TABLE at_kill AS SELECT msg_key, consumer_times FROM "+
-		"consumer_log"); err != nil {
-		t.Fatal(err)
-	}
+	w.exec("CREATE TABLE at_kill AS SELECT msg_key, consumer_times FROM consumer_log")
 
 	daemon := w.start()
 	w.eventually("everything is applied", time.Minute, func() bool { return w.rows(dedup.Success) == messages })
@@ -97,35 +84,19 @@ func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
 	sent := w.route.Rollbacks(w.open(messages))
 	w.failedOnce(sent)
 	w.publish(sent...)
-	others, err := w.db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = others.Rollback() }()
-	if _, err := others.ExecContext(t.Context(), "UPDATE stock SET amount = amount + 1"); err != nil {
-		t.Fatal(err)
-	}
+	free := w.lockStock()
 	waiting := w.startProcess(program.Options{
 		Path: binary(t), Args: []string{"run"}, Env: append(w.environ(), fullBatches...), Log: w.logs,
 	})
 	w.eventually("all lanes hold full groups", time.Minute, func() bool { return w.rows(dedup.Processing) == claimed })
 	w.signal(waiting, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if code, err := waiting.Wait(ctx); err != nil || code == 0 {
-		t.Errorf("the daemon exited with %d (%v), want an error: it could not finish", code, err)
-	}
+	w.exits(waiting, 1, 30*time.Second) // an error: it could not finish
 	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"); n != 0 {
 		t.Errorf("the stop has cost %d messages an attempt, %d are claimed still", n, w.rows(dedup.Processing))
 	}
-	if err := others.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-
-	daemon := w.start()
-	w.ended(messages, time.Minute)
-	w.stop(daemon)
-	if report := w.judge(oracle.Allowance{Attempts: 2}); report.Applied != messages || report.AttemptsSpent != messages {
+	free()
+	if report := w.finish(messages, oracle.Allowance{Attempts: 2}); report.Applied != messages ||
+		report.AttemptsSpent != messages {
 		t.Errorf("%d applied with %d attempts beyond the first, want %d with one each", report.Applied, report.AttemptsSpent,
 			messages)
 	}
@@ -138,16 +109,10 @@ func TestTwoDaemonsAndLateReservations(t *testing.T) {
 	messages := sized(4000, 40_000)
 	w := newWorld(t, "BATCH_SIZE", "500", "LANES", "2", "RETRY_DELAYS", "1s,3s,9s,27s")
 	sent := w.route.Rollbacks(w.open(messages))
-	exec := func(query string) {
-		t.Helper()
-		if _, err := w.db.ExecContext(t.Context(), query); err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
-	}
 	const isLate = " WHERE CRC32(order_sn) % 2 = 0"
-	exec("CREATE TABLE late LIKE stock_reservation")
-	exec("INSERT INTO late SELECT * FROM stock_reservation" + isLate)
-	exec("DELETE FROM stock_reservation" + isLate)
+	w.exec("CREATE TABLE late LIKE stock_reservation")
+	w.exec("INSERT INTO late SELECT * FROM stock_reservation" + isLate)
+	w.exec("DELETE FROM stock_reservation" + isLate)
 	late := w.count("SELECT COUNT(DISTINCT order_sn) FROM late")
 	first, second := w.start(), w.start()
 	copies := shop.Repeat(w.rng, sent, .5)
@@ -156,7 +121,7 @@ func TestTwoDaemonsAndLateReservations(t *testing.T) {
 		return w.rows(dedup.Success) == messages-late &&
 			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2) AND consumer_times > 0") == late
 	})
-	exec("INSERT INTO stock_reservation SELECT * FROM late")
+	w.exec("INSERT INTO stock_reservation SELECT * FROM late")
 	w.ended(messages, 2*time.Minute)
 	w.stop(first)
 	w.stop(second)

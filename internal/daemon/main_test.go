@@ -13,13 +13,13 @@ import (
 // with a handler or a hook that no product has.
 func TestMain(m *testing.M) {
 	if poison := os.Getenv(childEnv); poison != "" {
-		os.Exit(runChild(daemon.WithHandler(poisonedHandler{poison})))
+		os.Exit(runChild(daemon.Options{Handler: poisonedHandler{poison}}))
 	}
 	if point := os.Getenv(crashEnv); point != "" {
-		os.Exit(runChild(daemon.WithHook(killAt(consumer.Point(point)))))
+		os.Exit(runChild(daemon.Options{Hook: killAt(consumer.Point(point))}))
 	}
 	if point := os.Getenv(hangEnv); point != "" {
-		os.Exit(runChild(daemon.WithHook(hangAt(consumer.Point(point)))))
+		os.Exit(runChild(daemon.Options{Hook: hangAt(consumer.Point(point))}))
 	}
 	stack.AtOnce(4)
 	stack.Main(m, func() error { return os.RemoveAll(built.dir) })

@@ -34,17 +34,11 @@ func TestAForeignRowLockSlowsOnlyThoseWhoMeetIt(t *testing.T) {
 	for _, kind := range kinds[:sized(1, len(kinds))] {
 		t.Run(kind.name, func(t *testing.T) {
 			w := newWorld(t)
-			exec := func(query string, args ...any) {
-				t.Helper()
-				if _, err := w.db.ExecContext(t.Context(), query, args...); err != nil {
-					t.Fatalf("%s: %v", query, err)
-				}
-			}
 			own := kind.table != "stock"
 			if own { // the audit's triggers would keep the statements from being joined
-				exec("CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount BIGINT NOT NULL) ENGINE=InnoDB")
+				w.exec("CREATE TABLE tb_stock (goods_id BIGINT PRIMARY KEY, amount BIGINT NOT NULL) ENGINE=InnoDB")
 				for id := range goods {
-					exec("INSERT INTO tb_stock VALUES (?, 0)", id+1)
+					w.exec("INSERT INTO tb_stock VALUES (?, 0)", id+1)
 				}
 			}
 			if kind.file != "" {

@@ -1,10 +1,7 @@
 package daemon_test
 
 import (
-	"context"
-	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -37,22 +34,8 @@ func TestProcessKilledAtAnyPointLosesAndDoublesNothing(t *testing.T) {
 			w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
 			w.publish(sent...)
 
-			executable, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			killed := w.startProcess(program.Options{
-				Path: executable, Env: append(w.environ(), crashEnv+"="+string(point)), Log: w.logs,
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			if code, err := killed.Wait(ctx); err != nil || code != 128+int(syscall.SIGKILL) {
-				t.Fatalf("the process ended with %d (%v), want to be killed at the point %s", code, err, point)
-			}
-			daemon := w.start()
-			w.ended(len(sent), time.Minute)
-			w.stop(daemon)
-			report := w.judge(oracle.Allowance{Attempts: 2})
+			w.exits(w.child(crashEnv+"="+string(point)), killed, 30*time.Second)
+			report := w.finish(len(sent), oracle.Allowance{Attempts: 2})
 			if report.Applied != 290 || report.DeadLettered != 30 {
 				t.Errorf("%d applied and %d dead, want 290 and 30", report.Applied, report.DeadLettered)
 			}
@@ -102,10 +85,8 @@ func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	orders := w.open(200)
-	daemon := w.start()
 	w.publish(w.route.Rollbacks(orders)...)
-	w.ended(len(orders), time.Minute)
-	w.stop(daemon)
+	w.finish(len(orders), oracle.Allowance{})
 
 	var tables []string
 	for name, kind := range w.pairs("SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = " +
@@ -117,9 +98,7 @@ func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
 		tables = append(tables, drop+name+"`")
 	}
 	for _, drop := range tables {
-		if _, err := w.db.ExecContext(t.Context(), drop); err != nil {
-			t.Fatal(err)
-		}
+		w.exec(drop)
 	}
 	w.migrate()
 	if err := shop.Stock(t.Context(), w.db, skus, 10_000_000); err != nil {
@@ -129,11 +108,8 @@ func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.remember()
-	again := w.start()
 	w.publish(w.route.Rollbacks(orders)...)
-	w.ended(len(orders), time.Minute)
-	w.stop(again)
-	if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) {
+	if report := w.finish(len(orders), oracle.Allowance{}); report.Applied != len(orders) {
 		t.Errorf("%d applied in the new schema, want all %d", report.Applied, len(orders))
 	}
 }

@@ -2,13 +2,11 @@ package daemon_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
 // Given a message that kills whatever process handles it, among more innocents than prefetch holds, when a supervisor
@@ -32,16 +30,7 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 	}
 	w.publish(sent...)
 
-	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	start := func() *program.Process {
-		return w.startProcess(program.Options{
-			Path: executable, Env: append(w.environ(), childEnv+"="+poison.Key()), Log: w.logs,
-		})
-	}
-	daemon := start()
+	daemon := w.child(childEnv + "=" + poison.Key())
 	crashes := 0
 	w.eventually("all messages ended", 2*time.Minute, func() bool {
 		select {
@@ -51,7 +40,7 @@ func TestPoisonThatKillsTheProcessDiesAlone(t *testing.T) {
 			}
 			crashes++
 			t.Logf("crash %d: %d of %d applied", crashes, w.rows(dedup.Success), len(orders))
-			daemon = start()
+			daemon = w.child(childEnv + "=" + poison.Key())
 		default:
 		}
 		return w.rows(dedup.Success)+w.rows(dedup.Dead) == len(orders)

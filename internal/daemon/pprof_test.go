@@ -2,14 +2,11 @@ package daemon_test
 
 import (
 	"bytes"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
-
-	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
 // Given a daemon with a token, then its profiles are for who has it; without one, for this machine; and what comes is a
@@ -35,7 +32,8 @@ func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 			daemon := w.start()
 			w.ready(daemon)
 			for _, page := range []string{"heap", "profile?seconds=1", "cmdline", "goroutine?debug=1"} {
-				status, body := getWithToken(t, daemon, "/debug/pprof/"+page, c.sent)
+				r := calls(t, daemon, c.sent, http.MethodGet, "/debug/pprof/"+page, "")
+				status, body := r.status, r.text
 				if status != c.want {
 					t.Errorf("%s answers %d, want %d", page, status, c.want)
 				}
@@ -55,29 +53,4 @@ func TestProfilesAreForThoseWhoMayAct(t *testing.T) {
 			w.stop(daemon)
 		})
 	}
-}
-
-func getWithToken(t *testing.T, p *program.Process, path, token string) (status int, body []byte) {
-	t.Helper()
-	addr, err := p.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Close = true
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if body, err = io.ReadAll(resp.Body); err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, body
 }

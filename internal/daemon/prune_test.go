@@ -129,7 +129,7 @@ func (w *world) oldRows(n int) {
 		"SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
 	cfg := w.config()
 	for from := 0; from < n; from += 1000 {
-		if _, err := w.db.ExecContext(w.t.Context(),
+		w.exec(
 			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
 				consumer_timestamp, created_at)
 			SELECT ?, 'stock.rollback', CONCAT('rollback-order-', LPAD(n, 6, '0'), '-old'), CONCAT('rollback-order-', n),
@@ -137,33 +137,16 @@ func (w *world) oldRows(n int) {
 				UTC_TIMESTAMP(6) - INTERVAL 60 DAY + INTERVAL n SECOND, UTC_TIMESTAMP(6) - INTERVAL 60 DAY
 			FROM (SELECT ? + a.d + 10*b.d + 100*c.d AS n FROM `+digits+` AS a, `+digits+` AS b,
 				`+digits+` AS c) AS numbers WHERE n < ?`,
-			[]byte(cfg.Group), from, n); err != nil {
-			w.t.Fatal(err)
-		}
+			[]byte(cfg.Group), from, n)
 	}
 }
 
 // pruneAll is a pass of the daemon's cleaner, on a pool like its own.
 func (w *world) pruneAll() (deleted int) {
 	w.t.Helper()
-	cfg := w.config()
-	handle, _, err := dedup.Open(w.t.Context(), cfg.MySQLDSN, dedup.OpenOptions{LockWait: time.Second})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	pool, err := handle.DB()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer pool.Close()
-	records, err := dedup.NewLog(handle, dedup.LogOptions{
-		Table: cfg.LogTable, Lease: cfg.Lease, Delays: cfg.RetryDelays, MaxAttempts: cfg.MaxAttempts,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	records := w.store(dedup.OpenOptions{LockWait: time.Second}).Records
 	said := time.Now()
-	pruned, err := records.Prune(w.t.Context(), dedup.PruneOptions{Group: cfg.Group, OlderThan: 24 * time.Hour,
+	pruned, err := records.Prune(w.t.Context(), dedup.PruneOptions{Group: w.config().Group, OlderThan: 24 * time.Hour,
 		Progress: func(rows int) {
 			if time.Since(said) > 10*time.Second {
 				said = time.Now()

@@ -22,13 +22,8 @@ func TestTextThatATableCannotHoldIsItsMessagesFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorld(t, "HANDLER", "sql", "SQL_FILE", file, "RETRY_DELAYS", "100ms,300ms,1s,3s")
-	if _, err := w.db.ExecContext(t.Context(), "CREATE TABLE shelf (name VARCHAR(20) CHARACTER SET latin1 PRIMARY KEY, "+
-		"visits INT NOT NULL) ENGINE=InnoDB"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.db.ExecContext(t.Context(), "INSERT INTO shelf VALUES ('left', 0), ('right', 0)"); err != nil {
-		t.Fatal(err)
-	}
+	w.exec("CREATE TABLE shelf (name VARCHAR(20) CHARACTER SET latin1 PRIMARY KEY, visits INT NOT NULL) ENGINE=InnoDB")
+	w.exec("INSERT INTO shelf VALUES ('left', 0), ('right', 0)")
 	const bad, good = 20, 2000
 	poison := func(where string) (sent []oracle.Sent) {
 		for i := range bad {

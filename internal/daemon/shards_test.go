@@ -106,9 +106,7 @@ func TestFourQueuesBehindAHashAreOneShop(t *testing.T) {
 
 	killed := s.start(0)
 	w.freezeInside(killed, 50)
-	if err := killed.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	w.kill(killed)
 	fleet := []*program.Process{s.start(0)} // two daemons on the first queue
 	for i := range queuesOfExample {
 		fleet = append(fleet, s.start(i))

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
 // Given a quorum queue of the shop's own, with arguments of its own and fed by an exchange of its own, when a daemon
@@ -31,10 +29,7 @@ func TestAQueueThatIsTakenAsItIsIsConsumed(t *testing.T) {
 	never := w.route.Message("nobody", []byte(`{"order_sn":"nobody"}`))
 	sent = append(sent, oracle.Sent{Publishing: never, Fate: oracle.ToDie(dedup.ReasonExhausted)})
 	w.publish(append(sent, sent...)...)
-	daemon := w.start()
-	w.ended(len(orders)+1, time.Minute)
-	w.stop(daemon)
-	if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) || report.DeadLettered != 1 {
+	if report := w.finish(len(orders)+1, oracle.Allowance{}); report.Applied != len(orders) || report.DeadLettered != 1 {
 		t.Errorf("%d applied and %d dead, want %d and 1", report.Applied, report.DeadLettered, len(orders))
 	}
 	if log := w.logs.String(); !strings.Contains(log, "not seen over AMQP") || !strings.Contains(log, "set_policy") {
@@ -51,12 +46,7 @@ func TestAClassicQueueIsNotTakenAsItIs(t *testing.T) {
 	w.broker.DeclareQueue(queue, nil)
 	w.migrate()
 	w.publish(oracle.Sent{Publishing: rabbit.Publishing{Key: queue, Message: rabbit.Message{MessageID: "m"}}})
-	p := w.startProcess(program.Options{Path: binary(t), Args: []string{"run"}, Env: w.environ(), Log: w.logs})
-	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if code, err := p.Wait(soon); err != nil || code != 1 {
-		t.Errorf("exit %d, %v; want 1", code, err)
-	}
+	w.exits(w.start(), 1, time.Minute)
 	if log := w.logs.String(); !strings.Contains(log, "is a classic queue") || !strings.Contains(log, "rollbackd move") {
 		t.Errorf("it said %s", log)
 	}

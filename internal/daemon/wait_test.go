@@ -140,23 +140,9 @@ func TestPagesSayHowItGoes(t *testing.T) {
 func TestSIGTERMDrains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	orders := w.open(300)
-	free := w.lockStock()
-	daemon := w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.stuckInTransaction()
-
-	w.signal(daemon, syscall.SIGTERM)
-	w.eventually("/readyz says draining", time.Minute, func() bool {
-		_, r := w.readyz(daemon)
-		return r.Draining
-	})
+	daemon, free := w.draining(300)
 	free()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if code, err := daemon.Wait(ctx); err != nil || code != 0 {
-		t.Errorf("the drained daemon exited with %d (%v), want 0\n%s", code, err, w.logs.tail(20))
-	}
+	w.exits(daemon, 0, 30*time.Second)
 	if n := w.rows(dedup.Success); n == 0 {
 		t.Error("the drain finished nothing of what was in hand")
 	}
@@ -168,28 +154,31 @@ func TestSIGTERMDrains(t *testing.T) {
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "DRAIN_TIMEOUT", "1m", "LOCK_TTL", "1s")
-	orders := w.open(300)
-	free := w.lockStock()
-	daemon := w.start()
-	w.publish(w.route.Rollbacks(orders)...)
-	w.stuckInTransaction()
+	const n = 300
+	daemon, free := w.draining(n)
+	w.signal(daemon, syscall.SIGTERM)
+	w.exits(daemon, 128+int(syscall.SIGTERM), 5*time.Second)
+	free()
+	w.finish(n, oracle.Allowance{})
+}
 
+// draining is a daemon that has got SIGTERM while its transaction waits for the stock, which free lets go.
+func (w *world) draining(messages int) (daemon *program.Process, free func()) {
+	w.t.Helper()
+	orders := w.open(messages)
+	free = w.lockStock()
+	daemon = w.start()
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("a transaction waits for the stock", time.Minute, func() bool {
+		return w.count("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'UPDATE "+
+			"stock %'") > 0
+	})
 	w.signal(daemon, syscall.SIGTERM)
 	w.eventually("/readyz says draining", time.Minute, func() bool {
 		_, r := w.readyz(daemon)
 		return r.Draining
 	})
-	w.signal(daemon, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if code, err := daemon.Wait(ctx); err != nil || code != 128+int(syscall.SIGTERM) {
-		t.Errorf("after the second signal the daemon ended with %d (%v), want to be ended by the signal at once", code, err)
-	}
-	free()
-	next := w.start()
-	w.ended(len(orders), time.Minute)
-	w.stop(next)
-	w.judge(oracle.Allowance{})
+	return daemon, free
 }
 
 // lockStock locks all stock rows; free lets them go.
@@ -210,26 +199,13 @@ func (w *world) lockStock() (free func()) {
 	}
 }
 
-// stuckInTransaction waits until the daemon's transactions wait for a lock.
-func (w *world) stuckInTransaction() {
-	w.t.Helper()
-	w.eventually("a transaction waits for the stock", time.Minute, func() bool {
-		return w.count("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'UPDATE "+
-			"stock %'") > 0
-	})
-}
-
 // Given a database that was never migrated, when the daemon starts, then it exits with 1 and says what to run.
 func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 	t.Parallel()
 	w := emptyWorld(t)
-	daemon := w.start()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	code, err := daemon.Wait(ctx)
-	if err != nil || code != 1 || !strings.Contains(w.logs.String(), "run: rollbackd migrate") {
-		t.Errorf("the daemon ended with %d (%v), want 1 and the advice to run 'rollbackd migrate'; it said:\n%s", code, err,
-			w.logs)
+	w.exits(w.start(), 1, 20*time.Second)
+	if !strings.Contains(w.logs.String(), "run: rollbackd migrate") {
+		t.Errorf("it does not advise to run 'rollbackd migrate'; it said:\n%s", w.logs)
 	}
 }
 
@@ -238,12 +214,8 @@ func TestSchemaThatWasNeverMigratedEndsTheStart(t *testing.T) {
 func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, text := range []string{"ALTER TABLE stock_reservation DROP COLUMN room",
-		"DELETE FROM rollbackd_schema WHERE set_name = 'stock' AND version = 2"} {
-		if _, err := w.db.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.exec("ALTER TABLE stock_reservation DROP COLUMN room")
+	w.exec("DELETE FROM rollbackd_schema WHERE set_name = 'stock' AND version = 2")
 	orders := w.open(20)
 	daemon := w.start()
 	w.publish(w.route.Rollbacks(orders)...)

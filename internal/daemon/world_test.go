@@ -10,12 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/daemon"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
@@ -76,15 +77,7 @@ func emptyWorld(t *testing.T, pairs ...string) *world {
 	if w.env["MYSQL_DSN"] == "" {
 		w.env["MYSQL_DSN"] = stack.MySQL(t)
 	}
-	dsn := w.env["MYSQL_DSN"]
-	handle, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w.db, err = handle.DB(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.db.Close() })
+	w.db = w.store(dedup.OpenOptions{}).Pool
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	w.rng = rand.New(rand.NewPCG(seed, 1))
@@ -94,10 +87,11 @@ func emptyWorld(t *testing.T, pairs ...string) *world {
 		DB: w.db, LogTable: cfg.LogTable, Group: cfg.Group, KeyFrom: cfg.KeyFrom,
 		AMQPURL: w.broker.URL, Queue: cfg.Queue, Delays: cfg.RetryDelays, Unacked: w.unacked,
 	}
+	var err error
 	if w.ledger, err = w.oracle.NewLedger(); err != nil {
 		t.Fatal(err)
 	}
-	w.broker.Track(topology(cfg).Queues()...)
+	w.broker.Track(cfg.TopologyConfig().Queues()...)
 	w.broker.TrackExchanges(cfg.Exchange)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -135,31 +129,15 @@ func (w *world) config() config.Config {
 	return cfg
 }
 
-func topology(cfg config.Config) rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{
-		Exchange: cfg.Exchange, Queue: cfg.Queue, RoutingKeys: cfg.RoutingKeys, Delays: cfg.RetryDelays,
-		TakeMain: cfg.Topology == consumer.TopologyCheck,
-	}
-}
-
 // migrate makes tables, topology and the audit of releases.
 func (w *world) migrate() {
 	w.t.Helper()
 	cfg := w.config()
-	handle, _, err := dedup.Open(w.t.Context(), cfg.MySQLDSN, dedup.OpenOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	pool, err := handle.DB()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer pool.Close()
 	tables := cfg.Migrations()
 	if cfg.Handler != config.HandlerStock { // all of them work on its tables
 		tables.Extra = append(tables.Extra, dedup.MigrationSet{Name: stock.MigrationSet, Files: stock.Migrations()})
 	}
-	if err := dedup.Migrate(w.t.Context(), handle, tables); err != nil {
+	if err := dedup.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB, tables); err != nil {
 		w.t.Fatal(err)
 	}
 	w.declare(cfg)
@@ -175,7 +153,7 @@ func (w *world) declare(cfg config.Config) {
 		w.t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := rabbit.Declare(w.t.Context(), conn, topology(cfg)); err != nil {
+	if _, err := rabbit.Declare(w.t.Context(), conn, cfg.TopologyConfig()); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -230,6 +208,25 @@ func (w *world) judge(allow oracle.Allowance) *oracle.Report {
 	return report
 }
 
+// exec runs a statement.
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// store is the log and the letters as a command has them, until the test ends.
+func (w *world) store(o dedup.OpenOptions) *daemon.Store {
+	w.t.Helper()
+	s, err := daemon.OpenStore(w.t.Context(), w.config(), "test", o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
 // count asks the database for one number.
 func (w *world) count(query string, args ...any) int {
 	w.t.Helper()
@@ -254,7 +251,9 @@ func (w *world) ended(n int, within time.Duration) {
 	// be true a few times.
 	const times = 3
 	quiet := 0
-	live := slices.DeleteFunc(topology(cfg).Queues(), func(q string) bool { return q == rabbit.DeadQueue(cfg.Queue) })
+	live := slices.DeleteFunc(cfg.TopologyConfig().Queues(), func(q string) bool {
+		return q == rabbit.DeadQueue(cfg.Queue)
+	})
 	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), within, func() bool {
 		quiet++
 		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
@@ -303,6 +302,39 @@ func (w *world) startProcess(o program.Options) *program.Process {
 	return p
 }
 
+// child starts this test binary as a daemon that a variable of the environment makes die or hang; see TestMain.
+func (w *world) child(variable string, more ...string) *program.Process {
+	w.t.Helper()
+	executable, err := os.Executable()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.startProcess(program.Options{
+		Path: executable, Env: append(append(w.environ(), more...), variable), Log: w.logs,
+	})
+}
+
+// kill ends a daemon with SIGKILL.
+func (w *world) kill(p *program.Process) {
+	w.t.Helper()
+	if err := p.Kill(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// killed is the exit code of a process that has got SIGKILL.
+const killed = 128 + int(syscall.SIGKILL)
+
+// exits waits until a process has ended, with this code.
+func (w *world) exits(p *program.Process, want int, within time.Duration) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), within)
+	defer cancel()
+	if code, err := p.Wait(ctx); err != nil || code != want {
+		w.t.Fatalf("the process ended with %d (%v), want %d\n%s", code, err, want, w.logs.tail(20))
+	}
+}
+
 // stop drains a daemon, which must then exit with 0.
 func (w *world) stop(p *program.Process) {
 	w.t.Helper()
@@ -310,6 +342,54 @@ func (w *world) stop(p *program.Process) {
 	defer cancel()
 	if code, err := p.Stop(ctx); err != nil || code != 0 {
 		w.t.Errorf("the drained daemon exited with %d (%v), want 0", code, err)
+	}
+}
+
+// finish lets a daemon work until n rows have ended, and asks the oracle.
+func (w *world) finish(n int, allow oracle.Allowance) *oracle.Report {
+	w.t.Helper()
+	daemon := w.start()
+	w.ended(n, 3*time.Minute)
+	w.stop(daemon)
+	return w.judge(allow)
+}
+
+// deadOrders starts daemons and lets n orders' rollbacks become letters, because reservations are missing until then.
+func (w *world) deadOrders(n, daemons int) (orders []shop.Order, fleet []*program.Process) {
+	w.t.Helper()
+	orders = w.open(n)
+	w.exec("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
+	for range daemons {
+		fleet = append(fleet, w.start())
+	}
+	w.publish(w.route.Rollbacks(orders)...)
+	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	w.exec("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
+	return orders, fleet
+}
+
+// freezeInside leaves the daemon frozen with SIGSTOP when at least atLeast messages are applied and it has deliveries
+// in hand. It looks only while the daemon is frozen: however slow this machine is, the daemon gets no further
+// meanwhile.
+func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, held int) {
+	w.t.Helper()
+	w.eventually("the daemon is in the middle of its work", 3*time.Minute, func() bool {
+		w.signal(daemon, syscall.SIGSTOP)
+		if applied = w.rows(dedup.Success); applied >= atLeast {
+			if held, _ = w.unacked(w.config().Queue); held > 0 {
+				return true
+			}
+		}
+		w.signal(daemon, syscall.SIGCONT)
+		return false
+	})
+	return applied, held
+}
+
+func (w *world) signal(p *program.Process, s syscall.Signal) {
+	w.t.Helper()
+	if err := p.Signal(s); err != nil {
+		w.t.Fatal(err)
 	}
 }
 

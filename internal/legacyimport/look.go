@@ -45,63 +45,50 @@ func (s *shape) markText() string {
 }
 
 // looking reads the table behind a row, and visits the rows of the groups that were asked for, each with a number that
-// is another one when anything of it is. After each page it calls next, whose error ends it.
+// is another one when anything of it is. After each page but the last it calls next, whose error ends it.
 func (s *shape) looking(ctx context.Context, db *sql.DB, asked []string, after [][]byte, size int,
 	visit func(mark uint64, row []sql.RawBytes), next func(rows int, began time.Time) error) (l look, err error) {
-	total, one := fnv.New64a(), fnv.New64a()
+	total, one, read := fnv.New64a(), fnv.New64a(), 0
 	var head []byte
-	for read := 0; ; {
-		began, n := time.Now(), 0
-		text, args, err := s.pageText(s.markText(), after, size)
-		if err != nil {
-			return l, err
-		}
-		// scanned where the driver has them: a look reads millions of columns
-		row, into := make([]sql.RawBytes, len(s.primary)+marks), make([]any, len(s.primary)+marks)
-		for i := range row {
-			into[i] = &row[i]
-		}
-		after = make([][]byte, len(s.primary))
-		if err := s.each(ctx, db, "a page", func(scan func(...any) error) error {
-			if err := scan(into...); err != nil {
-				return err
-			}
-			n++
-			for i := range after {
-				after[i] = append(after[i][:0], row[i]...)
-			}
-			own := row[len(s.primary):]
-			if own[markGroup] == nil || !slices.Contains(asked, string(own[markGroup])) {
-				return nil
-			}
-			one.Reset()
-			for _, column := range row {
-				head = binary.AppendVarint(head[:0], int64(len(column)))
-				if column == nil {
-					head[0] = 1 // that of -1
-				}
-				one.Write(head)
-				one.Write(column)
-			}
-			total.Write(one.Sum(head[:0]))
-			l.Rows++
-			if at := string(own[markTime]); later(at, l.Newest) {
-				l.Newest = at
-			}
-			visit(one.Sum64(), own)
-			return nil
-		}, text, args...); err != nil {
-			return l, err
-		}
-		read += n
-		l.Sum = total.Sum64()
-		if n < size {
-			return l, nil
-		}
-		if err := next(read, began); err != nil {
-			return l, err
-		}
+	// scanned where the driver has them: a look reads millions of columns
+	row, into, key := make([]sql.RawBytes, len(s.primary)+marks), []any(nil), make([][]byte, len(s.primary))
+	for i := range row {
+		into = append(into, &row[i])
 	}
+	err = s.pages(ctx, db, s.markText(), after, size, func(scan func(...any) error) ([][]byte, error) {
+		err := scan(into...)
+		read++
+		for i := range key {
+			key[i] = row[i]
+		}
+		own := row[len(key):]
+		if err != nil || own[markGroup] == nil || !slices.Contains(asked, string(own[markGroup])) {
+			return key, err
+		}
+		one.Reset()
+		for _, column := range row {
+			head = binary.AppendVarint(head[:0], int64(len(column)))
+			if column == nil {
+				head[0] = 1 // that of -1
+			}
+			one.Write(head)
+			one.Write(column)
+		}
+		total.Write(one.Sum(head[:0]))
+		l.Rows++
+		if at := string(own[markTime]); later(at, l.Newest) {
+			l.Newest = at
+		}
+		visit(one.Sum64(), own)
+		return key, nil
+	}, func(began time.Time, last bool) error {
+		l.Sum = total.Sum64()
+		if last {
+			return nil
+		}
+		return next(read, began)
+	})
+	return l, err
 }
 
 // later compares two times of one column as they stand there: a text of one length, or a number.
@@ -112,7 +99,7 @@ func (p *pass) look(ctx context.Context, visit func(uint64, []sql.RawBytes)) (lo
 	size := cmp.Or(p.page, lookRows)
 	return p.shape.looking(ctx, p.DB, p.state.Asked, nil, size, visit, func(rows int, began time.Time) error {
 		p.Progress(Progress{Looking: true, Rows: rows, About: p.shape.rows})
-		return p.rest(ctx, began)
+		return p.rest(ctx, began, false)
 	})
 }
 

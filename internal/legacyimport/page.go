@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 )
@@ -147,24 +148,45 @@ func (c column) argument(value []byte) (any, error) {
 	return n, nil
 }
 
-// readPage reads the rows behind one. It locks nothing.
-func (s *shape) readPage(ctx context.Context, db *sql.DB, after [][]byte, limit int) (page []oldRow, err error) {
-	text, args, err := s.pageText(s.wholeText(), after, limit)
-	if err != nil {
-		return nil, err
-	}
-	err = s.each(ctx, db, "a page", func(scan func(...any) error) error {
-		o := oldRow{at: make([][]byte, len(s.primary))}
-		into := make([]any, 0, len(s.primary)+12)
-		for i := range o.at {
-			into = append(into, &o.at[i])
+// pages reads the table behind a row, in pages of so many rows at most. Each row is visited, which gives its primary
+// key, and behind each page done is called, whose error ends it. It locks nothing.
+func (s *shape) pages(
+	ctx context.Context, db *sql.DB, columns string, after [][]byte, size int,
+	visit func(scan func(...any) error) (key [][]byte, err error), done func(began time.Time, last bool) error,
+) error {
+	for {
+		began, n := time.Now(), 0
+		text, args, err := s.pageText(columns, after, size)
+		if err != nil {
+			return err
 		}
-		err := scan(append(into, &o.group, &o.tag, &o.key, &o.status, &o.times, &o.time, &o.id, &o.remark, &o.bodyLength,
-			&o.hash, &o.doubtful, &o.body)...)
-		page = append(page, o)
-		return err
-	}, text, args...)
-	return page, err
+		after = make([][]byte, len(s.primary))
+		if err := s.each(ctx, db, "a page", func(scan func(...any) error) error {
+			key, err := visit(scan)
+			for i := range after {
+				after[i] = append(after[i][:0], key[i]...)
+			}
+			n++
+			return err
+		}, text, args...); err != nil {
+			return err
+		}
+		if err := done(began, n < size); err != nil || n < size {
+			return err
+		}
+	}
+}
+
+// readRow reads a row of the columns of wholeText.
+func (s *shape) readRow(scan func(...any) error) (o oldRow, err error) {
+	o.at = make([][]byte, len(s.primary))
+	var into []any
+	for i := range o.at {
+		into = append(into, &o.at[i])
+	}
+	err = scan(append(into, &o.group, &o.tag, &o.key, &o.status, &o.times, &o.time, &o.id, &o.remark, &o.bodyLength,
+		&o.hash, &o.doubtful, &o.body)...)
+	return o, err
 }
 
 // readBody fetches the beginning of a long body, as much as the log keeps.

@@ -1,12 +1,5 @@
 package legacyimport
 
-import (
-	"fmt"
-	"maps"
-
-	"github.com/rollbackd/rollbackd/dedup"
-)
-
 const (
 	// maxNames is how many pairs of old group and tag a report counts.
 	maxNames = 40
@@ -20,18 +13,23 @@ type Report struct {
 	LastPass bool   `json:"last_pass"`
 	DryRun   bool   `json:"dry_run"`
 	// Resumed: the pass went on where a former run was cut off. Counts are of both; Named is of this one.
-	Resumed  bool         `json:"resumed"`
-	Finished bool         `json:"finished"` // the last row was seen
-	Rows     int          `json:"rows"`     // that were read
-	Counts   map[Kind]int `json:"counts"`
-	Names    []Name       `json:"names"` // the first forty pairs of old group and tag
-	Named    []Named      `json:"named"` // the rows of kinds that a person may want to look at
-	Unnamed  int          `json:"unnamed"`
-	Notes    []string     `json:"notes"` // what is to be known of the table
+	Resumed  bool `json:"resumed"`
+	Finished bool `json:"finished"` // the last row was seen
+	Sums
+	Named   []Named  `json:"named"` // the rows of kinds that a person may want to look at
+	Unnamed int      `json:"unnamed"`
+	Notes   []string `json:"notes"` // what is to be known of the table
 	// Late counts the rows that somebody wrote, changed or deleted during a last pass: there must be none.
 	Late int `json:"late"`
 	// NotLast is why a last pass that came to the last row was none after all; empty: it was, or was not to be.
 	NotLast string `json:"not_last,omitempty"`
+}
+
+// Sums are what a pass has counted, in its report and in the note with which it goes on.
+type Sums struct {
+	Rows   int          `json:"rows"` // that were read
+	Counts map[Kind]int `json:"counts"`
+	Names  []Name       `json:"names"` // the first forty pairs of old group and tag
 }
 
 // Name is a pair of old group and tag, with the names under which its rows are taken over; these are empty when they
@@ -56,7 +54,7 @@ type Named struct {
 // Contradictions counts the rows about whose effect the two logs disagree.
 func (r *Report) Contradictions() (n int) {
 	for k, count := range r.Counts {
-		if k.Contradicts() {
+		if k.is(contradicts) {
 			n += count
 		}
 	}
@@ -73,20 +71,9 @@ func (r *Report) name(more []Named) {
 	r.Unnamed += len(more) - n
 }
 
-// close fills in what a pass knows.
+// close fills in what a pass knows; no field is nil, for JSON.
 func (r *Report) close(p *pass) {
-	r.From, r.LastPass, r.DryRun = p.shape.name(), p.LastPass, p.DryRun
-	r.Rows, r.Late = p.state.Rows, p.state.Late
-	r.Counts = map[Kind]int{} // of no field nil: it is JSON
-	maps.Copy(r.Counts, p.state.Counts)
+	r.From, r.LastPass, r.DryRun, r.Sums, r.Late = p.shape.name(), p.LastPass, p.DryRun,
+		p.state.clone().Sums, p.state.Late
 	r.Notes, r.Named = append([]string{}, p.shape.notes...), append([]Named{}, r.Named...)
-	r.Names = append([]Name{}, p.state.Names...)
-}
-
-func nameOf(c *candidate, fate Kind, ours dedup.Row) Named {
-	n := Named{Kind: fate, Group: string(c.old.group), Tag: string(c.old.tag), Key: string(c.old.key), Why: c.why}
-	if fate.Contradicts() || fate == Merged {
-		n.Why = fmt.Sprintf("%s/%s is %v", ours.Tag, ours.Key, ours.Status)
-	}
-	return n
 }

@@ -78,20 +78,18 @@ const longestRest = 5 * time.Second
 
 // state is what the note of the waypoint holds. It is good for the pass with these options only.
 type state struct {
-	From    string       `json:"from"`    // the old table, for people
-	Into    string       `json:"into"`    // the log's table
-	Group   string       `json:"group"`   // rollbackd's
-	Last    bool         `json:"last"`    // it is a last pass, and when it is done, it was one
-	Options string       `json:"options"` // digest of what the pass was asked for
-	Began   int64        `json:"began"`   // by the database's clock, microseconds since 1970
-	Done    bool         `json:"done"`    // the last row was seen
-	At      [][]byte     `json:"at"`      // primary key of the last row that is done
-	Rows    int          `json:"rows"`
-	Late    int          `json:"late"`
-	Counts  map[Kind]int `json:"counts"`
-	Names   []Name       `json:"names"`
-	Asked   []string     `json:"asked"`          // the old groups that are taken over
-	Seen    *look        `json:"seen,omitempty"` // the table behind a last pass
+	From    string   `json:"from"`    // the old table, for people
+	Into    string   `json:"into"`    // the log's table
+	Group   string   `json:"group"`   // rollbackd's
+	Last    bool     `json:"last"`    // it is a last pass, and when it is done, it was one
+	Options string   `json:"options"` // digest of what the pass was asked for
+	Began   int64    `json:"began"`   // by the database's clock, microseconds since 1970
+	Done    bool     `json:"done"`    // the last row was seen
+	At      [][]byte `json:"at"`      // primary key of the last row that is done
+	Sums
+	Late  int      `json:"late"`
+	Asked []string `json:"asked"`          // the old groups that are taken over
+	Seen  *look    `json:"seen,omitempty"` // the table behind a last pass
 }
 
 // pass is one Run.
@@ -161,33 +159,29 @@ func (p *pass) run(ctx context.Context) (err error) {
 
 // through takes over what is behind the place where the pass stands.
 func (p *pass) through(ctx context.Context) error {
-	size := cmp.Or(p.page, pageRows)
-	for {
-		began := time.Now()
-		page, err := p.shape.readPage(ctx, p.DB, p.state.At, size)
-		if err != nil {
-			return err
-		}
-		for rest := page; len(rest) > 0; {
-			n, err := p.chunk(ctx, rest)
-			if err != nil {
-				return err
+	var page []oldRow
+	return p.shape.pages(ctx, p.DB, p.shape.wholeText(), p.state.At, cmp.Or(p.page, pageRows),
+		func(scan func(...any) error) ([][]byte, error) {
+			o, err := p.shape.readRow(scan)
+			page = append(page, o)
+			return o.at, err
+		},
+		func(began time.Time, last bool) error {
+			for len(page) > 0 {
+				n, err := p.chunk(ctx, page)
+				if err != nil {
+					return err
+				}
+				page = page[n:]
 			}
-			rest = rest[n:]
-		}
-		p.Progress(Progress{Rows: p.state.Rows, Written: p.state.written(), About: p.shape.rows})
-		if len(page) < size {
-			return nil
-		}
-		if err := p.rest(ctx, began); err != nil {
-			return err
-		}
-	}
+			p.Progress(Progress{Rows: p.state.Rows, Written: p.state.written(), About: p.shape.rows})
+			return p.rest(ctx, began, last)
+		})
 }
 
-// rest waits for as long as a page took.
-func (p *pass) rest(ctx context.Context, began time.Time) error {
-	if p.NoWait {
+// rest waits for as long as a page took, if another follows.
+func (p *pass) rest(ctx context.Context, began time.Time, last bool) error {
+	if p.NoWait || last {
 		return nil
 	}
 	return wait.For(ctx, min(time.Since(began), longestRest))
@@ -202,8 +196,7 @@ func (p *pass) begin(ctx context.Context) error {
 	}
 	p.now, p.started = time.UnixMicro(now), time.Now()
 	p.state = state{From: p.shape.name(), Into: p.Records.Options().Table, Group: p.Group, Last: p.LastPass,
-		Options: p.digest(), Began: now, Counts: map[Kind]int{},
-		Asked: slices.Sorted(maps.Keys(p.Groups))}
+		Options: p.digest(), Began: now, Asked: slices.Sorted(maps.Keys(p.Groups))}
 	if _, mapped := p.Groups[p.Group]; !mapped {
 		p.state.Asked = append(p.state.Asked, p.Group)
 	}
@@ -225,9 +218,6 @@ func (p *pass) begin(ctx context.Context) error {
 		return nil // none, an older form, or another pass: from the first row
 	}
 	p.state, p.report.Resumed = was, true
-	if p.state.Counts == nil {
-		p.state.Counts = map[Kind]int{}
-	}
 	return nil
 }
 
@@ -327,7 +317,11 @@ func (p *pass) write(ctx context.Context, some []candidate) error {
 		}
 		next.count(c, fate, odd)
 		if fate.named() {
-			named = append(named, nameOf(c, fate, row))
+			n := Named{Kind: fate, Group: string(c.old.group), Tag: string(c.old.tag), Key: string(c.old.key), Why: c.why}
+			if !fate.is(refused) {
+				n.Why = fmt.Sprintf("%s/%s is %v", row.Tag, row.Key, row.Status)
+			}
+			named = append(named, n)
 		}
 	}
 	next.At = some[len(some)-1].old.at
@@ -396,24 +390,25 @@ func (p *pass) end(ctx context.Context) error {
 	return nil
 }
 
+// clone has counts of its own; neither is nil.
 func (s *state) clone() state {
 	c := *s
-	c.Counts, c.Names = maps.Clone(s.Counts), slices.Clone(s.Names)
+	c.Counts, c.Names = map[Kind]int{}, append([]Name{}, s.Names...)
+	maps.Copy(c.Counts, s.Counts)
 	return c
 }
 
 func (s *state) count(c *candidate, fate Kind, odd []Kind) {
 	s.Rows++
 	s.Counts[fate]++
-	if c.fate != "" && c.fate != OtherName {
-		return
-	}
 	if c.fate == "" {
 		for _, k := range odd {
 			s.Counts[k]++
 		}
 	}
-	s.addName(c)
+	if c.fate == "" || c.fate == OtherName {
+		s.addName(c)
+	}
 }
 
 func (s *state) written() int {
