@@ -100,15 +100,14 @@ func TestAProbeAfterDeliveriesWereGivenBackHasOneInHand(t *testing.T) {
 		cfg: Config{Lanes: 4, BatchSize: 100, GiveBackAfter: time.Minute, HoldLimit: 3 * time.Minute},
 		log: slog.New(slog.DiscardHandler),
 	}}
-	var begin halfOpen
 	for i, want := range []halfOpen{
 		{lanes: 1, size: 100, patience: time.Minute, probe: true},
 		{lanes: 1, size: 1, patience: 2 * time.Minute, probe: true},
 		{lanes: 1, size: 1, patience: 3 * time.Minute, probe: true},
 	} {
-		if begin = probing(s.c, begin); begin != want {
-			t.Errorf("probe %d is %+v, want %+v", i+1, begin, want)
+		if s.begin = probing(s.c, s.begin); s.begin != want {
+			t.Errorf("probe %d is %+v, want %+v", i+1, s.begin, want)
 		}
-		begin, _, _ = s.after(t.Context(), errGiveBack, begin, time.Second)
+		s.after(t.Context(), errGiveBack, time.Second)
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // Off switches off what has a default: [Config].MaxDead, BatchLinger and LogRetention.
-const Off = -1
+const Off = limits.Off
 
 // Config is what a consumer is told. A field that is left zero takes the default that is named with it; together they
 // are [Defaults], which are the daemon's. [New] and [Open] refuse what cannot work.
@@ -151,8 +151,11 @@ type Config struct {
 	// Logger takes what changes: waiting, back, dead letters. Default slog.Default.
 	Logger *slog.Logger
 
+	keyFrom []wire.KeySource // KeyFrom, as it is used
 	// certs keeps the certificates of RabbitMQ from one connection to the next.
 	certs *certs.Store
+	// connections counts those that were made, by the server's name; of a pool that is not ours nobody counts them.
+	connections *prometheus.CounterVec
 
 	// Hook, if set, is called after each durable step with the step's name (see the Point constants). Tests kill the
 	// process there; production leaves it nil.
@@ -178,17 +181,29 @@ type Fresh struct {
 
 // Defaults are what a Config takes for fields that are left zero, but for Group and RoutingKeys, which follow Queue.
 func Defaults() Config {
-	return Config{
+	c := Config{
 		Exchange: "stock", Queue: "stock.rollback", KeyFrom: "header:x-message-key,property:message_id,body:sha256",
-		LogTable: "consumer_log", Topology: TopologyDeclare,
-		MaxAttempts: limits.MaxAttempts.Default, RetryDelays: slices.Clone(limits.RetryDelays),
-		Lanes: limits.Lanes.Default, BatchSize: limits.BatchSize.Default, BatchLinger: limits.BatchLinger.Default,
-		MemoryBudget: limits.MemoryBudget.Default,
-		Lease:        limits.Lease.Default, HandlerTimeout: limits.HandlerTimeout.Default,
-		Lock: lock.KindRedis, LockTTL: limits.LockTTL.Default, DoneTTL: limits.DoneTTL.Default, LockOnError: lock.Proceed,
-		DrainTimeout: limits.DrainTimeout.Default, GiveBackAfter: time.Minute, HoldLimit: 10 * time.Minute,
-		MaxDead: limits.MaxDead.Default, MaxDeadWindow: limits.MaxDeadWindow.Default, BrakePause: limits.BrakePause.Default,
-		LogRetention: limits.LogRetention.Default, MaxReplays: limits.MaxReplays.Default,
+		LogTable: "consumer_log", Topology: TopologyDeclare, RetryDelays: slices.Clone(limits.RetryDelays),
+		Lock: lock.KindRedis, LockOnError: lock.Proceed,
+	}
+	for _, number := range c.numbers() {
+		number.Fill()
+	}
+	return c
+}
+
+// numbers are the fields whose defaults and limits do not hang on others.
+func (c *Config) numbers() []limits.Field {
+	return []limits.Field{
+		limits.MaxAttempts.In("MaxAttempts", &c.MaxAttempts), limits.Lanes.In("Lanes", &c.Lanes),
+		limits.BatchSize.In("BatchSize", &c.BatchSize), limits.BatchLinger.In("BatchLinger", &c.BatchLinger),
+		limits.MemoryBudget.In("MemoryBudget", &c.MemoryBudget), limits.Lease.In("Lease", &c.Lease),
+		limits.HandlerTimeout.In("HandlerTimeout", &c.HandlerTimeout), limits.LockTTL.In("LockTTL", &c.LockTTL),
+		limits.DoneTTL.In("DoneTTL", &c.DoneTTL), limits.DrainTimeout.In("DrainTimeout", &c.DrainTimeout),
+		limits.GiveBackAfter.In("GiveBackAfter", &c.GiveBackAfter), limits.HoldLimit.In("HoldLimit", &c.HoldLimit),
+		limits.MaxDead.In("MaxDead", &c.MaxDead), limits.MaxDeadWindow.In("MaxDeadWindow", &c.MaxDeadWindow),
+		limits.BrakePause.In("BrakePause", &c.BrakePause), limits.LogRetention.In("LogRetention", &c.LogRetention),
+		limits.MaxReplays.In("MaxReplays", &c.MaxReplays),
 	}
 }
 
@@ -202,24 +217,14 @@ func (c Config) withDefaults() Config {
 	}
 	c.KeyFrom, c.LogTable = cmp.Or(c.KeyFrom, d.KeyFrom), cmp.Or(c.LogTable, d.LogTable)
 	c.Topology = cmp.Or(c.Topology, d.Topology)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, d.MaxAttempts)
 	if c.RetryDelays == nil {
 		c.RetryDelays = d.RetryDelays
 	}
-	c.Lanes, c.BatchSize = cmp.Or(c.Lanes, d.Lanes), cmp.Or(c.BatchSize, d.BatchSize)
-	c.Prefetch = cmp.Or(c.Prefetch, 2*c.BatchSize)
-	c.BatchLinger = orOff(c.BatchLinger, d.BatchLinger)
-	c.MemoryBudget = cmp.Or(c.MemoryBudget, d.MemoryBudget)
-	c.Lease, c.HandlerTimeout = cmp.Or(c.Lease, d.Lease), cmp.Or(c.HandlerTimeout, d.HandlerTimeout)
-	c.LockTTL, c.DoneTTL = cmp.Or(c.LockTTL, d.LockTTL), cmp.Or(c.DoneTTL, d.DoneTTL)
 	c.Lock, c.LockOnError = cmp.Or(c.Lock, d.Lock), cmp.Or(c.LockOnError, d.LockOnError)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, d.DrainTimeout)
-	c.GiveBackAfter, c.HoldLimit = cmp.Or(c.GiveBackAfter, d.GiveBackAfter), cmp.Or(c.HoldLimit, d.HoldLimit)
-	c.MaxDead = orOff(c.MaxDead, d.MaxDead)
-	c.MaxDeadWindow = cmp.Or(c.MaxDeadWindow, d.MaxDeadWindow)
-	c.BrakePause = cmp.Or(c.BrakePause, d.BrakePause)
-	c.LogRetention = orOff(c.LogRetention, d.LogRetention)
-	c.MaxReplays = cmp.Or(c.MaxReplays, d.MaxReplays)
+	for _, number := range c.numbers() {
+		number.Fill()
+	}
+	c.Prefetch = cmp.Or(c.Prefetch, 2*c.BatchSize)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -228,6 +233,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.certs == nil {
 		c.certs = &certs.Store{Warn: c.warnOf(DependencyRabbitMQ)}
+		c.connections = prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rollbackd_connections_opened_total", Help: "Connections made, by the server's name.",
+		}, []string{"name"})
 	}
 	return c
 }
@@ -237,16 +245,8 @@ func (c Config) warnOf(server string) func(error) {
 	return func(err error) { c.Logger.Warn("certificates cannot be read again", "server", server, "err", err) }
 }
 
-// orOff is the default for what is zero, and zero for what is Off.
-func orOff[T ~int | ~int64](v, otherwise T) T {
-	switch v {
-	case 0:
-		return otherwise
-	case Off:
-		return 0
-	}
-	return v
-}
+// opened counts the connections that are made to a server: each one that replaces another is one more.
+func (c Config) opened(server string) func() { return c.connections.WithLabelValues(server).Inc }
 
 // MaxBody is the largest body a message may have; a larger one is malformed.
 const MaxBody = 256 << 10
@@ -274,8 +274,9 @@ func (c Config) topology() rabbit.TopologyConfig {
 	}
 }
 
-// check refuses what cannot work; c has its defaults.
-func (c Config) check(h Handler) ([]wire.KeySource, error) {
+// complete is c with its defaults; what cannot work is refused.
+func (c Config) complete(h Handler) (Config, error) {
+	c = c.withDefaults()
 	err := c.validate()
 	if h == nil {
 		err = errors.Join(err, errors.New("no Handler"))
@@ -283,14 +284,14 @@ func (c Config) check(h Handler) ([]wire.KeySource, error) {
 	if calls, ok := h.(*callHandler); ok {
 		err = errors.Join(err, calls.check(c))
 	}
-	keyFrom, keyErr := wire.ParseKeySources(c.KeyFrom)
-	if keyErr != nil {
+	var keyErr error
+	if c.keyFrom, keyErr = wire.ParseKeySources(c.KeyFrom); keyErr != nil {
 		err = errors.Join(err, fmt.Errorf("KeyFrom: %w", keyErr))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("consumer configuration: %w", err)
+		return c, fmt.Errorf("consumer configuration: %w", err)
 	}
-	return keyFrom, nil
+	return c, nil
 }
 
 func (c Config) validate() error {
@@ -300,14 +301,10 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	errs = append(errs,
-		limits.MaxAttempts.Check("MaxAttempts", c.MaxAttempts), limits.Lanes.Check("Lanes", c.Lanes),
-		limits.BatchSize.Check("BatchSize", c.BatchSize), limits.MemoryBudget.Check("MemoryBudget", c.MemoryBudget),
-		limits.HandlerTimeout.Check("HandlerTimeout", c.HandlerTimeout),
-		limits.DrainTimeout.Check("DrainTimeout", c.DrainTimeout), limits.BatchLinger.Check("BatchLinger", c.BatchLinger),
-		limits.LockTTL.Check("LockTTL", c.LockTTL), limits.DoneTTL.Check("DoneTTL", c.DoneTTL),
-		limits.MaxDeadWindow.Check("MaxDeadWindow", c.MaxDeadWindow), limits.BrakePause.Check("BrakePause", c.BrakePause),
-		limits.MaxReplays.Check("MaxReplays", c.MaxReplays), c.topology().Validate())
+	for _, number := range c.numbers() {
+		errs = append(errs, number.Check())
+	}
+	errs = append(errs, c.topology().Validate())
 	bad(c.Group != "" && len(c.Group) <= limits.MostGroup, "Group must have 1 to %d bytes", limits.MostGroup)
 	bad(c.Queue != "" && len(c.Queue) <= limits.MostName, "Queue must have 1 to %d bytes", limits.MostName)
 	bad(len(c.Exchange) <= limits.MostName, "Exchange must have at most %d bytes", limits.MostName)
@@ -318,10 +315,8 @@ func (c Config) validate() error {
 	}
 	bad(c.BatchSize <= c.Prefetch && c.Prefetch <= limits.Prefetch.High, "Prefetch %d must be BatchSize %d to %d",
 		c.Prefetch, c.BatchSize, limits.Prefetch.High)
+	bad(c.CompensateAfter >= 0, "CompensateAfter must not be negative")
 	bad(c.Lease > c.HandlerTimeout, "Lease %v must be longer than HandlerTimeout %v", c.Lease, c.HandlerTimeout)
-	bad(c.GiveBackAfter > 0 && c.HoldLimit > 0, "GiveBackAfter and HoldLimit must be positive")
-	bad(c.MaxDead >= 0 && c.LogRetention >= 0 && c.CompensateAfter >= 0, "MaxDead, LogRetention and CompensateAfter must "+
-		"not be negative")
 	bad(slices.Contains([]Topology{TopologyDeclare, TopologyCheck}, c.Topology), "Topology %q must be %s or %s",
 		c.Topology, TopologyDeclare, TopologyCheck)
 	bad(slices.Contains(lock.Kinds(), c.Lock), "Lock %q must be one of %q", c.Lock, lock.Kinds())

@@ -15,7 +15,6 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/maintenance"
-	"github.com/rollbackd/rollbackd/internal/wire"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -34,19 +33,20 @@ type Options struct {
 	// Config.LockTTL and DoneTTL.
 	Lock lock.Locker
 
-	lockName    string       // of the dependency that the lock's server is; empty: DependencyRedis
-	connections *connections // to the pools, which Open counts
+	lockName string // of the dependency that the lock's server is; empty: DependencyRedis
 }
 
-// locker is the lock that the options name; nil: none.
+// locker is the lock that the options name.
 func (o Options) locker(cfg Config) (lock.Locker, error) {
 	switch {
 	case o.Lock != nil && o.Redis != nil:
 		return nil, errors.New("Options have Redis and Lock: keep one")
-	case o.Redis == nil:
+	case o.Redis != nil:
+		return lock.NewRedis(o.Redis, cfg.lockOptions())
+	case o.Lock != nil:
 		return o.Lock, nil
 	}
-	return lock.NewRedis(o.Redis, cfg.lockOptions())
+	return lock.None{}, nil
 }
 
 // ErrDrainTimeout says that a stop took longer than DrainTimeout: what was in hand is abandoned, nothing is lost.
@@ -65,28 +65,26 @@ type Consumer struct {
 // New checks cfg and makes a consumer that hands messages to h, on pools of the caller's own, which it leaves open. It
 // touches no server. [Open] makes the pools too.
 func New(cfg Config, h Handler, o Options) (*Consumer, error) {
-	cfg = cfg.withDefaults()
-	keyFrom, err := cfg.check(h)
+	cfg, err := cfg.complete(h)
 	if err != nil {
 		return nil, err
 	}
 	if o.DB == nil {
 		return nil, errors.New("consumer configuration: Options need a DB; Open makes one")
 	}
-	return newConsumer(cfg, keyFrom, h, o)
+	return newConsumer(cfg, h, o)
 }
 
 // newConsumer joins an engine, and what is done beside it, from a Config that was checked.
-func newConsumer(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*Consumer, error) {
-	e, err := newEngine(cfg, keyFrom, h, o)
+func newConsumer(cfg Config, h Handler, o Options) (*Consumer, error) {
+	reg := &registry{Registerer: cfg.Registerer}
+	e, err := newEngine(cfg, h, o, reg)
 	if err != nil {
 		return nil, err
 	}
-	c := &Consumer{engine: e, db: o.DB}
-	watching := e.amqp
-	watching.Budget = nil // it takes no deliveries
-	if c.depths, err = newDepths(cfg, watching, e.health.blocked); err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
+	c := &Consumer{engine: e, db: o.DB, depths: newDepths(cfg, reg, e.health.blocked)}
+	if reg.err != nil {
+		return nil, fmt.Errorf("consumer metrics: %w", reg.err)
 	}
 	if !cfg.WithoutKeeper {
 		c.keeper, err = newKeeper(cfg, cmp.Or(o.KeeperDB, o.DB), o.Lock, e.health)
@@ -136,8 +134,7 @@ func (c *Consumer) run(intake context.Context) error {
 	work, kill := context.WithCancelCause(context.WithoutCancel(intake))
 	defer kill(nil)
 	done := make(chan error, 1)
-	var wg sync.WaitGroup
-	wg.Go(func() { done <- c.migrateAndConsume(intake, work) })
+	go func() { done <- c.migrateAndConsume(intake, work) }() // joined below, or abandoned
 
 	select {
 	case err := <-done:
@@ -146,20 +143,15 @@ func (c *Consumer) run(intake context.Context) error {
 	}
 	c.health.drain()
 	c.log.InfoContext(intake, "draining", "timeout", c.cfg.DrainTimeout)
-	late := time.NewTimer(c.cfg.DrainTimeout)
+	late := time.AfterFunc(c.cfg.DrainTimeout, func() { kill(ErrDrainTimeout) })
 	defer late.Stop()
 	select {
 	case err := <-done:
-		return err
-	case <-late.C:
-	}
-	kill(ErrDrainTimeout)
+		if work.Err() == nil {
+			return err
+		}
 	// A lane that does not return even now is stuck in a handler or on a frozen server; the process ends without it.
-	grace := time.NewTimer(killGrace)
-	defer grace.Stop()
-	select {
-	case <-done:
-	case <-grace.C:
+	case <-time.After(c.cfg.DrainTimeout + killGrace):
 	}
 	return ErrDrainTimeout
 }

@@ -18,20 +18,12 @@ const (
 	depthTimeout = 10 * time.Second
 )
 
-// The kinds of queues in the metrics of their depth.
-const (
-	queueMain     = "main"
-	queueRetry    = "retry"
-	queueBackstop = "backstop"
-	queueDead     = "dead"
-)
-
 // depths asks RabbitMQ now and then how many messages wait in the queues, on a connection of its own: that of a source
 // is gone while MySQL is away, when the answer matters most. Each daemon asks, because whoever is elected in MySQL
 // is nobody while MySQL is away; the largest of their answers is the one to look at. What is not known is not shown.
 type depths struct {
 	amqp      rabbit.Config
-	queues    []watchedQueue
+	queues    map[string]string // kinds by name
 	ready     *prometheus.GaugeVec
 	consumers *prometheus.GaugeVec
 	blocked   func(ctx context.Context, why string) // is told whether RabbitMQ takes what is published
@@ -39,27 +31,21 @@ type depths struct {
 	conn      *rabbit.Conn // nil: none stands; it belongs to run
 }
 
-type watchedQueue struct{ name, kind string }
-
-func newDepths(cfg Config, amqp rabbit.Config, blocked func(context.Context, string)) (*depths, error) {
-	amqp.Name = rabbit.ConnectionName("watch")
+func newDepths(cfg Config, reg *registry, blocked func(context.Context, string)) *depths {
 	d := &depths{
-		amqp: amqp, log: cfg.Logger, blocked: blocked,
-		queues: []watchedQueue{
-			{cfg.Queue, queueMain}, {rabbit.BackstopQueue(cfg.Queue), queueBackstop}, {rabbit.DeadQueue(cfg.Queue), queueDead},
+		amqp: cfg.amqp("watch"), log: cfg.Logger, blocked: blocked,
+		queues: map[string]string{
+			cfg.Queue: "main", rabbit.BackstopQueue(cfg.Queue): "backstop", rabbit.DeadQueue(cfg.Queue): "dead",
 		},
-		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollbackd_queue_messages_ready",
-			Help: "Messages that wait in a queue for their delivery or their time, as RabbitMQ says.",
-		}, []string{"queue", "kind"}),
-		consumers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rollbackd_queue_consumers", Help: "Consumers of a queue, those of all daemons, as RabbitMQ says.",
-		}, []string{"queue", "kind"}),
+		ready: reg.gauges("rollbackd_queue_messages_ready",
+			"Messages that wait in a queue for their delivery or their time, as RabbitMQ says.", "queue", "kind"),
+		consumers: reg.gauges("rollbackd_queue_consumers",
+			"Consumers of a queue, those of all daemons, as RabbitMQ says.", "queue", "kind"),
 	}
 	for _, delay := range cfg.RetryDelays {
-		d.queues = append(d.queues, watchedQueue{rabbit.RetryQueue(cfg.Queue, delay), queueRetry})
+		d.queues[rabbit.RetryQueue(cfg.Queue, delay)] = "retry"
 	}
-	return d, errors.Join(cfg.Registerer.Register(d.ready), cfg.Registerer.Register(d.consumers))
+	return d
 }
 
 // run looks until ctx ends.
@@ -89,19 +75,19 @@ func (d *depths) look(ctx context.Context) error {
 		d.conn = conn
 	}
 	var errs []error
-	for _, q := range d.queues {
-		ready, consumers, err := d.conn.Depth(ctx, q.name)
+	for name, kind := range d.queues {
+		ready, consumers, err := d.conn.Depth(ctx, name)
 		switch {
 		case err == nil:
-			d.ready.WithLabelValues(q.name, q.kind).Set(float64(ready))
-			d.consumers.WithLabelValues(q.name, q.kind).Set(float64(consumers))
+			d.ready.WithLabelValues(name, kind).Set(float64(ready))
+			d.consumers.WithLabelValues(name, kind).Set(float64(consumers))
 		case d.conn.Err() != nil || ctx.Err() != nil:
 			d.forget()
 			d.close()
 			return err
 		default:
-			d.ready.DeleteLabelValues(q.name, q.kind)
-			d.consumers.DeleteLabelValues(q.name, q.kind)
+			d.ready.DeleteLabelValues(name, kind)
+			d.consumers.DeleteLabelValues(name, kind)
 			errs = append(errs, err)
 		}
 	}

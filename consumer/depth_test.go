@@ -20,14 +20,11 @@ func TestTheDepthOfEachQueueIsShownWhileItIsKnown(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
 	q, reg := b.Name("depth"), prometheus.NewRegistry()
-	cfg := Config{Queue: q, RetryDelays: []time.Duration{time.Second, time.Minute}, Registerer: reg,
-		Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{Queue: q, RetryDelays: []time.Duration{time.Second, time.Minute}, AMQPURLs: []string{b.URL},
+		Logger: slog.New(slog.DiscardHandler)}.withDefaults()
 	connections := 0
-	amqp := rabbit.Config{URLs: []string{b.URL}, Opened: func() { connections++ }}
-	d, err := newDepths(cfg, amqp, func(context.Context, string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := newDepths(cfg, &registry{Registerer: reg}, func(context.Context, string) {})
+	d.amqp.Opened = func() { connections++ }
 	defer d.close()
 	for _, name := range []string{q, rabbit.BackstopQueue(q), rabbit.DeadQueue(q), rabbit.RetryQueue(q, time.Second)} {
 		b.DeclareQueue(name, nil)

@@ -282,11 +282,10 @@ func (e *effects) explain(
 		}
 		return told{finish: away, err: err}
 	}
-	_, contention := errors.AsType[*contentionError](err)
 	switch {
 	case ctx.Err() != nil:
 		return told{finish: stopped, err: context.Cause(ctx)}
-	case contention && guard.failed == nil:
+	case errors.Is(err, signContention) && guard.failed == nil:
 		return told{finish: met, err: err}
 	case bounded.Err() != nil:
 		// Too slow, or stuck on a server that does not answer? Ask the server.
@@ -310,8 +309,7 @@ func isNobodys(f mysqldb.Fault) bool {
 // excuses reports whether the error of a blamed message says something about a server, or that transactions met:
 // although a handler made it blame, it is none.
 func excuses(err error) bool {
-	_, contention := errors.AsType[*contentionError](err)
-	return contention || isNobodys(mysqldb.Classify(err)) || errors.Is(err, errUnread)
+	return errors.Is(err, signContention) || isNobodys(mysqldb.Classify(err)) || errors.Is(err, errUnread)
 }
 
 // cutOff is the error of a transaction whose time ended inside a statement. Whether that waits for a lock is asked of

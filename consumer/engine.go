@@ -11,11 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // engine is what the sessions, lanes and attempts of a process share. It must not know who runs it, nor migrate, keep
@@ -25,7 +26,6 @@ type engine struct {
 	name      string // host/pid/start: the first parts of every owner
 	log       *slog.Logger
 	opTimeout time.Duration
-	keyFrom   []wire.KeySource
 	validator Validator
 
 	// What is outside.
@@ -57,7 +57,7 @@ type engine struct {
 	count     atomic.Uint64 // names given out by lanes
 }
 
-func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*engine, error) {
+func newEngine(cfg Config, h Handler, o Options, reg *registry) (*engine, error) {
 	records, err := dedup.NewLog(o.DB, cfg.LogOptions())
 	if err != nil {
 		return nil, fmt.Errorf("consumer configuration: %w", err)
@@ -67,29 +67,21 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*eng
 		return nil, fmt.Errorf("consumer: the database handle: %w", err)
 	}
 	locks := &locks{policy: cfg.LockOnError, name: cmp.Or(o.lockName, DependencyRedis)}
-	if locks.locker, err = o.locker(cfg); err != nil {
+	locks.met, locks.meet = context.WithCancel(context.Background())
+	if locks.Locker, err = o.locker(cfg); err != nil {
 		return nil, fmt.Errorf("consumer configuration: %w", err)
 	}
 	calls, _ := h.(*callHandler)
-	m, err := newMetrics(cfg.Registerer, locks, cfg.Queue, calls != nil)
-	if err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
+	m := newMetrics(reg, locks, cfg.Queue, calls != nil)
+	reg.MustRegister(cfg.connections)
 	validator, _ := h.(Validator)
-	if o.connections == nil {
-		o.connections = newConnections(DependencyRabbitMQ)
-	}
-	if err := cfg.Registerer.Register(o.connections.vec); err != nil {
-		return nil, fmt.Errorf("consumer metrics: %w", err)
-	}
 	publisher := cfg.amqp("run")
-	publisher.Opened = o.connections.opened(DependencyRabbitMQ)
 	consumers := publisher
 	consumers.Budget = rabbit.NewBudget(cfg.MemoryBudget, cfg.Lanes+1)
 	healthy := newHealth(cfg.Logger, m, cfg.HandlerTimeout, slices.Max(cfg.RetryDelays))
 	runs := newRunner(cfg, healthy)
 	c := &engine{
-		cfg: cfg, keyFrom: keyFrom, amqp: consumers,
+		cfg: cfg, amqp: consumers,
 		queues:  queues{TopologyConfig: cfg.topology(), warned: map[string]bool{}},
 		records: records, validator: validator, locks: locks,
 		effects: &effects{
@@ -111,7 +103,9 @@ func newEngine(cfg Config, keyFrom []wire.KeySource, h Handler, o Options) (*eng
 		m.up(DependencyService)
 	}
 	c.pause = newPause(c)
-	m.holding.Store(c.holding)
+	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "rollbackd_held_deliveries", Help: "Deliveries whose copy a queue refuses, because it is full or gone.",
+	}, func() float64 { return float64(c.holding.size()) })
 	return c, nil
 }
 
@@ -128,10 +122,13 @@ func processName() string {
 func (c *engine) consume(intake, work context.Context) error {
 	group, intake := errgroup.WithContext(intake)
 	watching, stopWatching := context.WithCancel(intake)
-	var watch sync.WaitGroup
-	defer watch.Wait()
+	locking, stopLocking := context.WithCancel(work)
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	defer stopWatching()
-	watch.Go(func() { c.pause.watch(watching) })
+	defer stopLocking()
+	beside.Go(func() { c.pause.watch(watching) })
+	beside.Go(func() { c.locks.run(locking) })
 	for _, s := range []*source{c.mainQueue(), c.backstopQueue()} {
 		group.Go(func() error { return s.sessions(intake, work) })
 	}
@@ -145,7 +142,6 @@ func (c *engine) close(work context.Context) {
 	if err := c.debts.pay(ctx, c.records); err != nil {
 		c.log.WarnContext(ctx, "claims stay until their lease ends", "err", err)
 	}
-	c.locks.close()
 	if err := c.publisher.Close(ctx); err != nil { // what it had to publish was confirmed, or its message not acked
 		c.log.WarnContext(ctx, "close the publisher", "err", err)
 	}

@@ -86,63 +86,58 @@ func Each(f func(ctx context.Context, tx *gorm.DB, m Message) error) Handler {
 	})
 }
 
-// Permanent marks err as one that no retry can cure: the message is dead-lettered at once. Permanent(nil) is nil.
-func Permanent(err error) error {
+// sign is what a handler says of an error besides what went wrong. It is an error to be asked for by [errors.Is].
+type sign string
+
+const (
+	signPermanent  sign = "no retry can cure it"
+	signMalformed  sign = "its body cannot be read"
+	signContention sign = "two transactions have met"
+)
+
+// Error is for nobody to see.
+func (s sign) Error() string { return string(s) }
+
+type markedError struct {
+	err  error
+	sign sign
+}
+
+func (e *markedError) Error() string        { return e.err.Error() }
+func (e *markedError) Unwrap() error        { return e.err }
+func (e *markedError) Is(target error) bool { return target == e.sign }
+
+func marked(err error, s sign) error {
 	if err == nil {
 		return nil
 	}
-	return &permanentError{err}
+	return &markedError{err, s}
 }
+
+// Permanent marks err as one that no retry can cure: the message is dead-lettered at once. Permanent(nil) is nil.
+func Permanent(err error) error { return marked(err, signPermanent) }
 
 // IsPermanent reports whether any error in err's tree was marked.
-func IsPermanent(err error) bool {
-	_, ok := errors.AsType[*permanentError](err)
-	return ok
-}
-
-type permanentError struct{ err error }
-
-func (e *permanentError) Error() string { return e.err.Error() }
-func (e *permanentError) Unwrap() error { return e.err }
+func IsPermanent(err error) bool { return errors.Is(err, signPermanent) }
 
 // Malformed marks err as [Permanent] because of what the body is: the letter's reason is then malformed, and the brake
 // does not count it. Malformed(nil) is nil.
-func Malformed(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &permanentError{&malformedError{err}}
-}
+func Malformed(err error) error { return Permanent(marked(err, signMalformed)) }
 
-type malformedError struct{ err error }
-
-func (e *malformedError) Error() string { return e.err.Error() }
-func (e *malformedError) Unwrap() error { return e.err }
+// Contention marks err as one of two transactions that met, where no statement of tx failed: all is rolled back and
+// tried again, and no attempt is counted. Contention(nil) is nil.
+func Contention(err error) error { return marked(err, signContention) }
 
 // permanentReason is the reason of the letter that a permanent error makes.
 func permanentReason(err error) dedup.Reason {
 	if unread, ok := errors.AsType[*unreadable](err); ok {
 		return unread.reason
 	}
-	if _, ok := errors.AsType[*malformedError](err); ok {
+	if errors.Is(err, signMalformed) {
 		return dedup.ReasonMalformed
 	}
 	return dedup.ReasonPermanent
 }
-
-// Contention marks err as one of two transactions that met, where no statement of tx failed: all is rolled back and
-// tried again, and no attempt is counted. Contention(nil) is nil.
-func Contention(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &contentionError{err}
-}
-
-type contentionError struct{ err error }
-
-func (e *contentionError) Error() string { return e.err.Error() }
-func (e *contentionError) Unwrap() error { return e.err }
 
 // BlamedMessage names one message of a call and what is wrong with it; the error may be [Permanent].
 type BlamedMessage struct {
@@ -151,22 +146,19 @@ type BlamedMessage struct {
 }
 
 // Blame says that only these messages of the call failed. Without any, it is nil.
-func Blame(msgs ...BlamedMessage) error {
+func Blame(msgs ...BlamedMessage) error { return blame(msgs, false) }
+
+func blame(msgs []BlamedMessage, othersApplied bool) error {
 	if len(msgs) == 0 {
 		return nil
 	}
-	return &BlameError{Messages: slices.Clone(msgs)}
+	return &BlameError{slices.Clone(msgs), othersApplied}
 }
 
 // Except says that all messages of the call are applied but these, for which nothing was written in tx: the engine
 // commits the others without another call. It is for a handler that finds out who is to blame before it writes; one
 // that has written anything for a blamed message, or is not sure, says [Blame]. Without any, it is nil.
-func Except(msgs ...BlamedMessage) error {
-	if len(msgs) == 0 {
-		return nil
-	}
-	return &BlameError{Messages: slices.Clone(msgs), OthersApplied: true}
-}
+func Except(msgs ...BlamedMessage) error { return blame(msgs, true) }
 
 // BlameError is the error made by [Blame] and [Except].
 type BlameError struct {

@@ -50,18 +50,17 @@ type health struct {
 	again time.Duration
 
 	mu        sync.Mutex
-	met       downSince                 // the last wait in vain; guarded by mu
-	contended time.Time                 // when the first one was that belongs to it; guarded by mu
-	who       string                    // holds the locks, as far as is known; guarded by mu
-	down      map[string]downSince      // by what is missing; guarded by mu
-	partial   map[degradation]downSince // guarded by mu
-	consuming bool                      // guarded by mu
-	began     bool                      // it has consumed once; guarded by mu
-	draining  bool                      // guarded by mu
-	lanes     map[string][]*laneClock   // by queue; guarded by mu
+	met       trouble                 // the last wait in vain; guarded by mu
+	contended time.Time               // when the first one was that belongs to it; guarded by mu
+	who       string                  // holds the locks, as far as is known; guarded by mu
+	troubles  map[degradation]trouble // of no queue: it is waited for; guarded by mu
+	consuming bool                    // guarded by mu
+	began     bool                    // it has consumed once; guarded by mu
+	draining  bool                    // guarded by mu
+	lanes     map[string][]*laneClock // by queue; guarded by mu
 }
 
-// degradation is something that does not stop the engine, and the queue that it befell.
+// degradation is something that is amiss, and the queue that it befell; none, where nothing is consumed because of it.
 type degradation struct{ why, queue string }
 
 // Why something is degraded, in the metric rollbackd_degraded.
@@ -75,7 +74,7 @@ const (
 	clocksDiffer    = "clocks_differ"      // MySQL's and this process's: what goes by age stands still
 )
 
-type downSince struct {
+type trouble struct {
 	why  string
 	at   time.Time
 	told time.Time // when the log last said so
@@ -101,48 +100,61 @@ func (c *laneClock) rest() { c.at.Store(0) }
 
 func newHealth(log *slog.Logger, m *metrics, handlerTimeout, longestDelay time.Duration) *health {
 	recently := handlerTimeout + 2*longestPause
-	return &health{log: log, m: m, recently: recently, again: recently + longestDelay, down: map[string]downSince{},
-		partial: map[degradation]downSince{}, lanes: map[string][]*laneClock{}}
+	return &health{log: log, m: m, recently: recently, again: recently + longestDelay,
+		troubles: map[degradation]trouble{}, lanes: map[string][]*laneClock{}}
+}
+
+// begins notes what is amiss, and says since when, whether that is known, and whether it was told long ago.
+func (h *health) begins(what degradation, err error) (since time.Time, known, longAgo bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	is, known := h.troubles[what]
+	if !known {
+		is.at, is.told = now, now
+	}
+	if longAgo = now.Sub(is.told) >= stillEvery; longAgo {
+		is.told = now
+	}
+	is.why = err.Error()
+	h.troubles[what] = is
+	return is.at, known, longAgo
+}
+
+// ends forgets what was amiss, and says for how long it was.
+func (h *health) ends(what degradation) (after time.Duration, known bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was, known := h.troubles[what]
+	delete(h.troubles, what)
+	return time.Since(was.at).Round(time.Millisecond), known
 }
 
 // missing says that what does not answer. It logs when that is news, and of a dependency once a minute that it still
 // does not.
 func (h *health) missing(ctx context.Context, what string, err error) {
-	now, do := time.Now(), dos[what]
-	h.mu.Lock()
-	was, known := h.down[what]
-	if !known {
-		was.at, was.told = now, now
-	}
-	was.why = err.Error()
-	still := known && do != "" && now.Sub(was.told) >= stillEvery
-	if still {
-		was.told = now
-	}
-	h.down[what] = was
-	h.mu.Unlock()
+	since, known, longAgo := h.begins(degradation{why: what}, err)
 	said := []any{"err", err}
-	if do != "" {
+	if do := dos[what]; do != "" {
 		said = append(said, "do", do)
+	} else {
+		longAgo = false
 	}
 	switch {
 	case !known:
 		h.m.down(what)
 		h.log.WarnContext(ctx, "waiting for "+what, said...)
-	case still:
-		h.log.WarnContext(ctx, "still waiting for "+what, append(said, "since", now.Sub(was.at).Round(time.Second))...)
+	case longAgo:
+		h.log.WarnContext(ctx, "still waiting for "+what, append(said, "since", time.Since(since).Round(time.Second))...)
 	}
 }
 
 // back says that what answers. It logs when that is news.
 func (h *health) back(ctx context.Context, what string) {
-	h.mu.Lock()
-	was, known := h.down[what]
-	delete(h.down, what)
-	h.mu.Unlock()
+	after, known := h.ends(degradation{why: what})
 	h.m.up(what)
 	if known {
-		h.log.InfoContext(ctx, what+" is back", "after", time.Since(was.at).Round(time.Millisecond))
+		h.log.InfoContext(ctx, what+" is back", "after", after)
 	}
 }
 
@@ -150,22 +162,18 @@ func (h *health) back(ctx context.Context, what string) {
 func (h *health) names(what string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, missing := h.down[what]
+	_, missing := h.troubles[degradation{why: what}]
 	return missing
 }
 
-// degraded says that something is amiss with a queue while the engine goes on. It logs when that is news.
+// degraded says that something is amiss with a queue while the engine goes on; without an error, that it is amiss no
+// more. It logs when that is news.
 func (h *health) degraded(ctx context.Context, why, queue string, err error) {
-	what := degradation{why, queue}
-	h.mu.Lock()
-	was, known := h.partial[what]
-	if !known {
-		was.at = time.Now()
+	if err == nil {
+		h.sound(ctx, why, queue)
+		return
 	}
-	was.why = err.Error()
-	h.partial[what] = was
-	h.mu.Unlock()
-	if !known {
+	if _, known, _ := h.begins(degradation{why, queue}, err); !known {
 		h.m.degraded.WithLabelValues(why, queue).Set(1)
 		h.log.WarnContext(ctx, "degraded", "why", why, "queue", queue, "err", err)
 	}
@@ -173,15 +181,10 @@ func (h *health) degraded(ctx context.Context, why, queue string, err error) {
 
 // sound says that it is amiss no more. It logs when that is news.
 func (h *health) sound(ctx context.Context, why, queue string) {
-	what := degradation{why, queue}
-	h.mu.Lock()
-	was, known := h.partial[what]
-	delete(h.partial, what)
-	h.mu.Unlock()
+	after, known := h.ends(degradation{why, queue})
 	h.m.degraded.WithLabelValues(why, queue).Set(0)
 	if known {
-		h.log.InfoContext(ctx, "no longer degraded", "why", why, "queue", queue, "after",
-			time.Since(was.at).Round(time.Millisecond))
+		h.log.InfoContext(ctx, "no longer degraded", "why", why, "queue", queue, "after", after)
 	}
 }
 
@@ -210,7 +213,7 @@ func (h *health) inVain(ctx context.Context, err error, waited time.Duration) {
 	if quiet > h.again {
 		h.contended = now
 	}
-	h.met = downSince{why: err.Error(), at: now}
+	h.met = trouble{why: err.Error(), at: now}
 	h.mu.Unlock()
 	if quiet > h.recently {
 		h.log.WarnContext(ctx, "waiting for locks of others", "err", fmt.Errorf("%s; %s: %w", othersHold, unknownHolder, err))
@@ -238,22 +241,20 @@ func (h *health) heldBy(who string) {
 
 // blocked says whether RabbitMQ takes what is published: "", or why not.
 func (h *health) blocked(ctx context.Context, why string) {
-	if why == "" {
-		h.sound(ctx, publishBlocked, DependencyRabbitMQ)
-		return
+	var err error
+	if why != "" {
+		err = fmt.Errorf("it blocks all who publish (%s), so producers, retries and dead letters wait: free memory or disk "+
+			"on its nodes; `rabbitmq-diagnostics alarms` says which", why)
 	}
-	h.degraded(ctx, publishBlocked, DependencyRabbitMQ, fmt.Errorf("it blocks all who publish (%s), so producers, "+
-		"retries and dead letters wait: free memory or disk on its nodes; `rabbitmq-diagnostics alarms` says which", why))
+	h.degraded(ctx, publishBlocked, DependencyRabbitMQ, err)
 }
 
 // clocks says whether the database's clock agrees with this process's: nil, or why not.
 func (h *health) clocks(ctx context.Context, err error) {
-	if err == nil {
-		h.sound(ctx, clocksDiffer, DependencyMySQL)
-		return
+	if err != nil {
+		err = fmt.Errorf("no row is deleted by its age, and no dead letter replayed by itself: %w", err)
 	}
-	h.degraded(ctx, clocksDiffer, DependencyMySQL, fmt.Errorf("no row is deleted by its age, and no dead letter replayed "+
-		"by itself: %w", err))
+	h.degraded(ctx, clocksDiffer, DependencyMySQL, err)
 }
 
 // set says which lanes work on a queue; main, that it is the main queue, which makes the engine consume.
@@ -283,22 +284,22 @@ func (h *health) state(aside bool) State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := State{Consuming: h.consuming, Draining: h.draining}
-	for _, what := range slices.Sorted(maps.Keys(h.down)) {
-		s.Paused = append(s.Paused, what+": "+h.down[what].why)
-	}
-	for what, since := range h.partial {
-		s.Degraded = append(s.Degraded, what.queue+": "+since.why)
+	for what, is := range h.troubles {
+		if what.queue == "" {
+			s.Paused = append(s.Paused, what.why+": "+is.why)
+		} else {
+			s.Degraded = append(s.Degraded, what.queue+": "+is.why)
+		}
 	}
 	if aside || time.Since(h.met.at) <= h.recently {
 		s.Degraded = append(s.Degraded, fmt.Sprintf("%s: %s; %s: %s", contention, othersHold, h.who, h.met.why))
 	}
+	slices.Sort(s.Paused)
 	slices.Sort(s.Degraded)
 	now := time.Now().UnixNano()
-	for _, lanes := range h.lanes {
-		for _, c := range lanes {
-			if at := c.at.Load(); at != 0 {
-				s.Still = max(s.Still, time.Duration(now-at))
-			}
+	for _, c := range slices.Concat(slices.Collect(maps.Values(h.lanes))...) {
+		if at := c.at.Load(); at != 0 {
+			s.Still = max(s.Still, time.Duration(now-at))
 		}
 	}
 	return s

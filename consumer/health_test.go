@@ -10,7 +10,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rollbackd/rollbackd/lock"
 )
+
+// healthOf is the health of an engine that is not there.
+func healthOf(log *slog.Logger) *health {
+	reg := &registry{Registerer: prometheus.NewRegistry()}
+	return newHealth(log, newMetrics(reg, &locks{Locker: lock.None{}}, "q", false), time.Second, time.Second)
+}
 
 // Given each dependency away for five minutes and asked for all the time, then the log has a line at the beginning with
 // what to do, one a minute, and one at the end; a person's pause, which is none, has the first and the last.
@@ -21,12 +29,8 @@ func TestADependencyThatIsAwayIsALineAMinute(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m, err := newMetrics(prometheus.NewRegistry(), &locks{}, "q", false)
-				if err != nil {
-					t.Fatal(err)
-				}
 				var out bytes.Buffer
-				h := newHealth(slog.New(slog.NewTextHandler(&out, nil)), m, time.Second, time.Second)
+				h := healthOf(slog.New(slog.NewTextHandler(&out, nil)))
 				for range 500 {
 					h.missing(t.Context(), what, errors.New("refused"))
 					time.Sleep(600 * time.Millisecond)

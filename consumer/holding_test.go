@@ -6,9 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -18,11 +15,7 @@ import (
 // in its place, then no queue is said to refuse that copy, because none has; and when its queue does, that is said.
 func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 	t.Parallel()
-	m, err := newMetrics(prometheus.NewRegistry(), &locks{}, "q", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	health := newHealth(slog.New(slog.DiscardHandler), m, time.Second, time.Second)
+	health := healthOf(slog.New(slog.DiscardHandler))
 	g := newHolding(health)
 	says := func(want ...string) {
 		t.Helper()

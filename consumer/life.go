@@ -72,7 +72,7 @@ func (l *lane) identify(ctx context.Context, b *batch) {
 	var unread []*item
 	for _, it := range b.all {
 		it.copied = wire.ReadCopy(it.delivery.Headers)
-		id, err := wire.Identify(l.c.cfg.Group, l.c.keyFrom, l.c.cfg.Queue, it.delivery)
+		id, err := wire.Identify(l.c.cfg.Group, l.c.cfg.keyFrom, l.c.cfg.Queue, it.delivery)
 		it.id = id
 		it.msg = Message{
 			Identity: id.Identity, Body: it.delivery.Body, Headers: it.delivery.Headers, MessageID: it.delivery.MessageID,

@@ -25,9 +25,7 @@ import (
 // log, the lock, exchange and queues, and the keeper that deletes old rows. It asks no server yet, so it succeeds while
 // they are away, and Run waits for them. Run closes what Open has opened.
 func Open(ctx context.Context, cfg Config, h Handler) (c *Consumer, err error) {
-	cfg = cfg.withDefaults()
-	keyFrom, err := cfg.check(h)
-	if err != nil {
+	if cfg, err = cfg.complete(h); err != nil {
 		return nil, err
 	}
 	if cfg.MySQLDSN == "" {
@@ -39,19 +37,19 @@ func Open(ctx context.Context, cfg Config, h Handler) (c *Consumer, err error) {
 			err = errors.Join(err, opened.Close())
 		}
 	}()
-	o := Options{connections: newConnections(DependencyRabbitMQ, DependencyMySQL)}
-	if o.DB, err = opened.openMySQL(ctx, cfg, o.connections, lanesPool(cfg)); err != nil {
+	o := Options{}
+	if o.DB, err = opened.openMySQL(ctx, cfg, lanesPool(cfg)); err != nil {
 		return nil, err
 	}
 	if !cfg.WithoutKeeper {
-		if o.KeeperDB, err = opened.openMySQL(ctx, cfg, o.connections, keeperPool()); err != nil {
+		if o.KeeperDB, err = opened.openMySQL(ctx, cfg, keeperPool()); err != nil {
 			return nil, err
 		}
 	}
 	if err := opened.openLock(ctx, cfg, &o); err != nil {
 		return nil, err
 	}
-	if c, err = newConsumer(cfg, keyFrom, h, o); err != nil {
+	if c, err = newConsumer(cfg, h, o); err != nil {
 		return nil, err
 	}
 	c.closers = opened.closers
@@ -65,7 +63,7 @@ func (c *Consumer) openLock(ctx context.Context, cfg Config, o *Options) error {
 		return nil
 	}
 	o.lockName = servers.Asks()
-	servers.Opened, servers.Warn = o.connections.opened(o.lockName), cfg.warnOf(o.lockName)
+	servers.Opened, servers.Warn = cfg.opened(o.lockName), cfg.warnOf(o.lockName)
 	locker, err := lockers.Open(ctx, servers, cfg.lockOptions())
 	if err != nil {
 		return fmt.Errorf("the lock (%s): %w", cfg.Lock, err)
@@ -89,10 +87,8 @@ func (c Config) lockOptions() lock.Options {
 	return lock.Options{LockTTL: c.LockTTL, DoneTTL: c.DoneTTL, OnError: c.LockOnError, Log: c.Logger}
 }
 
-func (c *Consumer) openMySQL(
-	ctx context.Context, cfg Config, counted *connections, o dedup.OpenOptions,
-) (*gorm.DB, error) {
-	o.CurrentDSN, o.Opened, o.TLS = cfg.Fresh.MySQLDSN, counted.opened(DependencyMySQL), cfg.MySQLTLS
+func (c *Consumer) openMySQL(ctx context.Context, cfg Config, o dedup.OpenOptions) (*gorm.DB, error) {
+	o.CurrentDSN, o.Opened, o.TLS = cfg.Fresh.MySQLDSN, cfg.opened(DependencyMySQL), cfg.MySQLTLS
 	if len(c.closers) == 0 { // the second pool has nothing new to say
 		o.Warn = cfg.warnOf(DependencyMySQL)
 	}
@@ -160,6 +156,7 @@ func (c Config) LogOptions() dedup.LogOptions {
 func (c Config) amqp(command string) rabbit.Config {
 	return rabbit.Config{
 		URLs: c.AMQPURLs, Current: c.Fresh.AMQPURLs, Name: rabbit.ConnectionName(command), TLS: c.AMQPTLS, Certs: c.certs,
+		Opened: c.opened(DependencyRabbitMQ),
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
@@ -36,11 +34,7 @@ func TestADeliveryIsBlamedWhenThereWasOne(t *testing.T) {
 		"blamed, then a long session":     {[]end{held, held, late, idle, idle}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			metrics, err := newMetrics(prometheus.NewRegistry(), &locks{}, "q", false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			h := newHealth(slog.New(slog.DiscardHandler), metrics, time.Second, time.Second)
+			h := healthOf(slog.New(slog.DiscardHandler))
 			s := (&engine{health: h}).mainQueue()
 			s.queue, s.lanes, s.prefetch = "q", 1, 10
 			h.missing(t.Context(), DependencyRabbitMQ, rabbit.ErrClosed) // by the first end

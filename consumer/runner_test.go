@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -16,13 +15,8 @@ import (
 // engine takes no place among them for one among its own: it knows of its own messages alone.
 func TestAnEachOfOtherMessagesIsNoPlaceAmongTheEngines(t *testing.T) {
 	t.Parallel()
-	m, err := newMetrics(prometheus.NewRegistry(), &locks{}, "q", false)
-	if err != nil {
-		t.Fatal(err)
-	}
 	log := slog.New(slog.DiscardHandler)
-	r := newRunner(Config{Logger: log, HandlerTimeout: time.Second, Lease: 2 * time.Second},
-		newHealth(log, m, time.Second, time.Second))
+	r := newRunner(Config{Logger: log, HandlerTimeout: time.Second, Lease: 2 * time.Second}, healthOf(log))
 	over := make(chan struct{})
 	each := Each(func(_ context.Context, _ *gorm.DB, m Message) error {
 		if m.Key == "third" {

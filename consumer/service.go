@@ -131,7 +131,7 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 	s.metrics.handled(began, err)
 	endSpan(span, err)
 	out := s.explain(ctx, bounded, err)
-	s.metrics.calls[out.kind].Inc()
+	s.metrics.calls.WithLabelValues(out.kind.String()).Inc()
 	switch out.kind {
 	case CallUnavailable, CallUnanswered, CallMisconfigured:
 		s.mu.Lock()

@@ -7,9 +7,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // pausedByBrake is the brake's name among the reasons for a pause.
@@ -26,6 +29,8 @@ type source struct {
 	// main: the main queue. Only its lanes lock.
 	main       bool
 	quarantine quarantine
+	begin      halfOpen // how the next session begins
+	pause      *backoff.ExponentialBackOff
 	// Of an ordinary session: its lanes, and of each the size of a batch and how many deliveries it may have in hand.
 	lanes, batch, prefetch int
 	// Of the last session: whether it came to consume, how many messages waited then, how many deliveries came, and how
@@ -49,7 +54,7 @@ func (c *engine) backstopQueue() *source {
 	amqp := c.amqp
 	amqp.Name = rabbit.ConnectionName("run backstop")
 	return &source{
-		c: c, queue: rabbit.BackstopQueue(c.cfg.Queue), amqp: amqp, locker: without(),
+		c: c, queue: rabbit.BackstopQueue(c.cfg.Queue), amqp: amqp, locker: schemaLock{Locker: lock.None{}},
 		lanes: 1, batch: backstopBatch, prefetch: 2 * backstopBatch,
 	}
 }
@@ -76,10 +81,9 @@ func (s *source) stands(ctx context.Context) {
 // sessions keeps one session after the other until intake ends. Everything is made anew for each: connection, channels
 // and lanes share nothing with those of a session that failed.
 func (s *source) sessions(intake, work context.Context) error {
-	pause := newBackOff()
-	var begin halfOpen
+	s.pause = newBackOff()
 	for first := true; intake.Err() == nil; first = false {
-		if err := s.ready(intake, work, first); err != nil {
+		if err := s.ready(intake, first); err != nil {
 			if intake.Err() != nil {
 				return nil
 			}
@@ -93,36 +97,28 @@ func (s *source) sessions(intake, work context.Context) error {
 		}
 		switch {
 		case s.quarantine.active():
-			begin = quarantined(s.c, begin)
+			s.begin = quarantined(s.c, s.begin)
 		case !s.main:
 		case s.c.brake.spaces():
-			begin = probing(s.c, begin)
+			s.begin = probing(s.c, s.begin)
 		default:
 			s.c.health.back(intake, pausedByBrake)
 		}
 		began := time.Now()
-		err := s.session(running, work, begin)
+		err := s.session(running, work, s.begin)
 		paused := running.Err() != nil
 		stop()
-		if intake.Err() != nil {
+		switch {
+		case intake.Err() != nil:
 			return context.Cause(work) // nil while it may go on
-		}
-		if paused { // it says nothing of what it met, and the next one begins as it did
+		case paused: // it says nothing of what it met, and the next one begins as it did
 			continue
-		}
-		if errors.Is(err, rabbit.ErrClassic) || errors.Is(err, errManyStuck) {
+		case errors.Is(err, rabbit.ErrClassic), errors.Is(err, errManyStuck):
 			return err // waiting would not change it
 		}
-		lived := time.Since(began)
-		var atOnce, anew bool
-		begin, atOnce, anew = s.after(intake, err, begin, lived)
-		if atOnce {
-			continue
+		if !s.after(intake, err, time.Since(began)) {
+			s.c.rest(intake, s.pause.NextBackOff())
 		}
-		if anew || lived > longLife {
-			pause.Reset()
-		}
-		s.c.rest(intake, pause.NextBackOff())
 	}
 	return nil
 }
@@ -130,15 +126,17 @@ func (s *source) sessions(intake, work context.Context) error {
 // longLife is how long a session must have stood for the pause before the next one to be short again.
 const longLife = 10 * time.Second
 
-// after says how the next session begins when one that began as last has ended with err: at once, or after a pause,
-// which may be the shortest anew.
-func (s *source) after(
-	ctx context.Context, err error, last halfOpen, lived time.Duration,
-) (next halfOpen, atOnce, anew bool) {
-	c := s.c
+// after says how the next session begins when one has ended with err, and whether at once.
+func (s *source) after(ctx context.Context, err error, lived time.Duration) (atOnce bool) {
+	c, last := s.c, s.begin
+	s.begin = halfOpen{}
+	if lived > longLife {
+		s.pause.Reset()
+	}
 	switch {
 	case errors.Is(err, errBraked):
-		return c.standStill(ctx), true, false
+		s.begin = c.standStill(ctx)
+		return true
 	case err == nil: // half open went well
 		if last.quarantine {
 			s.cleared(ctx)
@@ -146,19 +144,19 @@ func (s *source) after(
 		if last.probe {
 			c.brake.calm()
 		}
-		return halfOpen{}, true, false
-	case errors.Is(err, errGiveBack):
+		return true
+	case errors.Is(err, errGiveBack), errors.Is(err, errInHandTooLong):
 		c.log.WarnContext(ctx, "deliveries given back", "queue", s.queue, "err", err)
-		patience := min(max(last.patience*2, c.cfg.GiveBackAfter), c.cfg.HoldLimit)
-		return halfOpen{lanes: c.cfg.Lanes, size: 1, patience: patience}, false, false
-	case errors.Is(err, errInHandTooLong):
-		c.log.WarnContext(ctx, "deliveries given back", "queue", s.queue, "err", err)
-	case s.endedByDelivery(ctx, err, lived):
-		return halfOpen{}, false, s.main && s.quarantine.ends < fastEnds
-	default:
+		if errors.Is(err, errGiveBack) {
+			patience := min(max(last.patience*2, c.cfg.GiveBackAfter), c.cfg.HoldLimit)
+			s.begin = halfOpen{lanes: c.cfg.Lanes, size: 1, patience: patience}
+		}
+	case !s.endedByDelivery(ctx, err, lived):
 		s.lost(ctx, err)
+	case s.main && s.quarantine.ends < fastEnds:
+		s.pause.Reset()
 	}
-	return halfOpen{}, false, false
+	return false
 }
 
 // rest waits after a session, for d or until ctx ends. Before that it pays what the session owed, again and again while
@@ -181,11 +179,10 @@ func (c *engine) rest(ctx context.Context, d time.Duration) {
 
 // ready waits until MySQL answers with a schema we can work with, every debt is paid, and Redis answers if nothing may
 // be consumed without it. A schema that never was migrated ends the first start, because waiting would not help.
-func (s *source) ready(ctx, work context.Context, first bool) error {
+func (s *source) ready(ctx context.Context, first bool) error {
 	c, pause := s.c, newBackOff()
 	for {
-		err := s.prepare(ctx, work)
-		missing := DependencyMySQL
+		missing, err := DependencyMySQL, s.prepare(ctx)
 		if err == nil {
 			c.health.back(ctx, missing)
 			missing, err = c.locks.name, c.locks.required()
@@ -204,9 +201,9 @@ func (s *source) ready(ctx, work context.Context, first bool) error {
 	}
 }
 
-func (s *source) prepare(intake, work context.Context) error {
+func (s *source) prepare(ctx context.Context) error {
 	c := s.c
-	ctx, cancel := context.WithTimeout(intake, c.opTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.opTimeout)
 	defer cancel()
 	if err := c.records.CheckSchema(ctx); err != nil {
 		return err
@@ -216,7 +213,8 @@ func (s *source) prepare(intake, work context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.locker = c.locks.use(work, schemaID)
+		s.locker = schemaLock{c.locks.Locker, schemaID}
+		c.locks.meet()
 	}
 	if err := c.debts.pay(ctx, c.records); err != nil {
 		return err

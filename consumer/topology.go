@@ -47,21 +47,19 @@ func (c *engine) declare(ctx context.Context, conn *rabbit.Conn) error {
 // lookAtMain refuses a main queue that is taken as it is and can never work, and warns of what it lacks as far as that
 // is seen: none of it keeps messages from being consumed.
 func (c *engine) lookAtMain(ctx context.Context, conn *rabbit.Conn) error {
-	found, err := rabbit.LookAtMain(ctx, c.cfg.amqp("run"), conn, c.cfg.RabbitMQAPIURL,
-		c.queues.TopologyConfig)
+	found, err := rabbit.LookAtMain(ctx, c.cfg.amqp("run"), conn, c.cfg.RabbitMQAPIURL, c.queues.TopologyConfig)
+	log := c.log.With("queue", c.cfg.Queue, "it needs", found.Command)
 	switch {
 	case errors.Is(err, rabbit.ErrClassic), ctx.Err() != nil:
 		return err
 	case err != nil:
-		c.log.WarnContext(ctx, "the main queue is taken as it is, and could not be looked at", "queue", c.cfg.Queue,
-			"err", err, "it needs", found.Command)
+		log.WarnContext(ctx, "the main queue is taken as it is, and could not be looked at", "err", err)
 	case !found.Seen:
-		c.log.WarnContext(ctx, "the main queue is taken as it is; what policies give it is not seen over AMQP, only by "+
-			"the management API", "queue", c.cfg.Queue, "it needs", found.Command)
+		log.WarnContext(ctx, "the main queue is taken as it is; what policies give it is not seen over AMQP, only by the "+
+			"management API")
 	}
 	for _, flaw := range found.Flaws {
-		c.log.WarnContext(ctx, "the main queue lacks something", "queue", c.cfg.Queue, "what", flaw,
-			"it needs", found.Command)
+		log.WarnContext(ctx, "the main queue lacks something", "what", flaw)
 	}
 	return nil
 }

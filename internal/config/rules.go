@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -31,7 +30,7 @@ func texts(text string, check func(string) error) rule[string] {
 }
 
 // within is the rule of a number, with its range in format; show writes one as parse reads it.
-func within[T cmp.Ordered](
+func within[T limits.Number](
 	format string, o limits.Of[T], parse func(string) (T, error), show func(T) string,
 ) rule[T] {
 	text := fmt.Sprintf(format, show(o.Low), show(o.High))

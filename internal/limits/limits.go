@@ -11,11 +11,18 @@ import (
 	"time"
 )
 
+// Number is what a configuration has.
+type Number interface{ ~int | ~int64 }
+
+// Off is the value of a field that switches off what has a default.
+const Off = -1
+
 // Of says what is taken for a setting of which nothing is said, and between which two it must be.
-type Of[T cmp.Ordered] struct {
+type Of[T Number] struct {
 	Default, Low, High T
 	// Least is what the engine itself can work with, where a setting asks for more; zero: Low.
 	Least T
+	Off   bool // Off says that there is to be none
 }
 
 // Holds reports whether a setting may have the value.
@@ -23,15 +30,29 @@ func (o Of[T]) Holds(v T) bool { return o.Low <= v && v <= o.High }
 
 // Check refuses what the engine cannot work with; name is what the value is called there.
 func (o Of[T]) Check(name string, v T) error {
-	var zero T
-	least := o.Low
-	if o.Least != zero {
-		least = o.Least
+	least := cmp.Or(o.Least, o.Low)
+	if o.Off {
+		least = 0
 	}
 	if v < least {
 		return fmt.Errorf("%s %v must be at least %v", name, v, least)
 	}
 	return nil
+}
+
+// Field is a number of somebody's configuration.
+type Field struct {
+	Fill  func()       // gives it its default, and takes zero for what is off
+	Check func() error // see [Of.Check]
+}
+
+// In is the field under v, which is called name.
+func (o Of[T]) In(name string, v *T) Field {
+	return Field{func() {
+		if *v = cmp.Or(*v, o.Default); o.Off && *v == Off {
+			*v = 0
+		}
+	}, func() error { return o.Check(name, *v) }}
 }
 
 type duration = Of[time.Duration]
@@ -45,7 +66,7 @@ var (
 
 	Lanes        = Of[int]{Default: 4, Low: 1, High: 256}
 	BatchSize    = Of[int]{Default: 1000, Low: 1, High: 10_000}
-	BatchLinger  = duration{Default: 2 * time.Millisecond, High: 10 * time.Second}
+	BatchLinger  = duration{Default: 2 * time.Millisecond, High: 10 * time.Second, Off: true}
 	Prefetch     = Of[int]{Low: 1, High: 65_535}
 	MemoryBudget = Of[int64]{Default: 64 << 20, Low: 4 << 20, High: 64 << 30, Least: 1}
 
@@ -56,11 +77,14 @@ var (
 	DoneTTL      = duration{Default: 5 * time.Minute, Low: time.Second, High: 24 * time.Hour, Least: time.Millisecond}
 	DrainTimeout = duration{Default: 25 * time.Second, Low: 100 * time.Millisecond, High: time.Hour, Least: 1}
 
-	MaxDead       = Of[int]{Default: 100, Low: 1, High: 1_000_000}
+	GiveBackAfter = duration{Default: time.Minute, Low: 1}
+	HoldLimit     = duration{Default: 10 * time.Minute, Low: 1}
+
+	MaxDead       = Of[int]{Default: 100, Low: 1, High: 1_000_000, Off: true}
 	MaxDeadWindow = duration{Default: time.Minute, Low: time.Second, High: time.Hour, Least: 1}
 	BrakePause    = duration{Default: 5 * time.Minute, Low: time.Second, High: 24 * time.Hour, Least: 1}
 
-	LogRetention    = duration{Default: 720 * time.Hour, Low: 24 * time.Hour, High: 87_600 * time.Hour}
+	LogRetention    = duration{Default: 720 * time.Hour, Low: 24 * time.Hour, High: 87_600 * time.Hour, Off: true}
 	MaxReplays      = Of[int]{Default: 10, Low: 1, High: 1000}
 	CompensateAfter = duration{Low: time.Second, High: 720 * time.Hour}
 	HTTPTimeout     = duration{Default: 5 * time.Second, Low: 100 * time.Millisecond, High: 10 * time.Minute}
