@@ -37,13 +37,11 @@ func (w *world) breaks(fail func(i int) error) *broken {
 		if b.mended.Load() {
 			return handle.Handle(ctx, tx, msgs)
 		}
-		all := make([]consumer.BlamedMessage, len(msgs))
-		for i, m := range msgs {
+		return blaming(msgs, func(m consumer.Message) error {
 			n := 0
 			_, _ = fmt.Sscanf(m.Key, "order-%d", &n)
-			all[i] = consumer.BlamedMessage{Index: i, Err: fail(n)}
-		}
-		return consumer.Blame(all...)
+			return fail(n)
+		})
 	})
 	return &b
 }
@@ -90,7 +88,6 @@ func TestABrokenDeploymentStopsAtTheFleetsLimit(t *testing.T) {
 				"transactions": (*world).breaks, "calls": (*world).breaksCalls,
 			} {
 				t.Run(fmt.Sprintf("%s, %s, %d", kind, way, daemons), func(t *testing.T) {
-					t.Parallel()
 					const messages, limit = 2000, 20
 					w := newWorld(t)
 					w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = limit, time.Hour, time.Hour
@@ -118,7 +115,6 @@ func TestABrokenDeploymentStopsAtTheFleetsLimit(t *testing.T) {
 // Given messages that come one after the other, two a window's limit in each second, when a deployment fails all of
 // them and that lasts for more than all delays together, then no more letters are published than windows allow.
 func TestASteadyFlowThatFailsOrdinarilyIsBraked(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t) // the defaults, ten times as fast: 100/60s, 20 a second for 260 seconds
 	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 20, 6*time.Second, time.Hour
 	w.cfg.MaxAttempts = 5
@@ -145,13 +141,11 @@ func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
 		"transactions": (*world).breaks, "calls": (*world).breaksCalls,
 	} {
 		t.Run(way, func(t *testing.T) {
-			t.Parallel()
 			const messages = 400
 			w := newWorld(t)
 			w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 20, time.Minute, 2*time.Second
 			b := breaks(w, fails["ordinary"])
-			w.publish("{}", keys("order", messages)...)
-			r := w.start()
+			r := w.startWith(keys("order", messages)...)
 			w.paused(r, "max_dead_rate")
 			attempts := func() int { return w.number("SELECT COALESCE(SUM(consumer_times), 0) FROM consumer_log") }
 			before := attempts()
@@ -177,7 +171,6 @@ func TestFailuresAmongHealthyMessagesDoNotBrake(t *testing.T) {
 	t.Parallel()
 	for kind, fail := range fails {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 10, time.Hour, time.Hour
 			all := keys("order", 1000)
@@ -186,8 +179,7 @@ func TestFailuresAmongHealthyMessagesDoNotBrake(t *testing.T) {
 					w.rejecting(k, func() error { return fail(i / 5) })
 				}
 			}
-			w.publish("{}", all...)
-			r := w.start()
+			r := w.startWith(all...)
 			w.eventually("all have ended", func() bool {
 				if waitsFor(r, "max_dead_rate") {
 					t.Fatal("it braked")
@@ -201,12 +193,10 @@ func TestFailuresAmongHealthyMessagesDoNotBrake(t *testing.T) {
 // Given a queue with nothing but one bad message, then it gets its attempts at their delays and dies, and nothing
 // brakes.
 func TestOneBadMessageOnAnIdleQueueDoesNotBrake(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 1, time.Hour, time.Hour
 	w.rejecting("bad", func() error { return errors.New("no stock") })
-	w.publish("{}", "bad")
-	r := w.start()
+	r := w.startWith("bad")
 	began := time.Now()
 	w.ended(dedup.Dead, "bad")
 	if took := time.Since(began); took > 10*time.Second {

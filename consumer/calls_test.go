@@ -13,7 +13,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/lock"
 )
 
 // shopService is somebody's service: it knows a message again by its key, and does what it was told to do.
@@ -96,24 +95,19 @@ func (w *world) attempts(keys ...string) map[string]int {
 	w.t.Helper()
 	got := map[string]int{}
 	for _, k := range keys {
-		id := dedup.Identity{Group: group, Tag: tag, Key: k}
-		rows, err := w.records.LookUp(w.t.Context(), []dedup.Identity{id})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		id := id(k)
+		rows := must(w.records.LookUp(w.t.Context(), []dedup.Identity{id}))(w.t)
 		got[k] = rows[id].Attempts
 	}
 	return got
 }
 
 func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.calling(consumer.CallOptions{Concurrency: 8})
 	all := keys("order", 300)
 	w.publish("{}", all...)
-	w.publish("{}", all...)
-	w.start()
+	w.startWith(all...)
 	w.settled(600)
 	w.want("calls", s.callsOf(), once(all...))
 	w.want("attempts", w.attempts(all...), once(all...))
@@ -125,14 +119,15 @@ func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
 	if w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_body IS NOT NULL") > 0 {
 		t.Error("rows of success keep their bodies")
 	}
-	// and copies that come later
+	// and copies that come later, of which Redis knows nothing any more
+	client, _ := w.redisOf()
+	ok(t, client.FlushAll(t.Context()).Err())
 	w.publish("{}", all[:50]...)
 	w.settled(650)
 	w.want("calls", s.callsOf(), once(all...))
 }
 
 func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.calling(consumer.CallOptions{})
 	bad, refused, panics := "fails", "refused", "panics"
@@ -148,14 +143,11 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 		return nil
 	})
 	good := keys("good", 20)
-	w.publish("{}", append(good, bad, refused, panics)...)
-	w.start()
+	w.startWith(append(good, bad, refused, panics)...)
 	w.ended(dedup.Dead, bad, refused, panics)
 	w.ended(dedup.Success, good...)
 	w.quiet()
-	if n := w.dead(); n != 3 {
-		t.Errorf("%d letters, want 3", n)
-	}
+	is(w, "letters", w.dead(), 3)
 	want := once(append(good, refused)...)
 	want[bad], want[panics] = 3, 3
 	w.want("calls", s.callsOf(), want)
@@ -169,7 +161,6 @@ func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 // Given a service that says later of one message for ever, without a time, then it is called for in growing pauses; the
 // row says why, its age is that of the message, and its story has one line of all these calls.
 func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.calling(consumer.CallOptions{})
 	var mu sync.Mutex
@@ -185,17 +176,14 @@ func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
 		return consumer.Later(errors.New("it runs still"), 0)
 	})
 	late = true
-	w.publish("{}", "order")
-	w.start()
+	w.startWith("order")
 	w.eventually("six calls", func() bool { return s.times("order") >= 6 })
 	w.eventually("its row says why", func() bool { return w.row("order").Remark == "put off: it runs still" })
 	w.eventually("its row is failed, and as old as the message", func() bool {
 		row := w.row("order")
 		return row.Status == dedup.Failed && row.Attempts == 0 && row.At.Equal(row.CreatedAt)
 	})
-	if n := len(w.events("order")); n != 2 {
-		t.Errorf("%d lines in its story, want a claim and that it was put off: %+v", n, w.events("order"))
-	}
+	is(w, "lines in its story", len(w.events("order")), 2)
 	mu.Lock()
 	late = false
 	longest := slices.Max(w.cfg.RetryDelays)
@@ -211,7 +199,6 @@ func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
 }
 
 func TestLaterIsNoAttemptAndWaitsLongEnough(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.calling(consumer.CallOptions{})
 	var mu sync.Mutex
@@ -228,8 +215,7 @@ func TestLaterIsNoAttemptAndWaitsLongEnough(t *testing.T) {
 		}
 		return nil
 	})
-	w.publish("{}", "order")
-	w.start()
+	w.startWith("order")
 	w.ended(dedup.Success, "order")
 	w.quiet()
 	w.want("calls", s.callsOf(), map[string]int{"order": 5})
@@ -253,19 +239,15 @@ func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
 		{"misconfigured", consumer.Misconfigured},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			w.cfg.GiveBackAfter = 500 * time.Millisecond
 			s := w.calling(consumer.CallOptions{Concurrency: 4, Timeout: time.Second, ProbeAfter: 300 * time.Millisecond})
 			s.answering(func(context.Context, consumer.Message) error { return test.err(errors.New("nobody is there")) })
 			all := keys("order", 200)
-			w.publish("{}", all...)
-			r := w.start()
+			r := w.startWith(all...)
 			w.paused(r, consumer.DependencyService)
 			began := time.Now()
-			w.eventually("the deliveries are given back", func() bool {
-				return strings.Contains(w.logs.String(), `msg="deliveries given back"`)
-			})
+			w.logged(`msg="deliveries given back"`)
 			asked := len(s.callsOf())
 			w.eventually("others ask all the same", func() bool { return len(s.callsOf()) > asked+3 })
 			if !waitsFor(r, consumer.DependencyService) {
@@ -294,7 +276,6 @@ func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
 }
 
 func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.MaxAttempts, w.cfg.RetryDelays = 2, w.cfg.RetryDelays[:1]
 	s := w.calling(consumer.CallOptions{})
@@ -304,8 +285,7 @@ func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) 
 		}
 		return nil
 	})
-	w.publish("{}", "bad")
-	w.start()
+	w.startWith("bad")
 	for i := 0; ; i++ { // others succeed all the time
 		key := fmt.Sprintf("good-%04d", i)
 		w.publish("{}", key)
@@ -325,7 +305,6 @@ func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) 
 
 // A call without an answer may be the service's fault or the message's.
 func TestAnUnansweredCallIsAnAttemptWhileOthersSucceed(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.calling(consumer.CallOptions{Timeout: 500 * time.Millisecond})
 	s.answering(func(ctx context.Context, m consumer.Message) error {
@@ -335,8 +314,7 @@ func TestAnUnansweredCallIsAnAttemptWhileOthersSucceed(t *testing.T) {
 		}
 		return nil
 	})
-	w.publish("{}", "hangs")
-	w.start()
+	w.startWith("hangs")
 	for i := 0; w.dead() == 0; i++ { // others succeed all the time
 		key := fmt.Sprintf("good-%04d", i)
 		w.publish("{}", key)
@@ -355,7 +333,6 @@ func TestAnUnansweredCallIsAnAttemptWhileOthersSucceed(t *testing.T) {
 }
 
 func TestACrashBetweenCallAndMarkCallsAgainForTheSameMessage(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.oneBatch(10)
 	s := w.calling(consumer.CallOptions{})
@@ -381,7 +358,6 @@ func TestACrashBetweenCallAndMarkCallsAgainForTheSameMessage(t *testing.T) {
 
 // One of the calls may have killed the process: the others are not dead for it.
 func TestTheLastCallOfAMessageThatWasClaimedWithOthersIsMadeAgainAlone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.oneBatch(3)
 	s := w.calling(consumer.CallOptions{})
@@ -402,7 +378,6 @@ func TestTheLastCallOfAMessageThatWasClaimedWithOthersIsMadeAgainAlone(t *testin
 }
 
 func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
 	w.calling(consumer.CallOptions{})
@@ -419,9 +394,7 @@ func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
 		t.Errorf("the letter says %v: %s", reason, why)
 	}
 	var remark string
-	if err := w.db.QueryRowContext(t.Context(), "SELECT remark FROM consumer_log").Scan(&remark); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, w.db.QueryRowContext(t.Context(), "SELECT remark FROM consumer_log").Scan(&remark))
 	if !strings.HasPrefix(remark, "perhaps applied: ") {
 		t.Errorf("the row says %q", remark)
 	}
@@ -431,7 +404,6 @@ func TestALostCommitOfAClaimOrAMarkIsLookedUp(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2} {
 		t.Run(fmt.Sprintf("commit %d", n), func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
 			w.oneBatch(20)
 			s := w.calling(consumer.CallOptions{})
@@ -452,7 +424,6 @@ func TestALostCommitOfAClaimOrAMarkIsLookedUp(t *testing.T) {
 // Given a MySQL that goes away when the service has applied a group, and stays away until the deliveries are given
 // back, when it is back, then the group is marked and nobody is called for again.
 func TestAMarkThatCouldNotBeWrittenIsOwed(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.oneBatch(20)
 	w.cfg.GiveBackAfter, w.cfg.Lease = 300*time.Millisecond, 20*time.Second
@@ -460,15 +431,11 @@ func TestAMarkThatCouldNotBeWrittenIsOwed(t *testing.T) {
 	all := keys("order", 20)
 	w.publish("{}", all...)
 	l := w.proxied()
-	reached, release := w.blockAt(consumer.PointEffect)
-	r := w.start()
-	await(t, reached, "all are called for")
+	r, release := w.into(consumer.PointEffect, w.start)
 	l.mysql.Refuse(true)
 	l.mysql.Cut()
 	release()
-	w.eventually("the deliveries are given back", func() bool {
-		return strings.Contains(w.logs.String(), `msg="deliveries given back"`)
-	})
+	w.logged(`msg="deliveries given back"`)
 	l.mysql.Refuse(false)
 	w.ended(dedup.Success, all...)
 	w.recovered(r)
@@ -478,7 +445,6 @@ func TestAMarkThatCouldNotBeWrittenIsOwed(t *testing.T) {
 }
 
 func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.oneBatch(30)
 	s := w.calling(consumer.CallOptions{Concurrency: 2, Timeout: time.Second})
@@ -491,8 +457,7 @@ func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
 		}
 	})
 	all := keys("order", 30)
-	w.publish("{}", all...)
-	w.start()
+	w.startWith(all...)
 	w.ended(dedup.Success, all...)
 	w.quiet()
 	w.want("calls", s.callsOf(), once(all...))
@@ -501,25 +466,4 @@ func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
 	if w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `from` = 0 AND `to` = 2") == 0 {
 		t.Error("nothing was un-claimed: the test did not meet what it is about")
 	}
-}
-
-func TestCallsHoldWithRedisWiped(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	s := w.calling(consumer.CallOptions{})
-	all := keys("order", 100)
-	w.publish("{}", all...)
-	w.start()
-	w.ended(dedup.Success, all...)
-	client, err := lock.OpenRedis(w.redisURL, lock.RedisOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := client.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	w.publish("{}", all...)
-	w.settled(200)
-	w.want("calls", s.callsOf(), once(all...))
 }

@@ -14,7 +14,6 @@ import (
 // Given claims whose letters the brake holds back, when it pauses for much longer than a lease, then they are given
 // back before that.
 func TestTheBrakesDebtsArePaidBeforeItsPause(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.oneBatch(40)
 	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 1, time.Minute, time.Hour
@@ -23,8 +22,7 @@ func TestTheBrakesDebtsArePaidBeforeItsPause(t *testing.T) {
 	w.handler = consumer.HandlerFunc(func(context.Context, *gorm.DB, []consumer.Message) error {
 		return consumer.Permanent(errors.New("a broken deployment"))
 	})
-	w.publish("{}", all...)
-	r := w.start()
+	r := w.startWith(all...)
 	w.paused(r, "max_dead_rate")
 	w.eventually("nothing is claimed", func() bool {
 		return w.number("SELECT COUNT(*) FROM consumer_log WHERE "+

@@ -1,17 +1,23 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"gorm.io/gorm"
+
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // full makes a queue with n messages of somebody else's that refuses almost all others, as a policy of the operator
@@ -51,24 +57,7 @@ type validating struct {
 func (v validating) Validate(m *consumer.Message) error { return v.validate(m) }
 
 // held is how many deliveries all engines hold.
-func (w *world) held() (n int) {
-	w.t.Helper()
-	w.mu.Lock()
-	regs := slices.Clone(w.regs)
-	w.mu.Unlock()
-	for _, reg := range regs {
-		families, err := reg.Gather()
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == "rollbackd_held_deliveries" {
-				n += int(f.GetMetric()[0].GetGauge().GetValue())
-			}
-		}
-	}
-	return n
-}
+func (w *world) held() int { return w.samples("rollbackd_held_deliveries")[""] }
 
 func (w *world) letters() map[string]int {
 	w.t.Helper()
@@ -85,7 +74,6 @@ func (w *world) letters() map[string]int {
 }
 
 func TestAFullDeadLetterQueueHoldsOnlyWhatItRefuses(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	bad, good := keys("bad", 20), keys("good", 200)
 	w.unreadable(bad...)
@@ -100,8 +88,7 @@ func TestAFullDeadLetterQueueHoldsOnlyWhatItRefuses(t *testing.T) {
 		}
 		all = append(all, k)
 	}
-	w.publish("{}", all...)
-	r := w.start()
+	r := w.startWith(all...)
 	// then the good ones are applied and acked at once
 	w.ended(dedup.Success, good...)
 	// and every letter that was confirmed has its row, the others keep their reason
@@ -129,131 +116,105 @@ func TestAFullDeadLetterQueueHoldsOnlyWhatItRefuses(t *testing.T) {
 }
 
 func TestAPermanentFailureWhoseLetterIsRefusedRunsOnce(t *testing.T) {
-	t.Parallel()
-	for name, redis := range map[string]bool{"with the lock": true, "without": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			if !redis {
-				w.redisURL = ""
+	each(t, map[string]bool{"with the lock": true, "without": false}, func(t *testing.T, w *world, redis bool) {
+		if !redis {
+			w.redisURL = ""
+		}
+		hopeless := func() error { return consumer.Permanent(errors.New("already shipped")) }
+		flaky := func() error { // found permanent by its first claimed attempt, its second
+			if w.timesLocked("late") < 1 {
+				return errors.New("try again")
 			}
-			hopeless := func() error { return consumer.Permanent(errors.New("already shipped")) }
-			flaky := func() error { // found permanent by its first claimed attempt, its second
-				if w.timesLocked("late") < 1 {
-					return errors.New("try again")
-				}
-				return consumer.Permanent(errors.New("already shipped"))
-			}
-			w.rejecting("hopeless", hopeless)
-			w.rejecting("late", flaky)
-			w.declare()
-			room := w.full(rabbit.DeadQueue(w.cfg.Queue))
-			w.publish("{}", "hopeless", "late", "good")
-			// given an engine that dies when both rows keep their reasons
-			w.crashAtThe(2, consumer.PointCondemned)
-			dead := w.held() // which nobody takes from the gauge of an engine that is dead
-			first, second := w.launch(), w.launch()
-			w.eventually("both are held", func() bool { return w.held() >= dead+2 })
-			w.ended(dedup.Failed, "hopeless", "late")
-			// and copies of them, and a restart
-			w.publish("{}", "hopeless", "late", "hopeless")
-			w.eventually("the copies have come", func() bool { return w.broker.Depth(w.cfg.Queue) == 0 })
-			if err := errors.Join(first.drained(), second.drained()); err != nil {
-				t.Fatal(err)
-			}
-			if n := w.held() - dead; n != 0 {
-				t.Errorf("%d held after the stop", n)
-			}
-			w.start()
-			w.eventually("it holds them again", func() bool { return w.held() >= dead+2 })
-			room()
-			// then each has one letter with its reason, and the handler was not called again
-			w.ended(dedup.Dead, "hopeless", "late")
-			w.quiet()
-			w.want("letters", w.letters(), once("hopeless", "late"))
-			w.want("effects", w.effects(), once("good"))
-			for key, calls := range map[string]int{"hopeless": 1, "late": 2} {
-				if n := w.times(key); n != calls {
-					t.Errorf("the handler got %s %d times, want %d", key, n, calls)
-				}
-				if row := w.row(key); row.Reason != "permanent" || row.Remark != "already shipped" {
-					t.Errorf("%s is dead because %q (%s), want permanent", key, row.Reason, row.Remark)
-				}
-			}
-		})
-	}
+			return consumer.Permanent(errors.New("already shipped"))
+		}
+		w.rejecting("hopeless", hopeless)
+		w.rejecting("late", flaky)
+		w.declare()
+		room := w.full(rabbit.DeadQueue(w.cfg.Queue))
+		w.publish("{}", "hopeless", "late", "good")
+		// given an engine that dies when both rows keep their reasons
+		w.crashAtThe(2, consumer.PointCondemned)
+		dead := w.held() // which nobody takes from the gauge of an engine that is dead
+		first, second := w.launch(), w.launch()
+		w.eventually("both are held", func() bool { return w.held() >= dead+2 })
+		w.ended(dedup.Failed, "hopeless", "late")
+		// and copies of them, and a restart
+		w.publish("{}", "hopeless", "late", "hopeless")
+		w.eventually("the copies have come", func() bool { return w.broker.Depth(w.cfg.Queue) == 0 })
+		ok(t, errors.Join(first.drained(), second.drained()))
+		is(w, "held after the stop", w.held()-dead, 0)
+		w.start()
+		w.eventually("it holds them again", func() bool { return w.held() >= dead+2 })
+		room()
+		// then each has one letter with its reason, and the handler was not called again
+		w.ended(dedup.Dead, "hopeless", "late")
+		w.quiet()
+		w.want("letters", w.letters(), once("hopeless", "late"))
+		w.want("effects", w.effects(), once("good"))
+		for key, calls := range map[string]int{"hopeless": 1, "late": 2} {
+			is(w, "calls of "+key, w.times(key), calls)
+			w.wantRow(key, wanted{Reason: "permanent", Remark: "already shipped"})
+		}
+	})
 }
 
 func TestAFullRetryQueueHoldsOnlyWhatItRefuses(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.RetryDelays = []time.Duration{time.Hour, 2 * time.Hour}
-	w.rejecting("bad", func() error { return errors.New("shelf is locked") })
+	w.failing("bad")
 	w.declare()
 	queue := rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0])
 	room := w.full(queue)
 	before := w.broker.Depth(queue)
-	w.publish("{}", append(keys("good", 100), "bad")...)
-	w.start()
+	w.startWith(append(keys("good", 100), "bad")...)
 	w.ended(dedup.Success, keys("good", 100)...)
 	w.eventually("one is held", func() bool { return w.held() == 1 && w.broker.Unacked(w.cfg.Queue) == 1 })
 	w.publish("{}", "later")
 	w.ended(dedup.Success, "later")
-	if row := w.row("bad"); row.Attempts != 1 || row.Status != dedup.Failed {
-		t.Errorf("row %+v, want failed after one attempt", row)
-	}
+	w.wantRow("bad", wanted{Attempts: 1, Status: dedup.Failed})
 	room()
 	w.eventually("its copy waits", func() bool { return w.held() == 0 && w.broker.Unacked(w.cfg.Queue) == 0 })
-	if n := w.broker.Depth(queue) - before; n != 1 {
-		t.Errorf("%d copies wait, want 1", n)
-	}
-	if row := w.row("bad"); row.Attempts != 1 {
-		t.Errorf("%d attempts, want 1", row.Attempts)
-	}
+	is(w, "copies wait", w.broker.Depth(queue)-before, 1)
+	w.wantRow("bad", wanted{Attempts: 1})
 }
 
 func TestALaneHoldsHalfOfItsWindowAndThenTakesNoMore(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct{ batch, prefetch, body, least, most int }{
+	type one struct{ batch, prefetch, body, least, most int }
+	each(t, map[string]one{
 		"a window of two batches":         {10, 20, 2, 9, 10},
 		"a window of one batch":           {20, 20, 2, 9, 10},
 		"a window of one":                 {1, 1, 2, 1, 1},
 		"a window that bodies make small": {10, 20, 256 << 10, 1, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, tc.batch, tc.prefetch
-			if tc.body > 2 {
-				w.cfg.MemoryBudget = 2 * 5 * int64(tc.body) * 3 / 2 // a share has room for five, a window fills three quarters
-			}
-			bad := keys("bad", 40)
-			w.unreadable(bad...)
-			w.declare()
-			room := w.full(rabbit.DeadQueue(w.cfg.Queue))
-			w.publish(strings.Repeat("x", tc.body), bad...)
-			r := w.start()
-			w.paused(r, "held")
-			if n := w.held(); n > tc.most || n < tc.least {
-				t.Errorf("%d held, want %d to %d", n, tc.least, tc.most)
-			}
-			if up := w.counts("rollbackd_paused"); up["held"] != 1 {
-				t.Errorf("paused: %v", up)
-			}
-			room()
-			w.ended(dedup.Dead, bad...)
-			w.recovered(r)
-			w.quiet()
-			w.want("letters", w.letters(), once(bad...))
-		})
-	}
+	}, func(t *testing.T, w *world, tc one) {
+		w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, tc.batch, tc.prefetch
+		if tc.body > 2 {
+			w.cfg.MemoryBudget = 2 * 5 * int64(tc.body) * 3 / 2 // a share has room for five, a window fills three quarters
+		}
+		bad := keys("bad", 40)
+		w.unreadable(bad...)
+		w.declare()
+		room := w.full(rabbit.DeadQueue(w.cfg.Queue))
+		w.publish(strings.Repeat("x", tc.body), bad...)
+		r := w.start()
+		w.paused(r, "held")
+		if n := w.held(); n > tc.most || n < tc.least {
+			t.Errorf("%d held, want %d to %d", n, tc.least, tc.most)
+		}
+		if up := w.counts("rollbackd_paused"); up["held"] != 1 {
+			t.Errorf("paused: %v", up)
+		}
+		room()
+		w.ended(dedup.Dead, bad...)
+		w.recovered(r)
+		w.quiet()
+		w.want("letters", w.letters(), once(bad...))
+	})
 }
 
 // Given a lane whose window small messages have made wide, when a few held letters of differing sizes fill its share of
 // the memory budget, long before they are half of the window by number, then it says that it stands still, and for
 // whom; it tries its letters when their time comes, and goes on by itself.
 func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.patience = time.Minute
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 20, 100
@@ -262,8 +223,7 @@ func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 	w.unreadable(bad...)
 	w.declare()
 	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
-	w.publish("{}", small...)
-	r := w.start()
+	r := w.startWith(small...)
 	w.ended(dedup.Success, small...)
 	for i, k := range bad {
 		w.publish(strings.Repeat("x", (250-10*i)<<10), k)
@@ -297,22 +257,18 @@ func TestALaneWhoseShareOfTheMemoryIsHeldSaysThatItStandsStill(t *testing.T) {
 	w.recovered(r)
 	w.quiet()
 	w.want("letters", w.letters(), once(bad...))
-	if n := w.sessions(); n != 0 {
-		t.Errorf("%d sessions ended", n)
-	}
+	is(w, "sessions ended", w.sessions(), 0)
 }
 
 // Given a lane that takes nothing because of what it holds, when its queue is deleted and its consumer with it, then
 // the engine notices and makes the queue again.
 func TestALaneThatTakesNothingNoticesThatItsQueueIsGone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 1, 2
 	w.unreadable("bad")
 	w.declare()
 	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
-	w.publish("{}", "bad", "good")
-	r := w.start()
+	r := w.startWith("bad", "good")
 	w.paused(r, "held")
 	w.broker.Delete(w.cfg.Queue)
 	w.eventually("the queue is there again", func() bool { return w.broker.Exists(w.cfg.Queue) })
@@ -323,7 +279,6 @@ func TestALaneThatTakesNothingNoticesThatItsQueueIsGone(t *testing.T) {
 }
 
 func TestAConnectionThatIsCutTwiceWhileSomethingIsHeldIsNobodysFault(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 5, 10
 	w.unreadable("bad")
@@ -351,14 +306,12 @@ func TestAConnectionThatIsCutTwiceWhileSomethingIsHeldIsNobodysFault(t *testing.
 }
 
 func TestWhatIsHeldTooLongIsGivenBackAlone(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.HoldLimit = 1, 200*time.Millisecond
 	w.unreadable("bad")
 	w.declare()
 	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
-	w.publish("{}", "bad")
-	r := w.start()
+	r := w.startWith("bad")
 	w.eventually("it is given back", func() bool { return w.outcomes()["abandoned"] >= 2 })
 	connections := w.sessions()
 	w.publish("{}", keys("good", 20)...)
@@ -367,28 +320,21 @@ func TestWhatIsHeldTooLongIsGivenBackAlone(t *testing.T) {
 	w.ended(dedup.Dead, "bad")
 	w.quiet()
 	w.recovered(r)
-	if n := w.sessions(); n != connections {
-		t.Errorf("the session ended")
-	}
+	is(w, "the session ended", w.sessions(), connections)
 	w.want("letters", w.letters(), once("bad"))
 }
 
 func TestWhatIsEndedWhileHeldGetsNoLetter(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.unreadable("discarded", "reopened")
 	w.declare()
 	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
-	w.publish("{}", "discarded", "reopened")
-	w.start()
+	w.startWith("discarded", "reopened")
 	w.eventually("both are held", func() bool { return w.held() == 2 })
 	w.ended(dedup.Failed, "discarded", "reopened")
 	// given a person who ends one and gives the other another chance
-	k := func(name string) dedup.Identity { return dedup.Identity{Group: group, Tag: tag, Key: name} }
-	rows, err := w.records.LookUp(context.WithoutCancel(t.Context()), []dedup.Identity{k("discarded"), k("reopened")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := func(name string) dedup.Identity { return id(name) }
+	rows := must(w.records.LookUp(context.WithoutCancel(t.Context()), []dedup.Identity{k("discarded"), k("reopened")}))(t)
 	if err := w.records.Discard(t.Context(), rows[k("discarded")], dedup.Entry{Identity: k("discarded")}, "me",
 		"not needed"); err != nil {
 		t.Fatal(err)
@@ -403,13 +349,439 @@ func TestWhatIsEndedWhileHeldGetsNoLetter(t *testing.T) {
 	w.ended(dedup.Dead, "reopened")
 	w.quiet()
 	w.want("letters", w.letters(), once("reopened"))
-	if row := w.row("discarded"); row.Status != dedup.Discarded {
-		t.Errorf("the discarded one is %v", row.Status)
-	}
+	w.wantRow("discarded", wanted{Status: dedup.Discarded})
 }
 
 // sessions is how many sessions the engines have lost so far, by the log.
 func (w *world) sessions() int {
 	log := w.logs.String()
 	return strings.Count(log, "deliveries given back") + strings.Count(log, "waiting for rabbitmq")
+}
+
+func shipped() error { return consumer.Permanent(errors.New("already shipped")) }
+
+// brakesOnTheNext checks that the brake has counted exactly as many letters as it allows: one more trips it.
+func (w *world) brakesOnTheNext(r *running) {
+	w.t.Helper()
+	if waitsFor(r, "max_dead_rate") {
+		w.t.Error("it braked too soon")
+	}
+	w.hopeless("one-more")
+	w.publish("{}", "one-more")
+	w.paused(r, "max_dead_rate")
+}
+
+// Given a brake that allows as many letters as there are, when their queue refuses them again and again, and they are
+// given back and come again, then each of them is counted once.
+func TestTheBrakeCountsALetterOnceHoweverOftenItIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, reject := range map[string]func() error{
+		"permanent": shipped,
+		"exhausted": func() error { return errors.New("shelf is locked") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 6, time.Hour, time.Hour
+			w.cfg.Lanes, w.cfg.HoldLimit, w.cfg.MaxAttempts = 1, 200*time.Millisecond, 1
+			w.handler = consumer.HandlerFunc(w.handle)
+			bad := keys("bad", 6)
+			for _, k := range bad {
+				w.rejecting(k, reject)
+			}
+			w.declare()
+			room := w.full(rabbit.DeadQueue(w.cfg.Queue))
+			r := w.startWith(bad...)
+			w.eventually("each was given back several times", func() bool { return w.outcomes()["abandoned"] >= 30 })
+			room()
+			w.ended(dedup.Dead, bad...)
+			w.quiet()
+			w.want("letters", w.letters(), once(bad...))
+			w.want("by reason", w.counts("rollbackd_dead_lettered_total"), map[string]int{name: 6})
+			w.brakesOnTheNext(r)
+		})
+	}
+}
+
+// A letter whose message is replayed and fails again is another letter.
+func TestTheBrakeCountsTheLetterOfAReplayedMessageAgain(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 2, time.Hour, time.Hour
+	w.hopeless("bad")
+	w.declare()
+	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
+	r := w.startWith("bad")
+	w.eventually("it is held", func() bool { return w.held() == 1 })
+	w.ended(dedup.Failed, "bad")
+	room()
+	w.ended(dedup.Dead, "bad")
+	w.quiet()
+	d := w.letter()
+	for d.MessageId == "filler" {
+		d = w.letter()
+	}
+	w.broker.Publish("", w.cfg.Queue, stack.Message{MessageId: d.MessageId, Type: d.Type, Headers: d.Headers,
+		Body: d.Body, DeliveryMode: rabbit.Persistent})
+	w.eventually("it is dead again", func() bool {
+		row := w.row("bad")
+		return row.Status == dedup.Dead && row.Replays == 1
+	})
+	w.brakesOnTheNext(r)
+}
+
+// Given a copy with the same identity and body in the batch of an item that is held, then both stay unacked until the
+// one copy of them is taken, and end together.
+func TestACopyInTheBatchOfAHeldItemEndsWithIt(t *testing.T) {
+	type one struct {
+		queue  func(*world) string
+		reject func() error
+		status dedup.Status
+		ended  map[string]int
+	}
+	each(t, map[string]one{
+		"letter": {func(w *world) string { return rabbit.DeadQueue(w.cfg.Queue) }, shipped, dedup.Dead,
+			map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 2}},
+		"retry copy": {func(w *world) string { return rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0]) },
+			func() error { return errors.New("shelf is locked") }, dedup.Failed,
+			map[string]int{"applied": 1, "retried": 1, "in_progress": 2}},
+	}, func(t *testing.T, w *world, tc one) {
+		w.oneBatch(4)
+		w.cfg.RetryDelays = []time.Duration{time.Hour, 2 * time.Hour}
+		w.rejecting("bad", tc.reject)
+		w.declare()
+		queue := tc.queue(w)
+		room := w.full(queue)
+		before := w.broker.Depth(queue)
+		w.startWith("bad", "good", "bad", "bad")
+		w.ended(dedup.Success, "good")
+		w.eventually("all three are held", func() bool { return w.held() == 3 && w.broker.Unacked(w.cfg.Queue) == 3 })
+		calls := w.times("bad")
+		room()
+		w.end(tc.ended)
+		w.eventually("all are acked", func() bool { return w.held() == 0 && w.broker.Unacked(w.cfg.Queue) == 0 })
+		is(w, "copies for three deliveries", w.broker.Depth(queue)-before, 1)
+		w.ended(tc.status, "bad")
+		is(w, "calls of "+"bad", w.times("bad"), calls)
+		is(w, "deliveries came back", w.broker.Depth(w.cfg.Queue), 0)
+	})
+}
+
+// Given a dead-letter queue that refuses what the backstop's lane has, more than it may hold, then that lane waits and
+// says so, and the main queue flows on.
+func TestTheBackstopHoldsItsLettersAndTheMainQueueFlows(t *testing.T) {
+	w := newWorld(t)
+	w.declare()
+	dead, backstop := rabbit.DeadQueue(w.cfg.Queue), rabbit.BackstopQueue(w.cfg.Queue)
+	room := w.full(dead)
+	given := keys("given-up", 60)
+	w.publishInto(backstop, given...)
+	r := w.start()
+	w.eventually("its lane holds half of its window", func() bool {
+		return w.held() == 50 && slices.ContainsFunc(r.State().Degraded, func(s string) bool {
+			return strings.HasPrefix(s, backstop+": 50 deliveries")
+		})
+	})
+	for i := range 3 {
+		good := keys(fmt.Sprintf("good-%d", i), 100)
+		w.publish("{}", good...)
+		w.ended(dedup.Success, good...)
+	}
+	if s := r.State(); !s.Consuming || len(s.Paused) > 0 {
+		t.Errorf("state %+v, want consuming: only the backstop waits", s)
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND reason = 'delivery_limit'"); n !=
+		50 {
+		t.Errorf("%d rows keep their reason, want those 50 that are held", n)
+	}
+	room()
+	w.ended(dedup.Dead, given...)
+	w.eventually("nothing is amiss", func() bool {
+		return len(r.State().Degraded) == 0 && w.broker.Unacked(backstop) == 0 && w.broker.Depth(backstop) == 0
+	})
+	w.end(map[string]int{"applied": 300, "dead_lettered": 60})
+	w.want("letters", w.letters(), once(given...))
+}
+
+// Given a connection that ends each time when a letter is published, before the broker has it or after, then the letter
+// keeps its reason through every redelivery, and the handler has seen its message once.
+func TestAConnectionThatEndsWithALetterCostsNoFurtherRun(t *testing.T) {
+	letter := func(piece []byte) bool { return bytes.Contains(piece, []byte("x-rollbackd-reason")) }
+	const cuts = 9
+	type one struct {
+		cut     func(*stack.TCPProxy) <-chan struct{}
+		letters int // at most
+	}
+	each(t, map[string]one{
+		"before it arrives":      {func(p *stack.TCPProxy) <-chan struct{} { return p.DropRequest(letter) }, 1},
+		"before it is confirmed": {func(p *stack.TCPProxy) <-chan struct{} { return p.DropReply(letter) }, cuts + 1},
+	}, func(t *testing.T, w *world, tc one) {
+		w.cfg.GiveBackAfter = 300 * time.Millisecond // it is given back, and comes again
+		w.hopeless("hopeless")
+		w.publish("{}", append(keys("good", 50), "hopeless")...)
+		l := w.proxied()
+		var last <-chan struct{}
+		for range cuts {
+			last = tc.cut(l.amqp)
+		}
+		first, second := w.launch(), w.launch()
+		w.ended(dedup.Success, keys("good", 50)...)
+		w.eventually("its row keeps the reason", func() bool { return w.row("hopeless").Reason == "permanent" })
+		w.publish("{}", "hopeless") // a copy that may come to the other engine
+		await(t, last, "the connection has ended each time")
+		w.ended(dedup.Dead, "hopeless")
+		w.quiet()
+		ok(t, errors.Join(first.drained(), second.drained()))
+		is(w, "calls of "+"hopeless", w.times("hopeless"), 1)
+		w.wantRow("hopeless", wanted{Reason: "permanent", Remark: "already shipped"})
+		if n := w.letters()["hopeless"]; n < 1 || n > tc.letters {
+			t.Errorf("%d letters, want one, or one more for each lost confirm: at most %d", n, tc.letters)
+		}
+		w.want("effects", w.effects(), once(keys("good", 50)...))
+	})
+}
+
+// Given a broker whose max_message_size was lowered after large messages came, then the letters of these are held,
+// their rows keep the reason, the log and the state name one and what to do, everything else flows, although most are
+// larger than a lane's share of the memory, and no letter of another message is published twice because of them. They
+// go when the limit is raised.
+func TestALetterThatIsTooLargeForTheBrokerIsHeldAndHindersNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorldOn(t, servers{rabbit: stack.OwnRabbit(t)})
+	w.cfg.HoldLimit = time.Second
+	w.cfg.MemoryBudget = 3 << 20 // four of them are larger than a share
+	reasons := map[string]dedup.Reason{"hopeless": "permanent"}
+	sizes := map[string]int{"hopeless": 200_000}
+	large := append(keys("large", 4), "hopeless")
+	for _, k := range large[:4] {
+		reasons[k], sizes[k] = "malformed", 3<<19
+	}
+	w.hopeless("hopeless")
+	w.declare()
+	for _, k := range large {
+		w.broker.Publish("", w.cfg.Queue, stack.Message{MessageId: k, Type: tag, Body: make([]byte, sizes[k]),
+			DeliveryMode: rabbit.Persistent})
+	}
+	w.broker.LimitMessages(100000)
+	first := w.launch()
+	w.eventually("they are held, and who reads the state knows what to do", func() bool {
+		s := first.State()
+		return w.held() == len(large) && len(s.Paused) == 0 && len(s.Degraded) == 1 &&
+			strings.HasPrefix(s.Degraded[0], rabbit.DeadQueue(w.cfg.Queue)+": ") &&
+			strings.Contains(s.Degraded[0], "large") && strings.Contains(s.Degraded[0], "max_message_size")
+	})
+	is(w, "degraded", w.counts("rollbackd_degraded")[rabbit.DeadQueue(w.cfg.Queue)], 1)
+	w.logged("msg=degraded why=cannot_be_sent")
+	// given other bad messages while they come, and are tried, again and again
+	var bad, good []string
+	for round := 0; w.outcomes()["abandoned"] < 3*len(large); round++ {
+		more, others := keys(fmt.Sprintf("bad-%03d", round), 20), keys(fmt.Sprintf("good-%03d", round), 20)
+		w.hopeless(more...)
+		w.publish("{}", append(others, more...)...)
+		bad, good = append(bad, more...), append(good, others...)
+		w.ended(dedup.Dead, more...)
+		w.ended(dedup.Success, others...)
+	}
+	for _, k := range large {
+		w.wantRow(k, wanted{Status: dedup.Failed, Reason: reasons[k]})
+	}
+	// and a restart
+	w.drains(first)
+	r := w.start()
+	w.eventually("they are held again", func() bool { return w.held() == len(large) })
+	// when the limit is raised
+	w.broker.LimitMessages(134217728)
+	w.ended(dedup.Dead, large...)
+	w.recovered(r)
+	w.eventually("nothing is amiss", func() bool { return len(r.State().Degraded) == 0 && w.held() == 0 })
+	w.quiet()
+	w.want("letters", w.letters(), once(append(bad, large...)...))
+	w.want("effects", w.effects(), once(good...))
+	for _, k := range large {
+		w.wantRow(k, wanted{Reason: reasons[k]})
+	}
+	is(w, "calls of "+"hopeless", w.times("hopeless"), 1)
+}
+
+// Given a held letter whose queue has room again, when RabbitMQ takes it and its confirm is lost, then it is published
+// again, because its row still asks for it: the message has one row and one outcome, the second letter is told of,
+// counted, and dropped as stale by a replay.
+func TestAHeldLetterWhoseConfirmIsLostIsPublishedAgainAndAbsorbed(t *testing.T) {
+	w := newWorld(t)
+	dead := rabbit.DeadQueue(w.cfg.Queue)
+	var mended atomic.Bool
+	w.rejecting("bad", func() error {
+		if mended.Load() {
+			return nil
+		}
+		return consumer.Permanent(errors.New("already shipped"))
+	})
+	w.declare()
+	room := w.full(dead)
+	l := w.proxied()
+	r := w.startWith("bad")
+	w.eventually("it is held", func() bool { return w.held() == 1 })
+	// RabbitMQ 3.10 goes on refusing on a channel on which it has refused; the engine makes a new one when its pauses have
+	// grown beyond a second
+	w.eventually("the next try is on a new connection", func() bool {
+		return w.samples("rollbackd_publishes_total")["letter failed"] >= 7
+	})
+	before := w.broker.Depth(dead)
+	// when there is room, and RabbitMQ's answer to the next letter is lost
+	l.amqp.Hold(true)
+	room()
+	lost := l.amqp.DropReply(func(piece []byte) bool {
+		return bytes.Contains(piece, []byte(dead)) && bytes.Contains(piece, []byte("already shipped"))
+	})
+	l.amqp.Hold(false)
+	await(t, lost, "a confirm is lost")
+	w.ended(dedup.Dead, "bad")
+	w.recovered(r)
+	// then there are two letters of one message, which died once
+	w.eventually("both letters are there", func() bool { return w.broker.Depth(dead) == before+2 })
+	is(w, "messages died", w.counts("rollbackd_dead_lettered_total")["permanent"], 1)
+	is(w, "letters that count as unknown", w.samples("rollbackd_publishes_total")["letter unknown"], 1)
+	if log := w.logs.String(); !strings.Contains(log, "may have copies that it did not confirm") {
+		t.Error("the log does not say that a letter was not confirmed")
+	}
+	// and a replay acts on one of them
+	mended.Store(true)
+	cfg := w.cfg
+	cfg.AMQPURLs = []string{w.broker.URL}
+	letters := must(cfg.Letters(w.open(w.direct)))(t)
+	bad := deadletter.Filter{Keys: []string{"bad"}}
+	res, err := letters.Replay(t.Context(), bad, deadletter.ReplayOptions{By: "tester"})
+	if err != nil || res.Replayed != 1 || res.Duplicates+res.Stale != 1 {
+		t.Errorf("the replay: %+v, %v; want one letter replayed and one dropped", res, err)
+	}
+	w.applied("bad")
+}
+
+// Given claimed messages that failed for good, a dead-letter queue that refuses their letters for longer than a lease,
+// and behind them in the batch a message that waits for locks of others for longer than a lease, when a second engine
+// has copies of them, then none gets a further attempt: one letter each, one counted attempt, its reason kept. Lease
+// and HandlerTimeout are to each other as by default.
+func TestALetterThatWaitsForLongerThanALeaseCostsNoSecondAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Lease, w.cfg.HandlerTimeout = 3*time.Second, 2*time.Second
+	w.redisURL, w.patience = "", time.Minute // the log alone keeps copies away
+	shipped := keys("shipped", 6)            // of which the last are not settled when the one behind them begins
+	w.oneBatch(len(shipped) + 1)
+	w.exec("CREATE TABLE busy (n INT NOT NULL) ENGINE=InnoDB")
+	w.exec("INSERT INTO busy VALUES (0)")
+	var attempts atomic.Int32
+	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		switch {
+		case m.Attempt == 0:
+			return errors.New("not in the fast path")
+		case m.Key != "behind":
+			attempts.Add(1)
+			return consumer.Permanent(errors.New("already shipped"))
+		}
+		<-time.After(800 * time.Millisecond)
+		if err := tx.Exec("UPDATE busy SET n = n + 1").Error; err != nil {
+			return err
+		}
+		return insert(tx, m.Key)
+	})
+	w.declare()
+	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
+	other := w.conn()
+	w.execOn(other, "BEGIN")
+	w.execOn(other, "UPDATE busy SET n = n + 100")
+	w.publish("{}", append(slices.Clone(shipped), "behind")...)
+	claimed := time.Now()
+	w.start()
+	w.eventually("their attempts have failed", func() bool { return int(attempts.Load()) == len(shipped) })
+	second := w.start()
+	w.publish("{}", shipped...)
+	w.eventually("copies have come, and two leases are over", func() bool {
+		return w.held() > 0 && time.Since(claimed) > 2*w.cfg.Lease
+	})
+	w.execOn(other, "COMMIT")
+	w.ended(dedup.Success, "behind")
+	for _, k := range shipped {
+		w.wantRow(k, wanted{Status: dedup.Failed, Reason: "permanent"})
+	}
+	if err := second.drained(); err != nil { // without the lock two that hold a letter may publish it at once
+		t.Fatal(err)
+	}
+	room()
+	w.ended(dedup.Dead, shipped...)
+	w.quiet()
+	w.want("letters", w.letters(), once(shipped...))
+	w.want("effects", w.effects(), once("behind"))
+	for _, k := range shipped {
+		w.wantRow(k, wanted{Attempts: 2, Reason: "permanent", Remark: "already shipped"})
+	}
+	is(w, "attempts were made", int(attempts.Load()), len(shipped))
+}
+
+// Given a claimed message that failed for good, when its letter finds a RabbitMQ that answers nothing for longer than a
+// lease, and a second engine has a copy of it, then the copy is its letter and no attempt.
+func TestALetterWithoutAnAnswerCostsNoSecondAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Lease, w.cfg.HandlerTimeout = 3*time.Second, 2*time.Second
+	w.redisURL, w.patience = "", time.Minute
+	w.oneBatch(1)
+	w.cfg.Prefetch = 1 // so that its copy goes to the second engine
+	amqp, dsn := w.amqpURL, w.dsn
+	l := w.proxied()
+	var attempts atomic.Int32
+	w.handler = consumer.Each(func(_ context.Context, _ *gorm.DB, m consumer.Message) error {
+		if m.Attempt == 0 {
+			return errors.New("not in the fast path")
+		}
+		if attempts.Add(1) == 1 {
+			l.amqp.Hold(true)
+		}
+		return consumer.Permanent(errors.New("already shipped"))
+	})
+	w.publish("{}", "shipped")
+	first := w.launch()
+	w.eventually("its attempt has failed", func() bool { return attempts.Load() == 1 })
+	w.amqpURL, w.dsn = amqp, dsn
+	w.start()
+	w.publish("{}", "shipped")
+	w.ended(dedup.Dead, "shipped")
+	l.sever()
+	_ = first.drained() // it may be cut off from everything
+	row := w.row("shipped")
+	if row.Attempts != 2 || row.Reason != "permanent" || row.Remark != "already shipped" {
+		t.Errorf("dead after %d attempts because %q: %q; want 2, permanent, already shipped", row.Attempts, row.Reason,
+			row.Remark)
+	}
+	is(w, "attempts were made", attempts.Load(), 1)
+	w.quiet()
+	w.want("letters", w.letters(), once("shipped"))
+}
+
+// Given two messages in the backstop whose processes died in an attempt, when the second one's row is locked for longer
+// than a lease, and a copy of the first comes meanwhile, then the copy is its letter, the only one, and the handler
+// never runs.
+func TestTheBackstopsClaimOutlivesNoLease(t *testing.T) {
+	w := newWorld(t)
+	w.redisURL, w.patience = "", time.Minute
+	w.crashed(1, "one", "two")
+	w.declare()
+	w.publishInto(rabbit.BackstopQueue(w.cfg.Queue), "one", "two")
+	other := w.conn()
+	w.execOn(other, "BEGIN")
+	w.execOn(other, "SELECT * FROM consumer_log WHERE msg_key = 'two' FOR UPDATE")
+	locked := time.Now()
+	w.cfg.BatchLinger = 500 * time.Millisecond
+	first := w.start()
+	w.eventually("the first is claimed", func() bool { return w.row("one").Attempts == 2 })
+	second := w.start()
+	w.publish("{}", "one")
+	w.ended(dedup.Dead, "one")
+	w.eventually("the lock outlives two leases", func() bool { return time.Since(locked) > 2*w.cfg.Lease })
+	w.execOn(other, "COMMIT")
+	w.ended(dedup.Dead, "two")
+	w.recovered(first)
+	w.recovered(second)
+	w.quiet()
+	for _, k := range []string{"one", "two"} {
+		w.wantRow(k, wanted{Attempts: 2, Reason: "delivery_limit"})
+		is(w, "calls of "+k, w.times(k), 0)
+	}
+	w.want("letters", w.letters(), once("one", "two"))
 }

@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -25,19 +24,10 @@ type locks struct {
 // redisOf is the world's Redis, and a lock with the schema's names there.
 func (w *world) redisOf() (redis.UniversalClient, locks) {
 	w.t.Helper()
-	client, err := lock.OpenRedis(w.redisURL, lock.RedisOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	client := must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(w.t)
 	w.t.Cleanup(func() { _ = client.Close() })
-	id, err := w.records.SchemaID(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	locker, err := lock.NewRedis(client, lock.Options{DoneTTL: w.cfg.DoneTTL})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	id := must(w.records.SchemaID(w.t.Context()))(w.t)
+	locker := must(lock.NewRedis(client, lock.Options{DoneTTL: w.cfg.DoneTTL}))(w.t)
 	return client, locks{locker, id}
 }
 
@@ -70,9 +60,7 @@ func (w *world) migrateAnew() {
 	}
 	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL) ENGINE=InnoDB")
 	migrating := w.open(stack.ForMigrations(w.t, w.direct))
-	if err := dedup.Migrate(w.t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, dedup.Migrate(w.t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
 }
 
 func (w *world) tables() (names []string) {
@@ -85,14 +73,10 @@ func (w *world) tables() (names []string) {
 	defer rows.Close()
 	for rows.Next() {
 		var name string
-		if err := rows.Scan(&name); err != nil {
-			w.t.Fatal(err)
-		}
+		ok(w.t, rows.Scan(&name))
 		names = append(names, name)
 	}
-	if err := rows.Err(); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, rows.Err())
 	return names
 }
 
@@ -103,7 +87,6 @@ func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
 	all := keys("order", 30)
 
 	t.Run("the schema is made anew under a running engine", func(t *testing.T) {
-		t.Parallel()
 		w := newWorld(t)
 		_, locker := w.redisOf()
 		w.start()
@@ -118,14 +101,10 @@ func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
 	})
 
 	t.Run("the schema is cloned, UUID and all, and both use one Redis", func(t *testing.T) {
-		t.Parallel()
-		production, staging := newWorld(t), newWorld(t)
+		production, staging := newWorld(t), newWorldOn(t, servers{})
 		staging.redisURL = production.redisURL
 		_, locker := production.redisOf()
-		id, err := production.records.SchemaID(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must(production.records.SchemaID(t.Context()))(t)
 		staging.exec("UPDATE rollbackd_meta SET value = ? WHERE name LIKE '%schema%'", id)
 		if clone, err := staging.records.SchemaID(t.Context()); err != nil || clone != id {
 			t.Fatalf("the clone has the id %q, %v, want %q", clone, err, id)
@@ -144,7 +123,6 @@ func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
 	})
 
 	t.Run("MySQL is restored to a point in time", func(t *testing.T) {
-		t.Parallel()
 		w := newWorld(t)
 		_, locker := w.redisOf()
 		early, late := all[:15], all[15:]
@@ -160,14 +138,12 @@ func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
 		w.exec("DELETE FROM consumer_log WHERE msg_key NOT IN (SELECT msg_key FROM log_then)")
 		w.exec("DELETE FROM effect WHERE k NOT IN (SELECT k FROM effect_then)")
 		w.publish("{}", all...) // from the producers' own records: those acked since are in no queue
-		w.ended(dedup.Success, all...)
 		w.quiet()
-		w.want("effects", w.effects(), once(all...))
+		w.applied(all...)
 		w.want("outcomes", w.outcomes(), map[string]int{"applied": 30 + 15, "duplicate": 15})
 	})
 
 	t.Run("the marker is forged", func(t *testing.T) {
-		t.Parallel()
 		w := newWorld(t)
 		_, locker := w.redisOf()
 		var marks []lock.Mark
@@ -177,14 +153,10 @@ func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
 				marks[i].BodyHash = sha256.Sum256([]byte("another body"))
 			}
 		}
-		if err := locker.Done(t.Context(), marks); err != nil {
-			t.Fatal(err)
-		}
-		w.publish("{}", all...)
-		w.start()
-		w.ended(dedup.Success, all...)
+		ok(t, locker.Done(t.Context(), marks))
+		w.startWith(all...)
 		w.quiet()
-		w.want("effects", w.effects(), once(all...))
+		w.applied(all...)
 		w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
 		w.marked(locker, "{}", all...)
 	})
@@ -193,7 +165,6 @@ func TestAMarkerWithoutARowSwallowsNothing(t *testing.T) {
 // Given rows in success, when copies come whose done marker is right, wrong or gone, then the row alone says which are
 // duplicates and which are conflicts, and the markers are right again.
 func TestAMarkerDecidesNoConflict(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	client, locker := w.redisOf()
 	all := keys("order", 6)
@@ -206,15 +177,9 @@ func TestAMarkerDecidesNoConflict(t *testing.T) {
 
 	lie := sha256.Sum256([]byte("other"))
 	lies := []lock.Mark{{Name: names[0], BodyHash: lie}, {Name: names[1], BodyHash: lie}}
-	if err := locker.Done(t.Context(), lies); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.Del(t.Context(), names[2].String(), names[3].String()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.PExpire(t.Context(), names[4].String(), w.cfg.DoneTTL/2).Err(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, locker.Done(t.Context(), lies))
+	ok(t, client.Del(t.Context(), names[2].String(), names[3].String()).Err())
+	ok(t, client.PExpire(t.Context(), names[4].String(), w.cfg.DoneTTL/2).Err())
 	w.publish("{}", all[0], all[2], all[4])
 	w.publish("other", all[1], all[3], all[5]) // the marker of the first of them agrees with it
 	w.end(map[string]int{"applied": 6, "duplicate": 3, "dead_lettered": 3})
@@ -289,16 +254,9 @@ func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
 					}
 				}
 				all = append(all, some...)
-				w.rejecting(some[2], func() error { // so that each kind is also met by a claim
-					if w.timesLocked(some[2]) < 1 {
-						return errors.New("shelf is locked")
-					}
-					return nil
-				})
+				w.flaky(some[2]) // so that each kind is also met by a claim
 			}
-			if err := client.LPush(t.Context(), "rollbackd:probe", "x").Err(); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, client.LPush(t.Context(), "rollbackd:probe", "x").Err())
 			w.declare()
 			r := w.start()
 			w.start()
@@ -313,16 +271,12 @@ func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
 			w.want("effects", w.effects(), once(all...))
 			w.marked(locker, "{}", all...)
 			for kind := range kinds {
-				if row := w.row(keys(kind, 3)[2]); row.Attempts != 2 {
-					t.Errorf("%s: %d attempts of the message that fails once, want 2", kind, row.Attempts)
-				}
+				w.wantRow(keys(kind, 3)[2], wanted{Attempts: 2})
 			}
 			if up := w.counts("rollbackd_dependency_up"); up["redis"] != 2 {
 				t.Errorf("dependencies up: %v, want redis in both engines: a wrong value is no failure of redis", up)
 			}
-			if n := w.broker.Depth(rabbit.DeadQueue(w.cfg.Queue)); n != 0 {
-				t.Errorf("%d letters, want none", n)
-			}
+			is(w, "letters", w.broker.Depth(rabbit.DeadQueue(w.cfg.Queue)), 0)
 		})
 	}
 }
@@ -330,7 +284,6 @@ func TestARedisFullOfWrongValuesOnlyDelays(t *testing.T) {
 // Given messages that look new and never had a row, so that they are not looked up any more, when marked copies come
 // among them, then only these are looked up, and what they find sends no new message to the look-up again.
 func TestMarkedCopiesSendNoNewMessageToTheLookUp(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	_, locker := w.redisOf()
 	w.oneBatch(1000)

@@ -1,16 +1,26 @@
 package consumer_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 func TestEveryMessageTakesEffectOnceAndIsAcked(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	// given 200 messages, each published twice
 	all := keys("order", 200)
@@ -30,60 +40,640 @@ func TestEveryMessageTakesEffectOnceAndIsAcked(t *testing.T) {
 	w.want("outcomes", got, map[string]int{"applied": 200, "duplicate": 200})
 }
 
-func TestAFailingMessageGetsItsAttemptsAndThenALetter(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.rejecting("bad", func() error { return errors.New("shelf is locked") })
-	w.publish("{}", "good", "bad")
-	w.start()
-	w.settled(4)
-	w.eventually("the letter", func() bool { return w.broker.Depth(rabbit.DeadQueue(w.cfg.Queue)) == 1 })
-	w.want("effects", w.effects(), once("good"))
-	row := w.row("bad")
-	if row.Status != dedup.Dead || row.Attempts != 3 || row.Reason != "exhausted" || row.Remark != "shelf is locked" {
-		t.Errorf("row = %v, %d attempts, reason %q, remark %q; want dead, 3, exhausted, shelf is locked", row.Status,
-			row.Attempts, row.Reason, row.Remark)
-	}
-	w.end(map[string]int{"applied": 1, "retried": 2, "dead_lettered": 1})
-}
-
-func TestAPermanentErrorMakesALetterAtOnce(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.rejecting("bad", func() error { return consumer.Permanent(errors.New("already shipped")) })
-	w.publish("{}", append(keys("order", 20), "bad")...)
-	w.start()
-	w.settled(21)
-	w.want("effects", w.effects(), once(keys("order", 20)...))
-	if row := w.row("bad"); row.Status != dedup.Dead || row.Reason != "permanent" {
-		t.Errorf("row = %v, reason %q, want dead, permanent", row.Status, row.Reason)
-	}
-}
-
 func TestAnotherBodyUnderATakenKeyIsAConflict(t *testing.T) {
+	cases := map[string]bool{"in the same batch": true, "after the row is committed": false}
+	each(t, cases, func(t *testing.T, w *world, together bool) {
+		w.cfg.Lanes = 1 // in two, the second copy may meet the first one's lock and come back later
+		w.publish(`{"a":1}`, "key")
+		if !together {
+			w.start()
+			w.eventually("the first is applied", func() bool { return w.row("key").Status == dedup.Success })
+		}
+		w.publish(`{"a":2}`, "key")
+		w.publish(`{"a":2}`, "key")
+		if together {
+			w.start()
+		}
+		w.settled(3)
+		w.want("effects", w.effects(), once("key"))
+		w.end(map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1})
+		letter, ok := w.broker.Get(rabbit.DeadQueue(w.cfg.Queue))
+		if !ok || letter.Headers["x-rollbackd-reason"] != "conflict" || string(letter.Body) != `{"a":2}` {
+			t.Errorf("letter = %v %s, want the second body with reason conflict", letter.Headers, letter.Body)
+		}
+	})
+}
+
+func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
+	guilty := []string{"order-0003", "order-0017"}
+	each(t, map[string]func(*world) consumer.HandlerFunc{
+		"blamed": func(w *world) consumer.HandlerFunc { return w.handle },
+		"not blamed, so the batch is halved": func(w *world) consumer.HandlerFunc {
+			return func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+				err := w.handle(ctx, tx, msgs)
+				if blame, ok := errors.AsType[*consumer.BlameError](err); ok {
+					return blame.Messages[0].Err
+				}
+				return err
+			}
+		},
+	}, func(t *testing.T, w *world, handler func(*world) consumer.HandlerFunc) {
+		w.oneBatch(40)
+		w.handler = handler(w)
+		w.failing(guilty...)
+		// given a batch of 40 with two that fail always
+		all := keys("order", 40)
+		w.startWith(all...)
+		// then the innocent are applied by the fast path, which writes no story, and the guilty get their attempts
+		w.ended(dedup.Dead, guilty...)
+		innocent := without(all, guilty...)
+		w.applied(innocent...)
+		w.end(map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2})
+		for _, k := range innocent {
+			if events := w.events(k); len(events) != 0 {
+				t.Errorf("%s has the story %v, want none: it was never claimed", k, events)
+			}
+		}
+		for _, k := range guilty {
+			w.wantRow(k, wanted{Attempts: 3})
+		}
+	})
+}
+
+// Given copies of one failing message in a batch, then all share one attempt and one retry copy.
+func TestCopiesInABatchShareTheirLeadersFate(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(8)
+	w.failing("bad")
+	w.startWith("good", "bad", "good", "bad", "bad", "good", "bad", "bad")
+	w.ended(dedup.Dead, "bad")
+	w.quiet()
+	// The first batch has all five copies of the bad one: one attempt, one retry copy. So it is one message from then on.
+	w.end(map[string]int{"applied": 1, "duplicate": 2, "retried": 2, "in_progress": 4, "dead_lettered": 1})
+	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{"retry": 2, "letter": 1})
+	is(w, "letters", w.dead(), 1)
+}
+
+func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
+	each(t, map[string]bool{"with the lock": true, "without": false}, func(t *testing.T, w *world, redis bool) {
+		w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 5, 1, 0 // no two copies in one batch
+		if !redis {
+			w.redisURL = ""
+		}
+		w.failing("bad")
+		w.startWith("bad", "bad", "bad", "bad", "bad")
+		w.ended(dedup.Dead, "bad")
+		w.quiet()
+		events := w.events("bad")
+		var failures []dedup.Event
+		for _, e := range events {
+			// a claim that was given back, without an attempt, has no error
+			if e.From != dedup.Failed && e.To == dedup.Failed && e.Error != "" {
+				failures = append(failures, e)
+			}
+		}
+		if len(failures) != 3 {
+			t.Fatalf("%d attempts failed, want 3: %v", len(failures), events)
+		}
+		for i, least := range w.cfg.RetryDelays {
+			// Less the tenth that a copy may be early, and what passes between a row's time and its event's, which on a
+			// loaded machine was a third of the delay.
+			if gap := failures[i+1].At.Sub(failures[i].At); gap < least/2 {
+				t.Errorf("attempt %d came %v after the one before, want about %v", i+2, gap, least)
+			}
+		}
+		if got := w.outcomes(); got["retried"] != 2 || got["applied"] != 0 {
+			t.Errorf("outcomes %v, want 2 retried", got)
+		}
+	})
+}
+
+func TestKeysThatDifferInOneByteAreDifferentMessages(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(7)
+	alike := []string{"key", "KEY", "kéy", "key ", "ke\u0301y", "key\U0001F600", "key\U0001F601"}
+	w.startWith(alike...)
+	w.applied(alike...)
+	w.end(map[string]int{"applied": len(alike)})
+}
+
+func TestTwoOtherBodiesInOneBatchAreTwoConflicts(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(5)
+	for _, body := range []string{"a", "b", "c", "a", "b"} {
+		w.publish(body, "key")
+	}
+	w.start()
+	w.settled(5)
+	w.quiet()
+	w.want("effects", w.effects(), once("key"))
+	w.end(map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 1})
+	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"conflict": 2})
+}
+
+func TestWhatNobodyCanReadIsDeadLetteredAtOnceAndHasARow(t *testing.T) {
+	w := newWorld(t)
+	w.handler = validating{w.handler, func(m *consumer.Message) error {
+		switch string(m.Body) {
+		case "refused":
+			return errors.New("no order in it")
+		case "panics":
+			panic("validator broke")
+		}
+		return nil
+	}}
+	w.publish("refused", "refused")
+	w.publish("panics", "panics")
+	w.publish(strings.Repeat("x", consumer.MaxBody+1), "large")
+	w.publish(strings.Repeat("y", consumer.MaxBody), "largest")
+	w.publishMessages(rabbit.Message{MessageID: "a\x01b", Body: []byte("{}")})
+	w.start()
+	w.settled(5)
+	w.ended(dedup.Dead, "refused", "panics", "large")
+	w.ended(dedup.Success, "largest")
+	w.want("letters", w.counts("rollbackd_dead_lettered_total"), map[string]int{"malformed": 3, "unidentified": 1})
+	for key, remark := range map[string]string{
+		"refused": "no order in it", "panics": "validation panicked: validator broke", "large": "over the limit",
+	} {
+		row := w.row(key)
+		if row.Reason != "malformed" || !strings.Contains(row.Remark, remark) || row.Attempts != 0 {
+			t.Errorf("%s: reason %q, remark %q, %d attempts; want malformed, %q, none", key, row.Reason, row.Remark,
+				row.Attempts, remark)
+		}
+		kept, err := w.records.Read(t.Context(), id(key))
+		if err != nil || len(kept.Body) == 0 || len(kept.Properties) == 0 {
+			t.Errorf("%s: the row keeps %d bytes of body and %d of properties (%v), want both", key, len(kept.Body),
+				len(kept.Properties), err)
+		}
+	}
+	is(w, "rows of unidentified messages",
+		w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_tag = 'rollbackd.unidentified' AND "+
+			"consumer_status = 3"), 1)
+}
+
+func TestAThousandMalformedMessagesAreRecordedTogetherAndDoNotBrake(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.BatchSize, w.cfg.Prefetch = 500, 1000
+	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 10, 60_000_000_000, 60_000_000_000
+	w.handler = validating{w.handler, func(*consumer.Message) error { return errors.New("no order in it") }}
+	all := keys("order", 1000)
+	w.publish("{}", all...)
+	l := w.proxied()
+	commits := 0
+	l.mysql.DropReply(func(piece []byte) bool { // counts, never drops
+		commits += bytes.Count(piece, commit)
+		return false
+	})
+	r := w.start()
+	w.ended(dedup.Dead, all...)
+	w.quiet()
+	w.end(map[string]int{"dead_lettered": 1000})
+	is(w, "letters", w.dead(), 1000)
+	w.drains(r)
+	if commits > 100 {
+		t.Errorf("%d commits for 1000 rows: not recorded together", commits)
+	}
+}
+
+func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(3)
+	w.handler = validating{w.handler, func(*consumer.Message) error { return errors.New("no order in it") }}
+	w.publish("{}", "one", "two", "three")
+	_, release := w.into(consumer.PointLetter, w.start)
+	key := id("two")
+	if _, err := w.records.Claim(t.Context(), w.row("two"), dedup.Entry{Identity: key}, "another"); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	// then the other rows are written, and its own worker's row is left alone until its lease is over
+	w.ended(dedup.Dead, "one", "three")
+	w.eventually("a copy of it waits", func() bool { return w.outcomes()["lease_lost"] == 1 })
+	w.ended(dedup.Dead, "two")
+	w.quiet()
+}
+
+// What a handler wrote before it blamed somebody is undone inside the transaction, which then goes on with the others.
+//
+// It does not run beside others: the view by which it tells transactions apart is stale while others read it too.
+func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
+	w := newWorldOn(t, servers{})
+	w.oneBatch(40)
+	var mu sync.Mutex
+	transactions := map[string][]int{} // sizes of the calls, by transaction
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		var blamed []consumer.BlamedMessage
+		for i, m := range msgs { // the effect of the guilty and of the innocent alike, and then the blame
+			if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Key).Error; err != nil {
+				return err
+			}
+			switch m.Key {
+			case "order-0003":
+				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: errors.New("shelf is locked")})
+			case "order-0017":
+				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("no such shelf"))})
+			}
+		}
+		var id string
+		if err := tx.WithContext(ctx).Raw("SELECT CONCAT(conn, ' ', id) FROM " + stack.Transactions +
+			" WHERE conn = CONNECTION_ID()").Scan(&id).Error; err != nil {
+			return err
+		}
+		mu.Lock()
+		transactions[id] = append(transactions[id], len(msgs))
+		mu.Unlock()
+		return consumer.Blame(blamed...)
+	})
+	all := keys("order", 40)
+	w.startWith(all...)
+
+	w.ended(dedup.Dead, "order-0003", "order-0017")
+	w.ended(dedup.Success, all[0], all[39])
+	w.end(map[string]int{"applied": 38, "retried": 2, "dead_lettered": 2})
+	w.want("effects", w.effects(), once(slices.DeleteFunc(slices.Clone(all), func(k string) bool {
+		return k == all[3] || k == all[17]
+	})...))
+	mu.Lock()
+	defer mu.Unlock()
+	shared := 0
+	for _, sizes := range transactions {
+		if len(sizes) > 1 && sizes[0] == 40 && sizes[1] == 38 {
+			shared++
+		}
+	}
+	if shared != 1 {
+		t.Errorf("calls by transaction %v, want one with 40 and then 38 messages", transactions)
+	}
+}
+
+// A handler that has applied all but those whom it blames is not called again for the others: in few messages as in
+// many, in the fast path and among those that failed before.
+func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
+	each(t, map[string]int{"few": 4, "many": 40}, func(t *testing.T, w *world, n int) {
+		w.oneBatch(n)
+		w.cfg.MaxAttempts = 2
+		var mu sync.Mutex
+		calls := map[string]int{}
+		guilty := func(m consumer.Message) error {
+			switch {
+			case m.Key == "order-0000", m.Key == "order-0001" && m.Attempt == 0:
+				return errors.New("shelf is locked")
+			case m.Key == "order-0002":
+				return consumer.Permanent(errors.New("no such shelf"))
+			}
+			return nil
+		}
+		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			var blamed []consumer.BlamedMessage
+			for i, m := range msgs {
+				mu.Lock()
+				calls[m.Key]++
+				mu.Unlock()
+				if err := guilty(m); err != nil {
+					blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
+				} else if err := insert(tx, m.Key); err != nil {
+					return err
+				}
+			}
+			return consumer.Except(blamed...)
+		})
+		all := keys("order", n)
+		w.startWith(all...)
+
+		w.ended(dedup.Dead, "order-0000", "order-0002")
+		w.end(map[string]int{"applied": n - 2, "retried": 2, "dead_lettered": 2})
+		w.applied(slices.Concat(all[1:2], all[3:])...)
+		want := once(all...)
+		want["order-0000"], want["order-0001"] = 2, 2
+		mu.Lock()
+		defer mu.Unlock()
+		w.want("calls", calls, want)
+	})
+}
+
+// A second call that fails too must not commit anything of the first.
+func TestABlameThatNeverEndsIsSplitUntilTheInnocentAreApplied(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(40)
+	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Key).Error; err != nil {
+			return err
+		}
+		if m.Key < "order-0010" { // ten guilty, and each call blames one
+			return consumer.Permanent(errors.New("no such shelf"))
+		}
+		return nil
+	})
+	all := keys("order", 40)
+	w.startWith(all...)
+	w.ended(dedup.Dead, all[:10]...)
+	w.end(map[string]int{"applied": 30, "dead_lettered": 10})
+	w.applied(all[10:]...)
+}
+
+// Without Redis nobody but the log knows what was done. Once a thousand messages had no row, it is not asked before the
+// insert: that must find every duplicate all the same, and another body too.
+func TestDuplicatesThatNobodyLookedForMeetTheInsert(t *testing.T) {
+	w := newWorld(t)
+	w.redisURL = ""
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 100, 200
+	fresh := keys("fresh", 1500)
+	w.startWith(fresh...)
+	w.settled(len(fresh))
+	before := w.looks()
+	w.publish("{}", keys("more", 300)...)
+	w.settled(len(fresh) + 300)
+	is(w, "looks into the log for messages that are all new", w.looks(), before)
+
+	again := append(slices.Clone(fresh[:250]), keys("last", 50)...)
+	w.publish("{}", again...)
+	w.publish(`{"another":"body"}`, fresh[700])
+
+	w.settled(len(fresh) + 300 + len(again) + 1)
+	w.end(map[string]int{"applied": 1850, "duplicate": 250, "dead_lettered": 1})
+	w.want("effects", w.effects(), once(slices.Concat(fresh, keys("more", 300), keys("last", 50))...))
+}
+
+// looks is how often the engines asked the log for rows in step 3.
+func (w *world) looks() int {
+	w.t.Helper()
+	return w.counts("rollbackd_batch_duration_seconds")["look_up"]
+}
+
+// A lane that meets the lock of another lane of its own process waits for that lane's batch.
+func TestALaneWaitsForTheBatchThatHoldsItsLock(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 2, 1, 0
+	inside, proceed := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		first.Do(func() {
+			close(inside)
+			<-proceed
+		})
+		return w.handle(ctx, tx, msgs)
+	})
+	w.startWith("twice")
+	<-inside
+	// given its copy in the other lane's hand, which has seen the lock
+	w.publish("{}", "twice", "twice", "twice", "twice")
+	w.eventually("the lock was met", func() bool { return w.counts("rollbackd_lock_attempts_total")["held"] >= 1 })
+	// longer than a stranger's lock is waited for: without it a copy would go to the retry queue
+	timer := time.NewTimer(100 * time.Millisecond)
+	defer timer.Stop()
+	<-timer.C
+	close(proceed)
+	w.settled(5)
+	w.end(map[string]int{"applied": 1, "duplicate": 4})
+	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{})
+}
+
+// Nobody is left to go on with when all are blamed: the handler must not be called with nothing.
+func TestABatchInWhichAllAreBlamedIsNotHandledAgain(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(16)
+	w.handler = consumer.HandlerFunc(func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
+		if len(msgs) == 0 {
+			t.Error("the handler was called without messages")
+		}
+		return blaming(msgs, func(consumer.Message) error { return consumer.Permanent(errors.New("no such shelf")) })
+	})
+	all := keys("order", 16)
+	w.startWith(all...)
+	w.ended(dedup.Dead, all...)
+	w.end(map[string]int{"dead_lettered": 16})
+}
+
+// What is finished is acked before a slow attempt begins: an outage during that attempt gives nothing finished back.
+func TestWhatIsFinishedIsAckedBeforeASlowAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(40)
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		if msgs[0].Attempt > 0 {
+			close(inside)
+			<-goOn
+			return nil
+		}
+		if msgs[0].Key == "order-0000" {
+			return consumer.Blame(consumer.BlamedMessage{Index: 0, Err: errors.New("shelf is locked")})
+		}
+		return nil
+	})
+	w.startWith(keys("order", 40)...)
+	await(t, inside, "the slow attempt")
+	defer close(goOn)
+	w.eventually("only the one in hand is unacked", func() bool { return w.broker.Unacked(w.cfg.Queue) == 1 })
+}
+
+// The blame of a COMMIT whose answer was lost still holds when the next try finds the rows there.
+func TestALostCommitWithBlamedMessagesIsTheirsWhoWereApplied(t *testing.T) {
+	w := newWorld(t)
+	w.redisURL = ""
+	w.oneBatch(40)
+	w.rejecting("order-0003", func() error { return consumer.Permanent(errors.New("no such shelf")) })
+	l := w.proxied()
+	w.publish("{}", keys("order", 40)...)
+	dropped := l.mysql.DropReply(nthCommit(1))
+	w.start()
+	await(t, dropped, "the reply to COMMIT is dropped")
+	// and nobody can look the rows up for a while
+	l.mysql.Refuse(true)
+	l.mysql.Cut()
+	w.logged("mysql")
+	l.mysql.Refuse(false)
+	w.settled(40)
+	w.end(map[string]int{"applied": 39, "dead_lettered": 1})
+}
+
+// The second call is of fewer messages. Who is blamed in it, for a statement that failed, is named by its place among
+// all.
+func TestBlameOfALaterCallMeetsWhomItNames(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(40)
+	w.cfg.MaxAttempts = 1
+	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		switch m.Key {
+		case "order-0005":
+			return errors.New("shelf is locked")
+		case "order-0010":
+			return tx.WithContext(ctx).Exec("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no such shelf'").Error
+		}
+		return insert(tx, m.Key)
+	})
+	all := keys("order", 40)
+	w.startWith(all...)
+	w.settled(40)
+	guilty := map[string]bool{"order-0005": true, "order-0010": true}
+	w.ended(dedup.Dead, "order-0005", "order-0010")
+	w.want("effects", w.effects(), once(slices.DeleteFunc(slices.Clone(all), func(k string) bool { return guilty[k] })...))
+}
+
+// Trouble that a handler made of one message into blame is trouble all the same.
+func TestADatabaseErrorInABlameIsNoAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.oneBatch(1)
+	var mu sync.Mutex
+	calls := 0
+	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls++; calls <= 2 {
+			return &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"}
+		}
+		return insert(tx, m.Key)
+	})
+	w.startWith("one")
+	w.ended(dedup.Success, "one")
+	w.end(map[string]int{"applied": 1})
+	w.wantRow("one", wanted{Attempts: 1})
+}
+
+func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
+	each(t, map[string]func(string) string{
+		"main queue": func(q string) string { return q },
+		"backstop":   rabbit.BackstopQueue,
+	}, func(t *testing.T, w *world, queue func(string) string) {
+		letter := w.diedOnce("key")
+		// given a plain re-send, and behind it the letter that somebody moved back
+		w.publishInto(queue(w.cfg.Queue), "key")
+		w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
+			MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2,
+		})
+		w.start()
+		w.settled(3)
+		w.quiet()
+		// then the message is applied, or its letter is still there
+		if row, letters := w.row("key"), w.dead(); row.Status == dedup.Dead && letters == 0 {
+			t.Errorf("LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
+		}
+	})
+}
+
+// Given a dead message whose replay the database has lost in a failover, so that its row says dead, its letter is gone,
+// and its copy is in a queue, when the copy comes, also behind a plain re-send, then the message is applied, or its
+// letter is back.
+func TestACopyOfALostReplayIsNotSwallowed(t *testing.T) {
 	t.Parallel()
-	for name, together := range map[string]bool{"in the same batch": true, "after the row is committed": false} {
+	for name, queue := range map[string]func(string) string{
+		"main queue": func(q string) string { return q },
+		"backstop":   rabbit.BackstopQueue,
+	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
-			w.cfg.Lanes = 1 // in two, the second copy may meet the first one's lock and come back later
-			w.publish(`{"a":1}`, "key")
-			if !together {
-				w.start()
-				w.eventually("the first is applied", func() bool { return w.row("key").Status == dedup.Success })
-			}
-			w.publish(`{"a":2}`, "key")
-			w.publish(`{"a":2}`, "key")
-			if together {
-				w.start()
-			}
+			letter := w.diedOnce("key")
+			w.publishInto(queue(w.cfg.Queue), "key")
+			headers := map[string]any{wire.HeaderReplays: int64(1)}
+			w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
+				MessageId: letter.MessageId, Type: letter.Type, Headers: headers, Body: letter.Body, DeliveryMode: 2,
+			})
+			w.start()
 			w.settled(3)
-			w.want("effects", w.effects(), once("key"))
-			w.end(map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1})
-			letter, ok := w.broker.Get(rabbit.DeadQueue(w.cfg.Queue))
-			if !ok || letter.Headers["x-rollbackd-reason"] != "conflict" || string(letter.Body) != `{"a":2}` {
-				t.Errorf("letter = %v %s, want the second body with reason conflict", letter.Headers, letter.Body)
+			w.quiet()
+			row, letters := w.row("key"), w.dead()
+			if row.Status == dedup.Dead && letters == 0 {
+				t.Errorf("LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
+			}
+			if name == "main queue" && (row.Status != dedup.Success || row.Replays != 1) {
+				t.Errorf("the row is %v after %d replays, want it applied after one", row.Status, row.Replays)
 			}
 		})
 	}
+}
+
+// diedOnce makes a dead message of a key that is applied whenever it is tried again, takes its letter off the
+// dead-letter queue and returns it.
+func (w *world) diedOnce(key string) stack.Delivery {
+	w.t.Helper()
+	w.oneBatch(2)
+	dead := true
+	w.rejecting(key, func() error {
+		if dead {
+			return consumer.Permanent(errors.New("already shipped"))
+		}
+		return nil
+	})
+	w.publish("{}", key)
+	r := w.launch()
+	w.ended(dedup.Dead, key)
+	w.quiet()
+	ok(w.t, r.drained())
+	letter := w.letter()
+	dead = false
+	return letter
+}
+
+func TestAnInsertThatMeetsNobodysRowIsTroubleAndNotALoop(t *testing.T) {
+	w := newWorld(t)
+	// given a trigger that makes every insert into the log fail with a duplicate that is not the log's
+	w.exec("CREATE TABLE other (id INT PRIMARY KEY) ENGINE=InnoDB")
+	w.exec("INSERT INTO other VALUES (1)")
+	if _, err := w.db.ExecContext(t.Context(), "CREATE TRIGGER other_first BEFORE INSERT ON consumer_log FOR EACH ROW "+
+		"INSERT INTO other VALUES (1)"); err != nil {
+		t.Skipf("this server lets nobody make triggers: %v", err)
+	}
+	r := w.startWith("key")
+	// then the engine says that it waits for MySQL
+	w.paused(r, consumer.DependencyMySQL)
+	if got := w.effects(); len(got) != 0 {
+		t.Errorf("effects %v, want none", got)
+	}
+	// and goes on when that is mended
+	w.exec("DROP TRIGGER other_first")
+	w.recovered(r)
+	w.settled(1)
+	w.want("effects", w.effects(), once("key"))
+}
+
+// Given headers that are as large, or as many, as the client library reads, so that RabbitMQ's count of deliveries
+// makes them more, and an engine that dies over the message, when another engine gets it again, then it is the same
+// message: applied once, under its key, and without a letter.
+func TestHeadersThatFillAFrameKeepTheirIdentityAtARedelivery(t *testing.T) {
+	t.Parallel()
+	points := []consumer.Point{consumer.PointClaimed, consumer.PointCommitted, consumer.PointRetryCopy}
+	for i, kind := range []string{"one entry", "many entries", "8,192 entries"} {
+		for _, point := range points {
+			t.Run(kind+" "+string(point), func(t *testing.T) {
+				w := newWorld(t)
+				w.cfg.Lease, w.cfg.HandlerTimeout = 3*time.Second, 2*time.Second
+				w.declare()
+				if point != consumer.PointCommitted {
+					w.flaky("key") // so that it is claimed and attempted again
+				}
+				raw := must(stack.DialRaw(t.Context(), w.broker.URL))(t)
+				defer raw.Close()
+				m := stack.RawMessage{
+					Exchange: w.cfg.Exchange, Key: tag, MessageID: "key", Type: tag, Body: []byte("{}"),
+					Headers: stack.FillingHeaders(raw.FrameMax(), "m", "key", tag)[i].Entries,
+				}
+				ok(t, raw.Publish(m))
+				w.crashAt(point)
+				w.start()
+				w.quiet()
+				w.applied("key")
+				if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 1 || w.dead() != 0 {
+					t.Errorf("%d rows and %d letters for one message, want its row alone", n, w.dead())
+				}
+			})
+		}
+	}
+}
+
+// Given x-death as no broker writes it, an array of arrays, over which RabbitMQ 3.10 stops moving messages out of a
+// queue, when the message fails and waits in a retry queue, then it comes back and is applied: no copy carries it.
+func TestAForgedDeathStopsNoRetry(t *testing.T) {
+	w := newWorld(t)
+	w.declare()
+	w.flaky("key")
+	raw := must(stack.DialRaw(t.Context(), w.broker.URL))(t)
+	defer raw.Close()
+	const forged = "\x07x-deathA\x00\x00\x00\x05A\x00\x00\x00\x00"
+	m := stack.RawMessage{
+		Exchange: w.cfg.Exchange, Key: tag, MessageID: "key", Type: tag, Headers: []byte(forged), Body: []byte("{}"),
+	}
+	ok(t, raw.Publish(m))
+	w.start()
+	w.quiet()
+	w.applied("key")
+	w.want("outcomes", w.outcomes(), map[string]int{"applied": 1, "retried": 1})
 }

@@ -3,19 +3,25 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+	"github.com/prometheus/client_golang/prometheus"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/lock"
 )
 
 // opened is what a program of 15 lines says: everything else is a default.
@@ -43,7 +49,6 @@ func (w *world) run(c *consumer.Consumer) (stop func() error) {
 // Given an empty schema and no queues, when a program names its servers and its queue, then messages are applied, once
 // each, and each end is observed.
 func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	dsn := stack.MySQL(t) // without any table
 	var mu sync.Mutex
@@ -57,9 +62,7 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 		count[e.Outcome]++
 	}
 	db := w.open(dsn)
-	if err := db.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL)").Error; err != nil {
-		t.Fatal(err)
-	}
+	ok(t, db.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL)").Error)
 	c, err := consumer.Open(t.Context(), cfg,
 		consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 			if m.Key == "wrong" {
@@ -83,9 +86,7 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 		defer mu.Unlock()
 		return count[consumer.Duplicate] == 1
 	})
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, stop())
 	if n := strings.Count(w.logs.String(), "msg=consuming queue="+cfg.Queue+"\n"); n != 1 {
 		t.Errorf("the log says %d times that it consumes, want once", n)
 	}
@@ -111,47 +112,32 @@ func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 }
 
 func TestMigrateSaysWhatTheServerRefuses(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	dsn := stack.Restricted(t, stack.MySQL(t), "SELECT ON *") // may read and nothing else
-	c, err := consumer.Open(t.Context(), w.opened(dsn), w.handler)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(consumer.Open(t.Context(), w.opened(dsn), w.handler))(t)
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "denied") {
 		t.Errorf("Run = %v, want what MySQL refused", err)
 	}
 }
 
 func TestAPanicOfWhoObservesIsSaidAndHarmsNobody(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.Observe = func(consumer.Ended) { panic("no such gauge") }
-	w.publish("{}", keys("order", 20)...)
-	w.start()
+	w.startWith(keys("order", 20)...)
 	w.ended(dedup.Success, keys("order", 20)...)
 	w.end(map[string]int{"applied": 20})
-	if !strings.Contains(w.logs.String(), "no such gauge") {
-		t.Error("the log does not say that Observe panicked")
-	}
+	w.logged("no such gauge")
 }
 
 // What one Open opens, its end closes: goleak looks at the goroutines of the pools.
 func TestAConsumerThatIsNeverRunIsClosed(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	c, err := consumer.Open(t.Context(), w.opened(w.dsn), w.handler)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(c.Close(), c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	c := must(consumer.Open(t.Context(), w.opened(w.dsn), w.handler))(t)
+	ok(t, errors.Join(c.Close(), c.Close()))
 }
 
 // Letters need a pool and no server; what their Config says wrong is refused at once.
 func TestLettersOfAConfigRefuseWhatCannotWork(t *testing.T) {
-	t.Parallel()
 	if _, err := (consumer.Config{}).Letters(nil); err == nil {
 		t.Error("no pool was taken")
 	}
@@ -159,10 +145,7 @@ func TestLettersOfAConfigRefuseWhatCannotWork(t *testing.T) {
 	db := w.open("nobody@tcp(127.0.0.1:1)/nothing")
 	cfg := w.opened(w.dsn)
 	cfg.LogRetention = consumer.Off
-	letters, err := cfg.Letters(db)
-	if err != nil {
-		t.Fatal(err)
-	}
+	letters := must(cfg.Letters(db))(t)
 	if want := cfg.Queue + ".dead"; letters.Queue() != want {
 		t.Errorf("letters of %s, want %s", letters.Queue(), want)
 	}
@@ -175,7 +158,6 @@ func TestLettersOfAConfigRefuseWhatCannotWork(t *testing.T) {
 // Given a handler that computes between two statements for nearly HandlerTimeout, which is longer than the server would
 // let a silent session be by default, then it is not disturbed: the message is applied with one attempt.
 func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	cfg := w.opened(w.dsn)
 	cfg.Group, cfg.HandlerTimeout, cfg.Lease = group, 17*time.Second, 51*time.Second
@@ -195,13 +177,219 @@ func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
 	w.eventually("it has ended", func() bool {
 		return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)") > 0
 	})
-	if row := w.row("slow"); row.Status != dedup.Success || row.Attempts != 1 {
-		t.Errorf("it is %v after %d attempts: %s", row.Status, row.Attempts, row.Remark)
-	}
-	if n := w.number("SELECT COUNT(*) FROM effect"); n != 2 {
-		t.Errorf("%d effects, want both statements' once", n)
-	}
-	if err := stop(); err != nil {
+	w.wantRow("slow", wanted{Status: dedup.Success, Attempts: 1})
+	is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 2)
+	ok(t, stop())
+}
+
+// Given three servers that want client certificates, when a program gives a configuration of TLS for each, then a
+// message is applied and a dead letter can be read; none of them is in plain text.
+func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
+	t.Parallel()
+	ca := stack.NewAuthority(t, "CA")
+	client := ca.Issue(stack.Certificate{Name: "program"})
+	servers := stack.OwnEncrypted(t, stack.Encryption{
+		Pair:      ca.Issue(stack.Certificate{Name: "servers", Hosts: []string{"127.0.0.1"}}),
+		ClientsCA: ca.File, ClientsNeeded: true,
+	})
+	dsn := servers.MySQL.Database(t)
+	account := must(mysql.ParseDSN(dsn))(t)
+	account.User, account.Passwd = "x509", "secret"
+	admin, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
+	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeDB(t, admin) })
+	for _, statement := range []string{
+		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON " + account.DBName + ".* TO 'x509'@'%'",
+		"CREATE TABLE effect (k VARBINARY(255) NOT NULL)",
+	} {
+		ok(t, admin.Exec(statement).Error)
+	}
+	logs := &strings.Builder{}
+	ended := make(chan consumer.Ended, 2)
+	cfg := consumer.Config{
+		MySQLDSN: account.FormatDSN(), AMQPURLs: []string{servers.RabbitMQ.TLSURL()}, RedisURL: servers.Redis.TLSURL(),
+		MySQLTLS: ca.Client(&client), AMQPTLS: ca.Client(&client), RedisTLS: ca.Client(&client), LockOnError: lock.Pause,
+		Queue: "q", Migrate: true, Observe: func(e consumer.Ended) { ended <- e },
+		Logger: slog.New(slog.NewTextHandler(logs, nil)),
+	}
+	c, err := consumer.Open(t.Context(), cfg, consumer.Each(
+		func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+			if m.Key == "bad" {
+				return consumer.Permanent(context.DeadlineExceeded)
+			}
+			return tx.WithContext(ctx).Exec("INSERT INTO effect VALUES (?)", m.Key).Error
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	broker := servers.RabbitMQ.Broker(t)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(time.Minute); broker.Consumers("q") == 0; <-tick.C {
+		if time.Now().After(late) {
+			t.Fatal("still nobody consumes after a minute")
+		}
+	}
+	outcomes := map[string]consumer.Outcome{}
+	for _, key := range []string{"good", "bad"} {
+		broker.Publish("", "q", stack.Message{MessageId: key, Body: []byte("{}"), DeliveryMode: 2})
+	}
+	for range 2 {
+		select {
+		case e := <-ended:
+			outcomes[e.Key] = e.Outcome
+		case <-time.After(time.Minute):
+			t.Fatalf("only %v ended in a minute", outcomes)
+		}
+	}
+	if outcomes["good"] != consumer.Applied || outcomes["bad"] != consumer.DeadLettered {
+		t.Errorf("they ended as %v", outcomes)
+	}
+	cancel()
+	ok(t, <-done)
+	if text := logs.String(); strings.Contains(text, "redis failed") || strings.Contains(text, "secret") {
+		t.Errorf("the log says\n%s", text)
+	}
+	pool, _, err := dedup.Open(t.Context(), cfg.MySQLDSN, dedup.OpenOptions{TLS: cfg.MySQLTLS})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeDB(t, pool) })
+	letters := must(cfg.Letters(pool))(t)
+	var seen []string
+	_, err = letters.Survey(t.Context(), deadletter.SurveyOptions{
+		Each: func(l deadletter.Surveyed) error { seen = append(seen, l.Row.Key); return nil },
+	})
+	if err != nil || len(seen) != 1 || seen[0] != "bad" {
+		t.Errorf("the letters are %q, %v; want the one of bad", seen, err)
+	}
+}
+
+func closeDB(t *testing.T, db *gorm.DB) {
+	t.Helper()
+	pool, err := db.DB()
+	if err == nil {
+		err = pool.Close()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAConfigurationForAPlainURLIsRefused(t *testing.T) {
+	t.Parallel()
+	ca := stack.NewAuthority(t, "CA")
+	cfg := consumer.Config{MySQLDSN: "u:p@tcp(h)/d", AMQPURLs: []string{"amqp://h/"}, Queue: "q", AMQPTLS: ca.Client(nil)}
+	_, err := consumer.Open(t.Context(), cfg, consumer.Each(
+		func(context.Context, *gorm.DB, consumer.Message) error { return nil }))
+	if err == nil || !strings.Contains(err.Error(), "write amqps://") {
+		t.Errorf("Open = %v, want that amqp:// is not encrypted", err)
+	}
+}
+
+func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
+	w := newWorld(t)
+	db := w.open(w.dsn)
+	client := must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(t)
+	defer client.Close()
+	reg := prometheus.NewRegistry()
+	w.cfg.AMQPURLs, w.cfg.Registerer = []string{w.amqpURL}, reg
+	w.calling(consumer.CallOptions{})
+	if _, err := consumer.New(w.cfg, w.handler, consumer.Options{DB: db, Redis: client}); err != nil {
+		t.Fatal(err)
+	}
+	families := must(reg.Gather())(t)
+	got := map[string]int{} // series of each
+	for _, f := range families {
+		got[f.GetName()] = len(f.GetMetric())
+	}
+	want := map[string]int{
+		"rollbackd_deliveries_total":         len(consumer.Outcomes()),
+		"rollbackd_dead_lettered_total":      7, // reasons
+		"rollbackd_batch_size":               1,
+		"rollbackd_batch_duration_seconds":   5, // phases
+		"rollbackd_lag_seconds":              1,
+		"rollbackd_lock_attempts_total":      len(lock.Results()),
+		"rollbackd_publishes_total":          6, // kinds and results
+		"rollbackd_dependency_up":            4,
+		"rollbackd_calls_total":              8, // results
+		"rollbackd_paused":                   7, // dependencies, the brake, held deliveries, a person
+		"rollbackd_held_deliveries":          1,
+		"rollbackd_degraded":                 5, // why and queue
+		"rollbackd_contention_total":         1,
+		"rollbackd_dependency_lost_total":    4,
+		"rollbackd_handler_duration_seconds": 2, // results
+		"rollbackd_connections_opened_total": 1, // RabbitMQ: the pools are the caller's
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if got[name] != want[name] {
+			t.Errorf("%s has %d series, want %d", name, got[name], want[name])
+		}
+	}
+}
+
+// Given a service that answers one call in each way, then each answer is counted by its word, once, and the words that
+// nobody has said are there too.
+func TestCallsAreCountedByWhatTheyCameTo(t *testing.T) {
+	w := newWorld(t)
+	s := w.calling(consumer.CallOptions{})
+	s.answering(func(_ context.Context, m consumer.Message) error {
+		err := errors.New("no")
+		switch {
+		case m.Key == "permanent":
+			return consumer.Permanent(err)
+		case m.Attempt > 1 || s.times(m.Key) > 1:
+			return nil
+		case m.Key == "failed":
+			return err
+		case m.Key == "later":
+			return consumer.Later(err, time.Millisecond)
+		}
+		return nil
+	})
+	w.startWith("fine", "permanent", "failed", "later")
+	w.ended(dedup.Success, "fine", "failed", "later")
+	w.ended(dedup.Dead, "permanent")
+	w.want("calls", w.counts("rollbackd_calls_total"), map[string]int{
+		"applied": 3, "permanent": 1, "failed": 1, "later": 1,
+	})
+}
+
+// Given the end of a delivery, when a program that observes prints or logs it, then the line says how it ended, not
+// only whose end it is; what a cause holds stays in its line.
+func TestTheEndOfADeliveryIsPrintedWithItsOutcome(t *testing.T) {
+	t.Parallel()
+	seat := dedup.Identity{Group: "seats", Tag: "release", Key: "b1"}
+	dead := consumer.Ended{
+		Identity: seat, Outcome: consumer.DeadLettered, Attempt: 2, Reason: dedup.ReasonPermanent,
+		Cause: "nobody has\nthis booking", Took: time.Second,
+	}
+	for _, c := range []struct {
+		end             consumer.Ended
+		printed, logged string
+	}{
+		{
+			dead, `seats/release/"b1" dead_lettered, attempt 2, permanent: "nobody has\nthis booking"`,
+			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=dead_lettered end.attempt=2 ` +
+				`end.reason=permanent end.err="nobody has\nthis booking" end.took=1s`,
+		},
+		{
+			consumer.Ended{Identity: seat, Outcome: consumer.Applied, Took: time.Second}, `seats/release/"b1" applied`,
+			`end.message.group=seats end.message.tag=release end.message.key=b1 end.outcome=applied end.took=1s`,
+		},
+	} {
+		if got := fmt.Sprintf("%+v", c.end); got != c.printed {
+			t.Errorf("printed: %s\nwant:    %s", got, c.printed)
+		}
+		var line strings.Builder
+		slog.New(slog.NewTextHandler(&line, nil)).Info("ended", "end", c.end)
+		if _, got, _ := strings.Cut(strings.TrimSuffix(line.String(), "\n"), "msg=ended "); got != c.logged {
+			t.Errorf("logged: %s\nwant:   %s", got, c.logged)
+		}
 	}
 }

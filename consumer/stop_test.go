@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,20 +17,18 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
 func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.BatchSize, w.cfg.Prefetch = 20, 40
 	all := keys("order", 600)
 	w.publish("{}", all...)
 	first := w.launch()
 	w.eventually("it is at work", func() bool { return w.outcomes()["applied"] > 100 })
-	if err := first.drained(); err != nil {
-		t.Fatalf("Run = %v, want nil", err)
-	}
+	w.drains(first)
 	if s := first.State(); !s.Draining || s.Consuming {
 		t.Errorf("state %+v after a drain", s)
 	}
@@ -45,7 +44,6 @@ func TestADrainFinishesWhatIsInHandAndAcksIt(t *testing.T) {
 // What a message waits for whose copy is refused makes the lane ack the others of its batch one by one. RabbitMQ holds
 // back acks for a quorum queue that comes in such numbers, and forgets those with the channel that it holds back then.
 func TestADrainLosesNoAckOfManySingleOnes(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.oneBatch(601)
 	w.cfg.Prefetch = 1300 // a lane takes half of it at once
@@ -55,24 +53,18 @@ func TestADrainLosesNoAckOfManySingleOnes(t *testing.T) {
 	w.declare()
 	room := w.full(rabbit.DeadQueue(w.cfg.Queue))
 	good := keys("good", 600)
-	reached, release := w.blockAt(consumer.PointCommitted)
 	// given a batch whose first message stays open, while the others are committed
 	w.publish("{}", append([]string{"bad"}, good...)...)
-	r := w.launch()
-	await(t, reached, "the good ones are committed")
+	r, release := w.into(consumer.PointCommitted, w.launch)
 	// when the daemon is to stop, and acks them
 	r.stop()
 	w.eventually("it drains", func() bool { return r.State().Draining })
 	release()
-	if err := r.drained(); err != nil {
-		t.Fatalf("Run = %v, want nil", err)
-	}
+	w.drains(r)
 	w.ended(dedup.Success, good...)
 	// then only the other one comes again
 	w.eventually("nothing is in anybody's hands", func() bool { return w.broker.Unacked(w.cfg.Queue) == 0 })
-	if n := w.broker.Depth(w.cfg.Queue); n != 1 {
-		t.Errorf("%d messages are in the queue again, want the one that is not done", n)
-	}
+	is(w, "messages are in the queue again", w.broker.Depth(w.cfg.Queue), 1)
 	w.cfg.Hook = nil
 	room()
 	w.start()
@@ -83,31 +75,22 @@ func TestADrainLosesNoAckOfManySingleOnes(t *testing.T) {
 // 450 messages failed once and are claimed again, 200 at a time. A stop lets the claims that are made come to their
 // end, and charges nobody else.
 func TestADrainGivesBackWhatItHasNotStarted(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.oneBatch(450)
 	w.cfg.Prefetch = 450
 	w.cfg.RetryDelays = []time.Duration{time.Second, time.Hour}
 	all := keys("order", 450)
-	for _, k := range all {
-		w.rejecting(k, func() error { return errors.New("shelf is locked") })
-	}
+	w.failing(all...)
 	w.publish("{}", all...)
-	reached, release := w.blockAt(consumer.PointClaimed)
 	// given a lane in the middle of its first group
-	r := w.launch()
-	await(t, reached, "the first group is claimed")
+	r, release := w.into(consumer.PointClaimed, w.launch)
 	// when it is to stop
 	r.stop()
 	w.eventually("it drains", func() bool { return r.State().Draining })
 	release()
-	if err := r.drained(); err != nil {
-		t.Fatalf("Run = %v, want nil", err)
-	}
+	w.drains(r)
 	// then that group had its second attempt, and the others still have it
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0"); n != 0 {
-		t.Errorf("%d claims are left", n)
-	}
+	is(w, "claims are left", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0"), 0)
 	once := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND consumer_times = 1")
 	twice := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND consumer_times = 2")
 	if once+twice != 450 || twice == 0 || twice > 200 {
@@ -119,14 +102,11 @@ func TestADrainGivesBackWhatItHasNotStarted(t *testing.T) {
 }
 
 func TestADrainThatCannotFinishEndsInTime(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.DrainTimeout = 300 * time.Millisecond
 	l := w.proxied()
 	w.publish("{}", keys("order", 10)...)
-	reached, release := w.blockAt(consumer.PointEffect)
-	r := w.launch()
-	await(t, reached, "a transaction is open")
+	r, release := w.into(consumer.PointEffect, w.launch)
 	l.mysql.Hold(true) // as a frozen MySQL
 	release()
 	began := time.Now()
@@ -142,42 +122,33 @@ func TestADrainThatCannotFinishEndsInTime(t *testing.T) {
 	// then nothing is lost
 	w.cfg.Hook = nil
 	w.start()
-	w.ended(dedup.Success, keys("order", 10)...)
-	w.want("effects", w.effects(), once(keys("order", 10)...))
+	w.applied(keys("order", 10)...)
 }
 
 func TestADrainWhileServersAreAwayIsClean(t *testing.T) {
-	t.Parallel()
-	for name, sever := range map[string]func(links){
+	each(t, map[string]func(links){
 		"rabbitmq": func(l links) { l.amqp.Refuse(true); l.amqp.Cut() },
 		"mysql":    func(l links) { l.mysql.Refuse(true); l.mysql.Cut() },
 		"redis":    func(l links) { l.redis.Refuse(true); l.redis.Cut() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			l := w.proxied()
-			w.rejecting("bad", func() error { return errors.New("shelf is locked") })
-			w.publish("{}", "good", "bad")
-			r := w.launch()
-			w.ended(dedup.Dead, "bad")
-			w.quiet()
-			sever(l)
-			if err := r.drained(); err != nil {
-				t.Errorf("Run = %v, want nil: nothing was in hand", err)
-			}
-		})
-	}
+	}, func(t *testing.T, w *world, sever func(links)) {
+		l := w.proxied()
+		w.failing("bad")
+		w.publish("{}", "good", "bad")
+		r := w.launch()
+		w.ended(dedup.Dead, "bad")
+		w.quiet()
+		sever(l)
+		is(w, "Run", r.drained(), nil)
+	})
 }
 
 func TestStartingAndStoppingUnderLoadLosesNothing(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.Lease, w.cfg.HandlerTimeout = 10, 20, 3*time.Second, 2*time.Second
 	all := keys("order", 600)
 	for i, k := range all {
 		if i%40 == 0 {
-			w.rejecting(k, func() error { return errors.New("shelf is locked") })
+			w.failing(k)
 		}
 	}
 	w.publish("{}", all...)
@@ -185,9 +156,7 @@ func TestStartingAndStoppingUnderLoadLosesNothing(t *testing.T) {
 	for range 30 {
 		r := w.launch()
 		time.AfterFunc(time.Duration(rand.IntN(60))*time.Millisecond, r.stop)
-		if err := <-r.done; err != nil {
-			t.Fatalf("Run = %v, want nil", err)
-		}
+		is(w, "Run", <-r.done, nil)
 	}
 	w.start()
 	var bad, good []string
@@ -198,46 +167,15 @@ func TestStartingAndStoppingUnderLoadLosesNothing(t *testing.T) {
 			good = append(good, k)
 		}
 	}
-	w.ended(dedup.Success, good...)
 	w.ended(dedup.Dead, bad...)
 	w.quiet()
-	w.want("effects", w.effects(), once(good...))
+	w.applied(good...)
 	for _, k := range bad {
-		if row := w.row(k); row.Attempts != 3 || row.Reason != "exhausted" {
-			t.Errorf("%s is dead after %d attempts because %q, want 3, exhausted", k, row.Attempts, row.Reason)
-		}
-	}
-}
-
-func TestTwoEnginesShareAQueueOfCopies(t *testing.T) {
-	t.Parallel()
-	for name, redis := range map[string]bool{"with the lock": true, "without": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.cfg.BatchSize = 20
-			if !redis {
-				w.redisURL = ""
-			}
-			all := keys("order", 300)
-			for range 5 {
-				w.publish("{}", all...)
-			}
-			w.start()
-			w.start()
-			w.ended(dedup.Success, all...)
-			w.quiet()
-			w.want("effects", w.effects(), once(all...))
-			got := w.outcomes()
-			if got["applied"] != 300 || got["applied"]+got["duplicate"] != 1500 {
-				t.Errorf("outcomes %v, want 300 applied and 1200 duplicates, whatever came back later", got)
-			}
-		})
+		w.wantRow(k, wanted{Attempts: 3, Reason: "exhausted"})
 	}
 }
 
 func TestRunTwiceIsAnError(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.declare()
 	r := w.start()
@@ -248,7 +186,6 @@ func TestRunTwiceIsAnError(t *testing.T) {
 }
 
 func TestASchemaThatWasNeverMadeEndsTheStart(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.exec("DROP TABLE consumer_log")
 	r := w.launch()
@@ -264,7 +201,6 @@ func TestASchemaThatWasNeverMadeEndsTheStart(t *testing.T) {
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.AMQPURLs = []string{w.amqpURL}
 	good := consumer.Options{DB: w.open(w.dsn)}
@@ -340,7 +276,6 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 }
 
 func TestDeliveriesHeldTooLongAreGivenBack(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.HoldLimit = 1, 300*time.Millisecond
 	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
@@ -351,19 +286,15 @@ func TestDeliveriesHeldTooLongAreGivenBack(t *testing.T) {
 		return insert(tx, msgs[0].Key)
 	})
 	all := keys("order", 10)
-	w.publish("{}", all...)
-	r := w.start()
-	w.ended(dedup.Success, all...)
+	r := w.startWith(all...)
 	w.recovered(r)
-	w.want("effects", w.effects(), once(all...))
+	w.applied(all...)
 	w.eventually("all are counted", func() bool { return w.outcomes()["applied"] == 10 })
 	got := w.outcomes()
 	if got["applied"] != 10 || got["abandoned"] == 0 || got["duplicate"] > 0 {
 		t.Errorf("outcomes %v, want 10 applied, some abandoned, and what was applied acked", got)
 	}
-	if s := fmt.Sprint(w.counts("rollbackd_paused")); s != "map[]" {
-		t.Errorf("paused: %s", s)
-	}
+	is(w, "paused", fmt.Sprint(w.counts("rollbackd_paused")), "map[]")
 }
 
 // A lane that waits for a server is not stuck, however long that takes; one whose handler never comes back is, whatever
@@ -371,7 +302,6 @@ func TestDeliveriesHeldTooLongAreGivenBack(t *testing.T) {
 func TestOnlyALaneThatDoesNotMoveIsStill(t *testing.T) {
 	t.Parallel()
 	t.Run("waits", func(t *testing.T) {
-		t.Parallel()
 		w := newWorld(t)
 		l := w.proxied()
 		w.cfg.Lanes = 1
@@ -386,7 +316,6 @@ func TestOnlyALaneThatDoesNotMoveIsStill(t *testing.T) {
 		w.ended(dedup.Success, "a")
 	})
 	t.Run("does not move", func(t *testing.T) {
-		t.Parallel()
 		w := newWorld(t)
 		release := make(chan struct{})
 		w.handler = consumer.HandlerFunc(func(context.Context, *gorm.DB, []consumer.Message) error {
@@ -406,4 +335,116 @@ func TestOnlyALaneThatDoesNotMoveIsStill(t *testing.T) {
 		close(release)
 		w.ended(dedup.Success, "a")
 	})
+}
+
+// order pauses the fleet as a person does; the test's database is the one that everybody asks.
+func (w *world) order(id, why string, lasts time.Duration) {
+	w.t.Helper()
+	if _, err := w.records.SetPause(w.t.Context(), w.db, group, w.cfg.Queue, dedup.Pause{ID: id, By: "anna", Why: why},
+		lasts, ""); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) resume(id string) {
+	w.t.Helper()
+	if _, err := w.records.EndPause(w.t.Context(), w.db, group, w.cfg.Queue, id); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func pausedByAnna(r *running) bool { return !r.State().Consuming && knowsPause(r) }
+
+// knowsPause reports whether the daemon has read anna's order, also while its work in hand is being finished.
+func knowsPause(r *running) bool {
+	return slices.ContainsFunc(r.State().Paused, func(why string) bool {
+		return strings.HasPrefix(why, consumer.PausedByPerson+": paused by anna until ")
+	})
+}
+
+// Given two daemons in the middle of a backlog, when a person pauses the fleet, then what is in hand is finished,
+// the rest is in the queue again, and no message is charged more than one delivery.
+func TestAPauseStopsEachDaemonOfTheFleetAndChargesNoMessageMoreThanOneDelivery(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.BatchSize, w.cfg.Prefetch = 10, 200
+	w.publish("{}", keys("order", 2000)...)
+	reached, release := w.blockAt(consumer.PointCommitted)
+	// given two daemons in the middle of a backlog
+	first, second := w.start(), w.start()
+	await(t, reached, "a batch is in hand")
+	// when a person pauses the fleet
+	w.order("p1", "the shelves are counted", time.Hour)
+	w.eventually("both know of it", func() bool { return knowsPause(first) && knowsPause(second) })
+	release()
+	// then both stop, what was in hand is finished, the rest is in the queue again
+	w.eventually("both are paused", func() bool { return pausedByAnna(first) && pausedByAnna(second) })
+	w.eventually("nobody holds anything", func() bool {
+		return w.broker.Unacked(w.cfg.Queue) == 0 && w.broker.Consumers(w.cfg.Queue) == 0
+	})
+	applied := len(w.effects())
+	if applied == 0 || applied+w.broker.Depth(w.cfg.Queue) != 2000 {
+		t.Fatalf("%d effects and %d messages in the queue, want 2000 in all", applied, w.broker.Depth(w.cfg.Queue))
+	}
+	if up := w.counts("rollbackd_paused"); up["person"] != 2 { // the sum over the daemons
+		t.Errorf("rollbackd_paused: %v, want person at 2", up)
+	}
+	for range 50 {
+		d, ok := w.broker.Get(w.cfg.Queue)
+		if !ok {
+			t.Fatal("the queue is empty")
+		}
+		if n, _ := d.Headers["x-delivery-count"].(int64); n > 1 {
+			t.Errorf("a message that was given back is charged %d deliveries, want 1 at most", n)
+		}
+		w.publish(string(d.Body), d.MessageId) // it was taken out by this test
+	}
+	// and a daemon that starts meanwhile takes nothing
+	third := w.start()
+	w.eventually("the third is paused", func() bool { return pausedByAnna(third) })
+	if n := len(w.effects()); n != applied {
+		t.Errorf("%d effects while it is paused, %d before", n, applied)
+	}
+	// when the pause is ended, all go on
+	w.resume("p1")
+	w.eventually("all applied", func() bool { return len(w.effects()) == 2000 })
+	for key, n := range w.effects() {
+		if n != 1 {
+			t.Errorf("%s has %d effects", key, n)
+		}
+	}
+	w.eventually("all consume", func() bool {
+		return first.State().Consuming && second.State().Consuming && third.State().Consuming
+	})
+	if up := w.counts("rollbackd_paused"); up["person"] != 0 {
+		t.Errorf("rollbackd_paused: %v, want person at 0", up)
+	}
+}
+
+func TestAPauseEndsByItselfAlsoWhileMySQLIsAway(t *testing.T) {
+	w := newWorld(t)
+	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	w.dsn = proxy.Through(w.dsn)
+	r := w.start()
+	w.eventually("it consumes", func() bool { return r.State().Consuming })
+	// given a pause that it has heard of
+	w.order("p1", "the shelves are counted", 8*time.Second)
+	ends := time.Now().Add(8 * time.Second)
+	w.eventually("it is paused", func() bool { return pausedByAnna(r) })
+	w.publish("{}", "order-1")
+	// when MySQL is away and the order is taken back
+	proxy.Refuse(true)
+	proxy.Cut()
+	w.resume("p1")
+	// then it keeps to what it knew until the end, and then waits for MySQL alone
+	w.eventually("its end", func() bool {
+		paused := slices.ContainsFunc(r.State().Paused, func(why string) bool {
+			return strings.HasPrefix(why, consumer.PausedByPerson)
+		})
+		if !paused && time.Now().Before(ends.Add(-time.Second)) {
+			t.Fatal("it went on before the end, although nobody could tell it so")
+		}
+		return !paused
+	})
+	proxy.Refuse(false)
+	w.ended(dedup.Success, "order-1")
 }

@@ -19,11 +19,7 @@ import (
 // claimed.
 func (w *world) failedOnce(keys ...string) {
 	w.t.Helper()
-	for _, k := range keys {
-		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times,
-			consumer_timestamp, created_at)
-			VALUES (?, ?, ?, 2, 1, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, tag, k)
-	}
+	w.rows(dedup.Failed, 1, "", keys...)
 }
 
 // costNothing checks that nothing which was waited for became an attempt or a letter.
@@ -31,18 +27,12 @@ func (w *world) costNothing(fresh, failedOnce []string) {
 	w.t.Helper()
 	w.want("effects", w.effects(), once(append(append([]string{}, fresh...), failedOnce...)...))
 	for _, k := range fresh {
-		if row := w.row(k); row.Attempts != 1 {
-			w.t.Errorf("%s had %d attempts, want 1", k, row.Attempts)
-		}
+		w.wantRow(k, wanted{Attempts: 1})
 	}
 	for _, k := range failedOnce {
-		if row := w.row(k); row.Attempts != 2 {
-			w.t.Errorf("%s had %d attempts, want 2: the one that failed and the one that succeeded", k, row.Attempts)
-		}
+		w.wantRow(k, wanted{Attempts: 2})
 	}
-	if n := w.dead(); n != 0 {
-		w.t.Errorf("%d letters, want none", n)
-	}
+	is(w, "letters", w.dead(), 0)
 }
 
 // Given somebody who has the handler's table locked for longer than a lease, when messages come, fresh ones and claimed
@@ -101,81 +91,57 @@ func TestATableLockCostsNoAttempt(t *testing.T) {
 }
 
 // contentions is how many waits in vain all engines have counted.
-func (w *world) contentions() (n int) {
-	w.t.Helper()
-	w.mu.Lock()
-	regs := slices.Clone(w.regs)
-	w.mu.Unlock()
-	for _, reg := range regs {
-		families, err := reg.Gather()
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == "rollbackd_contention_total" {
-				n += int(f.GetMetric()[0].GetCounter().GetValue())
-			}
-		}
-	}
-	return n
-}
+func (w *world) contentions() int { return w.samples("rollbackd_contention_total")[""] }
 
 // Given row locks of others, each shorter than a lock wait, one behind the other in the way of one statement, when the
 // handler's time ends while it waits, then that is nobody's attempt.
 func TestManyShortRowLocksInOneStatementCostNoAttempt(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct{ fresh, claimed []string }{
+	type one struct{ fresh, claimed []string }
+	each(t, map[string]one{
 		"fresh":   {fresh: keys("fresh", 4)},
 		"claimed": {claimed: keys("claimed", 2)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.cfg.Lanes, w.cfg.Lease, w.patience = 1, 6*time.Second, time.Minute
-			const rows = 20
-			w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
-			for i := range rows {
-				w.exec("INSERT INTO amount VALUES (?, 0)", i)
+	}, func(t *testing.T, w *world, tc one) {
+		w.cfg.Lanes, w.cfg.Lease, w.patience = 1, 6*time.Second, time.Minute
+		const rows = 20
+		w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
+		for i := range rows {
+			w.exec("INSERT INTO amount VALUES (?, 0)", i)
+		}
+		handle := w.handler
+		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			if err := tx.Exec("UPDATE amount SET n = n + ?", len(msgs)).Error; err != nil {
+				return err
 			}
-			handle := w.handler
-			w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-				if err := tx.Exec("UPDATE amount SET n = n + ?", len(msgs)).Error; err != nil {
-					return err
-				}
-				return handle.Handle(ctx, tx, msgs)
-			})
-			all := append(append([]string{}, tc.fresh...), tc.claimed...)
-			w.failedOnce(tc.claimed...)
-			w.publish("{}", all...)
-			var held []func()
-			for i := range rows {
-				other := w.conn()
-				w.execOn(other, "SET SESSION wait_timeout = 60") // the last of them stands still for longer than ours may
-				w.execOn(other, "BEGIN")
-				w.execOn(other, fmt.Sprintf("UPDATE amount SET n = n + 100 WHERE sku = %d", i))
-				held = append(held, func() { w.execOn(other, "COMMIT") })
-			}
-			r := w.start()
-			for _, free := range held {
-				<-time.After(700 * time.Millisecond)
-				free()
-			}
-			w.ended(dedup.Success, all...)
-			w.recovered(r)
-			w.quiet()
-			w.costNothing(tc.fresh, tc.claimed)
-			if n := w.number(fmt.Sprintf("SELECT COUNT(*) FROM amount WHERE n = %d", 100+len(all))); n != rows {
-				t.Errorf("%d rows have all changes, want all %d", n, rows)
-			}
+			return handle.Handle(ctx, tx, msgs)
 		})
-	}
+		all := append(append([]string{}, tc.fresh...), tc.claimed...)
+		w.failedOnce(tc.claimed...)
+		w.publish("{}", all...)
+		var held []func()
+		for i := range rows {
+			other := w.conn()
+			w.execOn(other, "SET SESSION wait_timeout = 60") // the last of them stands still for longer than ours may
+			w.execOn(other, "BEGIN")
+			w.execOn(other, fmt.Sprintf("UPDATE amount SET n = n + 100 WHERE sku = %d", i))
+			held = append(held, func() { w.execOn(other, "COMMIT") })
+		}
+		r := w.start()
+		for _, free := range held {
+			<-time.After(700 * time.Millisecond)
+			free()
+		}
+		w.ended(dedup.Success, all...)
+		w.recovered(r)
+		w.quiet()
+		w.costNothing(tc.fresh, tc.claimed)
+		is(w, "rows have all changes", w.number(fmt.Sprintf("SELECT COUNT(*) FROM amount WHERE n = %d", 100+len(all))), rows)
+	})
 }
 
 // Given the handler's table away and the log there, two engines without a lock, and a message sent twice, when that
 // lasts for several leases, then neither copy ever takes a live claim for a dead one: no attempt is spent, no
 // letter made.
 func TestAWaitOnAClaimDoesNotOutliveItsLease(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 1, 1 // so that each engine has a copy
 	w.cfg.Lease, w.redisURL, w.patience = 3*time.Second, "", time.Minute
@@ -218,8 +184,7 @@ func TestASlowStatementNeverStallsItsLane(t *testing.T) {
 		}
 		return handle.Handle(ctx, tx, msgs)
 	})
-	w.publish("{}", "slow")
-	w.start()
+	w.startWith("slow")
 	w.eventually("it came back four times", func() bool { return w.outcomes()["in_progress"] >= 4 })
 	if row := w.row("slow"); row.Attempts > 1 || row.Status == dedup.Dead || row.Remark != "" {
 		t.Errorf("alone, it is %v after %d attempts: %q; want no attempt", row.Status, row.Attempts, row.Remark)
@@ -246,4 +211,56 @@ func TestASlowStatementNeverStallsItsLane(t *testing.T) {
 // contendedWith reports whether the engine says that it waits for locks of others.
 func contendedWith(r *running) bool {
 	return slices.ContainsFunc(r.State().Degraded, func(s string) bool { return strings.HasPrefix(s, "contention: ") })
+}
+
+// Given a transaction that idles with a row that a message needs, for longer than a lease, then the engine names it and
+// the statement that ends it; the log does so once. Where its account may not see that, it says once what is missing.
+func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
+	const named, hidden = "somebody holds rows that messages wait for", "who holds the locks cannot be seen"
+	each(t, map[string]bool{"named": false, "without the right": true}, func(t *testing.T, w *world, mayNot bool) {
+		w.exec("CREATE TABLE shelf (n INT NOT NULL) ENGINE=InnoDB")
+		w.exec("INSERT INTO shelf VALUES (0)")
+		handle := w.handler
+		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			if err := tx.Exec("UPDATE shelf SET n = n + 1").Error; err != nil {
+				return err
+			}
+			return handle.Handle(ctx, tx, msgs)
+		})
+		if mayNot {
+			w.dsn = stack.Restricted(t, w.dsn, "ALL ON *")
+		}
+		other := w.conn()
+		w.execOn(other, "SET SESSION wait_timeout = 600")
+		w.execOn(other, "BEGIN")
+		w.execOn(other, "UPDATE shelf SET n = 7")
+		var id int
+		ok(t, other.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+		want, once, never := ".shelf; its transaction began ", named, hidden
+		if mayNot {
+			want, once, never = "who cannot be seen: ", hidden, named
+		}
+		began := time.Now()
+		r := w.start()
+		w.publish("{}", "key")
+		w.eventually("State says who", func() bool { return strings.Contains(strings.Join(r.State().Degraded, "\n"), want) })
+		if took := time.Since(began); took < w.cfg.Lease {
+			t.Errorf("it is said after %v, want a lease at least", took)
+		}
+		said := strings.Join(r.State().Degraded, "\n")
+		t.Log(said)
+		if kill := fmt.Sprintf("KILL %d", id); !mayNot && !strings.Contains(said, kill) {
+			t.Errorf("%q does not say how to end it by %s", said, kill)
+		}
+		waits := w.contentions()
+		w.eventually("it is waited for in vain three times more", func() bool { return w.contentions() > waits+2 })
+		w.execOn(other, "ROLLBACK")
+		w.ended(dedup.Success, "key")
+		if n := strings.Count(w.logs.String(), once); n != 1 {
+			t.Errorf("the log says %d times %q, want once", n, once)
+		}
+		if strings.Contains(w.logs.String(), never) {
+			t.Errorf("the log says %q", never)
+		}
+	})
 }

@@ -2,13 +2,17 @@ package consumer_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +44,7 @@ type world struct {
 	logs    *safeBuffer
 	// patience is how long to wait for what must happen.
 	patience time.Duration
+	last     *running // engine that was launched
 
 	mu     sync.Mutex
 	reject map[string]func() error // by key; guarded by mu
@@ -55,9 +60,20 @@ const (
 // servers are a test's own, to be killed and frozen. Those that are nil are shared with other tests.
 type servers struct{ rabbit, mysql, redis *stack.Server }
 
+// newWorld is a world on shared servers, whose test runs beside others.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	return newWorldOn(t, servers{})
+}
+
+// each runs f for each case in a world of its own, all of them at once.
+func each[T any](t *testing.T, cases map[string]T, f func(t *testing.T, w *world, one T)) {
+	t.Helper()
+	t.Parallel()
+	for name, one := range cases {
+		t.Run(name, func(t *testing.T) { f(t, newWorld(t), one) })
+	}
 }
 
 func newWorldOn(t *testing.T, own servers) *world {
@@ -93,9 +109,7 @@ func newWorldOn(t *testing.T, own servers) *world {
 	w.broker.TrackExchanges(w.cfg.Exchange)
 	w.direct = w.dsn
 	migrating := w.open(stack.ForMigrations(t, w.direct))
-	if err := dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
 	handle := w.open(w.direct)
 	var err error
 	if w.db, err = handle.DB(); err != nil {
@@ -120,10 +134,7 @@ func (w *world) open(dsn string) *gorm.DB {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	pool := must(db.DB())(w.t)
 	w.t.Cleanup(func() { _ = pool.Close() })
 	return db
 }
@@ -152,9 +163,7 @@ func (w *world) start() *running {
 	w.t.Helper()
 	r := w.launch()
 	w.t.Cleanup(func() {
-		if err := r.drained(); err != nil {
-			w.t.Errorf("Run = %v, want a clean drain", err)
-		}
+		is(w, "Run", r.drained(), nil)
 		if w.t.Failed() {
 			w.t.Logf("log of the engine:\n%s", w.logs)
 		}
@@ -178,16 +187,14 @@ func (w *world) launch() *running {
 	cfg := w.cfg
 	cfg.AMQPURLs, cfg.Registerer = []string{w.amqpURL}, reg
 	cfg.Logger = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	c, err := consumer.New(cfg, w.handler, consumer.Options{DB: db, Redis: client})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	c := must(consumer.New(cfg, w.handler, consumer.Options{DB: db, Redis: client}))(w.t)
 	w.mu.Lock()
 	w.regs = append(w.regs, reg)
 	w.mu.Unlock()
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	r := &running{Consumer: c, stop: stop, done: make(chan error, 1), reg: reg}
 	go func() { r.done <- c.Run(ctx) }() // joined by drained
+	w.last = r
 	return r
 }
 
@@ -201,23 +208,49 @@ func (r *running) drained() error {
 	return err
 }
 
+// startWith starts an engine when these messages wait for it.
+func (w *world) startWith(keys ...string) *running {
+	w.t.Helper()
+	w.publish("{}", keys...)
+	return w.start()
+}
+
+// drains stops an engine that has to drain.
+func (w *world) drains(r *running) {
+	w.t.Helper()
+	if err := r.drained(); err != nil {
+		w.t.Fatalf("Run = %v, want nil", err)
+	}
+}
+
+// blaming blames those whom guilty has an error of.
+func blaming(msgs []consumer.Message, guilty func(consumer.Message) error) error {
+	var blamed []consumer.BlamedMessage
+	for i, m := range msgs {
+		if err := guilty(m); err != nil {
+			blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
+		}
+	}
+	return consumer.Blame(blamed...)
+}
+
 // handle is the world's handler.
 func (w *world) handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 	keys := make([]string, len(msgs))
-	var blamed []consumer.BlamedMessage
 	w.mu.Lock()
 	for i, m := range msgs {
 		keys[i] = m.Key
-		if reject := w.reject[m.Key]; reject != nil {
-			if err := reject(); err != nil {
-				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
-			}
-		}
 	}
+	err := blaming(msgs, func(m consumer.Message) error {
+		if reject := w.reject[m.Key]; reject != nil {
+			return reject()
+		}
+		return nil
+	})
 	w.calls = append(w.calls, keys)
 	w.mu.Unlock()
-	if len(blamed) > 0 {
-		return consumer.Blame(blamed...)
+	if err != nil {
+		return err
 	}
 	for _, m := range msgs {
 		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, ?)", m.Key,
@@ -232,6 +265,34 @@ func (w *world) rejecting(key string, reject func() error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reject[key] = reject
+}
+
+// failing makes the handler blame these messages, each time.
+func (w *world) failing(keys ...string) {
+	for _, k := range keys {
+		w.rejecting(k, func() error { return errors.New("shelf is locked") })
+	}
+}
+
+// flaky makes the handler blame each of them in its first call, whether its transaction is shared or not.
+func (w *world) flaky(keys ...string) {
+	for _, k := range keys {
+		first := true
+		w.rejecting(k, func() error {
+			if !first {
+				return nil
+			}
+			first = false
+			return errors.New("try again")
+		})
+	}
+}
+
+// hopeless makes the handler blame them for good.
+func (w *world) hopeless(keys ...string) {
+	for _, k := range keys {
+		w.rejecting(k, func() error { return consumer.Permanent(errors.New("already shipped")) })
+	}
 }
 
 // publish declares the topology and publishes one message per key, all with the same body.
@@ -262,10 +323,7 @@ func (w *world) publishMessages(msgs ...rabbit.Message) {
 
 func (w *world) declare() {
 	w.t.Helper()
-	conn, err := rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer func() { _ = conn.Close() }()
 	if _, err := rabbit.Declare(w.t.Context(), conn, w.topology()); err != nil {
 		w.t.Fatal(err)
@@ -276,6 +334,17 @@ func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
 	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
 		w.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// rows makes rows that were moved an hour ago, and know no body.
+func (w *world) rows(status dedup.Status, attempts int, owner string, keys ...string) {
+	w.t.Helper()
+	for _, k := range keys {
+		w.exec(`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner,
+			consumer_timestamp, created_at)
+			VALUES (?, ?, ?, ?, ?, NULLIF(?, ''), UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`,
+			group, tag, k, status, attempts, owner)
 	}
 }
 
@@ -305,6 +374,74 @@ func (w *world) want(what string, got, want map[string]int) {
 	if !maps.Equal(got, want) {
 		w.t.Errorf("%s: %v, want %v", what, got, want)
 	}
+}
+
+// is compares two values.
+func is[T comparable](w *world, what string, got, want T) {
+	w.t.Helper()
+	if got != want {
+		w.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// applied waits until the rows of these messages say success; then they are the ones that have an effect, once each.
+func (w *world) applied(keys ...string) {
+	w.t.Helper()
+	w.ended(dedup.Success, keys...)
+	w.want("effects", w.effects(), once(keys...))
+}
+
+// wanted is what a row is to say; what is zero is not asked for.
+type wanted struct {
+	Status            dedup.Status
+	Attempts, Replays int
+	Reason            dedup.Reason
+	Remark, Says      string // all of it, or a part
+}
+
+// wantRow compares the row of a message.
+func (w *world) wantRow(key string, want wanted) {
+	w.t.Helper()
+	row := w.row(key)
+	got := wanted{row.Status, row.Attempts, row.Replays, row.Reason, row.Remark, want.Says}
+	all := wanted{
+		cmp.Or(want.Status, got.Status), cmp.Or(want.Attempts, got.Attempts), cmp.Or(want.Replays, got.Replays),
+		cmp.Or(want.Reason, got.Reason), cmp.Or(want.Remark, got.Remark), want.Says,
+	}
+	if got != all || !strings.Contains(row.Remark, want.Says) {
+		w.t.Errorf("the row of %s: %+v, want %+v", key, row, want)
+	}
+}
+
+// ok ends a test whose arrangement failed.
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must is ok for what also returns a value.
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		ok(t, err)
+		return v
+	}
+}
+
+// id is the name of a message.
+func id(key string) dedup.Identity { return dedup.Identity{Group: group, Tag: tag, Key: key} }
+
+// without is keys but some.
+func without(keys []string, some ...string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return slices.Contains(some, k) })
+}
+
+// logged waits until the log has this.
+func (w *world) logged(text string) {
+	w.t.Helper()
+	w.eventually("the log says "+text, func() bool { return strings.Contains(w.logs.String(), text) })
 }
 
 // keys makes n keys.
@@ -340,4 +477,338 @@ func (s *safeBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
+}
+
+// links are proxies between an engine and its servers.
+type links struct{ amqp, mysql, redis *stack.TCPProxy }
+
+// proxied leads the next engine through proxies; the test itself goes directly.
+func (w *world) proxied() links {
+	w.t.Helper()
+	l := links{
+		amqp:  stack.Proxy(w.t, stack.Addr(w.t, w.amqpURL)),
+		mysql: stack.Proxy(w.t, stack.Addr(w.t, w.dsn)),
+	}
+	w.amqpURL, w.dsn = l.amqp.Through(w.amqpURL), l.mysql.Through(w.dsn)
+	if w.redisURL != "" {
+		l.redis = stack.Proxy(w.t, stack.Addr(w.t, w.redisURL))
+		w.redisURL = l.redis.Through(w.redisURL)
+	}
+	return l
+}
+
+// sever cuts all links for good.
+func (l links) sever() {
+	for _, p := range []*stack.TCPProxy{l.amqp, l.mysql, l.redis} {
+		if p != nil {
+			p.Refuse(true)
+			p.Cut()
+		}
+	}
+}
+
+// crashAt runs an engine into a point and lets it die there: it stands still and its links are cut, so that from there
+// on it is for its servers what a killed process is. It returns once that has happened.
+func (w *world) crashAt(point consumer.Point) {
+	w.t.Helper()
+	w.crashAtThe(1, point)
+}
+
+// crashAtThe is crashAt at the n-th time.
+func (w *world) crashAtThe(n int64, point consumer.Point) {
+	w.t.Helper()
+	cfg, amqp, dsn, redis := w.cfg, w.amqpURL, w.dsn, w.redisURL
+	defer func() { w.cfg, w.amqpURL, w.dsn, w.redisURL = cfg, amqp, dsn, redis }()
+	l := w.proxied()
+	reached, released := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	var came atomic.Int64
+	w.cfg.DrainTimeout = 50 * time.Millisecond
+	w.cfg.Hook = func(p consumer.Point) {
+		if p == point && came.Add(1) >= n {
+			once.Do(func() { close(reached) })
+		}
+		select {
+		case <-reached: // the whole process has stopped, at whatever points its lanes are
+			<-released
+		default:
+		}
+	}
+	r := w.launch()
+	w.t.Cleanup(func() {
+		close(released)
+		_ = r.drained() // it cannot: it is cut off
+	})
+	await(w.t, reached, "the engine comes to the point "+string(point))
+	l.sever()
+}
+
+// blockAt makes engines started from now on wait at a point, once, from reached until release.
+func (w *world) blockAt(point consumer.Point) (reached <-chan struct{}, release func()) {
+	at, goOn := make(chan struct{}), make(chan struct{})
+	var once, released sync.Once
+	w.cfg.Hook = func(p consumer.Point) {
+		if p == point {
+			once.Do(func() {
+				close(at)
+				<-goOn
+			})
+		}
+	}
+	release = func() { released.Do(func() { close(goOn) }) }
+	w.t.Cleanup(release)
+	return at, release
+}
+
+// into begins an engine, by start or launch, that waits at a point as blockAt has it, and returns when it does.
+func (w *world) into(point consumer.Point, begin func() *running) (r *running, release func()) {
+	w.t.Helper()
+	reached, release := w.blockAt(point)
+	r = begin()
+	await(w.t, reached, "it comes to the point "+string(point))
+	return r, release
+}
+
+func await(t *testing.T, event <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-event:
+	case <-time.After(time.Minute):
+		t.Fatalf("still not after a minute: %s", what)
+	}
+}
+
+// commit is MySQL's command COMMIT on the wire; READ COMMITTED is not.
+var commit = []byte("\x03COMMIT")
+
+// nthCommit matches the n-th COMMIT, from 1.
+func nthCommit(n int) func([]byte) bool {
+	seen := 0
+	return func(piece []byte) bool {
+		if bytes.HasSuffix(piece, commit) {
+			seen++
+			return seen == n
+		}
+		return false
+	}
+}
+
+// paused waits until the engine names what is missing.
+func (w *world) paused(r *running, what string) {
+	w.t.Helper()
+	w.eventually("paused because of "+what, func() bool { return waitsFor(r, what) })
+}
+
+// recovered waits until nothing is missing.
+func (w *world) recovered(r *running) {
+	w.t.Helper()
+	w.eventually("nothing is missing", func() bool {
+		s := r.State()
+		return s.Consuming && len(s.Paused) == 0
+	})
+}
+
+func waitsFor(r *running, what string) bool {
+	for _, p := range r.State().Paused {
+		if strings.HasPrefix(p, what+":") {
+			return true
+		}
+	}
+	return false
+}
+
+// ended waits until every key has a row in this status.
+func (w *world) ended(status dedup.Status, keys ...string) {
+	w.t.Helper()
+	var names []dedup.Identity
+	for _, k := range keys {
+		names = append(names, id(k))
+	}
+	w.eventually("all rows say "+status.String(), func() bool {
+		rows, err := w.records.LookUp(context.WithoutCancel(w.t.Context()), names)
+		if err != nil {
+			return false // the test may have killed the server
+		}
+		for _, r := range rows {
+			if r.Status != status {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// quiet waits until no message is in the main queue or on its way back to it, then checks that no more was done than
+// asked.
+func (w *world) quiet() {
+	w.t.Helper()
+	// While it is looked at one queue after the other, a message may go from one that comes to one that is done: so it
+	// must be true a few times.
+	const times = 3
+	quiet := 0
+	live := slices.DeleteFunc(w.topology().Queues(), func(q string) bool { return q == rabbit.DeadQueue(w.cfg.Queue) })
+	w.eventually("the main queue and the retry queues are empty", func() bool {
+		quiet++
+		for _, q := range live {
+			if w.broker.Depth(q) > 0 {
+				quiet = 0
+				return false
+			}
+		}
+		if w.broker.Leaving(live...) > 0 || w.broker.Unacked(w.cfg.Queue) > 0 {
+			quiet = 0
+		}
+		return quiet >= times
+	})
+}
+
+// dead is the number of letters.
+func (w *world) dead() int { return w.broker.Depth(rabbit.DeadQueue(w.cfg.Queue)) }
+
+// letter takes a letter.
+func (w *world) letter() stack.Delivery {
+	w.t.Helper()
+	d, ok := w.broker.Get(rabbit.DeadQueue(w.cfg.Queue))
+	if !ok {
+		w.t.Fatal("there is no letter")
+	}
+	return d
+}
+
+// times is how often the handler was called with this key.
+func (w *world) times(key string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.timesLocked(key)
+}
+
+// events is the story of a key.
+func (w *world) events(key string) []dedup.Event {
+	w.t.Helper()
+	events := must(w.records.Events(w.t.Context(), id(key)))(w.t)
+	return events
+}
+
+// number reads one number from the database.
+func (w *world) number(query string) (n int) {
+	w.t.Helper()
+	if err := w.db.QueryRowContext(w.t.Context(), query).Scan(&n); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// end waits until the deliveries have ended like this, all of them.
+func (w *world) end(want map[string]int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("outcomes %v", want), func() bool { return maps.Equal(w.outcomes(), want) })
+}
+
+// database is the name of the test's database.
+func (w *world) database() (name string) {
+	w.t.Helper()
+	ok(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT DATABASE()").Scan(&name))
+	return name
+}
+
+// timesLocked is times for a rejecting function, which is called with mu held; the present call is not counted.
+func (w *world) timesLocked(key string) (n int) {
+	for _, call := range w.calls {
+		for _, k := range call {
+			if k == key {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// publishInto publishes straight into a queue and declares nothing.
+func (w *world) publishInto(queue string, keys ...string) {
+	w.t.Helper()
+	for _, key := range keys {
+		w.broker.Publish("", queue, stack.Message{
+			MessageId: key, Type: tag, Body: []byte("{}"), DeliveryMode: rabbit.Persistent,
+		})
+	}
+}
+
+// oneBatch makes sure that the next n messages come in one batch, however slow the machine is.
+func (w *world) oneBatch(n int) {
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger = 1, n, 2*time.Second
+	w.cfg.MemoryBudget = 1 << 30 // else the first batch is smaller while no body was seen
+}
+
+// effects is how often each key took effect.
+func (w *world) effects() map[string]int {
+	w.t.Helper()
+	rows := must(w.db.QueryContext(w.t.Context(), "SELECT k, COUNT(*) FROM effect GROUP BY k"))(w.t)
+	defer rows.Close()
+	n := map[string]int{}
+	for rows.Next() {
+		var k string
+		var c int
+		ok(w.t, rows.Scan(&k, &c))
+		n[k] = c
+	}
+	ok(w.t, rows.Err())
+	return n
+}
+
+// row reads the row of a key with the test's tag; status Absent when there is none.
+func (w *world) row(key string) dedup.Row {
+	return w.rowOf(id(key))
+}
+
+func (w *world) rowOf(key dedup.Identity) dedup.Row {
+	w.t.Helper()
+	rows := must(w.records.LookUp(w.t.Context(), []dedup.Identity{key}))(w.t)
+	return rows[key]
+}
+
+// outcomes reads rollbackd_deliveries_total of all engines of the test.
+func (w *world) outcomes() map[string]int {
+	w.t.Helper()
+	return w.counts("rollbackd_deliveries_total")
+}
+
+// counts sums a metric over all engines of the test, by its first label; what is 0 is left out.
+func (w *world) counts(metric string) map[string]int {
+	w.t.Helper()
+	n := map[string]int{}
+	for labels, v := range w.samples(metric) {
+		first, _, _ := strings.Cut(labels, " ")
+		n[first] += v
+	}
+	return n
+}
+
+// samples are the same by all labels.
+func (w *world) samples(metric string) map[string]int {
+	w.t.Helper()
+	w.mu.Lock()
+	regs := slices.Clone(w.regs)
+	w.mu.Unlock()
+	n := map[string]int{}
+	for _, reg := range regs {
+		families := must(reg.Gather())(w.t)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				var labels []string
+				for _, l := range m.GetLabel() {
+					labels = append(labels, l.GetValue())
+				}
+				v := int(m.GetCounter().GetValue()+m.GetGauge().GetValue()) + int(m.GetHistogram().GetSampleCount())
+				if f.GetName() == metric && v != 0 {
+					n[strings.Join(labels, " ")] += v
+				}
+			}
+		}
+	}
+	return n
+}
+
+func TestMain(m *testing.M) {
+	stack.AtOnce(8)
+	stack.Main(m)
 }

@@ -1,0 +1,684 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/lock"
+)
+
+// stocked makes a table of two rows for handlers to meet others at, and a connection of somebody else's.
+func (w *world) stocked() *sql.Conn {
+	w.t.Helper()
+	w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
+	w.exec("CREATE TABLE weight (n INT PRIMARY KEY) ENGINE=InnoDB")
+	w.exec("INSERT INTO amount VALUES (1, 0), (2, 0)")
+	return w.conn()
+}
+
+// conn is a connection of the test's own.
+func (w *world) conn() *sql.Conn {
+	w.t.Helper()
+	// it may have to wait for a lock, and may hold one in silence
+	o := dedup.OpenOptions{ReadTimeout: time.Minute, Idle: time.Minute}
+	db, _, err := dedup.Open(w.t.Context(), w.direct, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pool := must(db.DB())(w.t)
+	w.t.Cleanup(func() { _ = pool.Close() })
+	c := must(pool.Conn(w.t.Context()))(w.t)
+	w.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (w *world) execOn(c *sql.Conn, query string) {
+	w.t.Helper()
+	if _, err := c.ExecContext(w.t.Context(), query); err != nil {
+		w.t.Errorf("%s: %v", query, err)
+	}
+}
+
+// A handler that overlooks a deadlock (MySQL has rolled the transaction back, what follows would be committed by
+// itself) or a lock wait timeout (only the statement is gone) must not commit anything.
+func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
+	type one struct{ deadlock, overlook, reading bool }
+	each(t, map[string]one{
+		"deadlock, overlooked":                     {true, true, false},
+		"deadlock, reported":                       {true, false, false},
+		"deadlock among rows, overlooked":          {true, true, true},
+		"deadlock among rows, reported":            {true, false, true},
+		"lock wait timeout, overlooked":            {false, true, false},
+		"lock wait timeout, reported":              {false, false, false},
+		"lock wait timeout among rows, overlooked": {false, true, true},
+		"lock wait timeout among rows, reported":   {false, false, true},
+	}, func(t *testing.T, w *world, tc one) {
+		w.oneBatch(2)
+		w.cfg.HandlerTimeout, w.cfg.Lease = 20*time.Second, 30*time.Second
+		other := w.stocked()
+		met, meetings := make(chan struct{}), 0
+		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			if err := tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 1").Error; err != nil {
+				return err
+			}
+			first := meetings == 0
+			if first {
+				meetings++
+				// Somebody else has sku 2, wants sku 1 in the case of a deadlock, and has written more, so that MySQL spares him.
+				w.execOn(other, "SET SESSION innodb_lock_wait_timeout = 60")
+				w.execOn(other, "BEGIN")
+				w.execOn(other, "INSERT INTO weight WITH RECURSIVE seq (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM seq "+
+					"WHERE n < 100) SELECT n FROM seq")
+				w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 2")
+				if tc.deadlock {
+					go func() { // joined through met
+						defer close(met)
+						w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 1")
+						w.execOn(other, "COMMIT")
+					}()
+					for w.number("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
+						"WHERE p.db = DATABASE() AND waits") == 0 {
+						// until the other waits for us
+						<-time.After(300 * time.Millisecond)
+					}
+				}
+			}
+			var err error
+			if tc.reading { // the server sends the names of the columns before it waits for the first row
+				var n []int
+				err = tx.Raw("SELECT n FROM amount WHERE sku BETWEEN 2 AND 9 FOR UPDATE").Scan(&n).Error
+			}
+			if err == nil || tc.overlook {
+				err = errors.Join(err, tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 2").Error)
+			}
+			if first && !tc.deadlock {
+				w.execOn(other, "ROLLBACK")
+				close(met)
+			}
+			if first && err == nil {
+				t.Error("the statement met nobody")
+			}
+			if err != nil && !tc.overlook {
+				return err
+			}
+			for _, m := range msgs {
+				if err := insert(tx, m.Key); err != nil && !tc.overlook {
+					return err
+				}
+			}
+			return nil
+		})
+		w.startWith("one", "two")
+		await(t, met, "the two have met")
+		w.applied("one", "two")
+		w.end(map[string]int{"applied": 2})
+		want := 1
+		if tc.deadlock {
+			want = 11 // the other's
+		}
+		is(w, "the amounts are at most", w.number("SELECT MAX(n) FROM amount"), want)
+		if n := w.number("SELECT COUNT(DISTINCT n) FROM amount"); n != 1 {
+			t.Error("the amounts differ: half an effect was committed")
+		}
+	})
+}
+
+func TestAForeignLockIsWaitedForWithoutAnAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Lanes = 1
+	other := w.stocked()
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		w.mu.Lock()
+		w.calls = append(w.calls, []string{"any"})
+		w.mu.Unlock()
+		return tx.Exec("UPDATE amount SET n = n + ? WHERE sku = 1", len(msgs)).Error
+	})
+	w.execOn(other, "BEGIN")
+	w.execOn(other, "UPDATE amount SET n = 0 WHERE sku = 1 AND n = 0")
+	w.execOn(other, "UPDATE amount SET n = 100 WHERE sku = 1")
+	w.startWith("one", "two")
+	w.eventually("the batch was halved, and both came back",
+		func() bool { return w.times("any") > 5 && w.outcomes()["in_progress"] > 1 })
+	w.execOn(other, "COMMIT")
+	w.ended(dedup.Success, "one", "two")
+	w.quiet()
+	if got := w.outcomes(); got["applied"] != 2 || len(got) != 2 {
+		t.Errorf("outcomes %v, want 2 applied, and in_progress", got)
+	}
+	is(w, "the amount is", w.number("SELECT n FROM amount WHERE sku = 1"), 102)
+	for _, k := range []string{"one", "two"} {
+		w.wantRow(k, wanted{Attempts: 1})
+	}
+}
+
+func TestKilledConnectionsCostNothing(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Lanes, w.cfg.BatchSize = 3, 10
+	w.failing("bad")
+	all := keys("order", 300)
+	w.publish("{}", append(all, "bad")...)
+	r, release := w.into(consumer.PointEffect, w.start)
+	own := w.conn()
+	for range 5 {
+		w.killConnections(own)
+	}
+	release()
+	for range 10 {
+		w.killConnections(own)
+	}
+	w.ended(dedup.Dead, "bad")
+	w.recovered(r)
+	w.applied(all...)
+	w.wantRow("bad", wanted{Attempts: 3})
+}
+
+// killConnections kills all connections to the test's database but own, which does it, and says how many there were.
+// Those that are kept stay.
+func (w *world) killConnections(own *sql.Conn, kept ...int64) int {
+	w.t.Helper()
+	rows, err := own.QueryContext(w.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE db = DATABASE() "+
+		"AND id <> CONNECTION_ID()")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		ok(w.t, rows.Scan(&id))
+		if !slices.Contains(kept, id) {
+			ids = append(ids, id)
+		}
+	}
+	ok(w.t, errors.Join(rows.Err(), rows.Close()))
+	for _, id := range ids {
+		_, _ = own.ExecContext(w.t.Context(), "KILL ?", id) // it may have ended
+	}
+	return len(ids)
+}
+
+// hog takes all the connections there are, until the test ends. The engine may be faster, and have one again that was
+// taken from it; what is taken here stays taken, so in the end it has none.
+func (w *world) hog(admin *sql.Conn) {
+	w.t.Helper()
+	pool := must(w.open(w.dsn).DB())(w.t)
+	var taken []int64
+	w.eventually("the engine has no connection", func() bool {
+		for {
+			c, err := pool.Conn(w.t.Context())
+			if err != nil { // there is none left
+				return w.killConnections(admin, taken...) == 0
+			}
+			w.t.Cleanup(func() { _ = c.Close() })
+			var id int64
+			ok(w.t, c.QueryRowContext(w.t.Context(), "SELECT CONNECTION_ID()").Scan(&id))
+			taken = append(taken, id)
+		}
+	})
+}
+
+// TestMySQLAwayOrUnwilling goes through everything that a server can do to us, one after the other on one server.
+func TestMySQLAwayOrUnwilling(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnMySQL(t)
+	var admin *sql.Conn // of the case with too many connections
+	for _, tc := range []struct {
+		name               string
+		takeAway, giveBack func(*world)
+		unprivileged       bool // the engine is
+	}{
+		{"killed", func(*world) { _ = server.Kill() }, func(*world) { _ = server.Start() }, false},
+		{"frozen", func(*world) { _ = server.Freeze() }, func(*world) { _ = server.Thaw() }, false},
+		{"read-only", func(w *world) { w.exec("SET GLOBAL read_only = ON") },
+			func(w *world) { w.exec("SET GLOBAL read_only = OFF") }, true},
+		{"too many connections", func(w *world) {
+			admin = w.conn()
+			w.execOn(admin, "SET GLOBAL max_connections = 10") // MariaDB allows no fewer
+			w.hog(admin)
+		}, func(w *world) { w.execOn(admin, "SET GLOBAL max_connections = 500") }, true},
+		{"a right revoked", func(w *world) { // it waits until the open transaction's time ends
+			w.execOn(w.conn(), "RENAME TABLE effect TO effect_of_others")
+		}, func(w *world) { w.exec("RENAME TABLE effect_of_others TO effect") }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorldOn(t, servers{mysql: server})
+			if tc.unprivileged {
+				w.dsn = stack.Restricted(t, w.dsn, "SELECT, INSERT, UPDATE, DELETE ON "+w.database()+".*")
+			}
+			w.survives(consumer.DependencyMySQL, "{}", 100, tc.takeAway, tc.giveBack)
+		})
+	}
+}
+
+// survives takes a server away from an engine in the middle of its work, and gives it back: then all goes on, and it
+// has cost nothing.
+func (w *world) survives(server, body string, n int, takeAway, giveBack func(*world)) {
+	w.t.Helper()
+	point, first := consumer.PointCommitted, n // of RabbitMQ there are messages in hand, committed and not acked
+	if server == consumer.DependencyMySQL {
+		point, first = consumer.PointEffect, 50
+	}
+	w.cfg.Lanes, w.cfg.BatchSize = 3, 10
+	w.failing("bad")
+	all := keys("order", n)
+	w.publish(body, append(all[:first:first], "bad")...)
+	r, release := w.into(point, w.start)
+	takeAway(w)
+	release()
+	if first < n {
+		w.publish(body, all[first:]...)
+	}
+	w.paused(r, server)
+	up := once(consumer.DependencyMySQL, consumer.DependencyRabbitMQ, consumer.DependencyRedis)
+	delete(up, server)
+	w.want("dependencies up", w.counts("rollbackd_dependency_up"), up)
+	giveBack(w)
+	w.ended(dedup.Dead, "bad")
+	w.recovered(r)
+	w.quiet()
+	w.applied(all...)
+	w.wantRow("bad", wanted{Attempts: 3, Reason: "exhausted"})
+	up[server] = 1
+	w.want("dependencies up", w.counts("rollbackd_dependency_up"), up)
+	most := 1
+	if server == consumer.DependencyRabbitMQ { // the confirmation of the first letter may be lost
+		most = 2
+	}
+	if n := w.dead(); n < 1 || n > most {
+		w.t.Errorf("%d letters, want %d at most", n, most)
+	}
+}
+
+// TestMySQLWithAFullDisk fills the disk under a real server. What such a server does depends on where it meets the end:
+//
+//   - a table that cannot grow: error 1114, the statement is undone and the transaction goes on;
+//   - no room for the undo of a failed statement: InnoDB ends its own process ("Out of disk space in rollback"), which
+//     is how MariaDB 10.11 ends a large value that does not fit any more, and it cannot start before there is room;
+//   - a binary log that cannot grow: the server waits inside COMMIT until somebody makes room, looks for it once a
+//     minute, and then commits, long after everybody has hung up.
+func TestMySQLWithAFullDisk(t *testing.T) {
+	t.Parallel()
+	const size = 512 << 20 // bytes
+	for _, tc := range []struct {
+		name string
+		body int // bytes
+		args []string
+		// The end of what a paused engine names, where it is always the same.
+		says string
+	}{
+		{name: "a table cannot grow", body: 4000, says: "is full"},
+		{name: "a large value does not fit", body: 200_000},
+		{name: "the binary log cannot grow", body: 4000, args: []string{"--log-bin=binlog", "--server-id=1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			server := stack.OwnMySQLOnDisk(t, size, tc.args...)
+			w := newWorldOn(t, servers{mysql: server})
+			w.patience = 3 * time.Minute // a server that waits for room looks once a minute
+			body := `{"note":"` + strings.Repeat("x", tc.body) + `"}`
+			w.survives(consumer.DependencyMySQL, body, 600, func(*world) { server.FillDisk() }, func(w *world) {
+				t.Logf("alive: %v", server.Pid() != 0)
+				if tc.says != "" {
+					w.eventually("the pause says "+tc.says, func() bool {
+						return strings.Contains(strings.Join(w.last.State().Paused, "\n"), tc.says)
+					})
+				}
+				if tc.args != nil {
+					w.eventually("a COMMIT waits for room", func() bool {
+						return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE info = 'COMMIT' AND time > 3") > 0
+					})
+				}
+				is(w, "letters while the disk is full", w.dead(), 0)
+				server.FreeDisk()
+			})
+			is(w, "attempts", w.number("SELECT MAX(consumer_times) FROM consumer_log WHERE consumer_status = 1"), 1)
+		})
+	}
+}
+
+// While a disk runs full, some tables still have room and others have none: one message meets the full one again and
+// again while its neighbours succeed. A MEMORY table at its limit refuses with the same error 1114, and no disk is
+// needed.
+func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 2, 1, 1
+	w.cfg.Lease = time.Minute // so that nobody takes over
+	own := w.conn()
+	w.execOn(own, "SET SESSION max_heap_table_size = 16384")
+	w.execOn(own, "CREATE TABLE tiny (b CHAR(200) NOT NULL) ENGINE=MEMORY")
+	for full := false; !full; {
+		_, err := own.ExecContext(t.Context(), "INSERT INTO tiny VALUES ('x')")
+		full = err != nil
+	}
+	// given a message that needs the full table, and that failed once for a reason of its own
+	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		if msgs[0].Key == "big" {
+			w.mu.Lock()
+			w.calls = append(w.calls, []string{"big"})
+			w.mu.Unlock()
+			if err := tx.Exec("INSERT INTO tiny VALUES ('x')").Error; err != nil {
+				return err
+			}
+		}
+		return insert(tx, msgs[0].Key)
+	})
+	w.publish("{}", "big")
+	w.failedOnce("big")
+	w.start()
+	// when the others succeed each time between two tries of it
+	all := keys("order", 3)
+	for i, key := range all {
+		before := w.times("big")
+		w.eventually("the message is tried", func() bool { return w.times("big") > before })
+		w.publish("{}", key)
+		w.ended(dedup.Success, all[:i+1]...)
+	}
+	before := w.times("big")
+	w.eventually("the message is tried once more", func() bool { return w.times("big") > before })
+	// then no attempt was spent on it, and it goes on when there is room
+	if row := w.row("big"); row.Status != dedup.Processing || row.Attempts != 2 {
+		t.Errorf("the message is %v in attempt %d, want processing in attempt 2", row.Status, row.Attempts)
+	}
+	w.execOn(own, "DELETE FROM tiny")
+	w.ended(dedup.Success, "big")
+	w.wantRow("big", wanted{Attempts: 2})
+	w.want("effects", w.effects(), once(append(all, "big")...))
+}
+
+// TestRabbitMQAway kills, freezes and restarts one server under an engine.
+func TestRabbitMQAway(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRabbit(t)
+	for _, tc := range []struct {
+		name     string
+		takeAway func()
+		giveBack func()
+	}{
+		{"killed", func() { _ = server.Kill() }, func() { _ = server.Start() }},
+		{"frozen", func() { _ = server.Freeze() }, func() { _ = server.Thaw() }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorldOn(t, servers{rabbit: server})
+			w.amqpURL += "?heartbeat=1" // so that a frozen server is noticed after 1.5 s
+			w.survives(consumer.DependencyRabbitMQ, "{}", 200, func(*world) { tc.takeAway() }, func(*world) { tc.giveBack() })
+		})
+	}
+}
+
+// Given an engine that has nothing to publish, when RabbitMQ raises an alarm, then State names it with what to do; and
+// when that is over, no more.
+func TestAnAlarmOfRabbitMQIsNamedWhileNothingIsPublished(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRabbit(t)
+	for alarm, set := range map[string][2]string{
+		"low on memory": {
+			"rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})",
+			"rabbit_alarm:clear_alarm({resource_limit, memory, node()})",
+		},
+		"low on disk": {
+			"rabbit_alarm:set_alarm({{resource_limit, disk, node()}, []})",
+			"rabbit_alarm:clear_alarm({resource_limit, disk, node()})",
+		},
+	} {
+		t.Run(alarm, func(t *testing.T) {
+			w := newWorldOn(t, servers{rabbit: server})
+			r := w.start()
+			w.publish("{}", "order")
+			w.ended(dedup.Success, "order")
+			names := func() bool {
+				all := strings.Join(r.State().Degraded, "; ")
+				return strings.Contains(all, alarm) && strings.Contains(all, "free memory or disk")
+			}
+			if names() {
+				t.Fatalf("%s before it is", alarm)
+			}
+			if _, err := server.Eval(t.Context(), set[0]); err != nil {
+				t.Fatal(err)
+			}
+			w.eventually(alarm+" is named", names)
+			if _, err := server.Eval(t.Context(), set[1]); err != nil {
+				t.Fatal(err)
+			}
+			w.eventually(alarm+" is named no more", func() bool { return !names() })
+		})
+	}
+}
+
+func TestAcksOfAClosedConnectionAckNothingElse(t *testing.T) {
+	w := newWorld(t)
+	w.broker.Eval("ok") // skips on a server that is not ours, before the engine is held up
+	w.oneBatch(10)
+	w.cfg.Prefetch = 20
+	all := keys("order", 50)
+	w.publish("{}", all...)
+	// given ten messages committed, and the connection closed by force before their ack
+	r, release := w.into(consumer.PointCommitted, w.start)
+	w.broker.CloseConnections()
+	w.eventually("the broker has all messages back", func() bool { return w.broker.Depth(w.cfg.Queue) == 50 })
+	// when it goes on
+	release()
+	// then every message is applied, and the ten come again as duplicates
+	w.recovered(r)
+	w.applied(all...)
+	w.end(map[string]int{"applied": 50, "duplicate": 10})
+	w.quiet()
+}
+
+func TestAnAbandonedBatchLeavesNoLock(t *testing.T) {
+	w := newWorld(t)
+	w.broker.Eval("ok") // skips on a server that is not ours, before the engine is held up
+	w.oneBatch(6)
+	w.cfg.LockTTL = time.Minute
+	w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 5 * time.Second}
+	w.flaky("flaky")
+	w.publish("{}", append(keys("order", 5), "flaky")...)
+	// given a session that is lost while one message of the batch is still to be attempted
+	_, release := w.into(consumer.PointAcked, w.start)
+	w.broker.CloseConnections()
+	w.eventually("the broker has the message back", func() bool { return w.broker.Depth(w.cfg.Queue) == 1 })
+	release()
+	w.ended(dedup.Success, "flaky")
+	w.quiet()
+	is(w, "deliveries met a lock that nobody holds any more", w.outcomes()["in_progress"], 0)
+}
+
+func TestAQueueThatIsGoneLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, giveBack := range map[string]time.Duration{"made again by the operator": time.Minute,
+		"made again by the engine": 300 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.cfg.GiveBackAfter = giveBack
+			w.failing("bad")
+			w.rejecting("hopeless", func() error { return consumer.Permanent(errors.New("shipped")) })
+			r := w.startWith("warm up")
+			w.ended(dedup.Success, "warm up")
+			w.broker.Delete(rabbit.DeadQueue(w.cfg.Queue), rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0]))
+			w.publishInto(w.cfg.Queue, "bad", "hopeless", "good") // without declaring them again
+			if giveBack == time.Minute {
+				w.eventually("both are held, and nothing else", func() bool { return w.held() == 2 })
+				w.ended(dedup.Success, "good")
+				if n := w.outcomes(); n["dead_lettered"]+n["retried"] != 0 {
+					t.Errorf("outcomes %v while the queues are gone", n)
+				}
+				w.declare()
+			}
+			w.ended(dedup.Dead, "bad", "hopeless")
+			w.ended(dedup.Success, "good")
+			w.recovered(r)
+			w.quiet()
+			is(w, "letters", w.dead(), 2)
+			w.want("effects", w.effects(), once("warm up", "good"))
+			w.wantRow("bad", wanted{Attempts: 3})
+		})
+	}
+}
+
+func TestAShortRetryDoesNotWaitBehindALongOne(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.RetryDelays = []time.Duration{200 * time.Millisecond, time.Hour}
+	w.failing("long")
+	w.startWith("long")
+	w.eventually("the long one waits its hour", func() bool {
+		return w.row("long").Attempts == 2 && w.outcomes()["retried"] == 2
+	})
+	w.flaky("short")
+	began := time.Now()
+	w.publish("{}", "short")
+	w.ended(dedup.Success, "short")
+	if took := time.Since(began); took < 180*time.Millisecond || took > 1700*time.Millisecond {
+		t.Errorf("it came back after %v, want its delay of 200ms and no more than 1.5 s", took)
+	}
+}
+
+// TestRedisAway takes one server away in every way, under both policies, while messages come five times each.
+func TestRedisAway(t *testing.T) {
+	t.Parallel()
+	server := stack.OwnRedis(t)
+	for _, tc := range []struct {
+		name     string
+		takeAway func()
+		giveBack func()
+		absent   bool // from the start
+	}{
+		{"killed", func() { _ = server.Kill() }, func() { _ = server.Start() }, false},
+		{"frozen", func() { _ = server.Freeze() }, func() { _ = server.Thaw() }, false},
+		{"absent at the start", func() { _ = server.Kill() }, func() { _ = server.Start() }, true},
+	} {
+		for _, policy := range []lock.Policy{lock.Proceed, lock.Pause} {
+			t.Run(tc.name+", policy "+string(policy), func(t *testing.T) {
+				w := newWorldOn(t, servers{redis: server})
+				w.cfg.LockOnError, w.cfg.BatchSize, w.cfg.GiveBackAfter = policy, 10, 500*time.Millisecond
+				w.failing("bad")
+				before, after := keys("before", 50), keys("after", 50)
+				var r *running
+				if tc.absent {
+					tc.takeAway()
+				}
+				r = w.start()
+				if !tc.absent {
+					w.publish("{}", before...)
+					w.ended(dedup.Success, before...)
+					tc.takeAway()
+				}
+				for range 5 {
+					w.publish("{}", after...)
+					w.publish("{}", "bad")
+				}
+				if policy == lock.Pause {
+					w.paused(r, "redis")
+				} else {
+					w.eventually("degraded because of redis", func() bool { return degraded(r, "redis") })
+				}
+				if s := r.State(); len(s.Paused)+len(s.Degraded) != 1 {
+					t.Errorf("paused because of %q, degraded because of %q, want redis alone", s.Paused, s.Degraded)
+				}
+				if policy == lock.Proceed { // everything holds without it
+					w.ended(dedup.Success, after...)
+				} else {
+					w.eventually("the deliveries are given back", func() bool {
+						return w.outcomes()["abandoned"] > 0 && !r.State().Consuming
+					})
+					before := w.outcomes()["abandoned"]
+					<-time.After(3 * w.cfg.GiveBackAfter)
+					is(w, "more deliveries were taken and given back while redis was away", w.outcomes()["abandoned"], before)
+					is(w, "messages were worked on without the lock",
+						w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'after%'"), 0)
+				}
+				if up := w.counts("rollbackd_dependency_up"); up["redis"] != 0 {
+					t.Errorf("dependencies up: %v, want no redis", up)
+				}
+				tc.giveBack()
+				w.ended(dedup.Success, after...)
+				w.ended(dedup.Dead, "bad")
+				w.recovered(r)
+				// with proceed nobody waits for it
+				w.eventually("nothing is degraded", func() bool { return len(r.State().Degraded) == 0 })
+				w.quiet()
+				if up := w.counts("rollbackd_dependency_up"); up["redis"] != 1 {
+					t.Errorf("dependencies up: %v, want redis", up)
+				}
+				all := once(after...)
+				if !tc.absent {
+					all = once(append(before, after...)...)
+				}
+				w.want("effects", w.effects(), all)
+				w.wantRow("bad", wanted{Attempts: 3})
+			})
+		}
+	}
+	t.Run("flushed under load", func(t *testing.T) {
+		w := newWorldOn(t, servers{redis: server})
+		w.cfg.BatchSize, w.cfg.BatchLinger = 5, 0
+		client := must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(t)
+		defer client.Close()
+		all := keys("order", 200)
+		w.start()
+		w.start()
+		for range 5 {
+			w.publish("{}", all...)
+			ok(t, client.FlushAll(context.Background()).Err())
+			ok(t, client.ScriptFlush(context.Background()).Err())
+		}
+		w.quiet()
+		w.applied(all...)
+		if got := w.outcomes(); got["applied"] != 200 {
+			t.Errorf("outcomes %v, want 200 applied", got)
+		}
+	})
+}
+
+// Given a cluster whose other node is written to too, when transactions lose against those of the other node, which
+// they may be told at COMMIT alone, then they are tried again, it has cost nothing, and nobody says that MySQL is away.
+func TestAConflictInAClusterOfGaleraCostsNothing(t *testing.T) {
+	cluster := stack.OwnGalera(t)
+	w := newWorldOn(t, servers{mysql: cluster.Databases[0]})
+	w.cfg.Lanes, w.cfg.HandlerTimeout, w.cfg.Lease = 1, 10*time.Second, 20*time.Second
+	w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
+	w.exec("INSERT INTO amount VALUES (1, 0)")
+	direct := w.direct
+	w.direct = strings.Replace(direct, cluster.Databases[0].Addr(), cluster.Databases[1].Addr(), 1)
+	other := w.conn()
+	w.direct = direct
+	var n int // reading waits for the table to be there
+	ok(t, other.QueryRowContext(t.Context(), "SELECT n FROM amount").Scan(&n))
+	var conflicts atomic.Int32
+	const most = 8
+	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		if err := tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 1").Error; err != nil {
+			return err
+		}
+		for _, m := range msgs {
+			if err := insert(tx, m.Key); err != nil {
+				return err
+			}
+		}
+		if conflicts.Load() < most {
+			conflicts.Add(1)
+			w.execOn(other, "UPDATE amount SET n = n + 100 WHERE sku = 1")
+		}
+		return nil
+	})
+	fresh, claimed := keys("fresh", 8), keys("claimed", 4)
+	w.failedOnce(claimed...)
+	r := w.startWith(append(fresh, claimed...)...)
+	w.ended(dedup.Success, append(fresh, claimed...)...)
+	w.recovered(r)
+	w.quiet()
+	w.costNothing(fresh, claimed)
+	is(w, "transactions met others", conflicts.Load(), most)
+	if strings.Contains(w.logs.String(), "waiting for mysql") {
+		t.Errorf("a conflict was taken for a server that is away:\n%s", w.logs)
+	}
+}
