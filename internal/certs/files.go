@@ -30,7 +30,8 @@ type TLS struct {
 // Names are what the four parts of a TLS are called somewhere, in the order of its fields.
 type Names [4]string
 
-var settings = Names{"_CA_FILE", "_CERT_FILE", "_KEY_FILE", "_SERVER_NAME"}
+// Settings end the names of the settings for them.
+var Settings = Names{"_CA_FILE", "_CERT_FILE", "_KEY_FILE", "_SERVER_NAME"}
 
 func (t *TLS) parts() [4]*string { return [4]*string{&t.CA, &t.Cert, &t.Key, &t.ServerName} }
 
@@ -55,7 +56,7 @@ func (n Names) Join(raw, sep string, has, t TLS, setting, place string) (string,
 			whole += sep + n[i] + "=" + url.QueryEscape(*part)
 			sep = "&"
 		case *part != *there[i]:
-			return raw, fmt.Errorf("contradicts the URL or DSN: %s and %s in %s differ: keep one", setting+settings[i], n[i],
+			return raw, fmt.Errorf("contradicts the URL or DSN: %s and %s in %s differ: keep one", setting+Settings[i], n[i],
 				place)
 		}
 	}

@@ -123,11 +123,14 @@ func (m *moving) run(ctx context.Context, c *call) error {
 	r := m.asked
 	r.Filter, r.Why, r.From, r.Limit = *m.filter, operator.Plain(r.Why), *m.from, m.filter.Limit
 	progress := c.newProgress(time.Now())
+	var of deadletter.Selection = *m.filter
+	if r.From != "" {
+		of = deadletter.File{Name: r.From, Lines: lines, Filter: *m.filter}
+	}
 	var res deadletter.Result
 	err = c.act(ctx, m.by(), *m.dryRun, operator.TaskRequest{Kind: r.Kind, Why: r.Why, Detail: r}, func(
-		ctx context.Context, task operator.Task) (operator.Result, error) {
-		var err error
-		res, err = m.move(ctx, c.Letters, r, lines, task.By, func(p deadletter.Progress) {
+		ctx context.Context, task operator.Task) (_ operator.Result, err error) {
+		res, err = r.Do(ctx, c.Letters, of, task.By, *m.dryRun, func(p deadletter.Progress) {
 			progress.show(p)
 			task.Letters(p)
 		})
@@ -145,23 +148,6 @@ func (m *moving) run(ctx context.Context, c *call) error {
 		return errors.Join(printErr, c.hinted(err))
 	}
 	return errors.Join(printErr, c.undone(res, len(r.Filter.Keys) > 0))
-}
-
-func (m *moving) move(
-	ctx context.Context, letters *deadletter.Letters, r operator.Request, lines io.Reader, by string,
-	progress func(deadletter.Progress),
-) (deadletter.Result, error) {
-	var of deadletter.Selection = *m.filter
-	if r.From != "" {
-		of = deadletter.File{Name: r.From, Lines: lines, Filter: *m.filter}
-	}
-	if r.Kind == operator.KindDiscard {
-		return letters.Discard(ctx, of, deadletter.DiscardOptions{By: by, Why: r.Why, DryRun: *m.dryRun, Progress: progress})
-	}
-	return letters.Replay(ctx, of, deadletter.ReplayOptions{
-		By: by, DryRun: *m.dryRun, Force: r.Force, Discarded: r.Discarded, Rate: r.Rate, Window: r.Window,
-		MaxFailures: r.MaxFailures, Progress: progress,
-	})
 }
 
 // input opens a file until the command ends, or the standard input for "-".

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -87,27 +88,6 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 	defer s.daemon()()
 	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
 	s.eventually(1, "SELECT COUNT(*) FROM consumer_log_event WHERE `by` = 'by hand'")
-}
-
-func TestLettersAreListedPageByPage(t *testing.T) {
-	t.Parallel()
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`, `{"order_sn":"A-3","items":[]}`)
-	seen := map[string]bool{}
-	args := []string{"dlq", "list", "--limit", "1", "-o", "json"}
-	for after := ""; len(seen) < 3; {
-		stdout, stderr, code := runCLI(t, s.environ, "", append(args, "--after", after)...)
-		var page []deadletter.Letter
-		if err := json.Unmarshal([]byte(stdout), &page); err != nil || code != exitDone || len(page) != 1 ||
-			seen[page[0].Key] {
-			t.Fatalf("exit %d, %v, %s %s; want one letter that was not seen", code, err, stdout, stderr)
-		}
-		seen[page[0].Key] = true
-		_, next, more := strings.Cut(stderr, "--after ")
-		if more != (len(seen) < 3) {
-			t.Fatalf("after %d of 3 letters: %q", len(seen), stderr)
-		}
-		after = strings.TrimSpace(next)
-	}
 }
 
 func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
@@ -200,21 +180,21 @@ func reasonsIn(t *testing.T, text string) string {
 }
 
 // Given a letter whose cause is not cured, when it is replayed by its key, then the exit code says that it is dead
-// again; one that was chosen otherwise is only counted.
-func TestAReplayByKeyThatEndsInALetterAgainFails(t *testing.T) {
+// again; one that was chosen otherwise is only counted. When it was replayed as often as it may, it is parked: it is
+// shown as that, and stays until it is forced.
+func TestALetterThatDiesAgainIsToldAndParkedInTheEnd(t *testing.T) {
 	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	stop := s.daemon()
-	defer stop()
-	stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--key", "A-1")
-	if code != exitFailed || !strings.Contains(stdout, "and are dead again") ||
-		!strings.Contains(stderr, "letters with a --key that are dead again: 1") {
-		t.Errorf("by key: exit %d, %s%s", code, stdout, stderr)
+	s.run("", "dlq", "replay", "--key", "A-1")
+	poll.Until(t, "its letter is back", func() bool { return s.broker.Depth(s.queue+".dead") == 1 })
+	s.run("", "dlq", "replay", "--reason", "malformed")
+	stop()
+	s.exec("UPDATE consumer_log SET replays = 10")
+	for _, args := range []string{"list", "replay --all --dry-run", "replay --all", "show A-1", "replay --all --force"} {
+		s.run("", append([]string{"dlq"}, strings.Fields(args)...)...)
 	}
-	if stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--reason", "malformed"); code != exitDone ||
-		!strings.Contains(stdout, "and are dead again") {
-		t.Errorf("by reason: exit %d, %s%s", code, stdout, stderr)
-	}
+	s.golden("parked")
 }
 
 // Given a remark that is longer than a line, when a list goes to a file or another program, then it is whole.
@@ -231,25 +211,19 @@ func TestAListThatIsReadOnIsNotCut(t *testing.T) {
 }
 
 // Given a group that no row has, when its letters or rows are asked for, then that is said beside the empty answer,
-// with the groups that there are.
+// with the groups that there are; of the right group it is not.
 func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) {
 	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	wrong := append(s.environ[:len(s.environ):len(s.environ)], "ROLLBACKD_GROUP=stok-rollback")
-	const want = "consumer: consumer_log has no row of group stok-rollback (ROLLBACKD_GROUP); it has stock-rollback\n"
-	if _, stderr, _ := runCLI(t, wrong, "", "reconcile"); !strings.Contains(stderr, want) {
-		t.Errorf("reconcile: %q, want %q", stderr, want)
-	}
-	for _, args := range []string{"dlq list", "dlq list --by reason", "dlq export", "log list"} {
-		if _, stderr, code := runCLI(t, wrong, "", strings.Fields(args)...); code != exitDone || !strings.Contains(stderr,
-			want) {
-			t.Errorf("%s: exit %d, %q, want %q", args, code, stderr, want)
-		}
-		_, stderr, _ := runCLI(t, s.environ, "", append(strings.Fields(args), "--tag", "none")...)
-		if strings.Contains(stderr, "no row of group") {
-			t.Errorf("%s with the right group: %q", args, stderr)
+	for _, group := range []string{"stok-rollback", "stock-rollback"} {
+		s.environ = append(s.environ, "ROLLBACKD_GROUP="+group)
+		for _, args := range []string{"dlq list", "dlq list --by reason", "dlq export", "log list"} {
+			s.run("", append(strings.Fields(args), "--tag", "none")...)
 		}
 	}
+	s.environ = append(s.environ, "ROLLBACKD_GROUP=stok-rollback")
+	s.run("", "reconcile")
+	s.golden("unknown-group")
 }
 
 // Given a MySQL that is frozen, when letters are listed, then the answer comes within ten seconds.
@@ -305,28 +279,5 @@ func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
 	if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") ||
 		!strings.Contains(stdout, `{"x":"\x1b[31m\x07yyy`) {
 		t.Errorf("exit %d, %d bytes, %q, %s", code, len(stdout), stdout[:min(len(stdout), 1500)], stderr)
-	}
-}
-
-func TestAParkedLetterIsShownAndStaysUntilItIsForced(t *testing.T) {
-	t.Parallel()
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	s.exec("UPDATE consumer_log SET replays = 10")
-	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "list"); !strings.Contains(stdout, "10 (parked)") {
-		t.Errorf("list: %s", stdout)
-	}
-	for _, more := range [][]string{{"--dry-run"}, nil} {
-		stdout, stderr, code := runCLI(t, s.environ, "", append([]string{"dlq", "replay", "--all"}, more...)...)
-		if code != exitFailed || !strings.Contains(stderr, "1 stay (parked), they were replayed "+
-			"ROLLBACKD_MAX_REPLAYS times") || !strings.Contains(stdout, "of them parked") {
-			t.Errorf("replay %v: exit %d, %s%s", more, code, stdout, stderr)
-		}
-	}
-	if stdout, _, _ := runCLI(t, s.environ, "", "dlq", "show", "A-1"); !strings.Contains(stdout,
-		"parked after 10 replays of at most 10: items: is empty") {
-		t.Errorf("show: %s", stdout)
-	}
-	if _, stderr, code := runCLI(t, s.environ, "", "dlq", "replay", "--all", "--force"); code != exitDone {
-		t.Errorf("forced: exit %d, %s", code, stderr)
 	}
 }

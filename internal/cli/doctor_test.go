@@ -501,29 +501,27 @@ func TestDoctorLooksAtEachMasterOfARedisCluster(t *testing.T) {
 
 func TestDoctorLooksAtEachMasterOfARedlock(t *testing.T) {
 	t.Parallel()
-	s := newShell(t, "ROLLBACKD_LOCK=redlock")
-	s.run("", "migrate")
 	var servers []*stack.Server
 	var urls []string
 	for range 3 {
 		servers = append(servers, stack.OwnRedis(t))
 		urls = append(urls, servers[len(servers)-1].URL())
 	}
-	setting := "ROLLBACKD_REDIS_URL=" + strings.Join(urls, ",")
-	checks, code := s.examine(setting)
+	s := migrated(t, "ROLLBACKD_LOCK=redlock", "ROLLBACKD_REDIS_URL="+strings.Join(urls, ","))
+	checks, code := s.examine()
 	wantCheck(t, checks, code, doctor.OK, "master 3: version", "")
 	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
 	if err := servers[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	checks, code = s.examine(setting)
+	checks, code = s.examine()
 	wantCheck(t, checks, code, doctor.Warn, "master 2: reachable", "")
 	wantCheck(t, checks, code, doctor.OK, "lock", "taken and released")
 	if err := servers[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	s.wants(doctor.Warn, "masters", "1 of 3", setting)
-	s.wants(doctor.Fail, "masters", "1 of 3", setting, "ROLLBACKD_LOCK_ON_ERROR=pause")
+	s.wants(doctor.Warn, "masters", "1 of 3")
+	s.wants(doctor.Fail, "masters", "1 of 3", "ROLLBACKD_LOCK_ON_ERROR=pause")
 }
 
 func TestDoctorTakesALockInZooKeeper(t *testing.T) {

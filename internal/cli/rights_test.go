@@ -54,11 +54,11 @@ func (s *shell) account(admin *redis.Client) *account {
 		s.t.Fatal(err)
 	}
 	amqp.User = url.UserPassword(a.name, a.password)
-	a.sql("CREATE USER " + a.mysqlName() + " IDENTIFIED BY '" + a.password + "'")
+	a.s.exec("CREATE USER " + a.mysqlName() + " IDENTIFIED BY '" + a.password + "'")
 	a.erlang(`ok = rabbit_auth_backend_internal:add_user(<<%q>>, <<%q>>, <<"tests">>)`, a.name, a.password)
 	s.t.Cleanup(func() {
 		a.erlang(`rabbit_auth_backend_internal:delete_user(<<%q>>, <<"tests">>)`, a.name)
-		a.sql("DROP USER " + a.mysqlName())
+		a.s.exec("DROP USER " + a.mysqlName())
 		admin.ACLDelUser(context.WithoutCancel(s.t.Context()), a.name)
 	})
 	a.environ = append(slices.Clip(s.environ), "ROLLBACKD_MYSQL_DSN="+dsn.FormatDSN(), "ROLLBACKD_AMQP_URL="+amqp.String(),
@@ -68,15 +68,6 @@ func (s *shell) account(admin *redis.Client) *account {
 
 func (a *account) mysqlName() string { return "'" + a.name + "'@'%'" }
 
-func (a *account) sql(statements ...string) {
-	a.s.t.Helper()
-	for _, statement := range statements {
-		if _, err := a.s.db().ExecContext(context.WithoutCancel(a.s.t.Context()), statement); err != nil {
-			a.s.t.Fatalf("%s: %v", statement, err)
-		}
-	}
-}
-
 func (a *account) erlang(format string, args ...any) {
 	a.s.t.Helper()
 	a.s.broker.Eval(fmt.Sprintf(format, args...))
@@ -85,8 +76,8 @@ func (a *account) erlang(format string, args ...any) {
 // mayMySQL gives these rights in the place of all others.
 func (a *account) mayMySQL(list []rights.TableRight) {
 	a.s.t.Helper()
-	a.sql("REVOKE ALL PRIVILEGES, GRANT OPTION FROM " + a.mysqlName())
-	a.sql(rights.Grants(list, a.schema, a.mysqlName())...)
+	a.s.exec("REVOKE ALL PRIVILEGES, GRANT OPTION FROM " + a.mysqlName())
+	a.s.exec(rights.Grants(list, a.schema, a.mysqlName())...)
 }
 
 func (a *account) mayRedis(list []rights.Command) {

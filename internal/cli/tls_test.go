@@ -34,7 +34,7 @@ func newEncrypted(t *testing.T) *encrypted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.execute("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509",
+	e.exec("CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509",
 		"GRANT ALL ON "+account.DBName+".* TO 'x509'@'%'")
 	account.User, account.Passwd = "x509", "secret"
 	e.environ = []string{
@@ -58,15 +58,6 @@ func (e *encrypted) run(stdin string, args ...string) (text string, code int) {
 	return e.script.String(), code
 }
 
-func (e *encrypted) execute(statements ...string) {
-	e.t.Helper()
-	for _, statement := range statements {
-		if _, err := e.db().ExecContext(e.t.Context(), statement); err != nil {
-			e.t.Fatalf("%s: %v", statement, err)
-		}
-	}
-}
-
 func (e *encrypted) succeed(stdin string, args ...string) string {
 	e.t.Helper()
 	text, code := e.run(stdin, args...)
@@ -82,7 +73,7 @@ func TestEveryCommandUsesTheCertificatesOfItsSettings(t *testing.T) {
 	t.Parallel()
 	e := newEncrypted(t)
 	e.succeed("", "migrate")
-	e.execute("INSERT INTO stock VALUES (1001, 5, 0)", "INSERT INTO stock_reservation "+
+	e.exec("INSERT INTO stock VALUES (1001, 5, 0)", "INSERT INTO stock_reservation "+
 		"(order_sn, sku_id, quantity, status, updated_at) VALUES ('sn-1', 1001, 2, 1, UTC_TIMESTAMP(6)), "+
 		"('sn-2', 1001, 3, 1, UTC_TIMESTAMP(6))")
 	e.succeed(`{"order_sn":"sn-1","items":[{"sku_id":1001,"quantity":2}]}`+"\n"+`{"order_sn":"bad","items":[]}`, "publish",

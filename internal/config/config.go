@@ -86,7 +86,7 @@ type Config struct {
 	// connects finds them.
 	tls struct{ amqp, mysql, redis certs.TLS }
 
-	settings []*setting // as Load found them
+	settings []*Variable // as Load found them
 }
 
 // Retention is how long success rows are kept; 0: for ever.

@@ -25,12 +25,12 @@ func (c Config) Fresh(key string, warn func(Warning)) func() string {
 	case s.secret == nil || s.from != FromFile:
 		return func() string { return s.raw }
 	}
-	return (&fresh{setting: s, last: s.raw, warn: warn}).text
+	return (&fresh{Variable: s, last: s.raw, warn: warn}).text
 }
 
 // fresh is one setting whose file is read again.
 type fresh struct {
-	*setting
+	*Variable
 	warn func(Warning)
 
 	mu   sync.Mutex

@@ -55,7 +55,7 @@ func Load(environ []string) (Config, []Warning, error) {
 }
 
 // single reads one setting, whatever else is wrong.
-func single(environ []string, key string) (*Config, *setting) {
+func single(environ []string, key string) (*Config, *Variable) {
 	c := new(Config)
 	for _, v := range variables(c) {
 		if v.key == key {
@@ -111,7 +111,7 @@ func (c *Config) problems() error {
 }
 
 // of is the setting with the key; nil in a Config that did not come from Load.
-func (c *Config) of(key string) *setting {
+func (c *Config) of(key string) *Variable {
 	for _, s := range c.settings {
 		if s.key == key {
 			return s
@@ -120,21 +120,13 @@ func (c *Config) of(key string) *setting {
 	return nil
 }
 
-// setting is a variable and what Load found.
-type setting struct {
-	Variable
-	raw   string // empty also when there is no text
-	from  Source
-	path  string // the file, when from is FromFile
-	wrong string // what is wrong, completes the sentence "NAME=value …"; then no further check looks at it
-}
-
-func (s *setting) refuse(format string, args ...any) { s.wrong = fmt.Sprintf(format, args...) }
+func (s *Variable) refuse(format string, args ...any) { s.wrong = fmt.Sprintf(format, args...) }
 
 // take finds the text of a setting and gives its field the value; without a text it stays zero. A default is not to
 // blame: one that is computed from a bad setting is bad too.
 func (c *Config) take(v Variable, ours map[string]string) {
-	s := &setting{Variable: v, from: FromDefault, raw: v.Default}
+	s := &v
+	s.from, s.raw = FromDefault, v.Default
 	c.settings = append(c.settings, s)
 	s.find(ours)
 	if s.wrong != "" || s.raw == "" {
@@ -151,7 +143,7 @@ func (c *Config) take(v Variable, ours map[string]string) {
 
 // find finds the text: in the variable, in the file that X_FILE names, or the default. A variable that is set but empty
 // is refused unless empty means something: it is a template that was not filled in.
-func (s *setting) find(ours map[string]string) {
+func (s *Variable) find(ours map[string]string) {
 	raw, set := ours[s.Name]
 	path, fileSet := ours[s.Name+fileSuffix]
 	empty := "is set but empty: give a value, or leave it out for the default"

@@ -25,7 +25,7 @@ var kubernetes = regexp.MustCompile(`_SERVICE_|_PORT$|_PORT_[0-9]+_(TCP|UDP|SCTP
 
 // unknownNames warns of names with our prefix that are no setting, most likely a misspelling of one: the setting meant
 // is then at its default. It never shows the value, which may be a secret under a misspelt name.
-func unknownNames(ours map[string]string, settings []*setting) []Warning {
+func unknownNames(ours map[string]string, settings []*Variable) []Warning {
 	var names []string
 	for _, s := range settings {
 		names = append(names, s.Name)

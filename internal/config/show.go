@@ -3,7 +3,6 @@ package config
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"strings"
 )
 
@@ -39,17 +38,6 @@ func (c Config) GoString() string { return c.String() }
 
 // MarshalJSON is the list of Settings, secrets masked.
 func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(c.Settings()) }
-
-// LogValue has the settings that are not at their default, secrets masked.
-func (c Config) LogValue() slog.Value {
-	var attrs []slog.Attr
-	for _, s := range c.Settings() {
-		if s.Source != FromDefault {
-			attrs = append(attrs, slog.String(s.Name, s.Value))
-		}
-	}
-	return slog.GroupValue(attrs...)
-}
 
 // Markdown is the table of all settings for the documentation, with a heading line and no surrounding text.
 func Markdown() string {

@@ -42,8 +42,8 @@ func (c *Config) encrypted() []encrypted {
 
 // settings are those of the server's certificates.
 func (s encrypted) settings() (keys []string) {
-	for _, part := range []string{"CA_FILE", "CERT_FILE", "KEY_FILE", "SERVER_NAME"} {
-		keys = append(keys, s.key+"_TLS_"+part)
+	for _, part := range certs.Settings {
+		keys = append(keys, s.key+"_TLS"+part)
 	}
 	return keys
 }
@@ -57,7 +57,7 @@ func (c *Config) joinTLS() {
 			continue
 		}
 		if err := s.join(); err != nil {
-			var first *setting
+			var first *Variable
 			for _, key := range keys {
 				if found := c.of(key); found.raw != "" {
 					first = cmp.Or(first, found)

@@ -40,6 +40,12 @@ type Variable struct {
 	needless func() bool
 	// computed is the default, when it follows from settings before this one; Default only describes it then.
 	computed func() string
+
+	// What Load found.
+	raw   string // empty also when there is no text
+	from  Source
+	path  string // the file, when from is FromFile
+	wrong string // what is wrong, completes the sentence "NAME=value …"; then no further check looks at it
 }
 
 // row is a setting that is read by the rule into the field.

@@ -4,7 +4,7 @@
 // What only a running daemon knows, it is asked for.
 //
 // What lives here: the checks, each a question and the verdicts on its answer. What must not: how they are shown
-// (cmd/consumer), and the rules of settings, which internal/config has.
+// (internal/cli), and the rules of settings, which internal/config has.
 package doctor
 
 import (

@@ -6,7 +6,7 @@
 // open becomes dead with an unknown effect, for a person to decide; an odd row has a [Kind] that says what became of
 // it. A later pass brings what has changed since, and never touches a row that anybody of ours has moved.
 //
-// What belongs here: the shape of that table, what its rows mean, and the passes. What does not: the log's statements
-// (package dedup), what a message must be to have its row's identity (internal/wire), and words for a person
-// (cmd/consumer).
+// What belongs here: the shape of that table, what its rows mean, each kind in a person's words too, and the passes.
+// What does not: the log's statements (package dedup), what a message must be to have its row's identity
+// (internal/wire), and how a report is shown (internal/cli).
 package legacyimport

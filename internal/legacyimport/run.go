@@ -115,9 +115,6 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
-	if o.Records == nil || o.DB == nil || o.Group == "" {
-		return Report{}, errors.New("take over: no log, no database or no group")
-	}
 	p := &pass{Options: o}
 	err := p.run(ctx)
 	if p.shape != nil {

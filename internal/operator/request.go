@@ -101,6 +101,20 @@ func (r *Request) check() error {
 	return check(r.Filter)
 }
 
+// Do does what is asked for to the letters of a selection, in this name.
+func (r *Request) Do(
+	ctx context.Context, l *deadletter.Letters, of deadletter.Selection, by string, dryRun bool,
+	progress func(deadletter.Progress),
+) (deadletter.Result, error) {
+	if r.Kind == KindDiscard {
+		return l.Discard(ctx, of, deadletter.DiscardOptions{By: by, Why: r.Why, DryRun: dryRun, Progress: progress})
+	}
+	return l.Replay(ctx, of, deadletter.ReplayOptions{
+		By: by, DryRun: dryRun, Force: r.Force, Discarded: r.Discarded, Rate: r.Rate, Window: r.Window,
+		MaxFailures: r.MaxFailures, Progress: progress,
+	})
+}
+
 // sorted is a filter in the one form that all have which choose the same.
 func sorted(f deadletter.Filter) deadletter.Filter {
 	f.Keys = slices.Compact(slices.Sorted(slices.Values(f.Keys)))

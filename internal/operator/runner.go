@@ -308,17 +308,7 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 	if base.Done, err = j.d.o.Records.CountBy(ctx, j.d.o.Group, j.act.story(), j.act.Kind.reached(), j.first); err != nil {
 		return result, true, err
 	}
-	var res deadletter.Result
-	if j.act.Kind == KindDiscard {
-		res, err = j.d.o.Letters.Discard(ctx, set, deadletter.DiscardOptions{
-			By: j.act.story(), Why: r.Why, Progress: j.report(base),
-		})
-	} else {
-		res, err = j.d.o.Letters.Replay(ctx, set, deadletter.ReplayOptions{
-			By: j.act.story(), Force: r.Force, Rate: r.Rate, Window: r.Window, MaxFailures: r.MaxFailures,
-			Progress: j.report(base),
-		})
-	}
+	res, err := r.Do(ctx, j.d.o.Letters, set, j.act.story(), false, j.report(base))
 	j.allConfirmed = res.Confirmed
 	result = ResultOf(res)
 	result.Swept = 0 // which the sweep says
