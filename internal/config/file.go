@@ -23,30 +23,31 @@ const (
 // readWithin reads a setting from a file, without the newline that editors leave at its end and the byte order mark
 // that some write before its beginning: nobody sees either, and each would be a part of a user's name or a password. No
 // error holds the name, which may be the secret itself.
-func readWithin(path string, timeout time.Duration) (value string, err error) {
-	tooSlow := fmt.Errorf("it has not been read to its end within %v: is it a pipe into which nobody writes?", timeout)
-	until, done := time.Now().Add(timeout), make(chan struct{})
-	var read string
-	var failed error
+func readWithin(path string, timeout time.Duration) (string, error) {
+	type content struct {
+		text string
+		err  error
+	}
+	read, until := make(chan content, 1), time.Now().Add(timeout)
 	go func() { // a pipe that nobody opens for writing holds whoever opens it for reading
-		defer close(done)
-		read, failed = readFile(path, until)
+		text, err := readFile(path, until)
+		read <- content{text, err}
 	}()
+	c := content{err: os.ErrDeadlineExceeded}
 	select {
-	case <-done:
+	case c = <-read:
 	case <-time.After(timeout):
 		if w, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // which lets it go
 			_ = w.Close()
 		}
-		return "", tooSlow
 	}
-	if errors.Is(failed, os.ErrDeadlineExceeded) {
-		return "", tooSlow
+	if errors.Is(c.err, os.ErrDeadlineExceeded) {
+		return "", fmt.Errorf("it has not been read to its end within %v: is it a pipe into which nobody writes?", timeout)
 	}
-	if e, ok := errors.AsType[*fs.PathError](failed); ok {
+	if e, ok := errors.AsType[*fs.PathError](c.err); ok {
 		return "", e.Err
 	}
-	return read, failed
+	return c.text, c.err
 }
 
 func readFile(path string, until time.Time) (string, error) {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -74,10 +73,9 @@ func dsnWithoutLogin(raw string) string {
 }
 
 func urlWithoutLogin(raw string) string {
-	scheme, rest, _ := strings.Cut(raw, "://")
-	end := strings.IndexAny(rest, "/?")
-	if end < 0 {
-		end = len(rest)
+	m := urlForm.FindStringSubmatch(raw)
+	if m == nil {
+		return raw
 	}
-	return scheme + "://" + rest[strings.LastIndexByte(rest[:end], '@')+1:]
+	return m[1] + m[3] + m[4] + m[5]
 }

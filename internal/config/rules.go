@@ -205,10 +205,7 @@ func deadRate() rule[rate] {
 	standard := fmt.Sprintf("%s/%vs", count.standard, limits.MaxDeadWindow.Default.Seconds())
 	return rule[rate]{text, standard, func(raw string) (r rate, err error) {
 		number, span, ok := strings.Cut(raw, "/")
-		switch {
-		case raw == offWord:
-			return rate{count: consumer.Off}, nil
-		case !ok:
+		if !ok {
 			return r, errors.New("is not of the form COUNT/DURATION")
 		}
 		if r.count, err = count.read(number); err != nil {
@@ -218,7 +215,7 @@ func deadRate() rule[rate] {
 			return r, fmt.Errorf("is not of the form COUNT/DURATION: the duration %w", err)
 		}
 		return r, nil
-	}}
+	}}.or(isOff, rate{count: consumer.Off})
 }
 
 // anyText is whatever there is, but for what is refused.

@@ -100,29 +100,31 @@ func each(f func(string) string) func(string) string {
 	return func(list string) string { return listText(redisdb.SplitURLs(list), f) }
 }
 
+// urlForm is scheme, login, hosts, path and query of a URL, each with what sets it off. The last @ of an authority ends
+// the login.
+var urlForm = regexp.MustCompile(`^(\w+://)([^/?#]*@)?([^/?#@]*)(/[^?]*)?(\?.*)?$`)
+
 // showURL shows a URL that its rule accepts. An @ behind the authority means that a character of a password, which
 // should be encoded, ends it: what looks like the host is its beginning then.
 func showURL(raw string) string {
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok {
+	scheme, _, ok := strings.Cut(raw, "://")
+	m := urlForm.FindStringSubmatch(raw)
+	switch {
+	case !ok:
 		return raw // off
-	}
-	if end := strings.IndexAny(rest, "/?#"); end >= 0 && strings.Contains(rest[end:], "@") {
+	case m == nil || strings.Contains(m[4]+m[5], "@"):
 		return scheme + "://" + mask
 	}
-	rest, query, hasQuery := strings.Cut(rest, "?")
-	authority, path, hasPath := strings.Cut(rest, "/")
-	shown := scheme + "://"
-	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		user, _, hasPassword := strings.Cut(authority[:at], ":")
+	shown := m[1]
+	if login, ok := strings.CutSuffix(m[2], "@"); ok {
+		user, _, hasPassword := strings.Cut(login, ":")
 		shown += showLogin(user, hasPassword)
-		authority = authority[at+1:]
 	}
-	shown += only(plainHosts, authority)
-	if hasPath {
+	shown += only(plainHosts, m[3])
+	if path, ok := strings.CutPrefix(m[4], "/"); ok {
 		shown += "/" + only(plainPath, path)
 	}
-	if hasQuery {
+	if query, ok := strings.CutPrefix(m[5], "?"); ok {
 		shown += "?" + showParameters(query)
 	}
 	return shown

@@ -1,7 +1,7 @@
 package config
 
 import (
-	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/certs"
@@ -57,13 +57,8 @@ func (c *Config) joinTLS() {
 			continue
 		}
 		if err := s.join(); err != nil {
-			var first *Variable
-			for _, key := range keys {
-				if found := c.of(key); found.raw != "" {
-					first = cmp.Or(first, found)
-				}
-			}
-			first.refuse("%v", err)
+			first := slices.IndexFunc(keys, func(key string) bool { return c.of(key).raw != "" })
+			c.of(keys[first]).refuse("%v", err)
 		}
 	}
 }
