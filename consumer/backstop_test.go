@@ -97,7 +97,7 @@ func TestALeaseThatLivesIsWaitedForInTheBackstopButNotInADrain(t *testing.T) {
 		t.Errorf("Run = %v after %v, want nil at once", err, time.Since(began))
 	}
 	w.end(map[string]int{"dead_lettered": 1, "abandoned": 1})
-	ok(t, w.records.Unclaim(t.Context(), claim))
+	ok(t, w.records.UnclaimAll(t.Context(), []dedup.Claim{claim})[0])
 	w.start()
 	w.ended(dedup.Dead, "busy")
 }

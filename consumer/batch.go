@@ -78,7 +78,6 @@ func (deadLetter) isSettlement() {}
 func (it *item) identity() dedup.Identity { return it.id.Identity }
 func (it *item) message() Message         { return it.msg }
 func (it *item) claimed() dedup.Claim     { return *it.claim }
-func (it *item) asRead() dedup.Row        { return it.row }
 
 func (it *item) entry() dedup.Entry {
 	return dedup.Entry{Identity: it.id.Identity, BodyHash: it.id.BodyHash, MessageID: it.delivery.MessageID}

@@ -72,16 +72,15 @@ func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
 	return lost, nil
 }
 
-// askFor is a claim of one whatever its row says, of many without a row, or of many that have one.
+// askFor is a claim of one whatever its row says, of many without a row, or of many whose rows know their messages.
 func (t *attempt) askFor(ctx context.Context, owner string) ([]dedup.Claim, []error) {
-	switch first := t.items[0]; {
-	case len(t.items) == 1:
-		claim, err := t.c.records.Claim(ctx, first.row, first.fullEntry(), owner)
-		return []dedup.Claim{claim}, []error{err}
-	case first.row.Status == dedup.Absent:
-		return t.c.records.ClaimNew(ctx, eachOf(t.items, (*item).fullEntry), owner)
-	}
-	return t.c.records.ClaimAll(ctx, eachOf(t.items, (*item).asRead), owner)
+	return t.c.records.ClaimAll(ctx, eachOf(t.items, func(it *item) dedup.Claiming {
+		if len(t.items) > 1 && it.row.Status != dedup.Absent {
+			return dedup.Claiming{From: it.row}
+		}
+		e := it.fullEntry()
+		return dedup.Claiming{From: it.row, Entry: &e}
+	}), owner)
 }
 
 // hold makes sure that the leases of the claims have room for one more try and for giving them back. One that has none

@@ -83,8 +83,9 @@ func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 		"it was published, and nobody has taken it": {given: replayed, main: 1},
 		"its copy is being processed":               {given: func(w *world) { claimed(w) }, main: 1, dropped: 1},
 		"its copy has failed": {given: func(w *world) {
-			if _, err := w.records.Fail(w.t.Context(), claimed(w), "shelf is locked"); err != nil {
-				w.t.Fatal(err)
+			_, errs := w.records.FailAll(w.t.Context(), []dedup.Failure{{Claim: claimed(w), Cause: "shelf is locked"}})
+			if errs[0] != nil {
+				w.t.Fatal(errs[0])
 			}
 		}, main: 1, dropped: 1},
 		"its row was discarded": {given: func(w *world) {

@@ -254,7 +254,8 @@ func (w *world) inState(key string, status dedup.Status) {
 		var claim dedup.Claim
 		claim, err = w.records.Claim(ctx, absent, e, "host/1/1/"+key)
 		if err == nil && status == dedup.Failed {
-			_, err = w.records.Fail(ctx, claim, "shelf is locked")
+			_, errs := w.records.FailAll(ctx, []dedup.Failure{{Claim: claim, Cause: "shelf is locked"}})
+			err = errs[0]
 		}
 	case dedup.Dead:
 		err = w.records.Dead(ctx, absent, e, dedup.ReasonExhausted, "shelf is locked")

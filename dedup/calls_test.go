@@ -11,7 +11,7 @@ func TestClaimsOfNewMessagesShareACommit(t *testing.T) {
 	if _, err := w.log.Claim(t.Context(), absent(taken.Identity), taken, "somebody/1"); err != nil {
 		t.Fatal(err)
 	}
-	claims, errs := w.log.ClaimNew(t.Context(), entries, "claim/1")
+	claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), "claim/1")
 	for i, e := range entries {
 		if e.Key == taken.Key {
 			wantError(t, "claim what is taken", errs[i], ErrLost)
@@ -28,7 +28,7 @@ func TestClaimsOfNewMessagesShareACommit(t *testing.T) {
 		}
 	}
 	// repeated, as after an answer that was lost, it is the same claim
-	_, errs = w.log.ClaimNew(t.Context(), entries[:17], "claim/1")
+	_, errs = w.log.ClaimAll(t.Context(), fresh(entries[:17]), "claim/1")
 	for _, err := range errs {
 		wantError(t, "claim again", err, nil)
 	}
@@ -39,7 +39,7 @@ func TestMarksOfManyClaimsStandUnlessTheirLeaseWasTakenOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, entries := rowsNamed(100)
-	claims, errs := w.log.ClaimNew(t.Context(), entries, "claim/1")
+	claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), "claim/1")
 	for _, err := range errs {
 		wantError(t, "claim", err, nil)
 	}

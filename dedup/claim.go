@@ -12,67 +12,47 @@ import (
 // given: one that is lost does not hinder the others. No identity may be named twice. ErrLost: somebody else has the
 // row. ErrUnknown: call again with the same arguments.
 
-// Claim takes a row to processing with one more attempt, and commits that. From is the row as LookUp gave it: absent,
+// Claiming is what ClaimAll takes.
+type Claiming struct {
+	From  Row
+	Entry *Entry // nil: the row is failed and knows its message
+}
+
+// ClaimAll takes rows to processing with one more attempt, and commits that. From is the row as LookUp gave it: absent,
 // or failed and due with attempts left, or processing with an expired lease and attempts left; the database checks that
-// again. The owner must be unlike that of every other claim ever made (1 to MaxOwner bytes).
+// again. The owner must be unlike that of every other claim ever made of these identities (1 to MaxOwner bytes). The
+// entry is kept in the row where the row does not have it yet.
 //
 // ErrLost: somebody else was faster, or it is not time, or the row is failed and marked with MarkAlone and the owner is
-// not. ErrUnknown: call again with the same owner; a claim found to be ours is ours. Claim keeps the entry in the row
-// where the row does not have it yet.
-func (l *Log) Claim(ctx context.Context, from Row, e Entry, owner string) (Claim, error) {
-	return first(l.claimAll(ctx, []claiming{{from, &e, owner}}))
-}
-
-// ClaimAll is Claim for many rows that are failed and know their message already. All get one owner, which is unlike
-// that of every other claim of their identities.
-func (l *Log) ClaimAll(ctx context.Context, rows []Row, owner string) (claims []Claim, errs []error) {
-	all := make([]claiming, len(rows))
-	for i, row := range rows {
-		all[i] = claiming{row, nil, owner}
-	}
-	return l.claimAll(ctx, all)
-}
-
-// ClaimNew is ClaimAll for identities without a row. ErrLost says that there is a row by now.
-func (l *Log) ClaimNew(ctx context.Context, entries []Entry, owner string) (claims []Claim, errs []error) {
-	all := make([]claiming, len(entries))
-	for i := range entries {
-		all[i] = claiming{absent(entries[i].Identity), &entries[i], owner}
-	}
-	return l.claimAll(ctx, all)
-}
-
-type claiming struct {
-	from  Row
-	entry *Entry // nil: the row has its message
-	owner string
-}
-
-func (l *Log) claimAll(ctx context.Context, all []claiming) (claims []Claim, errs []error) {
-	rows, errs := moveAll(ctx, l, all, l.claiming)
+// not. ErrUnknown: call again with the same owner; a claim found to be ours is ours.
+func (l *Log) ClaimAll(ctx context.Context, all []Claiming, owner string) (claims []Claim, errs []error) {
+	rows, errs := moveAll(ctx, l, all, func(a Claiming) (*change, error) {
+		var unknown error
+		if a.Entry == nil && (a.From.Status != Failed || len(a.From.BodyHash) == 0) {
+			unknown = fmt.Errorf("%w: it does not know its message", ErrTransition)
+		}
+		c, err := l.begin(actionClaim, a.From, unknown, validateOwner(owner))
+		if err != nil {
+			return nil, err
+		}
+		c.to.Attempts++
+		c.to.Owner = owner
+		c.entry, c.silent = a.Entry, a.From.PutOff()
+		c.reason = set(Reason("")) // one noted by Exhaust is void when MAX_ATTEMPTS was raised since
+		return c, nil
+	})
 	claims = make([]Claim, len(all))
 	for i, r := range rows {
 		if errs[i] == nil {
-			claims[i] = Claim{r.Identity, r.Attempts, r.Replays, r.Owner, r.BodyHash, r.Remark, all[i].from.At, all[i].from.Age}
+			claims[i] = Claim{r.Identity, r.Attempts, r.Replays, r.Owner, r.BodyHash, r.Remark, all[i].From.At, all[i].From.Age}
 		}
 	}
 	return claims, errs
 }
 
-func (l *Log) claiming(a claiming) (*change, error) {
-	var unknown error
-	if a.entry == nil && (a.from.Status != Failed || len(a.from.BodyHash) == 0) {
-		unknown = fmt.Errorf("%w: it does not know its message", ErrTransition)
-	}
-	c, err := l.begin(actionClaim, a.from, unknown, validateOwner(a.owner))
-	if err != nil {
-		return nil, err
-	}
-	c.to.Attempts++
-	c.to.Owner = a.owner
-	c.entry, c.silent = a.entry, a.from.PutOff()
-	c.reason = set(Reason("")) // one noted by Exhaust is void when MAX_ATTEMPTS was raised since
-	return c, nil
+// Claim is ClaimAll of one.
+func (l *Log) Claim(ctx context.Context, from Row, e Entry, owner string) (Claim, error) {
+	return first(l.ClaimAll(ctx, []Claiming{{from, &e}}, owner))
 }
 
 // SuccessAll marks the effects of claims as applied, in the transaction of the effect, which holds their rows. They
@@ -132,19 +112,14 @@ func (l *Log) Hold(ctx context.Context, tx Execer, claims []Claim) error {
 	return nil
 }
 
-// Fail records that a claim's attempt failed, and why. The row is due after the delay of its attempts; when none is
-// left it waits for Dead. ErrLost: somebody else has the row. ErrUnknown: call again.
-func (l *Log) Fail(ctx context.Context, claim Claim, cause string) (Row, error) {
-	return first(l.FailAll(ctx, []Failure{{claim, cause}}))
-}
-
 // Failure is what FailAll and PutOffAll take.
 type Failure struct {
 	Claim Claim
 	Cause string
 }
 
-// FailAll is Fail for many claims.
+// FailAll records that the attempts of claims failed, and why. Each row is due after the delay of its attempts; when
+// none is left it waits for Dead. ErrLost: somebody else has the row. ErrUnknown: call again.
 func (l *Log) FailAll(ctx context.Context, all []Failure) (rows []Row, errs []error) {
 	return moveAll(ctx, l, all, func(f Failure) (*change, error) {
 		c, err := l.begin(actionFail, f.Claim.Row())
@@ -176,13 +151,8 @@ func (l *Log) BlameAll(ctx context.Context, all []Blamed, owner string) (rows []
 	})
 }
 
-// Unclaim gives a claim back that never ran to an end through no fault of its message: no attempt is counted, and the
-// row is due at once. ErrLost: somebody else has the row. ErrUnknown: call again.
-func (l *Log) Unclaim(ctx context.Context, claim Claim) error {
-	return l.UnclaimAll(ctx, []Claim{claim})[0]
-}
-
-// UnclaimAll is Unclaim for many claims.
+// UnclaimAll gives claims back that never ran to an end through no fault of their messages: no attempt is counted, and
+// each row is due at once. ErrLost: somebody else has the row. ErrUnknown: call again.
 func (l *Log) UnclaimAll(ctx context.Context, claims []Claim) (errs []error) {
 	_, errs = moveAll(ctx, l, claims, func(c Claim) (*change, error) { return l.unclaiming(Failure{Claim: c}) })
 	return errs

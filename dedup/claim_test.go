@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"bytes"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -74,62 +73,6 @@ func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
 		!bytes.Equal(row.BodyHash, copied.BodyHash[:]) {
 		t.Errorf("a row without them keeps %q %q %q %x", row.MessageID, row.Body, row.Properties, row.BodyHash)
 	}
-}
-
-func TestRolledBackSuccessLeavesTheClaim(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	claim := w.claim(absent(k), "a")
-	broken := errors.New("the effect failed")
-
-	err := w.inTx(func(tx *sql.Tx) error {
-		if err := w.log.Success(t.Context(), tx, claim); err != nil {
-			t.Fatal(err)
-		}
-		return broken
-	})
-
-	wantError(t, "transaction", err, broken)
-	wantVersion(t, w.read(k), Version{Processing, 1, 0, "a"})
-	if got, want := w.story(k), "absent>processing 1/0"; got != want {
-		t.Errorf("story: %s, want %s", got, want)
-	}
-}
-
-func TestStalledWorkerLosesItsLeaseToTheNext(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	first := w.claim(absent(k), "first")
-	w.older(k, testLease)
-	second := w.claim(w.read(k), "second")
-
-	wantError(t, "success of the first", w.success(first), ErrLost)
-	_, err := w.log.Fail(t.Context(), first, "late")
-	wantError(t, "fail of the first", err, ErrLost)
-	wantError(t, "unclaim of the first", w.log.Unclaim(t.Context(), first), ErrLost)
-	wantError(t, "dead by the first", w.log.Dead(t.Context(), first.Row(), entryOf(k), "permanent", ""), ErrLost)
-
-	wantVersion(t, w.read(k), Version{Processing, 2, 0, "second"})
-	wantError(t, "success of the second", w.success(second), nil)
-}
-
-// A worker that stalled since before a replay meets the same attempts again; the replays tell it apart.
-func TestAttemptsThatRepeatAfterAReplayAreNotTheSame(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	stale := w.fail(w.claim(absent(k), "a"), "boom")
-	reopened, err := w.log.Reopen(t.Context(), stale, entryOf(k), ReplayNote{By: "me", Token: "r1"})
-	wantError(t, "reopen", err, nil)
-	again := w.fail(w.claim(reopened, "b"), "boom again")
-	if again.Attempts != stale.Attempts || again.Status != stale.Status {
-		t.Fatalf("%+v and %+v should differ in replays alone", again.Version, stale.Version)
-	}
-
-	wantError(t, "dead from before the replay", w.log.Dead(t.Context(), stale, entryOf(k), "permanent", ""), ErrLost)
-	wantError(t, "dead of today", w.log.Dead(t.Context(), again, entryOf(k), "permanent", ""), nil)
 }
 
 func TestFailedRowIsDueAfterItsDelay(t *testing.T) {
@@ -253,32 +196,6 @@ func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
 				t.Errorf("%v claimed by %v, row says %q", k, owners, w.read(k).Owner)
 			}
 		}
-	}
-}
-
-func TestEightWorkersTakeOverAnExpiredLeaseOnce(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	w.claim(absent(k), "crashed")
-	w.older(k, testLease)
-	from := w.read(k)
-	var wg sync.WaitGroup
-	results := make([]error, 8)
-	for n := range results {
-		wg.Go(func() { _, results[n] = w.log.Claim(t.Context(), from, entryOf(k), fmt.Sprint("worker ", n)) })
-	}
-	wg.Wait()
-	won := 0
-	for _, err := range results {
-		if err == nil {
-			won++
-		} else if !errors.Is(err, ErrLost) {
-			t.Error(err)
-		}
-	}
-	if won != 1 || w.read(k).Attempts != 2 {
-		t.Errorf("%d took it over, row at attempt %d", won, w.read(k).Attempts)
 	}
 }
 

@@ -9,9 +9,10 @@
 //
 // For the engine and the tools of this module, who move rows; a program that calls these beside them must keep their
 // rules: all methods that take a [Claim], a from [Row] or an [Entry] ([Log.InsertSuccess], [Log.Claim],
-// [Log.SuccessAll], [Log.Fail], [Log.Unclaim], [Log.Exhaust], [Log.CondemnAll], [Log.Dead], [Log.Reopen], [Log.Discard]
-// and their likes), [Log.Prune], which forgets what ended long ago, [Log.Campaign], which elects the process that does,
-// [Log.EventFeed] with its bookmark, and [Log.TakeOver] with its [Waypoint], which writes rows as another log has them.
+// [Log.SuccessAll], [Log.FailAll], [Log.UnclaimAll], [Log.Exhaust], [Log.CondemnAll], [Log.Dead], [Log.Reopen],
+// [Log.Discard] and their likes), [Log.Prune], which forgets what ended long ago, [Log.Campaign], which elects the
+// process that does, [Log.EventFeed] with its bookmark, and [Log.TakeOver] with its [Waypoint], which writes rows as
+// another log has them.
 // states.go holds the table of all transitions, from which the diagram in ARCHITECTURE.md is made and by which every
 // statement gets its guards.
 //

@@ -61,37 +61,6 @@ func TestDeadNeedsAReasonThatFits(t *testing.T) {
 	}
 }
 
-// Given more letters than one statement takes, of which one has a row by now, then all others are filed.
-func TestLettersAreFiledThoughOneHasARow(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	deaths := make([]Death, 1100)
-	for i := range deaths { // not in their order
-		name := fmt.Sprintf("%04d", len(deaths)-1-i)
-		deaths[i] = Death{Entry: entryOf(key(name)), Reason: "malformed", Cause: "cause " + name}
-	}
-	taken := key("0999")
-	wantError(t, "insert", w.insertSuccess(entryOf(taken)), nil)
-	for i, err := range w.log.DeadRows(t.Context(), deaths) {
-		want := error(nil)
-		if deaths[i].Entry.Identity == taken {
-			want = ErrLost
-		}
-		wantError(t, deaths[i].Entry.Key, err, want)
-	}
-	row := w.read(key("0007"))
-	wantVersion(t, row, Version{Status: Dead})
-	if row.Reason != "malformed" || row.Remark != "cause 0007" || row.DeadAt.IsZero() || len(row.Body) == 0 {
-		t.Errorf("dead row: %+v", row)
-	}
-	if got, want := w.story(key("1099")), "absent>dead 0/0"; got != want {
-		t.Errorf("story: %s, want %s", got, want)
-	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != len(deaths)-1 {
-		t.Errorf("%d events for %d letters", n, len(deaths)-1)
-	}
-}
-
 func TestDeadAllOfLargeBodiesStaysBelowThePacketLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -137,21 +106,6 @@ func TestReopenedRowStartsAnew(t *testing.T) {
 	if claim := w.claim(row, "b"); claim.Attempts != 1 || claim.Replays != 1 {
 		t.Errorf("claim after the replay: %+v", claim)
 	}
-}
-
-func TestTwoReplaysOfOneLetterReopenOnce(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", ""), nil)
-	from := w.read(k)
-
-	_, first := w.log.Reopen(t.Context(), from, entryOf(k), ReplayNote{Token: "1"})
-	_, second := w.log.Reopen(t.Context(), from, entryOf(k), ReplayNote{Token: "2"})
-
-	wantError(t, "first", first, nil)
-	wantError(t, "second", second, ErrLost)
-	wantVersion(t, w.read(k), Version{Failed, 0, 1, "1"})
 }
 
 func TestReopenAfterItsAnswerWasLostIsNotTakenForAnothers(t *testing.T) {

@@ -9,8 +9,32 @@ import (
 
 // Condemn is CondemnAll of one.
 func (l *Log) Condemn(ctx context.Context, from Row, e Entry, reason Reason, cause, owner string) (Row, error) {
-	rows, errs := l.CondemnAll(ctx, []Condemnation{{from, e, reason, cause, owner}})
-	return rows[0], errs[0]
+	return first(l.CondemnAll(ctx, []Condemnation{{from, e, reason, cause, owner}}))
+}
+
+// known are rows that know their messages, as ClaimAll takes them; fresh are messages without a row.
+func known(rows []Row) (all []Claiming) {
+	for _, row := range rows {
+		all = append(all, Claiming{From: row})
+	}
+	return all
+}
+
+func fresh(entries []Entry) (all []Claiming) {
+	for i := range entries {
+		all = append(all, Claiming{absent(entries[i].Identity), &entries[i]})
+	}
+	return all
+}
+
+// Fail is FailAll of one.
+func (l *Log) Fail(ctx context.Context, claim Claim, cause string) (Row, error) {
+	return first(l.FailAll(ctx, []Failure{{claim, cause}}))
+}
+
+// Unclaim is UnclaimAll of one.
+func (l *Log) Unclaim(ctx context.Context, claim Claim) error {
+	return l.UnclaimAll(ctx, []Claim{claim})[0]
 }
 
 // Success is SuccessAll of one.

@@ -186,22 +186,6 @@ func TestOverlappingBatchesDoNotDeadlock(t *testing.T) {
 	}
 }
 
-func TestRolledBackBatchLeavesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	broken := errors.New("the effect failed")
-	err := w.inTx(func(tx *sql.Tx) error {
-		if err := w.log.InsertSuccess(t.Context(), tx, entries(5)); err != nil {
-			return err
-		}
-		return broken
-	})
-	wantError(t, "transaction", err, broken)
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 0 {
-		t.Errorf("%d rows", n)
-	}
-}
-
 func TestChunksHoldAtMostSoManyRowsAndBytes(t *testing.T) {
 	for _, c := range []struct{ n, size, want int }{
 		{1, 10, 1}, {maxRows, 10, maxRows}, {maxRows + 1, 10, maxRows}, {5, maxBytes, 1}, {5, 2 * maxBytes, 1},

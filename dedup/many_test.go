@@ -81,7 +81,7 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 		w.older(row.Identity, time.Hour)
 	}
 	// when they are claimed and fail again
-	claims, errs := w.log.ClaimAll(t.Context(), rows, "claim/1")
+	claims, errs := w.log.ClaimAll(t.Context(), known(rows), "claim/1")
 	failures := make([]Failure, len(claims))
 	for i, c := range claims {
 		wantError(t, "claim", errs[i], nil)
@@ -105,25 +105,24 @@ func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
 // Whoever holds claims holds off those who would take them over, and finds out whom it has lost.
 func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(w *world, k Identity){
-		"taken over": func(w *world, k Identity) { w.exec("UPDATE consumer_log SET owner = 'b' WHERE msg_key = ?", k.Key) },
-		"counted": func(w *world, k Identity) {
-			w.exec("UPDATE consumer_log SET consumer_times = 3 WHERE msg_key = ?", k.Key)
-		},
-		"replayed": func(w *world, k Identity) { w.exec("UPDATE consumer_log SET replays = 1 WHERE msg_key = ?", k.Key) },
-		"another state": func(w *world, k Identity) {
-			w.exec("UPDATE consumer_log SET consumer_status = 2 WHERE msg_key = ?", k.Key)
-		},
-		"gone": func(w *world, k Identity) { w.exec("DELETE FROM consumer_log WHERE msg_key = ?", k.Key) },
+	w := newWorld(t)
+	for name, spoil := range map[string]string{
+		"taken over":    "UPDATE consumer_log SET owner = 'b'",
+		"counted":       "UPDATE consumer_log SET consumer_times = 3",
+		"replayed":      "UPDATE consumer_log SET replays = 1",
+		"another state": "UPDATE consumer_log SET consumer_status = 2",
+		"gone":          "DELETE FROM consumer_log",
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
 			_, entries := rowsNamed(5)
+			for i := range entries {
+				entries[i].Tag = name
+			}
 			rows := w.blameAll(entries, func(int) string { return "no" })
 			for _, row := range rows {
 				w.older(row.Identity, time.Hour)
 			}
-			claims, _ := w.log.ClaimAll(t.Context(), rows, "claim/1")
+			claims, _ := w.log.ClaimAll(t.Context(), known(rows), "claim/1")
 			hold := func() error {
 				return w.inTx(func(tx *sql.Tx) error {
 					if err := w.log.Hold(t.Context(), tx, claims); err != nil {
@@ -133,7 +132,7 @@ func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
 				})
 			}
 			// given five claims, one of which is not ours any more
-			spoil(w, claims[3].Identity)
+			w.exec(spoil+keyIs, keyArgs(claims[3].Identity)...)
 			// then none of them has an effect
 			wantError(t, "hold", hold(), ErrLost)
 			if row := w.read(claims[0].Identity); row.Status != Processing {
@@ -163,13 +162,13 @@ func TestAClaimWithOthersDoesNotTakeWhatIsToRunAlone(t *testing.T) {
 		asRead = append(asRead, w.read(e.Identity))
 	}
 	// given the first one's last attempt, claimed in a group that never came back, and taken back
-	_, errs := w.log.ClaimAll(t.Context(), asRead[:1], "claim/1"+MarkGroup)
+	_, errs := w.log.ClaimAll(t.Context(), known(asRead[:1]), "claim/1"+MarkGroup)
 	wantError(t, "claim", errs[0], nil)
 	w.older(asRead[0].Identity, 24*time.Hour)
 	forgiven, err := w.log.Forgive(t.Context(), w.read(asRead[0].Identity))
 	wantError(t, "forgive", err, nil)
 	// when both are claimed as they were read
-	claims, errs := w.log.ClaimAll(t.Context(), asRead, "claim/2"+MarkGroup)
+	claims, errs := w.log.ClaimAll(t.Context(), known(asRead), "claim/2"+MarkGroup)
 	// then the second is, and the first only by itself, with its mark
 	wantError(t, "claim what is marked by now", errs[0], ErrLost)
 	wantError(t, "claim its neighbour", errs[1], nil)

@@ -87,7 +87,7 @@ func (w *worker) claimRow(m *model) (err error) {
 		w.claim, err = m.log.Claim(m.t.Context(), w.row, w.id.entry, w.owner)
 		return err
 	}
-	claims, errs := m.log.ClaimAll(m.t.Context(), w.partners(), w.owner)
+	claims, errs := m.log.ClaimAll(m.t.Context(), known(w.partners()), w.owner)
 	w.claim = claims[0]
 	return w.own(m, errs)
 }

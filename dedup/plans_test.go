@@ -31,7 +31,7 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 		}
 	}
 	_, all := rowsNamed(40)
-	claims, errs := w.log.ClaimNew(ctx, all[:20], "lane/1")
+	claims, errs := w.log.ClaimAll(ctx, fresh(all[:20]), "lane/1")
 	must("claim", errs...)
 	must("apply", w.inTx(func(tx *sql.Tx) error {
 		if err := w.log.Hold(ctx, tx, claims[:3]); err != nil {

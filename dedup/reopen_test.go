@@ -4,11 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // deadRow makes a dead row of a key.
@@ -16,60 +13,6 @@ func (w *world) deadRow(k Identity) Row {
 	w.t.Helper()
 	wantError(w.t, "dead", w.log.Dead(w.t.Context(), absent(k), entryOf(k), "permanent", "no such order"), nil)
 	return w.read(k)
-}
-
-func TestOneLostReopenDoesNotHinderTheOthers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	var all []Reopening
-	for _, name := range []string{"c", "a", "moved", "done", "b"} { // not in their order
-		all = append(all, Reopening{
-			From: w.deadRow(key(name)), Entry: entryOf(key(name)), Note: ReplayNote{By: "ann", Token: "replay/1"},
-		})
-	}
-	all = append(all, Reopening{
-		From: absent(key("new")), Entry: entryOf(key("new")), Note: ReplayNote{By: "ann", Token: "replay/1"},
-	})
-	_, err := w.log.Reopen(t.Context(), all[2].From, entryOf(key("moved")), ReplayNote{By: "bob", Token: "replay/2"})
-	wantError(t, "somebody else's reopen", err, nil)
-	all[3].From.Status = Success
-
-	rows, errs := w.log.ReopenAll(t.Context(), all)
-
-	for i, want := range []error{nil, nil, ErrLost, ErrStale, nil, nil} {
-		wantError(t, all[i].From.Key, errs[i], want)
-		if want == nil {
-			got := w.read(all[i].From.Identity)
-			wantVersion(t, got, Version{Failed, 0, 1, "replay/1"})
-			wantVersion(t, rows[i], got.Version)
-			if events := w.events(got.Identity); events[len(events)-1].By != "ann" {
-				t.Errorf("%s: events %+v", got.Key, events)
-			}
-		}
-	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = 'ann'"); n != 4 {
-		t.Errorf("%d events of the call, want 4", n)
-	}
-}
-
-func TestReopensWhoseCommitWasNotAnsweredAreRecognised(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
-	through := worldOf(t, w.dsn, open(t, proxy.Through(w.dsn)))
-	var all []Reopening
-	for i := range 20 {
-		k := key(fmt.Sprint(i))
-		all = append(all, Reopening{From: w.deadRow(k), Entry: entryOf(k), Note: ReplayNote{Token: "replay/1"}})
-	}
-	sprung := proxy.DropReply(func(b []byte) bool { return strings.HasSuffix(string(b), "COMMIT") })
-
-	_, errs := through.log.ReopenAll(t.Context(), all)
-
-	<-sprung
-	for i, err := range errs {
-		wantError(t, all[i].From.Key, err, nil)
-	}
 }
 
 func TestAMendedBodyTakesTheRowAndEndsItsFormerIdentity(t *testing.T) {

@@ -223,35 +223,22 @@ func (tr trial) run(ctx context.Context, w *world) error {
 	switch tr.action {
 	case actionInsert:
 		err = w.insertSuccess(e)
-	case actionBlame:
-		_, errs := w.log.BlameAll(ctx, []Blamed{{e, "cause"}}, "new token")
-		err = errs[0]
 	case actionClaim:
 		_, err = w.log.Claim(ctx, from, e, "new owner")
 	case actionSuccess:
 		err = w.success(claim)
-	case actionFail:
-		_, err = w.log.Fail(ctx, claim, "cause")
-	case actionUnclaim:
-		err = w.log.Unclaim(ctx, claim)
 	case actionForgive:
 		_, err = w.log.Forgive(ctx, from)
 	case actionExhaust:
 		_, err = w.log.Exhaust(ctx, from)
-	case actionCondemn:
-		_, err = w.log.Condemn(ctx, from, e, "permanent", "cause", "new token")
-	case actionDead:
-		err = w.log.Dead(ctx, from, e, "permanent", "cause")
-	case actionReopen:
-		_, err = w.log.Reopen(ctx, from, e, ReplayNote{By: "me", Token: "new token", Discarded: tr.asked})
-	case actionDiscard:
-		err = w.log.Discard(ctx, from, e, "me", "why")
 	case actionTakeDone, actionTakeOpen:
 		t := Taken{Entry: e, From: from, Status: Success, Attempts: 7, Origin: "new origin", Remark: "cause", By: "me"}
 		if tr.action == actionTakeOpen {
 			t.Status = Dead
 		}
 		_, err = w.log.TakeOver(ctx, w.waypoint(strings.Fields(tr.name)[0]), nil, []Taken{t})
+	default:
+		err = runAll(ctx, w, tr.action, []trial{tr})[0]
 	}
 	return err
 }
@@ -348,7 +335,7 @@ func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error)
 		}
 		_, errs = w.log.BlameAll(ctx, blamed, "new token")
 	case actionClaim:
-		_, errs = w.log.ClaimAll(ctx, rows, "new owner")
+		_, errs = w.log.ClaimAll(ctx, known(rows), "new owner")
 	case actionFail:
 		failures := make([]Failure, len(all))
 		for i := range all {
