@@ -17,71 +17,58 @@ type access struct {
 	o     Options
 	certs certs.Store
 
-	mu      sync.Mutex
-	clients clients     // guarded by mu
-	config  *tls.Config // that they were made of; guarded by mu
-	known   secrets     // guarded by mu
-	asked   time.Time   // guarded by mu
+	mu    sync.Mutex
+	login           // guarded by mu
+	asked time.Time // guarded by mu
 }
 
-// clients are the two ways to call.
-type clients struct {
-	kept  *http.Client // its connections are used again
-	fresh *http.Client // each call has a connection of its own
-}
-
-// secrets are what the service knows the caller by.
-type secrets struct {
-	token string
-	hmac  []string
+// login is the way to call, and what the service knows the caller by.
+type login struct {
+	kept   *http.Client // its connections are used again
+	config *tls.Config  // that it was made of
+	token  string
+	hmac   []string
 }
 
 // askEvery is how often secrets and files are looked at.
 const askEvery = time.Second
 
 func newAccess(o Options) (*access, error) {
-	a := &access{o: o, certs: certs.Store{Warn: o.Warn}, asked: time.Now(), known: o.secrets()}
-	var err error
-	if a.config, err = a.certs.Config(o.files()); err != nil {
-		return nil, err
-	}
-	a.clients = newClients(o, a.config)
-	return a, nil
+	a := &access{o: o, certs: certs.Store{Warn: o.Warn}}
+	return a, a.ask()
 }
 
-// now is the clients, and what they say of themselves.
-func (a *access) now() (clients, secrets) {
+// now is the login of the moment.
+func (a *access) now() login {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if time.Since(a.asked) < askEvery {
-		return a.clients, a.known
+	if time.Since(a.asked) >= askEvery {
+		_ = a.ask() // it never fails after the first time
 	}
-	a.asked, a.known = time.Now(), a.o.secrets()
-	config, err := a.certs.Config(a.o.files())
-	if err == nil && config != a.config { // it never fails after the first time
-		a.clients.kept.CloseIdleConnections()
-		a.clients, a.config = newClients(a.o, config), config
-	}
-	return a.clients, a.known
+	return a.login
 }
 
-func (o Options) files() certs.TLS { return certs.TLS{CA: o.CAFile, Cert: o.CertFile, Key: o.KeyFile} }
-
-func (o Options) secrets() (s secrets) {
-	if o.Token != nil {
-		s.token = o.Token()
+func (a *access) ask() error {
+	a.asked = time.Now()
+	if a.o.Token != nil {
+		a.token = a.o.Token()
 	}
-	if o.Secrets != nil {
-		s.hmac = o.Secrets()
+	if a.o.Secrets != nil {
+		a.hmac = a.o.Secrets()
 	}
-	return s
+	config, err := a.certs.Config(certs.TLS{CA: a.o.CAFile, Cert: a.o.CertFile, Key: a.o.KeyFile})
+	if err != nil || a.kept != nil && config == a.config {
+		return err
+	}
+	if a.kept != nil {
+		a.kept.CloseIdleConnections()
+	}
+	a.kept, a.config = newClient(a.o, config, true), config
+	return nil
 }
 
-func newClients(o Options, config *tls.Config) clients {
-	return clients{kept: newClient(o, config, true), fresh: newClient(o, config, false)}
-}
-
-// newClient makes a client that follows no redirect: what was signed for one address must not go to another.
+// newClient makes a client that follows no redirect: what was signed for one address must not go to another. Unless it
+// keeps them, each call has a connection of its own.
 func newClient(o Options, config *tls.Config, keep bool) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = config.Clone()

@@ -31,10 +31,6 @@ const (
 // of any length.
 func (c *caller) meaning(resp *http.Response, said string) error {
 	status := strings.TrimSpace(strconv.Itoa(resp.StatusCode) + " " + http.StatusText(resp.StatusCode))
-	err := c.errorf("it answered %s", status)
-	if said != "" {
-		err = c.errorf("it answered %s: %s", status, said)
-	}
 	switch code := resp.StatusCode; {
 	case code >= 200 && code <= 299:
 		return nil
@@ -42,6 +38,10 @@ func (c *caller) meaning(resp *http.Response, said string) error {
 		return consumer.Misconfigured(c.errorf("it answered %s, and redirects are not followed: change the target",
 			status))
 	}
+	if said != "" {
+		status += ": " + said
+	}
+	err := c.errorf("it answered %s", status)
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
 		return consumer.Misconfigured(err)

@@ -12,19 +12,19 @@ func Ask(ctx context.Context, o Options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	clients, known := c.access.now()
-	defer clients.kept.CloseIdleConnections()
+	login := c.access.now()
+	defer login.kept.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodHead, o.Target, nil)
 	if err != nil {
 		return 0, c.errorf("the target cannot be requested")
 	}
-	if known.token != "" {
-		req.Header.Set("Authorization", "Bearer "+known.token)
+	if login.token != "" {
+		req.Header.Set("Authorization", "Bearer "+login.token)
 	}
 	req.Header.Set("User-Agent", "rollbackd doctor")
-	resp, err := clients.kept.Do(req)
+	resp, err := login.kept.Do(req)
 	if err != nil {
 		return 0, c.noAnswer(withoutURL(err), false)
 	}

@@ -99,14 +99,14 @@ func (c *caller) call(ctx context.Context, m consumer.Message) error {
 		WroteHeaders:         func() { sent.Store(true) },
 		GotFirstResponseByte: func() { answered.Store(true) },
 	})
-	clients, known := c.access.now()
-	req, err := c.request(ctx, m, known)
+	login := c.access.now()
+	req, err := c.request(ctx, m, login)
 	if err != nil {
 		return err
 	}
-	client := clients.kept
+	client := login.kept
 	if len(m.Body) == 0 { // net/http would repeat it for as long as it finds dead connections
-		client = clients.fresh
+		client = newClient(c.o, login.config, false)
 	}
 	resp, err := client.Do(req)
 	if err != nil && used.Load() && !answered.Load() && ctx.Err() == nil {
@@ -115,7 +115,7 @@ func (c *caller) call(ctx context.Context, m consumer.Message) error {
 		}
 		again := req.Clone(ctx)
 		again.Body = io.NopCloser(bytes.NewReader(m.Body))
-		resp, err = clients.fresh.Do(again)
+		resp, err = newClient(c.o, login.config, false).Do(again)
 	}
 	if err != nil {
 		return c.noAnswer(withoutURL(err), sent.Load())
@@ -124,7 +124,7 @@ func (c *caller) call(ctx context.Context, m consumer.Message) error {
 	return c.meaning(resp, body(ctx, resp, stop))
 }
 
-func (c *caller) request(ctx context.Context, m consumer.Message, known secrets) (*http.Request, error) {
+func (c *caller) request(ctx context.Context, m consumer.Message, login login) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.Target, bytes.NewReader(m.Body))
 	if err != nil {
 		return nil, consumer.Misconfigured(errors.New("the target cannot be requested"))
@@ -136,28 +136,22 @@ func (c *caller) request(ctx context.Context, m consumer.Message, known secrets)
 	h.Set(HeaderMessage, url.PathEscape(m.Group)+"/"+url.PathEscape(m.Tag)+"/"+url.PathEscape(m.Key))
 	h.Set("Content-Type", contentType(m))
 	h.Set("User-Agent", "rollbackd")
-	if span := trace.SpanContextFromContext(ctx); span.IsValid() { // the call is its child
-		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
-	} else if parent := text(m.Headers["traceparent"]); traceparent.MatchString(parent) {
-		h.Set("Traceparent", parent)
-		if state := text(m.Headers["tracestate"]); plain.MatchString(state) {
-			h.Set("Tracestate", state)
-		}
+	if !trace.SpanContextFromContext(ctx).IsValid() { // else the call is its child
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{
+			"traceparent": text(m.Headers["traceparent"]), "tracestate": text(m.Headers["tracestate"]),
+		})
 	}
-	if known.token != "" {
-		h.Set("Authorization", "Bearer "+known.token)
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
+	if login.token != "" {
+		h.Set("Authorization", "Bearer "+login.token)
 	}
-	if signed := deadletter.Signature(known.hmac, m.Body, c.now()); signed != "" {
+	if signed := deadletter.Signature(login.hmac, m.Body, c.now()); signed != "" {
 		h.Set(deadletter.SignatureHeader, signed)
 	}
 	return req, nil
 }
 
-var (
-	traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?$`)
-	plain       = regexp.MustCompile(`^[ -~]{1,512}$`)
-	mediaType   = regexp.MustCompile(`^[!-~]+/[!-~]+(; ?[ -~]+)?$`)
-)
+var mediaType = regexp.MustCompile(`^[!-~]+/[!-~]+(; ?[ -~]+)?$`)
 
 // text is an AMQP header that is text.
 func text(v any) string {

@@ -3,10 +3,13 @@ package http
 import (
 	"bufio"
 	"context"
+	"crypto"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -51,7 +54,7 @@ func call(t *testing.T, o Options, m consumer.Message) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.access.clients.kept.CloseIdleConnections() })
+	t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout)
 	defer cancel()
 	return c.call(ctx, m)
@@ -95,7 +98,7 @@ func TestWhatIsPosted(t *testing.T) {
 func TestTheKeyNamesTheIdentityAlone(t *testing.T) {
 	t.Parallel()
 	id := dedup.Identity{Group: "stock-rollback", Tag: "stock.rollback", Key: "20261121-0001"}
-	if got, want := KeyOf(id), goldenKey; got != want {
+	if got, want := KeyOf(id), "tLx4XlthJdybyOBdG-tT96tqRWEog9rM4B1ShTDIKk0"; got != want {
 		t.Errorf("key %q, want %q: it is part of the contract", got, want)
 	}
 	seen := map[string]dedup.Identity{}
@@ -248,7 +251,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.access.clients.kept.CloseIdleConnections() })
+	t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 	again := func() error {
 		c.access.asked = time.Time{}
 		return c.call(t.Context(), message())
@@ -264,7 +267,13 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		t.Errorf("%v, warned %v; want no second warning", err, warned)
 	}
 	file("key.pem", keyText)
-	file("ca.pem", []byte(otherCA(t)))
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	private := pair.PrivateKey.(crypto.Signer)
+	other, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file("ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other})) // which has signed nothing
 	if kind, _ := consumer.CallMeans(again()); kind != consumer.CallMisconfigured {
 		t.Errorf("with another CA the call is %s, want misconfigured", kind)
 	}
@@ -273,16 +282,6 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if kind, _ := consumer.CallMeans(call(t, o, message())); kind != consumer.CallMisconfigured {
 		t.Errorf("without a client certificate the call is %s, want misconfigured", kind)
 	}
-}
-
-// otherCA is a certificate that has signed nothing.
-func otherCA(t *testing.T) string {
-	t.Helper()
-	pair, err := tls.X509KeyPair(otherCert(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}))
 }
 
 func TestATargetThatCannotBeCalledIsRefused(t *testing.T) {
@@ -414,7 +413,7 @@ func TestACallIsRepeatedOnceAtMost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { c.access.clients.kept.CloseIdleConnections() })
+			t.Cleanup(func() { c.access.kept.CloseIdleConnections() })
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			var wg sync.WaitGroup
