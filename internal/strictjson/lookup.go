@@ -3,6 +3,7 @@ package strictjson
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 )
 
 // Check says why a body is no document.
@@ -36,47 +37,36 @@ func lookup(body []byte, most int, steps []string) (value []byte, err error) {
 
 // find steps over the value and returns what stands at these steps in it.
 func (s *Scanner) find(steps []string) ([]byte, error) {
-	switch start, c := s.at, s.Peek(); {
-	case len(steps) == 0:
-		err := s.Skip()
-		return s.body[start:s.at], err
-	case c == '{':
-		return s.object(steps)
-	case c == '[':
-		return s.list(steps)
+	start, c := s.at, s.Peek()
+	if len(steps) > 0 && (c == '{' || c == '[') {
+		return s.inside(steps)
 	}
-	return nil, s.Skip()
-}
-
-func (s *Scanner) object(steps []string) (found []byte, err error) {
-	var o Object
-	for {
-		name, more, err := s.Field(&o)
-		if err != nil || !more {
-			return found, err
-		}
-		if len(steps) > 0 && string(name) == steps[0] {
-			found, err = s.find(steps[1:])
-		} else {
-			err = s.Skip()
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-}
-
-func (s *Scanner) list(steps []string) (found []byte, err error) {
-	wanted := -1
+	err := s.Skip()
 	if len(steps) > 0 {
+		return nil, err
+	}
+	return s.body[start:s.at], err
+}
+
+// inside steps over an object or a list, and returns what stands at these steps in it, if there are any.
+func (s *Scanner) inside(steps []string) (found []byte, err error) {
+	var o Object
+	object, wanted := s.Peek() == '{', -1
+	if !object && len(steps) > 0 {
 		wanted = index(steps[0])
 	}
 	for i := 0; ; i++ {
-		more, err := s.Element(i)
+		var name []byte
+		var more bool
+		if object {
+			name, more, err = s.Field(&o)
+		} else {
+			more, err = s.Element(i)
+		}
 		if err != nil || !more {
 			return found, err
 		}
-		if i == wanted {
+		if i == wanted || object && len(steps) > 0 && string(name) == steps[0] {
 			found, err = s.find(steps[1:])
 		} else {
 			err = s.Skip()
@@ -160,6 +150,23 @@ func At(value any, steps []string) (_ any, found bool) {
 		}
 	}
 	return value, true
+}
+
+var (
+	tildes   = strings.NewReplacer("~0", "", "~1", "")
+	unescape = strings.NewReplacer("~0", "~", "~1", "/")
+)
+
+// Steps splits a JSON pointer (RFC 6901) without its first slash; false when a ~ is followed by neither 0 nor 1.
+func Steps(pointer string) (steps []string, ok bool) {
+	if strings.Contains(tildes.Replace(pointer), "~") {
+		return nil, false
+	}
+	steps = strings.Split(pointer, "/")
+	for i, step := range steps {
+		steps[i] = unescape.Replace(step)
+	}
+	return steps, true
 }
 
 // index is a step as the number of a list's element; -1 when it is none, as 01.

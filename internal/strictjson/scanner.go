@@ -154,11 +154,8 @@ func (s *Scanner) Skip() error {
 	case c == '"':
 		_, _, err := s.literal()
 		return err
-	case c == '{':
-		_, err := s.object(nil)
-		return err
-	case c == '[':
-		_, err := s.list(nil)
+	case c == '{', c == '[':
+		_, err := s.inside(nil)
 		return err
 	case c == '-' || c-'0' <= 9:
 		return s.number()

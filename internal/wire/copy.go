@@ -106,31 +106,26 @@ func onItsWay(d rabbit.Delivery, queue string, keep func(header string) bool) ra
 }
 
 func (o *CopyOptions) write(h rabbit.Table, earlier CopyInfo) {
-	if o.Attempt > 0 {
-		h[HeaderAttempt] = int64(o.Attempt)
+	for name, n := range map[string]int{
+		HeaderAttempt: o.Attempt, HeaderReplays: o.Replays, HeaderDeliveries: min(o.Deliveries, math.MaxInt32),
+	} {
+		if n > 0 {
+			h[name] = int64(n)
+		}
 	}
-	if o.Replays > 0 {
-		h[HeaderReplays] = int64(o.Replays)
-	}
-	if o.Deliveries > 0 {
-		h[HeaderDeliveries] = int64(min(o.Deliveries, math.MaxInt32))
-	}
+	first, dead := cmp.Or(o.FirstFailedAt, earlier.FirstFailedAt), o.DeadAt
 	if o.Error != "" {
 		h[HeaderError] = cutText(o.Error, MaxErrorBytes)
-	}
-	first := cmp.Or(o.FirstFailedAt, earlier.FirstFailedAt)
-	if first.IsZero() && o.Error != "" {
-		first = time.Now()
-	}
-	if !first.IsZero() {
-		h[HeaderFirstFailedAt] = writeTime(first)
+		first = cmp.Or(first, time.Now())
 	}
 	if o.Reason != "" {
 		h[HeaderReason] = string(o.Reason)
-		o.DeadAt = cmp.Or(o.DeadAt, time.Now())
+		dead = cmp.Or(dead, time.Now())
 	}
-	if !o.DeadAt.IsZero() {
-		h[HeaderDeadAt] = writeTime(o.DeadAt)
+	for name, at := range map[string]time.Time{HeaderFirstFailedAt: first, HeaderDeadAt: dead} {
+		if !at.IsZero() {
+			h[name] = writeTime(at)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -160,21 +159,7 @@ func cutText(s string, n int) string {
 // TraceOf is the span that published a message, as its headers traceparent and tracestate say (W3C Trace Context). It
 // is not valid when they say nothing, or nothing that can be read.
 func TraceOf(headers rabbit.Table) trace.SpanContext {
-	if _, says := headers["traceparent"]; !says {
-		return trace.SpanContext{}
-	}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), traceHeaders(headers))
-	return trace.SpanContextFromContext(ctx)
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{
+		"traceparent": readText(headers["traceparent"]), "tracestate": readText(headers["tracestate"]),
+	}))
 }
-
-// traceHeaders are headers as text.
-type traceHeaders rabbit.Table
-
-// Get is the text of a header; empty for what is none.
-func (h traceHeaders) Get(name string) string { return readText(h[name]) }
-
-// Set is never asked for: a message keeps the headers that it came with.
-func (h traceHeaders) Set(string, string) {}
-
-// Keys are the names of all headers.
-func (h traceHeaders) Keys() []string { return slices.Collect(maps.Keys(h)) }

@@ -20,37 +20,13 @@ import (
 // MaxPropertiesBytes bounds what MarshalProperties returns: the column is a BLOB of 64 KiB.
 const MaxPropertiesBytes = 60_000
 
-// properties is the form in which consumer_log keeps what a message carries besides its body. Text that is not UTF-8,
-// and types that JSON lacks, are objects with one field that begins with $.
-type properties struct {
-	Exchange        any            `json:"exchange,omitempty"`
-	RoutingKey      any            `json:"routing_key,omitempty"`
-	ContentType     any            `json:"content_type,omitempty"`
-	ContentEncoding any            `json:"content_encoding,omitempty"`
-	MessageID       any            `json:"message_id,omitempty"`
-	CorrelationID   any            `json:"correlation_id,omitempty"`
-	ReplyTo         any            `json:"reply_to,omitempty"`
-	Type            any            `json:"type,omitempty"`
-	AppID           any            `json:"app_id,omitempty"`
-	Timestamp       *int64         `json:"timestamp,omitempty"` // seconds since 1970
-	Priority        uint8          `json:"priority,omitempty"`
-	DeliveryMode    uint8          `json:"delivery_mode,omitempty"`
-	Headers         map[string]any `json:"headers,omitempty"`
-	// some headers had to be replaced by {"$cut": bytes}, or left out
-	Cut bool `json:"cut,omitempty"`
-}
-
-type textField struct {
-	kept *any
-	text *string
-}
-
-// texts are the fields of text, beside those of a message.
-func (p *properties) texts(d *rabbit.Delivery) []textField {
-	return []textField{
-		{&p.Exchange, &d.Exchange}, {&p.RoutingKey, &d.RoutingKey}, {&p.ContentType, &d.ContentType},
-		{&p.ContentEncoding, &d.ContentEncoding}, {&p.MessageID, &d.MessageID}, {&p.CorrelationID, &d.CorrelationID},
-		{&p.ReplyTo, &d.ReplyTo}, {&p.Type, &d.Type}, {&p.AppID, &d.AppID},
+// texts are the properties that are text, by their names in consumer_log, which keeps what a message carries besides
+// its body as JSON. Text that is not UTF-8, and types that JSON lacks, are objects with one field that begins with $.
+func texts(d *rabbit.Delivery) map[string]*string {
+	return map[string]*string{
+		"exchange": &d.Exchange, "routing_key": &d.RoutingKey, "content_type": &d.ContentType,
+		"content_encoding": &d.ContentEncoding, "message_id": &d.MessageID, "correlation_id": &d.CorrelationID,
+		"reply_to": &d.ReplyTo, "type": &d.Type, "app_id": &d.AppID,
 	}
 }
 
@@ -58,21 +34,29 @@ func (p *properties) texts(d *rabbit.Delivery) []textField {
 // MaxPropertiesBytes, for a person to read and for UnmarshalProperties. What no copy carries on (user_id, expiration)
 // is left out.
 func MarshalProperties(m rabbit.Delivery) []byte {
-	p := properties{Priority: m.Priority, DeliveryMode: m.DeliveryMode}
-	for _, f := range p.texts(&m) {
-		if *f.text != "" {
-			*f.kept = encodeValue(*f.text)
+	p := map[string]any{}
+	for name, text := range texts(&m) {
+		if *text != "" {
+			p[name] = encodeValue(*text)
+		}
+	}
+	for name, n := range map[string]uint8{"priority": m.Priority, "delivery_mode": m.DeliveryMode} {
+		if n > 0 {
+			p[name] = n
 		}
 	}
 	if !m.Timestamp.IsZero() {
-		p.Timestamp = new(m.Timestamp.Unix())
+		p["timestamp"] = m.Timestamp.Unix()
 	}
-	headers := m.Headers
-	if size := tableBytes(headers); size > MaxPropertiesBytes/12 {
-		headers, p.Cut = cutHeaders(headers)
+	headers, cut := m.Headers, false
+	if tableBytes(headers) > MaxPropertiesBytes/12 {
+		headers, cut = cutHeaders(headers)
 	}
 	if len(headers) > 0 {
-		p.Headers = encodeTable(headers)
+		p["headers"] = encodeTable(headers)
+	}
+	if cut { // some headers had to be replaced by {"$cut": bytes}, or left out
+		p["cut"] = true
 	}
 	b, err := json.Marshal(p)
 	if err != nil { // cannot be: everything encoded is text, an integer, a bool, nil or made of these
@@ -114,30 +98,32 @@ func jsonBytes(name string, v any) int {
 
 // UnmarshalProperties is the inverse of MarshalProperties; with the body added, Identify and Copy give what they gave
 // for the message then. Headers that were cut are absent.
-func UnmarshalProperties(b []byte) (rabbit.Delivery, error) {
-	var p properties
-	if err := json.Unmarshal(b, &p); err != nil {
-		return rabbit.Delivery{}, fmt.Errorf("read the properties of a message: %w", err)
+func UnmarshalProperties(b []byte) (m rabbit.Delivery, err error) {
+	var p struct {
+		Timestamp    *int64         `json:"timestamp"` // seconds since 1970
+		Priority     uint8          `json:"priority"`
+		DeliveryMode uint8          `json:"delivery_mode"`
+		Headers      map[string]any `json:"headers"`
 	}
-	m := rabbit.Delivery{Message: rabbit.Message{Priority: p.Priority, DeliveryMode: p.DeliveryMode}}
-	var errs []error
-	for _, f := range p.texts(&m) {
-		if *f.kept == nil {
+	kept := map[string]any{}
+	errs := []error{json.Unmarshal(b, &p), json.Unmarshal(b, &kept)}
+	for name, text := range texts(&m) {
+		if kept[name] == nil {
 			continue
 		}
-		v, err := decodeValue(*f.kept)
+		v, err := decodeValue(kept[name])
 		var ok bool
-		if *f.text, ok = v.(string); !ok && err == nil {
+		if *text, ok = v.(string); !ok && err == nil {
 			err = fmt.Errorf("%T where text belongs", v)
 		}
 		errs = append(errs, err)
 	}
+	m.Priority, m.DeliveryMode = p.Priority, p.DeliveryMode
 	if p.Timestamp != nil {
 		m.Timestamp = time.Unix(*p.Timestamp, 0)
 	}
 	if p.Headers != nil {
-		t, err := decodeTable(p.Headers)
-		m.Headers = t
+		m.Headers, err = decodeTable(p.Headers)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -157,12 +143,12 @@ func encodeTable(t rabbit.Table) map[string]any {
 	return out
 }
 
+// scalars are of the types that are kept as text under their name.
+var scalars = []any{int64(0), int32(0), int16(0), int8(0), 0, uint8(0), uint16(0), uint32(0), float32(0), float64(0)}
+
 // encodeValue keeps the type: strings, bools, nil and arrays are themselves, everything else is {"$type": value}.
 func encodeValue(v any) any {
 	one := func(kind string, v any) any { return map[string]any{"$" + kind: v} }
-	if n, ok := integer(v); ok {
-		return one(fmt.Sprintf("%T", v), strconv.FormatInt(n, 10))
-	}
 	switch v := v.(type) {
 	case nil, bool:
 		return v
@@ -173,10 +159,6 @@ func encodeValue(v any) any {
 		return one("string", []byte(v))
 	case []byte:
 		return one("bytes", v)
-	case float32:
-		return one("float32", strconv.FormatFloat(float64(v), 'g', -1, 32))
-	case float64:
-		return one("float64", strconv.FormatFloat(v, 'g', -1, 64))
 	case time.Time:
 		return one("time", strconv.FormatInt(v.Unix(), 10))
 	case rabbit.Decimal:
@@ -191,6 +173,9 @@ func encodeValue(v any) any {
 		return out
 	case cutMark:
 		return one("cut", strconv.Itoa(int(v)))
+	}
+	if slices.ContainsFunc(scalars, func(of any) bool { return reflect.TypeOf(of) == reflect.TypeOf(v) }) {
+		return one(fmt.Sprintf("%T", v), fmt.Sprint(v))
 	}
 	return one("unknown", fmt.Sprintf("%T", v))
 }
@@ -257,11 +242,9 @@ func decodeTagged(kind string, v any) (any, error) {
 			return string(b), err
 		}
 		return b, err
-	case "$float32":
-		f, err := strconv.ParseFloat(s, 32)
-		return float32(f), err
-	case "$float64":
-		return strconv.ParseFloat(s, 64)
+	case "$time":
+		n, err := strconv.ParseInt(s, 10, 64)
+		return time.Unix(n, 0), err
 	case "$decimal":
 		var d rabbit.Decimal
 		_, err := fmt.Sscanf(s, "%d/%d", &d.Value, &d.Scale)
@@ -269,16 +252,11 @@ func decodeTagged(kind string, v any) (any, error) {
 	case "$cut":
 		return nil, errCut
 	}
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", kind, err)
-	}
-	if kind == "$time" {
-		return time.Unix(n, 0), nil
-	}
-	for _, of := range []any{int64(0), int32(0), int16(0), int8(0), 0, uint8(0), uint16(0), uint32(0)} {
+	for _, of := range scalars {
 		if t := reflect.TypeOf(of); kind == "$"+t.Name() {
-			return reflect.ValueOf(n).Convert(t).Interface(), nil
+			into := reflect.New(t)
+			_, err := fmt.Sscan(s, into.Interface())
+			return into.Elem().Interface(), err
 		}
 	}
 	return nil, fmt.Errorf("unknown type %s", kind)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/strictjson"
 )
 
 const sourcesExample = "header:x-message-key,property:message_id,body:sha256"
@@ -92,19 +93,14 @@ func checkHeaderName(name string) error {
 	return nil
 }
 
-var unescape = strings.NewReplacer("~0", "~", "~1", "/")
-
-// parsePointer splits a JSON pointer; "~1" stands for "/" and "~0" for "~".
+// parsePointer splits a JSON pointer.
 func parsePointer(p string) ([]string, error) {
 	if !strings.HasPrefix(p, "/") || !utf8.ValidString(p) {
 		return nil, errors.New("must be a JSON pointer that begins with /, like json:/order_sn")
 	}
-	steps := strings.Split(p[1:], "/")
-	for i, step := range steps {
-		steps[i] = unescape.Replace(step)
-		if strings.Count(steps[i], "~") != strings.Count(step, "~0") {
-			return nil, errors.New("has a ~ that is neither ~0 nor ~1")
-		}
+	steps, ok := strictjson.Steps(p[1:])
+	if !ok {
+		return nil, errors.New("has a ~ that is neither ~0 nor ~1")
 	}
 	return steps, nil
 }

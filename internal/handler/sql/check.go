@@ -76,19 +76,19 @@ var errPlaces = errors.New("the server reads this statement differently: it sees
 
 // prepare has the server read the statement.
 func (s *Statement) prepare(ctx context.Context, conn *stdsql.Conn) error {
-	places := 0
-	query := s.text(func(part) string { places++; return " ? " })
+	var w statement
+	w.parts(s.parts, func(part) any { return "" })
 	return conn.Raw(func(raw any) error {
 		preparer, ok := raw.(driver.ConnPrepareContext)
 		if !ok {
 			return fmt.Errorf("the driver's connection (%T) cannot prepare", raw)
 		}
-		st, err := preparer.PrepareContext(ctx, query)
+		st, err := preparer.PrepareContext(ctx, w.String())
 		if err != nil {
 			return err
 		}
-		if n := st.NumInput(); n != places {
-			err = fmt.Errorf("%w (%d, not %d)", errPlaces, n, places)
+		if n := st.NumInput(); n != len(w.args) {
+			err = fmt.Errorf("%w (%d, not %d)", errPlaces, n, len(w.args))
 		}
 		return errors.Join(err, st.Close())
 	})

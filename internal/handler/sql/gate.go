@@ -13,12 +13,10 @@ import (
 // for locks gets nothing done anyway. It only saves work: what happens without it is right too.
 type gate struct {
 	room chan struct{} // of one
-
-	mu   sync.Mutex
-	free map[gorm.ConnPool]bool // transactions that need not wait: the one inside, and the joined; guarded by mu
+	free sync.Map      // transactions that need not wait, by their gorm.ConnPool: the one inside, and the joined
 }
 
-func newGate() *gate { return &gate{room: make(chan struct{}, 1), free: map[gorm.ConnPool]bool{}} }
+func newGate() *gate { return &gate{room: make(chan struct{}, 1)} }
 
 // partOfTime is how much of a transaction's time it may wait at the gate: it must have the most of it for its work.
 const partOfTime = 4
@@ -27,7 +25,7 @@ const partOfTime = 4
 // transaction has ended; so a transaction may enter again, with the locks that it has. When that takes too long it goes
 // on beside the others.
 func (g *gate) enter(ctx context.Context, conn gorm.ConnPool) {
-	if g.isFree(conn) {
+	if _, free := g.free.Load(conn); free {
 		return
 	}
 	patience := ctx
@@ -47,22 +45,7 @@ func (g *gate) enter(ctx context.Context, conn gorm.ConnPool) {
 // pass lets conn's transaction by until ctx ends: it takes its locks in an order. When it must run its messages one by
 // one in the end, it has locks for which the one inside may wait, and must not wait for that one.
 func (g *gate) pass(ctx context.Context, conn gorm.ConnPool) {
-	g.mu.Lock()
-	known := g.free[conn]
-	g.free[conn] = true
-	g.mu.Unlock()
-	if known {
-		return
+	if _, known := g.free.LoadOrStore(conn, true); !known {
+		context.AfterFunc(ctx, func() { g.free.Delete(conn) })
 	}
-	context.AfterFunc(ctx, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.free, conn)
-	})
-}
-
-func (g *gate) isFree(conn gorm.ConnPool) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.free[conn]
 }

@@ -59,7 +59,11 @@ func TestTheGateHoldsNobodyForGood(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 40*time.Millisecond)
 	defer cancel()
 	g.enter(short, second)
-	if !g.isFree(first) || g.isFree(second) {
+	isFree := func(conn gorm.ConnPool) bool {
+		_, free := g.free.Load(conn)
+		return free
+	}
+	if !isFree(first) || isFree(second) {
 		t.Error("the gate was given to another transaction before the first had ended")
 	}
 	joined := new(gorm.PreparedStmtDB)
@@ -68,7 +72,7 @@ func TestTheGateHoldsNobodyForGood(t *testing.T) {
 	end()
 	next, cancelNext := context.WithCancel(t.Context())
 	g.enter(next, second)
-	if !g.isFree(second) {
+	if !isFree(second) {
 		t.Error("the next transaction did not enter")
 	}
 	cancelNext()

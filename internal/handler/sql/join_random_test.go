@@ -2,6 +2,7 @@ package sql
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -187,7 +188,7 @@ func (w *world) untilDone(h consumer.Handler, bodies []string, exact bool) (said
 			groups = append([][]consumer.Message{msgs[:half:half], msgs[half:]}, groups...)
 			continue
 		}
-		for _, i := range slices.Backward(slices.Sorted(keysOf(by))) {
+		for _, i := range slices.Backward(slices.Sorted(maps.Keys(by))) {
 			why := ""
 			if exact {
 				why = by[i].Error()

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/consumer"
+	"github.com/rollbackd/rollbackd/internal/strictjson"
 )
 
 // Limits of a file and of what one message makes of it.
@@ -252,18 +253,6 @@ func (p *parser) endStatement() error {
 	return nil
 }
 
-// text is the statement with what value makes of each parameter.
-func (s *Statement) text(value func(part) string) string {
-	var b strings.Builder
-	for _, p := range s.parts {
-		if p.param != nil {
-			p.text = value(p)
-		}
-		b.WriteString(p.text)
-	}
-	return b.String()
-}
-
 // resolve finds the field of a parameter; a new one is added.
 func (s *section) resolve(t token) (*param, error) {
 	if t.kind == kindParam && strings.HasPrefix(strings.ToLower(t.text), reservedPrefix) {
@@ -288,22 +277,14 @@ func (s *section) resolve(t token) (*param, error) {
 	return &param{field: i}, nil
 }
 
-var (
-	tildes   = strings.NewReplacer("~0", "", "~1", "")
-	unescape = strings.NewReplacer("~1", "/", "~0", "~")
-)
-
-// parsePointer splits a JSON pointer (RFC 6901) without its first slash.
+// parsePointer splits a JSON pointer without its first slash.
 func parsePointer(s string) (path, error) {
 	if s == "" {
 		return nil, nil
 	}
-	steps := strings.Split(s, "/")
-	for i, step := range steps {
-		if strings.Contains(tildes.Replace(step), "~") {
-			return nil, fmt.Errorf("in the pointer /%s a ~ must be followed by 0 or 1", s)
-		}
-		steps[i] = unescape.Replace(step)
+	steps, ok := strictjson.Steps(s)
+	if !ok {
+		return nil, fmt.Errorf("in the pointer /%s a ~ must be followed by 0 or 1", s)
 	}
 	return steps, nil
 }

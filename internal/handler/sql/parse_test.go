@@ -140,7 +140,7 @@ WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1`)
 	}
 	var got []string
 	for in, s := range f.all {
-		line := s.verb + " | " + strings.Join(strings.Fields(s.text(asWritten)), " ")
+		line := s.verb + " | " + asWritten(s)
 		if in.each {
 			line = "each " + strings.Join(in.list, "→") + " " + line
 		}
@@ -161,7 +161,12 @@ WITH x AS (SELECT 1) UPDATE t, x SET t.a = 1`)
 	}
 }
 
-func asWritten(p part) string { return p.text }
+func asWritten(s *Statement) (text string) {
+	for _, p := range s.parts {
+		text += p.text
+	}
+	return strings.Join(strings.Fields(text), " ")
+}
 
 // However a file is made, reading it ends, and what it gives can be written again.
 func FuzzParse(f *testing.F) {
@@ -176,7 +181,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, s := range file.all {
-			if strings.TrimSpace(s.text(asWritten)) == "" {
+			if asWritten(s) == "" {
 				t.Error("an empty statement")
 			}
 		}

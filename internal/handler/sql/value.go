@@ -130,7 +130,7 @@ func (r run) value(p part) any {
 	return r.values[p.param.field]
 }
 
-// literal is a value as it stands in a statement; "" of a string, which must not.
+// literal is a value as it stands in a statement; of a string it is the place of a parameter.
 func literal(v any) string {
 	switch v := v.(type) {
 	case number:
@@ -143,19 +143,22 @@ func literal(v any) string {
 		}
 		return "0"
 	case string:
-		return ""
+		return "?"
 	}
 	return "NULL"
 }
 
 // shown is the statement with its values, for people: a string stands in quotes, as Go would write it.
 func (s *Statement) shown(r run) string {
-	return strings.Join(strings.Fields(s.text(func(p part) string {
-		if v, ok := r.value(p).(string); ok {
-			return strconv.Quote(v)
+	var w statement
+	w.parts(s.parts, func(p part) any {
+		v := r.value(p)
+		if text, ok := v.(string); ok {
+			return number(strconv.Quote(text))
 		}
-		return literal(r.value(p))
-	})), " ")
+		return v
+	})
+	return strings.Join(strings.Fields(w.String()), " ")
 }
 
 // statement is one that is being written, with its arguments.
@@ -179,9 +182,8 @@ func (w *statement) parts(parts []part, value func(part) any) {
 // decimals; a string is handed to the driver, which knows how the connection quotes. Spaces keep it from growing
 // together with what stands beside it.
 func (w *statement) value(v any) {
-	text := literal(v)
 	if _, ok := v.(string); ok {
-		text, w.args = "?", append(w.args, v)
+		w.args = append(w.args, v)
 	}
-	w.WriteString(" " + text + " ")
+	w.WriteString(" " + literal(v) + " ")
 }

@@ -55,35 +55,23 @@ func (w *world) exec(text string, args ...any) {
 // show is what a query finds: a line for each row, NULL for what is NULL.
 func (w *world) show(query string) string {
 	w.t.Helper()
-	rows, err := w.pool.QueryContext(w.t.Context(), query)
-	if err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
-	defer rows.Close()
-	columns, err := rows.Columns()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var lines []string
-	for rows.Next() {
-		cells, into := make([]stdsql.NullString, len(columns)), make([]any, len(columns))
+	lines, err := mysqldb.List(w.t.Context(), w.pool, func(rows *stdsql.Rows) (string, error) {
+		columns, err := rows.Columns()
+		cells, into := make([]*string, len(columns)), make([]any, len(columns))
 		for i := range cells {
 			into[i] = &cells[i]
 		}
-		if err := rows.Scan(into...); err != nil {
-			w.t.Fatal(err)
-		}
-		var line []string
-		for _, c := range cells {
-			if !c.Valid {
-				c.String = "NULL"
+		err = errors.Join(err, rows.Scan(into...))
+		line := make([]string, len(columns))
+		for i, c := range cells {
+			if line[i] = "NULL"; c != nil {
+				line[i] = *c
 			}
-			line = append(line, c.String)
 		}
-		lines = append(lines, strings.Join(line, " "))
-	}
-	if err := rows.Err(); err != nil {
-		w.t.Fatal(err)
+		return strings.Join(line, " "), err
+	}, query)
+	if err != nil {
+		w.t.Fatalf("%s: %v", query, err)
 	}
 	return strings.Join(lines, "\n")
 }
