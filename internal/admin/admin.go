@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -145,17 +144,11 @@ func healthz(w http.ResponseWriter, h Health) {
 
 // Readiness is h as /readyz answers it.
 func (h Health) Readiness() Readiness {
-	r := Readiness{h.Ready(), h.Draining, slices.Clone(h.Waiting), h.Degraded, h.Group, h.Queue}
-	if r.Waiting == nil {
-		r.Waiting = []string{}
+	waiting, degraded := append([]string{}, h.Waiting...), append([]string{}, h.Degraded...) // never null
+	if !h.Consuming && !h.Draining && len(waiting) == 0 {
+		waiting = append(waiting, NotConnected)
 	}
-	if r.Degraded == nil {
-		r.Degraded = []string{}
-	}
-	if !h.Consuming && !h.Draining && len(h.Waiting) == 0 {
-		r.Waiting = append(r.Waiting, NotConnected)
-	}
-	return r
+	return Readiness{h.Ready(), h.Draining, waiting, degraded, h.Group, h.Queue}
 }
 
 // named is what anybody may know: what is missing or amiss, but not why. Reasons are texts of servers and people, with
@@ -176,14 +169,9 @@ func named(all []string) []string {
 }
 
 func readyz(w http.ResponseWriter, body Readiness) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
+	status := http.StatusOK
 	if !body.Ready {
-		w.WriteHeader(http.StatusServiceUnavailable)
+		status = http.StatusServiceUnavailable
 	}
-	_, _ = fmt.Fprintln(w, strings.TrimSpace(string(text)))
+	writeJSON(w, "application/json", status, body)
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"time"
@@ -60,24 +59,29 @@ type page struct {
 func get(ctx context.Context, addr, path, token string, limit time.Duration) (page, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit))
 	defer cancel()
-	addrs, err := own(addr)
+	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return page{}, err
+		return page{}, fmt.Errorf("ask %s: %w", addr, err)
 	}
+	if ip, _ := netip.ParseAddr(host); host == "" || ip.IsUnspecified() { // to dial it reaches this machine
+		host = "localhost"
+	}
+	dialer, from := net.Dialer{Timeout: dialTimeout}, ""
 	client := &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-				return dialFirst(ctx, network, addrs)
+				conn, err := dialer.DialContext(ctx, network, addr)
+				if err != nil {
+					return nil, fmt.Errorf("%w: %w", ErrNobody, err)
+				}
+				from = conn.RemoteAddr().String()
+				return conn, nil
 			},
 			DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	p := page{}
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(got httptrace.GotConnInfo) { p.from = got.Conn.RemoteAddr().String() },
-	})
-	where := url.URL{Scheme: "http", Host: addrs[0], Path: path}
+	where := url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: path}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
 	if err != nil {
 		return page{}, fmt.Errorf("ask %s: %w", addr, err)
@@ -90,11 +94,11 @@ func get(ctx context.Context, addr, path, token string, limit time.Duration) (pa
 		return page{}, unanswered(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
-	p.status = resp.StatusCode
-	if p.body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1)); err != nil {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
+	if err != nil {
 		return page{}, unanswered(ctx, err)
 	}
-	return p, nil
+	return page{resp.StatusCode, body, from}, nil
 }
 
 // unanswered says which of the errors it is that nothing whole came.
@@ -126,37 +130,4 @@ func understand(p page) (said Readiness, err error) {
 		}
 	}
 	return said, nil
-}
-
-// own are the addresses at which a server that listens on addr can be reached from its own machine: one that listens on
-// every address does so on the loopback's.
-func own(addr string) ([]string, error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", addr, err)
-	}
-	v4, v6 := net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)
-	ip, err := netip.ParseAddr(host)
-	switch {
-	case host == "":
-		return []string{v4, v6}, nil
-	case err != nil || !ip.IsUnspecified(): // a name, or one address
-		return []string{addr}, nil
-	case ip.Is4():
-		return []string{v4}, nil
-	}
-	return []string{v6, v4}, nil // the kernel lets IPv4 in too
-}
-
-func dialFirst(ctx context.Context, network string, addrs []string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: dialTimeout}
-	var errs []error
-	for _, addr := range addrs {
-		conn, err := dialer.DialContext(ctx, network, addr)
-		if err == nil {
-			return conn, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, fmt.Errorf("%w: %w", ErrNobody, errors.Join(errs...))
 }

@@ -302,9 +302,8 @@ func TestASessionIsItsTokenAndNothingElse(t *testing.T) {
 	if !opensSession(known, c.Value, now) || opensSession(known, c.Value, now.Add(sessionTime+time.Second)) {
 		t.Error("a session does not end")
 	}
-	forged, err := sealSession(known, "anything", now.Add(time.Hour)) // by the hash, without the token
-	if err != nil || opensSession(known, forged, now) {
-		t.Errorf("the hash is enough for a session, %v", err)
+	if opensSession(known, sealSession(known, "anything", now.Add(time.Hour)), now) { // by the hash, without the token
+		t.Error("the hash is enough for a session")
 	}
 	head, tail, _ := strings.Cut(c.Value, ".")
 	_, sealed, _ := strings.Cut(tail, ".")

@@ -128,14 +128,7 @@ func (g *guesses) check(r *http.Request, text string, find func(text string) (To
 	return Token{}, errBadToken
 }
 
-func (g *guesses) place(what tokenFrom) uint64 {
-	var h maphash.Hash
-	h.SetSeed(g.seed)
-	from := what.from.As16()
-	_, _ = h.Write(from[:]) // which never fails
-	_, _ = h.Write(what.hash[:])
-	return h.Sum64() % guessPlaces
-}
+func (g *guesses) place(what tokenFrom) uint64 { return maphash.Comparable(g.seed, what) % guessPlaces }
 
 // waitFor is how long it takes until a limiter lets one more through.
 func waitFor(l *rate.Limiter, now time.Time) time.Duration {
@@ -165,9 +158,5 @@ func networkOf(address string) netip.Addr {
 	if from.Is4() {
 		return from
 	}
-	network, err := from.Prefix(64)
-	if err != nil { // cannot be: an address of IPv6 has 128 bits
-		return from
-	}
-	return network.Addr()
+	return netip.PrefixFrom(from, 64).Masked().Addr()
 }

@@ -27,6 +27,11 @@ const (
 	byProxy = " (proxy)"
 )
 
+// nameable reports whether somebody may be called like that in rows and on pages.
+func nameable(name string) bool {
+	return len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
 // who is the person that the proxy names. A header that is there twice names nobody: one of the two may have come
 // through from outside.
 func (p Proxy) who(r *http.Request) (Person, bool) {
@@ -36,7 +41,7 @@ func (p Proxy) who(r *http.Request) (Person, bool) {
 		return Person{}, false
 	}
 	name := strings.TrimSpace(names[0])
-	if name == "" || len(name) > maxName || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if name == "" || !nameable(name) {
 		return Person{}, false
 	}
 	person := Person{Name: name + byProxy, Right: Act}

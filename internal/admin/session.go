@@ -6,7 +6,7 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/base64"
-	"fmt"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -34,12 +34,7 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request, text string) (Per
 		return Person{}, err
 	}
 	end := time.Now().Add(sessionTime)
-	value, err := sealSession(t, text, end)
-	if err != nil {
-		g.o.Logger.ErrorContext(r.Context(), "a session could not be made", "err", err)
-		return Person{}, err
-	}
-	g.setCookie(w, r, value, end)
+	g.setCookie(w, r, sealSession(t, text, end), end)
 	return Person{Name: t.Name, Right: t.Right, Session: true}, nil
 }
 
@@ -73,33 +68,25 @@ func (g *Guard) session(r *http.Request) (Person, bool) {
 	return Person{}, false
 }
 
-func sealSession(t Token, text string, end time.Time) (string, error) {
-	seal, err := sealOf(t)
-	if err != nil {
-		return "", err
-	}
+func sealSession(t Token, text string, end time.Time) string {
 	said := sessionHead(t, end)
-	return said + "." + base64.RawURLEncoding.EncodeToString(seal.Seal(nil, nil, []byte(text), []byte(said))), nil
+	return said + "." + base64.RawURLEncoding.EncodeToString(sealOf(t).Seal(nil, nil, []byte(text), []byte(said)))
 }
 
 // opensSession reports whether a cookie is a session of this token that has not ended.
 func opensSession(t Token, cookie string, now time.Time) bool {
-	name, rest, _ := strings.Cut(cookie, ".")
-	seconds, sealed, ok := strings.Cut(rest, ".")
-	end, err := strconv.ParseInt(seconds, 10, 64)
-	if !ok || err != nil || !now.Before(time.Unix(end, 0)) ||
-		name != base64.RawURLEncoding.EncodeToString([]byte(t.Name)) {
+	parts := strings.Split(cookie, ".")
+	if len(parts) != 3 {
 		return false
 	}
-	raw, err := base64.RawURLEncoding.DecodeString(sealed)
-	if err != nil {
+	seconds, err := strconv.ParseInt(parts[1], 10, 64)
+	end := time.Unix(seconds, 0)
+	sealed, err2 := base64.RawURLEncoding.DecodeString(parts[2])
+	said := sessionHead(t, end)
+	if err != nil || err2 != nil || !now.Before(end) || said != parts[0]+"."+parts[1] {
 		return false
 	}
-	seal, err := sealOf(t)
-	if err != nil {
-		return false
-	}
-	text, err := seal.Open(nil, nil, raw, []byte(sessionHead(t, time.Unix(end, 0))))
+	text, err := sealOf(t).Open(nil, nil, sealed, []byte(said))
 	return err == nil && sha256.Sum256(text) == t.Hash
 }
 
@@ -107,14 +94,12 @@ func sessionHead(t Token, end time.Time) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(t.Name)) + "." + strconv.FormatInt(end.Unix(), 10)
 }
 
-func sealOf(t Token) (cipher.AEAD, error) {
+func sealOf(t Token) cipher.AEAD {
 	key, err := hkdf.Key(sha256.New, t.Hash[:], nil, "rollbackd session", 32)
-	if err != nil {
-		return nil, fmt.Errorf("the key of a session: %w", err)
+	block, err2 := aes.NewCipher(key)
+	seal, err3 := cipher.NewGCMWithRandomNonce(block)
+	if err := errors.Join(err, err2, err3); err != nil {
+		panic(err) // cannot be: the lengths are right
 	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, fmt.Errorf("the key of a session: %w", err)
-	}
-	return cipher.NewGCMWithRandomNonce(block)
+	return seal
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 )
 
 // Token is one that is known. The text of a token is kept nowhere.
@@ -76,7 +75,7 @@ func readToken(words []string) (t Token, err error) {
 		return t, errors.New("is not NAME read|full TOKEN")
 	}
 	t.Name = words[0]
-	if len(t.Name) > maxName || strings.ContainsFunc(t.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if !nameable(t.Name) {
 		return t, fmt.Errorf("has a name of more than %d bytes, or one that cannot be printed", maxName)
 	}
 	switch words[1] {
@@ -110,9 +109,10 @@ type tokens struct {
 	log  *slog.Logger
 
 	mu    sync.Mutex
-	file  []Token   // as last read without an error; guarded by mu
-	stamp fileStamp // of the file that was read last; guarded by mu
-	told  string    // what was warned of and still holds; guarded by mu
+	file  []Token   // as last read without an error; guarded by mu, as all below
+	stamp fileStamp // of the file that was read last
+	wrong error     // with that file; what is wrong with it stays wrong until it changes
+	told  string    // what was warned of and still holds
 }
 
 // fileStamp tells a file that has changed.
@@ -123,71 +123,57 @@ type fileStamp struct {
 
 func newTokens(o GuardOptions) (*tokens, error) {
 	t := &tokens{one: o.Token, path: o.TokensFile, log: o.Logger}
-	if t.path == "" {
-		return t, nil
-	}
-	var err error
-	if t.file, t.stamp, err = readTokensFile(t.path); err != nil {
+	if err := t.read(); err != nil {
 		return nil, fmt.Errorf("ROLLBACKD_ADMIN_TOKENS_FILE: %w", err)
 	}
 	return t, nil
 }
 
-func readTokensFile(path string) ([]Token, fileStamp, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fileStamp{}, err
+// read reads the file, if there is one and it has changed. The caller holds mu, or is alone.
+func (t *tokens) read() error {
+	if t.path == "" {
+		return nil
 	}
-	defer func() { _ = f.Close() }() // it was only read
-	info, err := f.Stat()
+	info, err := os.Stat(t.path)
 	if err != nil {
-		return nil, fileStamp{}, err
+		return err
 	}
 	stamp := fileStamp{info.ModTime(), info.Size()}
+	if stamp == t.stamp {
+		return t.wrong
+	}
+	f, err := os.Open(t.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	t.stamp, t.wrong = stamp, nil
 	all, err := ReadTokens(f)
 	if err != nil {
-		return nil, stamp, fmt.Errorf("the file %s: %w", path, err)
+		t.wrong = fmt.Errorf("the file %s: %w", t.path, err)
+		return t.wrong
 	}
-	return all, stamp, nil
+	t.file = all
+	return nil
 }
 
 // all are the tokens as they are now. While the file cannot be read, those hold that it had before, and one warning
 // says why.
-func (t *tokens) all() []Token {
+func (t *tokens) all() (all []Token) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := t.file
-	if t.path != "" {
-		if info, err := os.Stat(t.path); err != nil || (fileStamp{info.ModTime(), info.Size()}) != t.stamp {
-			all = t.reread()
-		}
-	}
-	if t.one == nil {
-		return all
-	}
-	if text := t.one(); text != "" {
-		all = append([]Token{{SettingName, Act, sha256.Sum256([]byte(text))}}, all...)
-	}
-	return all
-}
-
-// reread holds mu.
-func (t *tokens) reread() []Token {
-	now, stamp, err := readTokensFile(t.path)
 	problem := ""
-	if err != nil {
+	if err := t.read(); err != nil {
 		problem = err.Error()
-	} else {
-		t.file = now
-	}
-	if !stamp.at.IsZero() {
-		t.stamp = stamp // what is wrong with it stays wrong until it changes
 	}
 	if problem != "" && problem != t.told {
-		t.log.Warn("ROLLBACKD_ADMIN_TOKENS_FILE cannot be read again; the tokens that it had stay good", "err", err)
+		t.log.Warn("ROLLBACKD_ADMIN_TOKENS_FILE cannot be read again; the tokens that it had stay good", "err", problem)
 	}
 	t.told = problem
-	return t.file
+	if t.one != nil && t.one() != "" {
+		all = append(all, Token{SettingName, Act, sha256.Sum256([]byte(t.one()))})
+	}
+	return append(all, t.file...)
 }
 
 func (t *tokens) none() bool { return t.path == "" && (t.one == nil || t.one() == "") }

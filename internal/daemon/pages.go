@@ -74,12 +74,9 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},
 	})
-	d.pages, err = pages.New(pages.Options{
+	d.pages = pages.New(pages.Options{
 		View: d.view, Guard: guard, Desk: d.desk, Group: cfg.Group, Queue: cfg.Queue, Version: version, Logger: d.log,
 	})
-	if err != nil {
-		return err
-	}
 	d.api = api.New(api.Options{View: d.view, Guard: guard, Desk: d.desk, Logger: d.log})
 	return nil
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,9 +28,6 @@ func pageOf[T any](items []T, next string) Page[T] {
 	}
 	return Page[T]{items, next}
 }
-
-// errNothing says that what is asked for is not there.
-var errNothing = errors.New("nothing is known of it")
 
 // Overview is how it stands.
 type Overview struct {
@@ -82,14 +78,7 @@ func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
 	return o, nil
 }
 
-// Hour is the last hour.
-type Hour struct {
-	Samples []view.Sample `json:"samples"`
-}
-
-func (a *API) getHour(context.Context, *struct{}) (Hour, error) {
-	return Hour{a.o.View.Hour().Samples}, nil
-}
+func (a *API) getHour(context.Context, *struct{}) (view.Hour, error) { return a.o.View.Hour(), nil }
 
 // LetterFilter chooses dead letters. All that is named must hold.
 type LetterFilter struct {
@@ -142,7 +131,7 @@ func (a *API) getGroup(ctx context.Context, in *struct {
 	}
 	g, ok := known.Value.Group(in.ID)
 	if !ok {
-		return g, fmt.Errorf("%w: no dead letter that was looked at is of the group %q", errNothing, in.ID)
+		return g, fmt.Errorf("%w: no dead letter that was looked at is of the group %q", view.ErrNothing, in.ID)
 	}
 	return g, nil
 }
@@ -168,7 +157,7 @@ func (a *API) getLetter(ctx context.Context, in *struct {
 }) (Letters, error) {
 	all, err := a.o.View.Letter(ctx, in.Key, in.Tag)
 	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%w: no dead letter has the key %q; /message tells of a message that is not dead", errNothing,
+		err = fmt.Errorf("%w: no dead letter has the key %q; /message tells of a message that is not dead", view.ErrNothing,
 			in.Key)
 	}
 	return Letters{all}, err
@@ -223,7 +212,7 @@ func (a *API) getMessage(ctx context.Context, in *struct {
 }) (view.Told, error) {
 	t, err := a.o.View.Message(ctx, in.Key, in.Tag, in.Whole.Whole)
 	if err == nil && len(t.Messages) == 0 {
-		err = fmt.Errorf("%w: no message has the key %q%s", errNothing, in.Key, furtherWords(t))
+		err = fmt.Errorf("%w: no message has the key %q%s", view.ErrNothing, in.Key, furtherWords(t))
 	}
 	return t, err
 }
@@ -246,11 +235,11 @@ func (a *API) getOrder(ctx context.Context, in *struct {
 	Whole
 }) (view.Told, error) {
 	if !a.o.View.KnowsOrders() {
-		return view.Told{}, fmt.Errorf("%w: %w", errNothing, view.ErrNoOrders)
+		return view.Told{}, fmt.Errorf("%w: %w", view.ErrNothing, view.ErrNoOrders)
 	}
 	t, err := a.o.View.Order(ctx, in.SN, in.Whole.Whole)
 	if err == nil && len(t.Messages)+len(t.Reserved) == 0 {
-		err = fmt.Errorf("%w: no message and no reservation is of the order %q%s", errNothing, in.SN,
+		err = fmt.Errorf("%w: no message and no reservation is of the order %q%s", view.ErrNothing, in.SN,
 			furtherWords(t))
 	}
 	return t, err

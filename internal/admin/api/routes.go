@@ -77,7 +77,7 @@ func act[I any, P interface {
 			return nil, fmt.Errorf("name the request: %w", err)
 		}
 		once := operator.OnceRequest{Name: key, Hash: sha256.Sum256(text)}
-		said, before, err := view.Once(ctx, a.o.Desk, a.o.Logger, actorOf(ctx), once, 0, func(act string) (operator.Answer,
+		said, before, err := view.Once(ctx, a.o.Desk, a.o.Logger, once, 0, func(act string) (operator.Answer,
 			error) {
 			did, err := do(ctx, in, act)
 			text, _ := json.Marshal(did) // whatever is wrong with it, the act is done, and must not be asked for again

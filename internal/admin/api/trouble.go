@@ -24,10 +24,7 @@ func (a *API) trouble(ctx context.Context, what string, err error) error {
 		return wrong("query.after", "it is not what the page before said as next, with the same filter")
 	}
 	known := view.AnswerTo(err)
-	switch {
-	case errors.Is(err, errNothing):
-		known = view.Answer{Status: http.StatusNotFound, Text: err.Error()}
-	case errors.Is(err, operator.ErrNotIssued): // its row was cleaned between two looks at it
+	if errors.Is(err, operator.ErrNotIssued) { // its row was cleaned between two looks at it
 		known.Text = "the key was used a day ago and is just being forgotten: send the request again"
 	}
 	if known.Blame {
@@ -55,16 +52,13 @@ func inTheWay(err error) string {
 	return ""
 }
 
-func problem(status int, detail string) *huma.ErrorModel {
-	return &huma.ErrorModel{Title: http.StatusText(status), Status: status, Detail: detail}
+func problem(status int, detail string, parts ...*huma.ErrorDetail) *huma.ErrorModel {
+	return &huma.ErrorModel{Title: http.StatusText(status), Status: status, Detail: detail, Errors: parts}
 }
 
 // wrong says what is wrong with a part of a request.
 func wrong(where, why string) error {
-	return &huma.ErrorModel{
-		Title: http.StatusText(http.StatusUnprocessableEntity), Status: http.StatusUnprocessableEntity,
-		Detail: invalid, Errors: []*huma.ErrorDetail{{Location: where, Message: why}},
-	}
+	return problem(http.StatusUnprocessableEntity, invalid, &huma.ErrorDetail{Location: where, Message: why})
 }
 
 // invalid is what the library says of every request that is not as the description has it.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
@@ -73,8 +72,6 @@ type ResumeRequest struct {
 // actAt is the address of an act.
 func (a *API) actAt(id string) string { return a.o.Guard.BasePath() + Prefix + "/acts/" + id }
 
-func actorOf(ctx context.Context) operator.Actor { return operator.Actor{Name: admin.Who(ctx).Name} }
-
 func (a *API) startRun(ctx context.Context, in *bodied[RunRequest], id string) (operator.Act, error) {
 	b := in.Body
 	if err := a.o.View.Shows(b.Filter.Body); err != nil {
@@ -86,7 +83,7 @@ func (a *API) startRun(ctx context.Context, in *bodied[RunRequest], id string) (
 			return operator.Act{}, err
 		}
 	}
-	return a.o.Desk.Start(ctx, actorOf(ctx), operator.Request{
+	return a.o.Desk.Start(ctx, view.Actor(ctx), operator.Request{
 		ID: id, Kind: b.Kind, Filter: b.Filter, CutOff: b.CutOff, Why: strings.TrimSpace(b.Why), Force: b.Force,
 		Rate: b.Rate, Window: b.Window, MaxFailures: b.MaxFailures,
 	})
@@ -100,11 +97,11 @@ type stopInput struct {
 func (in *stopInput) asked() (key string, what any) { return in.Key, in.ID }
 
 func (a *API) stopRun(ctx context.Context, in *stopInput, _ string) (operator.Act, error) {
-	return a.o.Desk.Stop(ctx, actorOf(ctx), in.ID)
+	return a.o.Desk.Stop(ctx, view.Actor(ctx), in.ID)
 }
 
 func (a *API) pause(ctx context.Context, in *bodied[PauseRequest], id string) (operator.Act, error) {
-	if _, err := a.o.Desk.Pause(ctx, actorOf(ctx), operator.PauseRequest{
+	if _, err := a.o.Desk.Pause(ctx, view.Actor(ctx), operator.PauseRequest{
 		ID: id, Why: in.Body.Why, For: time.Duration(in.Body.Seconds * float64(time.Second)), Instead: in.Body.Instead,
 	}); err != nil {
 		return operator.Act{}, err
@@ -113,7 +110,7 @@ func (a *API) pause(ctx context.Context, in *bodied[PauseRequest], id string) (o
 }
 
 func (a *API) resume(ctx context.Context, in *bodied[ResumeRequest], id string) (operator.Act, error) {
-	if _, err := a.o.Desk.Resume(ctx, actorOf(ctx), operator.ResumeRequest{
+	if _, err := a.o.Desk.Resume(ctx, view.Actor(ctx), operator.ResumeRequest{
 		ID: id, Why: in.Body.Why, Pause: in.Body.Pause,
 	}); err != nil {
 		return operator.Act{}, err
@@ -122,7 +119,7 @@ func (a *API) resume(ctx context.Context, in *bodied[ResumeRequest], id string) 
 }
 
 func (a *API) compare(ctx context.Context, _ *Keyed, id string) (operator.Act, error) {
-	return a.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{ID: id, Kind: operator.KindReconcile, Alone: "all"})
+	return view.Compare(ctx, a.o.Desk, id)
 }
 
 // MendRequest asks for the mending of a finding.
@@ -141,11 +138,9 @@ func (a *API) mend(ctx context.Context, in *bodied[MendRequest], id string) (ope
 	order, err := w.Order(of.ID, in.Body.Number, in.Body.Sure)
 	switch {
 	case errors.Is(err, reconcile.ErrNoFinding):
-		return operator.Act{}, fmt.Errorf("%w: %w", errNothing, err)
+		return operator.Act{}, fmt.Errorf("%w: %w", view.ErrNothing, err)
 	case err != nil:
 		return operator.Act{}, problem(http.StatusUnprocessableEntity, err.Error())
 	}
-	return a.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{
-		ID: id, Kind: operator.KindMend, Why: strings.TrimSpace(in.Body.Why), Detail: order, Alone: order.Alone(),
-	})
+	return view.Mend(ctx, a.o.Desk, id, order, in.Body.Why)
 }

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -25,39 +26,42 @@ const (
 	awaitFirst = 8 * time.Second
 )
 
+// doer does what a form asks for; path shows what was done.
+type doer func(ctx context.Context, r *http.Request) (path string, err error)
+
 // act answers to a form: it does it, or says why not, as a page.
-func (p *Pages) act(do func(ctx context.Context, r *http.Request) (path string, err error)) http.Handler {
+func (p *Pages) act(do doer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTime)
 		defer cancel()
 		err := r.ParseForm()
 		if err != nil {
-			err = problem{http.StatusBadRequest, "The form could not be read: " + err.Error()}
+			p.fail(w, r, problem{http.StatusBadRequest, "The form could not be read: " + err.Error()})
+			return
 		}
-		var path string
-		if err == nil {
-			path, err = do(ctx, r)
-		}
+		path, err := do(ctx, r)
 		if err != nil {
-			text, status := p.trouble(w, r, p.newDrawn(r), err)
-			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			w.WriteHeader(status)
-			_, _ = w.Write(text) // who went away needs no answer
+			p.fail(w, r, err)
 			return
 		}
 		http.Redirect(w, r, p.o.Guard.BasePath()+path, http.StatusSeeOther)
 	})
 }
 
-// once does what a form asks for unless it was done before, and returns the path that shows what was done.
+// once does what a form asks for unless it was done before, and returns the path of its act, or of the same one that
+// goes on.
 func (p *Pages) once(
-	ctx context.Context, r *http.Request, do func(id string) (path string, err error),
+	ctx context.Context, r *http.Request, do func(id string) (operator.Act, error),
 ) (string, error) {
-	a, _, err := view.Once(ctx, p.o.Desk, p.o.Logger, actorOf(ctx), operator.OnceRequest{
+	a, _, err := view.Once(ctx, p.o.Desk, p.o.Logger, operator.OnceRequest{
 		Name: r.PostForm.Get("token"), Hash: sha256.Sum256([]byte(r.URL.Path + "?" + r.PostForm.Encode())), Issued: true,
 	}, awaitFirst, func(id string) (operator.Answer, error) {
-		path, err := do(id)
+		a, err := do(id)
+		path := "/acts/" + a.ID
+		if same, ok := errors.AsType[*operator.SameSetError](err); ok {
+			path, err = "/acts/"+same.Act.ID+"?same=1", nil
+		}
 		return operator.Answer{Status: http.StatusSeeOther, Location: path}, err
 	})
 	return a.Location, err
@@ -72,13 +76,9 @@ func (p *Pages) start(ctx context.Context, r *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return p.once(ctx, r, func(id string) (string, error) {
+	return p.once(ctx, r, func(id string) (operator.Act, error) {
 		ask.ID = id
-		a, err := p.o.Desk.Start(ctx, actorOf(ctx), ask)
-		if same, ok := errors.AsType[*operator.SameSetError](err); ok {
-			return "/acts/" + same.Act.ID + "?same=1", nil
-		}
-		return "/acts/" + a.ID, err
+		return p.o.Desk.Start(ctx, view.Actor(ctx), ask)
 	})
 }
 
@@ -99,35 +99,27 @@ func requestOf(r *http.Request) (operator.Request, error) {
 	ask := operator.Request{
 		Kind: s.Kind, Filter: s.Filter, CutOff: s.CutOff, Force: s.Force, Why: strings.TrimSpace(r.PostForm.Get("why")),
 	}
+	rate, failures := strings.TrimSpace(r.PostForm.Get("rate")), strings.TrimSpace(r.PostForm.Get("max_failures"))
+	wrong := ""
 	if s.Kind == operator.KindDiscard {
 		if ask.Why == "" {
-			return ask, problem{http.StatusUnprocessableEntity, "Say why these letters may end without an effect: go back and " +
-				"write a reason. Nothing was done."}
+			wrong = "Say why these letters may end without an effect: go back and write a reason. Nothing was done."
 		}
-		return ask, nil
+	} else if ask.Rate, err = strconv.ParseFloat(cmp.Or(rate, "0"), 64); err != nil || !(ask.Rate >= 0) ||
+		math.IsInf(ask.Rate, 0) {
+		wrong = fmt.Sprintf("%q letters a second is no rate: go back and write a number, or nothing. Nothing was done.", rate)
+	} else if ask.MaxFailures, err = strconv.Atoi(cmp.Or(failures, "0")); err != nil || ask.MaxFailures < 0 {
+		wrong = fmt.Sprintf("%q is no number of failures: go back and write one, or nothing. Nothing was done.", failures)
 	}
-	if text := strings.TrimSpace(r.PostForm.Get("rate")); text != "" {
-		rate, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(rate >= 0) || math.IsInf(rate, 0) {
-			return ask, problem{http.StatusUnprocessableEntity, fmt.Sprintf("%q letters a second is no rate: go back and "+
-				"write a number, or nothing. Nothing was done.", text)}
-		}
-		ask.Rate = rate
-	}
-	if text := strings.TrimSpace(r.PostForm.Get("max_failures")); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return ask, problem{http.StatusUnprocessableEntity, fmt.Sprintf("%q is no number of failures: go back and write "+
-				"one, or nothing. Nothing was done.", text)}
-		}
-		ask.MaxFailures = n
+	if wrong != "" {
+		return ask, problem{http.StatusUnprocessableEntity, wrong}
 	}
 	return ask, nil
 }
 
 // stop asks a run to stop. To ask twice is to ask once, so its form needs no token.
 func (p *Pages) stop(ctx context.Context, r *http.Request) (string, error) {
-	a, err := p.o.Desk.Stop(ctx, actorOf(ctx), r.PathValue("id"))
+	a, err := p.o.Desk.Stop(ctx, view.Actor(ctx), r.PathValue("id"))
 	if err != nil && !errors.Is(err, operator.ErrEnded) {
 		return "", err
 	}

@@ -33,15 +33,3 @@ func TestAPageSaysThatTheWorkerOfAnActIsGone(t *testing.T) {
 		}
 	}
 }
-
-// Given pages that hide bodies, when letters are looked for by a text of the body, then that is refused: it would tell
-// bit by bit what is hidden.
-func TestWhatIsHiddenIsNotFoundByGuessing(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{Bodies: true})
-	w.some()
-	for _, path := range []string{"/letters?body=secret", "/letters/act?act=replay&body=secret"} {
-		if status, page := w.get(path); status != http.StatusForbidden || strings.Contains(page, "order-1") {
-			t.Errorf("%s: HTTP %d\n%s", path, status, page)
-		}
-	}
-}

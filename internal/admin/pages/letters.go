@@ -15,7 +15,6 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
 // onePage is how many rows a page of a list has.
@@ -82,36 +81,24 @@ func (s search) filter(now time.Time) (f deadletter.Filter, err error) {
 	return f, err
 }
 
-type letters struct {
-	Asked   search
-	Reasons []dedup.Reason
-	Groups  view.Aged[view.Groups]
-	Page    view.Page[deadletter.Letter]
-	Further bool // not the first page
-	Whole   bool // all letters were looked through
-	Partly  bool // the page ends where it stopped looking
-	Hidden  bool
-}
-
 func (p *Pages) letters(ctx context.Context, r *http.Request, d *drawn) error {
 	q := r.URL.Query()
-	l := letters{
-		Asked: lettersAsked(q), Reasons: dedup.Reasons(), Further: q.Get("after") != "",
-		Hidden: p.o.View.Options().Hide.Any(),
-	}
-	f, err := l.Asked.filter(time.Now())
+	asked, whole, further := lettersAsked(q), inWhole(q), q.Get("after") != ""
+	f, err := asked.filter(time.Now())
 	if err != nil {
 		return err
 	}
 	f.Limit = onePage
-	l.Whole = inWhole(q)
-	if l.Page, err = p.o.View.Letters(ctx, f, dedup.Cursor(q.Get("after")), l.Whole); err != nil {
+	page, err := p.o.View.Letters(ctx, f, dedup.Cursor(q.Get("after")), whole)
+	if err != nil {
 		return listError(err)
 	}
-	l.Partly = l.Page.Next != "" && len(l.Page.Items) < onePage
-	l.Groups = p.o.View.Groups()
-	d.Title, d.Data = "Dead letters", l
-	if !l.Further && !l.Asked.inBodies() {
+	d.Title, d.Data = "Dead letters", shown{
+		"Asked": asked, "Reasons": dedup.Reasons(), "Groups": p.o.View.Groups(), "Page": page, "Whole": whole,
+		"Partly":  page.Next != "" && len(page.Items) < onePage, // it stopped looking
+		"Further": further, "Hidden": p.o.View.Options().Hide.Any(),
+	}
+	if !further && !asked.inBodies() {
 		d.Events = p.liveAt(r)
 	}
 	return nil
@@ -125,17 +112,11 @@ func listError(err error) error {
 	return err
 }
 
-type group struct {
-	ID     string
-	Known  bool
-	Group  view.Group
-	Groups view.Aged[view.Groups]
-}
-
 func (p *Pages) group(_ context.Context, r *http.Request, d *drawn) error {
-	g := group{ID: r.PathValue("id"), Groups: p.o.View.Groups()}
-	g.Group, g.Known = g.Groups.Value.Group(g.ID)
-	d.Title, d.Events, d.Data = "Group of dead letters", p.liveAt(r), g
+	groups := p.o.View.Groups()
+	group, known := groups.Value.Group(r.PathValue("id"))
+	d.Title, d.Events = "Group of dead letters", p.liveAt(r)
+	d.Data = shown{"Group": group, "Known": known, "Groups": groups}
 	return nil
 }
 
@@ -155,9 +136,7 @@ func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 	}
 	f.Fingerprint = r.URL.Query().Get("fingerprint")
 	if err != nil {
-		text, status := p.trouble(w, r, p.newDrawn(r), err)
-		w.WriteHeader(status)
-		_, _ = w.Write(text)
+		p.fail(w, r, err)
 		return
 	}
 	leave, ok := p.downloads.Enter(admin.Who(r.Context()).Name)

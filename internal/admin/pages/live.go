@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/admin"
@@ -54,13 +55,11 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make
 			}
 			fmt.Fprintf(&b, "event: part\ndata: %s\n\n", data)
 		}
-		if err := out.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
-			return
+		err := out.SetWriteDeadline(time.Now().Add(liveWrite))
+		if err == nil {
+			_, err = w.Write(b.Bytes())
 		}
-		if _, err := w.Write(b.Bytes()); err != nil {
-			return
-		}
-		if err := out.Flush(); err != nil {
+		if err != nil || out.Flush() != nil {
 			return
 		}
 		select {
@@ -75,23 +74,14 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request, name string, make
 	}
 }
 
-// The marks of a live part in a page. Templates escape what comes from strangers, so only they can write these.
-const (
-	liveBegin = `<live-part id="`
-	liveEnd   = `</live-part>`
-)
+// livePart is the mark of a live part in a page. Templates escape what comes from strangers, so only they can write it.
+var livePart = regexp.MustCompile(`(?s)<live-part id="(.*?)">(.*?)</live-part>`)
 
 // liveParts are the insides of the parts of a page that are marked as live, by their ids.
 func liveParts(page []byte) map[string]string {
 	parts := map[string]string{}
-	for rest := page; ; {
-		_, after, ok := bytes.Cut(rest, []byte(liveBegin))
-		id, inside, ok2 := bytes.Cut(after, []byte(`">`))
-		part, next, ok3 := bytes.Cut(inside, []byte(liveEnd))
-		if !ok || !ok2 || !ok3 {
-			return parts
-		}
-		parts[string(id)] = string(part)
-		rest = next
+	for _, m := range livePart.FindAllSubmatch(page, -1) {
+		parts[string(m[1])] = string(m[2])
 	}
+	return parts
 }

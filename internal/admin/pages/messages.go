@@ -46,12 +46,9 @@ func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
 		d.Status = http.StatusNotFound
 	}
 	page := told{Asked: key, Tag: tag, Whole: inWhole(q), Told: t}
-	for _, m := range t.Messages {
-		if m.Status == "dead" {
-			if page.Letters, err = p.o.View.Letter(ctx, key, tag); err != nil {
-				return err
-			}
-			break
+	if slices.ContainsFunc(t.Messages, func(m explain.Explanation) bool { return m.Status == "dead" }) {
+		if page.Letters, err = p.o.View.Letter(ctx, key, tag); err != nil {
+			return err
 		}
 	}
 	return p.tell(r, d, page)

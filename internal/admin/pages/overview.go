@@ -72,38 +72,34 @@ func needs(o overview, banner bool) (all []need) {
 			all = append(all, waits(why))
 		}
 	}
-	if o.Health.Draining {
-		all = append(all, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
+	add := func(is bool, n need) {
+		if is {
+			all = append(all, n)
+		}
 	}
-	if !o.Health.Consuming && len(o.Health.Waiting) == 0 && !o.Health.Draining {
-		all = append(all, need{Level: "stop", What: "Nothing is consumed", Why: admin.NotConnected})
-	}
-	if o.Health.Stuck != "" {
-		all = append(all, need{Level: "stop", What: "A lane is stuck", Why: o.Health.Stuck + ": restart this daemon"})
-	}
-	if n := len(o.Stuck.Value); n > 0 {
-		all = append(all, need{
-			Level: "warn", What: fmt.Sprintf("%d %s not move", n, plural(n, "message does", "messages do")),
-			Why: "The time is over, and nobody goes on; why stands below.", Path: "#stuck-messages", Go: "See which",
-		})
-	}
-	if o.Elects && o.Leader.Err == nil && !o.Leader.At.IsZero() && o.Leader.Value == "" {
-		all = append(all, need{
-			Level: "warn", What: "No daemon is elected",
-			Why: "Retention, compensation and notifying rest until one is, which takes seconds after a start.",
-		})
-	}
+	add(o.Health.Draining, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
+	add(!o.Health.Consuming && len(o.Health.Waiting) == 0 && !o.Health.Draining,
+		need{Level: "stop", What: "Nothing is consumed", Why: admin.NotConnected})
+	add(o.Health.Stuck != "",
+		need{Level: "stop", What: "A lane is stuck", Why: o.Health.Stuck + ": restart this daemon"})
+	n, d := len(o.Stuck.Value), o.Dead
+	add(n > 0, need{
+		Level: "warn", What: fmt.Sprintf("%d %s not move", n, plural(n, "message does", "messages do")),
+		Why: "The time is over, and nobody goes on; why stands below.", Path: "#stuck-messages", Go: "See which",
+	})
+	add(o.Elects && o.Leader.Err == nil && !o.Leader.At.IsZero() && o.Leader.Value == "", need{
+		Level: "warn", What: "No daemon is elected",
+		Why: "Retention, compensation and notifying rest until one is, which takes seconds after a start.",
+	})
 	for _, why := range o.Health.Degraded {
-		all = append(all, need{Level: "warn", What: "Something is amiss while messages flow", Why: why})
+		add(true, need{Level: "warn", What: "Something is amiss while messages flow", Why: why})
 	}
-	if d := o.Dead; d.Value > 0 {
-		all = append(all, need{
-			Level: "warn", Path: "/letters", Go: "Look at them",
-			What: fmt.Sprintf("%s dead %s", atLeast(d.Value, d.Value == dedup.MaxCounted),
-				plural(d.Value, "letter", "letters")),
-			Why: counted(d) + "." + inGroups(o.Groups.Value, d.Value),
-		})
-	}
+	more := map[bool]string{true: " or more"}[d.Value == dedup.MaxCounted]
+	add(d.Value > 0, need{
+		Level: "warn", Path: "/letters", Go: "Look at them",
+		What: fmt.Sprintf("%s%s dead %s", count(d.Value), more, plural(d.Value, "letter", "letters")),
+		Why:  counted(d) + "." + inGroups(o.Groups.Value, d.Value),
+	})
 	return all
 }
 
@@ -159,55 +155,42 @@ func partName(name string) string {
 	return name
 }
 
-func atLeast(n int, more bool) string {
-	if more {
-		return count(n) + " or more"
-	}
-	return count(n)
-}
-
 // outcomes are the deliveries by outcome, the most frequent first; those that did not happen in the hour are left out.
 func outcomes(h view.Hour) (all []outcome) {
 	sum := map[string]float64{}
 	for i, s := range h.Samples {
-		if i == 0 {
-			continue // nobody knows since when its deliveries came
-		}
 		for name, r := range s.Rates {
-			sum[name] += r * s.At.Sub(h.Samples[i-1].At).Seconds()
+			if i > 0 { // else nobody knows since when its deliveries came
+				sum[name] += r * s.At.Sub(h.Samples[i-1].At).Seconds()
+			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(sum)) {
-		if n := int(math.Round(sum[name])); n > 0 {
+	for name, deliveries := range sum {
+		if n := int(math.Round(deliveries)); n > 0 {
 			all = append(all, outcome{name, h.Now().Rates[name], n})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b outcome) int { return cmp.Compare(b.Hour, a.Hour) })
+	slices.SortFunc(all, func(a, b outcome) int {
+		return cmp.Or(cmp.Compare(b.Hour, a.Hour), cmp.Compare(a.Name, b.Name))
+	})
 	return all
 }
 
 // parts are the dependencies, and whatever else was in trouble within memory.
 func parts(h view.Hour) (all []part) {
+	last := map[string]*view.Trouble{}
+	for i := range h.Troubles {
+		last[h.Troubles[i].What] = &h.Troubles[i]
+	}
 	up := h.Now().Up
 	for _, name := range slices.Sorted(maps.Keys(up)) {
-		state := "answers"
-		if !up[name] {
-			state = "away"
-		}
-		all = append(all, part{Name: name, State: state})
+		all = append(all, part{name, map[bool]string{true: "answers", false: "away"}[up[name]], last[name]})
 	}
-	for i := range h.Troubles {
-		t := &h.Troubles[i]
-		at := slices.IndexFunc(all, func(p part) bool { return p.Name == t.What })
-		if at < 0 {
-			state := "well again"
-			if t.Until.IsZero() {
-				state = "amiss"
-			}
-			all = append(all, part{Name: t.What, State: state, Trouble: t})
-			continue
+	for _, t := range h.Troubles {
+		if _, dependency := up[t.What]; !dependency {
+			state := map[bool]string{true: "amiss", false: "well again"}[t.Until.IsZero()]
+			all = append(all, part{t.What, state, last[t.What]})
 		}
-		all[at].Trouble = t
 	}
 	return all
 }

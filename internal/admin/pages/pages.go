@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -43,66 +41,38 @@ type Options struct {
 // Pages answers to browsers. Make it with [New]; it is safe for many goroutines.
 type Pages struct {
 	o         Options
-	templates map[string]*template.Template
+	templates *template.Template
 	mux       *http.ServeMux
-	nav       []place
 	banner    banner
 	streams   *admin.Places // events that are being sent
 	downloads *admin.Places
-
-	mu     sync.Mutex
-	ending chan struct{} // closed by End
+	ending    chan struct{}
+	end       func() // closes ending
 }
 
 // place is one entry of the navigation.
 type place struct{ Path, Name string }
 
+var nav = []place{
+	{"/", "Overview"}, {"/letters", "Dead letters"}, {"/log", "Log"}, {"/find", "Message or order"},
+	{"/reconcile", "Reconcile"}, {"/acts", "Acts"}, {"/pause", "Pause"},
+}
+
 // New reads the templates.
-func New(o Options) (*Pages, error) {
+func New(o Options) *Pages {
 	p := &Pages{
-		o: o, templates: map[string]*template.Template{}, mux: http.NewServeMux(), ending: make(chan struct{}),
+		o: o, mux: http.NewServeMux(), ending: make(chan struct{}),
 		streams: admin.NewPlaces(mostStreams, mostOfOne), downloads: admin.NewPlaces(mostDownloads, downloadsOfOne),
-		nav: []place{
-			{"/", "Overview"}, {"/letters", "Dead letters"}, {"/log", "Log"}, {"/find", "Message or order"},
-			{"/reconcile", "Reconcile"}, {"/acts", "Acts"}, {"/pause", "Pause"},
-		},
 	}
-	layout, err := template.New("layout.html").Funcs(p.words()).ParseFS(templateFiles, "templates/layout.html",
-		"templates/parts.html")
-	if err != nil {
-		return nil, fmt.Errorf("pages: %w", err)
-	}
-	names, err := fs.Glob(templateFiles, "templates/*.html")
-	if err != nil {
-		return nil, fmt.Errorf("pages: %w", err)
-	}
-	for _, path := range names {
-		name := strings.TrimSuffix(strings.TrimPrefix(path, "templates/"), ".html")
-		if name == "layout" || name == "parts" {
-			continue
-		}
-		t, err := layout.Clone()
-		if err == nil {
-			_, err = t.ParseFS(templateFiles, path)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("pages: %w", err)
-		}
-		p.templates[name] = t
-	}
-	return p, p.routes()
+	p.end = sync.OnceFunc(func() { close(p.ending) })
+	drawn := template.New("").Option("missingkey=error").Funcs(p.words())
+	p.templates = template.Must(drawn.ParseFS(templateFiles, "templates/*.html"))
+	p.routes()
+	return p
 }
 
 // End ends the events that are being sent, so that the server can stop.
-func (p *Pages) End() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.ending:
-	default:
-		close(p.ending)
-	}
-}
+func (p *Pages) End() { p.end() }
 
 // soon gives up a page for which the operator is asked, when its servers take longer than somebody waits.
 func soon(make maker) maker {
@@ -114,11 +84,7 @@ func soon(make maker) maker {
 	}
 }
 
-func (p *Pages) routes() error {
-	static, err := fs.Sub(staticFiles, "static")
-	if err != nil {
-		return fmt.Errorf("pages: %w", err)
-	}
+func (p *Pages) routes() {
 	look := func(pattern, name string, make maker) {
 		p.mux.Handle(pattern, p.o.Guard.Protect(admin.Look, p.page(name, make)))
 	}
@@ -135,19 +101,22 @@ func (p *Pages) routes() error {
 	look("GET /reconcile", "reconcile", soon(p.comparison))
 	look("GET /reconcile/finding", "finding", soon(p.finding))
 	look("GET /pause", "pause", soon(p.pausePage))
-	look("GET /", "nothing", p.nothing)
-	p.mux.Handle("POST /letters/act", p.o.Guard.Protect(admin.Act, p.act(p.start)))
-	p.mux.Handle("POST /acts/{id}/stop", p.o.Guard.Protect(admin.Act, p.act(p.stop)))
-	p.mux.Handle("POST /reconcile", p.o.Guard.Protect(admin.Act, p.act(p.compare)))
-	p.mux.Handle("POST /reconcile/mend", p.o.Guard.Protect(admin.Act, p.act(p.mend)))
-	p.mux.Handle("POST /pause", p.o.Guard.Protect(admin.Act, p.act(p.pause)))
-	p.mux.Handle("POST /resume", p.o.Guard.Protect(admin.Act, p.act(p.resume)))
+	look("GET /", "trouble", p.nothing)
 	p.mux.Handle("GET /letters/download", p.o.Guard.Protect(admin.Look, http.HandlerFunc(p.download)))
-	p.mux.Handle("GET /static/", p.o.Guard.Public(http.StripPrefix("/static/", cached(http.FileServerFS(static)))))
+	for path, do := range map[string]doer{
+		"/letters/act":    p.start,
+		"/acts/{id}/stop": p.stop,
+		"/reconcile":      p.compare,
+		"/reconcile/mend": p.mend,
+		"/pause":          p.pause,
+		"/resume":         p.resume,
+	} {
+		p.mux.Handle("POST "+path, p.o.Guard.Protect(admin.Act, p.act(do)))
+	}
+	p.mux.Handle("GET /static/", p.o.Guard.Public(cached(http.FileServerFS(staticFiles))))
 	p.mux.Handle("GET /sign-in", p.o.Guard.Public(p.page("sign-in", p.signIn)))
 	p.mux.Handle("POST /sign-in", p.o.Guard.Public(http.HandlerFunc(p.signedIn)))
 	p.mux.Handle("POST /sign-out", p.o.Guard.Public(http.HandlerFunc(p.signedOut)))
-	return nil
 }
 
 // cached lets a browser keep a file for an hour. Its address names the version, so a newer one is asked for at once.
@@ -176,9 +145,10 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // drawn is what a template is given.
 type drawn struct {
 	Title  string
-	Status int // 200 when it is 0
+	Status int
 	Here   string
 	Nav    []place
+	Main   template.HTML // the page itself, inside the layout
 	Person admin.Person
 	Signs  bool // there is a token to sign in with
 	Group  string
@@ -188,6 +158,9 @@ type drawn struct {
 	Data   any
 }
 
+// shown is what a template is given of a page, by name. To draw what is not there is an error.
+type shown map[string]any
+
 // CanAct reports whether who looks may act too.
 func (d *drawn) CanAct() bool { return d.Person.Right >= admin.Act }
 
@@ -196,7 +169,7 @@ func (p *Pages) token(ctx context.Context, r *http.Request, d *drawn) (string, e
 	if !d.CanAct() || r.URL.Query().Has("live") {
 		return "", nil
 	}
-	return p.o.Desk.Issue(ctx, actorOf(ctx))
+	return p.o.Desk.Issue(ctx, view.Actor(ctx))
 }
 
 // maker gathers what a page shows.
@@ -225,42 +198,36 @@ func (p *Pages) page(name string, make maker) http.Handler {
 	})
 }
 
-// draw makes the text of a page; of what went wrong, a page that says so.
-func (p *Pages) draw(w http.ResponseWriter, r *http.Request, name string, make maker) ([]byte, int) {
-	d := p.newDrawn(r)
-	if err := make(r.Context(), r, d); err != nil {
-		return p.trouble(w, r, d, err)
-	}
-	text, err := p.render(name, d)
-	if err != nil {
-		p.o.Logger.ErrorContext(r.Context(), "a page could not be drawn", "page", name, "err", err)
-		return []byte("the page could not be drawn; the daemon's log says why\n"), http.StatusInternalServerError
-	}
-	if d.Status == 0 {
-		d.Status = http.StatusOK
-	}
-	return text, d.Status
+// fail answers with the page of an error.
+func (p *Pages) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p.page("trouble", func(context.Context, *http.Request, *drawn) error { return err }).ServeHTTP(w, r)
 }
 
-func (p *Pages) newDrawn(r *http.Request) *drawn {
+// draw makes the text of a page; of what went wrong, a page that says so.
+func (p *Pages) draw(w http.ResponseWriter, r *http.Request, name string, make maker) ([]byte, int) {
 	d := &drawn{
-		Nav: p.nav, Here: r.URL.Path, Person: admin.Who(r.Context()), Signs: p.o.Guard.SignsIn(), Group: p.o.Group,
-		Queue: p.o.Queue,
+		Nav: nav, Here: r.URL.Path, Person: admin.Who(r.Context()), Signs: p.o.Guard.SignsIn(), Group: p.o.Group,
+		Queue: p.o.Queue, Status: http.StatusOK,
 	}
 	if d.Person.Right >= admin.Look {
 		d.Paused = p.paused(r.Context())
 	}
-	return d
-}
-
-func (p *Pages) render(name string, d *drawn) ([]byte, error) {
-	var b bytes.Buffer
-	err := p.templates[name].ExecuteTemplate(&b, "layout.html", d)
-	return b.Bytes(), err
+	if err := make(r.Context(), r, d); err != nil {
+		name = "trouble"
+		p.trouble(w, r, d, err)
+	}
+	var main, whole bytes.Buffer
+	err := p.templates.ExecuteTemplate(&main, name+".html", d)
+	d.Main = template.HTML(main.String()) // a template has escaped it
+	if err = errors.Join(err, p.templates.ExecuteTemplate(&whole, "layout.html", d)); err != nil {
+		p.o.Logger.ErrorContext(r.Context(), "a page could not be drawn", "page", name, "err", err)
+		return []byte("the page could not be drawn; the daemon's log says why\n"), http.StatusInternalServerError
+	}
+	return whole.Bytes(), d.Status
 }
 
 // trouble makes the page of an error; when to ask again stands in the header of the answer.
-func (p *Pages) trouble(w http.ResponseWriter, r *http.Request, d *drawn, err error) ([]byte, int) {
+func (p *Pages) trouble(w http.ResponseWriter, r *http.Request, d *drawn, err error) {
 	known, ok := errors.AsType[problem](err)
 	if !ok {
 		a := view.AnswerTo(err)
@@ -273,11 +240,6 @@ func (p *Pages) trouble(w http.ResponseWriter, r *http.Request, d *drawn, err er
 		}
 	}
 	d.Title, d.Status, d.Events, d.Data = http.StatusText(known.status), known.status, "", known.text
-	text, err := p.render("trouble", d)
-	if err != nil {
-		return []byte(known.text + "\n"), known.status
-	}
-	return text, known.status
 }
 
 func (p *Pages) nothing(_ context.Context, r *http.Request, _ *drawn) error {

@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -24,29 +26,24 @@ const (
 // banner is what every page knows of the pause of the fleet.
 type banner struct {
 	mu    sync.Mutex
-	asked time.Time   // guarded by mu
-	last  dedup.Pause // guarded by mu
-	at    time.Time   // when last was read; guarded by mu
+	asked time.Time   // guarded by mu, as all below
+	last  dedup.Pause // what was read
+	at    time.Time   // when that was read
 }
 
 // paused is the pause that stands, nil when none does as far as is known.
 func (p *Pages) paused(ctx context.Context) *dedup.Pause {
 	b := &p.banner
 	b.mu.Lock()
-	old := time.Since(b.asked) > pauseKeep
-	if old {
-		b.asked = time.Now()
-	}
-	b.mu.Unlock()
-	if old {
+	defer b.mu.Unlock()
+	if time.Since(b.asked) > pauseKeep {
 		ctx, cancel := context.WithTimeout(ctx, pauseTime)
 		defer cancel()
 		if now, err := p.o.Desk.Paused(ctx); err == nil { // else the page says what is known
-			b.know(now)
+			b.last, b.at = now, time.Now()
 		}
+		b.asked = time.Now()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	now := b.last
 	if now.Left -= time.Since(b.at); now.ID == "" || now.Left <= 0 {
 		return nil
@@ -60,13 +57,10 @@ func (b *banner) know(now dedup.Pause) {
 	b.asked, b.last, b.at = time.Now(), now, time.Now()
 }
 
-// pausing is the page on which consuming is paused and resumed.
-type pausing struct {
-	Standing *dedup.Pause
-	Default  time.Duration
-	Lengths  []time.Duration
-	// The tokens of its two forms.
-	PauseToken, ResumeToken string
+// lengths are those of a pause that a person may choose.
+var lengths = []time.Duration{
+	5 * time.Minute, 15 * time.Minute, 30 * time.Minute, operator.DefaultPause, 2 * time.Hour, 4 * time.Hour,
+	8 * time.Hour, operator.LongestPause,
 }
 
 // pausePage shows whether the fleet is paused, and the forms that change it.
@@ -76,24 +70,15 @@ func (p *Pages) pausePage(ctx context.Context, r *http.Request, d *drawn) error 
 		return err
 	}
 	p.banner.know(now)
-	v := pausing{
-		Default: operator.DefaultPause,
-		Lengths: []time.Duration{
-			5 * time.Minute, 15 * time.Minute, 30 * time.Minute, operator.DefaultPause, 2 * time.Hour, 4 * time.Hour,
-			8 * time.Hour, operator.LongestPause,
-		},
+	d.Paused = p.paused(ctx)
+	pause, err := p.token(ctx, r, d)
+	resume, err2 := p.token(ctx, r, d)
+	d.Title, d.Events = "Pause", p.liveAt(r)
+	d.Data = shown{
+		"Standing": d.Paused, "Default": operator.DefaultPause, "Lengths": lengths, "PauseToken": pause,
+		"ResumeToken": resume,
 	}
-	if now.ID != "" {
-		v.Standing = &now
-	}
-	if v.PauseToken, err = p.token(ctx, r, d); err == nil && v.Standing != nil {
-		v.ResumeToken, err = p.token(ctx, r, d)
-	}
-	if err != nil {
-		return err
-	}
-	d.Title, d.Events, d.Data, d.Paused = "Pause", p.liveAt(r), v, v.Standing
-	return nil
+	return cmp.Or(err, err2)
 }
 
 // pause pauses the fleet, in place of the pause that the form has shown if it has shown one. All that can be wrong with
@@ -113,14 +98,10 @@ func (p *Pages) pause(ctx context.Context, r *http.Request) (string, error) {
 			"back and choose one of up to %s, like 30m. Nothing was done.", r.PostForm.Get("for"),
 			length(operator.LongestPause))}
 	}
-	return p.once(ctx, r, func(id string) (string, error) {
+	return p.once(ctx, r, func(id string) (operator.Act, error) {
 		ask.ID = id
-		now, err := p.o.Desk.Pause(ctx, actorOf(ctx), ask)
-		if err != nil {
-			return "", pauseError(err)
-		}
-		p.banner.know(now)
-		return "/acts/" + id, nil
+		now, err := p.o.Desk.Pause(ctx, view.Actor(ctx), ask)
+		return p.changed(id, now, err)
 	})
 }
 
@@ -131,25 +112,23 @@ func (p *Pages) resume(ctx context.Context, r *http.Request) (string, error) {
 		return "", problem{http.StatusUnprocessableEntity, "The form does not say which pause is to end: load the page " +
 			"again."}
 	}
-	return p.once(ctx, r, func(id string) (string, error) {
+	return p.once(ctx, r, func(id string) (operator.Act, error) {
 		ask.ID = id
-		if _, err := p.o.Desk.Resume(ctx, actorOf(ctx), ask); err != nil {
-			return "", pauseError(err)
-		}
-		p.banner.know(dedup.Pause{})
-		return "/acts/" + id, nil
+		_, err := p.o.Desk.Resume(ctx, view.Actor(ctx), ask)
+		return p.changed(id, dedup.Pause{}, err)
 	})
 }
 
-// pauseError says in words of the page what became of a pause meanwhile.
-func pauseError(err error) error {
-	standing, ok := errors.AsType[*operator.PausedError](err)
-	switch {
-	case ok:
-		return problem{http.StatusConflict, fmt.Sprintf("Somebody was faster: consuming is %v now. Nothing was done; load "+
+// changed tells the pages what stands now, or says in words of the page what became of a pause meanwhile.
+func (p *Pages) changed(id string, now dedup.Pause, err error) (operator.Act, error) {
+	if standing, ok := errors.AsType[*operator.PausedError](err); ok {
+		err = problem{http.StatusConflict, fmt.Sprintf("Somebody was faster: consuming is %v now. Nothing was done; load "+
 			"the page again.", standing.Pause)}
-	case errors.Is(err, dedup.ErrNotPaused):
-		return problem{http.StatusConflict, "Consuming is not paused any more. Nothing was done."}
+	} else if errors.Is(err, dedup.ErrNotPaused) {
+		err = problem{http.StatusConflict, "Consuming is not paused any more. Nothing was done."}
 	}
-	return err
+	if err == nil {
+		p.banner.know(now)
+	}
+	return operator.Act{ID: id}, err
 }

@@ -2,7 +2,6 @@ package pages
 
 import (
 	"html"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -28,40 +27,6 @@ func people(t *testing.T) admin.GuardOptions {
 		t.Fatal(err)
 	}
 	return admin.GuardOptions{TokensFile: file}
-}
-
-// answer is what a page says to a person.
-type answer struct {
-	status     int
-	location   string
-	page, kind string
-}
-
-// ask sends a request as whoever has the token; a form is posted.
-func (w *world) ask(token, path string, form url.Values) answer {
-	w.t.Helper()
-	method, body := http.MethodGet, io.Reader(http.NoBody)
-	if form != nil {
-		method, body = http.MethodPost, strings.NewReader(form.Encode())
-	}
-	req, err := http.NewRequestWithContext(w.t.Context(), method, w.server.URL+path, body)
-	if err != nil {
-		w.t.Error(err)
-		return answer{}
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		w.t.Error(err)
-		return answer{}
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		w.t.Error(err)
-	}
-	return answer{resp.StatusCode, resp.Header.Get("Location"), string(text), resp.Header.Get("Content-Type")}
 }
 
 // form takes the hidden fields of the form that is sent to an address out of a page.

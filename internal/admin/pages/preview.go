@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -21,24 +22,6 @@ type set struct {
 	Filter deadletter.Filter `json:"filter"`
 	CutOff time.Time         `json:"cut_off"`
 	Force  bool              `json:"force,omitempty"`
-}
-
-// preview is what an act would come to, and the form that does it.
-type preview struct {
-	Kind    operator.Kind
-	Preview operator.Preview
-	Chosen  string // the filter in words
-	Force   bool
-	Totals  []total
-	Further bool // not the first page
-	One     bool // the set is one letter
-	// SameBody is how many letters of the page would run and, with the body that they have, fail again.
-	SameBody int
-	Token    string
-	Set      string // for the form: JSON in base64, so that no text of strangers stands in it as it is
-	// Other is the address of the same set with the other kind, Parked the one with force or without, Next the next page,
-	// Whole the one that looks through all letters; nil when all were looked through.
-	Other, Parked, Next, Whole url.Values
 }
 
 // total is how many letters of the page have a verdict, in words.
@@ -76,48 +59,53 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	if admin.FromElsewhere(r) {
 		return errElsewhere
 	}
-	q := r.URL.Query()
-	f, err := chosen(q, time.Now())
+	q, now := r.URL.Query(), time.Now()
+	f, err := lettersAsked(q).filter(now)
+	at, err2 := moment(q.Get("at"), now)
+	if err = cmp.Or(err, err2); err != nil {
+		return err
+	}
+	f.Fingerprint, f.All = q.Get("fingerprint"), q.Get("all") == "1" // nothing named is an error
+	kind, force, whole, after := operator.Kind(q.Get("act")), q.Get("force") == "1", inWhole(q), q.Get("after")
+	found, err := p.o.View.Preview(ctx, p.o.Desk, operator.PreviewRequest{
+		Kind: kind, Filter: f, Force: force, After: dedup.Cursor(after), Whole: whole, At: at,
+	})
 	if err != nil {
-		return err
-	}
-	ask := operator.PreviewRequest{
-		Kind: operator.Kind(q.Get("act")), Filter: f, Force: q.Get("force") == "1", After: dedup.Cursor(q.Get("after")),
-		Whole: inWhole(q),
-	}
-	if ask.At, err = moment(q.Get("at"), time.Now()); err != nil {
-		return err
-	}
-	v := preview{Kind: ask.Kind, Force: ask.Force, Further: q.Get("after") != ""}
-	if v.Preview, err = p.o.View.Preview(ctx, p.o.Desk, ask); err != nil {
 		return listError(err)
 	}
-	v.Totals = totals(v.Kind, v.Preview.Letters)
-	v.One = v.Preview.Matched == 1 && !v.Preview.More && !v.Further
-	for _, l := range v.Preview.Letters {
-		if failsAgain(v.Kind, l) {
-			v.SameBody++
-		}
-	}
-	text, err := json.Marshal(set{v.Kind, v.Preview.Filter, v.Preview.At, v.Force})
+	text, err := json.Marshal(set{kind, found.Filter, found.At, force})
 	if err != nil {
 		return fmt.Errorf("write the set into the form: %w", err)
 	}
-	v.Set, v.Chosen = base64.RawURLEncoding.EncodeToString(text), operator.Words(v.Preview.Filter)
-	v.Other = changed(q, "after", "", "force", "", "act", other(v.Kind))
-	if v.Kind == operator.KindReplay && (v.Force || v.Preview.Parked > 0) {
-		v.Parked = changed(q, "after", "", "force", map[bool]string{false: "1"}[v.Force])
-	}
-	if v.Preview.Next != "" {
-		v.Next = changed(q, "after", string(v.Preview.Next), "at", v.Preview.At.UTC().Format(time.RFC3339Nano))
-	}
-	if v.Preview.More && v.Preview.Matched < operator.MaxCounted && !ask.Whole {
-		v.Whole = changed(q, "after", "", "whole", "1")
-	}
-	if v.Token, err = p.token(ctx, r, d); err != nil {
+	token, err := p.token(ctx, r, d)
+	if err != nil {
 		return err
 	}
-	d.Title, d.Data = "What a "+string(v.Kind)+" would do", v
+	same := 0
+	for _, l := range found.Letters {
+		if failsAgain(kind, l) {
+			same++
+		}
+	}
+	// Other addresses of the same set: nil where there is nothing to go to.
+	var parked, next, all url.Values
+	if kind == operator.KindReplay && (force || found.Parked > 0) {
+		parked = changed(q, "after", "", "force", map[bool]string{false: "1"}[force])
+	}
+	if found.Next != "" {
+		next = changed(q, "after", string(found.Next), "at", found.At.UTC().Format(time.RFC3339Nano))
+	}
+	if found.More && found.Matched < operator.MaxCounted && !whole {
+		all = changed(q, "after", "", "whole", "1")
+	}
+	d.Title = "What a " + string(kind) + " would do"
+	d.Data = shown{
+		"Kind": kind, "Preview": found, "Chosen": operator.Words(found.Filter), "Force": force, "Further": after != "",
+		"Totals": totals(kind, found.Letters), "One": found.Matched == 1 && !found.More && after == "",
+		"SameBody": same, "Token": token,
+		"Set":   base64.RawURLEncoding.EncodeToString(text), // so that no text of strangers stands in it as it is
+		"Other": changed(q, "after", "", "force", "", "act", other(kind)), "Parked": parked, "Next": next, "Whole": all,
+	}
 	return nil
 }
 
@@ -125,18 +113,6 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 func failsAgain(k operator.Kind, l deadletter.Judged) bool {
 	runs := l.Verdict == deadletter.VerdictAct || l.Verdict == deadletter.VerdictFromQueue
 	return k == operator.KindReplay && runs && (l.Reason == dedup.ReasonMalformed || l.Reason == dedup.ReasonConflict)
-}
-
-// chosen is the filter that an address names. Nothing named is an error, and all letters are named by all=1.
-func chosen(q url.Values, now time.Time) (deadletter.Filter, error) {
-	a := lettersAsked(q)
-	f, err := a.filter(now)
-	if err != nil {
-		return deadletter.Filter{}, err
-	}
-	chosen := f
-	chosen.Fingerprint, chosen.All = q.Get("fingerprint"), q.Get("all") == "1"
-	return chosen, nil
 }
 
 func other(k operator.Kind) string {
@@ -163,33 +139,21 @@ func changed(q url.Values, pairs ...string) url.Values {
 	return to
 }
 
-func actorOf(ctx context.Context) operator.Actor { return operator.Actor{Name: admin.Who(ctx).Name} }
+// verdictWords say what becomes of a letter; all others stay.
+var verdictWords = map[deadletter.Verdict]string{
+	deadletter.VerdictAct: "will run", deadletter.VerdictDone: "already done",
+	deadletter.VerdictDiscarded: "discarded before", deadletter.VerdictInProgress: "in progress",
+	deadletter.VerdictParked: "parked: stays", deadletter.VerdictLater: "died later: stays",
+	deadletter.VerdictFromQueue: "will be looked for in the queue",
+	deadletter.VerdictTooOld:    "too old: nothing is known of it",
+}
 
-// verdictText says what becomes of a letter.
 func verdictText(k operator.Kind, l deadletter.Judged) string {
-	if failsAgain(k, l) {
+	switch {
+	case failsAgain(k, l):
 		return "would fail again"
+	case l.Verdict == deadletter.VerdictAct && k == operator.KindDiscard:
+		return "ends without an effect"
 	}
-	switch l.Verdict {
-	case deadletter.VerdictAct:
-		if k == operator.KindDiscard {
-			return "ends without an effect"
-		}
-		return "will run"
-	case deadletter.VerdictDone:
-		return "already done"
-	case deadletter.VerdictDiscarded:
-		return "discarded before"
-	case deadletter.VerdictInProgress:
-		return "in progress"
-	case deadletter.VerdictParked:
-		return "parked: stays"
-	case deadletter.VerdictLater:
-		return "died later: stays"
-	case deadletter.VerdictFromQueue:
-		return "will be looked for in the queue"
-	case deadletter.VerdictTooOld:
-		return "too old: nothing is known of it"
-	}
-	return "stays"
+	return cmp.Or(verdictWords[l.Verdict], "stays")
 }

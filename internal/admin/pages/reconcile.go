@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -15,15 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
-
-// compared is a comparison of log, letters and stock, with the form that begins another one.
-type compared struct {
-	Act    *operator.Act // nil: nobody has compared anything yet
-	Report *reconcile.Written
-	Kinds  []foundKind
-	Latest bool // no address names an older one
-	Token  string
-}
 
 // foundKind are the findings of one kind.
 type foundKind struct {
@@ -44,27 +34,25 @@ type found struct {
 // comparison shows the latest comparison, or the one that the address names, as a stable address does.
 func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error {
 	of := r.URL.Query().Get("of")
-	v := compared{Latest: of == ""}
+	var act *operator.Act // nil: nobody has compared anything yet
+	var kinds []foundKind
 	a, report, err := view.Compared(ctx, p.o.Desk, of)
-	switch {
-	case errors.Is(err, view.ErrNotCompared): // so the page says
-	case err != nil:
+	if err == nil {
+		act = &a
+	} else if !errors.Is(err, view.ErrNotCompared) { // else the page says so
 		return err
-	default:
-		v.Act, v.Report = &a, report
 	}
-	if v.Report != nil {
-		mends, err := p.mends(ctx, v.Act.ID)
+	if report != nil {
+		mends, err := p.mends(ctx, act.ID)
 		if err != nil {
 			return err
 		}
-		v.Kinds = p.byKind(v.Report, mends)
+		kinds = p.byKind(report, mends)
 	}
-	if v.Token, err = p.token(ctx, r, d); err != nil {
-		return err
-	}
-	d.Title, d.Events, d.Data = "Reconcile", p.liveAt(r), v
-	return nil
+	token, err := p.token(ctx, r, d)
+	d.Title, d.Events = "Reconcile", p.liveAt(r)
+	d.Data = shown{"Act": act, "Report": report, "Kinds": kinds, "Latest": of == "", "Token": token}
+	return err
 }
 
 // mends are the last acts that were to mend findings of a comparison, by their numbers.
@@ -106,13 +94,8 @@ func (p *Pages) found(w *reconcile.Written, n int, mend *operator.Act) found {
 
 // compare begins a comparison; while one goes on, it leads to that.
 func (p *Pages) compare(ctx context.Context, r *http.Request) (string, error) {
-	return p.once(ctx, r, func(id string) (string, error) {
-		_, err := p.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{ID: id, Kind: operator.KindReconcile, Alone: "all"})
-		if err != nil && !errors.Is(err, operator.ErrSameSet) {
-			return "", err
-		}
-		return "/reconcile", nil
-	})
+	_, err := p.once(ctx, r, func(id string) (operator.Act, error) { return view.Compare(ctx, p.o.Desk, id) })
+	return "/reconcile", err
 }
 
 // disagreement is one finding, what mends it, and the form that does.
@@ -187,13 +170,7 @@ func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
 	case err != nil:
 		return "", problem{http.StatusUnprocessableEntity, "Nothing was done: " + err.Error()}
 	}
-	return p.once(ctx, r, func(id string) (string, error) {
-		a, err := p.o.Desk.Ask(ctx, actorOf(ctx), operator.TaskRequest{
-			ID: id, Kind: operator.KindMend, Why: strings.TrimSpace(r.PostForm.Get("why")), Detail: order, Alone: order.Alone(),
-		})
-		if same, ok := errors.AsType[*operator.SameSetError](err); ok {
-			return "/acts/" + same.Act.ID + "?same=1", nil
-		}
-		return "/acts/" + a.ID, err
+	return p.once(ctx, r, func(id string) (operator.Act, error) {
+		return view.Mend(ctx, p.o.Desk, id, order, r.PostForm.Get("why"))
 	})
 }

@@ -3,6 +3,7 @@ package pages
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -35,7 +36,7 @@ type Refusals struct {
 	log  *slog.Logger
 
 	mu    sync.Mutex
-	known map[string]time.Time // by person and refusal; guarded by mu
+	known map[string]time.Time // when each was written down; guarded by mu
 }
 
 // NewRefusals makes one.
@@ -66,15 +67,11 @@ func (f *Refusals) news(what string, now time.Time) bool {
 		return false
 	}
 	if len(f.known) >= mostRefused {
-		for what, last := range f.known {
-			if now.Sub(last) >= refusedEvery {
-				delete(f.known, what)
-			}
-		}
-		if len(f.known) >= mostRefused {
-			return false
-		}
+		maps.DeleteFunc(f.known, func(_ string, last time.Time) bool { return now.Sub(last) >= refusedEvery })
 	}
-	f.known[what] = now
-	return true
+	if len(f.known) < mostRefused {
+		f.known[what] = now
+		return true
+	}
+	return false
 }

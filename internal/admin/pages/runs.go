@@ -115,38 +115,28 @@ func (p *Pages) about(a operator.Act) (all []fact) {
 	return all
 }
 
-type acts struct {
-	Asked search
-	Kinds []operator.Kind
-
-	Acts    []run
-	Next    string
-	Further bool
-}
-
 // acts lists who did what, the latest first.
 func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
-	q := r.URL.Query()
-	v := acts{
-		Asked: searchOf(q, "who", "kind", "since", "until"), Kinds: operator.Kinds(), Further: q.Get("before") != "",
-	}
+	asked, before := searchOf(r.URL.Query(), "who", "kind", "since", "until"), r.URL.Query().Get("before")
 	f := operator.ActFilter{
-		Actor: v.Asked.Get("who"), Kind: operator.Kind(v.Asked.Get("kind")), Before: q.Get("before"), Limit: onePage,
+		Actor: asked.Get("who"), Kind: operator.Kind(asked.Get("kind")), Before: before, Limit: onePage,
 	}
 	var err error
-	if f.Since, f.Until, err = v.Asked.span(time.Now()); err != nil {
+	if f.Since, f.Until, err = asked.span(time.Now()); err != nil {
 		return err
 	}
 	all, next, err := p.o.Desk.Acts(ctx, f)
 	if err != nil {
 		return err
 	}
-	v.Next = next
+	var runs []run
 	for _, a := range all {
-		v.Acts = append(v.Acts, p.runOf(a))
+		runs = append(runs, p.runOf(a))
 	}
-	d.Title, d.Data = "Acts", v
-	if !v.Further {
+	d.Title, d.Data = "Acts", shown{
+		"Asked": asked, "Kinds": operator.Kinds(), "Acts": runs, "Next": next, "Further": before != "",
+	}
+	if before == "" {
 		d.Events = p.liveAt(r)
 	}
 	return nil

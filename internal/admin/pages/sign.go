@@ -10,15 +10,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin"
 )
 
-// signing is what the page of the sign-in shows.
-type signing struct {
-	Next  string
-	Wrong bool
-	Later int // seconds until a token is looked at again, after too many wrong ones
-}
-
 func (p *Pages) signIn(_ context.Context, r *http.Request, d *drawn) error {
-	d.Title, d.Data = "Sign in", signing{Next: p.next(r.URL.Query().Get("next"))}
+	d.Title, d.Data = "Sign in", shown{"Next": p.next(r.URL.Query().Get("next")), "Wrong": false, "Later": 0}
 	return nil
 }
 
@@ -34,12 +27,13 @@ func (p *Pages) signedIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.page("sign-in", func(_ context.Context, _ *http.Request, d *drawn) error {
-		s := signing{Next: next, Wrong: true}
 		d.Title, d.Status, d.Person = "Sign in", http.StatusUnauthorized, admin.Person{}
-		if many, ok := errors.AsType[admin.TooManyError](err); ok {
-			d.Status, s.Wrong, s.Later = http.StatusTooManyRequests, false, many.Seconds()
+		many, ok := errors.AsType[admin.TooManyError](err)
+		later := 0 // seconds until a token is looked at again, after too many wrong ones
+		if ok {
+			d.Status, later = http.StatusTooManyRequests, many.Seconds()
 		}
-		d.Data = s
+		d.Data = shown{"Next": next, "Wrong": !ok, "Later": later}
 		return nil
 	}).ServeHTTP(w, r)
 }

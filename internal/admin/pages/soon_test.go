@@ -2,7 +2,6 @@ package pages
 
 import (
 	"database/sql"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -60,21 +59,9 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	}
 	for _, path := range []string{"/acts", "/acts/" + of, "/reconcile", "/pause"} {
 		asking.Go(func() {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+api.Prefix+path, http.NoBody)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			resp, err := http.DefaultTransport.RoundTrip(req)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer resp.Body.Close()
-			text, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != "1" ||
-				!advises(string(text)) {
-				t.Errorf("the API's %s: HTTP %d, %v, want 503 with an advice: %s", path, resp.StatusCode, err, text)
+			got := w.send(http.MethodGet, server.URL+api.Prefix+path, nil)
+			if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "1" || !advises(got.page) {
+				t.Errorf("the API's %s: HTTP %d, want 503 with an advice: %s", path, got.status, got.page)
 			}
 		})
 	}
@@ -128,28 +115,13 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	const plain = "MySQL let this wait in vain for somebody else"
-	compare := func() (int, http.Header, string) {
+	compare := func() answer {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+api.Prefix+"/reconcile",
-			http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Idempotency-Key", "one")
-		resp, err := http.DefaultTransport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, resp.Header, string(text)
+		return w.send(http.MethodPost, server.URL+api.Prefix+"/reconcile", nil, "Idempotency-Key", "one")
 	}
-	if status, header, text := compare(); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" ||
-		!strings.Contains(text, plain) || strings.Contains(text, "1205") {
-		t.Errorf("the API: HTTP %d, Retry-After %q: %s", status, header.Get("Retry-After"), text)
+	if got := compare(); got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "1" ||
+		!strings.Contains(got.page, plain) || strings.Contains(got.page, "1205") {
+		t.Errorf("the API: HTTP %d, Retry-After %q: %s", got.status, got.header.Get("Retry-After"), got.page)
 	}
 	if got := w.ask("", "/pause", fields); got.status != http.StatusServiceUnavailable ||
 		!strings.Contains(got.page, plain) {
@@ -158,8 +130,8 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 	if _, err := other.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
 		t.Fatal(err)
 	}
-	if status, _, text := compare(); status != http.StatusCreated {
-		t.Errorf("the API again, under the same key: HTTP %d: %s", status, text)
+	if got := compare(); got.status != http.StatusCreated {
+		t.Errorf("the API again, under the same key: HTTP %d: %s", got.status, got.page)
 	}
 	if got := w.ask("", "/pause", fields); got.status != http.StatusSeeOther {
 		t.Errorf("the same form again: HTTP %d\n%s", got.status, got.page)

@@ -3,6 +3,7 @@ package view
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
@@ -27,30 +28,38 @@ const askAgain = time.Second
 const busy = "MySQL let this wait in vain for somebody else's lock, as while a table is changed: " +
 	"try again in a moment"
 
+// ErrNothing says that what is asked for is not there.
+var ErrNothing = errors.New("nothing is known of it")
+
+// answers are the statuses of errors that are no server's fault.
+var answers = []struct {
+	status int
+	to     []error
+}{
+	{http.StatusNotFound, []error{ErrNothing, operator.ErrNoAct, ErrNotCompared}},
+	{http.StatusForbidden, []error{ErrHidden}},
+	{http.StatusUnprocessableEntity, []error{
+		operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders,
+	}},
+	{http.StatusConflict, []error{
+		operator.ErrSameSet, operator.ErrEnded, operator.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused,
+		operator.ErrRunning,
+	}},
+	{http.StatusServiceUnavailable, []error{ErrTooLong, ErrEnding}},
+}
+
 // AnswerTo says what an error of the view or the operator means.
 func AnswerTo(err error) Answer {
-	is := func(targets ...error) bool {
-		for _, target := range targets {
-			if errors.Is(err, target) {
-				return true
+	for _, one := range answers {
+		if slices.ContainsFunc(one.to, func(to error) bool { return errors.Is(err, to) }) {
+			a := Answer{Status: one.status, Text: err.Error()}
+			if one.status == http.StatusServiceUnavailable || errors.Is(err, operator.ErrRunning) {
+				a.Again = askAgain
 			}
+			return a
 		}
-		return false
 	}
-	switch {
-	case is(operator.ErrNoAct, ErrNotCompared):
-		return Answer{Status: http.StatusNotFound, Text: err.Error()}
-	case is(ErrHidden):
-		return Answer{Status: http.StatusForbidden, Text: err.Error()}
-	case is(operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders):
-		return Answer{Status: http.StatusUnprocessableEntity, Text: err.Error()}
-	case is(operator.ErrSameSet, operator.ErrEnded, operator.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused):
-		return Answer{Status: http.StatusConflict, Text: err.Error()}
-	case is(operator.ErrRunning):
-		return Answer{Status: http.StatusConflict, Text: err.Error(), Again: askAgain}
-	case is(ErrTooLong, ErrEnding):
-		return Answer{Status: http.StatusServiceUnavailable, Text: err.Error(), Again: askAgain}
-	case operator.Busy(err):
+	if operator.Busy(err) {
 		return Answer{Status: http.StatusServiceUnavailable, Text: busy, Again: askAgain, Blame: true}
 	}
 	return Answer{Status: http.StatusBadGateway, Text: err.Error(), Blame: true}

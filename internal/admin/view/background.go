@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // background is something that takes longer than a page may wait: it is found out once for all who ask at a time, and
@@ -17,17 +19,17 @@ type background[T any] struct {
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before and after it. Guarded by mu
 	wg      sync.WaitGroup
-	running bool          // guarded by mu
-	tried   time.Time     // when the last look ended, well or not; guarded by mu
-	known   chan struct{} // closed when the look that is running has found something, or ended; guarded by mu
-	last    Aged[T]       // guarded by mu
-	partly  bool          // last is not the end of a look; guarded by mu
+	running bool      // guarded by mu
+	tried   time.Time // when the last look ended, well or not; guarded by mu
+	last    Aged[T]   // guarded by mu
+	partly  bool      // last is not the end of a look; guarded by mu
 }
 
 const (
 	// restAfter is how many times as long as a look took there is none, if it is not paced.
 	restAfter   = 50
 	longestKept = 5 * time.Minute
+	askEvery    = 10 * time.Millisecond // whether a first look has found something
 )
 
 // Aged is what was found out, and when.
@@ -66,7 +68,7 @@ func (b *background[T]) get(keep time.Duration) Aged[T] {
 	}
 	keep = max(keep, min(rest, longestKept))
 	if !b.running && b.ctx != nil && b.ctx.Err() == nil && time.Since(b.tried) > keep {
-		b.running, b.known = true, make(chan struct{})
+		b.running = true
 		ctx := b.ctx
 		b.wg.Go(func() { b.run(ctx) })
 	}
@@ -78,28 +80,20 @@ func (b *background[T]) get(keep time.Duration) Aged[T] {
 // await is what is known, and waits for the first look to find something if nothing is. Its error is that of ctx, or
 // why the look failed.
 func (b *background[T]) await(ctx context.Context, keep time.Duration) (Aged[T], error) {
-	known := b.get(keep)
-	if known.At.IsZero() && known.Looking {
-		b.mu.Lock()
-		first := b.known
-		b.mu.Unlock()
-		select {
-		case <-first:
-		case <-ctx.Done():
+	for {
+		known := b.get(keep)
+		switch {
+		case !known.At.IsZero():
+			return known, nil
+		case !known.Looking && known.Err != nil:
+			return known, known.Err
+		case !known.Looking:
+			return known, ErrEnding
+		}
+		if wait.For(ctx, askEvery) != nil {
 			return known, context.Cause(ctx)
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		known = b.last
-		known.Looking = b.running
 	}
-	if known.At.IsZero() {
-		if known.Err != nil {
-			return known, known.Err
-		}
-		return known, ErrEnding
-	}
-	return known, nil
 }
 
 func (b *background[T]) run(ctx context.Context) {
@@ -111,7 +105,6 @@ func (b *background[T]) run(ctx context.Context) {
 	if b.last.Err = err; err == nil {
 		b.last.Value, b.last.At, b.last.Took, b.partly = value, b.tried, b.tried.Sub(began), false
 	}
-	b.tell()
 }
 
 // soFar keeps what the first look has found until now. Of a later one, what was known before says more.
@@ -120,15 +113,5 @@ func (b *background[T]) soFar(value T) {
 	defer b.mu.Unlock()
 	if b.partly || b.last.At.IsZero() {
 		b.last.Value, b.last.At, b.partly = value, time.Now(), true
-		b.tell()
-	}
-}
-
-// tell ends the wait for something to be known. The caller holds mu.
-func (b *background[T]) tell() {
-	select {
-	case <-b.known:
-	default:
-		close(b.known)
 	}
 }

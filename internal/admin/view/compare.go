@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/reconcile"
@@ -38,4 +39,18 @@ func Compared(ctx context.Context, d *operator.Operator, id string) (operator.Ac
 		return a, nil, fmt.Errorf("read what act %s has found: %w", a.ID, err)
 	}
 	return a, w, nil
+}
+
+// Compare begins a comparison as the act with this id; only one goes on at a time.
+func Compare(ctx context.Context, d *operator.Operator, id string) (operator.Act, error) {
+	return d.Ask(ctx, Actor(ctx), operator.TaskRequest{ID: id, Kind: operator.KindReconcile, Alone: "all"})
+}
+
+// Mend begins the mending of one finding as the act with this id.
+func Mend(
+	ctx context.Context, d *operator.Operator, id string, order reconcile.MendOrder, why string,
+) (operator.Act, error) {
+	return d.Ask(ctx, Actor(ctx), operator.TaskRequest{
+		ID: id, Kind: operator.KindMend, Why: strings.TrimSpace(why), Detail: order, Alone: order.Alone(),
+	})
 }

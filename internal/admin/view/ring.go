@@ -61,8 +61,8 @@ type Trouble struct {
 // ring keeps the last hour.
 type ring struct {
 	mu       sync.Mutex
-	samples  []Sample   // oldest first; guarded by mu
-	troubles []*Trouble // guarded by mu
+	samples  []Sample  // oldest first; guarded by mu
+	troubles []Trouble // guarded by mu
 }
 
 // mostTroubles bounds what is remembered.
@@ -147,9 +147,8 @@ func (r *ring) add(s Sample) {
 		s.Lag = quantile(0.99, s.lag, before.lag)
 		r.samples[n-1].lag, r.samples[n-1].total = nil, nil
 	}
-	if r.samples = append(r.samples, s); len(r.samples) > sampled {
-		r.samples = slices.Delete(r.samples, 0, len(r.samples)-sampled)
-	}
+	r.samples = append(r.samples, s)
+	r.samples = slices.Delete(r.samples, 0, max(0, len(r.samples)-sampled))
 }
 
 // quantile of what a histogram has more than it had: the upper bound of the bucket in which it lies, or of the last one
@@ -180,44 +179,35 @@ func (r *ring) watch(h admin.Health, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	open := map[string]bool{}
-	for _, list := range []struct {
-		words []string
-		stops bool
-	}{{h.Waiting, true}, {h.Degraded, false}} {
-		for _, text := range list.words {
-			what, why, _ := strings.Cut(text, ": ")
-			if what == "session" { // between two connections: RabbitMQ itself is named when it does not answer
+	for i, text := range slices.Concat(h.Waiting, h.Degraded) {
+		what, why, _ := strings.Cut(text, ": ")
+		if what == "session" { // between two connections: RabbitMQ itself is named when it does not answer
+			continue
+		}
+		open[what] = true
+		trouble := Trouble{What: what, Why: why, Since: now, Stops: i < len(h.Waiting)}
+		if at := slices.IndexFunc(r.troubles, func(t Trouble) bool { return t.What == what }); at >= 0 {
+			if last := r.troubles[at]; last.Until.IsZero() {
+				trouble.Since = last.Since
+				r.troubles[at] = trouble
 				continue
 			}
-			open[what] = true
-			r.note(what, why, list.stops, now)
+			r.troubles = slices.Delete(r.troubles, at, at+1) // the last one counts
 		}
+		r.troubles = append(r.troubles, trouble)
 	}
-	for _, t := range r.troubles {
-		if t.Until.IsZero() && !open[t.What] {
+	for i := range r.troubles {
+		if t := &r.troubles[i]; t.Until.IsZero() && !open[t.What] {
 			t.Until = now
 		}
 	}
-	if n := len(r.troubles) - mostTroubles; n > 0 {
-		r.troubles = slices.Delete(r.troubles, 0, n)
-	}
-}
-
-func (r *ring) note(what, why string, stops bool, now time.Time) {
-	for _, t := range r.troubles {
-		if t.What == what && t.Until.IsZero() {
-			t.Why, t.Stops = why, stops
-			return
-		}
-	}
-	r.troubles = slices.DeleteFunc(r.troubles, func(t *Trouble) bool { return t.What == what }) // the last one counts
-	r.troubles = append(r.troubles, &Trouble{What: what, Why: why, Since: now, Stops: stops})
+	r.troubles = slices.Delete(r.troubles, 0, max(0, len(r.troubles)-mostTroubles))
 }
 
 // Hour is what is kept of the last hour.
 type Hour struct {
-	Samples  []Sample  // oldest first; those that are kept must not be changed
-	Troubles []Trouble // the latest first
+	Samples  []Sample  `json:"samples"` // oldest first; those that are kept must not be changed
+	Troubles []Trouble `json:"-"`       // the latest first
 }
 
 // Now is the last sample; its At is zero when there is none yet.
@@ -233,9 +223,7 @@ func (v *View) Hour() Hour {
 	v.ring.watch(v.o.Health(), time.Now().UTC())
 	v.ring.mu.Lock()
 	defer v.ring.mu.Unlock()
-	h := Hour{Samples: append([]Sample{}, v.ring.samples...), Troubles: []Trouble{}}
-	for _, t := range slices.Backward(v.ring.troubles) {
-		h.Troubles = append(h.Troubles, *t)
-	}
+	h := Hour{append([]Sample{}, v.ring.samples...), append([]Trouble{}, v.ring.troubles...)} // never null
+	slices.Reverse(h.Troubles)
 	return h
 }

@@ -129,12 +129,8 @@ func TestTheLastTroubleOfEachThingIsRemembered(t *testing.T) {
 	}
 	check := func(when string, want []Trouble) {
 		t.Helper()
-		have := make([]Trouble, len(r.troubles))
-		for i, one := range r.troubles {
-			have[i] = *one
-		}
-		if !slices.Equal(have, want) {
-			t.Errorf("%s: %+v, want %+v", when, have, want)
+		if !slices.Equal(r.troubles, want) {
+			t.Errorf("%s: %+v, want %+v", when, r.troubles, want)
 		}
 	}
 	check("after the first one is over", want)

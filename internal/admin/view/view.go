@@ -114,29 +114,22 @@ var (
 	errTooWide = fmt.Errorf("%w, or narrow the search by key, tag, reason or time", ErrTooLong)
 )
 
-// bounded runs a search within the time of a page.
-func bounded[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
-	return Search(ctx, pageTime, ask)
-}
-
 // Within runs a question for whose answer somebody waits, and gives it up after a while with ErrTooLong.
 func Within[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
-	return within(ctx, most, ErrTooLong, ask)
-}
-
-// Search is Within for a question that whoever asks can narrow.
-func Search[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
-	return within(ctx, most, errTooWide, ask)
-}
-
-func within[T any](
-	ctx context.Context, most time.Duration, late error, ask func(context.Context) (T, error),
-) (T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, most, late)
+	ctx, cancel := context.WithTimeoutCause(ctx, most, ErrTooLong)
 	defer cancel()
 	answer, err := ask(ctx)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrTooLong) {
 		err = cause
+	}
+	return answer, err
+}
+
+// Search is Within for a question that whoever asks can narrow.
+func Search[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
+	answer, err := Within(ctx, most, ask)
+	if errors.Is(err, ErrTooLong) {
+		err = errTooWide
 	}
 	return answer, err
 }
@@ -171,23 +164,24 @@ func (v *View) Letters(
 	if f.Body != "" || f.Order != "" || f.SKU != 0 {
 		through = operator.LookThroughBodies
 	}
-	list, most := func(ctx context.Context) (p Page[deadletter.Letter], err error) {
-		p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, through)
-		return p, err
-	}, pageTime
+	most := pageTime
 	if whole {
-		list, most = func(ctx context.Context) (p Page[deadletter.Letter], err error) {
-			p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
-			return p, err
-		}, wholeTime
+		most = wholeTime
 	}
-	return Search(ctx, most, list)
+	return Search(ctx, most, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+		if whole {
+			p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
+		} else {
+			p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, through)
+		}
+		return p, err
+	})
 }
 
 // Rows is a page of the log: by status, the latest first.
 func (v *View) Rows(ctx context.Context, f dedup.Filter) (Page[dedup.Row], error) {
 	f.Group = v.o.Group
-	return bounded(ctx, func(ctx context.Context) (p Page[dedup.Row], err error) {
+	return Search(ctx, pageTime, func(ctx context.Context) (p Page[dedup.Row], err error) {
 		p.Items, p.Next, err = v.o.Records.List(ctx, f)
 		return p, err
 	})
@@ -196,7 +190,7 @@ func (v *View) Rows(ctx context.Context, f dedup.Filter) (Page[dedup.Row], error
 // Letter is all that the log knows of the dead letters with a key, of all tags when tag is "". What of them may not be
 // seen is taken out.
 func (v *View) Letter(ctx context.Context, key, tag string) ([]deadletter.Shown, error) {
-	return bounded(ctx, func(ctx context.Context) ([]deadletter.Shown, error) {
+	return Search(ctx, pageTime, func(ctx context.Context) ([]deadletter.Shown, error) {
 		all, err := v.o.Letters.Show(ctx, key, tag)
 		for i := range all {
 			v.o.Hide.letter(&all[i])
@@ -248,19 +242,15 @@ func (v *View) tell(
 		o.Most, most = 0, wholeTime
 	}
 	return Within(ctx, most, func(ctx context.Context) (Told, error) {
-		told, err := ask(ctx, o)
-		return v.told(ctx, told, order), err
+		found, err := ask(ctx, o)
+		lock := func(id dedup.Identity) string { return v.o.Lock(ctx, id) }
+		copies := func(row dedup.Row) string { return explain.CopiesText(row, v.o.Names.Queue) }
+		t := Tell(found, order, v.o.Names, lock, copies)
+		for i := range t.Messages {
+			v.o.Hide.explanation(&t.Messages[i])
+		}
+		return t, err
 	})
-}
-
-func (v *View) told(ctx context.Context, found explain.Told, order string) Told {
-	lock := func(id dedup.Identity) string { return v.o.Lock(ctx, id) }
-	copies := func(row dedup.Row) string { return explain.CopiesText(row, v.o.Names.Queue) }
-	t := Tell(found, order, v.o.Names, lock, copies)
-	for i := range t.Messages {
-		v.o.Hide.explanation(&t.Messages[i])
-	}
-	return t
 }
 
 // Tell puts what was found into words; lock says who holds that of an identity, copies what the queue has of it.
