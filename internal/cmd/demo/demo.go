@@ -17,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
@@ -43,6 +44,7 @@ const database = "rollbackd_demo"
 
 // demo is what the steps hand on to each other, in their order.
 type demo struct {
+	ctx    context.Context
 	out    *os.File
 	tables tables
 
@@ -57,13 +59,13 @@ type demo struct {
 	log    *os.File // the daemon's
 
 	rng     *rand.Rand
+	route   shop.Route
 	oracle  oracle.World
 	ledger  *oracle.Ledger
 	initial oracle.Stock // before any reservation
 
 	known, unknown []shop.Order
 	reserved       oracle.Stock // after the reservations, before the rollbacks
-	began          time.Time    // of publishing
 	took           time.Duration
 	first          outcome      // of the messages
 	mended         oracle.Stock // after the unknown orders' reservations
@@ -72,136 +74,86 @@ type demo struct {
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
 
 // begin starts the servers, builds the binary and migrates.
-func (d *demo) begin(ctx context.Context) (err error) {
+func (d *demo) begin() {
 	d.say("rollbackd: %s cancelled orders give their stock back, each exactly once\n", number(orders))
-	if d.dir, err = os.MkdirTemp("", "rollbackd-demo-"); err != nil {
-		return fmt.Errorf("make a folder: %w", err)
-	}
-	if err := os.Setenv("TMPDIR", d.dir); err != nil { // the servers' folders go below ours
-		return fmt.Errorf("use our folder: %w", err)
-	}
+	d.dir = must.Get(os.MkdirTemp("", "rollbackd-demo-"))
+	must.OK(os.Setenv("TMPDIR", d.dir)) // the servers' folders go below ours
 	d.say("folder       %s, removed at the end", d.dir)
-	if d.stack, err = stack.Start(ctx, stack.Options{}); err != nil {
-		return err
-	}
+	d.stack = must.Get(stack.Start(d.ctx, stack.Options{}))
 	d.say("servers      of our own: RabbitMQ on %s, MariaDB on %s, Redis on %s", d.stack.RabbitMQ.Addr(),
 		d.stack.MySQL.Addr(), d.stack.Redis.Addr())
-	if d.binary, err = program.Build(ctx, d.dir); err != nil {
-		return err
-	}
-	if err := d.open(ctx); err != nil {
-		return err
-	}
-	if _, err := program.Run(ctx, d.binary, d.env, "migrate"); err != nil {
-		return err
-	}
-	if err := d.tables.create(ctx, d.pool); err != nil {
-		return err
-	}
+	d.binary = must.Get(program.Build(d.ctx, d.dir))
+	d.open()
+	must.Get(program.Run(d.ctx, d.binary, d.env, "migrate"))
+	must.OK(d.tables.create(d.ctx, d.pool))
 	d.say("migrate      tables, exchange and queues are made; %s", d.tables)
-	return nil
 }
 
 // open makes the schema, the settings and what the demo itself uses of them.
-func (d *demo) open(ctx context.Context) error {
-	dsn, err := d.makeSchema(ctx)
-	if err != nil {
-		return err
-	}
+func (d *demo) open() {
+	server := must.Get(mysql.ParseDSN(d.stack.MySQL.URL()))
+	pool := sql.OpenDB(must.Get(mysql.NewConnector(server.Clone())))
+	defer pool.Close()
+	must.Get(pool.ExecContext(d.ctx, "CREATE DATABASE "+database))
+	server.DBName = database
 	for name, value := range map[string]string{
-		"AMQP_URL": d.stack.RabbitMQ.URL(), "MYSQL_DSN": dsn, "REDIS_URL": d.stack.Redis.URL(),
+		"AMQP_URL": d.stack.RabbitMQ.URL(), "MYSQL_DSN": server.FormatDSN(), "REDIS_URL": d.stack.Redis.URL(),
 		"RETRY_DELAYS": retryDelays, "HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": config.LogFormatJSON,
 	} {
 		d.env = append(d.env, config.Prefix+name+"="+value)
 	}
 	d.env = append(d.env, d.tables.settings()...)
-	if d.cfg, _, err = config.Load(d.env); err != nil {
-		return fmt.Errorf("settings of the demo: %w", err)
-	}
-	if d.db, _, err = dedup.Open(ctx, dsn, dedup.OpenOptions{Program: rabbit.ConnectionName("demo")}); err != nil {
-		return err
-	}
-	if d.pool, err = d.db.DB(); err != nil {
-		return fmt.Errorf("database handle: %w", err)
-	}
+	var err error
+	d.cfg, _, err = config.Load(d.env)
+	must.OK(err, "settings of the demo")
+	d.db, _, err = dedup.Open(d.ctx, server.FormatDSN(), dedup.OpenOptions{Program: rabbit.ConnectionName("demo")})
+	must.OK(err)
+	d.pool = must.Get(d.db.DB())
 	d.rng = rand.New(rand.NewPCG(1, 1)) // the same shop each time
+	d.route = shop.Route{Exchange: d.cfg.Exchange, Key: d.cfg.RoutingKeys[0]}
 	d.oracle = oracle.World{
 		DB: d.pool, LogTable: d.cfg.LogTable, Group: d.cfg.Group, KeyFrom: d.cfg.KeyFrom,
 		AMQPURL: d.cfg.AMQPURLs[0], Queue: d.cfg.Queue, Delays: d.cfg.RetryDelays,
 	}
-	d.ledger, err = d.oracle.NewLedger()
-	return err
-}
-
-func (d *demo) makeSchema(ctx context.Context) (dsn string, err error) {
-	server, err := mysql.ParseDSN(d.stack.MySQL.URL())
-	if err != nil {
-		return "", fmt.Errorf("the server's DSN: %w", err)
-	}
-	connector, err := mysql.NewConnector(server)
-	if err != nil {
-		return "", fmt.Errorf("connect to the server: %w", err)
-	}
-	pool := sql.OpenDB(connector)
-	defer pool.Close()
-	if _, err := pool.ExecContext(ctx, "CREATE DATABASE "+database); err != nil {
-		return "", fmt.Errorf("make the schema: %w", err)
-	}
-	server.DBName = database
-	return server.FormatDSN(), nil
+	d.ledger = must.Get(d.oracle.NewLedger())
 }
 
 // startDaemon starts rollbackd run and waits until it consumes.
-func (d *demo) startDaemon(ctx context.Context) (err error) {
-	if d.log, err = os.Create(filepath.Join(d.dir, "daemon.log")); err != nil {
-		return fmt.Errorf("open the daemon's log: %w", err)
-	}
-	if d.daemon, err = program.Start(program.Options{
-		Path: d.binary, Args: []string{"run"}, Env: d.env, Log: d.log,
-	}); err != nil {
-		return err
-	}
-	const patience = 20 * time.Second
-	err = d.until(ctx, patience, 20*time.Millisecond, func() (bool, error) {
-		status, _, err := d.daemon.Get(ctx, "/readyz")
-		return status == 200, err
+func (d *demo) startDaemon() {
+	d.log = must.Get(os.Create(filepath.Join(d.dir, "daemon.log")))
+	d.daemon = must.Get(program.Start(program.Options{Path: d.binary, Args: []string{"run"}, Env: d.env, Log: d.log}))
+	d.until("the daemon to be ready", 20*time.Second, 20*time.Millisecond, func() bool {
+		status, _, err := d.daemon.Get(d.ctx, "/readyz")
+		must.OK(err)
+		return status == 200
 	})
-	if err != nil {
-		return fmt.Errorf("wait for /readyz: %w", err)
-	}
 	d.say("run          the daemon consumes, process %d, batches of up to %d", d.daemon.Pid(), d.cfg.BatchSize)
 	d.say("             ROLLBACKD_RETRY_DELAYS=%s: short for the demo, 1s,5s,30s,2m otherwise", retryDelays)
-	return nil
 }
 
 // until asks yes every so often.
-func (d *demo) until(ctx context.Context, patience, pause time.Duration, yes func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took over %v", patience))
+func (d *demo) until(what string, patience, pause time.Duration, yes func() bool) {
+	ctx, cancel := context.WithTimeoutCause(d.ctx, patience, fmt.Errorf("it took over %v", patience))
 	defer cancel()
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	for {
-		done, err := yes()
-		if done || err != nil {
-			return err
-		}
+	for !yes() {
 		select {
 		case <-tick.C:
 		case <-d.daemon.Exited():
-			return errors.New("the daemon has ended")
+			must.OK(fmt.Errorf("the daemon has ended; its last words:\n%s", d.lastWords()))
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			must.OK(context.Cause(ctx), "wait for ", what)
 		}
 	}
 }
 
 // end stops what runs, removes what was written, and makes sure that nothing is left.
-func (d *demo) end(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
+func (d *demo) end() error {
+	d.ctx = context.WithoutCancel(d.ctx)
 	var errs []error
 	if d.daemon != nil {
-		errs = append(errs, d.stopDaemon(ctx))
+		errs = append(errs, must.Catch(d.stopDaemon))
 	}
 	if d.pool != nil {
 		errs = append(errs, d.pool.Close())
@@ -212,26 +164,27 @@ func (d *demo) end(ctx context.Context) error {
 	if d.dir == "" {
 		return errors.Join(errs...)
 	}
-	errs = append(errs, os.RemoveAll(d.dir))
-	left, err := waitForNone(ctx, d.dir)
+	left, err := waitForNone(d.ctx, d.dir)
 	if len(left) > 0 {
 		err = fmt.Errorf("still running: %s", strings.Join(left, ", "))
 	}
-	if err = errors.Join(append(errs, err)...); err == nil {
+	if err = errors.Join(append(errs, os.RemoveAll(d.dir), err)...); err == nil {
 		d.say("\nnothing is left: no process of the demo runs (epmd included), its folder is removed")
 	}
 	return err
 }
 
 // stopDaemon drains the daemon, once.
-func (d *demo) stopDaemon(ctx context.Context) error {
+func (d *demo) stopDaemon() {
 	daemon := d.daemon
 	d.daemon = nil
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
 	code, err := daemon.Stop(ctx)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("the daemon exited with %d instead of draining:\n%s", code, d.lastWords())
 	}
-	return errors.Join(err, d.log.Close())
+	must.OK(errors.Join(err, d.log.Close()))
 }
 
 // lastWords are the end of the daemon's log.

@@ -6,24 +6,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // waitForNone waits until no process of the demo is left, for a moment only: one that was killed takes its time to go.
 func waitForNone(ctx context.Context, dir string) (left []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if left, err = processesOf(dir); len(left) == 0 || err != nil {
+	for late := time.Now().Add(3 * time.Second); ; {
+		left, err = processesOf(dir)
+		if len(left) == 0 || err != nil || time.Now().After(late) || wait.For(ctx, 50*time.Millisecond) != nil {
 			return left, err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return left, nil
 		}
 	}
 }
@@ -31,22 +24,16 @@ func waitForNone(ctx context.Context, dir string) (left []string, err error) {
 // processesOf lists the processes that belong to the demo whose folder is dir: every server and every child has it in
 // its environment or its command line, what they have started in turn as well (RabbitMQ starts epmd and more). Where
 // the system has no /proc, nothing can be found.
-func processesOf(dir string) ([]string, error) {
+func processesOf(dir string) (found []string, err error) {
 	all, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	var found []string
 	for _, process := range all {
-		if process == fmt.Sprintf("/proc/%d", os.Getpid()) {
-			continue
-		}
 		command, _ := os.ReadFile(filepath.Join(process, "cmdline")) // one that has just ended, or is not ours to look at
 		environ, _ := os.ReadFile(filepath.Join(process, "environ"))
-		if bytes.Contains(command, []byte(dir)) || bytes.Contains(environ, []byte(dir)) {
+		ours := process != fmt.Sprintf("/proc/%d", os.Getpid())
+		if ours && bytes.Contains(append(command, environ...), []byte(dir)) {
 			name, _, _ := bytes.Cut(command, []byte{0})
-			found = append(found, fmt.Sprintf("%s (process %s)", strconv.Quote(string(name)), filepath.Base(process)))
+			found = append(found, fmt.Sprintf("%q (process %s)", name, filepath.Base(process)))
 		}
 	}
-	return found, nil
+	return found, err
 }

@@ -17,10 +17,10 @@ import (
 	"syscall"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 const (
-	exitDone        = 0
 	exitFailed      = 1
 	exitInterrupted = 130
 )
@@ -32,23 +32,19 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills at once; the servers die with this process
 	err := command(ctx, os.Args[1:], os.Stdout)
-	switch {
-	case err == nil:
-		os.Exit(exitDone)
-	case errors.Is(err, errInterrupted):
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(exitInterrupted)
+	if err == nil {
+		return
 	}
 	fmt.Fprintln(os.Stderr, "demo:", err)
+	if errors.Is(err, errInterrupted) {
+		os.Exit(exitInterrupted)
+	}
 	os.Exit(exitFailed)
 }
 
-// holdFlag asks to stay up after the report.
-const holdFlag = "-hold"
-
 // command reads which handler is wanted, none is the built-in one, and whether to stay up.
 func command(ctx context.Context, args []string, out *os.File) error {
-	hold := len(args) > 0 && args[0] == holdFlag
+	hold := len(args) > 0 && args[0] == "-hold"
 	if hold {
 		args = args[1:]
 	}
@@ -63,33 +59,25 @@ func command(ctx context.Context, args []string, out *os.File) error {
 
 // run tells the story from top to bottom. Whatever happens, what was started is stopped and what was written is
 // removed.
-func run(ctx context.Context, out *os.File, t tables, hold bool) (err error) {
-	d := &demo{out: out, tables: t}
-	defer func() {
-		if err != nil && ctx.Err() != nil {
-			err = errInterrupted // whatever the interrupted step made of it
+func run(ctx context.Context, out *os.File, t tables, hold bool) error {
+	d := &demo{ctx: ctx, out: out, tables: t}
+	err := must.Catch(func() {
+		d.begin()        // servers, binary, tables and queues
+		d.reserve()      // orders take their goods
+		d.startDaemon()  // rollbackd run
+		d.publish()      // their rollbacks, some twice, a few bad
+		d.await()        // the end of every message
+		d.report()       // what became of them
+		d.mend()         // the unknown orders become known
+		d.replay()       // their dead letters go back
+		d.reportReplay() // what that changed
+		d.judge()        // all of it once more, by the oracle
+		if hold {
+			d.hold() // a person's turn
 		}
-		err = errors.Join(err, d.end(ctx))
-	}()
-	steps := []func(context.Context) error{
-		d.begin,        // servers, binary, tables and queues
-		d.reserve,      // orders take their goods
-		d.startDaemon,  // rollbackd run
-		d.publish,      // their rollbacks, some twice, a few bad
-		d.await,        // the end of every message
-		d.report,       // what became of them
-		d.mend,         // the unknown orders become known
-		d.replay,       // their dead letters go back
-		d.reportReplay, // what that changed
-		d.judge,        // all of it once more, by the oracle
+	})
+	if err != nil && ctx.Err() != nil {
+		err = errInterrupted // whatever the interrupted step made of it
 	}
-	if hold {
-		steps = append(steps, d.hold) // a person's turn
-	}
-	for _, step := range steps {
-		if err := step(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(err, d.end())
 }

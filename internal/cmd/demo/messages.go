@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
@@ -24,37 +25,26 @@ const (
 	ordersPerCommit = 200
 )
 
+func (d *demo) stock() oracle.Stock { return must.Get(oracle.ReadStock(d.ctx, d.pool)) }
+
 // reserve fills the stock and lets every known order take its goods, as a shop's service does.
-func (d *demo) reserve(ctx context.Context) (err error) {
-	if err := d.tables.fill(ctx, d.pool); err != nil {
-		return err
-	}
-	if d.initial, err = oracle.ReadStock(ctx, d.pool); err != nil {
-		return err
-	}
+func (d *demo) reserve() {
+	must.OK(d.tables.fill(d.ctx, d.pool))
+	d.initial = d.stock()
 	began := time.Now()
-	var (
-		wg   sync.WaitGroup
-		errs [shelves]error
-	)
+	var wg sync.WaitGroup
+	errs := make([]error, shelves)
 	for shelf := range shelves {
 		known := d.ordersOf(fmt.Sprintf("order-%d", shelf), shelf, orders/shelves)
 		d.known = append(d.known, known...)
-		wg.Go(func() { errs[shelf] = d.reserveAll(ctx, known) })
+		wg.Go(func() { errs[shelf] = must.Catch(func() { d.reserveAll(known) }) })
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	if d.reserved, err = oracle.ReadStock(ctx, d.pool); err != nil {
-		return err
-	}
+	must.OK(errors.Join(errs...))
+	d.reserved = d.stock()
 	d.unknown = d.ordersOf("late", 0, unknownOrders)
 	d.say("reserve      %s orders have taken %s pieces of %d skus, in %.1f s", number(len(d.known)),
 		number(d.reserved.Sum().Reserved), skus, time.Since(began).Seconds())
-	return nil
 }
 
 // ordersOf makes orders of one shelf's skus.
@@ -68,96 +58,101 @@ func (d *demo) ordersOf(prefix string, shelf, n int) []shop.Order {
 	return made
 }
 
-func (d *demo) reserveAll(ctx context.Context, all []shop.Order) error {
+func (d *demo) reserveAll(all []shop.Order) {
 	for some := range slices.Chunk(all, ordersPerCommit) {
-		err := d.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		must.OK(d.db.WithContext(d.ctx).Transaction(func(tx *gorm.DB) error {
 			for _, o := range some {
-				if err := d.tables.reserve(ctx, tx, o); err != nil {
+				if err := d.tables.reserve(d.ctx, tx, o); err != nil {
 					return err
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			return err
-		}
+		}))
 	}
-	return nil
+}
+
+// dying are messages of orders that nobody has reserved yet.
+func (d *demo) dying(orders []shop.Order) []oracle.Sent {
+	sent := d.route.Rollbacks(orders)
+	for i := range sent {
+		sent[i].Fate = oracle.ToDie(dedup.ReasonExhausted)
+	}
+	return sent
+}
+
+// send publishes messages and waits until they are confirmed.
+func (d *demo) send(sent []oracle.Sent, progress func(int)) {
+	p := rabbit.NewPublisher(rabbit.Config{URLs: d.cfg.AMQPURLs, Name: rabbit.ConnectionName("demo")})
+	defer func() { _ = p.Close(d.ctx) }() // everything is confirmed by then
+	must.OK(shop.Publish(d.ctx, p, d.ledger, sent, progress))
 }
 
 // publish publishes everything: the good messages, a fifth of them twice and in any order; among them the malformed and
 // the unknown ones; at last, when theirs have been applied for sure, the ones whose key another body has.
-func (d *demo) publish(ctx context.Context) error {
-	route := shop.Route{Exchange: d.cfg.Exchange, Key: d.cfg.RoutingKeys[0]}
-	sent := shop.Repeat(d.rng, route.Rollbacks(d.known), duplicates)
+func (d *demo) publish() {
+	sent := shop.Repeat(d.rng, d.route.Rollbacks(d.known), duplicates)
 	for i := range malformed {
 		sent = append(sent, oracle.Sent{
-			Publishing: route.Message(fmt.Sprintf("malformed-%d", i),
+			Publishing: d.route.Message(fmt.Sprintf("malformed-%d", i),
 				[]byte(`{"order_sn":"order-0-000001","items":[{"sku_id":1}]}`)),
 			Fate: oracle.ToDie(dedup.ReasonMalformed),
 		})
 	}
-	for _, o := range d.unknown {
-		s := route.Rollback(o)
-		s.Fate = oracle.ToDie(dedup.ReasonExhausted)
-		sent = append(sent, s)
-	}
+	sent = append(sent, d.dying(d.unknown)...)
 	d.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
-
-	p := rabbit.NewPublisher(rabbit.Config{URLs: d.cfg.AMQPURLs, Name: rabbit.ConnectionName("demo")})
-	defer func() { _ = p.Close(ctx) }() // everything is confirmed by then
 	d.say("publish      %s messages, %.0f %% of the good ones twice, %d of them bad; the daemon works meanwhile\n",
 		number(len(sent)+conflicts), 100*duplicates, malformed+unknownOrders+conflicts)
-	watch := d.watch(ctx)
-	d.began = time.Now()
-	err := shop.Publish(ctx, p, d.ledger, sent, watch.published)
-	if err == nil {
-		err = d.until(ctx, time.Minute, progressEvery, func() (bool, error) {
-			seen, err := watch.look(ctx)
-			return seen.applied >= orders, err
+	watch := d.watch()
+	began := time.Now()
+	err := must.Catch(func() {
+		d.send(sent, watch.published)
+		d.until("the orders to be applied", time.Minute, progressEvery, func() bool {
+			return must.Get(watch.look()).applied >= orders
 		})
-		d.took = time.Since(d.began)
-	}
+	})
+	d.took = time.Since(began)
 	watch.end()
-	if err != nil {
-		return fmt.Errorf("%w; the daemon's last words:\n%s", err, d.lastWords())
-	}
+	must.OK(err)
 	var late []oracle.Sent
 	for _, o := range d.known[:conflicts] {
 		late = append(late, oracle.Sent{
 			// another service says something else under the same key
-			Publishing: route.Message(o.Key(), bytes.Replace(o.Body(), []byte(`"reason":"`), []byte(`"reason":"no `), 1)),
+			Publishing: d.route.Message(o.Key(), bytes.Replace(o.Body(), []byte(`"reason":"`), []byte(`"reason":"no `), 1)),
 			Fate:       oracle.ToDie(dedup.ReasonConflict),
 		})
 	}
-	return shop.Publish(ctx, p, d.ledger, late, nil)
+	d.send(late, nil)
 }
 
 // await waits until every message has ended. The unknown orders take all their attempts.
-func (d *demo) await(ctx context.Context) error {
-	err := d.ended(ctx, orders, malformed+unknownOrders+conflicts)
-	if err != nil {
-		return fmt.Errorf("wait for the last dead letter: %w", err)
-	}
-	return nil
-}
+func (d *demo) await() { d.ended(orders, malformed+unknownOrders+conflicts) }
 
 // ended waits until so many rows say success and so many say dead.
-func (d *demo) ended(ctx context.Context, applied, dead int) error {
-	const patience = 30 * time.Second
-	return d.until(ctx, patience, 100*time.Millisecond, func() (bool, error) {
-		now, err := d.count(ctx)
-		return now.applied == applied && now.dead == dead, err
+func (d *demo) ended(applied, dead int) {
+	d.until("the last message to end", 30*time.Second, 100*time.Millisecond, func() bool {
+		nowApplied, nowDead := d.count()
+		return nowApplied == applied && sum(nowDead) == dead
 	})
 }
 
-// count asks the log.
-func (d *demo) count(ctx context.Context) (rows struct{ applied, dead int }, err error) {
-	err = d.pool.QueryRowContext(ctx, "SELECT COALESCE(SUM(consumer_status = ?), 0), COALESCE(SUM(consumer_status = ?), "+
-		"0) FROM "+d.cfg.LogTable,
-		int(dedup.Success), int(dedup.Dead)).Scan(&rows.applied, &rows.dead)
-	if err != nil {
-		return rows, fmt.Errorf("count the rows: %w", err)
+// count asks the log how many messages are applied, and how many are dead, by reason.
+func (d *demo) count() (applied int, dead map[string]int) {
+	rows := must.Get(d.pool.QueryContext(d.ctx, "SELECT consumer_status, COALESCE(reason, ''), COUNT(*) FROM "+
+		d.cfg.LogTable+" GROUP BY 1, 2"))
+	defer rows.Close()
+	dead = map[string]int{}
+	for rows.Next() {
+		var status dedup.Status
+		var reason string
+		var n int
+		must.OK(rows.Scan(&status, &reason, &n))
+		switch status {
+		case dedup.Success:
+			applied += n
+		case dedup.Dead:
+			dead[reason] += n
+		}
 	}
-	return rows, nil
+	must.OK(rows.Err())
+	return applied, dead
 }

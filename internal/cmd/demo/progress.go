@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 const (
@@ -45,8 +47,8 @@ type watch struct {
 	began time.Time
 }
 
-func (d *demo) watch(ctx context.Context) *watch {
-	ctx, stop := context.WithCancel(ctx)
+func (d *demo) watch() *watch {
+	ctx, stop := context.WithCancel(d.ctx)
 	w := &watch{
 		d: d, out: d.out, terminal: term.IsTerminal(int(d.out.Fd())) && os.Getenv("TERM") != "dumb", stop: stop,
 		began: time.Now(),
@@ -56,16 +58,9 @@ func (d *demo) watch(ctx context.Context) *watch {
 		every = progressEvery
 	}
 	w.wg.Go(func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if _, err := w.look(ctx); err == nil { // whoever waits for the daemon sees the error
-					w.draw()
-				}
-			case <-ctx.Done():
-				return
+		for wait.For(ctx, every) == nil {
+			if _, err := w.look(); err == nil { // whoever waits for the daemon sees the error
+				w.draw()
 			}
 		}
 	})
@@ -80,16 +75,15 @@ func (w *watch) published(n int) {
 }
 
 // look asks the daemon's metrics.
-func (w *watch) look(ctx context.Context) (seen, error) {
-	m, err := w.d.daemon.Metrics(ctx)
+func (w *watch) look() (seen, error) {
+	m, err := w.d.daemon.Metrics(w.d.ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err != nil {
-		return w.now, err
+	if err == nil {
+		w.now.applied, w.now.duplicates, w.now.letters = m.Deliveries("applied"), m.Deliveries("duplicate"),
+			m.Deliveries("dead_lettered")
 	}
-	w.now.applied, w.now.duplicates, w.now.letters = m.Deliveries("applied"), m.Deliveries("duplicate"),
-		m.Deliveries("dead_lettered")
-	return w.now, nil
+	return w.now, err
 }
 
 // draw shows where we are.

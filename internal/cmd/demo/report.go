@@ -60,44 +60,36 @@ func (b balance) verdict() string {
 
 // write is the report. Its form is in testdata.
 func (o outcome) write(out io.Writer) error {
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "orders\t%s\t\n", number(o.Orders))
-	fmt.Fprintf(t, "messages published\t%s\t\n", number(o.Published))
-	fmt.Fprintf(t, "applied\t%s\t\n", number(o.Applied))
-	fmt.Fprintf(t, "duplicates absorbed\t%s\t\n", number(o.Absorbed))
-	fmt.Fprintf(t, "dead letters\t%s\t\n", number(sum(o.Dead)))
+	lines := [][]string{{"orders", number(o.Orders)}, {"messages published", number(o.Published)},
+		{"applied", number(o.Applied)}, {"duplicates absorbed", number(o.Absorbed)}, {"dead letters", number(sum(o.Dead))}}
 	for _, reason := range slices.Sorted(maps.Keys(o.Dead)) {
-		fmt.Fprintf(t, "%s\t%s\t\n", reason, number(o.Dead[reason]))
+		lines = append(lines, []string{reason, number(o.Dead[reason])})
 	}
-	o.Stock.write(t)
-	fmt.Fprintf(t, "messages per second\t%s\t\n", number(o.PerSecond))
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	_, err := fmt.Fprintf(out, "\nstock: %s\n", o.Stock.verdict())
-	return err
-}
-
-func (b balance) write(t io.Writer) {
-	fmt.Fprintf(t, "stock before\t%s\t\n", number(b.Before))
-	fmt.Fprintf(t, "stock after\t%s\t\n", number(b.After))
-	fmt.Fprintf(t, "stock expected\t%s\t\n", number(b.Expected))
+	return write(out, append(lines, []string{"stock before", number(o.Stock.Before)},
+		[]string{"stock after", number(o.Stock.After)}, []string{"stock expected", number(o.Stock.Expected)},
+		[]string{"messages per second", number(o.PerSecond)}), o.Stock.verdict())
 }
 
 // write is the second report.
 func (r replayed) write(out io.Writer) error {
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\tbefore\tafter\t\n")
-	fmt.Fprintf(t, "applied\t%s\t%s\t\n", number(r.Applied), number(r.AppliedAfter))
-	fmt.Fprintf(t, "dead letters\t%s\t%s\t\n", number(sum(r.Dead)), number(sum(r.DeadAfter)))
+	lines := [][]string{{"", "before", "after"}, {"applied", number(r.Applied), number(r.AppliedAfter)},
+		{"dead letters", number(sum(r.Dead)), number(sum(r.DeadAfter))}}
 	for _, reason := range slices.Sorted(maps.Keys(r.Dead)) {
-		fmt.Fprintf(t, "%s\t%s\t%s\t\n", reason, number(r.Dead[reason]), number(r.DeadAfter[reason]))
+		lines = append(lines, []string{reason, number(r.Dead[reason]), number(r.DeadAfter[reason])})
 	}
-	fmt.Fprintf(t, "stock\t%s\t%s\t\n", number(r.Stock.Before), number(r.Stock.After))
+	return write(out, append(lines, []string{"stock", number(r.Stock.Before), number(r.Stock.After)}),
+		number(r.Stock.Expected)+" expected, "+r.Stock.verdict())
+}
+
+func write(out io.Writer, lines [][]string, stock string) error {
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
+	for _, line := range lines {
+		fmt.Fprintln(t, strings.Join(line, "\t")+"\t")
+	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
-	_, err := fmt.Fprintf(out, "\nstock: %s expected, %s\n", number(r.Stock.Expected), r.Stock.verdict())
+	_, err := fmt.Fprintf(out, "\nstock: %s\n", stock)
 	return err
 }
 
@@ -110,17 +102,9 @@ func sum(counts map[string]int) (n int) {
 
 // number writes n with commas between the thousands.
 func number[N int | int64](n N) string {
-	digits := strconv.FormatInt(int64(n), 10)
-	sign := ""
-	if digits[0] == '-' {
-		sign, digits = "-", digits[1:]
+	text := strconv.FormatInt(int64(n), 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
 	}
-	var groups []string
-	for len(digits) > 3 {
-		groups = append(groups, digits[len(digits)-3:])
-		digits = digits[:len(digits)-3]
-	}
-	groups = append(groups, digits)
-	slices.Reverse(groups)
-	return sign + strings.Join(groups, ",")
+	return text
 }

@@ -3,6 +3,7 @@ package oracle
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -57,6 +58,7 @@ type message struct {
 
 	nameless bool     // nobody but a daemon can say what it is called: it is known by its body
 	rows     []rowKey // of a nameless one: all that have its body, found when it is judged
+	own      rowKey   // the row that speaks of it, or that it would get; likewise
 }
 
 // NewLedger makes an empty ledger for messages to w.
@@ -96,33 +98,22 @@ func (l *Ledger) Record(s Sent, refused error) {
 		Message: s.Message, Exchange: s.Exchange, RoutingKey: s.Key,
 	})
 	conflict, _ := wire.Conflict(id, s.Body)
-	n := name{id.Identity, id.BodyHash}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	m := l.messages[n]
-	if m == nil {
-		m = &message{conflict: conflict.Identity, fate: s.Fate, order: s.Order}
-		l.messages[n] = m
-	}
-	m.copies++
-	l.attempt++
-	if refused == nil {
-		m.acked++
-		l.ack++
-	}
+	l.record(name{id.Identity, id.BodyHash}, message{conflict: conflict.Identity, fate: s.Fate, order: s.Order}, refused)
 }
 
 // RecordNameless writes down one publish of a message whose headers this program could not read either. What it is
 // called is the daemon's affair, so its body tells it from all others; no other message may have it.
 func (l *Ledger) RecordNameless(body []byte, fate Fate, refused error) {
-	n := name{hash: sha256.Sum256(body)}
+	l.record(name{hash: sha256.Sum256(body)}, message{fate: fate, nameless: true}, refused)
+}
+
+func (l *Ledger) record(n name, fresh message, refused error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m := l.messages[n]
-	if m == nil {
-		m = &message{fate: fate, nameless: true}
-		l.messages[n] = m
+	if l.messages[n] == nil {
+		l.messages[n] = &fresh
 	}
+	m := l.messages[n]
 	m.copies++
 	l.attempt++
 	if refused == nil {
@@ -135,12 +126,8 @@ func (l *Ledger) RecordNameless(body []byte, fate Fate, refused error) {
 func (l *Ledger) Expect(fate Fate, keys ...dedup.Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	wanted := map[dedup.Identity]bool{}
-	for _, k := range keys {
-		wanted[k] = true
-	}
 	for n, m := range l.messages {
-		if wanted[n.key] {
+		if slices.Contains(keys, n.key) {
 			m.fate = fate
 		}
 	}

@@ -1,14 +1,19 @@
 package oracle
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // World says where to look. Every daemon that works in it must have stopped before it is judged: what a daemon has in
@@ -35,38 +40,314 @@ type Allowance struct {
 	Attempts int
 }
 
-// Check judges. The error says that it could not; what was found wrong is in the report.
-func (w World) Check(ctx context.Context, before Stock, l *Ledger, allow Allowance) (*Report, error) {
-	if allow.Attempts == 0 {
-		allow.Attempts = 1
-	}
-	queues, err := w.readQueues(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("oracle: %w", err)
-	}
-	rows, err := w.readRows(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("oracle: %w", err)
-	}
-	after, err := ReadStock(ctx, w.DB)
-	if err != nil {
-		return nil, fmt.Errorf("oracle: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := &Report{Before: before, After: after, DeadByReason: map[dedup.Reason]int{}}
-	r.checkSums(before, after, l.restocked)
-	r.nameAll(l, rows)
-	r.checkMessages(l, rows, queues, allow)
-	r.checkRows(l, rows)
-	r.checkQueues(rows, queues, allow)
-	if err := errors.Join(w.checkHalves(ctx, r, l, rows), w.checkAudit(ctx, r)); err != nil {
-		return nil, fmt.Errorf("oracle: %w", err)
-	}
-	return r, nil
+// Counters are those that RabbitMQ's own Jepsen tests print, and what belongs to dead letters.
+type Counters struct {
+	Attempt            int // publishes tried
+	Acknowledged       int // publishes confirmed
+	Applied            int // messages whose effect is committed
+	Lost               int // confirmed messages that are nowhere
+	DuplicatedEffects  int // reservations released more than once
+	DeadLettered       int // messages dead, with a letter
+	Discarded          int // messages discarded by a person
+	Queued             int // messages still in a queue
+	DuplicatesAbsorbed int // confirmed further copies of messages that have ended
+	Recovered          int // messages applied although no publish of them was confirmed
+	Stale              int // copies and letters in queues whose message has ended otherwise
+	AttemptsSpent      int // claimed attempts of messages that must be applied, beyond the first of each
 }
 
-// topology names the queues.
-func (w World) topology() rabbit.TopologyConfig {
-	return rabbit.TopologyConfig{Exchange: "unused", Queue: w.Queue, Delays: w.Delays}
+// String is the counters on one line.
+func (c Counters) String() string {
+	return fmt.Sprintf("attempt %d, acknowledged %d, applied %d, lost %d, duplicated effects %d, dead-lettered %d, "+
+		"discarded %d, still queued %d, duplicates absorbed %d, recovered %d, stale %d, attempts spent on dependencies %d",
+		c.Attempt, c.Acknowledged, c.Applied, c.Lost, c.DuplicatedEffects, c.DeadLettered, c.Discarded, c.Queued,
+		c.DuplicatesAbsorbed, c.Recovered, c.Stale, c.AttemptsSpent)
+}
+
+// Report is the verdict on a run.
+type Report struct {
+	Counters
+	DeadByReason  map[dedup.Reason]int
+	Before, After Stock
+	Findings      []string // what is wrong, each kind with examples; empty when the promise was kept
+
+	more map[string]int // findings of a kind that were left out
+}
+
+// examples is how many findings of one kind are told.
+const examples = 5
+
+// find notes what is wrong. kind says what, and more of it than examples are only counted.
+func (r *Report) find(kind, format string, args ...any) {
+	if r.more == nil {
+		r.more = map[string]int{}
+	}
+	r.more[kind]++
+	if n := r.more[kind]; n <= examples {
+		r.Findings = append(r.Findings, kind+": "+fmt.Sprintf(format, args...))
+	}
+}
+
+// Err is nil when the promise was kept.
+func (r *Report) Err() error {
+	if len(r.Findings) == 0 {
+		return nil
+	}
+	lines := slices.Clone(r.Findings)
+	for kind, n := range r.more {
+		if n > examples {
+			lines = append(lines, fmt.Sprintf("%s: %d in all", kind, n))
+		}
+	}
+	return errors.New("the promise is broken:\n  " + strings.Join(lines, "\n  "))
+}
+
+// judgement is a check in the making.
+type judgement struct {
+	*Report
+	w      World
+	ctx    context.Context
+	allow  Allowance
+	ledger *Ledger
+	queues *queues
+	rows   map[rowKey]row
+}
+
+// Check judges. The error says that it could not; what was found wrong is in the report.
+func (w World) Check(ctx context.Context, before Stock, l *Ledger, allow Allowance) (*Report, error) {
+	allow.Attempts = max(1, allow.Attempts)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	j := judgement{w: w, ctx: ctx, allow: allow, ledger: l, Report: &Report{
+		Before: before, DeadByReason: map[dedup.Reason]int{},
+		Counters: Counters{Attempt: l.attempt, Acknowledged: l.ack},
+	}}
+	err := must.Catch(func() {
+		j.queues, j.rows, j.After = w.readQueues(ctx), w.readRows(ctx), must.Get(ReadStock(ctx, w.DB))
+		j.checkSums()
+		j.findOwnRows()
+		for n, m := range l.messages {
+			j.checkMessage(n, m)
+		}
+		j.checkRows()
+		j.checkQueues()
+		j.checkHalves()
+		j.checkAudit()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("oracle: %w", err)
+	}
+	return j.Report, nil
+}
+
+// checkSums is rule 1.
+func (j judgement) checkSums() {
+	skus := maps.Clone(j.After)
+	maps.Copy(skus, j.Before)
+	for _, sku := range slices.Sorted(maps.Keys(skus)) {
+		was, is, restocked := j.Before[sku], j.After[sku], j.ledger.restocked[sku]
+		if want := was.Total() + restocked; is.Total() != want {
+			j.find("stock", "sku %d has %d in all (%+v), want %d (%+v at first, restocked %d)", sku, is.Total(), is, want, was,
+				restocked)
+		}
+		if min(is.Amount, is.Reserved, is.Released, is.Deducted) < 0 {
+			j.find("stock", "sku %d has something negative: %+v", sku, is)
+		}
+	}
+}
+
+// findOwnRows finds the row that speaks of each message: the one under its key, unless that is another body's; then the
+// one under which the conflict is filed; that of a nameless one by its body. Two of such a one say that daemons have
+// called it by two names, which is wrong unless its fate is open: a message may be readable once and not again.
+func (j judgement) findOwnRows() {
+	for n, m := range j.ledger.messages {
+		m.rows, m.own = nil, rowKey{n.key.Tag, n.key.Key}
+		conflict := rowKey{m.conflict.Tag, m.conflict.Key}
+		r, exists := j.rows[m.own]
+		if _, filed := j.rows[conflict]; exists && len(r.hash) > 0 && !bytes.Equal(r.hash, n.hash[:]) || !exists && filed {
+			m.own = conflict
+		}
+	}
+	for k, own := range j.rows {
+		if len(own.hash) != sha256.Size {
+			continue
+		}
+		if m := j.ledger.messages[name{hash: [sha256.Size]byte(own.hash)}]; m != nil { // only a nameless one has no key
+			m.rows, m.own = append(m.rows, k), k
+		}
+	}
+	for n, m := range j.ledger.messages {
+		if len(m.rows) > 1 && m.fate != (Fate{}) {
+			j.find("two names", "the message with body %x has the rows %v", n.hash, m.rows)
+		}
+	}
+}
+
+// checkMessage is rule 2 and rule 6: each message by its row.
+func (j judgement) checkMessage(n name, m *message) {
+	own, exists := j.rows[m.own]
+	if !exists {
+		own.status = -1
+	}
+	copies := j.queues.waiting[n]
+	if m.nameless {
+		copies = j.queues.bodies[n]
+	}
+	ended := true
+	switch {
+	case own.status == success:
+		j.Applied++
+		if m.acked == 0 {
+			j.Recovered++
+		}
+	case own.status == dead:
+		j.DeadLettered++
+		j.DeadByReason[own.reason]++
+		if j.queues.letters[m.own] == 0 {
+			j.find("letter missing", "message %v is dead (%s), but the dead-letter queue does not hold it", n.key, own.reason)
+		}
+	case own.status == discarded:
+		j.Discarded++
+	case copies > 0:
+		ended = false
+		j.Queued++
+		if !j.allow.Queued {
+			j.find("still queued", "message %v, its row is %+v", n.key, own)
+		}
+	case m.acked > 0:
+		ended = false
+		j.Lost++
+		j.find("lost", "message %v was confirmed %d times and is in no queue; its row is %+v", n.key, m.acked, own)
+	default:
+		ended = false // never confirmed and never seen: the producer knows
+	}
+	if ended {
+		j.DuplicatesAbsorbed += max(0, m.acked-1)
+		j.Stale += copies
+	}
+	switch {
+	case m.fate.applied && ended && own.status != success:
+		j.find("innocent", "message %v should be applied, its row is %+v", n.key, own)
+	case m.fate.applied && own.status == success:
+		j.AttemptsSpent += max(0, own.attempts-1)
+		if own.attempts > j.allow.Attempts {
+			j.find("attempts", "message %v cost %d attempts, at most %d were to be expected", n.key, own.attempts,
+				j.allow.Attempts)
+		}
+	case m.fate.reason != "" && ended && (own.status != dead || own.reason != m.fate.reason):
+		j.find("fate", "message %v should be dead (%s), its row is %+v", n.key, m.fate.reason, own)
+	}
+}
+
+// checkRows finds rows that nobody's message accounts for.
+func (j judgement) checkRows() {
+	known := map[rowKey]bool{}
+	for n, m := range j.ledger.messages {
+		for _, k := range append(m.rows, rowKey{n.key.Tag, n.key.Key}, rowKey{m.conflict.Tag, m.conflict.Key}) {
+			known[k] = true
+		}
+	}
+	for k, own := range j.rows {
+		if !known[k] {
+			j.find("unexpected", "row %s/%s (%+v) is of a message that nobody published", k.tag, k.name, own)
+		}
+	}
+}
+
+// checkQueues is rule 4.
+func (j judgement) checkQueues() {
+	for queue, n := range j.queues.unacked {
+		if n > 0 {
+			j.find("unacked", "%d deliveries of %s", n, queue)
+		}
+	}
+	for n, copies := range j.queues.waiting {
+		if !j.allow.Queued {
+			j.find("left behind", "%d copies of %v are in the main, retry or backstop queues", copies, n.key)
+		}
+	}
+	for k, n := range j.queues.letters {
+		if j.rows[k].status == dead {
+			n--
+		}
+		j.Stale += n
+	}
+}
+
+// checkHalves is rule 5: what a success row stands for is released, and what is released has a success row.
+func (j judgement) checkHalves() {
+	reserved := map[string]int{}
+	each(j.ctx, j.w.DB, "SELECT order_sn, COUNT(*) FROM stock_reservation WHERE status = 1 GROUP BY order_sn",
+		func(scan func(...any)) {
+			var order string
+			var n int
+			scan(&order, &n)
+			reserved[order] = n
+		})
+	for n, m := range j.ledger.messages {
+		if left := reserved[m.order]; m.order != "" && left > 0 && j.rows[m.own].status == success {
+			j.find("half batch", "message %v is applied, but %d items of order %q are still reserved", n.key, left, m.order)
+		}
+	}
+	each(j.ctx, j.w.DB, `SELECT order_sn, COALESCE(rollback_tag, ''), COALESCE(rollback_key, ''), COUNT(*)
+		FROM stock_reservation WHERE status = 2 GROUP BY 1, 2, 3`, func(scan func(...any)) {
+		var order string
+		var k rowKey
+		var n int
+		scan(&order, &k.tag, &k.name, &n)
+		if own := j.rows[k]; own.status != success {
+			j.find("half batch", "%d items of order %q are released by message %s/%s, whose row does not say success: %+v", n,
+				order, k.tag, k.name, own)
+		}
+	})
+}
+
+// auditTable counts releases. A trigger writes it inside the transaction that releases, so what was rolled back is not
+// in it. It has no unique key: a second release must show.
+const auditTable = "oracle_release"
+
+// Audit lets the database itself write down every release of a reservation from now on. It costs an insert for each, so
+// it is for fault tests; the sums are enough elsewhere. On MySQL 8 with a binary log the account needs SUPER or
+// log_bin_trust_function_creators.
+func Audit(ctx context.Context, db *sql.DB) error {
+	for _, statement := range []string{
+		"CREATE TABLE " + auditTable + ` (
+			id BIGINT AUTO_INCREMENT PRIMARY KEY, order_sn VARBINARY(64) NOT NULL, sku_id BIGINT NOT NULL, was TINYINT NOT NULL
+		) ENGINE=InnoDB`,
+		`CREATE TRIGGER oracle_release_seen AFTER UPDATE ON stock_reservation FOR EACH ROW
+			INSERT INTO ` + auditTable + " (order_sn, sku_id, was) " +
+			"SELECT NEW.order_sn, NEW.sku_id, OLD.status FROM DUAL WHERE NEW.status = 2",
+	} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("audit the releases: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkAudit is rule 3. Without an audit there is nothing to check.
+func (j judgement) checkAudit() {
+	number := func(query string) (n int) {
+		must.OK(j.w.DB.QueryRowContext(j.ctx, query).Scan(&n), query)
+		return n
+	}
+	if number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '"+
+		auditTable+"'") == 0 {
+		return
+	}
+	each(j.ctx, j.w.DB, "SELECT order_sn, sku_id, COUNT(*), SUM(was <> 1) FROM "+auditTable+
+		" GROUP BY 1, 2 HAVING COUNT(*) > 1 OR SUM(was <> 1) > 0", func(scan func(...any)) {
+		var order string
+		var sku int64
+		var n, odd int
+		scan(&order, &sku, &n, &odd)
+		j.DuplicatedEffects++
+		j.find("duplicated effect", "sku %d of order %q was released %d times, %d times when it was not reserved", sku, order,
+			n, odd)
+	})
+	releases := number("SELECT COUNT(*) FROM " + auditTable)
+	if released := number("SELECT COUNT(*) FROM stock_reservation WHERE status = 2"); releases < released {
+		j.find("duplicated effect", "the audit saw %d releases of %d: it was made too late to judge this run", releases,
+			released)
+	}
 }

@@ -1,7 +1,6 @@
 package program
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -57,25 +56,17 @@ func (p *Process) Metrics(ctx context.Context) (Metrics, error) {
 // ParseMetrics reads the Prometheus text form; lines it does not know are left out.
 func ParseMetrics(text string) Metrics {
 	m := Metrics{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		sample, value, ok := cutLast(lines.Text())
-		if !ok || strings.HasPrefix(sample, "#") {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if v, err := strconv.ParseFloat(value, 64); err == nil {
-			m[sample] = v
+		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
+			m[line[:i]] = v
 		}
 	}
 	return m
-}
-
-func cutLast(line string) (before, after string, ok bool) {
-	i := strings.LastIndexByte(line, ' ')
-	if i < 0 {
-		return "", "", false
-	}
-	return line[:i], line[i+1:], true
 }
 
 // Deliveries is how many deliveries ended with this outcome.

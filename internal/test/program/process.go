@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"sync"
 	"syscall"
 )
 
@@ -29,9 +28,7 @@ type Process struct {
 	exited chan struct{} // closed when it has ended and all its output was read
 	code   int           // valid after exited
 	addrAt chan struct{} // closed when addr is known
-
-	mu   sync.Mutex
-	addr string // guarded by mu
+	addr   string        // valid after addrAt
 }
 
 // Start starts the process. Whoever starts it must see to its end with [Process.Kill], or [Process.Stop].
@@ -83,21 +80,13 @@ func (p *Process) readLog(out io.Reader, log io.Writer) {
 		line, err := lines.ReadBytes('\n')
 		_, _ = log.Write(line) // a log that takes no more must not stop the child
 		var said struct{ Msg, Addr string }
-		if json.Unmarshal(line, &said) == nil && said.Msg == "listening" {
-			p.listensOn(said.Addr)
+		if p.addr == "" && json.Unmarshal(line, &said) == nil && said.Msg == "listening" && said.Addr != "" {
+			p.addr = said.Addr
+			close(p.addrAt)
 		}
 		if err != nil {
 			return
 		}
-	}
-}
-
-func (p *Process) listensOn(addr string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.addr == "" {
-		p.addr = addr
-		close(p.addrAt)
 	}
 }
 
@@ -163,7 +152,5 @@ func (p *Process) Addr(ctx context.Context) (string, error) {
 	case <-ctx.Done():
 		return "", fmt.Errorf("wait for the address of process %d: %w", p.Pid(), context.Cause(ctx))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	return p.addr, nil
 }
