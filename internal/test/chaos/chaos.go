@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // Options say how long and how hard to try. All must be set unless they say otherwise.
@@ -21,29 +21,21 @@ type Options struct {
 	LogDir string
 	// Seed decides the schedule of faults and the messages.
 	Seed uint64
+	// Phase says which servers there are, and which kinds of faults.
+	Phase Phase
 	// Duration is how long faults are started. In a round it is not looked at.
 	Duration time.Duration
 	// Round runs each kind of fault once, shortened, instead of a schedule.
 	Round bool
-	// Nodes is how many RabbitMQ nodes there are: 1, or 3 with the faults of a cluster.
-	Nodes int
-	// Databases is how many nodes form a database cluster: 3, with the faults of one; 0: one server.
-	Databases int
-	// Replication is the kind of that cluster.
-	Replication stack.Replication
-	// Rate is how many messages a second are published; 0 means 200.
+	// Rate is how many messages a second are published.
 	Rate int
 	// Out is told what happens, line by line.
 	Out io.Writer
-	// People lets people work on letters and rows beside the load and the faults: see jobs.
-	People bool
-	// Upkeep lets operators work on the cluster: nodes restarted and replaced, leaders moved, policies changed.
-	Upkeep bool
 	// Only, if not empty, names the kinds of faults to run.
 	Only []string
 }
 
-// Struck is what a kind of fault did in a run.
+// Struck is what a kind of fault, or somebody's job, did in a run.
 type Struck struct {
 	Name  string
 	Times int // how often it was started
@@ -103,9 +95,12 @@ func (r *Result) Print(w io.Writer) {
 		}
 	}
 	for _, s := range r.Struck {
-		if pauses := r.Pauses[s.Name]; len(pauses) > 0 {
-			slices.Sort(pauses)
-			fmt.Fprintf(w, "%s: the first message was applied after %v\n", s.Name, roundAll(pauses))
+		var pauses []string
+		for _, d := range slices.Sorted(slices.Values(r.Pauses[s.Name])) {
+			pauses = append(pauses, d.Round(100*time.Millisecond).String())
+		}
+		if len(pauses) > 0 {
+			fmt.Fprintf(w, "%s: the first message was applied after %v\n", s.Name, pauses)
 		}
 	}
 	if r.Strays > 0 {
@@ -114,101 +109,110 @@ func (r *Result) Print(w io.Writer) {
 	if len(r.Unreached) > 0 {
 		fmt.Fprintf(w, "not run: %s\n", strings.Join(r.Unreached, ", "))
 	}
+	databases := 1
+	if r.Options.Phase.cluster != nil {
+		databases = databaseNodes
+	}
 	fmt.Fprintf(w, "\nseed %d, %d RabbitMQ nodes, %d of the database, 2 daemons started %d times, at rest %v after the "+
-		"last fault\n", r.Options.Seed, r.Options.Nodes, max(1, r.Options.Databases), r.Starts,
-		r.Settled.Round(time.Millisecond))
+		"last fault\n", r.Options.Seed, r.Options.Phase.nodes, databases, r.Starts, r.Settled.Round(time.Millisecond))
 	fmt.Fprintln(w, r.Report.Counters)
 	fmt.Fprintln(w, "dead letters by reason:", r.Report.DeadByReason)
-}
-
-func roundAll(pauses []time.Duration) (all []time.Duration) {
-	for _, d := range pauses {
-		all = append(all, d.Round(100*time.Millisecond))
-	}
-	return all
 }
 
 // Run makes servers, daemons and load, lets the faults loose, and judges. The error says that the run itself could not
 // be done; what the daemons did wrong is in the result.
 func Run(ctx context.Context, o Options) (result *Result, err error) {
-	if o.Rate == 0 {
-		o.Rate = 200
-	}
-	plan := o.schedule()
-	w, err := newWorld(ctx, o, plan)
+	w, err := newWorld(ctx, o, o.schedule())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+	err = must.Catch(func() { result = w.run() })
+	return result, err
+}
 
-	w.fleet.start(ctx)
-	defer w.fleet.kill()
-	if err := w.fleet.consuming(ctx); err != nil {
-		return nil, err
-	}
-	baseline := w.fleet.goroutines(ctx)
-	load, stopLoad := context.WithCancel(ctx)
+func (w *world) run() *Result {
+	must.OK(w.fleet.consuming())
+	fresh := w.fleet.metric("go_goroutines")
+	load, stopLoad := context.WithCancel(w.ctx)
 	defer stopLoad()
 	done := make(chan error, 1)
 	go func() { done <- w.load.run(load) }() // joined below
-	var all *people
-	if o.People {
-		all = w.startPeople(ctx)
-		defer all.end()
-	}
-	strikes := w.strike(ctx, w.plan)
-	if all != nil && strikes == nil {
-		all.untilAllHit(ctx)
+	everybody := w.startPeople()
+	defer everybody.end()
+	strikes := w.strike()
+	if strikes == nil {
+		everybody.untilAllHit()
 	}
 	stopLoad()
-	if err := errors.Join(strikes, <-done); err != nil {
-		return nil, err
-	}
+	must.OK(errors.Join(strikes, <-done))
 	if w.load.next >= len(w.load.orders) {
 		w.violation("the load ended before the faults did: all %d orders were published", w.load.next)
 	}
-
-	if all != nil {
-		all.end()
-		w.tidy(ctx)
+	everybody.end()
+	if w.o.Phase.people {
+		w.tidy()
 	}
-	settled := w.settle(ctx)
-	w.noLeaks(baseline, w.fleet.goroutines(ctx))
-	w.fleet.drain(ctx)
-	return w.judge(ctx, settled)
+	settled := w.settle()
+	const slack = 40 // a connection of the pool more or less has one or two
+	for i, now := range w.fleet.metric("go_goroutines") {
+		if now == 0 || now > fresh[i]+slack {
+			w.violation("daemon %d has %d goroutines at rest, the first one had %d", i, now, fresh[i])
+		}
+	}
+	w.fleet.drain()
+	return w.judge(settled)
+}
+
+// settle waits until nothing is left to do.
+//
+// It waits for RabbitMQ too: a queue that was moving what expired into another whose leader is lost sends that again
+// after dead_letter_worker_publisher_confirm_timeout, three minutes unless it is set, and looks for such messages only
+// as often as that.
+func (w *world) settle() time.Duration {
+	began := time.Now()
+	if err := must.Catch(func() { w.wait(2*3*time.Minute+time.Minute, "not at rest", w.idle) }); err != nil {
+		w.violation("after the last fault: %v", err)
+	}
+	return time.Since(began)
 }
 
 // judge asks the oracle, after all daemons have ended.
-func (w *world) judge(ctx context.Context, settled time.Duration) (*Result, error) {
-	if err := w.broker.quiet(ctx); err != nil {
-		w.violation("after the daemons have ended, %v", err)
+func (w *world) judge(settled time.Duration) *Result {
+	if err := must.Catch(w.quiet); err != nil {
+		w.violation("after the daemons have ended: %v", err)
 	}
-	if err := w.agree(ctx); err != nil {
-		return nil, err
-	}
+	w.agree()
 	// A killed or frozen process costs each message that its lanes had claimed one attempt. A message that several faults
 	// hit pays for each; all together pay for no more than there were.
-	report, err := w.oracle.Check(ctx, w.before, w.load.ledger, oracle.Allowance{Attempts: maxAttempts - 1})
-	if err != nil {
-		return nil, fmt.Errorf("judge the run: %w", err)
-	}
+	report := must.Get(w.oracle.Check(w.ctx, w.before, w.load.ledger, oracle.Allowance{Attempts: maxAttempts - 1}))
 	if charged := w.counted(charges); report.AttemptsSpent > charged*lanes*claimAtOnce {
 		w.violation("%d attempts were spent, but only %d faults could cost %d for each of %d lanes", report.AttemptsSpent,
 			charged, claimAtOnce, lanes)
 	}
-	var alive int
-	err = w.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'unknown-%' AND "+
-		"consumer_status <> 3").Scan(&alive)
-	if err != nil {
-		return nil, fmt.Errorf("ask for the messages of unknown orders: %w", err)
-	}
-	if alive > 0 {
-		w.violation("%d messages of unknown orders are not dead", alive)
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'unknown-%' AND consumer_status <> 3"); n > 0 {
+		w.violation("%d messages of unknown orders are not dead", n)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return &Result{
-		Options: w.o, Report: report, Struck: w.struckInOrder(), Done: w.doneInOrder(), Unreached: w.unreached(),
-		Pauses: w.pauses, Strays: w.counts[strays], Starts: w.fleet.starts(), Settled: settled, Violations: w.violations,
-	}, nil
+	r := &Result{
+		Options: w.o, Report: report, Pauses: w.pauses, Strays: w.counts[strays], Settled: settled, Violations: w.violations,
+		Starts: w.fleet.sum(func(s *slot) int { return s.started }), Done: w.jobsDone(),
+	}
+	for _, k := range kinds() {
+		if s := w.struck[k.name]; s != nil {
+			r.Struck = append(r.Struck, *s)
+		} else if w.o.wants(k) {
+			r.Unreached = append(r.Unreached, k.name)
+		}
+	}
+	return r
+}
+
+// Kinds are the names of all kinds of faults.
+func Kinds() (names []string) {
+	for _, k := range kinds() {
+		names = append(names, k.name)
+	}
+	return names
 }

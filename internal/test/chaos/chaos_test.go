@@ -9,28 +9,18 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // told is what of a schedule does not depend on functions' addresses.
 func told(plan []planned) (lines []string) {
 	for _, p := range plan {
-		lines = append(lines, fmt.Sprint(p.fault.name, p.gap, p.lasts, p.variant))
+		lines = append(lines, fmt.Sprint(p.name, p.gap, p.lasts, p.variant))
 	}
 	return lines
 }
 
-// phases are one of each.
-func phases() []Options {
-	all := []Options{{Nodes: 1}, {Nodes: 3}, {Nodes: 3, Upkeep: true}}
-	for _, replication := range []stack.Replication{stack.Galera, stack.Group, stack.SemiSync} {
-		all = append(all, Options{Nodes: 1, Databases: databaseNodes, Replication: replication})
-	}
-	return all
-}
-
 func TestSeedRepeatsTheSchedule(t *testing.T) {
-	o := Options{Seed: 7, Nodes: 1, Duration: time.Minute}
+	o := Options{Seed: 7, Phase: Phases()[0], Duration: time.Minute}
 	first, again := told(o.schedule()), told(o.schedule())
 	if !slices.Equal(first, again) {
 		t.Error("the same seed gave two schedules")
@@ -41,58 +31,40 @@ func TestSeedRepeatsTheSchedule(t *testing.T) {
 	}
 }
 
+// Given any phase, then a schedule deals every kind of it once before any comes again, for a time within its bounds.
 func TestScheduleDealsEveryKindBeforeAnyComesAgain(t *testing.T) {
-	for _, o := range phases() {
-		o.Seed, o.Duration = 1, time.Hour
-		plan := o.schedule()
-		kinds := map[string]int{}
-		for _, f := range faults() {
-			if o.wants(f) {
-				kinds[f.name] = 0
+	for _, phase := range Phases() {
+		o := Options{Seed: 1, Duration: time.Hour, Phase: phase}
+		seen := map[string]bool{}
+		wanted := slices.DeleteFunc(kinds(), func(k kind) bool { return !o.wants(k) })
+		for _, p := range o.schedule()[:len(wanted)] {
+			seen[p.name] = true
+			if p.lasts < seconds(p.least) || p.lasts > seconds(max(p.least, p.most)) {
+				t.Errorf("%s lasts %v, want %d to %d seconds", p.name, p.lasts, p.least, p.most)
 			}
 		}
-		for _, p := range plan[:len(kinds)] {
-			kinds[p.fault.name]++
-			if p.lasts < p.fault.least || p.lasts > p.fault.most {
-				t.Errorf("%s lasts %v, want %v to %v", p.fault.name, p.lasts, p.fault.least, p.fault.most)
-			}
-		}
-		for name, n := range kinds {
-			if n != 1 {
-				t.Errorf("in %s %s comes %d times in the first deal, want once", o.phase(), name, n)
-			}
+		if len(seen) != len(wanted) {
+			t.Errorf("in phase %s %d kinds of %d are in the first deal", phase.Name, len(seen), len(wanted))
 		}
 	}
 }
 
-func TestRoundHasEachKindOnce(t *testing.T) {
+// Given the rounds of all phases, then each kind is in exactly one, but for those that leave work for people.
+func TestRoundsHaveEachKindOnce(t *testing.T) {
 	seen := map[string]int{}
-	for _, o := range phases() {
-		o.Seed, o.Round = 1, true
-		plan := told(o.schedule())
-		slices.Sort(plan)
-		if len(slices.Compact(plan)) != len(plan) {
-			t.Errorf("the round of %s has a kind twice: %v", o.phase(), plan)
-		}
-		for _, p := range o.schedule() {
-			seen[p.fault.name]++
+	for _, phase := range Phases() {
+		for _, p := range (Options{Seed: 1, Round: true, Phase: phase}).schedule() {
+			seen[p.name]++
 		}
 	}
-	for _, f := range faults() {
-		if seen[f.name] != 1 {
-			t.Errorf("%s is in %d rounds, want one", f.name, seen[f.name])
+	for _, k := range kinds() {
+		want := 1
+		if k.work {
+			want = 2
 		}
-	}
-}
-
-func TestRoundWithPeopleHasSomeKinds(t *testing.T) {
-	var kinds []string
-	for _, p := range (Options{Seed: 1, Nodes: 1, People: true, Round: true}).schedule() {
-		kinds = append(kinds, p.fault.name)
-	}
-	slices.Sort(kinds)
-	if !slices.Equal(kinds, slices.Sorted(slices.Values(leaveWork))) {
-		t.Errorf("the kinds are %v, want %v", kinds, leaveWork)
+		if seen[k.name] != want {
+			t.Errorf("%s is in %d rounds, want %d", k.name, seen[k.name], want)
+		}
 	}
 }
 

@@ -3,7 +3,9 @@
 // by itself, and the oracle judges what is left. What hit nothing proves nothing, so each fault counts what it hit, and
 // a kind of fault that never hit anything fails the run.
 //
-// In a phase of its own people work beside it all: they replay, reconcile, prune, purge and move letters by hand.
+// The kinds are the rows of the table in kinds.go: what begins one, what ends it, what it may cost. The phases are
+// those in phases.go; in one of them people work beside it all: they replay, reconcile, prune, purge and move letters
+// by hand.
 //
 // It uses private servers only. Nothing of the product may live here, no testing.TB, and the binary never links it.
 package chaos

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 )
@@ -35,7 +37,7 @@ type load struct {
 }
 
 // fill makes the goods and the orders that have reserved some of them, enough for the whole run.
-func (w *world) fill(ctx context.Context) (err error) {
+func (w *world) fill() {
 	l := w.load
 	l.rng = rand.New(rand.NewPCG(w.o.Seed, 7))
 	lasts := w.o.Duration
@@ -44,20 +46,15 @@ func (w *world) fill(ctx context.Context) (err error) {
 	}
 	n := w.o.Rate * int((lasts+5*time.Minute)/time.Second) // 5 minutes for the faults that end late or are tried again
 	l.orders = shop.Orders(l.rng, "order", n, skus)
-	if err := shop.Stock(ctx, w.db, skus, 100_000_000); err != nil {
-		return err
-	}
-	if err := shop.SeedReserved(ctx, w.db, l.orders); err != nil {
-		return err
-	}
-	w.before, err = oracle.ReadStock(ctx, w.db)
-	return err
+	must.OK(shop.Stock(w.ctx, w.db, skus, 100_000_000))
+	must.OK(shop.SeedReserved(w.ctx, w.db, l.orders))
+	w.before = must.Get(oracle.ReadStock(w.ctx, w.db))
 }
 
-// run publishes until ctx ends and everything it has begun to publish is confirmed.
-func (l *load) run(ctx context.Context) error {
+// run publishes until stop ends and everything it has begun to publish is confirmed.
+func (l *load) run(stop context.Context) error {
 	p := rabbit.NewPublisher(rabbit.Config{URLs: l.urls, Name: "chaos producer"})
-	work := context.WithoutCancel(ctx)
+	work := context.WithoutCancel(stop)
 	defer func() {
 		end, cancel := context.WithTimeout(work, patient)
 		defer cancel()
@@ -66,50 +63,44 @@ func (l *load) run(ctx context.Context) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	var open []oracle.Sent // published and not confirmed
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return l.finish(work, p, open)
-		}
+	for stop.Err() == nil {
 		if len(open) == 0 { // while the broker is away nothing new is made
-			open = l.batch(work)
+			open = l.batch()
 		}
 		open = l.publish(work, p, open)
+		select {
+		case <-tick.C:
+		case <-stop.Done():
+		}
 	}
+	if !l.w.until(2*time.Minute, func() bool { open = l.publish(work, p, open); return len(open) == 0 }) {
+		return fmt.Errorf("%d messages could not be published although the faults are over", len(open))
+	}
+	return nil
 }
 
 // publish returns what was not confirmed.
 func (l *load) publish(ctx context.Context, p *rabbit.Publisher, sent []oracle.Sent) (open []oracle.Sent) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patient, fmt.Errorf("no confirmation within %v", patient))
 	defer cancel()
-	batch := make([]rabbit.Publishing, len(sent))
-	for i := range sent {
-		batch[i] = sent[i].Publishing
-	}
-	for i, err := range p.Publish(ctx, batch) {
-		l.ledger.Record(sent[i], err)
-		if err != nil {
-			open = append(open, sent[i])
+	_, _ = l.ledger.Publish(func(batch []rabbit.Publishing) []error {
+		errs := p.Publish(ctx, batch)
+		for i, err := range errs {
+			if err != nil {
+				open = append(open, sent[i])
+			}
 		}
-	}
+		return errs
+	}, sent)
 	return open
 }
 
-// finish publishes what is open; the faults are over, so it must succeed soon.
-func (l *load) finish(ctx context.Context, p *rabbit.Publisher, open []oracle.Sent) error {
-	if !until(ctx, 2*time.Minute, func() bool { open = l.publish(ctx, p, open); return len(open) == 0 }) {
-		return fmt.Errorf("%d messages could not be published although the faults are over", len(open))
-	}
-	return nil
-}
-
 // batch is what one beat publishes.
-func (l *load) batch(ctx context.Context) (sent []oracle.Sent) {
+func (l *load) batch() (sent []oracle.Sent) {
 	for range max(1, l.w.o.Rate*int(beat)/int(time.Second)) {
 		switch x := l.rng.Float64(); {
 		case x < poison && !l.pure.Load():
-			sent = append(sent, l.poison(ctx))
+			sent = append(sent, l.poison())
 		case x < poison+again && l.next > 0:
 			sent = append(sent, l.route.Rollback(l.orders[l.rng.IntN(l.next)]))
 		case l.next < len(l.orders):
@@ -121,45 +112,41 @@ func (l *load) batch(ctx context.Context) (sent []oracle.Sent) {
 }
 
 // poison is a message that must end as a dead letter.
-func (l *load) poison(ctx context.Context) oracle.Sent {
+func (l *load) poison() oracle.Sent {
 	l.odd++
 	name := fmt.Sprintf("poison-%06d", l.odd)
-	dies := func(p rabbit.Publishing, reason dedup.Reason) oracle.Sent {
-		return oracle.Sent{Publishing: p, Fate: oracle.ToDie(reason)}
+	dies := func(reason dedup.Reason, key string, body []byte) oracle.Sent {
+		return oracle.Sent{Publishing: l.route.Message(key, body), Fate: oracle.ToDie(reason)}
 	}
+	own := fmt.Appendf(nil, `{"order_sn":"%s"}`, name)
 	switch kind := l.rng.IntN(5); {
 	case kind == 0:
-		return dies(l.route.Message(name, []byte(`{"order_sn":`)), dedup.ReasonMalformed)
-	case kind == 1:
-		// a name of its own: bodies tell such messages apart
-		p := l.route.Message(name, fmt.Appendf(nil, `{"order_sn":"%s"}`, name))
-		p.Headers = rabbit.Table{"x-message-key": ""}
-		return dies(p, dedup.ReasonUnidentified)
+		return dies(dedup.ReasonMalformed, name, []byte(`{"order_sn":`))
+	case kind == 1: // bodies tell such messages apart
+		s := dies(dedup.ReasonUnidentified, name, own)
+		s.Headers = rabbit.Table{"x-message-key": ""}
+		return s
 	case kind == 2 && l.next < len(l.orders): // an order that nobody else gives back
-		o := l.orders[l.next]
-		l.next++
-		wrong := shop.Order{SN: o.SN, Items: append(o.Items[:0:0], o.Items...)}
+		wrong := l.orders[l.next]
+		wrong.Items = slices.Clone(wrong.Items)
 		wrong.Items[0].Quantity += 1000
 		// The ledger must know it as poison for good, and duplicates pick from the orders: this one is not theirs.
-		l.orders[l.next-1] = l.orders[0]
-		return dies(l.route.Message(name, wrong.Body()), dedup.ReasonPermanent)
+		l.orders[l.next] = l.orders[0]
+		l.next++
+		return dies(dedup.ReasonPermanent, name, wrong.Body())
 	case kind == 3 && l.next > 0:
-		if key, ok := l.doneKey(ctx); ok {
-			return dies(l.route.Message(key, fmt.Appendf(nil, `{"order_sn":"%s"}`, name)), dedup.ReasonConflict)
+		// another body under the key of a message that is applied for good is a conflict
+		key, done := l.orders[l.rng.IntN(l.next)].Key(), false
+		if l.w.ask(&done, "SELECT consumer_status = 1 FROM consumer_log WHERE group_name = ? AND msg_tag = ? AND msg_key = ?",
+			[]byte(l.w.oracle.Group), []byte(l.route.Key), []byte(key)) == nil && done {
+			return dies(dedup.ReasonConflict, key, own)
 		}
 	}
-	// Five attempts end it; a daemon that was killed in each of them would make it "crashed".
-	return oracle.Sent{Publishing: l.route.Message("unknown-"+name, fmt.Appendf(nil, `{"order_sn":"unknown-%s"}`, name))}
+	return l.unknown(name)
 }
 
-// doneKey is the key of a message that is applied for good, so that another body under it must be a conflict.
-func (l *load) doneKey(ctx context.Context) (string, bool) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	key := l.orders[l.rng.IntN(l.next)].Key()
-	var done bool
-	err := l.w.db.QueryRowContext(ctx, "SELECT consumer_status = 1 FROM consumer_log WHERE group_name = ? AND msg_tag = "+
-		"? AND msg_key = ?",
-		[]byte(l.w.oracle.Group), []byte(l.route.Key), []byte(key)).Scan(&done)
-	return key, err == nil && done // a database that is down just now makes no conflict
+// unknown is a message of an order that nobody knows. Five attempts end it; a daemon that was killed in each of them
+// would make it "crashed".
+func (l *load) unknown(name string) oracle.Sent {
+	return oracle.Sent{Publishing: l.route.Message("unknown-"+name, fmt.Appendf(nil, `{"order_sn":"unknown-%s"}`, name))}
 }

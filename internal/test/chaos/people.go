@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
@@ -20,41 +20,43 @@ import (
 // job is what somebody does again and again, beside the load and the faults.
 type job struct {
 	name, unit string
-	rest       time.Duration // after each time
+	rest       int // seconds after each time
 	// do does it once and says how much it did. A server may be away meanwhile: an error is no violation.
-	do func(ctx context.Context, w *world) (int, error)
+	do func(ctx context.Context, w *world) int
 }
 
-// coolDown is how soon the daemons replay by themselves what may have passed.
-const coolDown = time.Second
-
-// atMost is the patience with a command: longer than any fault lasts.
-const atMost = time.Minute
+const (
+	// coolDown is how soon the daemons replay by themselves what may have passed.
+	coolDown = time.Second
+	// overdue is longer than any message that is under way needs, unless a fault holds it up.
+	overdue = 15 * time.Second
+)
 
 // jobs are what people do to dead letters and rows, and what the daemons do by themselves.
 func jobs() []job {
-	replay := func(args ...string) func(context.Context, *world) (int, error) {
-		return func(ctx context.Context, w *world) (int, error) {
+	replay := func(args ...string) func(context.Context, *world) int {
+		return func(ctx context.Context, w *world) int {
 			var res struct{ Replayed int }
-			err := w.command(ctx, &res, append([]string{"dlq", "replay", "--force"}, args...)...)
-			return res.Replayed, err
+			must.OK(w.command(ctx, &res, append([]string{"dlq", "replay", "--force"}, args...)...))
+			return res.Replayed
 		}
 	}
 	// The daemons' compensation gets what may pass, when nobody else is faster.
-	var cannotPass []string
-	lasting := []dedup.Reason{dedup.ReasonMalformed, dedup.ReasonPermanent, dedup.ReasonConflict, dedup.ReasonUnidentified}
-	for _, reason := range lasting {
+	cannotPass := []string{"--window", "50"}
+	for _, reason := range []dedup.Reason{
+		dedup.ReasonMalformed, dedup.ReasonPermanent, dedup.ReasonConflict, dedup.ReasonUnidentified,
+	} {
 		cannotPass = append(cannotPass, "--reason", string(reason))
 	}
 	return []job{
-		{"dlq replay", "letters", 3 * time.Second, replay(append(cannotPass, "--window", "50")...)},
-		{"dlq replay --no-wait", "letters", 12 * time.Second, replay("--all", "--no-wait")},
-		{"dlq replay, killed", "processes", 8 * time.Second, killReplay},
-		{"compensation", "letters", 5 * time.Second, countCompensated},
-		{"reconcile --republish", "messages", 3 * time.Second, reconcileAll},
-		{"log prune", "rows", 2 * time.Second, prune},
-		{"dead-letter queue purged", "letters", 12 * time.Second, purge},
-		{"letters moved by hand", "letters", 6 * time.Second, move},
+		{"dlq replay", "letters", 3, replay(cannotPass...)},
+		{"dlq replay --no-wait", "letters", 12, replay("--all", "--no-wait")},
+		{"dlq replay, killed", "processes", 8, killReplay},
+		{"compensation", "letters", 5, countCompensated},
+		{"reconcile --republish", "messages", 3, reconcileAll},
+		{"log prune", "rows", 2, prune},
+		{"dead-letter queue purged", "letters", 12, purge},
+		{"letters moved by hand", "letters", 6, move},
 	}
 }
 
@@ -65,17 +67,23 @@ type people struct {
 	wg   sync.WaitGroup
 }
 
-// startPeople lets each job be done again and again until [people.end].
-func (w *world) startPeople(ctx context.Context) *people {
+// startPeople lets each job be done again and again until [people.end], in the phase that has people.
+func (w *world) startPeople() *people {
+	const atMost = time.Minute // longer than any fault lasts
 	p := &people{w: w}
-	ctx, p.stop = context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(w.ctx)
+	p.stop = stop
+	if !w.o.Phase.people {
+		return p
+	}
 	for _, j := range jobs() {
 		p.wg.Go(func() {
-			for wait.For(ctx, j.rest) == nil {
+			for wait.For(ctx, seconds(j.rest)) == nil {
 				work, cancel := context.WithTimeout(context.WithoutCancel(ctx), atMost) // what was begun is ended
-				n, err := j.do(work, w)
+				n := 0
+				err := must.Catch(func() { n = j.do(work, w) })
 				cancel()
-				w.did(j, n, err)
+				w.tally(w.done, j.name, j.unit, n, err)
 			}
 		})
 	}
@@ -83,11 +91,11 @@ func (w *world) startPeople(ctx context.Context) *people {
 }
 
 // untilAllHit lets people go on until each of them has done something: the faults may have been over too soon.
-func (p *people) untilAllHit(ctx context.Context) {
-	until(ctx, 2*time.Minute, func() bool {
+func (p *people) untilAllHit() {
+	p.w.until(2*time.Minute, func() bool {
 		p.w.mu.Lock()
 		defer p.w.mu.Unlock()
-		return !slices.ContainsFunc(p.w.doneInOrder(), func(s Struck) bool { return s.Hit == 0 })
+		return !slices.ContainsFunc(p.w.jobsDone(), func(s Struck) bool { return s.Hit == 0 })
 	})
 }
 
@@ -97,29 +105,9 @@ func (p *people) end() {
 	p.wg.Wait()
 }
 
-// did counts a job. One that was never done at all fails the run like a fault that never hit.
-func (w *world) did(j job, n int, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.done[j.name]
-	if s == nil {
-		s = &Struck{Name: j.name, Unit: j.unit}
-		w.done[j.name] = s
-	}
-	s.Times++
-	s.Hits += n
-	if n > 0 {
-		s.Hit++
-	}
-	if err != nil {
-		s.Failed++
-		s.Last = err
-	}
-}
-
-// doneInOrder are the jobs, those without a result too.
-func (w *world) doneInOrder() (all []Struck) {
-	if !w.o.People {
+// jobsDone are the jobs, those without a result too. Whoever calls it holds mu.
+func (w *world) jobsDone() (all []Struck) {
+	if !w.o.Phase.people {
 		return nil
 	}
 	for _, j := range jobs() {
@@ -142,48 +130,56 @@ func (w *world) command(ctx context.Context, result any, args ...string) error {
 }
 
 // killReplay lets a replay live for a moment only, a longer one each time.
-func killReplay(ctx context.Context, w *world) (int, error) {
+func killReplay(ctx context.Context, w *world) int {
 	w.killed++
 	const least, step, steps = 100 * time.Millisecond, 50 * time.Millisecond, 10
 	ctx, cancel := context.WithTimeout(ctx, least+time.Duration(w.killed%steps)*step)
 	defer cancel()
 	_, err := program.Run(ctx, w.o.Binary, w.environ, "dlq", "replay", "--all", "--force")
 	if ctx.Err() != nil {
-		return 1, nil
+		return 1
 	}
-	return 0, err
+	must.OK(err)
+	return 0
 }
 
 // countCompensated counts what the daemons have replayed by themselves since it was last asked.
-func countCompensated(ctx context.Context, w *world) (int, error) {
+func countCompensated(ctx context.Context, w *world) int {
 	var n int
-	const compensated = "SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE 'compensation by %'"
-	err := w.db.QueryRowContext(ctx, compensated).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("count what was compensated: %w", err)
-	}
+	const all = "SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE 'compensation by %'"
+	must.OK(w.db.QueryRowContext(ctx, all).Scan(&n))
 	fresh := n - w.compensated
 	w.compensated = n
-	return fresh, nil
+	return fresh
+}
+
+// findings are what reconcile has found.
+type findings []struct {
+	Kind   string
+	Cure   string // as a command
+	Mended bool
+}
+
+func (w *world) reconcile(ctx context.Context, args ...string) (findings, error) {
+	var res struct{ Findings findings }
+	err := w.command(ctx, &res, append([]string{"reconcile"}, args...)...)
+	return res.Findings, err
 }
 
 // reconcileAll sends again what was purged. What moves meanwhile it leaves alone.
-func reconcileAll(ctx context.Context, w *world) (mended int, err error) {
-	var res struct{ Findings []struct{ Mended bool } }
-	err = w.command(ctx, &res, "reconcile", "--adopt", "--republish", "--overdue", overdue.String())
-	for _, f := range res.Findings {
+func reconcileAll(ctx context.Context, w *world) (mended int) {
+	found, err := w.reconcile(ctx, "--adopt", "--republish", "--overdue", overdue.String())
+	for _, f := range found {
 		if f.Mended {
 			mended++
 		}
 	}
-	return mended, err
+	must.OK(err)
+	return mended
 }
 
-// overdue is longer than any message that is under way needs, unless a fault holds it up.
-const overdue = 15 * time.Second
-
 // prune deletes rows that are old enough, which it makes first.
-func prune(ctx context.Context, w *world) (int, error) {
+func prune(ctx context.Context, w *world) (n int) {
 	const rows = 100
 	for range rows {
 		w.aged++
@@ -191,104 +187,65 @@ func prune(ctx context.Context, w *world) (int, error) {
 			consumer_times, consumer_timestamp, created_at) VALUES (?, 'stock.rollback', ?, REPEAT('h', 32), 1,
 			1, UTC_TIMESTAMP(6) - INTERVAL 40 DAY, UTC_TIMESTAMP(6) - INTERVAL 40 DAY)`,
 			[]byte(w.oracle.Group), fmt.Appendf(nil, "aged-%06d", w.aged))
-		if err != nil {
-			return 0, fmt.Errorf("make old rows: %w", err)
-		}
+		must.OK(err, "make old rows")
 	}
 	var res struct{ Rows []struct{ Rows int } }
-	err := w.command(ctx, &res, "log", "prune")
-	n := 0
+	must.OK(w.command(ctx, &res, "log", "prune"))
 	for _, r := range res.Rows {
 		n += r.Rows
 	}
-	return n, err
+	return n
 }
 
-func purge(ctx context.Context, w *world) (int, error) {
-	text, err := w.broker.eval(ctx, fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)),
-		{ok, N} = rabbit_amqqueue:purge(Q), N`, rabbit.DeadQueue(queue)))
-	if err != nil {
-		return 0, err
-	}
-	var n int
-	if _, err := fmt.Sscan(text, &n); err != nil {
-		return 0, fmt.Errorf("purge: rabbitmq answered %q: %w", text, err)
-	}
-	return n, nil
+func purge(_ context.Context, w *world) int {
+	return must.Get(w.erlang(lookUp(rabbit.DeadQueue(queue)) + ", {ok, N} = rabbit_amqqueue:purge(Q), N"))
 }
 
 // move puts some letters on the main queue as they are, as a shovel does.
-func move(ctx context.Context, w *world) (moved int, err error) {
+func move(ctx context.Context, w *world) (moved int) {
 	const most = 5
-	conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: w.load.urls, Name: "chaos shovel"})
-	if err != nil {
-		return 0, err
-	}
+	config := rabbit.Config{URLs: w.load.urls, Name: "chaos shovel"}
+	conn := must.Get(rabbit.Dial(ctx, config))
 	defer conn.Close()
-	p := rabbit.NewPublisher(rabbit.Config{URLs: w.load.urls, Name: "chaos shovel"})
-	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
-	sub, err := conn.Consume(ctx, rabbit.DeadQueue(queue), "shovel", most)
-	if err != nil {
-		return 0, err
-	}
+	p := rabbit.NewPublisher(config)
+	defer func() { _ = p.Close(context.WithoutCancel(ctx)) }() // all is confirmed, or has failed
+	sub := must.Get(conn.Consume(ctx, rabbit.DeadQueue(queue), "shovel", most))
+	defer func() { _ = sub.Close() }()                      // it ends with its connection
 	soon, cancel := context.WithTimeout(ctx, 2*time.Second) // the queue may be empty
 	defer cancel()
 	letters, err := sub.Collect(soon, most, 100*time.Millisecond, nil)
 	if err != nil {
-		return 0, sub.Close()
+		return 0
 	}
 	batch := make([]rabbit.Publishing, len(letters))
 	for i, d := range letters {
 		batch[i] = rabbit.Publishing{Key: queue, Message: d.Message}
 	}
+	var errs []error
 	for i, refused := range p.Publish(ctx, batch) {
-		if refused != nil {
-			err = errors.Join(err, refused)
-			continue
+		if refused == nil {
+			moved++
+			refused = sub.Ack(letters[i].Tag, false) // else both copies are there now
 		}
-		if err := sub.Ack(letters[i].Tag, false); err != nil {
-			return moved, errors.Join(err, sub.Close()) // both copies are there now
-		}
-		moved++
+		errs = append(errs, refused)
 	}
-	return moved, errors.Join(err, sub.Close())
+	must.OK(errors.Join(errs...))
+	return moved
 }
 
 // tidy is what a good operator does in the end: compensation off, the daemons restarted one after the other, old rows
 // deleted, and what was purged sent again, until reconcile finds nothing to mend.
-func (w *world) tidy(ctx context.Context) {
-	w.fleet.restart(ctx, w.environ)
-	var last error
-	tidied := until(ctx, 3*time.Minute, func() bool {
-		_, pruned := prune(ctx, w)
-		_, disagrees := reconcileAll(ctx, w)
-		until(ctx, 2*overdue, func() bool {
-			last = errors.Join(w.broker.idle(ctx), w.noOpenRow(ctx))
-			return last == nil
+func (w *world) tidy() {
+	w.fleet.restart(w.environ)
+	err := must.Catch(func() {
+		w.wait(3*time.Minute, "reconcile does not come to an end", func() (last error) {
+			pruned := must.Catch(func() { prune(w.ctx, w) })
+			disagrees := must.Catch(func() { reconcileAll(w.ctx, w) })
+			w.until(2*overdue, func() bool { last = w.idle(); return last == nil })
+			return errors.Join(last, pruned, disagrees)
 		})
-		last = errors.Join(last, pruned, disagrees)
-		return last == nil
 	})
-	if !tidied && ctx.Err() == nil {
-		w.violation("reconcile does not come to an end: %v", last)
-	}
-}
-
-// restart gives the daemons other settings, one after the other.
-func (f *fleet) restart(ctx context.Context, environ []string) {
-	for _, s := range f.slots {
-		s.mu.Lock()
-		s.environ = environ
-		s.mu.Unlock()
-		p := s.ask()
-		limit, cancel := context.WithTimeout(ctx, drainTimeout+5*time.Second)
-		_ = p.Signal(syscall.SIGTERM) // it has ended if this fails
-		if code, err := p.Wait(limit); err != nil || code != 0 {
-			f.w.violation("%s exited with %d (%v) when it was restarted, want 0", s.name, code, err)
-		}
-		cancel()
-		if err := f.consuming(ctx); err != nil && ctx.Err() == nil {
-			f.w.violation("after a restart: %v", err)
-		}
+	if err != nil {
+		w.violation("%v", err)
 	}
 }

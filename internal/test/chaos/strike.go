@@ -4,172 +4,252 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
-	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// Targets. While a fault lasts it has its targets for itself: nobody starts a server that somebody else keeps down.
-const (
-	onRabbit  = "rabbitmq"
-	onMySQL   = "mysql"
-	onRedis   = "redis"
-	onDaemon0 = "daemon 0"
-	onDaemon1 = "daemon 1"
-)
+// kind is a kind of fault: a row of the table.
+type kind struct {
+	name string
+	unit string   // of what it hits
+	in   string   // the phase that has it; empty: that of one node, and others as they say
+	on   []string // its targets
 
-// fault is a kind of fault.
-type fault struct {
-	name        string
-	unit        string            // of what it hits
-	nodes       int               // 1 or 3 if it needs so many RabbitMQ nodes; 0 is any
-	databases   int               // 3 if it needs a database cluster of so many nodes
-	replication stack.Replication // of that cluster
-	upkeep      bool              // what operators do to a cluster, in a phase of its own
-	least, most time.Duration
-	short       time.Duration // how long it lasts in a round; 0 means least
-	targets     func(p planned) []string
-	// strike does it, undoes it, and says how much it hit. An error says that it could not be done or not be undone, which
-	// ends the run.
-	strike strike
+	least, most, short int // seconds that it lasts, and in a round, 0: least
+
+	cost  int  // daemons whose lanes it may cost the attempt they had claimed
+	alone bool // it must cost nothing: beside another fault nobody could tell whose cost it was
+
+	beside   bool // it goes on beside a database cluster too: COMMITs become unknown, and daemons end, amid a failover
+	work     bool // it leaves work for people
+	noPeople bool // what people do would spoil it
+
+	begin act
+	end   act   // nil: begin has ended it
+	hit   meter // nil: begin counts
 }
 
-func on(targets ...string) func(planned) []string { return func(planned) []string { return targets } }
+// act is a part of a fault.
+type act = func(*strike)
 
-// faults lists all kinds.
-func faults() []fault {
-	return slices.Concat(daemonFaults(), rabbitFaults(), mysqlFaults(), redisFaults(), linkFaults(), otherFaults(),
-		queueFaults(), clusterFaults(), upkeepFaults(), databaseFaults(), groupFaults(), semiSyncFaults())
+// meter begins to count what a fault hits: it returns how much that is so far, and how long at most to wait for
+// something after the fault's time.
+type meter = func(*strike) (count func() int, patience time.Duration)
+
+// strike is a fault that happens.
+type strike struct {
+	*world
+	planned
+
+	began, since time.Time // the state; and the fault, of those that others get over
+	hits, before int       // what is counted
+	at           int       // which node it befalls
+	node         *stack.Server
+	slot         *slot // which daemon
+	process      *program.Process
+	undo         func() error
+	keys         []any // of the messages that it has published
 }
 
-// strike works the plan off until time is over, then tries what has missed so far once more, alone.
-func (w *world) strike(ctx context.Context, plan []planned) error {
-	end := time.Now().Add(w.o.Duration)
-	var (
-		next int
-		mu   sync.Mutex
-		wg   sync.WaitGroup
-		errs [hands]error
-	)
-	take := func() (planned, bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		if next == len(plan) || !w.o.Round && time.Now().After(end) || errors.Join(errs[:]...) != nil {
-			return planned{}, false
-		}
-		next++
-		return plan[next-1], true
-	}
-	for h := range hands {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				p, ok := take()
-				if !ok {
-					return
-				}
-				if err := w.strikeOne(ctx, p); err != nil {
-					mu.Lock()
-					errs[h] = err
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for range 2 {
-		for _, p := range w.missed(plan) {
-			if err := errors.Join(errs[:]...); err != nil || ctx.Err() != nil {
-				return errors.Join(err, context.Cause(ctx))
-			}
-			w.calm(ctx)
-			errs[0] = w.strikeOne(ctx, p)
-		}
-	}
-	return errors.Join(errors.Join(errs[:]...), context.Cause(ctx))
-}
-
-// calm waits until the daemons consume and the broker can be asked what they hold: after a leader was frozen, channels
-// of RabbitMQ answer nobody for up to half a minute.
-func (w *world) calm(ctx context.Context) {
-	until(ctx, time.Minute, func() bool {
-		_, err := w.broker.unackedNow(ctx)
-		return err == nil && w.fleet.consuming(ctx) == nil
-	})
-}
-
-// missed are the first entries of the kinds that were struck and have hit nothing.
-func (w *world) missed(plan []planned) (again []planned) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range plan {
-		s := w.struck[p.fault.name]
-		known := slices.ContainsFunc(again, func(q planned) bool { return q.fault.name == p.fault.name })
-		if s != nil && s.Hit == 0 && !known {
-			again = append(again, p)
-		}
-	}
-	return again
-}
-
-func (w *world) strikeOne(ctx context.Context, p planned) error {
-	if err := wait.For(ctx, p.gap); err != nil {
+// strikeOne lets a fault happen while it has its targets for itself: nobody starts a server that another keeps down. An
+// error says that it could not be done or not be undone, which ends the run.
+func (w *world) strikeOne(p planned) error {
+	if w.pass(p.gap) != nil {
 		return nil // the run is cut short; whoever cut it says so
 	}
-	// in one order, or two hands wait for each other
-	for _, target := range slices.Sorted(slices.Values(p.fault.targets(p))) {
+	s := &strike{world: w, planned: p, slot: w.fleet.slots[p.variant%daemons]}
+	targets := slices.Clone(p.on)
+	if p.alone {
+		targets = everything
+	}
+	for i, target := range targets {
+		if target == onDaemon {
+			targets[i] = s.slot.name
+		}
+	}
+	for _, target := range slices.Sorted(slices.Values(targets)) { // in one order, or two hands wait for each other
 		w.targets[target].Lock()
 		defer w.targets[target].Unlock()
 	}
 	w.add(begun)
 	began := time.Now()
-	hits, err := p.fault.strike(ctx, w, p)
+	err := must.Catch(func() {
+		if p.alone {
+			s.costs(s.happen)
+		} else {
+			s.happen()
+		}
+	})
 	w.add(ended)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.fault.name, err)
+		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	s := w.struck[p.fault.name]
-	if s == nil {
-		s = &Struck{Name: p.fault.name, Unit: p.fault.unit}
-		w.struck[p.fault.name] = s
-	}
-	s.Times++
-	s.Hits += hits
-	if hits > 0 {
-		s.Hit++
-	}
-	w.say("%-26s %5.1fs, hit %d %s", p.fault.name, time.Since(began).Seconds(), hits, p.fault.unit)
+	w.tally(w.struck, p.name, p.unit, s.hits, nil)
+	w.say("%-26s %5.1fs, hit %d %s", p.name, time.Since(began).Seconds(), s.hits, p.unit)
 	return nil
 }
 
-func (w *world) struckInOrder() (all []Struck) {
-	for _, f := range faults() {
-		if s := w.struck[f.name]; s != nil {
-			all = append(all, *s)
-		}
+// happen begins a fault, lets it last until its time is over and it has hit something, or is hopeless, and ends it.
+func (s *strike) happen() {
+	s.charge(s.cost)
+	count, patience := func() int { return s.hits }, time.Duration(0)
+	if s.hit != nil {
+		count, patience = s.hit(s)
 	}
-	return all
+	err := must.Catch(func() {
+		s.begin(s)
+		s.began = time.Now()
+		if s.hit != nil {
+			s.until(s.lasts+patience, func() bool { return count() > 0 })
+		}
+		_ = s.pass(s.lasts - time.Since(s.began)) // whoever asks next sees the end of the run
+		s.hits = count()
+	})
+	if s.end != nil {
+		err = errors.Join(err, must.Catch(func() { s.end(s) }))
+	}
+	must.OK(err)
 }
 
-func (w *world) unreached() (names []string) {
-	for _, f := range faults() {
-		if w.o.wants(f) && w.struck[f.name] == nil {
-			names = append(names, f.name)
-		}
-	}
-	return names
+// cost is what a fault that is nobody's fault must not raise.
+type cost struct {
+	attempts int // of applied messages, beyond the first of each
+	stale    int // letters beyond one for each dead message
+	unsure   int // letters that RabbitMQ may have without a confirm: each is published again, and one of two is stale
 }
 
-// until asks every 50 ms until the answer is yes, at most for d.
-func until(ctx context.Context, d time.Duration, yes func() bool) bool {
-	for deadline := time.Now().Add(d); !yes(); {
-		if time.Now().After(deadline) || wait.For(ctx, 50*time.Millisecond) != nil {
-			return false
+// costs lets a fault happen while all is well otherwise, waits until all is well again, and looks what it has cost.
+func (s *strike) costs(happen func()) {
+	s.recover("before " + s.name)
+	before := s.look(math.MinInt)
+	happen()
+	if s.ctx.Err() != nil {
+		return
+	}
+	s.recover("after " + s.name)
+	after := s.look(before.stale)
+	if n := after.attempts - before.attempts; n > 0 {
+		s.violation("%s cost %d attempts of messages with which nothing is wrong", s.name, n)
+	}
+	n, unsure := after.stale-before.stale, max(0, after.unsure-before.unsure)
+	if n > unsure && !s.o.Phase.people {
+		s.violation("%s left %d letters more than dead messages, %d were not confirmed", s.name, n, unsure)
+	}
+}
+
+// recover waits until the daemons consume and no message with which nothing is wrong has an open row, which an earlier
+// fault may have left, with the attempt that it cost.
+func (w *world) recover(when string) {
+	const patience = 90 * time.Second
+	w.calm()
+	open := -1
+	const innocent = openRows + " AND msg_key LIKE 'rollback-%'"
+	well := w.until(patience, func() bool { return w.ask(&open, innocent) == nil && open == 0 })
+	if !well && w.ctx.Err() == nil {
+		w.violation("%s: %d messages with which nothing is wrong had open rows for %v", when, open, patience)
+	}
+}
+
+// look looks for stale letters until there are no more than enough of them, or it has looked often.
+func (w *world) look(enough int) cost {
+	c := cost{
+		attempts: w.number(`SELECT COALESCE(SUM(consumer_times - 1), 0) FROM consumer_log
+			WHERE consumer_status = 1 AND consumer_times > 1`),
+		unsure: w.fleet.published("letter", "unknown"), stale: math.MaxInt,
+	}
+	looks := 10
+	if enough != math.MinInt {
+		looks = 100
+	}
+	for ; looks > 0 && c.stale > enough; looks-- {
+		c.stale = min(c.stale, w.staleLetters())
+		_ = w.pass(100 * time.Millisecond)
+	}
+	return c
+}
+
+// staleLetters are at least as many as there are, and more while letters are made: one is confirmed a moment before its
+// row says dead, and others die between the two readings. So rows are read first, and the least of some looks counts. A
+// message that dies between the readings in the other order would make it one too few, and that one be charged later to
+// a fault that cost nothing.
+func (w *world) staleLetters() int {
+	dead := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
+	letters := must.Get(w.depth(rabbit.DeadQueue(queue)))
+	if letters < dead {
+		return math.MaxInt // RabbitMQ says 0 of a queue that does not answer it soon, or somebody reads in it
+	}
+	return letters - dead
+}
+
+// strike works the plan off until time is over, then tries what has missed so far once more, alone.
+func (w *world) strike() error {
+	end := time.Now().Add(w.o.Duration)
+	var (
+		next int
+		mu   sync.Mutex
+		wg   sync.WaitGroup
+		errs []error
+	)
+	take := func(failed error) *planned {
+		mu.Lock()
+		defer mu.Unlock()
+		if failed != nil {
+			errs = append(errs, failed)
+		}
+		if next == len(w.plan) || !w.o.Round && time.Now().After(end) || len(errs) > 0 || w.ctx.Err() != nil {
+			return nil
+		}
+		next++
+		return &w.plan[next-1]
+	}
+	for range hands {
+		wg.Go(func() {
+			for p := take(nil); p != nil; {
+				p = take(w.strikeOne(*p))
+			}
+		})
+	}
+	wg.Wait()
+	for range 2 {
+		for _, p := range w.missed() {
+			if len(errs) > 0 || w.ctx.Err() != nil {
+				break
+			}
+			w.calm()
+			if err := w.strikeOne(p); err != nil {
+				errs = append(errs, err)
+			}
 		}
 	}
-	return true
+	return errors.Join(append(errs, context.Cause(w.ctx))...)
+}
+
+// calm waits until the daemons consume and the broker can be asked what they hold: after a leader was frozen, channels
+// of RabbitMQ answer nobody for up to half a minute.
+func (w *world) calm() {
+	w.until(time.Minute, func() bool {
+		_, err := w.erlang(unackedNow)
+		return err == nil && w.fleet.consuming() == nil
+	})
+}
+
+// missed are the first entries of the kinds that were struck and have hit nothing.
+func (w *world) missed() (again []planned) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.plan {
+		s := w.struck[p.name]
+		known := slices.ContainsFunc(again, func(q planned) bool { return q.name == p.name })
+		if s != nil && s.Hit == 0 && !known {
+			again = append(again, p)
+		}
+	}
+	return again
 }

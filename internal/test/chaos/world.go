@@ -7,22 +7,40 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 const (
+	queue    = "stock.rollback" // the main queue
 	database = "shop"
-	account  = "rollbackd" // of the daemons, so that its rights can be revoked
+	user     = "rollbackd"          // of the daemons, so that its rights can be revoked
+	account  = "'" + user + "'@'%'" // in SQL
 	skus     = 200
+	diskSize = 8 << 30 // bytes: room for a run of an hour; what is free costs nothing
+
+	// grant gives the daemons the rights on a table that the documentation asks for. Those on a table can be revoked at
+	// once; those on a whole database stay with the connections there are.
+	grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO " + account
+)
+
+var (
+	written = []string{"stock", "stock_reservation", "consumer_log"}                // by a message that is applied
+	tables  = append(slices.Clone(written), "consumer_log_event", "rollbackd_meta") // what the daemons write
+
+	retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 )
 
 // What is counted besides hits.
@@ -36,6 +54,7 @@ const (
 
 // world is one run: servers, links, daemons and load.
 type world struct {
+	ctx     context.Context // ends when the run is cut short
 	o       Options
 	plan    []planned
 	stack   *stack.Stack
@@ -43,7 +62,6 @@ type world struct {
 	mysql   *stack.TCPProxy   // of a database cluster, before the proxy that leads to one of its nodes
 	redis   *stack.TCPProxy
 	db      *sql.DB // of root, not through the proxy of the daemons
-	broker  *broker
 	environ []string
 	asRoot  []string // environ with an account that may migrate
 	planted int      // numbers what faults plant
@@ -57,188 +75,126 @@ type world struct {
 	oracle  oracle.World
 	before  oracle.Stock
 	targets map[string]*sync.Mutex
-	began   time.Time
+	start   time.Time
 
-	mu         sync.Mutex
-	struck     map[string]*Struck // guarded by mu
-	counts     map[string]int     // guarded by mu
-	violations []string           // guarded by mu
-	done       map[string]*Struck // by job; guarded by mu
-
-	pauses map[string][]time.Duration // by fault of a database cluster; guarded by mu
+	mu           sync.Mutex
+	struck, done map[string]*Struck         // by fault and by job; guarded by mu, as all below
+	counts       map[string]int             // see above
+	violations   []string                   //
+	pauses       map[string][]time.Duration // by fault of a database cluster
 }
 
-var retryDelays = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
-
 func newWorld(ctx context.Context, o Options, plan []planned) (w *world, err error) {
-	w = &world{o: o, plan: plan, began: time.Now(), struck: map[string]*Struck{}, counts: map[string]int{},
-		targets: map[string]*sync.Mutex{}}
-	w.done, w.pauses = map[string]*Struck{}, map[string][]time.Duration{}
-	for _, target := range []string{onRabbit, onMySQL, onRedis, onDaemon0, onDaemon1} {
+	w = &world{ctx: ctx, o: o, plan: plan, start: time.Now(), struck: map[string]*Struck{}, done: map[string]*Struck{},
+		counts: map[string]int{}, pauses: map[string][]time.Duration{}, targets: map[string]*sync.Mutex{}}
+	for _, target := range everything {
 		w.targets[target] = new(sync.Mutex)
 	}
-	w.say("seed %d: %d entries are planned for %d RabbitMQ nodes", o.Seed, len(plan), o.Nodes)
+	w.say("seed %d: %d entries are planned for %d RabbitMQ nodes", o.Seed, len(plan), o.Phase.nodes)
 	heartbeat := 10 // seconds, what the daemons ask for
 	if o.Round {
 		heartbeat = 3
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.close())
-		}
-	}()
 	servers := stack.Options{
-		RabbitMQNodes: o.Nodes, RabbitMQConfig: fmt.Sprintf("heartbeat = %d\ncluster_partition_handling = pause_minority",
-			heartbeat), MySQLNodes: o.Databases, Replication: o.Replication, Log: o.Out,
+		RabbitMQNodes: o.Phase.nodes, Log: o.Out,
+		RabbitMQConfig: fmt.Sprintf("heartbeat = %d\ncluster_partition_handling = pause_minority", heartbeat),
 	}
-	if slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == diskFull }) {
+	if c := o.Phase.cluster; c != nil {
+		servers.MySQLNodes, servers.Replication = databaseNodes, c.replication
+	}
+	isDisk := func(p planned) bool { return p.name == diskFull }
+	if slices.ContainsFunc(plan, isDisk) {
 		servers.MySQLDisk = diskSize
 	}
 	w.stack, err = stack.Start(ctx, servers)
 	if errors.Is(err, stack.ErrNoDisk) {
-		w.leaveOut(diskFull, err)
+		w.plan = slices.DeleteFunc(w.plan, isDisk)
+		w.say("%s is left out: %v", diskFull, err)
 		servers.MySQLDisk = 0
 		w.stack, err = stack.Start(ctx, servers)
 	}
+	if err == nil {
+		err = must.Catch(func() { w.link(); w.openShop(); w.migrate(); w.fill(); w.startFleet() })
+	}
 	if err != nil {
-		return w, err
+		return nil, errors.Join(fmt.Errorf("make the world: %w", err), w.close())
 	}
-	for _, step := range []func(context.Context) error{w.link, w.openShop, w.migrate, w.fill} {
-		if err := step(ctx); err != nil {
-			return w, fmt.Errorf("make the world: %w", err)
-		}
-	}
-	w.fleet, err = newFleet(w)
-	return w, err
-}
-
-// leaveOut takes a kind of fault that this machine does not allow out of the plan, and says why.
-func (w *world) leaveOut(name string, why error) {
-	w.plan = slices.DeleteFunc(w.plan, func(p planned) bool { return p.fault.name == name })
-	w.say("%s is left out: %v", name, why)
+	return w, nil
 }
 
 // link puts a proxy on each link of the daemons.
-func (w *world) link(context.Context) (err error) {
-	proxy := func(target string) (*stack.TCPProxy, error) {
-		return stack.NewProxy(target, func(format string, args ...any) { w.violation("proxy: "+format, args...) })
+func (w *world) link() {
+	proxy := func(target string) *stack.TCPProxy {
+		return must.Get(stack.NewProxy(target, func(format string, args ...any) { w.violation("proxy: "+format, args...) }))
 	}
 	for _, node := range w.stack.Nodes {
-		p, err := proxy(node.Addr())
-		if err != nil {
-			return err
-		}
-		w.amqp = append(w.amqp, p)
+		w.amqp = append(w.amqp, proxy(node.Addr()))
 	}
-	if w.mysql, err = proxy(w.stack.MySQL.Addr()); err != nil {
-		return err
-	}
-	w.redis, err = proxy(w.stack.Redis.Addr())
-	return err
+	w.mysql, w.redis = proxy(w.stack.MySQL.Addr()), proxy(w.stack.Redis.Addr())
+}
+
+func open(config *mysql.Config) *sql.DB {
+	config.Logger = &mysql.NopLogger{}
+	return sql.OpenDB(must.Get(mysql.NewConnector(config)))
 }
 
 // openShop makes the database, the daemons' account and their settings.
-func (w *world) openShop(ctx context.Context) error {
-	root, err := mysql.ParseDSN(w.stack.MySQL.URL())
-	if err != nil {
-		return fmt.Errorf("parse the DSN: %w", err)
-	}
-	root.Logger = &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(root)
-	if err != nil {
-		return fmt.Errorf("open the database: %w", err)
-	}
-	first := sql.OpenDB(connector)
-	defer first.Close()
-	for _, statement := range []string{
-		"CREATE DATABASE " + database,
-		fmt.Sprintf("CREATE USER '%s'@'%%' IDENTIFIED BY '%s'", account, account),
-		fmt.Sprintf("GRANT SELECT ON %s.* TO '%s'@'%%'", database, account),
-	} {
-		if _, err := first.ExecContext(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-	}
-	root.DBName, root.Timeout, root.ReadTimeout = database, 5*time.Second, 40*time.Second // a server may be frozen
-	if w.o.Databases > 1 {
-		root.Params = w.cluster().causal // what is read is what the cluster has committed
-	}
-	if connector, err = mysql.NewConnector(root); err != nil {
-		return fmt.Errorf("open the database: %w", err)
-	}
-	w.db = sql.OpenDB(connector)
-	w.broker = &broker{nodes: w.stack.Nodes}
-
+func (w *world) openShop() {
+	root := must.Get(mysql.ParseDSN(w.stack.MySQL.URL()))
+	w.db = open(root.Clone())
+	w.exec("CREATE DATABASE "+database, "CREATE USER "+account+" IDENTIFIED BY '"+user+"'",
+		"GRANT SELECT ON "+database+".* TO "+account)
+	must.OK(w.db.Close())
+	root.DBName = database
 	own := root.Clone()
-	own.Params = nil // the daemons see to it themselves
-	own.User, own.Passwd, own.Addr = account, account, w.mysql.Addr
-	own.Timeout, own.ReadTimeout = 0, 0
-	urls, direct := []string{}, []string{}
+	root.Timeout, root.ReadTimeout = 5*time.Second, 40*time.Second // a server may be frozen
+	if c := w.o.Phase.cluster; c != nil {
+		root.Params = c.causal // what is read is what the cluster has committed; the daemons see to it themselves
+	}
+	w.db = open(root)
+
+	var urls, direct []string
 	for i, node := range w.stack.Nodes {
 		urls, direct = append(urls, w.amqp[i].Through(node.URL())), append(direct, node.URL())
 	}
-	w.environ = environ(map[string]string{
+	asRoot := own.FormatDSN()
+	own.User, own.Passwd, own.Addr = user, user, w.mysql.Addr
+	settings := map[string]string{
 		"AMQP_URL": strings.Join(urls, ","), "MYSQL_DSN": own.FormatDSN(), "REDIS_URL": w.redis.Through(w.stack.Redis.URL()),
-		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json", "LANES": fmt.Sprint(lanes), "BATCH_SIZE": "100",
-		"MAX_ATTEMPTS": fmt.Sprint(maxAttempts),
-		"RETRY_DELAYS": "200ms,500ms,1s,2s", "HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s",
-		"DONE_TTL":      "10s",
+		"HTTP_ADDR": "127.0.0.1:0", "LOG_FORMAT": "json", "LANES": strconv.Itoa(lanes), "BATCH_SIZE": "100",
+		"MAX_ATTEMPTS": strconv.Itoa(maxAttempts), "RETRY_DELAYS": "200ms,500ms,1s,2s",
+		"HANDLER_TIMEOUT": handlerTime.String(), "LEASE": "15s", "LOCK_TTL": "2s", "DONE_TTL": "10s",
 		"DRAIN_TIMEOUT": drainTimeout.String(), "BRAKE_PAUSE": "5s",
-	})
+	}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		w.environ = append(w.environ, "ROLLBACKD_"+name+"="+settings[name])
+	}
+	w.asRoot = append(slices.Clone(w.environ), "ROLLBACKD_MYSQL_DSN="+asRoot) // the later one counts
 	w.oracle = oracle.World{
 		DB: w.db, LogTable: "consumer_log", Group: "stock-rollback",
 		KeyFrom: "header:x-message-key,property:message_id,body:sha256",
 		AMQPURL: direct[0], Queue: queue, Delays: retryDelays, Unacked: func(queue string) (int, error) {
-			return w.broker.unacked(ctx, queue)
+			return w.total("messages_unacknowledged", fmt.Sprintf(`Name =:= <<"%s">>`, queue))
 		},
 	}
 	w.load = &load{w: w, urls: direct, route: shop.Route{Exchange: "stock", Key: "stock.rollback"}}
-	w.load.ledger, err = w.oracle.NewLedger()
-	return err
+	w.load.ledger = must.Get(w.oracle.NewLedger())
 }
 
-func environ(settings map[string]string) (env []string) {
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		env = append(env, "ROLLBACKD_"+name+"="+settings[name])
-	}
-	return env
-}
-
-// migrate makes tables and topology with the binary's own command, as root, and gives the daemons' account the rights
-// on each table that the documentation asks for. Rights on a table can be revoked at once; those on a whole database
-// stay with the connections there are.
-func (w *world) migrate(ctx context.Context) error {
-	root, err := mysql.ParseDSN(w.stack.MySQL.URL())
-	if err != nil {
-		return fmt.Errorf("parse the DSN: %w", err)
-	}
-	root.DBName = database
-	w.asRoot = append(slices.Clone(w.environ), "ROLLBACKD_MYSQL_DSN="+root.FormatDSN()) // the later one counts
-	if _, err := program.Run(ctx, w.o.Binary, w.asRoot, "migrate"); err != nil {
-		return err
-	}
+// migrate makes tables and topology with the binary's own command, as root.
+func (w *world) migrate() {
+	must.Get(program.Run(w.ctx, w.o.Binary, w.asRoot, "migrate"))
 	for _, table := range tables {
-		if err := w.grant(ctx, table); err != nil {
-			return err
-		}
+		w.exec(strings.ReplaceAll(grant, "{}", table))
 	}
-	return oracle.Audit(ctx, w.db)
-}
-
-// tables are what the daemons write.
-var tables = []string{"stock", "stock_reservation", "consumer_log", "consumer_log_event", "rollbackd_meta"}
-
-func (w *world) grant(ctx context.Context, table string) error {
-	_, err := w.db.ExecContext(ctx, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.%s TO '%s'@'%%'",
-		database, table, account))
-	if err != nil {
-		return fmt.Errorf("give the daemons their rights: %w", err)
-	}
-	return nil
+	must.OK(oracle.Audit(w.ctx, w.db))
 }
 
 // close stops everything that newWorld has started.
 func (w *world) close() error {
+	if w.fleet != nil {
+		w.fleet.kill()
+	}
 	var errs []error
 	if w.db != nil {
 		errs = append(errs, w.db.Close())
@@ -254,50 +210,151 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// settle waits until nothing is left to do: all queues but the dead letters' are empty, nothing is unacked and no row
-// is open.
-//
-// It waits for RabbitMQ too: a queue that was moving what expired into another whose leader is lost sends that again
-// after dead_letter_worker_publisher_confirm_timeout, three minutes unless it is set, and looks for such messages only
-// as often as that.
-func (w *world) settle(ctx context.Context) time.Duration {
-	const patience = 2*3*time.Minute + time.Minute
-	began := time.Now()
-	var last error
-	rest := until(ctx, patience, func() bool {
-		last = errors.Join(w.broker.idle(ctx), w.noOpenRow(ctx))
-		return last == nil
-	})
-	if !rest {
-		w.violation("not at rest %v after the last fault: %v", patience, last)
-	}
-	return time.Since(began)
-}
+// pass lets time pass, until the run is cut short.
+func (w *world) pass(d time.Duration) error { return wait.For(w.ctx, d) }
 
-func (w *world) noOpenRow(ctx context.Context) error {
-	var open int
-	if err := w.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)").Scan(
-		&open); err != nil {
-		return fmt.Errorf("ask for open rows: %w", err)
-	}
-	if open > 0 {
-		return fmt.Errorf("%d rows are open", open)
-	}
-	return nil
-}
-
-// noLeaks compares the daemons' goroutines with those of two that had just started.
-func (w *world) noLeaks(before, after [daemons]int) {
-	const slack = 40 // a connection of the pool more or less has one or two
-	for i := range after {
-		if after[i] == 0 || after[i] > before[i]+slack {
-			w.violation("daemon %d has %d goroutines at rest, the first one had %d", i, after[i], before[i])
+// until asks every 50 ms until the answer is yes, at most for d.
+func (w *world) until(d time.Duration, yes func() bool) bool {
+	for deadline := time.Now().Add(d); !yes(); {
+		if time.Now().After(deadline) || w.pass(50*time.Millisecond) != nil {
+			return false
 		}
 	}
+	return true
+}
+
+// wait waits until nothing is wrong, or the run is cut short.
+func (w *world) wait(d time.Duration, what string, wrong func() error) {
+	var last error
+	if !w.until(d, func() bool { last = wrong(); return last == nil }) && w.ctx.Err() == nil {
+		must.OK(last, what, " after ", d)
+	}
+}
+
+// exec runs statements as root, also when the run is cut short: what was begun is ended too.
+func (w *world) exec(statements ...string) {
+	for _, s := range statements {
+		_, err := w.db.ExecContext(context.WithoutCancel(w.ctx), s)
+		must.OK(err, s)
+	}
+}
+
+// ask asks for one value, for a second at most.
+func (w *world) ask(into any, query string, args ...any) error {
+	ctx, cancel := context.WithTimeout(w.ctx, time.Second)
+	defer cancel()
+	return w.db.QueryRowContext(ctx, query, args...).Scan(into)
+}
+
+// number asks for a number.
+func (w *world) number(query string) (n int) {
+	must.OK(w.db.QueryRowContext(w.ctx, query).Scan(&n), query)
+	return n
+}
+
+// applied is the number of success rows, 0 while the database cannot be asked.
+func (w *world) applied() (n int) {
+	const all = "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"
+	if err := w.db.QueryRowContext(w.ctx, all).Scan(&n); err != nil {
+		w.say("cannot count what is applied: %v", err) // a database that another fault has hit
+	}
+	return n
+}
+
+const openRows = "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)"
+
+func (w *world) noOpenRow() error {
+	var open int
+	err := w.ask(&open, openRows)
+	if err == nil && open > 0 {
+		err = fmt.Errorf("%d rows are open", open)
+	}
+	return err
+}
+
+// eval runs an Erlang expression in the first node of RabbitMQ that answers, also when the run is cut short.
+func (w *world) eval(expression string) (text string, err error) {
+	var errs []error
+	for _, node := range w.stack.Nodes {
+		if text, err = ask(context.WithoutCancel(w.ctx), node, expression); err == nil {
+			return text, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
+// lookUp begins an Erlang expression about a queue, which is Q then.
+func lookUp(queue string) string {
+	return fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>))`, queue)
+}
+
+// erlang is an expression whose value is a number.
+func (w *world) erlang(expression string) (int, error) {
+	text, err := w.eval(expression)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(text)
+}
+
+// inHandsOf counts the deliveries that a process holds; 0 when the broker is down, too, and nobody can tell.
+func (w *world) inHandsOf(pid int) int {
+	n, err := w.erlang(fmt.Sprintf(`Own = [P || [{pid, P}, {client_properties, Ps}] <-
+			rabbit_networking:connection_info_all([pid, client_properties]),
+		{<<"connection_name">>, _, Name} <- Ps, lists:suffix("/%d", binary_to_list(Name))],
+		lists:sum([N || [{connection, C}, {messages_unacknowledged, N}] <- rabbit_channel:info_all([connection,
+			messages_unacknowledged]), lists:member(C, Own)])`, pid))
+	if err != nil {
+		w.say("no node says what a daemon holds")
+	}
+	return n
+}
+
+// total adds an item up for all queues of these names. Only the node that leads a queue knows its counts, so all are
+// asked; RabbitMQ updates them every five seconds.
+func (w *world) total(item, names string) (int, error) {
+	return w.erlang(fmt.Sprintf(`lists:sum([lists:max([0 | [N || Node <- [node() | nodes()],
+		[{_, N}] <- [rpc:call(Node, rabbit_amqqueue, info, [Q, [%s]], 3000)],
+			is_integer(N)]]) || Q <- rabbit_amqqueue:list(<<"/">>),
+		begin {resource, _, _, Name} = amqqueue:get_name(Q), %s end])`, item, names))
+}
+
+// none is nil when a count is 0.
+func none(n int, err error, what string) error {
+	if err == nil && n > 0 {
+		err = fmt.Errorf("%d %s", n, what)
+	}
+	return err
+}
+
+// idle is nil when all queues but the dead letters' are empty, nobody holds a delivery, and no row is open.
+func (w *world) idle() error {
+	n, err := w.total("messages", fmt.Sprintf(`Name =/= <<"%s">>`, rabbit.DeadQueue(queue)))
+	return errors.Join(none(n, err, "messages are in the main, retry and backstop queues"), w.noOpenRow())
+}
+
+// quiet waits until nothing is unacked in any queue.
+func (w *world) quiet() {
+	w.wait(30*time.Second, "deliveries are in somebody's hands", func() error {
+		n, err := w.total("messages_unacknowledged", "true")
+		return none(n, err, "deliveries are unacked")
+	})
+}
+
+// depth is how many messages wait in a queue and are in nobody's hands.
+func (w *world) depth(queue string) (int, error) {
+	conn, err := rabbit.Dial(w.ctx, rabbit.Config{URLs: w.load.urls, Name: "chaos depth"})
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	ready, _, err := conn.Depth(w.ctx, queue)
+	return ready, err
 }
 
 func (w *world) say(format string, args ...any) {
-	fmt.Fprintf(w.o.Out, "%6.1fs  %s\n", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+	fmt.Fprintf(w.o.Out, "%6.1fs  %s\n", time.Since(w.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
 func (w *world) violation(format string, args ...any) {
@@ -305,6 +362,25 @@ func (w *world) violation(format string, args ...any) {
 	defer w.mu.Unlock()
 	w.violations = append(w.violations, fmt.Sprintf(format, args...))
 	w.say("VIOLATION: "+format, args...)
+}
+
+// tally counts a fault or a job. One that was never done at all fails the run like one that never hit.
+func (w *world) tally(among map[string]*Struck, name, unit string, hits int, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if among[name] == nil {
+		among[name] = &Struck{Name: name, Unit: unit}
+	}
+	s := among[name]
+	s.Times++
+	s.Hits += hits
+	if hits > 0 {
+		s.Hit++
+	}
+	if err != nil {
+		s.Failed++
+		s.Last = err
+	}
 }
 
 func (w *world) add(what string) {
@@ -329,10 +405,7 @@ func (w *world) counted(what string) int {
 // undisturbed returns a function that says whether, from now until it is called, no other fault than the caller's was
 // there.
 func (w *world) undisturbed() func() bool {
-	alone := w.counted(begun) == w.counted(ended)+1
 	before := w.counted(begun)
+	alone := before == w.counted(ended)+1
 	return func() bool { return alone && w.counted(begun) == before }
 }
-
-// schemaBroken reports whether a daemon that starts may refuse the schema, and takes that for its reason to end.
-func (w *world) schemaBroken() bool { return w.counted(broken) > 0 }

@@ -34,16 +34,15 @@ type Broker struct {
 	vhost  string
 	suffix string
 
-	mu        sync.Mutex
-	conn      *amqp.Connection // opened at first use, again after it broke
-	queues    []string         // to delete at the end
-	exchanges []string
+	mu     sync.Mutex
+	conn   *amqp.Connection // opened at first use, again after it broke
+	cleans []func()         // for the end, on a server given from outside
 }
 
 // AMQP makes a fresh virtual host for this test, and removes it with all that is in it when the test ends.
 func AMQP(t testing.TB) *Broker {
 	t.Helper()
-	s := shared[KindRabbitMQ].get(t)
+	s := shared[KindRabbitMQ].get(t, KindRabbitMQ)
 	if s.node == nil {
 		return newBroker(t, nil, s.url)
 	}
@@ -52,12 +51,12 @@ func AMQP(t testing.TB) *Broker {
 		t.Fatalf("parse the URL of the test's rabbitmq: %v", err)
 	}
 	vhost := "test-" + uniqueSuffix()
-	name := erlangBinary(vhost)
-	makeVhost := fmt.Sprintf(`ok = rabbit_vhost:add(%s, <<"tests">>), ok = `+
-		`rabbit_auth_backend_internal:set_permissions(%s, %s, <<".*">>, <<".*">>, <<".*">>, <<"tests">>)`,
-		name, erlangBinary(u.User.Username()), name)
-	evalForTest(t, s.node, makeVhost)
-	t.Cleanup(func() { evalForTest(t, s.node, fmt.Sprintf(`rabbit_vhost:delete(%s, <<"tests">>)`, name)) })
+	evalForTest(t, s.node, fmt.Sprintf(`ok = rabbit_vhost:add(%s, <<"tests">>), ok = `+
+		`rabbit_auth_backend_internal:set_permissions(%s, %[1]s, <<".*">>, <<".*">>, <<".*">>, <<"tests">>)`,
+		erlangBinary(vhost), erlangBinary(u.User.Username())))
+	t.Cleanup(func() {
+		evalForTest(t, s.node, fmt.Sprintf(`rabbit_vhost:delete(%s, <<"tests">>)`, erlangBinary(vhost)))
+	})
 	u.Path = "/" + vhost
 	return newBroker(t, s.node, u.String())
 }
@@ -86,16 +85,22 @@ func (b *Broker) Name(name string) string { return name + "." + b.suffix }
 // Track deletes these queues when the test ends, which matters only on a server given from outside: a virtual host goes
 // as a whole.
 func (b *Broker) Track(queues ...string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.queues = append(b.queues, queues...)
+	b.atEnd(func() { b.Delete(queues...) })
 }
 
 // TrackExchanges deletes these exchanges when the test ends.
 func (b *Broker) TrackExchanges(exchanges ...string) {
+	b.atEnd(func() {
+		for _, exchange := range exchanges {
+			b.on("delete exchange "+exchange, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, false, false) })
+		}
+	})
+}
+
+func (b *Broker) atEnd(clean func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.exchanges = append(b.exchanges, exchanges...)
+	b.cleans = append(b.cleans, clean)
 }
 
 // DeclareQueue makes a durable queue with these arguments and tracks it. A nil args makes a classic queue.
@@ -216,19 +221,7 @@ func (b *Broker) Publish(exchange, key string, m Message) {
 		if err != nil {
 			return err
 		}
-		acked, err := confirm.WaitContext(ctx)
-		switch {
-		case err != nil:
-			return err
-		case !acked:
-			return errors.New("the broker refused it (nack)")
-		}
-		select { // a return comes before its confirm
-		case r := <-returns:
-			return fmt.Errorf("it came back: %d %s", r.ReplyCode, r.ReplyText)
-		default:
-			return nil
-		}
+		return confirmed(ctx, confirm, returns)
 	})
 }
 
@@ -244,34 +237,16 @@ func (b *Broker) Get(queue string) (d Delivery, ok bool) {
 
 // Reject takes one message from the queue, for which it waits, and rejects it for good: the broker dead-letters it if
 // the queue says so.
-func (b *Broker) Reject(queue string) {
-	b.t.Helper()
-	b.on("reject from queue "+queue, func(ch *amqp.Channel) error {
-		if err := ch.Qos(1, 0, false); err != nil {
-			return err
-		}
-		got, err := ch.Consume(queue, "", false, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		select {
-		case d := <-got:
-			return d.Reject(false)
-		case <-time.After(30 * time.Second):
-			return errors.New("no message came")
-		}
-	})
-}
+func (b *Broker) Reject(queue string) { b.t.Helper(); b.reject(queue, 1, false) }
 
 // Fail takes the queue's first message n times and gives it back as failed (basic.reject), which every version of
 // RabbitMQ counts towards the delivery limit; from 4.3 it counts no basic.nack.
-func (b *Broker) Fail(queue string, n int) {
+func (b *Broker) Fail(queue string, n int) { b.t.Helper(); b.reject(queue, n, true) }
+
+func (b *Broker) reject(queue string, n int, requeue bool) {
 	b.t.Helper()
-	b.on("fail deliveries of queue "+queue, func(ch *amqp.Channel) error {
-		if err := ch.Qos(1, 0, false); err != nil {
-			return err
-		}
-		got, err := ch.Consume(queue, "", false, false, false, false, nil)
+	b.on("reject deliveries of queue "+queue, func(ch *amqp.Channel) error {
+		got, err := consumeOne(ch, queue, false)
 		if err != nil {
 			return err
 		}
@@ -279,7 +254,7 @@ func (b *Broker) Fail(queue string, n int) {
 		for i := range n {
 			select {
 			case d := <-got:
-				if err := d.Reject(true); err != nil {
+				if err := d.Reject(requeue); err != nil {
 					return err
 				}
 			case <-late:
@@ -288,6 +263,14 @@ func (b *Broker) Fail(queue string, n int) {
 		}
 		return nil
 	})
+}
+
+// consumeOne makes a consumer that is given one message at a time.
+func consumeOne(ch *amqp.Channel, queue string, exclusive bool) (<-chan amqp.Delivery, error) {
+	if err := ch.Qos(1, 0, false); err != nil {
+		return nil, err
+	}
+	return ch.Consume(queue, "", false, exclusive, false, false, nil)
 }
 
 // LimitMessages changes how large a message may be, in bytes. From RabbitMQ 4 the setting is read once, at the start,
@@ -307,11 +290,7 @@ func (b *Broker) HoldExclusively(queue string) {
 	}
 	ch, err := conn.Channel()
 	if err == nil {
-		err = ch.Qos(1, 0, false)
-	}
-	if err == nil {
-		const exclusive = true
-		_, err = ch.Consume(queue, "", false, exclusive, false, false, nil)
+		_, err = consumeOne(ch, queue, true)
 	}
 	if err != nil {
 		b.t.Fatalf("consume queue %s exclusively: %v", queue, err)
@@ -341,12 +320,7 @@ func (b *Broker) Delete(queues ...string) {
 // ours can be told: on another the test is skipped.
 func (b *Broker) CloseConnections() {
 	b.t.Helper()
-	b.mu.Lock()
-	if b.conn != nil {
-		_ = b.conn.Close() // it may have been closed already
-		b.conn = nil
-	}
-	b.mu.Unlock()
+	b.hangUp()
 	b.Eval(fmt.Sprintf(`[rabbit_networking:close_connection(P, "closed by the test") || [{pid, P}, {vhost, V}] <- `+
 		`rabbit_networking:connection_info_all([pid, vhost]), V =:= %s], ok`,
 		erlangBinary(b.vhost)))
@@ -396,32 +370,24 @@ func evalForTest(t testing.TB, node *rabbitNode, expression string) string {
 
 // erlangBinary writes s as an Erlang binary, byte by byte, so that no character needs quoting.
 func erlangBinary(s string) string {
-	var bytes []string
-	for _, b := range []byte(s) {
-		bytes = append(bytes, strconv.Itoa(int(b)))
-	}
-	return "<<" + strings.Join(bytes, ",") + ">>"
+	return "<<" + strings.ReplaceAll(strings.Trim(fmt.Sprint([]byte(s)), "[]"), " ", ",") + ">>"
 }
 
 // on runs do with a channel of its own, because a refusal closes the channel.
 func (b *Broker) on(what string, do func(ch *amqp.Channel) error) {
 	b.t.Helper()
-	if err := b.tryOn(do); err != nil {
+	conn, err := b.connection()
+	var ch *amqp.Channel
+	if err == nil {
+		ch, err = conn.Channel()
+	}
+	if err == nil {
+		err = do(ch)
+		_ = ch.Close() // nothing depends on it
+	}
+	if err != nil {
 		b.t.Errorf("%s: %v", what, err)
 	}
-}
-
-func (b *Broker) tryOn(do func(ch *amqp.Channel) error) error {
-	conn, err := b.connection()
-	if err != nil {
-		return err
-	}
-	ch, err := conn.Channel()
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
-	}
-	defer ch.Close() // no result of do depends on it
-	return do(ch)
 }
 
 func (b *Broker) connection() (*amqp.Connection, error) {
@@ -444,14 +410,18 @@ func (b *Broker) connection() (*amqp.Connection, error) {
 // nothing to delete.
 func (b *Broker) cleanUp() {
 	if b.node == nil {
-		b.Delete(b.queues...)
-		for _, exchange := range b.exchanges {
-			b.on("delete exchange "+exchange, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, false, false) })
+		for _, clean := range b.cleans {
+			clean()
 		}
 	}
+	b.hangUp()
+}
+
+func (b *Broker) hangUp() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.conn != nil {
-		_ = b.conn.Close() // the test may have closed it by force
+		_ = b.conn.Close() // it may have been closed already
+		b.conn = nil
 	}
 }

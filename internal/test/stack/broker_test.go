@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 func TestEachBrokerHasNamesOfItsOwn(t *testing.T) {
@@ -31,32 +29,6 @@ func TestVirtualHostGoesWithItsTest(t *testing.T) {
 	})
 	if all := AMQP(t).Eval("rabbit_vhost:list_names()"); vhost == "" || strings.Contains(all, vhost) {
 		t.Errorf("virtual hosts after the test: %s, want none %q", all, vhost)
-	}
-}
-
-func TestBrokerPublishesRoutesCountsAndEmpties(t *testing.T) {
-	b := AMQP(t)
-	queue, exchange := b.Name("q"), b.Name("x")
-	b.DeclareExchange(exchange, "topic")
-	b.DeclareQueue(queue, map[string]any{"x-queue-type": "quorum"})
-	b.Bind(queue, "a.*", exchange)
-
-	b.Publish(exchange, "a.b", Message{Body: []byte("1"), Headers: map[string]any{"h": "v"}})
-	b.Publish("", queue, Message{Body: []byte("2")})
-
-	poll.Until(t, "both messages being ready", func() bool { return b.Depth(queue) == 2 })
-	d, ok := b.Get(queue)
-	if !ok || string(d.Body) != "1" || d.Headers["h"] != "v" || d.RoutingKey != "a.b" {
-		t.Errorf("Get = %+v, %v", d, ok)
-	}
-	b.Purge(queue)
-	poll.Until(t, "the queue being empty", func() bool { return b.Depth(queue) == 0 })
-	if _, ok := b.Get(queue); ok {
-		t.Error("Get found a message in an empty queue")
-	}
-	b.Delete(queue)
-	if b.Exists(queue) {
-		t.Error("a deleted queue exists")
 	}
 }
 

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,13 +9,14 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Authority signs certificates for a test.
@@ -44,21 +46,29 @@ type Pair struct {
 // NewAuthority makes an authority whose files are gone with the test.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
-	a := &Authority{t: t, File: filepath.Join(t.TempDir(), "ca.pem"), key: newKey(t)}
-	template := &x509.Certificate{
-		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+	a := &Authority{t: t, File: filepath.Join(t.TempDir(), "ca.pem"), cert: &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(365 * 24 * time.Hour),
 		KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
-	if err == nil {
-		a.cert, err = x509.ParseCertificate(der)
-	}
-	if err != nil {
-		t.Fatalf("make a certificate authority: %v", err)
-	}
-	writePEM(t, a.File, "CERTIFICATE", der)
+	}}
+	a.orFail(func() { a.cert, a.key = a.sign(a.cert, a.File) })
 	return a
+}
+
+func (a *Authority) orFail(step func()) {
+	a.t.Helper()
+	if err := must.Catch(step); err != nil {
+		a.t.Fatalf("certificates of the test: %v", err)
+	}
+}
+
+// sign signs a certificate, its own if it has none yet, and writes it into a file.
+func (a *Authority) sign(template *x509.Certificate, file string) (*x509.Certificate, *ecdsa.PrivateKey) {
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	template.SerialNumber = must.Get(rand.Int(rand.Reader, big.NewInt(1<<62)))
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, cmp.Or(a.key, key)))
+	writePEM(file, "CERTIFICATE", der)
+	return must.Get(x509.ParseCertificate(der)), key
 }
 
 // Issue signs a certificate and writes it into new files.
@@ -74,14 +84,9 @@ func (a *Authority) Issue(c Certificate) Pair {
 func (a *Authority) Replace(p *Pair, c Certificate) {
 	a.t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: serial(a.t), Subject: pkix.Name{CommonName: c.Name}, NotBefore: c.From, NotAfter: c.To,
+		Subject: pkix.Name{CommonName: c.Name}, NotBefore: cmp.Or(c.From, time.Now().Add(-time.Hour)),
+		NotAfter: cmp.Or(c.To, time.Now().Add(24*time.Hour)),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	if c.From.IsZero() {
-		template.NotBefore = time.Now().Add(-time.Hour)
-	}
-	if c.To.IsZero() {
-		template.NotAfter = time.Now().Add(24 * time.Hour)
 	}
 	for _, host := range c.Hosts {
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -91,20 +96,11 @@ func (a *Authority) Replace(p *Pair, c Certificate) {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	key := newKey(a.t)
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		a.t.Fatalf("sign a certificate: %v", err)
-	}
-	if p.Leaf, err = x509.ParseCertificate(der); err != nil {
-		a.t.Fatalf("read a certificate: %v", err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatalf("write a key: %v", err)
-	}
-	writePEM(a.t, p.Cert, "CERTIFICATE", der)
-	writePEM(a.t, p.Key, "PRIVATE KEY", keyDER)
+	a.orFail(func() {
+		var key *ecdsa.PrivateKey
+		p.Leaf, key = a.sign(template, p.Cert)
+		writePEM(p.Key, "PRIVATE KEY", must.Get(x509.MarshalPKCS8PrivateKey(key)))
+	})
 }
 
 // Client is a configuration that trusts this authority and shows a certificate, if there is one.
@@ -122,27 +118,6 @@ func (a *Authority) Client(p *Pair) *tls.Config {
 	return config
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatalf("make a key: %v", err)
-	}
-	return key
-}
-
-func serial(t testing.TB) *big.Int {
-	t.Helper()
-	n, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatalf("make a serial number: %v", err)
-	}
-	return n
-}
-
-func writePEM(t testing.TB, path, kind string, der []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(fmt.Errorf("write a certificate: %w", err))
-	}
+func writePEM(path, kind string, der []byte) {
+	must.OK(os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }

@@ -6,8 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // ErrNoFaketime says that the library is missing through which a server sees another clock than the machine's.
@@ -17,17 +18,18 @@ var ErrNoFaketime = errors.New("no libfaketime: run scripts/install-servers.sh c
 type fakeClock struct{ file string }
 
 // makeClock returns the environment by which a program sees the clock. What measures spans is left alone.
-func makeClock(program program, dir string) (*fakeClock, []string, error) {
+func makeClock(program program, dir string) (*fakeClock, []string) {
 	// the only error is a malformed pattern, and ours is constant
 	found, _ := filepath.Glob(filepath.Join(program.tree, "/usr/lib/*/faketime/libfaketimeMT.so.1"))
 	if len(found) == 0 {
-		return nil, nil, ErrNoFaketime
+		must.OK(ErrNoFaketime)
 	}
 	c := &fakeClock{filepath.Join(dir, "clock")}
+	must.OK(c.set(0))
 	return c, []string{
 		"LD_PRELOAD=" + strings.TrimPrefix(found[0], program.tree), "FAKETIME_TIMESTAMP_FILE=" + c.file,
 		"FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1",
-	}, c.set(0)
+	}
 }
 
 // set is atomic: the server reads the file whenever it asks for the time.
@@ -39,17 +41,7 @@ func (c *fakeClock) set(offset time.Duration) error {
 	return os.Rename(c.file+".new", c.file)
 }
 
-// SetClock puts the clock that the server sees so far ahead of the machine's, in whole seconds.
+// SetClock puts the clock that [Options].MySQLClock gave the server so far ahead of the machine's, in whole seconds.
 func (s *Server) SetClock(offset time.Duration) error {
-	if s.clock == nil {
-		return s.report("set the clock of", errors.New("it has no clock of its own"))
-	}
 	return s.report("set the clock of", s.clock.set(offset))
-}
-
-// OwnMySQLWithClock starts a MySQL or MariaDB for this test alone, whose clock can be set. Where libfaketime is missing
-// the test is skipped.
-func OwnMySQLWithClock(t testing.TB) *Server {
-	t.Helper()
-	return own(t, Options{Only: []Kind{KindMySQL}, MySQLClock: true})
 }

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 // everything. The database is dropped when the test ends.
 func MySQL(t testing.TB) string {
 	t.Helper()
-	return freshDatabase(t, shared[KindMySQL].get(t).url)
+	return freshDatabase(t, shared[KindMySQL].get(t, KindMySQL).url)
 }
 
 // Database makes an empty database on this server, as [MySQL] does on the shared one.
@@ -24,53 +25,40 @@ func (s *Server) Database(t testing.TB) string {
 	return freshDatabase(t, s.url)
 }
 
-func freshDatabase(t testing.TB, serverDSN string) string {
+func freshDatabase(t testing.TB, server string) string {
 	t.Helper()
-	config, err := mysql.ParseDSN(serverDSN)
-	if err != nil {
-		t.Fatalf("parse the DSN of the test's mysql: %v", err)
-	}
-	config.DBName = ""
+	config := parseDSN(t, server)
 	name := "rollbackd_test_" + uniqueSuffix()
-	server := config.FormatDSN()
-	execMySQL(t, server, "CREATE DATABASE "+name)
-	t.Cleanup(func() { dropDatabase(t, server, name) })
-	config.DBName = name
-	return config.FormatDSN()
+	config.DBName = ""
+	execMySQL(t, config.FormatDSN(), "CREATE DATABASE "+name)
+	t.Cleanup(func() { dropDatabase(t, config.Clone(), name) })
+	own := config.Clone()
+	own.DBName = name
+	return own.FormatDSN()
 }
 
 // ForMigrations is dsn for connections that make tables, which takes seconds on a loaded machine: the read timeout that
 // a test gives its own connections would end it half way.
 func ForMigrations(t testing.TB, dsn string) string {
 	t.Helper()
-	config, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		t.Fatalf("parse the DSN of the test's mysql: %v", err)
-	}
+	config := parseDSN(t, dsn)
 	config.ReadTimeout = time.Minute
 	return config.FormatDSN()
 }
 
 // dropDatabase does not wait long for a transaction which a test left open, and does not mind a server which the test
 // killed.
-func dropDatabase(t testing.TB, server, name string) {
-	config, err := mysql.ParseDSN(server)
-	if err != nil {
-		t.Errorf("parse the DSN of the test's mysql: %v", err)
-		return
-	}
+func dropDatabase(t testing.TB, config *mysql.Config, name string) {
 	config.Params = map[string]string{"lock_wait_timeout": "5"} // seconds; for an ALTER or DROP it is a year by default
 	config.Timeout, config.ReadTimeout = 5*time.Second, 20*time.Second
-	db, err := openMySQL(config.FormatDSN())
+	err := onMySQL(config.FormatDSN(), func(ctx context.Context, db *sql.DB) error {
+		if db.PingContext(ctx) != nil {
+			return nil
+		}
+		_, err := db.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
+		return err
+	})(context.Background())
 	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer db.Close()
-	if err := db.Ping(); err != nil {
-		return
-	}
-	if _, err := db.Exec("DROP DATABASE IF EXISTS " + name); err != nil {
 		t.Errorf("drop the test's database %s (does a transaction still hold it?): %v", name, err)
 	}
 }
@@ -80,10 +68,7 @@ func dropDatabase(t testing.TB, server, name string) {
 // the test ends.
 func Restricted(t testing.TB, dsn string, grants ...string) string {
 	t.Helper()
-	config, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		t.Fatalf("parse the DSN of the test's database: %v", err)
-	}
+	config := parseDSN(t, dsn)
 	user, password := "r_"+uniqueSuffix(), rand.Text()
 	execMySQL(t, dsn, fmt.Sprintf("CREATE USER '%s'@'%%' IDENTIFIED BY '%s'", user, password))
 	t.Cleanup(func() { execMySQL(t, dsn, fmt.Sprintf("DROP USER '%s'@'%%'", user)) })
@@ -98,12 +83,11 @@ func execMySQL(t testing.TB, dsn, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	db, err := openMySQL(dsn)
+	err := onMySQL(dsn, func(ctx context.Context, db *sql.DB) error {
+		_, err := db.ExecContext(ctx, statement)
+		return err
+	})(ctx)
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.ExecContext(ctx, statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"syscall"
-	"testing"
 )
 
 // ErrNoDisk says that this process may not mount anything, so that there is no disk that could run full.
@@ -72,34 +71,18 @@ func (d *disk) free() error {
 }
 
 // FillDisk leaves no byte free on the disk that [Options].MySQLDisk gave the server.
-func (s *Server) FillDisk() error {
-	if s.disk == nil {
-		return s.report("fill the disk of", errors.New("it has no disk of its own"))
-	}
-	return s.report("fill the disk of", s.disk.fill())
-}
+func (s *Server) FillDisk() error { return s.report("fill the disk of", s.disk.fill()) }
 
 // FreeDisk gives the disk its size back. A server that did not survive the full disk is started again.
 func (s *Server) FreeDisk() error {
-	if s.disk == nil {
-		return s.report("free the disk of", errors.New("it has no disk of its own"))
-	}
-	if err := s.disk.free(); err != nil {
-		return s.report("free the disk of", err)
-	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("%s took over %v to answer",
-		s.kind, startTimeout))
-	defer cancel()
-	err := s.waitReady(ctx)
-	if err != nil && s.Pid() == 0 {
-		err = s.start(ctx)
-	}
-	return s.report("free the disk of", err)
-}
-
-// OwnMySQLOnDisk starts a MySQL or MariaDB for this test alone, whose data lie on a disk of so many bytes, to be filled
-// and freed at will. It skips the test where nothing may be mounted, and where [OwnMySQL] does.
-func OwnMySQLOnDisk(t testing.TB, size int64, args ...string) *Server {
-	t.Helper()
-	return own(t, Options{Only: []Kind{KindMySQL}, MySQLDisk: size, MySQLArgs: args})
+	return s.inTime("free the disk of", func(ctx context.Context) error {
+		if err := s.disk.free(); err != nil {
+			return err
+		}
+		err := s.waitReady(ctx)
+		if err != nil && s.Pid() == 0 {
+			err = s.start(ctx)
+		}
+		return err
+	})
 }

@@ -1,14 +1,13 @@
 package stack
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
+	osuser "os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,30 +16,39 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 const (
-	galeraLibrary = "/usr/lib/galera/libgalera_smm.so"
-	galeraTimeout = 3 * time.Minute // three nodes, one after the other, on a machine busy with other tests
-	galeraPorts   = 4               // of a node: clients, peers, and the two ways in which it gets what it has missed
+	galeraLibrary  = "/usr/lib/galera/libgalera_smm.so"
+	clusterTimeout = 3 * time.Minute // three nodes, one after the other, on a machine busy with other tests
+	galeraLogFile  = "32M"           // of InnoDB's log: a node that joins gets a copy
+)
+
+// The ports of a node of Galera.
+const (
+	portClients = iota
+	portPeers
+	portIncremental // two ways in which it gets what it has missed
+	portSnapshot
+	galeraPorts // how many
 )
 
 // galera is a cluster in the making.
 type galera struct {
+	*Stack
 	server  program
-	spawner *spawner
 	dir     string
-	ports   []int         // galeraPorts for each node
-	root    *mysql.Config // the address is each node's own
+	ports   []int  // galeraPorts for each node
+	root    string // its password
 	options Options
-	nodes   int
 }
 
 // galeraNode is what a node needs to be started again.
 type galeraNode struct {
-	name string
-	g    *galera
-	dir  string
+	*galera
+	dir, options string // the options are a file: the scripts by which a node gets its data from another read it too
 
 	founds   bool   // the next start founds the cluster
 	position string // what its own files say that it has committed
@@ -48,180 +56,86 @@ type galeraNode struct {
 
 // startGalera starts o.MySQLNodes nodes of MariaDB with Galera, and a HAProxy before them, which it returns. A cluster
 // that did not come up is tried again on other ports.
-func (s *Stack) startGalera(ctx context.Context, o Options) (*Server, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, galeraTimeout, fmt.Errorf("it took over %v to come up", galeraTimeout))
+func (s *Stack) startGalera(ctx context.Context, o Options) (way *Server) {
+	ctx, cancel := context.WithTimeoutCause(ctx, clusterTimeout, fmt.Errorf("it took over %v to come up", clusterTimeout))
 	defer cancel()
-	var errs []error
-	for try := range 3 {
-		way, err := s.tryGalera(ctx, filepath.Join(s.dir, fmt.Sprintf("galera-%d", try)), o)
-		if err == nil {
-			return way, nil
+	s.thrice(ctx, "start a cluster of MariaDB", func() {
+		for _, node := range s.Databases { // of the try before
+			must.OK(node.end())
 		}
-		errs = append(errs, fmt.Errorf("start a cluster of %s: %w", KindMySQL, err), s.endCluster())
-		if errors.Is(err, errNotInstalled) || ctx.Err() != nil {
-			break
+		s.Databases = nil
+		g := s.prepareGalera(ctx, must.Get(os.MkdirTemp(s.dir, "galera-")), o)
+		for i := range o.MySQLNodes {
+			s.startNode(ctx, g.node(i), o)
 		}
-	}
-	return nil, errors.Join(errs...)
+		way = s.startHAProxy(ctx, askGalera)
+	})
+	return way
 }
 
-func (s *Stack) tryGalera(ctx context.Context, dir string, o Options) (*Server, error) {
-	g, err := s.prepareGalera(ctx, dir, o)
-	if err != nil {
-		return nil, err
-	}
-	for i := range g.nodes {
-		node, err := g.node(i)
-		if err != nil {
-			return nil, err
-		}
-		s.Databases = append(s.Databases, node)
-		if err := node.start(ctx); err != nil {
-			return nil, fmt.Errorf("node %d: %w\nthe first node: %s", i+1, err, s.Databases[0].main.logTail())
-		}
-		if o.Log != nil {
-			fmt.Fprintf(o.Log, "%s node %d listens on %s, process id %d\n", KindMySQL, i+1, node.addr, node.Pid())
-		}
-	}
-	return s.startHAProxy(ctx, dir)
-}
-
-// endCluster ends the nodes and what looks after them.
-func (s *Stack) endCluster() error {
-	var errs []error
-	for _, node := range s.Databases {
-		errs = append(errs, node.end())
-	}
-	for _, check := range s.checks {
-		errs = append(errs, check.close())
-	}
-	if s.network != nil {
-		errs = append(errs, s.network.end())
-	}
-	s.Databases, s.checks, s.network = nil, nil, nil
-	return errors.Join(errs...)
+// startNode starts the next node of a database cluster.
+func (s *Stack) startNode(ctx context.Context, node *Server, o Options) {
+	s.Databases = append(s.Databases, node)
+	s.onEnd(node.end)
+	must.OK(node.start(ctx), node.main.name, "\nthe first node: ", s.Databases[0].main.logTail())
+	fmt.Fprintf(o.Log, "%s listens on %s, process id %d\n", node.main.name, node.addr, node.Pid())
 }
 
 // prepareGalera makes the data of the first node, with its accounts, by running it once by itself. The others get all
 // they have from it.
-func (s *Stack) prepareGalera(ctx context.Context, dir string, o Options) (*galera, error) {
-	server, err := findProgram("mariadbd")
-	if err != nil {
-		return nil, err
+func (s *Stack) prepareGalera(ctx context.Context, dir string, o Options) *galera {
+	g := &galera{Stack: s, server: must.Get(findProgram("mariadbd")), dir: dir, options: o,
+		ports: must.Get(freePorts(o.MySQLNodes * galeraPorts))}
+	if _, err := os.Stat(filepath.Join(g.server.tree, galeraLibrary)); err != nil {
+		must.OK(errNotInstalled, "find "+galeraLibrary)
 	}
-	if _, err := os.Stat(filepath.Join(server.tree, galeraLibrary)); err != nil {
-		return nil, fmt.Errorf("find %s: %w", galeraLibrary, errNotInstalled)
-	}
-	for _, needed := range []string{"haproxy", "rsync"} {
-		if _, err := findProgram(needed); err != nil {
-			return nil, err
-		}
-	}
-	ports, err := freePorts(o.MySQLNodes * galeraPorts)
-	if err != nil {
-		return nil, err
-	}
-	g := &galera{server: server, spawner: s.spawner, dir: dir, ports: ports, options: o, nodes: o.MySQLNodes}
-	if err := os.MkdirAll(g.folder(0), 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the first node: %w", err)
-	}
+	must.Get(findProgram("haproxy"))
+	must.OK(os.Mkdir(g.folder(0), 0o700))
 	alone := o
 	alone.MySQLArgs = append(slices.Clone(o.MySQLArgs), "--innodb-log-file-size="+galeraLogFile)
-	first, err := prepareMySQL(ctx, s.spawner, g.folder(0), alone)
-	if err != nil {
-		return nil, err
-	}
-	if err := first.start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("the first node, by itself: %w", err), first.end())
-	}
-	if err := first.main.stop(stopTimeout); err != nil {
-		return nil, errors.Join(err, first.end())
-	}
-	if g.root, err = mysql.ParseDSN(first.url); err != nil {
-		return nil, fmt.Errorf("parse the DSN of the first node: %w", err)
-	}
-	return g, nil
+	first := prepareMySQL(ctx, s.spawner, g.folder(0), alone)
+	s.onEnd(first.main.kill)
+	must.OK(first.start(ctx), "the first node, by itself")
+	must.OK(first.main.stop(stopTimeout))
+	g.root = must.Get(mysql.ParseDSN(first.url)).Passwd
+	return g
 }
 
 func (g *galera) folder(node int) string { return filepath.Join(g.dir, nodeName(node)) }
 
 func nodeName(node int) string { return fmt.Sprintf("node%d", node+1) }
 
-// The ports of a node.
-const (
-	portClients = iota
-	portPeers
-	portIncremental
-	portSnapshot
-)
-
 func (g *galera) addr(node, port int) string { return loopback(g.ports[node*galeraPorts+port]) }
 
 // node makes a node that does not run yet.
-func (g *galera) node(i int) (*Server, error) {
+func (g *galera) node(i int) *Server {
 	dir := g.folder(i)
-	n := &galeraNode{name: nodeName(i), g: g, dir: dir, founds: i == 0}
-	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of %s: %w", n.name, err)
+	must.OK(os.MkdirAll(filepath.Join(dir, "data"), 0o700))
+	n := &galeraNode{galera: g, dir: dir, founds: i == 0, options: writeFile(dir, "node.cnf", g.optionFile(i))}
+	n.writeRsync()
+	s := newServer(g.spawner, KindMySQL, dir, g.addr(i, portClients), g.server, nil)
+	s.name, s.main.name, s.main.command = nodeName(i), "mysql "+nodeName(i), n.command
+	s.url, s.before = rootOf(s.addr, g.root).FormatDSN(), n.recover
+	s.ask = func(ctx context.Context) error {
+		err := onMySQL(s.url, askGalera)(ctx)
+		n.founds = n.founds && err != nil // from now on it joins the others
+		return err
 	}
-	text, err := g.optionFile(i)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(n.optionFile(), []byte(text), 0o600); err != nil {
-		return nil, fmt.Errorf("write the options of %s: %w", n.name, err)
-	}
-	if err := n.writeRsync(); err != nil {
-		return nil, err
-	}
-	own := g.root.Clone()
-	own.Addr = g.addr(i, portClients)
-	return &Server{
-		kind: KindMySQL, dir: dir, addr: own.Addr, url: own.FormatDSN(), galera: n, before: n.recover,
-		main: &process{
-			name: "mysql " + n.name, spawner: g.spawner, logPath: filepath.Join(dir, "mysql.log"),
-			command: func() *exec.Cmd { return g.server.server(dir, n.environ(), n.args()...) },
-		},
-		ask: func(ctx context.Context) error {
-			db, err := openMySQL(own.FormatDSN())
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			if err := askGalera(ctx, db); err != nil {
-				return err
-			}
-			n.founds = false // from now on it joins the others
-			return nil
-		},
-	}, nil
+	return s
 }
 
-const (
-	galeraLogFile = "32M" // of InnoDB's log: a node that joins gets a copy
-	galeraCache   = "128M"
-)
-
-// optionFile is a file, and no arguments: the scripts by which a node gets its data from another read it too. All
-// timeouts between the nodes are Galera's own.
-func (g *galera) optionFile(i int) (string, error) {
-	account, err := user.Current()
-	if err != nil {
-		return "", fmt.Errorf("ask who runs the tests: %w", err)
-	}
+// optionFile has all timeouts between the nodes as Galera has them.
+func (g *galera) optionFile(i int) string {
 	dir := g.folder(i)
 	var peers, donors []string
-	for j := range g.nodes {
+	for j := range g.options.MySQLNodes {
 		peers = append(peers, g.addr(j, portPeers))
-	}
-	for j := g.nodes - 1; j >= 0; j-- { // the last one first: clients are sent to the first one
 		if j != i {
-			donors = append(donors, nodeName(j))
+			donors = append([]string{nodeName(j)}, donors...) // the last one first: clients are sent to the first one
 		}
 	}
-	listen := g.addr(i, portPeers)
-	lines := []string{
-		"[mysqld]", "user=" + account.Username, "datadir=" + filepath.Join(dir, "data"),
+	lines := append([]string{
+		"[mysqld]", "user=" + must.Get(osuser.Current()).Username, "datadir=" + filepath.Join(dir, "data"),
 		fmt.Sprintf("port=%d", g.ports[i*galeraPorts+portClients]),
 		"socket=" + filepath.Join(dir, "s"), "pid-file=" + filepath.Join(dir, "pid"), "tmpdir=" + dir,
 		"innodb-log-file-size=" + galeraLogFile, "innodb-autoinc-lock-mode=2", "binlog-format=ROW",
@@ -230,53 +144,37 @@ func (g *galera) optionFile(i int) (string, error) {
 		"wsrep-node-address=127.0.0.1", "wsrep-node-incoming-address=" + g.addr(i, portClients),
 		"wsrep-sst-method=rsync", "wsrep-sst-receive-address=" + g.addr(i, portSnapshot),
 		"wsrep-sst-donor=" + strings.Join(donors, ",") + ",",
-		fmt.Sprintf(`wsrep-provider-options="base_port=%d;gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=%s"`,
-			g.ports[i*galeraPorts+portPeers], listen, g.addr(i, portIncremental), galeraCache),
-	}
-	for _, arg := range slices.Concat(mysqlArgs, g.options.MySQLArgs) {
-		lines = append(lines, strings.TrimPrefix(arg, "--"))
-	}
-	return strings.Join(lines, "\n") + "\n", nil
+		fmt.Sprintf(`wsrep-provider-options="base_port=%d;gmcast.listen_addr=tcp://%s;ist.recv_addr=%s;gcache.size=128M"`,
+			g.ports[i*galeraPorts+portPeers], g.addr(i, portPeers), g.addr(i, portIncremental)),
+	}, slices.Concat(mysqlArgs, g.options.MySQLArgs)...)
+	return strings.ReplaceAll(strings.Join(lines, "\n"), "\n--", "\n") + "\n"
 }
 
-func (n *galeraNode) optionFile() string { return filepath.Join(n.dir, "node.cnf") }
-
+// environ lets MariaDB's scripts read a file before they set their path.
 func (n *galeraNode) environ() []string {
-	return environment(n.dir, "BASH_ENV="+filepath.Join(n.dir, "bin", "environment"))
+	return environment(n.dir, "BASH_ENV="+filepath.Join(n.dir, "environment"))
 }
 
-func (n *galeraNode) args() []string {
-	args := []string{"--defaults-file=" + n.optionFile()}
+func (n *galeraNode) command() *exec.Cmd {
+	args := []string{"--defaults-file=" + n.options}
 	switch {
 	case n.founds:
 		args = append(args, "--wsrep-new-cluster")
 	case n.position != "":
 		args = append(args, "--wsrep-start-position="+n.position)
 	}
-	return args
+	return n.server.server(n.dir, n.environ(), args...)
 }
 
 // writeRsync puts an rsync of the node's own first in the path of MariaDB's scripts, which the server itself sets, but
 // for what bash reads before. A daemon of rsync that root starts becomes nobody, unless its configuration says
 // otherwise, which one of these scripts writes that does not think of root.
-func (n *galeraNode) writeRsync() error {
-	rsync, err := findProgram("rsync")
-	if err != nil {
-		return err
-	}
-	bin := filepath.Join(n.dir, "bin")
-	if err := os.MkdirAll(bin, 0o700); err != nil {
-		return fmt.Errorf("make the folder of %s: %w", n.name, err)
-	}
-	text := fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = --daemon ]; then\n\tshift\n\texec %[1]s --daemon --dparam=uid=%[2]d "+
-		"--dparam=gid=%[3]d \"$@\"\nfi\nexec %[1]s \"$@\"\n", rsync.path, os.Getuid(), os.Getgid())
-	path := fmt.Sprintf("PATH=%s:$PATH\n", bin)
-	err = errors.Join(os.WriteFile(filepath.Join(bin, "rsync"), []byte(text), 0o700),
-		os.WriteFile(filepath.Join(bin, "environment"), []byte(path), 0o600))
-	if err != nil {
-		return fmt.Errorf("write the rsync of %s: %w", n.name, err)
-	}
-	return nil
+func (n *galeraNode) writeRsync() {
+	path := writeFile(n.dir, "rsync", fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = --daemon ]; then\n\tshift\n\texec %[1]s "+
+		"--daemon --dparam=uid=%[2]d --dparam=gid=%[3]d \"$@\"\nfi\nexec %[1]s \"$@\"\n", must.Get(findProgram("rsync")).path,
+		os.Getuid(), os.Getgid()))
+	must.OK(os.Chmod(path, 0o700))
+	writeFile(n.dir, "environment", fmt.Sprintf("PATH=%s:$PATH\n", n.dir))
 }
 
 var recoveredPosition = regexp.MustCompile(`WSREP: Recovered position: *([0-9a-f-]+:-?\d+)`)
@@ -288,33 +186,24 @@ func (n *galeraNode) recover(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(n.dir, "data", "grastate.dat")); n.founds || err != nil {
 		return nil // it was never in a cluster
 	}
-	cmd := n.g.server.command(ctx, n.dir, n.environ(), "--defaults-file="+n.optionFile(), "--wsrep-recover")
+	cmd := n.server.command(ctx, n.dir, n.environ(), "--defaults-file="+n.options, "--wsrep-recover")
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := n.g.spawner.start(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	found := recoveredPosition.FindSubmatch(out.Bytes())
-	if err == nil && found == nil {
-		err = errors.New("it does not say")
-	}
-	if err != nil {
-		return fmt.Errorf("ask the files of %s what it has committed: %w\n%s", n.name, err, &out)
-	}
-	n.position = string(found[1])
-	return nil
-}
-
-// galeraReady is what a node says of itself that may be written to.
-var galeraReady = map[string]string{
-	"WSREP_READY": "ON", "WSREP_CLUSTER_STATUS": "Primary", "WSREP_LOCAL_STATE": "4", // synced
-	"READ_ONLY": "OFF", "WSREP_REJECT_QUERIES": "NONE",
+	return must.Catch(func() {
+		out := n.spawner.output(cmd, "ask the files of a node what it has committed")
+		found := recoveredPosition.FindSubmatch(out)
+		if found == nil {
+			must.OK(fmt.Errorf("a node's files do not say what it has committed:\n%s", out))
+		}
+		n.position = string(found[1])
+	})
 }
 
 // askGalera is nil when the node may be written to. What it reads is answered by a node that answers nothing else.
 func askGalera(ctx context.Context, db *sql.DB) error {
+	ready := map[string]string{
+		"WSREP_READY": "ON", "WSREP_CLUSTER_STATUS": "Primary", "WSREP_LOCAL_STATE": "4", // synced
+		"READ_ONLY": "OFF", "WSREP_REJECT_QUERIES": "NONE",
+	}
 	rows, err := db.QueryContext(ctx, "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "+
 		"WHERE VARIABLE_NAME IN ('WSREP_READY', 'WSREP_CLUSTER_STATUS', 'WSREP_LOCAL_STATE') UNION ALL "+
 		"SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_VARIABLES "+
@@ -323,21 +212,17 @@ func askGalera(ctx context.Context, db *sql.DB) error {
 		return fmt.Errorf("ask for the state of the node: %w", err)
 	}
 	defer rows.Close()
-	said := map[string]string{}
 	for rows.Next() {
 		var name, value string
 		if err := rows.Scan(&name, &value); err != nil {
 			return fmt.Errorf("ask for the state of the node: %w", err)
 		}
-		said[strings.ToUpper(name)] = value
-	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("ask for the state of the node: %w", err)
-	}
-	for name, want := range galeraReady {
-		if said[name] != want {
-			return fmt.Errorf("the node cannot be written to: %s is %q, want %q", name, said[name], want)
+		if ready[strings.ToUpper(name)] == value {
+			delete(ready, strings.ToUpper(name))
 		}
+	}
+	if err := rows.Err(); err != nil || len(ready) > 0 {
+		return errors.Join(fmt.Errorf("the node cannot be written to: it does not say %v", ready), err)
 	}
 	return nil
 }

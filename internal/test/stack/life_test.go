@@ -162,8 +162,8 @@ func TestServersGivenFromOutsideAreNotKilled(t *testing.T) {
 			if slices.Contains(Missing(), KindRedis) {
 				t.Error("the redis that is given counts as missing")
 			}
-			given := &sharedServer{kind: KindRedis}
-			if got := given.get(t).url; got != s.Redis.URL() {
+			given := &sharedServer{}
+			if got := given.get(t, KindRedis).url; got != s.Redis.URL() {
 				t.Errorf("shared redis = %s, want the given %s", got, s.Redis.URL())
 			}
 			skipped := true

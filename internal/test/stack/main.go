@@ -14,17 +14,10 @@ import (
 )
 
 // shared are the servers of this test process. They are package state because tests share nothing else: the first test
-// that needs a server starts it, and [Main] stops what was started.
-var shared = map[Kind]*sharedServer{
-	KindRabbitMQ: {kind: KindRabbitMQ},
-	KindMySQL:    {kind: KindMySQL},
-	KindRedis:    {kind: KindRedis},
-}
+// that needs a server starts it, or finds it in the environment, and [Main] stops what was started.
+var shared = map[Kind]*sharedServer{KindRabbitMQ: {}, KindMySQL: {}, KindRedis: {}}
 
-// sharedServer is started, or found in the environment, at first use.
 type sharedServer struct {
-	kind Kind
-
 	once  sync.Once
 	url   string
 	node  *rabbitNode // nil when the server is not a RabbitMQ of ours
@@ -32,30 +25,28 @@ type sharedServer struct {
 	err   error
 }
 
-func (s *sharedServer) get(t testing.TB) *sharedServer {
+func (s *sharedServer) get(t testing.TB, kind Kind) *sharedServer {
 	t.Helper()
-	s.once.Do(func() { s.err = s.find() })
+	s.once.Do(func() { s.err = s.find(kind) })
 	if s.err != nil {
 		t.Fatal(s.err)
 	}
 	return s
 }
 
-func (s *sharedServer) find() error {
-	if s.url = os.Getenv(s.kind.env()); s.url != "" {
+func (s *sharedServer) find(kind Kind) error {
+	if s.url = os.Getenv(kind.env()); s.url != "" {
 		private, err := readPrivate()
-		if err == nil && slices.Contains(private.Kinds, s.kind) {
+		if slices.Contains(private.Kinds, kind) {
 			s.node = private.Node
 		}
 		return err
 	}
 	var err error
-	if s.stack, err = Start(context.Background(), Options{Only: []Kind{s.kind}}); err != nil {
-		return err
+	if s.stack, err = Start(context.Background(), Options{Only: []Kind{kind}}); err == nil {
+		s.url, s.node = s.stack.server(kind).url, s.stack.server(kind).node
 	}
-	server := s.stack.server(s.kind)
-	s.url, s.node = server.url, server.node
-	return nil
+	return err
 }
 
 // AtOnce lets so many tests of a package run at once, more than there may be processors: they wait most of the
@@ -71,18 +62,14 @@ func AtOnce(n int) {
 // fails when a goroutine is left, and exits.
 func Main(m *testing.M, after ...func() error) {
 	code := m.Run()
+	for _, s := range shared {
+		if s.stack != nil {
+			after = append(after, s.stack.Stop)
+		}
+	}
 	for _, f := range after {
 		if err := f(); err != nil {
 			fmt.Fprintln(os.Stderr, "stack: clean up after the tests:", err)
-			code = max(code, 1)
-		}
-	}
-	for _, s := range shared {
-		if s.stack == nil {
-			continue
-		}
-		if err := s.stack.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stack: stop the servers:", err)
 			code = max(code, 1)
 		}
 	}
@@ -110,5 +97,5 @@ func leaked() (err error) {
 // because they hold a hash with the UUID of each test's own schema.
 func Redis(t testing.TB) string {
 	t.Helper()
-	return shared[KindRedis].get(t).url
+	return shared[KindRedis].get(t, KindRedis).url
 }

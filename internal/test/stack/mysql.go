@@ -1,18 +1,18 @@
 package stack
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"fmt"
-	"os"
-	"os/exec"
-	"os/user"
+	osuser "os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // mysqlArgs hold what a promise of durability needs and what tests can do without. A commit is in the log file before
@@ -47,96 +47,76 @@ const (
 
 // prepareMySQL makes a MariaDB, or a MySQL where that is installed, with empty data and a root account that has a
 // random password.
-func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) (*Server, error) {
-	program, err := findProgram("mariadbd", "mysqld")
-	if err != nil {
-		return nil, err
-	}
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	account, err := user.Current()
-	if err != nil {
-		return nil, fmt.Errorf("ask who runs the tests: %w", err)
-	}
-	password := rand.Text()
-	initFile := filepath.Join(dir, "accounts.sql")
-	if err := os.WriteFile(initFile, []byte(accountsSQL(password)), 0o600); err != nil {
-		return nil, fmt.Errorf("write the accounts of mysql: %w", err)
-	}
-	// Option files of the machine must not change a test's server. The user must be named: as root the server refuses to
-	// run otherwise.
-	data := filepath.Join(dir, "data")
-	base := []string{"--no-defaults", "--user=" + account.Username, "--datadir=" + data}
+func prepareMySQL(ctx context.Context, sp *spawner, dir string, o Options) *Server {
+	program, port := must.Get(findProgram("mariadbd", "mysqld")), must.Get(freePorts(1))[0]
+	config := rootOf(loopback(port), rand.Text())
+	// Names are not resolved, so a client on the loopback address is root@127.0.0.1 and no other.
+	accounts := writeFile(dir, "accounts.sql", "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';\n"+
+		"ALTER USER 'root'@'127.0.0.1' IDENTIFIED BY '"+config.Passwd+"';\n"+
+		"GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n")
 	var own *disk
 	if o.MySQLDisk != 0 {
-		if own, err = makeDisk(sp, filepath.Join(program.tree, data), o.MySQLDisk); err != nil {
-			return nil, err
-		}
+		own = must.Get(makeDisk(sp, filepath.Join(program.tree, dir, "data"), o.MySQLDisk))
 	}
 	var clock *fakeClock
 	var see []string
 	if o.MySQLClock {
-		if clock, see, err = makeClock(program, dir); err != nil {
-			return nil, err
-		}
+		clock, see = makeClock(program, dir)
 	}
-	if err := installMySQL(ctx, sp, program, dir, base); err != nil {
-		return nil, err
-	}
-	args := append(append(base, "--port="+strconv.Itoa(ports[0]), "--init-file="+initFile,
-		"--socket="+filepath.Join(dir, "s"), "--pid-file="+filepath.Join(dir, "pid"), "--tmpdir="+dir), mysqlArgs...)
-	args = append(args, o.MySQLArgs...)
+	installMySQL(ctx, sp, program, dir)
+	args := slices.Concat(append(mysqlBase(dir), "--port="+strconv.Itoa(port), "--init-file="+accounts), mysqlArgs,
+		o.MySQLArgs)
 	if o.Encryption != nil {
 		args = append(args, o.Encryption.mysql()...)
 	}
-
-	config := mysql.NewConfig()
-	config.User, config.Passwd, config.Net, config.Addr = "root", password, "tcp", loopback(ports[0])
-	return &Server{
-		kind: KindMySQL, dir: dir, addr: config.Addr, url: config.FormatDSN(), disk: own, clock: clock,
-		encryption: o.Encryption,
-		main: &process{
-			name: "mysql", spawner: sp, logPath: filepath.Join(dir, "mysql.log"),
-			command: func() *exec.Cmd { return program.server(dir, environment(dir, see...), args...) },
-		},
-		ask: func(ctx context.Context) error {
-			db, err := openMySQL(config.FormatDSN())
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			return db.PingContext(ctx)
-		},
-	}, nil
+	s := newServer(sp, KindMySQL, dir, config.Addr, program, see, args...)
+	s.url, s.disk, s.clock, s.encryption = config.FormatDSN(), own, clock, o.Encryption
+	s.ask = pings(s.url)
+	return s
 }
 
-// accountsSQL runs at each start. Names are not resolved, so a client on the loopback address is root@127.0.0.1 and no
-// other.
-func accountsSQL(password string) string {
-	return "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';\n" +
-		"ALTER USER 'root'@'127.0.0.1' IDENTIFIED BY '" + password + "';\n" +
-		"GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
+// rootOf is how root reaches the server at an address.
+func rootOf(addr, password string) *mysql.Config {
+	config := mysql.NewConfig()
+	config.User, config.Passwd, config.Net, config.Addr = "root", password, "tcp", addr
+	return config
+}
+
+// mysqlBase are the first arguments of every server. Option files of the machine must not change a test's server. The
+// user must be named: as root the server refuses to run otherwise.
+func mysqlBase(dir string) []string {
+	return []string{
+		"--no-defaults", "--user=" + must.Get(osuser.Current()).Username, "--datadir=" + filepath.Join(dir, "data"),
+		"--socket=" + filepath.Join(dir, "s"), "--pid-file=" + filepath.Join(dir, "pid"), "--tmpdir=" + dir,
+	}
 }
 
 // installMySQL makes the system tables: MariaDB has a program of its own for it, MySQL's server does it itself.
-func installMySQL(ctx context.Context, sp *spawner, server program, dir string, base []string) error {
+func installMySQL(ctx context.Context, sp *spawner, server program, dir string) {
+	base := mysqlBase(dir)[:3]
 	cmd := server.command(ctx, dir, environment(dir), append(base, "--initialize-insecure")...)
 	if installer, err := findProgram("mariadb-install-db"); err == nil && server.name() == "mariadbd" {
 		cmd = installer.command(ctx, dir, environment(dir), append(base, "--auth-root-authentication-method=normal",
 			"--skip-test-db")...)
 	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := sp.start(cmd) // where the data may be on a disk that no other thread sees
-	if err == nil {
-		err = cmd.Wait()
+	sp.output(cmd, "make the system tables of mysql")
+}
+
+// pings is nil when a server answers.
+func pings(dsn string) func(context.Context) error {
+	return onMySQL(dsn, func(ctx context.Context, db *sql.DB) error { return db.PingContext(ctx) })
+}
+
+// onMySQL asks a server something, over a connection of its own.
+func onMySQL(dsn string, do func(context.Context, *sql.DB) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		db, err := openMySQL(dsn)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		return do(ctx, db)
 	}
-	if err != nil {
-		return fmt.Errorf("make the system tables of mysql: %w\n%s", err, &out)
-	}
-	return nil
 }
 
 // openMySQL opens a pool whose driver does not write to standard error when a connection breaks: the caller gets the

@@ -9,9 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"time"
+	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // network gives each of some servers a network of its own, as machines have one: one line to this machine, for clients,
@@ -36,7 +37,7 @@ const (
 )
 
 // peer is the address by which the others know a server.
-func (n *network) peer(i int) string { return peerRange + strconv.Itoa(11+i) }
+func (n *network) peer(i int) string { return fmt.Sprintf("%s%d", peerRange, 11+i) }
 
 // client is the address by which this machine knows a server.
 func (n *network) client(i int) string { return fmt.Sprintf("%s%d.%d", clientRange, n.subnet, 4*i+2) }
@@ -47,65 +48,39 @@ func (n *network) gateway(i int) string { return fmt.Sprintf("%s%d.%d", clientRa
 // line is the name of that line.
 func (n *network) line(i int) string { return fmt.Sprintf("rb%dn%d", n.subnet, i) }
 
-// newNetwork makes networks for so many servers.
-func newNetwork(ctx context.Context, sp *spawner, dir string, servers int) (n *network, err error) {
-	ip, errIP := findOnMachine("ip")
-	nsenter, errEnter := findOnMachine("nsenter")
-	if err := errors.Join(errIP, errEnter); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the networks: %w", err)
-	}
-	n = &network{ip: ip, nsenter: nsenter, spawner: sp, dir: dir}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.end())
-		}
-	}()
-	if n.subnet, err = freeSubnet(); err != nil {
-		return n, err
-	}
-	if n.hub, err = n.hold(ctx, "hub"); err != nil {
-		return n, err
-	}
-	if err := n.in(ctx, n.hub, "link add hub type bridge", "link set hub up"); err != nil {
-		return n, err
-	}
+// newNetwork makes networks for so many servers, which end is told how to end.
+func newNetwork(ctx context.Context, sp *spawner, dir string, servers int, onEnd func(func() error)) *network {
+	n := &network{ip: must.Get(findOnMachine("ip")), nsenter: must.Get(findOnMachine("nsenter")), spawner: sp, dir: dir,
+		subnet: freeSubnet()}
+	n.hub = n.hold(ctx, "hub", onEnd)
+	n.in(ctx, n.hub, "link add hub type bridge", "link set hub up")
 	for i := range servers {
-		host, err := n.hold(ctx, nodeName(i))
-		if err != nil {
-			return n, err
-		}
+		host, here, port := n.hold(ctx, nodeName(i), onEnd), n.line(i), nodeName(i)
 		n.hosts = append(n.hosts, host)
-		if err := n.join(ctx, i); err != nil {
-			return n, err
-		}
+		n.in(ctx, nil, fmt.Sprintf("link add %s type veth peer name clients netns %d", here, host.pid()),
+			fmt.Sprintf("addr add %s/30 dev %s", n.gateway(i), here), "link set "+here+" up")
+		n.in(ctx, n.hub, fmt.Sprintf("link add %s type veth peer name peers netns %d", port, host.pid()),
+			"link set "+port+" master hub up")
+		n.in(ctx, host, "link set lo up", fmt.Sprintf("addr add %s/30 dev clients", n.client(i)), "link set clients up",
+			fmt.Sprintf("addr add %s/24 dev peers", n.peer(i)), "link set peers up")
 	}
-	return n, nil
+	return n
 }
 
 // freeSubnet finds one that no test beside this one uses.
-func freeSubnet() (int, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return 0, fmt.Errorf("ask for the addresses of this machine: %w", err)
-	}
+func freeSubnet() int {
+	used := fmt.Sprint(must.Get(net.InterfaceAddrs()))
 	for range 1000 {
-		subnet := rand.IntN(256)
-		used := false
-		for _, a := range addrs {
-			used = used || strings.HasPrefix(a.String(), fmt.Sprintf("%s%d.", clientRange, subnet))
-		}
-		if !used {
-			return subnet, nil
+		if subnet := rand.IntN(256); !strings.Contains(used, fmt.Sprintf("%s%d.", clientRange, subnet)) {
+			return subnet
 		}
 	}
-	return 0, fmt.Errorf("find a subnet of %s0.0 that is free: 1000 tries were in vain", clientRange)
+	must.OK(errors.New("find a free subnet: 1000 tries were in vain"))
+	return 0
 }
 
 // hold starts a process with a network that is empty.
-func (n *network) hold(ctx context.Context, name string) (*process, error) {
+func (n *network) hold(ctx context.Context, name string, onEnd func(func() error)) *process {
 	p := &process{
 		name: "network " + name, spawner: n.spawner, logPath: filepath.Join(n.dir, name+".log"),
 		command: func() *exec.Cmd {
@@ -113,55 +88,25 @@ func (n *network) hold(ctx context.Context, name string) (*process, error) {
 			return holder.server(n.dir, environment(n.dir), "--net", "sleep", "infinity")
 		},
 	}
-	if err := p.start(); err != nil {
-		return nil, err
-	}
-	ours, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ask for this machine's network: %w", err), p.kill())
-	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if its, err := os.Readlink(namespace(p)); err == nil && its != ours {
-			return p, nil
+	must.OK(p.start())
+	onEnd(p.kill)
+	ours := must.Get(os.Readlink("/proc/self/ns/net"))
+	err := again(ctx, p.ended(), func(context.Context) error {
+		its, err := os.Readlink(namespace(p))
+		if err == nil && its == ours {
+			err = errors.New("it is in this machine's network")
 		}
-		select {
-		case <-tick.C:
-		case <-p.ended():
-			return nil, fmt.Errorf("make a network for %s, which needs root: %s", name, p.logTail())
-		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), p.kill())
-		}
-	}
+		return err
+	})
+	must.OK(err, "make a network for "+name+", which needs root: "+p.logTail())
+	return p
 }
 
 // namespace is the file that stands for the network of a process.
 func namespace(p *process) string { return fmt.Sprintf("/proc/%d/ns/net", p.pid()) }
 
-// join lays the two lines of a server.
-func (n *network) join(ctx context.Context, i int) error {
-	host := n.hosts[i]
-	ours := n.line(i)
-	here := []string{
-		fmt.Sprintf("link add %s type veth peer name clients netns %d", ours, host.pid()),
-		fmt.Sprintf("addr add %s/30 dev %s", n.gateway(i), ours),
-		fmt.Sprintf("link set %s up", ours),
-	}
-	if err := n.in(ctx, nil, here...); err != nil {
-		return err
-	}
-	port := nodeName(i)
-	if err := n.in(ctx, n.hub, fmt.Sprintf("link add %s type veth peer name peers netns %d", port, host.pid()),
-		fmt.Sprintf("link set %s master hub up", port)); err != nil {
-		return err
-	}
-	return n.in(ctx, host, "link set lo up", fmt.Sprintf("addr add %s/30 dev clients", n.client(i)),
-		"link set clients up", fmt.Sprintf("addr add %s/24 dev peers", n.peer(i)), "link set peers up")
-}
-
 // in runs ip in the network of a process, nil: in this machine's.
-func (n *network) in(ctx context.Context, p *process, lines ...string) error {
+func (n *network) in(ctx context.Context, p *process, lines ...string) {
 	for _, line := range lines {
 		args := append([]string{n.ip.path}, strings.Fields(line)...)
 		if p != nil {
@@ -169,35 +114,89 @@ func (n *network) in(ctx context.Context, p *process, lines ...string) error {
 		}
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = environment(n.dir)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
-		}
+		out, err := cmd.CombinedOutput()
+		must.OK(err, strings.Join(args, " "), ": ", string(out))
 	}
-	return nil
-}
-
-// cut takes a server's line to the others away. Its clients still reach it.
-func (n *network) cut(ctx context.Context, i int) error {
-	return n.in(ctx, n.hub, fmt.Sprintf("link set %s down", nodeName(i)))
-}
-
-// mend gives it back.
-func (n *network) mend(ctx context.Context, i int) error {
-	return n.in(ctx, n.hub, fmt.Sprintf("link set %s up", nodeName(i)))
 }
 
 // enter is the command that runs a program in a server's network, with the program's own root.
-func (n *network) enter(i int, p program, dir string, environ []string, args ...string) *exec.Cmd {
+func (n *network) enter(i int, p program, dir string, args ...string) *exec.Cmd {
 	enter := program{path: "/usr/bin/nsenter", tree: p.tree}
-	return enter.server(dir, environ, append([]string{"--net=" + namespace(n.hosts[i]), p.path}, args...)...)
+	return enter.server(dir, environment(dir), append([]string{"--net=" + namespace(n.hosts[i]), p.path}, args...)...)
 }
 
-func (n *network) end() error {
-	var errs []error
-	for _, p := range append(n.hosts, n.hub) {
-		if p != nil {
-			errs = append(errs, p.kill())
-		}
+// state is what ip calls a line that is cut, or is not.
+func state(isCut bool) string {
+	if isCut {
+		return "down"
 	}
-	return errors.Join(errs...)
+	return "up"
+}
+
+// CutOff takes a node's line to the other nodes away, for packets in both directions. Clients still reach it.
+func (s *Stack) CutOff(ctx context.Context, node *Server) error { return s.cut(ctx, node, true) }
+
+// Mend gives the line back.
+func (s *Stack) Mend(ctx context.Context, node *Server) error { return s.cut(ctx, node, false) }
+
+func (s *Stack) cut(ctx context.Context, node *Server, on bool) error {
+	n := s.replicated.network
+	return must.Catch(func() { n.in(ctx, n.hub, fmt.Sprintf("link set %s %s", nodeName(s.Index(node)), state(on))) })
+}
+
+// Apart is a network for processes of one test, with one line to this machine: what runs in it runs as on a machine of
+// its own.
+type Apart struct {
+	t       testing.TB
+	network *network
+}
+
+// NewApart makes one. Where that is not allowed the test is skipped, which takes root.
+func NewApart(t testing.TB) *Apart {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a network of its own needs root")
+	}
+	sp := newSpawner()
+	t.Cleanup(sp.close)
+	a := &Apart{t: t}
+	err := must.Catch(func() {
+		a.network = newNetwork(t.Context(), sp, t.TempDir(), 1, func(end func() error) {
+			t.Cleanup(func() {
+				if err := end(); err != nil {
+					t.Errorf("end the network: %v", err)
+				}
+			})
+		})
+	})
+	if err != nil {
+		t.Skipf("a network of its own cannot be made here: %v", err)
+	}
+	return a
+}
+
+// Command is what runs a program in it.
+func (a *Apart) Command(path string, args ...string) (string, []string) {
+	return a.network.nsenter.path, append([]string{"--net=" + namespace(a.network.hosts[0]), path}, args...)
+}
+
+// Through returns the URL or DSN of a server on this machine, at addr, as it is reached from within.
+func (a *Apart) Through(url, addr string) string {
+	a.t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(a.network.gateway(0), "0"))
+	if err != nil {
+		a.t.Fatalf("listen for who is apart: %v", err)
+	}
+	p := newProxy(l.(*net.TCPListener), addr, a.t.Errorf)
+	a.t.Cleanup(p.Close)
+	return p.Through(url)
+}
+
+// Cut takes its line away, and gives it back: packets vanish meanwhile, and no connection ends by that.
+func (a *Apart) Cut(on bool) {
+	a.t.Helper()
+	line := fmt.Sprintf("link set %s %s", a.network.line(0), state(on))
+	if err := must.Catch(func() { a.network.in(a.t.Context(), nil, line) }); err != nil {
+		a.t.Fatalf("cut the line: %v", err)
+	}
 }

@@ -1,99 +1,180 @@
 package stack
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 )
 
+// The environment through which tests are given servers.
+const (
+	EnvAMQP  = "ROLLBACKD_TEST_AMQP_URL"
+	EnvMySQL = "ROLLBACKD_TEST_MYSQL_DSN"
+	EnvRedis = "ROLLBACKD_TEST_REDIS_URL"
+
+	// EnvPrivate marks servers which we started ourselves for several test processes, as cmd/with-servers does. Tests may
+	// then command the RabbitMQ, and start servers of their own to kill. It names a file which says which servers it is
+	// about.
+	EnvPrivate = "ROLLBACKD_TEST_PRIVATE"
+)
+
+// env is the variable which names a server of this kind.
+func (k Kind) env() string {
+	return map[Kind]string{KindRabbitMQ: EnvAMQP, KindMySQL: EnvMySQL, KindRedis: EnvRedis}[k]
+}
+
+// private is the content of the file EnvPrivate names.
+type private struct {
+	Kinds []Kind      // the servers that are ours
+	Node  *rabbitNode // how to command the RabbitMQ; nil when it is not ours
+}
+
+// Environ writes down what other processes must know of the servers and returns the variables to give them, as
+// NAME=value.
+func (s *Stack) Environ() (vars []string, err error) {
+	var p private
+	for _, kind := range common {
+		if server := s.server(kind); server != nil {
+			vars = append(vars, kind.env()+"="+server.url)
+			p.Kinds = append(p.Kinds, kind)
+			if kind == KindRabbitMQ {
+				p.Node = server.node
+			}
+		}
+	}
+	path := filepath.Join(s.dir, "private.json")
+	text, err := json.Marshal(p)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("describe the servers: %w", err)
+	}
+	return append(vars, EnvPrivate+"="+path), nil
+}
+
+// readPrivate is empty when the environment does not mark any server as ours.
+func readPrivate() (p private, err error) {
+	path := os.Getenv(EnvPrivate)
+	if path == "" {
+		return p, nil
+	}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	if err != nil {
+		err = fmt.Errorf("read the file %s names: %w", EnvPrivate, err)
+	}
+	return p, err
+}
+
+// Missing lists the servers which the environment does not name.
+func Missing() []Kind {
+	return slices.DeleteFunc(slices.Clone(common), func(k Kind) bool { return os.Getenv(k.env()) != "" })
+}
+
+// What asks for tests whose servers take long to start, or are not installed with the others.
+const (
+	EnvClusters  = "ROLLBACKD_TEST_CLUSTERS"
+	EnvZooKeeper = "ROLLBACKD_TEST_ZOOKEEPER"
+	EnvGalera    = "ROLLBACKD_TEST_GALERA"
+	EnvMySQLHA   = "ROLLBACKD_TEST_MYSQL_HA"
+)
+
+// needs skips the test if the environment does not ask for such tests.
+func needs(t testing.TB, env, kind string) {
+	t.Helper()
+	if os.Getenv(env) == "" {
+		t.Skipf("make test-clusters KIND=%s runs this", kind)
+	}
+}
+
 // OwnRabbit starts a RabbitMQ for this test alone, to be killed and frozen at will. With a server given from outside
 // the test is skipped: that run asked for tests on its own servers.
-func OwnRabbit(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindRabbitMQ}}) }
+func OwnRabbit(t testing.TB) *Server { t.Helper(); return Own(t, Options{Only: []Kind{KindRabbitMQ}}) }
 
 // OwnMySQL starts a MySQL or MariaDB for this test alone, as [OwnRabbit] does.
-func OwnMySQL(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindMySQL}}) }
+func OwnMySQL(t testing.TB) *Server { t.Helper(); return Own(t, Options{Only: []Kind{KindMySQL}}) }
+
+// OwnMySQLOnDisk starts one whose data lie on a disk of so many bytes, to be filled and freed at will. It skips the
+// test where nothing may be mounted.
+func OwnMySQLOnDisk(t testing.TB, size int64, args ...string) *Server {
+	t.Helper()
+	return Own(t, Options{Only: []Kind{KindMySQL}, MySQLDisk: size, MySQLArgs: args})
+}
+
+// OwnMySQLWithClock starts one whose clock can be set. Where libfaketime is missing the test is skipped.
+func OwnMySQLWithClock(t testing.TB) *Server {
+	t.Helper()
+	return Own(t, Options{Only: []Kind{KindMySQL}, MySQLClock: true})
+}
 
 // OwnRedis starts a Redis for this test alone, as [OwnRabbit] does.
-func OwnRedis(t testing.TB) *Server { t.Helper(); return own(t, Options{Only: []Kind{KindRedis}}) }
+func OwnRedis(t testing.TB) *Server { t.Helper(); return Own(t, Options{Only: []Kind{KindRedis}}) }
 
 // OwnValkey starts a Valkey for this test alone, as [OwnRabbit] does. Where none is installed the test is skipped.
 func OwnValkey(t testing.TB) *Server {
 	t.Helper()
-	return own(t, Options{Only: []Kind{KindRedis}, RedisProgram: "valkey-server"})
+	return Own(t, Options{Only: []Kind{KindRedis}, RedisProgram: "valkey-server"})
 }
-
-// EnvClusters asks for the tests on clusters, which take long to start.
-const EnvClusters = "ROLLBACKD_TEST_CLUSTERS"
-
-// EnvZooKeeper asks for the tests on ZooKeeper, which is not installed with the other servers.
-const EnvZooKeeper = "ROLLBACKD_TEST_ZOOKEEPER"
 
 // OwnZooKeeper starts a ZooKeeper for this test alone, as [OwnRabbit] does, if the environment asks for such tests.
 func OwnZooKeeper(t testing.TB) *Server {
 	t.Helper()
-	if os.Getenv(EnvZooKeeper) == "" {
-		t.Skip("make test-zookeeper runs this")
-	}
-	return own(t, Options{Only: []Kind{KindZooKeeper}})
+	needs(t, EnvZooKeeper, "zookeeper")
+	return Own(t, Options{Only: []Kind{KindZooKeeper}})
 }
-
-// EnvGalera asks for the tests on a database cluster, whose parts are not installed with the other servers.
-const EnvGalera = "ROLLBACKD_TEST_GALERA"
 
 // OwnGalera starts three nodes of MariaDB with Galera behind a HAProxy for this test alone, if the environment asks for
 // such tests.
 func OwnGalera(t testing.TB) *Stack {
 	t.Helper()
-	if os.Getenv(EnvGalera) == "" {
-		t.Skip("make test-galera runs this")
-	}
-	return ownCluster(t, Galera)
+	needs(t, EnvGalera, "galera")
+	return ownStack(t, Options{Only: []Kind{KindMySQL}, MySQLNodes: 3, Replication: Galera})
 }
-
-// EnvMySQLHA asks for the tests on MySQL that fails over.
-const EnvMySQLHA = "ROLLBACKD_TEST_MYSQL_HA"
 
 // OwnReplicated starts three nodes of MySQL behind a HAProxy for this test alone, if the environment asks for such
 // tests.
 func OwnReplicated(t testing.TB, replication Replication) *Stack {
 	t.Helper()
-	if os.Getenv(EnvMySQLHA) == "" {
-		t.Skip("make test-mysql-ha runs this")
-	}
-	return ownCluster(t, replication)
+	needs(t, EnvMySQLHA, "mysql-ha")
+	return ownStack(t, Options{Only: []Kind{KindMySQL}, MySQLNodes: 3, Replication: replication})
 }
 
-func ownCluster(t testing.TB, replication Replication) *Stack {
+// Servers are three servers of a test's own that speak TLS beside plain text.
+type Servers struct{ RabbitMQ, MySQL, Redis *Server }
+
+// OwnEncrypted starts the three servers for this test alone, side by side, with encryption. With a server given from
+// outside the test is skipped.
+func OwnEncrypted(t testing.TB, e Encryption, kinds ...Kind) Servers {
 	t.Helper()
-	s, err := Start(t.Context(), Options{Only: []Kind{KindMySQL}, MySQLNodes: 3, Replication: replication})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Errorf("stop the test's own database cluster: %v", err)
-		}
-	})
-	for _, server := range append(slices.Clone(s.Databases), s.MySQL) {
-		server.t = t
-	}
-	return s
+	s := ownStack(t, Options{Only: kinds, Encryption: &e})
+	return Servers{s.RabbitMQ, s.MySQL, s.Redis}
 }
 
 // Own starts one server for this test alone with further options; o.Only must name exactly one kind.
-func Own(t testing.TB, o Options) *Server { t.Helper(); return own(t, o) }
-
-func own(t testing.TB, o Options) *Server {
+func Own(t testing.TB, o Options) *Server {
 	t.Helper()
 	if len(o.Only) != 1 {
 		t.Fatalf("stack.Own: Options.Only names %d kinds, want one", len(o.Only))
 	}
-	kind := o.Only[0]
-	mayKill(t, kind)
+	return ownStack(t, o).server(o.Only[0])
+}
+
+// ownStack starts servers for this test alone.
+func ownStack(t testing.TB, o Options) *Stack {
+	t.Helper()
+	for _, kind := range o.Only {
+		mayKill(t, kind)
+	}
 	s, err := Start(t.Context(), o)
 	if errors.Is(err, ErrNoDisk) || errors.Is(err, ErrNoFaketime) ||
 		o.RedisProgram != "" && errors.Is(err, errNotInstalled) {
@@ -102,14 +183,21 @@ func own(t testing.TB, o Options) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	stopWith(t, s)
+	for _, server := range slices.Concat(s.Nodes, s.Databases, []*Server{s.MySQL, s.Redis, s.ZooKeeper}) {
+		if server != nil {
+			server.t = t
+		}
+	}
+	return s
+}
+
+func stopWith(t testing.TB, s *Stack) {
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
-			t.Errorf("stop the test's own %s: %v", kind, err)
+			t.Errorf("stop the test's own servers: %v", err)
 		}
 	})
-	server := s.server(kind)
-	server.t = t
-	return server
 }
 
 // mayKill skips the test where a server was given from outside.
@@ -130,9 +218,14 @@ func Addr(t testing.TB, target string) string {
 	if u, err := url.Parse(target); err == nil && u.Scheme != "" && u.Host != "" {
 		return u.Host
 	}
-	config, err := mysql.ParseDSN(target)
+	return parseDSN(t, target).Addr
+}
+
+func parseDSN(t testing.TB, dsn string) *mysql.Config {
+	t.Helper()
+	config, err := mysql.ParseDSN(dsn)
 	if err != nil {
-		t.Fatalf("find the address in a URL or DSN: %v", err)
+		t.Fatalf("parse the DSN of the test's mysql: %v", err)
 	}
-	return config.Addr
+	return config
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // KeepStatements has this database server write down every statement that it gets, for [Server.WholeReads].
@@ -28,7 +30,7 @@ func (s *Server) WholeReads(t testing.TB, dsn string, tables ...string) (reads [
 	defer db.Close()
 	statements := statementsOver(t, db, tables)
 	for _, text := range statements {
-		for _, plan := range plansOf(t, db, text) {
+		for _, plan := range rowsOf(t, db, Explain+text) {
 			table := plan["table"]
 			whole := plan["type"] == "ALL" || plan["type"] == "index" && strings.Contains(text, " WHERE ")
 			if derived := strings.HasPrefix(table, "<"); whole && !derived && table != "rollbackd_meta" { // of few rows
@@ -45,18 +47,10 @@ var literals = regexp.MustCompile(`_binary'(\\.|[^'])*'|'(\\.|[^'])*'|\b\d+\b`)
 func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 	t.Helper()
 	ours := regexp.MustCompile(`\b(` + strings.Join(tables, "|") + ")\\b")
-	rows, err := db.QueryContext(t.Context(), "SELECT argument FROM mysql.general_log WHERE command_type IN "+
-		"('Query', 'Execute') ORDER BY event_time")
-	if err != nil {
-		t.Fatal("read the general log: ", err)
-	}
-	defer rows.Close()
 	var seen []string
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			t.Fatal("read the general log: ", err)
-		}
+	for _, row := range rowsOf(t, db, "SELECT argument FROM mysql.general_log WHERE command_type IN "+
+		"('Query', 'Execute') ORDER BY event_time") {
+		text := row["argument"]
 		shape := literals.ReplaceAllString(text, "?")
 		verb, _, _ := strings.Cut(text, " ")
 		if slices.Contains([]string{"SELECT", "UPDATE", "DELETE"}, verb) && ours.MatchString(text) &&
@@ -64,40 +58,31 @@ func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 			seen, all = append(seen, shape), append(all, text)
 		}
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal("read the general log: ", err)
-	}
 	return all
 }
 
-// plansOf are the lines of a statement's plan, each by the names of its columns.
-func plansOf(t testing.TB, db *sql.DB, text string) (plans []map[string]string) {
+// rowsOf are the rows that a query finds, each by the names of its columns.
+func rowsOf(t testing.TB, db *sql.DB, query string) (all []map[string]string) {
 	t.Helper()
-	rows, err := db.QueryContext(t.Context(), Explain+text)
+	err := must.Catch(func() {
+		rows := must.Get(db.QueryContext(t.Context(), query))
+		defer rows.Close()
+		columns := must.Get(rows.Columns())
+		for rows.Next() {
+			values, into, row := make([]sql.NullString, len(columns)), make([]any, len(columns)), map[string]string{}
+			for i := range values {
+				into[i] = &values[i]
+			}
+			must.OK(rows.Scan(into...))
+			for i, c := range columns {
+				row[c] = values[i].String
+			}
+			all = append(all, row)
+		}
+		must.OK(rows.Err())
+	})
 	if err != nil {
-		t.Fatalf("%v: %s", err, text)
+		t.Fatalf("%v: %s", err, query)
 	}
-	defer rows.Close()
-	columns, err := rows.Columns()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for rows.Next() {
-		values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
-		for i := range values {
-			into[i] = &values[i]
-		}
-		if err := rows.Scan(into...); err != nil {
-			t.Fatal(err)
-		}
-		plan := map[string]string{}
-		for i, c := range columns {
-			plan[c] = values[i].String
-		}
-		plans = append(plans, plan)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return plans
+	return all
 }

@@ -1,9 +1,9 @@
 package stack
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // spawner starts child processes from one operating-system thread of its own.
@@ -36,6 +38,18 @@ func newSpawner() *spawner {
 }
 
 func (s *spawner) start(cmd *exec.Cmd) error { return s.do(cmd.Start) }
+
+// output runs a command to its end, where the servers' disks are seen, and returns what it printed.
+func (s *spawner) output(cmd *exec.Cmd, what string) []byte {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := s.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	must.OK(err, what, ": ", &out)
+	return out.Bytes()
+}
 
 // do runs f on the thread.
 func (s *spawner) do(f func() error) error {
@@ -122,31 +136,30 @@ func (p *process) signal(sig syscall.Signal) error {
 
 // kill ends the process at once and waits until it is gone. Killing one that does not run is no error.
 func (p *process) kill() error {
-	if err := p.signal(syscall.SIGKILL); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			return nil
-		}
-		return err
+	err := p.signal(syscall.SIGKILL)
+	if err == nil {
+		<-p.ended()
 	}
-	<-p.ended()
-	return nil
+	return unlessDone(err)
+}
+
+func unlessDone(err error) error {
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
 }
 
 // stop asks the process to end, waits up to grace, then kills it and says so.
 func (p *process) stop(grace time.Duration) error {
 	if err := p.signal(syscall.SIGTERM); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			return nil
-		}
-		return err
+		return unlessDone(err)
 	}
 	_ = p.signal(syscall.SIGCONT) // a frozen process takes SIGTERM only after it was thawed
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
 	select {
 	case <-p.ended():
 		return nil
-	case <-timer.C:
+	case <-time.After(grace):
 		return errors.Join(fmt.Errorf("stop %s: it took over %v and was killed", p.name, grace), p.kill())
 	}
 }
@@ -154,19 +167,11 @@ func (p *process) stop(grace time.Duration) error {
 // logTail is the end of the server's log, for errors a person has to understand.
 func (p *process) logTail() string {
 	const tail = 4 << 10
-	f, err := os.Open(p.logPath)
+	text, err := os.ReadFile(p.logPath)
 	if err != nil {
 		return fmt.Sprintf("(no log: %v)", err)
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > tail {
-		_, _ = f.Seek(-tail, io.SeekEnd) // when it fails, the whole log is shown
-	}
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return fmt.Sprintf("(log not readable: %v)", err)
-	}
-	return fmt.Sprintf("end of %s:\n%s", filepath.Base(p.logPath), text)
+	return fmt.Sprintf("end of %s:\n%s", filepath.Base(p.logPath), text[max(0, len(text)-tail):])
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,10 +20,9 @@ type TCPProxy struct {
 	// Addr is where the client connects to instead of the server.
 	Addr string
 
-	fail   func(format string, args ...any) // told what the proxy itself could not do
-	target string
-	wg     sync.WaitGroup // the listener's goroutine, and of each link one or two
-
+	fail    func(format string, args ...any) // told what the proxy itself could not do
+	target  string
+	wg      sync.WaitGroup // the listener's goroutine, and of each link one or two
 	carried atomic.Int64
 
 	mu       sync.Mutex
@@ -46,10 +46,9 @@ type link struct {
 	once   sync.Once
 
 	// dropping is set from the moment the client sent what a DropReply waits for: the server's next bytes cut the link.
-	dropping atomic.Pointer[trap]
-
-	// tail is the end of what the server has sent, where a killer may have begun. Only the server's direction touches it.
-	tail []byte
+	// tail is the end of what the server has sent, where a killer may have begun. Both are guarded by the proxy's mu.
+	dropping *trap
+	tail     []byte
 }
 
 // trap waits for bytes of a client, once.
@@ -90,6 +89,12 @@ func newProxy(l *net.TCPListener, target string, fail func(format string, args .
 	return p
 }
 
+func (p *TCPProxy) locked(do func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	do()
+}
+
 // Through returns the URL or DSN of the server with the proxy's address in the place of the server's.
 func (p *TCPProxy) Through(url string) string {
 	if !strings.Contains(url, p.target) {
@@ -100,12 +105,14 @@ func (p *TCPProxy) Through(url string) string {
 
 // Cut resets all connections there are: both sides get an error at once. New ones are taken. It returns how many there
 // were.
-func (p *TCPProxy) Cut() int {
-	links := p.current()
-	for _, l := range links {
-		l.cut()
-	}
-	return len(links)
+func (p *TCPProxy) Cut() (n int) {
+	p.locked(func() {
+		n = len(p.links)
+		for l := range p.links {
+			l.cut()
+		}
+	})
+	return n
 }
 
 // Refuse makes new connections fail with "connection refused", or lets them in again. Those there are stay. The port
@@ -116,13 +123,20 @@ func (p *TCPProxy) Refuse(on bool) {
 	if on == p.refuses {
 		return
 	}
-	err := p.onSocket(func(fd int) error {
-		if !on {
-			return errors.Join(shareAddress(fd, 1), syscall.Listen(fd, syscall.SOMAXCONN))
-		}
-		// On Linux the socket listens no more and keeps its address, which nobody may share.
-		return errors.Join(shareAddress(fd, 0), syscall.Shutdown(fd, syscall.SHUT_RD))
-	})
+	raw, err := p.listener.SyscallConn()
+	if err == nil {
+		controlled := raw.Control(func(fd uintptr) {
+			// On Linux a socket whose reading is shut listens no more and keeps its address. Nobody may be bound beside it
+			// then, as Go lets others be by default.
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, map[bool]int{false: 1}[on])
+			if on {
+				err = errors.Join(err, syscall.Shutdown(int(fd), syscall.SHUT_RD))
+			} else {
+				err = errors.Join(err, syscall.Listen(int(fd), syscall.SOMAXCONN))
+			}
+		})
+		err = errors.Join(controlled, err)
+	}
 	if err != nil {
 		p.fail("refuse connections (%v): %v", on, err)
 		return
@@ -133,46 +147,24 @@ func (p *TCPProxy) Refuse(on bool) {
 	}
 }
 
-// shareAddress says whether a socket may be bound beside this one when neither listens, as Go has it by default.
-func shareAddress(fd, yes int) error {
-	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, yes)
-}
-
-func (p *TCPProxy) onSocket(do func(fd int) error) error {
-	raw, err := p.listener.SyscallConn()
-	if err != nil {
-		return err
-	}
-	controlled := raw.Control(func(fd uintptr) { err = do(int(fd)) })
-	return errors.Join(controlled, err)
-}
-
 // Hold freezes the bytes of all connections, in both directions, as a network does that drops every packet; new
 // connections are taken and frozen too. Hold(false) lets the bytes go on: none is lost.
 func (p *TCPProxy) Hold(on bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch held := !isClosed(p.open); {
-	case on && !held:
-		p.open = make(chan struct{})
-	case !on && held:
-		close(p.open)
-	}
+	p.locked(func() {
+		switch held := !isClosed(p.open); {
+		case on && !held:
+			p.open = make(chan struct{})
+		case !on && held:
+			close(p.open)
+		}
+	})
 }
 
 // Delay holds each piece of bytes back for d, in both directions, which makes every link slow. 0 ends it.
-func (p *TCPProxy) Delay(d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.delay = d
-}
+func (p *TCPProxy) Delay(d time.Duration) { p.locked(func() { p.delay = d }) }
 
 // Rate lets at most so many bytes a second through each direction of each link, as a narrow line does. 0 ends it.
-func (p *TCPProxy) Rate(bytesPerSecond int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rate = bytesPerSecond
-}
+func (p *TCPProxy) Rate(bytesPerSecond int) { p.locked(func() { p.rate = bytesPerSecond }) }
 
 // Carried is how many bytes have been passed on so far, in both directions.
 func (p *TCPProxy) Carried() int64 { return p.carried.Load() }
@@ -192,48 +184,26 @@ func (p *TCPProxy) DropRequest(match func(clientBytes []byte) bool) <-chan struc
 	return p.set(&trap{match: match})
 }
 
-// KillOn cuts, from now on and each time, the connection on which the server sends these bytes, before they have
-// arrived whole: as a filter on the way does that takes them for an attack. nil ends it.
-func (p *TCPProxy) KillOn(killer []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.killer = killer
-}
-
-// Killed is how many connections KillOn has ended.
-func (p *TCPProxy) Killed() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.killed
-}
-
 func (p *TCPProxy) set(t *trap) <-chan struct{} {
 	t.sprung = make(chan struct{})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.traps = append(p.traps, t)
+	p.locked(func() { p.traps = append(p.traps, t) })
 	return t.sprung
 }
 
-// Links is the number of connections that are open now.
-func (p *TCPProxy) Links() int { return len(p.current()) }
+// KillOn cuts, from now on and each time, the connection on which the server sends these bytes, before they have
+// arrived whole: as a filter on the way does that takes them for an attack. nil ends it.
+func (p *TCPProxy) KillOn(killer []byte) { p.locked(func() { p.killer = killer }) }
 
-func (p *TCPProxy) current() []*link {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var links []*link
-	for l := range p.links {
-		links = append(links, l)
-	}
-	return links
-}
+// Killed is how many connections KillOn has ended.
+func (p *TCPProxy) Killed() (n int) { p.locked(func() { n = p.killed }); return n }
+
+// Links is the number of connections that are open now.
+func (p *TCPProxy) Links() (n int) { p.locked(func() { n = len(p.links) }); return n }
 
 // Close cuts everything and returns when all goroutines of the proxy have ended.
 func (p *TCPProxy) Close() {
 	p.Refuse(true)
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
+	p.locked(func() { p.closed = true })
 	_ = p.listener.Close() // a listener always closes
 	p.Cut()
 	p.wg.Wait()
@@ -250,26 +220,20 @@ func (p *TCPProxy) accept() {
 			return
 		}
 		l := &link{client: conn.(*net.TCPConn), gone: make(chan struct{})}
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			l.cut()
-			return
-		}
-		p.links[l] = struct{}{}
-		p.mu.Unlock()
-		p.wg.Go(func() { p.serve(l) })
+		p.locked(func() {
+			if p.closed {
+				l.cut()
+				return
+			}
+			p.links[l] = struct{}{}
+			p.wg.Go(func() { p.serve(l) })
+		})
 	}
 }
 
 // serve carries the bytes of one link until both sides have ended or the link is cut.
 func (p *TCPProxy) serve(l *link) {
-	defer func() {
-		l.cut()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.links, l)
-	}()
+	defer p.locked(func() { l.cut(); delete(p.links, l) })
 	conn, err := net.DialTimeout("tcp", p.target, askTimeout)
 	if err != nil {
 		return // the client's connection is reset, as by a server that is down
@@ -281,32 +245,32 @@ func (p *TCPProxy) serve(l *link) {
 		return
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { p.carry(l, l.client, server, p.fromClient) })
-	p.carry(l, server, l.client, p.fromServer)
+	wg.Go(func() { p.carry(l, l.client, server) })
+	p.carry(l, server, l.client)
 	wg.Wait()
 }
 
-// carry copies one direction. verdict says whether a piece is passed on; it may cut the link.
-func (p *TCPProxy) carry(l *link, from, to *net.TCPConn, verdict func(*link, []byte) bool) {
+// carry copies one direction. When one has ended, the other may go on.
+func (p *TCPProxy) carry(l *link, from, to *net.TCPConn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if !p.wait(l, n) || !verdict(l, buf[:n]) {
+			if !p.wait(l, n) || !p.passes(l, buf[:n], from == l.client) {
 				l.cut()
 				return
 			}
-			if _, err := to.Write(buf[:n]); err != nil {
+			if _, failed := to.Write(buf[:n]); failed != nil {
 				l.cut()
 				return
 			}
 			p.carried.Add(int64(n))
 		}
-		switch {
-		case errors.Is(err, io.EOF):
-			_ = to.CloseWrite() // one direction has ended; the other may go on
+		if errors.Is(err, io.EOF) {
+			_ = to.CloseWrite()
 			return
-		case err != nil:
+		}
+		if err != nil {
 			l.cut()
 			return
 		}
@@ -322,10 +286,8 @@ func (p *TCPProxy) wait(l *link, n int) bool {
 	}
 	p.mu.Unlock()
 	if delay > 0 {
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(delay):
 		case <-l.gone:
 			return false
 		}
@@ -338,50 +300,35 @@ func (p *TCPProxy) wait(l *link, n int) bool {
 	}
 }
 
-// fromClient springs the first trap that matches.
-func (p *TCPProxy) fromClient(l *link, piece []byte) bool {
+// passes says whether a piece is passed on: it springs the first trap that matches what a client says, and stops the
+// reply that such a trap waits for, and what kills.
+func (p *TCPProxy) passes(l *link, piece []byte, fromClient bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, t := range p.traps {
-		if !t.match(piece) {
-			continue
-		}
-		p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
-		if t.deliver {
-			l.dropping.Store(t)
+	springs := func(t *trap) bool { l.cut(); close(t.sprung); return false }
+	switch {
+	case fromClient:
+		i := slices.IndexFunc(p.traps, func(t *trap) bool { return t.match(piece) })
+		if i < 0 {
 			return true
 		}
-		l.cut()
-		close(t.sprung)
-		return false
+		t := p.traps[i]
+		p.traps = slices.Delete(slices.Clone(p.traps), i, i+1)
+		if !t.deliver {
+			return springs(t)
+		}
+		l.dropping = t
+	case l.dropping != nil:
+		return springs(l.dropping)
+	case p.killer != nil:
+		seen := append(l.tail, piece...)
+		if bytes.Contains(seen, p.killer) {
+			p.killed++
+			return false
+		}
+		l.tail = slices.Clone(seen[max(0, len(seen)-len(p.killer)+1):])
 	}
 	return true
-}
-
-// fromServer drops the reply a sprung trap waits for, and what kills.
-func (p *TCPProxy) fromServer(l *link, piece []byte) bool {
-	t := l.dropping.Load()
-	if t == nil {
-		return !p.kills(l, piece)
-	}
-	l.cut()
-	close(t.sprung)
-	return false
-}
-
-func (p *TCPProxy) kills(l *link, piece []byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.killer == nil {
-		return false
-	}
-	seen := append(l.tail, piece...)
-	if bytes.Contains(seen, p.killer) {
-		p.killed++
-		return true
-	}
-	l.tail = append([]byte(nil), seen[max(0, len(seen)-len(p.killer)+1):]...)
-	return false
 }
 
 // cut resets both sides. It may be called twice.

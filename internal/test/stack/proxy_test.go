@@ -2,7 +2,6 @@ package stack
 
 import (
 	"bytes"
-	"database/sql"
 	"errors"
 	"io"
 	"net"
@@ -14,16 +13,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
-
-// await fails the test when the event does not come.
-func await(t *testing.T, what string, event <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-event:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s did not happen within 20s", what)
-	}
-}
 
 // echo is a server that sends back what it gets.
 func echo(t *testing.T) string {
@@ -73,11 +62,24 @@ func hear(t *testing.T, c net.Conn, want string) {
 	}
 }
 
-func TestProxyCutResetsBothSidesAndTakesNewConnections(t *testing.T) {
+// talks says something, which must come back.
+func talks(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	say(t, c, text)
+	hear(t, c, text)
+}
+
+// proxied is a proxy with a connection through it.
+func proxied(t *testing.T) (*TCPProxy, net.Conn) {
+	t.Helper()
 	p := Proxy(t, echo(t))
 	c := dial(t, p.Addr)
-	say(t, c, "a")
-	hear(t, c, "a")
+	talks(t, c, "a")
+	return p, c
+}
+
+func TestProxyCutResetsBothSidesAndTakesNewConnections(t *testing.T) {
+	p, c := proxied(t)
 
 	p.Cut()
 
@@ -85,39 +87,28 @@ func TestProxyCutResetsBothSidesAndTakesNewConnections(t *testing.T) {
 		t.Errorf("read after Cut: %v, want a reset", err)
 	}
 	poll.Until(t, "no link being left", func() bool { return p.Links() == 0 })
-	again := dial(t, p.Addr)
-	say(t, again, "b")
-	hear(t, again, "b")
+	talks(t, dial(t, p.Addr), "b")
 }
 
 func TestProxyRefuseLeavesOpenConnectionsAlone(t *testing.T) {
-	p := Proxy(t, echo(t))
-	c := dial(t, p.Addr)
-	say(t, c, "a")
-	hear(t, c, "a")
+	p, c := proxied(t)
 
 	p.Refuse(true)
 
 	if _, err := net.Dial("tcp", p.Addr); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dial while refusing: %v, want refused", err)
 	}
-	say(t, c, "b")
-	hear(t, c, "b")
+	talks(t, c, "b")
 	if l, err := net.Listen("tcp", p.Addr); err == nil {
 		_ = l.Close()
 		t.Error("another server took the port meanwhile")
 	}
 	p.Refuse(false)
-	again := dial(t, p.Addr)
-	say(t, again, "c")
-	hear(t, again, "c")
+	talks(t, dial(t, p.Addr), "c")
 }
 
 func TestProxyHoldKeepsBytesAndLosesNone(t *testing.T) {
-	p := Proxy(t, echo(t))
-	c := dial(t, p.Addr)
-	say(t, c, "a")
-	hear(t, c, "a")
+	p, c := proxied(t)
 
 	p.Hold(true)
 	say(t, c, "held")
@@ -165,11 +156,12 @@ func TestProxyDropReply(t *testing.T) {
 			if err := tx.Commit(); err == nil {
 				t.Error("Commit = nil, want an error")
 			}
-			await(t, "the trap's spring", sprung)
+			poll.Until(t, "the trap having sprung", func() bool { return isClosed(sprung) })
 
 			// Then the server holds the truth.
-			if n := count(t, direct, "SELECT COUNT(*) FROM t"); n != c.want {
-				t.Errorf("%d rows, want %d", n, c.want)
+			n := -1
+			if err := db.QueryRow("SELECT COUNT(*) FROM t").Scan(&n); err != nil || n != c.want {
+				t.Errorf("%d rows, %v, want %d", n, err, c.want)
 			}
 		})
 	}
@@ -180,24 +172,10 @@ func TestProxyDelaySlowsTheLink(t *testing.T) {
 	p.Delay(100 * time.Millisecond)
 	c := dial(t, p.Addr)
 	start := time.Now()
-	say(t, c, "a")
-	hear(t, c, "a")
+	talks(t, c, "a")
 	if took := time.Since(start); took < 200*time.Millisecond {
 		t.Errorf("there and back took %v, want at least 200ms", took)
 	}
-}
-
-func count(t *testing.T, dsn, query string) (n int) {
-	t.Helper()
-	db, err := openMySQL(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := db.QueryRow(query).Scan(&n); err != nil && !errors.Is(err, sql.ErrNoRows) {
-		t.Fatal(err)
-	}
-	return n
 }
 
 func TestRateMakesTheLinkNarrow(t *testing.T) {
@@ -205,9 +183,7 @@ func TestRateMakesTheLinkNarrow(t *testing.T) {
 	c := dial(t, p.Addr)
 	p.Rate(20_000)
 	began := time.Now()
-	text := strings.Repeat("x", 10_000)
-	say(t, c, text)
-	hear(t, c, text)
+	talks(t, c, strings.Repeat("x", 10_000))
 	if took := time.Since(began); took < 900*time.Millisecond { // half a second each way
 		t.Errorf("10000 bytes went there and back in %v at 20000 a second", took)
 	}
@@ -231,6 +207,5 @@ func TestProxyKillsEachConnectionOnWhichTheServerSendsTheBytes(t *testing.T) {
 	}
 	p.KillOn(nil)
 	c := dial(t, p.Addr)
-	say(t, c, "killer")
-	hear(t, c, "killer")
+	talks(t, c, "killer")
 }

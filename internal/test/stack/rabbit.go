@@ -3,139 +3,87 @@ package stack
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-)
 
-// rabbitScripts are the real scripts. The ones Debian puts into /usr/sbin change the user and the folder, and refuse
-// normal users.
-var rabbitScripts = []string{
-	"/usr/lib/rabbitmq/bin/", "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/", "/opt/rabbitmq/sbin/",
-}
+	"github.com/rollbackd/rollbackd/internal/test/must"
+)
 
 // prepareRabbit makes a RabbitMQ with an epmd of its own: epmd, which tells Erlang nodes each other's ports, is
 // otherwise shared by all nodes of a machine, started in the background by the first of them, and outlives them all.
 // With first, the new node shares that one's epmd, cookie and account and joins its cluster when it starts for the
 // first time.
-func prepareRabbit(sp *spawner, dir string, o Options, first *Server) (*Server, error) {
-	script, err := findRabbitScript("rabbitmq-server")
-	if err != nil {
-		return nil, err
-	}
-	epmd, err := findProgram("epmd", "/usr/lib/erlang/erts-*/bin/epmd")
-	if err != nil {
-		return nil, err
-	}
-	ports, err := freePorts(5)
-	if err != nil {
-		return nil, err
-	}
-	amqpPort, distPort := ports[0], ports[1]
+func prepareRabbit(sp *spawner, dir string, o Options, first *Server) *Server {
+	script, ports := findRabbitScript("rabbitmq-server"), must.Get(freePorts(5))
+	epmd := must.Get(findProgram("epmd", "/usr/lib/erlang/erts-*/bin/epmd"))
+	addr, management, tls := loopback(ports[0]), loopback(ports[3]), loopback(ports[4])
 	node := &rabbitNode{
-		Dir: dir, EpmdPort: ports[2], Name: fmt.Sprintf("rollbackd-%d@localhost", amqpPort), Cookie: rand.Text(),
+		Dir: dir, EpmdPort: ports[2], Name: fmt.Sprintf("rollbackd-%d@localhost", ports[0]), Cookie: rand.Text(),
 	}
-	login := url.UserPassword("rollbackd", rand.Text())
-	if first != nil {
-		if login, err = join(node, first, &o); err != nil {
-			return nil, err
-		}
+	login, password := "rollbackd", rand.Text()
+	var joins []string
+	if first != nil { // a node looks for peers only when it starts without data
+		node.Cookie, node.EpmdPort = first.node.Cookie, first.node.EpmdPort
+		password, _ = must.Get(url.Parse(first.url)).User.Password()
+		joins = []string{"cluster_formation.peer_discovery_backend = classic_config",
+			"cluster_formation.classic_config.nodes.1 = " + first.name,
+			"cluster_formation.classic_config.nodes.2 = " + node.Name}
 	}
-	management := ""
 	if slices.Contains(o.RabbitMQPlugins, "rabbitmq_management") {
-		management = loopback(ports[3])
-		o.RabbitMQConfig += fmt.Sprintf("\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d", ports[3])
+		joins = append(joins, "management.tcp.ip = 127.0.0.1", fmt.Sprintf("management.tcp.port = %d", ports[3]))
+	} else {
+		management = ""
 	}
 	if o.Encryption != nil {
-		o.RabbitMQConfig += o.Encryption.rabbit(ports[4])
+		joins = append(joins, o.Encryption.rabbit(tls)...)
 	}
-	if err := writeRabbitFiles(node, amqpPort, login, o); err != nil {
-		return nil, err
-	}
-	env := node.environment(
-		"RABBITMQ_DIST_PORT="+strconv.Itoa(distPort),
+	config := append([]string{
+		"listeners.tcp.1 = " + addr, "num_acceptors.tcp = 2", "default_user = " + login, "default_pass = " + password,
+		"vm_memory_high_watermark.absolute = 1GB", "disk_free_limit.absolute = 50MB", "log.file = false",
+		"log.console = true", o.RabbitMQConfig,
+	}, joins...)
+	writeFile(dir, ".erlang.cookie", node.Cookie)
+	writeFile(dir, "rabbitmq.conf", strings.Join(config, "\n")+"\n")
+	writeFile(dir, "advanced.config", "[].\n")
+	writeFile(dir, "enabled_plugins", "["+strings.Join(o.RabbitMQPlugins, ",")+"].\n")
+	writeFile(dir, "rabbitmq-env.conf", "") // so that the machine's own, if any, is not read
+
+	s := newServer(sp, KindRabbitMQ, dir, addr, script, append(node.environ(),
+		"RABBITMQ_DIST_PORT="+strconv.Itoa(ports[1]),
 		"RABBITMQ_CONFIG_FILE="+filepath.Join(dir, "rabbitmq.conf"),
 		"RABBITMQ_ADVANCED_CONFIG_FILE="+filepath.Join(dir, "advanced.config"),
 		"RABBITMQ_MNESIA_BASE="+filepath.Join(dir, "data"), "RABBITMQ_LOG_BASE="+filepath.Join(dir, "log"),
 		"RABBITMQ_PID_FILE="+filepath.Join(dir, "pid"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
 		"detached=true", // the script becomes the server (exec) instead of waiting for it as its parent
-	)
-	addr := loopback(amqpPort)
-	target := (&url.URL{Scheme: "amqp", User: login, Host: addr, Path: "/"}).String()
-	server := &Server{
-		kind: KindRabbitMQ, dir: dir, addr: addr, url: target, http: management,
-		tlsAddr: loopback(ports[4]), encryption: o.Encryption,
-		main: &process{
-			name: "rabbitmq", spawner: sp, logPath: filepath.Join(dir, "rabbitmq.log"),
-			command: func() *exec.Cmd { return script.server(dir, env) },
-		},
-		ask: func(ctx context.Context) error {
-			if err := askRabbit(target); err != nil {
-				return err
-			}
-			return node.booted(ctx)
-		},
-		control: node.ctl,
-		node:    node,
-	}
-	if first == nil {
-		server.helper = epmdProcess(sp, epmd, dir, node.EpmdPort)
-	}
-	return server, nil
-}
-
-func epmdProcess(sp *spawner, epmd program, dir string, port int) *process {
-	return &process{
-		name: "epmd", spawner: sp, logPath: filepath.Join(dir, "epmd.log"),
-		command: func() *exec.Cmd {
-			// in the foreground
-			return epmd.server(dir, environment(dir), "-port", strconv.Itoa(port), "-address", "127.0.0.1")
-		},
-	}
-}
-
-func findRabbitScript(name string) (program, error) {
-	var patterns []string
-	for _, dir := range rabbitScripts {
-		patterns = append(patterns, dir+name)
-	}
-	return findProgram(append(patterns, name)...)
-}
-
-func writeRabbitFiles(n *rabbitNode, port int, login *url.Userinfo, o Options) error {
-	password, _ := login.Password()
-	config := strings.Join([]string{
-		"listeners.tcp.1 = " + loopback(port),
-		"num_acceptors.tcp = 2",
-		"default_user = " + login.Username(),
-		"default_pass = " + password,
-		"vm_memory_high_watermark.absolute = 1GB",
-		"disk_free_limit.absolute = 50MB",
-		"log.file = false",
-		"log.console = true",
-		o.RabbitMQConfig, "",
-	}, "\n")
-	files := map[string]string{
-		".erlang.cookie":    n.Cookie,
-		"rabbitmq.conf":     config,
-		"advanced.config":   "[].\n",
-		"enabled_plugins":   "[" + strings.Join(o.RabbitMQPlugins, ",") + "].\n",
-		"rabbitmq-env.conf": "", // so that the machine's own, if any, is not read
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(n.Dir, name), []byte(text), 0o400); err != nil {
-			return fmt.Errorf("write rabbitmq's files: %w", err)
+	))
+	s.url = (&url.URL{Scheme: "amqp", User: url.UserPassword(login, password), Host: addr, Path: "/"}).String()
+	s.node, s.name, s.http, s.tlsAddr, s.encryption = node, node.Name, management, tls, o.Encryption
+	s.ask = func(ctx context.Context) error {
+		if err := askRabbit(s.url); err != nil {
+			return err
 		}
+		return node.booted(ctx)
 	}
-	return nil
+	if first == nil { // in the foreground
+		s.helper = newServer(sp, "epmd", dir, "", epmd, nil, "-port", strconv.Itoa(node.EpmdPort), "-address",
+			"127.0.0.1").main
+	}
+	return s
+}
+
+// findRabbitScript finds a real script. The ones Debian puts into /usr/sbin change the user and the folder, and refuse
+// normal users.
+func findRabbitScript(name string) program {
+	return must.Get(findProgram("/usr/lib/rabbitmq/bin/"+name, "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/"+name,
+		"/opt/rabbitmq/sbin/"+name, name))
 }
 
 // askRabbit opens and closes a connection: the port is open some time before vhosts are up.
@@ -144,7 +92,77 @@ func askRabbit(target string) error {
 		Dial: amqp.DefaultDial(askTimeout), Properties: amqp.Table{"connection_name": "stack: ready?"},
 	})
 	if err != nil {
-		return fmt.Errorf("ask rabbitmq: %w", err)
+		return err
 	}
 	return conn.Close()
+}
+
+// rabbitNode is what a control command must know to reach a private RabbitMQ.
+type rabbitNode struct {
+	Dir      string // holds the Erlang cookie, thus the commands' home
+	Name     string
+	Cookie   string
+	EpmdPort int
+}
+
+func (n *rabbitNode) environ() []string {
+	return []string{
+		"RABBITMQ_NODENAME=" + n.Name,
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(n.Dir, "enabled_plugins"), // plugins bring commands of their own
+		"RABBITMQ_CONF_ENV_FILE=" + filepath.Join(n.Dir, "rabbitmq-env.conf"),
+		"ERL_EPMD_PORT=" + strconv.Itoa(n.EpmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
+		// Commands talk Erlang too and listen for it; any free port does.
+		"RABBITMQ_CTL_DIST_PORT_MIN=0", "RABBITMQ_CTL_DIST_PORT_MAX=0",
+	}
+}
+
+// say runs a program that speaks with the node, and returns what it prints.
+func (n *rabbitNode) say(ctx context.Context, p program, in string, args ...string) (string, error) {
+	cmd := p.command(ctx, n.Dir, environment(n.Dir, n.environ()...), args...)
+	if in != "" {
+		cmd.Stdin = strings.NewReader(in)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s %q: %w: %s", p.name(), append(args, in), errors.Join(err, context.Cause(ctx)), out)
+	}
+	return string(out), err
+}
+
+// ctl runs rabbitmqctl, which costs the start of an Erlang machine: about half a second.
+func (n *rabbitNode) ctl(ctx context.Context, args ...string) (out string, err error) {
+	err = errors.Join(must.Catch(func() {
+		out, err = n.say(ctx, findRabbitScript("rabbitmqctl"), "", append([]string{"-q"}, args...)...)
+	}), err)
+	return out, err
+}
+
+// booted is an error until the node has started as a whole. RabbitMQ 4 takes connections a little earlier, and does not
+// list them then.
+func (n *rabbitNode) booted(ctx context.Context) error {
+	said, err := n.eval(ctx, "rabbit:is_booted(node())")
+	if err == nil && said != "true" {
+		err = fmt.Errorf("rabbitmq has not started as a whole: is_booted says %s", said)
+	}
+	return err
+}
+
+// eval runs an Erlang expression inside the node and returns its value as text. It uses erl_call, a small C program
+// that comes with Erlang and answers in some milliseconds, and rabbitmqctl where that is missing. The expression must
+// not end in a full stop.
+func (n *rabbitNode) eval(ctx context.Context, expression string) (string, error) {
+	program, err := findProgram("erl_call", "/usr/lib/erlang/erts-*/bin/erl_call",
+		"/usr/lib/erlang/lib/erl_interface-*/bin/erl_call")
+	if err != nil {
+		out, err := n.ctl(ctx, "eval", expression+".")
+		return strings.TrimSpace(out), err
+	}
+	// The node evaluates in a catch, so that a failure is told apart from a value whose text looks like one. Each call has
+	// a name of its own: by default it is one per user, and a node refuses the second of two calls at once.
+	out, err := n.say(ctx, program, expression+".\n", "-n", n.Name, "-c", n.Cookie, "-h", "eval-"+uniqueSuffix(), "-e")
+	value, ok := strings.CutPrefix(strings.TrimSpace(out), "{ok, ")
+	if err == nil && !ok {
+		err = fmt.Errorf("run %q inside rabbitmq: it answered %s", expression, out)
+	}
+	return strings.TrimSuffix(value, "}"), err
 }

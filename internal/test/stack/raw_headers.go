@@ -43,10 +43,15 @@ func UnreadableHeaders(mark string) []OddHeaders {
 // many entries as amqp091-go reads, so that what the broker itself adds, x-delivery-count at the second delivery, is
 // too much. frame is [RawPublisher.FrameMax]. Each begins with the entry x-mark, text.
 func FillingHeaders(frame int, mark, messageID, typ string) []OddHeaders {
-	m := RawMessage{MessageID: messageID, Type: typ}
+	used := 19 // bytes of the frame: class, weight, size, flags, the table's length, the delivery mode
+	for _, property := range []string{messageID, typ} {
+		if property != "" {
+			used += 1 + len(property)
+		}
+	}
 	first := entry(nil, "x-mark", text(mark))
 	fill := func(entries []byte, name string) []byte {
-		room := frame - len(m.header()) - len(entries) - len(entry(nil, name, text("")))
+		room := frame - used - len(entries) - len(entry(nil, name, text("")))
 		return entry(entries, name, text(strings.Repeat("f", room)))
 	}
 	const entries, each = 4000, 20

@@ -1,33 +1,26 @@
 package stack
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"net"
-	"os/exec"
-	"path/filepath"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // prepareRedis makes a Redis that keeps nothing on disk: after a kill it comes back empty, which is the worst a lock
-// can meet.
-func prepareRedis(sp *spawner, dir string, o Options) (*Server, error) {
-	programs := []string{"redis-server", "valkey-server"}
-	if o.RedisProgram != "" {
-		programs = []string{o.RedisProgram}
-	}
-	program, err := findProgram(programs...)
-	if err != nil {
-		return nil, err
-	}
-	ports, err := freePorts(2)
-	if err != nil {
-		return nil, err
-	}
-	addr := loopback(ports[0])
+// can meet. One in a set has its settings in a file, which it writes anew when its role changes.
+func prepareRedis(sp *spawner, dir string, o Options, inSet bool) *Server {
+	ports := must.Get(freePorts(2))
+	addr, tls := loopback(ports[0]), loopback(ports[1])
 	args := append([]string{
 		"--port", strconv.Itoa(ports[0]), "--bind", "127.0.0.1", "--dir", dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no",
@@ -35,43 +28,309 @@ func prepareRedis(sp *spawner, dir string, o Options) (*Server, error) {
 	if o.Encryption != nil {
 		args = append(args, o.Encryption.redis(ports[1])...)
 	}
-	if o.inRedisSet {
-		if args, err = redisFile(dir, append(args, redisSetArgs(ports[1])...)); err != nil {
-			return nil, err
+	if inSet {
+		// Without the delay a replica would wait for others before it gets its first copy.
+		args = append(args, "--repl-diskless-sync-delay", "0", "--cluster-port", strconv.Itoa(ports[1]))
+		var text strings.Builder
+		for _, word := range args {
+			if name, ok := strings.CutPrefix(word, "--"); ok {
+				fmt.Fprintf(&text, "\n%s", name)
+			} else {
+				fmt.Fprintf(&text, " %q", word)
+			}
 		}
+		args = []string{writeFile(dir, "redis.conf", text.String()+"\n")}
 	}
-	return &Server{
-		kind: KindRedis, dir: dir, addr: addr, url: "redis://" + addr + "/0", tlsAddr: loopback(ports[1]),
-		encryption: o.Encryption, bus: ports[1],
-		main: &process{
-			name: "redis", spawner: sp, logPath: filepath.Join(dir, "redis.log"),
-			command: func() *exec.Cmd { return program.server(dir, environment(dir), args...) },
-		},
-		ask: func(ctx context.Context) error { return pingRedis(ctx, addr) },
-	}, nil
+	s := newServer(sp, KindRedis, dir, addr, redisProgram(o.RedisProgram), nil, args...)
+	s.url, s.tlsAddr, s.encryption, s.bus = "redis://"+addr+"/0", tls, o.Encryption, ports[1]
+	s.ask = func(ctx context.Context) error { return pingRedis(ctx, addr) }
+	return s
 }
 
-// pingRedis speaks the protocol by hand: one inline command, one line back.
-func pingRedis(ctx context.Context, addr string) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+func redisProgram(name string) program {
+	if name != "" {
+		return must.Get(findProgram(name))
+	}
+	return must.Get(findProgram("redis-server", "valkey-server"))
+}
+
+func pingRedis(ctx context.Context, addr string) error { return talk(ctx, addr, "PING\r\n", "+PONG") }
+
+// EnvRedisHA asks for the tests on Redis that fails over: each needs three to six servers, and seconds until they know
+// each other.
+const EnvRedisHA = "ROLLBACKD_TEST_REDIS_HA"
+
+// NeedRedisHA skips the test if the environment does not ask for such tests.
+func NeedRedisHA(t testing.TB) { t.Helper(); needs(t, EnvRedisHA, "redis-ha") }
+
+// RedisSet is several servers of Redis that are one for their clients: a master with its replica and three sentinels,
+// or a cluster. Each writes down what it learns, so one that was killed comes back in the role that it had last, and
+// empty.
+type RedisSet struct {
+	Data      []*Server // those that hold keys: at first the masters, then the replica of each
+	Sentinels []*Server // none in a cluster
+
+	t       testing.TB
+	url     string
+	masters int
+	stack   *Stack
+}
+
+// What takes Redis its time to see that a master is away, and to try again: Sentinel's defaults, 30 s and 180 s, by
+// thirty, and a cluster's, 15 s, by seven and a half. A machine under load must not look like a dead server.
+const (
+	redisMaster     = "shop"
+	downAfter       = time.Second
+	failoverTimeout = 6 * time.Second
+	nodeTimeout     = 2 * time.Second
+)
+
+// OwnSentinels starts a master with one replica and three sentinels for this test alone, as [OwnRabbit] does, if the
+// environment asks for such tests, and returns when each knows all others.
+func OwnSentinels(t testing.TB) *RedisSet {
+	t.Helper()
+	s := newRedisSet(t, 1)
+	s.startData()
+	master := strings.Replace(s.Data[0].addr, ":", " ", 1)
+	s.startData(append([]string{"--replicaof"}, strings.Fields(master)...)...)
+	for range 3 {
+		s.Sentinels = append(s.Sentinels, s.start(func(dir string) *Server {
+			return prepareSentinel(s.stack.spawner, dir, master)
+		}))
+	}
+	s.url = "redis://" + addrs(s.Sentinels) + "/0?master=" + redisMaster
+	s.Settle()
+	return s
+}
+
+// OwnRedisCluster starts a cluster of three masters for this test alone, as [OwnSentinels] does, each with a replica if
+// there shall be some.
+func OwnRedisCluster(t testing.TB, replicas bool) *RedisSet {
+	t.Helper()
+	const masters, slots = 3, 16384
+	s := newRedisSet(t, masters)
+	for len(s.Data) < masters || replicas && len(s.Data) < 2*masters {
+		s.startData("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-config-file", "nodes.conf",
+			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10))
+	}
+	for i, node := range s.Data {
+		s.do(node, "cluster", "set-config-epoch", i+1) // else those that meet would have to agree first
+		if i < masters {
+			s.do(node, "cluster", "addslotsrange", i*slots/masters, (i+1)*slots/masters-1)
+		}
+		if i > 0 {
+			host, port, _ := strings.Cut(node.addr, ":")
+			s.do(s.Data[0], "cluster", "meet", host, port, node.bus)
+		}
+	}
+	s.eventually("all nodes know each other", func(ctx context.Context) {
+		for _, node := range s.Data {
+			s.wantInfo(ctx, node, []any{"cluster", "info"}, fmt.Sprint("cluster_known_nodes:", len(s.Data)), "cluster_state:ok")
+		}
+	})
+	for i, node := range s.Data[masters:] {
+		s.do(node, "cluster", "replicate", s.do(s.Data[i], "cluster", "myid"))
+	}
+	s.url = "redis://" + addrs(s.Data) + "?cluster=true"
+	s.Settle()
+	return s
+}
+
+func addrs(servers []*Server) string {
+	var all []string
+	for _, server := range servers {
+		all = append(all, server.addr)
+	}
+	return strings.Join(all, ",")
+}
+
+func newRedisSet(t testing.TB, masters int) *RedisSet {
+	t.Helper()
+	NeedRedisHA(t)
+	mayKill(t, KindRedis)
+	s, err := newStack()
 	if err != nil {
-		return fmt.Errorf("ping redis: %w", err)
+		t.Fatal(err)
 	}
-	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline) // cannot fail on an open TCP connection
-	} else {
-		_ = conn.SetDeadline(time.Now().Add(askTimeout))
-	}
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-		return fmt.Errorf("ping redis: %w", err)
-	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
+	stopWith(t, s)
+	return &RedisSet{t: t, masters: masters, stack: s}
+}
+
+func (s *RedisSet) startData(args ...string) {
+	s.t.Helper()
+	s.Data = append(s.Data, s.start(func(dir string) *Server {
+		return prepareRedis(s.stack.spawner, dir, Options{RedisArgs: args}, true)
+	}))
+}
+
+func (s *RedisSet) start(prepare func(dir string) *Server) (server *Server) {
+	s.t.Helper()
+	err := must.Catch(func() { server = s.stack.run(s.t.Context(), string(KindRedis), io.Discard, prepare) })
 	if err != nil {
-		return fmt.Errorf("ping redis: %w", err)
+		s.t.Fatal(err)
 	}
-	if !strings.HasPrefix(line, "+PONG") {
-		return fmt.Errorf("ping redis: it answered %q", line)
+	server.t = s.t
+	return server
+}
+
+// prepareSentinel makes a sentinel of a master. Two of three must agree that it is away.
+func prepareSentinel(sp *spawner, dir, master string) *Server {
+	port := must.Get(freePorts(1))[0]
+	config := writeFile(dir, "sentinel.conf", fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s %s 2\n"+
+		"sentinel down-after-milliseconds %[3]s %[5]d\nsentinel failover-timeout %[3]s %[6]d\n", port, dir, redisMaster,
+		master, downAfter.Milliseconds(), failoverTimeout.Milliseconds()))
+	s := newServer(sp, KindRedis, dir, loopback(port), redisProgram(""), nil, config, "--sentinel")
+	s.url = "redis://" + s.addr
+	s.ask = func(ctx context.Context) error { return pingRedis(ctx, s.addr) }
+	return s
+}
+
+// URL names the set: its sentinels and their master, or the nodes of the cluster.
+func (s *RedisSet) URL() string { return s.url }
+
+// At is the server that holds keys at this address, nil if there is none.
+func (s *RedisSet) At(addr string) *Server {
+	if i := slices.IndexFunc(s.Data, func(server *Server) bool { return server.addr == addr }); i >= 0 {
+		return s.Data[i]
 	}
 	return nil
+}
+
+// Masters are those that clients shall ask now: the one that more than half of the sentinels name, or those of a
+// cluster that run and say that they have slots.
+func (s *RedisSet) Masters() (masters []*Server) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	votes := map[string]int{}
+	for _, sentinel := range s.Sentinels {
+		if named, err := s.ask(ctx, sentinel, "sentinel", "get-master-addr-by-name", redisMaster).StringSlice(); err == nil {
+			votes[strings.Join(named, ":")]++
+		}
+	}
+	for _, server := range s.Data {
+		if votes[server.addr] > len(s.Sentinels)/2 || len(s.Sentinels) == 0 && s.hasSlots(ctx, server) {
+			masters = append(masters, server)
+		}
+	}
+	return masters
+}
+
+// hasSlots looks at what a node says of itself: the line of CLUSTER NODES with myself in it.
+func (s *RedisSet) hasSlots(ctx context.Context, node *Server) bool {
+	text, _ := s.ask(ctx, node, "cluster", "nodes").Text()
+	for line := range strings.Lines(text) {
+		const beforeSlots = 8 // words of a line
+		if words := strings.Fields(line); len(words) > beforeSlots && strings.Contains(words[2], "myself,master") {
+			return true
+		}
+	}
+	return false
+}
+
+// AskedBy is the one sentinel to which a client of this name is connected; nil if it is none or more than one.
+func (s *RedisSet) AskedBy(name string) *Server {
+	s.t.Helper()
+	var asked []*Server
+	for _, sentinel := range s.Sentinels {
+		if clients, _ := s.do(sentinel, "client", "list").(string); strings.Contains(clients, " name="+name+" ") {
+			asked = append(asked, sentinel)
+		}
+	}
+	if len(asked) != 1 {
+		return nil
+	}
+	return asked[0]
+}
+
+// Role is what a server says of itself: master or slave. It is empty while the server says nothing: who gives it
+// another role ends its connections.
+func (s *RedisSet) Role(server *Server) (role string) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	if words, err := s.ask(ctx, server, "role").Slice(); err == nil {
+		role, _ = words[0].(string)
+	}
+	return role
+}
+
+// Settle waits until all servers run in a role and know of each other: the sentinels of one master, its replica and two
+// others of themselves, the nodes of a cluster of all slots; and each replica has what its master has.
+func (s *RedisSet) Settle() {
+	s.t.Helper()
+	each := len(s.Data) / s.masters
+	s.eventually("the servers know each other", func(ctx context.Context) {
+		for _, sentinel := range s.Sentinels {
+			s.wantInfo(ctx, sentinel, []any{"info", "sentinel"}, fmt.Sprintf("slaves=%d,sentinels=%d", len(s.Data)-1,
+				len(s.Sentinels)), "status=ok")
+		}
+		for _, server := range s.Data {
+			replication := []any{"info", "replication"}
+			isMaster := must.Catch(func() {
+				s.wantInfo(ctx, server, replication, "role:master", fmt.Sprint("connected_slaves:", each-1))
+			})
+			if isMaster != nil {
+				s.wantInfo(ctx, server, replication, "role:slave", "master_link_status:up")
+			}
+			if len(s.Sentinels) > 0 {
+				continue
+			}
+			s.wantInfo(ctx, server, []any{"cluster", "info"}, "cluster_state:ok")
+			for _, slots := range must.Get(s.ask(ctx, server, "cluster", "slots").Slice()) {
+				if r, ok := slots.([]any); !ok || len(r) != 2+each { // the first and the last slot, and the nodes
+					must.OK(fmt.Errorf("slots have these nodes: %v", slots))
+				}
+			}
+		}
+		if n := len(s.Masters()); n != s.masters {
+			must.OK(fmt.Errorf("there are %d masters", n))
+		}
+	})
+}
+
+// wantInfo stops who asks for what a server says of itself unless it says these words.
+func (s *RedisSet) wantInfo(ctx context.Context, server *Server, question []any, words ...string) {
+	text := must.Get(s.ask(ctx, server, question...).Text())
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			must.OK(fmt.Errorf("no %q in %q", word, text))
+		}
+	}
+}
+
+// do runs a command on one server.
+func (s *RedisSet) do(server *Server, args ...any) any {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	answer, err := s.ask(ctx, server, args...).Result()
+	if err != nil {
+		s.t.Fatalf("%v: %v", args, err)
+	}
+	return answer
+}
+
+// ask asks one server. One that is known not to answer is not waited for.
+func (s *RedisSet) ask(ctx context.Context, server *Server, args ...any) *redis.Cmd {
+	if server.Pid() == 0 || server.frozen.Load() {
+		cmd := redis.NewCmd(ctx, args...)
+		cmd.SetErr(fmt.Errorf("the redis at %s does not run", server.addr))
+		return cmd
+	}
+	client := redis.NewClient(&redis.Options{
+		Addr: server.addr, Protocol: 2, DisableIdentity: true, MaxRetries: -1, ContextTimeoutEnabled: true, PoolSize: 1,
+	})
+	defer client.Close()
+	return client.Do(ctx, args...)
+}
+
+// eventually waits until nothing stops it.
+func (s *RedisSet) eventually(what string, step func(context.Context)) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, errors.New("still not: "+what))
+	defer cancel()
+	err := again(ctx, nil, func(ctx context.Context) error { return must.Catch(func() { step(ctx) }) })
+	if err != nil {
+		s.t.Fatal(err)
+	}
 }

@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/go-sql-driver/mysql"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Replication is how the nodes of a database cluster come to hold the same.
@@ -34,335 +32,320 @@ const (
 )
 
 const (
-	replicatedTimeout = 3 * time.Minute
-	replicatedPort    = "3306" // each node has a network of its own
-	replicationUser   = "replication"
+	replicatedPort  = "3306" // each node has a network of its own
+	groupPort       = "33061"
+	replicationUser = "replication"
 )
 
-// replicated is a cluster of MySQL's own replication in the making.
+// replicated is a cluster of MySQL's own replication.
 type replicated struct {
-	server   program
-	spawner  *spawner
-	network  *network
-	dir      string
-	options  Options
-	root     *mysql.Config // the address is each node's own
-	password string        // of the account by which a node gets what another has
-}
-
-// replicatedNode is what a node needs to be started again.
-type replicatedNode struct {
-	*replicated
-	at int
+	server  program
+	network *network
+	dir     string
+	options Options
+	root    string // the password of root
+	peers   string // that of the account by which a node gets what another has
 }
 
 // startReplicated starts o.MySQLNodes nodes of MySQL and a HAProxy before them, which it returns.
-func (s *Stack) startReplicated(ctx context.Context, o Options) (*Server, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, replicatedTimeout, fmt.Errorf("it took over %v to come up",
-		replicatedTimeout))
+func (s *Stack) startReplicated(ctx context.Context, o Options) *Server {
+	ctx, cancel := context.WithTimeoutCause(ctx, clusterTimeout, fmt.Errorf("it took over %v to come up", clusterTimeout))
 	defer cancel()
-	way, err := s.tryReplicated(ctx, filepath.Join(s.dir, "replicated"), o)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start MySQL with replication (%s): %w", o.Replication, err), s.endCluster())
-	}
-	return way, nil
-}
-
-func (s *Stack) tryReplicated(ctx context.Context, dir string, o Options) (*Server, error) {
-	r, err := s.prepareReplicated(ctx, dir, o)
-	if err != nil {
-		return nil, err
-	}
+	s.prepareReplicated(ctx, o)
 	for i := range o.MySQLNodes {
-		s.Databases = append(s.Databases, r.node(i))
-	}
-	s.replicated = r
-	for i, node := range s.Databases {
-		if err := node.start(ctx); err != nil {
-			return nil, fmt.Errorf("node %d: %w", i+1, err)
-		}
-		if o.Log != nil {
-			fmt.Fprintf(o.Log, "%s node %d listens on %s, process id %d\n", KindMySQL, i+1, node.addr, node.Pid())
-		}
+		s.startNode(ctx, s.node(i), o)
 	}
 	if o.Replication == Group {
-		err = s.Found(ctx, 0)
-	} else {
-		err = s.follow(ctx, 0)
+		s.Found(ctx, 0)
+		return s.startHAProxy(ctx, askGroup)
 	}
-	if err != nil {
-		return nil, err
+	for i := 1; i < o.MySQLNodes; i++ {
+		s.Follow(ctx, i, 0)
 	}
-	return s.startHAProxy(ctx, dir)
+	s.open(ctx, 0)
+	return s.startHAProxy(ctx, askWritable)
 }
 
 // prepareReplicated makes the data of all nodes: that of the first one, with its accounts, and copies of it.
-func (s *Stack) prepareReplicated(ctx context.Context, dir string, o Options) (*replicated, error) {
-	server, err := findProgram("mysqld")
-	if err != nil {
-		return nil, err
+func (s *Stack) prepareReplicated(ctx context.Context, o Options) {
+	dir := must.Get(os.MkdirTemp(s.dir, "replicated-"))
+	r := &replicated{server: must.Get(findProgram("mysqld")), dir: dir, options: o, root: rand.Text(), peers: rand.Text()}
+	s.replicated = r
+	const clone = "/usr/lib/mysql/plugin/mysql_clone.so"
+	if _, err := os.Stat(filepath.Join(r.server.tree, clone)); err != nil {
+		must.OK(errNotInstalled, "find the plugins of MySQL 8.4 or newer")
 	}
-	const plugins = "/usr/lib/mysql/plugin"
-	if _, err := os.Stat(filepath.Join(server.tree, plugins, "mysql_clone.so")); err != nil {
-		return nil, fmt.Errorf("find the plugins of MySQL 8.4 or newer: %w", errors.Join(err, errNotInstalled))
-	}
-	r := &replicated{server: server, spawner: s.spawner, dir: dir, options: o, password: rand.Text()}
-	if s.network, err = newNetwork(ctx, s.spawner, filepath.Join(dir, "network"), o.MySQLNodes); err != nil {
-		return nil, err
-	}
-	r.network = s.network
-	r.root = mysql.NewConfig()
-	r.root.User, r.root.Passwd, r.root.Net = "root", rand.Text(), "tcp"
-	if err := os.MkdirAll(r.folder(0), 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the first node: %w", err)
-	}
-	account, err := user.Current()
-	if err != nil {
-		return nil, fmt.Errorf("ask who runs the tests: %w", err)
-	}
-	base := []string{"--no-defaults", "--user=" + account.Username, "--datadir=" + filepath.Join(r.folder(0), "data")}
-	if err := installMySQL(ctx, s.spawner, server, r.folder(0), base); err != nil {
-		return nil, err
-	}
+	r.network = newNetwork(ctx, s.spawner, dir, o.MySQLNodes, s.onEnd)
+	must.OK(os.Mkdir(r.folder(0), 0o700))
+	installMySQL(ctx, s.spawner, r.server, r.folder(0))
 	// The accounts are made once, without a trace in the binary log: they are in each node's data from the beginning.
-	first := r.node(0, "--init-file="+filepath.Join(r.folder(0), "accounts.sql"))
-	if err := os.WriteFile(filepath.Join(r.folder(0), "accounts.sql"), []byte(r.accounts()), 0o600); err != nil {
-		return nil, fmt.Errorf("write the accounts of mysql: %w", err)
-	}
-	if err := first.start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("the first node, by itself: %w", err), first.end())
-	}
-	err = r.on(ctx, 0, "RESET BINARY LOGS AND GTIDS")
-	if err := errors.Join(err, first.main.stop(stopTimeout)); err != nil {
-		return nil, errors.Join(err, first.end())
-	}
-	if err := os.Remove(filepath.Join(r.folder(0), "data", "auto.cnf")); err != nil { // each has a name of its own
-		return nil, fmt.Errorf("take away the name of the first node: %w", err)
-	}
+	// They are of those who come from this machine or from another node.
+	first := s.node(0, "--init-file="+writeFile(r.folder(0), "accounts.sql", "SET sql_log_bin = 0;\n"+
+		"CREATE USER 'root'@'%' IDENTIFIED BY '"+r.root+"';\n"+
+		"GRANT ALL PRIVILEGES ON *.* TO 'root'@'%' WITH GRANT OPTION;\n"+
+		"CREATE USER '"+replicationUser+"'@'%' IDENTIFIED BY '"+r.peers+"';\n"+
+		"GRANT REPLICATION SLAVE, BACKUP_ADMIN, CONNECTION_ADMIN, GROUP_REPLICATION_STREAM ON *.* TO '"+replicationUser+
+		"'@'%';\n"))
+	s.onEnd(first.main.kill)
+	must.OK(first.start(ctx), "the first node, by itself")
+	s.on(ctx, 0, "RESET BINARY LOGS AND GTIDS")
+	must.OK(first.main.stop(stopTimeout))
+	must.OK(os.Remove(filepath.Join(r.folder(0), "data", "auto.cnf"))) // each has a name of its own
 	for i := 1; i < o.MySQLNodes; i++ {
-		if err := os.CopyFS(filepath.Join(r.folder(i), "data"), os.DirFS(filepath.Join(r.folder(0), "data"))); err != nil {
-			return nil, fmt.Errorf("copy the data of the first node to %s: %w", nodeName(i), err)
-		}
+		must.OK(os.CopyFS(filepath.Join(r.folder(i), "data"), os.DirFS(filepath.Join(r.folder(0), "data"))))
 	}
-	return r, nil
-}
-
-// accounts are of those who come from this machine or from another node.
-func (r *replicated) accounts() string {
-	return "SET sql_log_bin = 0;\n" +
-		"CREATE USER 'root'@'%' IDENTIFIED BY '" + r.root.Passwd + "';\n" +
-		"GRANT ALL PRIVILEGES ON *.* TO 'root'@'%' WITH GRANT OPTION;\n" +
-		"CREATE USER '" + replicationUser + "'@'%' IDENTIFIED BY '" + r.password + "';\n" +
-		"GRANT REPLICATION SLAVE, BACKUP_ADMIN, CONNECTION_ADMIN, GROUP_REPLICATION_STREAM ON *.* TO '" + replicationUser +
-		"'@'%';\n"
 }
 
 func (r *replicated) folder(node int) string { return filepath.Join(r.dir, nodeName(node)) }
 
+func (r *replicated) addr(node int) string { return r.network.client(node) + ":" + replicatedPort }
+
+func (r *replicated) dsn(node int) string { return rootOf(r.addr(node), r.root).FormatDSN() }
+
 // node makes a node that does not run yet.
-func (r *replicated) node(i int, more ...string) *Server {
+func (s *Stack) node(i int, more ...string) *Server {
+	r := s.replicated
 	dir := r.folder(i)
-	own := r.root.Clone()
-	own.Addr = r.network.client(i) + ":" + replicatedPort
+	node := newServer(s.spawner, KindMySQL, dir, r.addr(i), r.server, nil)
+	node.name, node.main.name, node.url, node.ask = nodeName(i), "mysql "+nodeName(i), r.dsn(i), pings(r.dsn(i))
 	args := append(r.args(i), more...)
-	return &Server{
-		kind: KindMySQL, dir: dir, addr: own.Addr, url: own.FormatDSN(), replicated: &replicatedNode{r, i},
-		main: &process{
-			name: "mysql " + nodeName(i), spawner: r.spawner, logPath: filepath.Join(dir, "mysql.log"),
-			command: func() *exec.Cmd { return r.network.enter(i, r.server, dir, environment(dir), args...) },
-		},
-		ask: func(ctx context.Context) error {
-			db, err := openMySQL(own.FormatDSN())
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			return db.PingContext(ctx)
-		},
-	}
+	node.main.command = func() *exec.Cmd { return r.network.enter(i, r.server, dir, args...) }
+	return node
 }
 
 // args keep a node small. What it promises is on the disk before it is answered, as everywhere where a source may come
 // back. A node starts read-only: whoever makes it the one that is written to says so.
 func (r *replicated) args(i int) []string {
-	dir := r.folder(i)
-	args := []string{
-		"--no-defaults", "--user=root", "--datadir=" + filepath.Join(dir, "data"), "--port=" + replicatedPort,
-		"--bind-address=*", "--mysqlx=OFF", "--skip-name-resolve", "--socket=" + filepath.Join(dir, "s"),
-		"--pid-file=" + filepath.Join(dir, "pid"), "--tmpdir=" + dir, "--max-connections=500",
+	args := append(mysqlBase(r.folder(i)),
+		"--port="+replicatedPort, "--bind-address=*", "--mysqlx=OFF", "--skip-name-resolve", "--max-connections=500",
 		"--innodb-buffer-pool-size=128M", "--innodb-redo-log-capacity=64M", "--performance-schema-instrument=%=OFF",
 		"--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", fmt.Sprintf("--server-id=%d", i+1),
-		"--report-host=" + r.network.peer(i), "--report-port=" + replicatedPort,
+		"--report-host="+r.network.peer(i), "--report-port="+replicatedPort,
 		"--log-bin=binlog", "--relay-log=relay", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
 		"--log-bin-trust-function-creators=ON", "--relay-log-recovery=ON", "--replica-net-timeout=4",
-		"--plugin-load-add=mysql_clone.so",
-	}
-	switch r.options.Replication {
-	case Group:
-		var peers []string
+		"--plugin-load-add=mysql_clone.so")
+	if r.options.Replication == Group {
+		var seeds []string
 		for j := range r.options.MySQLNodes {
-			peers = append(peers, r.groupAddr(j))
+			seeds = append(seeds, r.network.peer(j)+":"+groupPort)
 		}
 		args = append(args, "--plugin-load-add=group_replication.so",
 			"--group-replication-group-name=5f0c1a52-6a53-4b0e-9d3b-7f3a52c4d101",
-			"--group-replication-start-on-boot=OFF", "--group-replication-local-address="+r.groupAddr(i),
-			"--group-replication-group-seeds="+strings.Join(peers, ","),
+			"--group-replication-start-on-boot=OFF", "--group-replication-local-address="+seeds[i],
+			"--group-replication-group-seeds="+strings.Join(seeds, ","),
 			"--group-replication-ip-allowlist="+peerRange+"0/24,127.0.0.1/8",
 			"--group-replication-message-cache-size=134217728", "--group-replication-recovery-get-public-key=ON")
-	case SemiSync:
+	} else {
+		args = append(args, "--super-read-only=ON")
+	}
+	if r.options.Replication == SemiSync {
 		args = append(args, "--plugin-load-add=semisync_source.so", "--plugin-load-add=semisync_replica.so",
 			"--rpl-semi-sync-source-enabled=OFF", "--rpl-semi-sync-replica-enabled=ON",
 			"--rpl-semi-sync-source-timeout=4294967295", "--rpl-semi-sync-source-wait-point=AFTER_SYNC")
-		fallthrough
-	default:
-		args = append(args, "--super-read-only=ON")
 	}
 	return append(args, r.options.MySQLArgs...)
 }
 
-const groupPort = "33061"
-
-func (r *replicated) groupAddr(i int) string { return r.network.peer(i) + ":" + groupPort }
+// What is below is what a person does with a cluster, or a program in place of one. Who asks for it is stopped, as
+// package must says, when it cannot be done.
 
 // on runs statements on a node, over one connection.
-func (r *replicated) on(ctx context.Context, i int, statements ...string) error {
-	db, err := r.connect(i)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", nodeName(i), err)
-	}
-	defer conn.Close()
-	for _, s := range statements {
-		if _, err := conn.ExecContext(ctx, s); err != nil {
-			return fmt.Errorf("%s: %s: %w", nodeName(i), strings.ReplaceAll(s, r.password, "…"), err)
+func (s *Stack) on(ctx context.Context, i int, statements ...string) {
+	r := s.replicated
+	must.OK(onMySQL(r.dsn(i), func(ctx context.Context, db *sql.DB) error {
+		db.SetMaxOpenConns(1)
+		for _, text := range statements {
+			if _, err := db.ExecContext(ctx, text); err != nil {
+				return fmt.Errorf("%s: %s: %w", nodeName(i), strings.ReplaceAll(text, r.peers, "…"), err)
+			}
 		}
-	}
-	return nil
+		return nil
+	})(ctx))
 }
 
 // value asks a node for one value.
-func (r *replicated) value(ctx context.Context, i int, into any, query string, args ...any) error {
-	db, err := r.connect(i)
+func value[T any](ctx context.Context, s *Stack, i int, query string, args ...any) (v T, err error) {
+	err = onMySQL(s.replicated.dsn(i), func(ctx context.Context, db *sql.DB) error {
+		return db.QueryRowContext(ctx, query, args...).Scan(&v)
+	})(ctx)
 	if err != nil {
-		return err
+		err = fmt.Errorf("%s: %s: %w", nodeName(i), query, err)
 	}
-	defer db.Close()
-	if err := db.QueryRowContext(ctx, query, args...).Scan(into); err != nil {
-		return fmt.Errorf("%s: %s: %w", nodeName(i), query, err)
-	}
-	return nil
+	return v, err
 }
 
-func (r *replicated) connect(i int) (*sql.DB, error) {
-	own := r.root.Clone()
-	own.Addr = r.network.client(i) + ":" + replicatedPort
-	return openMySQL(own.FormatDSN())
+// others calls do for each node but those.
+func (s *Stack) others(do func(i int), but ...int) {
+	for i := range s.Databases {
+		if !slices.Contains(but, i) {
+			do(i)
+		}
+	}
 }
+
+// Index says which node of [Stack.Databases] that is, -1 for none.
+func (s *Stack) Index(node *Server) int { return slices.Index(s.Databases, node) }
 
 // Found makes one node found the group of [Group], and the others join it, as a person does after all were away. It
 // returns when all are in it.
-func (s *Stack) Found(ctx context.Context, founder int) error {
-	r := s.replicated
-	join := fmt.Sprintf("START GROUP_REPLICATION USER = '%s', PASSWORD = '%s'", replicationUser, r.password)
-	err := r.on(ctx, founder, "SET GLOBAL group_replication_bootstrap_group = ON", join,
-		"SET GLOBAL group_replication_bootstrap_group = OFF")
-	if err != nil {
-		return err
-	}
-	if err := s.inGroup(ctx, founder); err != nil {
-		return err
-	}
-	for i := range s.Databases {
-		if i == founder {
-			continue
-		}
-		if err := s.Join(ctx, i); err != nil {
-			return err
-		}
-	}
-	return nil
+func (s *Stack) Found(ctx context.Context, founder int) {
+	s.on(ctx, founder, "SET GLOBAL group_replication_bootstrap_group = ON")
+	s.join(ctx, founder)
+	s.on(ctx, founder, "SET GLOBAL group_replication_bootstrap_group = OFF")
+	s.others(func(i int) { s.join(ctx, i) }, founder)
 }
 
 // Join lets a node join the group that the others form, and returns when it has what it missed.
-func (s *Stack) Join(ctx context.Context, i int) error {
-	r := s.replicated
-	join := fmt.Sprintf("START GROUP_REPLICATION USER = '%s', PASSWORD = '%s'", replicationUser, r.password)
-	if err := r.on(ctx, i, join); err != nil {
-		return err
-	}
-	return s.inGroup(ctx, i)
-}
+func (s *Stack) Join(ctx context.Context, i int) error { return must.Catch(func() { s.join(ctx, i) }) }
 
-// inGroup waits until a node takes itself for one of the group.
-func (s *Stack) inGroup(ctx context.Context, i int) error {
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		var state string
-		err := s.replicated.value(ctx, i, &state, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members "+
+func (s *Stack) join(ctx context.Context, i int) {
+	s.on(ctx, i, fmt.Sprintf("START GROUP_REPLICATION USER = '%s', PASSWORD = '%s'", replicationUser, s.replicated.peers))
+	must.OK(again(ctx, nil, func(ctx context.Context) error {
+		state, err := value[string](ctx, s, i, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members "+
 			"WHERE MEMBER_ID = @@server_uuid")
-		if err == nil && state == "ONLINE" {
-			return nil
+		if err == nil && state != "ONLINE" {
+			err = fmt.Errorf("%s is not in the group, but %q", nodeName(i), state)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not in the group, but %q: %w", nodeName(i), state, errors.Join(context.Cause(ctx), err))
-		}
-	}
+		return err
+	}))
 }
 
-// follow makes all others replicas of one node, which is written to from then on.
-func (s *Stack) follow(ctx context.Context, source int) error {
-	for i := range s.Databases {
-		if i == source {
-			continue
-		}
-		if err := s.Follow(ctx, i, source); err != nil {
-			return err
-		}
+// semiSync is what a semi-synchronous source is told, and nobody else: one that applies what its source has committed
+// would wait for replicas of its own.
+func (s *Stack) semiSync(isSource string) []string {
+	if s.replicated.options.Replication != SemiSync {
+		return nil
 	}
-	return s.replicated.open(ctx, source)
+	return []string{"SET GLOBAL rpl_semi_sync_source_enabled = " + isSource}
 }
 
-// open makes a node the one that is written to. Only there commits may wait for a replica: one that applies what its
-// source has committed would wait for replicas of its own.
-func (r *replicated) open(ctx context.Context, i int) error {
-	statements := []string{"SET GLOBAL super_read_only = OFF", "SET GLOBAL read_only = OFF"}
-	if r.options.Replication == SemiSync {
-		statements = slices.Insert(statements, 0, "SET GLOBAL rpl_semi_sync_source_enabled = ON")
-	}
-	return r.on(ctx, i, statements...)
+// open makes a node the one that is written to.
+func (s *Stack) open(ctx context.Context, i int) {
+	s.on(ctx, i, append(s.semiSync("ON"), "SET GLOBAL super_read_only = OFF", "SET GLOBAL read_only = OFF")...)
 }
 
 // Follow makes a node the replica of another one.
-func (s *Stack) Follow(ctx context.Context, replica, source int) error {
-	r := s.replicated
-	change := fmt.Sprintf("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '%s', "+
-		"SOURCE_PORT = %s, SOURCE_USER = '%s', SOURCE_PASSWORD = '%s', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1, "+
-		"SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 86400, SOURCE_HEARTBEAT_PERIOD = 1", r.network.peer(source),
-		replicatedPort, replicationUser, r.password)
-	statements := []string{"SET GLOBAL super_read_only = ON", "STOP REPLICA", change, "START REPLICA"}
-	if r.options.Replication == SemiSync {
-		statements = slices.Insert(statements, 0, "SET GLOBAL rpl_semi_sync_source_enabled = OFF")
+func (s *Stack) Follow(ctx context.Context, replica, source int) {
+	s.on(ctx, replica, append(s.semiSync("OFF"), "SET GLOBAL super_read_only = ON", "STOP REPLICA",
+		fmt.Sprintf("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '%s', SOURCE_PORT = %s, SOURCE_USER = '%s', "+
+			"SOURCE_PASSWORD = '%s', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = 1, "+
+			"SOURCE_RETRY_COUNT = 86400, SOURCE_HEARTBEAT_PERIOD = 1", s.replicated.network.peer(source), replicatedPort,
+			replicationUser, s.replicated.peers), "START REPLICA")...)
+}
+
+// Follows says whether a node is a replica of another one.
+func (s *Stack) Follows(ctx context.Context, i int) bool {
+	return must.Get(value[bool](ctx, s, i, "SELECT EXISTS (SELECT * FROM performance_schema."+
+		"replication_connection_configuration WHERE CHANNEL_NAME = '')"))
+}
+
+// LeaveOut tells a replica which tables to leave out from now on; none: it applies all.
+func (s *Stack) LeaveOut(ctx context.Context, replica int, tables ...string) {
+	s.on(ctx, replica, "STOP REPLICA SQL_THREAD", fmt.Sprintf("CHANGE REPLICATION FILTER "+
+		"REPLICATE_IGNORE_TABLE = (%s)", strings.Join(tables, ", ")), "START REPLICA SQL_THREAD")
+}
+
+// Promote fences nobody: it makes the replica that has received most the source. The old source does not run, or is
+// read-only for good. The others follow the new one, and the old one gets no client before it holds what the new one
+// does.
+//
+// All other nodes must answer: what was acknowledged may have been received by one semi-synchronous replica alone.
+func (s *Stack) Promote(ctx context.Context, old int) (at int) {
+	s.others(func(i int) { s.on(ctx, i, "STOP REPLICA IO_THREAD") }, old)
+	at, received := s.most(ctx, old)
+	s.on(ctx, at, "START REPLICA SQL_THREAD") // it runs, or somebody had stopped it
+	s.caughtUp(ctx, at, received)
+	s.on(ctx, at, "STOP REPLICA", "RESET REPLICA ALL")
+	s.others(func(i int) { s.Follow(ctx, i, at) }, old, at)
+	s.open(ctx, at)
+	return at
+}
+
+// HasMost says which node has received or committed most.
+func (s *Stack) HasMost(ctx context.Context) (at int) {
+	at, _ = s.most(ctx, -1)
+	return at
+}
+
+// most finds the node that has received or committed most, and what that is; except is a node not to ask.
+func (s *Stack) most(ctx context.Context, except int) (at int, gtids string) {
+	at = -1
+	s.others(func(i int) {
+		all := must.Get(value[string](ctx, s, i, "SELECT CONCAT(@@GLOBAL.gtid_executed, ',', COALESCE((SELECT "+
+			"GROUP_CONCAT(RECEIVED_TRANSACTION_SET) FROM performance_schema.replication_connection_status), ''))"))
+		if at < 0 || must.Get(value[bool](ctx, s, i, "SELECT NOT GTID_SUBSET(?, ?)", all, gtids)) {
+			gtids, at = all, i
+		}
+	}, except)
+	return at, gtids
+}
+
+func (s *Stack) executed(ctx context.Context, i int) string {
+	return must.Get(value[string](ctx, s, i, "SELECT @@GLOBAL.gtid_executed"))
+}
+
+// caughtUp waits until a node has applied a set of transactions.
+func (s *Stack) caughtUp(ctx context.Context, i int, gtids string) {
+	if late := must.Get(value[sql.NullBool](ctx, s, i, "SELECT WAIT_FOR_EXECUTED_GTID_SET(?, 60)", gtids)); late.Bool {
+		said := must.Get(value[string](ctx, s, i, "SELECT COALESCE(GROUP_CONCAT(SERVICE_STATE, LAST_ERROR_MESSAGE), '') "+
+			"FROM performance_schema.replication_applier_status_by_worker"))
+		must.OK(fmt.Errorf("%s has not applied %s within a minute, but %s; its workers say %q", nodeName(i), gtids,
+			s.executed(ctx, i), said))
 	}
-	return r.on(ctx, replica, statements...)
+}
+
+// Level waits until all others hold what one node does.
+func (s *Stack) Level(ctx context.Context, source int) {
+	all := s.executed(ctx, source)
+	s.others(func(i int) { s.caughtUp(ctx, i, all) }, source)
+}
+
+// SwitchOver makes another node the source while the old one is well, and the old one its replica: nothing is lost.
+// The source must be read-only already, and no transaction in it.
+func (s *Stack) SwitchOver(ctx context.Context, old int) {
+	s.Level(ctx, old)
+	s.Follow(ctx, old, s.Promote(ctx, old))
+}
+
+// Reopen gives a source that comes back its clients again, when its replicas hold all that it has: what it had written
+// and no replica had received is committed there by its start.
+func (s *Stack) Reopen(ctx context.Context, source int) {
+	s.Level(ctx, source)
+	s.open(ctx, source)
+}
+
+// Rebuild makes a node that runs the replica of another one, with a copy of the other one's data in place of its own.
+// It returns the transactions that only the node had, as a set of their GTIDs: nobody has promised that they last.
+func (s *Stack) Rebuild(ctx context.Context, node, source int) (stray string) {
+	const subtract = "SELECT GTID_SUBTRACT(@@GLOBAL.gtid_executed, ?)"
+	stray = must.Get(value[string](ctx, s, node, subtract, s.executed(ctx, source)))
+	server := s.Databases[node]
+	ended, donor := server.main.ended(), s.replicated.network.peer(source)
+	// The node is to be started again by whoever looks after it; it says that as an error, or hangs up.
+	err := must.Catch(func() {
+		s.on(ctx, node, "SET GLOBAL super_read_only = OFF",
+			"SET GLOBAL clone_valid_donor_list = '"+donor+":"+replicatedPort+"'",
+			fmt.Sprintf("CLONE INSTANCE FROM '%s'@'%s':%s IDENTIFIED BY '%s'", replicationUser, donor, replicatedPort,
+				s.replicated.peers))
+	})
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		must.OK(errors.Join(err, context.Cause(ctx)), "rebuild "+nodeName(node))
+	}
+	must.OK(server.start(ctx), "start "+nodeName(node)+" with its new data")
+	s.Follow(ctx, node, source)
+	return stray
 }
 
 // askWritable is nil when a source may be written to. A group's node says more: [askGroup].
 func askWritable(ctx context.Context, db *sql.DB) error {
 	var readOnly bool
-	if err := db.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only").Scan(&readOnly); err != nil {
-		return fmt.Errorf("ask for the state of the node: %w", err)
+	err := db.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only").Scan(&readOnly)
+	if err == nil && readOnly {
+		err = errors.New("the node cannot be written to: it is read-only")
 	}
-	if readOnly {
-		return errors.New("the node cannot be written to: it is read-only")
-	}
-	return nil
+	return err
 }
 
 // askGroup is nil when the node is the primary of its group, may be written to, and hears of more than half of the
@@ -375,20 +358,10 @@ func askGroup(ctx context.Context, db *sql.DB) error {
 		"COUNT(CASE WHEN MEMBER_STATE IN ('ONLINE', 'RECOVERING') THEN 1 END), COUNT(*) "+
 		"FROM performance_schema.replication_group_members").Scan(&state, &role, &reachable, &members)
 	if err != nil {
-		return fmt.Errorf("ask for the state of the node: %w", err)
+		return err
 	}
 	if state != "ONLINE" || role != "PRIMARY" || 2*reachable <= members {
 		return fmt.Errorf("the node cannot be written to: it is %s %s and reaches %d of %d", state, role, reachable, members)
 	}
 	return askWritable(ctx, db)
-}
-
-// CutOff takes a node's line to the other nodes away, for packets in both directions. Clients still reach it.
-func (s *Stack) CutOff(ctx context.Context, node *Server) error {
-	return s.network.cut(ctx, s.Index(node))
-}
-
-// Mend gives the line back.
-func (s *Stack) Mend(ctx context.Context, node *Server) error {
-	return s.network.mend(ctx, s.Index(node))
 }

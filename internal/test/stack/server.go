@@ -4,12 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 const (
@@ -24,28 +31,40 @@ const (
 // Its methods return what went wrong, and when the server belongs to a test they also fail that test, so that a fault
 // which did not happen is never overlooked. They may be called from any goroutine, one at a time.
 type Server struct {
-	kind       Kind
-	dir        string
-	addr       string
-	url        string
-	tlsAddr    string // host and port of TLS, where that is another
-	http       string // host and port of RabbitMQ's management plugin, or empty
-	main       *process
-	helper     *process // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
-	ask        func(ctx context.Context) error
-	control    func(ctx context.Context, args ...string) (string, error) // nil when the server has no control command
-	t          testing.TB                                                // nil outside tests
-	frozen     atomic.Bool
-	node       *rabbitNode     // nil but for RabbitMQ
-	galera     *galeraNode     // nil but for a node of a database cluster
-	replicated *replicatedNode // likewise
-	bus        int             // port on which a Redis speaks to the other nodes, if it is one of a cluster
-	disk       *disk           // nil but for a MySQL that asked for one
-	clock      *fakeClock      // likewise
+	kind    Kind
+	dir     string
+	name    string // by which other nodes know it; empty but for a node of a cluster, and RabbitMQ
+	addr    string
+	url     string
+	tlsAddr string // host and port of TLS, where that is another
+	http    string // host and port of RabbitMQ's management plugin, or empty
+	main    *process
+	helper  *process                        // RabbitMQ's own epmd, which outlives kills of the node; nil for the others
+	before  func(ctx context.Context) error // does what must be done before each start; nil: nothing
+	ask     func(ctx context.Context) error // is nil when it is ready
+	t       testing.TB                      // nil outside tests
+	frozen  atomic.Bool
 
 	encryption *Encryption // nil: none
-	// before, if not nil, does what must be done before each start.
-	before func(ctx context.Context) error
+	node       *rabbitNode // nil but for RabbitMQ
+	bus        int         // port on which a Redis speaks to the other nodes, if it is one of a cluster
+	disk       *disk       // nil but for a MySQL that asked for one
+	clock      *fakeClock  // likewise
+}
+
+// newServer makes a server that runs a program with these arguments in a folder. It does not run yet.
+func newServer(sp *spawner, kind Kind, dir, addr string, p program, env []string, args ...string) *Server {
+	return &Server{kind: kind, dir: dir, addr: addr, main: &process{
+		name: string(kind), spawner: sp, logPath: filepath.Join(dir, string(kind)+".log"),
+		command: func() *exec.Cmd { return p.server(dir, environment(dir, env...), args...) },
+	}}
+}
+
+// writeFile writes a file of a server.
+func writeFile(dir, name, text string) (path string) {
+	path = filepath.Join(dir, name)
+	must.OK(os.WriteFile(path, []byte(text), 0o600))
+	return path
 }
 
 // URL is how a client reaches the server: an amqp URL, a DSN in go-sql-driver's form for MySQL, a redis URL.
@@ -53,6 +72,10 @@ func (s *Server) URL() string { return s.url }
 
 // Addr is the host and port the server listens on.
 func (s *Server) Addr() string { return s.addr }
+
+// NodeName is the Erlang name of a RabbitMQ node, or the name of a node of a database cluster (Galera's
+// wsrep_node_name); empty for other servers.
+func (s *Server) NodeName() string { return s.name }
 
 // HTTP is the base URL of RabbitMQ's management API, with the name and password of [Server.URL] in it, or empty without
 // that plugin.
@@ -91,21 +114,11 @@ func (s *Server) Stop() error {
 }
 
 // Start starts the server again and returns when it answers.
-func (s *Server) Start() error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("%s took over %v to answer",
-		s.kind, startTimeout))
-	defer cancel()
-	return s.report("start", s.start(ctx))
-}
+func (s *Server) Start() error { return s.inTime("start", s.start) }
 
 // Await returns when the server answers, which a node of a database cluster does when it may be written to: it has
 // found its peers again, and has what it missed.
-func (s *Server) Await() error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("%s took over %v to answer",
-		s.kind, startTimeout))
-	defer cancel()
-	return s.report("await", s.waitReady(ctx))
-}
+func (s *Server) Await() error { return s.inTime("await", s.waitReady) }
 
 // Freeze stops the server's processes with SIGSTOP: its port still takes connections, and nobody answers.
 func (s *Server) Freeze() error {
@@ -119,17 +132,32 @@ func (s *Server) Thaw() error {
 	return s.report("thaw", s.main.signal(syscall.SIGCONT))
 }
 
-// Ctl runs the server's own control command and returns what it printed: rabbitmqctl for RabbitMQ, for instance
-// Ctl("stop_app"). Other servers have none and give an error.
-func (s *Server) Ctl(args ...string) (string, error) {
-	if s.control == nil {
-		return "", s.report("control", fmt.Errorf("%s has no control command", s.kind))
+// Ctl runs RabbitMQ's own control command, rabbitmqctl, and returns what it printed, for instance of Ctl("stop_app").
+// Other servers have none and give an error.
+func (s *Server) Ctl(args ...string) (out string, err error) {
+	err = s.inTime("control", func(ctx context.Context) error {
+		if s.node == nil {
+			return errors.New("it has no control command")
+		}
+		out, err = s.node.ctl(ctx, args...)
+		return err
+	})
+	return out, err
+}
+
+// Eval runs an Erlang expression inside a RabbitMQ and returns its value as text. Other servers give an error.
+func (s *Server) Eval(ctx context.Context, expression string) (string, error) {
+	if s.node == nil {
+		return "", fmt.Errorf("run %q inside %s: it is no RabbitMQ", expression, s.kind)
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, fmt.Errorf("%s %q took over %v", s.kind,
-		args, startTimeout))
+	return s.node.eval(ctx, expression)
+}
+
+func (s *Server) inTime(what string, do func(ctx context.Context) error) error {
+	late := fmt.Errorf("it took over %v", startTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startTimeout, late)
 	defer cancel()
-	out, err := s.control(ctx, args...)
-	return out, s.report("control", err)
+	return s.report(what, do(ctx))
 }
 
 func (s *Server) report(what string, err error) error {
@@ -168,25 +196,55 @@ func (s *Server) start(ctx context.Context) error {
 
 // waitReady asks the server itself, again and again, until it answers, ends, or ctx is over.
 func (s *Server) waitReady(ctx context.Context) error {
+	return again(ctx, s.main.ended(), s.ask)
+}
+
+// again asks until the answer is nil, or it is over.
+func again(ctx context.Context, ended <-chan struct{}, ask func(ctx context.Context) error) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			return s.ask(ctx)
-		}()
+		once, cancel := context.WithTimeout(ctx, askTimeout)
+		err := ask(once)
+		cancel()
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-s.main.ended():
+		case <-ended:
 			return errors.New("it ended before it answered")
 		case <-ctx.Done():
 			return fmt.Errorf("%w; its last answer: %w", context.Cause(ctx), err)
 		case <-tick.C:
 		}
 	}
+}
+
+// talk says something to a server that speaks in lines, and is nil when it answers what it should.
+func talk(ctx context.Context, addr, question, want string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	late := time.Now().Add(askTimeout)
+	if deadline, ok := ctx.Deadline(); ok {
+		late = deadline
+	}
+	_ = conn.SetDeadline(late) // cannot fail on an open TCP connection
+	if _, err := io.WriteString(conn, question); err != nil {
+		return err
+	}
+	var answer strings.Builder
+	for buf := make([]byte, 1<<10); err == nil && !strings.Contains(answer.String(), want); {
+		var n int
+		n, err = conn.Read(buf)
+		answer.Write(buf[:n])
+	}
+	if !strings.Contains(answer.String(), want) {
+		return fmt.Errorf("%s answered %q: %w", addr, &answer, err)
+	}
+	return nil
 }
 
 // end kills what runs and removes the data: what a server wrote for a test is of no use afterwards.

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Kind names a server.
@@ -24,6 +25,9 @@ const (
 	// KindHAProxy stands before the nodes of a database cluster: see [Options].
 	KindHAProxy Kind = "haproxy"
 )
+
+// common are the kinds that start by themselves, and that the environment may name.
+var common = []Kind{KindRabbitMQ, KindMySQL, KindRedis}
 
 // Options say what [Start] starts. The zero value starts all three servers as they come.
 type Options struct {
@@ -58,8 +62,6 @@ type Options struct {
 	Encryption *Encryption
 	// Log receives one line for each server that was started; nil discards them.
 	Log io.Writer
-
-	inRedisSet bool // the Redis is one of a [RedisSet]
 }
 
 // Stack is a set of private servers. Those not asked for are nil.
@@ -73,131 +75,110 @@ type Stack struct {
 
 	ZooKeeper *Server
 
-	checks     []*nodeCheck // of Databases, for HAProxy
-	replicated *replicated  // nil but with MySQL's own replication
-	network    *network     // of Databases; likewise
+	replicated *replicated // nil but with MySQL's own replication
 	dir        string
 	lock       *os.File // held while the folder is in use
 	spawner    *spawner
 	stop       func() error
+
+	mu   sync.Mutex
+	ends []func() error // what ends what was started; guarded by mu
 }
 
-// prepare makes a server of the kind in a folder of its own; it does not run yet.
-func prepare(ctx context.Context, kind Kind, sp *spawner, dir string, o Options) (*Server, error) {
-	switch kind {
-	case KindRabbitMQ:
-		return prepareRabbit(sp, dir, o, nil)
-	case KindMySQL:
-		return prepareMySQL(ctx, sp, dir, o)
-	case KindRedis:
-		return prepareRedis(sp, dir, o)
-	case KindZooKeeper:
-		return prepareZooKeeper(sp, dir)
-	}
-	return nil, fmt.Errorf("there is no server %q", kind)
-}
-
-// Start starts the servers side by side and returns when all of them answer. When one does not, none is left running.
-func Start(ctx context.Context, o Options) (*Stack, error) {
-	kinds := o.Only
-	if len(kinds) == 0 {
-		kinds = []Kind{KindRabbitMQ, KindMySQL, KindRedis}
-	}
+// newStack makes one in which nothing runs.
+func newStack() (*Stack, error) {
 	dir, lock, err := makeFolder()
 	if err != nil {
 		return nil, err
 	}
 	s := &Stack{dir: dir, lock: lock, spawner: newSpawner()}
 	s.stop = sync.OnceValue(s.end)
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	for _, kind := range kinds {
-		wg.Go(func() {
-			var server *Server
-			var err error
-			if kind == KindMySQL && o.MySQLNodes > 1 {
-				server, err = s.startCluster(ctx, o)
-			} else {
-				server, err = startOne(ctx, kind, s.spawner, filepath.Join(dir, string(kind)), o)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, err)
-				return
-			}
-			s.put(server, o.Log)
-		})
+	return s, nil
+}
+
+// Start starts the servers side by side and returns when all of them answer. When one does not, none is left running.
+func Start(ctx context.Context, o Options) (*Stack, error) {
+	s, err := newStack()
+	if err != nil {
+		return nil, err
+	}
+	kinds := o.Only
+	if len(kinds) == 0 {
+		kinds = common
+	}
+	if o.Log == nil {
+		o.Log = io.Discard
+	}
+	errs := make([]error, len(kinds))
+	var wg sync.WaitGroup
+	for i, kind := range kinds {
+		wg.Go(func() { errs[i] = must.Catch(func() { s.startKind(ctx, kind, o) }) })
 	}
 	wg.Wait()
-	if len(errs) == 0 && s.RabbitMQ != nil {
-		if err := s.startPeers(ctx, o); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(append(errs, s.Stop())...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
 
-func (s *Stack) startCluster(ctx context.Context, o Options) (*Server, error) {
-	if o.Replication == Galera {
-		return s.startGalera(ctx, o)
+func (s *Stack) startKind(ctx context.Context, kind Kind, o Options) {
+	one := func(prepare func(dir string) *Server) *Server { return s.run(ctx, string(kind), o.Log, prepare) }
+	switch {
+	case kind == KindRabbitMQ: // each node joins the first, which must be up
+		for len(s.Nodes) < max(1, o.RabbitMQNodes) {
+			s.Nodes = append(s.Nodes, one(func(dir string) *Server { return prepareRabbit(s.spawner, dir, o, s.RabbitMQ) }))
+			s.RabbitMQ = s.Nodes[0]
+		}
+	case kind == KindMySQL && o.MySQLNodes > 1 && o.Replication == Galera:
+		s.MySQL = s.startGalera(ctx, o)
+	case kind == KindMySQL && o.MySQLNodes > 1:
+		s.MySQL = s.startReplicated(ctx, o)
+	case kind == KindMySQL:
+		s.MySQL = one(func(dir string) *Server { return prepareMySQL(ctx, s.spawner, dir, o) })
+	case kind == KindRedis:
+		s.Redis = one(func(dir string) *Server { return prepareRedis(s.spawner, dir, o, false) })
+	case kind == KindZooKeeper:
+		s.ZooKeeper = one(func(dir string) *Server { return prepareZooKeeper(s.spawner, dir) })
+	default:
+		must.OK(fmt.Errorf("there is no server %q", kind))
 	}
-	return s.startReplicated(ctx, o)
 }
 
-func startOne(ctx context.Context, kind Kind, sp *spawner, dir string, o Options) (*Server, error) {
-	return startWith(ctx, kind, dir, func(ctx context.Context, dir string) (*Server, error) {
-		return prepare(ctx, kind, sp, dir, o)
-	})
-}
-
-// startWith tries three times, because a port found free may be taken before the server gets to it.
-func startWith(
-	ctx context.Context, kind Kind, dir string, prepare func(ctx context.Context, dir string) (*Server, error),
-) (*Server, error) {
+// run makes a server in a folder of its own and starts it. It tries three times, because a port found free may be taken
+// before the server gets to it.
+func (s *Stack) run(ctx context.Context, name string, log io.Writer, prepare func(string) *Server) (server *Server) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it took over %v to answer", startTimeout))
 	defer cancel()
+	s.thrice(ctx, "start "+name, func() {
+		server = prepare(must.Get(os.MkdirTemp(s.dir, name+"-")))
+		s.onEnd(server.end) // the folder goes with the stack's
+		must.OK(server.start(ctx))
+	})
+	fmt.Fprintf(log, "%s listens on %s, process id %d\n", server.main.name, server.addr, server.Pid())
+	return server
+}
+
+// thrice tries something up to three times, unless that is hopeless. What a try has started is ended with the stack.
+func (s *Stack) thrice(ctx context.Context, what string, try func()) {
 	var errs []error
-	for try := range 3 {
-		tryDir := fmt.Sprintf("%s-%d", dir, try)
-		if err := os.Mkdir(tryDir, 0o700); err != nil {
-			return nil, fmt.Errorf("make the folder of %s: %w", kind, err)
-		}
-		server, err := prepare(ctx, tryDir)
+	for range 3 {
+		err := must.Catch(try)
 		if err == nil {
-			if err = server.start(ctx); err == nil {
-				return server, nil
-			}
-			_ = server.end() // the folder goes with the stack's
+			return
 		}
-		errs = append(errs, fmt.Errorf("start %s: %w", kind, err))
-		if errors.Is(err, errNotInstalled) || errors.Is(err, ErrNoDisk) || errors.Is(err, ErrNoFaketime) || ctx.Err() != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		hopeless := errors.Is(err, errNotInstalled) || errors.Is(err, ErrNoDisk) || errors.Is(err, ErrNoFaketime)
+		if hopeless || ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, errors.Join(errs...)
+	must.OK(errors.Join(errs...))
 }
 
-func (s *Stack) put(server *Server, log io.Writer) {
-	switch server.kind {
-	case KindRabbitMQ:
-		s.RabbitMQ, s.Nodes = server, []*Server{server}
-	case KindMySQL, KindHAProxy:
-		s.MySQL = server
-	case KindRedis:
-		s.Redis = server
-	case KindZooKeeper:
-		s.ZooKeeper = server
-	}
-	if log != nil {
-		fmt.Fprintf(log, "%s listens on %s, process id %d\n", server.kind, server.addr, server.Pid())
-	}
+func (s *Stack) onEnd(end func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = append(s.ends, end)
 }
 
 // Stop kills the servers, waits for their ends and removes their data. Their data was for this run only, so none is
@@ -206,21 +187,11 @@ func (s *Stack) Stop() error { return s.stop() }
 
 func (s *Stack) end() error {
 	var errs []error
-	for i := len(s.Nodes) - 1; i > 0; i-- { // the first one's epmd serves all
-		errs = append(errs, s.Nodes[i].end())
+	for _, end := range slices.Backward(s.ends) { // the first RabbitMQ's epmd serves all
+		errs = append(errs, end())
 	}
-	for _, server := range s.servers() {
-		errs = append(errs, server.end())
-	}
-	errs = append(errs, s.endCluster())
 	s.spawner.close()
 	return errors.Join(append(errs, os.RemoveAll(s.dir), s.lock.Close())...)
-}
-
-// servers are those that were started.
-func (s *Stack) servers() []*Server {
-	return slices.DeleteFunc([]*Server{s.RabbitMQ, s.MySQL, s.Redis, s.ZooKeeper},
-		func(server *Server) bool { return server == nil })
 }
 
 func (s *Stack) server(kind Kind) *Server {

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -19,42 +20,13 @@ type Encryption struct {
 	ClientsNeeded bool   // whoever has none is refused; of MySQL the account says so, with REQUIRE X509
 }
 
-// Servers are three servers of a test's own that speak TLS beside plain text.
-type Servers struct{ RabbitMQ, MySQL, Redis *Server }
-
-// OwnEncrypted starts the three servers for this test alone, side by side, with encryption. With a server given from
-// outside the test is skipped.
-func OwnEncrypted(t testing.TB, e Encryption, kinds ...Kind) Servers {
-	t.Helper()
-	if len(kinds) == 0 {
-		kinds = []Kind{KindRabbitMQ, KindMySQL, KindRedis}
-	}
-	s := Servers{}
-	for _, kind := range kinds {
-		server := own(t, Options{Only: []Kind{kind}, Encryption: &e})
-		switch kind {
-		case KindRabbitMQ:
-			s.RabbitMQ = server
-		case KindMySQL:
-			s.MySQL = server
-		case KindRedis:
-			s.Redis = server
-		}
-	}
-	return s
-}
-
 // TLSURL is how a client that speaks TLS reaches the server, by its address; of MySQL it is the URL with tls=true.
 func (s *Server) TLSURL() string {
-	if s.kind == KindMySQL {
-		sep := "?"
-		if strings.Contains(s.url, "?") {
-			sep = "&"
-		}
-		return s.url + sep + "tls=true"
-	}
 	u, err := url.Parse(s.url)
-	if err != nil {
+	switch {
+	case s.kind == KindMySQL:
+		return s.url + map[bool]string{true: "&", false: "?"}[strings.Contains(s.url, "?")] + "tls=true"
+	case err != nil:
 		return ""
 	}
 	u.Scheme, u.Host = u.Scheme+"s", s.tlsAddr
@@ -62,12 +34,7 @@ func (s *Server) TLSURL() string {
 }
 
 // TLSAddr is host and port of TLS.
-func (s *Server) TLSAddr() string {
-	if s.kind == KindMySQL {
-		return s.addr
-	}
-	return s.tlsAddr
-}
+func (s *Server) TLSAddr() string { return cmp.Or(s.tlsAddr, s.addr) }
 
 // ReloadCertificates makes the server read the files of its certificates again. Connections that stand stay.
 func (s *Server) ReloadCertificates(t testing.TB) {
@@ -93,17 +60,16 @@ func (s *Server) ReloadCertificates(t testing.TB) {
 }
 
 // rabbit are the lines of rabbitmq.conf.
-func (e *Encryption) rabbit(port int) string {
+func (e *Encryption) rabbit(addr string) []string {
 	verify := "verify_none"
 	if e.ClientsNeeded {
 		verify = "verify_peer"
 	}
-	lines := []string{
-		"listeners.ssl.1 = " + loopback(port), "num_acceptors.ssl = 2",
+	return []string{
+		"listeners.ssl.1 = " + addr, "num_acceptors.ssl = 2",
 		"ssl_options.cacertfile = " + e.ClientsCA, "ssl_options.certfile = " + e.Cert, "ssl_options.keyfile = " + e.Key,
 		"ssl_options.verify = " + verify, fmt.Sprintf("ssl_options.fail_if_no_peer_cert = %v", e.ClientsNeeded),
 	}
-	return "\n" + strings.Join(lines, "\n")
 }
 
 func (e *Encryption) mysql() []string {
@@ -111,12 +77,8 @@ func (e *Encryption) mysql() []string {
 }
 
 func (e *Encryption) redis(port int) []string {
-	needed := "no"
-	if e.ClientsNeeded {
-		needed = "yes"
-	}
 	return []string{
 		"--tls-port", strconv.Itoa(port), "--tls-cert-file", e.Cert, "--tls-key-file", e.Key,
-		"--tls-ca-cert-file", e.ClientsCA, "--tls-auth-clients", needed,
+		"--tls-ca-cert-file", e.ClientsCA, "--tls-auth-clients", map[bool]string{true: "yes", false: "no"}[e.ClientsNeeded],
 	}
 }

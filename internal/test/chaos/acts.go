@@ -1,0 +1,249 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+func both(acts ...act) act {
+	return func(s *strike) {
+		var errs []error // one that fails must not keep the next from undoing its part
+		for _, a := range acts {
+			errs = append(errs, must.Catch(func() { a(s) }))
+		}
+		must.OK(errors.Join(errs...))
+	}
+}
+
+// undo ends what begin has left a function for.
+func undo(s *strike) {
+	if s.undo != nil {
+		must.OK(s.undo())
+	}
+}
+
+// pause is the time that the state lasts, for those who do something after it.
+func pause(s *strike) {
+	_ = s.pass(s.lasts)
+	s.lasts = 0
+}
+
+// server does something to one of the three servers.
+func server(which string, do func(*stack.Server) error) act {
+	return func(s *strike) {
+		all := map[string]*stack.Server{onRabbit: s.stack.RabbitMQ, onMySQL: s.stack.MySQL, onRedis: s.stack.Redis}
+		must.OK(do(all[which]))
+	}
+}
+
+// node does something to the node that begin has chosen.
+func node(do func(*stack.Server) error) act {
+	return func(s *strike) {
+		if s.node != nil {
+			must.OK(do(s.node))
+		}
+	}
+}
+
+func ctl(command string) func(*stack.Server) error {
+	return func(server *stack.Server) error { _, err := server.Ctl(command); return err }
+}
+
+// eval runs an Erlang expression in a node of RabbitMQ, also when the run is cut short.
+func eval(expression string) func(*stack.Server) error {
+	return func(server *stack.Server) error { _, err := ask(context.Background(), server, expression); return err }
+}
+
+const askTimeout = 5 * time.Second
+
+func ask(ctx context.Context, server *stack.Server, expression string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return server.Eval(ctx, expression)
+}
+
+// statement runs SQL as root, also when the run is cut short. {} in it is one of the tables.
+func statement(text string, tables ...string) act {
+	return func(s *strike) {
+		table := ""
+		if len(tables) > 0 {
+			table = s.pick(tables)
+		}
+		s.exec(strings.ReplaceAll(text, "{}", table))
+	}
+}
+
+func (s *strike) pick(some []string) string { return some[s.variant%len(some)] }
+
+// breaksSchema says that a daemon that starts may refuse the schema from now on, and end.
+func breaksSchema(s *strike) { s.add(broken) }
+
+// links are those to one of the three servers; of a cluster, to all nodes.
+func (w *world) links(to string) []*stack.TCPProxy {
+	return map[string][]*stack.TCPProxy{onRabbit: w.amqp, onMySQL: {w.mysql}, onRedis: {w.redis}}[to]
+}
+
+func each(to string, do func(*stack.TCPProxy)) act {
+	return func(s *strike) {
+		for _, l := range s.links(to) {
+			do(l)
+		}
+	}
+}
+
+func resets(to string) act {
+	return func(s *strike) {
+		for end := time.Now().Add(s.lasts); time.Now().Before(end) && s.ctx.Err() == nil; {
+			for _, l := range s.links(to) {
+				s.hits += l.Cut()
+			}
+			_ = s.pass(700 * time.Millisecond)
+		}
+		s.lasts = 0
+	}
+}
+
+// AMQP's methods begin with the numbers of their class and their own.
+const (
+	basicAck     = "\x00\x3c\x00\x50"
+	basicPublish = "\x00\x3c\x00\x28"
+)
+
+// trap waits on all links to a server for a client's bytes with this sign in them, and loses the first.
+func trap(to string, set func(*stack.TCPProxy, func([]byte) bool) <-chan struct{}, sign string) act {
+	return func(s *strike) {
+		var done atomic.Bool
+		defer done.Store(true)
+		match := func(piece []byte) bool {
+			return bytes.Contains(piece, []byte(sign)) && done.CompareAndSwap(false, true)
+		}
+		var traps []<-chan struct{}
+		for _, l := range s.links(to) {
+			traps = append(traps, set(l, match))
+		}
+		sprung := func(trap <-chan struct{}) bool {
+			select {
+			case <-trap:
+				return true
+			default:
+				return false
+			}
+		}
+		if s.until(15*time.Second, func() bool { return slices.ContainsFunc(traps, sprung) }) {
+			s.hits = 1
+		}
+	}
+}
+
+// linked counts the connections that there are when the fault begins.
+func linked(to string) meter {
+	return func(s *strike) (func() int, time.Duration) {
+		n := 0
+		for _, l := range s.links(to) {
+			n += l.Links()
+		}
+		return func() int { return n }, 0
+	}
+}
+
+// carried counts the bytes that go the hard way.
+func carried(to string) meter {
+	return since(0, func(s *strike) (n int) {
+		for _, l := range s.links(to) {
+			n += int(l.Carried())
+		}
+		return n
+	})
+}
+
+// said counts how often daemons say that they notice. Under other faults nobody may be there to notice.
+func said(what string, patience int) meter {
+	return since(patience, func(s *strike) int { return s.fleet.said(what) })
+}
+
+const missesMySQL = "waiting for mysql"
+
+func missed(patience int) meter { return said(missesMySQL, patience) }
+
+// refused counts the copies of a kind that a queue does not take.
+func refused(copies string) meter {
+	return since(0, func(s *strike) int { return s.fleet.published(copies, "failed") })
+}
+
+// since counts how much more something is than when the fault began.
+func since(patience int, what func(*strike) int) meter {
+	return func(s *strike) (func() int, time.Duration) {
+		before := what(s)
+		return func() int { return what(s) - before }, seconds(patience)
+	}
+}
+
+// blockedNow counts the connections that RabbitMQ blocks.
+func blockedNow(s *strike) (func() int, time.Duration) {
+	return func() int {
+		n, _ := s.erlang(`length([S || [{state, S}] <- rabbit_networking:connection_info_all([state]), S =:= blocked])`)
+		return n
+	}, 30 * time.Second
+}
+
+const unackedNow = `lists:sum([N || [{messages_unacknowledged, N}] <- ` +
+	`rabbit_channel:info_all([messages_unacknowledged])])`
+
+// disconnect closes all connections, as an operator does, while the daemons hold deliveries.
+func disconnect(s *strike) {
+	s.until(10*time.Second, func() bool {
+		n, err := s.erlang(unackedNow)
+		s.hits = n
+		return err == nil && n > 0
+	})
+	must.Get(s.eval(`[rabbit_networking:close_connection(P, "closed by the chaos run") || P <- ` +
+		`rabbit_networking:connections()], ok`))
+}
+
+func flush(s *strike) {
+	client := redis.NewClient(must.Get(redis.ParseURL(s.stack.Redis.URL())))
+	defer client.Close()
+	s.until(10*time.Second, func() bool { // it may just have been emptied
+		s.hits = int(must.Get(client.DBSize(s.ctx).Result()))
+		return s.hits > 0
+	})
+	must.OK(client.FlushAll(s.ctx).Err(), "empty redis")
+	must.OK(client.ScriptFlush(s.ctx).Err(), "forget the scripts")
+}
+
+// killConnections kills the daemons' connections as an operator does. A transaction lasts milliseconds: it does so
+// again and again, until some in one were hit.
+func killConnections(s *strike) {
+	for tries, open := 0, 0; tries < 5 && open == 0; tries++ {
+		rows := must.Get(s.db.QueryContext(s.ctx, "SELECT p.id, MAX(conn IS NOT NULL) FROM "+stack.Processes+" p LEFT JOIN "+
+			stack.Transactions+" ON conn = p.id WHERE p.user = ? GROUP BY p.id", user))
+		ids := map[int64]bool{}
+		for rows.Next() {
+			var id int64
+			var inTransaction bool
+			must.OK(rows.Scan(&id, &inTransaction))
+			ids[id] = inTransaction
+		}
+		must.OK(errors.Join(rows.Err(), rows.Close()), "list the connections")
+		for id, inTransaction := range ids {
+			if _, err := s.db.ExecContext(s.ctx, "KILL "+strconv.FormatInt(id, 10)); err == nil { // it may be gone already
+				s.hits++
+			}
+			if inTransaction {
+				open++
+			}
+		}
+		_ = s.pass(200 * time.Millisecond)
+	}
+}

@@ -1,0 +1,425 @@
+package chaos
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/stack"
+)
+
+// databaseNodes is how many nodes a database cluster has.
+const databaseNodes = 3
+
+// cluster is what differs between the kinds of database clusters.
+type cluster struct {
+	name        string
+	replication stack.Replication
+	node        string            // what a node says of its name, in SQL
+	causal      map[string]string // the settings of a session that reads what the cluster has committed
+	sees        string            // asks a node of how many it knows that they are well
+	preferred   bool              // whether everybody is sent to the first node again when all are well
+	back        act               // makes a node that runs one of the cluster again
+	replicas    bool              // they must be waited for, to hold what the source does
+}
+
+func clusters() map[stack.Replication]cluster {
+	const ofMySQL = "CONCAT('node', @@GLOBAL.server_id)"
+	return map[stack.Replication]cluster{
+		stack.Galera: {name: "galera", replication: stack.Galera, node: "@@GLOBAL.wsrep_node_name", preferred: true,
+			causal: map[string]string{"wsrep_sync_wait": "1"}, back: awaitNode,
+			sees: "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'WSREP_CLUSTER_SIZE'"},
+		stack.Group: {name: "group", replication: stack.Group, node: ofMySQL, back: joinGroup,
+			causal: map[string]string{"group_replication_consistency": "'BEFORE'"},
+			sees:   "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'"},
+		// The source counts its replicas and itself, and a replica the threads that work for it.
+		stack.SemiSync: {name: "semisync", replication: stack.SemiSync, node: ofMySQL, replicas: true, back: followSource,
+			sees: "SELECT CASE WHEN @@GLOBAL.read_only THEN 1 + (SELECT COUNT(*) FROM performance_schema." +
+				"replication_connection_status WHERE SERVICE_STATE = 'ON') + (SELECT COUNT(*) FROM performance_schema." +
+				"replication_applier_status WHERE SERVICE_STATE = 'ON') ELSE 1 + (SELECT VARIABLE_VALUE FROM " +
+				"performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_clients') END"},
+		stack.Async: {name: "losing", replication: stack.Async, node: ofMySQL, replicas: true},
+	}
+}
+
+// within is a context for what somebody does to a cluster, also when the run is cut short.
+func (w *world) within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(w.ctx), d)
+}
+
+func cutLine(s *strike)  { must.OK(s.stack.CutOff(context.WithoutCancel(s.ctx), s.node)) }
+func mendLine(s *strike) { must.OK(s.stack.Mend(context.WithoutCancel(s.ctx), s.node)) }
+
+// global sets a global variable of the strike's node.
+func global(variable string) act {
+	return func(s *strike) {
+		ctx, cancel := s.within(30 * time.Second)
+		defer cancel()
+		s.onNode(s.node, func(db *sql.DB) error { _, err := db.ExecContext(ctx, "SET GLOBAL "+variable); return err })
+	}
+}
+
+// onNode opens the shop on one node, past the proxy. Reading there waits for what the cluster has committed.
+func (w *world) onNode(node *stack.Server, do func(*sql.DB) error) {
+	config := must.Get(mysql.ParseDSN(node.URL()))
+	config.DBName, config.Params = database, w.o.Phase.cluster.causal
+	db := open(config)
+	must.OK(errors.Join(do(db), db.Close()), node.NodeName())
+}
+
+// askNode asks one node for one value, for a second at most.
+func (w *world) askNode(node *stack.Server, into any, query string) error {
+	ctx, cancel := context.WithTimeout(w.ctx, time.Second)
+	defer cancel()
+	return must.Catch(func() {
+		w.onNode(node, func(db *sql.DB) error { return db.QueryRowContext(ctx, query).Scan(into) })
+	})
+}
+
+// primary does something when messages are applied, and what it begins with befalls the primary.
+func primary(acts ...act) act {
+	return func(s *strike) {
+		s.at = must.Get(s.primary())
+		s.node = s.stack.Databases[s.at]
+		s.befall(acts)
+	}
+}
+
+// other does something to the node that takes the primary's place last.
+func other(acts ...act) act {
+	return func(s *strike) {
+		s.node = s.other()
+		s.befall(acts)
+	}
+}
+
+func (s *strike) befall(acts []act) {
+	s.flowing()
+	for _, a := range acts {
+		a(s)
+	}
+}
+
+// mark is the moment from which others have to get over it.
+func mark(s *strike) { s.since = time.Now() }
+
+// back gives the strike's node back to the cluster. It has hit when another one has its place.
+func back(acts ...act) act {
+	return both(append([]act{func(s *strike) {
+		if at := must.Get(s.primary()); s.node != nil && at == s.at {
+			s.say("%s: the proxy still sends everybody to %s", s.name, s.node.NodeName())
+			s.hits = 0
+		}
+	}}, append(acts, rejoin)...)...)
+}
+
+// rejoin waits until the strike's node is one of the cluster again, and everybody is sent to the first node if that is
+// always so when all are well. A node that was frozen takes itself for one of the cluster until it hears of the others.
+func rejoin(s *strike) {
+	if s.node == nil {
+		return
+	}
+	c := s.o.Phase.cluster
+	c.back(s)
+	s.wait(90*time.Second, "the database cluster is not whole", func() error {
+		at, err := s.primary()
+		if err == nil && at != 0 && c.preferred {
+			err = fmt.Errorf("the primary is node %d", at+1)
+		}
+		for _, node := range s.stack.Databases {
+			seen := 0
+			if err == nil {
+				err = s.askNode(node, &seen, c.sees)
+			}
+			if err == nil && seen < databaseNodes {
+				err = fmt.Errorf("%s sees %d nodes", node.NodeName(), seen)
+			}
+		}
+		return err
+	})
+}
+
+// awaitNode waits until a node of Galera may be written to. One may end by itself when it finds that it cannot be one
+// of the cluster.
+func awaitNode(s *strike) {
+	err := s.node.Await()
+	if err != nil && s.node.Pid() == 0 {
+		s.say("%s has ended by itself, and is started again", s.node.NodeName())
+		err = s.node.Start()
+	}
+	must.OK(err)
+}
+
+// flowing waits until messages are applied, so that a fault meets some, and its pause is its own.
+func (w *world) flowing() {
+	began := time.Now()
+	w.until(time.Minute, func() bool { return w.appliedSince(began) })
+}
+
+// appliedSince says whether a message was applied by a transaction of later than that. The clocks of the servers are
+// ours: they run on this machine.
+func (w *world) appliedSince(since time.Time) bool {
+	var one int
+	return w.ask(&one, "SELECT 1 FROM consumer_log WHERE consumer_status = 1 AND consumer_timestamp > ? LIMIT 1",
+		since.UTC().Format("2006-01-02 15:04:05.000000")) == nil
+}
+
+// primary waits until the proxy leads to a node, and says to which.
+func (w *world) primary() (at int, err error) {
+	const patience = time.Minute
+	if !w.until(patience, func() bool {
+		var name string
+		err = w.ask(&name, "SELECT "+w.o.Phase.cluster.node)
+		at = slices.IndexFunc(w.stack.Databases, func(node *stack.Server) bool { return node.NodeName() == name })
+		return err == nil && at >= 0
+	}) {
+		return -1, fmt.Errorf("the proxy has led to no node of the database cluster for %v: %w", patience,
+			errors.Join(err, context.Cause(w.ctx)))
+	}
+	return at, nil
+}
+
+// other is the node that takes the primary's place last.
+func (w *world) other() *stack.Server {
+	if last := len(w.stack.Databases) - 1; must.Get(w.primary()) != last {
+		return w.stack.Databases[last]
+	}
+	return w.stack.Databases[0]
+}
+
+// resumed waits for the first message that is applied after a fault, and notes how long that took.
+func resumed(s *strike) (func() int, time.Duration) {
+	const patience = 2 * time.Minute
+	hits, late := 0, false
+	return func() int {
+		took := time.Since(s.since)
+		switch {
+		case hits > 0 || s.ctx.Err() != nil:
+		case s.appliedSince(s.since):
+			s.say("%s: the first message was applied after %.1fs", s.name, took.Seconds())
+			hits = 1
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.pauses[s.name] = append(s.pauses[s.name], took)
+		case !late && time.Since(s.began) > s.lasts+patience:
+			late = true
+			s.violation("%s: no message was applied for %v", s.name, took)
+		}
+		return hits
+	}, patience
+}
+
+// killAll is a power cut that takes all nodes at once, but leaves what they have written.
+func killAll(s *strike) {
+	for _, node := range s.stack.Databases {
+		must.OK(node.Kill())
+	}
+}
+
+// startAll starts all nodes side by side: those of Galera find each other by what they remember of their last cluster;
+// for the others somebody has to do something.
+func startAll(s *strike) {
+	errs := make([]error, databaseNodes)
+	var wg sync.WaitGroup
+	for i, node := range s.stack.Databases {
+		wg.Go(func() { errs[i] = node.Start() })
+	}
+	wg.Wait()
+	must.OK(errors.Join(errs...))
+	s.node = s.stack.Databases[0]
+}
+
+// conflicts is a colleague who writes the goods of the daemons' messages on another node. Whose write set the cluster
+// orders later is undone there, if need be at COMMIT: that is the daemons' bad luck, and none of their messages' fault.
+func conflicts(s *strike) {
+	const several = 10
+	written := 0
+	node := s.other()
+	s.onNode(node, func(db *sql.DB) error {
+		for end, i := time.Now().Add(s.lasts), s.variant; time.Now().Before(end) && s.ctx.Err() == nil; i++ {
+			goods := make([]any, several)
+			for j := range goods {
+				goods[j] = (i+j*skus/several)%skus + 1
+			}
+			if writeGoods(s.ctx, db, goods) == nil { // else it lost against a daemon
+				written++
+			}
+			_ = s.pass(20 * time.Millisecond)
+		}
+		return nil
+	})
+	s.say("%s: %d transactions on %s", s.name, written, node.NodeName())
+	s.lasts = 0
+}
+
+// writeGoods changes rows and changes them back, in one transaction: the sums stay what they are.
+func writeGoods(ctx context.Context, db *sql.DB, goods []any) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // it has ended, or is of no use
+	for _, change := range []string{"+ 1", "- 1"} {
+		if _, err := tx.ExecContext(ctx, "UPDATE stock SET amount = amount "+change+" WHERE sku_id IN (?"+
+			strings.Repeat(",?", len(goods)-1)+")", goods...); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+// undone counts the transactions that the primary has undone for those of other nodes.
+func undone(s *strike) (func() int, time.Duration) {
+	return since(0, func(s *strike) (n int) {
+		must.OK(s.ask(&n, "SELECT CAST(SUM(VARIABLE_VALUE) AS SIGNED) FROM information_schema.GLOBAL_STATUS WHERE "+
+			"VARIABLE_NAME IN ('WSREP_LOCAL_CERT_FAILURES', 'WSREP_LOCAL_BF_ABORTS')"), "count what was undone")
+		return n
+	})(s)
+}
+
+// lag makes a node that nobody is sent to fall behind, as a backup does that takes the global read lock.
+func lag(s *strike) {
+	s.node = s.other()
+	s.onNode(s.node, func(db *sql.DB) error {
+		conn := must.Get(db.Conn(s.ctx))
+		defer conn.Close()
+		for _, text := range []string{"SET SESSION wsrep_sync_wait = 0", "FLUSH TABLES WITH READ LOCK"} { // not for itself
+			_, err := conn.ExecContext(s.ctx, text)
+			must.OK(err, text)
+		}
+		pause(s)
+		err := conn.QueryRowContext(s.ctx, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE "+
+			"VARIABLE_NAME = 'WSREP_LOCAL_RECV_QUEUE'").Scan(&s.hits)
+		_, unlock := conn.ExecContext(context.WithoutCancel(s.ctx), "UNLOCK TABLES")
+		return errors.Join(err, unlock)
+	})
+}
+
+// agree looks whether all nodes of a database cluster hold the same.
+func (w *world) agree() {
+	c := w.o.Phase.cluster
+	if c == nil {
+		return
+	}
+	if c.replicas {
+		w.stack.Level(w.ctx, must.Get(w.primary()))
+	}
+	sums := map[string]map[string][]string{} // by table and sum
+	for _, node := range w.stack.Databases {
+		w.onNode(node, func(db *sql.DB) error {
+			for _, table := range tables {
+				var rows int // which waits for what the cluster has committed
+				var name, sum string
+				must.OK(db.QueryRowContext(w.ctx, "SELECT COUNT(*) FROM "+table).Scan(&rows))
+				must.OK(db.QueryRowContext(w.ctx, "CHECKSUM TABLE "+table).Scan(&name, &sum))
+				if sums[table] == nil {
+					sums[table] = map[string][]string{}
+				}
+				what := fmt.Sprintf("%d rows, checksum %s", rows, sum)
+				sums[table][what] = append(sums[table][what], node.NodeName())
+			}
+			return nil
+		})
+	}
+	for _, table := range tables {
+		if len(sums[table]) > 1 {
+			w.violation("the nodes of the database cluster hold different rows of %s: %v", table, sums[table])
+		}
+	}
+}
+
+// demote lets another node of a group be the primary, as a person does before a repair.
+func demote(s *strike) {
+	var said string
+	ctx, cancel := s.within(time.Minute)
+	defer cancel()
+	s.onNode(s.other(), func(db *sql.DB) error {
+		return db.QueryRowContext(ctx, "SELECT group_replication_set_as_primary(@@server_uuid)").Scan(&said)
+	})
+}
+
+func countMisses(s *strike) { s.before = s.fleet.said(missesMySQL) }
+
+func sawMisses(s *strike) {
+	if s.fleet.said(missesMySQL) == s.before {
+		s.say("%s: no daemon missed its database", s.name)
+		s.hits = 0
+	}
+}
+
+// joinGroup makes a node one of the group again. One that was away for too long finds that out when it hears of the
+// others again, and joins by itself. One that was started, or gave up, is told to.
+func joinGroup(s *strike) {
+	const patience = 60 * time.Second
+	var state string
+	var err error
+	s.until(patience, func() bool {
+		err = s.askNode(s.node, &state, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE "+
+			"MEMBER_ID = @@server_uuid OR MEMBER_ID = ''")
+		return err == nil && slices.Contains([]string{"ONLINE", "OFFLINE", "ERROR"}, state)
+	})
+	if state == "ONLINE" {
+		return
+	}
+	if state != "OFFLINE" {
+		s.say("%s does not come back to its group (%s, %v), and is started again", s.node.NodeName(), state, err)
+		must.OK(errors.Join(s.node.Kill(), s.node.Start()))
+	}
+	ctx, cancel := s.within(patience)
+	defer cancel()
+	must.OK(s.stack.Join(ctx, s.stack.Index(s.node)))
+}
+
+// foundAgain is what a person does when all nodes of a group were away: the one that has most founds the group again.
+func foundAgain(s *strike) {
+	ctx, cancel := s.within(2 * time.Minute)
+	defer cancel()
+	s.stack.Found(ctx, s.stack.HasMost(ctx))
+}
+
+// promote waits until the source counts as gone, fences it, and makes a replica the source.
+func promote(s *strike) {
+	_ = s.pass(2 * time.Second)
+	ctx, cancel := s.within(2 * time.Minute)
+	defer cancel()
+	must.OK(s.node.Kill()) // a frozen one, or one that is cut off, might go on
+	at := s.stack.Promote(ctx, s.at)
+	s.say("%s is the source now", s.stack.Databases[at].NodeName())
+}
+
+// switchOver makes another node the source, as a person does before a repair.
+func switchOver(s *strike) {
+	ctx, cancel := s.within(2 * time.Minute)
+	defer cancel()
+	s.stack.SwitchOver(ctx, s.at)
+}
+
+// followSource makes a node that was the source a replica: with a copy of the data of the source, because it may have
+// committed what no replica has received.
+func followSource(s *strike) {
+	ctx, cancel := s.within(3 * time.Minute)
+	defer cancel()
+	at, i := must.Get(s.primary()), s.stack.Index(s.node)
+	if i == at || s.stack.Follows(ctx, i) {
+		return
+	}
+	if stray := s.stack.Rebuild(ctx, i, at); stray != "" {
+		s.say("%s had committed by itself what the source does not know: %s", s.node.NodeName(), stray)
+		s.add(strays)
+	}
+}
+
+// reopen gives the source its clients again when its replicas have what it has.
+func reopen(s *strike) {
+	ctx, cancel := s.within(2 * time.Minute)
+	defer cancel()
+	s.stack.Reopen(ctx, s.at)
+}

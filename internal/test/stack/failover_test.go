@@ -1,0 +1,90 @@
+package stack
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+)
+
+// Given three nodes of a cluster behind a HAProxy, when the one that is written to is killed, then another one takes
+// its place and has what was committed; and when it is back, it has what it missed. In Galera it gets its place back;
+// of a source somebody promotes a replica, and gives the old one its data.
+func TestAGaleraClusterFailsOver(t *testing.T) {
+	failsOver(t, OwnGalera(t), "@@GLOBAL.wsrep_node_name", func(*Stack) {}, func(s *Stack, written func() string) {
+		poll.Until(t, "the first node being written to again", func() bool { return written() == "node1" })
+	})
+}
+
+// Given three nodes in a group, see [TestAGaleraClusterFailsOver].
+func TestAGroupFailsOver(t *testing.T) {
+	failsOver(t, OwnReplicated(t, Group), ofMySQL, func(*Stack) {}, func(s *Stack, _ func() string) {
+		must.OK(s.Join(t.Context(), 0))
+	})
+}
+
+// Given a source and two semi-synchronous replicas, see [TestAGaleraClusterFailsOver].
+func TestAReplicaTakesItsSourcesPlace(t *testing.T) {
+	at := 0
+	failsOver(t, OwnReplicated(t, SemiSync), ofMySQL, func(s *Stack) { at = s.Promote(t.Context(), 0) },
+		func(s *Stack, _ func() string) {
+			t.Logf("transactions that only the old source had: %q", s.Rebuild(t.Context(), 0, at))
+		})
+}
+
+const ofMySQL = "CONCAT('node', @@GLOBAL.server_id)"
+
+func failsOver(t *testing.T, s *Stack, name string, promote func(*Stack), back func(*Stack, func() string)) {
+	t.Helper()
+	dsn := s.MySQL.Database(t)
+	database := parseDSN(t, dsn).DBName
+	db, err := openMySQL(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	exec := func(text string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), askTimeout)
+		defer cancel()
+		_, err := db.ExecContext(ctx, text)
+		return err
+	}
+	written := func() (at string) { // the node that is written to; empty while none answers
+		ctx, cancel := context.WithTimeout(t.Context(), askTimeout)
+		defer cancel()
+		_ = db.QueryRowContext(ctx, "SELECT "+name).Scan(&at)
+		return at
+	}
+	err = must.Catch(func() {
+		must.OK(exec("CREATE TABLE x (n INT PRIMARY KEY) ENGINE=InnoDB"))
+		must.OK(exec("INSERT INTO x VALUES (1)"))
+		if at := written(); at != s.Databases[0].NodeName() {
+			t.Errorf("%q is written to, want the first node", at)
+		}
+
+		began := time.Now()
+		must.OK(s.Databases[0].Kill())
+		promote(s)
+		poll.Until(t, "another node being written to", func() bool { return exec("REPLACE INTO x VALUES (2)") == nil })
+		t.Logf("written to another node %v after the kill", time.Since(began).Round(time.Millisecond))
+		if at := written(); at == s.Databases[0].NodeName() {
+			t.Errorf("%q is written to, and was killed", at)
+		}
+
+		must.OK(s.Databases[0].Start())
+		back(s, written)
+		poll.Until(t, "the first node having both rows", func() bool {
+			n := 0
+			count := onMySQL(s.Databases[0].url, func(ctx context.Context, db *sql.DB) error {
+				return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+database+".x").Scan(&n)
+			})
+			return count(t.Context()) == nil && n == 2
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
