@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -22,63 +23,24 @@ import (
 	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 )
 
-// pod has what the tests ask of a pod's template; known fields only, since the file holds many more.
-type pod struct {
-	Spec struct {
-		TerminationGracePeriodSeconds int `yaml:"terminationGracePeriodSeconds"`
-		SecurityContext               struct {
-			RunAsNonRoot bool `yaml:"runAsNonRoot"`
-			FSGroup      int  `yaml:"fsGroup"`
-		} `yaml:"securityContext"`
-		Containers []container `yaml:"containers"`
-		Volumes    []struct {
-			Name   string `yaml:"name"`
-			Secret struct {
-				SecretName string `yaml:"secretName"`
-			} `yaml:"secret"`
-		} `yaml:"volumes"`
-	} `yaml:"spec"`
-}
-
-type container struct {
-	Image string   `yaml:"image"`
-	Args  []string `yaml:"args"`
-	Env   []struct {
-		Name  string `yaml:"name"`
-		Value string `yaml:"value"`
-	} `yaml:"env"`
-	VolumeMounts []struct {
-		Name      string `yaml:"name"`
-		MountPath string `yaml:"mountPath"`
-	} `yaml:"volumeMounts"`
-	LivenessProbe   probe `yaml:"livenessProbe"`
-	ReadinessProbe  probe `yaml:"readinessProbe"`
-	SecurityContext struct {
-		AllowPrivilegeEscalation *bool `yaml:"allowPrivilegeEscalation"`
-		ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
-	} `yaml:"securityContext"`
-}
-
-type probe struct {
-	HTTPGet struct {
-		Path string `yaml:"path"`
-		Port string `yaml:"port"`
-	} `yaml:"httpGet"`
-}
-
-type workload struct {
-	Kind string `yaml:"kind"`
-	Spec struct {
-		Selector struct {
-			MatchLabels map[string]string `yaml:"matchLabels"`
-		} `yaml:"selector"`
-		Template struct {
-			Metadata struct {
-				Labels map[string]string `yaml:"labels"`
-			} `yaml:"metadata"`
-			pod `yaml:",inline"`
-		} `yaml:"template"`
-	} `yaml:"spec"`
+// at is what stands at a path of a document, by names of fields and numbers of elements: the zero value where nothing
+// of that type stands.
+func at[T any](doc any, path ...any) (value T) {
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			fields, _ := doc.(map[string]any)
+			doc = fields[step]
+		case int:
+			elements, _ := doc.([]any)
+			if step >= len(elements) {
+				return value
+			}
+			doc = elements[step]
+		}
+	}
+	value, _ = doc.(T)
+	return value
 }
 
 // overlays are what people apply: the daemons of each, and its Job that runs before.
@@ -102,30 +64,21 @@ func build(t *testing.T, folder string) []byte {
 }
 
 // objects are those of one kind, by name.
-func objects[T any](t *testing.T, text []byte, kind string) map[string]T {
+func objects(t *testing.T, text []byte, kind string) map[string]any {
 	t.Helper()
-	found := map[string]T{}
+	found := map[string]any{}
 	for dec := yaml.NewDecoder(bytes.NewReader(text)); ; {
-		var node yaml.Node
-		err := dec.Decode(&node)
+		var object any
+		err := dec.Decode(&object)
 		if errors.Is(err, io.EOF) {
 			return found
 		}
-		var head struct {
-			Kind     string
-			Metadata struct{ Name string }
-		}
-		if err := errors.Join(err, node.Decode(&head)); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
-		if head.Kind != kind {
-			continue
+		if at[string](object, "kind") == kind {
+			found[at[string](object, "metadata", "name")] = object
 		}
-		var object T
-		if err := node.Decode(&object); err != nil {
-			t.Fatal(err)
-		}
-		found[head.Metadata.Name] = object
 	}
 }
 
@@ -250,61 +203,57 @@ func TestEveryKubernetesFileIsListed(t *testing.T) {
 	}
 }
 
-// workloads are the pods of an overlay, by the command they run.
-func workloads(t *testing.T, overlay string) map[string]workload {
+// pods are the templates of an overlay's pods, by the command they run.
+func pods(t *testing.T, overlay string) map[string]any {
 	t.Helper()
-	daemons := objects[workload](t, build(t, "overlays/"+overlay), "Deployment")
-	jobs := objects[workload](t, build(t, "overlays/"+overlay+"/migrate"), "Job")
-	found := map[string]workload{"run": daemons["rollbackd"], "migrate": jobs["rollbackd-migrate"]}
+	daemons := objects(t, build(t, "overlays/"+overlay), "Deployment")
+	jobs := objects(t, build(t, "overlays/"+overlay+"/migrate"), "Job")
 	if len(daemons) != 1 || len(jobs) != 1 {
 		t.Fatalf("%s has %d Deployments and %d Jobs, want one of each", overlay, len(daemons), len(jobs))
 	}
-	return found
+	return map[string]any{"run": at[any](daemons["rollbackd"], "spec", "template"),
+		"migrate": at[any](jobs["rollbackd-migrate"], "spec", "template")}
 }
 
 // The pods' environment, with the files of the Secret in their place, must be what the program accepts.
 func TestPodsGetAGoodConfiguration(t *testing.T) {
-	type secret struct {
-		StringData map[string]string `yaml:"stringData"`
-	}
-	type config struct {
-		Data map[string]string `yaml:"data"`
-	}
-	secrets := objects[secret](t, build(t, "overlays/dev/migrate"), "Secret")
+	secrets := objects(t, build(t, "overlays/dev/migrate"), "Secret")
 	for _, overlay := range overlays {
-		for command, w := range workloads(t, overlay) {
-			what, spec := overlay+" "+command, w.Spec.Template.Spec
-			folder := "overlays/" + overlay
+		for command, pod := range pods(t, overlay) {
+			what, folder := overlay+" "+command, "overlays/"+overlay
 			if command == "migrate" {
 				folder += "/migrate"
 			}
-			c, mount := spec.Containers[0], spec.Containers[0].VolumeMounts[0]
-			if len(spec.Containers) != 1 || !slices.Equal(c.Args, []string{command}) {
-				t.Errorf("%s runs %v", what, c.Args)
+			c := at[any](pod, "spec", "containers", 0)
+			if len(at[[]any](pod, "spec", "containers")) != 1 || !slices.Equal(at[[]any](c, "args"), []any{command}) {
+				t.Errorf("%s runs %v", what, c)
 			}
-			held, ok := secrets[spec.Volumes[0].Secret.SecretName]
-			if len(spec.Volumes) != 1 || mount.Name != spec.Volumes[0].Name || !ok {
-				t.Fatalf("%s mounts no Secret of the overlay for trying out: %+v", what, spec.Volumes)
+			held := at[map[string]any](secrets[at[string](pod, "spec", "volumes", 0, "secret", "secretName")], "stringData")
+			if len(at[[]any](pod, "spec", "volumes")) != 1 || held == nil ||
+				at[string](c, "volumeMounts", 0, "name") != at[string](pod, "spec", "volumes", 0, "name") {
+				t.Fatalf("%s mounts no Secret of the overlay for trying out: %+v", what, pod)
 			}
 			dir := t.TempDir()
-			for name, value := range held.StringData {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600); err != nil {
+			for name, value := range held {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(fmt.Sprint(value)), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
 			var env []string
-			for name, value := range objects[config](t, build(t, folder), "ConfigMap")["rollbackd"].Data {
-				env = append(env, name+"="+value)
+			for name, value := range at[map[string]any](objects(t, build(t, folder), "ConfigMap")["rollbackd"], "data") {
+				env = append(env, fmt.Sprint(name, "=", value))
 			}
 			if len(env) == 0 {
 				t.Errorf("%s is applied without settings", what)
 			}
-			for _, e := range c.Env {
-				env = append(env, e.Name+"="+strings.Replace(e.Value, mount.MountPath, dir, 1))
+			for _, e := range at[[]any](c, "env") {
+				value := strings.Replace(at[string](e, "value"), at[string](c, "volumeMounts", 0, "mountPath"), dir, 1)
+				env = append(env, at[string](e, "name")+"="+value)
 			}
 			inEffect := accepted(t, what, env)
 			if command == "run" {
-				enough(t, what, time.Duration(spec.TerminationGracePeriodSeconds)*time.Second, inEffect)
+				grace := time.Duration(at[int](pod, "spec", "terminationGracePeriodSeconds")) * time.Second
+				enough(t, what, grace, inEffect)
 			}
 		}
 	}
@@ -313,12 +262,13 @@ func TestPodsGetAGoodConfiguration(t *testing.T) {
 // Given what people build their own on, then no word of it is a password, and its image is named by a digest.
 func TestProductionHoldsNoSecretAndPinsItsImage(t *testing.T) {
 	for _, folder := range []string{"base", "settings", "migrate", "overlays/production", "overlays/production/migrate"} {
-		if found := objects[any](t, build(t, folder), "Secret"); len(found) > 0 {
+		if found := objects(t, build(t, folder), "Secret"); len(found) > 0 {
 			t.Errorf("%s holds the Secrets %v", folder, slices.Sorted(maps.Keys(found)))
 		}
 	}
-	for command, w := range workloads(t, "production") {
-		if image := w.Spec.Template.Spec.Containers[0].Image; !strings.Contains(image, "@sha256:") {
+	for command, pod := range pods(t, "production") {
+		image := at[string](pod, "spec", "containers", 0, "image")
+		if !strings.Contains(image, "@sha256:") {
 			t.Errorf("%s has the image %s, want one by its digest", command, image)
 		}
 	}
@@ -326,20 +276,17 @@ func TestProductionHoldsNoSecretAndPinsItsImage(t *testing.T) {
 
 func TestPodsAreProbedAndMayDoLittle(t *testing.T) {
 	for _, overlay := range overlays {
-		for command, w := range workloads(t, overlay) {
-			spec := w.Spec.Template.Spec
-			c := spec.Containers[0]
-			s := c.SecurityContext
-			if !spec.SecurityContext.RunAsNonRoot || spec.SecurityContext.FSGroup == 0 || !s.ReadOnlyRootFilesystem ||
-				s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
+		for command, pod := range pods(t, overlay) {
+			c, mine := at[any](pod, "spec", "containers", 0), at[any](pod, "spec", "securityContext")
+			if mayRise := at[any](c, "securityContext", "allowPrivilegeEscalation"); mayRise != false ||
+				!at[bool](mine, "runAsNonRoot") || at[int](mine, "fsGroup") == 0 ||
+				!at[bool](c, "securityContext", "readOnlyRootFilesystem") {
 				t.Errorf("%s %s: the container may run as root, write its file system or gain rights, or cannot read its Secret",
 					overlay, command)
 			}
-			if command == "migrate" {
-				continue
-			}
-			if c.LivenessProbe.HTTPGet.Path != "/healthz" || c.ReadinessProbe.HTTPGet.Path != "/readyz" {
-				t.Errorf("probes ask %q and %q", c.LivenessProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path)
+			live, ready := at[string](c, "livenessProbe", "httpGet", "path"), at[string](c, "readinessProbe", "httpGet", "path")
+			if command != "migrate" && (live != "/healthz" || ready != "/readyz") {
+				t.Errorf("probes ask %q and %q", live, ready)
 			}
 		}
 	}
@@ -348,40 +295,29 @@ func TestPodsAreProbedAndMayDoLittle(t *testing.T) {
 // Given the pods of daemons and Jobs, then Deployment, budget and Service choose the daemons, the network's policy
 // chooses both, and nothing chooses by a label that no pod has.
 func TestWhoeverChoosesPodsFindsThem(t *testing.T) {
-	type chooser struct {
-		Spec struct {
-			Selector    yaml.Node `yaml:"selector"`
-			PodSelector struct {
-				MatchExpressions []struct {
-					Key    string
-					Values []string
-				} `yaml:"matchExpressions"`
-			} `yaml:"podSelector"`
-		} `yaml:"spec"`
-	}
 	const key = "app.kubernetes.io/component"
 	text := build(t, "overlays/production")
-	for _, kind := range []string{"Deployment", "PodDisruptionBudget"} {
-		var selector struct {
-			MatchLabels map[string]string `yaml:"matchLabels"`
+	of := func(kind string, path ...any) any { return at[any](objects(t, text, kind)["rollbackd"], path...) }
+	daemons := map[string]any{key: "daemon"}
+	for kind, chosen := range map[string]any{
+		"Deployment": of("Deployment", "spec", "selector"), "Service": of("Service", "spec"),
+		"PodDisruptionBudget": of("PodDisruptionBudget", "spec", "selector"),
+	} {
+		by := "matchLabels"
+		if kind == "Service" {
+			by = "selector"
 		}
-		node := objects[chooser](t, text, kind)["rollbackd"].Spec.Selector
-		if err := node.Decode(&selector); err != nil || !maps.Equal(selector.MatchLabels, map[string]string{key: "daemon"}) {
-			t.Errorf("the %s chooses %v, %v", kind, selector.MatchLabels, err)
+		if got := at[map[string]any](chosen, by); !maps.Equal(got, daemons) {
+			t.Errorf("the %s chooses %v", kind, got)
 		}
 	}
-	var service map[string]string
-	node := objects[chooser](t, text, "Service")["rollbackd"].Spec.Selector
-	if err := node.Decode(&service); err != nil || !maps.Equal(service, map[string]string{key: "daemon"}) {
-		t.Errorf("the Service chooses %v, %v", service, err)
-	}
-	policy := objects[chooser](t, text, "NetworkPolicy")["rollbackd"].Spec.PodSelector.MatchExpressions
+	policy := at[[]any](of("NetworkPolicy", "spec", "podSelector"), "matchExpressions")
 	for command, component := range map[string]string{"run": "daemon", "migrate": "migrate"} {
-		labels := workloads(t, "production")[command].Spec.Template.Metadata.Labels
-		if labels[key] != component {
-			t.Errorf("the pods that %s have the labels %v", command, labels)
+		if label := at[string](pods(t, "production")[command], "metadata", "labels", key); label != component {
+			t.Errorf("the pods that %s have the label %q", command, label)
 		}
-		if len(policy) != 1 || policy[0].Key != key || !slices.Contains(policy[0].Values, component) {
+		if len(policy) != 1 || at[string](policy[0], "key") != key ||
+			!slices.Contains(at[[]any](policy[0], "values"), any(component)) {
 			t.Errorf("the NetworkPolicy chooses %+v, and not the pods that %s", policy, command)
 		}
 	}

@@ -21,14 +21,14 @@ func TestEachAlertFiresForItsCause(t *testing.T) {
 	}
 	prom := startServer(t)
 	prom.fires(t, "RollbackdNotScraped", "", time.Minute)
-	sound := newWorld(t, prom, "sound").on(stack.AMQP(t))
+	sound := newWorld(t, prom, "sound")
 	sound.run()
 	sound.steadily(nil)
 	t.Run("causes", func(t *testing.T) {
 		for job, cause := range causes {
 			t.Run(job, func(t *testing.T) {
 				t.Parallel()
-				cause(t, prom, job)
+				cause(newWorld(t, prom, job))
 			})
 		}
 	})
@@ -49,63 +49,57 @@ func TestEachAlertFiresForItsCause(t *testing.T) {
 }
 
 // causes are what is done to a daemon, by its job.
-var causes = map[string]func(t *testing.T, prom *server, job string){
-	"killed": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job).on(stack.AMQP(t))
-		if err := w.run().Kill(); err != nil {
-			t.Fatal(err)
-		}
+var causes = map[string]func(w *world){
+	"killed": func(w *world) {
+		w.noError(w.run().Kill())
 		w.fires("RollbackdDown")
 	},
-	"servers killed": func(t *testing.T, prom *server, job string) {
-		mysql, redis := stack.OwnMySQL(t), stack.OwnRedis(t)
-		w := newWorld(t, prom, job, "MYSQL_DSN", mysql.Database(t), "REDIS_URL", redis.URL()).on(stack.AMQP(t))
+	"servers killed": func(w *world) {
+		mysql, redis := stack.OwnMySQL(w.t), stack.OwnRedis(w.t)
+		w.set("MYSQL_DSN", mysql.Database(w.t), "REDIS_URL", redis.URL())
 		w.run()
-		for _, s := range []*stack.Server{redis, mysql} {
-			if err := s.Kill(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.noError(redis.Kill())
+		w.noError(mysql.Kill())
 		w.publish(w.queue, 10, nil)
 		w.fires("RollbackdLockDown", "RollbackdDependencyDown", "RollbackdNoLeader")
 	},
-	"all letters": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job, "MAX_DEAD_RATE", "1/60s", "BRAKE_PAUSE", "24h").on(stack.AMQP(t))
+	"all letters": func(w *world) {
+		w.set("MAX_DEAD_RATE", "1/60s", "BRAKE_PAUSE", "24h")
 		w.run()
 		w.service.status.Store(http.StatusUnprocessableEntity)
 		w.publish(w.queue, 200, nil)
 		w.fires("RollbackdBraked", "RollbackdNobodyConsumes", "RollbackdPaused")
 	},
-	"webhook refuses": func(t *testing.T, prom *server, job string) {
+	"webhook refuses": func(w *world) {
 		hook := httptest.NewServer(http.NotFoundHandler())
-		t.Cleanup(hook.Close)
-		w := newWorld(t, prom, job, "DEAD_LETTER_WEBHOOK", hook.URL).on(stack.AMQP(t))
+		w.t.Cleanup(hook.Close)
+		w.set("DEAD_LETTER_WEBHOOK", hook.URL)
 		w.run()
-		eventually(t, "the bookmark", time.Minute, func() bool {
+		eventually(w.t, "the bookmark", time.Minute, func() bool {
 			var n int
-			err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'").Scan(&n)
+			err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'").Scan(&n)
 			return err == nil && n == 1
 		})
 		w.service.status.Store(http.StatusUnprocessableEntity)
 		w.publish(w.queue, 1, nil)
 		w.fires("RollbackdDeadLetters", "RollbackdWebhookFails")
 	},
-	"old rows": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job, "COMPENSATE_AFTER", "1s").on(stack.AMQP(t))
+	"old rows": func(w *world) {
+		w.set("COMPENSATE_AFTER", "1s")
 		w.run()
 		w.rows(1001, dedup.Dead, "exhausted", 4*24*time.Hour)
 		w.rows(1, dedup.Failed, "", 2*time.Hour)
 		w.fires("RollbackdDeadLettersMany", "RollbackdRowStuck", "RollbackdCompensationFails", "RollbackdDeadLetterForgotten")
 	},
-	"connections of the backstop cut": func(t *testing.T, prom *server, job string) {
-		w, cut := newWorld(t, prom, job).on(stack.AMQP(t)).behindAKiller()
+	"connections of the backstop cut": func(w *world) {
+		cut := w.behindAKiller()
 		w.run()
 		w.publish(w.queue+".backstop", 1, cut)
 		w.publish(w.queue+".backstop", 20, nil)
 		w.fires("RollbackdDegraded", "RollbackdBackstop")
 	},
-	"dead-letter queue full": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job).on(stack.AMQP(t))
+	"dead-letter queue full": func(w *world) {
+		w.prepare()
 		w.broker.Policy("full", w.queue+".dead", map[string]any{"max-length": 1, "overflow": "reject-publish"})
 		w.publish(w.queue+".dead", 1, nil)
 		w.run()
@@ -113,99 +107,68 @@ var causes = map[string]func(t *testing.T, prom *server, job string){
 		w.steadily(nil)
 		w.fires("RollbackdPublishFails", "RollbackdHeldDeliveries")
 	},
-	"connections cut": func(t *testing.T, prom *server, job string) {
-		w, cut := newWorld(t, prom, job).on(stack.AMQP(t)).behindAKiller()
+	"connections cut": func(w *world) {
+		cut := w.behindAKiller()
 		w.run()
 		w.publish(w.queue, 1, cut)
 		w.fires("RollbackdConnectionsEnd", "RollbackdReconnects")
 	},
-	"table locked": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job).on(stack.AMQP(t))
+	"table locked": func(w *world) {
 		w.run()
-		conn, err := w.db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn, err := w.db.Conn(w.t.Context())
+		w.noError(err)
 		defer conn.Close()
-		if _, err := conn.ExecContext(t.Context(), "LOCK TABLES consumer_log WRITE"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = conn.ExecContext(w.t.Context(), "LOCK TABLES consumer_log WRITE")
+		w.noError(err)
 		w.steadily(nil)
 		w.fires("RollbackdContention", "RollbackdNoProgress")
 	},
-	"service says later": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job).on(stack.AMQP(t))
+	"service says later": func(w *world) {
 		w.run()
 		w.service.status.Store(http.StatusTooManyRequests)
 		w.publish(w.queue, 20, nil)
 		w.fires("RollbackdServiceSaysLater")
 	},
-	"tokens tried": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job, "ADMIN_TOKEN", "the-only-one-that-is-right-here").on(stack.AMQP(t))
+	"tokens tried": func(w *world) {
+		w.set("ADMIN_TOKEN", "the-only-one-that-is-right-here")
 		w.run()
-		stop, stopped := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(stopped)
-			for tick := time.Tick(100 * time.Millisecond); ; {
-				select {
-				case <-stop:
-					return
-				case <-tick:
-					w.guess()
-				}
-			}
-		}()
-		defer func() { close(stop); <-stopped }()
+		w.every(100*time.Millisecond, w.guess)
 		w.fires("RollbackdRefusedTokens")
 	},
-	"published long ago": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job).on(stack.AMQP(t))
+	"published long ago": func(w *world) {
 		w.run()
 		w.steadily(func(m *stack.Message) { m.Timestamp = time.Now().Add(-2 * time.Minute) })
 		w.fires("RollbackdSlow")
 	},
-	"claims taken over": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job).on(stack.AMQP(t))
+	"claims taken over": func(w *world) {
 		w.run()
 		w.service.delay.Store(int64(300 * time.Millisecond))
-		stop, stopped := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(stopped)
-			for tick := time.Tick(100 * time.Millisecond); ; {
-				select {
-				case <-stop:
-					return
-				case <-tick:
-					w.exec("UPDATE consumer_log SET consumer_times = consumer_times + 1 WHERE consumer_status = 0")
-				}
-			}
-		}()
-		defer func() { close(stop); <-stopped }()
+		w.every(100*time.Millisecond, func() {
+			w.exec("UPDATE consumer_log SET consumer_times = consumer_times + 1 WHERE consumer_status = 0")
+		})
 		w.steadily(nil)
 		w.fires("RollbackdLeasesLost")
 	},
-	"restarted": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job).on(stack.AMQP(t))
+	"restarted": func(w *world) {
 		p := w.run()
 		for range 7 {
 			before := w.processStart()
-			if err := p.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			w.noError(p.Kill())
 			p = w.start()
-			eventually(t, "the next process is scraped", 30*time.Second, func() bool { return w.processStart() != before })
+			eventually(w.t, "the next process is scraped", 30*time.Second, func() bool { return w.processStart() != before })
 		}
 		w.fires("RollbackdRestarts")
 	},
-	"nothing may be deleted": func(t *testing.T, prom *server, job string) {
-		w := newWorld(t, prom, job, "LOG_RETENTION", "24h").on(stack.AMQP(t))
+	"nothing may be deleted": func(w *world) {
+		w.set("LOG_RETENTION", "24h")
+		w.prepare()
 		w.exec(`CREATE TRIGGER kept BEFORE DELETE ON consumer_log FOR EACH ROW SIGNAL SQLSTATE '45000'
 			SET MESSAGE_TEXT = 'nothing is deleted here'`)
 		w.rows(3, dedup.Success, "", 48*time.Hour)
 		w.run()
 		w.fires("RollbackdRetentionRests")
-		if !prom.holds(t, fmt.Sprintf(`rollbackd_retention_runs_total{job=%q,result="failed"} > 0`, job)) {
-			t.Error("no pass has failed")
+		if !w.prom.holds(w.t, fmt.Sprintf(`rollbackd_retention_runs_total{job=%q,result="failed"} > 0`, w.job)) {
+			w.t.Error("no pass has failed")
 		}
 	},
 }

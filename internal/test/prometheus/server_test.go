@@ -9,12 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -53,24 +53,18 @@ func startServer(t *testing.T) *server {
 	write(t, filepath.Join(dir, "alerts.yaml"), sped(t, alertsFile))
 	write(t, filepath.Join(dir, "rules.yaml"), sped(t, rulesFile))
 	write(t, s.targets, "[]")
-	log, err := os.Create(filepath.Join(dir, "log"))
+	log := &logs{}
+	p, err := program.Start(program.Options{Path: path, Log: log, Args: []string{
+		"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
+		"--web.listen-address=" + addr,
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
-		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // it is killed when the thread that started it ends: this one lives as long as the test
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-		_ = log.Close()
+		_ = p.Kill() // it is done with, whatever it says
 		if t.Failed() {
-			t.Logf("prometheus said:\n%s", read(t, log.Name()))
+			t.Logf("prometheus said:\n%s", log.tail(100))
 		}
 		http.DefaultClient.CloseIdleConnections()
 	})
@@ -155,15 +149,7 @@ func (s *server) fires(t *testing.T, alert, job string, within time.Duration) {
 
 func eventually(t *testing.T, what string, within time.Duration, yes func() bool) {
 	t.Helper()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(within)
-	defer late.Stop()
-	for !yes() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			t.Fatalf("still not after %v: %s", within, what)
-		}
+	if !poll.Within(within, yes) {
+		t.Fatalf("still not after %v: %s", within, what)
 	}
 }

@@ -70,7 +70,7 @@ type world struct {
 	names   atomic.Int64
 }
 
-func newWorld(t *testing.T, prom *server, job string, pairs ...string) *world {
+func newWorld(t *testing.T, prom *server, job string) *world {
 	t.Helper()
 	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: stack.FreeAddr(t), logs: &logs{}}
 	w.service.status.Store(http.StatusOK)
@@ -81,21 +81,6 @@ func newWorld(t *testing.T, prom *server, job string, pairs ...string) *world {
 		"HANDLER_TIMEOUT": "2s", "HTTP_TIMEOUT": "1s", "LEASE": "5s", "RETRY_DELAYS": "100ms,200ms,300ms,400ms",
 		"LOG_RETENTION": "0", // its passes are ten minutes apart, which the faster rules take for none at all
 	}
-	w.set(pairs...)
-	if w.env["MYSQL_DSN"] == "" {
-		w.set("MYSQL_DSN", stack.MySQL(t))
-	}
-	if w.env["REDIS_URL"] == "" {
-		w.set("REDIS_URL", stack.Redis(t))
-	}
-	handle, _, err := dedup.Open(t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w.db, err = handle.DB(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.db.Close() })
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of the daemon's log:\n%s", w.logs.tail(40))
@@ -110,25 +95,43 @@ func (w *world) set(pairs ...string) {
 	}
 }
 
-// on gives it a place on a RabbitMQ, and makes tables and queues.
-func (w *world) on(b *stack.Broker) *world {
+func (w *world) noError(err error) {
 	w.t.Helper()
-	w.broker, w.queue = b, b.Name("stock.rollback")
-	w.set("AMQP_URL", b.URL, "QUEUE", w.queue, "EXCHANGE", b.Name("stock"))
-	if _, err := program.Run(w.t.Context(), binary(w.t), w.environ(), "migrate"); err != nil {
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w
+}
+
+// prepare gives it a place on the servers, and makes tables and queues, once.
+func (w *world) prepare() {
+	w.t.Helper()
+	if w.broker != nil {
+		return
+	}
+	if w.env["MYSQL_DSN"] == "" {
+		w.set("MYSQL_DSN", stack.MySQL(w.t), "REDIS_URL", stack.Redis(w.t))
+	}
+	handle, _, err := dedup.Open(w.t.Context(), w.env["MYSQL_DSN"], dedup.OpenOptions{})
+	w.noError(err)
+	w.db, err = handle.DB()
+	w.noError(err)
+	w.t.Cleanup(func() { _ = w.db.Close() })
+	w.broker = stack.AMQP(w.t)
+	w.queue = w.broker.Name("stock.rollback")
+	w.set("AMQP_URL", w.broker.URL, "QUEUE", w.queue, "EXCHANGE", w.broker.Name("stock"))
+	_, err = program.Run(w.t.Context(), binary(w.t), w.environ(), "migrate")
+	w.noError(err)
 }
 
 // behindAKiller puts something between the daemon and RabbitMQ that cuts each connection on which a message comes that
 // cut has made.
-func (w *world) behindAKiller() (same *world, cut func(*stack.Message)) {
+func (w *world) behindAKiller() (cut func(*stack.Message)) {
 	w.t.Helper()
+	w.prepare()
 	proxy := stack.Proxy(w.t, stack.Addr(w.t, w.broker.URL))
 	proxy.KillOn([]byte("cut me"))
 	w.set("AMQP_URL", proxy.Through(w.broker.URL))
-	return w, func(m *stack.Message) { m.Body = []byte(`"cut me"`) }
+	return func(m *stack.Message) { m.Body = []byte(`"cut me"`) }
 }
 
 func (w *world) environ() []string {
@@ -152,6 +155,7 @@ func (w *world) start() *program.Process {
 
 func (w *world) run() *program.Process {
 	w.t.Helper()
+	w.prepare()
 	p := w.start()
 	w.prom.scrape(w.t, w.job, w.addr)
 	eventually(w.t, w.job+" is scraped, elected and consumes", time.Minute, func() bool {
@@ -175,16 +179,20 @@ func (w *world) publish(queue string, n int, change func(*stack.Message)) {
 
 // steadily publishes five messages a second until the test of this world ends.
 func (w *world) steadily(change func(*stack.Message)) {
-	w.t.Helper()
+	w.every(200*time.Millisecond, func() { w.publish(w.queue, 1, change) })
+}
+
+// every does something again and again until the test of this world ends.
+func (w *world) every(pause time.Duration, do func()) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for tick := time.Tick(200 * time.Millisecond); ; {
+		for tick := time.Tick(pause); ; {
 			select {
 			case <-stop:
 				return
 			case <-tick:
-				w.publish(w.queue, 1, change)
+				do()
 			}
 		}
 	}()
@@ -213,7 +221,7 @@ func (w *world) guess() {
 
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.ExecContext(w.t.Context(), query, args...); err != nil {
+	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
 		w.t.Fatalf("%s: %v", query, err)
 	}
 }
