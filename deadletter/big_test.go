@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/letters"
 )
 
 // bigEnv asks for the size that the issue names; without it the test is as large as fits into an ordinary run.
@@ -41,19 +42,16 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 		t.Errorf("%+v; want the rest replayed", res)
 	}
 	// then those are in the main queue, every other letter is where it was
-	w.eventually("all other letters", func() (string, bool) {
-		return "fewer", w.broker.Depth(rabbit.DeadQueue(w.queue)) == n-len(chosen)
+	w.Eventually("all other letters", func() (string, bool) {
+		return "fewer", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == n-len(chosen)
 	})
-	var reopened, dead int
-	if err := w.db.QueryRowContext(t.Context(), "SELECT SUM(consumer_status = 2 AND replays > 0), SUM(consumer_status = "+
-		"3 AND replays = 0) FROM consumer_log").Scan(&reopened, &dead); err != nil {
-		t.Fatal(err)
-	}
+	reopened := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND replays > 0")
+	dead := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0")
 	if reopened != len(chosen) || dead != n-len(chosen) {
 		t.Errorf("%d rows reopened, %d dead; want %d and %d", reopened, dead, len(chosen), n-len(chosen))
 	}
 	for _, key := range chosen {
-		if row := w.row(key); row.Status != dedup.Failed {
+		if row := w.Row(key); row.Status != dedup.Failed {
 			t.Errorf("%s is %v, want reopened", key, row.Status)
 		}
 	}
@@ -61,39 +59,33 @@ func TestAFewLettersAmongManyAreReplayedThoughKilledHalfWay(t *testing.T) {
 
 // killedReplay starts a process that replays keys slowly and kills it after its first ones.
 func (w *world) killedReplay(keys []string) {
-	w.t.Helper()
-	cmd := exec.CommandContext(w.t.Context(), os.Args[0], "-test.run=^TestChildThatReplays$")
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.dsn, w.amqpURL, w.queue, strings.Join(keys, ",")},
+	w.T.Helper()
+	cmd := exec.CommandContext(w.T.Context(), os.Args[0], "-test.run=^TestChildThatReplays$")
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.dsn, w.amqpURL, w.Queue, strings.Join(keys, ",")},
 		"\n"))
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	w.Must(cmd.Start())
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(time.Minute); ; {
-		var reopened int
-		if err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2").Scan(
-			&reopened); err != nil {
-			w.t.Error(err)
-		}
-		if reopened >= 3 || w.t.Failed() || time.Now().After(deadline) {
+		reopened := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2")
+		if reopened >= 3 || w.T.Failed() || time.Now().After(deadline) {
 			break
 		}
 		<-tick.C
 	}
 	if err := cmd.Process.Kill(); err != nil {
-		w.t.Errorf("the replay had ended by itself: %v", err)
+		w.T.Errorf("the replay had ended by itself: %v", err)
 	}
 	if err := cmd.Wait(); err == nil {
-		w.t.Error("the replay had ended by itself")
+		w.T.Error("the replay had ended by itself")
 	}
 }
 
 // wantTogether waits until the broker has taken back what the dead process held: no letter is missing.
 func (w *world) wantTogether(n int) {
-	w.t.Helper()
-	w.eventually("all letters in either queue", func() (string, bool) {
-		return "fewer", w.broker.Depth(w.queue)+w.broker.Depth(rabbit.DeadQueue(w.queue)) >= n
+	w.T.Helper()
+	w.Eventually("all letters in either queue", func() (string, bool) {
+		return "fewer", w.Broker.Depth(w.Queue)+w.Broker.Depth(rabbit.DeadQueue(w.Queue)) >= n
 	})
 }
 
@@ -103,7 +95,7 @@ func TestChildThatReplays(t *testing.T) {
 	if len(settings) != 4 {
 		return
 	}
-	w := &world{t: t, dsn: settings[0], amqpURL: settings[1], queue: settings[2], keyFrom: keyFrom}
+	w := &world{World: &letters.World{T: t, Queue: settings[2]}, dsn: settings[0], amqpURL: settings[1], keyFrom: keyFrom}
 	// a letter a second, so that it cannot be done before it is killed
 	w.replay(deadletter.Filter{Keys: strings.Split(settings[3], ",")}, deadletter.ReplayOptions{Rate: 1})
 }

@@ -20,11 +20,11 @@ func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 	w.compensate(deadletter.CompensateOptions{After: time.Second})
 	w.wantEffects(9)
 	w.wantStatus(dedup.Success, 1, 9)
-	w.wantQueues(0, 15)
+	w.WantQueues(0, 15)
 	w.wantStatus(dedup.Dead, 0, 15)
 	for _, reason := range []dedup.Reason{dedup.ReasonExhausted, dedup.ReasonCrashed, dedup.ReasonDeliveryLimit} {
 		key := names(string(reason), 1)[0]
-		events, err := w.records.Events(t.Context(), identity(key))
+		events, err := w.Records.Events(t.Context(), identity(key))
 		if err != nil || len(events) < 2 {
 			t.Fatalf("events of %s: %v, %v", key, events, err)
 		}
@@ -37,9 +37,9 @@ func TestLettersThatMayPassComeBackByThemselvesAndTheOthersStay(t *testing.T) {
 func TestALetterInItsCoolDownStays(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "young", "old", "twice replayed")
-	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'twice replayed'")
+	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'twice replayed'")
 	age := func(key string, d time.Duration) {
-		w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? SECOND WHERE msg_key = ?",
+		w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL ? SECOND WHERE msg_key = ?",
 			int(d.Seconds()), key)
 	}
 	age("old", 61*time.Minute)
@@ -47,25 +47,25 @@ func TestALetterInItsCoolDownStays(t *testing.T) {
 	if res := w.replayDue(time.Hour); res.Replayed != 1 || res.NotSelected != 2 {
 		t.Errorf("%+v, want one replayed of three", res)
 	}
-	if row := w.row("old"); row.Status != dedup.Failed || row.Replays != 1 {
+	if row := w.Row("old"); row.Status != dedup.Failed || row.Replays != 1 {
 		t.Errorf("the old one is %v after %d replays, want it replayed", row.Status, row.Replays)
 	}
-	w.wantQueues(1, 2)
+	w.WantQueues(1, 2)
 }
 
 func TestALetterThatWasReplayedTooOftenIsParkedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.most = 3
 	w.dead(dedup.ReasonExhausted, "k")
-	w.exec("UPDATE consumer_log SET replays = 3")
-	w.moveBack(time.Hour)
+	w.Exec("UPDATE consumer_log SET replays = 3")
+	w.MoveBack(time.Hour)
 	w.compensate(deadletter.CompensateOptions{After: time.Second})
-	w.eventually("it is marked", func() (string, bool) {
-		remark := w.row("k").Remark
+	w.Eventually("it is marked", func() (string, bool) {
+		remark := w.Row("k").Remark
 		return remark, strings.HasPrefix(remark, "parked")
 	})
-	w.wantQueues(0, 1)
-	if n, err := w.records.CountDue(t.Context(), group, dedup.Cooling{
+	w.WantQueues(0, 1)
+	if n, err := w.Records.CountDue(t.Context(), group, dedup.Cooling{
 		Reasons: []dedup.Reason{"exhausted"}, After: time.Second, Most: time.Hour, MaxReplays: 3,
 	}, 10); err != nil || n != 0 {
 		t.Errorf("%d are due (%v), want a parked letter to be left alone", n, err)
@@ -82,14 +82,14 @@ func TestTwoCompensationsAtOnceHaveOneEffectEach(t *testing.T) {
 	}
 	w.wantEffects(n)
 	w.wantStatus(dedup.Success, 1, n)
-	w.wantQueues(0, 0)
+	w.WantQueues(0, 0)
 }
 
 func TestCompensationWaitsForServersThatAreAway(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
 	w.dead(dedup.ReasonExhausted, "k")
-	w.moveBack(time.Hour)
+	w.MoveBack(time.Hour)
 	mysql, broker := stack.Proxy(t, stack.Addr(t, w.dsn)), stack.Proxy(t, stack.Addr(t, w.amqpURL))
 	mysql.Refuse(true)
 	broker.Refuse(true)
@@ -99,14 +99,14 @@ func TestCompensationWaitsForServersThatAreAway(t *testing.T) {
 	mysql.Refuse(false)
 	w.wantTold(told, "k")
 	broker.Refuse(false)
-	w.wantQueues(1, 0)
+	w.WantQueues(1, 0)
 }
 
 func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonPermanent, "k")
-	w.moveBack(time.Hour)
-	w.broker.Delete(rabbit.DeadQueue(w.queue))
+	w.MoveBack(time.Hour)
+	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	if res := w.replayDue(time.Second); res.Found != 0 {
 		t.Errorf("%+v, want nothing read", res)
 	}
@@ -116,24 +116,20 @@ func TestCompensationNeedsItsQueueOnlyWhenALetterIsDue(t *testing.T) {
 func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "k")
-	w.moveBack(time.Hour)
+	w.MoveBack(time.Hour)
 	// given a reopen that waits for a lock, and an answer to it that never comes
-	tx, err := w.db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx, err := w.Pool.BeginTx(t.Context(), nil)
+	w.Must(err)
 	defer tx.Rollback() // it has changed nothing
-	if _, err := tx.ExecContext(t.Context(), "SELECT 1 FROM consumer_log FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = tx.ExecContext(t.Context(), "SELECT 1 FROM consumer_log FOR UPDATE")
+	w.Must(err)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
 	w.dsn = proxy.Through(w.dsn) + "?readTimeout=50s"
 	stop := w.compensate(deadletter.CompensateOptions{After: time.Second})
-	w.eventually("the reopen waits", func() (string, bool) {
-		var n int
-		err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
-			"DATABASE() AND info LIKE 'UPDATE `consumer_log`%'").Scan(&n)
-		return "", err == nil && n > 0
+	w.Eventually("the reopen waits", func() (string, bool) {
+		n := w.Number("SELECT COUNT(*) FROM " + stack.Processes + " WHERE db = DATABASE() AND info LIKE " +
+			"'UPDATE `consumer_log`%'")
+		return "", n > 0
 	})
 	proxy.Hold(true)
 	began := time.Now()
@@ -144,10 +140,8 @@ func TestLettersInHandHoldNobodyUpForLong(t *testing.T) {
 }
 
 func (w *world) replayDue(after time.Duration) deadletter.Result {
-	w.t.Helper()
-	res, _, err := w.letters().ReplayDue(w.t.Context(), deadletter.CompensateOptions{After: after})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.T.Helper()
+	res, _, err := w.letters().ReplayDue(w.T.Context(), deadletter.CompensateOptions{After: after})
+	w.Must(err)
 	return res
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -17,26 +15,17 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
-// engine runs the daemon's engine on the world until the test ends. Its handler refuses everything for good until
-// cured.
-func (w *world) engine() (cured *atomic.Bool) {
-	w.t.Helper()
+// cured runs an engine whose handler refuses nothing.
+func (w *world) cured() { w.T.Helper(); w.engineThat(true) }
+
+// engine runs one whose handler refuses everything for good until cured.
+func (w *world) engine() (cured *atomic.Bool) { w.T.Helper(); return w.engineThat(false) }
+
+func (w *world) engineThat(accepts bool) (cured *atomic.Bool) {
+	w.T.Helper()
 	cured = new(atomic.Bool)
-	w.engineThat(cured)
-	return cured
-}
-
-// cured runs an engine whose handler refuses nothing from the start.
-func (w *world) cured() {
-	w.t.Helper()
-	cured := new(atomic.Bool)
-	cured.Store(true)
-	w.engineThat(cured)
-}
-
-func (w *world) engineThat(cured *atomic.Bool) {
-	w.t.Helper()
-	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL) ENGINE=InnoDB")
+	cured.Store(accepts)
+	w.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL) ENGINE=InnoDB")
 	handler := consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 		var blamed []consumer.BlamedMessage
 		for i, m := range msgs {
@@ -51,50 +40,24 @@ func (w *world) engineThat(cured *atomic.Bool) {
 		}
 		return nil
 	})
-	db := w.open(w.dsn)
-	c, err := consumer.New(consumer.Config{
-		Group: group, Exchange: w.topology().Exchange, Queue: w.queue, RoutingKeys: []string{tag}, KeyFrom: keyFrom,
-		MaxAttempts: 3, RetryDelays: delays, Lanes: 2, BatchSize: 50, BatchLinger: 2 * time.Millisecond, Prefetch: 100,
-		Lease: lease, HandlerTimeout: 4 * time.Second, DrainTimeout: 10 * time.Second,
-		AMQPURLs: []string{w.broker.URL}, Logger: slog.New(slog.DiscardHandler),
-		MaxDead: consumer.Off, WithoutKeeper: true,
-	}, handler, consumer.Options{DB: db})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	w.eventually("the engine consumes", func() (string, bool) { // else a replay finds nobody
-		s := c.State()
-		return fmt.Sprintf("%+v", s), s.Consuming
-	})
-	w.t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			w.t.Errorf("Run = %v, want a clean drain", err)
-		}
-	})
+	w.Consume(handler)
+	return cured
 }
 
 // effects counts the rows of effect, and the different keys in it.
 func (w *world) effects() (all, different int) {
-	w.t.Helper()
-	if err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*), COUNT(DISTINCT k) FROM effect").Scan(&all,
-		&different); err != nil {
-		w.t.Fatal(err)
-	}
-	return all, different
+	w.T.Helper()
+	return w.Number("SELECT COUNT(*) FROM effect"), w.Number("SELECT COUNT(DISTINCT k) FROM effect")
 }
 
 func (w *world) wantEffects(n int) {
-	w.t.Helper()
-	w.eventually("all effects", func() (string, bool) {
+	w.T.Helper()
+	w.Eventually("all effects", func() (string, bool) {
 		all, different := w.effects()
 		return "", all >= n && different >= n
 	})
 	if all, different := w.effects(); all != n || different != n {
-		w.t.Errorf("%d effects on %d keys, want %d on %d", all, different, n, n)
+		w.T.Errorf("%d effects on %d keys, want %d on %d", all, different, n, n)
 	}
 }
 
@@ -109,23 +72,21 @@ func TestALetterThatComesBackIsNotTakenAgain(t *testing.T) {
 		t.Errorf("%+v; want all %d replayed once", res, n)
 	}
 	// then each came back as a letter, replayed once
-	w.wantQueues(0, n)
+	w.WantQueues(0, n)
 	w.wantStatus(dedup.Dead, 1, n)
 	// when the cause is mended
 	cured.Store(true)
 	w.replay(all, deadletter.ReplayOptions{})
 	w.wantEffects(n)
-	w.wantQueues(0, 0)
+	w.WantQueues(0, 0)
 	w.wantStatus(dedup.Success, 2, n)
 }
 
 func (w *world) wantStatus(status dedup.Status, replays, n int) {
-	w.t.Helper()
-	w.eventually("rows "+status.String(), func() (string, bool) {
-		var have int
-		err := w.db.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ? AND "+
-			"replays = ?", int(status), replays).Scan(&have)
-		return "", err == nil && have == n
+	w.T.Helper()
+	w.Eventually("rows "+status.String(), func() (string, bool) {
+		have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = ? AND replays = ?", int(status), replays)
+		return fmt.Sprint(have), have == n
 	})
 }
 
@@ -135,7 +96,7 @@ func TestALetterMovedByHandAfterAReplayIsProcessed(t *testing.T) {
 	cured := w.engine()
 	w.replay(all, deadletter.ReplayOptions{}) // in vain
 	w.wantStatus(dedup.Dead, 1, 1)
-	w.wantQueues(0, 1)
+	w.WantQueues(0, 1)
 	cured.Store(true)
 	// when somebody moves the new letter as it is, as a shovel does
 	w.shovel()
@@ -171,9 +132,9 @@ func TestEveryLetterHasOneEffectWhateverIsReplayed(t *testing.T) {
 		<-results // that some end early is the point
 	}
 	w.hook = nil
-	w.eventually("an empty dead-letter queue", func() (string, bool) {
+	w.Eventually("an empty dead-letter queue", func() (string, bool) {
 		w.replay(all, deadletter.ReplayOptions{})
-		return "letters", w.broker.Depth(rabbit.DeadQueue(w.queue)) == 0
+		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
 	})
 	w.wantEffects(n)
 }

@@ -3,7 +3,6 @@ package deadletter_test
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -26,8 +25,8 @@ func TestAReopenWhoseAnswerIsLostIsRecognised(t *testing.T) {
 			sprung := arm(proxy)
 			res := w.replay(all, deadletter.ReplayOptions{})
 			<-sprung
-			w.wantQueues(1, 0)
-			if row := w.row("k"); res.Replayed != 1 || row.Replays != 1 {
+			w.WantQueues(1, 0)
+			if row := w.Row("k"); res.Replayed != 1 || row.Replays != 1 {
 				t.Errorf("%+v, %d replays in the row; want one replay", res, row.Replays)
 			}
 		})
@@ -54,18 +53,18 @@ func TestAReopenOfUnknownOutcomeIsNeverPublished(t *testing.T) {
 	}
 	<-sprung
 	// then the letter stays, nothing is published, although the row is reopened
-	w.wantQueues(0, 3)
+	w.WantQueues(0, 3)
 	if len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyUnknown || res.Replayed != 0 {
 		t.Fatalf("%+v; want one letter left", res)
 	}
-	if row := w.row("k-00001"); row.Status != dedup.Failed || row.Replays != 1 {
+	if row := w.Row("k-00001"); row.Status != dedup.Failed || row.Replays != 1 {
 		t.Errorf("row = %v after %d replays, want it reopened: the server had committed", row.Status, row.Replays)
 	}
 	// and the next run replays it
 	proxy.Refuse(false)
 	w.dsn = direct
 	w.replay(all, deadletter.ReplayOptions{})
-	w.wantQueues(3, 0)
+	w.WantQueues(3, 0)
 }
 
 func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
@@ -76,7 +75,7 @@ func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 	w.hook = func(p deadletter.Point) error {
 		if p == deadletter.PointReopened {
 			if windows++; windows == 2 {
-				w.broker.CloseConnections()
+				w.Broker.CloseConnections()
 			}
 		}
 		return nil
@@ -87,13 +86,13 @@ func TestALostConnectionToRabbitMQLosesNoLetter(t *testing.T) {
 	}
 	w.hook = nil
 	again := w.replay(all, deadletter.ReplayOptions{})
-	w.eventually("an empty dead-letter queue", func() (string, bool) {
-		return "letters", w.broker.Depth(rabbit.DeadQueue(w.queue)) == 0
+	w.Eventually("an empty dead-letter queue", func() (string, bool) {
+		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
 	})
 	// then each message is in the main queue at least once
 	seen := map[string]bool{}
 	for {
-		d, ok := w.broker.Get(w.queue)
+		d, ok := w.Broker.Get(w.Queue)
 		if !ok {
 			break
 		}
@@ -124,23 +123,8 @@ func TestASessionThatIsKilledInMySQLCostsNoLetter(t *testing.T) {
 		again := w.replay(all, deadletter.ReplayOptions{})
 		res.Replayed += again.Replayed
 	}
-	w.wantQueues(1100, 0)
+	w.WantQueues(1100, 0)
 	if res.Replayed != 1100 {
 		t.Errorf("%d replayed, want 1100", res.Replayed)
 	}
-}
-
-func TestALetterThatALiveWorkerHasIsReplayedLater(t *testing.T) {
-	w := newWorld(t)
-	w.inState("k", dedup.Processing)
-	w.letter("k")
-	if res := w.replay(all, deadletter.ReplayOptions{}); len(res.Left) != 1 {
-		t.Fatalf("%+v; want the letter left", res)
-	}
-	w.moveBack(lease + time.Second)
-	w.wantQueues(0, 1)
-	if res := w.replay(all, deadletter.ReplayOptions{}); res.Replayed != 1 {
-		t.Errorf("%+v; want it replayed once the lease is over", res)
-	}
-	w.wantQueues(1, 0)
 }

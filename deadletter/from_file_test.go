@@ -18,22 +18,18 @@ import (
 
 // export is the export of all letters, its lines by key.
 func (w *world) export() (text string, lines map[string]deadletter.Line) {
-	w.t.Helper()
+	w.T.Helper()
 	var out bytes.Buffer
-	n, err := w.letters().Export(w.t.Context(), deadletter.Filter{}, &out)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	n, err := w.letters().Export(w.T.Context(), deadletter.Filter{}, &out)
+	w.Must(err)
 	lines = map[string]deadletter.Line{}
 	for text := range strings.Lines(out.String()) {
 		ln, err := deadletter.ParseLine([]byte(text))
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		w.Must(err)
 		lines[ln.Key] = ln
 	}
 	if len(lines) != n {
-		w.t.Fatalf("%d lines of %d letters", len(lines), n)
+		w.T.Fatalf("%d lines of %d letters", len(lines), n)
 	}
 	return out.String(), lines
 }
@@ -53,12 +49,12 @@ func file(t testing.TB, lines ...deadletter.Line) string {
 }
 
 func (w *world) replayFrom(text string, o deadletter.ReplayOptions) deadletter.Result {
-	w.t.Helper()
+	w.T.Helper()
 	o.By = "tester"
 	file := deadletter.File{Name: "letters.ndjson", Lines: strings.NewReader(text), Filter: all}
-	res, err := w.letters().Replay(w.t.Context(), file, o)
+	res, err := w.letters().Replay(w.T.Context(), file, o)
 	if err != nil {
-		w.t.Fatalf("ReplayFrom: %v (%+v)", err, res)
+		w.T.Fatalf("ReplayFrom: %v (%+v)", err, res)
 	}
 	return res
 }
@@ -67,24 +63,20 @@ func TestAnExportHasTheLettersAsTheyStandInTheQueue(t *testing.T) {
 	w := newWorld(t)
 	d := message("k", `{"a":1}`)
 	d.Headers = rabbit.Table{"x-tenant": "north", "x-count": int64(7)}
-	id := w.identify(d)
-	if err := w.records.Dead(t.Context(), dedup.Row{Identity: id.Identity, Version: dedup.Version{Status: dedup.Absent}},
-		entry(id, d), "permanent", "no such order"); err != nil {
-		t.Fatal(err)
-	}
+	id := w.Identify(d)
+	w.Must(w.Records.Dead(t.Context(), absent(id.Identity),
+		entry(id, d), "permanent", "no such order"))
 	_, lines := w.export()
 	ln := lines["k"]
 	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
 	info := wire.ReadCopy(m.Headers)
 	if ln.Reason != "permanent" || ln.Tag != tag || string(ln.Body) != `{"a":1}` || ln.BodyCut || ln.HeadersCut ||
 		m.Headers["x-tenant"] != "north" || m.Headers["x-count"] != int64(7) || m.MessageID != "k" ||
 		info.Reason != dedup.ReasonPermanent || info.DeadAt.IsZero() || info.RoutingKey != tag {
 		t.Errorf("line %+v\nmessage %+v", ln, m)
 	}
-	if again := w.identify(m); again.Identity != id.Identity {
+	if again := w.Identify(m); again.Identity != id.Identity {
 		t.Errorf("the message is %v, want %v", again.Identity, id.Identity)
 	}
 }
@@ -93,7 +85,7 @@ func TestAnExportPagesThroughAllLettersAndNeverTouchesTheQueue(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, names("k", 250)...)
 	w.dead(dedup.ReasonPermanent, "p")
-	w.broker.Delete(rabbit.DeadQueue(w.queue))
+	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	if _, lines := w.export(); len(lines) != 251 {
 		t.Errorf("%d different lines, want 251", len(lines))
 	}
@@ -123,12 +115,12 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 	if res := w.replayFrom(some.String(), deadletter.ReplayOptions{DryRun: true}); res.Replayed != 250 {
 		t.Errorf("dry run: %+v; want 250", res)
 	}
-	w.wantQueues(0, 251)
+	w.WantQueues(0, 251)
 	res := w.replayFrom(some.String(), deadletter.ReplayOptions{})
 	if res.Replayed != 250 || res.Duplicates != 250 || res.Mended != 0 {
 		t.Errorf("%+v; want 250 replayed, their letters dropped", res)
 	}
-	w.wantQueues(250, 1)
+	w.WantQueues(250, 1)
 	w.cured()
 	w.wantEffects(250)
 	// and when it is replayed again
@@ -136,7 +128,7 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 		t.Errorf("%+v; want all stale", res)
 	}
 	w.wantEffects(250)
-	events, err := w.records.Events(t.Context(), identity("k-00007"))
+	events, err := w.Records.Events(t.Context(), identity("k-00007"))
 	if err != nil || len(events) < 2 || events[1].By != "tester" || events[1].Error != `replayed all from `+
 		`"letters.ndjson"` {
 		t.Errorf("events = %+v, %v; want by whom and from where", events, err)
@@ -147,22 +139,22 @@ func TestLettersOfALostQueueAreReplayedFromAFile(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonPermanent, names("k", 3)...)
 	text, _ := w.export()
-	w.broker.Purge(rabbit.DeadQueue(w.queue))
+	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
 	w.replayFrom(text, deadletter.ReplayOptions{})
 	w.cured()
 	w.wantEffects(3)
-	w.wantQueues(0, 0)
+	w.WantQueues(0, 0)
 }
 
 // mendedFile kills nothing: it exports the only letter and gives it another body.
 func (w *world) mendedFile(body string) string {
-	w.t.Helper()
+	w.T.Helper()
 	_, lines := w.export()
 	for _, ln := range lines {
 		ln.Body = []byte(body)
-		return file(w.t, ln)
+		return file(w.T, ln)
 	}
-	w.t.Fatal("no letter")
+	w.T.Fatal("no letter")
 	return ""
 }
 
@@ -180,12 +172,7 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 				w := newWorld(t)
 				w.dead(dedup.ReasonPermanent, "k")
 				mended := w.mendedFile(`{"mended":true}`)
-				w.hook = func(p deadletter.Point) error {
-					if p == point {
-						return errKilled
-					}
-					return nil
-				}
+				w.killAt(point)
 				_, err := w.letters().Replay(t.Context(),
 					deadletter.File{Name: "f", Lines: strings.NewReader(mended), Filter: all},
 					deadletter.ReplayOptions{By: "ann"})
@@ -199,9 +186,9 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 					w.replayFrom(mended, deadletter.ReplayOptions{})
 				}
 				w.wantEffects(1)
-				w.wantQueues(0, 0)
-				row := w.row("k")
-				if id := w.identify(message("k", `{"mended":true}`)); row.Status != dedup.Success ||
+				w.WantQueues(0, 0)
+				row := w.Row("k")
+				if id := w.Identify(message("k", `{"mended":true}`)); row.Status != dedup.Success ||
 					!bytes.Equal(row.BodyHash, id.BodyHash[:]) {
 					t.Errorf("row %v with hash %x, want success with the mended body's", row.Status, row.BodyHash)
 				}
@@ -210,18 +197,16 @@ func TestAMendedBodyIsProcessedAndTheFormerLetterHasNoEffect(t *testing.T) {
 	}
 }
 
-var errKilled = errors.New("killed")
-
 // shovel moves all letters to the main queue as they are.
 func (w *world) shovel() {
-	w.t.Helper()
+	w.T.Helper()
 	for {
-		d, ok := w.broker.Get(rabbit.DeadQueue(w.queue))
+		d, ok := w.Broker.Get(rabbit.DeadQueue(w.Queue))
 		if !ok {
 			return
 		}
 		delete(d.Headers, "x-delivery-count")
-		w.broker.Publish("", w.queue, stack.Message{
+		w.Broker.Publish("", w.Queue, stack.Message{
 			Body: d.Body, Headers: d.Headers, MessageId: d.MessageId, Type: d.Type, DeliveryMode: 2,
 		})
 	}
@@ -230,17 +215,17 @@ func (w *world) shovel() {
 func TestAMendIsAnEventWithBothHashes(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonMalformed, "k")
-	former := w.row("k").BodyHash
+	former := w.Row("k").BodyHash
 	res := w.replayFrom(w.mendedFile(`{"mended":true}`), deadletter.ReplayOptions{})
 	if res.Mended != 1 || res.Replayed != 1 || res.Duplicates != 1 {
 		t.Errorf("%+v; want one mended, its former letter dropped", res)
 	}
-	w.wantQueues(1, 0)
-	if got := w.get(w.queue); string(got.Body) != `{"mended":true}` || got.MessageId != "k" {
+	w.WantQueues(1, 0)
+	if got := w.Get(w.Queue); string(got.Body) != `{"mended":true}` || got.MessageId != "k" {
 		t.Errorf("message %s of %s", got.Body, got.MessageId)
 	}
-	row := w.row("k")
-	events, err := w.records.Events(t.Context(), row.Identity)
+	row := w.Row("k")
+	events, err := w.Records.Events(t.Context(), row.Identity)
 	last := events[len(events)-1]
 	if err != nil || !strings.Contains(last.Error, hex.EncodeToString(former)) ||
 		!strings.Contains(last.Error, hex.EncodeToString(row.BodyHash)) || last.By != "tester" {
@@ -258,16 +243,16 @@ func TestALetterThatTheDaemonMadeSinceStaysInTheQueue(t *testing.T) {
 	w.engine() // which refuses everything: each comes back as a letter while the file is replayed
 	w.replayFrom(text, deadletter.ReplayOptions{Window: 10})
 	w.wantStatus(dedup.Dead, 1, 40)
-	w.eventually("a letter for each dead row", func() (string, bool) {
-		return "letters", w.broker.Depth(rabbit.DeadQueue(w.queue)) >= 40
+	w.Eventually("a letter for each dead row", func() (string, bool) {
+		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) >= 40
 	})
 }
 
 func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonPermanent, "k", "cut", "headers", "other")
-	w.exec("UPDATE consumer_log SET msg_body = '{', body_hash = ? WHERE msg_key = 'cut'", bytes.Repeat([]byte{1}, 32))
-	w.exec("UPDATE consumer_log SET properties = NULL WHERE msg_key = 'headers'")
+	w.Exec("UPDATE consumer_log SET msg_body = '{', body_hash = ? WHERE msg_key = 'cut'", bytes.Repeat([]byte{1}, 32))
+	w.Exec("UPDATE consumer_log SET properties = NULL WHERE msg_key = 'headers'")
 	_, lines := w.export()
 	other := lines["other"]
 	other.Key = "another"
@@ -282,7 +267,7 @@ func TestALineThatCannotBeReplayedSaysWhy(t *testing.T) {
 		whys[deadletter.WhyCut] != 2 {
 		t.Errorf("replayed %d, left %v", res.Replayed, res.Left)
 	}
-	w.wantQueues(1, 3)
+	w.WantQueues(1, 3)
 	// and what a person vouches for
 	if res := w.replayFrom(file(t, lines["cut"], lines["headers"]),
 		deadletter.ReplayOptions{Force: true}); res.Replayed != 1 {
@@ -296,17 +281,13 @@ func TestAnExportedLetterPublishedWithItsHeadersIsProcessed(t *testing.T) {
 	cured := w.engine()
 	w.replay(all, deadletter.ReplayOptions{}) // in vain
 	w.wantStatus(dedup.Dead, 1, 1)
-	w.wantQueues(0, 1)
+	w.WantQueues(0, 1)
 	_, lines := w.export()
 	cured.Store(true)
 	ln := lines["k"]
 	m, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.publisher.Publish(t.Context(), []rabbit.Publishing{{Key: w.queue, Message: m.Message}})[0]; err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
+	w.Must(w.Publisher.Publish(t.Context(), []rabbit.Publishing{{Key: w.Queue, Message: m.Message}})[0])
 	w.wantEffects(1)
 	w.wantStatus(dedup.Success, 2, 1)
 }
@@ -336,10 +317,10 @@ func TestTwoMendsAtOnceHaveOneEffectEach(t *testing.T) {
 			t.Errorf("ReplayFrom: %v", err)
 		}
 	}
-	w.eventually("an empty dead-letter queue", func() (string, bool) {
+	w.Eventually("an empty dead-letter queue", func() (string, bool) {
 		w.replay(all, deadletter.ReplayOptions{})
-		return "letters", w.broker.Depth(rabbit.DeadQueue(w.queue)) == 0
+		return "letters", w.Broker.Depth(rabbit.DeadQueue(w.Queue)) == 0
 	})
 	w.wantEffects(n)
-	w.wantQueues(0, 0)
+	w.WantQueues(0, 0)
 }

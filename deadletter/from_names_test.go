@@ -11,17 +11,15 @@ import (
 
 // taken is a row that another log left open, as it was taken over.
 func (w *world) taken(key string, body, properties []byte) {
-	w.t.Helper()
+	w.T.Helper()
 	id := identity(key)
-	at, _, err := w.records.Waypoint(w.t.Context(), "taken:"+key, "run")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if _, err := w.records.TakeOver(w.t.Context(), at, nil, []dedup.Taken{{
+	at, _, err := w.Records.Waypoint(w.T.Context(), "taken:"+key, "run")
+	w.Must(err)
+	if _, err := w.Records.TakeOver(w.T.Context(), at, nil, []dedup.Taken{{
 		Entry: dedup.Entry{Identity: id, Body: body, Properties: properties}, Status: dedup.Dead, Origin: key,
-		From: dedup.Row{Identity: id, Version: dedup.Version{Status: dedup.Absent}},
+		From: absent(id),
 	}}); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
@@ -33,7 +31,7 @@ func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
 	w.taken("no letter", []byte("{}"), nil)
 	w.taken("no body", nil, nil)
 	w.inState("done", dedup.Success)
-	w.moveBack(time.Second) // before the run began
+	w.MoveBack(time.Second) // before the run began
 	text := file(t, deadletter.Line{Tag: tag, Key: "a"}, deadletter.Line{Tag: tag, Key: "b", Body: []byte("another")},
 		deadletter.Line{Group: group, Tag: tag, Key: "no letter"}, deadletter.Line{Tag: tag, Key: "no body"},
 		deadletter.Line{Tag: tag, Key: "done"}, deadletter.Line{Group: "other", Tag: tag, Key: "not in the file"}) +
@@ -51,19 +49,19 @@ func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
 	if res := discard(true); res.Discarded != 4 || res.Stale != 1 || len(res.Left) != 3 {
 		t.Errorf("dry run: %+v", res)
 	}
-	w.wantQueues(0, 3)
+	w.WantQueues(0, 3)
 	res := discard(false)
 	if res.Discarded != 4 || res.Stale != 1 || len(res.Left) != 3 || res.Duplicates != 2 ||
 		res.ByReason[dedup.ReasonEffectUnknown] != 2 {
 		t.Errorf("%+v; want 4 discarded, one stale, 3 bad lines, 2 letters dropped", res)
 	}
-	w.wantQueues(0, 1)
+	w.WantQueues(0, 1)
 	for _, key := range []string{"a", "b", "no letter", "no body"} {
-		if row := w.row(key); row.Status != dedup.Discarded || !strings.Contains(row.Remark, "it was done") {
+		if row := w.Row(key); row.Status != dedup.Discarded || !strings.Contains(row.Remark, "it was done") {
 			t.Errorf("%s: %+v", key, row)
 		}
 	}
-	if w.row("not in the file").Status != dedup.Dead || w.row("done").Status != dedup.Success {
+	if w.Row("not in the file").Status != dedup.Dead || w.Row("done").Status != dedup.Success {
 		t.Error("a row was moved that is not to be")
 	}
 }
@@ -73,7 +71,7 @@ func TestWhatTheLinesOfAnExportNameIsDiscarded(t *testing.T) {
 func TestARowThatDoesNotKnowItsBodyTakesWhatIsSent(t *testing.T) {
 	w := newWorld(t)
 	w.taken("k", []byte(`{"cut`), []byte(`{"message_id":"k","type":"`+tag+`"}`))
-	w.moveBack(time.Second)
+	w.MoveBack(time.Second)
 	_, lines := w.export()
 	ln := lines["k"]
 	if ln.BodyCut || ln.HeadersCut {
@@ -83,10 +81,10 @@ func TestARowThatDoesNotKnowItsBodyTakesWhatIsSent(t *testing.T) {
 	if res := w.replayFrom(file(t, ln), deadletter.ReplayOptions{}); res.Replayed != 1 {
 		t.Fatalf("%+v; want it replayed", res)
 	}
-	id := w.identify(message("k", `{"whole":1}`))
-	row := w.row("k")
+	id := w.Identify(message("k", `{"whole":1}`))
+	row := w.Row("k")
 	if row.Status != dedup.Failed || string(row.Body) != `{"whole":1}` || string(row.BodyHash) != string(id.BodyHash[:]) {
 		t.Errorf("row: %+v", row)
 	}
-	w.wantQueues(1, 0)
+	w.WantQueues(1, 0)
 }

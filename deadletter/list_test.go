@@ -18,15 +18,13 @@ func TestListPagesThroughTheLogAndNeverTouchesTheQueue(t *testing.T) {
 	want := names("k", 25)
 	w.dead(dedup.ReasonExhausted, want...)
 	w.inState("applied", dedup.Success)
-	w.broker.Delete(rabbit.DeadQueue(w.queue))
+	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	letters := w.letters()
 	var got []string
 	var after dedup.Cursor
 	for {
 		page, next, err := letters.List(t.Context(), deadletter.Filter{Limit: 10}, after)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.Must(err)
 		for _, l := range page {
 			got = append(got, l.Key)
 		}
@@ -48,7 +46,7 @@ func TestListShowsWhatIsKnownUnderStableNames(t *testing.T) {
 	if err != nil || len(page) != 1 {
 		t.Fatalf("List = %v, %v; want one letter", page, err)
 	}
-	row := w.row("k")
+	row := w.Row("k")
 	if !page[0].DeadAt.Equal(row.DeadAt) || page[0].DeadAt.IsZero() {
 		t.Errorf("dead at %v, want %v", page[0].DeadAt, row.DeadAt)
 	}

@@ -50,51 +50,50 @@ func (l *listener) keys() (keys []string) {
 
 // compensate runs Compensate until stop, or the end of the test.
 func (w *world) compensate(o deadletter.CompensateOptions) (stop func()) {
-	w.t.Helper()
+	w.T.Helper()
 	if o.VisibilityDelay == 0 {
 		o.VisibilityDelay = time.Microsecond
 	}
 	letters := w.letters()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.T.Context()))
 	done := make(chan error, 1)
 	go func() { done <- letters.Compensate(ctx, o) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
-			w.t.Errorf("Compensate = %v, want nil when it is stopped", err)
+			w.T.Errorf("Compensate = %v, want nil when it is stopped", err)
 		}
 	})
-	w.t.Cleanup(stop)
+	w.T.Cleanup(stop)
 	return stop
 }
 
 // bookmarked makes everything so far old news.
 func (w *world) bookmarked() {
-	w.t.Helper()
-	if _, err := w.records.Bookmark(w.t.Context(), group); err != nil {
-		w.t.Fatal(err)
-	}
+	w.T.Helper()
+	_, err := w.Records.Bookmark(w.T.Context(), group)
+	w.Must(err)
 }
 
 func (w *world) wantTold(l *listener, want ...string) {
-	w.t.Helper()
-	w.eventually("all are told", func() (string, bool) { return "", len(l.keys()) >= len(want) })
+	w.T.Helper()
+	w.Eventually("all are told", func() (string, bool) { return "", len(l.keys()) >= len(want) })
 	w.settled()
 	if diff := cmp.Diff(want, l.keys()); diff != "" {
-		w.t.Errorf("told (-want +got):\n%s", diff)
+		w.T.Errorf("told (-want +got):\n%s", diff)
 	}
 }
 
 // settled waits until the bookmark is behind the last step.
 func (w *world) settled() {
-	w.t.Helper()
-	w.eventually("the bookmark at the end", func() (string, bool) {
-		at, err := w.records.Bookmark(w.t.Context(), group)
+	w.T.Helper()
+	w.Eventually("the bookmark at the end", func() (string, bool) {
+		at, err := w.Records.Bookmark(w.T.Context(), group)
 		if err != nil {
 			return err.Error(), false
 		}
 		var last int64
-		err = w.db.QueryRowContext(w.t.Context(), "SELECT MAX(id) FROM consumer_log_event").Scan(&last)
+		err = w.Pool.QueryRowContext(w.T.Context(), "SELECT MAX(id) FROM consumer_log_event").Scan(&last)
 		return "", err == nil && at == last
 	})
 }
@@ -114,7 +113,7 @@ func TestEveryNewLetterIsToldInItsOrder(t *testing.T) {
 			t.Errorf("%d letters at once, want 100 at most", len(c))
 		}
 	}
-	row := w.row(want[7])
+	row := w.Row(want[7])
 	letter := told.calls[0][7]
 	if letter.Reason != "malformed" || letter.Remark != "no" || !letter.DeadAt.Equal(row.DeadAt) || letter.BodyHash == "" {
 		t.Errorf("told %+v of %+v", letter, row)
@@ -129,16 +128,13 @@ func TestALetterThatIsDeadNoMoreIsNotToldAndOneThatDiedAgainIs(t *testing.T) {
 	w.bookmarked()
 	w.dead(dedup.ReasonExhausted, "replayed", "dies again", "stays")
 	for _, key := range []string{"replayed", "dies again"} {
-		row := w.row(key)
-		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
-			dedup.ReplayNote{By: "me", Token: key}); err != nil {
-			t.Fatal(err)
-		}
+		row := w.Row(key)
+		_, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity},
+			dedup.ReplayNote{By: "me", Token: key})
+		w.Must(err)
 	}
-	again := w.row("dies again")
-	if err := w.records.Dead(t.Context(), again, dedup.Entry{Identity: again.Identity}, "crashed", "again"); err != nil {
-		t.Fatal(err)
-	}
+	again := w.Row("dies again")
+	w.Must(w.Records.Dead(t.Context(), again, dedup.Entry{Identity: again.Identity}, "crashed", "again"))
 	told := new(listener)
 	w.compensate(deadletter.CompensateOptions{Notifier: told})
 	w.wantTold(told, "stays", "dies again")
@@ -155,7 +151,7 @@ func TestALetterIsToldUntilThatIsNoted(t *testing.T) {
 	w.dead(dedup.ReasonExhausted, "k")
 	dies := &listener{fail: func(int) error { return errors.New("killed") }}
 	stop := w.compensate(deadletter.CompensateOptions{Notifier: dies})
-	w.eventually("told twice", func() (string, bool) { return "", len(dies.keys()) >= 2 })
+	w.Eventually("told twice", func() (string, bool) { return "", len(dies.keys()) >= 2 })
 	stop()
 	next := new(listener)
 	stop = w.compensate(deadletter.CompensateOptions{Notifier: next})
@@ -171,25 +167,21 @@ func TestALetterIsToldUntilThatIsNoted(t *testing.T) {
 func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 	w := newWorld(t)
 	w.bookmarked()
-	tx, err := w.db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx, err := w.Pool.BeginTx(t.Context(), nil)
+	w.Must(err)
 	defer tx.Rollback() // after the commit there is nothing to roll back
 	d := message("late", "{}")
-	e := entry(w.identify(d), d)
-	if _, err := tx.ExecContext(t.Context(),
+	e := entry(w.Identify(d), d)
+	_, err = tx.ExecContext(t.Context(),
 		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason,
 			consumer_timestamp, created_at, dead_at)
 		VALUES (?, ?, ?, 3, 0, 'malformed', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, e.Group, e.Tag,
-		e.Key); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), "INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, "+
+		e.Key)
+	w.Must(err)
+	_, err = tx.ExecContext(t.Context(), "INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, "+
 		"attempt, replays) VALUES (?, ?, ?, UTC_TIMESTAMP(6), 3, 0, 0)",
-		e.Group, e.Tag, e.Key); err != nil {
-		t.Fatal(err)
-	}
+		e.Group, e.Tag, e.Key)
+	w.Must(err)
 	w.inState("early", dedup.Dead)
 	told := new(listener)
 	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
@@ -202,12 +194,10 @@ func TestALetterThatIsCommittedLateIsTold(t *testing.T) {
 	})
 	w.dsn = proxy.Through(w.dsn)
 	w.compensate(deadletter.CompensateOptions{Notifier: told, VisibilityDelay: 10 * time.Second})
-	w.eventually("the story is read while one step of it is not visible", func() (string, bool) {
+	w.Eventually("the story is read while one step of it is not visible", func() (string, bool) {
 		return "", looks.Load() > 0
 	})
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	w.Must(tx.Commit())
 	w.wantTold(told, "late", "early")
 }
 
@@ -241,7 +231,7 @@ func TestTheWebhookGoesOnUntilItIsHeard(t *testing.T) {
 	w.compensate(deadletter.CompensateOptions{
 		Notifier: webhook(t, deadletter.WebhookOptions{URL: url, Timeout: 500 * time.Millisecond}),
 	})
-	w.eventually("a first try", func() (string, bool) { return "", calls.Load() > 0 })
+	w.Eventually("a first try", func() (string, bool) { return "", calls.Load() > 0 })
 	w.inState("second", dedup.Dead)
 	w.wantTold(&heard, "first", "second")
 	if n := calls.Load(); n < 5 {

@@ -13,8 +13,8 @@ func parkedWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.most = 2
 	w.dead(dedup.ReasonExhausted, "often", "once")
-	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'often'")
-	w.exec("UPDATE consumer_log SET replays = 1 WHERE msg_key = 'once'")
+	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'often'")
+	w.Exec("UPDATE consumer_log SET replays = 1 WHERE msg_key = 'once'")
 	return w
 }
 
@@ -23,7 +23,7 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 	if res := w.replay(all, deadletter.ReplayOptions{DryRun: true}); res.Parked != 1 || res.Replayed != 1 {
 		t.Errorf("dry run: %+v; want one replayed, one parked", res)
 	}
-	if remark := w.row("often").Remark; remark != "no" {
+	if remark := w.Row("often").Remark; remark != "no" {
 		t.Errorf("a dry run wrote the remark %q", remark)
 	}
 	for range 2 {
@@ -32,12 +32,12 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 			t.Fatalf("%+v; want the letter parked", res)
 		}
 	}
-	w.wantQueues(1, 1)
-	row := w.row("often")
+	w.WantQueues(1, 1)
+	row := w.Row("often")
 	if row.Status != dedup.Dead || row.Replays != 2 || row.Remark != "parked after 2 replays of at most 2: no" {
 		t.Errorf("row: %v, %d replays, remark %q", row.Status, row.Replays, row.Remark)
 	}
-	events, err := w.records.Events(t.Context(), identity("often"))
+	events, err := w.Records.Events(t.Context(), identity("often"))
 	if err != nil || len(events) != 2 || events[1].To != dedup.Dead || events[1].By != "tester" ||
 		!strings.HasPrefix(events[1].Error, "parked") {
 		t.Errorf("events = %+v, %v; want one more, the parking", events, err)
@@ -51,12 +51,12 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 func TestAParkedLetterIsReplayedByForceAndCanBeDiscarded(t *testing.T) {
 	w := parkedWorld(t)
 	w.replay(all, deadletter.ReplayOptions{Force: true})
-	w.wantQueues(2, 0)
-	if n := w.row("often").Replays; n != 3 {
+	w.WantQueues(2, 0)
+	if n := w.Row("often").Replays; n != 3 {
 		t.Errorf("%d replays in the row, want 3", n)
 	}
 	w.dead(dedup.ReasonExhausted, "again")
-	w.exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'again'")
+	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'again'")
 	if res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann", Why: "w"}); err != nil ||
 		res.Discarded != 1 {
 		t.Errorf("Discard = %+v, %v; want the parked letter discarded", res, err)
@@ -67,13 +67,13 @@ func TestAReplayThatWasKilledHalfWayIsFinishedThoughItWasTheLastAllowed(t *testi
 	w := newWorld(t)
 	w.most = 1
 	w.inState("k", dedup.Failed)
-	w.exec("UPDATE consumer_log SET replays = 1, consumer_times = 0")
+	w.Exec("UPDATE consumer_log SET replays = 1, consumer_times = 0")
 	w.letter("k")
-	w.moveBack(lease)
+	w.MoveBack(lease)
 	if res := w.replay(all, deadletter.ReplayOptions{}); res.Replayed != 1 {
 		t.Errorf("%+v; want it replayed: nobody would find it among the dead rows", res)
 	}
-	w.wantQueues(1, 0)
+	w.WantQueues(1, 0)
 }
 
 func TestAKeyThatNoLetterHasIsReported(t *testing.T) {

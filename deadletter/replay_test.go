@@ -30,104 +30,66 @@ type outcome struct {
 }
 
 func TestALetterGoesTheWayOfItsRow(t *testing.T) {
-	const expired = 99 // a row in Processing whose lease is over
-	stay := func(s dedup.Status, why deadletter.Why) outcome { return outcome{Status: s, Dead: 1, Why: why} }
+	w := newWorld(t)
+	var (
+		none    deadletter.ReplayOptions
+		force   = deadletter.ReplayOptions{Force: true, Discarded: true}
+		dry     = deadletter.ReplayOptions{DryRun: true}
+		again   = outcome{Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1}
+		gone    = outcome{Status: dedup.Discarded, Discarded: 1}
+		busy    = outcome{Status: dedup.Processing, Dead: 1, Why: deadletter.WhyInProgress}
+		applied = outcome{Status: dedup.Success, Stale: 1}
+		ended   = outcome{Status: dedup.Discarded, Stale: 1}
+	)
 	for name, tc := range map[string]struct {
 		status  dedup.Status
+		aged    time.Duration
+		discard bool
 		options deadletter.ReplayOptions
 		want    outcome
 	}{
-		"absent": {
-			status: dedup.Absent, want: outcome{Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1},
-		},
-		"failed": {
-			status: dedup.Failed, want: outcome{Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1},
-		},
-		"dead": {
-			status: dedup.Dead, want: outcome{Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1},
-		},
-		"lease expired": {
-			status: expired, want: outcome{Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1},
-		},
-		"lease lives": {status: dedup.Processing, want: stay(dedup.Processing, deadletter.WhyInProgress)},
-		"success":     {status: dedup.Success, want: outcome{Status: dedup.Success, Stale: 1}},
-		"success, forced": {
-			status: dedup.Success, options: deadletter.ReplayOptions{Force: true, Discarded: true},
-			want: outcome{Status: dedup.Success, Stale: 1},
-		},
-		"discarded": {status: dedup.Discarded, want: outcome{Status: dedup.Discarded, Stale: 1}},
-		"discarded, asked for": {
-			status: dedup.Discarded, options: deadletter.ReplayOptions{Discarded: true}, want: outcome{
-				Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1,
-			},
-		},
-		"dead, dry run": {
-			status: dedup.Dead, options: deadletter.ReplayOptions{DryRun: true}, want: outcome{Status: dedup.Dead, Dead: 1,
-				Replayed: 1},
-		},
-		"success, dry run": {
-			status: dedup.Success, options: deadletter.ReplayOptions{DryRun: true}, want: outcome{Status: dedup.Success, Dead: 1,
-				Stale: 1},
-		},
-		"lease lives, though forced": {
-			status: dedup.Processing, options: deadletter.ReplayOptions{Force: true},
-			want: stay(dedup.Processing, deadletter.WhyInProgress),
-		},
+		"absent":                  {dedup.Absent, 0, false, none, again},
+		"failed":                  {dedup.Failed, time.Second, false, none, again},
+		"dead":                    {dedup.Dead, time.Second, false, none, again},
+		"dead, dry run":           {dedup.Dead, time.Second, false, dry, outcome{Status: dedup.Dead, Dead: 1, Replayed: 1}},
+		"lease expired":           {dedup.Processing, lease, false, none, again},
+		"lease lives":             {dedup.Processing, time.Second, false, none, busy},
+		"lease lives, forced":     {dedup.Processing, time.Second, false, force, busy},
+		"success":                 {dedup.Success, time.Second, false, none, applied},
+		"success, forced":         {dedup.Success, time.Second, false, force, applied},
+		"success, dry run":        {dedup.Success, time.Second, false, dry, outcome{Status: 1, Dead: 1, Stale: 1}},
+		"discarded":               {dedup.Discarded, time.Second, false, none, ended},
+		"discarded, asked for":    {dedup.Discarded, time.Second, false, force, again},
+		"absent, to discard":      {dedup.Absent, 0, true, none, gone},
+		"failed, to discard":      {dedup.Failed, time.Second, true, none, gone},
+		"dead, to discard":        {dedup.Dead, time.Second, true, none, gone},
+		"lease over, to discard":  {dedup.Processing, lease, true, none, gone},
+		"lease lives, to discard": {dedup.Processing, time.Second, true, none, busy},
+		"success, to discard":     {dedup.Success, time.Second, true, none, applied},
+		"discarded, to discard":   {dedup.Discarded, time.Second, true, none, ended},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			if tc.status == expired {
-				w.inState("k", dedup.Processing)
-				w.moveBack(lease)
-			} else {
-				w.inState("k", tc.status)
-			}
-			w.moveBack(time.Second)
-			w.letter("k")
-			res := w.replay(all, tc.options)
-			w.wantOutcome(res, tc.want)
-		})
+		w.Broker.Purge(w.Queue)
+		w.Broker.Purge(rabbit.DeadQueue(w.Queue))
+		w.inState(name, tc.status)
+		w.MoveBack(tc.aged)
+		w.letter(name)
+		if !tc.discard {
+			w.wantOutcome(name, w.replay(all, tc.options), tc.want)
+			continue
+		}
+		res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann", Why: "order was a test"})
+		w.Must(err)
+		w.wantOutcome(name, res, tc.want)
+		if want := "discarded by ann: order was a test (chosen: all)"; tc.want == gone && w.Row(name).Remark != want {
+			t.Errorf("%s: remark = %q, want %q", name, w.Row(name).Remark, want)
+		}
 	}
 }
 
-func TestADiscardedLetterGoesTheWayOfItsRow(t *testing.T) {
-	gone := outcome{Status: dedup.Discarded, Discarded: 1}
-	for name, tc := range map[string]struct {
-		status dedup.Status
-		aged   time.Duration
-		want   outcome
-	}{
-		"absent":        {dedup.Absent, 0, gone},
-		"failed":        {dedup.Failed, time.Second, gone},
-		"dead":          {dedup.Dead, time.Second, gone},
-		"lease expired": {dedup.Processing, lease, gone},
-		"lease lives": {dedup.Processing, time.Second, outcome{
-			Status: dedup.Processing, Dead: 1, Why: deadletter.WhyInProgress,
-		}},
-		"success":   {dedup.Success, time.Second, outcome{Status: dedup.Success, Stale: 1}},
-		"discarded": {dedup.Discarded, time.Second, outcome{Status: dedup.Discarded, Stale: 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.inState("k", tc.status)
-			w.moveBack(tc.aged)
-			w.letter("k")
-			res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann", Why: "order was a test"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.wantOutcome(res, tc.want)
-			if want := "discarded by ann: order was a test (chosen: all)"; tc.want.Discarded == 1 && w.row("k").Remark != want {
-				t.Errorf("remark = %q, want %q", w.row("k").Remark, want)
-			}
-		})
-	}
-}
-
-func (w *world) wantOutcome(res deadletter.Result, want outcome) {
-	w.t.Helper()
-	w.wantQueues(want.Main, want.Dead)
-	row := w.row("k")
+func (w *world) wantOutcome(key string, res deadletter.Result, want outcome) {
+	w.T.Helper()
+	w.WantQueues(want.Main, want.Dead)
+	row := w.Row(key)
 	have := outcome{
 		Status: row.Status, Replays: row.Replays, Main: want.Main, Dead: want.Dead,
 		Replayed: res.Replayed, Discarded: res.Discarded, Stale: res.Stale,
@@ -136,10 +98,10 @@ func (w *world) wantOutcome(res deadletter.Result, want outcome) {
 		have.Why = res.Left[0].Why
 	}
 	if diff := cmp.Diff(want, have); diff != "" || res.Found != 1 || res.Seen != 1 {
-		w.t.Errorf("-want +have:\n%s\n%+v", diff, res)
+		w.T.Errorf("%s: -want +have:\n%s\n%+v", key, diff, res)
 	}
 	if want.Main == 1 && (!row.Due || row.Attempts != 0) {
-		w.t.Errorf("row is due %t after %d attempts, want due at once after 0", row.Due, row.Attempts)
+		w.T.Errorf("%s is due %t after %d attempts, want due at once after 0", key, row.Due, row.Attempts)
 	}
 }
 
@@ -147,16 +109,14 @@ func TestAReplayedMessageIsTheProducersOwnWithTheRowsReplays(t *testing.T) {
 	w := newWorld(t)
 	d := message("k", `{"a":1}`)
 	d.Headers = rabbit.Table{"x-tenant": "north", wire.HeaderPublishedAt: int64(1700000000000)}
-	id := w.identify(d)
+	id := w.Identify(d)
 	w.inState("k", dedup.Absent)
 	w.put(d, id, wire.CopyOptions{Attempt: 3})
-	if err := w.records.Dead(t.Context(), dedup.Row{Identity: id.Identity, Version: dedup.Version{Status: dedup.Absent}},
-		entry(id, d), "exhausted", "no"); err != nil {
-		t.Fatal(err)
-	}
-	w.moveBack(time.Second)
+	w.Must(w.Records.Dead(t.Context(), absent(id.Identity),
+		entry(id, d), "exhausted", "no"))
+	w.MoveBack(time.Second)
 	w.replay(all, deadletter.ReplayOptions{})
-	got := w.get(w.queue)
+	got := w.Get(w.Queue)
 	delete(got.Headers, wire.HeaderFirstFailedAt)
 	delete(got.Headers, "x-delivery-count") // the broker's
 	want := rabbit.Table{
@@ -167,7 +127,7 @@ func TestAReplayedMessageIsTheProducersOwnWithTheRowsReplays(t *testing.T) {
 		got.MessageId != "k" {
 		t.Errorf("body %s, type %q, id %q, headers -want +got:\n%s", got.Body, got.Type, got.MessageId, diff)
 	}
-	events, err := w.records.Events(t.Context(), id.Identity)
+	events, err := w.Records.Events(t.Context(), id.Identity)
 	if err != nil || len(events) != 2 || events[1].By != "tester" || events[1].Error != "replayed all" {
 		t.Errorf("events = %+v, %v; want the replay, by whom and of what", events, err)
 	}
@@ -184,20 +144,14 @@ func TestAReplayKilledHalfWayIsDoneAgainByTheNext(t *testing.T) {
 			w := newWorld(t)
 			keys := names("k", n)
 			w.dead(dedup.ReasonExhausted, keys...)
-			killed := errors.New("killed")
-			w.hook = func(p deadletter.Point) error {
-				if p == point {
-					return killed
-				}
-				return nil
-			}
+			w.killAt(point)
 			_, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{By: "first"})
-			if !errors.Is(err, killed) {
+			if !errors.Is(err, errKilled) {
 				t.Fatalf("Replay = %v, want the kill", err)
 			}
 			taken := 0 // all, unless the broker was slow to deliver
 			for _, key := range keys {
-				if row := w.row(key); row.Status == dedup.Failed && row.Replays == 1 {
+				if row := w.Row(key); row.Status == dedup.Failed && row.Replays == 1 {
 					taken++
 				}
 			}
@@ -208,18 +162,18 @@ func TestAReplayKilledHalfWayIsDoneAgainByTheNext(t *testing.T) {
 			if of.acked {
 				acked = taken
 			}
-			w.wantQueues(published, n-acked)
-			if row := w.row(keys[0]); row.Status != dedup.Failed || row.Replays != 1 {
+			w.WantQueues(published, n-acked)
+			if row := w.Row(keys[0]); row.Status != dedup.Failed || row.Replays != 1 {
 				t.Fatalf("row = %v after %d replays, want failed after 1", row.Status, row.Replays)
 			}
 			w.hook = nil
 			w.replay(all, deadletter.ReplayOptions{})
-			w.wantQueues(published+n-acked, 0)
+			w.WantQueues(published+n-acked, 0)
 			again := 2
 			if of.acked {
 				again = 1
 			}
-			if row := w.row(keys[0]); row.Status != dedup.Failed || row.Replays != again {
+			if row := w.Row(keys[0]); row.Status != dedup.Failed || row.Replays != again {
 				t.Errorf("row = %v after %d replays, want failed after %d", row.Status, row.Replays, again)
 			}
 		})
@@ -229,22 +183,17 @@ func TestAReplayKilledHalfWayIsDoneAgainByTheNext(t *testing.T) {
 func TestADiscardKilledBeforeItsAckIsFinishedByTheNext(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "k")
-	w.hook = func(p deadletter.Point) error {
-		if p == deadletter.PointDiscarded {
-			return errors.New("killed")
-		}
-		return nil
-	}
+	w.killAt(deadletter.PointDiscarded)
 	if _, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann"}); err == nil {
 		t.Fatal("the kill was not reported")
 	}
-	w.wantQueues(0, 1)
+	w.WantQueues(0, 1)
 	w.hook = nil
 	res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann"})
 	if err != nil || res.Stale != 1 {
 		t.Errorf("Discard = %+v, %v; want one stale letter", res, err)
 	}
-	w.wantQueues(0, 0)
+	w.WantQueues(0, 0)
 }
 
 func TestTwoReplaysAtOnceShareTheLetters(t *testing.T) {
@@ -266,12 +215,8 @@ func TestTwoReplaysAtOnceShareTheLetters(t *testing.T) {
 	if a.Replayed+b.Replayed != n || len(a.Left)+len(b.Left) != 0 {
 		t.Errorf("replayed %d and %d, left %v %v; want %d in all", a.Replayed, b.Replayed, a.Left, b.Left, n)
 	}
-	w.wantQueues(n, 0)
-	var once int
-	if err := w.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND "+
-		"replays = 1").Scan(&once); err != nil || once != n {
-		t.Errorf("%d rows were reopened exactly once (%v), want %d", once, err, n)
-	}
+	w.WantQueues(n, 0)
+	w.wantStatus(dedup.Failed, 1, n)
 }
 
 func TestSeveralLettersOfOneMessageBecomeOneMessage(t *testing.T) {
@@ -285,7 +230,7 @@ func TestSeveralLettersOfOneMessageBecomeOneMessage(t *testing.T) {
 	if res.Replayed+res.Duplicates != 4 || res.Duplicates == 0 {
 		t.Errorf("replayed %d, duplicates %d; want 2 and 2", res.Replayed, res.Duplicates)
 	}
-	w.wantQueues(res.Replayed, 0)
+	w.WantQueues(res.Replayed, 0)
 }
 
 func TestWhatIsNotChosenGoesBackToItsPlace(t *testing.T) {
@@ -296,65 +241,48 @@ func TestWhatIsNotChosenGoesBackToItsPlace(t *testing.T) {
 	if res.Replayed != 1 || res.NotSelected+res.Unseen != 3 { // one may come behind the limit
 		t.Errorf("%+v; want 1 replayed and 3 passed or not seen", res)
 	}
-	w.wantQueues(1, 3)
+	w.WantQueues(1, 3)
 	for _, want := range []string{"a", "b", "d"} {
-		if got := w.get(rabbit.DeadQueue(w.queue)); got.MessageId != want {
+		if got := w.Get(rabbit.DeadQueue(w.Queue)); got.MessageId != want {
 			t.Errorf("next letter is %s, want %s", got.MessageId, want)
 		}
 	}
 }
 
 func TestManyLettersAreAckedTogetherAndNoneBetweenThemThatStays(t *testing.T) {
-	for name, tc := range map[string]struct {
-		stay []int // of eight letters, in their order
-	}{
-		"none stays":       {},
-		"the first stays":  {[]int{0}},
-		"the middle stays": {[]int{3, 4}},
-		"some stay":        {[]int{1, 6}},
-		"the last stays":   {[]int{7}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			keys := names("k", 8)
-			reasons := make([]dedup.Reason, len(keys))
-			var want []string
-			for i, key := range keys {
-				reasons[i] = dedup.ReasonExhausted
-				if slices.Contains(tc.stay, i) {
-					reasons[i] = dedup.ReasonPermanent
-					want = append(want, key)
-				}
-				w.dead(reasons[i], key)
-			}
-			f := deadletter.Filter{Reasons: []dedup.Reason{dedup.ReasonExhausted}}
-			if res := w.replay(f, deadletter.ReplayOptions{}); res.Replayed != len(keys)-len(want) || len(res.Left) > 0 {
-				t.Fatalf("%+v; want %d replayed and nothing left", res, len(keys)-len(want))
-			}
-			w.wantQueues(len(keys)-len(want), len(want))
-			var have []string
-			for range want {
-				have = append(have, w.get(rabbit.DeadQueue(w.queue)).MessageId)
-			}
-			if !slices.Equal(have, want) {
-				t.Errorf("the letters that stayed are %v, want %v", have, want)
-			}
-		})
-	}
-}
-
-func TestOneLetterIsFoundBehindManyOthers(t *testing.T) {
 	w := newWorld(t)
-	const n = 2600 // more than two channels hold
-	w.dead(dedup.ReasonExhausted, names("k", n)...)
-	res := w.replay(deadletter.Filter{Keys: []string{"k-02599"}}, deadletter.ReplayOptions{})
-	if res.Replayed != 1 || res.NotSelected != n-1 {
-		t.Errorf("replayed %d, passed %d; want 1 and %d", res.Replayed, res.NotSelected, n-1)
+	for name, stay := range map[string][]int{ // of eight letters, in their order
+		"none stays": nil, "the first stays": {0}, "the middle stays": {3, 4}, "some stay": {1, 6}, "the last stays": {7},
+	} {
+		var want []string
+		for i, key := range names(name, 8) {
+			reason := dedup.ReasonExhausted
+			if slices.Contains(stay, i) {
+				reason = dedup.ReasonPermanent
+				want = append(want, key)
+			}
+			w.dead(reason, key)
+		}
+		f := deadletter.Filter{Reasons: []dedup.Reason{dedup.ReasonExhausted}}
+		if res := w.replay(f, deadletter.ReplayOptions{}); res.Replayed != 8-len(want) || len(res.Left) > 0 {
+			t.Fatalf("%s: %+v; want %d replayed and nothing left", name, res, 8-len(want))
+		}
+		w.WantQueues(8-len(want), len(want))
+		w.Broker.Purge(w.Queue)
+		var have []string
+		for range want {
+			have = append(have, w.Get(rabbit.DeadQueue(w.Queue)).MessageId)
+		}
+		if !slices.Equal(have, want) {
+			t.Errorf("%s: the letters that stayed are %v, want %v", name, have, want)
+		}
 	}
-	w.wantQueues(1, n-1)
 }
 
 func TestAFilterChoosesByTheRow(t *testing.T) {
+	w := newWorld(t)
+	w.dead(dedup.ReasonExhausted, "a")
+	w.dead(dedup.ReasonPermanent, "b")
 	for name, tc := range map[string]struct {
 		filter deadletter.Filter
 		want   int
@@ -373,15 +301,10 @@ func TestAFilterChoosesByTheRow(t *testing.T) {
 		}, 1},
 		"contradiction": {deadletter.Filter{Keys: []string{"a"}, Reasons: []dedup.Reason{"permanent"}}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.dead(dedup.ReasonExhausted, "a")
-			w.dead(dedup.ReasonPermanent, "b")
-			if res := w.replay(tc.filter, deadletter.ReplayOptions{DryRun: true}); res.Replayed != tc.want ||
-				res.NotSelected != 2-tc.want {
-				t.Errorf("chose %d of 2, want %d", res.Replayed, tc.want)
-			}
-		})
+		if res := w.replay(tc.filter, deadletter.ReplayOptions{DryRun: true}); res.Replayed != tc.want ||
+			res.NotSelected != 2-tc.want {
+			t.Errorf("%s: chose %d of 2, want %d", name, res.Replayed, tc.want)
+		}
 	}
 }
 
@@ -393,7 +316,7 @@ func TestAReplayWithoutAFilterIsRefused(t *testing.T) {
 			t.Errorf("Replay(%+v) = %v, want ErrNoFilter", f, err)
 		}
 	}
-	w.wantQueues(0, 1)
+	w.WantQueues(0, 1)
 }
 
 func TestAnOldLetterWithoutARowWantsForce(t *testing.T) {
@@ -409,9 +332,9 @@ func TestAnOldLetterWithoutARowWantsForce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			d := message("k", "{}")
-			w.put(d, w.identify(d), wire.CopyOptions{FirstFailedAt: time.Now().Add(-tc.first)})
+			w.put(d, w.Identify(d), wire.CopyOptions{FirstFailedAt: time.Now().Add(-tc.first)})
 			res := w.replay(all, deadletter.ReplayOptions{Force: tc.force})
-			w.wantOutcome(res, tc.want)
+			w.wantOutcome("k", res, tc.want)
 		})
 	}
 }
@@ -419,12 +342,10 @@ func TestAnOldLetterWithoutARowWantsForce(t *testing.T) {
 func TestALetterOfUnknownAgeWithoutARowStays(t *testing.T) {
 	w := newWorld(t)
 	m := message("k", "{}").Message // published to the dead-letter queue by somebody else
-	if err := w.publisher.Publish(t.Context(),
-		[]rabbit.Publishing{{Key: rabbit.DeadQueue(w.queue), Message: m}})[0]; err != nil {
-		t.Fatal(err)
-	}
+	w.Must(w.Publisher.Publish(t.Context(),
+		[]rabbit.Publishing{{Key: rabbit.DeadQueue(w.Queue), Message: m}})[0])
 	res := w.replay(all, deadletter.ReplayOptions{})
-	w.wantQueues(0, 1)
+	w.WantQueues(0, 1)
 	if len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyTooOld {
 		t.Errorf("left %v, want one that is too old for all we know", res.Left)
 	}
@@ -433,7 +354,7 @@ func TestALetterOfUnknownAgeWithoutARowStays(t *testing.T) {
 func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, names("k", 300)...)
-	w.broker.Delete(w.queue)
+	w.Broker.Delete(w.Queue)
 	res, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{By: "tester"})
 	if !errors.Is(err, rabbit.ErrUnroutable) || res.Replayed != 0 || res.Seen > 200 {
 		t.Fatalf("Replay = %+v, %v; want it to end after one window, unroutable", res, err)
@@ -443,10 +364,10 @@ func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
 			t.Errorf("left %v, want unpublished", left)
 		}
 	}
-	w.declare()
-	w.wantQueues(0, 300)
+	w.Declare()
+	w.WantQueues(0, 300)
 	w.replay(all, deadletter.ReplayOptions{})
-	w.wantQueues(300, 0)
+	w.WantQueues(300, 0)
 }
 
 func TestAnInterruptedReplayFinishesWhatItHasInHand(t *testing.T) {
@@ -459,7 +380,7 @@ func TestAnInterruptedReplayFinishesWhatItHasInHand(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || res.Replayed == 0 || res.Replayed >= 1150 || len(res.Left) > 0 {
 		t.Fatalf("Replay = %+v, %v; want a finished part and the interruption", res, err)
 	}
-	w.wantQueues(res.Replayed, 1150-res.Replayed)
+	w.WantQueues(res.Replayed, 1150-res.Replayed)
 }
 
 func TestProgressEndsAtAllLetters(t *testing.T) {
@@ -482,9 +403,9 @@ func TestAnEmptyQueueIsDoneAtOnce(t *testing.T) {
 
 func TestAMissingDeadLetterQueueIsNamed(t *testing.T) {
 	w := newWorld(t)
-	w.broker.Delete(rabbit.DeadQueue(w.queue))
+	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	_, err := w.letters().Replay(t.Context(), all, deadletter.ReplayOptions{})
-	if want := fmt.Sprintf("look at queue %q", rabbit.DeadQueue(w.queue)); err == nil ||
+	if want := fmt.Sprintf("look at queue %q", rabbit.DeadQueue(w.Queue)); err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("Replay = %v, want %q in it", err, want)
 	}
@@ -500,12 +421,12 @@ func TestAReplayByBodiesThatWasKilledIsDoneByTheNext(t *testing.T) {
 	if _, err := w.letters().Replay(t.Context(), f, deadletter.ReplayOptions{By: "tester"}); err == nil {
 		t.Fatal("the kill was not reported")
 	}
-	w.wantQueues(0, 2)
+	w.WantQueues(0, 2)
 	w.hook = nil
-	w.exec("UPDATE consumer_log SET reason = 'effect_unknown' WHERE msg_key = 'b'")
+	w.Exec("UPDATE consumer_log SET reason = 'effect_unknown' WHERE msg_key = 'b'")
 	f.Limit = 0
-	if res := w.replay(f, deadletter.ReplayOptions{}); res.Replayed != 1 || !res.ByRows || w.row("b").Replays != 0 {
+	if res := w.replay(f, deadletter.ReplayOptions{}); res.Replayed != 1 || !res.ByRows || w.Row("b").Replays != 0 {
 		t.Errorf("%+v; want the one that was reopened", res)
 	}
-	w.wantQueues(1, 2)
+	w.WantQueues(1, 2)
 }

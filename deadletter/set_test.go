@@ -12,14 +12,12 @@ import (
 func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
 	w := newWorld(t)
 	w.deadMany(dedup.ReasonExhausted, 1200)
-	w.exec("UPDATE consumer_log SET remark = 'shelf is locked'")
-	w.exec("UPDATE consumer_log SET remark = 'no such order' WHERE msg_key IN ('k-00001', 'k-01199')")
-	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp + INTERVAL 1 SECOND WHERE msg_key = 'k-01199'")
-	w.moveBack(2 * time.Second)
-	now, err := w.records.Now(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Exec("UPDATE consumer_log SET remark = 'shelf is locked'")
+	w.Exec("UPDATE consumer_log SET remark = 'no such order' WHERE msg_key IN ('k-00001', 'k-01199')")
+	w.Exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp + INTERVAL 1 SECOND WHERE msg_key = 'k-01199'")
+	w.MoveBack(2 * time.Second)
+	now, err := w.Records.Now(t.Context())
+	w.Must(err)
 	set := deadletter.Set{Filter: deadletter.Filter{Fingerprint: deadletter.Fingerprint("no such order")}, CutOff: now,
 		Name: "count"}
 	for _, tc := range []struct {
@@ -37,29 +35,22 @@ func TestACountByFingerprintSaysThatItDidNotLookEverywhere(t *testing.T) {
 }
 
 func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
-	killed := errors.New("killed")
 	// replaySet replays the letter as a run of the pages does: from its row, while its letter stays in the queue.
 	replaySet := func(w *world) error {
-		now, err := w.records.Now(w.t.Context())
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		_, err = w.letters().Replay(w.t.Context(), deadletter.Set{Filter: all, CutOff: now, Name: "run-1"},
+		now, err := w.Records.Now(w.T.Context())
+		w.Must(err)
+		_, err = w.letters().Replay(w.T.Context(), deadletter.Set{Filter: all, CutOff: now, Name: "run-1"},
 			deadletter.ReplayOptions{By: "ann"})
 		return err
 	}
 	replayed := func(w *world) {
-		if err := replaySet(w); err != nil {
-			w.t.Fatal(err)
-		}
+		w.Must(replaySet(w))
 	}
 	claimed := func(w *world) dedup.Claim {
 		replayed(w)
 		d := message("k", "{}")
-		claim, err := w.records.Claim(w.t.Context(), w.row("k"), entry(w.identify(d), d), "host/1/1/k")
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		claim, err := w.Records.Claim(w.T.Context(), w.Row("k"), entry(w.Identify(d), d), "host/1/1/k")
+		w.Must(err)
 		return claim
 	}
 	for name, tc := range map[string]struct {
@@ -69,52 +60,43 @@ func TestASweepTakesNoLetterThatMayBeItsMessagesOnlyCopy(t *testing.T) {
 	}{
 		"its row is dead": {given: func(*world) {}},
 		"it was reopened by a process that died before it published": {given: func(w *world) {
-			w.hook = func(p deadletter.Point) error {
-				if p == deadletter.PointReopened {
-					return killed
-				}
-				return nil
-			}
-			if err := replaySet(w); !errors.Is(err, killed) {
-				w.t.Fatalf("ReplaySet = %v, want the kill", err)
+			w.killAt(deadletter.PointReopened)
+			if err := replaySet(w); !errors.Is(err, errKilled) {
+				w.T.Fatalf("ReplaySet = %v, want the kill", err)
 			}
 			w.hook = nil
 		}},
 		"it was published, and nobody has taken it": {given: replayed, main: 1},
 		"its copy is being processed":               {given: func(w *world) { claimed(w) }, main: 1, dropped: 1},
 		"its copy has failed": {given: func(w *world) {
-			_, errs := w.records.FailAll(w.t.Context(), []dedup.Failure{{Claim: claimed(w), Cause: "shelf is locked"}})
-			if errs[0] != nil {
-				w.t.Fatal(errs[0])
-			}
+			_, errs := w.Records.FailAll(w.T.Context(), []dedup.Failure{{Claim: claimed(w), Cause: "shelf is locked"}})
+			w.Must(errs...)
 		}, main: 1, dropped: 1},
 		"its row was discarded": {given: func(w *world) {
 			d := message("k", "{}")
-			if err := w.records.Discard(w.t.Context(), w.row("k"), entry(w.identify(d), d), "ann", "a test"); err != nil {
-				w.t.Fatal(err)
-			}
+			w.Must(w.Records.Discard(w.T.Context(), w.Row("k"), entry(w.Identify(d), d), "ann", "a test"))
 		}, dropped: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.dead(dedup.ReasonExhausted, "k")
-			w.moveBack(time.Second)
+			w.MoveBack(time.Second)
 			tc.given(w)
-			w.wantQueues(tc.main, 1)
+			w.WantQueues(tc.main, 1)
 			// when the queue is swept, also twice
 			for i := range 2 {
 				res, err := w.letters().Sweep(t.Context())
 				if err != nil || i == 0 && res.Dropped != tc.dropped {
 					t.Fatalf("Sweep = %+v, %v; want %d dropped", res, err, tc.dropped)
 				}
-				w.wantQueues(tc.main, 1-tc.dropped)
+				w.WantQueues(tc.main, 1-tc.dropped)
 			}
 			if tc.dropped > 0 {
 				return
 			}
 			// then what stayed can be replayed
 			w.replay(all, deadletter.ReplayOptions{})
-			w.wantQueues(tc.main+1, 0)
+			w.WantQueues(tc.main+1, 0)
 		})
 	}
 }

@@ -15,8 +15,8 @@ import (
 func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonPermanent, "k", "other")
-	w.exec("UPDATE consumer_log SET msg_body = ?, body_hash = NULL WHERE msg_key = 'other'", []byte{0xff, 0})
-	w.broker.Delete(rabbit.DeadQueue(w.queue))
+	w.Exec("UPDATE consumer_log SET msg_body = ?, body_hash = NULL WHERE msg_key = 'other'", []byte{0xff, 0})
+	w.Broker.Delete(rabbit.DeadQueue(w.Queue))
 	shown, err := w.letters().Show(t.Context(), "k", "")
 	if err != nil || len(shown) != 1 {
 		t.Fatalf("Show = %+v, %v; want one", shown, err)

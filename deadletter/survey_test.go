@@ -15,24 +15,12 @@ import (
 )
 
 func (w *world) survey(o deadletter.SurveyOptions) (all []deadletter.Surveyed, res deadletter.SurveyResult) {
-	w.t.Helper()
+	w.T.Helper()
 	o.By = "ann"
 	o.Each = func(s deadletter.Surveyed) error { all = append(all, s); return nil }
-	res, err := w.letters().Survey(w.t.Context(), o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	res, err := w.letters().Survey(w.T.Context(), o)
+	w.Must(err)
 	return all, res
-}
-
-// leftOf is what is left of a message, if it is.
-func leftOf(res deadletter.Result, key dedup.Identity) deadletter.Left {
-	for _, left := range res.Left {
-		if left.Tag == key.Tag && left.Key == key.Key {
-			return left
-		}
-	}
-	return deadletter.Left{}
 }
 
 func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
@@ -50,25 +38,14 @@ func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
 			all[2].Row.Key != "k-00000" || all[2].Reason != "exhausted" {
 			t.Errorf("the first are %+v", all[:3])
 		}
-		w.wantQueues(0, 1502)
+		w.WantQueues(0, 1502)
 	}
 }
 
 func TestASurveySaysThatSomebodyElseReads(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, names("k", 20)...)
-	conn, err := rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	other, err := conn.Consume(t.Context(), rabbit.DeadQueue(w.queue), "other", 5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Collect(t.Context(), 5, time.Second, nil); err != nil {
-		t.Fatal(err)
-	}
+	w.Hold(5)
 	if _, res := w.survey(deadletter.SurveyOptions{}); res.Others != 1 || res.Seen != 15 {
 		t.Errorf("%+v; want 15 letters seen, and one other reader", res)
 	}
@@ -80,8 +57,8 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	w.letter("a") // a second copy
 	w.letter("b")
 	old := message("old", "{}")
-	w.put(old, w.identify(old), wire.CopyOptions{FirstFailedAt: time.Now().Add(-1000 * time.Hour)})
-	w.broker.Publish("", rabbit.DeadQueue(w.queue), stack.Message{
+	w.put(old, w.Identify(old), wire.CopyOptions{FirstFailedAt: time.Now().Add(-1000 * time.Hour)})
+	w.Broker.Publish("", rabbit.DeadQueue(w.Queue), stack.Message{
 		MessageId: "by hand", Type: tag, Body: []byte("{}"), DeliveryMode: 2,
 	})
 	chosen := func(k dedup.Identity) bool { return k.Key != "b" }
@@ -89,11 +66,11 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	if res.Adopted != 1 {
 		t.Errorf("%+v, %+v; want one adopted", res, all)
 	}
-	if row := w.row("a"); row.Status != dedup.Dead || row.Reason != "exhausted" ||
+	if row := w.Row("a"); row.Status != dedup.Dead || row.Reason != "exhausted" ||
 		!strings.Contains(row.Remark, "shelf is locked") || string(row.Body) != "{}" {
 		t.Errorf("row of a: %+v", row)
 	}
-	if all[2].Row.Status != dedup.Absent || w.row("b").Status != dedup.Absent {
+	if all[2].Row.Status != dedup.Absent || w.Row("b").Status != dedup.Absent {
 		t.Error("b was not chosen, and has a row")
 	}
 	if all[3].Why != deadletter.WhyTooOld || all[4].Why != deadletter.WhyTooOld {
@@ -103,64 +80,61 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	if _, res = w.survey(deadletter.SurveyOptions{Adopt: chosen, Force: true}); res.Adopted != 2 {
 		t.Errorf("forced: %+v; want two adopted", res)
 	}
-	story, err := w.records.Events(t.Context(), identity("old"))
+	story, err := w.Records.Events(t.Context(), identity("old"))
 	if err != nil || len(story) != 1 || story[0].By != "ann" {
 		t.Errorf("story %+v, %v; want one line, by ann", story, err)
 	}
-	w.wantQueues(0, 5)
+	w.WantQueues(0, 5)
 }
 
 func TestAPurgedLetterIsSentAgainFromItsRow(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, names("k", 450)...) // more than two windows
-	w.broker.Purge(rabbit.DeadQueue(w.queue))
+	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
 	var rows []dedup.Row
 	for _, name := range names("k", 450) {
-		rows = append(rows, w.row(name))
+		rows = append(rows, w.Row(name))
 	}
-	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: rows, Because: "purged"},
-		deadletter.ReplayOptions{By: "ann"})
-	if err != nil || res.Replayed != 450 || len(res.Left) != 0 {
-		t.Fatalf("%+v, %v; want all sent", res, err)
+	res := w.replay(deadletter.Rows{Rows: rows, Because: "purged"}, deadletter.ReplayOptions{})
+	if res.Replayed != 450 || len(res.Left) != 0 {
+		t.Fatalf("%+v; want all sent", res)
 	}
-	w.wantQueues(450, 0)
-	row := w.row("k-00449")
+	w.WantQueues(450, 0)
+	row := w.Row("k-00449")
 	if row.Status != dedup.Failed || row.Replays != 1 || row.Attempts != 0 || !row.Due || string(row.Body) != "{}" {
 		t.Errorf("row %+v; want failed, due, replayed once, with its body", row)
 	}
-	d := w.get(w.queue)
+	d := w.Get(w.Queue)
 	if string(d.Body) != "{}" || d.MessageId != "k-00000" || d.Type != tag || d.Headers["x-rollbackd-dead-at"] != nil {
 		t.Errorf("message %+v; want the producer's own", d)
 	}
 	// the same again finds the rows moved
-	if res, err = w.letters().Replay(t.Context(), deadletter.Rows{Rows: rows},
-		deadletter.ReplayOptions{By: "ann"}); err != nil ||
-		res.Replayed != 0 || leftOf(res, rows[0].Identity).Why != deadletter.WhyMoved {
-		t.Errorf("again: %d, %+v, %v; want all moved", res.Replayed, leftOf(res, rows[0].Identity), err)
+	if res := w.replay(deadletter.Rows{Rows: rows}, deadletter.ReplayOptions{}); res.Replayed != 0 ||
+		res.LeftBy[deadletter.WhyMoved] != 450 {
+		t.Errorf("again: %d, %v; want all moved", res.Replayed, res.LeftBy)
 	}
-	w.wantQueues(449, 0)
+	w.WantQueues(449, 0)
 }
 
 // What the log keeps of a message is not evidence of what it lacks.
 func TestARowThatIsSentAgainKeepsWhatItHadAndNoMore(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "k")
-	w.exec("UPDATE consumer_log SET body_hash = NULL, msg_id = NULL, consumer_status = 2")
-	before := w.row("k")
-	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
-		deadletter.ReplayOptions{By: "ann"})
-	if err != nil || res.Replayed != 1 {
-		t.Fatalf("%+v, %v; want it sent", res, err)
+	w.Exec("UPDATE consumer_log SET body_hash = NULL, msg_id = NULL, consumer_status = 2")
+	before := w.Row("k")
+	if res := w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, deadletter.ReplayOptions{}); res.Replayed != 1 {
+		t.Fatalf("%+v; want it sent", res)
 	}
-	row := w.row("k")
+	row := w.Row("k")
 	if len(row.BodyHash) != 0 || row.MessageID != "" || string(row.Body) != "{}" ||
 		string(row.Properties) != string(before.Properties) {
 		t.Errorf("row %+v; want what it had before", row)
 	}
-	w.wantQueues(1, 1)
+	w.WantQueues(1, 1)
 }
 
 func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
+	w := newWorld(t)
 	for name, spoil := range map[string]string{
 		"cut body":        "UPDATE consumer_log SET msg_body = '{'",
 		"no body":         "UPDATE consumer_log SET msg_body = NULL",
@@ -168,51 +142,42 @@ func TestAMessageThatIsNotKeptWholeIsNotSent(t *testing.T) {
 		"odd properties":  "UPDATE consumer_log SET properties = 'x'",
 		"no hash, 256KiB": "UPDATE consumer_log SET body_hash = NULL, msg_body = REPEAT('x', 262144)",
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.dead(dedup.ReasonExhausted, "k")
-			w.exec(spoil)
-			before := w.row("k")
-			res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
-				deadletter.ReplayOptions{By: "ann"})
-			if err != nil || res.Replayed != 0 || leftOf(res, before.Identity).Why != deadletter.WhyCut ||
-				w.letters().Kept(before) == nil {
-				t.Errorf("%+v, %v; want it left as cut", res, err)
-			}
-			if row := w.row("k"); row.Version.Status != dedup.Dead || row.Replays != 0 {
-				t.Errorf("row %+v; want it untouched", row)
-			}
-			w.wantQueues(0, 1)
-		})
+		w.dead(dedup.ReasonExhausted, name)
+		w.Exec(spoil+" WHERE msg_key = ?", name)
+		before := w.Row(name)
+		res := w.replay(deadletter.Rows{Rows: []dedup.Row{before}}, deadletter.ReplayOptions{})
+		if res.Replayed != 0 || res.LeftBy[deadletter.WhyCut] != 1 || w.letters().Kept(before) == nil {
+			t.Errorf("%s: %+v; want it left as cut", name, res)
+		}
+		if row := w.Row(name); row.Version.Status != dedup.Dead || row.Replays != 0 {
+			t.Errorf("%s: row %+v; want it untouched", name, row)
+		}
 	}
+	w.WantQueues(0, 5)
 }
 
 func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 	w := newWorld(t)
 	first, second := message("k", "{}"), message("k", `{"other":1}`)
-	own := w.identify(second)
+	own := w.Identify(second)
 	conflict, cause := wire.Conflict(own, second.Body)
 	unnamed := rabbit.Delivery{Message: rabbit.Message{MessageID: "bad\x01key", Body: []byte("{}")}, RoutingKey: tag}
 	letters := []dedup.Death{
-		{Entry: entry(w.identify(first), first), Reason: "exhausted", Cause: "no"},
+		{Entry: entry(w.Identify(first), first), Reason: "exhausted", Cause: "no"},
 		{Entry: entry(conflict, second), Reason: "conflict", Cause: cause.Error()},
-		{Entry: entry(w.identify(unnamed), unnamed), Reason: "unidentified", Cause: "no"},
+		{Entry: entry(w.Identify(unnamed), unnamed), Reason: "unidentified", Cause: "no"},
 	}
-	if err := errors.Join(w.records.DeadRows(t.Context(), letters)...); err != nil {
-		t.Fatal(err)
-	}
+	w.Must(errors.Join(w.Records.DeadRows(t.Context(), letters)...))
 	var rows []dedup.Row
 	for _, l := range letters {
-		rows = append(rows, w.rowOf(l.Entry.Identity))
+		rows = append(rows, w.RowOf(l.Entry.Identity))
 	}
-	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: rows},
-		deadletter.ReplayOptions{By: "ann"})
-	if err != nil || res.Replayed != 3 {
-		t.Fatalf("%+v, %v", res, err)
+	if res := w.replay(deadletter.Rows{Rows: rows}, deadletter.ReplayOptions{}); res.Replayed != 3 {
+		t.Fatalf("%+v", res)
 	}
 	var bodies []string
 	for range 3 {
-		bodies = append(bodies, string(w.get(w.queue).Body))
+		bodies = append(bodies, string(w.Get(w.Queue).Body))
 	}
 	if !slices.Equal(bodies, []string{"{}", `{"other":1}`, "{}"}) {
 		t.Errorf("bodies %q", bodies)
@@ -222,31 +187,24 @@ func TestWhatWasFiledUnderAKeyOfOursIsSentAgainAsItself(t *testing.T) {
 func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "k")
-	w.broker.Purge(rabbit.DeadQueue(w.queue))
-	killed := errors.New("killed")
-	w.hook = func(p deadletter.Point) error {
-		if p == deadletter.PointReopened {
-			return killed
-		}
-		return nil
-	}
-	if _, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{w.row("k")}},
-		deadletter.ReplayOptions{By: "ann"}); !errors.Is(err, killed) {
+	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
+	w.killAt(deadletter.PointReopened)
+	if _, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{w.Row("k")}},
+		deadletter.ReplayOptions{By: "ann"}); !errors.Is(err, errKilled) {
 		t.Fatalf("error %v", err)
 	}
-	row := w.row("k")
+	row := w.Row("k")
 	if row.Status != dedup.Failed || row.Replays != 1 || string(row.Body) != "{}" {
 		t.Errorf("row %+v; want it reopened, with its body", row)
 	}
-	w.wantQueues(0, 0)
+	w.WantQueues(0, 0)
 	// the next run takes the row as it stands, and sends one message
 	w.hook = nil
-	if res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{row}},
-		deadletter.ReplayOptions{By: "ann"}); err != nil || res.Replayed != 1 {
-		t.Errorf("%+v, %v", res, err)
+	if res := w.replay(deadletter.Rows{Rows: []dedup.Row{row}}, deadletter.ReplayOptions{}); res.Replayed != 1 {
+		t.Errorf("%+v", res)
 	}
-	w.wantQueues(1, 0)
-	if row := w.row("k"); row.Replays != 2 || !row.Due {
+	w.WantQueues(1, 0)
+	if row := w.Row("k"); row.Replays != 2 || !row.Due {
 		t.Errorf("row %+v; want it reopened a second time", row)
 	}
 }
@@ -254,8 +212,8 @@ func TestARepublishKilledHalfWayIsDoneAgainLater(t *testing.T) {
 func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, "k")
-	w.broker.Purge(rabbit.DeadQueue(w.queue))
-	before := w.row("k")
+	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
+	before := w.Row("k")
 	away := stack.Proxy(t, stack.Addr(t, w.dsn))
 	away.Refuse(true)
 	good := w.dsn
@@ -264,15 +222,14 @@ func TestARepublishWithoutItsServersSendsNothing(t *testing.T) {
 		deadletter.ReplayOptions{By: "ann"}); err == nil || res.Replayed != 0 {
 		t.Errorf("without MySQL: %+v, %v; want an error", res, err)
 	}
-	w.wantQueues(0, 0)
+	w.WantQueues(0, 0)
 	w.dsn = good
 	away = stack.Proxy(t, stack.Addr(t, w.amqpURL))
 	away.Refuse(true)
 	w.amqpURL = away.Through(w.amqpURL)
 	res, err := w.letters().Replay(t.Context(), deadletter.Rows{Rows: []dedup.Row{before}},
 		deadletter.ReplayOptions{By: "ann"})
-	if !errors.Is(err, deadletter.ErrBroker) || res.Replayed != 0 ||
-		leftOf(res, before.Identity).Why != deadletter.WhyUnpublished {
+	if !errors.Is(err, deadletter.ErrBroker) || res.Replayed != 0 || res.LeftBy[deadletter.WhyUnpublished] != 1 {
 		t.Errorf("without RabbitMQ: %+v, %v; want it reopened, unpublished and said so", res, err)
 	}
 }

@@ -60,7 +60,7 @@ func TestAReplayEndsWhenTooManyOfItsLettersFailAgain(t *testing.T) {
 	if res.Unseen != n-res.Replayed {
 		t.Errorf("%d replayed, %d not seen; want %d in all", res.Replayed, res.Unseen, n)
 	}
-	w.wantQueues(0, n)
+	w.WantQueues(0, n)
 }
 
 func TestFailuresOfOthersDoNotEndAReplay(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAWatchedReplayWithoutADaemonDoesNotWait(t *testing.T) {
 	if res.Replayed != 3 || res.Unsettled != 3 {
 		t.Errorf("%+v; want 3 replayed, none settled", res)
 	}
-	w.wantQueues(3, 0)
+	w.WantQueues(3, 0)
 }
 
 func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
@@ -99,7 +99,7 @@ func TestAnInterruptedWaitLeavesWhatWasNotReplayed(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || res.Replayed != 10 || res.Unseen != 20 || len(res.Left) != 0 {
 		t.Errorf("%+v, %v; want 10 replayed and 20 not seen", res, err)
 	}
-	w.wantQueues(10, 20)
+	w.WantQueues(10, 20)
 }
 
 func TestARateBoundsHowFastLettersGo(t *testing.T) {
@@ -111,7 +111,7 @@ func TestARateBoundsHowFastLettersGo(t *testing.T) {
 	if took := time.Since(began); res.Replayed != 12 || took < time.Second {
 		t.Errorf("%d letters in %v, want 12 in a second at least", res.Replayed, took)
 	}
-	w.wantQueues(12, 0)
+	w.WantQueues(12, 0)
 }
 
 func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
@@ -133,7 +133,7 @@ func TestARunThatTakesLongGivesBackWhatItHoldsAndGoesOn(t *testing.T) {
 	if err != nil || res.Replayed != 600 || res.NotSelected != 300 || res.Seen != 900 || res.Unseen != 0 {
 		t.Errorf("%+v, %v; want 600 replayed, 300 passed", res, err)
 	}
-	w.wantQueues(600, 301)
+	w.WantQueues(600, 301)
 }
 
 func TestAKeyThatWasFoundBeforeTheRunGaveBackWhatItHeldIsNotMissing(t *testing.T) {
@@ -147,7 +147,7 @@ func TestAKeyThatWasFoundBeforeTheRunGaveBackWhatItHeldIsNotMissing(t *testing.T
 	if err != nil || res.Replayed != 2 || !slices.Equal(res.NotFound, []string{"nobody's"}) {
 		t.Errorf("%+v, %v; want two replayed and nobody's missing", res, err)
 	}
-	w.wantQueues(2, 448)
+	w.WantQueues(2, 448)
 }
 
 func TestNonsenseOptionsAreRefused(t *testing.T) {
@@ -159,8 +159,8 @@ func TestNonsenseOptionsAreRefused(t *testing.T) {
 			t.Errorf("%+v was taken", o)
 		}
 	}
-	w.wantQueues(0, 1)
-	if row := w.row("k"); row.Status != dedup.Dead {
+	w.WantQueues(0, 1)
+	if row := w.Row("k"); row.Status != dedup.Dead {
 		t.Errorf("row %v, want dead", row.Status)
 	}
 }

@@ -94,7 +94,7 @@ func (d *Daemon) tasks(s *Store) map[operator.Kind]func(context.Context, operato
 		operator.KindReconcile: func(ctx context.Context, t operator.Task) (any, error) {
 			o := o
 			o.By, o.Progress = t.By, t.Progress
-			found, err := reconcile.Compare(ctx, o)
+			found, err := reconcile.Run(ctx, o)
 			if err != nil {
 				return nil, err // what was found so far would look like all
 			}

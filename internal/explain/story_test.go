@@ -5,59 +5,28 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
-	"github.com/rollbackd/rollbackd/stock"
 )
 
 type world struct {
-	t   *testing.T
-	dsn string
-	o   explain.Options
-}
+	*letters.World
 
-// open opens a log.
-func open(t *testing.T, dsn string) (*gorm.DB, *dedup.Log) {
-	t.Helper()
-	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pool.Close() })
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 3,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return db, records
+	o explain.Options
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	dsn := stack.MySQL(t)
-	db, records := open(t, dsn)
-	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{
-		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return &world{t, dsn, explain.Options{Records: records, Group: "g", DB: db, OrderOf: func(body []byte) (string, bool) {
+	w := letters.NewLog(t)
+	return &world{w, explain.Options{Records: w.Records, Group: "g", DB: w.DB, OrderOf: func(body []byte) (string, bool) {
 		var m struct {
 			Order string `json:"order_sn"`
 		}
@@ -66,30 +35,15 @@ func newWorld(t *testing.T) *world {
 	}}}
 }
 
-func (w *world) exec(query string, args ...any) {
-	w.t.Helper()
-	if err := w.o.DB.WithContext(w.t.Context()).Exec(query, args...).Error; err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
-}
-
 func (w *world) dead(k dedup.Identity, body, cause string) {
-	w.t.Helper()
-	err := errors.Join(w.o.Records.DeadRows(w.t.Context(), []dedup.Death{{
+	w.T.Helper()
+	w.Must(w.Records.DeadRows(w.T.Context(), []dedup.Death{{
 		Entry: dedup.Entry{Identity: k, BodyHash: sha256.Sum256([]byte(body)), Body: []byte(body)}, Reason: "permanent",
 		Cause: cause,
 	}})...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
 }
 
-func (w *world) success(k dedup.Identity) {
-	w.t.Helper()
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
-		"consumer_timestamp, created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
-		k.Group, k.Tag, k.Key)
-}
+func (w *world) success(k dedup.Identity) { w.T.Helper(); w.Success(k, 0) }
 
 func key(name string) dedup.Identity { return dedup.Identity{Group: "g", Tag: "t", Key: name} }
 
@@ -117,7 +71,7 @@ func ofKey(ctx context.Context, o explain.Options, k string) (explain.Told, erro
 
 func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	w := newWorld(t)
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('A', " +
+	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('A', " +
 		"1, 1, 2, 't', 'by-reservation'), ('A', 2, 1, 2, 't', 'pruned'), ('A', 3, 1, 1, NULL, NULL)")
 	w.success(key("by-reservation"))
 	w.success(key("A")) // its key is the order's number
@@ -190,12 +144,13 @@ func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
 // in none of them when that one is asked for, then it is looked for again and found.
 func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	w := newWorld(t)
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+	w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
 		"consumer_timestamp, created_at) VALUES ('g', 't', 'k', ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
 		int(dedup.Failed))
-	proxy := stack.Proxy(t, stack.Addr(t, w.dsn))
+	proxy := stack.Proxy(t, stack.Addr(t, w.DSN))
 	there := w.o
-	_, there.Records = open(t, proxy.Through(w.dsn))
+	db, _ := w.Open(proxy.Through(w.DSN), dedup.OpenOptions{})
+	there.Records = w.Log(db)
 	asked := fmt.Appendf(nil, "consumer_status = %d", dedup.Failed)
 	moved := false
 	proxy.DropRequest(func(request []byte) bool { // which sees each request before the server does, and drops none
@@ -219,7 +174,7 @@ func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *test
 	w := newWorld(t)
 	w.success(key("m"))
 	w.success(key("late"))
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('B', " +
+	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('B', " +
 		"1, 1, 2, 't', 'm'), ('B', 2, 1, 2, 't', 'm')")
 	told := ask(t, ofKey, w.o, "m")
 	if m := told.Messages[0]; len(m.Reservations) != 2 || !slices.Equal(m.Orders, []string{"B"}) || len(told.Unseen) != 0 {
@@ -231,9 +186,9 @@ func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *test
 		for i := range 10_000 {
 			rows = append(rows, fmt.Sprintf("('o-%06d', 1, 1, 1)", first+i))
 		}
-		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES " + strings.Join(rows, ","))
+		w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES " + strings.Join(rows, ","))
 	}
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('z', " +
+	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('z', " +
 		"1, 1, 2, 't', 'late')")
 	told = ask(t, ofKey, w.o, "late")
 	if m := told.Messages[0]; len(m.Reservations) != 0 || len(told.Unseen) != 1 ||

@@ -160,10 +160,8 @@ type Result struct {
 	byRows bool // so the letters lie in the queue yet, and are stale
 }
 
-const actColumns = "id, kind, state, work, actor, why, request, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', cut_off), " +
-	"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at), " +
-	"stop_by, owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), " +
-	"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), term, progress, result, error"
+const actColumns = "id, kind, state, work, actor, why, request, cut_off, created_at, ended_at, stop_by, owner, " +
+	"lease_until, UTC_TIMESTAMP(6), term, progress, result, error"
 
 // What is left to do of an act, in the column work.
 const (
@@ -186,24 +184,24 @@ const vanished = "its process was killed, or cannot reach MySQL any more: nobody
 
 func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
 	var work int
-	var cutOff, ended, lease sql.NullInt64
-	var created, now int64
+	var cutOff, ended, lease sql.NullTime
+	var now time.Time
 	var stopBy, owner sql.NullString
 	var request, progress, result []byte
-	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &request, &cutOff, &created, &ended,
+	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &request, &cutOff, &a.Created, &ended,
 		&stopBy, &owner, &lease, &now, &a.Terms, &progress, &result, &a.Error); err != nil {
 		return a, err
 	}
 	a.Own = work == workOwn
 	a.Detail, a.StopBy, a.Sweeping = request, stopBy.String, work == workSweep
-	a.CutOff, a.Created, a.Ended = moment(cutOff), time.UnixMicro(created).UTC(), moment(ended)
-	held := lease.Valid && lease.Int64 > now
+	a.CutOff, a.Ended = cutOff.Time, ended.Time
+	held := lease.Time.After(now)
 	if held {
 		a.Owner = owner.String
 	}
 	if a.State == Running && lease.Valid {
-		lastWord := moment(lease).Add(-leaseTime)
-		if silent := time.UnixMicro(now).Sub(lastWord); silent >= silence {
+		lastWord := lease.Time.Add(-leaseTime)
+		if silent := now.Sub(lastWord); silent >= silence {
 			a.Silent = math.Floor(silent.Seconds())
 		}
 		if work == workOwn && !held {
@@ -222,13 +220,6 @@ func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
 		err = fmt.Errorf("read act %s: %w", a.ID, err)
 	}
 	return a, err
-}
-
-func moment(micros sql.NullInt64) time.Time {
-	if !micros.Valid {
-		return time.Time{}
-	}
-	return time.UnixMicro(micros.Int64).UTC()
 }
 
 // list reads acts of the group and queue.
@@ -323,9 +314,8 @@ func (d *Operator) Acts(ctx context.Context, f ActFilter) (acts []Act, next stri
 		wide time.Duration
 	}{{f.Since, ">=", -clocks}, {f.Until, "<", clocks}} {
 		if !c.at.IsZero() {
-			text += " AND created_at " + c.sign + " TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND AND id " + c.sign +
-				" ?"
-			args = append(args, c.at.UnixMicro(), []byte(idAt(c.at.Add(c.wide))))
+			text += " AND created_at " + c.sign + " ? AND id " + c.sign + " ?"
+			args = append(args, c.at, []byte(idAt(c.at.Add(c.wide))))
 		}
 	}
 	if f.Before != "" {
@@ -408,15 +398,14 @@ func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error
 		}
 	}
 	if !n.cutOff.IsZero() {
-		cutOff = n.cutOff.UnixMicro()
+		cutOff = n.cutOff
 	}
 	if n.owner != "" {
 		work, owner, lease = workOwn, []byte(n.owner), d.lease.Microseconds()
 	}
 	_, err = tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, request, "+
 		"guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, ?, ?, ?, "+
-		"?, ?, ?, ?, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, "+
-		"UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
+		"?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
 		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why,
 		detail, n.guard, cutOff, n.firstEvent, progress, n.err, owner, lease)
 	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {

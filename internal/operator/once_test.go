@@ -27,7 +27,7 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 				t.Fatal(err)
 			}
 		}
-		before := w.number("SELECT COUNT(*) FROM consumer_log_act")
+		before := w.Number("SELECT COUNT(*) FROM consumer_log_act")
 		var mu sync.Mutex
 		answers := map[string]int{}
 		var wg sync.WaitGroup
@@ -66,7 +66,7 @@ func TestOfAHundredEqualRequestsOnTwoDaemonsOneIsDoneAndAllGetItsAnswer(t *testi
 		if len(answers) != 1 {
 			t.Errorf("%s: answers %v, want one", name, answers)
 		}
-		if n := w.number("SELECT COUNT(*) FROM consumer_log_act") - before; n != 1 {
+		if n := w.Number("SELECT COUNT(*) FROM consumer_log_act") - before; n != 1 {
 			t.Errorf("%s: %d acts, want 1", name, n)
 		}
 		// another body, or another person
@@ -89,18 +89,15 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	r := operator.OnceRequest{Name: "k", Hash: sha256.Sum256([]byte("body"))}
 	// given one who has acted and died before the answer was kept
 	first, _, err := w.desk.Begin(t.Context(), anna, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
 	ask := operator.Request{ID: first.ActID, Kind: operator.KindReplay, Filter: all, CutOff: at}
-	if _, err := w.desk.Start(t.Context(), anna, ask); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.desk.Start(t.Context(), anna, ask)
+	w.Must(err)
 	if _, _, err := w.desk.Begin(t.Context(), anna, r); !errors.Is(err, operator.ErrRunning) {
 		t.Errorf("while its lease lives: %v", err)
 	}
 	// when the lease is over and the request comes again
-	w.exec("UPDATE consumer_log_once SET lease_until = UTC_TIMESTAMP(6)")
+	w.Exec("UPDATE consumer_log_once SET lease_until = UTC_TIMESTAMP(6)")
 	second, answer, err := w.newDesk().Begin(t.Context(), anna, r)
 	if err != nil || answer != nil || second.ActID != first.ActID {
 		t.Fatalf("taken up: %+v, %+v, %v; want act %s", second, answer, err, first.ActID)
@@ -109,7 +106,7 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 	if err != nil || a.ID != first.ActID {
 		t.Errorf("started again: %v, %v", a.ID, err)
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_act"); n != 1 {
+	if n := w.Number("SELECT COUNT(*) FROM consumer_log_act"); n != 1 {
 		t.Errorf("%d acts, want 1", n)
 	}
 	// the first one's answer comes too late to be kept
@@ -125,9 +122,7 @@ func TestARequestWhoseDaemonDiedIsTakenUpUnderTheSameActAndDoneOnce(t *testing.T
 func TestAPauseUnderOneIDIsOnePause(t *testing.T) {
 	w := newWorld(t)
 	o, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
 	for range 3 {
 		p, err := w.desk.Pause(t.Context(), anna, operator.PauseRequest{ID: o.ActID, Why: "a test", For: time.Minute})
 		if err != nil || p.ID != o.ActID {
@@ -157,17 +152,16 @@ func TestWhatIsOldIsDeletedAndRunsThatGoOnAreNot(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", "a")
 	run := w.start(operator.Request{Filter: all})
-	if _, err := w.desk.Note(t.Context(), anna, "sign_in", "", map[string]string{"from": "here"}, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.desk.Note(t.Context(), anna, "sign_in", "", map[string]string{"from": "here"}, "")
+	w.Must(err)
 	if _, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: "k"}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := w.desk.Clean(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d deleted, %v; want none yet", n, err)
 	}
-	w.exec("UPDATE consumer_log_act SET created_at = created_at - INTERVAL 91 DAY")
-	w.exec("UPDATE consumer_log_once SET created_at = created_at - INTERVAL 25 HOUR")
+	w.Exec("UPDATE consumer_log_act SET created_at = created_at - INTERVAL 91 DAY")
+	w.Exec("UPDATE consumer_log_once SET created_at = created_at - INTERVAL 25 HOUR")
 	if n, err := w.desk.Clean(t.Context()); n != 2 || err != nil {
 		t.Errorf("%d deleted, %v; want the note and the request", n, err)
 	}
@@ -183,13 +177,11 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 	issue := func() string {
 		t.Helper()
 		token, err := w.desk.Issue(t.Context(), anna)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.Must(err)
 		return token
 	}
 	token, other := issue(), issue()
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 || token == other {
+	if n := w.Number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 || token == other {
 		t.Errorf("%d rows were written for %q and %q", n, token, other)
 	}
 	at, rest, _ := strings.Cut(token, ".")
@@ -204,7 +196,7 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, o, err)
 		}
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 {
+	if n := w.Number("SELECT COUNT(*) FROM consumer_log_once"); n != 0 {
 		t.Errorf("%d rows were written for what is no token", n)
 	}
 	o, _, err := w.newDesk().Begin(t.Context(), anna, operator.OnceRequest{Name: token, Issued: true})
@@ -213,9 +205,7 @@ func TestATokenOfAFormIsSignedAndHasNoRow(t *testing.T) {
 	}
 	for name, age := range map[string]time.Duration{"old": operator.OnceKept, "to come": -2 * time.Minute} {
 		stamped, err := w.desk.IssuedBefore(t.Context(), anna, age)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.Must(err)
 		if _, _, err := w.desk.Begin(t.Context(), anna, operator.OnceRequest{Name: stamped, Issued: true}); !errors.Is(err,
 			operator.ErrNotIssued) {
 			t.Errorf("a token that is %s: %v", name, err)

@@ -21,7 +21,7 @@ func TestWhatAProcessDoesItselfIsAnActToo(t *testing.T) {
 	}
 	err := w.desk.Do(t.Context(), anna, r, func(_ context.Context, task operator.Task) (operator.Result, error) {
 		task.Letters(deadletter.Progress{Found: 9, Done: 4})
-		w.eventually("how far it is", func() (string, bool) {
+		w.Eventually("how far it is", func() (string, bool) {
 			a := w.act(task.Act.ID)
 			return a.Owner, a.Progress.Done == 4 && a.Progress.Matched == 9
 		})
@@ -82,10 +82,10 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	w.dead("boom", names("k", 3)...)
 	run := w.start(operator.Request{Filter: all, Rate: 0.1})
 	kill := w.child()
-	w.eventually("the run is worked on", func() (string, bool) { a := w.act(run.ID); return "", a.Owner != "" })
+	w.Eventually("the run is worked on", func() (string, bool) { a := w.act(run.ID); return "", a.Owner != "" })
 	killOwn := w.child("own")
 	var own string
-	w.eventually("a process begins", func() (string, bool) {
+	w.Eventually("a process begins", func() (string, bool) {
 		acts, _, err := w.desk.Acts(t.Context(), operator.ActFilter{Kind: operator.KindPrune})
 		if err == nil && len(acts) == 1 {
 			own = acts[0].ID
@@ -96,7 +96,7 @@ func TestAnActSaysWithinFiveSecondsThatItsWorkerIsGone(t *testing.T) {
 	killOwn()
 	late := time.After(5 * time.Second)
 	for _, id := range []string{run.ID, own} {
-		w.eventually("it says that its worker is gone", func() (string, bool) {
+		w.Eventually("it says that its worker is gone", func() (string, bool) {
 			a := w.act(id)
 			return "", a.Silent >= 3 && a.State == operator.Running
 		})
@@ -137,18 +137,14 @@ func TestARecordThatCannotBeWrittenIsNotInTheWay(t *testing.T) {
 			t.Errorf("done %v, %v, told %v", done, err, told)
 		}
 	}
-	conn, err := w.db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE"); err != nil {
-		t.Fatal(err)
-	}
+	conn, err := w.Pool.Conn(t.Context())
+	w.Must(err)
+	_, err = conn.ExecContext(t.Context(), "LOCK TABLES consumer_log_act WRITE")
+	w.Must(err)
 	does()
-	if _, err := conn.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
-		t.Fatal(err)
-	}
-	w.exec("DROP TABLE consumer_log_act")
+	_, err = conn.ExecContext(t.Context(), "UNLOCK TABLES")
+	w.Must(err)
+	w.Exec("DROP TABLE consumer_log_act")
 	does()
 	_ = conn.Close()
 }

@@ -26,27 +26,22 @@ func TestARunReplaysAllThatTheFilterMatchesAndNothingThatDiedAfterThePreview(t *
 	}
 	// when more of them die before the click
 	w.dead("sku 18 is locked", names("late", 20)...)
-	w.exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) WHERE msg_key LIKE 'late-%'")
+	w.Exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) WHERE msg_key LIKE 'late-%'")
 	a, err := w.desk.Start(t.Context(), anna, operator.Request{Kind: operator.KindReplay, Filter: p.Filter, CutOff: p.At})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
 	w.daemon()
 	// then the run takes all that were there at the preview, and no others
 	a = w.swept(a.ID)
 	if r := a.Result; a.State != operator.Done || r.Replayed != 450 || r.Applied+r.Unsettled != 450 || r.LeftCount != 0 {
 		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
 	}
-	w.eventually("450 rows in success", func() (string, bool) {
-		n := w.status(dedup.Success)
-		return fmt.Sprint(n), n == 450
-	})
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0"); n != 50 {
+	w.wantApplied(450)
+	if n := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND replays = 0"); n != 50 {
 		t.Errorf("%d rows are as they were, want 50", n)
 	}
 	w.wantLetters(50)
 	// and each letter's story names the run
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = ? AND `to` = 2", "anna, run "+a.ID); n != 450 {
+	if n := w.Number("SELECT COUNT(*) FROM consumer_log_event WHERE `by` = ? AND `to` = 2", "anna, run "+a.ID); n != 450 {
 		t.Errorf("%d events name the run, want 450", n)
 	}
 }
@@ -103,14 +98,14 @@ func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 	a := w.start(operator.Request{Filter: all, Rate: 60})
 	for range 2 {
 		// given a daemon that is killed in the middle of the run
-		before := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
+		before := w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
 		kill := w.child()
-		w.eventually("some are replayed", func() (string, bool) {
-			have := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
+		w.Eventually("some are replayed", func() (string, bool) {
+			have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
 			return fmt.Sprint(have), have >= before+40
 		})
 		kill()
-		if have := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"); have == n {
+		if have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"); have == n {
 			t.Fatal("it was done before it was killed")
 		}
 	}
@@ -122,10 +117,7 @@ func TestARunGoesOnWhenItsDaemonIsKilledAndItsCountsAreExact(t *testing.T) {
 		a.Terms < 3 || a.Progress.Done != n {
 		t.Errorf("%s after %d terms: %+v, %+v, %s", a.State, a.Terms, a.Result, a.Progress, a.Error)
 	}
-	w.eventually("all applied", func() (string, bool) {
-		have := w.status(dedup.Success)
-		return fmt.Sprint(have), have == n
-	})
+	w.wantApplied(n)
 	w.wantLetters(0)
 }
 
@@ -135,12 +127,10 @@ func TestWhatWasReopenedAndNotPublishedIsPublishedByTheNext(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 5)...)
 	a := w.start(operator.Request{Filter: all})
-	rows, err := w.records.LookUp(t.Context(), []dedup.Identity{{Group: group, Tag: tag, Key: "a-000003"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows, err := w.Records.LookUp(t.Context(), []dedup.Identity{{Group: group, Tag: tag, Key: "a-00003"}})
+	w.Must(err)
 	for _, row := range rows {
-		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
+		if _, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: row.Identity}, dedup.ReplayNote{
 			By: "anna, run " + a.ID, Filter: "all", Token: "run/" + a.ID + "/dead/1",
 		}); err != nil {
 			t.Fatal(err)
@@ -164,7 +154,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	stop := w.daemon()
 	some := func(n int) {
 		t.Helper()
-		w.eventually("some are replayed", func() (string, bool) {
+		w.Eventually("some are replayed", func() (string, bool) {
 			have := w.act(a.ID).Progress.Done
 			return fmt.Sprint(have), have >= n
 		})
@@ -174,7 +164,7 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	// then another goes on at once, without waiting for the lease
 	began := time.Now()
 	w.daemon()
-	w.eventually("the next has it", func() (string, bool) {
+	w.Eventually("the next has it", func() (string, bool) {
 		have := w.act(a.ID)
 		return fmt.Sprintf("%+v", have), have.Terms == 2
 	})
@@ -184,16 +174,15 @@ func TestARunIsStoppedByAnybodyWithinSecondsAndADrainHandsItOver(t *testing.T) {
 	some(15)
 	// when somebody stops it
 	began = time.Now()
-	if _, err := w.newDesk().Stop(t.Context(), bert, a.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.newDesk().Stop(t.Context(), bert, a.ID)
+	w.Must(err)
 	w.ends(a.ID)
 	t.Logf("it had ended %v after it was asked to stop", time.Since(began).Round(10*time.Millisecond))
 	a = w.swept(a.ID)
 	if a.State != operator.Stopped || a.StopBy != "bert" || a.Result.Replayed >= 400 || a.Result.Replayed < 15 {
 		t.Errorf("%s by %q: %+v", a.State, a.StopBy, a.Result)
 	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"); n != a.Result.Replayed {
+	if n := w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0"); n != a.Result.Replayed {
 		t.Errorf("%d rows are replayed, the act says %d", n, a.Result.Replayed)
 	}
 	w.wantLetters(400 - a.Result.Replayed)
@@ -212,13 +201,12 @@ func TestTheQueueIsSweptAfterARunThatWasStopped(t *testing.T) {
 	d := w.newDesk()
 	d.LookEvery(time.Millisecond)
 	w.works(d)
-	w.eventually("some are replayed", func() (string, bool) {
+	w.Eventually("some are replayed", func() (string, bool) {
 		have := w.act(a.ID).Progress.Done
 		return fmt.Sprint(have), have > 4
 	})
-	if _, err := w.desk.Stop(t.Context(), bert, a.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.desk.Stop(t.Context(), bert, a.ID)
+	w.Must(err)
 	a = w.swept(a.ID)
 	if a.State != operator.Stopped || a.Result.Replayed == 100 || a.Result.Swept != a.Result.Replayed || a.Terms != 2 {
 		t.Errorf("%s in %d terms, want one for its letters and one for the walk: %+v", a.State, a.Terms, a.Result)
@@ -243,7 +231,7 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 30)...)
 	w.dead("no", "order-a", "order-b", "order-c")
-	w.exec("UPDATE consumer_log SET replays = ? WHERE msg_key IN ('a-000001', 'a-000002')", most)
+	w.Exec("UPDATE consumer_log SET replays = ? WHERE msg_key IN ('a-00001', 'a-00002')", most)
 	w.daemon()
 	// given an order, whose letters are discarded
 	d := w.start(operator.Request{
@@ -260,7 +248,7 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	r := w.start(operator.Request{Filter: all})
-	w.eventually("the run ends", func() (string, bool) {
+	w.Eventually("the run ends", func() (string, bool) {
 		r = w.act(r.ID)
 		return fmt.Sprintf("%+v", r.Progress), r.State != operator.Running
 	})
@@ -268,15 +256,15 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 		t.Errorf("%+v", r.Result)
 	}
 	// and the preview by key says of each what it would come to
-	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'a-000005'")
-	byKey := w.preview(operator.KindReplay, deadletter.Filter{Keys: []string{"a-000001", "a-000004", "a-000005", "order-a",
+	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'a-00005'")
+	byKey := w.preview(operator.KindReplay, deadletter.Filter{Keys: []string{"a-00001", "a-00004", "a-00005", "order-a",
 		"nobody"}})
 	verdicts := map[string]deadletter.Verdict{}
 	for _, j := range byKey.Letters {
 		verdicts[j.Key] = j.Verdict
 	}
 	for key, want := range map[string]deadletter.Verdict{
-		"a-000001": deadletter.VerdictParked, "a-000004": deadletter.VerdictInProgress, "a-000005": deadletter.VerdictDone,
+		"a-00001": deadletter.VerdictParked, "a-00004": deadletter.VerdictInProgress, "a-00005": deadletter.VerdictDone,
 		"order-a": deadletter.VerdictDiscarded, "nobody": deadletter.VerdictTooOld,
 	} {
 		if verdicts[key] != want {
@@ -288,18 +276,15 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 func TestALetterWhoseRowKeepsTooLittleIsTakenFromTheQueue(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 10)...)
-	w.exec("UPDATE consumer_log SET msg_body = NULL WHERE msg_key IN ('a-000003', 'a-000004')")
-	w.exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-000005'")
+	w.Exec("UPDATE consumer_log SET msg_body = NULL WHERE msg_key IN ('a-00003', 'a-00004')")
+	w.Exec("UPDATE consumer_log SET msg_body = 'cut' WHERE msg_key = 'a-00005'")
 	w.consumes(nil)
 	w.daemon()
 	a := w.swept(w.start(operator.Request{Filter: all}).ID)
 	if a.State != operator.Done || a.Result.Replayed != 10 || a.Result.LeftCount != 0 {
 		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
 	}
-	w.eventually("all applied", func() (string, bool) {
-		n := w.status(dedup.Success)
-		return fmt.Sprint(n), n == 10
-	})
+	w.wantApplied(10)
 	w.wantLetters(0)
 }
 
@@ -315,15 +300,13 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 		a, err := d.Start(t.Context(), anna, operator.Request{
 			Kind: operator.KindDiscard, Filter: f, CutOff: w.preview(operator.KindDiscard, f).At, Why: "never paid",
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.Must(err)
 		return a.ID
 	}
-	first := begin("a-000000") // found by the first look, after which the daemon waits for the hour to pass
+	first := begin("a-00000") // found by the first look, after which the daemon waits for the hour to pass
 	w.works(d)
 	w.ends(first)
-	if a := w.ends(begin("a-000001")); a.State != operator.Done || a.Result.Discarded != 1 {
+	if a := w.ends(begin("a-00001")); a.State != operator.Done || a.Result.Discarded != 1 {
 		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
 	}
 }
@@ -335,7 +318,7 @@ func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {
 	}
 	w := newWorld(t)
 	if n > 3000 {
-		w.patience = 30 * time.Minute
+		w.Patience = 30 * time.Minute
 	}
 	all := names("k", n)
 	w.dead("no", all...)
@@ -349,8 +332,8 @@ func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {
 	began := time.Now()
 	a := w.start(operator.Request{Filter: deadletter.Filter{Keys: keys}})
 	clicked := time.Now()
-	w.eventually("all twelve are applied", func() (string, bool) {
-		have := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
+	w.Eventually("all twelve are applied", func() (string, bool) {
+		have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
 		return fmt.Sprint(have), have == 12
 	})
 	t.Logf("12 among %d letters: previewed and clicked in %v, found, replayed and applied %v after the click", n,
@@ -372,24 +355,24 @@ func TestWhatWasConfirmedBeforeATroubleIsNotPublishedAgain(t *testing.T) {
 	a := w.start(operator.Request{Filter: all, Rate: 4, Window: n})
 	w.daemon()
 	var first string
-	w.eventually("the first letter is known to be published", func() (string, bool) {
-		err := w.db.QueryRowContext(t.Context(), "SELECT msg_key FROM consumer_log WHERE replays = 1 AND "+
+	w.Eventually("the first letter is known to be published", func() (string, bool) {
+		err := w.Pool.QueryRowContext(t.Context(), "SELECT msg_key FROM consumer_log WHERE replays = 1 AND "+
 			"consumer_timestamp < (SELECT settled_at FROM consumer_log_act WHERE id = ?) ORDER BY consumer_timestamp LIMIT 1",
 			[]byte(a.ID)).Scan(&first)
 		return fmt.Sprint(err), err == nil
 	})
-	w.exec("RENAME TABLE consumer_log TO away")
-	w.eventually("the run waits", func() (string, bool) {
+	w.Exec("RENAME TABLE consumer_log TO away")
+	w.Eventually("the run waits", func() (string, bool) {
 		p := w.act(a.ID).Progress
 		return fmt.Sprintf("%+v", p), p != nil && p.Trouble != ""
 	})
-	before := w.number("SELECT COUNT(*) FROM away WHERE replays > 0")
-	w.exec("RENAME TABLE away TO consumer_log")
-	w.eventually("the run goes on with further letters", func() (string, bool) {
-		have := w.number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
+	before := w.Number("SELECT COUNT(*) FROM away WHERE replays > 0")
+	w.Exec("RENAME TABLE away TO consumer_log")
+	w.Eventually("the run goes on with further letters", func() (string, bool) {
+		have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE replays > 0")
 		return fmt.Sprint(have), have > before
 	})
-	if have := w.number("SELECT replays FROM consumer_log WHERE msg_key = ?", []byte(first)); have != 1 {
+	if have := w.Number("SELECT replays FROM consumer_log WHERE msg_key = ?", []byte(first)); have != 1 {
 		t.Errorf("%s was reopened %d times, want once", first, have)
 	}
 }

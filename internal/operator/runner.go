@@ -321,12 +321,12 @@ func (j *job) pass(ctx context.Context) (result Result, again bool, err error) {
 func (j *job) confirmedBefore(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	var settled sql.NullInt64
-	if err := j.d.db.QueryRowContext(ctx, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', settled_at) FROM "+j.d.acts+
-		" WHERE id = ?", []byte(j.act.ID)).Scan(&settled); err != nil {
+	var settled sql.NullTime
+	if err := j.d.db.QueryRowContext(ctx, "SELECT settled_at FROM "+j.d.acts+" WHERE id = ?",
+		[]byte(j.act.ID)).Scan(&settled); err != nil {
 		return time.Time{}, fmt.Errorf("read what of run %s is confirmed: %w", j.act.ID, err)
 	}
-	return moment(settled), nil
+	return settled.Time, nil
 }
 
 // end writes down how the run ended.

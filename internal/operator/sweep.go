@@ -22,8 +22,8 @@ func (j *job) sweep(ctx context.Context) {
 	if err == nil {
 		_, err = j.d.exec(over, "UPDATE "+j.d.acts+" SET work = ?, lease_until = NULL, result = "+
 			"JSON_SET(CONVERT(result USING utf8mb4), '$.swept', ?) WHERE group_name = ? AND queue = ? AND work = ? AND "+
-			"ended_at <= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND", workNone, res.Dropped, []byte(j.d.o.Group),
-			[]byte(j.d.o.Queue), workSweep, before.UnixMicro())
+			"ended_at <= ?", workNone, res.Dropped, []byte(j.d.o.Group),
+			[]byte(j.d.o.Queue), workSweep, before)
 	}
 	if err != nil {
 		if ctx.Err() == nil {

@@ -44,7 +44,7 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 		<-goOn
 		return map[string]any{"sum": numbers[0] + numbers[1], "by": task.By}, err
 	}))
-	w.eventually("it is seen how far it has come", func() (string, bool) {
+	w.Eventually("it is seen how far it has come", func() (string, bool) {
 		p := w.act(a.ID).Progress
 		return p.Phase, p.Phase == "numbers" && p.Done == 2
 	})
@@ -61,9 +61,7 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 		t.Errorf("asked again: %+v, %v", again, err)
 	}
 	next, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "count", Detail: []int{1, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
 	if w.ends(next.ID); times.Load() != 2 {
 		t.Errorf("two tasks were done %d times", times.Load())
 	}
@@ -117,9 +115,8 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	if a := w.act(id); a.State != operator.Running || a.Terms != 2 {
 		t.Errorf("after the drain: %s in term %d", a.State, a.Terms)
 	}
-	if _, err := w.newDesk().Stop(t.Context(), bert, id); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.newDesk().Stop(t.Context(), bert, id)
+	w.Must(err)
 	if a := w.ends(id); a.State != operator.Stopped || a.StopBy != "bert" {
 		t.Errorf("%s by %q, %s", a.State, a.StopBy, a.Error)
 	}
@@ -145,9 +142,7 @@ func TestATaskThatPanicsEndsNoDaemon(t *testing.T) {
 		err    string
 	}{{true, operator.Failed, "index out of range"}, {false, operator.Done, ""}} {
 		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "panic", Detail: c.detail})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.Must(err)
 		if a = w.ends(a.ID); a.State != c.state || !strings.Contains(a.Error, c.err) {
 			t.Errorf("%s: %s; want %s: %s", a.State, a.Error, c.state, c.err)
 		}
@@ -161,9 +156,7 @@ func TestATaskThatFailsSaysWhy(t *testing.T) {
 		return nil, errors.New("the letter is not there")
 	}))
 	a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "fail"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
 	if a = w.ends(a.ID); a.State != operator.Failed || a.Error != "the letter is not there" {
 		t.Errorf("%s: %s", a.State, a.Error)
 	}
@@ -187,13 +180,10 @@ func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 			<-goOn
 			return "ended", nil
 		}), func(o *operator.Options) { o.Drain = time.Second })
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.Must(err)
 	t.Cleanup(func() { _ = pool.Close() })
-	if _, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "wait"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "wait"})
+	w.Must(err)
 	stop := w.works(d)
 	<-begun
 	proxy.Hold(true)
@@ -222,9 +212,7 @@ func TestAnActThatWaitsForAPlaceSaysWhoHoldsThem(t *testing.T) {
 	ask := func(who operator.Actor) operator.Act {
 		t.Helper()
 		a, err := w.desk.Ask(t.Context(), who, operator.TaskRequest{Kind: "slow"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.Must(err)
 		return a
 	}
 	var slow []operator.Act

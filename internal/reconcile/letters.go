@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,14 +16,8 @@ import (
 type digest [16]byte
 
 func digestOf(parts ...string) digest {
-	h := sha256.New()
-	for _, part := range parts {
-		var n [4]byte
-		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
-		h.Write(n[:])
-		h.Write([]byte(part))
-	}
-	return digest(h.Sum(nil)[:16])
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", parts))
+	return digest(sum[:16])
 }
 
 func digestOfKey(k dedup.Identity) digest { return digestOf(k.Group, k.Tag, k.Key) }
@@ -43,7 +36,7 @@ func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
 		whole := kept < maxKept && (f.Kind == DeadWithoutLetter || f.Kind == Overdue) && f.Hindrance == ""
 		if whole || f.Kind == DeadWithoutLetter && f.Reason == dedup.ReasonConflict {
 			kept++
-			row, err := r.Records.Read(ctx, f.key)
+			row, err := r.Records.Read(ctx, f.row().Identity)
 			if err != nil {
 				return err
 			}

@@ -39,7 +39,7 @@ func (r *run) chosen(kinds ...Kind) map[dedup.Identity]*Finding {
 	chosen := map[dedup.Identity]*Finding{}
 	for i := range r.report.Findings {
 		if f := &r.report.Findings[i]; slices.Contains(kinds, f.Kind) {
-			chosen[f.key] = f
+			chosen[f.row().Identity] = f
 		}
 	}
 	return chosen
@@ -68,7 +68,7 @@ func (r *run) adoptLetters(ctx context.Context) error {
 			} else if s.Err != nil {
 				f.Failure = s.Err.Error()
 			}
-			if delete(chosen, f.key); len(chosen) == 0 {
+			if delete(chosen, s.Row.Identity); len(chosen) == 0 {
 				return errFound
 			}
 			return nil
@@ -88,8 +88,8 @@ func (r *run) adoptLetters(ctx context.Context) error {
 // adoptReleases writes the success rows of releases whose rows are gone. The reservation proves the effect: it is
 // locked while the row is written.
 func (r *run) adoptReleases(ctx context.Context) error {
-	for _, f := range r.chosen(ReleasedWithoutSuccess) {
-		if f.version.Status != dedup.Absent {
+	for key, f := range r.chosen(ReleasedWithoutSuccess) {
+		if f.Status != dedup.Absent.String() {
 			continue
 		}
 		err := r.DB.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
@@ -102,7 +102,7 @@ func (r *run) adoptReleases(ctx context.Context) error {
 			}) {
 				return fmt.Errorf("order %q is not %s by it any more", f.Order, f.Was)
 			}
-			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, f.key, r.By, fmt.Sprintf("adopted: order %q is %s by it",
+			return r.Records.AdoptSuccess(ctx, tx.Statement.ConnPool, key, r.By, fmt.Sprintf("adopted: order %q is %s by it",
 				f.Order, f.Was))
 		}, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		switch {
@@ -126,7 +126,7 @@ func (r *run) republish(ctx context.Context) error {
 			delete(chosen, key)
 			continue
 		}
-		rows = append(rows, dedup.Row{Identity: f.key, Version: f.version, At: *f.Since})
+		rows = append(rows, f.row())
 	}
 	if len(rows) == 0 {
 		return nil

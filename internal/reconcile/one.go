@@ -37,62 +37,15 @@ func (f *Finding) Repair() (by Repair, risk string) {
 	return by, ""
 }
 
-// Kept is a finding as it is written down, so that another process may mend it. The names of its JSON form are stable.
-type Kept struct {
-	Finding
-
-	Group    string `json:"group"`
-	Attempts int    `json:"attempts"`
-	Replays  int    `json:"replays"`
-	Owner    string `json:"owner,omitempty"` // which wrote the row last
-}
-
-// Keep is the finding to be written down.
-func (f *Finding) Keep() Kept {
-	return Kept{Finding: *f, Group: f.key.Group, Attempts: f.version.Attempts, Replays: f.version.Replays,
-		Owner: f.version.Owner}
-}
-
-// restored is the finding that was written down.
-func (k *Kept) restored() (Finding, error) {
-	f := k.Finding
-	f.Mended, f.Failure = false, ""
-	f.key = dedup.Identity{Group: k.Group, Tag: k.Tag, Key: k.Key}
-	f.version = dedup.Version{Attempts: k.Attempts, Replays: k.Replays, Owner: k.Owner}
-	for _, s := range append(dedup.Statuses(), dedup.Absent) {
-		if s.String() == k.Status {
-			f.version.Status = s
-			return f, nil
-		}
-	}
-	return f, fmt.Errorf("a finding of status %q", k.Status)
-}
-
 // Written is a report as it is written down.
-type Written struct {
-	Report
-
-	Findings []Kept `json:"findings"`
-}
-
-// Compare is Run without mending anything, for a report that is written down.
-func Compare(ctx context.Context, o Options) (Written, error) {
-	o.Adopt, o.Republish = false, false
-	r, err := Run(ctx, o)
-	w := Written{Report: r, Findings: []Kept{}}
-	for i := range r.Findings {
-		w.Findings = append(w.Findings, r.Findings[i].Keep())
-	}
-	w.Report.Findings = nil
-	return w, err
-}
+type Written = Report
 
 // MendOrder asks for the mending of one finding of a comparison. The names of its JSON form are stable.
 type MendOrder struct {
 	// Of is the act of the comparison, and Number that of the finding in its report, from 0.
-	Of      string `json:"of"`
-	Number  int    `json:"number"`
-	Finding Kept   `json:"finding"`
+	Of      string  `json:"of"`
+	Number  int     `json:"number"`
+	Finding Finding `json:"finding"`
 	// Force: a person is sure of what is at risk.
 	Force bool `json:"force,omitempty"`
 }
@@ -106,18 +59,18 @@ var ErrNoFinding = errors.New("the comparison has no such finding")
 // Order asks for the mending of the finding with this number, of the comparison whose act is of. Force says that a
 // person is sure where there is a risk. Its error is ErrNoFinding, also of a comparison that has found nothing out and
 // is nil, or ErrNoRepair.
-func (w *Written) Order(of string, number int, force bool) (MendOrder, error) {
-	if w == nil || number < 0 || number >= len(w.Findings) {
+func (r *Report) Order(of string, number int, force bool) (MendOrder, error) {
+	if r == nil || number < 0 || number >= len(r.Findings) {
 		return MendOrder{}, ErrNoFinding
 	}
-	kept := w.Findings[number]
-	switch by, risk := kept.Repair(); {
+	f := r.Findings[number]
+	switch by, risk := f.Repair(); {
 	case by == NoRepair:
 		return MendOrder{}, fmt.Errorf("%w: see its cure", ErrNoRepair)
 	case risk != "" && !force:
 		return MendOrder{}, fmt.Errorf("%w unless a person is sure: %s", ErrNoRepair, risk)
 	}
-	return MendOrder{Of: of, Number: number, Finding: kept, Force: force}, nil
+	return MendOrder{Of: of, Number: number, Finding: f, Force: force}, nil
 }
 
 // Alone names what two mends must not work on at once, whichever comparisons found it.
@@ -132,28 +85,21 @@ var ErrLeft = errors.New("it was not mended")
 // is. Its error says why it was not mended: a server's, ErrNoRepair, or ErrLeft with what stood in the way. Of o it
 // needs what Run needs, By, and Force for a finding with a risk. The same finding again is ErrLeft, but with Again what
 // By has done before counts.
-func Mend(ctx context.Context, o Options, kept Kept) (Finding, error) {
-	f, err := kept.restored()
-	if err != nil {
-		return f, fmt.Errorf("reconcile: %w", err)
-	}
+func Mend(ctx context.Context, o Options, f Finding) (Finding, error) {
+	f.Mended, f.Failure = false, ""
 	by, risk := f.Repair()
 	if by == NoRepair || risk != "" && !o.Force {
 		return f, ErrNoRepair
 	}
-	o.Progress = func(string, int) {}
-	r := &run{Options: o, report: Report{Findings: []Finding{f}}}
-	switch {
-	case by == RepairRepublish:
-		err = r.republish(ctx)
-	case by == RepairReplay:
-		err = r.replayOne(ctx)
-	case f.Kind == LetterWithoutRow:
-		err = r.adoptLetters(ctx)
-	case o.DB == nil:
+	if f.Kind == ReleasedWithoutSuccess && o.DB == nil {
 		return f, fmt.Errorf("%w: the stock tables are not known here", ErrNoRepair)
-	default:
-		err = r.adoptReleases(ctx)
+	}
+	o.Progress = func(string, int) {}
+	o.Adopt, o.Republish = by == RepairAdopt, by == RepairRepublish
+	r := &run{Options: o, report: Report{Findings: []Finding{f}}}
+	err := r.mend(ctx)
+	if by == RepairReplay {
+		err = r.replayOne(ctx)
 	}
 	if err == nil && o.Again && !r.report.Findings[0].Mended {
 		err = r.again(ctx, by)
@@ -181,7 +127,7 @@ func (r *run) again(ctx context.Context, by Repair) error {
 		}
 		return nil
 	}
-	events, err := r.Records.Events(ctx, f.key)
+	events, err := r.Records.Events(ctx, f.row().Identity)
 	if err != nil {
 		return err
 	}
@@ -196,11 +142,12 @@ func (r *run) again(ctx context.Context, by Repair) error {
 	if by != RepairRepublish || ours < len(events)-1 {
 		return nil
 	}
-	row, err := r.Records.Read(ctx, f.key)
+	row, err := r.Records.Read(ctx, f.row().Identity)
 	if err != nil || row.Status != dedup.Failed || row.Attempts > 0 || row.Replays != events[ours].Replays {
 		return err
 	}
-	f.version, f.Since = row.Version, &row.At
+	*f = aboutRow(f.Kind, row)
+	f.Mended = true
 	return r.republish(ctx)
 }
 

@@ -14,28 +14,15 @@ import (
 )
 
 // compare is what a page asks for, as it is read from where it was written down.
-func (w *world) compare(bounds reconcile.Bounds) reconcile.Written {
-	w.t.Helper()
-	report, err := reconcile.Compare(w.t.Context(), w.options(bounds))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+func (w *world) compare(bounds reconcile.Bounds) reconcile.Report {
+	w.T.Helper()
+	report, err := reconcile.Run(w.T.Context(), w.options(bounds))
+	w.Must(err)
 	text, err := json.Marshal(report)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var read reconcile.Written
-	if err := json.Unmarshal(text, &read); err != nil {
-		w.t.Fatal(err)
-	}
+	w.Must(err)
+	var read reconcile.Report
+	w.Must(json.Unmarshal(text, &read))
 	return read
-}
-
-func (w *world) options(bounds reconcile.Bounds) reconcile.Options {
-	return reconcile.Options{
-		Records: w.records, Letters: w.letters, Group: group, DB: w.db, Retention: retention, Settle: 10 * time.Millisecond,
-		By: "ann", Bounds: bounds,
-	}
 }
 
 // Given findings of each kind that a machine may mend, when they are mended one by one, then each time that one is
@@ -43,9 +30,9 @@ func (w *world) options(bounds reconcile.Bounds) reconcile.Options {
 func TestFindingsAreMendedOneByOne(t *testing.T) {
 	w := newWorld(t)
 	w.dead(true, "no row", "ended", "cut off", "agrees")
-	w.exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
-	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
-	w.exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
+	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
+	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
+	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
 		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
 	w.dead(false, "purged", "purged too")
 	w.reservation("A", 1, 2, "forgotten", time.Hour)
@@ -76,22 +63,22 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 				t.Errorf("after %s %s there is %s %s", f.Kind, f.Key, other.Kind, other.Key)
 			}
 		}
-		sent, letters := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue))
+		sent, letters := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))
 		if _, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f); !errors.Is(err, reconcile.ErrLeft) {
 			t.Errorf("%s %s again: %v", f.Kind, f.Key, err)
 		}
-		if n, m := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue)); n != sent || m != letters {
+		if n, m := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != sent || m != letters {
 			t.Errorf("%s %s again: %d messages sent and %d letters, before %d and %d", f.Kind, f.Key, n, m, sent, letters)
 		}
 	}
-	if n := w.broker.Depth(w.queue); n != 3 {
+	if n := w.Broker.Depth(w.Queue); n != 3 {
 		t.Errorf("%d messages were sent again, want the two that were purged and the replay that was cut off", n)
 	}
 	for key, want := range map[string]dedup.Status{
 		"no row": dedup.Dead, "ended": dedup.Success, "cut off": dedup.Failed, "agrees": dedup.Dead, "purged": dedup.Failed,
 		"forgotten": dedup.Success,
 	} {
-		row, err := w.records.Read(t.Context(), dedup.Identity{Group: group, Tag: tag, Key: key})
+		row, err := w.Records.Read(t.Context(), dedup.Identity{Group: group, Tag: tag, Key: key})
 		if err != nil || row.Status != want {
 			t.Errorf("%s is %s, %v; want %s", key, row.Status, err, want)
 		}
@@ -102,18 +89,15 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
 	w := newWorld(t)
 	w.dead(true, "old")
-	w.exec("DELETE FROM consumer_log")
+	w.Exec("DELETE FROM consumer_log")
 	for _, f := range []reconcile.Finding{
 		{Kind: reconcile.NegativeStock, SKU: 1},
 		{Kind: reconcile.SuccessNotReleased, Status: "success", Key: "A"},
 		{Kind: reconcile.DeadWithoutLetter, Status: "dead", Key: "cut", Hindrance: "its row keeps no body"},
 		{Kind: reconcile.LetterWithoutRow, Status: "absent", Tag: tag, Key: "old", Hindrance: "too_old"},
 	} {
-		kept := f.Keep()
+		kept := f
 		kept.Group = group
-		if kept.Status == "" {
-			kept.Status = "absent"
-		}
 		if _, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), kept); !errors.Is(err,
 			reconcile.ErrNoRepair) {
 			t.Errorf("%s: %v", f.Kind, err)
@@ -142,7 +126,7 @@ func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 	if len(r.Findings) != 0 || len(r.Unclear) != 1 || !strings.Contains(r.Unclear[0], "over 5 letters") {
 		t.Errorf("%d findings, unclear %q", len(r.Findings), r.Unclear)
 	}
-	if n := w.broker.Depth(rabbit.DeadQueue(w.queue)); n != 6 {
+	if n := w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != 6 {
 		t.Errorf("%d letters are left", n)
 	}
 	for _, order := range names("order", 1500) {
@@ -157,10 +141,10 @@ func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 // What a person must mend, or must be sure of, is not asked of a machine.
 func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
 	t.Parallel()
-	kept := func(kind reconcile.Kind, hindrance string) reconcile.Kept {
-		return reconcile.Kept{Finding: reconcile.Finding{Kind: kind, Hindrance: hindrance, Key: string(kind)}}
+	kept := func(kind reconcile.Kind, hindrance string) reconcile.Finding {
+		return reconcile.Finding{Kind: kind, Hindrance: hindrance, Key: string(kind)}
 	}
-	w := reconcile.Written{Findings: []reconcile.Kept{
+	w := reconcile.Report{Findings: []reconcile.Finding{
 		kept(reconcile.StaleLetter, ""), kept(reconcile.LetterWithoutRow, "its row may have been deleted"),
 		kept(reconcile.NegativeStock, ""),
 	}}
@@ -188,9 +172,9 @@ func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
 func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
 	w := newWorld(t)
 	w.dead(true, "no row", "ended", "cut off")
-	w.exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
-	w.exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
-	w.exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
+	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
+	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
+	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
 		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
 	w.dead(false, "purged")
 	w.reservation("A", 1, 2, "forgotten", time.Hour)
@@ -206,9 +190,9 @@ func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
 			t.Fatalf("%s %s: %+v, %v", f.Kind, f.Key, done, err)
 		}
 		if f.Kind == reconcile.DeadWithoutLetter { // a daemon has begun it meanwhile
-			w.exec("UPDATE consumer_log SET consumer_times = 1 WHERE msg_key = 'purged'")
+			w.Exec("UPDATE consumer_log SET consumer_times = 1 WHERE msg_key = 'purged'")
 		}
-		sent, letters := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue))
+		sent, letters := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))
 		if other, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f); !errors.Is(err, reconcile.ErrLeft) {
 			t.Errorf("%s %s by somebody else: %+v, %v", f.Kind, f.Key, other, err)
 		}
@@ -216,7 +200,7 @@ func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
 		if done, err := reconcile.Mend(t.Context(), o, f); err != nil || !done.Mended || done.Failure != "" {
 			t.Errorf("%s %s again: %+v, %v", f.Kind, f.Key, done, err)
 		}
-		if n, m := w.broker.Depth(w.queue), w.broker.Depth(rabbit.DeadQueue(w.queue)); n != sent || m != letters {
+		if n, m := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != sent || m != letters {
 			t.Errorf("%s %s again: %d messages sent and %d letters, before %d and %d", f.Kind, f.Key, n, m, sent, letters)
 		}
 	}
@@ -232,11 +216,9 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 	o := w.options(reconcile.Bounds{})
 	o.By, o.Again = "ann, run 1", true
 	for n := range 2 { // the second process dies there too
-		row, err := w.records.Read(t.Context(), k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.records.Reopen(t.Context(), row, dedup.Entry{Identity: k}, dedup.ReplayNote{
+		row, err := w.Records.Read(t.Context(), k)
+		w.Must(err)
+		if _, err := w.Records.Reopen(t.Context(), row, dedup.Entry{Identity: k}, dedup.ReplayNote{
 			By: o.By, Filter: "reconcile", Token: fmt.Sprintf("dead-%d", n),
 		}); err != nil {
 			t.Fatal(err)
@@ -245,10 +227,10 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 	if done, err := reconcile.Mend(t.Context(), o, found); err != nil || !done.Mended || done.Failure != "" {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if n := w.broker.Depth(w.queue); n != 1 {
+	if n := w.Broker.Depth(w.Queue); n != 1 {
 		t.Errorf("%d messages are sent, want the one", n)
 	}
-	if row, err := w.records.Read(t.Context(), k); err != nil || row.Status != dedup.Failed || row.Replays != 3 {
+	if row, err := w.Records.Read(t.Context(), k); err != nil || row.Status != dedup.Failed || row.Replays != 3 {
 		t.Errorf("%+v, %v", row, err)
 	}
 }

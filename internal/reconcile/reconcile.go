@@ -74,8 +74,28 @@ type Finding struct {
 	// Failure is why mending was tried and did not work.
 	Failure string `json:"failure,omitempty"`
 
-	key     dedup.Identity // of the row
-	version dedup.Version
+	// The rest of the row, so that another process may mend the finding.
+	Group    string `json:"group,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
+	Replays  int    `json:"replays,omitempty"`
+	Owner    string `json:"owner,omitempty"` // which wrote the row last
+}
+
+// row is the row as it was found.
+func (f *Finding) row() dedup.Row {
+	row := dedup.Row{
+		Identity: dedup.Identity{Group: f.Group, Tag: f.Tag, Key: f.Key},
+		Version:  dedup.Version{Status: dedup.Absent, Attempts: f.Attempts, Replays: f.Replays, Owner: f.Owner},
+	}
+	for _, s := range dedup.Statuses() {
+		if s.String() == f.Status {
+			row.Status = s
+		}
+	}
+	if f.Since != nil {
+		row.At = *f.Since
+	}
+	return row
 }
 
 // LetterRefused is the hindrance of a message that failed for good, whose letter the dead-letter queue did not take:
@@ -240,7 +260,7 @@ func (s *sieve) secondLook(most int) *sieve {
 
 // add takes a finding; the same one twice at one look counts once.
 func (s *sieve) add(f Finding) {
-	id := digestOf(string(f.Kind), f.Tag, f.Key, f.Order, fmt.Sprint(f.SKU, f.version))
+	id := digestOf(string(f.Kind), f.Tag, f.Key, f.Order, fmt.Sprint(f.SKU, f.row().Version))
 	if s.seen[id] {
 		return
 	}
@@ -256,8 +276,8 @@ func (s *sieve) add(f Finding) {
 
 func aboutRow(kind Kind, row dedup.Row) Finding {
 	f := Finding{
-		Kind: kind, Tag: row.Tag, Key: row.Key, Status: row.Status.String(), Reason: row.Reason, key: row.Identity,
-		version: row.Version,
+		Kind: kind, Group: row.Group, Tag: row.Tag, Key: row.Key, Status: row.Status.String(), Reason: row.Reason,
+		Attempts: row.Attempts, Replays: row.Replays, Owner: row.Owner,
 	}
 	if row.Status != dedup.Absent {
 		at := row.At // a pointer into row would keep all of it

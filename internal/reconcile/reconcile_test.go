@@ -38,7 +38,7 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 	w := newWorld(t)
 	// the delay is 1s
 	for name, ago := range map[string]time.Duration{"just due": time.Hour, "long due": time.Hour + 2*time.Second} {
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
 			"consumer_timestamp, created_at) VALUES (?, ?, ?, 2, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
 			group, tag, name, int(ago.Seconds())-1)
 	}
@@ -46,7 +46,7 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 	for name, ago := range map[string]time.Duration{
 		"lease over": time.Hour, "lease long over": time.Hour + 62*time.Second,
 	} {
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+		w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
 			"consumer_timestamp, created_at) VALUES (?, ?, ?, 0, 1, UTC_TIMESTAMP(6) - INTERVAL ? SECOND, UTC_TIMESTAMP(6))",
 			group, tag, name, int(ago.Seconds()))
 	}
@@ -71,11 +71,11 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 		o.Progress = func(what string, seen int) {
 			if what == "reservations" && !moved {
 				moved = true
-				w.exec("UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1, consumer_timestamp = " +
+				w.Exec("UPDATE consumer_log SET consumer_status = 2, consumer_times = 0, replays = 1, consumer_timestamp = " +
 					"UTC_TIMESTAMP(6) WHERE msg_key = 'moving'")
 			}
 			if what == "rows" && moved {
-				w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
+				w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
 					"consumer_timestamp, created_at)"+
 					" SELECT ?, ?, 'not yet', 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) FROM (SELECT 1 AS one) AS once WHERE NOT "+
 					"EXISTS (SELECT 1 FROM consumer_log AS l WHERE l.msg_key = 'not yet')", group, tag)
@@ -88,19 +88,13 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 func TestALetterThatSomebodyElseHoldsIsNotMissed(t *testing.T) {
 	w := newWorld(t)
 	w.dead(true, names("k", 10)...)
-	other, err := w.dial().Consume(t.Context(), rabbit.DeadQueue(w.queue), "other", 4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Collect(t.Context(), 4, time.Second, nil); err != nil {
-		t.Fatal(err)
-	}
+	w.Hold(4)
 	r := w.run(func(o *reconcile.Options) { o.Republish = true })
 	w.wantFound(r)
 	if len(r.Unclear) != 1 {
 		t.Errorf("unclear: %q, want that somebody else reads", r.Unclear)
 	}
-	if n := w.broker.Depth(w.queue); n != 0 {
+	if n := w.Broker.Depth(w.Queue); n != 0 {
 		t.Errorf("%d messages were sent again whose letters another reader holds", n)
 	}
 }
@@ -114,7 +108,7 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 	w.dead(true, "died")
 	w.reservation("4 of a dead one", 1, 2, "died", time.Hour)
 	w.reservation("5 refused", 0, 4, "gone too", time.Hour)
-	w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) " +
+	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key, updated_at) " +
 		"VALUES ('6 of a service', 1, 1, 2, 'our.own', 'x', UTC_TIMESTAMP(6))")
 	// an order whose message is applied, in part, and has the rest reserved; one reserved anew after it; one not released
 	// at all
@@ -146,9 +140,8 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 	w.wantFound(w.run(func(o *reconcile.Options) {
 		o.Except = []string{"our.own"}
 	}), "released_without_success died", "success_not_released 9 not at all")
-	row, err := w.records.Read(t.Context(), dedup.Identity{Group: group, Tag: tag, Key: "gone"})
-	if err != nil || row.Status != dedup.Success {
-		t.Errorf("row %+v, %v; want success", row, err)
+	if row := w.Row("gone"); row.Status != dedup.Success {
+		t.Errorf("row %+v; want success", row)
 	}
 }
 
@@ -160,18 +153,15 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 	}
 	// given one whose reservation is held, and then changed, by somebody else just when it is to be adopted
 	w.reservation("B", 1, 2, "gone too", time.Hour)
-	tx, err := w.pool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, "+
-		"rollback_key = NULL WHERE order_sn = 'B'"); err != nil {
-		t.Fatal(err)
-	}
+	tx, err := w.Pool.BeginTx(t.Context(), nil)
+	w.Must(err)
+	_, err = tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, "+
+		"rollback_key = NULL WHERE order_sn = 'B'")
+	w.Must(err)
 	done := make(chan reconcile.Report)
 	go func() {
 		r, err := reconcile.Run(t.Context(), reconcile.Options{
-			Records: w.records, Letters: w.letters, Group: group, DB: w.db, Settle: time.Millisecond, By: "ann", Adopt: true,
+			Records: w.Records, Letters: w.letters, Group: group, DB: w.DB, Settle: time.Millisecond, By: "ann", Adopt: true,
 		})
 		if err != nil {
 			t.Error(err)
@@ -179,43 +169,35 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 		done <- r
 	}()
 	w.waitForLockWait()
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	w.Must(tx.Commit())
 	r := <-done
 	if r.Open() != 1 || r.Findings[0].Failure == "" {
 		t.Errorf("%+v; want it left, and why", r.Findings)
 	}
-	if row, err := w.records.Read(t.Context(), dedup.Identity{Group: group, Tag: tag, Key: "gone too"}); err != nil ||
-		row.Status != dedup.Absent {
-		t.Errorf("row %+v, %v; want none", row, err)
+	if row := w.Row("gone too"); row.Status != dedup.Absent {
+		t.Errorf("row %+v; want none", row)
 	}
 }
 
 // waitForLockWait waits until a statement waits for a lock.
 func (w *world) waitForLockWait() {
-	w.t.Helper()
-	poll.Until(w.t, "somebody waits for the lock", func() bool {
-		var n int
-		err := w.pool.QueryRowContext(w.t.Context(), "SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = "+
-			"DATABASE() AND info LIKE '%FOR UPDATE%' AND id <> CONNECTION_ID()").Scan(&n)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		return n > 0
+	w.T.Helper()
+	poll.Until(w.T, "somebody waits for the lock", func() bool {
+		return w.Number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE '%FOR UPDATE%' AND "+
+			"id <> CONNECTION_ID()") > 0
 	})
 }
 
 func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
 	w := newWorld(t)
 	w.dead(true, names("k", 2500)...)
-	w.broker.Purge(rabbit.DeadQueue(w.queue))
+	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
 	if r := w.run(nil); len(r.Findings) != 2500 {
 		t.Fatalf("%d found, want 2500", len(r.Findings))
 	}
 	r := w.run(func(o *reconcile.Options) { o.Republish = true })
-	if r.Open() != 0 || w.broker.Depth(w.queue) != 2500 {
-		t.Errorf("%d are left, %d were sent; want all 2500 sent", r.Open(), w.broker.Depth(w.queue))
+	if r.Open() != 0 || w.Broker.Depth(w.Queue) != 2500 {
+		t.Errorf("%d are left, %d were sent; want all 2500 sent", r.Open(), w.Broker.Depth(w.Queue))
 	}
 	w.wantFound(w.run(nil))
 }
@@ -225,14 +207,14 @@ func TestARunThatIsStoppedSaysSo(t *testing.T) {
 	w.dead(false, "purged")
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := reconcile.Run(ctx, reconcile.Options{
-		Records: w.records, Letters: w.letters, Group: group, Settle: time.Hour, By: "ann", Republish: true,
+		Records: w.Records, Letters: w.letters, Group: group, Settle: time.Hour, By: "ann", Republish: true,
 		Progress: func(what string, _ int) {
 			if what == "rows" {
 				cancel()
 			}
 		},
 	})
-	if !errors.Is(err, context.Canceled) || w.broker.Depth(w.queue) != 0 {
-		t.Errorf("error %v, %d sent; want that it was stopped, and nothing sent", err, w.broker.Depth(w.queue))
+	if !errors.Is(err, context.Canceled) || w.Broker.Depth(w.Queue) != 0 {
+		t.Errorf("error %v, %d sent; want that it was stopped, and nothing sent", err, w.Broker.Depth(w.Queue))
 	}
 }

@@ -312,7 +312,7 @@ func (a *API) getComparison(ctx context.Context, in *struct {
 	without.Report = nil // it is said below, in whole words
 	c.Act.Result = &without
 	for n := range w.Findings {
-		f := &w.Findings[n].Finding
+		f := &w.Findings[n]
 		advice := f.Advice(a.o.View.Options().Names.Program, time.Now())
 		one := Finding{
 			Number: n, Kind: string(f.Kind), Means: advice.Means, Tag: f.Tag, Key: f.Key, Status: f.Status, Order: f.Order,

@@ -236,14 +236,15 @@ func (w *world) some() {
 // compared writes down a comparison that has ended, with a finding of each kind.
 func (w *world) compared() (id string) {
 	w.t.Helper()
-	report := reconcile.Written{Findings: []reconcile.Kept{}}
+	report := reconcile.Written{Findings: []reconcile.Finding{}}
 	report.Unclear, report.More = []string{hostile}, map[reconcile.Kind]int{reconcile.Overdue: 7}
 	since := time.Now().Add(-time.Hour)
 	for _, kind := range reconcile.Kinds() {
-		report.Findings = append(report.Findings, reconcile.Kept{Group: "g", Finding: reconcile.Finding{
-			Kind: kind, Tag: "stock.rollback", Key: "order-1", Status: "dead", Since: &since, Order: hostileOrder, SKU: 7,
+		report.Findings = append(report.Findings, reconcile.Finding{
+			Group: "g",
+			Kind:  kind, Tag: "stock.rollback", Key: "order-1", Status: "dead", Since: &since, Order: hostileOrder, SKU: 7,
 			Was: "released", Items: []reconcile.Item{{SKU: 7, Quantity: 2}},
-		}})
+		})
 	}
 	report.Findings[0].Hindrance = "too_old"
 	report.Findings[2].Hindrance = hostile

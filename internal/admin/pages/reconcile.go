@@ -88,7 +88,7 @@ func (p *Pages) byKind(w *reconcile.Written, mends map[int]*operator.Act) (all [
 
 // found is the finding with a number, with what mends it.
 func (p *Pages) found(w *reconcile.Written, n int, mend *operator.Act) found {
-	f := &w.Findings[n].Finding
+	f := &w.Findings[n]
 	return found{Advice: f.Advice(p.o.View.Options().Names.Program, time.Now()), Number: n, Finding: f, Mend: mend}
 }
 
