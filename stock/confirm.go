@@ -37,10 +37,8 @@ func (s *session) confirm(ctx context.Context, orderSN string) error {
 		switch {
 		case r.status == reserved:
 			open++
-		case r.status == released:
-			return fmt.Errorf("sku %d: %w", r.sku, ErrReleased)
-		case r.status == refused && r.sku != wholeOrder:
-			return fmt.Errorf("sku %d: %w", r.sku, ErrRefused)
+		case r.status != deducted && r.sku != wholeOrder:
+			return fmt.Errorf("sku %d: %w", r.sku, ends[r.status])
 		}
 	}
 	if o.find(wholeOrder) != nil {

@@ -36,12 +36,20 @@ var (
 	ErrTables = errors.New("stock_reservation is older than this program; run: rollbackd migrate")
 )
 
-// errUnknownColumn is the server's number for a column that is not there.
-const errUnknownColumn = 1054
+// The server's numbers.
+const (
+	errDuplicate     = 1062 // a row has the key
+	errUnknownColumn = 1054 // a column is not there
+)
+
+func hasNumber(err error, number uint16) bool {
+	e, ok := errors.AsType[*mysql.MySQLError](err)
+	return ok && e.Number == number
+}
 
 // ofTables adds [ErrTables] to an error that it explains.
 func ofTables(err error) error {
-	if e, ok := errors.AsType[*mysql.MySQLError](err); ok && e.Number == errUnknownColumn {
+	if hasNumber(err, errUnknownColumn) {
 		return fmt.Errorf("%w: %w", ErrTables, err)
 	}
 	return err

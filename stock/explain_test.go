@@ -18,7 +18,6 @@ func TestStatementsUseThePrimaryKey(t *testing.T) {
 	for _, rows := range []int{0, 5000} {
 		for _, single := range []int{1, 2, 500} { // requests that leave a row of their order reserved
 			t.Run(fmt.Sprintf("%d other rows, %d row by row", rows, single), func(t *testing.T) {
-				t.Parallel()
 				testPrimaryKey(t, rows, single)
 			})
 		}
@@ -70,7 +69,6 @@ func testPrimaryKey(t *testing.T, rows, single int) {
 
 // An ordinary batch of 500 messages costs three statements.
 func TestRollbackTakesThreeStatements(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.goods(1, 1, 2, 3)
 	var requests []stock.Request

@@ -35,10 +35,19 @@ const reservationColumns = "SELECT order_sn, sku_id, quantity, status, rollback_
 
 // ReservationsOf reads the rows of an order, in order of sku_id. It locks nothing.
 func ReservationsOf(ctx context.Context, db *gorm.DB, orderSN string) ([]Reservation, error) {
+	return reservationsOf(ctx, db, orderSN, "")
+}
+
+// LockReservationsOf is [ReservationsOf] inside the caller's transaction, which then holds the rows.
+func LockReservationsOf(ctx context.Context, tx *gorm.DB, orderSN string) ([]Reservation, error) {
+	return reservationsOf(ctx, tx, orderSN, " FOR UPDATE")
+}
+
+func reservationsOf(ctx context.Context, db *gorm.DB, orderSN, lock string) ([]Reservation, error) {
 	s := session{pool: db.Statement.ConnPool}
 	s.text(reservationColumns + " WHERE order_sn = ")
 	s.binary(orderSN)
-	s.text(" ORDER BY sku_id")
+	s.text(" ORDER BY sku_id" + lock)
 	found, err := s.reservations(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the reservations of order %q: %w", orderSN, err)
@@ -66,19 +75,6 @@ func Reservations(ctx context.Context, db *gorm.DB, after Reservation, limit int
 	found, err := s.reservations(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read %d reservations after order %q: %w", limit, after.OrderSN, err)
-	}
-	return found, nil
-}
-
-// LockReservationsOf is [ReservationsOf] inside the caller's transaction, which then holds the rows.
-func LockReservationsOf(ctx context.Context, tx *gorm.DB, orderSN string) ([]Reservation, error) {
-	s := session{pool: tx.Statement.ConnPool}
-	s.text(reservationColumns + " WHERE order_sn = ")
-	s.binary(orderSN)
-	s.text(" ORDER BY sku_id FOR UPDATE")
-	found, err := s.reservations(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("lock the reservations of order %q: %w", orderSN, err)
 	}
 	return found, nil
 }

@@ -31,15 +31,11 @@ func schema(t *testing.T, db *gorm.DB) map[string]string {
 	t.Helper()
 	var names []string
 	const list = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
-	if err := db.WithContext(t.Context()).Raw(list).Scan(&names).Error; err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.WithContext(t.Context()).Raw(list).Scan(&names).Error)
 	all := map[string]string{}
 	for _, name := range names {
 		shown := map[string]any{}
-		if err := db.WithContext(t.Context()).Raw("SHOW CREATE TABLE `" + name + "`").Scan(&shown).Error; err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.WithContext(t.Context()).Raw("SHOW CREATE TABLE `"+name+"`").Scan(&shown).Error)
 		all[name] = fmt.Sprint(shown["Create Table"], shown["Create View"])
 	}
 	all["versions"] = versions(t, db, "CONCAT_WS(' ', set_name, version, oldest)")
@@ -50,22 +46,16 @@ func versions(t *testing.T, db *gorm.DB, what string) string {
 	t.Helper()
 	var rows []string
 	text := "SELECT " + what + " FROM rollbackd_schema ORDER BY set_name, version"
-	if err := db.WithContext(t.Context()).Raw(text).Scan(&rows).Error; err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.WithContext(t.Context()).Raw(text).Scan(&rows).Error)
 	return strings.Join(rows, "\n")
 }
 
 func openSchema(t *testing.T) *gorm.DB {
 	t.Helper()
 	db, _, err := dedup.Open(t.Context(), stack.MySQL(t), dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = pool.Close() })
 	return db
 }
@@ -95,9 +85,7 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 			t.Errorf("step %d is %+v, want %s", 3+i, s, want)
 		}
 	}
-	if err := dedup.Migrate(t.Context(), old, withStock()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dedup.Migrate(t.Context(), old, withStock()))
 	want := strings.Split(applied+"\nlog:consumer_log 4 1 \nstock 2 1 ", "\n")
 	slices.Sort(want)
 	if got := strings.Split(versions(t, old, ofFormer), "\n"); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
@@ -105,9 +93,7 @@ func TestADatabaseOfTheFormerProgramGetsWhatCameSince(t *testing.T) {
 	}
 
 	fresh := openSchema(t)
-	if err := dedup.Migrate(t.Context(), fresh, withStock()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dedup.Migrate(t.Context(), fresh, withStock()))
 	if d := cmp.Diff(schema(t, old), schema(t, fresh)); d != "" {
 		t.Errorf("a new schema differs from one of the former program (-former +new):\n%s", d)
 	}

@@ -177,14 +177,10 @@ func (p *plan) missing(i int, it Item) error {
 	return fmt.Errorf("order %q sku %d: %w", sn, it.SKU, ErrNoReservation)
 }
 
+// accuse blames a request, for what is found first: whoever accuses goes by the order of requests.
 func (p *plan) accuse(i int, err error) {
-	p.blame = append(p.blame, RequestError{Index: i, Err: err, Permanent: permanent(err)})
-}
-
-// accuseOnce blames a request unless it is blamed already: moves come in order of requests.
-func (p *plan) accuseOnce(i int, err error) {
 	if n := len(p.blame); n == 0 || p.blame[n-1].Index != i {
-		p.accuse(i, err)
+		p.blame = append(p.blame, RequestError{Index: i, Err: err, Permanent: permanent(err)})
 	}
 }
 
@@ -227,14 +223,6 @@ func (p *plan) file() {
 
 // find is the row of a sku, nil without one.
 func (o *order) find(sku int64) *row {
-	if len(o.rows) <= fewItems {
-		for i := range o.rows {
-			if o.rows[i].sku == sku {
-				return &o.rows[i]
-			}
-		}
-		return nil
-	}
 	i, found := slices.BinarySearchFunc(o.rows, sku, func(r row, sku int64) int { return cmp.Compare(r.sku, sku) })
 	if !found {
 		return nil

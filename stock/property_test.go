@@ -12,7 +12,6 @@ import (
 // Whatever is done in whatever order: of every sku, what is on stock, reserved and deducted is what there was. And what
 // a call says is what its order's rows allow.
 func TestGoodsAreNeitherMadeNorLost(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const skus, initial = 3, 20
 	run := 0

@@ -54,9 +54,7 @@ func TestReserveThatOvertakesARefusalIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, items := range map[string][]stock.Item{"items": {item(1, 7)}, "whole order": nil} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.goods(100, 1)
+			w := newWorld(t, 1)
 			must(t, w.hookedRollback(refuse, "INSERT", func() {
 				must(t, w.reserve("a", item(1, 7)))
 			}, message("a", "k", items...)))
@@ -69,9 +67,7 @@ func TestReserveThatOvertakesARefusalIsReleased(t *testing.T) {
 }
 
 func TestReserveOfAnotherQuantityThatOvertakesARefusalIsBlamed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1)
+	w := newWorld(t, 1)
 	err := w.hookedRollback(refuse, "INSERT", func() {
 		must(t, w.reserve("a", item(1, 8)))
 	}, message("a", "k", item(1, 7)))
@@ -82,9 +78,7 @@ func TestReserveOfAnotherQuantityThatOvertakesARefusalIsBlamed(t *testing.T) {
 // A row that appears between the look and the release must not go without its quantity being added. (Reserve waits for
 // the rollback; a service in another language may not.)
 func TestRowsThatAppearAfterTheLookStopTheRollback(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2)
+	w := newWorld(t, 1, 2)
 	must(t, w.reserve("a", item(1, 7)))
 	err := w.hookedRollback(stock.Options{}, "UPDATE stock_reservation", func() {
 		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 2, 1, 1)")
@@ -98,7 +92,6 @@ func TestRowsThatAppearAfterTheLookStopTheRollback(t *testing.T) {
 }
 
 func TestReleaseOnceUnderTwoKeysAtOnce(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.goods(1000, 1, 2)
 	for i := range 20 {
@@ -118,15 +111,11 @@ func TestReleaseOnceUnderTwoKeysAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	w.wantAmount(1, 1000)
-	w.wantAmount(2, 1000)
-	if n := w.audited(); n != 40 {
-		t.Errorf("%d releases, want 40", n)
-	}
+	w.wantAll(1000, 1, 2)
+	w.wantReleases(40)
 }
 
 func TestReserveNeverOversells(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.goods(20, 1, 2)
 	var sold, refused atomic.Int64
@@ -148,8 +137,7 @@ func TestReserveNeverOversells(t *testing.T) {
 	if sold.Load() != 20 || refused.Load() != 30 {
 		t.Errorf("%d sold and %d refused, want 20 and 30", sold.Load(), refused.Load())
 	}
-	w.wantAmount(1, 0)
-	w.wantAmount(2, 0)
+	w.wantAll(0, 1, 2)
 }
 
 // Of a deduction and the rollback that refuses it at most one leaves its mark, in whichever order they come; when both
@@ -158,21 +146,11 @@ func TestReserveRacesARefusingRollback(t *testing.T) {
 	t.Parallel()
 	for name, items := range map[string][]stock.Item{"items": {item(1, 1)}, "whole order": nil} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.goods(100, 1)
+			w := newWorld(t, 1)
 			for i := range 60 {
 				order := fmt.Sprintf("order-%d", i)
-				var reserve, rollback error
-				var wg sync.WaitGroup
-				start := make(chan struct{})
-				wg.Go(func() { <-start; reserve = again(func() error { return w.reserve(order, item(1, 1)) }) })
-				wg.Go(func() {
-					<-start
-					rollback = again(func() error { return w.rollback(refuse, message(order, "k", items...)) })
-				})
-				close(start)
-				wg.Wait()
+				reserve, rollback := atOnce(func() error { return w.reserve(order, item(1, 1)) },
+					func() error { return w.rollback(refuse, message(order, "k", items...)) })
 				if rollback != nil {
 					t.Fatalf("rollback: %v", rollback)
 				}
@@ -190,20 +168,13 @@ func TestReserveRacesARefusingRollback(t *testing.T) {
 
 // Of a rollback of a whole order and a late part of it the part is released or refused, whichever comes first.
 func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2, 3)
+	w := newWorld(t, 1, 2, 3)
 	released, refusals := 0, 0
 	for i := range 60 {
 		order, part := fmt.Sprintf("order-%d", i), item(1+2*int64(i%2), 1) // before and behind the part that it has
 		must(t, w.reserve(order, item(2, 1)))
-		var reserve, rollback error
-		var wg sync.WaitGroup
-		start := make(chan struct{})
-		wg.Go(func() { <-start; reserve = again(func() error { return w.reserve(order, part) }) })
-		wg.Go(func() { <-start; rollback = again(func() error { return w.rollback(refuse, message(order, "k")) }) })
-		close(start)
-		wg.Wait()
+		reserve, rollback := atOnce(func() error { return w.reserve(order, part) },
+			func() error { return w.rollback(refuse, message(order, "k")) })
 		if rollback != nil {
 			t.Fatalf("rollback: %v", rollback)
 		}
@@ -224,9 +195,7 @@ func TestALatePartRacesARefusingRollbackOfItsOrder(t *testing.T) {
 
 // The part is committed when the rollback has looked and not yet marked the order: it is released like the others.
 func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2)
+	w := newWorld(t, 1, 2)
 	must(t, w.reserve("a", item(2, 5)))
 	must(t, w.hookedRollback(refuse, "INSERT", func() {
 		w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('a', 1, 7, 1)")
@@ -234,6 +203,17 @@ func TestAPartThatOvertakesTheMarkOfItsOrderIsReleased(t *testing.T) {
 	}, message("a", "k")))
 	w.wantReservations("a", "0×0 refused stock.rollback/k, 1×7 released stock.rollback/k, 2×5 released stock.rollback/k")
 	w.wantAmount(1, 100)
+}
+
+// atOnce does both at the same time.
+func atOnce(one, other func() error) (ofOne, ofOther error) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	wg.Go(func() { <-start; ofOne = again(one) })
+	wg.Go(func() { <-start; ofOther = again(other) })
+	close(start)
+	wg.Wait()
+	return ofOne, ofOther
 }
 
 // again repeats what lost a deadlock, as every caller must.
@@ -246,7 +226,6 @@ func again(f func() error) error {
 }
 
 func TestRollbacksOfTheSameGoodsDoNotDeadlock(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const workers, batches, size = 8, 6, 40
 	for sku := range int64(10) {

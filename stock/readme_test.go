@@ -20,7 +20,6 @@ var (
 
 // A service in another language that does what README.md says and this package see each other's work.
 func TestTheDocumentedSQLWorks(t *testing.T) {
-	t.Parallel()
 	readme, err := os.ReadFile("README.md")
 	must(t, err)
 	var blocks []string

@@ -43,13 +43,7 @@ func (s *session) insertRefusals(ctx context.Context, p *plan) error {
 			"updated_at) VALUES ")
 		for i, f := range chunk {
 			r := &p.requests[f.request]
-			s.comma(i)
-			s.text("(")
-			s.binary(r.OrderSN)
-			s.text(",")
-			s.number(f.sku)
-			s.text(",")
-			s.number(f.quantity)
+			s.row(i, r.OrderSN, f.sku, f.quantity)
 			s.text(",4,")
 			s.binary(r.Tag)
 			s.text(",")
@@ -151,11 +145,7 @@ func whereRows(s *session, marks []mark) {
 	}
 	s.text("(order_sn,sku_id) IN (")
 	for i := range marks {
-		s.comma(i)
-		s.text("(")
-		s.binary(marks[i].order)
-		s.text(",")
-		s.number(marks[i].sku)
+		s.row(i, marks[i].order, marks[i].sku)
 		s.text(")")
 	}
 	s.text(")")

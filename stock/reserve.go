@@ -6,12 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/go-sql-driver/mysql"
 	"gorm.io/gorm"
 )
-
-// errDuplicate is MySQL's number for a row whose key exists.
-const errDuplicate = 1062
 
 // Reserve takes items from the stock for an order, all or none, in tx, which the caller commits. Items that are already
 // reserved for the order, with the same quantities, are done: no effect and no error, so that a caller may repeat a
@@ -42,7 +38,7 @@ func Reserve(ctx context.Context, tx *gorm.DB, orderSN string, items []Item) err
 // does the same in the same order, so of the two at most one gets through.
 func (s *session) reserve(ctx context.Context, orderSN string, items []Item) (done bool, err error) {
 	if inserted, err := s.insertReservations(ctx, orderSN, items); err != nil {
-		if dup, ok := errors.AsType[*mysql.MySQLError](err); !ok || dup.Number != errDuplicate {
+		if !hasNumber(err, errDuplicate) {
 			return false, err
 		}
 		err = s.explainDuplicate(ctx, orderSN, items)
@@ -67,13 +63,7 @@ func (s *session) insertReservations(ctx context.Context, orderSN string, items 
 	for chunk := range slices.Chunk(items, maxIn) {
 		s.text("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES ")
 		for i, it := range chunk {
-			s.comma(i)
-			s.text("(")
-			s.binary(orderSN)
-			s.text(",")
-			s.number(it.SKU)
-			s.text(",")
-			s.number(it.Quantity)
+			s.row(i, orderSN, it.SKU, it.Quantity)
 			s.text(",1,UTC_TIMESTAMP(6))")
 		}
 		if _, err := s.exec(ctx); err != nil {
@@ -98,12 +88,8 @@ func (s *session) explainDuplicate(ctx context.Context, orderSN string, items []
 			return ErrRefused
 		case r == nil:
 			return someReserved(it.SKU)
-		case r.status == refused:
-			return fmt.Errorf("sku %d: %w", it.SKU, ErrRefused)
-		case r.status == released:
-			return fmt.Errorf("sku %d: %w", it.SKU, ErrReleased)
-		case r.status == deducted:
-			return fmt.Errorf("sku %d: %w", it.SKU, ErrDeducted)
+		case ends[r.status] != nil:
+			return fmt.Errorf("sku %d: %w", it.SKU, ends[r.status])
 		case r.quantity != it.Quantity:
 			return fmt.Errorf("sku %d: %w: asked for %d, reserved are %d", it.SKU, ErrQuantity, it.Quantity, r.quantity)
 		}

@@ -123,7 +123,7 @@ func (s *session) blameStock(ctx context.Context, p *plan, items []Item) error {
 	}
 	for _, m := range p.moves {
 		if err := wrong[m.sku]; err != nil {
-			p.accuseOnce(m.request, fmt.Errorf("order %q %w", p.requests[m.request].OrderSN, err))
+			p.accuse(m.request, fmt.Errorf("order %q %w", p.requests[m.request].OrderSN, err))
 		}
 	}
 	if err := p.verdict(); err != nil {

@@ -16,18 +16,13 @@ import (
 var refuse = stock.Options{Empty: stock.Refuse}
 
 func TestRollbackReturnsWhatWasReserved(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2, 3)
+	w := newWorld(t, 1, 2, 3)
 	must(t, w.reserve("a", item(2, 5), item(1, 7)))
 	w.wantAmount(1, 93)
 	must(t, w.rollback(stock.Options{}, message("a", "k1", item(1, 7), item(2, 5))))
-	w.wantAmount(1, 100)
-	w.wantAmount(2, 100)
+	w.wantAll(100, 1, 2)
 	w.wantReservations("a", "1×7 released stock.rollback/k1, 2×5 released stock.rollback/k1")
-	if n := w.audited(); n != 2 {
-		t.Errorf("%d releases, want 2", n)
-	}
+	w.wantReleases(2)
 	var versions string
 	must(t, w.db.QueryRow("SELECT GROUP_CONCAT(version ORDER BY sku_id) FROM stock").Scan(&versions))
 	if versions != "2,2,0" { // one change by Reserve, one by Rollback
@@ -36,9 +31,7 @@ func TestRollbackReturnsWhatWasReserved(t *testing.T) {
 }
 
 func TestRollbackWithoutItemsReturnsEverythingStillReserved(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2, 3)
+	w := newWorld(t, 1, 2, 3)
 	must(t, w.reserve("a", item(1, 1), item(2, 2), item(3, 3)))
 	must(t, w.rollback(stock.Options{}, message("a", "k1", item(2, 2))))
 	must(t, w.rollback(stock.Options{}, message("a", "k2")))
@@ -50,9 +43,7 @@ func TestRollbackWithoutItemsReturnsEverythingStillReserved(t *testing.T) {
 }
 
 func TestRollbackLeavesDeductedRowsBesideReservedOnes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2)
+	w := newWorld(t, 1, 2)
 	must(t, w.reserve("a", item(1, 1)))
 	must(t, w.confirm("a"))
 	must(t, w.reserve("a", item(2, 2)))
@@ -65,9 +56,7 @@ func TestRollbackTwiceHasOneEffect(t *testing.T) {
 	t.Parallel()
 	for name, items := range map[string][]stock.Item{"items": {item(1, 7)}, "whole order": nil} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.goods(100, 1)
+			w := newWorld(t, 1)
 			must(t, w.reserve("a", item(1, 7)))
 			must(t, w.rollback(stock.Options{}, message("a", "k1", items...), message("a", "k2", items...)))
 			must(t, w.rollback(stock.Options{}, message("a", "k1", items...)))
@@ -79,18 +68,14 @@ func TestRollbackTwiceHasOneEffect(t *testing.T) {
 				marked = "0×0 refused stock.rollback/k3, " + marked
 			}
 			w.wantReservations("a", marked)
-			if n := w.audited(); n != 1 {
-				t.Errorf("%d releases, want 1", n)
-			}
+			w.wantReleases(1)
 		})
 	}
 }
 
 // Two messages that share an order are marked row by row; others order by order. Both keep whose release it was.
 func TestRollbackMarksEachRowWithItsMessage(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2, 3)
+	w := newWorld(t, 1, 2, 3)
 	for _, order := range []string{"a", "b", "c"} {
 		must(t, w.reserve(order, item(1, 1), item(2, 2), item(3, 3)))
 	}
@@ -111,9 +96,7 @@ func TestRollbackMarksEachRowWithItsMessage(t *testing.T) {
 
 // The names have the same CRC-32, by which a statement finds a row's message.
 func TestRollbackTellsCollidingOrdersApart(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2)
+	w := newWorld(t, 1, 2)
 	for _, order := range []string{"plumless", "buckeroo", "other"} {
 		must(t, w.reserve(order, item(1, 1), item(2, 1)))
 	}
@@ -128,7 +111,6 @@ func TestRollbackTellsCollidingOrdersApart(t *testing.T) {
 
 // An order number is bytes: no case, no accents, no padding, no quoting.
 func TestRollbackKeepsOrdersApartByTheirBytes(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.goods(1000, 1)
 	orders := []string{"a", "A", "á", "a ", "a\x00", `a'--`, `a\`, `a"?`, "😀", "😁", "\xff\xfe", strings.Repeat("z", 64)}
@@ -139,9 +121,7 @@ func TestRollbackKeepsOrdersApartByTheirBytes(t *testing.T) {
 		key := `key'\"? ` + order
 		must(t, w.rollback(stock.Options{}, message(order, key, item(1, int64(i)+1))))
 		w.wantReservations(order, fmt.Sprintf("1×%d released stock.rollback/%s", i+1, key))
-		if n := w.audited(); n != i+1 {
-			t.Fatalf("%d releases after %d orders", n, i+1)
-		}
+		w.wantReleases(i + 1)
 	}
 	w.wantAmount(1, 1000)
 }
@@ -149,9 +129,7 @@ func TestRollbackKeepsOrdersApartByTheirBytes(t *testing.T) {
 // Given an order or item that is unknown or deducted for good, another quantity than reserved, or an amount that
 // would overflow, then its messages are blamed and no others, and nothing is written.
 func TestRollbackBlamesWhatCannotTakeEffect(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2, 3)
+	w := newWorld(t, 1, 2, 3)
 	w.goods(math.MaxInt64-5, 4)
 	must(t, w.reserve("good", item(1, 1), item(2, 2)))
 	must(t, w.reserve("two", item(1, 1), item(2, 2)))
@@ -260,8 +238,7 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			// given two orders that can be rolled back, and one whose goods have no stock row
-			w := newWorld(t)
-			w.goods(100, 1, 2)
+			w := newWorld(t, 1, 2)
 			must(t, w.reserve("good", item(1, 1), item(2, 2)))
 			must(t, w.reserve("two", item(1, 1)))
 			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ('ghost', 99, 1, 1)")
@@ -297,9 +274,7 @@ func TestRollbackReleasesTheOthers(t *testing.T) {
 
 // A request that is blamed must not shadow another one of the same order.
 func TestRollbackJudgesARequestAsIfTheBlamedOneWereAbsent(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2)
+	w := newWorld(t, 1, 2)
 	must(t, w.reserve("a", item(1, 1), item(2, 2)))
 	wrong, right := message("a", "wrong", item(1, 1), item(2, 9)), message("a", "right", item(1, 1), item(2, 2))
 	wantBlame(t, w.rollback(stock.Options{}, wrong, right), map[int]error{0: stock.ErrQuantity})
@@ -319,9 +294,7 @@ func TestRefusingRollbackStopsTheLateDeduction(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.goods(100, 1, 2)
+			w := newWorld(t, 1, 2)
 			must(t, w.rollback(refuse, message("a", "k1", test.items...), message("a", "k2", test.items...)))
 			w.wantReservations("a", test.refused)
 			if err := w.reserve("a", item(1, 7)); !is(err, stock.ErrRefused) {
@@ -364,9 +337,7 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.goods(100, 1, 2, 3)
+			w := newWorld(t, 1, 2, 3)
 			test.given(w)
 			must(t, w.rollback(refuse, message("a", "k1")))
 			want := "0×0 refused stock.rollback/k1, " + test.want
@@ -383,9 +354,7 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 		})
 	}
 	t.Run("what was given back says so", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.goods(100, 1, 2)
+		w := newWorld(t, 1, 2)
 		must(t, w.reserve("a", item(2, 5)))
 		must(t, w.rollback(refuse, message("a", "k1")))
 		if err := w.reserve("a", item(2, 5)); !is(err, stock.ErrReleased) {
@@ -396,18 +365,14 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 		}
 	})
 	t.Run("an order that is deducted altogether is blamed and not marked", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.goods(100, 1)
+		w := newWorld(t, 1)
 		must(t, w.reserve("a", item(1, 5)))
 		must(t, w.confirm("a"))
 		wantBlame(t, w.rollback(refuse, message("a", "k1")), map[int]error{0: stock.ErrDeducted})
 		w.wantReservations("a", "1×5 deducted")
 	})
 	t.Run("with retry a late part is another matter", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.goods(100, 1, 2)
+		w := newWorld(t, 1, 2)
 		must(t, w.reserve("a", item(2, 5)))
 		must(t, w.rollback(stock.Options{Empty: stock.Retry}, message("a", "k1")))
 		must(t, w.reserve("a", item(1, 7)))
@@ -416,20 +381,16 @@ func TestRefusingRollbackOfAWholeOrderStopsItsLateParts(t *testing.T) {
 }
 
 func TestRefusingRollbackReleasesWhatIsReserved(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2)
+	w := newWorld(t, 1, 2)
 	must(t, w.reserve("a", item(1, 7)))
 	must(t, w.rollback(refuse, message("a", "k1", item(1, 7), item(2, 1)), message("b", "k2", item(2, 2))))
 	w.wantReservations("a", "1×7 released stock.rollback/k1, 2×1 refused stock.rollback/k1")
 	w.wantReservations("b", "2×2 refused stock.rollback/k2")
-	w.wantAmount(1, 100)
-	w.wantAmount(2, 100)
+	w.wantAll(100, 1, 2)
 }
 
 // More of everything than one statement takes; neighbouring skus that a float64 cannot tell apart.
 func TestRollbackOfAHugeBatch(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const messages, skus, base = 2000, 1000, int64(math.MaxInt64 - 1000)
 	for sku := range int64(skus) {
@@ -462,7 +423,6 @@ func TestRollbackOfAHugeBatch(t *testing.T) {
 }
 
 func TestRollbackOfTheLargestMessages(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	items := make([]stock.Item, 1000)
 	for i := range items {
@@ -483,7 +443,6 @@ func TestRollbackOfTheLargestMessages(t *testing.T) {
 }
 
 func TestRollbackOfNothing(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	must(t, w.tx(func(tx *gorm.DB) error { return stock.Rollback(t.Context(), tx, nil, refuse) }))
 }

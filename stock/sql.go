@@ -29,9 +29,8 @@ type session struct {
 	buf  []byte
 }
 
-func (s *session) text(sql string)   { s.buf = append(s.buf, sql...) }
-func (s *session) number(n int64)    { s.buf = strconv.AppendInt(s.buf, n, 10) }
-func (s *session) binary(str string) { s.buf = appendBinary(s.buf, str) }
+func (s *session) text(sql string) { s.buf = append(s.buf, sql...) }
+func (s *session) number(n int64)  { s.buf = strconv.AppendInt(s.buf, n, 10) }
 
 // comma separates the values of a list.
 func (s *session) comma(i int) {
@@ -40,13 +39,24 @@ func (s *session) comma(i int) {
 	}
 }
 
-func appendBinary(buf []byte, str string) []byte {
-	buf = append(buf, "x'"...)
-	const digits = "0123456789abcdef"
-	for i := range len(str) {
-		buf = append(buf, digits[str[i]>>4], digits[str[i]&15])
+// row begins the row of an order in a list: (order,number,…
+func (s *session) row(i int, order string, numbers ...int64) {
+	s.comma(i)
+	s.text("(")
+	s.binary(order)
+	for _, n := range numbers {
+		s.text(",")
+		s.number(n)
 	}
-	return append(buf, '\'')
+}
+
+func (s *session) binary(str string) {
+	const digits = "0123456789abcdef"
+	s.buf = append(s.buf, "x'"...)
+	for i := range len(str) {
+		s.buf = append(s.buf, digits[str[i]>>4], digits[str[i]&15])
+	}
+	s.buf = append(s.buf, '\'')
 }
 
 // exec runs the statement in the buffer and empties it. The count is of rows changed or matched, by the setting of the

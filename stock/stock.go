@@ -3,6 +3,7 @@ package stock
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Item is a quantity of one sku.
@@ -62,20 +63,18 @@ const (
 	refused  status = 4
 )
 
+var statusWords = [...]string{reserved: "reserved", released: "released", deducted: "deducted", refused: "refused"}
+
 // String is the status as documented.
 func (s status) String() string {
-	switch s {
-	case reserved:
-		return "reserved"
-	case released:
-		return "released"
-	case deducted:
-		return "deducted"
-	case refused:
-		return "refused"
+	if s < reserved || s > refused {
+		return fmt.Sprintf("status %d", int8(s))
 	}
-	return fmt.Sprintf("status %d", int8(s))
+	return statusWords[s]
 }
+
+// ends are the errors of rows that are not reserved any more.
+var ends = map[status]error{released: ErrReleased, deducted: ErrDeducted, refused: ErrRefused}
 
 const (
 	// wholeOrder is the sku_id of the row that refuses a whole order: a rollback without items cannot name the skus that
@@ -104,6 +103,10 @@ func checkItems(items []Item) error {
 	if len(items) == 0 {
 		return fmt.Errorf("%w: no items", ErrInvalid)
 	}
+	var many map[int64]bool
+	if len(items) > fewItems {
+		many = make(map[int64]bool, len(items))
+	}
 	for i, it := range items {
 		if it.SKU < 1 {
 			return fmt.Errorf("%w: sku %d, must be 1 or more", ErrInvalid, it.SKU)
@@ -111,36 +114,21 @@ func checkItems(items []Item) error {
 		if it.Quantity < 1 || it.Quantity > maxQuantity {
 			return fmt.Errorf("%w: quantity %d of sku %d, must be 1 to %d", ErrInvalid, it.Quantity, it.SKU, maxQuantity)
 		}
-		if len(items) <= fewItems && hasSKU(items[:i], it.SKU) {
-			return twice(it.SKU)
+		twice := many[it.SKU]
+		if many == nil {
+			twice = slices.ContainsFunc(items[:i], func(other Item) bool { return other.SKU == it.SKU })
+		} else {
+			many[it.SKU] = true
 		}
-	}
-	if len(items) <= fewItems {
-		return nil
-	}
-	seen := make(map[int64]struct{}, len(items))
-	for _, it := range items {
-		if _, again := seen[it.SKU]; again {
-			return twice(it.SKU)
+		if twice {
+			return fmt.Errorf("%w: sku %d is named twice", ErrInvalid, it.SKU)
 		}
-		seen[it.SKU] = struct{}{}
 	}
 	return nil
 }
 
 // fewItems is up to where comparing each with each is cheaper than a map.
 const fewItems = 16
-
-func hasSKU(items []Item, sku int64) bool {
-	for _, it := range items {
-		if it.SKU == sku {
-			return true
-		}
-	}
-	return false
-}
-
-func twice(sku int64) error { return fmt.Errorf("%w: sku %d is named twice", ErrInvalid, sku) }
 
 func (r *Request) check() error {
 	if err := checkOrder(r.OrderSN); err != nil {

@@ -3,7 +3,6 @@ package stock_test
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"gorm.io/gorm"
@@ -159,11 +158,8 @@ func TestBothVersionsSeeWhatTheOtherReleased(t *testing.T) {
 			t.Errorf("%s: this one reads %+v, %v", order, found, err)
 		}
 	}
-	w.wantAmount(1, 100)
-	w.wantAmount(2, 100)
-	if n := w.audited(); n != 2*7 {
-		t.Errorf("%d rows were released, want %d", n, 2*7)
-	}
+	w.wantAll(100, 1, 2)
+	w.wantReleases(2 * 7)
 }
 
 func TestBothVersionsRefuseWhatTheOtherRefused(t *testing.T) {
@@ -201,16 +197,8 @@ func TestBothVersionsAtOnceReleaseOnce(t *testing.T) {
 		must(t, w.reserve(name(orders/2+i), item(1, 1), item(2, 1)))
 	}
 	for i := range orders {
-		var wg sync.WaitGroup
-		start := make(chan struct{})
-		var this, that error
-		wg.Go(func() { <-start; _, that = w.formerlyRollback(name(i), "former") })
-		wg.Go(func() {
-			<-start
-			this = again(func() error { return w.rollback(stock.Options{}, message(name(i), "this")) })
-		})
-		close(start)
-		wg.Wait()
+		that, this := atOnce(func() error { _, err := w.formerlyRollback(name(i), "former"); return err },
+			func() error { return w.rollback(stock.Options{}, message(name(i), "this")) })
 		must(t, this)
 		must(t, that)
 		got := w.reservations(name(i))
@@ -219,11 +207,8 @@ func TestBothVersionsAtOnceReleaseOnce(t *testing.T) {
 			t.Errorf("%s: %s; want it released by one of the two", name(i), got)
 		}
 	}
-	w.wantAmount(1, 100)
-	w.wantAmount(2, 100)
-	if n := w.audited(); n != 2*orders {
-		t.Errorf("%d rows were released, want %d", n, 2*orders)
-	}
+	w.wantAll(100, 1, 2)
+	w.wantReleases(2 * orders)
 }
 
 // Given tables that nobody has migrated yet, a Rollback says so and changes nothing, and what services of this version
@@ -248,9 +233,7 @@ func TestARollbackBeforeItsMigrationSaysWhatToRun(t *testing.T) {
 // The names of the message take the place of a row's room, so that it need not be moved. Where they do not fit, the
 // room stays: a row that grows by a few bytes costs more than one that grows by all of them.
 func TestAReleaseTakesTheRoomOfItsRow(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.goods(100, 1, 2)
+	w := newWorld(t, 1, 2)
 	const size = "SELECT LENGTH(room), LENGTH(room) + COALESCE(1 + LENGTH(rollback_tag), 0) + COALESCE(1 + " +
 		"LENGTH(rollback_key), 0) FROM stock_reservation WHERE order_sn = ? AND sku_id = 1"
 	sizes := func(order string) (room, all int) {

@@ -18,6 +18,8 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
+func TestMain(m *testing.M) { stack.Main(m) }
+
 // audit keeps every row that a statement on the reservations changed.
 var audit = []string{
 	`CREATE TABLE audit (
@@ -29,40 +31,34 @@ var audit = []string{
 
 // world is a fresh database with both tables.
 type world struct {
-	t  testing.TB
+	t  *testing.T
 	db *sql.DB
 	g  *gorm.DB
 }
 
-func newWorld(t testing.TB) *world {
+// newWorld has these goods, a hundred pieces of each; its test runs beside others.
+func newWorld(t *testing.T, skus ...int64) *world {
 	t.Helper()
+	t.Parallel()
 	w := newEmptyWorld(t)
 	w.migrate()
 	for _, statement := range audit {
 		w.exec(statement)
 	}
+	w.goods(100, skus...)
 	return w
 }
 
 // newEmptyWorld has no tables yet.
-func newEmptyWorld(t testing.TB) *world {
+func newEmptyWorld(t *testing.T) *world {
 	t.Helper()
-	config, err := mysql.ParseDSN(stack.MySQL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db := sql.OpenDB(connector)
+	db, err := sql.Open("mysql", stack.MySQL(t))
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	g, err := gorm.Open(gormmysql.New(gormmysql.Config{Conn: db}), &gorm.Config{
 		SkipDefaultTransaction: true, Logger: logger.Discard,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &world{t: t, db: db, g: g}
 }
 
@@ -108,9 +104,7 @@ func (w *world) goods(amount int64, skus ...int64) {
 func (w *world) amount(sku int64) int64 {
 	w.t.Helper()
 	var n int64
-	if err := w.db.QueryRowContext(w.t.Context(), "SELECT amount FROM stock WHERE sku_id = ?", sku).Scan(&n); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT amount FROM stock WHERE sku_id = ?", sku).Scan(&n))
 	return n
 }
 
@@ -120,18 +114,14 @@ func (w *world) reservations(order string) string {
 	rows, err := w.db.QueryContext(w.t.Context(),
 		`SELECT sku_id, quantity, status, COALESCE(rollback_tag,''), COALESCE(rollback_key,'')
 		FROM stock_reservation WHERE order_sn = ? ORDER BY sku_id`, order)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	defer func() { _ = rows.Close() }()
 	var all []string
 	for rows.Next() {
 		var sku, quantity int64
 		var status int
 		var tag, key string
-		if err := rows.Scan(&sku, &quantity, &status, &tag, &key); err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, rows.Scan(&sku, &quantity, &status, &tag, &key))
 		text := fmt.Sprintf("%d×%d %s", sku, quantity, [...]string{
 			1: "reserved", 2: "released", 3: "deducted", 4: "refused",
 		}[status])
@@ -140,9 +130,7 @@ func (w *world) reservations(order string) string {
 		}
 		all = append(all, text)
 	}
-	if err := rows.Err(); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, rows.Err())
 	return strings.Join(all, ", ")
 }
 
@@ -150,6 +138,22 @@ func (w *world) wantReservations(order, want string) {
 	w.t.Helper()
 	if got := w.reservations(order); got != want {
 		w.t.Errorf("reservations of %s are %q, want %q", order, got, want)
+	}
+}
+
+// wantReleases compares how many rows were released in all.
+func (w *world) wantReleases(want int) {
+	w.t.Helper()
+	if n := w.audited(); n != want {
+		w.t.Errorf("%d rows were released, want %d", n, want)
+	}
+}
+
+// wantAll compares the amounts of goods.
+func (w *world) wantAll(want int64, skus ...int64) {
+	w.t.Helper()
+	for _, sku := range skus {
+		w.wantAmount(sku, want)
 	}
 }
 
@@ -166,9 +170,7 @@ func (w *world) audited() int {
 	var n, odd int
 	err := w.db.QueryRowContext(w.t.Context(),
 		"SELECT COUNT(*), COALESCE(SUM(was <> 1), 0) FROM audit WHERE is_now = 2").Scan(&n, &odd)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	if odd > 0 {
 		w.t.Errorf("%d rows became released that were not reserved", odd)
 	}
@@ -182,7 +184,7 @@ func message(order, key string, items ...stock.Item) stock.Request {
 
 func item(sku, quantity int64) stock.Item { return stock.Item{SKU: sku, Quantity: quantity} }
 
-func must(t testing.TB, err error) {
+func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +192,7 @@ func must(t testing.TB, err error) {
 }
 
 // wantBlame holds err against the requests to blame: index to sentinel.
-func wantBlame(t testing.TB, err error, want map[int]error) {
+func wantBlame(t *testing.T, err error, want map[int]error) {
 	t.Helper()
 	blame, ok := errors.AsType[*stock.BatchError](err)
 	if !ok {
@@ -225,4 +227,35 @@ func mysqlNumber(err error) uint16 {
 		return e.Number
 	}
 	return 0
+}
+
+// unrelated are orders of nobody who is asked about.
+func unrelated(n int) []stock.Request {
+	all := make([]stock.Request, n)
+	for i := range all {
+		all[i] = message(fmt.Sprintf("2025%08d", i), "", item(1_000_000, 1))
+	}
+	return all
+}
+
+// fill makes the reservations that requests roll back.
+func fill(w *world, requests []stock.Request) {
+	w.t.Helper()
+	var values []string
+	flush := func() {
+		if len(values) > 0 {
+			w.exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, updated_at) VALUES " +
+				strings.Join(values, ","))
+		}
+		values = values[:0]
+	}
+	for _, r := range requests {
+		for _, it := range r.Items {
+			values = append(values, fmt.Sprintf("('%s',%d,%d,1,UTC_TIMESTAMP(6))", r.OrderSN, it.SKU, it.Quantity))
+		}
+		if len(values) > 1000 {
+			flush()
+		}
+	}
+	flush()
 }
