@@ -197,14 +197,12 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// steps splits a pointer: ~1 stands for a slash and ~0 for ~.
-func steps(pointer string) (steps []string) {
+// steps splits a pointer with its first slash; "" points to the whole.
+func steps(pointer string) []string {
 	if pointer == "" {
 		return nil
 	}
-	for step := range strings.SplitSeq(pointer[1:], "/") {
-		steps = append(steps, strings.NewReplacer("~1", "/", "~0", "~").Replace(step))
-	}
+	steps, _ := strictjson.Steps(pointer[1:])
 	return steps
 }
 
@@ -237,7 +235,10 @@ func FuzzScanner(f *testing.F) {
 		if decodeErr != nil {
 			t.Fatalf("accepted what encoding/json refuses: %v", decodeErr)
 		}
-		want, found := at(all, path)
+		if decoded, err := strictjson.Decode(body); err != nil || !reflect.DeepEqual(decoded, all) {
+			t.Fatalf("decoded %v, %v, encoding/json %v", decoded, err, all)
+		}
+		want, found := strictjson.At(all, path)
 		if found != (value != nil) {
 			t.Fatalf("found %q, encoding/json %v", value, want)
 		}
@@ -272,27 +273,4 @@ func unmarshal(body []byte, to *any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	return d.Decode(to)
-}
-
-// at walks through a decoded document.
-func at(v any, path []string) (any, bool) {
-	for _, step := range path {
-		switch in := v.(type) {
-		case map[string]any:
-			next, ok := in[step]
-			if !ok {
-				return nil, false
-			}
-			v = next
-		case []any:
-			i, err := strconv.Atoi(step)
-			if err != nil || strconv.Itoa(i) != step || i < 0 || i >= len(in) {
-				return nil, false
-			}
-			v = in[i]
-		default:
-			return nil, false
-		}
-	}
-	return v, true
 }
