@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,14 +52,17 @@ func Over(server string, s Store, o Options) (Locker, error) {
 // base is the part of a lock that is the same on all servers. After one failure it asks nothing more until a background
 // probe succeeds, so that a server that is away costs one timeout and not one per batch.
 type base struct {
-	store   Store
-	nodes   []*node // what is probed, and where locks are renewed: the store, or each master of a redlock
-	health  *health // of the store
+	nodes   []*node // the store, or each master of a redlock
+	health  *health // of the one node, or of all together
 	o       Options
 	tooLong error // why a call was ended
 	renewer renewer
 	counts  [results]atomic.Uint64
 	running atomic.Bool
+
+	mu   sync.Mutex
+	away int       // masters that are not asked; guarded by mu
+	told time.Time // when the log last said that some are away; guarded by mu
 }
 
 // node is one server, or what is one for its clients.
@@ -74,19 +79,122 @@ func newBase(server string, o Options, stores ...Store) (*base, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("lock options: %w", err)
 	}
-	b := &base{o: o, tooLong: fmt.Errorf("%s took over %v", server, o.Timeout)}
+	b := &base{o: o, tooLong: fmt.Errorf("%s took over %v", server, o.Timeout), health: &health{}}
+	b.health.init(server, o)
 	b.renewer.init(o.MaxHold)
 	for _, s := range stores {
 		n := &node{Store: s}
 		n.init(server, o)
 		b.nodes = append(b.nodes, n)
 	}
-	b.store, b.health = b.nodes[0].Store, &b.nodes[0].health
+	if b.isOne() {
+		b.health = &b.nodes[0].health
+		return b, nil
+	}
+	for _, n := range b.nodes {
+		n.look = b.look
+	}
 	return b, nil
 }
 
 // isOne is false of a redlock.
-func (b *base) isOne() bool { return b.health == &b.nodes[0].health }
+func (b *base) isOne() bool { return len(b.nodes) == 1 }
+
+// reply is what one node has said.
+type reply struct {
+	from  *node
+	held  []Held
+	state State
+	err   error
+}
+
+// shortestGrace is how long more than half of the nodes wait for the others, at least.
+const shortestGrace = 2 * time.Millisecond
+
+// ask calls all nodes at once and returns the replies of more than half of them, and those that come in as long again:
+// one that is slow is not waited for by every batch. Later ones are given to tooLate, if it is set; so what a call uses
+// must stay as it is. An error means that more than half cannot reply, the last of whom is among the replies. What is
+// for lanes is asked only of those that answered last time, and it is noted who does not; but a call that its caller
+// ended is no failure.
+func (b *base) ask(
+	ctx context.Context, lanes bool, call func(context.Context, *reply) error, tooLate func(reply),
+) (replies []reply, _ error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	began, count := time.Now(), len(b.nodes)
+	quorum := count/2 + 1
+	all, over := make(chan reply), make(chan struct{})
+	defer close(over)
+	for i, n := range b.nodes {
+		go func() { // for the timeout at most, whoever waits for it
+			a := reply{from: n}
+			if lanes {
+				a.err = n.down()
+			}
+			if a.err == nil {
+				a.err = b.within(context.WithoutCancel(ctx), func(ctx context.Context) error { return call(ctx, &a) })
+				if lanes && a.err != nil && ctx.Err() == nil {
+					n.fail(a.err)
+				}
+			}
+			a.err = b.of(i, a.err)
+			select {
+			case all <- a:
+			case <-over:
+				if a.err == nil && tooLate != nil {
+					tooLate(a)
+				}
+			}
+		}()
+	}
+	var grace <-chan time.Time
+	var errs []error
+	for range count {
+		select {
+		case a := <-all:
+			if a.err != nil {
+				if errs = append(errs, a.err); len(errs) > count-quorum {
+					return append(replies, a), b.most(errs)
+				}
+			} else if replies = append(replies, a); len(replies) == quorum {
+				grace = time.After(max(time.Since(began), shortestGrace))
+			}
+		case <-grace:
+			return replies, nil
+		case <-ctx.Done():
+			return replies, context.Cause(ctx)
+		}
+	}
+	return replies, nil
+}
+
+// most is the error of a call that more than half did not answer.
+func (b *base) most(errs []error) error {
+	if b.isOne() {
+		return errs[0]
+	}
+	return fmt.Errorf("%d of %d masters do not answer: %w", len(errs), len(b.nodes), errors.Join(errs...))
+}
+
+// of says which node an error is of.
+func (b *base) of(i int, err error) error {
+	if err == nil || b.isOne() {
+		return err
+	}
+	return fmt.Errorf("master %d of %d: %w", i+1, len(b.nodes), err)
+}
+
+// within bounds a call, and says so of one that it ends.
+func (b *base) within(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.o.Timeout, b.tooLong)
+	defer cancel()
+	err := call(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
 
 // Lock tries all names, see [Locker].
 func (b *base) Lock(ctx context.Context, token string, names []Name) ([]Held, error) {
@@ -101,7 +209,7 @@ func (b *base) Lock(ctx context.Context, token string, names []Name) ([]Held, er
 	unknown, err := ResultBypassed, b.health.down()
 	if err == nil {
 		unknown = ResultFailed
-		err = b.ask(ctx, func(ctx context.Context) (err error) { held, err = b.take(ctx, value, names); return err })
+		held, err = b.take(ctx, value, slices.Clone(names))
 	}
 	if err != nil {
 		if err = b.failed(ctx, fmt.Sprintf("lock %d keys", len(names)), err); err != nil {
@@ -131,9 +239,9 @@ const (
 	maxShift = 5  // 32 ms between two tries, at most
 )
 
-// take tries names, and again those of which the store can only say that somebody else tries them too.
+// take tries names, and again those of which the nodes can only say that somebody else tries them too.
 func (b *base) take(ctx context.Context, value string, names []Name) ([]Held, error) {
-	held, err := b.store.Take(ctx, value, names)
+	held, err := b.takeOnce(ctx, value, names)
 	for try := 1; err == nil; try++ {
 		var open []int
 		var some []Name
@@ -152,33 +260,13 @@ func (b *base) take(ctx context.Context, value string, names []Name) ([]Held, er
 			break
 		}
 		var again []Held
-		if again, err = b.store.Take(ctx, value, some); err == nil {
+		if again, err = b.takeOnce(ctx, value, some); err == nil {
 			for n, h := range again {
 				held[open[n]] = h
 			}
 		}
 	}
 	return held, err
-}
-
-// within bounds a call, and says so of one that it ends.
-func (b *base) within(ctx context.Context, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.o.Timeout, b.tooLong)
-	defer cancel()
-	err := call(ctx)
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
-		return fmt.Errorf("%w: %w", cause, err)
-	}
-	return err
-}
-
-// ask is a call of a lane. It notes when the server fails; a call that its caller ended is no failure.
-func (b *base) ask(ctx context.Context, call func(context.Context) error) error {
-	err := b.within(ctx, call)
-	if err != nil && ctx.Err() == nil && b.isOne() { // else each has noted its own failure
-		b.health.fail(err)
-	}
-	return err
 }
 
 // failed is what a lane is told of a failure: nothing with Proceed, for the health tells the log once.
@@ -194,21 +282,23 @@ func (b *base) failed(ctx context.Context, what string, err error) error {
 
 // Release gives names back, see [Locker].
 func (b *base) Release(ctx context.Context, token string, names []Name) error {
-	value := lockedPrefix + token
-	return b.end(ctx, "release locks", value, names, func(ctx context.Context) error {
-		return b.store.GiveBack(ctx, value, names)
+	value, names := lockedPrefix+token, slices.Clone(names)
+	return b.end(ctx, "release locks", value, names, func(ctx context.Context, a *reply) error {
+		return a.from.GiveBack(ctx, value, names)
 	})
 }
 
 // Done says that names are done, see [Locker].
 func (b *base) Done(ctx context.Context, marks []Mark) error {
-	names := NamesOf(marks)
-	return b.end(ctx, "write done markers", "", names, func(ctx context.Context) error { return b.store.Mark(ctx, marks) })
+	marks = slices.Clone(marks)
+	return b.end(ctx, "write done markers", "", NamesOf(marks), func(ctx context.Context, a *reply) error {
+		return a.from.Mark(ctx, marks)
+	})
 }
 
-// end ends the renewing of the names that are held with the value, or with any if it is empty, and tells the server.
+// end ends the renewing of the names that are held with the value, or with any if it is empty, and tells the nodes.
 func (b *base) end(
-	ctx context.Context, what, value string, names []Name, tell func(context.Context) error,
+	ctx context.Context, what, value string, names []Name, tell func(context.Context, *reply) error,
 ) error {
 	if err := checkNames(names); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -218,22 +308,27 @@ func (b *base) end(
 	if down || len(names) == 0 {
 		return nil
 	}
-	if err := b.ask(ctx, tell); err != nil {
+	if _, err := b.ask(ctx, true, tell, nil); err != nil {
 		return b.failed(ctx, fmt.Sprintf("%s of %d names", what, len(names)), err)
 	}
 	return nil
 }
 
-// Show looks at one name, whatever the lock's own health. Its error is the server's.
-func (b *base) Show(ctx context.Context, name Name) (s State, err error) {
+// Show is what most nodes say of one name, whatever their health. Its error is the server's.
+func (b *base) Show(ctx context.Context, name Name) (State, error) {
 	if err := name.Check(); err != nil {
 		return State{}, fmt.Errorf("show lock: %w", err)
 	}
-	err = b.within(ctx, func(ctx context.Context) (err error) { s, err = b.store.Show(ctx, name); return err })
+	replies, err := b.ask(ctx, false, func(ctx context.Context, a *reply) (err error) {
+		a.state, err = a.from.Show(ctx, name)
+		return err
+	}, nil)
 	if err != nil {
 		return State{}, fmt.Errorf("show lock %v: %w", name, err)
 	}
-	return s, nil
+	key := func(s State) string { return fmt.Sprintf("%d %s %x", s.Hold, s.Token, s.Hash) }
+	slices.SortFunc(replies, func(a, b reply) int { return strings.Compare(key(a.state), key(b.state)) })
+	return replies[len(replies)/2].state, nil // what more than half say stands in the middle
 }
 
 // Run renews the locks in hand at a third of their TTL and, while a server is away, probes it with jittered backoff.

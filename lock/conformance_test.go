@@ -1,7 +1,6 @@
 package lock_test
 
 import (
-	"net/url"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -80,13 +79,9 @@ func (b redisBackend) Open(t *testing.T, o lock.Options) lock.Locker {
 
 func (b redisBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
 	t.Helper()
-	u, err := url.Parse(b.server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cutter := newReplyCutter(t, u.Host)
-	u.Host = cutter.addr
-	return openLock(t, u.String(), o), cutter.cut, cutter.lost
+	wire := stack.Proxy(t, b.server.Addr())
+	lose, lost := wire.Losing("rollbackd:")
+	return openLock(t, wire.Through(b.server.URL()), o), lose, lost
 }
 
 func (redisBackend) Die(*testing.T, lock.Locker) {}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -71,20 +72,28 @@ var _ Store = (*redisStore)(nil)
 // NewRedis makes a lock over a client of OpenRedis, which stays the caller's to close after Run has returned. It asks
 // Redis nothing.
 func NewRedis(client redis.UniversalClient, o Options) (*Redis, error) {
-	o = o.WithDefaults()
-	s := newRedisStore(client, o)
-	b, err := newBase("redis", o, s)
+	b, err := overRedis("redis", o, client)
 	if err != nil {
 		return nil, err
 	}
-	s.renewer = &b.renewer
 	return &Redis{b}, nil
 }
 
-func newRedisStore(client redis.UniversalClient, o Options) *redisStore {
-	s := &redisStore{client: client, lockTTL: o.LockTTL.Milliseconds(), doneTTL: o.DoneTTL.Milliseconds()}
-	s.cluster, _ = client.(*redis.ClusterClient)
-	return s
+func overRedis(server string, o Options, clients ...redis.UniversalClient) (*base, error) {
+	o = o.WithDefaults()
+	stores := make([]Store, len(clients))
+	for i, client := range clients {
+		s := &redisStore{client: client, lockTTL: o.LockTTL.Milliseconds(), doneTTL: o.DoneTTL.Milliseconds()}
+		s.cluster, _ = client.(*redis.ClusterClient)
+		stores[i] = s
+	}
+	b, err := newBase(server, o, stores...)
+	for _, s := range stores {
+		if err == nil {
+			s.(*redisStore).renewer = &b.renewer
+		}
+	}
+	return b, err
 }
 
 // Take is one pipeline of SET key token NX PX ttl GET. The command returns the holder, so it may be sent again after a
@@ -94,13 +103,11 @@ func (l *redisStore) Take(ctx context.Context, value string, names []Name) ([]He
 	const words = 7
 	args := make([]any, 0, words*len(names)) // one slice for all commands, and each argument boxed once
 	boxed := any(value)
-	pipe := l.client.Pipeline()
-	for i, n := range names {
-		args = append(args, "set", n.text, boxed, "nx", "px", l.lockTTL, "get")
-		_ = pipe.Process(ctx, redis.NewStringCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...)) // only queues
-	}
 	held := make([]Held, len(names))
-	cmds, failure := l.exec(ctx, pipe)
+	cmds, failure := l.exec(ctx, len(names), func(i int) redis.Cmder {
+		args = append(args, "set", names[i].text, boxed, "nx", "px", l.lockTTL, "get")
+		return redis.NewStringCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...)
+	})
 	for i, cmd := range cmds {
 		found, err := cmd.(*redis.StringCmd).Result()
 		switch {
@@ -125,17 +132,17 @@ func (l *redisStore) Take(ctx context.Context, value string, names []Name) ([]He
 // this process holds itself is not asked for.
 func (l *redisStore) checkEnds(ctx context.Context, names []Name, held []Held) error {
 	var doubted []int
-	pipe := l.client.Pipeline()
 	for i := range held {
 		if held[i].Hold == HeldByOther && !l.renewer.holds(lockedPrefix+held[i].Holder, names[i]) {
 			doubted = append(doubted, i)
-			_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "pttl", names[i].text)) // only queues
 		}
 	}
 	if doubted == nil {
 		return nil
 	}
-	cmds, err := l.execAll(ctx, pipe)
+	cmds, err := l.execAll(ctx, len(doubted), func(n int) redis.Cmder {
+		return redis.NewIntCmd(ctx, "pttl", names[doubted[n]].text)
+	})
 	const never = -1 // -2: it is gone
 	for n, cmd := range cmds {
 		if ms := cmd.(*redis.IntCmd).Val(); ms == never || ms > l.lockTTL.(int64) {
@@ -155,21 +162,17 @@ const (
 // GiveBack is one pipeline of compare-and-delete. The script is sent with each EVAL: EVALSHA inside a pipeline does not
 // fall back when Redis has forgotten the script.
 func (l *redisStore) GiveBack(ctx context.Context, value string, names []Name) error {
-	pipe := l.client.Pipeline()
-	for _, n := range names {
-		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", releaseScript, 1, n.text, value))
-	}
-	_, err := l.execAll(ctx, pipe)
+	_, err := l.execAll(ctx, len(names), func(i int) redis.Cmder {
+		return redis.NewIntCmd(ctx, "eval", releaseScript, 1, names[i].text, value)
+	})
 	return err
 }
 
 // Renew is one pipeline of compare-and-expire.
 func (l *redisStore) Renew(ctx context.Context, names []Name, values []string) (stands []bool, err error) {
-	pipe := l.client.Pipeline()
-	for i, n := range names {
-		_ = pipe.Process(ctx, redis.NewIntCmd(ctx, "eval", renewScript, 1, n.text, values[i], l.lockTTL))
-	}
-	cmds, err := l.execAll(ctx, pipe)
+	cmds, err := l.execAll(ctx, len(names), func(i int) redis.Cmder {
+		return redis.NewIntCmd(ctx, "eval", renewScript, 1, names[i].text, values[i], l.lockTTL)
+	})
 	for _, cmd := range cmds {
 		stands = append(stands, cmd.(*redis.IntCmd).Val() != 0)
 	}
@@ -181,12 +184,10 @@ func (l *redisStore) Renew(ctx context.Context, names []Name, values []string) (
 func (l *redisStore) Mark(ctx context.Context, marks []Mark) error {
 	const words = 5
 	args := make([]any, 0, words*len(marks))
-	pipe := l.client.Pipeline()
-	for i, m := range marks {
-		args = append(args, "set", m.Name.text, donePrefix+string(m.BodyHash[:]), "px", l.doneTTL)
-		_ = pipe.Process(ctx, redis.NewStatusCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...))
-	}
-	_, err := l.execAll(ctx, pipe)
+	_, err := l.execAll(ctx, len(marks), func(i int) redis.Cmder {
+		args = append(args, "set", marks[i].Name.text, donePrefix+string(marks[i].BodyHash[:]), "px", l.doneTTL)
+		return redis.NewStatusCmd(ctx, args[i*words:(i+1)*words:(i+1)*words]...)
+	})
 	return err
 }
 
@@ -199,11 +200,9 @@ func (l *redisStore) Probe(ctx context.Context) error {
 	if missed != nil {
 		keys = append(keys, probeKey+"{"+*missed+"}")
 	}
-	pipe := l.client.Pipeline()
-	for _, key := range keys {
-		_ = pipe.Process(ctx, redis.NewStringCmd(ctx, "set", key, "probe", "nx", "px", 1000, "get"))
-	}
-	_, err := l.execAll(ctx, pipe)
+	_, err := l.execAll(ctx, len(keys), func(i int) redis.Cmder {
+		return redis.NewStringCmd(ctx, "set", keys[i], "probe", "nx", "px", 1000, "get")
+	})
 	if err == nil {
 		l.missed.CompareAndSwap(missed, nil)
 	}
@@ -212,19 +211,23 @@ func (l *redisStore) Probe(ctx context.Context) error {
 
 // Show looks at one key.
 func (l *redisStore) Show(ctx context.Context, name Name) (State, error) {
-	pipe := l.client.Pipeline()
-	get, ttl := pipe.Get(ctx, name.text), pipe.PTTL(ctx, name.text)
-	_, err := l.execAll(ctx, pipe)
+	get, ttl := redis.NewStringCmd(ctx, "get", name.text), redis.NewDurationCmd(ctx, time.Millisecond, "pttl", name.text)
+	_, err := l.execAll(ctx, 2, func(i int) redis.Cmder { return []redis.Cmder{get, ttl}[i] })
 	if err != nil || errors.Is(get.Err(), redis.Nil) {
 		return State{}, err
 	}
 	return ReadState(get.Val(), ttl.Val()), nil
 }
 
-// exec sends the pipeline. Its error is one of the call as a whole, and then no command has an answer; those of single
-// commands stay with them. A Redis that refuses the connection (a wrong password, too many clients) answers with a
-// Redis error too, and the client leaves the commands as if each had succeeded with an empty answer.
-func (l *redisStore) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
+// exec sends so many commands in one pipeline. Its error is one of the call as a whole, and then no command has an
+// answer; those of single commands stay with them. A Redis that refuses the connection (a wrong password, too many
+// clients) answers with a Redis error too, and the client leaves the commands as if each had succeeded with an empty
+// answer.
+func (l *redisStore) exec(ctx context.Context, n int, command func(i int) redis.Cmder) ([]redis.Cmder, error) {
+	pipe := l.client.Pipeline()
+	for i := range n {
+		_ = pipe.Process(ctx, command(i)) // only queues
+	}
 	cmds, err := pipe.Exec(ctx)
 	if err == nil {
 		return cmds, nil
@@ -242,8 +245,8 @@ func (l *redisStore) exec(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cm
 
 // execAll is exec where no command should fail. It returns those before the first that did. Nothing under a key, or
 // somebody else's value of another type, is no fault of Redis.
-func (l *redisStore) execAll(ctx context.Context, pipe redis.Pipeliner) ([]redis.Cmder, error) {
-	cmds, err := l.exec(ctx, pipe)
+func (l *redisStore) execAll(ctx context.Context, n int, command func(i int) redis.Cmder) ([]redis.Cmder, error) {
+	cmds, err := l.exec(ctx, n, command)
 	for i, cmd := range cmds {
 		err := cmd.Err()
 		if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {

@@ -13,22 +13,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestReleaseIsTheOwnersAlone(t *testing.T) {
-	t.Parallel()
-	l := newLock(t, stack.Redis(t), Options{})
-	l.lock(t, "a", "one", "two")
-	l.lock(t, "b", "three")
-	if err := l.client.ScriptFlush(t.Context()).Err(); err != nil { // the script must not be needed to stand in Redis
-		t.Fatal(err)
-	}
-
-	if err := l.Release(t.Context(), "a", l.names("one", "three", "four")); err != nil {
-		t.Fatal(err)
-	}
-
-	wantHolds(t, l.lock(t, "c", "one", "two", "three", "four"), Mine, HeldByOther, HeldByOther, Mine)
-}
-
 func TestDoneMarkerCostsWhatTheDocsSay(t *testing.T) {
 	t.Parallel()
 	l := newLock(t, stack.Redis(t), Options{})

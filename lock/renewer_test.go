@@ -241,17 +241,6 @@ func TestEveryLockInHandIsRenewed(t *testing.T) {
 	}
 }
 
-func TestForgottenLockExpiresAndIsTold(t *testing.T) {
-	t.Parallel()
-	l := newLock(t, stack.Redis(t), Options{LockTTL: time.Second, MaxHold: 2 * time.Second})
-	l.run(t)
-	l.lock(t, "leaked", "one")
-	await(t, "the lock expires", func() bool { return l.lock(t, "b", "one")[0] == Mine })
-	if n := l.log.count("held too long"); n != 1 {
-		t.Errorf("the log tells it %d times, want once: %q", n, l.log.lines)
-	}
-}
-
 // Given a server that is away for five minutes, then the log has a line at the beginning with what to do, one a minute,
 // and one at the end.
 func TestALockThatIsAwayIsALineAMinute(t *testing.T) {

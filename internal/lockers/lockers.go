@@ -107,7 +107,7 @@ func (l *Lock) openRedis(s Servers, o lock.Options) (err error) {
 	var clients redisClients
 	l.Closer = &clients
 	for i, url := range urls {
-		options := lock.RedisOptions{
+		options := redisdb.Options{
 			Name: s.Name, Connections: s.Connections, Opened: s.Opened, TLS: s.RedisTLS, Warn: s.Warn,
 		}
 		if s.CurrentRedisURL != nil {
@@ -115,10 +115,11 @@ func (l *Lock) openRedis(s Servers, o lock.Options) (err error) {
 				return append(redisdb.SplitURLs(s.CurrentRedisURL()), make([]string, len(urls))...)[i]
 			}
 		}
-		client, err := lock.OpenRedis(url, options)
-		if err != nil && len(urls) > 1 {
+		client, err := redisdb.Open(url, options)
+		switch {
+		case err != nil && len(urls) > 1:
 			return fmt.Errorf("master %d of %d: %w", i+1, len(urls), err)
-		} else if err != nil {
+		case err != nil:
 			return err
 		}
 		clients = append(clients, client)

@@ -59,7 +59,7 @@ func (b mysqlBackend) Open(t *testing.T, o lock.Options) lock.Locker {
 func (b mysqlBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
 	t.Helper()
 	wire := stack.Proxy(t, stack.Addr(t, b.dsn))
-	lose, lost := losing(wire, "rollbackd:")
+	lose, lost := wire.Losing("rollbackd:")
 	return b.open(t, wire, o), lose, lost
 }
 

@@ -160,36 +160,18 @@ func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
 	}
 }
 
-// Given a MySQL that is frozen and then killed, when names are locked, then each call is bounded, and all goes on.
-func TestAFrozenAndAKilledMySQLAreGoneWithout(t *testing.T) {
+// Given a MySQL that is frozen, when names are locked, then each call is bounded, and all goes on.
+func TestAFrozenMySQLIsGoneWithout(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
 	w := newMySQLWorld(t, server.Database(t))
 	l := w.Open(t, lock.Options{Timeout: 300 * time.Millisecond})
 	w.runs(l)
 	names := w.names(10)
-	for what, fault := range map[string]struct{ do, undo func() error }{
-		"frozen": {server.Freeze, server.Thaw}, "killed": {server.Kill, server.Start},
-	} {
-		w.mine(l, "before", names)
-		w.must(l.Release(t.Context(), "before", names)) // a thread of a frozen server may answer for a moment
-		w.must(fault.do())
-		t.Log(what)
-		w.goesOnWithout(l, names)
-		w.must(fault.undo())
-		w.isAsked(l)
-	}
-}
-
-// Given locks in hand, when the table is emptied, then they are lost, which is noticed, and a late release takes
-// nobody's lock away.
-func TestAWipedLockTableCostsOnlyTheLocks(t *testing.T) {
-	t.Parallel()
-	w := newMySQLWorld(t, stack.MySQL(t))
-	a, b := w.Open(t, lock.Options{LockTTL: 150 * time.Millisecond}), w.Open(t, lock.Options{})
-	w.runs(a)
-	names := w.names(2)
-	w.mine(a, "a", names)
-	w.exec("DELETE FROM rollbackd_lock")
-	w.changesHands(a, b, names)
+	w.mine(l, "before", names)
+	w.must(l.Release(t.Context(), "before", names)) // a thread of a frozen server may answer for a moment
+	w.must(server.Freeze())
+	w.goesOnWithout(l, names)
+	w.must(server.Thaw())
+	w.isAsked(l)
 }

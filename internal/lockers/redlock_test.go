@@ -72,7 +72,7 @@ func (b redlockBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, fu
 	}
 	u.Host = wire.Addr
 	urls[0] = u.String()
-	lose, lost := losing(wire, "rollbackd:")
+	lose, lost := wire.Losing("rollbackd:")
 	return openRedlock(t, urls, o), lose, lost
 }
 

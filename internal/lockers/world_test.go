@@ -3,15 +3,12 @@ package lockers_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -112,22 +109,5 @@ func (w lockWorld) changesHands(a, b lock.Locker, names []lock.Name) {
 	w.must(a.Release(w.Context(), "a", names))
 	if n := w.mine(a, "a", names); n != 0 {
 		w.Errorf("%d names were taken from b", n)
-	}
-}
-
-// losing loses a reply to what has the word in it when told.
-func losing(wire *stack.TCPProxy, word string) (lose func(), lost func() int) {
-	var sprung atomic.Pointer[<-chan struct{}]
-	lose = func() {
-		c := wire.DropReply(func(piece []byte) bool { return strings.Contains(string(piece), word) })
-		sprung.Store(&c)
-	}
-	return lose, func() int {
-		select {
-		case <-*sprung.Load():
-			return 1
-		case <-time.After(10 * time.Second): // a majority does not wait for who answers last
-			return 0
-		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/url"
 	"regexp"
@@ -87,7 +89,7 @@ func (s *zooKeeper) open() (*zkSession, error) {
 		return &zkWire{Conn: conn, forget: context.AfterFunc(life, func() { _ = conn.Close() })}, nil
 	}
 	conn, _, err := zk.Connect(s.to.hosts, s.o.LockTTL, zk.WithDialer(dial), zk.WithHostProvider(&zkHosts{}),
-		zk.WithLogger(silent{}), zk.WithLogInfo(false))
+		zk.WithLogger(log.New(io.Discard, "", 0)), zk.WithLogInfo(false))
 	if err != nil {
 		end()
 		return nil, err
@@ -371,12 +373,6 @@ func (h *zkHosts) Next() (server string, retryStart bool) {
 
 // Connected says that the last one is good, and the first to be tried again.
 func (h *zkHosts) Connected() { h.tried, h.next = 0, (h.next+len(h.hosts)-1)%len(h.hosts) }
-
-// silent is a logger of the client that says nothing: what goes wrong comes back as an error.
-type silent struct{}
-
-// Printf says nothing.
-func (silent) Printf(string, ...any) {}
 
 // zkWire refuses what no ZooKeeper sends. The client makes room for as many bytes as the first four of an answer say,
 // whoever answers: "HTTP" is a gibibyte, and an answer that is shorter than its head ends the process.

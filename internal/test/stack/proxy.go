@@ -178,6 +178,22 @@ func (p *TCPProxy) DropReply(match func(clientBytes []byte) bool) <-chan struct{
 	return p.set(&trap{match: match, deliver: true})
 }
 
+// Losing makes two functions: lose loses the reply to the next piece with the word in it, and lost says whether it did.
+func (p *TCPProxy) Losing(word string) (lose func(), lost func() int) {
+	var sprung <-chan struct{}
+	lose = func() {
+		sprung = p.DropReply(func(piece []byte) bool { return bytes.Contains(piece, []byte(word)) })
+	}
+	return lose, func() int {
+		select {
+		case <-sprung:
+			return 1
+		case <-time.After(10 * time.Second): // who asks several servers does not wait for the one that answers last
+			return 0
+		}
+	}
+}
+
 // DropRequest cuts the connection before the server gets the first piece of bytes for which match is true: the server
 // did not do it and the client does not know. The channel is closed when that has happened. It happens once.
 func (p *TCPProxy) DropRequest(match func(clientBytes []byte) bool) <-chan struct{} {
