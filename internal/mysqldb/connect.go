@@ -54,8 +54,9 @@ func newDialer(cfg *mysql.Config, o Options) (*dialer, error) {
 
 // Connect makes one connection.
 func (d *dialer) Connect(ctx context.Context) (driver.Conn, error) {
-	cfg, said := d.cfg.Clone(), &lastSaid{}
-	cfg.Logger = said // what goes wrong is returned as an error, and logged once
+	cfg := d.cfg.Clone()
+	var logged atomic.Pointer[error]
+	cfg.Logger = saying(func(err error) { logged.Store(&err) }) // what goes wrong is returned, and logged once
 	if d.currentDSN != nil {
 		if now, err := ParseDSN(d.currentDSN()); err == nil {
 			cfg.User, cfg.Passwd = now.User, now.Passwd
@@ -103,7 +104,11 @@ func (d *dialer) Connect(ctx context.Context) (driver.Conn, error) {
 	case bounded.Err() != nil:
 		return nil, d.at(&certs.Error{What: fmt.Sprintf("the handshake was not over within %v", bound)})
 	}
-	return nil, d.explain(handshake, err, said.last())
+	var last error
+	if said := logged.Load(); said != nil {
+		last = *said
+	}
+	return nil, d.explain(handshake, err, last)
 }
 
 // Driver is the driver's.
@@ -116,8 +121,9 @@ func (d *dialer) explain(h *certs.Handshake, err, logged error) error {
 		return d.at(&certs.Error{What: "the server does not speak TLS", Err: err,
 			Do: "switch it on at the server, or take tls and certificates out of ROLLBACKD_MYSQL_DSN and " + TLSSetting + "_…"})
 	}
+	const accessDenied = 1045 // or an encryption that the account requires is missing
 	if server, ok := said(err); ok {
-		if server.Number == numAccessDenied && h.AskedInVain() {
+		if server.Number == accessDenied && h.AskedInVain() {
 			return d.at(fmt.Errorf("%w (the server asked for a client certificate, and we have none: if the account has "+
 				"REQUIRE X509, name one in %s_CERT_FILE and _KEY_FILE)", err, TLSSetting))
 		}
@@ -152,21 +158,14 @@ func (p *patient) Write(b []byte) (int, error) {
 // SyscallConn is that of the connection.
 func (p *patient) SyscallConn() (syscall.RawConn, error) { return p.system.SyscallConn() }
 
-// lastSaid keeps what the driver logs while it connects.
-type lastSaid struct{ err atomic.Pointer[error] }
+// saying is a log of the driver, which writes there, mostly, the error that it does not return.
+type saying func(error)
 
-// Print is called by the driver, mostly with the error that it does not return.
-func (l *lastSaid) Print(v ...any) {
+// Print is called by the driver.
+func (s saying) Print(v ...any) {
 	for _, said := range v {
 		if err, ok := said.(error); ok {
-			l.err.Store(&err)
+			s(err)
 		}
 	}
-}
-
-func (l *lastSaid) last() error {
-	if err := l.err.Load(); err != nil {
-		return *err
-	}
-	return nil
 }

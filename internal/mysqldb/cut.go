@@ -6,18 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Activity knows what a transaction's time went by with, and whether it ended while a statement was in the hands of the
 // database. It is of one transaction, on a connection of [Open].
 type Activity struct {
-	mu     sync.Mutex
-	conn   int64         // guarded by mu; the server's number of the transaction's connection, 0 before it begins
-	cut    *CutStatement // guarded by mu
-	inside time.Duration // guarded by mu; in the hands of the database
-	waited bool          // guarded by mu; Watch has seen that it may wait for a lock
+	conn   atomic.Int64 // the server's number of the transaction's connection, 0 before it begins
+	waited atomic.Bool  // Watch has seen that it may wait for a lock
+	cut    atomic.Pointer[CutStatement]
+	inside atomic.Int64 // nanoseconds in the hands of the database
 }
 
 type activityKey struct{}
@@ -29,18 +28,12 @@ func WithActivity(ctx context.Context) (context.Context, *Activity) {
 }
 
 // Cut is the statement that was cut off because its context ended, nil if none was.
-func (a *Activity) Cut() *CutStatement {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.cut
-}
+func (a *Activity) Cut() *CutStatement { return a.cut.Load() }
 
 // Inside is how long the transaction was in the hands of the database, and whether [Activity.Watch] has seen that
 // it may have waited for a lock of somebody else's meanwhile.
 func (a *Activity) Inside() (took time.Duration, waited bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.inside, a.waited
+	return time.Duration(a.inside.Load()), a.waited.Load()
 }
 
 // Watch looks from time to time whether the transaction may be waiting for a lock, from after on until stop is
@@ -69,18 +62,13 @@ func (a *Activity) watch(ctx context.Context, db *sql.DB, every time.Duration) {
 	defer tick.Stop()
 	began := int64(-1) // waits for rows that had begun on the whole server when last looked
 	for {
-		a.mu.Lock()
-		conn := a.conn
-		a.mu.Unlock()
 		var p Process
-		if conn != 0 { // what it cannot see is no wait: the next look may
+		if conn := a.conn.Load(); conn != 0 { // what it cannot see is no wait: the next look may
 			p, _ = ProcessOf(ctx, db, conn)
 		}
 		begun, waiting, err := rowLockWaits(ctx, db)
 		if waitsForTable(p.State) || err == nil && (waiting > 0 || began >= 0 && begun > began) {
-			a.mu.Lock()
-			a.waited = true
-			a.mu.Unlock()
+			a.waited.Store(true)
 			return
 		}
 		if err == nil {
@@ -114,12 +102,9 @@ func waitsForTable(state string) bool { return strings.HasPrefix(state, "Waiting
 
 // on says on which connection the transaction is.
 func (a *Activity) on(conn int64) {
-	if a == nil {
-		return
+	if a != nil {
+		a.conn.Store(conn)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.conn = conn
 }
 
 // begin is called before the driver is asked to do something, and what it returns after that. A context that had ended
@@ -130,11 +115,10 @@ func (a *Activity) begin(ctx context.Context, conn int64, text string) (end func
 	}
 	began := time.Now()
 	return func(err error) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.inside += time.Since(began)
-		if err != nil && ctx.Err() != nil && a.cut == nil {
-			a.cut = &CutStatement{conn: conn, beginning: text[:min(len(text), cutBeginning)], Took: time.Since(began)}
+		took := time.Since(began)
+		a.inside.Add(int64(took))
+		if err != nil && ctx.Err() != nil { // the first one is it
+			a.cut.CompareAndSwap(nil, &CutStatement{conn: conn, beginning: text[:min(len(text), cutBeginning)], Took: took})
 		}
 	}
 }

@@ -75,28 +75,24 @@ func TLSOf(dsn *mysql.Config) certs.TLS {
 	return tlsParameters.Of(func(name string) string { return dsn.Params[name] })
 }
 
+// contradicts says what is wrong with a tls of the DSN beside certificates; what is not listed is a name.
+var contradicts = map[string]string{
+	"": "", "true": "",
+	"false":       "says tls=false, and certificates are named: take tls=false out",
+	"preferred":   "says tls=preferred, which goes on without encryption, and certificates are named: write tls=true",
+	"skip-verify": "says tls=skip-verify, which looks at no certificate, and a CA is named: write tls=true",
+}
+
 // checkTLS refuses what a DSN says of encryption when it contradicts itself.
 func checkTLS(dsn *mysql.Config) error {
 	t := TLSOf(dsn)
 	named := t != (certs.TLS{})
-	switch dsn.TLSConfig {
-	case "", "true":
-	case "false":
-		if named {
-			return errors.New("says tls=false, and certificates are named: take tls=false out")
-		}
-	case "preferred":
-		if named {
-			return errors.New("says tls=preferred, which goes on without encryption, and certificates are named: write tls=true")
-		}
-	case "skip-verify":
-		if t.CA != "" {
-			return errors.New("says tls=skip-verify, which looks at no certificate, and a CA is named: write tls=true")
-		}
-	default:
-		if named {
-			return errors.New("says tls=NAME, a configuration of the program's, and certificates are named: keep one")
-		}
+	why, known := contradicts[dsn.TLSConfig]
+	if !known {
+		why = "says tls=NAME, a configuration of the program's, and certificates are named: keep one"
+	}
+	if why != "" && named && (dsn.TLSConfig != "skip-verify" || t.CA != "") {
+		return errors.New(why)
 	}
 	if err := t.Check(); err != nil {
 		return fmt.Errorf("names only one of ssl-cert and ssl-key: %w", err)

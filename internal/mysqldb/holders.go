@@ -97,26 +97,25 @@ func Holders(ctx context.Context, db *sql.DB, least time.Duration) ([]Holder, er
 		return nil, fmt.Errorf("look who holds the rows that are waited for (docs/rights.md says what that needs): %w", err)
 	}
 	waits := map[int64][]Holder{} // by who waits
-	var ours []int64
 	for _, w := range pairs {
 		waits[w.waiter] = append(waits[w.waiter], w.Holder)
-		if w.ours {
-			ours = append(ours, w.waiter)
-		}
 	}
 	// From those who are ours to those they wait for, until somebody waits for nobody.
-	found := map[int64]Holder{}
-	for seen := map[int64]bool{}; len(ours) > 0; {
-		one := ours[0]
-		ours = ours[1:]
-		for _, h := range waits[one] {
-			switch {
-			case len(waits[h.Connection]) == 0:
+	found, seen := map[int64]Holder{}, map[int64]bool{}
+	var follow func(waiter int64)
+	follow = func(waiter int64) {
+		for _, h := range waits[waiter] {
+			if len(waits[h.Connection]) == 0 {
 				found[h.Connection] = h
-			case !seen[h.Connection]:
+			} else if !seen[h.Connection] {
 				seen[h.Connection] = true
-				ours = append(ours, h.Connection)
+				follow(h.Connection)
 			}
+		}
+	}
+	for _, w := range pairs {
+		if w.ours {
+			follow(w.waiter)
 		}
 	}
 	var all []Holder

@@ -11,29 +11,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// The errors that the product asks for by name, as the servers' manuals spell it.
-const (
-	numErrorOnWrite    = 3    // EE_WRITE; which error it is stands in the text alone
-	numDiskFull        = 1021 // ER_DISK_FULL
-	numErrorOnWriteOld = 1026 // ER_ERROR_ON_WRITE, as 3
-	numStorageEngine   = 1030 // ER_GET_ERRNO, as 3
-	numNoDatabaseRight = 1044 // ER_DBACCESS_DENIED_ERROR: said of a missing database too, to who has no right on it
-	numAccessDenied    = 1045 // ER_ACCESS_DENIED_ERROR: or an encryption that the account requires is missing
-	numNodeNotReady    = 1047 // ER_UNKNOWN_COM_ERROR: a node of Galera that has lost or not joined its cluster
-	numNoDatabase      = 1049 // ER_BAD_DB_ERROR
-	numDuplicate       = 1062 // ER_DUP_ENTRY
-	numTableFull       = 1114 // ER_RECORD_FILE_FULL: what InnoDB says on a full disk
-	numNoTable         = 1146 // ER_NO_SUCH_TABLE
-	numLockTableFull   = 1206 // ER_LOCK_TABLE_FULL: InnoDB has no memory for more locks
-	numDeadlock        = 1213 // ER_LOCK_DEADLOCK
-	numReadOnlyOption  = 1290 // ER_OPTION_PREVENTS_STATEMENT: an option of the server forbids it, such as read_only
-	numReadOnlyTx      = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
-	numReadOnlyMode    = 1836 // ER_READ_ONLY_MODE
-	numNoSavepoint     = 1305 // ER_SP_DOES_NOT_EXIST: of a routine, too
-	numNotAMember      = 3796 // ER_GRP_TRX_CONSISTENCY_NOT_ALLOWED: a node of group replication outside its group
-	numNoMemberAnyMore = 3797 // ER_GRP_TRX_CONSISTENCY_BEFORE: it was put out while it waited for the group
-)
-
 // sayer is which server says an error. From 4000 on a number means one thing on MySQL, and another on MariaDB.
 type sayer string
 
@@ -81,8 +58,9 @@ func eachListed(each func(fault Fault, server string, number uint16)) {
 
 // faultOf says whose fault an error is by its number and its SQLSTATE.
 func faultOf(from sayer, number uint16, state string) Fault {
+	const deadlock = 1213
 	switch { // SIGNAL alone says that, whatever number it gives itself
-	case strings.HasPrefix(state, "45"), number == numDeadlock && state != "40001" && state[0] != 0:
+	case strings.HasPrefix(state, "45"), number == deadlock && state != "40001" && state[0] != 0:
 		return FaultData
 	}
 	if fault, ok := faultOfNumber[from][number]; ok {
@@ -145,56 +123,56 @@ func Answer(err error) error {
 	return nil
 }
 
+// What follows asks for errors by their numbers, with the names that the servers' manuals give them.
+
 // notReady reports whether a server said in err that it takes no statements at all, or none of ours, or none that
-// writes.
-func notReady(err error) bool {
-	return says(err, numNodeNotReady, numNotAMember, numNoMemberAnyMore, numReadOnlyOption, numReadOnlyTx, numReadOnlyMode)
-}
+// writes: a node of Galera that has lost or not joined its cluster (1047 ER_UNKNOWN_COM_ERROR), one outside its group,
+// or put out of it while it waited (3796 and 3797, ER_GRP_TRX_CONSISTENCY_…), or one that only reads (1290
+// ER_OPTION_PREVENTS_STATEMENT, 1792 ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, 1836 ER_READ_ONLY_MODE).
+func notReady(err error) bool { return says(err, 1047, 3796, 3797, 1290, 1792, 1836) }
 
 // NoRoom reports whether a server said in err that it has no room: its disk, a table or a log is full. No message is
 // the cause, not even when others succeed meanwhile: a disk runs full table by table, and one that has pages left still
-// takes rows.
+// takes rows. It is 1021 ER_DISK_FULL, 1114 ER_RECORD_FILE_FULL, which is what InnoDB says on a full disk, or, where
+// the text alone tells which error it is, 3 EE_WRITE, 1026 ER_ERROR_ON_WRITE and 1030 ER_GET_ERRNO.
 func NoRoom(err error) bool {
-	return says(err, numDiskFull, numTableFull) || says(err, numErrorOnWrite, numErrorOnWriteOld, numStorageEngine) &&
-		strings.Contains(Answer(err).Error(), "No space left on device")
+	return says(err, 1021, 1114) ||
+		says(err, 3, 1026, 1030) && strings.Contains(Answer(err).Error(), "No space left on device")
 }
 
-// NoDatabase reports whether a server said in err that the database of the DSN does not exist, or not for this user:
-// who has no right on it is not told which of the two it is.
-func NoDatabase(err error) bool { return says(err, numNoDatabase, numNoDatabaseRight) }
+// NoDatabase reports whether a server said in err that the database of the DSN does not exist (1049 ER_BAD_DB_ERROR),
+// or not for this user: who has no right on it is not told which of the two it is (1044 ER_DBACCESS_DENIED_ERROR).
+func NoDatabase(err error) bool { return says(err, 1049, 1044) }
 
-// NoTable reports whether a server said in err that a table does not exist.
-func NoTable(err error) bool { return says(err, numNoTable) }
+// NoTable reports whether a server said in err that a table does not exist (ER_NO_SUCH_TABLE).
+func NoTable(err error) bool { return says(err, 1146) }
 
-// Duplicate reports whether a server said in err that a row would have stood twice in an index, of whatever table.
-func Duplicate(err error) bool { return says(err, numDuplicate) }
+// Duplicate reports whether a server said in err that a row would have stood twice in an index, of whatever table
+// (ER_DUP_ENTRY).
+func Duplicate(err error) bool { return says(err, 1062) }
 
 // Repeats is Duplicate, and likewise for what says the same in other words (1586; 1022 and 1169, where nobody knows
 // which index it was; 1761 and 1762, by a foreign key that cascades). The server has undone the statement, and the
 // transaction goes on.
-func Repeats(err error) bool { return says(err, numDuplicate, 1586, 1022, 1169, 1761, 1762) }
+func Repeats(err error) bool { return says(err, 1062, 1586, 1022, 1169, 1761, 1762) }
 
-// NoSavepoint reports whether a server said in err, to RELEASE or ROLLBACK TO, that there is no such savepoint.
-func NoSavepoint(err error) bool { return says(err, numNoSavepoint) }
+// NoSavepoint reports whether a server said in err, to RELEASE or ROLLBACK TO, that there is no such savepoint
+// (ER_SP_DOES_NOT_EXIST, which it says of a routine too).
+func NoSavepoint(err error) bool { return says(err, 1305) }
 
-// RolledBack reports whether a server may have rolled the whole transaction back by itself when it said err.
-func RolledBack(err error) bool {
-	return says(err, numLockTableFull) || Classify(err) == FaultContention
-}
+// RolledBack reports whether a server may have rolled the whole transaction back by itself when it said err, also
+// because InnoDB has no memory for more locks (1206 ER_LOCK_TABLE_FULL).
+func RolledBack(err error) bool { return says(err, 1206) || Classify(err) == FaultContention }
 
 // DuplicateIn is Duplicate for one index of a table, whose name is not quoted. MySQL names table and index, the table
 // in small letters where lower_case_table_names is 1. MariaDB names the index alone: there an index of the same name in
 // another table, which a trigger writes, is taken for it.
 func DuplicateIn(err error, table, index string) bool {
-	server, ok := said(err)
-	if !ok || server.Number != numDuplicate {
+	if !Duplicate(err) {
 		return false
 	}
+	text := Answer(err).Error()
 	const before = " for key '"
-	i := strings.LastIndex(server.Message, before)
-	if i < 0 {
-		return false
-	}
-	named := strings.TrimSuffix(server.Message[i+len(before):], "'")
-	return named == index || strings.EqualFold(named, table+"."+index)
+	named := strings.TrimSuffix(text[max(0, strings.LastIndex(text, before)):], "'")
+	return named == before+index || strings.EqualFold(named, before+table+"."+index)
 }

@@ -70,22 +70,16 @@ func (o Options) withDefaults() Options {
 	o.DialTimeout = cmp.Or(o.DialTimeout, defaultDialTimeout)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultIOTimeout)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, defaultIOTimeout)
-	if o.Program == "" {
-		o.Program = "rollbackd"
-	}
+	o.Program = cmp.Or(o.Program, "rollbackd")
 	return o
 }
 
 func (o Options) validate() error {
-	switch {
-	case o.MaxOpen < 0:
-		return fmt.Errorf("MaxOpen %d is negative", o.MaxOpen)
-	case o.LockWait != 0 && o.LockWait < time.Second:
+	if o.MaxOpen < 0 || min(o.Idle, o.DialTimeout, o.ReadTimeout, o.WriteTimeout) < 0 {
+		return errors.New("MaxOpen, the Idle time or a timeout is negative")
+	}
+	if o.LockWait != 0 && o.LockWait < time.Second {
 		return fmt.Errorf("LockWait %v must be at least 1s", o.LockWait)
-	case o.Idle < 0:
-		return fmt.Errorf("the Idle time %v is negative", o.Idle)
-	case o.DialTimeout < 0 || o.ReadTimeout < 0 || o.WriteTimeout < 0:
-		return errors.New("a timeout is negative")
 	}
 	return nil
 }
@@ -185,11 +179,10 @@ func force(cfg *mysql.Config, o Options) (warnings []string) {
 	cfg.CheckConnLiveness = true
 	warn(cfg.Collation != "" && !strings.HasPrefix(cfg.Collation, "utf8mb4_"), "collation=%s is ignored: the charset is "+
 		"utf8mb4", cfg.Collation)
-	collation := ""
-	if strings.HasPrefix(cfg.Collation, "utf8mb4_") {
-		collation = cfg.Collation
+	if !strings.HasPrefix(cfg.Collation, "utf8mb4_") {
+		cfg.Collation = ""
 	}
-	_ = cfg.Apply(mysql.Charset("utf8mb4", collation)) // this option cannot fail
+	_ = cfg.Apply(mysql.Charset("utf8mb4", cfg.Collation)) // this option cannot fail
 	cfg.ParseTime, cfg.InterpolateParams = true, true
 	cfg.RejectReadOnly = false // it would hide what the server said: see watchedConn.leave
 

@@ -3,7 +3,6 @@ package mysqldb
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"net"
 	"strings"
@@ -37,30 +36,19 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 			t.Errorf("no warning of %s in %q", word, warnings)
 		}
 	}
-	var mode, zone, isolation, charset, program string
-	var wait, tableWait, auto, silent, reading, writing int
-	if err := pool.QueryRow("SELECT @@sql_mode, @@time_zone, @@character_set_client, @@innodb_lock_wait_timeout, "+
-		"@@lock_wait_timeout, @@autocommit, @@wait_timeout, @@net_read_timeout, @@net_write_timeout").
-		Scan(&mode, &zone, &charset, &wait, &tableWait, &auto, &silent, &reading, &writing); err != nil {
+	var zone, program string
+	var wait, tableWait, silent, reading, writing int // the other variables are looked at beside a contrary server
+	if err := pool.QueryRow("SELECT @@time_zone, @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@wait_timeout, "+
+		"@@net_read_timeout, @@net_write_timeout").
+		Scan(&zone, &wait, &tableWait, &silent, &reading, &writing); err != nil {
 		t.Fatal(err)
 	}
 	if silent != 9 || reading != 9 || writing != 9 {
 		t.Errorf("the server waits for the client for %d, %d and %d s, want Idle and 3 s more, in whole seconds: 9", silent,
 			reading, writing)
 	}
-	if !strings.Contains(mode, "STRICT_ALL_TABLES") || zone != "+00:00" || charset != "utf8mb4" || wait != 3 ||
-		tableWait != 3 || auto != 1 {
-		t.Errorf("mode %q, zone %q, charset %q, lock waits %d and %d, autocommit %d", mode, zone, charset, wait, tableWait,
-			auto)
-	}
-	if err := pool.QueryRow("SELECT @@tx_isolation").Scan(&isolation); err != nil { // MariaDB's name
-		err = pool.QueryRow("SELECT @@transaction_isolation").Scan(&isolation) // MySQL's
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if isolation != "READ-COMMITTED" {
-		t.Errorf("isolation %s", isolation)
+	if zone != "+00:00" || wait != 3 || tableWait != 3 {
+		t.Errorf("zone %q, lock waits %d and %d", zone, wait, tableWait)
 	}
 	if pool.Stats().MaxOpenConnections != 7 {
 		t.Errorf("%d connections at most, want 7", pool.Stats().MaxOpenConnections)
@@ -141,31 +129,8 @@ func TestOpenDoesNotDial(t *testing.T) {
 	}
 }
 
-func TestNoErrorHoldsThePassword(t *testing.T) {
+func TestARefusedLoginDoesNotShowThePassword(t *testing.T) {
 	const password = "s3cr"
-	for _, dsn := range []string{
-		"u:s3cr3t@tcp(db:3306)",
-		"u:s3cr/3t@tcp(db:3306)",
-		"u:s3cr@/3t@tcp(db:3306)",
-		"u:s3cr/3t",
-		"u:s3cr3t@tcp(db:3306/stock",
-		"u:s3cr3t@ftp/stock",
-		"u:s3cr3t@tcp(db:3306)/",
-		"u:s3cr3t@tcp(db:3306)/stock?timeout=5",
-		"u:s3cr3t@tcp(db:3306)/stock?tls=unknown",
-		"u:s3cr3t@tcp(db:3306)/stock?parseTime=perhaps",
-		"s3cr3t",
-		"",
-	} {
-		_, warnings, err := Open(t.Context(), dsn, Options{})
-		if err == nil {
-			t.Errorf("%s was taken", dsn)
-			continue
-		}
-		if all := err.Error() + strings.Join(warnings, ""); strings.Contains(all, password) || strings.Contains(all, "3t@") {
-			t.Errorf("%s: %s", dsn, all)
-		}
-	}
 	dsn := stack.MySQL(t)
 	user, rest, _ := strings.Cut(dsn, ":")
 	_, rest, _ = strings.Cut(rest, "@")
@@ -249,31 +214,6 @@ func TestAPoolClosesWhatIsNotConnectedAnyMore(t *testing.T) {
 		t.Fatalf("%d connections cut, want 1", n)
 	}
 	wantError(t, "close the pool", pool.Close(), nil)
-}
-
-// Whichever way a session is opened, the server does not keep it for long when it is silent, nor is anything of the
-// server's shorter than that.
-func TestEveryDoorBoundsASilentSession(t *testing.T) {
-	t.Parallel()
-	dsn := stack.MySQL(t)
-	doors := map[string]*sql.DB{"Open": poolOf(t, open(t, dsn))}
-	for name, door := range map[string]func(string, Options) (driver.Connector, []string, error){
-		"Connector": Connector, "FoundRowsConnector": FoundRowsConnector,
-	} {
-		connector, _, err := door(dsn, Options{})
-		wantError(t, name, err, nil)
-		doors[name] = sql.OpenDB(connector)
-		t.Cleanup(func() { doors[name].Close() })
-	}
-	for name, pool := range doors {
-		var silent, transaction int
-		wantError(t, name, pool.QueryRow("SELECT @@wait_timeout, 0 /*M! + @@idle_transaction_timeout */").Scan(&silent,
-			&transaction), nil)
-		if silent != 13 || transaction != 0 {
-			t.Errorf("by %s, the server waits for %d s, and %d s in a transaction, want 13 and no other bound", name, silent,
-				transaction)
-		}
-	}
 }
 
 func separator(dsn string) string {

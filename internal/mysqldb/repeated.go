@@ -7,15 +7,11 @@ import (
 	"fmt"
 )
 
-type repeatedKey struct{}
-
 // Repeated makes a context for a statement with placeholders that is run again and again, word for word. A connection
 // of [Open] prepares it when it comes for the second time in a row, and keeps it until another one does: the server
 // then reads the values alone, and no text. It is for statements of many rows, because the second run costs a round
 // trip more. On other connections the context changes nothing.
-func Repeated(ctx context.Context) context.Context {
-	return context.WithValue(ctx, repeatedKey{}, true)
-}
+func Repeated(ctx context.Context) context.Context { return context.WithValue(ctx, repeating, true) }
 
 // repeated is what one connection knows of repeated statements. It keeps one: of 1,000 rows, that takes the server some
 // MiB.

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -173,25 +171,4 @@ func TestAPreparedStatementThatIsCutOffIsEnded(t *testing.T) {
 			"DATABASE() AND id <> CONNECTION_ID() AND info IS NOT NULL").Scan(&n)
 		return err == nil && n == 0
 	})
-}
-
-// A connection that is none of Open's takes the context as it is.
-func TestRepeatedMeansNothingElsewhere(t *testing.T) {
-	w := newWorld(t)
-	cfg, err := mysql.ParseDSN(w.dsn)
-	wantError(t, "dsn", err, nil)
-	cfg.InterpolateParams = true
-	connector, err := mysql.NewConnector(cfg)
-	wantError(t, "connector", err, nil)
-	pool := sql.OpenDB(connector)
-	defer pool.Close()
-	conn, err := pool.Conn(t.Context())
-	wantError(t, "connection", err, nil)
-	defer conn.Close()
-	s := &session{w, conn}
-	for _, id := range []int{10, 20, 30} {
-		wantError(t, "put", s.put(Repeated(t.Context()), id, id+1), nil)
-	}
-	s.wantCounts("elsewhere", "0 0 0")
-	s.wantRows(1 + 6)
 }

@@ -9,24 +9,14 @@ import (
 // A connection whose session somebody has changed is not lent again.
 func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
 	t.Parallel()
-	db, _, err := Open(t.Context(), stack.MySQL(t), Options{MaxOpen: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	used := map[int]bool{}
+	w := &world{t: t, pool: poolOf(t, openWith(t, stack.MySQL(t), Options{MaxOpen: 1}))}
+	used := map[int64]bool{}
 	for _, text := range []string{"DO 0", "SET autocommit = 0", "SET completion_type = 'CHAIN'", "no statement"} {
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var id, fresh int
-		const question = "SELECT CONNECTION_ID(), @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'"
-		if err := tx.QueryRowContext(t.Context(), question).Scan(&id, &fresh); err != nil {
+		one := w.begin(w.pool)
+		tx, id := one.tx, one.id
+		var fresh int
+		const question = "SELECT @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'"
+		if err := tx.QueryRowContext(t.Context(), question).Scan(&fresh); err != nil {
 			t.Fatal(err)
 		}
 		_, failed := tx.ExecContext(LastUse(t.Context()), text)
@@ -44,15 +34,7 @@ func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
 // are data errors, but what they mean is the handler's to say.
 func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 	t.Parallel()
-	db, _, err := Open(t.Context(), stack.MySQL(t), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	w := newWorld(t)
 	for _, text := range []string{
 		"CREATE TABLE own (k INT PRIMARY KEY, v INT NOT NULL, CHECK (v < 100)) ENGINE=InnoDB",
 		"CREATE TABLE child (k INT PRIMARY KEY, a INT, b INT, UNIQUE (a, b), FOREIGN KEY (a) REFERENCES own (k)" +
@@ -60,9 +42,7 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 		"INSERT INTO own VALUES (1, 1), (2, 2)",
 		"INSERT INTO child VALUES (1, 1, 7), (2, 3 - 1, 7)",
 	} {
-		if _, err := pool.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		w.exec(text)
 	}
 	for text, repeats := range map[string]bool{
 		"INSERT INTO own VALUES (8, 8), (1, 1)":         true,
@@ -73,10 +53,7 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 		"INSERT INTO child VALUES (8, 1, 8), (9, 9, 9)": false,
 		"UPDATE own SET v = 9223372036854775807 + v":    false,
 	} {
-		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := w.begin(w.pool).tx
 		for _, text := range []string{"SAVEPOINT a", "INSERT INTO own VALUES (7, 7)"} {
 			if _, err := tx.ExecContext(t.Context(), text); err != nil {
 				t.Fatal(err)

@@ -94,15 +94,12 @@ func (c *watchedConn) setLockWait(ctx context.Context) error {
 	if want == c.lockWait {
 		return nil
 	}
-	_, err := c.wholeConn.ExecContext(ctx, lockWaitStatement(want), nil)
+	_, err := c.wholeConn.ExecContext(ctx, fmt.Sprintf(
+		"SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %[1]d", int64(want/time.Second)), nil)
 	if err == nil {
 		c.lockWait = want
 	}
 	return err
-}
-
-func lockWaitStatement(bound time.Duration) string {
-	return fmt.Sprintf("SET SESSION innodb_lock_wait_timeout = %d, lock_wait_timeout = %[1]d", int64(bound/time.Second))
 }
 
 // BeginTx begins to watch.
@@ -120,25 +117,29 @@ func (c *watchedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.T
 	return &watchedTx{tx, c}, nil
 }
 
-type (
-	lastUseKey   struct{}
-	afterRowsKey struct{}
+// request is what a context asks of the connection on which a statement runs.
+type request string
+
+const (
+	lastUse   request = "last use"
+	afterRows request = "after rows"
+	repeating request = "repeated"
 )
+
+func (r request) in(ctx context.Context) bool { return ctx.Value(r) != nil }
 
 // LastUse makes a context. A connection on which a statement runs with it is not lent again after its transaction: the
 // statement may have changed the session.
-func LastUse(ctx context.Context) context.Context { return context.WithValue(ctx, lastUseKey{}, true) }
+func LastUse(ctx context.Context) context.Context { return context.WithValue(ctx, lastUse, true) }
 
 // AfterRows makes a context. A statement that runs with it closes the rows that nobody has closed, which refuse all
 // others ([ErrRowsOpen]): those of a [sql.Row] which was never read cannot be found otherwise.
-func AfterRows(ctx context.Context) context.Context {
-	return context.WithValue(ctx, afterRowsKey{}, true)
-}
+func AfterRows(ctx context.Context) context.Context { return context.WithValue(ctx, afterRows, true) }
 
 // prepare does what the contexts of a statement ask for.
 func (c *watchedConn) prepare(ctx context.Context) error {
-	c.left = c.left || ctx.Value(lastUseKey{}) != nil
-	if c.rows != nil && ctx.Value(afterRowsKey{}) != nil {
+	c.left = c.left || lastUse.in(ctx)
+	if c.rows != nil && afterRows.in(ctx) {
 		_ = c.rows.Close()
 	}
 	switch {
@@ -156,15 +157,18 @@ func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driv
 		return nil, err
 	}
 	end := c.activity.begin(ctx, c.id, query)
-	res, err := c.exec(ctx, query, args)
+	exec := c.wholeConn.ExecContext
+	if repeating.in(ctx) {
+		exec = c.execRepeated
+	}
+	res, err := exec(ctx, query, args)
 	end(err)
 	return res, c.leave(err)
 }
 
-func (c *watchedConn) exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if ctx.Value(repeatedKey{}) == nil {
-		return c.wholeConn.ExecContext(ctx, query, args)
-	}
+func (c *watchedConn) execRepeated(
+	ctx context.Context, query string, args []driver.NamedValue,
+) (driver.Result, error) {
 	return c.repeated.exec(ctx, c.wholeConn, query, args)
 }
 
