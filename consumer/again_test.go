@@ -191,6 +191,7 @@ func TestAGroupThatFailsWithoutBlameGivesItsClaimsBack(t *testing.T) {
 func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 	w := newWorld(t)
 	w.oneBatch(20)
+	w.cfg.Lease, w.cfg.HandlerTimeout = 30*time.Second, 20*time.Second // on a loaded machine too
 	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 		return blaming(msgs, func(m consumer.Message) error {
 			switch {
@@ -228,6 +229,7 @@ func TestBlameOfOneAfterTheOtherInAGroup(t *testing.T) {
 			w := newWorld(t)
 			w.oneBatch(n)
 			w.cfg.Prefetch, w.cfg.Lease = max(w.cfg.Prefetch, n), time.Minute // room for many rounds
+			w.cfg.HandlerTimeout = 20 * time.Second                           // on a loaded machine too
 			w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
 				if err := insert(tx, m.Key); err != nil {
 					return err
@@ -309,7 +311,6 @@ func TestARowThatIsMovedLeavesItsGroup(t *testing.T) {
 // The handler names whichever message it is at when its time ends: that is no attempt, also in the fast path.
 func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(20)
 	w.cfg.Lease, w.cfg.HandlerTimeout = 12*time.Second, 2*time.Second
 	var slow atomic.Bool
 	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
@@ -319,11 +320,7 @@ func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
 		}
 		return insert(tx, m.Key)
 	})
-	all := keys("order", 20)
-	w.startWith(all...)
-
-	w.end(map[string]int{"applied": 20})
-	w.applied(all...)
+	all := w.judged(keys("order", 20), map[string]int{"applied": 20})
 	w.wantStory("absent>processing:1 processing>success:1", all[7])
 	w.wantStory("", without(all, all[7])...)
 }

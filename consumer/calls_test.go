@@ -95,9 +95,7 @@ func (w *world) attempts(keys ...string) map[string]int {
 	w.t.Helper()
 	got := map[string]int{}
 	for _, k := range keys {
-		id := id(k)
-		rows := must(w.records.LookUp(w.t.Context(), []dedup.Identity{id}))(w.t)
-		got[k] = rows[id].Attempts
+		got[k] = w.row(k).Attempts
 	}
 	return got
 }
@@ -393,11 +391,7 @@ func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
 	if reason != string(dedup.ReasonCrashed) || !strings.HasPrefix(why, "perhaps applied: ") {
 		t.Errorf("the letter says %v: %s", reason, why)
 	}
-	var remark string
-	ok(t, w.db.QueryRowContext(t.Context(), "SELECT remark FROM consumer_log").Scan(&remark))
-	if !strings.HasPrefix(remark, "perhaps applied: ") {
-		t.Errorf("the row says %q", remark)
-	}
+	w.wantRow("order", wanted{Says: "perhaps applied: "})
 }
 
 func TestALostCommitOfAClaimOrAMarkIsLookedUp(t *testing.T) {

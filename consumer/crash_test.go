@@ -480,52 +480,44 @@ func TestWhatCannotBeCommittedIsGivenBack(t *testing.T) {
 	w.applied(all...)
 }
 
-// Given a lock under which statements pass and no COMMIT does, as a backup of MariaDB takes it, when that lasts, then
-// the messages come back later at no cost, and no lane keeps them for ever.
-func TestCommitsThatWaitForALockCostNoAttempt(t *testing.T) {
+// blockedCommits is a world on whose server statements pass and no COMMIT does, as a backup of
+// MariaDB has it, with rows of these messages.
+func blockedCommits(t *testing.T, failedOnce ...string) (w *world, free func()) {
 	t.Parallel()
-	w := newWorldOn(t, servers{mysql: stack.OwnMySQL(t)}) // the lock is on the whole server
-	w.cfg.Lanes, w.cfg.GiveBackAfter, w.patience = 1, time.Second, time.Minute
-	fresh, claimed := keys("fresh", 8), keys("claimed", 2)
-	w.failedOnce(claimed...)
+	w = newWorldOn(t, servers{mysql: stack.OwnMySQL(t)}) // the lock is on the whole server
+	w.cfg.Lanes, w.cfg.GiveBackAfter = 1, time.Second
+	w.failedOnce(failedOnce...)
 	other := w.conn()
 	if _, err := other.ExecContext(t.Context(), "BACKUP STAGE START"); err != nil {
 		t.Skipf("only MariaDB has such a lock: %v", err)
 	}
 	w.execOn(other, "BACKUP STAGE BLOCK_COMMIT")
+	return w, func() { w.execOn(other, "BACKUP STAGE END") }
+}
+
+// Given a lock under which statements pass and no COMMIT does, as a backup of MariaDB takes it, when that lasts, then
+// the messages come back later at no cost, and no lane keeps them for ever.
+func TestCommitsThatWaitForALockCostNoAttempt(t *testing.T) {
+	fresh, claimed := keys("fresh", 8), keys("claimed", 2)
+	w, free := blockedCommits(t, claimed...)
 	r := w.startWith(fresh...)
 	w.eventually("all have come back once", func() bool { return w.outcomes()["in_progress"] >= len(fresh) })
 	w.publish("{}", claimed...)
 	if !contendedWith(r) {
 		t.Errorf("it does not say that it waits for locks: %v", r.State())
 	}
-	w.execOn(other, "BACKUP STAGE END")
-	w.ended(dedup.Success, append(fresh, claimed...)...)
-	w.recovered(r)
-	w.quiet()
-	w.costNothing(fresh, claimed)
+	free()
+	w.costNothing(fresh, claimed, r)
 }
 
 // Given the same lock, when claims wait for it, then that is contention too, and not a server that is away.
 func TestClaimsThatCannotBeCommittedForALockAreContention(t *testing.T) {
-	t.Parallel()
-	w := newWorldOn(t, servers{mysql: stack.OwnMySQL(t)})
-	w.cfg.Lanes, w.cfg.GiveBackAfter, w.patience = 1, time.Second, time.Minute
 	claimed := keys("claimed", 3)
-	w.failedOnce(claimed...)
-	w.publish("{}", claimed...)
-	other := w.conn()
-	if _, err := other.ExecContext(t.Context(), "BACKUP STAGE START"); err != nil {
-		t.Skipf("only MariaDB has such a lock: %v", err)
-	}
-	w.execOn(other, "BACKUP STAGE BLOCK_COMMIT")
-	r := w.start()
+	w, free := blockedCommits(t, claimed...)
+	r := w.startWith(claimed...)
 	w.logged(`msg="deliveries given back"`)
-	w.execOn(other, "BACKUP STAGE END")
-	w.ended(dedup.Success, claimed...)
-	w.recovered(r)
-	w.quiet()
-	w.costNothing(nil, claimed)
+	free()
+	w.costNothing(nil, claimed, r)
 	if strings.Contains(w.logs.String(), "waiting for mysql") {
 		t.Errorf("a lock was taken for a server that is away:\n%s", w.logs)
 	}

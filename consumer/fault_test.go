@@ -401,17 +401,16 @@ func TestRabbitMQAway(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRabbit(t)
 	for _, tc := range []struct {
-		name     string
-		takeAway func()
-		giveBack func()
+		name               string
+		takeAway, giveBack func(*stack.Server) error
 	}{
-		{"killed", func() { _ = server.Kill() }, func() { _ = server.Start() }},
-		{"frozen", func() { _ = server.Freeze() }, func() { _ = server.Thaw() }},
+		{"killed", (*stack.Server).Kill, (*stack.Server).Start}, {"frozen", (*stack.Server).Freeze, (*stack.Server).Thaw},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorldOn(t, servers{rabbit: server})
 			w.amqpURL += "?heartbeat=1" // so that a frozen server is noticed after 1.5 s
-			w.survives(consumer.DependencyRabbitMQ, "{}", 200, func(*world) { tc.takeAway() }, func(*world) { tc.giveBack() })
+			w.survives(consumer.DependencyRabbitMQ, "{}", 200,
+				func(*world) { _ = tc.takeAway(server) }, func(*world) { _ = tc.giveBack(server) })
 		})
 	}
 }
@@ -542,35 +541,35 @@ func TestAShortRetryDoesNotWaitBehindALongOne(t *testing.T) {
 	}
 }
 
-// TestRedisAway takes one server away in every way, under both policies, while messages come five times each.
+// TestRedisAway takes a server away in every way, under both policies, while messages come five times each.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
-	server := stack.OwnRedis(t)
 	for _, tc := range []struct {
-		name     string
-		takeAway func()
-		giveBack func()
-		absent   bool // from the start
+		name               string
+		takeAway, giveBack func(*stack.Server) error
+		absent             bool // from the start
 	}{
-		{"killed", func() { _ = server.Kill() }, func() { _ = server.Start() }, false},
-		{"frozen", func() { _ = server.Freeze() }, func() { _ = server.Thaw() }, false},
-		{"absent at the start", func() { _ = server.Kill() }, func() { _ = server.Start() }, true},
+		{"killed", (*stack.Server).Kill, (*stack.Server).Start, false},
+		{"frozen", (*stack.Server).Freeze, (*stack.Server).Thaw, false},
+		{"absent at the start", (*stack.Server).Kill, (*stack.Server).Start, true},
 	} {
 		for _, policy := range []lock.Policy{lock.Proceed, lock.Pause} {
 			t.Run(tc.name+", policy "+string(policy), func(t *testing.T) {
+				t.Parallel()
+				server := stack.OwnRedis(t)
 				w := newWorldOn(t, servers{redis: server})
 				w.cfg.LockOnError, w.cfg.BatchSize, w.cfg.GiveBackAfter = policy, 10, 500*time.Millisecond
 				w.failing("bad")
 				before, after := keys("before", 50), keys("after", 50)
 				var r *running
 				if tc.absent {
-					tc.takeAway()
+					_ = tc.takeAway(server)
 				}
 				r = w.start()
 				if !tc.absent {
 					w.publish("{}", before...)
 					w.ended(dedup.Success, before...)
-					tc.takeAway()
+					_ = tc.takeAway(server)
 				}
 				for range 5 {
 					w.publish("{}", after...)
@@ -596,19 +595,15 @@ func TestRedisAway(t *testing.T) {
 					is(w, "messages were worked on without the lock",
 						w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'after%'"), 0)
 				}
-				if up := w.counts("rollbackd_dependency_up"); up["redis"] != 0 {
-					t.Errorf("dependencies up: %v, want no redis", up)
-				}
-				tc.giveBack()
+				is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 0)
+				_ = tc.giveBack(server)
 				w.ended(dedup.Success, after...)
 				w.ended(dedup.Dead, "bad")
 				w.recovered(r)
 				// with proceed nobody waits for it
 				w.eventually("nothing is degraded", func() bool { return len(r.State().Degraded) == 0 })
 				w.quiet()
-				if up := w.counts("rollbackd_dependency_up"); up["redis"] != 1 {
-					t.Errorf("dependencies up: %v, want redis", up)
-				}
+				is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 1)
 				all := once(after...)
 				if !tc.absent {
 					all = once(append(before, after...)...)
@@ -619,7 +614,8 @@ func TestRedisAway(t *testing.T) {
 		}
 	}
 	t.Run("flushed under load", func(t *testing.T) {
-		w := newWorldOn(t, servers{redis: server})
+		t.Parallel()
+		w := newWorldOn(t, servers{redis: stack.OwnRedis(t)})
 		w.cfg.BatchSize, w.cfg.BatchLinger = 5, 0
 		client := must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(t)
 		defer client.Close()
@@ -673,10 +669,7 @@ func TestAConflictInAClusterOfGaleraCostsNothing(t *testing.T) {
 	fresh, claimed := keys("fresh", 8), keys("claimed", 4)
 	w.failedOnce(claimed...)
 	r := w.startWith(append(fresh, claimed...)...)
-	w.ended(dedup.Success, append(fresh, claimed...)...)
-	w.recovered(r)
-	w.quiet()
-	w.costNothing(fresh, claimed)
+	w.costNothing(fresh, claimed, r)
 	is(w, "transactions met others", conflicts.Load(), most)
 	if strings.Contains(w.logs.String(), "waiting for mysql") {
 		t.Errorf("a conflict was taken for a server that is away:\n%s", w.logs)

@@ -470,7 +470,6 @@ func TestACallOfAProcedureIsAppliedByItself(t *testing.T) {
 // behind it are in nobody's way.
 func TestASwallowedErrorIsItsOwnMessages(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(100)
 	w.cfg.MaxAttempts = 1
 	w.exec("CREATE TABLE taken (n INT PRIMARY KEY, CHECK (n > 0)) ENGINE=InnoDB")
 	w.exec("INSERT INTO taken VALUES (1)")
@@ -499,18 +498,8 @@ func TestASwallowedErrorIsItsOwnMessages(t *testing.T) {
 		return nil
 	})
 	all := keys("order", 100)
-	var bad, good []string
-	for _, k := range all {
-		if strings.HasSuffix(k, "5") || strings.HasSuffix(k, "9") {
-			bad = append(bad, k)
-		} else {
-			good = append(good, k)
-		}
-	}
-	w.startWith(all...)
-	w.ended(dedup.Dead, bad...)
-	w.end(map[string]int{"applied": 80, "dead_lettered": 20})
-	w.applied(good...)
+	bad := slices.DeleteFunc(slices.Clone(all), func(k string) bool { return !strings.ContainsAny(k[len(k)-1:], "59") })
+	w.judged(all, map[string]int{"applied": 80, "dead_lettered": 20}, bad...)
 	is(w, "messages went on after a duplicate", w.number("SELECT COUNT(*) FROM effect WHERE body = 'twice'"), 10)
 	for _, k := range bad {
 		want := "taken" // by the CHECK
@@ -525,7 +514,6 @@ func TestASwallowedErrorIsItsOwnMessages(t *testing.T) {
 // letter, because nobody knows what it did, and the others are applied.
 func TestATransactionThatIsGoneIsNotCommitted(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(40)
 	all := keys("order", 40)
 	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 		if m.Key != all[19] {
@@ -536,10 +524,7 @@ func TestATransactionThatIsGoneIsNotCommitted(t *testing.T) {
 		}
 		return errors.New("out of paper")
 	})
-	w.startWith(all...)
-	w.ended(dedup.Dead, all[:20]...)
-	w.end(map[string]int{"applied": 20, "dead_lettered": 20})
-	w.applied(all[20:]...)
+	w.judged(all, map[string]int{"applied": 20, "dead_lettered": 20}, all[:20]...)
 	w.wantRow(all[0], wanted{Reason: "permanent", Says: "has ended its transaction"})
 }
 
@@ -766,7 +751,7 @@ func TestAHandlerThatNeverReturnsStopsNobodyElse(t *testing.T) {
 			if n := w.number("SELECT touched FROM shelf"); n != 39 {
 				t.Errorf("the row that all change was changed %d times, want 39", n)
 			}
-			remark := w.text("SELECT remark FROM consumer_log WHERE consumer_status = 3")
+			remark := column[string](w, "SELECT remark FROM consumer_log WHERE consumer_status = 3")[0]
 			if !strings.Contains(remark, "neverReturns") {
 				t.Errorf("the letter's remark does not say where the handler stands: %s", remark)
 			}
@@ -925,7 +910,7 @@ func TestAHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 		want := once(innocent...)
 		want[guilty] = c.attempts
 		w.want("attempts", w.attempts(all...), want)
-		remark := w.text("SELECT remark FROM consumer_log WHERE consumer_status = 3")
+		remark := column[string](w, "SELECT remark FROM consumer_log WHERE consumer_status = 3")[0]
 		if !strings.Contains(remark, "Goexit") {
 			t.Errorf("the letter does not say why: %s", remark)
 		}
@@ -976,7 +961,7 @@ func TestACallThatNeverReturnsStopsNobodyElse(t *testing.T) {
 	r := w.launch()
 	innocent := without(all, guilty)
 	w.ended(dedup.Success, innocent...)
-	for i := 0; w.status(guilty) != dedup.Dead && !t.Failed(); i++ { // others that succeed meanwhile
+	for i := 0; w.row(guilty).Status != dedup.Dead && !t.Failed(); i++ { // others that succeed meanwhile
 		more := fmt.Sprintf("more-%04d", i)
 		w.publish("{}", more)
 		w.ended(dedup.Success, more)
@@ -986,20 +971,4 @@ func TestACallThatNeverReturnsStopsNobodyElse(t *testing.T) {
 	}
 	close(release)
 	w.logged("returned after all")
-}
-
-// text is the one value that a query finds.
-func (w *world) text(query string) (s string) {
-	w.t.Helper()
-	if err := w.db.QueryRowContext(w.t.Context(), query).Scan(&s); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
-	return s
-}
-
-func (w *world) status(key string) dedup.Status {
-	w.t.Helper()
-	id := id(key)
-	rows := must(w.records.LookUp(w.t.Context(), []dedup.Identity{id}))(w.t)
-	return rows[id].Status
 }

@@ -55,29 +55,13 @@ func (w *world) marked(l locks, body string, keys ...string) {
 func (w *world) migrateAnew() {
 	w.t.Helper()
 	w.exec("DROP VIEW consumer_log_readable")
-	for _, table := range w.tables() {
+	for _, table := range column[string](w, "SELECT table_name FROM information_schema.tables"+
+		" WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'") {
 		w.exec("DROP TABLE `" + table + "`")
 	}
 	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL) ENGINE=InnoDB")
 	migrating := w.open(stack.ForMigrations(w.t, w.direct))
 	ok(w.t, dedup.Migrate(w.t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
-}
-
-func (w *world) tables() (names []string) {
-	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), "SELECT table_name FROM information_schema.tables"+
-		" WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var name string
-		ok(w.t, rows.Scan(&name))
-		names = append(names, name)
-	}
-	ok(w.t, rows.Err())
-	return names
 }
 
 // Given done markers of messages whose rows MySQL does not have, when these messages come, then each is applied: a

@@ -78,22 +78,12 @@ func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
 			}
 		},
 	}, func(t *testing.T, w *world, handler func(*world) consumer.HandlerFunc) {
-		w.oneBatch(40)
 		w.handler = handler(w)
 		w.failing(guilty...)
-		// given a batch of 40 with two that fail always
-		all := keys("order", 40)
-		w.startWith(all...)
-		// then the innocent are applied by the fast path, which writes no story, and the guilty get their attempts
-		w.ended(dedup.Dead, guilty...)
-		innocent := without(all, guilty...)
-		w.applied(innocent...)
-		w.end(map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2})
-		for _, k := range innocent {
-			if events := w.events(k); len(events) != 0 {
-				t.Errorf("%s has the story %v, want none: it was never claimed", k, events)
-			}
-		}
+		// given a batch of 40 with two that fail always, then the innocent are applied by the fast path, which writes no
+		// story, and the guilty get their attempts
+		ends := map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2}
+		w.wantStory("", w.judged(keys("order", 40), ends, guilty...)...)
 		for _, k := range guilty {
 			w.wantRow(k, wanted{Attempts: 3})
 		}
@@ -150,11 +140,8 @@ func TestFiveCopiesAtOnceGetTheAttemptsOfOneMessage(t *testing.T) {
 
 func TestKeysThatDifferInOneByteAreDifferentMessages(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(7)
 	alike := []string{"key", "KEY", "kéy", "key ", "ke\u0301y", "key\U0001F600", "key\U0001F601"}
-	w.startWith(alike...)
-	w.applied(alike...)
-	w.end(map[string]int{"applied": len(alike)})
+	w.judged(alike, map[string]int{"applied": len(alike)})
 }
 
 func TestTwoOtherBodiesInOneBatchAreTwoConflicts(t *testing.T) {
@@ -258,7 +245,6 @@ func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
 // It does not run beside others: the view by which it tells transactions apart is stale while others read it too.
 func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
 	w := newWorldOn(t, servers{})
-	w.oneBatch(40)
 	var mu sync.Mutex
 	transactions := map[string][]int{} // sizes of the calls, by transaction
 	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
@@ -284,15 +270,8 @@ func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
 		mu.Unlock()
 		return consumer.Blame(blamed...)
 	})
-	all := keys("order", 40)
-	w.startWith(all...)
-
-	w.ended(dedup.Dead, "order-0003", "order-0017")
-	w.ended(dedup.Success, all[0], all[39])
-	w.end(map[string]int{"applied": 38, "retried": 2, "dead_lettered": 2})
-	w.want("effects", w.effects(), once(slices.DeleteFunc(slices.Clone(all), func(k string) bool {
-		return k == all[3] || k == all[17]
-	})...))
+	ends := map[string]int{"applied": 38, "retried": 2, "dead_lettered": 2}
+	w.judged(keys("order", 40), ends, "order-0003", "order-0017")
 	mu.Lock()
 	defer mu.Unlock()
 	shared := 0
@@ -310,7 +289,6 @@ func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
 // many, in the fast path and among those that failed before.
 func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 	each(t, map[string]int{"few": 4, "many": 40}, func(t *testing.T, w *world, n int) {
-		w.oneBatch(n)
 		w.cfg.MaxAttempts = 2
 		var mu sync.Mutex
 		calls := map[string]int{}
@@ -338,11 +316,8 @@ func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 			return consumer.Except(blamed...)
 		})
 		all := keys("order", n)
-		w.startWith(all...)
-
-		w.ended(dedup.Dead, "order-0000", "order-0002")
-		w.end(map[string]int{"applied": n - 2, "retried": 2, "dead_lettered": 2})
-		w.applied(slices.Concat(all[1:2], all[3:])...)
+		ends := map[string]int{"applied": n - 2, "retried": 2, "dead_lettered": 2}
+		w.judged(all, ends, "order-0000", "order-0002")
 		want := once(all...)
 		want["order-0000"], want["order-0001"] = 2, 2
 		mu.Lock()
@@ -354,7 +329,6 @@ func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 // A second call that fails too must not commit anything of the first.
 func TestABlameThatNeverEndsIsSplitUntilTheInnocentAreApplied(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(40)
 	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Key).Error; err != nil {
 			return err
@@ -364,11 +338,7 @@ func TestABlameThatNeverEndsIsSplitUntilTheInnocentAreApplied(t *testing.T) {
 		}
 		return nil
 	})
-	all := keys("order", 40)
-	w.startWith(all...)
-	w.ended(dedup.Dead, all[:10]...)
-	w.end(map[string]int{"applied": 30, "dead_lettered": 10})
-	w.applied(all[10:]...)
+	w.judged(keys("order", 40), map[string]int{"applied": 30, "dead_lettered": 10}, keys("order", 10)...)
 }
 
 // Without Redis nobody but the log knows what was done. Once a thousand messages had no row, it is not asked before the
@@ -431,17 +401,13 @@ func TestALaneWaitsForTheBatchThatHoldsItsLock(t *testing.T) {
 // Nobody is left to go on with when all are blamed: the handler must not be called with nothing.
 func TestABatchInWhichAllAreBlamedIsNotHandledAgain(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(16)
 	w.handler = consumer.HandlerFunc(func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
 		if len(msgs) == 0 {
 			t.Error("the handler was called without messages")
 		}
 		return blaming(msgs, func(consumer.Message) error { return consumer.Permanent(errors.New("no such shelf")) })
 	})
-	all := keys("order", 16)
-	w.startWith(all...)
-	w.ended(dedup.Dead, all...)
-	w.end(map[string]int{"dead_lettered": 16})
+	w.judged(keys("order", 16), map[string]int{"dead_lettered": 16}, keys("order", 16)...)
 }
 
 // What is finished is acked before a slow attempt begins: an outage during that attempt gives nothing finished back.
@@ -490,7 +456,6 @@ func TestALostCommitWithBlamedMessagesIsTheirsWhoWereApplied(t *testing.T) {
 // all.
 func TestBlameOfALaterCallMeetsWhomItNames(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(40)
 	w.cfg.MaxAttempts = 1
 	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 		switch m.Key {
@@ -501,18 +466,12 @@ func TestBlameOfALaterCallMeetsWhomItNames(t *testing.T) {
 		}
 		return insert(tx, m.Key)
 	})
-	all := keys("order", 40)
-	w.startWith(all...)
-	w.settled(40)
-	guilty := map[string]bool{"order-0005": true, "order-0010": true}
-	w.ended(dedup.Dead, "order-0005", "order-0010")
-	w.want("effects", w.effects(), once(slices.DeleteFunc(slices.Clone(all), func(k string) bool { return guilty[k] })...))
+	w.judged(keys("order", 40), map[string]int{"applied": 38, "dead_lettered": 2}, "order-0005", "order-0010")
 }
 
 // Trouble that a handler made of one message into blame is trouble all the same.
 func TestADatabaseErrorInABlameIsNoAttempt(t *testing.T) {
 	w := newWorld(t)
-	w.oneBatch(1)
 	var mu sync.Mutex
 	calls := 0
 	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
@@ -523,9 +482,7 @@ func TestADatabaseErrorInABlameIsNoAttempt(t *testing.T) {
 		}
 		return insert(tx, m.Key)
 	})
-	w.startWith("one")
-	w.ended(dedup.Success, "one")
-	w.end(map[string]int{"applied": 1})
+	w.judged([]string{"one"}, map[string]int{"applied": 1})
 	w.wantRow("one", wanted{Attempts: 1})
 }
 

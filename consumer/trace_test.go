@@ -42,17 +42,3 @@ func spansOf(ctx context.Context, t *tracing, b *batch, m Message) {
 	endSpan(alone, nil)
 	t.ended(span, b, nil)
 }
-
-// BenchmarkTracing is the cost of spans for a batch of 1,000 messages: off, and on with a provider that drops them.
-func BenchmarkTracing(b *testing.B) {
-	all, ctx := tracedBatch(1000), context.Background()
-	m := Message{Headers: all.all[0].delivery.Headers}
-	for name, t := range map[string]*tracing{"off": nil, "on": newTracing(noop.NewTracerProvider(), "q")} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				spansOf(ctx, t, all, m)
-			}
-		})
-	}
-}

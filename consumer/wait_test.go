@@ -22,15 +22,21 @@ func (w *world) failedOnce(keys ...string) {
 	w.rows(dedup.Failed, 1, "", keys...)
 }
 
-// costNothing checks that nothing which was waited for became an attempt or a letter.
-func (w *world) costNothing(fresh, failedOnce []string) {
+// costNothing waits until these messages are applied, and checks that nothing which was waited for became an attempt or
+// a letter.
+func (w *world) costNothing(fresh, failedOnce []string, engines ...*running) {
 	w.t.Helper()
-	w.want("effects", w.effects(), once(append(append([]string{}, fresh...), failedOnce...)...))
+	w.ended(dedup.Success, slices.Concat(fresh, failedOnce)...)
+	for _, r := range engines {
+		w.recovered(r)
+	}
+	w.quiet()
+	w.applied(slices.Concat(fresh, failedOnce)...)
 	for _, k := range fresh {
 		w.wantRow(k, wanted{Attempts: 1})
 	}
 	for _, k := range failedOnce {
-		w.wantRow(k, wanted{Attempts: 2})
+		w.wantRow(k, wanted{Attempts: 2}) // the one that failed and the one that succeeded
 	}
 	is(w, "letters", w.dead(), 0)
 }
@@ -82,10 +88,7 @@ func TestATableLockCostsNoAttempt(t *testing.T) {
 			}
 			w.execOn(other, tc.unlock)
 			await(t, altered, "the table is altered")
-			w.ended(dedup.Success, append(fresh, claimed...)...)
-			w.recovered(r)
-			w.quiet()
-			w.costNothing(fresh, claimed)
+			w.costNothing(fresh, claimed, r)
 		})
 	}
 }
@@ -130,10 +133,7 @@ func TestManyShortRowLocksInOneStatementCostNoAttempt(t *testing.T) {
 			<-time.After(700 * time.Millisecond)
 			free()
 		}
-		w.ended(dedup.Success, all...)
-		w.recovered(r)
-		w.quiet()
-		w.costNothing(tc.fresh, tc.claimed)
+		w.costNothing(tc.fresh, tc.claimed, r)
 		is(w, "rows have all changes", w.number(fmt.Sprintf("SELECT COUNT(*) FROM amount WHERE n = %d", 100+len(all))), rows)
 	})
 }
@@ -156,11 +156,7 @@ func TestAWaitOnAClaimDoesNotOutliveItsLease(t *testing.T) {
 	away := time.Now()
 	w.eventually("the table is away for four leases", func() bool { return time.Since(away) > 4*w.cfg.Lease })
 	w.exec("RENAME TABLE gone TO effect")
-	w.ended(dedup.Success, "key")
-	w.recovered(first)
-	w.recovered(second)
-	w.quiet()
-	w.costNothing(nil, []string{"key"})
+	w.costNothing(nil, []string{"key"}, first, second)
 	for _, e := range w.events("key") {
 		if e.From == dedup.Processing && e.To == dedup.Processing {
 			t.Errorf("attempt %d was a takeover: its claim had outlived its lease", e.Attempt)

@@ -37,8 +37,9 @@ type world struct {
 	// What the engine connects to; a test may put a proxy in between before it starts one.
 	amqpURL, dsn, redisURL string
 
-	direct  string  // DSN of the test itself
-	db      *sql.DB // of the test itself
+	direct  string   // DSN of the test itself
+	gorm    *gorm.DB // of the test itself
+	db      *sql.DB  // the same
 	records *dedup.Log
 	handler consumer.Handler
 	logs    *safeBuffer
@@ -110,12 +111,9 @@ func newWorldOn(t *testing.T, own servers) *world {
 	w.direct = w.dsn
 	migrating := w.open(stack.ForMigrations(t, w.direct))
 	ok(t, dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{Table: "consumer_log"}))
-	handle := w.open(w.direct)
-	var err error
-	if w.db, err = handle.DB(); err != nil {
-		t.Fatal(err)
-	}
-	w.records = w.log(handle)
+	w.gorm = w.open(w.direct)
+	w.db = must(w.gorm.DB())(t)
+	w.records = w.log(w.gorm)
 	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL) ENGINE=InnoDB")
 	return w
 }
@@ -389,6 +387,19 @@ func (w *world) applied(keys ...string) {
 	w.t.Helper()
 	w.ended(dedup.Success, keys...)
 	w.want("effects", w.effects(), once(keys...))
+}
+
+// judged starts an engine that gets all in one batch, and waits until the deliveries have ended like this: some are
+// dead, and the others, which it returns, are applied.
+func (w *world) judged(all []string, ends map[string]int, dead ...string) (others []string) {
+	w.t.Helper()
+	w.oneBatch(len(all))
+	w.startWith(all...)
+	w.ended(dedup.Dead, dead...)
+	w.end(ends)
+	others = without(all, dead...)
+	w.applied(others...)
+	return others
 }
 
 // wanted is what a row is to say; what is zero is not asked for.
@@ -685,17 +696,20 @@ func (w *world) times(key string) int {
 // events is the story of a key.
 func (w *world) events(key string) []dedup.Event {
 	w.t.Helper()
-	events := must(w.records.Events(w.t.Context(), id(key)))(w.t)
-	return events
+	return must(w.records.Events(w.t.Context(), id(key)))(w.t)
 }
 
 // number reads one number from the database.
-func (w *world) number(query string) (n int) {
+func (w *world) number(query string) int {
 	w.t.Helper()
-	if err := w.db.QueryRowContext(w.t.Context(), query).Scan(&n); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
-	}
-	return n
+	return column[int](w, query)[0]
+}
+
+// column has the values of a query with one column.
+func column[T any](w *world, query string) (values []T) {
+	w.t.Helper()
+	ok(w.t, w.gorm.WithContext(w.t.Context()).Raw(query).Scan(&values).Error)
+	return values
 }
 
 // end waits until the deliveries have ended like this, all of them.
@@ -705,11 +719,7 @@ func (w *world) end(want map[string]int) {
 }
 
 // database is the name of the test's database.
-func (w *world) database() (name string) {
-	w.t.Helper()
-	ok(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT DATABASE()").Scan(&name))
-	return name
-}
+func (w *world) database() string { return column[string](w, "SELECT DATABASE()")[0] }
 
 // timesLocked is times for a rejecting function, which is called with mu held; the present call is not counted.
 func (w *world) timesLocked(key string) (n int) {
@@ -742,16 +752,10 @@ func (w *world) oneBatch(n int) {
 // effects is how often each key took effect.
 func (w *world) effects() map[string]int {
 	w.t.Helper()
-	rows := must(w.db.QueryContext(w.t.Context(), "SELECT k, COUNT(*) FROM effect GROUP BY k"))(w.t)
-	defer rows.Close()
 	n := map[string]int{}
-	for rows.Next() {
-		var k string
-		var c int
-		ok(w.t, rows.Scan(&k, &c))
-		n[k] = c
+	for _, k := range column[string](w, "SELECT k FROM effect") {
+		n[k]++
 	}
-	ok(w.t, rows.Err())
 	return n
 }
 
