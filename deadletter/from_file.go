@@ -83,56 +83,52 @@ func (s *fileSource) readLine(text []byte, readErr error) *letter {
 		return nil
 	}
 	s.tally.Seen++
-	bad := func(why Why, ln Line, err error) *letter {
-		id := dedup.Identity{Tag: ln.Tag, Key: ln.Key}
-		s.tally.stay(id, ln.Reason, why, fmt.Errorf("line %d %w", s.number, err))
+	lt, why, err := new(letter), WhyBadLine, fmt.Errorf("is longer than %d bytes", maxLine)
+	if !errors.Is(readErr, bufio.ErrBufferFull) {
+		lt, why, err = s.message(text)
+	}
+	if err != nil {
+		s.tally.leave(lt, why, fmt.Errorf("line %d %w", s.number, err))
 		return nil
 	}
-	if errors.Is(readErr, bufio.ErrBufferFull) {
-		return bad(WhyBadLine, Line{}, fmt.Errorf("is longer than %d bytes", maxLine))
-	}
-	ln, lt, why, err := s.message(text)
-	if err != nil {
-		return bad(why, ln, err)
-	}
-	lt.line = &ln
 	return lt
 }
 
 // message makes a letter of a line: with the message, which must have the line's identity, if it is to be sent again,
 // else nothing but its name.
-func (s *fileSource) message(text []byte) (Line, *letter, Why, error) {
+func (s *fileSource) message(text []byte) (*letter, Why, error) {
 	ln, err := parseLine(text, s.discard)
-	if err != nil {
-		return ln, nil, WhyBadLine, err
-	}
-	want := dedup.Identity{Group: s.l.o.Group, Tag: ln.Tag, Key: ln.Key}
-	if ln.Group != "" && ln.Group != s.l.o.Group {
-		return ln, nil, WhyOtherIdentity, fmt.Errorf("is of group %s, not %s", ln.Group, s.l.o.Group)
-	}
-	if s.discard {
-		if err := want.Validate(); err != nil {
-			return ln, nil, WhyBadLine, fmt.Errorf("names no row: %w", err)
+	named := wire.Identified{Identity: dedup.Identity{Group: s.l.o.Group, Tag: ln.Tag, Key: ln.Key}}
+	lt := &letter{own: named, id: named, formerRow: absent, stored: true, line: &ln}
+	lt.info.Reason = ln.Reason
+	lt.Body = ln.Body // to choose by, if the line has it
+	switch {
+	case err != nil:
+		return lt, WhyBadLine, err
+	case ln.Group != "" && ln.Group != s.l.o.Group:
+		return lt, WhyOtherIdentity, fmt.Errorf("is of group %s, not %s", ln.Group, s.l.o.Group)
+	case s.discard:
+		if err := named.Identity.Validate(); err != nil {
+			return lt, WhyBadLine, fmt.Errorf("names no row: %w", err)
 		}
-		named := wire.Identified{Identity: want}
-		lt := &letter{own: named, id: named, formerRow: absent, stored: true}
-		lt.Body = ln.Body // to choose by, if the line has it
-		return ln, lt, "", nil
+		lt.info.Reason = "" // the row knows
+		return lt, "", nil
 	}
 	d, err := wire.Exported(ln.Properties, ln.Headers, ln.Body)
 	if err != nil {
-		return ln, nil, WhyBadLine, fmt.Errorf("cannot be made a message: %w", err)
+		return lt, WhyBadLine, fmt.Errorf("cannot be made a message: %w", err)
 	}
-	lt := s.l.read(taken{Delivery: d})
-	conflict, _ := wire.Conflict(lt.own, d.Body)
+	sent := s.l.read(taken{Delivery: d})
+	sent.line = &ln
+	conflict, _ := wire.Conflict(sent.own, d.Body)
 	switch {
-	case lt.own.Identity == want:
-	case !lt.filed && conflict.Identity == want:
-		lt.id = conflict
+	case sent.own.Identity == named.Identity:
+	case !sent.filed && conflict.Identity == named.Identity:
+		sent.id = conflict
 	default:
-		return ln, nil, WhyOtherIdentity, fmt.Errorf("has the message of %v", lt.own.Identity)
+		return lt, WhyOtherIdentity, fmt.Errorf("has the message of %v", sent.own.Identity)
 	}
-	return ln, lt, "", nil
+	return sent, "", nil
 }
 
 func (s *fileSource) lookUp(ctx context.Context, letters []*letter) error {

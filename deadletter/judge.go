@@ -141,12 +141,13 @@ func (l *Letters) verdict(row dedup.Row, set Set, o JudgeOptions) Verdict {
 	if row.At.After(set.CutOff) {
 		return VerdictLater
 	}
+	_, _, cut := l.kept(row)
 	switch v, why := decide(row, situation{discard: o.Discard, force: o.Force, most: l.o.MaxReplays}); {
 	case why == WhyParked:
 		return VerdictParked
 	case v != act:
 		return VerdictStays
-	case !o.Discard && l.Kept(row) != nil:
+	case !o.Discard && cut != nil:
 		return VerdictFromQueue
 	}
 	return VerdictAct

@@ -12,21 +12,17 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// Superseded reports whether a row that is filed as conflict stands for nothing any more: by now the row of its key has
-// this very body, because somebody mended it. The row must come from Log.Read.
-func (l *Letters) Superseded(ctx context.Context, row dedup.Row) (bool, error) {
-	if row.Tag != wire.TagConflict {
-		return false, nil
+// Missing says what it means that the letter of a row is gone. Hindrance is why the row does not hold its whole
+// message, nil when it does. A row that is filed as conflict is superseded, and stands for nothing any more, when the
+// row of its key has this very body by now, because somebody mended it. The row must come from Log.Read.
+func (l *Letters) Missing(ctx context.Context, row dedup.Row) (superseded bool, hindrance, err error) {
+	d, _, hindrance := l.kept(row)
+	if row.Tag == wire.TagConflict && hindrance == nil {
+		if _, superseded, err = l.holder(ctx, d); err != nil {
+			err = fmt.Errorf("look for the row that has the key of %v: %w", row.Identity, err)
+		}
 	}
-	d, _, err := l.kept(row)
-	if err != nil {
-		return false, nil // nobody can say
-	}
-	_, superseded, err := l.holder(ctx, d)
-	if err != nil {
-		return false, fmt.Errorf("look for the row that has the key of %v: %w", row.Identity, err)
-	}
-	return superseded, nil
+	return superseded, hindrance, err
 }
 
 // holder is the row that has the key of a message which is filed as conflict, and whether that row has its very body.
@@ -35,12 +31,6 @@ func (l *Letters) holder(ctx context.Context, d rabbit.Delivery) (row dedup.Row,
 	rows, err := l.o.Records.LookUp(ctx, []dedup.Identity{own.Identity})
 	row = rows[own.Identity]
 	return row, bytes.Equal(row.BodyHash, own.BodyHash[:]), err
-}
-
-// Kept says why a row does not hold its whole message, or nil. The row must come from Log.Read.
-func (l *Letters) Kept(row dedup.Row) error {
-	_, _, err := l.kept(row)
-	return err
 }
 
 // kept makes the message anew from its row. It must be the very message that the row stands for, to the last byte.

@@ -109,7 +109,8 @@ func (r *run) do(ctx context.Context, what string) (Result, error) {
 	if err != nil {
 		err = fmt.Errorf("%s dead letters: %w", what, err)
 	}
-	return r.tally.result(), err
+	r.tally.Confirmed = r.tally.confirmed()
+	return r.tally.Result, err
 }
 
 // connected does something with a publisher to the main queue, and with the dead-letter queue if it is dialled.

@@ -14,8 +14,7 @@ type tally struct {
 	limit    int             // letters that are taken at most; 0: any number
 	missing  map[string]bool // keys of the filter that no letter had so far
 	progress func(Progress)
-	keep     int         // of Left at most so many are kept, the others only counted; 0: all
-	leftBy   map[Why]int // all that stay
+	keep     int // of Left at most so many are kept, the others only counted; 0: all
 	// passed: of a set, all that was reopened before and perhaps not published has been met. risky counts what stays and
 	// is, or may be, reopened without being published.
 	passed bool
@@ -23,8 +22,9 @@ type tally struct {
 }
 
 func newTally(o ReplayOptions) *tally {
-	t := &tally{missing: map[string]bool{}, leftBy: map[Why]int{}, progress: o.Progress}
-	t.Result = Result{DryRun: o.DryRun, ByReason: map[dedup.Reason]int{}, Left: []Left{}, NotFound: []string{}}
+	t := &tally{missing: map[string]bool{}, progress: o.Progress}
+	t.Result = Result{DryRun: o.DryRun, ByReason: map[dedup.Reason]int{}, Left: []Left{}, LeftBy: map[Why]int{},
+		NotFound: []string{}}
 	if t.progress == nil {
 		t.progress = func(Progress) {}
 	}
@@ -35,7 +35,7 @@ func newTally(o ReplayOptions) *tally {
 func (t *tally) again(acked int) {
 	t.Seen = acked
 	t.NotSelected, t.Later, t.Parked, t.Left = 0, 0, 0, []Left{}
-	clear(t.leftBy)
+	clear(t.LeftBy)
 }
 
 // unsee takes back that letters were seen which the run ended before.
@@ -74,30 +74,23 @@ func (t *tally) done(lt *letter) {
 	}
 }
 
+// leave notes a letter that was chosen and stays.
 func (t *tally) leave(lt *letter, why Why, err error) {
 	if why == WhyUnknown || lt.row.Status == dedup.Failed {
 		t.risky++
 	}
-	t.stay(lt.id.Identity, lt.reason(), why, err)
-}
-
-// stay notes what was chosen and stays.
-func (t *tally) stay(id dedup.Identity, reason dedup.Reason, why Why, err error) {
-	left := Left{Tag: id.Tag, Key: id.Key, Reason: reason, Why: why}
+	left := Left{Tag: lt.id.Identity.Tag, Key: lt.id.Identity.Key, Reason: lt.reason(), Why: why}
 	if err != nil {
 		left.Error = err.Error()
 	}
-	t.leftBy[why]++
+	t.LeftBy[why]++
 	if t.keep == 0 || len(t.Left) < t.keep {
 		t.Left = append(t.Left, left)
 	}
 }
 
-// result is what the run did so far.
-func (t *tally) result() Result {
-	t.Confirmed, t.LeftBy = t.passed && t.risky == 0, t.leftBy
-	return t.Result
-}
+// confirmed reports whether all that was reopened for a set is published.
+func (t *tally) confirmed() bool { return t.passed && t.risky == 0 }
 
 // add adds what a walk through the queue did for the same set.
 func (t *tally) add(o *tally) {
@@ -106,8 +99,8 @@ func (t *tally) add(o *tally) {
 	for reason, n := range o.ByReason {
 		t.ByReason[reason] += n
 	}
-	for why, n := range o.leftBy {
-		t.leftBy[why] += n
+	for why, n := range o.LeftBy {
+		t.LeftBy[why] += n
 	}
 	t.Left = append(t.Left, o.Left...)
 }
@@ -116,6 +109,6 @@ func (t *tally) add(o *tally) {
 func (t *tally) report() {
 	t.progress(Progress{
 		Seen: t.Seen, Found: t.Found, Done: t.Replayed + t.Discarded, Waiting: t.Unsettled, Failed: t.FailedAgain,
-		Applied: t.Applied, Left: len(t.Left), Confirmed: t.passed && t.risky == 0,
+		Applied: t.Applied, Left: len(t.Left), Confirmed: t.confirmed(),
 	})
 }

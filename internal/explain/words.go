@@ -220,19 +220,19 @@ const NoLock = "no lock is used: ROLLBACKD_LOCK or ROLLBACKD_REDIS_URL is off"
 
 // LockText says in words who holds a lock.
 func LockText(s lock.State) string {
-	switch {
-	case s.Hold == 0:
-		return "free"
-	case s.Hold == lock.Foreign:
-		return "a value that is not rollbackd's"
-	case s.Hold == lock.DoneMarker && s.TTL < 0:
-		return "done marker, without an end: rollbackd did not write it"
-	case s.Hold == lock.DoneMarker:
-		return fmt.Sprintf("done marker, for another %v", s.TTL.Round(time.Second))
-	case s.TTL < 0:
-		return fmt.Sprintf("held by %s, without an end: rollbackd did not write it", s.Token)
+	until := "without an end: rollbackd did not write it"
+	if s.TTL >= 0 {
+		until = fmt.Sprintf("for another %v", s.TTL.Round(time.Second))
 	}
-	return fmt.Sprintf("held by %s, for another %v", s.Token, s.TTL.Round(time.Second))
+	switch s.Hold {
+	case 0:
+		return "free"
+	case lock.Foreign:
+		return "a value that is not rollbackd's"
+	case lock.DoneMarker:
+		return "done marker, " + until
+	}
+	return fmt.Sprintf("held by %s, %s", s.Token, until)
 }
 
 // CopiesText is what the row says of letters.

@@ -3,8 +3,6 @@ package maintenance
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -58,15 +56,19 @@ func (r *registry) counter(on bool, name, help string, results ...string) *prome
 	return c
 }
 
-// counts is what the elected process does for all.
-type counts struct {
+// figures are what the elected process does for all, and what metrics say of the consumer log as a whole. Of the log,
+// every process of a fleet shows the same: take the maximum, not the sum. Until the first look there is nothing of it,
+// because nobody knows it: 0 would say that nothing is dead. While MySQL is away its figures keep their last values;
+// rollbackd_dependency_up says that it is.
+type figures struct {
 	leader                                                        *prometheus.GaugeVec
 	retention, rows, compensated, letters, notified, notifiedOnes *prometheus.CounterVec
+	dead, oldestDead, oldestOpen                                  *prometheus.GaugeVec
 }
 
-func newCounts(o Options, reg *registry) *counts {
+func newFigures(o Options, reg *registry) *figures {
 	prunes, compensates, notifies := o.Retention > 0, o.Compensate.After > 0, o.Compensate.Notifier != nil
-	c := &counts{
+	f := &figures{
 		leader: reg.gauge("rollbackd_leader",
 			"1 while this process is elected for retention, compensation and notifying."),
 		retention: reg.counter(prunes, "rollbackd_retention_runs_total",
@@ -80,27 +82,32 @@ func newCounts(o Options, reg *registry) *counts {
 			"Calls of the webhook, or of another notifier of dead letters.", done, failed),
 		notifiedOnes: reg.counter(notifies, "rollbackd_notified_letters_total",
 			"Dead letters that somebody was notified of."),
+		dead: reg.gauge("rollbackd_dead_letters", "Messages that are dead-lettered now, 100,000 at most."),
+		oldestDead: reg.gauge("rollbackd_oldest_dead_letter_seconds",
+			"Age of the oldest dead letter; 0 when there is none."),
+		oldestOpen: reg.gauge("rollbackd_oldest_open_seconds",
+			"Age of the oldest row that is neither applied nor dead, by status; 0 when there is none.", "status"),
 	}
-	c.leader.WithLabelValues().Set(0)
-	return c
+	f.leader.WithLabelValues().Set(0)
+	return f
 }
 
 // deleted counts the rows of one pass.
-func (c *counts) deleted() func(rows int) {
+func (f *figures) deleted() func(rows int) {
 	before := 0
 	return func(rows int) {
-		c.rows.WithLabelValues().Add(float64(rows - before))
+		f.rows.WithLabelValues().Add(float64(rows - before))
 		before = rows
 	}
 }
 
 // compensation counts what happens to dead letters by itself.
-func (c *counts) compensation(o deadletter.CompensateOptions) deadletter.CompensateOptions {
+func (f *figures) compensation(o deadletter.CompensateOptions) deadletter.CompensateOptions {
 	record := o.Record
 	o.Record = func(
-		ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded,
+		ctx context.Context, by string, of deadletter.Filter, replay deadletter.Recorded,
 	) (deadletter.Result, error) {
-		res, err := record(ctx, by, f, replay)
+		res, err := record(ctx, by, of, replay)
 		result := resultOf(err)
 		switch {
 		case err == nil && res.Replayed+res.Parked == 0:
@@ -108,13 +115,13 @@ func (c *counts) compensation(o deadletter.CompensateOptions) deadletter.Compens
 		case err != nil && ctx.Err() != nil: // it was cut short by the end of its term
 			return res, err
 		}
-		c.compensated.WithLabelValues(result).Inc()
-		c.letters.WithLabelValues("replayed").Add(float64(res.Replayed))
-		c.letters.WithLabelValues("parked").Add(float64(res.Parked))
+		f.compensated.WithLabelValues(result).Inc()
+		f.letters.WithLabelValues("replayed").Add(float64(res.Replayed))
+		f.letters.WithLabelValues("parked").Add(float64(res.Parked))
 		return res, err
 	}
 	if o.Notifier != nil {
-		o.Notifier = &countedNotifier{o.Notifier, c}
+		o.Notifier = &countedNotifier{o.Notifier, f}
 	}
 	return o
 }
@@ -123,78 +130,40 @@ func (c *counts) compensation(o deadletter.CompensateOptions) deadletter.Compens
 type countedNotifier struct {
 	deadletter.Notifier
 
-	counts *counts
+	figures *figures
 }
 
 // Notify hands the letters over.
 func (n *countedNotifier) Notify(ctx context.Context, letters []deadletter.Letter) error {
 	err := n.Notifier.Notify(ctx, letters)
-	n.counts.notified.WithLabelValues(resultOf(err)).Inc()
+	n.figures.notified.WithLabelValues(resultOf(err)).Inc()
 	if err == nil {
-		n.counts.notifiedOnes.WithLabelValues().Add(float64(len(letters)))
+		n.figures.notifiedOnes.WithLabelValues().Add(float64(len(letters)))
 	}
 	return err
 }
 
-const gaugesEvery = 15 * time.Second // as often as a scrape
-
-// gauges are what metrics say of the consumer log as a whole. Every process of a fleet shows the same figures: take the
-// maximum, not the sum. Until the first look there are none, because nobody knows them: 0 would say that nothing is
-// dead. While MySQL is away they keep their last values; rollbackd_dependency_up says that it is.
-type gauges struct {
-	records *dedup.Log
-	clocks  func(context.Context, error)
-
-	dead, oldestDead, oldestOpen *prometheus.GaugeVec
-}
-
-func newGauges(records *dedup.Log, reg *registry, clocks func(context.Context, error)) *gauges {
-	return &gauges{
-		records: records, clocks: clocks,
-		dead: reg.gauge("rollbackd_dead_letters", "Messages that are dead-lettered now, 100,000 at most."),
-		oldestDead: reg.gauge("rollbackd_oldest_dead_letter_seconds",
-			"Age of the oldest dead letter; 0 when there is none."),
-		oldestOpen: reg.gauge("rollbackd_oldest_open_seconds",
-			"Age of the oldest row that is neither applied nor dead, by status; 0 when there is none.", "status"),
-	}
-}
-
-// run looks at the log until ctx ends.
-func (g *gauges) run(ctx context.Context, log *slog.Logger) {
-	tick := time.NewTicker(gaugesEvery)
-	defer tick.Stop()
-	for {
-		if err := g.look(ctx); err != nil && ctx.Err() == nil {
-			log.DebugContext(ctx, "figures of the consumer log", "err", err) // the engine says so if MySQL is away
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-func (g *gauges) look(ctx context.Context) error {
+// look shows what the log has.
+func (f *figures) look(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	_, err := g.records.Clocks(ctx)
+	_, err := o.Records.Clocks(ctx)
 	if err != nil && !errors.Is(err, dedup.ErrClocks) {
 		return err
 	}
-	g.clocks(ctx, err)
-	ages, err := g.records.OldestOpen(ctx)
+	o.Clocks(ctx, err)
+	ages, err := o.Records.OldestOpen(ctx)
 	if err != nil {
 		return err
 	}
-	dead, err := g.records.CountDead(ctx)
+	dead, err := o.Records.CountDead(ctx)
 	if err != nil {
 		return err
 	}
 	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
-		g.oldestOpen.WithLabelValues(status.String()).Set(ages[status].Seconds()) // without a row it has no age: 0
+		f.oldestOpen.WithLabelValues(status.String()).Set(ages[status].Seconds()) // without a row it has no age: 0
 	}
-	g.oldestDead.WithLabelValues().Set(ages[dedup.Dead].Seconds())
-	g.dead.WithLabelValues().Set(float64(dead))
+	f.oldestDead.WithLabelValues().Set(ages[dedup.Dead].Seconds())
+	f.dead.WithLabelValues().Set(float64(dead))
 	return nil
 }

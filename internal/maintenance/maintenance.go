@@ -43,8 +43,8 @@ type Options struct {
 // compare what was read, and a letter is told of at least once anyway.
 type Maintenance struct {
 	Options
-	gauges *gauges
-	counts *counts
+
+	figures *figures
 }
 
 const (
@@ -57,20 +57,22 @@ const (
 	oldestEvery = time.Hour
 	retryEvery  = 10 * time.Second // while MySQL is away, which the engine says
 	askTimeout  = 5 * time.Second  // for a figure
+
+	figuresEvery = 15 * time.Second // as often as a scrape
 )
 
 // New makes a keeper and registers its gauges.
 func New(o Options, reg prometheus.Registerer) (*Maintenance, error) {
 	r := &registry{Registerer: reg}
-	m := &Maintenance{Options: o, gauges: newGauges(o.Records, r, o.Clocks), counts: newCounts(o, r)}
-	m.Compensate = m.counts.compensation(o.Compensate)
+	m := &Maintenance{Options: o, figures: newFigures(o, r)}
+	m.Compensate = m.figures.compensation(o.Compensate)
 	return m, r.err
 }
 
 // Run stands for election until ctx ends.
 func (m *Maintenance) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { m.gauges.run(ctx, m.Logger) })
+	wg.Go(func() { m.look(ctx) })
 	if m.Retention > 0 {
 		wg.Go(func() { m.ofOldest(ctx, 0, m.warn) })
 	}
@@ -78,10 +80,26 @@ func (m *Maintenance) Run(ctx context.Context) {
 	wg.Wait()
 }
 
+// look keeps the figures of the log until ctx ends.
+func (m *Maintenance) look(ctx context.Context) {
+	tick := time.NewTicker(figuresEvery)
+	defer tick.Stop()
+	for {
+		if err := m.figures.look(ctx, m.Options); err != nil && ctx.Err() == nil {
+			m.Logger.DebugContext(ctx, "figures of the consumer log", "err", err) // the engine says so if MySQL is away
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // lead is what the leader does until ctx ends.
 func (m *Maintenance) lead(ctx context.Context) {
-	m.counts.leader.WithLabelValues().Set(1)
-	defer m.counts.leader.WithLabelValues().Set(0)
+	m.figures.leader.WithLabelValues().Set(1)
+	defer m.figures.leader.WithLabelValues().Set(0)
 	var wg sync.WaitGroup
 	if m.Retention > 0 {
 		wg.Go(func() { m.every(ctx, "old rows of the consumer log could not be deleted", m.prune) })
@@ -119,7 +137,7 @@ func (m *Maintenance) every(ctx context.Context, failure string, pass func(conte
 func (m *Maintenance) prune(ctx context.Context) error {
 	began := time.Now()
 	pruned, err := m.Records.Prune(ctx, dedup.PruneOptions{
-		Group: m.Group, OlderThan: m.Retention, Progress: m.counts.deleted(),
+		Group: m.Group, OlderThan: m.Retention, Progress: m.figures.deleted(),
 	})
 	rows := 0
 	for _, p := range pruned {
@@ -130,7 +148,7 @@ func (m *Maintenance) prune(ctx context.Context) error {
 			time.Since(began).Round(time.Millisecond))
 	}
 	if ctx.Err() == nil { // else it was cut short by the end of its term
-		m.counts.retention.WithLabelValues(resultOf(err)).Inc()
+		m.figures.retention.WithLabelValues(resultOf(err)).Inc()
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 // Kind is what an act is.
@@ -160,8 +162,8 @@ type Result struct {
 	byRows bool // so the letters lie in the queue yet, and are stale
 }
 
-const actColumns = "id, kind, state, work, actor, why, request, cut_off, created_at, ended_at, stop_by, owner, " +
-	"lease_until, UTC_TIMESTAMP(6), term, progress, result, error"
+const actColumns = "id, kind, state, work, actor, why, request, cut_off, created_at, ended_at, " +
+	"COALESCE(stop_by, ''), COALESCE(owner, ''), lease_until, UTC_TIMESTAMP(6), term, progress, result, error"
 
 // What is left to do of an act, in the column work.
 const (
@@ -186,18 +188,14 @@ func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
 	var work int
 	var cutOff, ended, lease sql.NullTime
 	var now time.Time
-	var stopBy, owner sql.NullString
-	var request, progress, result []byte
-	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &request, &cutOff, &a.Created, &ended,
-		&stopBy, &owner, &lease, &now, &a.Terms, &progress, &result, &a.Error); err != nil {
-		return a, err
+	if err := rows.Scan(&a.ID, &a.Kind, &a.State, &work, &a.Actor, &a.Why, &a.Detail, &cutOff, &a.Created, &ended,
+		&a.StopBy, &a.Owner, &lease, &now, &a.Terms, asJSON{&a.Progress}, asJSON{&a.Result}, &a.Error); err != nil {
+		return a, fmt.Errorf("read act %s: %w", a.ID, err)
 	}
-	a.Own = work == workOwn
-	a.Detail, a.StopBy, a.Sweeping = request, stopBy.String, work == workSweep
-	a.CutOff, a.Ended = cutOff.Time, ended.Time
+	a.Own, a.Sweeping, a.CutOff, a.Ended = work == workOwn, work == workSweep, cutOff.Time, ended.Time
 	held := lease.Time.After(now)
-	if held {
-		a.Owner = owner.String
+	if !held {
+		a.Owner = ""
 	}
 	if a.State == Running && lease.Valid {
 		lastWord := lease.Time.Add(-leaseTime)
@@ -208,18 +206,7 @@ func scanAct(rows interface{ Scan(...any) error }) (a Act, err error) {
 			a.State, a.Error, a.Ended, a.Silent = Failed, vanished, lastWord, 0
 		}
 	}
-	if progress != nil {
-		a.Progress = new(Progress)
-		err = json.Unmarshal(progress, a.Progress)
-	}
-	if result != nil {
-		a.Result = new(Result)
-		err = errors.Join(err, json.Unmarshal(result, a.Result))
-	}
-	if err != nil {
-		err = fmt.Errorf("read act %s: %w", a.ID, err)
-	}
-	return a, err
+	return a, nil
 }
 
 // list reads acts of the group and queue.
@@ -385,17 +372,10 @@ var errGuarded = errors.New("the guard is taken")
 
 // insert writes an act inside tx.
 func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
-	detail, err := json.Marshal(n.detail)
-	if err != nil {
-		return err
-	}
 	work, ended := workNone, "UTC_TIMESTAMP(6)"
 	var progress, cutOff, owner, lease any
 	if n.state == Running {
-		work, ended = workLetters, "NULL"
-		if progress, err = json.Marshal(n.progress); err != nil {
-			return err
-		}
+		work, ended, progress = workLetters, "NULL", asJSON{n.progress}
 	}
 	if !n.cutOff.IsZero() {
 		cutOff = n.cutOff
@@ -403,11 +383,11 @@ func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error
 	if n.owner != "" {
 		work, owner, lease = workOwn, []byte(n.owner), d.lease.Microseconds()
 	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, request, "+
-		"guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, ?, ?, ?, "+
-		"?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
+	_, err := tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, "+
+		"request, guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, "+
+		"?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
 		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why,
-		detail, n.guard, cutOff, n.firstEvent, progress, n.err, owner, lease)
+		asJSON{n.detail}, n.guard, cutOff, n.firstEvent, progress, n.err, owner, lease)
 	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {
 		return errGuarded
 	}
@@ -430,7 +410,7 @@ func (d *Operator) Note(
 		return Act{}, err
 	}
 	if failure != "" {
-		n.state, n.err = Failed, cut(failure, dedup.MaxRemark)
+		n.state, n.err = Failed, screen.Shorten(failure, dedup.MaxRemark)
 	}
 	if err := d.insert(ctx, d.db, n); err != nil {
 		return Act{}, err
@@ -438,14 +418,11 @@ func (d *Operator) Note(
 	return d.Act(ctx, n.id)
 }
 
+var kindName = regexp.MustCompile(`^[0-9a-z_]{1,32}$`)
+
 func (k Kind) check() error {
-	for _, r := range k {
-		if r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') {
-			return fmt.Errorf("%w: a kind of act named %q", ErrRequest, string(k))
-		}
-	}
-	if len(k) < 1 || len(k) > 32 {
-		return fmt.Errorf("%w: a kind of act of %d letters", ErrRequest, len(k))
+	if !kindName.MatchString(string(k)) {
+		return fmt.Errorf("%w: a kind of act named %q", ErrRequest, string(k))
 	}
 	return nil
 }
@@ -456,16 +433,4 @@ func Plain(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
 		return unicode.IsSpace(r) || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 	}), " ")
-}
-
-// cut keeps so many characters of a text.
-func cut(s string, characters int) string {
-	n := 0
-	for i := range s {
-		if n == characters-1 && utf8.RuneCountInString(s[i:]) > 1 {
-			return s[:i] + "…"
-		}
-		n++
-	}
-	return s
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -124,6 +126,21 @@ func newID() (string, error) {
 		return "", fmt.Errorf("make an id: %w", err)
 	}
 	return id.String(), nil
+}
+
+// asJSON is a column that holds a value as JSON; it is read into a pointer, which NULL leaves alone.
+type asJSON struct{ v any }
+
+// Value writes it.
+func (a asJSON) Value() (driver.Value, error) { return json.Marshal(a.v) }
+
+// Scan reads it.
+func (a asJSON) Scan(column any) error {
+	text, _ := column.([]byte)
+	if text == nil {
+		return nil
+	}
+	return json.Unmarshal(text, a.v)
 }
 
 // exec runs one statement, and says how many rows it has changed.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
 // Start writes a run down. The daemon whose desk this is takes it up at once, if it has a hand free, else any daemon of
@@ -32,55 +33,50 @@ func (d *Operator) Start(ctx context.Context, who Actor, r Request) (Act, error)
 	if r.Filter, err = d.resolve(ctx, r.Filter); err != nil {
 		return Act{}, err
 	}
-	n.state, n.detail, n.cutOff = Running, r, r.CutOff
-	if n.guard, err = d.guard(sorted(r.Filter)); err != nil {
-		return Act{}, err
-	}
+	n.detail, n.cutOff, n.progress = r, r.CutOff, &Progress{Phase: "waiting"}
 	if n.firstEvent, err = d.o.Records.LastEvent(ctx); err != nil {
 		return Act{}, err
 	}
-	progress := Progress{Phase: "waiting"}
-	progress.Matched, _, progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted, lookThrough(r.Filter))
+	n.progress.Matched, _, n.progress.More, err = d.o.Letters.CountSet(ctx, r.set(n.id), MaxCounted,
+		lookThrough(r.Filter))
 	if err != nil {
 		return Act{}, err
 	}
-	n.progress = &progress
-	a, begun, err := d.begin(ctx, n)
-	if begun {
-		d.log.InfoContext(ctx, "a run over dead letters begins", "kind", r.Kind, "by", n.actor, "filter",
-			Words(r.Filter), "letters", progress.Matched, "act", n.id)
-	}
-	return a, err
+	return d.begin(ctx, n, sorted(r.Filter))
 }
 
-// begin writes an act down that somebody has to work on, and wakes whoever does here. It has begun if nobody wrote it
-// down before; what goes on under the same guard is a SameSetError.
-func (d *Operator) begin(ctx context.Context, n *newAct) (a Act, begun bool, err error) {
+// begin writes an act down that somebody has to work on, and wakes whoever does here, unless it was written down
+// before. What goes on with the same alone is a SameSetError.
+func (d *Operator) begin(ctx context.Context, n *newAct, alone ...any) (a Act, err error) {
+	n.state = Running
+	if len(alone) > 0 {
+		if n.guard, err = d.guard(alone...); err != nil {
+			return a, err
+		}
+	}
 	for {
 		err := d.insert(ctx, d.db, n)
 		switch {
-		case errors.Is(err, errActExists):
+		case err == nil:
+			d.waken()
 			a, err := d.Act(ctx, n.id)
-			return a, false, err
-		case errors.Is(err, errGuarded):
-			found, err := d.list(ctx, "guard = ?", n.guard)
-			if err != nil {
-				return Act{}, false, fmt.Errorf("look who does the same: %w", err)
-			}
-			if len(found) == 0 {
-				continue // it has ended meanwhile
-			}
-			same := found[0]
-			if same.ID == n.id {
-				return same, false, nil
-			}
-			return same, false, &SameSetError{same}
-		case err != nil:
-			return Act{}, false, err
+			d.log.InfoContext(ctx, "an act begins that a daemon works on", "kind", n.kind, "by", n.actor, "on",
+				screen.Shorten(a.Subject(), 200), "letters", n.progress.Matched, "act", n.id)
+			return a, err
+		case errors.Is(err, errActExists):
+			return d.Act(ctx, n.id)
+		case !errors.Is(err, errGuarded):
+			return a, err
 		}
-		d.waken()
-		a, err := d.Act(ctx, n.id)
-		return a, true, err
+		found, err := d.list(ctx, "guard = ?", n.guard)
+		switch {
+		case err != nil:
+			return a, fmt.Errorf("look who does the same: %w", err)
+		case len(found) > 0 && found[0].ID == n.id:
+			return found[0], nil
+		case len(found) > 0: // else it has ended meanwhile
+			return found[0], &SameSetError{found[0]}
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/screen"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
@@ -229,6 +229,13 @@ func (j *job) renew(ctx context.Context) {
 	}
 }
 
+// update changes the act's row while it is this process's.
+func (j *job) update(ctx context.Context, set string, args ...any) error {
+	_, err := j.d.exec(ctx, "UPDATE "+j.d.acts+" SET "+set+" WHERE id = ? AND owner = ? AND work = ?",
+		append(args, []byte(j.act.ID), []byte(j.owner), j.work)...)
+	return err
+}
+
 func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -236,20 +243,13 @@ func (j *job) renewOnce(ctx context.Context) (ours, stopped bool, err error) {
 	progress, confirmed := j.progress, j.confirmed
 	j.confirmed = time.Time{}
 	j.mu.Unlock()
-	text, err := json.Marshal(progress)
-	if err != nil {
-		return false, false, err
-	}
-	at := ""
-	if !confirmed.IsZero() {
-		at = "settled_at = GREATEST(COALESCE(settled_at, created_at), UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND), "
-	}
-	args := []any{j.d.lease.Microseconds(), text, []byte(j.act.ID), []byte(j.owner)}
+	var ago any              // NULL: it stays as it is
 	if !confirmed.IsZero() { // the statement may wait for as long as it may take
-		args = append([]any{(time.Since(confirmed) + askTime + time.Second).Microseconds()}, args...)
+		ago = (time.Since(confirmed) + askTime + time.Second).Microseconds()
 	}
-	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+at+"lease_until = UTC_TIMESTAMP(6) + INTERVAL ? "+
-		"MICROSECOND, progress = ? WHERE id = ? AND owner = ?", args...); err != nil {
+	if err := j.update(ctx, "settled_at = COALESCE(GREATEST(COALESCE(settled_at, created_at), UTC_TIMESTAMP(6) - "+
+		"INTERVAL ? MICROSECOND), settled_at), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, progress = ?", ago,
+		j.d.lease.Microseconds(), asJSON{progress}); err != nil {
 		return false, false, err
 	}
 	var owner, stopBy sql.NullString
@@ -359,7 +359,7 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 	j.mu.Unlock()
 	said, work := "", workNone
 	if cause != nil {
-		said = cut(cause.Error(), dedup.MaxRemark)
+		said = screen.Shorten(cause.Error(), dedup.MaxRemark)
 	}
 	switch {
 	case j.own != nil && (done == 0 || !result.byRows):
@@ -370,21 +370,9 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 	if j.own != nil {
 		progress.Done, progress.Left = done, result.LeftCount
 	}
-	text, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
-	far, err := json.Marshal(progress)
-	if err != nil {
-		return err
-	}
-	settled := ""
-	if j.allConfirmed {
-		settled = "settled_at = UTC_TIMESTAMP(6), "
-	}
-	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET "+settled+"state = ?, work = ?, guard = NULL, "+
-		"ended_at = UTC_TIMESTAMP(6), lease_until = NULL, progress = ?, result = ?, error = ? WHERE id = ? AND owner = ? "+
-		"AND work = ?", string(state), work, far, text, said, []byte(j.act.ID), []byte(j.owner), j.work); err != nil {
+	if err := j.update(ctx, "settled_at = IF(?, UTC_TIMESTAMP(6), settled_at), state = ?, work = ?, guard = NULL, "+
+		"ended_at = UTC_TIMESTAMP(6), lease_until = NULL, progress = ?, result = ?, error = ?", j.allConfirmed,
+		string(state), work, asJSON{progress}, asJSON{result}, said); err != nil {
 		return err
 	}
 	j.d.log.InfoContext(ctx, "a run has ended", "act", j.act.ID, "kind", j.act.Kind, "state", state,
@@ -414,8 +402,7 @@ func (j *job) count(ctx context.Context, result *Result) (done int, err error) {
 func (j *job) giveUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	if _, err := j.d.db.ExecContext(ctx, "UPDATE "+j.d.acts+" SET lease_until = NULL WHERE id = ? AND owner = ?",
-		[]byte(j.act.ID), []byte(j.owner)); err != nil {
+	if err := j.update(ctx, "lease_until = NULL"); err != nil {
 		j.d.log.WarnContext(ctx, "a run is taken over when its lease is over", "act", j.act.ID, "lease", j.d.lease,
 			"err", err)
 	}

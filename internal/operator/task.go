@@ -47,17 +47,11 @@ func (d *Operator) Ask(ctx context.Context, who Actor, r TaskRequest) (Act, erro
 	if n.cutOff, err = d.o.Records.Now(ctx); err != nil {
 		return Act{}, err
 	}
-	n.state, n.progress = Running, &Progress{Phase: "waiting"}
-	if r.Alone != "" {
-		if n.guard, err = d.guard(r.Kind, r.Alone); err != nil {
-			return Act{}, err
-		}
+	n.progress = &Progress{Phase: "waiting"}
+	if r.Alone == "" {
+		return d.begin(ctx, n)
 	}
-	a, begun, err := d.begin(ctx, n)
-	if begun {
-		d.log.InfoContext(ctx, "a task begins", "kind", r.Kind, "by", n.actor, "act", n.id)
-	}
-	return a, err
+	return d.begin(ctx, n, r.Kind, r.Alone)
 }
 
 // task reports whether the work is a Task.

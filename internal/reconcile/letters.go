@@ -40,15 +40,14 @@ func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
 			if err != nil {
 				return err
 			}
-			superseded, err := r.Letters.Superseded(ctx, row)
-			if err != nil {
+			superseded, hindrance, err := r.Letters.Missing(ctx, row)
+			switch {
+			case err != nil:
 				return err
-			}
-			if superseded && f.Kind == DeadWithoutLetter {
-				continue // a conflict whose body has its key by now: its letter is gone, and nothing is missing
-			}
-			if err := r.Letters.Kept(row); err != nil && whole {
-				f.Hindrance = err.Error()
+			case superseded && f.Kind == DeadWithoutLetter:
+				continue // nothing is missing
+			case hindrance != nil && whole:
+				f.Hindrance = hindrance.Error()
 			}
 		}
 		left = append(left, f)

@@ -39,9 +39,7 @@ var Delays = []time.Duration{100 * time.Millisecond, time.Minute}
 
 // World is a log, with the tables of the stock beside it, and queues.
 type World struct {
-	T        testing.TB
-	Patience time.Duration // of Eventually
-
+	T       testing.TB
 	DSN     string
 	DB      *gorm.DB
 	Pool    *sql.DB // that of DB
@@ -56,7 +54,7 @@ type World struct {
 // NewLog makes a world without queues.
 func NewLog(t testing.TB) *World {
 	t.Helper()
-	w := &World{T: t, Patience: 90 * time.Second, DSN: stack.MySQL(t)}
+	w := &World{T: t, DSN: stack.MySQL(t)}
 	migrating, _ := w.Open(stack.ForMigrations(t, w.DSN), dedup.OpenOptions{})
 	w.Must(dedup.Migrate(t.Context(), migrating, dedup.MigrateOptions{
 		Table: "consumer_log", Extra: []dedup.MigrationSet{{Name: stock.MigrationSet, Files: stock.Migrations()}},
@@ -302,8 +300,8 @@ func (w *World) WantQueues(main, dead int) {
 func (w *World) Eventually(what string, look func() (have string, ok bool)) {
 	w.T.Helper()
 	var have string
-	if !poll.Within(w.Patience, func() (ok bool) { have, ok = look(); return ok }) {
-		w.T.Fatalf("still not after %v: %s; have %s", w.Patience, what, have)
+	if !poll.Within(90*time.Second, func() (ok bool) { have, ok = look(); return ok }) {
+		w.T.Fatalf("still not after 90 s: %s; have %s", what, have)
 	}
 }
 
