@@ -90,20 +90,6 @@ func (w *world) wantStatus(status dedup.Status, replays, n int) {
 	})
 }
 
-func TestALetterMovedByHandAfterAReplayIsProcessed(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, "k")
-	cured := w.engine()
-	w.replay(all, deadletter.ReplayOptions{}) // in vain
-	w.wantStatus(dedup.Dead, 1, 1)
-	w.WantQueues(0, 1)
-	cured.Store(true)
-	// when somebody moves the new letter as it is, as a shovel does
-	w.shovel()
-	w.wantEffects(1)
-	w.wantStatus(dedup.Success, 2, 1)
-}
-
 // Given hundreds of letters and stale ones among them, when three replays take them at once and two die half-way,
 // then every letter has one effect.
 func TestEveryLetterHasOneEffectWhateverIsReplayed(t *testing.T) {

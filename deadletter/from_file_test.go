@@ -135,17 +135,6 @@ func TestAnExportIsReplayedOnceAndItsLettersLeaveTheQueue(t *testing.T) {
 	}
 }
 
-func TestLettersOfALostQueueAreReplayedFromAFile(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, names("k", 3)...)
-	text, _ := w.export()
-	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
-	w.replayFrom(text, deadletter.ReplayOptions{})
-	w.cured()
-	w.wantEffects(3)
-	w.WantQueues(0, 0)
-}
-
 // mendedFile kills nothing: it exports the only letter and gives it another body.
 func (w *world) mendedFile(body string) string {
 	w.T.Helper()

@@ -8,18 +8,11 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// parkedWorld has a letter that may be replayed no more and one that may.
-func parkedWorld(t *testing.T) *world {
+func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 	w := newWorld(t)
 	w.most = 2
 	w.dead(dedup.ReasonExhausted, "often", "once")
-	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'often'")
-	w.Exec("UPDATE consumer_log SET replays = 1 WHERE msg_key = 'once'")
-	return w
-}
-
-func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
-	w := parkedWorld(t)
+	w.Exec("UPDATE consumer_log SET replays = IF(msg_key = 'often', 2, 1)")
 	if res := w.replay(all, deadletter.ReplayOptions{DryRun: true}); res.Parked != 1 || res.Replayed != 1 {
 		t.Errorf("dry run: %+v; want one replayed, one parked", res)
 	}
@@ -46,34 +39,6 @@ func TestALetterReplayedAsOftenAsAllowedIsParkedAndMarkedOnce(t *testing.T) {
 	if err != nil || len(page) != 1 || !page[0].Parked {
 		t.Errorf("List = %+v, %v; want it parked", page, err)
 	}
-}
-
-func TestAParkedLetterIsReplayedByForceAndCanBeDiscarded(t *testing.T) {
-	w := parkedWorld(t)
-	w.replay(all, deadletter.ReplayOptions{Force: true})
-	w.WantQueues(2, 0)
-	if n := w.Row("often").Replays; n != 3 {
-		t.Errorf("%d replays in the row, want 3", n)
-	}
-	w.dead(dedup.ReasonExhausted, "again")
-	w.Exec("UPDATE consumer_log SET replays = 2 WHERE msg_key = 'again'")
-	if res, err := w.letters().Discard(t.Context(), all, deadletter.DiscardOptions{By: "ann", Why: "w"}); err != nil ||
-		res.Discarded != 1 {
-		t.Errorf("Discard = %+v, %v; want the parked letter discarded", res, err)
-	}
-}
-
-func TestAReplayThatWasKilledHalfWayIsFinishedThoughItWasTheLastAllowed(t *testing.T) {
-	w := newWorld(t)
-	w.most = 1
-	w.inState("k", dedup.Failed)
-	w.Exec("UPDATE consumer_log SET replays = 1, consumer_times = 0")
-	w.letter("k")
-	w.MoveBack(lease)
-	if res := w.replay(all, deadletter.ReplayOptions{}); res.Replayed != 1 {
-		t.Errorf("%+v; want it replayed: nobody would find it among the dead rows", res)
-	}
-	w.WantQueues(1, 0)
 }
 
 func TestAKeyThatNoLetterHasIsReported(t *testing.T) {

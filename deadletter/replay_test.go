@@ -319,26 +319,6 @@ func TestAReplayWithoutAFilterIsRefused(t *testing.T) {
 	w.WantQueues(0, 1)
 }
 
-func TestAnOldLetterWithoutARowWantsForce(t *testing.T) {
-	for name, tc := range map[string]struct {
-		first time.Duration // ago
-		force bool
-		want  outcome
-	}{
-		"young":       {28 * 24 * time.Hour, false, outcome{Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1}},
-		"old":         {30 * 24 * time.Hour, false, outcome{Status: dedup.Absent, Dead: 1, Why: deadletter.WhyTooOld}},
-		"old, forced": {30 * 24 * time.Hour, true, outcome{Status: dedup.Failed, Replays: 1, Main: 1, Replayed: 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			d := message("k", "{}")
-			w.put(d, w.Identify(d), wire.CopyOptions{FirstFailedAt: time.Now().Add(-tc.first)})
-			res := w.replay(all, deadletter.ReplayOptions{Force: tc.force})
-			w.wantOutcome("k", res, tc.want)
-		})
-	}
-}
-
 func TestALetterOfUnknownAgeWithoutARowStays(t *testing.T) {
 	w := newWorld(t)
 	m := message("k", "{}").Message // published to the dead-letter queue by somebody else

@@ -42,11 +42,6 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	return newWorldOf(t)
-}
-
-func newWorldOf(t testing.TB) *world {
-	t.Helper()
 	w := letters.New(t)
 	return &world{World: w, dsn: w.DSN, amqpURL: w.Broker.URL, keyFrom: keyFrom}
 }

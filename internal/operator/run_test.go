@@ -3,9 +3,7 @@ package operator_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -54,37 +52,12 @@ func TestOfManyWhoStartARunOfOneSetOneDoes(t *testing.T) {
 	at := w.preview(operator.KindReplay, all).At
 	// given two desks, each with ten persons who click at once, and no daemon
 	desks := []*operator.Operator{w.newDesk(), w.newDesk()}
-	var mu sync.Mutex
-	started, named := map[string]int{}, map[string]int{}
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			a, err := desks[i%2].Start(t.Context(), anna, operator.Request{Kind: operator.KindReplay, Filter: all, CutOff: at})
-			mu.Lock()
-			defer mu.Unlock()
-			same, _ := errors.AsType[*operator.SameSetError](err)
-			switch {
-			case err == nil:
-				started[a.ID]++
-			case same != nil && errors.Is(err, operator.ErrSameSet):
-				named[same.Act.ID]++
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if len(started) != 1 || len(named) != 1 {
-		t.Fatalf("started %v, and the others are told of %v; want one run", started, named)
-	}
-	for id := range started {
-		if named[id] != 19 {
-			t.Errorf("%d others are told of it, want 19", named[id])
-		}
-		// when it has ended, then the set may be run again
-		w.daemon()
-		w.ends(id)
-	}
+	id := w.oneBegins(20, func(i int) (operator.Act, error) {
+		return desks[i%2].Start(t.Context(), anna, operator.Request{Kind: operator.KindReplay, Filter: all, CutOff: at})
+	})
+	// when it has ended, then the set may be run again
+	w.daemon()
+	w.ends(id)
 	w.start(operator.Request{Filter: all})
 }
 
@@ -309,41 +282,6 @@ func TestARunIsTakenUpAtOnceByTheDaemonAtWhoseDeskItWasBegun(t *testing.T) {
 	if a := w.ends(begin("a-00001")); a.State != operator.Done || a.Result.Discarded != 1 {
 		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
 	}
-}
-
-func TestTwelveLettersAmongManyAreReplayedWithinASecond(t *testing.T) {
-	n := 3000
-	if os.Getenv("ROLLBACKD_TEST_BIG") != "" {
-		n = 200_000
-	}
-	w := newWorld(t)
-	if n > 3000 {
-		w.Patience = 30 * time.Minute
-	}
-	all := names("k", n)
-	w.dead("no", all...)
-	w.consumes(nil)
-	w.desk = w.newDesk() // the person asks the daemon that works
-	w.works(w.desk)
-	var keys []string
-	for i := range 12 {
-		keys = append(keys, all[i*(n-1)/11])
-	}
-	began := time.Now()
-	a := w.start(operator.Request{Filter: deadletter.Filter{Keys: keys}})
-	clicked := time.Now()
-	w.Eventually("all twelve are applied", func() (string, bool) {
-		have := w.Number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1")
-		return fmt.Sprint(have), have == 12
-	})
-	t.Logf("12 among %d letters: previewed and clicked in %v, found, replayed and applied %v after the click", n,
-		clicked.Sub(began).Round(time.Millisecond), time.Since(clicked).Round(time.Millisecond))
-	a = w.swept(a.ID)
-	t.Logf("swept %v after the run's end", time.Since(a.Ended).Round(10*time.Millisecond))
-	if a.State != operator.Done || a.Result.Replayed != 12 || a.Result.Swept != 12 {
-		t.Errorf("%s: %+v, %s", a.State, a.Result, a.Error)
-	}
-	w.wantLetters(n - 12)
 }
 
 // Given a run whose letters nobody takes yet; when a server's trouble ends a pass in the middle, then the next pass, in

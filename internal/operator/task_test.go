@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -79,35 +78,7 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	})
 	stop := w.daemon(waits)
 	ask := operator.TaskRequest{Kind: "wait", Alone: "all"}
-	var mu sync.Mutex
-	var asking sync.WaitGroup
-	began, named := map[string]int{}, map[string]int{}
-	for range 10 {
-		asking.Go(func() {
-			a, err := w.desk.Ask(t.Context(), anna, ask)
-			mu.Lock()
-			defer mu.Unlock()
-			same, other := errors.AsType[*operator.SameSetError](err)
-			switch {
-			case err == nil:
-				began[a.ID]++
-			case other:
-				named[same.Act.ID]++
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	asking.Wait()
-	if len(began) != 1 || len(named) != 1 {
-		t.Fatalf("begun %v, and the others are told of %v; want one", began, named)
-	}
-	id := ""
-	for id = range began {
-		if named[id] != 9 {
-			t.Errorf("%d others are told of it, want 9", named[id])
-		}
-	}
+	id := w.oneBegins(10, func(int) (operator.Act, error) { return w.desk.Ask(t.Context(), anna, ask) })
 	<-begun
 	stop()
 	w.daemon(waits)
@@ -126,41 +97,35 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	}
 }
 
-// Given a task whose function panics, then its act has failed and says why, and its daemon goes on with others.
-func TestATaskThatPanicsEndsNoDaemon(t *testing.T) {
+// Given tasks whose functions panic and fail, then their acts have failed and say why, and their daemon goes on with
+// others.
+func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 	w := newWorld(t)
-	w.daemon(doing("panic", func(_ context.Context, task operator.Task) (any, error) {
+	w.daemon(doing("odd", func(_ context.Context, task operator.Task) (any, error) {
 		var letters []string
-		if string(task.Act.Detail) == "true" {
+		switch string(task.Act.Detail) {
+		case `"panic"`:
 			return letters[3], nil
+		case `"fail"`:
+			return nil, errors.New("the letter is not there")
 		}
 		return letters, nil
 	}))
 	for _, c := range []struct {
-		detail bool
+		detail string
 		state  operator.State
 		err    string
-	}{{true, operator.Failed, "index out of range"}, {false, operator.Done, ""}} {
-		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "panic", Detail: c.detail})
+	}{
+		{"panic", operator.Failed, "index out of range"}, {"fail", operator.Failed, "the letter is not there"},
+		{"end", operator.Done, ""},
+	} {
+		a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "odd", Detail: c.detail})
 		w.Must(err)
 		if a = w.ends(a.ID); a.State != c.state || !strings.Contains(a.Error, c.err) {
 			t.Errorf("%s: %s; want %s: %s", a.State, a.Error, c.state, c.err)
 		}
 	}
-}
-
-// Given a task whose function fails, then its act says why.
-func TestATaskThatFailsSaysWhy(t *testing.T) {
-	w := newWorld(t)
-	w.daemon(doing("fail", func(context.Context, operator.Task) (any, error) {
-		return nil, errors.New("the letter is not there")
-	}))
-	a, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "fail"})
-	w.Must(err)
-	if a = w.ends(a.ID); a.State != operator.Failed || a.Error != "the letter is not there" {
-		t.Errorf("%s: %s", a.State, a.Error)
-	}
-	_, err = w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "No Kind"})
+	_, err := w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "No Kind"})
 	if !errors.Is(err, operator.ErrRequest) {
 		t.Errorf("a kind that is none: %v", err)
 	}

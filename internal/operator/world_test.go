@@ -131,6 +131,36 @@ func (w *world) dead(cause string, keys ...string) {
 	w.Dead(dedup.ReasonExhausted, cause, keys...)
 }
 
+// oneBegins lets n begin the same at once: one does, whose id it is, and the others are told of it.
+func (w *world) oneBegins(n int, begin func(i int) (operator.Act, error)) (id string) {
+	w.T.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	began, named := map[string]int{}, map[string]int{}
+	for i := range n {
+		all.Go(func() {
+			a, err := begin(i)
+			mu.Lock()
+			defer mu.Unlock()
+			same, _ := errors.AsType[*operator.SameSetError](err)
+			switch {
+			case err == nil:
+				began[a.ID]++
+				id = a.ID
+			case same != nil && errors.Is(err, operator.ErrSameSet):
+				named[same.Act.ID]++
+			default:
+				w.T.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if len(began) != 1 || began[id] != 1 || len(named) != 1 || named[id] != n-1 {
+		w.T.Fatalf("begun %v, and the others are told of %v; want one", began, named)
+	}
+	return id
+}
+
 // preview is what a person sees before the click.
 func (w *world) preview(kind operator.Kind, f deadletter.Filter) operator.Preview {
 	w.T.Helper()

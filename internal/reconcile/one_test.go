@@ -25,21 +25,29 @@ func (w *world) compare(bounds reconcile.Bounds) reconcile.Report {
 	return read
 }
 
-// Given findings of each kind that a machine may mend, when they are mended one by one, then each time that one is
-// gone and all others are as they were, and to mend it again changes nothing.
-func TestFindingsAreMendedOneByOne(t *testing.T) {
-	w := newWorld(t)
-	w.dead(true, "no row", "ended", "cut off", "agrees")
+// mendable makes a finding of each kind that a machine may mend, one for each message that was purged.
+func (w *world) mendable(purged ...string) reconcile.Report {
+	w.T.Helper()
+	w.dead(true, "no row", "ended", "cut off")
 	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
 	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
 	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
 		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
-	w.dead(false, "purged", "purged too")
+	w.dead(false, purged...)
 	w.reservation("A", 1, 2, "forgotten", time.Hour)
 	all := w.compare(reconcile.Bounds{})
-	if len(all.Findings) != 6 {
-		t.Fatalf("%d findings, want 6: %+v", len(all.Findings), all.Findings)
+	if want := 4 + len(purged); len(all.Findings) != want {
+		w.T.Fatalf("%d findings, want %d: %+v", len(all.Findings), want, all.Findings)
 	}
+	return all
+}
+
+// Given findings of each kind that a machine may mend, when they are mended one by one, then each time that one is
+// gone and all others are as they were, and to mend it again changes nothing.
+func TestFindingsAreMendedOneByOne(t *testing.T) {
+	w := newWorld(t)
+	w.dead(true, "agrees")
+	all := w.mendable("purged", "purged too")
 	left := map[string]bool{}
 	for _, f := range all.Findings {
 		left[f.Key] = true
@@ -171,19 +179,9 @@ func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
 // same name, then it says that it is mended, and does nothing a second time.
 func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
 	w := newWorld(t)
-	w.dead(true, "no row", "ended", "cut off")
-	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
-	w.Exec("UPDATE consumer_log SET consumer_status = 1 WHERE msg_key = 'ended'")
-	w.Exec("UPDATE consumer_log SET consumer_status = 2, replays = 1, consumer_timestamp = consumer_timestamp - " +
-		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
-	w.dead(false, "purged")
-	w.reservation("A", 1, 2, "forgotten", time.Hour)
 	o := w.options(reconcile.Bounds{})
 	o.By = "ann, run 1"
-	all := w.compare(reconcile.Bounds{})
-	if len(all.Findings) != 5 {
-		t.Fatalf("%d findings, want 5: %+v", len(all.Findings), all.Findings)
-	}
+	all := w.mendable("purged")
 	for _, f := range all.Findings {
 		o.Again = false
 		if done, err := reconcile.Mend(t.Context(), o, f); err != nil || !done.Mended {

@@ -48,7 +48,7 @@ var arrows = []arrow{
 		"it deletes and moves what has ended; whatever a delivery needs to end may not be here"},
 	{"deadletter", []string{"dedup", "internal/certs", "internal/mysqldb", "internal/rabbit", "internal/wire"},
 		"letters are replayed while no engine runs, by the command line too, so they must not need one"},
-	{"internal/operator", []string{"deadletter", "dedup", "internal/mysqldb"},
+	{"internal/operator", []string{"deadletter", "dedup", "internal/mysqldb", "internal/screen"},
 		"a person's act must be the same from a page, a program and a command, so it knows none of them; nor the engine, " +
 			"which it could change"},
 	{"docs", nil, "it holds a document, and knows nobody"},
