@@ -85,7 +85,7 @@ func (d *demo) begin() {
 	d.binary = must.Get(program.Build(d.ctx, d.dir))
 	d.open()
 	must.Get(program.Run(d.ctx, d.binary, d.env, "migrate"))
-	must.OK(d.tables.create(d.ctx, d.pool))
+	d.tables.create(d.ctx, d.pool)
 	d.say("migrate      tables, exchange and queues are made; %s", d.tables)
 }
 

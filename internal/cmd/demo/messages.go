@@ -29,7 +29,7 @@ func (d *demo) stock() oracle.Stock { return must.Get(oracle.ReadStock(d.ctx, d.
 
 // reserve fills the stock and lets every known order take its goods, as a shop's service does.
 func (d *demo) reserve() {
-	must.OK(d.tables.fill(d.ctx, d.pool))
+	d.tables.fill(d.ctx, d.pool)
 	d.initial = d.stock()
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -61,12 +61,11 @@ func (d *demo) ordersOf(prefix string, shelf, n int) []shop.Order {
 func (d *demo) reserveAll(all []shop.Order) {
 	for some := range slices.Chunk(all, ordersPerCommit) {
 		must.OK(d.db.WithContext(d.ctx).Transaction(func(tx *gorm.DB) error {
-			for _, o := range some {
-				if err := d.tables.reserve(d.ctx, tx, o); err != nil {
-					return err
+			return must.Catch(func() {
+				for _, o := range some {
+					d.tables.reserve(d.ctx, tx, o)
 				}
-			}
-			return nil
+			})
 		}))
 	}
 }

@@ -11,33 +11,35 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// tables are those of the shop: what its services write, and what the daemon's handler gives back to.
+// tables are those of the shop: what its services write, and what the daemon's handler gives back to. Who cannot do
+// something stops the step.
 type tables interface {
 	fmt.Stringer
 	// settings are the daemon's.
 	settings() []string
 	// create makes what migrate does not.
-	create(ctx context.Context, pool *sql.DB) error
+	create(ctx context.Context, pool *sql.DB)
 	// fill puts the goods on stock.
-	fill(ctx context.Context, pool *sql.DB) error
+	fill(ctx context.Context, pool *sql.DB)
 	// reserve lets an order take its goods, in a transaction that others may share.
-	reserve(ctx context.Context, tx *gorm.DB, o shop.Order) error
+	reserve(ctx context.Context, tx *gorm.DB, o shop.Order)
 }
 
 // stockTables are those of package stock.
 type stockTables struct{}
 
-func (stockTables) String() string                          { return "the stock's among them" }
-func (stockTables) settings() []string                      { return nil }
-func (stockTables) create(context.Context, *sql.DB) error   { return nil }
-func (stockTables) fill(c context.Context, p *sql.DB) error { return shop.Stock(c, p, skus, amount) }
+func (stockTables) String() string                    { return "the stock's among them" }
+func (stockTables) settings() []string                { return nil }
+func (stockTables) create(context.Context, *sql.DB)   {}
+func (stockTables) fill(c context.Context, p *sql.DB) { must.OK(shop.Stock(c, p, skus, amount)) }
 
-func (stockTables) reserve(ctx context.Context, tx *gorm.DB, o shop.Order) error {
-	return stock.Reserve(ctx, tx, o.SN, o.Items)
+func (stockTables) reserve(ctx context.Context, tx *gorm.DB, o shop.Order) {
+	must.OK(stock.Reserve(ctx, tx, o.SN, o.Items))
 }
 
 // classicTables are an order with a state and a row of stock for each of the goods: those of an example, whose
@@ -69,49 +71,34 @@ func (classicTables) settings() []string {
 	}
 }
 
-func (classicTables) create(ctx context.Context, pool *sql.DB) error {
-	text, err := os.ReadFile(filepath.Join(example, "tables.sql"))
-	if err != nil {
-		return fmt.Errorf("read the example's tables (the demo runs in the repository's root): %w", err)
-	}
+func (classicTables) create(ctx context.Context, pool *sql.DB) {
+	text := must.Get(os.ReadFile(filepath.Join(example, "tables.sql"))) // the demo runs in the repository's root
 	all := append(strings.Split(strings.TrimSpace(string(text)), ";\n"), views...)
 	for _, statement := range append(all, "DELETE FROM tb_order", "DELETE FROM tb_stock") {
-		if _, err := pool.ExecContext(ctx, strings.TrimSuffix(statement, ";")); err != nil {
-			return fmt.Errorf("make the shop's tables: %s: %w", statement, err)
-		}
+		_, err := pool.ExecContext(ctx, strings.TrimSuffix(statement, ";"))
+		must.OK(err, statement)
 	}
-	return nil
 }
 
-func (classicTables) fill(ctx context.Context, pool *sql.DB) error {
+func (classicTables) fill(ctx context.Context, pool *sql.DB) {
 	goods := make([]string, skus)
 	for i := range goods {
 		goods[i] = fmt.Sprintf("(%d,%d)", i+1, amount)
 	}
-	if _, err := pool.ExecContext(ctx, "INSERT INTO tb_stock VALUES "+strings.Join(goods, ",")); err != nil {
-		return fmt.Errorf("fill the stock: %w", err)
-	}
-	return nil
+	must.Get(pool.ExecContext(ctx, "INSERT INTO tb_stock VALUES "+strings.Join(goods, ",")))
 }
 
 // reserve writes an order that is being cancelled already: its rollback comes next.
-func (classicTables) reserve(ctx context.Context, tx *gorm.DB, o shop.Order) error {
+func (classicTables) reserve(ctx context.Context, tx *gorm.DB, o shop.Order) {
 	tx = tx.WithContext(ctx)
-	if err := tx.Exec("INSERT INTO tb_order VALUES (?, 'cancelling')", o.SN).Error; err != nil {
-		return fmt.Errorf("write order %s: %w", o.SN, err)
-	}
+	must.OK(tx.Exec("INSERT INTO tb_order VALUES (?, 'cancelling')", o.SN).Error)
 	for _, it := range o.Items {
-		if err := tx.Exec("INSERT INTO tb_order_item VALUES (?, ?, ?)", o.SN, it.SKU, it.Quantity).Error; err != nil {
-			return fmt.Errorf("write an item of order %s: %w", o.SN, err)
-		}
+		must.OK(tx.Exec("INSERT INTO tb_order_item VALUES (?, ?, ?)", o.SN, it.SKU, it.Quantity).Error)
 		took := tx.Exec("UPDATE tb_stock SET amount = amount - ? WHERE goods_id = ? AND amount >= ?", it.Quantity, it.SKU,
 			it.Quantity)
-		if took.Error != nil {
-			return fmt.Errorf("take %d of sku %d for order %s: %w", it.Quantity, it.SKU, o.SN, took.Error)
-		}
+		must.OK(took.Error)
 		if took.RowsAffected != 1 {
-			return fmt.Errorf("take %d of sku %d for order %s: %w", it.Quantity, it.SKU, o.SN, stock.ErrOutOfStock)
+			must.OK(stock.ErrOutOfStock, "take ", it.Quantity, " of sku ", it.SKU)
 		}
 	}
-	return nil
 }

@@ -3,15 +3,15 @@ package example
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
-	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // Dead makes dead letters: it publishes a message of each key and lets a consumer of the queue refuse them for good.
@@ -49,14 +49,8 @@ func (s *Servers) Consume(queue string) (stop func()) {
 		defer close(done)
 		s.run(ctx, queue, consumer.Each(apply), nil)
 	}()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(patience); s.broker.Consumers(queue) == 0; {
-		select {
-		case <-tick.C:
-		case <-late:
-			s.t.Fatalf("nobody consumes %s after %v", queue, patience)
-		}
+	if !poll.Within(patience, func() bool { return s.broker.Consumers(queue) > 0 }) {
+		s.t.Fatalf("nobody consumes %s after %v", queue, patience)
 	}
 	return func() { cancel(); <-done }
 }
@@ -69,27 +63,18 @@ func (s *Servers) run(ctx context.Context, queue string, h consumer.Handler, end
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := c.Run(ctx); err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(c.Run(ctx))
 }
 
 // bookmark is put where a keeper that has run before has put it: only letters that die from now on are news.
 func (s *Servers) bookmark(ctx context.Context, group string) {
 	db, _, err := dedup.Open(ctx, s.MySQLDSN, dedup.OpenOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if pool, err := db.DB(); err == nil {
-		defer func() { _ = pool.Close() }()
-	}
+	must.OK(err)
+	pool := must.Get(db.DB())
+	defer func() { _ = pool.Close() }()
 	d := consumer.Defaults()
-	records, err := dedup.NewLog(db, d.LogOptions())
-	err = errors.Join(err, dedup.Migrate(ctx, db, dedup.MigrateOptions{Table: d.LogTable}))
-	if err == nil {
-		_, err = records.Bookmark(ctx, group)
-	}
-	if err != nil {
-		s.t.Fatal(fmt.Errorf("put the bookmark: %w", err))
-	}
+	records := must.Get(dedup.NewLog(db, d.LogOptions()))
+	must.OK(dedup.Migrate(ctx, db, dedup.MigrateOptions{Table: d.LogTable}))
+	_, err = records.Bookmark(ctx, group)
+	must.OK(err, "put the bookmark")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -34,10 +35,7 @@ type Servers struct {
 func MySQL() *Servers {
 	t := &rig{}
 	s := &Servers{t: t, MySQLDSN: stack.MySQL(t), declared: map[string]bool{}}
-	db, err := sql.Open("mysql", s.MySQLDSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(sql.Open("mysql", s.MySQLDSN))
 	s.db = db
 	t.Cleanup(func() { _ = db.Close() })
 	return s
@@ -60,9 +58,8 @@ func (s *Servers) Close() { s.t.end() }
 func (s *Servers) Exec(statement string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, err := s.db.ExecContext(ctx, statement); err != nil {
-		s.t.Fatalf("%s: %v", statement, err)
-	}
+	_, err := s.db.ExecContext(ctx, statement)
+	must.OK(err, statement)
 }
 
 // Show prints what a query finds, one line a row.
@@ -70,27 +67,18 @@ func (s *Servers) Show(query string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	rows, err := s.db.QueryContext(ctx, query)
-	if err != nil {
-		s.t.Fatalf("%s: %v", query, err)
-	}
+	must.OK(err, query)
 	defer func() { _ = rows.Close() }()
-	columns, err := rows.Columns()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	columns := must.Get(rows.Columns())
 	for rows.Next() {
 		values, into := make([]string, len(columns)), make([]any, len(columns))
 		for i := range values {
 			into[i] = &values[i]
 		}
-		if err := rows.Scan(into...); err != nil {
-			s.t.Fatal(err)
-		}
+		must.OK(rows.Scan(into...))
 		fmt.Println(strings.Join(values, " "))
 	}
-	if err := rows.Err(); err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(rows.Err())
 }
 
 // Publish is the producer: it publishes a message of this key for a queue whose consumer leaves everything else at its
@@ -116,14 +104,9 @@ func (s *Servers) declare(ctx context.Context, topology rabbit.TopologyConfig) {
 	}
 	s.declared[topology.Queue] = true
 	s.broker.Track(topology.Queues()...)
-	conn, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{s.AMQPURL}, Name: "example"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	conn := must.Get(rabbit.Dial(ctx, rabbit.Config{URLs: []string{s.AMQPURL}, Name: "example"}))
 	defer func() { _ = conn.Close() }()
-	if _, err := rabbit.Declare(ctx, conn, topology); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(rabbit.Declare(ctx, conn, topology))
 }
 
 // rig is a testing.TB as far as package stack needs one.
