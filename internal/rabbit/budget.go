@@ -3,7 +3,9 @@ package rabbit
 import (
 	"bytes"
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 )
 
@@ -73,6 +75,9 @@ func (b *Budget) saw(weight int64) {
 // window is how many deliveries a subscription may have unsettled that still holds so much, at most most. 0: none may
 // come. Sizes go in as the root of their mean square, in which large ones weigh more than their number.
 func (b *Budget) window(most int, held int64) int {
+	if b == nil {
+		return most
+	}
 	room := float64(max(0, b.share*fillPercent/100-held))
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,17 +94,19 @@ func (b *Budget) window(most int, held int64) int {
 }
 
 func (b *Budget) add(s *Subscription) {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for old := range b.subs {
-		if old.ch.IsClosed() { // its session is over
-			delete(b.subs, old)
-		}
-	}
+	maps.DeleteFunc(b.subs, func(old *Subscription, _ struct{}) bool { return old.ch.IsClosed() }) // its session is over
 	b.subs[s] = struct{}{}
 }
 
 func (b *Budget) now() uint64 {
+	if b == nil {
+		return 0
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.epoch
@@ -116,13 +123,10 @@ func (b *Budget) narrow(ctx context.Context, epoch uint64) error {
 		return nil
 	}
 	b.epoch++
-	subs := make([]*Subscription, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
+	subs := slices.Collect(maps.Keys(b.subs))
 	b.mu.Unlock()
 	for _, s := range subs {
-		if err := s.retire(ctx); err != nil {
+		if err := s.endConsumer(ctx, false); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,18 +45,11 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Heartbeat = orDefault(c.Heartbeat, 10*time.Second)
-	c.DialTimeout = orDefault(c.DialTimeout, 10*time.Second)
-	c.ConfirmTimeout = orDefault(c.ConfirmTimeout, 10*time.Second)
-	c.CloseTimeout = orDefault(c.CloseTimeout, 3*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 10*time.Second)
+	c.DialTimeout = cmp.Or(c.DialTimeout, 10*time.Second)
+	c.ConfirmTimeout = cmp.Or(c.ConfirmTimeout, 10*time.Second)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 3*time.Second)
 	return c
-}
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d <= 0 {
-		return otherwise
-	}
-	return d
 }
 
 // ConnectionName is "rollbackd COMMAND host/pid", which an operator finds on the management page.
@@ -66,11 +59,8 @@ func ConnectionName(command string) string { return "rollbackd " + command + " "
 func ConsumerTag(lane int) string { return fmt.Sprintf("%s/%d", process(), lane) }
 
 func process() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s/%d", host, os.Getpid())
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s/%d", cmp.Or(host, "unknown"), os.Getpid())
 }
 
 // Conn is one connection to RabbitMQ. It is safe for many goroutines, dies once, and is never reopened.
@@ -80,9 +70,8 @@ type Conn struct {
 	cfg    Config
 	to     endpoint
 
-	watch   sync.WaitGroup
-	done    chan struct{}          // closed by watchEnd when the connection is over
-	end     error                  // written by watchEnd before it closes done
+	life    context.Context // ends with the connection, and says why
+	over    context.CancelCauseFunc
 	blocked atomic.Pointer[string] // why the broker does not read what we publish, or nil
 }
 
@@ -93,10 +82,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	if cfg.Current != nil {
 		cfg.URLs = cfg.Current()
 	}
-	endpoints, err := parseURLs(cfg.URLs)
-	if err == nil {
-		err = cfg.checkTLS(endpoints)
-	}
+	endpoints, err := cfg.endpoints()
 	if err != nil {
 		return nil, err
 	}
@@ -119,37 +105,39 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// checkTLS refuses a TLS that is not used, or not alone.
-func (c Config) checkTLS(endpoints []endpoint) error {
-	if c.TLS == nil {
-		return nil
+// endpoints reads the URLs, and refuses a TLS that is not used, or not alone.
+func (c Config) endpoints() (all []endpoint, _ error) {
+	if len(c.URLs) == 0 {
+		return nil, errors.New("no AMQP URL given; expected " + urlExample)
 	}
-	for _, e := range endpoints {
+	for i, raw := range c.URLs {
+		e, err := parseURL(raw)
 		switch {
-		case !e.encrypted():
-			return errors.New("a TLS configuration is given, and an AMQP URL begins with amqp://, which is not encrypted: " +
-				"write amqps://")
-		case e.tls != (certs.TLS{}):
-			return errors.New("a TLS configuration is given, and an AMQP URL names certificates or a server name too: keep one")
+		case err != nil:
+			return nil, fmt.Errorf("AMQP URL %d of %d %w", i+1, len(c.URLs), err)
+		case c.TLS != nil && !e.encrypted():
+			return nil, errors.New("a TLS configuration is given, and an AMQP URL begins with amqp://, which is not " +
+				"encrypted: write amqps://")
+		case c.TLS != nil && e.tls != (certs.TLS{}):
+			return nil, errors.New("a TLS configuration is given, and an AMQP URL names certificates or a server name too: " +
+				"keep one")
 		}
+		all = append(all, e)
 	}
-	return nil
+	return all, nil
 }
 
 // CheckTLS reads the certificates that the URLs name, so that what is wrong with them is known before anybody connects.
 func (c Config) CheckTLS() error {
-	endpoints, err := parseURLs(c.URLs)
-	if err != nil {
-		return err
-	}
+	endpoints, err := c.endpoints()
 	for _, e := range endpoints {
-		if e.encrypted() && c.TLS == nil {
-			if _, err := c.Certs.Config(e.tls); err != nil {
-				return fmt.Errorf("RabbitMQ at %s: %w", e.where, err)
+		if err == nil && e.encrypted() && c.TLS == nil {
+			if _, err = c.Certs.Config(e.tls); err != nil {
+				err = fmt.Errorf("RabbitMQ at %s: %w", e.where, err)
 			}
 		}
 	}
-	return c.checkTLS(endpoints)
+	return err
 }
 
 func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
@@ -177,8 +165,8 @@ func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
 		if sock != nil {
 			sock.abort() // the client leaves the socket open after some failed handshakes
 		}
-		if sock != nil && sock.refused() != nil {
-			return nil, sock.refused()
+		if sock != nil && sock.tls != nil && sock.tls.Failed() != nil {
+			return nil, sock.tls.Failed() // the broker hung up on the certificates before it said a word
 		}
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
@@ -186,32 +174,33 @@ func dialOne(ctx context.Context, cfg Config, e endpoint) (*Conn, error) {
 		return nil, translate(err)
 	}
 	sock.frames.agreed(client.Config.FrameSize)
-	c := &Conn{amqp: client, socket: sock, cfg: cfg, to: e, done: make(chan struct{})}
+	c := &Conn{amqp: client, socket: sock, cfg: cfg, to: e}
+	c.life, c.over = context.WithCancelCause(context.Background())
 	closes := client.NotifyClose(make(chan *amqp.Error, 1))
 	blocks := client.NotifyBlocked(make(chan amqp.Blocking, 8))
-	c.watch.Go(func() { c.watchEnd(closes, blocks) })
+	go c.watchEnd(closes, blocks)
 	return c, nil
 }
 
 // watchEnd notes why the connection ended and whether the broker blocks publishers. The client closes both channels at
 // the end.
 func (c *Conn) watchEnd(closes <-chan *amqp.Error, blocks <-chan amqp.Blocking) {
-	defer close(c.done)
 	for {
 		select {
 		case b, ok := <-blocks:
-			switch {
-			case !ok:
+			if !ok {
 				blocks = nil
-			case b.Active:
-				c.blocked.Store(&b.Reason)
-			default:
-				c.blocked.Store(nil)
+				continue
 			}
+			if !b.Active {
+				b.Reason = ""
+			}
+			c.blocked.Store(&b.Reason)
 		case e, ok := <-closes:
-			c.end = ErrClosed
 			if ok {
-				c.end = translate(e)
+				c.over(translate(e))
+			} else {
+				c.over(ErrClosed)
 			}
 			return
 		}
@@ -219,17 +208,10 @@ func (c *Conn) watchEnd(closes <-chan *amqp.Error, blocks <-chan amqp.Blocking) 
 }
 
 // Done is closed when the connection is over, for whatever reason; Err then says why.
-func (c *Conn) Done() <-chan struct{} { return c.done }
+func (c *Conn) Done() <-chan struct{} { return c.life.Done() }
 
 // Err says why the connection ended; nil while it lives.
-func (c *Conn) Err() error {
-	select {
-	case <-c.done:
-		return c.end
-	default:
-		return nil
-	}
-}
+func (c *Conn) Err() error { return context.Cause(c.life) }
 
 // Blocked says why the broker has stopped reading what is published ("low on memory"), or "" if it has not.
 func (c *Conn) Blocked() string {
@@ -244,13 +226,8 @@ func (c *Conn) Where() string { return c.to.where }
 
 // ServerVersion is what the broker says of itself, for example "3.10.8"; "" if it does not say.
 func (c *Conn) ServerVersion() string {
-	switch v := c.amqp.Properties["version"].(type) {
-	case string:
-		return v
-	case []byte:
-		return string(v)
-	}
-	return ""
+	version, _ := c.amqp.Properties["version"].(string)
+	return version
 }
 
 // Close says goodbye, within CloseTimeout, and waits for the connection's goroutines. Everything unacked goes back to
@@ -260,7 +237,7 @@ func (c *Conn) Close() error {
 	defer late.Stop()
 	err := c.amqp.CloseDeadline(time.Now().Add(c.cfg.CloseTimeout))
 	c.socket.abort()
-	c.watch.Wait()
+	<-c.Done()
 	if err == nil || errors.Is(err, amqp.ErrClosed) {
 		return nil
 	}
@@ -270,11 +247,15 @@ func (c *Conn) Close() error {
 // ask runs one question to the broker. The client waits for an answer without any bound, so when ctx or DialTimeout
 // ends first, the whole connection is given up: its state is unknown then.
 func (c *Conn) ask(ctx context.Context, what string, f func() error) error {
+	return c.askWithin(ctx, c.cfg.DialTimeout, what, f)
+}
+
+func (c *Conn) askWithin(ctx context.Context, bound time.Duration, what string, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.DialTimeout, fmt.Errorf("RabbitMQ at %s gave no answer in %v",
-		c.to.where, c.cfg.DialTimeout))
+	silence := fmt.Errorf("RabbitMQ at %s gave no answer in %v", c.to.where, bound)
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, silence)
 	defer cancel()
 	unwatch := context.AfterFunc(ctx, c.socket.abort)
 	err := f()
@@ -287,25 +268,34 @@ func (c *Conn) ask(ctx context.Context, what string, f func() error) error {
 	return nil
 }
 
-// onChannel runs one question on a channel of its own, so that an error, which closes the channel, hurts nobody else.
-func (c *Conn) onChannel(ctx context.Context, what string, f func(*amqp.Channel) error) error {
+// openChannel opens a channel for f to set up. One on which f fails is closed.
+func (c *Conn) openChannel(ctx context.Context, what string, f func(*amqp.Channel) error) error {
 	return c.ask(ctx, what, func() error {
 		ch, err := c.amqp.Channel()
 		if err != nil {
 			return err
 		}
-		return errors.Join(f(ch), ch.Close())
+		if err := f(ch); err != nil {
+			return errors.Join(err, ch.Close())
+		}
+		return nil
+	})
+}
+
+// onChannel runs one question on a channel of its own, so that an error, which closes the channel, hurts nobody else.
+func (c *Conn) onChannel(ctx context.Context, what string, f func(*amqp.Channel) error) error {
+	return c.openChannel(ctx, what, func(ch *amqp.Channel) error {
+		if err := f(ch); err != nil {
+			return err
+		}
+		return ch.Close()
 	})
 }
 
 // Depth counts the messages of a queue that are ready to be delivered (not the unacked ones), and its consumers.
 func (c *Conn) Depth(ctx context.Context, queue string) (ready, consumers int, err error) {
-	err = c.onChannel(ctx, fmt.Sprintf("look at queue %q", queue), func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(queue, durable, !autoDelete, !exclusive, !noWait, nil)
-		ready, consumers = q.Messages, q.Consumers
-		return err
-	})
-	return ready, consumers, err
+	q, err := step{what: fmt.Sprintf("queue %q", queue), check: countsOf(queue)}.look(ctx, c)
+	return q.Messages, q.Consumers, err
 }
 
 // Names for the client's positional booleans.

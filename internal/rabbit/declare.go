@@ -1,12 +1,11 @@
 package rabbit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
-	"strconv"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -19,12 +18,9 @@ type ArgumentError struct {
 }
 
 func (e *ArgumentError) Error() string {
-	arg := e.Arg
-	if arg == "" {
-		arg = "an argument"
-	}
 	return fmt.Sprintf("%s exists with another %s than rollbackd needs (%s); "+
-		"delete it when it is empty and let rollbackd make it anew, or choose another name", e.What, arg, e.Text)
+		"delete it when it is empty and let rollbackd make it anew, or choose another name", e.What,
+		cmp.Or(e.Arg, "an argument"), e.Text)
 }
 
 // Declare makes exchange, queues and bindings, or checks that they are what rollbackd needs; running it again changes
@@ -35,32 +31,28 @@ func Declare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []string,
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
-	warnings, err = versionWarnings(c.ServerVersion())
+	warnings, err = VersionWarnings(c.ServerVersion())
 	if err != nil {
 		return warnings, err
 	}
-	for _, step := range t.steps() {
-		if step.declare == nil {
-			err := c.onChannel(ctx, "check "+step.what, step.check)
-			if hasCode(err, codeNotFound) {
-				return warnings, fmt.Errorf("%s %w", step.what, ErrNoMain)
-			}
-			if err != nil {
-				return warnings, err
-			}
-			continue
+	for _, s := range t.steps() {
+		var err error
+		if s.declare != nil {
+			err = s.assert(ctx, c)
 		}
-		err := c.onChannel(ctx, "declare "+step.what, step.declare)
+		forbidden := hasCode(err, codeRefused)
+		if s.declare == nil || forbidden && s.check != nil {
+			_, err = s.look(ctx, c)
+		}
 		switch {
-		case hasCode(err, codePrecondition):
-			return warnings, argumentError(step.what, err)
-		case hasCode(err, codeRefused) && step.check != nil:
-			if err := c.onChannel(ctx, "check "+step.what, step.check); err != nil {
-				return warnings, fmt.Errorf("not allowed to declare it: %w", err)
-			}
-			warnings = append(warnings, step.what+" exists, but this user may not declare it: its arguments are unchecked")
-		case hasCode(err, codeRefused):
-			warnings = append(warnings, "this user may not make the "+step.what+": unchecked")
+		case s.declare == nil && hasCode(err, codeNotFound):
+			return warnings, fmt.Errorf("%s %w", s.what, ErrNoMain)
+		case forbidden && s.check == nil:
+			warnings = append(warnings, "this user may not make the "+s.what+": unchecked")
+		case forbidden && err == nil:
+			warnings = append(warnings, s.what+" exists, but this user may not declare it: its arguments are unchecked")
+		case forbidden:
+			return warnings, fmt.Errorf("not allowed to declare it: %w", err)
 		case err != nil:
 			return warnings, err
 		}
@@ -87,49 +79,83 @@ func Redeclare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []strin
 // migrate` makes them.
 func Missing(ctx context.Context, c *Conn, t TopologyConfig) ([]string, error) {
 	var missing []string
-	for _, step := range t.steps() {
-		if step.check == nil {
+	for _, s := range t.steps() {
+		if s.check == nil {
 			continue
 		}
-		err := c.onChannel(ctx, "check "+step.what, step.check)
-		switch {
-		case hasCode(err, codeNotFound):
-			missing = append(missing, step.what)
-		case err != nil:
+		_, err := s.look(ctx, c)
+		if hasCode(err, codeNotFound) {
+			missing = append(missing, s.what)
+		} else if err != nil {
 			return missing, err
 		}
 	}
 	return missing, nil
 }
 
+// Inspection is what Inspect found of one queue or exchange.
+type Inspection struct {
+	What             string // for example: queue "stock.rollback"
+	Queue            string // its name, "" for an exchange
+	Ready, Consumers int    // of a queue
+	Missing          bool
+	Taken            bool  // as it is: its arguments were not compared
+	Unchecked        bool  // it exists, but this user may not declare it, so its arguments cannot be compared
+	Err              error // an ArgumentError, or why it could not be looked at
+}
+
+// Inspect compares exchange and queues with what rollbackd needs, and makes nothing: only what exists is declared,
+// which compares its arguments. AMQP shows no bindings and no policies. The error is that of the connection.
+func Inspect(ctx context.Context, c *Conn, t TopologyConfig) (found []Inspection, _ error) {
+	for _, s := range t.steps() {
+		if s.check == nil {
+			continue
+		}
+		q, err := s.look(ctx, c)
+		one := Inspection{What: s.what, Queue: q.Name, Ready: q.Messages, Consumers: q.Consumers, Taken: s.declare == nil}
+		if err == nil && !one.Taken {
+			err = s.assert(ctx, c)
+		}
+		switch {
+		case hasCode(err, codeNotFound):
+			one.Missing = true
+		case hasCode(err, codeRefused):
+			one.Unchecked = true
+		case err != nil && c.Err() != nil:
+			return found, err
+		default:
+			one.Err = err
+		}
+		found = append(found, one)
+	}
+	return found, nil
+}
+
 // step is one thing on the broker. check is nil for bindings, which AMQP cannot look up; declare is nil for what is
 // taken as it is.
 type step struct {
-	what           string
-	queue          string // its name; "" if it is none
-	declare, check func(*amqp.Channel) error
+	what    string
+	declare func(*amqp.Channel) error
+	check   func(*amqp.Channel) (amqp.Queue, error)
 }
 
 // steps are in such an order that everything a step refers to exists.
-func (t TopologyConfig) steps() []step {
-	var all []step
+func (t TopologyConfig) steps() (all []step) {
+	const internal = true
 	if !t.TakeMain {
-		all = append(all, t.exchange())
+		all = append(all, step{fmt.Sprintf("exchange %q", t.Exchange), func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclare(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
+		}, func(ch *amqp.Channel) (none amqp.Queue, err error) {
+			return none, ch.ExchangeDeclarePassive(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
+		}})
 	}
 	for _, q := range t.queues() {
-		one := step{
-			what: fmt.Sprintf("queue %q", q.name), queue: q.name,
-			declare: func(ch *amqp.Channel) error {
+		one := step{what: fmt.Sprintf("queue %q", q.name), check: countsOf(q.name)}
+		if q.name != t.Queue || !t.TakeMain {
+			one.declare = func(ch *amqp.Channel) error {
 				_, err := ch.QueueDeclare(q.name, durable, !autoDelete, !exclusive, !noWait, q.args)
 				return err
-			},
-			check: func(ch *amqp.Channel) error {
-				_, err := ch.QueueDeclarePassive(q.name, durable, !autoDelete, !exclusive, !noWait, nil)
-				return err
-			},
-		}
-		if q.taken {
-			one.declare = nil
+			}
 		}
 		all = append(all, one)
 	}
@@ -137,53 +163,55 @@ func (t TopologyConfig) steps() []step {
 		return all
 	}
 	for _, key := range t.RoutingKeys {
-		all = append(all, step{
-			what: fmt.Sprintf("binding of queue %q to exchange %q by %q", t.Queue, t.Exchange, key),
-			declare: func(ch *amqp.Channel) error {
-				return ch.QueueBind(t.Queue, key, t.Exchange, !noWait, nil)
-			},
-		})
+		what := fmt.Sprintf("binding of queue %q to exchange %q by %q", t.Queue, t.Exchange, key)
+		all = append(all, step{what, func(ch *amqp.Channel) error {
+			return ch.QueueBind(t.Queue, key, t.Exchange, !noWait, nil)
+		}, nil})
 	}
 	return all
 }
 
-func (t TopologyConfig) exchange() step {
-	return step{
-		what: fmt.Sprintf("exchange %q", t.Exchange),
-		declare: func(ch *amqp.Channel) error {
-			const internal = true
-			return ch.ExchangeDeclare(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
-		},
-		check: func(ch *amqp.Channel) error {
-			const internal = true
-			return ch.ExchangeDeclarePassive(t.Exchange, amqp.ExchangeTopic, durable, !autoDelete, !internal, !noWait, nil)
-		},
+// countsOf looks at a queue that must exist.
+func countsOf(queue string) func(*amqp.Channel) (amqp.Queue, error) {
+	return func(ch *amqp.Channel) (amqp.Queue, error) {
+		q, err := ch.QueueDeclarePassive(queue, durable, !autoDelete, !exclusive, !noWait, nil)
+		q.Name = queue
+		return q, err
 	}
+}
+
+func (s step) look(ctx context.Context, c *Conn) (q amqp.Queue, err error) {
+	err = c.onChannel(ctx, "check "+s.what, func(ch *amqp.Channel) (err error) {
+		q, err = s.check(ch)
+		return err
+	})
+	return q, err
 }
 
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)'`)
 
-func argumentError(what string, err error) error {
+// assert declares what is not there, and compares what is.
+func (s step) assert(ctx context.Context, c *Conn) error {
+	err := c.onChannel(ctx, "declare "+s.what, s.declare)
 	b, ok := errors.AsType[*BrokerError](err)
-	if !ok {
+	if !ok || b.Code != codePrecondition {
 		return err
 	}
-	e := &ArgumentError{What: what, Text: b.Text}
+	e := &ArgumentError{What: s.what, Text: b.Text}
 	if m := inequivalent.FindStringSubmatch(b.Text); m != nil {
 		e.Arg = m[1]
 	}
 	return e
 }
 
-// versionWarnings refuses brokers that cannot keep the promise and names what cannot be seen over AMQP.
-func versionWarnings(version string) ([]string, error) {
-	major, minor, ok := parseVersion(version)
-	switch {
-	case !ok:
+// VersionWarnings says what a broker of this version cannot do; the error, that it cannot keep rollbackd's promise.
+func VersionWarnings(version string) ([]string, error) {
+	switch n := versionNumber(version); {
+	case n == 0:
 		return []string{fmt.Sprintf("the broker's version %q is unknown; RabbitMQ 3.10 or later is needed", version)}, nil
-	case major < 3 || major == 3 && minor < 10:
+	case n < 3_010:
 		return nil, fmt.Errorf("RabbitMQ %s dead-letters at most once; 3.10 or later is needed", version)
-	case major == 3 && minor < 12:
+	case n < 3_012:
 		return []string{fmt.Sprintf("RabbitMQ %s dead-letters at least once only with the feature flag stream_queue; check "+
 			"`rabbitmqctl list_feature_flags`", version)}, nil
 	}
@@ -192,15 +220,13 @@ func versionWarnings(version string) ([]string, error) {
 
 // countsAcquired: from 4.3, a broker writes x-acquired-count at each redelivery, and x-delivery-count only when a
 // delivery failed.
-func countsAcquired(version string) bool {
-	major, minor, ok := parseVersion(version)
-	return ok && (major > 4 || major == 4 && minor >= 3)
-}
+func countsAcquired(version string) bool { return versionNumber(version) >= 4_003 }
 
-func parseVersion(v string) (major, minor int, ok bool) {
-	a, rest, _ := strings.Cut(v, ".")
-	b, _, _ := strings.Cut(rest, ".")
-	major, err1 := strconv.Atoi(a)
-	minor, err2 := strconv.Atoi(b)
-	return major, minor, err1 == nil && err2 == nil
+// versionNumber is 3_010 for 3.10.8, and 0 for what is no version.
+func versionNumber(version string) int {
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return 0
+	}
+	return 1000*major + minor
 }

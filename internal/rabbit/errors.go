@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -41,12 +42,9 @@ var (
 // ErrNacked, ErrForbidden or ErrUnsendable. Any other error of Publish is the connection's, and the broker may have the
 // message.
 func Refused(err error) bool {
-	for _, told := range []error{ErrUnroutable, ErrNacked, ErrForbidden, ErrUnsendable} {
-		if errors.Is(err, told) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{ErrUnroutable, ErrNacked, ErrForbidden, ErrUnsendable}, func(told error) bool {
+		return errors.Is(err, told)
+	})
 }
 
 // BrokerError is RabbitMQ's own reason for closing a channel or connection.
@@ -101,15 +99,14 @@ func ofSocket(err error) bool {
 // IsBroken reports whether err is the end of a connection that nobody meant: a cut, silence, what one of the two sides
 // could not read. A connection that the broker or its operator closes in order is not broken.
 func IsBroken(err error) bool {
-	e, ok := errors.AsType[*BrokerError](err)
-	if ok {
+	if e, ok := errors.AsType[*BrokerError](err); ok {
 		return e.Code >= codeFrame
 	}
 	return errors.Is(err, ErrClosed)
 }
 
-// hasCode reports whether the broker gave this reply code.
-func hasCode(err error, code int) bool {
+// hasCode reports whether the broker gave one of these reply codes.
+func hasCode(err error, codes ...int) bool {
 	e, ok := errors.AsType[*BrokerError](err)
-	return ok && e.Code == code
+	return ok && slices.Contains(codes, e.Code)
 }

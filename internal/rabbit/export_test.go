@@ -21,13 +21,6 @@ func Held(s *Subscription) int64 {
 // Window is how many deliveries the consumer of the moment may have unsettled. For the goroutine that collects.
 func Window(s *Subscription) int { return s.window }
 
-// Open is how many deliveries a subscription remembers.
-func Open(s *Subscription) int {
-	s.ledger.mu.Lock()
-	defer s.ledger.mu.Unlock()
-	return len(s.ledger.open)
-}
-
 // TranslateOpen is what becomes of an error of the client on a connection that stood.
 var TranslateOpen = translateOpen
 
@@ -41,4 +34,4 @@ func Where(raw string) string {
 }
 
 // Retired reports whether a subscription is between two consumers.
-func Retired(s *Subscription) bool { return s.isRetired() }
+func Retired(s *Subscription) bool { return s.betweenConsumers() }

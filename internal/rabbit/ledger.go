@@ -1,133 +1,147 @@
 package rabbit
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// ledger knows what the unsettled deliveries of a subscription weigh, from the moment when they come from the socket:
-// the goroutine that reads it adds to the ledger. Without a budget it knows only what was set aside.
+// ledger knows the deliveries of a subscription, from the moment when they come from the socket until they are settled:
+// the goroutine that reads it adds to the ledger. With a budget it weighs them.
+//
+// The broker closes a channel, with all its unacked messages, when a tag is settled twice or was never delivered, and
+// the client reports nothing; so it is refused here first. Tags of a channel count up from 1 without gaps.
 type ledger struct {
-	budget *Budget // nil: nothing is weighed
-
-	announced atomic.Uint64 // the highest tag of which a method frame came
+	budget *Budget // nil: there is room for everything
 
 	mu      sync.Mutex
-	open    []entry          // by tag; those that are settled stay among them for a while; guarded by mu
-	gone    int              // how many of open are settled; guarded by mu
-	came    uint64           // the highest tag that came; guarded by mu
-	held    int64            // the weight of what is open, but for the large one; guarded by mu
-	large   uint64           // the delivery that is larger than a share, or 0; guarded by mu
-	crowded bool             // another one came while that was there; guarded by mu
-	aside   map[uint64]Table // headers that the client could not read beside the others, by tag; guarded by mu
+	open    []entry // by tag; those that are settled stay among them for a while; guarded by mu
+	gone    int     // how many of open are settled; guarded by mu
+	came    uint64  // the highest tag that came; guarded by mu
+	handed  uint64  // the highest tag that can be settled; guarded by mu
+	held    int64   // the weight of what is open, but for the large one; guarded by mu
+	large   uint64  // the delivery that is larger than a share, or 0; guarded by mu
+	crowded bool    // another one came while that was there; guarded by mu
 }
 
 // entry is one delivery.
 type entry struct {
-	tag    uint64
-	came   time.Time
-	weight int64
-	shed   bool // its body was dropped
-	gone   bool // settled
+	tag     uint64
+	came    time.Time
+	headers Table // until it is collected
+	weight  int64
+	shed    bool // its body was dropped
+	gone    bool // settled
 }
 
 // admit takes in a delivery that comes, and reports whether there is room for it. If not, its body must be dropped.
 func (l *ledger) admit(tag uint64, weight int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	share := l.budget.share
 	e := entry{tag: tag, came: time.Now()}
-	switch {
-	case weight > share && l.large == 0:
-		l.large = tag
-	case weight > share:
-		l.crowded, e.shed = true, true
-	case l.held+weight > share:
-		e.shed = true
-	default:
-		e.weight = weight
-		l.held += weight
+	if l.budget != nil {
+		e.weight, e.shed = l.weigh(tag, weight)
 	}
-	if weight <= share || e.shed { // one that comes through alone says nothing of the others
-		l.budget.saw(min(weight, share))
-	}
-	l.open = append(l.open, e)
-	l.came = tag
+	l.held += e.weight
+	l.open, l.came = append(l.open, e), tag
 	return !e.shed
 }
 
-// keep notes headers that the client could not read beside the others of a delivery.
-func (l *ledger) keep(tag uint64, aside Table) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.aside == nil {
-		l.aside = map[uint64]Table{}
+// weigh is what a delivery adds to what is held, if it is not shed. The caller holds mu.
+func (l *ledger) weigh(tag uint64, weight int64) (adds int64, shed bool) {
+	share := l.budget.share
+	switch {
+	case weight > share && l.large == 0: // it comes through alone, which says nothing of the others
+		l.large = tag
+		return 0, false
+	case weight > share:
+		l.crowded, shed = true, true
+	case l.held+weight > share:
+		shed = true
+	default:
+		adds = weight
 	}
-	l.aside[tag] = aside
+	l.budget.saw(min(weight, share))
+	return adds, shed
 }
 
-// take gives what keep noted, once, and says when the delivery came: now, if it is not weighed.
-func (l *ledger) take(tag uint64) (aside Table, came time.Time) {
+// keep notes the headers of a delivery.
+func (l *ledger) keep(tag uint64, headers Table) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	aside = l.aside[tag]
-	delete(l.aside, tag)
-	if i, found := l.find(tag); found {
-		return aside, l.open[i].came
+	if e := l.find(tag); e != nil {
+		e.headers = headers
 	}
-	return aside, time.Now()
 }
 
-// isShed reports whether the body of a delivery was dropped.
-func (l *ledger) isShed(tag uint64) bool {
+// take is what is known of a delivery beside what the client tells; the headers only once.
+func (l *ledger) take(tag uint64) (e entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, found := l.find(tag)
-	return found && l.open[i].shed
+	if found := l.find(tag); found != nil {
+		e, found.headers = *found, nil
+	}
+	return e
 }
 
-// passes refuses to settle many deliveries at once when one of them was shed: nobody has seen it.
-func (l *ledger) passes(tag uint64, multiple bool) error {
-	if !multiple {
-		return nil
+// hand notes that all tags up to last can be settled.
+func (l *ledger) hand(last uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handed = max(l.handed, last)
+}
+
+// settle takes in that a delivery is settled, or with multiple all up to it, and says how many these were. It refuses
+// many when one of them was shed: nobody has seen it.
+func (l *ledger) settle(tag uint64, multiple bool) (n uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, found := l.at(tag)
+	if !found || l.open[i].gone || tag > l.handed {
+		return 0, fmt.Errorf("%w: %d", ErrNotOutstanding, tag)
 	}
+	some := l.open[i : i+1]
+	if multiple {
+		some = l.open[:i+1]
+		if i := slices.IndexFunc(some, func(e entry) bool { return e.shed && !e.gone }); i >= 0 {
+			return 0, fmt.Errorf("%w: nobody has seen %d, below %d", ErrNotOutstanding, some[i].tag, tag)
+		}
+	}
+	for i := range some {
+		if e := &some[i]; !e.gone {
+			n++
+			e.gone = true
+			l.lighten(e)
+		}
+	}
+	l.gone += int(n)
+	l.sweep()
+	return n, nil
+}
+
+// leading is how many of tags, which ascend, are the first that are unsettled, without a gap between them.
+func (l *ledger) leading(tags []uint64) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.open {
-		if e.tag <= tag && e.shed && !e.gone {
-			return fmt.Errorf("%w: nobody has seen %d, below %d", ErrNotOutstanding, e.tag, tag)
+		if n == len(tags) || !e.gone && e.tag != tags[n] {
+			break
+		}
+		if !e.gone {
+			n++
 		}
 	}
-	return nil
-}
-
-// settle takes in that a delivery is settled, or with multiple all up to it.
-func (l *ledger) settle(tag uint64, multiple bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i, found := l.find(tag)
-	switch {
-	case multiple:
-		for j := range l.open[:min(i+1, len(l.open))] {
-			if l.open[j].tag <= tag {
-				l.strike(&l.open[j])
-			}
-		}
-	case found:
-		l.strike(&l.open[i])
-	}
-	l.sweep()
+	return n
 }
 
 // unload takes in that the body of an unsettled delivery is in memory no more.
 func (l *ledger) unload(tag uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i, found := l.find(tag); found && !l.open[i].gone {
-		l.lighten(&l.open[i])
+	if e := l.find(tag); e != nil && !e.gone {
+		l.lighten(e)
 	}
 }
 
@@ -140,17 +154,8 @@ func (l *ledger) lighten(e *entry) {
 	}
 }
 
-// strike notes that an entry is settled. The caller holds mu.
-func (l *ledger) strike(e *entry) {
-	if e.gone {
-		return
-	}
-	e.gone = true
-	l.gone++
-	l.lighten(e)
-}
-
-// sweep takes out what is settled: from the front at once, elsewhere when it is most of all. The caller holds mu.
+// sweep takes out what is settled: from the front at once, elsewhere when it is most of all, for one delivery may stay
+// unsettled while millions after it are settled. The caller holds mu.
 func (l *ledger) sweep() {
 	n := 0
 	for n < len(l.open) && l.open[n].gone {
@@ -163,17 +168,17 @@ func (l *ledger) sweep() {
 	}
 }
 
-// find is where tag stands. The caller holds mu.
-func (l *ledger) find(tag uint64) (int, bool) {
-	return slices.BinarySearchFunc(l.open, tag, func(e entry, tag uint64) int {
-		switch {
-		case e.tag < tag:
-			return -1
-		case e.tag > tag:
-			return 1
-		}
-		return 0
-	})
+// at is where tag stands. The caller holds mu.
+func (l *ledger) at(tag uint64) (int, bool) {
+	return slices.BinarySearchFunc(l.open, tag, func(e entry, tag uint64) int { return cmp.Compare(e.tag, tag) })
+}
+
+// find is the entry of tag, if it is known. The caller holds mu.
+func (l *ledger) find(tag uint64) *entry {
+	if i, found := l.at(tag); found {
+		return &l.open[i]
+	}
+	return nil
 }
 
 // holds is the weight of what is open up to a tag. A large one that keeps others of its kind away counts as everything.
@@ -181,10 +186,7 @@ func (l *ledger) holds(upTo uint64) (weight int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.open {
-		if e.tag > upTo {
-			break
-		}
-		if !e.gone {
+		if e.tag <= upTo {
 			weight += e.weight
 		}
 	}
@@ -199,13 +201,12 @@ func (l *ledger) holds(upTo uint64) (weight int64) {
 func (l *ledger) full(after uint64, window int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	open := 0
-	for i := len(l.open) - 1; i >= 0 && l.open[i].tag > after; i-- {
-		if !l.open[i].gone {
-			open++
+	for _, e := range l.open {
+		if e.tag > after && !e.gone {
+			window--
 		}
 	}
-	return open >= window
+	return window <= 0
 }
 
 func (l *ledger) last() uint64 {

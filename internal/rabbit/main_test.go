@@ -2,6 +2,7 @@ package rabbit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -22,7 +23,12 @@ func config(url string) rabbit.Config {
 
 func dial(t *testing.T, url string) *rabbit.Conn {
 	t.Helper()
-	c, err := rabbit.Dial(t.Context(), config(url))
+	return dialWith(t, config(url))
+}
+
+func dialWith(t *testing.T, cfg rabbit.Config) *rabbit.Conn {
+	t.Helper()
+	c, err := rabbit.Dial(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +46,15 @@ func quorum(more rabbit.Table) rabbit.Table {
 		args[k] = v
 	}
 	return args
+}
+
+// fresh is a broker with a quorum queue for this test alone.
+func fresh(t *testing.T) (b *stack.Broker, q string) {
+	t.Helper()
+	b = stack.AMQP(t)
+	q = b.Name("queue")
+	b.DeclareQueue(q, quorum(nil))
+	return b, q
 }
 
 func consume(t *testing.T, c *rabbit.Conn, queue string, prefetch int) *rabbit.Subscription {
@@ -77,6 +92,16 @@ func publishN(t *testing.T, p *rabbit.Publisher, queue string, n int) {
 	for i, err := range p.Publish(t.Context(), batch) {
 		if err != nil {
 			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+// verdicts publishes a batch; want has the errors of those that are not to be published, by their places.
+func verdicts(t *testing.T, p *rabbit.Publisher, batch []rabbit.Publishing, want map[int]error) {
+	t.Helper()
+	for i, err := range p.Publish(t.Context(), batch) {
+		if !errors.Is(err, want[i]) || err != nil && want[i] == nil {
+			t.Errorf("message %d (%.20q): %v, want %v", i, batch[i].MessageID, err, want[i])
 		}
 	}
 }

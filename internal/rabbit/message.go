@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"math"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -76,57 +77,33 @@ func fromClient(d *amqp.Delivery, acquired bool) Delivery {
 // over x-delivery-count at each redelivery. From 4.3 it does so only when a delivery failed; x-acquired-count is what
 // it writes each time, and no message failed more often than it was delivered.
 func timesBack(h Table, acquired bool) int {
-	failed := max(0, countOf(h, HeaderDeliveryCount))
-	if !acquired {
-		return failed
+	failed, _ := Int(h[HeaderDeliveryCount])
+	if acquired {
+		given, _ := Int(h[headerAcquiredCount])
+		failed = min(failed, given)
 	}
-	return min(failed, max(0, countOf(h, headerAcquiredCount)))
-}
-
-func countOf(h Table, name string) int {
-	n, _ := Int(h[name])
-	return int(min(n, math.MaxInt32))
+	return int(min(max(0, failed), math.MaxInt32))
 }
 
 // Int reads a header value as an integer, whatever type it came in: any integer type, a float without a fraction, or
 // decimal text as string or bytes.
 func Int(v any) (int64, bool) {
-	switch n := v.(type) {
-	case int64:
-		return n, true
-	case int32:
-		return int64(n), true
-	case int16:
-		return int64(n), true
-	case int8:
-		return int64(n), true
-	case int:
-		return int64(n), true
-	case uint8:
-		return int64(n), true
-	case uint16:
-		return int64(n), true
-	case uint32:
-		return int64(n), true
-	case uint64:
-		return int64(n), n <= math.MaxInt64
-	case float32:
-		return wholeFloat(float64(n))
-	case float64:
-		return wholeFloat(n)
-	case string:
-		i, err := strconv.ParseInt(n, 10, 64)
-		return i, err == nil
-	case []byte:
-		i, err := strconv.ParseInt(string(n), 10, 64)
-		return i, err == nil
+	switch n := reflect.ValueOf(v); {
+	case n.CanInt():
+		return n.Int(), true
+	case n.CanUint():
+		return int64(n.Uint()), n.Uint() <= math.MaxInt64
+	case n.CanFloat():
+		f := n.Float()
+		if f != math.Trunc(f) || f < -(1<<63) || f >= 1<<63 { // NaN differs from itself
+			return 0, false
+		}
+		return int64(f), true
 	}
-	return 0, false
-}
-
-func wholeFloat(f float64) (int64, bool) {
-	if f != math.Trunc(f) || f < -(1<<63) || f >= 1<<63 { // NaN differs from itself
-		return 0, false
+	text, ok := v.(string)
+	if b, isBytes := v.([]byte); isBytes {
+		text, ok = string(b), true
 	}
-	return int64(f), true
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, ok && err == nil
 }

@@ -14,9 +14,7 @@ import (
 // when it is dropped as it comes, then the connection lives, and what came before it can be acked.
 func TestABodyThatIsDroppedSlowlyEndsNoConnection(t *testing.T) {
 	t.Parallel()
-	b := stack.AMQP(t)
-	q := b.Name("slow")
-	b.DeclareQueue(q, quorum(nil))
+	b, q := fresh(t)
 	u, err := url.Parse(b.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -2,10 +2,10 @@ package rabbit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,19 +21,20 @@ type Publishing struct {
 type Publisher struct {
 	cfg Config
 
-	dialing chan struct{} // holds one token: who has it may dial
+	dialing chan struct{}  // holds one token: who has it may dial
+	calls   sync.WaitGroup // of Publish
+	ends    sync.WaitGroup // of sessions that are left
 
-	mu       sync.Mutex // guards what is below
-	shared   *session   // nil before the first Publish and after a failure
-	inFlight int        // calls of Publish
-	tooLarge int        // the broker closed a channel over bodies larger than this; 0: none is known to be
-	closed   bool
-	idle     chan struct{} // closed when closed and nothing is in flight
+	tooLarge atomic.Int64 // the broker closed a channel over bodies larger than this; 0: none is known to be
+
+	mu     sync.Mutex // guards what is below
+	shared *session   // nil before the first Publish and after a failure
+	closed bool
 }
 
 // NewPublisher does not dial yet.
 func NewPublisher(cfg Config) *Publisher {
-	return &Publisher{cfg: cfg.withDefaults(), dialing: make(chan struct{}, 1), idle: make(chan struct{})}
+	return &Publisher{cfg: cfg.withDefaults(), dialing: make(chan struct{}, 1)}
 }
 
 // Publish sends all messages, persistent and mandatory, and waits for the broker's verdict on each. The errors are in
@@ -46,13 +47,22 @@ func NewPublisher(cfg Config) *Publisher {
 // reported so too, although they arrived, better twice than lost. Once ctx ends, or nothing moves for ConfirmTimeout,
 // the connection is given up, since the client cannot be interrupted otherwise, and what is open is ErrUnconfirmed.
 func (p *Publisher) Publish(ctx context.Context, batch []Publishing) []error {
-	errs := make([]error, len(batch))
 	if err := p.enter(); err != nil {
-		fill(errs, all(len(batch)), err)
-		return errs
+		return slices.Repeat([]error{err}, len(batch))
 	}
-	defer p.leave()
-	together, apart := p.sortOut(batch)
+	defer p.calls.Done()
+	errs := make([]error, len(batch))
+	// What is larger than what closed the shared channel before goes apart: each time they close it the broker may have
+	// others of that moment or not, and they must be published again.
+	var together, apart []int
+	limit := int(p.tooLarge.Load())
+	for i := range batch {
+		if limit > 0 && len(batch[i].Body) > limit {
+			apart = append(apart, i)
+		} else {
+			together = append(together, i)
+		}
+	}
 	if len(together) > 0 {
 		open, cause := p.publishShared(ctx, batch, together, errs)
 		if isRefusal(cause) {
@@ -66,59 +76,25 @@ func (p *Publisher) Publish(ctx context.Context, batch []Publishing) []error {
 	return errs
 }
 
-// sortOut says which of batch are published over the shared channel, and which are larger than what closed it before:
-// each time they close it the broker may have others of that moment or not, and they must be published again.
-func (p *Publisher) sortOut(batch []Publishing) (together, apart []int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range batch {
-		if p.tooLarge > 0 && len(batch[i].Body) > p.tooLarge {
-			apart = append(apart, i)
-		} else {
-			together = append(together, i)
-		}
-	}
-	return together, apart
-}
-
 // learn takes in how a message ended that was published apart from others.
 func (p *Publisher) learn(body int, err error) {
 	limit, told := sizeLimit(err)
-	p.mu.Lock()
-	raised := err == nil && p.tooLarge > 0 && body > p.tooLarge
+	known := int(p.tooLarge.Load())
 	switch {
 	case told:
-		p.tooLarge = limit
-	case raised:
-		p.tooLarge = 0
-	}
-	p.mu.Unlock()
-	if raised {
-		p.retire(0) // a channel keeps the limit that it has begun with
+		p.tooLarge.Store(int64(limit))
+	case err == nil && known > 0 && body > known:
+		p.tooLarge.Store(0)
+		p.leave(p.current()) // a channel keeps the limit that it has begun with
 	}
 }
 
 // Blocked says why the broker has stopped reading what is published ("low on memory"), or "" if it has not.
 func (p *Publisher) Blocked() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.shared == nil {
-		return ""
+	if s := p.current(); s != nil {
+		return s.conn.Blocked()
 	}
-	return p.shared.conn.Blocked()
-}
-
-// Ping makes sure that there is a live connection, dialling if need be.
-func (p *Publisher) Ping(ctx context.Context) error {
-	if err := p.enter(); err != nil {
-		return err
-	}
-	defer p.leave()
-	s, err := p.session(ctx)
-	if err == nil {
-		p.done(s)
-	}
-	return err
+	return ""
 }
 
 // renewable is how long a connection is left alone before Renew ends it, so that many callers do not dial all the time.
@@ -128,33 +104,8 @@ const renewable = time.Second
 // tells a channel on which a full queue has refused something that there is room again when messages leave the queue,
 // but not when its limit is lifted: such a channel is refused for ever.
 func (p *Publisher) Renew() {
-	p.retire(renewable)
-}
-
-// retire ends the shared session when its last user is done with it, if it is older than that.
-func (p *Publisher) retire(older time.Duration) {
-	p.mu.Lock()
-	s := p.shared
-	if s == nil || time.Since(s.born) < older {
-		p.mu.Unlock()
-		return
-	}
-	p.shared, s.retired = nil, true
-	idle := s.users == 0
-	p.mu.Unlock()
-	if idle {
-		_ = s.conn.Close() // nothing was under way
-	}
-}
-
-// done ends one use of a session, and the session if it was retired and this was its last.
-func (p *Publisher) done(s *session) {
-	p.mu.Lock()
-	s.users--
-	over := s.retired && s.users == 0
-	p.mu.Unlock()
-	if over {
-		_ = s.conn.Close() // what it had to do is confirmed, or was reported
+	if s := p.current(); s != nil && time.Since(s.born) >= renewable {
+		p.leave(s)
 	}
 }
 
@@ -162,30 +113,24 @@ func (p *Publisher) done(s *session) {
 // now on.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
-	if !p.closed {
-		p.closed = true
-		if p.inFlight == 0 {
-			close(p.idle)
-		}
-	}
-	s := p.shared
+	p.closed = true
 	p.mu.Unlock()
-	var late error
+	idle := make(chan struct{})
+	go func() {
+		p.calls.Wait()
+		p.leave(p.current())
+		p.ends.Wait()
+		close(idle)
+	}()
 	select {
-	case <-p.idle:
+	case <-idle:
+		return nil
 	case <-ctx.Done():
-		late = fmt.Errorf("close publisher: %w", context.Cause(ctx))
-		if s != nil {
+		if s := p.current(); s != nil {
 			s.conn.socket.abort() // ends every Publish on it
 		}
+		return fmt.Errorf("close publisher: %w", context.Cause(ctx))
 	}
-	p.mu.Lock()
-	s, p.shared = p.shared, nil
-	p.mu.Unlock()
-	if s == nil {
-		return late
-	}
-	return errors.Join(late, s.conn.Close())
 }
 
 func (p *Publisher) enter() error {
@@ -194,17 +139,8 @@ func (p *Publisher) enter() error {
 	if p.closed {
 		return fmt.Errorf("publish: %w", ErrClosed)
 	}
-	p.inFlight++
+	p.calls.Add(1)
 	return nil
-}
-
-func (p *Publisher) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.inFlight--
-	if p.closed && p.inFlight == 0 {
-		close(p.idle)
-	}
 }
 
 // publishShared returns what is still open and why.
@@ -216,53 +152,58 @@ func (p *Publisher) publishShared(
 		fill(errs, indexes, fmt.Errorf("publish: %w", err))
 		return nil, nil
 	}
-	defer p.done(s)
+	defer s.users.Done()
 	open, cause = s.publish(ctx, batch, indexes, errs)
 	if cause != nil {
-		p.drop(s)
+		p.leave(s)
 	}
 	return open, cause
 }
 
-// session returns the living shared session or dials one, in use until done; one goroutine dials, the others wait for
-// it.
-func (p *Publisher) session(ctx context.Context) (*session, error) {
+// session returns the living shared session or dials one; who gets it is one of its users. One goroutine dials, the
+// others wait for it.
+func (p *Publisher) session(ctx context.Context) (s *session, err error) {
 	select {
 	case p.dialing <- struct{}{}:
 		defer func() { <-p.dialing }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	if s = p.current(); s != nil && s.ch.IsClosed() {
+		p.leave(s)
+	}
 	p.mu.Lock()
-	s := p.shared
-	if s != nil && s.alive() {
-		s.users++
+	if s = p.shared; s == nil {
 		p.mu.Unlock()
-		return s, nil
+		if s, err = openSession(ctx, p.cfg); err != nil {
+			return nil, err
+		}
+		p.mu.Lock()
+		p.shared = s
 	}
-	p.mu.Unlock()
-	if s != nil {
-		p.drop(s)
-	}
-	s, err := openSession(ctx, p.cfg)
-	if err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	p.shared = s
-	s.users++
+	s.users.Add(1)
 	p.mu.Unlock()
 	return s, nil
 }
 
-// drop closes a session that has failed, so that the next Publish dials anew.
-func (p *Publisher) drop(s *session) {
+func (p *Publisher) current() *session {
 	p.mu.Lock()
-	if p.shared == s {
-		p.shared = nil
+	defer p.mu.Unlock()
+	return p.shared
+}
+
+// leave makes the next Publish dial anew. The connection is closed when its last user is done with it.
+func (p *Publisher) leave(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s == nil || p.shared != s {
+		return
 	}
-	p.mu.Unlock()
-	_ = s.conn.Close() // it is broken already; why was reported with the messages
+	p.shared = nil
+	p.ends.Go(func() {
+		s.users.Wait()
+		_ = s.conn.Close() // what it had to do is confirmed, or was reported
+	})
 }
 
 // isolate publishes what a refusal left open, halving until every message that is refused stands alone on a connection
@@ -305,14 +246,6 @@ func unconfirmed(cause error) error {
 		cause = ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrUnconfirmed, cause)
-}
-
-func all(n int) []int {
-	indexes := make([]int, n)
-	for i := range indexes {
-		indexes[i] = i
-	}
-	return indexes
 }
 
 func fill(errs []error, indexes []int, err error) {

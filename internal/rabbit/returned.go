@@ -2,7 +2,7 @@ package rabbit
 
 import (
 	"bytes"
-	"time"
+	"reflect"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -25,19 +25,20 @@ type flight map[uint64]*sent
 // on its way, each on this route: better published twice than lost.
 func (f flight) cameBack(r *amqp.Return) {
 	to := route{r.Exchange, r.RoutingKey}
-	found := false
-	for _, m := range f {
-		if m.route == to && isReturnOf(r, &m.msg) {
-			m.returned, found = true, true
-		}
-	}
-	if found {
-		return
-	}
+	var near, equal []*sent
 	for _, m := range f {
 		if m.route == to {
-			m.returned = true
+			near = append(near, m)
+			if isReturnOf(r, &m.msg) {
+				equal = append(equal, m)
+			}
 		}
+	}
+	if equal == nil {
+		equal = near
+	}
+	for _, m := range equal {
+		m.returned = true
 	}
 }
 
@@ -46,44 +47,5 @@ func isReturnOf(r *amqp.Return, p *amqp.Publishing) bool {
 	return r.MessageId == p.MessageId && r.CorrelationId == p.CorrelationId && r.ReplyTo == p.ReplyTo &&
 		r.ContentType == p.ContentType && r.ContentEncoding == p.ContentEncoding &&
 		r.Type == p.Type && r.AppId == p.AppId && r.Priority == p.Priority && r.Timestamp.Unix() == p.Timestamp.Unix() &&
-		sameTable(r.Headers, p.Headers) && bytes.Equal(r.Body, p.Body)
-}
-
-func sameTable(a, b amqp.Table) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, v := range a {
-		if other, ok := b[name]; !ok || !sameValue(v, other) {
-			return false
-		}
-	}
-	return true
-}
-
-// sameValue compares two header values, of which [sendableValue] has made one.
-func sameValue(a, b any) bool {
-	switch a := a.(type) {
-	case time.Time: // whole seconds on the wire
-		b, ok := b.(time.Time)
-		return ok && a.Unix() == b.Unix()
-	case []byte:
-		b, ok := b.([]byte)
-		return ok && bytes.Equal(a, b)
-	case []any:
-		b, ok := b.([]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for i := range a {
-			if !sameValue(a[i], b[i]) {
-				return false
-			}
-		}
-		return true
-	case amqp.Table:
-		b, ok := b.(amqp.Table)
-		return ok && sameTable(a, b)
-	}
-	return a == b
+		(len(r.Headers)+len(p.Headers) == 0 || reflect.DeepEqual(r.Headers, p.Headers)) && bytes.Equal(r.Body, p.Body)
 }

@@ -16,12 +16,14 @@ const maxShortString = 255 // AMQP properties, header names, exchange and routin
 // channel, with everybody's messages on it, is refused here with ErrUnsendable.
 func toClient(p *Publishing, maxFrame int) (amqp.Publishing, error) {
 	size, err := propertyBytes(p)
-	if err != nil {
-		return amqp.Publishing{}, fmt.Errorf("publish to %s: %w: %w", route{p.Exchange, p.Key}, ErrUnsendable, err)
+	var headers amqp.Table
+	if err == nil {
+		var n int
+		headers, n, err = sendableTable(p.Headers, 0)
+		size += n
 	}
-	headers, n, err := sendableTable(p.Headers, 0)
-	if err == nil && maxFrame > 0 && size+n+frameOverhead > maxFrame {
-		err = fmt.Errorf("its headers and properties take %d bytes; the broker's frame_max allows %d", size+n,
+	if err == nil && maxFrame > 0 && size+frameOverhead > maxFrame {
+		err = fmt.Errorf("its headers and properties take %d bytes; the broker's frame_max allows %d", size,
 			maxFrame-frameOverhead)
 	}
 	if err != nil {
@@ -60,9 +62,6 @@ func sendableTable(t map[string]any, depth int) (amqp.Table, int, error) {
 	if len(t) > maxElements {
 		return nil, 0, fmt.Errorf("one of its tables has %d entries; no consumer reads more than %d", len(t), maxElements)
 	}
-	if t == nil {
-		return nil, 0, nil
-	}
 	out, size := make(amqp.Table, len(t)), 4
 	for name, v := range t {
 		if len(name) > maxShortString {
@@ -88,14 +87,19 @@ func sendableValue(v any, depth int) (any, int, error) {
 		return v, 3, nil
 	case int32, uint32, float32:
 		return v, 5, nil
-	case int64, float64, time.Time:
+	case int64, float64:
 		return v, 9, nil
+	case time.Time:
+		return time.Unix(v.Unix(), 0), 9, nil // as it would come back
 	case int:
 		return int64(v), 9, nil // the client would cut it to 32 bits
 	case uint:
-		return sendableUint(uint64(v))
+		return sendableValue(uint64(v), depth)
 	case uint64:
-		return sendableUint(v)
+		if v > math.MaxInt64 {
+			return nil, 0, fmt.Errorf("%d is beyond AMQP's integers", v)
+		}
+		return int64(v), 9, nil
 	case amqp.Decimal:
 		return v, 6, nil
 	case string:
@@ -104,28 +108,13 @@ func sendableValue(v any, depth int) (any, int, error) {
 		return v, 5 + len(v), nil
 	case amqp.Table:
 		t, n, err := sendableTable(v, depth+1)
-		return nonNil(t), 1 + max(n, 4), err
+		return t, 1 + n, err
 	case map[string]any:
-		t, n, err := sendableTable(v, depth+1)
-		return nonNil(t), 1 + max(n, 4), err
+		return sendableValue(amqp.Table(v), depth)
 	case []any:
 		return sendableArray(v, depth+1)
 	}
 	return nil, 0, fmt.Errorf("AMQP has no type for %T", v)
-}
-
-func nonNil(t amqp.Table) amqp.Table {
-	if t == nil {
-		return amqp.Table{}
-	}
-	return t
-}
-
-func sendableUint(v uint64) (any, int, error) {
-	if v > math.MaxInt64 {
-		return nil, 0, fmt.Errorf("%d is beyond AMQP's integers", v)
-	}
-	return int64(v), 9, nil
 }
 
 func sendableArray(a []any, depth int) (any, int, error) {
@@ -133,13 +122,14 @@ func sendableArray(a []any, depth int) (any, int, error) {
 		return nil, 0, fmt.Errorf("an array of %d elements at depth %d is beyond %d and %d", len(a), depth, maxElements,
 			maxDepth)
 	}
-	out, size := make([]any, len(a)), 5
+	var out []any
+	size := 5
 	for i, v := range a {
 		v, n, err := sendableValue(v, depth)
 		if err != nil {
 			return nil, 0, fmt.Errorf("element %d: %w", i, err)
 		}
-		out[i] = v
+		out = append(out, v)
 		size += n
 	}
 	return out, size, nil
@@ -147,9 +137,7 @@ func sendableArray(a []any, depth int) (any, int, error) {
 
 // isRefusal reports whether the broker closed the channel because of what was published, not because of its own
 // troubles.
-func isRefusal(cause error) bool {
-	return hasCode(cause, codeRefused) || hasCode(cause, codeNotFound) || hasCode(cause, codePrecondition)
-}
+func isRefusal(cause error) bool { return hasCode(cause, codeRefused, codeNotFound, codePrecondition) }
 
 var (
 	maxSizeText  = regexp.MustCompile(`larger than (?:configured )?max size (\d+)`)
@@ -162,17 +150,11 @@ func blame(batch []Publishing, open []int, cause error) (guilty, rest []int) {
 	if !isRefusal(cause) {
 		return nil, open
 	}
-	if len(open) == 1 {
-		return open, nil
-	}
-	matches := func(p *Publishing) bool { return false }
-	if limit, ok := sizeLimit(cause); ok {
-		matches = func(p *Publishing) bool { return len(p.Body) > limit }
-	} else if m := exchangeText.FindStringSubmatch(cause.Error()); m != nil && !hasCode(cause, codePrecondition) {
-		matches = func(p *Publishing) bool { return p.Exchange == m[1] }
-	}
+	limit, sized := sizeLimit(cause)
+	m := exchangeText.FindStringSubmatch(cause.Error())
 	for _, i := range open {
-		if matches(&batch[i]) {
+		if len(open) == 1 || sized && len(batch[i].Body) > limit ||
+			!sized && m != nil && !hasCode(cause, codePrecondition) && batch[i].Exchange == m[1] {
 			guilty = append(guilty, i)
 		} else {
 			rest = append(rest, i)
@@ -186,12 +168,10 @@ func sizeLimit(cause error) (limit int, ok bool) {
 	if !isRefusal(cause) {
 		return 0, false
 	}
-	m := maxSizeText.FindStringSubmatch(cause.Error())
-	if m == nil {
-		return 0, false
+	if m := maxSizeText.FindStringSubmatch(cause.Error()); m != nil {
+		limit, _ = strconv.Atoi(m[1])
 	}
-	limit, err := strconv.Atoi(m[1])
-	return limit, err == nil
+	return limit, limit > 0
 }
 
 // refusal is the verdict on a message that the broker refuses for what it is or where it goes. A missing exchange or

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/semaphore"
 )
 
 // window is how many messages of a session may wait for their confirmation. The channel for returned messages has room
@@ -16,40 +17,43 @@ const window = 1000
 
 // session is one publishing connection with its channel in confirm mode.
 type session struct {
-	conn     *Conn
-	maxFrame int
+	conn  *Conn
+	born  time.Time
+	users sync.WaitGroup // who publish on it
 
-	born    time.Time
-	users   int  // who publish on it; guarded by Publisher.mu
-	retired bool // closed by its last user; guarded by Publisher.mu
-
-	slots chan struct{} // a token in it for each message that waits for its confirmation
+	slots *semaphore.Weighted // one for each message that may wait for its confirmation
+	why   func() error        // says what closed the channel, once confirmations are resolved by that
 
 	mu      sync.Mutex // guards what is below; held while sending, since the client's channels are for one goroutine
 	ch      *amqp.Channel
-	closes  <-chan *amqp.Error
 	returns <-chan amqp.Return
 	flight  flight
-	end     error // why the channel closed
 }
 
 type route struct{ exchange, key string }
+
+func (r route) String() string {
+	if r.exchange == "" {
+		return fmt.Sprintf("queue %q", r.key)
+	}
+	return fmt.Sprintf("exchange %q with routing key %q", r.exchange, r.key)
+}
 
 func openSession(ctx context.Context, cfg Config) (*session, error) {
 	conn, err := Dial(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{conn: conn, born: time.Now(), maxFrame: conn.amqp.Config.FrameSize, slots: make(chan struct{}, window),
-		flight: make(flight, window)}
-	err = conn.ask(ctx, "open a publishing channel", func() error {
-		ch, err := conn.amqp.Channel()
-		if err != nil {
-			return err
-		}
-		s.ch = ch
-		s.closes = ch.NotifyClose(make(chan *amqp.Error, 1))
-		s.returns = ch.NotifyReturn(make(chan amqp.Return, window))
+	s := &session{conn: conn, born: time.Now(), slots: semaphore.NewWeighted(window), flight: make(flight, window)}
+	err = conn.openChannel(ctx, "open a publishing channel", func(ch *amqp.Channel) error {
+		closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+		s.why = sync.OnceValue(func() error {
+			if e, ok := <-closes; ok {
+				return translate(e)
+			}
+			return ErrClosed
+		})
+		s.ch, s.returns = ch, ch.NotifyReturn(make(chan amqp.Return, window))
 		return ch.Confirm(!noWait)
 	})
 	if err != nil {
@@ -58,40 +62,55 @@ func openSession(ctx context.Context, cfg Config) (*session, error) {
 	return s, nil
 }
 
-func (s *session) alive() bool { return !s.ch.IsClosed() }
-
 // publish sends the messages of batch at indexes and files a verdict for each in errs, except for those that it returns
 // as open, with the cause: the session is over then.
+//
+// It ends the connection when ctx ends or nothing moves for ConfirmTimeout: the client can wait neither for a write nor
+// for a confirmation with a bound.
 func (s *session) publish(
 	ctx context.Context, batch []Publishing, indexes []int, errs []error,
 ) (open []int, cause error) {
-	w := s.watch(ctx)
-	defer w.stop()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	defer context.AfterFunc(ctx, s.conn.socket.abort)()
+	patience := s.conn.cfg.ConfirmTimeout
+	stuck := time.AfterFunc(patience, func() {
+		err := fmt.Errorf("nothing confirmed for %v", patience)
+		if why := s.conn.Blocked(); why != "" {
+			err = fmt.Errorf("%w: RabbitMQ blocks publishers (%s)", err, why)
+		}
+		giveUp(err)
+	})
+	defer stuck.Stop()
 	var waiting []*sent
 	settle := func() {
 		if i, ok := s.settle(waiting[0], errs); !ok {
 			open = append(open, i)
 		}
 		waiting = waiting[1:]
-		w.moved()
+		stuck.Reset(patience)
 	}
 	for n, i := range indexes {
-		msg, err := toClient(&batch[i], s.maxFrame)
+		msg, err := toClient(&batch[i], s.conn.amqp.Config.FrameSize)
 		if err != nil {
 			errs[i] = err
 			continue
 		}
-		for !s.takeSlot(len(waiting) == 0) {
+		for !s.slots.TryAcquire(1) {
+			if len(waiting) == 0 { // those of others are confirmed, or the session ends
+				_ = s.slots.Acquire(context.Background(), 1)
+				break
+			}
 			settle()
 		}
 		m, err := s.send(i, &batch[i], msg)
 		if err != nil {
-			<-s.slots
+			s.slots.Release(1)
 			open = append(open, indexes[n:]...) // the client does not say how much of it the broker has
 			break
 		}
 		waiting = append(waiting, m)
-		w.moved()
+		stuck.Reset(patience)
 	}
 	for len(waiting) > 0 {
 		settle()
@@ -99,25 +118,10 @@ func (s *session) publish(
 	if len(open) == 0 {
 		return nil, nil
 	}
-	if err := w.gaveUp(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return open, err
 	}
 	return open, s.why()
-}
-
-// takeSlot takes the right to one more unconfirmed message. With wait it waits for other goroutines' messages to be
-// confirmed, which the end of the session does as well.
-func (s *session) takeSlot(wait bool) bool {
-	if wait {
-		s.slots <- struct{}{}
-		return true
-	}
-	select {
-	case s.slots <- struct{}{}:
-		return true
-	default:
-		return false
-	}
 }
 
 func (s *session) send(i int, p *Publishing, msg amqp.Publishing) (*sent, error) {
@@ -142,7 +146,7 @@ func (s *session) settle(m *sent, errs []error) (index int, ok bool) {
 	unroutable := m.returned
 	delete(s.flight, m.confirm.DeliveryTag)
 	s.mu.Unlock()
-	<-s.slots
+	s.slots.Release(1)
 	switch {
 	case m.confirm.Acked() && unroutable:
 		errs[m.index] = fmt.Errorf("publish to %s: %w", m.route, ErrUnroutable)
@@ -157,70 +161,9 @@ func (s *session) settle(m *sent, errs []error) (index int, ok bool) {
 }
 
 func (s *session) drainReturns() {
-	for {
-		select {
-		case r, ok := <-s.returns:
-			if !ok {
-				return
-			}
+	for len(s.returns) > 0 {
+		if r, ok := <-s.returns; ok {
 			s.flight.cameBack(&r)
-		default:
-			return
 		}
 	}
-}
-
-// why says what closed the channel.
-func (s *session) why() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.end == nil {
-		s.end = ErrClosed
-		if e, ok := <-s.closes; ok { // resolved confirmations mean that the client has closed it
-			s.end = translate(e)
-		}
-	}
-	return s.end
-}
-
-func (r route) String() string {
-	if r.exchange == "" {
-		return fmt.Sprintf("queue %q", r.key)
-	}
-	return fmt.Sprintf("exchange %q with routing key %q", r.exchange, r.key)
-}
-
-// watchdog ends the connection when ctx ends or nothing moves for ConfirmTimeout: the client can wait neither for a
-// write nor for a confirmation with a bound.
-type watchdog struct {
-	s      *session
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	timer  *time.Timer
-	unbind func() bool
-}
-
-func (s *session) watch(ctx context.Context) *watchdog {
-	w := &watchdog{s: s}
-	w.ctx, w.cancel = context.WithCancelCause(ctx)
-	w.unbind = context.AfterFunc(w.ctx, s.conn.socket.abort)
-	w.timer = time.AfterFunc(s.conn.cfg.ConfirmTimeout, func() {
-		err := fmt.Errorf("nothing confirmed for %v", s.conn.cfg.ConfirmTimeout)
-		if why := s.conn.Blocked(); why != "" {
-			err = fmt.Errorf("%w: RabbitMQ blocks publishers (%s)", err, why)
-		}
-		w.cancel(err)
-	})
-	return w
-}
-
-func (w *watchdog) moved() { w.timer.Reset(w.s.conn.cfg.ConfirmTimeout) }
-
-// gaveUp says why the watchdog ended the connection, or nil if it did not.
-func (w *watchdog) gaveUp() error { return context.Cause(w.ctx) }
-
-func (w *watchdog) stop() {
-	w.timer.Stop()
-	w.unbind()
-	w.cancel(nil)
 }

@@ -3,6 +3,7 @@ package rabbit
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"testing"
 )
@@ -33,21 +34,24 @@ func TestTheBodyOfADeliveryWithoutRoomIsDroppedAndItsNeighboursAreNot(t *testing
 	stream := append(content(1, body('1'), 4000), content(2, body('2'), 4000)...)
 	stream = append(stream, content(3, body('3'), 4000)...)
 	stream = append(stream, content(4, []byte("4"), 1)...)
-	got := deliverWatched(t, stream, 4, true, l)
+	got := deliver(t, stream, 4, l)
 	if len(got) != 4 {
 		t.Fatalf("the client read %d deliveries, want 4", len(got))
 	}
 	for i, want := range [][]byte{body('1'), body('2'), nil, []byte("4")} {
 		tag := uint64(i + 1)
-		if got[i].DeliveryTag != tag || !bytes.Equal(got[i].Body, want) || l.isShed(tag) != (want == nil) {
+		if got[i].DeliveryTag != tag || !bytes.Equal(got[i].Body, want) || l.take(tag).shed != (want == nil) {
 			t.Errorf("delivery %d came as %d with %d bytes, shed %v; want %d bytes",
-				tag, got[i].DeliveryTag, len(got[i].Body), l.isShed(tag), len(want))
+				tag, got[i].DeliveryTag, len(got[i].Body), l.take(tag).shed, len(want))
 		}
 	}
-	if err := l.passes(4, true); err == nil {
-		t.Error("an ack of many passes a delivery that nobody has seen")
+	l.hand(4)
+	if n, err := l.settle(4, true); n != 0 || !errors.Is(err, ErrNotOutstanding) {
+		t.Errorf("an ack of many passes a delivery that nobody has seen: %d, %v", n, err)
 	}
-	l.settle(1, false)
+	if n, err := l.settle(1, false); n != 1 || err != nil {
+		t.Errorf("the first: %d, %v", n, err)
+	}
 	if !l.admit(5, weigh(size, headerFixedBytes)) {
 		t.Error("there is no room although a delivery was settled")
 	}
@@ -130,7 +134,7 @@ func FuzzShedder(f *testing.F) {
 			pieces[ch] = pieces[ch][1:]
 			size := uint64(len(p.bytes) - frameOverhead)
 			switch {
-			case p.tag != 0 && ledgers[ch].isShed(p.tag):
+			case p.tag != 0 && ledgers[ch].take(p.tag).shed:
 				want = append(want, frame(frameOfHeader, uint16(ch+1), headerOf(0))...)
 				*left = sizes[p.tag]
 				continue
@@ -149,7 +153,7 @@ func FuzzShedder(f *testing.F) {
 			sum, large := int64(0), 0
 			for tag, weight := range weights[ch] {
 				switch {
-				case l.isShed(tag):
+				case l.take(tag).shed:
 				case weight > l.budget.share:
 					large++
 				default:

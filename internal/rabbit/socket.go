@@ -26,7 +26,7 @@ type socket struct {
 	patience atomic.Int64 // nanoseconds from one frame to the next, as the client asks for; 0: without end
 }
 
-// connect opens the way to one broker, TLS included.
+// connect opens the way to one broker. It does what the client does for an amqps URL, and says more when that fails.
 func connect(ctx context.Context, network string, e endpoint, cfg Config) (*socket, error) {
 	var dialer net.Dialer
 	tcp, err := dialer.DialContext(ctx, network, net.JoinHostPort(e.uri.Host, strconv.Itoa(e.uri.Port)))
@@ -35,7 +35,11 @@ func connect(ctx context.Context, network string, e endpoint, cfg Config) (*sock
 	}
 	s := &socket{Conn: tcp, tcp: tcp}
 	if e.encrypted() {
-		if s.tls, err = overTLS(ctx, tcp, e, cfg); err != nil {
+		h, err := cfg.Certs.Begin(e.peer(cfg))
+		if err == nil {
+			s.tls, err = h.Client(ctx, tcp)
+		}
+		if err != nil {
 			s.abort()
 			return nil, err
 		}
@@ -81,23 +85,6 @@ func (s *socket) abort() { _ = s.tcp.Close() }
 // withoutTLS is the URL for the client, which would wrap its TLS around our socket: the walker would see ciphertext.
 func (e endpoint) withoutTLS() string { return "amqp" + strings.TrimPrefix(e.raw, e.uri.Scheme) }
 
-// overTLS does what the client does for an amqps URL, and says more when it fails.
-func overTLS(ctx context.Context, tcp net.Conn, e endpoint, cfg Config) (*certs.Conn, error) {
-	h, err := cfg.Certs.Begin(e.peer(cfg))
-	if err != nil {
-		return nil, err
-	}
-	return h.Client(ctx, tcp)
-}
-
 func (e endpoint) peer(cfg Config) certs.Peer {
 	return certs.Peer{TLS: e.tls, Host: e.uri.Host, Base: cfg.TLS, Setting: TLSSetting}
-}
-
-// refused is why the broker hung up on the certificates before it said a word; nil if it did not.
-func (s *socket) refused() error {
-	if s.tls == nil {
-		return nil
-	}
-	return s.tls.Failed()
 }

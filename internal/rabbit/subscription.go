@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,19 +40,17 @@ type Subscription struct {
 	cancels <-chan string      // the tag of a consumer that the broker cancelled; closed with the channel
 	acked   atomic.Uint64      // how many deliveries
 	asking  sync.Mutex         // one question at a time on ch: the client cannot tell two answers apart
-	mu      sync.Mutex         // guards what is below
-	open    outstanding
-	tag     string // of the consumer of the moment
-	retired bool   // it was cancelled to make room for one with another window
-	stopped bool   // Cancel was called
-	end     error  // why nothing more comes
+	mu      sync.Mutex         // guards what is below, and is held while deliveries are settled
+	tag     string             // of the consumer of the moment
+	retired bool               // it was cancelled to make room for one with another window
+	stopped bool               // Cancel was called
+	end     error              // why nothing more comes
 }
 
 // Consume starts a consumer on a channel of its own with manual acknowledgement. At most prefetch deliveries, 1 to
 // 65535, are unacked at a time, fewer if the connection has a [Budget]; the limit is per consumer, because quorum
 // queues close the connection on a global one. consumerTag is shown on the management page, with a number behind it
-// after the first change of the window or if another subscription of the connection has it, and must not be empty; with
-// a budget, each subscription of a connection needs its own.
+// after the first change of the window or if another subscription of the connection has it, and must not be empty.
 func (c *Conn) Consume(ctx context.Context, queue, consumerTag string, prefetch int) (*Subscription, error) {
 	if prefetch < 1 || prefetch > MaxPrefetch {
 		return nil, fmt.Errorf("consume from %q: prefetch %d is outside 1 to %d", queue, prefetch, MaxPrefetch)
@@ -65,34 +62,22 @@ func (c *Conn) Consume(ctx context.Context, queue, consumerTag string, prefetch 
 		conn: c, queue: queue, name: consumerTag, prefetch: prefetch, acquired: countsAcquired(c.ServerVersion()),
 		ledger: ledger{budget: c.cfg.Budget},
 	}
-	err := c.ask(ctx, fmt.Sprintf("consume from %q", queue), s.start)
+	err := c.openChannel(ctx, fmt.Sprintf("consume from %q", queue), s.start)
 	if err != nil {
 		return nil, err
 	}
-	if b := s.ledger.budget; b != nil {
-		b.add(s)
-	}
+	s.ledger.budget.add(s)
 	s.linger = time.NewTimer(time.Hour)
 	s.linger.Stop()
 	return s, nil
 }
 
-func (s *Subscription) start() error {
-	ch, err := s.conn.amqp.Channel()
-	if err != nil {
-		return err
-	}
+func (s *Subscription) start(ch *amqp.Channel) error {
 	s.ch = ch
 	s.closes = ch.NotifyClose(make(chan *amqp.Error, 1))
 	s.cancels = ch.NotifyCancel(make(chan string, 1)) // the client's reader waits for room in it
-	s.window = s.prefetch
-	if b := s.ledger.budget; b != nil {
-		s.epoch, s.window = b.now(), b.window(s.prefetch, 0)
-	}
-	if err := s.consume(); err != nil {
-		return errors.Join(err, ch.Close())
-	}
-	return nil
+	s.epoch, s.window = s.ledger.budget.now(), s.Window()
+	return s.consume()
 }
 
 // consume begins a consumer with the window of the moment. RabbitMQ mixes the deliveries of two consumers up that have
@@ -107,9 +92,6 @@ func (s *Subscription) consume() error {
 		return err
 	}
 	for !s.conn.socket.frames.watch(tag, &s.ledger) {
-		if s.ledger.budget != nil {
-			return fmt.Errorf("the connection has a consumer %q already", tag)
-		}
 		tag = s.nextTag()
 	}
 	in, err := s.ch.Consume(s.queue, tag, !autoAck, !exclusive, !noLocal, !noWait, nil)
@@ -132,7 +114,7 @@ func (s *Subscription) nextTag() string {
 // Collect waits for one delivery, then takes what comes until limit are there or linger has passed, and returns them
 // appended to buf[:0]. If it had to wait for the first one, half a linger of silence is enough: where deliveries come
 // seldom, waiting longer only delays the one in hand. It returns an error only without deliveries: the cause of ctx,
-// ErrNoRoom, after which it may be called again, or why the subscription is over, for which Err says the same. The end
+// ErrNoRoom, after which it may be called again, or why the subscription is over. The end
 // of a subscription is always something to handle: a broker can end it and leave the connection open.
 func (s *Subscription) Collect(
 	ctx context.Context, limit int, linger time.Duration, buf []Delivery,
@@ -147,7 +129,7 @@ func (s *Subscription) Collect(
 			s.giveBack(ctx)
 			return buf, err
 		}
-		if buf = s.fillReady(limit, buf); len(buf) > 0 {
+		if buf = s.fill(ctx, limit, 0, 0, buf); len(buf) > 0 {
 			break
 		}
 		s.giveBack(ctx)
@@ -157,7 +139,7 @@ func (s *Subscription) Collect(
 			switch {
 			case ok:
 				buf = s.take(&d, buf)
-			case s.isRetired():
+			case s.betweenConsumers():
 				s.over = true
 			default:
 				return buf, s.ended()
@@ -168,7 +150,7 @@ func (s *Subscription) Collect(
 	}
 	buf = s.fill(ctx, limit, linger, silence, buf)
 	s.giveBack(ctx)
-	s.hand(buf[len(buf)-1].Tag)
+	s.ledger.hand(buf[len(buf)-1].Tag)
 	if !s.over {
 		_ = s.fit(ctx) // while nothing of it is settled; it fails with the connection, which the next call says
 	}
@@ -178,8 +160,7 @@ func (s *Subscription) Collect(
 // HasRoom reports whether Collect can take anything: false where it would return ErrNoRoom. For the goroutine that
 // collects.
 func (s *Subscription) HasRoom() bool {
-	b := s.ledger.budget
-	return b == nil || !s.over || b.window(s.prefetch, s.ledger.holds(s.ledger.last())) > 0
+	return !s.over || s.ledger.budget.window(s.prefetch, s.ledger.holds(s.ledger.last())) > 0
 }
 
 // Unload says that the body of an unsettled delivery is in memory no more, so that others may come in its place. For
@@ -206,61 +187,46 @@ func (s *Subscription) Rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// hand notes that all tags up to last can be settled.
-func (s *Subscription) hand(last uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open.delivered(last)
-}
-
 // take hands a delivery on, or sets it aside.
 func (s *Subscription) take(d *amqp.Delivery, buf []Delivery) []Delivery {
-	if len(d.Body) == 0 && s.ledger.budget != nil && s.ledger.isShed(d.DeliveryTag) {
+	known := s.ledger.take(d.DeliveryTag)
+	if known.shed {
 		s.shed = append(s.shed, d.DeliveryTag)
 		return buf
 	}
-	aside, came := s.ledger.take(d.DeliveryTag)
-	if aside != nil {
-		maps.Copy(d.Headers, aside)
+	if known.headers != nil {
+		d.Headers = known.headers
 	}
 	got := fromClient(d, s.acquired)
-	got.Came = came
+	got.Came = known.came
 	return append(buf, got)
 }
 
+// fill takes what is there and what comes, until limit are, nothing has come for a silence, or linger is over. Why the
+// deliveries end, the next Collect says.
 func (s *Subscription) fill(ctx context.Context, limit int, linger, silence time.Duration, buf []Delivery) []Delivery {
 	end := time.Now().Add(linger)
 	defer s.linger.Stop()
-	for {
-		if buf = s.fillReady(limit, buf); len(buf) == limit || linger <= 0 {
-			return buf
-		}
-		s.linger.Reset(min(silence, time.Until(end)))
-		select {
-		case d, ok := <-s.in:
-			if !ok {
-				return buf // the next Collect says why
-			}
-			buf = s.take(&d, buf)
-		case <-s.linger.C:
-			return buf
-		case <-ctx.Done():
-			return buf
-		}
-	}
-}
-
-func (s *Subscription) fillReady(limit int, buf []Delivery) []Delivery {
 	for len(buf) < limit {
+		var d amqp.Delivery
+		var ok bool
 		select {
-		case d, ok := <-s.in:
-			if !ok {
+		case d, ok = <-s.in:
+		default:
+			if linger <= 0 {
 				return buf
 			}
-			buf = s.take(&d, buf)
-		default:
+			s.linger.Reset(min(silence, time.Until(end)))
+			select {
+			case d, ok = <-s.in:
+			case <-s.linger.C:
+			case <-ctx.Done():
+			}
+		}
+		if !ok {
 			return buf
 		}
+		buf = s.take(&d, buf)
 	}
 	return buf
 }
@@ -285,7 +251,7 @@ func (s *Subscription) fit(ctx context.Context) error {
 		narrower := 2*wanted <= s.window && s.window > 1
 		blocked := 2*s.unloaded >= max(2, s.window)
 		if narrower || blocked || wider && s.ledger.full(s.began, s.window) {
-			return s.retire(ctx)
+			return s.endConsumer(ctx, false)
 		}
 		return nil
 	}
@@ -293,7 +259,7 @@ func (s *Subscription) fit(ctx context.Context) error {
 	window := b.window(s.prefetch, s.ledger.holds(began))
 	s.asking.Lock()
 	defer s.asking.Unlock()
-	if s.isStopped() || s.ch.IsClosed() {
+	if !s.betweenConsumers() {
 		return s.ended()
 	}
 	if window == 0 {
@@ -310,45 +276,37 @@ func (s *Subscription) giveBack(ctx context.Context) {
 		return
 	}
 	_ = s.ledger.budget.narrow(context.WithoutCancel(ctx), s.epoch) // fails with the connection, and all ends
-	s.hand(s.shed[len(s.shed)-1])
+	s.ledger.hand(s.shed[len(s.shed)-1])
 	for _, tag := range s.shed {
 		_ = s.Requeue(tag, false) // a channel that is over gives it back by itself
 	}
 	s.shed = s.shed[:0]
 }
 
-// retire ends the consumer of the moment, to be followed by another one.
-func (s *Subscription) retire(ctx context.Context) error {
+// endConsumer ends the consumer of the moment, to be followed by another one or for ever.
+func (s *Subscription) endConsumer(ctx context.Context, forever bool) error {
 	s.asking.Lock()
 	defer s.asking.Unlock()
 	s.mu.Lock()
-	tag, already := s.tag, s.retired || s.stopped
-	s.retired = true
+	tag, retired, again := s.tag, s.retired, s.stopped || s.retired && !forever
+	s.retired, s.stopped = retired || !forever, s.stopped || forever
 	s.mu.Unlock()
-	if already || s.ch.IsClosed() {
+	switch {
+	case again || s.ch.IsClosed():
 		return nil
+	case retired:
+		return s.askQueue(ctx)
 	}
-	return s.endConsumer(ctx, tag)
-}
-
-func (s *Subscription) endConsumer(ctx context.Context, tag string) error {
 	return s.conn.ask(ctx, fmt.Sprintf("cancel consumer on %q", s.queue), func() error {
-		const waitForAnswer = false
-		return s.ch.Cancel(tag, waitForAnswer)
+		return s.ch.Cancel(tag, !noWait)
 	})
 }
 
-// isRetired reports whether the end of the deliveries is our own doing and another consumer shall follow.
-func (s *Subscription) isRetired() bool {
+// betweenConsumers reports whether the end of the deliveries is our own doing and another consumer shall follow.
+func (s *Subscription) betweenConsumers() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.retired && !s.stopped && !s.ch.IsClosed()
-}
-
-func (s *Subscription) isStopped() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopped
 }
 
 // ended finds out, once, why the client closed the deliveries.
@@ -358,52 +316,36 @@ func (s *Subscription) ended() error {
 	if s.end != nil {
 		return s.end
 	}
+	why, closed := ErrConsumerCancelled, s.ch.IsClosed()
 	switch {
-	case s.ch.IsClosed():
-		s.end = fmt.Errorf("consumer on %q: %w", s.queue, s.whyClosed())
 	case s.stopped:
-		s.end = ErrCancelled
-	default:
-		s.end = fmt.Errorf("consumer on %q: %w", s.queue, ErrConsumerCancelled)
+		why = ErrCancelled
+	case closed:
+		why = ErrClosed
 	}
-	return s.end
-}
-
-func (s *Subscription) whyClosed() error {
-	select {
-	case e, ok := <-s.closes:
-		if ok && e != nil {
-			return translate(e)
+	if closed {
+		select {
+		case e := <-s.closes:
+			if e != nil {
+				why = translate(e)
+			}
+		default:
 		}
-	default:
 	}
-	if s.stopped {
-		return ErrCancelled
-	}
-	return ErrClosed
-}
-
-// Err says why the subscription is over, once Collect has met its end; nil before.
-func (s *Subscription) Err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.end = fmt.Errorf("consumer on %q: %w", s.queue, why)
 	return s.end
 }
 
 // Acked is how many deliveries were acked, in whatever order. Those that were given back come again and do not count.
 func (s *Subscription) Acked() uint64 { return s.acked.Load() }
 
-// Came is how many deliveries the broker has announced, also those of which no more arrived, and each time that one
-// came.
-func (s *Subscription) Came() uint64 { return s.ledger.announced.Load() }
+// Came is how many deliveries have come, also those whose bodies did not arrive, and each time that one came.
+func (s *Subscription) Came() uint64 { return s.ledger.last() }
 
 // Window is how many deliveries may be unsettled at a time when their bodies are as large as those that came last: the
 // prefetch, or fewer because of the budget.
 func (s *Subscription) Window() int {
-	if b := s.ledger.budget; b != nil {
-		return b.window(s.prefetch, 0)
-	}
-	return s.prefetch
+	return s.ledger.budget.window(s.prefetch, 0)
 }
 
 // Ack tells the broker to forget a delivery; multiple means this one and every unsettled one before it.
@@ -418,9 +360,7 @@ func (s *Subscription) Ack(tag uint64, multiple bool) error {
 // as nothing older is unsettled, at once, which costs a quorum queue little more than one ack, and the rest one by one.
 // An error means that the broker was not told of all of them, as for Ack.
 func (s *Subscription) AckAll(tags []uint64) error {
-	s.mu.Lock()
-	n := s.open.leading(tags)
-	s.mu.Unlock()
+	n := s.ledger.leading(tags)
 	if n > 1 {
 		if err := s.Ack(tags[n-1], true); err != nil {
 			return err
@@ -438,8 +378,8 @@ func (s *Subscription) AckAll(tags []uint64) error {
 // Requeue gives a delivery back, to be delivered again soon; multiple as for Ack. On RabbitMQ 3 it costs the message
 // one of its queue's delivery limit.
 func (s *Subscription) Requeue(tag uint64, multiple bool) error {
+	const requeue = true
 	_, err := s.settle("requeue", tag, multiple, func(tag uint64, multiple bool) error {
-		const requeue = true
 		return s.ch.Nack(tag, multiple, requeue)
 	})
 	return err
@@ -451,12 +391,8 @@ func (s *Subscription) settle(
 ) (n uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err = s.ledger.passes(tag, multiple)
+	n, err = s.ledger.settle(tag, multiple)
 	if err == nil {
-		n, err = s.open.settle(tag, multiple)
-	}
-	if err == nil {
-		s.ledger.settle(tag, multiple)
 		err = translateOpen(send(tag, multiple))
 	}
 	if err != nil {
@@ -469,21 +405,7 @@ func (s *Subscription) settle(
 // acknowledged and requeued; when all is collected, Collect returns ErrCancelled.
 //
 // Its answer comes after RabbitMQ has handed the queue all acks that were sent before: a channel may close then.
-func (s *Subscription) Cancel(ctx context.Context) error {
-	s.asking.Lock()
-	defer s.asking.Unlock()
-	s.mu.Lock()
-	tag, again, retired := s.tag, s.stopped, s.retired
-	s.stopped = true
-	s.mu.Unlock()
-	if again || s.ch.IsClosed() {
-		return nil
-	}
-	if retired {
-		return s.askQueue(ctx)
-	}
-	return s.endConsumer(ctx, tag)
-}
+func (s *Subscription) Cancel(ctx context.Context) error { return s.endConsumer(ctx, true) }
 
 // askQueue asks the queue something that it answers after the acks before it, while there is no consumer to end: one
 // begins and ends. Of the questions of AMQP only these two wait for a quorum queue. A message that comes for it goes
@@ -493,12 +415,11 @@ func (s *Subscription) askQueue(ctx context.Context) error {
 		if err := s.ch.Qos(1, 0, false); err != nil {
 			return err
 		}
-		const waitForAnswer = false
 		tag := s.name + "/end"
 		if _, err := s.ch.Consume(s.queue, tag, !autoAck, !exclusive, !noLocal, !noWait, nil); err != nil {
 			return err
 		}
-		return s.ch.Cancel(tag, waitForAnswer)
+		return s.ch.Cancel(tag, !noWait)
 	})
 }
 
@@ -510,10 +431,8 @@ func (s *Subscription) Close() error {
 	s.mu.Lock()
 	s.stopped = true
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(context.Background(), s.conn.cfg.CloseTimeout,
-		fmt.Errorf("RabbitMQ at %s gave no answer in %v", s.conn.to.where, s.conn.cfg.CloseTimeout))
-	defer cancel()
-	err := s.conn.ask(ctx, fmt.Sprintf("close consumer on %q", s.queue), s.ch.Close)
+	err := s.conn.askWithin(context.Background(), s.conn.cfg.CloseTimeout, fmt.Sprintf("close consumer on %q", s.queue),
+		s.ch.Close)
 	s.conn.socket.frames.forget(&s.ledger)
 	if errors.Is(err, ErrClosed) {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -61,35 +62,20 @@ type Policy struct {
 
 // MainPolicy is the policy for the main queue. Where rollbackd declares the queue, its arguments say the same.
 func (t TopologyConfig) MainPolicy() Policy {
-	return Policy{"rollbackd." + t.Queue, exactly(t.Queue), policyPriority, t.policy()}
+	return Policy{"rollbackd." + t.Queue, "^" + regexp.QuoteMeta(t.Queue) + "$", policyPriority, t.policy()}
 }
 
 // PolicyCommand is the command, quoted for a shell, that gives the main queue what it needs when it is taken as it is.
 // version is the broker's: before 3.12 a policy cannot be for quorum queues alone.
 func (t TopologyConfig) PolicyCommand(version, vhost string) string {
 	p := t.MainPolicy()
-	definition, err := json.Marshal(p.Definition) // keys sorted, text and integers only: it cannot fail
-	if err != nil {
-		return err.Error()
-	}
+	definition, _ := json.Marshal(p.Definition) // keys sorted, text and integers only: it cannot fail
 	apply := "quorum_queues"
-	if major, minor, ok := parseVersion(version); ok && (major < 3 || major == 3 && minor < 12) {
+	if n := versionNumber(version); n != 0 && n < 3_012 {
 		apply = "queues"
 	}
 	return fmt.Sprintf("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s %s %s", shellWord(vhost),
 		p.Priority, apply, shellWord(p.Name), shellWord(p.Pattern), shellWord(string(definition)))
-}
-
-// exactly is the regular expression, in the dialect of policies, that matches a name alone.
-func exactly(name string) string {
-	var b strings.Builder
-	for _, r := range name {
-		if strings.ContainsRune(`\.+*?()|[]{}^$`, r) {
-			b.WriteByte('\\')
-		}
-		b.WriteRune(r)
-	}
-	return "^" + b.String() + "$"
 }
 
 func shellWord(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
@@ -105,64 +91,44 @@ type QueueFacts struct {
 // password in it if it wants any; neither is in an error. encryption, if not nil, is for https.
 func AskManagement(
 	ctx context.Context, api, vhost, queue string, encryption *certs.Handshake,
-) (QueueFacts, error) {
-	facts, where, err := askManagement(ctx, api, vhost, queue, encryption)
-	if err != nil {
-		return facts, fmt.Errorf("ask RabbitMQ's management API at %s about queue %q: %w", where, queue, err)
-	}
-	return facts, nil
-}
-
-func askManagement(
-	ctx context.Context, api, vhost, queue string, encryption *certs.Handshake,
-) (facts QueueFacts, where string, err error) {
+) (facts QueueFacts, err error) {
+	where := "its address"
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("ask RabbitMQ's management API at %s about queue %q: %w", where, queue, err)
+		}
+	}()
 	u, err := url.Parse(api)
 	if err != nil {
-		return facts, "its address", errors.New("the address is no URL") // what url.Parse says may quote a password
+		return facts, errors.New("the address is no URL") // what url.Parse says may quote a password
 	}
-	login := u.User
-	u.User = nil
-	where = u.Host
+	where, u.Path = u.Host, "/"+strings.TrimPrefix(u.Path, "/")
+	u = u.JoinPath("api/queues", url.PathEscape(vhost), url.PathEscape(queue))
+	u.RawQuery = ""
 	ctx, cancel := context.WithTimeoutCause(ctx, managementTimeout, fmt.Errorf("no answer in %v", managementTimeout))
 	defer cancel()
-	path := strings.TrimSuffix(u.EscapedPath(), "/") + "/api/queues/" + url.PathEscape(vhost) + "/" + url.PathEscape(queue)
-	u.RawQuery = ""
-	if u, err = u.Parse(path); err != nil {
-		return facts, where, errors.New("the address is no URL")
+	r := (&http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}).WithContext(ctx)
+	if u.User != nil {
+		password, _ := u.User.Password()
+		r.SetBasicAuth(u.User.Username(), password)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return facts, where, err
-	}
-	if login != nil {
-		password, _ := login.Password()
-		r.SetBasicAuth(login.Username(), password)
-	}
-	// A client of its own: nothing of it outlives the question, and no redirect carries the password elsewhere.
+	// Without a client, no redirect carries the password elsewhere; nothing outlives the question.
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
 	if encryption != nil {
 		transport.TLSClientConfig = encryption.Config
 	}
-	client := &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return facts, where, cause
-		}
-		if whole, ok := errors.AsType[*url.Error](err); ok {
-			err = whole.Err // where it was asked is said
-		}
-		if encryption != nil {
-			err = encryption.Explain(err)
-		}
-		return facts, where, err
+	answer, err := transport.RoundTrip(r)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return facts, context.Cause(ctx)
+	case err != nil && encryption != nil:
+		return facts, encryption.Explain(err)
+	case err != nil:
+		return facts, err
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return facts, where, fmt.Errorf("it answers %s", answer.Status)
+		return facts, fmt.Errorf("it answers %s", answer.Status)
 	}
 	var got struct {
 		Type      string          `json:"type"`
@@ -170,13 +136,12 @@ func askManagement(
 		Policy    json.RawMessage `json:"effective_policy_definition"`
 	}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, managementAnswer)).Decode(&got); err != nil {
-		return facts, where, fmt.Errorf("its answer is no JSON: %w", err)
+		return facts, fmt.Errorf("its answer is no JSON: %w", err)
 	}
-	facts.Type, facts.Arguments, facts.Policy = got.Type, object(got.Arguments), object(got.Policy)
-	if facts.Type == "" {
-		return facts, where, errors.New("its answer names no type of queue: is it the management API?")
+	if got.Type == "" {
+		return facts, errors.New("its answer names no type of queue: is it the management API?")
 	}
-	return facts, where, nil
+	return QueueFacts{got.Type, object(got.Arguments), object(got.Policy)}, nil
 }
 
 // object reads a JSON object. RabbitMQ writes an empty one as [] in some versions.
@@ -199,17 +164,18 @@ func (t TopologyConfig) Flaws(f QueueFacts) []string {
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		want := wanted[name]
 		has, there, fixed := f.effective(name)
+		limit, _ := has.(float64) // as JSON has numbers
+		least, isLimit := want.(int64)
+		is := "is not set"
 		switch {
-		case !there:
-			flaws = append(flaws, fmt.Sprintf("%s is not set, %v is needed: %s", name, shownValue(want), without[name]))
-		case same(has, want) || name == "delivery-limit" && atLeast(has, want):
+		case there && (has == want || isLimit && limit >= float64(least)):
+			continue
 		case fixed:
-			flaws = append(flaws, fmt.Sprintf("%s is %v by an argument of the queue, which no policy changes, %v is "+
-				"needed: %s", name, shownValue(has), shownValue(want), without[name]))
-		default:
-			flaws = append(flaws, fmt.Sprintf("%s is %v, %v is needed: %s", name, shownValue(has), shownValue(want),
-				without[name]))
+			is = fmt.Sprintf("is %#v by an argument of the queue, which no policy changes", has)
+		case there:
+			is = fmt.Sprintf("is %#v", has)
 		}
+		flaws = append(flaws, fmt.Sprintf("%s %s, %#v is needed: %s", name, is, want, without[name]))
 	}
 	for _, name := range []string{"message-ttl", "expires"} {
 		if has, there, _ := f.effective(name); there {
@@ -244,21 +210,6 @@ func (f QueueFacts) effective(name string) (value any, there, fixed bool) {
 	return argument, true, true
 }
 
-func same(has, want any) bool { return shownValue(has) == shownValue(want) }
-
-func atLeast(has, want any) bool {
-	h, ok := has.(float64)
-	w, isInt := want.(int64)
-	return ok && isInt && h >= float64(w)
-}
-
-func shownValue(v any) string {
-	if text, ok := v.(string); ok {
-		return fmt.Sprintf("%q", text)
-	}
-	return fmt.Sprint(v)
-}
-
 // RefuseClassic returns ErrClassic if the main queue is a classic one. AMQP does not tell the type of a queue, so a
 // consumer is asked for that some types refuse, with connections of its own. An error that is not ErrClassic means that
 // it could not be found out.
@@ -271,82 +222,54 @@ func shownValue(v any) string {
 //     classic queue, whose consumers have none, names its type. Nothing is delivered. A name so long that the broker
 //     cuts its text off hides the type.
 func RefuseClassic(ctx context.Context, cfg Config, t TopologyConfig) error {
-	cfg.Budget = nil
+	classic := fmt.Errorf("queue %q %w", t.Queue, ErrClassic)
 	c, err := Dial(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	if major, minor, ok := parseVersion(c.ServerVersion()); ok && (major > 4 || major == 4 && minor >= 3) {
-		defer func() { _ = c.Close() }() // it has told what it could
-		return refuseClassicByTimeout(ctx, c, t)
+	if versionNumber(c.ServerVersion()) >= 4_003 {
+		err := tryConsumer(ctx, c, t.Queue, false, amqp.Table{"x-consumer-timeout": "none"})
+		if b, ok := errors.AsType[*BrokerError](err); !ok || b.Code != codePrecondition {
+			return err
+		} else if strings.HasSuffix(b.Text, ofClassicType) {
+			return classic
+		}
+		return nil
 	}
-	takes, err := takesChannelLimit(ctx, c, BackstopQueue(t.Queue))
-	missing := err
-	if takes || err != nil && !hasCode(err, codeNotFound) {
-		return err
+	backstop := tryConsumer(ctx, c, BackstopQueue(t.Queue), true, nil)
+	if !hasCode(backstop, codeNotImplemented) && !hasCode(backstop, codeNotFound) {
+		return backstop
 	}
 	if c, err = Dial(ctx, cfg); err != nil {
 		return err
 	}
-	takes, err = takesChannelLimit(ctx, c, t.Queue)
-	if err != nil || !takes {
+	err = tryConsumer(ctx, c, t.Queue, true, nil)
+	switch {
+	case hasCode(err, codeNotImplemented):
+		return nil
+	case err != nil:
 		return err
+	case hasCode(backstop, codeNotFound): // nothing shows that this broker refuses anybody
+		return backstop
 	}
-	if missing != nil { // nothing shows that this broker refuses anybody
-		return missing
-	}
-	return fmt.Errorf("queue %q %w", t.Queue, ErrClassic)
+	return classic
 }
 
 // ofClassicType is the end of a refusal by a classic queue of 4.3 and later, where the text alone tells.
 const ofClassicType = " of queue type rabbit_classic_queue"
 
-func refuseClassicByTimeout(ctx context.Context, c *Conn, t TopologyConfig) error {
-	var ch *amqp.Channel
-	err := c.ask(ctx, "open a channel", func() (err error) {
-		ch, err = c.amqp.Channel()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	err = c.ask(ctx, fmt.Sprintf("find out the type of queue %q", t.Queue), func() error {
-		_, err := ch.Consume(t.Queue, ConsumerTag(0)+"/type", !autoAck, !exclusive, !noLocal, !noWait,
-			amqp.Table{"x-consumer-timeout": "none"})
-		return err
-	})
-	if !hasCode(err, codePrecondition) {
-		return err
-	}
-	if b, ok := errors.AsType[*BrokerError](err); ok && strings.HasSuffix(b.Text, ofClassicType) {
-		return fmt.Errorf("queue %q %w", t.Queue, ErrClassic)
-	}
-	return nil
-}
-
-// takesChannelLimit ends the connection.
-func takesChannelLimit(ctx context.Context, c *Conn, queue string) (bool, error) {
-	defer func() { _ = c.Close() }() // the broker has closed it, or gives back what it delivered
-	var ch *amqp.Channel
-	var err error
-	err = c.ask(ctx, "limit a channel", func() (err error) {
-		if ch, err = c.amqp.Channel(); err != nil {
-			return err
+// tryConsumer returns what the broker has against a consumer. It ends the connection, which gives back what came.
+func tryConsumer(ctx context.Context, c *Conn, queue string, limitChannel bool, args amqp.Table) error {
+	defer func() { _ = c.Close() }() // it has told what it could
+	return c.openChannel(ctx, fmt.Sprintf("find out the type of queue %q", queue), func(ch *amqp.Channel) error {
+		if limitChannel {
+			if err := ch.Qos(1, 0, limitChannel); err != nil {
+				return err
+			}
 		}
-		const wholeChannel = true
-		return ch.Qos(1, 0, wholeChannel)
-	})
-	if err != nil {
-		return false, err
-	}
-	err = c.ask(ctx, fmt.Sprintf("find out the type of queue %q", queue), func() error {
-		_, err := ch.Consume(queue, ConsumerTag(0)+"/type", !autoAck, !exclusive, !noLocal, !noWait, nil)
+		_, err := ch.Consume(queue, ConsumerTag(0)+"/type", !autoAck, !exclusive, !noLocal, !noWait, args)
 		return err
 	})
-	if hasCode(err, codeNotImplemented) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // Vhost is the name of the connection's virtual host.

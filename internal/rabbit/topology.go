@@ -11,12 +11,10 @@ import (
 )
 
 const (
-	// mainDeliveryLimit ends a crash loop on the main queue: beyond it the broker moves a message to the backstop.
-	// RabbitMQ 4 would take 20, which a few crashes of an innocent neighbour's process use up: a crash is charged to every
-	// unacked message.
-	mainDeliveryLimit = 200
-	// DeliveryLimit is how often the main queue delivers a message again, unless a policy says less.
-	DeliveryLimit = mainDeliveryLimit
+	// DeliveryLimit is how often the main queue delivers a message again, unless a policy says less. It ends a crash loop:
+	// beyond it the broker moves a message to the backstop. RabbitMQ 4 would take 20, which a few crashes of an innocent
+	// neighbour's process use up: a crash is charged to every unacked message.
+	DeliveryLimit = 200
 	// neverLimit stands for "unlimited" on queues that are read by taking and giving back, which counts as deliveries.
 	// RabbitMQ 4 limits to 20 when nothing is said and then drops; -1 means unlimited there but "drop at once" on RabbitMQ
 	// 3.
@@ -65,31 +63,29 @@ func delayText(d time.Duration) string {
 // Validate says which names or delays RabbitMQ could not take.
 func (t TopologyConfig) Validate() error {
 	var errs []error
-	if t.Exchange == "" || len(t.Exchange) > maxNameBytes {
-		errs = append(errs, fmt.Errorf("exchange name %q must have 1 to %d bytes", t.Exchange, maxNameBytes))
-	}
-	if t.Queue == "" || strings.HasPrefix(t.Queue, "amq.") {
-		errs = append(errs, fmt.Errorf("queue name %q must not be empty nor start with \"amq.\"", t.Queue))
-	}
-	for _, k := range t.RoutingKeys {
-		if len(k) > maxNameBytes {
-			errs = append(errs, fmt.Errorf("routing key %q has more than %d bytes", k, maxNameBytes))
+	refuse := func(is bool, format string, values ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format, values...))
 		}
+	}
+	refuse(t.Exchange == "" || len(t.Exchange) > maxNameBytes, "exchange name %q must have 1 to %d bytes", t.Exchange,
+		maxNameBytes)
+	refuse(t.Queue == "" || strings.HasPrefix(t.Queue, "amq."), "queue name %q must not be empty nor start with \"amq.\"",
+		t.Queue)
+	for _, k := range t.RoutingKeys {
+		refuse(len(k) > maxNameBytes, "routing key %q has more than %d bytes", k, maxNameBytes)
 	}
 	for _, d := range t.Delays {
-		if d < time.Millisecond || d%time.Millisecond != 0 || d > 1<<32*time.Millisecond/2 {
-			errs = append(errs, fmt.Errorf("retry delay %v must be whole milliseconds, from 1ms to about 24 days", d))
-		}
+		refuse(d < time.Millisecond || d%time.Millisecond != 0 || d > 1<<32*time.Millisecond/2,
+			"retry delay %v must be whole milliseconds, from 1ms to about 24 days", d)
 	}
-	for _, q := range t.queues() {
-		if len(q.name) > maxNameBytes {
-			errs = append(errs, fmt.Errorf("queue name %q has more than %d bytes", q.name, maxNameBytes))
-		}
+	for _, name := range t.Queues() {
+		refuse(len(name) > maxNameBytes, "queue name %q has more than %d bytes", name, maxNameBytes)
 	}
 	return errors.Join(errs...)
 }
 
-// Queues lists all queue names, in the order in which they are declared: where a queue sends to exists before it.
+// Queues lists all queue names, in the order in which they are declared.
 func (t TopologyConfig) Queues() []string {
 	var names []string
 	for _, q := range t.queues() {
@@ -99,34 +95,28 @@ func (t TopologyConfig) Queues() []string {
 }
 
 type queue struct {
-	name  string
-	args  Table
-	taken bool // as it is
+	name string
+	args Table
 }
 
 // mainArguments are those of a main queue that rollbackd makes.
 func (t TopologyConfig) mainArguments() Table {
 	// Not to a retry queue and never straight back: a cycle of dead-lettering without a rejection drops the message.
-	return deadLetterTo(BackstopQueue(t.Queue), Table{"x-delivery-limit": int64(mainDeliveryLimit)})
+	return deadLetterTo(BackstopQueue(t.Queue), Table{"x-delivery-limit": int64(DeliveryLimit)})
 }
 
-// queues are all of type quorum: only those count deliveries and dead-letter at least once.
+// queues are all of type quorum: only those count deliveries and dead-letter at least once. Where a queue sends to
+// stands before it.
 func (t TopologyConfig) queues() []queue {
+	kept := Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum, "x-delivery-limit": int64(neverLimit)}
 	all := []queue{
-		{name: DeadQueue(t.Queue), args: Table{
-			amqp.QueueTypeArg:  amqp.QueueTypeQuorum,
-			"x-delivery-limit": int64(neverLimit),
-		}},
-		// The backstop is read like the dead-letter queue and has no queue behind it, so it must not drop either.
-		{name: BackstopQueue(t.Queue), args: Table{
-			amqp.QueueTypeArg:  amqp.QueueTypeQuorum,
-			"x-delivery-limit": int64(neverLimit),
-		}},
-		{name: t.Queue, args: t.mainArguments(), taken: t.TakeMain},
+		{DeadQueue(t.Queue), kept},
+		{BackstopQueue(t.Queue), kept}, // is read likewise and has no queue behind it, so it must not drop either
+		{t.Queue, t.mainArguments()},
 	}
 	for _, d := range slices.Compact(slices.Sorted(slices.Values(t.Delays))) {
 		// A TTL of the queue, one queue per delay: a message's own TTL takes effect only at the head of the queue.
-		all = append(all, queue{name: RetryQueue(t.Queue, d), args: deadLetterTo(t.Queue, Table{
+		all = append(all, queue{RetryQueue(t.Queue, d), deadLetterTo(t.Queue, Table{
 			amqp.QueueMessageTTLArg: d.Milliseconds(),
 			amqp.QueueMaxLenArg:     int64(retryMaxLength),
 		})})

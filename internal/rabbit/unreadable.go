@@ -1,12 +1,10 @@
 package rabbit
 
 import (
-	"bufio"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"hash"
 	"math/bits"
 	"regexp"
 	"slices"
@@ -81,227 +79,62 @@ func brokerAdds(name string) bool {
 	})
 }
 
-// salvage reads a content header once, whatever its size, and keeps what the client can be given of it.
-type salvage struct {
-	in   *bufio.Reader
-	left int64 // bytes of the payload that are not read yet
-	err  error // of the connection
-
-	flags         uint16
-	before, after []byte   // the properties on either side of the headers
-	kept          []byte   // entries of the table that are worth having
-	names         []string // theirs
-	room          int      // for the entry of x-death
-
-	mark    Unreadable
-	entries [4]uint64 // the sum of the hashes of all entries: RabbitMQ sorts them when it adds one
-	raw     hash.Hash // of what cannot be told apart
-}
-
-// replaceHeader takes the frame of a content header from in, all but its end octet, and makes one of at most frameMax
-// bytes that the client reads: with the same properties as far as the list can be read, and with a table that holds
-// HeaderUnreadable and what the broker says of this delivery. It takes no more memory for a larger header. The error is
-// that of reading.
-func replaceHeader(in *bufio.Reader, size int64, why string, frameMax int) ([]byte, error) {
-	s := &salvage{in: in, left: frameHeadBytes + size, mark: Unreadable{Why: why}, raw: sha256.New()}
-	s.room = min(8<<10, frameMax-3<<10) // the other properties have at most 2.6 KB, the mark and four integers 0.4 KB
-	frame := slices.Clone(s.take(frameHeadBytes + headerFixedBytes))
-	if s.err != nil {
-		return nil, s.err
-	}
-	flags := frame[len(frame)-2:]
-	s.flags = binary.BigEndian.Uint16(flags)
-	s.properties()
-	s.digestRaw(s.left)
-	if s.err != nil {
-		return nil, s.err
-	}
-	binary.BigEndian.PutUint16(flags, s.flags|flagHeaders)
-	table := appendText(nil, HeaderUnreadable, s.digested().String())
-	table = append(table, s.kept...)
-	frame = append(frame, s.before...)
-	frame = append(binary.BigEndian.AppendUint32(frame, uint32(len(table))), table...)
-	frame = append(frame, s.after...)
-	binary.BigEndian.PutUint32(frame[3:], uint32(len(frame)-frameHeadBytes))
-	return frame, nil
-}
-
-func appendText(table []byte, name, value string) []byte {
-	table = append(append(table, byte(len(name))), name...)
-	return append(binary.BigEndian.AppendUint32(append(table, 'S'), uint32(len(value))), value...)
-}
-
-// properties reads the list up to its end or to where it breaks off, and clears the flags of what is not there.
-func (s *salvage) properties() {
-	to := &s.before
-	for i, p := range contentProperties {
-		if p.flag == flagHeaders {
-			to = &s.after
-		}
-		if s.flags&p.flag == 0 || s.property(p.kind, to) {
-			continue
-		}
-		s.mark.Lost = true
-		for _, gone := range contentProperties[i:] {
-			s.flags &^= gone.flag
-		}
-		return
-	}
-}
-
-// property reads one property, and says whether it was whole.
-func (s *salvage) property(kind byte, to *[]byte) bool {
-	n := int64(1)
-	switch kind {
-	case 'F':
-		return s.table()
-	case 'T':
-		n = 8
-	case 's':
-		if size := s.peek(1); len(size) == 1 {
-			n += int64(size[0])
-		}
-	}
-	b := s.take(n)
-	*to = append(*to, b...)
-	return b != nil
-}
-
-// table reads the headers, entry by entry: a nested table says how large it is, however deep it nests.
-func (s *salvage) table() bool {
-	size := s.peek(4)
-	if len(size) < 4 || int64(length(size)) > s.left-4 {
-		return false
-	}
-	end := s.left - 4 - int64(length(size))
-	s.take(4)
-	for s.left > end && s.err == nil {
-		if !s.entry(s.left - end) {
-			s.digestRaw(s.left - end)
-		}
-	}
-	return s.err == nil
-}
-
-// entry reads one entry of the headers, of which at most this many bytes are left. It takes nothing when it cannot tell
-// where it ends.
-func (s *salvage) entry(left int64) bool {
-	b := s.peek(min(left, 1+255+1+4)) // the longest name, a type and a size
-	if len(b) < 2 || len(b) < 1+int(b[0])+1 {
-		return false
-	}
-	name, value := string(b[1:1+int(b[0])]), b[1+int(b[0]):]
-	typ := value[0]
-	fixed, sized := fieldBytes(typ)
-	size := int64(1 + len(name) + 1 + fixed)
-	if sized && len(value) >= 5 {
-		size += int64(length(value[1:]))
-	}
-	if fixed < 0 || size > left {
-		return false
-	}
-	if !slices.Contains(s.names, name) {
-		if kept := s.worthKeeping(name, typ, size); kept != nil {
-			s.kept, s.names = append(s.kept, kept...), append(s.names, name)
-		}
-	}
-	if BrokerWrites(name) || name == HeaderInterceptor {
-		s.each(size, func([]byte) {})
-		return true
-	}
-	h := sha256.New()
-	s.each(size, func(b []byte) { h.Write(b) })
-	s.mark.Bytes += size
-	var sum [sha256.Size]byte
-	h.Sum(sum[:0])
-	var carry uint64
-	for i := range s.entries {
-		s.entries[i], carry = bits.Add64(s.entries[i], binary.LittleEndian.Uint64(sum[8*i:]), carry)
-	}
-	return true
-}
-
-// worthKeeping is the entry, if it helps to handle the message: to know that it came before, where it was published
-// first, and when.
-func (s *salvage) worthKeeping(name string, typ byte, size int64) []byte {
-	switch name {
-	case HeaderDeliveryCount, headerAcquiredCount, HeaderPublishedAt, HeaderInterceptor:
-		if strings.IndexByte("bBsuIil", typ) >= 0 {
-			return s.peek(size)
-		}
-	case HeaderDeath:
-		if typ == 'A' {
-			return deaths(s.peek(min(size, int64(s.room))))
-		}
-	}
-	return nil
-}
-
-// deaths is what can be read of the beginning of an entry x-death. RabbitMQ puts the latest death before the others,
-// and those before what a producer has forged.
-func deaths(entry []byte) []byte {
-	value := 1 + len(HeaderDeath)
-	if len(entry) < value+5 {
-		return nil
-	}
-	var kept []byte
-	for b := entry[value+5:]; len(b) > 0; {
-		size, flaw := valueBytes(b)
+// salvage makes headers of a table that the client would not read, and of what else nobody understands: the mark, and
+// what helps to handle the message: to know that it came before, where it was published first, and when.
+func salvage(table, rest []byte, mark Unreadable) Table {
+	kept := Table{}
+	var entries [4]uint64 // the sum of the hashes of all entries: RabbitMQ sorts them when it adds one
+	for len(table) > 0 {
+		name, value, behind, flaw := cutEntry(table)
 		if flaw != "" {
 			break
 		}
-		if _, flaw = valueFlaw(b[:size], 1); flaw == "" {
-			kept = append(kept, b[:size]...)
+		entry := table[:len(table)-len(behind)]
+		table = behind
+		if _, again := kept[name]; !again && worthKeeping(name, value[0]) {
+			kept[name], _ = readValue(value, 0)
+		} else if !again && name == HeaderDeath && value[0] == 'A' {
+			kept[name] = deaths(value[5:])
 		}
-		b = b[size:]
+		if BrokerWrites(name) || name == HeaderInterceptor {
+			continue
+		}
+		mark.Bytes += int64(len(entry))
+		sum := sha256.Sum256(entry)
+		var carry uint64
+		for i := range entries {
+			entries[i], carry = bits.Add64(entries[i], binary.LittleEndian.Uint64(sum[8*i:]), carry)
+		}
 	}
-	return append(binary.BigEndian.AppendUint32(slices.Clone(entry[:value+1]), uint32(len(kept))), kept...)
+	mark.Bytes += int64(len(table) + len(rest))
+	h, raw := sha256.New(), sha256.New()
+	raw.Write(table)
+	raw.Write(rest)
+	_ = binary.Write(h, binary.LittleEndian, entries[:]) // a hash takes everything
+	h.Write(raw.Sum(nil))
+	mark.Digest = hex.EncodeToString(h.Sum(nil))
+	kept[HeaderUnreadable] = mark.String()
+	return kept
 }
 
-// digestRaw takes n bytes that nobody understands.
-func (s *salvage) digestRaw(n int64) {
-	s.mark.Bytes += n
-	s.each(n, func(b []byte) { s.raw.Write(b) })
+// worthKeeping reports whether a header is an integer that helps.
+func worthKeeping(name string, typ byte) bool {
+	some := []string{HeaderDeliveryCount, headerAcquiredCount, HeaderPublishedAt, HeaderInterceptor}
+	return slices.Contains(some, name) && strings.IndexByte("bBsuIil", typ) >= 0
 }
 
-func (s *salvage) digested() Unreadable {
-	h := sha256.New()
-	for _, part := range s.entries {
-		_ = binary.Write(h, binary.LittleEndian, part) // a hash takes everything
+// deaths is what can be read of the beginning of x-death. RabbitMQ puts the latest death before the others, and those
+// before what a producer has forged.
+func deaths(b []byte) (kept []any) {
+	for len(kept) < maxElements {
+		value, rest, flaw := cutValue(b)
+		if flaw != "" {
+			break
+		}
+		if v, flaw := readValue(value, 1); flaw == "" {
+			kept = append(kept, v)
+		}
+		b = rest
 	}
-	h.Write(s.raw.Sum(nil))
-	s.mark.Digest = hex.EncodeToString(h.Sum(nil))
-	return s.mark
-}
-
-// peek shows the next n bytes of the payload, at most as many as the buffer holds, or nil if there are fewer.
-func (s *salvage) peek(n int64) []byte {
-	if n > s.left || s.err != nil {
-		return nil
-	}
-	b, err := s.in.Peek(int(n))
-	if err != nil {
-		s.err = err
-		return nil
-	}
-	return b
-}
-
-// take is peek, and goes on behind them.
-func (s *salvage) take(n int64) []byte {
-	b := s.peek(n)
-	if b != nil {
-		s.left -= n
-		_, _ = s.in.Discard(int(n)) // they are buffered
-	}
-	return b
-}
-
-// each takes n bytes, which must be there, piece by piece.
-func (s *salvage) each(n int64, use func([]byte)) {
-	for n > 0 && s.err == nil {
-		b := s.take(min(n, int64(max(1, s.in.Buffered()))))
-		use(b)
-		n -= int64(len(b))
-	}
+	return kept
 }

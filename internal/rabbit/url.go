@@ -93,24 +93,6 @@ func WithTLS(raw string, t certs.TLS) (string, error) {
 
 // Host is the URL's; empty if the URL is malformed.
 func Host(raw string) string {
-	e, err := parseURL(raw)
-	if err != nil {
-		return ""
-	}
+	e, _ := parseURL(raw)
 	return e.uri.Host
-}
-
-func parseURLs(raw []string) ([]endpoint, error) {
-	if len(raw) == 0 {
-		return nil, errors.New("no AMQP URL given; expected " + urlExample)
-	}
-	var all []endpoint
-	for i, r := range raw {
-		e, err := parseURL(r)
-		if err != nil {
-			return nil, fmt.Errorf("AMQP URL %d of %d %w", i+1, len(raw), err)
-		}
-		all = append(all, e)
-	}
-	return all, nil
 }

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"maps"
+	"sync"
 	"sync/atomic"
 )
 
@@ -13,34 +15,55 @@ const (
 	frameEndBytes  = 1
 	frameOverhead  = frameHeadBytes + frameEndBytes
 
+	frameOfMethod = 1
 	frameOfHeader = 2 // a content header: a message's properties
+	frameOfBody   = 3
+
+	classBasic    = 60
+	methodDeliver = 60
 
 	// largestFrame is the frame_max that the client asks for, so no connection has a larger one.
 	largestFrame = 131072
 	// smallestFrame is the frame_max before another is agreed on, and the least that can be.
 	smallestFrame = 4096
+	// mostHeaders are read of a content header, which frame_max does not bound; what is behind them is lost.
+	mostHeaders = 16 << 20
 )
 
-// walker is what the client reads from: the bytes of the broker, frame after frame. A message whose headers the client
-// would refuse makes it close the connection, with everything in hand on it, and the message comes again: so one such
-// message stops everybody. The walker hands on a mark in place of these headers; see replaceHeader. Those that are too
-// many or too large only by what the broker added go by without that, which follows by another way; see setAside.
-// Frames of any other type, and content headers that the client takes, go by as they are. What breaks the framing
-// itself goes by too, for the client to refuse.
+// walker is what the client reads from: the bytes of the broker, frame after frame.
 //
-// Its buffer has room for the largest frame that the client takes and what the broker adds, so all others are looked at
-// where they lie.
+// It takes the headers out of each delivery and gives them to the ledger of its subscription. A message whose headers
+// the client would refuse makes it close the connection, with everything in hand on it, and the message comes again: so
+// one such message stops everybody. In place of such headers the ledger gets a mark ([HeaderUnreadable]).
+//
+// It drops the bodies of deliveries for which the ledger has no room: the client gets them empty and without
+// properties.
+//
+// All else goes by as it is, also what breaks the framing itself, for the client to refuse.
 type walker struct {
 	in       *bufio.Reader
 	frameMax atomic.Int64 // as agreed on with the broker; smallestFrame until then
-	pass     int64        // bytes of a frame that go by unseen
-	held     []byte       // of a frame that was made here; they come before what pass counts
+	held     []byte       // made here, to be handed on first
 	skip     int64        // bytes that the client does not get; they come behind held
-	shed     shedder
+	pass     int64        // bytes that go by unseen; they come behind skip
+	room     []byte       // for what is held
+
+	coming []coming // by channel
+
+	mu      sync.Mutex
+	ledgers map[string]*ledger // by consumer tag; guarded by mu
+}
+
+// coming is what a channel is about to deliver.
+type coming struct {
+	ledger *ledger // nil: nothing that anybody waits for
+	tag    uint64
+	header bool  // its content header came
+	drop   int64 // bytes of its body that are still to be dropped
 }
 
 func newWalker(in io.Reader) *walker {
-	w := &walker{in: bufio.NewReaderSize(in, largestFrame+asideRoom)}
+	w := &walker{in: bufio.NewReaderSize(in, largestFrame), ledgers: map[string]*ledger{}}
 	w.frameMax.Store(smallestFrame)
 	return w
 }
@@ -51,6 +74,26 @@ func (w *walker) agreed(frameMax int) {
 		frameMax = largestFrame // cannot be: see there
 	}
 	w.frameMax.Store(int64(frameMax))
+}
+
+// watch gives what comes for a consumer to a ledger, from its first delivery on. It reports false when another
+// subscription of the connection has that tag.
+func (w *walker) watch(consumerTag string, l *ledger) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if of := w.ledgers[consumerTag]; of != nil && of != l {
+		return false
+	}
+	maps.DeleteFunc(w.ledgers, func(_ string, of *ledger) bool { return of == l }) // its former consumer is through
+	w.ledgers[consumerTag] = l
+	return true
+}
+
+// forget ends watch for the consumers of a subscription.
+func (w *walker) forget(l *ledger) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.ledgers, func(_ string, of *ledger) bool { return of == l })
 }
 
 // Read gives what is there and waits only for the first byte.
@@ -102,49 +145,76 @@ func (w *walker) next() error {
 	// What head shows is somewhere else as soon as more is looked at.
 	kind, channel, size := head[0], int(binary.BigEndian.Uint16(head[1:])), payloadBytes(head)
 	w.pass = frameOverhead + size
+	for len(w.coming) <= channel {
+		w.coming = append(w.coming, coming{})
+	}
+	c := &w.coming[channel]
 	switch {
 	case kind == frameOfMethod && size <= smallestFrame:
 		frame, err := w.in.Peek(int(frameHeadBytes + size))
 		if err != nil {
 			return w.rest(err)
 		}
-		w.shed.delivers(channel, frame[frameHeadBytes:])
-	case kind == frameOfBody && w.shed.drops(channel, size):
+		*c = w.delivery(frame[frameHeadBytes:])
+	case kind == frameOfBody && c.drop > 0:
+		c.drop -= size
 		w.pass, w.skip = 0, w.pass
+	case kind == frameOfHeader && size >= headerFixedBytes:
+		return w.header(c, size)
 	}
-	if kind != frameOfHeader || size < headerFixedBytes {
-		return nil
+	return nil
+}
+
+// delivery is what a method announces.
+func (w *walker) delivery(method []byte) (c coming) {
+	if len(method) < 5 || binary.BigEndian.Uint16(method) != classBasic ||
+		binary.BigEndian.Uint16(method[2:]) != methodDeliver {
+		return c
 	}
-	whole, known := w.pass <= int64(w.in.Size()), frameHeadBytes+headerFixedBytes
-	if whole {
-		known = int(w.pass)
+	name := method[5:]
+	if len(name) < int(method[4])+8 {
+		return c
 	}
-	frame, err := w.in.Peek(known)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return coming{ledger: w.ledgers[string(name[:method[4]])], tag: binary.BigEndian.Uint64(name[method[4]:])}
+}
+
+// header looks at a content header. It takes no more memory for one that is shed.
+func (w *walker) header(c *coming, size int64) error {
+	want := frameHeadBytes + min(size, mostHeaders)
+	frame, err := w.in.Peek(int(min(want, int64(w.in.Size()))))
 	if err != nil {
 		return w.rest(err)
 	}
-	if instead := w.shed.weighs(channel, frame, size); instead != nil {
-		w.pass, w.skip, w.held = 0, w.pass, instead
-		return nil
-	}
-	flaw, frameMax := "", int(w.frameMax.Load())
-	if whole {
-		flaw = headerFlaw(frame[frameHeadBytes : frameHeadBytes+size])
-		if flaw == "" && len(frame) <= frameMax {
+	light, skip := append(w.room[:0], frame[:frameHeadBytes+headerFixedBytes]...), frameHeadBytes+size
+	known := c.ledger != nil && !c.header
+	c.header = true
+	if body := binary.BigEndian.Uint64(frame[frameHeadBytes+4:]); known &&
+		!c.ledger.admit(c.tag, weigh(int64(min(body, 1<<40)), headerWeight(frame, size))) {
+		c.ledger, c.drop = nil, int64(min(body, 1<<62))
+		binary.BigEndian.PutUint32(light[3:], headerFixedBytes)
+		clear(light[frameHeadBytes+2:]) // weight, body size, flags
+	} else {
+		if int64(len(frame)) < want {
+			frame = make([]byte, want)
+			if _, err := io.ReadFull(w.in, frame); err != nil {
+				return err
+			}
+			skip -= want
+		}
+		var headers Table
+		var asIs bool
+		light, headers, asIs = cutHeaders(frame, int(w.frameMax.Load()), w.room[:0])
+		if asIs && (!known || headers == nil) {
 			return nil
 		}
-		if instead, aside := setAside(frame, frameMax); instead != nil {
-			w.shed.keep(channel, aside)
-			w.pass, w.skip, w.held = 0, w.pass, instead
-			return nil
+		if known {
+			c.ledger.keep(c.tag, headers)
 		}
 	}
-	if flaw == "" {
-		flaw = "larger than a frame"
-	}
-	w.pass = frameEndBytes
-	w.held, err = replaceHeader(w.in, size, flaw, frameMax)
-	return err
+	w.room, w.held, w.skip, w.pass = light, light, skip, frameEndBytes
+	return nil
 }
 
 // rest lets the client have the beginning of a frame that never ends.

@@ -9,53 +9,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Inspection is what Inspect found of one queue or exchange.
-type Inspection struct {
-	What             string // for example: queue "stock.rollback"
-	Queue            string // its name, "" for an exchange
-	Ready, Consumers int    // of a queue
-	Missing          bool
-	Taken            bool  // as it is: its arguments were not compared
-	Unchecked        bool  // it exists, but this user may not declare it, so its arguments cannot be compared
-	Err              error // an ArgumentError, or why it could not be looked at
-}
-
-// Inspect compares exchange and queues with what rollbackd needs, and makes nothing: only what exists is declared,
-// which compares its arguments. AMQP shows no bindings and no policies. The error is that of the connection.
-func Inspect(ctx context.Context, c *Conn, t TopologyConfig) ([]Inspection, error) {
-	var found []Inspection
-	for _, step := range t.steps() {
-		if step.check == nil {
-			continue // a binding
-		}
-		one := Inspection{What: step.what, Queue: step.queue, Taken: step.declare == nil}
-		err := c.onChannel(ctx, "check "+step.what, step.check)
-		if err == nil && one.Queue != "" {
-			one.Ready, one.Consumers, err = c.Depth(ctx, one.Queue)
-		}
-		if err == nil && !one.Taken {
-			err = c.onChannel(ctx, "declare "+step.what, step.declare)
-		}
-		switch {
-		case hasCode(err, codeNotFound):
-			one.Missing = true
-		case hasCode(err, codeRefused):
-			one.Unchecked = true
-		case hasCode(err, codePrecondition):
-			one.Err = argumentError(step.what, err)
-		case err != nil && c.Err() != nil:
-			return found, err
-		default:
-			one.Err = err
-		}
-		found = append(found, one)
-	}
-	return found, nil
-}
-
-// VersionWarnings says what a broker of this version cannot do; the error, that it cannot keep rollbackd's promise.
-func VersionWarnings(version string) ([]string, error) { return versionWarnings(version) }
-
 // MayRead says whether this user may consume from a queue, without taking a message when the queue is empty.
 func (c *Conn) MayRead(ctx context.Context, queue string) error {
 	sub, err := c.Consume(ctx, queue, ConsumerTag(0)+"/doctor", 1)

@@ -1,0 +1,68 @@
+package rabbit
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// The ledger agrees with a plain set of tags, whatever is settled in whatever order.
+func TestLedgerAgreesWithASetOfTags(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var l ledger
+		open, last := map[uint64]bool{}, uint64(0)
+		for range 60 {
+			if r.IntN(3) == 0 {
+				for range r.Uint64N(5) {
+					last++
+					open[last] = true
+					l.admit(last, 1)
+				}
+				l.hand(last)
+			}
+			some := slices.Sorted(maps.Keys(open)) // as they are, with one taken out
+			if len(some) > 0 {
+				i := r.IntN(len(some))
+				if n := l.leading(some); n != len(some) {
+					t.Fatalf("%d of all that are open lead, want %d", n, len(some))
+				}
+				if n := l.leading(slices.Delete(some, i, i+1)); n != i {
+					t.Fatalf("%d lead the one that is not among them, want %d", n, i)
+				}
+			}
+			tag, multiple := r.Uint64N(last+3), r.IntN(4) == 0
+			n, err := l.settle(tag, multiple)
+			if open[tag] != (err == nil) || err != nil && !errors.Is(err, ErrNotOutstanding) {
+				t.Fatalf("settle %d (multiple %v) of %v = %v", tag, multiple, open, err)
+			}
+			before := len(open)
+			maps.DeleteFunc(open, func(k uint64, _ bool) bool { return err == nil && (k == tag || multiple && k < tag) })
+			if int(n) != before-len(open) {
+				t.Fatalf("settle %d (multiple %v) settled %d, want %d", tag, multiple, n, before-len(open))
+			}
+		}
+	}
+}
+
+// One delivery that is held must not make the ledger remember every delivery after it, and what was not handed out
+// cannot be settled.
+func TestLedgerStaysSmallBehindADeliveryThatIsHeld(t *testing.T) {
+	var l ledger
+	l.admit(1, 1)
+	for tag := uint64(2); tag < 10_000; tag++ {
+		l.admit(tag, 1)
+		if _, err := l.settle(tag, false); !errors.Is(err, ErrNotOutstanding) {
+			t.Fatalf("settling what is not handed out: %v", err)
+		}
+		l.hand(tag)
+		if _, err := l.settle(tag, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(l.open) > 2 {
+		t.Errorf("%d entries, want 2 at most", len(l.open))
+	}
+}
