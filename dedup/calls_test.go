@@ -2,38 +2,6 @@ package dedup
 
 import "testing"
 
-// Who has no row is claimed together with others; who has one by now is told, and the others have their claims.
-func TestClaimsOfNewMessagesShareACommit(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, entries := rowsNamed(250)
-	taken := entries[17]
-	if _, err := w.log.Claim(t.Context(), absent(taken.Identity), taken, "somebody/1"); err != nil {
-		t.Fatal(err)
-	}
-	claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), "claim/1")
-	for i, e := range entries {
-		if e.Key == taken.Key {
-			wantError(t, "claim what is taken", errs[i], ErrLost)
-			continue
-		}
-		wantError(t, "claim", errs[i], nil)
-		row := w.read(e.Identity)
-		if row.Version != (Version{Processing, 1, 0, "claim/1"}) || string(row.Body) != string(e.Body) ||
-			claims[i].Attempts != 1 || string(claims[i].BodyHash) != string(e.BodyHash[:]) {
-			t.Fatalf("%v is %+v, its claim %+v", e.Identity, row, claims[i])
-		}
-		if events := w.events(e.Identity); len(events) != 1 || events[0].To != Processing {
-			t.Fatalf("the story of %v: %+v", e.Identity, events)
-		}
-	}
-	// repeated, as after an answer that was lost, it is the same claim
-	_, errs = w.log.ClaimAll(t.Context(), fresh(entries[:17]), "claim/1")
-	for _, err := range errs {
-		wantError(t, "claim again", err, nil)
-	}
-}
-
 // A mark stands after the lease too, as long as nobody has taken it over.
 func TestMarksOfManyClaimsStandUnlessTheirLeaseWasTakenOver(t *testing.T) {
 	t.Parallel()

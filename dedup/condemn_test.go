@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"bytes"
-	"errors"
 	"testing"
 	"time"
 )
@@ -70,28 +69,6 @@ func TestAnExhaustedRowIsNotCondemned(t *testing.T) {
 		if (Row{Version: Version{Status: s}, Reason: "permanent"}).Condemned() {
 			t.Errorf("a row in %v is condemned", s)
 		}
-	}
-}
-
-func TestCondemnAllLeavesThoseAloneThatSomebodyHas(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	taken, free := key("a"), key("b")
-	w.claim(absent(taken), "somebody")
-	all := []Condemnation{
-		{absent(taken), entryOf(taken), "malformed", "x", "worker/1"},
-		{absent(free), entryOf(free), "malformed", "x", "worker/2"},
-	}
-	rows, errs := w.log.CondemnAll(t.Context(), all)
-	if !errors.Is(errs[0], ErrLost) || errs[1] != nil || rows[1].Reason != "malformed" {
-		t.Errorf("errors %v, rows %+v", errs, rows)
-	}
-	wantVersion(t, w.read(taken), Version{Processing, 1, 0, "somebody"})
-	// an answer that was lost: the same call again is the same condemnation
-	_, errs = w.log.CondemnAll(t.Context(), all[1:])
-	wantError(t, "again", errs[0], nil)
-	if n := len(w.events(free)); n != 1 {
-		t.Errorf("%d events, want 1", n)
 	}
 }
 

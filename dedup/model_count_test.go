@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"testing"
@@ -15,6 +16,18 @@ func (l *lab) report(t *testing.T) {
 	}
 	if l.violation != "" {
 		t.Logf("first violation: %s", l.violation)
+	}
+}
+
+// add counts what happened in another lab.
+func (l *lab) add(other *lab) {
+	l.sequences, l.messages, l.steps = l.sequences+other.sequences, l.messages+other.messages, l.steps+other.steps
+	l.healing, l.violation = l.healing+other.healing, cmp.Or(l.violation, other.violation)
+	if l.shortest == 0 || other.shortest > 0 && other.shortest < l.shortest {
+		l.shortest = other.shortest
+	}
+	for what, n := range other.happened {
+		l.happened[what] += n
 	}
 }
 

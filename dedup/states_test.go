@@ -223,8 +223,6 @@ func (tr trial) run(ctx context.Context, w *world) error {
 	switch tr.action {
 	case actionInsert:
 		err = w.insertSuccess(e)
-	case actionClaim:
-		_, err = w.log.Claim(ctx, from, e, "new owner")
 	case actionSuccess:
 		err = w.success(claim)
 	case actionForgive:
@@ -300,8 +298,7 @@ func TestManyAtOnceComeOutAsEachAlone(t *testing.T) {
 				actionReopen, actionDiscard} {
 				var all []trial
 				for _, tr := range trials() {
-					// ClaimAll takes failed rows, which know their message
-					if tr.action == a && (a != actionClaim || tr.shown.Status == Failed) && chosen(tr) {
+					if tr.action == a && chosen(tr) {
 						all = append(all, tr)
 					}
 				}
@@ -335,7 +332,13 @@ func runAll(ctx context.Context, w *world, a action, all []trial) (errs []error)
 		}
 		_, errs = w.log.BlameAll(ctx, blamed, "new token")
 	case actionClaim:
-		_, errs = w.log.ClaimAll(ctx, known(rows), "new owner")
+		claiming := known(rows)
+		for i := range claiming {
+			if rows[i].Status != Failed { // else it knows its message
+				claiming[i].Entry = &entries[i]
+			}
+		}
+		_, errs = w.log.ClaimAll(ctx, claiming, "new owner")
 	case actionFail:
 		failures := make([]Failure, len(all))
 		for i := range all {
