@@ -3,22 +3,15 @@ package deadletter
 import (
 	"regexp"
 	"strings"
+	"unicode"
 )
 
 // maxFingerprint is how many bytes of an error are looked at: errors of one kind begin alike.
 const maxFingerprint = 400
 
-var (
-	// parts are what may be a letter's own: what stands in quotes, space, and words. An apostrophe behind a word opens
-	// nothing.
-	parts = regexp.MustCompile("\"[^\"]*\"|`[^`]*`|'[^']*'|#'|[ \t\n\r]+|[0-9A-Za-z]+'?")
-	// number is a word that is all a number: decimal, hexadecimal if it is long, or a group of a UUID.
-	number = regexp.MustCompile(`^(?:\d+|[0-9A-Fa-f]{4}|[0-9A-Fa-f]{8,}|0[xX](?:[0-9A-Fa-f]{2}|[0-9A-Fa-f]{6,}))Z?$`)
-	digits = regexp.MustCompile(`\d+`)
-	// joined are several # with marks between them: dates, times, addresses, UUIDs. A group of a UUID without a digit
-	// stands between two of them and is taken too.
-	joined = regexp.MustCompile(`#(?:[-:._/T+Z#]*#|(?:-[0-9A-Fa-f]{4})+-[-:._/T+Z#]*#)+`)
-)
+// joined are several # with marks between them: dates, times, addresses, UUIDs. A group of a UUID without a digit
+// stands between two of them and is taken too.
+var joined = regexp.MustCompile(`#(?:[-:._/T+Z#]*#|(?:-[0-9A-Fa-f]{4})+-[-:._/T+Z#]*#)+`)
 
 // Fingerprint is an error without what differs from one letter to the next, so that errors of one kind are equal:
 // numbers, hexadecimal words, UUIDs and times become #, what stands in quotes becomes "…", and the mark of a parked row
@@ -30,21 +23,26 @@ func Fingerprint(text string) string {
 		}
 	}
 	text = strings.ToValidUTF8(text[:min(len(text), maxFingerprint)], "")
-	text = parts.ReplaceAllStringFunc(text, func(part string) string {
-		word := strings.TrimSuffix(part, "'")
-		switch {
-		case strings.ContainsAny(part[:1], "\"`'"):
-			return `"…"`
-		case strings.TrimSpace(part) == "":
-			return " "
-		case !digits.MatchString(word):
-			return part
-		case number.MatchString(word):
-			return "#" + part[len(word):]
+	var out strings.Builder
+	for rest := text; rest != ""; {
+		n, with := 1, rest[:1]
+		switch c := rest[0]; {
+		case c == '"' || c == '`' || c == '\'' && !endsInWord(out.String()):
+			if end := strings.IndexByte(rest[1:], c); end >= 0 {
+				n, with = end+2, `"…"`
+			}
+		case strings.IndexByte(" \t\n\r", c) >= 0:
+			if with = " "; strings.HasSuffix(out.String(), " ") {
+				with = ""
+			}
+		case isWord(c):
+			n = len(rest) - len(strings.TrimLeftFunc(rest, func(r rune) bool { return r < 0x80 && isWord(byte(r)) }))
+			with = without(rest[:n])
 		}
-		return digits.ReplaceAllLiteralString(part, "#")
-	})
-	return strings.TrimSpace(joined.ReplaceAllLiteralString(text, "#"))
+		out.WriteString(with)
+		rest = rest[n:]
+	}
+	return strings.TrimSpace(joined.ReplaceAllLiteralString(out.String(), "#"))
 }
 
 // fixed is the longest word of a fingerprint that stands as it is in every error of its kind; "" when there is none.
@@ -55,4 +53,42 @@ func fixed(fingerprint string) (longest string) {
 		}
 	}
 	return longest
+}
+
+func isWord(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+
+func endsInWord(s string) bool { return s != "" && (isWord(s[len(s)-1]) || s[len(s)-1] == '#') }
+
+// without is a word of ASCII letters and digits without what is its own: all of it when it is a number or hexadecimal,
+// else each number in it.
+func without(all string) string {
+	const leastHex = 8
+	word := strings.TrimSuffix(all, "Z") // of a time
+	digits, hex := 0, true
+	for i := range len(word) {
+		c := word[i]
+		if c >= '0' && c <= '9' {
+			digits++
+		} else if lower := c | 0x20; lower < 'a' || lower > 'f' {
+			hex = hex && i == 1 && word[0] == '0' && lower == 'x'
+		}
+	}
+	switch {
+	case digits == 0:
+		return all
+	case digits == len(word), hex && (len(word) >= leastHex || len(word) == 4 && digits > 0):
+		return "#" // also a group of a UUID that has a digit
+	}
+	var out strings.Builder
+	for i := range len(word) {
+		if !unicode.IsDigit(rune(word[i])) {
+			out.WriteByte(word[i])
+		} else if i == 0 || !unicode.IsDigit(rune(word[i-1])) {
+			out.WriteByte('#')
+		}
+	}
+	if word != all {
+		out.WriteByte('Z')
+	}
+	return out.String()
 }

@@ -294,8 +294,12 @@ func (c *Conn) onChannel(ctx context.Context, what string, f func(*amqp.Channel)
 
 // Depth counts the messages of a queue that are ready to be delivered (not the unacked ones), and its consumers.
 func (c *Conn) Depth(ctx context.Context, queue string) (ready, consumers int, err error) {
-	q, err := step{what: fmt.Sprintf("queue %q", queue), check: countsOf(queue)}.look(ctx, c)
-	return q.Messages, q.Consumers, err
+	err = c.onChannel(ctx, fmt.Sprintf("look at queue %q", queue), func(ch *amqp.Channel) error {
+		q, err := countsOf(queue)(ch)
+		ready, consumers = q.Messages, q.Consumers
+		return err
+	})
+	return ready, consumers, err
 }
 
 // Names for the client's positional booleans.

@@ -59,7 +59,8 @@ func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
 
 func TestOperationsPageHasEveryMetric(t *testing.T) {
 	const name = "docs/operations.md"
-	page, metric := read(t, name), regexp.MustCompile(`\bName:\s+"(rollbackd_[a-z_]+)"`)
+	page, metric := read(t, name), regexp.MustCompile(
+		`\b(?:Name:\s+|(?:counter|gauge|histogram)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`)
 	seen := 0
 	for _, file := range files(t, ".go") {
 		for _, match := range metric.FindAllStringSubmatch(read(t, file), -1) {
@@ -68,7 +69,7 @@ func TestOperationsPageHasEveryMetric(t *testing.T) {
 			}
 		}
 	}
-	if seen < 10 {
+	if seen < 20 {
 		t.Errorf("only %d metrics were found: does this test still look at the right thing?", seen)
 	}
 }
