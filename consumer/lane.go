@@ -12,31 +12,23 @@ import (
 
 // lane owns one channel, one goroutine and one batch at a time.
 type lane struct {
-	c     *engine
-	name  string // host/pid/start/lane
-	sub   *rabbit.Subscription
-	clock *laneClock
-	// locker is of the schema that the session met.
-	locker schemaLock
-	// declare makes the queues that are missing.
-	declare  func(context.Context) error
-	backstop bool
-	size     int // of a batch, at most
-	halfOpen halfOpen
-	intake   context.Context // over when nothing more may be started; run sets it
-
+	*worker
 	skipper lookUpSkipper
-	held    heldBack
+	held    *heldBack
 	atOnce  int // calls: messages of the next group
 	buf     []rabbit.Delivery
 	hand    []item // the room of the batch in hand
 }
 
+func newLane(w *worker) *lane {
+	return &lane{worker: w, held: &heldBack{worker: w}, atOnce: firstGroup}
+}
+
 // run takes batches until intake ends (nil), the subscription ends, or a batch fails; limit, if not 0, is how many
 // batches it takes at most. work outlives intake: what is in hand is finished.
 func (l *lane) run(intake, work context.Context, limit int) error {
-	l.intake = intake
-	defer func() { l.letGo(context.WithoutCancel(work), l.held.items...) }()
+	l.quit = intake.Done()
+	defer l.held.letGo(work)
 	for n := 1; ; {
 		l.clock.rest()
 		if intake.Err() != nil { // although more may have been delivered
@@ -47,7 +39,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		}
 		if len(l.held.items) > 0 && !time.Now().Before(l.held.next) {
 			l.clock.tick()
-			if err := l.tryHeld(work); err != nil {
+			if err := l.held.tryAgain(work); err != nil {
 				return err
 			}
 			l.clock.rest()
@@ -78,7 +70,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 			l.abandon(b)
 			return err
 		}
-		l.holdBack(work, b)
+		l.held.take(work, b)
 		if !l.backstop && l.c.brake.stops() {
 			return errBraked
 		}
@@ -105,14 +97,11 @@ func (l *lane) oweClaims(b *batch) {
 // collect takes the next deliveries; none when it is time to try the copies of held ones, or was while the lane stood
 // still. A lane in quarantine, or one that probes, does not wait for them for ever.
 func (l *lane) collect(ctx context.Context) ([]rabbit.Delivery, error) {
-	room := l.room()
+	room := l.held.room()
 	if room == 0 {
-		return nil, l.standStill(ctx)
+		return nil, l.held.standStill(ctx)
 	}
-	if l.held.full != nil {
-		l.held.full = nil
-		l.say(ctx)
-	}
+	l.c.holding.stand(ctx, l.worker, nil)
 	if !l.held.next.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, l.held.next, errTryHeld)
@@ -133,6 +122,7 @@ func (l *lane) newBatch(taken []rabbit.Delivery) *batch {
 		taken:   time.Now(),
 		token:   l.owner(),
 	}
+	b.since = taken[0].Came
 	if cap(l.hand) < len(taken) {
 		l.hand = make([]item, len(taken), max(len(taken), min(l.size, 2*cap(l.hand))))
 	}
