@@ -21,7 +21,6 @@ const (
 var (
 	all = deadletter.Filter{All: true}
 
-	delays   = letters.Delays
 	message  = letters.Message
 	identity = letters.Identity
 	entry    = letters.Entry
