@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bufio"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -34,16 +33,22 @@ const (
 // ReadTokens reads named tokens, one on each line: NAME read|full TOKEN, where the token is its text, or sha256: and
 // the hexadecimal SHA-256 of its text. Empty lines and those that begin with # say nothing. Errors name the line and
 // repeat nothing of it.
-func ReadTokens(r io.Reader) ([]Token, error) {
-	var all []Token
-	whole := &io.LimitedReader{R: r, N: maxTokensFile + 1}
-	lines := bufio.NewScanner(whole)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
+func ReadTokens(r io.Reader) (all []Token, err error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxTokensFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxTokensFile { // its last line may be half of one, and half a token is easier to guess
+		return nil, fmt.Errorf("it has over %d bytes", maxTokensFile)
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		t, err := readToken(strings.Fields(line))
+		t, err := readToken(words)
 		if err != nil {
 			return nil, fmt.Errorf("line %d %w", n, err)
 		}
@@ -59,31 +64,23 @@ func ReadTokens(r io.Reader) ([]Token, error) {
 			return nil, fmt.Errorf("there are more than %d tokens", maxTokens)
 		}
 	}
-	switch {
-	case lines.Err() != nil:
-		return nil, lines.Err()
-	case whole.N == 0: // its last line may be half of one, and half a token is easier to guess
-		return nil, fmt.Errorf("it has over %d bytes", maxTokensFile)
-	case len(all) == 0:
+	if len(all) == 0 {
 		return nil, errors.New("there is no token in it")
 	}
 	return all, nil
 }
 
+var rights = map[string]Right{Look.String(): Look, Act.String(): Act}
+
 func readToken(words []string) (t Token, err error) {
 	if len(words) != 3 {
 		return t, errors.New("is not NAME read|full TOKEN")
 	}
-	t.Name = words[0]
+	t.Name, t.Right = words[0], rights[words[1]]
 	if !nameable(t.Name) {
 		return t, fmt.Errorf("has a name of more than %d bytes, or one that cannot be printed", maxName)
 	}
-	switch words[1] {
-	case Look.String():
-		t.Right = Look
-	case Act.String():
-		t.Right = Act
-	default:
+	if t.Right == Nobody {
 		return t, errors.New("must say read or full behind the name")
 	}
 	digest, isHash := strings.CutPrefix(words[2], hashed)
@@ -95,7 +92,7 @@ func readToken(words []string) (t Token, err error) {
 	if err != nil || len(sum) != sha256.Size {
 		return t, errors.New("has something else than 64 hexadecimal digits behind its sha256")
 	}
-	copy(t.Hash[:], sum)
+	t.Hash = [sha256.Size]byte(sum)
 	return t, nil
 }
 

@@ -61,17 +61,13 @@ func length(d time.Duration) string {
 // kindName is the name of a kind of finding in words: it has _ where a command would want a blank quoted.
 func kindName(kind reconcile.Kind) string { return strings.ReplaceAll(string(kind), "_", " ") }
 
-// count is a whole number with thin spaces between thousands.
+// count is a whole number with commas between thousands.
 func count(n int) string {
 	digits := strconv.Itoa(n)
-	var b strings.Builder
-	for i, r := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 && digits[i-1] != '-' {
-			b.WriteRune(',')
-		}
-		b.WriteRune(r)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
 	}
-	return b.String()
+	return digits
 }
 
 // unknown is written for a figure that nobody knows, which is not a number.

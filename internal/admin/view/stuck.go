@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,9 +46,9 @@ func (v *View) lookAtStuck(ctx context.Context) ([]Stuck, error) {
 		if err != nil {
 			return nil, fmt.Errorf("look for messages that do not move: %w", err)
 		}
-		for i := len(rows) - 1; i >= 0 && len(found) < mostStuck; i-- { // the oldest first
-			if late := v.o.Records.Overdue(rows[i]); late > stuckAfter {
-				found = append(found, v.stuckRow(ctx, rows[i], late))
+		for _, row := range slices.Backward(rows) { // the oldest first
+			if late := v.o.Records.Overdue(row); late > stuckAfter && len(found) < mostStuck {
+				found = append(found, v.stuckRow(ctx, row, late))
 			}
 		}
 	}
