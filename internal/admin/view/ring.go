@@ -90,7 +90,7 @@ func (v *View) sample(ctx context.Context) {
 func (v *View) take(ctx context.Context) {
 	families, err := v.o.Metrics.Gather()
 	if err != nil { // what could be gathered is there all the same
-		v.log.WarnContext(ctx, "the figures of the pages lack some", "err", err)
+		v.o.Logger.WarnContext(ctx, "the figures of the pages lack some", "err", err)
 	}
 	v.ring.add(read(families, time.Now().UTC()))
 }

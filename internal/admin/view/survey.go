@@ -59,8 +59,6 @@ func GroupID(reason dedup.Reason, fingerprint string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-type survey = background[Groups]
-
 // Groups are the groups as last looked at, at most some seconds ago while somebody looks.
 func (v *View) Groups() Aged[Groups] { return v.survey.get(surveyKeep) }
 

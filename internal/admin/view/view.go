@@ -52,11 +52,10 @@ const (
 type View struct {
 	o      Options
 	ring   *ring
-	survey survey
+	survey background[Groups]
 	dead   background[int]
 	stuck  background[[]Stuck]
 	leader background[string]
-	log    *slog.Logger
 }
 
 // New makes a view. It asks nobody yet.
@@ -64,7 +63,7 @@ func New(o Options) *View {
 	if o.Lock == nil {
 		o.Lock = func(context.Context, dedup.Identity) string { return explain.NoLock }
 	}
-	v := &View{o: o, ring: &ring{}, log: o.Logger}
+	v := &View{o: o, ring: &ring{}}
 	v.survey.look, v.survey.paced = v.lookAtDead, true
 	v.stuck.look = func(ctx context.Context, _ func([]Stuck)) ([]Stuck, error) { return v.lookAtStuck(ctx) }
 	v.dead.look = func(ctx context.Context, _ func(int)) (int, error) {
