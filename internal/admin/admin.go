@@ -15,34 +15,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Health is what the pages say of the daemon.
-type Health struct {
-	// Group and Queue are those of the settings: whose daemon this is.
-	Group, Queue string
-	// Stuck is why the process should be restarted, empty while it is alive.
-	Stuck string
-	// Consuming: deliveries are taken.
-	Consuming bool
-	// Draining: a stop was asked for.
-	Draining bool
-	// Waiting names what is missing or paused, each with its reason.
-	Waiting []string
-	// Degraded names what is amiss while deliveries are taken all the same.
-	Degraded []string
-}
-
-// Ready reports whether everything is reachable and deliveries are taken.
-func (h Health) Ready() bool { return h.Consuming && !h.Draining && len(h.Waiting) == 0 }
-
-// Readiness is what /readyz answers; see [Health] for the words. Who may not look is told no reasons. The names of its
-// JSON form are stable.
+// Readiness is how it stands with the daemon, as /readyz answers it. Who may not look is told no reasons. The names of
+// its JSON form are stable.
 type Readiness struct {
-	Ready    bool     `json:"ready"`
-	Draining bool     `json:"draining"`
-	Waiting  []string `json:"waiting"`
+	// Ready: everything is reachable and deliveries are taken.
+	Ready bool `json:"ready"`
+	// Draining: a stop was asked for.
+	Draining bool `json:"draining"`
+	// Waiting names what is missing or paused, each with its reason.
+	Waiting []string `json:"waiting"`
+	// Degraded names what is amiss while deliveries are taken all the same.
 	Degraded []string `json:"degraded"`
-	Group    string   `json:"group"`
-	Queue    string   `json:"queue"`
+	// Group and Queue are those of the settings: whose daemon this is.
+	Group string `json:"group"`
+	Queue string `json:"queue"`
+	// Consuming: deliveries are taken.
+	Consuming bool `json:"-"`
+	// Stuck is why the process should be restarted, empty while it is alive.
+	Stuck string `json:"-"`
 }
 
 // NotConnected is what a daemon waits for that misses nothing: it starts, or is between two connections to RabbitMQ.
@@ -60,7 +50,7 @@ type Server struct {
 // Options are what a [Server] answers with.
 type Options struct {
 	Addr    string // host:port; port 0 takes a free one
-	Health  func() Health
+	Health  func() Readiness
 	Metrics prometheus.Gatherer
 	// Guarded are handlers by the pattern below the base path that they answer at, such as /debug/pprof/. They see paths
 	// without the base path, and must stand behind the guard.
@@ -93,11 +83,17 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 // and at the root too, for a proxy that cuts the base path off.
 func (o Options) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { healthz(w, o.Health()) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if stuck := o.Health().Stuck; stuck != "" {
+			http.Error(w, stuck, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, aliveText) // a prober that went away is not an error of ours
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		said := o.Health().Readiness()
+		said := o.Health().Said()
 		if !o.Guard.knows(r) {
-			said = said.named()
+			said.Waiting, said.Degraded = named(said.Waiting), named(said.Degraded)
 		}
 		readyz(w, said)
 	})
@@ -134,38 +130,25 @@ func (s *Server) Serve(ctx context.Context) error {
 	return err
 }
 
-func healthz(w http.ResponseWriter, h Health) {
-	if h.Stuck != "" {
-		http.Error(w, h.Stuck, http.StatusServiceUnavailable)
-		return
+// Said is r as it is answered: with what follows from it, and lists that are never null.
+func (r Readiness) Said() Readiness {
+	r.Waiting, r.Degraded = append([]string{}, r.Waiting...), append([]string{}, r.Degraded...)
+	if !r.Consuming && !r.Draining && len(r.Waiting) == 0 {
+		r.Waiting = append(r.Waiting, NotConnected)
 	}
-	_, _ = fmt.Fprintln(w, aliveText) // a prober that went away is not an error of ours
-}
-
-// Readiness is h as /readyz answers it.
-func (h Health) Readiness() Readiness {
-	waiting, degraded := append([]string{}, h.Waiting...), append([]string{}, h.Degraded...) // never null
-	if !h.Consuming && !h.Draining && len(waiting) == 0 {
-		waiting = append(waiting, NotConnected)
-	}
-	return Readiness{h.Ready(), h.Draining, waiting, degraded, h.Group, h.Queue}
+	r.Ready = r.Consuming && !r.Draining && len(r.Waiting) == 0
+	return r
 }
 
 // named is what anybody may know: what is missing or amiss, but not why. Reasons are texts of servers and people, with
 // accounts, addresses and keys in them.
-func (r Readiness) named() Readiness {
-	r.Waiting, r.Degraded = named(r.Waiting), named(r.Degraded)
-	return r
-}
-
 func named(all []string) []string {
-	names := make([]string, len(all))
 	for i, text := range all {
-		if names[i] = text; text != NotConnected {
-			names[i], _, _ = strings.Cut(text, ": ")
+		if text != NotConnected {
+			all[i], _, _ = strings.Cut(text, ": ")
 		}
 	}
-	return slices.Compact(names) // all is sorted
+	return slices.Compact(all) // all is sorted
 }
 
 func readyz(w http.ResponseWriter, body Readiness) {

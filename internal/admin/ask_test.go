@@ -20,10 +20,10 @@ import (
 )
 
 // serve runs the daemon's pages on addr for the time of this test.
-func serve(t *testing.T, addr string, h Health) (port string) {
+func serve(t *testing.T, addr string, h Readiness) (port string) {
 	t.Helper()
 	s, err := Listen(t.Context(), Options{
-		Addr: addr, Health: func() Health { return h }, Metrics: prometheus.NewRegistry(),
+		Addr: addr, Health: func() Readiness { return h }, Metrics: prometheus.NewRegistry(),
 		Guard:  newGuard(t, GuardOptions{}, io.Discard),
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -52,7 +52,7 @@ func TestADaemonIsAskedWhereItListens(t *testing.T) {
 	const why = "stock.rollback.backstop: something in it ended the last 3 connections \u202e"
 	for _, host := range []string{"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]", "localhost"} {
 		t.Run(host, func(t *testing.T) {
-			port := serve(t, host+":0", Health{
+			port := serve(t, host+":0", Readiness{
 				Group: "group", Queue: "queue", Consuming: true, Waiting: []string{"mysql: refused"}, Degraded: []string{why},
 			})
 			got, err := Ask(t.Context(), host+":"+port, "")
@@ -69,7 +69,7 @@ func TestADaemonIsAskedWhereItListens(t *testing.T) {
 }
 
 func TestAReadyDaemonSaysSo(t *testing.T) {
-	got, err := Ask(t.Context(), "127.0.0.1:"+serve(t, "127.0.0.1:0", Health{Consuming: true}), "")
+	got, err := Ask(t.Context(), "127.0.0.1:"+serve(t, "127.0.0.1:0", Readiness{Consuming: true}), "")
 	if err != nil || !got.Ready || len(got.Waiting)+len(got.Degraded) > 0 {
 		t.Errorf("Ask = %+v, %v", got, err)
 	}
@@ -104,7 +104,7 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 	var followed atomic.Bool
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		followed.Store(true)
-		readyz(w, Health{Consuming: true}.Readiness())
+		readyz(w, Readiness{Consuming: true}.Said())
 	}))
 	defer elsewhere.Close()
 	for name, answer := range map[string]http.HandlerFunc{
@@ -117,7 +117,7 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 		"null":            func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "null") },
 		"nothing":         func(http.ResponseWriter, *http.Request) {},
 		"a daemon's and more": func(w http.ResponseWriter, _ *http.Request) {
-			readyz(w, Health{Consuming: true, Degraded: []string{strings.Repeat("x", maxAnswerBytes)}}.Readiness())
+			readyz(w, Readiness{Consuming: true, Degraded: []string{strings.Repeat("x", maxAnswerBytes)}}.Said())
 		},
 		"without an end": func(w http.ResponseWriter, _ *http.Request) {
 			for {

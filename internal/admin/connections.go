@@ -25,8 +25,6 @@ const (
 	// nobody knows who asks.
 	mostHeader    = 8 << 10
 	headersWithin = 2 * time.Second
-	// droppedTold is how often the log says that connections are dropped.
-	droppedTold = time.Minute
 )
 
 // connections bounds who is connected. At the limit a newcomer takes the place of whoever has waited longest, and does
@@ -38,14 +36,12 @@ type connections struct {
 
 	most int
 	room chan struct{} // those that have no place any more count too, until net/http has done with them
-	log  *slog.Logger
 	// people are those whose requests are answered: three eighths of the places, and one for each.
 	people *Places
 
-	mu     sync.Mutex
-	open   map[*conn]struct{} // guarded by mu, as all below
-	told   time.Time          // when the log last said that connections are dropped
-	untold int                // dropped since then
+	mu      sync.Mutex
+	open    map[*conn]struct{} // guarded by mu, as all below
+	dropped warner
 }
 
 // conn is one of them.
@@ -70,8 +66,8 @@ func newConnections(l *net.TCPListener, log *slog.Logger) *connections {
 		most = int(max(8, min(mostOpen, files.Cur/4)))
 	}
 	return &connections{
-		TCPListener: l, most: most, room: make(chan struct{}, 2*most), log: log, open: map[*conn]struct{}{},
-		people: NewPlaces(most*3/8, most/8),
+		TCPListener: l, most: most, room: make(chan struct{}, 2*most), open: map[*conn]struct{}{},
+		people: NewPlaces(most*3/8, most/8), dropped: warner{log: log},
 	}
 }
 
@@ -125,7 +121,8 @@ func (l *connections) enter(c *conn) (out *conn, wait time.Duration) {
 		}
 		out.gone = true
 		delete(l.open, out)
-		l.tell(out)
+		l.dropped.warn("connections to ROLLBACKD_HTTP_ADDR are dropped before they were answered: too many are open",
+			"most", l.most, "last_from", out.RemoteAddr().String())
 	}
 	c.since = time.Now()
 	l.open[c] = struct{}{}
@@ -137,16 +134,6 @@ func elder(a, b *conn) *conn {
 		return b
 	}
 	return a
-}
-
-// tell holds mu. It says once a minute at most that connections are dropped: a stranger must not fill the log.
-func (l *connections) tell(out *conn) {
-	if l.untold++; !l.told.IsZero() && time.Since(l.told) < droppedTold {
-		return
-	}
-	l.log.Warn("connections to ROLLBACKD_HTTP_ADDR are dropped before they were answered: too many are open",
-		"since_last_line", l.untold, "most", l.most, "last_from", out.RemoteAddr().String())
-	l.told, l.untold = time.Now(), 0
 }
 
 // Close gives the place back.

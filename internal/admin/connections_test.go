@@ -32,7 +32,8 @@ func besiege(t *testing.T, guarded http.HandlerFunc) besieged {
 	writeFile(t, path, "ann full token-of-ann\nbob read token-of-bob\n")
 	g := newGuard(t, GuardOptions{TokensFile: path}, io.Discard)
 	s, err := Listen(t.Context(), Options{
-		Addr: "127.0.0.1:0", Health: func() Health { return Health{Consuming: true} }, Metrics: prometheus.NewRegistry(),
+		Addr:   "127.0.0.1:0",
+		Health: func() Readiness { return Readiness{Consuming: true} }, Metrics: prometheus.NewRegistry(),
 		Guard: g, Guarded: map[string]http.Handler{"/": g.Protect(Look, guarded)}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

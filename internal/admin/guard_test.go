@@ -150,8 +150,8 @@ func TestReasonsAreToldToThoseWhoMayLook(t *testing.T) {
 		"… a wrong one is sent":                     {GuardOptions{Token: tok}, asked{header: token("wrong")}, false},
 		"… it is sent":                              {GuardOptions{Token: tok}, asked{header: token("tok")}, true},
 	} {
-		h := Options{Guard: newGuard(t, c.o, io.Discard), Logger: slog.New(slog.DiscardHandler), Health: func() Health {
-			return Health{
+		h := Options{Guard: newGuard(t, c.o, io.Discard), Logger: slog.New(slog.DiscardHandler), Health: func() Readiness {
+			return Readiness{
 				Group: "g", Queue: "q", Waiting: []string{"mysql: " + secret, "person: paused by anna: " + secret},
 				Degraded: []string{"q.dead: " + secret, "q.dead: 2 " + secret},
 			}
@@ -366,7 +366,7 @@ func TestAProxyIsBelievedByItsAddress(t *testing.T) {
 func TestWhatIsGuardedAnswersBelowTheBasePath(t *testing.T) {
 	g := newGuard(t, GuardOptions{Token: func() string { return "tok" }, BasePath: "/x/y"}, io.Discard)
 	h := Options{
-		Health: func() Health { return Health{Consuming: true} }, Guard: g, Logger: slog.New(slog.DiscardHandler),
+		Health: func() Readiness { return Readiness{Consuming: true} }, Guard: g, Logger: slog.New(slog.DiscardHandler),
 		Guarded: map[string]http.Handler{"/a/": g.Protect(Act, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, r.URL.Path)
 		}))},

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash/maphash"
-	"log/slog"
 	"math"
 	"net/http"
 	"net/netip"
@@ -28,8 +27,6 @@ const (
 
 	// guessPlaces bounds what is remembered: addresses share places by a hash that no stranger can foretell.
 	guessPlaces = 1024
-	// refusedTold is how often the log says that tokens are refused.
-	refusedTold = time.Minute
 )
 
 // TooManyError says that so many wrong tokens came that this one was not looked at.
@@ -45,7 +42,6 @@ func (e TooManyError) Error() string {
 
 // guesses bounds how many tokens strangers may try. Its memory is the same whoever asks.
 type guesses struct {
-	log     *slog.Logger
 	refused *prometheus.CounterVec
 	seed    maphash.Seed
 
@@ -53,8 +49,7 @@ type guesses struct {
 	places       [guessPlaces]guessPlace // by address; guarded by mu, as all below
 	right, wrong [guessPlaces]tokenFrom  // those that came last, by address and token
 	all, friends *rate.Limiter           // wrong tokens from everywhere; what is looked at beyond that
-	told         time.Time               // when the log last said that tokens are refused
-	untold       int                     // refused since then
+	told         warner
 }
 
 // guessPlace is what is remembered of the addresses that share it.
@@ -77,7 +72,7 @@ const (
 
 func newGuesses(o GuardOptions) (*guesses, error) {
 	g := &guesses{
-		log: o.Logger, seed: maphash.MakeSeed(),
+		told: warner{log: o.Logger}, seed: maphash.MakeSeed(),
 		all:     rate.NewLimiter(rate.Every(wrongOfAllEvery), wrongOfAll),
 		friends: rate.NewLimiter(rate.Every(friendsEvery), friends),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -110,7 +105,7 @@ func (g *guesses) check(r *http.Request, text string, find func(text string) (To
 	again := g.wrong[n] == this // no new guess: a program with an old token must not lock others out
 	if wait := max(waitFor(place.wrong, now), waitFor(g.all, now)); wait > 0 && !again {
 		if place.friend != this.from || !g.friends.AllowN(now, 1) || g.right[n] != this {
-			g.refuse(r, whyTooMany, now)
+			g.refuse(r, whyTooMany)
 			return Token{}, TooManyError{wait}
 		}
 	}
@@ -124,7 +119,7 @@ func (g *guesses) check(r *http.Request, text string, find func(text string) (To
 		g.all.AllowN(now, 1)
 		g.wrong[n] = this
 	}
-	g.refuse(r, whyUnknown, now)
+	g.refuse(r, whyUnknown)
 	return Token{}, errBadToken
 }
 
@@ -136,15 +131,9 @@ func waitFor(l *rate.Limiter, now time.Time) time.Duration {
 	return time.Duration(max(0, missing) / float64(l.Limit()) * float64(time.Second))
 }
 
-// refuse counts a refusal and says so, once a minute at most: a stranger must not fill the log.
-func (g *guesses) refuse(r *http.Request, why string, now time.Time) {
+func (g *guesses) refuse(r *http.Request, why string) {
 	g.refused.WithLabelValues(why).Inc()
-	if g.untold++; !g.told.IsZero() && now.Sub(g.told) < refusedTold {
-		return
-	}
-	g.log.WarnContext(r.Context(), "unknown tokens are refused", "since_last_line", g.untold, "last_from", r.RemoteAddr,
-		"last_path", r.URL.Path)
-	g.told, g.untold = now, 0
+	g.told.warn("unknown tokens are refused", "last_from", r.RemoteAddr, "last_path", r.URL.Path)
 }
 
 // networkOf is who asks, as far as the kernel knows: of IPv6 the network, because one has as many of its addresses as

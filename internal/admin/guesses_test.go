@@ -167,7 +167,7 @@ func TestRefusedTokensAreCountedAndToldOnceAMinute(t *testing.T) {
 		metrics := prometheus.NewRegistry()
 		g := guarded(t, metrics, &logs)
 		tries(g, "10.0.0.7:1", 100)
-		time.Sleep(refusedTold)
+		time.Sleep(warnEvery)
 		tries(g, "10.0.0.7:1", 1)
 		if n := strings.Count(logs.String(), "unknown tokens are refused"); n != 2 ||
 			!strings.Contains(logs.String(), "since_last_line=1 last_from=10.0.0.7:1") ||

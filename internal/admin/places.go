@@ -1,6 +1,12 @@
 package admin
 
-import "sync"
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
 
 // Places bound how much is done at once: in all, and for each person.
 type Places struct {
@@ -33,4 +39,24 @@ func (p *Places) Enter(who string) (leave func(), ok bool) {
 			delete(p.of, who)
 		}
 	}, true
+}
+
+// warnEvery is how often one thing is warned of.
+const warnEvery = time.Minute
+
+// warner says the same thing once a minute at most, and how often it has come since: a stranger must not fill the log.
+// Whoever shares one holds a mutex.
+type warner struct {
+	log    *slog.Logger
+	rarely rate.Sometimes
+	untold int
+}
+
+func (w *warner) warn(text string, args ...any) {
+	w.untold++
+	w.rarely.Interval = warnEvery
+	w.rarely.Do(func() {
+		w.log.Warn(text, append([]any{"since_last_line", w.untold}, args...)...)
+		w.untold = 0
+	})
 }

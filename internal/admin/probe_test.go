@@ -13,16 +13,16 @@ import (
 // Given a daemon in each of its states, then a probe says whether it is alive and whether it is ready, and why not.
 func TestAProbeTellsAliveFromReady(t *testing.T) {
 	for name, c := range map[string]struct {
-		health       Health
+		health       Readiness
 		alive, ready error
 		why          string // in the errors
 	}{
-		"consumes":         {Health{Consuming: true}, nil, nil, ""},
-		"waits":            {Health{Waiting: []string{"mysql: refused"}}, nil, ErrNotReady, "mysql: refused"},
-		"drains":           {Health{Consuming: true, Draining: true}, nil, ErrNotReady, "drains"},
-		"starts":           {Health{}, nil, ErrNotReady, NotConnected},
-		"is stuck":         {Health{Consuming: true, Stuck: "lane 2 stands"}, ErrStuck, nil, "lane 2 stands"},
-		"takes, with less": {Health{Consuming: true, Degraded: []string{"backstop"}}, nil, nil, ""},
+		"consumes":         {Readiness{Consuming: true}, nil, nil, ""},
+		"waits":            {Readiness{Waiting: []string{"mysql: refused"}}, nil, ErrNotReady, "mysql: refused"},
+		"drains":           {Readiness{Consuming: true, Draining: true}, nil, ErrNotReady, "drains"},
+		"starts":           {Readiness{}, nil, ErrNotReady, NotConnected},
+		"is stuck":         {Readiness{Consuming: true, Stuck: "lane 2 stands"}, ErrStuck, nil, "lane 2 stands"},
+		"takes, with less": {Readiness{Consuming: true, Degraded: []string{"backstop"}}, nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := "127.0.0.1:" + serve(t, "127.0.0.1:0", c.health)

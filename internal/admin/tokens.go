@@ -108,8 +108,7 @@ type tokens struct {
 	mu    sync.Mutex
 	file  []Token   // as last read without an error; guarded by mu, as all below
 	stamp fileStamp // of the file that was read last
-	wrong error     // with that file; what is wrong with it stays wrong until it changes
-	told  string    // what was warned of and still holds
+	wrong error     // with the file as it is; it has been told
 }
 
 // fileStamp tells a file that has changed.
@@ -133,6 +132,7 @@ func (t *tokens) read() error {
 	}
 	info, err := os.Stat(t.path)
 	if err != nil {
+		t.stamp = fileStamp{}
 		return err
 	}
 	stamp := fileStamp{info.ModTime(), info.Size()}
@@ -144,11 +144,10 @@ func (t *tokens) read() error {
 		return err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	t.stamp, t.wrong = stamp, nil
+	t.stamp = stamp
 	all, err := ReadTokens(f)
 	if err != nil {
-		t.wrong = fmt.Errorf("the file %s: %w", t.path, err)
-		return t.wrong
+		return fmt.Errorf("the file %s: %w", t.path, err)
 	}
 	t.file = all
 	return nil
@@ -159,14 +158,11 @@ func (t *tokens) read() error {
 func (t *tokens) all() (all []Token) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	problem := ""
-	if err := t.read(); err != nil {
-		problem = err.Error()
+	err := t.read()
+	if err != nil && (t.wrong == nil || err.Error() != t.wrong.Error()) {
+		t.log.Warn("ROLLBACKD_ADMIN_TOKENS_FILE cannot be read again; the tokens that it had stay good", "err", err)
 	}
-	if problem != "" && problem != t.told {
-		t.log.Warn("ROLLBACKD_ADMIN_TOKENS_FILE cannot be read again; the tokens that it had stay good", "err", problem)
-	}
-	t.told = problem
+	t.wrong = err
 	if t.one != nil && t.one() != "" {
 		all = append(all, Token{SettingName, Act, sha256.Sum256([]byte(t.one()))})
 	}

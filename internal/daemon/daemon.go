@@ -273,12 +273,12 @@ const (
 	stuckLeast = 30 * time.Second
 )
 
-func (d *Daemon) health() admin.Health {
+func (d *Daemon) health() admin.Readiness {
 	s := d.engine.State()
 	if why := d.unchecked.Load(); why != nil {
 		s.Paused = append(s.Paused, *why)
 	}
-	return admin.Health{
+	return admin.Readiness{
 		Group: d.cfg.Group, Queue: d.cfg.Queue,
 		Consuming: s.Consuming, Draining: s.Draining, Waiting: s.Paused, Degraded: s.Degraded,
 		Stuck: stuck(s.Still, d.cfg.HandlerTimeout),

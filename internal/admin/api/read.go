@@ -59,7 +59,7 @@ func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
 	v := a.o.View
 	health, hour, stuck, groups := v.Options().Health(), v.Hour(), v.Stuck(), v.Groups()
 	o := Overview{
-		Health: health.Readiness(), Stuck: health.Stuck, Troubles: hour.Troubles,
+		Health: health.Said(), Stuck: health.Stuck, Troubles: hour.Troubles,
 		Unmoved: Unmoved{Items: []view.Stuck{}, AsOf: stuck.At.UTC()},
 		Letters: DeadLetters{
 			Seen: groups.Value.Seen, More: groups.Value.More, Groups: len(groups.Value.All), Parked: groups.Value.Parked,

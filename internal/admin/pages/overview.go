@@ -34,7 +34,7 @@ type overview struct {
 	Stuck    view.Aged[[]view.Stuck]
 	Groups   view.Aged[view.Groups]
 	Dead     view.Aged[int]
-	Health   admin.Health
+	Health   admin.Readiness
 	Leader   view.Aged[string]
 	Elects   bool
 }

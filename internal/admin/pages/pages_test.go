@@ -53,7 +53,7 @@ type world struct {
 	pages   *Pages
 	server  *httptest.Server
 	base    string
-	health  atomic.Pointer[admin.Health]
+	health  atomic.Pointer[admin.Readiness]
 	exec    func(query string, args ...any)
 }
 
@@ -95,7 +95,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	w := &world{t: t, dsn: dsn, records: records, base: base}
-	w.health.Store(&admin.Health{Group: "g", Queue: "q", Consuming: true})
+	w.health.Store(&admin.Readiness{Group: "g", Queue: "q", Consuming: true})
 	w.exec = func(query string, args ...any) {
 		t.Helper()
 		if _, err := pool.ExecContext(t.Context(), query, args...); err != nil {
@@ -109,7 +109,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 	}
 	o := view.Options{
 		Records: records, Letters: letters, Group: "g", Metrics: prometheus.NewRegistry(),
-		Health: func() admin.Health { return *w.health.Load() }, Logger: log,
+		Health: func() admin.Readiness { return *w.health.Load() }, Logger: log,
 		Names: explain.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
 		Story: explain.Options{Records: records, Group: "g", DB: db,
 			OrderOf: func([]byte) (string, bool) { return "", false }},
@@ -636,7 +636,7 @@ func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
 			`href="/x/pause">Resume or change it`},
 		"mysql: refused": {"Nothing is consumed", "mysql: refused"},
 	} {
-		w.health.Store(&admin.Health{Group: "g", Queue: "q", Waiting: []string{why}})
+		w.health.Store(&admin.Readiness{Group: "g", Queue: "q", Waiting: []string{why}})
 		_, page := w.get("/x/")
 		_, first, _ := strings.Cut(page, `<ul class="needs">`)
 		first, _, _ = strings.Cut(first, "</li>")

@@ -32,7 +32,7 @@ type Options struct {
 	Elects bool
 	// Metrics are the engine's, Health what it says of itself.
 	Metrics prometheus.Gatherer
-	Health  func() admin.Health
+	Health  func() admin.Readiness
 	Hide    Hide
 	Logger  *slog.Logger
 }
