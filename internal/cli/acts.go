@@ -18,9 +18,9 @@ outcome, when it began and ended; by whichever door, a command, a page, the API,
 shows that act. Acts are kept for 90 days.`,
 	example: "  PROGRAM acts --since 24h --kind discard",
 	args:    cobra.MaximumNArgs(1),
+	needs:   needsActs,
 	flags: func(f *flags) work {
-		out := f.output()
-		f.BoolFunc("json", "the same as -o json", func(string) error { return out.Set(outputJSON) })
+		f.BoolFunc("json", "the same as -o json", func(string) error { return f.out.Set(outputJSON) })
 		states := []operator.State{operator.Running, operator.Done, operator.Stopped, operator.Failed}
 		kind := one(f, "kind", "only acts of this kind: ", operator.Kinds())
 		state := one(f, "state", "only acts in this state: ", states)
@@ -29,22 +29,18 @@ shows that act. Acts are kept for 90 days.`,
 			"only those that began before then, said as for --since")
 		wanted := f.listing(50)
 		return func(ctx context.Context, c *call) error {
-			d, err := c.operator(ctx)
-			if err != nil {
-				return err
-			}
 			if len(c.args) == 1 {
-				act, err := d.Act(ctx, c.args[0])
+				act, err := c.acts.Act(ctx, c.args[0])
 				if errors.Is(err, operator.ErrNoAct) {
 					return fmt.Errorf("no act of this group and queue has the id %q", c.args[0])
 				}
 				if err != nil {
 					return c.noRecord(err)
 				}
-				return out.render(c.stdout, act, actTable(act))
+				return c.render(act, actTable(act))
 			}
-			return c.noRecord(list(c, out, wanted, func() {}, func(most int, after string) ([]operator.Act, string, error) {
-				return d.Acts(ctx, operator.ActFilter{
+			return c.noRecord(list(c, wanted, func() {}, func(most int, after string) ([]operator.Act, string, error) {
+				return c.acts.Acts(ctx, operator.ActFilter{
 					Kind: operator.Kind(*kind), State: operator.State(*state), Actor: *by, Since: *since, Until: *until,
 					Before: after, Limit: min(most, operator.MaxActs),
 				})

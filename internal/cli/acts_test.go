@@ -122,10 +122,9 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &call{app: a, cfg: cfg, command: "log"}
+	c := &call{app: a, cfg: cfg, command: "log", progress: a.newProgress(time.Now())}
 	defer c.close()
-	d, err := c.operator(t.Context())
-	if err != nil {
+	if err := c.openOperator(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	prune := operator.TaskRequest{Kind: operator.KindPrune}
@@ -140,7 +139,7 @@ func TestAMySQLThatFreezesAtTheRecordEndsNoCommand(t *testing.T) {
 			}
 		}
 		freeze(!whenWorking)
-		err := d.Do(t.Context(), operator.Actor{Name: "anna"}, prune, func(context.Context, operator.Task) (
+		err := c.acts.Do(t.Context(), operator.Actor{Name: "anna"}, prune, func(context.Context, operator.Task) (
 			operator.Result, error) {
 			done = true
 			freeze(whenWorking)

@@ -91,7 +91,7 @@ func execute(t *testing.T, ctx context.Context, do work) (code int, stderr strin
 	t.Helper()
 	var errOut bytes.Buffer
 	a := &app{name: "consumer", stderr: &errOut, stdout: io.Discard}
-	root := newRoot(a, command{use: "probe", bare: true, flags: func(*flags) work { return do }})
+	root := newRoot(a, command{use: "probe", needs: needsNothing, flags: func(*flags) work { return do }})
 	return a.execute(ctx, root, []string{"probe"}), errOut.String()
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
@@ -22,7 +21,8 @@ type command struct {
 	use, short, long, example string
 	of                        []command            // it is a group that only holds these
 	args                      cobra.PositionalArgs // nil: it takes none
-	bare                      bool                 // it needs no settings, or reads them in its own way
+	needs                     need
+	forms                     []string // of what it prints, for the flag -o; nil: table and json
 	hidden                    bool
 	// flags declares what may be said to it, and returns what it does.
 	flags func(f *flags) work
@@ -30,12 +30,23 @@ type command struct {
 
 type work func(ctx context.Context, c *call) error
 
+// need is what a command is given of the world before it begins.
+type need int
+
+const (
+	needsSettings need = iota
+	needsNothing       // or it reads the settings in its own way
+	needsLog           // the consumer log with its tables
+	needsActs          // and the operator, who looks at acts and does them
+)
+
 // flags are those of a command, and what must hold of them.
 type flags struct {
 	*pflag.FlagSet
 
 	cmd     *cobra.Command
 	program string // how it was called
+	out     *output
 	checks  []func() error
 }
 
@@ -53,7 +64,14 @@ func (a *app) new(it command) *cobra.Command {
 	if it.args == nil {
 		cmd.Args = cobra.NoArgs
 	}
-	f := &flags{FlagSet: cmd.Flags(), cmd: cmd, program: a.name}
+	if it.forms == nil {
+		it.forms = inForms
+	}
+	f := &flags{FlagSet: cmd.Flags(), cmd: cmd, program: a.name, out: &output{outputTable, it.forms}}
+	if len(it.forms) > 0 {
+		f.VarP(f.out, "output", "o", "form of the output: "+strings.Join(it.forms, ", "))
+		f.offer("output", it.forms...)
+	}
 	do := it.flags(f)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, check := range f.checks {
@@ -61,17 +79,29 @@ func (a *app) new(it command) *cobra.Command {
 				return err
 			}
 		}
-		c := &call{app: a, args: args, command: strings.Fields(cmd.CommandPath())[1]}
-		if !it.bare {
-			var err error
-			if c.cfg, err = a.loadConfig(); err != nil {
-				return err
-			}
-		}
+		c := &call{app: a, args: args, command: strings.Fields(cmd.CommandPath())[1], out: f.out,
+			progress: a.newProgress(time.Now())}
 		defer c.close()
+		if err := c.prepare(cmd.Context(), it.needs); err != nil {
+			return c.hinted(err)
+		}
 		return c.hinted(do(cmd.Context(), c))
 	}
 	return cmd
+}
+
+func (c *call) prepare(ctx context.Context, needs need) (err error) {
+	if needs != needsNothing {
+		c.cfg, err = c.loadConfig()
+	}
+	switch {
+	case err != nil:
+	case needs == needsLog:
+		err = c.open(ctx)
+	case needs == needsActs:
+		err = c.openOperator(ctx)
+	}
+	return err
 }
 
 // check has the flags checked before anything is done.
@@ -215,7 +245,7 @@ func (f *flags) listing(usual int) listing {
 // list reads a list page after page and prints it, each of its things as a row; none says what there is to say of an
 // empty one.
 func list[T any, C ~string](
-	c *call, out *output, l listing, none func(), ask func(most int, after C) ([]T, C, error), header []string,
+	c *call, l listing, none func(), ask func(most int, after C) ([]T, C, error), header []string,
 	row func(T) []any,
 ) error {
 	all, t, next := []T{}, table{header: header}, C(*l.after)
@@ -242,15 +272,5 @@ func list[T any, C ~string](
 	for _, one := range all {
 		t.add(row(one)...)
 	}
-	return out.render(c.stdout, all, t)
-}
-
-// shown is a setting's value, secrets masked.
-func shown(cfg config.Config, name string) string {
-	for _, s := range cfg.Settings() {
-		if s.Name == name {
-			return s.Value
-		}
-	}
-	return "not set"
+	return c.render(all, t)
 }

@@ -86,8 +86,9 @@ var dlqListCommand = command{
 	long: `List dead letters as the consumer log knows them, the latest first, or count them with --by reason. The queue
 is not touched, and RabbitMQ need not answer. Every page is read through an index, however large the log is.`,
 	example: "  PROGRAM dlq list --by reason --since 24h",
+	needs:   needsLog,
 	flags: func(f *flags) work {
-		out, filter := f.output(), f.readFilter()
+		filter := f.readFilter()
 		wanted := f.listing(100)
 		by := f.String("by", "", "count them by this: reason")
 		f.offer("by", "reason")
@@ -101,13 +102,10 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 			return nil
 		})
 		return func(ctx context.Context, c *call) error {
-			if err := c.open(ctx); err != nil {
-				return err
-			}
 			if *by != "" {
-				return c.countLetters(ctx, *filter, out)
+				return c.countLetters(ctx, *filter)
 			}
-			return list(c, out, wanted, func() { c.sayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
+			return list(c, wanted, func() { c.sayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
 				[]deadletter.Letter, dedup.Cursor, error) {
 				filter.Limit = min(most, dedup.MaxListed)
 				return c.Letters.List(ctx, *filter, after)
@@ -118,7 +116,7 @@ is not touched, and RabbitMQ need not answer. Every page is read through an inde
 	},
 }
 
-func (c *call) countLetters(ctx context.Context, f deadletter.Filter, out *output) error {
+func (c *call) countLetters(ctx context.Context, f deadletter.Filter) error {
 	reasons, err := c.Letters.Reasons(ctx, f)
 	if err != nil {
 		return err
@@ -130,7 +128,7 @@ func (c *call) countLetters(ctx context.Context, f deadletter.Filter, out *outpu
 	for _, r := range reasons {
 		t.add(r.Reason, r.Count, date(r.Oldest), date(r.Newest))
 	}
-	return out.render(c.stdout, reasons, t)
+	return c.render(reasons, t)
 }
 
 func replaysText(l deadletter.Letter) string {

@@ -20,14 +20,13 @@ main queue as they are, like a letter moved by hand.`,
 	example: `  PROGRAM dlq export --reason malformed -o letters.ndjson
   jq -c '.body |= (@base64d | sub("\"quantity\": *[0-9]+"; "\"quantity\":2") | @base64)' letters.ndjson > mended.ndjson
   PROGRAM dlq replay --from mended.ndjson`,
+	needs: needsLog,
+	forms: noForm,
 	flags: func(f *flags) work {
 		filter := f.readFilter()
 		limit := f.limit(0, "write at most so many; 0: all")
 		path := f.StringP("output", "o", "-", "the FILE, which must not exist; - is the standard output")
 		return func(ctx context.Context, c *call) (err error) {
-			if err := c.open(ctx); err != nil {
-				return err
-			}
 			to := c.stdout
 			if *path != "-" {
 				file, err := os.OpenFile(*path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // bodies are nobody else's business

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/operator"
@@ -99,11 +98,10 @@ type moving struct {
 	from   *string
 	dryRun *bool
 	by     func() string
-	out    *output
 }
 
 func newMoving(f *flags, kind operator.Kind) *moving {
-	m := &moving{asked: operator.Request{Kind: kind}, out: f.output(), by: f.by()}
+	m := &moving{asked: operator.Request{Kind: kind}, by: f.by()}
 	m.filter, m.from = f.choose()
 	limit := f.limit(0, string(kind)+" at most so many; 0: no limit")
 	m.dryRun = f.Bool("dry-run", false, "change nothing, count what would be done")
@@ -122,7 +120,6 @@ func (m *moving) run(ctx context.Context, c *call) error {
 	}
 	r := m.asked
 	r.Filter, r.Why, r.From, r.Limit = *m.filter, operator.Plain(r.Why), *m.from, m.filter.Limit
-	progress := c.newProgress(time.Now())
 	var of deadletter.Selection = *m.filter
 	if r.From != "" {
 		of = deadletter.File{Name: r.From, Lines: lines, Filter: *m.filter}
@@ -131,17 +128,16 @@ func (m *moving) run(ctx context.Context, c *call) error {
 	err = c.act(ctx, m.by(), *m.dryRun, operator.TaskRequest{Kind: r.Kind, Why: r.Why, Detail: r}, func(
 		ctx context.Context, task operator.Task) (_ operator.Result, err error) {
 		res, err = r.Do(ctx, c.Letters, of, task.By, *m.dryRun, func(p deadletter.Progress) {
-			progress.show(p)
+			c.progress.show(p)
 			task.Letters(p)
 		})
 		return operator.ResultOf(res), err
 	})
-	progress.end()
 	if err != nil && res.Seen == 0 {
 		return err
 	}
-	printErr := m.out.render(c.stdout, res, resultTable(res))
-	if m.out.chosen == outputTable {
+	printErr := c.render(res, resultTable(res))
+	if c.out.chosen == outputTable {
 		c.explainLeft(res.Left)
 	}
 	if err != nil {

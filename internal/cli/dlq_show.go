@@ -21,14 +21,11 @@ var dlqShowCommand = command{
 	long: `Show the dead letter with this key as the consumer log knows it: why it is dead, its body, properties and
 headers, and its story. The queue is not touched. On a screen long texts are cut and control characters escaped; -o json
 has all. A key that is dead under several tags is shown once for each.`,
-	args: cobra.ExactArgs(1),
+	args:  cobra.ExactArgs(1),
+	needs: needsLog,
 	flags: func(f *flags) work {
-		out := f.output()
 		tag := f.String("tag", "", "only the letter with this tag")
 		return func(ctx context.Context, c *call) error {
-			if err := c.open(ctx); err != nil {
-				return err
-			}
 			all, err := c.Letters.Show(ctx, c.args[0], *tag)
 			if err == nil && len(all) == 0 {
 				err = fmt.Errorf("no dead letter of group %s has the key %q; '%s log explain' says what became of it",
@@ -37,7 +34,7 @@ has all. A key that is dead under several tags is shown once for each.`,
 			if err != nil {
 				return err
 			}
-			return out.print(c.stdout, all, func(p *page) {
+			return c.print(all, func(p *page) {
 				for i, s := range all {
 					if i > 0 {
 						p.f("\n")

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/internal/doctor"
-	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 var doctorCommand = command{
@@ -27,13 +26,9 @@ outside. Each line says what was found and what to do about it:
 What is to be done stands behind an arrow. Lines have at most 100 columns; with -o json each check is one value.
 
 The exit code is 1 when something fails. Nothing is changed: no message is published that a queue could take.`,
-	flags: func(f *flags) work {
-		out := f.output()
+	flags: func(*flags) work {
 		return func(ctx context.Context, c *call) error {
-			checks := doctor.Run(ctx, c.cfg, doctor.Options{
-				Program: c.name, Name: rabbit.ConnectionName("doctor"), MySQL: shown(c.cfg, "ROLLBACKD_MYSQL_DSN"),
-				Redis: shown(c.cfg, "ROLLBACKD_REDIS_URL"),
-			})
+			checks := doctor.Run(ctx, c.cfg, c.name)
 			if err := ctx.Err(); err != nil {
 				return err // what it cut short says nothing
 			}
@@ -43,7 +38,7 @@ The exit code is 1 when something fails. Nothing is changed: no message is publi
 					failed++
 				}
 			}
-			err := out.print(c.stdout, checks, func(p *page) { p.checks(checks) })
+			err := c.print(checks, func(p *page) { p.checks(checks) })
 			if failed > 0 {
 				err = errors.Join(err, fmt.Errorf("checks that fail: %d", failed))
 			}

@@ -30,7 +30,6 @@ consumer log does not learn of it, so that a daemon that gets the message applie
 	example: `  echo '{"order_sn":"20261121-0001","items":[]}' | PROGRAM handler try -`,
 	args:    cobra.ExactArgs(1),
 	flags: func(f *flags) work {
-		out := f.output()
 		commit := f.Bool("commit", false, "commit the effect; the message is not marked done")
 		key := f.String("key", "", "the message's key (default: as ROLLBACKD_KEY_FROM finds it in the body)")
 		tag := f.String("tag", "", "the message's tag (default: the first of ROLLBACKD_ROUTING_KEYS)")
@@ -52,7 +51,7 @@ consumer log does not learn of it, so that a daemon that gets the message applie
 			if err != nil {
 				return err
 			}
-			return c.showTrial(out, trial, *commit)
+			return c.showTrial(trial, *commit)
 		}
 	},
 }
@@ -88,12 +87,12 @@ func (c *call) messageToTry(key, tag string) (m consumer.Message, err error) {
 	return m, nil
 }
 
-func (c *call) showTrial(out *output, trial *sqlhandler.Trial, commit bool) error {
+func (c *call) showTrial(trial *sqlhandler.Trial, commit bool) error {
 	t := table{header: []string{"LINE", "ITEM", "FOUND", "CHANGED", "EXPECTED", "MEANING", "STATEMENT"}}
 	for _, r := range trial.Runs {
 		t.add(r.Line, r.Item, r.Found, r.Changed, r.Expected, r.Meaning, r.Statement)
 	}
-	if err := out.render(c.stdout, trial, t); err != nil {
+	if err := c.render(trial, t); err != nil {
 		return err
 	}
 	outcome := trial.Outcome
@@ -110,7 +109,7 @@ func (c *call) showTrial(out *output, trial *sqlhandler.Trial, commit bool) erro
 	if !trial.Good() {
 		return fmt.Errorf("%s; %s", outcome, end)
 	}
-	if out.chosen == outputTable {
+	if c.out.chosen == outputTable {
 		if _, err := fmt.Fprintf(c.stdout, "%s; %s\n", outcome, end); err != nil {
 			return fmt.Errorf("write the output: %w", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
+	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/explain"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
@@ -33,9 +34,9 @@ number as key, and by the bodies that the log keeps of messages which are not ap
 The dead-letter queue is not touched: whether a copy lies there, the row says. --count-letters looks: it reads all
 letters and gives them back to their places, which RabbitMQ counts as one delivery of the million that the queue allows,
 and hides them from other readers meanwhile.`,
-	args: cobra.MaximumNArgs(1),
+	args:  cobra.MaximumNArgs(1),
+	needs: needsLog,
 	flags: func(f *flags) work {
-		out := f.output()
 		var q question
 		f.StringVar(&q.tag, "tag", "", "only the message with this tag")
 		f.StringVar(&q.order, "order", "", "all messages of the order with this number")
@@ -58,32 +59,27 @@ and hides them from other readers meanwhile.`,
 			if err != nil {
 				return err
 			}
-			if out.chosen == outputJSON && q.order == "" {
+			if c.out.chosen == outputJSON && q.order == "" {
 				for _, unseen := range told.Unseen {
 					c.say("not seen: %s", unseen)
 				}
 				return writeJSON(c.stdout, told.Messages)
 			}
-			return out.print(c.stdout, explained{told.Order, told.Reserved, told.Messages, told.Unseen}, func(p *page) {
+			return c.print(explained{Told: told}, func(p *page) {
 				_ = told.Write(p) // into memory
 			})
 		}
 	},
 }
 
-// explained is the answer to a question. The names of its JSON form are stable.
+// explained is the answer to a question, which is whole. The names of its JSON form are stable.
 type explained struct {
-	Order        string                `json:"order_sn"`
-	Reservations []explain.Reserved    `json:"reservations"`
-	Messages     []explain.Explanation `json:"messages"`
-	Unseen       []string              `json:"unseen"` // what the answer may lack
+	view.Told
+	More bool `json:"more,omitempty"`
 }
 
 // explain gathers the answer.
 func (c *call) explain(ctx context.Context, q question) (answer view.Told, err error) {
-	if err := c.open(ctx); err != nil {
-		return answer, err
-	}
 	var found explain.Told
 	if q.order != "" {
 		found, err = explain.OfOrder(ctx, c.Story, q.order)
@@ -102,7 +98,7 @@ func (c *call) explain(ctx context.Context, q question) (answer view.Told, err e
 	// A lock's server that is away is no reason to tell nothing.
 	lock, closer, err := c.LockWords(ctx, c.cfg.LockServers(rabbit.ConnectionName(c.command)))
 	if err != nil {
-		return answer, fmt.Errorf("%s: %w", lockSetting(c.cfg), err)
+		return answer, fmt.Errorf("%s: %w", config.Prefix+c.cfg.LockSetting(), err)
 	}
 	c.closers = append(c.closers, closer.Close) // it was only looked at
 	copies := func(row dedup.Row) string { return explain.CopiesText(row, c.cfg.Queue) }
@@ -115,7 +111,7 @@ func (c *call) explain(ctx context.Context, q question) (answer view.Told, err e
 	answer = view.Tell(found, q.order, names, func(id dedup.Identity) string {
 		text := lock(ctx, id)
 		if strings.HasPrefix(text, "unknown: ") {
-			text += fmt.Sprintf("; %s is %s", lockSetting(c.cfg), shown(c.cfg, lockSetting(c.cfg)))
+			text += fmt.Sprintf("; %s is %s", config.Prefix+c.cfg.LockSetting(), c.cfg.Shown(c.cfg.LockSetting()))
 		}
 		return text
 	}, copies)

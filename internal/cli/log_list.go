@@ -14,8 +14,8 @@ var logListCommand = command{
 	long: `List rows of the consumer log: by status in the order processing, success, failed, dead, discarded, within a
 status the latest transition first. Every page is read through an index, however large the log is.`,
 	example: "  PROGRAM log list --status processing,failed --until 1h",
+	needs:   needsLog,
 	flags: func(f *flags) work {
-		out := f.output()
 		statuses := some(f, "status", "only rows in these: ", dedup.Statuses(), f.StringSlice)
 		var filter dedup.Filter
 		f.StringVar(&filter.Tag, "tag", "", "only rows with this tag")
@@ -30,11 +30,8 @@ status the latest transition first. Every page is read through an index, however
 			return nil
 		})
 		return func(ctx context.Context, c *call) error {
-			if err := c.open(ctx); err != nil {
-				return err
-			}
 			filter.Group, filter.Since, filter.Until, filter.Statuses = c.cfg.Group, *since, *until, *statuses
-			return list(c, out, wanted, func() { c.sayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
+			return list(c, wanted, func() { c.sayUnknownGroup(ctx) }, func(most int, after dedup.Cursor) (
 				[]view.Row, dedup.Cursor, error) {
 				filter.After, filter.Limit = after, min(most, dedup.MaxListed)
 				rows, next, err := c.Records.List(ctx, filter)

@@ -37,7 +37,7 @@ It deletes in short statements and rests between them four times as long as they
 It may be interrupted and run again.`,
 	example: "  PROGRAM log prune --dry-run --older-than 2160h",
 	flags: func(f *flags) work {
-		out, by := f.output(), f.by()
+		by := f.by()
 		dryRun := f.Bool("dry-run", false, "change nothing, count what would go")
 		why := f.String("why", "", whyHelp)
 		age := f.Duration("older-than", 0, "delete what is older than this, 24h or more; default ROLLBACKD_LOG_RETENTION")
@@ -55,14 +55,13 @@ It may be interrupted and run again.`,
 			if *age == 0 {
 				return usageErrorf("ROLLBACKD_LOG_RETENTION is 0, which keeps all rows: say --older-than")
 			}
-			return c.prune(ctx, by(), *why, *age, *dryRun, out)
+			return c.prune(ctx, by(), *why, *age, *dryRun)
 		}
 	},
 }
 
-func (c *call) prune(ctx context.Context, who, why string, age time.Duration, dryRun bool, out *output) error {
+func (c *call) prune(ctx context.Context, who, why string, age time.Duration, dryRun bool) error {
 	c.lockWait = time.Second // it gives way to messages: MySQL knows no shorter wait for a lock
-	progress := c.newProgress(time.Now())
 	var rows []dedup.Pruned
 	err := c.act(ctx, who, dryRun, operator.TaskRequest{
 		Kind: operator.KindPrune, Why: why, Detail: map[string]string{"older_than": age.String()},
@@ -76,14 +75,13 @@ func (c *call) prune(ctx context.Context, who, why string, age time.Duration, dr
 		}
 		rows, err = prune(ctx, dedup.PruneOptions{Group: c.cfg.Group, OlderThan: age, Progress: func(n int) {
 			task.Progress("rows", n)
-			progress.count(n, "rows")
+			c.progress.count(n, "rows")
 		}})
 		for _, p := range rows {
 			result.Deleted += p.Rows
 		}
 		return result, err
 	})
-	progress.end()
 	if err != nil && len(rows) == 0 {
 		return err
 	}
@@ -91,7 +89,7 @@ func (c *call) prune(ctx context.Context, who, why string, age time.Duration, dr
 	for _, p := range rows {
 		res.Rows = append(res.Rows, pruned{p.Status.String(), p.Rows, p.Oldest})
 	}
-	return errors.Join(out.render(c.stdout, res, pruneTable(res)), c.hinted(err))
+	return errors.Join(c.render(res, pruneTable(res)), c.hinted(err))
 }
 
 // warnOfOldLetter says so when a letter waits that is older than what goes.

@@ -18,8 +18,9 @@ var manCommands = []command{{
 	use:    "man DIR",
 	short:  "Write the man pages of all commands",
 	args:   cobra.ExactArgs(1),
-	bare:   true,
+	needs:  needsNothing,
 	hidden: true,
+	forms:  noForm,
 	flags: func(f *flags) work {
 		return func(_ context.Context, c *call) error {
 			seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)

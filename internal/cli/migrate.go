@@ -37,12 +37,11 @@ With --status: show what is there and what is missing, change nothing, and exit 
 	example: `  PROGRAM migrate --from trade_mq_consumer_log --map-group order_cancel_group=stock-rollback \
     --map-tag order_cancel=stock.rollback --dry-run`,
 	flags: func(f *flags) work {
-		out := f.output()
 		status := f.Bool("status", false, "only show what is there and what is missing")
 		old := takenOver(f, status)
 		return func(ctx context.Context, c *call) error {
 			if old.From != "" {
-				return c.takeOver(ctx, out, *old)
+				return c.takeOver(ctx, *old)
 			}
 			things, err := c.migrate(ctx, *status)
 			if len(things) == 0 {
@@ -52,7 +51,7 @@ With --status: show what is there and what is missing, change nothing, and exit 
 			for _, th := range things {
 				t.add(th.What, th.Name, th.State)
 			}
-			return errors.Join(out.render(c.stdout, things, t), err)
+			return errors.Join(c.render(things, t), err)
 		}
 	},
 }

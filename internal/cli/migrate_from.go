@@ -111,7 +111,7 @@ func readZone(text string) (*time.Location, error) {
 }
 
 // takeOver makes one pass and shows what it did, also when it ended early.
-func (c *call) takeOver(ctx context.Context, out *output, o legacyimport.Options) error {
+func (c *call) takeOver(ctx context.Context, o legacyimport.Options) error {
 	err := c.open(ctx)
 	if err != nil {
 		return err
@@ -132,7 +132,6 @@ func (c *call) takeOver(ctx context.Context, out *output, o legacyimport.Options
 		}
 		return wire.MarshalProperties(d)
 	}
-	progress := c.newProgress(time.Now())
 	o.Progress = func(at legacyimport.Progress) {
 		text := fmt.Sprintf("%d rows read, %d written", at.Rows, at.Written)
 		if at.About > 0 {
@@ -141,10 +140,9 @@ func (c *call) takeOver(ctx context.Context, out *output, o legacyimport.Options
 		if at.Looking {
 			text = fmt.Sprintf("does somebody still write? %d of about %d rows compared", at.Rows, at.About)
 		}
-		progress.draw(text, at.Rows, int(at.About))
+		c.progress.draw(text, at.Rows, int(at.About))
 	}
 	report, err := legacyimport.Run(ctx, o)
-	progress.end()
 	switch {
 	case errors.Is(err, legacyimport.ErrTable):
 		return told{err}
@@ -156,7 +154,7 @@ func (c *call) takeOver(ctx context.Context, out *output, o legacyimport.Options
 	if report.From == "" {
 		return err
 	}
-	return errors.Join(c.showTakeOver(report, out), c.hinted(err), takeOverError(report))
+	return errors.Join(c.print(report, func(p *page) { c.writeTakeOver(p, report) }), c.hinted(err), takeOverError(report))
 }
 
 // takeOverError is that of a pass which a person must look at.
@@ -169,10 +167,6 @@ func takeOverError(r legacyimport.Report) error {
 		errs = append(errs, errors.New("no row is of a group that was asked for: see --map-group"))
 	}
 	return errors.Join(errs...)
-}
-
-func (c *call) showTakeOver(r legacyimport.Report, out *output) error {
-	return out.print(c.stdout, r, func(p *page) { c.writeTakeOver(p, r) })
 }
 
 func (c *call) writeTakeOver(p *page, r legacyimport.Report) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/rollbackd/rollbackd/internal/shovel"
 )
@@ -32,7 +31,6 @@ var moveCommand = command{
 	example: `  PROGRAM move --from orders.rollback
   PROGRAM move --from orders.rollback --follow --rate 200`,
 	flags: func(f *flags) work {
-		out := f.output()
 		var o shovel.Options
 		f.StringVar(&o.From, "from", "", "the queue to take messages from; required")
 		f.Float64Var(&o.Rate, "rate", 0, "carry at most so many messages per second; 0: as many as can be")
@@ -48,20 +46,18 @@ var moveCommand = command{
 			}
 			return checkTag(o.Tag)
 		})
-		return func(ctx context.Context, c *call) error { return c.move(ctx, out, o) }
+		return func(ctx context.Context, c *call) error { return c.move(ctx, o) }
 	},
 }
 
-func (c *call) move(ctx context.Context, out *output, o shovel.Options) error {
-	bar := c.newProgress(time.Now())
+func (c *call) move(ctx context.Context, o shovel.Options) error {
 	o.Rabbit, o.Topology = c.rabbit(), c.cfg.TopologyConfig()
-	o.Progress = func(at shovel.Progress) { bar.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
+	o.Progress = func(at shovel.Progress) { c.progress.draw(moveText(at), at.Moved, movable(at, o.Follow)) }
 	o.Say = func(text string) {
-		bar.end()
+		c.progress.end()
 		c.say("%s", printable(text))
 	}
 	res, err := shovel.Run(ctx, o)
-	bar.end()
 	if o.Follow && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // that is how it ends
 	}
@@ -77,7 +73,7 @@ func (c *call) move(ctx context.Context, out *output, o shovel.Options) error {
 		t.add(res.Left, "stay in "+res.From+": they cannot be carried")
 		err = errors.Join(err, fmt.Errorf("messages that stay in %s: %d", res.From, res.Left))
 	}
-	return errors.Join(out.render(c.stdout, res, t), err)
+	return errors.Join(c.render(res, t), err)
 }
 
 // movable is how many messages there are to carry as far as is known: none while it follows, since there is no end.

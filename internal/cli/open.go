@@ -19,7 +19,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/lock"
 )
 
 // firstAnswer is how long a command waits for MySQL's first answer: a server that is frozen gives none.
@@ -29,16 +28,20 @@ const firstAnswer = 8 * time.Second
 type call struct {
 	*app
 
-	command string // its name, or that of its group
-	args    []string
-	cfg     config.Config
+	command  string // its name, or that of its group
+	args     []string
+	cfg      config.Config
+	out      *output
+	progress *progress
 
-	lockWait      time.Duration // of MySQL; 0: the server's
-	*daemon.Store               // once it is opened
+	lockWait      time.Duration      // of MySQL; 0: the server's
+	*daemon.Store                    // once it is opened
+	acts          *operator.Operator // once it is opened
 	closers       []func() error
 }
 
 func (c *call) close() {
+	c.progress.end()
 	for _, end := range slices.Backward(c.closers) {
 		_ = end() // nothing is left in it that closing could lose
 	}
@@ -54,7 +57,7 @@ func (c *call) open(ctx context.Context) error {
 	err := c.Records.CheckSchema(asking)
 	if err != nil && asking.Err() != nil && ctx.Err() == nil {
 		return told{fmt.Errorf("MySQL cannot be used: no answer within %v\nROLLBACKD_MYSQL_DSN is %s", firstAnswer,
-			shown(c.cfg, "ROLLBACKD_MYSQL_DSN"))}
+			c.cfg.Shown("MYSQL_DSN"))}
 	}
 	return err
 }
@@ -71,17 +74,18 @@ func (c *call) openPool(ctx context.Context) (err error) {
 	return nil
 }
 
-// operator opens what acts are done and looked at with.
-func (c *call) operator(ctx context.Context) (*operator.Operator, error) {
+// openOperator opens what acts are done and looked at with.
+func (c *call) openOperator(ctx context.Context) (err error) {
 	if err := c.open(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	return operator.New(operator.Options{
+	c.acts, err = operator.New(operator.Options{
 		DB: c.DB, Records: c.Records, Group: c.cfg.Group, Queue: c.cfg.Queue, Unwritten: func(err error) {
 			c.say("the record of acts lacks this, which is done all the same: %s%s", printable(err.Error()),
 				c.recordHint(err))
 		},
 	})
+	return err
 }
 
 // act does what changes something, as an act that is written down. A dry run changes nothing, and is none.
@@ -89,8 +93,7 @@ func (c *call) act(
 	ctx context.Context, who string, dry bool, r operator.TaskRequest,
 	work func(context.Context, operator.Task) (operator.Result, error),
 ) error {
-	d, err := c.operator(ctx)
-	if err != nil {
+	if err := c.openOperator(ctx); err != nil {
 		return err
 	}
 	if dry {
@@ -99,7 +102,7 @@ func (c *call) act(
 		})
 		return err
 	}
-	return d.Do(ctx, operator.Actor{Name: who}, r, work)
+	return c.acts.Do(ctx, operator.Actor{Name: who}, r, work)
 }
 
 // sayUnknownGroup says that no message was ever filed under this group, and which groups there are: the setting may be
@@ -121,17 +124,6 @@ func (c *call) rabbit() rabbit.Config {
 	return rabbit.Config{URLs: c.cfg.AMQPURLs, Name: rabbit.ConnectionName(c.command)}
 }
 
-// lockSetting is the one that says where the lock is.
-func lockSetting(cfg config.Config) string {
-	switch cfg.Lock {
-	case lock.KindMySQL:
-		return "ROLLBACKD_MYSQL_DSN"
-	case lock.KindZooKeeper:
-		return "ROLLBACKD_ZOOKEEPER_URL"
-	}
-	return "ROLLBACKD_REDIS_URL"
-}
-
 // told is an error that says already what to do.
 type told struct{ error }
 
@@ -150,10 +142,9 @@ func (c *call) hinted(err error) error {
 		return c.ofRabbit(err)
 	case mysqldb.NoDatabase(err):
 		return told{fmt.Errorf("MySQL has no such database, or not for this user: %w\n%s\nROLLBACKD_MYSQL_DSN names it: %s",
-			err, doctor.NoDatabase, shown(c.cfg, "ROLLBACKD_MYSQL_DSN"))}
+			err, doctor.NoDatabase, c.cfg.Shown("MYSQL_DSN"))}
 	case mysqldb.Classify(err) == mysqldb.FaultUnavailable:
-		return told{fmt.Errorf("MySQL cannot be used: %w\nROLLBACKD_MYSQL_DSN is %s", err,
-			shown(c.cfg, "ROLLBACKD_MYSQL_DSN"))}
+		return told{fmt.Errorf("MySQL cannot be used: %w\nROLLBACKD_MYSQL_DSN is %s", err, c.cfg.Shown("MYSQL_DSN"))}
 	}
 	return sqlFileError(err)
 }
@@ -170,7 +161,7 @@ func (c *call) ofRabbit(err error) error {
 	case known && broker.Code == notFound, errors.Is(err, rabbit.ErrUnroutable):
 		err = fmt.Errorf("%w\n'%s migrate' makes exchange and queues", err, c.name)
 	case !known && mysqldb.Classify(err) != mysqldb.FaultOther || errors.Is(err, rabbit.ErrClosed):
-		err = fmt.Errorf("RabbitMQ cannot be used: %w\nROLLBACKD_AMQP_URL is %s", err, shown(c.cfg, "ROLLBACKD_AMQP_URL"))
+		err = fmt.Errorf("RabbitMQ cannot be used: %w\nROLLBACKD_AMQP_URL is %s", err, c.cfg.Shown("AMQP_URL"))
 	}
 	return told{err}
 }

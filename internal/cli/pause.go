@@ -21,8 +21,9 @@ whether consuming is paused.
 
 Producers are not stopped, and the queue grows meanwhile.`,
 	example: `  PROGRAM pause --why "stock table is being rebuilt" --for 30m`,
+	needs:   needsActs,
 	flags: func(f *flags) work {
-		out, by := f.output(), f.by()
+		by := f.by()
 		var r operator.PauseRequest
 		f.StringVar(&r.Why, "why", "", "the reason, for whoever finds the fleet paused")
 		f.DurationVar(&r.For, "for", operator.DefaultPause, "how long, "+operator.LeastPause.String()+" to "+
@@ -35,16 +36,12 @@ Producers are not stopped, and the queue grows meanwhile.`,
 			return nil
 		})
 		return func(ctx context.Context, c *call) error {
-			d, err := c.operator(ctx)
-			if err != nil {
-				return err
-			}
-			now, err := d.Paused(ctx)
+			now, err := c.acts.Paused(ctx)
 			if err == nil && strings.TrimSpace(r.Why) != "" {
 				if *instead {
 					r.Instead = now.ID
 				}
-				now, err = d.Pause(ctx, operator.Actor{Name: by()}, r)
+				now, err = c.acts.Pause(ctx, operator.Actor{Name: by()}, r)
 			}
 			if err != nil {
 				return err
@@ -52,7 +49,7 @@ Producers are not stopped, and the queue grows meanwhile.`,
 			p := view.PauseOf(now)
 			t := table{header: []string{"PAUSED", "BY", "SINCE", "UNTIL", "WHY"}}
 			t.add(map[bool]string{true: "yes", false: "no"}[p.Paused], p.By, date(p.Since), date(p.Until), p.Why)
-			return out.render(c.stdout, p, t)
+			return c.render(p, t)
 		}
 	},
 }
@@ -61,14 +58,12 @@ var resumeCommand = command{
 	use:   "resume",
 	short: "End a pause of the whole fleet",
 	long:  `End the pause that 'PROGRAM pause' or a page began: the daemons consume again within seconds.`,
+	needs: needsActs,
+	forms: noForm,
 	flags: func(f *flags) work {
 		by, why := f.by(), f.String("why", "", whyHelp)
 		return func(ctx context.Context, c *call) error {
-			d, err := c.operator(ctx)
-			if err != nil {
-				return err
-			}
-			p, err := d.Resume(ctx, operator.Actor{Name: by()}, operator.ResumeRequest{Why: *why})
+			p, err := c.acts.Resume(ctx, operator.Actor{Name: by()}, operator.ResumeRequest{Why: *why})
 			if errors.Is(err, dedup.ErrNotPaused) {
 				fmt.Fprintln(c.stdout, "consuming is not paused")
 				return nil

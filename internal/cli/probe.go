@@ -20,7 +20,8 @@ nothing else to ask with. No other setting is looked at, and no server is asked.
 The exit code is 0 when the daemon is alive, or with --ready when it takes deliveries; 1 when it is not, or when nobody
 answers in time; 2 when it cannot be asked. A daemon whose dependency is away is alive, and not ready: restarting it
 would not help.`,
-	bare: true,
+	needs: needsNothing,
+	forms: noForm,
 	flags: func(f *flags) work {
 		ready := f.Bool("ready", false, "ask whether it takes deliveries, and not only whether it is alive")
 		limit := f.Duration("timeout", 3*time.Second, "give up after this time, 100ms to 1m")

@@ -33,13 +33,14 @@ func TestPublishShowsHowFarItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errOut bytes.Buffer
-	c := &call{app: &app{name: "x", stdout: &out, stderr: &errOut}, cfg: cfg}
+	a := &app{name: "x", stdout: &out, stderr: &errOut}
+	c := &call{app: a, cfg: cfg, progress: a.newProgress(time.Now())}
 	p, err := c.newPublishing("", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	p.progress.now = func() time.Time { now = now.Add(2 * time.Second); return now } // a window takes two seconds
+	c.progress.now = func() time.Time { now = now.Add(2 * time.Second); return now } // a window takes two seconds
 	if err := p.run(t.Context(), strings.NewReader(strings.Repeat("{}\n", 3000))); err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ there on are not published, and publishing the file again is safe, because the d
 keys.`,
 	example: `  echo '{"order_sn":"20261121-0001"}' | PROGRAM publish --key-field order_sn`,
 	args:    cobra.MaximumNArgs(1),
+	forms:   noForm,
 	flags: func(f *flags) work {
 		field := f.String("key-field", "", "field of the body whose value becomes the message_id, by default the "+
 			"message's key (default: none, so that the key is the body's hash)")
@@ -85,14 +86,13 @@ type publishing struct {
 	lines     []int // of the batch
 	published int
 	bad       int
-	progress  *progress
 }
 
 func (c *call) newPublishing(field, tag string) (*publishing, error) {
 	cfg := c.cfg
 	p := &publishing{c: c, tag: tag, to: rabbit.NewPublisher(c.rabbit())}
 	p.where = fmt.Sprintf("to exchange %q with routing key %q", cfg.Exchange, cfg.RoutingKeys[0])
-	p.make, p.longest, p.progress = p.message, maxPublishBody, c.newProgress(time.Now())
+	p.make, p.longest = p.message, maxPublishBody
 	if err := checkTag(tag); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func checkTag(tag string) error {
 // run publishes window by window, and says in the end how many.
 func (p *publishing) run(ctx context.Context, from io.Reader) (err error) {
 	defer func() {
-		p.progress.end()
+		p.c.progress.end()
 		err = errors.Join(err, p.to.Close(context.WithoutCancel(ctx)))
 		_, printErr := fmt.Fprintf(p.c.stdout, "published %s %s\n", plural(p.published, "message"), p.where)
 		if printErr != nil {
@@ -236,7 +236,7 @@ func (p *publishing) flush(ctx context.Context) error {
 			failure = fmt.Errorf("line %d was not published, nor was what follows it: %w", p.lines[i], err)
 		}
 	}
-	p.progress.draw(fmt.Sprintf("published %d messages", p.published), 0, 0)
+	p.c.progress.draw(fmt.Sprintf("published %d messages", p.published), 0, 0)
 	p.batch, p.lines = p.batch[:0], p.lines[:0]
 	return p.c.ofRabbit(failure)
 }

@@ -25,7 +25,6 @@ counts as one delivery of the million that the queue allows; other readers do no
 What it cannot see: a success row keeps no body, so only where the key is the order's number is it compared with what
 the order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTION has no row any more, rightly.`,
 	flags: func(f *flags) work {
-		out := f.output()
 		var o reconcile.Options
 		f.BoolVar(&o.Adopt, "adopt", false, "file letters without a row as dead, and write success rows again that "+
 			"released reservations prove")
@@ -54,7 +53,7 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 			if err != nil && len(report.Findings) == 0 {
 				return err
 			}
-			printErr := out.print(c.stdout, withCommands(report, c.name, time.Now()), func(p *page) {
+			printErr := c.print(withCommands(report, c.name, time.Now()), func(p *page) {
 				p.report(report, *limit, c.name)
 			})
 			return errors.Join(printErr, c.hinted(err), reportError(report))
@@ -65,8 +64,6 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 func (c *call) reconcile(ctx context.Context, o reconcile.Options, noStock bool, why string) (
 	report reconcile.Report, err error,
 ) {
-	progress := c.newProgress(time.Now())
-	defer progress.end()
 	asked := mending{Adopt: o.Adopt, Republish: o.Republish, Force: o.Force}
 	err = c.act(ctx, o.By, !o.Adopt && !o.Republish, operator.TaskRequest{
 		Kind: operator.KindMend, Why: why, Detail: asked,
@@ -77,7 +74,7 @@ func (c *call) reconcile(ctx context.Context, o reconcile.Options, noStock bool,
 			o.DB = c.Story.DB
 		}
 		o.By, o.Progress = task.By, func(what string, seen int) {
-			progress.count(seen, what)
+			c.progress.count(seen, what)
 			task.Progress(what, seen)
 		}
 		var err error

@@ -16,11 +16,15 @@ import (
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
-// The forms of output that every list knows.
+// The forms of output.
 const (
-	outputTable = "table"
-	outputJSON  = "json"
+	outputTable    = "table"
+	outputJSON     = "json"
+	outputMarkdown = "markdown" // of the documentation's table
 )
+
+// inForms are those that every list knows; noForm is for a command that prints no list.
+var inForms, noForm = []string{outputTable, outputJSON}, []string{}
 
 // output is the value of the flag -o.
 type output struct {
@@ -28,19 +32,10 @@ type output struct {
 	allowed []string
 }
 
-// output gives a command the flag -o with the forms table, json and those in more. A form that is not among them is
-// refused while flags are parsed, hence as wrong usage.
-func (f *flags) output(more ...string) *output {
-	o := &output{chosen: outputTable, allowed: append([]string{outputTable, outputJSON}, more...)}
-	f.VarP(o, "output", "o", "form of the output: "+strings.Join(o.allowed, ", "))
-	f.offer("output", o.allowed...)
-	return o
-}
-
 // String, Set and Type make output a flag's value.
 func (o *output) String() string { return o.chosen }
 
-// Set chooses a form.
+// Set chooses a form. Another one is refused while flags are parsed, hence as wrong usage.
 func (o *output) Set(s string) error {
 	if !slices.Contains(o.allowed, s) {
 		return fmt.Errorf("must be one of %s", strings.Join(o.allowed, ", "))
@@ -68,18 +63,17 @@ func (t *table) add(cells ...any) {
 }
 
 // render writes a list in the chosen form: t for a screen, or value as JSON.
-func (o *output) render(w io.Writer, value any, t table) error {
-	return o.print(w, value, func(p *page) { p.table(t) })
-}
+func (c *call) render(value any, t table) error { return c.print(value, func(p *page) { p.table(t) }) }
 
 // print writes a value in the chosen form: as JSON, or for a screen what write makes of it.
-func (o *output) print(w io.Writer, value any, write func(*page)) error {
-	if o.chosen == outputJSON {
-		return writeJSON(w, value)
+func (c *call) print(value any, write func(*page)) error {
+	c.progress.end()
+	if c.out.chosen == outputJSON {
+		return writeJSON(c.stdout, value)
 	}
 	var p page
 	write(&p)
-	if _, err := p.WriteTo(w); err != nil {
+	if _, err := p.WriteTo(c.stdout); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil

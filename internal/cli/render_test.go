@@ -46,7 +46,7 @@ func TestJSONNeverActsOnATerminal(t *testing.T) {
 func TestEmptyListIsAnEmptyJSONList(t *testing.T) {
 	var out bytes.Buffer
 	var none []build
-	if err := (&output{chosen: outputJSON}).render(&out, none, table{}); err != nil || out.String() != "[]\n" {
-		t.Errorf("render = %q, %v; want an empty list", out.String(), err)
+	if err := writeJSON(&out, none); err != nil || out.String() != "[]\n" {
+		t.Errorf("writeJSON = %q, %v; want an empty list", out.String(), err)
 	}
 }

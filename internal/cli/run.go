@@ -27,7 +27,8 @@ once.
 Beside a consumer of the classic algorithm that is still at work it does not begin: of a table that 'migrate --from'
 took over, a last pass must have come to its end, and nothing in it may be newer. It looks for five seconds, at the rows
 behind the last one first; what it could not read by then is a warning, and 'doctor' looks longer.`,
-	bare: true,
+	needs: needsNothing,
+	forms: noForm,
 	flags: func(f *flags) work {
 		ignoreOldLog := f.Bool("ignore-old-log", false, "begin whatever a table that was taken over holds: nobody "+
 			"consumes by it any more")

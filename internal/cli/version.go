@@ -51,9 +51,8 @@ func readBuild() (b build) {
 var versionCommand = command{
 	use:   "version",
 	short: "Show version, revision and platform",
-	bare:  true,
-	flags: func(f *flags) work {
-		out := f.output()
+	needs: needsNothing,
+	flags: func(*flags) work {
 		return func(_ context.Context, c *call) error {
 			b := c.build
 			modified := unknown
@@ -62,7 +61,7 @@ var versionCommand = command{
 			}
 			t := table{header: []string{"VERSION", "REVISION", "TIME", "MODIFIED", "GO", "PLATFORM"}}
 			t.add(b.Version, cmp.Or(b.Revision, unknown), cmp.Or(b.Time, unknown), modified, b.Go, b.Platform)
-			return out.render(c.stdout, b, t)
+			return c.render(b, t)
 		}
 	},
 }

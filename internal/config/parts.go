@@ -35,6 +35,17 @@ func (c Config) LockServers(name string) lockers.Servers {
 	}
 }
 
+// LockSetting is the key of the setting that says where the lock is.
+func (c Config) LockSetting() string {
+	switch c.Lock {
+	case lock.KindMySQL:
+		return "MYSQL_DSN"
+	case lock.KindZooKeeper:
+		return "ZOOKEEPER_URL"
+	}
+	return "REDIS_URL"
+}
+
 // TopologyConfig is the exchange and the queues.
 func (c Config) TopologyConfig() rabbit.TopologyConfig {
 	return rabbit.TopologyConfig{

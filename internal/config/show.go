@@ -24,6 +24,14 @@ func (c Config) Settings() []Setting {
 	return settings
 }
 
+// Shown is the value of the setting with this key, the name without its prefix; its secrets masked.
+func (c Config) Shown(key string) string {
+	if s := c.of(key); s != nil {
+		return s.show(s.raw)
+	}
+	return "not set"
+}
+
 // String has a line NAME=value per setting, secrets masked.
 func (c Config) String() string {
 	var b strings.Builder

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/rollbackd/rollbackd/internal/config"
+	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
 // Level says how a check came out.
@@ -34,16 +35,9 @@ type Check struct {
 	Do    string `json:"do,omitempty"` // what to do about it
 }
 
-// Options are what the checks need besides the settings.
-type Options struct {
-	Program string // the program's name, for the commands in the advice
-	Name    string // of the connections
-	// MySQL and Redis are ROLLBACKD_MYSQL_DSN and ROLLBACKD_REDIS_URL as a person may see them, secrets masked.
-	MySQL, Redis string
-}
-
-// Run makes all checks. Servers are asked at the same time; one that does not answer costs some ten seconds.
-func Run(ctx context.Context, cfg config.Config, o Options) (all []Check) {
+// Run makes all checks; advice calls the program by the name that it was called. Servers are asked at the same time;
+// one that does not answer costs some ten seconds.
+func Run(ctx context.Context, cfg config.Config, program string) (all []Check) {
 	areas := []struct {
 		name string
 		look func(context.Context, *area)
@@ -54,7 +48,7 @@ func Run(ctx context.Context, cfg config.Config, o Options) (all []Check) {
 	found := make([]area, len(areas))
 	var wg sync.WaitGroup
 	for i, a := range areas {
-		found[i] = area{Config: cfg, o: o, name: a.name}
+		found[i] = area{Config: cfg, program: program, redisShown: cfg.Shown("REDIS_URL"), name: a.name}
 		wg.Go(func() { a.look(ctx, &found[i]) })
 	}
 	wg.Wait()
@@ -67,10 +61,14 @@ func Run(ctx context.Context, cfg config.Config, o Options) (all []Check) {
 // area is one server, or whatever else is looked at by itself, with the settings and what was found there.
 type area struct {
 	config.Config
-	o      Options
-	name   string
-	checks []Check
+	program    string
+	redisShown string // RedisURL, secrets masked
+	name       string
+	checks     []Check
 }
+
+// connections is the name of those that are made to look.
+func connections() string { return rabbit.ConnectionName("doctor") }
 
 // verdict is told of an answer that has this property.
 type verdict struct {
@@ -113,7 +111,9 @@ func (a *area) failed(check string, err error, do string) bool {
 }
 
 // without is the area before anything was found; with adds what was found there, under names that begin so.
-func (a *area) without() *area { return &area{Config: a.Config, o: a.o, name: a.name} }
+func (a *area) without() *area {
+	return &area{Config: a.Config, program: a.program, redisShown: a.redisShown, name: a.name}
+}
 
 func (a *area) with(prefix string, part *area) {
 	for _, c := range part.checks {

@@ -36,7 +36,7 @@ func lookAtMySQL(ctx context.Context, a *area) {
 	defer cancel()
 	var encryption shown
 	db, warnings, err := mysqldb.Open(ctx, a.MySQLDSN, mysqldb.Options{
-		Program: a.o.Name, MaxOpen: 2, Certs: encryption.store(),
+		Program: connections(), MaxOpen: 2, Certs: encryption.store(),
 	})
 	if a.failed("reachable", err, "mend ROLLBACKD_MYSQL_DSN") {
 		return
@@ -47,14 +47,14 @@ func lookAtMySQL(ctx context.Context, a *area) {
 		err = pool.PingContext(ctx)
 	}
 	advice := orCertificates(err, "is it running there, and are user and password right? ROLLBACKD_MYSQL_DSN is "+
-		a.o.MySQL)
+		a.Shown("MYSQL_DSN"))
 	if mysqldb.NoDatabase(err) {
-		advice = NoDatabase + ". ROLLBACKD_MYSQL_DSN is " + a.o.MySQL
+		advice = NoDatabase + ". ROLLBACKD_MYSQL_DSN is " + a.Shown("MYSQL_DSN")
 	}
 	if a.failed("reachable", err, advice) {
 		return
 	}
-	a.ok("reachable", a.o.MySQL)
+	a.ok("reachable", a.Shown("MYSQL_DSN"))
 	for _, w := range warnings {
 		a.warn("DSN", w, "take it out of ROLLBACKD_MYSQL_DSN")
 	}
@@ -69,7 +69,7 @@ func lookAtMySQL(ctx context.Context, a *area) {
 	a.holders(ctx, pool)
 	a.ages(ctx, records)
 	if p, err := records.Paused(ctx, a.Group, a.Queue); !a.failed("consuming", err, again) && p.Left > 0 {
-		a.warn("consuming", p.String(), "the daemons go on by themselves then; `"+a.o.Program+" resume` ends it now")
+		a.warn("consuming", p.String(), "the daemons go on by themselves then; `"+a.program+" resume` ends it now")
 	}
 	a.classicLog(ctx, records, pool)
 }
@@ -97,8 +97,8 @@ func (a *area) classicLog(ctx context.Context, records *dedup.Log, pool *sql.DB)
 	a.failed(name, err, again)
 	for _, d := range doubts {
 		a.tell(name, noteIf(!d.Sure, d.String()), warnIf(true, d.String(), "stop the old consumer, then `"+
-			a.o.Program+" migrate --from "+d.Table+" … --last-pass`: what it has done since is new to rollbackd and would be "+
-			"done again; `"+a.o.Program+" run` does not begin before"))
+			a.program+" migrate --from "+d.Table+" … --last-pass`: what it has done since is new to rollbackd and would be "+
+			"done again; `"+a.program+" run` does not begin before"))
 	}
 }
 
@@ -201,7 +201,7 @@ func variables(ctx context.Context, pool *sql.DB, scope string) (values map[stri
 
 // tables looks at schema and engines; false when nothing more can be asked.
 func (a *area) tables(ctx context.Context, db *gorm.DB) bool {
-	migrate := a.o.Program + " migrate"
+	migrate := a.program + " migrate"
 	if a.failed("schema", dedup.CheckSchema(ctx, db, a.LogTable), migrate) {
 		return false
 	}
@@ -296,7 +296,7 @@ func (a *area) ages(ctx context.Context, records *dedup.Log) {
 	before := len(a.checks)
 	for _, status := range []dedup.Status{dedup.Processing, dedup.Failed} {
 		a.tell("oldest "+status.String(), warnIf(ages[status] > time.Hour, age(status), "is a daemon running? '"+
-			a.o.Program+" reconcile' says which copies are gone"))
+			a.program+" reconcile' says which copies are gone"))
 	}
 	a.tell("oldest dead letter", warnIf(a.LogRetention > 0 && ages[dedup.Dead] > a.LogRetention-24*time.Hour,
 		age(dedup.Dead), "replay or discard it, or make ROLLBACKD_LOG_RETENTION ("+a.LogRetention.String()+") longer: "+

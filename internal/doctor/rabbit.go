@@ -19,7 +19,7 @@ func lookAtRabbit(ctx context.Context, a *area) {
 	var away []error
 	for _, u := range a.AMQPURLs {
 		var encryption shown
-		at := rabbit.Config{URLs: []string{u}, Name: a.o.Name, Certs: encryption.store()}
+		at := rabbit.Config{URLs: []string{u}, Name: connections(), Certs: encryption.store()}
 		conn, err := rabbit.Dial(ctx, at)
 		if err != nil {
 			away = append(away, err)
@@ -63,7 +63,7 @@ func lookAtRabbit(ctx context.Context, a *area) {
 func (a *area) taken(ctx context.Context, conn *rabbit.Conn, behind rabbit.Config) {
 	found, err := rabbit.LookAtMain(ctx, behind, conn, a.RabbitMQAPIURL, a.TopologyConfig())
 	a.tell("policy of the main queue",
-		failIf(errors.Is(err, rabbit.ErrClassic), fmt.Sprint(err), a.o.Program+" move"),
+		failIf(errors.Is(err, rabbit.ErrClassic), fmt.Sprint(err), a.program+" move"),
 		warnIf(err != nil, fmt.Sprint(err), "mend that, see ROLLBACKD_RABBITMQ_API_URL; what the queue needs is\n"+
 			found.Command),
 		warnIf(!found.Seen, "AMQP does not show what policies give "+a.Queue+", and an exact pattern matches no other queue "+
@@ -85,10 +85,10 @@ func (a *area) topology(ctx context.Context, conn *rabbit.Conn) {
 		}
 		a.tell(th.What,
 			failIf(th.Missing && th.Taken, rabbit.ErrNoMain.Error(), "see docs/adopting.md"),
-			failIf(th.Missing, "it does not exist", a.o.Program+" migrate"),
+			failIf(th.Missing, "it does not exist", a.program+" migrate"),
 			failIf(th.Err != nil, fmt.Sprint(th.Err), "see above; nothing was changed"),
 			warnIf(th.Unchecked, "it exists; this user may not declare it, so its arguments are unchecked", "let '"+
-				a.o.Program+" migrate' run once with a user who may configure it"),
+				a.program+" migrate' run once with a user who may configure it"),
 			okIf(th.Taken, "taken as it is"+counts), fine("as it must be"+counts))
 	}
 	for _, th := range things {
@@ -101,7 +101,7 @@ func (a *area) topology(ctx context.Context, conn *rabbit.Conn) {
 			"a daemon files them at once; if they stay although one runs, the first of them ends its connections: see degraded "+
 				"on its /readyz, mend what cuts them, or take it out by hand"))
 		a.tell("daemon", warnIf(th.Queue == a.Queue && th.Consumers == 0, "nobody consumes from "+th.Queue,
-			a.o.Program+" run"))
+			a.program+" run"))
 	}
 }
 

@@ -65,11 +65,11 @@ func (a *area) lockAway() Level {
 
 // redlock looks at each master and then takes a lock on more than half of them.
 func (a *area) redlock(ctx context.Context) {
-	urls, shown := redisdb.SplitURLs(a.RedisURL), redisdb.SplitURLs(a.o.Redis)
+	urls, shown := redisdb.SplitURLs(a.RedisURL), redisdb.SplitURLs(a.redisShown)
 	good := 0
 	for i, url := range urls {
 		one := a.without()
-		one.RedisURL, one.o.Redis = url, shown[i]
+		one.RedisURL, one.redisShown = url, shown[i]
 		one.LockOnError = lock.Proceed // one that is away stops nobody
 		if one.redis(ctx) {
 			good++
@@ -92,7 +92,7 @@ func (a *area) away(name, found, called, do string) {
 // redis looks at one Redis and reports whether it can be asked.
 func (a *area) redis(ctx context.Context) bool {
 	var encryption shown
-	client, err := redisdb.Open(a.RedisURL, redisdb.Options{Name: a.o.Name, Certs: encryption.store()})
+	client, err := redisdb.Open(a.RedisURL, redisdb.Options{Name: connections(), Certs: encryption.store()})
 	if a.failed("reachable", err, "mend ROLLBACKD_REDIS_URL") {
 		return false
 	}
@@ -102,14 +102,14 @@ func (a *area) redis(ctx context.Context) bool {
 		a.fail("right", err.Error(), redisAdvice)
 		return false
 	} else if err != nil {
-		advice := orCertificates(err, "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "+a.o.Redis)
+		advice := orCertificates(err, "is it running there, and is the password right? ROLLBACKD_REDIS_URL is "+a.redisShown)
 		if redis.HasErrorPrefix(err, "This instance has cluster support disabled") {
 			advice = "leave cluster=true out of ROLLBACKD_REDIS_URL: this is no cluster"
 		}
 		a.away("reachable", err.Error(), "it", advice)
 		return false
 	}
-	a.ok("reachable", a.o.Redis)
+	a.ok("reachable", a.redisShown)
 	encryption.tell(a, redisdb.Hosts(a.RedisURL), redisdb.TLSSetting, "ROLLBACKD_REDIS_URL", "write rediss://")
 	if cluster, ok := client.(*redis.ClusterClient); ok {
 		a.cluster(ctx, cluster)
@@ -180,7 +180,7 @@ func (a *area) info(ctx context.Context, client redis.UniversalClient, node bool
 func (a *area) takeAndRelease(ctx context.Context, level Level, advice string) bool {
 	const check = "lock"
 	probe := uuid.NewString()
-	locker, err := lockers.Open(ctx, a.LockServers(a.o.Name), lock.Options{LockTTL: time.Second,
+	locker, err := lockers.Open(ctx, a.LockServers(connections()), lock.Options{LockTTL: time.Second,
 		OnError: lock.Pause})
 	if a.failed(check, err, "report this") {
 		return false
@@ -206,7 +206,7 @@ func (a *area) takeAndRelease(ctx context.Context, level Level, advice string) b
 
 // sentinels says which master the sentinels that the URL names, if it does, name, and whether they could make another.
 func (a *area) sentinels(ctx context.Context) {
-	said, err := redisdb.AskSentinels(ctx, a.RedisURL, redisdb.Options{Name: a.o.Name})
+	said, err := redisdb.AskSentinels(ctx, a.RedisURL, redisdb.Options{Name: connections()})
 	if err != nil || len(said) == 0 {
 		return
 	}
