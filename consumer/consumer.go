@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
-	"github.com/rollbackd/rollbackd/internal/maintenance"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
@@ -55,9 +55,9 @@ var ErrDrainTimeout = errors.New("not drained in time: what was in hand goes bac
 // Consumer consumes a queue. Make one with [Open] or [New], run it once.
 type Consumer struct {
 	*engine
-	db      *gorm.DB                 // to migrate
-	keeper  *maintenance.Maintenance // nil: WithoutKeeper
-	closers []io.Closer              // what Open opened, in that order
+	db      *gorm.DB              // to migrate
+	keeper  *operator.Maintenance // nil: WithoutKeeper
+	closers []io.Closer           // what Open opened, in that order
 	depths  *depths
 	ran     atomic.Bool
 }

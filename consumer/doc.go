@@ -19,5 +19,5 @@
 // the handler in effect.go; attempts are counted in claim.go; what the broker is told is in settle.go.
 //
 // The package knows MySQL only through package dedup and AMQP only through internal/rabbit; what one process of a group
-// does beside the messages is in internal/maintenance. It knows nothing of stock, HTTP or environment variables.
+// does beside the messages is in internal/operator. It knows nothing of stock, HTTP or environment variables.
 package consumer

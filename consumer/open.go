@@ -13,7 +13,6 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/lockers"
-	"github.com/rollbackd/rollbackd/internal/maintenance"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -135,7 +134,7 @@ func lanesPool(cfg Config) dedup.OpenOptions {
 func keeperPool() dedup.OpenOptions {
 	const lockWait, timeout = time.Second, 10 * time.Second // the first is the shortest that MySQL knows
 	return dedup.OpenOptions{
-		Program: rabbit.ConnectionName("keeper"), MaxOpen: maintenance.Connections, LockWait: lockWait,
+		Program: rabbit.ConnectionName("keeper"), MaxOpen: operator.Connections, LockWait: lockWait,
 		ReadTimeout: timeout, WriteTimeout: timeout,
 	}
 }
@@ -189,7 +188,7 @@ func (c Config) letters(db *gorm.DB, command string) (*dedup.Log, *deadletter.Le
 // warning.
 const overdueAfter = time.Minute
 
-func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*maintenance.Maintenance, error) {
+func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*operator.Maintenance, error) {
 	records, letters, err := cfg.letters(db, "keeper")
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
@@ -205,7 +204,8 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*mainten
 	}
 	var once sync.Once
 	acts, err := operator.New(operator.Options{
-		DB: db, Records: records, Group: cfg.Group, Queue: cfg.Queue, Unwritten: func(err error) {
+		Lookup: operator.Lookup{Records: records, Group: cfg.Group, DB: db}, Letters: letters, Queue: cfg.Queue,
+		Retention: cfg.LogRetention, Unwritten: func(err error) {
 			once.Do(func() {
 				cfg.Logger.Warn("letters are replayed by themselves, and the record of acts lacks that: see docs/rights.md",
 					"err", err)
@@ -215,20 +215,14 @@ func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*mainten
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
-	compensate.Record = acts.Compensate
-	clean := acts.Clean
-	if ours, ok := locker.(*lockers.Lock); ok {
-		clean = func(ctx context.Context) (int, error) {
-			n, err := acts.Clean(ctx)
-			old, lockErr := ours.Clean(ctx)
-			return n + old, errors.Join(err, lockErr)
-		}
+	o := operator.MaintenanceOptions{
+		Compensate: compensate, Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger,
+		Clocks: h.clocks,
 	}
-	return maintenance.New(maintenance.Options{
-		Clean:   clean,
-		Records: records, Letters: letters, Group: cfg.Group, Retention: cfg.LogRetention, Compensate: compensate,
-		Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger, Clocks: h.clocks,
-	}, cfg.Registerer)
+	if ours, ok := locker.(*lockers.Lock); ok {
+		o.Clean = ours.Clean
+	}
+	return acts.Maintenance(o, cfg.Registerer)
 }
 
 // migrate makes or updates the tables of the log. MySQL is waited for; what it answers is for a person.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -79,10 +79,10 @@ func (o *restorer) does(commands string, wantCode int) {
 }
 
 // finds holds what reconcile finds against kinds and how many there are of each.
-func (s *shell) finds(when string, want map[reconcile.Kind]int) {
+func (s *shell) finds(when string, want map[operator.FindingKind]int) {
 	s.t.Helper()
 	r, _ := s.reconcileJSON()
-	got := map[reconcile.Kind]int{}
+	got := map[operator.FindingKind]int{}
 	for _, f := range r.Findings {
 		got[f.Kind]++
 	}
@@ -124,7 +124,7 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 
 	o.does(restore, exitFailed)
 	amount(104)
-	s.finds("after the restore", map[reconcile.Kind]int{reconcile.LetterWithoutRow: 1})
+	s.finds("after the restore", map[operator.FindingKind]int{operator.LetterWithoutRow: 1})
 	events := filepath.Join(o.home, "events-since-the-backup.ndjson")
 	if err := os.WriteFile(events, []byte(before+since), 0o600); err != nil {
 		t.Fatal(err)
@@ -134,12 +134,12 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 	amount(108)
 	s.eventually(0, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2)")
 	stop()
-	s.finds("in the end", map[reconcile.Kind]int{})
+	s.finds("in the end", map[operator.FindingKind]int{})
 
 	// the log alone, older than the stock
 	o.does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <stock.sql`, 0)
-	s.finds("with an older log", map[reconcile.Kind]int{
-		reconcile.LetterWithoutRow: 1, reconcile.ReleasedWithoutSuccess: 2,
+	s.finds("with an older log", map[operator.FindingKind]int{
+		operator.LetterWithoutRow: 1, operator.ReleasedWithoutSuccess: 2,
 	})
 	o.does(resend, 0)
 	stop = s.daemon()
@@ -149,7 +149,7 @@ mysqldump "$SCHEMA" $(mysql -N "$SCHEMA" -e 'SHOW TABLES' | grep -v '^stock') >l
 	// the stock alone, older than the log
 	o.does(`mysql "$SCHEMA" <backup.sql; mysql "$SCHEMA" <log.sql`, 0)
 	amount(104)
-	s.finds("with an older stock", map[reconcile.Kind]int{reconcile.SuccessNotReleased: 2})
+	s.finds("with an older stock", map[operator.FindingKind]int{operator.SuccessNotReleased: 2})
 }
 
 // Given a RabbitMQ whose queues, exchange and policy are gone, when its definitions are put back by the commands of the

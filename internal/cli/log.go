@@ -11,7 +11,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
@@ -80,11 +80,11 @@ type explained struct {
 
 // explain gathers the answer.
 func (c *call) explain(ctx context.Context, q question) (answer view.Told, err error) {
-	var found explain.Told
+	var found operator.Told
 	if q.order != "" {
-		found, err = explain.OfOrder(ctx, c.Story, q.order)
+		found, err = c.OfOrder(ctx, q.order)
 	} else {
-		found, err = explain.OfKey(ctx, c.Story, q.key, q.tag)
+		found, err = c.OfKey(ctx, q.key, q.tag)
 	}
 	switch {
 	case err != nil:
@@ -101,13 +101,13 @@ func (c *call) explain(ctx context.Context, q question) (answer view.Told, err e
 		return answer, fmt.Errorf("%s: %w", config.Prefix+c.cfg.LockSetting(), err)
 	}
 	c.closers = append(c.closers, closer.Close) // it was only looked at
-	copies := func(row dedup.Row) string { return explain.CopiesText(row, c.cfg.Queue) }
+	copies := func(row dedup.Row) string { return operator.CopiesText(row, c.cfg.Queue) }
 	if q.queue {
 		if copies, err = c.copiesInQueue(ctx, found); err != nil {
 			return answer, err
 		}
 	}
-	names := explain.Names{Queue: c.cfg.Queue, MaxAttempts: c.cfg.MaxAttempts, Program: c.name}
+	names := operator.Names{Queue: c.cfg.Queue, MaxAttempts: c.cfg.MaxAttempts, Program: c.name}
 	answer = view.Tell(found, q.order, names, func(id dedup.Identity) string {
 		text := lock(ctx, id)
 		if strings.HasPrefix(text, "unknown: ") {
@@ -119,7 +119,7 @@ func (c *call) explain(ctx context.Context, q question) (answer view.Told, err e
 }
 
 // copiesInQueue reads the whole dead-letter queue once.
-func (c *call) copiesInQueue(ctx context.Context, told explain.Told) (func(dedup.Row) string, error) {
+func (c *call) copiesInQueue(ctx context.Context, told operator.Told) (func(dedup.Row) string, error) {
 	count := map[dedup.Identity]int{}
 	for _, m := range told.Messages {
 		count[m.Row.Identity] = 0

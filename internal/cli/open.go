@@ -80,7 +80,7 @@ func (c *call) openOperator(ctx context.Context) (err error) {
 		return err
 	}
 	c.acts, err = operator.New(operator.Options{
-		DB: c.DB, Records: c.Records, Group: c.cfg.Group, Queue: c.cfg.Queue, Unwritten: func(err error) {
+		Lookup: c.Lookup, Queue: c.cfg.Queue, Unwritten: func(err error) {
 			c.say("the record of acts lacks this, which is done all the same: %s%s", printable(err.Error()),
 				c.recordHint(err))
 		},

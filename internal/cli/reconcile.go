@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 var reconcileCommand = command{
@@ -25,7 +24,7 @@ counts as one delivery of the million that the queue allows; other readers do no
 What it cannot see: a success row keeps no body, so only where the key is the order's number is it compared with what
 the order still has reserved; and a release that is older than ROLLBACKD_LOG_RETENTION has no row any more, rightly.`,
 	flags: func(f *flags) work {
-		var o reconcile.Options
+		var o operator.Reconciliation
 		f.BoolVar(&o.Adopt, "adopt", false, "file letters without a row as dead, and write success rows again that "+
 			"released reservations prove")
 		f.BoolVar(&o.Republish, "republish", false, "send messages again, from their rows, that have no copy any more")
@@ -61,24 +60,24 @@ the order still has reserved; and a release that is older than ROLLBACKD_LOG_RET
 	},
 }
 
-func (c *call) reconcile(ctx context.Context, o reconcile.Options, noStock bool, why string) (
-	report reconcile.Report, err error,
+func (c *call) reconcile(ctx context.Context, o operator.Reconciliation, noStock bool, why string) (
+	report operator.Report, err error,
 ) {
 	asked := mending{Adopt: o.Adopt, Republish: o.Republish, Force: o.Force}
 	err = c.act(ctx, o.By, !o.Adopt && !o.Republish, operator.TaskRequest{
 		Kind: operator.KindMend, Why: why, Detail: asked,
 	}, func(ctx context.Context, task operator.Task) (operator.Result, error) {
 		c.sayUnknownGroup(ctx)
-		o.Records, o.Letters, o.Group, o.Retention = c.Records, c.Letters, c.cfg.Group, c.cfg.Retention()
-		if !noStock {
-			o.DB = c.Story.DB
+		o.Lookup, o.Letters, o.Retention = c.Lookup, c.Letters, c.cfg.Retention()
+		if noStock {
+			o.OrderOf = nil
 		}
 		o.By, o.Progress = task.By, func(what string, seen int) {
 			c.progress.count(seen, what)
 			task.Progress(what, seen)
 		}
 		var err error
-		report, err = reconcile.Run(ctx, o)
+		report, err = o.Run(ctx)
 		return operator.Result{Mended: len(report.Findings) - report.Open(), LeftCount: report.Open()}, err
 	})
 	return report, err
@@ -91,7 +90,7 @@ type mending struct {
 	Force     bool `json:"force,omitempty"`
 }
 
-func reportError(r reconcile.Report) error {
+func reportError(r operator.Report) error {
 	switch n := r.Open(); {
 	case n > 0:
 		return fmt.Errorf("disagreements: %d", n)
@@ -102,8 +101,8 @@ func reportError(r reconcile.Report) error {
 }
 
 // report tells of a report, kind by kind.
-func (p *page) report(r reconcile.Report, limit int, program string) {
-	for _, kind := range reconcile.Kinds() {
+func (p *page) report(r operator.Report, limit int, program string) {
+	for _, kind := range operator.FindingKinds() {
 		p.kind(r, kind, limit, program)
 	}
 	for _, unclear := range r.Unclear {
@@ -121,7 +120,7 @@ func (p *page) report(r reconcile.Report, limit int, program string) {
 }
 
 // kind adds the findings of one kind and what mends them; a command that mends several is written once.
-func (p *page) kind(r reconcile.Report, kind reconcile.Kind, limit int, program string) {
+func (p *page) kind(r operator.Report, kind operator.FindingKind, limit int, program string) {
 	t := table{header: []string{"TAG", "KEY", "STATUS", "SINCE", "ORDER", "RESERVATION", "RESULT"}}
 	var commands []string
 	n := 0

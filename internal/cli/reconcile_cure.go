@@ -3,21 +3,21 @@ package cli
 import (
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/reconcile"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // curedReport is a report whose findings say the command that mends them.
 type curedReport struct {
-	reconcile.Report
+	operator.Report
 	Findings []curedFinding `json:"findings"`
 }
 
 type curedFinding struct {
-	reconcile.Finding
+	operator.Finding
 	Cure string `json:"cure,omitempty"`
 }
 
-func withCommands(r reconcile.Report, program string, now time.Time) curedReport {
+func withCommands(r operator.Report, program string, now time.Time) curedReport {
 	c := curedReport{r, []curedFinding{}}
 	for _, f := range r.Findings {
 		one := curedFinding{Finding: f}

@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 func TestTheCureOfAnOrderGivesItsNumberAndAFreeIdentity(t *testing.T) {
 	for _, order := range []string{`a\b`, `a\nb`, `tab\c`, "20261121-0001", `it's "$(x)" & <y>`} {
-		f := reconcile.Finding{
-			Kind: reconcile.SuccessNotReleased, Tag: "stock.rollback", Key: order, Order: order,
-			Items: []reconcile.Item{{SKU: 1, Quantity: 2}},
+		f := operator.Finding{
+			Kind: operator.SuccessNotReleased, Tag: "stock.rollback", Key: order, Order: order,
+			Items: []operator.Item{{SKU: 1, Quantity: 2}},
 		}
 		command := f.Cure("x", time.Now())
 		echo, publish, _ := strings.Cut(command, " | ")

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -139,16 +139,16 @@ func TestWhatDisagreesIsFoundAndItsCommandMendsIt(t *testing.T) {
 		t.Errorf("exit %d, want 1", code)
 	}
 	report, _ := s.reconcileJSON()
-	found := map[reconcile.Kind][]string{}
+	found := map[operator.FindingKind][]string{}
 	for _, f := range report.Findings {
 		found[f.Kind] = append(found[f.Kind], f.Key+f.Order)
 	}
-	for kind, want := range map[reconcile.Kind][]string{
-		reconcile.LetterWithoutRow: {"no-row"}, reconcile.StaleLetter: {"stale"}, reconcile.DeadWithoutLetter: {"moved",
+	for kind, want := range map[operator.FindingKind][]string{
+		operator.LetterWithoutRow: {"no-row"}, operator.StaleLetter: {"stale"}, operator.DeadWithoutLetter: {"moved",
 			"purged"},
-		reconcile.Overdue: {"claimed", "overdue"}, reconcile.InterruptedReplay: {"cut-off"},
-		reconcile.ReleasedWithoutSuccess: {"applied-1applied-1"}, reconcile.SuccessNotReleased: {"applied-2applied-2"},
-		reconcile.NamedNotReleased: {"applied-3applied-3", "applied-4applied-4"}, reconcile.NegativeStock: {""},
+		operator.Overdue: {"claimed", "overdue"}, operator.InterruptedReplay: {"cut-off"},
+		operator.ReleasedWithoutSuccess: {"applied-1applied-1"}, operator.SuccessNotReleased: {"applied-2applied-2"},
+		operator.NamedNotReleased: {"applied-3applied-3", "applied-4applied-4"}, operator.NegativeStock: {""},
 	} {
 		if !slices.Equal(found[kind], want) {
 			t.Errorf("%s: %q, want %q", kind, found[kind], want)
@@ -235,38 +235,38 @@ func TestReconcileMayRunBesideDaemonsAndReplays(t *testing.T) {
 func TestCuresAreWhatTheFindingNeeds(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for name, tc := range map[string]struct {
-		f    reconcile.Finding
+		f    operator.Finding
 		want string
 	}{
-		"too old": {reconcile.Finding{Kind: reconcile.LetterWithoutRow, Hindrance: "too_old"},
+		"too old": {operator.Finding{Kind: operator.LetterWithoutRow, Hindrance: "too_old"},
 			"x reconcile --adopt --force    # it may have had its effect"},
-		"key taken": {reconcile.Finding{Kind: reconcile.LetterWithoutRow, Hindrance: "key_taken"},
+		"key taken": {operator.Finding{Kind: operator.LetterWithoutRow, Hindrance: "key_taken"},
 			"x reconcile --adopt --force    # another body"},
-		"cut": {reconcile.Finding{Kind: reconcile.DeadWithoutLetter, Hindrance: "its row keeps no body"},
+		"cut": {operator.Finding{Kind: operator.DeadWithoutLetter, Hindrance: "its row keeps no body"},
 			"x dlq replay --from FILE    # with the whole message from its producer, because its row keeps no body"},
-		"dead": {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "dead", Tag: "t", Key: "it's"},
+		"dead": {operator.Finding{Kind: operator.ReleasedWithoutSuccess, Status: "dead", Tag: "t", Key: "it's"},
 			`x dlq replay --tag t --key 'it'\''s'    # it finds`},
-		"discarded": {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "discarded", Tag: "t", Key: "k"},
+		"discarded": {operator.Finding{Kind: operator.ReleasedWithoutSuccess, Status: "discarded", Tag: "t", Key: "k"},
 			"x log explain k --tag t    # a person"},
-		"failed": {reconcile.Finding{Kind: reconcile.ReleasedWithoutSuccess, Status: "failed"},
+		"failed": {operator.Finding{Kind: operator.ReleasedWithoutSuccess, Status: "failed"},
 			"x run    # its next attempt"},
-		"odd order": {reconcile.Finding{
-			Kind: reconcile.NamedNotReleased, Was: stock.Reserved, Order: "it's", Tag: "t",
-			Items: []reconcile.Item{{SKU: 1, Quantity: 2}},
+		"odd order": {operator.Finding{
+			Kind: operator.NamedNotReleased, Was: stock.Reserved, Order: "it's", Tag: "t",
+			Items: []operator.Item{{SKU: 1, Quantity: 2}},
 		}, `printf '%s\n' ` +
 			`'{"order_sn":"it'\''s","reason":"reconcile","items":[{"sku_id":1,"quantity":2}],` +
 			`"repair":"repair/it'\''s/20261121T120000Z"}' | x publish --key-field repair --tag repair`},
-		"deducted": {reconcile.Finding{Kind: reconcile.NamedNotReleased, Was: stock.Deducted, Order: "a'b", SKU: 3},
+		"deducted": {operator.Finding{Kind: operator.NamedNotReleased, Was: stock.Deducted, Order: "a'b", SKU: 3},
 			"UPDATE stock_reservation SET rollback_tag = NULL, rollback_key = NULL WHERE order_sn = x'612762' AND sku_id = " +
 				"3    -- "},
-		"next kinds": {reconcile.Finding{Kind: "later version", Tag: "t", Key: "k"}, "x log explain k --tag t"},
+		"next kinds": {operator.Finding{Kind: "later version", Tag: "t", Key: "k"}, "x log explain k --tag t"},
 	} {
 		if got := tc.f.Cure("x", now); !strings.HasPrefix(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	for _, kind := range reconcile.Kinds() {
-		if f := (reconcile.Finding{Kind: kind}); kind.Means() == "" || strings.Contains(f.Cure("x", now), "log explain") {
+	for _, kind := range operator.FindingKinds() {
+		if f := (operator.Finding{Kind: kind}); kind.Means() == "" || strings.Contains(f.Cure("x", now), "log explain") {
 			t.Errorf("%s has no explanation or no cure of its own", kind)
 		}
 	}

@@ -18,7 +18,7 @@ func (w *world) person() *operator.Operator {
 	w.t.Helper()
 	cfg, s := w.config(), w.store(dedup.OpenOptions{})
 	d, err := operator.New(operator.Options{
-		DB: s.DB, Records: s.Records, Letters: s.Letters, Group: cfg.Group, Queue: cfg.Queue,
+		Lookup: s.Lookup, Letters: s.Letters, Queue: cfg.Queue,
 	})
 	if err != nil {
 		w.t.Fatal(err)

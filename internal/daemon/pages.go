@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -11,10 +10,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/pages"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/explain"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // programName is how the commands are called that pages name.
@@ -37,13 +34,8 @@ func (d *Daemon) openOperator(ctx context.Context) error {
 	}
 	d.closers = append(d.closers, s.Close)
 	o := operator.Options{
-		DB: s.DB, Records: s.Records, Letters: s.Letters, Group: d.cfg.Group, Queue: d.cfg.Queue, Logger: d.log,
-		Tasks: d.tasks(s), Drain: d.cfg.DrainTimeout,
-	}
-	if s.Story.DB != nil { // orders are known
-		o.Order = func(ctx context.Context, order string, among []string) ([]string, error) {
-			return explain.KeysOf(ctx, s.Story, order, among)
-		}
+		Lookup: s.Lookup, Letters: s.Letters, Queue: d.cfg.Queue, Retention: d.cfg.Retention(), Logger: d.log,
+		Drain: d.cfg.DrainTimeout,
 	}
 	d.desk, err = operator.New(o)
 	return err
@@ -69,8 +61,8 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	}
 	d.closers = append(d.closers, closer.Close)
 	d.view = view.New(view.Options{
-		Records: s.Records, Letters: s.Letters, Story: s.Story, Lock: lock, Group: cfg.Group,
-		Names:  explain.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
+		Records: s.Records, Letters: s.Letters, Story: s.Lookup, Lock: lock, Group: cfg.Group,
+		Names:  operator.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
 		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},
 	})
@@ -79,40 +71,4 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	})
 	d.api = api.New(api.Options{View: d.view, Guard: guard, Desk: d.desk, Logger: d.log})
 	return nil
-}
-
-// bounds keep a comparison that a page asks for small: it runs in a daemon, beside its lanes.
-var bounds = reconcile.Bounds{Findings: 200, Letters: 200_000, Time: 5 * time.Minute, Rest: true}
-
-// tasks are what the operator does besides runs over letters.
-func (d *Daemon) tasks(s *Store) map[operator.Kind]func(context.Context, operator.Task) (any, error) {
-	o := reconcile.Options{
-		Records: s.Records, Letters: s.Letters, Group: d.cfg.Group, Retention: d.cfg.Retention(), Bounds: bounds,
-		DB: s.Story.DB,
-	}
-	return map[operator.Kind]func(context.Context, operator.Task) (any, error){
-		operator.KindReconcile: func(ctx context.Context, t operator.Task) (any, error) {
-			o := o
-			o.By, o.Progress = t.By, t.Progress
-			found, err := reconcile.Run(ctx, o)
-			if err != nil {
-				return nil, err // what was found so far would look like all
-			}
-			all := len(found.Findings)
-			for _, more := range found.More {
-				all += more
-			}
-			t.Progress("findings", all)
-			return found, nil
-		},
-		operator.KindMend: func(ctx context.Context, t operator.Task) (any, error) {
-			var order reconcile.MendOrder
-			if err := json.Unmarshal(t.Act.Detail, &order); err != nil {
-				return nil, fmt.Errorf("read what is to be mended: %w", err)
-			}
-			o := o
-			o.By, o.Force, o.Again = t.By, order.Force, t.Act.Terms > 1
-			return reconcile.Mend(ctx, o, order.Finding)
-		},
-	}
 }

@@ -8,31 +8,28 @@ import (
 	"io"
 	"log/slog"
 
-	"gorm.io/gorm"
-
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/explain"
 	stockhandler "github.com/rollbackd/rollbackd/internal/handler/stock"
 	"github.com/rollbackd/rollbackd/internal/lockers"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
 // Store is the consumer log on a pool of its own, and the letters of the queue, as the settings say.
 type Store struct {
-	DB       *gorm.DB
+	operator.Lookup
+
 	Pool     *sql.DB // that of DB
-	Records  *dedup.Log
 	Letters  *deadletter.Letters
-	Story    explain.Options // where messages and orders are looked up
-	Warnings []string        // of ROLLBACKD_MYSQL_DSN
+	Warnings []string // of ROLLBACKD_MYSQL_DSN
 }
 
 // OpenStore makes a store for a command, which is named beside its connections. It asks no server yet.
 func OpenStore(ctx context.Context, cfg config.Config, command string, o dedup.OpenOptions) (*Store, error) {
-	s := new(Store)
+	s := &Store{Lookup: operator.Lookup{Group: cfg.Group}}
 	o.Program, o.CurrentDSN = rabbit.ConnectionName(command), cfg.Config.Fresh.MySQLDSN
 	var err error
 	if s.DB, s.Warnings, err = dedup.Open(ctx, cfg.MySQLDSN, o); err != nil {
@@ -50,9 +47,8 @@ func OpenStore(ctx context.Context, cfg config.Config, command string, o dedup.O
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.Story = explain.Options{Records: s.Records, Group: cfg.Group, OrderOf: stockhandler.OrderOf}
 	if cfg.Handler == config.HandlerStock {
-		s.Story.DB = s.DB
+		s.OrderOf = stockhandler.OrderOf
 	}
 	return s, nil
 }
@@ -65,7 +61,7 @@ func (s *Store) LockWords(ctx context.Context, servers lockers.Servers) (
 	func(context.Context, dedup.Identity) string, io.Closer, error,
 ) {
 	if servers.None() {
-		return func(context.Context, dedup.Identity) string { return explain.NoLock }, io.NopCloser(nil), nil
+		return func(context.Context, dedup.Identity) string { return operator.NoLock }, io.NopCloser(nil), nil
 	}
 	locker, err := lockers.Open(ctx, servers, lock.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -80,6 +76,6 @@ func (s *Store) LockWords(ctx context.Context, servers lockers.Servers) (
 		if err != nil {
 			return "unknown: " + err.Error()
 		}
-		return explain.LockText(state)
+		return operator.LockText(state)
 	}, locker, nil
 }

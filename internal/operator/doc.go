@@ -1,15 +1,22 @@
-// Package operator is everything that a person does to a fleet, without saying how the person asks for it: pausing and
-// resuming consuming, and runs over dead letters, which outlive the process and the browser that began them. Each act
-// is one row under one id: who, why, on what, with what outcome. What is asked for twice under one name is done once.
+// Package operator is how a fleet is looked at and acted on, without saying who asks and how.
 //
-// Besides runs there are tasks, which the caller gives functions for: the operator keeps them as it keeps runs.
+// Acts (act.go): pausing and resuming, runs over dead letters, comparisons and mends, which outlive the process and the
+// browser that began them. Each is one row under one id: who, why, on what, with what outcome; what is asked for twice
+// under one name is done once. An act is committed before anything is told of it. It is taken up by whichever daemon of
+// the fleet is free, under a lease; when that one dies, another goes on. Two that work on one by mistake do nothing
+// twice, because every step that moves a row or a message is package deadletter's, compared and counted.
 //
-// An act is committed before anything is told of it, and what a page, a command or a program shows of it comes from its
-// row. A run is taken up by whichever daemon of the fleet is free, under a lease; when that one dies, another goes on.
-// It moves no row and no message itself: that is package deadletter's, whose steps are compared and counted one by
-// one, so two daemons that work on one run by mistake do nothing twice.
+// Lookups (lookup.go): what is known of one message, or of all messages of one order, and what could not be seen: a
+// bounded look never passes for a whole one. explain.go and meaning.go say it in words, the same ones to a terminal and
+// to a page.
 //
-// What may live here: acts and runs, the once of requests, their tables' statements, the runner, and what of it is
-// deleted after its time. What must not: HTTP, pages, sign-in and rights of persons (internal/admin), what becomes of a
-// letter (deadletter), rows of the log (dedup), and whatever a delivery needs to end (consumer).
+// Reconciliation (reconcile.go): where rows, letters and reservations tell different stories, and what mends that
+// (cure.go), by the same guarded steps as a replay.
+//
+// Maintenance (maintenance.go): what one process of a group is enough for: it deletes rows that have outlived their
+// retention, replays letters by itself, notifies of new ones, and says once an hour what waits longest; and the figures
+// of the log (figures.go).
+//
+// What must not live here: HTTP, pages, sign-in and rights of persons (internal/admin), how a letter is read, sent and
+// ended (deadletter), rows of the log (dedup), and whatever a delivery needs to end (consumer).
 package operator

@@ -14,7 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
-	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -23,19 +22,13 @@ import (
 
 // Options are what an operator works with.
 type Options struct {
-	// DB is a pool on the schema of the log, of [Connections] at least. It stays the caller's.
-	DB *gorm.DB
-	// Records and Letters are those of the group and queue; their pool may be DB. Letters may be nil where nothing is
-	// run.
-	Records *dedup.Log
+	Lookup // its pool has [Connections] at least
+
+	// Letters are those of the group and queue; nil where nothing is run.
 	Letters *deadletter.Letters
-	// Group and Queue are those of the daemon.
-	Group, Queue string
-	// Order finds the keys of an order's messages, of those among others only, if there are others; nil: letters cannot be
-	// chosen by order.
-	Order func(ctx context.Context, order string, among []string) ([]string, error)
-	// Tasks do the kinds of work that the operator does not know itself; a kind without one is left to other daemons.
-	Tasks map[Kind]func(context.Context, Task) (report any, err error)
+	Queue   string // the daemon's, as the group
+	// Retention is how long success rows are kept; 0: for ever.
+	Retention time.Duration
 	// Unwritten, if set, is told why something that [Operator.Do] does is not written down, or not how it ended.
 	Unwritten func(error)
 	// Drain bounds how long Work goes on to write down how acts have ended, after its context has. Default: 25s.
@@ -62,6 +55,7 @@ type Operator struct {
 	lease  time.Duration // tests change these
 	look   time.Duration
 	inMove func() // called after some letters of a run are done; tests stop or kill there
+	tasks  map[Kind]func(context.Context, Task) (report any, err error)
 }
 
 // New makes an operator. It asks no server.
@@ -84,6 +78,7 @@ func New(o Options) (*Operator, error) {
 		wake: make(chan struct{}, 1),
 	}
 	d.o.Drain = cmp.Or(o.Drain, defaultDrain)
+	d.tasks = map[Kind]func(context.Context, Task) (any, error){KindReconcile: d.reconcile, KindMend: d.mend}
 	return d, nil
 }
 

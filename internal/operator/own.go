@@ -76,8 +76,8 @@ func (j *job) doOwn(ctx context.Context) (err error) {
 	return err
 }
 
-// Compensate writes down a replay that the fleet does by itself: it is deadletter.CompensateOptions.Record.
-func (d *Operator) Compensate(
+// compensate writes down a replay that the fleet does by itself: it is deadletter.CompensateOptions.Record.
+func (d *Operator) compensate(
 	ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded,
 ) (res deadletter.Result, err error) {
 	err = d.Do(ctx, Actor{Name: by}, TaskRequest{

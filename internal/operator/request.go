@@ -40,11 +40,11 @@ func (d *Operator) resolve(ctx context.Context, f deadletter.Filter) (deadletter
 	if f.Order == "" {
 		return f, nil
 	}
-	if d.o.Order == nil {
+	if d.o.OrderOf == nil {
 		return f, fmt.Errorf("%w: orders are not known to this handler; choose by key", ErrRequest)
 	}
 	var err error
-	if f.Keys, err = d.o.Order(ctx, f.Order, f.Keys); err != nil {
+	if f.Keys, err = d.o.keysOf(ctx, f.Order, f.Keys); err != nil {
 		return f, fmt.Errorf("look up order %q: %w", f.Order, err)
 	}
 	switch {

@@ -204,6 +204,8 @@ func TestADiscardEndsItsLettersAndParkedOnesStayInAReplay(t *testing.T) {
 	w := newWorld(t)
 	w.dead("no", names("a", 30)...)
 	w.dead("no", "order-a", "order-b", "order-c")
+	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES "+
+		"('order', 1, 1, 2, ?, 'order-a'), ('order', 2, 1, 2, ?, 'order-b')", tag, tag)
 	w.Exec("UPDATE consumer_log SET replays = ? WHERE msg_key IN ('a-00001', 'a-00002')", most)
 	w.daemon()
 	// given an order, whose letters are discarded

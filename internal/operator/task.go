@@ -13,7 +13,7 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 )
 
-// Task is work of a kind that the operator does not know itself. It is kept, taken up under a lease, shown, stopped and
+// Task is a comparison, or the mending of a finding of one. It is kept, taken up under a lease, shown, stopped and
 // ended as a run is; one whose process died is done again from its beginning by another, so it must bear that.
 type Task struct {
 	Act Act
@@ -23,6 +23,40 @@ type Task struct {
 	Progress func(phase string, seen int)
 	// Letters says it of a run over letters. Only what [Operator.Do] does has it.
 	Letters func(deadletter.Progress)
+}
+
+// bounds keep a comparison that a page asks for small: it runs in a daemon, beside its lanes.
+var bounds = Bounds{Findings: 200, Letters: 200_000, Time: 5 * time.Minute, Rest: true}
+
+func (d *Operator) reconciliation(t Task) Reconciliation {
+	return Reconciliation{
+		Lookup: d.o.Lookup, Letters: d.o.Letters, Retention: d.o.Retention, Bounds: bounds, By: t.By, Progress: t.Progress,
+	}
+}
+
+// reconcile is the task of KindReconcile.
+func (d *Operator) reconcile(ctx context.Context, t Task) (any, error) {
+	found, err := d.reconciliation(t).Run(ctx)
+	if err != nil {
+		return nil, err // what was found so far would look like all
+	}
+	all := len(found.Findings)
+	for _, more := range found.More {
+		all += more
+	}
+	t.Progress("findings", all)
+	return found, nil
+}
+
+// mend is the task of KindMend.
+func (d *Operator) mend(ctx context.Context, t Task) (any, error) {
+	var order MendOrder
+	if err := json.Unmarshal(t.Act.Detail, &order); err != nil {
+		return nil, fmt.Errorf("read what is to be mended: %w", err)
+	}
+	o := d.reconciliation(t)
+	o.Force, o.Again = order.Force, t.Act.Terms > 1
+	return o.Mend(ctx, order.Finding)
 }
 
 // TaskRequest asks for a task.
@@ -72,7 +106,7 @@ func (j *job) do(ctx context.Context) (result Result, err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, taskTime, errTooLong)
 	defer cancel()
-	report, err := j.d.o.Tasks[j.act.Kind](ctx, Task{Act: j.act, By: j.act.story(), Progress: j.seen})
+	report, err := j.d.tasks[j.act.Kind](ctx, Task{Act: j.act, By: j.act.story(), Progress: j.seen})
 	if err != nil && errors.Is(context.Cause(ctx), errTooLong) {
 		err = errTooLong
 	}
@@ -96,7 +130,7 @@ func (j *job) seen(phase string, n int) {
 // kinds are those that this operator can work on, as a list for a statement.
 func (d *Operator) kinds() (marks string, args []any) {
 	all := []Kind{KindReplay, KindDiscard}
-	for kind := range d.o.Tasks {
+	for kind := range d.tasks {
 		all = append(all, kind)
 	}
 	slices.Sort(all)

@@ -14,11 +14,12 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-// doing are the options of a daemon that knows one kind of task.
-func doing(kind operator.Kind, do func(context.Context, operator.Task) (any, error)) func(*operator.Options) {
-	return func(o *operator.Options) {
-		o.Tasks = map[operator.Kind]func(context.Context, operator.Task) (any, error){kind: do}
-	}
+// does is a daemon that knows one kind of task more.
+func (w *world) does(kind operator.Kind, do func(context.Context, operator.Task) (any, error)) (stop func()) {
+	w.T.Helper()
+	d := w.newDesk()
+	d.Does(kind, do)
+	return w.works(d)
 }
 
 // Given a daemon that knows a kind of task and one that does not, then the first does it, and its act says how far it
@@ -35,14 +36,14 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 	}
 	var times atomic.Int32
 	goOn := make(chan struct{})
-	w.daemon(doing("count", func(_ context.Context, task operator.Task) (any, error) {
+	w.does("count", func(_ context.Context, task operator.Task) (any, error) {
 		times.Add(1)
 		var numbers []int
 		err := json.Unmarshal(task.Act.Detail, &numbers)
 		task.Progress("numbers", len(numbers))
 		<-goOn
 		return map[string]any{"sum": numbers[0] + numbers[1], "by": task.By}, err
-	}))
+	})
 	w.Eventually("it is seen how far it has come", func() (string, bool) {
 		p := w.act(a.ID).Progress
 		return p.Phase, p.Phase == "numbers" && p.Done == 2
@@ -71,17 +72,17 @@ func TestATaskIsDoneByADaemonThatKnowsItsKind(t *testing.T) {
 func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 	w := newWorld(t)
 	begun := make(chan struct{}, 2)
-	waits := doing("wait", func(ctx context.Context, _ operator.Task) (any, error) {
+	waits := func(ctx context.Context, _ operator.Task) (any, error) {
 		begun <- struct{}{}
 		<-ctx.Done()
 		return nil, ctx.Err()
-	})
-	stop := w.daemon(waits)
+	}
+	stop := w.does("wait", waits)
 	ask := operator.TaskRequest{Kind: "wait", Alone: "all"}
 	id := w.oneBegins(10, func(int) (operator.Act, error) { return w.desk.Ask(t.Context(), anna, ask) })
 	<-begun
 	stop()
-	w.daemon(waits)
+	w.does("wait", waits)
 	<-begun // by the next one
 	if a := w.act(id); a.State != operator.Running || a.Terms != 2 {
 		t.Errorf("after the drain: %s in term %d", a.State, a.Terms)
@@ -101,7 +102,7 @@ func TestATaskIsAloneHandedOverAndStopped(t *testing.T) {
 // others.
 func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 	w := newWorld(t)
-	w.daemon(doing("odd", func(_ context.Context, task operator.Task) (any, error) {
+	w.does("odd", func(_ context.Context, task operator.Task) (any, error) {
 		var letters []string
 		switch string(task.Act.Detail) {
 		case `"panic"`:
@@ -110,7 +111,7 @@ func TestATaskThatPanicsOrFailsSaysWhyAndEndsNoDaemon(t *testing.T) {
 			return nil, errors.New("the letter is not there")
 		}
 		return letters, nil
-	}))
+	})
 	for _, c := range []struct {
 		detail string
 		state  operator.State
@@ -140,12 +141,13 @@ func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 	there.dsn = proxy.Through(w.dsn)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	d, pool, err := there.newDesk(t.Context(), slog.New(slog.NewTextHandler(t.Output(), nil)),
-		doing("wait", func(context.Context, operator.Task) (any, error) {
-			close(begun)
-			<-goOn
-			return "ended", nil
-		}), func(o *operator.Options) { o.Drain = time.Second })
+		func(o *operator.Options) { o.Drain = time.Second })
 	w.Must(err)
+	d.Does("wait", func(context.Context, operator.Task) (any, error) {
+		close(begun)
+		<-goOn
+		return "ended", nil
+	})
 	t.Cleanup(func() { _ = pool.Close() })
 	_, err = w.desk.Ask(t.Context(), anna, operator.TaskRequest{Kind: "wait"})
 	w.Must(err)
@@ -166,14 +168,14 @@ func TestADrainDoesNotWaitForAFrozenDatabase(t *testing.T) {
 func TestAnActThatWaitsForAPlaceSaysWhoHoldsThem(t *testing.T) {
 	w := newWorld(t)
 	begun, goOn := make(chan struct{}, 4), make(chan struct{})
-	w.daemon(doing("slow", func(ctx context.Context, _ operator.Task) (any, error) {
+	w.does("slow", func(ctx context.Context, _ operator.Task) (any, error) {
 		begun <- struct{}{}
 		select {
 		case <-goOn:
 		case <-ctx.Done():
 		}
 		return nil, ctx.Err()
-	}))
+	})
 	ask := func(who operator.Actor) operator.Act {
 		t.Helper()
 		a, err := w.desk.Ask(t.Context(), who, operator.TaskRequest{Kind: "slow"})

@@ -57,10 +57,8 @@ func (p place) newDesk(
 		return nil, nil, err
 	}
 	options := operator.Options{
-		DB: db, Records: records, Letters: dead, Group: group, Queue: p.queue, Logger: log,
-		Order: func(_ context.Context, order string, _ []string) ([]string, error) {
-			return []string{order + "-a", order + "-b"}, nil
-		},
+		Lookup:  operator.Lookup{DB: db, Records: records, Group: group, OrderOf: orderOf},
+		Letters: dead, Queue: p.queue, Logger: log,
 	}
 	for _, f := range change {
 		f(&options)

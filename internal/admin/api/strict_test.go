@@ -50,7 +50,9 @@ func served(t *testing.T) (a *API, written func() int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := operator.New(operator.Options{DB: db, Records: records, Letters: letters, Group: "g", Queue: "q"})
+	d, err := operator.New(operator.Options{
+		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Letters: letters, Queue: "q",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 const (
@@ -137,7 +136,7 @@ func (a *API) mend(ctx context.Context, in *bodied[MendRequest], id string) (ope
 	}
 	order, err := w.Order(of.ID, in.Body.Number, in.Body.Sure)
 	switch {
-	case errors.Is(err, reconcile.ErrNoFinding):
+	case errors.Is(err, operator.ErrNoFinding):
 		return operator.Act{}, fmt.Errorf("%w: %w", view.ErrNothing, err)
 	case err != nil:
 		return operator.Act{}, problem(http.StatusUnprocessableEntity, err.Error())

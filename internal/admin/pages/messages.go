@@ -13,7 +13,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/explain"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
@@ -46,7 +45,7 @@ func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
 		d.Status = http.StatusNotFound
 	}
 	page := told{Asked: key, Tag: tag, Whole: inWhole(q), Told: t}
-	if slices.ContainsFunc(t.Messages, func(m explain.Explanation) bool { return m.Status == "dead" }) {
+	if slices.ContainsFunc(t.Messages, func(m operator.Explanation) bool { return m.Status == "dead" }) {
 		if page.Letters, err = p.o.View.Letter(ctx, key, tag); err != nil {
 			return err
 		}
@@ -82,7 +81,7 @@ func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
 	if page.Acts, err = p.touched(r.Context(), page.Told); err != nil {
 		return err
 	}
-	page.Text, page.Columns, page.Steps = text.String(), explain.ReservedHeader(), explain.StepsHeader()
+	page.Text, page.Columns, page.Steps = text.String(), operator.ReservedHeader(), operator.StepsHeader()
 	what := "Message "
 	if page.Order {
 		what = "Order "
@@ -125,7 +124,7 @@ func (p *Pages) touched(ctx context.Context, t view.Told) (all []operator.Act, e
 }
 
 // failure is the group of dead letters that a message belongs to.
-func failure(m explain.Explanation) string {
+func failure(m operator.Explanation) string {
 	return view.GroupID(m.Reason, deadletter.Fingerprint(m.Remark))
 }
 

@@ -29,9 +29,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/explain"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/stock"
 )
@@ -103,15 +101,15 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 		}
 	}
 	if w.desk, err = operator.New(operator.Options{
-		DB: db, Records: records, Letters: letters, Group: "g", Queue: "q",
+		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Letters: letters, Queue: "q",
 	}); err != nil {
 		t.Fatal(err)
 	}
 	o := view.Options{
 		Records: records, Letters: letters, Group: "g", Metrics: prometheus.NewRegistry(),
 		Health: func() admin.Readiness { return *w.health.Load() }, Logger: log,
-		Names: explain.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
-		Story: explain.Options{Records: records, Group: "g", DB: db,
+		Names: operator.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
+		Story: operator.Lookup{Records: records, Group: "g", DB: db,
 			OrderOf: func([]byte) (string, bool) { return "", false }},
 	}
 	change(&o)
@@ -236,14 +234,14 @@ func (w *world) some() {
 // compared writes down a comparison that has ended, with a finding of each kind.
 func (w *world) compared() (id string) {
 	w.t.Helper()
-	report := reconcile.Written{Findings: []reconcile.Finding{}}
-	report.Unclear, report.More = []string{hostile}, map[reconcile.Kind]int{reconcile.Overdue: 7}
+	report := operator.Report{Findings: []operator.Finding{}}
+	report.Unclear, report.More = []string{hostile}, map[operator.FindingKind]int{operator.Overdue: 7}
 	since := time.Now().Add(-time.Hour)
-	for _, kind := range reconcile.Kinds() {
-		report.Findings = append(report.Findings, reconcile.Finding{
+	for _, kind := range operator.FindingKinds() {
+		report.Findings = append(report.Findings, operator.Finding{
 			Group: "g",
 			Kind:  kind, Tag: "stock.rollback", Key: "order-1", Status: "dead", Since: &since, Order: hostileOrder, SKU: 7,
-			Was: "released", Items: []reconcile.Item{{SKU: 7, Quantity: 2}},
+			Was: "released", Items: []operator.Item{{SKU: 7, Quantity: 2}},
 		})
 	}
 	report.Findings[0].Hindrance = "too_old"
@@ -257,7 +255,7 @@ func (w *world) compared() (id string) {
 		w.t.Fatal(err)
 	}
 	w.exec("UPDATE consumer_log_act SET result = ? WHERE id = ?", text, []byte(a.ID))
-	if _, err := w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "", reconcile.MendOrder{
+	if _, err := w.desk.Note(w.t.Context(), operator.Actor{Name: "anna"}, operator.KindMend, "", operator.MendOrder{
 		Of: a.ID, Number: 1, Finding: report.Findings[1],
 	}, hostile); err != nil {
 		w.t.Fatal(err)

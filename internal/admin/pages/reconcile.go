@@ -12,22 +12,21 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // foundKind are the findings of one kind.
 type foundKind struct {
-	Kind     reconcile.Kind
+	Kind     operator.FindingKind
 	Means    string
 	Findings []found
 	More     int // that were not kept
 }
 
 type found struct {
-	reconcile.Advice
+	operator.Advice
 
 	Number  int
-	Finding *reconcile.Finding
+	Finding *operator.Finding
 	Mend    *operator.Act // the last one of it; nil: none
 }
 
@@ -63,7 +62,7 @@ func (p *Pages) mends(ctx context.Context, of string) (map[int]*operator.Act, er
 	}
 	mends := map[int]*operator.Act{}
 	for i := range all { // the latest first
-		var order reconcile.MendOrder
+		var order operator.MendOrder
 		if json.Unmarshal(all[i].Detail, &order) == nil && order.Of == of && mends[order.Number] == nil {
 			mends[order.Number] = &all[i]
 		}
@@ -71,8 +70,8 @@ func (p *Pages) mends(ctx context.Context, of string) (map[int]*operator.Act, er
 	return mends, nil
 }
 
-func (p *Pages) byKind(w *reconcile.Written, mends map[int]*operator.Act) (all []foundKind) {
-	for _, kind := range reconcile.Kinds() {
+func (p *Pages) byKind(w *operator.Report, mends map[int]*operator.Act) (all []foundKind) {
+	for _, kind := range operator.FindingKinds() {
 		k := foundKind{Kind: kind, Means: kind.Means(), More: w.More[kind]}
 		for n := range w.Findings {
 			if w.Findings[n].Kind == kind {
@@ -87,7 +86,7 @@ func (p *Pages) byKind(w *reconcile.Written, mends map[int]*operator.Act) (all [
 }
 
 // found is the finding with a number, with what mends it.
-func (p *Pages) found(w *reconcile.Written, n int, mend *operator.Act) found {
+func (p *Pages) found(w *operator.Report, n int, mend *operator.Act) found {
 	f := &w.Findings[n]
 	return found{Advice: f.Advice(p.o.View.Options().Names.Program, time.Now()), Number: n, Finding: f, Mend: mend}
 }
@@ -127,7 +126,7 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 	if f := v.Finding; f.Key != "" && f.Status == dedup.Dead.String() {
 		v.Letter = url.Values{"act": {"replay"}, "key": {f.Key}, "tag": {f.Tag}}
 	}
-	if v.Repair != reconcile.NoRepair {
+	if v.Repair != operator.NoRepair {
 		if v.Token, err = p.token(ctx, r, d); err != nil {
 			return err
 		}
@@ -139,7 +138,7 @@ func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
 var errNoFinding = problem{http.StatusNotFound, "This comparison has no such finding."}
 
 // written is what the comparison with an id has found; nil while it goes on.
-func (p *Pages) written(ctx context.Context, of string) (*reconcile.Written, error) {
+func (p *Pages) written(ctx context.Context, of string) (*operator.Report, error) {
 	if of == "" { // an address or a form that somebody cut off: the latest one may be another
 		return nil, operator.ErrNoAct
 	}
@@ -165,7 +164,7 @@ func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
 	}
 	order, err := report.Order(of, numberOf(r.PostForm.Get("n")), r.PostForm.Get("sure") == "1")
 	switch {
-	case errors.Is(err, reconcile.ErrNoFinding):
+	case errors.Is(err, operator.ErrNoFinding):
 		return "", errNoFinding
 	case err != nil:
 		return "", problem{http.StatusUnprocessableEntity, "Nothing was done: " + err.Error()}

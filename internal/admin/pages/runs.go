@@ -13,7 +13,6 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // run is one act, with what it was asked for.
@@ -86,7 +85,7 @@ func (p *Pages) about(a operator.Act) (all []fact) {
 		Seconds float64   `json:"seconds"`
 		Until   time.Time `json:"until"`
 		Pause   string    `json:"pause"`
-		reconcile.MendOrder
+		operator.MendOrder
 		refusal
 	}
 	if json.Unmarshal(a.Detail, &said) != nil {

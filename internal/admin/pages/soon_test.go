@@ -93,7 +93,9 @@ func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hurried, err := operator.New(operator.Options{DB: db, Records: records, Group: "g", Queue: "q"})
+	hurried, err := operator.New(operator.Options{
+		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Queue: "q",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rollbackd/rollbackd/internal/reconcile"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
@@ -59,7 +59,7 @@ func length(d time.Duration) string {
 }
 
 // kindName is the name of a kind of finding in words: it has _ where a command would want a blank quoted.
-func kindName(kind reconcile.Kind) string { return strings.ReplaceAll(string(kind), "_", " ") }
+func kindName(kind operator.FindingKind) string { return strings.ReplaceAll(string(kind), "_", " ") }
 
 // count is a whole number with commas between thousands.
 func count(n int) string {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/rollbackd/rollbackd/internal/operator"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // ErrNotCompared says that there is no comparison.
@@ -16,7 +15,7 @@ var ErrNotCompared = errors.New("nobody has compared anything yet")
 
 // Compared is the comparison of log, letters and stock whose act has an id, or the latest one without an id, and what
 // it has found: nil when it goes on, or found nothing out.
-func Compared(ctx context.Context, d *operator.Operator, id string) (operator.Act, *reconcile.Written, error) {
+func Compared(ctx context.Context, d *operator.Operator, id string) (operator.Act, *operator.Report, error) {
 	if id == "" {
 		all, _, err := d.Acts(ctx, operator.ActFilter{Kind: operator.KindReconcile, Limit: 1})
 		if err == nil && len(all) == 0 {
@@ -34,7 +33,7 @@ func Compared(ctx context.Context, d *operator.Operator, id string) (operator.Ac
 	if err != nil || a.Result == nil || len(a.Result.Report) == 0 {
 		return a, nil, err
 	}
-	w := new(reconcile.Written)
+	w := new(operator.Report)
 	if err := json.Unmarshal(a.Result.Report, w); err != nil {
 		return a, nil, fmt.Errorf("read what act %s has found: %w", a.ID, err)
 	}
@@ -48,7 +47,7 @@ func Compare(ctx context.Context, d *operator.Operator, id string) (operator.Act
 
 // Mend begins the mending of one finding as the act with this id.
 func Mend(
-	ctx context.Context, d *operator.Operator, id string, order reconcile.MendOrder, why string,
+	ctx context.Context, d *operator.Operator, id string, order operator.MendOrder, why string,
 ) (operator.Act, error) {
 	return d.Ask(ctx, Actor(ctx), operator.TaskRequest{
 		ID: id, Kind: operator.KindMend, Why: strings.TrimSpace(why), Detail: order, Alone: order.Alone(),

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Hide says what of a message's body, properties and headers nobody may see on a page or through the API.
@@ -39,7 +39,7 @@ func (h Hide) letter(s *deadletter.Shown) {
 	s.Properties, s.Headers = nil, nil
 }
 
-func (h Hide) explanation(e *explain.Explanation) {
+func (h Hide) explanation(e *operator.Explanation) {
 	if !h.Any() {
 		return
 	}

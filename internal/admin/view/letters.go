@@ -20,7 +20,7 @@ func (v *View) Shows(body string) error {
 }
 
 // KnowsOrders reports whether messages can be found by their order.
-func (v *View) KnowsOrders() bool { return v.o.Story.DB != nil }
+func (v *View) KnowsOrders() bool { return v.o.Story.OrderOf != nil }
 
 // GroupsNow are the groups as last looked at. Where nobody has looked yet, it waits for the first look, for as long as
 // a page may wait.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // Stuck is a message that does not move although it could.
@@ -60,8 +60,8 @@ func (v *View) stuckRow(ctx context.Context, row dedup.Row, late time.Duration) 
 		Tag: row.Tag, Key: row.Key, Status: row.Status.String(), Since: row.At, Overdue: late.Seconds(),
 		Attempts: row.Attempts, Owner: row.Owner,
 	}
-	s.Why, _ = explain.Meaning(row, v.o.Names)
-	if lock := v.o.Lock(ctx, row.Identity); lock != explain.NoLock {
+	s.Why, _ = operator.Meaning(row, v.o.Names)
+	if lock := v.o.Lock(ctx, row.Identity); lock != operator.NoLock {
 		s.Lock = lock
 		if strings.HasPrefix(lock, "held by ") {
 			s.Lock += "; unless somebody has just begun, nobody works under it, and a copy waits for its end"

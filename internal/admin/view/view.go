@@ -13,7 +13,6 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
-	"github.com/rollbackd/rollbackd/internal/explain"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
@@ -23,10 +22,10 @@ type Options struct {
 	Records *dedup.Log
 	Letters *deadletter.Letters
 	// Story says where messages and orders are looked up; its Records may be these.
-	Story explain.Options
-	// Lock says in words who holds the lock of an identity, [explain.NoLock] when there is none; so does nil.
+	Story operator.Lookup
+	// Lock says in words who holds the lock of an identity, [operator.NoLock] when there is none; so does nil.
 	Lock  func(context.Context, dedup.Identity) string
-	Names explain.Names
+	Names operator.Names
 	Group string
 	// Elects: the daemons of the group elect one that keeps house.
 	Elects bool
@@ -61,7 +60,7 @@ type View struct {
 // New makes a view. It asks nobody yet.
 func New(o Options) *View {
 	if o.Lock == nil {
-		o.Lock = func(context.Context, dedup.Identity) string { return explain.NoLock }
+		o.Lock = func(context.Context, dedup.Identity) string { return operator.NoLock }
 	}
 	v := &View{o: o, ring: &ring{}}
 	v.survey.look, v.survey.paced = v.lookAtDead, true
@@ -205,11 +204,11 @@ func (v *View) Export(ctx context.Context, f deadletter.Filter, w io.Writer) (in
 
 // Told is what is known of a message or an order, in words.
 type Told struct {
-	Order    string                `json:"order_sn,omitempty"`
-	Reserved []explain.Reserved    `json:"reservations"`
-	Messages []explain.Explanation `json:"messages"`
-	Unseen   []string              `json:"unseen"` // what the answer may lack
-	More     bool                  `json:"more"`   // asked for in whole, the answer may be longer
+	Order    string                 `json:"order_sn,omitempty"`
+	Reserved []operator.Reserved    `json:"reservations"`
+	Messages []operator.Explanation `json:"messages"`
+	Unseen   []string               `json:"unseen"` // what the answer may lack
+	More     bool                   `json:"more"`   // asked for in whole, the answer may be longer
 }
 
 const (
@@ -221,20 +220,20 @@ const (
 
 // Message tells of a message, as `log explain KEY` does: what is found at once, or in whole, which may take seconds.
 func (v *View) Message(ctx context.Context, key, tag string, whole bool) (Told, error) {
-	return v.tell(ctx, "", whole, func(ctx context.Context, o explain.Options) (explain.Told, error) {
-		return explain.OfKey(ctx, o, key, tag)
+	return v.tell(ctx, "", whole, func(ctx context.Context, o operator.Lookup) (operator.Told, error) {
+		return o.OfKey(ctx, key, tag)
 	})
 }
 
 // Order tells of an order, as `log explain --order` does: what is found at once, or in whole, which may take seconds.
 func (v *View) Order(ctx context.Context, sn string, whole bool) (Told, error) {
-	return v.tell(ctx, sn, whole, func(ctx context.Context, o explain.Options) (explain.Told, error) {
-		return explain.OfOrder(ctx, o, sn)
+	return v.tell(ctx, sn, whole, func(ctx context.Context, o operator.Lookup) (operator.Told, error) {
+		return o.OfOrder(ctx, sn)
 	})
 }
 
 func (v *View) tell(
-	ctx context.Context, order string, whole bool, ask func(context.Context, explain.Options) (explain.Told, error),
+	ctx context.Context, order string, whole bool, ask func(context.Context, operator.Lookup) (operator.Told, error),
 ) (Told, error) {
 	o, most := v.o.Story, pageTime
 	if o.Most = mostAtOnce; whole {
@@ -243,7 +242,7 @@ func (v *View) tell(
 	return Within(ctx, most, func(ctx context.Context) (Told, error) {
 		found, err := ask(ctx, o)
 		lock := func(id dedup.Identity) string { return v.o.Lock(ctx, id) }
-		copies := func(row dedup.Row) string { return explain.CopiesText(row, v.o.Names.Queue) }
+		copies := func(row dedup.Row) string { return operator.CopiesText(row, v.o.Names.Queue) }
 		t := Tell(found, order, v.o.Names, lock, copies)
 		for i := range t.Messages {
 			v.o.Hide.explanation(&t.Messages[i])
@@ -254,18 +253,18 @@ func (v *View) tell(
 
 // Tell puts what was found into words; lock says who holds that of an identity, copies what the queue has of it.
 func Tell(
-	found explain.Told, order string, names explain.Names, lock func(dedup.Identity) string,
+	found operator.Told, order string, names operator.Names, lock func(dedup.Identity) string,
 	copies func(dedup.Row) string,
 ) Told {
 	t := Told{
-		Order: order, Reserved: explain.ReservedOf(found.Reservations), Messages: []explain.Explanation{},
+		Order: order, Reserved: operator.ReservedOf(found.Reservations), Messages: []operator.Explanation{},
 		Unseen: found.Unseen, More: found.More,
 	}
 	if t.Unseen == nil {
 		t.Unseen = []string{}
 	}
 	for _, m := range found.Messages {
-		e := explain.Explain(m, names)
+		e := operator.Explain(m, names)
 		e.Copies, e.Lock = copies(m.Row), lock(m.Row.Identity)
 		t.Messages = append(t.Messages, e)
 	}
@@ -274,5 +273,5 @@ func Tell(
 
 // Write writes what `log explain` prints.
 func (t Told) Write(w io.Writer) error {
-	return explain.Write(w, t.Order, t.Reserved, t.Messages, t.Unseen)
+	return operator.Write(w, t.Order, t.Reserved, t.Messages, t.Unseen)
 }

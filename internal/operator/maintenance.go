@@ -1,11 +1,8 @@
-// Package maintenance does what one process of a group is enough for: it deletes rows that have outlived their
-// retention, replays letters by itself, notifies of new ones, and says once an hour what waits longest; and in every
-// process it shows what metrics say of the consumer log. It touches no message: whatever the engine needs to keep its
-// promise may not live here.
-package maintenance
+package operator
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -18,18 +15,10 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// Options say what is kept and for how long.
-type Options struct {
-	// Records is the consumer log, on a pool of the keeper's own, so that it never takes a connection from a lane: of
-	// [Connections], with the shortest wait for locks, so that it gives way to messages.
-	Records *dedup.Log
-	Letters *deadletter.Letters
-	Group   string
-	// Retention is how long success and discarded rows are kept; 0: for ever.
-	Retention time.Duration
-	// Compensate must have its Record.
-	Compensate deadletter.CompensateOptions
-	// Clean deletes what persons did long ago, and locks that are over, and says how much; nil: nobody does.
+// MaintenanceOptions say what is kept and for how long.
+type MaintenanceOptions struct {
+	Compensate deadletter.CompensateOptions // without Record
+	// Clean, if set, deletes what else is over, beside what persons did long ago.
 	Clean func(ctx context.Context) (deleted int, err error)
 	// Overdue is the age at which a row that is neither applied nor dead is worth a warning.
 	Overdue time.Duration
@@ -42,16 +31,13 @@ type Options struct {
 // [dedup.Log.Campaign]; for a few seconds two may, which is harmless: rows are deleted and reopened by statements that
 // compare what was read, and a letter is told of at least once anyway.
 type Maintenance struct {
-	Options
+	MaintenanceOptions
 
+	d       *Operator
 	figures *figures
 }
 
 const (
-	// Connections is how many a keeper's pool should have: a replay writes with eight; and there are the election, the
-	// cleaner, the notifier, the gauges.
-	Connections = 12
-
 	pruneFirst  = 5 * time.Second  // after the election
 	pruneEvery  = 10 * time.Minute // between two passes
 	oldestEvery = time.Hour
@@ -61,11 +47,22 @@ const (
 	figuresEvery = 15 * time.Second // as often as a scrape
 )
 
-// New makes a keeper and registers its gauges.
-func New(o Options, reg prometheus.Registerer) (*Maintenance, error) {
+// Maintenance makes the part that this process has in the keeping, and registers its figures. The operator's pool is of
+// its own then, with the shortest wait for locks, so that it never takes a connection from a lane and gives way to
+// messages.
+func (d *Operator) Maintenance(o MaintenanceOptions, reg prometheus.Registerer) (*Maintenance, error) {
 	r := &registry{Registerer: reg}
-	m := &Maintenance{Options: o, figures: newFigures(o, r)}
-	m.Compensate = m.figures.compensation(o.Compensate)
+	m := &Maintenance{MaintenanceOptions: o, d: d, figures: newFigures(d.o.Retention, o.Compensate, r)}
+	m.Compensate.Record = func(
+		ctx context.Context, by string, f deadletter.Filter, replay deadletter.Recorded,
+	) (deadletter.Result, error) {
+		res, err := d.compensate(ctx, by, f, replay)
+		m.figures.compensation(ctx, res, err)
+		return res, err
+	}
+	if o.Compensate.Notifier != nil {
+		m.Compensate.Notifier = &countedNotifier{o.Compensate.Notifier, m.figures}
+	}
 	return m, r.err
 }
 
@@ -73,10 +70,10 @@ func New(o Options, reg prometheus.Registerer) (*Maintenance, error) {
 func (m *Maintenance) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.look(ctx) })
-	if m.Retention > 0 {
+	if m.d.o.Retention > 0 {
 		wg.Go(func() { m.ofOldest(ctx, 0, m.warn) })
 	}
-	m.Records.Campaign(ctx, m.Group, m.Logger, m.lead)
+	m.d.o.Records.Campaign(ctx, m.d.o.Group, m.Logger, m.lead)
 	wg.Wait()
 }
 
@@ -85,7 +82,7 @@ func (m *Maintenance) look(ctx context.Context) {
 	tick := time.NewTicker(figuresEvery)
 	defer tick.Stop()
 	for {
-		if err := m.figures.look(ctx, m.Options); err != nil && ctx.Err() == nil {
+		if err := m.figures.look(ctx, m.d.o.Records, m.Clocks); err != nil && ctx.Err() == nil {
 			m.Logger.DebugContext(ctx, "figures of the consumer log", "err", err) // the engine says so if MySQL is away
 		}
 		select {
@@ -101,23 +98,15 @@ func (m *Maintenance) lead(ctx context.Context) {
 	m.figures.leader.WithLabelValues().Set(1)
 	defer m.figures.leader.WithLabelValues().Set(0)
 	var wg sync.WaitGroup
-	if m.Retention > 0 {
+	if m.d.o.Retention > 0 {
 		wg.Go(func() { m.every(ctx, "old rows of the consumer log could not be deleted", m.prune) })
 	}
-	if m.Clean != nil {
-		wg.Go(func() {
-			m.every(ctx, "old acts of persons, or locks that are over, could not be deleted", func(ctx context.Context) error {
-				_, err := m.Records.Clocks(ctx)
-				if err == nil {
-					_, err = m.Clean(ctx)
-				}
-				return err
-			})
-		})
-	}
+	wg.Go(func() {
+		m.every(ctx, "old acts of persons, or locks that are over, could not be deleted", m.clean)
+	})
 	wg.Go(func() { m.ofOldest(ctx, oldestEvery, m.sayOldest) })
 	wg.Go(func() {
-		if err := m.Letters.Compensate(ctx, m.Compensate); err != nil {
+		if err := m.d.o.Letters.Compensate(ctx, m.Compensate); err != nil {
 			m.Logger.ErrorContext(ctx, "compensation", "err", err)
 		}
 	})
@@ -133,11 +122,24 @@ func (m *Maintenance) every(ctx context.Context, failure string, pass func(conte
 	}
 }
 
+// clean deletes what is over beside the rows.
+func (m *Maintenance) clean(ctx context.Context) error {
+	if _, err := m.d.o.Records.Clocks(ctx); err != nil {
+		return err
+	}
+	_, err := m.d.Clean(ctx)
+	if m.Clean != nil {
+		_, lost := m.Clean(ctx)
+		err = errors.Join(err, lost)
+	}
+	return err
+}
+
 // prune deletes the rows that are old.
 func (m *Maintenance) prune(ctx context.Context) error {
 	began := time.Now()
-	pruned, err := m.Records.Prune(ctx, dedup.PruneOptions{
-		Group: m.Group, OlderThan: m.Retention, Progress: m.figures.deleted(),
+	pruned, err := m.d.o.Records.Prune(ctx, dedup.PruneOptions{
+		Group: m.d.o.Group, OlderThan: m.d.o.Retention, Progress: m.figures.deleted(),
 	})
 	rows := 0
 	for _, p := range pruned {
@@ -159,7 +161,7 @@ func (m *Maintenance) ofOldest(
 ) {
 	for {
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
-		oldest, err := m.Records.Oldest(asking, m.Group)
+		oldest, err := m.d.o.Records.Oldest(asking, m.d.o.Group)
 		cancel()
 		next := again
 		if err != nil {
@@ -175,12 +177,12 @@ func (m *Maintenance) ofOldest(
 
 // warn says that a letter is older than its identity is remembered for.
 func (m *Maintenance) warn(ctx context.Context, oldest map[dedup.Status]dedup.Row) {
-	if dead, ok := oldest[dedup.Dead]; ok && dead.Age > m.Retention {
+	if dead, ok := oldest[dedup.Dead]; ok && dead.Age > m.d.o.Retention {
 		m.Logger.WarnContext(ctx, "ROLLBACKD_LOG_RETENTION is shorter than the age of the oldest dead letter: once the "+
 			"success row of one of"+
 			" its copies is deleted, a copy that comes late takes effect again. Replay or discard the letter, or keep "+
 			"rows longer",
-			"retention", m.Retention, "oldest_dead_letter", ageOf(dead), "tag", dead.Tag, "key", dead.Key)
+			"retention", m.d.o.Retention, "oldest_dead_letter", ageOf(dead), "tag", dead.Tag, "key", dead.Key)
 	}
 }
 

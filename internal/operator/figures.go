@@ -1,8 +1,9 @@
-package maintenance
+package operator
 
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -66,8 +67,8 @@ type figures struct {
 	dead, oldestDead, oldestOpen                                  *prometheus.GaugeVec
 }
 
-func newFigures(o Options, reg *registry) *figures {
-	prunes, compensates, notifies := o.Retention > 0, o.Compensate.After > 0, o.Compensate.Notifier != nil
+func newFigures(retention time.Duration, o deadletter.CompensateOptions, reg *registry) *figures {
+	prunes, compensates, notifies := retention > 0, o.After > 0, o.Notifier != nil
 	f := &figures{
 		leader: reg.gauge("rollbackd_leader",
 			"1 while this process is elected for retention, compensation and notifying."),
@@ -101,29 +102,18 @@ func (f *figures) deleted() func(rows int) {
 	}
 }
 
-// compensation counts what happens to dead letters by itself.
-func (f *figures) compensation(o deadletter.CompensateOptions) deadletter.CompensateOptions {
-	record := o.Record
-	o.Record = func(
-		ctx context.Context, by string, of deadletter.Filter, replay deadletter.Recorded,
-	) (deadletter.Result, error) {
-		res, err := record(ctx, by, of, replay)
-		result := resultOf(err)
-		switch {
-		case err == nil && res.Replayed+res.Parked == 0:
-			result = vain
-		case err != nil && ctx.Err() != nil: // it was cut short by the end of its term
-			return res, err
-		}
-		f.compensated.WithLabelValues(result).Inc()
-		f.letters.WithLabelValues("replayed").Add(float64(res.Replayed))
-		f.letters.WithLabelValues("parked").Add(float64(res.Parked))
-		return res, err
+// compensation counts a replay of letters by themselves.
+func (f *figures) compensation(ctx context.Context, res deadletter.Result, err error) {
+	result := resultOf(err)
+	switch {
+	case err == nil && res.Replayed+res.Parked == 0:
+		result = vain
+	case err != nil && ctx.Err() != nil: // it was cut short by the end of its term
+		return
 	}
-	if o.Notifier != nil {
-		o.Notifier = &countedNotifier{o.Notifier, f}
-	}
-	return o
+	f.compensated.WithLabelValues(result).Inc()
+	f.letters.WithLabelValues("replayed").Add(float64(res.Replayed))
+	f.letters.WithLabelValues("parked").Add(float64(res.Parked))
 }
 
 // countedNotifier counts what becomes of notifying.
@@ -144,19 +134,19 @@ func (n *countedNotifier) Notify(ctx context.Context, letters []deadletter.Lette
 }
 
 // look shows what the log has.
-func (f *figures) look(ctx context.Context, o Options) error {
+func (f *figures) look(ctx context.Context, records *dedup.Log, clocks func(context.Context, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	_, err := o.Records.Clocks(ctx)
+	_, err := records.Clocks(ctx)
 	if err != nil && !errors.Is(err, dedup.ErrClocks) {
 		return err
 	}
-	o.Clocks(ctx, err)
-	ages, err := o.Records.OldestOpen(ctx)
+	clocks(ctx, err)
+	ages, err := records.OldestOpen(ctx)
 	if err != nil {
 		return err
 	}
-	dead, err := o.Records.CountDead(ctx)
+	dead, err := records.CountDead(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package reconcile_test
+package operator_test
 
 import (
 	"encoding/json"
@@ -9,24 +9,24 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 )
 
 // compare is what a page asks for, as it is read from where it was written down.
-func (w *world) compare(bounds reconcile.Bounds) reconcile.Report {
+func (w *shop) compare(bounds operator.Bounds) operator.Report {
 	w.T.Helper()
-	report, err := reconcile.Run(w.T.Context(), w.options(bounds))
+	report, err := w.options(bounds).Run(w.T.Context())
 	w.Must(err)
 	text, err := json.Marshal(report)
 	w.Must(err)
-	var read reconcile.Report
+	var read operator.Report
 	w.Must(json.Unmarshal(text, &read))
 	return read
 }
 
 // mendable makes a finding of each kind that a machine may mend, one for each message that was purged.
-func (w *world) mendable(purged ...string) reconcile.Report {
+func (w *shop) mendable(purged ...string) operator.Report {
 	w.T.Helper()
 	w.dead(true, "no row", "ended", "cut off")
 	w.Exec("DELETE FROM consumer_log WHERE msg_key = 'no row'")
@@ -35,7 +35,7 @@ func (w *world) mendable(purged ...string) reconcile.Report {
 		"INTERVAL 2 HOUR WHERE msg_key = 'cut off'")
 	w.dead(false, purged...)
 	w.reservation("A", 1, 2, "forgotten", time.Hour)
-	all := w.compare(reconcile.Bounds{})
+	all := w.compare(operator.Bounds{})
 	if want := 4 + len(purged); len(all.Findings) != want {
 		w.T.Fatalf("%d findings, want %d: %+v", len(all.Findings), want, all.Findings)
 	}
@@ -45,7 +45,7 @@ func (w *world) mendable(purged ...string) reconcile.Report {
 // Given findings of each kind that a machine may mend, when they are mended one by one, then each time that one is
 // gone and all others are as they were, and to mend it again changes nothing.
 func TestFindingsAreMendedOneByOne(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(true, "agrees")
 	all := w.mendable("purged", "purged too")
 	left := map[string]bool{}
@@ -54,15 +54,15 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 	}
 	for _, f := range all.Findings {
 		by, risk := f.Repair()
-		if by == reconcile.NoRepair || risk != "" {
+		if by == operator.NoRepair || risk != "" {
 			t.Fatalf("%s %s: repair %q, risk %q", f.Kind, f.Key, by, risk)
 		}
-		done, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f)
+		done, err := w.options(operator.Bounds{}).Mend(t.Context(), f)
 		if err != nil || !done.Mended {
 			t.Errorf("%s %s: %+v, %v", f.Kind, f.Key, done, err)
 		}
 		delete(left, f.Key)
-		now := w.compare(reconcile.Bounds{})
+		now := w.compare(operator.Bounds{})
 		if len(now.Findings) != len(left) {
 			t.Errorf("after %s %s there are %d findings, want %d", f.Kind, f.Key, len(now.Findings), len(left))
 		}
@@ -72,7 +72,7 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 			}
 		}
 		sent, letters := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))
-		if _, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f); !errors.Is(err, reconcile.ErrLeft) {
+		if _, err := w.options(operator.Bounds{}).Mend(t.Context(), f); !errors.Is(err, operator.ErrLeft) {
 			t.Errorf("%s %s again: %v", f.Kind, f.Key, err)
 		}
 		if n, m := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != sent || m != letters {
@@ -95,27 +95,27 @@ func TestFindingsAreMendedOneByOne(t *testing.T) {
 
 // Given findings that a person must mend, or be sure of first, then a machine does not.
 func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(true, "old")
 	w.Exec("DELETE FROM consumer_log")
-	for _, f := range []reconcile.Finding{
-		{Kind: reconcile.NegativeStock, SKU: 1},
-		{Kind: reconcile.SuccessNotReleased, Status: "success", Key: "A"},
-		{Kind: reconcile.DeadWithoutLetter, Status: "dead", Key: "cut", Hindrance: "its row keeps no body"},
-		{Kind: reconcile.LetterWithoutRow, Status: "absent", Tag: tag, Key: "old", Hindrance: "too_old"},
+	for _, f := range []operator.Finding{
+		{Kind: operator.NegativeStock, SKU: 1},
+		{Kind: operator.SuccessNotReleased, Status: "success", Key: "A"},
+		{Kind: operator.DeadWithoutLetter, Status: "dead", Key: "cut", Hindrance: "its row keeps no body"},
+		{Kind: operator.LetterWithoutRow, Status: "absent", Tag: tag, Key: "old", Hindrance: "too_old"},
 	} {
 		kept := f
 		kept.Group = group
-		if _, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), kept); !errors.Is(err,
-			reconcile.ErrNoRepair) {
+		if _, err := w.options(operator.Bounds{}).Mend(t.Context(), kept); !errors.Is(err,
+			operator.ErrNoRepair) {
 			t.Errorf("%s: %v", f.Kind, err)
 		}
-		if f.Kind != reconcile.LetterWithoutRow {
+		if f.Kind != operator.LetterWithoutRow {
 			continue
 		}
-		o := w.options(reconcile.Bounds{})
+		o := w.options(operator.Bounds{})
 		o.Force = true
-		if done, err := reconcile.Mend(t.Context(), o, kept); err != nil || !done.Mended {
+		if done, err := o.Mend(t.Context(), kept); err != nil || !done.Mended {
 			t.Errorf("with a person's word: %+v, %v", done, err)
 		}
 	}
@@ -123,14 +123,14 @@ func TestWhatIsAtRiskIsNotMendedWithoutAPersonsWord(t *testing.T) {
 
 // Given more findings, letters and reservations than a page may have looked at, then what is left out is said.
 func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(false, names("k", 30)...)
-	r := w.compare(reconcile.Bounds{Findings: 10})
-	if len(r.Findings) != 10 || r.More[reconcile.DeadWithoutLetter] != 20 {
+	r := w.compare(operator.Bounds{Findings: 10})
+	if len(r.Findings) != 10 || r.More[operator.DeadWithoutLetter] != 20 {
 		t.Errorf("%d findings and %v more", len(r.Findings), r.More)
 	}
 	w.dead(true, names("letter", 6)...)
-	r = w.compare(reconcile.Bounds{Letters: 5})
+	r = w.compare(operator.Bounds{Letters: 5})
 	if len(r.Findings) != 0 || len(r.Unclear) != 1 || !strings.Contains(r.Unclear[0], "over 5 letters") {
 		t.Errorf("%d findings, unclear %q", len(r.Findings), r.Unclear)
 	}
@@ -140,7 +140,7 @@ func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 	for _, order := range names("order", 1500) {
 		w.reservation(order, 1, 2, order, time.Hour) // each released by a message that the log does not know
 	}
-	r = w.compare(reconcile.Bounds{Letters: 5, Time: time.Nanosecond})
+	r = w.compare(operator.Bounds{Letters: 5, Time: time.Nanosecond})
 	if r.Reservations != 1000 || len(r.Unclear) != 2 || len(r.Findings) == 0 {
 		t.Errorf("%d reservations, %d findings, unclear %q", r.Reservations, len(r.Findings), r.Unclear)
 	}
@@ -149,20 +149,20 @@ func TestWhatIsBeyondTheBoundsIsSaid(t *testing.T) {
 // What a person must mend, or must be sure of, is not asked of a machine.
 func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
 	t.Parallel()
-	kept := func(kind reconcile.Kind, hindrance string) reconcile.Finding {
-		return reconcile.Finding{Kind: kind, Hindrance: hindrance, Key: string(kind)}
+	kept := func(kind operator.FindingKind, hindrance string) operator.Finding {
+		return operator.Finding{Kind: kind, Hindrance: hindrance, Key: string(kind)}
 	}
-	w := reconcile.Report{Findings: []reconcile.Finding{
-		kept(reconcile.StaleLetter, ""), kept(reconcile.LetterWithoutRow, "its row may have been deleted"),
-		kept(reconcile.NegativeStock, ""),
+	w := operator.Report{Findings: []operator.Finding{
+		kept(operator.StaleLetter, ""), kept(operator.LetterWithoutRow, "its row may have been deleted"),
+		kept(operator.NegativeStock, ""),
 	}}
 	for _, c := range []struct {
 		number int
 		force  bool
 		want   error
 	}{
-		{0, false, nil}, {1, false, reconcile.ErrNoRepair}, {1, true, nil}, {2, true, reconcile.ErrNoRepair},
-		{3, true, reconcile.ErrNoFinding}, {-1, true, reconcile.ErrNoFinding},
+		{0, false, nil}, {1, false, operator.ErrNoRepair}, {1, true, nil}, {2, true, operator.ErrNoRepair},
+		{3, true, operator.ErrNoFinding}, {-1, true, operator.ErrNoFinding},
 	} {
 		order, err := w.Order("an act", c.number, c.force)
 		if !errors.Is(err, c.want) {
@@ -178,24 +178,24 @@ func TestOnlyWhatAMachineMayMendIsOrdered(t *testing.T) {
 // Given a process that has mended a finding and died before it could say so, when another one is to mend it, under the
 // same name, then it says that it is mended, and does nothing a second time.
 func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
-	w := newWorld(t)
-	o := w.options(reconcile.Bounds{})
+	w := newShop(t)
+	o := w.options(operator.Bounds{})
 	o.By = "ann, run 1"
 	all := w.mendable("purged")
 	for _, f := range all.Findings {
 		o.Again = false
-		if done, err := reconcile.Mend(t.Context(), o, f); err != nil || !done.Mended {
+		if done, err := o.Mend(t.Context(), f); err != nil || !done.Mended {
 			t.Fatalf("%s %s: %+v, %v", f.Kind, f.Key, done, err)
 		}
-		if f.Kind == reconcile.DeadWithoutLetter { // a daemon has begun it meanwhile
+		if f.Kind == operator.DeadWithoutLetter { // a daemon has begun it meanwhile
 			w.Exec("UPDATE consumer_log SET consumer_times = 1 WHERE msg_key = 'purged'")
 		}
 		sent, letters := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue))
-		if other, err := reconcile.Mend(t.Context(), w.options(reconcile.Bounds{}), f); !errors.Is(err, reconcile.ErrLeft) {
+		if other, err := w.options(operator.Bounds{}).Mend(t.Context(), f); !errors.Is(err, operator.ErrLeft) {
 			t.Errorf("%s %s by somebody else: %+v, %v", f.Kind, f.Key, other, err)
 		}
 		o.Again = true
-		if done, err := reconcile.Mend(t.Context(), o, f); err != nil || !done.Mended || done.Failure != "" {
+		if done, err := o.Mend(t.Context(), f); err != nil || !done.Mended || done.Failure != "" {
 			t.Errorf("%s %s again: %+v, %v", f.Kind, f.Key, done, err)
 		}
 		if n, m := w.Broker.Depth(w.Queue), w.Broker.Depth(rabbit.DeadQueue(w.Queue)); n != sent || m != letters {
@@ -207,11 +207,11 @@ func TestAMendWhoseProcessDiedIsNotDoneTwiceAndNotCalledAFailure(t *testing.T) {
 // Given a process that has reopened the row of a purged message and died before it sent it, when another one is to mend
 // it, under the same name, then the message is sent.
 func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(false, "purged")
-	found := w.compare(reconcile.Bounds{}).Findings[0]
+	found := w.compare(operator.Bounds{}).Findings[0]
 	k := dedup.Identity{Group: group, Tag: tag, Key: "purged"}
-	o := w.options(reconcile.Bounds{})
+	o := w.options(operator.Bounds{})
 	o.By, o.Again = "ann, run 1", true
 	for n := range 2 { // the second process dies there too
 		row, err := w.Records.Read(t.Context(), k)
@@ -222,7 +222,7 @@ func TestAMendThatDiedBeforeItsMessageWasSentIsGoneOnWith(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if done, err := reconcile.Mend(t.Context(), o, found); err != nil || !done.Mended || done.Failure != "" {
+	if done, err := o.Mend(t.Context(), found); err != nil || !done.Mended || done.Failure != "" {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if n := w.Broker.Depth(w.Queue); n != 1 {

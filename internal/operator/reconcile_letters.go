@@ -1,4 +1,4 @@
-package reconcile
+package operator
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func digestOfKey(k dedup.Identity) digest { return digestOf(k.Group, k.Tag, k.Ke
 const maxKept = 1000
 
 // confirmLetters looks again and keeps what is found twice.
-func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
+func (r *reconciling) confirmLetters(ctx context.Context, s *sieve) error {
 	if err := r.lookAtLetters(ctx, s); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (r *run) confirmLetters(ctx context.Context, s *sieve) error {
 // lookAtLetters reads the queue first and the rows after it: a daemon confirms a letter before it writes the row, and a
 // replay moves the row before it takes the letter away. So a row that was dead before the first letter was read, and is
 // dead still, must have been among them.
-func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
+func (r *reconciling) lookAtLetters(ctx context.Context, s *sieve) error {
 	began := time.Now()
 	letters := map[digest]struct{}{}
 	r.report.Letters, r.report.Rows = 0, 0
@@ -123,13 +123,13 @@ func (r *run) lookAtLetters(ctx context.Context, s *sieve) error {
 var errTooMany = errors.New("too many letters")
 
 // unclear says once what could not be compared.
-func (r *run) unclear(why string) {
+func (r *reconciling) unclear(why string) {
 	if !slices.Contains(r.report.Unclear, why) {
 		r.report.Unclear = append(r.report.Unclear, why)
 	}
 }
 
-func (r *run) lookAtRows(ctx context.Context, each func(dedup.Row)) error {
+func (r *reconciling) lookAtRows(ctx context.Context, each func(dedup.Row)) error {
 	f := dedup.Filter{
 		Group: r.Group, Statuses: []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead}, Limit: dedup.MaxListed,
 	}

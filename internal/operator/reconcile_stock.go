@@ -1,4 +1,4 @@
-package reconcile
+package operator
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 const (
 	// page is how many reservations are read at a time.
-	page = 1000
+	stockPage = 1000
 	// maxGroups bounds the groups in which a release is looked up: several may share the stock.
 	maxGroups = 100
 	// wholeOrder is the sku of the row that refuses whatever an order reserves later.
@@ -29,7 +29,7 @@ const (
 //
 // It begins with the reservations because they say which message released them, while a success row does not say which
 // order it was about: its body is gone. So of those rows only the ones are checked whose key is the order's number.
-func (r *run) lookAtStock(ctx context.Context, s *sieve) (err error) {
+func (r *reconciling) lookAtStock(ctx context.Context, s *sieve) (err error) {
 	if r.groups, err = r.Records.Groups(ctx, maxGroups); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (r *run) lookAtStock(ctx context.Context, s *sieve) (err error) {
 }
 
 // confirmStock looks again at the orders with which something was wrong, and keeps what is found twice.
-func (r *run) confirmStock(ctx context.Context, s *sieve) error {
+func (r *reconciling) confirmStock(ctx context.Context, s *sieve) error {
 	for _, order := range slices.Compact(r.suspects) { // they come in order
 		rows, err := stock.ReservationsOf(ctx, r.DB.WithContext(ctx), order)
 		if err != nil {
@@ -66,18 +66,18 @@ func (r *run) confirmStock(ctx context.Context, s *sieve) error {
 }
 
 // orders calls each with the reservations of some orders at a time, every order whole.
-func (r *run) orders(ctx context.Context, each func([][]stock.Reservation) error) error {
+func (r *reconciling) orders(ctx context.Context, each func([][]stock.Reservation) error) error {
 	var last stock.Reservation
 	var begun []stock.Reservation // the order that the last page may have cut
 	for {
 		began := time.Now()
-		rows, err := stock.Reservations(ctx, r.DB.WithContext(ctx), last, page)
+		rows, err := stock.Reservations(ctx, r.DB.WithContext(ctx), last, stockPage)
 		if err != nil {
 			return err
 		}
 		r.report.Reservations += len(rows)
 		r.Progress("reservations", r.report.Reservations)
-		end := len(rows) < page
+		end := len(rows) < stockPage
 		var orders [][]stock.Reservation
 		for _, row := range rows {
 			if len(begun) > 0 && begun[0].OrderSN != row.OrderSN {
@@ -110,7 +110,7 @@ func (r *run) orders(ctx context.Context, each func([][]stock.Reservation) error
 
 // judge finds what is wrong with some orders. Reservations were read before the log is: a message's release and its
 // success row become visible together.
-func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve, tooOld *int) error {
+func (r *reconciling) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve, tooOld *int) error {
 	var keys []dedup.Identity
 	for _, order := range orders {
 		keys = append(keys, r.keysOf(order)...)
@@ -139,7 +139,7 @@ func (r *run) judge(ctx context.Context, orders [][]stock.Reservation, s *sieve,
 }
 
 // keysOf are the identities that an order's rows are about.
-func (r *run) keysOf(order []stock.Reservation) (keys []dedup.Identity) {
+func (r *reconciling) keysOf(order []stock.Reservation) (keys []dedup.Identity) {
 	for _, row := range order {
 		switch {
 		case r.isForeign(row):
@@ -157,11 +157,11 @@ func (r *run) keysOf(order []stock.Reservation) (keys []dedup.Identity) {
 }
 
 // isForeign: no message of ours can have this name.
-func (r *run) isForeign(row stock.Reservation) bool {
+func (r *reconciling) isForeign(row stock.Reservation) bool {
 	return row.Named && (row.Tag == "" || row.Key == "" || slices.Contains(r.Except, row.Tag))
 }
 
-func (r *run) judgeOne(
+func (r *reconciling) judgeOne(
 	row stock.Reservation, order []stock.Reservation, rows map[dedup.Identity]dedup.Row, tooOld *int,
 ) (f Finding, wrong bool) {
 	switch {
@@ -198,7 +198,7 @@ func (r *run) judgeOne(
 }
 
 // applied is the row of the message that a reservation names: the one in success, in whatever group, else that of ours.
-func (r *run) applied(row stock.Reservation, rows map[dedup.Identity]dedup.Row) dedup.Row {
+func (r *reconciling) applied(row stock.Reservation, rows map[dedup.Identity]dedup.Row) dedup.Row {
 	key := dedup.Identity{Group: r.Group, Tag: row.Tag, Key: row.Key}
 	own, ok := rows[key]
 	if !ok {
@@ -214,7 +214,7 @@ func (r *run) applied(row stock.Reservation, rows map[dedup.Identity]dedup.Row) 
 
 // partly reports whether some message released or refused a part of the order. One that refused the order as a whole
 // left nothing alone.
-func (r *run) partly(order []stock.Reservation) bool {
+func (r *reconciling) partly(order []stock.Reservation) bool {
 	return slices.ContainsFunc(order, func(row stock.Reservation) bool {
 		return row.Named && !r.isForeign(row) && row.Status != stock.Reserved && row.SKU != wholeOrder
 	})

@@ -1,4 +1,4 @@
-package reconcile_test
+package operator_test
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -17,7 +17,7 @@ import (
 const day = 24 * time.Hour
 
 func TestNothingIsFoundWhereAllAgree(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(true, names("dead", 2300)...) // several pages and channels
 	for i, order := range names("order", 700) {
 		w.success(group, order, time.Hour)
@@ -35,7 +35,7 @@ func TestNothingIsFoundWhereAllAgree(t *testing.T) {
 }
 
 func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	// the delay is 1s
 	for name, ago := range map[string]time.Duration{"just due": time.Hour, "long due": time.Hour + 2*time.Second} {
 		w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
@@ -51,7 +51,7 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 			group, tag, name, int(ago.Seconds()))
 	}
 	w.wantFound(w.run(nil), "overdue lease long over", "overdue long due")
-	if r := w.run(func(o *reconcile.Options) { o.Overdue = time.Minute }); len(r.Findings) != 4 {
+	if r := w.run(func(o *operator.Reconciliation) { o.Overdue = time.Minute }); len(r.Findings) != 4 {
 		t.Errorf("after a minute: %q, want all four", found(r))
 	}
 	r := w.run(nil)
@@ -61,13 +61,13 @@ func TestARowIsOverdueAnHourAfterItsLeaseOrDueTime(t *testing.T) {
 }
 
 func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(false, "purged", "moving")
 	w.reservation("A", 1, 2, "not yet", time.Minute)
 	w.reservation("B", 1, 2, "never", time.Minute)
 	// given a replay and a daemon that act while the first look is behind and the second is to come
 	moved := false
-	r := w.run(func(o *reconcile.Options) {
+	r := w.run(func(o *operator.Reconciliation) {
 		o.Progress = func(what string, seen int) {
 			if what == "reservations" && !moved {
 				moved = true
@@ -86,10 +86,10 @@ func TestWhatMovesBetweenTheLooksIsNotReported(t *testing.T) {
 }
 
 func TestALetterThatSomebodyElseHoldsIsNotMissed(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(true, names("k", 10)...)
 	w.Hold(4)
-	r := w.run(func(o *reconcile.Options) { o.Republish = true })
+	r := w.run(func(o *operator.Reconciliation) { o.Republish = true })
 	w.wantFound(r)
 	if len(r.Unclear) != 1 {
 		t.Errorf("unclear: %q, want that somebody else reads", r.Unclear)
@@ -100,7 +100,7 @@ func TestALetterThatSomebodyElseHoldsIsNotMissed(t *testing.T) {
 }
 
 func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.success("another group", "shared", time.Hour)
 	w.reservation("1 of another group", 1, 2, "shared", time.Hour)
 	w.reservation("2 older than the retention", 1, 2, "pruned", retention+day)
@@ -120,24 +120,24 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 	w.success(group, "9 not at all", time.Hour)
 	w.reservation("9 not at all", 1, 1, "", 2*time.Hour)
 	w.reservation("9 not at all", 2, 3, "", 2*time.Hour)
-	r := w.run(func(o *reconcile.Options) { o.Except = []string{"our.own"} })
+	r := w.run(func(o *operator.Reconciliation) { o.Except = []string{"our.own"} })
 	w.wantFound(r, "released_without_success died", "released_without_success gone", "released_without_success gone too",
 		"success_not_released 9 not at all")
 	if r.TooOld != 1 {
 		t.Errorf("%d releases are too old to be judged, want 1", r.TooOld)
 	}
-	if items := r.Findings[3].Items; !slices.Equal(items, []reconcile.Item{{SKU: 1, Quantity: 1}}) {
+	if items := r.Findings[3].Items; !slices.Equal(items, []operator.Item{{SKU: 1, Quantity: 1}}) {
 		t.Errorf("to be released: %+v; want sku 1 only, sku 2 is deducted", items)
 	}
-	if r := w.run(func(o *reconcile.Options) { o.Retention = 0 }); r.TooOld != 0 || len(r.Findings) != 6 {
+	if r := w.run(func(o *operator.Reconciliation) { o.Retention = 0 }); r.TooOld != 0 || len(r.Findings) != 6 {
 		t.Errorf("rows are kept for ever: %d too old, %q; want all of them judged", r.TooOld, found(r))
 	}
 	// an adoption ends the two whose rows are gone, not the one that died
-	r = w.run(func(o *reconcile.Options) { o.Except, o.Adopt = []string{"our.own"}, true })
+	r = w.run(func(o *operator.Reconciliation) { o.Except, o.Adopt = []string{"our.own"}, true })
 	if r.Open() != 2 {
 		t.Errorf("%+v; want two mended", r.Findings)
 	}
-	w.wantFound(w.run(func(o *reconcile.Options) {
+	w.wantFound(w.run(func(o *operator.Reconciliation) {
 		o.Except = []string{"our.own"}
 	}), "released_without_success died", "success_not_released 9 not at all")
 	if row := w.Row("gone"); row.Status != dedup.Success {
@@ -146,9 +146,9 @@ func TestReleasesAreJudgedByTheMessageTheyName(t *testing.T) {
 }
 
 func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.reservation("A", 1, 2, "gone", time.Hour)
-	if r := w.run(func(o *reconcile.Options) { o.Adopt = true }); len(r.Findings) != 1 || r.Open() != 0 {
+	if r := w.run(func(o *operator.Reconciliation) { o.Adopt = true }); len(r.Findings) != 1 || r.Open() != 0 {
 		t.Fatalf("%+v; want it adopted", r.Findings)
 	}
 	// given one whose reservation is held, and then changed, by somebody else just when it is to be adopted
@@ -158,11 +158,11 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), "UPDATE stock_reservation SET status = 1, rollback_tag = NULL, "+
 		"rollback_key = NULL WHERE order_sn = 'B'")
 	w.Must(err)
-	done := make(chan reconcile.Report)
+	done := make(chan operator.Report)
 	go func() {
-		r, err := reconcile.Run(t.Context(), reconcile.Options{
-			Records: w.Records, Letters: w.letters, Group: group, DB: w.DB, Settle: time.Millisecond, By: "ann", Adopt: true,
-		})
+		o := w.options(operator.Bounds{})
+		o.Retention, o.Adopt = 0, true
+		r, err := o.Run(t.Context())
 		if err != nil {
 			t.Error(err)
 		}
@@ -180,7 +180,7 @@ func TestAReleaseThatWasTakenBackMeanwhileIsNotAdopted(t *testing.T) {
 }
 
 // waitForLockWait waits until a statement waits for a lock.
-func (w *world) waitForLockWait() {
+func (w *shop) waitForLockWait() {
 	w.T.Helper()
 	poll.Until(w.T, "somebody waits for the lock", func() bool {
 		return w.Number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE '%FOR UPDATE%' AND "+
@@ -189,13 +189,13 @@ func (w *world) waitForLockWait() {
 }
 
 func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(true, names("k", 2500)...)
 	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
 	if r := w.run(nil); len(r.Findings) != 2500 {
 		t.Fatalf("%d found, want 2500", len(r.Findings))
 	}
-	r := w.run(func(o *reconcile.Options) { o.Republish = true })
+	r := w.run(func(o *operator.Reconciliation) { o.Republish = true })
 	if r.Open() != 0 || w.Broker.Depth(w.Queue) != 2500 {
 		t.Errorf("%d are left, %d were sent; want all 2500 sent", r.Open(), w.Broker.Depth(w.Queue))
 	}
@@ -203,17 +203,17 @@ func TestAPurgedQueueOfManyPagesIsSentAgainOnce(t *testing.T) {
 }
 
 func TestARunThatIsStoppedSaysSo(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	w.dead(false, "purged")
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := reconcile.Run(ctx, reconcile.Options{
-		Records: w.Records, Letters: w.letters, Group: group, Settle: time.Hour, By: "ann", Republish: true,
-		Progress: func(what string, _ int) {
-			if what == "rows" {
-				cancel()
-			}
-		},
-	})
+	o := w.options(operator.Bounds{})
+	o.OrderOf, o.Settle, o.Republish = nil, time.Hour, true
+	o.Progress = func(what string, _ int) {
+		if what == "rows" {
+			cancel()
+		}
+	}
+	_, err := o.Run(ctx)
 	if !errors.Is(err, context.Canceled) || w.Broker.Depth(w.Queue) != 0 {
 		t.Errorf("error %v, %d sent; want that it was stopped, and nothing sent", err, w.Broker.Depth(w.Queue))
 	}

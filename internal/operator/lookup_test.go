@@ -1,8 +1,7 @@
-package explain_test
+package operator_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -11,31 +10,34 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-type world struct {
+type book struct {
 	*letters.World
 
-	o explain.Options
+	o operator.Lookup
 }
 
-func newWorld(t *testing.T) *world {
+func newBook(t *testing.T) *book {
 	t.Helper()
 	w := letters.NewLog(t)
-	return &world{w, explain.Options{Records: w.Records, Group: "g", DB: w.DB, OrderOf: func(body []byte) (string, bool) {
-		var m struct {
-			Order string `json:"order_sn"`
-		}
-		err := json.Unmarshal(body, &m)
-		return m.Order, err == nil && m.Order != ""
-	}}}
+	return &book{w, operator.Lookup{Records: w.Records, Group: "g", DB: w.DB, OrderOf: orderOf}}
 }
 
-func (w *world) dead(k dedup.Identity, body, cause string) {
+// orderOf is the order that a body names.
+func orderOf(body []byte) (string, bool) {
+	var m struct {
+		Order string `json:"order_sn"`
+	}
+	err := json.Unmarshal(body, &m)
+	return m.Order, err == nil && m.Order != ""
+}
+
+func (w *book) dead(k dedup.Identity, body, cause string) {
 	w.T.Helper()
 	w.Must(w.Records.DeadRows(w.T.Context(), []dedup.Death{{
 		Entry: dedup.Entry{Identity: k, BodyHash: sha256.Sum256([]byte(body)), Body: []byte(body)}, Reason: "permanent",
@@ -43,34 +45,33 @@ func (w *world) dead(k dedup.Identity, body, cause string) {
 	}})...)
 }
 
-func (w *world) success(k dedup.Identity) { w.T.Helper(); w.Success(k, 0) }
+func (w *book) success(k dedup.Identity) { w.T.Helper(); w.Success(k, 0) }
 
 func key(name string) dedup.Identity { return dedup.Identity{Group: "g", Tag: "t", Key: name} }
 
-func keys(t explain.Told) (all []string) {
+func keys(t operator.Told) (all []string) {
 	for _, m := range t.Messages {
 		all = append(all, m.Row.Key+" "+m.Row.Status.String())
 	}
 	return all
 }
 
-func ask(
-	t *testing.T, f func(context.Context, explain.Options, string) (explain.Told, error), o explain.Options, what string,
-) explain.Told {
-	t.Helper()
-	told, err := f(t.Context(), o, what)
-	if err != nil {
-		t.Fatal(err)
-	}
+func (w *book) order(o operator.Lookup, order string) operator.Told {
+	w.T.Helper()
+	told, err := o.OfOrder(w.T.Context(), order)
+	w.Must(err)
 	return told
 }
 
-func ofKey(ctx context.Context, o explain.Options, k string) (explain.Told, error) {
-	return explain.OfKey(ctx, o, k, "")
+func (w *book) ofKey(o operator.Lookup, key string) operator.Told {
+	w.T.Helper()
+	told, err := o.OfKey(w.T.Context(), key, "")
+	w.Must(err)
+	return told
 }
 
 func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
-	w := newWorld(t)
+	w := newBook(t)
 	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('A', " +
 		"1, 1, 2, 't', 'by-reservation'), ('A', 2, 1, 2, 't', 'pruned'), ('A', 3, 1, 1, NULL, NULL)")
 	w.success(key("by-reservation"))
@@ -79,7 +80,7 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 	w.dead(key("by-escaped-body"), `{"order_sn":"\u0041"}`, "no")
 	w.dead(key("unreadable"), `{"order_sn":"A",`, "no")
 	w.dead(key("another"), `{"order_sn":"AB","note":"A"}`, "no")
-	told := ask(t, explain.OfOrder, w.o, "A")
+	told := w.order(w.o, "A")
 	want := []string{"by-reservation success", "pruned absent", "A success", "by-body dead", "by-escaped-body dead",
 		"unreadable dead"}
 	if have := keys(told); !slices.Equal(have, want) {
@@ -93,48 +94,48 @@ func TestAnOrdersMessagesAreFoundByReservationKeyAndBody(t *testing.T) {
 		{nil, []string{"A", "by-body", "by-escaped-body", "by-reservation", "pruned", "unreadable"}},
 		{[]string{"by-body", "another", "A"}, []string{"A", "by-body"}},
 	} {
-		if got, err := explain.KeysOf(t.Context(), w.o, "A", tc.among); err != nil || !slices.Equal(got, tc.want) {
+		if got, err := w.o.KeysOf(t.Context(), "A", tc.among); err != nil || !slices.Equal(got, tc.want) {
 			t.Errorf("its keys among %q are %q, %v; want %q", tc.among, got, err, tc.want)
 		}
 	}
-	if told := ask(t, explain.OfOrder, w.o, "none"); len(told.Messages)+len(told.Reservations) != 0 ||
+	if told := w.order(w.o, "none"); len(told.Messages)+len(told.Reservations) != 0 ||
 		len(told.Unseen) == 0 {
 		t.Errorf("an unknown order: %+v; want nothing, and what may lack", told)
 	}
-	if _, err := explain.OfOrder(t.Context(), explain.Options{Records: w.o.Records, Group: "g"}, "A"); err == nil {
+	if _, err := (operator.Lookup{Records: w.o.Records, Group: "g"}).OfOrder(t.Context(), "A"); err == nil {
 		t.Error("without the stock tables there is no order, and no error says so")
 	}
 }
 
 func TestALookThroughFewRowsSaysThatThereIsMore(t *testing.T) {
-	w := newWorld(t)
+	w := newBook(t)
 	w.dead(key("late"), `{"order_sn":"A"}`, "no")
 	w.dead(key("latest"), `{"order_sn":"B"}`, "no")
 	few := w.o
 	few.Most = 1
-	told := ask(t, explain.OfOrder, few, "A")
+	told := w.order(few, "A")
 	if len(told.Messages) != 0 || !told.More || len(told.Unseen) != 2 ||
 		!strings.Contains(told.Unseen[0], "only the latest 1 of each status") {
 		t.Errorf("%+v; want nothing, and that more rows were not looked into", told)
 	}
-	if told := ask(t, explain.OfOrder, w.o, "A"); !slices.Equal(keys(told), []string{"late dead"}) || told.More {
+	if told := w.order(w.o, "A"); !slices.Equal(keys(told), []string{"late dead"}) || told.More {
 		t.Errorf("%+v; want the letter, and no more", told)
 	}
 }
 
 func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
-	w := newWorld(t)
+	w := newBook(t)
 	w.success(key("k"))
 	for _, original := range []dedup.Identity{key("k"), {Group: "g", Tag: "t2", Key: "k"}, key("K")} {
 		id, cause := wire.Conflict(wire.Identified{Identity: original}, []byte("{}"))
 		w.dead(id.Identity, "{}", cause.Error())
 	}
-	told := ask(t, ofKey, w.o, "k")
+	told := w.ofKey(w.o, "k")
 	if len(told.Messages) != 3 || told.Messages[0].FiledFor != "" || told.Messages[1].FiledFor != "k" ||
 		told.Messages[2].FiledFor != "k" {
 		t.Errorf("%+v; want the message and two conflicts", told.Messages)
 	}
-	if told, err := explain.OfKey(t.Context(), w.o, "k", "t2"); err != nil || len(told.Messages) != 1 ||
+	if told, err := w.o.OfKey(t.Context(), "k", "t2"); err != nil || len(told.Messages) != 1 ||
 		told.Messages[0].FiledFor != "k" {
 		t.Errorf("under tag t2: %+v, %v; want its conflict", told.Messages, err)
 	}
@@ -143,7 +144,7 @@ func TestAKeyBringsWhatIsFiledBecauseOfIt(t *testing.T) {
 // Given a message that moves from one status to another just while its key is looked for, status by status, and so is
 // in none of them when that one is asked for, then it is looked for again and found.
 func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
-	w := newWorld(t)
+	w := newBook(t)
 	w.Exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
 		"consumer_timestamp, created_at) VALUES ('g', 't', 'k', ?, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
 		int(dedup.Failed))
@@ -164,24 +165,24 @@ func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 		}
 		return false
 	})
-	told := ask(t, ofKey, there, "k")
+	told := w.ofKey(there, "k")
 	if want := []string{"k processing"}; !moved || !slices.Equal(keys(told), want) {
 		t.Errorf("moved %v, found %q, want %q", moved, keys(told), want)
 	}
 }
 
 func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *testing.T) {
-	w := newWorld(t)
+	w := newBook(t)
 	w.success(key("m"))
 	w.success(key("late"))
 	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('B', " +
 		"1, 1, 2, 't', 'm'), ('B', 2, 1, 2, 't', 'm')")
-	told := ask(t, ofKey, w.o, "m")
+	told := w.ofKey(w.o, "m")
 	if m := told.Messages[0]; len(m.Reservations) != 2 || !slices.Equal(m.Orders, []string{"B"}) || len(told.Unseen) != 0 {
 		t.Errorf("%+v, unseen %q; want the two of order B", m, told.Unseen)
 	}
 	// given more reservations than are searched, and the one in question behind them
-	for first := 0; first <= explain.MaxSeen; first += 10_000 {
+	for first := 0; first <= operator.MaxSeen; first += 10_000 {
 		var rows []string
 		for i := range 10_000 {
 			rows = append(rows, fmt.Sprintf("('o-%06d', 1, 1, 1)", first+i))
@@ -190,7 +191,7 @@ func TestReservationsOfAMessageWithoutItsOrderAreSearchedAndALimitIsSaid(t *test
 	}
 	w.Exec("INSERT INTO stock_reservation (order_sn, sku_id, quantity, status, rollback_tag, rollback_key) VALUES ('z', " +
 		"1, 1, 2, 't', 'late')")
-	told = ask(t, ofKey, w.o, "late")
+	told = w.ofKey(w.o, "late")
 	if m := told.Messages[0]; len(m.Reservations) != 0 || len(told.Unseen) != 1 ||
 		!strings.Contains(told.Unseen[0], "first 100000") {
 		t.Errorf("%+v, unseen %q; want nothing found, and that not all was searched", m, told.Unseen)

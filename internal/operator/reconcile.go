@@ -1,4 +1,4 @@
-package reconcile
+package operator
 
 import (
 	"cmp"
@@ -8,49 +8,47 @@ import (
 	"slices"
 	"time"
 
-	"gorm.io/gorm"
-
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Kind names a disagreement.
-type Kind string
+type FindingKind string
 
 // The kinds.
 const (
 	// LetterWithoutRow: a letter is in the queue, and the log does not know its message. Adopt files it as dead.
-	LetterWithoutRow Kind = "letter_without_row"
+	LetterWithoutRow FindingKind = "letter_without_row"
 	// StaleLetter: the message of a letter has ended (success, or discarded). The next replay drops it.
-	StaleLetter Kind = "stale_letter"
+	StaleLetter FindingKind = "stale_letter"
 	// DeadWithoutLetter: the row says that a letter is in the queue, and there is none: purged, or moved by hand.
 	// Republish sends the message again.
-	DeadWithoutLetter Kind = "dead_without_letter"
+	DeadWithoutLetter FindingKind = "dead_without_letter"
 	// EffectUnknown: the log of the consumer before rollbackd left a message open, so it may have had its effect; there is
 	// no letter. A person finds out, and discards or replays it.
-	EffectUnknown Kind = "effect_unknown"
+	EffectUnknown FindingKind = "effect_unknown"
 	// Overdue: a claim whose lease ended, or a retry that came due, long ago. No daemon runs, or its last copy is gone:
 	// then Republish sends the message again.
-	Overdue Kind = "overdue"
+	Overdue FindingKind = "overdue"
 	// InterruptedReplay is Overdue with a letter in the queue: a replay was killed after it had reopened the row. The next
 	// one finishes it.
-	InterruptedReplay Kind = "interrupted_replay"
+	InterruptedReplay FindingKind = "interrupted_replay"
 	// ReleasedWithoutSuccess: a reservation was given back by a message that the log does not show as success. Adopt
 	// writes the row, if there is none.
-	ReleasedWithoutSuccess Kind = "released_without_success"
+	ReleasedWithoutSuccess FindingKind = "released_without_success"
 	// SuccessNotReleased: the message whose key is the order's number is success, and the order still has something
 	// reserved.
-	SuccessNotReleased Kind = "success_not_released"
+	SuccessNotReleased FindingKind = "success_not_released"
 	// NamedNotReleased: a reservation names the message that released it, and is reserved or deducted.
-	NamedNotReleased Kind = "named_not_released"
+	NamedNotReleased FindingKind = "named_not_released"
 	// NegativeStock: less than nothing is on stock.
-	NegativeStock Kind = "negative_stock"
+	NegativeStock FindingKind = "negative_stock"
 )
 
 // Kinds lists all of them, in the order of a report.
-func Kinds() []Kind {
-	return []Kind{
+func FindingKinds() []FindingKind {
+	return []FindingKind{
 		LetterWithoutRow, StaleLetter, DeadWithoutLetter, EffectUnknown, Overdue, InterruptedReplay,
 		ReleasedWithoutSuccess, SuccessNotReleased, NamedNotReleased, NegativeStock,
 	}
@@ -58,7 +56,7 @@ func Kinds() []Kind {
 
 // Finding is one disagreement. The names of its JSON form are stable.
 type Finding struct {
-	Kind   Kind         `json:"kind"`
+	Kind   FindingKind  `json:"kind"`
 	Tag    string       `json:"tag,omitempty"`
 	Key    string       `json:"key,omitempty"`
 	Status string       `json:"status,omitempty"` // of the row
@@ -115,7 +113,7 @@ type Report struct {
 	Rows         int       `json:"rows"`         // in processing, failed and dead
 	Reservations int       `json:"reservations"` // none when the stock was left out
 	// More findings there are of each kind than were kept, see [Bounds].
-	More map[Kind]int `json:"more,omitempty"`
+	More map[FindingKind]int `json:"more,omitempty"`
 	// TooOld counts releases whose success row may have been deleted after its retention, so that nothing follows.
 	TooOld int `json:"too_old"`
 	// Unclear says what could not be compared. What is left is true, but not all.
@@ -132,13 +130,15 @@ func (r *Report) Open() (n int) {
 	return n
 }
 
-// Options are the servers and settings of a run. Records, Letters and Group are required.
-type Options struct {
-	Records *dedup.Log
+// Reconciliation finds where the servers tell different stories of one message: consumer_log, the dead-letter queue
+// and, where orders are known, the stock tables. Looking changes nothing, and what is in motion is never reported:
+// whatever disagrees is looked at a second time, a moment later, and only what stood still in between counts. So it may
+// run beside daemons and replays. Memory holds keys, never bodies: 16 MB for 200,000 letters that agree, 260 MB for
+// 200,000 that were purged. Every query reads an index.
+type Reconciliation struct {
+	Lookup
+
 	Letters *deadletter.Letters
-	Group   string
-	// DB is the schema of the stock tables; nil leaves the stock out.
-	DB *gorm.DB
 	// Retention is how long success rows are kept; 0: for ever.
 	Retention time.Duration
 	// Overdue is how long after its lease or due time an open row counts; 0: an hour.
@@ -154,7 +154,7 @@ type Options struct {
 	By               string
 	// Force also adopts letters that may have had their effect, because their rows may have outlived the retention.
 	Force bool
-	// Again: for [Mend], By may have been at it before, in a process that died before it said how it went.
+	// Again: for [Reconciliation.Mend], By may have been at it before, in a process that died before it said how it went.
 	Again bool
 
 	// Bounds of the run; without them it looks at everything.
@@ -164,8 +164,8 @@ type Options struct {
 	Progress func(what string, seen int)
 }
 
-type run struct {
-	Options
+type reconciling struct {
+	Reconciliation
 	report Report
 	groups []string
 	tags   []string
@@ -176,7 +176,7 @@ type run struct {
 
 // Run looks, mends if it was asked to, and reports. It stops at the first server that does not answer; the report is
 // then what was found and mended so far, and not all.
-func Run(ctx context.Context, o Options) (Report, error) {
+func (o Reconciliation) Run(ctx context.Context) (Report, error) {
 	o.Overdue, o.Settle = cmp.Or(o.Overdue, time.Hour), cmp.Or(o.Settle, 2*time.Second)
 	if o.Progress == nil {
 		o.Progress = func(string, int) {}
@@ -191,25 +191,25 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if remembers > 0 && (o.Retention == 0 || remembers < o.Retention) {
 		o.Retention = remembers
 	}
-	r := &run{Options: o, began: time.Now(), report: Report{Findings: []Finding{}, Unclear: []string{}}}
+	r := &reconciling{Reconciliation: o, began: time.Now(), report: Report{Findings: []Finding{}, Unclear: []string{}}}
 	err = r.all(ctx)
 	if err != nil {
 		err = fmt.Errorf("reconcile: %w", err)
 	}
 	slices.SortStableFunc(r.report.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(Kinds(), a.Kind), slices.Index(Kinds(), b.Kind)),
+		return cmp.Or(cmp.Compare(slices.Index(FindingKinds(), a.Kind), slices.Index(FindingKinds(), b.Kind)),
 			cmp.Compare(a.Tag, b.Tag), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Order, b.Order), cmp.Compare(a.SKU, b.SKU))
 	})
 	return r.report, err
 }
 
 // all looks at everything, a moment later again at what disagreed, and mends what stood.
-func (r *run) all(ctx context.Context) error {
+func (r *reconciling) all(ctx context.Context) error {
 	letters, orders := firstLook(), firstLook()
 	if err := r.lookAtLetters(ctx, letters); err != nil {
 		return err
 	}
-	if r.DB != nil {
+	if r.OrderOf != nil {
 		if err := r.lookAtStock(ctx, orders); err != nil {
 			return err
 		}
@@ -233,11 +233,11 @@ func (r *run) all(ctx context.Context) error {
 }
 
 // keep takes the findings of a sieve into the report.
-func (r *run) keep(s *sieve) {
+func (r *reconciling) keep(s *sieve) {
 	r.report.Findings = append(r.report.Findings, s.found...)
 	for kind, n := range s.more {
 		if r.report.More == nil {
-			r.report.More = map[Kind]int{}
+			r.report.More = map[FindingKind]int{}
 		}
 		r.report.More[kind] += n
 	}
@@ -249,13 +249,13 @@ type sieve struct {
 	seen  map[digest]bool
 	found []Finding // at the second look, most of them at most
 	most  int       // 0: all
-	more  map[Kind]int
+	more  map[FindingKind]int
 }
 
 func firstLook() *sieve { return &sieve{seen: map[digest]bool{}} }
 
 func (s *sieve) secondLook(most int) *sieve {
-	return &sieve{first: s.seen, seen: map[digest]bool{}, most: most, more: map[Kind]int{}}
+	return &sieve{first: s.seen, seen: map[digest]bool{}, most: most, more: map[FindingKind]int{}}
 }
 
 // add takes a finding; the same one twice at one look counts once.
@@ -274,7 +274,7 @@ func (s *sieve) add(f Finding) {
 	}
 }
 
-func aboutRow(kind Kind, row dedup.Row) Finding {
+func aboutRow(kind FindingKind, row dedup.Row) Finding {
 	f := Finding{
 		Kind: kind, Group: row.Group, Tag: row.Tag, Key: row.Key, Status: row.Status.String(), Reason: row.Reason,
 		Attempts: row.Attempts, Replays: row.Replays, Owner: row.Owner,

@@ -1,4 +1,4 @@
-package reconcile_test
+package operator_test
 
 import (
 	"fmt"
@@ -8,56 +8,50 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/reconcile"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/test/letters"
 )
 
-const (
-	group     = letters.Group
-	tag       = letters.Tag
-	retention = letters.Retention
-)
+const retention = letters.Retention
 
-var names = letters.Names
-
-// world is a fresh schema and a fresh set of queues, with no daemon.
-type world struct {
+// shop is a fresh schema and a fresh set of queues, with no daemon.
+type shop struct {
 	*letters.World
 
 	letters *deadletter.Letters
 }
 
-func newWorld(t *testing.T) *world {
+func newShop(t *testing.T) *shop {
 	t.Helper()
 	t.Parallel()
-	w := &world{World: letters.New(t)}
+	w := &shop{World: letters.New(t)}
 	var err error
 	w.letters, err = deadletter.New(letters.Options(w.Records, w.Broker.URL, w.Queue))
 	w.Must(err)
 	return w
 }
 
-func (w *world) options(bounds reconcile.Bounds) reconcile.Options {
-	return reconcile.Options{
-		Records: w.Records, Letters: w.letters, Group: group, DB: w.DB, Retention: retention, Settle: 10 * time.Millisecond,
-		By: "ann", Bounds: bounds,
+func (w *shop) options(bounds operator.Bounds) operator.Reconciliation {
+	return operator.Reconciliation{
+		Lookup:  operator.Lookup{Records: w.Records, Group: group, DB: w.DB, OrderOf: orderOf},
+		Letters: w.letters, Retention: retention, Settle: 10 * time.Millisecond, By: "ann", Bounds: bounds,
 	}
 }
 
 // run reconciles with short pauses.
-func (w *world) run(change func(*reconcile.Options)) reconcile.Report {
+func (w *shop) run(change func(*operator.Reconciliation)) operator.Report {
 	w.T.Helper()
-	o := w.options(reconcile.Bounds{})
+	o := w.options(operator.Bounds{})
 	if change != nil {
 		change(&o)
 	}
-	r, err := reconcile.Run(w.T.Context(), o)
+	r, err := o.Run(w.T.Context())
 	w.Must(err)
 	return r
 }
 
 // dead makes dead messages a minute ago, with their letters or without.
-func (w *world) dead(withLetters bool, names ...string) {
+func (w *shop) dead(withLetters bool, names ...string) {
 	w.T.Helper()
 	if withLetters {
 		w.Dead(dedup.ReasonExhausted, "no", names...)
@@ -68,13 +62,13 @@ func (w *world) dead(withLetters bool, names ...string) {
 }
 
 // success makes a row of an applied message, so long ago.
-func (w *world) success(inGroup, name string, ago time.Duration) {
+func (w *shop) success(inGroup, name string, ago time.Duration) {
 	w.T.Helper()
 	w.Success(dedup.Identity{Group: inGroup, Tag: tag, Key: name}, ago)
 }
 
 // reservation makes one that was last changed so long ago; by is the key of the message that it names, "" for none.
-func (w *world) reservation(order string, sku, status int, by string, ago time.Duration) {
+func (w *shop) reservation(order string, sku, status int, by string, ago time.Duration) {
 	w.T.Helper()
 	var byTag, byKey any
 	if by != "" {
@@ -85,7 +79,7 @@ func (w *world) reservation(order string, sku, status int, by string, ago time.D
 		order, sku, status, byTag, byKey, int(ago.Seconds()))
 }
 
-func found(r reconcile.Report) (all []string) {
+func found(r operator.Report) (all []string) {
 	for _, f := range r.Findings {
 		name := f.Key
 		if name == "" {
@@ -96,7 +90,7 @@ func found(r reconcile.Report) (all []string) {
 	return all
 }
 
-func (w *world) wantFound(r reconcile.Report, want ...string) {
+func (w *shop) wantFound(r operator.Report, want ...string) {
 	w.T.Helper()
 	if have := found(r); !slices.Equal(have, want) {
 		w.T.Errorf("found %q, want %q", have, want)

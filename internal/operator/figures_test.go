@@ -1,4 +1,4 @@
-package maintenance
+package operator
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -33,8 +34,7 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 	}
 	reg := prometheus.NewRegistry()
 	registered := &registry{Registerer: reg}
-	o := Options{Records: records, Clocks: func(context.Context, error) {}}
-	g := newFigures(o, registered)
+	g := newFigures(0, deadletter.CompensateOptions{}, registered)
 	if registered.err != nil {
 		t.Fatal(registered.err)
 	}
@@ -59,7 +59,7 @@ func TestGaugesTellOfTheLog(t *testing.T) {
 	}
 	figures := func() map[string]float64 {
 		t.Helper()
-		if err := g.look(t.Context(), o); err != nil {
+		if err := g.look(t.Context(), records, func(context.Context, error) {}); err != nil {
 			t.Fatal(err)
 		}
 		return gathered()

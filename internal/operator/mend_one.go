@@ -1,4 +1,4 @@
-package reconcile
+package operator
 
 import (
 	"cmp"
@@ -22,8 +22,8 @@ const (
 	RepairReplay    Repair = "replay"    // drop the letter of what has ended, or end a replay that was cut off
 )
 
-// Repair is what [Mend] would do. A risk is why a person must be sure of something first, "" when nothing is to be
-// feared: such a finding is mended with Force only.
+// Repair is what [Reconciliation.Mend] would do. A risk is why a person must be sure of something first, "" when
+// nothing is to be feared: such a finding is mended with Force only.
 func (f *Finding) Repair() (by Repair, risk string) {
 	by = known[f.Kind].repair
 	switch {
@@ -36,9 +36,6 @@ func (f *Finding) Repair() (by Repair, risk string) {
 	}
 	return by, ""
 }
-
-// Written is a report as it is written down.
-type Written = Report
 
 // MendOrder asks for the mending of one finding of a comparison. The names of its JSON form are stable.
 type MendOrder struct {
@@ -85,18 +82,18 @@ var ErrLeft = errors.New("it was not mended")
 // is. Its error says why it was not mended: a server's, ErrNoRepair, or ErrLeft with what stood in the way. Of o it
 // needs what Run needs, By, and Force for a finding with a risk. The same finding again is ErrLeft, but with Again what
 // By has done before counts.
-func Mend(ctx context.Context, o Options, f Finding) (Finding, error) {
+func (o Reconciliation) Mend(ctx context.Context, f Finding) (Finding, error) {
 	f.Mended, f.Failure = false, ""
 	by, risk := f.Repair()
 	if by == NoRepair || risk != "" && !o.Force {
 		return f, ErrNoRepair
 	}
-	if f.Kind == ReleasedWithoutSuccess && o.DB == nil {
+	if f.Kind == ReleasedWithoutSuccess && o.OrderOf == nil {
 		return f, fmt.Errorf("%w: the stock tables are not known here", ErrNoRepair)
 	}
 	o.Progress = func(string, int) {}
 	o.Adopt, o.Republish = by == RepairAdopt, by == RepairRepublish
-	r := &run{Options: o, report: Report{Findings: []Finding{f}}}
+	r := &reconciling{Reconciliation: o, report: Report{Findings: []Finding{f}}}
 	err := r.mend(ctx)
 	if by == RepairReplay {
 		err = r.replayOne(ctx)
@@ -119,7 +116,7 @@ const letterGone = "its letter is not in the queue any more"
 
 // again finds out what a process has done that died while it mended the finding, or right after. A row that it reopened
 // and nobody has begun since may be without a message: that is sent, once more at worst, which has no second effect.
-func (r *run) again(ctx context.Context, by Repair) error {
+func (r *reconciling) again(ctx context.Context, by Repair) error {
 	f := &r.report.Findings[0]
 	if f.Kind == StaleLetter {
 		if f.Failure == letterGone {
@@ -152,7 +149,7 @@ func (r *run) again(ctx context.Context, by Repair) error {
 }
 
 // replayOne goes through the queue as `dlq replay --tag T --key K` does.
-func (r *run) replayOne(ctx context.Context) error {
+func (r *reconciling) replayOne(ctx context.Context) error {
 	f := &r.report.Findings[0]
 	res, err := r.Letters.Replay(ctx, deadletter.Filter{Tag: f.Tag, Keys: []string{f.Key}},
 		deadletter.ReplayOptions{By: r.By})

@@ -1,4 +1,4 @@
-package reconcile
+package operator
 
 import (
 	"encoding/json"
@@ -10,16 +10,15 @@ import (
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/explain"
 	"github.com/rollbackd/rollbackd/stock"
 )
 
 // Means says in a sentence or two what a disagreement of this kind is; "" of a kind that this version does not know.
-func (k Kind) Means() string { return known[k].means }
+func (k FindingKind) Means() string { return known[k].means }
 
 // known says of a kind what it is, and what a machine may do about it if nothing hinders that; a person must mend the
 // others.
-var known = map[Kind]struct {
+var known = map[FindingKind]struct {
 	means  string
 	repair Repair
 	does   string
@@ -68,10 +67,10 @@ func (f *Finding) Advice(name string, now time.Time) Advice {
 func (f *Finding) Cure(name string, now time.Time) string {
 	key := dedup.Identity{Tag: f.Tag, Key: f.Key}
 	adopt, republish := name+" reconcile --adopt", name+" reconcile --republish"
-	replay := name + " dlq replay " + explain.ChosenBy(key)
-	look := fmt.Sprintf("%s log explain %s --tag %s", name, explain.ShellWord(f.Key), explain.ShellWord(f.Tag))
+	replay := name + " dlq replay " + ChosenBy(key)
+	look := fmt.Sprintf("%s log explain %s --tag %s", name, ShellWord(f.Key), ShellWord(f.Tag))
 	if strings.HasPrefix(f.Key, "-") { // else it would be taken for a flag
-		look = fmt.Sprintf("%s log explain --tag %s -- %s", name, explain.ShellWord(f.Tag), explain.ShellWord(f.Key))
+		look = fmt.Sprintf("%s log explain --tag %s -- %s", name, ShellWord(f.Tag), ShellWord(f.Key))
 	}
 	switch f.Kind {
 	case LetterWithoutRow:

@@ -1,4 +1,4 @@
-package reconcile_test
+package operator_test
 
 import (
 	"crypto/sha256"
@@ -14,7 +14,7 @@ import (
 // A body that was refused as conflict has become the body of its key: somebody mended the row. Its own letter, when
 // that was purged, is missed by nobody. While another body has the key, it is.
 func TestAConflictWhoseBodyHasItsKeyByNowIsNotMissed(t *testing.T) {
-	w := newWorld(t)
+	w := newShop(t)
 	sources, err := wire.ParseKeySources("property:message_id")
 	w.Must(err)
 	for name, has := range map[string]string{"mended": "{}", "taken": "another"} {

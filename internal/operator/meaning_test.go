@@ -1,4 +1,4 @@
-package explain_test
+package operator_test
 
 import (
 	"strings"
@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/explain"
+	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/lock"
 )
 
 func TestEveryStateOfARowHasAMeaning(t *testing.T) {
-	names := explain.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"}
+	names := operator.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"}
 	row := func(status dedup.Status, attempts int) dedup.Row {
 		return dedup.Row{
 			Identity: dedup.Identity{Group: "g", Tag: "t", Key: "it's"}, Version: dedup.Version{Status: status,
@@ -40,7 +40,7 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 		"unknown": {row(9, 1), "does not know the status", "Use the version that wrote it."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			means, next := explain.Meaning(tc.row, names)
+			means, next := operator.Meaning(tc.row, names)
 			if !strings.Contains(means, tc.means) || !strings.Contains(next, tc.next) {
 				t.Errorf("means %q, next %q; want %q, %q in them", means, next, tc.means, tc.next)
 			}
@@ -51,8 +51,8 @@ func TestEveryStateOfARowHasAMeaning(t *testing.T) {
 func TestEveryReasonHasAMeaningOfItsOwn(t *testing.T) {
 	seen := map[string]dedup.Reason{}
 	for _, reason := range dedup.Reasons() {
-		means, _ := explain.Meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: reason},
-			explain.Names{Queue: "q", Program: "rollbackd"})
+		means, _ := operator.Meaning(dedup.Row{Version: dedup.Version{Status: dedup.Dead, Attempts: 5}, Reason: reason},
+			operator.Names{Queue: "q", Program: "rollbackd"})
 		if other, ok := seen[means]; ok {
 			t.Errorf("%s means the same as %s: %q", reason, other, means)
 		}
@@ -69,7 +69,7 @@ func TestLocksAreToldInWords(t *testing.T) {
 		"held by me, for another 5s":    {Hold: lock.HeldByOther, Token: "me", TTL: 5 * time.Second},
 		"held by me, without an end: ":  {Hold: lock.HeldByOther, Token: "me", TTL: -1},
 	} {
-		if got := explain.LockText(s); !strings.HasPrefix(got, want) {
+		if got := operator.LockText(s); !strings.HasPrefix(got, want) {
 			t.Errorf("lock %+v is told as %q, want %q", s, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package reconcile
+package operator
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 const because = "reconcile"
 
 // mend repairs what was asked for. What is left over says why.
-func (r *run) mend(ctx context.Context) error {
+func (r *reconciling) mend(ctx context.Context) error {
 	if r.Adopt {
 		if err := r.adoptLetters(ctx); err != nil {
 			return err
@@ -35,7 +35,7 @@ func (r *run) mend(ctx context.Context) error {
 }
 
 // chosen are the findings of some kinds, by the key of their row.
-func (r *run) chosen(kinds ...Kind) map[dedup.Identity]*Finding {
+func (r *reconciling) chosen(kinds ...FindingKind) map[dedup.Identity]*Finding {
 	chosen := map[dedup.Identity]*Finding{}
 	for i := range r.report.Findings {
 		if f := &r.report.Findings[i]; slices.Contains(kinds, f.Kind) {
@@ -49,7 +49,7 @@ func (r *run) chosen(kinds ...Kind) map[dedup.Identity]*Finding {
 var errFound = errors.New("found")
 
 // adoptLetters looks through the letters until it has filed those that were found.
-func (r *run) adoptLetters(ctx context.Context) error {
+func (r *reconciling) adoptLetters(ctx context.Context) error {
 	chosen := r.chosen(LetterWithoutRow)
 	if len(chosen) == 0 {
 		return nil
@@ -87,7 +87,7 @@ func (r *run) adoptLetters(ctx context.Context) error {
 
 // adoptReleases writes the success rows of releases whose rows are gone. The reservation proves the effect: it is
 // locked while the row is written.
-func (r *run) adoptReleases(ctx context.Context) error {
+func (r *reconciling) adoptReleases(ctx context.Context) error {
 	for key, f := range r.chosen(ReleasedWithoutSuccess) {
 		if f.Status != dedup.Absent.String() {
 			continue
@@ -118,7 +118,7 @@ func (r *run) adoptReleases(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) republish(ctx context.Context) error {
+func (r *reconciling) republish(ctx context.Context) error {
 	chosen := r.chosen(DeadWithoutLetter, Overdue)
 	var rows []dedup.Row
 	for key, f := range chosen {

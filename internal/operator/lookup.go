@@ -1,11 +1,4 @@
-// Package explain gathers what is known of one message, or of all messages of one order, from the consumer log and the
-// stock tables, and says what it could not see: it never lets a bounded look pass for a whole one. It only reads, and
-// every query is bounded by an index and a number of rows, so that an operator may ask in the middle of an incident.
-//
-// It also tells it in words, the same ones to a terminal and to a page (words.go, meaning.go).
-//
-// What does not belong here: the dead-letter queue (package deadletter reads it), and asking the lock.
-package explain
+package operator
 
 import (
 	"bytes"
@@ -23,23 +16,23 @@ import (
 	"github.com/rollbackd/rollbackd/stock"
 )
 
-// MaxSeen is how many rows one look that no index narrows down goes through, unless Options.Most says less.
+// MaxSeen is how many rows one look that no index narrows down goes through, unless Lookup.Most says less.
 const MaxSeen = 100_000
 
-// Options are where to look.
-type Options struct {
+// Lookup is where it is known what became of messages and orders.
+type Lookup struct {
 	Records *dedup.Log
 	Group   string
-	// DB is the schema of the stock tables; nil when the handler is another.
+	// DB is a pool on the schema of the log, which is that of the stock tables too. It stays the caller's.
 	DB *gorm.DB
-	// OrderOf reads the order from a body; required with DB.
+	// OrderOf reads the order from a body; nil when the handler is not that of stock: then the stock tables are left out.
 	OrderOf func(body []byte) (orderSN string, ok bool)
 	// Most bounds how many rows one look goes through that no index narrows down, for an answer that is wanted at once.
 	// 0: MaxSeen.
 	Most int
 }
 
-func (o Options) most() int { return cmp.Or(o.Most, MaxSeen) }
+func (o Lookup) most() int { return cmp.Or(o.Most, MaxSeen) }
 
 // Message is what is known of one identity.
 type Message struct {
@@ -58,7 +51,7 @@ type Told struct {
 	Messages     []Message
 	Reservations []stock.Reservation // of the order, when that was asked for
 	Unseen       []string            // what the answer may lack, in words
-	More         bool                // a look through more rows than Options.Most may find more
+	More         bool                // a look through more rows than Lookup.Most may find more
 }
 
 func (t *Told) unseen(format string, args ...any) {
@@ -73,7 +66,7 @@ func (t *Told) has(k dedup.Identity) bool {
 
 // OfKey tells of every message with this key, under whatever tag ("" means all), and of those that are filed under a
 // key of rollbackd's own because of it: conflicts, and what could not be identified.
-func OfKey(ctx context.Context, o Options, key, tag string) (Told, error) {
+func (o Lookup) OfKey(ctx context.Context, key, tag string) (Told, error) {
 	var t Told
 	var rows []dedup.Row
 	// A list asks for one status after the other, and a row that moves meanwhile may be in none of them.
@@ -111,9 +104,9 @@ func OfKey(ctx context.Context, o Options, key, tag string) (Told, error) {
 
 // OfOrder tells of every message that is known to be about an order: those that its reservations name, those whose key
 // is the order's number, and those whose body says so, as far as the log keeps bodies.
-func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
+func (o Lookup) OfOrder(ctx context.Context, orderSN string) (Told, error) {
 	var t Told
-	if o.DB == nil {
+	if o.OrderOf == nil {
 		return t, errors.New("orders are known to ROLLBACKD_HANDLER=stock only")
 	}
 	var err error
@@ -128,7 +121,7 @@ func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
 		}
 	}
 	if (dedup.Identity{Group: o.Group, Tag: "t", Key: orderSN}).Validate() == nil {
-		byKey, err := OfKey(ctx, o, orderSN, "")
+		byKey, err := o.OfKey(ctx, orderSN, "")
 		if err != nil {
 			return t, err
 		}
@@ -146,10 +139,10 @@ func OfOrder(ctx context.Context, o Options, orderSN string) (Told, error) {
 	return t, nil
 }
 
-// KeysOf are the keys of the messages that are known to be about an order, each once; of those among others only, if
+// keysOf are the keys of the messages that are known to be about an order, each once; of those among others only, if
 // there are others.
-func KeysOf(ctx context.Context, o Options, orderSN string, among []string) (keys []string, err error) {
-	told, err := OfOrder(ctx, o, orderSN)
+func (o Lookup) keysOf(ctx context.Context, orderSN string, among []string) (keys []string, err error) {
+	told, err := o.OfOrder(ctx, orderSN)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +156,7 @@ func KeysOf(ctx context.Context, o Options, orderSN string, among []string) (key
 }
 
 // searchBodies finds the messages whose kept body is about the order, or, where it cannot be read, holds its number.
-func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) error {
+func (o Lookup) searchBodies(ctx context.Context, t *Told, orderSN string) error {
 	states := []dedup.Status{dedup.Processing, dedup.Failed, dedup.Dead, dedup.Discarded}
 	words := [][]byte{[]byte(orderSN), []byte(`\`)} // an escape may stand for any character
 	seen, err := o.Records.Holding(ctx, o.Group, states, words, o.most(), func(row dedup.Row) error {
@@ -182,7 +175,7 @@ func (o Options) searchBodies(ctx context.Context, t *Told, orderSN string) erro
 }
 
 // add gathers one identity.
-func (o Options) add(ctx context.Context, t *Told, k dedup.Identity, filedFor string) error {
+func (o Lookup) add(ctx context.Context, t *Told, k dedup.Identity, filedFor string) error {
 	if t.has(k) {
 		return nil
 	}
@@ -194,7 +187,7 @@ func (o Options) add(ctx context.Context, t *Told, k dedup.Identity, filedFor st
 	if m.Events, err = o.Records.Events(ctx, k); err != nil {
 		return err
 	}
-	if o.DB != nil {
+	if o.OrderOf != nil {
 		if err := o.addReservations(ctx, t, &m); err != nil {
 			return err
 		}
@@ -205,7 +198,7 @@ func (o Options) add(ctx context.Context, t *Told, k dedup.Identity, filedFor st
 
 // addReservations finds the reservations of the message's order. A body says which that is; without one the key may be
 // the order's number; and else those are searched that name the message.
-func (o Options) addReservations(ctx context.Context, t *Told, m *Message) error {
+func (o Lookup) addReservations(ctx context.Context, t *Told, m *Message) error {
 	mine := func(r stock.Reservation) bool { return r.Named && r.Tag == m.Row.Tag && r.Key == m.Row.Key }
 	if slices.ContainsFunc(t.Reservations, mine) {
 		m.Reservations, m.Orders = t.Reservations, []string{t.Reservations[0].OrderSN}
@@ -229,7 +222,7 @@ func (o Options) addReservations(ctx context.Context, t *Told, m *Message) error
 	return o.searchReservations(ctx, t, m, mine)
 }
 
-func (o Options) searchReservations(ctx context.Context, t *Told, m *Message, mine func(stock.Reservation) bool) error {
+func (o Lookup) searchReservations(ctx context.Context, t *Told, m *Message, mine func(stock.Reservation) bool) error {
 	page := min(5000, o.most())
 	var last stock.Reservation
 	for seen := 0; seen < o.most(); seen += page {
