@@ -14,6 +14,7 @@ import (
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // inComparisons are the variables' defaults where builds are compared: many short rounds tell more than few long ones.
@@ -36,7 +37,7 @@ type comparison struct {
 	subjects []figure.Subject
 }
 
-func readComparison(args []string) (c comparison, err error) {
+func readComparison(args []string) (c comparison) {
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.IntVar(&c.pairs, "pairs", 12, "")
@@ -44,60 +45,35 @@ func readComparison(args []string) (c comparison, err error) {
 	flags.BoolVar(&c.resume, "resume", false, "")
 	var names []string
 	for rest := args; len(rest) > 0; { // flags may stand behind names
-		if err := flags.Parse(rest); err != nil {
-			return c, fmt.Errorf("compare: %w\n%s", err, usage)
-		}
+		must.OK(flags.Parse(rest), usage)
 		if rest = flags.Args(); len(rest) > 0 {
 			names, rest = append(names, rest[0]), rest[1:]
 		}
 	}
 	if len(names) < 2 || c.pairs < 2 || c.allow < 0 {
-		return c, fmt.Errorf("compare: want two builds, two pairs or more and no less than 0 percent\n%s", usage)
+		must.OK(fmt.Errorf("compare: want two builds, two pairs or more and no less than 0 percent\n%s", usage))
 	}
 	c.builds, names = names[:2], names[2:]
 	if len(names) == 0 {
 		names = compared
 	}
-	c.subjects, err = figure.Subjects(names)
-	return c, err
+	c.subjects = figure.Subjects(names)
+	return c
 }
 
 // compareMain compares two builds and prints the table. It is an error if one of the rows is anything but not below.
-func compareMain(ctx context.Context, args []string, env func(string) string) (err error) {
-	c, err := readComparison(args)
-	if err != nil {
-		return err
-	}
+func compareMain(ctx context.Context, args []string, env func(string) string) {
+	c := readComparison(args)
 	s, err := readSettings(func(name string) string { return cmp.Or(env(name), inComparisons[name]) })
-	if err != nil {
-		return err
-	}
-	g, err := ground.Start(ctx, ground.Options{Log: os.Stdout, Builds: c.builds})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, g.Stop()) }()
-	var runners []*run.Runner
-	for i, b := range g.Builds {
-		r, err := s.runner(ctx, g, b, "bench_"+sides[i])
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		runners = append(runners, r)
-	}
-	p, err := s.resumable("compare.jsonl", g.Builds, "compare", c.resume)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.close()) }()
-	rows, err := c.run(ctx, os.Stdout, p, func(ctx context.Context, side int, of figure.Subject) (spent, error) {
-		return spend(ctx, runners[side], of)
+	must.OK(err)
+	g := ground.Start(ctx, ground.Options{Log: os.Stdout, Builds: c.builds})
+	runners := []*run.Runner{s.runner(g, g.Builds[0], "bench_a"), s.runner(g, g.Builds[1], "bench_b")}
+	err = must.Catch(func() {
+		p := s.resumable("compare.jsonl", g.Builds, "compare", c.resume)
+		defer p.close()
+		c.print(os.Stdout, c.run(os.Stdout, p, func(side int, of figure.Subject) spent { return spend(runners[side], of) }))
 	})
-	if err != nil {
-		return err
-	}
-	return c.print(os.Stdout, rows)
+	must.OK(errors.Join(err, runners[0].Close(), runners[1].Close(), g.Stop()))
 }
 
 // spent is what a message, or a look at a page, costs each process, in µs of CPU.
@@ -110,24 +86,21 @@ func (s spent) sum() (sum float64) {
 	return sum
 }
 
-func spend(ctx context.Context, r *run.Runner, of figure.Subject) (spent, error) {
+func spend(r *run.Runner, of figure.Subject) spent {
 	switch of.Name {
 	case figure.Latency:
 		defer func(usual time.Duration) { r.Length = usual }(r.Length)
 		r.Length = max(r.Length, leastLatency)
-		cost, err := r.Cost(ctx, offered)
-		return cost.Spent(), err
+		return r.Cost(offered).Spent()
 	case figure.Pages:
-		costs, err := r.PageCosts(ctx, 0)
-		all := spent{}
+		costs, all := r.PageCosts(0), spent{}
 		for _, page := range costs {
 			all["client"] += page.Daemon * 1000 / float64(len(costs))
 			all["mysql"] += page.MySQL * 1000 / float64(len(costs))
 		}
-		return all, err
+		return all
 	}
-	round, err := r.Round(ctx, of.Contestant)
-	return round.Spent(), err
+	return r.Round(of.Contestant).Spent()
 }
 
 // sides are the names of the builds in the tables.
@@ -140,49 +113,41 @@ type pair [2]spent
 type row struct {
 	figure.Subject
 	pairs   []pair
-	missing error // why there are no more
+	missing string // why there are no more
 }
 
 // run measures all pairs: a b, b a, a b, and so on, so that who is second is not always the same. The first rounds of
 // all count for nothing, because the servers are cold.
-func (c comparison) run(ctx context.Context, out io.Writer, p *progress,
-	measure func(ctx context.Context, side int, of figure.Subject) (spent, error)) (rows []row, err error) {
+func (c comparison) run(out io.Writer, p *progress, measure func(side int, of figure.Subject) spent) (rows []row) {
 	warm := false
 	for _, subject := range c.subjects {
 		r := row{Subject: subject}
 		fmt.Fprintln(out, r.title())
-		for n := 0; n < c.pairs && r.missing == nil; n++ {
+		for n := 0; n < c.pairs && r.missing == ""; n++ {
 			name := fmt.Sprintf("%s, pair %d", subject.Name, n+1)
 			var both pair
-			there, err := p.get(name, &both)
-			if err == nil && !there {
-				for i := 0; i < len(sides) && err == nil && !warm; i++ {
-					_, err = measure(ctx, i, subject)
-				}
-				warm = true
-				for i := 0; i < len(sides) && err == nil; i++ {
-					side := (i + n) % len(sides)
-					both[side], err = measure(ctx, side, subject)
-				}
-				if err == nil {
-					err = p.put(name, both)
-				}
+			if !p.get(name, &both) {
+				r.missing = measured(func() {
+					for i := 0; i < len(sides) && !warm; i++ {
+						measure(i, subject)
+					}
+					warm = true
+					for i := range sides {
+						side := (i + n) % len(sides)
+						both[side] = measure(side, subject)
+					}
+					p.put(name, both)
+				})
 			}
-			switch {
-			case errors.Is(err, run.ErrNotMeasured):
-				fmt.Fprintf(out, "  %v\n", err)
-				r.missing = err
-				continue
-			case err != nil:
-				return rows, err
+			if r.missing == "" {
+				r.pairs = append(r.pairs, both)
+				fmt.Fprintf(out, "  %s, %s first: a %.1f µs, b %.1f µs; %s\n", name, sides[n%len(sides)], both[0].sum(),
+					both[1].sum(), c.told(r.compared()))
 			}
-			r.pairs = append(r.pairs, both)
-			fmt.Fprintf(out, "  %s, %s first: a %.1f µs, b %.1f µs; %s\n", name, sides[n%len(sides)], both[0].sum(),
-				both[1].sum(), c.told(r.compared()))
 		}
 		rows = append(rows, r)
 	}
-	return rows, nil
+	return rows
 }
 
 func (r row) title() string { return fmt.Sprintf("`%s` (%s)", r.Name, strings.Join(r.Keys, ", ")) }
@@ -204,7 +169,7 @@ func (c comparison) told(all figure.Comparison) string {
 	return fmt.Sprintf("ratio %.3f (%.3f to %.3f), %s", all.Ratio, all.Low, all.High, all.Verdict(c.allow))
 }
 
-func (c comparison) print(out io.Writer, rows []row) error {
+func (c comparison) print(out io.Writer, rows []row) {
 	fmt.Fprintf(out, "\na is %s, b is %s; µs of CPU for a message, or for a look at a page. %q: with a confidence of "+
 		"95 %% b is dearer by %g %% at most.\n\n", c.builds[0], c.builds[1], figure.NotBelow, c.allow)
 	fmt.Fprintln(out, "| | a | b | b ÷ a | 95 % | pairs | | the daemon | MySQL | RabbitMQ | Redis |\n"+
@@ -213,10 +178,10 @@ func (c comparison) print(out io.Writer, rows []row) error {
 	for _, r := range rows {
 		all := r.compared()
 		verdict := all.Verdict(c.allow)
-		if r.missing != nil {
-			verdict = fmt.Sprintf("not measured, or not all: %.300s", strings.ReplaceAll(r.missing.Error(), "\n", " "))
+		if r.missing != "" {
+			verdict = fmt.Sprintf("not measured, or not all: %.300s", strings.ReplaceAll(r.missing, "\n", " "))
 		}
-		if r.missing != nil || !strings.HasPrefix(verdict, figure.NotBelow) {
+		if !strings.HasPrefix(verdict, figure.NotBelow) {
 			others = append(others, r.Name)
 		}
 		if all.Pairs == 0 {
@@ -237,7 +202,6 @@ func (c comparison) print(out io.Writer, rows []row) error {
 		fmt.Fprintln(out)
 	}
 	if len(others) > 0 {
-		return fmt.Errorf("not shown to be not below: %s", strings.Join(others, ", "))
+		must.OK(fmt.Errorf("not shown to be not below: %s", strings.Join(others, ", ")))
 	}
-	return nil
 }

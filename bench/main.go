@@ -10,7 +10,10 @@ import (
 	"syscall"
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
+	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
+	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 const usage = `usage: bench [-resume]  measure everything and write the results, or go on where a run was ended
@@ -27,39 +30,60 @@ BENCH_LOG_ROWS=5000000  BENCH_BACKLOG=1000000  BENCH_MINUTE=1m
 BENCH_WAITING=200000  BENCH_FAILING=20000  BENCH_LETTERS=100000`
 
 func main() {
-	if err := command(os.Args[1:]); err != nil {
+	if err := must.Catch(func() { command(os.Args[1:]) }); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func command(args []string) error {
+// command does what is asked for. Here and below, who cannot do a step stops all, as package must says.
+func command(args []string) {
 	if len(args) == 3 && args[0] == "rival" {
-		workers, err := strconv.Atoi(args[2])
-		if err != nil {
-			return fmt.Errorf("rival: %w", err)
-		}
-		return rival.Main(args[1], workers)
+		rival.Main(args[1], must.Get(strconv.Atoi(args[2])))
+		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	args = append(args, "")
 	if args[0] == "compare" {
-		return compareMain(ctx, args[1:len(args)-1], os.Getenv)
+		compareMain(ctx, args[1:len(args)-1], os.Getenv)
+		return
 	}
 	s, err := readSettings(os.Getenv)
-	if err != nil {
-		return err
+	must.OK(err)
+	alone := func(do func(settings, *run.Runner)) func() {
+		return func() { s.with(ctx, ground.Options{}, func(r *run.Runner) { do(s, r) }) }
 	}
-	if len(args) == 3 && args[0] == "profile" {
-		return profile(ctx, s, args[1])
+	contestant := figure.Base
+	if args[0] == "profile" && len(args) == 3 {
+		contestant, args = args[1], args[:2]
 	}
-	do := map[string]func(context.Context, settings) error{
-		"": measureAll, "-resume": resume, "--resume": resume, "sizing": sizing, "scaling": scaling, "pages": pages,
-		"profile": func(ctx context.Context, s settings) error { return profile(ctx, s, figure.Base) },
+	do := map[string]func(){
+		"": alone(measureAll), "-resume": alone(resume), "--resume": alone(resume), "sizing": alone(sizing),
+		"scaling": alone(scaling), "pages": alone(pages), "profile": func() {
+			c := figure.Profiled(contestant)
+			s.with(ctx, ground.Options{Statements: true}, func(r *run.Runner) { r.Profile(c, "out") })
+		},
 	}[args[0]]
 	if do == nil || len(args) > 2 {
-		return errors.New(usage)
+		must.OK(errors.New(usage))
 	}
-	return do(ctx, s)
+	do()
+}
+
+// with does something with a runner of the ground's first build.
+func (s settings) with(ctx context.Context, o ground.Options, do func(*run.Runner)) {
+	o.Log = os.Stdout
+	g := ground.Start(ctx, o)
+	r := s.runner(g, g.Builds[0], "bench")
+	err := must.Catch(func() { do(r) })
+	must.OK(errors.Join(err, r.Close(), g.Stop()))
+}
+
+// runner runs the rounds of one build.
+func (s settings) runner(g *ground.Ground, b ground.Build, schema string) *run.Runner {
+	return &run.Runner{
+		Ground: g, Build: b, Schema: schema, Length: s.Round, Warm: min(warmUp, s.Round/warmUpOfPart),
+		LogRows: s.LogRows, Waiting: s.Waiting, Failing: s.Failing, Letters: s.Letters, Out: os.Stdout,
+	}
 }

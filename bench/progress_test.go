@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,77 +12,56 @@ import (
 
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 func open(t *testing.T, path string, what any, resume bool) *progress {
 	t.Helper()
-	p, err := openProgress(path, what, resume)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.close(); err != nil {
-			t.Error(err)
-		}
-	})
+	p := openProgress(path, what, resume)
+	t.Cleanup(p.close)
 	return p
 }
 
 func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out", "progress.jsonl")
-	ended := errors.New("ended")
 	var did []string
-	steps := func(failing string, how error) (all []step) {
+	goesOn := func(resume bool, failing string, how error) (*measuring, error) {
+		did = nil
+		m := &measuring{progress: open(t, path, "this", resume)}
+		var steps []step
 		for _, name := range []string{"group 1", "latency", "starts"} {
-			all = append(all, step{name, []string{figure.StartMS}, func(_ context.Context, p *figure.Results) error {
+			steps = append(steps, step{name, []string{figure.StartMS}, func() figure.Results {
 				did = append(did, name)
-				p.Rounds = append(p.Rounds, run.Round{Contestant: name, Rate: 1})
 				if name == failing {
-					return how
+					must.OK(how)
 				}
-				return nil
+				return figure.Results{Rounds: []run.Round{{Contestant: name, Rate: 1}}}
 			}})
 		}
-		return all
+		return m, must.Catch(func() { m.run(steps) })
 	}
-	begin := func(resume bool) *measuring {
-		return &measuring{progress: open(t, path, "this", resume)}
-	}
-	m := begin(false)
-	if err := m.run(t.Context(), steps("starts", ended)); !errors.Is(err, ended) {
+	ended := errors.New("ended")
+	if _, err := goesOn(false, "starts", ended); !errors.Is(err, ended) {
 		t.Fatalf("got %v", err)
 	}
-	half, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := half.WriteString(`{"name":"half a li`); err != nil {
-		t.Fatal(err)
-	}
-	if err := half.Close(); err != nil {
-		t.Fatal(err)
-	}
+	half := must.Get(os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0))
+	must.Get(half.WriteString(`{"name":"half a li`))
+	must.OK(half.Close())
 	// What cannot be measured does not end the run, and is tried again by the next one.
-	did = nil
-	m = begin(true)
-	never := fmt.Errorf("starts %w: away", run.ErrNotMeasured)
-	if err := m.run(t.Context(), steps("starts", never)); err != nil || !slices.Equal(did, []string{"starts"}) {
-		t.Errorf("%v: it did %v, want the last only", err, did)
-	}
-	if len(m.rep.Results.Rounds) != 2 || m.rep.Results.NotMeasured() != 1 ||
-		!strings.Contains(m.rep.Results.Missing[figure.StartMS], "away") {
-		t.Errorf("got %+v, missing %v", m.rep.Results.Rounds, m.rep.Results.Missing)
-	}
-	did = nil
-	m = begin(true)
-	if err := m.run(t.Context(), steps("", nil)); err != nil || !slices.Equal(did, []string{"starts"}) {
-		t.Errorf("%v: it did %v, want the last only", err, did)
-	}
-	if len(m.rep.Results.Rounds) != 3 || m.rep.Results.NotMeasured() != 0 {
-		t.Errorf("got %+v, missing %v", m.rep.Results.Rounds, m.rep.Results.Missing)
+	for _, never := range []error{fmt.Errorf("starts %w: away", run.ErrNotMeasured), nil} {
+		m, err := goesOn(true, "starts", never)
+		missing := 0
+		if never != nil {
+			missing = 1
+		}
+		if err != nil || !slices.Equal(did, []string{"starts"}) || len(m.rep.Results.Rounds) != 3-missing ||
+			m.rep.Results.NotMeasured() != missing {
+			t.Errorf("%v: it did %v, want the last only: %+v", err, did, m.rep.Results)
+		}
 	}
 	// Another run does not go on from this one, and one that is not to go on begins anew.
-	if _, err := openProgress(path, "that", true); err == nil || !strings.Contains(err.Error(), "another run") {
+	if err := must.Catch(func() { openProgress(path, "that", true) }); err == nil ||
+		!strings.Contains(err.Error(), "another run") {
 		t.Errorf("another run: %v", err)
 	}
 	if p := open(t, path, "that", false); len(p.done) > 0 {
@@ -93,26 +71,23 @@ func TestARunGoesOnWhereItWasEnded(t *testing.T) {
 
 func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compare.jsonl")
-	c, err := readComparison([]string{"A", "-pairs", "3", "B", "vs_plain", "latency", "--allow=5"})
-	if err != nil || c.pairs != 3 || c.allow != 5 || !slices.Equal(c.builds, []string{"A", "B"}) || len(c.subjects) != 2 {
-		t.Fatalf("got %+v, %v", c, err)
+	c := readComparison([]string{"A", "-pairs", "3", "B", "vs_plain", "latency", "--allow=5"})
+	if c.pairs != 3 || c.allow != 5 || !slices.Equal(c.builds, []string{"A", "B"}) || len(c.subjects) != 2 {
+		t.Fatalf("got %+v", c)
 	}
 	var order strings.Builder
-	measure := func(_ context.Context, side int, of figure.Subject) (spent, error) {
+	measure := func(side int, of figure.Subject) spent {
 		order.WriteString(sides[side])
 		if of.Name == figure.Latency && side == 1 {
-			return nil, fmt.Errorf("latency %w: away", run.ErrNotMeasured)
+			must.OK(fmt.Errorf("latency %w: away", run.ErrNotMeasured))
 		}
-		return spent{"client": 10, "mysql": 30 * (1 + float64(side)/1000)}, nil
+		return spent{"client": 10, "mysql": 30 * (1 + float64(side)/1000)}
 	}
 	compare := func(c comparison, resume bool) (string, error) {
 		order.Reset()
 		var out bytes.Buffer
-		rows, err := c.run(t.Context(), &out, open(t, path, "this", resume), measure)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = c.print(&out, rows)
+		rows := c.run(&out, open(t, path, "this", resume), measure)
+		err := must.Catch(func() { c.print(&out, rows) })
 		return out.String(), err
 	}
 	text, err := compare(c, false)
@@ -135,7 +110,7 @@ func TestPairsTakeTurnsAndGoOn(t *testing.T) {
 		t.Errorf("with one pair more %s was measured (%v):\n%s", &order, err, text)
 	}
 	for _, args := range [][]string{{}, {"A"}, {"A", "B", "nobody"}, {"A", "B", "-pairs", "1"}, {"A", "B", "-what"}} {
-		if _, err := readComparison(args); err == nil {
+		if must.Catch(func() { readComparison(args) }) == nil {
 			t.Errorf("%v is accepted", args)
 		}
 	}

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/rollbackd/rollbackd/bench/internal/figure"
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/run"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -19,50 +17,27 @@ var sizes = [][]string{
 }
 
 // sizing measures what the settings that memory hangs on cost in it.
-func sizing(ctx context.Context, s settings) error {
-	return withRunner(ctx, s, ground.Options{}, func(r *run.Runner) error {
-		table := "| settings | small messages, MiB | large bodies while MySQL is blocked, MiB |\n|---|---|---|\n"
-		for _, some := range sizes {
-			m, err := r.LargeBodies(ctx, s.Minute/6, some...)
-			if err != nil {
-				return err
-			}
-			name := "defaults"
-			if len(some) > 0 {
-				name = "`" + strings.Join(some, "` `") + "`"
-			}
-			table += fmt.Sprintf("| %s | %.0f | %.0f |\n", name, m.AfterSmall, m.Max)
+func sizing(s settings, r *run.Runner) {
+	table := "| settings | small messages, MiB | large bodies while MySQL is blocked, MiB |\n|---|---|---|\n"
+	for _, some := range sizes {
+		m := r.LargeBodies(s.Minute/6, some...)
+		name := "defaults"
+		if len(some) > 0 {
+			name = "`" + strings.Join(some, "` `") + "`"
 		}
-		fmt.Print(table)
-		return nil
-	})
-}
-
-// profile profiles the daemon in the round of one of its contestants.
-func profile(ctx context.Context, s settings, contestant string) error {
-	c, err := figure.Profiled(contestant)
-	if err != nil {
-		return err
+		table += fmt.Sprintf("| %s | %.0f | %.0f |\n", name, m["after_small_mib"], m["max_mib"])
 	}
-	return withRunner(ctx, s, ground.Options{Statements: true}, func(r *run.Runner) error {
-		return r.Profile(ctx, c, "out")
-	})
+	fmt.Print(table)
 }
 
 // pages prints what one look at each page costs, before the full log and without messages beside it.
-func pages(ctx context.Context, s settings) error {
+func pages(_ settings, r *run.Runner) {
 	const idleSeconds = 20 // nobody looks, and somebody at the overview only
-	return withRunner(ctx, s, ground.Options{}, func(r *run.Runner) error {
-		costs, err := r.PageCosts(ctx, idleSeconds)
-		if err != nil {
-			return err
-		}
-		fmt.Print("\n| page | answered after, ms | CPU of MySQL, ms | of the daemon, ms |\n|---|---|---|---|\n")
-		for _, c := range costs {
-			fmt.Printf("| %s | %.1f | %.1f | %.1f |\n", c.Page, c.Took, c.MySQL, c.Daemon)
-		}
-		return nil
-	})
+	costs := r.PageCosts(idleSeconds)
+	fmt.Print("\n| page | answered after, ms | CPU of MySQL, ms | of the daemon, ms |\n|---|---|---|---|\n")
+	for _, c := range costs {
+		fmt.Printf("| %s | %.1f | %.1f | %.1f |\n", c.Page, c.Took, c.MySQL, c.Daemon)
+	}
 }
 
 var (
@@ -77,39 +52,30 @@ var (
 const asleep = 200 * time.Millisecond
 
 // scaling prints the tables of docs/scaling.md: what a message costs each server, and what more daemons bring.
-func scaling(ctx context.Context, s settings) error {
-	return withRunner(ctx, s, ground.Options{}, func(r *run.Runner) error {
-		table := "\n| messages/s | daemon | MySQL | RabbitMQ | Redis | MySQL's commits/s | redo log | MySQL writes | " +
-			"RabbitMQ writes |\n|---|---|---|---|---|---|---|---|---|\n"
-		var last run.Cost
-		var err error
-		for _, speed := range speeds {
-			if last, err = r.Cost(ctx, speed); err != nil {
-				return err
-			}
-			micros := last.Spent()
-			line := fmt.Sprintf("| %.0f | %.0f | %.0f | %.0f | %.1f | %.0f | %.0f | %.0f | %.0f |\n", last.Rate,
-				micros["client"], micros["mysql"], micros["rabbitmq"], micros["redis"], last.Commits, last.Redo,
-				last.Written["mysql"], last.Written["rabbitmq"])
-			fmt.Printf("  %d offered: %s", speed, line)
-			table += line
-		}
-		fmt.Print(table)
-		fmt.Printf("\nbytes of a row with its indexes: consumer_log %.0f, stock_reservation %.0f; connections of the "+
-			"daemon: mysql %d, rabbitmq %d, redis %d\n", last.RowBytes["consumer_log"], last.RowBytes["stock_reservation"],
-			last.Connections["mysql"], last.Connections["rabbitmq"], last.Connections["redis"])
-		table = fmt.Sprintf("\n| daemons | messages/s, each call of %v | cores busy |\n|---|---|---|\n", asleep)
-		for _, n := range fleets {
-			round, err := r.Round(ctx, run.Contestant{
-				Name: fmt.Sprintf("asleep_%d", n), Daemons: n, Guess: 320 * float64(n),
-				Sowing: ground.Sowing{Handler: config.HandlerHTTP, AnswerAfter: asleep},
-			})
-			if err != nil {
-				return err
-			}
-			table += fmt.Sprintf("| %d | %.0f | %.2f |\n", n, round.Rate, round.Busy)
-		}
-		fmt.Print(table)
-		return nil
-	})
+func scaling(_ settings, r *run.Runner) {
+	table := "\n| messages/s | daemon | MySQL | RabbitMQ | Redis | MySQL's commits/s | redo log | MySQL writes | " +
+		"RabbitMQ writes |\n|---|---|---|---|---|---|---|---|---|\n"
+	var last run.Cost
+	for _, speed := range speeds {
+		last = r.Cost(speed)
+		micros := last.Spent()
+		line := fmt.Sprintf("| %.0f | %.0f | %.0f | %.0f | %.1f | %.0f | %.0f | %.0f | %.0f |\n", last.Rate,
+			micros["client"], micros["mysql"], micros["rabbitmq"], micros["redis"], last.Commits, last.Redo,
+			last.Written["mysql"], last.Written["rabbitmq"])
+		fmt.Printf("  %d offered: %s", speed, line)
+		table += line
+	}
+	fmt.Print(table)
+	fmt.Printf("\nbytes of a row with its indexes: consumer_log %.0f, stock_reservation %.0f; connections of the "+
+		"daemon: mysql %d, rabbitmq %d, redis %d\n", last.RowBytes["consumer_log"], last.RowBytes["stock_reservation"],
+		last.Connections["mysql"], last.Connections["rabbitmq"], last.Connections["redis"])
+	table = fmt.Sprintf("\n| daemons | messages/s, each call of %v | cores busy |\n|---|---|---|\n", asleep)
+	for _, n := range fleets {
+		round := r.Round(run.Contestant{
+			Name: fmt.Sprintf("asleep_%d", n), Daemons: n, Guess: 320 * float64(n),
+			Sowing: ground.Sowing{Handler: config.HandlerHTTP, AnswerAfter: asleep},
+		})
+		table += fmt.Sprintf("| %d | %.0f | %.2f |\n", n, round.Rate, round.Busy)
+	}
+	fmt.Print(table)
 }

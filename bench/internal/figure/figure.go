@@ -12,12 +12,9 @@ import (
 
 // Results is what a run, or a part of it, has measured. The rounds stand in the order they were run.
 type Results struct {
-	Rounds         []run.Round      `json:"rounds,omitempty"`
-	Latency        []run.Latency    `json:"latency_rounds,omitempty"`
-	LatencyFailing []run.Latency    `json:"latency_failing_rounds,omitempty"`
-	Starts         []run.Starts     `json:"start_rounds,omitempty"`
-	Memory         *run.Memory      `json:"memory,omitempty"`
-	LargeBodies    *run.LargeBodies `json:"large_bodies,omitempty"`
+	Rounds []run.Round `json:"rounds,omitempty"`
+	// Samples are the other measurements, by the name that they have in results.json.
+	Samples map[string][]run.Sample `json:"samples,omitempty"`
 	// Missing says of figures why they could not be measured.
 	Missing map[string]string `json:"not_measured,omitempty"`
 }
@@ -25,12 +22,11 @@ type Results struct {
 // Add takes what another part has measured.
 func (t *Results) Add(p Results) {
 	t.Rounds = append(t.Rounds, p.Rounds...)
-	t.Latency = append(t.Latency, p.Latency...)
-	t.LatencyFailing = append(t.LatencyFailing, p.LatencyFailing...)
-	t.Starts = append(t.Starts, p.Starts...)
-	t.Memory, t.LargeBodies = cmp.Or(p.Memory, t.Memory), cmp.Or(p.LargeBodies, t.LargeBodies)
-	if t.Missing == nil {
-		t.Missing = map[string]string{}
+	if t.Samples == nil {
+		t.Samples, t.Missing = map[string][]run.Sample{}, map[string]string{}
+	}
+	for name, some := range p.Samples {
+		t.Samples[name] = append(t.Samples[name], some...)
 	}
 	maps.Copy(t.Missing, p.Missing)
 }
@@ -99,10 +95,7 @@ func (g goal) reached(value float64) *bool {
 	if g.sign == "" {
 		return nil
 	}
-	ok := value <= g.bound
-	if g.sign == "≥" {
-		ok = value >= g.bound
-	}
+	ok := g.sign == "≥" && value >= g.bound || g.sign == "≤" && value <= g.bound
 	return &ok
 }
 
@@ -129,10 +122,10 @@ func (t *Results) Figures(wanted []string) (all []Figure) {
 		}
 		middle := Median(rounds)
 		f.Value, f.Spread, f.Rounds, f.Reached = round(middle), spread(rounds), rounded(rounds), d.goal.reached(middle)
-		if d.bounded != nil {
-			*f.Reached = *f.Reached && d.bounded(t)
-		}
 		for name, x := range f.Parts {
+			if most, bounded := d.most[name]; bounded {
+				*f.Reached = *f.Reached && x <= most
+			}
 			f.Parts[name] = round(x)
 		}
 		all = append(all, f)
@@ -159,6 +152,8 @@ func (d definition) values(t *Results) (own []float64, parts map[string]float64)
 	switch {
 	case d.make != nil:
 		return d.make(t)
+	case d.samples != "":
+		return d.sampled(t.Samples[d.samples])
 	case len(d.rivals) == 0:
 		return t.ratios(d.of, d.by, value)
 	}
@@ -174,6 +169,26 @@ func (d definition) values(t *Results) (own []float64, parts map[string]float64)
 		}
 	}
 	return own, parts
+}
+
+// sampled are the values of one kind of measurement; its parts are medians, but for those whose name says more.
+func (d definition) sampled(all []run.Sample) (own []float64, parts map[string]float64) {
+	parts = map[string]float64{}
+	of := func(name string) []float64 { return pick(all, func(s run.Sample) float64 { return s[name] }) }
+	for _, name := range d.parts {
+		switch values := of(name); {
+		case len(values) == 0:
+		case name == "fastest_ms":
+			parts[name] = slices.Min(values)
+		case name == "slowest_ms":
+			parts[name] = slices.Max(values)
+		case name == "starts":
+			parts[name] = values[0] * float64(len(values))
+		default:
+			parts[name] = Median(values)
+		}
+	}
+	return of(d.field), parts
 }
 
 // ratios divides each round of a contestant by the last one of another before it.
@@ -231,49 +246,6 @@ func (t *Results) cpu(name string) map[string]float64 {
 		parts[process] = round(Median(pick(t.of(name), func(r run.Round) float64 { return r.CPU[process] })))
 	}
 	return parts
-}
-
-func p50(l run.Latency) float64 { return l.P50 }
-func p99(l run.Latency) float64 { return l.P99 }
-
-func latencyParts(rounds []run.Latency) map[string]float64 {
-	parts := map[string]float64{}
-	for name, value := range map[string]func(run.Latency) float64{
-		"row_written_p50_ms": func(l run.Latency) float64 { return l.WrittenP50 },
-		"row_written_p99_ms": func(l run.Latency) float64 { return l.WrittenP99 },
-		"max_ms":             func(l run.Latency) float64 { return l.Max },
-		"sampled":            func(l run.Latency) float64 { return float64(l.Sampled) },
-		"offered_per_second": func(l run.Latency) float64 { return l.Offered },
-	} {
-		parts[name] = Median(pick(rounds, value))
-	}
-	return parts
-}
-
-// middleStarts are the middle ones of each round.
-func middleStarts(t *Results) ([]float64, map[string]float64) {
-	var all []float64
-	for _, r := range t.Starts {
-		all = append(all, r.MS...)
-	}
-	if len(all) == 0 {
-		return nil, nil
-	}
-	return pick(t.Starts, func(r run.Starts) float64 { return Median(r.MS) }), map[string]float64{
-		"starts": float64(len(all)), "fastest_ms": slices.Min(all), "slowest_ms": slices.Max(all),
-	}
-}
-
-func mostMemory(t *Results) ([]float64, map[string]float64) {
-	m := t.Memory
-	if m == nil {
-		return nil, nil
-	}
-	return []float64{m.Max}, map[string]float64{
-		"second_minute_mib": m.SecondMinute, "last_minute_mib": m.LastMinute,
-		"last_by_second": m.LastMinute / m.SecondMinute, "least_queued": float64(m.LeastQueued),
-		"applied": float64(m.Applied), "minute_seconds": m.Minute,
-	}
 }
 
 // of are the rounds of one contestant that could be measured.

@@ -1,12 +1,14 @@
 package figure
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
 	"github.com/rollbackd/rollbackd/bench/internal/run"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Comparison is what pairs of rounds of two builds, a and b, tell of their costs.
@@ -84,7 +86,7 @@ type Subject struct {
 
 // Subjects are what these names mean: figures, contestants of the product's, latency and pages. A figure is its
 // product's side alone: who is compared with it is the same for both builds. So some figures mean the same subject.
-func Subjects(names []string) (all []Subject, err error) {
+func Subjects(names []string) (all []Subject) {
 	whole := map[string]run.Contestant{Latency: {}, Pages: {}}
 	for _, c := range slices.Concat(Cycle(Names(), true)...) {
 		if c.Rival == "" && c.Name != Pages {
@@ -100,13 +102,10 @@ func Subjects(names []string) (all []Subject, err error) {
 		}
 	}
 	for _, name := range names {
-		of, ok := meant[name]
-		if !ok {
-			of = name
-		}
+		of := cmp.Or(meant[name], name)
 		c, ok := whole[of]
 		if !ok {
-			return nil, fmt.Errorf("there is no %q to compare; there are %s", name, strings.Join(known, ", "))
+			must.OK(fmt.Errorf("there is no %q to compare; there are %s", name, strings.Join(known, ", ")))
 		}
 		i := slices.IndexFunc(all, func(other Subject) bool { return other.Name == of })
 		if i < 0 {
@@ -114,7 +113,7 @@ func Subjects(names []string) (all []Subject, err error) {
 		}
 		all[i].Keys = append(all[i].Keys, name)
 	}
-	return all, nil
+	return all
 }
 
 // wholeOf lets a contestant do the same work in each round: so many messages until each has ended.
@@ -129,7 +128,7 @@ func wholeOf(c run.Contestant) run.Contestant {
 }
 
 // Profiled is a contestant whose daemon can be profiled: one daemon, on a field of its own, with MySQL beside it.
-func Profiled(name string) (run.Contestant, error) {
+func Profiled(name string) run.Contestant {
 	names := []string{}
 	for _, c := range slices.Concat(Cycle(Names(), true)...) {
 		if c.Rival != "" || c.Daemons > 1 || c.FullLog || c.Extent == run.Replayed || c.MySQLDelay != 0 || c.Lock != "" {
@@ -137,9 +136,10 @@ func Profiled(name string) (run.Contestant, error) {
 		}
 		if c.Name == name {
 			c.Guess *= 1.5 // it must not end before the profile does
-			return c, nil
+			return c
 		}
 		names = append(names, c.Name)
 	}
-	return run.Contestant{}, fmt.Errorf("there is no %q to profile; there are %s", name, strings.Join(names, ", "))
+	must.OK(fmt.Errorf("there is no %q to profile; there are %s", name, strings.Join(names, ", ")))
+	return run.Contestant{}
 }

@@ -24,9 +24,12 @@ type definition struct {
 
 	// make, if not nil, makes the figure's own values, one a cycle, and its parts otherwise.
 	make func(*Results) (rounds []float64, parts map[string]float64)
-	// bounded, if not nil, is a second bound, and second how the goal tells it.
-	bounded func(*Results) bool
-	second  string
+	// samples, if not empty, are the measurements whose field makes the figure's values.
+	samples, field string
+	parts          []string
+	// most bounds parts too, and second is how the goal tells it.
+	most   map[string]float64
+	second string
 }
 
 // made are the contestants whose rounds it is made of.
@@ -38,6 +41,15 @@ func (d definition) made() (names []string) {
 	}
 	return names
 }
+
+// What is measured beside rounds, by its name in results.json.
+const (
+	LatencyRounds = "latency_rounds"
+	FailingRounds = "latency_failing_rounds"
+	StartRounds   = "start_rounds"
+	MemoryRounds  = "memory"
+	LargeRounds   = "large_bodies"
+)
 
 // The keys of the figures that need more than rounds of the cycle, and of the curves.
 const (
@@ -180,45 +192,38 @@ var definitions = []definition{
 	},
 	{
 		key: LatencyP50, what: fmt.Sprintf(evenly, "50th"), unit: "ms", goal: atMost(6), note: lookedFor,
-		make: func(t *Results) ([]float64, map[string]float64) { return pick(t.Latency, p50), latencyParts(t.Latency) },
+		samples: LatencyRounds, field: "p50_ms", parts: latencyParts,
 	},
 	{
 		key: LatencyP99, what: fmt.Sprintf(evenly, "99th"), unit: "ms", goal: atMost(25), note: lookedFor,
-		make: func(t *Results) ([]float64, map[string]float64) { return pick(t.Latency, p99), latencyParts(t.Latency) },
+		samples: LatencyRounds, field: "p99_ms", parts: latencyParts,
 	},
 	{
 		key: LatencyFailing, what: "publish to applied of the good ones among 1,000 messages/s of which 5 % fail, 99th " +
 			"percentile", unit: "ms", goal: atMost(30), note: lookedFor + "; the others have " + fiveAttempts,
-		make: func(t *Results) ([]float64, map[string]float64) {
-			parts := latencyParts(t.LatencyFailing)
-			parts["p50_ms"] = Median(pick(t.LatencyFailing, p50))
-			return pick(t.LatencyFailing, p99), parts
-		},
+		samples: FailingRounds, field: "p99_ms", parts: append([]string{"p50_ms"}, latencyParts...),
 	},
 	{
 		key: StartMS, what: "start of a daemon to its first effect, on warm servers", unit: "ms", goal: atMost(300),
-		note: "a message waits; from before the process is made until its row is committed", make: middleStarts,
+		note:    "a message waits; from before the process is made until its row is committed",
+		samples: StartRounds, field: "ms", parts: []string{"starts", "fastest_ms", "slowest_ms"},
 	},
 	{
 		key: RSS, what: "daemon's resident memory before a backlog of 1,000,000, at most; the last minute's by the " +
 			"second's", unit: "MiB", goal: atMost(150), second: ", last minute ≤ 1.1 × second",
-		bounded: func(t *Results) bool { return t.Memory.LastMinute <= 1.1*t.Memory.SecondMinute },
-		note:    "one run of three minutes; a shop that goes on keeps the queue full", make: mostMemory,
+		most:    map[string]float64{"last_by_second": 1.1},
+		note:    "one run of three minutes; a shop that goes on keeps the queue full",
+		samples: MemoryRounds, field: "max_mib", parts: []string{
+			"second_minute_mib", "last_minute_mib", "last_by_second", "least_queued", "applied", "minute_seconds"},
 	},
 	{
 		key: LargeRSS, what: "daemon's resident memory, at most, with 2,400 bodies of 256 KiB while MySQL is blocked",
 		unit: "MiB", goal: atMost(200), note: "after 100,000 ordinary messages at full speed; then all are applied",
-		make: func(t *Results) ([]float64, map[string]float64) {
-			m := t.LargeBodies
-			if m == nil {
-				return nil, nil
-			}
-			return []float64{m.Max}, map[string]float64{
-				"after_small_mib": m.AfterSmall, "at_block_mib": m.AtBlock, "blocked_seconds": m.Blocked,
-			}
-		},
+		samples: LargeRounds, field: "max_mib", parts: []string{"after_small_mib", "at_block_mib", "blocked_seconds"},
 	},
 }
+
+var latencyParts = []string{"row_written_p50_ms", "row_written_p99_ms", "max_ms", "sampled", "offered_per_second"}
 
 // curve is throughput over a setting; the base is the point at the default.
 type curve struct {

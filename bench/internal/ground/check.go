@@ -1,11 +1,11 @@
 package ground
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
@@ -19,8 +19,8 @@ type Harvest struct {
 // ErrBroken says that a round broke the promise; whoever ran it, that is no figure, and no other round makes up for it.
 var ErrBroken = errors.New("the promise is broken")
 
-func broken(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", ErrBroken, fmt.Errorf(format, args...))
+func broken(format string, args ...any) {
+	must.OK(fmt.Errorf("%w: %w", ErrBroken, fmt.Errorf(format, args...)))
 }
 
 // Check holds the round to the promise, whoever ran it, after all its processes have ended:
@@ -31,29 +31,32 @@ func broken(format string, args ...any) error {
 //   - what is not applied is in a queue: nothing was lost.
 //
 // Rounds of other handlers than the built-in one have rules of their own, see checkHandler.
-func (f *Field) Check(ctx context.Context) (h Harvest, err error) {
-	if h.Applied, err = f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); err != nil {
-		return h, err
-	}
-	h.Applied -= f.sown.rowsBefore
-	effects := f.checkReservations
+func (f *Field) Check() (h Harvest) {
+	h.Applied = value[int64](f, successes) - f.sown.rowsBefore
 	if f.sown.Handler != "" {
-		effects = f.checkHandler
+		f.checkHandler()
+	} else {
+		f.checkReservations(h.Applied)
 	}
-	if err := effects(ctx, h.Applied); err != nil {
-		return h, err
-	}
-	h.Left, h.Dead, err = f.checkQueues(ctx, h.Applied)
-	return h, err
+	h.Left, h.Dead = f.checkQueues(h.Applied)
+	return h
 }
 
 // checkReservations holds the tables of package stock to it.
-func (f *Field) checkReservations(ctx context.Context, applied int64) error {
-	after, err := oracle.ReadStock(ctx, f.DB)
-	if err != nil {
-		return err
+func (f *Field) checkReservations(applied int64) {
+	after := must.Get(oracle.ReadStock(f.ground.Ctx, f.DB))
+	if len(after) != len(f.sown.before) {
+		broken("there are %d goods, there were %d", len(after), len(f.sown.before))
 	}
-	errs := []error{f.checkStock(after)}
+	for sku, g := range after {
+		was := f.sown.before[sku]
+		if g.Total() != was.Total() && !f.sown.grown {
+			broken("sku %d has %d in all, had %d", sku, g.Total(), was.Total())
+		}
+		if g.Amount-was.Amount != g.Released {
+			broken("sku %d got %d back, its reservations say %d", sku, g.Amount-was.Amount, g.Released)
+		}
+	}
 	for what, query := range map[string]string{
 		"items are released by messages whose rows do not say success": `SELECT COUNT(*) FROM stock_reservation AS r
 			LEFT JOIN consumer_log AS l FORCE INDEX (PRIMARY) ON l.group_name = '` + Group + `' AND l.msg_tag = r.rollback_tag
@@ -63,46 +66,24 @@ func (f *Field) checkReservations(ctx context.Context, applied int64) error {
 		"items are released more than the success rows say, or fewer": fmt.Sprintf(
 			"SELECT ABS(COUNT(*) - %d) FROM stock_reservation WHERE status = 2", 2*applied),
 	} {
-		n, err := f.count(ctx, query)
-		if err == nil && n > 0 {
-			err = broken("%d %s", n, what)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-func (f *Field) checkStock(after oracle.Stock) error {
-	var errs []error
-	if len(after) != len(f.sown.before) {
-		errs = append(errs, broken("there are %d goods, there were %d", len(after), len(f.sown.before)))
-	}
-	for sku, g := range after {
-		was := f.sown.before[sku]
-		if g.Total() != was.Total() && !f.sown.grown {
-			errs = append(errs, broken("sku %d has %d in all, had %d", sku, g.Total(), was.Total()))
-		}
-		if g.Amount-was.Amount != g.Released {
-			errs = append(errs, broken("sku %d got %d back, its reservations say %d", sku, g.Amount-was.Amount, g.Released))
+		if n := value[int64](f, query); n > 0 {
+			broken("%d %s", n, what)
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // checkQueues waits until what was unacked is back and compares. What was published once and is not applied must be in
 // a queue: where nothing fails in the main queue and exactly once; else in any of them, and at least once, because a
 // copy is confirmed before the message is acked. Twins end without a row of their own, so they are not counted.
-func (f *Field) checkQueues(ctx context.Context, applied int64) (left, dead int64, err error) {
+func (f *Field) checkQueues(applied int64) (left, dead int64) {
 	fails := f.sown.PoisonEvery != 0 || f.sown.Mistaken
 	var all int64
-	err = Until(ctx, "what is not applied is in a queue", time.Minute, func() (bool, error) {
-		left, dead, all, err = f.ground.depths()
+	if !f.ground.Within(time.Minute, func() bool {
+		left, dead, all = f.ground.depths()
 		open := f.published.Load() - applied
-		return f.sown.Twice || f.sown.Unreserved || !fails && left == open || fails && all >= open, err
-	})
-	if errors.Is(err, ErrLate) {
-		err = broken("of %d messages %d are applied, %d are in the queue, %d in all queues: %w", f.published.Load(), applied,
-			left, all, err)
+		return f.sown.Twice || f.sown.Unreserved || !fails && left == open || fails && all >= open
+	}) {
+		broken("of %d messages %d are applied, %d are in the queue, %d in all queues", f.published.Load(), applied, left, all)
 	}
-	return left, dead, err
+	return left, dead
 }

@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -47,6 +48,7 @@ type Options struct {
 
 // Ground is a running set of servers with the product's binary.
 type Ground struct {
+	Ctx    context.Context // ends when the run is cut short
 	Stack  *stack.Stack
 	Builds []Build // of the product
 	Self   string  // this program, which is the rivals
@@ -60,31 +62,23 @@ type Ground struct {
 }
 
 // Start builds the product, starts the servers and makes the table of numbers that seeding reads.
-func Start(ctx context.Context, o Options) (g *Ground, err error) {
-	g = &Ground{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, g.Stop())
-		}
-	}()
-	if g.Self, err = os.Executable(); err != nil {
-		return g, fmt.Errorf("find this program: %w", err)
+func Start(ctx context.Context, o Options) *Ground {
+	g := &Ground{Ctx: ctx}
+	if err := must.Catch(func() { g.start(o) }); err != nil {
+		must.OK(errors.Join(err, g.Stop()))
 	}
-	if g.dir, err = os.MkdirTemp("", "rollbackd-bench-"); err != nil {
-		return g, fmt.Errorf("make a folder for the binary: %w", err)
-	}
-	if g.module, err = findModule(ctx); err != nil {
-		return g, err
-	}
+	return g
+}
+
+func (g *Ground) start(o Options) {
+	g.Self = must.Get(os.Executable())
+	g.dir = must.Get(os.MkdirTemp("", "rollbackd-bench-"))
+	g.module = must.Get(Output(g.Ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rollbackd/rollbackd"))
 	if len(o.Builds) == 0 {
 		o.Builds = []string{g.module}
 	}
 	for _, name := range o.Builds {
-		b, err := g.build(ctx, name)
-		g.Builds = append(g.Builds, b)
-		if err != nil {
-			return g, err
-		}
+		g.build(name)
 	}
 	g.service = startService()
 	database := databaseOptions
@@ -92,20 +86,12 @@ func Start(ctx context.Context, o Options) (g *Ground, err error) {
 		database = append(database[:len(database):len(database)], "--performance-schema=ON",
 			"--performance-schema-instrument=statement/%=ON", "--performance-schema-consumer-statements-digest=ON")
 	}
-	if g.Stack, err = stack.Start(ctx, stack.Options{
+	g.Stack = must.Get(stack.Start(g.Ctx, stack.Options{
 		RabbitMQConfig: brokerOptions, MySQLArgs: database, Log: o.Log,
-	}); err != nil {
-		return g, err
-	}
-	url, err := redis.ParseURL(g.Stack.Redis.URL())
-	if err != nil {
-		return g, fmt.Errorf("read redis's URL: %w", err)
-	}
-	g.redis = redis.NewClient(url)
-	if err := g.connect(); err != nil {
-		return g, err
-	}
-	return g, g.makeNumbers(ctx)
+	}))
+	g.redis = redis.NewClient(must.Get(redis.ParseURL(g.Stack.Redis.URL())))
+	g.connect()
+	g.makeNumbers()
 }
 
 // Stop stops the servers and removes all data.
@@ -124,35 +110,39 @@ func (g *Ground) Stop() error {
 		errs = append(errs, g.Stack.Stop())
 	}
 	for _, b := range g.Builds {
-		errs = append(errs, g.removeWorktree(b))
+		if b.worktree {
+			_, err := g.git("worktree", "remove", "--force", b.folder)
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(append(errs, os.RemoveAll(g.dir))...)
 }
 
-// ErrLate says that something did not come about in its time.
-var ErrLate = errors.New("it is late")
-
-// Until asks again and again until the answer is yes, for so long at most.
-func Until(ctx context.Context, what string, patience time.Duration, there func() (bool, error)) error {
+// Within asks again and again until the answer is yes, for so long at most, and says whether it was.
+func (g *Ground) Within(patience time.Duration, there func() bool) bool {
 	const step = 50 * time.Millisecond
-	for began := time.Now(); ; {
-		ok, err := there()
-		if ok || err != nil {
-			return err
-		}
+	for began := time.Now(); !there(); {
 		if time.Since(began) > patience {
-			return fmt.Errorf("until %s: %w: not within %v", what, ErrLate, patience)
+			return false
 		}
-		if err := wait.For(ctx, step); err != nil {
-			return err
-		}
+		g.Rest(step)
+	}
+	return true
+}
+
+// Until stops whoever waits in vain.
+func (g *Ground) Until(what string, patience time.Duration, there func() bool) {
+	if !g.Within(patience, there) {
+		must.OK(fmt.Errorf("until %s: not within %v", what, patience))
 	}
 }
+
+// Rest lets time pass.
+func (g *Ground) Rest(d time.Duration) { must.OK(wait.For(g.Ctx, d)) }
 
 // Field is one schema with the product's tables, and the one queue. Rounds follow each other on a field, each sown
 // anew.
 type Field struct {
-	Name  string
 	DB    *sql.DB
 	DSN   string
 	Build Build // whose tables they are, and who works here
@@ -163,42 +153,22 @@ type Field struct {
 }
 
 // Field makes a schema and lets a build migrate it.
-func (g *Ground) Field(ctx context.Context, name string, b Build) (*Field, error) {
-	server, err := g.open("")
-	if err != nil {
-		return nil, err
-	}
-	err = server.exec(ctx, "CREATE DATABASE IF NOT EXISTS "+name+" DEFAULT CHARACTER SET utf8mb4")
-	if err := errors.Join(err, server.Close()); err != nil {
-		return nil, err
-	}
-	f, err := g.open(name)
-	if err != nil {
-		return nil, err
-	}
+func (g *Ground) Field(name string, b Build) *Field {
+	server := g.open("")
+	defer server.DB.Close()
+	server.exec("CREATE DATABASE IF NOT EXISTS " + name + " DEFAULT CHARACTER SET utf8mb4")
+	f := g.open(name)
 	f.Build = b
-	if err := f.migrate(ctx); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	f.migrate()
+	return f
 }
 
 // open connects to a schema, or to the server only.
-func (g *Ground) open(schema string) (*Field, error) {
-	cfg, err := mysql.ParseDSN(g.Stack.MySQL.URL())
-	if err != nil {
-		return nil, fmt.Errorf("read the server's DSN: %w", err)
-	}
+func (g *Ground) open(schema string) *Field {
+	cfg := must.Get(mysql.ParseDSN(g.Stack.MySQL.URL()))
 	cfg.InterpolateParams, cfg.DBName, cfg.Logger = true, schema, &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open mysql: %w", err)
-	}
-	return &Field{Name: schema, DB: sql.OpenDB(connector), DSN: cfg.FormatDSN(), ground: g}, nil
+	return &Field{DB: sql.OpenDB(must.Get(mysql.NewConnector(cfg))), DSN: cfg.FormatDSN(), ground: g}
 }
-
-// Close lets go of the schema's connections.
-func (f *Field) Close() error { return f.DB.Close() }
 
 // Environ is the product's environment on this field, and the rivals'. extra are further settings, NAME=value without
 // the prefix; a later one outdoes an earlier one.
@@ -211,15 +181,40 @@ func (f *Field) Environ(extra ...string) []string {
 	if f.sown.Delays != "" {
 		all = append(all, "RETRY_DELAYS="+f.sown.Delays)
 	}
-	env := make([]string, len(all))
 	for i, setting := range all {
-		env[i] = "ROLLBACKD_" + setting
+		all[i] = "ROLLBACKD_" + setting
 	}
-	return env
+	return all
 }
 
 // migrate makes tables and queues as every user does.
-func (f *Field) migrate(ctx context.Context) error {
-	_, err := program.Run(ctx, f.Build.Binary, f.Environ(), "migrate")
-	return err
+func (f *Field) migrate(settings ...string) {
+	must.Get(program.Run(f.ground.Ctx, f.Build.Binary, f.Environ(settings...), "migrate"))
+}
+
+// Each calls see for each row of a query with two columns.
+func (f *Field) Each(query string, see func(string, int64)) {
+	rows, err := f.DB.QueryContext(f.ground.Ctx, query)
+	must.OK(err, query)
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var n int64
+		must.OK(rows.Scan(&name, &n))
+		see(name, n)
+	}
+	must.OK(rows.Err())
+}
+
+func (f *Field) exec(statements ...string) {
+	for _, s := range statements {
+		_, err := f.DB.ExecContext(f.ground.Ctx, s)
+		must.OK(err, fmt.Sprintf("%.60s…", s))
+	}
+}
+
+// value is the one value that a query finds.
+func value[T any](f *Field, query string, args ...any) (v T) {
+	must.OK(f.DB.QueryRowContext(f.ground.Ctx, query, args...).Scan(&v), fmt.Sprintf("%.60s…", query))
+	return v
 }

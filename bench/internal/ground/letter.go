@@ -1,7 +1,6 @@
 package ground
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -30,9 +29,9 @@ func LetterOf(n int) Letter {
 }
 
 // fillDead writes the rows that [LetterOf] says. Their messages are in no queue: pages show rows.
-func (f *Field) fillDead(ctx context.Context) error {
+func (f *Field) fillDead() {
 	const body = `CONCAT('{"order_sn":"dead-', n, '","reason":"payment_timeout","items":[{"sku_id":1,"quantity":2}]}')`
-	return f.exec(ctx, fmt.Sprintf(
+	f.exec(fmt.Sprintf(
 		`INSERT IGNORE INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body, properties, body_hash,
 			consumer_status, consumer_times, replays, consumer_timestamp, created_at, dead_at, reason, remark)
 		SELECT '%s', '%s', CONCAT('letter-', n), CONCAT('letter-', n), %[3]s, '{"content_type":"application/json"}',

@@ -1,17 +1,15 @@
 package ground
 
 import (
-	"context"
-	"errors"
-	"fmt"
+	"cmp"
 	"strings"
 
-	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 // locks are what the kinds of lock need beside the servers that everybody has: so many of a kind, and the setting that
-// names them.
+// names them. None: the lock stands on Redis, or beside the log.
 var locks = map[string]struct {
 	kind    stack.Kind
 	servers int
@@ -19,40 +17,25 @@ var locks = map[string]struct {
 }{
 	"redlock":   {stack.KindRedis, 3, "REDIS_URL="},
 	"zookeeper": {stack.KindZooKeeper, 1, "ZOOKEEPER_URL="},
-	"mysql":     {},
 }
 
-// Lock starts what a kind of lock needs, and makes its tables. It returns the settings that name it, and what ends its
-// servers.
-func (f *Field) Lock(ctx context.Context, kind string) (settings []string, stop func() error, err error) {
-	need, ok := locks[kind]
-	if !ok {
-		return nil, nil, fmt.Errorf("nobody has a lock of kind %q in the bench", kind)
-	}
-	var all []*stack.Stack
-	stop = func() (err error) {
-		for _, s := range all {
-			err = errors.Join(err, s.Stop())
-		}
-		return err
-	}
-	var urls []string
+// WithLock starts what a kind of lock needs, or makes its tables, and ends it after do, which gets the settings that
+// name it.
+func (f *Field) WithLock(kind string, do func(settings []string)) {
+	need := locks[kind]
+	var settings, urls []string
 	for range need.servers {
-		s, err := stack.Start(ctx, stack.Options{Only: []stack.Kind{need.kind}})
-		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("start the servers of lock %s: %w", kind, err), stop())
-		}
-		all = append(all, s)
-		server := s.Redis
-		if need.kind == stack.KindZooKeeper {
-			server = s.ZooKeeper
-		}
-		urls = append(urls, server.URL())
+		s := must.Get(stack.Start(f.ground.Ctx, stack.Options{Only: []stack.Kind{need.kind}}))
+		defer func() { must.OK(s.Stop()) }()
+		urls = append(urls, cmp.Or(s.Redis, s.ZooKeeper).URL())
 	}
-	settings = []string{"LOCK=" + kind}
-	if need.servers > 0 {
-		return append(settings, need.setting+strings.Join(urls, ",")), stop, nil
+	if kind != "" {
+		settings = []string{"LOCK=" + kind}
 	}
-	_, err = program.Run(ctx, f.Build.Binary, f.Environ(settings...), "migrate")
-	return settings, stop, err
+	if len(urls) > 0 {
+		settings = append(settings, need.setting+strings.Join(urls, ","))
+	} else if kind != "" {
+		f.migrate(settings...)
+	}
+	do(settings)
 }

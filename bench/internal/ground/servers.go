@@ -1,33 +1,23 @@
 package ground
 
 import (
-	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Versions are the servers'.
-func (g *Ground) Versions(ctx context.Context) (map[string]string, error) {
-	f, err := g.open("")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var mysql string
-	if err := f.DB.QueryRowContext(ctx, "SELECT VERSION()").Scan(&mysql); err != nil {
-		return nil, fmt.Errorf("ask mysql for its version: %w", err)
-	}
-	info, err := g.redis.InfoMap(ctx, "server").Result()
-	if err != nil {
-		return nil, fmt.Errorf("ask redis for its version: %w", err)
-	}
+func (g *Ground) Versions() map[string]string {
+	f := g.open("")
+	defer f.DB.Close()
 	return map[string]string{
-		"mysql": mysql, "rabbitmq": fmt.Sprint(g.amqp.Properties["version"]), "redis": info["Server"]["redis_version"],
-	}, nil
+		"mysql": value[string](f, "SELECT VERSION()"), "rabbitmq": fmt.Sprint(g.amqp.Properties["version"]),
+		"redis": must.Get(g.redis.InfoMap(g.Ctx, "server").Result())["Server"]["redis_version"],
+	}
 }
 
 // Setup says how the servers are set up, where that is not their default.
@@ -44,61 +34,43 @@ func Setup() []string {
 }
 
 // Status reads some of MySQL's counters.
-func (f *Field) Status(ctx context.Context, names ...string) (map[string]int64, error) {
+func (f *Field) Status(names ...string) map[string]int64 {
 	values := map[string]int64{}
-	err := f.Each(ctx, "SHOW GLOBAL STATUS WHERE Variable_name IN ('"+strings.Join(names, "','")+"')",
-		func(name string, value int64) error {
-			values[name] = value
-			return nil
-		})
-	if err == nil && len(values) != len(names) {
-		err = fmt.Errorf("mysql tells %v, want %q", values, names)
+	f.Each("SHOW GLOBAL STATUS WHERE Variable_name IN ('"+strings.Join(names, "','")+"')",
+		func(name string, value int64) { values[name] = value })
+	if len(values) != len(names) {
+		must.OK(fmt.Errorf("mysql tells %v, want %q", values, names))
 	}
-	return values, err
+	return values
 }
 
 // Connections are those that each server has now. MySQL's are those of others than the field; RabbitMQ's and Redis's
 // hold this program's too.
-func (g *Ground) Connections(ctx context.Context, f *Field) (map[string]int, error) {
-	status, err := f.Status(ctx, "Threads_connected")
-	if err != nil {
-		return nil, err
+func (g *Ground) Connections(f *Field) map[string]int {
+	const connected = "Threads_connected"
+	list := must.Get(g.redis.ClientList(g.Ctx).Result())
+	return map[string]int{
+		"mysql":    int(f.Status(connected)[connected]) - f.DB.Stats().OpenConnections,
+		"rabbitmq": must.Get(strconv.Atoi(strings.TrimSpace(g.eval("length(rabbit_networking:connections())")))),
+		"redis":    strings.Count(list, "\n"),
 	}
-	ofMySQL := int(status["Threads_connected"]) - f.DB.Stats().OpenConnections
-	text, err := g.Stack.RabbitMQ.Eval(ctx, "length(rabbit_networking:connections())")
-	if err != nil {
-		return nil, err
-	}
-	ofRabbit, err := strconv.Atoi(strings.TrimSpace(text))
-	if err != nil {
-		return nil, fmt.Errorf("count rabbitmq's connections: %w", err)
-	}
-	list, err := g.redis.ClientList(ctx).Result()
-	if err != nil {
-		return nil, fmt.Errorf("count redis's clients: %w", err)
-	}
-	return map[string]int{"mysql": ofMySQL, "rabbitmq": ofRabbit, "redis": strings.Count(list, "\n")}, nil
+}
+
+// eval runs an Erlang expression in RabbitMQ.
+func (g *Ground) eval(expression string) string {
+	return must.Get(g.Stack.RabbitMQ.Eval(g.Ctx, expression))
 }
 
 // RowBytes is what a row takes on disk with its indexes, of the tables to which a message adds or changes rows.
-func (f *Field) RowBytes(ctx context.Context) (map[string]float64, error) {
+func (f *Field) RowBytes() map[string]float64 {
 	bytes := map[string]float64{}
 	for _, table := range []string{"consumer_log", "stock_reservation"} {
-		if err := f.exec(ctx, "ANALYZE TABLE "+table); err != nil {
-			return nil, err
-		}
-		rows, err := f.count(ctx, "SELECT COUNT(*) FROM "+table)
-		if err != nil {
-			return nil, err
-		}
-		all, err := f.count(ctx, `SELECT data_length + index_length FROM information_schema.tables
-			WHERE table_schema = DATABASE() AND table_name = ?`, table)
-		if err != nil {
-			return nil, err
-		}
-		bytes[table] = float64(all) / float64(max(rows, 1))
+		f.exec("ANALYZE TABLE " + table)
+		bytes[table] = value[float64](f, `SELECT data_length + index_length FROM information_schema.tables
+			WHERE table_schema = DATABASE() AND table_name = ?`, table) /
+			value[float64](f, "SELECT GREATEST(COUNT(*), 1) FROM "+table)
 	}
-	return bytes, nil
+	return bytes
 }
 
 // Statement is one kind of statement and what it took.
@@ -108,65 +80,26 @@ type Statement struct {
 	Total time.Duration
 }
 
+const statementsByKind = "performance_schema.events_statements_summary_by_digest"
+
 // ForgetStatements begins the account of statements anew.
-func (f *Field) ForgetStatements(ctx context.Context) error {
-	return f.exec(ctx, "TRUNCATE TABLE performance_schema.events_statements_summary_by_digest")
-}
+func (f *Field) ForgetStatements() { f.exec("TRUNCATE TABLE " + statementsByKind) }
 
 // Statements are the kinds of statement that took most time since, the dearest first. The time is what the server spent
 // on each, waiting for locks and for the disk included.
-func (f *Field) Statements(ctx context.Context) (all []Statement, err error) {
-	err = f.query(ctx, func(rows *sql.Rows) error {
+func (f *Field) Statements() (all []Statement) {
+	rows, err := f.DB.QueryContext(f.ground.Ctx, "SELECT DIGEST_TEXT, COUNT_STAR, SUM_TIMER_WAIT FROM "+statementsByKind+
+		" WHERE SCHEMA_NAME = DATABASE() ORDER BY SUM_TIMER_WAIT DESC LIMIT 15")
+	must.OK(err, "read the account of statements")
+	defer rows.Close()
+	for rows.Next() {
+		var text sql.NullString
 		var s Statement
 		var picoseconds float64
-		err := rows.Scan(&s.Text, &s.Count, &picoseconds)
-		s.Total = time.Duration(picoseconds / 1000)
+		must.OK(rows.Scan(&text, &s.Count, &picoseconds))
+		s.Text, s.Total = text.String, time.Duration(picoseconds/1000)
 		all = append(all, s)
-		return err
-	}, `SELECT COALESCE(DIGEST_TEXT, ''), COUNT_STAR, SUM_TIMER_WAIT
-		FROM performance_schema.events_statements_summary_by_digest WHERE SCHEMA_NAME = DATABASE() ORDER BY SUM_TIMER_WAIT
-			DESC LIMIT 15`)
-	return all, err
-}
-
-// query calls see for each row.
-func (f *Field) query(ctx context.Context, see func(*sql.Rows) error, query string, args ...any) error {
-	rows, err := f.DB.QueryContext(ctx, query, args...)
-	if err == nil {
-		defer rows.Close()
-		for err == nil && rows.Next() {
-			err = see(rows)
-		}
-		err = errors.Join(err, rows.Err())
 	}
-	if err != nil {
-		return fmt.Errorf("%.60s…: %w", query, err)
-	}
-	return nil
-}
-
-// Each calls see for each row of a query with two columns.
-func (f *Field) Each(ctx context.Context, query string, see func(string, int64) error) error {
-	return f.query(ctx, func(rows *sql.Rows) error {
-		var name string
-		var n int64
-		if err := rows.Scan(&name, &n); err != nil {
-			return err
-		}
-		return see(name, n)
-	}, query)
-}
-
-func (f *Field) exec(ctx context.Context, statement string) error {
-	if _, err := f.DB.ExecContext(ctx, statement); err != nil {
-		return fmt.Errorf("%.60s…: %w", statement, err)
-	}
-	return nil
-}
-
-func (f *Field) count(ctx context.Context, query string, args ...any) (n int64, err error) {
-	if err := f.DB.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
-		return 0, fmt.Errorf("%.60s…: %w", query, err)
-	}
-	return n, nil
+	must.OK(rows.Err())
+	return all
 }

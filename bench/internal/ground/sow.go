@@ -2,14 +2,13 @@ package ground
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
-	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Sowing says what a round finds.
@@ -69,33 +68,29 @@ const restBefore = time.Second
 // amountAtFirst is how many pieces of each of the goods the shop has.
 const amountAtFirst = 1_000_000_000
 
+// successes counts the rows that say success.
+const successes = "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"
+
 // Sow empties the field and prepares a round: stock and reservations, and, meanwhile, an empty queue with the backlog.
 // It returns when everything lies there and the servers had a moment of rest.
-func (f *Field) Sow(ctx context.Context, s Sowing, seed uint64) error {
+func (f *Field) Sow(s Sowing, seed uint64) {
 	f.sown = sown{Sowing: s, seed: seed}
 	f.published.Store(0)
-	if err := f.clear(ctx); err != nil {
-		return err
-	}
-	both, ctx2 := errgroup.WithContext(ctx)
-	both.Go(func() error { return f.seed(ctx2) })
+	f.clear()
+	var both errgroup.Group
+	both.Go(func() error { return must.Catch(f.seed) })
 	both.Go(func() error {
-		if err := f.newQueue(ctx2); err != nil || s.NoBacklog {
-			return err
-		}
-		return f.publishBacklog(ctx2)
+		return must.Catch(func() {
+			f.newQueue()
+			if !s.NoBacklog {
+				f.publishBacklog()
+			}
+		})
 	})
-	if err := both.Wait(); err != nil {
-		return err
-	}
-	var err error
-	if f.sown.before, err = oracle.ReadStock(ctx, f.DB); err != nil {
-		return err
-	}
-	if f.sown.rowsBefore, err = f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1"); err != nil {
-		return err
-	}
-	return wait.For(ctx, restBefore)
+	must.OK(both.Wait())
+	f.sown.before = must.Get(oracle.ReadStock(f.ground.Ctx, f.DB))
+	f.sown.rowsBefore = value[int64](f, successes)
+	f.ground.Rest(restBefore)
 }
 
 // Sown is what was sown last.
@@ -108,40 +103,33 @@ func (f *Field) Seed() uint64 { return f.sown.seed }
 func (f *Field) Published() int64 { return f.published.Load() }
 
 // clear leaves nothing of the round before, in MySQL and in Redis.
-func (f *Field) clear(ctx context.Context) error {
-	tables := []string{"consumer_log_event", "stock_reservation", "stock"}
+func (f *Field) clear() {
+	f.exec("TRUNCATE TABLE consumer_log_event", "TRUNCATE TABLE stock_reservation", "TRUNCATE TABLE stock")
 	if !f.sown.KeepLog {
-		tables = append(tables, "consumer_log")
+		f.exec("TRUNCATE TABLE consumer_log")
 	}
-	for _, table := range tables {
-		if err := f.exec(ctx, "TRUNCATE TABLE "+table); err != nil {
-			return err
-		}
-	}
-	return f.ground.redis.FlushAll(ctx).Err()
+	must.OK(f.ground.redis.FlushAll(f.ground.Ctx).Err())
 }
 
 // seed writes the stock and, as package stock would have left them, the reservations.
-func (f *Field) seed(ctx context.Context) error {
+func (f *Field) seed() {
 	s := f.sown
 	if s.Handler != "" {
-		return f.seedHandler(ctx)
+		f.seedHandler()
+		return
 	}
-	if err := f.exec(ctx, fmt.Sprintf("INSERT INTO stock (sku_id, amount) SELECT n+1, %d FROM %s WHERE n < %d",
-		amountAtFirst, numbers, s.Goods)); err != nil {
-		return err
+	f.exec(fmt.Sprintf("INSERT INTO stock (sku_id, amount) SELECT n+1, %d FROM %s WHERE n < %d", amountAtFirst, numbers,
+		s.Goods))
+	if !s.Unreserved {
+		f.Reserve(0, s.Orders)
 	}
-	if s.Unreserved {
-		return nil
-	}
-	return f.Reserve(ctx, 0, s.Orders)
 }
 
 // Growing says that the shop takes more orders while the round goes on: each with Reserve, then its message.
 func (f *Field) Growing() { f.sown.grown = true }
 
 // Reserve writes the reservations of the orders from to to-1. It may be called from several goroutines.
-func (f *Field) Reserve(ctx context.Context, from, to int64) error {
+func (f *Field) Reserve(from, to int64) {
 	sku1, q1, sku2, q2 := sqlGoods(f.sown.Goods)
 	where := ""
 	if every := f.sown.PoisonEvery; every != 0 {
@@ -151,26 +139,18 @@ func (f *Field) Reserve(ctx context.Context, from, to int64) error {
 		q1, q2 = q1+"+1", q2+"+1"
 	}
 	for at := from; at < to; at += numbersThereAre { // the table of numbers has so many
-		statement := fmt.Sprintf(`INSERT INTO stock_reservation (order_sn, sku_id, quantity, status)
+		f.exec(fmt.Sprintf(`INSERT INTO stock_reservation (order_sn, sku_id, quantity, status)
 			SELECT %[1]s, IF(k.second, %[4]s, %[2]s), IF(k.second, %[5]s, %[3]s), 1
 			FROM (SELECT n + %[6]d AS n FROM %[7]s WHERE n < %[8]d) AS o,
 				(SELECT 0 AS second UNION ALL SELECT 1) AS k WHERE 1%[9]s`,
-			sqlOrder, sku1, q1, sku2, q2, at, numbers, min(to-at, numbersThereAre), where)
-		if err := f.exec(ctx, statement); err != nil {
-			return err
-		}
+			sqlOrder, sku1, q1, sku2, q2, at, numbers, min(to-at, numbersThereAre), where))
 	}
-	return nil
 }
 
 // Mend corrects the reservations of a round that was sown Mistaken, before anything was released.
-func (f *Field) Mend(ctx context.Context) error {
-	if err := f.exec(ctx, "UPDATE stock_reservation SET quantity = quantity - 1"); err != nil {
-		return err
-	}
-	var err error
-	f.sown.before, err = oracle.ReadStock(ctx, f.DB)
-	return err
+func (f *Field) Mend() {
+	f.exec("UPDATE stock_reservation SET quantity = quantity - 1")
+	f.sown.before = must.Get(oracle.ReadStock(f.ground.Ctx, f.DB))
 }
 
 const (
@@ -180,104 +160,62 @@ const (
 
 // makeNumbers makes a table with the numbers 0 to 2,097,151: both MariaDB and MySQL read it, which have different ways
 // to make numbers.
-func (g *Ground) makeNumbers(ctx context.Context) error {
-	f, err := g.open("")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	statements := []string{
-		"CREATE DATABASE bench_numbers",
-		"CREATE TABLE " + numbers + " (n BIGINT NOT NULL PRIMARY KEY) ENGINE=InnoDB",
-		"INSERT INTO " + numbers + " VALUES (0)",
-	}
+func (g *Ground) makeNumbers() {
+	f := g.open("")
+	defer f.DB.Close()
+	f.exec("CREATE DATABASE bench_numbers", "CREATE TABLE "+numbers+" (n BIGINT NOT NULL PRIMARY KEY) ENGINE=InnoDB",
+		"INSERT INTO "+numbers+" VALUES (0)")
 	for n := 1; n < numbersThereAre; n *= 2 {
-		statements = append(statements, fmt.Sprintf("INSERT INTO %[1]s SELECT n + %[2]d FROM %[1]s", numbers, n))
+		f.exec(fmt.Sprintf("INSERT INTO %[1]s SELECT n + %[2]d FROM %[1]s", numbers, n))
 	}
-	for _, statement := range statements {
-		if err := f.exec(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // FillLog adds success rows of other messages to the consumer log, with keys in no order, until it has so many, and
 // beside them fullDead dead ones.
-func (f *Field) FillLog(ctx context.Context, rows int64) error {
-	have, err := f.count(ctx, "SELECT COUNT(*) FROM consumer_log")
-	if err != nil {
-		return err
-	}
+func (f *Field) FillLog(rows int64) {
 	const perStatement = 250_000 // a transaction of bounded undo
-	for ; have < rows; have += perStatement {
+	for have := value[int64](f, "SELECT COUNT(*) FROM consumer_log"); have < rows; have += perStatement {
 		// The hash makes a key look like a UUID; the date lies up to a month back.
-		statement := fmt.Sprintf(
+		f.exec(fmt.Sprintf(
 			`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
 				replays, consumer_timestamp, created_at)
 			SELECT '%s', '%s', k, k, UNHEX(SHA2(k, 256)), 1, 1, 0, at, at FROM (
 				SELECT INSERT(INSERT(INSERT(INSERT(MD5(n + %d), 9, 0, '-'), 14, 0, '-'), 19, 0, '-'), 24, 0, '-') AS k,
 					UTC_TIMESTAMP(6) - INTERVAL (n MOD 2592000) SECOND AS at
-				FROM %s WHERE n < %d) AS others`, Group, RoutingKey, have, numbers, min(perStatement, rows-have))
-		if err := f.exec(ctx, statement); err != nil {
-			return err
-		}
+				FROM %s WHERE n < %d) AS others`, Group, RoutingKey, have, numbers, min(perStatement, rows-have)))
 	}
-	if err := f.fillDead(ctx); err != nil {
-		return err
-	}
-	if err := f.exec(ctx, "ANALYZE TABLE consumer_log"); err != nil {
-		return err
-	}
-	return f.writeBack(ctx)
+	f.fillDead()
+	f.exec("ANALYZE TABLE consumer_log")
+	f.writeBack()
 }
 
-// writeBack waits until the database has written to disk what it changed: a log that was full before is there, and not
-// on its way.
-func (f *Field) writeBack(ctx context.Context) error {
-	const patience, fewPages, dirtyPages = time.Minute, 2000, "Innodb_buffer_pool_pages_dirty"
-	var usual float64
-	if err := f.DB.QueryRowContext(ctx, "SELECT @@GLOBAL.innodb_max_dirty_pages_pct").Scan(&usual); err != nil {
-		return fmt.Errorf("ask for the share of dirty pages: %w", err)
-	}
-	for _, statement := range []string{"SET GLOBAL innodb_io_capacity_max = 20000", "SET GLOBAL innodb_io_capacity " +
-		"= 20000", "SET GLOBAL innodb_max_dirty_pages_pct = 0"} {
-		if err := f.exec(ctx, statement); err != nil {
-			return err
-		}
-	}
-	err := Until(ctx, "the database has written its pages", patience, func() (bool, error) {
-		status, err := f.Status(ctx, dirtyPages)
-		return status[dirtyPages] < fewPages, err
-	})
-	if err != nil && !errors.Is(err, ErrLate) {
-		return err
-	}
-	return errors.Join(f.exec(ctx, fmt.Sprintf("SET GLOBAL innodb_max_dirty_pages_pct = %g", usual)),
-		f.exec(ctx, "SET GLOBAL innodb_io_capacity = DEFAULT"), f.exec(ctx, "SET GLOBAL innodb_io_capacity_max = DEFAULT"))
+// writeBack waits until the database has written to disk what it changed, or for a minute: a log that was full before
+// is there, and not on its way.
+func (f *Field) writeBack() {
+	const fewPages, dirtyPages = 2000, "Innodb_buffer_pool_pages_dirty"
+	usual := value[float64](f, "SELECT @@GLOBAL.innodb_max_dirty_pages_pct")
+	f.exec("SET GLOBAL innodb_io_capacity_max = 20000", "SET GLOBAL innodb_io_capacity = 20000",
+		"SET GLOBAL innodb_max_dirty_pages_pct = 0")
+	f.ground.Within(time.Minute, func() bool { return f.Status(dirtyPages)[dirtyPages] < fewPages })
+	f.exec(fmt.Sprintf("SET GLOBAL innodb_max_dirty_pages_pct = %g", usual), "SET GLOBAL innodb_io_capacity = DEFAULT",
+		"SET GLOBAL innodb_io_capacity_max = DEFAULT")
 }
 
 // Applied reports whether the row of order n's message says success.
-func (f *Field) Applied(ctx context.Context, n int64) (bool, error) {
-	there, err := f.count(ctx, "SELECT COUNT(*) FROM consumer_log WHERE group_name = ? AND msg_tag = ? AND "+
-		"msg_key = ? AND consumer_status = 1", []byte(Group), []byte(RoutingKey), []byte(Key(f.sown.seed, n)))
-	return there > 0, err
+func (f *Field) Applied(n int64) bool {
+	return value[int64](f, successes+" AND group_name = ? AND msg_tag = ? AND msg_key = ?", []byte(Group),
+		[]byte(RoutingKey), []byte(Key(f.sown.seed, n))) > 0
 }
 
-// Block keeps everybody else off the log's and the stock's tables until unblock.
-func (f *Field) Block(ctx context.Context) (unblock func() error, err error) {
-	conn, err := f.DB.Conn(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("connect to block the tables: %w", err)
+// Blocked does something while everybody else is kept off the log's and the stock's tables.
+func (f *Field) Blocked(do func()) {
+	conn := must.Get(f.DB.Conn(f.ground.Ctx))
+	defer conn.Close()
+	exec := func(statement string) {
+		_, err := conn.ExecContext(context.WithoutCancel(f.ground.Ctx), statement)
+		must.OK(err, statement)
 	}
-	exec := func(statement string) error {
-		if _, err := conn.ExecContext(context.WithoutCancel(ctx), statement); err != nil {
-			return fmt.Errorf("%.60s…: %w", statement, err)
-		}
-		return nil
-	}
-	if err := exec("LOCK TABLES consumer_log WRITE, stock WRITE, stock_reservation WRITE"); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return func() error { return errors.Join(exec("UNLOCK TABLES"), conn.Close()) }, nil
+	exec("LOCK TABLES consumer_log WRITE, stock WRITE, stock_reservation WRITE")
+	defer exec("UNLOCK TABLES")
+	do()
 }

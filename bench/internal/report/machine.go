@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Machine is where the figures come from.
@@ -33,13 +34,15 @@ var libraries = []string{
 }
 
 // LookAround describes this machine. versions are the servers'.
-func LookAround(versions map[string]string) (m Machine, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("look at the machine: %w", err)
-		}
-	}()
-	m = Machine{Cores: runtime.NumCPU(), Versions: versions}
+func LookAround(versions map[string]string) Machine {
+	fs := must.Get(procfs.NewDefaultFS())
+	cpu, memory := must.Get(fs.CPUInfo())[0], must.Get(fs.Meminfo())
+	// The release up to its first dash: what follows names somebody's build.
+	release, _, _ := strings.Cut(strings.TrimSpace(string(must.Get(os.ReadFile("/proc/sys/kernel/osrelease")))), "-")
+	m := Machine{
+		CPU: cpu.ModelName, Cores: runtime.NumCPU(), MemoryGB: int((*memory.MemTotalBytes + 1<<29) >> 30),
+		Kernel: "Linux " + release, Virtual: slices.Contains(cpu.Flags, "hypervisor"), FsyncUS: fsync(), Versions: versions,
+	}
 	m.Versions["go"] = runtime.Version()
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range build.Deps {
@@ -48,57 +51,24 @@ func LookAround(versions map[string]string) (m Machine, err error) {
 			}
 		}
 	}
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return m, err
-	}
-	cpus, err := fs.CPUInfo()
-	if err != nil {
-		return m, err
-	}
-	m.CPU, m.Virtual = cpus[0].ModelName, slices.Contains(cpus[0].Flags, "hypervisor")
-	memory, err := fs.Meminfo()
-	if err != nil {
-		return m, err
-	}
-	m.MemoryGB = int((*memory.MemTotalBytes + 1<<29) >> 30)
-	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return m, err
-	}
-	// The release up to its first dash: what follows names somebody's build.
-	release, _, _ := strings.Cut(strings.TrimSpace(string(kernel)), "-")
-	m.Kernel = "Linux " + release
-	m.FsyncUS, err = fsync()
-	return m, err
+	return m
 }
 
 // fsync measures how long the disk takes to keep something, in microseconds: the floor of every commit.
-func fsync() (float64, error) {
-	dir, err := os.MkdirTemp("", "rollbackd-bench-fsync-")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
-	f, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return 0, err
-	}
+func fsync() float64 {
+	f := must.Get(os.CreateTemp("", "rollbackd-bench-fsync-"))
+	defer os.Remove(f.Name())
 	defer f.Close()
 	const times, page = 200, 4096
 	var took []time.Duration
 	for range times {
 		began := time.Now()
-		if _, err := f.Write(make([]byte, page)); err != nil {
-			return 0, err
-		}
-		if err := syscall.Fdatasync(int(f.Fd())); err != nil {
-			return 0, err
-		}
+		must.Get(f.Write(make([]byte, page)))
+		must.OK(syscall.Fdatasync(int(f.Fd())))
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	return float64(took[times/2].Nanoseconds()) / 1000, nil
+	return float64(took[times/2].Nanoseconds()) / 1000
 }
 
 // String is one line.

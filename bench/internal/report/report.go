@@ -16,7 +16,11 @@ import (
 	"text/template"
 	"time"
 
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
 	"github.com/rollbackd/rollbackd/bench/internal/figure"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Report is all there is to tell of a run.
@@ -35,54 +39,46 @@ type Report struct {
 }
 
 // Write puts results.json, RESULTS.md and the curves into dir.
-func (r Report) Write(dir string) (err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the folder of the results: %w", err)
-	}
-	files := map[string][]byte{"RESULTS.md": r.Markdown()}
-	if files["results.json"], err = r.JSON(); err != nil {
-		return err
-	}
+func (r Report) Write(dir string) {
+	must.OK(os.MkdirAll(dir, 0o755))
+	files := map[string][]byte{"RESULTS.md": r.Markdown(), "results.json": r.JSON()}
 	for _, c := range r.Curves {
 		files[c.Key+".svg"] = SVG(c)
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-			return fmt.Errorf("write the results: %w", err)
-		}
+		must.OK(os.WriteFile(filepath.Join(dir, name), text, 0o644))
 	}
-	return nil
 }
 
 // JSON has every figure under its key, and beside them the run, the machine, the contestants, the curves and all
 // rounds.
-func (r Report) JSON() ([]byte, error) {
-	rounds, err := json.Marshal(r.Results)
-	if err != nil {
-		return nil, fmt.Errorf("write the results: %w", err)
-	}
-	all := map[string]any{}
-	if err := json.Unmarshal(rounds, &all); err != nil {
-		return nil, fmt.Errorf("write the results: %w", err)
-	}
-	for _, f := range r.Figures {
-		all[f.Key] = f
-	}
+func (r Report) JSON() []byte {
 	curves := map[string]figure.Curve{}
 	for _, c := range r.Curves {
 		curves[c.Key] = c
 	}
-	all["curves"], all["contestants"], all["machine"] = curves, r.Contestants, r.Machine
-	all["run"] = map[string]any{
-		"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()),
-		"round_seconds": r.Round.Seconds(), "cycles": r.Cycles, "complete": r.Complete, "servers": r.Servers,
+	all := map[string]any{
+		"rounds": r.Results.Rounds, "curves": curves, "contestants": r.Contestants, "machine": r.Machine,
+		"run": map[string]any{
+			"started": r.Started.UTC().Format(time.RFC3339), "took_seconds": int(r.Took.Seconds()),
+			"round_seconds": r.Round.Seconds(), "cycles": r.Cycles, "complete": r.Complete, "servers": r.Servers,
+		},
+	}
+	for name, some := range r.Results.Samples {
+		all[name] = some
+	}
+	if len(r.Results.Missing) > 0 {
+		all["not_measured"] = r.Results.Missing
+	}
+	for _, f := range r.Figures {
+		all[f.Key] = f
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	err = e.Encode(all)
-	return b.Bytes(), err
+	must.OK(e.Encode(all))
+	return b.Bytes()
 }
 
 //go:embed RESULTS.md.tmpl
@@ -101,12 +97,9 @@ var (
 	curveForm   = template.Must(template.New("curve.svg").Funcs(forms).Parse(curveText))
 )
 
-// fill fills in a form, which fits its values: a test has filled in all of it.
 func fill(form *template.Template, values any) []byte {
 	var b bytes.Buffer
-	if err := form.Execute(&b, values); err != nil {
-		panic(err)
-	}
+	must.OK(form.Execute(&b, values))
 	return b.Bytes()
 }
 
@@ -161,19 +154,14 @@ func parts(all map[string]float64) string {
 	return strings.Join(texts, ", ")
 }
 
+var english = message.NewPrinter(language.English)
+
 // number writes thousands with commas and small values with what is known of them.
 func number(x float64) string {
 	if math.Abs(x) < 1000 {
 		return strconv.FormatFloat(x, 'g', 4, 64)
 	}
-	text := strconv.FormatFloat(math.Abs(math.Round(x)), 'f', 0, 64)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	if x < 0 {
-		return "-" + text
-	}
-	return text
+	return english.Sprintf("%.0f", x)
 }
 
 // SVG draws a curve: the medians joined, a bar from the smallest to the largest round at each. The settings stand side

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // message is what a delivery says.
@@ -26,53 +28,32 @@ type message struct {
 	}
 }
 
-func read(key, tag string, body []byte) (*message, error) {
+func read(key, tag string, body []byte) *message {
 	m := &message{key: key, tag: tag, body: body}
-	if err := json.Unmarshal(body, &m.order); err != nil {
-		return nil, fmt.Errorf("read message %s: %w", key, err)
-	}
+	must.OK(json.Unmarshal(body, &m.order))
 	if m.order.OrderSN == "" || len(m.order.Items) == 0 {
-		return nil, fmt.Errorf("message %s names no order or no items", key)
+		must.OK(fmt.Errorf("message %s names no order or no items", key))
 	}
-	return m, nil
+	return m
 }
 
 // openPool opens as many connections as there are workers and keeps them. As for the product: READ COMMITTED, and
 // values written into the statements by the driver, which saves the round trips of prepared statements.
-func openPool(ctx context.Context, dsn string, workers int) (*sql.DB, error) {
-	cfg, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return nil, fmt.Errorf("read the DSN: %w", err)
-	}
+func openPool(ctx context.Context, dsn string, workers int) *sql.DB {
+	cfg := must.Get(mysql.ParseDSN(dsn))
 	cfg.InterpolateParams, cfg.Logger = true, &mysql.NopLogger{}
-	variable, err := isolationVariable(ctx, dsn)
-	if err != nil {
-		return nil, err
-	}
+	open := func() *sql.DB { return sql.OpenDB(must.Get(mysql.NewConnector(cfg))) }
+	// It is tx_isolation on MariaDB 10 and transaction_isolation on MySQL 8.
+	var variable, value string
+	one := open()
+	defer one.Close()
+	must.OK(one.QueryRowContext(ctx, "SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')").
+		Scan(&variable, &value))
 	cfg.Params = map[string]string{variable: "'READ-COMMITTED'"}
-	connector, err := mysql.NewConnector(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open mysql: %w", err)
-	}
-	db := sql.OpenDB(connector)
+	db := open()
 	db.SetMaxOpenConns(workers)
 	db.SetMaxIdleConns(workers)
-	return db, nil
-}
-
-// isolationVariable is tx_isolation on MariaDB 10 and transaction_isolation on MySQL 8.
-func isolationVariable(ctx context.Context, dsn string) (name string, err error) {
-	db, err := sql.Open("mysql", dsn)
-	if err != nil {
-		return "", fmt.Errorf("open mysql: %w", err)
-	}
-	defer db.Close()
-	var value string
-	if err := db.QueryRowContext(ctx, "SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')").
-		Scan(&name, &value); err != nil {
-		return "", fmt.Errorf("look for the isolation's variable: %w", err)
-	}
-	return name, nil
+	return db
 }
 
 // effect gives the stock back: the reservations compare-and-set to released, noting by which message, then the stock.
@@ -87,7 +68,7 @@ func (m *message) effect(ctx context.Context, tx *sql.Tx) error {
 		WHERE order_sn = ? AND status = 1 AND (sku_id = ? AND quantity = ?`+
 			strings.Repeat(" OR sku_id = ? AND quantity = ?", len(m.order.Items)-1)+")", args...)
 	if err := all(res, err, len(m.order.Items)); err != nil {
-		return fmt.Errorf("release order %s: %w", m.order.OrderSN, err)
+		return err
 	}
 	return m.restock(ctx, tx, "stock", "sku_id", ", version = version + 1")
 }
@@ -98,7 +79,7 @@ func (m *message) cancel(ctx context.Context, tx *sql.Tx) error {
 	res, err := tx.ExecContext(ctx,
 		"UPDATE tb_order SET status = 'cancelled' WHERE order_sn = ? AND status = 'cancelling'", m.order.OrderSN)
 	if err := all(res, err, 1); err != nil {
-		return fmt.Errorf("cancel order %s: %w", m.order.OrderSN, err)
+		return err
 	}
 	return m.restock(ctx, tx, "tb_stock", "goods_id", "")
 }
@@ -113,10 +94,7 @@ func (m *message) restock(ctx context.Context, tx *sql.Tx, table, column, more s
 	res, err := tx.ExecContext(ctx, "UPDATE "+table+" SET amount = amount + CASE "+column+
 		strings.Repeat(" WHEN ? THEN ?", len(in))+" END"+more+
 		" WHERE "+column+" IN (?"+strings.Repeat(",?", len(in)-1)+")", append(add, in...)...)
-	if err := all(res, err, len(in)); err != nil {
-		return fmt.Errorf("restock order %s: %w", m.order.OrderSN, err)
-	}
-	return nil
+	return all(res, err, len(in))
 }
 
 // rows are those of the consumer log, one for a message.
@@ -138,36 +116,32 @@ func (r rows) insert(ctx context.Context, db interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
 }, m *message, status int) error {
 	hash := sha256.Sum256(m.body)
-	if _, err := db.ExecContext(ctx,
+	_, err := db.ExecContext(ctx,
 		`INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, body_hash, consumer_status, consumer_times,
 			replays, consumer_timestamp, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, 1, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))`, []byte(r.cfg.Group), []byte(m.tag),
-		[]byte(m.key), []byte(m.key), hash[:], status); err != nil {
-		return fmt.Errorf("insert %s: %w", m.key, err)
-	}
-	return nil
+		[]byte(m.key), []byte(m.key), hash[:], status)
+	return err
 }
 
-// lookUp reads the status and the attempts of a message.
-func (r rows) lookUp(ctx context.Context, m *message) (status, times int, err error) {
-	if err := r.db.QueryRowContext(ctx, "SELECT consumer_status, consumer_times FROM consumer_log WHERE group_name = ? "+
-		"AND msg_tag = ? AND msg_key = ?",
-		[]byte(r.cfg.Group), []byte(m.tag), []byte(m.key)).Scan(&status, &times); err != nil {
-		return 0, 0, fmt.Errorf("look %s up: %w", m.key, err)
+// lookUp reads the status and the attempts of a message, if it has a row.
+func (r rows) lookUp(ctx context.Context, m *message) (status, times int, there bool) {
+	err := r.db.QueryRowContext(ctx, "SELECT consumer_status, consumer_times FROM consumer_log WHERE group_name = ? "+
+		"AND msg_tag = ? AND msg_key = ?", []byte(r.cfg.Group), []byte(m.tag), []byte(m.key)).Scan(&status, &times)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, 0, false
 	}
-	return status, times, nil
+	must.OK(err)
+	return status, times, true
 }
 
 // end writes how the attempt ended into the row.
-func (r rows) end(ctx context.Context, m *message, attempt, status int, remark string) error {
+func (r rows) end(ctx context.Context, m *message, attempt, status int, remark string) {
 	res, err := r.db.ExecContext(ctx, `UPDATE consumer_log SET consumer_status = ?, remark = ?,
 			consumer_timestamp = UTC_TIMESTAMP(6)
 		WHERE group_name = ? AND msg_tag = ? AND msg_key = ? AND consumer_status = 0 AND consumer_times = ?`,
 		status, remark, []byte(r.cfg.Group), []byte(m.tag), []byte(m.key), attempt)
-	if err := all(res, err, 1); err != nil {
-		return fmt.Errorf("end attempt %d of %s in status %d: %w", attempt, m.key, status, err)
-	}
-	return nil
+	must.OK(all(res, err, 1))
 }
 
 // errRows: a statement did not find the rows that it should change. Of an effect it says that the message cannot be

@@ -15,20 +15,17 @@ const (
 )
 
 // plain consumes and acks, and does nothing else: no queue of this kind can be worked on faster by this client.
-func plain(ctx context.Context, c *contest, every int) error {
-	conn, err := dial(c.cfg.AMQPURLs[0])
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return side(plainChannels, func() error {
-		n := 0
-		return c.consume(ctx, conn, plainPrefetch, func(d amqp.Delivery) error {
-			if n++; n%every != 0 {
-				return nil
+func plain(every int) func(context.Context, *contest) {
+	return func(ctx context.Context, c *contest) {
+		c.side(ctx, plainChannels, plainPrefetch, func() func(amqp.Delivery) error {
+			n := 0
+			return func(d amqp.Delivery) error {
+				if n++; n%every != 0 {
+					return nil
+				}
+				c.applied.Add(int64(every))
+				return d.Ack(every > 1)
 			}
-			c.applied.Add(int64(every))
-			return d.Ack(every > 1)
 		})
-	})
+	}
 }

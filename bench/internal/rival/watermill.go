@@ -8,13 +8,14 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	wmessage "github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // watermillPrefetch keeps every subscription's next message at hand; Watermill's own default of 1, 2 and 100 took no
@@ -63,31 +64,19 @@ const attemptsHeader = "x-attempts"
 // would start a goroutine for each message. Watermill hands a subscription one message at a time. What fails goes to
 // the same retry queues as everybody's, by a confirmed publish: Watermill's own Retry middleware would sleep in the
 // subscription, which all messages behind it would wait for.
-func watermillRival(ctx context.Context, c *contest) error {
-	db, err := openPool(ctx, c.cfg.MySQLDSN, c.workers)
-	if err != nil {
-		return err
-	}
+func watermillRival(ctx context.Context, c *contest) {
+	db := openPool(ctx, c.cfg.MySQLDSN, c.workers)
 	defer db.Close()
 	config := wamqp.NewDurableQueueConfig(c.cfg.AMQPURLs[0])
 	config.Consume.Qos.PrefetchCount = watermillPrefetch
 	config.Marshaler, config.TopologyBuilder = byMessageID{}, asDeclared{}
-	subscriber, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
+	subscriber := must.Get(wamqp.NewSubscriber(config, watermill.NopLogger{}))
 	config.Publish.ConfirmDelivery, config.Publish.ChannelPoolSize = true, c.workers
-	publisher, err := wamqp.NewPublisher(config, watermill.NopLogger{})
-	if err != nil {
-		return errors.Join(fmt.Errorf("connect to publish: %w", err), subscriber.Close())
-	}
+	publisher := must.Get(wamqp.NewPublisher(config, watermill.NopLogger{}))
 	w := watermillWorker{rows{c, db}, publisher}
 	var wg sync.WaitGroup
 	for range c.workers {
-		messages, err := subscriber.Subscribe(context.WithoutCancel(ctx), c.cfg.Queue)
-		if err != nil {
-			return fmt.Errorf("subscribe: %w", err)
-		}
+		messages := must.Get(subscriber.Subscribe(context.WithoutCancel(ctx), c.cfg.Queue))
 		wg.Go(func() {
 			for {
 				select {
@@ -106,7 +95,7 @@ func watermillRival(ctx context.Context, c *contest) error {
 	// Watermill sends an ack some time after it was told to, and a Close in between sends a nack instead.
 	const untilAcked = 300 * time.Millisecond
 	time.Sleep(untilAcked)
-	return errors.Join(subscriber.Close(), publisher.Close())
+	must.OK(errors.Join(subscriber.Close(), publisher.Close()))
 }
 
 // watermillWorker is what all subscriptions share.
@@ -116,58 +105,50 @@ type watermillWorker struct {
 }
 
 func (w watermillWorker) handle(m *wmessage.Message) {
-	ctx := context.Background() // Watermill ends its own when it closes, in the middle of a transaction
-	count := &w.applied
-	done, err := w.apply(ctx, m)
-	if done {
-		count = &w.duplicate
-	}
-	if errors.Is(err, errRows) {
-		count, err = w.fail(m, err)
-	}
-	if err != nil {
+	if err := must.Catch(func() { w.process(m) }); err != nil {
 		w.abandoned.Add(1)
 		fmt.Fprintln(os.Stderr, "watermill:", err)
 		m.Nack()
 		return
 	}
-	count.Add(1)
 	m.Ack()
 }
 
-// fail sends a copy of a message on whose attempt failed, and says what that is counted as.
-func (w watermillWorker) fail(m *wmessage.Message, cause error) (*atomic.Int64, error) {
+// process inserts the deduplication row and makes the effect in one transaction. A row that is there ends a duplicate.
+func (w watermillWorker) process(wm *wmessage.Message) {
+	ctx := context.Background() // Watermill ends its own when it closes, in the middle of a transaction
+	m := read(wm.UUID, tagOfRivals, wm.Payload)
+	err := transact(ctx, w.db, func(tx *sql.Tx) error {
+		if err := w.insert(ctx, tx, m, success); err != nil {
+			return err
+		}
+		return m.effect(ctx, tx)
+	})
+	switch {
+	case isMySQL(err, errDuplicate):
+		w.duplicate.Add(1)
+	case errors.Is(err, errRows):
+		w.fail(wm, err)
+	default:
+		must.OK(err)
+		w.applied.Add(1)
+	}
+}
+
+// fail sends a copy of a message on whose attempt failed.
+func (w watermillWorker) fail(m *wmessage.Message, cause error) {
 	attempts, _ := strconv.Atoi(m.Metadata.Get(attemptsHeader)) // none: 0
 	attempts++
 	onward := wmessage.NewMessage(m.UUID, m.Payload)
 	onward.Metadata.Set(attemptsHeader, strconv.Itoa(attempts))
 	onward.Metadata.Set("x-error", cause.Error())
 	queue, last := next(w.cfg, attempts)
-	if err := w.copies.Publish(queue, onward); err != nil {
-		return nil, fmt.Errorf("send %s to %s: %w", m.UUID, queue, err)
-	}
+	must.OK(w.copies.Publish(queue, onward))
 	if last {
-		return &w.dead, nil
+		w.dead.Add(1)
+	} else {
+		w.retried.Add(1)
 	}
-	return &w.retried, nil
-}
-
-// apply inserts the deduplication row and makes the effect in one transaction. A row that is there ends a duplicate.
-func (w watermillWorker) apply(ctx context.Context, wm *wmessage.Message) (done bool, err error) {
-	m, err := read(wm.UUID, tagOfRivals, wm.Payload)
-	if err != nil {
-		return false, err
-	}
-	err = transact(ctx, w.db, func(tx *sql.Tx) error {
-		if err := w.insert(ctx, tx, m, success); err != nil {
-			return err
-		}
-		return m.effect(ctx, tx)
-	})
-	if isMySQL(err, errDuplicate) {
-		return true, nil
-	}
-	return false, err
 }
 
 // tagOfRivals is the tag that the product takes from the routing key, which Watermill does not hand on.

@@ -10,27 +10,8 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
-	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
-
-// Latency is one round of messages that come evenly.
-type Latency struct {
-	Offered float64 `json:"offered_per_second"`
-	// FailEvery, if not 0, says that every so many-th message failed; the figures are of the others.
-	FailEvery int64 `json:"fail_every,omitempty"`
-	// Sampled is how many messages were watched; P50 and P99, in milliseconds, are of them: from just before the publish
-	// to the first look that finds the row committed. A look follows the last one after about lookEvery, so the figures
-	// are too large by up to that, never too small.
-	Sampled int     `json:"sampled"`
-	P50     float64 `json:"p50_ms"`
-	P99     float64 `json:"p99_ms"`
-	Max     float64 `json:"max_ms"`
-	// WrittenP50 and WrittenP99 are of all messages, from just before the publish to the insert of the row, by the
-	// database's clock, which is the same machine's. The effect and the commit come after that.
-	All        int     `json:"all"`
-	WrittenP50 float64 `json:"row_written_p50_ms"`
-	WrittenP99 float64 `json:"row_written_p99_ms"`
-}
 
 const (
 	// sampleEvery is how many messages there are for one that is watched.
@@ -41,49 +22,40 @@ const (
 
 // evenly sows messages that come evenly, so many a second, and runs do beside one daemon that has started when the
 // servers were at rest.
-func (r *Runner) evenly(ctx context.Context, name string, s ground.Sowing, perSecond int,
-	do func(*daemon, int64) error) error {
+func (r *Runner) evenly(name string, s ground.Sowing, perSecond int, do func(*processes, int64)) {
 	s.Orders, s.NoBacklog = int64(float64(perSecond)*(r.Warm+r.Length).Seconds()), true
-	calm := func() error { return r.untilCalm(ctx) }
-	_, err := r.alone(ctx, r.empty, name, s, calm, func(d *daemon) error {
-		if err := d.untilReady(ctx); err != nil {
-			return err
-		}
-		if err := do(d, s.Orders); err != nil {
-			return err
-		}
-		return d.untilApplied(ctx, s.Orders-s.Failing())
+	r.alone(r.empty(), name, s, r.untilCalm, func(p *processes) {
+		p.untilReady()
+		do(p, s.Orders)
+		p.untilApplied(s.Orders - s.Failing())
 	})
-	return err
 }
 
 // Latency offers messages evenly to an idle daemon and measures how long each takes to be applied. Every so many-th one
-// fails, if that is said, and is tried again after these delays.
-func (r *Runner) Latency(ctx context.Context, perSecond int, failEvery int64, delays string) (Latency, error) {
-	return repeated(ctx, r, "latency", func() (l Latency, err error) {
-		f := r.empty
+// fails, if that is said, and is tried again after these delays; the figures are of the others.
+//
+// p50_ms, p99_ms and max_ms are of those that were watched: from just before the publish to the first look that finds
+// the row committed. A look follows the last one after about lookEvery, so they are too large by up to that, never too
+// small. row_written_p50_ms and row_written_p99_ms are of all messages, from just before the publish to the insert of
+// the row, by the database's clock, which is the same machine's. The effect and the commit come after that.
+func (r *Runner) Latency(perSecond int, failEvery int64, delays string) Sample {
+	return repeated(r, "latency", func() Sample {
+		f := r.empty()
 		f.DB.SetMaxIdleConns(mostLookers)
 		defer f.DB.SetMaxIdleConns(2)
 		s := &sampler{field: f, warm: int64(float64(perSecond) * r.Warm.Seconds())}
 		sowing := ground.Sowing{PoisonEvery: failEvery, Delays: delays}
-		if err := r.evenly(ctx, "latency", sowing, perSecond, func(_ *daemon, total int64) error {
-			return s.offer(ctx, total, perSecond)
-		}); err != nil {
-			return l, err
+		r.evenly("latency", sowing, perSecond, func(_ *processes, total int64) { s.offer(r.Ground.Ctx, total, perSecond) })
+		written := s.written()
+		sample := Sample{
+			"offered_per_second": float64(perSecond), "sampled": float64(len(s.seen)), "all": float64(len(written)),
+			"p50_ms": percentile(s.seen, 50), "p99_ms": percentile(s.seen, 99), "max_ms": percentile(s.seen, 100),
+			"row_written_p50_ms": percentile(written, 50), "row_written_p99_ms": percentile(written, 99),
 		}
-		written, err := s.written(ctx)
-		if err != nil {
-			return l, err
+		if failEvery > 0 {
+			sample["fail_every"] = float64(failEvery)
 		}
-		l = Latency{
-			Offered: float64(perSecond), FailEvery: failEvery, Sampled: len(s.seen), All: len(written),
-			P50: percentile(s.seen, 50), P99: percentile(s.seen, 99), Max: percentile(s.seen, 100),
-			WrittenP50: percentile(written, 50), WrittenP99: percentile(written, 99),
-		}
-		fmt.Fprintf(r.Out, "  latency                p50 %.2f ms, p99 %.2f ms, max %.2f ms of %d; rows written after %.2f "+
-			"and %.2f ms (p50, p99 of %d); one in %d failed (0: none)\n",
-			l.P50, l.P99, l.Max, l.Sampled, l.WrittenP50, l.WrittenP99, l.All, l.FailEvery)
-		return l, nil
+		return r.tell("latency", sample)
 	})
 }
 
@@ -98,30 +70,28 @@ type sampler struct {
 	errs []error         // guarded by mu
 }
 
-func (s *sampler) offer(ctx context.Context, total int64, perSecond int) error {
-	p, err := s.field.Producer()
-	if err != nil {
-		return err
-	}
+func (s *sampler) offer(ctx context.Context, total int64, perSecond int) {
 	s.at = make([]time.Time, total)
 	var lookers sync.WaitGroup
-	err = paced(ctx, total, perSecond, func(n int64) error {
-		s.at[n] = time.Now()
-		if err := p.Publish(ctx, n); err != nil {
-			return err
-		}
-		if n >= s.warm && n%sampleEvery == 0 && !s.field.Sown().Fails(n) {
-			lookers.Go(func() { s.look(ctx, n) })
-		}
-		return nil
+	err := must.Catch(func() {
+		s.field.Producing(func(p *ground.Producer) {
+			paced(ctx, total, perSecond, func(n int64) {
+				s.at[n] = time.Now()
+				p.Publish(n)
+				if n >= s.warm && n%sampleEvery == 0 && !s.field.Sown().Fails(n) {
+					lookers.Go(func() { s.look(n) })
+				}
+			})
+		})
 	})
 	lookers.Wait()
-	return errors.Join(append(s.errs, err, p.Close(ctx))...)
+	must.OK(errors.Join(append(s.errs, err)...))
 }
 
 // look asks for the message's row until it is committed.
-func (s *sampler) look(ctx context.Context, n int64) {
-	took, err := firstSeen(ctx, s.field, n, s.at[n], lookEvery)
+func (s *sampler) look(n int64) {
+	var took time.Duration
+	err := must.Catch(func() { took = firstSeen(s.field, n, s.at[n], lookEvery) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = append(s.seen, took)
@@ -130,17 +100,16 @@ func (s *sampler) look(ctx context.Context, n int64) {
 
 // firstSeen is how long after began a look found the row of order n's message committed; a look follows the last one
 // after every.
-func firstSeen(ctx context.Context, f *ground.Field, n int64, began time.Time, every time.Duration) (time.Duration,
-	error) {
+func firstSeen(f *ground.Field, n int64, began time.Time, every time.Duration) time.Duration {
 	const patience = 30 * time.Second
 	for {
-		there, err := f.Applied(ctx, n)
+		there := f.Applied(n)
 		took := time.Since(began)
-		if err == nil && !there && took > patience {
-			err = fmt.Errorf("message %d was not applied within %v", n, patience)
+		if there {
+			return took
 		}
-		if err != nil || there {
-			return took, err
+		if took > patience {
+			must.OK(fmt.Errorf("message %d was not applied within %v", n, patience))
 		}
 		nap(every)
 	}
@@ -155,36 +124,26 @@ func nap(d time.Duration) {
 }
 
 // paced calls do for each number, so many of them a second.
-func paced(ctx context.Context, total int64, perSecond int, do func(n int64) error) error {
+func paced(ctx context.Context, total int64, perSecond int, do func(n int64)) {
 	began := time.Now()
 	for n := range total {
 		nap(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(perSecond))))
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := do(n); err != nil {
-			return err
-		}
+		must.OK(context.Cause(ctx))
+		do(n)
 	}
-	return nil
 }
 
 // written is, for all measured messages, the time from the publish to the insert of their rows.
-func (s *sampler) written(ctx context.Context) (all []time.Duration, err error) {
+func (s *sampler) written() (all []time.Duration) {
 	at := map[string]int64{}
-	if err := s.field.Each(ctx, "SELECT msg_key, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp) "+
-		"FROM consumer_log WHERE consumer_status = 1", func(key string, micros int64) error {
-		at[key] = micros
-		return nil
-	}); err != nil {
-		return nil, err
-	}
+	s.field.Each("SELECT msg_key, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', consumer_timestamp) FROM consumer_log WHERE "+
+		"consumer_status = 1", func(key string, micros int64) { at[key] = micros })
 	for n := s.warm; n < int64(len(s.at)); n++ {
 		if micros, ok := at[ground.Key(s.field.Seed(), n)]; ok {
 			all = append(all, time.UnixMicro(micros).Sub(s.at[n].Round(0)))
 		}
 	}
-	return all, nil
+	return all
 }
 
 // percentile is in milliseconds; p is 0 to 100.
@@ -201,38 +160,25 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // untilCalm waits until the servers have done what earlier rounds left them to do: a database that still purges rows
 // of a backlog is not idle.
-func (r *Runner) untilCalm(ctx context.Context) error {
+func (r *Runner) untilCalm() {
 	// calm is what of a core the servers may still take while nobody asks them for anything.
 	const patience, step, calm = 2 * time.Minute, time.Second, 0.1
-	servers, began := r.watch(nil), time.Now()
-	for time.Since(began) < patience {
-		before, err := servers.sum(cpu)
-		if err != nil {
-			return err
+	servers := &processes{r: r}
+	if !r.Ground.Within(patience, func() bool {
+		before, busy := servers.sum(cpu), 0.0
+		r.Ground.Rest(step)
+		for _, cores := range since(servers.sum(cpu), before, step.Seconds()) {
+			busy += cores
 		}
-		if err := wait.For(ctx, step); err != nil {
-			return err
-		}
-		now, err := servers.sum(cpu)
-		if err != nil {
-			return err
-		}
-		busy := 0.0
-		for _, spent := range since(now, before) {
-			busy += spent
-		}
-		if busy < calm*step.Seconds() {
-			return nil
-		}
+		return busy < calm
+	}) {
+		fmt.Fprintf(r.Out, "  the servers are not at rest after %v: somebody else works here, or they do\n", patience)
 	}
-	fmt.Fprintf(r.Out, "  the servers are not at rest after %v: somebody else works here, or they do\n", patience)
-	return nil
 }
 
 // Cost is what messages cost each process at one speed, with one daemon and all settings at their defaults.
 type Cost struct {
-	Offered int     // messages a second that the shop publishes
-	Rate    float64 // messages a second that were applied
+	Rate float64 // messages a second that were applied
 	// Cores is how many processors each process keeps busy; bench is the shop, which publishes.
 	Cores map[string]float64
 	// Written is how many bytes each process hands to the disk for a message.
@@ -254,62 +200,40 @@ func (c Cost) Spent() map[string]float64 {
 }
 
 // Cost offers messages evenly to one daemon and reads what everybody spends on them.
-func (r *Runner) Cost(ctx context.Context, perSecond int) (Cost, error) {
+func (r *Runner) Cost(perSecond int) Cost {
 	name := fmt.Sprintf("%d messages a second", perSecond)
-	return repeated(ctx, r, name, func() (c Cost, err error) {
-		if err := r.evenly(ctx, name, ground.Sowing{}, perSecond, func(d *daemon, total int64) error {
-			c, err = r.costOf(ctx, d, total, perSecond)
-			return err
-		}); err != nil {
-			return c, err
-		}
-		c.Offered = perSecond
-		without, err := r.Ground.Connections(ctx, r.empty) // the daemon is gone
-		if err != nil {
-			return c, err
-		}
-		for server, n := range without {
+	return repeated(r, name, func() (c Cost) {
+		r.evenly(name, ground.Sowing{}, perSecond, func(p *processes, total int64) {
+			r.empty().Producing(func(shop *ground.Producer) { c = r.costOf(p, shop, total, perSecond) })
+		})
+		for server, n := range r.Ground.Connections(r.empty()) { // the daemon is gone
 			c.Connections[server] -= n
 		}
 		c.Connections["rabbitmq"]-- // the shop's
-		c.RowBytes, err = r.empty.RowBytes(ctx)
-		return c, err
+		c.RowBytes = r.empty().RowBytes()
+		return c
 	})
 }
 
 // costOf publishes evenly and, meanwhile, reads twice.
-func (r *Runner) costOf(ctx context.Context, d *daemon, total int64, perSecond int) (c Cost, err error) {
-	p, err := r.empty.Producer()
-	if err != nil {
-		return c, err
-	}
-	offering, stop := context.WithCancel(ctx)
-	defer stop()
+func (r *Runner) costOf(p *processes, shop *ground.Producer, total int64, perSecond int) (c Cost) {
+	offering, stop := context.WithCancel(r.Ground.Ctx)
 	offered := make(chan error, 1)
-	go func() { // joined below
-		offered <- paced(offering, total, perSecond, func(n int64) error { return p.Publish(offering, n) })
-	}()
-	var at [2]expense
-	// The shop must go on until after the last reading, or the end of the time would be an idle one.
-	for i, pause := range []time.Duration{r.Warm, r.Length * 9 / 10} {
-		if err == nil {
-			err = wait.For(ctx, pause)
-		}
-		if err == nil {
-			at[i], err = r.expense(ctx, d)
-		}
-	}
-	if err == nil && at[1].fresh == at[0].fresh {
-		err = errors.New("no message was applied")
-	}
-	if err == nil {
-		c = costBetween(at[0], at[1])
-		c.Connections, err = r.Ground.Connections(ctx, r.empty)
-	}
+	go func() { offered <- must.Catch(func() { paced(offering, total, perSecond, shop.Publish) }) }() // joined below
+	err := must.Catch(func() {
+		r.Ground.Rest(r.Warm)
+		from := r.expense(p)
+		// The shop must go on until after the last reading, or the end of the time would be an idle one.
+		r.Ground.Rest(r.Length * 9 / 10)
+		c = costBetween(from, r.expense(p))
+		c.Connections = r.Ground.Connections(r.empty())
+	})
 	if err != nil {
 		stop()
 	}
-	return c, errors.Join(err, <-offered, p.Close(context.WithoutCancel(ctx)))
+	must.OK(errors.Join(err, <-offered))
+	stop()
+	return c
 }
 
 // What MySQL counts, and MariaDB by the same names.
@@ -325,28 +249,20 @@ type expense struct {
 	status  map[string]int64 // of MySQL
 }
 
-func (r *Runner) expense(ctx context.Context, d *daemon) (e expense, err error) {
-	if e.status, err = r.empty.Status(ctx, comCommit, redoWritten); err != nil {
-		return e, err
-	}
-	w := r.watch(d.all)
-	if e.written, err = w.sum(written); err != nil {
-		return e, err
-	}
-	e.reading, err = d.all.read(ctx, w)
-	return e, err
+func (r *Runner) expense(p *processes) expense {
+	e := expense{status: r.empty().Status(comCommit, redoWritten), written: p.sum(written)}
+	e.reading = p.read()
+	return e
 }
 
 func costBetween(from, to expense) Cost {
 	seconds, messages := to.at.Sub(from.at).Seconds(), float64(to.fresh-from.fresh)
-	c := Cost{
-		Rate: messages / seconds, Cores: since(to.cpu, from.cpu), Written: since(to.written, from.written),
-		Commits: float64(to.status[comCommit]-from.status[comCommit]) / seconds,
-		Redo:    float64(to.status[redoWritten]-from.status[redoWritten]) / messages,
+	if messages == 0 {
+		must.OK(errors.New("no message was applied"))
 	}
-	for name := range c.Cores {
-		c.Cores[name] /= seconds
-		c.Written[name] /= messages
+	counted := func(name string) float64 { return float64(to.status[name] - from.status[name]) }
+	return Cost{
+		Rate: messages / seconds, Cores: since(to.cpu, from.cpu, seconds), Written: since(to.written, from.written, messages),
+		Commits: counted(comCommit) / seconds, Redo: counted(redoWritten) / messages,
 	}
-	return c
 }

@@ -1,9 +1,8 @@
 package run
 
 import (
-	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -11,75 +10,65 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
-	"github.com/rollbackd/rollbackd/internal/wait"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
-
-// Memory is what the daemon took while a long backlog stood before it.
-type Memory struct {
-	Backlog      int64   `json:"backlog"` // messages in the queue, kept there
-	Minute       float64 `json:"minute_seconds"`
-	SecondMinute float64 `json:"second_minute_mib"` // its largest
-	LastMinute   float64 `json:"last_minute_mib"`   // its largest
-	Max          float64 `json:"max_mib"`
-	Applied      int64   `json:"applied"`
-	LeastQueued  int64   `json:"least_queued"`
-}
 
 // minutes is how many there are: the first is the way up, the second is compared with the last.
 const minutes = 3
 
 // Memory lets the daemon work for three minutes while a shop that goes on keeps the queue at about so many messages:
-// without it the backlog would be gone in half a minute.
-func (r *Runner) Memory(ctx context.Context, backlog int64, minute time.Duration) (Memory, error) {
-	return repeated(ctx, r, "memory", func() (Memory, error) {
-		m := Memory{Backlog: backlog, Minute: minute.Seconds(), LeastQueued: backlog}
-		h, err := r.alone(ctx, r.empty, "memory", ground.Sowing{Orders: backlog}, nil, func(d *daemon) error {
-			ctx, cancel := context.WithTimeout(ctx, minutes*minute)
-			defer cancel()
-			all, going := errgroup.WithContext(ctx)
-			s := &shop{field: r.empty, daemon: d, m: &m, planned: backlog}
-			all.Go(func() error { return s.keepGoing(going) })
-			all.Go(func() error { return m.watch(going, d, minute) })
-			return all.Wait()
+// without it the backlog would be gone in half a minute. max_mib, second_minute_mib and last_minute_mib are the most
+// memory that the daemon had resident.
+func (r *Runner) Memory(backlog int64, minute time.Duration) Sample {
+	return repeated(r, "memory", func() Sample {
+		s := &shop{field: r.empty(), planned: backlog, backlog: backlog, least: backlog}
+		m := Sample{"backlog": float64(backlog), "minute_seconds": minute.Seconds()}
+		h := r.alone(s.field, "memory", ground.Sowing{Orders: backlog}, nil, func(p *processes) {
+			s.field.Growing()
+			s.daemon, s.until = p, time.Now().Add(minutes*minute)
+			var all errgroup.Group
+			for range clerks {
+				all.Go(func() error { return must.Catch(func() { s.field.Producing(s.clerk) }) })
+			}
+			all.Go(func() error { return must.Catch(s.holdBack) })
+			all.Go(func() error { return must.Catch(func() { s.watch(m, minute) }) })
+			must.OK(all.Wait())
 		})
-		if err != nil {
-			return m, err
-		}
-		m.Applied = h.Applied
-		fmt.Fprintf(r.Out, "  memory                 at most %.0f MiB; second minute %.0f, last minute %.0f; %d applied, "+
-			"never fewer than %d in the queue\n", m.Max, m.SecondMinute, m.LastMinute, m.Applied, m.LeastQueued)
-		return m, nil
+		m["applied"], m["least_queued"] = float64(h.Applied), float64(s.least)
+		m["last_by_second"] = m["last_minute_mib"] / m["second_minute_mib"]
+		return r.tell("memory", m)
 	})
-}
-
-func (m *Memory) watch(ctx context.Context, d *daemon, minute time.Duration) error {
-	const every = 250 * time.Millisecond
-	for began := time.Now(); ; {
-		mib, _, err := d.memory()
-		if err != nil {
-			return err
-		}
-		m.Max = max(m.Max, mib)
-		switch int(time.Since(began) / minute) {
-		case 1:
-			m.SecondMinute = max(m.SecondMinute, mib)
-		case minutes - 1:
-			m.LastMinute = max(m.LastMinute, mib)
-		}
-		if wait.For(ctx, every) != nil {
-			return nil
-		}
-	}
 }
 
 // shop takes as many new orders, and publishes their rollbacks, as the daemon has worked off.
 type shop struct {
-	field  *ground.Field
-	daemon *daemon
+	field   *ground.Field
+	daemon  *processes
+	until   time.Time
+	backlog int64
 
-	mu      sync.Mutex
-	m       *Memory // LeastQueued is guarded by mu
-	planned int64   // orders taken, or about to be; guarded by mu
+	mu             sync.Mutex
+	planned, least int64 // orders taken, or about to be; messages in the queue, at least; guarded by mu
+}
+
+// goesOn rests a little and says whether there is time left.
+func (s *shop) goesOn(rest time.Duration) bool {
+	s.daemon.r.Ground.Rest(rest)
+	return time.Now().Before(s.until)
+}
+
+func (s *shop) watch(m Sample, minute time.Duration) {
+	most := func(name string, mib float64) { m[name] = max(m[name], mib) }
+	for s.goesOn(250 * time.Millisecond) {
+		mib, _ := s.daemon.memory()
+		most("max_mib", mib)
+		switch minutes - 1 - int(time.Until(s.until)/minute) {
+		case 1:
+			most("second_minute_mib", mib)
+		case minutes - 1:
+			most("last_minute_mib", mib)
+		}
+	}
 }
 
 const (
@@ -89,95 +78,46 @@ const (
 	atOnce = 2000
 )
 
-func (s *shop) keepGoing(ctx context.Context) error {
-	s.field.Growing()
-	all, ctx := errgroup.WithContext(ctx)
-	for range clerks {
-		all.Go(func() error { // a clerk
-			producer, err := s.field.Producer()
-			if err != nil {
-				return err
-			}
-			work := context.WithoutCancel(ctx) // a chunk is finished: its messages must match its reservations
-			return errors.Join(s.clerk(ctx, work, producer), producer.Close(work))
-		})
-	}
-	all.Go(func() error { return s.holdBack(ctx) })
-	return all.Wait()
-}
-
 // queued takes as many orders of those that the queue has room for, and says how many messages were there before.
-func (s *shop) queued(ctx context.Context, most int64) (first, taken, queued int64, err error) {
-	r, err := s.daemon.all.read(ctx, nil)
+func (s *shop) queued(most int64) (first, taken, queued int64) {
+	ended := s.daemon.counted().ended
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	queued = s.planned - r.ended
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	first, taken = s.planned, max(0, min(s.m.Backlog-queued, most))
-	s.m.LeastQueued = min(s.m.LeastQueued, queued)
+	queued = s.planned - ended
+	first, taken = s.planned, max(0, min(s.backlog-queued, most))
+	s.least = min(s.least, queued)
 	s.planned += taken
-	return first, taken, queued, nil
+	return first, taken, queued
 }
 
 // holdBack stops the daemon for a moment, again and again, while the queue is too short: on the same two cores it is
 // faster than a shop that reserves and publishes. What it allocates is what it works off, so its memory is the same.
-func (s *shop) holdBack(ctx context.Context) error {
+func (s *shop) holdBack() {
 	const still, moving = 100 * time.Millisecond, 50 * time.Millisecond
 	const enough = 0.99
-	for ctx.Err() == nil {
-		_, _, queued, err := s.queued(context.WithoutCancel(ctx), 0)
-		if err != nil {
-			return err
+	for s.goesOn(moving) {
+		if _, _, queued := s.queued(0); float64(queued) < enough*float64(s.backlog) {
+			must.OK(s.daemon.all[0].Signal(syscall.SIGSTOP))
+			err := must.Catch(func() { s.goesOn(still) })
+			must.OK(s.daemon.all[0].Signal(syscall.SIGCONT))
+			must.OK(err)
 		}
-		if float64(queued) < enough*float64(s.m.Backlog) {
-			if err := s.daemon.Signal(syscall.SIGSTOP); err != nil {
-				return err
-			}
-			_ = wait.For(ctx, still) // it must go on whatever ends meanwhile
-			if err := s.daemon.Signal(syscall.SIGCONT); err != nil {
-				return err
-			}
-		}
-		_ = wait.For(ctx, moving) // the loop sees the end
 	}
-	return nil
 }
 
-func (s *shop) clerk(ctx, work context.Context, producer *ground.Producer) error {
-	const every = 50 * time.Millisecond
-	for ctx.Err() == nil {
-		first, taken, _, err := s.queued(work, atOnce)
-		if err != nil {
-			return err
-		}
+// clerk finishes what it has begun: the messages must match the reservations.
+func (s *shop) clerk(producer *ground.Producer) {
+	for s.goesOn(0) {
+		first, taken, _ := s.queued(atOnce)
 		if taken == 0 {
-			_ = wait.For(ctx, every) // the loop sees the end
+			s.goesOn(50 * time.Millisecond)
 			continue
 		}
-		if err := s.field.Reserve(work, first, first+taken); err != nil {
-			return err
-		}
+		s.field.Reserve(first, first+taken)
 		for n := range taken {
-			if err := producer.Publish(work, first+n); err != nil {
-				return err
-			}
+			producer.Publish(first + n)
 		}
 	}
-	return nil
-}
-
-// LargeBodies is what the daemon took while the largest bodies that are allowed came and the database was blocked.
-type LargeBodies struct {
-	Settings []string `json:"settings,omitempty"` // that are not left at their defaults, without the prefix
-	Small    int64    `json:"small"`              // messages of the ordinary size, worked off at full speed before
-	Large    int64    `json:"large"`              // messages with large bodies
-	Blocked  float64  `json:"blocked_seconds"`    // with all of these in the queue
-	// The most resident memory in MiB: until the small ones were worked off, until the block ended, in all.
-	AfterSmall float64 `json:"after_small_mib"`
-	AtBlock    float64 `json:"at_block_mib"`
-	Max        float64 `json:"max_mib"`
 }
 
 const (
@@ -188,65 +128,41 @@ const (
 )
 
 // LargeBodies lets the daemon work off many small messages, blocks the database for so long while thousands of large
-// ones lie in the queue, and lets it work these off too.
-func (r *Runner) LargeBodies(ctx context.Context, blocked time.Duration, settings ...string) (LargeBodies, error) {
-	return repeated(ctx, r, "large bodies", func() (LargeBodies, error) {
-		f := r.empty
-		m := LargeBodies{Settings: settings, Small: smallOnes, Large: largeOnes, Blocked: blocked.Seconds()}
-		all := m.Small + m.Large
-		small := func() error { return publish(ctx, f, 0, m.Small, 0) }
+// ones lie in the queue, and lets it work these off too. after_small_mib, at_block_mib and max_mib are the most
+// resident memory until the small ones were worked off, until the block ended, and in all.
+func (r *Runner) LargeBodies(blocked time.Duration, settings ...string) Sample {
+	return repeated(r, "large bodies", func() Sample {
+		f := r.empty()
+		m := Sample{"small": smallOnes, "large": largeOnes, "blocked_seconds": blocked.Seconds()}
+		const all = smallOnes + largeOnes
+		small := func() { publish(f, 0, smallOnes, 0) }
 		sowing := ground.Sowing{Orders: all, NoBacklog: true}
-		h, err := r.alone(ctx, f, "large bodies", sowing, small, func(d *daemon) error {
-			if err := d.peak(&m.AfterSmall, d.untilApplied(ctx, m.Small)); err != nil {
-				return err
-			}
-			if err := d.peak(&m.AtBlock, block(ctx, f, m, blocked)); err != nil {
-				return err
-			}
-			return d.peak(&m.Max, d.untilApplied(ctx, all))
+		h := r.alone(f, "large bodies", sowing, small, func(p *processes) {
+			p.untilApplied(smallOnes)
+			_, m["after_small_mib"] = p.memory()
+			f.Blocked(func() {
+				publish(f, smallOnes, all, largeBody)
+				r.Ground.Rest(blocked)
+			})
+			_, m["at_block_mib"] = p.memory()
+			p.untilApplied(all)
+			_, m["max_mib"] = p.memory()
 		}, settings...)
-		if err == nil && h.Applied != all {
-			err = fmt.Errorf("%d of %d messages are applied", h.Applied, all)
+		if h.Applied != all {
+			must.OK(fmt.Errorf("%d of %d messages are applied", h.Applied, all))
 		}
-		if err != nil {
-			return m, err
-		}
-		fmt.Fprintf(r.Out, "  large bodies %-24s at most %.0f MiB; %.0f after the small ones, %.0f when the block ended\n",
-			settings, m.Max, m.AfterSmall, m.AtBlock)
-		return m, nil
+		return r.tell(fmt.Sprint("large bodies ", settings), m)
 	})
 }
 
-// block publishes the large ones to a blocked database, and lets them wait.
-func block(ctx context.Context, f *ground.Field, m LargeBodies, blocked time.Duration) (err error) {
-	unblock, err := f.Block(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, unblock()) }()
-	if err := publish(ctx, f, m.Small, m.Small+m.Large, largeBody); err != nil {
-		return err
-	}
-	return wait.For(ctx, blocked)
-}
-
 // publish sends the messages of orders, with bodies of so many bytes if that is not 0.
-func publish(ctx context.Context, f *ground.Field, from, to int64, bodyBytes int) error {
-	p, err := f.Producer()
-	if err != nil {
-		return err
-	}
-	p.BodyBytes = bodyBytes
-	for n := from; n < to && err == nil; n++ {
-		err = p.Publish(ctx, n)
-	}
-	return errors.Join(err, p.Close(context.WithoutCancel(ctx)))
-}
-
-// Starts are how long it took each time, in milliseconds, from just before the process was made to the first look that
-// found the effect committed of the message that waited. A look follows the last one after startLook.
-type Starts struct {
-	MS []float64 `json:"ms"`
+func publish(f *ground.Field, from, to int64, bodyBytes int) {
+	f.Producing(func(p *ground.Producer) {
+		p.BodyBytes = bodyBytes
+		for n := from; n < to; n++ {
+			p.Publish(n)
+		}
+	})
 }
 
 const (
@@ -255,28 +171,25 @@ const (
 	startLook     = 2 * time.Millisecond
 )
 
-// Starts starts a daemon several times, each time before one message.
-func (r *Runner) Starts(ctx context.Context) (Starts, error) {
-	return repeated(ctx, r, "start", func() (s Starts, err error) {
+// Starts starts a daemon several times, each time before one message, and tells how long it took from just before the
+// process was made to the first look that found the effect of the message committed, the middle of them as ms. A look
+// follows the last one after startLook.
+func (r *Runner) Starts() Sample {
+	return repeated(r, "start", func() Sample {
+		f := r.empty()
 		sowing := ground.Sowing{Orders: 1 + startsOfRound, Goods: ManyGoods, NoBacklog: true}
-		if err := r.empty.Sow(ctx, sowing, r.seed()); err != nil {
-			return s, fmt.Errorf("prepare the starts: %w", err)
-		}
+		f.Sow(sowing, r.seed())
+		var took []float64
 		for n := range sowing.Orders {
-			if err := publish(ctx, r.empty, n, n+1, 0); err != nil {
-				return s, err
-			}
+			publish(f, n, n+1, 0)
 			began := time.Now()
-			if _, err := r.beside(ctx, r.empty, Contestant{Name: "start"}, func(processes) error {
-				took, err := firstSeen(ctx, r.empty, n, began, startLook)
-				s.MS = append(s.MS, ms(took))
-				return err
-			}); err != nil {
-				return s, err
-			}
+			r.beside(f, Contestant{Name: "start"}, func(*processes) {
+				took = append(took, ms(firstSeen(f, n, began, startLook)))
+			})
 		}
-		s.MS = s.MS[1:]
-		fmt.Fprintf(r.Out, "  start                  first effect after %.0f ms\n", s.MS)
-		return s, nil
+		took = slices.Sorted(slices.Values(took[1:]))
+		return r.tell("start", Sample{
+			"ms": took[startsOfRound/2], "fastest_ms": took[0], "slowest_ms": took[startsOfRound-1], "starts": startsOfRound,
+		})
 	})
 }

@@ -2,7 +2,6 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,16 +13,9 @@ import (
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/test/program"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/wait"
 )
-
-// viewer looks at a daemon's pages as people do: the overview stays open and is kept live, and every viewEvery another
-// page is opened, each in turn.
-type viewer struct {
-	addr   string
-	client *http.Client
-}
 
 // viewEvery is about as fast as three people click.
 const viewEvery = 600 * time.Millisecond
@@ -53,65 +45,50 @@ func viewed() map[string]string {
 	}
 }
 
-func newViewer(ctx context.Context, p *program.Process) (*viewer, error) {
-	addr, err := p.Addr(ctx)
-	return &viewer{addr, &http.Client{Transport: &http.Transport{}}}, err
-}
-
-// get opens a page, and reads it into a writer. What answers but 200 is an error.
-func (v *viewer) get(ctx context.Context, path string, into io.Writer) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+v.addr+path, http.NoBody)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
-	response, err := v.client.Do(request)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
+// view opens a page as a browser does, on a connection that is kept, and reads it. What answers but 200 is an error.
+func (p *processes) view(ctx context.Context, path string) (text []byte) {
+	address := must.Get(p.all[0].Addr(ctx))
+	request := must.Get(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody))
+	response := must.Get(http.DefaultClient.Do(request))
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %d", path, response.StatusCode)
+		must.OK(fmt.Errorf("%s answers %d", path, response.StatusCode))
 	}
-	_, err = io.Copy(into, response.Body)
-	return err
+	return must.Get(io.ReadAll(response.Body))
 }
 
-// viewing lets somebody look at a daemon's pages from now until stop, which says how long each took at most, in
+// viewing lets somebody look at a daemon's pages as people do, from now until stop: the overview stays open and is kept
+// live, and every viewEvery another page is opened, each in turn. stop says how long each took at most, in
 // milliseconds.
-func viewing(ctx context.Context, p *program.Process) (stop func() (map[string]float64, error), err error) {
-	v, err := newViewer(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
+func (p *processes) viewing() (stop func() map[string]float64) {
+	ctx, cancel := context.WithCancel(p.r.Ground.Ctx)
 	took := map[string]float64{}
 	ended, hungUp := make(chan error, 1), make(chan error, 1)
-	go func() { hungUp <- v.get(ctx, live, io.Discard) }()
-	go func() { ended <- v.look(ctx, took) }()
-	return func() (map[string]float64, error) {
+	go func() { hungUp <- must.Catch(func() { p.view(ctx, live) }) }()
+	go func() { ended <- must.Catch(func() { p.look(ctx, took) }) }()
+	return func() map[string]float64 {
 		cancel()
 		<-hungUp
 		err := <-ended
-		v.client.CloseIdleConnections()
-		return took, err
-	}, nil
+		http.DefaultClient.CloseIdleConnections()
+		must.OK(err)
+		return took
+	}
 }
 
 // look opens pages until ctx ends, and notes how long each took at most.
-func (v *viewer) look(ctx context.Context, took map[string]float64) error {
+func (p *processes) look(ctx context.Context, took map[string]float64) {
 	for {
 		for name, path := range viewed() {
 			began := time.Now()
-			err := v.get(ctx, path, io.Discard)
+			err := must.Catch(func() { p.view(ctx, path) })
 			if ctx.Err() != nil {
-				return nil
+				return
 			}
-			if err != nil {
-				return fmt.Errorf("the page of %s: %w", name, err)
-			}
+			must.OK(err, "the page of ", name)
 			took[name] = max(took[name], ms(time.Since(began)))
 			if wait.For(ctx, viewEvery) != nil {
-				return nil
+				return
 			}
 		}
 	}
@@ -129,63 +106,46 @@ const looks = 40
 
 // PageCosts opens each page of a daemon that has nothing else to do, before the full log. If seconds is not 0, the
 // first is what a second costs without anybody, and the last while somebody keeps the overview open, each over so many.
-func (r *Runner) PageCosts(ctx context.Context, seconds int) ([]PageCost, error) {
-	return repeated(ctx, r, "pages", func() (costs []PageCost, err error) {
-		f, err := r.fullField(ctx)
-		if err != nil {
-			return nil, err
-		}
+func (r *Runner) PageCosts(seconds int) []PageCost {
+	return repeated(r, "pages", func() (costs []PageCost) {
 		sowing := ground.Sowing{Orders: 1, NoBacklog: true, KeepLog: true}
-		_, err = r.alone(ctx, f, "pages", sowing, nil, func(d *daemon) error {
-			costs, err = r.pageCosts(ctx, d, seconds)
-			return err
+		r.alone(r.full(), "pages", sowing, nil, func(p *processes) {
+			p.untilReady()
+			defer http.DefaultClient.CloseIdleConnections()
+			costs = p.pageCosts(seconds)
 		})
-		return costs, err
+		return costs
 	})
 }
 
-func (r *Runner) pageCosts(ctx context.Context, d *daemon, seconds int) (costs []PageCost, err error) {
-	if err := d.untilReady(ctx); err != nil {
-		return nil, err
+func (p *processes) pageCosts(seconds int) (costs []PageCost) {
+	spend := func(name string, times int, do func()) {
+		before, began := p.sum(cpu), time.Now()
+		do()
+		each := float64(times) / 1000
+		took := time.Since(began).Seconds() / each
+		spent := since(p.sum(cpu), before, each)
+		costs = append(costs, PageCost{name, took, spent["mysql"], spent["client"]})
 	}
-	v, err := newViewer(ctx, d.Process)
-	if err != nil {
-		return nil, err
-	}
-	defer v.client.CloseIdleConnections()
-	servers := r.watch(d.all)
-	spend := func(name string, times int, do func() error) {
-		before, failed := servers.sum(cpu)
-		began := time.Now()
-		if failed == nil {
-			failed = do()
-		}
-		took := time.Since(began)
-		now, gone := servers.sum(cpu)
-		err = errors.Join(err, failed, gone)
-		n, spent := float64(times)/1000, since(now, before)
-		costs = append(costs, PageCost{name, took.Seconds() / n, spent["mysql"] / n, spent["client"] / n})
-	}
-	idle := time.Duration(seconds) * time.Second
+	ctx, idle := p.r.Ground.Ctx, time.Duration(seconds)*time.Second
 	if seconds > 0 {
-		spend("nothing, a second", seconds, func() error { return wait.For(ctx, idle) })
+		spend("nothing, a second", seconds, func() { p.r.Ground.Rest(idle) })
 	}
 	pages := viewed()
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
-		spend(name, looks, func() (err error) {
-			for n := 0; n < looks && err == nil; n++ {
-				err = v.get(ctx, pages[name], io.Discard)
+		spend(name, looks, func() {
+			for range looks {
+				p.view(ctx, pages[name])
 			}
-			return err
 		})
 	}
 	if seconds > 0 {
-		spend("the overview kept live, a second", seconds, func() error {
+		spend("the overview kept live, a second", seconds, func() {
 			open, hangUp := context.WithTimeout(ctx, idle)
 			defer hangUp()
-			_ = v.get(open, live, io.Discard) // it ends when we hang up
-			return ctx.Err()
+			_ = must.Catch(func() { p.view(open, live) }) // it ends when we hang up
+			must.OK(context.Cause(ctx))
 		})
 	}
-	return costs, err
+	return costs
 }

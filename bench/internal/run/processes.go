@@ -1,94 +1,75 @@
 package run
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/prometheus/procfs"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/program"
-	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // processes are a contestant's, as long as they run.
-type processes []*program.Process
+type processes struct {
+	all []*program.Process
+	r   *Runner
+}
 
-func (c Contestant) start(f *ground.Field, g *ground.Ground, log io.Writer) (all processes, err error) {
+func (c Contestant) start(r *Runner, f *ground.Field, log io.Writer) *program.Process {
 	o := program.Options{Path: f.Build.Binary, Args: []string{"run"}, Env: f.Environ(c.Settings...), Log: log}
 	if c.Rival != "" {
-		o.Path, o.Args = g.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
+		o.Path, o.Args = r.Ground.Self, []string{"rival", c.Rival, fmt.Sprint(c.Workers)}
 	}
-	for range max(1, c.Daemons) {
-		p, err := program.Start(o)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, p)
-	}
-	return all, nil
+	return must.Get(program.Start(o))
 }
 
 // beside starts a contestant, runs do, stops the processes in good order (what they have in hand they finish), and
 // checks what they have done.
-func (r *Runner) beside(ctx context.Context, f *ground.Field, c Contestant, do func(processes) error) (
-	h ground.Harvest, err error,
-) {
-	log := &tail{}
-	all, err := c.start(f, r.Ground, log)
-	defer func() {
-		for _, p := range all {
-			err = errors.Join(err, p.Kill())
+func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h ground.Harvest) {
+	log := must.Get(os.CreateTemp("", "rollbackd-bench-*.log"))
+	defer os.Remove(log.Name())
+	defer log.Close()
+	p := &processes{r: r}
+	err := must.Catch(func() {
+		for range max(1, c.Daemons) {
+			p.all = append(p.all, c.start(r, f, log))
 		}
-		if err != nil {
-			err = fmt.Errorf("%s: %w\nlast lines:\n%s", c.Name, err, log)
+		do(p)
+		stopping, cancel := context.WithTimeout(r.Ground.Ctx, 40*time.Second)
+		defer cancel()
+		for _, one := range p.all {
+			if code, err := one.Stop(stopping); err != nil || code != 0 {
+				must.OK(fmt.Errorf("process %d ended with code %d: %w", one.Pid(), code, err))
+			}
 		}
-	}()
-	if err == nil {
-		err = do(all)
+		h = f.Check()
+	})
+	for _, one := range p.all {
+		err = errors.Join(err, one.Kill())
 	}
 	if err != nil {
-		return h, err
+		const last = 4 << 10
+		text, _ := os.ReadFile(log.Name()) // what failed is said in any case
+		must.OK(fmt.Errorf("%s: %w\nlast lines:\n%s", c.Name, err, text[max(0, len(text)-last):]))
 	}
-	stopping, cancel := context.WithTimeout(ctx, 40*time.Second)
-	defer cancel()
-	for _, p := range all {
-		if code, stopped := p.Stop(stopping); stopped != nil || code != 0 {
-			err = errors.Join(err, fmt.Errorf("process %d ended with code %d: %v", p.Pid(), code, stopped))
-		}
-	}
-	if err != nil {
-		return h, err
-	}
-	return f.Check(ctx)
+	return h
 }
 
 // alone sows, runs before, if it is not nil, and then do beside one daemon of the product.
-func (r *Runner) alone(ctx context.Context, f *ground.Field, name string, s ground.Sowing, before func() error,
-	do func(*daemon) error, settings ...string) (h ground.Harvest, err error) {
+func (r *Runner) alone(f *ground.Field, name string, s ground.Sowing, before func(), do func(*processes),
+	settings ...string) ground.Harvest {
 	s.Goods = ManyGoods
-	err = f.Sow(ctx, s, r.seed())
-	if err == nil && before != nil {
-		err = before()
+	f.Sow(s, r.seed())
+	if before != nil {
+		before()
 	}
-	if err != nil {
-		return h, fmt.Errorf("prepare %s: %w", name, err)
-	}
-	return r.beside(ctx, f, Contestant{Name: name, Settings: settings}, func(all processes) error {
-		return do(&daemon{all[0], all})
-	})
-}
-
-// daemon is one process of the product.
-type daemon struct {
-	*program.Process
-	all processes
+	return r.beside(f, Contestant{Name: name, Settings: settings}, do)
 }
 
 // outcomes of deliveries, as the metrics call them.
@@ -109,12 +90,10 @@ type reading struct {
 	cpu          map[string]float64 // seconds
 }
 
-func (all processes) read(ctx context.Context, w watched) (r reading, err error) {
-	for _, p := range all {
-		m, err := p.Metrics(ctx)
-		if err != nil {
-			return r, err
-		}
+// counted are the deliveries so far; read has the CPU times too.
+func (p *processes) counted() (r reading) {
+	for _, one := range p.all {
+		m := must.Get(one.Metrics(p.r.Ground.Ctx))
 		for _, outcome := range done {
 			r.ended += int64(m.Deliveries(outcome))
 		}
@@ -123,73 +102,53 @@ func (all processes) read(ctx context.Context, w watched) (r reading, err error)
 		r.dead += int64(m.Deliveries(dead))
 	}
 	r.at = time.Now()
-	r.cpu, err = w.sum(cpu)
-	return r, err
+	return r
+}
+
+func (p *processes) read() reading {
+	r := p.counted()
+	r.cpu = p.sum(cpu)
+	return r
 }
 
 // begun waits for the first deliveries to end, and then a while.
-func (all processes) begun(ctx context.Context, warm time.Duration) error {
-	if _, err := all.until(ctx, "a delivery has ended", 30*time.Second, func(r reading) bool {
+func (p *processes) begun(warm time.Duration) {
+	p.r.Ground.Until("a delivery has ended", 30*time.Second, func() bool {
+		r := p.counted()
 		return r.ended+r.again > 0
-	}); err != nil {
-		return err
-	}
-	return wait.For(ctx, warm)
+	})
+	p.r.Ground.Rest(warm)
 }
 
-func (all processes) until(ctx context.Context, what string, most time.Duration, there func(reading) bool) (r reading,
-	err error) {
-	return r, ground.Until(ctx, what, most, func() (_ bool, err error) {
-		r, err = all.read(ctx, nil)
-		return there(r), err
+func (p *processes) untilReady() {
+	p.r.Ground.Until("the daemon is ready", time.Minute, func() bool {
+		status, _, err := p.all[0].Get(p.r.Ground.Ctx, "/readyz")
+		must.OK(err)
+		return status == 200
 	})
 }
 
-func (d *daemon) untilReady(ctx context.Context) error {
-	return ground.Until(ctx, "the daemon is ready", time.Minute, func() (bool, error) {
-		status, _, err := d.Get(ctx, "/readyz")
-		return status == 200, err
-	})
+func (p *processes) untilApplied(n int64) {
+	applied := func() bool { return p.counted().fresh >= n }
+	p.r.Ground.Until(fmt.Sprintf("%d messages are applied", n), 3*time.Minute, applied)
 }
 
-func (d *daemon) untilApplied(ctx context.Context, n int64) error {
-	_, err := d.all.until(ctx, fmt.Sprintf("%d messages are applied", n), 3*time.Minute, func(r reading) bool {
-		return r.fresh >= n
-	})
-	return err
-}
-
-// watched are the processes for which a round accounts, by what they are.
-type watched map[string][]int
-
-func (r *Runner) watch(all processes) watched {
-	s := r.Ground.Stack
-	w := watched{
+// sum adds up what /proc tells of each process for which a round accounts, by what they are.
+func (p *processes) sum(of func(procfs.Proc) (float64, error)) map[string]float64 {
+	s := p.r.Ground.Stack
+	watched := map[string][]int{
 		"mysql": {s.MySQL.Pid()}, "rabbitmq": {s.RabbitMQ.Pid()}, "redis": {s.Redis.Pid()}, "bench": {os.Getpid()},
 	}
-	for _, p := range all {
-		w["client"] = append(w["client"], p.Pid())
+	for _, one := range p.all {
+		watched["client"] = append(watched["client"], one.Pid())
 	}
-	return w
-}
-
-// sum adds up what /proc tells of each process.
-func (w watched) sum(of func(procfs.Proc) (float64, error)) (map[string]float64, error) {
 	all := map[string]float64{}
-	for name, pids := range w {
+	for name, pids := range watched {
 		for _, pid := range pids {
-			p, err := procfs.NewProc(pid)
-			if err != nil {
-				return nil, fmt.Errorf("look at process %d: %w", pid, err)
-			}
-			x, err := of(p)
-			if err != nil {
-				return nil, fmt.Errorf("look at process %d: %w", pid, err)
-			}
-			all[name] += x
+			all[name] += must.Get(of(must.Get(procfs.NewProc(pid))))
 		}
 	}
-	return all, nil
+	return all
 }
 
 // cpu is the time that a process's threads have spent, in user and system mode, in seconds.
@@ -205,54 +164,17 @@ func written(p procfs.Proc) (float64, error) {
 }
 
 // memory is what the daemon has resident, and the most that it has had, in MiB.
-func (d *daemon) memory() (now, peak float64, err error) {
-	p, err := procfs.NewProc(d.Pid())
-	if err != nil {
-		return 0, 0, fmt.Errorf("look at the daemon: %w", err)
-	}
-	s, err := p.NewStatus()
-	return float64(s.VmRSS) / (1 << 20), float64(s.VmHWM) / (1 << 20), err
+func (p *processes) memory() (now, peak float64) {
+	proc := must.Get(procfs.NewProc(p.all[0].Pid()))
+	s := must.Get(proc.NewStatus())
+	return float64(s.VmRSS) / (1 << 20), float64(s.VmHWM) / (1 << 20)
 }
 
-// peak notes the most memory that the daemon has had, unless what was done before failed.
-func (d *daemon) peak(into *float64, err error) error {
-	if err == nil {
-		_, *into, err = d.memory()
-	}
-	return err
-}
-
-// since is what was added from before to now.
-func since(now, before map[string]float64) map[string]float64 {
+// since is what was added from before to now, divided by something.
+func since(now, before map[string]float64, by float64) map[string]float64 {
 	d := map[string]float64{}
 	for name := range now {
-		d[name] = now[name] - before[name]
+		d[name] = (now[name] - before[name]) / by
 	}
 	return d
-}
-
-// tail keeps the last of what a process writes.
-type tail struct {
-	mu   sync.Mutex
-	text []byte // guarded by mu
-}
-
-// Write never fails.
-func (t *tail) Write(p []byte) (int, error) {
-	const most = 4 << 10
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if over := len(t.text) - most; over > 0 {
-		_, rest, _ := bytes.Cut(t.text[over:], []byte("\n"))
-		t.text = bytes.Clone(rest)
-	}
-	return len(p), nil
-}
-
-// String is the last of it, from the beginning of a line.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
-	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
 // Contestant is who works off a backlog, and on what.
@@ -96,61 +96,43 @@ var errTooShort = errors.New("the backlog was worked off before the clock stoppe
 
 // measure runs one contestant against the backlog that lies there: it starts the processes, lets them warm up, reads
 // them at the beginning and at the end of the time, stops them and checks the stock.
-func (r *Runner) measure(ctx context.Context, c Contestant, f *ground.Field) (round Round, err error) {
+func (r *Runner) measure(c Contestant, f *ground.Field) (round Round) {
+	c.Settings = slices.Clip(c.Settings)
 	if c.MySQLDelay > 0 {
-		proxy, err := r.slowLine(f, c.MySQLDelay)
-		if err != nil {
-			return round, err
-		}
+		proxy := r.slowLine(f, c.MySQLDelay)
 		defer proxy.Close()
-		c.Settings = append(slices.Clip(c.Settings), "MYSQL_DSN="+proxy.Through(f.DSN))
-	}
-	if c.Lock != "" {
-		settings, stop, started := f.Lock(ctx, c.Lock)
-		if started != nil {
-			return round, started
-		}
-		defer func() { err = errors.Join(err, stop()) }()
-		c.Settings = append(slices.Clip(c.Settings), settings...)
+		c.Settings = append(c.Settings, "MYSQL_DSN="+proxy.Through(f.DSN))
 	}
 	var to reading
 	var left, counted int64
-	harvest, err := r.beside(ctx, f, c, func(all processes) (err error) {
-		looked := func() (map[string]float64, error) { return nil, nil }
-		if c.Viewed {
-			if looked, err = viewing(ctx, all[0]); err != nil {
-				return err
+	var harvest ground.Harvest
+	f.WithLock(c.Lock, func(settings []string) {
+		c.Settings = append(c.Settings, settings...)
+		harvest = r.beside(f, c, func(p *processes) {
+			looked := func() map[string]float64 { return nil }
+			if c.Viewed {
+				looked = p.viewing()
 			}
-		}
-		var from reading
-		from, to, err = r.clock(ctx, c, f, all)
-		pages, notLooked := looked()
-		if err = errors.Join(err, notLooked); err != nil {
-			return err
-		}
-		round = c.round(from, to)
-		round.Pages = pages
-		if left, err = r.Ground.Depth(); err != nil {
-			return err
-		}
-		last, err := all.read(ctx, nil)
-		counted = last.ended
-		return err
+			var from reading
+			err := must.Catch(func() { from, to = r.clock(c, f, p) })
+			pages := looked()
+			must.OK(err)
+			round = c.round(from, to)
+			round.Pages = pages
+			left, counted = r.Ground.Depth(), p.counted().ended
+		})
 	})
-	if err != nil {
-		return round, err
-	}
 	round.Total = harvest.Applied
 	switch {
 	case c.Extent != Timed:
 		round.Cut = !goalOf(f.Sown()).reached(to)
-		return round, c.checkEnd(round.Cut, f.Sown(), to, harvest)
+		must.OK(c.checkEnd(round.Cut, f.Sown(), to, harvest))
 	case left == 0:
-		return round, errTooShort
+		must.OK(errTooShort)
 	case f.Sown().Unreserved: // whoever only consumes leaves no rows
 		round.Total = counted
 	}
-	return round, nil
+	return round
 }
 
 func (c Contestant) round(from, to reading) Round {
@@ -165,10 +147,10 @@ func (c Contestant) round(from, to reading) Round {
 		Applied: float64(to.fresh-from.fresh) / seconds,
 		Failed:  float64(to.again+to.dead-from.again-from.dead) / seconds, CPU: map[string]float64{},
 	}
-	for name, cpu := range since(to.cpu, from.cpu) {
-		round.Busy += cpu / seconds
+	for name, cores := range since(to.cpu, from.cpu, seconds) {
+		round.Busy += cores
 		if ended > 0 {
-			round.CPU[name] = cpu * 1e6 / float64(ended)
+			round.CPU[name] = cores * 1e6 / round.Rate
 		}
 	}
 	return round
@@ -184,68 +166,52 @@ const (
 
 // clock reads the processes at the beginning and at the end of what is measured: for a time, after warming up, or from
 // the first delivery that ended until everything has come as far as it can, or each message has ended.
-func (r *Runner) clock(ctx context.Context, c Contestant, f *ground.Field, all processes) (from, to reading,
-	err error) {
-	w := r.watch(all)
+func (r *Runner) clock(c Contestant, f *ground.Field, p *processes) (from, to reading) {
 	if c.Extent == Replayed {
-		return r.replay(ctx, f, all, w)
+		return r.replay(f, p)
 	}
 	warm := r.Warm
 	if c.Extent != Timed {
 		warm = 0
 	}
-	if err = all.begun(ctx, warm); err != nil {
-		return from, to, err
-	}
-	if from, err = all.read(ctx, w); err != nil {
-		return from, to, err
-	}
+	p.begun(warm)
+	from = p.read()
 	switch c.Extent {
 	case ToTheEnd:
-		to, err = all.untilReached(ctx, w, goalOf(f.Sown()), mostRounds*r.Length)
-		return from, to, err
+		return from, p.untilReached(goalOf(f.Sown()), mostRounds*r.Length)
 	case Whole:
 		goal := target{ended: f.Published()}
-		to, err = all.untilReached(ctx, w, goal, mostWhole)
-		if err == nil && !goal.reached(to) {
-			err = fmt.Errorf("%d of %d messages have ended within %v", to.ended, goal.ended, mostWhole)
+		if to = p.untilReached(goal, mostWhole); !goal.reached(to) {
+			must.OK(fmt.Errorf("%d of %d messages have ended within %v", to.ended, goal.ended, mostWhole))
 		}
-		return from, to, err
+		return from, to
 	}
-	if err = wait.For(ctx, r.Length); err == nil {
-		to, err = all.read(ctx, w)
-	}
-	return from, to, err
+	r.Ground.Rest(r.Length)
+	return from, p.read()
 }
 
 // replay lets the daemon file all messages as letters, mends the cause, and measures from the start of the product's
 // command until the last letter is applied. What the command takes of the processors counts as the client's.
-func (r *Runner) replay(ctx context.Context, f *ground.Field, all processes, w watched) (from, to reading, err error) {
+func (r *Runner) replay(f *ground.Field, p *processes) (from, to reading) {
 	const patience, windDown = 3 * time.Minute, 20 * time.Second // for the preparation; of a command that was stopped
 	letters := target{dead: f.Sown().Orders}
-	if filed, err := all.untilReached(ctx, w, letters, patience); err != nil || !letters.reached(filed) {
-		return from, to, fmt.Errorf("%d of %d letters were filed within %v: %w", filed.dead, letters.dead, patience, err)
+	if filed := p.untilReached(letters, patience); !letters.reached(filed) {
+		must.OK(fmt.Errorf("%d of %d letters were filed within %v", filed.dead, letters.dead, patience))
 	}
-	if err = f.Mend(ctx); err != nil {
-		return from, to, err
-	}
-	enough, cancel := context.WithTimeout(ctx, mostRounds*r.Length)
+	f.Mend()
+	enough, cancel := context.WithTimeout(r.Ground.Ctx, mostRounds*r.Length)
 	defer cancel()
 	command := exec.CommandContext(enough, f.Build.Binary, "dlq", "replay", "--all", "--no-wait")
 	command.Env = f.Environ()
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) } // it finishes what it has in hand
 	command.WaitDelay = windDown
-	if from, err = all.read(ctx, w); err != nil {
-		return from, to, err
+	from = p.read()
+	if out, err := command.CombinedOutput(); enough.Err() == nil {
+		must.OK(err, "replay the letters: ", string(out))
 	}
-	if out, err := command.CombinedOutput(); err != nil && enough.Err() == nil {
-		return from, to, fmt.Errorf("replay the letters: %w\n%s", err, out)
-	}
-	to, err = all.untilReached(ctx, w, goalOf(f.Sown()), mostRounds*r.Length-time.Since(from.at))
-	if err == nil {
-		to.cpu["client"] += (command.ProcessState.UserTime() + command.ProcessState.SystemTime()).Seconds()
-	}
-	return from, to, err
+	to = p.untilReached(goalOf(f.Sown()), mostRounds*r.Length-time.Since(from.at))
+	to.cpu["client"] += (command.ProcessState.UserTime() + command.ProcessState.SystemTime()).Seconds()
+	return from, to
 }
 
 // target is how far a round goes.
@@ -264,15 +230,9 @@ func (t target) reached(r reading) bool {
 }
 
 // untilReached reads the processes until the target is reached or the time is over.
-func (all processes) untilReached(ctx context.Context, w watched, t target, most time.Duration) (r reading, err error) {
-	err = ground.Until(ctx, "the round has come to its end", most, func() (_ bool, err error) {
-		r, err = all.read(ctx, w)
-		return t.reached(r), err
-	})
-	if errors.Is(err, ground.ErrLate) {
-		err = nil
-	}
-	return r, err
+func (p *processes) untilReached(t target, most time.Duration) (r reading) {
+	p.r.Ground.Within(most, func() bool { r = p.read(); return t.reached(r) })
+	return r
 }
 
 // attempts are those that everybody gives a message, the product by its default.
@@ -298,19 +258,12 @@ func (c Contestant) checkEnd(cut bool, s ground.Sowing, to reading, h ground.Har
 }
 
 // slowLine is a proxy before MySQL through which everything takes so much longer, each way.
-func (r *Runner) slowLine(f *ground.Field, delay time.Duration) (*stack.TCPProxy, error) {
-	cfg, err := mysql.ParseDSN(f.DSN)
-	if err != nil {
-		return nil, fmt.Errorf("read the DSN: %w", err)
-	}
-	proxy, err := stack.NewProxy(cfg.Addr, func(format string, args ...any) {
+func (r *Runner) slowLine(f *ground.Field, delay time.Duration) *stack.TCPProxy {
+	proxy := must.Get(stack.NewProxy(must.Get(mysql.ParseDSN(f.DSN)).Addr, func(format string, args ...any) {
 		fmt.Fprintf(r.Out, "  proxy: "+format+"\n", args...)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start a proxy: %w", err)
-	}
+	}))
 	proxy.Delay(delay)
-	return proxy, nil
+	return proxy
 }
 
 // String is what the round says of itself in one line.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/bench/internal/rival"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // TestMain lets this binary be the rivals, as the bench itself is.
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "rival" {
 		workers, err := strconv.Atoi(os.Args[3])
 		if err == nil {
-			err = rival.Main(os.Args[2], workers)
+			err = must.Catch(func() { rival.Main(os.Args[2], workers) })
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -33,28 +33,23 @@ func TestMain(m *testing.M) {
 
 func newTestRunner(t *testing.T) *Runner {
 	t.Helper()
-	g, err := ground.Start(t.Context(), ground.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	g := ground.Start(t.Context(), ground.Options{})
 	r := &Runner{
 		Ground: g, Build: g.Builds[0], Schema: "bench", Length: time.Second, Warm: 50 * time.Millisecond, LogRows: 20_000,
 		Waiting: 5000, Failing: 200, Letters: 1000, Out: t.Output(),
 	}
-	if err := r.Open(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
+		if err := errors.Join(r.Close(), g.Stop()); err != nil {
 			t.Error(err)
 		}
 	})
 	return r
+}
+
+// try is a round, or why there is none.
+func (r *Runner) try(c Contestant) (round Round, err error) {
+	err = must.Catch(func() { round = r.Round(c) })
+	return round, err
 }
 
 // One set of servers, and nothing in parallel: who shares the processors measures the others.
@@ -72,7 +67,11 @@ func TestOnRealServers(t *testing.T) {
 		"what fails each time is not measured":     testNotMeasured,
 		"a broken promise fails the round":         testBrokenPromise,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, r) })
+		t.Run(name, func(t *testing.T) {
+			if err := must.Catch(func() { test(t, r) }); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
@@ -89,7 +88,7 @@ func testContestants(t *testing.T, r *Runner) {
 		{Name: "full", FullLog: true, Guess: 20_000},
 		{Name: "two_daemons", Daemons: 2, MySQLDelay: time.Millisecond, Guess: 20_000},
 	} {
-		round, err := r.Round(t.Context(), c)
+		round, err := r.try(c)
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
@@ -130,15 +129,15 @@ func testRoundsToTheEnd(t *testing.T, r *Runner) {
 		{Contestant{Name: "all fail, whole", Extent: Whole, Sowing: all, Settings: noBrake}, 200, 0, 5 * 200},
 	} {
 		r.Length = 10 * time.Second // a loaded machine needs time until the end
-		round, err := r.Round(t.Context(), c.Contestant)
+		round, err := r.try(c.Contestant)
 		r.Length = time.Second
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		if round.Cut || round.Total != c.applied || r.empty.Published() != c.published || round.Messages > c.published ||
+		if round.Cut || round.Total != c.applied || r.empty().Published() != c.published || round.Messages > c.published ||
 			round.Rate <= 0 || round.CPU["client"] <= 0 {
-			t.Errorf("%s: %d published, %+v; want %d of them applied", c.Name, r.empty.Published(), round, c.applied)
+			t.Errorf("%s: %d published, %+v; want %d of them applied", c.Name, r.empty().Published(), round, c.applied)
 		}
 		// The clock starts with the first deliveries that ended, and they count for nothing.
 		if failed := int64(round.Failed*round.Seconds + 0.5); failed > c.most || c.applied == 0 && failed == 0 {
@@ -157,7 +156,7 @@ func testCut(t *testing.T, r *Runner) {
 	}
 	defer func() { r.Length, r.Failing, r.Letters = time.Second, 200, 1000 }()
 	r.Length, r.Failing = 50*time.Millisecond, 5000
-	round, err := r.Round(t.Context(), c)
+	round, err := r.try(c)
 	if err != nil || !round.Cut || round.Rate <= 0 || round.Seconds > 5 {
 		t.Errorf("got %+v, %v: want a round that was cut after 300ms", round, err)
 	}
@@ -166,7 +165,7 @@ func testCut(t *testing.T, r *Runner) {
 	c = Contestant{
 		Name: "slow replay", Extent: Replayed, Sowing: ground.Sowing{Mistaken: true}, Settings: []string{"MAX_DEAD_RATE=off"},
 	}
-	round, err = r.Round(t.Context(), c)
+	round, err = r.try(c)
 	if err != nil || !round.Cut || round.Total == r.Letters || round.Seconds > 10 {
 		t.Errorf("got %+v, %v: want a replay that was cut after 300ms", round, err)
 	}
@@ -204,47 +203,29 @@ func testNoEnd(t *testing.T, _ *Runner) {
 	}
 }
 
-func testStarts(t *testing.T, r *Runner) {
-	s, err := r.Starts(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(s.MS) != startsOfRound || slices.Min(s.MS) <= 1 {
-		t.Errorf("got %v ms of %d starts", s.MS, startsOfRound)
-	}
-}
+func testStarts(_ *testing.T, r *Runner) { r.Starts() }
 
 func testLatencyAndMemory(t *testing.T, r *Runner) {
-	l, err := r.Latency(t.Context(), 1000, 0, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l.Sampled == 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Max < l.P99 || l.WrittenP50 <= 0 || l.WrittenP50 > l.P50 ||
-		l.All < 10*l.Sampled {
+	l := r.Latency(1000, 0, "")
+	if l["sampled"] == 0 || l["p50_ms"] <= 0 || l["p99_ms"] < l["p50_ms"] || l["max_ms"] < l["p99_ms"] ||
+		l["row_written_p50_ms"] <= 0 || l["row_written_p50_ms"] > l["p50_ms"] || l["all"] < 10*l["sampled"] {
 		t.Errorf("got %+v", l)
 	}
-	l, err = r.Latency(t.Context(), 1000, 20, testDelays)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l.Sampled == 0 || l.P50 <= 0 || l.P99 < l.P50 || l.FailEvery != 20 || l.All < 18*l.Sampled ||
-		l.All > 19*(l.Sampled+1) {
+	l = r.Latency(1000, 20, testDelays)
+	if l["sampled"] == 0 || l["p50_ms"] <= 0 || l["p99_ms"] < l["p50_ms"] || l["fail_every"] != 20 ||
+		l["all"] < 18*l["sampled"] || l["all"] > 19*(l["sampled"]+1) {
 		t.Errorf("among failing ones: got %+v", l)
 	}
-	m, err := r.Memory(t.Context(), 20_000, 500*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.SecondMinute <= 0 || m.LastMinute <= 0 || m.Max < m.LastMinute || m.Applied == 0 {
+	m := r.Memory(20_000, 500*time.Millisecond)
+	if m["second_minute_mib"] <= 0 || m["last_minute_mib"] <= 0 || m["max_mib"] < m["last_minute_mib"] ||
+		m["applied"] == 0 {
 		t.Errorf("got %+v", m)
 	}
 }
 
 func testEmptyQueue(t *testing.T, r *Runner) {
-	if err := r.empty.Sow(t.Context(), ground.Sowing{Orders: 100, Goods: 10}, r.seed()); err != nil {
-		t.Fatal(err)
-	}
-	_, err := r.measure(t.Context(), Contestant{Name: "rollbackd"}, r.empty)
+	r.empty().Sow(ground.Sowing{Orders: 100, Goods: 10}, r.seed())
+	err := must.Catch(func() { r.measure(Contestant{Name: "rollbackd"}, r.empty()) })
 	if !errors.Is(err, errTooShort) {
 		t.Errorf("a round over 100 messages: %v, want %v", err, errTooShort)
 	}
@@ -252,7 +233,7 @@ func testEmptyQueue(t *testing.T, r *Runner) {
 	c := Contestant{Name: "fast", Guess: 1}
 	defer func(usual time.Duration) { r.Length = usual }(r.Length)
 	r.Length = 10 * time.Second
-	if _, err := r.once(t.Context(), c); !errors.Is(err, errTooShort) {
+	if err := must.Catch(func() { r.once(c) }); !errors.Is(err, errTooShort) {
 		t.Errorf("a round of 10 s over 20,000 messages: %v, want %v", err, errTooShort)
 	}
 	if got, _ := r.expected(c); got != 2 {
@@ -272,7 +253,7 @@ func closeConnections(t *testing.T, r *Runner) {
 func testLostConnection(t *testing.T, r *Runner) {
 	c := Contestant{Name: "again", Guess: 3000, Extent: Whole}
 	closeConnections(t, r)
-	if round, err := r.Round(t.Context(), c); err != nil || round.Total != 3000 {
+	if round, err := r.try(c); err != nil || round.Total != 3000 {
 		t.Errorf("after the end of the connection: %+v, %v", round, err)
 	}
 	// A declaration on which RabbitMQ gives up leaves a member that no queue owns.
@@ -281,7 +262,7 @@ func testLostConnection(t *testing.T, r *Runner) {
 		`rabbit_amqqueue:internal_delete({resource, <<"/">>, queue, <<%q>>}, <<"bench">>)`, ground.Queue)); err != nil {
 		t.Fatal(err)
 	}
-	if round, err := r.Round(t.Context(), c); err != nil || round.Total != 3000 {
+	if round, err := r.try(c); err != nil || round.Total != 3000 {
 		t.Errorf("after a queue left a member behind: %+v, %v", round, err)
 	}
 }
@@ -290,7 +271,7 @@ func testNotMeasured(t *testing.T, r *Runner) {
 	var said strings.Builder
 	defer func(out io.Writer) { r.Out = out }(r.Out)
 	r.Out = &said
-	_, err := r.Round(t.Context(), Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Extent: Whole,
+	_, err := r.try(Contestant{Name: "wrong", Settings: []string{"LANES=none"}, Extent: Whole,
 		Guess: 100})
 	if !errors.Is(err, ErrNotMeasured) || !strings.Contains(err.Error(), "LANES") {
 		t.Errorf("got %v, want that it was not measured, and why", err)
@@ -299,14 +280,14 @@ func testNotMeasured(t *testing.T, r *Runner) {
 		t.Errorf("it was repeated %d times, want %d", n, tries-1)
 	}
 	calls := 0
-	_, err = repeated(t.Context(), r, "thief", func() (int, error) { calls++; return 0, ground.ErrBroken })
+	err = must.Catch(func() { repeated(r, "thief", func() int { calls++; must.OK(ground.ErrBroken); return 0 }) })
 	if !errors.Is(err, ground.ErrBroken) || errors.Is(err, ErrNotMeasured) || calls != 1 {
 		t.Errorf("a broken promise: %v after %d tries, want one and the run's end", err, calls)
 	}
 }
 
 func TestBacklogsFollowTheLastRates(t *testing.T) {
-	r := &Runner{Length: 10 * time.Second, rates: map[string][]float64{}}
+	r := &Runner{Length: 10 * time.Second}
 	c := Contestant{Name: "x", Guess: 1000}
 	const reserved = reserve
 	if got := r.sowing(c).Orders; got != 15_400+reserved {
@@ -332,16 +313,11 @@ func testBrokenPromise(t *testing.T, r *Runner) {
 		"a row and no effect": "INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
 			"consumer_timestamp, created_at) VALUES ('stock-rollback', 't', 'k', 1, 1, NOW(6), NOW(6))",
 	} {
-		if err := r.empty.Sow(t.Context(), ground.Sowing{Orders: 100, Goods: 10, NoBacklog: true}, r.seed()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.empty.Check(t.Context()); err != nil {
-			t.Fatalf("nothing has happened yet: %v", err)
-		}
-		if _, err := r.empty.DB.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.empty.Check(t.Context()); !errors.Is(err, ground.ErrBroken) {
+		f := r.empty()
+		f.Sow(ground.Sowing{Orders: 100, Goods: 10, NoBacklog: true}, r.seed())
+		f.Check() // nothing has happened yet
+		must.Get(f.DB.ExecContext(t.Context(), statement))
+		if err := must.Catch(func() { f.Check() }); !errors.Is(err, ground.ErrBroken) {
 			t.Errorf("%s: nothing was found: %v", breach, err)
 		}
 	}

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // Runner runs rounds of one build.
@@ -27,44 +29,43 @@ type Runner struct {
 	Waiting, Failing, Letters int64
 	Out                       io.Writer
 
-	empty, full *ground.Field
-	rounds      uint64               // rounds so far: seeds
-	rates       map[string][]float64 // of a contestant, the last ones
+	fields map[string]*ground.Field
+	rounds uint64               // rounds so far: seeds
+	rates  map[string][]float64 // of a contestant, the last ones
 }
 
-// Open makes the fields.
-func (r *Runner) Open(ctx context.Context) (err error) {
-	r.rates = map[string][]float64{}
-	r.empty, err = r.Ground.Field(ctx, r.Schema+"_empty", r.Build)
-	return err
-}
-
-// Close lets go of the fields.
+// Close lets go of the schemas' connections.
 func (r *Runner) Close() (err error) {
-	for _, f := range []*ground.Field{r.empty, r.full} {
-		if f != nil {
-			err = errors.Join(err, f.Close())
-		}
+	for _, f := range r.fields {
+		err = errors.Join(err, f.DB.Close())
 	}
 	return err
 }
 
-// fullField is the one whose log is full, which it is when it is first wanted.
-func (r *Runner) fullField(ctx context.Context) (*ground.Field, error) {
-	if r.full != nil {
-		return r.full, nil
+// field is made when it is first wanted.
+func (r *Runner) field(name string, fill func(*ground.Field)) *ground.Field {
+	f := r.fields[name]
+	if f == nil {
+		f = r.Ground.Field(r.Schema+"_"+name, r.Build)
+		fill(f)
+		if r.fields == nil {
+			r.fields = map[string]*ground.Field{}
+		}
+		r.fields[name] = f
 	}
-	began := time.Now()
-	f, err := r.Ground.Field(ctx, r.Schema+"_full", r.Build)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.FillLog(ctx, r.LogRows); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	r.full = f
-	fmt.Fprintf(r.Out, "  %d rows are in the log after %v\n", r.LogRows, time.Since(began).Round(time.Second))
-	return f, nil
+	return f
+}
+
+// empty is the field whose log has the rows of the round alone.
+func (r *Runner) empty() *ground.Field { return r.field("empty", func(*ground.Field) {}) }
+
+// full is the one whose log is full.
+func (r *Runner) full() *ground.Field {
+	return r.field("full", func(f *ground.Field) {
+		began := time.Now()
+		f.FillLog(r.LogRows)
+		fmt.Fprintf(r.Out, "  %d rows are in the log after %v\n", r.LogRows, time.Since(began).Round(time.Second))
+	})
 }
 
 // ErrNotMeasured says that a round failed as often as it may; it wraps how it failed at last.
@@ -75,52 +76,51 @@ const tries = 5
 
 // repeated does a round, and again on a new connection when it fails: a server that was slow to answer, or ended a
 // connection, must not cost the whole run. What breaks the promise is never tried again.
-func repeated[T any](ctx context.Context, r *Runner, name string, do func() (T, error)) (got T, err error) {
+func repeated[T any](r *Runner, name string, do func() T) (got T) {
+	var err error
 	for try := range tries {
-		if try > 0 {
-			fmt.Fprintf(r.Out, "  %s: %v; again\n", name, err)
-			err = r.Ground.Reconnect(ctx)
-		}
+		err = must.Catch(func() {
+			if try > 0 {
+				fmt.Fprintf(r.Out, "  %s: %v; again\n", name, err)
+				r.Ground.Reconnect()
+			}
+			got = do()
+		})
 		if err == nil {
-			got, err = do()
+			return got
 		}
-		if err == nil || ctx.Err() != nil || errors.Is(err, ground.ErrBroken) {
-			return got, err
+		if r.Ground.Ctx.Err() != nil || errors.Is(err, ground.ErrBroken) {
+			must.OK(errors.Join(err, context.Cause(r.Ground.Ctx)))
 		}
 	}
-	return got, fmt.Errorf("%s %w, tried %d times: %w", name, ErrNotMeasured, tries, err)
+	must.OK(fmt.Errorf("%s %w, tried %d times: %w", name, ErrNotMeasured, tries, err))
+	return got
 }
 
 // Round sows and measures one round. When a contestant is faster than expected and empties the queue, it gets another
 // round with more to do: a part of a round is no round.
-func (r *Runner) Round(ctx context.Context, c Contestant) (Round, error) {
-	return repeated(ctx, r, c.Name, func() (Round, error) { return r.once(ctx, c) })
+func (r *Runner) Round(c Contestant) Round {
+	return repeated(r, c.Name, func() Round { return r.once(c) })
 }
 
-func (r *Runner) once(ctx context.Context, c Contestant) (round Round, err error) {
-	f := r.empty
+func (r *Runner) once(c Contestant) (round Round) {
+	f := r.empty()
 	if c.FullLog {
-		if f, err = r.fullField(ctx); err != nil {
-			return round, err
-		}
+		f = r.full()
 	}
 	began := time.Now()
-	if err := f.Sow(ctx, r.sowing(c), r.seed()); err != nil {
-		return round, fmt.Errorf("prepare the round: %w", err)
-	}
+	f.Sow(r.sowing(c), r.seed())
 	sown := time.Since(began)
-	round, err = r.measure(ctx, c, f)
+	err := must.Catch(func() { round = r.measure(c, f) })
 	if errors.Is(err, errTooShort) {
 		expected, _ := r.expected(c)
 		r.learn(c, 2*expected)
 	}
-	if err != nil {
-		return round, err
-	}
+	must.OK(err)
 	r.learn(c, round.Rate)
 	fmt.Fprintf(r.Out, "  %s  (%d published in %v, all in all %v)\n", round, f.Published(), sown.Round(time.Second/10),
 		time.Since(began).Round(time.Second/10))
-	return round, nil
+	return round
 }
 
 // lastRates is how many of a contestant's rates its next backlog follows: one slow round does not make it too small.
@@ -128,6 +128,9 @@ const lastRates = 3
 
 // learn notes how fast a contestant was, or is thought to be.
 func (r *Runner) learn(c Contestant, rate float64) {
+	if r.rates == nil {
+		r.rates = map[string][]float64{}
+	}
 	rates := append(r.rates[c.Name], rate)
 	r.rates[c.Name] = rates[max(0, len(rates)-lastRates):]
 }
@@ -180,3 +183,15 @@ func (r *Runner) sowing(c Contestant) ground.Sowing {
 }
 
 func (r *Runner) seed() uint64 { r.rounds++; return r.rounds }
+
+// Sample is what was measured in one way or another, by name. It is told in one line.
+type Sample map[string]float64
+
+func (r *Runner) tell(name string, s Sample) Sample {
+	line := fmt.Sprintf("  %-22s", name)
+	for _, part := range slices.Sorted(maps.Keys(s)) {
+		line += fmt.Sprintf(" %s %.5g", part, s[part])
+	}
+	fmt.Fprintln(r.Out, line)
+	return s
+}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,31 +24,24 @@ func (d *demo) hold() {
 	d.send(d.dying(broken), nil)
 	d.ended(orders+unknownOrders, malformed+conflicts+brokenOrders)
 	addr := must.Get(d.daemon.Addr(d.ctx))
-	page := "/"
-	status, _, err := d.daemon.Get(d.ctx, page)
-	must.OK(err)
-	if status == http.StatusNotFound {
-		page = "/readyz" // a daemon without pages
-	}
-	commands, asked, err := d.leaveCommands(addr)
-	must.OK(err)
+	commands, asked := d.leaveCommands(addr)
 	d.say(`
 It stays up until Ctrl-C. The stock of the order %[1]s has not come back. Why?
 
-  page         http://%[2]s%[3]s asks for no token from this machine
+  page         http://%[2]s/ asks for no token from this machine
   api          curl -s 'http://%[2]s/api/v1/order?sn=%[1]s' | jq .      # docs/api.md says how it goes on
-  commands     . %[4]s      # rollbackd then works in this shell
+  commands     . %[3]s      # rollbackd then works in this shell
                rollbackd dlq list
                rollbackd log explain --order %[1]s
-  mend         rm %[5]s      # the %[6]d orders are written, as if their service had been late
-  replay       rollbackd dlq replay --reason %[7]s
-`, broken[0].SN, addr, page, commands, asked, len(broken), dedup.ReasonExhausted)
+  mend         rm %[4]s      # the %[5]d orders are written, as if their service had been late
+  replay       rollbackd dlq replay --reason %[6]s
+`, broken[0].SN, addr, commands, asked, len(broken), dedup.ReasonExhausted)
 	d.mendWhenAsked(broken, asked)
 }
 
 // leaveCommands writes what a person's shell sources, with the daemon's address, and the file whose removal mends the
 // orders.
-func (d *demo) leaveCommands(addr string) (commands, asked string, err error) {
+func (d *demo) leaveCommands(addr string) (commands, asked string) {
 	commands, asked = filepath.Join(d.dir, "env.sh"), filepath.Join(d.dir, "broken")
 	var b strings.Builder
 	for _, entry := range d.env {
@@ -60,28 +52,21 @@ func (d *demo) leaveCommands(addr string) (commands, asked string, err error) {
 		fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
 	}
 	fmt.Fprintf(&b, "rollbackd() { %s \"$@\"; }\n", d.binary)
-	return commands, asked, must.Catch(func() {
-		must.OK(os.WriteFile(commands, []byte(b.String()), 0o600))
-		must.OK(os.WriteFile(asked, nil, 0o600))
-	})
+	must.OK(os.WriteFile(commands, []byte(b.String()), 0o600))
+	must.OK(os.WriteFile(asked, nil, 0o600))
+	return commands, asked
 }
 
 // mendWhenAsked waits for the end, and writes the broken orders when their file is removed.
 func (d *demo) mendWhenAsked(broken []shop.Order, asked string) {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for mended := false; ; {
-		select {
-		case <-d.ctx.Done():
-			return
-		case <-d.daemon.Exited():
-			must.OK(fmt.Errorf("the daemon ended; its last words:\n%s", d.lastWords()))
-		case <-tick.C:
-		}
-		if _, err := os.Stat(asked); os.IsNotExist(err) && !mended {
-			d.reserveAll(broken)
-			mended = true
-			d.say("mended: now their letters can be replayed")
-		}
+	const years = 1 << 30 * time.Second
+	err := must.Catch(func() {
+		d.until("their end", years, 200*time.Millisecond, func() bool { _, err := os.Stat(asked); return err != nil })
+		d.reserveAll(broken)
+		d.say("mended: now their letters can be replayed")
+		d.until("the end", years, time.Second, func() bool { return false })
+	})
+	if d.ctx.Err() == nil {
+		must.OK(err)
 	}
 }

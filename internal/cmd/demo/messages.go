@@ -2,12 +2,11 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -32,15 +31,13 @@ func (d *demo) reserve() {
 	d.tables.fill(d.ctx, d.pool)
 	d.initial = d.stock()
 	began := time.Now()
-	var wg sync.WaitGroup
-	errs := make([]error, shelves)
+	var all errgroup.Group
 	for shelf := range shelves {
 		known := d.ordersOf(fmt.Sprintf("order-%d", shelf), shelf, orders/shelves)
 		d.known = append(d.known, known...)
-		wg.Go(func() { errs[shelf] = must.Catch(func() { d.reserveAll(known) }) })
+		all.Go(func() error { return must.Catch(func() { d.reserveAll(known) }) })
 	}
-	wg.Wait()
-	must.OK(errors.Join(errs...))
+	must.OK(all.Wait())
 	d.reserved = d.stock()
 	d.unknown = d.ordersOf("late", 0, unknownOrders)
 	d.say("reserve      %s orders have taken %s pieces of %d skus, in %.1f s", number(len(d.known)),
@@ -101,17 +98,11 @@ func (d *demo) publish() {
 	d.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
 	d.say("publish      %s messages, %.0f %% of the good ones twice, %d of them bad; the daemon works meanwhile\n",
 		number(len(sent)+conflicts), 100*duplicates, malformed+unknownOrders+conflicts)
-	watch := d.watch()
-	began := time.Now()
-	err := must.Catch(func() {
-		d.send(sent, watch.published)
-		d.until("the orders to be applied", time.Minute, progressEvery, func() bool {
-			return must.Get(watch.look()).applied >= orders
-		})
-	})
-	d.took = time.Since(began)
-	watch.end()
-	must.OK(err)
+	p := &progress{d: d, began: time.Now(), shown: time.Now()}
+	d.send(sent, p.published)
+	d.until("the orders to be applied", time.Minute, progressEvery, func() bool { return p.look() >= orders })
+	d.took = time.Since(p.began)
+	p.show()
 	var late []oracle.Sent
 	for _, o := range d.known[:conflicts] {
 		late = append(late, oracle.Sent{

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
@@ -59,38 +60,35 @@ func (b balance) verdict() string {
 }
 
 // write is the report. Its form is in testdata.
-func (o outcome) write(out io.Writer) error {
+func (o outcome) write(out io.Writer) {
 	lines := [][]string{{"orders", number(o.Orders)}, {"messages published", number(o.Published)},
 		{"applied", number(o.Applied)}, {"duplicates absorbed", number(o.Absorbed)}, {"dead letters", number(sum(o.Dead))}}
 	for _, reason := range slices.Sorted(maps.Keys(o.Dead)) {
 		lines = append(lines, []string{reason, number(o.Dead[reason])})
 	}
-	return write(out, append(lines, []string{"stock before", number(o.Stock.Before)},
+	write(out, append(lines, []string{"stock before", number(o.Stock.Before)},
 		[]string{"stock after", number(o.Stock.After)}, []string{"stock expected", number(o.Stock.Expected)},
 		[]string{"messages per second", number(o.PerSecond)}), o.Stock.verdict())
 }
 
 // write is the second report.
-func (r replayed) write(out io.Writer) error {
+func (r replayed) write(out io.Writer) {
 	lines := [][]string{{"", "before", "after"}, {"applied", number(r.Applied), number(r.AppliedAfter)},
 		{"dead letters", number(sum(r.Dead)), number(sum(r.DeadAfter))}}
 	for _, reason := range slices.Sorted(maps.Keys(r.Dead)) {
 		lines = append(lines, []string{reason, number(r.Dead[reason]), number(r.DeadAfter[reason])})
 	}
-	return write(out, append(lines, []string{"stock", number(r.Stock.Before), number(r.Stock.After)}),
+	write(out, append(lines, []string{"stock", number(r.Stock.Before), number(r.Stock.After)}),
 		number(r.Stock.Expected)+" expected, "+r.Stock.verdict())
 }
 
-func write(out io.Writer, lines [][]string, stock string) error {
+func write(out io.Writer, lines [][]string, stock string) {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
 	for _, line := range lines {
 		fmt.Fprintln(t, strings.Join(line, "\t")+"\t")
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	_, err := fmt.Fprintf(out, "\nstock: %s\n", stock)
-	return err
+	must.OK(t.Flush())
+	fmt.Fprintf(out, "\nstock: %s\n", stock)
 }
 
 func sum(counts map[string]int) (n int) {

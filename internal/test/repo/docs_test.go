@@ -2,33 +2,39 @@ package repo
 
 import (
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// file is one parsed file of a package, which is no test.
-type file struct {
-	path   string
-	syntax *ast.File
+// parse reads the files of a package, those of tests left out.
+func parse(t *testing.T, set *token.FileSet, p pkg) (parsed []*ast.File) {
+	t.Helper()
+	for _, name := range p.GoFiles {
+		f, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed = append(parsed, f)
+	}
+	return parsed
 }
 
-func parse(t *testing.T, fset *token.FileSet, p pkg) []file {
+// shownOf is what users of a package see of it, and its files.
+func shownOf(t *testing.T, p pkg) (*doc.Package, []*ast.File) {
 	t.Helper()
-	var files []file
-	for _, name := range p.GoFiles {
-		path := filepath.Join(p.Dir, name)
-		syntax, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Errorf("parse: %v", err)
-			continue
-		}
-		files = append(files, file{p.path() + "/" + name, syntax})
+	set := token.NewFileSet()
+	parsed := parse(t, set, p)
+	d, err := doc.NewFromFiles(set, parsed, p.ImportPath)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return files
+	return d, parsed
 }
 
 func TestEachPackageHasOneDocComment(t *testing.T) {
@@ -36,22 +42,18 @@ func TestEachPackageHasOneDocComment(t *testing.T) {
 		if len(p.GoFiles) == 0 {
 			continue // only tests, or only files for other systems
 		}
-		var documented []string
+		documented := 0
 		for _, f := range parse(t, token.NewFileSet(), p) {
-			if f.syntax.Doc == nil {
-				continue
-			}
-			documented = append(documented, f.path)
-			want := "Package " + p.Name + " "
-			if p.Name == "main" {
-				want = "Command "
-			}
-			if text := f.syntax.Doc.Text(); !strings.HasPrefix(text, want) {
-				t.Errorf("the package comment in %s begins %.40q, want %q", f.path, text, want)
+			want := map[bool]string{false: "Package " + p.Name + " ", true: "Command "}[p.Name == "main"]
+			if f.Doc != nil {
+				documented++
+				if text := f.Doc.Text(); !strings.HasPrefix(text, want) {
+					t.Errorf("the package comment of %s begins %.40q, want %q", p.path(), text, want)
+				}
 			}
 		}
-		if len(documented) != 1 {
-			t.Errorf("%s has %d package comments %v, want one", p.path(), len(documented), documented)
+		if documented != 1 {
+			t.Errorf("%s has %d package comments, want one", p.path(), documented)
 		}
 	}
 }
@@ -61,103 +63,134 @@ var selfEvident = []string{"Error", "String", "Unwrap", "LogValue", "ServeHTTP"}
 
 func TestExportedThingsAreDocumented(t *testing.T) {
 	for _, p := range packages(t) {
-		if p.Name == "main" {
+		if p.Name == "main" || len(p.GoFiles) == 0 {
 			continue // nobody can import it
 		}
-		fset := token.NewFileSet()
-		for _, f := range parse(t, fset, p) {
-			for _, decl := range f.syntax.Decls {
-				for _, id := range undocumented(decl) {
-					t.Errorf("%s:%d: exported %s has no comment", f.path, fset.Position(id.Pos()).Line, id.Name)
-				}
+		d, _ := shownOf(t, p)
+		values, funcs := slices.Concat(d.Consts, d.Vars), d.Funcs
+		told := func(text string, names ...string) {
+			if text == "" {
+				t.Errorf("%s: exported %v has no comment", p.path(), names)
+			}
+		}
+		for _, typ := range d.Types {
+			told(typ.Doc, typ.Name)
+			values = slices.Concat(values, typ.Consts, typ.Vars)
+			funcs = slices.Concat(funcs, typ.Funcs, typ.Methods)
+		}
+		for _, f := range funcs {
+			if f.Recv == "" || f.Level == 0 && !slices.Contains(selfEvident, f.Name) {
+				told(f.Doc, f.Recv, f.Name)
+			}
+		}
+		for _, v := range values { // one comment may be about a whole group
+			for _, spec := range v.Decl.Specs {
+				s := spec.(*ast.ValueSpec)
+				told(v.Doc+s.Doc.Text()+s.Comment.Text(), v.Names...)
 			}
 		}
 	}
 }
 
-// undocumented are the exported names of a declaration at package level which no comment is about.
-func undocumented(decl ast.Decl) (ids []*ast.Ident) {
-	missing := func(id *ast.Ident, docs ...*ast.CommentGroup) {
-		if id.IsExported() && !slices.ContainsFunc(docs, func(doc *ast.CommentGroup) bool { return doc.Text() != "" }) {
-			ids = append(ids, id)
+// What a program outside this module can import must not ask it for what it cannot name.
+func TestNoInternalTypeStandsInAPublicSignature(t *testing.T) {
+	looked := 0
+	for _, p := range packages(t) {
+		if p.Name == "main" || strings.Contains(p.path()+"/", "internal/") || len(p.GoFiles) == 0 {
+			continue
 		}
-	}
-	switch d := decl.(type) {
-	case *ast.FuncDecl:
-		if d.Recv != nil && (!receiver(d).IsExported() || slices.Contains(selfEvident, d.Name.Name)) {
-			return nil
-		}
-		missing(d.Name, d.Doc)
-	case *ast.GenDecl:
-		for _, spec := range d.Specs {
-			switch s := spec.(type) {
-			case *ast.TypeSpec:
-				missing(s.Name, d.Doc, s.Doc, s.Comment)
-			case *ast.ValueSpec: // one comment may be about a whole group of values
-				for _, id := range s.Names {
-					missing(id, d.Doc, s.Doc, s.Comment)
+		d, parsed := shownOf(t, p)
+		internal := map[string]bool{} // names of packages
+		for _, f := range parsed {
+			for _, spec := range f.Imports {
+				if from := strings.Trim(spec.Path.Value, `"`); strings.Contains(from, "/internal/") {
+					name := path.Base(from)
+					if spec.Name != nil {
+						name = spec.Name.Name
+					}
+					internal[name] = true
 				}
 			}
 		}
-	}
-	return ids
-}
-
-// receiver is the name of the type a method belongs to.
-func receiver(d *ast.FuncDecl) *ast.Ident {
-	expr := d.Recv.List[0].Type
-	for {
-		switch x := expr.(type) {
-		case *ast.StarExpr:
-			expr = x.X
-		case *ast.IndexExpr:
-			expr = x.X
-		case *ast.IndexListExpr:
-			expr = x.X
-		case *ast.Ident:
-			return x
-		default:
-			return ast.NewIdent("_")
+		for _, decl := range publicly(d) {
+			looked++
+			ast.Inspect(decl, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok {
+					if of, ok := sel.X.(*ast.Ident); ok && internal[of.Name] {
+						t.Errorf("%s: %s.%s stands in a public signature", p.path(), of.Name, sel.Sel.Name)
+					}
+				}
+				return true
+			})
 		}
+	}
+	if looked < 100 {
+		t.Errorf("only %d declarations were looked at", looked)
 	}
 }
 
-func TestUndocumentedThingsAreFound(t *testing.T) {
-	const source = `package p
-
-func Bare() {}
-
-// Told is told.
-func Told() {}
-
-type Plain struct{}
-
-func (*Plain) Method()        {}
-func (Plain) String() string  { return "" }
-func (hidden[T]) Method()     {}
-
-const (
-	A = 1 // A is told
-	B = 2
-)
-
-// The group is told.
-var (
-	C = 1
-	D = 2
-)
-`
-	f, err := parser.ParseFile(token.NewFileSet(), "p.go", source, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
+// publicly are the declarations that are shown, without bodies, values and fields that are not.
+func publicly(d *doc.Package) (decls []ast.Node) {
+	values, funcs := slices.Concat(d.Consts, d.Vars), d.Funcs
+	for _, typ := range d.Types {
+		decls = append(decls, typ.Decl)
+		values = slices.Concat(values, typ.Consts, typ.Vars)
+		funcs = slices.Concat(funcs, typ.Funcs, typ.Methods)
 	}
-	var names []string
-	for _, decl := range f.Decls {
-		for _, id := range undocumented(decl) {
-			names = append(names, id.Name)
+	for _, f := range funcs {
+		decls = append(decls, f.Decl)
+	}
+	for _, v := range values {
+		for _, spec := range v.Decl.Specs {
+			if typ := spec.(*ast.ValueSpec).Type; typ != nil {
+				decls = append(decls, typ)
+			}
 		}
 	}
-	if want := []string{"Bare", "Plain", "Method", "B"}; !slices.Equal(names, want) {
-		t.Errorf("undocumented: %v, want %v", names, want)
+	return decls
+}
+
+// leastExamples is how many examples a user of the library can read and trust, because they run.
+const leastExamples = 12
+
+// Given the packages that a library user imports, then enough examples run on servers and are listed, and what
+// pkg.go.dev shows of each is whole: it shows a file, imports included, when one example stands in it beside something
+// else.
+func TestExamplesOfTheLibraryRunAndAreListed(t *testing.T) {
+	page, run := read(t, "docs/library.md"), 0
+	for name, f := range testFiles(t) {
+		examples := doc.Examples(f)
+		if !slices.Contains([]string{"consumer", "deadletter", "dedup", "stock"}, path.Dir(name)) {
+			continue
+		}
+		for _, example := range examples {
+			if example.Output == "" && !example.EmptyOutput {
+				continue
+			}
+			run++
+			if !strings.Contains(page, "(../"+name+")") {
+				t.Errorf("docs/library.md does not list the example in %s", name)
+			}
+			if len(examples) != 1 || example.Play == nil {
+				t.Errorf("what is shown of Example%s in %s is not whole: nothing stands beside it", example.Name, name)
+			}
+		}
 	}
+	if run < leastExamples {
+		t.Errorf("%d examples are run, want %d at least", run, leastExamples)
+	}
+}
+
+// testFiles are the files of the tests, parsed, by their paths.
+func testFiles(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	all := map[string]*ast.File{}
+	for _, name := range files(t, "_test.go") {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), name), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = f
+	}
+	return all
 }

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -59,16 +58,13 @@ func TestMessagesPageExplainsEveryOutcomeAndReason(t *testing.T) {
 
 func TestOperationsPageHasEveryMetric(t *testing.T) {
 	const name = "docs/operations.md"
-	page, metric := read(t, name), regexp.MustCompile(
-		`\b(?:Name:\s+|(?:counter|gauge|histogram)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`)
-	seen := 0
-	for _, file := range files(t, ".go") {
-		for _, match := range metric.FindAllStringSubmatch(read(t, file), -1) {
-			if seen++; !strings.Contains(page, "`"+match[1]+"`") && !strings.Contains(page, "`"+match[1]+"{") {
-				t.Errorf("%s has no row for the metric %s of %s", name, match[1], file)
-			}
+	page, seen := read(t, name), 0
+	const made = `\b(?:Name:\s+|(?:counter|gauge|histogram)s?\((?:\w+, )?)"(rollbackd_[a-z_]+)"`
+	eachMatch(t, made, func(file, metric string) {
+		if seen++; !strings.Contains(page, "`"+metric+"`") && !strings.Contains(page, "`"+metric+"{") {
+			t.Errorf("%s has no row for the metric %s of %s", name, metric, file)
 		}
-	}
+	})
 	if seen < 20 {
 		t.Errorf("only %d metrics were found: does this test still look at the right thing?", seen)
 	}

@@ -2,10 +2,8 @@ package repo
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,24 +48,11 @@ var shown = []string{
 // summary are those in README.
 var summary = []string{"vs_plain", "vs_classic", "vs_watermill", "latency_p99_ms", "rss_mib"}
 
-// younger are the figures that came after the whole run that is shown: they come with the next one.
-var younger = []string{
-	"large_bodies_rss_mib", "failing_1", "failing_5", "failing_20", "all_failing", "classic_failing", "replay",
-	"contended", "mysql_1ms", "mysql_1ms_failing_5", "latency_failing_5_p99_ms", "start_ms",
-	"lock_redlock", "lock_zookeeper", "lock_mysql",
-}
-
 func TestThePagesShowTheFiguresOfTheLastBenchmark(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root(t), "bench", "results.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := []byte(read(t, "bench/results.json"))
 	var r results
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &all); err != nil {
+	all := map[string]json.RawMessage{}
+	if err := errors.Join(json.Unmarshal(text, &r), json.Unmarshal(text, &all)); err != nil {
 		t.Fatal(err)
 	}
 	if !r.Run.Complete {
@@ -119,17 +104,11 @@ func figures(t *testing.T, all map[string]json.RawMessage, keys []string) string
 	t.Helper()
 	var b strings.Builder
 	for _, key := range keys {
-		if _, measured := all[key]; !measured && slices.Contains(younger, key) {
-			continue
-		}
 		var f shownFigure
 		if err := json.Unmarshal(all[key], &f); err != nil {
 			t.Fatalf("bench/results.json: %s: %v", key, err)
 		}
-		unit := " " + f.Unit
-		if f.Unit == "ratio" {
-			unit = ""
-		}
+		unit := strings.TrimSuffix(" "+f.Unit, " ratio")
 		missed := ""
 		if f.Reached != nil && !*f.Reached {
 			missed = ", not reached"

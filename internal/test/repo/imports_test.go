@@ -1,12 +1,12 @@
 package repo
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -153,32 +153,25 @@ type pkg struct {
 
 func (p pkg) path() string { return strings.TrimPrefix(p.ImportPath, module) }
 
-// packages lists the packages of this module. One that does not build is listed too: the build says what is wrong with
-// it.
-func packages(t *testing.T) []pkg {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...")
-	cmd.Dir = root(t)
+// listed is what go list says of the packages of this module. One that does not build is listed too: the build says
+// what is wrong with it.
+var listed = sync.OnceValues(func() (all []pkg, err error) {
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...")
+	cmd.Dir = top()
 	out, err := cmd.Output()
-	if err != nil {
-		exit, _ := errors.AsType[*exec.ExitError](err)
-		if exit != nil {
-			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
-		}
-		t.Fatalf("go list: %v", err)
-	}
-	var all []pkg
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+	for d := json.NewDecoder(bytes.NewReader(out)); err == nil && d.More(); {
 		var p pkg
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatalf("read what go list says: %v", err)
-		}
+		err = d.Decode(&p)
 		all = append(all, p)
 	}
-	if len(all) == 0 {
-		t.Fatal("go list found no package")
+	return all, err
+})
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	all, err := listed()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("go list found %d packages: %v", len(all), err)
 	}
 	return all
 }
@@ -186,28 +179,20 @@ func packages(t *testing.T) []pkg {
 // within reports whether path is the package or one below it.
 func within(path, parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") }
 
-func arrowOf(path string) (arrow, bool) {
-	i := slices.IndexFunc(arrows, func(a arrow) bool { return within(path, a.from) })
-	if i < 0 {
-		return arrow{}, false
-	}
-	return arrows[i], true
-}
-
 func TestImportsFollowTheArrows(t *testing.T) {
 	for _, p := range packages(t) {
-		a, ok := arrowOf(p.path())
-		if !ok {
+		i := slices.IndexFunc(arrows, func(a arrow) bool { return within(p.path(), a.from) })
+		if i < 0 {
 			t.Errorf("%s has no arrow: add to arrows what it may import and why no more", p.path())
 			continue
 		}
 		for _, dep := range p.Imports {
 			to, ours := strings.CutPrefix(dep, module)
-			if !ours || within(to, a.from) || to == "internal/wait" {
+			if !ours || within(to, arrows[i].from) || to == "internal/wait" {
 				continue
 			}
-			if !slices.ContainsFunc(a.to, func(allowed string) bool { return within(to, allowed) }) {
-				t.Errorf("%s must not import %s: %s", p.path(), to, a.why)
+			if !slices.ContainsFunc(arrows[i].to, func(allowed string) bool { return within(to, allowed) }) {
+				t.Errorf("%s must not import %s: %s", p.path(), to, arrows[i].why)
 			}
 		}
 	}
@@ -246,14 +231,9 @@ func TestNobodyLinksWhatIsBanned(t *testing.T) {
 }
 
 func TestOnlyRabbitImportsTheAMQPClient(t *testing.T) {
+	allowed := []string{"internal/rabbit", "internal/test/stack"} // whose tests must not be judged by what they test
 	for _, p := range packages(t) {
-		if !slices.ContainsFunc(p.Imports, func(dep string) bool { return within(dep, "github.com/rabbitmq/amqp091-go") }) {
-			continue
-		}
-		switch p.path() {
-		case "internal/rabbit":
-		case "internal/test/stack": // for tests: internal/rabbit's own must not be judged by internal/rabbit
-		default:
+		if slices.Contains(p.Imports, "github.com/rabbitmq/amqp091-go") && !slices.Contains(allowed, p.path()) {
 			t.Errorf("%s must not import the AMQP client: its pitfalls are handled once, in internal/rabbit", p.path())
 		}
 	}

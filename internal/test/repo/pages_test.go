@@ -15,25 +15,29 @@ import (
 )
 
 // pages are the Markdown files of the repository.
-func pages(t *testing.T) []string {
-	t.Helper()
-	return files(t, ".md")
-}
+func pages(t *testing.T) []string { t.Helper(); return files(t, ".md") }
 
-// files are those of the repository whose names end so, by their paths from its root.
+// files are those of the repository whose names end so, by their paths from its root, examples of tests left out.
 func files(t *testing.T, ext string) []string {
 	t.Helper()
-	top, found := root(t), []string(nil)
-	err := filepath.WalkDir(top, func(file string, d fs.DirEntry, err error) error {
+	return slices.DeleteFunc(allFiles(t), func(name string) bool {
+		return !strings.HasSuffix(name, ext) || strings.Contains(name, "testdata/")
+	})
+}
+
+// allFiles are those of the repository.
+func allFiles(t *testing.T) (found []string) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(root(t)), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && slices.Contains([]string{".git", "bin", "out", "testdata"}, d.Name()):
-			return filepath.SkipDir
-		case !d.IsDir() && strings.HasSuffix(file, ext):
-			rel, err := filepath.Rel(top, file)
-			found = append(found, filepath.ToSlash(rel))
-			return err
+		case d.Name() == ".git", d.IsDir() && slices.Contains([]string{"bin", "bench/out"}, name):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+		case d.Type().IsRegular():
+			found = append(found, name)
 		}
 		return nil
 	})
@@ -139,32 +143,27 @@ func prose(page string) (lines []textLine) {
 	return lines
 }
 
-// maxColumns is how long a line may be.
-const maxColumns = 120
-
-func TestLinesOfProseAreShort(t *testing.T) {
+// A tab counts as one column.
+func TestLinesAreShort(t *testing.T) {
+	const most = 120
+	long := func(name string, l textLine) {
+		if n := utf8.RuneCountInString(l.text); n > most {
+			t.Errorf("%s:%d has %d columns, want at most %d: %.60s…", name, l.number, n, most, strings.TrimSpace(l.text))
+		}
+	}
+	for _, name := range files(t, ".go") {
+		for i, text := range strings.Split(read(t, name), "\n") {
+			long(name, textLine{i + 1, text})
+		}
+	}
 	// What stands between these is made from something else.
 	begin, end := regexp.MustCompile(`^<!-- (settings|rights|figures|summary): `), regexp.MustCompile(`^<!-- end of `)
 	for _, page := range pages(t) {
 		generated := strings.HasPrefix(read(t, page), "<!-- written by make bench")
 		for _, l := range prose(read(t, page)) {
 			generated = (generated || begin.MatchString(l.text)) && !end.MatchString(l.text)
-			if generated || strings.HasPrefix(strings.TrimSpace(l.text), "|") || strings.Contains(l.text, "://") {
-				continue
-			}
-			if n := utf8.RuneCountInString(l.text); n > maxColumns {
-				t.Errorf("%s:%d has %d columns, want at most %d: %.60s…", page, l.number, n, maxColumns, l.text)
-			}
-		}
-	}
-}
-
-// A tab counts as one column.
-func TestLinesOfGoAreShort(t *testing.T) {
-	for _, name := range files(t, ".go") {
-		for i, line := range strings.Split(read(t, name), "\n") {
-			if n := utf8.RuneCountInString(line); n > maxColumns {
-				t.Errorf("%s:%d has %d columns, want at most %d: %.60s…", name, i+1, n, maxColumns, strings.TrimSpace(line))
+			if !generated && !strings.HasPrefix(strings.TrimSpace(l.text), "|") && !strings.Contains(l.text, "://") {
+				long(page, l)
 			}
 		}
 	}

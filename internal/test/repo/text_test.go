@@ -3,56 +3,64 @@ package repo
 import (
 	"bytes"
 	"fmt"
-	"go/ast"
-	"go/token"
-	"io/fs"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
-// root is the folder of the module.
-func root(t *testing.T) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output()
-	if err != nil {
-		t.Fatalf("go env GOMOD: %v", err)
-	}
+// top is the folder of the module.
+var top = sync.OnceValue(func() string {
+	out, _ := exec.Command("go", "env", "GOMOD").Output() // without it nothing is found, which is an error everywhere
 	return filepath.Dir(strings.TrimSpace(string(out)))
+})
+
+func root(t *testing.T) string { t.Helper(); return top() }
+
+// eachMatch finds an expression in the Go files that are no tests.
+func eachMatch(t *testing.T, expression string, see func(file, match string)) {
+	t.Helper()
+	r, seen := regexp.MustCompile(expression), 0
+	for _, name := range files(t, ".go") {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for _, m := range r.FindAllStringSubmatch(read(t, name), -1) {
+			seen++
+			see(name, m[1])
+		}
+	}
+	if seen == 0 {
+		t.Errorf("nothing matches %s: does this test still look at the right thing?", expression)
+	}
 }
 
 func TestEachHeaderIsDeclaredOnce(t *testing.T) {
-	header := regexp.MustCompile(`^x-rollbackd-[a-z0-9-]*$`)
-	where := map[string][]string{}
-	for _, p := range packages(t) {
-		for _, f := range parse(t, token.NewFileSet(), p) {
-			ast.Inspect(f.syntax, func(n ast.Node) bool {
-				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-					if text, err := strconv.Unquote(lit.Value); err == nil && header.MatchString(text) {
-						where[text] = append(where[text], f.path)
-					}
-				}
-				return true
-			})
+	where := map[string]string{}
+	eachMatch(t, `"(x-rollbackd-[a-z0-9-]*)"`, func(file, header string) {
+		if before := where[header]; before != "" {
+			t.Errorf("header %q is written in %s and in %s, want once", header, before, file)
 		}
-	}
-	for text, paths := range where {
-		if len(paths) != 1 {
-			t.Errorf("header %q is written in %v, want once, in internal/wire", text, paths)
-		} else if paths[0] == "internal/rabbit/unreadable.go" {
-			continue // the connection writes it, before any other part of the program sees the message
-		} else if !strings.HasPrefix(paths[0], "internal/wire/") {
-			t.Errorf("header %q is declared in %s, want in internal/wire, which knows all of them", text, paths[0])
+		where[header] = file
+		// The connection writes its mark before any other part of the program sees the message.
+		if !strings.HasPrefix(file, "internal/wire/") && file != "internal/rabbit/unreadable.go" {
+			t.Errorf("header %q is declared in %s, want in internal/wire, which knows all of them", header, file)
 		}
-	}
-	if len(where) == 0 {
-		t.Error("no header was found: does this test still look at the right thing?")
-	}
+	})
+}
+
+// Every session of the product has the settings of internal/mysqldb: who opened one by another way would have the
+// server's, and a silent one would keep its locks for hours.
+func TestOneFolderOpensMySQL(t *testing.T) {
+	allowed := regexp.MustCompile(`^(internal/(test|cmd|mysqldb)|deploy|bench)/`)
+	eachMatch(t, `\b((?:sql|stdsql|gorm)\.Open|mysql\.NewConnector)\(`, func(file, door string) {
+		if !allowed.MatchString(file) {
+			t.Errorf("%s has %s: use mysqldb.Open, or its connectors", file, door)
+		}
+	})
 }
 
 // machinePath finds paths that exist on one machine only: homes, and the folders in which services that build and test
@@ -65,90 +73,29 @@ var machinePath = regexp.MustCompile(
 // notOfAMachine are matches which mean a place inside a container image.
 var notOfAMachine = []string{"/root/.cache/go-build"}
 
-// Every session of the product has the settings of internal/mysqldb: who opened one by another way would have the
-// server's, and a silent one would keep its locks for hours.
-func TestOneFolderOpensMySQL(t *testing.T) {
-	doors := []string{"sql.Open", "stdsql.Open", "mysql.NewConnector", "gorm.Open"}
-	rig := regexp.MustCompile(`^(internal/(test|cmd)|deploy|bench)/`)
-	found := 0
-	for _, p := range packages(t) {
-		for _, f := range parse(t, token.NewFileSet(), p) {
-			ast.Inspect(f.syntax, func(n ast.Node) bool {
-				if s, ok := n.(*ast.SelectorExpr); ok {
-					of, _ := s.X.(*ast.Ident) // nil: what the selector is of is no package
-					switch {
-					case of == nil || !slices.Contains(doors, of.Name+"."+s.Sel.Name) || rig.MatchString(f.path):
-					case strings.HasPrefix(f.path, "internal/mysqldb/"):
-						found++
-					default:
-						t.Errorf("%s has %s.%s: use mysqldb.Open, or its connectors", f.path, of.Name, s.Sel.Name)
-					}
-				}
-				return true
-			})
-		}
-	}
-	if found == 0 {
-		t.Error("internal/mysqldb opens nothing: does this test still look at the right thing?")
-	}
-}
-
-func TestNoFileNamesAPathOfOneMachine(t *testing.T) {
-	eachLine(t, func(at string, line []byte) {
-		for _, match := range machinePath.FindAllSubmatch(line, -1) {
-			if found := string(match[1]); !slices.Contains(notOfAMachine, found) {
-				t.Errorf("%s names %s, which exists on one machine only", at, found)
-			}
-		}
-	})
-}
-
 // A page or a transcript with the marks of a conflict is no text that anything else would refuse.
-func TestNoFileHasTheMarksOfAConflict(t *testing.T) {
-	eachLine(t, func(at string, line []byte) {
-		if bytes.HasPrefix(line, []byte("<<<<<<< ")) || bytes.HasPrefix(line, []byte(">>>>>>> ")) {
-			t.Errorf("%s has a mark of a conflict: %s", at, line)
-		}
-	})
-}
-
-// eachLine looks at each line of the files of text in the repository; at names file and line.
-func eachLine(t *testing.T, look func(at string, line []byte)) {
-	t.Helper()
-	top := root(t)
+func TestNoFileNamesAPathOfOneMachineOrHasTheMarksOfAConflict(t *testing.T) {
 	seen := 0
-	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.Name() == ".git" || d.IsDir() && path == filepath.Join(top, "bin") {
-			if d.IsDir() {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		if !d.Type().IsRegular() {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
+	for _, name := range allFiles(t) {
+		text := []byte(read(t, name))
 		if bytes.IndexByte(text[:min(len(text), 8000)], 0) >= 0 {
-			return nil // a binary
+			continue // a binary
 		}
 		seen++
-		rel, _ := filepath.Rel(top, path) // both are absolute
 		for i, line := range bytes.Split(text, []byte("\n")) {
-			look(fmt.Sprintf("%s:%d", rel, i+1), line)
+			at := fmt.Sprintf("%s:%d", name, i+1)
+			for _, match := range machinePath.FindAllSubmatch(line, -1) {
+				if found := string(match[1]); !slices.Contains(notOfAMachine, found) {
+					t.Errorf("%s names %s, which exists on one machine only", at, found)
+				}
+			}
+			if bytes.HasPrefix(line, []byte("<<<<<<< ")) || bytes.HasPrefix(line, []byte(">>>>>>> ")) {
+				t.Errorf("%s has a mark of a conflict: %s", at, line)
+			}
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatalf("walk the repository: %v", err)
 	}
-	if seen < 10 {
-		t.Errorf("%d files were read: is %s the repository?", seen, top)
+	if seen < 100 {
+		t.Errorf("%d files were read: is %s the repository?", seen, root(t))
 	}
 }
 

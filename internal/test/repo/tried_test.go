@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"go/ast"
 	"go/doc"
-	"go/parser"
-	"go/token"
 	"maps"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,11 +15,7 @@ import (
 // tried finds what is tried now.
 func TestTriedPageListsTheTestsThatUseTheRig(t *testing.T) {
 	folders := map[string][]*ast.File{}
-	for _, name := range files(t, "_test.go") {
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for name, f := range testFiles(t) {
 		folders[path.Dir(name)] = append(folders[path.Dir(name)], f)
 	}
 	var list strings.Builder
@@ -98,7 +91,7 @@ const rig = "internal/test"
 func named(f *ast.File, decl ast.Node) (names []string) {
 	packages := map[string]bool{}
 	for _, spec := range f.Imports {
-		if p := strings.Trim(spec.Path.Value, `"`); strings.Contains(p, rig+"/") {
+		if p := strings.Trim(spec.Path.Value, `"`); strings.Contains(p, rig+"/") && path.Base(p) != "must" {
 			packages[path.Base(p)] = true
 		}
 	}
