@@ -2,320 +2,99 @@ package dedup
 
 import (
 	"bytes"
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestSlowPathKeepsTheMessageUntilSuccess(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("order 1")
-
-	claim := w.claim(absent(k), "a")
-
-	row := w.read(k)
-	e := entryOf(k)
-	if !bytes.Equal(row.Body, e.Body) || !bytes.Equal(row.Properties, e.Properties) || row.MessageID != e.MessageID ||
-		!bytes.Equal(row.BodyHash, e.BodyHash[:]) {
-		t.Errorf("claimed row keeps %q %q %q %x", row.Body, row.Properties, row.MessageID, row.BodyHash)
-	}
-	if !row.LeaseLive || row.Due || row.Wait <= testLease-time.Minute || row.Wait > testLease {
-		t.Errorf("claimed row: live %v, due %v, wait %v", row.LeaseLive, row.Due, row.Wait)
-	}
-	wantVersion(t, row, Version{Processing, 1, 0, "a"})
-
-	wantError(t, "success", w.success(claim), nil)
-
-	row = w.read(k)
-	wantVersion(t, row, claim.Applied())
-	if row.Body != nil || row.Properties != nil {
-		t.Errorf("success keeps body %q and properties %q", row.Body, row.Properties)
-	}
-	if !bytes.Equal(row.BodyHash, e.BodyHash[:]) {
-		t.Error("success forgot the body's hash: a conflict could not be seen")
-	}
-	if got, want := w.story(k), "absent>processing 1/0, processing>success 1/0"; got != want {
-		t.Errorf("story: %s, want %s", got, want)
-	}
-}
-
-// A copy has other headers than the message it was made from.
-func TestFirstCopyOfAMessageIsTheOneThatIsKept(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	w.fail(w.claim(absent(k), "a"), "boom")
-	w.older(k, testDelay)
-	copied := entryOf(k)
-	copied.MessageID, copied.Body, copied.Properties = "copy", []byte("copy"), []byte(`{"copy":true}`)
-	if _, err := w.log.Claim(t.Context(), w.read(k), copied, "b"); err != nil {
-		t.Fatal(err)
-	}
-	first, row := entryOf(k), w.read(k)
-	if row.MessageID != first.MessageID || !bytes.Equal(row.Body, first.Body) ||
-		!bytes.Equal(row.Properties, first.Properties) {
-		t.Errorf("the row keeps %q %q %q", row.MessageID, row.Body, row.Properties)
-	}
-
-	w.exec("UPDATE consumer_log SET msg_id = NULL, msg_body = NULL, properties = NULL, body_hash = NULL")
-	claim := Claim{Identity: k, Attempts: 2, Owner: "b"}
-	wantError(t, "dead", w.log.Dead(t.Context(), claim.Row(), copied, "permanent", ""), nil)
-	row = w.read(k)
-	if row.MessageID != "copy" || string(row.Body) != "copy" || !bytes.Equal(row.Properties, copied.Properties) ||
-		!bytes.Equal(row.BodyHash, copied.BodyHash[:]) {
-		t.Errorf("a row without them keeps %q %q %q %x", row.MessageID, row.Body, row.Properties, row.BodyHash)
-	}
-}
-
-func TestFailedRowIsDueAfterItsDelay(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	row := w.fail(w.claim(absent(k), "a"), "boom")
-	if row.Due || row.Wait != testDelay*9/10 || row.Remark != "boom" {
-		t.Errorf("failed row: due %v, wait %v, remark %q", row.Due, row.Wait, row.Remark)
-	}
-
-	w.older(k, testDelay*9/10-time.Minute)
-	_, err := w.log.Claim(t.Context(), w.read(k), entryOf(k), "b")
-	wantError(t, "claim too early", err, ErrLost)
-	if got := w.read(k); got.Due || got.Wait <= 0 || got.Wait > time.Minute {
-		t.Errorf("shortly before: due %v, wait %v", got.Due, got.Wait)
-	}
-
-	w.older(k, time.Minute)
-	if got := w.read(k); !got.Due || got.Wait != 0 {
-		t.Errorf("then: due %v, wait %v", got.Due, got.Wait)
-	}
-	claim := w.claim(w.read(k), "b")
-	if claim.Attempts != 2 || claim.Remark != "boom" {
-		t.Errorf("second claim: %+v", claim)
-	}
-}
-
-func TestUnclaimedRowIsDueAtOnceAndCountsNoAttempt(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	w.fail(w.claim(absent(k), "a"), "boom")
-	w.older(k, testDelay)
-	claim := w.claim(w.read(k), "b")
-
-	wantError(t, "unclaim", w.log.Unclaim(t.Context(), claim), nil)
-
-	row := w.read(k)
-	wantVersion(t, row, Version{Failed, 1, 0, "b"})
-	if !row.Due {
-		t.Errorf("unclaimed row waits %v", row.Wait)
-	}
-	if row.Remark != "boom" {
-		t.Errorf("remark %q, want the last real error", row.Remark)
-	}
-	if again := w.claim(row, "c"); again.Attempts != 2 {
-		t.Errorf("next claim is attempt %d, want 2", again.Attempts)
-	}
-}
-
-func TestExhaustedRowWaitsForItsLetter(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	for i := range testMax {
-		w.claim(w.read(k), fmt.Sprint("worker ", i))
-		w.older(k, testLease)
-	}
-	row := w.read(k)
-	_, err := w.log.Claim(t.Context(), row, entryOf(k), "one more")
-	wantError(t, "claim without attempts left", err, ErrLost)
-
-	row, err = w.log.Exhaust(t.Context(), row)
-
-	wantError(t, "exhaust", err, nil)
-	wantVersion(t, row, Version{Failed, testMax, 0, "worker 2"})
-	if !strings.Contains(row.Remark, "attempt 3 by worker 2") || row.Remark != w.read(k).Remark {
-		t.Errorf("remark %q, in the table %q", row.Remark, w.read(k).Remark)
-	}
-	if got := w.read(k); row.Reason != ReasonCrashed || got.Reason != ReasonCrashed || !got.DeadAt.IsZero() {
-		t.Errorf("reason %q, in the table %q, dead at %v: no letter is confirmed yet", row.Reason, got.Reason, got.DeadAt)
-	}
-	w.older(k, 100*testDelay)
-	_, err = w.log.Claim(t.Context(), w.read(k), entryOf(k), "one more")
-	wantError(t, "claim of a failed row without attempts left", err, ErrLost)
-	more := *w.log
-	more.o.MaxAttempts++ // somebody raised it, and lowered it again
-	claim, err := more.Claim(t.Context(), w.read(k), entryOf(k), "worker 3")
-	wantError(t, "claim with one attempt more", err, nil)
-	if got := w.read(k); got.Reason != "" {
-		t.Errorf("a claimed row has reason %q", got.Reason)
-	}
-	wantError(t, "unclaim", w.log.Unclaim(t.Context(), claim), nil)
-	row = w.read(k)
-	wantError(t, "dead", w.log.Dead(t.Context(), row, entryOf(k), ReasonCrashed, row.Remark), nil)
-	wantVersion(t, w.read(k), Version{Dead, testMax, 0, "worker 3"})
-}
-
 func TestEightWorkersClaimTenKeysOnceEach(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	const workers, keys, rounds = 8, 10, 5
-	for round := range rounds {
-		var mu sync.Mutex
-		claimed := map[Identity][]string{}
-		var wg sync.WaitGroup
-		for n := range workers {
-			wg.Go(func() {
-				for i := range keys {
-					k := key(fmt.Sprint("round ", round, " key ", (i+n)%keys)) // each in another order
-					owner := fmt.Sprint("round ", round, " worker ", n)
-					_, err := w.log.Claim(t.Context(), absent(k), entryOf(k), owner)
-					switch {
-					case err == nil:
-						mu.Lock()
-						claimed[k] = append(claimed[k], owner)
-						mu.Unlock()
-					case !errors.Is(err, ErrLost):
-						t.Errorf("worker %d: %v", n, err)
-					}
+	const workers, keys = 8, 50
+	var claimed [keys]atomic.Int32
+	var wg sync.WaitGroup
+	for n := range workers {
+		wg.Go(func() {
+			for i := range keys {
+				i := (i/10)*10 + (i+n)%10 // of ten keys, each worker has another order
+				k := key(fmt.Sprint(i))
+				_, err := w.log.Claim(t.Context(), absent(k), entryOf(k), fmt.Sprint("worker ", n))
+				if err == nil {
+					claimed[i].Add(1)
+				} else if !errors.Is(err, ErrLost) {
+					t.Errorf("worker %d: %v", n, err)
 				}
-			})
-		}
-		wg.Wait()
-		if len(claimed) != keys {
-			t.Errorf("%d keys claimed, want %d", len(claimed), keys)
-		}
-		for k, owners := range claimed {
-			if len(owners) != 1 || w.read(k).Owner != owners[0] {
-				t.Errorf("%v claimed by %v, row says %q", k, owners, w.read(k).Owner)
 			}
+		})
+	}
+	wg.Wait()
+	for i := range claimed {
+		if n := claimed[i].Load(); n != 1 {
+			t.Errorf("%d has %d claims", i, n)
 		}
-	}
-}
-
-func TestRepeatedCallIsDone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	from := absent(k)
-	w.claim(from, "a")
-	claim := w.claim(from, "a") // as after a lost answer
-	w.fail(claim, "boom")
-	w.fail(claim, "boom")
-	w.older(k, testDelay)
-	from = w.read(k)
-	claim = w.claim(from, "b")
-	if again := w.claim(from, "b"); again.Attempts != claim.Attempts {
-		t.Errorf("repeated claim is attempt %d, the first was %d", again.Attempts, claim.Attempts)
-	}
-	wantError(t, "unclaim", w.log.Unclaim(t.Context(), claim), nil)
-	wantError(t, "unclaim again", w.log.Unclaim(t.Context(), claim), nil)
-	from = w.read(k)
-	note := ReplayNote{By: "me", Token: "r"}
-	for range 2 {
-		_, err := w.log.Reopen(t.Context(), from, entryOf(k), note)
-		wantError(t, "reopen", err, nil)
-	}
-	want := "absent>processing 1/0, processing>failed 1/0, failed>processing 2/0, processing>failed 1/0, failed>failed 0/1"
-	if got := w.story(k); got != want {
-		t.Errorf("story: %s\nwant:  %s", got, want)
 	}
 }
 
 // isCommit recognises the request that commits.
 func isCommit(request []byte) bool { return bytes.HasSuffix(request, []byte("\x03COMMIT")) }
 
+// Given a COMMIT that never reaches the server, or whose answer does not come back, then what it says of many is
+// unknown, or found to be done; repeated it is done, and a success is cleared up with Holds.
 func TestCommitWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	direct := newWorld(t)
 	proxy := stack.Proxy(t, stack.Addr(t, direct.dsn))
 	w := worldOf(t, direct.dsn, open(t, proxy.Through(direct.dsn)))
+	for what, want := range map[string]error{"reply": nil, "request": ErrUnknown} {
+		lose := func() <-chan struct{} {
+			if what == "reply" {
+				return proxy.DropReply(isCommit)
+			}
+			return proxy.DropRequest(isCommit)
+		}
+		_, entries := rowsNamed(what, 3)
+		lost := lose()
+		claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), what)
+		<-lost
+		for i, err := range errs {
+			wantError(t, what+" of claims", err, want)
+			if err == nil {
+				wantVersion(t, direct.read(entries[i].Identity), claims[i].Row().Version)
+			} else if got := mysqldb.Classify(err); got != mysqldb.FaultUnavailable {
+				t.Errorf("fault %v, want unavailable", got)
+			}
+		}
+		claims, errs = w.log.ClaimAll(t.Context(), fresh(entries), what)
+		wantError(t, "claims, repeated", errors.Join(errs...), nil)
 
-	t.Run("a claim found to be ours is ours", func(t *testing.T) {
-		lost := proxy.DropReply(isCommit)
-		claim, err := w.log.Claim(t.Context(), absent(key("1")), entryOf(key("1")), "a")
-		wantError(t, "claim", err, nil)
+		lost = lose()
+		_, err := first(w.log.FailAll(t.Context(), []Failure{{claims[0], "boom"}}))
 		<-lost
-		wantVersion(t, direct.read(key("1")), claim.Row().Version)
-	})
-	t.Run("a claim that never reached the server is unknown, and repeated it is ours", func(t *testing.T) {
-		lost := proxy.DropRequest(isCommit)
-		_, err := w.log.Claim(t.Context(), absent(key("2")), entryOf(key("2")), "a")
-		wantError(t, "claim", err, ErrUnknown)
-		<-lost
-		if got := mysqldb.Classify(err); got != mysqldb.FaultUnavailable {
-			t.Errorf("fault %v, want unavailable", got)
-		}
-		w.claim(absent(key("2")), "a")
-	})
-	t.Run("a failure that never reached the server is unknown", func(t *testing.T) {
-		claim := w.claim(absent(key("3")), "a")
-		lost := proxy.DropRequest(isCommit)
-		_, err := w.log.Fail(t.Context(), claim, "boom")
-		wantError(t, "fail", err, ErrUnknown)
-		<-lost
-		wantVersion(t, direct.read(key("3")), claim.Row().Version)
-	})
-	t.Run("a success is cleared up with Holds", func(t *testing.T) {
-		claim := w.claim(absent(key("4")), "a")
-		lost := proxy.DropReply(isCommit)
-		if err := w.success(claim); err == nil {
-			t.Error("the COMMIT whose answer was lost reports success")
+		wantError(t, what+" of a failure", err, want)
+
+		lost = lose()
+		if err := w.success(claims[1]); err == nil {
+			t.Errorf("the COMMIT whose %s was lost reports success", what)
 		}
 		<-lost
-		holds, err := w.log.Holds(t.Context(), claim.Identity, claim.Applied())
-		if !holds || err != nil {
-			t.Errorf("holds %v, %v", holds, err)
-		}
-		other := claim.Applied()
+		applied, other := claims[1].Applied(), claims[1].Applied()
 		other.Owner = "b"
-		if holds, err := w.log.Holds(t.Context(), claim.Identity, other); holds || err != nil {
-			t.Errorf("the success of another owner: holds %v, %v", holds, err)
+		for version, want := range map[Version]bool{applied: what == "reply", other: false} {
+			if holds, err := w.log.Holds(t.Context(), claims[1].Identity, version); holds != want || err != nil {
+				t.Errorf("%s of a success: it holds %v: %v, %v", what, version, holds, err)
+			}
 		}
-	})
-}
-
-func TestTextThatDoesNotFitIsCutCleanly(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	k := key("k")
-	e := entryOf(k)
-	e.MessageID = strings.Repeat("m", 300)
-	e.Body = bytes.Repeat([]byte("b"), MaxBody+1)
-	e.Properties = bytes.Repeat([]byte("p"), MaxProperties+1)
-	claim, err := w.log.Claim(t.Context(), absent(k), e, strings.Repeat("o", MaxOwner))
-	wantError(t, "claim", err, nil)
-
-	row := w.fail(claim, strings.Repeat("é😀", 900)+"\xff")
-
-	got := w.read(k)
-	if got.Remark != row.Remark || utf8.RuneCountInString(got.Remark) != MaxRemark || !strings.HasSuffix(got.Remark, "…") {
-		t.Errorf("remark has %d characters and ends in %q", utf8.RuneCountInString(got.Remark),
-			got.Remark[len(got.Remark)-6:])
-	}
-	if len(got.MessageID) != MaxMessageID || len(got.Body) != MaxBody || got.Properties != nil {
-		t.Errorf("kept %d bytes of id, %d of body, %d of properties", len(got.MessageID), len(got.Body), len(got.Properties))
-	}
-	if row := w.fail(w.claimAt(key("bad utf-8")), "a\xffb"); row.Remark != "a\uFFFDb" ||
-		w.read(row.Identity).Remark != row.Remark {
-		t.Errorf("remark %q", row.Remark)
-	}
-	_, err = w.log.Claim(t.Context(), absent(k), e, strings.Repeat("o", MaxOwner+1))
-	if err == nil || errors.Is(err, ErrLost) {
-		t.Errorf("claim with an owner that must be cut = %v", err)
-	}
-	if _, err = w.log.Claim(t.Context(), absent(k), e, ""); err == nil {
-		t.Error("a claim without an owner was taken")
 	}
 }
-
-func (w *world) claimAt(k Identity) Claim { return w.claim(absent(k), "owner of "+k.Key) }
 
 // Given rows without an attempt and with a failed one, when their claims are put off again and again, then each keeps
 // the time that it had, no attempt is counted, its remark is the last cause, and its story has one line of them all.
@@ -327,27 +106,149 @@ func TestARowThatIsPutOffKeepsItsAge(t *testing.T) {
 	w.older(failed, time.Hour)
 	stands := w.read(failed).At
 	claims := []Claim{w.claim(absent(fresh), "b"), w.claim(w.read(failed), "c")}
-	for i := range 4 {
+	for i := range 3 {
 		cause := fmt.Sprintf("busy %d", i)
-		for _, err := range w.log.PutOffAll(t.Context(), []Failure{{claims[0], cause}, {claims[1], cause}}) {
-			wantError(t, "put off", err, nil)
-		}
+		wantError(t, "put off", errors.Join(w.log.PutOffAll(t.Context(), []Failure{{claims[0], cause}, {claims[1],
+			cause}})...), nil)
 		a, b := w.read(fresh), w.read(failed)
-		if !a.At.Equal(a.CreatedAt) || !b.At.Equal(stands) || !a.Due || !b.Due || !a.PutOff() || !b.PutOff() {
+		if !a.At.Equal(a.CreatedAt) || !b.At.Equal(stands) {
 			t.Fatalf("round %d: %+v and %+v", i, a, b)
 		}
-		if a.Remark != "put off: "+cause || b.Remark != "put off: "+cause || a.Attempts != 0 || b.Attempts != 1 {
-			t.Fatalf("round %d: %+v and %+v", i, a, b)
+		for attempts, r := range []Row{a, b} {
+			if !r.Due || !r.PutOff() || r.Remark != "put off: "+cause || r.Attempts != attempts {
+				t.Fatalf("round %d: %+v", i, r)
+			}
 		}
 		claims[0], claims[1] = w.claim(a, fmt.Sprint("d", i)), w.claim(b, fmt.Sprint("e", i))
 	}
 	w.fail(claims[0], "boom")
 	wantError(t, "success", w.success(claims[1]), nil)
-	if got, want := w.story(fresh), "absent>processing 1/0, processing>failed 0/0, processing>failed 1/0"; got != want {
-		t.Errorf("story: %s, want %s", got, want)
+	for k, want := range map[Identity]string{
+		fresh: "absent>processing 1/0, processing>failed 0/0: put off: busy 0, processing>failed 1/0: boom",
+		failed: "absent>processing 1/0, processing>failed 1/0: boom, failed>processing 2/0, processing>failed 1/0: put " +
+			"off: busy 0, processing>success 2/0",
+	} {
+		if got := w.story(k); got != want {
+			t.Errorf("story: %s, want %s", got, want)
+		}
 	}
-	if got, want := w.story(failed), "absent>processing 1/0, processing>failed 1/0, failed>processing 2/0, "+
-		"processing>failed 1/0, processing>success 2/0"; got != want {
-		t.Errorf("story: %s, want %s", got, want)
+}
+
+func rowsNamed(prefix string, n int) (rows []Row, entries []Entry) {
+	for i := range n {
+		e := entryOf(key(fmt.Sprintf("%s%04d", prefix, i)))
+		entries, rows = append(entries, e), append(rows, absent(e.Identity))
+	}
+	return rows, entries
+}
+
+// blameAll makes failed rows, whose delay is over.
+func (w *world) blameAll(entries []Entry, cause func(i int) string) []Row {
+	w.t.Helper()
+	blamed := make([]Blamed, len(entries))
+	for i, e := range entries {
+		blamed[i] = Blamed{e, cause(i)}
+	}
+	rows, errs := w.log.BlameAll(w.t.Context(), blamed, "blame/1")
+	wantError(w.t, "blame", errors.Join(errs...), nil)
+	for _, e := range entries {
+		w.older(e.Identity, time.Hour)
+	}
+	return rows
+}
+
+// counting counts the statements that change something, and notes the names in the order in which they are written.
+type counting struct {
+	Execer
+	n     int
+	names []string
+}
+
+func (c *counting) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	c.n++
+	for _, arg := range args {
+		if b, ok := arg.([]byte); ok && strings.HasPrefix(string(b), "order-") {
+			c.names = append(c.names, string(b))
+		}
+	}
+	return c.Execer.ExecContext(ctx, query, args...)
+}
+
+// Messages of one version share statements: that is what makes failures fast.
+func TestManyOfOneVersionTakeTwoStatements(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, entries := rowsNamed("", maxSameShape)
+	claims, errs := w.log.ClaimAll(t.Context(), fresh(entries), "claim/1")
+	wantError(t, "claim", errors.Join(errs...), nil)
+	wantError(t, "apply", w.inTx(func(tx *sql.Tx) error {
+		count := &counting{Execer: tx}
+		err := w.log.SuccessAll(t.Context(), count, claims)
+		if count.n != 2 {
+			t.Errorf("%d statements for %d rows and their events, want 2", count.n, len(claims))
+		}
+		return err
+	}), nil)
+}
+
+// Each row keeps its own error, whatever is in it.
+func TestManyFailuresKeepTheirOwnCauses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, entries := rowsNamed("", 300)
+	cause := func(i int) string { return fmt.Sprintf("%d: it's \\ broken ü %s", i, strings.Repeat("x", i)) }
+	rows := w.blameAll(entries, cause)
+	for i, row := range rows {
+		if have := w.read(row.Identity); have.Remark != cause(i) || have.Version != row.Version ||
+			string(have.Body) != string(entries[i].Body) {
+			t.Fatalf("%v is %+v after it was blamed", row.Identity, have)
+		}
+	}
+	claims, errs := w.log.ClaimAll(t.Context(), known(rows), "claim/1")
+	wantError(t, "claim", errors.Join(errs...), nil)
+	failures := make([]Failure, len(claims))
+	for i, c := range claims {
+		failures[i] = Failure{c, "again " + cause(i)}
+	}
+	_, errs = w.log.FailAll(t.Context(), failures)
+	wantError(t, "fail", errors.Join(errs...), nil)
+	for i, e := range entries {
+		have, events := w.read(e.Identity), w.events(e.Identity)
+		if have.Remark != "again "+cause(i) || have.Status != Failed || have.Attempts != 2 || len(events) != 3 ||
+			events[0].Error != cause(i) || events[2].Error != "again "+cause(i) {
+			t.Fatalf("%+v, with the story %+v", have, events)
+		}
+	}
+}
+
+// Whoever holds claims holds off those who would take them over, and finds out whom it has lost.
+func TestClaimsThatAreHeldAreComparedOneByOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, spoil := range map[string]string{
+		"taken over":    "UPDATE consumer_log SET owner = 'b'",
+		"counted":       "UPDATE consumer_log SET consumer_times = 3",
+		"replayed":      "UPDATE consumer_log SET replays = 1",
+		"another state": "UPDATE consumer_log SET consumer_status = 2",
+		"gone":          "DELETE FROM consumer_log",
+	} {
+		_, entries := rowsNamed(name, 5)
+		claims, _ := w.log.ClaimAll(t.Context(), known(w.blameAll(entries, func(int) string { return "no" })), "claim/1")
+		hold := func() error {
+			return w.inTx(func(tx *sql.Tx) error {
+				if err := w.log.Hold(t.Context(), tx, claims); err != nil {
+					return err
+				}
+				return w.log.SuccessAll(t.Context(), tx, claims[:2])
+			})
+		}
+		w.exec(spoil+keyIs, keyArgs(claims[3].Identity)...)
+		wantError(t, name, hold(), ErrLost)
+		wantVersion(t, w.read(claims[0].Identity), claims[0].version())
+		claims = append(claims[:3:3], claims[4])
+		wantError(t, name+": hold the others", hold(), nil)
+		if row := w.read(claims[1].Identity); row.Version != claims[1].Applied() || row.Body != nil {
+			t.Errorf("%s: the second is %+v", name, row)
+		}
 	}
 }

@@ -28,40 +28,38 @@ func TestTheRowsThatAreDueAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := Cooling{Reasons: []Reason{"exhausted", "crashed"}, After: time.Minute, Most: 24 * time.Hour, MaxReplays: 3}
-	n := 0
-	add := func(due bool, group, reason, remark string, status Status, replays int, age time.Duration) {
-		t.Helper()
-		n++
-		k := Identity{group, "t", fmt.Sprint(n)}
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, replays, "+
-			"consumer_timestamp, created_at, reason, remark)"+
-			" VALUES (?,?,?,?,0,?, UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), ?, ?)",
-			append(keyArgs(k), int(status), replays, age.Microseconds(), reason, remark)...)
-		if got := c.Due(w.read(k)); group == "g" && got != due {
-			t.Errorf("%s, %v after %d replays, dead for %v, %q: due is %v, want %v", reason, status, replays, age, remark, got,
-				due)
+	for i, r := range []struct {
+		due     bool
+		status  Status
+		reason  Reason
+		replays int
+		age     time.Duration
+		remark  string
+	}{
+		{true, Dead, "exhausted", 0, 61 * time.Second, ""},
+		{true, Dead, "crashed", 2, 5 * time.Minute, "no"},
+		{true, Dead, "crashed", 40, 25 * time.Hour, "no"},          // to be parked
+		{true, Dead, "exhausted", 0, -40 * 24 * time.Hour, "back"}, // the database's clock has gone back
+		{false, Dead, "exhausted", 0, 30 * time.Second, ""},
+		{false, Dead, "exhausted", 0, -30 * time.Second, ""},
+		{false, Dead, "exhausted", 2, -3 * time.Minute, ""},
+		{false, Dead, "exhausted", 1, 90 * time.Second, ""},
+		{false, Dead, "exhausted", 3, 25 * time.Hour, parked + "after 3 replays"},
+		{false, Dead, "permanent", 0, time.Hour, ""},
+		{false, Failed, "exhausted", 0, time.Hour, ""},
+	} {
+		k := key(fmt.Sprint(i))
+		w.put(Row{Identity: k, Version: Version{Status: r.status, Replays: r.replays}, Reason: r.reason, Remark: r.remark,
+			Age: r.age})
+		if got := c.Due(w.read(k)); got != r.due {
+			t.Errorf("%+v: due is %v", r, got)
 		}
 	}
-	add(true, "g", "exhausted", "", Dead, 0, 61*time.Second)
-	add(true, "g", "crashed", "no", Dead, 2, 5*time.Minute)
-	add(true, "g", "crashed", "no", Dead, 40, 25*time.Hour)    // to be parked
-	add(true, "g", "exhausted", "", Dead, 0, -40*24*time.Hour) // the database's clock has gone back
-	add(false, "g", "exhausted", "", Dead, 0, 30*time.Second)
-	add(false, "g", "exhausted", "", Dead, 0, -30*time.Second)
-	add(false, "g", "exhausted", "", Dead, 2, -3*time.Minute)
-	add(false, "g", "exhausted", "", Dead, 1, 90*time.Second)
-	add(false, "g", "exhausted", parked+"after 3 replays", Dead, 3, 25*time.Hour)
-	add(false, "g", "permanent", "", Dead, 0, time.Hour)
-	add(false, "g", "exhausted", "", Failed, 0, time.Hour)
-	add(false, "other", "exhausted", "", Dead, 0, time.Hour)
-	for limit, want := range map[int]int{100: 4, 2: 2} {
-		got, err := w.log.CountDue(t.Context(), "g", c, limit)
-		if err != nil || got != want {
-			t.Errorf("%d are due (%v), want %d", got, err, want)
+	w.put(Row{Identity: Identity{"other", "t", "k"}, Version: Version{Status: Dead}, Reason: "exhausted", Age: time.Hour})
+	for _, q := range []struct{ replays, limit, want int }{{3, 100, 4}, {3, 2, 2}, {0, 100, 5}} {
+		c.MaxReplays = q.replays
+		if got, err := w.log.CountDue(t.Context(), "g", c, q.limit); err != nil || got != q.want {
+			t.Errorf("%+v: %d are due (%v)", q, got, err)
 		}
-	}
-	c.MaxReplays = 0
-	if got, err := w.log.CountDue(t.Context(), "g", c, 100); err != nil || got != 5 {
-		t.Errorf("%d are due without a bound (%v), want 5", got, err)
 	}
 }

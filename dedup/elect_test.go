@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -60,63 +59,49 @@ func (c *candidate) leader() int64 {
 	return id
 }
 
-func (c *candidate) wantIdle(t *testing.T) {
-	t.Helper()
-	select {
-	case <-c.on:
-		t.Error("two are elected")
-	default:
-	}
+// waits wants that somebody asks for the lock in vain.
+func (w *world) waits() {
+	w.t.Helper()
+	poll.Until(w.t, "somebody waits for the lock", func() bool {
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
+			"GET_LOCK(%'") == 1
+	})
 }
 
-func TestOneIsElectedAndTheNextTakesOverWhenItStops(t *testing.T) {
+// Given two who stand for election, when the first one's session is killed or it stops, then the other takes over, and
+// the first may be elected again; another group, and another schema, have an election of their own. The lock dies with
+// its session, which must not come back to the pool with it.
+func TestOneIsElectedAndTheNextTakesOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := stand(t, w.dsn, "g")
 	receive(t, "the first is elected", first.on)
 	second := stand(t, w.dsn, "g")
-	// the second has asked at least once, in vain
-	poll.Until(t, "the second waits", func() bool {
-		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
-			"GET_LOCK(%'") == 1
-	})
-	second.wantIdle(t)
-	// another group, and another schema, have an election of their own
+	w.waits()
 	other, another := stand(t, w.dsn, "other"), stand(t, newWorld(t).dsn, "g")
 	receive(t, "another group", other.on)
 	receive(t, "another schema", another.on)
-
-	first.stop()
-	receive(t, "the first ends", first.gone)
-	if err := <-first.ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the first one's leadership ended with %v, want the caller's end", err)
+	other.stop()
+	select {
+	case <-second.on:
+		t.Error("two are elected")
+	default:
 	}
-	receive(t, "the second is elected", second.on)
-	first.wantIdle(t)
-}
 
-func TestWhoeverLosesItsSessionLosesTheLeadershipAndMayBeElectedAgain(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	first := stand(t, w.dsn, "g")
-	receive(t, "the first is elected", first.on)
-	second := stand(t, w.dsn, "g")
-	poll.Until(t, "the second waits", func() bool {
-		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
-			"GET_LOCK(%'") == 1
-	})
-	// when somebody kills the session that holds the lock
 	w.exec("KILL ?", first.leader())
 	receive(t, "the second takes over", second.on)
-	if err := receive(t, "the first notices", first.ended); !errors.Is(err, ErrLeadershipLost) {
-		t.Errorf("the first one's leadership ended with %v, want ErrLeadershipLost", err)
-	}
-	// when the second stops, then the first is elected again
+	wantError(t, "the first one's end", receive(t, "the first notices", first.ended), ErrLeadershipLost)
+	id := second.leader()
 	second.stop()
+	receive(t, "the second ends", second.gone)
+	wantError(t, "the second one's end", <-second.ended, context.Canceled)
 	receive(t, "the first is elected again", first.on)
 	if first.leader() == 0 {
 		t.Error("nobody holds the lock")
 	}
+	poll.Until(t, "the session's end", func() bool {
+		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE id = ?", id) == 0
+	})
 }
 
 func TestAnElectionOutlivesTheDatabase(t *testing.T) {
@@ -125,9 +110,7 @@ func TestAnElectionOutlivesTheDatabase(t *testing.T) {
 	c := stand(t, newWorldOn(t, server.Database(t)).dsn, "g")
 	receive(t, "elected", c.on)
 	wantError(t, "kill the server", server.Kill(), nil)
-	if err := receive(t, "its leadership is lost", c.ended); !errors.Is(err, ErrLeadershipLost) {
-		t.Errorf("the leadership ended with %v, want ErrLeadershipLost", err)
-	}
+	wantError(t, "its end", receive(t, "its leadership is lost", c.ended), ErrLeadershipLost)
 	wantError(t, "start the server", server.Start(), nil)
 	receive(t, "elected again", c.on)
 	// a server that hangs is noticed, too, and a stop does not wait for it
@@ -136,20 +119,6 @@ func TestAnElectionOutlivesTheDatabase(t *testing.T) {
 	c.stop()
 	receive(t, "the end", c.gone)
 	wantError(t, "thaw", server.Thaw(), nil)
-}
-
-// The lock dies with its session, which must not come back to the pool with it.
-func TestASessionThatWasElectedEndsWithItsTerm(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	c := stand(t, w.dsn, "g")
-	receive(t, "elected", c.on)
-	id := c.leader()
-	c.stop()
-	receive(t, "the end", c.gone)
-	poll.Until(t, "the session's end", func() bool {
-		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE id = ?", id) == 0
-	})
 }
 
 func TestTheLocksNameFitsAndTellsFleetsApart(t *testing.T) {

@@ -1,7 +1,6 @@
 package dedup
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
@@ -73,27 +70,19 @@ func TestFastPathMeetingARowOfOurs(t *testing.T) {
 func TestWhatIsTakenBackWasNeverThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	all := entries(3)
-	wantError(t, "insert", w.insertSuccess(all[2]), nil)
-	tx, err := w.pool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	wantError(t, "insert", w.log.InsertSuccess(t.Context(), tx, all[:2]), nil)
-
-	wantError(t, "take back", w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}), nil)
-	if err := w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}); err == nil {
-		t.Error("taken back twice, want an error: its row is not this transaction's")
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if row := w.read(all[0].Identity); row.Status != Absent {
-		t.Errorf("the row is %v, want none", row.Status)
-	}
-	if row := w.read(all[1].Identity); row.Status != Success {
-		t.Errorf("its neighbour is %v, want success", row.Status)
+	all := entries(2)
+	wantError(t, "insert and take back", w.inTx(func(tx *sql.Tx) error {
+		wantError(t, "insert", w.log.InsertSuccess(t.Context(), tx, all), nil)
+		wantError(t, "take back", w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}), nil)
+		if err := w.log.TakeBack(t.Context(), tx, []Identity{all[0].Identity}); err == nil {
+			t.Error("taken back twice, want an error: its row is not this transaction's")
+		}
+		return nil
+	}), nil)
+	for i, want := range []Status{Absent, Success} {
+		if row := w.read(all[i].Identity); row.Status != want {
+			t.Errorf("row %d is %v, want %v", i, row.Status, want)
+		}
 	}
 }
 
@@ -121,43 +110,12 @@ func TestDuplicateOfAnotherTableIsNotOurs(t *testing.T) {
 	}
 }
 
-func TestServersNameThePrimaryKeyInTheirOwnWay(t *testing.T) {
-	t.Parallel()
-	l := &Log{o: LogOptions{Table: "Trade_MQ_Log"}}
-	for index, want := range map[string]bool{
-		"PRIMARY": true, "Trade_MQ_Log.PRIMARY": true, "trade_mq_log.PRIMARY": true,
-		"audit_once": false, "audit.PRIMARY": false, "Trade_MQ_Log.other": false,
-	} {
-		err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{
-			Number: 1062, Message: "Duplicate entry 'a' for key 'b' for key '" + index + "'",
-		})
-		if got := l.exists(err); got != want {
-			t.Errorf("index %s is ours: %v, want %v", index, got, want)
-		}
-	}
-}
-
-// recorder notes the names in the order in which they are written.
-type recorder struct {
-	Execer
-	names []string
-}
-
-func (r *recorder) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	for _, arg := range args {
-		if b, ok := arg.([]byte); ok && strings.HasPrefix(string(b), "order-") {
-			r.names = append(r.names, string(b))
-		}
-	}
-	return r.Execer.ExecContext(ctx, query, args...)
-}
-
 func TestFastPathWritesInTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	all := entries(1200)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	r := &recorder{}
+	r := &counting{}
 	err := w.inTx(func(tx *sql.Tx) error { r.Execer = tx; return w.log.InsertSuccess(t.Context(), r, all) })
 	if err != nil || len(r.names) != len(all) || !slices.IsSorted(r.names) {
 		t.Errorf("%d names, sorted %v, %v", len(r.names), slices.IsSorted(r.names), err)

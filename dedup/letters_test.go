@@ -1,7 +1,6 @@
 package dedup
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,15 +10,6 @@ import (
 // letterLimit is a hundred letters an hour, and a pause of half an hour.
 func letterLimit() LetterLimit {
 	return LetterLimit{Group: "g", Queue: "q", Most: 100, Window: time.Hour, Pause: 30 * time.Minute}
-}
-
-// reserve wants so many letters, and that the limit holds for about so long.
-func (w *world) reserve(limit LetterLimit, n, want int, wantHolds time.Duration) {
-	w.t.Helper()
-	got, holds, err := w.log.ReserveLetters(w.t.Context(), limit, n)
-	if err != nil || got != want || holds > wantHolds || holds < wantHolds-time.Minute {
-		w.t.Errorf("of %d letters it got %d, for %v (%v); want %d, for %v", n, got, holds, err, want, wantHolds)
-	}
 }
 
 // later moves the window of a queue into the past, as if so much time had gone by.
@@ -62,52 +52,47 @@ func TestOfManyWhoReserveLettersAtOnceTheLimitIsShared(t *testing.T) {
 	}
 }
 
+// Given a limit of 100 letters an hour, when letters are asked for as time goes by, then a window ends with its hour,
+// or with its pause once more was asked for, however old it becomes; as many letters as messages were applied are
+// within the limit.
 func TestAWindowOfLettersBeginsAnewWhenItIsOverOrItsPause(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	limit := letterLimit()
-	w.reserve(limit, 60, 60, 0)
-	w.later(limit, 59*time.Minute)
-	w.reserve(limit, 40, 40, 0)
-	// when the window is over, then another one begins
-	w.later(limit, time.Minute)
-	w.reserve(limit, 100, 100, 0)
-	// when more is asked for, then nobody gets any until the pause is over, however old the window becomes
-	w.reserve(limit, 1, 0, 30*time.Minute)
-	limit.Window = time.Minute
-	w.later(limit, 20*time.Minute)
-	w.reserve(limit, 1, 0, 10*time.Minute)
-	w.later(limit, 10*time.Minute)
-	w.reserve(limit, 101, 100, 30*time.Minute)
-	// a clock that was set back does not make it hold longer
-	w.later(limit, -48*time.Hour)
-	w.reserve(limit, 1, 1, 0)
-	// another queue and another group have limits of their own
-	other := limit
-	other.Queue = "another"
-	w.reserve(other, 100, 100, 0)
-}
-
-func TestAsManyLettersAsMessagesWereAppliedAreWithinTheLimit(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	limit := letterLimit()
-	applied := entries(300)
-	wantError(t, "insert", w.insertSuccess(applied...), nil)
-	limit.Group = applied[0].Identity.Group
-	w.reserve(limit, 250, 250, 0)
-	w.reserve(limit, 100, 50, 30*time.Minute)
-	// more are applied while it holds
-	var more []Entry
-	for i := range 100 {
-		e := applied[i]
-		e.Identity.Key = fmt.Sprintf("more-%d", i)
-		more = append(more, e)
+	apply := func(prefix string, n int) {
+		w.put(aged(prefix, n, Success, 0)...)
 	}
-	wantError(t, "insert", w.insertSuccess(more...), nil)
-	w.reserve(limit, 50, 50, 0)
-	// what was applied before the window counts no more
-	w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 2 HOUR")
-	w.later(limit, 2*time.Hour)
-	w.reserve(limit, 101, 100, 30*time.Minute)
+	steps := []struct {
+		after    time.Duration // negative: the clock was set back
+		do       func()
+		ask, get int
+		holds    time.Duration
+	}{
+		{0, nil, 60, 60, 0},
+		{59 * time.Minute, nil, 40, 40, 0},
+		{time.Minute, nil, 100, 100, 0},
+		{0, nil, 1, 0, 30 * time.Minute},
+		{20 * time.Minute, func() { limit.Window = time.Minute }, 1, 0, 10 * time.Minute},
+		{10 * time.Minute, nil, 101, 100, 30 * time.Minute},
+		{-48 * time.Hour, nil, 1, 1, 0},
+		{48 * time.Hour, func() { limit = letterLimit(); apply("applied", 300) }, 250, 250, 0},
+		{0, nil, 100, 50, 30 * time.Minute},
+		{0, func() { apply("more", 100) }, 50, 50, 0}, // while it holds
+		{2 * time.Hour, func() { // what was applied before the window counts no more
+			w.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 2 HOUR")
+		}, 101, 100, 30 * time.Minute},
+		{0, func() { limit.Queue = "another" }, 100, 100, 0},
+	}
+	for i, s := range steps {
+		if s.after != 0 {
+			w.later(limit, s.after)
+		}
+		if s.do != nil {
+			s.do()
+		}
+		got, holds, err := w.log.ReserveLetters(t.Context(), limit, s.ask)
+		if err != nil || got != s.get || holds > s.holds || holds < s.holds-time.Minute {
+			t.Errorf("step %d: of %d letters it got %d, for %v (%v); want %d, for %v", i, s.ask, got, holds, err, s.get, s.holds)
+		}
+	}
 }

@@ -7,55 +7,63 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-func (w *world) list(f Filter) (all []Row, pages int) {
+// pages reads all pages of a filter, and says how many rows came twice.
+func (w *world) pages(f Filter, page func(Filter) ([]Row, Cursor, error)) (all []Row) {
 	w.t.Helper()
-	for {
-		rows, next, err := w.log.List(w.t.Context(), f)
-		if err != nil {
-			w.t.Fatal(err)
+	seen := map[Identity]bool{}
+	for pages := 0; pages < 300; pages++ {
+		rows, next, err := page(f)
+		if err != nil || f.Limit > 0 && len(rows) > f.Limit {
+			w.t.Fatalf("%+v: %d rows, %v", f, len(rows), err)
 		}
-		all = append(all, rows...)
-		pages++
-		if next == "" {
-			return all, pages
+		for _, r := range rows {
+			if seen[r.Identity] {
+				w.t.Errorf("%+v: %v comes again", f, r.Identity)
+			}
+			seen[r.Identity] = true
 		}
-		if len(rows) == 0 {
-			w.t.Fatal("an empty page with a next one")
+		if all = append(all, rows...); next == "" {
+			return all
 		}
 		f.After = next
 	}
+	w.t.Fatalf("%+v has no end", f)
+	return nil
+}
+
+func (w *world) list(f Filter) []Row {
+	w.t.Helper()
+	return w.pages(f, func(f Filter) ([]Row, Cursor, error) { return w.log.List(w.t.Context(), f) })
 }
 
 func TestListPagesThroughEverythingOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	var rows []Row
 	for i := range 200 { // many rows share a time
-		k := Identity{"g", fmt.Sprint("t", i%3), fmt.Sprint("k", i)}
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, "+
-			"consumer_timestamp, created_at)"+
-			" VALUES (?, ?, ?, ?, 1, '2026-11-21 12:00:00' - INTERVAL ? MINUTE, UTC_TIMESTAMP(6))",
-			append(keyArgs(k), i%5, i/20)...)
+		rows = append(rows, Row{Identity: Identity{"g", fmt.Sprint("t", i%3), fmt.Sprint("k", i)},
+			Version: Version{Status: Status(i % 5)}, At: noon.Add(-time.Duration(i/20) * time.Minute)})
 	}
+	w.put(rows...)
 	for _, limit := range []int{1, 7, 100, 1000} {
-		all, _ := w.list(Filter{Group: "g", Limit: limit})
-		seen := map[Identity]bool{}
-		for i, r := range all {
-			seen[r.Identity] = true
-			if i > 0 && (r.Status < all[i-1].Status || r.Status == all[i-1].Status && r.At.After(all[i-1].At)) {
-				t.Errorf("limit %d: %v after %v", limit, r, all[i-1])
-			}
-		}
-		if len(all) != 200 || len(seen) != 200 {
-			t.Errorf("limit %d: %d rows, %d of them different, want 200", limit, len(all), len(seen))
+		all := w.list(Filter{Group: "g", Limit: limit})
+		if len(all) != 200 || !slices.IsSortedFunc(all, func(a, b Row) int {
+			return 2*int(a.Status-b.Status) + b.At.Compare(a.At)
+		}) {
+			t.Errorf("limit %d: %d rows, or out of order", limit, len(all))
 		}
 	}
-	if all, pages := w.list(Filter{Group: "g", Limit: 40, Statuses: []Status{Dead}}); len(all) != 40 || pages != 1 {
-		t.Errorf("a page that holds all: %d rows on %d pages", len(all), pages)
+	dead := Filter{Group: "g", Limit: 40, Statuses: []Status{Dead}}
+	if rows, next, err := w.log.List(t.Context(), dead); len(rows) != 40 || next != "" || err != nil {
+		t.Errorf("a page that holds all: %d rows, and then %q, %v", len(rows), next, err)
 	}
-	if all, _ := w.list(Filter{Group: "g", Since: noon.Add(-3 * time.Minute), Until: noon}); len(all) != 60 {
+	if all := w.list(Filter{Group: "g", Since: noon.Add(-3 * time.Minute), Until: noon}); len(all) != 60 {
 		t.Errorf("since and until: %d rows, want 60", len(all))
 	}
 }
@@ -63,16 +71,16 @@ func TestListPagesThroughEverythingOnce(t *testing.T) {
 func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var all []Letter
+	var all []Death
 	for i := range 200 {
-		reason, cause := ReasonExhausted, "shelf is locked"
+		d := Death{Entry: Entry{Identity: Identity{"g", "t", fmt.Sprint("k", i)}, Body: []byte("{}")},
+			Reason: ReasonExhausted, Cause: "shelf is locked"}
 		if i%17 == 0 {
-			reason, cause = ReasonPermanent, "no such order"
+			d.Reason, d.Cause = ReasonPermanent, "no such order"
 		}
-		all = append(all, Letter{Entry: Entry{Identity: Identity{"g", "t", fmt.Sprint("k", i)}, Body: []byte("{}")},
-			Reason: reason, Cause: cause})
+		all = append(all, d)
 	}
-	wantError(t, "file letters", w.log.DeadAll(t.Context(), all), nil)
+	w.dead(all...)
 	odd := func(r Row) bool { return strings.HasSuffix(r.Key, "1") }
 	for name, tc := range map[string]struct {
 		f    Filter
@@ -90,72 +98,99 @@ func TestALookFindsWhatAListFindsThoughItStopsInBetween(t *testing.T) {
 		"by keys":   {Filter{Keys: []string{"k0", "k1"}, Remark: "such"}, nil, 1},
 	} {
 		for limit, through := range map[int]int{1: 30, 5: 30, 7: 0, 1000: 30} {
-			f, seen, most := tc.f, map[string]bool{}, 300
-			f.Group, f.Limit = "g", limit
-			for next := Cursor("-"); next != "" && most > 0; most-- {
-				rows, end, err := w.log.Look(t.Context(), f, through, tc.also)
-				if err != nil || len(rows) > limit {
-					t.Fatalf("%s, %d a page: %d rows, %v", name, limit, len(rows), err)
-				}
-				for _, r := range rows {
-					if seen[r.Key] {
-						t.Errorf("%s, %d a page: %s comes again", name, limit, r.Key)
-					}
-					seen[r.Key] = true
-				}
-				next, f.After = end, end
-			}
-			if len(seen) != tc.want || most == 0 {
-				t.Errorf("%s, %d a page: %d rows, want %d", name, limit, len(seen), tc.want)
+			tc.f.Group, tc.f.Limit = "g", limit
+			found := w.pages(tc.f, func(f Filter) ([]Row, Cursor, error) { return w.log.Look(t.Context(), f, through, tc.also) })
+			if len(found) != tc.want {
+				t.Errorf("%s, %d a page: %d rows, want %d", name, limit, len(found), tc.want)
 			}
 		}
 	}
 }
 
-func TestListFilters(t *testing.T) {
+// Given rows of all kinds, with bodies of many writers, when they are chosen by what they are or what their bodies say,
+// then the database chooses what Go does, and what a person would; a list and a look find the same.
+func TestRowsAreChosenByWhatTheyAreAndWhatTheirBodiesSay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	put := func(k Identity, s Status, reason any) {
-		w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, reason, "+
-			"consumer_timestamp, created_at)"+
-			" VALUES (?, ?, ?, ?, 1, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))", append(keyArgs(k), int(s), reason)...)
+	w.put(Row{Identity: Identity{"kinds", "a", "1"}, Version: Version{Status: Dead}, Reason: "permanent"},
+		Row{Identity: Identity{"kinds", "a", "2"}, Version: Version{Status: Dead}, Reason: "crashed"},
+		Row{Identity: Identity{"kinds", "b", "1"}, Version: Version{Status: Failed}},
+		Row{Identity: Identity{"kinds", "b", "3"}, Version: Version{Status: Success}},
+		Row{Identity: Identity{"other", "a", "1"}, Version: Version{Status: Dead}, Reason: "permanent"})
+	bodies := map[string]string{
+		"compact":   `{"order_sn":"A-1","items":[{"sku_id":1001,"quantity":2},{"sku_id":7,"quantity":1}]}`,
+		"spaced":    "{ \"order_sn\" : \"A-1\",\n \"items\" : [ { \"sku_id\" : 1001 , \"quantity\" : 2 } ] }",
+		"as text":   `{"order_sn":"A-12","sku_id":"1001"}`,
+		"longer":    `{"order_sn":"A-1x","sku_id":10010,"note":"1001 A-1"}`,
+		"fraction":  `{"order_sn":"a-1","sku_id":1001.5}`,
+		"broken":    `{"order_sn":"A-1","sku_id":1001}{`,
+		"unicode":   `{"order_sn":"Größe/1"}`,
+		"escaped":   `{"order_sn":"Gr\u00f6\u00dfe\/1"}`,
+		"a.b":       `{"order_sn":"a.b"}`,
+		"dots":      `{"order_sn":"axb"}`,
+		"latin":     "{\"order_sn\":\"Gr\xf6\xdfe\"}",
+		"A-1":       `{}`,
+		"in a text": `{"note":"\"sku_id\":1001}"}`,
 	}
-	put(Identity{"g", "a", "1"}, Dead, "permanent")
-	put(Identity{"g", "a", "2"}, Dead, "crashed")
-	put(Identity{"g", "b", "1"}, Failed, nil)
-	put(Identity{"g", "b", "3"}, Success, nil)
-	put(Identity{"other", "a", "1"}, Dead, "permanent")
+	for name, body := range bodies {
+		w.put(Row{Identity: Identity{"g", "t", name}, Version: Version{Status: Dead}, Body: []byte(body)})
+	}
+	sku := func(n string) []Field { return []Field{{Name: "sku_id", Value: n}} }
+	order := func(sn string) []Field { return []Field{{Name: "order_sn", Value: sn, OrKey: true}} }
 	for _, c := range []struct {
 		f    Filter
 		want []string
 	}{
-		{Filter{}, []string{"a/1", "a/2", "b/1", "b/3"}},
-		{Filter{Keys: []string{"1"}}, []string{"a/1", "b/1"}},
-		{Filter{Keys: []string{"1"}, Tag: "b"}, []string{"b/1"}},
-		{Filter{Keys: []string{"9"}}, nil},
-		{Filter{Tag: "a"}, []string{"a/1", "a/2"}},
-		{Filter{Reasons: []Reason{"crashed"}}, []string{"a/2"}},
-		{Filter{Statuses: []Status{Failed, Success, Failed}}, []string{"b/1", "b/3"}},
+		{Filter{Group: "kinds"}, []string{"1", "1", "2", "3"}},
+		{Filter{Group: "kinds", Keys: []string{"1"}}, []string{"1", "1"}},
+		{Filter{Group: "kinds", Keys: []string{"1"}, Tag: "b"}, []string{"1"}},
+		{Filter{Group: "kinds", Keys: []string{"9"}}, nil},
+		{Filter{Group: "nobody", Keys: []string{"1"}}, nil},
+		{Filter{Group: "kinds", Tag: "a"}, []string{"1", "2"}},
+		{Filter{Group: "kinds", Reasons: []Reason{"crashed"}}, []string{"2"}},
+		{Filter{Group: "kinds", Statuses: []Status{Failed, Success, Failed}}, []string{"1", "3"}},
+		{Filter{Fields: sku("1001")}, []string{"as text", "broken", "compact", "spaced"}},
+		{Filter{Fields: sku("7")}, []string{"compact"}},
+		{Filter{Fields: order("A-1")}, []string{"A-1", "broken", "compact", "spaced"}},
+		{Filter{Fields: append(order("A-1"), sku("7")...)}, []string{"compact"}},
+		{Filter{Fields: order("Größe/1")}, []string{"escaped", "unicode"}},
+		{Filter{Fields: order("a.b")}, []string{"a.b"}},
+		{Filter{Body: "quantity\":1"}, []string{"compact"}},
+		{Filter{Body: "Gr\xf6"}, []string{"latin"}},
+		{Filter{Body: "a-1"}, []string{"fraction"}},
 	} {
-		c.f.Group = "g"
-		rows, _ := w.list(c.f)
-		var got []string
-		for _, r := range rows {
-			got = append(got, r.Tag+"/"+r.Key)
+		if c.f.Group == "" {
+			c.f.Group, c.f.Statuses = "g", []Status{Dead}
+			var inGo []string
+			for key, body := range bodies {
+				in := strings.Contains(body, c.f.Body)
+				for _, f := range c.f.Fields {
+					in = in && f.In(key, []byte(body))
+				}
+				if in {
+					inGo = append(inGo, key)
+				}
+			}
+			if slices.Sort(inGo); !slices.Equal(inGo, c.want) {
+				t.Errorf("%+v: Go chose %q, want %q", c.f, inGo, c.want)
+			}
 		}
-		slices.Sort(got)
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%+v: %v, want %v", c.f, got, c.want)
+		looked := w.pages(c.f, func(f Filter) ([]Row, Cursor, error) { return w.log.Look(t.Context(), f, 1000, nil) })
+		for how, rows := range map[string][]Row{"list": w.list(c.f), "look": looked} {
+			var names []string
+			for _, r := range rows {
+				names = append(names, r.Key)
+			}
+			if slices.Sort(names); !slices.Equal(names, c.want) {
+				t.Errorf("%+v: %s chose %q, want %q", c.f, how, names, c.want)
+			}
 		}
 	}
-	if rows, _ := w.list(Filter{Group: "nobody", Keys: []string{"1"}}); len(rows) != 0 {
-		t.Errorf("an unknown group: %v", rows)
+	for most, want := range map[int][]string{10: {"g", "kinds", "other"}, 2: {"g", "kinds"}} {
+		if groups, err := w.log.Groups(t.Context(), most); err != nil || !slices.Equal(groups, want) {
+			t.Errorf("at most %d groups: %v, %v; want %v", most, groups, err, want)
+		}
 	}
-}
-
-func TestListRefusesNonsense(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
 	for _, f := range []Filter{{}, {Group: "g", Limit: -1}, {Group: "g", Limit: MaxListed + 1}} {
 		if _, _, err := w.log.List(t.Context(), f); err == nil {
 			t.Errorf("%+v was taken", f)
@@ -168,40 +203,182 @@ func TestListRefusesNonsense(t *testing.T) {
 	}
 }
 
-func TestListAndGaugesUseAnIndex(t *testing.T) {
+// Given 100,000 letters, of which twelve are of one sku, when they are looked for by it, by their orders or by a text,
+// then they are found within a second.
+func TestTwelveLettersOfOneSKUAreFoundWithinASecond(t *testing.T) {
+	w := newWorld(t)
+	const n, of = 100_000, 12
+	const digits = "(SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION " +
+		"SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, consumer_status, consumer_times, " +
+		"consumer_timestamp, created_at, remark) SELECT 'g', 't', CONCAT('k', seq), CONCAT('{\"order_sn\":\"O-', seq, " +
+		"'\",\"reason\":\"payment_timeout\",\"items\":[{\"sku_id\":', IF(seq % 8000 = 7777, 1001, 500000 + seq), " +
+		"',\"quantity\":2}]}'), 3, 5, UTC_TIMESTAMP(6) - INTERVAL seq SECOND, UTC_TIMESTAMP(6), 'no reservation' FROM " +
+		"(SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d AS seq FROM " + digits + " AS a, " + digits +
+		" AS b, " + digits + " AS c, " + digits + " AS e, " + digits + " AS f) AS s")
+	w.exec("ANALYZE TABLE consumer_log")
+	for what, c := range map[string]struct {
+		f    Filter
+		want int
+	}{
+		"sku":   {Filter{Fields: []Field{{Name: "sku_id", Value: "1001"}}}, of},
+		"order": {Filter{Fields: []Field{{Name: "order_sn", Value: "O-99999", OrKey: true}}}, 1},
+		"text":  {Filter{Body: `"sku_id":1001,`}, of},
+	} {
+		c.f.Group, c.f.Statuses = "g", []Status{Dead}
+		var rows []Row
+		took := time.Hour
+		for range 3 { // the machine has other work
+			began := time.Now()
+			rows = w.list(c.f)
+			took = min(took, time.Since(began))
+		}
+		t.Logf("%d letters among %d by %s: %v", len(rows), n, what, took.Round(time.Millisecond))
+		if len(rows) != c.want || took > time.Second {
+			t.Errorf("by %s: %d letters in %v, want %d within a second", what, len(rows), took, c.want)
+		}
+	}
+}
+
+func TestMentioningFindsAnOriginalByRemarkAndByStory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	wantError(t, "insert", w.insertSuccess(entries(10_000)...), nil)
-	var letters []Letter
-	for i := range 50 {
-		letters = append(letters, Letter{entryOf(key(fmt.Sprint("dead ", i))), "malformed", ""})
+	file := func(name, cause string) Identity {
+		k := Identity{"g", "rollbackd.conflict", name}
+		w.dead(Death{Entry: Entry{Identity: k, Body: []byte("{}")}, Reason: "conflict", Cause: cause})
+		return k
 	}
-	wantError(t, "dead", w.log.DeadAll(t.Context(), letters), nil)
-	w.exec("ANALYZE TABLE consumer_log")
-	for name, c := range map[string]struct {
-		f    Filter
-		from *pageEnd
+	// given three conflicts, of which one has another remark by now
+	a, b := file("sha256:a", `taken (tag "t", key "A-1")`), file("sha256:b", `taken (tag "t", key "A-1")`)
+	file("sha256:c", `taken (tag "t", key "a-1")`)
+	wantError(t, "discard", w.log.Discard(t.Context(), w.read(b), Entry{Identity: b}, "ann", "a test"), nil)
+	for _, c := range []struct {
+		text string
+		most int
+		want []Identity
+		all  bool
 	}{
-		"by status":        {Filter{}, nil},
-		"a later page":     {Filter{}, &pageEnd{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")}},
-		"by tag":           {Filter{Tag: "t"}, nil},
-		"by reason":        {Filter{Reasons: []Reason{"malformed"}}, nil},
-		"by key":           {Filter{Keys: []string{"dead 3"}}, nil},
-		"by key and tag":   {Filter{Keys: []string{"dead 3"}, Tag: "t"}, nil},
-		"since yesterday":  {Filter{Since: time.Now().Add(-24 * time.Hour)}, nil},
-		"until long after": {Filter{Until: time.Now().Add(24 * time.Hour)}, nil},
-		"down to a row": {
-			Filter{Remark: "x", upTo: &pageEnd{Dead, time.Now().Add(-time.Hour).UnixMicro(), []byte("t"), []byte("dead 4")}},
-			&pageEnd{Dead, time.Now().UnixMicro(), []byte("t"), []byte("dead 3")},
-		},
+		{`, key "A-1")`, 1000, []Identity{a, b}, true}, {`, key "a-1")`, 1, nil, false},
+	} {
+		keys, seen, err := w.log.Mentioning(t.Context(), "g", "rollbackd.conflict", c.text, c.most)
+		if err != nil || !slices.Equal(keys, c.want) || seen.All != c.all {
+			t.Errorf("%s, at most %d: %v, %+v, %v; want %v, all %v", c.text, c.most, keys, seen, err, c.want, c.all)
+		}
+	}
+}
+
+func TestHoldingFindsBodiesInEveryStateThatKeepsOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var rows []Row
+	for i := range 2*MaxListed + 5 { // more than a page
+		rows = append(rows, Row{Identity: key(fmt.Sprint(i)), Version: Version{Status: Dead},
+			Body: fmt.Appendf(nil, `{"order_sn":"A-%04d"}`, i), Age: time.Duration(i) * time.Millisecond})
+	}
+	w.put(rows...)
+	w.put(Row{Identity: key("open"), Version: Version{Status: Processing}, Body: []byte(`{"order_sn":"A-0007","n":1}`)})
+	for most, want := range map[int]Search{10_000: {len(rows) + 1, true}, 1500: {1501, false}} {
+		var names []string
+		s, err := w.log.Holding(t.Context(), "g", []Status{Processing, Dead}, [][]byte{[]byte("A-0007"), []byte("no such")},
+			most, func(r Row) error {
+				names = append(names, r.Key)
+				return nil
+			})
+		if err != nil || !slices.Equal(names, []string{"open", "7"}) || s != want {
+			t.Errorf("at most %d: found %v, %+v, %v; want open and 7, %+v", most, names, s, err, want)
+		}
+	}
+}
+
+func TestCountReasonsCountsWhatTheFilterChooses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	at := func(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
+	for i, reason := range []Reason{"permanent", "exhausted", "permanent", "permanent"} {
+		w.put(Row{Identity: Identity{"g", fmt.Sprint("t", i%2), fmt.Sprint(i)}, Version: Version{Status: Dead},
+			Reason: reason, At: at(i)})
+	}
+	w.put(Row{Identity: Identity{"other", "t0", "k"}, Version: Version{Status: Dead}, Reason: "permanent"},
+		Row{Identity: Identity{"g", "t0", "failed"}, Version: Version{Status: Failed}})
+	exhausted := ReasonCount{"exhausted", 1, at(1), at(1)}
+	for _, c := range []struct {
+		f    Filter
+		want []ReasonCount
+	}{
+		{Filter{}, []ReasonCount{{"permanent", 3, noon, at(3)}, exhausted}},
+		{Filter{Tag: "t0"}, []ReasonCount{{"permanent", 2, noon, at(2)}}},
+		{Filter{Reasons: []Reason{"exhausted"}, Limit: 5000}, []ReasonCount{exhausted}},
+		{Filter{Keys: []string{"0", "3"}, Since: noon.Add(time.Second)}, []ReasonCount{{"permanent", 1, at(3), at(3)}}},
+		{Filter{Until: noon}, []ReasonCount{}},
 	} {
 		c.f.Group = "g"
-		wantError(t, name, w.log.complete(t.Context(), &c.f), nil)
-		s := w.log.listText(c.f, rowColumns, Dead, c.from, 100)
-		w.wantIndexed(name, 200, s.String(), s.args...)
+		got, err := w.log.CountReasons(t.Context(), c.f)
+		if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+			t.Errorf("%+v: %v, (-want +got)\n%s", c.f, err, diff)
+		}
 	}
-	ages, err := w.log.OldestOpen(t.Context())
-	if err != nil || len(ages) != 1 || ages[Dead] < 0 || ages[Dead] > time.Minute {
-		t.Errorf("oldest open: %v, %v", ages, err)
+}
+
+func TestTheOldestRowOfEachStateThatWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if oldest, err := w.log.Oldest(t.Context(), "g"); err != nil || len(oldest) != 0 {
+		t.Errorf("an empty log has %v (%v)", oldest, err)
+	}
+	for i, age := range []time.Duration{time.Hour, 3 * time.Hour, 2 * time.Hour} {
+		for _, status := range []Status{Success, Failed, Dead, Discarded} {
+			name := fmt.Sprint(status, i)
+			w.put(Row{Identity: key(name), Version: Version{Status: status}, Age: age},
+				Row{Identity: Identity{"other", "t", name}, Version: Version{Status: status}, Age: 24 * time.Hour})
+		}
+	}
+	oldest, err := w.log.Oldest(t.Context(), "g")
+	ages, err2 := w.log.OldestOpen(t.Context())
+	if err := errors.Join(err, err2); err != nil || len(oldest) != 2 || len(ages) != 2 {
+		t.Fatalf("the oldest are %v and %v (%v), want one failed, one dead", oldest, ages, err)
+	}
+	for _, status := range []Status{Failed, Dead} {
+		r := oldest[status]
+		if r.Key != fmt.Sprint(status, 1) || r.Age.Truncate(time.Hour) != 3*time.Hour ||
+			ages[status].Truncate(time.Hour) != 24*time.Hour {
+			t.Errorf("the oldest in %v is %v, %v old, of all groups %v; want number 1, 3h, 24h", status, r.Identity, r.Age,
+				ages[status])
+		}
+	}
+}
+
+func TestTheEventFeedIsReadInItsOrderAndFromTheBookmarkOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.dead(deathOf("old")) // before anybody asked
+	at, err := w.log.Bookmark(t.Context(), "g")
+	wantError(t, "bookmark", err, nil)
+	_, err = w.log.Reopen(t.Context(), w.dead(deathOf("a")), entryOf(key("a")), ReplayNote{By: "me", Token: "r"})
+	wantError(t, "reopen", err, nil)
+	feed, err := w.log.EventFeed(t.Context(), at, 10)
+	wantError(t, "feed", err, nil)
+	want := []FeedEvent{{Identity: key("a"), From: Absent, To: Dead}, {Identity: key("a"), From: Dead, To: Failed,
+		Replays: 1}}
+	if diff := cmp.Diff(want, feed, cmpopts.IgnoreFields(FeedEvent{}, "ID", "Age")); diff != "" {
+		t.Fatalf("feed (-want +got):\n%s", diff)
+	}
+	if feed[0].ID <= at || feed[1].ID <= feed[0].ID {
+		t.Errorf("ids %d and %d after %d do not grow", feed[0].ID, feed[1].ID, at)
+	}
+	if some, err := w.log.EventFeed(t.Context(), at, 1); err != nil || len(some) != 1 {
+		t.Errorf("one of them: %v, %v", some, err)
+	}
+	// then the bookmark moves on, and never back; ten is more than nine, as a number; every group has its own
+	last, other := feed[1].ID, strings.Repeat("x", MaxGroup)
+	for _, move := range []struct{ to, at int64 }{{last, last}, {feed[0].ID, last}, {9_999_999, 9_999_999},
+		{10_000_000, 10_000_000}} {
+		wantError(t, "move", w.log.MoveBookmark(t.Context(), "g", move.to), nil)
+		if got, err := w.log.Bookmark(t.Context(), "g"); err != nil || got != move.at {
+			t.Errorf("the bookmark is at %d (%v), want %d", got, err, move.at)
+		}
+	}
+	if got, err := w.log.Bookmark(t.Context(), other); err != nil || got != last {
+		t.Errorf("another group begins at %d (%v), want %d", got, err, last)
 	}
 }

@@ -1,79 +1,129 @@
 package dedup
 
 import (
+	"bytes"
 	"database/sql"
-	"strconv"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
+func TestIdentityValidate(t *testing.T) {
+	long := strings.Repeat
+	for _, c := range []struct {
+		key Identity
+		ok  bool
+	}{
+		{key("k"), true}, {Identity{long("g", 100), long("t", 100), long("k", 255)}, true}, {key(long("é", 127)), true},
+		{key(long("é", 128)), false}, {Identity{long("g", 101), "t", "k"}, false},
+		{Identity{"g", long("t", 101), "k"}, false}, {Identity{"", "t", "k"}, false}, {Identity{"g", "", "k"}, false},
+		{key(""), false}, {key(" "), true}, {key("😀"), true},
+		{key("a\x00"), false}, {key("a\nb"), false}, {key("a\x7f"), false}, {key("a\u0085"), false}, {key("a\xff"), false},
+		{key("\xed\xa0\x80"), false}, // half a surrogate
+	} {
+		if err := c.key.Validate(); (err == nil) != c.ok || !c.ok && !errors.Is(err, ErrIdentity) {
+			t.Errorf("Validate(%v) = %v, want ok %v", c.key, err, c.ok)
+		}
+	}
+	var out bytes.Buffer
+	slog.New(slog.NewTextHandler(&out, nil)).Info("m", "msg_key", key("k 1"))
+	if want := `msg_key.group=g msg_key.tag=t msg_key.key="k 1"`; !strings.Contains(out.String(), want) {
+		t.Errorf("%s\nlacks %s", out.String(), want)
+	}
+}
+
+// Every text collation of MySQL and MariaDB makes some of these equal.
+func TestKeysThatDifferInAnyByteAreTwoKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var keys []Identity
+	for _, name := range []string{
+		"abc", "ABC", "aBc", "äbc", "a\u0308bc", "àbc", "abc ", "abc  ", " abc", "ABC ", "ß", "ss", "😀", "😁", "œ", "oe", "ı",
+		"i", "I", "İ", "a'b", `a\b`, `a\\b`, "a%b", "a_b", "a?b", "ﬁ", "fi", "１", "1", "\u200b1", "Å", "\u212b", "0", "00",
+	} {
+		keys = append(keys, key(name), Identity{"g", name, "k"}, Identity{name, "t", "k"})
+	}
+	var entries []Entry
+	for i, k := range keys {
+		if i%2 == 0 {
+			entries = append(entries, entryOf(k))
+		}
+	}
+	wantError(t, "insert", w.insertSuccess(entries...), nil)
+	for i, k := range keys {
+		if i%2 == 1 {
+			w.claimAt(k)
+		}
+	}
+	rows := w.lookUp(keys...)
+	for i, k := range keys {
+		want := []Status{Success, Processing}[i%2]
+		if rows[k].Status != want || rows[k].Identity != k || w.read(k).Status != want {
+			t.Errorf("%v is %v, want %v", k, rows[k].Status, want)
+		}
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != len(keys) {
+		t.Errorf("%d rows for %d keys", n, len(keys))
+	}
+}
+
 func TestLookUpSaysOfEveryKeyWhatIsThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	all := entries(1500)
 	wantError(t, "insert", w.insertSuccess(all[:1200]...), nil)
-	claim := w.claim(absent(key("claimed")), "a")
+	claim := w.claimAt(key("claimed"))
 	w.older(claim.Identity, time.Hour)
-	keys := []Identity{claim.Identity, key("unknown"), claim.Identity, {"g", "another tag", "order-000000"},
-		{"another group", "t", "order-000000"}}
-	for _, e := range all {
-		keys = append(keys, e.Identity)
-	}
-
-	rows := w.lookUp(keys...)
-
-	if len(rows) != len(keys)-1 {
-		t.Errorf("%d rows for %d keys", len(rows), len(keys)-1)
-	}
-	for _, k := range []Identity{keys[1], keys[3], keys[4]} {
-		if rows[k].Status != Absent || rows[k].Identity != k {
-			t.Errorf("%v: %+v", k, rows[k])
-		}
-	}
+	want := map[Identity]Status{claim.Identity: Processing, key("unknown"): Absent,
+		{"g", "another tag", "order-000000"}: Absent, {"another group", "t", "order-000000"}: Absent}
 	for i, e := range all {
-		want := Success
-		if i >= 1200 {
-			want = Absent
+		if want[e.Identity] = Success; i >= 1200 {
+			want[e.Identity] = Absent
 		}
-		if rows[e.Identity].Status != want {
-			t.Fatalf("%v is %v, want %v", e.Identity, rows[e.Identity].Status, want)
+	}
+	keys := []Identity{claim.Identity}
+	for k := range want {
+		keys = append(keys, k)
+	}
+	rows := w.lookUp(keys...)
+	for k, status := range want {
+		if rows[k].Status != status || rows[k].Identity != k {
+			t.Fatalf("%v: %+v, want %v", k, rows[k], status)
 		}
 	}
 	row := rows[claim.Identity]
-	if off := (row.Age - time.Hour).Abs(); off > time.Minute {
-		t.Errorf("age %v, want an hour", row.Age)
-	}
-	if row.Wait > testLease-time.Hour || !row.LeaseLive {
-		t.Errorf("live %v, wait %v", row.LeaseLive, row.Wait)
+	if off := (row.Age - time.Hour).Abs(); len(rows) != len(want) || off > time.Minute || !row.LeaseLive ||
+		row.Wait > testLease-time.Hour {
+		t.Errorf("%d rows for %d keys; age %v, live %v, wait %v", len(rows), len(want), row.Age, row.LeaseLive, row.Wait)
 	}
 	if got := w.lookUp(); len(got) != 0 {
 		t.Errorf("no key: %v", got)
 	}
 }
 
-// The log's times do not depend on how the caller's pool reads times, nor on this machine's clock or time zone.
-func TestTimesAreTheDatabasesInUTC(t *testing.T) {
+// Given a pool of the caller's own, which reads times as it likes, stands on another clock and isolates by REPEATABLE
+// READ, where workers that insert neighbouring keys deadlock, then the log's times are the database's in UTC, and its
+// transactions read what is committed.
+func TestTheLogIsTheSameOnAnyPool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	plain, err := sql.Open("mysql", w.dsn) // without parseTime, with the server's time zone
-	if err != nil {
-		t.Fatal(err)
-	}
+	wantError(t, "open", err, nil)
 	defer plain.Close()
 	plain.SetMaxOpenConns(1)
 	for _, text := range []string{"SET time_zone = '+05:00'", "SET timestamp = UNIX_TIMESTAMP('2031-02-03 04:05:06.5')"} {
-		if _, err := plain.Exec(text); err != nil {
-			t.Fatal(err)
-		}
+		_, err := plain.Exec(text)
+		wantError(t, text, err, nil)
 	}
 	other := *w.log
 	other.db = plain
 	k := key("k")
-	if _, err := other.Claim(t.Context(), absent(k), entryOf(k), "a"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = other.Claim(t.Context(), absent(k), entryOf(k), "a")
+	wantError(t, "claim", err, nil)
 	want := time.Date(2031, 2, 2, 23, 5, 6, 500_000_000, time.UTC)
 	for _, l := range []*Log{w.log, &other} {
 		row, err := l.Read(t.Context(), k)
@@ -81,70 +131,16 @@ func TestTimesAreTheDatabasesInUTC(t *testing.T) {
 			t.Errorf("read %v at %v, created %v, want %v", err, row.At, row.CreatedAt, want)
 		}
 	}
-}
-
-func TestLookUpIsNoFullScan(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	all := entries(10_000)
-	wantError(t, "insert", w.insertSuccess(all...), nil)
-	w.exec("ANALYZE TABLE consumer_log")
-	keys := make([]Identity, 500)
-	for i := range keys {
-		keys[i] = all[i*20].Identity
-	}
-	if n := lookUpSome(keys); n != len(keys) {
-		t.Errorf("%d keys of %d in one query", n, len(keys))
-	}
-	s := w.log.ofKeys(keys, rowColumns)
-	w.wantIndexed("one tag", 600, s.String(), s.args...)
-	keys[1].Tag = "another"
-	s = w.log.ofKeys(keys[:lookUpSome(keys)], rowColumns)
-	w.wantIndexed("several tags", 600, s.String(), s.args...)
-}
-
-// wantIndexed fails when the plan reads a table from end to end, or more rows than it may.
-func (w *world) wantIndexed(what string, most int, text string, args ...any) {
-	w.t.Helper()
-	for _, plan := range w.explain(text, args...) {
-		n, _ := strconv.Atoi(plan["rows"])
-		if plan["type"] == "ALL" || plan["type"] == "index" || plan["key"] == "" || n > most {
-			w.t.Errorf("%s: plan %v reads more than %d rows of an index", what, plan, most)
-		}
-	}
-}
-
-// A caller's own pool is REPEATABLE READ, where workers that insert neighbouring keys deadlock.
-func TestTransitionsReadCommittedOnAnyPool(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	plain, err := sql.Open("mysql", w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Close()
-	l := *w.log
-	l.db = plain
-	count := func(tx Execer) (n int) {
-		rows, err := tx.QueryContext(t.Context(), "SELECT msg_key FROM consumer_log")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			n++
-		}
-		return n
-	}
-	err = l.inTx(t.Context(), func(tx Execer) error {
-		before := count(tx)
-		w.claimAt(key("k"))
-		if after := count(tx); before != 0 || after != 1 {
-			t.Errorf("the transaction sees %d rows, then %d", before, after)
+	wantError(t, "transaction", other.inTx(t.Context(), func(tx Execer) error {
+		for want := 1; want <= 2; want++ {
+			keys, err := list(t.Context(), tx, sqlOf("SELECT msg_key FROM consumer_log"), value[string])
+			if err != nil || len(keys) != want {
+				t.Errorf("the transaction sees %v, %v; want %d rows", keys, err, want)
+			}
+			w.claimAt(key("another"))
 		}
 		return nil
-	})
-	wantError(t, "transaction", err, nil)
+	}), nil)
 }
 
 func TestSchemaIDIsKeptAndUnique(t *testing.T) {
@@ -154,15 +150,14 @@ func TestSchemaIDIsKeptAndUnique(t *testing.T) {
 	if err != nil || len(id) != 36 {
 		t.Fatalf("id %q, %v", id, err)
 	}
-	wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{Table: "consumer_log"}), nil)
+	w.migrate(MigrateOptions{})
 	if again, err := w.log.SchemaID(t.Context()); again != id || err != nil {
 		t.Errorf("after another migrate %q, %v; it was %q", again, err, id)
 	}
 	if other, err := newWorld(t).log.SchemaID(t.Context()); other == id || err != nil {
 		t.Errorf("another schema: %q, %v", other, err)
 	}
-	empty := worldOf(t, "", open(t, stack.MySQL(t)))
-	_, err = empty.log.SchemaID(t.Context())
+	_, err = worldOf(t, "", open(t, stack.MySQL(t))).log.SchemaID(t.Context())
 	wantError(t, "without a schema", err, ErrSchema)
 }
 
@@ -174,7 +169,7 @@ func TestNewLogRefusesWhatCannotWork(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*LogOptions){
 		"table":       func(o *LogOptions) { o.Table = "a`b" },
-		"long table":  func(o *LogOptions) { o.Table = "t23456789012345678901234567890123456789012" },
+		"long table":  func(o *LogOptions) { o.Table = strings.Repeat("t", 42) },
 		"lease":       func(o *LogOptions) { o.Lease = 0 },
 		"no delays":   func(o *LogOptions) { o.Delays = nil },
 		"zero delay":  func(o *LogOptions) { o.Delays = []time.Duration{0} },

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,50 +29,44 @@ func withSeats() MigrateOptions {
 	}}
 }
 
+// Given an empty database, or one that lacks a handler's set, then the status tells so and changes nothing; migrating
+// twice is once. What a set of somebody else's says is applied as it is.
 func TestMigrateTwiceIsOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	o := withSeats()
-	pending, err := MigrationStatus(t.Context(), w.db, o)
-	wantError(t, "status", err, nil)
-	for _, m := range pending {
-		if m.Applied != (m.Set == "log") || m.Applied == m.At.IsZero() {
-			t.Errorf("before: %+v", m)
-		}
-	}
-	wantError(t, "migrate", Migrate(t.Context(), w.db, o), nil)
-	wantError(t, "insert", w.insertSuccess(entryOf(key("k"))), nil)
-	versions := w.number("SELECT COUNT(*) FROM rollbackd_schema")
-	wantError(t, "migrate again", Migrate(t.Context(), w.db, o), nil)
-
-	if n := w.number("SELECT COUNT(*) FROM rollbackd_schema"); n != versions {
-		t.Errorf("%d versions, before %d", n, versions)
-	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 1 {
-		t.Errorf("%d rows after the second migrate", n)
-	}
-	all, err := MigrationStatus(t.Context(), w.db, o)
-	if err != nil || len(all) != len(pending) {
-		t.Errorf("%d migrations, %v", len(all), err)
-	}
-	for _, m := range all {
-		if !m.Applied || m.At.IsZero() {
-			t.Errorf("after: %+v", m)
-		}
-	}
-}
-
-func TestStatusOfAnEmptyDatabaseChangesNothing(t *testing.T) {
-	t.Parallel()
 	w := worldOf(t, "", open(t, stack.MySQL(t)))
-	all, err := MigrationStatus(t.Context(), w.db, MigrateOptions{Table: "consumer_log"})
-	if err != nil || len(all) != 4 || all[0].Applied {
-		t.Errorf("status %+v, %v", all, err)
+	status := func(o MigrateOptions, applied ...string) {
+		t.Helper()
+		all, err := MigrationStatus(t.Context(), w.db, o)
+		if err != nil || len(all) != 4+len(o.Extra) {
+			t.Errorf("%d migrations, %v", len(all), err)
+		}
+		for _, m := range all {
+			if want := slices.Contains(applied, m.Set); m.Applied != want || m.At.IsZero() == want {
+				t.Errorf("%+v, want applied are %v", m, applied)
+			}
+		}
 	}
+	status(MigrateOptions{})
 	if n := w.number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()"); n != 0 {
 		t.Errorf("%d tables", n)
 	}
 	wantError(t, "check", CheckSchema(t.Context(), w.db, "consumer_log"), ErrSchema)
+	w.migrate(MigrateOptions{})
+	status(withSeats(), "log")
+	wantError(t, "insert", w.insertSuccess(entryOf(key("k"))), nil)
+	for range 2 {
+		w.migrate(withSeats())
+		status(withSeats(), "log", "seats")
+	}
+	w.exec("INSERT INTO seat (id) VALUES (1)")
+	for query, want := range map[string]int{
+		"rollbackd_schema": 7, "consumer_log": 1, "seat WHERE note = 'consumer_log'": 1, // no name is replaced in it
+		"rollbackd_schema WHERE set_name = 'seats' AND version = 1 AND oldest = 1": 1,
+	} {
+		if n := w.number("SELECT COUNT(*) FROM " + query); n != want {
+			t.Errorf("%d rows of %s, want %d", n, query, want)
+		}
+	}
 }
 
 func TestManyMigrateAtOnce(t *testing.T) {
@@ -113,10 +108,7 @@ func TestMigrateWaitsForOneThatNamedTheLockByTheServersSHA1(t *testing.T) {
 	migrated := make(chan error, 1)
 	go func() { migrated <- Migrate(ctx, w.db, MigrateOptions{Table: "consumer_log"}) }()
 
-	poll.Until(t, "it waits for the lock", func() bool {
-		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
-			"GET_LOCK(%'") == 1
-	})
+	w.waits()
 
 	cancel()
 	if err := <-migrated; err == nil {
@@ -195,14 +187,9 @@ func TestTwoLogsInOneSchemaAreTwo(t *testing.T) {
 func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for i := range 2000 {
-		k := key(fmt.Sprint("k", i))
-		wantError(t, "insert", w.log.InsertSuccess(t.Context(), w.pool, []Entry{entryOf(k)}), nil)
-	}
+	w.put(aged("t", 2000, Success, 0)...)
 	conn, err := w.pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	wantError(t, "connection", err, nil)
 	defer conn.Close()
 	var id int64
 	if err := conn.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
@@ -237,61 +224,46 @@ func TestALockedTableIsNoFaultOfTheSchema(t *testing.T) {
 }
 
 // Given a key column that is not binary or too short, a table that is missing or has no transactions, or another
-// version's schema, then the check refuses it and names the reason.
+// version's schema, then the check refuses it and names the reason; what is newer and compatible is left alone. A
+// server that is away is no fault of the schema.
 func TestCheckSchemaRefuses(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, spoil, says string }{
-		{"nothing", "DO 1", ""},
-		{"a missing log", "DROP TABLE consumer_log", "missing"},
-		{"missing events", "DROP TABLE consumer_log_event", "missing"},
-		{"a key as text", "ALTER TABLE consumer_log MODIFY msg_key VARCHAR(255) NOT NULL", "VARBINARY"},
-		{"a tag as text with a binary collation", "ALTER TABLE consumer_log MODIFY msg_tag VARCHAR(100) COLLATE " +
-			"utf8mb4_bin NOT NULL", "VARBINARY"},
-		{"a short key", "ALTER TABLE consumer_log MODIFY msg_key VARBINARY(64) NOT NULL", "64 bytes"},
-		{"a table without transactions", "ALTER TABLE consumer_log ENGINE=MyISAM", "InnoDB"},
-		{"an old schema", "DELETE FROM rollbackd_schema WHERE version = 4", "0004"},
-		{"no version table", "DROP TABLE rollbackd_schema", "0001"},
-		{
-			"a newer schema that is compatible",
-			"INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 5, 4, " +
-				"UTC_TIMESTAMP(6))", "",
-		},
-		{
-			"a newer schema that is not",
-			"INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 5, 5, " +
-				"UTC_TIMESTAMP(6))", "newer rollbackd",
-		},
+	newer := func(oldest int) string {
+		return fmt.Sprintf("INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES "+
+			"('log:consumer_log', 5, %d, UTC_TIMESTAMP(6))", oldest)
+	}
+	for _, c := range []struct{ spoil, says string }{
+		{"DO 1", ""},
+		{"DROP TABLE consumer_log", "missing"},
+		{"DROP TABLE consumer_log_event", "missing"},
+		{"ALTER TABLE consumer_log MODIFY msg_key VARCHAR(255) NOT NULL", "VARBINARY"},
+		{"ALTER TABLE consumer_log MODIFY msg_tag VARCHAR(100) COLLATE utf8mb4_bin NOT NULL", "VARBINARY"},
+		{"ALTER TABLE consumer_log MODIFY msg_key VARBINARY(64) NOT NULL", "64 bytes"},
+		{"ALTER TABLE consumer_log ENGINE=MyISAM", "InnoDB"},
+		{"DELETE FROM rollbackd_schema WHERE version = 4", "0004"},
+		{"DROP TABLE rollbackd_schema", "0001"},
+		{newer(4), ""},
+		{newer(5), "newer rollbackd"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.spoil, func(t *testing.T) {
 			w := newWorld(t)
 			w.exec(c.spoil)
 			err := CheckSchema(t.Context(), w.db, "consumer_log")
 			if c.says == "" {
 				wantError(t, "check", err, nil)
-				return
-			}
-			if !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), c.says) ||
+				w.migrate(MigrateOptions{})
+			} else if !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), c.says) ||
 				!strings.Contains(err.Error(), "run: rollbackd migrate") {
 				t.Errorf("check = %v, want it to say %q and what to run", err, c.says)
 			}
+			if c.says == "newer rollbackd" {
+				wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{}), ErrSchema)
+			}
 		})
 	}
-}
-
-func TestMigrateLeavesANewerCompatibleSchemaAlone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.exec("INSERT INTO rollbackd_schema (set_name, version, oldest, applied_at) VALUES ('log:consumer_log', 5, 4, " +
-		"UTC_TIMESTAMP(6))")
-	wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{Table: "consumer_log"}), nil)
-	w.exec("UPDATE rollbackd_schema SET oldest = 5 WHERE version = 5")
-	wantError(t, "migrate", Migrate(t.Context(), w.db, MigrateOptions{Table: "consumer_log"}), ErrSchema)
-}
-
-func TestCheckSchemaDoesNotBlameTheSchemaForADeadServer(t *testing.T) {
 	err := CheckSchema(t.Context(), open(t, "u:p@tcp(127.0.0.1:1)/d"), "consumer_log")
 	if errors.Is(err, ErrSchema) || mysqldb.Classify(err) != mysqldb.FaultUnavailable {
-		t.Errorf("check = %v", err)
+		t.Errorf("check without a server = %v", err)
 	}
 }
 
@@ -312,7 +284,7 @@ func TestReadableViewShowsText(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	k := Identity{"g", "tag é", "key 😀"}
-	wantError(t, "dead", w.log.Dead(t.Context(), absent(k), entryOf(k), "malformed", "bad"), nil)
+	w.dead(Death{Entry: entryOf(k), Reason: "malformed", Cause: "bad"})
 	var tag, name, status, body string
 	err := w.pool.QueryRow("SELECT msg_tag, msg_key, status, msg_body FROM consumer_log_readable WHERE msg_key = "+
 		"'key 😀'").Scan(&tag, &name, &status, &body)
@@ -324,22 +296,6 @@ func TestReadableViewShowsText(t *testing.T) {
 		if n := w.number("SELECT COUNT(*) FROM consumer_log_readable WHERE status = ?", s.String()); n != 1 {
 			t.Errorf("status %d is not called %v", i, s)
 		}
-	}
-}
-
-func TestASetOfSomebodyElsesIsAppliedAsItIs(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	o := withSeats()
-	o.Table = "a_second_log"
-	wantError(t, "migrate", Migrate(t.Context(), w.db, o), nil)
-	w.exec("INSERT INTO seat (id) VALUES (1)")
-	if n := w.number("SELECT COUNT(*) FROM seat WHERE note = 'consumer_log'"); n != 1 {
-		t.Error("the log's name was replaced in a file that is not the log's")
-	}
-	if n := w.number("SELECT COUNT(*) FROM rollbackd_schema WHERE set_name = 'seats' AND version = 1 AND oldest = 1"); n !=
-		1 {
-		t.Errorf("%d rows of the set's first version, want 1", n)
 	}
 }
 

@@ -36,50 +36,31 @@ func TestOfManyWhoPauseAtOnceOneDoes(t *testing.T) {
 func TestAPauseIsReplacedOrEndedOnlyByWhoHasSeenIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	long := strings.Repeat("<é", 500)
 	set := func(id string, lasts time.Duration, instead string) error {
-		_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: id, By: "anna", Why: "w"}, lasts, instead)
+		_, err := w.log.SetPause(t.Context(), w.pool, "g", "q", Pause{ID: id, By: long, Why: long}, lasts, instead)
 		return err
 	}
-	want := func(id string) {
+	end := func(id string) error {
+		_, err := w.log.EndPause(t.Context(), w.pool, "g", "q", id)
+		return err
+	}
+	stands := func(what string, err, want error, id string) {
 		t.Helper()
+		wantError(t, what, err, want)
 		p, err := w.log.Paused(t.Context(), "g", "q")
 		if err != nil || p.ID != id || (p.Left > 0) != (id != "") {
-			t.Errorf("paused: %+v, %v; want %q", p, err, id)
+			t.Errorf("%s: %+v, %v; want %q", what, p, err, id)
 		}
 	}
-	// given a pause
-	if err := set("one", time.Hour, ""); err != nil {
-		t.Fatal(err)
-	}
-	want("one")
+	stands("paused", set("one", time.Hour, ""), nil, "one")
+	stands("replaced by who had seen none", set("two", time.Hour, "none"), ErrPaused, "one")
+	stands("ended by who had seen none", end("none"), ErrNotPaused, "one")
+	stands("replaced", set("two", time.Hour, "one"), nil, "two")
+	stands("ended", end("two"), nil, "")
+	stands("over at once", set("three", time.Microsecond, ""), nil, "")
+	stands("anew", set("four", time.Hour, ""), nil, "four")
 	if p, err := w.log.Paused(t.Context(), "g", "another"); err != nil || p.Left > 0 {
 		t.Errorf("another queue is paused: %+v, %v", p, err)
 	}
-	// when it is replaced or ended by who has seen another, then it stands
-	if err := set("two", time.Hour, "none"); !errors.Is(err, ErrPaused) {
-		t.Errorf("replaced by who had seen none: %v", err)
-	}
-	if _, err := w.log.EndPause(t.Context(), w.pool, "g", "q", "none"); !errors.Is(err, ErrNotPaused) {
-		t.Errorf("ended by who had seen none: %v", err)
-	}
-	want("one")
-	// when by who has seen it, then it is
-	if err := set("two", time.Hour, "one"); err != nil {
-		t.Error(err)
-	}
-	want("two")
-	if _, err := w.log.EndPause(t.Context(), w.pool, "g", "q", "two"); err != nil {
-		t.Error(err)
-	}
-	want("")
-	// when its time is over, then there is none, and anybody may pause anew
-	if err := set("three", time.Microsecond, ""); err != nil {
-		t.Error(err)
-	}
-	want("")
-	long := Pause{ID: "four", By: strings.Repeat("<", 500), Why: strings.Repeat("<é", 500)}
-	if _, err := w.log.SetPause(t.Context(), w.pool, "g", "q", long, time.Hour, ""); err != nil {
-		t.Errorf("a long name and a long reason: %v", err)
-	}
-	want("four")
 }

@@ -2,6 +2,9 @@ package dedup
 
 import (
 	"database/sql"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,10 +18,9 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnMySQL(t)
 	w := newWorldOn(t, server.Database(t))
-	old := entries(3000)
-	wantError(t, "insert", w.insertSuccess(old...), nil)
-	w.exec("INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays, `by`) " +
-		"SELECT group_name, msg_tag, msg_key, consumer_timestamp, 1, 1, 0, 'them' FROM consumer_log")
+	done := entries(3000)
+	wantError(t, "insert", w.insertSuccess(done...), nil)
+	w.tell("TRUE")
 	w.exec("ANALYZE TABLE consumer_log, consumer_log_event")
 	server.KeepStatements(t)
 	ctx := t.Context()
@@ -30,7 +32,7 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 			wantError(t, what, err, nil)
 		}
 	}
-	_, all := rowsNamed(40)
+	_, all := rowsNamed("", 40)
 	claims, errs := w.log.ClaimAll(ctx, fresh(all[:20]), "lane/1")
 	must("claim", errs...)
 	must("apply", w.inTx(func(tx *sql.Tx) error {
@@ -45,15 +47,15 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	must("fail", errs...)
 	row := w.fail(claims[8], "no stock")
 	must("give back", w.log.UnclaimAll(ctx, claims[9:11])...)
-	must("give one back", w.log.Unclaim(ctx, claims[11]))
+	must("give one back", w.log.UnclaimAll(ctx, claims[11:12])...)
 	_, errs = w.log.BlameAll(ctx, []Blamed{{all[20], "no shelf"}}, "lane/1")
 	must("blame", errs...)
 	_, err := w.log.LookUp(ctx, []Identity{row.Identity, {"g", "u", "x"}})
 	must("look up", err)
 	_, err = w.log.Holds(ctx, row.Identity, row.Version)
 	must("compare", err)
-	must("file", w.log.DeadAll(ctx, []Letter{{all[21], "malformed", "x"}}),
-		w.log.Dead(ctx, row, all[8], "exhausted", "x"))
+	w.dead(Death{Entry: all[21], Reason: "malformed", Cause: "x"})
+	must("file", w.log.Dead(ctx, row, all[8], "exhausted", "x"))
 	_, _, err = w.log.ReserveLetters(ctx, letterLimit(), 101)
 	must("reserve letters", err)
 	must("file rows", w.log.DeadRows(ctx, []Death{{w.read(all[6].Identity), all[6], "exhausted", "x"}})...)
@@ -114,9 +116,9 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	must("waypoints", err)
 	_, err = w.log.SchemaID(ctx)
 	must("schema", err)
-	_, err = w.log.CountPrunable(ctx, PruneOptions{Group: "g", OlderThan: month})
+	_, err = w.log.CountPrunable(ctx, monthOld)
 	must("count what is old", err)
-	_, err = w.log.Prune(ctx, PruneOptions{Group: "g", OlderThan: month})
+	_, err = w.log.Prune(ctx, monthOld)
 	must("prune", err)
 
 	reads, looked := server.WholeReads(t, w.dsn, "consumer_log", "consumer_log_event")
@@ -126,4 +128,138 @@ func TestEveryStatementGoesByAnIndex(t *testing.T) {
 	if looked < 40 {
 		t.Errorf("%d statements were explained: the test looks at nothing", looked)
 	}
+}
+
+// Where it matters by which index, how many rows and in which order a statement goes, its plan says so. Statistics may
+// make another index look better; of an empty table every plan costs the same.
+func TestStatementsGoByTheirIndex(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const success, dead = 6000, 50
+	var rows []Row
+	for i := range success {
+		age := time.Hour
+		if i < 4000 {
+			age = month + time.Hour
+		}
+		rows = append(rows, Row{Identity: key(fmt.Sprintf("order-%06d", i)), Version: Version{Status: Success}, Age: age})
+	}
+	for i := range dead {
+		rows = append(rows, Row{Identity: key(fmt.Sprint("dead ", i)), Version: Version{Status: Dead}, Reason: "malformed"})
+	}
+	w.put(rows...)
+	w.tell("TRUE")
+	w.exec("ANALYZE TABLE consumer_log, consumer_log_event")
+
+	keys, batch := make([]Identity, 500), make([]oldRow, pruneRows)
+	for i := range keys {
+		keys[i] = rows[i*12].Identity
+	}
+	for i := range batch {
+		batch[i].Identity = rows[i].Identity
+	}
+	if n := lookUpSome(keys); n != len(keys) {
+		t.Errorf("%d keys of %d in one query", n, len(keys))
+	}
+	several := append([]Identity{{"g", "another", "k"}}, keys...)
+	before, old := time.Now().Add(-month).UnixMicro(), time.Now().Add(-month-2*time.Hour).UnixMicro()
+	type plan struct {
+		statement
+		most  int    // rows that it reads of a table
+		index string // of its tables in turn
+	}
+	plans := map[string]plan{
+		"look up one tag":     {w.log.ofKeys(keys, rowColumns), 600, "PRIMARY"},
+		"look up several":     {w.log.ofKeys(several[:lookUpSome(several)], rowColumns), 600, "PRIMARY"},
+		"prune, first page":   {w.log.pruneText(Success, before, nil), success, "by_status"},
+		"prune, later page":   {w.log.pruneText(Success, before, &oldRow{rows[500].Identity, old}), success, "by_status"},
+		"prune":               {w.log.deleteText(Success, before, batch, false), 600, "PRIMARY"},
+		"prune with events":   {w.log.deleteText(Success, before, batch, true), 600, "PRIMARY by_identity"},
+		"prune, count events": {w.log.storyText(batch), 600, "by_identity"},
+	}
+	row := func(name string, age time.Duration) *pageEnd {
+		return &pageEnd{Dead, time.Now().Add(-age).UnixMicro(), []byte("t"), []byte(name)}
+	}
+	for name, c := range map[string]struct {
+		f    Filter
+		from *pageEnd
+	}{
+		"by status": {Filter{}, nil}, "a later page": {Filter{}, row("dead 3", 0)}, "by tag": {Filter{Tag: "t"}, nil},
+		"by reason":        {Filter{Reasons: []Reason{"malformed"}}, nil},
+		"by key":           {Filter{Keys: []string{"dead 3"}}, nil},
+		"by key and tag":   {Filter{Keys: []string{"dead 3"}, Tag: "t"}, nil},
+		"since yesterday":  {Filter{Since: time.Now().Add(-24 * time.Hour)}, nil},
+		"until long after": {Filter{Until: time.Now().Add(24 * time.Hour)}, nil},
+		"down to a row":    {Filter{Remark: "x", upTo: row("dead 4", time.Hour)}, row("dead 3", 0)},
+	} {
+		c.f.Group = "g"
+		wantError(t, name, w.log.complete(t.Context(), &c.f), nil)
+		plans["list "+name] = plan{w.log.listText(c.f, rowColumns, Dead, c.from, 100), 200, ""}
+		plans["count "+name] = plan{w.log.reasonsText(c.f), 200, "by_status"}
+	}
+	for name, p := range plans {
+		var index []string
+		for _, line := range w.explain(p.String(), p.args...) {
+			n, _ := strconv.Atoi(line["rows"])
+			index = append(index, line["key"])
+			sorts := strings.HasPrefix(name, "prune") && strings.Contains(line["Extra"], "filesort")
+			if line["type"] == "ALL" || line["type"] == "index" || line["key"] == "" || n > p.most || sorts {
+				t.Errorf("%s: %v, want at most %d rows of an index, in its order", name, line, p.most)
+			}
+		}
+		if got := strings.Join(index, " "); p.index != "" && got != p.index {
+			t.Errorf("%s goes by %q, want %q", name, got, p.index)
+		}
+	}
+}
+
+// explain is the plan of a statement, a line per table.
+func (w *world) explain(text string, args ...any) (plan []map[string]string) {
+	w.t.Helper()
+	plan, err := list(w.t.Context(), w.pool, sqlOf(stack.Explain+text, args...), func(rows *sql.Rows) (
+		map[string]string, error,
+	) {
+		columns, err := rows.Columns()
+		if err != nil {
+			return nil, err
+		}
+		values, into, line := make([]sql.NullString, len(columns)), make([]any, len(columns)), map[string]string{}
+		for i := range values {
+			into[i] = &values[i]
+		}
+		err = rows.Scan(into...)
+		for i, c := range columns {
+			line[c] = values[i].String
+		}
+		return line, err
+	})
+	wantError(w.t, "EXPLAIN", err, nil)
+	return plan
+}
+
+// The guards of a transition compare status and time, which are the columns of an index; statistics may make that index
+// look better than the primary key. A statement that goes through it waits for other identities' rows.
+func TestTransitionWaitsForNoOtherRow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var rows []Row
+	for i := range 300 {
+		status := Success
+		if i == 0 {
+			status = Failed
+		}
+		rows = append(rows, Row{Identity: key(fmt.Sprint(i)), Version: Version{Status: status, Attempts: 1}, Age: month})
+	}
+	w.put(rows...)
+	w.exec("ANALYZE TABLE consumer_log")
+	other := worldOf(t, w.dsn, openWith(t, w.dsn, OpenOptions{LockWait: time.Second}))
+	err := w.inTx(func(tx *sql.Tx) error {
+		if _, err := tx.Exec("SELECT 1 FROM consumer_log"+keyIs+" FOR UPDATE", keyArgs(key("0"))...); err != nil {
+			return err
+		}
+		asItWas := Row{Identity: key("1"), Version: Version{Status: Failed, Attempts: 1}}
+		_, err := other.log.Claim(t.Context(), asItWas, entryOf(key("1")), "owner")
+		return err
+	})
+	wantError(t, "claim of a row that was moved, beside a locked row", err, ErrLost)
 }

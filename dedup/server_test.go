@@ -33,23 +33,24 @@ func TestEveryStatementFitsIntoOneMiB(t *testing.T) {
 	huge.Body, huge.Properties = bytes.Repeat([]byte{0}, 16<<20), bytes.Repeat([]byte("\""), MaxProperties)
 	wantError(t, "dead with a huge body", w.log.Dead(t.Context(), absent(huge.Identity), huge, "malformed", cause), nil)
 	huge.Identity.Key = quotes(MaxKey, 1)
-	wantError(t, "a huge letter", w.log.DeadAll(t.Context(), []Letter{{huge, "malformed", cause}}), nil)
+	w.dead(Death{Entry: huge, Reason: "malformed", Cause: cause})
 	huge.Identity.Key = quotes(MaxKey, 2)
 	c, err := w.log.Claim(t.Context(), absent(huge.Identity), huge, "owner")
 	wantError(t, "claim", err, nil)
-	_, err = w.log.Fail(t.Context(), c, cause)
-	wantError(t, "fail", err, nil)
+	w.fail(c, cause)
 
-	var letters []Letter
+	var letters []Death
 	var entries []Entry
 	var keys []Identity
 	for i := range 3000 {
-		letter := Letter{worst(10_000 + i), "permanent", cause}
-		letter.Body = bytes.Repeat([]byte{0}, i%100)
+		letter := Death{Entry: worst(10_000 + i), Reason: "permanent", Cause: cause}
+		if letter.Entry.Body = bytes.Repeat([]byte{0}, i%100); i%100 == 0 {
+			letter.Entry.Body = huge.Body[:MaxBody]
+		}
 		letters, entries = append(letters, letter), append(entries, worst(20_000+i))
-		keys = append(keys, letter.Identity)
+		keys = append(keys, letter.Entry.Identity)
 	}
-	wantError(t, "many letters", w.log.DeadAll(t.Context(), letters), nil)
+	w.dead(letters...)
 	wantError(t, "many successes", w.insertSuccess(entries...), nil)
 	rows, err := w.log.LookUp(t.Context(), keys)
 	wantError(t, "look up", err, nil)

@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,10 +10,22 @@ import (
 
 func (w *world) waypoint(name string) Waypoint {
 	w.t.Helper()
-	at, _, err := w.log.Waypoint(w.t.Context(), name, "run of "+name)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	at, _ := w.waypointOf(name, "run of "+name)
+	return at
+}
+
+func (w *world) waypointOf(name, run string) (Waypoint, string) {
+	w.t.Helper()
+	at, note, err := w.log.Waypoint(w.t.Context(), name, run)
+	wantError(w.t, "waypoint", err, nil)
+	return at, string(note)
+}
+
+// takeOver moves on from a waypoint, with these rows, or with none and an error.
+func (w *world) takeOver(at Waypoint, note string, want error, all ...Taken) Waypoint {
+	w.t.Helper()
+	at, err := w.log.TakeOver(w.t.Context(), at, []byte(note), all)
+	wantError(w.t, "take over "+note, err, want)
 	return at
 }
 
@@ -24,21 +35,20 @@ func takenOf(name string, status Status) Taken {
 }
 
 // Given rows of another log, when they are taken over, then a success keeps its hash and its time and no body, what was
-// left open is dead with all that is known of it, and only that has a line of its story.
+// left open is dead with all that is known of it, and only that has a line of its story; when the other log says more
+// of it later, it is renewed, and success in the end.
 func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	done, open := takenOf("done", Success), takenOf("open", Dead)
-	late := takenOf("late", Success)
+	done, open, late := takenOf("done", Success), takenOf("open", Dead), takenOf("late", Success)
 	late.At, late.Attempts = time.Now().Add(24*time.Hour), -3
-	if _, err := w.log.TakeOver(t.Context(), w.waypoint("x"), []byte("note"), []Taken{open, late, done}); err != nil {
-		t.Fatal(err)
-	}
+	at := w.takeOver(w.waypoint("x"), "note", nil, open, late, done)
+
 	row := w.read(done.Identity)
 	if row.Version != (Version{Success, 2, 0, "taken/old done"}) || row.Body != nil || !row.At.Equal(done.At) ||
 		!row.CreatedAt.Equal(done.At) || !bytes.Equal(row.BodyHash, done.BodyHash[:]) || row.Reason != "" ||
-		!row.DeadAt.IsZero() || !row.TakenOver() || row.Origin() != "old done" {
-		t.Errorf("done: %+v", row)
+		!row.DeadAt.IsZero() || !row.TakenOver() || row.Origin() != "old done" || w.story(done.Identity) != "" {
+		t.Errorf("done: %+v, story %s", row, w.story(done.Identity))
 	}
 	row = w.read(open.Identity)
 	if row.Version != (Version{Dead, 2, 0, "taken/old open"}) || !bytes.Equal(row.Body, open.Body) ||
@@ -50,157 +60,83 @@ func TestWhatIsTakenOverStandsAsTheOtherLogHasIt(t *testing.T) {
 	if row.Attempts != 1 || row.Age < 0 || row.Age > time.Hour {
 		t.Errorf("a time in the future must count as now, and attempts below one as one: %+v", row)
 	}
-	if story := w.story(open.Identity); story != "absent>dead 2/0" {
-		t.Errorf("open's story is %s", story)
-	}
-	if story := w.story(done.Identity); story != "" {
-		t.Errorf("done's story is %s", story)
-	}
-}
 
-// Given what was left open, when the other log says success later, then the row is success, with the other log's time
-// and without a body.
-func TestWhatWasLeftOpenBecomesSuccessLater(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	open := takenOf("k", Dead)
-	at, err := w.log.TakeOver(t.Context(), w.waypoint("x"), nil, []Taken{open})
-	if err != nil {
-		t.Fatal(err)
-	}
-	again := takenOf("k", Dead)
+	again := takenOf("open", Dead)
 	again.From, again.Attempts, again.Remark = w.read(open.Identity), 3, "timeout"
-	if at, err = w.log.TakeOver(t.Context(), at, nil, []Taken{again}); err != nil {
-		t.Fatal(err)
-	}
+	at = w.takeOver(at, "again", nil, again)
 	if row := w.read(open.Identity); row.Attempts != 3 || row.Remark != "timeout" || row.Status != Dead {
 		t.Errorf("renewed: %+v", row)
 	}
-	done := takenOf("k", Success)
-	done.From, done.Attempts = w.read(open.Identity), 4
-	if _, err = w.log.TakeOver(t.Context(), at, nil, []Taken{done}); err != nil {
-		t.Fatal(err)
-	}
-	row := w.read(open.Identity)
-	if row.Version != (Version{Success, 4, 0, "taken/old k"}) || !row.At.Equal(done.At) || row.Body != nil ||
+	ended := takenOf("open", Success)
+	ended.From, ended.Attempts = w.read(open.Identity), 4
+	w.takeOver(at, "ended", nil, ended)
+	row = w.read(open.Identity)
+	if row.Version != (Version{Success, 4, 0, "taken/old open"}) || !row.At.Equal(done.At) || row.Body != nil ||
 		row.Reason != "" || row.Remark != "" || !row.DeadAt.IsZero() || len(row.BodyHash) == 0 {
 		t.Errorf("row: %+v", row)
 	}
-	if story := w.story(open.Identity); story != "absent>dead 2/0, dead>dead 3/0, dead>success 4/0" {
-		t.Errorf("story: %s", story)
+	if story, want := w.story(open.Identity), "absent>dead 2/0 by ann: as the old log has it, dead>dead 3/0 by ann: "+
+		"timeout, dead>success 4/0 by ann: as the old log has it"; story != want {
+		t.Errorf("story: %s\nwant:  %s", story, want)
 	}
 }
 
-// Given a chunk of which one row was moved by somebody, when it is taken over, then nothing of it is written and the
-// waypoint stays.
+// Given a chunk of which one row was moved by somebody, or stands there, when it is taken over, then nothing of it is
+// written and the waypoint stays.
 func TestAChunkIsTakenOverWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	open := takenOf("open", Dead)
-	at, err := w.log.TakeOver(t.Context(), w.waypoint("x"), []byte("first"), []Taken{open})
-	if err != nil {
-		t.Fatal(err)
+	open, done := takenOf("open", Dead), takenOf("open", Success)
+	at := w.takeOver(w.waypoint("x"), "first", nil, open)
+	done.From = w.read(open.Identity)
+	wantError(t, "discard", w.log.Discard(t.Context(), done.From, open.Entry, "ann", "done by hand"), nil)
+	w.put(Row{Identity: key("there"), Version: Version{Status: Success}})
+	for _, met := range []Taken{done, takenOf("there", Success)} {
+		w.takeOver(at, "second", ErrLost, met, takenOf("other", Success))
 	}
-	was := w.read(open.Identity)
-	if err := w.log.Discard(t.Context(), was, open.Entry, "ann", "done by hand"); err != nil {
-		t.Fatal(err)
-	}
-	done := takenOf("open", Success)
-	done.From = was
-	_, err = w.log.TakeOver(t.Context(), at, []byte("second"), []Taken{done, takenOf("other", Success)})
-	if !errors.Is(err, ErrLost) {
-		t.Errorf("%v, want ErrLost", err)
-	}
-	if w.read(open.Identity).Status != Discarded || w.read(key("other")).Status != Absent {
-		t.Error("a part of the chunk was written")
-	}
-	if _, note, err := w.log.Waypoint(t.Context(), "x", "r"); err != nil || string(note) != "first" {
-		t.Errorf("the waypoint's note is %q, %v; want first", note, err)
-	}
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, "+
-		"created_at) VALUES (?, ?, ?, 1, 1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))", keyArgs(key("there"))...)
-	_, err = w.log.TakeOver(t.Context(), at, nil, []Taken{takenOf("other", Success), takenOf("there", Success)})
-	if !errors.Is(err, ErrLost) || w.read(key("other")).Status != Absent {
-		t.Errorf("%v, want ErrLost and nothing written", err)
+	_, note := w.waypointOf("x", "r")
+	if w.read(open.Identity).Status != Discarded || w.read(key("other")).Status != Absent || note != "first" {
+		t.Errorf("a part of the chunk was written, or the waypoint's note is %q, want first", note)
 	}
 }
 
 // Given two who go through one log, when both move the waypoint from the same place, then one has moved it and the
-// other has written nothing.
+// other has written nothing; a call that was answered may be repeated, as after a lost answer, and is done once.
 func TestOfTwoAtOneWaypointOneGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	first, second := w.waypoint("x"), w.waypoint("x")
-	second.run = "the other run"
-	at, err := w.log.TakeOver(t.Context(), first, []byte("a"), []Taken{takenOf("a", Success)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = w.log.TakeOver(t.Context(), second, []byte("b"), []Taken{takenOf("b", Success)})
-	if !errors.Is(err, ErrOvertaken) || w.read(key("b")).Status != Absent {
-		t.Errorf("%v, want ErrOvertaken and nothing written", err)
-	}
-	second, note, err := w.log.Waypoint(t.Context(), "x", "the other run")
-	if err != nil || string(note) != "a" {
-		t.Fatalf("%q, %v", note, err)
-	}
-	if _, err := w.log.TakeOver(t.Context(), second, nil, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err = w.log.TakeOver(t.Context(), at, nil, nil); !errors.Is(err, ErrOvertaken) {
-		t.Errorf("%v, want ErrOvertaken", err)
-	}
-}
-
-// A call that was answered may be repeated, as after a lost answer: it is done, and done once.
-func TestTakingOverMayBeRepeatedAfterALostAnswer(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	from := w.waypoint("x")
+	first := w.waypoint("x")
+	second, _ := w.waypointOf("x", "the other run")
 	var at Waypoint
-	for _, note := range []string{"n", "n", "another note"} {
-		var err error
-		if at, err = w.log.TakeOver(t.Context(), from, []byte(note), []Taken{takenOf("a", Dead)}); err != nil {
-			t.Fatal(err)
-		}
+	for _, note := range []string{"n", "n", "a"} {
+		at = w.takeOver(first, note, nil, takenOf("a", Dead))
 	}
-	if _, err := w.log.TakeOver(t.Context(), at, []byte("next"), nil); err != nil {
-		t.Fatal(err)
+	w.takeOver(second, "b", ErrOvertaken, takenOf("b", Success))
+	second, note := w.waypointOf("x", "the other run")
+	if w.read(key("b")).Status != Absent || note != "n" || len(w.events(key("a"))) != 1 {
+		t.Errorf("%v is written, or the note is %q, or %s", key("b"), note, w.story(key("a")))
 	}
-	if story := w.story(key("a")); story != "absent>dead 2/0" {
-		t.Errorf("story: %s", story)
-	}
+	w.takeOver(second, "", nil)
+	w.takeOver(at, "", ErrOvertaken)
 }
 
-func TestWaypointsAreListedByTheBeginningOfTheirNames(t *testing.T) {
+func TestANoteOfAWaypointMayGrowAndShrinkAndIsListed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, name := range []string{"x:b", "x:a", "y:a"} {
-		if _, err := w.log.TakeOver(t.Context(), w.waypoint(name), []byte(strings.Repeat(name, 200)), nil); err != nil {
-			t.Fatal(err)
+	at := w.waypoint("x:b")
+	for _, size := range []int{0, 1, 255, 256, 3000, 511, 0, 12} {
+		want := string(bytes.Repeat([]byte{0xff, 0}, size)[:size])
+		at = w.takeOver(at, want, nil)
+		if _, note := w.waypointOf("x:b", "r"); note != want {
+			t.Errorf("a note of %d bytes is read as %d bytes", size, len(note))
 		}
+	}
+	for _, name := range []string{"x:a", "y:a"} {
+		w.takeOver(w.waypoint(name), strings.Repeat(name, 200), nil)
 	}
 	notes, err := w.log.Waypoints(t.Context(), "x:")
-	if err != nil || len(notes) != 2 || string(notes[0]) != strings.Repeat("x:a", 200) {
+	if err != nil || len(notes) != 2 || string(notes[0]) != strings.Repeat("x:a", 200) || len(notes[1]) != 12 {
 		t.Errorf("%q, %v", notes, err)
-	}
-}
-
-func TestANoteOfAWaypointMayGrowAndShrink(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	at := w.waypoint("x")
-	w.waypoint("x:y")
-	for _, size := range []int{0, 1, 255, 256, 3000, 511, 0, 12} {
-		want := bytes.Repeat([]byte{0xff, 0}, size)[:size]
-		var err error
-		if at, err = w.log.TakeOver(t.Context(), at, want, nil); err != nil {
-			t.Fatal(err)
-		}
-		_, note, err := w.log.Waypoint(t.Context(), "x", "r")
-		if err != nil || !bytes.Equal(note, want) {
-			t.Errorf("a note of %d bytes is read as %d bytes, %v", size, len(note), err)
-		}
 	}
 	if _, _, err := w.log.Waypoint(t.Context(), strings.Repeat("n", 91), "r"); err == nil {
 		t.Error("a name that is too long is accepted")
@@ -217,13 +153,12 @@ func TestAThousandLargeRowsAreTakenOverAtOnce(t *testing.T) {
 		taken.Body = bytes.Repeat([]byte("'"), 5000)
 		all = append(all, taken)
 	}
-	if _, err := w.log.TakeOver(t.Context(), w.waypoint("x"), nil, all); err != nil {
-		t.Fatal(err)
-	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)"); n != 1000 {
-		t.Errorf("%d rows", n)
-	}
-	if n := w.number("SELECT COUNT(*) FROM consumer_log_event"); n != 500 {
-		t.Errorf("%d events, want 500", n)
+	w.takeOver(w.waypoint("x"), "", nil, all...)
+	for query, want := range map[string]int{
+		"consumer_log WHERE consumer_status IN (1, 3)": 1000, "consumer_log_event": 500,
+	} {
+		if n := w.number("SELECT COUNT(*) FROM " + query); n != want {
+			t.Errorf("%d rows of %s, want %d", n, query, want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,10 +39,16 @@ func newWorld(t testing.TB) *world {
 func newWorldOn(t testing.TB, dsn string) *world {
 	t.Helper()
 	db := open(t, dsn)
-	if err := Migrate(t.Context(), db, MigrateOptions{Table: "consumer_log"}); err != nil {
-		t.Fatal(err)
+	w := worldOf(t, dsn, db)
+	w.migrate(MigrateOptions{})
+	return w
+}
+
+func (w *world) migrate(o MigrateOptions) {
+	w.t.Helper()
+	if err := Migrate(w.t.Context(), w.db, o); err != nil {
+		w.t.Fatal(err)
 	}
-	return worldOf(t, dsn, db)
 }
 
 func worldOf(t testing.TB, dsn string, db *gorm.DB) *world {
@@ -120,12 +127,19 @@ func (w *world) events(k Identity) []Event {
 	return events
 }
 
-// story is an identity's events in short: "absent>processing 1/0".
+// story is an identity's events in short: "absent>processing 1/0", by whom and with which error.
 func (w *world) story(k Identity) string {
 	w.t.Helper()
 	var steps []string
 	for _, e := range w.events(k) {
-		steps = append(steps, fmt.Sprintf("%v>%v %d/%d", e.From, e.To, e.Attempt, e.Replays))
+		step := fmt.Sprintf("%v>%v %d/%d", e.From, e.To, e.Attempt, e.Replays)
+		if e.By != "" {
+			step += " by " + e.By
+		}
+		if e.Error != "" {
+			step += ": " + e.Error
+		}
+		steps = append(steps, step)
 	}
 	return strings.Join(steps, ", ")
 }
@@ -141,7 +155,7 @@ func (w *world) claim(from Row, owner string) Claim {
 
 func (w *world) fail(c Claim, cause string) Row {
 	w.t.Helper()
-	row, err := w.log.Fail(w.t.Context(), c, cause)
+	row, err := first(w.log.FailAll(w.t.Context(), []Failure{{c, cause}}))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -170,6 +184,47 @@ func (w *world) insertSuccess(entries ...Entry) error {
 func (w *world) success(c Claim) error {
 	w.t.Helper()
 	return w.inTx(func(tx *sql.Tx) error { return w.log.Success(w.t.Context(), tx, c) })
+}
+
+func (w *world) claimAt(k Identity) Claim { return w.claim(absent(k), "owner of "+k.Key) }
+
+// dead files letters, each of an identity without a row, and returns the first one's.
+func (w *world) dead(all ...Death) Row {
+	w.t.Helper()
+	wantError(w.t, "dead", errors.Join(w.log.DeadRows(w.t.Context(), all)...), nil)
+	return w.read(all[0].Entry.Identity)
+}
+
+// deathOf is that of a key.
+func deathOf(name string) Death {
+	return Death{Entry: entryOf(key(name)), Reason: "permanent", Cause: "no such order"}
+}
+
+// put writes rows as they are given, each with its Age or its At.
+func (w *world) put(rows ...Row) {
+	w.t.Helper()
+	for some := range slices.Chunk(rows, 500) {
+		s := sqlOf("INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_body, body_hash, consumer_status, " +
+			"consumer_times, replays, owner, reason, remark, consumer_timestamp, created_at) VALUES ")
+		for i, r := range some {
+			s.item(i, "(?, ?, ?", keyArgs(r.Identity)...)
+			s.add(", ?, ?, ?, ?, ?, ?, ?, ?", r.Body, r.BodyHash, int(r.Status), r.Attempts, r.Replays, orNull(r.Owner),
+				orNull(string(r.Reason)), r.Remark)
+			if r.At.IsZero() {
+				s.add(", UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6))", r.Age.Microseconds())
+			} else {
+				s.add(", "+microTime+", UTC_TIMESTAMP(6))", r.At.UnixMicro())
+			}
+		}
+		w.exec(s.String(), s.args...)
+	}
+}
+
+// tell gives rows a line in the story.
+func (w *world) tell(which string) {
+	w.t.Helper()
+	w.exec("INSERT INTO consumer_log_event (group_name, msg_tag, msg_key, `at`, `to`, attempt, replays, `by`) SELECT " +
+		"group_name, msg_tag, msg_key, consumer_timestamp, consumer_status, 1, 0, 'them' FROM consumer_log WHERE " + which)
 }
 
 func key(name string) Identity { return Identity{Group: "g", Tag: "t", Key: name} }
