@@ -1,80 +1,42 @@
 package lock_test
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/lock/locktest"
 )
 
 // pair is two workers whose lock fails over.
 type pair struct {
-	*testing.T
-	set    *stack.RedisSet
-	a, b   lock.Locker
-	admin  redis.UniversalClient
-	schema string
-	fresh  int
-	log    *text // a's
+	*locktest.World
+	set   *stack.RedisSet
+	a, b  locktest.Worker
+	admin redis.UniversalClient
+	fresh int
+	log   *text // a's
 }
 
 // newPair has locks that outlive a failover.
 func newPair(t *testing.T, set *stack.RedisSet) *pair {
 	t.Helper()
-	p := &pair{T: t, set: set, admin: openClient(t, set.URL()), schema: uuid.NewString(), log: &text{}}
-	o := lock.Options{LockTTL: time.Minute}
-	p.b = openLock(t, set.URL(), o)
-	o.Log = slog.New(slog.NewTextHandler(p.log, nil))
-	p.a = openLock(t, set.URL(), o)
-	p.run(p.a)
-	p.run(p.b)
+	b := backendOfSet(t, set)
+	p := &pair{World: locktest.NewWorld(t, b), set: set, admin: b.admin, log: &text{}}
+	p.a = p.Worker("a", lock.Options{LockTTL: time.Minute, Log: p.log.logger()})
+	p.b = p.Worker("b", lock.Options{LockTTL: time.Minute})
+	p.a.Runs()
+	p.b.Runs()
 	return p
 }
 
-func (p *pair) run(l lock.Locker) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := l.Run(ctx); err != nil {
-			p.Errorf("Run = %v, want nil", err)
-		}
-	})
-	p.Cleanup(func() { cancel(); wg.Wait() })
-}
-
-func (p *pair) names(keys ...string) []lock.Name {
-	names := make([]lock.Name, len(keys))
-	for i, k := range keys {
-		names[i] = lock.NameOf(p.schema, "group", "tag", k)
-	}
-	return names
-}
-
-// finds locks the keys and says what is not as expected. A holder is known by its token.
-func (p *pair) finds(l lock.Locker, token string, want lock.Hold, holder string, keys ...string) {
-	p.Helper()
-	held, err := l.Lock(p.Context(), token, p.names(keys...))
-	if err != nil {
-		p.Fatal(err)
-	}
-	for i, h := range held {
-		if h.Hold != want || h.Holder != holder {
-			p.Errorf("%s finds %q %v, held by %q, want %v %q", token, keys[i], h.Hold, h.Holder, want, holder)
-		}
-	}
-}
-
-// some are names that nobody had before.
+// some are keys that nobody had before.
 func (p *pair) some(n int) (keys []string) {
 	for range n {
 		p.fresh++
@@ -83,46 +45,28 @@ func (p *pair) some(n int) (keys []string) {
 	return keys
 }
 
-// isMissed waits until both workers have noticed that a server is away.
-func (p *pair) isMissed() {
+// isMissed waits until each of these workers, of both if none is named, has noticed that a server is away.
+func (p *pair) isMissed(by ...locktest.Worker) {
 	p.Helper()
-	for _, l := range []lock.Locker{p.a, p.b} {
-		p.await("it is missed", func() bool {
-			_, err := l.Lock(p.Context(), "nobody", p.names(p.some(5)...))
-			p.must(err)
-			up, _, _ := l.Up()
+	if by == nil {
+		by = []locktest.Worker{p.a, p.b}
+	}
+	for _, who := range by {
+		p.Await("it is missed", func() bool {
+			who.As("nobody").Find(p.some(5)...)
+			up, _, _ := who.Up()
 			return !up
 		})
 	}
 }
 
-// isAsked waits until both workers lock again.
-func (p *pair) isAsked() {
+// comesBack waits until both workers lock again.
+func (p *pair) comesBack(after string) {
 	p.Helper()
-	for _, l := range []lock.Locker{p.a, p.b} {
-		p.await("it is asked again", func() bool { up, _, _ := l.Up(); return up })
-	}
-}
-
-func (p *pair) await(what string, ok func() bool) {
-	p.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			up, since, cause := p.a.Up()
-			p.Fatalf("waited in vain: %s; up %v since %v: %v", what, up, since, cause)
-		}
-	}
-}
-
-func (p *pair) must(err error) {
-	p.Helper()
-	if err != nil {
-		p.Fatal(err)
-	}
+	start := time.Now()
+	p.a.IsAsked()
+	p.b.IsAsked()
+	p.Logf("locked again %v after it was missed, %s", time.Since(start), after)
 }
 
 // on is a client of one server, whatever the others say of it.
@@ -136,7 +80,7 @@ func (p *pair) on(server *stack.Server) *redis.Client {
 func (p *pair) handedOn(server *stack.Server) {
 	p.Helper()
 	client := p.on(server)
-	p.must(client.Set(p.Context(), "rollbackd:last", "", time.Second).Err()) // WAIT waits for its own client's writes
+	p.Must(client.Set(p.Context(), "rollbackd:last", "", time.Second).Err()) // WAIT waits for its own client's writes
 	if n, err := client.Wait(p.Context(), 1, 10*time.Second).Result(); n != 1 || err != nil {
 		p.Fatalf("%d replicas have it, %v, want 1", n, err)
 	}
@@ -146,11 +90,11 @@ func (p *pair) handedOn(server *stack.Server) {
 func (p *pair) cutOff(replica *stack.Server) {
 	p.Helper()
 	client := p.on(replica)
-	p.must(client.ConfigSet(p.Context(), "masterauth", "nobody's").Err())
-	p.must(client.ClientKillByFilter(p.Context(), "TYPE", "master").Err())
-	p.await("the replica has lost its master", func() bool {
+	p.Must(client.ConfigSet(p.Context(), "masterauth", "nobody's").Err())
+	p.Must(client.ClientKillByFilter(p.Context(), "TYPE", "master").Err())
+	p.Await("the replica has lost its master", func() bool {
 		info, err := client.Info(p.Context(), "replication").Result()
-		p.must(err)
+		p.Must(err)
 		return strings.Contains(info, "master_link_status:down")
 	})
 }
@@ -162,32 +106,30 @@ func TestSentinelsReplaceAKilledMasterAndLoseWhatItHadNotHandedOn(t *testing.T) 
 	t.Parallel()
 	p := newPair(t, stack.OwnSentinels(t))
 	master, replica := p.set.Data[0], p.set.Data[1]
-	p.finds(p.a, "a", lock.Mine, "", "handed on")
+	p.a.Finds(lock.Mine, "", "handed on")
 	p.handedOn(master)
 	p.cutOff(replica)
-	p.finds(p.a, "a", lock.Mine, "", "kept back")
-	p.finds(p.b, "b", lock.HeldByOther, "a", "handed on", "kept back")
+	p.a.Finds(lock.Mine, "", "kept back")
+	p.b.Finds(lock.HeldByOther, "a", "handed on", "kept back")
 
-	start := time.Now()
-	p.must(master.Kill())
+	p.Must(master.Kill())
 	p.isMissed()
-	p.finds(p.a, "a2", lock.Mine, "", "meanwhile") // nobody can be asked
-	p.finds(p.b, "b2", lock.Mine, "", "meanwhile")
-	p.isAsked()
-	p.Logf("locked on the new master %v after the old one was killed", time.Since(start))
+	p.a.As("a2").Finds(lock.Mine, "", "meanwhile") // nobody can be asked
+	p.b.As("b2").Finds(lock.Mine, "", "meanwhile")
+	p.comesBack("killed")
 	if now := p.set.Masters(); len(now) != 1 || now[0] != replica {
 		t.Fatalf("the sentinels name %v", now)
 	}
-	p.finds(p.b, "b", lock.HeldByOther, "a", "handed on")
-	p.finds(p.b, "b", lock.Mine, "", "kept back") // both have it now
-	p.must(p.a.Release(t.Context(), "a", p.names("kept back")))
-	p.finds(p.a, "a3", lock.HeldByOther, "b", "kept back")
+	p.b.Finds(lock.HeldByOther, "a", "handed on")
+	p.b.Finds(lock.Mine, "", "kept back") // both have it now
+	p.a.GiveBack("kept back")
+	p.a.As("a3").Finds(lock.HeldByOther, "b", "kept back")
 
-	p.must(master.Start())
-	p.await("the old master is a replica", func() bool { return p.set.Role(master) == "slave" })
+	p.Must(master.Start())
+	p.Await("the old master is a replica", func() bool { return p.set.Role(master) == "slave" })
 	p.set.Settle()
-	p.finds(p.a, "a3", lock.HeldByOther, "b", "kept back")
-	p.finds(p.a, "a3", lock.Mine, "", p.some(10)...)
+	p.a.As("a3").Finds(lock.HeldByOther, "b", "kept back")
+	p.a.As("a3").Finds(lock.Mine, "", p.some(10)...)
 }
 
 // Given a master that stands still until another is in its place, when it goes on and takes itself for the master, then
@@ -196,55 +138,46 @@ func TestSentinelsLeaveNobodyWithAMasterThatStoodStill(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, stack.OwnSentinels(t))
 	master, replica := p.set.Data[0], p.set.Data[1]
-	p.finds(p.a, "a", lock.Mine, "", "before")
+	p.a.Finds(lock.Mine, "", "before")
 	p.handedOn(master)
-	start := time.Now()
-	p.must(master.Freeze())
+	p.Must(master.Freeze())
 	p.isMissed()
-	p.isAsked()
-	p.Logf("locked on the new master %v after the old one was frozen", time.Since(start))
+	p.comesBack("frozen")
 	if now := p.set.Masters(); len(now) != 1 || now[0] != replica {
 		t.Fatalf("the sentinels name %v", now)
 	}
-	p.finds(p.b, "b", lock.HeldByOther, "a", "before")
-	p.finds(p.a, "a", lock.Mine, "", "after")
+	p.b.Finds(lock.HeldByOther, "a", "before")
+	p.a.Finds(lock.Mine, "", "after")
 
-	p.must(master.Thaw())
-	setKey(t, p.on(master), p.names("given to the old one")[0], "lock:nobody")
-	p.finds(p.b, "b", lock.HeldByOther, "a", "before", "after")
-	p.finds(p.b, "b", lock.Mine, "", "given to the old one")
-	p.await("the old master is a replica", func() bool { return p.set.Role(master) == "slave" })
+	p.Must(master.Thaw())
+	setKey(t, p.on(master), p.Names("given to the old one")[0], "lock:nobody")
+	p.b.Finds(lock.HeldByOther, "a", "before", "after")
+	p.b.Finds(lock.Mine, "", "given to the old one")
+	p.Await("the old master is a replica", func() bool { return p.set.Role(master) == "slave" })
 	p.set.Settle()
-	p.finds(p.a, "a", lock.HeldByOther, "b", "given to the old one")
+	p.a.Finds(lock.HeldByOther, "b", "given to the old one")
 }
 
 // Given a host that stands still with a master and the sentinel that a worker asks, then another sentinel is asked.
 func TestASentinelThatStandsStillIsLeft(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, stack.OwnSentinels(t))
-	p.finds(p.a, "a", lock.Mine, "", "before")
+	p.a.Finds(lock.Mine, "", "before")
 	p.handedOn(p.set.Data[0])
 	const name = "rollbackd-alone"
 	client, err := lock.OpenRedis(p.set.URL(), lock.RedisOptions{Name: name})
-	p.must(err)
+	p.Must(err)
 	t.Cleanup(func() { _ = client.Close() })
-	alone, err := lock.NewRedis(client, lock.Options{LockTTL: time.Minute})
-	p.must(err)
-	p.run(alone)
-	p.finds(alone, "alone", lock.HeldByOther, "a", "before")
+	alone := p.Of(openLock(t, client, lock.Options{LockTTL: time.Minute}), "alone")
+	alone.Runs()
+	alone.Finds(lock.HeldByOther, "a", "before")
 	var asked *stack.Server
-	p.await("one sentinel is asked", func() bool { asked = p.set.AskedBy(name); return asked != nil })
-	start := time.Now()
-	p.must(asked.Freeze())
-	p.must(p.set.Data[0].Freeze())
-	p.await("it is missed", func() bool {
-		p.finds(alone, "alone", lock.Mine, "", p.some(1)...)
-		up, _, _ := alone.Up()
-		return !up
-	})
-	p.await("it is asked again", func() bool { up, _, _ := alone.Up(); return up })
-	p.Logf("locked on the new master %v after the old one and a sentinel were frozen", time.Since(start))
-	p.finds(alone, "alone", lock.HeldByOther, "a", "before")
+	p.Await("one sentinel is asked", func() bool { asked = p.set.AskedBy(name); return asked != nil })
+	p.Must(asked.Freeze())
+	p.Must(p.set.Data[0].Freeze())
+	p.isMissed(alone)
+	alone.IsAsked()
+	alone.Finds(lock.HeldByOther, "a", "before")
 }
 
 // Given a cluster, when a master is killed or stands still, then the workers go on without until its replica has its
@@ -258,27 +191,25 @@ func TestARedisClusterReplacesAMaster(t *testing.T) {
 			t.Parallel()
 			p := newPair(t, stack.OwnRedisCluster(t, true))
 			held := p.some(50)
-			p.finds(p.a, "a", lock.Mine, "", held...)
+			p.a.Finds(lock.Mine, "", held...)
 			victim := p.set.Data[0]
 			for _, master := range p.set.Masters() {
 				p.handedOnInCluster(master)
 			}
-			start := time.Now()
-			p.must(fault.do(victim))
+			p.Must(fault.do(victim))
 			p.isMissed()
-			p.isAsked()
-			p.Logf("locked again on all masters %v after one was %s", time.Since(start), name)
-			p.finds(p.b, "b", lock.HeldByOther, "a", held...)
+			p.comesBack(name)
+			p.b.Finds(lock.HeldByOther, "a", held...)
 			after := p.some(50)
-			p.finds(p.a, "a", lock.Mine, "", after...)
-			p.finds(p.b, "b", lock.HeldByOther, "a", after...)
-			p.must(fault.undo(victim))
+			p.a.Finds(lock.Mine, "", after...)
+			p.b.Finds(lock.HeldByOther, "a", after...)
+			p.Must(fault.undo(victim))
 			p.set.Settle()
 			if slices.Contains(p.set.Masters(), victim) {
 				t.Error("the one that was away is a master again")
 			}
-			p.finds(p.b, "b", lock.HeldByOther, "a", append(held, after...)...)
-			p.finds(p.a, "a", lock.Mine, "", p.some(50)...)
+			p.b.Finds(lock.HeldByOther, "a", append(held, after...)...)
+			p.a.Finds(lock.Mine, "", p.some(50)...)
 		})
 	}
 }
@@ -292,12 +223,12 @@ func (p *pair) handedOnInCluster(master *stack.Server) {
 		if redis.HasErrorPrefix(err, "MOVED") {
 			continue
 		}
-		p.must(err)
+		p.Must(err)
 		break
 	}
-	p.await("the replica has what its master has", func() bool {
+	p.Await("the replica has what its master has", func() bool {
 		info, err := client.Info(p.Context(), "replication").Result()
-		p.must(err)
+		p.Must(err)
 		var offset string
 		for line := range strings.Lines(info) {
 			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "master_repl_offset:"); ok {
@@ -314,26 +245,26 @@ func TestARedisClusterThatLacksAMasterIsGoneWithout(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, stack.OwnRedisCluster(t, false))
 	for _, node := range p.set.Data {
-		p.must(p.on(node).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+		p.Must(p.on(node).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
 	}
-	p.finds(p.a, "a", lock.Mine, "", p.some(50)...)
-	p.must(p.set.Data[1].Kill())
+	p.a.Finds(lock.Mine, "", p.some(50)...)
+	p.Must(p.set.Data[1].Kill())
 	p.isMissed()
 	start := time.Now()
-	p.await("some probes", func() bool {
-		p.finds(p.a, "a", lock.Mine, "", p.some(50)...)
+	p.Await("some probes", func() bool {
+		p.a.Finds(lock.Mine, "", p.some(50)...)
 		if up, _, _ := p.a.Up(); up {
 			t.Fatal("it is asked again although a master is away")
 		}
 		return time.Since(start) > 5*time.Second
 	})
-	p.must(p.set.Data[1].Start())
-	p.isAsked()
+	p.Must(p.set.Data[1].Start())
+	p.comesBack("started")
 	after := p.some(50)
-	p.finds(p.a, "a", lock.Mine, "", after...)
-	p.finds(p.b, "b", lock.HeldByOther, "a", after...)
-	if said := p.log.String(); strings.Count(said, "redis failed") != 1 || strings.Count(said, "answers again") != 1 {
-		t.Errorf("the log tells of more than one loss and return:\n%s", said)
+	p.a.Finds(lock.Mine, "", after...)
+	p.b.Finds(lock.HeldByOther, "a", after...)
+	if p.log.count("redis failed") != 1 || p.log.count("answers again") != 1 {
+		t.Error("the log tells of more than one loss and return")
 	}
 }
 
@@ -343,22 +274,20 @@ func TestADeadMasterOfARedisClusterSpoilsOnlyItsKeys(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, stack.OwnRedisCluster(t, false))
 	keys := p.some(50)
-	p.finds(p.a, "a", lock.Mine, "", keys...)
+	p.a.Finds(lock.Mine, "", keys...)
 	victim := p.set.Data[2]
 	var others []string
-	for i, name := range p.names(keys...) {
+	for i, name := range p.Names(keys...) {
 		owner, err := p.admin.(*redis.ClusterClient).MasterForKey(t.Context(), name.String())
-		p.must(err)
+		p.Must(err)
 		if owner.Options().Addr != victim.Addr() {
 			others = append(others, keys[i])
 		}
 	}
-	idle := openLock(t, p.set.URL(), lock.Options{LockTTL: time.Minute}) // nobody probes
-	p.finds(idle, "idle", lock.HeldByOther, "a", keys...)
-	p.must(victim.Kill())
-	held, err := idle.Lock(t.Context(), "idle", p.names(keys...))
-	p.must(err)
-	for i, h := range held {
+	idle := p.Worker("idle", lock.Options{LockTTL: time.Minute}) // nobody probes
+	idle.Finds(lock.HeldByOther, "a", keys...)
+	p.Must(victim.Kill())
+	for i, h := range idle.Find(keys...) {
 		want := lock.Mine
 		if slices.Contains(others, keys[i]) {
 			want = lock.HeldByOther
@@ -370,22 +299,4 @@ func TestADeadMasterOfARedisClusterSpoilsOnlyItsKeys(t *testing.T) {
 	if up, _, cause := idle.Up(); up || cause == nil {
 		t.Error("the dead master was not noticed")
 	}
-}
-
-// text is a log that is read while it is written.
-type text struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (l *text) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(b)
-}
-
-func (l *text) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
 }

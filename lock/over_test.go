@@ -1,67 +1,41 @@
-package lock
+package lock_test
 
 import (
 	"context"
 	"errors"
 	"sync"
 	"testing"
+
+	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/lock/locktest"
 )
 
-// mute is a store that fails and says nothing of any name.
-type mute struct{ Store }
-
-func (mute) Take(context.Context, string, []Name) ([]Held, error) {
-	return nil, errors.New("the server is away")
-}
-
-// Given a store that fails and returns nothing, when names are locked, then all go on without the lock, or none.
-func TestAStoreThatFailsNeedNotSayAnything(t *testing.T) {
-	t.Parallel()
-	names := []Name{NameOf("s", "g", "t", "one"), NameOf("s", "g", "t", "two")}
-	proceed, err := Over("the server", mute{}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held, err := proceed.Lock(t.Context(), "a", names)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantHolds(t, holdsOf(held), Mine, Mine)
-	pause, err := Over("the server", mute{}, Options{OnError: Pause})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := pause.Lock(t.Context(), "a", names); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("with policy pause Lock = %v, want that the lock is unavailable", err)
-	}
-}
-
-// session is a store whose locks last as long as its process, as ephemeral nodes do. It fails once, when told.
+// session is a store whose locks last as long as its process, as ephemeral nodes do. When told it fails, and says
+// nothing of any name.
 type session struct {
-	Store
-
+	lock.Store
 	mu     sync.Mutex
-	nodes  map[Name]string // guarded by mu
-	broken bool            // guarded by mu
+	nodes  map[lock.Name]string // guarded by mu
+	broken bool                 // guarded by mu
 }
 
-func (s *session) Take(_ context.Context, value string, names []Name) ([]Held, error) {
+func (s *session) Take(_ context.Context, value string, names []lock.Name) ([]lock.Held, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.broken {
 		return nil, errors.New("the server is away")
 	}
-	held := make([]Held, len(names))
+	held := make([]lock.Held, len(names))
 	for i, n := range names {
 		if s.nodes[n] == "" {
 			s.nodes[n] = value
 		}
-		held[i] = ReadHeld(s.nodes[n], value)
+		held[i] = lock.ReadHeld(s.nodes[n], value)
 	}
 	return held, nil
 }
 
-func (s *session) GiveBack(_ context.Context, value string, names []Name) error {
+func (s *session) GiveBack(_ context.Context, value string, names []lock.Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range names {
@@ -72,7 +46,7 @@ func (s *session) GiveBack(_ context.Context, value string, names []Name) error 
 	return nil
 }
 
-func (*session) Renew(_ context.Context, names []Name, _ []string) (stands []bool, err error) {
+func (*session) Renew(_ context.Context, names []lock.Name, _ []string) (stands []bool, err error) {
 	for range names {
 		stands = append(stands, true)
 	}
@@ -81,53 +55,41 @@ func (*session) Renew(_ context.Context, names []Name, _ []string) (stands []boo
 
 func (s *session) Probe(context.Context) error { return nil }
 
-func (s *session) breaks(broken bool) {
+// breaks has calls fail or not, and says how many locks stand.
+func (s *session) breaks(broken bool) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken = broken
-}
-
-func (s *session) standing() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return len(s.nodes)
 }
 
-// Given locks that do not expire while their process lives, when some are released and some are done while the server
+// Given a store that fails and returns nothing, when names are locked, then all go on without the lock, or none; and
+// given locks that do not expire while their process lives, when some are released and some are done while the server
 // is not asked because another call has failed, then none stands in anybody's way when it is asked again.
 func TestLocksThatWereOverWhileNobodyAskedAreGivenUp(t *testing.T) {
 	t.Parallel()
-	names := []Name{NameOf("s", "g", "t", "one"), NameOf("s", "g", "t", "two"), NameOf("s", "g", "t", "three")}
-	store := &session{nodes: map[Name]string{}}
-	l, err := Over("the server", store, Options{})
-	if err != nil {
-		t.Fatal(err)
+	w, store := locktest.NewWorld(t, nil), &session{nodes: map[lock.Name]string{}}
+	open := func(policy lock.Policy) locktest.Worker {
+		l, err := lock.Over("the server", store, lock.Options{OnError: policy})
+		w.Must(err)
+		return w.Of(l, "a")
 	}
-	held, err := l.Lock(t.Context(), "a", names[:2])
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantHolds(t, holdsOf(held), Mine, Mine)
+	a, pausing := open(lock.Proceed), open(lock.Pause)
+	a.Finds(lock.Mine, "", "one", "two")
 	store.breaks(true)
-	if _, err := l.Lock(t.Context(), "b", names[2:]); err != nil {
-		t.Fatal(err)
+	a.As("b").Finds(lock.Mine, "", "three", "four")
+	if _, err := pausing.Lock(t.Context(), "a", w.Names("one")); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("with policy pause Lock = %v, want that the lock is unavailable", err)
 	}
-	if up, _, _ := l.Up(); up {
+	if up, _, _ := a.Up(); up {
 		t.Fatal("the server is asked, want that it is taken for away")
 	}
 	store.breaks(false)
-
-	released, done := l.Release(t.Context(), "a", names[:1]), l.Done(t.Context(), []Mark{{Name: names[1]}})
-	if err := errors.Join(released, done); err != nil {
-		t.Fatal(err)
-	}
-	if n := store.standing(); n != 2 {
+	a.GiveBack("one")
+	a.Ends(0, "two")
+	if n := store.breaks(false); n != 2 {
 		t.Fatalf("%d locks stand while nobody asks, want both", n)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = l.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
-	await(t, "nothing stands any more", func() bool { return store.standing() == 0 })
+	a.Runs()
+	w.Await("nothing stands any more", func() bool { return store.breaks(false) == 0 })
 }

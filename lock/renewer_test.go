@@ -3,15 +3,18 @@ package lock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
+
+// lockLog is what was logged.
+type lockLog struct{ strings.Builder }
+
+func (l *lockLog) count(words string) int { return strings.Count(l.String(), words) }
 
 func testHealth(log *lockLog, policy Policy) *health {
 	h := &health{}
@@ -176,68 +179,10 @@ func TestStoppingIsNoFailureOfRedis(t *testing.T) {
 			log := &lockLog{}
 			h := testHealth(log, Proceed)
 			keepLock(ctx, h, time.Second, during.probe, during.renew)
-			if h.down() != nil || len(log.lines) != 0 {
-				t.Errorf("stopped during a %s: down = %v, the log says %q", what, h.down(), log.lines)
+			if h.down() != nil || log.Len() != 0 {
+				t.Errorf("stopped during a %s: down = %v, the log says %q", what, h.down(), log)
 			}
 		})
-	}
-}
-
-func TestRenewingTouchesOnlyItsOwnLocks(t *testing.T) {
-	t.Parallel()
-	l := newLock(t, stack.Redis(t), Options{LockTTL: time.Minute})
-	l.lock(t, "a", "mine", "lost", "list", "gone")
-	pipe := l.client.Pipeline()
-	for _, k := range l.names("mine", "lost", "list", "gone") {
-		pipe.Del(t.Context(), k.String())
-	}
-	pipe.Set(t.Context(), l.names("mine")[0].String(), lockedPrefix+"a", time.Second)
-	pipe.Set(t.Context(), l.names("lost")[0].String(), lockedPrefix+"b", time.Second)
-	pipe.LPush(t.Context(), l.names("list")[0].String(), "x")
-	if _, err := pipe.Exec(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := l.renewAll(t.Context(), l.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
-
-	if s := l.show(t, "mine"); s.TTL < 50*time.Second {
-		t.Errorf("our lock: %+v, want it renewed for a minute", s)
-	}
-	if s := l.show(t, "lost"); s.Token != "b" || s.TTL > time.Second {
-		t.Errorf("another's lock: %+v, want it as it was", s)
-	}
-	if s := l.show(t, "gone"); s.Hold != 0 {
-		t.Errorf("an expired lock: %+v, want it free", s)
-	}
-	if n := l.renewer.size(); n != 1 {
-		t.Errorf("%d locks are renewed from now on, want only ours", n)
-	}
-}
-
-func TestEveryLockInHandIsRenewed(t *testing.T) {
-	t.Parallel()
-	l := newLock(t, stack.Redis(t), Options{LockTTL: time.Minute})
-	names := make([]string, 2*renewChunk+1)
-	for i := range names {
-		names[i] = fmt.Sprint(i)
-	}
-	l.lock(t, "a", names...)
-	pipe := l.client.Pipeline()
-	for _, k := range l.names(names...) {
-		pipe.PExpire(t.Context(), k.String(), 10*time.Second)
-	}
-	if _, err := pipe.Exec(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.renewAll(t.Context(), l.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range names {
-		if s := l.show(t, n); s.TTL < 30*time.Second {
-			t.Fatalf("lock %s of %d: %+v, want it renewed", n, len(names), s)
-		}
 	}
 }
 

@@ -2,6 +2,7 @@ package lockers_test
 
 import (
 	"bytes"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,43 +10,128 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/lock"
+	"github.com/rollbackd/rollbackd/lock/locktest"
 )
 
-// mysqlWorld is a lock on a schema of its own.
-type mysqlWorld struct {
-	lockWorld
-	mysqlBackend
-}
-
-func newMySQLWorld(t *testing.T, dsn string) mysqlWorld {
+// openLock makes the lock of one process, which ends with the test.
+func openLock(t *testing.T, s lockers.Servers, o lock.Options) *lockers.Lock {
 	t.Helper()
-	return mysqlWorld{lockWorld{t, uuid.NewString()}, newMySQLBackend(t, dsn)}
+	s.Name = "rollbackd test"
+	l, err := lockers.Open(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
 }
 
-func (w mysqlWorld) rows() (n int) {
-	w.Helper()
+// Given a table in MySQL, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost
+// replies, its server gone.
+func TestMySQLIsALock(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, func(t *testing.T) locktest.Backend { return newMySQLBackend(t) })
+}
+
+// mysqlBackend is a schema of the tests' server, behind a wire of its own: to be without the server is to be without
+// the wire.
+type mysqlBackend struct {
+	dsn  string
+	wire *stack.TCPProxy
+	db   *sql.DB // of the test itself
+}
+
+var _ locktest.Backend = mysqlBackend{}
+
+func newMySQLBackend(t *testing.T) mysqlBackend {
+	t.Helper()
+	dsn := stack.MySQL(t)
+	db, _, err := dedup.Open(t.Context(), stack.ForMigrations(t, dsn), dedup.OpenOptions{MaxOpen: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	tables := []dedup.MigrationSet{{Name: lockers.MigrationSet, Files: lockers.Migrations()}}
+	if err := dedup.Migrate(t.Context(), db, dedup.MigrateOptions{Extra: tables}); err != nil {
+		t.Fatal(err)
+	}
+	return mysqlBackend{dsn, stack.Proxy(t, stack.Addr(t, dsn)), pool}
+}
+
+func (b mysqlBackend) open(t *testing.T, wire *stack.TCPProxy, o lock.Options) *lockers.Lock {
+	t.Helper()
+	return openLock(t, lockers.Servers{Kind: lock.KindMySQL, MySQLDSN: wire.Through(b.dsn)}, o)
+}
+
+func (b mysqlBackend) Open(t *testing.T, o lock.Options) lock.Locker {
+	t.Helper()
+	return b.open(t, b.wire, o)
+}
+
+func (b mysqlBackend) OpenLossy(t *testing.T, o lock.Options) (lock.Locker, func(), func() int) {
+	t.Helper()
+	wire := stack.Proxy(t, stack.Addr(t, b.dsn))
+	lose, lost := wire.Losing("rollbackd:")
+	return b.open(t, wire, o), lose, lost
+}
+
+func (mysqlBackend) Die(*testing.T, lock.Locker) {}
+
+func (mysqlBackend) Marks() bool { return false }
+
+func (b mysqlBackend) Spoil(t *testing.T, name lock.Name) { b.set(t, name, "nobody's") }
+
+func (b mysqlBackend) Forget(t *testing.T, name lock.Name) { b.set(t, name, "lock:host/1/gone/0/7") }
+
+func (b mysqlBackend) set(t *testing.T, name lock.Name, value string) {
+	t.Helper()
+	const statement = "REPLACE INTO rollbackd_lock VALUES (?, ?, '9999-12-31')"
+	if _, err := b.db.ExecContext(t.Context(), statement, name.String(), value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b mysqlBackend) Stop(*testing.T) {
+	b.wire.Refuse(true)
+	b.wire.Cut()
+}
+
+func (b mysqlBackend) Start(*testing.T) { b.wire.Refuse(false) }
+
+func (b mysqlBackend) Freeze(*testing.T) { b.wire.Hold(true) }
+
+func (b mysqlBackend) Thaw(*testing.T) { b.wire.Hold(false) }
+
+// newMySQLWorld is a lock on a schema of its own.
+func newMySQLWorld(t *testing.T) (*locktest.World, mysqlBackend) {
+	t.Helper()
+	b := newMySQLBackend(t)
+	return locktest.NewWorld(t, b), b
+}
+
+func (b mysqlBackend) rows(t *testing.T) (n int) {
+	t.Helper()
 	const statement = "SELECT COUNT(*) FROM rollbackd_lock WHERE name <> 'rollbackd:probe'"
-	w.must(w.db.QueryRowContext(w.Context(), statement).Scan(&n))
+	if err := b.db.QueryRowContext(t.Context(), statement).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
 	return n
-}
-
-func (w mysqlWorld) exec(statement string) {
-	w.Helper()
-	_, err := w.db.ExecContext(w.Context(), statement)
-	w.must(err)
 }
 
 // Given free names, when they are locked, then MySQL gets one statement; it is asked what stands there only when
 // something does.
 func TestAFreshBatchIsOneStatement(t *testing.T) {
 	t.Parallel()
-	w := newMySQLWorld(t, stack.MySQL(t))
-	l := w.Open(t, lock.Options{})
-	asked := w.wire.DropRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("SELECT name, value")) })
+	w, b := newMySQLWorld(t)
+	a, keys := w.Worker("a", lock.Options{}), locktest.Keys(1000)
+	asked := b.wire.DropRequest(func(piece []byte) bool { return bytes.Contains(piece, []byte("SELECT name, value")) })
 	was := func() bool {
 		select {
 		case <-asked:
@@ -54,18 +140,15 @@ func TestAFreshBatchIsOneStatement(t *testing.T) {
 			return false
 		}
 	}
-	names := w.names(1000)
 	for range 3 { // the third is a prepared statement
-		if n := w.mine(l, "a", names); n != 1000 {
-			t.Errorf("%d names are mine, want 1000", n)
-		}
-		w.must(l.Done(t.Context(), marksOf(names)))
+		a.Finds(lock.Mine, "", keys...)
+		a.Ends(0, keys...)
 	}
-	if n := w.rows(); was() || n != 0 {
+	if n := b.rows(t); was() || n != 0 {
 		t.Errorf("what stands there was asked (%v), %d rows are left, want neither", was(), n)
 	}
-	w.mine(l, "a", names[:1])
-	if n := w.mine(l, "b", names); n != 999 || !was() {
+	a.Find(keys[0])
+	if n := a.As("b").Mine(keys...); n != 999 || !was() {
 		t.Errorf("%d names are mine, and what stands there was asked: %v; want 999, true", n, was())
 	}
 }
@@ -74,18 +157,8 @@ func TestAFreshBatchIsOneStatement(t *testing.T) {
 // error: a deadlock would be one, and count as a failure of the server.
 func TestLanesThatMeetInManyRowsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
-	w := newMySQLWorld(t, stack.MySQL(t))
-	deadlocks := func() (n int) {
-		var text string
-		if err := w.db.QueryRowContext(t.Context(), "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS"+
-			" WHERE VARIABLE_NAME = 'Innodb_deadlocks'").Scan(&text); err != nil {
-			return 0 // MySQL has no such figure; the errors are counted all the same
-		}
-		_, _ = fmt.Sscan(text, &n)
-		return n
-	}
-	before := deadlocks()
-	names := w.names(300)
+	w, _ := newMySQLWorld(t)
+	names := w.Names(locktest.Keys(300)...)
 	const lanes, rounds = 6, 40
 	var wg sync.WaitGroup
 	for lane := range lanes {
@@ -94,37 +167,35 @@ func TestLanesThatMeetInManyRowsDoNotDeadlock(t *testing.T) {
 			for round := range rounds {
 				token := fmt.Sprint(lane, "/", round)
 				some := append(append([]lock.Name{}, names[lane*20+round:]...), names[:lane*10]...)
-				if _, err := l.Lock(t.Context(), token, some); err != nil {
-					t.Errorf("lock: %v", err)
-					return
+				_, err := l.Lock(t.Context(), token, some)
+				err = errors.Join(err, l.Release(t.Context(), token, some[:len(some)/2]))
+				var marks []lock.Mark
+				for _, n := range some[len(some)/3:] {
+					marks = append(marks, lock.Mark{Name: n})
 				}
-				err := l.Release(t.Context(), token, some[:len(some)/2])
-				if err = errors.Join(err, l.Done(t.Context(), marksOf(some[len(some)/3:]))); err != nil {
-					t.Errorf("give back: %v", err)
+				if err = errors.Join(err, l.Done(t.Context(), marks)); err != nil {
+					t.Errorf("lock or give back: %v", err)
 					return
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if n := deadlocks() - before; n > 0 {
-		t.Logf("the server has seen %d deadlocks meanwhile, of whoever uses it", n)
-	}
 }
 
 // Given locks of a worker that died, when they have been over for a minute, then the cleaner deletes them, and no
 // other.
 func TestCleanDeletesWhatIsOver(t *testing.T) {
 	t.Parallel()
-	w := newMySQLWorld(t, stack.MySQL(t))
-	l := w.open(t, w.wire, lock.Options{})
-	names := w.names(2500)
-	w.mine(l, "dead", names)
-	w.exec("UPDATE rollbackd_lock SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 61 SECOND")
-	w.mine(l, "alive", names[:10])
+	w, b := newMySQLWorld(t)
+	l, keys := b.open(t, b.wire, lock.Options{}), locktest.Keys(2500)
+	w.Of(l, "dead").Find(keys...)
+	_, err := b.db.ExecContext(t.Context(), "UPDATE rollbackd_lock SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 61 SECOND")
+	w.Must(err)
+	w.Of(l, "alive").Find(keys[:10]...)
 	n, err := l.Clean(t.Context())
-	if err != nil || n != 2490 || w.rows() != 10 {
-		t.Errorf("Clean = %d, %v, and %d rows are left; want 2490 deleted, 10 left", n, err, w.rows())
+	if err != nil || n != 2490 || b.rows(t) != 10 {
+		t.Errorf("Clean = %d, %v, and %d rows are left; want 2490 deleted, 10 left", n, err, b.rows(t))
 	}
 }
 
@@ -139,39 +210,22 @@ func TestALockTableInTroubleIsGoneWithout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newMySQLWorld(t, stack.MySQL(t))
-			conn, err := w.db.Conn(t.Context()) // LOCK TABLES is of a connection
-			w.must(err)
+			w, b := newMySQLWorld(t)
+			conn, err := b.db.Conn(t.Context()) // LOCK TABLES is of a connection
+			w.Must(err)
 			defer conn.Close()
-			l := w.Open(t, lock.Options{Timeout: 300 * time.Millisecond})
-			w.runs(l)
-			names := w.names(10)
-			w.mine(l, "before", names)
+			a, keys := w.Worker("a", lock.Options{Timeout: 300 * time.Millisecond}), locktest.Keys(10)
+			a.Runs()
+			a.Find(keys...)
 			_, err = conn.ExecContext(t.Context(), fault.do)
-			w.must(err)
-			w.goesOnWithout(l, names)
-			if _, _, cause := l.Up(); cause == nil || !strings.Contains(cause.Error(), fault.want) {
+			w.Must(err)
+			a.GoesOnWithout(keys...)
+			if _, _, cause := a.Up(); cause == nil || !strings.Contains(cause.Error(), fault.want) {
 				t.Errorf("Up says %v, want %q", cause, fault.want)
 			}
 			_, err = conn.ExecContext(t.Context(), fault.undo)
-			w.must(err)
-			w.isAsked(l)
+			w.Must(err)
+			a.IsAsked()
 		})
 	}
-}
-
-// Given a MySQL that is frozen, when names are locked, then each call is bounded, and all goes on.
-func TestAFrozenMySQLIsGoneWithout(t *testing.T) {
-	t.Parallel()
-	server := stack.OwnMySQL(t)
-	w := newMySQLWorld(t, server.Database(t))
-	l := w.Open(t, lock.Options{Timeout: 300 * time.Millisecond})
-	w.runs(l)
-	names := w.names(10)
-	w.mine(l, "before", names)
-	w.must(l.Release(t.Context(), "before", names)) // a thread of a frozen server may answer for a moment
-	w.must(server.Freeze())
-	w.goesOnWithout(l, names)
-	w.must(server.Thaw())
-	w.isAsked(l)
 }

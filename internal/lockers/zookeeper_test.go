@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-	"github.com/google/uuid"
 
 	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -118,56 +117,34 @@ func (b zooKeeperBackend) Stop(*testing.T) { _ = b.server.Kill() } // what goes 
 
 func (b zooKeeperBackend) Start(*testing.T) { _ = b.server.Start() }
 
-// zooKeeperWorld is a lock on a server of its own.
-type zooKeeperWorld struct {
-	lockWorld
-	zooKeeperBackend
-}
+func (b zooKeeperBackend) Freeze(*testing.T) { _ = b.server.Freeze() }
 
-func newZooKeeperWorld(t *testing.T) zooKeeperWorld {
+func (b zooKeeperBackend) Thaw(*testing.T) { _ = b.server.Thaw() }
+
+// newZooKeeperWorld is a lock on a server of its own.
+func newZooKeeperWorld(t *testing.T) (*locktest.World, zooKeeperBackend) {
 	t.Helper()
-	return zooKeeperWorld{lockWorld{t, uuid.NewString()}, newZooKeeperBackend(t)}
-}
-
-// Given a server that is frozen, when names are locked, then each call is bounded, and the lock comes back by itself,
-// with none of the former session's nodes in anybody's way.
-func TestAFrozenZooKeeperIsGoneWithout(t *testing.T) {
-	t.Parallel()
-	w := newZooKeeperWorld(t)
-	o := lock.Options{Timeout: 300 * time.Millisecond, LockTTL: time.Second}
-	l, other := w.Open(t, o), w.Open(t, o)
-	w.runs(l)
-	w.runs(other)
-	names := w.names(10)
-	w.mine(l, "before", names)
-	w.must(l.Release(t.Context(), "before", names)) // a thread of a frozen server may answer for a moment
-	w.mine(l, "in hand", names[:5])
-	w.must(w.server.Freeze())
-	w.goesOnWithout(l, names[5:])
-	w.must(w.server.Thaw())
-	w.isAsked(l)
-	w.isAsked(other)
-	w.await("nothing is in the way", func() bool { return w.mine(other, "other", names) == 10 })
+	b := newZooKeeperBackend(t)
+	return locktest.NewWorld(t, b), b
 }
 
 // Given a session that the server ends because it has not heard of its process, when the process is heard again, then
 // what it held is free, and it locks in a new session.
 func TestASessionThatExpiresLosesItsLocks(t *testing.T) {
 	t.Parallel()
-	w := newZooKeeperWorld(t)
-	l, wire := w.open(t, lock.Options{LockTTL: 300 * time.Millisecond})
-	other := w.Open(t, lock.Options{})
-	w.runs(l)
-	names := w.names(10)
-	w.mine(l, "a", names)
+	w, server := newZooKeeperWorld(t)
+	l, wire := server.open(t, lock.Options{LockTTL: 300 * time.Millisecond})
+	a, b, keys := w.Of(l, "a"), w.Worker("b", lock.Options{}), locktest.Keys(10)
+	a.Runs()
+	a.Find(keys...)
 	wire.Refuse(true)
 	wire.Cut()
-	w.await("the session has ended", func() bool { return w.mine(other, "b", names) == 10 })
+	w.Await("the session has ended", func() bool { return b.Mine(keys...) == 10 })
 	wire.Refuse(false)
-	w.await("it is asked again", func() bool { up, _, _ := l.Up(); return up && w.mine(l, "a", names) == 0 })
-	w.must(l.Release(t.Context(), "a", names)) // of locks that are another's by now
-	if s, err := l.Show(t.Context(), names[0]); err != nil || s.Token != "b" {
-		t.Errorf("after the old holder's release Show = %+v, %v, want it held by b", s, err)
+	w.Await("it is asked again", func() bool { up, _, _ := l.Up(); return up && a.Mine(keys...) == 0 })
+	a.GiveBack(keys...) // of locks that are another's by now
+	if s := a.Look(keys[0]); s.Token != "b" {
+		t.Errorf("after the old holder's release Show = %+v, want it held by b", s)
 	}
 }
 
@@ -175,17 +152,14 @@ func TestASessionThatExpiresLosesItsLocks(t *testing.T) {
 // told so.
 func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 	t.Parallel()
-	w := newZooKeeperWorld(t)
-	open := func(login string) lock.Locker {
-		url := strings.Replace(w.server.URL(), "://", "://"+login, 1) + "/of/shop"
-		return openZooKeeper(t, url, lock.Options{OnError: lock.Pause})
+	w, b := newZooKeeperWorld(t)
+	open := func(login string) locktest.Worker {
+		url := strings.Replace(b.server.URL(), "://", "://"+login, 1) + "/of/shop"
+		return w.Of(openZooKeeper(t, url, lock.Options{OnError: lock.Pause}), "a")
 	}
-	names := w.names(3)
-	if n := w.mine(open("shop:p%40ss@"), "a", names); n != 3 {
-		t.Fatalf("%d names are mine, want 3", n)
-	}
+	open("shop:p%40ss@").Finds(lock.Mine, "", "1", "2", "3")
 	for _, login := range []string{"", "shop:other@"} {
-		_, err := open(login).Lock(t.Context(), "b", w.names(10))
+		_, err := open(login).Lock(t.Context(), "b", w.Names("1", "4"))
 		if err == nil || !strings.Contains(err.Error(), "not authenticated") {
 			t.Errorf("with login %q Lock = %v, want that it may not", login, err)
 		}
@@ -196,37 +170,28 @@ func TestLocksOfAnAccountAreItsOwn(t *testing.T) {
 // everybody may use, when they are locked and done, then nobody waits for them, and the server counts as well.
 func TestANodeThatMayNotBeReadIsInNobodysWay(t *testing.T) {
 	t.Parallel()
-	w := newZooKeeperWorld(t)
-	l, names, admin := w.Open(t, lock.Options{OnError: lock.Pause}), w.names(10), w.admin(t)
-	w.mine(l, "first", names[:1]) // makes the folder
-	w.must(l.Release(t.Context(), "first", names[:1]))
-	w.must(admin.AddAuth("digest", []byte("somebody:else")))
-	_, err := admin.Create("/rollbackd/"+names[3].String(), nil, zk.FlagPersistent, zk.AuthACL(zk.PermAll))
-	w.must(err)
+	w, b := newZooKeeperWorld(t)
+	a, admin := w.Worker("a", lock.Options{OnError: lock.Pause}), b.admin(t)
+	a.Find("first") // makes the folder
+	a.GiveBack("first")
+	w.Must(admin.AddAuth("digest", []byte("somebody:else")))
+	kept, parent := "/rollbackd/"+w.Names("kept")[0].String(), w.Names("parent")[0].String()
+	_, err := admin.Create(kept, nil, zk.FlagPersistent, zk.AuthACL(zk.PermAll))
+	w.Must(err)
 	for _, node := range []string{"", "/below"} {
-		_, err := admin.Create("/rollbackd/"+names[4].String()+node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
-		w.must(err)
+		_, err := admin.Create("/rollbackd/"+parent+node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+		w.Must(err)
 	}
-	held, err := l.Lock(t.Context(), "a", names)
-	w.must(err)
-	for i, h := range held {
-		want := lock.Mine
-		if i == 3 || i == 4 {
-			want = lock.Foreign
-		}
-		if h.Hold != want {
+	for i, h := range a.Find("kept", "free", "parent") {
+		if want := []lock.Hold{lock.Foreign, lock.Mine, lock.Foreign}[i]; h.Hold != want {
 			t.Errorf("name %d is %v, want %v", i, h.Hold, want)
 		}
 	}
-	var marks []lock.Mark
-	for _, n := range names {
-		marks = append(marks, lock.Mark{Name: n})
-	}
-	w.must(l.Done(t.Context(), marks))
-	if up, _, cause := l.Up(); !up || cause != nil {
+	a.Ends(0, "kept", "free", "parent")
+	if up, _, cause := a.Up(); !up || cause != nil {
 		t.Errorf("Up = %v, %v, want up", up, cause)
 	}
-	if left, _, err := admin.Children("/rollbackd"); err != nil || len(left) != 1 || left[0] != names[4].String() {
+	if left, _, err := admin.Children("/rollbackd"); err != nil || len(left) != 1 || left[0] != parent {
 		t.Errorf("%q are left (%v), want the node that has another below it", left, err)
 	}
 }

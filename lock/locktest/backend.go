@@ -7,6 +7,7 @@ package locktest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -36,11 +37,14 @@ type Backend interface {
 	// Stop ends the server without a warning. Start brings it back, with or without what it held.
 	Stop(t *testing.T)
 	Start(t *testing.T)
+	// Freeze has the server stand still until it is thawed.
+	Freeze(t *testing.T)
+	Thaw(t *testing.T)
 }
 
 // Run tries everything that a Locker promises. It calls open for each test.
 func Run(t *testing.T, open func(t *testing.T) Backend) {
-	for name, test := range map[string]func(*testing.T, *world){
+	for name, test := range map[string]func(*testing.T, *World){
 		"a name has one holder":                       oneHolder,
 		"the same token again is no other worker":     sameToken,
 		"only its holder releases a lock":             release,
@@ -54,6 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 		"a lock whose reply was lost is its holder's": lostReply,
 		"proceed goes on without a server":            proceed,
 		"pause says that nothing is known":            pause,
+		"a server that stands still bounds each call": frozen,
 		"a call that its caller ended is no failure":  ended,
 		"a name that nobody made is refused":          zeroName,
 		"no names are no work":                        noNames,
@@ -63,50 +68,80 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, &world{T: t, Backend: open(t), schema: uuid.NewString()})
+			test(t, NewWorld(t, open(t)))
 		})
 	}
 }
 
-// world is a backend with the names of a schema of its own.
-type world struct {
+// World is a backend with the names of a schema of its own.
+type World struct {
 	*testing.T
 	Backend
-	schema string
+	Schema string
 }
 
-func (w *world) names(keys ...string) []lock.Name {
+// NewWorld is a backend of one test.
+func NewWorld(t *testing.T, b Backend) *World {
+	return &World{T: t, Backend: b, Schema: uuid.NewString()}
+}
+
+// Names are the names of keys.
+func (w *World) Names(keys ...string) []lock.Name {
 	names := make([]lock.Name, len(keys))
 	for i, k := range keys {
-		names[i] = lock.NameOf(w.schema, "group", "tag", k)
+		names[i] = lock.NameOf(w.Schema, "group", "tag", k)
 	}
 	return names
 }
 
+// Keys are so many.
+func Keys(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i)
+	}
+	return keys
+}
+
+// Must ends the test on an error.
+func (w *World) Must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
 // afterDone is what is found under a name that was done.
-func (w *world) afterDone() lock.Hold {
+func (w *World) afterDone() lock.Hold {
 	if w.Marks() {
 		return lock.DoneMarker
 	}
 	return lock.Mine
 }
 
-// worker is one process.
-type worker struct {
+// Worker is one process.
+type Worker struct {
 	lock.Locker
-	w     *world
+	w     *World
 	token string
 }
 
-func (w *world) worker(token string, o lock.Options) worker {
+// Worker opens the lock of a process.
+func (w *World) Worker(token string, o lock.Options) Worker {
 	w.Helper()
-	return worker{w.Open(w.T, o), w, token}
+	return w.Of(w.Open(w.T, o), token)
 }
 
-// lock returns what it found under each key.
-func (p worker) lock(keys ...string) []lock.Held {
+// Of is the process that has a lock.
+func (w *World) Of(l lock.Locker, token string) Worker { return Worker{l, w, token} }
+
+// As is the same process with another token.
+func (p Worker) As(token string) Worker { return Worker{p.Locker, p.w, token} }
+
+// Find returns what it finds under each key.
+func (p Worker) Find(keys ...string) []lock.Held {
 	p.w.Helper()
-	held, err := p.Lock(p.w.Context(), p.token, p.w.names(keys...))
+	held, err := p.Lock(p.w.Context(), p.token, p.w.Names(keys...))
 	if err != nil {
 		p.w.Fatalf("%s locks %v: %v", p.token, keys, err)
 	}
@@ -116,44 +151,53 @@ func (p worker) lock(keys ...string) []lock.Held {
 	return held
 }
 
-// finds locks the keys and says what is not as expected. A holder is known by its token.
-func (p worker) finds(key string, want lock.Hold, holder ...string) {
+// Finds locks the keys and says what is not as expected. A holder is known by its token.
+func (p Worker) Finds(want lock.Hold, holder string, keys ...string) {
 	p.w.Helper()
-	got := p.lock(key)[0]
-	if got.Hold != want || len(holder) > 0 && got.Holder != holder[0] {
-		p.w.Errorf("%s finds %q %v, held by %q, want %v %v", p.token, key, got.Hold, got.Holder, want, holder)
+	for i, got := range p.Find(keys...) {
+		if got.Hold != want || holder != "" && got.Holder != holder {
+			p.w.Errorf("%s finds %q %v, held by %q, want %v %s", p.token, keys[i], got.Hold, got.Holder, want, holder)
+		}
 	}
 }
 
-func (p worker) release(keys ...string) {
+// Mine is how many of the keys are its own by now.
+func (p Worker) Mine(keys ...string) (n int) {
 	p.w.Helper()
-	if err := p.Release(p.w.Context(), p.token, p.w.names(keys...)); err != nil {
-		p.w.Fatalf("%s releases %v: %v", p.token, keys, err)
+	for _, h := range p.Find(keys...) {
+		if h.Hold == lock.Mine {
+			n++
+		}
 	}
+	return n
 }
 
-func (p worker) done(body byte, keys ...string) {
+// GiveBack releases the keys.
+func (p Worker) GiveBack(keys ...string) {
+	p.w.Helper()
+	p.w.Must(p.Release(p.w.Context(), p.token, p.w.Names(keys...)))
+}
+
+// Ends says that the keys are done, by messages with this body.
+func (p Worker) Ends(body byte, keys ...string) {
 	p.w.Helper()
 	var marks []lock.Mark
-	for _, name := range p.w.names(keys...) {
+	for _, name := range p.w.Names(keys...) {
 		marks = append(marks, lock.Mark{Name: name, BodyHash: hash(body)})
 	}
-	if err := p.Done(p.w.Context(), marks); err != nil {
-		p.w.Fatalf("%s marks %v done: %v", p.token, keys, err)
-	}
+	p.w.Must(p.Done(p.w.Context(), marks))
 }
 
-func (p worker) show(key string) lock.State {
+// Look shows a key.
+func (p Worker) Look(key string) lock.State {
 	p.w.Helper()
-	s, err := p.Show(p.w.Context(), p.w.names(key)[0])
-	if err != nil {
-		p.w.Fatalf("show %q: %v", key, err)
-	}
+	s, err := p.Show(p.w.Context(), p.w.Names(key)[0])
+	p.w.Must(err)
 	return s
 }
 
-// run runs the locker until the test ends or the returned function is called.
-func (p worker) run() (stop func()) {
+// Runs runs the locker until the test ends or the returned function is called.
+func (p Worker) Runs() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -166,6 +210,24 @@ func (p worker) run() (stop func()) {
 	return stop
 }
 
+// IsAsked waits until the server is asked again.
+func (p Worker) IsAsked() {
+	p.w.Helper()
+	p.w.Await("the server is asked again", func() bool { up, _, _ := p.Up(); return up })
+}
+
+// GoesOnWithout locks keys again and again while the servers are in trouble: all are its own, and nobody waits.
+func (p Worker) GoesOnWithout(keys ...string) {
+	p.w.Helper()
+	start := time.Now()
+	for range 100 {
+		p.Finds(lock.Mine, "", keys...)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		p.w.Errorf("100 calls took %v", took)
+	}
+}
+
 func hash(body byte) (h [32]byte) {
 	for i := range h {
 		h[i] = body
@@ -173,12 +235,12 @@ func hash(body byte) (h [32]byte) {
 	return h
 }
 
-// await waits for a condition of the server.
-func (w *world) await(what string, ok func() bool) {
+// Await waits for a condition of the server.
+func (w *World) Await(what string, ok func() bool) {
 	w.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(20 * time.Second); !ok(); {
+	for late := time.After(time.Minute); !ok(); {
 		select {
 		case <-tick.C:
 		case <-late:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,14 +15,14 @@ import (
 // patient is the timeout of those who shall not go on without an answer, however much else the machine has to do.
 const patient = 8 * time.Second
 
-func oneHolder(t *testing.T, w *world) {
-	a, b := w.worker("a", lock.Options{}), w.worker("b", lock.Options{})
-	a.finds("one", lock.Mine)
-	b.finds("one", lock.HeldByOther, "a")
-	if s := b.show("one"); s.Hold != lock.HeldByOther || s.Token != "a" || s.TTL <= 0 || s.TTL > 10*time.Second {
+func oneHolder(t *testing.T, w *World) {
+	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	a.Finds(lock.Mine, "", "one")
+	b.Finds(lock.HeldByOther, "a", "one")
+	if s := b.Look("one"); s.Hold != lock.HeldByOther || s.Token != "a" || s.TTL <= 0 || s.TTL > 10*time.Second {
 		t.Errorf("Show = %+v, want it held by a for at most 10s", s)
 	}
-	if s := b.show("nobody's"); s.Hold != 0 {
+	if s := b.Look("nobody's"); s.Hold != 0 {
 		t.Errorf("Show = %+v, want a free name", s)
 	}
 
@@ -33,8 +34,8 @@ func oneHolder(t *testing.T, w *world) {
 	won := make([][]lock.Held, workers)
 	var wg sync.WaitGroup
 	for i := range workers {
-		p := w.worker(fmt.Sprint("worker", i), lock.Options{Timeout: patient})
-		wg.Go(func() { won[i], _ = p.Lock(t.Context(), p.token, w.names(keys...)) })
+		p := w.Worker(fmt.Sprint("worker", i), lock.Options{Timeout: patient})
+		wg.Go(func() { won[i], _ = p.Lock(t.Context(), p.token, w.Names(keys...)) })
 	}
 	wg.Wait()
 	for k := range count {
@@ -50,121 +51,121 @@ func oneHolder(t *testing.T, w *world) {
 	}
 }
 
-func sameToken(_ *testing.T, w *world) {
-	a := w.worker("a", lock.Options{})
-	a.finds("one", lock.Mine)
-	a.finds("one", lock.Mine)
-	w.worker("a", lock.Options{}).finds("one", lock.Mine) // whichever connection it came over
+func sameToken(_ *testing.T, w *World) {
+	a := w.Worker("a", lock.Options{})
+	a.Finds(lock.Mine, "", "one")
+	a.Finds(lock.Mine, "", "one")
+	w.Worker("a", lock.Options{}).Finds(lock.Mine, "", "one") // whichever connection it came over
 }
 
-func release(_ *testing.T, w *world) {
-	a, b, c := w.worker("a", lock.Options{}), w.worker("b", lock.Options{}), w.worker("c", lock.Options{})
-	a.lock("one", "two")
-	b.lock("three")
-	a.release("one", "three", "nobody's")
-	c.finds("one", lock.Mine)
-	c.finds("two", lock.HeldByOther, "a")
-	c.finds("three", lock.HeldByOther, "b")
-	c.finds("nobody's", lock.Mine)
+func release(_ *testing.T, w *World) {
+	a, b, c := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{}), w.Worker("c", lock.Options{})
+	a.Find("one", "two")
+	b.Find("three")
+	a.GiveBack("one", "three", "nobody's")
+	c.Finds(lock.Mine, "", "one")
+	c.Finds(lock.HeldByOther, "a", "two")
+	c.Finds(lock.HeldByOther, "b", "three")
+	c.Finds(lock.Mine, "", "nobody's")
 }
 
-func expiry(_ *testing.T, w *world) {
+func expiry(_ *testing.T, w *World) {
 	short := lock.Options{LockTTL: 150 * time.Millisecond} // not running: nobody renews
-	dead, b := w.worker("dead", short), w.worker("b", short)
-	dead.finds("one", lock.Mine)
+	dead, b := w.Worker("dead", short), w.Worker("b", short)
+	dead.Finds(lock.Mine, "", "one")
 	w.Die(w.T, dead.Locker)
-	w.await("the lock expires", func() bool { return b.lock("one")[0].Hold == lock.Mine })
-	dead.release("one")
-	w.worker("c", short).finds("one", lock.HeldByOther, "b") // the late release was of a lock that is another's
+	w.Await("the lock expires", func() bool { return b.Find("one")[0].Hold == lock.Mine })
+	dead.GiveBack("one")
+	w.Worker("c", short).Finds(lock.HeldByOther, "b", "one") // the late release was of a lock that is another's
 }
 
-func renewal(_ *testing.T, w *world) {
+func renewal(_ *testing.T, w *World) {
 	short := lock.Options{LockTTL: 600 * time.Millisecond}
-	a, b := w.worker("a", short), w.worker("b", short)
-	stop := a.run()
-	a.lock("one", "two")
-	a.release("two")
+	a, b := w.Worker("a", short), w.Worker("b", short)
+	stop := a.Runs()
+	a.Find("one", "two")
+	a.GiveBack("two")
 	since := time.Now()
-	w.await("three lifetimes of the lock", func() bool {
-		b.finds("one", lock.HeldByOther, "a")
+	w.Await("three lifetimes of the lock", func() bool {
+		b.Finds(lock.HeldByOther, "a", "one")
 		return time.Since(since) > 1800*time.Millisecond
 	})
 	stop()
 	w.Die(w.T, a.Locker)
-	w.await("a stopped worker's lock expires", func() bool { return b.lock("one")[0].Hold == lock.Mine })
+	w.Await("a stopped worker's lock expires", func() bool { return b.Find("one")[0].Hold == lock.Mine })
 }
 
-func forgotten(_ *testing.T, w *world) {
+func forgotten(_ *testing.T, w *World) {
 	short := lock.Options{LockTTL: 300 * time.Millisecond, MaxHold: 600 * time.Millisecond}
-	a, b := w.worker("a", short), w.worker("b", short)
-	a.run()
-	a.finds("one", lock.Mine)
-	w.await("it expires although its worker runs", func() bool { return b.lock("one")[0].Hold == lock.Mine })
+	a, b := w.Worker("a", short), w.Worker("b", short)
+	a.Runs()
+	a.Finds(lock.Mine, "", "one")
+	w.Await("it expires although its worker runs", func() bool { return b.Find("one")[0].Hold == lock.Mine })
 }
 
-func doneFrees(_ *testing.T, w *world) {
-	a, b, c := w.worker("a", lock.Options{}), w.worker("b", lock.Options{}), w.worker("c", lock.Options{})
-	a.lock("one", "free")
-	b.lock("two") // the success is committed, whoever works on it still
-	a.done(1, "one", "two")
-	a.release("one", "two", "free")
-	c.finds("one", w.afterDone())
-	c.finds("two", w.afterDone())
-	c.finds("free", lock.Mine)
+func doneFrees(_ *testing.T, w *World) {
+	a, b, c := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{}), w.Worker("c", lock.Options{})
+	a.Find("one", "free")
+	b.Find("two") // the success is committed, whoever works on it still
+	a.Ends(1, "one", "two")
+	a.GiveBack("one", "two", "free")
+	c.Finds(w.afterDone(), "", "one")
+	c.Finds(w.afterDone(), "", "two")
+	c.Finds(lock.Mine, "", "free")
 }
 
-func doneMarker(t *testing.T, w *world) {
+func doneMarker(t *testing.T, w *World) {
 	if !w.Marks() {
 		t.Skip("this lock leaves no done markers")
 	}
 	o := lock.Options{DoneTTL: time.Minute}
-	a, b, c := w.worker("a", o), w.worker("b", o), w.worker("c", o)
-	a.lock("one", "free")
-	b.lock("two") // written over as well: the success is committed, whoever works on it still
-	a.done(1, "one")
-	a.done(2, "two")
-	a.release("one", "two", "free") // leaves markers alone
+	a, b, c := w.Worker("a", o), w.Worker("b", o), w.Worker("c", o)
+	a.Find("one", "free")
+	b.Find("two") // written over as well: the success is committed, whoever works on it still
+	a.Ends(1, "one")
+	a.Ends(2, "two")
+	a.GiveBack("one", "two", "free") // leaves markers alone
 	for key, body := range map[string]byte{"one": 1, "two": 2} {
-		if got := c.lock(key)[0]; got.Hold != lock.DoneMarker || got.BodyHash != hash(body) || got.Holder != "" {
+		if got := c.Find(key)[0]; got.Hold != lock.DoneMarker || got.BodyHash != hash(body) || got.Holder != "" {
 			t.Errorf("%s: %+v, want the done marker of body %d", key, got, body)
 		}
 	}
-	c.finds("free", lock.Mine)
+	c.Finds(lock.Mine, "", "free")
 	want := hash(1)
-	if s := c.show("one"); s.Hold != lock.DoneMarker || string(s.Hash) != string(want[:]) || s.TTL <= 50*time.Second ||
+	if s := c.Look("one"); s.Hold != lock.DoneMarker || string(s.Hash) != string(want[:]) || s.TTL <= 50*time.Second ||
 		s.TTL > time.Minute {
 		t.Errorf("Show = %+v, want the done marker for about a minute", s)
 	}
-	a.done(3, "one") // the last word is the right one: a marker may have lied
-	if got := c.lock("one")[0]; got.BodyHash != hash(3) {
+	a.Ends(3, "one") // the last word is the right one: a marker may have lied
+	if got := c.Find("one")[0]; got.BodyHash != hash(3) {
 		t.Errorf("after another mark: %+v, want that of body 3", got)
 	}
-	w.worker("d", lock.Options{DoneTTL: 50 * time.Millisecond}).done(4, "short")
-	w.await("a marker goes away", func() bool { return c.lock("short")[0].Hold == lock.Mine })
+	w.Worker("d", lock.Options{DoneTTL: 50 * time.Millisecond}).Ends(4, "short")
+	w.Await("a marker goes away", func() bool { return c.Find("short")[0].Hold == lock.Mine })
 }
 
 // A value that rollbackd did not write is no lock to wait for, because nobody ends it, and tells of no success.
-func foreign(t *testing.T, w *world) {
-	a, b := w.worker("a", lock.Options{}), w.worker("b", lock.Options{})
-	w.Spoil(t, w.names("spoilt")[0])
-	w.Forget(t, w.names("endless")[0])
+func foreign(t *testing.T, w *World) {
+	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	w.Spoil(t, w.Names("spoilt")[0])
+	w.Forget(t, w.Names("endless")[0])
 	for _, key := range []string{"spoilt", "endless"} {
-		a.finds(key, lock.Foreign)
+		a.Finds(lock.Foreign, "", key)
 	}
-	if s := a.show("spoilt"); s.Hold != lock.Foreign || s.Token != "" || s.Hash != nil {
+	if s := a.Look("spoilt"); s.Hold != lock.Foreign || s.Token != "" || s.Hash != nil {
 		t.Errorf("Show = %+v, want it foreign", s)
 	}
-	a.release("spoilt") // is not ours
-	b.finds("spoilt", lock.Foreign)
-	a.done(1, "spoilt") // a success is told over whatever stands there
-	b.finds("spoilt", w.afterDone())
+	a.GiveBack("spoilt") // is not ours
+	b.Finds(lock.Foreign, "", "spoilt")
+	a.Ends(1, "spoilt") // a success is told over whatever stands there
+	b.Finds(w.afterDone(), "", "spoilt")
 	if _, _, cause := a.Up(); cause != nil {
 		t.Errorf("a foreign value was taken for a failure of the server: %v", cause)
 	}
 }
 
-func manyNames(t *testing.T, w *world) {
-	a, b, c := w.worker("a", lock.Options{}), w.worker("b", lock.Options{}), w.worker("c", lock.Options{})
+func manyNames(t *testing.T, w *World) {
+	a, b, c := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{}), w.Worker("c", lock.Options{})
 	const count = 1000
 	keys := make([]string, count)
 	var held, done, own []string
@@ -182,44 +183,44 @@ func manyNames(t *testing.T, w *world) {
 			want[i], own = lock.Mine, append(own, keys[i])
 		}
 	}
-	a.lock(held...)
-	b.done(1, done...)
-	c.lock(own...)
-	w.Spoil(t, w.names(keys[8])[0])
+	a.Find(held...)
+	b.Ends(1, done...)
+	c.Find(own...)
+	w.Spoil(t, w.Names(keys[8])[0])
 	want[8] = lock.Foreign
-	for i, got := range c.lock(keys...) {
+	for i, got := range c.Find(keys...) {
 		if got.Hold != want[i] {
 			t.Fatalf("name %d of %d: %v, want %v", i, count, got.Hold, want[i])
 		}
 	}
 }
 
-func lostReply(t *testing.T, w *world) {
+func lostReply(t *testing.T, w *World) {
 	l, lose, lost := w.OpenLossy(t, lock.Options{})
-	a := worker{l, w, "a"}
-	a.finds("warm up", lock.Mine)
+	a := w.Of(l, "a")
+	a.Finds(lock.Mine, "", "warm up")
 	lose()
-	a.finds("one", lock.Mine)
+	a.Finds(lock.Mine, "", "one")
 	if n := lost(); n != 1 {
 		t.Fatalf("%d replies were lost, want 1", n)
 	}
-	w.worker("b", lock.Options{}).finds("one", lock.HeldByOther, "a")
+	w.Worker("b", lock.Options{}).Finds(lock.HeldByOther, "a", "one")
 	if _, _, cause := a.Up(); cause != nil {
 		t.Errorf("one lost reply was taken for a failure: %v", cause)
 	}
 }
 
-func proceed(t *testing.T, w *world) {
-	a := w.worker("a", lock.Options{OnError: lock.Proceed})
-	a.run()
-	a.lock("one")
+func proceed(t *testing.T, w *World) {
+	a := w.Worker("a", lock.Options{OnError: lock.Proceed})
+	a.Runs()
+	a.Find("one")
 	w.Stop(t)
 	const calls = 1000
 	start := time.Now()
 	for range calls { // as many timeouts would take minutes
-		a.finds("one", lock.Mine) // nobody can be asked
-		a.done(1, "one")
-		a.release("one")
+		a.Finds(lock.Mine, "", "one") // nobody can be asked
+		a.Ends(1, "one")
+		a.GiveBack("one")
 	}
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("%d calls without a server took %v", calls, took)
@@ -231,31 +232,31 @@ func proceed(t *testing.T, w *world) {
 		t.Errorf("%d names are counted as failed or bypassed, want %d", n, calls)
 	}
 	w.Start(t)
-	w.await("the server is asked again", func() bool { up, _, _ := a.Up(); return up })
-	a.finds("two", lock.Mine)
-	w.worker("b", lock.Options{}).finds("two", lock.HeldByOther, "a")
+	w.Await("the server is asked again", func() bool { up, _, _ := a.Up(); return up })
+	a.Finds(lock.Mine, "", "two")
+	w.Worker("b", lock.Options{}).Finds(lock.HeldByOther, "a", "two")
 }
 
-func pause(t *testing.T, w *world) {
-	a := w.worker("a", lock.Options{OnError: lock.Pause})
-	a.run()
-	a.lock("one")
+func pause(t *testing.T, w *World) {
+	a := w.Worker("a", lock.Options{OnError: lock.Pause})
+	a.Runs()
+	a.Find("one")
 	w.Stop(t)
 	start := time.Now()
 	for range 1000 {
-		if held, err := a.Lock(t.Context(), "a", w.names("one", "two")); !errors.Is(err, lock.ErrUnavailable) || held != nil {
+		if held, err := a.Lock(t.Context(), "a", w.Names("one", "two")); !errors.Is(err, lock.ErrUnavailable) || held != nil {
 			t.Fatalf("Lock = %v, %v, want ErrUnavailable", held, err)
 		}
 	}
 	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("1000 calls took %v, want one timeout at most", took)
 	}
-	if _, err := a.Show(t.Context(), w.names("one")[0]); err == nil {
+	if _, err := a.Show(t.Context(), w.Names("one")[0]); err == nil {
 		t.Error("Show without a server succeeded")
 	}
 	w.Start(t)
-	w.await("the server is asked again", func() bool {
-		_, err := a.Lock(t.Context(), "a", w.names("two"))
+	w.Await("the server is asked again", func() bool {
+		_, err := a.Lock(t.Context(), "a", w.Names("two"))
 		if err != nil && !errors.Is(err, lock.ErrUnavailable) {
 			t.Fatal(err)
 		}
@@ -263,13 +264,41 @@ func pause(t *testing.T, w *world) {
 	})
 }
 
-func ended(t *testing.T, w *world) {
+// What a server that stands still is asked for ends in time; when it goes on, nothing of before is in anybody's way.
+func frozen(t *testing.T, w *World) {
+	o := lock.Options{Timeout: 300 * time.Millisecond, LockTTL: 2 * time.Second}
+	a, other := w.Worker("a", o), w.Worker("b", o)
+	o.OnError = lock.Pause
+	pausing := w.Worker("c", o)
+	a.Runs()
+	other.Runs()
+	keys := Keys(10)
+	a.Find(keys...)
+	a.GiveBack(keys...) // a thread of a server may answer for a moment
+	a.As("in hand").Find(keys[:5]...)
+	w.Freeze(t)
+	a.GoesOnWithout(keys[5:]...)
+	_, err := pausing.Lock(t.Context(), "c", w.Names("one"))
+	if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "took over 300ms") {
+		t.Errorf("Lock = %v, want ErrUnavailable and why", err)
+	}
+	if _, err := pausing.Show(t.Context(), w.Names("one")[0]); err == nil {
+		t.Error("Show without an answer succeeded")
+	}
+	w.Thaw(t)
+	a.IsAsked()
+	other.IsAsked()
+	a.As("in hand").GiveBack(keys[:5]...)
+	w.Await("nothing is in the way", func() bool { return other.Mine(keys...) == len(keys) })
+}
+
+func ended(t *testing.T, w *World) {
 	for _, policy := range []lock.Policy{lock.Proceed, lock.Pause} {
-		a := w.worker("a", lock.Options{OnError: policy})
+		a := w.Worker("a", lock.Options{OnError: policy})
 		why := errors.New("the lane stops")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(why)
-		names := w.names("one")
+		names := w.Names("one")
 		_, err := a.Lock(ctx, "a", names)
 		for what, err := range map[string]error{
 			"Lock": err, "Release": a.Release(ctx, "a", names), "Done": a.Done(ctx, []lock.Mark{{Name: names[0]}}),
@@ -284,9 +313,9 @@ func ended(t *testing.T, w *world) {
 	}
 }
 
-func zeroName(t *testing.T, w *world) {
-	a := w.worker("a", lock.Options{})
-	bad := append(w.names("one"), lock.Name{})
+func zeroName(t *testing.T, w *World) {
+	a := w.Worker("a", lock.Options{})
+	bad := append(w.Names("one"), lock.Name{})
 	if _, err := a.Lock(t.Context(), "a", bad); err == nil {
 		t.Error("Lock of the zero name succeeded: all of them would share one lock")
 	}
@@ -299,13 +328,13 @@ func zeroName(t *testing.T, w *world) {
 	if _, err := a.Show(t.Context(), bad[1]); err == nil {
 		t.Error("Show of the zero name succeeded")
 	}
-	if s := a.show("one"); s.Hold != 0 {
+	if s := a.Look("one"); s.Hold != 0 {
 		t.Errorf("the good name beside the refused one: %+v, want it free", s)
 	}
 }
 
-func noNames(t *testing.T, w *world) {
-	a := w.worker("a", lock.Options{OnError: lock.Pause})
+func noNames(t *testing.T, w *World) {
+	a := w.Worker("a", lock.Options{OnError: lock.Pause})
 	w.Stop(t)
 	held, err := a.Lock(t.Context(), "a", nil)
 	if err := errors.Join(err, a.Release(t.Context(), "a", nil), a.Done(t.Context(), nil)); err != nil || len(held) != 0 {
@@ -313,20 +342,20 @@ func noNames(t *testing.T, w *world) {
 	}
 }
 
-func runsOnce(t *testing.T, w *world) {
-	a := w.worker("a", lock.Options{})
-	a.run()()
+func runsOnce(t *testing.T, w *World) {
+	a := w.Worker("a", lock.Options{})
+	a.Runs()()
 	if err := a.Run(t.Context()); err == nil {
 		t.Error("the second Run succeeded")
 	}
 }
 
-func counted(t *testing.T, w *world) {
-	a, b := w.worker("a", lock.Options{}), w.worker("b", lock.Options{})
-	a.lock("one", "two")
-	a.done(1, "three")
-	w.Spoil(t, w.names("four")[0])
-	b.lock("one", "two", "three", "four", "five")
+func counted(t *testing.T, w *World) {
+	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	a.Find("one", "two")
+	a.Ends(1, "three")
+	w.Spoil(t, w.Names("four")[0])
+	b.Find("one", "two", "three", "four", "five")
 	counts := map[lock.Result]uint64{
 		lock.ResultMine: 1, lock.ResultHeld: 2, lock.ResultForeign: 1, lock.ResultDone: 0, lock.ResultFailed: 0,
 		lock.ResultBypassed: 0,
@@ -343,11 +372,11 @@ func counted(t *testing.T, w *world) {
 	}
 }
 
-func schemas(_ *testing.T, w *world) {
-	a, b := w.worker("a", lock.Options{}), w.worker("b", lock.Options{})
-	a.lock("locked")
-	a.done(1, "done")
-	w.schema += " made anew"
-	b.finds("locked", lock.Mine)
-	b.finds("done", lock.Mine)
+func schemas(_ *testing.T, w *World) {
+	a, b := w.Worker("a", lock.Options{}), w.Worker("b", lock.Options{})
+	a.Find("locked")
+	a.Ends(1, "done")
+	w.Schema += " made anew"
+	b.Finds(lock.Mine, "", "locked")
+	b.Finds(lock.Mine, "", "done")
 }
