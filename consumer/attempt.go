@@ -16,11 +16,9 @@ import (
 
 // way is how a step of a batch attempts its messages.
 type way struct {
-	fresh   bool          // they have no row: who has one by now goes its row's way
-	claimed bool          // each is claimed before, which counts the attempt; else it is counted when it has failed
-	most    int           // messages that are attempted together
-	rest    time.Duration // after that what is done is settled between two groups; 0: not here
-	phase   string
+	fresh   bool // they have no row: who has one by now goes its row's way
+	claimed bool // each is claimed before, which counts the attempt; else it is counted when it has failed
+	most    int  // messages that are attempted together
 }
 
 // claimAtOnce is how many messages share a claim. A process that dies holding one for each lane leaves them to be taken
@@ -35,37 +33,40 @@ const (
 	settleEvery = 50 * time.Millisecond
 )
 
-// 4. together attempts what has no row: rows and effects in one transaction for as many as possible.
-func (l *lane) together(ctx context.Context, b *batch) error {
-	w := way{fresh: true, most: len(b.fresh), phase: phaseFast}
+// 4. attemptFresh attempts what has no row: rows and effects in one transaction for as many as possible.
+func (l *lane) attemptFresh(ctx context.Context, b *batch) error {
 	if l.c.service != nil {
-		w.claimed, w.most, w.rest, w.phase = true, claimAtOnce, settleEvery, phaseSlow
+		return l.attemptAll(ctx, b, &b.fresh, way{fresh: true, claimed: true, most: claimAtOnce})
 	}
-	return l.attemptAll(ctx, b, &b.fresh, w)
+	return l.attemptAll(ctx, b, &b.fresh, way{fresh: true, most: len(b.fresh)})
 }
 
-// 6. again attempts what failed before, and is nobody's danger, in groups.
-func (l *lane) again(ctx context.Context, b *batch) error {
-	w := way{claimed: true, most: claimAtOnce, rest: settleGroupsEvery, phase: phaseSlow}
-	if l.c.service != nil {
-		w.rest = settleEvery
-	}
-	return l.attemptAll(ctx, b, &b.again, w)
+// 6. attemptFailed attempts what failed before, and is nobody's danger, in groups.
+func (l *lane) attemptFailed(ctx context.Context, b *batch) error {
+	return l.attemptAll(ctx, b, &b.again, way{claimed: true, most: claimAtOnce})
 }
 
-// 7. alone attempts what was delivered more often, or lost its process, or would not go with others, one message at a
-// time.
-func (l *lane) alone(ctx context.Context, b *batch) error {
-	return l.attemptAll(ctx, b, &b.alone, way{claimed: true, most: 1, rest: settleEvery, phase: phaseSlow})
+// 7. attemptAlone attempts what was delivered more often, or lost its process, or would not go with others, one message
+// at a time.
+func (l *lane) attemptAlone(ctx context.Context, b *batch) error {
+	return l.attemptAll(ctx, b, &b.alone, way{claimed: true, most: 1})
 }
 
-// attemptAll attempts the messages of a queue of the batch, group by group, until none is left.
+// attemptAll attempts the messages of a queue of the batch, group by group, until none is left. What is claimed is
+// settled from time to time between two groups.
 func (l *lane) attemptAll(ctx context.Context, b *batch, queue *[]*item, w way) error {
 	if len(*queue) == 0 {
 		return nil
 	}
-	defer l.c.metrics.phase(w.phase, time.Now())
-	turn := turn{worker: l.worker}
+	phase, rest := phaseSlow, settleEvery
+	switch {
+	case !w.claimed:
+		phase = phaseFast
+	case w.most > 1 && l.c.service == nil:
+		rest = settleGroupsEvery
+	}
+	defer l.c.metrics.phase(phase, time.Now())
+	turn := turn{lane: l}
 	defer turn.end()
 	b.groups = append(b.groups[:0], group{items: *queue, tries: maxMeetings})
 	*queue = nil
@@ -96,7 +97,7 @@ func (l *lane) attemptAll(ctx context.Context, b *batch, queue *[]*item, w way) 
 		if err := t.run(ctx); err != nil {
 			return err
 		}
-		if w.rest > 0 && len(b.groups) > 0 && time.Since(settled) > w.rest {
+		if w.claimed && len(b.groups) > 0 && time.Since(settled) > rest {
 			turn.end()
 			if err := l.settle(ctx, b); err != nil {
 				return err
@@ -131,7 +132,10 @@ func (l *lane) nextGroup(b *batch, w way, probe bool) group {
 	if next := g.items[0].next; next != 0 && next != runAlone {
 		return g
 	}
-	rest, trial := l.stepAside(g.items)
+	rest, aside, trial := l.c.obstacles.part(g.items)
+	for _, it := range aside {
+		l.putOff(it, errStepsAside)
+	}
 	if len(trial) > 0 {
 		b.groups = slices.Insert(b.groups, 0, group{items: trial, tries: 1, trial: true})
 	}
@@ -149,10 +153,10 @@ type attempt struct {
 	group
 	probe ticket // for the one call that asks whether the service is back; nil: each call asks for its own
 
-	claiming claiming
+	claimant string    // who asks for claims and is not known to have them; "": nobody asks
+	asked    bool      // they may be committed although no answer came
 	since    time.Time // the leases of the claims began no sooner
 	meetings int
-	faults   suspicion
 	unknown  bool          // a COMMIT of the effect has had no answer: it may be decided yet
 	said     told          // of the last try
 	left     map[int]error // whom the last COMMIT left out, by their place
@@ -172,8 +176,8 @@ type blamed struct {
 // putBack is a message that has had no attempt: its claim, if it has one, is given back.
 type putBack struct {
 	it     *item
-	remark string // for its row
-	end    func() // says that it comes again later; nil: it goes on by itself
+	remark string     // for its row
+	comes  settlement // again later; none: it goes on by itself
 }
 
 // runsByItself reports whether the attempt is to be made while this process does nothing else.
@@ -191,8 +195,8 @@ func (t *attempt) run(ctx context.Context) (err error) {
 	for _, p := range t.back {
 		switch {
 		case err != nil || p.it.outcome != 0:
-		case p.end != nil:
-			p.end()
+		case p.comes.by != byNothing:
+			p.it.end(InProgress, p.comes)
 		default:
 			p.it.next = runAlone
 			apart = append(apart, p.it)
@@ -252,15 +256,9 @@ func (t *attempt) prepare(ctx context.Context) error {
 	default:
 		return nil
 	}
-	err := t.transition(ctx, it, func(ctx context.Context) error {
-		row, err := step(ctx)
-		if err == nil { // else it is asked for again, from the row as it was read
-			it.row = row
-		}
-		return err
-	})
+	err := t.transition(ctx, it, step)
 	if err == nil && it.outcome == 0 && it.next == exhaust {
-		it.end(DeadLettered, deadLetter{dedup.ReasonCrashed, it.row, t.lastWords(it.row)})
+		it.bury(dedup.ReasonCrashed, t.lastWords(it.row))
 	}
 	t.dropEnded()
 	return err
@@ -300,7 +298,9 @@ func (t *attempt) transact(ctx context.Context) error {
 			}
 		}
 		t.meetings, t.left, t.said = 0, nil, told{}
-		err := t.repeat(spanned, DependencyMySQL, t.try, t.beforePause)
+		err := t.repeat(spanned, DependencyMySQL, t.try, func(ctx context.Context, pause time.Duration) {
+			_ = t.makeRoom(ctx, pause) // else hold does
+		})
 		endSpan(span, cmp.Or(err, t.said.err))
 		if err != nil || len(t.items) == 0 { // whoever was given back meanwhile was applied, or is somebody else's
 			return err
@@ -318,7 +318,7 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 	switch g.next(said, t.claimed, t.lateFor(t.b)) {
 	case endApplied:
 		t.separate(said.blamed, true)
-		t.worker.applied(t.items)
+		t.lane.applied(t.items)
 		if t.claimed {
 			for _, it := range t.items {
 				t.c.suspects.clear(it.id.Identity)
@@ -356,7 +356,7 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 		t.chargeOne(said)
 	case putOff:
 		for _, it := range t.items {
-			t.back = append(t.back, putBack{it: it, end: func() { t.putOff(it, said.err) }})
+			t.back = append(t.back, putBack{it: it, comes: t.puttingOff(it, said.err)})
 		}
 	case loseLease:
 		t.leaseLost(t.items[0])
@@ -421,10 +421,10 @@ func (t *attempt) chargeOne(said told) {
 
 // try makes one try of the transaction: what is said of it then holds, unless it returns an error, and is to be tried
 // again. A COMMIT without an answer is looked up: it is ours, still open, or somebody else's by now.
-func (t *attempt) try(ctx context.Context) error {
+func (t *attempt) try(ctx context.Context) (setback, error) {
 	if t.claimed {
 		if free, err := t.hold(ctx); err != nil || !free {
-			return err
+			return setbackOf(err), err
 		}
 	}
 	began := time.Now()
@@ -441,25 +441,16 @@ func (t *attempt) try(ctx context.Context) error {
 	if said.finish == unsure || said.finish == moved {
 		var err error
 		if said, err = t.look(ctx, said); err != nil {
-			return err
+			return setbackOf(err), err
 		}
 	}
 	if t.anotherTry(&said, inVain) || said.finish == stopped {
-		return said.trouble()
+		return setback{true, said.finish == met, said.finish == met || said.finish == slow}, said.err
 	}
 	if t.said = said; said.finish == met {
 		t.c.health.inVain(ctx, said.err, time.Since(began))
 	}
-	return nil
-}
-
-// trouble is the error of a transaction that is tried again.
-func (t told) trouble() error {
-	fault := mysqldb.FaultUnavailable
-	if t.finish == met {
-		fault = mysqldb.FaultContention
-	}
-	return &troubleError{fault, t.err, t.finish == met || t.finish == slow}
+	return setback{}, nil
 }
 
 // look says more of a COMMIT without an answer, or of rows that are not as they were read.
@@ -498,15 +489,16 @@ func (t *attempt) anotherTry(said *told, inVain bool) bool {
 			return t.meetings < t.tries
 		}
 		if one {
-			times, guilty = t.c.suspects.blamed(t.items[0].id.Identity, t.c.commits.Load())
+			times, guilty = t.suspect(t.items[0])
 		}
 	case tooLarge:
 		if one {
 			said.finish = failed
 		}
 	case away:
-		guilty = one && !mysqldb.NoRoom(said.err) && t.faults.blamed(t.c.commits.Load())
-		times = t.faults.met
+		if one && !mysqldb.NoRoom(said.err) {
+			times, guilty = t.suspect(t.items[0])
+		}
 		if !guilty {
 			return one || !t.claimed
 		}
@@ -517,39 +509,12 @@ func (t *attempt) anotherTry(said *told, inVain bool) bool {
 	return false
 }
 
-// rows writes the rows of the group in the transaction of its effect: success of all who have no row, before it; or of
-// all who are claimed and not blamed, behind it, while the rows are held.
+// rows are those of the group.
 func (t *attempt) rows() marker {
-	if !t.claimed {
-		entries := eachOf(t.items, (*item).entry)
-		return marker{
-			mark: func(ctx context.Context, tx dedup.Execer) error { return t.c.records.InsertSuccess(ctx, tx, entries) },
-			unmark: func(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
-				keys := make([]dedup.Identity, 0, len(blamed))
-				for i := range blamed {
-					keys = append(keys, entries[i].Identity)
-				}
-				return t.c.records.TakeBack(ctx, tx, keys)
-			},
-		}
+	if t.claimed {
+		return marker{records: t.c.records, claims: eachOf(t.items, (*item).claimed)}
 	}
-	claims := eachOf(t.items, (*item).claimed)
-	m := marker{
-		mark: func(ctx context.Context, tx dedup.Execer) error { return t.c.records.Hold(ctx, tx, claims) },
-		seal: func(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
-			done := make([]dedup.Claim, 0, len(claims))
-			for i, c := range claims {
-				if blamed[i] == nil {
-					done = append(done, c)
-				}
-			}
-			return t.c.records.SuccessAll(ctx, tx, done)
-		},
-	}
-	if len(claims) > 1 {
-		m.unmark = func(context.Context, dedup.Execer, map[int]error) error { return nil }
-	}
-	return m
+	return marker{records: t.c.records, entries: eachOf(t.items, (*item).entry)}
 }
 
 // lookForRows is what was said, of an insert that met a row or of a COMMIT without an answer, when a row of the group

@@ -20,15 +20,15 @@ func (l *lane) routeBackstop(b *batch, it *item) {
 		b.lease = max(b.lease, it.row.Wait)
 		b.later = append(b.later, it)
 	case v == skipDone:
-		it.end(Duplicate, ack{})
+		it.ack(Duplicate)
 	case v == reopen:
-		it.end(DuplicateOfDead, moveLetter{}) // it is all that is left of the message
+		it.end(DuplicateOfDead, settlement{by: byMove}) // it is all that is left of the message
 	case v == skipDead:
-		it.end(DuplicateOfDead, ack{})
+		it.ack(DuplicateOfDead)
 	case l.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough
-		it.end(InProgress, retryAfter{delay: fit(l.c.cfg.RetryDelays, longest), attempt: it.row.Attempts})
+		l.comeBack(it, longest)
 	case it.row.Condemned():
-		it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, it.row.Remark})
+		it.bury(reasonOf(it.row), it.row.Remark)
 	default:
 		b.alone = append(b.alone, it)
 	}
@@ -61,29 +61,25 @@ func (l *lane) buryAll(ctx context.Context, b *batch) error {
 
 // bury asks for a letter. A row whose lease expired is claimed first, so that nobody else attempts it meanwhile.
 func (l *lane) bury(ctx context.Context, b *batch, it *item) error {
-	cause := whyGivenUp(it, l.c.cfg.Queue)
-	if it.row.Status == dedup.Processing {
-		if it.row.Attempts >= l.c.cfg.MaxAttempts {
-			return l.transition(ctx, it, func(ctx context.Context) error {
-				row, err := l.c.records.Exhaust(ctx, it.row)
-				if err == nil {
-					it.end(DeadLettered, deadLetter{dedup.ReasonDeliveryLimit, row, cause})
-				}
-				return err
-			})
-		}
+	var err error
+	switch {
+	case it.row.Status != dedup.Processing:
+	case it.row.Attempts >= l.c.cfg.MaxAttempts:
+		err = l.transition(ctx, it, func(ctx context.Context) (dedup.Row, error) { return l.c.records.Exhaust(ctx, it.row) })
+	default:
 		t := &attempt{lane: l, b: b, way: way{claimed: true, most: 1}, group: group{items: []*item{it}}}
-		if err := t.claim(ctx); err != nil || it.outcome != 0 {
-			return err
+		if err = t.claim(ctx); it.claim != nil {
+			it.row = it.claim.Row()
 		}
-		it.row = it.claim.Row()
 	}
-	it.end(DeadLettered, deadLetter{dedup.ReasonDeliveryLimit, it.row, cause})
-	if it.claimedLetter() { // its lease would end while others of the batch, or the letter, wait
-		_, err := l.condemn(ctx, []*item{it})
+	if err != nil || it.outcome != 0 {
 		return err
 	}
-	return nil
+	it.bury(dedup.ReasonDeliveryLimit, whyGivenUp(it, l.c.cfg.Queue))
+	if it.claimedLetter() { // its lease would end while others of the batch, or the letter, wait
+		_, err = l.condemn(ctx, []*item{it})
+	}
+	return err
 }
 
 // whyGivenUp is what the broker says of the main queue. The delivery's own count is no such thing: it is the backstop's

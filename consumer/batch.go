@@ -35,7 +35,7 @@ type itsLock struct {
 	name lock.Name
 	// hold is what was found when last looked; 0: nothing, or what was ours is released or marked done.
 	hold   lock.Hold
-	holder string // the token of another worker's batch
+	holder string // the token of another worker's batch, or, of a held delivery, of the one that it was in
 	marked bool   // the done marker has its body's hash
 }
 
@@ -47,33 +47,6 @@ type unreadable struct {
 	reason dedup.Reason
 	err    error
 }
-
-// settlement is how a delivery ends. nil means open: nothing may be told to the broker, and the delivery comes again.
-type settlement interface{ isSettlement() }
-
-type (
-	// ack: the outcome is durable.
-	ack struct{}
-	// retryAfter: a confirmed copy in the retry queue of delay, then ack.
-	retryAfter struct {
-		delay   time.Duration
-		attempt int
-		cause   string
-	}
-	// moveLetter: a confirmed copy in the dead-letter queue, where the row's letter was already, then ack.
-	moveLetter struct{}
-	// deadLetter: a confirmed copy in the dead-letter queue, then the row says dead, then ack.
-	deadLetter struct {
-		reason dedup.Reason
-		from   dedup.Row // as it is before the row says dead
-		cause  string
-	}
-)
-
-func (ack) isSettlement()        {}
-func (retryAfter) isSettlement() {}
-func (moveLetter) isSettlement() {}
-func (deadLetter) isSettlement() {}
 
 func (it *item) identity() dedup.Identity { return it.id.Identity }
 func (it *item) message() Message         { return it.msg }
@@ -148,7 +121,6 @@ type batch struct {
 	later   []*item                  // wait for the next pass: another body under a taken key, or another worker's lock
 	pass    int
 	taken   time.Time
-	since   time.Time     // when the first of its deliveries came to this process
 	token   string        // of the locks
 	stray   []lock.Name   // locked under identities that turned out to be another body's
 	stuck   bool          // copies are out of which nobody knows whether they arrived
@@ -193,6 +165,16 @@ func (b *batch) nextPass() {
 	for _, it := range waited {
 		b.lead(it)
 	}
+}
+
+// pick are the items that f chooses.
+func pick(items []*item, f func(*item) bool) (some []*item) {
+	for _, it := range items {
+		if f(it) {
+			some = append(some, it)
+		}
+	}
+	return some
 }
 
 // eachOf is what f says of each item.

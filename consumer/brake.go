@@ -40,6 +40,8 @@ type opening struct {
 	replays int
 }
 
+func (it *item) opening() opening { return opening{it.id.Identity, it.row.Replays} }
+
 const (
 	// firstPause is the pause before the first probe; each is twice as long as the one before.
 	firstPause = time.Second

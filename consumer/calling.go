@@ -3,32 +3,41 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
 )
 
+// askAgain is how soon a lane asks again whether a call may be made: the breaker tells nobody.
+const askAgain = 100 * time.Millisecond
+
 // admitted waits until an attempt may be made. While the service of [Calls] is away the lane keeps its batch, with no
-// claim, and one lane asks with one message; when that lasts too long the batch is given back.
+// claim, and one lane asks with one message: it has the only ticket. When that lasts too long the batch is given back.
+// Without a ticket each call asks for its own.
 func (l *lane) admitted(ctx context.Context, b *batch) (probe ticket, err error) {
-	if l.c.service == nil {
-		return nil, nil
-	}
-	for began := time.Now(); ; {
+	for began := time.Now(); l.c.service.away(); {
 		if err := l.enough(b); err != nil {
 			return nil, err
 		}
 		l.clock.tick()
-		if probe, ok := l.c.service.admit(); ok {
+		if probe, err := l.c.service.breaker.Allow(); err == nil {
 			return probe, nil
 		}
 		if time.Since(began) > l.patience() {
 			return nil, fmt.Errorf("%w: the service is away", errGiveBack)
 		}
 		l.clock.rest()
-		if !l.c.service.wait(ctx, l.quit) && ctx.Err() != nil {
+		select {
+		case <-time.After(askAgain):
+		case <-l.intake.Done():
+		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
+	l.clock.tick()
+	return nil, nil
 }
 
 // unused gives a ticket back that no call was made with.
@@ -105,25 +114,16 @@ func (t *attempt) start(ctx context.Context) (done ticket, free func(), ok bool)
 		return nil, nil, false
 	}
 	free = func() { service.slots.Release(1) }
-	select {
-	case <-t.quit: // what is called is finished, what is not goes back
-		free()
-		return nil, nil, false
-	default:
+	if t.intake.Err() == nil && bounded.Err() == nil { // what is called is finished, what is not goes back
+		if t.probe != nil {
+			return t.probe, free, true
+		}
+		if allowed, err := service.breaker.Allow(); err == nil {
+			return allowed, free, true
+		}
 	}
-	if bounded.Err() != nil {
-		free()
-		return nil, nil, false
-	}
-	if t.probe != nil {
-		return t.probe, free, true
-	}
-	allowed, err := service.breaker.Allow()
-	if err != nil {
-		free()
-		return nil, nil, false
-	}
-	return allowed, free, true
+	free()
+	return nil, nil, false
 }
 
 // sort files a message by what its call came to. Who meets an absent service again and again while others succeed has
@@ -138,23 +138,18 @@ func (t *attempt) sort(it *item, out called) {
 		t.goApart(it)
 	default:
 		if out.kind != CallLater {
-			if times, guilty := t.c.suspects.blamed(it.id.Identity, t.c.commits.Load()); guilty {
+			if times, guilty := t.suspect(it); guilty {
 				t.blamed = append(t.blamed, blamed{it, failedOften(out.err, times)})
 				return
 			}
 		}
-		t.back = append(t.back, putBack{it, out.err.Error(), func() { t.later(it, out) }})
+		if out.after == 0 && isCall(out.err, CallLater) { // as long as it has waited already
+			out.after = it.row.Age
+		}
+		why := out.err.Error()
+		comes := settlement{by: byRetry, delay: fitUp(t.c.cfg.RetryDelays, out.after), cause: why}
+		t.back = append(t.back, putBack{it, why, comes})
 	}
-}
-
-// later sends a message to a retry queue whose claim is given back.
-func (t *attempt) later(it *item, out called) {
-	if out.after == 0 && isCall(out.err, CallLater) { // as long as it has waited already
-		out.after = it.row.Age
-	}
-	it.end(InProgress, retryAfter{
-		delay: fitUp(t.c.cfg.RetryDelays, out.after), attempt: it.row.Attempts, cause: out.err.Error(),
-	})
 }
 
 // mark commits the success of all whom the service has applied.
@@ -162,31 +157,28 @@ func (t *attempt) mark(ctx context.Context) error {
 	if len(t.applied) == 0 {
 		return nil
 	}
-	claims := eachOf(t.applied, (*item).claimed)
-	errs, err := t.untilAllKnown(ctx, func(ctx context.Context) []error { return t.c.records.MarkAll(ctx, claims) })
+	var done []*item
+	lost, err := moveRows(ctx, t.lane, t.applied, func(some []*item) transition {
+		claims := eachOf(some, (*item).claimed)
+		return func(ctx context.Context) ([]dedup.Row, []error) { return nil, t.c.records.MarkAll(ctx, claims) }
+	}, func(it *item, _ dedup.Row) {
+		t.c.suspects.clear(it.id.Identity)
+		done = append(done, it)
+	})
 	if err != nil {
 		return err
 	}
 	t.c.at(PointCommitted)
-	var done []*item
-	for i, it := range t.applied {
-		if errs[i] != nil { // somebody has taken its lease over, and calls with the same key
-			t.leaseLost(it)
-			continue
-		}
-		t.c.suspects.clear(it.id.Identity)
-		done = append(done, it)
-	}
-	t.worker.applied(done)
+	t.leaseLost(lost...) // somebody has taken a lease over, and calls with the same key
+	t.lane.applied(done)
 	return nil
 }
 
 // fitUp is the shortest of delays that is not below wait, else the longest.
 func fitUp(delays []time.Duration, wait time.Duration) time.Duration {
-	for _, d := range delays {
-		if d >= wait {
-			return d
-		}
+	i := slices.IndexFunc(delays, func(d time.Duration) bool { return d >= wait })
+	if i < 0 {
+		i = len(delays) - 1
 	}
-	return delays[len(delays)-1]
+	return delays[i]
 }

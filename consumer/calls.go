@@ -105,23 +105,20 @@ func (h *callHandler) check(cfg Config) error {
 // waits about as long as it has waited already, so the pauses grow to the longest delay. For functions of [Calls].
 // Later(nil, …) is nil.
 func Later(err error, after time.Duration) error {
-	if err == nil {
-		return nil
-	}
-	return &callError{err: err, kind: CallLater, after: after}
+	return callErrorOf(err, CallLater, after)
 }
 
 // Unavailable says that the service is not there: the call did not reach it, or somebody in front of it said so. For
 // functions of [Calls]. Unavailable(nil) is nil.
-func Unavailable(err error) error { return callErrorOf(err, CallUnavailable) }
+func Unavailable(err error) error { return callErrorOf(err, CallUnavailable, 0) }
 
 // Unanswered says that the call was sent and nothing came back: perhaps the service has applied it. For functions of
 // [Calls]. Unanswered(nil) is nil.
-func Unanswered(err error) error { return callErrorOf(err, CallUnanswered) }
+func Unanswered(err error) error { return callErrorOf(err, CallUnanswered, 0) }
 
 // Misconfigured says that the service refuses whoever asks, whatever the message: a wrong password, a wrong address.
 // Only a person can mend that, so consuming pauses at once. For functions of [Calls]. Misconfigured(nil) is nil.
-func Misconfigured(err error) error { return callErrorOf(err, CallMisconfigured) }
+func Misconfigured(err error) error { return callErrorOf(err, CallMisconfigured, 0) }
 
 // CallMeaning is what an error says of a call, see [Calls].
 type CallMeaning uint8
@@ -175,9 +172,9 @@ type callError struct {
 func (e *callError) Error() string { return e.err.Error() }
 func (e *callError) Unwrap() error { return e.err }
 
-func callErrorOf(err error, kind CallMeaning) error {
+func callErrorOf(err error, kind CallMeaning, after time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &callError{err: err, kind: kind}
+	return &callError{err, kind, after}
 }

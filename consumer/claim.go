@@ -3,21 +3,11 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
-
-// claiming is a claim in the making: it may have to be asked for several times, and may be committed although no answer
-// came.
-type claiming struct {
-	owner   string
-	since   time.Time // its lease begins no sooner
-	unknown bool
-}
 
 // claim commits the rows of all as processing, with one more attempt each. Who is somebody else's by now leaves the
 // group.
@@ -40,19 +30,18 @@ func (t *attempt) claim(ctx context.Context) (err error) {
 
 // ask asks for the claims once, in one commit; lost are those whose rows are not as they were read.
 func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
-	c := &t.claiming
-	if c.owner == "" {
-		c.owner = t.owner() + dedup.MarkGroup // another lane may kill the process meanwhile
-		if t.runsByItself() {                 // should it be given back unrun, the row still says what it may have done
-			c.owner = t.owner() + dedup.MarkAlone
+	if t.claimant == "" {
+		t.claimant = t.owner() + dedup.MarkGroup // another lane may kill the process meanwhile
+		if t.runsByItself() {                    // should it be given back unrun, the row still says what it may have done
+			t.claimant = t.owner() + dedup.MarkAlone
 		}
 	}
-	if !c.unknown {
-		c.since = time.Now()
+	if !t.asked {
+		t.since = time.Now()
 	}
-	claims, errs := t.askFor(ctx, c.owner)
+	claims, errs := t.askFor(ctx)
 	if err := firstButLost(errs); err != nil {
-		c.unknown = c.unknown || errors.Is(err, dedup.ErrUnknown)
+		t.asked = t.asked || errors.Is(err, dedup.ErrUnknown)
 		return nil, err
 	}
 	var claimed []*item
@@ -65,7 +54,7 @@ func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
 		it.msg.Attempt, it.msg.Replays = claims[i].Attempts, claims[i].Replays
 		claimed = append(claimed, it)
 	}
-	t.items, t.since, *c = claimed, c.since, claiming{}
+	t.items, t.claimant, t.asked = claimed, "", false
 	if len(claimed) > 0 {
 		t.c.at(PointClaimed)
 	}
@@ -73,67 +62,56 @@ func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
 }
 
 // askFor is a claim of one whatever its row says, of many without a row, or of many whose rows know their messages.
-func (t *attempt) askFor(ctx context.Context, owner string) ([]dedup.Claim, []error) {
+func (t *attempt) askFor(ctx context.Context) ([]dedup.Claim, []error) {
 	return t.c.records.ClaimAll(ctx, eachOf(t.items, func(it *item) dedup.Claiming {
 		if len(t.items) > 1 && it.row.Status != dedup.Absent {
 			return dedup.Claiming{From: it.row}
 		}
 		e := it.fullEntry()
 		return dedup.Claiming{From: it.row, Entry: &e}
-	}), owner)
+	}), t.claimant)
 }
 
 // hold makes sure that the leases of the claims have room for one more try and for giving them back. One that has none
-// is given back and asked for again: a copy of its message would take it over and count an attempt that nobody made.
-// Many are not attempted together any more. It reports whether a try may be made.
+// is given back and asked for again. Many are not attempted together any more. It reports whether a try may be made.
 func (t *attempt) hold(ctx context.Context) (free bool, err error) {
-	if len(t.items) == 0 { // given back, and not its lane's any more
+	if err := t.makeRoom(ctx, 0); err != nil || len(t.items) == 0 { // given back, and not its lane's any more
+		return false, err
+	}
+	if t.items[0].claim == nil {
+		ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
+		defer cancel()
+		lost, err := t.ask(ctx)
+		t.leaseLost(lost...)
+		return err == nil && len(lost) == 0, err
+	}
+	if len(t.items) > 1 && !t.roomFor(t.since, 0) {
+		t.said = told{finish: away, err: errors.New("the leases of the claims have no room for another try")}
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
-	defer cancel()
-	one := t.items[0]
-	if one.claim != nil && !t.roomFor(t.since, 0) {
-		if len(t.items) > 1 {
-			t.said = told{finish: away, err: errors.New("the leases of the claims have no room for another try")}
-			return false, nil
-		}
-		if err := t.giveBackOne(ctx); err != nil || len(t.items) == 0 {
-			return false, err
-		}
-	}
-	if one.claim != nil {
-		return true, nil
-	}
-	lost, err := t.ask(ctx)
-	t.leaseLost(lost...)
-	return err == nil && len(lost) == 0, repeatable(err)
+	return true, nil
 }
 
-// beforePause gives the claim of one back when the lane will wait for longer than its lease has room for.
-func (t *attempt) beforePause(ctx context.Context, pause time.Duration) {
+// makeRoom gives the claim of one back whose lease has no room for a try that begins after pause: a copy of its message
+// would take it over and count an attempt that nobody made.
+func (t *attempt) makeRoom(ctx context.Context, pause time.Duration) error {
 	if !t.claimed || len(t.items) != 1 || t.items[0].claim == nil || t.roomFor(t.since, pause) {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.c.opTimeout)
 	defer cancel()
-	_ = t.giveBackOne(ctx) // else hold does
-}
-
-// giveBackOne gives the claim of one back for as long as the lane waits.
-func (t *attempt) giveBackOne(ctx context.Context) error {
 	err := t.unclaim(ctx, []putBack{{it: t.items[0]}})
 	t.dropEnded()
 	if err == nil {
 		t.unknown = false // the row's lock was free: what had no answer is not committed
 	}
-	return repeatable(err)
+	return err
 }
 
 // roomFor reports whether a try that begins after pause ends in good time before the lease of a claim does that began
 // no sooner than since: half of what the lease has more than a try is left for giving the claim back.
-func (w *worker) roomFor(since time.Time, pause time.Duration) bool {
-	return time.Since(since)+pause <= (w.c.cfg.Lease-w.c.cfg.HandlerTimeout)/2
+func (l *lane) roomFor(since time.Time, pause time.Duration) bool {
+	return time.Since(since)+pause <= (l.c.cfg.Lease-l.c.cfg.HandlerTimeout)/2
 }
 
 // unclaim gives claims back, once: no attempt is counted. A row that is somebody else's by now says that a COMMIT of
@@ -165,7 +143,7 @@ func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
 		case errs[i] == nil:
 			it.row, it.claim, it.next = it.claim.GivenBack(), nil, runAlone
 		case t.unknown && rows[it.id.Identity].Version == it.claim.Applied():
-			t.worker.applied([]*item{it})
+			t.lane.applied([]*item{it})
 		default:
 			t.leaseLost(it)
 		}
@@ -196,59 +174,58 @@ func (t *attempt) record(ctx context.Context) error {
 // blamed in the fast path, up to 200 in one commit. What failed for good needs no attempt: its row says dead when its
 // letter is confirmed, and keepReasons ends its claim before that. Met are those without a claim that have a row by
 // now: nothing is counted.
-func (w *worker) charge(ctx context.Context, all []blamed) (met []*item, err error) {
+func (l *lane) charge(ctx context.Context, all []blamed) (met []*item, err error) {
 	var counted []blamed
 	for _, f := range all {
 		if !IsPermanent(f.cause) {
 			counted = append(counted, f)
 			continue
 		}
-		from := f.it.row
 		if f.it.claim != nil {
-			from = f.it.claim.Row()
+			f.it.row = f.it.claim.Row()
 		}
-		f.it.end(DeadLettered, deadLetter{permanentReason(f.cause), from, f.cause.Error()})
+		f.it.bury(permanentReason(f.cause), f.cause.Error())
 	}
-	for some := range slices.Chunk(counted, claimAtOnce) {
-		var rows []dedup.Row
-		fail := w.failing(some)
-		errs, err := w.untilAllKnown(ctx, func(ctx context.Context) (errs []error) {
-			rows, errs = fail(ctx)
-			return errs
-		})
-		if err != nil {
-			return nil, err
+	lost, err := moveRows(ctx, l, counted, l.counting, func(f blamed, row dedup.Row) {
+		if f.it.row = row; row.Attempts >= l.c.cfg.MaxAttempts {
+			f.it.bury(dedup.ReasonExhausted, f.cause.Error())
+		} else {
+			l.retry(f.it, Retried, l.c.cfg.RetryDelays[row.Attempts-1], f.cause.Error())
 		}
-		w.c.at(PointFailed)
-		for i, f := range some {
-			switch {
-			case errs[i] == nil:
-				f.it.row = rows[i]
-				w.failedOnce(f.it, rows[i], f.cause.Error())
-			case f.it.claim != nil:
-				w.leaseLost(f.it)
-			default:
-				met = append(met, f.it)
-			}
+	})
+	for _, f := range lost {
+		if f.it.claim != nil {
+			l.leaseLost(f.it)
+		} else {
+			met = append(met, f.it)
 		}
 	}
-	return met, nil
+	return met, err
 }
 
-// failing commits failed attempts: those of claims, or of messages that have none and no row.
-func (w *worker) failing(some []blamed) func(context.Context) ([]dedup.Row, []error) {
-	if some[0].it.claim == nil {
-		all, owner := make([]dedup.Blamed, len(some)), w.owner()
-		for i, f := range some {
-			all[i] = dedup.Blamed{Entry: f.it.fullEntry(), Cause: f.cause.Error()}
+// counting commits failed attempts: those of claims, or of messages that have none and no row.
+func (l *lane) counting(some []blamed) transition {
+	var claimed []dedup.Failure
+	var fresh []dedup.Blamed
+	for _, f := range some {
+		if cause := f.cause.Error(); f.it.claim != nil {
+			claimed = append(claimed, dedup.Failure{Claim: *f.it.claim, Cause: cause})
+		} else {
+			fresh = append(fresh, dedup.Blamed{Entry: f.it.fullEntry(), Cause: cause})
 		}
-		return func(ctx context.Context) ([]dedup.Row, []error) { return w.c.records.BlameAll(ctx, all, owner) }
 	}
-	all := make([]dedup.Failure, len(some))
-	for i, f := range some {
-		all[i] = dedup.Failure{Claim: *f.it.claim, Cause: f.cause.Error()}
+	owner := l.owner()
+	return func(ctx context.Context) (rows []dedup.Row, errs []error) {
+		if fresh != nil {
+			rows, errs = l.c.records.BlameAll(ctx, fresh, owner)
+		} else {
+			rows, errs = l.c.records.FailAll(ctx, claimed)
+		}
+		if firstButLost(errs) == nil {
+			l.c.at(PointFailed)
+		}
+		return rows, errs
 	}
-	return func(ctx context.Context) ([]dedup.Row, []error) { return w.c.records.FailAll(ctx, all) }
 }
 
 // owe notes what could not be brought to an end: what the service has applied is marked, and what is none's fault is
@@ -272,31 +249,12 @@ func (t *attempt) owe(err error) {
 		case it.outcome != 0:
 		case it.claim != nil:
 			t.c.debts.owe(*it.claim)
-		case t.claiming.owner != "": // it may be committed all the same
+		case t.claimant != "": // it may be committed all the same
 			t.c.debts.owe(dedup.Claim{
-				Identity: it.id.Identity, Attempts: max(0, it.row.Attempts) + 1, Replays: it.row.Replays, Owner: t.claiming.owner,
+				Identity: it.id.Identity, Attempts: max(0, it.row.Attempts) + 1, Replays: it.row.Replays, Owner: t.claimant,
 			})
 		}
 	}
-}
-
-// undecided is the trouble of a transition whose COMMIT had no answer, or an error for one, and which is repeated: the
-// log recognises its own. A cluster finds out at COMMIT alone that two transactions met (Galera, group replication).
-// That is contention, and no *troubleError, because no count of meetings bounds it but the lane's patience; and it is
-// not taken for a COMMIT that was undone, because a node that loses its cluster in that moment may say the same.
-func undecided(err error) error {
-	if mysqldb.Classify(err) == mysqldb.FaultContention {
-		return fmt.Errorf("commit: %w", mysqldb.Answer(err))
-	}
-	return &troubleError{fault: mysqldb.FaultUnavailable, err: err}
-}
-
-// repeatable is err, of a transition that is repeated.
-func repeatable(err error) error {
-	if errors.Is(err, dedup.ErrUnknown) {
-		return undecided(err)
-	}
-	return err
 }
 
 // firstButLost is the first of errs that is another one than dedup.ErrLost, which is told of one row.

@@ -48,16 +48,6 @@ type told struct {
 	err    error
 }
 
-// troubleError is anything that says nothing about a message's data.
-type troubleError struct {
-	fault   mysqldb.Fault
-	err     error
-	counted bool // whoever repeats knows how often
-}
-
-func (e *troubleError) Error() string { return e.err.Error() }
-func (e *troubleError) Unwrap() error { return e.err }
-
 // errHandlerTimeout is the cause of a handler's context that ended because of HandlerTimeout.
 var errHandlerTimeout = errors.New("handler timeout")
 
@@ -69,13 +59,45 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("handler panicked: %v\n%s", e.value, e.stack) }
 
-// marker writes the rows of messages in the transaction of their effect.
+// marker writes the rows of messages in the transaction of their effect: success of all who have no row, before it; or
+// of all who are claimed and not blamed, behind it, while the rows are held.
 type marker struct {
-	mark func(context.Context, dedup.Execer) error
-	// unmark takes the rows of these messages out again; nil when the transaction has only one message.
-	unmark func(context.Context, dedup.Execer, map[int]error) error
-	// seal writes, after the effect, what mark has not: the rows of all messages but these; nil when nothing is left.
-	seal func(context.Context, dedup.Execer, map[int]error) error
+	records *dedup.Log
+	entries []dedup.Entry
+	claims  []dedup.Claim // instead
+}
+
+// one reports whether the transaction is of one claimed message.
+func (m marker) one() bool { return len(m.claims) == 1 }
+
+func (m marker) mark(ctx context.Context, tx dedup.Execer) error {
+	if m.claims != nil {
+		return m.records.Hold(ctx, tx, m.claims)
+	}
+	return m.records.InsertSuccess(ctx, tx, m.entries)
+}
+
+// unmark takes the rows of the blamed out again.
+func (m marker) unmark(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
+	if m.claims != nil {
+		return nil
+	}
+	keys := make([]dedup.Identity, 0, len(blamed))
+	for i := range blamed {
+		keys = append(keys, m.entries[i].Identity)
+	}
+	return m.records.TakeBack(ctx, tx, keys)
+}
+
+// seal writes, after the effect, what mark has not: the rows of all messages but the blamed.
+func (m marker) seal(ctx context.Context, tx dedup.Execer, blamed map[int]error) error {
+	done := make([]dedup.Claim, 0, len(m.claims))
+	for i, c := range m.claims {
+		if blamed[i] == nil {
+			done = append(done, c)
+		}
+	}
+	return m.records.SuccessAll(ctx, tx, done)
 }
 
 // apply runs mark and then the handler in one transaction and commits it. mark comes first, so that a row which moved
@@ -90,7 +112,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 	if err != nil {
 		return e.unrun(e.explain(ctx, bounded, activity, fmt.Errorf("begin: %w", err), &guardedTx{ours: true}))
 	}
-	guard := &guardedTx{tx: tx, ours: true, alone: len(msgs) == 1 && m.seal != nil}
+	guard := &guardedTx{tx: tx, ours: true, alone: m.one()}
 	if err := m.mark(bounded, guard); err != nil {
 		_ = tx.Rollback() // whatever it says, the transaction is over: the connection is dropped if it fails
 		if errors.Is(err, dedup.ErrExists) || errors.Is(err, dedup.ErrLost) {
@@ -102,7 +124,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 	if guard.left { // the transaction ends with bounded, and the rest of guard belongs to the handler
 		return e.explain(ctx, bounded, activity, err, &guardedTx{})
 	}
-	if err == nil && m.seal != nil {
+	if err == nil && m.claims != nil {
 		guard.ours = true
 		if err = m.seal(bounded, guard, blamed); errors.Is(err, dedup.ErrLost) {
 			_ = tx.Rollback()
@@ -111,7 +133,7 @@ func (e *effects) apply(ctx context.Context, msgs []Message, m marker) told {
 	}
 	if err != nil {
 		_ = tx.Rollback()
-		if by := blameOf(err, len(msgs)); m.unmark == nil && by != nil {
+		if by := blameOf(err, len(msgs)); m.one() && by != nil {
 			err = by[0] // alone: what it is blamed for may be the database's
 		}
 		if guard.over {
@@ -152,8 +174,15 @@ func (e *effects) effect(
 	for {
 		guard.ours = false
 		begun, err := e.call(bounded, guard, rest)
+		var now map[int]error // whom it blames, by its place among msgs: err counts from the first of rest
+		for i, cause := range blameOf(err, len(rest)) {
+			if now == nil {
+				now = map[int]error{}
+			}
+			now[at[i]] = cause
+		}
 		if guard.left {
-			return nil, err
+			return nil, blameAll(now)
 		}
 		do := "ROLLBACK TO" // InnoDB keeps the locks of what is undone until the end of the transaction
 		if err == nil && guard.failed == nil || appliedOthers(err) {
@@ -163,7 +192,6 @@ func (e *effects) effect(
 		if err == nil {
 			err = guard.failed // an error that the handler swallowed: MySQL may have rolled back
 		}
-		now := blameOf(err, len(rest))
 		switch {
 		case guard.over: // whoever had begun may have done anything; what had not is tried anew
 			blamed = map[int]error{}
@@ -175,30 +203,26 @@ func (e *effects) effect(
 			return blamed, asked
 		case now == nil && len(blamed) > 0 && bounded.Err() == nil && guard.failed == nil:
 			return nil, blameAll(blamed) // it holds; what is wrong with the others shows when they are tried anew
-		case now == nil, m.unmark == nil && !appliedOthers(err):
+		case now == nil, m.one() && !appliedOthers(err):
 			return nil, err
-		}
-		fresh := make(map[int]error, len(now))
-		for i, cause := range now {
-			fresh[at[i]] = cause
 		}
 		if blamed == nil {
 			blamed = make(map[int]error, len(now))
 		}
-		maps.Copy(blamed, fresh)
-		if bounded.Err() != nil || guard.failed != nil { // by its place among msgs: err counts from the first of rest
+		maps.Copy(blamed, now)
+		if bounded.Err() != nil || guard.failed != nil {
 			return nil, blameAll(blamed)
 		}
 		guard.ours = true
 		switch {
 		case asked != nil:
 			return nil, fmt.Errorf("undo what was written before %v: %w", err, asked) //nolint:errorlint // trouble, not blame
-		case appliedOthers(err) && m.unmark != nil && len(blamed) < len(msgs):
-			return blamed, m.unmark(bounded, guard, fresh)
-		case m.unmark == nil, 2*len(blamed) > len(msgs), time.Since(began) > e.timeout/3:
+		case appliedOthers(err) && !m.one() && len(blamed) < len(msgs):
+			return blamed, m.unmark(bounded, guard, now)
+		case m.one(), 2*len(blamed) > len(msgs), time.Since(began) > e.timeout/3:
 			return nil, blameAll(blamed)
 		}
-		if err := m.unmark(bounded, guard, fresh); err != nil {
+		if err := m.unmark(bounded, guard, now); err != nil {
 			return nil, err
 		}
 		if err := guard.save(bounded); err != nil { // behind what was just taken out: the next undoing must not bring it back
@@ -263,42 +287,39 @@ func (e *effects) explain(
 	default:
 		return e.cutOff(ctx, context.Cause(bounded), activity, cut)
 	}
-	for _, err := range []error{guard.failed, err} {
-		fault := mysqldb.Classify(err)
-		if guard.ours && mysqldb.Refuses(err) { // a trigger on the log, or a table of ours that is not what it was
-			fault = mysqldb.FaultUnavailable
+	fault := mysqldb.FaultNone
+	for _, one := range []error{err, guard.failed} {
+		of := mysqldb.Classify(one)
+		if guard.ours && mysqldb.Refuses(one) { // a trigger on the log, or a table of ours that is not what it was
+			of = mysqldb.FaultUnavailable
 		}
-		switch {
-		case !isNobodys(fault):
-			continue
-		case ctx.Err() != nil: // not the database's fault
-			return told{finish: stopped, err: context.Cause(ctx)}
-		case fault == mysqldb.FaultContention:
-			return told{finish: met, err: err}
-		case fault == mysqldb.FaultTooLarge:
-			return told{finish: tooLarge, err: err}
-		case bounded.Err() != nil && e.answers(ctx) == nil: // the driver cut the connection because time was over
-			return told{finish: failed, late: true, err: context.Cause(bounded)}
+		if isNobodys(of) {
+			fault, err = of, one
 		}
-		return told{finish: away, err: err}
 	}
+	contended := fault == mysqldb.FaultNone && errors.Is(err, signContention) && guard.failed == nil
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // not the database's fault
 		return told{finish: stopped, err: context.Cause(ctx)}
-	case errors.Is(err, signContention) && guard.failed == nil:
+	case fault == mysqldb.FaultTooLarge:
+		return told{finish: tooLarge, err: err}
+	case fault == mysqldb.FaultUnavailable && bounded.Err() == nil:
+		return told{finish: away, err: err}
+	case contended, fault == mysqldb.FaultContention:
 		return told{finish: met, err: err}
-	case bounded.Err() != nil:
-		// Too slow, or stuck on a server that does not answer? Ask the server.
-		if down := e.answers(ctx); down != nil {
-			return told{finish: away, err: fmt.Errorf("%w, and the database does not answer: %w", err, down)}
-		}
-		if took, waited := activity.Inside(); waited && took > e.timeout/2 { // in several statements, none of them cut off
-			err := fmt.Errorf("%w, of which locks of others took a part of %v", context.Cause(bounded), took)
-			return told{finish: met, err: err}
-		}
-		return told{finish: failed, late: true, err: fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
+	case bounded.Err() == nil:
+		return told{finish: failed, err: err}
 	}
-	return told{finish: failed, err: err}
+	// Too slow, or stuck on a server that does not answer, or did the driver cut the connection because time was over? Ask
+	// the server.
+	if down := e.answers(ctx); down != nil {
+		return told{finish: away, err: fmt.Errorf("%w, and the database does not answer: %w", err, down)}
+	}
+	if took, waited := activity.Inside(); waited && took > e.timeout/2 { // in several statements, none of them cut off
+		err := fmt.Errorf("%w, of which locks of others took a part of %v", context.Cause(bounded), took)
+		return told{finish: met, err: err}
+	}
+	return told{finish: failed, late: true, err: fmt.Errorf("%w (%w)", context.Cause(bounded), err)}
 }
 
 // isNobodys reports whether a fault says something about a server, or that transactions met.
@@ -337,14 +358,6 @@ func (e *effects) end(ctx context.Context, cut *mysqldb.CutStatement) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killGrace/2)
 	defer cancel()
 	_, _ = cut.End(ctx, e.pool) // else the claims stay until their leases end
-}
-
-// contended reports whether err is a wait for locks of others, or a deadlock with them.
-func contended(err error) bool {
-	if trouble, ok := errors.AsType[*troubleError](err); ok {
-		return trouble.fault == mysqldb.FaultContention
-	}
-	return mysqldb.Classify(err) == mysqldb.FaultContention
 }
 
 // unrun is what is told of a call that never came to its handler: time that was lost to a full pool or a slow server is

@@ -69,18 +69,12 @@ func (c *engine) ended(it *item, o Outcome) {
 		Identity: it.id.Identity, MessageID: it.delivery.MessageID, Outcome: o, PublishedAt: it.msg.PublishedAt,
 		Took: time.Since(it.taken),
 	}
-	switch s := it.settle.(type) {
-	case ack:
-		if o == Applied {
-			e.Attempt = it.msg.Attempt
-		}
-	case retryAfter:
-		e.Cause = s.cause
-		if o == Retried {
-			e.Attempt = s.attempt
-		}
-	case deadLetter:
-		e.Attempt, e.Reason, e.Cause = s.from.Attempts, s.reason, s.cause
+	e.Reason, e.Cause = it.reason, it.cause
+	switch {
+	case o == Applied:
+		e.Attempt = it.msg.Attempt
+	case o == Retried || it.by == byDeadLetter:
+		e.Attempt = it.row.Attempts
 	}
 	c.observe(e)
 }

@@ -972,3 +972,32 @@ func TestACallThatNeverReturnsStopsNobodyElse(t *testing.T) {
 	close(release)
 	w.logged("returned after all")
 }
+
+// Given a batch whose first message fails, when the last one never returns from the call that is made without the
+// first, then it alone pays for that: its place is that among all messages, and not among those of the second call.
+func TestWhoNeverReturnsBehindABlamedOnePaysItself(t *testing.T) {
+	w := newWorld(t)
+	w.patience = 2 * time.Minute
+	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.MaxAttempts = 1, 4, 8, 2
+	release := make(chan struct{})
+	defer close(release)
+	all := keys("order", 4)
+	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+		switch m.Key {
+		case all[0]:
+			return errors.New("no such shelf")
+		case all[3]:
+			neverReturns(release)
+			return ctx.Err()
+		}
+		return w.handle(ctx, tx, []consumer.Message{m})
+	})
+	w.publish("{}", all...)
+	r := w.launch()
+	w.ended(dedup.Success, all[1:3]...)
+	w.ended(dedup.Dead, all[0], all[3])
+	w.want("attempts", w.attempts(all...), map[string]int{all[0]: 2, all[1]: 1, all[2]: 1, all[3]: 2})
+	if err := r.drained(); !errors.Is(err, consumer.ErrStuck) {
+		t.Errorf("Run = %v, want ErrStuck", err)
+	}
+}

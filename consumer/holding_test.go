@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -16,34 +17,35 @@ import (
 func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 	t.Parallel()
 	health := healthOf(slog.New(slog.DiscardHandler))
-	g := newHolding(health)
+	l := &lane{name: "0", c: &engine{holding: newHolding(health), cfg: Config{Queue: "q"}}}
 	says := func(want ...string) {
 		t.Helper()
+		l.say(t.Context())
 		if got := health.state(false).Degraded; !slices.Equal(got, want) {
 			t.Errorf("degraded %q, want %q", got, want)
 		}
 	}
 	full := fmt.Errorf("full: %w", rabbit.ErrNacked)
-	said := func(h *heldItem, queue string) string { return queue + ": " + h.advice().Error() }
-	h := &heldItem{item: &item{copy: publication{refused: full}}, queue: "q.dead", letter: true}
-	h.id.Identity = dedup.Identity{Group: "g", Tag: "t", Key: "k"}
+	letter := &item{copy: publication{refused: full}}
+	letter.settlement = settlement{by: byDeadLetter}
+	letter.id.Identity = dedup.Identity{Group: "g", Tag: "t", Key: "k"}
+	said := func(queue string) string { _, advice := l.amiss(letter); return queue + ": " + advice.Error() }
 
-	g.add(t.Context(), h)
-	says(said(h, "q.dead"))
+	l.held.items = []*item{letter}
+	says(said("q.dead"))
+	if !l.c.holding.has(letter.id.Identity) || l.c.holding.size() != 1 {
+		t.Error("the letter is not held")
+	}
 
-	h.copy.refused, h.queue = nil, "q.retry.1s" // another copy, whose connection has ended
-	g.again(t.Context(), h)
+	letter.copy.refused, letter.settlement = nil, settlement{by: byRetry, delay: time.Second} // whose connection has ended
 	says()
 
-	h.copy.refused = errors.Join(full)
-	g.again(t.Context(), h)
-	says(said(h, "q.retry.1s"))
+	letter.copy.refused = errors.Join(full)
+	says(said("q.retry.1s"))
 
-	h.copy.refused = nil
-	g.again(t.Context(), h)
-	g.remove(t.Context(), h)
+	l.held.items = nil
 	says()
-	if n := g.size(); n != 0 || len(g.refused) != 0 || g.has(h.id.Identity) {
-		t.Errorf("%d deliveries held, refused %v", n, g.refused)
+	if n := l.c.holding.size(); n != 0 || len(l.c.holding.lanes) != 0 || l.c.holding.has(letter.id.Identity) {
+		t.Errorf("%d deliveries held by %v", n, l.c.holding.lanes)
 	}
 }

@@ -13,32 +13,17 @@ import (
 // inHand knows the batches of this process by the token of their locks, so that a lane which meets another lane's lock
 // waits for that very batch instead of guessing how long it takes.
 type inHand struct {
-	mu      sync.Mutex
-	batches map[string]<-chan struct{} // closed when what the fast path did is settled; guarded by mu
+	batches sync.Map // a context that ends when what the fast path did is settled, by token
 }
 
 // enter makes a batch known until settled is called, which must happen in any case and may happen twice.
 func (h *inHand) enter(token string) (settled func()) {
-	done := make(chan struct{})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.batches == nil {
-		h.batches = map[string]<-chan struct{}{}
+	done, cancel := context.WithCancel(context.Background())
+	h.batches.Store(token, done)
+	return func() {
+		h.batches.Delete(token)
+		cancel()
 	}
-	h.batches[token] = done
-	return sync.OnceFunc(func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.batches, token)
-		close(done)
-	})
-}
-
-// find is nil for a batch that is settled.
-func (h *inHand) find(token string) <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.batches[token]
 }
 
 const (
@@ -61,9 +46,9 @@ func (l *lane) waitForHolders(ctx context.Context, b *batch) error {
 		case !strings.HasPrefix(it.lock.holder, l.c.name+"/"):
 			strangers = true
 		default:
-			if settled := l.c.inHand.find(it.lock.holder); settled != nil {
+			if settled, ok := l.c.inHand.batches.Load(it.lock.holder); ok {
 				select {
-				case <-settled:
+				case <-settled.(context.Context).Done():
 				case <-limit.Done():
 				}
 			}

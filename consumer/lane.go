@@ -12,23 +12,31 @@ import (
 
 // lane owns one channel, one goroutine and one batch at a time.
 type lane struct {
-	*worker
+	c     *engine
+	name  string // host/pid/start/lane
+	sub   *rabbit.Subscription
+	clock *laneClock
+	// locker is of the schema that the session met.
+	locker schemaLock
+	// declare makes the queues that are missing.
+	declare  func(context.Context) error
+	backstop bool
+	size     int // of a batch, at most
+	halfOpen halfOpen
+	intake   context.Context // over when nothing more may be started; run sets it
+
 	skipper lookUpSkipper
-	held    *heldBack
+	held    heldBack
 	atOnce  int // calls: messages of the next group
 	buf     []rabbit.Delivery
 	hand    []item // the room of the batch in hand
 }
 
-func newLane(w *worker) *lane {
-	return &lane{worker: w, held: &heldBack{worker: w}, atOnce: firstGroup}
-}
-
 // run takes batches until intake ends (nil), the subscription ends, or a batch fails; limit, if not 0, is how many
 // batches it takes at most. work outlives intake: what is in hand is finished.
 func (l *lane) run(intake, work context.Context, limit int) error {
-	l.quit = intake.Done()
-	defer l.held.letGo(work)
+	l.intake = intake
+	defer func() { l.letGo(context.WithoutCancel(work), l.held.items...) }()
 	for n := 1; ; {
 		l.clock.rest()
 		if intake.Err() != nil { // although more may have been delivered
@@ -39,7 +47,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 		}
 		if len(l.held.items) > 0 && !time.Now().Before(l.held.next) {
 			l.clock.tick()
-			if err := l.held.tryAgain(work); err != nil {
+			if err := l.tryHeld(work); err != nil {
 				return err
 			}
 			l.clock.rest()
@@ -70,7 +78,7 @@ func (l *lane) run(intake, work context.Context, limit int) error {
 			l.abandon(b)
 			return err
 		}
-		l.held.take(work, b)
+		l.holdBack(work, b)
 		if !l.backstop && l.c.brake.stops() {
 			return errBraked
 		}
@@ -97,11 +105,14 @@ func (l *lane) oweClaims(b *batch) {
 // collect takes the next deliveries; none when it is time to try the copies of held ones, or was while the lane stood
 // still. A lane in quarantine, or one that probes, does not wait for them for ever.
 func (l *lane) collect(ctx context.Context) ([]rabbit.Delivery, error) {
-	room := l.held.room()
+	room := l.room()
 	if room == 0 {
-		return nil, l.held.standStill(ctx)
+		return nil, l.standStill(ctx)
 	}
-	l.c.holding.stand(ctx, l.worker, nil)
+	if l.held.full != nil {
+		l.held.full = nil
+		l.say(ctx)
+	}
 	if !l.held.next.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, l.held.next, errTryHeld)
@@ -122,7 +133,6 @@ func (l *lane) newBatch(taken []rabbit.Delivery) *batch {
 		taken:   time.Now(),
 		token:   l.owner(),
 	}
-	b.since = taken[0].Came
 	if cap(l.hand) < len(taken) {
 		l.hand = make([]item, len(taken), max(len(taken), min(l.size, 2*cap(l.hand))))
 	}

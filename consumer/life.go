@@ -56,14 +56,14 @@ func (l *lane) steps(settled func()) []step {
 		steps = append(steps, l.settle, letOn)
 	}
 	return append(steps,
-		l.spare,    //   while everything fails, few are attempted
-		l.together, // 4 what has no row: one transaction for all; who is blamed leaves it
-		l.record,   // 5 few commits for the blamed
-		l.again,    // 6 what failed before: claim, attempt, record, each for many at once
-		l.settle,   //   what is done so far must not wait for what follows
-		letOn,      //   nor must the lanes that met our locks
-		l.alone,    // 7 what may be a danger, or would not go with others: the same for one at a time
-		l.settle,   // 8 copies confirmed, rows dead, marks and releases, then acks
+		l.spare,         //   while everything fails, few are attempted
+		l.attemptFresh,  // 4 what has no row: one transaction for all; who is blamed leaves it
+		l.record,        // 5 few commits for the blamed
+		l.attemptFailed, // 6 what failed before: claim, attempt, record, each for many at once
+		l.settle,        //   what is done so far must not wait for what follows
+		letOn,           //   nor must the lanes that met our locks
+		l.attemptAlone,  // 7 what may be a danger, or would not go with others: the same for one at a time
+		l.settle,        // 8 copies confirmed, rows dead, marks and releases, then acks
 	)
 }
 
@@ -137,7 +137,7 @@ func (l *lane) lock(ctx context.Context, b *batch) error {
 }
 
 //  3. lookUp reads the rows of all open identities and gives each item its way. What looks new is not looked up while
-//     no such message had a row: its insert would meet it (1062) and together look again. A body that differs from
+//     no such message had a row: its insert would meet it (1062) and lookAgain find it. A body that differs from
 //     its row's is a conflict whatever the row's status; it is filed under a name of its own, which has a row or not.
 func (l *lane) lookUp(ctx context.Context, b *batch) error {
 	var known []*item
@@ -189,19 +189,19 @@ func (l *lane) route(b *batch, it *item) {
 	case runFresh:
 		b.fresh = append(b.fresh, it)
 	case skipDone:
-		it.end(Duplicate, ack{})
+		it.ack(Duplicate)
 	case skipDead:
-		it.end(DuplicateOfDead, ack{})
+		it.ack(DuplicateOfDead)
 	case comeBack:
 		wait := it.row.Wait
 		if it.row.Condemned() {
 			wait = longest // nothing is gained by coming soon
 		}
-		it.end(InProgress, retryAfter{delay: fit(l.c.cfg.RetryDelays, wait), attempt: it.row.Attempts})
+		l.comeBack(it, wait)
 	case bury:
-		it.end(DeadLettered, deadLetter{it.rejected.reason, it.row, it.rejected.err.Error()})
+		it.bury(it.rejected.reason, it.rejected.err.Error())
 	case giveUp:
-		it.end(DeadLettered, deadLetter{reasonOf(it.row), it.row, l.lastWords(it.row)})
+		it.bury(reasonOf(it.row), l.lastWords(it.row))
 	case runAgain:
 		b.again = append(b.again, it)
 	default:

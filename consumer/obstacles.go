@@ -27,16 +27,15 @@ type obstacles struct {
 	size     int           // of a batch
 
 	mu      sync.Mutex
-	since   time.Time          // the first wait in vain; guarded by mu
-	met     time.Time          // the last one; guarded by mu
-	applied time.Time          // the last commit; guarded by mu
-	took    time.Duration      // what a transaction takes of late, or more; guarded by mu
-	room    int                // messages that may share a transaction; guarded by mu
-	marks   map[uint64]mark    // guarded by mu
-	common  bool               // two messages have named the same; guarded by mu
-	trial   time.Time          // when one of them may try; guarded by mu
-	passed  [2]map[uint64]bool // what those named who were applied of late, and before that; guarded by mu
-	parted  time.Time          // when these two were; guarded by mu
+	since   time.Time            // the first wait in vain; guarded by mu
+	met     time.Time            // the last one; guarded by mu
+	applied time.Time            // the last commit; guarded by mu
+	took    time.Duration        // what a transaction takes of late, or more; guarded by mu
+	room    int                  // messages that may share a transaction; guarded by mu
+	marks   map[uint64]mark      // guarded by mu
+	common  bool                 // two messages have named the same; guarded by mu
+	trial   time.Time            // when one of them may try; guarded by mu
+	passed  map[uint64]time.Time // when somebody was applied who named it; guarded by mu
 }
 
 // mark is a value that messages named which have waited in vain, each by itself.
@@ -56,10 +55,10 @@ const (
 	trialRests = 12
 	// searchedFor is how long the lanes take turns to find out what that is, in waits where no obstacle is known.
 	searchedFor = 4
-	// passedFor is how long it is known, at least, what those named who were applied, if that has room.
-	passedFor = 5 * time.Second
-	// maxMarks and maxPassed, of each of the two, bound the memory.
-	maxMarks, maxPassed = 10_000, 50_000
+	// passedFor is how long it is known what those named who were applied, if that has room.
+	passedFor = 10 * time.Second
+	// maxMarks and maxPassed bound the memory.
+	maxMarks, maxPassed = 10_000, 100_000
 	// maxNamed is how many values of a message are looked at, itself and those that its body begins with, and maxRead how
 	// many bytes of that: many bodies are read in a row, and a large one must not hold up a lane.
 	maxNamed, maxRead = 200, 16 << 10
@@ -89,7 +88,7 @@ func (o *obstacles) try(
 	switch took := time.Since(began); {
 	case said.finish == committed:
 		o.pass(items, said.blamed, took)
-	case (said.finish == met || contended(said.err)) && took >= patience: // a deadlock is noticed sooner
+	case (said.finish == met || setbackOf(said.err).contended) && took >= patience: // a deadlock is noticed sooner
 		inVain = true
 		o.meet(items, took)
 	}
@@ -115,20 +114,19 @@ func (o *obstacles) others() bool {
 	return o.known() && o.applied.After(o.since) && time.Since(o.applied) < 2*o.patience
 }
 
-// flow reports whether others are applied beside an obstacle, for whom whoever meets it makes room at once.
-func (o *obstacles) flow() bool {
+// ask is what a question says that needs mu.
+func (o *obstacles) ask(question func() bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.others()
+	return question()
 }
+
+// flow reports whether others are applied beside an obstacle, for whom whoever meets it makes room at once.
+func (o *obstacles) flow() bool { return o.ask(o.others) }
 
 // unclear reports whether it may soon be known whose way an obstacle is in. Until then the lanes try one after the
 // other: who waits for it holds rows for which others would wait in vain, and be taken for those who met it.
-func (o *obstacles) unclear() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.searched()
-}
+func (o *obstacles) unclear() bool { return o.ask(o.searched) }
 
 // searched is unclear. The caller holds mu.
 func (o *obstacles) searched() bool {
@@ -137,16 +135,14 @@ func (o *obstacles) searched() bool {
 
 // stand reports whether messages step aside, or may have to when they come back.
 func (o *obstacles) stand() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.known() {
+	return o.ask(func() bool {
 		for _, m := range o.marks {
 			if m.met >= metInCommon {
-				return true
+				return o.known()
 			}
 		}
-	}
-	return false
+		return false
+	})
 }
 
 // meet takes in that items have waited in vain.
@@ -159,7 +155,7 @@ func (o *obstacles) meet(items []*item, took time.Duration) {
 	now := time.Now()
 	if !o.known() {
 		o.since, o.room, o.took, o.common = now, o.size, 0, false
-		o.marks, o.passed = map[uint64]mark{}, [2]map[uint64]bool{{}, {}}
+		o.marks, o.passed = map[uint64]mark{}, map[uint64]time.Time{}
 	}
 	o.met = now
 	if len(items) > 1 {
@@ -174,7 +170,7 @@ func (o *obstacles) meet(items []*item, took time.Duration) {
 		if m, marked := o.marks[v]; marked {
 			o.common = o.common || m.by != items[0].id.Identity
 			o.marks[v] = mark{m.since, m.met + 1, items[0].id.Identity}
-		} else if !o.passed[0][v] && !o.passed[1][v] {
+		} else if now.Sub(o.passed[v]) > passedFor {
 			o.marks[v] = mark{now, 1, items[0].id.Identity}
 		}
 	}
@@ -200,10 +196,10 @@ func (o *obstacles) pass(items []*item, blamed map[int]error, took time.Duration
 			continue
 		}
 		for _, v := range it.named {
-			if len(o.passed[0]) >= maxPassed || o.applied.Sub(o.parted) > passedFor {
-				o.passed, o.parted = [2]map[uint64]bool{{}, o.passed[0]}, o.applied
+			if len(o.passed) >= maxPassed {
+				clear(o.passed)
 			}
-			o.passed[0][v] = true
+			o.passed[v] = o.applied
 			if o.marks[v].met >= metInCommon {
 				o.trial = time.Time{} // the lock is gone: the next may be as lucky
 			}
@@ -270,22 +266,9 @@ func (o *obstacles) age(it *item) (age time.Duration) {
 	return age
 }
 
-// stepAside puts those of items off in whose way an obstacle is. The rest goes on together; a trial, which is one at
-// most, by itself.
-func (w *worker) stepAside(items []*item) (rest, trial []*item) {
-	rest, aside, trial := w.c.obstacles.part(items)
-	for _, it := range aside {
-		w.putOff(it, errStepsAside)
-	}
-	return rest, trial
-}
-
 // read reads what items name, if there are obstacles. The caller does not hold mu: nobody waits for that.
 func (o *obstacles) read(items ...*item) {
-	o.mu.Lock()
-	known := o.known()
-	o.mu.Unlock()
-	if !known {
+	if !o.ask(o.known) {
 		return
 	}
 	for _, it := range items {

@@ -27,15 +27,15 @@ type pause struct {
 	c *engine
 
 	mu    sync.Mutex
-	now   dedup.Pause        // the one that holds; guarded by mu
-	until time.Time          // its end by this process's clock; zero while there is none; guarded by mu
-	phase context.Context    // until it begins, or ends; guarded by mu
-	turn  context.CancelFunc // ends phase; guarded by mu
+	now   dedup.Pause        // the one that holds; zero while there is none; guarded by mu
+	until time.Time          // its end by this process's clock; guarded by mu
+	turn  context.Context    // until it begins, or ends; guarded by mu
+	turns context.CancelFunc // ends turn; guarded by mu
 }
 
 func newPause(c *engine) *pause {
 	p := &pause{c: c}
-	p.phase, p.turn = context.WithCancel(context.Background())
+	p.turn, p.turns = context.WithCancel(context.Background())
 	return p
 }
 
@@ -43,98 +43,58 @@ func newPause(c *engine) *pause {
 func (p *pause) watch(ctx context.Context) {
 	for {
 		next := pauseEvery*3/4 + rand.N(pauseEvery/2)
-		if left, paused := p.left(); paused {
+		_, end, left, paused := p.phase(ctx)
+		if end(); paused {
 			next = min(next, left)
 		}
 		if wait.For(ctx, next) != nil {
 			return
 		}
-		if err := p.look(ctx); err != nil {
-			p.over(ctx) // the rest is said by whoever waits for MySQL
-		}
+		_ = p.look(ctx) // whoever waits for MySQL says so
 	}
 }
 
-// look reads the order. Its error says that it could not be read, and changes nothing.
+// look reads the order. Its error says that it could not be read: what was read last holds, as long as that says.
 func (p *pause) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.c.opTimeout)
 	defer cancel()
 	order, err := p.c.records.Paused(ctx, p.c.cfg.Group, p.c.cfg.Queue)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err != nil {
-		return err
+		order = p.now
+		order.Left = time.Until(p.until)
 	}
-	p.set(ctx, order)
-	return nil
-}
-
-// over ends a pause whose time is over by this process's clock.
-func (p *pause) over(ctx context.Context) {
-	if left, paused := p.left(); paused && left <= 0 {
-		p.set(ctx, dedup.Pause{})
-	}
-}
-
-// left is how long the pause lasts yet.
-func (p *pause) left() (d time.Duration, paused bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return max(0, time.Until(p.until)), !p.until.IsZero()
-}
-
-func (p *pause) set(ctx context.Context, order dedup.Pause) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	is, was := order.Left > 0, !p.until.IsZero()
+	is, was := order.Left > 0, p.now.Left > 0
 	switch {
-	case is:
-		p.until = time.Now().Add(order.Left)
-		if !was || p.now.ID != order.ID {
-			p.c.health.missing(ctx, PausedByPerson, errors.New(order.String()))
+	case !is:
+		order = dedup.Pause{}
+		if was {
+			p.c.health.back(ctx, PausedByPerson)
 		}
-		p.now = order
-	case was:
-		p.until, p.now = time.Time{}, dedup.Pause{}
-		p.c.health.back(ctx, PausedByPerson)
+	case order.ID != p.now.ID:
+		p.c.health.missing(ctx, PausedByPerson, errors.New(order.String()))
 	}
+	p.now, p.until = order, time.Now().Add(order.Left)
 	if is != was {
-		p.turn()
-		p.phase, p.turn = context.WithCancel(context.Background())
+		p.turns()
+		p.turn, p.turns = context.WithCancel(context.Background())
 	}
+	return err
 }
 
-// changes is a context that ends when the pause does, or when one begins.
-func (p *pause) changes() (phase context.Context, paused bool) {
+// phase is a context that ends with parent, or when a pause begins or ends; and for how long the pause lasts yet, if
+// there is one.
+func (p *pause) phase(parent context.Context) (
+	ctx context.Context, end context.CancelFunc, left time.Duration, paused bool,
+) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.phase, !p.until.IsZero()
-}
-
-// running is a context for a session: that of intake, until a pause begins.
-func (p *pause) running(intake context.Context) (context.Context, context.CancelFunc) {
-	phase, paused := p.changes()
-	ctx, cancel := context.WithCancelCause(intake)
-	if paused {
-		cancel(errPersonPaused)
-	}
-	stop := context.AfterFunc(phase, func() { cancel(errPersonPaused) })
-	return ctx, func() {
+	ctx, cancel := context.WithCancelCause(parent)
+	stop := context.AfterFunc(p.turn, func() { cancel(errPersonPaused) })
+	end = func() {
 		stop()
 		cancel(nil)
 	}
-}
-
-// wait returns when there is no pause, or when ctx ends. Meanwhile it pays what is owed, as any pause does.
-func (p *pause) wait(ctx context.Context) {
-	for ctx.Err() == nil {
-		phase, _ := p.changes()
-		left, paused := p.left()
-		if !paused {
-			return
-		}
-		rest, cancel := context.WithCancel(ctx)
-		stop := context.AfterFunc(phase, cancel)
-		p.c.rest(rest, left+pauseEvery) // the watch ends it
-		stop()
-		cancel()
-	}
+	return ctx, end, max(0, time.Until(p.until)), p.now.Left > 0
 }

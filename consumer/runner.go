@@ -83,11 +83,8 @@ func (e *stuckError) blame(n int) error {
 
 // named names the message that a call was at, or of how many it is one.
 func named(msgs []Message, at int) string {
-	switch {
-	case at >= 0:
-		return msgs[at].Identity.String()
-	case len(msgs) == 1:
-		return msgs[0].Identity.String()
+	if at >= 0 || len(msgs) == 1 {
+		return msgs[max(at, 0)].Identity.String()
 	}
 	return fmt.Sprintf("one of %d messages, the first is %v", len(msgs), msgs[0].Identity)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,10 +24,7 @@ type service struct {
 	tracing *tracing
 	// succeeded counts the calls that the service has applied.
 	succeeded atomic.Uint64
-
-	mu      sync.Mutex
-	why     error         // of the last call that found it away; guarded by mu
-	changed chan struct{} // closed when the breaker has changed its state; guarded by mu
+	why       atomic.Pointer[error] // of the last call that found it away
 }
 
 // awayAfter is how many calls in a row must find the service away before nothing is consumed.
@@ -38,41 +34,25 @@ const awayAfter = 5
 var errNotCalled = errors.New("the call was not made")
 
 func newService(h *callHandler, cfg Config, runs *runner, m *metrics, spans *tracing) *service {
-	s := &service{f: h.f, o: h.options(cfg), runner: runs, health: runs.health, metrics: m, tracing: spans,
-		changed: make(chan struct{})}
+	s := &service{f: h.f, o: h.options(cfg), runner: runs, health: runs.health, metrics: m, tracing: spans}
 	s.slots = semaphore.NewWeighted(int64(s.o.Concurrency))
 	s.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: DependencyService, MaxRequests: 1, Timeout: s.o.ProbeAfter,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= awayAfter || s.refused() },
-		IsExcluded:  func(err error) bool { return errors.Is(err, errNotCalled) },
-		OnStateChange: func(_ string, from, to gobreaker.State) {
-			s.turned(from, to)
+		ReadyToTrip: func(c gobreaker.Counts) bool { // also at once, when a person must do something
+			return c.ConsecutiveFailures >= awayAfter || isCall(*s.why.Load(), CallMisconfigured)
+		},
+		IsExcluded: func(err error) bool { return errors.Is(err, errNotCalled) },
+		OnStateChange: func(_ string, _, to gobreaker.State) {
+			switch to {
+			case gobreaker.StateOpen:
+				s.health.missing(context.Background(), DependencyService,
+					fmt.Errorf("%w; one message asks again every %v", *s.why.Load(), s.o.ProbeAfter))
+			case gobreaker.StateClosed:
+				s.health.back(context.Background(), DependencyService)
+			}
 		},
 	})
 	return s
-}
-
-// refused reports whether the last call that found the service away says that a person must do something.
-func (s *service) refused() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return isCall(s.why, CallMisconfigured)
-}
-
-// turned is called by the breaker, which holds its own lock.
-func (s *service) turned(_, to gobreaker.State) {
-	s.mu.Lock()
-	why := s.why
-	close(s.changed)
-	s.changed = make(chan struct{})
-	s.mu.Unlock()
-	switch to {
-	case gobreaker.StateOpen:
-		s.health.missing(context.Background(), DependencyService, fmt.Errorf("%w; one message asks again every %v", why,
-			s.o.ProbeAfter))
-	case gobreaker.StateClosed:
-		s.health.back(context.Background(), DependencyService)
-	}
 }
 
 // away reports whether the service was found away and has not answered since. Nil is no service at all.
@@ -80,36 +60,6 @@ func (s *service) away() bool { return s != nil && s.breaker.State() != gobreake
 
 // ticket is the right to one call; whoever has one must end it.
 type ticket func(error)
-
-// admit lets calls be made: a nil ticket is leave for many of them, each of which asks for its own. When the service
-// was found away, one is given out at a time.
-func (s *service) admit() (probe ticket, ok bool) {
-	if !s.away() {
-		return nil, true
-	}
-	done, err := s.breaker.Allow()
-	return done, err == nil
-}
-
-// wait returns when the breaker has changed its state, or soon enough to ask again; false when quit is closed or ctx
-// ends.
-func (s *service) wait(ctx context.Context, quit <-chan struct{}) bool {
-	const askAgain = 100 * time.Millisecond // the breaker tells nobody that it is time for a probe
-	s.mu.Lock()
-	changed := s.changed
-	s.mu.Unlock()
-	soon := time.NewTimer(askAgain)
-	defer soon.Stop()
-	select {
-	case <-changed:
-	case <-soon.C:
-	case <-quit:
-		return false
-	case <-ctx.Done():
-		return false
-	}
-	return true
-}
 
 // called is what a call came to.
 type called struct {
@@ -134,9 +84,7 @@ func (s *service) call(ctx context.Context, m Message, done ticket) called {
 	s.metrics.calls.WithLabelValues(out.kind.String()).Inc()
 	switch out.kind {
 	case CallUnavailable, CallUnanswered, CallMisconfigured:
-		s.mu.Lock()
-		s.why = err
-		s.mu.Unlock()
+		s.why.Store(&err)
 		done(err)
 	case callStopped:
 		done(errNotCalled)

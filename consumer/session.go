@@ -89,10 +89,10 @@ func (s *source) sessions(intake, work context.Context) error {
 			}
 			return err
 		}
-		running, stop := s.c.pause.running(intake)
-		if running.Err() != nil { // paused
+		running, stop, left, paused := s.c.pause.phase(intake)
+		if paused {
+			s.c.rest(running, left+pauseEvery) // the watch ends it
 			stop()
-			s.c.pause.wait(intake)
 			continue
 		}
 		switch {
@@ -106,7 +106,7 @@ func (s *source) sessions(intake, work context.Context) error {
 		}
 		began := time.Now()
 		err := s.session(running, work, s.begin)
-		paused := running.Err() != nil
+		paused = running.Err() != nil
 		stop()
 		switch {
 		case intake.Err() != nil:
@@ -343,9 +343,10 @@ func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) (
 		if err != nil {
 			return nil, fmt.Errorf("lane %d of %s: %w", i, s.queue, err)
 		}
-		lanes[i] = newLane(&worker{
+		lanes[i] = &lane{
 			c: s.c, name: name, sub: sub, locker: s.locker, clock: &laneClock{}, size: size, backstop: !s.main, halfOpen: h,
-		})
+			atOnce: firstGroup,
+		}
 	}
 	return lanes, nil
 }

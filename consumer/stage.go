@@ -1,5 +1,11 @@
 package consumer
 
+import (
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
 // stage is how far an item is on its way to its ack. Until stageEnded an item is in one of the lists of its batch,
 // where docs/model/rollbackd.pml has its worker look, claim, attempt, commit and record; then come dead (its letter and
 // its row) or back (its copy to a retry queue), and ack.
@@ -41,32 +47,61 @@ func (it *item) move(to stage) {
 	it.stage = to
 }
 
-// end says how a delivery ends: outcome 0 is that it is open again.
+// fate is how an item ends.
+type fate struct {
+	stage   stage
+	outcome Outcome // 0 while open
+	settlement
+}
+
+// settlement is what the broker will be told of a delivery, and of what its copy speaks.
+type settlement struct {
+	by     means
+	delay  time.Duration // of the retry queue
+	reason dedup.Reason  // of the letter
+	cause  string
+}
+
+// means is how a delivery is settled.
+type means uint8
+
+const (
+	byNothing    means = iota // it is open: it comes again
+	byAck                     // the outcome is durable
+	byRetry                   // a confirmed copy in a retry queue, then ack
+	byMove                    // a confirmed copy in the dead-letter queue, where the row's letter was already, then ack
+	byDeadLetter              // a confirmed copy in the dead-letter queue, then its row, as it is now, says dead, then ack
+)
+
+// end says how a delivery ends.
 func (it *item) end(o Outcome, s settlement) {
-	it.outcome, it.settle = o, s
-	if o == 0 {
-		it.move(stageOpen)
-	} else {
-		it.move(stageEnded)
-	}
+	it.outcome, it.settlement = o, s
+	it.move(stageEnded)
+}
+
+// ack ends a delivery whose outcome is durable.
+func (it *item) ack(o Outcome) { it.end(o, settlement{by: byAck}) }
+
+// bury ends a message that gets no attempt any more.
+func (it *item) bury(reason dedup.Reason, cause string) {
+	it.end(DeadLettered, settlement{by: byDeadLetter, reason: reason, cause: cause})
+}
+
+// reopen takes its end back.
+func (it *item) reopen() {
+	it.outcome, it.settlement = 0, settlement{}
+	it.move(stageOpen)
 }
 
 // awaitsCopy reports whether the copy that its settlement asks for is not out yet, nor refused.
 func (it *item) awaitsCopy() bool {
-	_, plain := it.settle.(ack)
-	return it.outcome != 0 && !plain && it.stage < stagePublished && it.copy.refused == nil
-}
-
-// fate is how an item ends.
-type fate struct {
-	stage   stage
-	outcome Outcome    // 0 while open
-	settle  settlement // what the broker will be told; nil while open
+	return it.by > byAck && it.stage < stagePublished && it.copy.refused == nil
 }
 
 // publication is what became of the copy that a settlement asks for, before it was confirmed.
 type publication struct {
-	refused error // why a queue does not take it; nil else
-	unsure  error // why nobody knows whether it arrived; nil else
-	tried   bool  // a try has failed
+	refused  error     // why a queue does not take it; nil else
+	unsure   error     // why nobody knows whether it arrived; nil else
+	tried    time.Time // when a try failed last; zero: none has
+	unloaded bool      // its body is in memory no more: it must come again to be published
 }

@@ -11,14 +11,14 @@ import (
 // one is not stuck, however long the attempt takes: whether it moves is for the clock of the other to say.
 func TestALaneThatWaitsForTheAttemptsOfOthersIsNotStill(t *testing.T) {
 	c := &engine{turns: newTurns(2)}
-	other := turn{worker: &worker{c: c, clock: &laneClock{}}}
+	other := turn{lane: &lane{c: c, clock: &laneClock{}}}
 	if err := other.take(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	defer other.end()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
-	l := turn{worker: &worker{c: c, clock: &laneClock{}}}
+	l := turn{lane: &lane{c: c, clock: &laneClock{}}}
 	l.clock.tick()
 	done := make(chan error)
 	go func() { done <- l.take(ctx, true) }()

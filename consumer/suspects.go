@@ -6,33 +6,45 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// suspects are messages whose statements were cut off because they took too long: the slow path gives them back
-// each time and must know them when they come again. They are known to this process alone, which only makes its
-// judgement later.
+// suspects are messages that have met trouble while others were applied: a statement that was cut off because it took
+// too long, a dependency that failed. The slow path may give them back each time, and must know them when they come
+// again. They are known to this process alone, which only makes its judgement later.
 type suspects struct {
 	mu  sync.Mutex
 	met map[dedup.Identity]suspect // guarded by mu
 }
 
 type suspect struct {
-	suspicion
-	backs int // how often it was given back
+	times   int    // that it met trouble
+	applied uint64 // the engine's count of commits at the last trouble
+	backs   int    // how often it was given back
 }
 
-// maxSuspects bounds the memory for a database that is slow for everybody.
-const maxSuspects = 10_000
+const (
+	// maxSuspects bounds the memory for a database that is slow for everybody.
+	maxSuspects = 10_000
+	// troublesForgiven is how often a message may meet trouble, while others succeed, before the trouble is its failure.
+	troublesForgiven = 2
+)
 
-// blamed takes in one more trouble of a message; see [suspicion]. Who is blamed is forgotten.
+// suspect takes in one more trouble of a message, and reports whether the message itself must be the cause.
+func (l *lane) suspect(it *item) (times int, guilty bool) {
+	return l.c.suspects.blamed(it.id.Identity, l.c.commits.Load())
+}
+
+// blamed takes in one more trouble, and the engine's count of commits now. Who is blamed is forgotten.
 func (s *suspects) blamed(k dedup.Identity, applied uint64) (times int, blamed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.met[k]
-	if blamed = one.blamed(applied); blamed {
-		delete(s.met, k)
-	} else {
-		s.keep(k, one)
+	if one.times == 0 || applied > one.applied {
+		one.times++
+		one.applied = applied
 	}
-	return one.met, blamed
+	if s.keep(k, one); one.times > troublesForgiven {
+		delete(s.met, k)
+	}
+	return one.times, one.times > troublesForgiven
 }
 
 // back takes in that a message is given back, and says for which time.
@@ -58,23 +70,4 @@ func (s *suspects) clear(k dedup.Identity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.met, k)
-}
-
-// suspicion counts the troubles that one message met while other messages were applied.
-type suspicion struct {
-	met     int
-	applied uint64 // the engine's count of commits at the last trouble
-}
-
-// troublesForgiven is how often a message may meet trouble, while others succeed, before the trouble is its failure.
-const troublesForgiven = 2
-
-// blamed takes in one more trouble, and the engine's count of commits now. It reports whether the message itself must
-// be the cause.
-func (s *suspicion) blamed(applied uint64) bool {
-	if s.met == 0 || applied > s.applied {
-		s.met++
-		s.applied = applied
-	}
-	return s.met > troublesForgiven
 }

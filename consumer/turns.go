@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -24,7 +25,7 @@ func newTurns(lanes int) *turns {
 
 // turn is a lane's leave to run the handler.
 type turn struct {
-	*worker
+	*lane
 	alone bool
 	since time.Time
 	taken int64 // 0: it is not this lane's turn
@@ -85,19 +86,18 @@ func (d *debts) owe(c dedup.Claim) {
 func (d *debts) pay(ctx context.Context, records *dedup.Log) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for len(d.marks) > 0 {
-		some := firstOfEach(d.marks)
-		if err := firstButLost(records.MarkAll(ctx, some)); err != nil {
+	return cmp.Or(payAll(ctx, &d.marks, records.MarkAll), payAll(ctx, &d.owed, records.UnclaimAll))
+}
+
+func payAll(
+	ctx context.Context, owed *[]dedup.Claim, pay func(context.Context, []dedup.Claim) []error,
+) error {
+	for len(*owed) > 0 {
+		some := firstOfEach(*owed)
+		if err := firstButLost(pay(ctx, some)); err != nil {
 			return err
 		}
-		d.marks = d.marks[len(some):]
-	}
-	for len(d.owed) > 0 {
-		some := firstOfEach(d.owed)
-		if err := firstButLost(records.UnclaimAll(ctx, some)); err != nil {
-			return err
-		}
-		d.owed = d.owed[len(some):]
+		*owed = (*owed)[len(some):]
 	}
 	return nil
 }

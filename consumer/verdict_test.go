@@ -95,19 +95,18 @@ func TestACopyThatComesTooEarlyWaitsInTheLongestQueueThatFits(t *testing.T) {
 
 func TestTroubleIsAMessagesFaultOnlyWhenOthersSucceed(t *testing.T) {
 	t.Run("while nothing succeeds it is never blamed", func(t *testing.T) {
-		var s suspicion
+		var s suspects
 		for i := range 100 {
-			if s.blamed(7) {
+			if _, blamed := s.blamed(dedup.Identity{}, 7); blamed {
 				t.Fatalf("blamed at trouble %d although nothing else was applied", i+1)
 			}
 		}
 	})
 	t.Run("the third trouble with successes between is its own", func(t *testing.T) {
-		var s suspicion
-		got := []bool{s.blamed(1), s.blamed(2), s.blamed(2), s.blamed(3)}
-		for i, want := range []bool{false, false, false, true} {
-			if got[i] != want {
-				t.Errorf("trouble %d: blamed = %v, want %v", i+1, got[i], want)
+		var s suspects
+		for i, applied := range []uint64{1, 2, 2, 3} {
+			if _, blamed := s.blamed(dedup.Identity{}, applied); blamed != (i == 3) {
+				t.Errorf("trouble %d: blamed = %v", i+1, blamed)
 			}
 		}
 	})
