@@ -61,14 +61,12 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	}
 	d.closers = append(d.closers, closer.Close)
 	d.view = view.New(view.Options{
-		Records: s.Records, Letters: s.Letters, Story: s.Lookup, Lock: lock, Group: cfg.Group,
+		Records: s.Records, Letters: s.Letters, Story: s.Lookup, Desk: d.desk, Lock: lock,
+		Group:  cfg.Group,
 		Names:  operator.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
 		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},
 	})
-	d.pages = pages.New(pages.Options{
-		View: d.view, Guard: guard, Desk: d.desk, Group: cfg.Group, Queue: cfg.Queue, Version: version, Logger: d.log,
-	})
-	d.api = api.New(api.Options{View: d.view, Guard: guard, Desk: d.desk, Logger: d.log})
+	d.pages, d.api = pages.New(d.view, guard, version), api.New(d.view, guard)
 	return nil
 }

@@ -55,19 +55,28 @@ func (d *Operator) Paused(ctx context.Context) (dedup.Pause, error) {
 // Now is the time by the database's clock, as the cut-off of a set that nobody has looked at before.
 func (d *Operator) Now(ctx context.Context) (time.Time, error) { return d.o.Records.Now(ctx) }
 
+// Check says what is wrong with it.
+func (r *PauseRequest) Check() error {
+	r.For = cmp.Or(r.For, DefaultPause)
+	switch {
+	case Plain(r.Why) == "":
+		return fmt.Errorf("%w: say why consuming is to be paused, for whoever finds it so", ErrRequest)
+	case r.For < LeastPause || r.For > LongestPause:
+		return fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, r.For, LeastPause, LongestPause)
+	}
+	return nil
+}
+
 // Pause makes all daemons of the group and queue take no more deliveries, within seconds, until it ends. What they have
 // begun they finish; what they have not goes back to the queue. PausedError: a pause stands, and Instead does not name
 // it. The same ID again is the same pause, and changes nothing.
 func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.Pause, error) {
-	r.For = cmp.Or(r.For, DefaultPause)
 	n, err := newActOf(who, r.ID, KindPause, r.Why, nil)
-	switch {
-	case err != nil:
+	if err == nil {
+		err = r.Check()
+	}
+	if err != nil {
 		return dedup.Pause{}, err
-	case n.why == "":
-		return dedup.Pause{}, fmt.Errorf("%w: say why consuming is to be paused, for whoever finds it so", ErrRequest)
-	case r.For < LeastPause || r.For > LongestPause:
-		return dedup.Pause{}, fmt.Errorf("%w: a pause of %v, want %v to %v", ErrRequest, r.For, LeastPause, LongestPause)
 	}
 	p := dedup.Pause{ID: n.id, By: n.actor, Why: n.why}
 	err = d.tx(ctx, func(tx *sql.Tx) error {

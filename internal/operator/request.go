@@ -82,7 +82,8 @@ type Request struct {
 
 const defaultWindow = 500
 
-func (r *Request) check() error {
+// Check says what is wrong with it.
+func (r *Request) Check() error {
 	if r.Window == 0 {
 		r.Window = defaultWindow
 	}

@@ -18,7 +18,7 @@ func (d *Operator) Start(ctx context.Context, who Actor, r Request) (Act, error)
 	r.Why = Plain(r.Why)
 	n, err := newActOf(who, r.ID, r.Kind, r.Why, nil)
 	if err == nil {
-		err = r.check()
+		err = r.Check()
 	}
 	if err != nil {
 		return Act{}, err

@@ -3,9 +3,7 @@ package api
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -20,25 +18,18 @@ import (
 // Prefix is where the API begins, below the base path. It changes when something that a program relies on does.
 const Prefix = "/api/v1"
 
-// Options are what the API is made of.
-type Options struct {
-	View  *view.View
-	Guard *admin.Guard
-	// Desk is where what programs ask for is done.
-	Desk   *operator.Operator
-	Logger *slog.Logger
-}
-
 // API answers to programs. Make it with [New]; it is safe for many goroutines.
 type API struct {
-	o    Options
-	mux  *http.ServeMux
-	huma huma.API
+	view  *view.View
+	guard *admin.Guard
+	desk  *operator.Operator
+	mux   *http.ServeMux
+	huma  huma.API
 }
 
 // New makes the API. It asks no server.
-func New(o Options) *API {
-	a := &API{o: o, mux: http.NewServeMux()}
+func New(v *view.View, guard *admin.Guard) *API {
+	a := &API{view: v, guard: guard, desk: v.Options().Desk, mux: http.NewServeMux()}
 	a.huma = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{Components: &huma.Components{
 			Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
@@ -69,46 +60,28 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		need = admin.Look
 	}
-	a.o.Guard.Protect(need, http.HandlerFunc(a.whole)).ServeHTTP(w, r)
+	a.guard.Protect(need, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.mux.ServeHTTP(patient{w}, r)
+	})).ServeHTTP(w, r)
 }
 
-// whole answers from memory: an answer that could not be made whole is none, and who reads slowly, or goes away, is no
-// error of the handler's.
-func (a *API) whole(w http.ResponseWriter, r *http.Request) {
-	b := &buffered{ResponseWriter: w}
-	a.mux.ServeHTTP(b, r)
-	w.Header().Set("Content-Length", strconv.Itoa(b.body.Len()))
-	if b.status != 0 {
-		w.WriteHeader(b.status)
-	}
-	_, _ = w.Write(b.body.Bytes()) // who went away needs no answer
-}
+// patient is an answer to somebody who may read slowly, or go away, which is no error of the handler's.
+type patient struct{ http.ResponseWriter }
 
-// buffered keeps an answer until it is whole. Answers are bounded: a page of a list has an end.
-type buffered struct {
-	http.ResponseWriter
-	status int
-	body   bytes.Buffer
+// Write takes everything.
+func (p patient) Write(piece []byte) (int, error) {
+	_, _ = p.ResponseWriter.Write(piece)
+	return len(piece), nil
 }
-
-// WriteHeader keeps the first status.
-func (b *buffered) WriteHeader(status int) {
-	if b.status == 0 {
-		b.status = status
-	}
-}
-
-// Write keeps a piece.
-func (b *buffered) Write(piece []byte) (int, error) { return b.body.Write(piece) }
 
 // Unwrap is for whoever sets deadlines.
-func (b *buffered) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+func (p patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 // describe answers with the description of the API, whose addresses have this daemon's base path.
 func (a *API) describe(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	at := []byte(`"url": "` + a.o.Guard.BasePath())
-	_, _ = w.Write(bytes.Replace(docs.OpenAPI, []byte(`"url": "`), at, 1)) // into memory
+	at := []byte(`"url": "` + a.guard.BasePath())
+	_, _ = w.Write(bytes.Replace(docs.OpenAPI, []byte(`"url": "`), at, 1)) // who went away needs no answer
 }
 
 // nothing answers where nothing is, and says which methods there would be.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/docs"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 )
 
 // described is an API that asks nobody.
@@ -21,7 +22,7 @@ func described(t *testing.T, base string) *API {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{Guard: guard})
+	return New(view.New(view.Options{}), guard)
 }
 
 type object = map[string]any

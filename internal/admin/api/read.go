@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,20 +15,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
-
-// Page is one page of a list.
-type Page[T any] struct {
-	Items []T    `json:"items"`
-	Next  string `json:"next,omitempty"`
-}
-
-// pageOf never has null for no items.
-func pageOf[T any](items []T, next string) Page[T] {
-	if items == nil {
-		items = []T{}
-	}
-	return Page[T]{items, next}
-}
 
 // Overview is how it stands.
 type Overview struct {
@@ -56,7 +43,7 @@ type Unmoved struct {
 }
 
 func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
-	v := a.o.View
+	v := a.view
 	health, hour, stuck, groups := v.Options().Health(), v.Hour(), v.Stuck(), v.Groups()
 	o := Overview{
 		Health: health.Said(), Stuck: health.Stuck, Troubles: hour.Troubles,
@@ -78,7 +65,7 @@ func (a *API) getOverview(context.Context, *struct{}) (Overview, error) {
 	return o, nil
 }
 
-func (a *API) getHour(context.Context, *struct{}) (view.Hour, error) { return a.o.View.Hour(), nil }
+func (a *API) getHour(context.Context, *struct{}) (view.Hour, error) { return a.view.Hour(), nil }
 
 // LetterFilter chooses dead letters. All that is named must hold.
 type LetterFilter struct {
@@ -113,7 +100,7 @@ type Paging struct {
 }
 
 func (a *API) listGroups(ctx context.Context, _ *struct{}) (view.Groups, error) {
-	known, err := a.o.View.GroupsNow(ctx)
+	known, err := a.view.GroupsNow(ctx)
 	g := known.Value
 	g.All = slices.Clone(g.All)
 	for i := range g.All {
@@ -125,7 +112,7 @@ func (a *API) listGroups(ctx context.Context, _ *struct{}) (view.Groups, error) 
 func (a *API) getGroup(ctx context.Context, in *struct {
 	ID string `path:"id" maxLength:"100"`
 }) (view.Group, error) {
-	known, err := a.o.View.GroupsNow(ctx)
+	known, err := a.view.GroupsNow(ctx)
 	if err != nil {
 		return view.Group{}, err
 	}
@@ -139,11 +126,10 @@ func (a *API) getGroup(ctx context.Context, in *struct {
 func (a *API) listLetters(ctx context.Context, in *struct {
 	LetterFilter
 	Paging
-}) (Page[deadletter.Letter], error) {
+}) (view.Page[deadletter.Letter], error) {
 	f := in.letters()
 	f.All, f.Limit = true, in.Limit
-	page, err := a.o.View.Letters(ctx, f, dedup.Cursor(in.After), false)
-	return pageOf(page.Items, string(page.Next)), err
+	return a.view.Letters(ctx, f, dedup.Cursor(in.After), false)
 }
 
 // Letters are all dead letters with a key.
@@ -155,7 +141,7 @@ func (a *API) getLetter(ctx context.Context, in *struct {
 	Key string `query:"key" required:"true" maxLength:"255"`
 	Tag string `query:"tag" maxLength:"100"`
 }) (Letters, error) {
-	all, err := a.o.View.Letter(ctx, in.Key, in.Tag)
+	all, err := a.view.Letter(ctx, in.Key, in.Tag)
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("%w: no dead letter has the key %q; /message tells of a message that is not dead", view.ErrNothing,
 			in.Key)
@@ -175,14 +161,10 @@ func (a *API) preview(ctx context.Context, in *struct {
 }) (operator.Preview, error) {
 	f := in.letters()
 	f.All = in.All
-	p, err := a.o.View.Preview(ctx, a.o.Desk, operator.PreviewRequest{
+	return a.view.Preview(ctx, operator.PreviewRequest{
 		Kind: operator.Kind(in.Kind), Force: in.Force, At: in.At, After: dedup.Cursor(in.After), Limit: in.Limit,
 		Whole: in.Whole, Filter: f,
 	})
-	if p.Letters == nil {
-		p.Letters = []deadletter.Judged{}
-	}
-	return p, err
 }
 
 func (a *API) listLog(ctx context.Context, in *struct {
@@ -192,7 +174,7 @@ func (a *API) listLog(ctx context.Context, in *struct {
 	Since  time.Time `query:"since"`
 	Until  time.Time `query:"until"`
 	Paging
-}) (Page[view.Row], error) {
+}) (view.Page[view.Row], error) {
 	f := dedup.Filter{
 		Keys: in.Key, Tag: in.Tag, Since: in.Since, Until: in.Until, After: dedup.Cursor(in.After), Limit: in.Limit,
 	}
@@ -201,8 +183,7 @@ func (a *API) listLog(ctx context.Context, in *struct {
 			f.Statuses = append(f.Statuses, s)
 		}
 	}
-	page, err := a.o.View.Rows(ctx, f)
-	return pageOf(view.RowsOf(page.Items), string(page.Next)), err
+	return a.view.Rows(ctx, f)
 }
 
 func (a *API) getMessage(ctx context.Context, in *struct {
@@ -210,7 +191,7 @@ func (a *API) getMessage(ctx context.Context, in *struct {
 	Tag string `query:"tag" maxLength:"100"`
 	Whole
 }) (view.Told, error) {
-	t, err := a.o.View.Message(ctx, in.Key, in.Tag, in.Whole.Whole)
+	t, err := a.view.Message(ctx, in.Key, in.Tag, in.Whole.Whole)
 	if err == nil && len(t.Messages) == 0 {
 		err = fmt.Errorf("%w: no message has the key %q%s", view.ErrNothing, in.Key, furtherWords(t))
 	}
@@ -234,10 +215,7 @@ func (a *API) getOrder(ctx context.Context, in *struct {
 	SN string `query:"sn" required:"true" maxLength:"255"`
 	Whole
 }) (view.Told, error) {
-	if !a.o.View.KnowsOrders() {
-		return view.Told{}, fmt.Errorf("%w: %w", view.ErrNothing, view.ErrNoOrders)
-	}
-	t, err := a.o.View.Order(ctx, in.SN, in.Whole.Whole)
+	t, err := a.view.Order(ctx, in.SN, in.Whole.Whole)
 	if err == nil && len(t.Messages)+len(t.Reserved) == 0 {
 		err = fmt.Errorf("%w: no message and no reservation is of the order %q%s", view.ErrNothing, in.SN,
 			furtherWords(t))
@@ -253,58 +231,57 @@ func (a *API) listActs(ctx context.Context, in *struct {
 	Until time.Time `query:"until"`
 	After string    `query:"after" maxLength:"100"`
 	Limit int       `query:"limit" minimum:"1" maximum:"200" default:"50"`
-}) (Page[operator.Act], error) {
+}) (view.Page[operator.Act], error) {
 	if in.After != "" && uuid.Validate(in.After) != nil {
-		return Page[operator.Act]{}, wrong("query.after", "it is not what the page before said as next")
+		return view.Page[operator.Act]{}, wrong("query.after", "it is not what the page before said as next")
 	}
-	all, next, err := a.o.Desk.Acts(ctx, operator.ActFilter{
+	return a.view.Acts(ctx, operator.ActFilter{
 		Kind: operator.Kind(in.Kind), State: operator.State(in.State), Actor: in.Actor, Since: in.Since, Until: in.Until,
 		Before: in.After, Limit: in.Limit,
 	})
-	return pageOf(all, next), err
 }
 
 func (a *API) getAct(ctx context.Context, in *struct {
 	ID string `path:"id" maxLength:"100"`
 }) (operator.Act, error) {
-	return a.o.Desk.Act(ctx, in.ID)
+	return a.desk.Act(ctx, in.ID)
 }
 
 func (a *API) getPause(ctx context.Context, _ *struct{}) (view.Pause, error) {
-	p, err := a.o.Desk.Paused(ctx)
+	p, err := a.desk.Paused(ctx)
 	return view.PauseOf(p), err
 }
 
 // Comparison is a comparison of log, dead letters and stock.
 type Comparison struct {
-	Act      operator.Act   `json:"act"`
-	Findings []Finding      `json:"findings"`
-	More     map[string]int `json:"more"`
-	Unclear  []string       `json:"unclear"`
+	Act      operator.Act                 `json:"act"`
+	Findings []Finding                    `json:"findings"`
+	More     map[operator.FindingKind]int `json:"more"`
+	Unclear  []string                     `json:"unclear"`
 }
 
 // Finding is one disagreement.
 type Finding struct {
-	Number int       `json:"number"`
-	Kind   string    `json:"kind"`
-	Means  string    `json:"means"`
-	Tag    string    `json:"tag,omitempty"`
-	Key    string    `json:"key,omitempty"`
-	Status string    `json:"status,omitempty"`
-	Since  time.Time `json:"since,omitzero"`
-	Order  string    `json:"order_sn,omitempty"`
-	SKU    int64     `json:"sku_id,omitempty"`
-	Repair string    `json:"repair,omitempty"`
-	Does   string    `json:"does,omitempty"`
-	Risk   string    `json:"risk,omitempty"`
-	Cure   string    `json:"cure,omitempty"`
+	Number int                  `json:"number"`
+	Kind   operator.FindingKind `json:"kind"`
+	Means  string               `json:"means"`
+	Tag    string               `json:"tag,omitempty"`
+	Key    string               `json:"key,omitempty"`
+	Status string               `json:"status,omitempty"`
+	Since  *time.Time           `json:"since,omitempty"`
+	Order  string               `json:"order_sn,omitempty"`
+	SKU    int64                `json:"sku_id,omitempty"`
+	Repair operator.Repair      `json:"repair,omitempty"`
+	Does   string               `json:"does,omitempty"`
+	Risk   string               `json:"risk,omitempty"`
+	Cure   string               `json:"cure,omitempty"`
 }
 
 func (a *API) getComparison(ctx context.Context, in *struct {
 	Of string `query:"of" maxLength:"100"`
 }) (Comparison, error) {
-	of, w, err := view.Compared(ctx, a.o.Desk, in.Of)
-	c := Comparison{Act: of, Findings: []Finding{}, More: map[string]int{}, Unclear: []string{}}
+	of, w, err := a.view.Compared(ctx, in.Of)
+	c := Comparison{Act: of, Findings: []Finding{}, More: map[operator.FindingKind]int{}, Unclear: []string{}}
 	if err != nil || w == nil {
 		return c, err
 	}
@@ -313,19 +290,13 @@ func (a *API) getComparison(ctx context.Context, in *struct {
 	c.Act.Result = &without
 	for n := range w.Findings {
 		f := &w.Findings[n]
-		advice := f.Advice(a.o.View.Options().Names.Program, time.Now())
-		one := Finding{
-			Number: n, Kind: string(f.Kind), Means: advice.Means, Tag: f.Tag, Key: f.Key, Status: f.Status, Order: f.Order,
-			SKU: f.SKU, Repair: string(advice.Repair), Does: advice.Does, Risk: advice.Risk, Cure: advice.Cure,
-		}
-		if f.Since != nil {
-			one.Since = *f.Since
-		}
-		c.Findings = append(c.Findings, one)
+		advice := f.Advice(a.view.Options().Names.Program, time.Now())
+		c.Findings = append(c.Findings, Finding{
+			n, f.Kind, advice.Means, f.Tag, f.Key, f.Status, f.Since, f.Order, f.SKU, advice.Repair, advice.Does, advice.Risk,
+			advice.Cure,
+		})
 	}
-	for kind, n := range w.More {
-		c.More[string(kind)] = n
-	}
+	maps.Copy(c.More, w.More)
 	c.Unclear = append(c.Unclear, w.Unclear...)
 	return c, nil
 }

@@ -30,12 +30,12 @@ func (a *API) routes() {
 	look(a, "get-act", "/acts/{id}", soon(a.getAct))
 	look(a, "get-pause", "/pause", soon(a.getPause))
 	look(a, "get-comparison", "/reconcile", soon(a.getComparison))
-	act(a, "start-run", "/runs", http.StatusCreated, a.startRun)
+	act(a, "start-run", "/runs", http.StatusCreated, by(a.view.Start))
 	act(a, "stop-run", "/runs/{id}/stop", http.StatusOK, a.stopRun)
-	act(a, "pause", "/pause", http.StatusCreated, a.pause)
-	act(a, "resume", "/resume", http.StatusCreated, a.resume)
+	act(a, "pause", "/pause", http.StatusCreated, by(a.view.Pause))
+	act(a, "resume", "/resume", http.StatusCreated, by(a.view.Resume))
 	act(a, "compare", "/reconcile", http.StatusCreated, a.compare)
-	act(a, "mend", "/reconcile/mend", http.StatusCreated, a.mend)
+	act(a, "mend", "/reconcile/mend", http.StatusCreated, by(a.view.Mend))
 }
 
 // answer is what a route answers with.
@@ -69,16 +69,13 @@ func act[I any, P interface {
 		OperationID: id, Method: http.MethodPost, Path: path, DefaultStatus: status, MaxBodyBytes: maxBody,
 	}
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*done, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actTime)
-		defer cancel()
 		key, what := P(in).asked()
 		text, err := json.Marshal([]any{id, what})
 		if err != nil {
 			return nil, fmt.Errorf("name the request: %w", err)
 		}
 		once := operator.OnceRequest{Name: key, Hash: sha256.Sum256(text)}
-		said, before, err := view.Once(ctx, a.o.Desk, a.o.Logger, once, 0, func(act string) (operator.Answer,
-			error) {
+		said, before, err := a.view.Once(ctx, once, 0, func(ctx context.Context, act string) (operator.Answer, error) {
 			did, err := do(ctx, in, act)
 			text, _ := json.Marshal(did) // whatever is wrong with it, the act is done, and must not be asked for again
 			return operator.Answer{

@@ -61,8 +61,8 @@ func served(t *testing.T) (a *API, written func() int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := view.New(view.Options{Records: records, Letters: letters, Group: "g", Logger: log})
-	return New(Options{Guard: guard, Desk: d, View: v, Logger: log}), func() (n int) {
+	v := view.New(view.Options{Records: records, Letters: letters, Desk: d, Group: "g", Logger: log})
+	return New(v, guard), func() (n int) {
 		if err := pool.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM consumer_log_act) + (SELECT COUNT(*) "+
 			"FROM consumer_log_once)").Scan(&n); err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ func (a *API) trouble(ctx context.Context, what string, err error) error {
 		known.Text = "the key was used a day ago and is just being forgotten: send the request again"
 	}
 	if known.Blame {
-		a.o.Logger.WarnContext(ctx, "a request to the API could not be answered", "what", what, "err", err)
+		a.view.Options().Logger.WarnContext(ctx, "a request to the API could not be answered", "what", what, "err", err)
 	}
 	p := problem(known.Status, known.Text)
 	if id := inTheWay(err); id != "" {

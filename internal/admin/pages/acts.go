@@ -8,8 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,12 +17,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
-const (
-	// actTime bounds an act. It goes on when the browser that asked for it has gone away, as after a double click.
-	actTime = 10 * time.Second
-	// awaitFirst is how long the second of two same forms waits for the answer of the first.
-	awaitFirst = 8 * time.Second
-)
+// awaitFirst is how long the second of two same forms waits for the answer of the first.
+const awaitFirst = 8 * time.Second
 
 // doer does what a form asks for; path shows what was done.
 type doer func(ctx context.Context, r *http.Request) (path string, err error)
@@ -33,93 +27,121 @@ type doer func(ctx context.Context, r *http.Request) (path string, err error)
 func (p *Pages) act(do doer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTime)
-		defer cancel()
-		err := r.ParseForm()
+		path, err := "", r.ParseForm()
 		if err != nil {
-			p.fail(w, r, problem{http.StatusBadRequest, "The form could not be read: " + err.Error()})
-			return
+			err = refuse(http.StatusBadRequest, "The form could not be read: %v", err)
+		} else {
+			path, err = do(context.WithoutCancel(r.Context()), r)
 		}
-		path, err := do(ctx, r)
 		if err != nil {
+			if a := view.AnswerTo(err); a.Status == http.StatusUnprocessableEntity {
+				err = refuse(a.Status, "%s. Nothing was done.", a.Text)
+			}
 			p.fail(w, r, err)
 			return
 		}
-		http.Redirect(w, r, p.o.Guard.BasePath()+path, http.StatusSeeOther)
+		p.banner.forget()
+		http.Redirect(w, r, p.guard.BasePath()+path, http.StatusSeeOther)
 	})
 }
 
-// once does what a form asks for unless it was done before, and returns the path of its act, or of the same one that
-// goes on.
-func (p *Pages) once(
-	ctx context.Context, r *http.Request, do func(id string) (operator.Act, error),
-) (string, error) {
-	a, _, err := view.Once(ctx, p.o.Desk, p.o.Logger, operator.OnceRequest{
-		Name: r.PostForm.Get("token"), Hash: sha256.Sum256([]byte(r.URL.Path + "?" + r.PostForm.Encode())), Issued: true,
-	}, awaitFirst, func(id string) (operator.Answer, error) {
-		a, err := do(id)
-		path := "/acts/" + a.ID
-		if same, ok := errors.AsType[*operator.SameSetError](err); ok {
-			path, err = "/acts/"+same.Act.ID+"?same=1", nil
+// once does what is asked for in a form, unless it was done before. It leads to a page, or without one to that of the
+// act, or of the same one that goes on.
+func once[R any](
+	p *Pages, to string, read func(*http.Request) (R, error), ask func(context.Context, R) (view.Doing, error),
+) doer {
+	return func(ctx context.Context, r *http.Request) (string, error) {
+		var do view.Doing
+		asked, err := read(r)
+		if err == nil {
+			do, err = ask(ctx, asked)
 		}
-		return operator.Answer{Status: http.StatusSeeOther, Location: path}, err
-	})
-	return a.Location, err
+		if err != nil { // before its token is taken, so that one can go back and send it again
+			return "", err
+		}
+		done, _, err := p.view.Once(ctx, operator.OnceRequest{
+			Name: r.PostForm.Get("token"), Hash: sha256.Sum256([]byte(r.URL.Path + "?" + r.PostForm.Encode())), Issued: true,
+		}, awaitFirst, func(ctx context.Context, id string) (operator.Answer, error) {
+			a, err := do(ctx, id)
+			path := "/acts/" + a.ID
+			if same, ok := errors.AsType[*operator.SameSetError](err); ok {
+				path, err = "/acts/"+same.Act.ID+"?same=1", nil
+			}
+			return operator.Answer{Status: http.StatusSeeOther, Location: cmp.Or(to, path)}, err
+		})
+		return done.Location, err
+	}
 }
 
-// start begins a run over the letters that a preview has shown.
-func (p *Pages) start(ctx context.Context, r *http.Request) (string, error) {
-	ask, err := requestOf(r)
-	if err == nil {
-		err = p.o.View.Shows(ask.Filter.Body)
-	}
-	if err != nil {
-		return "", err
-	}
-	return p.once(ctx, r, func(id string) (operator.Act, error) {
-		ask.ID = id
-		return p.o.Desk.Start(ctx, view.Actor(ctx), ask)
-	})
-}
+func nothingAsked(*http.Request) (none struct{}, err error) { return none, nil }
 
-// requestOf reads the form of a preview. All that can be wrong with it is found before its token is taken, so that one
-// can go back and send it again.
-func requestOf(r *http.Request) (operator.Request, error) {
-	var s set
+// runAsked reads the form of a preview.
+func runAsked(r *http.Request) (asked view.RunRequest, err error) {
 	text, err := base64.RawURLEncoding.DecodeString(r.PostForm.Get("set"))
 	if err == nil {
-		form := json.NewDecoder(bytes.NewReader(text))
-		form.DisallowUnknownFields()
-		err = form.Decode(&s)
+		set := json.NewDecoder(bytes.NewReader(text))
+		set.DisallowUnknownFields()
+		err = set.Decode(&asked)
 	}
-	if err != nil {
-		return operator.Request{}, problem{http.StatusBadRequest,
-			"The form does not say which letters: open it from their page."}
+	if err != nil || asked.CutOff.IsZero() {
+		return asked, refuse(http.StatusBadRequest, "The form does not say which letters: open it from their page.")
 	}
-	ask := operator.Request{
-		Kind: s.Kind, Filter: s.Filter, CutOff: s.CutOff, Force: s.Force, Why: strings.TrimSpace(r.PostForm.Get("why")),
-	}
+	asked.Why = r.PostForm.Get("why")
 	rate, failures := strings.TrimSpace(r.PostForm.Get("rate")), strings.TrimSpace(r.PostForm.Get("max_failures"))
-	wrong := ""
-	if s.Kind == operator.KindDiscard {
-		if ask.Why == "" {
-			wrong = "Say why these letters may end without an effect: go back and write a reason. Nothing was done."
-		}
-	} else if ask.Rate, err = strconv.ParseFloat(cmp.Or(rate, "0"), 64); err != nil || !(ask.Rate >= 0) ||
-		math.IsInf(ask.Rate, 0) {
-		wrong = fmt.Sprintf("%q letters a second is no rate: go back and write a number, or nothing. Nothing was done.", rate)
-	} else if ask.MaxFailures, err = strconv.Atoi(cmp.Or(failures, "0")); err != nil || ask.MaxFailures < 0 {
-		wrong = fmt.Sprintf("%q is no number of failures: go back and write one, or nothing. Nothing was done.", failures)
+	if asked.Rate, err = strconv.ParseFloat(cmp.Or(rate, "0"), 64); err != nil {
+		return asked, refuse(http.StatusUnprocessableEntity, "%q letters a second is no rate", rate)
 	}
-	if wrong != "" {
-		return ask, problem{http.StatusUnprocessableEntity, wrong}
+	if asked.MaxFailures, err = strconv.Atoi(cmp.Or(failures, "0")); err != nil {
+		return asked, refuse(http.StatusUnprocessableEntity, "%q is no number of failures", failures)
 	}
-	return ask, nil
+	return asked, nil
+}
+
+// pauseAsked reads the form of a pause, in place of the one that it has shown if it has shown one.
+func pauseAsked(r *http.Request) (view.PauseRequest, error) {
+	length, err := time.ParseDuration(r.PostForm.Get("for"))
+	if err != nil {
+		err = refuse(http.StatusUnprocessableEntity, "%q is no time for which consuming can be paused",
+			r.PostForm.Get("for"))
+	}
+	return view.PauseRequest{
+		Why: r.PostForm.Get("why"), Seconds: length.Seconds(), Instead: r.PostForm.Get("instead"),
+	}, err
+}
+
+// resumeAsked reads the form that ends the pause that it has shown.
+func resumeAsked(r *http.Request) (asked view.ResumeRequest, err error) {
+	asked = view.ResumeRequest{Why: r.PostForm.Get("why"), Pause: r.PostForm.Get("pause")}
+	if asked.Pause == "" {
+		err = refuse(http.StatusUnprocessableEntity, "The form does not say which pause is to end: load the page again")
+	}
+	return asked, err
+}
+
+// mendAsked reads the form of a finding. One that somebody cut off names none: the latest comparison may be another.
+func mendAsked(r *http.Request) (asked view.MendRequest, err error) {
+	asked = view.MendRequest{
+		Of: r.PostForm.Get("of"), Number: numberOf(r.PostForm.Get("n")), Sure: r.PostForm.Get("sure") == "1",
+		Why: r.PostForm.Get("why"),
+	}
+	if asked.Of == "" {
+		err = operator.ErrNoAct
+	}
+	return asked, err
+}
+
+// numberOf is the number of a finding; -1, which none has, when the text is no number.
+func numberOf(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // stop asks a run to stop. To ask twice is to ask once, so its form needs no token.
 func (p *Pages) stop(ctx context.Context, r *http.Request) (string, error) {
-	a, err := p.o.Desk.Stop(ctx, view.Actor(ctx), r.PathValue("id"))
+	a, err := p.desk.Stop(ctx, view.Actor(ctx), r.PathValue("id"))
 	if err != nil && !errors.Is(err, operator.ErrEnded) {
 		return "", err
 	}

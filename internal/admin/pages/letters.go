@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -68,12 +67,12 @@ func (s search) filter(now time.Time) (f deadletter.Filter, err error) {
 	}
 	if sku := s.Get("sku"); sku != "" {
 		if f.SKU, err = strconv.ParseInt(sku, 10, 64); err != nil || f.SKU < 1 {
-			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no sku_id, which is a number.", sku)}
+			return f, refuse(http.StatusBadRequest, "%q is no sku_id, which is a number.", sku)
 		}
 	}
 	if reason := s.Get("reason"); reason != "" {
 		if !slices.Contains(dedup.Reasons(), dedup.Reason(reason)) {
-			return f, problem{http.StatusBadRequest, fmt.Sprintf("%q is no reason for which a message is dead.", reason)}
+			return f, refuse(http.StatusBadRequest, "%q is no reason for which a message is dead.", reason)
 		}
 		f.Reasons = []dedup.Reason{dedup.Reason(reason)}
 	}
@@ -89,14 +88,14 @@ func (p *Pages) letters(ctx context.Context, r *http.Request, d *drawn) error {
 		return err
 	}
 	f.Limit = onePage
-	page, err := p.o.View.Letters(ctx, f, dedup.Cursor(q.Get("after")), whole)
+	page, err := p.view.Letters(ctx, f, dedup.Cursor(q.Get("after")), whole)
 	if err != nil {
-		return listError(err)
+		return err
 	}
 	d.Title, d.Data = "Dead letters", shown{
-		"Asked": asked, "Reasons": dedup.Reasons(), "Groups": p.o.View.Groups(), "Page": page, "Whole": whole,
+		"Asked": asked, "Reasons": dedup.Reasons(), "Groups": p.view.Groups(), "Page": page, "Whole": whole,
 		"Partly":  page.Next != "" && len(page.Items) < onePage, // it stopped looking
-		"Further": further, "Hidden": p.o.View.Options().Hide.Any(),
+		"Further": further, "Hidden": p.view.Options().Hide.Any(),
 	}
 	if !further && !asked.inBodies() {
 		d.Events = p.liveAt(r)
@@ -104,16 +103,8 @@ func (p *Pages) letters(ctx context.Context, r *http.Request, d *drawn) error {
 	return nil
 }
 
-// listError makes a person's mistake out of a cursor that is none.
-func listError(err error) error {
-	if errors.Is(err, dedup.ErrCursor) {
-		return problem{http.StatusBadRequest, "This address does not say where the next page begins: begin at the first one."}
-	}
-	return err
-}
-
 func (p *Pages) group(_ context.Context, r *http.Request, d *drawn) error {
-	groups := p.o.View.Groups()
+	groups := p.view.Groups()
 	group, known := groups.Value.Group(r.PathValue("id"))
 	d.Title, d.Events = "Group of dead letters", p.liveAt(r)
 	d.Data = shown{"Group": group, "Known": known, "Groups": groups}
@@ -130,9 +121,9 @@ const (
 // download writes what `dlq export` writes.
 func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 	f, err := lettersAsked(r.URL.Query()).filter(time.Now())
-	if err == nil && p.o.View.Options().Hide.Any() {
-		err = problem{http.StatusForbidden, "A download holds whole messages, and ROLLBACKD_UI_HIDE_BODIES or " +
-			"ROLLBACKD_UI_REDACT hides parts of them: use dlq export on a machine that may."}
+	if err == nil && p.view.Options().Hide.Any() {
+		err = refuse(http.StatusForbidden, "A download holds whole messages, and ROLLBACKD_UI_HIDE_BODIES or "+
+			"ROLLBACKD_UI_REDACT hides parts of them: use dlq export on a machine that may.")
 	}
 	f.Fingerprint = r.URL.Query().Get("fingerprint")
 	if err != nil {
@@ -149,10 +140,10 @@ func (p *Pages) download(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Disposition", `attachment; filename="dead-letters-`+
 		time.Now().UTC().Format("20060102T150405Z")+`.ndjson"`)
 	out := bufio.NewWriterSize(deadlined{w, http.NewResponseController(w)}, 64<<10)
-	n, err := p.o.View.Export(r.Context(), f, out)
+	n, err := p.view.Export(r.Context(), f, out)
 	err = errors.Join(err, out.Flush())
 	if err != nil {
-		p.o.Logger.WarnContext(r.Context(), "a download ended early", "letters", strconv.Itoa(n), "err", err)
+		p.log.WarnContext(r.Context(), "a download ended early", "letters", strconv.Itoa(n), "err", err)
 		panic(http.ErrAbortHandler) // so that the reader sees that it is not whole
 	}
 }

@@ -2,7 +2,6 @@ package pages
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -10,15 +9,15 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// log lists rows of the consumer log.
-func (p *Pages) log(ctx context.Context, r *http.Request, d *drawn) error {
+// logged lists rows of the consumer log.
+func (p *Pages) logged(ctx context.Context, r *http.Request, d *drawn) error {
 	q := r.URL.Query()
 	asked, statuses := searchOf(q, "key", "tag", "status", "since", "until"), dedup.Statuses()
 	f := dedup.Filter{Keys: asked.keys(), Tag: asked.Get("tag"), Limit: onePage, After: dedup.Cursor(q.Get("after"))}
 	if status := asked.Get("status"); status != "" {
 		i := slices.IndexFunc(statuses, func(s dedup.Status) bool { return s.String() == status })
 		if i < 0 {
-			return problem{http.StatusBadRequest, fmt.Sprintf("%q is no status.", status)}
+			return refuse(http.StatusBadRequest, "%q is no status.", status)
 		}
 		f.Statuses = statuses[i : i+1]
 	}
@@ -26,9 +25,9 @@ func (p *Pages) log(ctx context.Context, r *http.Request, d *drawn) error {
 	if f.Since, f.Until, err = asked.span(time.Now()); err != nil {
 		return err
 	}
-	page, err := p.o.View.Rows(ctx, f)
+	page, err := p.view.Rows(ctx, f)
 	if err != nil {
-		return listError(err)
+		return err
 	}
 	d.Title, d.Data = "Consumer log", shown{"Asked": asked, "Statuses": statuses, "Page": page}
 	return nil

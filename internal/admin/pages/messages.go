@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -17,77 +16,46 @@ import (
 	"github.com/rollbackd/rollbackd/internal/screen"
 )
 
-type told struct {
-	Asked   string // key or order
-	Tag     string
-	Order   bool
-	Whole   bool // everything was looked through
-	Told    view.Told
-	Letters []deadletter.Shown // of those that are dead
-	Columns []string
-	Steps   []string
-	Text    string         // the same as a command prints
-	Acts    []operator.Act // that touched one of them, the latest first
-}
-
-// message tells of one message, under its stable address.
+// message tells of one message, or of all messages of an order, under its stable address.
 func (p *Pages) message(ctx context.Context, r *http.Request, d *drawn) error {
-	q := r.URL.Query()
-	key, tag := q.Get("key"), q.Get("tag")
-	if key == "" {
-		return problem{http.StatusBadRequest, "Which message? The address must name a key."}
+	q, order := r.URL.Query(), r.URL.Path == "/order"
+	asked, tag, whole, name := q.Get("key"), q.Get("tag"), inWhole(q), "Message "
+	if order {
+		asked, tag, name = strings.TrimSpace(q.Get("sn")), "", "Order "
 	}
-	t, err := p.o.View.Message(ctx, key, tag, inWhole(q))
-	if err != nil {
-		return err
+	if asked == "" {
+		return refuse(http.StatusBadRequest, "Which one? The address must name a message as key, or an order as sn.")
 	}
-	if len(t.Messages) == 0 && !t.More {
-		d.Status = http.StatusNotFound
+	var t view.Told
+	var err error
+	if order {
+		t, err = p.view.Order(ctx, asked, whole)
+	} else {
+		t, err = p.view.Message(ctx, asked, tag, whole)
 	}
-	page := told{Asked: key, Tag: tag, Whole: inWhole(q), Told: t}
-	if slices.ContainsFunc(t.Messages, func(m operator.Explanation) bool { return m.Status == "dead" }) {
-		if page.Letters, err = p.o.View.Letter(ctx, key, tag); err != nil {
-			return err
-		}
-	}
-	return p.tell(r, d, page)
-}
-
-// order tells of all messages of an order, under its stable address.
-func (p *Pages) order(ctx context.Context, r *http.Request, d *drawn) error {
-	sn := strings.TrimSpace(r.URL.Query().Get("sn"))
-	switch {
-	case sn == "":
-		return problem{http.StatusBadRequest, "Which order? The address must name its number as sn."}
-	case !p.o.View.KnowsOrders():
-		return problem{http.StatusNotFound, "Orders are known to ROLLBACKD_HANDLER=stock only."}
-	}
-	t, err := p.o.View.Order(ctx, sn, inWhole(r.URL.Query()))
 	if err != nil {
 		return err
 	}
 	if len(t.Messages)+len(t.Reserved) == 0 && !t.More {
 		d.Status = http.StatusNotFound
 	}
-	return p.tell(r, d, told{Asked: sn, Order: true, Whole: inWhole(r.URL.Query()), Told: t})
-}
-
-func (p *Pages) tell(r *http.Request, d *drawn, page told) error {
-	var text bytes.Buffer
-	if err := page.Told.Write(&text); err != nil {
-		return fmt.Errorf("tell of %q: %w", page.Asked, err)
+	var letters []deadletter.Shown // of a message that is dead
+	if !order && slices.ContainsFunc(t.Messages, func(m operator.Explanation) bool { return m.Status == "dead" }) {
+		if letters, err = p.view.Letter(ctx, asked, tag); err != nil {
+			return err
+		}
 	}
-	var err error
-	if page.Acts, err = p.touched(r.Context(), page.Told); err != nil {
+	acts, err := p.touched(ctx, t)
+	if err != nil {
 		return err
 	}
-	page.Text, page.Columns, page.Steps = text.String(), operator.ReservedHeader(), operator.StepsHeader()
-	what := "Message "
-	if page.Order {
-		what = "Order "
+	var text bytes.Buffer
+	_ = t.Write(&text) // into memory
+	d.Title, d.Data = name+screen.Printable(asked), shown{
+		"Asked": asked, "Tag": tag, "Order": order, "Whole": whole, "Told": t, "Letters": letters, "Acts": acts,
+		"Columns": operator.ReservedHeader(), "Steps": operator.StepsHeader(), "Text": text.String(),
 	}
-	d.Title, d.Data = what+screen.Printable(page.Asked), page
-	if !page.Whole { // that costs too much to be done again and again
+	if !whole { // that costs too much to be done again and again
 		d.Events = p.liveAt(r)
 	}
 	return nil
@@ -111,7 +79,7 @@ func (p *Pages) touched(ctx context.Context, t view.Told) (all []operator.Act, e
 	}
 	sorted := slices.Sorted(maps.Keys(ids)) // by time
 	for _, id := range slices.Backward(sorted[max(0, len(sorted)-mostTouched):]) {
-		a, err := p.o.Desk.Act(ctx, id)
+		a, err := p.desk.Act(ctx, id)
 		if errors.Is(err, operator.ErrNoAct) {
 			continue
 		}
@@ -130,6 +98,6 @@ func failure(m operator.Explanation) string {
 
 // find leads to the page of a message or an order.
 func (p *Pages) find(_ context.Context, _ *http.Request, d *drawn) error {
-	d.Title, d.Data = "Message or order", p.o.View.KnowsOrders()
+	d.Title, d.Data = "Message or order", p.view.KnowsOrders()
 	return nil
 }

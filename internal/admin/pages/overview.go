@@ -53,7 +53,7 @@ type part struct {
 }
 
 func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
-	v := p.o.View
+	v := p.view
 	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Dead: v.Dead(), Health: v.Options().Health()}
 	if o.Elects = v.Options().Elects; o.Elects {
 		o.Leader = v.Leader()

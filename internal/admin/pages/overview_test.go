@@ -26,7 +26,7 @@ func TestTheOverviewHasOneFigureOfDeadLetters(t *testing.T) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rollbackd_dead_letters", Help: "x"})
 	gauge.Set(2)
 	figures.MustRegister(gauge)
-	w := newWorldWith(t, "", admin.GuardOptions{}, func(o *view.Options) { o.Metrics = figures })
+	w := newWorldWith(t, "", admin.GuardOptions{}, 0, func(o *view.Options) { o.Metrics = figures })
 	w.deadMany(6000)
 	page := w.until("/", "dead letters</b>")
 	box, tile := boxOfLetters.FindStringSubmatch(page), tileOfLetters.FindStringSubmatch(page)

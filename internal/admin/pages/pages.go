@@ -27,20 +27,13 @@ var templateFiles embed.FS
 //go:embed static
 var staticFiles embed.FS
 
-// Options are what the pages are made of.
-type Options struct {
-	View  *view.View
-	Guard *admin.Guard
-	// Desk is where what people ask for is done.
-	Desk *operator.Operator
-	// Group and Queue say whose pages these are, Version which program drew them.
-	Group, Queue, Version string
-	Logger                *slog.Logger
-}
-
 // Pages answers to browsers. Make it with [New]; it is safe for many goroutines.
 type Pages struct {
-	o         Options
+	view      *view.View
+	desk      *operator.Operator // of the view
+	guard     *admin.Guard
+	version   string // of the program that draws them
+	log       *slog.Logger
 	templates *template.Template
 	mux       *http.ServeMux
 	banner    banner
@@ -59,9 +52,10 @@ var nav = []place{
 }
 
 // New reads the templates.
-func New(o Options) *Pages {
+func New(v *view.View, guard *admin.Guard, version string) *Pages {
 	p := &Pages{
-		o: o, mux: http.NewServeMux(), ending: make(chan struct{}),
+		view: v, desk: v.Options().Desk, guard: guard, version: version, log: v.Options().Logger,
+		mux: http.NewServeMux(), ending: make(chan struct{}),
 		streams: admin.NewPlaces(mostStreams, mostOfOne), downloads: admin.NewPlaces(mostDownloads, downloadsOfOne),
 	}
 	p.end = sync.OnceFunc(func() { close(p.ending) })
@@ -74,49 +68,39 @@ func New(o Options) *Pages {
 // End ends the events that are being sent, so that the server can stop.
 func (p *Pages) End() { p.end() }
 
-// soon gives up a page for which the operator is asked, when its servers take longer than somebody waits.
-func soon(make maker) maker {
-	return func(ctx context.Context, r *http.Request, d *drawn) error {
-		_, err := view.Within(ctx, view.ActsTime, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, make(ctx, r, d)
-		})
-		return err
-	}
-}
-
 func (p *Pages) routes() {
 	look := func(pattern, name string, make maker) {
-		p.mux.Handle(pattern, p.o.Guard.Protect(admin.Look, p.page(name, make)))
+		p.mux.Handle(pattern, p.guard.Protect(admin.Look, p.page(name, make)))
 	}
 	look("GET /{$}", "overview", p.overview)
 	look("GET /letters", "letters", p.letters)
 	look("GET /letters/groups/{id}", "group", p.group)
 	look("GET /letters/act", "preview", p.preview)
-	look("GET /acts", "acts", soon(p.acts))
-	look("GET /acts/{id}", "run", soon(p.run))
+	look("GET /acts", "acts", p.acts)
+	look("GET /acts/{id}", "run", p.run)
 	look("GET /message", "message", p.message)
-	look("GET /order", "message", p.order)
+	look("GET /order", "message", p.message)
 	look("GET /find", "find", p.find)
-	look("GET /log", "log", p.log)
-	look("GET /reconcile", "reconcile", soon(p.comparison))
-	look("GET /reconcile/finding", "finding", soon(p.finding))
-	look("GET /pause", "pause", soon(p.pausePage))
+	look("GET /log", "log", p.logged)
+	look("GET /reconcile", "reconcile", p.comparison)
+	look("GET /reconcile/finding", "finding", p.finding)
+	look("GET /pause", "pause", p.pausePage)
 	look("GET /", "trouble", p.nothing)
-	p.mux.Handle("GET /letters/download", p.o.Guard.Protect(admin.Look, http.HandlerFunc(p.download)))
+	p.mux.Handle("GET /letters/download", p.guard.Protect(admin.Look, http.HandlerFunc(p.download)))
 	for path, do := range map[string]doer{
-		"/letters/act":    p.start,
+		"/letters/act":    once(p, "", runAsked, p.view.Start),
 		"/acts/{id}/stop": p.stop,
-		"/reconcile":      p.compare,
-		"/reconcile/mend": p.mend,
-		"/pause":          p.pause,
-		"/resume":         p.resume,
+		"/reconcile":      once(p, "/reconcile", nothingAsked, p.view.Compare),
+		"/reconcile/mend": once(p, "", mendAsked, p.view.Mend),
+		"/pause":          once(p, "", pauseAsked, p.view.Pause),
+		"/resume":         once(p, "", resumeAsked, p.view.Resume),
 	} {
-		p.mux.Handle("POST "+path, p.o.Guard.Protect(admin.Act, p.act(do)))
+		p.mux.Handle("POST "+path, p.guard.Protect(admin.Act, p.act(do)))
 	}
-	p.mux.Handle("GET /static/", p.o.Guard.Public(cached(http.FileServerFS(staticFiles))))
-	p.mux.Handle("GET /sign-in", p.o.Guard.Public(p.page("sign-in", p.signIn)))
-	p.mux.Handle("POST /sign-in", p.o.Guard.Public(http.HandlerFunc(p.signedIn)))
-	p.mux.Handle("POST /sign-out", p.o.Guard.Public(http.HandlerFunc(p.signedOut)))
+	p.mux.Handle("GET /static/", p.guard.Public(cached(http.FileServerFS(staticFiles))))
+	p.mux.Handle("GET /sign-in", p.guard.Public(p.page("sign-in", p.signIn)))
+	p.mux.Handle("POST /sign-in", p.guard.Public(http.HandlerFunc(p.signedIn)))
+	p.mux.Handle("POST /sign-out", p.guard.Public(http.HandlerFunc(p.signedOut)))
 }
 
 // cached lets a browser keep a file for an hour. Its address names the version, so a newer one is asked for at once.
@@ -169,19 +153,16 @@ func (p *Pages) token(ctx context.Context, r *http.Request, d *drawn) (string, e
 	if !d.CanAct() || r.URL.Query().Has("live") {
 		return "", nil
 	}
-	return p.o.Desk.Issue(ctx, view.Actor(ctx))
+	return p.desk.Issue(ctx, view.Actor(ctx))
 }
 
 // maker gathers what a page shows.
 type maker func(ctx context.Context, r *http.Request, d *drawn) error
 
-// problem is an error that a person may see as it is.
-type problem struct {
-	status int
-	text   string
+// refuse is an error that a person may see as it is.
+func refuse(status int, format string, args ...any) error {
+	return view.Answer{Status: status, Text: fmt.Sprintf(format, args...)}
 }
-
-func (e problem) Error() string { return e.text }
 
 // page draws a page, or sends the live parts of it as events.
 func (p *Pages) page(name string, make maker) http.Handler {
@@ -205,45 +186,43 @@ func (p *Pages) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // draw makes the text of a page; of what went wrong, a page that says so.
 func (p *Pages) draw(w http.ResponseWriter, r *http.Request, name string, make maker) ([]byte, int) {
+	of := p.view.Options()
 	d := &drawn{
-		Nav: nav, Here: r.URL.Path, Person: admin.Who(r.Context()), Signs: p.o.Guard.SignsIn(), Group: p.o.Group,
-		Queue: p.o.Queue, Status: http.StatusOK,
+		Nav: nav, Here: r.URL.Path, Person: admin.Who(r.Context()), Signs: p.guard.SignsIn(), Group: of.Group,
+		Queue: of.Names.Queue, Status: http.StatusOK,
 	}
 	if d.Person.Right >= admin.Look {
 		d.Paused = p.paused(r.Context())
 	}
-	if err := make(r.Context(), r, d); err != nil {
-		name = "trouble"
-		p.trouble(w, r, d, err)
+	most := view.ActsTime
+	if inWhole(r.URL.Query()) {
+		most += view.WholeTime
+	}
+	_, err := view.Within(r.Context(), most, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, make(ctx, r, d)
+	})
+	if err != nil { // when to ask again stands in the header of the answer
+		a := view.AnswerTo(err)
+		if a.Blame {
+			p.log.WarnContext(r.Context(), "a page could not be made", "path", r.URL.Path, "err", err)
+		}
+		if a.Again > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(a.Again.Seconds())))
+		}
+		name, d.Title, d.Status, d.Events, d.Data = "trouble", http.StatusText(a.Status), a.Status, "", a.Text
 	}
 	var main, whole bytes.Buffer
-	err := p.templates.ExecuteTemplate(&main, name+".html", d)
+	err = p.templates.ExecuteTemplate(&main, name+".html", d)
 	d.Main = template.HTML(main.String()) // a template has escaped it
 	if err = errors.Join(err, p.templates.ExecuteTemplate(&whole, "layout.html", d)); err != nil {
-		p.o.Logger.ErrorContext(r.Context(), "a page could not be drawn", "page", name, "err", err)
+		p.log.ErrorContext(r.Context(), "a page could not be drawn", "page", name, "err", err)
 		return []byte("the page could not be drawn; the daemon's log says why\n"), http.StatusInternalServerError
 	}
 	return whole.Bytes(), d.Status
 }
 
-// trouble makes the page of an error; when to ask again stands in the header of the answer.
-func (p *Pages) trouble(w http.ResponseWriter, r *http.Request, d *drawn, err error) {
-	known, ok := errors.AsType[problem](err)
-	if !ok {
-		a := view.AnswerTo(err)
-		known = problem{a.Status, a.Text}
-		if a.Blame {
-			p.o.Logger.WarnContext(r.Context(), "a page could not be made", "path", r.URL.Path, "err", err)
-		}
-		if a.Again > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(int(a.Again.Seconds())))
-		}
-	}
-	d.Title, d.Status, d.Events, d.Data = http.StatusText(known.status), known.status, "", known.text
-}
-
 func (p *Pages) nothing(_ context.Context, r *http.Request, _ *drawn) error {
-	return problem{http.StatusNotFound, fmt.Sprintf("There is no page %s.", r.URL.Path)}
+	return refuse(http.StatusNotFound, "There is no page %s.", r.URL.Path)
 }
 
 // link is an address of this server's: the path and pairs of names and values; empty values are left out.
@@ -257,7 +236,7 @@ func (p *Pages) link(path string, pairs ...any) (template.URL, error) {
 			q.Set(fmt.Sprint(pairs[i]), v)
 		}
 	}
-	to := p.o.Guard.BasePath() + path
+	to := p.guard.BasePath() + path
 	if len(q) > 0 {
 		to += "?" + q.Encode()
 	}
@@ -266,22 +245,22 @@ func (p *Pages) link(path string, pairs ...any) (template.URL, error) {
 
 // query is an address of this server's with values.
 func (p *Pages) query(path string, q url.Values) template.URL {
-	return template.URL(p.o.Guard.BasePath() + path + "?" + q.Encode()) // made of a fixed path and encoded values
+	return template.URL(p.guard.BasePath() + path + "?" + q.Encode()) // made of a fixed path and encoded values
 }
 
 // liveAt is where the events of this very page come from.
 func (p *Pages) liveAt(r *http.Request) string {
 	q := r.URL.Query()
 	q.Set("live", "1")
-	return p.o.Guard.BasePath() + r.URL.EscapedPath() + "?" + q.Encode()
+	return p.guard.BasePath() + r.URL.EscapedPath() + "?" + q.Encode()
 }
 
 // moment reads a time of a form.
 func moment(text string, now time.Time) (time.Time, error) {
 	at, ok := screen.Moment(text, now)
 	if !ok {
-		return at, problem{http.StatusBadRequest,
-			fmt.Sprintf("%q is no time: write 2026-11-22T21:00 in UTC, or how long ago, like 90m", text)}
+		return at, refuse(http.StatusBadRequest, "%q is no time: write 2026-11-22T21:00 in UTC, or how long ago, like 90m",
+			text)
 	}
 	return at, nil
 }

@@ -57,15 +57,17 @@ type world struct {
 
 func newWorld(t *testing.T, base string, guard admin.GuardOptions, hide view.Hide) *world {
 	t.Helper()
-	return newWorldWith(t, base, guard, func(o *view.Options) { o.Hide = hide })
+	return newWorldWith(t, base, guard, 0, func(o *view.Options) { o.Hide = hide })
 }
 
-func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change func(*view.Options)) *world {
+func newWorldWith(
+	t *testing.T, base string, guard admin.GuardOptions, lockWait time.Duration, change func(*view.Options),
+) *world {
 	t.Helper()
 	t.Parallel()
 	dsn := stack.MySQL(t)
 	db, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{
-		MaxOpen: view.Connections, Statement: view.StatementTime,
+		MaxOpen: view.Connections, Statement: view.StatementTime, LockWait: lockWait,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +108,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 		t.Fatal(err)
 	}
 	o := view.Options{
-		Records: records, Letters: letters, Group: "g", Metrics: prometheus.NewRegistry(),
+		Records: records, Letters: letters, Desk: w.desk, Group: "g", Metrics: prometheus.NewRegistry(),
 		Health: func() admin.Readiness { return *w.health.Load() }, Logger: log,
 		Names: operator.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
 		Story: operator.Lookup{Records: records, Group: "g", DB: db,
@@ -119,7 +121,7 @@ func newWorldWith(t *testing.T, base string, guard admin.GuardOptions, change fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(Options{View: v, Guard: g, Desk: w.desk, Group: "g", Queue: "q", Version: "test", Logger: log})
+	p := New(v, g, "test")
 	w.pages = p
 	w.server = httptest.NewServer(http.StripPrefix(base, p))
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -649,7 +651,7 @@ func TestTheOverviewSaysWhichBrakeHolds(t *testing.T) {
 // Given a group without an elected daemon, then that needs a person; when one is elected, then the overview says from
 // where it is connected.
 func TestTheOverviewSaysWhoIsElected(t *testing.T) {
-	w := newWorldWith(t, "", admin.GuardOptions{}, func(o *view.Options) { o.Elects = true })
+	w := newWorldWith(t, "", admin.GuardOptions{}, 0, func(o *view.Options) { o.Elects = true })
 	w.until("/", "<b>No daemon is elected</b>")
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -13,16 +13,9 @@ import (
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
+	"github.com/rollbackd/rollbackd/internal/admin/view"
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
-
-// set is what a form acts on, as its preview has frozen it.
-type set struct {
-	Kind   operator.Kind     `json:"kind"`
-	Filter deadletter.Filter `json:"filter"`
-	CutOff time.Time         `json:"cut_off"`
-	Force  bool              `json:"force,omitempty"`
-}
 
 // total is how many letters of the page have a verdict, in words.
 type total struct {
@@ -51,8 +44,8 @@ func totals(k operator.Kind, letters []deadletter.Judged) (all []total) {
 }
 
 // errElsewhere keeps another site from leading somebody to a form with letters of its choice.
-var errElsewhere = problem{http.StatusForbidden, "Another site has led here. What acts is opened from these pages: " +
-	"go to the dead letters."}
+var errElsewhere = refuse(http.StatusForbidden, "Another site has led here. What acts is opened from these pages: "+
+	"go to the dead letters.")
 
 // preview says what would happen to a set of letters. It changes nothing.
 func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
@@ -67,13 +60,13 @@ func (p *Pages) preview(ctx context.Context, r *http.Request, d *drawn) error {
 	}
 	f.Fingerprint, f.All = q.Get("fingerprint"), q.Get("all") == "1" // nothing named is an error
 	kind, force, whole, after := operator.Kind(q.Get("act")), q.Get("force") == "1", inWhole(q), q.Get("after")
-	found, err := p.o.View.Preview(ctx, p.o.Desk, operator.PreviewRequest{
+	found, err := p.view.Preview(ctx, operator.PreviewRequest{
 		Kind: kind, Filter: f, Force: force, After: dedup.Cursor(after), Whole: whole, At: at,
 	})
 	if err != nil {
-		return listError(err)
+		return err
 	}
-	text, err := json.Marshal(set{kind, found.Filter, found.At, force})
+	text, err := json.Marshal(view.RunRequest{Kind: kind, Filter: found.Filter, CutOff: found.At, Force: force})
 	if err != nil {
 		return fmt.Errorf("write the set into the form: %w", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -33,16 +32,14 @@ type found struct {
 // comparison shows the latest comparison, or the one that the address names, as a stable address does.
 func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error {
 	of := r.URL.Query().Get("of")
-	var act *operator.Act // nil: nobody has compared anything yet
-	var kinds []foundKind
-	a, report, err := view.Compared(ctx, p.o.Desk, of)
-	if err == nil {
-		act = &a
-	} else if !errors.Is(err, view.ErrNotCompared) { // else the page says so
+	a, report, err := p.view.Compared(ctx, of)
+	none := errors.Is(err, view.ErrNotCompared) // which the page says
+	if err != nil && !none {
 		return err
 	}
+	var kinds []foundKind
 	if report != nil {
-		mends, err := p.mends(ctx, act.ID)
+		mends, err := p.mends(ctx, a.ID)
 		if err != nil {
 			return err
 		}
@@ -50,13 +47,13 @@ func (p *Pages) comparison(ctx context.Context, r *http.Request, d *drawn) error
 	}
 	token, err := p.token(ctx, r, d)
 	d.Title, d.Events = "Reconcile", p.liveAt(r)
-	d.Data = shown{"Act": act, "Report": report, "Kinds": kinds, "Latest": of == "", "Token": token}
+	d.Data = shown{"None": none, "Act": a, "Report": report, "Kinds": kinds, "Latest": of == "", "Token": token}
 	return err
 }
 
 // mends are the last acts that were to mend findings of a comparison, by their numbers.
 func (p *Pages) mends(ctx context.Context, of string) (map[int]*operator.Act, error) {
-	all, _, err := p.o.Desk.Acts(ctx, operator.ActFilter{Kind: operator.KindMend, Limit: operator.MaxActs})
+	all, _, err := p.desk.Acts(ctx, operator.ActFilter{Kind: operator.KindMend, Limit: operator.MaxActs})
 	if err != nil {
 		return nil, err
 	}
@@ -88,88 +85,35 @@ func (p *Pages) byKind(w *operator.Report, mends map[int]*operator.Act) (all []f
 // found is the finding with a number, with what mends it.
 func (p *Pages) found(w *operator.Report, n int, mend *operator.Act) found {
 	f := &w.Findings[n]
-	return found{Advice: f.Advice(p.o.View.Options().Names.Program, time.Now()), Number: n, Finding: f, Mend: mend}
+	return found{Advice: f.Advice(p.view.Options().Names.Program, time.Now()), Number: n, Finding: f, Mend: mend}
 }
 
-// compare begins a comparison; while one goes on, it leads to that.
-func (p *Pages) compare(ctx context.Context, r *http.Request) (string, error) {
-	_, err := p.once(ctx, r, func(id string) (operator.Act, error) { return view.Compare(ctx, p.o.Desk, id) })
-	return "/reconcile", err
-}
-
-// disagreement is one finding, what mends it, and the form that does.
-type disagreement struct {
-	found
-
-	Of string // the act of its comparison
-	// Letter is the page on which it can be replayed or discarded; nil: there is none.
-	Letter url.Values
-	Token  string
-}
-
-// finding shows one finding under its stable address.
+// finding shows one finding under its stable address, what mends it, and the form that does.
 func (p *Pages) finding(ctx context.Context, r *http.Request, d *drawn) error {
-	of := r.URL.Query().Get("of")
-	report, err := p.written(ctx, of)
+	of, number := r.URL.Query().Get("of"), numberOf(r.URL.Query().Get("n"))
+	if of == "" { // an address that somebody cut off: the latest one may be another
+		return operator.ErrNoAct
+	}
+	_, report, err := p.view.Compared(ctx, of)
 	if err != nil {
 		return err
 	}
-	number := numberOf(r.URL.Query().Get("n"))
 	if report == nil || number < 0 || number >= len(report.Findings) {
-		return errNoFinding
+		return operator.ErrNoFinding
 	}
 	mends, err := p.mends(ctx, of)
 	if err != nil {
 		return err
 	}
-	v := disagreement{found: p.found(report, number, mends[number]), Of: of}
-	if f := v.Finding; f.Key != "" && f.Status == dedup.Dead.String() {
-		v.Letter = url.Values{"act": {"replay"}, "key": {f.Key}, "tag": {f.Tag}}
+	one, token := p.found(report, number, mends[number]), ""
+	var letter url.Values // the page on which it can be replayed or discarded
+	if f := one.Finding; f.Key != "" && f.Status == dedup.Dead.String() {
+		letter = url.Values{"act": {"replay"}, "key": {f.Key}, "tag": {f.Tag}}
 	}
-	if v.Repair != operator.NoRepair {
-		if v.Token, err = p.token(ctx, r, d); err != nil {
-			return err
-		}
+	if one.Repair != operator.NoRepair {
+		token, err = p.token(ctx, r, d)
 	}
-	d.Title, d.Events, d.Data = "What disagrees", p.liveAt(r), v
-	return nil
-}
-
-var errNoFinding = problem{http.StatusNotFound, "This comparison has no such finding."}
-
-// written is what the comparison with an id has found; nil while it goes on.
-func (p *Pages) written(ctx context.Context, of string) (*operator.Report, error) {
-	if of == "" { // an address or a form that somebody cut off: the latest one may be another
-		return nil, operator.ErrNoAct
-	}
-	_, report, err := view.Compared(ctx, p.o.Desk, of)
-	return report, err
-}
-
-// numberOf is the number of a finding; -1, which none has, when the text is no number.
-func numberOf(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		return -1
-	}
-	return n
-}
-
-// mend asks for the mending of one finding.
-func (p *Pages) mend(ctx context.Context, r *http.Request) (string, error) {
-	of := r.PostForm.Get("of")
-	report, err := p.written(ctx, of)
-	if err != nil {
-		return "", err
-	}
-	order, err := report.Order(of, numberOf(r.PostForm.Get("n")), r.PostForm.Get("sure") == "1")
-	switch {
-	case errors.Is(err, operator.ErrNoFinding):
-		return "", errNoFinding
-	case err != nil:
-		return "", problem{http.StatusUnprocessableEntity, "Nothing was done: " + err.Error()}
-	}
-	return p.once(ctx, r, func(id string) (operator.Act, error) {
-		return view.Mend(ctx, p.o.Desk, id, order, r.PostForm.Get("why"))
-	})
+	d.Title, d.Events = "What disagrees", p.liveAt(r)
+	d.Data = shown{"Of": of, "One": one, "Letter": letter, "Token": token}
+	return err
 }

@@ -38,7 +38,7 @@ type leftBy struct {
 
 // run shows one act under its stable address.
 func (p *Pages) run(ctx context.Context, r *http.Request, d *drawn) error {
-	a, err := p.o.Desk.Act(ctx, r.PathValue("id"))
+	a, err := p.desk.Act(ctx, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -124,16 +124,16 @@ func (p *Pages) acts(ctx context.Context, r *http.Request, d *drawn) error {
 	if f.Since, f.Until, err = asked.span(time.Now()); err != nil {
 		return err
 	}
-	all, next, err := p.o.Desk.Acts(ctx, f)
+	page, err := p.view.Acts(ctx, f)
 	if err != nil {
 		return err
 	}
 	var runs []run
-	for _, a := range all {
+	for _, a := range page.Items {
 		runs = append(runs, p.runOf(a))
 	}
 	d.Title, d.Data = "Acts", shown{
-		"Asked": asked, "Kinds": operator.Kinds(), "Acts": runs, "Next": next, "Further": before != "",
+		"Asked": asked, "Kinds": operator.Kinds(), "Acts": runs, "Next": string(page.Next), "Further": before != "",
 	}
 	if before == "" {
 		d.Events = p.liveAt(r)

@@ -21,7 +21,7 @@ const maxForm = 64 << 10
 func (p *Pages) signedIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	next := p.next(r.PostFormValue("next"))
-	_, err := p.o.Guard.SignIn(w, r, r.PostFormValue("token"))
+	_, err := p.guard.SignIn(w, r, r.PostFormValue("token"))
 	if err == nil {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return
@@ -39,13 +39,13 @@ func (p *Pages) signedIn(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Pages) signedOut(w http.ResponseWriter, r *http.Request) {
-	p.o.Guard.SignOut(w, r)
-	http.Redirect(w, r, p.o.Guard.BasePath()+"/sign-in", http.StatusSeeOther)
+	p.guard.SignOut(w, r)
+	http.Redirect(w, r, p.guard.BasePath()+"/sign-in", http.StatusSeeOther)
 }
 
 // next is where to go after a sign-in: a page of ours and nowhere else.
 func (p *Pages) next(asked string) string {
-	home := p.o.Guard.BasePath() + "/"
+	home := p.guard.BasePath() + "/"
 	u, err := url.Parse(asked)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, "/") ||
 		strings.HasPrefix(asked, "//") || strings.ContainsAny(asked, "\\\r\n\t") {

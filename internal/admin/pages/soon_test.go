@@ -2,7 +2,6 @@ package pages
 
 import (
 	"database/sql"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,11 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/admin"
 	"github.com/rollbackd/rollbackd/internal/admin/api"
 	"github.com/rollbackd/rollbackd/internal/admin/view"
-	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
 // advises reports whether an answer says what was in vain, and what to do. Which of the two it says depends on who was
@@ -29,10 +26,7 @@ func advises(text string) bool {
 func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	of := w.compared()
-	programs := api.New(api.Options{
-		View: w.pages.o.View, Guard: w.pages.o.Guard, Desk: w.desk, Logger: slog.New(slog.DiscardHandler),
-	})
-	server := httptest.NewServer(programs)
+	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
 	defer server.Close()
 	pool, err := sql.Open("mysql", w.dsn)
 	if err != nil {
@@ -77,34 +71,14 @@ func TestWhatWaitsForTheDeskIsGivenUpWithAnAdvice(t *testing.T) {
 // Given a table that somebody has locked, when a person or a program wants to act, then MySQL gives up waiting before
 // they do, and they are told in plain words to try again, which then succeeds.
 func TestWhoeverMeetsALockIsToldToTryAgain(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	db, _, err := dedup.Open(t.Context(), w.dsn, dedup.OpenOptions{LockWait: time.Second, MaxOpen: operator.Connections})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.DB()
+	w := newWorldWith(t, "", admin.GuardOptions{}, time.Second, func(*view.Options) {})
+	server := httptest.NewServer(api.New(w.pages.view, w.pages.guard))
+	defer server.Close()
+	pool, err := sql.Open("mysql", w.dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	records, err := dedup.NewLog(db, dedup.LogOptions{
-		Table: "consumer_log", Lease: time.Minute, Delays: []time.Duration{time.Second}, MaxAttempts: 5,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hurried, err := operator.New(operator.Options{
-		Lookup: operator.Lookup{DB: db, Records: records, Group: "g"}, Queue: "q",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs := api.New(api.Options{
-		View: w.pages.o.View, Guard: w.pages.o.Guard, Desk: hurried, Logger: slog.New(slog.DiscardHandler),
-	})
-	server := httptest.NewServer(programs)
-	defer server.Close()
-	w.pages.o.Desk = hurried
 	fields := form(t, w.ask("", "/pause", nil).page, "/pause")
 	fields.Set("why", "stocktaking")
 	fields.Set("for", "30m")

@@ -20,7 +20,7 @@ func (p *Pages) words() template.FuncMap {
 		"link":    p.link,
 		"query":   p.query,
 		"verdict": verdictText,
-		"static":  func(name string) (template.URL, error) { return p.link("/static/"+name, "v", p.o.Version) },
+		"static":  func(name string) (template.URL, error) { return p.link("/static/"+name, "v", p.version) },
 		"moment":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 		"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"ago":     func(t time.Time) string { return ago(time.Since(t)) },

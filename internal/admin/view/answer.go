@@ -2,6 +2,7 @@ package view
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/operator"
 )
 
-// Answer is what an error means to whoever asked, a person or a program.
+// Answer is what an error means to whoever asked, a person or a program. It is an error too, that means itself.
 type Answer struct {
 	Status int // of HTTP
 	Text   string
@@ -21,25 +22,31 @@ type Answer struct {
 	Blame bool
 }
 
+func (a Answer) Error() string { return a.Text }
+
 // askAgain is after how long what was in the way may be gone.
 const askAgain = time.Second
 
-// busy is said in place of the error that MySQL gives when it let somebody wait too long.
-const busy = "MySQL let this wait in vain for somebody else's lock, as while a table is changed: " +
-	"try again in a moment"
-
-// ErrNothing says that what is asked for is not there.
-var ErrNothing = errors.New("nothing is known of it")
+// What a view cannot or must not tell.
+var (
+	ErrNothing  = errors.New("nothing is known of it")
+	ErrNoOrders = errors.New("orders are known to ROLLBACKD_HANDLER=stock only")
+	ErrHidden   = errors.New("bodies are hidden here: to look for a text of theirs would tell bit by bit what they hold")
+	ErrEnding   = errors.New("this daemon is ending: ask another one")
+	// ErrTooLong says that the answer took longer than somebody waits; of a search it says too what would shorten it.
+	ErrTooLong = errors.New("the database took too long: try again in a moment")
+	errTooWide = fmt.Errorf("%w, or narrow the search by key, tag, reason or time", ErrTooLong)
+)
 
 // answers are the statuses of errors that are no server's fault.
 var answers = []struct {
 	status int
 	to     []error
 }{
-	{http.StatusNotFound, []error{ErrNothing, operator.ErrNoAct, ErrNotCompared}},
+	{http.StatusNotFound, []error{ErrNothing, operator.ErrNoAct, ErrNotCompared, operator.ErrNoFinding}},
 	{http.StatusForbidden, []error{ErrHidden}},
 	{http.StatusUnprocessableEntity, []error{
-		operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders,
+		operator.ErrRequest, operator.ErrOtherRequest, deadletter.ErrNoFilter, ErrNoOrders, operator.ErrNoRepair,
 	}},
 	{http.StatusConflict, []error{
 		operator.ErrSameSet, operator.ErrEnded, operator.ErrNotIssued, dedup.ErrPaused, dedup.ErrNotPaused,
@@ -50,6 +57,9 @@ var answers = []struct {
 
 // AnswerTo says what an error of the view or the operator means.
 func AnswerTo(err error) Answer {
+	if a, ok := errors.AsType[Answer](err); ok {
+		return a
+	}
 	for _, one := range answers {
 		if slices.ContainsFunc(one.to, func(to error) bool { return errors.Is(err, to) }) {
 			a := Answer{Status: one.status, Text: err.Error()}
@@ -59,8 +69,13 @@ func AnswerTo(err error) Answer {
 			return a
 		}
 	}
-	if operator.Busy(err) {
-		return Answer{Status: http.StatusServiceUnavailable, Text: busy, Again: askAgain, Blame: true}
+	switch {
+	case errors.Is(err, dedup.ErrCursor):
+		return Answer{Status: http.StatusBadRequest,
+			Text: "This address does not say where the next page begins: begin at the first one."}
+	case operator.Busy(err):
+		return Answer{Status: http.StatusServiceUnavailable, Again: askAgain, Blame: true, Text: "MySQL let this wait in " +
+			"vain for somebody else's lock, as while a table is changed: try again in a moment"}
 	}
 	return Answer{Status: http.StatusBadGateway, Text: err.Error(), Blame: true}
 }

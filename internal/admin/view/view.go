@@ -23,6 +23,8 @@ type Options struct {
 	Letters *deadletter.Letters
 	// Story says where messages and orders are looked up; its Records may be these.
 	Story operator.Lookup
+	// Desk is where what is asked for is done, and what was done is known.
+	Desk *operator.Operator
 	// Lock says in words who holds the lock of an identity, [operator.NoLock] when there is none; so does nil.
 	Lock  func(context.Context, dedup.Identity) string
 	Names operator.Names
@@ -106,12 +108,6 @@ const leaderKeep = 5 * time.Second
 // Leader is from where the elected process is connected to MySQL, as last looked at; "" when nobody is elected.
 func (v *View) Leader() Aged[string] { return v.leader.get(leaderKeep) }
 
-// ErrTooLong says that the answer took longer than somebody waits; of a search it says too what would shorten it.
-var (
-	ErrTooLong = errors.New("the database took too long: try again in a moment")
-	errTooWide = fmt.Errorf("%w, or narrow the search by key, tag, reason or time", ErrTooLong)
-)
-
 // Within runs a question for whose answer somebody waits, and gives it up after a while with ErrTooLong.
 func Within[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, ErrTooLong)
@@ -123,8 +119,8 @@ func Within[T any](ctx context.Context, most time.Duration, ask func(context.Con
 	return answer, err
 }
 
-// Search is Within for a question that whoever asks can narrow.
-func Search[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
+// search is Within for a question that whoever asks can narrow.
+func search[T any](ctx context.Context, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	answer, err := Within(ctx, most, ask)
 	if errors.Is(err, ErrTooLong) {
 		err = errTooWide
@@ -133,21 +129,44 @@ func Search[T any](ctx context.Context, most time.Duration, ask func(context.Con
 }
 
 // Preview is what an act would come to, found at once or, looking through all letters, within seconds.
-func (v *View) Preview(ctx context.Context, o *operator.Operator, r operator.PreviewRequest) (operator.Preview, error) {
-	if err := v.Shows(r.Filter.Body); err != nil {
+func (v *View) Preview(ctx context.Context, r operator.PreviewRequest) (operator.Preview, error) {
+	if err := v.shows(r.Filter.Body); err != nil {
 		return operator.Preview{}, err
 	}
 	most := ActsTime
 	if r.Whole {
-		most = wholeTime
+		most = WholeTime
 	}
-	return Search(ctx, most, func(ctx context.Context) (operator.Preview, error) { return o.Preview(ctx, r) })
+	return search(ctx, most, func(ctx context.Context) (p operator.Preview, err error) {
+		p, err = v.o.Desk.Preview(ctx, r)
+		p.Letters = append([]deadletter.Judged{}, p.Letters...) // never null
+		return p, err
+	})
+}
+
+// shows is nil, or ErrHidden when letters are chosen by a text of the body and bodies are hidden.
+func (v *View) shows(body string) error {
+	if body != "" && v.o.Hide.Any() {
+		return ErrHidden
+	}
+	return nil
+}
+
+// KnowsOrders reports whether messages can be found by their order.
+func (v *View) KnowsOrders() bool { return v.o.Story.OrderOf != nil }
+
+// GroupsNow are the groups as last looked at. Where nobody has looked yet, it waits for the first look, for as long as
+// a page may wait.
+func (v *View) GroupsNow(ctx context.Context) (Aged[Groups], error) {
+	return Within(ctx, pageTime, func(ctx context.Context) (Aged[Groups], error) {
+		return v.survey.await(ctx, surveyKeep)
+	})
 }
 
 // Page is one page of a list, and where the next one begins.
 type Page[T any] struct {
-	Items []T
-	Next  dedup.Cursor // "" after the last
+	Items []T          `json:"items"`          // never null
+	Next  dedup.Cursor `json:"next,omitempty"` // "" after the last
 }
 
 // Letters is a page of dead letters, the latest first: what is found at once, which may be less than a page although
@@ -155,7 +174,7 @@ type Page[T any] struct {
 func (v *View) Letters(
 	ctx context.Context, f deadletter.Filter, after dedup.Cursor, whole bool,
 ) (Page[deadletter.Letter], error) {
-	if err := v.Shows(f.Body); err != nil {
+	if err := v.shows(f.Body); err != nil {
 		return Page[deadletter.Letter]{}, err
 	}
 	through := operator.LookThrough
@@ -164,31 +183,38 @@ func (v *View) Letters(
 	}
 	most := pageTime
 	if whole {
-		most = wholeTime
+		most = WholeTime
 	}
-	return Search(ctx, most, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
+	return search(ctx, most, func(ctx context.Context) (p Page[deadletter.Letter], err error) {
 		if whole {
 			p.Items, p.Next, err = v.o.Letters.List(ctx, f, after)
 		} else {
 			p.Items, p.Next, err = v.o.Letters.Look(ctx, f, after, through)
 		}
+		p.Items = append([]deadletter.Letter{}, p.Items...)
 		return p, err
 	})
 }
 
 // Rows is a page of the log: by status, the latest first.
-func (v *View) Rows(ctx context.Context, f dedup.Filter) (Page[dedup.Row], error) {
+func (v *View) Rows(ctx context.Context, f dedup.Filter) (Page[Row], error) {
 	f.Group = v.o.Group
-	return Search(ctx, pageTime, func(ctx context.Context) (p Page[dedup.Row], err error) {
-		p.Items, p.Next, err = v.o.Records.List(ctx, f)
-		return p, err
+	return search(ctx, pageTime, func(ctx context.Context) (Page[Row], error) {
+		rows, next, err := v.o.Records.List(ctx, f)
+		return Page[Row]{RowsOf(rows), next}, err
 	})
+}
+
+// Acts is a page of who did what, the latest first.
+func (v *View) Acts(ctx context.Context, f operator.ActFilter) (Page[operator.Act], error) {
+	all, next, err := v.o.Desk.Acts(ctx, f)
+	return Page[operator.Act]{append([]operator.Act{}, all...), dedup.Cursor(next)}, err
 }
 
 // Letter is all that the log knows of the dead letters with a key, of all tags when tag is "". What of them may not be
 // seen is taken out.
 func (v *View) Letter(ctx context.Context, key, tag string) ([]deadletter.Shown, error) {
-	return Search(ctx, pageTime, func(ctx context.Context) ([]deadletter.Shown, error) {
+	return search(ctx, pageTime, func(ctx context.Context) ([]deadletter.Shown, error) {
 		all, err := v.o.Letters.Show(ctx, key, tag)
 		for i := range all {
 			v.o.Hide.letter(&all[i])
@@ -214,8 +240,8 @@ type Told struct {
 const (
 	// mostAtOnce bounds the rows that a page goes through where no index leads to them, so that it answers at once.
 	mostAtOnce = 1000
-	// wholeTime bounds an answer in whole.
-	wholeTime = 20 * time.Second
+	// WholeTime bounds an answer in whole.
+	WholeTime = 20 * time.Second
 )
 
 // Message tells of a message, as `log explain KEY` does: what is found at once, or in whole, which may take seconds.
@@ -227,6 +253,9 @@ func (v *View) Message(ctx context.Context, key, tag string, whole bool) (Told, 
 
 // Order tells of an order, as `log explain --order` does: what is found at once, or in whole, which may take seconds.
 func (v *View) Order(ctx context.Context, sn string, whole bool) (Told, error) {
+	if !v.KnowsOrders() {
+		return Told{}, fmt.Errorf("%w: %w", ErrNothing, ErrNoOrders)
+	}
 	return v.tell(ctx, sn, whole, func(ctx context.Context, o operator.Lookup) (operator.Told, error) {
 		return o.OfOrder(ctx, sn)
 	})
@@ -237,7 +266,7 @@ func (v *View) tell(
 ) (Told, error) {
 	o, most := v.o.Story, pageTime
 	if o.Most = mostAtOnce; whole {
-		o.Most, most = 0, wholeTime
+		o.Most, most = 0, WholeTime
 	}
 	return Within(ctx, most, func(ctx context.Context) (Told, error) {
 		found, err := ask(ctx, o)
