@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -61,6 +62,7 @@ func AtOnce(n int) {
 // Main is TestMain of a package whose tests use servers: it runs the tests, then after, stops the servers they started,
 // fails when a goroutine is left, and exits.
 func Main(m *testing.M, after ...func() error) {
+	debug.SetGCPercent(400) // under the race detector each migration makes hundreds of buffers of 4 MiB
 	code := m.Run()
 	for _, s := range shared {
 		if s.stack != nil {
