@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
@@ -50,9 +49,7 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	const hostile = `<script>alert(1)</script>"'><img src=x>`
-	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y",
-		"ADMIN_TOKENS_FILE", twoTokens(t))
-	orders, both := w.deadOrders(n, 2)
+	w, orders, both := deadOrders(t, n, 2, "BASE_PATH", "/x/y")
 	first, second := both[0], both[1]
 	acts := func() int { return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'") }
 
@@ -94,9 +91,9 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 			t.Fatalf("the same form leads to %q, HTTP %d, and to %q\n%s", a.location, a.status, answers[0].location, a.page)
 		}
 	}
-	w.eventually("all are applied", time.Minute, func() bool { return w.rows(dedup.Success) == n })
+	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
 	var run said
-	w.eventually("the run is done", time.Minute, func() bool {
+	w.eventually("the run is done", func() bool {
 		run = asks(t, second, rita, answers[0].location, nil)
 		return strings.Contains(run.page, `<span class="tag success">done</span>`) &&
 			!strings.Contains(run.page, "are being dropped")
@@ -113,10 +110,8 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 		t.Errorf("the list of acts:\n%s", list.page)
 	}
 	sn, key := orders[0].SN, ""
-	if err := w.db.QueryRowContext(t.Context(), "SELECT rollback_key FROM stock_reservation WHERE order_sn = ? LIMIT 1",
-		sn).Scan(&key); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, w.db.QueryRowContext(t.Context(), "SELECT rollback_key FROM stock_reservation WHERE order_sn = ? LIMIT 1",
+		sn).Scan(&key))
 	for _, path := range []string{"/x/y/order?sn=" + sn, "/x/y/message?key=" + url.QueryEscape(key)} {
 		if page := asks(t, second, rita, path, nil).page; !strings.Contains(page, `<a href="`+answers[0].location+
 			`">replay by anna</a>`) {
@@ -133,23 +128,18 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	if acts() != 1 {
 		t.Errorf("%d acts", acts())
 	}
-	w.stop(first)
-	w.stop(second)
-	w.judge(oracle.Allowance{})
+	w.rest(first, second)
 }
 
 // Given a `dlq replay` that waits for the daemon's pace, when its process is killed in the middle, then the page of its
 // act says within five seconds that its worker is gone.
 func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "ADMIN_TOKENS_FILE", twoTokens(t))
-	_, fleet := w.deadOrders(5, 1)
+	w, _, fleet := deadOrders(t, 5, 1)
 	d := fleet[0]
-	replay := w.startProcess(program.Options{
-		Path: binary(t), Args: []string{"dlq", "replay", "--all", "--rate", "0.01"}, Env: w.environ(), Log: w.logs,
-	})
+	replay := w.command("dlq", "replay", "--all", "--rate", "0.01")
 	act := ""
-	w.eventually("the replay has begun", time.Minute, func() bool {
+	w.eventually("the replay has begun", func() bool {
 		err := w.db.QueryRowContext(t.Context(), "SELECT id FROM consumer_log_act WHERE state = 'running'").Scan(&act)
 		return err == nil
 	})
@@ -158,7 +148,7 @@ func TestThePageOfAReplayThatWasKilledSaysSoWithinFiveSeconds(t *testing.T) {
 		t.Errorf("while it goes on the page says\n%s", page)
 	}
 	w.kill(replay)
-	w.eventually("the page says that the worker is gone", 5*time.Second, func() bool {
+	w.within(5*time.Second, "the page says that the worker is gone", func() bool {
 		return strings.Contains(sees(), "Its worker is gone")
 	})
 }

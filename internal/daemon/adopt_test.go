@@ -42,10 +42,7 @@ type classicShop struct {
 // newClassicShop has the tables of the classic shop and its queue, bound to its exchange.
 func newClassicShop(t *testing.T, pairs ...string) *classicShop {
 	t.Helper()
-	file, err := filepath.Abs("../../deploy/examples/sql/classic/handler.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must(filepath.Abs("../../deploy/examples/sql/classic/handler.sql"))(t)
 	w := emptyWorld(t, append([]string{
 		"HANDLER", "sql", "SQL_FILE", file, "KEY_FROM", "property:message_id", "ROUTING_KEYS", "order.cancelled",
 	}, pairs...)...)
@@ -149,19 +146,8 @@ func (s *classicShop) checkStock() {
 // consumer runs a command to its end, which must be a good one.
 func (s *classicShop) consumer(args ...string) string {
 	s.t.Helper()
-	out, err := program.Run(s.t.Context(), binary(s.t), append(s.environ(), os.Environ()...), args...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	out := must(program.Run(s.t.Context(), binary(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
 	return out
-}
-
-// moving starts `rollbackd move`.
-func (s *classicShop) moving(args ...string) *program.Process {
-	s.t.Helper()
-	return s.startProcess(program.Options{
-		Path: binary(s.t), Args: append([]string{"move"}, args...), Env: s.environ(), Log: s.logs,
-	})
 }
 
 // Given a shop with tb_stock, trade_mq_consumer_log and a classic queue whose producers never stop, when it is brought
@@ -172,30 +158,32 @@ func TestAClassicShopIsBroughtOver(t *testing.T) {
 	s := newClassicShop(t)
 	stopClassic := s.classic(s.queue)
 	s.produce()
-	s.eventually("the classic consumer works", time.Minute, func() bool { return s.classicSuccesses() > 50 })
+	s.eventually("the classic consumer works", func() bool { return s.classicSuccesses() > 50 })
 
 	s.consumer("migrate") // step 2
 	s.consumer("handler", "try", "--key", "x", s.exampleMessage())
 	s.takeOver() // a first pass
-	s.eventually("the classic consumer works on", time.Minute, func() bool { return s.classicSuccesses() > 100 })
+	s.eventually("the classic consumer works on", func() bool { return s.classicSuccesses() > 100 })
 	stopClassic()             // step 3
 	s.takeOver("--last-pass") // step 4
 	byClassic := s.classicSuccesses()
-	s.eventually("messages wait in both queues", time.Minute, func() bool {
+	s.eventually("messages wait in both queues", func() bool {
 		return s.broker.Depth(s.queue) > 100 && s.broker.Depth(s.env["QUEUE"]) > 100
 	})
-	daemon := s.start()                                  // step 5
-	first := s.moving("--from", s.queue, "--rate", "20") // step 6, slowly, so that it is killed with messages in hand
-	s.eventually("it has messages in hand", time.Minute, func() bool { return s.broker.Unacked(s.queue) > 0 })
+	daemon := s.start() // step 5
+	// step 6, slowly, so that it is killed with messages in hand
+	first := s.command("move", "--from", s.queue, "--rate", "20")
+	s.eventually("it has messages in hand", func() bool { return s.broker.Unacked(s.queue) > 0 })
 	s.kill(first)
-	a, b := s.moving("--from", s.queue, "--follow"), s.moving("--from", s.queue, "--follow", "--rate", "50")
-	s.eventually("both move", time.Minute, func() bool { return s.broker.Consumers(s.queue) == 2 })
-	s.eventually("more than the classic consumer's is applied", time.Minute, func() bool {
+	a := s.command("move", "--from", s.queue, "--follow")
+	b := s.command("move", "--from", s.queue, "--follow", "--rate", "50")
+	s.eventually("both move", func() bool { return s.broker.Consumers(s.queue) == 2 })
+	s.eventually("more than the classic consumer's is applied", func() bool {
 		return s.rows(dedup.Success) > byClassic+200
 	})
 	s.kill(b)
 	s.broker.Unbind(s.queue, s.route.Key, s.route.Exchange) // step 7
-	s.eventually("the old queue is empty", time.Minute, func() bool {
+	s.eventually("the old queue is empty", func() bool {
 		return s.broker.Depth(s.queue) == 0 && s.broker.Unacked(s.queue) == 0
 	})
 	s.stop(a)
@@ -204,7 +192,7 @@ func TestAClassicShopIsBroughtOver(t *testing.T) {
 	}
 	s.broker.Delete(s.queue)
 	orders := s.stopProducing()
-	s.ended(orders, time.Minute)
+	s.ended(orders)
 	s.stop(daemon)
 	if report := s.judge(oracle.Allowance{}); report.Applied != orders || report.DuplicatesAbsorbed == 0 {
 		t.Errorf("%d applied, %d copies absorbed; want %d and some", report.Applied, report.DuplicatesAbsorbed, orders)
@@ -219,9 +207,7 @@ func TestAClassicShopIsBroughtOver(t *testing.T) {
 func (s *classicShop) exampleMessage() string {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "message.json")
-	if err := os.WriteFile(path, []byte(`{"order_sn":"x","items":[{"sku_id":1,"quantity":1}]}`), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	ok(s.t, os.WriteFile(path, []byte(`{"order_sn":"x","items":[{"sku_id":1,"quantity":1}]}`), 0o600))
 	return path
 }
 
@@ -240,19 +226,19 @@ func TestAClassicShopGoesBack(t *testing.T) {
 	s := newClassicShop(t)
 	stopClassic := s.classic(s.queue)
 	s.produce()
-	s.eventually("the classic consumer works", time.Minute, func() bool { return s.classicSuccesses() > 50 })
+	s.eventually("the classic consumer works", func() bool { return s.classicSuccesses() > 50 })
 	s.consumer("migrate")
 	stopClassic()
 	s.takeOver("--last-pass")
 	daemon := s.start()
-	move := s.moving("--from", s.queue, "--follow")
-	s.eventually("the daemon works, and what the old queue has is moved", time.Minute, func() bool {
+	move := s.command("move", "--from", s.queue, "--follow")
+	s.eventually("the daemon works, and what the old queue has is moved", func() bool {
 		return s.rows(dedup.Success) > 150 && s.broker.Consumers(s.queue) == 1
 	})
 
 	s.broker.Unbind(s.env["QUEUE"], s.route.Key, s.route.Exchange) // the way back: step 1
 	s.stop(move)
-	s.eventually("the new queues are empty", time.Minute, func() bool { // step 2
+	s.eventually("the new queues are empty", func() bool { // step 2
 		for _, queue := range s.config().TopologyConfig().Queues() {
 			if s.broker.Depth(queue) > 0 || s.broker.Unacked(queue) > 0 {
 				return false
@@ -264,7 +250,7 @@ func TestAClassicShopGoesBack(t *testing.T) {
 	s.exec(s.statementOfThePage())   // step 3
 	stopClassic = s.classic(s.queue) // step 4
 	orders := s.stopProducing()
-	s.eventually("the classic consumer has done all", time.Minute, func() bool {
+	s.eventually("the classic consumer has done all", func() bool {
 		return s.classicSuccesses() == orders && s.broker.Depth(s.queue) == 0 && s.broker.Unacked(s.queue) == 0
 	})
 	stopClassic()
@@ -274,10 +260,7 @@ func TestAClassicShopGoesBack(t *testing.T) {
 // statementOfThePage is the SQL that docs/adopting.md shows for the way back.
 func (s *classicShop) statementOfThePage() string {
 	s.t.Helper()
-	page, err := os.ReadFile("../../docs/adopting.md")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	page := must(os.ReadFile("../../docs/adopting.md"))(s.t)
 	m := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
 	if m == nil {
 		s.t.Fatal("docs/adopting.md has no statement")
@@ -294,14 +277,12 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 	s.broker.Unbind(s.queue, s.route.Key, s.route.Exchange)
 	s.exec("CREATE TABLE cancelled_order (id BIGINT AUTO_INCREMENT PRIMARY KEY, body JSON NOT NULL, " +
 		"done TINYINT NOT NULL DEFAULT 0) ENGINE=InnoDB")
-	orders := shop.Orders(s.rng, "job", 2500, skus)
+	orders := shop.Orders(s.rng, "job", 600, skus)
 	s.note(orders)
 	for i, o := range orders {
 		insert := "INSERT INTO cancelled_order (body) VALUES (?)"
-		if _, err := s.db.ExecContext(t.Context(), insert, string(o.Body())); err != nil {
-			t.Fatal(err)
-		}
-		if i < 500 { // the old job has done these
+		must(s.db.ExecContext(t.Context(), insert, string(o.Body())))(t)
+		if i < 100 { // the old job has done these
 			for _, item := range o.Items {
 				s.exec(fmt.Sprintf("UPDATE tb_stock SET amount = amount + %d WHERE goods_id = %d", item.Quantity, item.SKU))
 			}
@@ -313,8 +294,8 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 		t.Error("a script that could not publish says that it has")
 	}
 	s.consumer("migrate")
-	if n := s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"); n != 2000 {
-		t.Fatalf("%d orders are open after a run that published nothing, want all 2000", n)
+	if n := s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"); n != 500 {
+		t.Fatalf("%d orders are open after a run that published nothing, want all 500", n)
 	}
 	daemon := s.start()
 	var wg sync.WaitGroup
@@ -327,28 +308,21 @@ func TestAJobOverATableIsBroughtOver(t *testing.T) {
 	}
 	wg.Wait()
 	// A run that is killed between publishing and marking publishes again.
-	s.exec("UPDATE cancelled_order SET done = 0 WHERE id BETWEEN 600 AND 700")
+	s.exec("UPDATE cancelled_order SET done = 0 WHERE id BETWEEN 200 AND 300")
 	if out, err := job(""); err != nil {
 		t.Errorf("the script: %v\n%s", err, out)
 	}
-	if n := s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"); n != 0 {
-		t.Errorf("%d orders are left in the table", n)
-	}
-	s.ended(2000, time.Minute)
+	is(s.world, "orders are left in the table", s.count("SELECT COUNT(*) FROM cancelled_order WHERE done = 0"), 0)
+	s.ended(500)
 	s.stop(daemon)
-	if n := s.rows(dedup.Success); n != 2000 {
-		t.Errorf("%d are applied, want 2000", n)
-	}
+	is(s.world, "are applied", s.rows(dedup.Success), 500)
 	s.checkStock()
 }
 
 // job is the script of the page as the shop runs it; other is a program in the place of rollbackd.
 func (s *classicShop) job() func(other string) (string, error) {
 	s.t.Helper()
-	dsn, err := mysql.ParseDSN(s.env["MYSQL_DSN"])
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	dsn := must(mysql.ParseDSN(s.env["MYSQL_DSN"]))(s.t)
 	host, port, err := net.SplitHostPort(dsn.Addr)
 	if err != nil {
 		s.t.Fatal(err)

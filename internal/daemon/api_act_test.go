@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
@@ -33,9 +32,7 @@ type apiAct struct {
 func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 	t.Parallel()
 	const n, runs = 20, "/x/y/api/v1/runs"
-	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x/y", "REDIS_URL", "off",
-		"ADMIN_TOKENS_FILE", twoTokens(t))
-	_, both := w.deadOrders(n, 2)
+	w, _, both := deadOrders(t, n, 2, "BASE_PATH", "/x/y", "REDIS_URL", "off")
 	first, second := both[0], both[1]
 	acts := func() int { return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'") }
 
@@ -99,7 +96,7 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 		t.Errorf("the act is %+v at %s", run, one.header.Get("Location"))
 	}
 	for _, p := range both {
-		w.eventually("the run is done and the queue swept", time.Minute, func() bool {
+		w.eventually("the run is done and the queue swept", func() bool {
 			run = apiAct{} // what is missing in the answer is not what was there before
 			calls(t, p, rita, http.MethodGet, one.header.Get("Location"), "").into(t, http.StatusOK, &run)
 			return run.State == "done" && !run.Sweeping
@@ -124,14 +121,12 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 	if run.Result.Replayed != n || acts() != 1 {
 		t.Errorf("%d acts, the run has come to %+v", acts(), run)
 	}
-	w.eventually("all are applied", time.Minute, func() bool { return w.rows(dedup.Success) == n })
+	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
 	ended := calls(t, second, anna, http.MethodPost, runs+"/"+run.ID+"/stop", "", "Idempotency-Key", "stop it")
 	if ended.status != http.StatusConflict || !strings.Contains(string(ended.text), "ended") {
 		t.Errorf("a run that has ended is stopped with HTTP %d: %s", ended.status, ended.text)
 	}
-	w.stop(first)
-	w.stop(second)
-	w.judge(oracle.Allowance{})
+	w.rest(first, second)
 }
 
 // Given two daemons, when consuming is paused through one of them, then both stop taking deliveries, a second pause
@@ -140,8 +135,7 @@ func TestTheAPIDoesOnceWhatIsAskedForUnderOneKey(t *testing.T) {
 func TestTheAPIPausesResumesAndStops(t *testing.T) {
 	t.Parallel()
 	const n, at = 30, "/api/v1"
-	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "ADMIN_TOKENS_FILE", twoTokens(t))
-	_, both := w.deadOrders(n, 2)
+	w, _, both := deadOrders(t, n, 2)
 	first, second := both[0], both[1]
 
 	posts := func(p *program.Process, path, key, body string) reply {
@@ -159,7 +153,7 @@ func TestTheAPIPausesResumesAndStops(t *testing.T) {
 		t.Errorf("the pause is %+v", state)
 	}
 	for _, p := range both {
-		w.eventually("nothing is consumed", time.Minute, func() bool {
+		w.eventually("nothing is consumed", func() bool {
 			var o struct{ Health struct{ Waiting []string } }
 			calls(t, p, rita, http.MethodGet, at+"/overview", "").into(t, http.StatusOK, &o)
 			return strings.Contains(strings.Join(o.Health.Waiting, ";"), "a mend of the shop")
@@ -185,7 +179,7 @@ func TestTheAPIPausesResumesAndStops(t *testing.T) {
 	}
 	var stopped apiAct
 	posts(second, "/runs/"+run.ID+"/stop", "k7", "").into(t, http.StatusOK, &stopped)
-	w.eventually("the run is stopped", time.Minute, func() bool {
+	w.eventually("the run is stopped", func() bool {
 		calls(t, first, rita, http.MethodGet, at+"/acts/"+run.ID, "").into(t, http.StatusOK, &run)
 		return run.State == "stopped"
 	})
@@ -194,68 +188,5 @@ func TestTheAPIPausesResumesAndStops(t *testing.T) {
 	if len(list.Items) != 3 || list.Items[0].ID != run.ID || list.Items[2].ID != paused.ID {
 		t.Errorf("the acts are %+v", list.Items)
 	}
-	w.stop(first)
-	w.stop(second)
-}
-
-// Given a daemon, a request to do something that is not as it must be, or larger than any need be, gets a problem that
-// says so, and nothing is done.
-func TestTheAPIRefusesRequestsThatItCannotTake(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
-	p := w.start()
-	all := `{"kind":"replay","filter":{"all":true}}`
-	long := strings.Repeat("k", 256)
-	for _, c := range []struct {
-		what, path, body string
-		headers          []string
-		status           int
-		says             string
-	}{
-		{"no key", "/runs", all, nil, 422, "header.Idempotency-Key: required header parameter is missing"},
-		{"a long key", "/runs", all, []string{"Idempotency-Key", long}, 422,
-			"header.Idempotency-Key: expected length <= 255"},
-		{"no body", "/runs", "", []string{"Idempotency-Key", "k"}, 400, "body"},
-		{"half a body", "/runs", `{"kind":`, []string{"Idempotency-Key", "k"}, 400,
-			"body: byte 8: want a value, found the end"},
-		{"a list", "/runs", `[]`, []string{"Idempotency-Key", "k"}, 422, "expected object"},
-		{"a form", "/runs", all, []string{"Idempotency-Key", "k", "Content-Type", "application/x-www-form-urlencoded"},
-			415, ""},
-		{"another kind", "/runs", `{"kind":"repair","filter":{"all":true}}`, []string{"Idempotency-Key", "k"}, 422,
-			"body.kind: expected value to be one of"},
-		{"another filter", "/runs", `{"kind":"replay","filter":{"al":true}}`, []string{"Idempotency-Key", "k"}, 422,
-			"body.filter.al: unexpected property"},
-		{"another reason", "/runs", `{"kind":"replay","filter":{"reasons":["bored"]}}`, []string{"Idempotency-Key", "k"}, 422,
-			"body.filter.reasons[0]: expected value to be one of"},
-		{"no filter", "/runs", `{"kind":"replay","filter":{}}`, []string{"Idempotency-Key", "k1"}, 422,
-			"no letter is chosen"},
-		{"a negative rate", "/runs", `{"kind":"replay","filter":{"all":true},"rate":-1}`, []string{"Idempotency-Key", "k"},
-			422, "body.rate: expected number >= 0"},
-		{"a time to come", "/runs", `{"kind":"replay","filter":{"all":true},"cut_off":"2999-01-01T00:00:00Z"}`,
-			[]string{"Idempotency-Key", "k2"}, 422, "time is to come"},
-		{"many keys", "/runs", `{"kind":"replay","filter":{"keys":["k"` + strings.Repeat(`,"k"`, 1000) + `]}}`,
-			[]string{"Idempotency-Key", "k"}, 422, "body.filter.keys: expected array length <= 1000"},
-		{"a large body", "/runs", `{"kind":"replay","why":"` + strings.Repeat("x", 400<<10) + `"}`,
-			[]string{"Idempotency-Key", "k"}, 413, ""},
-		{"no such run", "/runs/nobody/stop", "", []string{"Idempotency-Key", "k3"}, 404, "no act has this id"},
-		{"a pause without a reason", "/pause", `{"why":""}`, []string{"Idempotency-Key", "k"}, 422,
-			"body.why: expected length >= 1"},
-		{"a long pause", "/pause", `{"why":"w","seconds":90000}`, []string{"Idempotency-Key", "k"}, 422,
-			"body.seconds: expected number <= 86400"},
-	} {
-		got := calls(t, p, anna, http.MethodPost, "/api/v1"+c.path, c.body, c.headers...)
-		var problem struct {
-			Detail string
-			Status int
-		}
-		got.into(t, c.status, &problem)
-		if problem.Status != c.status || got.header.Get("Content-Type") != "application/problem+json" ||
-			!strings.Contains(problem.Detail, c.says) || len(got.text) > 4<<10 {
-			t.Errorf("%s: %.500s, want %d and %q", c.what, got.text, c.status, c.says)
-		}
-	}
-	if acts := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'"); acts != 0 {
-		t.Errorf("%d acts", acts)
-	}
-	w.stop(p)
+	w.stop(first, second)
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/program"
@@ -78,9 +77,7 @@ const anna, rita = "token-of-anna-who-may-act", "token-of-rita-who-may-look"
 func twoTokens(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(file, []byte("anna full "+anna+"\nrita read "+rita+"\n"), 0o600))
 	return file
 }
 
@@ -122,7 +119,7 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 		orders[n+1].SN)
 	p := w.start()
 	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("they are dead, and two are done", time.Minute, func() bool {
+	w.eventually("they are dead, and two are done", func() bool {
 		return w.rows(dedup.Dead) == n && w.rows(dedup.Success) == 2
 	})
 
@@ -236,78 +233,51 @@ func TestTheAPITellsWhyStockDidNotComeBack(t *testing.T) {
 	w.stop(p)
 }
 
-// Given a daemon, whatever is asked for in a way that cannot be answered gets a problem of RFC 9457 that says what is
-// wrong and repeats nothing of what was sent.
-func TestTheAPIAnswersWhatItCannotUnderstandWithAProblem(t *testing.T) {
+// Given a daemon, whatever is asked for in a way that cannot be answered, or larger than any need be, gets a problem of
+// RFC 9457 that says what is wrong and repeats nothing of what was sent, and nothing is done. A line of
+// testdata/problems.txt is TOKEN METHOD PATH, headers as NAME:VALUE and a body; below it stands the answer.
+func TestTheAPIAnswersWhatItCannotTakeWithAProblem(t *testing.T) {
 	t.Parallel()
-	const secret = "a-secret-that-nobody-repeats"
-	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t), "HANDLER", "stock")
+	const path, secret = "testdata/problems.txt", "a-secret-that-nobody-repeats"
+	w := newWorld(t, "ADMIN_TOKENS_FILE", twoTokens(t))
 	p := w.start()
-	long := strings.Repeat("k", 300)
-	for _, c := range []struct {
-		token, method, path string
-		status              int
-		says                string
-	}{
-		{"", "GET", "/letters", 401, "a token is needed"},
-		{"wrong", "GET", "/letters", 401, "not one of those that are known"},
-		{rita, "POST", "/letters", 403, "rita may look and not act"},
-		{rita, "DELETE", "/letters", 403, "rita may look and not act"},
-		{anna, "POST", "/letters", 405, "only with GET"},
-		{anna, "PATCH", "/acts", 405, "only with GET"},
-		{rita, "GET", "/letter/s", 404, "There is no /api/v1/letter/s"},
-		{rita, "GET", "", 404, "There is no /api/v1: /api/v1/openapi.json says what there is."},
-		{rita, "POST", "", 403, "may look and not act"},
-		{rita, "GET", "/", 404, "openapi.json says what there is"},
-		{rita, "GET", "/letters?limit=1001", 422, "query.limit: expected number <= 1000"},
-		{rita, "GET", "/letters?limit=0", 422, "query.limit: expected number >= 1"},
-		{rita, "GET", "/letters?limit=99999999999999999999", 422, "query.limit: invalid integer"},
-		{rita, "GET", "/letters?status=" + secret, 422, "query.status: unknown query parameter"},
-		{rita, "GET", "/letters?reason=" + secret, 422, "query.reason[0]: expected value to be one of"},
-		{rita, "GET", "/letters?reason=permanent&reason=" + secret, 422, "query.reason[1]: expected value to be one of"},
-		{rita, "GET", "/letters?since=" + secret, 422, "query.since: invalid date/time"},
-		{rita, "GET", "/letters?after=" + secret, 422, "query.after: it is not what the page before said as next"},
-		{rita, "GET", "/letters?tag=" + long, 422, "query.tag: expected length <= 100"},
-		{rita, "GET", "/letters?key=k" + strings.Repeat("&key=k", 100), 422, "query.key: expected array length <= 100"},
-		{rita, "GET", "/letters/groups/" + secret, 404, "no dead letter that was looked at"},
-		{rita, "GET", "/log?status=gone", 422, "query.status[0]: expected value to be one of"},
-		{rita, "GET", "/log?after=bm90IGEgY3Vyc29y", 422, "query.after"},
-		{rita, "GET", "/letter", 422, "query.key: required query parameter is missing"},
-		{rita, "GET", "/letter?key=k", 404, "no dead letter has the key"},
-		{rita, "GET", "/message?key=k", 404, "no message has the key"},
-		{rita, "GET", "/message?key=" + long, 422, "query.key: expected length <= 255"},
-		{rita, "GET", "/order?sn=nothing", 404, "no message and no reservation"},
-		{rita, "GET", "/acts/" + secret, 404, "no act has this id"},
-		{rita, "GET", "/acts?after=" + secret, 422, "query.after"},
-		{rita, "GET", "/acts?state=" + secret, 422, "query.state: expected value to be one of"},
-		{rita, "GET", "/acts?limit=201", 422, "query.limit: expected number <= 200"},
-		{rita, "GET", "/runs/preview?kind=replay", 422, "no letter is chosen"},
-		{rita, "GET", "/runs/preview?kind=replay&all=true&tag=t", 422, "contradict each other"},
-		{rita, "GET", "/runs/preview?kind=" + secret + "&all=true", 422, "query.kind: expected value to be one of"},
-		{rita, "GET", "/runs/preview?kind=replay&all=true&at=2999-01-01T00:00:00Z", 422, "time is to come"},
-	} {
-		got := calls(t, p, c.token, c.method, "/api/v1"+c.path, "")
+	text := must(os.ReadFile(path))(t)
+	var said strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "\t") {
+			continue
+		}
+		said.WriteString(line)
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		line = repeated(strings.TrimSpace(line))
+		parts := strings.SplitN(line+"  ", " ", 4)
+		token, rest := map[string]string{"anna": anna, "rita": rita, "-": ""}[parts[0]], strings.TrimSpace(parts[3])
+		if parts[0] == "wrong" {
+			token = "wrong"
+		}
+		var headers []string
+		for rest != "" && rest[0] >= 'A' && rest[0] <= 'Z' {
+			header, more, _ := strings.Cut(rest, " ")
+			name, value, _ := strings.Cut(header, ":")
+			headers, rest = append(headers, name, value), more
+		}
+		got := calls(t, p, token, parts[1], "/api/v1"+strings.TrimPrefix(parts[2], "."), rest, headers...)
 		var problem struct {
 			Title, Detail string
 			Status        int
 		}
-		got.into(t, c.status, &problem)
-		if problem.Status != c.status || problem.Title != http.StatusText(c.status) ||
-			got.header.Get("Content-Type") != "application/problem+json" || !strings.Contains(problem.Detail, c.says) {
-			t.Errorf("%s %s: %s of %s, want %d and %q", c.method, c.path, got.text, got.header.Get("Content-Type"), c.status,
-				c.says)
+		got.into(t, got.status, &problem)
+		if problem.Status != got.status || problem.Title != http.StatusText(got.status) || len(got.text) > 4<<10 ||
+			got.header.Get("Content-Type") != "application/problem+json" ||
+			got.status == http.StatusUnprocessableEntity && strings.Contains(string(got.text), secret) ||
+			got.header.Get("X-Content-Type-Options") != "nosniff" || got.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%.200s: %v %.500s", line, got.header, got.text)
 		}
-		if c.status == http.StatusUnprocessableEntity && strings.Contains(string(got.text), secret) {
-			t.Errorf("%s %s: the answer repeats what was sent: %s", c.method, c.path, got.text)
-		}
-		for name, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"} {
-			if got.header.Get(name) != want {
-				t.Errorf("%s %s: %s is %q", c.method, c.path, name, got.header.Get(name))
-			}
-		}
+		fmt.Fprintf(&said, "\t%d %s\n", got.status, problem.Detail)
 	}
-	if acts := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'"); acts != 0 {
-		t.Errorf("%d acts", acts)
-	}
+	golden(t, path, said.String())
+	is(w, "acts", w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind <> 'refused'"), 0)
 	w.stop(p)
 }

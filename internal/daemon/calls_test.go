@@ -35,10 +35,7 @@ func TestKilledBetweenCallAndMarkCallsAgainWithTheSameKey(t *testing.T) {
 	if left := w.rows(dedup.Processing); left != twice || twice == 0 {
 		t.Fatalf("%d calls were made and %d claims are left, want as many, and some", twice, left)
 	}
-	if report := w.finish(len(orders), oracle.Allowance{Attempts: 2}); report.Applied != len(orders) ||
-		report.AttemptsSpent != twice {
-		t.Errorf("%d applied, want %d", report.Applied, len(orders))
-	}
+	is(w, "attempts were spent", w.finish(len(orders), 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, twice)
 	if n, keys := service.callsInAll(), service.keys(); n != len(orders)+twice || keys != len(orders) {
 		t.Errorf("%d calls with %d keys, want %d calls: %d again, with the %d keys", n, keys, len(orders)+twice, twice,
 			len(orders))
@@ -65,31 +62,25 @@ func TestAServiceThatIsAwayIsNamedAndWaitedFor(t *testing.T) {
 			orders := w.open(100)
 			w.publish(w.route.Rollbacks(orders)...)
 			daemon := w.start()
-			w.eventually("/readyz names the service", 30*time.Second, func() bool {
+			w.eventually("/readyz names the service", func() bool {
 				_, r := w.readyz(daemon)
 				return !r.Ready && slices.ContainsFunc(r.Waiting, func(s string) bool {
 					return strings.HasPrefix(s, "service: ") && strings.Contains(s, test.says)
 				})
 			})
 			w.stop(daemon)
-			if n := w.count("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"); n != 0 {
-				t.Errorf("%d attempts were spent, want none", n)
-			}
+			is(w, "attempts were spent", w.count("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"), 0)
 			daemon = w.start()
-			w.eventually("it is named again", 30*time.Second, func() bool {
+			w.eventually("it is named again", func() bool {
 				_, r := w.readyz(daemon)
 				return slices.ContainsFunc(r.Waiting, func(s string) bool { return strings.HasPrefix(s, "service: ") })
 			})
 			service.answerWith(0)
 			w.ready(daemon)
-			w.ended(len(orders), time.Minute)
+			w.ended(len(orders))
 			w.stop(daemon)
-			if report := w.judge(oracle.Allowance{}); report.Applied != len(orders) {
-				t.Errorf("%d applied, want %d", report.Applied, len(orders))
-			}
-			if n := w.count("SELECT MAX(consumer_times) FROM consumer_log"); n != 1 {
-				t.Errorf("%d attempts, want 1 for each", n)
-			}
+			w.judged(len(orders), 0, oracle.Allowance{})
+			is(w, "attempts", w.count("SELECT MAX(consumer_times) FROM consumer_log"), 1)
 		})
 	}
 }

@@ -1,15 +1,13 @@
 package daemon_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
@@ -26,44 +24,27 @@ const (
 		"PRIMARY KEY (group_name, msg_tag, msg_key)) ENGINE=InnoDB CHARSET=utf8"
 )
 
-// classicConsumer is the classic algorithm, one message at a time: a lock by SETNX, a look into the table, a row in
-// processing, the stock in a transaction, the row in success, the ack.
+// classicConsumer is the classic algorithm, one message at a time: a look into the table, a row in processing, the
+// stock in a transaction, the row in success, the ack.
 type classicConsumer struct {
-	db    *sql.DB
-	redis *redis.Client
-	sub   *rabbit.Subscription
-	conn  *rabbit.Conn
-	wg    sync.WaitGroup
-	errs  chan error
+	db  *sql.DB
+	sub *rabbit.Subscription
 }
 
 // classic starts one on a queue. Its stop lets it finish what it has in hand.
 func (w *world) classic(queue string) (stop func()) {
 	w.t.Helper()
-	options, err := redis.ParseURL(w.env["REDIS_URL"])
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	c := &classicConsumer{db: w.db, redis: redis.NewClient(options), errs: make(chan error, 1)}
-	c.conn, err = rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "classic"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if c.sub, err = c.conn.Consume(w.t.Context(), queue, "classic", 20); err != nil {
-		w.t.Fatal(err)
-	}
+	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "classic"}))(w.t)
+	c := &classicConsumer{w.db, must(conn.Consume(w.t.Context(), queue, "classic", 20))(w.t)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	c.wg.Go(func() { c.errs <- c.run(ctx) })
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			c.wg.Wait()
-			if err := errors.Join(<-c.errs, c.sub.Close(), c.conn.Close(), c.redis.Close()); err != nil {
-				w.t.Errorf("the classic consumer: %v", err)
-			}
-		})
-	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.run(ctx) }() // joined by stop
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := errors.Join(<-ended, c.sub.Close(), conn.Close()); err != nil {
+			w.t.Errorf("the classic consumer: %v", err)
+		}
+	})
 	w.t.Cleanup(stop)
 	return stop
 }
@@ -74,18 +55,11 @@ func (c *classicConsumer) run(ctx context.Context) error {
 		if ctx.Err() != nil && len(got) == 0 {
 			return nil
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			err = c.process(context.WithoutCancel(ctx), got[0])
 		}
-		d := got[0]
-		done, err := c.process(context.WithoutCancel(ctx), d)
-		if err != nil {
-			return err
-		}
-		if !done {
-			err = c.sub.Requeue(d.Tag, false) // somebody else has the lock
-		} else {
-			err = c.sub.Ack(d.Tag, false)
+		if err == nil {
+			err = c.sub.Ack(got[0].Tag, false)
 		}
 		if err != nil {
 			return err
@@ -93,37 +67,25 @@ func (c *classicConsumer) run(ctx context.Context) error {
 	}
 }
 
-func (c *classicConsumer) process(ctx context.Context, d rabbit.Delivery) (done bool, err error) {
-	tag, key := d.RoutingKey, d.MessageID
-	if d.Type != "" {
-		tag = d.Type // as a message that was moved back has it
-	}
-	lock := "classic:" + tag + ":" + key
-	mine, err := c.redis.SetNX(ctx, lock, 1, 10*time.Second).Result()
-	if err != nil || !mine {
-		return false, err
-	}
-	defer c.redis.Del(ctx, lock)
+func (c *classicConsumer) process(ctx context.Context, d rabbit.Delivery) error {
+	tag, key := cmp.Or(d.Type, d.RoutingKey), d.MessageID // a message that was moved back has its tag in Type
+	const its = " WHERE group_name = ? AND msg_tag = ? AND msg_key = ?"
 	var status int
-	err = c.db.QueryRowContext(ctx, "SELECT consumer_status FROM trade_mq_consumer_log WHERE group_name = ? AND "+
-		"msg_tag = ? AND msg_key = ?", classicGroup, tag, key).Scan(&status)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	err := c.db.QueryRowContext(ctx, "SELECT consumer_status FROM trade_mq_consumer_log"+its, classicGroup, tag, key).
+		Scan(&status)
+	if errors.Is(err, sql.ErrNoRows) {
 		_, err = c.db.ExecContext(ctx, "INSERT INTO trade_mq_consumer_log VALUES (?, ?, ?, ?, ?, 0, 1, UTC_TIMESTAMP(), '')",
 			key, classicGroup, tag, key, string(d.Body))
-	case err == nil && status == 1:
-		return true, nil
 	}
-	if err != nil {
-		return false, err
+	if err != nil || status == 1 {
+		return err
 	}
 	if err := c.apply(ctx, d.Body); err != nil {
-		return false, err
+		return err
 	}
 	_, err = c.db.ExecContext(ctx, "UPDATE trade_mq_consumer_log SET consumer_status = 1, consumer_timestamp = "+
-		"UTC_TIMESTAMP() WHERE group_name = ? AND msg_tag = ? AND msg_key = ? AND consumer_status = 0",
-		classicGroup, tag, key)
-	return true, err
+		"UTC_TIMESTAMP()"+its+" AND consumer_status = 0", classicGroup, tag, key)
+	return err
 }
 
 func (c *classicConsumer) apply(ctx context.Context, body []byte) error {

@@ -20,9 +20,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	server := stack.OwnMySQLWithClock(t)
 	setClock := func(offset time.Duration) {
 		t.Helper()
-		if err := server.SetClock(offset); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, server.SetClock(offset))
 	}
 	w := newWorld(t, "MYSQL_DSN", server.Database(t), "LANES", "1", "MAX_ATTEMPTS", "3", "RETRY_DELAYS", "1s,3s",
 		"COMPENSATE_AFTER", "2s", "MAX_DEAD_RATE", "100/60s")
@@ -32,7 +30,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	applied := w.route.Rollbacks(orders)
 	w.publish(applied...)
 	first := w.start()
-	w.eventually("the first are applied", time.Minute, func() bool { return w.rows(dedup.Success) == len(orders) })
+	w.eventually("the first are applied", func() bool { return w.rows(dedup.Success) == len(orders) })
 	w.stop(first)
 
 	setClock(jump)
@@ -41,14 +39,14 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 		_, r := w.readyz(daemon)
 		return strings.Contains(strings.Join(r.Degraded, "; "), "clocks do not agree")
 	}
-	w.eventually("/readyz says that the clocks differ", time.Minute, clocks)
-	w.eventually("retention says that it does nothing", time.Minute, func() bool {
+	w.eventually("/readyz says that the clocks differ", clocks)
+	w.eventually("retention says that it does nothing", func() bool {
 		return strings.Contains(w.logs.tail(1000), "old rows of the consumer log could not be deleted")
 	})
 	w.publish(w.route.Rollback(late[0]))
-	w.eventually("it has died in the future", time.Minute, func() bool { return w.rows(dedup.Dead) == 1 })
+	w.eventually("it has died in the future", func() bool { return w.rows(dedup.Dead) == 1 })
 	w.publish(w.route.Rollback(late[1]))
-	w.eventually("it has failed in the future", time.Minute, func() bool { return w.rows(dedup.Failed) == 1 })
+	w.eventually("it has failed in the future", func() bool { return w.rows(dedup.Failed) == 1 })
 	setClock(0)
 	const ahead = "SELECT COUNT(*) FROM consumer_log WHERE consumer_timestamp > UTC_TIMESTAMP(6) + INTERVAL 30 DAY"
 	if n := w.count(ahead); n != 2 {
@@ -57,13 +55,11 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	if n := w.rows(dedup.Success); n != len(orders) {
 		t.Errorf("%d rows of %d in success are left", n, len(orders))
 	}
-	if err := shop.SeedReserved(t.Context(), w.db, late); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, shop.SeedReserved(t.Context(), w.db, late))
 	w.publish(applied...) // a re-send
-	w.eventually("all are applied", 90*time.Second, func() bool { return w.rows(dedup.Success) == len(orders)+len(late) })
-	w.eventually("/readyz says no more that the clocks differ", time.Minute, func() bool { return !clocks() })
-	w.ended(len(orders)+len(late), time.Minute)
+	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == len(orders)+len(late) })
+	w.eventually("/readyz says no more that the clocks differ", func() bool { return !clocks() })
+	w.ended(len(orders) + len(late))
 	w.stop(daemon)
 	w.judge(oracle.Allowance{Attempts: 3}) // those that had no reservation yet
 }

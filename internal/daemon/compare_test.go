@@ -6,11 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
 // Given dead orders whose letters somebody purged, and one who may act and one who may look; when the first has log,
@@ -19,11 +17,9 @@ import (
 func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 	t.Parallel()
 	const n = 3
-	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "BASE_PATH", "/x",
-		"ADMIN_TOKENS_FILE", twoTokens(t))
-	_, fleet := w.deadOrders(n, 1)
+	w, _, fleet := deadOrders(t, n, 1, "BASE_PATH", "/x")
 	p := fleet[0]
-	w.eventually("all letters are there", time.Minute, func() bool {
+	w.eventually("all letters are there", func() bool {
 		return w.broker.Depth(rabbit.DeadQueue(w.config().Queue)) == n
 	})
 	w.broker.Purge(rabbit.DeadQueue(w.config().Queue))
@@ -45,7 +41,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 	}
 	finding := regexp.MustCompile(`/x/reconcile/finding\?n=\d+&amp;of=[0-9a-f-]{36}`)
 	var links []string
-	w.eventually("it has compared", 2*time.Minute, func() bool {
+	w.eventually("it has compared", func() bool {
 		sees = asks(t, p, rita, "/x/reconcile", nil)
 		links = finding.FindAllString(sees.page, -1)
 		return strings.Contains(sees.page, `<span class="tag success">done</span>`)
@@ -71,7 +67,7 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 		if done.status != http.StatusSeeOther || again.location != done.location {
 			t.Fatalf("mended: HTTP %d, %q and %q\n%s", done.status, done.location, again.location, done.page)
 		}
-		w.eventually("it is mended and applied", time.Minute, func() bool {
+		w.eventually("it is mended and applied", func() bool {
 			act := asks(t, p, rita, done.location, nil)
 			return strings.Contains(act.page, `<span class="tag success">done</span>`) &&
 				strings.Contains(act.page, "purged by mistake") && w.rows(dedup.Success) == i+1
@@ -80,23 +76,19 @@ func TestWhatAComparisonFindsIsMendedOneByOneOnThePages(t *testing.T) {
 			t.Errorf("the finding does not say that it is mended:\n%s", page)
 		}
 	}
-	if have := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND actor = 'anna' AND state = " +
-		"'done'"); have != n {
-		t.Errorf("%d acts have mended something, want %d", have, n)
-	}
+	is(w, "acts have mended something",
+		w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND actor = 'anna' AND state = "+
+			"'done'"), n)
 	// when the daemon has died before it wrote down that it has mended, then the next one says so, and mends nothing twice
 	replays := w.count("SELECT SUM(replays) FROM consumer_log")
 	w.exec("UPDATE consumer_log_act SET state = 'running', work = 1, owner = 'died', lease_until = UTC_TIMESTAMP(6), " +
 		"result = NULL, ended_at = NULL WHERE kind = 'mend'")
-	w.eventually("the acts are taken up again", time.Minute, func() bool {
+	w.eventually("the acts are taken up again", func() bool {
 		return w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state <> 'running' AND term = 2") == n
 	})
-	if done := w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state = 'done'"); done != n {
-		t.Errorf("%d acts are done, want %d: the others are called failures although they have mended", done, n)
-	}
+	is(w, "acts are done", w.count("SELECT COUNT(*) FROM consumer_log_act WHERE kind = 'mend' AND state = 'done'"), n)
 	if have := w.count("SELECT SUM(replays) FROM consumer_log"); have != replays {
 		t.Errorf("the rows were replayed %d times, before %d", have, replays)
 	}
-	w.stop(p)
-	w.judge(oracle.Allowance{})
+	w.rest(p)
 }

@@ -1,8 +1,8 @@
 package daemon_test
 
 import (
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
@@ -22,33 +22,19 @@ func TestAReservationThatComesMeanwhileCostsNoAttempt(t *testing.T) {
 	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, consumer_timestamp, "+
 		"created_at)"+
 		" VALUES (?, 'stock.rollback', 'late', 2, 1, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))", w.config().Group)
-	shopTx, err := w.db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = shopTx.Rollback() })
-	if _, err := shopTx.ExecContext(t.Context(), "UPDATE stock_reservation SET updated_at = UTC_TIMESTAMP(6) WHERE "+
-		"order_sn = 'late' AND sku_id = 6"); err != nil {
-		t.Fatal(err)
-	}
+	comes := w.hold([]string{strings.Replace(reserve, "?", "3", 1), "COMMIT"}, "BEGIN",
+		"UPDATE stock_reservation SET updated_at = UTC_TIMESTAMP(6) WHERE order_sn = 'late' AND sku_id = 6")
 	daemon := w.start()
 	w.publish(oracle.Sent{Publishing: w.route.Message("late", []byte(`{"order_sn":"late","reason":"cancelled"}`))})
-	w.eventually("the rollback has passed sku 5 and waits for sku 6", 30*time.Second, func() bool {
+	w.eventually("the rollback has passed sku 5 and waits for sku 6", func() bool {
 		return w.count("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'SELECT "+
 			"order_sn, sku_id%FOR UPDATE'") > 0
 	})
-	if _, err := shopTx.ExecContext(t.Context(), reserve, 3); err != nil {
-		t.Fatal(err)
-	}
-	if err := shopTx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	w.ended(1, time.Minute)
+	comes()
+	w.ended(1)
 	w.stop(daemon)
-	if n := w.count("SELECT COUNT(*) FROM stock_reservation WHERE order_sn = 'late' AND status = 2"); n != 3 {
-		t.Errorf("%d of 3 reservations are given back", n)
-	}
-	if n := w.count("SELECT consumer_times FROM consumer_log WHERE consumer_status = ?", int(dedup.Success)); n != 2 {
-		t.Errorf("%d attempts, want 2: the one that failed before and the one that succeeded", n)
-	}
+	is(w, "of 3 reservations are given back",
+		w.count("SELECT COUNT(*) FROM stock_reservation WHERE order_sn = 'late' AND status = 2"), 3)
+	is(w, "attempts",
+		w.count("SELECT consumer_times FROM consumer_log WHERE consumer_status = ?", int(dedup.Success)), 2)
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
-	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
@@ -34,15 +33,9 @@ func (w *world) alive(p *program.Process) {
 // dial opens a connection that the test closes.
 func (w *world) dial(p *program.Process) net.Conn {
 	w.t.Helper()
-	addr, err := p.Addr(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	addr := must(p.Addr(w.t.Context()))(w.t)
 	var d net.Dialer
-	c, err := d.DialContext(w.t.Context(), "tcp", addr)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	c := must(d.DialContext(w.t.Context(), "tcp", addr))(w.t)
 	w.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -55,7 +48,7 @@ func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 	orders := w.open(400)
 	p := w.start()
 	w.publish(w.route.Rollbacks(orders[:200])...)
-	w.ended(200, time.Minute) // so that it has what consuming takes
+	w.ended(200) // so that it has what consuming takes
 	before := peak(t, p)
 	half := "GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 15<<10)
 	var siege sync.WaitGroup
@@ -72,13 +65,12 @@ func TestStrangersAtTheDoorDoNotStopADaemon(t *testing.T) {
 	}
 	siege.Wait()
 	w.alive(p)
-	w.ended(len(orders), time.Minute)
+	w.ended(len(orders))
 	t.Logf("%d MiB before, %d at most", before, peak(t, p))
 	if most := peak(t, p); most > before+mostForStrangers {
 		t.Errorf("the daemon took %d MiB more", most-before)
 	}
-	w.stop(p)
-	w.judge(oracle.Allowance{})
+	w.rest(p)
 }
 
 // Given 200 letters of 1 MB and 40 readers of all of them who read bit by bit, then the daemon takes little memory for
@@ -140,10 +132,7 @@ func TestSlowReadersOfDownloadsTakeLittleMemory(t *testing.T) {
 // download begins one, whose body is read by the connection's pace.
 func (w *world) download(p *program.Process, token string) *http.Response {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://x/letters/download", http.NoBody)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	req := must(http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://x/letters/download", http.NoBody))(w.t)
 	req.Header.Set("Authorization", "Bearer "+token)
 	resp, err := (&http.Transport{
 		DisableKeepAlives: true,

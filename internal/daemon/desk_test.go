@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
-	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
 
 // person is a desk of the test's own, as a page or a program has it, which works on nothing.
@@ -31,9 +29,8 @@ func (w *world) person() *operator.Operator {
 // other one goes on, and each order's stock is back once.
 func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
 	t.Parallel()
-	const n = 400
-	w := newWorld(t, "MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1")
-	_, both := w.deadOrders(n, 2)
+	const n = 160
+	w, _, both := deadOrders(t, n, 2)
 	first, second := both[0], both[1]
 	person := w.person()
 	p, err := person.Preview(t.Context(), operator.PreviewRequest{
@@ -48,27 +45,21 @@ func TestARunGoesOnInAnotherDaemonWhenItsOwnIsKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("some are replayed", time.Minute, func() bool { return w.rows(dedup.Success) > 40 })
-	a, err = person.Act(t.Context(), a.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.eventually("some are replayed", func() bool { return w.rows(dedup.Success) > 40 })
+	a = must(person.Act(t.Context(), a.ID))(t)
 	victim, other := first, second
 	if strings.Contains(a.Owner, fmt.Sprintf("/%d/", second.Pid())) {
 		victim, other = second, first
 	}
 	w.kill(victim)
-	w.eventually("the run is done and the queue swept", 2*time.Minute, func() bool {
+	w.eventually("the run is done and the queue swept", func() bool {
 		a, err = person.Act(t.Context(), a.ID)
 		return err == nil && a.State == operator.Done && !a.Sweeping
 	})
 	if a.Result.Replayed != n || a.Terms < 2 || a.Result.LeftCount != 0 {
 		t.Errorf("after %d terms: %+v", a.Terms, a.Result)
 	}
-	w.eventually("all are applied", time.Minute, func() bool { return w.rows(dedup.Success) == n })
-	if have := w.broker.Depth(rabbit.DeadQueue(w.config().Queue)); have != 0 {
-		t.Errorf("%d letters are left", have)
-	}
-	w.stop(other)
-	w.judge(oracle.Allowance{})
+	w.eventually("all are applied", func() bool { return w.rows(dedup.Success) == n })
+	is(w, "letters are left", w.broker.Depth(rabbit.DeadQueue(w.config().Queue)), 0)
+	w.rest(other)
 }

@@ -32,7 +32,7 @@ func TestADaemonThatVanishesInsideATransactionHoldsNobodyUpForLong(t *testing.T)
 	for _, h := range []int{1, 0} { // sql, stock
 		for _, vanish := range vanishings {
 			t.Run(handlers[h].name+", "+vanish.name, func(t *testing.T) {
-				messages := sized(5_000, 40_000)
+				messages := sized(1_500, 40_000)
 				w := newWorld(t, handlers[h].pairs(t)...)
 				if !big {
 					w.set(smaller...)
@@ -42,20 +42,19 @@ func TestADaemonThatVanishesInsideATransactionHoldsNobodyUpForLong(t *testing.T)
 				began := time.Now()
 				b := w.start()
 				before := w.rows(dedup.Success)
-				w.eventually("the other one is past the locks", patience,
+				w.within(patience, "the other one is past the locks",
 					func() bool { return w.rows(dedup.Success) > before+messages/20 })
 				took := time.Since(began).Round(time.Millisecond)
 				t.Logf("the other one goes on after %v, with %d messages applied before", took, before)
 				if limit := w.config().HandlerTimeout + 10*time.Second; took > limit {
 					t.Errorf("the other one goes on after %v, want HANDLER_TIMEOUT + 10s = %v at most", took, limit)
 				}
-				w.eventually("all is applied", patience-time.Since(began),
+				w.within(patience-time.Since(began), "all is applied",
 					func() bool { return w.rows(dedup.Success) == messages })
 				t.Logf("all is applied after %v", time.Since(began).Round(time.Millisecond))
 				back()
-				w.ended(messages, time.Minute)
-				w.stop(b)
-				w.stop(a)
+				w.ended(messages)
+				w.stop(b, a)
 				if report := w.judge(oracle.Allowance{}); report.Applied != messages || report.AttemptsSpent > 0 {
 					t.Errorf("%d of %d are applied, %d attempts were lost", report.Applied, messages, report.AttemptsSpent)
 				}
@@ -109,10 +108,7 @@ func (w *world) startVictim(apart *stack.Apart, pairs ...string) victim {
 	defer func() { w.env = ours }()
 	w.env = maps.Clone(ours)
 	w.set(pairs...)
-	account, err := mysql.ParseDSN(stack.Restricted(w.t, ours["MYSQL_DSN"], "ALL PRIVILEGES ON *"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	account := must(mysql.ParseDSN(stack.Restricted(w.t, ours["MYSQL_DSN"], "ALL PRIVILEGES ON *")))(w.t)
 	account.Addr = stack.Addr(w.t, w.env["MYSQL_DSN"])
 	w.set("MYSQL_DSN", account.FormatDSN())
 	path, args := binary(w.t), []string{"run"}
@@ -132,11 +128,8 @@ func (w *world) vanished(v victim) (p *program.Process, back func()) {
 		return w.count("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
 			"WHERE p.user = ? AND "+what, v.user) > 0
 	}
-	w.eventually("the daemon has vanished inside a transaction", time.Minute, func() bool {
-		lock, err := w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+	w.eventually("the daemon has vanished inside a transaction", func() bool {
+		lock := must(w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil))(w.t)
 		defer lock.Rollback() // it changes nothing
 		for _, text := range []string{
 			"SET SESSION wait_timeout = 600", "UPDATE stock SET version = version WHERE sku_id = 1",
@@ -145,11 +138,9 @@ func (w *world) vanished(v victim) (p *program.Process, back func()) {
 				return false // it has to wait for the daemon itself
 			}
 		}
-		w.eventually("the daemon waits", time.Minute, func() bool { return is("waits") })
+		w.eventually("the daemon waits", func() bool { return is("waits") })
 		v.vanish()
-		if err := lock.Rollback(); err != nil {
-			w.t.Fatal(err)
-		}
+		ok(w.t, lock.Rollback())
 		if poll.Within(4*time.Second, func() bool { return is("p.command = 'Sleep' AND p.time > 0") }) {
 			return true
 		}

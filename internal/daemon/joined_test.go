@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	sqlhandler "github.com/rollbackd/rollbackd/internal/handler/sql"
@@ -18,24 +17,18 @@ import (
 // then each order's goods are back once, and what cannot be applied is dead and has left nothing.
 func TestJoinedStatementsKeepThePromiseUnderFaults(t *testing.T) {
 	t.Parallel()
-	file, err := filepath.Abs(filepath.Join("..", "..", "deploy", "examples", "sql", "order-state", "handler.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must(filepath.Abs(filepath.Join("..", "..", "deploy", "examples", "sql", "order-state", "handler.sql")))(t)
 	w := newWorld(t, "HANDLER", "sql", "SQL_FILE", file, "BATCH_SIZE", "100", "LANES", "2", "LOCK_TTL", "1s",
 		"HANDLER_TIMEOUT", "3s", "LEASE", "5s", "MAX_DEAD_RATE", "off")
 	w.exec("CREATE TABLE tb_order (order_sn VARCHAR(64) NOT NULL PRIMARY KEY, status VARCHAR(20) NOT NULL) ENGINE=InnoDB")
 	w.exec("CREATE TABLE tb_stock (goods_id BIGINT NOT NULL PRIMARY KEY, amount INT NOT NULL, CHECK (amount >= 0)) " +
 		"ENGINE=InnoDB")
-	f, err := sqlhandler.Load(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(sqlhandler.Load(file, nil))(t)
 	if err := f.Check(t.Context(), w.db); err != nil || !f.Joined() {
 		t.Fatalf("the statements are not joined (%v): nothing is tried", err)
 	}
 
-	messages := sized(2000, 50_000)
+	messages := sized(800, 50_000)
 	orders := shop.Orders(w.rng, "order", messages, skus)
 	want := map[int64]int64{}
 	var sent []oracle.Sent
@@ -77,17 +70,13 @@ func TestJoinedStatementsKeepThePromiseUnderFaults(t *testing.T) {
 		w.kill(daemon)
 	}
 	daemon := w.start()
-	w.ended(messages+second, 2*time.Minute)
+	w.ended(messages + second)
 	w.stop(daemon)
-	if n := w.rows(dedup.Success); n != messages-dead+second {
-		t.Errorf("%d rows say success, want %d", n, messages-dead+second)
-	}
-	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND reason = 'permanent'"); n != dead {
-		t.Errorf("%d rows are dead and permanent, want %d", n, dead)
-	}
-	if n := w.count("SELECT COUNT(*) FROM tb_order WHERE status = 'cancelling'"); n != dead {
-		t.Errorf("%d orders are still being cancelled, want the %d that cannot be", n, dead)
-	}
+	is(w, "rows say success", w.rows(dedup.Success), messages-dead+second)
+	is(w, "rows are dead and permanent",
+		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND reason = 'permanent'"), dead)
+	is(w, "orders are still being cancelled",
+		w.count("SELECT COUNT(*) FROM tb_order WHERE status = 'cancelling'"), dead)
 	for sku := int64(1); sku <= skus; sku++ {
 		if n := int64(w.count("SELECT amount FROM tb_stock WHERE goods_id = ?", sku)); n != want[sku] {
 			t.Errorf("goods %d got %d back, want %d", sku, n, want[sku])

@@ -38,10 +38,7 @@ func (m member) elections() int { return strings.Count(m.log.String(), `"msg":"e
 // leader is the connection of the elected daemon, 0 if there is none.
 func (w *world) leader() int64 {
 	w.t.Helper()
-	id, err := w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	id := must(w.store(dedup.OpenOptions{}).Records.Leader(w.t.Context(), w.config().Group))(w.t)
 	return id
 }
 
@@ -65,13 +62,13 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	w.row("young", dedup.Success, day-time.Hour)
 	w.row("dead", dedup.Dead, day-time.Hour)
 	first := w.join()
-	w.eventually("the first is elected", 30*time.Second, func() bool { return first.elections() == 1 })
+	w.eventually("the first is elected", func() bool { return first.elections() == 1 })
 	second := w.join()
 	w.ready(second.Process)
 	works := func(who string) {
 		t.Helper()
 		w.row("old, while it is the "+who, dedup.Success, day+time.Hour)
-		w.eventually("the "+who+" deletes what is old", 30*time.Second, func() bool { return w.rows(dedup.Success) == 1 })
+		w.eventually("the "+who+" deletes what is old", func() bool { return w.rows(dedup.Success) == 1 })
 	}
 	works("first")
 	if n := second.elections(); n != 0 {
@@ -79,11 +76,8 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 	}
 	shows := func(m member, want program.Metrics) { // a pass is counted when it has ended, after its commit
 		t.Helper()
-		w.eventually(fmt.Sprintf("its metrics are %v", want), 30*time.Second, func() bool {
-			got, err := m.Metrics(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+		w.eventually(fmt.Sprintf("its metrics are %v", want), func() bool {
+			got := must(m.Metrics(t.Context()))(t)
 			for sample, v := range want {
 				if got[sample] != v {
 					return false
@@ -97,9 +91,9 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 
 	// when the session is killed that was elected
 	w.exec("KILL ?", w.leader())
-	w.eventually("the second is elected", 30*time.Second, func() bool { return second.elections() == 1 })
+	w.eventually("the second is elected", func() bool { return second.elections() == 1 })
 	works("second")
-	w.eventually("the first says that it is not elected any more", 30*time.Second, func() bool {
+	w.eventually("the first says that it is not elected any more", func() bool {
 		return strings.Contains(first.log.String(), "no longer elected")
 	})
 	shows(first, program.Metrics{"rollbackd_leader": 0, `rollbackd_retention_runs_total{result="done"}`: 1})
@@ -107,12 +101,10 @@ func TestOneDaemonOfTheFleetKeepsTheLogAndAnotherTakesOver(t *testing.T) {
 
 	// when the process is killed that is elected
 	w.kill(second.Process)
-	w.eventually("the first is elected again", 30*time.Second, func() bool { return first.elections() == 2 })
+	w.eventually("the first is elected again", func() bool { return first.elections() == 2 })
 	works("first")
 	w.stop(first.Process)
-	if n := w.rows(dedup.Dead); n != 1 {
-		t.Errorf("%d dead rows are left, want 1", n)
-	}
+	is(w, "dead rows are left", w.rows(dedup.Dead), 1)
 	if id := w.leader(); id != 0 {
 		t.Errorf("connection %d holds the lock although nobody runs", id)
 	}
@@ -126,21 +118,19 @@ func TestAStartWarnsOfARetentionShorterThanTheOldestLetter(t *testing.T) {
 	const warning, oldest = "ROLLBACKD_LOG_RETENTION is shorter", "what waits longest"
 	quiet := w.join()
 	w.ready(quiet.Process)
-	w.eventually("elected", 30*time.Second, func() bool { return quiet.elections() == 1 })
+	w.eventually("elected", func() bool { return quiet.elections() == 1 })
 	w.row("letter", dedup.Dead, 25*time.Hour)
 	warned := w.join()
-	w.eventually("the warning", 30*time.Second, func() bool { return strings.Contains(warned.log.String(), warning) })
+	w.eventually("the warning", func() bool { return strings.Contains(warned.log.String(), warning) })
 	w.stop(quiet.Process)
-	w.eventually("what waits longest", 30*time.Second, func() bool {
+	w.eventually("what waits longest", func() bool {
 		return strings.Contains(warned.log.String(), oldest)
 	})
 	w.stop(warned.Process)
 	if s := quiet.log.String(); strings.Contains(s, warning) || strings.Contains(s, oldest) {
 		t.Errorf("there was nothing to say, but it says\n%s", s)
 	}
-	if n := strings.Count(warned.log.String(), warning); n != 1 {
-		t.Errorf("%d warnings, want 1", n)
-	}
+	is(w, "warnings", strings.Count(warned.log.String(), warning), 1)
 	for _, s := range []string{`"key":"letter"`, `"reason":"permanent"`, `"age":"25h`} {
 		if !strings.Contains(warned.log.String(), s) {
 			t.Errorf("the log does not say %s", s)
@@ -191,23 +181,19 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 		"DEAD_LETTER_WEBHOOK", server.URL, "DEAD_LETTER_WEBHOOK_SECRET", "between us")
 	const n = 20
 	orders := shop.Orders(w.rng, "order", n, skus)
-	if err := shop.Stock(t.Context(), w.db, skus, 1000); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, shop.Stock(t.Context(), w.db, skus, 1000))
 	daemon := w.join()
 	w.ready(daemon.Process)
-	w.eventually("the bookmark", 30*time.Second, func() bool {
+	w.eventually("the bookmark", func() bool {
 		return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
 	})
 	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", 30*time.Second, func() bool { return w.rows(dedup.Dead) == n })
+	w.eventually("all are dead", func() bool { return w.rows(dedup.Dead) == n })
 	// when the reservations come
-	if err := shop.SeedReserved(t.Context(), w.db, orders); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, shop.SeedReserved(t.Context(), w.db, orders))
 	w.remember()
-	w.eventually("people are told", 30*time.Second, func() bool { return len(box.got()) >= n })
-	w.eventually("all come back and have their effect", time.Minute, func() bool { return w.rows(dedup.Success) == n })
+	w.eventually("people are told", func() bool { return len(box.got()) >= n })
+	w.eventually("all come back and have their effect", func() bool { return w.rows(dedup.Success) == n })
 	atLeast := program.Metrics{
 		`rollbackd_compensation_runs_total{result="done"}`:          1,
 		`rollbackd_compensation_letters_total{result="replayed"}`:   n,
@@ -220,7 +206,7 @@ func TestLettersComeBackByThemselvesAndPeopleAreTold(t *testing.T) {
 		`rollbackd_connections_opened_total{name="redis"}`:          1,
 	}
 	for sample, least := range atLeast {
-		w.eventually(fmt.Sprintf("%s is at least %v", sample, least), time.Minute, func() bool { // counted at its end
+		w.eventually(fmt.Sprintf("%s is at least %v", sample, least), func() bool { // counted at its end
 			metrics, err := daemon.Metrics(t.Context())
 			return err == nil && metrics[sample] >= least
 		})
@@ -253,11 +239,11 @@ func TestAKeeperInTroubleDoesNotHoldADrainUp(t *testing.T) {
 	w := newWorld(t, "HANDLER_TIMEOUT", "2s", "LEASE", "4s", "DEAD_LETTER_WEBHOOK", server.URL, "LOG_RETENTION", "24h")
 	orders := w.open(10)
 	daemon := w.join()
-	w.eventually("the bookmark", 30*time.Second, func() bool {
+	w.eventually("the bookmark", func() bool {
 		return w.count("SELECT COUNT(*) FROM rollbackd_meta WHERE name LIKE 'told:%'") == 1
 	})
 	w.publish(w.route.Rollbacks(orders)...)
-	w.ended(10, 30*time.Second)
+	w.ended(10)
 	w.publish(oracle.Sent{Publishing: w.route.Message("no json", []byte("{")), Fate: oracle.ToDie(dedup.ReasonMalformed)})
 	select {
 	case <-asked:

@@ -18,23 +18,16 @@ import (
 func (w *world) failedOnce(sent []oracle.Sent) {
 	w.t.Helper()
 	group := w.config().Group
-	tx, err := w.db.BeginTx(w.t.Context(), nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	tx := must(w.db.BeginTx(w.t.Context(), nil))(w.t)
 	defer func() { _ = tx.Rollback() }() // over already
 	for _, s := range sent {
 		hash := sha256.Sum256(s.Body)
-		if _, err := tx.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body,
+		must(tx.ExecContext(w.t.Context(), `INSERT INTO consumer_log (group_name, msg_tag, msg_key, msg_id, msg_body,
 			body_hash, consumer_status, consumer_times, owner, consumer_timestamp, created_at) VALUES (?, ?, ?, ?, ?, ?, 2, 1,
 			'blame/1', UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6))`, group, w.route.Key, s.MessageID, s.MessageID,
-			s.Body, hash[:]); err != nil {
-			w.t.Fatal(err)
-		}
+			s.Body, hash[:]))(w.t)
 	}
-	if err := tx.Commit(); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, tx.Commit())
 }
 
 // fullBatches make every lane begin with a batch that is one full group, however slow the machine is.
@@ -46,33 +39,31 @@ var fullBatches = []string{
 // one has applied everything within a minute, and only those claims have cost an attempt, one each.
 func TestKilledWithFullGroupsEverythingIsAppliedWithinAMinute(t *testing.T) {
 	t.Parallel()
-	const messages, claimed = 4000, 4 * 200
+	const messages, claimed = 4 * 400, 4 * 200
 	// The lanes share the messages evenly: the first to subscribe would take all it may.
-	w := newWorld(t, "LANES", "4", "LEASE", "30s", "HANDLER_TIMEOUT", "10s", "LOCK_TTL", "10s", "PREFETCH", "1000")
+	w := newWorld(t, "LANES", "4", "LEASE", "30s", "HANDLER_TIMEOUT", "10s", "LOCK_TTL", "10s", "BATCH_SIZE", "200",
+		"PREFETCH", "400")
 	sent := w.route.Rollbacks(w.open(messages))
 	w.failedOnce(sent)
 	w.publish(sent...)
 	hanging := w.child(hangEnv+"=claimed", fullBatches...)
-	w.eventually("all lanes hold full groups", time.Minute, func() bool { return w.rows(dedup.Processing) == claimed })
+	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
 	w.kill(hanging)
 	killed := time.Now()
 	w.exec("CREATE TABLE at_kill AS SELECT msg_key, consumer_times FROM consumer_log")
 
 	daemon := w.start()
-	w.eventually("everything is applied", time.Minute, func() bool { return w.rows(dedup.Success) == messages })
+	w.within(time.Minute, "everything is applied", func() bool { return w.rows(dedup.Success) == messages })
 	t.Logf("applied %v after the kill", time.Since(killed).Round(time.Millisecond))
-	w.ended(messages, time.Minute)
+	w.ended(messages)
 	w.stop(daemon)
-	if n := w.count("SELECT COUNT(*) FROM consumer_log l JOIN at_kill k USING (msg_key) WHERE l.consumer_times <> " +
-		"k.consumer_times + 1"); n != 0 {
-		t.Errorf("%d messages needed more than one attempt after the kill", n)
-	}
+	is(w, "messages needed more than one attempt after the kill",
+		w.count("SELECT COUNT(*) FROM consumer_log l JOIN at_kill k USING (msg_key) WHERE l.consumer_times <> "+
+			"k.consumer_times + 1"), 0)
 	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 3"); n != claimed {
 		t.Errorf("the kill has cost %d messages an attempt, want %d", n, claimed)
 	}
-	if report := w.judge(oracle.Allowance{Attempts: 3}); report.Applied != messages {
-		t.Errorf("%d applied, want all %d", report.Applied, messages)
-	}
+	w.judged(messages, 0, oracle.Allowance{Attempts: 3})
 }
 
 // Given a daemon whose lanes all hold a full group of claims and wait for somebody's lock on the stock, when it is to
@@ -88,25 +79,21 @@ func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
 	waiting := w.startProcess(program.Options{
 		Path: binary(t), Args: []string{"run"}, Env: append(w.environ(), fullBatches...), Log: w.logs,
 	})
-	w.eventually("all lanes hold full groups", time.Minute, func() bool { return w.rows(dedup.Processing) == claimed })
+	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
 	w.signal(waiting, syscall.SIGTERM)
 	w.exits(waiting, 1, 30*time.Second) // an error: it could not finish
 	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times <> 1 OR consumer_status <> 2"); n != 0 {
 		t.Errorf("the stop has cost %d messages an attempt, %d are claimed still", n, w.rows(dedup.Processing))
 	}
 	free()
-	if report := w.finish(messages, oracle.Allowance{Attempts: 2}); report.Applied != messages ||
-		report.AttemptsSpent != messages {
-		t.Errorf("%d applied with %d attempts beyond the first, want %d with one each", report.Applied, report.AttemptsSpent,
-			messages)
-	}
+	is(w, "attempts beyond the first", w.finish(messages, 0, oracle.Allowance{Attempts: 2}).AttemptsSpent, messages)
 }
 
 // Given two daemons and messages of which half come before their reservations, and half come twice, then each takes
 // effect once, and who was in time had one attempt.
 func TestTwoDaemonsAndLateReservations(t *testing.T) {
 	t.Parallel()
-	messages := sized(4000, 40_000)
+	messages := sized(1000, 40_000)
 	w := newWorld(t, "BATCH_SIZE", "500", "LANES", "2", "RETRY_DELAYS", "1s,3s,9s,27s")
 	sent := w.route.Rollbacks(w.open(messages))
 	const isLate = " WHERE CRC32(order_sn) % 2 = 0"
@@ -117,20 +104,15 @@ func TestTwoDaemonsAndLateReservations(t *testing.T) {
 	first, second := w.start(), w.start()
 	copies := shop.Repeat(w.rng, sent, .5)
 	w.publish(copies...)
-	w.eventually("all others are applied, and the late ones have failed", time.Minute, func() bool {
+	w.eventually("all others are applied, and the late ones have failed", func() bool {
 		return w.rows(dedup.Success) == messages-late &&
 			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (0, 2) AND consumer_times > 0") == late
 	})
 	w.exec("INSERT INTO stock_reservation SELECT * FROM late")
-	w.ended(messages, 2*time.Minute)
-	w.stop(first)
-	w.stop(second)
-	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 1"); n != messages-late {
-		t.Errorf("%d messages had one attempt, want those %d that were in time", n, messages-late)
-	}
-	report := w.judge(oracle.Allowance{Attempts: 5})
-	if report.Applied != messages || report.DuplicatesAbsorbed != len(copies)-messages {
-		t.Errorf("%d applied and %d copies absorbed, want %d and %d", report.Applied, report.DuplicatesAbsorbed, messages,
-			len(copies)-messages)
-	}
+	w.ended(messages)
+	w.stop(first, second)
+	is(w, "messages had one attempt",
+		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_times = 1"), messages-late)
+	is(w, "copies absorbed",
+		w.judged(messages, 0, oracle.Allowance{Attempts: 5}).DuplicatesAbsorbed, len(copies)-messages)
 }

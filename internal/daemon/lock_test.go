@@ -1,8 +1,6 @@
 package daemon_test
 
 import (
-	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"strings"
@@ -53,14 +51,8 @@ func (w *world) wipeLock() func() int {
 	w.t.Helper()
 	if w.config().Lock == lock.KindMySQL {
 		return func() int {
-			result, err := w.db.ExecContext(w.t.Context(), "DELETE FROM "+lockers.MySQLTable)
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			n, err := result.RowsAffected()
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			result := must(w.db.ExecContext(w.t.Context(), "DELETE FROM "+lockers.MySQLTable))(w.t)
+			n := must(result.RowsAffected())(w.t)
 			return int(n)
 		}
 	}
@@ -72,10 +64,7 @@ func (w *world) wipeLock() func() int {
 	}
 	var clients []*redis.Client
 	for _, server := range w.lockServers {
-		options, err := redis.ParseURL(server.URL())
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		options := must(redis.ParseURL(server.URL()))(w.t)
 		client := redis.NewClient(options)
 		w.t.Cleanup(func() { _ = client.Close() })
 		clients = append(clients, client)
@@ -128,15 +117,12 @@ func (w *world) lockFaults() []lockFault {
 	case lock.KindOff:
 		return nil
 	case lock.KindMySQL: // its server is the log's, so its table
-		conn, err := w.db.Conn(w.t.Context()) // LOCK TABLES is of a connection
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		w.t.Cleanup(func() { _ = conn.Close() })
-		return []lockFault{
-			w.onTable(conn, "LOCK TABLES rollbackd_lock WRITE", "UNLOCK TABLES"),
-			w.onTable(conn, "RENAME TABLE rollbackd_lock TO away", "RENAME TABLE away TO rollbackd_lock"),
-		}
+		letGo := func() {}
+		return []lockFault{{
+			func() { letGo = w.hold([]string{"UNLOCK TABLES"}, "LOCK TABLES rollbackd_lock WRITE") }, func() { letGo() },
+		}, {
+			func() { w.exec("RENAME TABLE rollbackd_lock TO away") }, func() { w.exec("RENAME TABLE away TO rollbackd_lock") },
+		}}
 	}
 	all := func(do func(*stack.Server) error) func() {
 		return func() {
@@ -167,22 +153,11 @@ func (w *world) failover() lockFault {
 			_ = dead.Kill() // has failed the test already
 		},
 		func() {
-			w.eventually("another is master", time.Minute, func() bool {
+			w.eventually("another is master", func() bool {
 				masters := w.lockSet.Masters()
 				return len(masters) == count && !slices.Contains(masters, dead)
 			})
 			_ = dead.Start()
 		},
 	}
-}
-
-func (w *world) onTable(conn *sql.Conn, do, undo string) lockFault {
-	run := func(statement string) func() {
-		return func() {
-			if _, err := conn.ExecContext(context.WithoutCancel(w.t.Context()), statement); err != nil {
-				w.t.Fatal(err)
-			}
-		}
-	}
-	return lockFault{run(do), run(undo)}
 }

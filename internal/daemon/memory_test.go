@@ -2,11 +2,9 @@ package daemon_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/dedup"
@@ -21,34 +19,12 @@ const mostMemory = 200
 // peak is the most memory that a process had so far, in MiB.
 func peak(t *testing.T, p *program.Process) (mib int) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid())))(t)
 	_, after, found := bytes.Cut(text, []byte("VmHWM:"))
 	if _, err := fmt.Sscan(string(after), &mib); !found || err != nil {
 		t.Fatalf("no VmHWM in the process's status: %v", err)
 	}
 	return mib >> 10
-}
-
-// block keeps everybody else off the log's table until unblock.
-func (w *world) block() (unblock func()) {
-	w.t.Helper()
-	conn, err := w.db.Conn(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	exec := func(query string) {
-		if _, err := conn.ExecContext(context.WithoutCancel(w.t.Context()), query); err != nil {
-			w.t.Errorf("%s: %v", query, err)
-		}
-	}
-	exec("LOCK TABLES consumer_log WRITE")
-	return func() {
-		exec("UNLOCK TABLES")
-		_ = conn.Close()
-	}
 }
 
 // padded is an order's message with a body of the largest size that is allowed.
@@ -67,19 +43,19 @@ func (w *world) padded(orders []shop.Order) []oracle.Sent {
 // Given default settings and a MySQL that is blocked, when hundreds of the largest bodies wait that are allowed, then
 // the daemon's memory stays within its bound, also while it works them off; and nothing is lost.
 func TestLargeBodiesStayWithinTheMemoryBudget(t *testing.T) {
-	for name, small := range map[string]int{"from the beginning": 0, "after small ones": sized(6_000, 100_000)} {
+	for name, small := range map[string]int{"from the beginning": 0, "after small ones": sized(2_000, 100_000)} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "HTTP_ADDR", "off")
-			large := sized(800, 2400)
+			large := sized(400, 2400)
 			orders := w.open(small + large)
 			daemon := w.start()
 			w.publish(w.route.Rollbacks(orders[:small])...)
-			w.eventually("the small ones are applied", 3*time.Minute, func() bool { return w.rows(dedup.Success) == small })
-			unblock := w.block()
+			w.eventually("the small ones are applied", func() bool { return w.rows(dedup.Success) == small })
+			unblock := w.hold([]string{"UNLOCK TABLES"}, "LOCK TABLES consumer_log WRITE")
 			w.publish(w.padded(orders[small:])...)
 			queue := w.config().Queue
 			taken := 0
-			w.eventually("it has taken what it can", time.Minute, func() bool {
+			w.eventually("it has taken what it can", func() bool {
 				now := w.broker.Unacked(queue)
 				full := now > 0 && now == taken
 				taken = now
@@ -87,14 +63,13 @@ func TestLargeBodiesStayWithinTheMemoryBudget(t *testing.T) {
 			})
 			t.Logf("blocked: %d of %d in hand, at most %d MiB", taken, large, peak(t, daemon))
 			unblock()
-			w.ended(len(orders), 3*time.Minute)
+			w.ended(len(orders))
 			if most := peak(t, daemon); most > mostMemory {
 				t.Errorf("the daemon took %d MiB, want at most %d", most, mostMemory)
 			} else {
 				t.Logf("at most %d MiB", most)
 			}
-			w.stop(daemon)
-			w.judge(oracle.Allowance{})
+			w.rest(daemon)
 		})
 	}
 }
@@ -114,12 +89,11 @@ func TestBodiesAsLargeAsTheBudgetComeThroughAlone(t *testing.T) {
 	}
 	w.publish(sent...)
 	daemon := w.start()
-	w.ended(len(sent), 3*time.Minute)
+	w.ended(len(sent))
 	most := peak(t, daemon)
 	t.Logf("at most %d MiB", most)
 	if most > 64+5*huge>>20+100 {
 		t.Errorf("the daemon took %d MiB, want the budget, a body a lane, and what the program takes", most)
 	}
-	w.stop(daemon)
-	w.judge(oracle.Allowance{})
+	w.rest(daemon)
 }

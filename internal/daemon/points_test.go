@@ -24,21 +24,17 @@ func TestProcessKilledAtAnyPointLosesAndDoublesNothing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "LOCK_TTL", "1s", "LEASE", "4s", "HANDLER_TIMEOUT", "2s", "LANES", "2", "BATCH_SIZE", "50",
 				"MAX_ATTEMPTS", "3", "RETRY_DELAYS", "100ms,200ms")
-			orders := w.open(300)
-			sent := w.route.Rollbacks(orders[:290])
-			for _, o := range orders[290:] { // each dies in its own way: at once, at its first attempt, after its last
+			orders := w.open(110)
+			sent := w.route.Rollbacks(orders[:100])
+			for _, o := range orders[100:] { // each dies in its own way: at once, at its first attempt, after its last
 				sent = append(sent, badRollbacks(w.route, []shop.Order{o})...)
 				unknown := w.route.Message("unknown-"+o.SN, []byte(goodBody))
 				sent = append(sent, oracle.Sent{Publishing: unknown, Fate: dies(point)})
 			}
-			w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
-			w.publish(sent...)
+			w.mixed(sent)
 
 			w.exits(w.child(crashEnv+"="+string(point)), killed, 30*time.Second)
-			report := w.finish(len(sent), oracle.Allowance{Attempts: 2})
-			if report.Applied != 290 || report.DeadLettered != 30 {
-				t.Errorf("%d applied and %d dead, want 290 and 30", report.Applied, report.DeadLettered)
-			}
+			w.finish(100, 30, oracle.Allowance{Attempts: 2})
 		})
 	}
 }
@@ -55,7 +51,7 @@ func dies(point consumer.Point) oracle.Fate {
 // other copies are absorbed.
 func TestTenDaemonsAndFiveCopiesOfEverything(t *testing.T) {
 	t.Parallel()
-	messages := sized(1000, 20_000)
+	messages := sized(400, 20_000)
 	w := newWorld(t, "LANES", "2", "BATCH_SIZE", "100")
 	orders := w.open(messages)
 	var sent []oracle.Sent
@@ -68,15 +64,9 @@ func TestTenDaemonsAndFiveCopiesOfEverything(t *testing.T) {
 		all = append(all, w.start())
 	}
 	w.publish(sent...)
-	w.ended(messages, 2*time.Minute)
-	for _, p := range all {
-		w.stop(p)
-	}
-	report := w.judge(oracle.Allowance{})
-	if report.Applied != messages || report.DuplicatesAbsorbed != 4*messages {
-		t.Errorf("%d applied and %d copies absorbed, want %d and %d", report.Applied, report.DuplicatesAbsorbed, messages,
-			4*messages)
-	}
+	w.ended(messages)
+	w.stop(all...)
+	is(w, "copies absorbed", w.judged(messages, 0, oracle.Allowance{}).DuplicatesAbsorbed, 4*messages)
 }
 
 // Given a schema that is dropped and made again, when the same messages come again and Redis still remembers them as
@@ -86,7 +76,7 @@ func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
 	w := newWorld(t)
 	orders := w.open(200)
 	w.publish(w.route.Rollbacks(orders)...)
-	w.finish(len(orders), oracle.Allowance{})
+	w.finish(len(orders), 0, oracle.Allowance{})
 
 	var tables []string
 	for name, kind := range w.pairs("SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = " +
@@ -101,15 +91,9 @@ func TestNewSchemaIsNotHeldToTheOldOnesMarks(t *testing.T) {
 		w.exec(drop)
 	}
 	w.migrate()
-	if err := shop.Stock(t.Context(), w.db, skus, 10_000_000); err != nil {
-		t.Fatal(err)
-	}
-	if err := shop.SeedReserved(t.Context(), w.db, orders); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, shop.Stock(t.Context(), w.db, skus, 10_000_000))
+	ok(t, shop.SeedReserved(t.Context(), w.db, orders))
 	w.remember()
 	w.publish(w.route.Rollbacks(orders)...)
-	if report := w.finish(len(orders), oracle.Allowance{}); report.Applied != len(orders) {
-		t.Errorf("%d applied in the new schema, want all %d", report.Applied, len(orders))
-	}
+	w.finish(len(orders), 0, oracle.Allowance{})
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
@@ -18,9 +17,7 @@ func TestTextThatATableCannotHoldIsItsMessagesFailure(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "handler.sql")
 	const statement = "UPDATE shelf SET visits = visits + 1 WHERE name = :name; -- expect 1, else permanent: no such shelf"
-	if err := os.WriteFile(file, []byte(statement), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(file, []byte(statement), 0o600))
 	w := newWorld(t, "HANDLER", "sql", "SQL_FILE", file, "RETRY_DELAYS", "100ms,300ms,1s,3s")
 	w.exec("CREATE TABLE shelf (name VARCHAR(20) CHARACTER SET latin1 PRIMARY KEY, visits INT NOT NULL) ENGINE=InnoDB")
 	w.exec("INSERT INTO shelf VALUES ('left', 0), ('right', 0)")
@@ -48,11 +45,11 @@ func TestTextThatATableCannotHoldIsItsMessagesFailure(t *testing.T) {
 		status, _, err := daemon.Get(t.Context(), "/readyz")
 		return err == nil && status == http.StatusOK
 	}
-	w.eventually("it is ready", time.Minute, ready)
+	w.eventually("it is ready", ready)
 	for _, wave := range [][]oracle.Sent{among, poison("alone ")} {
 		before := w.rows(dedup.Success) + w.rows(dedup.Dead)
 		w.publish(wave...)
-		w.eventually("all have ended", time.Minute, func() bool {
+		w.eventually("all have ended", func() bool {
 			if status, body, err := daemon.Get(t.Context(), "/readyz"); err != nil || status != http.StatusOK {
 				t.Errorf("/readyz: %d, %s (%v)", status, body, err)
 				return true
@@ -60,13 +57,10 @@ func TestTextThatATableCannotHoldIsItsMessagesFailure(t *testing.T) {
 			return w.rows(dedup.Success)+w.rows(dedup.Dead) == before+len(wave)
 		})
 	}
-	w.ended(good+2*bad, time.Minute)
+	w.ended(good + 2*bad)
 	w.stop(daemon)
-	if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND consumer_times = 5"); n != 2*bad {
-		t.Errorf("%d letters have had their five attempts, want all %d", n, 2*bad)
-	}
-	if n := w.count("SELECT SUM(visits) FROM shelf"); n != good {
-		t.Errorf("%d visits, want %d", n, good)
-	}
+	is(w, "letters have had their five attempts",
+		w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND consumer_times = 5"), 2*bad)
+	is(w, "visits", w.count("SELECT SUM(visits) FROM shelf"), good)
 	w.judge(oracle.Allowance{})
 }

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -14,7 +15,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rollbackd/rollbackd/internal/test/oracle"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -29,23 +29,17 @@ type rotation struct {
 func newRotation(w *world, password string) *rotation {
 	w.t.Helper()
 	r := &rotation{w: w, user: fmt.Sprintf("r%d", time.Now().UnixNano()), files: map[string]string{}}
-	options, err := redis.ParseURL(w.env["REDIS_URL"])
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	options := must(redis.ParseURL(w.env["REDIS_URL"]))(w.t)
 	r.admin = redis.NewClient(options)
-	dsn, err := mysql.ParseDSN(w.env["MYSQL_DSN"])
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	r.exec("CREATE USER '" + r.user + "'@'%' IDENTIFIED BY '" + password + "'")
-	r.exec("GRANT ALL ON `" + dsn.DBName + "`.* TO '" + r.user + "'@'%'")
+	dsn := must(mysql.ParseDSN(w.env["MYSQL_DSN"]))(w.t)
+	r.w.exec("CREATE USER '" + r.user + "'@'%' IDENTIFIED BY '" + password + "'")
+	r.w.exec("GRANT ALL ON `" + dsn.DBName + "`.* TO '" + r.user + "'@'%'")
 	r.erlang(`ok = rabbit_auth_backend_internal:add_user(<<"%s">>, <<"%s">>, <<"test">>), `+
 		`rabbit_auth_backend_internal:set_permissions(<<"%s">>, <<"%s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>)`, r.user,
 		password, r.user, vhost(w))
 	r.redis("ACL", "SETUSER", r.user, "on", ">"+password, "~*", "&*", "+@all")
 	w.t.Cleanup(func() {
-		r.exec("DROP USER '" + r.user + "'@'%'")
+		w.exec("DROP USER '" + r.user + "'@'%'")
 		r.erlang(`rabbit_auth_backend_internal:delete_user(<<"%s">>, <<"test">>)`, r.user)
 		r.redis("ACL", "DELUSER", r.user)
 		if err := r.admin.Close(); err != nil {
@@ -61,21 +55,11 @@ func newRotation(w *world, password string) *rotation {
 }
 
 func vhost(w *world) string {
-	u, err := url.Parse(w.broker.URL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	u := must(url.Parse(w.broker.URL))(w.t)
 	if v := strings.TrimPrefix(u.Path, "/"); v != "" {
 		return v
 	}
 	return "/"
-}
-
-func (r *rotation) exec(query string) {
-	r.w.t.Helper()
-	if _, err := r.w.db.Exec(query); err != nil {
-		r.w.t.Errorf("%.40s: %v", query, err)
-	}
 }
 
 func (r *rotation) erlang(format string, args ...any) { r.w.broker.Eval(fmt.Sprintf(format, args...)) }
@@ -90,31 +74,23 @@ func (r *rotation) redis(args ...any) {
 // write puts a password into the files.
 func (r *rotation) write(password string) {
 	r.w.t.Helper()
-	dsn, err := mysql.ParseDSN(r.w.env["MYSQL_DSN"])
-	if err != nil {
-		r.w.t.Fatal(err)
-	}
+	dsn := must(mysql.ParseDSN(r.w.env["MYSQL_DSN"]))(r.w.t)
 	dsn.User, dsn.Passwd = r.user, password
 	texts := map[string]string{"MYSQL_DSN": dsn.FormatDSN()}
 	for _, setting := range []string{"REDIS_URL", "AMQP_URL"} {
-		u, err := url.Parse(r.w.env[setting])
-		if err != nil {
-			r.w.t.Fatal(err)
-		}
+		u := must(url.Parse(r.w.env[setting]))(r.w.t)
 		u.User = url.UserPassword(r.user, password)
 		texts[setting] = u.String()
 	}
 	for setting, text := range texts {
-		if err := os.WriteFile(r.files[setting], []byte(text+"\n"), 0o600); err != nil {
-			r.w.t.Fatal(err)
-		}
+		ok(r.w.t, os.WriteFile(r.files[setting], []byte(text+"\n"), 0o600))
 	}
 }
 
 // change gives the login another password on the servers.
 func (r *rotation) change(password string) {
 	r.w.t.Helper()
-	r.exec("ALTER USER '" + r.user + "'@'%' IDENTIFIED BY '" + password + "'")
+	r.w.exec("ALTER USER '" + r.user + "'@'%' IDENTIFIED BY '" + password + "'")
 	r.erlang(`rabbit_auth_backend_internal:change_password(<<"%s">>, <<"%s">>, <<"test">>)`, r.user, password)
 	r.redis("ACL", "SETUSER", r.user, "resetpass", ">"+password)
 }
@@ -122,23 +98,8 @@ func (r *rotation) change(password string) {
 // cut ends all connections of the login.
 func (r *rotation) cut() {
 	r.w.t.Helper()
-	rows, err := r.w.db.Query("SELECT id FROM "+stack.Processes+" WHERE user = ?", r.user)
-	if err != nil {
-		r.w.t.Fatal(err)
-	}
-	var ids []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			r.w.t.Fatal(err)
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
-		r.w.t.Fatal(err)
-	}
-	for _, id := range ids {
-		_, _ = r.w.db.Exec("KILL ?", id) // it may have ended by itself
+	for id := range r.w.pairs("SELECT id, user FROM " + stack.Processes + " WHERE user = '" + r.user + "'") {
+		_, _ = r.w.db.ExecContext(r.w.t.Context(), "KILL "+id) // it may have ended by itself
 	}
 	_ = r.admin.Do(r.w.t.Context(), "CLIENT", "KILL", "USER", r.user).Err()
 	r.erlang(`[rabbit_networking:close_connection(P, "closed by the test") || [{pid, P}, {user, U}] <- `+
@@ -153,23 +114,20 @@ func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 	orders := w.open(100)
 	w.publish(w.route.Rollbacks(orders[:50])...)
 	r := newRotation(w, "former")
-	plain := map[string]string{}
+	plain := w.env
+	w.env = maps.Clone(plain)
 	for setting, file := range r.files {
-		plain[setting] = w.env[setting]
 		delete(w.env, setting)
 		w.env[setting+"_FILE"] = file
 	}
 	daemon := w.start()
-	for setting := range r.files {
-		delete(w.env, setting+"_FILE")
-		w.env[setting] = plain[setting]
-	}
+	w.env = plain
 	w.ready(daemon)
-	w.ended(50, 30*time.Second)
+	w.ended(50)
 
 	r.change("next")
 	r.cut()
-	w.eventually("the daemon has noticed", 30*time.Second, func() bool {
+	w.eventually("the daemon has noticed", func() bool {
 		status, s := w.readyz(daemon)
 		return status != http.StatusOK && slices.ContainsFunc(s.Waiting,
 			func(what string) bool { return strings.HasPrefix(what, "rabbitmq: ") })
@@ -178,8 +136,7 @@ func TestAPasswordChangedInItsFileIsUsedForTheNextConnection(t *testing.T) {
 
 	w.publish(w.route.Rollbacks(orders[50:])...)
 	w.ready(daemon)
-	w.ended(100, 30*time.Second)
-	w.eventually("nothing is amiss", 30*time.Second, func() bool { _, s := w.readyz(daemon); return len(s.Degraded) == 0 })
-	w.stop(daemon)
-	w.judge(oracle.Allowance{})
+	w.ended(100)
+	w.eventually("nothing is amiss", func() bool { _, s := w.readyz(daemon); return len(s.Degraded) == 0 })
+	w.rest(daemon)
 }

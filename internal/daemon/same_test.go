@@ -17,7 +17,7 @@ import (
 // another in batches of 500, then stock, reservations and the fate of every message are the same.
 func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 	t.Parallel()
-	orders := sized(5_000, 20_000)
+	orders := sized(1_000, 20_000)
 	type end struct {
 		stock        oracle.Stock
 		reservations map[string]string
@@ -33,7 +33,7 @@ func TestBatchSizeChangesNothingButSpeed(t *testing.T) {
 		daemon := w.start()
 		began := time.Now()
 		w.publish(sent...)
-		w.ended(messages, 3*time.Minute)
+		w.ended(messages)
 		took := time.Since(began)
 		w.stop(daemon)
 		report := w.judge(oracle.Allowance{})
@@ -85,21 +85,14 @@ func badRollbacks(r shop.Route, held []shop.Order) []oracle.Sent {
 // pairs reads two columns as text.
 func (w *world) pairs(query string) map[string]string {
 	w.t.Helper()
-	rows, err := w.db.QueryContext(w.t.Context(), query)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rows := must(w.db.QueryContext(w.t.Context(), query))(w.t)
 	defer rows.Close()
 	found := map[string]string{}
 	for rows.Next() {
 		var k, v string
-		if err := rows.Scan(&k, &v); err != nil {
-			w.t.Fatal(err)
-		}
+		ok(w.t, rows.Scan(&k, &v))
 		found[k] = v
 	}
-	if err := rows.Err(); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, rows.Err())
 	return found
 }

@@ -64,10 +64,7 @@ func startStock(t *testing.T, dsn string) (*stockService, *httptest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := must(db.DB())(t)
 	s := &stockService{db: db, calls: map[string]int{}}
 	at := httptest.NewServer(s)
 	t.Cleanup(func() {

@@ -29,9 +29,7 @@ func TestAQueueThatIsTakenAsItIsIsConsumed(t *testing.T) {
 	never := w.route.Message("nobody", []byte(`{"order_sn":"nobody"}`))
 	sent = append(sent, oracle.Sent{Publishing: never, Fate: oracle.ToDie(dedup.ReasonExhausted)})
 	w.publish(append(sent, sent...)...)
-	if report := w.finish(len(orders)+1, oracle.Allowance{}); report.Applied != len(orders) || report.DeadLettered != 1 {
-		t.Errorf("%d applied and %d dead, want %d and 1", report.Applied, report.DeadLettered, len(orders))
-	}
+	w.finish(len(orders), 1, oracle.Allowance{})
 	if log := w.logs.String(); !strings.Contains(log, "not seen over AMQP") || !strings.Contains(log, "set_policy") {
 		t.Error("the log does not say that the policy is not seen, and what it should be")
 	}
@@ -50,5 +48,5 @@ func TestAClassicQueueIsNotTakenAsItIs(t *testing.T) {
 	if log := w.logs.String(); !strings.Contains(log, "is a classic queue") || !strings.Contains(log, "rollbackd move") {
 		t.Errorf("it said %s", log)
 	}
-	w.eventually("its message is there", time.Minute, func() bool { return w.broker.Depth(queue) == 1 })
+	w.eventually("its message is there", func() bool { return w.broker.Depth(queue) == 1 })
 }

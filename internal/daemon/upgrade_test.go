@@ -24,10 +24,7 @@ func former(t *testing.T) string {
 	if os.Getenv(upgradeEnv) == "" {
 		t.Skipf("it compiles an older version of the program, and so runs only with %s=1: make test-upgrade", upgradeEnv)
 	}
-	text, err := os.ReadFile("testdata/former-release")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("testdata/former-release"))(t)
 	commit := strings.TrimSpace(string(text))
 	in := func(dir, name string, args ...string) {
 		t.Helper()
@@ -43,13 +40,8 @@ func former(t *testing.T) string {
 	}
 	dir := t.TempDir()
 	source, archive := filepath.Join(dir, "source"), filepath.Join(dir, "source.tar")
-	if err := os.Mkdir(source, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	top, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.Mkdir(source, 0o755))
+	top := must(filepath.Abs(filepath.Join("..", "..")))(t)
 	in(top, "git", "archive", "-o", archive, commit)
 	in(source, "tar", "-xf", archive)
 	path := filepath.Join(dir, "former")
@@ -69,9 +61,7 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		if _, err := program.Run(ctx, path, w.environ(), "migrate"); err != nil {
-			t.Fatal(err)
-		}
+		must(program.Run(ctx, path, w.environ(), "migrate"))(t)
 	}
 	started := func(path string) *program.Process {
 		t.Helper()
@@ -79,10 +69,7 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	}
 	settled := func(p *program.Process) int {
 		t.Helper()
-		metrics, err := p.Metrics(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		metrics := w.metrics(p)
 		return metrics.Settled()
 	}
 	columns := func() int {
@@ -92,9 +79,7 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 
 	// given
 	migrated(old)
-	if err := oracle.Audit(t.Context(), w.db); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, oracle.Audit(t.Context(), w.db))
 	orders := w.open(steps * each)
 	early, late := shop.Orders(w.rng, "early", some, skus), shop.Orders(w.rng, "late", some, skus) // nobody knows them yet
 	published := 0
@@ -115,21 +100,16 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	// replayed makes the orders known, and has all letters replayed by one of the versions.
 	replayed := func(path string, unknown []shop.Order) {
 		t.Helper()
-		if n := w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND reason = 'exhausted'"); n != some {
-			t.Errorf("%d messages are exhausted, want %d", n, some)
-		}
-		if err := shop.SeedReserved(t.Context(), w.db, unknown); err != nil {
-			t.Fatal(err)
-		}
+		is(w, "messages are exhausted",
+			w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3 AND reason = 'exhausted'"), some)
+		ok(t, shop.SeedReserved(t.Context(), w.db, unknown))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		if _, err := program.Run(ctx, path, w.environ(), "dlq", "replay", "--all", "--no-wait"); err != nil {
-			t.Fatal(err)
-		}
+		must(program.Run(ctx, path, w.environ(), "dlq", "replay", "--all", "--no-wait"))(t)
 	}
 	first := started(old)
 	publish(failing(early)...)
-	w.ended(each+2*some, 2*time.Minute)
+	w.ended(each + 2*some)
 
 	// when: the new one migrates while the old one works
 	before := columns()
@@ -138,36 +118,32 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	if after := columns(); after <= before {
 		t.Fatalf("the migration changes nothing: %d columns before and %d after; name a newer commit's parent", before, after)
 	}
-	w.ended(2*each+2*some, time.Minute)
+	w.ended(2*each + 2*some)
 	// side by side
 	fresh := started(binary(t))
-	w.eventually("both consume", time.Minute, func() bool { return w.broker.Consumers(w.config().Queue) >= 4 })
+	w.eventually("both consume", func() bool { return w.broker.Consumers(w.config().Queue) >= 4 })
 	alone := settled(first)
 	replayed(binary(t), early)
 	publish(failing(late)...)
-	w.ended(3*each+4*some, 2*time.Minute)
+	w.ended(3*each + 4*some)
 	if byOld, byNew := settled(first)-alone, settled(fresh); byOld == 0 || byNew == 0 {
 		t.Errorf("side by side the old one settled %d deliveries and the new one %d: one of them did nothing", byOld, byNew)
 	} else {
 		t.Logf("side by side the old version settled %d deliveries, the new one %d", byOld, byNew)
 	}
 	// back: the old one goes on alone on the new tables, also when it starts anew
-	w.stop(fresh)
-	w.stop(first)
+	w.stop(fresh, first)
 	first = started(old)
 	replayed(old, late)
 	publish()
-	w.ended(4*each+4*some, 2*time.Minute)
+	w.ended(4*each + 4*some)
 	// for good
 	fresh = started(binary(t))
 	publish()
 	w.stop(first)
-	w.ended(5*each+4*some, time.Minute)
+	w.ended(5*each + 4*some)
 	w.stop(fresh)
 
 	// then
-	report := w.judge(oracle.Allowance{})
-	if report.Applied != steps*each+2*some || report.DeadLettered != 2*some {
-		t.Errorf("%d applied and %d dead, want %d and %d", report.Applied, report.DeadLettered, steps*each+2*some, 2*some)
-	}
+	w.judged(steps*each+2*some, 2*some, oracle.Allowance{})
 }

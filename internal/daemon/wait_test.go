@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -41,7 +40,7 @@ func (w *world) readyz(daemon *program.Process) (status int, r readiness) {
 
 func (w *world) ready(daemon *program.Process) {
 	w.t.Helper()
-	w.eventually("/readyz says ready", time.Minute, func() bool {
+	w.eventually("/readyz says ready", func() bool {
 		status, _ := w.readyz(daemon)
 		return status == http.StatusOK
 	})
@@ -68,7 +67,7 @@ func TestServersThatAreAbsentAtTheStartAreWaitedFor(t *testing.T) {
 			w.publish(w.route.Rollbacks(w.open(50))...)
 
 			daemon := w.start()
-			w.eventually("/readyz names "+tt.server, 30*time.Second, func() bool {
+			w.eventually("/readyz names "+tt.server, func() bool {
 				status, r := w.readyz(daemon)
 				named := func(s string) bool { return strings.HasPrefix(s, tt.server+": ") }
 				if tt.works {
@@ -80,17 +79,16 @@ func TestServersThatAreAbsentAtTheStartAreWaitedFor(t *testing.T) {
 				t.Errorf("/healthz answers %d (%v) while the daemon waits, want 200: restarting it would not help", status, err)
 			}
 			if tt.works {
-				w.ended(50, 30*time.Second)
+				w.ended(50)
 			} else if n := w.rows(dedup.Success); n != 0 {
 				t.Errorf("%d messages applied without %s", n, tt.server)
 			}
 			proxy.Refuse(false)
 			w.ready(daemon)
-			w.eventually("nothing is amiss", 30*time.Second,
+			w.eventually("nothing is amiss",
 				func() bool { _, r := w.readyz(daemon); return len(r.Degraded) == 0 })
-			w.ended(50, 30*time.Second)
-			w.stop(daemon)
-			w.judge(oracle.Allowance{})
+			w.ended(50)
+			w.rest(daemon)
 		})
 	}
 }
@@ -104,15 +102,12 @@ func TestPagesSayHowItGoes(t *testing.T) {
 	w.ready(daemon)
 	w.publish(w.route.Rollbacks(orders)...)
 	w.publish(w.route.Rollback(orders[0]))
-	w.ended(len(orders), 30*time.Second)
+	w.ended(len(orders))
 
 	if status, body, err := daemon.Get(t.Context(), "/healthz"); err != nil || status != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz answers %d %q (%v), want 200 and ok", status, body, err)
 	}
-	metrics, err := daemon.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := w.metrics(daemon)
 	if metrics.Deliveries("applied") != 100 || metrics.Deliveries("duplicate") != 1 || metrics.Settled() != 101 {
 		t.Errorf("metrics count %d applied, %d duplicates, %d in all; want 100, 1, 101", metrics.Deliveries("applied"),
 			metrics.Deliveries("duplicate"), metrics.Settled())
@@ -131,8 +126,7 @@ func TestPagesSayHowItGoes(t *testing.T) {
 	if up := metrics[`rollbackd_dependency_up{name="rabbitmq"}`]; up != 1 {
 		t.Errorf("RabbitMQ is up %v, want 1", up)
 	}
-	w.stop(daemon)
-	w.judge(oracle.Allowance{})
+	w.rest(daemon)
 }
 
 // Given a daemon whose transaction waits for a row that somebody else has locked, when it gets SIGTERM, then it drains:
@@ -159,7 +153,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	w.signal(daemon, syscall.SIGTERM)
 	w.exits(daemon, 128+int(syscall.SIGTERM), 5*time.Second)
 	free()
-	w.finish(n, oracle.Allowance{})
+	w.finish(n, 0, oracle.Allowance{})
 }
 
 // draining is a daemon that has got SIGTERM while its transaction waits for the stock, which free lets go.
@@ -169,34 +163,16 @@ func (w *world) draining(messages int) (daemon *program.Process, free func()) {
 	free = w.lockStock()
 	daemon = w.start()
 	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("a transaction waits for the stock", time.Minute, func() bool {
+	w.eventually("a transaction waits for the stock", func() bool {
 		return w.count("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info LIKE 'UPDATE "+
 			"stock %'") > 0
 	})
 	w.signal(daemon, syscall.SIGTERM)
-	w.eventually("/readyz says draining", time.Minute, func() bool {
+	w.eventually("/readyz says draining", func() bool {
 		_, r := w.readyz(daemon)
 		return r.Draining
 	})
 	return daemon, free
-}
-
-// lockStock locks all stock rows; free lets them go.
-func (w *world) lockStock() (free func()) {
-	w.t.Helper()
-	tx, err := w.db.BeginTx(context.WithoutCancel(w.t.Context()), nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = tx.Rollback() }) // after free there is nothing to roll back
-	if _, err := tx.ExecContext(w.t.Context(), "UPDATE stock SET version = version + 1"); err != nil {
-		w.t.Fatal(err)
-	}
-	return func() {
-		if err := tx.Rollback(); err != nil {
-			w.t.Error(err)
-		}
-	}
 }
 
 // Given a database that was never migrated, when the daemon starts, then it exits with 1 and says what to run.
@@ -219,34 +195,13 @@ func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
 	orders := w.open(20)
 	daemon := w.start()
 	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("the daemon says what is missing", time.Minute, func() bool {
+	w.eventually("the daemon says what is missing", func() bool {
 		return strings.Contains(w.logs.String(), "Unknown column 'room'")
 	})
-	if n := w.count("SELECT COUNT(*) FROM consumer_log"); n != 0 {
-		t.Errorf("%d messages were charged an attempt", n)
-	}
+	is(w, "messages were charged an attempt", w.count("SELECT COUNT(*) FROM consumer_log"), 0)
 	if out, err := program.Run(t.Context(), binary(t), w.environ(), "migrate"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	w.ended(len(orders), time.Minute)
-	w.stop(daemon)
-	w.judge(oracle.Allowance{})
-}
-
-// Given empty servers, when `rollbackd migrate` has run, twice, then the daemon starts and works.
-func TestMigratedServersAreReady(t *testing.T) {
-	t.Parallel()
-	w := emptyWorld(t)
-	for range 2 {
-		if out, err := program.Run(t.Context(), binary(t), w.environ(), "migrate"); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
-	orders := w.open(10)
-	daemon := w.start()
-	w.ready(daemon)
-	w.publish(w.route.Rollbacks(orders)...)
-	w.ended(len(orders), 30*time.Second)
-	w.stop(daemon)
-	w.judge(oracle.Allowance{})
+	w.ended(len(orders))
+	w.rest(daemon)
 }

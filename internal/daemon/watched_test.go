@@ -16,20 +16,11 @@ func TestADaemonThatStopsEndsTheEventsOfItsPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "LANES", "1")
 	p := w.start()
-	addr, err := p.Addr(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := must(p.Addr(t.Context()))(t)
 	var watched []*bufio.Reader
 	for _, path := range []string{"/?live=1", "/letters?live=1", "/acts?live=1", "/reconcile?live=1"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path, http.NoBody))(t)
+		resp := must(http.DefaultClient.Do(req))(t)
 		defer resp.Body.Close()
 		events := bufio.NewReader(resp.Body)
 		if line, err := events.ReadString('\n'); err != nil || !strings.HasPrefix(line, ":") {

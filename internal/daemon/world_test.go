@@ -3,9 +3,11 @@ package daemon_test
 import (
 	"context"
 	"database/sql"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/config"
@@ -87,10 +91,7 @@ func emptyWorld(t *testing.T, pairs ...string) *world {
 		DB: w.db, LogTable: cfg.LogTable, Group: cfg.Group, KeyFrom: cfg.KeyFrom,
 		AMQPURL: w.broker.URL, Queue: cfg.Queue, Delays: cfg.RetryDelays, Unacked: w.unacked,
 	}
-	var err error
-	if w.ledger, err = w.oracle.NewLedger(); err != nil {
-		t.Fatal(err)
-	}
+	w.ledger = must(w.oracle.NewLedger())(t)
 	w.broker.Track(cfg.TopologyConfig().Queues()...)
 	w.broker.TrackExchanges(cfg.Exchange)
 	t.Cleanup(func() {
@@ -137,37 +138,24 @@ func (w *world) migrate() {
 	if cfg.Handler != config.HandlerStock { // all of them work on its tables
 		tables.Extra = append(tables.Extra, dedup.MigrationSet{Name: stock.MigrationSet, Files: stock.Migrations()})
 	}
-	if err := dedup.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB, tables); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, dedup.Migrate(w.t.Context(), w.store(dedup.OpenOptions{}).DB, tables))
 	w.declare(cfg)
-	if err := oracle.Audit(w.t.Context(), w.db); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, oracle.Audit(w.t.Context(), w.db))
 }
 
 func (w *world) declare(cfg config.Config) {
 	w.t.Helper()
-	conn, err := rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer conn.Close()
-	if _, err := rabbit.Declare(w.t.Context(), conn, cfg.TopologyConfig()); err != nil {
-		w.t.Fatal(err)
-	}
+	must(rabbit.Declare(w.t.Context(), conn, cfg.TopologyConfig()))(w.t)
 }
 
 // open fills the shop: n orders have reserved what they want.
 func (w *world) open(n int) []shop.Order {
 	w.t.Helper()
 	orders := shop.Orders(w.rng, "order", n, skus)
-	if err := shop.Stock(w.t.Context(), w.db, skus, 10_000_000); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := shop.SeedReserved(w.t.Context(), w.db, orders); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, shop.Stock(w.t.Context(), w.db, skus, 10_000_000))
+	ok(w.t, shop.SeedReserved(w.t.Context(), w.db, orders))
 	w.remember()
 	return orders
 }
@@ -175,10 +163,7 @@ func (w *world) open(n int) []shop.Order {
 // remember takes the present stock as what there was at first.
 func (w *world) remember() {
 	w.t.Helper()
-	var err error
-	if w.before, err = oracle.ReadStock(w.t.Context(), w.db); err != nil {
-		w.t.Fatal(err)
-	}
+	w.before = must(oracle.ReadStock(w.t.Context(), w.db))(w.t)
 }
 
 // publish publishes confirmed and writes it down.
@@ -186,9 +171,14 @@ func (w *world) publish(sent ...oracle.Sent) {
 	w.t.Helper()
 	p := rabbit.NewPublisher(rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"})
 	defer func() { _ = p.Close(context.WithoutCancel(w.t.Context())) }()
-	if err := shop.Publish(w.t.Context(), p, w.ledger, sent, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, shop.Publish(w.t.Context(), p, w.ledger, sent, nil))
+}
+
+// mixed publishes in an order that chance makes.
+func (w *world) mixed(sent []oracle.Sent) {
+	w.t.Helper()
+	w.rng.Shuffle(len(sent), func(i, j int) { sent[i], sent[j] = sent[j], sent[i] })
+	w.publish(sent...)
 }
 
 // unacked counts deliveries that daemons hold.
@@ -197,10 +187,7 @@ func (w *world) unacked(queue string) (int, error) { return w.broker.Unacked(que
 // judge asks the oracle and prints its counters. No daemon may run any more.
 func (w *world) judge(allow oracle.Allowance) *oracle.Report {
 	w.t.Helper()
-	report, err := w.oracle.Check(w.t.Context(), w.before, w.ledger, allow)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	report := must(w.oracle.Check(w.t.Context(), w.before, w.ledger, allow))(w.t)
 	w.t.Log(report.Counters)
 	if err := report.Err(); err != nil {
 		w.t.Error(err)
@@ -216,13 +203,33 @@ func (w *world) exec(query string, args ...any) {
 	}
 }
 
+// hold runs statements on a connection of its own, and letGo others there: a lock, and its end.
+func (w *world) hold(end []string, statements ...string) (letGo func()) {
+	w.t.Helper()
+	conn := must(w.db.Conn(w.t.Context()))(w.t)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	run := func(statements ...string) {
+		w.t.Helper()
+		for _, text := range statements {
+			if _, err := conn.ExecContext(context.WithoutCancel(w.t.Context()), text); err != nil {
+				w.t.Fatalf("%s: %v", text, err)
+			}
+		}
+	}
+	run("SET SESSION wait_timeout = 3600")
+	run(statements...)
+	return func() { w.t.Helper(); run(end...) }
+}
+
+// lockStock locks all stock rows until free.
+func (w *world) lockStock() (free func()) {
+	return w.hold([]string{"ROLLBACK"}, "BEGIN", "UPDATE stock SET version = version + 1")
+}
+
 // store is the log and the letters as a command has them, until the test ends.
 func (w *world) store(o dedup.OpenOptions) *daemon.Store {
 	w.t.Helper()
-	s, err := daemon.OpenStore(w.t.Context(), w.config(), "test", o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := must(daemon.OpenStore(w.t.Context(), w.config(), "test", o))(w.t)
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -244,7 +251,7 @@ func (w *world) rows(status dedup.Status) int {
 }
 
 // ended waits until n rows have ended, as success or dead, and no copy is left in the queues.
-func (w *world) ended(n int, within time.Duration) {
+func (w *world) ended(n int) {
 	w.t.Helper()
 	cfg := w.config()
 	// While it is looked at one queue after the other, a copy may go from one that comes to one that is done: so it must
@@ -254,7 +261,7 @@ func (w *world) ended(n int, within time.Duration) {
 	live := slices.DeleteFunc(cfg.TopologyConfig().Queues(), func(q string) bool {
 		return q == rabbit.DeadQueue(cfg.Queue)
 	})
-	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), within, func() bool {
+	w.eventually(fmt.Sprintf("%d rows ended, no copy left", n), func() bool {
 		quiet++
 		if w.rows(dedup.Success)+w.rows(dedup.Dead) < n {
 			quiet = 0
@@ -273,8 +280,14 @@ func (w *world) ended(n int, within time.Duration) {
 	})
 }
 
-// eventually waits until yes.
-func (w *world) eventually(what string, within time.Duration, yes func() bool) {
+// eventually waits until yes, on a busy machine too.
+func (w *world) eventually(what string, yes func() bool) {
+	w.t.Helper()
+	w.within(3*time.Minute, what, yes)
+}
+
+// within is eventually for what has to be so by then.
+func (w *world) within(within time.Duration, what string, yes func() bool) {
 	w.t.Helper()
 	if !poll.Within(within, yes) {
 		w.t.Fatalf("still not after %v: %s; rows: %d success, %d dead, %d failed, %d processing", within, what,
@@ -285,15 +298,18 @@ func (w *world) eventually(what string, within time.Duration, yes func() bool) {
 // start starts the real binary as a daemon; the test's end kills it if it still runs.
 func (w *world) start() *program.Process {
 	w.t.Helper()
-	return w.startProcess(program.Options{Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: w.logs})
+	return w.command("run")
+}
+
+// command starts a command of the binary.
+func (w *world) command(args ...string) *program.Process {
+	w.t.Helper()
+	return w.startProcess(program.Options{Path: binary(w.t), Args: args, Env: w.environ(), Log: w.logs})
 }
 
 func (w *world) startProcess(o program.Options) *program.Process {
 	w.t.Helper()
-	p, err := program.Start(o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	p := must(program.Start(o))(w.t)
 	w.t.Cleanup(func() {
 		if err := p.Kill(); err != nil {
 			w.t.Error(err)
@@ -305,10 +321,7 @@ func (w *world) startProcess(o program.Options) *program.Process {
 // child starts this test binary as a daemon that a variable of the environment makes die or hang; see TestMain.
 func (w *world) child(variable string, more ...string) *program.Process {
 	w.t.Helper()
-	executable, err := os.Executable()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	executable := must(os.Executable())(w.t)
 	return w.startProcess(program.Options{
 		Path: executable, Env: append(append(w.environ(), more...), variable), Log: w.logs,
 	})
@@ -317,9 +330,7 @@ func (w *world) child(variable string, more ...string) *program.Process {
 // kill ends a daemon with SIGKILL.
 func (w *world) kill(p *program.Process) {
 	w.t.Helper()
-	if err := p.Kill(); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, p.Kill())
 }
 
 // killed is the exit code of a process that has got SIGKILL.
@@ -335,37 +346,67 @@ func (w *world) exits(p *program.Process, want int, within time.Duration) {
 	}
 }
 
-// stop drains a daemon, which must then exit with 0.
-func (w *world) stop(p *program.Process) {
+// metrics are what a daemon counts.
+func (w *world) metrics(p *program.Process) program.Metrics {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
-	defer cancel()
-	if code, err := p.Stop(ctx); err != nil || code != 0 {
-		w.t.Errorf("the drained daemon exited with %d (%v), want 0", code, err)
+	metrics := must(p.Metrics(w.t.Context()))(w.t)
+	return metrics
+}
+
+// stop drains daemons, which must then exit with 0.
+func (w *world) stop(all ...*program.Process) {
+	w.t.Helper()
+	for _, p := range all {
+		ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+		if code, err := p.Stop(ctx); err != nil || code != 0 {
+			w.t.Errorf("the drained daemon exited with %d (%v), want 0", code, err)
+		}
+		cancel()
 	}
 }
 
-// finish lets a daemon work until n rows have ended, and asks the oracle.
-func (w *world) finish(n int, allow oracle.Allowance) *oracle.Report {
+// rest drains daemons, and asks the oracle.
+func (w *world) rest(all ...*program.Process) *oracle.Report {
 	w.t.Helper()
-	daemon := w.start()
-	w.ended(n, 3*time.Minute)
-	w.stop(daemon)
-	return w.judge(allow)
+	w.stop(all...)
+	return w.judge(oracle.Allowance{})
 }
 
-// deadOrders starts daemons and lets n orders' rollbacks become letters, because reservations are missing until then.
-func (w *world) deadOrders(n, daemons int) (orders []shop.Order, fleet []*program.Process) {
+// finish lets a daemon work until so many are applied and so many dead, and asks the oracle.
+func (w *world) finish(applied, dead int, allow oracle.Allowance) *oracle.Report {
 	w.t.Helper()
+	daemon := w.start()
+	w.ended(applied + dead)
+	w.stop(daemon)
+	return w.judged(applied, dead, allow)
+}
+
+// judged is judge, and says how many are applied and dead in the end.
+func (w *world) judged(applied, dead int, allow oracle.Allowance) *oracle.Report {
+	w.t.Helper()
+	report := w.judge(allow)
+	if report.Applied != applied || report.DeadLettered != dead {
+		w.t.Errorf("%d applied and %d dead, want %d and %d", report.Applied, report.DeadLettered, applied, dead)
+	}
+	return report
+}
+
+// deadOrders is a world with tokens and daemons, in which n orders' rollbacks are letters, because reservations were
+// missing until then.
+func deadOrders(t *testing.T, n, daemons int, pairs ...string) (w *world, orders []shop.Order,
+	fleet []*program.Process) {
+	t.Helper()
+	w = newWorld(t, append([]string{"MAX_ATTEMPTS", "1", "MAX_DEAD_RATE", "off", "LANES", "1", "ADMIN_TOKENS_FILE",
+		twoTokens(t)}, pairs...)...)
 	orders = w.open(n)
 	w.exec("UPDATE stock_reservation SET order_sn = CONCAT('x-', order_sn)")
 	for range daemons {
 		fleet = append(fleet, w.start())
 	}
 	w.publish(w.route.Rollbacks(orders)...)
-	w.eventually("all are dead", time.Minute, func() bool { return w.rows(dedup.Dead) == n })
+	w.eventually("all are dead", func() bool { return w.rows(dedup.Dead) == n })
 	w.exec("UPDATE stock_reservation SET order_sn = SUBSTRING(order_sn, 3)")
-	return orders, fleet
+	return w, orders, fleet
 }
 
 // freezeInside leaves the daemon frozen with SIGSTOP when at least atLeast messages are applied and it has deliveries
@@ -373,7 +414,7 @@ func (w *world) deadOrders(n, daemons int) (orders []shop.Order, fleet []*progra
 // meanwhile.
 func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, held int) {
 	w.t.Helper()
-	w.eventually("the daemon is in the middle of its work", 3*time.Minute, func() bool {
+	w.eventually("the daemon is in the middle of its work", func() bool {
 		w.signal(daemon, syscall.SIGSTOP)
 		if applied = w.rows(dedup.Success); applied >= atLeast {
 			if held, _ = w.unacked(w.config().Queue); held > 0 {
@@ -388,9 +429,7 @@ func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, hel
 
 func (w *world) signal(p *program.Process, s syscall.Signal) {
 	w.t.Helper()
-	if err := p.Signal(s); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, p.Signal(s))
 }
 
 // binary builds cmd/rollbackd once for all tests of the process.
@@ -441,6 +480,55 @@ func (l *lines) String() string {
 func (l *lines) tail(n int) string {
 	all := strings.Split(l.String(), "\n")
 	return strings.Join(all[max(0, len(all)-n):], "\n")
+}
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		ok(t, os.WriteFile(path, []byte(got), 0o600))
+	}
+	want := must(os.ReadFile(path))(t)
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
+	}
+}
+
+// times is how files of testdata say that a text is repeated.
+var times = regexp.MustCompile(`\{([^{}]+) times (\d+)\}`)
+
+func repeated(text string) string {
+	return times.ReplaceAllStringFunc(text, func(s string) string {
+		m := times.FindStringSubmatch(s)
+		n, _ := strconv.Atoi(m[2])
+		return strings.Repeat(m[1], n)
+	})
+}
+
+// is compares two values.
+func is[T comparable](w *world, what string, got, want T) {
+	w.t.Helper()
+	if got != want {
+		w.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// ok ends a test whose arrangement failed.
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must is ok for what also returns a value.
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		ok(t, err)
+		return v
+	}
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
