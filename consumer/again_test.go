@@ -65,125 +65,108 @@ const (
 	secondIsLost = "failed>processing:2"
 )
 
-// Given more messages than fit into a group that fail always, then each has had every attempt, one after the other, and
-// has one letter; and they were claimed together.
-func TestMessagesThatAlwaysFailHaveTheirAttemptsTogether(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(300)
-	w.cfg.Prefetch = 600
-	all := keys("order", 300)
-	w.failing(all...)
-	w.startWith(all...)
-
-	w.ended(dedup.Dead, all...)
-	w.quiet()
-	w.wantStory(strings.Join([]string{firstFails, secondFails, thirdFails, dies}, " "), all...)
-	for _, k := range all {
-		w.wantRow(k, wanted{Attempts: 3, Reason: "exhausted", Remark: "shelf is locked"})
-		is(w, "calls of "+k, w.times(k), 3)
+// Given more messages than fit into a group that fail, always or once, then they are claimed, called and recorded
+// together, each has had its attempts one after the other, and one end.
+func TestMessagesThatFailHaveTheirAttemptsTogether(t *testing.T) {
+	type one struct {
+		fail  func(*world, ...string)
+		story string
+		calls int // of each
+		end   map[string]int
 	}
-	w.want("letters", w.letters(), once(all...))
-	w.want("effects", w.effects(), map[string]int{})
-	got := w.outcomes()
-	delete(got, "in_progress") // copies that were a little early
-	w.want("outcomes", got, map[string]int{"retried": 600, "dead_lettered": 300})
-	if n := w.claimOwners(); n > 60 {
-		t.Errorf("%d claims for 600 attempts, want few", n)
-	}
-}
-
-// Given messages that fail once, then they are applied together, by their second attempt, in few transactions.
-func TestMessagesThatFailOnceAreAppliedTogether(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(200)
-	w.cfg.Prefetch = 400
-	w.cfg.Lease, w.cfg.HandlerTimeout = 30*time.Second, 20*time.Second // on a loaded machine too
-	all := keys("order", 200)
-	w.flaky(all...)
-	w.startWith(all...)
-
-	w.quiet()
-	w.applied(all...)
-	w.wantStory(firstFails+" "+secondWorks, all...)
-	if n := w.claimOwners(); n > 20 {
-		t.Errorf("%d claims for 200 messages, want few", n)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n := len(w.calls); n > 21 {
-		t.Errorf("%d calls for 200 messages, want few", n)
-	}
+	const n = 210
+	each(t, map[string]one{
+		"always": {(*world).failing, firstFails + " " + secondFails + " " + thirdFails + " " + dies, 3,
+			map[string]int{"retried": 2 * n, "dead_lettered": n}},
+		"once": {(*world).flaky, firstFails + " " + secondWorks, 2, map[string]int{"retried": n, "applied": n}},
+	}, func(t *testing.T, w *world, tc one) {
+		w.oneBatch(n)
+		w.cfg.Prefetch = 2 * n
+		all := keys("order", n)
+		tc.fail(w, all...)
+		w.startWith(all...)
+		dead, applied := all[:tc.end["dead_lettered"]], all[:tc.end["applied"]]
+		w.ended(dedup.Dead, dead...)
+		w.applied(applied...)
+		w.quiet()
+		w.wantStory(tc.story, all...)
+		for _, k := range dead {
+			w.wantRow(k, wanted{Attempts: 3, Reason: "exhausted", Remark: "shelf is locked"})
+		}
+		for _, k := range all {
+			is(w, "calls of "+k, w.times(k), tc.calls)
+		}
+		w.want("letters", w.letters(), once(dead...))
+		got := w.outcomes()
+		delete(got, "in_progress") // copies that were a little early
+		w.want("outcomes", got, tc.end)
+		if n := w.claimOwners(); n > 40 {
+			t.Errorf("%d claims, want few", n)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.calls) > 40 {
+			t.Errorf("%d calls, want few", len(w.calls))
+		}
+	})
 }
 
 // Given a group in which one message fails without being blamed, or too late, or for what may be the database's fault,
 // then its claims are given back, each message goes on alone, and nobody has paid an attempt for it.
 func TestAGroupThatFailsWithoutBlameGivesItsClaimsBack(t *testing.T) {
 	boom := errors.New("boom")
-	at := func(msgs []consumer.Message, key string) int {
-		return slices.IndexFunc(msgs, func(m consumer.Message) bool { return m.Key == key })
+	slow := func(tx *gorm.DB, _ []consumer.Message) error { return tx.Exec("SELECT SLEEP(20)").Error }
+	missing := func(tx *gorm.DB) error { return tx.Exec("INSERT INTO nowhere VALUES (1)").Error }
+	over := func(tx *gorm.DB) error { // its time is
+		<-tx.Statement.Context.Done()
+		return tx.Statement.Context.Err()
 	}
-	each(t, map[string]func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error{
-		"an error":  func(context.Context, *gorm.DB, []consumer.Message) error { return boom },
-		"a panic":   func(context.Context, *gorm.DB, []consumer.Message) error { panic(boom) },
-		"permanent": func(context.Context, *gorm.DB, []consumer.Message) error { return consumer.Permanent(boom) },
-		"blame of nobody who is there": func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
+	blame := func(err error) error { return consumer.Blame(consumer.BlamedMessage{Index: 0, Err: err}) }
+	ways := map[string]func(*gorm.DB, []consumer.Message) error{
+		"an error":  func(*gorm.DB, []consumer.Message) error { return boom },
+		"a panic":   func(*gorm.DB, []consumer.Message) error { panic(boom) },
+		"permanent": func(*gorm.DB, []consumer.Message) error { return consumer.Permanent(boom) },
+		"blame of nobody who is there": func(_ *gorm.DB, msgs []consumer.Message) error {
 			return consumer.Blame(consumer.BlamedMessage{Index: len(msgs), Err: boom})
 		},
-		"a blame without an error": func(context.Context, *gorm.DB, []consumer.Message) error {
-			return consumer.Blame(consumer.BlamedMessage{Index: 0})
-		},
-		"a slow statement": func(_ context.Context, tx *gorm.DB, _ []consumer.Message) error {
-			return tx.Exec("SELECT SLEEP(20)").Error
-		},
-		"its time is over": func(ctx context.Context, _ *gorm.DB, _ []consumer.Message) error {
-			<-ctx.Done()
-			return ctx.Err()
-		},
-		"blame when its time is over": func(ctx context.Context, _ *gorm.DB, msgs []consumer.Message) error {
-			<-ctx.Done()
-			return consumer.Blame(consumer.BlamedMessage{Index: at(msgs, "order-0007"), Err: ctx.Err()})
-		},
-		"a deadlock that it made of its own": func(context.Context, *gorm.DB, []consumer.Message) error {
+		"a blame without an error":    func(*gorm.DB, []consumer.Message) error { return blame(nil) },
+		"a slow statement":            slow,
+		"its time is over":            func(tx *gorm.DB, _ []consumer.Message) error { return over(tx) },
+		"blame when its time is over": func(tx *gorm.DB, _ []consumer.Message) error { return blame(over(tx)) },
+		"a deadlock that it made of its own": func(*gorm.DB, []consumer.Message) error {
 			return &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"}
 		},
-		"a table that is not there": func(_ context.Context, tx *gorm.DB, _ []consumer.Message) error {
-			return tx.Exec("INSERT INTO nowhere VALUES (1)").Error
-		},
-		"blame for a table that is not there": func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-			return consumer.Blame(consumer.BlamedMessage{Index: at(msgs, "order-0007"),
-				Err: tx.Exec("INSERT INTO nowhere VALUES (1)").Error})
-		},
-		"a swallowed error": func(_ context.Context, tx *gorm.DB, _ []consumer.Message) error {
-			_ = tx.Exec("INSERT INTO nowhere VALUES (1)")
+		"a table that is not there":           func(tx *gorm.DB, _ []consumer.Message) error { return missing(tx) },
+		"blame for a table that is not there": func(tx *gorm.DB, _ []consumer.Message) error { return blame(missing(tx)) },
+		"a swallowed error":                   func(tx *gorm.DB, _ []consumer.Message) error { _ = missing(tx); return nil },
+	}
+	w := newWorld(t)
+	w.oneBatch(20)
+	w.cfg.Lease, w.cfg.HandlerTimeout = 12*time.Second, 2*time.Second
+	var shared atomic.Int32
+	w.batch(func(tx *gorm.DB, msgs []consumer.Message) error {
+		if len(msgs) == 1 {
 			return nil
-		},
-	}, func(t *testing.T, w *world, fail func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error) {
-		w.oneBatch(20)
-		w.cfg.Lease, w.cfg.HandlerTimeout = 12*time.Second, 2*time.Second
-		var shared atomic.Int32
-		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-			for _, m := range msgs {
-				if err := insert(tx, m.Key); err != nil {
-					return err
-				}
-			}
-			if len(msgs) > 1 {
-				shared.Add(1)
-				return fail(ctx, tx, msgs)
-			}
-			return nil
-		})
-		all := keys("order", 20)
-		w.blamed(all...)
-		w.startWith(all...)
-
-		w.end(map[string]int{"applied": 20})
-		w.applied(all...)
-		w.wantStory(secondUnrun+" "+secondWorks, all...)
-		if shared.Load() == 0 {
-			t.Error("they were never attempted together")
 		}
+		shared.Add(1)
+		name, _, _ := strings.Cut(msgs[0].Key, "-")
+		return ways[name](tx, msgs)
 	})
+	w.declare()
+	w.start()
+	var all []string
+	for name := range ways {
+		before, orders := shared.Load(), keys(name, 20)
+		w.blamed(orders...)
+		w.publish("{}", orders...)
+		all = append(all, orders...)
+		w.applied(all...)
+		w.wantStory(secondUnrun+" "+secondWorks, orders...)
+		if shared.Load() == before {
+			t.Errorf("%s: they were never attempted together", name)
+		}
+	}
+	w.end(map[string]int{"applied": len(all)})
 }
 
 // Given a group of which the handler blames some for what may be the database's fault, then only these go on alone, and
@@ -191,8 +174,7 @@ func TestAGroupThatFailsWithoutBlameGivesItsClaimsBack(t *testing.T) {
 func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 	w := newWorld(t)
 	w.oneBatch(20)
-	w.cfg.Lease, w.cfg.HandlerTimeout = 30*time.Second, 20*time.Second // on a loaded machine too
-	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+	w.batch(func(_ *gorm.DB, msgs []consumer.Message) error {
 		return blaming(msgs, func(m consumer.Message) error {
 			switch {
 			case m.Key == "order-0003" && len(msgs) > 1:
@@ -202,7 +184,7 @@ func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 			case m.Key == "order-0005":
 				return consumer.Permanent(errors.New("no such shelf"))
 			}
-			return insert(tx, m.Key)
+			return nil
 		})
 	})
 	all := keys("order", 20)
@@ -223,40 +205,29 @@ func TestBlameThatIsTheDatabasesFaultCountsNothingInAGroup(t *testing.T) {
 // Blame comes one at a time, again and again, in groups that share a savepoint and in those that do not: whoever was
 // blamed stays out.
 func TestBlameOfOneAfterTheOtherInAGroup(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{2, 15, 16, 60} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			w := newWorld(t)
-			w.oneBatch(n)
-			w.cfg.Prefetch, w.cfg.Lease = max(w.cfg.Prefetch, n), time.Minute // room for many rounds
-			w.cfg.HandlerTimeout = 20 * time.Second                           // on a loaded machine too
-			w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
-				if err := insert(tx, m.Key); err != nil {
-					return err
-				}
-				if strings.HasPrefix(m.Key, "bad") {
-					return errors.New("shelf is locked")
-				}
-				return nil
-			})
-			bad, good := keys("bad", n/2), keys("good", n-n/2)
-			var all []string
-			for i := range good {
-				all = append(all, good[i])
-				if i < len(bad) {
-					all = append(all, bad[i])
-				}
+	each(t, named(2, 15, 16), func(t *testing.T, w *world, n int) {
+		w.oneBatch(n)
+		w.cfg.Lease = time.Minute // room for many rounds
+		w.doing(func(_ *gorm.DB, m consumer.Message) error {
+			if strings.HasPrefix(m.Key, "bad") {
+				return errors.New("shelf is locked")
 			}
-			w.blamed(all...)
-			w.startWith(all...)
-
-			w.ended(dedup.Dead, bad...)
-			w.quiet()
-			w.applied(good...)
-			w.wantStory(secondWorks, good...)
-			w.wantStory(secondFails+" "+thirdFails+" "+dies, bad...)
+			return nil
 		})
-	}
+		bad, good := keys("bad", n/2), keys("good", n-n/2)
+		all := slices.Clone(good)
+		for i := range bad {
+			all = slices.Insert(all, 2*i+1, bad[i])
+		}
+		w.blamed(all...)
+		w.startWith(all...)
+
+		w.ended(dedup.Dead, bad...)
+		w.quiet()
+		w.applied(good...)
+		w.wantStory(secondWorks, good...)
+		w.wantStory(secondFails+" "+thirdFails+" "+dies, bad...)
+	})
 }
 
 // Given rows that somebody moves between their claim and their effect, then they leave the group, which goes on without
@@ -313,12 +284,11 @@ func TestBlameThatComesLateIsNoAttempt(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lease, w.cfg.HandlerTimeout = 12*time.Second, 2*time.Second
 	var slow atomic.Bool
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+	w.doing(func(tx *gorm.DB, m consumer.Message) error {
 		if m.Key == "order-0007" && !slow.Swap(true) {
-			<-ctx.Done()
-			return ctx.Err()
+			<-tx.Statement.Context.Done()
 		}
-		return insert(tx, m.Key)
+		return tx.Statement.Context.Err()
 	})
 	all := w.judged(keys("order", 20), map[string]int{"applied": 20})
 	w.wantStory("absent>processing:1 processing>success:1", all[7])
@@ -335,10 +305,8 @@ func TestBlameThatMeetsARowCountsNothing(t *testing.T) {
 	}
 	each(t, map[string]one{
 		"success":                   {1, 1, "UNHEX(SHA2('{}', 256))", "duplicate"},
-		"dead":                      {3, 3, "UNHEX(SHA2('{}', 256))", "duplicate_of_dead"},
 		"discarded":                 {4, 0, "NULL", "duplicate_of_dead"},
 		"failed, not due":           {2, 1, "UNHEX(SHA2('{}', 256))", "in_progress"},
-		"claimed":                   {0, 1, "UNHEX(SHA2('{}', 256))", "in_progress"},
 		"success with another body": {1, 1, "UNHEX(SHA2('{\"another\":1}', 256))", "dead_lettered"},
 	}, func(t *testing.T, w *world, tc one) {
 		w.oneBatch(40)
@@ -367,10 +335,9 @@ func TestBlameThatMeetsARowCountsNothing(t *testing.T) {
 // When one of many blamed messages has a row by then, each that shares its statements is looked at by itself. They are
 // few at a time, so that this never takes longer than a call of the log may.
 func TestBlameOfManyThatMeetsARowIsRecordedInPieces(t *testing.T) {
-	const n, piece = 1000, 200
+	const n, piece = 450, 200
 	w := newWorld(t)
 	w.oneBatch(n)
-	w.patience = 3 * time.Minute               // a thousand letters
 	w.cfg.Prefetch, w.cfg.MaxAttempts = 2*n, 1 // half of what is prefetched may be a batch
 	var blamed []string                        // by the first call, however many messages that has
 	w.handler = consumer.HandlerFunc(func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
@@ -409,159 +376,95 @@ func TestBlameOfManyThatMeetsARowIsRecordedInPieces(t *testing.T) {
 
 // The answer to any COMMIT of a group may be lost, whether it took place or not: every attempt is counted once.
 func TestALostAnswerToAGroupsCommitChangesNothing(t *testing.T) {
-	t.Parallel()
 	const n = 20
-	always := func(msgs []consumer.Message) error {
-		return blaming(msgs, func(consumer.Message) error { return errors.New("shelf is locked") })
-	}
-	half := func(msgs []consumer.Message) error {
-		return blaming(msgs, func(m consumer.Message) error {
-			if m.Attempt < 2 && m.Key < "order-0005" {
-				return errors.New("no reservation yet")
-			}
-			return nil
-		})
-	}
-	unrun := func(msgs []consumer.Message) error {
-		if len(msgs) > 1 {
-			return errors.New("one at a time, please")
-		}
-		return nil
-	}
-	for name, tc := range map[string]struct {
+	type one struct {
 		fail    func([]consumer.Message) error
-		blamed  bool // before
+		before  func(w *world, keys ...string)
 		commits int
 		status  dedup.Status
 		stories []string // of which each message has one
-	}{
+	}
+	each(t, map[string]one{
 		// their first blame; claim, failure; claim, failure; the first that says dead
-		"all fail": {always, false, 6, dedup.Dead, []string{
-			strings.Join([]string{firstFails, secondFails, thirdFails, dies}, " ")}},
+		"all fail": {func(msgs []consumer.Message) error {
+			return blaming(msgs, func(consumer.Message) error { return errors.New("shelf is locked") })
+		}, nil, 6, dedup.Dead, []string{firstFails + " " + secondFails + " " + thirdFails + " " + dies}},
 		// the effect of who is not blamed; blame; claim; effect
-		"some fail once": {half, false, 4, dedup.Success, []string{"", firstFails + " " + secondWorks,
+		"some fail once": {func(msgs []consumer.Message) error {
+			return blaming(msgs, func(m consumer.Message) error {
+				if m.Attempt < 2 && m.Key[len(m.Key)-4:] < "0005" {
+					return errors.New("no reservation yet")
+				}
+				return nil
+			})
+		}, nil, 4, dedup.Success, []string{"", firstFails + " " + secondWorks,
 			firstFails + " " + secondUnrun + " " + secondWorks}},
 		// claim; un-claim; claim, effect
-		"none is blamed": {unrun, true, 4, dedup.Success, []string{secondUnrun + " " + secondWorks}},
-	} {
-		for i := 1; i <= tc.commits; i++ {
-			for _, took := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s, commit %d, took place %v", name, i, took), func(t *testing.T) {
-					w := newWorld(t)
-					w.oneBatch(n)
-					w.cfg.Lease = 12 * time.Second
-					all := keys("order", n)
-					w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-						for _, m := range msgs {
-							if err := insert(tx, m.Key); err != nil {
-								return err
-							}
-						}
-						return tc.fail(msgs)
-					})
-					if tc.blamed {
-						w.blamed(all...)
-					}
-					w.publish("{}", all...)
-					l := w.proxied()
-					drop := l.mysql.DropRequest
-					if took {
-						drop = l.mysql.DropReply
-					}
-					dropped := drop(nthCommit(i))
-					r := w.start()
-					await(t, dropped, "the answer is lost")
-
-					w.ended(tc.status, all...)
-					w.quiet()
-					w.recovered(r)
-					effects := map[string]int{}
-					if tc.status == dedup.Success {
-						effects = once(all...)
-					}
-					w.want("effects", w.effects(), effects)
-					for _, k := range all {
-						if got := w.story(k); !slices.Contains(tc.stories, got) {
-							t.Fatalf("the story of %s is\n%s, want one of\n%s", k, got, strings.Join(tc.stories, "\n"))
-						}
-					}
-					if tc.status == dedup.Dead {
-						w.want("letters", w.letters(), once(all...))
-					}
-				})
+		"none is blamed": {func(msgs []consumer.Message) error {
+			if len(msgs) > 1 {
+				return errors.New("one at a time, please")
 			}
-		}
-	}
-}
-
-// What took over an expired lease and could not be tried stays alone, however often that happens, until it is tried.
-func TestATakeoverThatIsGivenBackTwiceStaysAlone(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(1)
-	w.cfg.GiveBackAfter, w.cfg.Lease = 100*time.Millisecond, time.Hour // so that nobody takes it over
-	w.exec("RENAME TABLE effect TO gone")
-	// given the row of a take-over that was given back
-	w.blamed("key")
-	w.exec("UPDATE consumer_log SET owner = 'host/1/2/3/4/alone'")
-	// when that happens again
-	w.startWith("key")
-	w.eventually("it was claimed and given back", func() bool {
-		row := w.row("key")
-		return w.outcomes()["abandoned"] > 0 && row.Status == dedup.Failed && !strings.HasPrefix(row.Owner, "host/1/2/3/4")
-	})
-	// then whoever comes next knows all the same
-	if row := w.row("key"); !row.RunsAlone() || row.Attempts != 1 {
-		t.Errorf("the row is %v after %d attempts, owner %q: nothing says that it must run alone", row.Status, row.Attempts,
-			row.Owner)
-	}
-	w.exec("RENAME TABLE gone TO effect")
-	w.applied("key")
-}
-
-// Two engines, half of the messages fail once, and each comes five times.
-func TestTwoEnginesShareFailingMessagesAndTheirCopies(t *testing.T) {
-	each(t, map[string]bool{"with the lock": true, "without": false}, func(t *testing.T, w *world, redis bool) {
-		w.cfg.BatchSize = 50
-		if !redis {
-			w.redisURL = ""
-		}
-		const copies = 5
-		all := keys("order", 300)
-		for i, k := range all {
-			if i%2 == 0 {
-				w.flaky(k)
+			return nil
+		}, (*world).blamed, 4, dedup.Success, []string{secondUnrun + " " + secondWorks}},
+		// claim, effect
+		"each alone": {func([]consumer.Message) error { return nil }, (*world).failedOnce, 2, dedup.Success,
+			[]string{secondWorks, secondUnrun + " " + secondWorks}},
+	}, func(t *testing.T, w *world, tc one) {
+		w.oneBatch(n)
+		w.cfg.Lease = 12 * time.Second
+		w.batch(func(_ *gorm.DB, msgs []consumer.Message) error { return tc.fail(msgs) })
+		w.declare()
+		l := w.proxied()
+		r := w.start()
+		effects := map[string]int{}
+		for i := range 2 * tc.commits { // of each commit, its answer and the commit itself
+			all, lose := keys(fmt.Sprint("order-", i), n), l.mysql.DropReply
+			if i%2 == 1 {
+				lose = l.mysql.DropRequest
 			}
-		}
-		for range copies {
+			if tc.before != nil {
+				tc.before(w, all...)
+			}
+			lost := lose(nthCommit(i/2 + 1))
 			w.publish("{}", all...)
-		}
-		w.start()
-		w.start()
-		w.quiet()
-		w.applied(all...)
-		attempts := map[string]int{}
-		for i, k := range all {
-			row := w.row(k)
-			attempts[fmt.Sprint(i%2 == 0, row.Attempts)]++
-			// a copy may be applied while the blame of the other is on its way,
-			// without the lock, or where a group met trouble after its blame, and was begun anew
-			if most := 2 - i%2; row.Attempts > most {
-				t.Errorf("%s had %d attempts, want %d: %s", k, row.Attempts, most, w.story(k))
+			await(t, lost, "the answer is lost")
+			w.ended(tc.status, all...)
+			w.quiet()
+			w.recovered(r)
+			if tc.status == dedup.Dead {
+				w.want("letters", w.letters(), once(all...))
+			} else {
+				maps.Copy(effects, once(all...))
+			}
+			w.want("effects", w.effects(), effects)
+			for _, k := range all {
+				if got := w.story(k); !slices.Contains(tc.stories, got) {
+					t.Fatalf("the story of %s is\n%s, want one of\n%s", k, got, strings.Join(tc.stories, "\n"))
+				}
 			}
 		}
-		if attempts["true 2"] == 0 {
-			t.Errorf("attempts %v: no failure was counted", attempts)
-		}
-		var got map[string]int
-		w.eventually("every delivery is counted", func() bool { // which comes after its ack
-			got = w.outcomes()
-			later := got["retried"] + got["in_progress"] + got["lease_lost"]
-			// two copies that meet in a batch and come back later do so as one, and so are counted as applied or duplicate
-			one := later - w.counts("rollbackd_publishes_total")["retry"]
-			return got["applied"] == len(all) && got["applied"]+got["duplicate"]+one == copies*len(all)
+	})
+}
+
+// An attempt that a dependency ended is none; and what took over an expired lease and could not be tried stays alone,
+// however often that happens, until it is tried.
+func TestAnAttemptThatADependencyEndedIsNone(t *testing.T) {
+	each(t, named("blame/1", "host/1/2/3/4/alone"), func(t *testing.T, w *world, owner string) {
+		w.oneBatch(1)
+		w.cfg.GiveBackAfter, w.cfg.Lease = 100*time.Millisecond, time.Hour // so that nobody takes it over
+		w.exec("RENAME TABLE effect TO gone")
+		w.blamed("key")
+		w.exec("UPDATE consumer_log SET owner = ?", owner)
+		w.startWith("key")
+		w.eventually("it was claimed and given back", func() bool {
+			row := w.row("key")
+			return w.outcomes()["abandoned"] > 0 && row.Status == dedup.Failed && row.Owner != owner
 		})
-		if got["dead_lettered"]+got["abandoned"] > 0 {
-			t.Errorf("outcomes %v, want none dead or abandoned", maps.Clone(got))
+		if row := w.row("key"); row.Attempts != 1 || row.RunsAlone() != strings.HasSuffix(owner, "alone") {
+			t.Errorf("after %d attempts its row's owner is %q", row.Attempts, row.Owner)
 		}
+		w.exec("RENAME TABLE gone TO effect")
+		w.applied("key")
+		w.wantRow("key", wanted{Attempts: 2})
 	})
 }

@@ -1,15 +1,9 @@
 package consumer_test
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"fmt"
-	"net/url"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,15 +17,12 @@ import (
 
 func TestWhatTheBrokerGaveUpGetsARowAndALetterAndNoHandler(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	validated := false
 	w.handler = validating{w.handler, func(*consumer.Message) error { validated = true; return errors.New("refused") }}
 	w.declare()
-	claimed := id("crashing")
-	if _, err := w.records.Claim(t.Context(), w.row("crashing"), dedup.Entry{Identity: claimed},
-		"a process that died"); err != nil {
-		t.Fatal(err)
-	}
-	w.publishInto(rabbit.BackstopQueue(w.cfg.Queue), "unknown", "unknown", "crashing", "")
+	w.claim("crashing")
+	w.publishInto(w.backstop(), "unknown", "unknown", "crashing", "")
 	w.start()
 	w.ended(dedup.Dead, "unknown", "crashing")
 	w.end(map[string]int{"dead_lettered": 3, "duplicate_of_dead": 1})
@@ -43,7 +34,7 @@ func TestWhatTheBrokerGaveUpGetsARowAndALetterAndNoHandler(t *testing.T) {
 		}
 	}
 	w.wantRow("unknown", wanted{Reason: "delivery_limit",
-		Remark: "moved to " + rabbit.BackstopQueue(w.cfg.Queue) + ", not by RabbitMQ's account of it"})
+		Remark: "moved to " + w.backstop() + ", not by RabbitMQ's account of it"})
 	if validated || w.times("unknown") > 0 {
 		t.Error("the handler has seen it")
 	}
@@ -56,13 +47,11 @@ func TestWhatTheBrokerGaveUpIsJudgedByItsRow(t *testing.T) {
 	w.ended(dedup.Success, "done")
 	w.ended(dedup.Dead, "dead")
 	w.quiet()
-	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	backstop := w.backstop()
 	// given the letter of a dead row, moved by hand and given up by the broker; an ordinary copy; one that is done;
 	// another body
 	letter := w.letter()
-	w.broker.Publish("", backstop, stack.Message{
-		MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body,
-	})
+	w.move(letter, backstop)
 	w.publishInto(backstop, "dead", "done")
 	w.broker.Publish("", backstop, stack.Message{MessageId: "done", Type: tag, Body: []byte("other")})
 	w.end(map[string]int{"applied": 1, "duplicate": 1, "dead_lettered": 2, "duplicate_of_dead": 2})
@@ -87,9 +76,8 @@ func TestALeaseThatLivesIsWaitedForInTheBackstopButNotInADrain(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lease = 30 * time.Second
 	w.declare()
-	key := id("busy")
-	claim := must(w.log(w.open(w.dsn)).Claim(t.Context(), w.row("busy"), dedup.Entry{Identity: key}, "another"))(t)
-	w.publishInto(rabbit.BackstopQueue(w.cfg.Queue), "busy", "free")
+	claim := w.claim("busy")
+	w.publishInto(w.backstop(), "busy", "free")
 	r := w.launch()
 	w.ended(dedup.Dead, "free") // it does not wait for the other
 	began := time.Now()
@@ -108,7 +96,7 @@ func TestTheDeliveryLimitOfTheMainQueueEndsInALetter(t *testing.T) {
 	// given a message that the broker has delivered too often: 201 deliveries failed
 	w.publish("{}", "loops")
 	w.broker.Fail(w.cfg.Queue, 201)
-	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	backstop := w.backstop()
 	w.eventually("it is in the backstop", func() bool { return w.broker.Depth(backstop) == 1 })
 	// and that came back from the backstop too
 	w.broker.Fail(backstop, 3)
@@ -131,7 +119,7 @@ func TestPoliciesOnTheMainQueueLoseNothing(t *testing.T) {
 	gone := keys("gone", 5)
 	w.publishInto(w.cfg.Queue, gone...)
 	w.eventually("they are in the backstop", func() bool {
-		return w.broker.Depth(rabbit.BackstopQueue(w.cfg.Queue)) == len(gone)
+		return w.broker.Depth(w.backstop()) == len(gone)
 	})
 	// then, when policies limit deliveries and length, each is a letter that says so, and the others are applied
 	w.broker.Policy("ttl-"+w.cfg.Queue, w.cfg.Queue, map[string]any{
@@ -162,15 +150,10 @@ func TestALetterInTheBackstopDoesNotMultiply(t *testing.T) {
 	w.quiet()
 	w.drains(r)
 	letter := w.letter()
-	busy := dedup.Entry{Identity: id("busy")}
-	if _, err := w.log(w.open(w.dsn)).Claim(t.Context(), w.row("busy"), busy, "another"); err != nil {
-		t.Fatal(err)
-	}
-	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	w.claim("busy")
+	backstop := w.backstop()
 	w.publishInto(backstop, "busy")
-	w.broker.Publish("", backstop, stack.Message{
-		MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2,
-	})
+	w.move(letter, backstop)
 	for range 2 {
 		r := w.launch()
 		w.eventually("the letter is back and acked", func() bool {
@@ -194,52 +177,41 @@ func degraded(r *running, queue string) bool {
 	return slices.ContainsFunc(r.State().Degraded, func(s string) bool { return strings.HasPrefix(s, queue+": ") })
 }
 
-func TestWhatEndsTheBackstopsConnectionLeavesTheMainQueueAlone(t *testing.T) {
-	w := newWorld(t)
-	l := w.proxied()
-	l.amqp.KillOn([]byte(killer))
-	backstop := rabbit.BackstopQueue(w.cfg.Queue)
-	w.declare()
-	w.publishBody(backstop, "killer", killer)
-	r := w.start()
-	w.eventually("it has ended three connections", func() bool { return l.amqp.Killed() >= 3 })
-	// when messages come meanwhile
-	all := keys("order", 100)
-	w.publish("{}", all...)
-	// then each is applied by its first delivery
-	w.ended(dedup.Success, all...)
-	killed := l.amqp.Killed()
-	w.eventually("it goes on ending connections", func() bool { return l.amqp.Killed() > killed })
-	w.end(map[string]int{"applied": 100})
-	w.want("effects", w.effects(), once(all...))
-	// and the engine is at work, but says what is amiss
-	w.recovered(r)
-	if !degraded(r, backstop) {
-		t.Errorf("degraded: %q, want the backstop", r.State().Degraded)
+// Given a message that ends each connection on which it comes, in the backstop or in the main queue, then what is in
+// the other queue is ended by its first delivery, and the engine is at work, but says what is amiss until the way is
+// free.
+func TestWhatEndsAQueuesConnectionLeavesTheOtherQueueAlone(t *testing.T) {
+	type one struct {
+		queue, other   func(*world) string
+		killer, others dedup.Status
+		end            string
 	}
-	if got := w.counts("rollbackd_degraded"); got[backstop] == 0 {
-		t.Errorf("rollbackd_degraded %v, want 1 for %s", got, backstop)
-	}
-	// until the way is free
-	l.amqp.KillOn(nil)
-	w.ended(dedup.Dead, "killer")
-	w.eventually("nothing is amiss", func() bool { return len(r.State().Degraded) == 0 })
-}
-
-func TestWhatEndsTheMainQueuesConnectionLeavesTheBackstopAlone(t *testing.T) {
-	w := newWorld(t)
-	l := w.proxied()
-	l.amqp.KillOn([]byte(killer))
-	w.declare()
-	w.publishBody(w.cfg.Queue, "killer", killer)
-	w.start()
-	w.eventually("it has ended three connections", func() bool { return l.amqp.Killed() >= 3 })
-	all := keys("given-up", 60)
-	w.publishInto(rabbit.BackstopQueue(w.cfg.Queue), all...)
-	w.ended(dedup.Dead, all...)
-	w.end(map[string]int{"dead_lettered": 60}) // none was abandoned
-	l.amqp.KillOn(nil)
-	w.ended(dedup.Success, "killer")
+	main := func(w *world) string { return w.cfg.Queue }
+	each(t, map[string]one{
+		"the backstop":   {(*world).backstop, main, dedup.Dead, dedup.Success, "applied"},
+		"the main queue": {main, (*world).backstop, dedup.Success, dedup.Dead, "dead_lettered"},
+	}, func(t *testing.T, w *world, tc one) {
+		l := w.proxied()
+		l.amqp.KillOn([]byte(killer))
+		queue := tc.queue(w)
+		w.declare()
+		w.publishBody(queue, "killer", killer)
+		r := w.start()
+		w.eventually("it has ended three connections", func() bool { return l.amqp.Killed() >= 3 })
+		all := keys("order", 60)
+		w.publishInto(tc.other(w), all...)
+		w.ended(tc.others, all...)
+		killed := l.amqp.Killed()
+		w.eventually("it goes on ending connections", func() bool { return l.amqp.Killed() > killed })
+		w.end(map[string]int{tc.end: len(all)}) // none was abandoned
+		w.recovered(r)
+		w.eventually("it says what is amiss", func() bool {
+			return degraded(r, queue) && w.counts("rollbackd_degraded")[queue] > 0
+		})
+		l.amqp.KillOn(nil)
+		w.ended(tc.killer, "killer")
+		w.eventually("nothing is amiss", func() bool { return len(r.State().Degraded) == 0 })
+	})
 }
 
 // Given 300 good messages and among them one that ends each connection on which it comes, then it alone is charged
@@ -247,20 +219,15 @@ func TestWhatEndsTheMainQueuesConnectionLeavesTheBackstopAlone(t *testing.T) {
 // is a letter.
 func TestADeliveryThatEndsConnectionsIsFoundAndStandsAlone(t *testing.T) {
 	w := newWorld(t)
-	w.limitDeliveries(9)
+	w.declare()
+	w.broker.Policy("nine", w.cfg.Queue, map[string]any{"delivery-limit": 9})
 	l := w.proxied()
 	l.amqp.KillOn([]byte(killer))
-	var mu sync.Mutex
-	deliveries := map[string]int64{}
-	handle := w.handler
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, m := range msgs {
-			before, _ := rabbit.Int(m.Headers["x-delivery-count"])
-			deliveries[m.Key] = max(deliveries[m.Key], before+1)
+	w.doing(func(_ *gorm.DB, m consumer.Message) error {
+		if before, _ := rabbit.Int(m.Headers["x-delivery-count"]); before > 2 {
+			t.Errorf("%s was delivered %d times, want no more than three", m.Key, before+1)
 		}
-		return handle.Handle(ctx, tx, msgs)
+		return nil
 	})
 	all := keys("order", 300)
 	w.publish("{}", all[:120]...)
@@ -270,22 +237,13 @@ func TestADeliveryThatEndsConnectionsIsFoundAndStandsAlone(t *testing.T) {
 		return degraded(r, w.cfg.Queue) && w.counts("rollbackd_degraded")[w.cfg.Queue] == 1
 	})
 	w.ended(dedup.Success, all...)
-	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	backstop := w.backstop()
 	w.eventually("it is the backstop's trouble, and the main queue is cleared", func() bool {
 		return degraded(r, backstop) && !degraded(r, w.cfg.Queue)
 	})
-	mu.Lock()
-	for key, n := range deliveries {
-		if n > 3 {
-			t.Errorf("%s was delivered %d times, want no more than three", key, n)
-		}
-	}
-	mu.Unlock()
 	w.want("effects", w.effects(), once(all...))
-	if text := w.logs.String(); !strings.Contains(text, "queue="+w.cfg.Queue) ||
-		!strings.Contains(text, "one message is taken at a time") {
-		t.Error("the log does not say which queue is in quarantine")
-	}
+	w.logged("queue=" + w.cfg.Queue)
+	w.logged("one message is taken at a time")
 	// and the main queue flows again
 	w.publish("{}", "later")
 	w.ended(dedup.Success, "later")
@@ -323,13 +281,13 @@ func TestIdleConnectionsThatAreCutAreNobodysFault(t *testing.T) {
 	w.declare()
 	conn := must(rabbit.Dial(t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(t)
 	defer func() { _ = conn.Close() }()
-	backstop := rabbit.BackstopQueue(w.cfg.Queue)
+	backstop := w.backstop()
 	consumed := func(queue string) bool {
 		_, consumers, err := conn.Depth(t.Context(), queue)
 		return err == nil && consumers > 0
 	}
 	r := w.start()
-	for range 4 {
+	for range 3 {
 		w.eventually("both queues are consumed", func() bool {
 			return l.amqp.Links() >= 2 && consumed(w.cfg.Queue) && consumed(backstop)
 		})
@@ -354,17 +312,4 @@ func TestIdleConnectionsThatAreCutAreNobodysFault(t *testing.T) {
 	}
 	w.ended(dedup.Success, "killer-of-"+w.cfg.Queue)
 	w.ended(dedup.Dead, "killer-of-"+backstop)
-}
-
-// limitDeliveries lowers the main queue's delivery limit by a policy.
-func (w *world) limitDeliveries(n int) {
-	w.t.Helper()
-	u := must(url.Parse(w.broker.URL))(w.t)
-	vhost := cmp.Or(strings.TrimPrefix(u.Path, "/"), "/")
-	w.broker.Eval(fmt.Sprintf(`ok = rabbit_policy:set(<<%q>>, <<%q>>, <<%q>>, [{<<"delivery-limit">>, %d}], 0, `+
-		`<<"queues">>, <<"tests">>)`,
-		vhost, w.cfg.Queue, "^"+regexp.QuoteMeta(w.cfg.Queue)+"$", n))
-	w.t.Cleanup(func() {
-		w.broker.Eval(fmt.Sprintf(`rabbit_policy:delete(<<%q>>, <<%q>>, <<"tests">>)`, vhost, w.cfg.Queue))
-	})
 }

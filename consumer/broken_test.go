@@ -14,9 +14,6 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// broken is a deployment whose handler fails, until it is mended.
-type broken struct{ mended atomic.Bool }
-
 // fails are the ways in which a deployment fails for every message, by name.
 var fails = map[string]func(i int) error{
 	"ordinary":  func(int) error { return errors.New("no such column") },
@@ -29,103 +26,88 @@ var fails = map[string]func(i int) error{
 	},
 }
 
-// breaks makes the world's handler fail, each message by itself.
-func (w *world) breaks(fail func(i int) error) *broken {
-	var b broken
-	handle := w.handler
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		if b.mended.Load() {
-			return handle.Handle(ctx, tx, msgs)
-		}
-		return blaming(msgs, func(m consumer.Message) error {
-			n := 0
-			_, _ = fmt.Sscanf(m.Key, "order-%d", &n)
-			return fail(n)
-		})
-	})
-	return &b
-}
-
-// breaksCalls makes calls that fail, until they are mended.
-func (w *world) breaksCalls(fail func(i int) error) *broken {
-	var b broken
-	service := w.calling(consumer.CallOptions{})
-	service.answering(func(_ context.Context, m consumer.Message) error {
-		if b.mended.Load() {
-			return nil
-		}
+// breaks makes the world's handler fail, or its calls, each message by itself, until that is mended.
+func (w *world) breaks(kind string, calls bool) (mended *atomic.Bool) {
+	mended = new(atomic.Bool)
+	failing := func(m consumer.Message) error {
 		n := 0
 		_, _ = fmt.Sscanf(m.Key, "order-%d", &n)
-		return fail(n)
-	})
-	return &b
-}
-
-// starts starts daemons side by side.
-func (w *world) starts(n int) (all []*running) {
-	for range n {
-		all = append(all, w.start())
+		if mended.Load() {
+			return nil
+		}
+		return fails[kind](n)
 	}
-	return all
+	if calls {
+		w.calling(consumer.CallOptions{}).answering(func(_ context.Context, m consumer.Message) error { return failing(m) })
+	} else {
+		w.batch(func(_ *gorm.DB, msgs []consumer.Message) error { return blaming(msgs, failing) })
+	}
+	return mended
 }
 
-// braked waits until the brake holds all of them.
-func (w *world) braked(all []*running) {
+// spent is how many attempts there were in all.
+func (w *world) spent() int {
 	w.t.Helper()
-	for _, r := range all {
-		w.paused(r, "max_dead_rate")
-	}
+	return w.number("SELECT COALESCE(SUM(consumer_times), 0) FROM consumer_log")
+}
+
+// over is how many messages have ended.
+func (w *world) over() int {
+	w.t.Helper()
+	return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)")
 }
 
 // Given many messages and a deployment that fails all of them, in whatever way, when one daemon or four take them, then
 // the fleet publishes no more letters than one window allows, most messages keep their attempts, and each daemon says
 // that the brake holds it.
 func TestABrokenDeploymentStopsAtTheFleetsLimit(t *testing.T) {
-	t.Parallel()
-	for kind, fail := range fails {
-		for _, daemons := range []int{1, 4} {
-			for way, breaks := range map[string]func(*world, func(int) error) *broken{
-				"transactions": (*world).breaks, "calls": (*world).breaksCalls,
-			} {
-				t.Run(fmt.Sprintf("%s, %s, %d", kind, way, daemons), func(t *testing.T) {
-					const messages, limit = 2000, 20
-					w := newWorld(t)
-					w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = limit, time.Hour, time.Hour
-					w.cfg.MaxAttempts = 5
-					w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond,
-						300 * time.Millisecond, 400 * time.Millisecond}
-					breaks(w, fail)
-					w.publish("{}", keys("order", messages)...)
-					w.braked(w.starts(daemons))
-					w.eventually("the retries that were on their way are back", func() bool {
-						return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0") == 0
-					})
-					if dead := w.dead(); dead > limit {
-						t.Errorf("%d letters, want at most %d", dead, limit)
-					}
-					if n := w.number("SELECT COALESCE(SUM(consumer_times), 0) FROM consumer_log"); n > messages {
-						t.Errorf("%d attempts for %d messages: it is not braked", n, messages)
-					}
-				})
-			}
-		}
+	type one struct {
+		kind    string
+		calls   bool
+		daemons int
 	}
+	each(t, named(one{"ordinary", false, 4}, one{"ordinary", true, 1}, one{"permanent", false, 1},
+		one{"permanent", true, 4}, one{"mixed", false, 4}, one{"mixed", true, 1}), func(t *testing.T, w *world, tc one) {
+		const messages, limit = 1000, 20
+		w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = limit, time.Hour, time.Hour
+		w.cfg.MaxAttempts = 5
+		w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond,
+			400 * time.Millisecond}
+		w.breaks(tc.kind, tc.calls)
+		w.publish("{}", keys("order", messages)...)
+		var fleet []*running
+		for range tc.daemons {
+			fleet = append(fleet, w.start())
+		}
+		for _, r := range fleet {
+			w.paused(r, "max_dead_rate")
+		}
+		w.eventually("the retries that were on their way are back", func() bool {
+			return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0") == 0
+		})
+		if dead := w.dead(); dead > limit {
+			t.Errorf("%d letters, want at most %d", dead, limit)
+		}
+		if n := w.spent(); n > messages {
+			t.Errorf("%d attempts for %d messages: it is not braked", n, messages)
+		}
+	})
 }
 
-// Given messages that come one after the other, two a window's limit in each second, when a deployment fails all of
-// them and that lasts for more than all delays together, then no more letters are published than windows allow.
+// Given messages that come one after the other, many times a window's limit, when a deployment fails all of them and
+// that lasts for more than all delays together, then no more letters are published than windows allow.
 func TestASteadyFlowThatFailsOrdinarilyIsBraked(t *testing.T) {
-	w := newWorld(t) // the defaults, ten times as fast: 100/60s, 20 a second for 260 seconds
-	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 20, 6*time.Second, time.Hour
+	w := newWorld(t) // the defaults, thirty times as fast
+	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 20, 2*time.Second, time.Hour
 	w.cfg.MaxAttempts = 5
-	w.cfg.RetryDelays = []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second, 12 * time.Second}
-	w.breaks(fails["ordinary"])
+	w.cfg.RetryDelays = []time.Duration{30 * time.Millisecond, 160 * time.Millisecond, time.Second, 4 * time.Second}
+	w.breaks("ordinary", false)
 	r := w.start()
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
-	for i := range 26 * 4 {
+	for i := range 9 * 4 {
 		<-tick.C
-		w.publish("{}", keys(fmt.Sprintf("order-%d", i), 10)...)
+		w.publish("{}", keys(fmt.Sprintf("order-%d", i), 30)...)
 	}
 	w.paused(r, "max_dead_rate")
 	if dead := w.dead(); dead > 20 {
@@ -133,61 +115,52 @@ func TestASteadyFlowThatFailsOrdinarilyIsBraked(t *testing.T) {
 	}
 }
 
-// Given a broken deployment whose attempts are spaced out, when it is mended, then it goes on by itself with all
-// messages, and says so.
+// Given a broken deployment whose attempts are spaced out, or whose letters are held back, when it is mended, then it
+// goes on by itself with all messages; until then it says so, and tries from time to time.
 func TestAMendedDeploymentGoesOnByItself(t *testing.T) {
-	t.Parallel()
-	for way, breaks := range map[string]func(*world, func(int) error) *broken{
-		"transactions": (*world).breaks, "calls": (*world).breaksCalls,
-	} {
-		t.Run(way, func(t *testing.T) {
-			const messages = 400
-			w := newWorld(t)
+	type one struct {
+		kind  string
+		calls bool
+		dead  int // at most: a window's limit, or several
+	}
+	each(t, named(one{"ordinary", false, 20}, one{"ordinary", true, 20}, one{"permanent", false, 80}),
+		func(t *testing.T, w *world, tc one) {
+			const messages = 300
 			w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 20, time.Minute, 2*time.Second
-			b := breaks(w, fails["ordinary"])
+			mended := w.breaks(tc.kind, tc.calls)
 			r := w.startWith(keys("order", messages)...)
 			w.paused(r, "max_dead_rate")
-			attempts := func() int { return w.number("SELECT COALESCE(SUM(consumer_times), 0) FROM consumer_log") }
-			before := attempts()
-			w.eventually("it has tried again", func() bool { return attempts() > before })
-			if !waitsFor(r, "max_dead_rate") {
-				t.Error("it does not say so while it tries")
-			}
-			b.mended.Store(true)
-			w.eventually("all have ended", func() bool {
-				return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)") == messages
-			})
-			w.recovered(r)
+			is(w, "rollbackd_paused", w.counts("rollbackd_paused")["max_dead_rate"], 1)
 			if dead := w.dead(); dead > 20 {
-				t.Errorf("%d letters, want at most 20", dead)
+				t.Errorf("%d letters before the pause, want at most 20", dead)
+			}
+			before := w.spent()
+			w.eventually("it has tried again", func() bool { return w.spent() > before })
+			w.paused(r, "max_dead_rate")
+			mended.Store(true)
+			w.eventually("all have ended", func() bool { return w.over() == messages })
+			w.recovered(r)
+			if dead := w.dead(); dead > tc.dead {
+				t.Errorf("%d letters, want at most %d", dead, tc.dead)
 			}
 		})
-	}
 }
 
 // Given messages of which one in five fails for good or again and again, more than a window's limit, when they are
 // worked off among healthy ones, then nothing brakes.
 func TestFailuresAmongHealthyMessagesDoNotBrake(t *testing.T) {
-	t.Parallel()
-	for kind, fail := range fails {
-		t.Run(kind, func(t *testing.T) {
-			w := newWorld(t)
-			w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 10, time.Hour, time.Hour
-			all := keys("order", 1000)
-			for i, k := range all {
-				if i%5 == 0 {
-					w.rejecting(k, func() error { return fail(i / 5) })
-				}
+	each(t, fails, func(t *testing.T, w *world, fail func(int) error) {
+		w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 10, time.Hour, time.Hour
+		all := keys("order", 300)
+		for i, k := range all {
+			if i%5 == 0 {
+				w.rejecting(k, func() error { return fail(i / 5) })
 			}
-			r := w.startWith(all...)
-			w.eventually("all have ended", func() bool {
-				if waitsFor(r, "max_dead_rate") {
-					t.Fatal("it braked")
-				}
-				return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)") == len(all)
-			})
-		})
-	}
+		}
+		r := w.startWith(all...)
+		w.eventually("all have ended", func() bool { return w.over() == len(all) || waitsFor(r, "max_dead_rate") })
+		is(w, "messages that have ended", w.over(), len(all))
+	})
 }
 
 // Given a queue with nothing but one bad message, then it gets its attempts at their delays and dies, and nothing
@@ -195,14 +168,34 @@ func TestFailuresAmongHealthyMessagesDoNotBrake(t *testing.T) {
 func TestOneBadMessageOnAnIdleQueueDoesNotBrake(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 1, time.Hour, time.Hour
-	w.rejecting("bad", func() error { return errors.New("no stock") })
+	w.failing("bad")
 	r := w.startWith("bad")
-	began := time.Now()
 	w.ended(dedup.Dead, "bad")
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it died after %v, its delays are 400 ms", took)
-	}
 	if waitsFor(r, "max_dead_rate") {
 		t.Error("it brakes")
+	}
+}
+
+// Given claims whose letters the brake holds back, when it pauses for much longer than a lease, then they are given
+// back before that.
+func TestTheBrakesDebtsArePaidBeforeItsPause(t *testing.T) {
+	w := newWorld(t)
+	w.hasty()
+	w.oneBatch(40)
+	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 1, time.Minute, time.Hour
+	all := keys("order", 40)
+	w.failedOnce(all...)
+	w.breaks("permanent", false)
+	r := w.startWith(all...)
+	w.paused(r, "max_dead_rate")
+	w.eventually("nothing is claimed", func() bool {
+		return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 0") == 0
+	})
+	if !waitsFor(r, "max_dead_rate") {
+		t.Error("the pause is over")
+	}
+	if n := w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 2 AND owner IS NOT NULL AND " +
+		"consumer_times = 1"); n == 0 {
+		t.Error("no claim was given back: the brake held no letter of one")
 	}
 }

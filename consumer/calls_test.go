@@ -1,13 +1,14 @@
 package consumer_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,32 +18,16 @@ import (
 
 // shopService is somebody's service: it knows a message again by its key, and does what it was told to do.
 type shopService struct {
-	mu      sync.Mutex
-	calls   map[string]int                                      // by key; guarded by mu
-	applied map[string]int                                      // effects by key; guarded by mu
-	answer  func(ctx context.Context, m consumer.Message) error // before the effect; nil: well; guarded by mu
-	order   []string                                            // keys as they came; guarded by mu
-	busy    int                                                 // calls at this moment; guarded by mu
-	most    int                                                 // of busy; guarded by mu
-}
-
-func newShopService() *shopService {
-	return &shopService{calls: map[string]int{}, applied: map[string]int{}}
+	mu             sync.Mutex
+	calls, applied map[string]int                                      // by key; guarded by mu
+	answer         func(ctx context.Context, m consumer.Message) error // before the effect; nil: well; guarded by mu
 }
 
 func (s *shopService) call(ctx context.Context, m consumer.Message) error {
 	s.mu.Lock()
 	s.calls[m.Key]++
-	s.order = append(s.order, m.Key)
-	s.busy++
-	s.most = max(s.most, s.busy)
 	answer := s.answer
 	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.busy--
-	}()
 	if answer != nil {
 		if err := answer(ctx, m); err != nil {
 			return err
@@ -50,9 +35,7 @@ func (s *shopService) call(ctx context.Context, m consumer.Message) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.applied[m.Key] == 0 {
-		s.applied[m.Key]++
-	}
+	s.applied[m.Key] = 1
 	return nil
 }
 
@@ -74,20 +57,34 @@ func (s *shopService) effectsOf() map[string]int {
 	return maps.Clone(s.applied)
 }
 
-func (s *shopService) times(key string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.calls[key]
-}
+func (s *shopService) times(key string) int { return s.callsOf()[key] }
 
 // calling makes the world's handler one that calls a service.
 func (w *world) calling(o consumer.CallOptions) *shopService {
-	s := newShopService()
-	if o.ProbeAfter == 0 {
-		o.ProbeAfter = 100 * time.Millisecond
-	}
+	s := &shopService{calls: map[string]int{}, applied: map[string]int{}}
+	o.ProbeAfter = cmp.Or(o.ProbeAfter, 100*time.Millisecond)
 	w.handler = consumer.Calls(s.call, o)
 	return s
+}
+
+// calledOnce checks that there was one call for each, and one attempt.
+func (w *world) calledOnce(s *shopService, all ...string) {
+	w.t.Helper()
+	w.want("calls", s.callsOf(), once(all...))
+	w.want("attempts", w.attempts(all...), once(all...))
+}
+
+// beside lets other messages succeed, one after the other, until it is so.
+func (w *world) beside(so func() bool) (sent []string) {
+	w.t.Helper()
+	for !so() {
+		if sent = append(sent, fmt.Sprintf("beside-%04d", len(sent))); len(sent) > 2000 {
+			w.t.Fatal("it is tried for ever")
+		}
+		w.publish("{}", sent[len(sent)-1])
+		w.ended(dedup.Success, sent[len(sent)-1])
+	}
+	return sent
 }
 
 // attempts are the attempts in the rows of the keys.
@@ -103,280 +100,182 @@ func (w *world) attempts(keys ...string) map[string]int {
 func TestEachMessageIsCalledForOnceAndItsCopiesNever(t *testing.T) {
 	w := newWorld(t)
 	s := w.calling(consumer.CallOptions{Concurrency: 8})
-	all := keys("order", 300)
+	var busy atomic.Int32
+	s.answering(func(context.Context, consumer.Message) error {
+		if busy.Add(1) > 8 {
+			t.Error("more than 8 calls at a time")
+		}
+		busy.Add(-1)
+		return nil
+	})
+	all := keys("order", 100)
 	w.publish("{}", all...)
 	w.startWith(all...)
-	w.settled(600)
-	w.want("calls", s.callsOf(), once(all...))
-	w.want("attempts", w.attempts(all...), once(all...))
+	w.settled(200)
+	w.calledOnce(s, all...)
 	w.ended(dedup.Success, all...)
 	w.quiet()
-	if s.most > 8 {
-		t.Errorf("%d calls at a time, want 8 at most", s.most)
-	}
-	if w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_body IS NOT NULL") > 0 {
-		t.Error("rows of success keep their bodies")
-	}
+	is(w, "rows of success that keep bodies", w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_body IS NOT NULL"), 0)
 	// and copies that come later, of which Redis knows nothing any more
 	client, _ := w.redisOf()
 	ok(t, client.FlushAll(t.Context()).Err())
 	w.publish("{}", all[:50]...)
-	w.settled(650)
+	w.settled(250)
 	w.want("calls", s.callsOf(), once(all...))
 }
 
+// Given a service that answers one call in each way, then each has its attempts and its end, and the answers are
+// counted by their words.
 func TestACallThatFailsIsMadeMaxAttemptsTimes(t *testing.T) {
 	w := newWorld(t)
 	s := w.calling(consumer.CallOptions{})
-	bad, refused, panics := "fails", "refused", "panics"
 	s.answering(func(_ context.Context, m consumer.Message) error {
-		switch m.Key {
-		case bad:
+		switch {
+		case m.Key == "fails":
 			return fmt.Errorf("attempt %d: out of paper", m.Attempt)
-		case refused:
+		case m.Key == "refused":
 			return consumer.Permanent(errors.New("no such goods"))
-		case panics:
+		case m.Key == "panics":
 			panic("oops")
+		case m.Key == "later" && s.times(m.Key) == 1:
+			return consumer.Later(errors.New("slow down"), time.Millisecond)
 		}
 		return nil
 	})
 	good := keys("good", 20)
-	w.startWith(append(good, bad, refused, panics)...)
-	w.ended(dedup.Dead, bad, refused, panics)
-	w.ended(dedup.Success, good...)
+	w.startWith(append(good, "fails", "refused", "panics", "later")...)
+	w.ended(dedup.Dead, "fails", "refused", "panics")
+	w.ended(dedup.Success, append(good, "later")...)
 	w.quiet()
 	is(w, "letters", w.dead(), 3)
-	want := once(append(good, refused)...)
-	want[bad], want[panics] = 3, 3
+	want := once(append(good, "refused")...)
+	want["fails"], want["panics"], want["later"] = 3, 3, 2
 	w.want("calls", s.callsOf(), want)
-	w.want("attempts", w.attempts(bad, refused, panics), map[string]int{bad: 3, refused: 1, panics: 3})
-	events := w.events(bad)
-	if last := events[len(events)-1]; last.Error != "attempt 3: out of paper" {
-		t.Errorf("the last event says %q", last.Error)
-	}
+	w.want("attempts", w.attempts("fails", "refused", "panics", "later"),
+		map[string]int{"fails": 3, "refused": 1, "panics": 3, "later": 1})
+	w.want("calls by answer", w.counts("rollbackd_calls_total"), map[string]int{
+		"applied": 21, "permanent": 1, "failed": 6, "later": 1,
+	})
+	events := w.events("fails")
+	is(w, "the last event says", events[len(events)-1].Error, "attempt 3: out of paper")
 }
 
-// Given a service that says later of one message for ever, without a time, then it is called for in growing pauses; the
-// row says why, its age is that of the message, and its story has one line of all these calls.
+// Given a service that says later of one message for ever, with a time or without, then it is called for in pauses that
+// grow, or are long enough, and none is an attempt; the row says why, its age is that of the message, and its story has
+// one line of all these calls.
 func TestAMessageThatIsPutOffForEverIsSeen(t *testing.T) {
-	w := newWorld(t)
-	s := w.calling(consumer.CallOptions{})
-	var mu sync.Mutex
-	var came []time.Time
-	var late bool
-	s.answering(func(context.Context, consumer.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		came = append(came, time.Now())
-		if len(came) > 6 && !late {
-			return nil
+	each(t, named(0, 250*time.Millisecond), func(t *testing.T, w *world, wait time.Duration) {
+		s := w.calling(consumer.CallOptions{})
+		var done atomic.Bool
+		came := make(chan time.Time, 1000)
+		s.answering(func(_ context.Context, m consumer.Message) error {
+			came <- time.Now()
+			if m.Attempt != 1 {
+				t.Errorf("attempt %d, want 1 always", m.Attempt)
+			}
+			if done.Load() {
+				return nil
+			}
+			return consumer.Later(errors.New("it runs still"), wait)
+		})
+		w.startWith("order")
+		w.eventually("six calls", func() bool { return s.times("order") >= 6 })
+		w.eventually("its row says why, and is failed, and as old as the message", func() bool {
+			row := w.row("order")
+			return row.Remark == "put off: it runs still" && row.Status == dedup.Failed && row.Attempts == 0 &&
+				row.At.Equal(row.CreatedAt)
+		})
+		is(w, "lines in its story", len(w.events("order")), 2)
+		done.Store(true)
+		w.ended(dedup.Success, "order")
+		w.want("attempts", w.attempts("order"), once("order"))
+		w.quiet()
+		last := <-came
+		for i := 2; len(came) > 0; i++ {
+			at := <-came
+			if gap := at.Sub(last); i > 4 && gap < 285*time.Millisecond {
+				t.Errorf("call %d came %v after the one before it, want the longest delay, 300 ms", i, gap)
+			}
+			last = at
 		}
-		return consumer.Later(errors.New("it runs still"), 0)
 	})
-	late = true
-	w.startWith("order")
-	w.eventually("six calls", func() bool { return s.times("order") >= 6 })
-	w.eventually("its row says why", func() bool { return w.row("order").Remark == "put off: it runs still" })
-	w.eventually("its row is failed, and as old as the message", func() bool {
-		row := w.row("order")
-		return row.Status == dedup.Failed && row.Attempts == 0 && row.At.Equal(row.CreatedAt)
-	})
-	is(w, "lines in its story", len(w.events("order")), 2)
-	mu.Lock()
-	late = false
-	longest := slices.Max(w.cfg.RetryDelays)
-	for i := 4; i < len(came); i++ {
-		if gap := came[i].Sub(came[i-1]); gap < longest-longest/20 {
-			t.Errorf("call %d came %v after the one before it, want the longest delay, %v", i+1, gap, longest)
-		}
-	}
-	mu.Unlock()
-	w.ended(dedup.Success, "order")
-	w.want("attempts", w.attempts("order"), map[string]int{"order": 1})
-	w.quiet()
-}
-
-func TestLaterIsNoAttemptAndWaitsLongEnough(t *testing.T) {
-	w := newWorld(t)
-	s := w.calling(consumer.CallOptions{})
-	var mu sync.Mutex
-	came := map[string][]time.Time{}
-	s.answering(func(_ context.Context, m consumer.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		came[m.Key] = append(came[m.Key], time.Now())
-		if m.Attempt != 1 {
-			t.Errorf("attempt %d, want 1 always", m.Attempt)
-		}
-		if len(came[m.Key]) < 5 {
-			return consumer.Later(errors.New("slow down"), 250*time.Millisecond)
-		}
-		return nil
-	})
-	w.startWith("order")
-	w.ended(dedup.Success, "order")
-	w.quiet()
-	w.want("calls", s.callsOf(), map[string]int{"order": 5})
-	w.want("attempts", w.attempts("order"), map[string]int{"order": 1})
-	mu.Lock()
-	defer mu.Unlock()
-	for i, at := range came["order"][1:] {
-		if gap := at.Sub(came["order"][i]); gap < 290*time.Millisecond {
-			t.Errorf("call %d came %v after the one before it, want the retry queue of 300ms", i+2, gap)
-		}
-	}
 }
 
 func TestAnAbsentServicePausesConsumingAndCostsNoAttempt(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name string
-		err  func(error) error
-	}{
-		{"unavailable", consumer.Unavailable}, {"unanswered", consumer.Unanswered},
-		{"misconfigured", consumer.Misconfigured},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.cfg.GiveBackAfter = 500 * time.Millisecond
-			s := w.calling(consumer.CallOptions{Concurrency: 4, Timeout: time.Second, ProbeAfter: 300 * time.Millisecond})
-			s.answering(func(context.Context, consumer.Message) error { return test.err(errors.New("nobody is there")) })
-			all := keys("order", 200)
-			r := w.startWith(all...)
-			w.paused(r, consumer.DependencyService)
-			began := time.Now()
-			w.logged(`msg="deliveries given back"`)
-			asked := len(s.callsOf())
-			w.eventually("others ask all the same", func() bool { return len(s.callsOf()) > asked+3 })
-			if !waitsFor(r, consumer.DependencyService) {
-				t.Errorf("state %+v, want the service among what is missing", r.State())
-			}
-			sum := 0
-			for _, n := range s.callsOf() {
-				sum += n
-			}
-			if most := 2*5 + 4 + int(time.Since(began)/(300*time.Millisecond)); sum > most {
-				t.Errorf("%d calls of a service that is not there, want %d at most", sum, most)
-			}
-			if n := w.number("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"); n > 1 {
-				t.Errorf("%d attempts, want none but one that is on its way", n)
-			}
-			s.answering(nil)
-			w.ended(dedup.Success, all...)
-			w.recovered(r)
-			w.want("effects", s.effectsOf(), once(all...))
-			w.want("attempts", w.attempts(all...), once(all...))
-			if w.dead() > 0 {
-				t.Errorf("%d letters", w.dead())
-			}
-		})
-	}
+	each(t, map[string]func(error) error{
+		"unavailable": consumer.Unavailable, "unanswered": consumer.Unanswered, "misconfigured": consumer.Misconfigured,
+	}, func(t *testing.T, w *world, answer func(error) error) {
+		w.cfg.GiveBackAfter = 500 * time.Millisecond
+		s := w.calling(consumer.CallOptions{Concurrency: 4, Timeout: time.Second, ProbeAfter: 300 * time.Millisecond})
+		s.answering(func(context.Context, consumer.Message) error { return answer(errors.New("nobody is there")) })
+		all := keys("order", 60)
+		r := w.startWith(all...)
+		w.paused(r, consumer.DependencyService)
+		began := time.Now()
+		w.logged(`msg="deliveries given back"`)
+		asked := len(s.callsOf())
+		w.eventually("others ask all the same", func() bool { return len(s.callsOf()) > asked+3 })
+		if !waitsFor(r, consumer.DependencyService) {
+			t.Errorf("state %+v, want the service among what is missing", r.State())
+		}
+		sum := 0
+		for _, n := range s.callsOf() {
+			sum += n
+		}
+		if most := 2*5 + 4 + int(time.Since(began)/(300*time.Millisecond)); sum > most {
+			t.Errorf("%d calls of a service that is not there, want %d at most", sum, most)
+		}
+		if n := w.number("SELECT COALESCE(MAX(consumer_times), 0) FROM consumer_log"); n > 1 {
+			t.Errorf("%d attempts, want none but one that is on its way", n)
+		}
+		s.answering(nil)
+		w.ended(dedup.Success, all...)
+		w.recovered(r)
+		w.want("effects", s.effectsOf(), once(all...))
+		w.want("attempts", w.attempts(all...), once(all...))
+		is(w, "letters", w.dead(), 0)
+	})
 }
 
+// Given a message for which the service is never there, or never answers, which may be its own fault or the message's:
+// while others succeed, three such calls are an attempt.
 func TestAMessageThatFindsTheServiceAbsentWhileOthersSucceedFails(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.MaxAttempts, w.cfg.RetryDelays = 2, w.cfg.RetryDelays[:1]
-	s := w.calling(consumer.CallOptions{})
-	s.answering(func(_ context.Context, m consumer.Message) error {
-		if m.Key == "bad" {
-			return consumer.Unavailable(errors.New("502, whenever it is this one"))
+	type one struct {
+		answer  func(context.Context) error
+		timeout time.Duration
+		calls   int // at least
+		says    string
+	}
+	each(t, map[string]one{
+		"absent": {func(context.Context) error { return consumer.Unavailable(errors.New("502")) }, time.Second, 6, "502"},
+		"silent": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, 300 * time.Millisecond, 2,
+			"perhaps applied"},
+	}, func(t *testing.T, w *world, tc one) {
+		w.cfg.MaxAttempts, w.cfg.RetryDelays = 2, w.cfg.RetryDelays[:1]
+		s := w.calling(consumer.CallOptions{Timeout: tc.timeout})
+		s.answering(func(ctx context.Context, m consumer.Message) error {
+			if m.Key == "bad" {
+				return tc.answer(ctx)
+			}
+			return nil
+		})
+		w.startWith("bad")
+		w.beside(func() bool { return w.row("bad").Status == dedup.Dead })
+		w.quiet()
+		if n := s.times("bad"); n < tc.calls {
+			t.Errorf("%d calls, want %d at least", n, tc.calls)
 		}
-		return nil
+		w.wantRow("bad", wanted{Attempts: 2})
+		events := w.events("bad")
+		if last := events[len(events)-1]; !strings.Contains(last.Error, tc.says) {
+			t.Errorf("the last event says %q, want %q", last.Error, tc.says)
+		}
 	})
-	w.startWith("bad")
-	for i := 0; ; i++ { // others succeed all the time
-		key := fmt.Sprintf("good-%04d", i)
-		w.publish("{}", key)
-		w.ended(dedup.Success, key)
-		if w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key = 'bad' AND consumer_status = 3") == 1 {
-			break
-		}
-		if i > 2000 {
-			t.Fatal("it is tried for ever")
-		}
-	}
-	w.quiet()
-	if n := s.times("bad"); n < 6 {
-		t.Errorf("%d calls, want 6 at least: three for each of two attempts", n)
-	}
-}
-
-// A call without an answer may be the service's fault or the message's.
-func TestAnUnansweredCallIsAnAttemptWhileOthersSucceed(t *testing.T) {
-	w := newWorld(t)
-	s := w.calling(consumer.CallOptions{Timeout: 500 * time.Millisecond})
-	s.answering(func(ctx context.Context, m consumer.Message) error {
-		if m.Key == "hangs" {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		return nil
-	})
-	w.startWith("hangs")
-	for i := 0; w.dead() == 0; i++ { // others succeed all the time
-		key := fmt.Sprintf("good-%04d", i)
-		w.publish("{}", key)
-		w.ended(dedup.Success, key)
-		if i > 1000 {
-			t.Fatal("it is tried for ever")
-		}
-	}
-	w.ended(dedup.Dead, "hangs")
-	w.quiet()
-	w.want("attempts", w.attempts("hangs"), map[string]int{"hangs": w.cfg.MaxAttempts})
-	events := w.events("hangs")
-	if last := events[len(events)-1]; !strings.Contains(last.Error, "perhaps applied") {
-		t.Errorf("the last event says %q, want that it is perhaps applied", last.Error)
-	}
-}
-
-func TestACrashBetweenCallAndMarkCallsAgainForTheSameMessage(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(10)
-	s := w.calling(consumer.CallOptions{})
-	all := keys("order", 10)
-	w.publish("{}", all...)
-	w.crashAt(consumer.PointEffect)
-	w.want("calls", s.callsOf(), once(all...))
-	w.start()
-	w.ended(dedup.Success, all...)
-	w.quiet()
-	for key, n := range s.callsOf() {
-		if n != 2 {
-			t.Errorf("%d calls for %s, want 2", n, key)
-		}
-	}
-	w.want("effects", s.effectsOf(), once(all...))
-	for key, n := range w.attempts(all...) {
-		if n != 2 {
-			t.Errorf("%d attempts of %s, want 2", n, key)
-		}
-	}
-}
-
-// One of the calls may have killed the process: the others are not dead for it.
-func TestTheLastCallOfAMessageThatWasClaimedWithOthersIsMadeAgainAlone(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(3)
-	s := w.calling(consumer.CallOptions{})
-	all := keys("order", 3)
-	w.publish("{}", all...)
-	// given a process that dies with the last attempts of three
-	w.crashAt(consumer.PointClaimed)
-	w.exec("UPDATE consumer_log SET consumer_times = ?, consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR",
-		w.cfg.MaxAttempts)
-	w.start()
-	w.ended(dedup.Success, all...)
-	w.want("calls", s.callsOf(), once(all...))
-	for _, k := range all {
-		if row := w.row(k); row.Attempts != w.cfg.MaxAttempts || !row.RunsAlone() {
-			t.Errorf("%s is %+v, want its last attempt, marked", k, row)
-		}
-	}
 }
 
 func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	w.cfg.MaxAttempts, w.cfg.RetryDelays = 1, w.cfg.RetryDelays[:1]
 	w.calling(consumer.CallOptions{})
 	w.publish("{}", "order")
@@ -395,24 +294,19 @@ func TestALetterOfACallThatNeverCameBackSaysPerhapsApplied(t *testing.T) {
 }
 
 func TestALostCommitOfAClaimOrAMarkIsLookedUp(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{1, 2} {
-		t.Run(fmt.Sprintf("commit %d", n), func(t *testing.T) {
-			w := newWorld(t)
-			w.oneBatch(20)
-			s := w.calling(consumer.CallOptions{})
-			all := keys("order", 20)
-			w.publish("{}", all...)
-			l := w.proxied()
-			dropped := l.mysql.DropReply(nthCommit(n))
-			w.start()
-			await(t, dropped, "the reply is lost")
-			w.ended(dedup.Success, all...)
-			w.quiet()
-			w.want("calls", s.callsOf(), once(all...))
-			w.want("attempts", w.attempts(all...), once(all...))
-		})
-	}
+	each(t, named(1, 2), func(t *testing.T, w *world, n int) {
+		w.oneBatch(20)
+		s := w.calling(consumer.CallOptions{})
+		all := keys("order", 20)
+		w.publish("{}", all...)
+		l := w.proxied()
+		dropped := l.mysql.DropReply(nthCommit(n))
+		w.start()
+		await(t, dropped, "the reply is lost")
+		w.ended(dedup.Success, all...)
+		w.quiet()
+		w.calledOnce(s, all...)
+	})
 }
 
 // Given a MySQL that goes away when the service has applied a group, and stays away until the deliveries are given
@@ -434,12 +328,12 @@ func TestAMarkThatCouldNotBeWrittenIsOwed(t *testing.T) {
 	w.ended(dedup.Success, all...)
 	w.recovered(r)
 	w.quiet()
-	w.want("calls", s.callsOf(), once(all...))
-	w.want("attempts", w.attempts(all...), once(all...))
+	w.calledOnce(s, all...)
 }
 
 func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	w.oneBatch(30)
 	s := w.calling(consumer.CallOptions{Concurrency: 2, Timeout: time.Second})
 	s.answering(func(ctx context.Context, _ consumer.Message) error {
@@ -454,8 +348,7 @@ func TestNoCallStartsThatItsLeaseMayNotOutlast(t *testing.T) {
 	w.startWith(all...)
 	w.ended(dedup.Success, all...)
 	w.quiet()
-	w.want("calls", s.callsOf(), once(all...))
-	w.want("attempts", w.attempts(all...), once(all...))
+	w.calledOnce(s, all...)
 	w.want("outcomes", w.outcomes(), map[string]int{"applied": 30})
 	if w.number("SELECT COUNT(*) FROM consumer_log_event WHERE `from` = 0 AND `to` = 2") == 0 {
 		t.Error("nothing was un-claimed: the test did not meet what it is about")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,88 +19,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
-
-// cast publishes one message of every fate: good ones, a flaky one that fails its first attempt, a bad one that fails
-// always, and a hopeless one that fails for good.
-func (w *world) cast() {
-	w.t.Helper()
-	w.failing("bad")
-	w.hopeless("hopeless")
-	w.flaky("flaky")
-	w.publish("{}", append(keys("good", 20), "flaky", "bad", "hopeless")...)
-}
-
-// castEnded checks that every message of cast met its fate, once.
-func (w *world) castEnded() {
-	w.t.Helper()
-	w.ended(dedup.Dead, "bad", "hopeless")
-	w.quiet()
-	w.applied(append(keys("good", 20), "flaky")...)
-	w.wantRow("hopeless", wanted{Reason: "permanent"})
-}
-
-// Given an engine that died at one of its points, when another one comes, then every message ends as it must, and no
-// attempt was made too often.
-func TestAnEngineThatDiesAnywhereLosesAndDoublesNothing(t *testing.T) {
-	t.Parallel()
-	for _, point := range []consumer.Point{
-		consumer.PointClaimed, consumer.PointEffect, consumer.PointCommitted, consumer.PointFailed,
-		consumer.PointRetryCopy, consumer.PointLetter, consumer.PointDead, consumer.PointAcked,
-	} {
-		t.Run(string(point), func(t *testing.T) {
-			w := newWorld(t)
-			w.cfg.Lease, w.cfg.HandlerTimeout = 3*time.Second, 2*time.Second
-			w.cast()
-			// given an engine that died at this point
-			w.crashAt(point)
-			// when another one comes
-			w.start()
-			// then every message ends as it must, and no attempt was made too often
-			w.castEnded()
-			w.wantRow("bad", wanted{Attempts: w.cfg.MaxAttempts})
-			if n := w.dead(); n < 2 || n > 3 {
-				t.Errorf("%d letters, want 2, or 3 when the engine died between a letter and its row", n)
-			}
-		})
-	}
-}
-
-// Given the answer to the nth COMMIT lost, of the fast path, of claims, failures and successes, of rows that say
-// dead, then every attempt and every effect is counted once.
-func TestALostAnswerToCommitChangesNothing(t *testing.T) {
-	t.Parallel()
-	// The commits of cast: those of the fast path; of claims, failures, successes; of rows that say dead.
-	for n := 1; n <= 10; n++ {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			w := newWorld(t)
-			w.cast()
-			l := w.proxied()
-			dropped := l.mysql.DropReply(nthCommit(n))
-			r := w.start()
-			w.castEnded()
-			w.recovered(r)
-			select {
-			case <-dropped:
-			default: // messages that come back at the same time share the commits of one group
-				if n <= 8 {
-					t.Errorf("there were fewer than %d commits", n)
-				}
-				t.Logf("fewer than %d commits in this run: no answer was lost", n)
-			}
-			w.wantRow("bad", wanted{Attempts: w.cfg.MaxAttempts, Reason: "exhausted"})
-			is(w, "letters", w.dead(), 2)
-			// Who met a row of its own that it did not know of may have been counted as its duplicate.
-			got := w.outcomes()
-			got["applied"] += got["duplicate"]
-			delete(got, "duplicate")
-			// A slow machine may take the flaky one's first call for a wait for locks, which is no attempt.
-			if got["retried"] == 2 {
-				got["retried"]++
-			}
-			w.want("outcomes", got, map[string]int{"applied": 21, "retried": 3, "dead_lettered": 2})
-		})
-	}
-}
 
 // The rows of several letters are inserted in one transaction. When the answer to its COMMIT is lost they are found
 // dead, by our own hand: these are letters, not copies of somebody else's.
@@ -155,19 +72,30 @@ func TestTheLastAttemptOfAMessageThatWasClaimedWithOthersIsMadeAlone(t *testing.
 	}
 }
 
-// Beside an attempt of one message other lanes are at work, and what they run may kill the process.
-func TestALastAttemptBesideOtherLanesIsMadeAgainAlone(t *testing.T) {
-	w := newWorld(t)
-	// given a message whose row makes it go by itself, and a process that dies with its last attempt
-	w.publish("{}", "innocent")
-	w.rows(dedup.Failed, w.cfg.MaxAttempts-1, "", "innocent")
-	w.crashAt(consumer.PointClaimed)
-	w.exec("UPDATE consumer_log SET consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR")
-	w.start()
-	w.applied("innocent")
-	if row := w.row("innocent"); row.Attempts != w.cfg.MaxAttempts || !row.RunsAlone() {
-		t.Errorf("it is %+v, want its last attempt, marked", row)
-	}
+// Given a process that died with the last attempt of a message by itself, beside which other lanes were at work, or
+// with the last calls of three, any of which may have killed it: they are made again, alone.
+func TestALastAttemptBesideOthersIsMadeAgainAlone(t *testing.T) {
+	each(t, map[string]int{"a transaction": 1, "calls": 3}, func(t *testing.T, w *world, n int) {
+		all := keys("innocent", n)
+		w.publish("{}", all...)
+		if n == 1 { // its row makes it go by itself
+			w.rows(dedup.Failed, w.cfg.MaxAttempts-1, "", all...)
+		} else {
+			w.oneBatch(n)
+			s := w.calling(consumer.CallOptions{})
+			defer func() { w.want("calls", s.callsOf(), once(all...)) }()
+		}
+		w.crashAt(consumer.PointClaimed)
+		w.exec("UPDATE consumer_log SET consumer_times = ?, consumer_timestamp = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR",
+			w.cfg.MaxAttempts)
+		w.start()
+		w.ended(dedup.Success, all...)
+		for _, k := range all {
+			if row := w.row(k); row.Attempts != w.cfg.MaxAttempts || !row.RunsAlone() {
+				t.Errorf("%s is %+v, want its last attempt, marked", k, row)
+			}
+		}
+	})
 }
 
 // Given five messages with which a process died, and to whose rows since happened, among thirty others.
@@ -180,7 +108,7 @@ func TestWhatMayHaveKilledAProcessRunsWhileNothingElseDoes(t *testing.T) {
 		w.cfg.Lanes, w.cfg.BatchSize, w.cfg.BatchLinger, w.cfg.Prefetch = 4, 1, 0, 1 // so that all lanes have work
 		var claimed, ordinary, takeovers atomic.Int32
 		second := make(chan struct{})
-		w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		w.doing(func(_ *gorm.DB, m consumer.Message) error {
 			if m.Attempt == 0 {
 				return errors.New("not in the fast path")
 			}
@@ -199,7 +127,7 @@ func TestWhatMayHaveKilledAProcessRunsWhileNothingElseDoes(t *testing.T) {
 			} else if n == 2 {
 				close(second)
 			}
-			return insert(tx, m.Key)
+			return nil
 		})
 		died, fine := keys("crashed", 5), keys("order", 30)
 		w.crashed(1, died...)
@@ -219,44 +147,30 @@ func TestWhatMayHaveKilledAProcessRunsWhileNothingElseDoes(t *testing.T) {
 }
 
 func TestALastAttemptThatNeverCameBackIsALetter(t *testing.T) {
-	type one struct {
-		dies consumer.Point // an engine before dies here
-	}
-	each(t, map[string]one{
-		"at once": {},
-		"by an engine that comes after one that died before the row said so": {dies: consumer.PointLetter},
-	}, func(t *testing.T, w *world, tc one) {
+	// at once, and by an engine that comes after one that died before the row said so
+	each(t, named("", consumer.PointLetter), func(t *testing.T, w *world, dies consumer.Point) {
+		w.hasty()
 		w.crashed(w.cfg.MaxAttempts, "poison")
 		w.publish("{}", "poison")
-		if tc.dies != "" {
-			w.crashAt(tc.dies)
+		if dies != "" {
+			w.crashAt(dies)
 		}
 		w.start()
 		w.ended(dedup.Dead, "poison")
 		w.quiet()
-		row := w.row("poison")
-		if row.Reason != "crashed" || row.Attempts != 3 || !strings.Contains(row.Remark, "a process that died") {
-			t.Errorf("dead after %d attempts because %q: %q; want 3, crashed, by whom", row.Attempts, row.Reason, row.Remark)
-		}
-		if w.times("poison") > 0 {
-			t.Error("the handler has seen it once more")
-		}
-		if letter := w.letter(); letter.Headers["x-rollbackd-reason"] != "crashed" {
-			t.Errorf("the letter's reason is %v, want crashed", letter.Headers["x-rollbackd-reason"])
-		}
+		w.wantRow("poison", wanted{Attempts: 3, Reason: "crashed", Says: "a process that died"})
+		is(w, "calls", w.times("poison"), 0)
+		is(w, "the letter's reason", w.letter().Headers["x-rollbackd-reason"], "crashed")
 	})
 }
 
 func TestALiveLeaseIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	w.cfg.Lease = 2500 * time.Millisecond
-	w.records = w.log(w.open(w.dsn))
-	key := id("busy")
 	w.publish("{}", "busy")
 	began := time.Now()
-	if _, err := w.records.Claim(t.Context(), w.row("busy"), dedup.Entry{Identity: key}, "another"); err != nil {
-		t.Fatal(err)
-	}
+	w.claim("busy")
 	w.start()
 	w.ended(dedup.Success, "busy")
 	if took := time.Since(began); took < w.cfg.Lease {
@@ -292,61 +206,27 @@ func TestALetterMovedByHand(t *testing.T) {
 		}
 		return nil
 	})
-	move := func(d stack.Delivery) {
-		w.broker.Publish("", w.cfg.Queue, stack.Message{
-			MessageId: d.MessageId, Type: d.Type, Headers: d.Headers, Body: d.Body, DeliveryMode: 2,
-		})
-	}
 	w.startWith("key")
 	w.ended(dedup.Dead, "key")
 	w.quiet()
 	// when its letter is moved while the cause is still there, then it is dead again, with a letter of its own
 	first := w.letter()
-	move(first)
+	w.move(first, w.cfg.Queue)
 	w.eventually("dead again", func() bool { r := w.row("key"); return r.Status == dedup.Dead && r.Replays == 1 })
 	w.quiet()
 	second := w.letter()
 	// when the older letter or a plain re-send comes, then neither reopens anything
-	move(first)
+	w.move(first, w.cfg.Queue)
 	w.publish("{}", "key")
 	w.eventually("both are seen", func() bool { return w.outcomes()["duplicate_of_dead"] == 2 })
 	// when the cause is mended, then the letter is processed
 	w.mu.Lock()
 	cause = nil
 	w.mu.Unlock()
-	move(second)
+	w.move(second, w.cfg.Queue)
 	w.applied("key")
 	w.wantRow("key", wanted{Replays: 2, Attempts: 1})
 	w.end(map[string]int{"dead_lettered": 2, "duplicate_of_dead": 2, "applied": 1})
-}
-
-func TestTheBrakeHoldsABrokenDeployment(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.MaxDead, w.cfg.MaxDeadWindow, w.cfg.BrakePause = 30, time.Minute, 3*time.Second
-	b := w.breaks(fails["permanent"])
-	all := keys("order", 1000)
-	r := w.startWith(all...)
-	w.paused(r, "max_dead_rate")
-	if paused := w.counts("rollbackd_paused"); paused["max_dead_rate"] != 1 {
-		t.Errorf("paused: %v", paused)
-	}
-	if n := w.dead(); n > 30 {
-		t.Errorf("%d letters before the pause, want at most 30", n)
-	}
-	if r.State().Consuming {
-		t.Error("it consumes")
-	}
-	// when the pause is over and nothing is mended, then at most as many more
-	w.eventually("it has tried again", func() bool { return w.dead() > 30 && waitsFor(r, "max_dead_rate") })
-	if n := w.dead(); n > 60 {
-		t.Errorf("%d letters after the second pause, want at most 60", n)
-	}
-	b.mended.Store(true)
-	w.eventually("the rest is applied", func() bool { return len(w.effects())+w.dead() == 1000 })
-	w.recovered(r)
-	w.quiet()
-	is(w, "rows are neither applied nor dead",
-		w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status NOT IN (1, 3)"), 0)
 }
 
 func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
@@ -375,17 +255,11 @@ func TestALetterMovedByHandBeforeItsRowSaysDeadIsNotLost(t *testing.T) {
 func TestALongOutageChargesDeliveriesToAFewMessagesOnly(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.GiveBackAfter = 4, 15, 100*time.Millisecond
-	var mu sync.Mutex
-	counts := map[string]int64{}
-	handle := w.handler
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		err := handle.Handle(ctx, tx, msgs)
-		mu.Lock()
-		defer mu.Unlock()
-		for _, m := range msgs {
-			counts[m.Key], _ = rabbit.Int(m.Headers["x-delivery-count"])
-		}
-		return err
+	var counts sync.Map
+	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		before, _ := rabbit.Int(m.Headers["x-delivery-count"])
+		counts.Store(m.Key, before)
+		return insert(tx, m.Key)
 	})
 	all := keys("order", 60)
 	w.publish("{}", all...)
@@ -398,26 +272,24 @@ func TestALongOutageChargesDeliveriesToAFewMessagesOnly(t *testing.T) {
 	w.exec("RENAME TABLE gone TO effect")
 	w.recovered(r)
 	w.applied(all...)
-	mu.Lock()
-	defer mu.Unlock()
 	often := 0
-	for _, n := range counts {
-		if n > 2 {
+	counts.Range(func(_, n any) bool {
+		if n.(int64) > 2 {
 			often++
 		}
-	}
+		return true
+	})
 	if often > 2*w.cfg.Lanes { // the same few, if what comes back finds its place at the head of the queue
-		t.Errorf("%d messages were delivered more than twice before, want no more than two per lane: %v", often, counts)
+		t.Errorf("%d messages were delivered more than twice before, want no more than two per lane", often)
 	}
-	if counts["order-0059"] != 1 {
-		t.Errorf("the last message was delivered %d times before, want once: every end of a session charges it once at most",
-			counts["order-0059"])
-	}
+	last, _ := counts.Load("order-0059") // every end of a session charges it once at most
+	is(w, "deliveries of the last message before", last.(int64), 1)
 	is(w, "letters", w.dead(), 0)
 }
 
 func TestAClaimWhoseAnswerNeverCameIsGivenBack(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	w.oneBatch(1)
 	w.cfg.GiveBackAfter, w.cfg.Lease, w.redisURL = 150*time.Millisecond, 3*time.Second, ""
 	w.crashed(1, "key")
@@ -441,23 +313,6 @@ func TestAClaimWhoseAnswerNeverCameIsGivenBack(t *testing.T) {
 	w.recovered(r)
 	w.end(map[string]int{"applied": 1, "abandoned": 1})
 	// then the claim that never ran is no attempt: one crashed, one succeeded
-	w.wantRow("key", wanted{Attempts: 2})
-}
-
-func TestAnAttemptThatADependencyEndedIsNone(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(1)
-	w.cfg.GiveBackAfter, w.cfg.Lease = 100*time.Millisecond, time.Hour // so that nobody takes it over
-	w.exec("RENAME TABLE effect TO gone")
-	w.publish("{}", "key")
-	w.failedOnce("key")
-	w.start()
-	w.eventually("it was claimed and given back", func() bool {
-		row := w.row("key")
-		return w.outcomes()["abandoned"] > 0 && row.Status == dedup.Failed && row.Attempts == 1 && row.Owner != ""
-	})
-	w.exec("RENAME TABLE gone TO effect")
-	w.ended(dedup.Success, "key")
 	w.wantRow("key", wanted{Attempts: 2})
 }
 

@@ -52,73 +52,66 @@ func (w *world) execOn(c *sql.Conn, query string) {
 }
 
 // A handler that overlooks a deadlock (MySQL has rolled the transaction back, what follows would be committed by
-// itself) or a lock wait timeout (only the statement is gone) must not commit anything.
+// itself) or a lock wait timeout (only the statement is gone) must not commit anything; nor one that reports it. Among
+// rows, the server sends the names of the columns before it waits for the first row.
 func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 	type one struct{ deadlock, overlook, reading bool }
-	each(t, map[string]one{
-		"deadlock, overlooked":                     {true, true, false},
-		"deadlock, reported":                       {true, false, false},
-		"deadlock among rows, overlooked":          {true, true, true},
-		"deadlock among rows, reported":            {true, false, true},
-		"lock wait timeout, overlooked":            {false, true, false},
-		"lock wait timeout, reported":              {false, false, false},
-		"lock wait timeout among rows, overlooked": {false, true, true},
-		"lock wait timeout among rows, reported":   {false, false, true},
-	}, func(t *testing.T, w *world, tc one) {
+	const yes = true
+	each(t, named(one{yes, yes, false}, one{yes, false, false}, one{yes, yes, yes}, one{yes, false, yes},
+		one{false, yes, false}, one{false, false, false}, one{false, yes, yes}, one{false, false, yes},
+	), func(t *testing.T, w *world, tc one) {
 		w.oneBatch(2)
 		w.cfg.HandlerTimeout, w.cfg.Lease = 20*time.Second, 30*time.Second
 		other := w.stocked()
-		met, meetings := make(chan struct{}), 0
-		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		met, first := make(chan struct{}), true
+		w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 			if err := tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 1").Error; err != nil {
 				return err
 			}
-			first := meetings == 0
-			if first {
-				meetings++
+			meeting := first
+			if first = false; meeting {
 				// Somebody else has sku 2, wants sku 1 in the case of a deadlock, and has written more, so that MySQL spares him.
-				w.execOn(other, "SET SESSION innodb_lock_wait_timeout = 60")
-				w.execOn(other, "BEGIN")
-				w.execOn(other, "INSERT INTO weight WITH RECURSIVE seq (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM seq "+
-					"WHERE n < 100) SELECT n FROM seq")
-				w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 2")
+				for _, text := range []string{
+					"SET SESSION innodb_lock_wait_timeout = 60", "BEGIN",
+					"INSERT INTO weight WITH RECURSIVE seq (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM seq WHERE n < 100) " +
+						"SELECT n FROM seq", "UPDATE amount SET n = n + 10 WHERE sku = 2",
+				} {
+					w.execOn(other, text)
+				}
 				if tc.deadlock {
 					go func() { // joined through met
 						defer close(met)
 						w.execOn(other, "UPDATE amount SET n = n + 10 WHERE sku = 1")
 						w.execOn(other, "COMMIT")
 					}()
-					for w.number("SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
-						"WHERE p.db = DATABASE() AND waits") == 0 {
-						// until the other waits for us
+					waits, n := "SELECT COUNT(*) FROM "+stack.Transactions+" JOIN "+stack.Processes+" p ON p.id = conn "+
+						"WHERE p.db = DATABASE() AND waits", 0
+					for w.db.QueryRow(waits).Scan(&n) == nil && n == 0 { // until the other waits for us
 						<-time.After(300 * time.Millisecond)
 					}
 				}
 			}
 			var err error
-			if tc.reading { // the server sends the names of the columns before it waits for the first row
-				var n []int
-				err = tx.Raw("SELECT n FROM amount WHERE sku BETWEEN 2 AND 9 FOR UPDATE").Scan(&n).Error
+			if tc.reading {
+				err = tx.Raw("SELECT n FROM amount WHERE sku BETWEEN 2 AND 9 FOR UPDATE").Scan(&[]int{}).Error
 			}
 			if err == nil || tc.overlook {
 				err = errors.Join(err, tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 2").Error)
 			}
-			if first && !tc.deadlock {
+			if meeting && !tc.deadlock {
 				w.execOn(other, "ROLLBACK")
 				close(met)
 			}
-			if first && err == nil {
+			if meeting && err == nil {
 				t.Error("the statement met nobody")
 			}
-			if err != nil && !tc.overlook {
-				return err
+			if err == nil || tc.overlook {
+				err = insertAll(tx, msgs)
 			}
-			for _, m := range msgs {
-				if err := insert(tx, m.Key); err != nil && !tc.overlook {
-					return err
-				}
+			if tc.overlook {
+				return nil
 			}
-			return nil
+			return err
 		})
 		w.startWith("one", "two")
 		await(t, met, "the two have met")
@@ -129,38 +122,8 @@ func TestAContentionThatTheHandlerOverlooksCommitsNothing(t *testing.T) {
 			want = 11 // the other's
 		}
 		is(w, "the amounts are at most", w.number("SELECT MAX(n) FROM amount"), want)
-		if n := w.number("SELECT COUNT(DISTINCT n) FROM amount"); n != 1 {
-			t.Error("the amounts differ: half an effect was committed")
-		}
+		is(w, "different amounts: half an effect was committed", w.number("SELECT COUNT(DISTINCT n) FROM amount"), 1)
 	})
-}
-
-func TestAForeignLockIsWaitedForWithoutAnAttempt(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Lanes = 1
-	other := w.stocked()
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		w.mu.Lock()
-		w.calls = append(w.calls, []string{"any"})
-		w.mu.Unlock()
-		return tx.Exec("UPDATE amount SET n = n + ? WHERE sku = 1", len(msgs)).Error
-	})
-	w.execOn(other, "BEGIN")
-	w.execOn(other, "UPDATE amount SET n = 0 WHERE sku = 1 AND n = 0")
-	w.execOn(other, "UPDATE amount SET n = 100 WHERE sku = 1")
-	w.startWith("one", "two")
-	w.eventually("the batch was halved, and both came back",
-		func() bool { return w.times("any") > 5 && w.outcomes()["in_progress"] > 1 })
-	w.execOn(other, "COMMIT")
-	w.ended(dedup.Success, "one", "two")
-	w.quiet()
-	if got := w.outcomes(); got["applied"] != 2 || len(got) != 2 {
-		t.Errorf("outcomes %v, want 2 applied, and in_progress", got)
-	}
-	is(w, "the amount is", w.number("SELECT n FROM amount WHERE sku = 1"), 102)
-	for _, k := range []string{"one", "two"} {
-		w.wantRow(k, wanted{Attempts: 1})
-	}
 }
 
 func TestKilledConnectionsCostNothing(t *testing.T) {
@@ -269,6 +232,7 @@ func (w *world) survives(server, body string, n int, takeAway, giveBack func(*wo
 	if server == consumer.DependencyMySQL {
 		point, first = consumer.PointEffect, 50
 	}
+	w.hasty()
 	w.cfg.Lanes, w.cfg.BatchSize = 3, 10
 	w.failing("bad")
 	all := keys("order", n)
@@ -362,30 +326,30 @@ func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 		full = err != nil
 	}
 	// given a message that needs the full table, and that failed once for a reason of its own
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		if msgs[0].Key == "big" {
-			w.mu.Lock()
-			w.calls = append(w.calls, []string{"big"})
-			w.mu.Unlock()
-			if err := tx.Exec("INSERT INTO tiny VALUES ('x')").Error; err != nil {
-				return err
-			}
+	var tries atomic.Int32
+	w.doing(func(tx *gorm.DB, m consumer.Message) error {
+		if m.Key != "big" {
+			return nil
 		}
-		return insert(tx, msgs[0].Key)
+		tries.Add(1)
+		return tx.Exec("INSERT INTO tiny VALUES ('x')").Error
 	})
+	tried := func() {
+		t.Helper()
+		before := tries.Load()
+		w.eventually("the message is tried", func() bool { return tries.Load() > before })
+	}
 	w.publish("{}", "big")
 	w.failedOnce("big")
 	w.start()
 	// when the others succeed each time between two tries of it
 	all := keys("order", 3)
-	for i, key := range all {
-		before := w.times("big")
-		w.eventually("the message is tried", func() bool { return w.times("big") > before })
+	for _, key := range all {
+		tried()
 		w.publish("{}", key)
-		w.ended(dedup.Success, all[:i+1]...)
+		w.ended(dedup.Success, key)
 	}
-	before := w.times("big")
-	w.eventually("the message is tried once more", func() bool { return w.times("big") > before })
+	tried()
 	// then no attempt was spent on it, and it goes on when there is room
 	if row := w.row("big"); row.Status != dedup.Processing || row.Attempts != 2 {
 		t.Errorf("the message is %v in attempt %d, want processing in attempt 2", row.Status, row.Attempts)
@@ -396,60 +360,30 @@ func TestATableThatIsFullIsNobodysFaultWhileOthersSucceed(t *testing.T) {
 	w.want("effects", w.effects(), once(append(all, "big")...))
 }
 
-// TestRabbitMQAway kills, freezes and restarts one server under an engine.
+// TestRabbitMQAway raises an alarm of one server, kills, freezes and restarts it under an engine. An alarm is named
+// with what to do also while there is nothing to publish, and when it is over no more.
 func TestRabbitMQAway(t *testing.T) {
 	t.Parallel()
 	server := stack.OwnRabbit(t)
-	for _, tc := range []struct {
-		name               string
-		takeAway, giveBack func(*stack.Server) error
-	}{
-		{"killed", (*stack.Server).Kill, (*stack.Server).Start}, {"frozen", (*stack.Server).Freeze, (*stack.Server).Thaw},
+	t.Run("alarm", func(t *testing.T) {
+		w := newWorldOn(t, servers{rabbit: server})
+		r := w.startWith("order")
+		w.ended(dedup.Success, "order")
+		named := func() bool { return strings.Contains(strings.Join(r.State().Degraded, "; "), "free memory or disk") }
+		is(w, "it is named before it is so", named(), false)
+		w.broker.Eval("rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})")
+		w.eventually("it is named", named)
+		w.broker.Eval("rabbit_alarm:clear_alarm({resource_limit, memory, node()})")
+		w.eventually("it is named no more", func() bool { return !named() })
+	})
+	for name, tc := range map[string]struct{ takeAway, giveBack func(*stack.Server) error }{
+		"killed": {(*stack.Server).Kill, (*stack.Server).Start}, "frozen": {(*stack.Server).Freeze, (*stack.Server).Thaw},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			w := newWorldOn(t, servers{rabbit: server})
 			w.amqpURL += "?heartbeat=1" // so that a frozen server is noticed after 1.5 s
 			w.survives(consumer.DependencyRabbitMQ, "{}", 200,
 				func(*world) { _ = tc.takeAway(server) }, func(*world) { _ = tc.giveBack(server) })
-		})
-	}
-}
-
-// Given an engine that has nothing to publish, when RabbitMQ raises an alarm, then State names it with what to do; and
-// when that is over, no more.
-func TestAnAlarmOfRabbitMQIsNamedWhileNothingIsPublished(t *testing.T) {
-	t.Parallel()
-	server := stack.OwnRabbit(t)
-	for alarm, set := range map[string][2]string{
-		"low on memory": {
-			"rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []})",
-			"rabbit_alarm:clear_alarm({resource_limit, memory, node()})",
-		},
-		"low on disk": {
-			"rabbit_alarm:set_alarm({{resource_limit, disk, node()}, []})",
-			"rabbit_alarm:clear_alarm({resource_limit, disk, node()})",
-		},
-	} {
-		t.Run(alarm, func(t *testing.T) {
-			w := newWorldOn(t, servers{rabbit: server})
-			r := w.start()
-			w.publish("{}", "order")
-			w.ended(dedup.Success, "order")
-			names := func() bool {
-				all := strings.Join(r.State().Degraded, "; ")
-				return strings.Contains(all, alarm) && strings.Contains(all, "free memory or disk")
-			}
-			if names() {
-				t.Fatalf("%s before it is", alarm)
-			}
-			if _, err := server.Eval(t.Context(), set[0]); err != nil {
-				t.Fatal(err)
-			}
-			w.eventually(alarm+" is named", names)
-			if _, err := server.Eval(t.Context(), set[1]); err != nil {
-				t.Fatal(err)
-			}
-			w.eventually(alarm+" is named no more", func() bool { return !names() })
 		})
 	}
 }
@@ -500,10 +434,10 @@ func TestAQueueThatIsGoneLosesNothing(t *testing.T) {
 			w := newWorld(t)
 			w.cfg.GiveBackAfter = giveBack
 			w.failing("bad")
-			w.rejecting("hopeless", func() error { return consumer.Permanent(errors.New("shipped")) })
+			w.hopeless("hopeless")
 			r := w.startWith("warm up")
 			w.ended(dedup.Success, "warm up")
-			w.broker.Delete(rabbit.DeadQueue(w.cfg.Queue), rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0]))
+			w.broker.Delete(w.deadQueue(), rabbit.RetryQueue(w.cfg.Queue, w.cfg.RetryDelays[0]))
 			w.publishInto(w.cfg.Queue, "bad", "hopeless", "good") // without declaring them again
 			if giveBack == time.Minute {
 				w.eventually("both are held, and nothing else", func() bool { return w.held() == 2 })
@@ -541,97 +475,86 @@ func TestAShortRetryDoesNotWaitBehindALongOne(t *testing.T) {
 	}
 }
 
-// TestRedisAway takes a server away in every way, under both policies, while messages come five times each.
+// TestRedisAway takes a server away in every way, under both policies, while messages come several times each.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
+	type way struct{ takeAway, giveBack func(*stack.Server) error }
+	killed, frozen := way{(*stack.Server).Kill, (*stack.Server).Start}, way{(*stack.Server).Freeze, (*stack.Server).Thaw}
 	for _, tc := range []struct {
-		name               string
-		takeAway, giveBack func(*stack.Server) error
-		absent             bool // from the start
+		name string
+		way
+		policy lock.Policy
+		before []string // of these, none when it is absent from the start
 	}{
-		{"killed", (*stack.Server).Kill, (*stack.Server).Start, false},
-		{"frozen", (*stack.Server).Freeze, (*stack.Server).Thaw, false},
-		{"absent at the start", (*stack.Server).Kill, (*stack.Server).Start, true},
+		{"killed, proceed", killed, lock.Proceed, keys("before", 50)},
+		{"killed, pause", killed, lock.Pause, keys("before", 50)},
+		{"frozen, proceed", frozen, lock.Proceed, keys("before", 50)},
+		{"frozen, pause", frozen, lock.Pause, keys("before", 50)},
+		{"absent at the start, proceed", killed, lock.Proceed, nil},
+		{"absent at the start, pause", killed, lock.Pause, nil},
 	} {
-		for _, policy := range []lock.Policy{lock.Proceed, lock.Pause} {
-			t.Run(tc.name+", policy "+string(policy), func(t *testing.T) {
-				t.Parallel()
-				server := stack.OwnRedis(t)
-				w := newWorldOn(t, servers{redis: server})
-				w.cfg.LockOnError, w.cfg.BatchSize, w.cfg.GiveBackAfter = policy, 10, 500*time.Millisecond
-				w.failing("bad")
-				before, after := keys("before", 50), keys("after", 50)
-				var r *running
-				if tc.absent {
-					_ = tc.takeAway(server)
-				}
-				r = w.start()
-				if !tc.absent {
-					w.publish("{}", before...)
-					w.ended(dedup.Success, before...)
-					_ = tc.takeAway(server)
-				}
-				for range 5 {
-					w.publish("{}", after...)
-					w.publish("{}", "bad")
-				}
-				if policy == lock.Pause {
-					w.paused(r, "redis")
-				} else {
-					w.eventually("degraded because of redis", func() bool { return degraded(r, "redis") })
-				}
-				if s := r.State(); len(s.Paused)+len(s.Degraded) != 1 {
-					t.Errorf("paused because of %q, degraded because of %q, want redis alone", s.Paused, s.Degraded)
-				}
-				if policy == lock.Proceed { // everything holds without it
-					w.ended(dedup.Success, after...)
-				} else {
-					w.eventually("the deliveries are given back", func() bool {
-						return w.outcomes()["abandoned"] > 0 && !r.State().Consuming
-					})
-					before := w.outcomes()["abandoned"]
-					<-time.After(3 * w.cfg.GiveBackAfter)
-					is(w, "more deliveries were taken and given back while redis was away", w.outcomes()["abandoned"], before)
-					is(w, "messages were worked on without the lock",
-						w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'after%'"), 0)
-				}
-				is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 0)
-				_ = tc.giveBack(server)
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			server := stack.OwnRedis(t)
+			w := newWorldOn(t, servers{redis: server})
+			w.cfg.LockOnError, w.cfg.BatchSize, w.cfg.GiveBackAfter = tc.policy, 10, 500*time.Millisecond
+			w.failing("bad")
+			after := keys("after", 50)
+			if tc.before == nil {
+				_ = tc.takeAway(server)
+			}
+			r := w.startWith(tc.before...)
+			w.ended(dedup.Success, tc.before...)
+			if tc.before != nil {
+				_ = tc.takeAway(server)
+			}
+			for range 3 {
+				w.publish("{}", append(after, "bad")...)
+			}
+			if tc.policy == lock.Proceed { // everything holds without it
+				w.eventually("degraded because of redis", func() bool { return degraded(r, "redis") })
 				w.ended(dedup.Success, after...)
-				w.ended(dedup.Dead, "bad")
-				w.recovered(r)
-				// with proceed nobody waits for it
-				w.eventually("nothing is degraded", func() bool { return len(r.State().Degraded) == 0 })
-				w.quiet()
-				is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 1)
-				all := once(after...)
-				if !tc.absent {
-					all = once(append(before, after...)...)
-				}
-				w.want("effects", w.effects(), all)
-				w.wantRow("bad", wanted{Attempts: 3})
-			})
-		}
+			} else {
+				w.paused(r, "redis")
+				w.eventually("the deliveries are given back", func() bool {
+					return w.outcomes()["abandoned"] > 0 && !r.State().Consuming
+				})
+				before := w.outcomes()["abandoned"]
+				<-time.After(3 * w.cfg.GiveBackAfter)
+				is(w, "deliveries taken and given back while redis was away", w.outcomes()["abandoned"]-before, 0)
+				is(w, "messages were worked on without the lock",
+					w.number("SELECT COUNT(*) FROM consumer_log WHERE msg_key LIKE 'after%'"), 0)
+			}
+			if s := r.State(); len(s.Paused)+len(s.Degraded) != 1 {
+				t.Errorf("paused because of %q, degraded because of %q, want redis alone", s.Paused, s.Degraded)
+			}
+			is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 0)
+			_ = tc.giveBack(server)
+			w.ended(dedup.Success, after...)
+			w.ended(dedup.Dead, "bad")
+			w.recovered(r)
+			w.eventually("nothing is degraded", func() bool { return len(r.State().Degraded) == 0 })
+			w.quiet()
+			is(w, "rollbackd_dependency_up", w.counts("rollbackd_dependency_up")["redis"], 1)
+			w.want("effects", w.effects(), once(append(tc.before, after...)...))
+			w.wantRow("bad", wanted{Attempts: 3})
+		})
 	}
 	t.Run("flushed under load", func(t *testing.T) {
 		t.Parallel()
 		w := newWorldOn(t, servers{redis: stack.OwnRedis(t)})
 		w.cfg.BatchSize, w.cfg.BatchLinger = 5, 0
-		client := must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(t)
-		defer client.Close()
-		all := keys("order", 200)
+		client, _ := w.redisOf()
+		all := keys("order", 100)
 		w.start()
 		w.start()
 		for range 5 {
 			w.publish("{}", all...)
-			ok(t, client.FlushAll(context.Background()).Err())
-			ok(t, client.ScriptFlush(context.Background()).Err())
+			ok(t, errors.Join(client.FlushAll(t.Context()).Err(), client.ScriptFlush(t.Context()).Err()))
 		}
 		w.quiet()
 		w.applied(all...)
-		if got := w.outcomes(); got["applied"] != 200 {
-			t.Errorf("outcomes %v, want 200 applied", got)
-		}
+		is(w, "applied", w.outcomes()["applied"], len(all))
 	})
 }
 
@@ -651,14 +574,9 @@ func TestAConflictInAClusterOfGaleraCostsNothing(t *testing.T) {
 	ok(t, other.QueryRowContext(t.Context(), "SELECT n FROM amount").Scan(&n))
 	var conflicts atomic.Int32
 	const most = 8
-	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+	w.batch(func(tx *gorm.DB, _ []consumer.Message) error {
 		if err := tx.Exec("UPDATE amount SET n = n + 1 WHERE sku = 1").Error; err != nil {
 			return err
-		}
-		for _, m := range msgs {
-			if err := insert(tx, m.Key); err != nil {
-				return err
-			}
 		}
 		if conflicts.Load() < most {
 			conflicts.Add(1)

@@ -25,11 +25,20 @@ func insert(tx *gorm.DB, key string) error {
 	return tx.Exec("INSERT INTO effect (k, body) VALUES (?, '')", key).Error
 }
 
+func insertAll(tx *gorm.DB, msgs []consumer.Message) error {
+	for _, m := range msgs {
+		if err := insert(tx, m.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // whole makes a handler of one for a message, which blames nobody.
-func whole(one func(ctx context.Context, tx *gorm.DB, m consumer.Message) error) consumer.Handler {
-	return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+func whole(one func(tx *gorm.DB, m consumer.Message) error) consumer.Handler {
+	return consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 		for _, m := range msgs {
-			if err := one(ctx, tx, m); err != nil {
+			if err := one(tx, m); err != nil {
 				return err
 			}
 		}
@@ -37,129 +46,143 @@ func whole(one func(ctx context.Context, tx *gorm.DB, m consumer.Message) error)
 	})
 }
 
+// by makes a handler of one for a message: of the whole batch, or of each by itself.
+func by(all bool, one func(tx *gorm.DB, m consumer.Message) error) consumer.Handler {
+	if all {
+		return whole(one)
+	}
+	return consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error { return one(tx, m) })
+}
+
+// does is what a handler of these tests does for a message.
+type does func(tx *gorm.DB, m consumer.Message) error
+
+// text runs a text, and swallow does not heed an error.
+func text(text string) does {
+	return func(tx *gorm.DB, _ consumer.Message) error { return tx.Exec(text).Error }
+}
+
+func swallow(do does) does {
+	return func(tx *gorm.DB, m consumer.Message) error { _ = do(tx, m); return nil }
+}
+
+// then does one thing after the other, whatever came of the first.
+func then(first, second does) does {
+	return func(tx *gorm.DB, m consumer.Message) error { _ = first(tx, m); return second(tx, m) }
+}
+
+func panics(why any) does { return func(*gorm.DB, consumer.Message) error { panic(why) } }
+
+// hand runs texts by hand, one after the other, and heeds no error.
+func hand(texts ...string) does {
+	return func(tx *gorm.DB, _ consumer.Message) error {
+		for _, text := range texts {
+			_, _ = consumer.SQL(tx).ExecContext(tx.Statement.Context, text)
+		}
+		return nil
+	}
+}
+
 // Given a handler that panics, is too slow, drops an error, prepares statements, or writes beside open rows, then
 // each time is a counted attempt with its cause, its neighbours are applied, and nothing that it wrote is left.
 func TestAHandlersFailureIsCountedAndLeavesNothingBehind(t *testing.T) {
+	const minus, write = "UPDATE positive SET n = n - 1", "INSERT INTO effect VALUES ('bad', '')"
 	type one struct {
-		handle func(ctx context.Context, tx *gorm.DB) error
+		handle does
 		remark string
 	}
-	each(t, map[string]one{
-		"panic": {func(context.Context, *gorm.DB) error {
-			panic("index out of range")
-		}, "handler panicked: index out of range\ngoroutine"},
-		"panic with an error": {
-			func(context.Context, *gorm.DB) error { panic(errors.New("broken")) }, "handler panicked: broken",
+	ways := map[string]one{
+		"panic":               {panics("no index"), "handler panicked: no index\ngoroutine"},
+		"panic with an error": {panics(errors.New("broken")), "handler panicked: broken"},
+		"too slow": {func(tx *gorm.DB, m consumer.Message) error {
+			<-tx.Statement.Context.Done()
+			return tx.Statement.Context.Err()
 		},
-		"a prepared statement, whose errors nobody would see": {
-			func(ctx context.Context, tx *gorm.DB) error {
-				_, _ = tx.Statement.ConnPool.PrepareContext(ctx, "INSERT INTO effect VALUES ('bad', '')")
-				return nil
-			}, "no prepared statements",
-		},
-		"too slow": {
-			func(ctx context.Context, _ *gorm.DB) error { <-ctx.Done(); return ctx.Err() }, "handler timeout: over 2s",
-		},
-		"too slow and deaf": {
-			func(ctx context.Context, _ *gorm.DB) error { <-time.After(2200 * time.Millisecond); return nil },
-			"handler timeout: over 2s",
-		},
-		"a CHECK refuses": {
-			func(_ context.Context, tx *gorm.DB) error { return tx.Exec("UPDATE positive SET n = n - 1").Error }, "positive",
-		},
-		"a swallowed CHECK": {
-			func(_ context.Context, tx *gorm.DB) error {
-				_ = tx.Exec("UPDATE positive SET n = n - 1")
-				_ = insert(tx, "bad")
-				return nil
-			}, "positive",
-		},
-		"a swallowed CHECK in SQL written by hand": {
-			func(ctx context.Context, tx *gorm.DB) error {
-				_, _ = consumer.SQL(tx).ExecContext(ctx, "UPDATE positive SET n = n - 1")
-				_, _ = consumer.SQL(tx).ExecContext(ctx, "INSERT INTO effect VALUES ('bad', '')")
-				return nil
-			}, "positive",
-		},
-		"a swallowed error of a row in SQL written by hand": {
-			func(ctx context.Context, tx *gorm.DB) error {
-				_ = consumer.SQL(tx).QueryRowContext(ctx, "SELECT 9223372036854775807 + ?", 1).Scan(new(int))
-				return nil
-			}, "out of range",
-		},
-		"a statement while the rows of a query are open": {
-			func(ctx context.Context, tx *gorm.DB) error {
-				rows, err := consumer.SQL(tx).QueryContext(ctx, "SELECT n FROM positive UNION ALL SELECT 2 UNION ALL SELECT 3")
-				if err != nil {
-					return err
-				}
-				defer rows.Close()
-				for rows.Next() {
-					if err := insert(tx, "bad"); err != nil {
-						return err
-					}
-				}
-				return rows.Err()
-			}, "must be read or closed",
-		},
-		"a prepared statement in SQL written by hand": {
-			func(ctx context.Context, tx *gorm.DB) error {
-				_, _ = consumer.SQL(tx).PrepareContext(ctx, "INSERT INTO effect VALUES ('bad', '')")
-				return nil
-			}, "no prepared statements",
-		},
-		"a statement larger than MySQL takes": {
-			func(_ context.Context, tx *gorm.DB) error {
-				return tx.Exec("SELECT LENGTH('" + strings.Repeat("x", 200_000) + "')").Error
-			}, "packet for query is too large",
-		},
-		"blames a message that is not there": {
-			func(context.Context, *gorm.DB) error {
-				return consumer.Blame(consumer.BlamedMessage{Index: 99, Err: errors.New("what")})
-			}, "message 99",
-		},
-	}, func(t *testing.T, w *world, tc one) {
-		w.cfg.Lanes = 1
-		w.dsn += "?maxAllowedPacket=100000"
-		w.exec("CREATE TABLE positive (n INT PRIMARY KEY, CHECK (n >= 0)) ENGINE=InnoDB")
-		w.exec("INSERT INTO positive VALUES (0)")
-		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-			for _, m := range msgs {
+			"handler timeout: over 2s"},
+		"too slow and deaf": {func(*gorm.DB, consumer.Message) error { <-time.After(2200 * time.Millisecond); return nil },
+			"handler timeout: over 2s"},
+		"a CHECK refuses":                   {text(minus), "positive"},
+		"a swallowed CHECK":                 {swallow(text(minus)), "positive"},
+		"a swallowed CHECK in SQL by hand":  {hand(minus, write), "positive"},
+		"a swallowed NULL in SQL by hand":   {hand("INSERT INTO effect VALUES (NULL, '')", write), "cannot be null"},
+		"a statement larger than MySQL has": {text("SELECT LENGTH('" + strings.Repeat("x", 200_000) + "')"), "too large"},
+		"a swallowed error of a row in SQL by hand": {func(tx *gorm.DB, m consumer.Message) error {
+			_ = consumer.SQL(tx).QueryRowContext(tx.Statement.Context, "SELECT 9223372036854775807 + ?", 1).Scan(new(int))
+			return nil
+		}, "out of range"},
+		"what comes behind a swallowed error": {func(tx *gorm.DB, m consumer.Message) error {
+			_ = hand(minus)(tx, m)
+			db, ctx := consumer.SQL(tx), tx.Statement.Context
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			if err == nil {
+				_ = rows.Close()
+			}
+			_, errOfExec := db.ExecContext(ctx, write)
+			if err == nil || errOfExec == nil || db.QueryRowContext(ctx, "SELECT 1").Scan(new(int)) == nil {
+				return errors.New("it was not refused")
+			}
+			return nil
+		}, "positive"},
+		"a statement while the rows of a query are open": {func(tx *gorm.DB, m consumer.Message) error {
+			rows, err := consumer.SQL(tx).QueryContext(tx.Statement.Context,
+				"SELECT n FROM positive UNION ALL SELECT 2 UNION ALL SELECT 3")
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
 				if err := insert(tx, m.Key); err != nil {
 					return err
 				}
-				if m.Key == "bad" {
-					if err := tc.handle(ctx, tx); err != nil {
-						return err
-					}
-				}
 			}
+			return rows.Err()
+		}, "must be read or closed"},
+		"a prepared statement, whose errors nobody would see": {func(tx *gorm.DB, m consumer.Message) error {
+			_, _ = tx.Statement.ConnPool.PrepareContext(tx.Statement.Context, write)
 			return nil
-		})
-		w.startWith("good", "bad", "fine")
-		w.ended(dedup.Dead, "bad")
-		w.applied("good", "fine")
-		w.end(map[string]int{"applied": 2, "retried": 2, "dead_lettered": 1})
-		w.wantRow("bad", wanted{Attempts: 3, Reason: "exhausted", Says: tc.remark})
-		is(w, "the number is", w.number("SELECT n FROM positive"), 0)
+		}, "no prepared statements"},
+		"a prepared statement in SQL by hand": {func(tx *gorm.DB, m consumer.Message) error {
+			_, _ = consumer.SQL(tx).PrepareContext(tx.Statement.Context, write)
+			return nil
+		}, "no prepared statements"},
+		"blames a message that is not there": {func(*gorm.DB, consumer.Message) error {
+			return consumer.Blame(consumer.BlamedMessage{Index: 99, Err: errors.New("what")})
+		}, "message 99"},
+	}
+	w := newWorld(t)
+	w.cfg.HandlerTimeout = 2 * time.Second
+	w.dsn += "?maxAllowedPacket=100000"
+	w.exec("CREATE TABLE positive (n INT PRIMARY KEY, CHECK (n >= 0)) ENGINE=InnoDB")
+	w.exec("INSERT INTO positive VALUES (0)")
+	w.handler = whole(func(tx *gorm.DB, m consumer.Message) error {
+		if way, bad := ways[m.Key]; bad {
+			return errors.Join(insert(tx, m.Key), way.handle(tx, m))
+		}
+		return insert(tx, m.Key)
 	})
+	bad, good := slices.Collect(maps.Keys(ways)), keys("good", 20)
+	w.startWith(slices.Concat(good[:10], bad, good[10:])...)
+	w.ended(dedup.Dead, bad...)
+	w.applied(good...)
+	w.quiet()
+	for name, tc := range ways {
+		w.wantRow(name, wanted{Attempts: 3, Reason: "exhausted", Says: tc.remark})
+	}
+	got := w.outcomes()
+	delete(got, "in_progress") // copies that were a little early
+	w.want("outcomes", got, map[string]int{"applied": 20, "retried": 2 * len(bad), "dead_lettered": len(bad)})
+	is(w, "the number is", w.number("SELECT n FROM positive"), 0)
 }
 
 func TestANestedTransactionIsASavepoint(t *testing.T) {
 	w := newWorld(t)
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		if err := insert(tx, m.Key); err != nil {
-			return err
-		}
-		undone := errors.New("undone")
+	undone := errors.New("undone")
+	w.doing(func(tx *gorm.DB, m consumer.Message) error {
 		err := tx.Transaction(func(inner *gorm.DB) error {
-			if err := insert(inner, "inner of "+m.Key); err != nil {
-				return err
-			}
 			if m.Key == "two" {
-				return undone
+				return errors.Join(insert(inner, "inner of "+m.Key), undone)
 			}
-			return nil
+			return insert(inner, "inner of "+m.Key)
 		})
 		if errors.Is(err, undone) {
 			return nil
@@ -198,77 +221,35 @@ func TestTheHandlerIsToldOfItsMessage(t *testing.T) {
 }
 
 func TestAMissingTableIsNobodysFault(t *testing.T) {
-	t.Parallel()
-	for _, giveBack := range []time.Duration{time.Minute, 200 * time.Millisecond} {
-		t.Run(fmt.Sprint("given back after ", giveBack), func(t *testing.T) {
-			w := newWorld(t)
-			w.cfg.GiveBackAfter = giveBack
-			// given a message that fails in the fast path and in its second attempt, when the table disappears
-			calls := 0
-			w.rejecting("flaky", func() error {
-				if calls++; calls == 2 {
-					w.exec("RENAME TABLE effect TO gone")
-				}
-				if calls <= 2 {
-					return errors.New("try again")
-				}
-				return nil
-			})
-			r := w.startWith(append(keys("order", 20), "flaky")...)
-			w.paused(r, "mysql")
-			w.publish("{}", keys("later", 20)...)
-			w.eventually("three more tries", func() bool { return w.times("later-0000")+w.times("order-0000") > 3 })
-			w.exec("RENAME TABLE gone TO effect")
-			all := append(append(keys("order", 20), keys("later", 20)...), "flaky")
-			w.recovered(r)
-			w.applied(all...)
-			w.wantRow("flaky", wanted{Attempts: 3})
-			is(w, "letters", w.dead(), 0)
-			for k, n := range w.outcomes() {
-				if k != "applied" && k != "abandoned" && k != "retried" && k != "in_progress" && k != "duplicate" {
-					t.Errorf("%d deliveries ended as %s", n, k)
-				}
+	each(t, named(time.Minute, 200*time.Millisecond), func(t *testing.T, w *world, giveBack time.Duration) {
+		w.cfg.GiveBackAfter = giveBack
+		// given a message that fails in the fast path and in its second attempt, when the table disappears
+		calls := 0
+		w.rejecting("flaky", func() error {
+			if calls++; calls == 2 {
+				w.exec("RENAME TABLE effect TO gone")
 			}
+			if calls <= 2 {
+				return errors.New("try again")
+			}
+			return nil
 		})
-	}
-}
-
-// Given a handler that writes its SQL by hand and drops the error of a statement, when it goes on, then nothing it does
-// reaches the database any more, and the first error says why.
-func TestSQLWrittenByHandIsRefusedAfterAFailedStatement(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.MaxAttempts = 1
-	later := make(chan error, 3) // of the last call
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		db := consumer.SQL(tx)
-		if m.Key != "bad" {
-			_, err := db.ExecContext(ctx, "INSERT INTO effect (k, body) VALUES (?, '')", m.Key)
-			return err
-		}
-		_, _ = db.ExecContext(ctx, "INSERT INTO effect (k, body) VALUES (NULL, '')")
-		_, err := db.ExecContext(ctx, "INSERT INTO effect (k, body) VALUES ('bad', '')")
-		rows, queryErr := db.QueryContext(ctx, "SELECT 1")
-		if queryErr == nil {
-			_ = rows.Close()
-		}
-		rowErr := db.QueryRowContext(ctx, "SELECT 1").Scan(new(int))
-		for _, err := range []error{err, queryErr, rowErr} {
-			select {
-			case later <- err:
-			default:
+		r := w.startWith(append(keys("order", 20), "flaky")...)
+		w.paused(r, "mysql")
+		w.publish("{}", keys("later", 20)...)
+		w.eventually("three more tries", func() bool { return w.times("later-0000")+w.times("order-0000") > 3 })
+		w.exec("RENAME TABLE gone TO effect")
+		all := append(append(keys("order", 20), keys("later", 20)...), "flaky")
+		w.recovered(r)
+		w.applied(all...)
+		w.wantRow("flaky", wanted{Attempts: 3})
+		is(w, "letters", w.dead(), 0)
+		for k, n := range w.outcomes() {
+			if k != "applied" && k != "abandoned" && k != "retried" && k != "in_progress" && k != "duplicate" {
+				t.Errorf("%d deliveries ended as %s", n, k)
 			}
 		}
-		return nil
 	})
-	w.startWith("good", "bad")
-	w.ended(dedup.Dead, "bad")
-	w.applied("good")
-	for _, what := range []string{"Exec", "Query", "QueryRow"} {
-		if err := <-later; err == nil {
-			t.Errorf("%s was not refused", what)
-		}
-	}
-	w.wantRow("bad", wanted{Says: "cannot be null"})
 }
 
 // procedures that end the transaction, each with an effect of its own.
@@ -294,138 +275,96 @@ func (w *world) withProcedures() {
 }
 
 // call calls a procedure.
-func call(name string) func(context.Context, *gorm.DB) error {
-	return func(_ context.Context, tx *gorm.DB) error { return tx.Exec("CALL " + name + "('bad')").Error }
+func call(name string) does {
+	return func(tx *gorm.DB, m consumer.Message) error { return tx.Exec("CALL "+name+"(?)", m.Key).Error }
 }
 
-// text runs a text.
-func text(text string) func(context.Context, *gorm.DB) error {
-	return func(_ context.Context, tx *gorm.DB) error { return tx.Exec(text).Error }
-}
-
-// Given one message among forty whose call ends the transaction, when all are sent, and sent again, then each of the
-// others has its effect once, nobody says success without one, and that message is a letter which names the statement.
+// Given messages among forty whose calls end the transaction, each in its way, when all are sent, and sent again, then
+// each of the others has its effect once, nobody says success without one, and each of those is a letter which names
+// the statement.
 func TestACallThatEndsItsTransactionHarmsNobodyElse(t *testing.T) {
-	type one struct {
-		handle func(ctx context.Context, tx *gorm.DB) error
+	type way struct {
+		handle does
 		names  string // the statement
-		whole  bool   // the handler takes the whole batch, and blames nobody
-		twice  bool   // two engines, and each message in two copies
 		effect int    // of its own
 	}
-	each(t, map[string]one{
-		"COMMIT":             {handle: text("COMMIT"), names: "COMMIT"},
-		"COMMIT, among all":  {handle: text("COMMIT"), names: "COMMIT", whole: true},
-		"COMMIT, twice":      {handle: text("COMMIT"), names: "COMMIT", twice: true},
-		"ROLLBACK":           {handle: text("ROLLBACK"), names: "ROLLBACK"},
-		"DDL":                {handle: text("create table other (a int)"), names: "create table other"},
-		"SET autocommit":     {handle: text("SET autocommit = 0"), names: "SET autocommit ="},
-		"LOCK TABLES":        {handle: text("LOCK TABLES effect WRITE"), names: "LOCK TABLES effect"},
-		"LOAD DATA LOCAL":    {handle: text("LOAD DATA LOCAL INFILE 'a' INTO TABLE effect"), names: "LOAD DATA LOCAL"},
-		"several statements": {handle: text("SELECT ';'; ROLLBACK"), names: "ROLLBACK"},
-		"gorm's Commit": {
-			handle: func(_ context.Context, tx *gorm.DB) error { return tx.Commit().Error }, names: "COMMIT",
-		},
-		"gorm's Rollback, unheeded": {
-			handle: func(_ context.Context, tx *gorm.DB) error { _ = tx.Rollback(); return nil }, names: "ROLLBACK",
-		},
-		"COMMIT, hidden, unheeded": {
-			handle: func(_ context.Context, tx *gorm.DB) error { _ = tx.Exec("/*! commit */"); return nil }, names: "commit",
-			whole: true,
-		},
-		"COMMIT, and another error": {
-			handle: func(_ context.Context, tx *gorm.DB) error { _ = tx.Exec("COMMIT"); return errors.New("out of paper") },
-			names:  "COMMIT", whole: true,
-		},
-		"COMMIT, prepared": {
-			handle: func(ctx context.Context, tx *gorm.DB) error {
-				_, err := tx.Statement.ConnPool.PrepareContext(ctx, "COMMIT")
-				return err
-			}, names: "COMMIT",
-		},
-		"COMMIT by tx.ConnPool": {
-			handle: func(ctx context.Context, tx *gorm.DB) error {
-				rows, err := tx.ConnPool.QueryContext(ctx, "COMMIT")
-				if err == nil {
-					err = rows.Close()
-				}
-				return err
-			}, names: "COMMIT",
-		},
-		"COMMIT as a row": {
-			handle: func(ctx context.Context, tx *gorm.DB) error {
-				return consumer.SQL(tx).QueryRowContext(ctx, "COMMIT").Scan(new(int))
-			}, names: "COMMIT",
-		},
-		"COMMIT by EXECUTE": {
-			handle: func(_ context.Context, tx *gorm.DB) error {
-				if err := tx.Exec("PREPARE s FROM 'COMMIT'").Error; err != nil {
-					return err
-				}
-				return tx.Exec("EXECUTE s").Error
-			}, names: "EXECUTE s",
-		},
-		"a procedure that commits and fails": {handle: call("commits_and_fails"), names: "CALL commits_and_fails", effect: 1},
-		"a procedure that commits and fails, among all": {
-			handle: call("commits_and_fails"), names: "CALL commits_and_fails", whole: true, effect: 1,
-		},
-		"a procedure that commits and fails, twice": {
-			handle: call("commits_and_fails"), names: "CALL commits_and_fails", twice: true, effect: 1,
-		},
-		"a procedure that commits": {handle: call("commits"), names: "CALL commits", effect: 1},
-		"a procedure that commits and meets a duplicate": {
-			handle: func(_ context.Context, tx *gorm.DB) error { _ = tx.Exec("CALL commits_and_repeats('bad')"); return nil },
-			names:  "CALL commits_and_repeats", effect: 1,
-		},
-		"a procedure that commits, and then a panic": {
-			handle: func(_ context.Context, tx *gorm.DB) error { _ = tx.Exec("CALL commits('bad')"); panic("oops") },
-			names:  "CALL commits", effect: 1,
-		},
-		"a procedure that commits and misses a table": {
-			handle: call("commits_and_misses"), names: "CALL commits_and_misses", effect: 1,
-		},
-		"a procedure with DDL":              {handle: call("commits_by_ddl"), names: "CALL commits_by_ddl", effect: 1},
-		"a procedure that begins another":   {handle: call("begins_another"), names: "CALL begins_another", effect: 1},
-		"a procedure that rolls back":       {handle: call("rolls_back"), names: "CALL rolls_back"},
-		"a procedure that leaves a session": {handle: call("leaves_autocommit"), names: "CALL leaves_autocommit"},
-	}, func(t *testing.T, w *world, tc one) {
-		w.oneBatch(41)
+	fails := func(*gorm.DB, consumer.Message) error { return errors.New("out of paper") }
+	ways := map[string]way{
+		"COMMIT":                    {text("COMMIT"), "COMMIT", 0},
+		"COMMIT, hidden, unheeded":  {swallow(text("/*! commit */")), "commit", 0},
+		"COMMIT, and another error": {then(text("COMMIT"), fails), "COMMIT", 0},
+		"COMMIT by EXECUTE":         {then(text("PREPARE s FROM 'COMMIT'"), text("EXECUTE s")), "EXECUTE s", 0},
+		"ROLLBACK":                  {text("ROLLBACK"), "ROLLBACK", 0},
+		"DDL":                       {text("create table other (a int)"), "create table other", 0},
+		"SET autocommit":            {text("SET autocommit = 0"), "SET autocommit =", 0},
+		"LOCK TABLES":               {text("LOCK TABLES effect WRITE"), "LOCK TABLES effect", 0},
+		"LOAD DATA LOCAL":           {text("LOAD DATA LOCAL INFILE 'a' INTO TABLE effect"), "LOAD DATA LOCAL", 0},
+		"several statements":        {text("SELECT ';'; ROLLBACK"), "ROLLBACK", 0},
+		"gorm's Commit":             {func(tx *gorm.DB, _ consumer.Message) error { return tx.Commit().Error }, "COMMIT", 0},
+		"gorm's Rollback, unheeded": {swallow(func(tx *gorm.DB, _ consumer.Message) error { return tx.Rollback().Error }),
+			"ROLLBACK", 0},
+		"COMMIT, prepared": {func(tx *gorm.DB, _ consumer.Message) error {
+			_, err := tx.Statement.ConnPool.PrepareContext(tx.Statement.Context, "COMMIT")
+			return err
+		}, "COMMIT", 0},
+		"COMMIT by tx.ConnPool": {func(tx *gorm.DB, _ consumer.Message) error {
+			rows, err := tx.ConnPool.QueryContext(tx.Statement.Context, "COMMIT")
+			if err == nil {
+				err = rows.Close()
+			}
+			return err
+		}, "COMMIT", 0},
+		"COMMIT as a row": {func(tx *gorm.DB, _ consumer.Message) error {
+			return consumer.SQL(tx).QueryRowContext(tx.Statement.Context, "COMMIT").Scan(new(int))
+		}, "COMMIT", 0},
+		"a procedure, commits and fails":             {call("commits_and_fails"), "CALL commits_and_fails", 1},
+		"a procedure, commits":                       {call("commits"), "CALL commits", 1},
+		"a procedure, commits, then a panic":         {then(call("commits"), panics("oops")), "CALL commits", 1},
+		"a procedure, commits and misses a table":    {call("commits_and_misses"), "CALL commits_and_misses", 1},
+		"a procedure, DDL":                           {call("commits_by_ddl"), "CALL commits_by_ddl", 1},
+		"a procedure, begins another":                {call("begins_another"), "CALL begins_another", 1},
+		"a procedure, rolls back":                    {call("rolls_back"), "CALL rolls_back", 0},
+		"a procedure, leaves a session":              {call("leaves_autocommit"), "CALL leaves_autocommit", 0},
+		"a procedure, commits and meets a duplicate": {swallow(call("commits_and_repeats")), "CALL commits_and_repeats", 1},
+	}
+	type one struct {
+		whole   bool // the handler takes the whole batch, and blames nobody
+		engines int  // and copies
+	}
+	each(t, named(one{false, 1}, one{false, 2}, one{true, 1}), func(t *testing.T, w *world, tc one) {
+		bad, good := slices.Sorted(maps.Keys(ways)), keys("good", 40)
+		w.oneBatch(len(ways) + 40)
 		w.withProcedures()
-		each := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-			if m.Key == "bad" {
-				return tc.handle(ctx, tx)
+		w.handler = by(tc.whole, func(tx *gorm.DB, m consumer.Message) error {
+			if way, bad := ways[m.Key]; bad {
+				return way.handle(tx, m)
 			}
 			return insert(tx, m.Key)
-		}
-		w.handler = consumer.Each(each)
-		if tc.whole {
-			w.handler = whole(each)
-		}
-		good := keys("good", 40)
-		all := slices.Concat(good[:20], []string{"bad"}, good[20:])
-		w.startWith(all...)
-		if tc.twice {
-			w.start()
-			w.publish("{}", all...)
-		}
-		w.ended(dedup.Dead, "bad")
-		w.ended(dedup.Success, good...)
-		w.quiet()
-		settled := 0
-		for _, n := range w.outcomes() {
-			settled += n
+		})
+		all := slices.Clone(good)
+		for i, k := range bad {
+			all = slices.Insert(all, 2*i+1, k)
 		}
 		w.publish("{}", all...)
-		w.settled(settled + 41)
+		for range tc.engines {
+			w.start()
+		}
+		for range 1 + tc.engines { // and once more, when all is over
+			w.ended(dedup.Dead, bad...)
+			w.ended(dedup.Success, good...)
+			w.quiet()
+			w.publish("{}", all...)
+		}
 		w.quiet()
-		w.ended(dedup.Dead, "bad")
 		want := once(good...)
-		if tc.effect > 0 {
-			want["bad"] = tc.effect
+		for name, way := range ways {
+			w.wantRow(name, wanted{Status: dedup.Dead, Reason: "permanent", Says: `"` + way.names})
+			if way.effect > 0 {
+				want[name] = way.effect
+			}
 		}
 		w.want("effects", w.effects(), want)
-		is(w, "letters", w.dead(), 1)
-		w.wantRow("bad", wanted{Reason: "permanent", Says: `"` + tc.names})
+		w.want("letters", w.letters(), once(bad...))
 	})
 }
 
@@ -435,33 +374,22 @@ func TestACallOfAProcedureIsAppliedByItself(t *testing.T) {
 	each(t, map[string]bool{"one at a time": false, "the whole": true}, func(t *testing.T, w *world, all bool) {
 		w.oneBatch(40)
 		w.withProcedures()
-		one := func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
-			switch {
-			case strings.HasSuffix(m.Key, "7") && m.Attempt == 0:
-				if err := tx.Exec("CALL behaves(?)", m.Key).Error; !all || err != nil {
-					return err
-				}
-				return errors.New("it was let through beside others")
-			case strings.HasSuffix(m.Key, "7"):
-				return tx.Exec("CALL behaves(?)", m.Key).Error
+		w.handler = by(all, func(tx *gorm.DB, m consumer.Message) error {
+			if !strings.HasSuffix(m.Key, "7") {
+				return insert(tx, m.Key)
 			}
-			return insert(tx, m.Key)
-		}
-		w.handler = consumer.Each(one)
-		if all {
-			w.handler = whole(one)
-		}
+			err := tx.Exec("CALL behaves(?)", m.Key).Error
+			if err == nil && all && m.Attempt == 0 {
+				return errors.New("it was let through beside others")
+			}
+			return err
+		})
 		orders := keys("order", 40)
 		w.startWith(orders...)
 		w.quiet()
 		w.applied(orders...)
-		want := map[string]int{}
-		for _, k := range orders {
-			if strings.HasSuffix(k, "7") {
-				want[k] = 1
-			}
-		}
-		w.want("attempts of those that were claimed", w.attempts(slices.Collect(maps.Keys(want))...), want)
+		claimed := []string{orders[7], orders[17], orders[27], orders[37]}
+		w.want("attempts of those that were claimed", w.attempts(claimed...), once(claimed...))
 	})
 }
 
@@ -473,10 +401,8 @@ func TestASwallowedErrorIsItsOwnMessages(t *testing.T) {
 	w.cfg.MaxAttempts = 1
 	w.exec("CREATE TABLE taken (n INT PRIMARY KEY, CHECK (n > 0)) ENGINE=InnoDB")
 	w.exec("INSERT INTO taken VALUES (1)")
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		if err := insert(tx, m.Key); err != nil {
-			return err
-		}
+	w.doing(func(tx *gorm.DB, m consumer.Message) error {
+		ctx := tx.Statement.Context
 		switch m.Key[len(m.Key)-1] {
 		case '1':
 			return consumer.SQL(tx).QueryRowContext(ctx, "SELECT 1 UNION SELECT 2").Err() // and does not read it
@@ -515,14 +441,12 @@ func TestASwallowedErrorIsItsOwnMessages(t *testing.T) {
 func TestATransactionThatIsGoneIsNotCommitted(t *testing.T) {
 	w := newWorld(t)
 	all := keys("order", 40)
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+	w.doing(func(tx *gorm.DB, m consumer.Message) error {
 		if m.Key != all[19] {
-			return insert(tx, m.Key)
+			return nil
 		}
-		if _, err := consumer.BehindTheGuard(tx).ExecContext(ctx, "ROLLBACK"); err != nil {
-			return err
-		}
-		return errors.New("out of paper")
+		_, err := consumer.BehindTheGuard(tx).ExecContext(tx.Statement.Context, "ROLLBACK")
+		return errors.Join(err, errors.New("out of paper"))
 	})
 	w.judged(all, map[string]int{"applied": 20, "dead_lettered": 20}, all[:20]...)
 	w.wantRow(all[0], wanted{Reason: "permanent", Says: "has ended its transaction"})
@@ -587,16 +511,12 @@ func (w *world) refusing(eachBlamed bool) {
 		IF NEW.s = '1213' THEN SIGNAL SQLSTATE 'HY000' SET MESSAGE_TEXT = 'no', MYSQL_ERRNO = 1213; END IF;
 		IF NEW.s = '1213,45' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no', MYSQL_ERRNO = 1213; END IF;
 	END`)
-	one := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		if err := tx.WithContext(ctx).Exec(string(m.Body)).Error; err != nil {
+	w.handler = by(!eachBlamed, func(tx *gorm.DB, m consumer.Message) error {
+		if err := tx.Exec(string(m.Body)).Error; err != nil {
 			return err
 		}
-		return insert(tx.WithContext(ctx), m.Key)
-	}
-	w.handler = whole(one)
-	if eachBlamed {
-		w.handler = consumer.Each(one)
-	}
+		return insert(tx, m.Key)
+	})
 }
 
 // likeDefault has the proportions of the default settings, fifty times as fast.
@@ -702,98 +622,70 @@ func TestAMissingProcedureIsNobodysFault(t *testing.T) {
 // neverReturns waits for release, whatever its context says: its name is to be seen in stacks.
 func neverReturns(release <-chan struct{}) { <-release }
 
-// hanging makes handlers that never return for one message, and that have changed a row by then which others need.
-func hanging(w *world, guilty string, release <-chan struct{}) map[string]consumer.Handler {
-	one := func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		if err := tx.Exec("UPDATE shelf SET touched = touched + 1 WHERE id = 1").Error; err != nil {
-			return err
-		}
-		if m.Key == guilty {
-			neverReturns(release)
-			return ctx.Err()
-		}
-		return w.handle(ctx, tx, []consumer.Message{m})
-	}
-	return map[string]consumer.Handler{
-		"each":    consumer.Each(one),
-		"a batch": whole(one),
-	}
-}
-
-// Given 40 messages and two consumers, when the handler never returns for one of them, then all others keep their
-// effects and their attempts, and that one becomes a letter which says where the handler stands.
+// Given 40 messages and two consumers, when the handler never returns for one of them, when it has changed a row that
+// others need, then all others keep their effects and their attempts, and that one becomes a letter which says where
+// the handler stands.
 func TestAHandlerThatNeverReturnsStopsNobodyElse(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{"each", "a batch"} {
-		t.Run(kind, func(t *testing.T) {
-			w := newWorld(t)
-			w.patience = 2 * time.Minute
-			w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.MaxAttempts = 40, 80, 2
-			w.exec("CREATE TABLE shelf (id INT PRIMARY KEY, touched INT NOT NULL) ENGINE=InnoDB")
-			w.exec("INSERT INTO shelf VALUES (1, 0)")
-			release := make(chan struct{})
-			all := keys("order", 40)
-			guilty := all[7]
-			w.handler = hanging(w, guilty, release)[kind]
-			w.publish("{}", all...)
-			engines := []*running{w.launch(), w.launch()}
-			free := sync.OnceFunc(func() { close(release) })
-			defer free()
+	each(t, map[string]bool{"each": false, "a batch": true}, func(t *testing.T, w *world, all bool) {
+		w.patience = 2 * time.Minute
+		w.cfg.HandlerTimeout, w.cfg.Lease = 2*time.Second, 6*time.Second
+		w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.MaxAttempts = 40, 80, 2
+		w.exec("CREATE TABLE shelf (id INT PRIMARY KEY, touched INT NOT NULL) ENGINE=InnoDB")
+		w.exec("INSERT INTO shelf VALUES (1, 0)")
+		release := make(chan struct{})
+		orders := keys("order", 40)
+		guilty, innocent := orders[7], without(orders, orders[7])
+		w.handler = by(all, func(tx *gorm.DB, m consumer.Message) error {
+			if err := tx.Exec("UPDATE shelf SET touched = touched + 1 WHERE id = 1").Error; err != nil {
+				return err
+			}
+			if m.Key == guilty {
+				neverReturns(release)
+				return tx.Statement.Context.Err()
+			}
+			return insert(tx, m.Key)
+		})
+		w.publish("{}", orders...)
+		engines := []*running{w.launch(), w.launch()}
+		free := sync.OnceFunc(func() { close(release) })
+		defer free()
 
-			innocent := without(all, guilty)
-			w.ended(dedup.Dead, guilty)
-			w.applied(innocent...)
-			w.want("attempts", w.attempts(all...), func() map[string]int {
-				n := once(innocent...)
-				n[guilty] = 2
-				return n
-			}())
-			if n := w.number("SELECT touched FROM shelf"); n != 39 {
-				t.Errorf("the row that all change was changed %d times, want 39", n)
-			}
-			remark := column[string](w, "SELECT remark FROM consumer_log WHERE consumer_status = 3")[0]
-			if !strings.Contains(remark, "neverReturns") {
-				t.Errorf("the letter's remark does not say where the handler stands: %s", remark)
-			}
-			log := w.logs.String()
-			for _, want := range []string{"the handler does not return", guilty, "neverReturns"} {
-				if !strings.Contains(log, want) {
-					t.Errorf("the log does not say %q", want)
-				}
-			}
-			stuck := 0
-			for _, e := range engines {
-				s := e.State()
-				if !slices.ContainsFunc(s.Degraded, func(why string) bool { return strings.Contains(why, "has not returned") }) {
-					continue
-				}
-				stuck++
-				if s.Still < w.cfg.HandlerTimeout {
+		w.ended(dedup.Dead, guilty)
+		w.applied(innocent...)
+		attempts := once(innocent...)
+		attempts[guilty] = 2
+		w.want("attempts", w.attempts(orders...), attempts)
+		is(w, "changes of the row that all change", w.number("SELECT touched FROM shelf"), 39)
+		w.wantRow(guilty, wanted{Says: "neverReturns"})
+		for _, says := range []string{"the handler does not return", guilty, "neverReturns"} {
+			w.logged(says)
+		}
+		stuck, named := 0, 0
+		for _, e := range engines {
+			s := e.State()
+			if slices.ContainsFunc(s.Degraded, func(why string) bool { return strings.Contains(why, "has not returned") }) {
+				if stuck++; s.Still < w.cfg.HandlerTimeout {
 					t.Errorf("Still = %v beside a call that has not returned", s.Still)
 				}
 			}
-			if n := w.counts("rollbackd_degraded")[w.cfg.Queue]; stuck == 0 || n != stuck {
-				t.Errorf("%d engines say that a call is stuck, %d by their metrics", stuck, n)
+		}
+		is(w, "engines with a call that is stuck, by their metrics", w.counts("rollbackd_degraded")[w.cfg.Queue], stuck)
+		for _, e := range engines { // a goroutine that cannot be joined is named
+			if err := e.drained(); errors.Is(err, consumer.ErrStuck) && strings.Contains(err.Error(), guilty) {
+				named++
+			} else if err != nil {
+				t.Errorf("Run = %v, want nil or ErrStuck with %s", err, guilty)
 			}
-			// a goroutine that cannot be joined is named
-			named := 0
-			for _, e := range engines {
-				if err := e.drained(); errors.Is(err, consumer.ErrStuck) && strings.Contains(err.Error(), guilty) {
-					named++
-				} else if err != nil {
-					t.Errorf("Run = %v, want nil or ErrStuck with %s", err, guilty)
-				}
-			}
-			if named != stuck {
-				t.Errorf("%d of %d ends with a stuck call name its message", named, stuck)
-			}
-			free()
-			w.eventually("the handler has returned after all", func() bool {
-				return w.counts("rollbackd_degraded")[w.cfg.Queue] == 0
-			})
-			w.want("effects", w.effects(), once(innocent...))
+		}
+		if named != stuck || stuck == 0 {
+			t.Errorf("%d of %d ends with a stuck call name its message", named, stuck)
+		}
+		free()
+		w.eventually("the handler has returned after all", func() bool {
+			return w.counts("rollbackd_degraded")[w.cfg.Queue] == 0
 		})
-	}
+		w.want("effects", w.effects(), once(innocent...))
+	})
 }
 
 // A stop does not wait for a handler that never returns, and says for whom it stands.
@@ -803,12 +695,12 @@ func TestADrainNamesTheMessageWhoseHandlerNeverReturns(t *testing.T) {
 	w.cfg.HandlerTimeout, w.cfg.Lease = 20*time.Second, 60*time.Second
 	release, inside := make(chan struct{}), make(chan struct{})
 	var first sync.Once
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+	w.doing(func(_ *gorm.DB, m consumer.Message) error {
 		if m.Key == "order-0003" {
 			first.Do(func() { close(inside) })
 			neverReturns(release)
 		}
-		return w.handle(ctx, tx, []consumer.Message{m})
+		return nil
 	})
 	all := keys("order", 10)
 	w.publish("{}", all...)
@@ -823,9 +715,7 @@ func TestADrainNamesTheMessageWhoseHandlerNeverReturns(t *testing.T) {
 		!strings.Contains(err.Error(), "order-0003") {
 		t.Errorf("Run = %v, want ErrDrainTimeout, and ErrStuck with order-0003", err)
 	}
-	if log := w.logs.String(); !strings.Contains(log, "neverReturns") {
-		t.Errorf("the log does not say where the handler stands:\n%s", log)
-	}
+	w.logged("neverReturns")
 	close(release)
 	w.logged("returned after all")
 	w.start()
@@ -837,6 +727,7 @@ func TestADrainNamesTheMessageWhoseHandlerNeverReturns(t *testing.T) {
 func TestManyCallsThatNeverReturnEndRun(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 4, 10, 20
+	w.cfg.HandlerTimeout, w.cfg.Lease = 2*time.Second, 6*time.Second
 	release := make(chan struct{})
 	var calls sync.WaitGroup
 	healthy := w.handler
@@ -849,15 +740,7 @@ func TestManyCallsThatNeverReturnEndRun(t *testing.T) {
 	all := keys("order", 100)
 	w.publish("{}", all...)
 	r := w.launch()
-	defer r.drained()
-	var err error
-	select {
-	case err = <-r.done:
-		close(r.done)
-	case <-time.After(w.patience):
-		t.Errorf("Run goes on after %v", w.patience)
-	}
-	if !errors.Is(err, consumer.ErrStuck) {
+	if err := r.ends(w); !errors.Is(err, consumer.ErrStuck) {
 		t.Errorf("Run = %v, want ErrStuck", err)
 	}
 	is(w, "messages are dead letters", w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3"), 0)
@@ -868,7 +751,8 @@ func TestManyCallsThatNeverReturnEndRun(t *testing.T) {
 	w.applied(all...)
 }
 
-// A handler that ends its goroutine has failed, as with a panic: its lane goes on.
+// A handler that ends its goroutine has failed, as with a panic: its lane goes on. A body that makes Validate run
+// without an end is a malformed one.
 func TestAHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 	guilty, all := "order-0007", keys("order", 40)
 	exits := func(m consumer.Message) {
@@ -879,93 +763,74 @@ func TestAHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
 	type one struct {
 		handler  func(*world) consumer.Handler
 		attempts int
+		says     string
 	}
+	release := make(chan struct{})
 	each(t, map[string]one{
 		"handle": {func(w *world) consumer.Handler {
-			return consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-				for _, m := range msgs {
-					exits(m)
-				}
-				return w.handle(ctx, tx, msgs)
-			})
-		}, 2},
+			return whole(func(tx *gorm.DB, m consumer.Message) error { exits(m); return insert(tx, m.Key) })
+		}, 2, "Goexit"},
 		"validate": {func(w *world) consumer.Handler {
 			return &validating{w.handler, func(m *consumer.Message) error { exits(*m); return nil }}
-		}, 0},
+		}, 0, "Goexit"},
+		"validate, for ever": {func(w *world) consumer.Handler {
+			return &validating{w.handler, func(m *consumer.Message) error {
+				if m.Key == guilty {
+					neverReturns(release)
+				}
+				return nil
+			}}
+		}, 0, ""},
 		"calls": {func(w *world) consumer.Handler {
-			return consumer.Calls(func(ctx context.Context, m consumer.Message) error {
+			return consumer.Calls(func(_ context.Context, m consumer.Message) error {
 				exits(m)
 				w.exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Key)
 				return nil
 			}, consumer.CallOptions{})
-		}, 2},
+		}, 2, "Goexit"},
 	}, func(t *testing.T, w *world, c one) {
+		w.hasty()
 		w.oneBatch(40)
 		w.cfg.BatchLinger, w.cfg.MaxAttempts = 100*time.Millisecond, 2
 		w.handler = c.handler(w)
-		w.startWith(all...)
+		w.publish("{}", all...)
+		r := w.launch()
 		innocent := without(all, guilty)
 		w.ended(dedup.Dead, guilty)
 		w.applied(innocent...)
 		want := once(innocent...)
 		want[guilty] = c.attempts
 		w.want("attempts", w.attempts(all...), want)
-		remark := column[string](w, "SELECT remark FROM consumer_log WHERE consumer_status = 3")[0]
-		if !strings.Contains(remark, "Goexit") {
-			t.Errorf("the letter does not say why: %s", remark)
+		w.wantRow(guilty, wanted{Says: c.says})
+		if err := r.drained(); errors.Is(err, consumer.ErrStuck) != (c.says == "") {
+			t.Errorf("Run = %v", err)
+		}
+		if c.says == "" {
+			close(release)
+			w.logged("returned after all")
 		}
 	})
-}
-
-// A body that makes Validate run without an end is a malformed one.
-func TestAValidatorThatNeverReturnsStopsNobodyElse(t *testing.T) {
-	w := newWorld(t)
-	w.oneBatch(40)
-	w.cfg.BatchLinger = 100 * time.Millisecond
-	release := make(chan struct{})
-	guilty, all := "order-0007", keys("order", 40)
-	w.handler = &validating{w.handler, func(m *consumer.Message) error {
-		if m.Key == guilty {
-			neverReturns(release)
-		}
-		m.Value = fmt.Sprint("of ", m.Key)
-		return nil
-	}}
-	w.publish("{}", all...)
-	r := w.launch()
-	innocent := without(all, guilty)
-	w.ended(dedup.Dead, guilty)
-	w.applied(innocent...)
-	if err := r.drained(); !errors.Is(err, consumer.ErrStuck) {
-		t.Errorf("Run = %v, want ErrStuck", err)
-	}
-	close(release)
-	w.logged("returned after all")
 }
 
 // Functions of Calls that never return: nobody knows what they have done, which is an attempt when others succeed.
 func TestACallThatNeverReturnsStopsNobodyElse(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	w.cfg.MaxAttempts = 2
 	release := make(chan struct{})
 	guilty, all := "order-0007", keys("order", 40)
-	s := newShopService()
+	s := w.calling(consumer.CallOptions{Concurrency: 4})
 	s.answering(func(_ context.Context, m consumer.Message) error {
 		if m.Key == guilty {
 			neverReturns(release)
 		}
 		return nil
 	})
-	w.handler = consumer.Calls(s.call, consumer.CallOptions{Concurrency: 4})
 	w.publish("{}", all...)
 	r := w.launch()
 	innocent := without(all, guilty)
 	w.ended(dedup.Success, innocent...)
-	for i := 0; w.row(guilty).Status != dedup.Dead && !t.Failed(); i++ { // others that succeed meanwhile
-		more := fmt.Sprintf("more-%04d", i)
-		w.publish("{}", more)
-		w.ended(dedup.Success, more)
-	}
+	w.beside(func() bool { return w.row(guilty).Status == dedup.Dead })
 	if err := r.drained(); !errors.Is(err, consumer.ErrStuck) || !strings.Contains(err.Error(), guilty) {
 		t.Errorf("Run = %v, want ErrStuck with %s", err, guilty)
 	}
@@ -977,20 +842,19 @@ func TestACallThatNeverReturnsStopsNobodyElse(t *testing.T) {
 // first, then it alone pays for that: its place is that among all messages, and not among those of the second call.
 func TestWhoNeverReturnsBehindABlamedOnePaysItself(t *testing.T) {
 	w := newWorld(t)
-	w.patience = 2 * time.Minute
+	w.hasty()
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch, w.cfg.MaxAttempts = 1, 4, 8, 2
 	release := make(chan struct{})
 	defer close(release)
 	all := keys("order", 4)
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
+	w.doing(func(_ *gorm.DB, m consumer.Message) error {
 		switch m.Key {
 		case all[0]:
 			return errors.New("no such shelf")
 		case all[3]:
 			neverReturns(release)
-			return ctx.Err()
 		}
-		return w.handle(ctx, tx, []consumer.Message{m})
+		return nil
 	})
 	w.publish("{}", all...)
 	r := w.launch()

@@ -20,26 +20,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-func TestEveryMessageTakesEffectOnceAndIsAcked(t *testing.T) {
-	w := newWorld(t)
-	// given 200 messages, each published twice
-	all := keys("order", 200)
-	w.publish("{}", all...)
-	w.publish("{}", all...)
-	// when an engine runs
-	w.start()
-	w.settled(400)
-	w.quiet()
-	// then each took effect once, has a success row, and the copies were counted
-	w.want("effects", w.effects(), once(all...))
-	if got := w.row(all[7]); got.Status != dedup.Success || got.Attempts != 1 {
-		t.Errorf("row = %v after %d attempts, want success after 1", got.Status, got.Attempts)
-	}
-	got := w.outcomes()
-	delete(got, "in_progress") // copies that met the first at work in the other lane came back later
-	w.want("outcomes", got, map[string]int{"applied": 200, "duplicate": 200})
-}
-
 func TestAnotherBodyUnderATakenKeyIsAConflict(t *testing.T) {
 	cases := map[string]bool{"in the same batch": true, "after the row is committed": false}
 	each(t, cases, func(t *testing.T, w *world, together bool) {
@@ -57,35 +37,79 @@ func TestAnotherBodyUnderATakenKeyIsAConflict(t *testing.T) {
 		w.settled(3)
 		w.want("effects", w.effects(), once("key"))
 		w.end(map[string]int{"applied": 1, "dead_lettered": 1, "duplicate_of_dead": 1})
-		letter, ok := w.broker.Get(rabbit.DeadQueue(w.cfg.Queue))
+		letter, ok := w.broker.Get(w.deadQueue())
 		if !ok || letter.Headers["x-rollbackd-reason"] != "conflict" || string(letter.Body) != `{"a":2}` {
 			t.Errorf("letter = %v %s, want the second body with reason conflict", letter.Headers, letter.Body)
 		}
 	})
 }
 
+// Given a batch whose messages a handler blames in one way or another, then the innocent are applied, by the fast path,
+// which writes no story, and the guilty get their attempts.
 func TestTheGuiltyLeaveTheBatchAndInnocentsPayNothing(t *testing.T) {
-	guilty := []string{"order-0003", "order-0017"}
-	each(t, map[string]func(*world) consumer.HandlerFunc{
-		"blamed": func(w *world) consumer.HandlerFunc { return w.handle },
-		"not blamed, so the batch is halved": func(w *world) consumer.HandlerFunc {
-			return func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-				err := w.handle(ctx, tx, msgs)
-				if blame, ok := errors.AsType[*consumer.BlameError](err); ok {
-					return blame.Messages[0].Err
+	type one struct {
+		handler func(w *world)
+		n, dead int // the first of them
+		ends    map[string]int
+	}
+	permanent := func() error { return consumer.Permanent(errors.New("no such shelf")) }
+	guilty := func(w *world, m consumer.Message) error { return w.judge(m) }
+	each(t, map[string]one{
+		"blamed": {func(w *world) { w.failing(keys("order", 2)...) }, 40, 2,
+			map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2}},
+		"not blamed, so the batch is halved": {func(w *world) {
+			w.failing(keys("order", 2)...)
+			w.handler = whole(func(tx *gorm.DB, m consumer.Message) error {
+				return errors.Join(insert(tx, m.Key), guilty(w, m))
+			})
+		}, 40, 2, map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2}},
+		// each call blames one: whoever was blamed stays out, and nothing of a call that fails is committed
+		"one after the other": {func(w *world) {
+			w.doing(func(_ *gorm.DB, m consumer.Message) error {
+				if m.Key < "order-0010" {
+					return permanent()
 				}
-				return err
-			}
-		},
-	}, func(t *testing.T, w *world, handler func(*world) consumer.HandlerFunc) {
-		w.handler = handler(w)
-		w.failing(guilty...)
-		// given a batch of 40 with two that fail always, then the innocent are applied by the fast path, which writes no
-		// story, and the guilty get their attempts
-		ends := map[string]int{"applied": 38, "retried": 4, "dead_lettered": 2}
-		w.wantStory("", w.judged(keys("order", 40), ends, guilty...)...)
-		for _, k := range guilty {
-			w.wantRow(k, wanted{Attempts: 3})
+				return nil
+			})
+		}, 40, 10, map[string]int{"applied": 30, "dead_lettered": 10}},
+		// nobody is left to go on with: the handler must not be called with nothing
+		"all": {func(w *world) {
+			w.batch(func(_ *gorm.DB, msgs []consumer.Message) error {
+				if len(msgs) == 0 {
+					t.Error("the handler was called without messages")
+				}
+				return blaming(msgs, func(consumer.Message) error { return permanent() })
+			})
+		}, 16, 16, map[string]int{"dead_lettered": 16}},
+		// the second call is of fewer: who is blamed in it is named by its place among all
+		"for a statement, in a later call": {func(w *world) {
+			w.cfg.MaxAttempts = 1
+			w.doing(func(tx *gorm.DB, m consumer.Message) error {
+				switch m.Key {
+				case "order-0000":
+					return errors.New("shelf is locked")
+				case "order-0001":
+					return tx.Exec("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no such shelf'").Error
+				}
+				return nil
+			})
+		}, 40, 2, map[string]int{"applied": 38, "dead_lettered": 2}},
+		// trouble that a handler made of one message into blame is trouble all the same
+		"for the database's error": {func(w *world) {
+			calls := 0
+			w.doing(func(*gorm.DB, consumer.Message) error {
+				if calls++; calls <= 2 {
+					return &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"}
+				}
+				return nil
+			})
+		}, 1, 0, map[string]int{"applied": 1}},
+	}, func(t *testing.T, w *world, tc one) {
+		tc.handler(w)
+		all := keys("order", tc.n)
+		innocent := w.judged(all, tc.ends, all[:tc.dead]...)
+		if w.want("attempts", w.attempts(innocent...), once(innocent...)); tc.n > 1 { // else it is alone
+			w.wantStory("", innocent...)
 		}
 	})
 }
@@ -224,14 +248,12 @@ func TestAThousandMalformedMessagesAreRecordedTogetherAndDoNotBrake(t *testing.T
 
 func TestALetterWhoseRowAppearsMeanwhileIsNotRecordedTwice(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	w.oneBatch(3)
 	w.handler = validating{w.handler, func(*consumer.Message) error { return errors.New("no order in it") }}
 	w.publish("{}", "one", "two", "three")
 	_, release := w.into(consumer.PointLetter, w.start)
-	key := id("two")
-	if _, err := w.records.Claim(t.Context(), w.row("two"), dedup.Entry{Identity: key}, "another"); err != nil {
-		t.Fatal(err)
-	}
+	w.claim("two")
 	release()
 	// then the other rows are written, and its own worker's row is left alone until its lease is over
 	w.ended(dedup.Dead, "one", "three")
@@ -247,28 +269,18 @@ func TestTheBlamedLeaveATransactionThatGoesOn(t *testing.T) {
 	w := newWorldOn(t, servers{})
 	var mu sync.Mutex
 	transactions := map[string][]int{} // sizes of the calls, by transaction
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		var blamed []consumer.BlamedMessage
-		for i, m := range msgs { // the effect of the guilty and of the innocent alike, and then the blame
-			if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Key).Error; err != nil {
-				return err
-			}
-			switch m.Key {
-			case "order-0003":
-				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: errors.New("shelf is locked")})
-			case "order-0017":
-				blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: consumer.Permanent(errors.New("no such shelf"))})
-			}
-		}
+	w.failing("order-0003")
+	w.hopeless("order-0017")
+	w.batch(func(tx *gorm.DB, msgs []consumer.Message) error { // the effect of all, and then the blame
 		var id string
-		if err := tx.WithContext(ctx).Raw("SELECT CONCAT(conn, ' ', id) FROM " + stack.Transactions +
+		if err := tx.Raw("SELECT CONCAT(conn, ' ', id) FROM " + stack.Transactions +
 			" WHERE conn = CONNECTION_ID()").Scan(&id).Error; err != nil {
 			return err
 		}
 		mu.Lock()
+		defer mu.Unlock()
 		transactions[id] = append(transactions[id], len(msgs))
-		mu.Unlock()
-		return consumer.Blame(blamed...)
+		return blaming(msgs, w.judge)
 	})
 	ends := map[string]int{"applied": 38, "retried": 2, "dead_lettered": 2}
 	w.judged(keys("order", 40), ends, "order-0003", "order-0017")
@@ -301,12 +313,12 @@ func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 			}
 			return nil
 		}
-		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
 			var blamed []consumer.BlamedMessage
 			for i, m := range msgs {
-				mu.Lock()
 				calls[m.Key]++
-				mu.Unlock()
 				if err := guilty(m); err != nil {
 					blamed = append(blamed, consumer.BlamedMessage{Index: i, Err: err})
 				} else if err := insert(tx, m.Key); err != nil {
@@ -324,21 +336,6 @@ func TestTheOthersThatAreAppliedAreNotHandledAgain(t *testing.T) {
 		defer mu.Unlock()
 		w.want("calls", calls, want)
 	})
-}
-
-// A second call that fails too must not commit anything of the first.
-func TestABlameThatNeverEndsIsSplitUntilTheInnocentAreApplied(t *testing.T) {
-	w := newWorld(t)
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, '')", m.Key).Error; err != nil {
-			return err
-		}
-		if m.Key < "order-0010" { // ten guilty, and each call blames one
-			return consumer.Permanent(errors.New("no such shelf"))
-		}
-		return nil
-	})
-	w.judged(keys("order", 40), map[string]int{"applied": 30, "dead_lettered": 10}, keys("order", 10)...)
 }
 
 // Without Redis nobody but the log knows what was done. Once a thousand messages had no row, it is not asked before the
@@ -398,18 +395,6 @@ func TestALaneWaitsForTheBatchThatHoldsItsLock(t *testing.T) {
 	w.want("publishes", w.counts("rollbackd_publishes_total"), map[string]int{})
 }
 
-// Nobody is left to go on with when all are blamed: the handler must not be called with nothing.
-func TestABatchInWhichAllAreBlamedIsNotHandledAgain(t *testing.T) {
-	w := newWorld(t)
-	w.handler = consumer.HandlerFunc(func(_ context.Context, _ *gorm.DB, msgs []consumer.Message) error {
-		if len(msgs) == 0 {
-			t.Error("the handler was called without messages")
-		}
-		return blaming(msgs, func(consumer.Message) error { return consumer.Permanent(errors.New("no such shelf")) })
-	})
-	w.judged(keys("order", 16), map[string]int{"dead_lettered": 16}, keys("order", 16)...)
-}
-
 // What is finished is acked before a slow attempt begins: an outage during that attempt gives nothing finished back.
 func TestWhatIsFinishedIsAckedBeforeASlowAttempt(t *testing.T) {
 	w := newWorld(t)
@@ -432,98 +417,22 @@ func TestWhatIsFinishedIsAckedBeforeASlowAttempt(t *testing.T) {
 	w.eventually("only the one in hand is unacked", func() bool { return w.broker.Unacked(w.cfg.Queue) == 1 })
 }
 
-// The blame of a COMMIT whose answer was lost still holds when the next try finds the rows there.
-func TestALostCommitWithBlamedMessagesIsTheirsWhoWereApplied(t *testing.T) {
-	w := newWorld(t)
-	w.redisURL = ""
-	w.oneBatch(40)
-	w.rejecting("order-0003", func() error { return consumer.Permanent(errors.New("no such shelf")) })
-	l := w.proxied()
-	w.publish("{}", keys("order", 40)...)
-	dropped := l.mysql.DropReply(nthCommit(1))
-	w.start()
-	await(t, dropped, "the reply to COMMIT is dropped")
-	// and nobody can look the rows up for a while
-	l.mysql.Refuse(true)
-	l.mysql.Cut()
-	w.logged("mysql")
-	l.mysql.Refuse(false)
-	w.settled(40)
-	w.end(map[string]int{"applied": 39, "dead_lettered": 1})
-}
-
-// The second call is of fewer messages. Who is blamed in it, for a statement that failed, is named by its place among
-// all.
-func TestBlameOfALaterCallMeetsWhomItNames(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.MaxAttempts = 1
-	w.handler = consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-		switch m.Key {
-		case "order-0005":
-			return errors.New("shelf is locked")
-		case "order-0010":
-			return tx.WithContext(ctx).Exec("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no such shelf'").Error
-		}
-		return insert(tx, m.Key)
-	})
-	w.judged(keys("order", 40), map[string]int{"applied": 38, "dead_lettered": 2}, "order-0005", "order-0010")
-}
-
-// Trouble that a handler made of one message into blame is trouble all the same.
-func TestADatabaseErrorInABlameIsNoAttempt(t *testing.T) {
-	w := newWorld(t)
-	var mu sync.Mutex
-	calls := 0
-	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if calls++; calls <= 2 {
-			return &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock"}
-		}
-		return insert(tx, m.Key)
-	})
-	w.judged([]string{"one"}, map[string]int{"applied": 1})
-	w.wantRow("one", wanted{Attempts: 1})
-}
-
+// Given a dead message, and behind a plain re-send its letter that somebody moved back, or a copy of a replay that the
+// database has lost in a failover, so that its row says dead and its letter is gone, then the message is applied, or
+// its letter is back.
 func TestALetterMovedByHandIsNotSwallowedByACopyInItsBatch(t *testing.T) {
-	each(t, map[string]func(string) string{
-		"main queue": func(q string) string { return q },
-		"backstop":   rabbit.BackstopQueue,
-	}, func(t *testing.T, w *world, queue func(string) string) {
-		letter := w.diedOnce("key")
-		// given a plain re-send, and behind it the letter that somebody moved back
-		w.publishInto(queue(w.cfg.Queue), "key")
-		w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
-			MessageId: letter.MessageId, Type: letter.Type, Headers: letter.Headers, Body: letter.Body, DeliveryMode: 2,
-		})
-		w.start()
-		w.settled(3)
-		w.quiet()
-		// then the message is applied, or its letter is still there
-		if row, letters := w.row("key"), w.dead(); row.Status == dedup.Dead && letters == 0 {
-			t.Errorf("LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
-		}
-	})
-}
-
-// Given a dead message whose replay the database has lost in a failover, so that its row says dead, its letter is gone,
-// and its copy is in a queue, when the copy comes, also behind a plain re-send, then the message is applied, or its
-// letter is back.
-func TestACopyOfALostReplayIsNotSwallowed(t *testing.T) {
-	t.Parallel()
-	for name, queue := range map[string]func(string) string{
-		"main queue": func(q string) string { return q },
-		"backstop":   rabbit.BackstopQueue,
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			letter := w.diedOnce("key")
-			w.publishInto(queue(w.cfg.Queue), "key")
-			headers := map[string]any{wire.HeaderReplays: int64(1)}
-			w.broker.Publish("", queue(w.cfg.Queue), stack.Message{
-				MessageId: letter.MessageId, Type: letter.Type, Headers: headers, Body: letter.Body, DeliveryMode: 2,
-			})
+	type one struct{ backstop, lostReplay bool }
+	each(t, named(one{false, false}, one{true, false}, one{false, true}, one{true, true}),
+		func(t *testing.T, w *world, tc one) {
+			letter, queue := w.diedOnce("key"), w.cfg.Queue
+			if tc.backstop {
+				queue = w.backstop()
+			}
+			if tc.lostReplay {
+				letter.Headers = map[string]any{wire.HeaderReplays: int64(1)}
+			}
+			w.publishInto(queue, "key")
+			w.move(letter, queue)
 			w.start()
 			w.settled(3)
 			w.quiet()
@@ -531,11 +440,10 @@ func TestACopyOfALostReplayIsNotSwallowed(t *testing.T) {
 			if row.Status == dedup.Dead && letters == 0 {
 				t.Errorf("LOST: the row is %v and there is no letter; outcomes %v", row.Status, w.outcomes())
 			}
-			if name == "main queue" && (row.Status != dedup.Success || row.Replays != 1) {
+			if tc.lostReplay && !tc.backstop && (row.Status != dedup.Success || row.Replays != 1) {
 				t.Errorf("the row is %v after %d replays, want it applied after one", row.Status, row.Replays)
 			}
 		})
-	}
 }
 
 // diedOnce makes a dead message of a key that is applied whenever it is tried again, takes its letter off the
@@ -586,49 +494,40 @@ func TestAnInsertThatMeetsNobodysRowIsTroubleAndNotALoop(t *testing.T) {
 // makes them more, and an engine that dies over the message, when another engine gets it again, then it is the same
 // message: applied once, under its key, and without a letter.
 func TestHeadersThatFillAFrameKeepTheirIdentityAtARedelivery(t *testing.T) {
-	t.Parallel()
 	points := []consumer.Point{consumer.PointClaimed, consumer.PointCommitted, consumer.PointRetryCopy}
-	for i, kind := range []string{"one entry", "many entries", "8,192 entries"} {
-		for _, point := range points {
-			t.Run(kind+" "+string(point), func(t *testing.T) {
-				w := newWorld(t)
-				w.cfg.Lease, w.cfg.HandlerTimeout = 3*time.Second, 2*time.Second
-				w.declare()
-				if point != consumer.PointCommitted {
-					w.flaky("key") // so that it is claimed and attempted again
-				}
-				raw := must(stack.DialRaw(t.Context(), w.broker.URL))(t)
-				defer raw.Close()
-				m := stack.RawMessage{
-					Exchange: w.cfg.Exchange, Key: tag, MessageID: "key", Type: tag, Body: []byte("{}"),
-					Headers: stack.FillingHeaders(raw.FrameMax(), "m", "key", tag)[i].Entries,
-				}
-				ok(t, raw.Publish(m))
-				w.crashAt(point)
-				w.start()
-				w.quiet()
-				w.applied("key")
-				if n := w.number("SELECT COUNT(*) FROM consumer_log"); n != 1 || w.dead() != 0 {
-					t.Errorf("%d rows and %d letters for one message, want its row alone", n, w.dead())
-				}
-			})
+	each(t, map[string]int{"one entry": 0, "many entries": 1, "8,192 entries": 2}, func(t *testing.T, w *world, i int) {
+		w.hasty()
+		if i != 1 {
+			w.flaky("key") // so that it is claimed and attempted again
 		}
-	}
+		w.publishRaw(func(frame int) string { return string(stack.FillingHeaders(frame, "m", "key", tag)[i].Entries) })
+		w.crashAt(points[i])
+		w.start()
+		w.quiet()
+		w.applied("key")
+		is(w, "rows", w.number("SELECT COUNT(*) FROM consumer_log"), 1)
+		is(w, "letters", w.dead(), 0)
+	})
+}
+
+// publishRaw publishes a message under the key "key" whose headers are these bytes.
+func (w *world) publishRaw(headers func(frame int) string) {
+	w.t.Helper()
+	w.declare()
+	raw := must(stack.DialRaw(w.t.Context(), w.broker.URL))(w.t)
+	defer raw.Close()
+	ok(w.t, raw.Publish(stack.RawMessage{
+		Exchange: w.cfg.Exchange, Key: tag, MessageID: "key", Type: tag, Headers: []byte(headers(raw.FrameMax())),
+		Body: []byte("{}"),
+	}))
 }
 
 // Given x-death as no broker writes it, an array of arrays, over which RabbitMQ 3.10 stops moving messages out of a
 // queue, when the message fails and waits in a retry queue, then it comes back and is applied: no copy carries it.
 func TestAForgedDeathStopsNoRetry(t *testing.T) {
 	w := newWorld(t)
-	w.declare()
 	w.flaky("key")
-	raw := must(stack.DialRaw(t.Context(), w.broker.URL))(t)
-	defer raw.Close()
-	const forged = "\x07x-deathA\x00\x00\x00\x05A\x00\x00\x00\x00"
-	m := stack.RawMessage{
-		Exchange: w.cfg.Exchange, Key: tag, MessageID: "key", Type: tag, Headers: []byte(forged), Body: []byte("{}"),
-	}
-	ok(t, raw.Publish(m))
+	w.publishRaw(func(int) string { return "\x07x-deathA\x00\x00\x00\x05A\x00\x00\x00\x00" })
 	w.start()
 	w.quiet()
 	w.applied("key")

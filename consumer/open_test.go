@@ -19,6 +19,7 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
 	"github.com/rollbackd/rollbackd/lock"
@@ -51,63 +52,41 @@ func (w *world) run(c *consumer.Consumer) (stop func() error) {
 func TestOpenNeedsServersAndAQueueAndNothingElse(t *testing.T) {
 	w := newWorld(t)
 	dsn := stack.MySQL(t) // without any table
-	var mu sync.Mutex
-	ended := map[string]consumer.Ended{}
-	count := map[consumer.Outcome]int{}
+	ended := make(chan consumer.Ended, 10)
 	cfg := w.opened(dsn)
-	cfg.Observe = func(e consumer.Ended) {
-		mu.Lock()
-		defer mu.Unlock()
-		ended[e.Key+" "+e.Outcome.String()] = e
-		count[e.Outcome]++
-	}
+	cfg.Observe = func(e consumer.Ended) { ended <- e }
 	db := w.open(dsn)
 	ok(t, db.Exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL)").Error)
-	c, err := consumer.Open(t.Context(), cfg,
-		consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-			if m.Key == "wrong" {
-				return consumer.Permanent(errors.New("no such shelf"))
-			}
-			return tx.WithContext(ctx).Exec("INSERT INTO effect VALUES (?)", m.Key).Error
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(consumer.Open(t.Context(), cfg, by(false, func(tx *gorm.DB, m consumer.Message) error {
+		if m.Key == "wrong" {
+			return consumer.Permanent(errors.New("no such shelf"))
+		}
+		return tx.Exec("INSERT INTO effect VALUES (?)", m.Key).Error
+	})))(t)
 	w.publish("{}", "a", "b", "wrong")
 	stop := w.run(c)
-	w.eventually("all three have ended", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return count[consumer.Applied] == 2 && count[consumer.DeadLettered] == 1
-	})
-	w.publish("{}", "a")
-	w.eventually("its copy is a duplicate", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return count[consumer.Duplicate] == 1
-	})
+	got := map[string]int{}
+	var wrong consumer.Ended
+	for i := range 4 {
+		if i == 3 { // all have ended: a copy
+			w.publish("{}", "a")
+		}
+		e := <-ended
+		if got[e.Key+" "+e.Outcome.String()]++; e.Key == "wrong" {
+			wrong = e
+		}
+	}
 	ok(t, stop())
+	w.want("ends", got, once("a applied", "b applied", "wrong dead_lettered", "a duplicate"))
 	if n := strings.Count(w.logs.String(), "msg=consuming queue="+cfg.Queue+"\n"); n != 1 {
 		t.Errorf("the log says %d times that it consumes, want once", n)
 	}
 	var effects []string
-	if err := db.Raw("SELECT k FROM effect ORDER BY k").Scan(&effects).Error; err != nil ||
-		!slices.Equal(effects, []string{"a", "b"}) {
-		t.Errorf("effects %v, %v; want a and b, once each", effects, err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	e := ended["wrong dead_lettered"]
-	if e.Reason != dedup.ReasonPermanent || !strings.Contains(e.Cause, "no such shelf") || e.MessageID != "wrong" ||
-		e.Group != cfg.Queue || e.Took <= 0 {
-		t.Errorf("observed %+v; want its reason, cause and identity in the group of the queue's name", e)
-	}
-	records := w.log(db)
-	for key, status := range map[string]dedup.Status{"a": dedup.Success, "b": dedup.Success, "wrong": dedup.Dead} {
-		row, err := records.Read(t.Context(), dedup.Identity{Group: cfg.Queue, Tag: tag, Key: key})
-		if err != nil || row.Status != status {
-			t.Errorf("row of %s: %v, %v; want %v", key, row.Status, err, status)
-		}
+	ok(t, db.Raw("SELECT k FROM effect ORDER BY k").Scan(&effects).Error)
+	is(w, "effects", strings.Join(effects, " "), "a b")
+	if wrong.Reason != dedup.ReasonPermanent || !strings.Contains(wrong.Cause, "no such shelf") ||
+		wrong.MessageID != "wrong" || wrong.Group != cfg.Queue || wrong.Took <= 0 {
+		t.Errorf("observed %+v; want its reason, cause and identity in the group of the queue's name", wrong)
 	}
 }
 
@@ -161,24 +140,16 @@ func TestAHandlerMayComputeBetweenTwoStatementsForAllOfItsTime(t *testing.T) {
 	w := newWorld(t)
 	cfg := w.opened(w.dsn)
 	cfg.Group, cfg.HandlerTimeout, cfg.Lease = group, 17*time.Second, 51*time.Second
-	c, err := consumer.Open(t.Context(), cfg,
-		consumer.Each(func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
-			if err := tx.WithContext(ctx).Exec("INSERT INTO effect VALUES (?, 'before')", m.Key).Error; err != nil {
-				return err
-			}
-			_ = wait.For(ctx, cfg.HandlerTimeout-2*time.Second)
-			return tx.WithContext(ctx).Exec("INSERT INTO effect VALUES (?, 'after')", m.Key).Error
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.doing(func(tx *gorm.DB, m consumer.Message) error {
+		_ = wait.For(tx.Statement.Context, cfg.HandlerTimeout-2*time.Second)
+		return insert(tx, "after "+m.Key)
+	})
+	c := must(consumer.Open(t.Context(), cfg, w.handler))(t)
 	w.publish("{}", "slow")
 	stop := w.run(c)
-	w.eventually("it has ended", func() bool {
-		return w.number("SELECT COUNT(*) FROM consumer_log WHERE consumer_status IN (1, 3)") > 0
-	})
+	w.eventually("it has ended", func() bool { return w.over() > 0 })
 	w.wantRow("slow", wanted{Status: dedup.Success, Attempts: 1})
-	is(w, "effects", w.number("SELECT COUNT(*) FROM effect"), 2)
+	w.want("effects", w.effects(), once("slow", "after slow"))
 	ok(t, stop())
 }
 
@@ -195,11 +166,8 @@ func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
 	dsn := servers.MySQL.Database(t)
 	account := must(mysql.ParseDSN(dsn))(t)
 	account.User, account.Passwd = "x509", "secret"
-	admin, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeDB(t, admin) })
+	w := &world{t: t}
+	admin := w.open(dsn)
 	for _, statement := range []string{
 		"CREATE USER 'x509'@'%' IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON " + account.DBName + ".* TO 'x509'@'%'",
 		"CREATE TABLE effect (k VARBINARY(255) NOT NULL)",
@@ -214,44 +182,26 @@ func TestAProgramGivesItsOwnConfigurationsOfTLS(t *testing.T) {
 		Queue: "q", Migrate: true, Observe: func(e consumer.Ended) { ended <- e },
 		Logger: slog.New(slog.NewTextHandler(logs, nil)),
 	}
-	c, err := consumer.Open(t.Context(), cfg, consumer.Each(
+	c := must(consumer.Open(t.Context(), cfg, consumer.Each(
 		func(ctx context.Context, tx *gorm.DB, m consumer.Message) error {
 			if m.Key == "bad" {
 				return consumer.Permanent(context.DeadlineExceeded)
 			}
-			return tx.WithContext(ctx).Exec("INSERT INTO effect VALUES (?)", m.Key).Error
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
+			return tx.Exec("INSERT INTO effect VALUES (?)", m.Key).Error
+		})))(t)
+	stop := w.run(c)
 	broker := servers.RabbitMQ.Broker(t)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(time.Minute); broker.Consumers("q") == 0; <-tick.C {
-		if time.Now().After(late) {
-			t.Fatal("still nobody consumes after a minute")
-		}
-	}
+	poll.Until(t, "somebody consumes", func() bool { return broker.Consumers("q") > 0 })
 	outcomes := map[string]consumer.Outcome{}
 	for _, key := range []string{"good", "bad"} {
 		broker.Publish("", "q", stack.Message{MessageId: key, Body: []byte("{}"), DeliveryMode: 2})
-	}
-	for range 2 {
-		select {
-		case e := <-ended:
-			outcomes[e.Key] = e.Outcome
-		case <-time.After(time.Minute):
-			t.Fatalf("only %v ended in a minute", outcomes)
-		}
+		e := <-ended
+		outcomes[e.Key] = e.Outcome
 	}
 	if outcomes["good"] != consumer.Applied || outcomes["bad"] != consumer.DeadLettered {
 		t.Errorf("they ended as %v", outcomes)
 	}
-	cancel()
-	ok(t, <-done)
+	ok(t, stop())
 	if text := logs.String(); strings.Contains(text, "redis failed") || strings.Contains(text, "secret") {
 		t.Errorf("the log says\n%s", text)
 	}
@@ -331,33 +281,6 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 			t.Errorf("%s has %d series, want %d", name, got[name], want[name])
 		}
 	}
-}
-
-// Given a service that answers one call in each way, then each answer is counted by its word, once, and the words that
-// nobody has said are there too.
-func TestCallsAreCountedByWhatTheyCameTo(t *testing.T) {
-	w := newWorld(t)
-	s := w.calling(consumer.CallOptions{})
-	s.answering(func(_ context.Context, m consumer.Message) error {
-		err := errors.New("no")
-		switch {
-		case m.Key == "permanent":
-			return consumer.Permanent(err)
-		case m.Attempt > 1 || s.times(m.Key) > 1:
-			return nil
-		case m.Key == "failed":
-			return err
-		case m.Key == "later":
-			return consumer.Later(err, time.Millisecond)
-		}
-		return nil
-	})
-	w.startWith("fine", "permanent", "failed", "later")
-	w.ended(dedup.Success, "fine", "failed", "later")
-	w.ended(dedup.Dead, "permanent")
-	w.want("calls", w.counts("rollbackd_calls_total"), map[string]int{
-		"applied": 3, "permanent": 1, "failed": 1, "later": 1,
-	})
 }
 
 // Given the end of a delivery, when a program that observes prints or logs it, then the line says how it ended, not

@@ -1,7 +1,6 @@
 package consumer_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,7 +62,7 @@ func TestATableLockCostsNoAttempt(t *testing.T) {
 				own.mysql = stack.OwnMySQL(t)
 			}
 			w := newWorldOn(t, own)
-			w.cfg.Lease, w.patience = 6*time.Second, time.Minute
+			w.hasty()
 			fresh, claimed := keys("fresh", 8), keys("claimed", 3)
 			w.failedOnce(claimed...)
 			w.publish("{}", append(append([]string{}, fresh...), claimed...)...)
@@ -104,18 +103,15 @@ func TestManyShortRowLocksInOneStatementCostNoAttempt(t *testing.T) {
 		"fresh":   {fresh: keys("fresh", 4)},
 		"claimed": {claimed: keys("claimed", 2)},
 	}, func(t *testing.T, w *world, tc one) {
-		w.cfg.Lanes, w.cfg.Lease, w.patience = 1, 6*time.Second, time.Minute
-		const rows = 20
+		w.hasty()
+		w.cfg.Lanes, w.cfg.Lease = 1, 6*time.Second
+		const rows = 10
 		w.exec("CREATE TABLE amount (sku INT PRIMARY KEY, n INT NOT NULL) ENGINE=InnoDB")
 		for i := range rows {
 			w.exec("INSERT INTO amount VALUES (?, 0)", i)
 		}
-		handle := w.handler
-		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-			if err := tx.Exec("UPDATE amount SET n = n + ?", len(msgs)).Error; err != nil {
-				return err
-			}
-			return handle.Handle(ctx, tx, msgs)
+		w.batch(func(tx *gorm.DB, msgs []consumer.Message) error {
+			return tx.Exec("UPDATE amount SET n = n + ?", len(msgs)).Error
 		})
 		all := append(append([]string{}, tc.fresh...), tc.claimed...)
 		w.failedOnce(tc.claimed...)
@@ -143,8 +139,9 @@ func TestManyShortRowLocksInOneStatementCostNoAttempt(t *testing.T) {
 // letter made.
 func TestAWaitOnAClaimDoesNotOutliveItsLease(t *testing.T) {
 	w := newWorld(t)
+	w.hasty()
 	w.cfg.Lanes, w.cfg.BatchSize, w.cfg.Prefetch = 1, 1, 1 // so that each engine has a copy
-	w.cfg.Lease, w.redisURL, w.patience = 3*time.Second, "", time.Minute
+	w.redisURL = ""
 	w.failedOnce("key")
 	w.exec("RENAME TABLE effect TO gone")
 	w.declare() // at once with both engines, RabbitMQ may not route yet what it has said to be bound
@@ -154,7 +151,7 @@ func TestAWaitOnAClaimDoesNotOutliveItsLease(t *testing.T) {
 	w.eventually("one waits for the table", func() bool { return waitsFor(first, "mysql") || waitsFor(second, "mysql") })
 	w.eventually("the other has met its claim", func() bool { return w.outcomes()["in_progress"] > 0 })
 	away := time.Now()
-	w.eventually("the table is away for four leases", func() bool { return time.Since(away) > 4*w.cfg.Lease })
+	w.eventually("the table is away for three leases", func() bool { return time.Since(away) > 3*w.cfg.Lease })
 	w.exec("RENAME TABLE gone TO effect")
 	w.costNothing(nil, []string{"key"}, first, second)
 	for _, e := range w.events("key") {
@@ -170,33 +167,21 @@ func TestAWaitOnAClaimDoesNotOutliveItsLease(t *testing.T) {
 func TestASlowStatementNeverStallsItsLane(t *testing.T) {
 	t.Parallel()
 	w := newWorldOn(t, servers{mysql: stack.OwnMySQL(t)}) // another test's wait for a row would be a doubt
-	w.cfg.Lanes, w.patience = 1, 2*time.Minute
-	handle := w.handler
-	w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-		if slices.ContainsFunc(msgs, func(m consumer.Message) bool { return m.Key == "slow" }) {
-			if err := tx.Exec("SELECT SLEEP(600)").Error; err != nil {
-				return err
-			}
+	w.hasty()
+	w.cfg.Lanes, w.cfg.MaxAttempts, w.cfg.RetryDelays, w.patience = 1, 2, w.cfg.RetryDelays[:1], 2*time.Minute
+	w.handler = whole(func(tx *gorm.DB, m consumer.Message) error {
+		if m.Key == "slow" {
+			return tx.Exec("SELECT SLEEP(600)").Error
 		}
-		return handle.Handle(ctx, tx, msgs)
+		return insert(tx, m.Key)
 	})
 	w.startWith("slow")
-	w.eventually("it came back four times", func() bool { return w.outcomes()["in_progress"] >= 4 })
+	w.eventually("it came back three times", func() bool { return w.outcomes()["in_progress"] >= 3 })
 	if row := w.row("slow"); row.Attempts > 1 || row.Status == dedup.Dead || row.Remark != "" {
 		t.Errorf("alone, it is %v after %d attempts: %q; want no attempt", row.Status, row.Attempts, row.Remark)
 	}
-	var sent []string
-	w.eventually("it is a letter, while others succeed", func() bool {
-		key := fmt.Sprintf("order-%03d", len(sent))
-		w.publish("{}", key)
-		sent = append(sent, key)
-		w.ended(dedup.Success, key)
-		return w.row("slow").Status == dedup.Dead
-	})
-	row := w.row("slow")
-	if row.Attempts != w.cfg.MaxAttempts || !strings.Contains(row.Remark, "time ran out inside a statement") {
-		t.Errorf("dead after %d attempts: %q; want %d, and why", row.Attempts, row.Remark, w.cfg.MaxAttempts)
-	}
+	sent := w.beside(func() bool { return w.row("slow").Status == dedup.Dead })
+	w.wantRow("slow", wanted{Attempts: 2, Says: "time ran out inside a statement"})
 	w.want("effects", w.effects(), once(sent...))
 	w.eventually("the server is at work on none of them", func() bool {
 		return w.number("SELECT COUNT(*) FROM "+stack.Processes+" WHERE db = DATABASE() AND info = 'SELECT "+
@@ -214,15 +199,10 @@ func contendedWith(r *running) bool {
 func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 	const named, hidden = "somebody holds rows that messages wait for", "who holds the locks cannot be seen"
 	each(t, map[string]bool{"named": false, "without the right": true}, func(t *testing.T, w *world, mayNot bool) {
+		w.hasty()
 		w.exec("CREATE TABLE shelf (n INT NOT NULL) ENGINE=InnoDB")
 		w.exec("INSERT INTO shelf VALUES (0)")
-		handle := w.handler
-		w.handler = consumer.HandlerFunc(func(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
-			if err := tx.Exec("UPDATE shelf SET n = n + 1").Error; err != nil {
-				return err
-			}
-			return handle.Handle(ctx, tx, msgs)
-		})
+		w.batch(func(tx *gorm.DB, _ []consumer.Message) error { return tx.Exec("UPDATE shelf SET n = n + 1").Error })
 		if mayNot {
 			w.dsn = stack.Restricted(t, w.dsn, "ALL ON *")
 		}
@@ -252,6 +232,7 @@ func TestWhoHoldsARowForLongerThanALeaseIsNamed(t *testing.T) {
 		w.eventually("it is waited for in vain three times more", func() bool { return w.contentions() > waits+2 })
 		w.execOn(other, "ROLLBACK")
 		w.ended(dedup.Success, "key")
+		w.wantRow("key", wanted{Attempts: 1})
 		if n := strings.Count(w.logs.String(), once); n != 1 {
 			t.Errorf("the log says %d times %q, want once", n, once)
 		}

@@ -77,6 +77,15 @@ func each[T any](t *testing.T, cases map[string]T, f func(t *testing.T, w *world
 	}
 }
 
+// named are cases that say themselves what they are.
+func named[T any](cases ...T) map[string]T {
+	all := map[string]T{}
+	for _, one := range cases {
+		all[fmt.Sprint(one)] = one
+	}
+	return all
+}
+
 func newWorldOn(t *testing.T, own servers) *world {
 	t.Helper()
 	w := &world{t: t, reject: map[string]func() error{}, logs: &safeBuffer{}, patience: time.Minute}
@@ -102,7 +111,8 @@ func newWorldOn(t *testing.T, own servers) *world {
 		KeyFrom:     "header:x-message-key,property:message_id,body:sha256",
 		MaxAttempts: 3, RetryDelays: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
 		Lanes: 2, BatchSize: 50, BatchLinger: 5 * time.Millisecond, Prefetch: 100,
-		Lease: 3 * time.Second, HandlerTimeout: 2 * time.Second, DrainTimeout: 10 * time.Second,
+		// time for handlers on a busy machine; a test that waits for an end of these is hasty
+		Lease: 15 * time.Second, HandlerTimeout: 10 * time.Second, DrainTimeout: 10 * time.Second,
 		LockTTL: time.Second, DoneTTL: time.Minute,
 		MaxDead: consumer.Off, WithoutKeeper: true, // each test that wants them says so
 	}
@@ -117,6 +127,9 @@ func newWorldOn(t *testing.T, own servers) *world {
 	w.exec("CREATE TABLE effect (k VARBINARY(255) NOT NULL, body MEDIUMBLOB NOT NULL) ENGINE=InnoDB")
 	return w
 }
+
+// hasty makes times short that the test waits for.
+func (w *world) hasty() { w.cfg.Lease, w.cfg.HandlerTimeout = 3*time.Second, 2*time.Second }
 
 func (w *world) topology() rabbit.TopologyConfig {
 	return rabbit.TopologyConfig{
@@ -206,6 +219,19 @@ func (r *running) drained() error {
 	return err
 }
 
+// ends waits until an engine has ended by itself, and returns what Run returned.
+func (r *running) ends(w *world) (err error) {
+	w.t.Helper()
+	defer r.drained()
+	select {
+	case err = <-r.done:
+		close(r.done)
+	case <-time.After(w.patience):
+		w.t.Errorf("Run goes on after %v", w.patience)
+	}
+	return err
+}
+
 // startWith starts an engine when these messages wait for it.
 func (w *world) startWith(keys ...string) *running {
 	w.t.Helper()
@@ -232,29 +258,50 @@ func blaming(msgs []consumer.Message, guilty func(consumer.Message) error) error
 	return consumer.Blame(blamed...)
 }
 
-// handle is the world's handler.
+// batch makes the handler write the effects of all, and then do this.
+func (w *world) batch(do func(tx *gorm.DB, msgs []consumer.Message) error) {
+	w.handler = consumer.HandlerFunc(func(_ context.Context, tx *gorm.DB, msgs []consumer.Message) error {
+		if err := insertAll(tx, msgs); err != nil {
+			return err
+		}
+		return do(tx, msgs)
+	})
+}
+
+// doing makes the handler write each effect, and then do this; an error is the message's own.
+func (w *world) doing(do func(tx *gorm.DB, m consumer.Message) error) {
+	w.handler = consumer.Each(func(_ context.Context, tx *gorm.DB, m consumer.Message) error {
+		if err := insert(tx, m.Key); err != nil {
+			return err
+		}
+		return do(tx, m)
+	})
+}
+
+// handle is the world's handler: what is rejected has no effect.
 func (w *world) handle(ctx context.Context, tx *gorm.DB, msgs []consumer.Message) error {
 	keys := make([]string, len(msgs))
-	w.mu.Lock()
 	for i, m := range msgs {
 		keys[i] = m.Key
 	}
-	err := blaming(msgs, func(m consumer.Message) error {
-		if reject := w.reject[m.Key]; reject != nil {
-			return reject()
-		}
-		return nil
-	})
+	err := blaming(msgs, w.judge)
+	w.mu.Lock()
 	w.calls = append(w.calls, keys)
 	w.mu.Unlock()
-	if err != nil {
-		return err
-	}
 	for _, m := range msgs {
-		if err := tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, ?)", m.Key,
-			string(m.Body)).Error; err != nil {
-			return err
+		if err == nil {
+			err = tx.WithContext(ctx).Exec("INSERT INTO effect (k, body) VALUES (?, ?)", m.Key, string(m.Body)).Error
 		}
+	}
+	return err
+}
+
+// judge says what is wrong with a message, if it is rejected.
+func (w *world) judge(m consumer.Message) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if reject := w.reject[m.Key]; reject != nil {
+		return reject()
 	}
 	return nil
 }
@@ -328,10 +375,11 @@ func (w *world) declare() {
 	}
 }
 
+// exec runs a statement, also for a hook or a handler, whose goroutine goes on whatever comes of it.
 func (w *world) exec(query string, args ...any) {
 	w.t.Helper()
 	if _, err := w.db.ExecContext(context.WithoutCancel(w.t.Context()), query, args...); err != nil {
-		w.t.Fatalf("%s: %v", query, err)
+		w.t.Errorf("%s: %v", query, err)
 	}
 }
 
@@ -358,11 +406,7 @@ func (w *world) eventually(what string, yes func() bool) {
 func (w *world) settled(deliveries int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%d deliveries settled", deliveries), func() bool {
-		sum := 0
-		for _, n := range w.outcomes() {
-			sum += n
-		}
-		return sum >= deliveries
+		return w.sum("rollbackd_deliveries_total") >= deliveries
 	})
 }
 
@@ -657,7 +701,7 @@ func (w *world) quiet() {
 	// must be true a few times.
 	const times = 3
 	quiet := 0
-	live := slices.DeleteFunc(w.topology().Queues(), func(q string) bool { return q == rabbit.DeadQueue(w.cfg.Queue) })
+	live := slices.DeleteFunc(w.topology().Queues(), func(q string) bool { return q == w.deadQueue() })
 	w.eventually("the main queue and the retry queues are empty", func() bool {
 		quiet++
 		for _, q := range live {
@@ -673,17 +717,34 @@ func (w *world) quiet() {
 	})
 }
 
+func (w *world) deadQueue() string { return rabbit.DeadQueue(w.cfg.Queue) }
+func (w *world) backstop() string  { return rabbit.BackstopQueue(w.cfg.Queue) }
+
 // dead is the number of letters.
-func (w *world) dead() int { return w.broker.Depth(rabbit.DeadQueue(w.cfg.Queue)) }
+func (w *world) dead() int { return w.broker.Depth(w.deadQueue()) }
 
 // letter takes a letter.
 func (w *world) letter() stack.Delivery {
 	w.t.Helper()
-	d, ok := w.broker.Get(rabbit.DeadQueue(w.cfg.Queue))
+	d, ok := w.broker.Get(w.deadQueue())
 	if !ok {
 		w.t.Fatal("there is no letter")
 	}
 	return d
+}
+
+// move publishes a letter as somebody does who moves it by hand.
+func (w *world) move(d stack.Delivery, queue string) {
+	w.t.Helper()
+	w.broker.Publish("", queue, stack.Message{
+		MessageId: d.MessageId, Type: d.Type, Headers: d.Headers, Body: d.Body, DeliveryMode: rabbit.Persistent,
+	})
+}
+
+// claim claims a message for another worker.
+func (w *world) claim(key string) dedup.Claim {
+	w.t.Helper()
+	return must(w.log(w.gorm).Claim(w.t.Context(), w.row(key), dedup.Entry{Identity: id(key)}, "another"))(w.t)
 }
 
 // times is how often the handler was called with this key.
@@ -785,6 +846,15 @@ func (w *world) counts(metric string) map[string]int {
 		n[first] += v
 	}
 	return n
+}
+
+// sum is a metric as a whole.
+func (w *world) sum(metric string) (sum int) {
+	w.t.Helper()
+	for _, n := range w.samples(metric) {
+		sum += n
+	}
+	return sum
 }
 
 // samples are the same by all labels.
