@@ -2,6 +2,7 @@ package legacyimport
 
 import (
 	"database/sql"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -94,6 +97,45 @@ func (w *world) number(text string, args ...any) (n int) {
 		w.t.Fatalf("%s: %v", text, err)
 	}
 	return n
+}
+
+// texts are the rows of a query of one column.
+func (w *world) texts(query string) (all []string) {
+	w.t.Helper()
+	rows, err := w.db.QueryContext(w.t.Context(), query)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, text)
+	}
+	if err := rows.Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	return all
+}
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got); -update rewrites it:\n%s", path, diff)
+	}
 }
 
 // old writes a row of the old consumer's, tried once.
