@@ -53,7 +53,7 @@ type Options struct {
 	Follow   bool                  // go on when the queue is empty, until the context ends
 	// Patience is how long RabbitMQ may deliver nothing although messages wait. 30s when zero.
 	Patience time.Duration
-	// Progress, if set, is told often how far the run has come; Say, what a person should know at once.
+	// Progress is told often how far the run has come; Say, what a person should know at once.
 	Progress func(Progress)
 	Say      func(string)
 }
@@ -87,15 +87,11 @@ type Stay struct {
 // check refuses what can only be a mistake.
 func (o Options) check() error {
 	switch {
-	case o.From == "":
-		return errors.New("no queue is named to take messages from")
 	case o.From == o.Topology.Queue:
 		return fmt.Errorf("queue %q is the main queue itself", o.From)
 	case slices.Contains(o.Topology.Queues(), o.From):
 		return fmt.Errorf("queue %q is one of rollbackd's own: what is in it goes to the main queue by itself, or by a "+
 			"replay", o.From)
-	case o.Rate != 0 && !(o.Rate >= MinRate && o.Rate <= 1e9):
-		return fmt.Errorf("a rate of %v: want 0, or at least %v messages per second", o.Rate, MinRate)
 	}
 	return nil
 }
@@ -128,17 +124,12 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		return m.result, err
 	}
 	m.o.Patience = cmp.Or(m.o.Patience, 30*time.Second)
-	if o.Progress == nil {
-		m.o.Progress = func(Progress) {}
-	}
-	if o.Say == nil {
-		m.o.Say = func(string) {}
-	}
 	m.pace, m.to = pace{rate: o.Rate}, rabbit.NewPublisher(o.Rabbit)
 	err := m.run(ctx)
 	return m.result, errors.Join(err, m.to.Close(context.WithoutCancel(ctx)))
 }
 
+// run makes session after session.
 func (m *mover) run(ctx context.Context) error {
 	for pause := firstPause; ; {
 		before := m.result.Moved

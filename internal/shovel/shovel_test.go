@@ -33,10 +33,7 @@ func TestEachMessageIsCarriedAsItWas(t *testing.T) {
 		Headers: map[string]any{"x-message-key": "k", "n": int64(5), "CC": []any{"nobody"}}, DeliveryMode: 1,
 	})
 	w.b.Publish(w.b.Name("shop"), "order.cancelled", stack.Message{Body: []byte("b"), Type: "own.tag", MessageId: "A-2"})
-	res, err := w.start(w.options()).wait()
-	if err != nil || res.Moved != 2 || res.Left != 0 {
-		t.Fatalf("%+v, %v; want 2 moved", res, err)
-	}
+	w.start(w.options()).moves(2)
 	w.empty(w.from)
 	d, _ := w.b.Get(w.topo.Queue)
 	if d.Type != "order.cancelled" || d.MessageId != "A-1" || string(d.Body) != `{"order_sn":"A-1"}` ||
@@ -71,9 +68,7 @@ func TestATagIsForMessagesThatHaveNone(t *testing.T) {
 	w.b.Publish("", w.from, stack.Message{Body: []byte("3")})
 	o := w.options()
 	o.Tag = "given"
-	if res, err := w.start(o).wait(); err != nil || res.Moved != 3 {
-		t.Fatalf("%+v, %v; want 3 moved", res, err)
-	}
+	w.start(o).moves(3)
 	for _, want := range []string{"given", "own", w.from} {
 		if d, _ := w.b.Get(w.topo.Queue); d.Type != want {
 			t.Errorf("message %s has type %q, want %q", d.Body, d.Type, want)
@@ -105,13 +100,10 @@ func TestWhateverKindTheOldQueueIs(t *testing.T) {
 			w := worldOn(t, b, args)
 			const n = 1200
 			w.fill("m", n)
-			res, err := w.start(w.options()).wait()
-			if err != nil || res.Moved != n {
-				t.Fatalf("%+v, %v; want %d moved", res, err, n)
-			}
+			w.start(w.options()).moves(n)
 			w.empty(w.from)
 			w.empty(dead)
-			w.allThere(want("m", n), true)
+			w.allThere(want(n, "m"), true)
 		})
 	}
 }
@@ -152,13 +144,7 @@ func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 		t.Errorf("said:\n%s", said)
 	}
 	poll.Until(t, "what stays is back in its queue", func() bool { return w.b.Depth(w.from) == stays })
-	w.allThere(func() map[string]int {
-		all := want("before", 100)
-		for id := range want("after", 100) {
-			all[id] = 1
-		}
-		return all
-	}(), true)
+	w.allThere(want(100, "before", "after"), true)
 }
 
 // Given a main queue that is full and refuses, when messages are moved, then the run waits, with all that it holds
@@ -166,33 +152,23 @@ func TestWhatCannotBeCarriedStaysAndStopsNobody(t *testing.T) {
 func TestAFullMainQueueMakesItWait(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.b.Policy("full", w.topo.Queue, map[string]any{"max-length": 10})
 	const n = 300
-	w.fill("m", n)
-	r := w.start(w.options())
-	poll.Until(t, "it waits for room", func() bool { return r.progress().Why != "" })
+	r := w.waiting(n)
 	w.b.Policy("full", w.topo.Queue, nil)
-	res, err := r.wait()
-	if err != nil || res.Moved != n {
-		t.Fatalf("%+v, %v; want %d moved", res, err, n)
-	}
+	r.moves(n)
 	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "takes nothing, waiting") {
 		t.Errorf("said %q, want once that it waits", said)
 	}
 	w.empty(w.from)
-	w.allThere(want("m", n), false)
+	w.allThere(want(n, "m"), false)
 }
 
 // Given a full main queue and messages in hand, when the run is interrupted, then they are back in their queue.
 func TestInterruptedWhileItWaitsItGivesEverythingBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.b.Policy("full", w.topo.Queue, map[string]any{"max-length": 10})
 	const n = 300
-	w.fill("m", n)
-	r := w.start(w.options())
-	poll.Until(t, "it waits for room", func() bool { return r.progress().Why != "" })
-	res, err := r.stop()
+	res, err := w.waiting(n).stop()
 	if !errors.Is(err, context.Canceled) || res.Moved >= n {
 		t.Fatalf("%+v, %v; want an interrupted run", res, err)
 	}
@@ -242,7 +218,7 @@ func TestTwoRunsAndTheOldConsumerShareTheQueue(t *testing.T) {
 			n)
 	}
 	w.empty(w.from)
-	rest := want("m", n)
+	rest := want(n, "m")
 	for id := range theirs {
 		delete(rest, id)
 	}
@@ -257,13 +233,9 @@ func TestFollowGoesOnUntilItIsInterrupted(t *testing.T) {
 	o := w.options()
 	o.Follow = true
 	r := w.start(o)
-	all := map[string]int{}
-	for i := range 3 {
-		prefix := fmt.Sprintf("m%d", i)
+	prefixes := []string{"m0", "m1", "m2"}
+	for i, prefix := range prefixes {
 		w.fill(prefix, 50)
-		for id := range want(prefix, 50) {
-			all[id] = 1
-		}
 		poll.Until(t, "what came is carried", func() bool { return r.progress().Moved == 50*(i+1) })
 	}
 	res, err := r.stop()
@@ -271,7 +243,7 @@ func TestFollowGoesOnUntilItIsInterrupted(t *testing.T) {
 		t.Errorf("%+v, %v; want 150 moved, and that it was interrupted", res, err)
 	}
 	w.empty(w.from)
-	w.allThere(all, true)
+	w.allThere(want(50, prefixes...), true)
 }
 
 // Given connections that are closed by force again and again, when messages are moved, then it connects again and none
@@ -296,7 +268,7 @@ func TestConnectionsThatEndLoseNothing(t *testing.T) {
 		t.Errorf("said %q, want that a connection was lost", r.words())
 	}
 	w.empty(w.from)
-	w.allThere(want("m", n), false)
+	w.allThere(want(n, "m"), false)
 }
 
 // Given a broker that is stopped and started again, when it follows, then it goes on by itself.
@@ -318,18 +290,14 @@ func TestABrokerThatRestartsLosesNothing(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.fill("after", 10)
+	w.fill("after", n)
 	poll.Until(t, "the queue is empty", func() bool {
 		return w.b.Depth(w.from) == 0 && w.b.Unacked(w.from) == 0
 	})
 	if _, err := r.stop(); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	all := want("before", n)
-	for id := range want("after", 10) {
-		all[id] = 1
-	}
-	w.allThere(all, false)
+	w.allThere(want(n, "before", "after"), false)
 }
 
 // Given what can only be a mistake, or cannot work, then the run ends at once, takes nothing, and says what is wrong.
@@ -359,11 +327,8 @@ func TestItEndsAtOnceWhenItCannotWork(t *testing.T) {
 		"main queue":      {func(o *shovel.Options) { o.From = o.Topology.Queue }, "is the main queue itself"},
 		"dead letters":    {func(o *shovel.Options) { o.From = rabbit.DeadQueue(o.Topology.Queue) }, "rollbackd's own"},
 		"a retry queue":   {func(o *shovel.Options) { o.From = o.Topology.Queue + ".retry.1s" }, "rollbackd's own"},
-		"no queue":        {func(o *shovel.Options) { o.From = "" }, "no queue is named"},
 		"missing queue":   {func(o *shovel.Options) { o.From = "nowhere" }, "404"},
 		"no main queue":   {func(o *shovel.Options) { o.Topology.Queue = "nowhere" }, "the main queue"},
-		"negative rate":   {func(o *shovel.Options) { o.Rate = -1 }, "rate"},
-		"too slow":        {func(o *shovel.Options) { o.Rate = 0.001 }, "rate"},
 		"exclusive":       {func(o *shovel.Options) { o.From = held }, "consumes it exclusively"},
 		"nobody delivers": {func(o *shovel.Options) { o.From, o.Patience = single, time.Second }, "single active"},
 		"no server": {func(o *shovel.Options) { o.Rabbit.URLs = []string{"amqp://a:secret@127.0.0.1:1/"} },
@@ -426,10 +391,7 @@ func TestLargeMessagesGoThroughAFewAtATime(t *testing.T) {
 	for i := range n {
 		w.b.Publish("", w.from, stack.Message{MessageId: fmt.Sprintf("m-%d", i), Body: make([]byte, 4<<20)})
 	}
-	res, err := w.start(w.options()).wait()
-	if err != nil || res.Moved != n {
-		t.Fatalf("%+v, %v; want %d moved", res, err, n)
-	}
+	w.start(w.options()).moves(n)
 	w.empty(w.from)
-	w.allThere(want("m", n), true)
+	w.allThere(want(n, "m"), true)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/shovel"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -91,37 +92,55 @@ func (w *world) ids(queue string) map[string]int {
 		w.t.Fatal(err)
 	}
 	found := map[string]int{}
-	errEmpty := errors.New("nothing comes")
 	for {
-		soon, cancel := context.WithTimeoutCause(w.t.Context(), time.Second, errEmpty)
+		soon, cancel := context.WithTimeout(w.t.Context(), time.Second)
 		got, err := s.Collect(soon, 1000, 0, nil)
 		cancel()
-		if errors.Is(err, errEmpty) {
-			ready, _, err := c.Depth(w.t.Context(), queue)
-			if err != nil || ready == 0 {
+		if len(got) == 0 {
+			ready, _, depthErr := c.Depth(w.t.Context(), queue)
+			if !errors.Is(err, context.DeadlineExceeded) || depthErr != nil {
+				w.t.Fatal(err, depthErr)
+			}
+			if ready == 0 {
 				return found
 			}
-			continue
-		}
-		if err != nil {
-			w.t.Fatal(err)
 		}
 		for _, d := range got {
 			found[d.MessageID]++
-		}
-		if err := s.Ack(got[len(got)-1].Tag, true); err != nil {
-			w.t.Fatal(err)
+			if err := s.Ack(d.Tag, false); err != nil {
+				w.t.Fatal(err)
+			}
 		}
 	}
 }
 
-// want is n keys, each once.
-func want(prefix string, n int) map[string]int {
+// want is n keys of each prefix, each once.
+func want(n int, prefixes ...string) map[string]int {
 	all := map[string]int{}
-	for i := range n {
-		all[fmt.Sprintf("%s-%d", prefix, i)] = 1
+	for _, prefix := range prefixes {
+		for i := range n {
+			all[fmt.Sprintf("%s-%d", prefix, i)] = 1
+		}
 	}
 	return all
+}
+
+// moves waits for the end of a run, which must have moved so many.
+func (r *running) moves(n int) {
+	r.t.Helper()
+	if res, err := r.wait(); err != nil || res.Moved != n {
+		r.t.Fatalf("%+v, %v; want %d moved", res, err, n)
+	}
+}
+
+// waiting is a run over n messages that has met a full main queue.
+func (w *world) waiting(n int) *running {
+	w.t.Helper()
+	w.b.Policy("full", w.topo.Queue, map[string]any{"max-length": 10})
+	w.fill("m", n)
+	r := w.start(w.options())
+	poll.Until(w.t, "it waits for room", func() bool { return r.progress().Why != "" })
+	return r
 }
 
 // allThere fails unless the main queue has each of these messages, at least once and no others.
