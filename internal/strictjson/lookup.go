@@ -1,6 +1,7 @@
 package strictjson
 
 import (
+	"bytes"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -11,124 +12,55 @@ func Check(body []byte) error { return CheckWithin(body, MaxBytes) }
 
 // CheckWithin is Check for a document of another greatest size.
 func CheckWithin(body []byte, most int) error {
-	_, err := lookup(body, most, nil)
-	return err
+	return within(body, most, func(r *Reader) error { return r.SkipValue() })
 }
 
 // Lookup reads a whole document and returns the value at the steps of a JSON pointer as it is written, nil when nothing
 // stands there. Names are compared byte by byte, after unescaping.
 func Lookup(body []byte, steps []string) (value []byte, err error) {
-	return lookup(body, MaxBytes, steps)
-}
-
-func lookup(body []byte, most int, steps []string) (value []byte, err error) {
-	s, err := within(body, most)
-	if err == nil {
-		value, err = s.find(steps)
-	}
-	if err == nil {
-		err = s.End()
-	}
+	err = Read(body, func(r *Reader) (err error) {
+		value, err = r.find(steps)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	return value, nil
 }
 
-// find steps over the value and returns what stands at these steps in it.
-func (s *Scanner) find(steps []string) ([]byte, error) {
-	start, c := s.at, s.Peek()
-	if len(steps) > 0 && (c == '{' || c == '[') {
-		return s.inside(steps)
+// find reads the value and returns what stands at these steps in it.
+func (r *Reader) find(steps []string) (found []byte, err error) {
+	if len(steps) == 0 {
+		return r.raw()
 	}
-	err := s.Skip()
-	if len(steps) > 0 {
-		return nil, err
+	next := func(here bool) (err error) {
+		if !here {
+			return r.SkipValue()
+		}
+		found, err = r.find(steps[1:])
+		return err
 	}
-	return s.body[start:s.at], err
-}
-
-// inside steps over an object or a list, and returns what stands at these steps in it, if there are any.
-func (s *Scanner) inside(steps []string) (found []byte, err error) {
-	var o Object
-	object, wanted := s.Peek() == '{', -1
-	if !object && len(steps) > 0 {
-		wanted = index(steps[0])
+	switch r.PeekKind() {
+	case '{':
+		err = r.Fields(func(name []byte) error { return next(string(name) == steps[0]) })
+	case '[':
+		wanted := index(steps[0])
+		err = r.Elements(func(i int) error { return next(i == wanted) })
+	default:
+		err = r.SkipValue()
 	}
-	for i := 0; ; i++ {
-		var name []byte
-		var more bool
-		if object {
-			name, more, err = s.Field(&o)
-		} else {
-			more, err = s.Element(i)
-		}
-		if err != nil || !more {
-			return found, err
-		}
-		if i == wanted || object && len(steps) > 0 && string(name) == steps[0] {
-			found, err = s.find(steps[1:])
-		} else {
-			err = s.Skip()
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
+	return found, err
 }
 
 // Decode reads a whole document as values: nil, bool, string, json.Number, []any and map[string]any.
 func Decode(body []byte) (value any, err error) {
-	s, err := New(body)
-	if err == nil {
-		value, err = s.value()
+	if err := Check(body); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = s.End()
-	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	err = d.Decode(&value)
 	return value, err
-}
-
-func (s *Scanner) value() (any, error) {
-	switch start, c := s.at, s.Peek(); c {
-	case '{':
-		var o Object
-		fields := map[string]any{}
-		for {
-			name, more, err := s.Field(&o)
-			if err != nil || !more {
-				return fields, err
-			}
-			if fields[string(name)], err = s.value(); err != nil {
-				return nil, err
-			}
-		}
-	case '[':
-		list := []any{}
-		for {
-			more, err := s.Element(len(list))
-			if err != nil || !more {
-				return list, err
-			}
-			v, err := s.value()
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, v)
-		}
-	case '"':
-		text, err := s.Text()
-		return string(text), err
-	default:
-		err := s.Skip()
-		switch c {
-		case 'n':
-			return nil, err
-		case 't', 'f':
-			return c == 't', err
-		}
-		return json.Number(s.body[start:s.at]), err
-	}
 }
 
 // At is what stands in a decoded document at the steps of a JSON pointer.

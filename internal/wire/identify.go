@@ -177,10 +177,11 @@ func lookUp(body []byte, steps []string) (text string, found bool, flaw string) 
 	case c == 't', c == 'f', c == 'n':
 		return "", true, "has " + string(value) + " for a key"
 	case c == '"':
-		if text, err = strictjson.Unquote(value); err != nil {
+		unquoted, err := strictjson.Unquote(value)
+		if err != nil {
 			return "", true, err.Error()
 		}
-		return text, true, ""
+		return string(unquoted), true, ""
 	case bytes.ContainsAny(value, ".eE"):
 		return "", true, "has a number for a key that is no integer literal"
 	}

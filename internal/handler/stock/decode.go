@@ -41,7 +41,7 @@ const (
 // The error says where and what, for the person who finds the message among the dead letters.
 func decode(body []byte) (stock.Request, error) {
 	d := decoder{item: outside}
-	if err := d.message(body); err != nil {
+	if err := strictjson.Read(body, d.message); err != nil {
 		return stock.Request{}, d.locate(err)
 	}
 	return d.request, nil
@@ -52,7 +52,6 @@ const outside = -1
 
 // decoder reads one message. It knows where it is, for errors.
 type decoder struct {
-	json    strictjson.Scanner
 	request stock.Request
 	item    int    // the item being read
 	field   string // the known field being read; empty in an unknown one
@@ -70,160 +69,120 @@ func (d *decoder) locate(err error) error {
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-func (d *decoder) message(body []byte) (err error) {
-	if d.json, err = strictjson.New(body); err != nil {
+func (d *decoder) message(r *strictjson.Reader) error {
+	err := r.Fields(func(name []byte) (err error) {
+		switch d.field = known(name, fieldOrderSN, fieldReason, fieldItems); d.field {
+		case fieldOrderSN:
+			err = d.orderSN(r)
+		case fieldReason:
+			if r.PeekKind() != '"' {
+				return r.Refuse("is not a string")
+			}
+			err = r.SkipValue()
+		case fieldItems:
+			err = d.items(r)
+		default:
+			err = skip(r, name, fieldOrderSN, fieldReason, fieldItems)
+		}
+		return d.leave(err)
+	})
+	switch {
+	case err != nil:
 		return err
-	}
-	var message strictjson.Object
-	for {
-		name, more, err := d.json.Field(&message)
-		if err != nil {
-			return err
-		}
-		if !more {
-			break
-		}
-		if err := d.messageField(name); err != nil {
-			return err
-		}
-		d.field = ""
-	}
-	if err := d.json.End(); err != nil {
-		return err
-	}
-	if d.request.OrderSN == "" {
+	case d.request.OrderSN == "":
 		return errors.New(fieldOrderSN + " is missing")
 	}
 	return d.checkSKUs()
 }
 
-func (d *decoder) messageField(name []byte) error {
-	switch string(name) {
-	case fieldOrderSN:
-		d.field = fieldOrderSN
-		return d.orderSN()
-	case fieldReason:
-		d.field = fieldReason
-		if d.json.Peek() != '"' {
-			return d.json.Refuse("is not a string")
-		}
-	case fieldItems:
-		d.field = fieldItems
-		return d.items()
-	default:
-		if err := otherCase(name, fieldOrderSN, fieldReason, fieldItems); err != nil {
-			return err
+// known is the field that has this name, or nothing.
+func known(name []byte, fields ...string) string {
+	for _, f := range fields {
+		if string(name) == f {
+			return f
 		}
 	}
-	return d.json.Skip()
+	return ""
 }
 
-func (d *decoder) orderSN() error {
-	if d.json.Peek() != '"' {
-		return d.json.Refuse("is not a string")
-	}
-	text, err := d.json.Text()
-	if err != nil {
-		return err
-	}
-	if n := len(text); n == 0 || n > maxOrderSNBytes {
-		return fmt.Errorf("has %d bytes, must have 1 to %d", n, maxOrderSNBytes)
-	}
-	d.request.OrderSN = string(text)
-	return nil
-}
-
-// items reads the list. Room for four is one small allocation, enough for most messages.
-func (d *decoder) items() error {
-	if d.json.Peek() != '[' {
-		return d.json.Refuse("is not a list (leave items out to give back everything still reserved)")
-	}
-	d.request.Items = make([]stock.Item, 0, 4)
-	for i := 0; ; i++ {
-		more, err := d.json.Element(i)
-		if err != nil {
-			return err
-		}
-		if !more {
-			break
-		}
-		if i == maxItems {
-			d.item, d.field = outside, fieldItems
-			return fmt.Errorf("more than %d items", maxItems)
-		}
-		d.item, d.field = i, ""
-		it, err := d.readItem()
-		if err != nil {
-			return err
-		}
-		d.request.Items = append(d.request.Items, it)
-	}
-	d.item, d.field = outside, fieldItems
-	if len(d.request.Items) == 0 {
-		return errors.New("is empty (leave items out to give back everything still reserved)")
-	}
-	return nil
-}
-
-func (d *decoder) readItem() (it stock.Item, err error) {
-	if d.json.Peek() != '{' {
-		return it, d.json.Refuse("is not an object")
-	}
-	var fields strictjson.Object
-	for {
-		name, more, err := d.json.Field(&fields)
-		if err != nil {
-			return it, err
-		}
-		if !more {
-			break
-		}
-		if err := d.itemField(name, &it); err != nil {
-			return it, err
-		}
+// leave goes out of the field, unless that is where an error is.
+func (d *decoder) leave(err error) error {
+	if err == nil {
 		d.field = ""
 	}
-	// Neither can be 0 when it was there.
-	switch {
-	case it.SKU == 0:
-		return it, errors.New(fieldSKU + " is missing")
-	case it.Quantity == 0:
-		return it, errors.New(fieldQuantity + " is missing")
-	}
-	return it, nil
+	return err
 }
 
-func (d *decoder) itemField(name []byte, it *stock.Item) (err error) {
-	switch string(name) {
-	case fieldSKU:
-		d.field = fieldSKU
-		it.SKU, err = d.integer(maxSKU)
-		return err
-	case fieldQuantity:
-		d.field = fieldQuantity
-		it.Quantity, err = d.integer(maxItemQuantity)
-		return err
-	}
-	if err := otherCase(name, fieldSKU, fieldQuantity); err != nil {
-		return err
-	}
-	return d.json.Skip()
-}
-
-func (d *decoder) integer(most int64) (int64, error) {
-	n, ok := d.json.Natural(most)
-	if !ok {
-		return 0, d.json.Refuse("is not an integer literal between 1 and " + strconv.FormatInt(most, 10))
-	}
-	return n, nil
-}
-
-// otherCase refuses a name that encoding/json would take for a known one, so that no reader of the message disagrees.
-func otherCase(name []byte, known ...string) error {
+// skip steps over a field that nobody knows. It refuses a name that encoding/json would take for a known one, so that
+// no reader of the message disagrees.
+func skip(r *strictjson.Reader, name []byte, known ...string) error {
 	for _, k := range known {
 		if bytes.EqualFold(name, []byte(k)) {
 			return fmt.Errorf("field %q must be written %q", name, k)
 		}
+	}
+	return r.SkipValue()
+}
+
+func (d *decoder) orderSN(r *strictjson.Reader) error {
+	if r.PeekKind() != '"' {
+		return r.Refuse("is not a string")
+	}
+	text, err := r.Text()
+	if n := len(text); err == nil && (n == 0 || n > maxOrderSNBytes) {
+		err = fmt.Errorf("has %d bytes, must have 1 to %d", n, maxOrderSNBytes)
+	}
+	d.request.OrderSN = string(text)
+	return err
+}
+
+// items reads the list. Room for four is one small allocation, enough for most messages.
+func (d *decoder) items(r *strictjson.Reader) error {
+	if r.PeekKind() != '[' {
+		return r.Refuse("is not a list (leave items out to give back everything still reserved)")
+	}
+	d.request.Items = make([]stock.Item, 0, 4)
+	err := r.Elements(func(i int) error {
+		if i == maxItems {
+			return fmt.Errorf("more than %d items", maxItems)
+		}
+		d.item, d.field = i, ""
+		var it stock.Item
+		err := d.readItem(r, &it)
+		if err == nil {
+			d.item, d.field = outside, fieldItems
+		}
+		d.request.Items = append(d.request.Items, it)
+		return err
+	})
+	if err == nil && len(d.request.Items) == 0 {
+		err = errors.New("is empty (leave items out to give back everything still reserved)")
+	}
+	return err
+}
+
+func (d *decoder) readItem(r *strictjson.Reader, it *stock.Item) error {
+	if r.PeekKind() != '{' {
+		return r.Refuse("is not an object")
+	}
+	err := r.Fields(func(name []byte) (err error) {
+		switch d.field = known(name, fieldSKU, fieldQuantity); d.field {
+		case fieldSKU:
+			it.SKU, err = r.Natural(maxSKU)
+		case fieldQuantity:
+			it.Quantity, err = r.Natural(maxItemQuantity)
+		default:
+			err = skip(r, name, fieldSKU, fieldQuantity)
+		}
+		return d.leave(err)
+	})
+	switch { // neither can be 0 when it was there
+	case err != nil:
+		return err
+	case it.SKU == 0:
+		return errors.New(fieldSKU + " is missing")
+	case it.Quantity == 0:
+		return errors.New(fieldQuantity + " is missing")
 	}
 	return nil
 }

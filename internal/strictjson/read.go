@@ -1,0 +1,207 @@
+package strictjson
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Limits of a document. Readers go into objects and lists by recursion, so MaxDepth bounds the stack and MaxBytes the
+// memory.
+const (
+	MaxBytes = 256 << 10
+	MaxDepth = 1000 // objects and lists, one inside the other
+)
+
+// Reader stands in a document, in front of a value or of a field's name.
+type Reader struct {
+	jsontext.Decoder
+	body   []byte
+	buffer bytes.Buffer // the decoder reads one where it is
+}
+
+var readers = sync.Pool{New: func() any { return new(Reader) }}
+
+// Read lets value read a document's value, and refuses the document if value does, or when it is none. Value must not
+// keep the reader, and returns its errors as they are.
+func Read(body []byte, value func(*Reader) error) error { return within(body, MaxBytes, value) }
+
+func within(body []byte, most int, value func(*Reader) error) error {
+	switch {
+	case len(body) == 0:
+		return errors.New("the body is empty")
+	case len(body) > most:
+		return fmt.Errorf("the body has %d bytes, may have %d", len(body), most)
+	case bytes.HasPrefix(body, []byte("\xef\xbb\xbf")):
+		return errors.New("the body begins with a byte order mark")
+	case !utf8.Valid(body):
+		return errors.New("the body is not UTF-8")
+	}
+	if at := tooDeep(body); at >= 0 {
+		return fmt.Errorf("byte %d: nested deeper than %d", at, MaxDepth)
+	}
+	r := readers.Get().(*Reader)
+	defer readers.Put(r)
+	r.body, r.buffer = body, *bytes.NewBuffer(body)
+	r.Reset(&r.buffer)
+	err := value(r)
+	if err != nil {
+		return inWords(body, err)
+	}
+	if rest := bytes.TrimLeft(body[r.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return fmt.Errorf("byte %d: want the end of the body after the message", len(body)-len(rest))
+	}
+	return nil
+}
+
+// tooDeep is where the document goes deeper than it may, or -1.
+func tooDeep(body []byte) int {
+	depth, quoted := 0, false
+	if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= MaxDepth {
+		return -1
+	}
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++
+		case quoted:
+		case c == '[' || c == '{':
+			if depth++; depth > MaxDepth {
+				return i
+			}
+		case c == ']' || c == '}':
+			depth--
+		}
+	}
+	return -1
+}
+
+// inWords says in few characters of the body what is wrong with it; other errors stay as they are.
+func inWords(body []byte, err error) error {
+	if errors.Is(err, io.EOF) { // there is nothing but space
+		err = &jsontext.SyntacticError{ByteOffset: int64(len(body)), Err: io.ErrUnexpectedEOF}
+	}
+	wrong, ok := errors.AsType[*jsontext.SyntacticError](err)
+	if !ok {
+		return err
+	}
+	why := cut([]byte(wrong.Err.Error()), 80)
+	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		why = fmt.Appendf(nil, "field %q comes twice", cut([]byte(wrong.JSONPointer.LastToken()), 40))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		why = []byte("want more, found the end")
+		text := bytes.TrimRight(body, " \t\r\n")
+		if len(text) == 0 || bytes.IndexByte([]byte(":,["), text[len(text)-1]) >= 0 {
+			why = []byte("want a value, found the end")
+		}
+	}
+	return fmt.Errorf("byte %d: %s", wrong.ByteOffset, why)
+}
+
+// cut shortens what an error repeats of the body, to whole characters.
+func cut(text []byte, most int) []byte {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return append(bytes.Clone(text[:most]), "…"...)
+}
+
+// Fields reads the object that a document must be, and gives each name to field, which reads its value.
+func (r *Reader) Fields(field func(name []byte) error) error {
+	if r.PeekKind() != '{' {
+		return errors.New("the body is no JSON object")
+	}
+	if _, err := r.ReadToken(); err != nil {
+		return err
+	}
+	for r.PeekKind() != '}' {
+		name, err := r.Text()
+		if err == nil {
+			err = field(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := r.ReadToken()
+	return err
+}
+
+// Elements reads a list, and has element read each of it.
+func (r *Reader) Elements(element func(i int) error) error {
+	if r.PeekKind() != '[' {
+		return errors.New("the body is no JSON list")
+	}
+	if _, err := r.ReadToken(); err != nil {
+		return err
+	}
+	for i := 0; r.PeekKind() != ']'; i++ {
+		if err := element(i); err != nil {
+			return err
+		}
+	}
+	_, err := r.ReadToken()
+	return err
+}
+
+// Text reads a string. What it returns is part of the document where nothing is escaped.
+func (r *Reader) Text() ([]byte, error) {
+	v, err := r.raw()
+	if err != nil {
+		return nil, err
+	}
+	return Unquote(v)
+}
+
+// raw reads a value, as it is written in the document.
+func (r *Reader) raw() ([]byte, error) {
+	v, err := r.ReadValue()
+	end := int(r.InputOffset())
+	return r.body[end-len(v) : end], err
+}
+
+// Unquote gives the text of a string as it is written, quotes and all.
+func Unquote(quoted []byte) ([]byte, error) {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1], nil
+	}
+	return jsontext.AppendUnquote(nil, quoted)
+}
+
+// Natural reads an integer literal from 1 to most: digits only, no sign, fraction, exponent or leading zero.
+func (r *Reader) Natural(most int64) (int64, error) {
+	v, err := r.raw()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(string(v), 10, 64)
+	if err != nil || n < 1 || n > most {
+		return 0, refuse(v, "is not an integer literal between 1 and "+strconv.FormatInt(most, 10))
+	}
+	return n, nil
+}
+
+// Refuse says what is wrong with the value, of which it repeats the beginning.
+func (r *Reader) Refuse(what string) error {
+	v, err := r.raw()
+	if err != nil {
+		return err
+	}
+	return refuse(v, what)
+}
+
+func refuse(value []byte, what string) error {
+	return errors.New(string(cut(value, 40)) + " " + what)
+}
