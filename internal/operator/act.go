@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -333,37 +332,6 @@ func idAt(t time.Time) string {
 	return hexed[:8] + "-" + hexed[8:12] + "-7000-8000-000000000000"
 }
 
-// newAct is an act about to be written.
-type newAct struct {
-	id         string
-	kind       Kind
-	state      State
-	actor, why string
-	detail     any
-	guard      []byte    // nil: none
-	cutOff     time.Time // zero: none
-	firstEvent int64
-	progress   *Progress
-	err        string
-	owner      string // of what is done by whoever asked for it
-}
-
-// newActOf is an act that takes no time, unless it is changed; id "": a new one.
-func newActOf(who Actor, id string, kind Kind, why string, detail any) (*newAct, error) {
-	actor, err := who.name()
-	if err == nil {
-		err = kind.check()
-	}
-	if err == nil && id == "" {
-		id, err = newID()
-	}
-	n := &newAct{id: id, kind: kind, state: Done, actor: actor, why: Plain(why), detail: detail}
-	if utf8.RuneCountInString(n.why) > dedup.MaxRemark {
-		err = fmt.Errorf("%w: a reason of over %d characters", ErrRequest, dedup.MaxRemark)
-	}
-	return n, err
-}
-
 // errActExists says that an act with this id was written before, by the same request.
 var errActExists = errors.New("the act was written before")
 
@@ -371,23 +339,23 @@ var errActExists = errors.New("the act was written before")
 var errGuarded = errors.New("the guard is taken")
 
 // insert writes an act inside tx.
-func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error {
+func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *draft) error {
 	work, ended := workNone, "UTC_TIMESTAMP(6)"
 	var progress, cutOff, owner, lease any
-	if n.state == Running {
-		work, ended, progress = workLetters, "NULL", asJSON{n.progress}
+	if n.State == Running {
+		work, ended, progress = workLetters, "NULL", asJSON{n.Progress}
 	}
-	if !n.cutOff.IsZero() {
-		cutOff = n.cutOff
+	if !n.CutOff.IsZero() {
+		cutOff = n.CutOff
 	}
-	if n.owner != "" {
-		work, owner, lease = workOwn, []byte(n.owner), d.lease.Microseconds()
+	if n.Owner != "" {
+		work, owner, lease = workOwn, []byte(n.Owner), d.lease.Microseconds()
 	}
 	_, err := tx.ExecContext(ctx, "INSERT INTO "+d.acts+" (id, group_name, queue, kind, state, work, actor, why, "+
 		"request, guard, cut_off, created_at, ended_at, first_event, progress, error, owner, lease_until) VALUES (?, ?, ?, "+
 		"?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6), "+ended+", ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)",
-		[]byte(n.id), []byte(d.o.Group), []byte(d.o.Queue), string(n.kind), string(n.state), work, n.actor, n.why,
-		asJSON{n.detail}, n.guard, cutOff, n.firstEvent, progress, n.err, owner, lease)
+		[]byte(n.ID), []byte(d.o.Group), []byte(d.o.Queue), string(n.Kind), string(n.State), work, n.Actor, n.Why,
+		asJSON{n.asked}, n.guard, cutOff, n.first, progress, n.Error, owner, lease)
 	if mysqldb.DuplicateIn(err, strings.Trim(d.acts, "`"), "one_run_of_a_set") {
 		return errGuarded
 	}
@@ -395,7 +363,7 @@ func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error
 		return errActExists
 	}
 	if err != nil {
-		return fmt.Errorf("write down %s: %w", n.kind, err)
+		return fmt.Errorf("write down %s: %w", n.Kind, err)
 	}
 	return nil
 }
@@ -405,17 +373,17 @@ func (d *Operator) insert(ctx context.Context, tx dedup.Execer, n *newAct) error
 func (d *Operator) Note(
 	ctx context.Context, who Actor, kind Kind, why string, detail any, failure string,
 ) (Act, error) {
-	n, err := newActOf(who, "", kind, why, detail)
+	n, err := newDraft(who, TaskRequest{Kind: kind, Why: why, Detail: detail})
 	if err != nil {
 		return Act{}, err
 	}
 	if failure != "" {
-		n.state, n.err = Failed, screen.Shorten(failure, dedup.MaxRemark)
+		n.State, n.Error = Failed, screen.Shorten(failure, dedup.MaxRemark)
 	}
 	if err := d.insert(ctx, d.db, n); err != nil {
 		return Act{}, err
 	}
-	return d.Act(ctx, n.id)
+	return d.Act(ctx, n.ID)
 }
 
 var kindName = regexp.MustCompile(`^[0-9a-z_]{1,32}$`)

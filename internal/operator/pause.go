@@ -71,31 +71,31 @@ func (r *PauseRequest) Check() error {
 // begun they finish; what they have not goes back to the queue. PausedError: a pause stands, and Instead does not name
 // it. The same ID again is the same pause, and changes nothing.
 func (d *Operator) Pause(ctx context.Context, who Actor, r PauseRequest) (dedup.Pause, error) {
-	n, err := newActOf(who, r.ID, KindPause, r.Why, nil)
+	n, err := newDraft(who, TaskRequest{ID: r.ID, Kind: KindPause, Why: r.Why})
 	if err == nil {
 		err = r.Check()
 	}
 	if err != nil {
 		return dedup.Pause{}, err
 	}
-	p := dedup.Pause{ID: n.id, By: n.actor, Why: n.why}
+	p := dedup.Pause{ID: n.ID, By: n.Actor, Why: n.Why}
 	err = d.tx(ctx, func(tx *sql.Tx) error {
 		var err error
 		if p, err = d.o.Records.SetPause(ctx, tx, d.o.Group, d.o.Queue, p, r.For, r.Instead); err != nil {
 			return err
 		}
-		n.detail = pauseDetail{Seconds: r.For.Seconds(), Until: p.Until, Instead: r.Instead}
+		n.asked = pauseDetail{Seconds: r.For.Seconds(), Until: p.Until, Instead: r.Instead}
 		return d.insert(ctx, tx, n)
 	})
 	switch {
 	case errors.Is(err, dedup.ErrPaused):
-		return d.standing(ctx, n.id)
+		return d.standing(ctx, n.ID)
 	case errors.Is(err, errActExists): // it was set before, and may have ended since
 		return d.Paused(ctx)
 	case err != nil:
 		return dedup.Pause{}, fmt.Errorf("pause consuming: %w", err)
 	}
-	d.log.WarnContext(ctx, "consuming is paused", "by", n.actor, "why", n.why, "until", p.Until, "act", n.id)
+	d.log.WarnContext(ctx, "consuming is paused", "by", n.Actor, "why", n.Why, "until", p.Until, "act", n.ID)
 	return p, nil
 }
 
@@ -119,7 +119,7 @@ type ResumeRequest struct {
 // Resume ends a pause: the daemons consume again within seconds. It returns the pause that it ended.
 // dedup.ErrNotPaused: none stands; a PausedError: another one does.
 func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedup.Pause, error) {
-	n, err := newActOf(who, r.ID, KindResume, r.Why, nil)
+	n, err := newDraft(who, TaskRequest{ID: r.ID, Kind: KindResume, Why: r.Why})
 	if err != nil {
 		return dedup.Pause{}, err
 	}
@@ -129,7 +129,7 @@ func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedu
 		if ended, err = d.o.Records.EndPause(ctx, tx, d.o.Group, d.o.Queue, r.Pause); err != nil {
 			return err
 		}
-		n.detail = pauseDetail{Pause: ended.ID}
+		n.asked = pauseDetail{Pause: ended.ID}
 		return d.insert(ctx, tx, n)
 	})
 	switch {
@@ -148,6 +148,6 @@ func (d *Operator) Resume(ctx context.Context, who Actor, r ResumeRequest) (dedu
 	case err != nil:
 		return ended, fmt.Errorf("resume consuming: %w", err)
 	}
-	d.log.InfoContext(ctx, "consuming is resumed", "by", n.actor, "paused_by", ended.By, "act", n.id)
+	d.log.InfoContext(ctx, "consuming is resumed", "by", n.Actor, "paused_by", ended.By, "act", n.ID)
 	return ended, nil
 }

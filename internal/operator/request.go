@@ -56,6 +56,19 @@ func (d *Operator) resolve(ctx context.Context, f deadletter.Filter) (deadletter
 	return f, nil
 }
 
+// set is the set of a request under the id of its act.
+func (r Request) set(id string) deadletter.Set {
+	return deadletter.Set{Filter: resolved(r.Filter), CutOff: r.CutOff, Name: id}
+}
+
+// reached is the status into which a run brings its letters.
+func (k Kind) reached() dedup.Status {
+	if k == KindDiscard {
+		return dedup.Discarded
+	}
+	return dedup.Failed
+}
+
 // Request is what is asked of a run over dead letters. The names of its JSON form are stable.
 type Request struct {
 	// ID is of the act, if it was given out before; see [Once]. "": a new one.

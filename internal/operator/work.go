@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,8 +46,7 @@ type job struct {
 	first        int64 // event
 	stop         context.CancelCauseFunc
 	allConfirmed bool // at the end of the last pass
-	// own is what the process that asked for the act does; nil of an act that any daemon does.
-	own func(context.Context, Task) (Result, error)
+	do           Work
 
 	mu       sync.Mutex
 	progress Progress // guarded by mu
@@ -169,35 +169,73 @@ func (d *Operator) take(ctx context.Context, sweeps bool) (*job, error) {
 	if j.act.Progress != nil {
 		j.progress = *j.act.Progress
 	}
+	if j.do = j.passes; !j.act.Kind.overLetters() {
+		j.do = reported(d.tasks[j.act.Kind])
+	}
 	return j, nil
 }
 
-// run works on the letters of an act until they are done, or somebody else must go on. What became of it is written
-// down as long as over goes on.
+// run does an act that was taken up, and writes down how it ended as long as over goes on.
 func (j *job) run(ctx, over context.Context) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	state, result, err := j.doing(ctx)
+	switch {
+	case state != "":
+		j.end(over, state, result, err)
+	case ctx.Err() != nil:
+		j.giveUp(over)
+	}
+}
+
+// own reports whether nobody else can go on with the act.
+func (j *job) own() bool { return j.work == workOwn }
+
+// doing does the act, and says how it ended; "" when somebody else must go on with it.
+func (j *job) doing(ctx context.Context) (state State, result Result, err error) {
+	doing, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	j.stop = cancel
 	if j.act.StopBy != "" {
 		cancel(errStopped) // nobody had taken it up yet
 	}
-	var result Result
-	var err error
-	j.renewed(ctx, func() { result, err = j.do(ctx) })
-	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, errLeaseLost):
-		return // whatever is to be said of it, the other one says
-	case j.task() && err == nil:
-		j.end(over, Done, result, nil) // it came to its end before the stop or the drain reached it
+	j.renewed(doing, func() { result, err = j.guarded(doing) })
+	switch cause := context.Cause(doing); {
+	case errors.Is(cause, errLeaseLost): // whatever is to be said of it, the other one says
+	case err == nil: // it came to its end before the stop or the drain reached it
+		state = Done
+	case errors.Is(cause, errStopped) && j.own():
+		state, err = Stopped, fmt.Errorf("act %s: %w", j.act.ID, errStopped)
 	case errors.Is(cause, errStopped):
-		j.end(over, Stopped, result, nil)
-	case ctx.Err() != nil:
-		j.giveUp(over)
-	case err != nil:
-		j.end(over, Failed, result, err)
-	default:
-		j.end(over, Done, result, nil)
+		state, err = Stopped, nil
+	case ctx.Err() != nil && j.own():
+		state = Stopped
+	case ctx.Err() == nil:
+		state = Failed
 	}
-	cancel(nil)
+	return state, result, err
+}
+
+// guarded does the act. What panics has failed, unless it is the process's own: it must not take one daemon after the
+// other with it.
+func (j *job) guarded(ctx context.Context) (result Result, err error) {
+	task := Task{Act: j.act, By: j.act.story(), Progress: j.seen, Letters: j.report(Progress{})}
+	if j.own() {
+		return j.do(ctx, task)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			j.d.log.ErrorContext(ctx, "an act panicked, which is a mistake of the program's", "act", j.act.ID, "panic", p,
+				"stack", string(debug.Stack()))
+			err = fmt.Errorf("it panicked, which is a mistake of the program's; the daemon's log says where: %v", p)
+		}
+	}()
+	return j.do(ctx, task)
+}
+
+// seen takes in what is looked at, and how much of it was.
+func (j *job) seen(phase string, n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.progress.Phase, j.progress.Done = phase, n
 }
 
 // renewed works while the lease is renewed.
@@ -217,7 +255,7 @@ func (j *job) renew(ctx context.Context) {
 		ours, stopped, err := j.renewOnce(ctx)
 		switch {
 		case err != nil && time.Since(last) < j.d.lease:
-		case j.own == nil && (err != nil || !ours): // nobody can tell whether it is ours yet
+		case !j.own() && (err != nil || !ours): // nobody can tell whether it is ours yet
 			j.stop(errLeaseLost)
 			return
 		default:
@@ -277,7 +315,7 @@ func (j *job) report(base Progress) func(deadletter.Progress) {
 }
 
 // passes goes over the set until a pass comes to its end. What a server's trouble ended is tried again.
-func (j *job) passes(ctx context.Context) (result Result, err error) {
+func (j *job) passes(ctx context.Context, _ Task) (result Result, err error) {
 	for pause := time.Second; ; pause = min(2*pause, longestTrouble) {
 		var again bool
 		if result, again, err = j.pass(ctx); !again || ctx.Err() != nil {
@@ -348,7 +386,7 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 	ctx, cancel := context.WithTimeout(ctx, 3*askTime)
 	defer cancel()
 	done := result.Replayed + result.Discarded + result.Mended + result.Deleted
-	if !j.task() && j.own == nil {
+	if j.work == workLetters && j.act.Kind.overLetters() {
 		var err error
 		if done, err = j.count(ctx, &result); err != nil {
 			return err
@@ -362,12 +400,12 @@ func (j *job) tryEnd(ctx context.Context, state State, result Result, cause erro
 		said = screen.Shorten(cause.Error(), dedup.MaxRemark)
 	}
 	switch {
-	case j.own != nil && (done == 0 || !result.byRows):
+	case j.own() && (done == 0 || !result.byRows):
 		work = workOwn
 	case done > 0:
 		work = workSweep
 	}
-	if j.own != nil {
+	if j.own() {
 		progress.Done, progress.Left = done, result.LeftCount
 	}
 	if err := j.update(ctx, "settled_at = IF(?, UTC_TIMESTAMP(6), settled_at), state = ?, work = ?, guard = NULL, "+
