@@ -18,56 +18,40 @@ import (
 // many, found from the story of a letter; a dry run is none.
 func TestWhatCommandsDoIsOnRecord(t *testing.T) {
 	t.Parallel()
-	s := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`, `{"order_sn":"c"}`)
-	s.script.Reset()
-	s.exec("UPDATE consumer_log SET consumer_timestamp = consumer_timestamp - INTERVAL 3 DAY, consumer_status = 1 " +
-		"WHERE msg_key = 'c'")
-	s.run("", "acts")
-	s.run("", "dlq", "replay", "--all", "--dry-run")
-	if _, stderr, code := runCLI(t, s.environ, "", "dlq", "discard", "--key", "a", "--why",
-		"a \x1b[31mtest\n\u202eorder", "--by", "anna"); code != exitDone {
-		t.Errorf("discard: exit %d, %s", code, stderr)
-	}
-	s.run("", "dlq", "replay", "--key", "b", "--no-wait", "--limit", "1", "--why", "the shelf is back")
-	s.run("", "log", "prune", "--older-than", "24h", "--by", "bert")
-	s.run("", "reconcile", "--adopt")
-	s.run("", "acts")
-	s.run("", "acts", "--kind", "discard")
-	s.run("", "acts", "--by", "bert", "--since", "1h")
-	s.run("", "acts", "--state", "running")
-	s.run("", "acts", "--kind", "theft")
-	s.run("", "acts", "--limit", "1")
-	s.run("", "acts", "01a20661-b71b-7dae-99af-8d9ced7a2987")
-	stdout, _, code := runCLI(t, s.environ, "", "acts", "--json")
-	var acts []operator.Act
-	if err := json.Unmarshal([]byte(stdout), &acts); err != nil || code != exitDone || len(acts) != 4 {
-		t.Fatalf("exit %d, %v, %d acts:\n%s", code, err, len(acts), stdout)
-	}
-	discard := acts[3]
-	if discard.Actor != "anna" || discard.Result.Discarded != 1 || discard.Why != "a [31mtest order" ||
-		discard.Ended.IsZero() || discard.State != operator.Done {
-		t.Errorf("the discard: %s", stdout)
-	}
-	s.run("", "acts", discard.ID)
-	story, _, _ := runCLI(t, s.environ, "", "log", "explain", "a", "-o", "json")
-	if !strings.Contains(story, "anna, run "+discard.ID) || !strings.Contains(story, "a [31mtest order") {
-		t.Errorf("the letter's story does not name the act %s:\n%s", discard.ID, story)
-	}
-	s.golden("acts")
+	s := migrated(t)
+	s.play("acts", map[string]func(){
+		"anna discards a": func() {
+			s.quietly("", "dlq", "discard", "--key", "a", "--why", "a \x1b[31mtest\n\u202eorder", "--by", "anna")
+		},
+		"the discard is on record": func() {
+			acts := s.recorded()
+			discard := acts[len(acts)-1]
+			if len(acts) != 4 || discard.Actor != "anna" || discard.Result.Discarded != 1 ||
+				discard.Why != "a [31mtest order" || discard.Ended.IsZero() || discard.State != operator.Done {
+				t.Errorf("the acts are %+v", acts)
+			}
+			story, _, _ := runCLI(t, s.environ, "", "log", "explain", "a", "-o", "json")
+			if !strings.Contains(story, "anna, run "+discard.ID) || !strings.Contains(story, "a [31mtest order") {
+				t.Errorf("the letter's story does not name the act %s:\n%s", discard.ID, story)
+			}
+			s.vars = append(s.vars, "$DISCARD", discard.ID)
+		},
+	})
 }
 
-// Given a log without the table of acts, or an account without a right for it, when letters are replayed and
-// discarded, then that is done, and said once to be missing from the record.
-func TestARecordThatCannotBeWrittenStopsNoCommand(t *testing.T) {
-	t.Parallel()
-	s := deadShop(t, `{"order_sn":"a"}`, `{"order_sn":"b"}`)
-	s.script.Reset()
-	s.exec("RENAME TABLE consumer_log_act TO elsewhere")
-	s.run("", "dlq", "replay", "--key", "a", "--no-wait")
-	s.run("", "dlq", "discard", "--key", "b", "--why", "a test")
-	s.run("", "acts")
-	s.golden("acts-missing")
+// recorded are all acts, the latest first.
+func (s *shell) recorded() (acts []operator.Act) {
+	s.t.Helper()
+	stdout, stderr, code := runCLI(s.t, s.environ, "", "acts", "--json")
+	if err := json.Unmarshal([]byte(stdout), &acts); err != nil || code != exitDone || len(acts) == 0 {
+		s.t.Fatalf("exit %d, %v: %s%s", code, err, stdout, stderr)
+	}
+	return acts
 }
+
+// Given a log without the table of acts, when letters are replayed and discarded, then that is done, and said once to
+// be missing from the record.
+func TestARecordThatCannotBeWrittenStopsNoCommand(t *testing.T) { played(t, "acts-missing") }
 
 // Given an export of dead letters, when it is replayed, then the act says from which file.
 func TestAReplayFromAFileIsOnRecord(t *testing.T) {
@@ -76,14 +60,9 @@ func TestAReplayFromAFileIsOnRecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "letters")
 	s.run("", "dlq", "export", "-o", file)
 	s.run("", "dlq", "replay", "--from", file, "--no-wait")
-	stdout, _, _ := runCLI(t, s.environ, "", "acts", "--json")
-	var acts []operator.Act
-	if err := json.Unmarshal([]byte(stdout), &acts); err != nil || len(acts) != 1 {
-		t.Fatalf("%v: %s", err, stdout)
-	}
-	r, err := acts[0].Request()
-	if err != nil || r.From != file || acts[0].Result.Replayed != 1 {
-		t.Errorf("%v: %s", err, stdout)
+	acts := s.recorded()
+	if r, err := acts[0].Request(); err != nil || len(acts) != 1 || r.From != file || acts[0].Result.Replayed != 1 {
+		t.Errorf("%v: %+v", err, acts)
 	}
 }
 

@@ -160,7 +160,7 @@ func TestTheDefinitionsOfRabbitMQComeBack(t *testing.T) {
 	s := newShell(t)
 	s.broker = own.Broker(t)
 	s.environ = append(s.environ, "ROLLBACKD_AMQP_URL="+own.URL())
-	s.migrate()
+	s.quietly("", "migrate")
 	_, _, _, export, imported := commandsOfBackup(t)
 	file := filepath.Join(t.TempDir(), "definitions.json")
 	ctl := func(command string) string {

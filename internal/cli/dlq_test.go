@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rollbackd/rollbackd/deadletter"
-	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -19,56 +18,37 @@ import (
 func deadShop(t *testing.T, bodies ...string) *shell {
 	t.Helper()
 	s := migrated(t)
-	if code := s.run(strings.Join(bodies, "\n"), "publish", "--key-field", "order_sn"); code != exitDone {
-		t.Fatalf("publish: exit %d", code)
-	}
-	stop := s.daemon()
-	s.eventually(len(bodies), "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	stop()
-	s.script.Reset()
+	s.dead(bodies...)
 	return s
 }
 
+// Given an export whose letter's body was mended, when it is replayed, then the message is applied, once, and the
+// letter with the former body is gone.
 func TestAMendedLetterIsReplayedFromAnExport(t *testing.T) {
 	t.Parallel()
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[]}`)
-	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
-	s.reserve("A-1", 1001, 2)
-	file := filepath.Join(t.TempDir(), "letters.ndjson")
-	s.replace = append(s.replace, file, "FILE")
-	s.run("", "dlq", "list", "--by", "reason")
-	s.run("", "dlq", "show", "A-1")
-	s.run("", "dlq", "show", "NOPE")
-	s.run("", "dlq", "export", "--key", "A-1", "--reason", "malformed", "-o", file)
-	s.run("", "dlq", "export", "-o", file) // which is there already
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := deadletter.ParseLine(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln.Body = []byte(`{"order_sn":"A-1","items":[{"sku_id":1001,"quantity":2}]}`)
-	if text, err = json.Marshal(ln); err != nil {
-		t.Fatal(err)
-	}
-	s.run(string(text), "dlq", "replay", "--from", "-", "--dry-run")
-	stop := s.daemon()
-	if code := s.run(string(text), "dlq", "replay", "--from", "-", "--by", "ann"); code != exitDone {
-		t.Errorf("replay: exit %d", code)
-	}
-	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
-	// and again, and the letter with the former body is gone
-	s.run(string(text), "dlq", "replay", "--from", "-")
-	stop()
-	s.run("", "dlq", "list")
-	s.run("", "log", "explain", "A-1")
-	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
-	if n := s.broker.Depth(s.queue + ".dead"); n != 1 {
-		t.Errorf("%d letters in the queue, want the other one", n)
-	}
-	s.golden("mended-letter")
+	s := migrated(t)
+	s.play("mended-letter", map[string]func(){
+		"its body is mended": func() {
+			text, err := os.ReadFile(s.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ln, err := deadletter.ParseLine(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ln.Body = []byte(`{"order_sn":"A-1","items":[{"sku_id":1001,"quantity":2}]}`)
+			if text, err = json.Marshal(ln); err != nil {
+				t.Fatal(err)
+			}
+			s.vars = append(s.vars, "$MENDED", string(text))
+		},
+		"the other one is left": func() {
+			if n := s.broker.Depth(s.queue + ".dead"); n != 1 {
+				t.Errorf("%d letters in the queue, want the other one", n)
+			}
+		},
+	})
 }
 
 func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
@@ -93,90 +73,32 @@ func TestAnExportIsPublishedAsLettersMovedByHand(t *testing.T) {
 func TestAllLetterCommandsKnowTheSameFilters(t *testing.T) {
 	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1","items":[]}`, `{"order_sn":"A-2","items":[{"sku_id":1001,"quantity":1}]}`)
-	chosen := map[string]func(args ...string) string{
-		"list": func(args ...string) string {
-			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "list", "-o", "json"}, args...)...)
-			return keysIn(stdout)
-		},
-		"export": func(args ...string) string {
-			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "export"}, args...)...)
-			return keysIn(stdout)
-		},
-		"replay": func(args ...string) string {
-			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "replay", "--dry-run", "-o", "json"}, args...)...)
-			return reasonsIn(t, stdout)
-		},
-		"discard": func(args ...string) string {
-			stdout, _, _ := runCLI(t, s.environ, "", append([]string{"dlq", "discard", "--why", "w", "--dry-run", "-o", "json"},
-				args...)...)
-			return reasonsIn(t, stdout)
-		},
+	said := map[string]*regexp.Regexp{ // what list and export name, and what replay and discard would do
+		"1": regexp.MustCompile(`"key": ?"A-1"|"malformed": [1-9]`),
+		"2": regexp.MustCompile(`"key": ?"A-2"|"exhausted": [1-9]`),
 	}
-	one := map[string]string{"list": "A-1", "export": "A-1", "replay": "malformed", "discard": "malformed"}
-	other := map[string]string{"list": "A-2", "export": "A-2", "replay": "exhausted", "discard": "exhausted"}
-	both := map[string]string{
-		"list": "A-1 A-2", "export": "A-1 A-2", "replay": "exhausted malformed", "discard": "exhausted malformed",
-	}
-	none := map[string]string{}
-	for _, tc := range []struct {
-		args []string
-		want map[string]string
-	}{
-		{[]string{"--key", "A-1"}, one},
-		{[]string{"--key", "A-1", "--key", "A-2"}, both},
-		{[]string{"--reason", "exhausted"}, other},
-		{[]string{"--reason", "exhausted", "--reason", "malformed"}, both},
-		{[]string{"--tag", "stock.rollback"}, both},
-		{[]string{"--tag", "another"}, none},
-		{[]string{"--since", "1h"}, both},
-		{[]string{"--until", "1h"}, none},
-		{[]string{"--key", "A-2", "--reason", "malformed"}, none},
-		{[]string{"--order", "A-1"}, one},
-		{[]string{"--order", "A-"}, none},
-		{[]string{"--sku", "1001"}, other},
-		{[]string{"--sku", "100"}, none},
-		{[]string{"--body", `"items":[]`}, one},
-		{[]string{"--body", "order_sn"}, both},
-		{[]string{"--body", "order_sn", "--sku", "1001", "--order", "A-2"}, other},
+	for _, tc := range []struct{ args, want string }{
+		{"--key A-1", "1"}, {"--key A-1 --key A-2", "12"}, {"--reason exhausted", "2"},
+		{"--reason exhausted --reason malformed", "12"}, {"--tag stock.rollback", "12"}, {"--tag another", ""},
+		{"--since 1h", "12"}, {"--until 1h", ""}, {"--key A-2 --reason malformed", ""}, {"--order A-1", "1"},
+		{"--order A-", ""}, {"--sku 1001", "2"}, {"--sku 100", ""}, {`--body "items":[]`, "1"}, {"--body order_sn", "12"},
+		{"--body order_sn --sku 1001 --order A-2", "2"}, {"--since 1h --limit 1", "one"},
 	} {
-		for command, choose := range chosen {
-			if got := choose(tc.args...); got != tc.want[command] {
-				t.Errorf("%s %v chose %q, want %q", command, tc.args, got, tc.want[command])
+		for _, command := range []string{
+			"list -o json", "export", "replay --dry-run -o json", "discard --why w --dry-run -o json",
+		} {
+			stdout, _, _ := runCLI(t, s.environ, "", strings.Fields("dlq "+command+" "+tc.args)...)
+			got := ""
+			for _, letter := range []string{"1", "2"} {
+				if said[letter].MatchString(stdout) {
+					got += letter
+				}
+			}
+			if got != tc.want && !(tc.want == "one" && len(got) == 1) {
+				t.Errorf("%s %s chose %q, want %q", command, tc.args, got, tc.want)
 			}
 		}
 	}
-	for command, choose := range chosen {
-		if got := choose("--since", "1h", "--limit", "1"); got == "" || got == both[command] {
-			t.Errorf("%s --limit 1 chose %q, want one", command, got)
-		}
-	}
-}
-
-// keysIn finds which of the two keys a text names.
-func keysIn(text string) string {
-	var keys []string
-	for _, key := range []string{"A-1", "A-2"} {
-		if strings.Contains(text, `"`+key+`"`) {
-			keys = append(keys, key)
-		}
-	}
-	return strings.Join(keys, " ")
-}
-
-// reasonsIn are the reasons of the letters that a run chose.
-func reasonsIn(t *testing.T, text string) string {
-	t.Helper()
-	var res deadletter.Result
-	if err := json.Unmarshal([]byte(text), &res); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	var reasons []string
-	for _, reason := range []dedup.Reason{dedup.ReasonExhausted, dedup.ReasonMalformed} {
-		if res.ByReason[reason] > 0 {
-			reasons = append(reasons, string(reason))
-		}
-	}
-	return strings.Join(reasons, " ")
 }
 
 // Given a letter whose cause is not cured, when it is replayed by its key, then the exit code says that it is dead
@@ -184,47 +106,34 @@ func reasonsIn(t *testing.T, text string) string {
 // shown as that, and stays until it is forced.
 func TestALetterThatDiesAgainIsToldAndParkedInTheEnd(t *testing.T) {
 	t.Parallel()
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	stop := s.daemon()
-	s.run("", "dlq", "replay", "--key", "A-1")
-	poll.Until(t, "its letter is back", func() bool { return s.broker.Depth(s.queue+".dead") == 1 })
-	s.run("", "dlq", "replay", "--reason", "malformed")
-	stop()
-	s.exec("UPDATE consumer_log SET replays = 10")
-	for _, args := range []string{"list", "replay --all --dry-run", "replay --all", "show A-1", "replay --all --force"} {
-		s.run("", append([]string{"dlq"}, strings.Fields(args)...)...)
-	}
-	s.golden("parked")
+	s := migrated(t)
+	s.play("parked", map[string]func(){"its letter is back": func() {
+		poll.Until(t, "its letter is back", func() bool { return s.broker.Depth(s.queue+".dead") == 1 })
+	}})
 }
 
-// Given a remark that is longer than a line, when a list goes to a file or another program, then it is whole.
-func TestAListThatIsReadOnIsNotCut(t *testing.T) {
+// Given a long remark with control characters, when a list goes to a file or another program, then it is whole; a
+// letter that is shown is short, and neither acts on a terminal.
+func TestAListIsWholeAndAShownLetterIsShortAndSafe(t *testing.T) {
 	t.Parallel()
 	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
 	remark := strings.Repeat("why ", 50) + "end"
-	s.exec("UPDATE consumer_log SET remark = '" + remark + "'")
-	for _, list := range []string{"dlq", "log"} {
-		if stdout, _, code := runCLI(t, s.environ, "", list, "list"); code != exitDone || !strings.Contains(stdout, remark) {
-			t.Errorf("%s list: exit %d, %s", list, code, stdout)
+	s.exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), ` +
+		`remark = CONCAT(CHAR(27), ']0;title', '` + remark + `')`)
+	for args, want := range map[string]string{
+		"dlq list": remark, "log list": remark, "dlq show A-1": `{"x":"\x1b[31m\x07yyy`,
+	} {
+		stdout, stderr, code := runCLI(t, s.environ, "", strings.Fields(args)...)
+		if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") ||
+			!strings.Contains(stdout, want) {
+			t.Errorf("%s: exit %d, %d bytes, %q, %s", args, code, len(stdout), stdout[:min(len(stdout), 1500)], stderr)
 		}
 	}
 }
 
 // Given a group that no row has, when its letters or rows are asked for, then that is said beside the empty answer,
 // with the groups that there are; of the right group it is not.
-func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) {
-	t.Parallel()
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	for _, group := range []string{"stok-rollback", "stock-rollback"} {
-		s.environ = append(s.environ, "ROLLBACKD_GROUP="+group)
-		for _, args := range []string{"dlq list", "dlq list --by reason", "dlq export", "log list"} {
-			s.run("", append(strings.Fields(args), "--tag", "none")...)
-		}
-	}
-	s.environ = append(s.environ, "ROLLBACKD_GROUP=stok-rollback")
-	s.run("", "reconcile")
-	s.golden("unknown-group")
-}
+func TestAGroupThatNobodyKnowsIsSaid(t *testing.T) { played(t, "unknown-group") }
 
 // Given a MySQL that is frozen, when letters are listed, then the answer comes within ten seconds.
 func TestAFrozenMySQLIsSaidSoon(t *testing.T) {
@@ -267,17 +176,5 @@ func TestAnInterruptedReplayReportsWhatIsLeft(t *testing.T) {
 	if err := json.Unmarshal([]byte(out.String()), &res); err != nil || code != exitFailed || res.Replayed != 1 ||
 		res.Unseen != 2 {
 		t.Errorf("exit %d, %v, %s %s; want one replayed, two left", code, err, out.String(), stderr.String())
-	}
-}
-
-func TestAShownLetterIsSafeAndShortOnATerminal(t *testing.T) {
-	t.Parallel()
-	s := deadShop(t, `{"order_sn":"A-1","items":[]}`)
-	s.exec(`UPDATE consumer_log SET msg_body = CONCAT('{"x":"', CHAR(27), '[31m', CHAR(7), REPEAT('y', 200000)), ` +
-		`remark = CONCAT(CHAR(27), ']0;title')`)
-	stdout, stderr, code := runCLI(t, s.environ, "", "dlq", "show", "A-1")
-	if code != exitDone || len(stdout) > 12_000 || strings.ContainsAny(stdout, "\x1b\x07") ||
-		!strings.Contains(stdout, `{"x":"\x1b[31m\x07yyy`) {
-		t.Errorf("exit %d, %d bytes, %q, %s", code, len(stdout), stdout[:min(len(stdout), 1500)], stderr)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rollbackd/rollbackd/internal/config"
-	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 )
 
@@ -22,13 +21,9 @@ func sqlShell(t *testing.T) *shell {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := s.db()
 	for statement := range strings.SplitSeq(string(tables), ";") {
-		if strings.TrimSpace(statement) == "" {
-			continue
-		}
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
+		if strings.TrimSpace(statement) != "" {
+			s.exec(statement)
 		}
 	}
 	return s
@@ -39,26 +34,8 @@ func sqlShell(t *testing.T) *shell {
 func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
 	t.Parallel()
 	s := sqlShell(t)
-	amount := func(want int) {
-		t.Helper()
-		s.eventually(want, "SELECT amount FROM tb_stock WHERE goods_id = 1001")
-	}
-	s.run("", "handler", "try", exampleSQL+"message.json")
-	amount(5)
-	s.run(`{"order_sn":"20261121-0001","items":[{"sku_id":1001,"quantity":0},{"sku_id":9,"quantity":1}]}`,
-		"handler", "try", "-", "-o", "json")
-	s.run(`{"order_sn":"20261121-0001","items":[{"sku_id":1001,"quantity":-6}]}`, "handler", "try", "-", "--commit")
-	s.run(`{"order_sn":"20261121-0002","items":[]}`, "handler", "try", "-")
-	s.run(`{"order_sn":"20261121-0001"}`, "handler", "try", "-")
-	amount(5)
-	s.run("", "handler", "try", exampleSQL+"message.json", "--commit")
-	amount(7)
-	s.run("", "handler", "try", exampleSQL+"message.json", "--key", "another")
-	s.run("", "handler", "try", "no such file")
-	s.run("", "handler", "try")
-	s.environ = append(s.environ, "ROLLBACKD_HANDLER=stock")
-	s.run("{}", "handler", "try", "-")
-	s.golden("handler-try")
+	s.vars = append(s.vars, "$EXAMPLE/", exampleSQL)
+	s.play("handler-try", nil)
 }
 
 // Given a column that cannot hold every text, when doctor is asked, then it names the column; when a message with an
@@ -66,9 +43,9 @@ func TestHandlerTryShowsWhatAMessageWouldDo(t *testing.T) {
 func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
 	t.Parallel()
 	s := sqlShell(t)
-	s.migrate()
+	s.quietly("", "migrate")
 	s.exec("ALTER TABLE tb_order CONVERT TO CHARACTER SET latin1")
-	s.wants(doctor.Note, "characters", "tb_order.order_sn is latin1")
+	s.says("note characters = tb_order.order_sn is latin1")
 	_, stderr, code := runCLI(t, s.environ, `{"order_sn":"😀","items":[]}`, "handler", "try", "-")
 	if code != exitFailed || !strings.Contains(stderr, "retry: line 4: Error ") || strings.Contains(stderr, "be used") {
 		t.Errorf("exit %d, %q; want %d, and the statement's error", code, stderr, exitFailed)
@@ -80,12 +57,8 @@ func TestTextThatAColumnCannotHoldIsNamed(t *testing.T) {
 func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 	t.Parallel()
 	s := sqlShell(t)
-	s.migrate()
-	if checks, code := s.examine(); code != exitDone {
-		t.Errorf("doctor fails of the example: %+v", checks)
-	} else {
-		wantCheck(t, checks, code, doctor.OK, "statements", "the database takes all of "+exampleSQL)
-	}
+	s.quietly("", "migrate")
+	s.says("exit 0\nok statements = the database takes all of " + exampleSQL)
 	name := filepath.Join(t.TempDir(), "mistake.sql")
 	s.environ = append(s.environ, "ROLLBACKD_SQL_FILE="+name)
 	for _, test := range []struct{ text, check, want string }{
@@ -100,7 +73,7 @@ func TestRunAndDoctorRefuseAFileWithAMistake(t *testing.T) {
 		if want := "ROLLBACKD_SQL_FILE: " + name + test.want; code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("run ended with %d and\n%s\nwant %d and %q", code, stderr, exitUsage, want)
 		}
-		s.wants(doctor.Fail, test.check, name+test.want)
+		s.says("fail " + test.check + " = " + name + test.want)
 	}
 	if n := s.broker.Consumers(s.queue); n != 0 {
 		t.Errorf("%d consumers were there", n)
@@ -112,7 +85,7 @@ func TestAllThatMigrateMakesIsOurOwn(t *testing.T) {
 	t.Parallel()
 	s := newShell(t, "ROLLBACKD_HANDLER=http", "ROLLBACKD_HTTP_TARGET=http://127.0.0.1:1", "ROLLBACKD_LOCK=mysql",
 		"ROLLBACKD_LOG_TABLE=letters")
-	s.migrate()
+	s.quietly("", "migrate")
 	cfg, _, err := config.Load(s.environ)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +119,7 @@ UPDATE seen SET attempt = :rollbackd_attempt WHERE k = :k AND ready = 1; -- expe
 	}
 	s.exec("CREATE TABLE seen (k VARCHAR(20) PRIMARY KEY, ready INT, attempt INT) ENGINE=InnoDB")
 	s.exec("INSERT INTO seen VALUES ('fresh', 1, 0), ('another', 1, 0), ('again', 0, 0), ('taken', 1, 0)")
-	s.migrate()
+	s.quietly("", "migrate")
 	s.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, owner, " +
 		"consumer_timestamp, created_at) VALUES ('stock-rollback', 'stock.rollback', 'taken', 0, 1, 'who died', " +
 		"UTC_TIMESTAMP(6) - INTERVAL 1 HOUR, UTC_TIMESTAMP(6) - INTERVAL 1 HOUR)")

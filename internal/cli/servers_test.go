@@ -15,7 +15,6 @@ import (
 	_ "github.com/go-sql-driver/mysql" // the driver of db
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/rollbackd/rollbackd/internal/doctor"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -30,8 +29,10 @@ type shell struct {
 	dsn     string
 	queue   string
 	replace []string // old, new, …
+	vars    []string // of a script: $NAME, value, …
 	script  bytes.Buffer
 	pool    *sql.DB // see db
+	file    string  // $FILE of a script
 	log     string  // of the last daemon, once it has stopped
 }
 
@@ -154,17 +155,8 @@ func (s *shell) daemon(flags ...string) (stop func()) {
 func migrated(t *testing.T, more ...string) *shell {
 	t.Helper()
 	s := newShell(t, more...)
-	s.migrate()
+	s.quietly("", "migrate")
 	return s
-}
-
-// migrate makes everything, and leaves no trace in the transcript.
-func (s *shell) migrate() {
-	s.t.Helper()
-	if code := s.run("", "migrate"); code != exitDone {
-		s.t.Fatalf("migrate: exit %d\n%s", code, s.script.String())
-	}
-	s.script.Reset()
 }
 
 // db is the test's own pool.
@@ -211,57 +203,22 @@ func (s *shell) eventually(want int, query string) {
 	}
 }
 
+// Given servers with nothing, with everything, and without a queue, then migrate makes what is missing, once, and
+// --status says what that is.
 func TestMigrateMakesWhatIsMissingOnce(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	if s.run("", "migrate", "--status") != exitFailed || s.run("", "migrate") != exitDone ||
-		s.run("", "migrate") != exitDone || s.run("", "migrate", "--status") != exitDone {
-		t.Error("want: something missing, made, made again, nothing missing")
-	}
-	s.broker.Delete(s.queue + ".backstop")
-	if s.run("", "migrate", "--status", "-o", "json") != exitFailed {
-		t.Error("a missing queue is not a failure")
-	}
-	s.golden("migrate")
+	s.play("migrate", map[string]func(){"a queue is deleted": func() { s.broker.Delete(s.queue + ".backstop") }})
 }
 
+// Given a rollback of an order that was never reserved, one that nobody can read, and a line that is no message at all,
+// then commands list, explain, replay and discard what became of them; a Redis that is away hides nothing.
 func TestDeadLettersAreListedExplainedAndReplayed(t *testing.T) {
 	t.Parallel()
 	s := migrated(t)
-	// given a rollback of an order that was never reserved, one that nobody can read, and a line that is no message at all
-	s.run("{\"order_sn\":\"A-1\"}\n\n{\"order_sn\":\"A 2\",\"items\":[]}\nnot json\n{\"order\":\"A-3\"}\n", "publish",
-		"--key-field", "order_sn")
-	s.run("", "log", "explain", "A-1")
-	s.run("", "dlq", "list")
-	stop := s.daemon()
-	s.eventually(2, "SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 3")
-	stop()
-	s.run("", "dlq", "list")
-	s.run("", "dlq", "list", "--reason", "malformed", "-o", "json")
-	s.run("", "log", "explain", "A-1")
-	s.run("", "log", "explain", "A 2")
-	s.run("", "dlq", "replay", "--key", "A-1", "--dry-run")
-	s.run("", "dlq", "replay", "--key", "NOPE")
-	// when the cause is mended and the letter replayed
-	s.exec("INSERT INTO stock (sku_id, amount, version) VALUES (1001, 8, 0)")
-	s.reserve("A-1", 1001, 2)
-	if code := s.run("", "dlq", "replay", "--reason", "exhausted"); code != exitDone {
-		t.Errorf("replay: exit %d", code)
-	}
-	s.run("", "log", "explain", "A-1", "--tag", "stock.rollback")
-	stop = s.daemon()
-	s.eventually(10, "SELECT amount FROM stock WHERE sku_id = 1001")
-	stop()
-	s.run("", "log", "explain", "A-1", "-o", "json")
-	s.run("", "dlq", "discard", "--all", "--why", "a test order", "-o", "json")
-	s.run("", "dlq", "list", "-o", "json")
-	// and a Redis that is away hides nothing
-	away := stack.Proxy(t, stack.Addr(t, s.dsn))
-	away.Refuse(true)
-	s.replace = append(s.replace, away.Addr, "REDIS")
-	s.environ = append(s.environ, "ROLLBACKD_REDIS_URL=redis://"+away.Addr)
-	s.run("", "log", "explain", "A-1")
-	s.golden("dead-letters")
+	away := s.away(s.dsn, "REDIS")
+	s.vars = append(s.vars, "$AWAY", away.Addr)
+	s.play("dead-letters", nil)
 }
 
 func TestPublishSetsWhatTheDaemonReads(t *testing.T) {
@@ -314,40 +271,25 @@ func TestPublishGoesThroughManyWindowsAndOverlongLines(t *testing.T) {
 	}
 }
 
+// Given servers without tables and queues, a database that does not exist, and servers that are not there, then each
+// command says what is missing and what makes it.
 func TestAnErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
-	// given servers without tables and queues
-	s.run("{}", "publish")
-	s.run("", "dlq", "list")
-	s.run("", "dlq", "replay", "--all")
-	s.run("", "log", "explain", "k")
-	if _, stderr, code := runCLI(t, s.environ, "", "migrate"); code != exitDone {
-		t.Fatal(stderr)
-	}
-	s.broker.Delete(s.queue)
-	s.run("{\"order_sn\":1}\n{\"order_sn\":2}", "publish", "--key-field", "order_sn")
-	s.broker.Delete(s.queue + ".dead")
-	s.run("", "dlq", "replay", "--all")
-	// given a database that does not exist
-	good := s.environ
-	none := rollbackdTest.ReplaceAllString(s.dsn, "${0}_none")
-	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_MYSQL_DSN="+none)
-	s.run("", "migrate")
-	s.run("", "dlq", "list")
-	s.wants(doctor.Fail, "reachable", "Unknown database")
-	// given servers that are not there
-	mysqlAway, rabbitAway := stack.Proxy(t, stack.Addr(t, s.dsn)), stack.Proxy(t, stack.Addr(t, s.broker.URL))
-	s.replace = append(s.replace, mysqlAway.Addr, "MYSQL", rabbitAway.Addr, "RABBITMQ")
-	mysqlAway.Refuse(true)
-	rabbitAway.Refuse(true)
-	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_MYSQL_DSN="+mysqlAway.Through(s.dsn))
-	s.run("", "dlq", "list")
-	s.run("", "migrate")
-	s.run("", "log", "explain", "k")
-	s.environ = append(good[:len(good):len(good)], "ROLLBACKD_AMQP_URL="+rabbitAway.Through(s.broker.URL))
-	s.run("{}", "publish")
-	s.run("", "dlq", "replay", "--all")
-	s.run("", "migrate", "--status")
-	s.golden("errors")
+	s.vars = append(s.vars, "$DSN", s.dsn, "$NONE", rollbackdTest.ReplaceAllString(s.dsn, "${0}_none"),
+		"$NOMYSQL", s.away(s.dsn, "MYSQL").Through(s.dsn), "$URL", s.broker.URL,
+		"$NORABBIT", s.away(s.broker.URL, "RABBITMQ").Through(s.broker.URL))
+	s.play("errors", map[string]func(){
+		"the queue is deleted":    func() { s.broker.Delete(s.queue) },
+		"the letters are deleted": func() { s.broker.Delete(s.queue + ".dead") },
+	})
+}
+
+// away is the address of a server under which nobody answers, and what the transcript calls it.
+func (s *shell) away(url, name string) *stack.TCPProxy {
+	s.t.Helper()
+	proxy := stack.Proxy(s.t, stack.Addr(s.t, url))
+	proxy.Refuse(true)
+	s.replace = append(s.replace, proxy.Addr, name)
+	return proxy
 }
