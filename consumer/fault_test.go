@@ -151,11 +151,8 @@ func TestKilledConnectionsCostNothing(t *testing.T) {
 // Those that are kept stay.
 func (w *world) killConnections(own *sql.Conn, kept ...int64) int {
 	w.t.Helper()
-	rows, err := own.QueryContext(w.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE db = DATABASE() "+
-		"AND id <> CONNECTION_ID()")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rows := must(own.QueryContext(w.t.Context(), "SELECT id FROM "+stack.Processes+" WHERE db = DATABASE() "+
+		"AND id <> CONNECTION_ID()"))(w.t)
 	var ids []int64
 	for rows.Next() {
 		var id int64

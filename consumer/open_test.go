@@ -250,9 +250,7 @@ func TestEveryMetricAndLabelIsThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w.cfg.AMQPURLs, w.cfg.Registerer = []string{w.amqpURL}, reg
 	w.calling(consumer.CallOptions{})
-	if _, err := consumer.New(w.cfg, w.handler, consumer.Options{DB: db, Redis: client}); err != nil {
-		t.Fatal(err)
-	}
+	must(consumer.New(w.cfg, w.handler, consumer.Options{DB: db, Redis: client}))(t)
 	families := must(reg.Gather())(t)
 	got := map[string]int{} // series of each
 	for _, f := range families {

@@ -173,9 +173,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.AMQPURLs = []string{w.amqpURL}
 	good := consumer.Options{DB: w.open(w.dsn)}
-	if _, err := consumer.New(w.cfg, w.handler, good); err != nil {
-		t.Fatal(err)
-	}
+	must(consumer.New(w.cfg, w.handler, good))(t)
 	for name, tc := range map[string]struct {
 		change func(*consumer.Config)
 		says   string

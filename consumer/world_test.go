@@ -188,10 +188,7 @@ func (w *world) launch() *running {
 	db := w.open(w.dsn)
 	var client redis.UniversalClient
 	if w.redisURL != "" {
-		var err error
-		if client, err = lock.OpenRedis(w.redisURL, lock.RedisOptions{}); err != nil {
-			w.t.Fatal(err)
-		}
+		client = must(lock.OpenRedis(w.redisURL, lock.RedisOptions{}))(w.t)
 		w.t.Cleanup(func() { _ = client.Close() })
 	}
 	reg := prometheus.NewRegistry()
@@ -370,9 +367,7 @@ func (w *world) declare() {
 	w.t.Helper()
 	conn := must(rabbit.Dial(w.t.Context(), rabbit.Config{URLs: []string{w.broker.URL}, Name: "test"}))(w.t)
 	defer func() { _ = conn.Close() }()
-	if _, err := rabbit.Declare(w.t.Context(), conn, w.topology()); err != nil {
-		w.t.Fatal(err)
-	}
+	must(rabbit.Declare(w.t.Context(), conn, w.topology()))(w.t)
 }
 
 // exec runs a statement, also for a hook or a handler, whose goroutine goes on whatever comes of it.
