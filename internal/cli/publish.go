@@ -114,7 +114,7 @@ func checkTag(tag string) error {
 	if err := (dedup.Identity{Group: "any", Tag: tag, Key: "any"}).Validate(); err != nil ||
 		strings.HasPrefix(tag, "rollbackd.") {
 		return usageErrorf("--tag %q: a tag is 1 to %d bytes of text and does not begin with rollbackd.", tag,
-			wire.MaxTagBytes)
+			dedup.MaxTag)
 	}
 	return nil
 }

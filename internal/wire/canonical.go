@@ -25,12 +25,15 @@ const (
 
 // standIn is what a copy carries in place of a value that is too large.
 func standIn(v any) rabbit.Table {
-	c := canonicalText(v)
+	c, ok := textOf(v) // text by itself, everything else with its type
+	if !ok {
+		c = string(appendCanonical(nil, v))
+	}
 	sum := sha256.Sum256([]byte(c))
 	return rabbit.Table{standInSHA256: sum[:], standInBytes: int64(len(c))}
 }
 
-// standInDigest is the digest that the replaced value had, as digestOf gives it.
+// standInDigest is the digest that the replaced value had, as longText gives it.
 func standInDigest(v any) (string, bool) {
 	t, _ := v.(rabbit.Table)
 	sum, ok := t[standInSHA256].([]byte)
@@ -40,20 +43,7 @@ func standInDigest(v any) (string, bool) {
 	return digestText(sum), true
 }
 
-func digestOf(canonical string) string {
-	sum := sha256.Sum256([]byte(canonical))
-	return digestText(sum[:])
-}
-
 func digestText(sum []byte) string { return "over-long, sha256:" + hex.EncodeToString(sum) }
-
-// canonicalText represents any value by bytes: text by itself, everything else with its type.
-func canonicalText(v any) string {
-	if text, ok := textOf(v); ok {
-		return text
-	}
-	return string(appendCanonical(nil, v))
-}
 
 // appendCanonical writes a value so that it reads the same after RabbitMQ carried it, whose integers and floats may
 // change their width on the way.
@@ -73,9 +63,12 @@ func appendCanonical(b []byte, v any) []byte {
 		}
 		return append(b, 't', 0)
 	case float32:
-		return appendFloat(b, float64(v))
+		return appendCanonical(b, float64(v))
 	case float64:
-		return appendFloat(b, v)
+		if math.IsNaN(v) {
+			v = math.NaN() // one of the many
+		}
+		return binary.BigEndian.AppendUint64(append(b, 'd'), math.Float64bits(v))
 	case time.Time:
 		return binary.BigEndian.AppendUint64(append(b, 'T'), uint64(v.Unix()))
 	case rabbit.Decimal:
@@ -102,13 +95,6 @@ func integer(v any) (int64, bool) {
 		return rabbit.Int(v)
 	}
 	return 0, false
-}
-
-func appendFloat(b []byte, f float64) []byte {
-	if math.IsNaN(f) {
-		f = math.NaN() // one of the many
-	}
-	return binary.BigEndian.AppendUint64(append(b, 'd'), math.Float64bits(f))
 }
 
 func appendSized(b []byte, s string) []byte {

@@ -132,11 +132,7 @@ func plausible(t time.Time) time.Time {
 // timestamp_in_ms, else the AMQP timestamp (whole seconds).
 func PublishedAt(m rabbit.Message) (time.Time, bool) {
 	for _, name := range []string{HeaderPublishedAt, rabbit.HeaderInterceptor} {
-		v, ok := m.Headers[name]
-		if !ok {
-			continue
-		}
-		if ms, ok := rabbit.Int(v); ok && ms > 0 && ms <= latest.UnixMilli() {
+		if ms, ok := rabbit.Int(m.Headers[name]); ok && ms > 0 && ms <= latest.UnixMilli() {
 			return time.UnixMilli(ms).UTC(), true
 		}
 	}

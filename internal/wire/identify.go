@@ -17,12 +17,6 @@ import (
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 )
 
-// Limits of an identity's parts, in bytes.
-const (
-	MaxTagBytes = 100
-	MaxKeyBytes = 255
-)
-
 // Tags under which messages without an identity of their own are filed. No producer can claim them.
 const (
 	TagUnidentified = "rollbackd.unidentified"
@@ -79,11 +73,13 @@ func Identify(group string, sources []KeySource, queue string, d rabbit.Delivery
 	name, header, why := findKey(sources, &d, id.BodyHash)
 	id.header = header
 	if why == "" {
-		if flaw := textFlaw(name, MaxKeyBytes); flaw != "" {
+		if flaw := textFlaw(name, dedup.MaxKey); flaw != "" {
 			why = "its key " + flaw
 		}
 	}
-	if flaw := tagFlaw(tag); flaw != "" {
+	if strings.HasPrefix(tag, reservedTags) {
+		why = "its tag begins with " + reservedTags + ", which is reserved"
+	} else if flaw := textFlaw(tag, dedup.MaxTag); flaw != "" {
 		why = "its tag " + flaw
 	}
 	if why != "" {
@@ -124,8 +120,8 @@ func findKey(sources []KeySource, d *rabbit.Delivery, bodyHash [sha256.Size]byte
 	}
 	for i := range sources {
 		s := &sources[i]
-		switch s.kind {
-		case fromHeader:
+		switch {
+		case s.name != "":
 			if marked { // the key may have stood there: the next source would give the message another one
 				return unreadableName(mark, d), "", "its headers cannot be read: " + mark.Why
 			}
@@ -136,17 +132,13 @@ func findKey(sources []KeySource, d *rabbit.Delivery, bodyHash [sha256.Size]byte
 				}
 				return name, s.name, flaw
 			}
-		case fromMessageID:
-			if d.MessageID != "" {
-				return d.MessageID, "", ""
-			}
-		case fromCorrelationID:
-			if d.CorrelationID != "" {
-				return d.CorrelationID, "", ""
-			}
-		case fromBodyHash:
+		case s.text == fromMessageID && d.MessageID != "":
+			return d.MessageID, "", ""
+		case s.text == fromCorrelationID && d.CorrelationID != "":
+			return d.CorrelationID, "", ""
+		case s.text == fromBodyHash:
 			return hex.EncodeToString(bodyHash[:]), "", ""
-		case fromJSON:
+		case s.steps != nil:
 			name, found, flaw := lookUp(d.Body, s.steps)
 			if flaw != "" {
 				return "", "", "its body " + flaw + " (" + s.text + ")"
@@ -215,14 +207,8 @@ func longText(s string) (text, flaw string) {
 	if len(s) <= maxKeptValue {
 		return s, ""
 	}
-	return digestOf(s), fmt.Sprintf("is over-long: %d bytes", len(s))
-}
-
-func tagFlaw(tag string) string {
-	if strings.HasPrefix(tag, reservedTags) {
-		return "begins with " + reservedTags + ", which is reserved"
-	}
-	return textFlaw(tag, MaxTagBytes)
+	sum := sha256.Sum256([]byte(s))
+	return digestText(sum[:]), fmt.Sprintf("is over-long: %d bytes", len(s))
 }
 
 // textFlaw says why s cannot be part of a key, or "".

@@ -12,24 +12,20 @@ import (
 	"github.com/rollbackd/rollbackd/internal/strictjson"
 )
 
-const sourcesExample = "header:x-message-key,property:message_id,body:sha256"
-
-type sourceKind uint8
-
+// The sources that are neither a header nor a place in the body.
 const (
-	fromHeader sourceKind = iota + 1
-	fromMessageID
-	fromCorrelationID
-	fromBodyHash
-	fromJSON
+	fromMessageID     = "property:message_id"
+	fromCorrelationID = "property:correlation_id"
+	fromBodyHash      = "body:sha256"
 )
+
+const sourcesExample = "header:x-message-key," + fromMessageID + "," + fromBodyHash
 
 // KeySource is one place where a message's key may stand.
 type KeySource struct {
-	kind  sourceKind
 	text  string   // as it was written
-	name  string   // of the header
-	steps []string // of the JSON pointer, unescaped
+	name  string   // of a header; "" of other sources
+	steps []string // of a JSON pointer, unescaped; nil of other sources
 }
 
 // String is the source as KEY_FROM names it.
@@ -50,7 +46,7 @@ func ParseKeySources(list string) ([]KeySource, error) {
 		if slices.ContainsFunc(sources, func(o KeySource) bool { return o.text == s.text }) {
 			return nil, fmt.Errorf("key source %q is named twice", text)
 		}
-		if n := len(sources); n > 0 && sources[n-1].kind == fromBodyHash {
+		if n := len(sources); n > 0 && sources[n-1].text == fromBodyHash {
 			return nil, fmt.Errorf("key source %q is never used: every message has a body, so body:sha256 must be the last",
 				text)
 		}
@@ -59,27 +55,17 @@ func ParseKeySources(list string) ([]KeySource, error) {
 	return sources, nil
 }
 
-func parseSource(text string) (KeySource, error) {
-	kind, name, _ := strings.Cut(text, ":")
-	s := KeySource{text: text}
-	switch {
+func parseSource(text string) (s KeySource, err error) {
+	s.text = text
+	switch kind, name, _ := strings.Cut(text, ":"); {
 	case kind == "header":
-		s.kind, s.name = fromHeader, name
-		return s, checkHeaderName(name)
+		s.name, err = name, checkHeaderName(name)
 	case kind == "json":
-		var err error
-		s.kind = fromJSON
 		s.steps, err = parsePointer(name)
-		return s, err
+	case !slices.Contains([]string{fromMessageID, fromCorrelationID, fromBodyHash}, text):
+		err = errors.New("is none of header:NAME, property:message_id, property:correlation_id, body:sha256, json:/POINTER")
 	}
-	s.kind = map[string]sourceKind{
-		"property:message_id": fromMessageID, "property:correlation_id": fromCorrelationID, "body:sha256": fromBodyHash,
-	}[text]
-	if s.kind != 0 {
-		return s, nil
-	}
-	return KeySource{}, errors.New("is none of header:NAME, property:message_id, property:correlation_id, body:sha256, " +
-		"json:/POINTER")
+	return s, err
 }
 
 func checkHeaderName(name string) error {
@@ -126,17 +112,16 @@ func Remake(
 
 // fillIn puts a key where a source looks for it, and reports whether no later source is looked at.
 func fillIn(d *rabbit.Delivery, s *KeySource, key string) bool {
-	switch s.kind {
-	case fromHeader:
+	switch {
+	case s.name != "":
 		d.Headers = rabbit.Table{s.name: key}
-	case fromMessageID:
-		d.MessageID = key
-	case fromCorrelationID:
-		d.CorrelationID = key
-	case fromJSON:
+	case s.steps != nil:
 		_, found, flaw := lookUp(d.Body, s.steps)
 		return found || flaw != ""
-	case fromBodyHash:
+	case s.text == fromMessageID:
+		d.MessageID = key
+	case s.text == fromCorrelationID:
+		d.CorrelationID = key
 	}
 	return true
 }

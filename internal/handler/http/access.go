@@ -33,11 +33,6 @@ type login struct {
 // askEvery is how often secrets and files are looked at.
 const askEvery = time.Second
 
-func newAccess(o Options) (*access, error) {
-	a := &access{o: o, certs: certs.Store{Warn: o.Warn}}
-	return a, a.ask()
-}
-
 // now is the login of the moment.
 func (a *access) now() login {
 	a.mu.Lock()

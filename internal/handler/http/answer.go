@@ -19,10 +19,9 @@ import (
 const (
 	// keptAnswer is how much of an answer that refuses stands beside the message.
 	keptAnswer = 1 << 10
-	// readAnswer is how much of an answer is read, so that the connection can be used again, and readTime for how long at
-	// most: an answer without an end has said all with its status.
+	// readAnswer is how much of an answer is read, so that the connection can be used again, for a second at most: an
+	// answer without an end has said all with its status.
 	readAnswer = 64 << 10
-	readTime   = time.Second
 	// mostText is how long an error is: it goes into logs, rows, letters and to /readyz.
 	mostText = keptAnswer + 200
 )
@@ -85,7 +84,7 @@ func (c *caller) noAnswer(err error, sent bool) error {
 // When that takes too long stop ends it. The time that ctx leaves for the call is never used up: a call whose time is
 // over counts as one without an answer.
 func body(ctx context.Context, resp *http.Response, stop func()) string {
-	bound := readTime
+	bound := time.Second
 	if ends, ok := ctx.Deadline(); ok {
 		bound = min(bound, time.Until(ends)/2)
 	}

@@ -22,6 +22,8 @@ import (
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/certs"
+	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
 // The headers of a call.
@@ -80,8 +82,8 @@ func newCaller(o Options) (*caller, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return nil, errors.New("the target must be a URL like https://stock.example.com/rollbacks, without a password")
 	}
-	a, err := newAccess(o)
-	if err != nil {
+	a := &access{o: o, certs: certs.Store{Warn: o.Warn}}
+	if err := a.ask(); err != nil {
 		return nil, err
 	}
 	return &caller{o: o, host: u.Scheme + "://" + u.Host, access: a, now: time.Now}, nil
@@ -137,9 +139,7 @@ func (c *caller) request(ctx context.Context, m consumer.Message, login login) (
 	h.Set("Content-Type", contentType(m))
 	h.Set("User-Agent", "rollbackd")
 	if !trace.SpanContextFromContext(ctx).IsValid() { // else the call is its child
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{
-			"traceparent": text(m.Headers["traceparent"]), "tracestate": text(m.Headers["tracestate"]),
-		})
+		ctx = trace.ContextWithRemoteSpanContext(ctx, wire.TraceOf(m.Headers))
 	}
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
 	if login.token != "" {
@@ -152,17 +152,6 @@ func (c *caller) request(ctx context.Context, m consumer.Message, login login) (
 }
 
 var mediaType = regexp.MustCompile(`^[!-~]+/[!-~]+(; ?[ -~]+)?$`)
-
-// text is an AMQP header that is text.
-func text(v any) string {
-	switch v := v.(type) {
-	case string:
-		return v
-	case []byte:
-		return string(v)
-	}
-	return ""
-}
 
 // contentType is what the producer says, if it says something that a header can hold.
 func contentType(m consumer.Message) string {

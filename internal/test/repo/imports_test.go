@@ -62,7 +62,7 @@ var arrows = []arrow{
 		"it is the only package between the domain and the engine, so that neither comes to know the other"},
 	{"internal/handler/sql", []string{"consumer", "internal/mysqldb", "internal/strictjson"},
 		"it knows the transaction that it is given and the message; what a setting or a queue is called it must not know"},
-	{"internal/handler/http", []string{"consumer", "deadletter", "dedup", "internal/certs"},
+	{"internal/handler/http", []string{"consumer", "deadletter", "dedup", "internal/certs", "internal/wire"},
 		"it knows one request and its answer, signed as the webhook's are; what becomes of the message is the engine's"},
 	{"internal/daemon", []string{"consumer", "deadletter", "dedup", "internal/admin", "internal/legacyimport",
 		"internal/config", "internal/operator", "internal/handler", "internal/lockers", "internal/mysqldb", "internal/rabbit",
