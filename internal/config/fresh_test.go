@@ -61,16 +61,16 @@ func TestAFileThatIsReadAgainChangesTheLoginAlone(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFileIsReadOnce(t *testing.T) {
+func TestAPipeIsReadOnce(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = os.WriteFile(pipe, []byte("u:a@tcp(h:1)/d"), 0) }()
+	go func() { _ = os.WriteFile(pipe, []byte("u:a@tcp(h:1)/d\n"), 0) }()
 	cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": pipe})
 	warn := func(w Warning) { t.Errorf("it warns: %s", w) }
-	if got := cfg.Fresh("MYSQL_DSN", warn)(); got != "u:a@tcp(h:1)/d" {
-		t.Errorf("a pipe: %q", got)
+	if got := cfg.Fresh("MYSQL_DSN", warn)(); got != "u:a@tcp(h:1)/d" || cfg.MySQLDSN != got {
+		t.Errorf("a pipe: %q, and then %q", cfg.MySQLDSN, got)
 	}
 	if got := cfg.Fresh("AMQP_URL", warn)(); got != cfg.AMQPURLs[0] {
 		t.Errorf("a variable: %q", got)

@@ -232,19 +232,6 @@ func TestFileWithoutAnEndIsRefused(t *testing.T) {
 	}
 }
 
-func TestValueComesFromAPipe(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	written := make(chan error, 1)
-	go func() { written <- os.WriteFile(pipe, []byte("root:pw@tcp(db)/shop\n"), 0) }()
-	cfg := load(t, map[string]string{"ROLLBACKD_MYSQL_DSN": unset, "ROLLBACKD_MYSQL_DSN_FILE": pipe})
-	if err := <-written; err != nil || cfg.MySQLDSN != "root:pw@tcp(db)/shop" {
-		t.Errorf("MySQLDSN = %q, %v", cfg.MySQLDSN, err)
-	}
-}
-
 func TestSecondLineOfASecretFileIsRefusedAndNotShown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dsn")
 	write(t, path, "root:pw@tcp(db)/shop\nhunter2\n")
