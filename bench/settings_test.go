@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestDefaultsAreAResultAndTrialsAreNot(t *testing.T) {
@@ -39,13 +38,5 @@ func TestAllBadSettingsAreNamed(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
 			t.Errorf("the error does not name %s=%s: %v", name, value, err)
 		}
-	}
-}
-
-func TestRoundHasTenSeconds(t *testing.T) {
-	if s, err := readSettings(func(string) string {
-		return ""
-	}); err != nil || s.Round != 10*time.Second || s.Rounds != 3 {
-		t.Errorf("got %+v, %v", s, err)
 	}
 }

@@ -284,7 +284,7 @@ func TestMySQLWithAFullDisk(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			server := stack.OwnMySQLOnDisk(t, size, tc.args...)
+			server := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindMySQL}, MySQLDisk: size, MySQLArgs: tc.args})
 			w := newWorldOn(t, servers{mysql: server})
 			w.patience = 3 * time.Minute // a server that waits for room looks once a minute
 			body := `{"note":"` + strings.Repeat("x", tc.body) + `"}`

@@ -35,8 +35,9 @@ func TestRedisIsALock(t *testing.T) {
 // server gone.
 func TestValkeyIsALock(t *testing.T) {
 	t.Parallel()
-	stack.OwnValkey(t) // skips the whole test, and says why, where there is none
-	locktest.Run(t, func(t *testing.T) locktest.Backend { return backendOf(t, stack.OwnValkey(t)) })
+	valkey := stack.Options{Only: []stack.Kind{stack.KindRedis}, RedisProgram: "valkey-server"}
+	stack.Own(t, valkey) // skips the whole test, and says why, where there is none
+	locktest.Run(t, func(t *testing.T) locktest.Backend { return backendOf(t, stack.Own(t, valkey)) })
 }
 
 // Given Redis with sentinels, then it passes the suite that each lock must pass: one holder, expiry, renewal, lost

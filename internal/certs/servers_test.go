@@ -32,7 +32,7 @@ type place struct {
 type world struct {
 	trusted, foreign *stack.Authority
 	server           stack.Pair
-	servers          stack.Servers
+	servers          *stack.Stack
 	places           []place
 }
 

@@ -146,7 +146,7 @@ func (s *classicShop) checkStock() {
 // consumer runs a command to its end, which must be a good one.
 func (s *classicShop) consumer(args ...string) string {
 	s.t.Helper()
-	out := must(program.Run(s.t.Context(), binary(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
+	out := must(program.Run(s.t.Context(), program.Shared(s.t), append(s.environ(), os.Environ()...), args...))(s.t)
 	return out
 }
 
@@ -328,7 +328,7 @@ func (s *classicShop) job() func(other string) (string, error) {
 		s.t.Fatal(err)
 	}
 	client := fmt.Sprintf("mysql --no-defaults -h%s -P%s -u%s %s", host, port, dsn.User, dsn.DBName)
-	dir := filepath.Dir(binary(s.t)) // in which the program is called rollbackd
+	dir := filepath.Dir(program.Shared(s.t)) // in which the program is called rollbackd
 	return func(other string) (string, error) {
 		cmd := exec.CommandContext(s.t.Context(), "sh", "../../deploy/examples/job/publish-cancelled.sh")
 		path := dir + ":" + os.Getenv("PATH")

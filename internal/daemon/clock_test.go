@@ -17,7 +17,7 @@ import (
 func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	t.Parallel()
 	const jump = 40 * 24 * time.Hour
-	server := stack.OwnMySQLWithClock(t)
+	server := stack.Own(t, stack.Options{Only: []stack.Kind{stack.KindMySQL}, MySQLClock: true})
 	setClock := func(offset time.Duration) {
 		t.Helper()
 		ok(t, server.SetClock(offset))
@@ -41,7 +41,7 @@ func TestTheClockOfMySQLJumpsAndComesBack(t *testing.T) {
 	}
 	w.eventually("/readyz says that the clocks differ", clocks)
 	w.eventually("retention says that it does nothing", func() bool {
-		return strings.Contains(w.logs.tail(1000), "old rows of the consumer log could not be deleted")
+		return strings.Contains(w.logs.Tail(1000), "old rows of the consumer log could not be deleted")
 	})
 	w.publish(w.route.Rollback(late[0]))
 	w.eventually("it has died in the future", func() bool { return w.rows(dedup.Dead) == 1 })

@@ -111,7 +111,7 @@ func (w *world) startVictim(apart *stack.Apart, pairs ...string) victim {
 	account := must(mysql.ParseDSN(stack.Restricted(w.t, ours["MYSQL_DSN"], "ALL PRIVILEGES ON *")))(w.t)
 	account.Addr = stack.Addr(w.t, w.env["MYSQL_DSN"])
 	w.set("MYSQL_DSN", account.FormatDSN())
-	path, args := binary(w.t), []string{"run"}
+	path, args := program.Shared(w.t), []string{"run"}
 	if apart != nil {
 		path, args = apart.Command(path, args...)
 	}

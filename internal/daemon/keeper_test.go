@@ -22,14 +22,14 @@ import (
 // member is a daemon of a fleet, with its own log.
 type member struct {
 	*program.Process
-	log *lines
+	log *program.Log
 }
 
 func (w *world) join() member {
 	w.t.Helper()
-	log := &lines{}
+	log := &program.Log{}
 	return member{w.startProcess(program.Options{
-		Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: io.MultiWriter(log, w.logs),
+		Path: program.Shared(w.t), Args: []string{"run"}, Env: w.environ(), Log: io.MultiWriter(log, w.logs),
 	}), log}
 }
 

@@ -77,7 +77,7 @@ func TestAStopWithFullGroupsCostsNoAttempt(t *testing.T) {
 	w.publish(sent...)
 	free := w.lockStock()
 	waiting := w.startProcess(program.Options{
-		Path: binary(t), Args: []string{"run"}, Env: append(w.environ(), fullBatches...), Log: w.logs,
+		Path: program.Shared(t), Args: []string{"run"}, Env: append(w.environ(), fullBatches...), Log: w.logs,
 	})
 	w.eventually("all lanes hold full groups", func() bool { return w.rows(dedup.Processing) == claimed })
 	w.signal(waiting, syscall.SIGTERM)

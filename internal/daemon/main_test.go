@@ -6,6 +6,7 @@ import (
 
 	"github.com/rollbackd/rollbackd/consumer"
 	"github.com/rollbackd/rollbackd/internal/daemon"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
@@ -22,5 +23,5 @@ func TestMain(m *testing.M) {
 		os.Exit(runChild(daemon.Options{Hook: hangAt(consumer.Point(point))}))
 	}
 	stack.AtOnce(4)
-	stack.Main(m, func() error { return os.RemoveAll(built.dir) })
+	stack.Main(m, program.Remove)
 }

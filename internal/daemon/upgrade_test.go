@@ -114,16 +114,16 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	// when: the new one migrates while the old one works
 	before := columns()
 	publish()
-	migrated(binary(t))
+	migrated(program.Shared(t))
 	if after := columns(); after <= before {
 		t.Fatalf("the migration changes nothing: %d columns before and %d after; name a newer commit's parent", before, after)
 	}
 	w.ended(2*each + 2*some)
 	// side by side
-	fresh := started(binary(t))
+	fresh := started(program.Shared(t))
 	w.eventually("both consume", func() bool { return w.broker.Consumers(w.config().Queue) >= 4 })
 	alone := settled(first)
-	replayed(binary(t), early)
+	replayed(program.Shared(t), early)
 	publish(failing(late)...)
 	w.ended(3*each + 4*some)
 	if byOld, byNew := settled(first)-alone, settled(fresh); byOld == 0 || byNew == 0 {
@@ -138,7 +138,7 @@ func TestTwoVersionsWorkSideBySideOverAMigration(t *testing.T) {
 	publish()
 	w.ended(4*each + 4*some)
 	// for good
-	fresh = started(binary(t))
+	fresh = started(program.Shared(t))
 	publish()
 	w.stop(first)
 	w.ended(5*each + 4*some)

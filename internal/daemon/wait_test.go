@@ -199,7 +199,7 @@ func TestStockTablesOfTheLastReleaseAreWaitedFor(t *testing.T) {
 		return strings.Contains(w.logs.String(), "Unknown column 'room'")
 	})
 	is(w, "messages were charged an attempt", w.count("SELECT COUNT(*) FROM consumer_log"), 0)
-	if out, err := program.Run(t.Context(), binary(t), w.environ(), "migrate"); err != nil {
+	if out, err := program.Run(t.Context(), program.Shared(t), w.environ(), "migrate"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	w.ended(len(orders))

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,7 +50,7 @@ type world struct {
 	before oracle.Stock
 	route  shop.Route
 	rng    *rand.Rand
-	logs   *lines
+	logs   *program.Log
 
 	lockServers []*stack.Server // of the lock, if the test has its own
 	lockSet     *stack.RedisSet // what they are together, if one of them takes the place of another
@@ -70,7 +69,7 @@ func newWorld(t *testing.T, pairs ...string) *world {
 // emptyWorld has a database without tables and a broker without queues.
 func emptyWorld(t *testing.T, pairs ...string) *world {
 	t.Helper()
-	w := &world{t: t, broker: stack.AMQP(t), logs: &lines{}}
+	w := &world{t: t, broker: stack.AMQP(t), logs: &program.Log{}}
 	w.route = shop.Route{Exchange: w.broker.Name("stock"), Key: "stock.rollback"}
 	w.env = map[string]string{
 		"AMQP_URL": w.broker.URL, "REDIS_URL": stack.Redis(t),
@@ -96,7 +95,7 @@ func emptyWorld(t *testing.T, pairs ...string) *world {
 	w.broker.TrackExchanges(cfg.Exchange)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last lines of the daemons' log:\n%s", w.logs.tail(60))
+			t.Logf("last lines of the daemons' log:\n%s", w.logs.Tail(60))
 		}
 	})
 	return w
@@ -304,7 +303,7 @@ func (w *world) start() *program.Process {
 // command starts a command of the binary.
 func (w *world) command(args ...string) *program.Process {
 	w.t.Helper()
-	return w.startProcess(program.Options{Path: binary(w.t), Args: args, Env: w.environ(), Log: w.logs})
+	return w.startProcess(program.Options{Path: program.Shared(w.t), Args: args, Env: w.environ(), Log: w.logs})
 }
 
 func (w *world) startProcess(o program.Options) *program.Process {
@@ -342,7 +341,7 @@ func (w *world) exits(p *program.Process, want int, within time.Duration) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), within)
 	defer cancel()
 	if code, err := p.Wait(ctx); err != nil || code != want {
-		w.t.Fatalf("the process ended with %d (%v), want %d\n%s", code, err, want, w.logs.tail(20))
+		w.t.Fatalf("the process ended with %d (%v), want %d\n%s", code, err, want, w.logs.Tail(20))
 	}
 }
 
@@ -430,56 +429,6 @@ func (w *world) freezeInside(daemon *program.Process, atLeast int) (applied, hel
 func (w *world) signal(p *program.Process, s syscall.Signal) {
 	w.t.Helper()
 	ok(w.t, p.Signal(s))
-}
-
-// binary builds cmd/rollbackd once for all tests of the process.
-func binary(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		dir, err := os.MkdirTemp("", "rollbackd-test-")
-		if err != nil {
-			built.err = err
-			return
-		}
-		built.dir = dir
-		built.path, built.err = program.Build(context.WithoutCancel(t.Context()), dir)
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return built.path
-}
-
-// built is the binary of this test process.
-var built struct {
-	once      sync.Once
-	dir, path string
-	err       error
-}
-
-// lines keeps what daemons log, for tests that fail.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder // guarded by mu
-}
-
-// Write takes a line.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// String is everything.
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *lines) tail(n int) string {
-	all := strings.Split(l.String(), "\n")
-	return strings.Join(all[max(0, len(all)-n):], "\n")
 }
 
 var update = flag.Bool("update", false, "rewrite the golden files")

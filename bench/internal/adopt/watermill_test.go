@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,11 +15,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/go-sql-driver/mysql" // the driver of db
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestMain(m *testing.M) { stack.Main(m) }
+func TestMain(m *testing.M) { stack.Main(m, program.Remove) }
 
 // world is a shop with Watermill on one side and the program on the other.
 type world struct {
@@ -34,15 +34,9 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, broker: stack.AMQP(t), path: filepath.Join(t.TempDir(), "rollbackd")}
-	const root = "../../.."
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.path, "./cmd/rollbackd")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v\n%s", err, out)
-	}
+	w := &world{t: t, broker: stack.AMQP(t), path: program.Shared(t)}
 	dsn := stack.MySQL(t)
-	handler, err := filepath.Abs(root + "/deploy/examples/sql/classic/handler.sql")
+	handler, err := filepath.Abs("../../../deploy/examples/sql/classic/handler.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +76,7 @@ func (w *world) work(rows int) {
 		w.t.Fatal(err)
 	}
 	defer func() { _ = p.Kill() }()
-	w.eventually(fmt.Sprintf("%d rows say success", rows), func() bool {
+	poll.Until(w.t, fmt.Sprintf("%d rows say success", rows), func() bool {
 		return w.count("SELECT COUNT(*) FROM consumer_log WHERE consumer_status = 1") == rows &&
 			w.broker.Depth(w.queue) == 0 && w.broker.Unacked(w.queue) == 0
 	})
@@ -99,17 +93,6 @@ func (w *world) count(query string, args ...any) (n int) {
 		w.t.Fatalf("%s: %v", query, err)
 	}
 	return n
-}
-
-func (w *world) eventually(what string, yes func() bool) {
-	w.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(time.Minute); !yes(); <-tick.C {
-		if time.Now().After(late) {
-			w.t.Fatalf("still not after a minute: %s", what)
-		}
-	}
 }
 
 // publish publishes n messages, each twice, and returns them.
@@ -157,7 +140,7 @@ func (w *world) take(config wamqp.Config, topic string, n int) map[string]*messa
 			w.t.Fatalf("Watermill got %d of %d messages", len(got), n)
 		}
 	}
-	w.eventually("the last ack has arrived", func() bool { return w.broker.Unacked(topic) == 0 })
+	poll.Until(w.t, "the last ack has arrived", func() bool { return w.broker.Unacked(topic) == 0 })
 	return got
 }
 

@@ -96,21 +96,6 @@ func TestWhatCouldNotBeMeasuredIsAFigureThatSaysSo(t *testing.T) {
 	}
 }
 
-func TestGoals(t *testing.T) {
-	for _, c := range []struct {
-		goal  goal
-		value float64
-		want  bool
-	}{{atLeast(0.5), 0.5, true}, {atLeast(0.5), 0.49999, false}, {atMost(6), 6, true}, {atMost(6), 6.001, false}} {
-		if got := c.goal.reached(c.value); got == nil || *got != c.want {
-			t.Errorf("%v reaches %s: %v, want %v", c.value, c.goal, got, c.want)
-		}
-	}
-	if (goal{}).reached(1) != nil {
-		t.Error("without a goal nothing is reached")
-	}
-}
-
 // Figures that are no ratios, a little at their goals and a little beyond.
 func TestTheOtherFiguresHaveTheirGoals(t *testing.T) {
 	for _, c := range []struct {

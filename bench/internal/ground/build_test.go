@@ -8,14 +8,15 @@ import (
 	"testing"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/program"
 )
 
 func TestABuildIsAFolderAProgramOrARevision(t *testing.T) {
-	module := must.Get(Output(t.Context(), "", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rollbackd/rollbackd"))
+	module := must.Get(program.Module(t.Context()))
 	g := &Ground{Ctx: t.Context(), module: module, dir: t.TempDir()}
-	program := filepath.Join(t.TempDir(), "program")
-	must.OK(os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
-	names := []string{".", module, program}
+	script := filepath.Join(t.TempDir(), "program")
+	must.OK(os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755))
+	names := []string{".", module, script}
 	if _, err := g.git("rev-parse", "HEAD"); err == nil {
 		names = append(names, "HEAD")
 	}
@@ -27,7 +28,7 @@ func TestABuildIsAFolderAProgramOrARevision(t *testing.T) {
 			t.Errorf("%s: %+v: %v\n%s", name, b, err, out)
 		}
 	}
-	if g.Builds[2].Binary != program {
+	if g.Builds[2].Binary != script {
 		t.Errorf("the program is %+v", g.Builds[2])
 	}
 	if err := must.Catch(func() { g.build("no-such-thing") }); err == nil || !strings.Contains(err.Error(), "revision") {

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rollbackd/rollbackd/internal/test/must"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 	"github.com/rollbackd/rollbackd/internal/wait"
@@ -73,7 +74,7 @@ func Start(ctx context.Context, o Options) *Ground {
 func (g *Ground) start(o Options) {
 	g.Self = must.Get(os.Executable())
 	g.dir = must.Get(os.MkdirTemp("", "rollbackd-bench-"))
-	g.module = must.Get(Output(g.Ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rollbackd/rollbackd"))
+	g.module = must.Get(program.Module(g.Ctx))
 	if len(o.Builds) == 0 {
 		o.Builds = []string{g.module}
 	}
@@ -120,14 +121,9 @@ func (g *Ground) Stop() error {
 
 // Within asks again and again until the answer is yes, for so long at most, and says whether it was.
 func (g *Ground) Within(patience time.Duration, there func() bool) bool {
-	const step = 50 * time.Millisecond
-	for began := time.Now(); !there(); {
-		if time.Since(began) > patience {
-			return false
-		}
-		g.Rest(step)
-	}
-	return true
+	ok := poll.During(g.Ctx, patience, 50*time.Millisecond, there)
+	must.OK(context.Cause(g.Ctx))
+	return ok
 }
 
 // Until stops whoever waits in vain.
@@ -166,8 +162,8 @@ func (g *Ground) Field(name string, b Build) *Field {
 // open connects to a schema, or to the server only.
 func (g *Ground) open(schema string) *Field {
 	cfg := must.Get(mysql.ParseDSN(g.Stack.MySQL.URL()))
-	cfg.InterpolateParams, cfg.DBName, cfg.Logger = true, schema, &mysql.NopLogger{}
-	return &Field{DB: sql.OpenDB(must.Get(mysql.NewConnector(cfg))), DSN: cfg.FormatDSN(), ground: g}
+	cfg.InterpolateParams, cfg.DBName = true, schema
+	return &Field{DB: stack.OpenMySQL(cfg), DSN: cfg.FormatDSN(), ground: g}
 }
 
 // Environ is the product's environment on this field, and the rivals'. extra are further settings, NAME=value without
@@ -194,27 +190,17 @@ func (f *Field) migrate(settings ...string) {
 
 // Each calls see for each row of a query with two columns.
 func (f *Field) Each(query string, see func(string, int64)) {
-	rows, err := f.DB.QueryContext(f.ground.Ctx, query)
-	must.OK(err, query)
-	defer rows.Close()
-	for rows.Next() {
+	must.Rows(f.ground.Ctx, f.DB, query, func(scan func(...any)) {
 		var name string
 		var n int64
-		must.OK(rows.Scan(&name, &n))
+		scan(&name, &n)
 		see(name, n)
-	}
-	must.OK(rows.Err())
+	})
 }
 
-func (f *Field) exec(statements ...string) {
-	for _, s := range statements {
-		_, err := f.DB.ExecContext(f.ground.Ctx, s)
-		must.OK(err, fmt.Sprintf("%.60s…", s))
-	}
-}
+func (f *Field) exec(statements ...string) { must.Exec(f.ground.Ctx, f.DB, statements...) }
 
 // value is the one value that a query finds.
-func value[T any](f *Field, query string, args ...any) (v T) {
-	must.OK(f.DB.QueryRowContext(f.ground.Ctx, query, args...).Scan(&v), fmt.Sprintf("%.60s…", query))
-	return v
+func value[T any](f *Field, query string, args ...any) T {
+	return must.Value[T](f.ground.Ctx, f.DB, query, args...)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -147,17 +146,13 @@ const blockOfTwins = 10_000
 // publishBacklog publishes the orders in their order, as a shop would; where nothing is reserved the order is nobody's
 // business, and three connections are faster.
 func (f *Field) publishBacklog() {
-	producers := int64(1)
+	producers := 1
 	if f.sown.Unreserved {
 		producers = 3
 	}
-	var all errgroup.Group
-	for first := range producers {
-		all.Go(func() error {
-			return must.Catch(func() { f.Producing(func(p *Producer) { p.publishBlocks(first, producers) }) })
-		})
-	}
-	must.OK(all.Wait())
+	must.Side(producers, func(first int) {
+		f.Producing(func(p *Producer) { p.publishBlocks(int64(first), int64(producers)) })
+	})
 	// RabbitMQ counts a little later than it confirms.
 	f.ground.Until("the queue shows all messages that were confirmed", 20*time.Second, func() bool {
 		return f.ground.Depth() == f.published.Load()

@@ -88,18 +88,14 @@ func (f *Field) ForgetStatements() { f.exec("TRUNCATE TABLE " + statementsByKind
 // Statements are the kinds of statement that took most time since, the dearest first. The time is what the server spent
 // on each, waiting for locks and for the disk included.
 func (f *Field) Statements() (all []Statement) {
-	rows, err := f.DB.QueryContext(f.ground.Ctx, "SELECT DIGEST_TEXT, COUNT_STAR, SUM_TIMER_WAIT FROM "+statementsByKind+
-		" WHERE SCHEMA_NAME = DATABASE() ORDER BY SUM_TIMER_WAIT DESC LIMIT 15")
-	must.OK(err, "read the account of statements")
-	defer rows.Close()
-	for rows.Next() {
+	must.Rows(f.ground.Ctx, f.DB, "SELECT DIGEST_TEXT, COUNT_STAR, SUM_TIMER_WAIT FROM "+statementsByKind+
+		" WHERE SCHEMA_NAME = DATABASE() ORDER BY SUM_TIMER_WAIT DESC LIMIT 15", func(scan func(...any)) {
 		var text sql.NullString
 		var s Statement
 		var picoseconds float64
-		must.OK(rows.Scan(&text, &s.Count, &picoseconds))
+		scan(&text, &s.Count, &picoseconds)
 		s.Text, s.Total = text.String, time.Duration(picoseconds/1000)
 		all = append(all, s)
-	}
-	must.OK(rows.Err())
+	})
 	return all
 }

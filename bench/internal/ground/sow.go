@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
 )
@@ -77,17 +75,13 @@ func (f *Field) Sow(s Sowing, seed uint64) {
 	f.sown = sown{Sowing: s, seed: seed}
 	f.published.Store(0)
 	f.clear()
-	var both errgroup.Group
-	both.Go(func() error { return must.Catch(f.seed) })
-	both.Go(func() error {
-		return must.Catch(func() {
-			f.newQueue()
-			if !s.NoBacklog {
-				f.publishBacklog()
-			}
-		})
-	})
-	must.OK(both.Wait())
+	both := []func(){f.seed, func() {
+		f.newQueue()
+		if !s.NoBacklog {
+			f.publishBacklog()
+		}
+	}}
+	must.Side(len(both), func(i int) { both[i]() })
 	f.sown.before = must.Get(oracle.ReadStock(f.ground.Ctx, f.DB))
 	f.sown.rowsBefore = value[int64](f, successes)
 	f.ground.Rest(restBefore)
@@ -211,10 +205,7 @@ func (f *Field) Applied(n int64) bool {
 func (f *Field) Blocked(do func()) {
 	conn := must.Get(f.DB.Conn(f.ground.Ctx))
 	defer conn.Close()
-	exec := func(statement string) {
-		_, err := conn.ExecContext(context.WithoutCancel(f.ground.Ctx), statement)
-		must.OK(err, statement)
-	}
+	exec := func(statement string) { must.Exec(context.WithoutCancel(f.ground.Ctx), conn, statement) }
 	exec("LOCK TABLES consumer_log WRITE, stock WRITE, stock_reservation WRITE")
 	defer exec("UNLOCK TABLES")
 	do()

@@ -127,13 +127,3 @@ func TestSVGIsWellFormed(t *testing.T) {
 		}
 	}
 }
-
-func TestNumbers(t *testing.T) {
-	for in, want := range map[float64]string{
-		0: "0", 0.5012345: "0.5012", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1500: "-1,500",
-	} {
-		if got := number(in); got != want {
-			t.Errorf("%v is written %q, want %q", in, got, want)
-		}
-	}
-}

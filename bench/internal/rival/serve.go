@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/rollbackd/rollbackd/internal/config"
 	"github.com/rollbackd/rollbackd/internal/test/must"
@@ -72,30 +71,24 @@ func Main(name string, workers int) {
 func (c *contest) side(ctx context.Context, workers, prefetch int, worker func() func(amqp.Delivery) error) {
 	conn := must.Get(amqp.Dial(c.cfg.AMQPURLs[0]))
 	defer conn.Close()
-	var all errgroup.Group
-	for range workers {
-		all.Go(func() error {
-			return must.Catch(func() {
-				take, ch := worker(), must.Get(conn.Channel())
-				defer ch.Close()
-				const global, autoAck, exclusive, noLocal, noWait = false, false, false, false, false
-				must.OK(ch.Qos(prefetch, 0, global))
-				deliveries := must.Get(ch.Consume(c.cfg.Queue, "", autoAck, exclusive, noLocal, noWait, nil))
-				for {
-					select {
-					case <-ctx.Done():
-						return
-					case d, ok := <-deliveries:
-						if !ok {
-							must.OK(errors.New("the deliveries ended"))
-						}
-						must.OK(take(d))
-					}
+	must.Side(workers, func(int) {
+		take, ch := worker(), must.Get(conn.Channel())
+		defer ch.Close()
+		const global, autoAck, exclusive, noLocal, noWait = false, false, false, false, false
+		must.OK(ch.Qos(prefetch, 0, global))
+		deliveries := must.Get(ch.Consume(c.cfg.Queue, "", autoAck, exclusive, noLocal, noWait, nil))
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case d, ok := <-deliveries:
+				if !ok {
+					must.OK(errors.New("the deliveries ended"))
 				}
-			})
-		})
-	}
-	must.OK(all.Wait())
+				must.OK(take(d))
+			}
+		}
+	})
 }
 
 // settling acks what was processed, and gives back what was not.

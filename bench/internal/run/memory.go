@@ -7,8 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
@@ -26,13 +24,11 @@ func (r *Runner) Memory(backlog int64, minute time.Duration) Sample {
 		h := r.alone(s.field, "memory", ground.Sowing{Orders: backlog}, nil, func(p *processes) {
 			s.field.Growing()
 			s.daemon, s.until = p, time.Now().Add(minutes*minute)
-			var all errgroup.Group
+			all := []func(){s.holdBack, func() { s.watch(m, minute) }}
 			for range clerks {
-				all.Go(func() error { return must.Catch(func() { s.field.Producing(s.clerk) }) })
+				all = append(all, func() { s.field.Producing(s.clerk) })
 			}
-			all.Go(func() error { return must.Catch(s.holdBack) })
-			all.Go(func() error { return must.Catch(func() { s.watch(m, minute) }) })
-			must.OK(all.Wait())
+			must.Side(len(all), func(i int) { all[i]() })
 		})
 		m["applied"], m["least_queued"] = float64(h.Applied), float64(s.least)
 		m["last_by_second"] = m["last_minute_mib"] / m["second_minute_mib"]

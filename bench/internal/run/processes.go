@@ -32,9 +32,7 @@ func (c Contestant) start(r *Runner, f *ground.Field, log io.Writer) *program.Pr
 // beside starts a contestant, runs do, stops the processes in good order (what they have in hand they finish), and
 // checks what they have done.
 func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h ground.Harvest) {
-	log := must.Get(os.CreateTemp("", "rollbackd-bench-*.log"))
-	defer os.Remove(log.Name())
-	defer log.Close()
+	log := &program.Log{}
 	p := &processes{r: r}
 	err := must.Catch(func() {
 		for range max(1, c.Daemons) {
@@ -54,9 +52,7 @@ func (r *Runner) beside(f *ground.Field, c Contestant, do func(*processes)) (h g
 		err = errors.Join(err, one.Kill())
 	}
 	if err != nil {
-		const last = 4 << 10
-		text, _ := os.ReadFile(log.Name()) // what failed is said in any case
-		must.OK(fmt.Errorf("%s: %w\nlast lines:\n%s", c.Name, err, text[max(0, len(text)-last):]))
+		must.OK(fmt.Errorf("%s: %w\nlast lines:\n%s", c.Name, err, log.Tail(20)))
 	}
 	return h
 }

@@ -9,8 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/rollbackd/rollbackd/bench/internal/ground"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 )
@@ -47,17 +45,11 @@ func (p *processes) profile(text io.Writer, dir string) {
 	f := p.r.empty()
 	f.ForgetStatements()
 	before := p.counted()
-	var both errgroup.Group
-	for name, page := range map[string]string{"cpu.prof": "profile", "allocs.prof": "allocs"} {
-		both.Go(func() error {
-			return must.Catch(func() {
-				seconds := max(1, min(p.r.Length, mostProfiled).Seconds())
-				profile := p.view(p.r.Ground.Ctx, fmt.Sprintf("/debug/pprof/%s?seconds=%.0f", page, seconds))
-				must.OK(os.WriteFile(filepath.Join(dir, name), profile, 0o644))
-			})
-		})
-	}
-	must.OK(both.Wait())
+	profiles, seconds := [][2]string{{"cpu", "profile"}, {"allocs", "allocs"}}, min(p.r.Length, mostProfiled).Seconds()
+	must.Side(len(profiles), func(i int) {
+		page := fmt.Sprintf("/debug/pprof/%s?seconds=%.0f", profiles[i][1], max(1, seconds))
+		must.OK(os.WriteFile(filepath.Join(dir, profiles[i][0]+".prof"), p.view(p.r.Ground.Ctx, page), 0o644))
+	})
 	after, statements := p.counted(), f.Statements()
 	n := float64(after.fresh + after.again + after.dead - before.fresh - before.again - before.dead)
 	took := after.at.Sub(before.at)

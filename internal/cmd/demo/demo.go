@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -19,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -56,7 +55,7 @@ type demo struct {
 	db     *gorm.DB
 	pool   *sql.DB
 	daemon *program.Process
-	log    *os.File // the daemon's
+	log    program.Log // the daemon's
 
 	rng     *rand.Rand
 	route   shop.Route
@@ -92,9 +91,9 @@ func (d *demo) begin() {
 // open makes the schema, the settings and what the demo itself uses of them.
 func (d *demo) open() {
 	server := must.Get(mysql.ParseDSN(d.stack.MySQL.URL()))
-	pool := sql.OpenDB(must.Get(mysql.NewConnector(server.Clone())))
+	pool := stack.OpenMySQL(server.Clone())
 	defer pool.Close()
-	must.Get(pool.ExecContext(d.ctx, "CREATE DATABASE "+database))
+	must.Exec(d.ctx, pool, "CREATE DATABASE "+database)
 	server.DBName = database
 	for name, value := range map[string]string{
 		"AMQP_URL": d.stack.RabbitMQ.URL(), "MYSQL_DSN": server.FormatDSN(), "REDIS_URL": d.stack.Redis.URL(),
@@ -120,8 +119,7 @@ func (d *demo) open() {
 
 // startDaemon starts rollbackd run and waits until it consumes.
 func (d *demo) startDaemon() {
-	d.log = must.Get(os.Create(filepath.Join(d.dir, "daemon.log")))
-	d.daemon = must.Get(program.Start(program.Options{Path: d.binary, Args: []string{"run"}, Env: d.env, Log: d.log}))
+	d.daemon = must.Get(program.Start(program.Options{Path: d.binary, Args: []string{"run"}, Env: d.env, Log: &d.log}))
 	d.until("the daemon to be ready", 20*time.Second, 20*time.Millisecond, func() bool {
 		status, _, err := d.daemon.Get(d.ctx, "/readyz")
 		must.OK(err)
@@ -133,18 +131,16 @@ func (d *demo) startDaemon() {
 
 // until asks yes every so often.
 func (d *demo) until(what string, patience, pause time.Duration, yes func() bool) {
-	ctx, cancel := context.WithTimeoutCause(d.ctx, patience, fmt.Errorf("it took over %v", patience))
-	defer cancel()
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for !yes() {
+	ok := poll.During(d.ctx, patience, pause, func() bool {
 		select {
-		case <-tick.C:
 		case <-d.daemon.Exited():
 			must.OK(fmt.Errorf("the daemon has ended; its last words:\n%s", d.lastWords()))
-		case <-ctx.Done():
-			must.OK(context.Cause(ctx), "wait for ", what)
+		default:
 		}
+		return yes()
+	})
+	if !ok {
+		must.OK(fmt.Errorf("wait for %s: it took over %v: %w", what, patience, context.Cause(d.ctx)))
 	}
 }
 
@@ -178,15 +174,8 @@ func (d *demo) stopDaemon() {
 	if err == nil && code != 0 {
 		err = fmt.Errorf("the daemon exited with %d instead of draining:\n%s", code, d.lastWords())
 	}
-	must.OK(errors.Join(err, d.log.Close()))
+	must.OK(err)
 }
 
 // lastWords are the end of the daemon's log.
-func (d *demo) lastWords() string {
-	text, err := os.ReadFile(d.log.Name())
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-10):], "\n")
-}
+func (d *demo) lastWords() string { return d.log.Tail(10) }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -31,13 +30,11 @@ func (d *demo) reserve() {
 	d.tables.fill(d.ctx, d.pool)
 	d.initial = d.stock()
 	began := time.Now()
-	var all errgroup.Group
 	for shelf := range shelves {
-		known := d.ordersOf(fmt.Sprintf("order-%d", shelf), shelf, orders/shelves)
-		d.known = append(d.known, known...)
-		all.Go(func() error { return must.Catch(func() { d.reserveAll(known) }) })
+		d.known = append(d.known, d.ordersOf(fmt.Sprintf("order-%d", shelf), shelf, orders/shelves)...)
 	}
-	must.OK(all.Wait())
+	const each = orders / shelves
+	must.Side(shelves, func(shelf int) { d.reserveAll(d.known[shelf*each : (shelf+1)*each]) })
 	d.reserved = d.stock()
 	d.unknown = d.ordersOf("late", 0, unknownOrders)
 	d.say("reserve      %s orders have taken %s pieces of %d skus, in %.1f s", number(len(d.known)),
@@ -127,22 +124,19 @@ func (d *demo) ended(applied, dead int) {
 
 // count asks the log how many messages are applied, and how many are dead, by reason.
 func (d *demo) count() (applied int, dead map[string]int) {
-	rows := must.Get(d.pool.QueryContext(d.ctx, "SELECT consumer_status, COALESCE(reason, ''), COUNT(*) FROM "+
-		d.cfg.LogTable+" GROUP BY 1, 2"))
-	defer rows.Close()
 	dead = map[string]int{}
-	for rows.Next() {
+	must.Rows(d.ctx, d.pool, "SELECT consumer_status, COALESCE(reason, ''), COUNT(*) FROM "+d.cfg.LogTable+
+		" GROUP BY 1, 2", func(scan func(...any)) {
 		var status dedup.Status
 		var reason string
 		var n int
-		must.OK(rows.Scan(&status, &reason, &n))
+		scan(&status, &reason, &n)
 		switch status {
 		case dedup.Success:
 			applied += n
 		case dedup.Dead:
 			dead[reason] += n
 		}
-	}
-	must.OK(rows.Err())
+	})
 	return applied, dead
 }

@@ -45,7 +45,11 @@ func (p *progress) look() int {
 	return p.now.applied
 }
 
-func (p *progress) published(n int) { p.now.published = n; p.look() }
+func (p *progress) published(n int) {
+	if p.now.published = n; time.Since(p.shown) >= lineEvery {
+		p.look()
+	}
+}
 
 func (p *progress) show() {
 	p.shown = time.Now()

@@ -75,8 +75,7 @@ func (classicTables) create(ctx context.Context, pool *sql.DB) {
 	text := must.Get(os.ReadFile(filepath.Join(example, "tables.sql"))) // the demo runs in the repository's root
 	all := append(strings.Split(strings.TrimSpace(string(text)), ";\n"), views...)
 	for _, statement := range append(all, "DELETE FROM tb_order", "DELETE FROM tb_stock") {
-		_, err := pool.ExecContext(ctx, strings.TrimSuffix(statement, ";"))
-		must.OK(err, statement)
+		must.Exec(ctx, pool, strings.TrimSuffix(statement, ";"))
 	}
 }
 
@@ -85,7 +84,7 @@ func (classicTables) fill(ctx context.Context, pool *sql.DB) {
 	for i := range goods {
 		goods[i] = fmt.Sprintf("(%d,%d)", i+1, amount)
 	}
-	must.Get(pool.ExecContext(ctx, "INSERT INTO tb_stock VALUES "+strings.Join(goods, ",")))
+	must.Exec(ctx, pool, "INSERT INTO tb_stock VALUES "+strings.Join(goods, ","))
 }
 
 // reserve writes an order that is being cancelled already: its rollback comes next.

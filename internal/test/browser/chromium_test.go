@@ -12,11 +12,12 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
 func TestMain(m *testing.M) {
-	stack.Main(m, closeChromium, func() error { return os.RemoveAll(built.dir) })
+	stack.Main(m, closeChromium, program.Remove)
 }
 
 // patience is how long a test waits for something that takes no time on an idle machine.

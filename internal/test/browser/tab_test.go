@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -16,6 +15,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 )
 
 // Screens, in CSS pixels.
@@ -167,19 +168,12 @@ func tryAsk[T any](b *tab, expression string) (T, error) {
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
 	var err error
-	tick, late := time.NewTicker(20*time.Millisecond), time.NewTimer(patience)
-	defer tick.Stop()
-	defer late.Stop()
-	for yes := false; ; {
-		if yes, err = tryAsk[bool](b, `document.readyState === "complete" && !!(`+expression+`)`); yes && err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-late.C:
-			text, _ := tryAsk[string](b, `location.href + "\n" + document.body.innerText`)
-			b.t.Fatalf("still not after %v: %s (%v)\n%s", patience, what, err, text)
-		}
+	if !poll.Within(patience, func() (yes bool) {
+		yes, err = tryAsk[bool](b, `document.readyState === "complete" && !!(`+expression+`)`)
+		return yes && err == nil
+	}) {
+		text, _ := tryAsk[string](b, `location.href + "\n" + document.body.innerText`)
+		b.t.Fatalf("still not after %v: %s (%v)\n%s", patience, what, err, text)
 	}
 }
 

@@ -5,43 +5,14 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
-
-var built struct {
-	once      sync.Once
-	dir, path string
-	err       error
-}
-
-// binary builds cmd/rollbackd once, in rollbackd's own module, with the versions of libraries that it is released with.
-func binary(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "rollbackd-test-"); built.err != nil {
-			return
-		}
-		built.path = filepath.Join(built.dir, "rollbackd")
-		build := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "build", "-o", built.path, "./cmd/rollbackd")
-		build.Dir = "../../.."
-		if out, err := build.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("%w\n%s", err, out)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return built.path
-}
 
 // token lets into the pages, and readToken lets one look and not act.
 const (
@@ -56,7 +27,7 @@ type world struct {
 	db     *sql.DB
 	queue  string
 	at     string // the address of its pages, without a slash at its end
-	logs   *logs
+	logs   *program.Log
 	sent   int
 }
 
@@ -64,7 +35,7 @@ const basePath = "/shop/rollbackd"
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, broker: stack.AMQP(t), logs: &logs{}}
+	w := &world{t: t, broker: stack.AMQP(t), logs: &program.Log{}}
 	exchange := w.broker.Name("stock")
 	if w.queue = w.broker.Name("stock.rollback"); *pictures != "" { // on a virtual host of its own
 		exchange, w.queue = "stock", "stock.rollback"
@@ -82,7 +53,7 @@ func newWorld(t *testing.T) *world {
 		"ROLLBACKD_HTTP_ADDR=127.0.0.1:0", "ROLLBACKD_BASE_PATH=" + basePath, "ROLLBACKD_ADMIN_TOKEN=" + token,
 		"ROLLBACKD_ADMIN_TOKENS_FILE=" + tokens,
 	}
-	if _, err := program.Run(t.Context(), binary(t), env, "migrate"); err != nil {
+	if _, err := program.Run(t.Context(), program.Shared(t), env, "migrate"); err != nil {
 		t.Fatal(err)
 	}
 	handle, _, err := dedup.Open(t.Context(), dsn, dedup.OpenOptions{})
@@ -93,7 +64,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.db.Close() })
-	daemon, err := program.Start(program.Options{Path: binary(t), Args: []string{"run"}, Env: env, Log: w.logs})
+	daemon, err := program.Start(program.Options{Path: program.Shared(t), Args: []string{"run"}, Env: env, Log: w.logs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +75,7 @@ func newWorld(t *testing.T) *world {
 			t.Errorf("the daemon ended with %d, %v", code, err)
 		}
 		if t.Failed() {
-			t.Logf("the end of the daemon's log:\n%s", w.logs.tail(40))
+			t.Logf("the end of the daemon's log:\n%s", w.logs.Tail(40))
 		}
 	})
 	starting, cancel := context.WithTimeout(t.Context(), patience)
@@ -186,33 +157,7 @@ func (w *world) count(query string, args ...any) (n int) {
 
 func eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
-	tick, late := time.NewTicker(20*time.Millisecond), time.NewTimer(patience)
-	defer tick.Stop()
-	defer late.Stop()
-	for !yes() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			t.Fatalf("still not after %v: %s", patience, what)
-		}
+	if !poll.Within(patience, yes) {
+		t.Fatalf("still not after %v: %s", patience, what)
 	}
-}
-
-type logs struct {
-	mu   sync.Mutex
-	text strings.Builder // guarded by mu
-}
-
-// Write takes a line.
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) tail(n int) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := strings.Split(l.text.String(), "\n")
-	return strings.Join(all[max(0, len(all)-n):], "\n")
 }

@@ -226,16 +226,14 @@ func flush(s *strike) {
 // again and again, until some in one were hit.
 func killConnections(s *strike) {
 	for tries, open := 0, 0; tries < 5 && open == 0; tries++ {
-		rows := must.Get(s.db.QueryContext(s.ctx, "SELECT p.id, MAX(conn IS NOT NULL) FROM "+stack.Processes+" p LEFT JOIN "+
-			stack.Transactions+" ON conn = p.id WHERE p.user = ? GROUP BY p.id", user))
 		ids := map[int64]bool{}
-		for rows.Next() {
+		must.Rows(s.ctx, s.db, "SELECT p.id, MAX(conn IS NOT NULL) FROM "+stack.Processes+" p LEFT JOIN "+
+			stack.Transactions+" ON conn = p.id WHERE p.user = ? GROUP BY p.id", func(scan func(...any)) {
 			var id int64
 			var inTransaction bool
-			must.OK(rows.Scan(&id, &inTransaction))
+			scan(&id, &inTransaction)
 			ids[id] = inTransaction
-		}
-		must.OK(errors.Join(rows.Err(), rows.Close()), "list the connections")
+		}, user)
 		for id, inTransaction := range ids {
 			if _, err := s.db.ExecContext(s.ctx, "KILL "+strconv.FormatInt(id, 10)); err == nil { // it may be gone already
 				s.hits++

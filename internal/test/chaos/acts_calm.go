@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -83,10 +82,7 @@ func (s *strike) lock(undo string, do ...string) {
 		_, err := conn.ExecContext(context.WithoutCancel(s.ctx), undo)
 		return errors.Join(err, conn.Close())
 	}
-	for _, statement := range do {
-		_, err := conn.ExecContext(s.ctx, statement)
-		must.OK(err, statement)
-	}
+	must.Exec(s.ctx, conn, do...)
 }
 
 const (
@@ -132,18 +128,19 @@ func alterTable(s *strike) {
 func rowLocks(s *strike) {
 	const thirds, each = 3, 1800 * time.Millisecond
 	ctx, cancel := context.WithTimeout(s.ctx, s.lasts)
-	errs := make([]error, thirds)
-	var wg sync.WaitGroup
-	for third := range thirds {
-		wg.Go(func() {
-			holds := time.Duration(third+1) * each // the first time: so they take turns
-			for ctx.Err() == nil && errs[third] == nil {
-				errs[third] = must.Catch(func() { s.holdGoods(ctx, third, thirds, holds) })
-				holds = thirds * each
-			}
+	done := make(chan error, 1)
+	go func() { // joined by undo
+		done <- must.Catch(func() {
+			must.Side(thirds, func(third int) {
+				holds := time.Duration(third+1) * each // the first time: so they take turns
+				for ctx.Err() == nil {
+					s.holdGoods(ctx, third, thirds, holds)
+					holds = thirds * each
+				}
+			})
 		})
-	}
-	s.undo = func() error { cancel(); wg.Wait(); return errors.Join(errs...) }
+	}()
+	s.undo = func() error { cancel(); return <-done }
 }
 
 // holdGoods locks every step-th sku from the first on, for so long, in the order in which the daemons do.
@@ -153,8 +150,7 @@ func (w *world) holdGoods(ctx context.Context, first, step int, lasts time.Durat
 	tx := must.Get(w.db.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted}))
 	defer tx.Rollback() // it has read only
 	for sku := first; sku < skus; sku += step {
-		var amount int64
-		must.OK(tx.QueryRow("SELECT amount FROM stock WHERE sku_id = ? FOR UPDATE", sku+1).Scan(&amount), "lock a sku")
+		must.Value[int64](context.WithoutCancel(ctx), tx, "SELECT amount FROM stock WHERE sku_id = ? FOR UPDATE", sku+1)
 	}
 	<-end.Done()
 }

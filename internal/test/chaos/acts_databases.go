@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -63,16 +62,17 @@ func global(variable string) act {
 	return func(s *strike) {
 		ctx, cancel := s.within(30 * time.Second)
 		defer cancel()
-		s.onNode(s.node, func(db *sql.DB) error { _, err := db.ExecContext(ctx, "SET GLOBAL "+variable); return err })
+		s.onNode(s.node, func(db *sql.DB) { must.Exec(ctx, db, "SET GLOBAL "+variable) })
 	}
 }
 
 // onNode opens the shop on one node, past the proxy. Reading there waits for what the cluster has committed.
-func (w *world) onNode(node *stack.Server, do func(*sql.DB) error) {
+func (w *world) onNode(node *stack.Server, do func(*sql.DB)) {
 	config := must.Get(mysql.ParseDSN(node.URL()))
 	config.DBName, config.Params = database, w.o.Phase.cluster.causal
-	db := open(config)
-	must.OK(errors.Join(do(db), db.Close()), node.NodeName())
+	db := stack.OpenMySQL(config)
+	defer db.Close()
+	must.OK(must.Catch(func() { do(db) }), node.NodeName())
 }
 
 // askNode asks one node for one value, for a second at most.
@@ -80,7 +80,7 @@ func (w *world) askNode(node *stack.Server, into any, query string) error {
 	ctx, cancel := context.WithTimeout(w.ctx, time.Second)
 	defer cancel()
 	return must.Catch(func() {
-		w.onNode(node, func(db *sql.DB) error { return db.QueryRowContext(ctx, query).Scan(into) })
+		w.onNode(node, func(db *sql.DB) { must.OK(db.QueryRowContext(ctx, query).Scan(into)) })
 	})
 }
 
@@ -227,13 +227,7 @@ func killAll(s *strike) {
 // startAll starts all nodes side by side: those of Galera find each other by what they remember of their last cluster;
 // for the others somebody has to do something.
 func startAll(s *strike) {
-	errs := make([]error, databaseNodes)
-	var wg sync.WaitGroup
-	for i, node := range s.stack.Databases {
-		wg.Go(func() { errs[i] = node.Start() })
-	}
-	wg.Wait()
-	must.OK(errors.Join(errs...))
+	must.Side(databaseNodes, func(i int) { must.OK(s.stack.Databases[i].Start()) })
 	s.node = s.stack.Databases[0]
 }
 
@@ -243,37 +237,31 @@ func conflicts(s *strike) {
 	const several = 10
 	written := 0
 	node := s.other()
-	s.onNode(node, func(db *sql.DB) error {
+	s.onNode(node, func(db *sql.DB) {
 		for end, i := time.Now().Add(s.lasts), s.variant; time.Now().Before(end) && s.ctx.Err() == nil; i++ {
 			goods := make([]any, several)
 			for j := range goods {
 				goods[j] = (i+j*skus/several)%skus + 1
 			}
-			if writeGoods(s.ctx, db, goods) == nil { // else it lost against a daemon
+			if must.Catch(func() { writeGoods(s.ctx, db, goods) }) == nil { // else it lost against a daemon
 				written++
 			}
 			_ = s.pass(20 * time.Millisecond)
 		}
-		return nil
 	})
 	s.say("%s: %d transactions on %s", s.name, written, node.NodeName())
 	s.lasts = 0
 }
 
 // writeGoods changes rows and changes them back, in one transaction: the sums stay what they are.
-func writeGoods(ctx context.Context, db *sql.DB, goods []any) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
+func writeGoods(ctx context.Context, db *sql.DB, goods []any) {
+	tx := must.Get(db.BeginTx(ctx, nil))
 	defer func() { _ = tx.Rollback() }() // it has ended, or is of no use
 	for _, change := range []string{"+ 1", "- 1"} {
-		if _, err := tx.ExecContext(ctx, "UPDATE stock SET amount = amount "+change+" WHERE sku_id IN (?"+
-			strings.Repeat(",?", len(goods)-1)+")", goods...); err != nil {
-			return err
-		}
+		must.Get(tx.ExecContext(ctx, "UPDATE stock SET amount = amount "+change+" WHERE sku_id IN (?"+
+			strings.Repeat(",?", len(goods)-1)+")", goods...))
 	}
-	return tx.Commit()
+	must.OK(tx.Commit())
 }
 
 // undone counts the transactions that the primary has undone for those of other nodes.
@@ -288,18 +276,14 @@ func undone(s *strike) (func() int, time.Duration) {
 // lag makes a node that nobody is sent to fall behind, as a backup does that takes the global read lock.
 func lag(s *strike) {
 	s.node = s.other()
-	s.onNode(s.node, func(db *sql.DB) error {
+	s.onNode(s.node, func(db *sql.DB) {
 		conn := must.Get(db.Conn(s.ctx))
 		defer conn.Close()
-		for _, text := range []string{"SET SESSION wsrep_sync_wait = 0", "FLUSH TABLES WITH READ LOCK"} { // not for itself
-			_, err := conn.ExecContext(s.ctx, text)
-			must.OK(err, text)
-		}
+		must.Exec(s.ctx, conn, "SET SESSION wsrep_sync_wait = 0", "FLUSH TABLES WITH READ LOCK") // not for itself
+		defer must.Exec(context.WithoutCancel(s.ctx), conn, "UNLOCK TABLES")
 		pause(s)
-		err := conn.QueryRowContext(s.ctx, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE "+
-			"VARIABLE_NAME = 'WSREP_LOCAL_RECV_QUEUE'").Scan(&s.hits)
-		_, unlock := conn.ExecContext(context.WithoutCancel(s.ctx), "UNLOCK TABLES")
-		return errors.Join(err, unlock)
+		s.hits = must.Value[int](s.ctx, conn, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE "+
+			"VARIABLE_NAME = 'WSREP_LOCAL_RECV_QUEUE'")
 	})
 }
 
@@ -314,11 +298,10 @@ func (w *world) agree() {
 	}
 	sums := map[string]map[string][]string{} // by table and sum
 	for _, node := range w.stack.Databases {
-		w.onNode(node, func(db *sql.DB) error {
+		w.onNode(node, func(db *sql.DB) {
 			for _, table := range tables {
-				var rows int // which waits for what the cluster has committed
+				rows := must.Value[int](w.ctx, db, "SELECT COUNT(*) FROM "+table) // which waits for what the cluster has committed
 				var name, sum string
-				must.OK(db.QueryRowContext(w.ctx, "SELECT COUNT(*) FROM "+table).Scan(&rows))
 				must.OK(db.QueryRowContext(w.ctx, "CHECKSUM TABLE "+table).Scan(&name, &sum))
 				if sums[table] == nil {
 					sums[table] = map[string][]string{}
@@ -326,7 +309,6 @@ func (w *world) agree() {
 				what := fmt.Sprintf("%d rows, checksum %s", rows, sum)
 				sums[table][what] = append(sums[table][what], node.NodeName())
 			}
-			return nil
 		})
 	}
 	for _, table := range tables {
@@ -338,11 +320,10 @@ func (w *world) agree() {
 
 // demote lets another node of a group be the primary, as a person does before a repair.
 func demote(s *strike) {
-	var said string
 	ctx, cancel := s.within(time.Minute)
 	defer cancel()
-	s.onNode(s.other(), func(db *sql.DB) error {
-		return db.QueryRowContext(ctx, "SELECT group_replication_set_as_primary(@@server_uuid)").Scan(&said)
+	s.onNode(s.other(), func(db *sql.DB) {
+		must.Value[string](ctx, db, "SELECT group_replication_set_as_primary(@@server_uuid)")
 	})
 }
 

@@ -145,9 +145,7 @@ func killReplay(ctx context.Context, w *world) int {
 
 // countCompensated counts what the daemons have replayed by themselves since it was last asked.
 func countCompensated(ctx context.Context, w *world) int {
-	var n int
-	const all = "SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE 'compensation by %'"
-	must.OK(w.db.QueryRowContext(ctx, all).Scan(&n))
+	n := must.Value[int](ctx, w.db, "SELECT COUNT(*) FROM consumer_log_event WHERE `by` LIKE 'compensation by %'")
 	fresh := n - w.compensated
 	w.compensated = n
 	return fresh

@@ -17,6 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/must"
 	"github.com/rollbackd/rollbackd/internal/test/oracle"
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -133,15 +134,10 @@ func (w *world) link() {
 	w.mysql, w.redis = proxy(w.stack.MySQL.Addr()), proxy(w.stack.Redis.Addr())
 }
 
-func open(config *mysql.Config) *sql.DB {
-	config.Logger = &mysql.NopLogger{}
-	return sql.OpenDB(must.Get(mysql.NewConnector(config)))
-}
-
 // openShop makes the database, the daemons' account and their settings.
 func (w *world) openShop() {
 	root := must.Get(mysql.ParseDSN(w.stack.MySQL.URL()))
-	w.db = open(root.Clone())
+	w.db = stack.OpenMySQL(root.Clone())
 	w.exec("CREATE DATABASE "+database, "CREATE USER "+account+" IDENTIFIED BY '"+user+"'",
 		"GRANT SELECT ON "+database+".* TO "+account)
 	must.OK(w.db.Close())
@@ -151,7 +147,7 @@ func (w *world) openShop() {
 	if c := w.o.Phase.cluster; c != nil {
 		root.Params = c.causal // what is read is what the cluster has committed; the daemons see to it themselves
 	}
-	w.db = open(root)
+	w.db = stack.OpenMySQL(root)
 
 	var urls, direct []string
 	for i, node := range w.stack.Nodes {
@@ -215,12 +211,7 @@ func (w *world) pass(d time.Duration) error { return wait.For(w.ctx, d) }
 
 // until asks every 50 ms until the answer is yes, at most for d.
 func (w *world) until(d time.Duration, yes func() bool) bool {
-	for deadline := time.Now().Add(d); !yes(); {
-		if time.Now().After(deadline) || w.pass(50*time.Millisecond) != nil {
-			return false
-		}
-	}
-	return true
+	return poll.During(w.ctx, d, 50*time.Millisecond, yes)
 }
 
 // wait waits until nothing is wrong, or the run is cut short.
@@ -233,10 +224,7 @@ func (w *world) wait(d time.Duration, what string, wrong func() error) {
 
 // exec runs statements as root, also when the run is cut short: what was begun is ended too.
 func (w *world) exec(statements ...string) {
-	for _, s := range statements {
-		_, err := w.db.ExecContext(context.WithoutCancel(w.ctx), s)
-		must.OK(err, s)
-	}
+	must.Exec(context.WithoutCancel(w.ctx), w.db, statements...)
 }
 
 // ask asks for one value, for a second at most.
@@ -247,10 +235,7 @@ func (w *world) ask(into any, query string, args ...any) error {
 }
 
 // number asks for a number.
-func (w *world) number(query string) (n int) {
-	must.OK(w.db.QueryRowContext(w.ctx, query).Scan(&n), query)
-	return n
-}
+func (w *world) number(query string) int { return must.Value[int](w.ctx, w.db, query) }
 
 // applied is the number of success rows, 0 while the database cannot be asked.
 func (w *world) applied() (n int) {

@@ -58,8 +58,7 @@ func (s *Servers) Close() { s.t.end() }
 func (s *Servers) Exec(statement string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_, err := s.db.ExecContext(ctx, statement)
-	must.OK(err, statement)
+	must.Exec(ctx, s.db, statement)
 }
 
 // Show prints what a query finds, one line a row.

@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +21,7 @@ import (
 	"github.com/pb33f/libopenapi-validator/config"
 	"github.com/pb33f/libopenapi-validator/errors"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/shop"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
@@ -200,21 +199,6 @@ func (c *client) operation(req *http.Request) string {
 	return found
 }
 
-func eventually(t *testing.T, what string, yes func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(2 * time.Minute)
-	defer late.Stop()
-	for !yes() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			t.Fatal("still not after two minutes: " + what)
-		}
-	}
-}
-
 // key is the header that each request that does something carries.
 const key = "Idempotency-Key"
 
@@ -223,11 +207,9 @@ const key = "Idempotency-Key"
 // then the stock comes back, each operation answers as it is described, and so does what is refused.
 func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	d := read(t)
-	binary := filepath.Join(t.TempDir(), "rollbackd")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/rollbackd")
-	build.Dir = "../../.." // with rollbackd's own versions of its libraries
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	binary, err := program.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	const token = "a-token-of-the-test"
 	b, dsn := stack.AMQP(t), stack.MySQL(t)
@@ -285,7 +267,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		Items []struct{ Key, Tag string }
 		Next  string
 	}
-	eventually(t, "all are dead", func() bool {
+	poll.Until(t, "all are dead", func() bool {
 		c.ask("GET", "/letters?limit=2", "", http.StatusOK, &list)
 		var all struct{ Items []struct{ Key string } }
 		c.ask("GET", "/letters", "", http.StatusOK, &all)
@@ -294,7 +276,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.ask("GET", "/letters?limit=2&after="+list.Next, "", http.StatusOK, nil)
 	c.ask("GET", "/letters?reason=permanent&reason=exhausted&since=2020-01-01T00:00:00Z&error=order&key=a&key=b", "",
 		http.StatusOK, nil)
-	eventually(t, "there is a sample with rates", func() bool {
+	poll.Until(t, "there is a sample with rates", func() bool {
 		var o struct {
 			Now *struct{ Up map[string]bool }
 		}
@@ -336,7 +318,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 			Kind, Key, Repair string
 		}
 	}
-	eventually(t, "the comparison is done", func() bool {
+	poll.Until(t, "the comparison is done", func() bool {
 		c.ask("GET", "/reconcile", "", http.StatusOK, &found)
 		return found.Act.ID == act.ID && found.Act.State == "done"
 	})
@@ -346,7 +328,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	}
 	mend := `{"of":"` + act.ID + `","number":1,"why":"purged by mistake"}`
 	c.ask("POST", "/reconcile/mend", mend, http.StatusCreated, &act, key, "c2")
-	eventually(t, "the message that was mended is applied", func() bool {
+	poll.Until(t, "the message that was mended is applied", func() bool {
 		var told struct{ Messages []struct{ Status string } }
 		c.ask("GET", "/message?key="+found.Findings[1].Key, "", http.StatusOK, &told)
 		return told.Messages[0].Status == "success"
@@ -357,7 +339,7 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 	c.ask("POST", "/runs", run, http.StatusCreated, &act, key, "k5")
 	c.ask("POST", "/runs", run, http.StatusConflict, nil, key, "k6")
 	c.ask("POST", "/runs/"+act.ID+"/stop", "", http.StatusOK, nil, key, "k7")
-	eventually(t, "the slow run is stopped", func() bool {
+	poll.Until(t, "the slow run is stopped", func() bool {
 		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
 		return act.State == "stopped"
 	})
@@ -368,11 +350,11 @@ func TestEachAnswerIsAsTheDescriptionSays(t *testing.T) {
 		act.ID == before {
 		t.Errorf("the same request again is answered with %v, act %s after %s", h, act.ID, before)
 	}
-	eventually(t, "the run is done", func() bool {
+	poll.Until(t, "the run is done", func() bool {
 		c.ask("GET", "/acts/"+act.ID, "", http.StatusOK, &act)
 		return act.State == "done"
 	})
-	eventually(t, "the order's stock is back", func() bool {
+	poll.Until(t, "the order's stock is back", func() bool {
 		var told struct {
 			Messages     []struct{ Status string }
 			Reservations []struct{ Status string }

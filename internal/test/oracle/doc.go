@@ -2,7 +2,7 @@
 // the queues and what the stock holds must fit together, or messages were lost or took effect twice. Its rules are the
 // promise itself:
 //
-//  1. per sku, amount + reserved + deducted = what there was at first + what came in since, and nothing is negative;
+//  1. per sku, amount + reserved + deducted = what there was at first, and nothing is negative;
 //  2. by its row every confirmed message is exactly one of applied, dead-lettered, discarded, still queued;
 //  3. no reservation was released twice (with [Audit], which counts every release, as they happen);
 //  4. nothing is left in the main, retry and backstop queues, nothing is unacked, and the dead-letter queue holds

@@ -38,7 +38,6 @@ type Ledger struct {
 
 	mu           sync.Mutex
 	messages     map[name]*message // guarded by mu
-	restocked    map[int64]int64   // by sku; guarded by mu
 	attempt, ack int               // publishes tried and confirmed; guarded by mu
 }
 
@@ -69,7 +68,7 @@ func (w World) NewLedger() (*Ledger, error) {
 	}
 	return &Ledger{
 		group: w.Group, queue: w.Queue, sources: sources,
-		messages: map[name]*message{}, restocked: map[int64]int64{},
+		messages: map[name]*message{},
 	}, nil
 }
 
@@ -131,11 +130,4 @@ func (l *Ledger) Expect(fate Fate, keys ...dedup.Identity) {
 			m.fate = fate
 		}
 	}
-}
-
-// Restock writes down that goods came in while the run went on.
-func (l *Ledger) Restock(sku, quantity int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.restocked[sku] += quantity
 }

@@ -145,10 +145,9 @@ func (j judgement) checkSums() {
 	skus := maps.Clone(j.After)
 	maps.Copy(skus, j.Before)
 	for _, sku := range slices.Sorted(maps.Keys(skus)) {
-		was, is, restocked := j.Before[sku], j.After[sku], j.ledger.restocked[sku]
-		if want := was.Total() + restocked; is.Total() != want {
-			j.find("stock", "sku %d has %d in all (%+v), want %d (%+v at first, restocked %d)", sku, is.Total(), is, want, was,
-				restocked)
+		was, is := j.Before[sku], j.After[sku]
+		if is.Total() != was.Total() {
+			j.find("stock", "sku %d has %d in all (%+v), want %d (%+v at first)", sku, is.Total(), is, was.Total(), was)
 		}
 		if min(is.Amount, is.Reserved, is.Released, is.Deducted) < 0 {
 			j.find("stock", "sku %d has something negative: %+v", sku, is)
@@ -277,7 +276,7 @@ func (j judgement) checkQueues() {
 // checkHalves is rule 5: what a success row stands for is released, and what is released has a success row.
 func (j judgement) checkHalves() {
 	reserved := map[string]int{}
-	each(j.ctx, j.w.DB, "SELECT order_sn, COUNT(*) FROM stock_reservation WHERE status = 1 GROUP BY order_sn",
+	must.Rows(j.ctx, j.w.DB, "SELECT order_sn, COUNT(*) FROM stock_reservation WHERE status = 1 GROUP BY order_sn",
 		func(scan func(...any)) {
 			var order string
 			var n int
@@ -289,7 +288,7 @@ func (j judgement) checkHalves() {
 			j.find("half batch", "message %v is applied, but %d items of order %q are still reserved", n.key, left, m.order)
 		}
 	}
-	each(j.ctx, j.w.DB, `SELECT order_sn, COALESCE(rollback_tag, ''), COALESCE(rollback_key, ''), COUNT(*)
+	must.Rows(j.ctx, j.w.DB, `SELECT order_sn, COALESCE(rollback_tag, ''), COALESCE(rollback_key, ''), COUNT(*)
 		FROM stock_reservation WHERE status = 2 GROUP BY 1, 2, 3`, func(scan func(...any)) {
 		var order string
 		var k rowKey
@@ -310,32 +309,22 @@ const auditTable = "oracle_release"
 // it is for fault tests; the sums are enough elsewhere. On MySQL 8 with a binary log the account needs SUPER or
 // log_bin_trust_function_creators.
 func Audit(ctx context.Context, db *sql.DB) error {
-	for _, statement := range []string{
-		"CREATE TABLE " + auditTable + ` (
+	return must.Catch(func() {
+		must.Exec(ctx, db, "CREATE TABLE "+auditTable+` (
 			id BIGINT AUTO_INCREMENT PRIMARY KEY, order_sn VARBINARY(64) NOT NULL, sku_id BIGINT NOT NULL, was TINYINT NOT NULL
-		) ENGINE=InnoDB`,
-		`CREATE TRIGGER oracle_release_seen AFTER UPDATE ON stock_reservation FOR EACH ROW
-			INSERT INTO ` + auditTable + " (order_sn, sku_id, was) " +
-			"SELECT NEW.order_sn, NEW.sku_id, OLD.status FROM DUAL WHERE NEW.status = 2",
-	} {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
-			return fmt.Errorf("audit the releases: %w", err)
-		}
-	}
-	return nil
+		) ENGINE=InnoDB`, `CREATE TRIGGER oracle_release_seen AFTER UPDATE ON stock_reservation FOR EACH ROW
+			INSERT INTO `+auditTable+" (order_sn, sku_id, was) "+
+			"SELECT NEW.order_sn, NEW.sku_id, OLD.status FROM DUAL WHERE NEW.status = 2")
+	})
 }
 
 // checkAudit is rule 3. Without an audit there is nothing to check.
 func (j judgement) checkAudit() {
-	number := func(query string) (n int) {
-		must.OK(j.w.DB.QueryRowContext(j.ctx, query).Scan(&n), query)
-		return n
-	}
-	if number("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '"+
-		auditTable+"'") == 0 {
+	const made = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?"
+	if must.Value[int](j.ctx, j.w.DB, made, auditTable) == 0 {
 		return
 	}
-	each(j.ctx, j.w.DB, "SELECT order_sn, sku_id, COUNT(*), SUM(was <> 1) FROM "+auditTable+
+	must.Rows(j.ctx, j.w.DB, "SELECT order_sn, sku_id, COUNT(*), SUM(was <> 1) FROM "+auditTable+
 		" GROUP BY 1, 2 HAVING COUNT(*) > 1 OR SUM(was <> 1) > 0", func(scan func(...any)) {
 		var order string
 		var sku int64
@@ -345,8 +334,9 @@ func (j judgement) checkAudit() {
 		j.find("duplicated effect", "sku %d of order %q was released %d times, %d times when it was not reserved", sku, order,
 			n, odd)
 	})
-	releases := number("SELECT COUNT(*) FROM " + auditTable)
-	if released := number("SELECT COUNT(*) FROM stock_reservation WHERE status = 2"); releases < released {
+	releases := must.Value[int](j.ctx, j.w.DB, "SELECT COUNT(*) FROM "+auditTable)
+	released := must.Value[int](j.ctx, j.w.DB, "SELECT COUNT(*) FROM stock_reservation WHERE status = 2")
+	if releases < released {
 		j.find("duplicated effect", "the audit saw %d releases of %d: it was made too late to judge this run", releases,
 			released)
 	}

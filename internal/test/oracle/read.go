@@ -39,12 +39,12 @@ func ReadStock(ctx context.Context, db *sql.DB) (s Stock, err error) {
 	err = must.Catch(func() {
 		tx := must.Get(db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}))
 		defer tx.Rollback() // it has read only
-		each(ctx, tx, "SELECT sku_id, amount FROM stock", func(scan func(...any)) {
+		must.Rows(ctx, tx, "SELECT sku_id, amount FROM stock", func(scan func(...any)) {
 			var sku, amount int64
 			scan(&sku, &amount)
 			s[sku] = Goods{Amount: amount}
 		})
-		each(ctx, tx, `SELECT sku_id, SUM(IF(status = 1, quantity, 0)), SUM(IF(status = 2, quantity, 0)),
+		must.Rows(ctx, tx, `SELECT sku_id, SUM(IF(status = 1, quantity, 0)), SUM(IF(status = 2, quantity, 0)),
 			SUM(IF(status = 3, quantity, 0)) FROM stock_reservation GROUP BY sku_id`, func(scan func(...any)) {
 			var sku int64
 			var g Goods
@@ -54,19 +54,6 @@ func ReadStock(ctx context.Context, db *sql.DB) (s Stock, err error) {
 		})
 	})
 	return s, err
-}
-
-// each calls see for each row that a query finds, with what reads the row.
-func each(ctx context.Context, db interface {
-	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
-}, query string, see func(scan func(...any)), args ...any) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	must.OK(err, query)
-	defer rows.Close()
-	for rows.Next() {
-		see(func(into ...any) { must.OK(rows.Scan(into...), query) })
-	}
-	must.OK(rows.Err(), query)
 }
 
 // The statuses of a row, as stored.
@@ -89,8 +76,8 @@ type row struct {
 
 func (w World) readRows(ctx context.Context) map[rowKey]row {
 	all := map[rowKey]row{}
-	each(ctx, w.DB, "SELECT msg_tag, msg_key, consumer_status, consumer_times, body_hash, COALESCE(reason, '') FROM `"+
-		w.LogTable+"` WHERE group_name = ?", func(scan func(...any)) {
+	must.Rows(ctx, w.DB, "SELECT msg_tag, msg_key, consumer_status, consumer_times, body_hash, COALESCE(reason, '') "+
+		"FROM `"+w.LogTable+"` WHERE group_name = ?", func(scan func(...any)) {
 		var k rowKey
 		var r row
 		scan(&k.tag, &k.name, &r.status, &r.attempts, &r.hash, &r.reason)

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
+	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/program"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
@@ -104,7 +104,7 @@ func (r *receiver) spans() (all []span) {
 func (r *receiver) find(t *testing.T, what string, n int, yes func(span) bool) []span {
 	t.Helper()
 	var found []span
-	eventually(t, what, func() bool {
+	poll.Until(t, what, func() bool {
 		found = slices.DeleteFunc(r.spans(), func(s span) bool { return !yes(s) })
 		return len(found) >= n
 	})
@@ -112,21 +112,6 @@ func (r *receiver) find(t *testing.T, what string, n int, yes func(span) bool) [
 		t.Errorf("%s: %d spans, want %d", what, len(found), n)
 	}
 	return found
-}
-
-func eventually(t *testing.T, what string, yes func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTimer(time.Minute)
-	defer late.Stop()
-	for !yes() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			t.Fatal("still not after a minute: " + what)
-		}
-	}
 }
 
 // others are the service that is called and the webhook: both note what traces they are told of.
@@ -178,11 +163,9 @@ func idOf(traceparent string) string {
 // the span that published the message, at each attempt and after the replay; and the service and the webhook are told
 // of the spans that called them.
 func TestTracesGoOnFromTheProducerToTheServiceAndTheWebhook(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "rollbackd")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/rollbackd")
-	build.Dir = "../../.." // with rollbackd's own versions of its libraries
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	binary, err := program.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, protocol := range []string{"http/protobuf", "grpc"} {
 		t.Run(filepath.Base(protocol), func(t *testing.T) { goesOn(t, binary, protocol) })
@@ -224,7 +207,7 @@ func goesOn(t *testing.T, binary, protocol string) {
 			Headers: map[string]any{"traceparent": parent, "tracestate": "shop=checkout"},
 		})
 	}
-	logs := new(strings.Builder)
+	logs := &program.Log{}
 	daemon, err := program.Start(program.Options{Path: binary, Args: []string{"run"}, Env: env, Log: logs})
 	if err != nil {
 		t.Fatal(err)
@@ -269,9 +252,9 @@ func goesOn(t *testing.T, binary, protocol string) {
 		t.Errorf("the call is linked to %v, want the batch %s", got, batch.id())
 	}
 	// what comes again from a retry queue is still a child of what published it
-	eventually(t, "the second attempt", func() bool { return len(o.told(`"retried"`)) >= 2 })
+	poll.Until(t, "the second attempt", func() bool { return len(o.told(`"retried"`)) >= 2 })
 	o.answer(`"retried"`, 0)
-	eventually(t, "an attempt that is not an error", func() bool {
+	poll.Until(t, "an attempt that is not an error", func() bool {
 		return slices.ContainsFunc(r.spans(), func(s span) bool {
 			return s.text("messaging.message.id") == `"retried"` && s.Status().Code() != ptrace.StatusCodeError
 		})

@@ -1,25 +1,33 @@
-// Package poll waits, in tests, for what nobody tells: it asks again and again. Nothing of the product may live here.
+// Package poll waits, in tests and runs, for what nobody tells: it asks again and again. Nothing of the product may
+// live here.
 package poll
 
 import (
+	"context"
 	"testing"
 	"time"
 )
 
-// Within asks until the answer is yes, for d at most, and reports whether it was. It rests for 20 ms between two
+// During asks until the answer is yes or ctx ends, for d at most, and reports whether it was. It rests between two
 // questions, however long they take: whoever waits must not keep the servers busy.
-func Within(d time.Duration, yes func() bool) bool {
+func During(ctx context.Context, d, rest time.Duration, yes func() bool) bool {
 	late := time.NewTimer(d)
 	defer late.Stop()
-	const rest = 20 * time.Millisecond
 	for !yes() {
 		select {
 		case <-time.After(rest):
 		case <-late.C:
 			return false
+		case <-ctx.Done():
+			return false
 		}
 	}
 	return true
+}
+
+// Within asks every 20 ms until the answer is yes, for d at most, and reports whether it was.
+func Within(d time.Duration, yes func() bool) bool {
+	return During(context.Background(), d, 20*time.Millisecond, yes)
 }
 
 // Until asks until the answer is yes, and fails the test when that takes over a minute.

@@ -53,7 +53,7 @@ func startServer(t *testing.T) *server {
 	write(t, filepath.Join(dir, "alerts.yaml"), sped(t, alertsFile))
 	write(t, filepath.Join(dir, "rules.yaml"), sped(t, rulesFile))
 	write(t, s.targets, "[]")
-	log := &logs{}
+	log := &program.Log{}
 	p, err := program.Start(program.Options{Path: path, Log: log, Args: []string{
 		"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
 		"--web.listen-address=" + addr,
@@ -64,7 +64,7 @@ func startServer(t *testing.T) *server {
 	t.Cleanup(func() {
 		_ = p.Kill() // it is done with, whatever it says
 		if t.Failed() {
-			t.Logf("prometheus said:\n%s", log.tail(100))
+			t.Logf("prometheus said:\n%s", log.Tail(100))
 		}
 		http.DefaultClient.CloseIdleConnections()
 	})

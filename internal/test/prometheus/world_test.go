@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,26 +17,7 @@ import (
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
-func TestMain(m *testing.M) { stack.Main(m, func() error { return os.RemoveAll(built.dir) }) }
-
-var built struct {
-	once      sync.Once
-	dir, path string
-	err       error
-}
-
-func binary(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "rollbackd-test-"); built.err == nil {
-			built.path, built.err = program.Build(context.WithoutCancel(t.Context()), built.dir)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return built.path
-}
+func TestMain(m *testing.M) { stack.Main(m, program.Remove) }
 
 // service is what handler http calls: it answers everything with a status.
 type service struct {
@@ -66,13 +45,13 @@ type world struct {
 	service *service
 	queue   string
 	addr    string
-	logs    *logs
+	logs    *program.Log
 	names   atomic.Int64
 }
 
 func newWorld(t *testing.T, prom *server, job string) *world {
 	t.Helper()
-	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: stack.FreeAddr(t), logs: &logs{}}
+	w := &world{t: t, prom: prom, job: job, service: &service{}, addr: stack.FreeAddr(t), logs: &program.Log{}}
 	w.service.status.Store(http.StatusOK)
 	at := httptest.NewServer(w.service)
 	t.Cleanup(at.Close)
@@ -83,7 +62,7 @@ func newWorld(t *testing.T, prom *server, job string) *world {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the end of the daemon's log:\n%s", w.logs.tail(40))
+			t.Logf("the end of the daemon's log:\n%s", w.logs.Tail(40))
 		}
 	})
 	return w
@@ -119,7 +98,7 @@ func (w *world) prepare() {
 	w.broker = stack.AMQP(w.t)
 	w.queue = w.broker.Name("stock.rollback")
 	w.set("AMQP_URL", w.broker.URL, "QUEUE", w.queue, "EXCHANGE", w.broker.Name("stock"))
-	_, err = program.Run(w.t.Context(), binary(w.t), w.environ(), "migrate")
+	_, err = program.Run(w.t.Context(), program.Shared(w.t), w.environ(), "migrate")
 	w.noError(err)
 }
 
@@ -145,7 +124,9 @@ func (w *world) environ() []string {
 // start starts the daemon; [world.run] waits until Prometheus has seen it too.
 func (w *world) start() *program.Process {
 	w.t.Helper()
-	p, err := program.Start(program.Options{Path: binary(w.t), Args: []string{"run"}, Env: w.environ(), Log: w.logs})
+	p, err := program.Start(program.Options{
+		Path: program.Shared(w.t), Args: []string{"run"}, Env: w.environ(), Log: w.logs,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -243,23 +224,4 @@ func (w *world) fires(alerts ...string) {
 	for _, alert := range alerts {
 		w.prom.fires(w.t, alert, w.job, 2*time.Minute)
 	}
-}
-
-type logs struct {
-	mu   sync.Mutex
-	text strings.Builder // guarded by mu
-}
-
-// Write takes a line.
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) tail(n int) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := strings.Split(l.text.String(), "\n")
-	return strings.Join(all[max(0, len(all)-n):], "\n")
 }

@@ -92,7 +92,7 @@ var arrows = []arrow{
 		"judged by the code it tests; the binary never links it"},
 	{"internal/test/oracle", []string{"dedup", "internal/rabbit", "internal/wire", "internal/test/must"},
 		"it judges runs with statements of its own and borrows no more of the product than how a message is named"},
-	{"internal/test/shop", []string{"internal/test/oracle", "internal/rabbit", "stock"},
+	{"internal/test/shop", []string{"internal/test/oracle", "internal/test/must", "internal/rabbit", "stock"},
 		"it makes what a shop's services would make: orders, reservations and messages"},
 	{"internal/test/letters", []string{"internal/test", "consumer", "deadletter", "dedup", "internal/rabbit",
 		"internal/wire", "stock"},
@@ -104,7 +104,7 @@ var arrows = []arrow{
 	{"internal/test/must", nil, "everybody of the rig may stop at what cannot be done, and nobody else"},
 	{"internal/test/program", nil, "it runs the real binary from outside, as a user does"},
 	{"internal/test/chaos", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
-		"internal/test/must", "internal/test/shop", "dedup", "internal/rabbit", "internal/wire"},
+		"internal/test/must", "internal/test/poll", "internal/test/shop", "dedup", "internal/rabbit", "internal/wire"},
 		"it treats the binary and its servers badly, from outside, and leaves the verdict to the oracle; of the log it " +
 			"knows the reasons by name"},
 	{"internal/cmd/size", nil, "it counts lines, and knows none of them"},
@@ -112,8 +112,8 @@ var arrows = []arrow{
 	{"internal/cmd/with-servers", []string{"internal/test/stack"}, "it shares one set of servers among a run's test " +
 		"binaries"},
 	{"internal/cmd/demo", []string{"internal/test/stack", "internal/test/oracle", "internal/test/program",
-		"internal/test/must", "internal/test/shop", "internal/daemon", "internal/config", "consumer", "deadletter", "dedup",
-		"internal/rabbit", "internal/wire", "stock"},
+		"internal/test/must", "internal/test/poll", "internal/test/shop", "internal/daemon", "internal/config", "consumer",
+		"deadletter", "dedup", "internal/rabbit", "internal/wire", "stock"},
 		"it shows what a user does, with servers of its own"},
 	{"internal/test/prometheus", nil, "its tests look at the real binary through a real Prometheus"},
 	{"internal/test/repo", nil, "it looks at the repository from outside"},

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // rowsPerInsert keeps a statement well below every server's packet limit.
@@ -30,24 +32,16 @@ func SeedReserved(ctx context.Context, db *sql.DB, orders []Order) error {
 			taken[it.SKU] += it.Quantity
 		}
 	}
-	if err := insert(ctx, db, "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ",
-		"(x'%x',%d,%d,1)", reservations); err != nil {
-		return err
-	}
-	for sku, n := range taken {
-		res, err := db.ExecContext(ctx, "UPDATE stock SET amount = amount - ? WHERE sku_id = ?", n, sku)
-		if err != nil {
-			return fmt.Errorf("take %d of sku %d: %w", n, sku, err)
+	return must.Catch(func() {
+		must.OK(insert(ctx, db, "INSERT INTO stock_reservation (order_sn, sku_id, quantity, status) VALUES ",
+			"(x'%x',%d,%d,1)", reservations))
+		for sku, n := range taken {
+			res := must.Get(db.ExecContext(ctx, "UPDATE stock SET amount = amount - ? WHERE sku_id = ?", n, sku))
+			if changed := must.Get(res.RowsAffected()); changed != 1 {
+				must.OK(fmt.Errorf("take %d of sku %d: %d rows changed", n, sku, changed))
+			}
 		}
-		changed, err := res.RowsAffected()
-		if err != nil {
-			return fmt.Errorf("take %d of sku %d: %w", n, sku, err)
-		}
-		if changed != 1 {
-			return fmt.Errorf("take %d of sku %d: %d rows changed", n, sku, changed)
-		}
-	}
-	return nil
+	})
 }
 
 // insert runs head with rows in the given form, many at a time.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rollbackd/rollbackd/internal/test/must"
 )
 
 // MySQL makes an empty database and returns a DSN for it, in go-sql-driver's form, of an account that may do
@@ -51,13 +53,11 @@ func ForMigrations(t testing.TB, dsn string) string {
 func dropDatabase(t testing.TB, config *mysql.Config, name string) {
 	config.Params = map[string]string{"lock_wait_timeout": "5"} // seconds; for an ALTER or DROP it is a year by default
 	config.Timeout, config.ReadTimeout = 5*time.Second, 20*time.Second
-	err := onMySQL(config.FormatDSN(), func(ctx context.Context, db *sql.DB) error {
-		if db.PingContext(ctx) != nil {
-			return nil
+	err := onMySQL(context.Background(), config.FormatDSN(), func(ctx context.Context, db *sql.DB) {
+		if db.PingContext(ctx) == nil {
+			must.Exec(ctx, db, "DROP DATABASE IF EXISTS "+name)
 		}
-		_, err := db.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
-		return err
-	})(context.Background())
+	})
 	if err != nil {
 		t.Errorf("drop the test's database %s (does a transaction still hold it?): %v", name, err)
 	}
@@ -83,12 +83,8 @@ func execMySQL(t testing.TB, dsn, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	err := onMySQL(dsn, func(ctx context.Context, db *sql.DB) error {
-		_, err := db.ExecContext(ctx, statement)
-		return err
-	})(ctx)
-	if err != nil {
-		t.Fatalf("%s: %v", statement, err)
+	if err := onMySQL(ctx, dsn, func(ctx context.Context, db *sql.DB) { must.Exec(ctx, db, statement) }); err != nil {
+		t.Fatal(err)
 	}
 }
 

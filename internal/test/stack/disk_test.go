@@ -11,7 +11,7 @@ import (
 
 func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
 	t.Parallel()
-	s := OwnMySQLOnDisk(t, 400<<20)
+	s := Own(t, Options{Only: []Kind{KindMySQL}, MySQLDisk: 400 << 20})
 	mounts, err := os.ReadFile("/proc/thread-self/mounts")
 	if err != nil {
 		t.Fatal(err)
@@ -19,14 +19,10 @@ func TestADiskOfItsOwnRunsFullAndIsFreedAgain(t *testing.T) {
 	if strings.Contains(string(mounts), s.dir) {
 		t.Error("the machine sees the disk")
 	}
-	db, err := openMySQL(s.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	dsn := s.Database(t)
+	execMySQL(t, dsn, "CREATE TABLE x (id INT PRIMARY KEY AUTO_INCREMENT, b BLOB NOT NULL)")
+	db := OpenMySQL(parseDSN(t, dsn))
 	defer db.Close()
-	if _, err := db.Exec("CREATE TABLE x (id INT PRIMARY KEY AUTO_INCREMENT, b BLOB NOT NULL)"); err != nil {
-		t.Fatal(err)
-	}
 	insert := func() error {
 		_, err := db.Exec("INSERT INTO x (b) VALUES (?)", strings.Repeat("x", 4000))
 		return err

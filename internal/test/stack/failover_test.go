@@ -40,11 +40,7 @@ const ofMySQL = "CONCAT('node', @@GLOBAL.server_id)"
 func failsOver(t *testing.T, s *Stack, name string, promote func(*Stack), back func(*Stack, func() string)) {
 	t.Helper()
 	dsn := s.MySQL.Database(t)
-	database := parseDSN(t, dsn).DBName
-	db, err := openMySQL(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	database, db := parseDSN(t, dsn).DBName, OpenMySQL(parseDSN(t, dsn))
 	defer db.Close()
 	exec := func(text string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), askTimeout)
@@ -58,7 +54,7 @@ func failsOver(t *testing.T, s *Stack, name string, promote func(*Stack), back f
 		_ = db.QueryRowContext(ctx, "SELECT "+name).Scan(&at)
 		return at
 	}
-	err = must.Catch(func() {
+	err := must.Catch(func() {
 		must.OK(exec("CREATE TABLE x (n INT PRIMARY KEY) ENGINE=InnoDB"))
 		must.OK(exec("INSERT INTO x VALUES (1)"))
 		if at := written(); at != s.Databases[0].NodeName() {
@@ -78,10 +74,10 @@ func failsOver(t *testing.T, s *Stack, name string, promote func(*Stack), back f
 		back(s, written)
 		poll.Until(t, "the first node having both rows", func() bool {
 			n := 0
-			count := onMySQL(s.Databases[0].url, func(ctx context.Context, db *sql.DB) error {
-				return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+database+".x").Scan(&n)
+			err := onMySQL(t.Context(), s.Databases[0].url, func(ctx context.Context, db *sql.DB) {
+				n = must.Value[int](ctx, db, "SELECT COUNT(*) FROM "+database+".x")
 			})
-			return count(t.Context()) == nil && n == 2
+			return err == nil && n == 2
 		})
 	})
 	if err != nil {

@@ -3,7 +3,6 @@ package stack
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -117,7 +116,7 @@ func (g *galera) node(i int) *Server {
 	s.name, s.main.name, s.main.command = nodeName(i), "mysql "+nodeName(i), n.command
 	s.url, s.before = rootOf(s.addr, g.root).FormatDSN(), n.recover
 	s.ask = func(ctx context.Context) error {
-		err := onMySQL(s.url, askGalera)(ctx)
+		err := onMySQL(ctx, s.url, askGalera)
 		n.founds = n.founds && err != nil // from now on it joins the others
 		return err
 	}
@@ -198,31 +197,24 @@ func (n *galeraNode) recover(ctx context.Context) error {
 	})
 }
 
-// askGalera is nil when the node may be written to. What it reads is answered by a node that answers nothing else.
-func askGalera(ctx context.Context, db *sql.DB) error {
+// askGalera is not stopped when the node may be written to. What it reads is answered by a node that answers nothing
+// else.
+func askGalera(ctx context.Context, db *sql.DB) {
 	ready := map[string]string{
 		"WSREP_READY": "ON", "WSREP_CLUSTER_STATUS": "Primary", "WSREP_LOCAL_STATE": "4", // synced
 		"READ_ONLY": "OFF", "WSREP_REJECT_QUERIES": "NONE",
 	}
-	rows, err := db.QueryContext(ctx, "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "+
+	must.Rows(ctx, db, "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "+
 		"WHERE VARIABLE_NAME IN ('WSREP_READY', 'WSREP_CLUSTER_STATUS', 'WSREP_LOCAL_STATE') UNION ALL "+
 		"SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_VARIABLES "+
-		"WHERE VARIABLE_NAME IN ('READ_ONLY', 'WSREP_REJECT_QUERIES')")
-	if err != nil {
-		return fmt.Errorf("ask for the state of the node: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+		"WHERE VARIABLE_NAME IN ('READ_ONLY', 'WSREP_REJECT_QUERIES')", func(scan func(...any)) {
 		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return fmt.Errorf("ask for the state of the node: %w", err)
-		}
+		scan(&name, &value)
 		if ready[strings.ToUpper(name)] == value {
 			delete(ready, strings.ToUpper(name))
 		}
+	})
+	if len(ready) > 0 {
+		must.OK(fmt.Errorf("the node cannot be written to: it does not say %v", ready))
 	}
-	if err := rows.Err(); err != nil || len(ready) > 0 {
-		return errors.Join(fmt.Errorf("the node cannot be written to: it does not say %v", ready), err)
-	}
-	return nil
 }

@@ -43,7 +43,7 @@ listen database
 
 // startHAProxy starts one before the nodes, and what tells it which of them may be written to. Its URL is the way to
 // whichever node that is.
-func (s *Stack) startHAProxy(ctx context.Context, writable func(context.Context, *sql.DB) error) *Server {
+func (s *Stack) startHAProxy(ctx context.Context, writable func(context.Context, *sql.DB)) *Server {
 	config := must.Get(mysql.ParseDSN(s.Databases[0].url))
 	config.Addr = loopback(must.Get(freePorts(1))[0])
 	var text strings.Builder
@@ -68,16 +68,16 @@ func (s *Stack) startHAProxy(ctx context.Context, writable func(context.Context,
 const checkTimeout = 1800 * time.Millisecond
 
 // startNodeCheck serves a page that is there while a node may be written to, until the stack ends.
-func (s *Stack) startNodeCheck(dsn string, writable func(context.Context, *sql.DB) error) (port int) {
+func (s *Stack) startNodeCheck(dsn string, writable func(context.Context, *sql.DB)) (port int) {
 	config := must.Get(mysql.ParseDSN(dsn))
 	config.Timeout, config.ReadTimeout, config.WriteTimeout = checkTimeout, checkTimeout, checkTimeout
-	db := must.Get(openMySQL(config.FormatDSN()))
+	db := OpenMySQL(config)
 	l, done := must.Get(listen()), make(chan struct{})
 	server := &http.Server{ReadHeaderTimeout: checkTimeout, Handler: http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 			defer cancel()
-			if err := writable(ctx, db); err != nil {
+			if err := must.Catch(func() { writable(ctx, db) }); err != nil {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			}
 		})}

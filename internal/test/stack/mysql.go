@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"fmt"
 	osuser "os/user"
 	"path/filepath"
 	"slices"
@@ -104,32 +103,23 @@ func installMySQL(ctx context.Context, sp *spawner, server program, dir string) 
 
 // pings is nil when a server answers.
 func pings(dsn string) func(context.Context) error {
-	return onMySQL(dsn, func(ctx context.Context, db *sql.DB) error { return db.PingContext(ctx) })
-}
-
-// onMySQL asks a server something, over a connection of its own.
-func onMySQL(dsn string, do func(context.Context, *sql.DB) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		db, err := openMySQL(dsn)
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		return do(ctx, db)
+		return onMySQL(ctx, dsn, func(ctx context.Context, db *sql.DB) { must.OK(db.PingContext(ctx)) })
 	}
 }
 
-// openMySQL opens a pool whose driver does not write to standard error when a connection breaks: the caller gets the
+// onMySQL does something on a server, over connections of its own.
+func onMySQL(ctx context.Context, dsn string, do func(context.Context, *sql.DB)) error {
+	return must.Catch(func() {
+		db := OpenMySQL(must.Get(mysql.ParseDSN(dsn)))
+		defer db.Close()
+		do(ctx, db)
+	})
+}
+
+// OpenMySQL opens a pool whose driver does not write to standard error when a connection breaks: the caller gets the
 // error.
-func openMySQL(dsn string) (*sql.DB, error) {
-	config, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return nil, fmt.Errorf("parse the DSN of the test's mysql: %w", err)
-	}
+func OpenMySQL(config *mysql.Config) *sql.DB {
 	config.Logger = &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return nil, fmt.Errorf("open the test's mysql: %w", err)
-	}
-	return sql.OpenDB(connector), nil
+	return sql.OpenDB(must.Get(mysql.NewConnector(config)))
 }

@@ -104,27 +104,8 @@ func OwnRabbit(t testing.TB) *Server { t.Helper(); return Own(t, Options{Only: [
 // OwnMySQL starts a MySQL or MariaDB for this test alone, as [OwnRabbit] does.
 func OwnMySQL(t testing.TB) *Server { t.Helper(); return Own(t, Options{Only: []Kind{KindMySQL}}) }
 
-// OwnMySQLOnDisk starts one whose data lie on a disk of so many bytes, to be filled and freed at will. It skips the
-// test where nothing may be mounted.
-func OwnMySQLOnDisk(t testing.TB, size int64, args ...string) *Server {
-	t.Helper()
-	return Own(t, Options{Only: []Kind{KindMySQL}, MySQLDisk: size, MySQLArgs: args})
-}
-
-// OwnMySQLWithClock starts one whose clock can be set. Where libfaketime is missing the test is skipped.
-func OwnMySQLWithClock(t testing.TB) *Server {
-	t.Helper()
-	return Own(t, Options{Only: []Kind{KindMySQL}, MySQLClock: true})
-}
-
 // OwnRedis starts a Redis for this test alone, as [OwnRabbit] does.
 func OwnRedis(t testing.TB) *Server { t.Helper(); return Own(t, Options{Only: []Kind{KindRedis}}) }
-
-// OwnValkey starts a Valkey for this test alone, as [OwnRabbit] does. Where none is installed the test is skipped.
-func OwnValkey(t testing.TB) *Server {
-	t.Helper()
-	return Own(t, Options{Only: []Kind{KindRedis}, RedisProgram: "valkey-server"})
-}
 
 // OwnZooKeeper starts a ZooKeeper for this test alone, as [OwnRabbit] does, if the environment asks for such tests.
 func OwnZooKeeper(t testing.TB) *Server {
@@ -149,18 +130,15 @@ func OwnReplicated(t testing.TB, replication Replication) *Stack {
 	return ownStack(t, Options{Only: []Kind{KindMySQL}, MySQLNodes: 3, Replication: replication})
 }
 
-// Servers are three servers of a test's own that speak TLS beside plain text.
-type Servers struct{ RabbitMQ, MySQL, Redis *Server }
-
 // OwnEncrypted starts the three servers for this test alone, side by side, with encryption. With a server given from
 // outside the test is skipped.
-func OwnEncrypted(t testing.TB, e Encryption, kinds ...Kind) Servers {
+func OwnEncrypted(t testing.TB, e Encryption, kinds ...Kind) *Stack {
 	t.Helper()
-	s := ownStack(t, Options{Only: kinds, Encryption: &e})
-	return Servers{s.RabbitMQ, s.MySQL, s.Redis}
+	return ownStack(t, Options{Only: kinds, Encryption: &e})
 }
 
-// Own starts one server for this test alone with further options; o.Only must name exactly one kind.
+// Own starts one server for this test alone with further options; o.Only must name exactly one kind. Where there is no
+// program, clock or disk as they say, the test is skipped.
 func Own(t testing.TB, o Options) *Server {
 	t.Helper()
 	if len(o.Only) != 1 {

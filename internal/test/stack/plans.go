@@ -65,15 +65,17 @@ func statementsOver(t testing.TB, db *sql.DB, tables []string) (all []string) {
 func rowsOf(t testing.TB, db *sql.DB, query string) (all []map[string]string) {
 	t.Helper()
 	err := must.Catch(func() {
-		rows := must.Get(db.QueryContext(t.Context(), query))
+		rows, err := db.QueryContext(t.Context(), query)
+		must.OK(err)
 		defer rows.Close()
 		columns := must.Get(rows.Columns())
+		values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
 		for rows.Next() {
-			values, into, row := make([]sql.NullString, len(columns)), make([]any, len(columns)), map[string]string{}
-			for i := range values {
-				into[i] = &values[i]
-			}
 			must.OK(rows.Scan(into...))
+			row := map[string]string{}
 			for i, c := range columns {
 				row[c] = values[i].String
 			}

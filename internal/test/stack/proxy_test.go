@@ -138,10 +138,7 @@ func TestProxyDropReply(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			execMySQL(t, direct, "DELETE FROM t")
-			db, err := openMySQL(p.Through(direct))
-			if err != nil {
-				t.Fatal(err)
-			}
+			db := OpenMySQL(parseDSN(t, p.Through(direct)))
 			defer db.Close()
 			tx, err := db.Begin()
 			if err != nil {

@@ -151,27 +151,20 @@ func (r *replicated) args(i int) []string {
 
 // on runs statements on a node, over one connection.
 func (s *Stack) on(ctx context.Context, i int, statements ...string) {
-	r := s.replicated
-	must.OK(onMySQL(r.dsn(i), func(ctx context.Context, db *sql.DB) error {
+	err := onMySQL(ctx, s.replicated.dsn(i), func(ctx context.Context, db *sql.DB) {
 		db.SetMaxOpenConns(1)
-		for _, text := range statements {
-			if _, err := db.ExecContext(ctx, text); err != nil {
-				return fmt.Errorf("%s: %s: %w", nodeName(i), strings.ReplaceAll(text, r.peers, "…"), err)
-			}
-		}
-		return nil
-	})(ctx))
+		must.Exec(ctx, db, statements...)
+	})
+	must.OK(err, nodeName(i))
 }
 
 // value asks a node for one value.
-func value[T any](ctx context.Context, s *Stack, i int, query string, args ...any) (v T, err error) {
-	err = onMySQL(s.replicated.dsn(i), func(ctx context.Context, db *sql.DB) error {
-		return db.QueryRowContext(ctx, query, args...).Scan(&v)
-	})(ctx)
-	if err != nil {
-		err = fmt.Errorf("%s: %s: %w", nodeName(i), query, err)
-	}
-	return v, err
+func value[T any](ctx context.Context, s *Stack, i int, query string, args ...any) (v T) {
+	err := onMySQL(ctx, s.replicated.dsn(i), func(ctx context.Context, db *sql.DB) {
+		v = must.Value[T](ctx, db, query, args...)
+	})
+	must.OK(err, nodeName(i))
+	return v
 }
 
 // others calls do for each node but those.
@@ -201,12 +194,13 @@ func (s *Stack) Join(ctx context.Context, i int) error { return must.Catch(func(
 func (s *Stack) join(ctx context.Context, i int) {
 	s.on(ctx, i, fmt.Sprintf("START GROUP_REPLICATION USER = '%s', PASSWORD = '%s'", replicationUser, s.replicated.peers))
 	must.OK(again(ctx, nil, func(ctx context.Context) error {
-		state, err := value[string](ctx, s, i, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members "+
-			"WHERE MEMBER_ID = @@server_uuid")
-		if err == nil && state != "ONLINE" {
-			err = fmt.Errorf("%s is not in the group, but %q", nodeName(i), state)
-		}
-		return err
+		return must.Catch(func() {
+			state := value[string](ctx, s, i, "SELECT MEMBER_STATE FROM performance_schema.replication_group_members "+
+				"WHERE MEMBER_ID = @@server_uuid")
+			if state != "ONLINE" {
+				must.OK(fmt.Errorf("%s is not in the group, but %q", nodeName(i), state))
+			}
+		})
 	}))
 }
 
@@ -235,8 +229,8 @@ func (s *Stack) Follow(ctx context.Context, replica, source int) {
 
 // Follows says whether a node is a replica of another one.
 func (s *Stack) Follows(ctx context.Context, i int) bool {
-	return must.Get(value[bool](ctx, s, i, "SELECT EXISTS (SELECT * FROM performance_schema."+
-		"replication_connection_configuration WHERE CHANNEL_NAME = '')"))
+	return value[bool](ctx, s, i, "SELECT EXISTS (SELECT * FROM performance_schema."+
+		"replication_connection_configuration WHERE CHANNEL_NAME = '')")
 }
 
 // LeaveOut tells a replica which tables to leave out from now on; none: it applies all.
@@ -271,9 +265,9 @@ func (s *Stack) HasMost(ctx context.Context) (at int) {
 func (s *Stack) most(ctx context.Context, except int) (at int, gtids string) {
 	at = -1
 	s.others(func(i int) {
-		all := must.Get(value[string](ctx, s, i, "SELECT CONCAT(@@GLOBAL.gtid_executed, ',', COALESCE((SELECT "+
-			"GROUP_CONCAT(RECEIVED_TRANSACTION_SET) FROM performance_schema.replication_connection_status), ''))"))
-		if at < 0 || must.Get(value[bool](ctx, s, i, "SELECT NOT GTID_SUBSET(?, ?)", all, gtids)) {
+		all := value[string](ctx, s, i, "SELECT CONCAT(@@GLOBAL.gtid_executed, ',', COALESCE((SELECT "+
+			"GROUP_CONCAT(RECEIVED_TRANSACTION_SET) FROM performance_schema.replication_connection_status), ''))")
+		if at < 0 || value[bool](ctx, s, i, "SELECT NOT GTID_SUBSET(?, ?)", all, gtids) {
 			gtids, at = all, i
 		}
 	}, except)
@@ -281,14 +275,14 @@ func (s *Stack) most(ctx context.Context, except int) (at int, gtids string) {
 }
 
 func (s *Stack) executed(ctx context.Context, i int) string {
-	return must.Get(value[string](ctx, s, i, "SELECT @@GLOBAL.gtid_executed"))
+	return value[string](ctx, s, i, "SELECT @@GLOBAL.gtid_executed")
 }
 
 // caughtUp waits until a node has applied a set of transactions.
 func (s *Stack) caughtUp(ctx context.Context, i int, gtids string) {
-	if late := must.Get(value[sql.NullBool](ctx, s, i, "SELECT WAIT_FOR_EXECUTED_GTID_SET(?, 60)", gtids)); late.Bool {
-		said := must.Get(value[string](ctx, s, i, "SELECT COALESCE(GROUP_CONCAT(SERVICE_STATE, LAST_ERROR_MESSAGE), '') "+
-			"FROM performance_schema.replication_applier_status_by_worker"))
+	if late := value[sql.NullBool](ctx, s, i, "SELECT WAIT_FOR_EXECUTED_GTID_SET(?, 60)", gtids); late.Bool {
+		said := value[string](ctx, s, i, "SELECT COALESCE(GROUP_CONCAT(SERVICE_STATE, LAST_ERROR_MESSAGE), '') "+
+			"FROM performance_schema.replication_applier_status_by_worker")
 		must.OK(fmt.Errorf("%s has not applied %s within a minute, but %s; its workers say %q", nodeName(i), gtids,
 			s.executed(ctx, i), said))
 	}
@@ -318,7 +312,7 @@ func (s *Stack) Reopen(ctx context.Context, source int) {
 // It returns the transactions that only the node had, as a set of their GTIDs: nobody has promised that they last.
 func (s *Stack) Rebuild(ctx context.Context, node, source int) (stray string) {
 	const subtract = "SELECT GTID_SUBTRACT(@@GLOBAL.gtid_executed, ?)"
-	stray = must.Get(value[string](ctx, s, node, subtract, s.executed(ctx, source)))
+	stray = value[string](ctx, s, node, subtract, s.executed(ctx, source))
 	server := s.Databases[node]
 	ended, donor := server.main.ended(), s.replicated.network.peer(source)
 	// The node is to be started again by whoever looks after it; it says that as an error, or hangs up.
@@ -338,30 +332,27 @@ func (s *Stack) Rebuild(ctx context.Context, node, source int) (stray string) {
 	return stray
 }
 
-// askWritable is nil when a source may be written to. A group's node says more: [askGroup].
-func askWritable(ctx context.Context, db *sql.DB) error {
-	var readOnly bool
-	err := db.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only").Scan(&readOnly)
-	if err == nil && readOnly {
-		err = errors.New("the node cannot be written to: it is read-only")
+// askWritable is not stopped when a source may be written to. A group's node says more: [askGroup].
+func askWritable(ctx context.Context, db *sql.DB) {
+	if must.Value[bool](ctx, db, "SELECT @@GLOBAL.read_only") {
+		must.OK(errors.New("the node cannot be written to: it is read-only"))
 	}
-	return err
 }
 
-// askGroup is nil when the node is the primary of its group, may be written to, and hears of more than half of the
-// group. That one that does not keeps its role and answers reads, with what was.
-func askGroup(ctx context.Context, db *sql.DB) error {
-	var state, role string
-	var reachable, members int
-	err := db.QueryRowContext(ctx, "SELECT COALESCE(MAX(CASE WHEN MEMBER_ID = @@server_uuid THEN MEMBER_STATE END), ''), "+
+// askGroup is not stopped when the node is the primary of its group, may be written to, and hears of more than half of
+// the group. That one that does not keeps its role and answers reads, with what was.
+func askGroup(ctx context.Context, db *sql.DB) {
+	must.Rows(ctx, db, "SELECT COALESCE(MAX(CASE WHEN MEMBER_ID = @@server_uuid THEN MEMBER_STATE END), ''), "+
 		"COALESCE(MAX(CASE WHEN MEMBER_ID = @@server_uuid THEN MEMBER_ROLE END), ''), "+
 		"COUNT(CASE WHEN MEMBER_STATE IN ('ONLINE', 'RECOVERING') THEN 1 END), COUNT(*) "+
-		"FROM performance_schema.replication_group_members").Scan(&state, &role, &reachable, &members)
-	if err != nil {
-		return err
-	}
-	if state != "ONLINE" || role != "PRIMARY" || 2*reachable <= members {
-		return fmt.Errorf("the node cannot be written to: it is %s %s and reaches %d of %d", state, role, reachable, members)
-	}
-	return askWritable(ctx, db)
+		"FROM performance_schema.replication_group_members", func(scan func(...any)) {
+		var state, role string
+		var reachable, members int
+		scan(&state, &role, &reachable, &members)
+		if state != "ONLINE" || role != "PRIMARY" || 2*reachable <= members {
+			must.OK(fmt.Errorf("the node cannot be written to: it is %s %s and reaches %d of %d", state, role, reachable,
+				members))
+		}
+	})
+	askWritable(ctx, db)
 }

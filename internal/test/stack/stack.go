@@ -109,13 +109,8 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	errs := make([]error, len(kinds))
-	var wg sync.WaitGroup
-	for i, kind := range kinds {
-		wg.Go(func() { errs[i] = must.Catch(func() { s.startKind(ctx, kind, o) }) })
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	err = must.Catch(func() { must.Side(len(kinds), func(i int) { s.startKind(ctx, kinds[i], o) }) })
+	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
