@@ -22,19 +22,12 @@ import (
 // count is what a part or a folder amounts to.
 type count struct{ lines, tokens int }
 
-// part is one of the sums with a budget of their own.
-type part string
-
-const (
-	product part = "product"
-	rig     part = "rig"
-	tests   part = "tests"
-	words   part = "words"
-)
+// The sums with a budget of their own.
+const product, rig, tests, words = "product", "rig", "tests", "words"
 
 // rigFolders hold what tests, measures, shows or packs the product.
 var rigFolders = []string{
-	"internal/test", "internal/cmd", "bench", "lock/locktest", "deploy", "tools", "scripts", "docs",
+	"internal/test/", "internal/cmd/", "bench/", "lock/locktest/", "deploy/", "tools/", "scripts/", "docs/", "Makefile",
 }
 
 func main() {
@@ -55,8 +48,8 @@ func run(budgets string) error {
 	}
 	sums := map[string]count{}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
-		p := partOf(name)
-		if p == "" {
+		part := partOf(name)
+		if part == "" {
 			continue
 		}
 		text, err := os.ReadFile(name)
@@ -64,25 +57,18 @@ func run(budgets string) error {
 			return err
 		}
 		c := measure(name, text)
-		add(sums, string(p), c)
-		if p == product {
-			for _, l := range limits {
-				if name == l.name || strings.HasPrefix(name, l.name+"/") {
-					add(sums, l.name, c)
-				}
+		for _, l := range limits {
+			if l.name == part || part == product && strings.HasPrefix(name, l.name+"/") {
+				was := sums[l.name]
+				sums[l.name] = count{was.lines + c.lines, was.tokens + c.tokens}
 			}
 		}
 	}
 	return report(limits, sums)
 }
 
-func add(sums map[string]count, name string, c count) {
-	was := sums[name]
-	sums[name] = count{was.lines + c.lines, was.tokens + c.tokens}
-}
-
 // partOf is the part that a file belongs to; none for what is generated, and for what is written down as an example.
-func partOf(name string) part {
+func partOf(name string) string {
 	switch ext := path.Ext(name); {
 	case strings.Contains(name, "testdata/"), slices.Contains([]string{"docs/tried.md", "bench/RESULTS.md",
 		"bench/sid/RESULTS.md"}, name):
@@ -94,13 +80,8 @@ func partOf(name string) part {
 		return ""
 	case strings.HasSuffix(name, "_test.go"):
 		return tests
-	case name == "Makefile":
+	case slices.ContainsFunc(rigFolders, func(folder string) bool { return strings.HasPrefix(name, folder) }):
 		return rig
-	}
-	for _, folder := range rigFolders {
-		if strings.HasPrefix(name, folder+"/") {
-			return rig
-		}
 	}
 	return product
 }

@@ -1,5 +1,6 @@
 // Package must lets a step of the rig stop at the first thing that cannot be done, as t.Fatal does in a test: whoever
-// begins a step catches what has stopped it. Nothing of the product may live here or use it.
+// begins a step catches what has stopped it. What steps do most is here too: statements, rows, and steps side by side.
+// Nothing of the product may live here or use it.
 package must
 
 import (
