@@ -19,16 +19,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// serve runs the daemon's pages on addr for the time of this test.
-func serve(t *testing.T, addr string, h Readiness) (port string) {
+// serve answers on an address of a form that the setting takes, for the time of this test.
+func serve(t *testing.T, o Options) (addr string) {
 	t.Helper()
-	s, err := Listen(t.Context(), Options{
-		Addr: addr, Health: func() Readiness { return h }, Metrics: prometheus.NewRegistry(),
-		Guard:  newGuard(t, GuardOptions{}, io.Discard),
-		Logger: slog.New(slog.DiscardHandler),
-	})
+	o.Metrics, o.Logger = prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
+	s, err := Listen(t.Context(), o)
 	if err != nil {
-		t.Skipf("this machine cannot listen on %s: %v", addr, err)
+		t.Skipf("this machine cannot listen on %s: %v", o.Addr, err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	served := make(chan error, 1)
@@ -39,11 +36,15 @@ func serve(t *testing.T, addr string, h Readiness) (port string) {
 			t.Error(err)
 		}
 	})
-	_, port, err = net.SplitHostPort(s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return s.Addr()
+}
+
+// daemon serves one of which this is known, to whoever asks from this machine.
+func daemon(t *testing.T, addr string, said Readiness) string {
+	t.Helper()
+	return serve(t, Options{
+		Addr: addr, Health: func() Readiness { return said }, Guard: newGuard(t, GuardOptions{}, io.Discard),
+	})
 }
 
 // Given a daemon that listens on an address in any of the forms that the setting takes, then it is found there, and
@@ -52,9 +53,9 @@ func TestADaemonIsAskedWhereItListens(t *testing.T) {
 	const why = "stock.rollback.backstop: something in it ended the last 3 connections \u202e"
 	for _, host := range []string{"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]", "localhost"} {
 		t.Run(host, func(t *testing.T) {
-			port := serve(t, host+":0", Readiness{
+			_, port, _ := net.SplitHostPort(daemon(t, host+":0", Readiness{
 				Group: "group", Queue: "queue", Consuming: true, Waiting: []string{"mysql: refused"}, Degraded: []string{why},
-			})
+			}))
 			got, err := Ask(t.Context(), host+":"+port, "")
 			if err != nil || got.Group != "group" || got.Queue != "queue" || got.Ready || got.Draining ||
 				!slices.Equal(got.Waiting, []string{"mysql: refused"}) || !slices.Equal(got.Degraded, []string{why}) {
@@ -68,10 +69,33 @@ func TestADaemonIsAskedWhereItListens(t *testing.T) {
 	}
 }
 
-func TestAReadyDaemonSaysSo(t *testing.T) {
-	got, err := Ask(t.Context(), "127.0.0.1:"+serve(t, "127.0.0.1:0", Readiness{Consuming: true}), "")
-	if err != nil || !got.Ready || len(got.Waiting)+len(got.Degraded) > 0 {
-		t.Errorf("Ask = %+v, %v", got, err)
+// Given a daemon in each of its states, then a probe says whether it is alive and whether it is ready, and why not.
+func TestAProbeTellsAliveFromReady(t *testing.T) {
+	for name, c := range map[string]struct {
+		health       Readiness
+		alive, ready error
+		why          string // in the errors
+	}{
+		"consumes":         {Readiness{Consuming: true}, nil, nil, ""},
+		"waits":            {Readiness{Waiting: []string{"mysql: refused"}}, nil, ErrNotReady, "mysql: refused"},
+		"drains":           {Readiness{Consuming: true, Draining: true}, nil, ErrNotReady, "drains"},
+		"starts":           {Readiness{}, nil, ErrNotReady, NotConnected},
+		"is stuck":         {Readiness{Consuming: true, Stuck: "lane 2 stands"}, ErrStuck, nil, "lane 2 stands"},
+		"takes, with less": {Readiness{Consuming: true, Degraded: []string{"backstop"}}, nil, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := daemon(t, "127.0.0.1:0", c.health)
+			alive, ready := Alive(t.Context(), addr, time.Minute), Ready(t.Context(), addr, time.Minute)
+			if !errors.Is(alive, c.alive) || !errors.Is(ready, c.ready) || c.alive == nil && alive != nil ||
+				c.ready == nil && ready != nil {
+				t.Errorf("alive: %v, want %v; ready: %v, want %v", alive, c.alive, ready, c.ready)
+			}
+			for _, err := range []error{alive, ready} {
+				if err != nil && !strings.Contains(err.Error(), c.why) {
+					t.Errorf("the error %q does not say %q", err, c.why)
+				}
+			}
+		})
 	}
 }
 
@@ -86,6 +110,9 @@ func TestWhereNobodyListensNobodyAnswers(t *testing.T) {
 	defer cancel()
 	if _, err := Ask(ctx, addr, ""); !errors.Is(err, ErrSilent) { // nothing ever accepts
 		t.Errorf("a frozen listener: %v", err)
+	}
+	if err := Alive(t.Context(), addr, 200*time.Millisecond); !errors.Is(err, ErrSilent) {
+		t.Errorf("a probe of it: %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -131,8 +158,11 @@ func TestAnotherProgramIsNotTakenForADaemon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(answer)
 			defer s.Close()
-			if got, err := Ask(t.Context(), s.Listener.Addr().String(), ""); !errors.Is(err, ErrStranger) {
-				t.Errorf("Ask = %+v, %v", got, err)
+			addr := s.Listener.Addr().String()
+			got, err := Ask(t.Context(), addr, "")
+			alive, ready := Alive(t.Context(), addr, time.Minute), Ready(t.Context(), addr, time.Minute)
+			if !errors.Is(err, ErrStranger) || !errors.Is(alive, ErrStranger) || !errors.Is(ready, ErrStranger) {
+				t.Errorf("Ask = %+v, %v; it is alive: %v, ready: %v", got, err, alive, ready)
 			}
 		})
 	}

@@ -2,11 +2,9 @@ package admin
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -15,8 +13,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // besieged is a server that strangers connect to.
@@ -31,19 +27,10 @@ func besiege(t *testing.T, guarded http.HandlerFunc) besieged {
 	path := filepath.Join(t.TempDir(), "tokens")
 	writeFile(t, path, "ann full token-of-ann\nbob read token-of-bob\n")
 	g := newGuard(t, GuardOptions{TokensFile: path}, io.Discard)
-	s, err := Listen(t.Context(), Options{
-		Addr:   "127.0.0.1:0",
-		Health: func() Readiness { return Readiness{Consuming: true} }, Metrics: prometheus.NewRegistry(),
-		Guard: g, Guarded: map[string]http.Handler{"/": g.Protect(Look, guarded)}, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	t.Cleanup(func() { stop(); <-served })
-	return besieged{t, s.Addr()}
+	return besieged{t, serve(t, Options{
+		Addr: "127.0.0.1:0", Health: func() Readiness { return Readiness{Consuming: true} }, Guard: g,
+		Guarded: map[string]http.Handler{"/": g.Protect(Look, guarded)},
+	})}
 }
 
 // connect opens a connection from an address of this machine and sends text.

@@ -25,20 +25,6 @@ type need struct {
 	Go    string // what is there
 }
 
-type overview struct {
-	Needs    []need
-	Now      view.Sample
-	Charts   []series
-	Outcomes []outcome
-	Parts    []part
-	Stuck    view.Aged[[]view.Stuck]
-	Groups   view.Aged[view.Groups]
-	Dead     view.Aged[int]
-	Health   admin.Readiness
-	Leader   view.Aged[string]
-	Elects   bool
-}
-
 type outcome struct {
 	Name string
 	Now  float64 // a second, in the last ten seconds
@@ -54,51 +40,58 @@ type part struct {
 
 func (p *Pages) overview(_ context.Context, r *http.Request, d *drawn) error {
 	v := p.view
-	o := overview{Stuck: v.Stuck(), Groups: v.Groups(), Dead: v.Dead(), Health: v.Options().Health()}
-	if o.Elects = v.Options().Elects; o.Elects {
-		o.Leader = v.Leader()
+	hour, stuck, groups, dead, elects := v.Hour(), v.Stuck(), v.Groups(), v.Dead(), v.Options().Elects
+	var leader view.Aged[string]
+	if elects {
+		leader = v.Leader()
 	}
-	hour := v.Hour()
-	o.Now, o.Charts, o.Outcomes, o.Parts = hour.Now(), charts(hour, o.Dead), outcomes(hour), parts(hour)
-	o.Needs = needs(o, d.Paused != nil)
-	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), o
+	health := v.Options().Health().Said()
+	if d.Paused != nil { // what the banner says of a pause is not said twice
+		health.Waiting = slices.DeleteFunc(health.Waiting, func(why string) bool {
+			return strings.HasPrefix(why, waitsForPerson)
+		})
+	}
+	d.Title, d.Events, d.Data = "Overview", p.liveAt(r), shown{
+		"Now": hour.Now(), "Charts": charts(hour, dead), "Outcomes": outcomes(hour), "Parts": parts(hour),
+		"Needs": needs(health, stuck.Value, dead, groups.Value, elects && leader.Err == nil && !leader.At.IsZero() &&
+			leader.Value == ""),
+		"Stuck": stuck, "Dead": dead, "Leader": leader, "Elects": elects,
+	}
 	return nil
 }
 
-// needs are what a person should look at, the worst first. What the banner says of a pause is not said twice.
-func needs(o overview, banner bool) (all []need) {
-	for _, why := range o.Health.Waiting {
-		if !banner || !strings.HasPrefix(why, waitsForPerson) {
-			all = append(all, waits(why))
-		}
+// needs are what a person should look at, the worst first.
+func needs(
+	health admin.Readiness, stuck []view.Stuck, dead view.Aged[int], groups view.Groups, nobodyElected bool,
+) (all []need) {
+	for _, why := range health.Waiting {
+		all = append(all, waits(why))
 	}
 	add := func(is bool, n need) {
 		if is {
 			all = append(all, n)
 		}
 	}
-	add(o.Health.Draining, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
-	add(!o.Health.Consuming && len(o.Health.Waiting) == 0 && !o.Health.Draining,
-		need{Level: "stop", What: "Nothing is consumed", Why: admin.NotConnected})
-	add(o.Health.Stuck != "",
-		need{Level: "stop", What: "A lane is stuck", Why: o.Health.Stuck + ": restart this daemon"})
-	n, d := len(o.Stuck.Value), o.Dead
+	add(health.Draining, need{Level: "stop", What: "This daemon is stopping", Why: "It finishes what it has in hand."})
+	add(health.Stuck != "",
+		need{Level: "stop", What: "A lane is stuck", Why: health.Stuck + ": restart this daemon"})
+	n := len(stuck)
 	add(n > 0, need{
 		Level: "warn", What: fmt.Sprintf("%d %s not move", n, plural(n, "message does", "messages do")),
 		Why: "The time is over, and nobody goes on; why stands below.", Path: "#stuck-messages", Go: "See which",
 	})
-	add(o.Elects && o.Leader.Err == nil && !o.Leader.At.IsZero() && o.Leader.Value == "", need{
+	add(nobodyElected, need{
 		Level: "warn", What: "No daemon is elected",
 		Why: "Retention, compensation and notifying rest until one is, which takes seconds after a start.",
 	})
-	for _, why := range o.Health.Degraded {
+	for _, why := range health.Degraded {
 		add(true, need{Level: "warn", What: "Something is amiss while messages flow", Why: why})
 	}
-	more := map[bool]string{true: " or more"}[d.Value == dedup.MaxCounted]
-	add(d.Value > 0, need{
+	more := map[bool]string{true: " or more"}[dead.Value == dedup.MaxCounted]
+	add(dead.Value > 0, need{
 		Level: "warn", Path: "/letters", Go: "Look at them",
-		What: fmt.Sprintf("%s%s dead %s", count(d.Value), more, plural(d.Value, "letter", "letters")),
-		Why:  counted(d) + "." + inGroups(o.Groups.Value, d.Value),
+		What: fmt.Sprintf("%s%s dead %s", count(dead.Value), more, plural(dead.Value, "letter", "letters")),
+		Why:  counted(dead) + "." + inGroups(groups, dead.Value),
 	})
 	return all
 }

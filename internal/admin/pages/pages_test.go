@@ -191,6 +191,22 @@ func (w *world) get(path string, header ...string) (int, string) {
 	return a.status, a.page
 }
 
+// says asks for a page, which must hold these texts, and none that begins with a !.
+func (w *world) says(path string, status int, texts ...string) string {
+	w.t.Helper()
+	got, page := w.get(path)
+	for _, text := range texts {
+		if without, not := strings.CutPrefix(text, "!"); strings.Contains(page, without) == not {
+			w.t.Errorf("%s: %q", path, text)
+			status = 0
+		}
+	}
+	if got != status {
+		w.t.Errorf("%s: HTTP %d\n%s", path, got, page)
+	}
+	return page
+}
+
 // ask sends a request as whoever has the token; a form is posted.
 func (w *world) ask(token, path string, form url.Values) answer {
 	w.t.Helper()
@@ -348,90 +364,6 @@ func TestEveryLinkStaysBelowTheBasePathAndAnswers(t *testing.T) {
 	}
 }
 
-// Given a message, then its page says word for word what log explain prints.
-func TestThePageOfAMessageSaysWhatTheCommandPrints(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	w.some()
-	_, page := w.get("/message?key=order-1&tag=stock.rollback")
-	for _, want := range []string{
-		"A copy was confirmed in q.dead, and it had no effect: its attempts failed, the last one as in remark.",
-		"rollbackd dlq replay --tag stock.rollback --key order-1",
-		"/letters/groups/" + view.GroupID(dedup.ReasonExhausted, deadletter.Fingerprint("sku 1 has only 1 reserved, 1 were "+
-			"asked for")) + `">All letters of this failure`,
-		"sku 7 has only 3 reserved, 5 were asked for", "&#34;order_sn&#34;: &#34;A-1&#34;", "absent → dead",
-	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page lacks %q:\n%s", want, page)
-		}
-	}
-	if status, page := w.get("/message?key=nobody"); status != http.StatusNotFound ||
-		!strings.Contains(page, "knows no message") {
-		t.Errorf("an unknown key: HTTP %d", status)
-	}
-	if status, _ := w.get("/nowhere"); status != http.StatusNotFound {
-		t.Errorf("an unknown page: HTTP %d", status)
-	}
-}
-
-// Given letters of which one's body is wrong, then the preview of a replay says that it would fail again, nothing else
-// says so, and each letter is counted once; the set of one letter is called one.
-func TestAPreviewSaysThatAReplayOfTheSameBodyFailsAgain(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	w.some()
-	for query, want := range map[string]bool{
-		"act=replay&reason=malformed": true, "act=discard&reason=malformed": false, "act=replay&reason=exhausted": false,
-	} {
-		_, page := w.get("/letters/act?" + query)
-		if strings.Contains(page, "would fail again") != want {
-			t.Errorf("%s: the page says that it fails again: %v, want %v\n%s", query, !want, want, page)
-		}
-		if strings.Contains(page, "this letter</button>") == strings.Contains(query, "exhausted") {
-			t.Errorf("%s: its button speaks of another number of letters:\n%s", query, page)
-		}
-	}
-	_, page := w.get("/letters/act?act=replay&all=1")
-	if !strings.Contains(page, "<b>2</b> will be looked for in the queue, <b>1</b> would fail again.") ||
-		strings.Count(page, ">will be looked for in the queue<") != 2 || strings.Count(page, ">would fail again<") != 1 {
-		t.Errorf("want two to look for and one that would fail again:\n%s", page)
-	}
-	if _, page = w.get("/letters/act?act=discard&all=1"); !strings.Contains(page, "<b>3</b> ends without an effect.") {
-		t.Errorf("a discard minds what a replay would come to:\n%s", page)
-	}
-}
-
-// Given a run of which one letter failed again, then its page says so first and leads to what died since.
-func TestARunThatFailedAgainSaysSo(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	a, err := w.desk.Note(t.Context(), operator.Actor{Name: "anna"}, operator.KindReplay, "",
-		operator.Request{Kind: operator.KindReplay, Filter: deadletter.Filter{Keys: []string{"order-1"}}}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	failed := "<b>1 letter failed again.</b>"
-	w.exec(`UPDATE consumer_log_act SET result = '{"replayed":1,"applied":1}' WHERE id = ?`, []byte(a.ID))
-	if _, page := w.get("/acts/" + a.ID); strings.Contains(page, failed) {
-		t.Errorf("a run whose letters were applied says %q:\n%s", failed, page)
-	}
-	w.exec(`UPDATE consumer_log_act SET result = '{"replayed":1,"failed_again":1}' WHERE id = ?`, []byte(a.ID))
-	_, page := w.get("/acts/" + a.ID)
-	for _, want := range []string{failed, `href="/letters?since=20`} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page lacks %q:\n%s", want, page)
-		}
-	}
-}
-
-// Given a message that was applied after it had failed, then the log does not show its last error as one of today.
-func TestTheLogSaysThatAnErrorWasBeforeTheSuccess(t *testing.T) {
-	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
-	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
-		"consumer_timestamp, created_at, remark) " +
-		"VALUES ('g', 'stock.rollback', 'order-1', 1, 2, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'too late')")
-	if _, page := w.get("/log"); !strings.Contains(page, "before that: too late") {
-		t.Errorf("the page shows an error of before as it shows one of today:\n%s", page)
-	}
-}
-
 func TestWhatLiesBehindManyLettersIsFoundInWhole(t *testing.T) {
 	w := newWorld(t, "/stock", admin.GuardOptions{}, view.Hide{})
 	w.dead("first", `{"order_sn":"A-1"}`, "shelf is locked", dedup.ReasonExhausted)
@@ -508,50 +440,63 @@ func (w *world) deadMany(n int) {
 	}
 }
 
-// Given letters with one kind of error and another, then they are groups with stable addresses, which count them.
-func TestLettersAreGroupedByReasonAndErrorWithoutWhatDiffers(t *testing.T) {
+// Given letters with one kind of error and another, then pages say what the commands say of them, find them by what is
+// asked for, group them under stable addresses that count and offer them, and of a replay of a body that is wrong that it
+// would fail again; the set of one letter is called one.
+func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	w.some()
-	page := w.until("/letters", "/letters/groups/")
+	w.exec("INSERT INTO consumer_log (group_name, msg_tag, msg_key, consumer_status, consumer_times, " +
+		"consumer_timestamp, created_at, remark) " +
+		"VALUES ('g', 'stock.rollback', 'order-3', 1, 2, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 'too late')")
 	id := view.GroupID(dedup.ReasonExhausted, deadletter.Fingerprint("sku 1 has only 1 reserved, 1 were asked for"))
-	if !strings.Contains(page, "/letters/groups/"+id) || strings.Count(page, "/letters/groups/") != 2 {
+	if page := w.until("/letters", "/letters/groups/"+id); strings.Count(page, "/letters/groups/") != 2 {
 		t.Errorf("want two groups, one of them %s:\n%s", id, page)
 	}
-	if page := w.until("/letters/groups/"+id, "order-1"); !strings.Contains(page, "order-2") ||
-		strings.Contains(page, "alert") {
-		t.Errorf("the group's page:\n%s", page)
-	}
-	for query, want := range map[string]string{
-		"key=order-2": "order-2", "error=only+3": "order-1", "reason=malformed": "alert(1)",
-		"until=2000-01-01": "No dead", "sn=A-1": "order-1", "sn=order-2": "order-2", "body=secret": "order-1",
-		"sku=7": "No dead", "sn=A-2&body=A-1": "No dead",
+	const preview = "/letters/act?act="
+	const again, one = "would fail again", "this letter</button>"
+	for path, texts := range map[string][]string{
+		"/message?key=order-1&tag=stock.rollback": {
+			"A copy was confirmed in q.dead, and it had no effect: its attempts failed, the last one as in remark.",
+			"rollbackd dlq replay --tag stock.rollback --key order-1", "/letters/groups/" + id + `">All letters of this failure`,
+			"sku 7 has only 3 reserved, 5 were asked for", "&#34;order_sn&#34;: &#34;A-1&#34;", "absent → dead",
+		},
+		"/log":                         {"before that: too late"},
+		"/letters/groups/" + id:        {"order-1", "order-2", "!alert"},
+		"/letters?key=order-2":         {"order-2"},
+		"/letters?error=only+3":        {"order-1"},
+		"/letters?reason=malformed":    {"alert(1)"},
+		"/letters?until=2000-01-01":    {"No dead"},
+		"/letters?sn=A-1":              {"order-1"},
+		"/letters?sn=order-2":          {"order-2"},
+		"/letters?body=secret":         {"order-1"},
+		"/letters?sku=7":               {"No dead"},
+		"/letters?sn=A-2&body=A-1":     {"No dead"},
+		preview + "replay&body=secret": {"<b>1</b> letter is", "body=&#34;secret&#34;"},
+		preview + "replay&all=1": {
+			"<b>2</b> will be looked for in the queue, <b>1</b> would fail again.", ">will be looked for in the queue<",
+		},
+		preview + "discard&all=1":            {"<b>3</b> ends without an effect."},
+		preview + "replay&reason=malformed":  {again, one},
+		preview + "discard&reason=malformed": {"!" + again, one},
+		preview + "replay&reason=exhausted":  {"!" + again, "!" + one},
 	} {
-		if _, page := w.get("/letters?" + query); !strings.Contains(page, want) {
-			t.Errorf("%s lacks %q", query, want)
-		}
+		w.says(path, http.StatusOK, texts...)
 	}
-	if status, _ := w.get("/letters?sku=seven"); status != http.StatusBadRequest {
-		t.Errorf("a sku that is none: HTTP %d", status)
-	}
-	if status, page := w.get("/letters/act?act=replay&body=secret"); status != http.StatusOK ||
-		!strings.Contains(page, "<b>1</b> letter is") || !strings.Contains(page, "body=&#34;secret&#34;") {
-		t.Errorf("the preview of a search by a text of the body: HTTP %d\n%s", status, page)
-	}
-	if status, _ := w.get("/letters?since=yesterday"); status != http.StatusBadRequest {
-		t.Errorf("a time that is none: HTTP %d", status)
-	}
-	if status, text := w.get("/letters/download?error=reserved"); status != 200 || strings.Count(text, "\n") != 2 {
-		t.Errorf("download: HTTP %d\n%s", status, text)
-	}
-	// what a group's page offers for download are its letters, and no others of its reason
+	w.says("/message?key=nobody", http.StatusNotFound, "knows no message")
+	w.says("/nowhere", http.StatusNotFound)
+	w.says("/letters?sku=seven", http.StatusBadRequest)
+	w.says("/letters?since=yesterday", http.StatusBadRequest)
+	// what is offered for download are the letters that were asked for, of a group its own and no others of its reason
 	w.dead("order-9", "{}", "the shelf is locked", dedup.ReasonExhausted)
 	link := regexp.MustCompile(`"(/letters/download[^"]+)"`).FindStringSubmatch(w.until("/letters/groups/"+id, "download"))
 	if link == nil {
 		t.Fatal("the group's page offers no download")
 	}
-	if status, text := w.get(html.UnescapeString(link[1])); status != 200 || strings.Count(text, "\n") != 2 ||
-		strings.Contains(text, "order-9") {
-		t.Errorf("download of the group: HTTP %d\n%s", status, text)
+	for _, path := range []string{html.UnescapeString(link[1]), "/letters/download?error=reserved"} {
+		if text := w.says(path, http.StatusOK, "!order-9"); strings.Count(text, "\n") != 2 {
+			t.Errorf("%s:\n%s", path, text)
+		}
 	}
 }
 
@@ -564,21 +509,14 @@ func TestWhatIsHiddenIsShownNowhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", admin.GuardOptions{}, hide)
 			w.some()
-			_, page := w.get("/message?key=order-1")
-			if strings.Contains(page, "secret") || strings.Contains(page, "A-1") != (name == "pointer") {
-				t.Errorf("the page of the message:\n%s", page)
-			}
-			for _, path := range []string{"/message?key=order-1", "/letters"} {
-				if _, page := w.get(path); !strings.Contains(page, "Error texts are not, and may quote what is hidden.") {
-					t.Errorf("%s does not say that error texts are shown:\n%s", path, page)
-				}
-			}
+			const warned = "Error texts are not, and may quote what is hidden."
+			order := map[bool]string{true: "A-1", false: "!A-1"}[name == "pointer"]
+			w.says("/message?key=order-1", http.StatusOK, "!secret", order, warned)
+			w.says("/letters", http.StatusOK, warned)
 			for _, path := range []string{ // to find by a text of the body would tell bit by bit what it holds
 				"/letters/download", "/letters?body=secret", "/letters/act?act=replay&body=secret",
 			} {
-				if status, text := w.get(path); status != http.StatusForbidden || strings.Contains(text, "order-1") {
-					t.Errorf("%s: HTTP %d\n%s", path, status, text)
-				}
+				w.says(path, http.StatusForbidden, "!order-1")
 			}
 		})
 	}

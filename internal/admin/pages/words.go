@@ -29,7 +29,7 @@ func (p *Pages) words() template.FuncMap {
 		"kindName": kindName,
 		"seconds":  func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
 		"span":     ago,
-		"count":    count, "figure": figure, "rate": rate, "chart": chart,
+		"count":    count, "figure": figure, "rate": rate,
 		"printable": screen.Printable, "shorten": screen.Shorten, "pretty": pretty, "plural": plural,
 		"current": func(here, path string) bool {
 			return here == path || path != "/" && strings.HasPrefix(here, path)
