@@ -61,8 +61,7 @@ func (d *Daemon) openPages(ctx context.Context, guard *admin.Guard, version stri
 	}
 	d.closers = append(d.closers, closer.Close)
 	d.view = view.New(view.Options{
-		Records: s.Records, Letters: s.Letters, Story: s.Lookup, Desk: d.desk, Lock: lock,
-		Group:  cfg.Group,
+		Lookup: s.Lookup, Letters: s.Letters, Desk: d.desk, Lock: lock,
 		Names:  operator.Names{Queue: cfg.Queue, MaxAttempts: cfg.MaxAttempts, Program: programName},
 		Elects: true, Metrics: d.registry, Health: d.health, Logger: d.log,
 		Hide: view.Hide{Bodies: cfg.UIHideBodies, Pointers: cfg.UIRedact},

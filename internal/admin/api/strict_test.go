@@ -61,7 +61,9 @@ func served(t *testing.T) (a *API, written func() int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := view.New(view.Options{Records: records, Letters: letters, Desk: d, Group: "g", Logger: log})
+	v := view.New(view.Options{
+		Lookup: operator.Lookup{Records: records, Group: "g"}, Letters: letters, Desk: d, Logger: log,
+	})
 	return New(v, guard), func() (n int) {
 		if err := pool.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM consumer_log_act) + (SELECT COUNT(*) "+
 			"FROM consumer_log_once)").Scan(&n); err != nil {

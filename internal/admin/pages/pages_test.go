@@ -108,10 +108,10 @@ func newWorldWith(
 		t.Fatal(err)
 	}
 	o := view.Options{
-		Records: records, Letters: letters, Desk: w.desk, Group: "g", Metrics: prometheus.NewRegistry(),
+		Letters: letters, Desk: w.desk, Metrics: prometheus.NewRegistry(),
 		Health: func() admin.Readiness { return *w.health.Load() }, Logger: log,
 		Names: operator.Names{Queue: "q", MaxAttempts: 5, Program: "rollbackd"},
-		Story: operator.Lookup{Records: records, Group: "g", DB: db,
+		Lookup: operator.Lookup{Records: records, Group: "g", DB: db,
 			OrderOf: func([]byte) (string, bool) { return "", false }},
 	}
 	change(&o)

@@ -63,15 +63,10 @@ func (f *Refusals) Note(ctx context.Context, who admin.Person, r *http.Request) 
 func (f *Refusals) news(what string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if last, ok := f.known[what]; ok && now.Sub(last) < refusedEvery {
+	maps.DeleteFunc(f.known, func(_ string, last time.Time) bool { return now.Sub(last) >= refusedEvery })
+	if _, known := f.known[what]; known || len(f.known) >= mostRefused {
 		return false
 	}
-	if len(f.known) >= mostRefused {
-		maps.DeleteFunc(f.known, func(_ string, last time.Time) bool { return now.Sub(last) >= refusedEvery })
-	}
-	if len(f.known) < mostRefused {
-		f.known[what] = now
-		return true
-	}
-	return false
+	f.known[what] = now
+	return true
 }

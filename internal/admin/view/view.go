@@ -18,17 +18,15 @@ import (
 
 // Options are where to look.
 type Options struct {
-	// Records and Letters are on a pool of the view's own, of [Connections], so that no page takes one from the engine.
-	Records *dedup.Log
+	// Lookup and Letters are on a pool of the view's own, of [Connections], so that no page takes one from the engine.
+	operator.Lookup
+
 	Letters *deadletter.Letters
-	// Story says where messages and orders are looked up; its Records may be these.
-	Story operator.Lookup
 	// Desk is where what is asked for is done, and what was done is known.
 	Desk *operator.Operator
 	// Lock says in words who holds the lock of an identity, [operator.NoLock] when there is none; so does nil.
 	Lock  func(context.Context, dedup.Identity) string
 	Names operator.Names
-	Group string
 	// Elects: the daemons of the group elect one that keeps house.
 	Elects bool
 	// Metrics are the engine's, Health what it says of itself.
@@ -153,7 +151,7 @@ func (v *View) shows(body string) error {
 }
 
 // KnowsOrders reports whether messages can be found by their order.
-func (v *View) KnowsOrders() bool { return v.o.Story.OrderOf != nil }
+func (v *View) KnowsOrders() bool { return v.o.Lookup.OrderOf != nil }
 
 // GroupsNow are the groups as last looked at. Where nobody has looked yet, it waits for the first look, for as long as
 // a page may wait.
@@ -264,7 +262,7 @@ func (v *View) Order(ctx context.Context, sn string, whole bool) (Told, error) {
 func (v *View) tell(
 	ctx context.Context, order string, whole bool, ask func(context.Context, operator.Lookup) (operator.Told, error),
 ) (Told, error) {
-	o, most := v.o.Story, pageTime
+	o, most := v.o.Lookup, pageTime
 	if o.Most = mostAtOnce; whole {
 		o.Most, most = 0, WholeTime
 	}
