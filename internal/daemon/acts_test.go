@@ -70,7 +70,7 @@ func TestTheFormOfAPreviewReplaysOnceHoweverOftenItIsPosted(t *testing.T) {
 	unsaid := asks(t, first, anna, discard, nil)
 	if got := asks(t, first, anna, "/x/y/letters/act", url.Values{
 		"token": {field(t, unsaid.page, "token")}, "set": {field(t, unsaid.page, "set")}, "why": {" "},
-	}); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.page, "say why these letters") {
+	}); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.page, "write a reason") {
 		t.Errorf("a discard without a reason: HTTP %d", got.status)
 	}
 	if acts() != 0 || w.rows(dedup.Dead) != n {

@@ -86,7 +86,10 @@ func runAsked(r *http.Request) (asked view.RunRequest, err error) {
 	if err != nil || asked.CutOff.IsZero() {
 		return asked, refuse(http.StatusBadRequest, "The form does not say which letters: open it from their page.")
 	}
-	asked.Why = r.PostForm.Get("why")
+	if asked.Why = strings.TrimSpace(r.PostForm.Get("why")); asked.Why == "" && asked.Kind == operator.KindDiscard {
+		return asked, refuse(http.StatusUnprocessableEntity,
+			"To discard, say why these letters may end without an effect: go back and write a reason")
+	}
 	rate, failures := strings.TrimSpace(r.PostForm.Get("rate")), strings.TrimSpace(r.PostForm.Get("max_failures"))
 	if asked.Rate, err = strconv.ParseFloat(cmp.Or(rate, "0"), 64); err != nil {
 		return asked, refuse(http.StatusUnprocessableEntity, "%q letters a second is no rate", rate)

@@ -441,8 +441,8 @@ func (w *world) deadMany(n int) {
 }
 
 // Given letters with one kind of error and another, then pages say what the commands say of them, find them by what is
-// asked for, group them under stable addresses that count and offer them, and of a replay of a body that is wrong that it
-// would fail again; the set of one letter is called one.
+// asked for, group them under stable addresses that count and offer them, and say of a replay of a body that is wrong
+// that it would fail again; the set of one letter is called one.
 func TestPagesSayWhatIsKnownOfLetters(t *testing.T) {
 	w := newWorld(t, "", admin.GuardOptions{}, view.Hide{})
 	w.some()
