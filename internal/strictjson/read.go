@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -41,10 +42,12 @@ func within(body []byte, most int, value func(*Reader) error) error {
 	case bytes.HasPrefix(body, []byte("\xef\xbb\xbf")):
 		return errors.New("the body begins with a byte order mark")
 	case !utf8.Valid(body):
-		return errors.New("the body is not UTF-8")
+		return fmt.Errorf("the body is not UTF-8: byte %d", validPrefix(body))
 	}
-	if at := tooDeep(body); at >= 0 {
-		return fmt.Errorf("byte %d: nested deeper than %d", at, MaxDepth)
+	if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) > MaxDepth {
+		if at, _ := structure(body); at >= 0 {
+			return fmt.Errorf("byte %d: nested deeper than %d", at, MaxDepth)
+		}
 	}
 	r := readers.Get().(*Reader)
 	defer readers.Put(r)
@@ -55,17 +58,24 @@ func within(body []byte, most int, value func(*Reader) error) error {
 		return inWords(body, err)
 	}
 	if rest := bytes.TrimLeft(body[r.InputOffset():], " \t\r\n"); len(rest) > 0 {
-		return fmt.Errorf("byte %d: want the end of the body after the message", len(body)-len(rest))
+		return want(body, len(body)-len(rest), "the end of the body after the message")
 	}
 	return nil
 }
 
-// tooDeep is where the document goes deeper than it may, or -1.
-func tooDeep(body []byte) int {
-	depth, quoted := 0, false
-	if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= MaxDepth {
-		return -1
+func validPrefix(body []byte) (n int) {
+	for {
+		r, size := utf8.DecodeRune(body[n:])
+		if r == utf8.RuneError && size <= 1 {
+			return n
+		}
+		n += size
 	}
+}
+
+// structure is where the document goes deeper than it may, or -1, and whether it ends inside a string.
+func structure(body []byte) (tooDeep int, quoted bool) {
+	depth := 0
 	for i := 0; i < len(body); i++ {
 		switch c := body[i]; {
 		case c == '"':
@@ -75,13 +85,23 @@ func tooDeep(body []byte) int {
 		case quoted:
 		case c == '[' || c == '{':
 			if depth++; depth > MaxDepth {
-				return i
+				return i, false
 			}
 		case c == ']' || c == '}':
 			depth--
 		}
 	}
-	return -1
+	return -1, quoted
+}
+
+// want says what should stand at a byte of the document.
+func want(body []byte, at int, what string) error {
+	found := "the end"
+	if at < len(body) {
+		r, _ := utf8.DecodeRune(body[at:])
+		found = strconv.QuoteRune(r)
+	}
+	return fmt.Errorf("byte %d: want %s, found %s", at, what, found)
 }
 
 // inWords says in few characters of the body what is wrong with it; other errors stay as they are.
@@ -93,16 +113,20 @@ func inWords(body []byte, err error) error {
 	if !ok {
 		return err
 	}
-	why := cut([]byte(wrong.Err.Error()), 80)
+	why := string(cut([]byte(wrong.Err.Error()), 80))
 	switch {
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		why = fmt.Appendf(nil, "field %q comes twice", cut([]byte(wrong.JSONPointer.LastToken()), 40))
+		why = fmt.Sprintf("field %q comes twice", cut([]byte(wrong.JSONPointer.LastToken()), 40))
+	case strings.HasPrefix(why, "invalid surrogate pair"):
+		why = "half a surrogate pair"
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		why = []byte("want more, found the end")
-		text := bytes.TrimRight(body, " \t\r\n")
-		if len(text) == 0 || bytes.IndexByte([]byte(":,["), text[len(text)-1]) >= 0 {
-			why = []byte("want a value, found the end")
+		what, text := "more", bytes.TrimRight(body, " \t\r\n")
+		if _, quoted := structure(body); quoted {
+			what = "the end of a string"
+		} else if len(text) == 0 || bytes.IndexByte([]byte(":,["), text[len(text)-1]) >= 0 {
+			what = "a value"
 		}
+		return want(body, int(wrong.ByteOffset), what)
 	}
 	return fmt.Errorf("byte %d: %s", wrong.ByteOffset, why)
 }
@@ -121,7 +145,7 @@ func cut(text []byte, most int) []byte {
 // Fields reads the object that a document must be, and gives each name to field, which reads its value.
 func (r *Reader) Fields(field func(name []byte) error) error {
 	if r.PeekKind() != '{' {
-		return errors.New("the body is no JSON object")
+		return r.want("a JSON object")
 	}
 	if _, err := r.ReadToken(); err != nil {
 		return err
@@ -139,10 +163,15 @@ func (r *Reader) Fields(field func(name []byte) error) error {
 	return err
 }
 
+// want says what should stand where the reader does.
+func (r *Reader) want(what string) error {
+	return want(r.body, len(r.body)-len(bytes.TrimLeft(r.UnreadBuffer(), " \t\r\n")), what)
+}
+
 // Elements reads a list, and has element read each of it.
 func (r *Reader) Elements(element func(i int) error) error {
 	if r.PeekKind() != '[' {
-		return errors.New("the body is no JSON list")
+		return r.want("a JSON list")
 	}
 	if _, err := r.ReadToken(); err != nil {
 		return err

@@ -32,8 +32,8 @@ var documents = []struct{ body, why string }{
 	{"", "the body is empty"},
 	{" \n", "byte 2: want a value, found the end"},
 	{"\ufeff{}", "the body begins with a byte order mark"},
-	{"\"\xff\"", "the body is not UTF-8"},
-	{"\"\xed\xa0\x80\"", "the body is not UTF-8"}, // a surrogate, encoded
+	{"\"\xff\"", "the body is not UTF-8: byte 1"},
+	{"\"\xed\xa0\x80\"", "the body is not UTF-8: byte 1"}, // a surrogate, encoded
 	{`"` + strings.Repeat("x", strictjson.MaxBytes-1) + `"`, "the body has 262145 bytes, may have 262144"},
 	{nested(strictjson.MaxDepth + 1), "byte 1000: nested deeper than 1000"},
 	{strings.Repeat(`{"":`, strictjson.MaxDepth+1), "byte 4000: nested deeper than 1000"},
@@ -46,17 +46,18 @@ var documents = []struct{ body, why string }{
 	{`{"` + strings.Repeat("n", 90) + `":1,"` + strings.Repeat("n", 90) + `":1}`, `byte 96: field "` + strings.Repeat("n",
 		40) + `…" comes twice`},
 
-	{`"\ud800\n"`, "byte 1: invalid surrogate pair `\\ud800\\n\"` in string"},
-	{`"\ud800\ud800\udc00"`, "byte 1: invalid surrogate pair `\\ud800\\ud800` in string"},
-	{`{"x":{"y":["\udc00\ud800"]}}`, "byte 12: invalid surrogate pair `\\udc00\\ud800` in string"},
+	{`"\ud800\n"`, "byte 1: half a surrogate pair"},
+	{`"\ud800\ud800\udc00"`, "byte 1: half a surrogate pair"},
+	{`{"x":{"y":["\udc00\ud800"]}}`, "byte 12: half a surrogate pair"},
 
-	{`{} {}`, "byte 3: want the end of the body after the message"},
-	{"{}\x00", "byte 2: want the end of the body after the message"},
-	{`01`, "byte 1: want the end of the body after the message"},
+	{`{} {}`, "byte 3: want the end of the body after the message, found '{'"},
+	{"{}\x00", `byte 2: want the end of the body after the message, found '\x00'`},
+	{`01`, "byte 1: want the end of the body after the message, found '1'"},
 	{`{"a":1,}`, "byte 6: invalid character ',' at start of value"},
 	{`{"a":`, "byte 5: want a value, found the end"},
 	{`{"a":1/**/}`, "byte 6: invalid character '/' after object value (expecting ',' or '}')"},
 	{`[1`, "byte 2: want more, found the end"},
+	{`["a`, "byte 3: want the end of a string, found the end"},
 	{"\"a\n\"", "byte 2: invalid character '\\n' in string (expecting non-control character)"},
 	{`"\x` + strings.Repeat("y", 90) + `"`, "byte 1: invalid escape sequence `\\x` in string"},
 }

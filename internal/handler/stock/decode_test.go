@@ -80,13 +80,13 @@ func TestDecodeRefusesBadMessages(t *testing.T) {
 	const noSKU = ` is not an integer literal between 1 and 9223372036854775807`
 	tests := []struct{ name, body, want string }{
 		{"empty body", "", "the body is empty"},
-		{"truncated", golden[:40], "reason: byte 40: want more, found the end"},
-		{"null", "null", "the body is no JSON object"},
+		{"truncated", golden[:40], "reason: byte 40: want the end of a string, found the end"},
+		{"null", "null", "byte 0: want a JSON object, found 'n'"},
 		{"empty object", "{}", "order_sn is missing"},
-		{"array", "[" + golden + "]", "the body is no JSON object"},
-		{"two documents", golden + golden, "byte 94: want the end of the body after the message"},
+		{"array", "[" + golden + "]", "byte 0: want a JSON object, found '['"},
+		{"two documents", golden + golden, "byte 94: want the end of the body after the message, found '{'"},
 		{"byte order mark", "\xef\xbb\xbf" + golden, "the body begins with a byte order mark"},
-		{"gzip", "\x1f\x8b\x08\x00", "the body is not UTF-8"},
+		{"gzip", "\x1f\x8b\x08\x00", "the body is not UTF-8: byte 1"},
 
 		{"order_sn missing", `{"items":[{"sku_id":1,"quantity":1}]}`, "order_sn is missing"},
 		{"order_sn null", `{"order_sn":null}`, "order_sn: null is not a string"},
