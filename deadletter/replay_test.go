@@ -308,29 +308,6 @@ func TestAFilterChoosesByTheRow(t *testing.T) {
 	}
 }
 
-func TestAReplayWithoutAFilterIsRefused(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, "k")
-	for _, f := range []deadletter.Filter{{}, {Limit: 3}} {
-		if _, err := w.letters().Replay(t.Context(), f, deadletter.ReplayOptions{}); !errors.Is(err, deadletter.ErrNoFilter) {
-			t.Errorf("Replay(%+v) = %v, want ErrNoFilter", f, err)
-		}
-	}
-	w.WantQueues(0, 1)
-}
-
-func TestALetterOfUnknownAgeWithoutARowStays(t *testing.T) {
-	w := newWorld(t)
-	m := message("k", "{}").Message // published to the dead-letter queue by somebody else
-	w.Must(w.Publisher.Publish(t.Context(),
-		[]rabbit.Publishing{{Key: rabbit.DeadQueue(w.Queue), Message: m}})[0])
-	res := w.replay(all, deadletter.ReplayOptions{})
-	w.WantQueues(0, 1)
-	if len(res.Left) != 1 || res.Left[0].Why != deadletter.WhyTooOld {
-		t.Errorf("left %v, want one that is too old for all we know", res.Left)
-	}
-}
-
 func TestAMissingMainQueueEndsTheReplayAndLosesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.dead(dedup.ReasonExhausted, names("k", 300)...)

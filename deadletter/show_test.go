@@ -3,10 +3,8 @@ package deadletter_test
 import (
 	"bytes"
 	"encoding/json"
-	"strings"
 	"testing"
 
-	"github.com/rollbackd/rollbackd/deadletter"
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wire"
@@ -38,20 +36,5 @@ func TestALetterIsShownWithAllThatTheLogKeeps(t *testing.T) {
 		if shown, err := w.letters().Show(t.Context(), other[0], other[1]); err != nil || len(shown) != 0 {
 			t.Errorf("%v: %+v, %v; want none", other, shown, err)
 		}
-	}
-}
-
-func TestReasonsAreCountedFromTheLog(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonPermanent, names("p", 3)...)
-	w.dead(dedup.ReasonExhausted, "e")
-	reasons, err := w.letters().Reasons(t.Context(), deadletter.Filter{Tag: tag})
-	if err != nil || len(reasons) != 2 || reasons[0].Reason != "permanent" || reasons[0].Count != 3 ||
-		reasons[1].Count != 1 || reasons[0].Oldest.IsZero() {
-		t.Errorf("%+v, %v", reasons, err)
-	}
-	text, err := json.Marshal(reasons)
-	if err != nil || !strings.HasPrefix(string(text), `[{"reason":"permanent","count":3,"oldest":"20`) {
-		t.Errorf("JSON %s, %v", text, err)
 	}
 }

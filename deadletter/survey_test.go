@@ -42,15 +42,6 @@ func TestASurveySeesEveryLetterAndLeavesAllInTheirPlace(t *testing.T) {
 	}
 }
 
-func TestASurveySaysThatSomebodyElseReads(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 20)...)
-	w.Hold(5)
-	if _, res := w.survey(deadletter.SurveyOptions{}); res.Others != 1 || res.Seen != 15 {
-		t.Errorf("%+v; want 15 letters seen, and one other reader", res)
-	}
-}
-
 func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 	w := newWorld(t)
 	w.letter("a")
@@ -85,35 +76,6 @@ func TestALetterWithoutARowIsAdoptedWhenItIsChosenAndYoung(t *testing.T) {
 		t.Errorf("story %+v, %v; want one line, by ann", story, err)
 	}
 	w.WantQueues(0, 5)
-}
-
-func TestAPurgedLetterIsSentAgainFromItsRow(t *testing.T) {
-	w := newWorld(t)
-	w.dead(dedup.ReasonExhausted, names("k", 450)...) // more than two windows
-	w.Broker.Purge(rabbit.DeadQueue(w.Queue))
-	var rows []dedup.Row
-	for _, name := range names("k", 450) {
-		rows = append(rows, w.Row(name))
-	}
-	res := w.replay(deadletter.Rows{Rows: rows, Because: "purged"}, deadletter.ReplayOptions{})
-	if res.Replayed != 450 || len(res.Left) != 0 {
-		t.Fatalf("%+v; want all sent", res)
-	}
-	w.WantQueues(450, 0)
-	row := w.Row("k-00449")
-	if row.Status != dedup.Failed || row.Replays != 1 || row.Attempts != 0 || !row.Due || string(row.Body) != "{}" {
-		t.Errorf("row %+v; want failed, due, replayed once, with its body", row)
-	}
-	d := w.Get(w.Queue)
-	if string(d.Body) != "{}" || d.MessageId != "k-00000" || d.Type != tag || d.Headers["x-rollbackd-dead-at"] != nil {
-		t.Errorf("message %+v; want the producer's own", d)
-	}
-	// the same again finds the rows moved
-	if res := w.replay(deadletter.Rows{Rows: rows}, deadletter.ReplayOptions{}); res.Replayed != 0 ||
-		res.LeftBy[deadletter.WhyMoved] != 450 {
-		t.Errorf("again: %d, %v; want all moved", res.Replayed, res.LeftBy)
-	}
-	w.WantQueues(449, 0)
 }
 
 // What the log keeps of a message is not evidence of what it lacks.

@@ -122,7 +122,6 @@ type SurveyOptions struct {
 type Surveyed struct {
 	Row     dedup.Row    // as looked up when the letter was read; Absent when there is none
 	Reason  dedup.Reason // why it is dead: by its row, else by its headers; "" when nothing tells
-	DeadAt  time.Time    // zero when nothing tells
 	Why     Why          // why a letter without a row is not adopted without Force; "" when it is
 	Adopted bool
 	Err     error // of the adoption
@@ -178,7 +177,7 @@ func (l *Letters) surveyed(ctx context.Context, letters []*letter, o SurveyOptio
 	}
 	adopted := map[dedup.Identity]bool{}
 	for _, lt := range letters {
-		seen := Surveyed{Row: lt.row, Reason: lt.reason(), DeadAt: lt.deadAt()}
+		seen := Surveyed{Row: lt.row, Reason: lt.reason()}
 		seen.Row.Identity = lt.id.Identity
 		if lt.row.Status == dedup.Absent && lt.formerRow.Status != dedup.Absent {
 			seen.Row = lt.formerRow

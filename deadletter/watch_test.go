@@ -159,6 +159,11 @@ func TestNonsenseOptionsAreRefused(t *testing.T) {
 			t.Errorf("%+v was taken", o)
 		}
 	}
+	for _, f := range []deadletter.Filter{{}, {Limit: 3}} {
+		if _, err := w.letters().Replay(t.Context(), f, deadletter.ReplayOptions{}); !errors.Is(err, deadletter.ErrNoFilter) {
+			t.Errorf("Replay(%+v) = %v, want ErrNoFilter", f, err)
+		}
+	}
 	w.WantQueues(0, 1)
 	if row := w.Row("k"); row.Status != dedup.Dead {
 		t.Errorf("row %v, want dead", row.Status)

@@ -36,7 +36,7 @@ func webhook(t *testing.T, o deadletter.WebhookOptions) *deadletter.Webhook {
 }
 
 var aLetter = []deadletter.Letter{{
-	Group: "g", Tag: "t", Key: "k <1>", Reason: "exhausted", Attempts: 5, Replays: 1, Remark: "no",
+	Group: "g", Tag: "t", Key: "k <1>", Reason: "exhausted", Attempts: 5, Replays: 1, Remark: "no", BodyHash: "ab",
 }}
 
 func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
@@ -54,7 +54,8 @@ func TestTheWebhookSignsExactlyWhatItSends(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"letters":[{"group":"g","tag":"t","key":"k \u003c1\u003e","reason":"exhausted","attempts":5,"replays":1,` +
-		`"dead_at":"0001-01-01T00:00:00Z","created_at":"0001-01-01T00:00:00Z","remark":"no","parked":false}]}`
+		`"dead_at":"0001-01-01T00:00:00Z","created_at":"0001-01-01T00:00:00Z","remark":"no","body_sha256":"ab",` +
+		`"parked":false}]}`
 	if string(body) != want || request.Method != http.MethodPost ||
 		request.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("%s of %s:\n%s\nwant\n%s", request.Method, request.Header.Get("Content-Type"), body, want)
