@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,39 +74,50 @@ func TestClassifyWhatIsNoAnswerOfTheServer(t *testing.T) {
 	}
 }
 
-// Whoever has no right on a database is not told that it does not exist.
-func TestADatabaseThatIsNotThereIsKnownByBothOfItsErrors(t *testing.T) {
-	for number, want := range map[uint16]bool{1049: true, 1044: true, 1045: false, 1146: false} {
-		err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: number})
-		if got := NoDatabase(err); got != want {
-			t.Errorf("NoDatabase(%v) = %v, want %v", err, got, want)
-		}
-	}
-}
-
-func TestNoRoomIsTheServersOwnWord(t *testing.T) {
-	said := func(number uint16, message string) error {
-		return fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: number, Message: message})
+// Each question about an error is answered by its number, and where that does not tell, by the server's own words.
+func TestErrorsAreKnownByNumberAndWord(t *testing.T) {
+	questions := map[string]func(error) bool{
+		"room": NoRoom, "database": NoDatabase, "table": NoTable, "duplicate": Duplicate, "answered": Answered,
+		"own": func(err error) bool { return DuplicateIn(err, "consumer_log", "PRIMARY") },
 	}
 	for _, c := range []struct {
-		name string
-		err  error
-		want bool
+		number        uint16
+		message, want string // what is so, in the order of the alphabet
 	}{
-		{"table full", said(1114, "The table 'stock' is full"), true},
-		{"disk full", said(1021, "Disk full (/tmp/#sql); waiting for someone to free some space..."), true},
-		{"file not written", said(3, `Error writing file 'binlog' (Errcode: 28 "No space left on device")`), true},
-		{"storage engine", said(1030, `Got error 28 "No space left on device" from storage engine InnoDB`), true},
-		{"storage engine, another error", said(1030, `Got error 5 "Input/output error" from storage engine InnoDB`), false},
-		{"missing table", said(1146, "Table 'shop.stock' doesn't exist"), false},
-		{"a network without a server", mysql.ErrInvalidConn, false},
-		{"nil", nil, false},
+		{0, "", ""}, // a network without a server
+		{1045, "Access denied", "answered"},
+		{1044, "Access denied for user", "answered database"}, // who has no right is not told that it does not exist
+		{1049, "Unknown database", "answered database"},
+		{1146, "Table 'shop.stock' doesn't exist", "answered table"},
+		{1114, "The table 'stock' is full", "answered room"},
+		{1021, "Disk full (/tmp/#sql); waiting for someone to free some space...", "answered room"},
+		{3, `Error writing file 'binlog' (Errcode: 28 "No space left on device")`, "answered room"},
+		{1030, `Got error 28 "No space left on device" from storage engine InnoDB`, "answered room"},
+		{1030, `Got error 5 "Input/output error" from storage engine InnoDB`, "answered"},
+		{1062, "Duplicate entry 'a' for key 'PRIMARY'", "answered duplicate own"}, // MariaDB does not say of which table
+		{1062, "Duplicate entry 'a' for key 'b' for key 'consumer_log.PRIMARY'", "answered duplicate own"},
+		{1062, "Duplicate entry 'a' for key 'Consumer_Log.PRIMARY'", "answered duplicate own"},
+		{1062, "Duplicate entry 'a' for key 'other.PRIMARY'", "answered duplicate"},
+		{1062, "Duplicate entry 'a' for key 'consumer_log.by_age'", "answered duplicate"},
+		{1062, "Doppelter Eintrag", "answered duplicate"},
+		{1586, "Duplicate entry 'a' for key 'PRIMARY'", "answered"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := NoRoom(c.err); got != c.want {
-				t.Errorf("NoRoom(%v) = %v, want %v", c.err, got, c.want)
+		err := mysql.ErrInvalidConn
+		if c.number > 0 {
+			err = fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: c.number, Message: c.message})
+		}
+		var so []string
+		for what, is := range questions {
+			if is(nil) {
+				t.Errorf("no error is of %s", what)
 			}
-		})
+			if is(err) {
+				so = append(so, what)
+			}
+		}
+		if slices.Sort(so); strings.Join(so, " ") != c.want || (Answer(err) != nil) != (c.number > 0) {
+			t.Errorf("%v is %v, want %s", err, so, c.want)
+		}
 	}
 }
 
@@ -117,9 +129,7 @@ func TestClassifyWhatTheServerSays(t *testing.T) {
 	w.exec("CREATE TABLE child (id INT PRIMARY KEY, x INT, FOREIGN KEY (x) REFERENCES x (id))")
 	w.exec("INSERT INTO x (id, n, j) VALUES (1, 1, 0), (2, 2, 0)")
 	var most int // 16 MiB on MariaDB, 64 MiB on MySQL
-	if err := w.pool.QueryRow("SELECT @@max_allowed_packet").Scan(&most); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.pool.QueryRow("SELECT @@max_allowed_packet").Scan(&most))
 	w.exec("CREATE PROCEDURE say() SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'")
 	for _, c := range []struct {
 		name, text string
@@ -159,9 +169,7 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 	w.exec("INSERT INTO x VALUES (1, 0), (2, 0)")
 	begin := func(first int) *sql.Tx {
 		tx, err := pool.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := tx.Exec("UPDATE x SET n = n + 1 WHERE id = ?", first); err != nil {
 			t.Fatal(err)
 		}
@@ -189,92 +197,74 @@ func TestClassifyLockWaitAndDeadlock(t *testing.T) {
 
 func TestClassifyAccountsAndConnections(t *testing.T) {
 	w := newWorld(t)
-	t.Run("no right", func(t *testing.T) {
-		reader := poolOf(t, open(t, stack.Restricted(t, w.dsn, "SELECT ON goods")))
-		_, err := reader.Exec("DELETE FROM goods")
+	want := func(what string, err error) {
+		t.Helper()
 		if Classify(err) != FaultUnavailable {
-			t.Errorf("%v (%v)", err, Classify(err))
+			t.Errorf("%s: %v (%v)", what, err, Classify(err))
 		}
-	})
-	t.Run("a killed connection", func(t *testing.T) {
-		one := w.begin(w.pool)
-		tx, id := one.tx, one.id
-		w.exec(fmt.Sprint("KILL ", id))
-		_, err := tx.Exec("DO 1")
-		if Classify(err) != FaultUnavailable {
-			t.Errorf("%v (%v)", err, Classify(err))
-		}
-	})
-	t.Run("an interrupted statement", func(t *testing.T) {
-		one := w.begin(w.pool)
-		tx, id := one.tx, one.id
-		done := make(chan error, 1)
-		go func() { _, err := tx.Exec("UPDATE goods SET n = SLEEP(20)"); done <- err }()
-		for range 100 { // until the statement is the one that is killed
-			w.exec(fmt.Sprint("KILL QUERY ", id))
-			select {
-			case err := <-done:
-				if err != nil && Classify(err) != FaultUnavailable {
-					t.Errorf("%v (%v)", err, Classify(err))
-				}
-				return
-			case <-time.After(20 * time.Millisecond):
+	}
+	_, err := poolOf(t, open(t, stack.Restricted(t, w.dsn, "SELECT ON goods"))).Exec("DELETE FROM goods")
+	want("no right", err)
+
+	killed := w.begin(w.pool)
+	w.exec(fmt.Sprint("KILL ", killed.id))
+	_, err = killed.tx.Exec("DO 1")
+	want("a killed connection", err)
+
+	busy := w.begin(w.pool)
+	done := busy.later("UPDATE goods SET n = SLEEP(20)")
+	for range 100 { // until the statement is the one that is killed
+		w.exec(fmt.Sprint("KILL QUERY ", busy.id))
+		select {
+		case err := <-done:
+			if err != nil {
+				want("an interrupted statement", err)
 			}
+			return
+		case <-time.After(20 * time.Millisecond):
 		}
-		t.Error("the statement was never interrupted")
-	})
+	}
+	t.Error("the statement was never interrupted")
 }
 
 // Faults that concern a whole server need one of the test's own.
 func TestClassifyFaultsOfAWholeServer(t *testing.T) {
 	server := stack.OwnMySQL(t)
 	w := newWorldOn(t, server.Database(t))
-
-	w.exec("SET GLOBAL max_connections = 10")
-	many := poolOf(t, openWith(t, w.dsn, Options{MaxOpen: 40}))
-	var held []*sql.Conn
-	var err error
-	for err == nil && len(held) < 40 {
-		var conn *sql.Conn
-		if conn, err = many.Conn(t.Context()); err == nil {
-			held = append(held, conn)
+	want := func(what string, err error) {
+		t.Helper()
+		if Classify(err) != FaultUnavailable {
+			t.Errorf("%s: %v (%v)", what, err, Classify(err))
 		}
 	}
-	if Classify(err) != FaultUnavailable {
-		t.Errorf("too many connections: %v (%v)", err, Classify(err))
+	w.exec("SET GLOBAL max_connections = 10")
+	many := poolOf(t, openWith(t, w.dsn, Options{MaxOpen: 40}))
+	var err error
+	for held := 0; err == nil && held < 40; held++ {
+		var conn *sql.Conn
+		if conn, err = many.Conn(t.Context()); err == nil {
+			defer conn.Close()
+		}
 	}
-	for _, conn := range held {
-		conn.Close()
-	}
-	many.Close()
-	w.exec("SET GLOBAL max_connections = 100")
+	want("too many connections", err)
 
+	w.exec("SET GLOBAL max_connections = 100")
 	plain := poolOf(t, open(t, stack.Restricted(t, w.dsn, "ALL ON *")))
 	w.exec("SET GLOBAL read_only = 1")
 	_, err = plain.Exec("DELETE FROM goods")
-	if Classify(err) != FaultUnavailable {
-		t.Errorf("read only: %v (%v)", err, Classify(err))
-	}
+	want("read only", err)
 	if !errors.Is(err, driver.ErrBadConn) || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("read only: %v; the connection to a server that became a replica must not go back to the pool", err)
 	}
 	w.exec("SET GLOBAL read_only = 0")
 
 	tx := w.begin(w.pool).tx
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	wantError(t, "kill", server.Kill(), nil)
 	_, err = tx.Exec("DO 1")
-	if Classify(err) != FaultUnavailable {
-		t.Errorf("a killed server, in a transaction: %v (%v)", err, Classify(err))
-	}
+	want("a killed server, in a transaction", err)
 	_ = tx.Rollback()
 	_, err = w.pool.Exec("DO 1")
-	if Classify(err) != FaultUnavailable {
-		t.Errorf("a killed server: %v (%v)", err, Classify(err))
-	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	want("a killed server", err)
+	wantError(t, "start", server.Start(), nil)
 	w.exec("INSERT INTO goods VALUES (2, 0)")
 }

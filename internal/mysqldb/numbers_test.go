@@ -35,9 +35,7 @@ func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 	w := newWorld(t)
 	w.exec("CREATE PROCEDURE say(n INT) SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = n")
 	var isMariaDB bool
-	if err := w.pool.QueryRow("SELECT VERSION() LIKE '%MariaDB%'").Scan(&isMariaDB); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.pool.QueryRow("SELECT VERSION() LIKE '%MariaDB%'").Scan(&isMariaDB))
 	for _, c := range []struct {
 		number           uint16
 		onMySQL, onMaria Fault
@@ -60,39 +58,5 @@ func TestANumberMeansWhatItsServerMeans(t *testing.T) {
 		if got := Classify(&mysql.MySQLError{Number: c.number}); got != FaultUnavailable { // of whom, nobody knows
 			t.Errorf("%d of any server is %v", c.number, got)
 		}
-	}
-}
-
-func TestADuplicateNamesItsIndex(t *testing.T) {
-	for _, c := range []struct {
-		number      uint16
-		message     string
-		any, itsOwn bool
-	}{
-		{1062, "Duplicate entry 'a' for key 'PRIMARY'", true, true}, // MariaDB does not say of which table
-		{1062, "Duplicate entry 'a' for key 'b' for key 'consumer_log.PRIMARY'", true, true},
-		{1062, "Duplicate entry 'a' for key 'Consumer_Log.PRIMARY'", true, true},
-		{1062, "Duplicate entry 'a' for key 'other.PRIMARY'", true, false},
-		{1062, "Duplicate entry 'a' for key 'consumer_log.by_age'", true, false},
-		{1062, "Doppelter Eintrag", true, false},
-		{1586, "Duplicate entry 'a' for key 'PRIMARY'", false, false},
-	} {
-		err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: c.number, Message: c.message})
-		if dup, own := Duplicate(err), DuplicateIn(err, "consumer_log", "PRIMARY"); dup != c.any || own != c.itsOwn {
-			t.Errorf("%v is a duplicate: %t, of this index: %t; want %t, %t", err, dup, own, c.any, c.itsOwn)
-		}
-	}
-	if Answered(mysql.ErrInvalidConn) || NoTable(mysql.ErrInvalidConn) {
-		t.Error("a network without a server is taken for an answer")
-	}
-	if err := fmt.Errorf("wrapped: %w", &mysql.MySQLError{Number: 1146}); !Answered(err) || !NoTable(err) {
-		t.Errorf("%v is not known", err)
-	}
-	if err := Answer(mysql.ErrInvalidConn); err != nil {
-		t.Errorf("Answer = %v, of a network without a server", err)
-	}
-	answer := &mysql.MySQLError{Number: 1213}
-	if err := Answer(fmt.Errorf("wrapped: %w", answer)); !errors.Is(err, answer) {
-		t.Errorf("Answer = %v, want %v", err, answer)
 	}
 }

@@ -22,9 +22,7 @@ func TestOpenForcesWhatTheLogNeeds(t *testing.T) {
 	db, warnings, err := Open(t.Context(), dsn+separator(dsn)+contrary, Options{
 		Program: "rollbackd run host/1", LockWait: 3 * time.Second, Idle: 5500 * time.Millisecond, MaxOpen: 7,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool := poolOf(t, db)
 	defer pool.Close()
 
@@ -80,9 +78,7 @@ func TestRowsAffectedAreChangedRowsWhateverTheDSNSays(t *testing.T) {
 		}
 	}
 	res, err := pool.Exec("UPDATE x SET a = 1 WHERE a = 1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n, err := res.RowsAffected(); n != 0 || err != nil {
 		t.Errorf("%d rows, %v, want none", n, err)
 	}
@@ -112,17 +108,13 @@ func TestOpenWarnsOfNothingThatIsFine(t *testing.T) {
 
 func TestOpenDoesNotDial(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	db := open(t, "u:p@tcp("+listener.Addr().String()+")/stock")
 	if _, err := db.DB(); err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(50*time.Millisecond)))
 	if conn, err := listener.Accept(); err == nil {
 		conn.Close()
 		t.Error("Open dialled")
@@ -154,9 +146,7 @@ func TestFrozenServerIsGivenUp(t *testing.T) {
 	pool := poolOf(t, openWith(t, proxy.Through(dsn), Options{
 		LockWait: time.Second, ReadTimeout: 1100 * time.Millisecond, DialTimeout: time.Second,
 	}))
-	if err := pool.Ping(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pool.Ping())
 	proxy.Hold(true)
 	defer proxy.Hold(false)
 	started := time.Now()
@@ -226,9 +216,7 @@ func separator(dsn string) string {
 // prepared counts the prepared statements of a session that has run one with an argument.
 func prepared(t *testing.T, pool *sql.DB) (n int) {
 	conn, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if _, err := conn.ExecContext(t.Context(), "DO ?", 1); err != nil {
 		t.Fatal(err)

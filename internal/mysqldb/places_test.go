@@ -85,18 +85,14 @@ func writePlaces(t *testing.T, from sayer, places map[uint16]place) {
 		p := places[n]
 		fmt.Fprintf(&b, "%d %s %s %s\n", p.number, p.names, p.state, p.fault)
 	}
-	if err := os.WriteFile(golden(from), b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(golden(from), b.Bytes(), 0o600))
 }
 
 // A later release has errors that nobody has looked at: the test fails on it, and -update adds them.
 func TestTheServerKnowsNoErrorWithoutAPlace(t *testing.T) {
 	w := newWorld(t)
 	conn, err := w.pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	var from sayer
 	if err := conn.Raw(func(raw any) error { from = raw.(*watchedConn).from; return nil }); err != nil {

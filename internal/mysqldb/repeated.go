@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 )
 
 // Repeated makes a context for a statement with placeholders that is run again and again, word for word. A connection
@@ -36,11 +35,7 @@ func (r *repeated) exec(ctx context.Context, conn wholeConn, text string, args [
 	if text != r.text {
 		return conn.ExecContext(ctx, text, args)
 	}
-	stmt, ok := r.stmt.(driver.StmtExecContext)
-	if !ok {
-		return nil, fmt.Errorf("the driver's statement (%T) lacks a method that database/sql needs", r.stmt)
-	}
-	return stmt.ExecContext(ctx, args)
+	return r.stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 }
 
 // prepare puts text in the place of what was prepared. A server that refuses is not asked again on this connection: it

@@ -49,13 +49,6 @@ func (s *session) counts() (all string) {
 	return strings.TrimSpace(all)
 }
 
-func (s *session) wantCounts(when, want string) {
-	s.t.Helper()
-	if got := s.counts(); got != want {
-		s.t.Errorf("%s: prepared, executed, closed: %s, want %s", when, got, want)
-	}
-}
-
 func (s *session) wantRows(want int) {
 	s.t.Helper()
 	n := 0
@@ -65,67 +58,46 @@ func (s *session) wantRows(want int) {
 	}
 }
 
+// A repeated statement is prepared when it comes again, and again after another one was in its place. It fails like its
+// text, and outlives a migration of its table: the server prepares it anew.
 func TestARepeatedStatementIsPreparedWhenItComesAgain(t *testing.T) {
 	s := newWorld(t).session()
-	ctx := Repeated(t.Context())
-	wantError(t, "once", s.put(ctx, 10, 11), nil)
-	s.wantCounts("once", "0 0 0")
-	wantError(t, "again", s.put(ctx, 20, 21), nil)
-	s.wantCounts("again", "1 1 0")
-	wantError(t, "a third time", s.put(ctx, 30, 31), nil)
-	s.wantCounts("a third time", "1 2 0")
-
-	wantError(t, "another", s.put(ctx, 40), nil)
-	wantError(t, "the first", s.put(ctx, 50, 51), nil)
-	s.wantCounts("another between", "1 3 0")
-	wantError(t, "another, again", s.put(ctx, 60), nil)
-	wantError(t, "another, again", s.put(ctx, 70), nil)
-	s.wantCounts("another in its place", "2 4 1")
-	wantError(t, "not repeated", s.put(t.Context(), 80), nil)
-	s.wantCounts("not repeated", "2 4 1")
-	s.wantRows(1 + 2*4 + 4)
-}
-
-// A repeated statement in a transaction fails like any other: with the server's error, and the transaction goes on to
-// refuse or to commit as ever.
-func TestAPreparedStatementFailsLikeItsText(t *testing.T) {
-	s := newWorld(t).session()
-	ctx := Repeated(t.Context())
-	for _, id := range []int{10, 20} {
-		wantError(t, "put", s.put(ctx, id, id+1), nil)
+	again := Repeated(t.Context())
+	for i, step := range []struct {
+		ctx    context.Context
+		ids    []int
+		counts string // of what was prepared, executed so and closed
+	}{
+		{again, []int{10, 11}, "0 0 0"}, {again, []int{20, 21}, "1 1 0"}, {again, []int{30, 31}, "1 2 0"},
+		{again, []int{40}, "1 2 0"}, {again, []int{50, 51}, "1 3 0"}, // another between
+		{again, []int{60}, "1 3 0"}, {again, []int{70}, "2 4 1"}, // another in its place
+		{t.Context(), []int{80}, "2 4 1"}, // not repeated
+	} {
+		wantError(t, "put", s.put(step.ctx, step.ids...), nil)
+		if got := s.counts(); got != step.counts {
+			t.Errorf("step %d: prepared, executed, closed: %s, want %s", i, got, step.counts)
+		}
 	}
-	err := s.put(ctx, 30, 21)
-	if !Duplicate(err) {
+	if err := s.put(again, 80); !Duplicate(err) {
 		t.Errorf("a duplicate = %v, want error 1062", err)
 	}
-	s.wantCounts("after the error", "1 2 0")
-	s.wantRows(1 + 4)
-	wantError(t, "after the error", s.put(ctx, 30, 31), nil)
-	s.wantRows(1 + 6)
-}
-
-// The table of a prepared statement may be altered, as by a migration: the server prepares it anew.
-func TestAPreparedStatementOutlivesAMigration(t *testing.T) {
-	s := newWorld(t).session()
-	ctx := Repeated(t.Context())
-	for _, id := range []int{10, 20} {
-		wantError(t, "put", s.put(ctx, id, id+1), nil)
-	}
+	s.wantRows(1 + 2*4 + 4)
 	s.exec("ALTER TABLE goods ADD COLUMN note VARCHAR(9) NOT NULL DEFAULT 'new'")
-	wantError(t, "put", s.put(ctx, 30, 31), nil)
-	s.wantRows(1 + 6)
+	wantError(t, "put", s.put(again, 90), nil)
+	s.wantRows(1 + 2*4 + 5)
 }
 
 func TestAServerThatPreparesNoMoreGetsTheText(t *testing.T) {
 	server := stack.OwnMySQL(t)
 	s := newWorldOn(t, server.Database(t)).session()
 	s.exec("SET GLOBAL max_prepared_stmt_count = 0")
-	ctx := Repeated(t.Context())
 	for _, id := range []int{10, 20, 30} {
-		wantError(t, "put", s.put(ctx, id, id+1), nil)
+		wantError(t, "put", s.put(Repeated(t.Context()), id, id+1), nil)
 	}
 	s.wantRows(1 + 6)
-	s.wantCounts("refused", "0 0 0")
+	if got := s.counts(); got != "0 0 0" {
+		t.Errorf("refused: prepared, executed, closed: %s, want none", got)
+	}
 }
 
 // What a prepared statement waited for is found out like that of a text.

@@ -16,13 +16,9 @@ func TestAConnectionIsNotLentAfterItsLastUse(t *testing.T) {
 		tx, id := one.tx, one.id
 		var fresh int
 		const question = "SELECT @@autocommit = 1 AND @@completion_type = 'NO_CHAIN'"
-		if err := tx.QueryRowContext(t.Context(), question).Scan(&fresh); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tx.QueryRowContext(t.Context(), question).Scan(&fresh))
 		_, failed := tx.ExecContext(LastUse(t.Context()), text)
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tx.Commit())
 		if used[id] || fresh != 1 {
 			t.Errorf("before %q (%v): connection %d is lent again, or its session is not as it should be", text, failed, id)
 		}
@@ -73,8 +69,6 @@ func TestADuplicateUndoesItsStatementAlone(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), "RELEASE SAVEPOINT a"); !NoSavepoint(err) {
 			t.Errorf("a savepoint that is gone: %v", err)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tx.Rollback())
 	}
 }

@@ -135,15 +135,11 @@ func sessionVariables(t *testing.T, pool *sql.DB) (names []string) {
 	rows, err := pool.QueryContext(t.Context(), "SELECT LOWER(variable_name) FROM "+
 		"/*M! information_schema.system_variables *//*!80000 performance_schema.variables_metadata */ "+
 		"WHERE variable_scope LIKE 'SESSION%' ORDER BY 1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var name string
-		if err := rows.Scan(&name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rows.Scan(&name))
 		names = append(names, name)
 	}
 	if err := rows.Err(); err != nil || len(names) < 100 {

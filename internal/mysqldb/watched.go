@@ -183,12 +183,7 @@ func (c *watchedConn) QueryContext(ctx context.Context, query string, args []dri
 	if err != nil || !c.inTx {
 		return rows, c.leave(err)
 	}
-	whole, ok := rows.(wholeRows)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("the driver's rows (%T) lack a method that database/sql needs", rows),
-			rows.Close())
-	}
-	c.rows = &watchedRows{whole, c, ctx, query}
+	c.rows = &watchedRows{rows.(wholeRows), c, ctx, query}
 	return c.rows, nil
 }
 

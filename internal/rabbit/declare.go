@@ -79,10 +79,7 @@ func Redeclare(ctx context.Context, c *Conn, t TopologyConfig) (warnings []strin
 // migrate` makes them.
 func Missing(ctx context.Context, c *Conn, t TopologyConfig) ([]string, error) {
 	var missing []string
-	for _, s := range t.steps() {
-		if s.check == nil {
-			continue
-		}
+	for _, s := range t.things() {
 		_, err := s.look(ctx, c)
 		if hasCode(err, codeNotFound) {
 			missing = append(missing, s.what)
@@ -107,10 +104,7 @@ type Inspection struct {
 // Inspect compares exchange and queues with what rollbackd needs, and makes nothing: only what exists is declared,
 // which compares its arguments. AMQP shows no bindings and no policies. The error is that of the connection.
 func Inspect(ctx context.Context, c *Conn, t TopologyConfig) (found []Inspection, _ error) {
-	for _, s := range t.steps() {
-		if s.check == nil {
-			continue
-		}
+	for _, s := range t.things() {
 		q, err := s.look(ctx, c)
 		one := Inspection{What: s.what, Queue: q.Name, Ready: q.Messages, Consumers: q.Consumers, Taken: s.declare == nil}
 		if err == nil && !one.Taken {
@@ -139,8 +133,23 @@ type step struct {
 	check   func(*amqp.Channel) (amqp.Queue, error)
 }
 
-// steps are in such an order that everything a step refers to exists.
-func (t TopologyConfig) steps() (all []step) {
+// steps are in such an order that everything a step refers to exists: the things, then their bindings.
+func (t TopologyConfig) steps() []step {
+	all := t.things()
+	if t.TakeMain {
+		return all
+	}
+	for _, key := range t.RoutingKeys {
+		what := fmt.Sprintf("binding of queue %q to exchange %q by %q", t.Queue, t.Exchange, key)
+		all = append(all, step{what, func(ch *amqp.Channel) error {
+			return ch.QueueBind(t.Queue, key, t.Exchange, !noWait, nil)
+		}, nil})
+	}
+	return all
+}
+
+// things are the exchange and the queues.
+func (t TopologyConfig) things() (all []step) {
 	const internal = true
 	if !t.TakeMain {
 		all = append(all, step{fmt.Sprintf("exchange %q", t.Exchange), func(ch *amqp.Channel) error {
@@ -158,15 +167,6 @@ func (t TopologyConfig) steps() (all []step) {
 			}
 		}
 		all = append(all, one)
-	}
-	if t.TakeMain {
-		return all
-	}
-	for _, key := range t.RoutingKeys {
-		what := fmt.Sprintf("binding of queue %q to exchange %q by %q", t.Queue, t.Exchange, key)
-		all = append(all, step{what, func(ch *amqp.Channel) error {
-			return ch.QueueBind(t.Queue, key, t.Exchange, !noWait, nil)
-		}, nil})
 	}
 	return all
 }

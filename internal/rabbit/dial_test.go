@@ -20,9 +20,7 @@ const secret = "s3cr3t"
 func deaf(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { _ = l.Close() }) // the kernel's backlog takes the connections
 	return l.Addr().String()
 }
@@ -37,15 +35,11 @@ func TestDialTriesTheNextURL(t *testing.T) {
 	cfg.DialTimeout = 2 * time.Second
 	for range 5 { // the first one is chosen at random
 		c, err := rabbit.Dial(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if c.Where() != rabbit.Where(b.URL) || c.ServerVersion() == "" {
 			t.Errorf("connected to %s, version %q", c.Where(), c.ServerVersion())
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		ok(t, c.Close())
 		if err := c.Close(); err != nil {
 			t.Errorf("second Close: %v", err)
 		}
@@ -77,9 +71,7 @@ func TestWrongPasswordIsNotShown(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
 	u, err := url.Parse(b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	u.User = url.UserPassword("nobody", secret+"@/")
 	_, err = rabbit.Dial(t.Context(), config(u.String()))
 	if err == nil || strings.Contains(err.Error(), secret) ||

@@ -29,13 +29,9 @@ func dial(t *testing.T, url string) *rabbit.Conn {
 func dialWith(t *testing.T, cfg rabbit.Config) *rabbit.Conn {
 	t.Helper()
 	c, err := rabbit.Dial(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		ok(t, c.Close())
 	})
 	return c
 }
@@ -60,9 +56,7 @@ func fresh(t *testing.T) (b *stack.Broker, q string) {
 func consume(t *testing.T, c *rabbit.Conn, queue string, prefetch int) *rabbit.Subscription {
 	t.Helper()
 	s, err := c.Consume(t.Context(), queue, rabbit.ConsumerTag(1), prefetch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return s
 }
 
@@ -122,4 +116,12 @@ func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// ok ends the test on an error.
+func ok(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
 }

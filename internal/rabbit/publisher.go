@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -242,10 +243,7 @@ func (p *Publisher) isolate(ctx context.Context, batch []Publishing, open []int,
 }
 
 func unconfirmed(cause error) error {
-	if cause == nil {
-		cause = ErrClosed
-	}
-	return fmt.Errorf("%w: %w", ErrUnconfirmed, cause)
+	return fmt.Errorf("%w: %w", ErrUnconfirmed, cmp.Or(cause, ErrClosed))
 }
 
 func fill(errs []error, indexes []int, err error) {

@@ -18,38 +18,6 @@ func to(queue, id string) rabbit.Publishing {
 	return rabbit.Publishing{Key: queue, Message: rabbit.Message{MessageID: id, Body: []byte("body")}}
 }
 
-func TestPublishedMessagesArriveWholeInOrderAndPersistent(t *testing.T) {
-	t.Parallel()
-	b, q := fresh(t)
-	p := publisher(t, config(b.URL))
-	at := time.Unix(1_700_000_000, 0)
-	m := rabbit.Message{
-		Body: []byte("b"), ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id", CorrelationID: "corr",
-		ReplyTo: "reply",
-		Type:    "tag", AppID: "app", Timestamp: at, Priority: 3, UserID: "somebody", Expiration: "rubbish",
-		DeliveryMode: rabbit.Transient,
-		Headers: rabbit.Table{
-			"int": 1 << 40, "map": map[string]any{"a": uint(1)}, "list": []any{map[string]any{}, []byte{1}, nil},
-		},
-	}
-	if err := p.Publish(t.Context(), []rabbit.Publishing{{Key: q, Message: m}})[0]; err != nil {
-		t.Fatal(err)
-	}
-	d := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]
-	if string(d.Body) != "b" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" ||
-		d.CorrelationID != "corr" ||
-		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 {
-		t.Errorf("delivery = %+v", d)
-	}
-	if d.UserID != "" || d.Expiration != "" || d.DeliveryMode != rabbit.Persistent {
-		t.Errorf("UserID %q, Expiration %q, DeliveryMode %d; want none, none, persistent", d.UserID, d.Expiration,
-			d.DeliveryMode)
-	}
-	if d.Headers["int"] != int64(1<<40) || d.Headers["map"].(rabbit.Table)["a"] != int64(1) {
-		t.Errorf("headers = %v", d.Headers)
-	}
-}
-
 func TestEachMessageGetsItsOwnVerdict(t *testing.T) {
 	t.Parallel()
 	b := stack.AMQP(t)
@@ -78,6 +46,14 @@ func TestEachMessageGetsItsOwnVerdict(t *testing.T) {
 	}
 	if len(p.Publish(t.Context(), nil)) != 0 {
 		t.Error("an empty batch has verdicts")
+	}
+	cause := errors.New("time to stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	for _, err := range p.Publish(ctx, []rabbit.Publishing{to(q, "1"), to(q, "2")}) {
+		if !errors.Is(err, cause) {
+			t.Errorf("Publish = %v, want the context's cause", err)
+		}
 	}
 }
 
@@ -215,9 +191,7 @@ func TestClosedPublisherRefusesAndCloseWaits(t *testing.T) {
 		})
 	}
 	poll.Until(t, "some confirmed", func() bool { mu.Lock(); defer mu.Unlock(); return confirmed > 8 })
-	if err := p.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	ok(t, p.Close(t.Context()))
 	wg.Wait()
 	if n := b.Depth(q); n != confirmed || confirmed+refused != 160 {
 		t.Errorf("%d in the queue, %d confirmed, %d refused", n, confirmed, refused)
@@ -239,19 +213,13 @@ func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
 	p := publisher(t, cfg)
 	publishN(t, publisher(t, config(b.URL)), q, 100) // a second is little for a machine that has much to do
 	c, err := rabbit.Dial(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	sub := consume(t, c, q, 100)
 	d := collect(t, sub, 100)
 	acking, err := rabbit.Dial(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	full := consume(t, acking, q, 1)
-	if err := s.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Freeze())
 	start := time.Now()
 	var wg sync.WaitGroup
 	for range 4 {
@@ -290,9 +258,7 @@ func TestFrozenBrokerHoldsNobodyLongerThanItsTimeout(t *testing.T) {
 	if took := time.Since(start); took > 12*time.Second { // four publishers, each with a dial of its own
 		t.Errorf("it took %v", took)
 	}
-	if err := s.Thaw(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Thaw())
 	poll.Until(t, "published again", func() bool {
 		return p.Publish(t.Context(), []rabbit.Publishing{to(q, "again")})[0] == nil
 	})
@@ -329,18 +295,4 @@ func TestMemoryAlarmMakesPublishingUnknownNotStuck(t *testing.T) {
 	poll.Until(t, "acked under the alarm", func() bool { return b.Unacked(q) == 0 })
 	b.Eval(`rabbit_alarm:clear_alarm({resource_limit, memory, node()})`)
 	publishN(t, p, q, 1)
-}
-
-func TestEndOfContextEndsPublishing(t *testing.T) {
-	t.Parallel()
-	b := stack.AMQP(t)
-	p := publisher(t, config(b.URL))
-	cause := errors.New("time to stop")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(cause)
-	for _, err := range p.Publish(ctx, []rabbit.Publishing{to("q", "1"), to("q", "2")}) {
-		if !errors.Is(err, cause) {
-			t.Errorf("Publish = %v, want the context's cause", err)
-		}
-	}
 }

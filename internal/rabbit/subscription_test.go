@@ -3,38 +3,53 @@ package rabbit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/test/poll"
 	"github.com/rollbackd/rollbackd/internal/test/stack"
 )
 
+// everything is a message with all that a producer can set, but for what never is published.
+func everything(headers rabbit.Table) rabbit.Message {
+	return rabbit.Message{Body: []byte{0, 255}, ContentType: "a/b", ContentEncoding: "gzip", MessageID: "id",
+		CorrelationID: "corr", ReplyTo: "reply", Type: "tag", AppID: "app", Timestamp: time.Unix(1_700_000_000, 0),
+		Priority: 3, DeliveryMode: rabbit.Persistent, Headers: headers}
+}
+
+// Given a message of another producer, and one of ours whose headers have any types and which says of itself what
+// RabbitMQ must not hear, when they are delivered, then each has everything that it was given.
 func TestDeliveryCarriesEverythingTheProducerSet(t *testing.T) {
 	t.Parallel()
 	b, q := fresh(t)
-	at := time.Unix(1_700_000_000, 0)
+	theirs := everything(rabbit.Table{"n": int16(7), "t": rabbit.Table{"x": []any{true, nil}}})
+	theirs.Expiration, theirs.DeliveryMode = "600000", rabbit.Transient
 	b.Publish("", q, stack.Message{
-		Body: []byte{0, 255}, ContentType: "a/b", ContentEncoding: "gzip", MessageId: "id", CorrelationId: "corr",
-		ReplyTo: "reply",
-		Type:    "tag", AppId: "app", Timestamp: at, Priority: 3, DeliveryMode: 1, Expiration: "600000", UserId: "",
-		Headers: rabbit.Table{"n": int16(7), "t": rabbit.Table{"x": []any{true, nil}}},
+		Body: theirs.Body, ContentType: theirs.ContentType, ContentEncoding: theirs.ContentEncoding,
+		MessageId: theirs.MessageID, CorrelationId: theirs.CorrelationID, ReplyTo: theirs.ReplyTo, Type: theirs.Type,
+		AppId: theirs.AppID, Timestamp: theirs.Timestamp, Priority: theirs.Priority, DeliveryMode: theirs.DeliveryMode,
+		Expiration: theirs.Expiration, Headers: theirs.Headers,
 	})
+	ours := everything(rabbit.Table{
+		"int": 1 << 40, "map": map[string]any{"a": uint(1)}, "list": []any{map[string]any{}, []byte{1}, nil},
+	})
+	ours.UserID, ours.Expiration, ours.DeliveryMode = "somebody", "rubbish", rabbit.Transient
+	ok(t, publisher(t, config(b.URL)).Publish(t.Context(), []rabbit.Publishing{{Key: q, Message: ours}})...)
+	want := everything(rabbit.Table{"int": int64(1 << 40), "map": rabbit.Table{"a": int64(1)},
+		"list": []any{rabbit.Table{}, []byte{1}, nil}})
 	c := dial(t, b.URL)
-	d := collect(t, consume(t, c, q, 1), 1)[0]
-	if string(d.Body) != "\x00\xff" || d.ContentType != "a/b" || d.ContentEncoding != "gzip" || d.MessageID != "id" ||
-		d.CorrelationID != "corr" ||
-		d.ReplyTo != "reply" || d.Type != "tag" || d.AppID != "app" || !d.Timestamp.Equal(at) || d.Priority != 3 ||
-		d.DeliveryMode != rabbit.Transient ||
-		d.Expiration != "600000" || d.RoutingKey != q || d.Exchange != "" || d.Redelivered || d.Count != 0 ||
-		d.Headers["n"] != int16(7) {
-		t.Errorf("delivery = %+v", d)
+	for i, d := range collect(t, consume(t, c, q, 2), 2) {
+		if diff := cmp.Diff([]rabbit.Message{theirs, want}[i], d.Message); diff != "" || d.RoutingKey != q ||
+			d.Exchange != "" || d.Redelivered || d.Count != 0 {
+			t.Errorf("delivery = %+v (-want +got):\n%s", d, diff)
+		}
 	}
-	if err := c.Close(); err != nil { // before it was settled
-		t.Fatal(err)
-	}
+	ok(t, c.Close()) // before they were settled
 	again := collect(t, consume(t, dial(t, b.URL), q, 1), 1)[0]
 	if !again.Redelivered || again.Count != 1 {
 		t.Errorf("again: Redelivered %v Count %d, want true 1", again.Redelivered, again.Count)
@@ -54,9 +69,7 @@ func TestADeliveryCountThatAProducerForgesIsNotBelieved(t *testing.T) {
 		t.Errorf("first delivery: Count %d, want 0", d.Count)
 	}
 	// given back, which RabbitMQ 4.3 does not count, and writes nothing over the forged count for
-	if err := s.Requeue(d.Tag, false); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Requeue(d.Tag, false))
 	if again := collect(t, s, 1)[0]; again.Count > 1 {
 		t.Errorf("second delivery: Count %d, want 1 at most", again.Count)
 	}
@@ -140,9 +153,7 @@ func TestPrefetchIsCheckedAndHolds(t *testing.T) {
 	if _, err := s.Collect(ctx, 1, 0, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("a third delivery with prefetch 2: %v", err)
 	}
-	if err := s.Ack(got[1].Tag, true); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Ack(got[1].Tag, true))
 	collect(t, s, 2)
 }
 
@@ -154,9 +165,7 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 	d := collect(t, s, 6)
 	mustAck := func(tag uint64, multiple bool) {
 		t.Helper()
-		if err := s.Ack(tag, multiple); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.Ack(tag, multiple))
 	}
 	mustAck(d[1].Tag, false)
 	mustAck(d[3].Tag, false)
@@ -170,14 +179,13 @@ func TestSettlingTwiceIsRefusedHereAndHurtsNobody(t *testing.T) {
 		t.Errorf("requeue of an acked one: %v", err)
 	}
 	mustAck(d[5].Tag, true)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Close())
 	poll.Until(t, "all settled", func() bool { return b.Depth(q) == 0 && b.Unacked(q) == 0 })
 }
 
 func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 	t.Parallel()
+	b, q := fresh(t)
 	for name, tc := range map[string]struct {
 		before, ack, left []int
 	}{
@@ -189,39 +197,32 @@ func TestAnAckOfManyPassesNothingBetweenThem(t *testing.T) {
 		"one":                        {nil, []int{0}, []int{1, 2, 3, 4, 5}},
 		"the last one, behind a gap": {[]int{1, 3}, []int{5}, []int{0, 2, 4}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := stack.AMQP(t)
-			q := b.Name("many")
-			b.DeclareQueue(q, quorum(nil))
-			publishN(t, publisher(t, config(b.URL)), q, 6)
-			s := consume(t, dial(t, b.URL), q, 10)
-			d := collect(t, s, 6)
-			for _, i := range tc.before {
-				if err := s.Ack(d[i].Tag, false); err != nil {
-					t.Fatal(err)
-				}
+		publishN(t, publisher(t, config(b.URL)), q, 6)
+		s := consume(t, dial(t, b.URL), q, 10)
+		var tags []uint64
+		for _, d := range collect(t, s, 6) {
+			tags = append(tags, d.Tag)
+		}
+		some := func(which []int) (some []uint64) {
+			for _, i := range which {
+				some = append(some, tags[i])
 			}
-			var tags []uint64
-			for _, i := range tc.ack {
-				tags = append(tags, d[i].Tag)
+			return some
+		}
+		for _, tag := range some(tc.before) {
+			ok(t, s.Ack(tag, false))
+		}
+		ok(t, s.AckAll(some(tc.ack)))
+		if have := s.Acked(); have != uint64(len(tc.before)+len(tc.ack)) {
+			t.Errorf("%s: %d deliveries count as acked, want %d", name, have, len(tc.before)+len(tc.ack))
+		}
+		ok(t, s.Close())
+		poll.Until(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
+		for _, i := range tc.left {
+			if m, ok := b.Get(q); !ok || m.MessageId != fmt.Sprint(i) {
+				t.Errorf("%s: %q came back (%v), want %d", name, m.MessageId, ok, i)
 			}
-			if err := s.AckAll(tags); err != nil {
-				t.Fatal(err)
-			}
-			if have := s.Acked(); have != uint64(len(tc.before)+len(tc.ack)) {
-				t.Errorf("%d deliveries count as acked, want %d", have, len(tc.before)+len(tc.ack))
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			poll.Until(t, "the rest is back", func() bool { return b.Depth(q) == len(tc.left) && b.Unacked(q) == 0 })
-			for _, i := range tc.left {
-				if m, ok := b.Get(q); !ok || m.MessageId != d[i].MessageID {
-					t.Errorf("%q came back (%v), want %q", m.MessageId, ok, d[i].MessageID)
-				}
-			}
-		})
+		}
 	}
 }
 
@@ -232,55 +233,37 @@ func TestCancelledSubscriptionCanStillSettle(t *testing.T) {
 	s := consume(t, dial(t, b.URL), q, 3)
 	first := collect(t, s, 1)
 	poll.Until(t, "prefetch filled", func() bool { return b.Unacked(q) == 3 })
-	if err := s.Cancel(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Ack(first[0].Tag, false); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Cancel(t.Context()))
+	ok(t, s.Ack(first[0].Tag, false))
 	rest := collect(t, s, 2)
 	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrCancelled) {
 		t.Fatalf("after the last delivery: %v; want ErrCancelled", err)
 	}
-	if err := s.Requeue(rest[1].Tag, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.Cancel(t.Context()), s.Close(), s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Requeue(rest[1].Tag, true))
+	ok(t, errors.Join(s.Cancel(t.Context()), s.Close(), s.Close()))
 	poll.Until(t, "3 of 4 back in the queue", func() bool { return b.Depth(q) == 3 && b.Unacked(q) == 0 })
 }
 
 func TestBrokersCancelEndsTheSubscriptionAndLeavesTheChannelOpen(t *testing.T) {
 	t.Parallel()
 	b, q := fresh(t)
+	publishN(t, publisher(t, config(b.URL)), q, 3)
 	c := dial(t, b.URL)
-	s := consume(t, c, q, 1)
+	s, resting := consume(t, c, q, 1), consume(t, c, q, 2)
+	collect(t, s, 1)
+	collect(t, resting, 1) // another one waits to be collected
+	ok(t, resting.Rest(within(t), 0))
 	b.Delete(q)
 	if _, err := s.Collect(within(t), 1, 0, nil); !errors.Is(err, rabbit.ErrConsumerCancelled) {
 		t.Fatalf("Collect on a deleted queue: %v", err)
 	}
+	if err := resting.Rest(within(t), time.Hour); !errors.Is(err, rabbit.ErrConsumerCancelled) {
+		t.Errorf("Rest on a deleted queue: %v", err)
+	}
 	if c.Err() != nil {
 		t.Errorf("the connection is over too: %v", c.Err())
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestARestEndsWithTheConsumer(t *testing.T) {
-	t.Parallel()
-	b, q := fresh(t)
-	publishN(t, publisher(t, config(b.URL)), q, 3)
-	s := consume(t, dial(t, b.URL), q, 3)
-	collect(t, s, 1) // others wait to be collected
-	if err := s.Rest(within(t), 0); err != nil {
-		t.Fatalf("Rest while all is well: %v", err)
-	}
-	b.Delete(q)
-	if err := s.Rest(within(t), time.Hour); !errors.Is(err, rabbit.ErrConsumerCancelled) {
-		t.Errorf("Rest on a deleted queue: %v", err)
-	}
+	ok(t, s.Close())
 }
 
 func TestLateAckAfterTheConnectionDiedSettlesNothing(t *testing.T) {
@@ -339,12 +322,8 @@ func TestDeliveriesCountWhenTheyCome(t *testing.T) {
 	if n := s.Came(); n != 3 {
 		t.Errorf("%d came, want 3", n)
 	}
-	if err := s.Requeue(all[2].Tag, false); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Ack(all[1].Tag, true); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Requeue(all[2].Tag, false))
+	ok(t, s.Ack(all[1].Tag, true))
 	collect(t, s, 1)
 	if came, acked := s.Came(), s.Acked(); came != 4 || acked != 2 {
 		t.Errorf("%d came and %d were acked, want 4 and 2", came, acked)

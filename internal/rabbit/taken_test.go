@@ -42,18 +42,14 @@ func TestAMainQueueIsTakenAsItIs(t *testing.T) {
 	b.DeclareQueue(topo.Queue, rabbit.Table{
 		"x-queue-type": "quorum", "x-delivery-limit": int64(7), "x-max-length": int64(1000),
 	})
-	if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
-		t.Fatal(err)
-	}
+	declare(t, c, topo)
 	for _, q := range topo.Queues() {
 		if !b.Exists(q) {
 			t.Errorf("queue %s is missing", q)
 		}
 	}
 	found, err := rabbit.Inspect(t.Context(), c, topo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for _, one := range found {
 		if one.Err != nil || one.Missing || one.Taken != (one.Queue == topo.Queue) || one.Queue == "" {
 			t.Errorf("inspected %+v", one)
@@ -79,9 +75,7 @@ func TestOnlyAClassicMainQueueIsRefused(t *testing.T) {
 	} {
 		b := stack.AMQP(t)
 		topo := takenMain(b, tt.args)
-		if _, err := rabbit.Declare(t.Context(), dial(t, b.URL), topo); err != nil {
-			t.Fatal(err)
-		}
+		declare(t, dial(t, b.URL), topo)
 		b.Publish("", topo.Queue, stack.Message{Body: []byte("b")})
 		for range 2 {
 			err := rabbit.RefuseClassic(t.Context(), config(b.URL), topo)
@@ -110,17 +104,13 @@ func TestThePrintedPolicyDoesWhatTheArgumentsDo(t *testing.T) {
 	other := topo.Queue + ".x"
 	b.DeclareQueue(other, rabbit.Table{"x-queue-type": "quorum"})
 	c := dial(t, b.URL)
-	if _, err := rabbit.Declare(t.Context(), c, topo); err != nil {
-		t.Fatal(err)
-	}
+	declare(t, c, topo)
 	before, err := rabbit.LookAtMain(t.Context(), config(b.URL), c, server.HTTP(), topo)
 	if err != nil || !before.Seen || len(before.Flaws) != 5 {
 		t.Errorf("without a policy: %+v, %v; want five things missing", before, err)
 	}
 	words, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+before.Command).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	args := strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")
 	if out, err := server.Ctl(args[1:]...); err != nil {
 		t.Fatalf("%q: %v, %s", args, err, out)
@@ -222,9 +212,7 @@ func TestAManagementAPIThatCannotBeAsked(t *testing.T) {
 	}))
 	defer api.Close()
 	u, err := url.Parse(api.URL + "/prefix/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	u.User = url.UserPassword("us/er", "hunter2?")
 	for _, tt := range []struct {
 		status     int

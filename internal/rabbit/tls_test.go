@@ -19,9 +19,7 @@ func TestTheWalkerSeesPlainTextUnderTLS(t *testing.T) {
 	}, stack.KindRabbitMQ).RabbitMQ
 	b := server.Broker(t)
 	u, err := url.Parse(b.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	u.Scheme, u.Host = "amqps", server.TLSAddr()
 	if _, err := rabbit.Dial(t.Context(), config(u.String())); err == nil ||
 		!strings.Contains(err.Error(), "certificate") {
@@ -32,9 +30,7 @@ func TestTheWalkerSeesPlainTextUnderTLS(t *testing.T) {
 	q := b.Name("main")
 	b.DeclareQueue(q, quorum(nil))
 	m := stack.RawMessage{Key: q, MessageID: "id", Headers: stack.UnreadableHeaders("m")[0].Entries, Body: []byte("b")}
-	if err := dialRaw(t, b.URL).Publish(m); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, dialRaw(t, b.URL).Publish(m))
 	publishN(t, publisher(t, config(u.String())), q, 1)
 	got := collect(t, consume(t, c, q, 10), 2)
 	if _, ok := rabbit.ReadUnreadable(got[0].Headers); !ok || got[0].MessageID != "id" || got[1].MessageID != "0" {
