@@ -102,11 +102,11 @@ func (f *feed) page(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-func (f *feed) isDeath(e dedup.FeedEvent) bool {
+func (f *feed) isDeath(e dedup.Event) bool {
 	return e.Group == f.l.o.Group && e.To == dedup.Dead && e.From != dedup.Dead
 }
 
-func (f *feed) deaths(events []dedup.FeedEvent) (keys []dedup.Identity) {
+func (f *feed) deaths(events []dedup.Event) (keys []dedup.Identity) {
 	for _, e := range events {
 		if f.isDeath(e) {
 			keys = append(keys, e.Identity)

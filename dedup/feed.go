@@ -4,36 +4,24 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"time"
 )
 
-// FeedEvent is a step of the log's story, of whatever identity.
-type FeedEvent struct {
-	ID int64 // grows with every step that is written; steps may become visible in another order
-	Identity
-	From, To Status
-	Replays  int
-	Age      time.Duration // by the database's clock; as in Row
+// Events reads the story of one identity, oldest first.
+func (l *Log) Events(ctx context.Context, k Identity) ([]Event, error) {
+	return l.steps(ctx, fmt.Sprint("the events of ", k), sqlOf(keyIs+" ORDER BY id", keyArgs(k)...))
 }
 
-// EventFeed reads the steps after an id, in the order of their ids, limit at most. The fast path writes none.
-func (l *Log) EventFeed(ctx context.Context, after int64, limit int) ([]FeedEvent, error) {
-	steps, err := l.steps(ctx, sqlOf(" WHERE id > ?", after), limit)
-	if err != nil {
-		return nil, fmt.Errorf("read what is new after step %d: %w", after, err)
-	}
-	return steps, nil
+// EventFeed reads the steps of all identities after an id, in the order of their ids, limit at most.
+func (l *Log) EventFeed(ctx context.Context, after int64, limit int) ([]Event, error) {
+	return l.steps(ctx, fmt.Sprint("what is new after step ", after), sqlOf(" WHERE id > ? ORDER BY id LIMIT ?", after,
+		limit))
 }
 
 // StepsBy lists the steps into a status that somebody made, after an id, in the order of their ids, limit at most.
-func (l *Log) StepsBy(
-	ctx context.Context, group, by string, to Status, after int64, limit int,
-) ([]FeedEvent, error) {
-	steps, err := l.steps(ctx, stepsBy(group, by, to, after), limit)
-	if err != nil {
-		return nil, fmt.Errorf("list the steps by %s: %w", by, err)
-	}
-	return steps, nil
+func (l *Log) StepsBy(ctx context.Context, group, by string, to Status, after int64, limit int) ([]Event, error) {
+	where := stepsBy(group, by, to, after)
+	where.add(" ORDER BY id LIMIT ?", limit)
+	return l.steps(ctx, "the steps by "+by, where)
 }
 
 // CountBy is how many identities somebody brought into a status, by the steps after an id. It reads every step since.
@@ -51,14 +39,19 @@ func stepsBy(group, by string, to Status, after int64) statement {
 		cutText(by, MaxBy), int(to), []byte(group))
 }
 
-func (l *Log) steps(ctx context.Context, where statement, limit int) ([]FeedEvent, error) {
-	where.add(" ORDER BY id LIMIT ?", limit)
-	return list(ctx, l.db, sqlOf("SELECT id, group_name, msg_tag, msg_key, COALESCE(`from`, -1), `to`, replays, "+
-		"ABS(TIMESTAMPDIFF(MICROSECOND, `at`, UTC_TIMESTAMP(6))) FROM "+l.events+
-		where.String(), where.args...), func(rows *sql.Rows) (e FeedEvent, err error) {
-		err = rows.Scan(&e.ID, &e.Group, &e.Tag, &e.Key, &e.From, &e.To, &e.Replays, micros{&e.Age})
-		return e, err
-	})
+func (l *Log) steps(ctx context.Context, what string, where statement) ([]Event, error) {
+	steps, err := list(ctx, l.db, sqlOf("SELECT id, group_name, msg_tag, msg_key, "+since+"`at`), "+
+		"ABS(TIMESTAMPDIFF(MICROSECOND, `at`, UTC_TIMESTAMP(6))), COALESCE(`from`, -1), `to`, attempt, replays, "+
+		"COALESCE(owner, ''), error, `by` FROM "+l.events+where.String(), where.args...),
+		func(rows *sql.Rows) (e Event, err error) {
+			err = rows.Scan(&e.ID, &e.Group, &e.Tag, &e.Key, utc{&e.At}, micros{&e.Age}, &e.From, &e.To, &e.Attempt,
+				&e.Replays, &e.Owner, &e.Error, &e.By)
+			return e, err
+		})
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	return steps, nil
 }
 
 // LastEvent is the id of the last step that is written down; 0 when none is.

@@ -93,20 +93,6 @@ func holds(r Row, want Version) bool {
 	return have == want
 }
 
-// Events reads the story of one identity, oldest first.
-func (l *Log) Events(ctx context.Context, k Identity) ([]Event, error) {
-	s := sqlOf("SELECT "+since+"`at`), COALESCE(`from`, -1), `to`, attempt, replays, COALESCE(owner, ''), error, "+
-		"`by` FROM "+l.events+keyIs+" ORDER BY id", keyArgs(k)...)
-	events, err := list(ctx, l.db, s, func(rows *sql.Rows) (e Event, err error) {
-		err = rows.Scan(utc{&e.At}, &e.From, &e.To, &e.Attempt, &e.Replays, &e.Owner, &e.Error, &e.By)
-		return e, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the events of %v: %w", k, err)
-	}
-	return events, nil
-}
-
 // scanRow reads the columns of rowColumns, scanWhole those of wholeColumns too.
 func (l *Log) scanRow(rows *sql.Rows) (r Row, err error) {
 	err = l.scanInto(rows, &r)

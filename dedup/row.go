@@ -134,7 +134,10 @@ func (c Claim) version() Version { return Version{Processing, c.Attempts, c.Repl
 
 // Event is one step of an identity's story. The fast path writes none.
 type Event struct {
-	At       time.Time // by the database's clock
+	ID int64 // grows with every step that is written; steps may become visible in another order
+	Identity
+	At       time.Time     // by the database's clock
+	Age      time.Duration // by the same; as in Row
 	From, To Status
 	Attempt  int // the row's attempts after the step
 	Replays  int

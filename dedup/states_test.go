@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
@@ -249,15 +248,12 @@ func (w *world) prepare(all []trial) {
 // told are the events of all identities.
 func (w *world) told() map[Identity][]Event {
 	w.t.Helper()
-	all := map[Identity][]Event{}
-	_, err := list(w.t.Context(), w.pool, sqlOf("SELECT group_name, msg_tag, msg_key, COALESCE(`from`, -1), `to`, "+
-		"attempt, replays, COALESCE(owner, '') FROM consumer_log_event"), func(rows *sql.Rows) (k Identity, err error) {
-		var e Event
-		err = rows.Scan(&k.Group, &k.Tag, &k.Key, &e.From, &e.To, &e.Attempt, &e.Replays, &e.Owner)
-		all[k] = append(all[k], e)
-		return k, err
-	})
+	events, err := w.log.EventFeed(w.t.Context(), 0, 1_000_000)
 	wantError(w.t, "read the events", err, nil)
+	all := map[Identity][]Event{}
+	for _, e := range events {
+		all[e.Identity] = append(all[e.Identity], e)
+	}
 	return all
 }
 
