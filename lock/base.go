@@ -225,7 +225,7 @@ func (b *base) Lock(ctx context.Context, token string, names []Name) ([]Held, er
 			found[unknown]++
 			h.Hold = Mine
 		} else {
-			found[h.Hold.result()]++
+			found[h.Hold]++
 		}
 	}
 	for r, n := range found {

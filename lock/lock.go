@@ -56,7 +56,7 @@ type Locker interface {
 	Attempts(r Result) uint64
 }
 
-// Hold says what Lock found under a name.
+// Hold says what Lock found under a name, and how one fared.
 type Hold uint8
 
 // What Lock finds. The zero Hold is none of them.
@@ -66,14 +66,15 @@ const (
 	DoneMarker                  // somebody says that the identity's success is committed; BodyHash is that of the body
 	// no rollbackd with this TTL wrote it: another value or type, a lock without an end in sight
 	Foreign
+
+	failed   // counted alone: the server failed, nothing is known of the name
+	bypassed // counted alone: the server was away and was not asked
+	results
 )
 
 // String is the metric's word for it.
 func (h Hold) String() string {
-	if h == 0 {
-		return "unknown"
-	}
-	return h.result().String()
+	return [...]string{"unknown", "mine", "held", "done", "foreign", "error", "bypassed"}[h]
 }
 
 // Held is what Lock found under one name.
@@ -106,32 +107,23 @@ type State struct {
 	TTL   time.Duration // until it expires; negative: never, so rollbackd did not write it
 }
 
-// Result says how one name fared in a Lock.
-type Result uint8
+// Result says how one name fared in a Lock: what was found, or why nothing was.
+type Result = Hold
 
 // The results: each name of each Lock counts as one of them.
 const (
-	ResultMine     Result = iota // locked
-	ResultHeld                   // another worker had it
-	ResultDone                   // a done marker stood there
-	ResultForeign                // something stood there that no rollbackd writes
-	ResultFailed                 // the server failed: nothing is known of the name
-	ResultBypassed               // the server was away and was not asked
-	results
+	ResultMine     = Mine
+	ResultHeld     = HeldByOther
+	ResultDone     = DoneMarker
+	ResultForeign  = Foreign
+	ResultFailed   = failed
+	ResultBypassed = bypassed
 )
 
 // Results returns all of them.
 func Results() []Result {
 	return []Result{ResultMine, ResultHeld, ResultDone, ResultForeign, ResultFailed, ResultBypassed}
 }
-
-// String is the metric's label.
-func (r Result) String() string {
-	return [...]string{"mine", "held", "done", "foreign", "error", "bypassed"}[r]
-}
-
-// result is that of a name under which something was found. They have the same order.
-func (h Hold) result() Result { return Result(h - Mine) }
 
 // Kind says on what a lock stands.
 type Kind string

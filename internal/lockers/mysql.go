@@ -144,23 +144,12 @@ func (m *inMySQL) insert(ctx context.Context, value string, names []string, ttl 
 	return met, nil
 }
 
-// change is any other statement that changes rows: text with a %s for each list. It returns how many.
-func (m *inMySQL) change(ctx context.Context, text string, lists ...[]string) (rows int64, err error) {
-	var places, args []any
-	for _, list := range lists {
-		places = append(places, "("+strings.Repeat("?, ", len(list)-1)+"?)")
-		args = slices.Grow(args, len(list))
-		for _, item := range list {
-			args = append(args, item)
-		}
-	}
-	text = fmt.Sprintf(text, places...)
+// change is any other statement that changes rows, with a ? for each list. It returns how many.
+func (m *inMySQL) change(ctx context.Context, text string, lists ...any) (rows int64, err error) {
 	err = m.insist(ctx, func() error {
-		result, err := m.ExecContext(ctx, text, args...)
-		if err == nil {
-			rows, err = result.RowsAffected()
-		}
-		return err
+		result := m.db.WithContext(ctx).Exec(text, lists...)
+		rows = result.RowsAffected
+		return result.Error
 	})
 	return rows, err
 }
@@ -199,7 +188,7 @@ func (m *inMySQL) look(ctx context.Context, names []string) (map[string]lockRow,
 
 // GiveBack deletes the rows that have the value.
 func (m *inMySQL) GiveBack(ctx context.Context, value string, names []lock.Name) error {
-	_, err := m.change(mysqldb.Repeated(ctx), deleteRows+" AND l.value IN %s", sorted(names), []string{value})
+	_, err := m.change(mysqldb.Repeated(ctx), deleteRows+" AND l.value = ?", sorted(names), value)
 	return err
 }
 
@@ -209,14 +198,14 @@ func (m *inMySQL) Mark(ctx context.Context, marks []lock.Mark) error {
 	return err
 }
 
-const deleteRows = "DELETE l FROM " + MySQLTable + " AS l FORCE INDEX (PRIMARY) WHERE l.name IN %s"
+const deleteRows = "DELETE l FROM " + MySQLTable + " AS l FORCE INDEX (PRIMARY) WHERE l.name IN ?"
 
 // Renew is one UPDATE. Where it has changed less rows than there are names, some are lost.
 func (m *inMySQL) Renew(ctx context.Context, names []lock.Name, values []string) (stands []bool, err error) {
 	texts := sorted(names)
 	ours := slices.Compact(slices.Sorted(slices.Values(values)))
-	changed, err := m.change(ctx, fmt.Sprintf("UPDATE %s FORCE INDEX (PRIMARY) SET expires_at = %s + INTERVAL %d"+
-		" MICROSECOND WHERE name IN %%s AND value IN %%s", MySQLTable, now, m.ttl.Microseconds()), texts, ours)
+	changed, err := m.change(ctx, "UPDATE "+MySQLTable+" FORCE INDEX (PRIMARY) SET expires_at = "+now+" + INTERVAL ? "+
+		"MICROSECOND WHERE name IN ? AND value IN ?", m.ttl.Microseconds(), texts, ours)
 	if err != nil || changed == int64(len(names)) {
 		return slices.Repeat([]bool{true}, len(names)), err
 	}

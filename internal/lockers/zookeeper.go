@@ -275,45 +275,35 @@ func (s *zooKeeper) Mark(ctx context.Context, marks []lock.Mark) error {
 }
 
 // delete is one transaction. Where only some are meant, or some were not there, as after a time in which nobody was
-// asked, it looks first: that costs less than many writes. What may not be deleted is none of ours.
+// asked, it looks first and deletes one by one. What may not be deleted is none of ours.
 func (s *zooKeeper) delete(ctx context.Context, paths []string, only func(zkNode) bool) error {
 	return s.ask(ctx, func(conn *zk.Conn) error {
 		if only == nil {
-			if err := deleteAll(conn, paths); !passes(err) {
+			deletes := make([]any, len(paths))
+			for i, path := range paths {
+				deletes[i] = &zk.DeleteRequest{Path: path, Version: anyVersion}
+			}
+			if err := transact(conn, deletes...); !passes(err) {
 				return err
 			}
 		}
 		nodes, err := look(conn, paths)
-		var some []string
-		for i, node := range nodes {
-			if node.there && (only == nil || only(node)) {
-				some = append(some, paths[i])
-			}
-		}
-		if err != nil || len(some) == 0 {
+		if err != nil {
 			return err
 		}
-		if err = deleteAll(conn, some); passes(err) {
-			err = atOnce(len(some), func(i int) error {
-				if err := conn.Delete(some[i], anyVersion); !passes(err) {
-					return err
-				}
+		return atOnce(len(paths), func(i int) (err error) {
+			if nodes[i].there && (only == nil || only(nodes[i])) {
+				err = conn.Delete(paths[i], anyVersion)
+			}
+			if passes(err) {
 				return nil
-			})
-		}
-		return err
+			}
+			return err
+		})
 	})
 }
 
 const anyVersion = -1
-
-func deleteAll(conn *zk.Conn, paths []string) error {
-	deletes := make([]any, len(paths))
-	for i, path := range paths {
-		deletes[i] = &zk.DeleteRequest{Path: path, Version: anyVersion}
-	}
-	return transact(conn, deletes...)
-}
 
 // passes reports that one node cannot be deleted, and no failure of the server.
 func passes(err error) bool { return isAny(err, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrNotEmpty) }
