@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +24,7 @@ type place struct {
 	server        *stack.Server
 	target        string // a URL or DSN that speaks TLS and names no certificates
 	withTLS       func(raw string, t certs.TLS) (string, error)
-	connect       func(ctx context.Context, target string, config *tls.Config) error
+	connect       func(ctx context.Context, target string, config *tls.Config, store *certs.Store) error
 }
 
 // world is three servers behind one authority, which clients have to show a certificate of.
@@ -77,16 +76,16 @@ func serverCertificate() stack.Certificate {
 	return stack.Certificate{Name: "server", Hosts: []string{"127.0.0.1", "broker.test"}}
 }
 
-func dialRabbit(ctx context.Context, target string, config *tls.Config) error {
-	c, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{target}, Name: "certs", TLS: config})
+func dialRabbit(ctx context.Context, target string, config *tls.Config, store *certs.Store) error {
+	c, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{target}, Name: "certs", TLS: config, Certs: store})
 	if err != nil {
 		return err
 	}
 	return c.Close()
 }
 
-func dialMySQL(ctx context.Context, target string, config *tls.Config) error {
-	db, _, err := mysqldb.Open(ctx, target, mysqldb.Options{MaxOpen: 1, TLS: config})
+func dialMySQL(ctx context.Context, target string, config *tls.Config, store *certs.Store) error {
+	db, _, err := mysqldb.Open(ctx, target, mysqldb.Options{MaxOpen: 1, TLS: config, Certs: store})
 	if err != nil {
 		return err
 	}
@@ -97,8 +96,8 @@ func dialMySQL(ctx context.Context, target string, config *tls.Config) error {
 	return errors.Join(pool.PingContext(ctx), pool.Close())
 }
 
-func dialRedis(ctx context.Context, target string, config *tls.Config) error {
-	client, err := redisdb.Open(target, redisdb.Options{TLS: config, Connections: 1})
+func dialRedis(ctx context.Context, target string, config *tls.Config, store *certs.Store) error {
+	client, err := redisdb.Open(target, redisdb.Options{TLS: config, Connections: 1, Certs: store})
 	if err != nil {
 		return err
 	}
@@ -177,7 +176,7 @@ func TestEachServerSaysWhichCertificateIsWrong(t *testing.T) {
 	}
 	for _, p := range w.places {
 		for _, test := range both {
-			err := p.connect(t.Context(), p.with(t, test.tls), nil)
+			err := p.connect(t.Context(), p.with(t, test.tls), nil, nil)
 			t.Logf("%s, %s: %v", p.name, test.name, err)
 			expect(t, p, test.name, test.says, err)
 		}
@@ -194,7 +193,7 @@ func TestEachServerSaysWhichCertificateIsWrong(t *testing.T) {
 		} {
 			config := w.trusted.Client(of.pair)
 			config.MaxVersion = tls.VersionTLS12
-			err := p.connect(t.Context(), plain, config)
+			err := p.connect(t.Context(), plain, config, nil)
 			t.Logf("%s, %s: %v", p.name, name, err)
 			expect(t, p, name, of.says, err)
 		}
@@ -208,7 +207,7 @@ func TestEachServerSaysWhichCertificateIsWrong(t *testing.T) {
 	}
 	<-time.After(time.Until(expires) + time.Second) // a certificate knows whole seconds
 	for _, p := range w.places {
-		err := p.connect(t.Context(), p.with(t, right), nil)
+		err := p.connect(t.Context(), p.with(t, right), nil, nil)
 		t.Logf("%s, the server's has expired: %v", p.name, err)
 		expect(t, p, "the server's has expired", []string{"the server's certificate, CN=server, has expired on ",
 			": renew it at the server"}, err)
@@ -235,7 +234,7 @@ func TestRenewedCertificatesAreUsedForTheNextConnection(t *testing.T) {
 			target := p.with(t, certs.TLS{CA: w.trusted.File, Cert: ours.Cert, Key: ours.Key})
 			connect := func() {
 				t.Helper()
-				if err := connectWith(t.Context(), p, target, store); err != nil {
+				if err := p.connect(t.Context(), target, nil, store); err != nil {
 					t.Error(err)
 				}
 			}
@@ -258,34 +257,6 @@ func TestRenewedCertificatesAreUsedForTheNextConnection(t *testing.T) {
 	}
 }
 
-func connectWith(ctx context.Context, p place, target string, store *certs.Store) error {
-	switch p.name {
-	case "RabbitMQ":
-		c, err := rabbit.Dial(ctx, rabbit.Config{URLs: []string{target}, Name: "certs", Certs: store})
-		if err != nil {
-			return err
-		}
-		return c.Close()
-	case "MySQL":
-		connector, _, err := mysqldb.Connector(target, mysqldb.Options{Certs: store})
-		if err != nil {
-			return err
-		}
-		c, err := connector.Connect(ctx)
-		if err != nil {
-			return err
-		}
-		return c.Close()
-	case "Redis":
-		client, err := redisdb.Open(target, redisdb.Options{Certs: store, Connections: 1})
-		if err != nil {
-			return err
-		}
-		return errors.Join(client.Ping(ctx).Err(), client.Close())
-	}
-	return fmt.Errorf("no server %s", p.name)
-}
-
 // clients are the certificates that were used.
 type clients struct {
 	mu  sync.Mutex
@@ -306,11 +277,11 @@ func TestAServerWithoutTLSIsTold(t *testing.T) {
 		server, says string
 		err          error
 	}{
-		{"RabbitMQ at " + stack.Addr(t, rabbitURL), "does not speak TLS", dialRabbit(t.Context(), rabbitURL, nil)},
-		{"MySQL at ", "does not speak TLS", dialMySQL(t.Context(), noTLS.Database(t)+"?tls=true", nil)},
+		{"RabbitMQ at " + stack.Addr(t, rabbitURL), "does not speak TLS", dialRabbit(t.Context(), rabbitURL, nil, nil)},
+		{"MySQL at ", "does not speak TLS", dialMySQL(t.Context(), noTLS.Database(t)+"?tls=true", nil, nil)},
 		// It waits for the end of a line.
 		{"Redis at " + stack.Addr(t, redisURL), "does the server speak TLS on this port?",
-			dialRedis(t.Context(), redisURL, nil)},
+			dialRedis(t.Context(), redisURL, nil, nil)},
 	} {
 		if of.err == nil || !strings.Contains(of.err.Error(), of.server) || !strings.Contains(of.err.Error(), of.says) {
 			t.Errorf("%v, want %s … %s", of.err, of.server, of.says)
@@ -345,10 +316,10 @@ func TestAConfigurationAndAURLThatContradictAreRefused(t *testing.T) {
 			config, want = nil, "open /no/such/file"
 			if strings.HasPrefix(target, "amqp") { // which looks first whether anybody is there
 				err := rabbit.Config{URLs: []string{target}}.CheckTLS()
-				connect = func(context.Context, string, *tls.Config) error { return err }
+				connect = func(context.Context, string, *tls.Config, *certs.Store) error { return err }
 			}
 		}
-		if err := connect(t.Context(), target, config); err == nil || !strings.Contains(err.Error(), want) {
+		if err := connect(t.Context(), target, config, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", target, err, want)
 		}
 	}
