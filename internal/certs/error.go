@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -80,14 +79,14 @@ func (h *Handshake) explain(err error) *Error {
 		return h.ofServer(err)
 	}
 	if alert, ok := alertOf(err); ok {
-		return h.ofClient(alert)
+		return h.ofClient(alert, false)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return &Error{What: "what answers there does not speak TLS",
 			Do: "give the port on which the server does, or switch TLS on at the server"}
 	}
 	if h.done.Load() && h.asked.Load() && HungUp(err) {
-		return h.hungUp()
+		return h.ofClient("", true)
 	}
 	return nil
 }
@@ -133,11 +132,18 @@ func outOfDate(whose string, c *x509.Certificate, early, late string) *Error {
 	return nil
 }
 
-// ofClient is what the server does not like about ours.
-func (h *Handshake) ofClient(alert string) *Error {
+// ofClient is what the server does not like about ours: it sent an alert, or hung up without a word between the
+// handshake and its first byte.
+func (h *Handshake) ofClient(alert string, hungUp bool) *Error {
 	is := func(one tls.AlertError) bool { return alert == one.Error() }
-	ours := "the server refuses our client certificate, " + subject(h.client)
-	renew := h.renew()
+	own, log := h.peer.Setting+"_CERT_FILE", "the server's log says why"
+	wants, refuses := "wants a client certificate", "refuses our client certificate, "
+	if hungUp {
+		wants, log = "hung up behind the handshake, in which it asked for a client certificate", "its log says why"
+		refuses = "hung up behind the handshake, without a word about our client certificate, "
+	}
+	refuses = "the server " + refuses + subject(h.client)
+	renew := "renew " + own + " and _KEY_FILE (they are read again without a restart)"
 	switch {
 	case is(alertProtocolVersion):
 		return &Error{What: "the server speaks no version of TLS that is safe", Do: "switch on TLS 1.2 or 1.3 at the server"}
@@ -147,41 +153,22 @@ func (h *Handshake) ofClient(alert string) *Error {
 	case !h.asked.Load():
 		return &Error{What: "the server ends the handshake", Do: "its log says why"}
 	case h.client == nil:
-		return h.noCertificate("the server wants a client certificate, and we have none")
-	case is(alertExpired), h.outOfDate() != nil:
-		return cmp.Or(h.outOfDate(), &Error{What: ours + ": it has expired by the server's clock", Do: renew})
+		return &Error{What: "the server " + wants + ", and we have none",
+			Do: "name one, and its key, in " + own + " and _KEY_FILE"}
+	}
+	old := outOfDate("our client certificate", h.client, "use another one till then, or set this host's clock", renew)
+	switch {
+	case old != nil:
+		return old
+	case is(alertExpired):
+		return &Error{What: refuses + ": it has expired by the server's clock", Do: renew}
 	case is(alertUnknownCA):
-		return &Error{What: ours + ": it does not trust who signed it",
-			Do: "have one signed by a CA that the server trusts, and name it in " + h.peer.Setting + "_CERT_FILE"}
+		return &Error{What: refuses + ": it does not trust who signed it",
+			Do: "have one signed by a CA that the server trusts, and name it in " + own}
 	case is(alertRevoked):
-		return &Error{What: ours + ": it is revoked", Do: renew}
+		return &Error{What: refuses + ": it is revoked", Do: renew}
 	}
-	return &Error{What: ours, Do: "the server's log says why; see " + h.peer.Setting + "_CERT_FILE"}
-}
-
-func (h *Handshake) outOfDate() *Error {
-	return outOfDate("our client certificate", h.client, "use another one till then, or set this host's clock", h.renew())
-}
-
-func (h *Handshake) renew() string {
-	return "renew " + h.peer.Setting + "_CERT_FILE and _KEY_FILE (they are read again without a restart)"
-}
-
-// hungUp is a connection that ends without a word between the handshake and the server's first byte.
-func (h *Handshake) hungUp() *Error {
-	if h.client == nil {
-		return h.noCertificate("the server hung up behind the handshake, in which it asked for a client certificate, and " +
-			"we have none")
-	}
-	if e := h.outOfDate(); e != nil {
-		return e
-	}
-	return &Error{What: "the server hung up behind the handshake, without a word about our client certificate, " +
-		subject(h.client), Do: "its log says why; see " + h.peer.Setting + "_CERT_FILE"}
-}
-
-func (h *Handshake) noCertificate(what string) *Error {
-	return &Error{What: what, Do: "name one, and its key, in " + h.peer.Setting + "_CERT_FILE and _KEY_FILE"}
+	return &Error{What: refuses, Do: log + "; see " + own}
 }
 
 // AskedInVain reports whether the server asked for a client certificate and we have none: what it refuses behind the
