@@ -36,7 +36,7 @@ func newRotation(w *world, password string) *rotation {
 	r.w.exec("GRANT ALL ON `" + dsn.DBName + "`.* TO '" + r.user + "'@'%'")
 	r.erlang(`ok = rabbit_auth_backend_internal:add_user(<<"%s">>, <<"%s">>, <<"test">>), `+
 		`rabbit_auth_backend_internal:set_permissions(<<"%s">>, <<"%s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>)`, r.user,
-		password, r.user, vhost(w))
+		password, r.user, strings.TrimPrefix(must(url.Parse(w.broker.URL))(w.t).Path, "/"))
 	r.redis("ACL", "SETUSER", r.user, "on", ">"+password, "~*", "&*", "+@all")
 	w.t.Cleanup(func() {
 		w.exec("DROP USER '" + r.user + "'@'%'")
@@ -52,14 +52,6 @@ func newRotation(w *world, password string) *rotation {
 	}
 	r.write(password)
 	return r
-}
-
-func vhost(w *world) string {
-	u := must(url.Parse(w.broker.URL))(w.t)
-	if v := strings.TrimPrefix(u.Path, "/"); v != "" {
-		return v
-	}
-	return "/"
 }
 
 func (r *rotation) erlang(format string, args ...any) { r.w.broker.Eval(fmt.Sprintf(format, args...)) }
