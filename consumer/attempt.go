@@ -14,15 +14,8 @@ import (
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
 )
 
-// way is how a step of a batch attempts its messages.
-type way struct {
-	fresh   bool // they have no row: who has one by now goes its row's way
-	claimed bool // each is claimed before, which counts the attempt; else it is counted when it has failed
-	most    int  // messages that are attempted together
-}
-
-// claimAtOnce is how many messages share a claim. A process that dies holding one for each lane leaves them to be taken
-// over one at a time, which must be done within seconds.
+// claimAtOnce is how many messages share a claim. A process that dies holding one for each worker leaves them to be
+// taken over one at a time, which must be done within seconds.
 const claimAtOnce = 200
 
 const (
@@ -34,62 +27,62 @@ const (
 )
 
 // 4. attemptFresh attempts what has no row: rows and effects in one transaction for as many as possible.
-func (l *lane) attemptFresh(ctx context.Context, b *batch) error {
-	if l.c.service != nil {
-		return l.attemptAll(ctx, b, &b.fresh, way{fresh: true, claimed: true, most: claimAtOnce})
+func (w *worker) attemptFresh(ctx context.Context, b *batch) error {
+	if w.c.service != nil {
+		return w.attemptAll(ctx, b, &b.fresh, way{fresh: true, claimed: true, most: claimAtOnce})
 	}
-	return l.attemptAll(ctx, b, &b.fresh, way{fresh: true, most: len(b.fresh)})
+	return w.attemptAll(ctx, b, &b.fresh, way{fresh: true, most: len(b.fresh)})
 }
 
 // 6. attemptFailed attempts what failed before, and is nobody's danger, in groups.
-func (l *lane) attemptFailed(ctx context.Context, b *batch) error {
-	return l.attemptAll(ctx, b, &b.again, way{claimed: true, most: claimAtOnce})
+func (w *worker) attemptFailed(ctx context.Context, b *batch) error {
+	return w.attemptAll(ctx, b, &b.again, way{claimed: true, most: claimAtOnce})
 }
 
 // 7. attemptAlone attempts what was delivered more often, or lost its process, or would not go with others, one message
 // at a time.
-func (l *lane) attemptAlone(ctx context.Context, b *batch) error {
-	return l.attemptAll(ctx, b, &b.alone, way{claimed: true, most: 1})
+func (w *worker) attemptAlone(ctx context.Context, b *batch) error {
+	return w.attemptAll(ctx, b, &b.alone, way{claimed: true, most: 1})
 }
 
 // attemptAll attempts the messages of a queue of the batch, group by group, until none is left. What is claimed is
 // settled from time to time between two groups.
-func (l *lane) attemptAll(ctx context.Context, b *batch, queue *[]*item, w way) error {
+func (w *worker) attemptAll(ctx context.Context, b *batch, queue *[]*item, how way) error {
 	if len(*queue) == 0 {
 		return nil
 	}
 	phase, rest := phaseSlow, settleEvery
 	switch {
-	case !w.claimed:
+	case !how.claimed:
 		phase = phaseFast
-	case w.most > 1 && l.c.service == nil:
+	case how.most > 1 && w.c.service == nil:
 		rest = settleGroupsEvery
 	}
-	defer l.c.metrics.phase(phase, time.Now())
-	turn := turn{lane: l}
-	defer turn.end()
+	defer w.c.metrics.phase(phase, time.Now())
+	slot := slot{worker: w}
+	defer slot.end()
 	b.groups = append(b.groups[:0], group{items: *queue, tries: maxMeetings})
 	*queue = nil
 	settled := time.Now()
-	for first := !w.claimed; len(b.groups) > 0; first = false {
-		if err := l.enough(b); err != nil && !first {
+	for first := !how.claimed; len(b.groups) > 0; first = false {
+		if err := w.enough(b); err != nil && !first {
 			return err
 		}
-		if l.c.service.away() {
-			turn.end() // the others may be where the service is not asked for
+		if w.c.service.away() {
+			slot.end() // the others may be where the service is not asked for
 		}
-		probe, err := l.admitted(ctx, b)
+		probe, err := w.admitted(ctx, b)
 		if err != nil {
 			return err
 		}
-		g := l.nextGroup(b, w, probe != nil)
+		g := w.nextGroup(b, how, probe != nil)
 		if len(g.items) == 0 {
 			continue
 		}
-		t := &attempt{lane: l, b: b, way: w, group: g, probe: probe}
-		// who is left of a group that waited in vain is found in the same turn
-		if w.claimed || turn.taken == 0 || len(g.items) > 1 {
-			if err := turn.take(ctx, t.runsByItself() || l.c.obstacles.unclear()); err != nil {
+		t := &attempt{worker: w, b: b, way: how, group: g, probe: probe}
+		// who is left of a group that waited in vain is found in the same slot
+		if how.claimed || slot.taken == 0 || len(g.items) > 1 {
+			if err := slot.take(ctx, t.runsByItself() || w.c.contention.unclear()); err != nil {
 				t.unused()
 				return err
 			}
@@ -97,9 +90,9 @@ func (l *lane) attemptAll(ctx context.Context, b *batch, queue *[]*item, w way) 
 		if err := t.run(ctx); err != nil {
 			return err
 		}
-		if w.claimed && len(b.groups) > 0 && time.Since(settled) > rest {
-			turn.end()
-			if err := l.settle(ctx, b); err != nil {
+		if how.claimed && len(b.groups) > 0 && time.Since(settled) > rest {
+			slot.end()
+			if err := w.settle(ctx, b); err != nil {
 				return err
 			}
 			settled = time.Now()
@@ -107,81 +100,6 @@ func (l *lane) attemptAll(ctx context.Context, b *batch, queue *[]*item, w way) 
 	}
 	return nil
 }
-
-// nextGroup takes as many from the top of the batch's groups as may be attempted together. Who would meet locks of
-// others steps aside, but for one, the trial, which goes by itself behind all others.
-func (l *lane) nextGroup(b *batch, w way, probe bool) group {
-	g := b.groups[len(b.groups)-1]
-	b.groups = b.groups[:len(b.groups)-1]
-	if g.trial {
-		return g
-	}
-	n := min(len(g.items), w.most)
-	switch {
-	case probe:
-		n = 1
-	case l.c.service != nil:
-		n = min(n, l.atOnce)
-	default:
-		n = l.c.obstacles.most(n)
-	}
-	if n < len(g.items) {
-		b.groups = append(b.groups, group{items: g.items[n:], tries: g.tries})
-		g.items = g.items[:n:n]
-	}
-	if next := g.items[0].next; next != 0 && next != runAlone {
-		return g
-	}
-	rest, aside, trial := l.c.obstacles.part(g.items)
-	for _, it := range aside {
-		l.putOff(it, errStepsAside)
-	}
-	if len(trial) > 0 {
-		b.groups = slices.Insert(b.groups, 0, group{items: trial, tries: 1, trial: true})
-	}
-	g.items = rest
-	return g
-}
-
-// attempt is one attempt of a group: claims, effect, and what became of it. The effect is a transaction (transact) or
-// calls (call). In docs/model/group.pml these are claim, locked, groupend, giveback and recordfail, and for what is not
-// claimed fastend and recordblame; in rollbackd.pml claim, attempt, commit and record.
-type attempt struct {
-	*lane
-	b *batch
-	way
-	group
-	probe ticket // for the one call that asks whether the service is back; nil: each call asks for its own
-
-	claimant string    // who asks for claims and is not known to have them; "": nobody asks
-	asked    bool      // they may be committed although no answer came
-	since    time.Time // the leases of the claims began no sooner
-	meetings int
-	unknown  bool          // a COMMIT of the effect has had no answer: it may be decided yet
-	said     told          // of the last try
-	left     map[int]error // whom the last COMMIT left out, by their place
-
-	made    int // calls
-	applied []*item
-	blamed  []blamed
-	back    []putBack
-}
-
-// blamed is a message that had its attempt, and what the handler, or the service, said of it.
-type blamed struct {
-	it    *item
-	cause error
-}
-
-// putBack is a message that has had no attempt: its claim, if it has one, is given back.
-type putBack struct {
-	it     *item
-	remark string     // for its row
-	comes  settlement // again later; none: it goes on by itself
-}
-
-// runsByItself reports whether the attempt is to be made while this process does nothing else.
-func (t *attempt) runsByItself() bool { return len(t.items) == 1 && t.items[0].runsByItself() }
 
 func (t *attempt) run(ctx context.Context) (err error) {
 	defer t.unused()
@@ -264,11 +182,6 @@ func (t *attempt) prepare(ctx context.Context) error {
 	return err
 }
 
-// dropEnded takes out who has an outcome.
-func (t *attempt) dropEnded() {
-	t.items = slices.DeleteFunc(t.items, func(it *item) bool { return it.outcome != 0 })
-}
-
 // readNow lets the handler read a message that it might not see before a claim: see mayKill.
 func (t *attempt) readNow(ctx context.Context) {
 	if len(t.items) != 1 {
@@ -293,7 +206,7 @@ func (t *attempt) transact(ctx context.Context) error {
 		var span trace.Span
 		if t.claimed && len(t.items) == 1 {
 			spanned, span = t.c.tracing.message(ctx, t.items[0].msg)
-			if t.lateFor(t.b) || t.c.obstacles.flow() {
+			if t.lateFor(t.b) || t.c.contention.flow() {
 				t.tries = 1
 			}
 		}
@@ -318,10 +231,10 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 	switch g.next(said, t.claimed, t.lateFor(t.b)) {
 	case endApplied:
 		t.separate(said.blamed, true)
-		t.lane.applied(t.items)
+		t.worker.applied(t.items)
 		if t.claimed {
 			for _, it := range t.items {
-				t.c.suspects.clear(it.id.Identity)
+				t.c.strikes.clear(it.id.Identity)
 			}
 		}
 	case lookAtRows:
@@ -363,22 +276,6 @@ func (t *attempt) follow(ctx context.Context, said told, took time.Duration) err
 	}
 	t.items = nil
 	return nil
-}
-
-// then puts groups on the top of those that the batch has yet.
-func (t *attempt) then(groups ...group) {
-	for _, g := range groups {
-		if len(g.items) > 0 {
-			t.b.groups = append(t.b.groups, g)
-		}
-	}
-}
-
-// goApart has messages attempted by themselves.
-func (t *attempt) goApart(items ...*item) {
-	for _, it := range items {
-		t.back = append(t.back, putBack{it: it})
-	}
 }
 
 // separate takes the blamed out of the group: nobody else pays for them. What the handler said of one in time was its
@@ -428,7 +325,7 @@ func (t *attempt) try(ctx context.Context) (setback, error) {
 		}
 	}
 	began := time.Now()
-	said, inVain := t.c.obstacles.try(ctx, t.items, func(ctx context.Context) told {
+	said, inVain := t.c.contention.try(ctx, t.items, func(ctx context.Context) told {
 		return t.c.effects.apply(ctx, eachOf(t.items, (*item).message), t.rows())
 	})
 	if said.finish == failed {
@@ -550,7 +447,21 @@ func notCommitted(err error) told {
 	return told{finish: away, err: err}
 }
 
-// failedOften is the failure of a message that met the same trouble too often.
-func failedOften(err error, times int) error {
-	return fmt.Errorf("met trouble %d times, while other messages succeeded: %w", times, err)
+// record writes down what became of the claims: success first, which nothing tells of but the service, then the failed
+// attempts, then what was none.
+func (t *attempt) record(ctx context.Context) error {
+	if err := t.mark(ctx); err != nil {
+		return err
+	}
+	if _, err := t.charge(ctx, t.blamed); err != nil {
+		return err
+	}
+	held := slices.DeleteFunc(slices.Clone(t.back), func(p putBack) bool { return p.it.claim == nil })
+	if len(held) > 0 {
+		err := t.untilKnown(ctx, func(ctx context.Context) error { return t.unclaim(ctx, held) })
+		if err != nil {
+			return err
+		}
+	}
+	return t.keepReasons(ctx, t.b)
 }

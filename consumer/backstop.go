@@ -11,47 +11,24 @@ import (
 	"github.com/rollbackd/rollbackd/internal/wire"
 )
 
-// routeBackstop is route for what the broker itself took off the main queue (the delivery limit, a policy): it gets a
-// row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
-func (l *lane) routeBackstop(b *batch, it *item) {
-	v := decide(it.row, it.circumstances(), l.c.cfg.MaxAttempts)
-	switch {
-	case it.row.Status == dedup.Processing && it.row.LeaseLive: // somebody is at it: see what comes of it
-		b.lease = max(b.lease, it.row.Wait)
-		b.later = append(b.later, it)
-	case v == skipDone:
-		it.ack(Duplicate)
-	case v == reopen:
-		it.end(DuplicateOfDead, settlement{by: byMove}) // it is all that is left of the message
-	case v == skipDead:
-		it.ack(DuplicateOfDead)
-	case l.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough
-		l.comeBack(it, longest)
-	case it.row.Condemned():
-		it.bury(reasonOf(it.row), it.row.Remark)
-	default:
-		b.alone = append(b.alone, it)
-	}
-}
-
 // waitForLeases waits for those who are at what the backstop delivered.
-func (l *lane) waitForLeases(ctx context.Context, b *batch) error {
+func (w *worker) waitForLeases(ctx context.Context, b *batch) error {
 	if b.lease == 0 {
 		return nil
 	}
-	if err := l.enough(b); err != nil {
+	if err := w.enough(b); err != nil {
 		return err
 	}
-	l.clock.rest()
+	w.clock.rest()
 	err := wait.For(ctx, min(b.lease, time.Second))
 	b.lease = 0
 	return err
 }
 
 // buryAll asks for the letters of what the backstop delivered.
-func (l *lane) buryAll(ctx context.Context, b *batch) error {
+func (w *worker) buryAll(ctx context.Context, b *batch) error {
 	for _, it := range b.alone {
-		if err := l.bury(ctx, b, it); err != nil {
+		if err := w.bury(ctx, b, it); err != nil {
 			return err
 		}
 	}
@@ -60,14 +37,14 @@ func (l *lane) buryAll(ctx context.Context, b *batch) error {
 }
 
 // bury asks for a letter. A row whose lease expired is claimed first, so that nobody else attempts it meanwhile.
-func (l *lane) bury(ctx context.Context, b *batch, it *item) error {
+func (w *worker) bury(ctx context.Context, b *batch, it *item) error {
 	var err error
 	switch {
 	case it.row.Status != dedup.Processing:
-	case it.row.Attempts >= l.c.cfg.MaxAttempts:
-		err = l.transition(ctx, it, func(ctx context.Context) (dedup.Row, error) { return l.c.records.Exhaust(ctx, it.row) })
+	case it.row.Attempts >= w.c.cfg.MaxAttempts:
+		err = w.transition(ctx, it, func(ctx context.Context) (dedup.Row, error) { return w.c.records.Exhaust(ctx, it.row) })
 	default:
-		t := &attempt{lane: l, b: b, way: way{claimed: true, most: 1}, group: group{items: []*item{it}}}
+		t := &attempt{worker: w, b: b, way: way{claimed: true, most: 1}, group: group{items: []*item{it}}}
 		if err = t.claim(ctx); it.claim != nil {
 			it.row = it.claim.Row()
 		}
@@ -75,9 +52,9 @@ func (l *lane) bury(ctx context.Context, b *batch, it *item) error {
 	if err != nil || it.outcome != 0 {
 		return err
 	}
-	it.bury(dedup.ReasonDeliveryLimit, whyGivenUp(it, l.c.cfg.Queue))
+	it.bury(dedup.ReasonDeliveryLimit, whyGivenUp(it, w.c.cfg.Queue))
 	if it.claimedLetter() { // its lease would end while others of the batch, or the letter, wait
-		_, err = l.condemn(ctx, []*item{it})
+		_, err = w.condemn(ctx, []*item{it})
 	}
 	return err
 }

@@ -1,7 +1,7 @@
 package consumer
 
 import (
-	"bytes"
+	"fmt"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -82,23 +82,6 @@ func (it *item) circumstances() circumstances {
 	return c
 }
 
-// differs reports whether the row belongs to another body. Only a committed row is asked, whatever its status.
-func differs(it *item) bool {
-	return len(it.row.BodyHash) > 0 && !bytes.Equal(it.row.BodyHash, it.id.BodyHash[:])
-}
-
-// conflict files an item whose key is taken by another body under a name of its own, which the next pass locks and
-// looks up like any other.
-func (l *lane) conflict(b *batch, it *item) {
-	if it.lock.hold == lock.Mine {
-		b.stray, it.lock.hold = append(b.stray, it.lock.name), 0
-	}
-	id, err := wire.Conflict(it.id, it.delivery.Body)
-	it.id, it.msg.Identity, it.row = id, id.Identity, dedup.Row{}
-	it.rejected = &unreadable{dedup.ReasonConflict, err}
-	b.later = append(b.later, it)
-}
-
 // asError is the failure of an attempt on a message that nobody can read.
 func (u *unreadable) asError() error { return Permanent(u) }
 
@@ -108,7 +91,7 @@ func (u *unreadable) Error() string { return u.err.Error() }
 // Unwrap is what was found wrong.
 func (u *unreadable) Unwrap() error { return u.err }
 
-// batch is what a lane has in hand. Its steps narrow open until it is empty.
+// batch is what a worker has in hand. Its steps narrow open until it is empty.
 type batch struct {
 	all     []*item                  // in order of delivery
 	leaders map[dedup.Identity]*item // the first of each identity in this pass
@@ -127,7 +110,7 @@ type batch struct {
 	failed  bool          // what is open goes back to the broker
 	parting bool          // what is open will go back: nothing is gained by waiting for it
 	lease   time.Duration // the next pass waits for this one of others
-	braked  bool          // the brake holds some of its letters back
+	tripped bool          // the breaker holds some of its letters back
 }
 
 // waits reports whether deliveries that are done wait with their acks for those of the next pass, which takes a moment:
@@ -184,4 +167,9 @@ func eachOf[T any](items []*item, f func(*item) T) []T {
 		all[i] = f(it)
 	}
 	return all
+}
+
+// owner is a name never used twice, for the next claim or the locks of a batch: host/pid/start/lane/count.
+func (w *worker) owner() string {
+	return fmt.Sprintf("%s/%d", w.name, w.c.count.Add(1))
 }

@@ -47,7 +47,7 @@ func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1_800_000_000, 0)
-			b := newBrake(Config{MaxDead: 100, MaxDeadWindow: window, BrakePause: time.Hour}, func() time.Time { return now })
+			b := newBreaker(Config{MaxDead: 100, MaxDeadWindow: window, BrakePause: time.Hour}, func() time.Time { return now })
 			for i, s := range steps {
 				now = now.Add(s.after)
 				b.note(s.applied, len(s.failed) > 0, s.failed)
@@ -61,7 +61,7 @@ func TestAttemptsAreSpacedOutWhenTooManyMessagesFailAndNoneIsApplied(t *testing.
 
 func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	b := newBrake(Config{MaxDead: 1, MaxDeadWindow: time.Minute, BrakePause: 5 * time.Second},
+	b := newBreaker(Config{MaxDead: 1, MaxDeadWindow: time.Minute, BrakePause: 5 * time.Second},
 		func() time.Time { return now })
 	var got []time.Duration
 	probe := func() {
@@ -89,7 +89,7 @@ func TestThePausesBetweenProbesGrowUntilOneIsApplied(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("pauses %v, want %v", got, want)
 	}
-	off := newBrake(Config{}, time.Now)
+	off := newBreaker(Config{}, time.Now)
 	if off.note(false, true, messagesFrom(1, 1000)); off.spaces() {
 		t.Error("it is off, and brakes")
 	}

@@ -10,33 +10,33 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// askAgain is how soon a lane asks again whether a call may be made: the breaker tells nobody.
+// askAgain is how soon a worker asks again whether a call may be made: the breaker tells nobody.
 const askAgain = 100 * time.Millisecond
 
-// admitted waits until an attempt may be made. While the service of [Calls] is away the lane keeps its batch, with no
-// claim, and one lane asks with one message: it has the only ticket. When that lasts too long the batch is given back.
-// Without a ticket each call asks for its own.
-func (l *lane) admitted(ctx context.Context, b *batch) (probe ticket, err error) {
-	for began := time.Now(); l.c.service.away(); {
-		if err := l.enough(b); err != nil {
+// admitted waits until an attempt may be made. While the service of [Calls] is away the worker keeps its batch, with no
+// claim, and one worker asks with one message: it has the only ticket. When that lasts too long the batch is given
+// back. Without a ticket each call asks for its own.
+func (w *worker) admitted(ctx context.Context, b *batch) (probe ticket, err error) {
+	for began := time.Now(); w.c.service.away(); {
+		if err := w.enough(b); err != nil {
 			return nil, err
 		}
-		l.clock.tick()
-		if probe, err := l.c.service.breaker.Allow(); err == nil {
+		w.clock.tick()
+		if probe, err := w.c.service.breaker.Allow(); err == nil {
 			return probe, nil
 		}
-		if time.Since(began) > l.patience() {
+		if time.Since(began) > w.patience() {
 			return nil, fmt.Errorf("%w: the service is away", errGiveBack)
 		}
-		l.clock.rest()
+		w.clock.rest()
 		select {
 		case <-time.After(askAgain):
-		case <-l.intake.Done():
+		case <-w.intake.Done():
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
-	l.clock.tick()
+	w.clock.tick()
 	return nil, nil
 }
 
@@ -48,7 +48,7 @@ func (t *attempt) unused() {
 }
 
 const (
-	// firstGroup is how many messages share the first claim of a lane, which does not know yet how long calls take.
+	// firstGroup is how many messages share the first claim of a worker, which does not know yet how long calls take.
 	firstGroup = 32
 	// groupTime is how long a group may take: a process that dies leaves its claims to be taken over one at a time, and
 	// slow calls make that slow.
@@ -57,17 +57,17 @@ const (
 
 // learn makes the next group as large as may be called for within groupTime, but not so small that calls which could be
 // made at the same time are not.
-func (l *lane) learn(t *attempt, left bool) {
+func (w *worker) learn(t *attempt, left bool) {
 	took := time.Since(t.since)
 	switch {
 	case t.probe != nil || t.made == 0:
 	case left || took > groupTime:
-		l.atOnce = int(float64(t.made) * min(1, groupTime.Seconds()/took.Seconds()))
+		w.atOnce = int(float64(t.made) * min(1, groupTime.Seconds()/took.Seconds()))
 	default:
-		l.atOnce = 2 * l.atOnce
+		w.atOnce = 2 * w.atOnce
 	}
-	share := (l.c.service.o.Concurrency + l.c.cfg.Lanes - 1) / l.c.cfg.Lanes
-	l.atOnce = min(max(l.atOnce, share), claimAtOnce)
+	share := (w.c.service.o.Concurrency + w.c.cfg.Lanes - 1) / w.c.cfg.Lanes
+	w.atOnce = min(max(w.atOnce, share), claimAtOnce)
 }
 
 // call calls for one message after the other, many at the same time, outside any transaction, as long as the lease of
@@ -158,11 +158,11 @@ func (t *attempt) mark(ctx context.Context) error {
 		return nil
 	}
 	var done []*item
-	lost, err := moveRows(ctx, t.lane, t.applied, func(some []*item) transition {
+	lost, err := moveRows(ctx, t.worker, t.applied, func(some []*item) transition {
 		claims := eachOf(some, (*item).claimed)
 		return func(ctx context.Context) ([]dedup.Row, []error) { return nil, t.c.records.MarkAll(ctx, claims) }
 	}, func(it *item, _ dedup.Row) {
-		t.c.suspects.clear(it.id.Identity)
+		t.c.strikes.clear(it.id.Identity)
 		done = append(done, it)
 	})
 	if err != nil {
@@ -170,7 +170,7 @@ func (t *attempt) mark(ctx context.Context) error {
 	}
 	t.c.at(PointCommitted)
 	t.leaseLost(lost...) // somebody has taken a lease over, and calls with the same key
-	t.lane.applied(done)
+	t.worker.applied(done)
 	return nil
 }
 

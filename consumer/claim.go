@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
@@ -31,7 +30,7 @@ func (t *attempt) claim(ctx context.Context) (err error) {
 // ask asks for the claims once, in one commit; lost are those whose rows are not as they were read.
 func (t *attempt) ask(ctx context.Context) (lost []*item, err error) {
 	if t.claimant == "" {
-		t.claimant = t.owner() + dedup.MarkGroup // another lane may kill the process meanwhile
+		t.claimant = t.owner() + dedup.MarkGroup // another worker may kill the process meanwhile
 		if t.runsByItself() {                    // should it be given back unrun, the row still says what it may have done
 			t.claimant = t.owner() + dedup.MarkAlone
 		}
@@ -75,7 +74,7 @@ func (t *attempt) askFor(ctx context.Context) ([]dedup.Claim, []error) {
 // hold makes sure that the leases of the claims have room for one more try and for giving them back. One that has none
 // is given back and asked for again. Many are not attempted together any more. It reports whether a try may be made.
 func (t *attempt) hold(ctx context.Context) (free bool, err error) {
-	if err := t.makeRoom(ctx, 0); err != nil || len(t.items) == 0 { // given back, and not its lane's any more
+	if err := t.makeRoom(ctx, 0); err != nil || len(t.items) == 0 { // given back, and not its worker's any more
 		return false, err
 	}
 	if t.items[0].claim == nil {
@@ -110,8 +109,8 @@ func (t *attempt) makeRoom(ctx context.Context, pause time.Duration) error {
 
 // roomFor reports whether a try that begins after pause ends in good time before the lease of a claim does that began
 // no sooner than since: half of what the lease has more than a try is left for giving the claim back.
-func (l *lane) roomFor(since time.Time, pause time.Duration) bool {
-	return time.Since(since)+pause <= (l.c.cfg.Lease-l.c.cfg.HandlerTimeout)/2
+func (w *worker) roomFor(since time.Time, pause time.Duration) bool {
+	return time.Since(since)+pause <= (w.c.cfg.Lease-w.c.cfg.HandlerTimeout)/2
 }
 
 // unclaim gives claims back, once: no attempt is counted. A row that is somebody else's by now says that a COMMIT of
@@ -143,125 +142,9 @@ func (t *attempt) unclaim(ctx context.Context, all []putBack) error {
 		case errs[i] == nil:
 			it.row, it.claim, it.next = it.claim.GivenBack(), nil, runAlone
 		case t.unknown && rows[it.id.Identity].Version == it.claim.Applied():
-			t.lane.applied([]*item{it})
+			t.worker.applied([]*item{it})
 		default:
 			t.leaseLost(it)
-		}
-	}
-	return nil
-}
-
-// record writes down what became of the claims: success first, which nothing tells of but the service, then the failed
-// attempts, then what was none.
-func (t *attempt) record(ctx context.Context) error {
-	if err := t.mark(ctx); err != nil {
-		return err
-	}
-	if _, err := t.charge(ctx, t.blamed); err != nil {
-		return err
-	}
-	held := slices.DeleteFunc(slices.Clone(t.back), func(p putBack) bool { return p.it.claim == nil })
-	if len(held) > 0 {
-		err := t.untilKnown(ctx, func(ctx context.Context) error { return t.unclaim(ctx, held) })
-		if err != nil {
-			return err
-		}
-	}
-	return t.keepReasons(ctx, t.b)
-}
-
-// charge counts failed attempts and says what comes next. It is the one place that does, for claims and for who was
-// blamed in the fast path, up to 200 in one commit. What failed for good needs no attempt: its row says dead when its
-// letter is confirmed, and keepReasons ends its claim before that. Met are those without a claim that have a row by
-// now: nothing is counted.
-func (l *lane) charge(ctx context.Context, all []blamed) (met []*item, err error) {
-	var counted []blamed
-	for _, f := range all {
-		if !IsPermanent(f.cause) {
-			counted = append(counted, f)
-			continue
-		}
-		if f.it.claim != nil {
-			f.it.row = f.it.claim.Row()
-		}
-		f.it.bury(permanentReason(f.cause), f.cause.Error())
-	}
-	lost, err := moveRows(ctx, l, counted, l.counting, func(f blamed, row dedup.Row) {
-		if f.it.row = row; row.Attempts >= l.c.cfg.MaxAttempts {
-			f.it.bury(dedup.ReasonExhausted, f.cause.Error())
-		} else {
-			l.retry(f.it, Retried, l.c.cfg.RetryDelays[row.Attempts-1], f.cause.Error())
-		}
-	})
-	for _, f := range lost {
-		if f.it.claim != nil {
-			l.leaseLost(f.it)
-		} else {
-			met = append(met, f.it)
-		}
-	}
-	return met, err
-}
-
-// counting commits failed attempts: those of claims, or of messages that have none and no row.
-func (l *lane) counting(some []blamed) transition {
-	var claimed []dedup.Failure
-	var fresh []dedup.Blamed
-	for _, f := range some {
-		if cause := f.cause.Error(); f.it.claim != nil {
-			claimed = append(claimed, dedup.Failure{Claim: *f.it.claim, Cause: cause})
-		} else {
-			fresh = append(fresh, dedup.Blamed{Entry: f.it.fullEntry(), Cause: cause})
-		}
-	}
-	owner := l.owner()
-	return func(ctx context.Context) (rows []dedup.Row, errs []error) {
-		if fresh != nil {
-			rows, errs = l.c.records.BlameAll(ctx, fresh, owner)
-		} else {
-			rows, errs = l.c.records.FailAll(ctx, claimed)
-		}
-		if firstButLost(errs) == nil {
-			l.c.at(PointFailed)
-		}
-		return rows, errs
-	}
-}
-
-// owe notes what could not be brought to an end: what the service has applied is marked, and what is none's fault is
-// given back, before anything new is consumed, so that it counts as no attempt. A failed one is left to its lease, so
-// that it counts.
-func (t *attempt) owe(err error) {
-	if err == nil {
-		return
-	}
-	for _, it := range t.applied {
-		if it.outcome == 0 {
-			t.c.debts.oweMark(*it.claim)
-		}
-	}
-	open := slices.Clone(t.items)
-	for _, p := range t.back {
-		open = append(open, p.it)
-	}
-	for _, it := range open {
-		switch {
-		case it.outcome != 0:
-		case it.claim != nil:
-			t.c.debts.owe(*it.claim)
-		case t.claimant != "": // it may be committed all the same
-			t.c.debts.owe(dedup.Claim{
-				Identity: it.id.Identity, Attempts: max(0, it.row.Attempts) + 1, Replays: it.row.Replays, Owner: t.claimant,
-			})
-		}
-	}
-}
-
-// firstButLost is the first of errs that is another one than dedup.ErrLost, which is told of one row.
-func firstButLost(errs []error) error {
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, dedup.ErrLost) {
-			return err
 		}
 	}
 	return nil

@@ -11,8 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
+	"gorm.io/gorm"
 
 	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/certs"
 	"github.com/rollbackd/rollbackd/internal/limits"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
@@ -335,3 +337,52 @@ func (c Config) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+func (c Config) amqp(command string) rabbit.Config {
+	return rabbit.Config{
+		URLs: c.AMQPURLs, Current: c.Fresh.AMQPURLs, Name: rabbit.ConnectionName(command), TLS: c.AMQPTLS, Certs: c.certs,
+		Opened: c.opened(DependencyRabbitMQ),
+	}
+}
+
+// lockWait bounds a wait for somebody else's lock, so that it ends before the handler's time does.
+func (c Config) lockWait() time.Duration { return (c.HandlerTimeout / 2).Truncate(time.Second) }
+
+// LogOptions are those of the consumer log of a consumer with this Config, to read it with [dedup.NewLog].
+func (c Config) LogOptions() dedup.LogOptions {
+	c = c.withDefaults()
+	return dedup.LogOptions{Table: c.LogTable, Lease: c.Lease, Delays: c.RetryDelays, MaxAttempts: c.MaxAttempts}
+}
+
+func (c Config) lockOptions() lock.Options {
+	return lock.Options{LockTTL: c.LockTTL, DoneTTL: c.DoneTTL, OnError: c.LockOnError, Log: c.Logger}
+}
+
+// letters makes log and letters; c has its defaults. The command is shown beside their connections.
+func (c Config) letters(db *gorm.DB, command string) (*dedup.Log, *deadletter.Letters, error) {
+	records, err := dedup.NewLog(db, c.LogOptions())
+	if err != nil {
+		return nil, nil, err
+	}
+	letters, err := deadletter.New(deadletter.Options{
+		Records: records, AMQPURLs: c.AMQPURLs, CurrentAMQPURLs: c.Fresh.AMQPURLs, Name: rabbit.ConnectionName(command),
+		AMQPTLS: c.AMQPTLS, Warn: c.warnOf(DependencyRabbitMQ),
+		Group: c.Group, Queue: c.Queue, KeyFrom: c.KeyFrom, Retention: c.LogRetention, MaxReplays: c.MaxReplays,
+	})
+	return records, letters, err
+}
+
+// Letters are the dead letters of the queue that a consumer with this Config consumes, to list, replay or discard them
+// from code. db is a pool on the schema of MySQLDSN, best one from [dedup.Open], for ten connections at least; it stays
+// the caller's. No server is asked yet.
+func (c Config) Letters(db *gorm.DB) (*deadletter.Letters, error) {
+	if db == nil {
+		return nil, errors.New("dead letters: no pool is given; dedup.Open makes one")
+	}
+	_, letters, err := c.withDefaults().letters(db, "letters")
+	return letters, err
+}
+
+// statementTimeout is how long a statement's answer is waited for. It is longer than a handler may take: which one ends
+// a handler's statement is then no matter of chance, and that statement is known and can be ended on the server.
+func (c Config) statementTimeout() time.Duration { return c.HandlerTimeout + time.Second }

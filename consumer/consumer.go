@@ -14,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
+	"github.com/rollbackd/rollbackd/deadletter"
+	"github.com/rollbackd/rollbackd/internal/lockers"
 	"github.com/rollbackd/rollbackd/internal/operator"
 	"github.com/rollbackd/rollbackd/lock"
 )
@@ -35,22 +37,6 @@ type Options struct {
 
 	lockName string // of the dependency that the lock's server is; empty: DependencyRedis
 }
-
-// locker is the lock that the options name.
-func (o Options) locker(cfg Config) (lock.Locker, error) {
-	switch {
-	case o.Lock != nil && o.Redis != nil:
-		return nil, errors.New("Options have Redis and Lock: keep one")
-	case o.Redis != nil:
-		return lock.NewRedis(o.Redis, cfg.lockOptions())
-	case o.Lock != nil:
-		return o.Lock, nil
-	}
-	return lock.None{}, nil
-}
-
-// ErrDrainTimeout says that a stop took longer than DrainTimeout: what was in hand is abandoned, nothing is lost.
-var ErrDrainTimeout = errors.New("not drained in time: what was in hand goes back to the broker")
 
 // Consumer consumes a queue. Make one with [Open] or [New], run it once.
 type Consumer struct {
@@ -115,47 +101,6 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return errors.Join(err, c.runner.left(), c.Close())
 }
 
-// migrateAndConsume is the work of a run.
-func (c *Consumer) migrateAndConsume(intake, work context.Context) error {
-	defer c.close(work)
-	if c.cfg.Migrate {
-		if err := c.migrate(intake); err != nil {
-			if intake.Err() != nil {
-				return nil
-			}
-			return err
-		}
-	}
-	return c.consume(intake, work)
-}
-
-// run consumes until intake ends, and drains.
-func (c *Consumer) run(intake context.Context) error {
-	work, kill := context.WithCancelCause(context.WithoutCancel(intake))
-	defer kill(nil)
-	done := make(chan error, 1)
-	go func() { done <- c.migrateAndConsume(intake, work) }() // joined below, or abandoned
-
-	select {
-	case err := <-done:
-		return err
-	case <-intake.Done():
-	}
-	c.health.drain()
-	c.log.InfoContext(intake, "draining", "timeout", c.cfg.DrainTimeout)
-	late := time.AfterFunc(c.cfg.DrainTimeout, func() { kill(ErrDrainTimeout) })
-	defer late.Stop()
-	select {
-	case err := <-done:
-		if work.Err() == nil {
-			return err
-		}
-	// A lane that does not return even now is stuck in a handler or on a frozen server; the process ends without it.
-	case <-time.After(c.cfg.DrainTimeout + killGrace):
-	}
-	return ErrDrainTimeout
-}
-
 // Close closes what [Open] opened. Run does it at its end; it is for a Consumer that is never run.
 func (c *Consumer) Close() error {
 	var errs []error
@@ -166,12 +111,9 @@ func (c *Consumer) Close() error {
 	return errors.Join(errs...)
 }
 
-// killGrace is how long lanes have to notice that the drain is over.
-const killGrace = 2 * time.Second
-
 // State says what the engine is doing.
 func (c *Consumer) State() State {
-	s := c.health.state(c.obstacles.stand())
+	s := c.health.state(c.contention.stand())
 	s.Still = max(s.Still, c.runner.still())
 	if err := c.locks.down(); err != nil && !c.health.names(c.locks.name) {
 		without := c.locks.name + ": " + err.Error()
@@ -184,3 +126,44 @@ func (c *Consumer) State() State {
 	}
 	return s
 }
+
+func newKeeper(cfg Config, db *gorm.DB, locker lock.Locker, h *health) (*operator.Maintenance, error) {
+	records, letters, err := cfg.letters(db, "keeper")
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	compensate := deadletter.CompensateOptions{
+		After: cfg.CompensateAfter, Notifier: cfg.Notifier, Logger: cfg.Logger,
+		// A letter's transaction is an update, an event and a COMMIT, each of which may take as long as an answer may.
+		VisibilityDelay: 3 * cfg.statementTimeout(),
+	}
+	// Half of what trips the brake, so that compensation alone never does.
+	if cfg.MaxDead > 0 {
+		compensate.Limit, compensate.Per = max(1, cfg.MaxDead/2), cfg.MaxDeadWindow
+	}
+	var once sync.Once
+	acts, err := operator.New(operator.Options{
+		Lookup: operator.Lookup{Records: records, Group: cfg.Group, DB: db}, Letters: letters, Queue: cfg.Queue,
+		Retention: cfg.LogRetention, Unwritten: func(err error) {
+			once.Do(func() {
+				cfg.Logger.Warn("letters are replayed by themselves, and the record of acts lacks that: see docs/rights.md",
+					"err", err)
+			})
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	o := operator.MaintenanceOptions{
+		Compensate: compensate, Overdue: max(cfg.Lease, slices.Max(cfg.RetryDelays)) + overdueAfter, Logger: cfg.Logger,
+		Clocks: h.clocks,
+	}
+	if ours, ok := locker.(*lockers.Lock); ok {
+		o.Clean = ours.Clean
+	}
+	return acts.Maintenance(o, cfg.Registerer)
+}
+
+// overdueAfter is how long past the end of its lease, or past its due time, a row may stand before it is worth a
+// warning.
+const overdueAfter = time.Minute

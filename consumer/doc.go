@@ -13,10 +13,12 @@
 // say what its Config says; its Group is the queue's name unless it says another one.
 //
 // The front door is in consumer.go, open.go and config.go; what the engine's parts share is in engine.go. The way of
-// one delivery reads from top to bottom: [Consumer.Run] keeps a session (session.go), a session has lanes (lane.go),
-// and a lane takes batches through process (life.go). What a row means is decided in verdict.go, and what follows for
-// a group of messages in plan.go, without touching a server; their attempt is in attempt.go, and transactions around
-// the handler in effect.go; attempts are counted in claim.go; what the broker is told is in settle.go.
+// one delivery reads from top to bottom: [Consumer.Run] keeps a session (session.go), a session has workers
+// (worker.go), one for each lane of the Config, and a worker takes batches through process (life.go). What a row means
+// is decided in verdict.go, and what follows for a group of messages in plan.go, without touching a server; whether a
+// message may be tried now is asked in admission.go; attempts are in attempt.go, and transactions around the handler in
+// effect.go. A duplicate is told in duplicate.go, a failed attempt is counted in failure.go, an ack is decided in
+// ack.go, and a drain begins in drain.go.
 //
 // The package knows MySQL only through package dedup and AMQP only through internal/rabbit; what one process of a group
 // does beside the messages is in internal/operator. It knows nothing of stock, HTTP or environment variables.

@@ -22,7 +22,7 @@ type Ended struct {
 	Reason dedup.Reason
 	// Cause is what was wrong, when Outcome is Retried or DeadLettered.
 	Cause string
-	// Took is the time since its lane took the delivery.
+	// Took is the time since its worker took the delivery.
 	Took time.Duration
 	// PublishedAt is zero when the producer said nothing of it.
 	PublishedAt time.Time

@@ -44,7 +44,7 @@ type guardedTx struct {
 	anew   bool         // another call begins: its first statement closes what the one before has not read
 
 	over bool // the handler has ended the transaction
-	left bool // the handler does not return and has it still; only the lane's goroutine touches this
+	left bool // the handler does not return and has it still; only the worker's goroutine touches this
 }
 
 var (

@@ -21,8 +21,8 @@ const (
 	DependencyService  = "service" // what the function of [Calls] calls
 )
 
-// contention is the name of other people's locks in [State].
-const contention = "contention"
+// degradedByContention is the name of other people's locks in [State].
+const degradedByContention = "contention"
 
 // State is a snapshot of what the engine is doing, for health pages.
 type State struct {
@@ -292,7 +292,7 @@ func (h *health) state(aside bool) State {
 		}
 	}
 	if aside || time.Since(h.met.at) <= h.recently {
-		s.Degraded = append(s.Degraded, fmt.Sprintf("%s: %s; %s: %s", contention, othersHold, h.who, h.met.why))
+		s.Degraded = append(s.Degraded, fmt.Sprintf("%s: %s; %s: %s", degradedByContention, othersHold, h.who, h.met.why))
 	}
 	slices.Sort(s.Paused)
 	slices.Sort(s.Degraded)

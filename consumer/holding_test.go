@@ -17,7 +17,7 @@ import (
 func TestACopyThatNobodyRefusedIsSaidToBeRefusedByNoQueue(t *testing.T) {
 	t.Parallel()
 	health := healthOf(slog.New(slog.DiscardHandler))
-	l := &lane{name: "0", c: &engine{holding: newHolding(health), cfg: Config{Queue: "q"}}}
+	l := &worker{name: "0", c: &engine{holding: newHolding(health), cfg: Config{Queue: "q"}}}
 	says := func(want ...string) {
 		t.Helper()
 		l.say(t.Context())

@@ -148,7 +148,7 @@ func (m *metrics) zero(queue string, dependencies []string) {
 	for _, name := range dependencies {
 		m.lost.WithLabelValues(name)
 	}
-	for _, why := range append(dependencies, pausedByBrake, PausedByPerson, pausedByHeld) {
+	for _, why := range append(dependencies, pausedByBreaker, PausedByPerson, pausedByHeld) {
 		m.paused.WithLabelValues(why)
 	}
 	backstop := rabbit.BackstopQueue(queue)

@@ -41,7 +41,9 @@ func TestABodyNamesWhatStandsInItsFields(t *testing.T) {
 // Given an obstacle, when large bodies full of different values are applied, or wait in vain, then no more is kept of
 // them than has its place.
 func TestWhatIsKnownOfObstaclesIsBounded(t *testing.T) {
-	o := newObstacles(Config{BatchSize: 1000, HandlerTimeout: 10 * time.Second, RetryDelays: []time.Duration{time.Second}})
+	o := newContention(Config{
+		BatchSize: 1000, HandlerTimeout: 10 * time.Second, RetryDelays: []time.Duration{time.Second},
+	})
 	var all []*item
 	for i := range 600 { // more than passed can hold
 		var body strings.Builder

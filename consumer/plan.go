@@ -1,5 +1,12 @@
 package consumer
 
+import (
+	"slices"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+)
+
 // group is messages that are attempted together. Alone is a group of one.
 type group struct {
 	items []*item
@@ -56,7 +63,7 @@ func (g group) next(t told, claimed, late bool) sequel {
 }
 
 // halves are the two halves, the first one last, as it is taken next. What has cost its time already gets one try: the
-// lane must not stand still for as long again at each of the ten halvings that find one message among a thousand.
+// worker must not stand still for as long again at each of the ten halvings that find one message among a thousand.
 func (g group) halves(slow bool) []group {
 	if slow {
 		g.tries = 1
@@ -72,4 +79,95 @@ func (g group) single() []group {
 		all[len(all)-1-i] = group{items: g.items[i : i+1 : i+1], tries: g.tries}
 	}
 	return all
+}
+
+// attempt is one attempt of a group: claims, effect, and what became of it. The effect is a transaction (transact) or
+// calls (call). In docs/model/group.pml these are claim, locked, groupend, giveback and recordfail, and for what is not
+// claimed fastend and recordblame; in rollbackd.pml claim, attempt, commit and record.
+type attempt struct {
+	*worker
+	b *batch
+	way
+	group
+	probe ticket // for the one call that asks whether the service is back; nil: each call asks for its own
+
+	claimant string    // who asks for claims and is not known to have them; "": nobody asks
+	asked    bool      // they may be committed although no answer came
+	since    time.Time // the leases of the claims began no sooner
+	meetings int
+	unknown  bool          // a COMMIT of the effect has had no answer: it may be decided yet
+	said     told          // of the last try
+	left     map[int]error // whom the last COMMIT left out, by their place
+
+	made    int // calls
+	applied []*item
+	blamed  []blamed
+	back    []putBack
+}
+
+// goApart has messages attempted by themselves.
+func (t *attempt) goApart(items ...*item) {
+	for _, it := range items {
+		t.back = append(t.back, putBack{it: it})
+	}
+}
+
+// dropEnded takes out who has an outcome.
+func (t *attempt) dropEnded() {
+	t.items = slices.DeleteFunc(t.items, func(it *item) bool { return it.outcome != 0 })
+}
+
+// runsByItself reports whether the attempt is to be made while this process does nothing else.
+func (t *attempt) runsByItself() bool { return len(t.items) == 1 && t.items[0].runsByItself() }
+
+// putBack is a message that has had no attempt: its claim, if it has one, is given back.
+type putBack struct {
+	it     *item
+	remark string     // for its row
+	comes  settlement // again later; none: it goes on by itself
+}
+
+// way is how a step of a batch attempts its messages.
+type way struct {
+	fresh   bool // they have no row: who has one by now goes its row's way
+	claimed bool // each is claimed before, which counts the attempt; else it is counted when it has failed
+	most    int  // messages that are attempted together
+}
+
+// then puts groups on the top of those that the batch has yet.
+func (t *attempt) then(groups ...group) {
+	for _, g := range groups {
+		if len(g.items) > 0 {
+			t.b.groups = append(t.b.groups, g)
+		}
+	}
+}
+
+// owe notes what could not be brought to an end: what the service has applied is marked, and what is none's fault is
+// given back, before anything new is consumed, so that it counts as no attempt. A failed one is left to its lease, so
+// that it counts.
+func (t *attempt) owe(err error) {
+	if err == nil {
+		return
+	}
+	for _, it := range t.applied {
+		if it.outcome == 0 {
+			t.c.pending.applied(*it.claim)
+		}
+	}
+	open := slices.Clone(t.items)
+	for _, p := range t.back {
+		open = append(open, p.it)
+	}
+	for _, it := range open {
+		switch {
+		case it.outcome != 0:
+		case it.claim != nil:
+			t.c.pending.giveBack(*it.claim)
+		case t.claimant != "": // it may be committed all the same
+			t.c.pending.giveBack(dedup.Claim{
+				Identity: it.id.Identity, Attempts: max(0, it.row.Attempts) + 1, Replays: it.row.Replays, Owner: t.claimant,
+			})
+		}
+	}
 }

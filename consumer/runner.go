@@ -32,8 +32,8 @@ var (
 // [Calls]. One message that never comes back costs one in the fast path and one for each attempt.
 const mostStuck = 16
 
-// runner runs the code of the handler, each time in a goroutine of its own: a lane outlives whatever that does. It may
-// panic, end its goroutine, or never come back.
+// runner runs the code of the handler, each time in a goroutine of its own: a worker outlives whatever that does. It
+// may panic, end its goroutine, or never come back.
 type runner struct {
 	log    *slog.Logger
 	health *health

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// service is what the function of [Calls] calls, as all lanes of the process know it: whether it is there, and how many
-// calls are on their way.
+// service is what the function of [Calls] calls, as all workers of the process know it: whether it is there, and how
+// many calls are on their way.
 type service struct {
 	f       func(context.Context, Message) error
 	o       CallOptions

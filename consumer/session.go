@@ -7,79 +7,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/rabbit"
 	"github.com/rollbackd/rollbackd/internal/wait"
-	"github.com/rollbackd/rollbackd/lock"
 )
 
-// pausedByBrake is the brake's name among the reasons for a pause.
-const pausedByBrake = "max_dead_rate"
-
-// source is a queue that the engine consumes, over a connection of its own: what ends the connections of one source,
-// again and again perhaps, leaves the others alone. Its fields belong to the goroutine of sessions.
-type source struct {
-	c     *engine
-	queue string
-	amqp  rabbit.Config
-	// locker is of the schema that the session meets.
-	locker schemaLock
-	// main: the main queue. Only its lanes lock.
-	main       bool
-	quarantine quarantine
-	begin      halfOpen // how the next session begins
-	pause      *backoff.ExponentialBackOff
-	// Of an ordinary session: its lanes, and of each the size of a batch and how many deliveries it may have in hand.
-	lanes, batch, prefetch int
-	// Of the last session: whether it came to consume, how many messages waited then, how many deliveries came, and how
-	// many of them it acked. That messages waited is asked for only after an end that may be a delivery's fault.
-	stood       bool
-	waited      int
-	came, acked uint64
-}
-
-func (c *engine) mainQueue() *source {
-	return &source{
-		c: c, queue: c.cfg.Queue, amqp: c.amqp, main: true,
-		lanes: c.cfg.Lanes, batch: c.cfg.BatchSize, prefetch: c.cfg.Prefetch,
-	}
-}
-
-// backstopBatch is how many of the broker's own dead letters are taken at once.
-const backstopBatch = 50
-
-func (c *engine) backstopQueue() *source {
-	amqp := c.amqp
-	amqp.Name = rabbit.ConnectionName("run backstop")
-	return &source{
-		c: c, queue: rabbit.BackstopQueue(c.cfg.Queue), amqp: amqp, locker: schemaLock{Locker: lock.None{}},
-		lanes: 1, batch: backstopBatch, prefetch: 2 * backstopBatch,
-	}
-}
-
-// lost says that its session failed. The engine does not wait for the backstop.
-func (s *source) lost(ctx context.Context, err error) {
-	switch {
-	case s.main:
-		s.c.health.missing(ctx, DependencyRabbitMQ, err)
-	case !s.c.health.names(DependencyRabbitMQ): // else that is told already
-		s.c.health.degraded(ctx, notConsumed, s.queue, err)
-	}
-}
-
-// stands says that a session stands.
-func (s *source) stands(ctx context.Context) {
-	if s.main {
-		s.c.health.back(ctx, DependencyRabbitMQ)
-	} else {
-		s.c.health.sound(ctx, notConsumed, s.queue)
-	}
-}
+// pausedByBreaker is the breaker's name among the reasons for a pause.
+const pausedByBreaker = "max_dead_rate"
 
 // sessions keeps one session after the other until intake ends. Everything is made anew for each: connection, channels
-// and lanes share nothing with those of a session that failed.
+// and workers share nothing with those of a session that failed.
 func (s *source) sessions(intake, work context.Context) error {
 	s.pause = newBackOff()
 	for first := true; intake.Err() == nil; first = false {
@@ -99,10 +36,10 @@ func (s *source) sessions(intake, work context.Context) error {
 		case s.quarantine.active():
 			s.begin = quarantined(s.c, s.begin)
 		case !s.main:
-		case s.c.brake.spaces():
+		case s.c.breaker.spaces():
 			s.begin = probing(s.c, s.begin)
 		default:
-			s.c.health.back(intake, pausedByBrake)
+			s.c.health.back(intake, pausedByBreaker)
 		}
 		began := time.Now()
 		err := s.session(running, work, s.begin)
@@ -134,7 +71,7 @@ func (s *source) after(ctx context.Context, err error, lived time.Duration) (atO
 		s.pause.Reset()
 	}
 	switch {
-	case errors.Is(err, errBraked):
+	case errors.Is(err, errTripped):
 		s.begin = c.standStill(ctx)
 		return true
 	case err == nil: // half open went well
@@ -142,7 +79,7 @@ func (s *source) after(ctx context.Context, err error, lived time.Duration) (atO
 			s.cleared(ctx)
 		}
 		if last.probe {
-			c.brake.calm()
+			c.breaker.calm()
 		}
 		return true
 	case errors.Is(err, errGiveBack), errors.Is(err, errInHandTooLong):
@@ -159,26 +96,9 @@ func (s *source) after(ctx context.Context, err error, lived time.Duration) (atO
 	return false
 }
 
-// rest waits after a session, for d or until ctx ends. Before that it pays what the session owed, again and again while
-// MySQL does not answer: a debt that had to wait as well would outlive its lease, and a copy of its message would take
-// the claim over and count an attempt that nobody made.
-func (c *engine) rest(ctx context.Context, d time.Duration) {
-	began, pause := time.Now(), newBackOff()
-	for {
-		paying, cancel := context.WithTimeout(ctx, c.opTimeout)
-		err := c.debts.pay(paying, c.records)
-		cancel()
-		left := d - time.Since(began)
-		if err == nil || left <= 0 {
-			_ = wait.For(ctx, left) // its end is seen by the caller
-			return
-		}
-		_ = wait.For(ctx, min(left, pause.NextBackOff()))
-	}
-}
-
-// ready waits until MySQL answers with a schema we can work with, every debt is paid, and Redis answers if nothing may
-// be consumed without it. A schema that never was migrated ends the first start, because waiting would not help.
+// ready waits until MySQL answers with a schema we can work with, every pending claim is given back, and Redis answers
+// if nothing may be consumed without it. A schema that never was migrated ends the first start, because waiting would
+// not help.
 func (s *source) ready(ctx context.Context, first bool) error {
 	c, pause := s.c, newBackOff()
 	for {
@@ -216,38 +136,14 @@ func (s *source) prepare(ctx context.Context) error {
 		s.locker = schemaLock{c.locks.Locker, schemaID}
 		c.locks.meet()
 	}
-	if err := c.debts.pay(ctx, c.records); err != nil {
+	if err := c.pending.settle(ctx, c.records); err != nil {
 		return err
 	}
 	return c.pause.look(ctx)
 }
 
-// halfOpen is how a session begins after the brake, or after all messages were given back: with few of them in hand,
-// because each that is given back once more costs it one of its queue's delivery limit, and an outage may last for
-// days. What answered in ready may still be away for the handler: a table, a right, a server that is read-only. It
-// passes with the first batch of any lane, so that one message with a trouble of its own cannot fail it for all. The
-// zero value is a session that is open.
-type halfOpen struct {
-	lanes, size int
-	patience    time.Duration // before its batches are given back
-	quarantine  bool          // it goes on until its queue is cleared of suspicion
-	probe       bool          // it attempts few messages, until one of them is applied
-}
-
-// calm is how long nothing must come before the session has nothing left to find out; 0: for ever. What a probe waits
-// for may lie in a retry queue.
-func (h halfOpen) calm(cfg Config) time.Duration {
-	switch {
-	case h.quarantine:
-		return calm
-	case h.probe:
-		return cfg.RetryDelays[len(cfg.RetryDelays)-1] + cfg.MaxDeadWindow
-	}
-	return 0
-}
-
-// session is one connection with its lanes, until intake ends or any lane fails. It returns the first failure, nil when
-// intake ended or what was half open passed.
+// session is one connection with its workers, until intake ends or any worker fails. It returns the first failure, nil
+// when intake ended or what was half open passed.
 func (s *source) session(intake, work context.Context, h halfOpen) error {
 	c := s.c
 	s.stood, s.waited, s.came, s.acked = false, 0, 0, 0
@@ -284,8 +180,8 @@ func (s *source) session(intake, work context.Context, h halfOpen) error {
 	return s.runLanes(intake, work, lanes, limit)
 }
 
-// runLanes runs all lanes until intake ends or any of them does; limit is lane.run's.
-func (s *source) runLanes(intake, work context.Context, lanes []*lane, limit int) error {
+// runLanes runs all workers until intake ends or any of them does; limit is worker.run's.
+func (s *source) runLanes(intake, work context.Context, lanes []*worker, limit int) error {
 	running, stop := context.WithCancelCause(intake)
 	defer stop(nil)
 	var wg sync.WaitGroup
@@ -305,7 +201,7 @@ func (s *source) runLanes(intake, work context.Context, lanes []*lane, limit int
 	return nil
 }
 
-// cancel ends the consumers, when all lanes have acked their last, and before their channels close.
+// cancel ends the consumers, when all workers have acked their last, and before their channels close.
 //
 // Not before the acks: RabbitMQ holds back acks for a quorum queue that is slow to take them, once 32 commands of a
 // channel are on their way, and forgets them with the channel. The answer to a cancel comes after those that the queue
@@ -314,7 +210,7 @@ func (s *source) runLanes(intake, work context.Context, lanes []*lane, limit int
 //
 // Not without it: the channels close one after the other, and what one gives back would be handed to the next, which
 // gives it back again, and each time counts as a delivery.
-func (c *engine) cancel(ctx context.Context, lanes []*lane) {
+func (c *engine) cancel(ctx context.Context, lanes []*worker) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cancelTimeout,
 		fmt.Errorf("consumers not cancelled in %v", cancelTimeout))
 	defer cancel()
@@ -328,12 +224,12 @@ func (c *engine) cancel(ctx context.Context, lanes []*lane) {
 
 const cancelTimeout = 5 * time.Second
 
-func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) ([]*lane, error) {
+func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) ([]*worker, error) {
 	n, size, prefetch := s.lanes, s.batch, s.prefetch
 	if h.lanes > 0 {
 		n, size, prefetch = min(n, h.lanes), h.size, h.size
 	}
-	lanes := make([]*lane, n)
+	lanes := make([]*worker, n)
 	for i := range lanes {
 		name, tag := fmt.Sprintf("%s/%d", s.c.name, i), i
 		if !s.main {
@@ -343,10 +239,31 @@ func (s *source) openLanes(ctx context.Context, conn *rabbit.Conn, h halfOpen) (
 		if err != nil {
 			return nil, fmt.Errorf("lane %d of %s: %w", i, s.queue, err)
 		}
-		lanes[i] = &lane{
+		lanes[i] = &worker{
 			c: s.c, name: name, sub: sub, locker: s.locker, clock: &laneClock{}, size: size, backstop: !s.main, halfOpen: h,
 			atOnce: firstGroup,
 		}
 	}
 	return lanes, nil
+}
+
+// standStill is the pause of the breaker, and how the next session begins.
+func (c *engine) standStill(ctx context.Context) halfOpen {
+	d, why := c.breaker.pause()
+	if d <= 0 {
+		return halfOpen{}
+	}
+	c.health.missing(ctx, pausedByBreaker, why)
+	c.rest(ctx, d)
+	return halfOpen{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}
+}
+
+// probing is one worker that attempts few messages. With how many in hand is for what the session before has met: after
+// deliveries were given back it is one, for longer each time, because they may have to be given back again.
+func probing(c *engine, next halfOpen) halfOpen {
+	size := c.cfg.BatchSize
+	if next.lanes > 0 {
+		size = next.size
+	}
+	return halfOpen{lanes: 1, size: size, patience: max(next.patience, c.cfg.GiveBackAfter), probe: true}
 }

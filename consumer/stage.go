@@ -14,14 +14,14 @@ type stage uint8
 const (
 	stageOpen      stage = iota // nothing may be told to the broker: given back now, it comes again
 	stageEnded                  // what the broker will be told is known
-	stageWeighed                // and the brake has taken it into account
+	stageWeighed                // and the breaker has taken it into account
 	stagePublished              // the copy that it asks for is confirmed
 	stageDurable                // nothing is missing but the ack
 	stageAcked
 )
 
 // leadsTo are the legal moves. An item whose row turns out to be somebody else's ends anew, even behind a confirmed
-// letter, and one whose letter the brake holds back is open again.
+// letter, and one whose letter the breaker holds back is open again.
 func (s stage) leadsTo(to stage) bool {
 	switch s {
 	case stageOpen:
@@ -104,4 +104,42 @@ type publication struct {
 	unsure   error     // why nobody knows whether it arrived; nil else
 	tried    time.Time // when a try failed last; zero: none has
 	unloaded bool      // its body is in memory no more: it must come again to be published
+}
+
+func (w *worker) leaseLost(items ...*item) {
+	for _, it := range items {
+		it.copy = publication{unloaded: it.copy.unloaded} // that was another copy
+		w.retry(it, LeaseLost, w.c.cfg.RetryDelays[0], "")
+	}
+}
+
+// applied ends items whose effect is committed.
+func (w *worker) applied(items []*item) {
+	w.c.commits.Add(1)
+	now := time.Now()
+	for _, it := range items {
+		it.ack(Applied)
+		if !it.msg.PublishedAt.IsZero() {
+			w.c.metrics.lag.Observe(now.Sub(it.msg.PublishedAt).Seconds())
+		}
+	}
+}
+
+// retry ends a delivery whose message comes again from the retry queue of delay.
+func (w *worker) retry(it *item, o Outcome, delay time.Duration, cause string) {
+	it.end(o, settlement{by: byRetry, delay: delay, cause: cause})
+}
+
+// comeBack has a message come again about when wait is over.
+func (w *worker) comeBack(it *item, wait time.Duration) {
+	w.retry(it, InProgress, fit(w.c.cfg.RetryDelays, wait), "")
+}
+
+// lastWords are what the letter of a row says that gets no further attempt. Of a call that never came back nobody knows
+// what the service did.
+func (w *worker) lastWords(row dedup.Row) string {
+	if w.c.service != nil && row.Reason == dedup.ReasonCrashed {
+		return "perhaps applied: " + row.Remark
+	}
+	return row.Remark
 }

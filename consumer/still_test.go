@@ -10,15 +10,15 @@ import (
 // Given a lane in the middle of an attempt, when another waits with a message that must be attempted alone, then that
 // one is not stuck, however long the attempt takes: whether it moves is for the clock of the other to say.
 func TestALaneThatWaitsForTheAttemptsOfOthersIsNotStill(t *testing.T) {
-	c := &engine{turns: newTurns(2)}
-	other := turn{lane: &lane{c: c, clock: &laneClock{}}}
+	c := &engine{admission: admission{slots: newSlots(2)}}
+	other := slot{worker: &worker{c: c, clock: &laneClock{}}}
 	if err := other.take(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	defer other.end()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
-	l := turn{lane: &lane{c: c, clock: &laneClock{}}}
+	l := slot{worker: &worker{c: c, clock: &laneClock{}}}
 	l.clock.tick()
 	done := make(chan error)
 	go func() { done <- l.take(ctx, true) }()

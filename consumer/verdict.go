@@ -115,7 +115,7 @@ func reasonOf(row dedup.Row) dedup.Reason {
 
 // brakes reports whether letters with this reason may mean a broken deployment. What cannot be read never does: a bad
 // producer must not stop the good ones.
-func brakes(r dedup.Reason) bool {
+func trips(r dedup.Reason) bool {
 	switch r {
 	case dedup.ReasonPermanent, dedup.ReasonExhausted, dedup.ReasonCrashed:
 		return true

@@ -95,7 +95,7 @@ func TestACopyThatComesTooEarlyWaitsInTheLongestQueueThatFits(t *testing.T) {
 
 func TestTroubleIsAMessagesFaultOnlyWhenOthersSucceed(t *testing.T) {
 	t.Run("while nothing succeeds it is never blamed", func(t *testing.T) {
-		var s suspects
+		var s strikes
 		for i := range 100 {
 			if _, blamed := s.blamed(dedup.Identity{}, 7); blamed {
 				t.Fatalf("blamed at trouble %d although nothing else was applied", i+1)
@@ -103,7 +103,7 @@ func TestTroubleIsAMessagesFaultOnlyWhenOthersSucceed(t *testing.T) {
 		}
 	})
 	t.Run("the third trouble with successes between is its own", func(t *testing.T) {
-		var s suspects
+		var s strikes
 		for i, applied := range []uint64{1, 2, 2, 3} {
 			if _, blamed := s.blamed(dedup.Identity{}, applied); blamed != (i == 3) {
 				t.Errorf("trouble %d: blamed = %v", i+1, blamed)

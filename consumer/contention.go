@@ -3,25 +3,28 @@ package consumer
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/rollbackd/rollbackd/dedup"
 	"github.com/rollbackd/rollbackd/internal/mysqldb"
+	"github.com/rollbackd/rollbackd/internal/wait"
 )
 
-// obstacles are locks of others that messages have waited for in vain. No server tells everybody on which rows they
-// are, so they are known by what those who met them have in common: values that their bodies name, and that nobody
-// names who was applied meanwhile. Who names one steps aside, into a retry queue and without an attempt, and the rest
-// flows; from time to time one of them tries.
+// contention is what is known of locks of others that messages have waited for in vain. No server tells everybody on
+// which rows they are, so they are known by what those who met them have in common: values that their bodies name, and
+// that nobody names who was applied meanwhile. Who names one steps aside, into a retry queue and without an attempt,
+// and the rest flows; from time to time one of them tries.
 //
 // That is a guess: who steps aside for nothing comes back later. Nobody does while all wait, because nothing would be
 // gained by going round.
-type obstacles struct {
+type contention struct {
 	patience time.Duration // with locks of others, where none is known
 	memory   time.Duration // after the last wait in vain
 	size     int           // of a batch
@@ -53,14 +56,14 @@ const (
 	// trialRests is for how many times as long as a trial took, in vain, there is no other one, or for less: a trial that
 	// waits, a second at least on MySQL, has rows that all others need, and each daemon has trials of its own.
 	trialRests = 12
-	// searchedFor is how long the lanes take turns to find out what that is, in waits where no obstacle is known.
+	// searchedFor is how long the workers take turns to find out what that is, in waits where no such lock is known.
 	searchedFor = 4
 	// passedFor is how long it is known what those named who were applied, if that has room.
 	passedFor = 10 * time.Second
 	// maxMarks and maxPassed bound the memory.
 	maxMarks, maxPassed = 10_000, 100_000
 	// maxNamed is how many values of a message are looked at, itself and those that its body begins with, and maxRead how
-	// many bytes of that: many bodies are read in a row, and a large one must not hold up a lane.
+	// many bytes of that: many bodies are read in a row, and a large one must not hold up a worker.
 	maxNamed, maxRead = 200, 16 << 10
 )
 
@@ -68,15 +71,15 @@ const (
 var errStepsAside = errors.New("it names what messages named that waited for locks of others: it comes back, and no " +
 	"attempt was counted")
 
-func newObstacles(cfg Config) *obstacles {
-	return &obstacles{
+func newContention(cfg Config) *contention {
+	return &contention{
 		patience: cfg.lockWait(), size: cfg.BatchSize,
 		memory: cfg.RetryDelays[len(cfg.RetryDelays)-1] + 2*cfg.HandlerTimeout,
 	}
 }
 
 // try makes one try of a transaction of items, and takes in how it ended; inVain: locks of others were in the way.
-func (o *obstacles) try(
+func (o *contention) try(
 	ctx context.Context, items []*item, try func(context.Context) told,
 ) (said told, inVain bool) {
 	patience := o.bound()
@@ -97,7 +100,7 @@ func (o *obstacles) try(
 
 // bound is how long a transaction may wait for a lock. Where others are applied, who waits for far longer than
 // transactions take does not wait for one of ours.
-func (o *obstacles) bound() time.Duration {
+func (o *contention) bound() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.known() || time.Since(o.since) > 2*o.patience && time.Since(o.applied) > 2*o.patience {
@@ -107,34 +110,34 @@ func (o *obstacles) bound() time.Duration {
 }
 
 // known reports whether there are any. The caller holds mu.
-func (o *obstacles) known() bool { return time.Since(o.met) < o.memory }
+func (o *contention) known() bool { return time.Since(o.met) < o.memory }
 
 // others reports whether there are any and others are applied beside them. The caller holds mu.
-func (o *obstacles) others() bool {
+func (o *contention) others() bool {
 	return o.known() && o.applied.After(o.since) && time.Since(o.applied) < 2*o.patience
 }
 
 // ask is what a question says that needs mu.
-func (o *obstacles) ask(question func() bool) bool {
+func (o *contention) ask(question func() bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return question()
 }
 
-// flow reports whether others are applied beside an obstacle, for whom whoever meets it makes room at once.
-func (o *obstacles) flow() bool { return o.ask(o.others) }
+// flow reports whether others are applied beside such locks, for whom whoever meets it makes room at once.
+func (o *contention) flow() bool { return o.ask(o.others) }
 
-// unclear reports whether it may soon be known whose way an obstacle is in. Until then the lanes try one after the
+// unclear reports whether it may soon be known whose way a lock is in. Until then the workers try one after the
 // other: who waits for it holds rows for which others would wait in vain, and be taken for those who met it.
-func (o *obstacles) unclear() bool { return o.ask(o.searched) }
+func (o *contention) unclear() bool { return o.ask(o.searched) }
 
 // searched is unclear. The caller holds mu.
-func (o *obstacles) searched() bool {
+func (o *contention) searched() bool {
 	return o.known() && !o.common && time.Since(o.since) < searchedFor*o.patience
 }
 
 // stand reports whether messages step aside, or may have to when they come back.
-func (o *obstacles) stand() bool {
+func (o *contention) stand() bool {
 	return o.ask(func() bool {
 		for _, m := range o.marks {
 			if m.met >= metInCommon {
@@ -146,7 +149,7 @@ func (o *obstacles) stand() bool {
 }
 
 // meet takes in that items have waited in vain.
-func (o *obstacles) meet(items []*item, took time.Duration) {
+func (o *contention) meet(items []*item, took time.Duration) {
 	if len(items) == 1 {
 		items[0].read()
 	}
@@ -177,7 +180,7 @@ func (o *obstacles) meet(items []*item, took time.Duration) {
 }
 
 // pass takes in that items are applied, but for the blamed.
-func (o *obstacles) pass(items []*item, blamed map[int]error, took time.Duration) {
+func (o *contention) pass(items []*item, blamed map[int]error, took time.Duration) {
 	o.read(items...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -210,7 +213,7 @@ func (o *obstacles) pass(items []*item, blamed map[int]error, took time.Duration
 }
 
 // most is how many of n messages may share a transaction.
-func (o *obstacles) most(n int) int {
+func (o *contention) most(n int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.known() {
@@ -220,7 +223,7 @@ func (o *obstacles) most(n int) int {
 }
 
 // part tells those of items that should step aside from the rest; at most one of them is the trial.
-func (o *obstacles) part(items []*item) (rest, aside, trial []*item) {
+func (o *contention) part(items []*item) (rest, aside, trial []*item) {
 	o.read(items...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -241,7 +244,7 @@ func (o *obstacles) part(items []*item) (rest, aside, trial []*item) {
 }
 
 // marked reports whether a message names what several have in common that waited in vain. The caller holds mu.
-func (o *obstacles) marked(it *item) bool {
+func (o *contention) marked(it *item) bool {
 	for _, v := range it.named {
 		if o.marks[v].met >= metInCommon {
 			return true
@@ -251,7 +254,7 @@ func (o *obstacles) marked(it *item) bool {
 }
 
 // age is how long ago the first of those waited in vain who named what this message does.
-func (o *obstacles) age(it *item) (age time.Duration) {
+func (o *contention) age(it *item) (age time.Duration) {
 	o.read(it)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -266,8 +269,8 @@ func (o *obstacles) age(it *item) (age time.Duration) {
 	return age
 }
 
-// read reads what items name, if there are obstacles. The caller does not hold mu: nobody waits for that.
-func (o *obstacles) read(items ...*item) {
+// read reads what items name, if there are any. The caller does not hold mu: nobody waits for that.
+func (o *contention) read(items ...*item) {
 	if !o.ask(o.known) {
 		return
 	}
@@ -313,3 +316,94 @@ func (it *item) name(d *json.Decoder, field string) bool {
 }
 
 var nameSeed = maphash.MakeSeed()
+
+// holders finds out whose the locks are that are waited for, once that has lasted for a lease. It asks only beside a
+// statement that has no answer yet, so nobody asks while nobody waits.
+type holders struct {
+	health *health
+	pool   *sql.DB
+	lease  time.Duration
+	every  time.Duration // how long a statement is without an answer, and between two questions
+
+	mu     sync.Mutex     // held while it is asked
+	asked  time.Time      // guarded by mu
+	since  time.Time      // when the contention of told began; guarded by mu
+	told   map[int64]bool // the connections that the log has named; guarded by mu
+	hidden bool           // the log has said that they cannot be seen; guarded by mu
+}
+
+func newHolders(cfg Config, h *health, pool *sql.DB) *holders {
+	return &holders{health: h, pool: pool, lease: cfg.Lease, every: cfg.lockWait() / 2}
+}
+
+// beside looks from time to time until stop is called. Where others flow a wait may be of the shortest.
+func (h *holders) beside(ctx context.Context) (stop func()) {
+	if time.Since(h.health.contendedSince()) < h.lease {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for wait.For(ctx, min(h.every, shortestLockWait/2)) == nil {
+			h.look(ctx)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// look asks who it is, unless another worker does or just did. Whom it finds is told, and logged once.
+func (h *holders) look(ctx context.Context) {
+	if !h.mu.TryLock() {
+		return
+	}
+	defer h.mu.Unlock()
+	if time.Since(h.asked) < h.every {
+		return
+	}
+	h.asked = time.Now()
+	found, err := mysqldb.Holders(ctx, h.pool, h.lease)
+	switch {
+	case mysqldb.Answered(err):
+		h.health.heldBy("who cannot be seen: " + err.Error())
+		if !h.hidden {
+			h.hidden = true
+			h.health.log.WarnContext(ctx, "who holds the locks cannot be seen", "err", err)
+		}
+		return
+	case err != nil || ctx.Err() != nil:
+		return // the statement has its answer, or MySQL is away, which others tell of
+	}
+	if since := h.health.contendedSince(); !since.Equal(h.since) {
+		h.since, h.told = since, map[int64]bool{}
+	}
+	var who []string
+	for _, one := range found {
+		who = append(who, one.String())
+		if h.told[one.Connection] {
+			continue
+		}
+		h.told[one.Connection] = true
+		h.health.log.WarnContext(ctx, "somebody holds rows that messages wait for", "connection", one.Connection,
+			"user", one.User, "host", one.Host, "table", one.Table, "open", one.Open, "statement", one.Statement,
+			"ends_it", one.End())
+	}
+	h.health.heldBy(strings.Join(who, "; "))
+}
+
+// setback is why something is tried again. Where there is none the dependency has answered, whatever the error says.
+type setback struct {
+	is        bool
+	contended bool // others have locks, or met a transaction of ours: the dependency is there
+	counted   bool // whoever repeats knows how often
+}
+
+// setbackOf is what the error of a dependency says: it is away, unless it has told of one row. A COMMIT that had no
+// answer is made again, because the log recognises its own. A cluster finds out at COMMIT alone that two transactions
+// met (Galera, group replication): no count of meetings bounds that, but the worker's patience.
+func setbackOf(err error) setback {
+	told := errors.Is(err, dedup.ErrLost) || errors.Is(err, dedup.ErrExists)
+	return setback{is: err != nil && !told, contended: mysqldb.Classify(err) == mysqldb.FaultContention}
+}

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -10,7 +9,7 @@ import (
 	"github.com/rollbackd/rollbackd/dedup"
 )
 
-// brake notices a broken deployment, by two signs.
+// breaker notices a broken deployment, by two signs.
 //
 // Letters: more than the limit in a window, and more than messages were applied, counted in MySQL for all daemons
 // together. What is over the limit goes back to the broker, and nothing is consumed for a while. What cannot be read is
@@ -20,7 +19,7 @@ import (
 // Attempts, long before there are letters: more messages than the limit failed for the first time within a window, in
 // this process, and none was applied. Then they are spaced out: probes, with pauses that grow up to that of the
 // letters, until one of them is applied. What was put off, or was a duplicate, counts on no side.
-type brake struct {
+type breaker struct {
 	limit dedup.LetterLimit // Most 0: it never brakes
 	now   func() time.Time
 
@@ -51,17 +50,14 @@ const (
 	probeSize = 10
 )
 
-// errSpaced is why a message is put off by a probe.
-var errSpaced = errors.New("attempts are spaced out, because all of them fail: it comes back, and none was counted")
-
-func newBrake(cfg Config, now func() time.Time) *brake {
-	return &brake{now: now, limit: dedup.LetterLimit{Group: cfg.Group, Queue: cfg.Queue, Most: cfg.MaxDead,
+func newBreaker(cfg Config, now func() time.Time) *breaker {
+	return &breaker{now: now, limit: dedup.LetterLimit{Group: cfg.Group, Queue: cfg.Queue, Most: cfg.MaxDead,
 		Window: cfg.MaxDeadWindow, Pause: cfg.BrakePause}}
 }
 
 // note takes in what came of attempts: whether any was applied, whether any failed, and for whom it was the first. A
 // message that fails again says nothing new: those of one shelf may be all that is left of a crowd.
-func (b *brake) note(applied, failed bool, first []dedup.Identity) {
+func (b *breaker) note(applied, failed bool, first []dedup.Identity) {
 	if b.limit.Most == 0 {
 		return
 	}
@@ -88,31 +84,31 @@ func (b *brake) note(applied, failed bool, first []dedup.Identity) {
 }
 
 // forget takes the sign of failing attempts back. The caller holds mu.
-func (b *brake) forget() { b.failed, b.spaced, b.tried, b.last = nil, false, false, 0 }
+func (b *breaker) forget() { b.failed, b.spaced, b.tried, b.last = nil, false, false, 0 }
 
 // calm says that no message came to be tried for a long while.
-func (b *brake) calm() {
+func (b *breaker) calm() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forget()
 }
 
 // spaces reports whether attempts are spaced out.
-func (b *brake) spaces() bool {
+func (b *breaker) spaces() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.spaced
 }
 
 // stops reports whether it is time for a pause: attempts are spaced out, and since the last pause one has failed.
-func (b *brake) stops() bool {
+func (b *breaker) stops() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.spaced && b.tried
 }
 
 // holdLetters takes in that no more letters are let through for a time.
-func (b *brake) holdLetters(d time.Duration) {
+func (b *breaker) holdLetters(d time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.until = b.now().Add(d)
@@ -120,7 +116,7 @@ func (b *brake) holdLetters(d time.Duration) {
 
 // pause is how long nothing is consumed now, and why; 0 when a message was applied meanwhile. After it one may be
 // tried.
-func (b *brake) pause() (d time.Duration, why error) {
+func (b *breaker) pause() (d time.Duration, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
@@ -139,7 +135,7 @@ func (b *brake) pause() (d time.Duration, why error) {
 }
 
 // counted reports whether the letter of this opening was counted before.
-func (b *brake) counted(o opening) bool {
+func (b *breaker) counted(o opening) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, known := b.open[o]
@@ -150,7 +146,7 @@ func (b *brake) counted(o opening) bool {
 const maxOpenings = 10_000
 
 // let takes in that the letter of this opening was counted and goes on its way.
-func (b *brake) let(o opening) {
+func (b *breaker) let(o opening) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open == nil || len(b.open) >= maxOpenings {
@@ -160,45 +156,63 @@ func (b *brake) let(o opening) {
 }
 
 // arrived forgets an opening whose letter is confirmed.
-func (b *brake) arrived(o opening) {
+func (b *breaker) arrived(o opening) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.open, o)
 }
 
-// standStill is the pause of the brake, and how the next session begins.
-func (c *engine) standStill(ctx context.Context) halfOpen {
-	d, why := c.brake.pause()
-	if d <= 0 {
-		return halfOpen{}
-	}
-	c.health.missing(ctx, pausedByBrake, why)
-	c.rest(ctx, d)
-	return halfOpen{lanes: 1, size: c.cfg.BatchSize, patience: c.cfg.GiveBackAfter}
-}
-
-// probing is one lane that attempts few messages. With how many in hand is for what the session before has met: after
-// deliveries were given back it is one, for longer each time, because they may have to be given back again.
-func probing(c *engine, next halfOpen) halfOpen {
-	size := c.cfg.BatchSize
-	if next.lanes > 0 {
-		size = next.size
-	}
-	return halfOpen{lanes: 1, size: size, patience: max(next.patience, c.cfg.GiveBackAfter), probe: true}
-}
-
-// spare puts off what a probe does not attempt.
-func (l *lane) spare(_ context.Context, b *batch) error {
-	if !l.halfOpen.probe {
+// weigh tells the breaker what became of this batch, and asks for leave to publish its letters. What gets none is open
+// again and goes back to the broker. The backstop attempts nothing, and what it files is no failure of a handler.
+func (w *worker) weigh(ctx context.Context, b *batch) error {
+	if w.backstop || w.c.cfg.MaxDead == 0 {
 		return nil
 	}
-	room := probeSize
-	for _, some := range []*[]*item{&b.fresh, &b.again, &b.alone} {
-		n := min(room, len(*some))
-		for _, it := range (*some)[n:] {
-			l.putOff(it, errSpaced)
+	var letters []*item
+	var first []dedup.Identity
+	applied, failed := false, false
+	for _, it := range b.all {
+		if it.stage != stageEnded {
+			continue
 		}
-		*some, room = (*some)[:n], room-n
+		it.move(stageWeighed)
+		letter := it.by == byDeadLetter && trips(it.reason)
+		if letter && !it.row.Condemned() && !w.c.breaker.counted(it.opening()) {
+			letters = append(letters, it) // else it was counted when it was refused
+		}
+		applied = applied || it.outcome == Applied
+		if letter || it.outcome == Retried {
+			failed = true
+			if it.row.Attempts <= 1 {
+				first = append(first, it.id.Identity)
+			}
+		}
+	}
+	w.c.breaker.note(applied, failed, first)
+	if len(letters) == 0 {
+		return nil
+	}
+	var got int
+	var holds time.Duration
+	err := w.untilKnown(ctx, func(ctx context.Context) (err error) {
+		got, holds, err = w.c.records.ReserveLetters(ctx, w.c.breaker.limit, len(letters))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, it := range letters[:got] {
+		w.c.breaker.let(it.opening())
+	}
+	for _, it := range letters[got:] {
+		it.reopen()
+		if it.claim != nil {
+			w.c.pending.giveBack(*it.claim)
+		}
+	}
+	if got < len(letters) {
+		b.tripped = true
+		w.c.breaker.holdLetters(holds)
 	}
 	return nil
 }

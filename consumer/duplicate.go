@@ -1,0 +1,228 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/rollbackd/rollbackd/dedup"
+	"github.com/rollbackd/rollbackd/internal/wire"
+	"github.com/rollbackd/rollbackd/lock"
+)
+
+//  3. lookUp reads the rows of all open identities and gives each item its way. What looks new is not looked up while
+//     no such message had a row: its insert would meet it (1062) and lookAgain find it. A body that differs from
+//     its row's is a conflict whatever the row's status; it is filed under a name of its own, which has a row or not.
+func (w *worker) lookUp(ctx context.Context, b *batch) error {
+	var known []*item
+	for _, it := range b.open {
+		if !w.backstop && w.skipper.trusted() && it.looksNew() {
+			it.row = dedup.Row{Identity: it.id.Identity, Version: dedup.Version{Status: dedup.Absent}}
+			b.fresh = append(b.fresh, it)
+		} else {
+			known = append(known, it)
+		}
+	}
+	b.open = nil
+	if len(known) == 0 {
+		return nil
+	}
+	defer w.c.metrics.phase(phaseLookUp, time.Now())
+	rows, err := w.rowsOf(ctx, known)
+	if err != nil {
+		return err
+	}
+	for _, it := range known {
+		it.row = rows[it.id.Identity]
+		w.skipper.saw(it)
+		if differs(it) {
+			w.conflict(b, it)
+		} else if w.backstop {
+			w.routeBackstop(b, it)
+		} else {
+			w.route(b, it)
+		}
+	}
+	return nil
+}
+
+// route sends an item the way its row asks for.
+func (w *worker) route(b *batch, it *item) {
+	v := decide(it.row, it.circumstances(), w.c.cfg.MaxAttempts)
+	if v.works() && w.c.holding.has(it.id.Identity) {
+		v = comeBack // a letter of it waits for room, in this process: one is enough
+	}
+	if it.lock.hold == lock.HeldByOther && v.works() { // a row may say more than a lock: only work waits for the lock
+		if b.pass == 0 {
+			b.later = append(b.later, it)
+			return
+		}
+		v = comeBack
+	}
+	switch v {
+	case runFresh:
+		b.fresh = append(b.fresh, it)
+	case skipDone:
+		it.ack(Duplicate)
+	case skipDead:
+		it.ack(DuplicateOfDead)
+	case comeBack:
+		wait := it.row.Wait
+		if it.row.Condemned() {
+			wait = longest // nothing is gained by coming soon
+		}
+		w.comeBack(it, wait)
+	case bury:
+		it.bury(it.rejected.reason, it.rejected.err.Error())
+	case giveUp:
+		it.bury(reasonOf(it.row), w.lastWords(it.row))
+	case runAgain:
+		b.again = append(b.again, it)
+	default:
+		it.next = v
+		b.alone = append(b.alone, it)
+	}
+}
+
+// lookAgain reads a group's rows after our insert met another's, or after a COMMIT whose answer was lost: never assume.
+// What has a row goes its row's way; the rest is returned to be tried anew.
+func (w *worker) lookAgain(ctx context.Context, b *batch, group []*item, unknown bool) ([]*item, error) {
+	rows, err := w.rowsOf(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	done := 0
+	for _, it := range group {
+		if it.row = rows[it.id.Identity]; it.row.Status == dedup.Success && !differs(it) {
+			done++
+		}
+		if it.looksNew() && it.row.Status != dedup.Absent && !unknown {
+			w.skipper.reset()
+		}
+	}
+	if unknown && done == len(group) { // all or nothing: it was our COMMIT
+		w.applied(group)
+		return nil, nil
+	}
+	var rest []*item
+	for _, it := range group {
+		switch {
+		case it.row.Status == dedup.Absent:
+			rest = append(rest, it)
+		case differs(it):
+			w.conflict(b, it)
+		default:
+			w.route(b, it)
+		}
+	}
+	return rest, nil
+}
+
+// differs reports whether the row belongs to another body. Only a committed row is asked, whatever its status.
+func differs(it *item) bool {
+	return len(it.row.BodyHash) > 0 && !bytes.Equal(it.row.BodyHash, it.id.BodyHash[:])
+}
+
+// conflict files an item whose key is taken by another body under a name of its own, which the next pass locks and
+// looks up like any other.
+func (w *worker) conflict(b *batch, it *item) {
+	if it.lock.hold == lock.Mine {
+		b.stray, it.lock.hold = append(b.stray, it.lock.name), 0
+	}
+	id, err := wire.Conflict(it.id, it.delivery.Body)
+	it.id, it.msg.Identity, it.row = id, id.Identity, dedup.Row{}
+	it.rejected = &unreadable{dedup.ReasonConflict, err}
+	b.later = append(b.later, it)
+}
+
+// rowsOf reads the rows of items, however long MySQL stays away.
+func (w *worker) rowsOf(ctx context.Context, items []*item) (rows map[dedup.Identity]dedup.Row, err error) {
+	keys := eachOf(items, (*item).identity)
+	err = w.untilKnown(ctx, func(ctx context.Context) error {
+		rows, err = w.c.records.LookUp(ctx, keys)
+		return err
+	})
+	return rows, err
+}
+
+// reconsider looks at items whose copies are not out in the light of their rows as they are now.
+func (w *worker) reconsider(ctx context.Context, items []*item) error {
+	if len(items) == 0 {
+		return nil
+	}
+	rows, err := w.rowsOf(ctx, items)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		row, dies := rows[it.id.Identity], it.by == byDeadLetter
+		if it.stage >= stagePublished || dies && row.Version == it.row.Version {
+			continue // the row of a confirmed letter is still to be written
+		}
+		it.row = row
+		switch verdict := decide(row, it.circumstances(), w.c.cfg.MaxAttempts); {
+		case verdict == skipDone && !differs(it):
+			it.ack(Duplicate)
+		case verdict == skipDead && !differs(it):
+			it.ack(DuplicateOfDead)
+		case dies: // a copy sees what becomes of it; the copy of a letter stays the letter that it is
+			w.leaseLost(it)
+		}
+	}
+	return nil
+}
+
+// lookUpSkipper learns whether messages that look new have no row. While that holds, a look into the consumer log finds
+// nothing, and it is left out: the insert into the same table finds out for sure. When producers send again what Redis
+// does not remember, one lost transaction in each batch would cost more than the looks.
+type lookUpSkipper struct{ inARow int }
+
+// trustedAfter is how many messages that look new must be found without a row, one after the other, before the next
+// ones are not looked up.
+const trustedAfter = 1000
+
+func (n *lookUpSkipper) trusted() bool { return n.inARow >= trustedAfter }
+
+// saw takes in what a look at the row of it found.
+func (n *lookUpSkipper) saw(it *item) {
+	switch {
+	case !it.looksNew():
+	case it.row.Status == dedup.Absent:
+		n.inARow = min(n.inARow+1, trustedAfter)
+	default:
+		n.inARow = 0
+	}
+}
+
+// reset takes in that the insert met a row nobody had looked for.
+func (n *lookUpSkipper) reset() { n.inARow = 0 }
+
+// looksNew reports whether nothing speaks for a row: it is readable, nobody else works on it or marked it, and it is
+// neither delivered again nor a copy.
+func (it *item) looksNew() bool {
+	return it.rejected == nil && it.lock.hold != lock.HeldByOther && !it.lock.hinted() &&
+		it.delivery.Count == 0 && !it.delivery.Redelivered && !it.copied.IsCopy()
+}
+
+// routeBackstop is route for what the broker itself took off the main queue (the delivery limit, a policy): it gets a
+// row and a letter, and the handler never runs on it, because running it may be what killed the process so often.
+func (w *worker) routeBackstop(b *batch, it *item) {
+	v := decide(it.row, it.circumstances(), w.c.cfg.MaxAttempts)
+	switch {
+	case it.row.Status == dedup.Processing && it.row.LeaseLive: // somebody is at it: see what comes of it
+		b.lease = max(b.lease, it.row.Wait)
+		b.later = append(b.later, it)
+	case v == skipDone:
+		it.ack(Duplicate)
+	case v == reopen:
+		it.end(DuplicateOfDead, settlement{by: byMove}) // it is all that is left of the message
+	case v == skipDead:
+		it.ack(DuplicateOfDead)
+	case w.c.holding.has(it.id.Identity): // a letter of it waits for room: one is enough
+		w.comeBack(it, longest)
+	case it.row.Condemned():
+		it.bury(reasonOf(it.row), it.row.Remark)
+	default:
+		b.alone = append(b.alone, it)
+	}
+}
