@@ -204,7 +204,9 @@ func TestWhatEndsAQueuesConnectionLeavesTheOtherQueueAlone(t *testing.T) {
 		killed := l.amqp.Killed()
 		w.eventually("it goes on ending connections", func() bool { return l.amqp.Killed() > killed })
 		w.end(map[string]int{tc.end: len(all)}) // none was abandoned
-		w.recovered(r)
+		if queue != w.cfg.Queue {               // the main queue's connection is never up for long in the other case
+			w.recovered(r)
+		}
 		w.eventually("it says what is amiss", func() bool {
 			return degraded(r, queue) && w.counts("rollbackd_degraded")[queue] > 0
 		})
