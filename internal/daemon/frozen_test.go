@@ -32,7 +32,7 @@ func TestADaemonThatVanishesInsideATransactionHoldsNobodyUpForLong(t *testing.T)
 	for _, h := range []int{1, 0} { // sql, stock
 		for _, vanish := range vanishings {
 			t.Run(handlers[h].name+", "+vanish.name, func(t *testing.T) {
-				messages := sized(1_500, 40_000)
+				messages := sized(5_000, 40_000) // more than the one that vanishes may hold
 				w := newWorld(t, handlers[h].pairs(t)...)
 				if !big {
 					w.set(smaller...)
