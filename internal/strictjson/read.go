@@ -2,6 +2,7 @@ package strictjson
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -51,16 +52,25 @@ func within(body []byte, most int, value func(*Reader) error) error {
 	}
 	r := readers.Get().(*Reader)
 	defer readers.Put(r)
-	r.body, r.buffer = body, *bytes.NewBuffer(body)
-	r.Reset(&r.buffer)
-	err := value(r)
-	if err != nil {
+	r.begin(body)
+	if err := value(r); err != nil {
+		wrong := new(jsontext.SyntacticError)
+		if errors.As(err, &wrong) || errors.Is(err, io.EOF) { // told alike, whatever was looked for
+			r.begin(body)
+			err = cmp.Or(r.SkipValue(), err)
+		}
 		return inWords(body, err)
 	}
 	if rest := bytes.TrimLeft(body[r.InputOffset():], " \t\r\n"); len(rest) > 0 {
 		return want(body, len(body)-len(rest), "the end of the body after the message")
 	}
 	return nil
+}
+
+// begin puts the reader in front of the document.
+func (r *Reader) begin(body []byte) {
+	r.body, r.buffer = body, *bytes.NewBuffer(body)
+	r.Reset(&r.buffer)
 }
 
 func validPrefix(body []byte) (n int) {

@@ -171,6 +171,7 @@ func FuzzScanner(f *testing.F) {
 		}
 	}
 	f.Add([]byte(`{"a":[{"b":"\ud83d\ude00"}]}`), "/a/0/b")
+	f.Add([]byte("{{"), "0")
 	f.Fuzz(func(t *testing.T, body []byte, pointer string) {
 		path := steps("/" + pointer)
 		value, err := strictjson.Lookup(body, path)
