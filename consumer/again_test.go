@@ -468,3 +468,51 @@ func TestAnAttemptThatADependencyEndedIsNone(t *testing.T) {
 		w.wantRow("key", wanted{Attempts: 2})
 	})
 }
+
+// Two engines, half of the messages fail once, and each comes five times.
+func TestTwoEnginesShareFailingMessagesAndTheirCopies(t *testing.T) {
+	each(t, map[string]bool{"with the lock": true, "without": false}, func(t *testing.T, w *world, redis bool) {
+		w.cfg.BatchSize = 50
+		if !redis {
+			w.redisURL = ""
+		}
+		const copies = 5
+		all := keys("order", 300)
+		for i, k := range all {
+			if i%2 == 0 {
+				w.flaky(k)
+			}
+		}
+		for range copies {
+			w.publish("{}", all...)
+		}
+		w.start()
+		w.start()
+		w.quiet()
+		w.applied(all...)
+		attempts := map[string]int{}
+		for i, k := range all {
+			row := w.row(k)
+			attempts[fmt.Sprint(i%2 == 0, row.Attempts)]++
+			// a copy may be applied while the blame of the other is on its way,
+			// without the lock, or where a group met trouble after its blame, and was begun anew
+			if most := 2 - i%2; row.Attempts > most {
+				t.Errorf("%s had %d attempts, want %d: %s", k, row.Attempts, most, w.story(k))
+			}
+		}
+		if attempts["true 2"] == 0 {
+			t.Errorf("attempts %v: no failure was counted", attempts)
+		}
+		var got map[string]int
+		w.eventually("every delivery is counted", func() bool { // which comes after its ack
+			got = w.outcomes()
+			later := got["retried"] + got["in_progress"] + got["lease_lost"]
+			// two copies that meet in a batch and come back later do so as one, and so are counted as applied or duplicate
+			one := later - w.counts("rollbackd_publishes_total")["retry"]
+			return got["applied"] == len(all) && got["applied"]+got["duplicate"]+one == copies*len(all)
+		})
+		if got["dead_lettered"]+got["abandoned"] > 0 {
+			t.Errorf("outcomes %v, want none dead or abandoned", maps.Clone(got))
+		}
+	})
+}

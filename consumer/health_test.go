@@ -33,7 +33,7 @@ func TestADependencyThatIsAwayIsALineAMinute(t *testing.T) {
 				h := healthOf(slog.New(slog.NewTextHandler(&out, nil)))
 				for range 500 {
 					h.missing(t.Context(), what, errors.New("refused"))
-					time.Sleep(600 * time.Millisecond)
+					time.Sleep(600 * time.Millisecond) // of the bubble: it takes no time
 				}
 				h.back(t.Context(), what)
 				said := out.String()
