@@ -1,0 +1,101 @@
+package repo
+
+import (
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Given the files of package consumer, when a function of one uses a function of another, then no function of that one
+// uses one of the first, directly or through others: who reads the engine from top to bottom is never sent back up.
+func TestNoFileOfTheEngineCallsOneThatCallsIt(t *testing.T) {
+	calls := callsBetweenFiles(t, "./consumer")
+	if n := len(calls["life.go"]); n < 5 {
+		t.Fatalf("life.go calls functions of %d other files, which cannot be", n)
+	}
+	var goDown func(file string, way []string)
+	done := map[string]bool{}
+	goDown = func(file string, way []string) {
+		if i := slices.Index(way, file); i >= 0 {
+			for j, from := range way[i:] {
+				to := append(way[i+1:], file)[j]
+				t.Errorf("%s calls %s: %s", from, to, calls[from][to])
+			}
+			t.Fatal("these calls go round: move a function to the file that uses it, or below all who do")
+		}
+		if done[file] {
+			return
+		}
+		for _, to := range slices.Sorted(maps.Keys(calls[file])) {
+			goDown(to, append(slices.Clip(way), file))
+		}
+		done[file] = true
+	}
+	for _, file := range slices.Sorted(maps.Keys(calls)) {
+		goDown(file, nil)
+	}
+}
+
+// callsBetweenFiles are the functions and methods of a package that each of its files uses of each other one, one for
+// each pair, with who uses it.
+func callsBetweenFiles(t *testing.T, path string) map[string]map[string]string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f",
+		"{{.ImportPath}} {{.Export}} {{.Dir}} {{join .GoFiles \",\"}}", path)
+	list.Dir, list.Stderr = top(), os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exports := map[string]string{}
+	var last []string // the package itself comes behind what it needs
+	for line := range strings.Lines(string(out)) {
+		last = strings.Fields(line)
+		exports[last[0]] = last[1]
+	}
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for name := range strings.SplitSeq(last[3], ",") {
+		file, err := parser.ParseFile(fset, filepath.Join(last[2], name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	found := types.Info{Uses: map[*ast.Ident]types.Object{}}
+	check := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})}
+	pkg, err := check.Check(last[0], fset, files, &found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]map[string]string{}
+	for used, object := range found.Uses {
+		f, ok := object.(*types.Func)
+		if !ok || f.Pkg() != pkg {
+			continue
+		}
+		at := fset.Position(used.Pos())
+		from, to := filepath.Base(at.Filename), filepath.Base(fset.Position(f.Pos()).Filename)
+		if from == to {
+			continue
+		}
+		if calls[from] == nil {
+			calls[from] = map[string]string{}
+		}
+		calls[from][to] = f.Name() + " in line " + strconv.Itoa(at.Line)
+	}
+	return calls
+}
